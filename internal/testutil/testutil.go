@@ -1,0 +1,81 @@
+// Package testutil holds what several packages' tests share: waiting for a condition, and finding the real programs
+// that muster is tested against. Only tests import it.
+package testutil
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TorchVersion is the PyTorch release the tests and the demo run against; the Makefile installs it.
+const TorchVersion = "2.15.0"
+
+// Eventually calls cond every few milliseconds until it returns true, and fails the test with what after deadline.
+// Give deadlines in many seconds: they bound a hang, they do not measure.
+func Eventually(t testing.TB, deadline time.Duration, what string, cond func() bool) {
+	t.Helper()
+	end := time.Now().Add(deadline)
+	for !cond() {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", deadline, what)
+		}
+		time.Sleep(5 * time.Millisecond) // the pace of polling, nothing is assumed to have happened by then
+	}
+}
+
+// Missing skips the test because something real that it needs is not on this machine, and fails it instead where
+// MUSTER_TEST_REQUIRE=1 says that everything must be there.
+func Missing(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("MUSTER_TEST_REQUIRE") == "1" {
+		t.Fatalf("%s is missing, and MUSTER_TEST_REQUIRE=1 (run: make deps)", what)
+	}
+	t.Skipf("%s is missing (run: make deps)", what)
+}
+
+// CacheDir returns the folder outside the tree where make deps keeps virtual environments.
+func CacheDir() string {
+	base := os.Getenv("XDG_CACHE_HOME")
+	if base == "" {
+		base = filepath.Join(os.Getenv("HOME"), ".cache")
+	}
+	return filepath.Join(base, "muster-dev")
+}
+
+// Torch returns a Python interpreter that imports torch TorchVersion from PyPI.
+func Torch(t testing.TB) string {
+	t.Helper()
+	python := filepath.Join(CacheDir(), "torch-"+TorchVersion, "bin", "python")
+	if _, err := os.Stat(python); err != nil {
+		Missing(t, "PyTorch "+TorchVersion)
+	}
+	return python
+}
+
+// Torchrun returns the path of the real torchrun of Torch.
+func Torchrun(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(filepath.Dir(Torch(t)), "torchrun")
+}
+
+var debian = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c", "import torch; print(torch.__version__)").Output()
+	return strings.TrimSpace(string(out)), err
+})
+
+// DebianTorch returns /usr/bin/python3 where it imports the 1.x torch of Debian's python3-torch: the oldest protocol.
+func DebianTorch(t testing.TB) string {
+	t.Helper()
+	if v, err := debian(); err != nil || !strings.HasPrefix(v, "1.") {
+		Missing(t, "Debian's python3-torch 1.x")
+	}
+	return "/usr/bin/python3"
+}
