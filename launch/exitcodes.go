@@ -1,0 +1,78 @@
+package launch
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ExitCodes is a set of exit codes, 0 to 255, written as a list of numbers and ranges: "130,137", "1-100", ">=128".
+// The zero value is empty.
+type ExitCodes struct {
+	ranges []codeRange
+}
+
+type codeRange struct{ low, high int }
+
+// ParseExitCodes reads a comma-separated list of codes, ranges "low-high" and bounds ">=low".
+func ParseExitCodes(text string) (ExitCodes, error) {
+	var set ExitCodes
+	if strings.TrimSpace(text) == "" {
+		return set, nil
+	}
+	for item := range strings.SplitSeq(text, ",") {
+		r, err := parseCodeRange(strings.TrimSpace(item))
+		if err != nil {
+			return ExitCodes{}, err
+		}
+		set.ranges = append(set.ranges, r)
+	}
+	return set, nil
+}
+
+func parseCodeRange(item string) (codeRange, error) {
+	low, high, isRange := strings.Cut(item, "-")
+	if bound, ok := strings.CutPrefix(item, ">="); ok {
+		low, high, isRange = bound, "255", true
+	}
+	if !isRange {
+		high = low
+	}
+	r := codeRange{}
+	for _, part := range []struct {
+		text string
+		to   *int
+	}{{low, &r.low}, {high, &r.high}} {
+		n, err := strconv.Atoi(strings.TrimSpace(part.text))
+		if err != nil || n < 0 || n > 255 {
+			return r, fmt.Errorf("%q is no exit code: give numbers from 0 to 255, ranges such as 1-100, or >=128", item)
+		}
+		*part.to = n
+	}
+	if r.low > r.high {
+		return r, fmt.Errorf("the range %q of exit codes is empty", item)
+	}
+	return r, nil
+}
+
+// Has reports whether code is in the set.
+func (s ExitCodes) Has(code int) bool {
+	for _, r := range s.ranges {
+		if r.low <= code && code <= r.high {
+			return true
+		}
+	}
+	return false
+}
+
+// String writes the set as ParseExitCodes reads it.
+func (s ExitCodes) String() string {
+	items := make([]string, len(s.ranges))
+	for i, r := range s.ranges {
+		items[i] = strconv.Itoa(r.low)
+		if r.high != r.low {
+			items[i] += "-" + strconv.Itoa(r.high)
+		}
+	}
+	return strings.Join(items, ",")
+}

@@ -1,0 +1,234 @@
+package launch
+
+import (
+	"syscall"
+	"time"
+)
+
+// Job is what the user asked for: one command, how many copies of it, and the rules they live under. A dialect makes it
+// from argv and environment alone; nothing in it was looked up on the machine (Plan does that). A Job is not changed
+// after Validate.
+type Job struct {
+	// Dialect is the command line the job was written in, such as "torchrun" or "run". Messages name it.
+	Dialect string
+	// RunID names the job towards workers (TORCHELASTIC_RUN_ID) and in directories. Empty: a random one is made.
+	RunID string
+	// Command is what every worker runs.
+	Command Command
+	// Nodes is how many nodes take part.
+	Nodes Range
+	// Procs is the number of workers on this node as the user wrote it: a number, or one of auto, cpu, gpu.
+	Procs string
+	// Role is the role name of the workers (ROLE_NAME), "default" unless given.
+	Role string
+	// Meeting says where the workers' store listens.
+	Meeting Meeting
+	// Restart are the rules for worker exits.
+	Restart RestartRules
+	// Stop are the rules for ending workers.
+	Stop StopRules
+	// Logs says where the workers' output goes.
+	Logs LogRules
+	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null.
+	InheritStdin bool
+	// VirtualLocalRank gives every worker LOCAL_RANK=0 and one entry of CUDA_VISIBLE_DEVICES.
+	VirtualLocalRank bool
+	// Fake is the path of a fake accelerator's spec, empty for the real machine. FakeOnReal allows it on a machine that
+	// has a real accelerator.
+	Fake       string
+	FakeOnReal bool
+	// EventLog is "console" to print torchelastic's event records as JSON lines on standard error, or "null".
+	EventLog string
+	// StatusFile is the path where the job's state is kept as JSON, empty for none.
+	StatusFile string
+	// CompatExit gives status 1 for every failure of the job, as the replaced launchers do.
+	CompatExit bool
+	// Environ is the environment the job was asked in, as "NAME=VALUE"; workers inherit it.
+	Environ []string
+	// Sources says where each flag's value came from, by the flag's name with dashes. A name that is missing here has
+	// its default.
+	Sources Sources
+}
+
+// Range is an inclusive range of node counts, Min ≤ Max.
+type Range struct{ Min, Max int }
+
+// CommandKind says how Command.Name becomes an argv.
+type CommandKind int
+
+// The kinds of command.
+const (
+	Program CommandKind = iota // Name is executed itself
+	Script                     // python -u NAME
+	Module                     // python -u -m NAME
+	RunPath                    // python -u -c <runpy.run_path of NAME>, torchrun's --run-path
+)
+
+// Command is the training command.
+type Command struct {
+	Kind CommandKind
+	// Name is the program, the script's path or the module's name; Args is what follows it.
+	Name string
+	Args []string
+	// Interpreters are the candidates for the Python that runs Script, Module and RunPath, best first: paths or names
+	// looked up in the worker's PATH. The first that exists is taken.
+	Interpreters []string
+	// StartMethod is what multiprocessing's start method is set to for RunPath: spawn, fork or forkserver.
+	StartMethod string
+	// LocalRankFlag is put before Args with "=<local rank>" behind it, such as "--local-rank"; empty for none.
+	LocalRankFlag string
+	// Substitute replaces ${local_rank} in Args as torchrun does.
+	Substitute bool
+}
+
+// Meeting says where the store listens that workers reach as MASTER_ADDR:MASTER_PORT.
+type Meeting struct {
+	// Backend is "standalone", "c10d" or "static".
+	Backend string
+	// Host is what MASTER_ADDR says and the store binds. Empty: 127.0.0.1.
+	Host string
+	// Port is 0 for a free one.
+	Port int
+	// Conf are the settings of --rdzv-conf.
+	Conf map[string]string
+}
+
+// StopRules say how workers are ended.
+type StopRules struct {
+	// Grace is the time between the first signal and SIGKILL. Default 30 s.
+	Grace time.Duration
+	// Handled are the signals that end the job when muster receives them: they are forwarded to the workers, and after
+	// Grace the rest is killed. Other signals that can be forwarded (SIGUSR1, SIGUSR2) go to the workers and end nothing.
+	Handled []syscall.Signal
+}
+
+// Streams is a set of a worker's output streams.
+type Streams uint8
+
+// The streams, with the numbers torchrun's --redirects and --tee use for them.
+const (
+	NoStream Streams = 0
+	Stdout   Streams = 1
+	Stderr   Streams = 2
+	Both     Streams = 3
+)
+
+// StreamMap gives the streams of each local rank: ByRank where the rank is named there, else Default.
+type StreamMap struct {
+	Default Streams
+	ByRank  map[int]Streams
+}
+
+// For returns the streams of one local rank.
+func (m StreamMap) For(localRank int) Streams {
+	if s, ok := m.ByRank[localRank]; ok {
+		return s
+	}
+	if m.ByRank != nil {
+		return NoStream // a map names every rank it means
+	}
+	return m.Default
+}
+
+// LogRules say where the workers' output goes.
+type LogRules struct {
+	// Dir is where run directories are made: empty for a temporary one, os.DevNull for none at all.
+	Dir string
+	// Redirect streams go to files only, Tee streams to files and the console, with Prefix.
+	Redirect, Tee StreamMap
+	// Ranks are the local ranks whose output is shown; nil shows all. A stream that is neither shown nor written to a
+	// file goes to /dev/null.
+	Ranks []int
+	// Prefix is the template in front of each line shown: ${role_name}, ${local_rank}, ${rank}, ${hostname}. Empty means
+	// torchrun's "[${role_name}${local_rank}]:".
+	Prefix string
+	// PrefixAll prefixes what is shown without Tee as well. The native command does, torchrun does not.
+	PrefixAll bool
+	// KeepStdout and KeepStderr are the lists of --duplicate-stdout-filters and --duplicate-stderr-filters: tee'd lines
+	// that contain one of the strings also go to filtered_stdout.log and filtered_stderr.log.
+	KeepStdout, KeepStderr []string
+}
+
+// RestartPolicy says which worker exits start the group anew.
+type RestartPolicy string
+
+// The restart policies.
+const (
+	RestartNever     RestartPolicy = "never"
+	RestartOnFailure RestartPolicy = "on-failure" // any exit but 0
+	RestartAlways    RestartPolicy = "always"     // exit 0 too; needs a deadline
+	RestartExitCode  RestartPolicy = "exit-code"  // the codes of Retryable
+)
+
+// Quorum says whose exits decide, in success and fail policies.
+type Quorum string
+
+// The quorums.
+const (
+	QuorumAll   Quorum = "all"
+	QuorumAny   Quorum = "any"
+	QuorumRank0 Quorum = "rank0"
+	QuorumNone  Quorum = "none"
+)
+
+// CleanPolicy says what is ended when the job is decided.
+type CleanPolicy string
+
+// The clean policies.
+const (
+	CleanAll        CleanPolicy = "all"        // every worker and everything a worker left behind
+	CleanUnfinished CleanPolicy = "unfinished" // workers still running and what descends from them
+	CleanNone       CleanPolicy = "none"       // nothing: muster waits until the workers end by themselves
+)
+
+// RestartRules are the rules for worker exits, on one node.
+type RestartRules struct {
+	Policy RestartPolicy
+	// MaxRestarts is torchrun's --max-restarts: restarts of the group, TORCHELASTIC_MAX_RESTARTS. ≥ 0.
+	MaxRestarts int
+	// BackoffLimit bounds the restarts of the whole job; negative: no limit of its own.
+	BackoffLimit int
+	// Window makes the limits count only restarts within the last Window, and a group that ran healthy for that long
+	// starts with no delay again. 0: limits count all restarts, and delays are never reset.
+	Window time.Duration
+	// Delay is the pause before the second restart; the first has none. It is multiplied by DelayFactor from restart to
+	// restart up to DelayMax, with jitter.
+	Delay       time.Duration
+	DelayFactor float64
+	DelayMax    time.Duration
+	// Retryable are the exit codes that RestartExitCode retries; Fatal codes are never retried under any policy. A
+	// signal n counts as 128+n.
+	Retryable, Fatal ExitCodes
+	// Success decides when the job has succeeded, Fail when a failure ends it (or uses up a restart).
+	Success, Fail Quorum
+	// Linger is how long the others may go on after Success was decided early.
+	Linger time.Duration
+	// Clean says what is ended when the job is decided.
+	Clean CleanPolicy
+	// Deadline bounds the job from its first start; 0: none.
+	Deadline time.Duration
+}
+
+// SourceKind says what kind of place a value came from, weakest first.
+type SourceKind int
+
+// The kinds of source.
+const (
+	FromDefault SourceKind = iota
+	FromPlatform
+	FromConfig
+	FromVariable
+	FromFlag
+	FromMuster // computed by muster: ranks, addresses
+	Inherited  // the environment muster was started in
+)
+
+// Source says where a value came from.
+type Source struct {
+	Kind SourceKind
+	// Name is the flag, variable, or file and line; a reason for computed values.
+	Name string
+}
+
+// Sources maps a flag's name to where its value came from.
+type Sources map[string]Source
