@@ -1,0 +1,123 @@
+# muster: `make` lists the targets. After `make deps` every one of them works without a network.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+FUZZTIME ?= 20s
+# What is the same for all checkouts of one machine lives here: virtual environments, built tools.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/muster-dev
+TORCH := $(CACHE)/torch-$(shell sed -n 's/^torch==//p' scripts/requirements.txt)
+
+# Tools are built outside the module, so that their dependencies never enter go.sum; a linter must be as new as the Go
+# that it reads, hence the Go version in the name.
+GOLANGCI_VERSION := v2.15.0
+GOFUMPT_VERSION := v0.12.0
+TOOLS := $(CACHE)/tools-$(shell go env GOVERSION)
+GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+GOFUMPT := $(TOOLS)/gofumpt-$(GOFUMPT_VERSION)
+
+GOBUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r t d; do printf '  %-8s %s\n' "$$t" "$$d"; done
+
+.PHONY: build
+build: ## bin/muster for this machine
+	$(GOBUILD) -o bin/muster ./cmd/muster
+
+.PHONY: static
+static: ## build/muster-linux-{amd64,arm64}; fails unless both are static
+	GOOS=linux GOARCH=amd64 $(GOBUILD) -o build/muster-linux-amd64 ./cmd/muster
+	GOOS=linux GOARCH=arm64 $(GOBUILD) -o build/muster-linux-arm64 ./cmd/muster
+	go run ./scripts/elfcheck build/muster-linux-amd64 build/muster-linux-arm64
+
+.PHONY: deps
+deps: test-deps $(GOLANGCI) $(GOFUMPT) ## all that the other targets need: PyTorch in a virtual environment, Debian packages (root), modules, tools
+
+.PHONY: test-deps
+test-deps:
+	@scripts/deps.sh all
+	@go mod download
+
+.PHONY: test
+test: test-deps ## everything, with the race detector and the real PyTorch; nothing may skip
+	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 20m ./...
+	$(TORCH)/bin/python -m unittest discover -s examples/digits
+
+.PHONY: short
+short: ## the fast part of the tests, up to a minute
+	CGO_ENABLED=0 go test -short -shuffle=on -timeout 2m ./...
+
+.PHONY: soak
+soak: build test-deps ## the tests with their full random counts, and 100 crash runs (hours)
+	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -count=1 -timeout 4h ./...
+	go run ./bench -muster bin/muster -torch $(TORCH) -only survival -jobs 100 -json build/soak.json
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (20s) each
+	scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: cover
+cover: test-deps ## build/cover.html and the total
+	@mkdir -p build
+	go test -timeout 20m -coverpkg ./... -coverprofile build/cover.out ./...
+	go tool cover -html build/cover.out -o build/cover.html
+	go tool cover -func build/cover.out | tail -n 1
+
+.PHONY: lint
+lint: $(GOLANGCI) ## go vet, golangci-lint, formatting
+	go vet ./...
+	$(GOLANGCI) run ./...
+
+.PHONY: fmt
+fmt: $(GOLANGCI) $(GOFUMPT) ## format the Go sources
+	$(GOFUMPT) -w .
+	$(GOLANGCI) fmt ./...
+
+.PHONY: tidy
+tidy: ## go mod tidy; fails if it changed something
+	@go mod tidy -diff || { go mod tidy; echo "go.mod and go.sum are tidy now: commit them" >&2; exit 1; }
+
+.PHONY: golden
+golden: test-deps ## rewrite the golden files of every package that has an -update flag; review the diff
+	packages=$$(grep -rlE --include='*_test.go' 'flag\.Bool\("update"' . | xargs -r dirname | sort -u); \
+	if [ -n "$$packages" ]; then go test $$packages -update; fi
+
+.PHONY: bench
+bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (10 minutes, run it alone)
+	go run ./bench -muster bin/muster -torch $(TORCH) -json build/bench.json
+
+.PHONY: size
+size: static ## bytes and linked modules against the committed baseline
+	scripts/size.sh build/muster-linux-amd64 scripts/size-baseline.txt
+
+.PHONY: demo
+demo: build ## train on two workers, kill one, recover (sets up PyTorch at first: 5.6 GB)
+	@examples/digits/demo.sh bin/muster
+
+.PHONY: docs
+docs: build ## man pages and shell completions into build/
+	@mkdir -p build/man build/completion
+	bin/muster man build/man
+	for shell in bash zsh fish; do bin/muster completion $$shell > build/completion/muster.$$shell; done
+
+.PHONY: clean
+clean: ## remove bin/ and build/; the cache folder stays
+	rm -rf bin build
+
+# Built beside its final name, then renamed: an interrupted build leaves nothing that looks finished.
+define install
+	@mkdir -p $(@D)
+	@tmp=$$(mktemp -d $(@D)/build.XXXXXX); trap "rm -rf $$tmp" EXIT; \
+	GOBIN=$$tmp CGO_ENABLED=0 go install $(1); mv $$tmp/* $@
+endef
+
+$(GOLANGCI):
+	@echo "building golangci-lint $(GOLANGCI_VERSION) (some minutes, once per machine)"
+	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION))
+
+$(GOFUMPT):
+	$(call install,mvdan.cc/gofumpt@$(GOFUMPT_VERSION))

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Installs what the demo and the tests run against, once per machine:
+#
+#   deps.sh venv   PyTorch from PyPI in a virtual environment under the cache folder (5.6 GB)
+#   deps.sh all    the same, and as root on Debian: the old PyTorch and the network tools of some tests
+#
+# Everything that is there already is left alone; a second run takes well under a second.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+requirements=$here/requirements.txt
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/muster-dev
+version=$(sed -n 's/^torch==//p' "$requirements")
+venv=$cache/torch-$version
+stamp=$venv/.complete # holds the requirements it was made from; written last
+
+say() { echo "deps: $*" >&2; }
+
+venv_ready() { [ -x "$venv/bin/python" ] && cmp -s "$requirements" "$stamp"; }
+
+make_venv() {
+	local python=${PYTHON:-python3} log=$cache/pip.log
+	if [ -x "$venv/bin/python" ] && "$venv/bin/python" "$here/venv_check.py" "$requirements"; then
+		say "adopting the complete environment $venv"
+		cp "$requirements" "$stamp"
+		return
+	fi
+	"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+		{ say "$python is missing or older than 3.10; set PYTHON"; return 1; }
+	say "installing PyTorch $version into $venv (5.6 GB, one to two minutes)"
+	rm -rf "$venv"
+	"$python" -m venv "$venv" || { say "$python cannot make virtual environments (Debian: apt-get install python3-venv)"; return 1; }
+	"$venv/bin/python" -m pip install --disable-pip-version-check --no-input -r "$requirements" >"$log" 2>&1 &
+	local pip=$! began=$SECONDS rc=0
+	trap 'kill $pip 2>/dev/null || true' EXIT # a background job ignores the terminal's ^C
+	while kill -0 "$pip" 2>/dev/null; do
+		sleep 1
+		[ $(((SECONDS - began) % 10)) -ne 9 ] || say "$((SECONDS - began)) s, $(du -sm "$venv" | cut -f1) of about 5600 MB"
+	done
+	wait "$pip" || rc=$?
+	trap - EXIT
+	if [ "$rc" -ne 0 ]; then
+		tail -n 20 "$log" >&2
+		say "pip failed with status $rc; its output is in $log"
+		return 1
+	fi
+	"$venv/bin/python" "$here/venv_check.py" "$requirements" || return 1
+	cp "$requirements" "$stamp"
+	say "done after $SECONDS s"
+}
+
+# missing PACKAGE...: those that dpkg does not know as installed.
+missing() {
+	local package
+	for package; do
+		[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+	done
+}
+
+# The race detector links with gcc; the rest are the real programs that tests talk to.
+debian=(python3-torch iproute2 nftables procps gcc libc6-dev)
+
+install_debian() {
+	local need=()
+	mapfile -t need < <(missing "${debian[@]}")
+	[ ${#need[@]} -eq 0 ] && return
+	say "apt-get install ${need[*]}"
+	apt-get -qq -o DPkg::Lock::Timeout=600 update >"$cache/apt.log" 2>&1 &&
+		DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=600 --no-install-recommends install "${need[@]}" \
+			>>"$cache/apt.log" 2>&1 </dev/null || { tail -n 20 "$cache/apt.log" >&2; say "apt-get failed; its output is in $cache/apt.log"; return 1; }
+}
+
+mkdir -p "$cache"
+exec 9>"$cache/lock" # two checkouts or two makes at once: the second waits, then finds everything there
+case ${1:-all} in
+venv | all) ;;
+*) say "usage: deps.sh [venv|all]"; exit 2 ;;
+esac
+if ! venv_ready; then
+	flock -n 9 || { say "another run is installing; waiting for it"; flock 9; }
+	venv_ready || make_venv 9>&-
+	flock -u 9
+fi
+if [ "${1:-all}" = all ]; then
+	if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+		say "no apt-get here: ${debian[*]} are not installed by me; tests that need one skip, or fail under make test"
+	elif [ "$(id -u)" -ne 0 ]; then
+		mapfile -t need < <(missing "${debian[@]}")
+		[ ${#need[@]} -eq 0 ] || say "not root: missing ${need[*]}; tests that need one skip, or fail under make test"
+	else
+		flock 9
+		install_debian 9>&-
+	fi
+fi

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Holds the static binary against its budget and its committed baseline: size.sh BINARY BASELINE.
+# BASELINE is one line: bytes, and modules linked. Growth past a tenth, or another number of modules, fails; then say in
+# the commit why it grew, and write the new figures into BASELINE.
+set -euo pipefail
+binary=$1
+read -r base_bytes base_modules <"$2"
+budget=10000000
+bytes=$(stat -c %s "$binary")
+modules=$(go version -m "$binary" | grep -c $'^\tdep\t' || true)
+echo "size: $bytes bytes (baseline $base_bytes, budget $budget), $modules modules (baseline $base_modules)"
+[ "$bytes" -le "$budget" ] || { echo "size: over the budget" >&2; exit 1; }
+[ "$bytes" -le $((base_bytes * 11 / 10)) ] || { echo "size: grew by more than a tenth" >&2; exit 1; }
+[ "$modules" -eq "$base_modules" ] || { echo "size: other modules are linked: go version -m $binary" >&2; exit 1; }
