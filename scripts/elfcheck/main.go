@@ -31,7 +31,7 @@ func check(path string) (elf.Machine, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
 		return 0, fmt.Errorf("is %v, not an executable", f.Type)
 	}
