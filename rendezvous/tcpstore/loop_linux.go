@@ -1,0 +1,705 @@
+package tcpstore
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	readChunk   = 64 << 10 // bytes read at once
+	readRounds  = 16       // reads of one connection before the others get their turn
+	acceptBurst = 512      // connections accepted before the others get their turn
+	acceptPause = 100 * time.Millisecond
+	maxEvents   = 512
+	wakeSlot    = -1 // of the eventfd; listener i has slot -2-i
+)
+
+// loop is a thread that serves its share of the connections. It blocks in epoll_wait only; the other system calls do
+// not block, and so skip the bookkeeping that Go's scheduler does around one that may.
+//
+// Readiness is edge-triggered: the kernel then does not look at every connection a second time after it was served.
+type loop struct {
+	srv       *Server
+	epfd      int
+	evfd      int
+	listeners []int
+	done      chan struct{} // closed when run has returned
+
+	conns   []*conn // by slot
+	free    []int32 // slots without connection
+	serial  int32
+	count   int
+	buf     []byte
+	out     reply
+	again   []*conn            // not read to the end
+	stalled map[*conn]struct{} // with a full reply buffer
+	woken   []*conn
+	dues    []int
+	backlog bool      // listeners may have more
+	retry   time.Time // when to accept again after running out of descriptors; zero: now
+	stopped bool
+
+	box struct {
+		mu     sync.Mutex
+		fds    []int
+		woken  []*conn
+		calls  []func()
+		posted bool // the eventfd has been written since the last look
+	}
+}
+
+func newLoop(s *Server) (*loop, error) {
+	l := &loop{srv: s, done: make(chan struct{}), buf: make([]byte, readChunk), stalled: make(map[*conn]struct{})}
+	var err error
+	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("cannot create an epoll descriptor: %w", err)
+	}
+	if l.evfd, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+		_ = unix.Close(l.epfd)
+		return nil, fmt.Errorf("cannot create an event descriptor: %w", err)
+	}
+	if err := l.watch(unix.EPOLL_CTL_ADD, l.evfd, unix.EPOLLIN, wakeSlot, 0); err != nil {
+		l.release()
+		return nil, fmt.Errorf("cannot watch an event descriptor: %w", err)
+	}
+	return l, nil
+}
+
+// listen makes the loop the owner of fds, also when it returns an error.
+func (l *loop) listen(fds []int) error {
+	l.listeners = fds
+	for i, fd := range fds {
+		if err := l.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN, int32(-2-i), 0); err != nil {
+			return fmt.Errorf("cannot watch a listening socket: %w", err)
+		}
+	}
+	return nil
+}
+
+// release closes the loop's own descriptors. No other loop may be running.
+func (l *loop) release() {
+	closeAll(l.listeners)
+	l.listeners = nil
+	_ = unix.Close(l.evfd)
+	_ = unix.Close(l.epfd)
+}
+
+func (l *loop) watch(how, fd int, events uint32, slot, serial int32) error {
+	ev := unix.EpollEvent{Events: events | unix.EPOLLET, Fd: slot, Pad: serial}
+	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(l.epfd), uintptr(how), uintptr(fd), uintptr(unsafe.Pointer(&ev)), 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// post has the loop call f; from any goroutine.
+func (l *loop) post(f func()) {
+	l.box.mu.Lock()
+	l.box.calls = append(l.box.calls, f)
+	l.ringLocked()
+}
+
+// ringLocked releases the box and makes sure that the loop looks into it.
+func (l *loop) ringLocked() {
+	ring := !l.box.posted
+	l.box.posted = true
+	l.box.mu.Unlock()
+	if ring {
+		one := [8]byte{1}
+		_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.evfd), uintptr(unsafe.Pointer(&one)), 8)
+	}
+}
+
+func (l *loop) run() {
+	defer close(l.done)
+	events := make([]unix.EpollEvent, maxEvents)
+	for !l.stopped {
+		n, err := unix.EpollWait(l.epfd, events, l.timeout())
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			// Only a broken descriptor or pointer of ours can cause this; going on would spin.
+			l.srv.cfg.Log.Error().Err(err).Msg("store loop ended")
+			break
+		}
+		for i := range max(n, 0) {
+			ev := &events[i]
+			switch {
+			case ev.Fd == wakeSlot:
+				l.openBox()
+			case ev.Fd < 0:
+				l.backlog = true
+			default:
+				// An event may be of a connection that an earlier one of the same batch has closed.
+				if int(ev.Fd) < len(l.conns) {
+					if c := l.conns[ev.Fd]; c != nil && c.serial == ev.Pad {
+						l.handle(c, ev.Events)
+					}
+				}
+			}
+		}
+		if l.backlog && (l.retry.IsZero() || !time.Now().Before(l.retry)) {
+			l.accept()
+		}
+		if len(l.again) > 0 {
+			l.goOn()
+		}
+		if len(l.woken) > 0 {
+			l.deliver()
+		}
+		if len(l.stalled) > 0 {
+			l.closeStalled()
+		}
+	}
+	l.hangUp()
+	closeAll(l.listeners)
+	l.listeners = nil
+}
+
+// timeout returns how long epoll_wait may block, in milliseconds.
+func (l *loop) timeout() int {
+	switch {
+	case len(l.again) > 0 || len(l.woken) > 0 || l.backlog && l.retry.IsZero():
+		return 0
+	case l.backlog:
+		return int(acceptPause / time.Millisecond)
+	case len(l.stalled) > 0:
+		return int(min(time.Second, l.srv.cfg.StallTimeout/4+time.Millisecond) / time.Millisecond)
+	}
+	return -1
+}
+
+// openBox does what others asked for.
+func (l *loop) openBox() {
+	l.box.mu.Lock()
+	fds, woken, calls := l.box.fds, l.box.woken, l.box.calls
+	l.box.fds, l.box.woken, l.box.calls, l.box.posted = nil, nil, nil, false
+	l.box.mu.Unlock()
+	for _, fd := range fds {
+		l.adopt(fd)
+	}
+	l.woken = append(l.woken, woken...)
+	for _, f := range calls {
+		f()
+	}
+}
+
+// accept takes what stands in the backlog and shares it out among the loops in turn.
+func (l *loop) accept() {
+	starved := !l.retry.IsZero()
+	l.backlog, l.retry = false, time.Time{}
+	loops := l.srv.loops
+	shares := make([][]int, len(loops))
+	taken := 0
+	for _, listener := range l.listeners {
+		for {
+			if taken == acceptBurst {
+				l.backlog = true
+				break
+			}
+			fd, err := accept(listener)
+			if err == 0 {
+				l.count++
+				shares[l.count%len(loops)] = append(shares[l.count%len(loops)], fd)
+				taken++
+				continue
+			}
+			if err == unix.EINTR || err == unix.ECONNABORTED || err == unix.EPROTO {
+				continue
+			}
+			if err != unix.EAGAIN {
+				// Out of descriptors or memory: those who wait stay in the backlog until some come free.
+				if !starved {
+					l.srv.cfg.Log.Warn().Err(err).Msg("cannot accept store clients for now")
+				}
+				l.backlog, l.retry = true, time.Now().Add(acceptPause)
+			}
+			break
+		}
+	}
+	for i, fds := range shares {
+		if len(fds) == 0 {
+			continue
+		}
+		if o := loops[i]; o != l {
+			o.box.mu.Lock()
+			o.box.fds = append(o.box.fds, fds...)
+			o.ringLocked()
+			continue
+		}
+		for _, fd := range fds {
+			l.adopt(fd)
+		}
+	}
+}
+
+func accept(fd int) (int, unix.Errno) {
+	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	return int(n), e
+}
+
+// adopt makes fd a connection of this loop.
+func (l *loop) adopt(fd int) {
+	l.serial++
+	c := &conn{loop: l, fd: int32(fd), serial: l.serial, gen: int8(genUnknown)}
+	c.waiter.conn = c
+	if n := len(l.free); n > 0 {
+		c.slot, l.free = l.free[n-1], l.free[:n-1]
+		l.conns[c.slot] = c
+	} else {
+		c.slot = int32(len(l.conns))
+		l.conns = append(l.conns, c)
+	}
+	if err := l.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN|unix.EPOLLRDHUP, c.slot, c.serial); err != nil {
+		l.close(c, fmt.Errorf("cannot watch a connection: %w", err))
+	}
+}
+
+// close ends c. A nil reason is the ordinary end.
+func (l *loop) close(c *conn, reason error) {
+	if c.closed {
+		return
+	}
+	if e := l.srv.cfg.Log.Debug(); reason != nil && e.Enabled() {
+		e.Err(reason).Str("addr", peerName(int(c.fd))).Msg("store client dropped")
+	}
+	c.closed = true
+	s := l.srv.space
+	s.mu.Lock()
+	s.dropWaitLocked(&c.waiter)
+	s.mu.Unlock()
+	if c.fill != nil {
+		l.srv.pool.release(c.fill.blob)
+	}
+	if c.out != nil {
+		for _, seg := range c.out.segs {
+			if seg.blob != nil {
+				l.srv.pool.release(seg.blob)
+			}
+		}
+	}
+	c.in, c.fill, c.out = nil, nil, nil
+	delete(l.stalled, c)
+	l.conns[c.slot] = nil
+	l.free = append(l.free, c.slot)
+	_ = unix.Close(int(c.fd))
+}
+
+func peerName(fd int) string {
+	switch sa, _ := unix.Getpeername(fd); sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return fmt.Sprintf("%d.%d.%d.%d:%d", sa.Addr[0], sa.Addr[1], sa.Addr[2], sa.Addr[3], sa.Port)
+	case *unix.SockaddrInet6:
+		return fmt.Sprintf("[%x]:%d", sa.Addr, sa.Port)
+	}
+	return "gone"
+}
+
+// hangUp closes every connection, also those that were not accepted or adopted yet.
+func (l *loop) hangUp() {
+	for _, listener := range l.listeners {
+		for {
+			fd, err := accept(listener)
+			if err == 0 {
+				_ = unix.Close(fd)
+			} else if err != unix.EINTR && err != unix.ECONNABORTED {
+				break
+			}
+		}
+	}
+	l.box.mu.Lock()
+	closeAll(l.box.fds)
+	l.box.fds = nil
+	l.box.mu.Unlock()
+	for _, c := range l.conns {
+		if c != nil {
+			l.close(c, nil)
+		}
+	}
+	l.again, l.woken = nil, nil
+	l.conns, l.free = nil, nil
+}
+
+// handle serves what epoll said of c.
+func (l *loop) handle(c *conn, events uint32) {
+	if events&(unix.EPOLLHUP|unix.EPOLLERR|unix.EPOLLRDHUP) != 0 {
+		c.hungup = true
+	}
+	if events&unix.EPOLLOUT != 0 && c.out != nil {
+		l.push(c)
+		if c.closed {
+			return
+		}
+	}
+	l.read(c)
+}
+
+// goOn reads on where read stopped to let others have their turn.
+func (l *loop) goOn() {
+	list := l.again
+	l.again = nil
+	for _, c := range list {
+		if c.closed {
+			continue
+		}
+		c.again = false
+		if c.in != nil {
+			l.take(c, nil) // requests that were left alone while paused
+		}
+		l.read(c)
+	}
+}
+
+// read reads from c until there is no more, its reply buffer is full, or its turn is over.
+func (l *loop) read(c *conn) {
+	for range readRounds {
+		if c.closed || c.paused {
+			return
+		}
+		into := l.buf
+		if c.fill != nil {
+			b := c.fill.blob
+			if len(b.b) == cap(b.b) {
+				l.srv.pool.grow(b, c.fill.size)
+			}
+			into = b.b[len(b.b):min(cap(b.b), c.fill.size)]
+		}
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&into[0])), uintptr(len(into)), 0, 0, 0)
+		switch {
+		case e == unix.EINTR:
+			continue
+		case e == unix.EAGAIN:
+			return
+		case e != 0 || n == 0:
+			l.close(c, nil)
+			return
+		}
+		if c.fill != nil {
+			b := c.fill.blob
+			b.b = b.b[:len(b.b)+int(n)]
+			if len(b.b) == c.fill.size {
+				l.filled(c)
+			}
+		} else {
+			l.take(c, into[:n])
+		}
+		if int(n) < len(into) && !c.hungup {
+			return
+		}
+	}
+	if !c.again && !c.closed {
+		c.again = true
+		l.again = append(l.again, c)
+	}
+}
+
+// take adds b to what came of c before, carries out the requests in it and keeps the rest.
+func (l *loop) take(c *conn, b []byte) {
+	if c.in != nil {
+		c.in = append(c.in, b...)
+		b = c.in
+	}
+	for {
+		rest, full, err := l.feed(c, b)
+		l.flush(c)
+		if err != nil {
+			l.close(c, err)
+			return
+		}
+		if c.closed {
+			return
+		}
+		b = rest
+		if !full {
+			break
+		}
+		if c.unsent() >= l.srv.cfg.Limits.ReplyBuffer {
+			l.pause(c)
+			break
+		}
+	}
+	switch {
+	case len(b) == 0:
+		c.in = nil
+	case c.in == nil:
+		c.in = append([]byte(nil), b...)
+	default:
+		c.in = append(c.in[:0], b...) // a move to the front; b lies in c.in
+	}
+}
+
+// feed carries out the whole requests at the start of b. It stops early, and returns full, when the replies reach their
+// limit. The replies stand in l.out then.
+func (l *loop) feed(c *conn, b []byte) (rest []byte, full bool, err error) {
+	cfg, s := &l.srv.cfg, l.srv.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.collectLocked(c)
+	for len(b) > 0 {
+		if !c.scan.active {
+			o, used, ok, err := c.opcode(b, cfg.OldClients, &cfg.Limits)
+			if err != nil {
+				return b, false, err
+			}
+			if !ok {
+				return b, false, nil
+			}
+			if used > 0 {
+				b = b[used:]
+				continue
+			}
+			c.scan = begin(o)
+		}
+		whole, err := c.scan.advance(b, &cfg.Limits)
+		if err != nil {
+			return b, false, err
+		}
+		if !whole {
+			return l.beginFill(c, b), false, nil
+		}
+		o, n := c.scan.op, c.scan.pos
+		c.scan = scan{}
+		c.forgetLocked(s)
+		err = s.do(o, request(b[1:n:n]), &c.waiter, &l.out)
+		l.collectLocked(c)
+		if err != nil {
+			return b, false, err
+		}
+		b = b[n:]
+		if l.out.size()+c.unsent() >= cfg.Limits.ReplyBuffer {
+			return b, true, nil
+		}
+	}
+	return b, false, nil
+}
+
+// forgetLocked drops a pending wait when a client of PyTorch 2.0 or older sends something else: its own time limit has
+// passed, it has no CANCEL_WAIT, and a late answer would be taken for the answer to what it sends now.
+func (c *conn) forgetLocked(s *space) {
+	if Generation(c.gen) == G0 && c.wait != nil {
+		s.dropWaitLocked(&c.waiter)
+	}
+}
+
+// beginFill returns b, a part of a request, unless the rest of it is a big value that can be read into place.
+func (l *loop) beginFill(c *conn, b []byte) []byte {
+	start, size, ok := c.scan.tail(b)
+	if !ok || size < bigValue {
+		return b
+	}
+	head := request(b[1:start])
+	blob := l.srv.pool.get(size, len(b)-start)
+	blob.b = append(blob.b, b[start:]...)
+	c.fill = &fill{op: c.scan.op, key: append([]byte(nil), head.bytes()...), blob: blob, size: size}
+	c.scan = scan{}
+	return nil
+}
+
+// filled carries out the request whose big value is complete.
+func (l *loop) filled(c *conn) {
+	f, s := c.fill, l.srv.space
+	c.fill = nil
+	var err error
+	s.mu.Lock()
+	c.forgetLocked(s)
+	switch f.op {
+	case opSet:
+		s.storeLocked(f.key, nil, f.blob)
+	case opQueuePush:
+		s.pushLocked(f.key, nil, f.blob)
+	default:
+		err = s.appendLocked(f.key, f.blob.b)
+		l.srv.pool.release(f.blob)
+	}
+	l.collectLocked(c)
+	s.mu.Unlock()
+	l.flush(c)
+	if err != nil {
+		l.close(c, err)
+	}
+}
+
+// collectLocked puts the earned wake-ups of c into l.out, and passes on those of others.
+func (l *loop) collectLocked(c *conn) {
+	s := l.srv.space
+	for ; c.due > 0; c.due-- {
+		l.out.buf = append(l.out.buf, replyStop)
+	}
+	if len(s.woken) == 0 {
+		return
+	}
+	for i, w := range s.woken {
+		s.woken[i] = nil
+		switch o := w.conn; {
+		case o == c:
+		case o.loop == l:
+			l.woken = append(l.woken, o)
+		default:
+			o.loop.box.mu.Lock()
+			o.loop.box.woken = append(o.loop.box.woken, o)
+			o.loop.ringLocked()
+		}
+	}
+	s.woken = s.woken[:0]
+}
+
+// deliver sends the connections in l.woken what they earned and did not get yet.
+func (l *loop) deliver() {
+	list := l.woken
+	l.dues = l.dues[:0]
+	s := l.srv.space
+	s.mu.Lock()
+	for _, c := range list {
+		l.dues = append(l.dues, c.due)
+		c.due = 0
+	}
+	s.mu.Unlock()
+	for i, c := range list {
+		if c.closed || l.dues[i] == 0 {
+			continue
+		}
+		for range l.dues[i] {
+			l.out.buf = append(l.out.buf, replyStop)
+		}
+		l.flush(c)
+	}
+	clear(list)
+	l.woken = list[:0]
+}
+
+// flush sends the replies in l.out to c; what the socket does not take waits in c.out.
+func (l *loop) flush(c *conn) {
+	if l.out.size() == 0 {
+		return
+	}
+	sent := 0
+	if c.out == nil && len(l.out.cuts) == 0 {
+		n, err := send(c.fd, l.out.buf)
+		if err != 0 && err != unix.EAGAIN {
+			l.out.reset()
+			l.close(c, nil)
+			return
+		}
+		if sent = n; sent == len(l.out.buf) {
+			l.out.reset()
+			return
+		}
+	}
+	if c.out == nil {
+		c.out = &outbox{moved: time.Now()}
+	}
+	c.out.add(&l.out, sent)
+	l.out.reset()
+	l.push(c)
+}
+
+// add takes over the replies in r after the first sent bytes; sent is not 0 only if r has no big values.
+func (o *outbox) add(r *reply, sent int) {
+	small := append([]byte(nil), r.buf[sent:]...)
+	o.size += len(small) + r.big
+	at := 0
+	for _, c := range r.cuts {
+		if c.at > at {
+			o.segs = append(o.segs, segment{b: small[at:c.at:c.at]})
+			at = c.at
+		}
+		o.segs = append(o.segs, segment{c.b, c.blob})
+	}
+	if at < len(small) {
+		o.segs = append(o.segs, segment{b: small[at:]})
+	}
+}
+
+func send(fd int32, b []byte) (int, unix.Errno) {
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
+		if e == 0 {
+			return int(n), 0
+		}
+		if e != unix.EINTR {
+			return 0, e
+		}
+	}
+}
+
+// push sends from c.out until the socket takes no more.
+func (l *loop) push(c *conn) {
+	o := c.out
+	var bufs [64][]byte
+	for len(o.segs) > 0 {
+		n := min(len(o.segs), len(bufs))
+		for i := range n {
+			bufs[i] = o.segs[i].b
+		}
+		sent, err := unix.SendmsgBuffers(int(c.fd), bufs[:n], nil, nil, unix.MSG_NOSIGNAL)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if err != nil {
+			l.close(c, nil)
+			return
+		}
+		o.moved = time.Now()
+		o.size -= sent
+		for sent > 0 {
+			seg := &o.segs[0]
+			if sent < len(seg.b) {
+				seg.b = seg.b[sent:]
+				break
+			}
+			sent -= len(seg.b)
+			if seg.blob != nil {
+				l.srv.pool.release(seg.blob)
+			}
+			*seg = segment{}
+			o.segs = o.segs[1:]
+		}
+	}
+	limit := l.srv.cfg.Limits.ReplyBuffer
+	switch {
+	case o.size == 0:
+		c.out = nil
+	case !c.polling:
+		c.polling = true
+		const events = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLOUT
+		if err := l.watch(unix.EPOLL_CTL_MOD, int(c.fd), events, c.slot, c.serial); err != nil {
+			l.close(c, fmt.Errorf("cannot watch a connection: %w", err))
+			return
+		}
+	}
+	if c.paused && o.size <= limit/2 {
+		l.resume(c)
+	}
+}
+
+func (l *loop) pause(c *conn) {
+	c.paused = true
+	l.stalled[c] = struct{}{}
+}
+
+// resume goes on with the requests of c that were left alone.
+func (l *loop) resume(c *conn) {
+	c.paused = false
+	delete(l.stalled, c)
+	if !c.again {
+		c.again = true
+		l.again = append(l.again, c)
+	}
+}
+
+// closeStalled closes connections whose full reply buffer has not moved for too long.
+func (l *loop) closeStalled() {
+	now := time.Now()
+	for c := range l.stalled {
+		if now.Sub(c.out.moved) >= l.srv.cfg.StallTimeout {
+			l.close(c, fmt.Errorf("%w: %d bytes of replies unread for %v", errProtocol, c.out.size, l.srv.cfg.StallTimeout))
+		}
+	}
+}

@@ -1,0 +1,73 @@
+// Package tcpstore is the key-value store that PyTorch calls TCPStore: a server that every PyTorch release since 1.9 can
+// use as its own, and a client that speaks to our server and to theirs.
+//
+// The server keeps its promises to every client whatever another one sends: a length is checked before anything is
+// allocated for it, a client that does not read costs a bounded buffer, and no request of one can block another. It never
+// looks up a name. The protocol has no authentication; who can reach the port can read and write everything.
+//
+// launch and muster store run the server, rendezvous uses the client.
+package tcpstore
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+)
+
+// ServerConfig says where a Server listens and what it allows. The zero value listens on a free port of the loopback
+// addresses.
+type ServerConfig struct {
+	// Hosts are the addresses to bind, as IP literals; names are refused, because resolving them could take minutes.
+	// None means 127.0.0.1 and, where the machine has it, ::1.
+	Hosts []string
+	// Port is bound on every address; 0 takes one that is free on all of them.
+	Port int
+	// Loops is the number of threads that serve; 0 takes DefaultLoops.
+	Loops int
+	// OldClients is the generation of clients that send no handshake. PyTorch 1.9-2.0 (G0) and 2.1 (G1) cannot be told
+	// apart by what they send.
+	OldClients Generation
+	// Limits bound what one client can make the server hold.
+	Limits Limits
+	// StallTimeout is how long a full reply buffer may stay as full as it is before its connection is closed; 0 means 60 s.
+	StallTimeout time.Duration
+	// Log gets one line at debug level for a connection that is closed for what it sent, and a warning when no
+	// descriptor is left for new ones.
+	Log zerolog.Logger
+}
+
+func (c ServerConfig) withDefaults() (ServerConfig, error) {
+	if c.Port < 0 || c.Port > 65535 {
+		return c, errhint.Usagef("port %d is not between 0 and 65535", c.Port)
+	}
+	if c.OldClients != G0 && c.OldClients != G1 {
+		return c, errhint.Usagef("old clients cannot be of generation %d", c.OldClients)
+	}
+	for _, h := range c.Hosts {
+		if _, err := netip.ParseAddr(h); err != nil {
+			return c, errhint.With(errhint.Usagef("cannot bind %q: not an IP address", h),
+				"give the address itself, for example 127.0.0.1 or 0.0.0.0")
+		}
+	}
+	if c.StallTimeout <= 0 {
+		c.StallTimeout = time.Minute
+	}
+	c.Limits = c.Limits.withDefaults()
+	return c, nil
+}
+
+// bindError wraps what bind or listen said of addr. It satisfies errors.Is(err, syscall.EADDRINUSE) where it applies.
+func bindError(addr netip.AddrPort, err error, inUse bool) error {
+	err = fmt.Errorf("cannot listen on %s: %w", addr, err)
+	if inUse {
+		return errhint.With(err, fmt.Sprintf("another process has port %d (see: ss -ltnp); port 0 takes a free one", addr.Port()))
+	}
+	return err
+}
+
+var errServerClosed = errors.New("server is closed")
