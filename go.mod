@@ -3,6 +3,7 @@ module muster
 go 1.26.0
 
 require (
+	al.essio.dev/pkg/shellescape v1.6.1 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/hashicorp/errwrap v1.0.0 // indirect
