@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// launcher is one of the two programs compared. Torchrun's flags follow argv.
+type launcher struct {
+	name string
+	argv []string
+}
+
+// job is one run of a launcher. Its processes are known by a mark in their environment, which the launcher and all that
+// it starts inherit, so nothing that happened to be running is ever counted or killed.
+type job struct {
+	cmd   *exec.Cmd
+	dir   string // BENCH_DIR of the workers, removed by end
+	mark  []byte // "BENCH_DIR=..."
+	began time.Time
+	done  chan struct{}
+}
+
+// jobSpec says how to run a launcher.
+type jobSpec struct {
+	args   []string // after the launcher's argv
+	env    []string // beside what all jobs get
+	stdout *os.File // nil: discarded
+}
+
+// start runs a launcher. The caller calls end.
+func (b *bench) start(ctx context.Context, l launcher, spec jobSpec) (*job, error) {
+	dir, err := os.MkdirTemp(b.dir, l.name+"-")
+	if err != nil {
+		return nil, err
+	}
+	j := &job{dir: dir, mark: []byte("BENCH_DIR=" + dir), done: make(chan struct{})}
+	stderr, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = stderr.Close() }() // the launcher has its own copy
+	argv := append(append([]string{}, l.argv...), spec.args...)
+	j.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+	j.cmd.Env = append(os.Environ(), "BENCH_DIR="+dir, "TMPDIR="+dir, "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=",
+		"GLOO_SOCKET_IFNAME=lo", "PYTHONWARNINGS=ignore")
+	j.cmd.Env = append(j.cmd.Env, spec.env...)
+	if spec.stdout != nil {
+		j.cmd.Stdout = spec.stdout
+	}
+	j.cmd.Stderr = stderr
+	j.began = time.Now()
+	//nolint:forbidigo // started as a shell starts it: internal/proc would make this program part of what it measures
+	if err := j.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = j.cmd.Wait() // the status is read from ProcessState
+		close(j.done)
+	}()
+	return j, nil
+}
+
+// output runs a program to its end and returns what it printed; what it says on standard error is shown.
+func (b *bench) output(ctx context.Context, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output() //nolint:forbidigo // an ordinary child of an ordinary program
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return out, nil
+}
+
+// wait returns the launcher's exit status, 128+n after signal n, and an error if it did not end within limit.
+func (j *job) wait(limit time.Duration) (int, error) {
+	select {
+	case <-j.done:
+	case <-time.After(limit):
+		return 0, fmt.Errorf("%s did not end within %v%s", j.cmd.Args[0], limit, j.lastWords())
+	}
+	status, ok := j.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return j.cmd.ProcessState.ExitCode(), nil
+}
+
+// succeed waits for status 0, within a minute.
+func (j *job) succeed() error {
+	status, err := j.wait(time.Minute)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("%s ended with status %d%s", j.cmd.Args[0], status, j.lastWords())
+	}
+	return err
+}
+
+// lastWords returns the end of what the launcher said, for an error.
+func (j *job) lastWords() string {
+	content, err := os.ReadFile(filepath.Join(j.dir, "stderr"))
+	if err != nil || len(content) == 0 {
+		return ""
+	}
+	return "; it said:\n" + string(content[max(0, len(content)-2000):])
+}
+
+// end kills what is left of the job and removes its files.
+func (j *job) end() error {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		pids := j.processes()
+		if len(pids) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v survive SIGKILL", pids)
+		}
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // gone already is as good
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	<-j.done
+	return os.RemoveAll(j.dir)
+}
+
+// processes returns all live processes of the job: the launcher, its helpers, the workers.
+func (j *job) processes() []int {
+	paths, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is well-formed
+	var pids []int
+	for _, path := range paths {
+		environ, err := os.ReadFile(path)
+		if err != nil { // it ended meanwhile, or belongs to somebody else
+			continue
+		}
+		for variable := range bytes.SplitSeq(environ, []byte{0}) {
+			if bytes.Equal(variable, j.mark) {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // digits by the pattern
+				pids = append(pids, pid)
+				break
+			}
+		}
+	}
+	return pids
+}
+
+// stamp is what one worker wrote when it began.
+type stamp struct {
+	at      time.Time
+	rank    int
+	attempt int
+	pid     int
+}
+
+// stamps returns what the workers have written so far.
+func (j *job) stamps() ([]stamp, error) {
+	content, err := os.ReadFile(filepath.Join(j.dir, "stamps"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var found []stamp
+	for line := range strings.Lines(string(content)) {
+		var s stamp
+		var seconds, nanoseconds int64
+		if _, err := fmt.Sscanf(line, "%d.%d %d %d %d\n", &seconds, &nanoseconds, &s.rank, &s.attempt, &s.pid); err != nil {
+			return nil, fmt.Errorf("cannot read stamp %q: %w", line, err)
+		}
+		s.at = time.Unix(seconds, nanoseconds)
+		found = append(found, s)
+	}
+	return found, nil
+}
+
+// waitStamps waits until n workers have begun.
+func (j *job) waitStamps(ctx context.Context, n int) ([]stamp, error) {
+	for deadline := time.Now().Add(60 * time.Second); ; {
+		found, err := j.stamps()
+		if err != nil || len(found) >= n {
+			return found, err
+		}
+		select {
+		case <-j.done:
+			return nil, fmt.Errorf("%s ended before its workers began%s", j.cmd.Args[0], j.lastWords())
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("%d of %d workers began within a minute%s", len(found), n, j.lastWords())
+		}
+	}
+}

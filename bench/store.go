@@ -1,0 +1,30 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+)
+
+// store runs the store's own benchmark, which prints one row as a JSON object per line, and takes its rows over.
+func store(ctx context.Context, b *bench) ([]row, error) {
+	log.Print("store: our server beside PyTorch's")
+	out, err := b.output(ctx, b.storebench, "-python", b.python("python"))
+	if err != nil {
+		return nil, err
+	}
+	var rows []row
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var r row
+		if err := decoder.Decode(&r); errors.Is(err, io.EOF) {
+			return rows, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("cannot read the rows of %s: %w", b.storebench, err)
+		}
+		rows = append(rows, r)
+	}
+}
