@@ -1,0 +1,178 @@
+package accel
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"strings"
+	"testing/fstest" // the standard library's file system in memory; it depends on nothing of testing itself
+
+	"muster/internal/errhint"
+)
+
+// Fake stands in for the accelerators of one node, as a spec describes them. It is read-only after LoadFake.
+type Fake struct {
+	path string
+	node string
+	note string // where the node's values come from
+	spec nodeSpec
+	seed int64
+}
+
+// LoadFake reads the spec at path and takes the section of node, or the defaults alone where the spec has none of that
+// name. All mistakes of all nodes are reported together, each with its line; the error carries status 2.
+func LoadFake(path, node string) (*Fake, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, errhint.Usagef("cannot read fake accelerator: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	s, err := readSpec(f)
+	if err != nil {
+		return nil, errhint.Usagef("cannot use fake accelerator %q: %w", path, err)
+	}
+	fake := &Fake{path: path, node: node, spec: s.defaults, seed: s.seed, note: "defaults"}
+	if own, ok := s.nodes[node]; ok {
+		fake.spec, fake.note = own, fmt.Sprintf("node %q", node)
+	} else if len(s.nodes) > 0 {
+		fake.note = fmt.Sprintf("defaults, as it has no node %q", node)
+	}
+	return fake, nil
+}
+
+// Path returns the path of the spec, as it was given.
+func (f *Fake) Path() string { return f.path }
+
+// Banner describes the fake in one line, for the reports of the run.
+func (f *Fake) Banner() string {
+	return fmt.Sprintf("accelerator=fake: %d × %s with %d MiB (%s, %s)", f.spec.count, f.spec.model, f.spec.memoryMiB, f.path, f.note)
+}
+
+// Env returns the visibility variables that the spec sets. Workers of a fake run get them over the inherited ones.
+func (f *Fake) Env() map[string]string { return maps.Clone(f.spec.visible) }
+
+// Detect is accel.Detect on the fake's files, with the fake's variables over those of lookup; machine answers for all that
+// is no accelerator.
+func (f *Fake) Detect(machine Root, lookup func(string) (string, bool)) Inventory {
+	inv := Detect(f.Root(machine), func(name string) (string, bool) {
+		if v, ok := f.spec.visible[name]; ok {
+			return v, true
+		}
+		return lookup(name)
+	})
+	inv.Fake = f.path
+	inv.Why = append([]string{f.Banner()}, inv.Why...)
+	return inv
+}
+
+// CheckMachine returns an error where machine has real accelerators, unless onReal says that this is meant: a rehearsal
+// by mistake would look like a training run.
+func (f *Fake) CheckMachine(machine Root, onReal bool) error {
+	if onReal {
+		return nil
+	}
+	for _, node := range []string{"dev/nvidiactl", "dev/davinci_manager", "dev/mxcd"} {
+		if machine.Access(node) == nil {
+			return errhint.With(
+				errhint.Usagef("cannot use fake accelerator %q: this machine has a real one (/%s)", f.path, node),
+				"to rehearse here all the same, say --fake-on-real")
+		}
+	}
+	return nil
+}
+
+// Root returns the files of the fake: /dev, /proc/driver and the PCI part of /sys are the fake's, all else is machine's.
+func (f *Fake) Root(machine Root) Root {
+	return fakeRoot{tree: f.render(), machine: machine}
+}
+
+// render writes the files that an NVIDIA driver and the PCI bus of such a node would show.
+func (f *Fake) render() fstest.MapFS {
+	tree := fstest.MapFS{
+		"dev":      {Mode: fs.ModeDir | 0o755},
+		pciDevices: {Mode: fs.ModeDir | 0o755},
+	}
+	put := func(name, text string) { tree[name] = &fstest.MapFile{Data: []byte(text), Mode: 0o444} }
+	if f.spec.count > 0 {
+		for _, node := range []string{"nvidiactl", "nvidia-uvm"} {
+			tree["dev/"+node] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
+		}
+		put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  (fake)\n")
+	}
+	for i := range f.spec.count {
+		// Two GPUs to a bus number of their own would be unusual; 128 busses to a domain leave room below and above.
+		bus := fmt.Sprintf("%04x:%02x", i/128, 0x10+i%128)
+		address := bus + ":00.0"
+		dir := path.Join("sys/devices/pci"+bus, address)
+		numa := -1
+		if f.spec.numa != nil {
+			numa = f.spec.numa[i]
+		}
+		put(dir+"/vendor", nvidiaPCIVendor+"\n")
+		put(dir+"/class", "0x030200\n")
+		put(dir+"/numa_node", fmt.Sprintf("%d\n", numa))
+		link := func(name, target string) {
+			tree[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink | 0o777}
+		}
+		link(dir+"/driver", "../../../bus/pci/drivers/nvidia")
+		link(path.Join(pciDevices, address), "../../../devices/pci"+bus+"/"+address)
+		put(path.Join(nvidiaGPUs, address, "information"), fmt.Sprintf(
+			"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Excluded:\t No\n",
+			f.spec.model, 100+i, f.uuid(i), address, i))
+		tree[fmt.Sprintf("dev/nvidia%d", i)] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
+	}
+	return tree
+}
+
+// uuid returns the same UUID for the same seed, node and GPU, in every process that asks.
+func (f *Fake) uuid(i int) string {
+	h := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%d", f.seed, f.node, i))
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16])
+}
+
+// fakeRoot shows the fake's accelerator files and the machine's other files.
+type fakeRoot struct {
+	tree    fstest.MapFS
+	machine Root
+}
+
+// files returns who answers for name.
+func (r fakeRoot) files(name string) fs.ReadLinkFS {
+	if r.owns(name) {
+		return r.tree
+	}
+	return r.machine
+}
+
+func (fakeRoot) owns(name string) bool {
+	for _, dir := range []string{"dev", "proc/driver", "sys/bus/pci"} {
+		if name == dir || strings.HasPrefix(name, dir+"/") {
+			return true
+		}
+	}
+	return strings.HasPrefix(name, "sys/devices/pci")
+}
+
+// Open opens the file name.
+func (r fakeRoot) Open(name string) (fs.File, error) { return r.files(name).Open(name) }
+
+// ReadLink returns the target of the symbolic link name.
+func (r fakeRoot) ReadLink(name string) (string, error) { return r.files(name).ReadLink(name) }
+
+// Lstat describes the file name without following a last link.
+func (r fakeRoot) Lstat(name string) (fs.FileInfo, error) { return r.files(name).Lstat(name) }
+
+// Access finds every file of the fake accessible.
+func (r fakeRoot) Access(name string) error {
+	if !r.owns(name) {
+		return r.machine.Access(name)
+	}
+	_, err := fs.Stat(r.tree, name)
+	return err
+}
+
+// Affinity returns the machine's: a fake has no CPUs of its own.
+func (r fakeRoot) Affinity() ([]int, error) { return r.machine.Affinity() }

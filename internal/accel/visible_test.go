@@ -1,0 +1,265 @@
+package accel_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/internal/accel"
+	"muster/internal/testutil"
+)
+
+var fourGPUs = []string{"GPU-aa11-0000", "GPU-aa22-0000", "GPU-bb33-0000", "GPU-cc44-0000"}
+
+func TestResolveCUDA(t *testing.T) {
+	for _, c := range []struct {
+		mask string
+		want []int
+	}{
+		{"", nil},
+		{"-1", nil},
+		{"0", []int{0}},
+		{"3,1", []int{3, 1}},
+		{"0,-1,1", []int{0}},
+		{"0,2,-1,1", []int{0, 2}},
+		{"0,-1,0", []int{0}},
+		{"0,0", nil},
+		{"0,00", nil},
+		{"7", nil},
+		{"0,9,1", []int{0}},
+		{"0,9,0", nil},
+		{"0,1gpu2", []int{0, 1}},
+		{"+1", []int{1}},
+		{"-0", []int{0}},
+		{"0x1", []int{0}},
+		{" 1 ,\t2", []int{1, 2}},
+		{"1,,2", []int{1}},
+		{"٢,1", []int{2, 1}},
+		{"0，1", []int{0}}, // a full-width comma separates nothing
+		{"1,99999999999999999999999,2", []int{1}},
+		{"99999999999999999999999,99999999999999999999999", nil},
+		{"GPU-aa", nil},
+		{"GPU-", nil},
+		{"GPU-aa1", []int{0}},
+		{"GPU-bb,GPU-aa2", []int{2, 1}},
+		{"GPU-bb, GPU-cc", []int{2}},
+		{"GPU-bb,GPU-bb", nil},
+		{"GPU-bb,GPU-bb33", nil},
+		{"GPU-bb,0,GPU-cc", []int{2}},
+		{"GPU-bb,GPU-zz,GPU-cc", []int{2}},
+		{"GPU-bb,GPU-aa,GPU-cc", []int{2}},
+		{"0,GPU-bb", []int{0}},
+		{" GPU-bb", nil},
+		{"MIG-x,MIG-x", nil},
+		{"all", nil},
+		{"none", nil},
+		{"void", nil},
+		{"NoDevFiles", nil},
+	} {
+		t.Run(c.mask, func(t *testing.T) {
+			got, err := accel.ResolveCUDA(c.mask, true, fourGPUs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+		})
+	}
+}
+
+func TestResolveCUDAErrors(t *testing.T) {
+	hidden := slices.Clone(fourGPUs)
+	hidden[3] = ""
+	for _, c := range []struct {
+		mask  string
+		uuids []string
+		want  string
+	}{
+		{"+", fourGPUs, `cannot read CUDA_VISIBLE_DEVICES="+": element "+": a sign without a number`},
+		{"0,-a", fourGPUs, `cannot read CUDA_VISIBLE_DEVICES="0,-a": element "-a": a sign without a number`},
+		{"1²", fourGPUs, `cannot read CUDA_VISIBLE_DEVICES="1²": element "1²": '²' is no decimal digit`},
+		{"MIG-x", fourGPUs, "cannot count the MIG instances that CUDA_VISIBLE_DEVICES names"},
+		{"GPU-aa1", hidden, `cannot resolve CUDA_VISIBLE_DEVICES="GPU-aa1": the driver does not tell every GPU's UUID`},
+	} {
+		got, err := accel.ResolveCUDA(c.mask, true, c.uuids)
+		if err == nil || err.Error() != c.want || len(got) != 0 {
+			t.Errorf("%q: got %v, %v\nwant %s", c.mask, got, err, c.want)
+		}
+	}
+}
+
+func TestResolveCUDAUnset(t *testing.T) {
+	for _, n := range []int{0, 1, 63, 64, 65, 200} {
+		got, err := accel.ResolveCUDA("", false, make([]string, n))
+		if err != nil || len(got) != min(n, 64) {
+			t.Errorf("%d devices: got %d, %v", n, len(got), err)
+		}
+	}
+}
+
+// maskCase is one question to both implementations.
+type maskCase struct {
+	Mask  *string  `json:"mask"` // nil: not set
+	UUIDs []string `json:"uuids"`
+}
+
+// maskAnswer is what a process sees: device positions, or Ask (the CUDA library decides) or Bad (ValueError).
+type maskAnswer struct {
+	Shown []int `json:"shown"`
+	Ask   bool  `json:"ask"`
+	Bad   bool  `json:"bad"`
+}
+
+// torchMasks answers through the installed PyTorch's own functions, with NVML replaced by the case's devices.
+const torchMasks = `
+import json, os, sys
+import torch.cuda as c
+out = []
+for case in json.load(sys.stdin):
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if case["mask"] is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = case["mask"]
+    uuids = case["uuids"] or []
+    c._raw_device_count_nvml = lambda: len(uuids)
+    c._raw_device_uuid_nvml = lambda: uuids
+    try:
+        n = c._device_count_nvml()
+        shown = []
+        if n > 0:
+            shown = c._parse_visible_devices()
+            if isinstance(shown[0], str):
+                shown = c._transform_uuid_to_ordinals(shown, uuids)
+            assert len(shown) >= n, (case, shown, n)
+        out.append({"shown": shown[:max(n, 0)], "ask": n < 0})
+    except ValueError:
+        out.append({"bad": True})
+json.dump(out, sys.stdout)
+`
+
+func TestResolveCUDAAgreesWithPyTorch(t *testing.T) {
+	python := testutil.Torch(t)
+	cases := generatedMasks()
+	in, err := json.Marshal(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, python, "-c", torchMasks)
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	var want []maskAnswer
+	if err := json.Unmarshal(out, &want); err != nil {
+		t.Fatal(err)
+	}
+	if len(want) != len(cases) {
+		t.Fatalf("%d answers to %d questions", len(want), len(cases))
+	}
+	seen := map[string]int{}
+	for i, c := range cases {
+		mask := "(unset)"
+		if c.Mask != nil {
+			mask = *c.Mask
+		}
+		shown, err := accel.ResolveCUDA(strings.TrimPrefix(mask, "(unset)"), c.Mask != nil, c.UUIDs)
+		got := maskAnswer{Shown: shown, Ask: accel.IsMIG(err), Bad: err != nil && !accel.IsMIG(err)}
+		if fmt.Sprint(got) != fmt.Sprint(want[i]) {
+			t.Errorf("%.200q on %v: got %+v, PyTorch says %+v", mask, c.UUIDs, got, want[i])
+		}
+		switch {
+		case want[i].Ask:
+			seen["ask"]++
+		case want[i].Bad:
+			seen["bad"]++
+		default:
+			seen[fmt.Sprint(min(len(want[i].Shown), 3))]++
+		}
+	}
+	t.Logf("%d values: %v", len(cases), seen)
+	for _, kind := range []string{"ask", "bad", "0", "1", "2", "3"} {
+		if seen[kind] < 20 {
+			t.Errorf("only %d values of kind %q: the generator has lost its variety", seen[kind], kind)
+		}
+	}
+}
+
+// generatedMasks returns masks put together from the words that matter, the same ones in every run.
+func generatedMasks() []maskCase {
+	rng := rand.New(rand.NewPCG(1, 2))
+	numbers := []string{
+		"0", "1", "2", "3", "4", "7", "9", "-1", "-0", "+1", "+", "-", "-a", "+-1", "", " ", "  2 ", "1gpu2", "0x1", "00", "001", "abc",
+		"99999999999999999999", "0\u00a0", "\x1c1", "\u20031", "\u200b1", "1 2", "٣", "２", "𝟛", "²", "1①", "GPU-aa", "MIG-a", "1.5", "1e3", "1_0", "0，1",
+	}
+	ids := []string{
+		"GPU-", "GPU-aa", "GPU-aa1", "GPU-aa11-0000", "GPU-aa11-0000x", "GPU-aa2", "GPU-bb", "GPU-bb33", "GPU-cc", "GPU-zz", " GPU-cc", "GPU-cc ",
+		"gpu-cc", "0", "", "MIG-a",
+	}
+	migs := []string{"MIG-a", "MIG-b", "MIG-GPU-aa/1/0", "MIG-", "GPU-aa", "0", ""}
+	devices := [][]string{nil, fourGPUs[:1], fourGPUs[:2], fourGPUs, {"GPU-aa11-0000", "GPU-aa11-0000x", "GPU-bb33", "GPU-bb33-1", "GPU-cc"}, make([]string, 70)}
+	for i := range devices[5] {
+		devices[5][i] = fmt.Sprintf("GPU-%02d", i)
+	}
+	var cases []maskCase
+	for _, d := range devices {
+		cases = append(cases, maskCase{nil, d})
+		for _, words := range [][]string{numbers, ids, migs} {
+			for _, w := range words {
+				cases = append(cases, maskCase{&w, d})
+			}
+		}
+	}
+	for _, length := range []int{4300, 4301} {
+		long, zeros := strings.Repeat("9", length), strings.Repeat("0", length)
+		cases = append(cases, maskCase{&long, fourGPUs}, maskCase{&zeros, fourGPUs})
+	}
+	for len(cases) < 2200 {
+		words := [][]string{numbers, numbers[:7], ids, ids[3:9], migs}[rng.IntN(5)]
+		elems := make([]string, 1+rng.IntN(5))
+		for i := range elems {
+			elems[i] = words[rng.IntN(len(words))]
+		}
+		mask := strings.Join(elems, ",")
+		cases = append(cases, maskCase{&mask, devices[rng.IntN(len(devices))]})
+	}
+	return cases
+}
+
+func FuzzResolveCUDA(f *testing.F) {
+	for _, s := range []string{"", "0,1", "-1", "+", "GPU-aa1,GPU-bb", "MIG-a,MIG-b", "٣,²", "0,9,0", "\xff,1"} {
+		f.Add(s, 4)
+	}
+	f.Fuzz(func(t *testing.T, mask string, n int) {
+		if n < 0 || n > 100 {
+			return
+		}
+		uuids := make([]string, n)
+		for i := range uuids {
+			uuids[i] = fmt.Sprintf("GPU-%d", i)
+		}
+		shown, err := accel.ResolveCUDA(mask, true, uuids)
+		if err != nil && len(shown) > 0 {
+			t.Errorf("both %v and %v", shown, err)
+		}
+		seen := map[int]bool{}
+		for _, i := range shown {
+			if i < 0 || i >= n || seen[i] {
+				t.Errorf("%v on %d devices", shown, n)
+			}
+			seen[i] = true
+		}
+	})
+}
