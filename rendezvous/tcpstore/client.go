@@ -1,0 +1,370 @@
+package tcpstore
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/rendezvous"
+)
+
+const (
+	firstDelay  = 50 * time.Millisecond // between attempts to connect; grows by half each time, give or take a half
+	longDelay   = 5 * time.Second
+	cancelGrace = 5 * time.Second // for the answer to CANCEL_WAIT, which a healthy server sends at once
+	keepIdle    = 2               // connections that a client keeps for its next calls
+	maxReply    = 1 << 30         // bytes of one value in an answer; APPEND can make values longer than SET allows
+)
+
+// ClientConfig is what a Client may be told. The zero value is fine.
+type ClientConfig struct {
+	// Limits are checked before a request is sent, because servers answer a request beyond theirs by closing the
+	// connection. Only Key, Value and KeysPerReq matter.
+	Limits Limits
+	// Log gets a line at debug level per failed attempt to connect.
+	Log zerolog.Logger
+}
+
+// Client speaks to one store, ours or PyTorch's from release 1.9 on. Keys travel as they are: PyTorch's own clients put
+// a "/" in front of every key, so their "k" is "/k" here.
+//
+// Methods are safe for concurrent use and do not hold each other up: a call that finds every connection busy, with a
+// Wait for instance, opens another one. A call that returned nil has taken effect at the server. When the server closes
+// a connection the whole client is closed and every call returns rendezvous.ErrStoreClosed; it does not reconnect,
+// because the store behind the address may be the next round's.
+type Client struct {
+	addr string
+	cfg  ClientConfig
+	peer dialect // fixed by Dial
+
+	mu    sync.Mutex
+	idle  []*link
+	links map[*link]struct{} // all of them
+	err   error              // why the client is closed; nil while it is open
+}
+
+var _ rendezvous.Store = (*Client)(nil)
+
+// dialect is what a server understands.
+type dialect struct {
+	gen  Generation
+	ping bool // PyTorch 2.5 and later
+}
+
+// link is one connection.
+type link struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// nonce is what our PING carries. A server of PyTorch 2.0 or older takes the handshake for the length of a key: with
+// these bytes it is one that no allocation can satisfy, so that the server drops us at once instead of waiting for it.
+const nonce = 0x74737563
+
+// Dial connects to addr, "host:port", and finds out which generation of the protocol the server speaks. It tries again,
+// with growing delays, until ctx ends.
+func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
+	cfg.Limits = cfg.Limits.withDefaults()
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nil, errhint.Usagef("cannot use %q as the address of a store: %w", addr, err)
+	}
+	c := &Client{addr: addr, cfg: cfg, links: make(map[*link]struct{})}
+	start, delay := time.Now(), firstDelay
+	for {
+		l, peer, err := c.detect(ctx)
+		if err == nil {
+			c.peer = peer
+			c.links[l] = struct{}{}
+			c.idle = append(c.idle, l)
+			return c, nil
+		}
+		if ctx.Err() == nil {
+			cfg.Log.Debug().Err(err).Str("addr", addr).Msg("store not reached yet")
+			select {
+			case <-ctx.Done():
+			case <-time.After(delay/2 + rand.N(delay)):
+			}
+			delay = min(delay*3/2, longDelay)
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("cannot reach store at %s within %v: %w (last attempt: %w)",
+				addr, time.Since(start).Round(time.Millisecond), context.Cause(ctx), err)
+			return nil, errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?")
+		}
+	}
+}
+
+// detect connects and speaks the newest dialect that the server understands. What a server does not understand it
+// answers by closing the connection.
+func (c *Client) detect(ctx context.Context) (*link, dialect, error) {
+	var err error
+	for _, peer := range []dialect{{G2, true}, {G2, false}, {G1, false}, {G0, false}} {
+		var l *link
+		if l, err = c.connect(ctx, peer); err == nil {
+			return l, peer, nil
+		}
+		if !isClosed(err) {
+			return nil, dialect{}, err // nobody there, or ctx has ended
+		}
+	}
+	return nil, dialect{}, err
+}
+
+// isClosed says whether err is how it looks when the peer closes an established connection.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// connect opens a connection and makes sure that the server speaks peer.
+func (c *Client) connect(ctx context.Context, peer dialect) (*link, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", c.addr)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{conn, bufio.NewReaderSize(conn, 512)}
+	release := l.bind(ctx)
+	hello := binary.LittleEndian.AppendUint32([]byte{byte(opValidate)}, magic)
+	var probe, want []byte
+	switch {
+	case peer.ping:
+		probe = binary.LittleEndian.AppendUint32(append(hello, byte(opPing)), nonce)
+		want = binary.LittleEndian.AppendUint32(nil, nonce)
+	case peer.gen == G2:
+		// Four GETNUMKEYS, for the reason given at nonce.
+		probe = append(hello, byte(opNumKeys), byte(opNumKeys), byte(opNumKeys), byte(opNumKeys))
+		want = make([]byte, 4*8)
+	default:
+		probe = appendBytes(appendU64([]byte{4}, 1), "-") // CHECK ["-"], the same in both old tables
+		want = make([]byte, 1)
+	}
+	got := make([]byte, len(want))
+	if _, err = conn.Write(probe); err == nil {
+		_, err = io.ReadFull(l.r, got)
+	}
+	if err == nil && peer.ping && !bytes.Equal(got, want) {
+		err = fmt.Errorf("%s is not a store: it echoes %x for %x", c.addr, got, want)
+	}
+	if err == nil && peer.gen == G1 {
+		// Only 2.1 knows CANCEL_WAIT under this number, and nothing is pending.
+		if _, err = conn.Write([]byte{11}); err == nil {
+			_, err = io.ReadFull(l.r, got[:1])
+		}
+	}
+	release()
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// bind makes the end of ctx interrupt reads and writes of l until release is called.
+func (l *link) bind(ctx context.Context) (release func()) {
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = l.SetDeadline(time.Unix(1, 0))
+		close(fired)
+	})
+	return func() {
+		if !stop() {
+			<-fired
+			_ = l.SetDeadline(time.Time{})
+		}
+	}
+}
+
+// Close closes the client's connections. Calls in progress return rendezvous.ErrStoreClosed. It may be called again.
+func (c *Client) Close() error {
+	c.fail(errors.New("closed here"))
+	return nil
+}
+
+func (c *Client) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	for l := range c.links {
+		_ = l.Conn.Close()
+	}
+	clear(c.links)
+	c.idle = nil
+}
+
+func (c *Client) closedError() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Errorf("%w: %s: %w", rendezvous.ErrStoreClosed, c.addr, c.err)
+}
+
+// acquire returns a connection that nobody else uses.
+func (c *Client) acquire(ctx context.Context) (*link, error) {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return nil, c.closedError()
+	}
+	if n := len(c.idle); n > 0 {
+		l := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return l, nil
+	}
+	c.mu.Unlock()
+	l, err := c.connect(ctx, c.peer)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, err
+	}
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		_ = l.Conn.Close()
+		return nil, c.closedError()
+	}
+	c.links[l] = struct{}{}
+	c.mu.Unlock()
+	return l, nil
+}
+
+// release gives l back; a connection that is out of step is closed.
+func (c *Client) release(l *link, inStep bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if inStep && c.err == nil && len(c.idle) < keepIdle {
+		c.idle = append(c.idle, l)
+		return
+	}
+	delete(c.links, l)
+	_ = l.Conn.Close()
+}
+
+// step is a request and how to read its answer.
+type step struct {
+	request []byte
+	read    func(*bufio.Reader) error
+	waits   bool // WAIT or BARRIER: the answer may take long, and can be cancelled
+}
+
+// call performs steps one after the other on one connection. what and key are for the error.
+func (c *Client) call(ctx context.Context, what op, key string, steps ...step) error {
+	wrap := func(err error) error {
+		return fmt.Errorf("cannot %v %q: %w", what, key, err)
+	}
+	if ctx.Err() != nil {
+		return wrap(context.Cause(ctx))
+	}
+	l, err := c.acquire(ctx)
+	if err != nil {
+		return wrap(err)
+	}
+	inStep := false
+	defer func() { c.release(l, inStep) }()
+	for _, s := range steps {
+		unbind := l.bind(ctx)
+		_, err := l.Write(s.request)
+		sent := err == nil
+		if sent && s.read != nil {
+			err = s.read(l.r)
+		}
+		unbind()
+		switch {
+		case err == nil:
+		case errors.Is(err, errAnswer):
+			return wrap(err)
+		case ctx.Err() != nil && isTimeout(err):
+			inStep = sent && s.waits && c.cancelWait(l)
+			return wrap(context.Cause(ctx))
+		default:
+			c.fail(err)
+			return wrap(c.closedError())
+		}
+	}
+	inStep = true
+	return nil
+}
+
+func isTimeout(err error) bool {
+	ne, ok := errors.AsType[net.Error](err)
+	return ok && ne.Timeout()
+}
+
+// cancelWait takes back the WAIT or BARRIER that l has pending, and says whether l is in step afterwards.
+func (c *Client) cancelWait(l *link) bool {
+	code, ok := c.peer.gen.code(opCancelWait)
+	if !ok {
+		return false
+	}
+	_ = l.SetDeadline(time.Now().Add(cancelGrace))
+	if _, err := l.Write([]byte{code}); err != nil {
+		return false
+	}
+	for {
+		b, err := l.r.ReadByte()
+		if err != nil {
+			return false
+		}
+		if b == replyCancelled { // after an answer to the wait itself, if that was under way
+			return l.SetDeadline(time.Time{}) == nil
+		}
+	}
+}
+
+// errAnswer marks an answer that no store gives.
+var errAnswer = errors.New("malformed answer")
+
+func readByte(into *byte) func(*bufio.Reader) error {
+	return func(r *bufio.Reader) (err error) {
+		*into, err = r.ReadByte()
+		return err
+	}
+}
+
+func readInt(into *int64) func(*bufio.Reader) error {
+	return func(r *bufio.Reader) error {
+		var b [8]byte
+		_, err := io.ReadFull(r, b[:])
+		*into = int64(binary.LittleEndian.Uint64(b[:]))
+		return err
+	}
+}
+
+// readBytes reads a length and as many bytes, and allocates as they come.
+func readBytes(into *[]byte) func(*bufio.Reader) error {
+	return func(r *bufio.Reader) error {
+		var n int64
+		if err := readInt(&n)(r); err != nil {
+			return err
+		}
+		if n < 0 || n > maxReply {
+			return fmt.Errorf("%w: value of %d bytes", errAnswer, uint64(n))
+		}
+		if n <= 64<<10 {
+			*into = make([]byte, n)
+			_, err := io.ReadFull(r, *into)
+			return err
+		}
+		var buf bytes.Buffer
+		if _, err := io.CopyN(&buf, r, n); err != nil {
+			return err
+		}
+		*into = buf.Bytes()
+		return nil
+	}
+}
