@@ -48,7 +48,7 @@ func Detect(root Root, lookup func(string) (string, bool)) Inventory {
 	inv.Devices, inv.Why = found.devices, found.why
 	if len(inv.Devices) == 0 {
 		if v, ok := lookup("NVIDIA_VISIBLE_DEVICES"); ok && (v == "" || v == "none" || v == "void") {
-			inv.Why = append(inv.Why, fmt.Sprintf("NVIDIA_VISIBLE_DEVICES=%q: this container was given no GPU", v))
+			inv.Why = append(inv.Why, fmt.Sprintf("NVIDIA_VISIBLE_DEVICES=%q: this container was given no GPU", clip(v)))
 		}
 		if v, ok := lookup("CUDA_VISIBLE_DEVICES"); underWSL(root) && (!ok || v != "" && v != "-1") {
 			inv.Undecided = undecided(errors.New("cannot count GPUs under WSL: it has no device node per GPU"))
@@ -72,7 +72,7 @@ func Detect(root Root, lookup func(string) (string, bool)) Inventory {
 	}
 	inv.VisibleCount = len(inv.Visible)
 	if set {
-		inv.Why = append(inv.Why, fmt.Sprintf("CUDA_VISIBLE_DEVICES=%q: %d of %d visible", text, inv.VisibleCount, len(inv.Devices)))
+		inv.Why = append(inv.Why, fmt.Sprintf("CUDA_VISIBLE_DEVICES=%q: %d of %d visible", clip(text), inv.VisibleCount, len(inv.Devices)))
 	} else {
 		inv.Why = append(inv.Why, fmt.Sprintf("CUDA_VISIBLE_DEVICES is not set: %d of %d visible", inv.VisibleCount, len(inv.Devices)))
 	}

@@ -2,6 +2,7 @@ package accel_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,11 @@ func TestDetect(t *testing.T) {
 			why: "no NVIDIA GPU can be used: /dev/nvidiactl does not exist",
 		},
 		{
+			name: "node that answers otherwise", tree: three.with(tree{"dev/nvidia2": "odd"}),
+			found: "0000:1b:00.0:1 0000:43:00.0:0", shown: "GPU-a GPU-b",
+			why: "GPU 0001:03:00.0 is not counted: /dev/nvidia2 cannot be used: input/output error",
+		},
+		{
 			name: "no nvidia-uvm", tree: three.with(tree{"dev/nvidia-uvm": ""}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 			why: "/dev/nvidia-uvm does not exist: CUDA may not start",
@@ -139,6 +145,10 @@ func TestDetect(t *testing.T) {
 		{
 			name: "sandbox without PCI but with the driver's files", tree: control.with(allOpen, proc("0000:1b:00.0", "GPU-a", 1), proc("0000:43:00.0", "GPU-b", 0)),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 :2", shown: "GPU-a GPU-b ",
+		},
+		{
+			name: "names that are no PCI address", tree: three.with(tree{"sys/bus/pci/devices/0000:zz:00.0": "x", "sys/bus/pci/devices/slot7": "x"}),
+			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 		},
 		{
 			name: "left-over nodes, no GPU on the bus", tree: control.with(bridge, allOpen),
@@ -271,6 +281,9 @@ func TestDetectInFolder(t *testing.T) {
 	}
 	if err := os.Remove(filepath.Join(dir, "dev/nvidia0")); err != nil {
 		t.Fatal(err)
+	}
+	if fi, err := root.Lstat("sys/bus/pci/devices/0000:1b:00.0"); err != nil || fi.Mode().Type() != fs.ModeSymlink {
+		t.Errorf("%v, %v: no link", fi, err)
 	}
 	inv := accel.Detect(root, env())
 	if len(inv.Devices) != 1 || !strings.Contains(strings.Join(inv.Why, "\n"), "/dev/nvidia0 does not exist") {

@@ -103,7 +103,7 @@ func (f *Fake) render() fstest.MapFS {
 		put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  (fake)\n")
 	}
 	for i := range f.spec.count {
-		// Two GPUs to a bus number of their own would be unusual; 128 busses to a domain leave room below and above.
+		// A bus each; a domain has 256 of them, of which the lowest belong to bridges and on-board devices.
 		bus := fmt.Sprintf("%04x:%02x", i/128, 0x10+i%128)
 		address := bus + ":00.0"
 		dir := path.Join("sys/devices/pci"+bus, address)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -15,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tree is a Root in memory: names to contents, where "-> target" is a link. Files below dev are accessible unless their
-// content says "denied".
+// content says "denied" or "odd".
 type tree map[string]string
 
 func (t tree) root() memRoot {
@@ -54,8 +55,11 @@ func (r memRoot) Access(name string) error {
 	if err != nil {
 		return err
 	}
-	if string(f) == "denied" {
+	switch string(f) {
+	case "denied":
 		return &fs.PathError{Op: "access", Path: name, Err: fs.ErrPermission}
+	case "odd":
+		return &fs.PathError{Op: "access", Path: name, Err: syscall.EIO}
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func resolveCUDA(mask string, set bool, uuids []string) ([]int, error) {
 	case strings.HasPrefix(mask, "GPU-"):
 		ids := idsWithPrefix(mask, "GPU-")
 		if len(ids) > 0 && slices.Contains(uuids, "") {
-			return nil, fmt.Errorf("cannot resolve CUDA_VISIBLE_DEVICES=%q: the driver does not tell every GPU's UUID", mask)
+			return nil, fmt.Errorf("cannot resolve CUDA_VISIBLE_DEVICES=%q: the driver does not tell every GPU's UUID", clip(mask))
 		}
 		return resolveUUIDs(ids, uuids), nil
 	case strings.HasPrefix(mask, "MIG-"):
@@ -57,13 +57,15 @@ func resolveCUDA(mask string, set bool, uuids []string) ([]int, error) {
 // including the element that ends the list.
 func idsWithPrefix(mask, prefix string) []string {
 	var ids []string
+	seen := map[string]bool{}
 	for elem := range strings.SplitSeq(mask, ",") {
-		if slices.Contains(ids, elem) {
+		if seen[elem] {
 			return nil
 		}
 		if !strings.HasPrefix(elem, prefix) {
 			break
 		}
+		seen[elem] = true
 		ids = append(ids, elem)
 	}
 	return ids
@@ -99,17 +101,19 @@ func resolveUUIDs(candidates, uuids []string) []int {
 // "0,9,0" is a repetition even where there is no device 9.
 func resolveOrdinals(mask string, n int) ([]int, error) {
 	var list []string // without sign and leading zeros; as text because Python's numbers have no limit
+	seen := map[string]bool{}
 	for elem := range strings.SplitSeq(mask, ",") {
 		digits, ok, err := leadingNumber(strings.TrimFunc(elem, isPythonSpace))
 		if err != nil {
-			return nil, fmt.Errorf("cannot read CUDA_VISIBLE_DEVICES=%q: element %q: %w", mask, elem, err)
+			return nil, fmt.Errorf("cannot read CUDA_VISIBLE_DEVICES=%q: element %q: %w", clip(mask), clip(elem), err)
 		}
 		if !ok {
 			break
 		}
-		if slices.Contains(list, digits) {
+		if seen[digits] {
 			return nil, nil
 		}
+		seen[digits] = true
 		list = append(list, digits)
 	}
 	var shown []int
@@ -149,7 +153,7 @@ func leadingNumber(s string) (digits string, ok bool, err error) {
 	}
 	switch {
 	case b.Len() == 0 && sign != 0:
-		return "", false, fmt.Errorf("a sign without a number")
+		return "", false, errors.New("a sign without a number")
 	case b.Len() == 0:
 		return "", false, nil
 	case b.Len() > maxDigits:
@@ -162,20 +166,14 @@ func leadingNumber(s string) (digits string, ok bool, err error) {
 	return digits, sign != '-', nil
 }
 
-// digitValue returns the value 0 to 9 of a decimal digit of any script. Unicode keeps the ten digits of a script together
-// and in order, and so does every range of the table begin with a zero.
+// digitValue returns the value 0 to 9 of r, a decimal digit of any script. Unicode keeps the ten digits of a script
+// together and in order; some scripts follow each other without a gap.
 func digitValue(r rune) byte {
-	for _, t := range unicode.Nd.R16 {
-		if lo := rune(t.Lo); lo <= r && r <= rune(t.Hi) {
-			return byte((r - lo) % 10)
-		}
+	zero := r
+	for unicode.Is(unicode.Nd, zero-1) {
+		zero--
 	}
-	for _, t := range unicode.Nd.R32 {
-		if lo := rune(t.Lo); lo <= r && r <= rune(t.Hi) {
-			return byte((r - lo) % 10)
-		}
-	}
-	return 0
+	return byte((r - zero) % 10)
 }
 
 // digitsNotDecimal are the characters for which Python's str.isdigit() holds although int() refuses them: superscripts,

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -236,6 +237,46 @@ func generatedMasks() []maskCase {
 		cases = append(cases, maskCase{&mask, devices[rng.IntN(len(devices))]})
 	}
 	return cases
+}
+
+// Every decimal digit that Unicode has stands in a run of tens that begins with a zero, which digits are read by.
+func TestResolveCUDADigitsOfAllScripts(t *testing.T) {
+	uuids := make([]string, 10)
+	next := 0
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if !unicode.Is(unicode.Nd, r) {
+			if next != 0 {
+				t.Fatalf("digits end before %U in the middle of a ten", r)
+			}
+			continue
+		}
+		got, err := accel.ResolveCUDA(string(r), true, uuids)
+		if err != nil || len(got) != 1 || got[0] != next {
+			t.Errorf("%U: %v, %v; want %d", r, got, err, next)
+		}
+		next = (next + 1) % 10
+	}
+}
+
+// The longest variable that Linux passes on has 128 KiB: its numbers must not be compared each with each.
+func TestResolveCUDALongMask(t *testing.T) {
+	numbers, ids := make([]string, 20_000), make([]string, 10_000)
+	for i := range numbers {
+		numbers[i] = fmt.Sprint(i)
+	}
+	for i := range ids {
+		ids[i] = fmt.Sprintf("GPU-%05d", i)
+	}
+	for _, mask := range []string{strings.Join(numbers, ","), strings.Join(ids, ",")} {
+		got, err := accel.ResolveCUDA(mask, true, ids[:3])
+		if d := cmp.Diff([]int{0, 1, 2}, got); d != "" || err != nil {
+			t.Errorf("%v (-want +got)\n%s", err, d)
+		}
+	}
+	_, err := accel.ResolveCUDA(strings.Repeat("1", 5000), true, ids[:3])
+	if err == nil || len(err.Error()) > 300 || !strings.Contains(err.Error(), "a number of 5000 digits exceeds the limit of 4300") {
+		t.Errorf("%.400v", err)
+	}
 }
 
 func FuzzResolveCUDA(f *testing.F) {

@@ -43,7 +43,7 @@ func Workers(word string, inv Inventory, cpus int) (n int, why string, err error
 			"say how many workers to start: --nproc-per-node N")
 	default:
 		return 0, "", errhint.With(
-			errhint.Usagef("Unsupported nproc_per_node value: %s", word), // torchrun's own words
+			errhint.Usagef("Unsupported nproc_per_node value: %s", clip(word)), // torchrun's own words
 			"give a number, or one of auto, cpu, gpu")
 	}
 }
