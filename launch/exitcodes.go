@@ -7,14 +7,18 @@ import (
 )
 
 // ExitCodes is a set of exit codes, 0 to 255, written as a list of numbers and ranges: "130,137", "1-100", ">=128".
-// The zero value is empty.
+// A signal n counts as 128+n. The zero value is empty.
 type ExitCodes struct {
 	ranges []codeRange
 }
 
 type codeRange struct{ low, high int }
 
-// ParseExitCodes reads a comma-separated list of codes, ranges "low-high" and bounds ">=low".
+// codePresets are the names that stand for a range. Kubeflow's training operator retries what a signal ended.
+var codePresets = map[string]codeRange{"kubeflow": {128, 255}}
+
+// ParseExitCodes reads a comma-separated list of codes, ranges "low-high", bounds ">=low" and the name "kubeflow", which
+// is ">=128". Blanks around items and numbers do not matter. Empty text is the empty set.
 func ParseExitCodes(text string) (ExitCodes, error) {
 	var set ExitCodes
 	if strings.TrimSpace(text) == "" {
@@ -31,6 +35,9 @@ func ParseExitCodes(text string) (ExitCodes, error) {
 }
 
 func parseCodeRange(item string) (codeRange, error) {
+	if preset, ok := codePresets[item]; ok {
+		return preset, nil
+	}
 	low, high, isRange := strings.Cut(item, "-")
 	if bound, ok := strings.CutPrefix(item, ">="); ok {
 		low, high, isRange = bound, "255", true
@@ -43,11 +50,11 @@ func parseCodeRange(item string) (codeRange, error) {
 		text string
 		to   *int
 	}{{low, &r.low}, {high, &r.high}} {
-		n, err := strconv.Atoi(strings.TrimSpace(part.text))
-		if err != nil || n < 0 || n > 255 {
+		n, err := strconv.ParseUint(strings.TrimSpace(part.text), 10, 8)
+		if err != nil {
 			return r, fmt.Errorf("%q is no exit code: give numbers from 0 to 255, ranges such as 1-100, or >=128", item)
 		}
-		*part.to = n
+		*part.to = int(n)
 	}
 	if r.low > r.high {
 		return r, fmt.Errorf("the range %q of exit codes is empty", item)

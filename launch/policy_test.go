@@ -1,0 +1,310 @@
+package launch
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// TestPolicyTranscripts replays testdata/policy/*.txt. A line "rules ..." starts a policy, every other line at the left
+// margin is an event, and the indented line below it is the decision. Without chance, delays are the largest possible.
+func TestPolicyTranscripts(t *testing.T) {
+	files, err := filepath.Glob("../testdata/policy/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := replay(t, string(text))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(text), got); diff != "" {
+				t.Errorf("decisions differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func replay(t *testing.T, transcript string) string {
+	t.Helper()
+	var out strings.Builder
+	var p *policy
+	for line := range strings.Lines(transcript) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "  ") {
+			continue // a decision of the last time
+		}
+		out.WriteString(line + "\n")
+		word, rest, _ := strings.Cut(line, " ")
+		switch word {
+		case "", "#":
+		case "rules":
+			rules, world := parseRules(t, rest)
+			p = newPolicy(rules, world, func() float64 { return 0 })
+		default:
+			fmt.Fprintf(&out, "  %s\n", describe(p.step(parseEvent(t, word, rest))))
+		}
+	}
+	return out.String()
+}
+
+func parseEvent(t *testing.T, word, rest string) event {
+	t.Helper()
+	fields := strings.Fields(rest)
+	after, err := time.ParseDuration(fields[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := event{At: time.Unix(0, 0).Add(after)}
+	switch word {
+	case "started":
+		e.Kind = groupStarted
+	case "deadline":
+		e.Kind = deadlineReached
+	case "stop":
+		e.Kind = stopWasRequested
+	case "exit":
+		e.Kind = workerExited
+		if _, err := fmt.Sscanf(strings.Join(fields[1:3], " "), "rank=%d status=%d", &e.Rank, &e.Status); err != nil {
+			t.Fatalf("%q: %v", rest, err)
+		}
+		e.Stopped = len(fields) > 3 && fields[3] == "stopped"
+	default:
+		t.Fatalf("unknown event %q", word)
+	}
+	return e
+}
+
+func parseRules(t *testing.T, text string) (RestartRules, int) {
+	t.Helper()
+	rules := RestartRules{
+		Policy: RestartOnFailure, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+		Success: QuorumAll, Fail: QuorumAny,
+	}
+	world := 2
+	for item := range strings.FieldsSeq(text) {
+		name, value, _ := strings.Cut(item, "=")
+		var err error
+		switch name {
+		case "world":
+			world, err = strconv.Atoi(value)
+		case "policy":
+			rules.Policy = RestartPolicy(value)
+		case "max":
+			rules.MaxRestarts, err = strconv.Atoi(value)
+		case "backoff":
+			rules.BackoffLimit, err = strconv.Atoi(value)
+		case "window":
+			rules.Window, err = time.ParseDuration(value)
+		case "delay":
+			rules.Delay, err = time.ParseDuration(value)
+		case "delay-max":
+			rules.DelayMax, err = time.ParseDuration(value)
+		case "linger":
+			rules.Linger, err = time.ParseDuration(value)
+		case "retryable":
+			rules.Retryable, err = ParseExitCodes(value)
+		case "fatal":
+			rules.Fatal, err = ParseExitCodes(value)
+		case "success":
+			rules.Success = Quorum(value)
+		case "fail":
+			rules.Fail = Quorum(value)
+		default:
+			t.Fatalf("unknown rule %q", item)
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", item, err)
+		}
+	}
+	return rules, world
+}
+
+func describe(d decision) string {
+	text := map[verdict]string{
+		carryOn: "continue", restart: "restart", succeed: "success", fail: "fail", stopForNow: "stop",
+	}[d.Verdict]
+	if d.Verdict == restart {
+		text += fmt.Sprintf(" %d after %v", d.Restarts, d.Delay)
+	}
+	if d.Linger > 0 {
+		text += fmt.Sprintf(" after at most %v", d.Linger)
+	}
+	if d.Reason != "" {
+		text += fmt.Sprintf(": %s", d.Reason)
+	}
+	if d.Rank >= 0 {
+		text += fmt.Sprintf(", rank %d with %d", d.Rank, d.Status)
+	}
+	return text
+}
+
+// TestPolicyInvariants drives random policies through random lives.
+func TestPolicyInvariants(t *testing.T) {
+	quorums := rapid.SampledFrom([]Quorum{QuorumAll, QuorumAny, QuorumRank0, QuorumNone})
+	rapid.Check(t, func(t *rapid.T) {
+		world := rapid.IntRange(1, 5).Draw(t, "world")
+		rules := RestartRules{
+			Policy: rapid.SampledFrom([]RestartPolicy{
+				RestartNever, RestartOnFailure, RestartAlways, RestartExitCode,
+			}).Draw(t, "policy"),
+			MaxRestarts:  rapid.IntRange(0, 4).Draw(t, "max"),
+			BackoffLimit: rapid.IntRange(-1, 4).Draw(t, "backoff"),
+			Window:       time.Duration(rapid.IntRange(0, 100).Draw(t, "window")) * time.Second,
+			Delay:        time.Second, DelayFactor: 2, DelayMax: 5 * time.Second,
+			Retryable: ExitCodes{[]codeRange{{2, 3}}}, Fatal: ExitCodes{[]codeRange{{3, 4}}},
+			Success: quorums.Draw(t, "success"), Fail: quorums.Draw(t, "fail"),
+			Linger: time.Second,
+		}
+		p := newPolicy(rules, world, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "chance") })
+		now := time.Unix(0, 0)
+		var restarts []time.Time
+		var final *decision
+		seen := make(map[int]int)       // the round's exits that were not ours
+		started, pending := false, true // a group has been started; a start would be the next one
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 50_000).Draw(t, "ms")) * time.Millisecond)
+			e := event{
+				Kind: rapid.SampledFrom([]eventKind{
+					groupStarted, workerExited, workerExited, workerExited, workerExited, deadlineReached, stopWasRequested,
+				}).Draw(t, "kind"),
+				At: now, Rank: rapid.IntRange(0, world-1).Draw(t, "rank"),
+				Status:  rapid.SampledFrom([]int{0, 0, 1, 2, 3, 4, 137}).Draw(t, "status"),
+				Stopped: rapid.IntRange(0, 3).Draw(t, "stopped") == 0,
+			}
+			if e.Kind >= deadlineReached && rapid.IntRange(0, 5).Draw(t, "rare") > 0 {
+				continue
+			}
+			d := p.step(e)
+			if e.Kind == groupStarted && d.Verdict != carryOn {
+				t.Fatalf("a start decided %+v", d)
+			}
+			if final != nil && d.Verdict != carryOn && (final.Verdict != succeed || d.Verdict != succeed) {
+				t.Fatalf("%+v after the job was decided: %+v", d, *final)
+			}
+			if e.Kind == workerExited && (e.Stopped || !started) && d.Verdict != carryOn {
+				t.Fatalf("an exit that counts for nothing decided %+v", d)
+			}
+			if e.Kind == workerExited && !e.Stopped && started {
+				if _, again := seen[e.Rank]; !again {
+					seen[e.Rank] = e.Status
+				}
+			}
+			if e.Kind == groupStarted && pending {
+				started, pending, seen = true, false, make(map[int]int)
+			}
+			if d.Rank >= 0 && (d.Status == 0 || seen[d.Rank] != d.Status) {
+				t.Fatalf("%+v blames a rank that did not end so: %v", d, seen)
+			}
+			switch d.Verdict {
+			case carryOn:
+				continue
+			case restart:
+				for rank, status := range seen {
+					if rules.Fatal.Has(status) && status != 0 {
+						t.Fatalf("restart although rank %d ended with the fatal %d", rank, status)
+					}
+				}
+				if rules.Policy == RestartNever {
+					t.Fatalf("restart under never: %+v", d)
+				}
+				if rules.Policy == RestartExitCode && !rules.Retryable.Has(d.Status) {
+					t.Fatalf("restart of status %d", d.Status)
+				}
+				if d.Status == 0 && rules.Policy != RestartAlways {
+					t.Fatalf("restart without a failure: %+v", d)
+				}
+				if len(restarts) == 0 && d.Delay != 0 || d.Delay < 0 || d.Delay > rules.DelayMax {
+					t.Fatalf("restart %d after %v", len(restarts)+1, d.Delay)
+				}
+				restarts, pending = append(restarts, now), true
+				if d.Restarts != len(restarts) {
+					t.Fatalf("restart %d counts as %d", len(restarts), d.Restarts)
+				}
+				within := 0
+				for _, at := range restarts {
+					if rules.Window == 0 || now.Sub(at) < rules.Window {
+						within++
+					}
+				}
+				if within > rules.MaxRestarts || rules.BackoffLimit >= 0 && within > rules.BackoffLimit {
+					t.Fatalf("%d restarts within the window", within)
+				}
+			case succeed:
+				if rules.Success == QuorumRank0 && seen[0] != 0 || rules.Success == QuorumAll && len(seen) < world {
+					t.Fatalf("success with %v", seen)
+				}
+				final, pending = &d, false
+			case fail, stopForNow:
+				final, pending = &d, false
+			}
+		}
+	})
+}
+
+// TestDelayGrowsAndStays shows the pauses of a crash loop, and that jitter takes away at most half.
+func TestDelayGrowsAndStays(t *testing.T) {
+	rules := RestartRules{
+		Policy: RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,
+		Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+	}
+	for _, c := range []struct {
+		chance float64
+		want   string
+	}{
+		{0, "[0s 1s 2s 4s 8s 16s 32s 1m0s 1m0s]"},
+		{0.5, "[0s 750ms 1.5s 3s 6s 12s 24s 45s 45s]"},
+	} {
+		p := newPolicy(rules, 1, func() float64 { return c.chance })
+		var delays []time.Duration
+		for range 9 {
+			p.step(event{Kind: groupStarted})
+			delays = append(delays, p.step(event{Kind: workerExited, Status: 1}).Delay)
+		}
+		if got := fmt.Sprint(delays); got != c.want {
+			t.Errorf("chance %v: delays %v, want %v", c.chance, got, c.want)
+		}
+	}
+}
+
+// TestDelayNeverOverflows covers settings that multiply past what a Duration holds, and a factor below 1.
+func TestDelayNeverOverflows(t *testing.T) {
+	for _, rules := range []RestartRules{
+		{Delay: time.Hour, DelayFactor: 1e300},
+		{Delay: time.Hour, DelayFactor: 1e300, DelayMax: time.Minute},
+		{Delay: time.Second, DelayFactor: 0, DelayMax: time.Minute},
+	} {
+		rules.Policy, rules.MaxRestarts, rules.BackoffLimit = RestartOnFailure, 1000, -1
+		p := newPolicy(rules, 1, func() float64 { return 0 })
+		last := time.Duration(0)
+		for range 1000 {
+			p.step(event{Kind: groupStarted})
+			d := p.step(event{Kind: workerExited, Status: 1}).Delay
+			if d < last {
+				t.Fatalf("%+v: delay fell from %v to %v", rules, last, d)
+			}
+			last = d
+		}
+		if last == 0 || rules.DelayMax > 0 && last > rules.DelayMax {
+			t.Errorf("%+v: last delay %v", rules, last)
+		}
+	}
+}
