@@ -1,0 +1,134 @@
+package launch
+
+import (
+	"errors"
+	"io"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+)
+
+// ownMessageWait is how long a message of our own waits for a console that nobody reads before it is dropped: an agent
+// that hangs in its log no longer looks after its workers.
+const ownMessageWait = 5 * time.Second
+
+// console is one of our own output streams (standard output or error, or both where they are the same file), shared by
+// every worker's stream that is shown on it. Whoever writes has the turn; a turn writes whole lines, so that lines of
+// different workers never mix. What stands unfinished at the end of the output belongs to one pump; everybody else starts
+// a new line first.
+type console struct {
+	name     string
+	out      sink
+	terminal bool
+	log      zerolog.Logger
+
+	// turn holds a token while somebody writes. A channel rather than a mutex: those who wait can be called off, and are
+	// served in the order they came.
+	turn chan struct{}
+	// standing is the pump whose unfinished line ends the output, nil at the start of a line. It changes only during a
+	// turn.
+	standing atomic.Pointer[pump]
+	// lost is set when nobody can read the output any more; from then on it is dropped.
+	lost atomic.Bool
+	// noted (turn) is set when an error that may pass, such as a full disk, was logged.
+	noted bool
+	// compose (turn) is where prefixed lines are put together.
+	compose []byte
+}
+
+// foreign stands for an unfinished line that no pump will continue.
+var foreign = &pump{}
+
+func newConsole(name string, w io.Writer, log zerolog.Logger) *console {
+	out, terminal := newSink(w)
+	return &console{
+		name: name, out: out, terminal: terminal, log: log.With().Str("stream", name).Logger(),
+		turn: make(chan struct{}, 1),
+	}
+}
+
+// newConsoles returns the consoles of our two output streams: the same one twice where both are one file, because two
+// writers that know nothing of each other would tear each other's lines.
+func newConsoles(stdout, stderr io.Writer, log zerolog.Logger) (out, err *console) {
+	out = newConsole("stdout", stdout, log)
+	if sameOutput(stdout, stderr) {
+		return out, out
+	}
+	return out, newConsole("stderr", stderr, log)
+}
+
+func sameOutput(a, b io.Writer) bool {
+	x, okA := fileDescriptor(a)
+	y, okB := fileDescriptor(b)
+	if okA && okB {
+		var s, t unix.Stat_t
+		return unix.Fstat(x, &s) == nil && unix.Fstat(y, &t) == nil && s.Dev == t.Dev && s.Ino == t.Ino
+	}
+	return !okA && !okB && reflect.TypeOf(a).Comparable() && a == b
+}
+
+// take waits for the turn; it returns false when done was closed first.
+func (c *console) take(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return false
+	default:
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return true
+	case <-done:
+		return false
+	}
+}
+
+func (c *console) release() { <-c.turn }
+
+// write puts p out; the caller has the turn. Errors end here: a console that nobody reads (| head) must not end a job.
+func (c *console) write(p []byte, done <-chan struct{}) {
+	if len(p) == 0 || c.lost.Load() {
+		return
+	}
+	err := c.out.write(p, done)
+	switch {
+	case err == nil || errors.Is(err, errCalledOff):
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+		if !c.noted { // space may come back: what follows is tried again
+			c.noted = true
+			c.log.Warn().Err(err).Msg("cannot write output, some of it is lost")
+		}
+	default:
+		c.lost.Store(true)
+		c.log.Warn().Err(err).Msg("cannot write output, no more of it is shown")
+	}
+}
+
+// Write shows a message of our own on lines of its own. It always reports success: the callers are loggers, who have
+// nowhere else to say it.
+func (c *console) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	giveUp := make(chan struct{})
+	timer := time.AfterFunc(ownMessageWait, func() { close(giveUp) })
+	defer timer.Stop()
+	if !c.take(giveUp) {
+		return len(p), nil
+	}
+	defer c.release()
+	if c.standing.Load() != nil {
+		c.write([]byte{'\n'}, giveUp)
+	}
+	c.write(p, giveUp)
+	c.standing.Store(nil)
+	if p[len(p)-1] != '\n' {
+		c.standing.Store(foreign)
+	}
+	return len(p), nil
+}
+
+// close gives back what newConsole opened; the stream itself stays open.
+func (c *console) close() error { return c.out.close() }

@@ -1,0 +1,173 @@
+package launch
+
+import (
+	"errors"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+)
+
+// outputWait is how long after a worker's exit its pipe may stay open, in the hands of something the worker has started,
+// before what is there is taken for all.
+const outputWait = time.Second
+
+// logSetup is what openLogs needs.
+type logSetup struct {
+	Rules LogRules
+	// RunID goes into the name of the run's directory.
+	RunID string
+	// TempDir is where a directory is made when Rules name none.
+	TempDir string
+	// Stdout and Stderr are our own output. Files are written to directly; they stay open.
+	Stdout, Stderr io.Writer
+	Log            zerolog.Logger
+}
+
+// logs is where the output of one agent's workers goes, for all of their attempts. A worker writes to its file itself
+// where there is one, and shown is what the agent reads back from it: a terminal that stands still never makes a worker
+// wait. Only output that goes nowhere but to the console takes the way through a pipe.
+type logs struct {
+	rules       LogRules
+	dir         logDir
+	out, err    *console
+	inheritable [2]io.Writer // our stdout and stderr as they were given
+	log         zerolog.Logger
+	outputWait  time.Duration
+
+	watchOnce sync.Once
+	watch     *watcher // nil: not to be had
+	pumps     sync.WaitGroup
+}
+
+// openLogs makes the run's directory. Its errors carry status 2: nothing was started.
+func openLogs(setup logSetup) (*logs, error) {
+	dir, err := makeLogDir(setup.Rules.Dir, setup.RunID, setup.TempDir)
+	if err != nil {
+		return nil, err
+	}
+	if dir.path == "" && len(setup.Rules.KeepStdout)+len(setup.Rules.KeepStderr) > 0 {
+		return nil, errhint.Usagef("cannot keep filtered lines with --log-dir /dev/null: there is no directory for them")
+	}
+	l := &logs{
+		rules: setup.Rules, dir: dir, log: setup.Log, outputWait: outputWait,
+		inheritable: [2]io.Writer{setup.Stdout, setup.Stderr},
+	}
+	l.out, l.err = newConsoles(setup.Stdout, setup.Stderr, setup.Log)
+	return l, nil
+}
+
+// runDir returns the directory of the run, "" with --log-dir /dev/null. All attempts are below it.
+func (l *logs) runDir() string { return l.dir.path }
+
+// message returns the writer for what the agent itself says on standard error: each Write starts on a line of its own,
+// and no worker's line is mixed with it. It never fails, and drops what a console that stands still does not take within
+// 5 s.
+func (l *logs) message() io.Writer { return l.err }
+
+// shown reports whether a local rank's output is to be shown. An empty list shows all, as in torchrun.
+func (l *logs) shown(localRank int) bool {
+	return len(l.rules.Ranks) == 0 || slices.Contains(l.rules.Ranks, localRank)
+}
+
+// watcher returns what tells followers about new output, nil where it cannot be had.
+func (l *logs) watcher() *watcher {
+	l.watchOnce.Do(func() {
+		w, err := openWatcher()
+		if err != nil {
+			l.log.Debug().Err(err).Msg("following output by looking at it now and then")
+			return
+		}
+		l.watch = w
+	})
+	return l.watch
+}
+
+// Close waits for what is still being shown, a second at the most: after finish of every worker there is nothing. It
+// removes the directory if it was a temporary one in which nothing is of use: succeeded says whether the job was.
+func (l *logs) Close(succeeded bool) error {
+	shown := make(chan struct{})
+	go func() {
+		l.pumps.Wait()
+		close(shown)
+	}()
+	select {
+	case <-shown:
+	case <-time.After(time.Second):
+		// Only a writer that is not a file can hold a pump after it was called off; nothing it uses may be closed.
+		return l.dir.tidy(succeeded)
+	}
+	errs := []error{l.out.close()}
+	if l.err != l.out {
+		errs = append(errs, l.err.close())
+	}
+	l.watchOnce.Do(func() {})
+	if l.watch != nil {
+		errs = append(errs, l.watch.close())
+	}
+	return errors.Join(append(errs, l.dir.tidy(succeeded))...)
+}
+
+// attemptLogs is where the output of one worker group goes.
+type attemptLogs struct {
+	*logs
+	// path is the attempt's directory, "" with --log-dir /dev/null.
+	path string
+	// lone says that one worker at the most is shown.
+	lone bool
+	// keep are the files of filtered lines of stdout and stderr, nil without filters.
+	keep [2]*keptLines
+}
+
+// attempt makes the directory of a worker group that has this many workers here. An error may be met only now, after
+// openLogs went well: the disk may be full.
+func (l *logs) attempt(restartCount, workers int) (a *attemptLogs, err error) {
+	a = &attemptLogs{logs: l}
+	if a.path, err = l.dir.attempt(restartCount); err != nil {
+		return nil, err
+	}
+	shown := 0
+	for localRank := range workers {
+		if l.shown(localRank) {
+			shown++
+		}
+	}
+	a.lone = shown <= 1
+	for i, f := range []struct {
+		name    string
+		needles []string
+	}{{keptStdout, l.rules.KeepStdout}, {keptStderr, l.rules.KeepStderr}} {
+		if len(f.needles) == 0 {
+			continue
+		}
+		if a.keep[i], err = openKeptLines(filepath.Join(a.path, f.name), f.needles, l.log); err != nil {
+			return nil, errors.Join(err, a.close())
+		}
+	}
+	return a, nil
+}
+
+// workerDir is the directory of a local rank, "" with --log-dir /dev/null.
+func (a *attemptLogs) workerDir(localRank int) string {
+	if a.path == "" {
+		return ""
+	}
+	return filepath.Join(a.path, strconv.Itoa(localRank))
+}
+
+// close is called after finish of every worker of the attempt.
+func (a *attemptLogs) close() error {
+	var errs []error
+	for _, k := range a.keep {
+		if k != nil {
+			errs = append(errs, k.close())
+		}
+	}
+	return errors.Join(errs...)
+}

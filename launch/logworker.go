@@ -1,0 +1,231 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// workerLogs is the output of one worker: made before it starts, finished after it has ended.
+type workerLogs struct {
+	attempt *attemptLogs
+	id      workerIdentity
+	prefix  []byte
+	dir     string
+
+	// child are the worker's stdout and stderr; owned are those that are ours to close.
+	child [2]*os.File
+	owned []*os.File
+	// last finds the last lines of stdout and stderr; nil where nobody can know them.
+	last [2]func(n int) []string
+
+	runs      []func()
+	sources   []source // that end with the worker
+	pipes     []source // that end when nobody can write any more
+	startOnce sync.Once
+	pumped    chan struct{} // closed when everything was read and shown
+	calledOff chan struct{}
+	offOnce   sync.Once
+}
+
+// worker opens a worker's files and pipes. With an error nothing stays open.
+func (a *attemptLogs) worker(id workerIdentity) (*workerLogs, error) {
+	w := &workerLogs{
+		attempt: a, id: id, dir: a.workerDir(id.LocalRank),
+		prefix: []byte(linePrefix(a.rules.Prefix, id)),
+		pumped: make(chan struct{}), calledOff: make(chan struct{}),
+	}
+	if err := w.open(); err != nil {
+		w.closeChild()
+		for _, s := range append(w.sources, w.pipes...) {
+			s.close()
+		}
+		return nil, fmt.Errorf("cannot make a place for the output of local rank %d: %w", id.LocalRank, err)
+	}
+	return w, nil
+}
+
+func (w *workerLogs) open() error {
+	if w.dir != "" {
+		if err := os.Mkdir(w.dir, 0o777); err != nil {
+			return err
+		}
+	}
+	a, rank := w.attempt, w.id.LocalRank
+	tee, redirect := a.rules.Tee.For(rank), a.rules.Redirect.For(rank)
+	toFile := NoStream
+	if w.dir != "" {
+		toFile = tee | redirect
+	}
+	// One pipe for both streams keeps their order, where they end at the same place anyway.
+	if toFile == NoStream && a.out == a.err && !w.inherit(0) {
+		return w.openPipe(0, 1)
+	}
+	for i, stream := range []Streams{Stdout, Stderr} {
+		var err error
+		switch {
+		case toFile&stream != 0:
+			err = w.openFile(i, tee&stream != 0 && a.shown(rank))
+		case w.inherit(i):
+			w.child[i] = a.inheritable[i].(*os.File)
+		default:
+			err = w.openPipe(i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inherit reports whether stream i (0 stdout, 1 stderr) is our own. A lone worker gets the terminal itself, so that
+// debuggers, colours and progress bars work; its last lines are then known to the user alone. torchrun lets every worker
+// inherit everything, and their lines are torn.
+func (w *workerLogs) inherit(i int) bool {
+	_, ok := w.attempt.inheritable[i].(*os.File)
+	return ok && w.attempt.lone && w.attempt.shown(w.id.LocalRank) && w.attempt.console(i).terminal
+}
+
+func (l *logs) console(i int) *console {
+	return []*console{l.out, l.err}[i]
+}
+
+// openFile makes the worker's own file for stream i, and what follows it.
+func (w *workerLogs) openFile(i int, follow bool) error {
+	path := filepath.Join(w.dir, []string{stdoutFile, stderrFile}[i])
+	// Appending, because what the worker starts may write there too, and rotators may empty it.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o666)
+	if err != nil {
+		return err
+	}
+	w.child[i] = f
+	w.owned = append(w.owned, f)
+	w.last[i] = func(n int) []string { return fileLines(path, n) }
+	if !follow {
+		return nil
+	}
+	src, err := followFile(path, w.attempt.watcher())
+	if err != nil {
+		return err
+	}
+	w.sources = append(w.sources, src)
+	p := &pump{
+		src: src, out: w.attempt.console(i), localRank: w.id.LocalRank, alone: w.attempt.lone,
+		prefixed: true, prefix: w.prefix, calledOff: w.calledOff,
+	}
+	w.runs = append(w.runs, p.run)
+	to := w.attempt.keep[i]
+	if to == nil {
+		return nil
+	}
+	if src, err = followFile(path, w.attempt.watcher()); err != nil {
+		return err
+	}
+	w.sources = append(w.sources, src)
+	keeper := &lineKeeper{src: src, to: to, prefix: w.prefix}
+	w.runs = append(w.runs, keeper.run)
+	return nil
+}
+
+// openPipe makes a pipe for the streams. Output that is not shown is read all the same: if the worker fails, its last
+// lines are wanted.
+func (w *workerLogs) openPipe(streams ...int) error {
+	src, end, err := openPipe()
+	if err != nil {
+		return err
+	}
+	w.owned = append(w.owned, end)
+	w.pipes = append(w.pipes, src)
+	p := &pump{src: src, tail: &tail{}, localRank: w.id.LocalRank, alone: w.attempt.lone, calledOff: w.calledOff}
+	if w.attempt.shown(w.id.LocalRank) {
+		p.out = w.attempt.console(streams[0])
+		p.prefixed, p.prefix = w.attempt.rules.PrefixAll, w.prefix
+	}
+	for _, i := range streams {
+		w.child[i] = end
+		w.last[i] = p.tail.lines
+	}
+	w.runs = append(w.runs, p.run)
+	return nil
+}
+
+// files returns what the worker gets as standard output and error. They are valid until started or finish.
+func (w *workerLogs) files() (stdout, stderr *os.File) { return w.child[0], w.child[1] }
+
+// errorFile is the worker's TORCHELASTIC_ERROR_FILE, "" with --log-dir /dev/null.
+func (w *workerLogs) errorFile() string {
+	if w.dir == "" {
+		return ""
+	}
+	return filepath.Join(w.dir, errorFileName)
+}
+
+func (w *workerLogs) closeChild() {
+	for _, f := range w.owned {
+		_ = f.Close() // the worker has its own; nothing was written here
+	}
+	w.owned = nil
+}
+
+// started is called once the worker runs: our copies of its files are closed, and its output is read.
+func (w *workerLogs) started() {
+	w.startOnce.Do(func() {
+		w.closeChild()
+		var all sync.WaitGroup
+		for _, run := range w.runs {
+			all.Go(run)
+		}
+		w.attempt.pumps.Go(func() {
+			all.Wait()
+			close(w.pumped)
+		})
+	})
+}
+
+// finish is called after the worker has exited, or could not be started, and best after what it left behind is gone. It
+// returns when all output was shown. Something that still holds the worker's pipe delays it by outputWait at the most; a
+// console that takes nothing, until ctx ends: what is in no file is lost then.
+func (w *workerLogs) finish(ctx context.Context) {
+	w.started()
+	for _, s := range w.sources {
+		s.stop()
+	}
+	held := time.NewTimer(w.attempt.outputWait)
+	defer held.Stop()
+	select {
+	case <-w.pumped:
+		return
+	case <-held.C:
+	case <-ctx.Done():
+	}
+	for _, s := range w.pipes {
+		s.stop()
+	}
+	select {
+	case <-w.pumped:
+		return
+	case <-ctx.Done():
+	}
+	w.offOnce.Do(func() { close(w.calledOff) })
+	select {
+	case <-w.pumped:
+	case <-time.After(time.Second): // see Close
+	}
+}
+
+// lastLines returns the last n lines of the worker's standard error, or of its standard output when nothing can be seen on
+// the other; nil where they are not known. Call it after finish.
+func (w *workerLogs) lastLines(n int) []string {
+	for _, i := range []int{1, 0} {
+		if w.last[i] == nil {
+			continue
+		}
+		if lines := w.last[i](n); !blank(lines) {
+			return lines
+		}
+	}
+	return nil
+}
