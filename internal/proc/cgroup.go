@@ -1,0 +1,226 @@
+package proc
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+)
+
+// cgroup is a cgroup v2 directory of our own that the workers are born in.
+type cgroup struct {
+	path string
+	dir  *os.File
+}
+
+// newCgroup makes a cgroup below the one that we are in. It enables no controller, so limits stay those of our own.
+func newCgroup(root string, self ident) (*cgroup, error) {
+	own, _, err := cgroupDir(root, "")
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(own, fmt.Sprintf("muster-%d-%d", self.PID, self.Start))
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make a cgroup: %w", err)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot open the cgroup: %w", err), os.Remove(path))
+	}
+	return &cgroup{path, dir}, nil
+}
+
+// Close removes the cgroup. It fails when a process is left in it.
+func (c *cgroup) Close() error {
+	_ = c.dir.Close()
+	return removeCgroup(c.path)
+}
+
+// removeCgroup removes a cgroup with what its processes made below it.
+func removeCgroup(path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			err = errors.Join(err, removeCgroup(filepath.Join(path, e.Name())))
+		}
+	}
+	if rerr := os.Remove(path); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+		err = errors.Join(err, fmt.Errorf("cannot remove the cgroup: %w", rerr))
+	}
+	return err
+}
+
+// killCgroup has the kernel kill all that is in the cgroup at path and below, forks in flight included. Before Linux
+// 5.14 there is no such file, and the caller's own loop does the work.
+func killCgroup(path string) {
+	if path == "" {
+		return
+	}
+	fd, err := unix.Open(filepath.Join(path, "cgroup.kill"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	_, _ = unix.Write(fd, []byte("1"))
+	_ = unix.Close(fd)
+}
+
+func (t *Tree) dropCgroupLocked() {
+	if err := t.cgroup.Close(); err != nil {
+		t.log.Debug().Err(err).Msg("cgroup left behind")
+	}
+	t.cgroup = nil
+}
+
+func (t *Tree) cgroupPathLocked() string {
+	if t.cgroup == nil {
+		return ""
+	}
+	return t.cgroup.path
+}
+
+// cgroupDir returns the directory of the cgroup that this process is in, and the mount point above which there is
+// nothing to look for. controller names one of version 1; "" means the version 2 hierarchy. root is "/" but in tests.
+func cgroupDir(root, controller string) (dir, mount string, err error) {
+	what := "cgroup v2"
+	if controller != "" {
+		what = "cgroup v1 controller " + controller
+	}
+	own, ok, err := ownCgroup(root, controller)
+	if err != nil {
+		return "", "", fmt.Errorf("cannot find our cgroup: %w", err)
+	}
+	if !ok {
+		return "", "", fmt.Errorf("no %s here", what)
+	}
+	b, err := os.ReadFile(filepath.Join(root, "proc/self/mountinfo"))
+	if err != nil {
+		return "", "", fmt.Errorf("cannot find our cgroup: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		// 36 35 98:0 /root /mount/point options [optional ...] - type source super-options, proc_pid_mountinfo(5)
+		left, right, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
+		l, r := strings.Fields(left), strings.Fields(right)
+		if !ok || len(l) < 6 || len(r) < 3 {
+			continue
+		}
+		match := r[0] == "cgroup2"
+		if controller != "" {
+			match = r[0] == "cgroup" && containsItem(r[2], controller)
+		}
+		if !match {
+			continue
+		}
+		mount = filepath.Join(root, unescapeMount(l[4]))
+		// What is mounted may itself be a part of the hierarchy (containers); our path counts from its top. Where we
+		// are not below it, the mount point is the nearest that can be seen.
+		rel, err := filepath.Rel(unescapeMount(l[3]), own)
+		if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+			rel = "."
+		}
+		return filepath.Join(mount, rel), mount, nil
+	}
+	return "", "", fmt.Errorf("%s is not mounted", what)
+}
+
+// ownCgroup reads the path for controller from /proc/self/cgroup: "hierarchy:controllers:path", one a line.
+func ownCgroup(root, controller string) (path string, ok bool, err error) {
+	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return "", false, err
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if controller == "" && f[0] == "0" && f[1] == "" || controller != "" && containsItem(f[1], controller) {
+			return f[2], true, nil
+		}
+	}
+	return "", false, nil
+}
+
+func containsItem(list, item string) bool {
+	for s := range strings.SplitSeq(list, ",") {
+		if s == item {
+			return true
+		}
+	}
+	return false
+}
+
+// unescapeMount undoes the octal escapes of mountinfo (space, tab, line end, backslash).
+func unescapeMount(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+4 <= len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
+
+// OOMKills returns how many processes the kernel's OOM killer has killed so far where our workers' memory is counted,
+// and the file that says so. Two calls tell whether one of them happened in between; not which process it was. Sources,
+// in this order: cgroup v1 memory.oom_control, cgroup v2 memory.events of the nearest cgroup that has one (children
+// included), /proc/vmstat for the whole machine.
+func OOMKills() (n int64, where string, err error) { return oomKills("/") }
+
+func oomKills(root string) (int64, string, error) {
+	if dir, _, err := cgroupDir(root, "memory"); err == nil {
+		if n, file, err := readCounter(filepath.Join(dir, "memory.oom_control")); err == nil {
+			return n, file, nil
+		}
+	}
+	if dir, mount, err := cgroupDir(root, ""); err == nil {
+		for {
+			if n, file, err := readCounter(filepath.Join(dir, "memory.events")); err == nil {
+				return n, file, nil
+			}
+			if dir == mount || dir == filepath.Dir(dir) {
+				break
+			}
+			dir = filepath.Dir(dir)
+		}
+	}
+	n, file, err := readCounter(filepath.Join(root, "proc/vmstat"))
+	if err != nil {
+		return 0, "", errhint.With(fmt.Errorf("cannot count OOM kills: %w", err), "no memory cgroup can be read, and the kernel is older than 4.13")
+	}
+	return n, file, nil
+}
+
+// readCounter finds the line "oom_kill N" in a file of names and numbers.
+func readCounter(file string) (int64, string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, "", err
+	}
+	sc := bufio.NewScanner(bytes.NewReader(b))
+	for sc.Scan() {
+		if v, ok := strings.CutPrefix(sc.Text(), "oom_kill "); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			if err != nil {
+				return 0, "", fmt.Errorf("malformed oom_kill in %s: %w", file, err)
+			}
+			return n, file, nil
+		}
+	}
+	return 0, "", fmt.Errorf("no oom_kill in %s", file)
+}

@@ -1,0 +1,258 @@
+package proc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// buryPolite is how long what is left of the job may take to end after SIGTERM; all of it is to be gone within 2 s.
+	buryPolite = time.Second
+	// buryLimit ends the attempts to kill what does not die of SIGKILL.
+	buryLimit = 30 * time.Second
+	buryPause = 10 * time.Millisecond
+	// ticksPerSecond is USER_HZ, the unit of start times in /proc: 100 on every 64-bit Linux.
+	ticksPerSecond = 100
+)
+
+// RunGuardian is the whole life of the guardian process, and returns its exit status. It listens on descriptor 3 until
+// the agent is gone, kills what is left of the job, removes what the agent named, and ends. cmd calls it before anything
+// else when it finds that it was started as a guardian. It runs on one goroutine: the less there is of it, the less
+// memory it costs each job.
+func RunGuardian() int {
+	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
+	var kind int
+	if kind, _ = unix.GetsockoptInt(guardianFD, unix.SOL_SOCKET, unix.SO_TYPE); kind != unix.SOCK_STREAM {
+		return 2 // started by hand
+	}
+	if err := unix.SetNonblock(guardianFD, false); err != nil {
+		return 2
+	}
+	unix.CloseOnExec(guardianFD)
+	st, err := listen(guardianFD)
+	if err != nil || st.Agent.PID == 0 {
+		return 2
+	}
+	b := newBurial(st)
+	ok := b.killAll()
+	removeCgroupSoon(st.Cgroup)
+	for _, path := range st.Remove {
+		ok = removeAll(path) == nil && ok
+	}
+	if !ok {
+		return 1
+	}
+	return 0
+}
+
+// listen reads states until the agent's end is closed, and returns the last whole one.
+func listen(fd int) (guardianState, error) {
+	var st guardianState
+	var pending []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := unix.Read(fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil && !errors.Is(err, unix.ECONNRESET):
+			return st, err
+		case err != nil || n == 0:
+			return st, nil
+		}
+		pending = append(pending, buf[:n]...)
+		end := bytes.LastIndexByte(pending, '\n')
+		if end < 0 {
+			continue
+		}
+		last := pending[bytes.LastIndexByte(pending[:end], '\n')+1 : end]
+		var next guardianState
+		if err := json.Unmarshal(last, &next); err != nil {
+			return st, err
+		}
+		st, pending = next, append(pending[:0], pending[end+1:]...)
+	}
+}
+
+// burial kills what an agent left behind.
+type burial struct {
+	st       guardianState
+	died     uint64 // when, in ticks since boot
+	ours     map[ident]bool
+	checked  map[ident]bool // environment read: no marker
+	asked    map[ident]bool
+	deadline time.Time
+}
+
+func newBurial(st guardianState) *burial {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // cannot fail for this clock
+	b := &burial{
+		st: st, died: uint64(now.Nano()) / (uint64(time.Second) / ticksPerSecond),
+		ours: map[ident]bool{}, checked: map[ident]bool{}, asked: map[ident]bool{},
+	}
+	for _, id := range st.Escaped {
+		b.ours[id] = true
+	}
+	return b
+}
+
+// killAll asks everything once, kills after buryPolite, and returns true when nothing is left.
+func (b *burial) killAll() bool {
+	start := time.Now()
+	for empty := 0; ; {
+		snap, err := readSnapshot()
+		if err != nil {
+			return false
+		}
+		found := b.find(snap)
+		if len(found) == 0 {
+			// Twice, since a snapshot can miss what is forked while it is taken.
+			if empty++; empty == 2 {
+				return true
+			}
+			continue
+		}
+		empty = 0
+		late := time.Since(start)
+		if late > buryLimit {
+			return false
+		}
+		if late > buryPolite {
+			killCgroup(b.st.Cgroup)
+		}
+		for _, p := range found {
+			switch {
+			case late > buryPolite:
+				_ = p.signal(unix.SIGKILL, true) // looked for again in the next round
+			case !b.asked[p.ident]:
+				b.asked[p.ident] = true
+				_ = p.signal(unix.SIGTERM, false)
+				_ = p.signal(unix.SIGCONT, false)
+			}
+		}
+		time.Sleep(buryPause)
+	}
+}
+
+// find returns the processes of the job that still run: those seen to be its own while the agent lived, members of a
+// worker's session or group, those with the marker, those in the cgroup, and what descends from any of them.
+func (b *burial) find(s snapshot) []*procInfo {
+	sessions := map[int]bool{}
+	for _, w := range b.st.Sessions {
+		// A session id stays taken while the session has a member. If its leader is another process than the worker,
+		// it is another session.
+		if p := s.procs[w.PID]; p == nil || p.ident == w {
+			sessions[w.PID] = true
+		}
+	}
+	inCgroup := map[int]bool{}
+	cgroupMembers(b.st.Cgroup, inCgroup)
+	for _, p := range s.procs {
+		if sessions[p.sid] || sessions[p.pgrp] || inCgroup[p.PID] || b.marked(p) {
+			b.ours[p.ident] = true
+		}
+	}
+	var found []*procInfo
+	done := map[int]bool{os.Getpid(): true}
+	if p := s.procs[b.st.Agent.PID]; p != nil && p.ident == b.st.Agent {
+		done[p.PID] = true
+	}
+	var walk func(p *procInfo)
+	walk = func(p *procInfo) {
+		if done[p.PID] {
+			return
+		}
+		done[p.PID] = true
+		b.ours[p.ident] = true
+		if !p.dead() { // a zombie is for its new parent to remove
+			found = append(found, p)
+		}
+		for _, kid := range s.kids[p.PID] {
+			walk(kid)
+		}
+	}
+	for _, p := range s.procs {
+		if b.ours[p.ident] {
+			walk(p)
+		}
+	}
+	return found
+}
+
+// marked reports whether p carries the job's marker and was there before the agent died. What is younger may belong to
+// a new agent with the same run directory, started at once by whoever supervises us.
+func (b *burial) marked(p *procInfo) bool {
+	if p.Start >= b.died || b.ours[p.ident] || b.checked[p.ident] {
+		return false
+	}
+	if hasEnv(p.PID, b.st.Marker) {
+		return true
+	}
+	b.checked[p.ident] = true
+	return false
+}
+
+// cgroupMembers adds the processes in the cgroup at path and below.
+func cgroupMembers(path string, to map[int]bool) {
+	if path == "" {
+		return
+	}
+	b, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+	if err != nil {
+		return // the cgroup is gone
+	}
+	for field := range bytes.FieldsSeq(b) {
+		pid := 0
+		for _, c := range field {
+			pid = 10*pid + int(c-'0')
+		}
+		to[pid] = true
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			cgroupMembers(filepath.Join(path, e.Name()), to)
+		}
+	}
+}
+
+// removeCgroupSoon removes the cgroup, which is busy until the last zombie in it was reaped by its new parent.
+func removeCgroupSoon(path string) {
+	if path == "" {
+		return
+	}
+	for end := time.Now().Add(buryPolite); removeCgroup(path) != nil && time.Now().Before(end); {
+		time.Sleep(buryPause)
+	}
+}
+
+// removeAll removes what one entry of RemoveOnDeath stands for.
+func removeAll(path string) error {
+	prefix, many := strings.CutSuffix(path, "*")
+	if !many {
+		return os.RemoveAll(path)
+	}
+	dir, prefix := filepath.Split(prefix)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}

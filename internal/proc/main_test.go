@@ -1,0 +1,117 @@
+package proc_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/proc"
+)
+
+// roleArg as the first argument turns the test binary into one of the processes of a job. It stands in argv and not in
+// the environment, because some of them clear theirs.
+const roleArg = "@proc"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == roleArg {
+		switch os.Args[2] {
+		case "guardian":
+			os.Exit(proc.RunGuardian())
+		case "agent":
+			os.Exit(agent(os.Args[3], os.Args[4], os.Args[5:]))
+		}
+		os.Exit(99)
+	}
+	// What a killed agent leaves comes to us and not to an init that we know nothing about.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// agent is what launch and cmd will be: it runs the scripts as workers until one of them ends or it is told to stop,
+// stops the tree and reports on stdout. mark is an argument of all its processes, dir the run directory.
+func agent(mark, dir string, scripts []string) int {
+	say := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
+	sigs := make(chan os.Signal, 4)
+	signal.Notify(sigs, unix.SIGTERM, unix.SIGINT)
+	cfg := proc.Config{
+		Marker: "MUSTER_RUN_DIR=" + dir, Guardian: []string{"/proc/self/exe", roleArg, "guardian", mark},
+		RemoveOnDeath: []string{dir, "/dev/shm/" + mark + "-*"}, Cgroup: os.Getenv("PROC_TEST_CGROUP") != "",
+	}
+	t, err := proc.Open(cfg)
+	if err != nil {
+		say("error open: %v", err)
+		return 1
+	}
+	env := append(os.Environ(), cfg.Marker)
+	var procs []*proc.Process
+	ended := make(chan *proc.Process, len(scripts))
+	for i, script := range scripts {
+		p, err := t.Start(proc.Spec{
+			Path: "/bin/sh", Args: []string{"sh", "-c", script, mark}, Env: env, Label: fmt.Sprintf("rank %d", i),
+			Files: []*os.File{nil, os.Stderr, os.Stderr},
+		})
+		if err != nil {
+			say("error start: %v", err)
+			return 1
+		}
+		procs = append(procs, p)
+		go func() { <-p.Done(); ended <- p }()
+	}
+	pids := make([]string, len(procs))
+	for i, p := range procs {
+		pids[i] = fmt.Sprint(p.PID())
+	}
+	go func() { // commands of the test
+		var cmd string
+		for {
+			if _, err := fmt.Scanln(&cmd); err != nil {
+				return
+			}
+			if cmd == "scan" {
+				t.Scan()
+				say("scan done")
+			}
+			if cmd == "guardian" {
+				say("guardian %d", t.GuardianPID())
+			}
+		}
+	}()
+	say("ready %d %s", t.GuardianPID(), strings.Join(pids, " "))
+	now := make(chan struct{})
+	status := 0
+	select {
+	case p := <-ended:
+		status = p.Exit().Status()
+	case sig := <-sigs:
+		status = 128 + int(sig.(unix.Signal))
+		go func() { <-sigs; close(now) }()
+	}
+	err = t.Stop(context.Background(), proc.Ladder{Grace: 3 * time.Second, Leftover: 300 * time.Millisecond, Now: now}, procs...)
+	if err != nil {
+		say("error stop: %v", err)
+	}
+	zombies, zerr := proc.Zombies()
+	if zerr != nil {
+		say("error zombies: %v", zerr)
+	}
+	for _, name := range []string{dir, "/dev/shm/" + mark + "-segment"} {
+		if err := os.RemoveAll(name); err != nil {
+			say("error remove: %v", err)
+		}
+	}
+	if err := t.Close(); err != nil {
+		say("error close: %v", err)
+	}
+	say("end %d zombies %d", status, zombies)
+	return status
+}

@@ -1,0 +1,242 @@
+package proc
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+)
+
+// Ladder says how Stop goes from asking to killing.
+type Ladder struct {
+	// Signal is what processes are asked with. Zero: SIGTERM.
+	Signal syscall.Signal
+	// Grace is how long the workers themselves may take to end after Signal. Zero or less: they are not asked.
+	Grace time.Duration
+	// Now skips what is left of the waiting when it is closed, for example by a second SIGINT. Nil: never.
+	Now <-chan struct{}
+	// Leftover is how long what remains may take when all workers have ended, and have been asked: Python's
+	// resource_tracker ignores SIGTERM, and removes the job's files in /dev/shm when it sees that it is alone. Zero: 2 s.
+	Leftover time.Duration
+	// Kill is how long dying may take after SIGKILL, before Stop gives up. Zero: 5 s.
+	Kill time.Duration
+}
+
+// The defaults of Ladder.
+const (
+	DefaultLeftover = 2 * time.Second
+	DefaultKill     = 5 * time.Second
+)
+
+// Left is a process that did not die of SIGKILL.
+type Left struct {
+	PID   int
+	Comm  string // its name, at most 15 bytes
+	State byte   // as in ps: D waits inside the kernel
+	WChan string // the kernel function it waits in, "" where the kernel does not say
+	Label string // the worker it descends from, "" when not known
+}
+
+// LeftError lists what Stop could not kill.
+type LeftError struct{ Left []Left }
+
+// Error names every process with its pid, state and place in the kernel.
+func (e *LeftError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cannot kill %d of the job's processes:", len(e.Left))
+	for i, l := range e.Left {
+		if i > 0 {
+			b.WriteString(";")
+		}
+		fmt.Fprintf(&b, " %d (%q, state %c", l.PID, l.Comm, l.State)
+		if l.WChan != "" {
+			fmt.Fprintf(&b, " in %s", l.WChan)
+		}
+		if l.Label != "" {
+			fmt.Fprintf(&b, ", of %s", l.Label)
+		}
+		b.WriteString(")")
+	}
+	return b.String()
+}
+
+// Stop ends procs, all that descends from them, and what ended workers left behind; when no other worker runs, all that
+// is below this process. They are asked with the ladder's signal, the workers through their process groups, what left
+// those one by one; stopped processes are continued, since they could not hear it. After the waiting all are killed
+// until none is left. The end of ctx means what Now means: Stop always returns within Grace + Leftover + Kill, and
+// always kills before it gives up. A nil error says that nothing is left, not even a zombie; a *LeftError lists what is.
+func (t *Tree) Stop(ctx context.Context, l Ladder, procs ...*Process) error {
+	if l.Signal == 0 {
+		l.Signal = unix.SIGTERM
+	}
+	if l.Leftover <= 0 {
+		l.Leftover = DefaultLeftover
+	}
+	if l.Kill <= 0 {
+		l.Kill = DefaultKill
+	}
+	set := make(map[*Process]bool, len(procs))
+	for _, p := range procs {
+		set[p] = true
+	}
+	s := &stopper{t: t, l: l, procs: set}
+	sc, err := t.look(set)
+	if err != nil {
+		return err
+	}
+	if l.Grace > 0 {
+		s.ask(sc)
+		if s.waitWorkers(ctx) {
+			gone, err := s.waitGone(ctx, l.Leftover)
+			if gone || err != nil {
+				return err
+			}
+		}
+	}
+	return s.kill()
+}
+
+// Sweep ends what workers left behind that have ended already; running workers and what descends from them are not
+// touched. An orphan whose worker is not known counts as left behind only when no worker runs.
+func (t *Tree) Sweep(ctx context.Context, l Ladder) error { return t.Stop(ctx, l) }
+
+// stopper is one Stop under way.
+type stopper struct {
+	t     *Tree
+	l     Ladder
+	procs map[*Process]bool
+}
+
+func (s *stopper) ask(sc scope) {
+	outsiders := sc.outsiders()
+	for _, p := range sc.live {
+		s.note(p.SignalGroup(s.l.Signal), p.id.PID)
+		s.note(p.SignalGroup(unix.SIGCONT), p.id.PID)
+	}
+	for _, m := range outsiders {
+		s.note(m.signal(s.l.Signal, false), m.PID)
+		s.note(m.signal(unix.SIGCONT, false), m.PID)
+	}
+}
+
+// note logs what could not be signalled. It is not an error of its own: either the process is gone, or it will be in
+// the list of what is left.
+func (s *stopper) note(err error, pid int) {
+	if err != nil {
+		s.t.log.Debug().Err(err).Int("pid", pid).Msg("signal not sent")
+	}
+}
+
+// waitWorkers waits for the end of the workers and returns false when the time for it is over.
+func (s *stopper) waitWorkers(ctx context.Context) bool {
+	grace := time.NewTimer(s.l.Grace)
+	defer grace.Stop()
+	for p := range s.procs {
+		select {
+		case <-p.done:
+		case <-grace.C:
+			return false
+		case <-s.l.Now:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// waitGone waits until nothing is left, at most for limit.
+func (s *stopper) waitGone(ctx context.Context, limit time.Duration) (bool, error) {
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	tick := newBackoff()
+	defer tick.Stop()
+	for {
+		sc, err := s.confirm()
+		if err != nil || len(sc.members) == 0 {
+			return err == nil, err
+		}
+		select {
+		case <-tick.next():
+		case <-end.C:
+			return false, nil
+		case <-s.l.Now:
+			return false, nil
+		case <-ctx.Done():
+			return false, nil
+		}
+	}
+}
+
+// confirm looks, and looks again when it finds nothing: a snapshot can miss what is forked while it is taken.
+func (s *stopper) confirm() (scope, error) {
+	sc, err := s.t.look(s.procs)
+	if err == nil && len(sc.members) == 0 {
+		return s.t.look(s.procs)
+	}
+	return sc, err
+}
+
+// kill sends SIGKILL until nothing is left: what is killed may have forked meanwhile.
+func (s *stopper) kill() error {
+	end := time.Now().Add(s.l.Kill)
+	tick := newBackoff()
+	defer tick.Stop()
+	for {
+		sc, err := s.confirm()
+		if err != nil {
+			return err
+		}
+		if len(sc.members) == 0 && len(sc.live) == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return left(sc)
+		}
+		if sc.cgroup != "" {
+			killCgroup(sc.cgroup)
+		}
+		outsiders := sc.outsiders()
+		for _, p := range sc.live {
+			s.note(p.SignalGroup(unix.SIGKILL), p.id.PID)
+		}
+		for _, m := range outsiders {
+			s.note(m.signal(unix.SIGKILL, true), m.PID)
+		}
+		<-tick.next()
+	}
+}
+
+func left(sc scope) error {
+	e := &LeftError{}
+	for _, m := range sc.members {
+		l := Left{PID: m.PID, Comm: m.comm, State: m.state, WChan: wchan(m.PID)}
+		if m.owner != nil {
+			l.Label = m.owner.label
+		}
+		e.Left = append(e.Left, l)
+	}
+	return errhint.Code(errhint.With(e, "a process in state D waits inside the kernel, for a file server or a driver that does not answer; "+
+		"it goes when that answers, or with a reboot"), errhint.Internal)
+}
+
+// backoff paces looks at the process table: at first quickly, since most processes die at once.
+type backoff struct {
+	d time.Duration
+	t *time.Timer
+}
+
+func newBackoff() *backoff { return &backoff{d: 500 * time.Microsecond, t: time.NewTimer(time.Hour)} }
+
+func (b *backoff) next() <-chan time.Time {
+	b.d = min(2*b.d, 25*time.Millisecond)
+	b.t.Reset(b.d)
+	return b.t.C
+}
+
+func (b *backoff) Stop() { b.t.Stop() }
