@@ -88,7 +88,8 @@ golden: test-deps ## rewrite the golden files of every package that has an -upda
 
 .PHONY: bench
 bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (10 minutes, run it alone)
-	go run ./bench -muster bin/muster -torch $(TORCH) -json build/bench.json
+	CGO_ENABLED=0 go build -o build/storebench ./rendezvous/tcpstore/storebench
+	go run ./bench -muster bin/muster -torch $(TORCH) -storebench build/storebench -json build/bench.json
 
 .PHONY: size
 size: static ## bytes and linked modules against the committed baseline
