@@ -199,7 +199,7 @@ func (c *Client) fail(err error) {
 		c.err = err
 	}
 	for l := range c.links {
-		_ = l.Conn.Close()
+		_ = l.Close()
 	}
 	clear(c.links)
 	c.idle = nil
@@ -235,7 +235,7 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
-		_ = l.Conn.Close()
+		_ = l.Close()
 		return nil, c.closedError()
 	}
 	c.links[l] = struct{}{}
@@ -252,7 +252,7 @@ func (c *Client) release(l *link, inStep bool) {
 		return
 	}
 	delete(c.links, l)
-	_ = l.Conn.Close()
+	_ = l.Close()
 }
 
 // step is a request and how to read its answer.

@@ -246,7 +246,7 @@ func accept(fd int) (int, unix.Errno) {
 func (l *loop) adopt(fd int) {
 	l.serial++
 	c := &conn{loop: l, fd: int32(fd), serial: l.serial, gen: int8(genUnknown)}
-	c.waiter.conn = c
+	c.conn = c
 	if n := len(l.free); n > 0 {
 		c.slot, l.free = l.free[n-1], l.free[:n-1]
 		l.conns[c.slot] = c

@@ -9,7 +9,6 @@
 package tcpstore
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -69,5 +68,3 @@ func bindError(addr netip.AddrPort, err error, inUse bool) error {
 	}
 	return err
 }
-
-var errServerClosed = errors.New("server is closed")

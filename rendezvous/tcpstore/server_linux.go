@@ -163,7 +163,7 @@ func bindPort(ips []netip.Addr, port, required int, v4 bool) (fds []int, addrs [
 
 func bindOne(addr netip.AddrPort, v6only bool) (fd int, got netip.AddrPort, err error) {
 	family := unix.AF_INET
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: [4]byte{}}
+	var sa unix.Sockaddr
 	if addr.Addr().Is4() {
 		sa = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
 	} else {

@@ -100,7 +100,7 @@ func (g Generation) lookup(b byte) (op, bool) {
 
 // code is the reverse of lookup: the number of o in generation g.
 func (g Generation) code(o op) (byte, bool) {
-	for b := byte(0); b < byte(opCount); b++ {
+	for b := range byte(opCount) {
 		if got, ok := g.lookup(b); ok && got == o {
 			return b, true
 		}
@@ -284,12 +284,6 @@ func (r *request) u64() uint64 {
 }
 
 func (r *request) i64() int64 { return int64(r.u64()) }
-
-func (r *request) u32() uint32 {
-	n := binary.LittleEndian.Uint32(*r)
-	*r = (*r)[4:]
-	return n
-}
 
 func appendU64(b []byte, n uint64) []byte { return binary.LittleEndian.AppendUint64(b, n) }
 
