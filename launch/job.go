@@ -39,6 +39,9 @@ type Job struct {
 	FakeOnReal bool
 	// EventLog is "console" to print torchelastic's event records as JSON lines on standard error, or "null".
 	EventLog string
+	// Watchdog offers the workers torchelastic's file timer, at WatchdogFile or, where that is empty, in the run directory.
+	Watchdog     bool
+	WatchdogFile string
 	// StatusFile is the path where the job's state is kept as JSON, empty for none.
 	StatusFile string
 	// CompatExit gives status 1 for every failure of the job, as the replaced launchers do.
