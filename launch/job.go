@@ -48,6 +48,9 @@ type Job struct {
 	CompatExit bool
 	// Environ is the environment the job was asked in, as "NAME=VALUE"; workers inherit it.
 	Environ []string
+	// Warnings are what the dialect noticed and passed over, such as a flag that has no effect beside another, one
+	// sentence each.
+	Warnings []string
 	// Sources says where each flag's value came from, by the flag's name with dashes. A name that is missing here has
 	// its default.
 	Sources Sources
