@@ -1,0 +1,393 @@
+package dialect
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"muster/launch"
+)
+
+// kind says what an option takes and what its value is.
+type kind int
+
+const (
+	kindText  kind = iota // one word
+	kindInt               // one word, a whole number
+	kindFloat             // one word, a number
+	kindList              // one word, a comma-separated list
+	kindFlag              // no word: on when given
+	kindHelp              // no word: ends parsing with the help text
+	kindPrint             // one word: ends parsing with the text the parser's print function makes of it
+)
+
+func (k kind) takesWord() bool { return k != kindFlag && k != kindHelp }
+
+// option declares one option of a program that uses Python's argparse.
+type option struct {
+	// long is the name without its two dashes, written with dashes; a name of several words has a second spelling with
+	// underscores. short is a one-letter name, or empty.
+	long, short string
+	kind        kind
+	// def is the default as if it had been typed; noDefault makes it Python's None.
+	def       string
+	noDefault bool
+	// choices are the accepted words, empty for any.
+	choices []string
+	// variables makes environment variables stand for the option, see parser.prefixes.
+	variables bool
+	// arg names the word in the help text; help says what the option does; since is the first release of the replaced
+	// program that knew it, where that was not always; group is the help text's heading.
+	arg, help, since, group string
+}
+
+// dest is the name of the option's value, as in argparse.
+func (o *option) dest() string { return strings.ReplaceAll(o.long, "-", "_") }
+
+// spellings are the option's names as they are typed, in argparse's order.
+func (o *option) spellings() []string {
+	var names []string
+	if o.short != "" {
+		names = append(names, "-"+o.short)
+	}
+	names = append(names, "--"+o.long)
+	if strings.Contains(o.long, "-") {
+		names = append(names, "--"+o.dest())
+	}
+	return names
+}
+
+// parser reads command lines as Python 3.11's argparse does for a program that takes options, then the name of a script,
+// then whatever the script takes (nargs=REMAINDER).
+//
+// One thing is different: argparse looks at all words for abbreviated options before it knows where the script's own
+// arguments begin, so that a script cannot have an option of its own that would be ambiguous as one of the launcher's
+// (a script's --signal breaks torchrun under Python 3.11; later versions of Python look at words when they reach them, as we
+// do). Everything behind the script belongs to the script here.
+type parser struct {
+	prog, script string
+	options      []option
+	// prefixes are the prefixes of environment variables that stand for options, strongest first.
+	prefixes []string
+	// help and print make the texts of kindHelp and kindPrint.
+	help  func() string
+	print func(word string) string
+}
+
+// value is an option's value and where it came from. Only the field of its kind is set.
+type value struct {
+	none   bool
+	text   string // as typed
+	n      int
+	f      float64
+	on     bool
+	list   []string
+	source launch.Source
+}
+
+func (v value) explicit() bool { return v.source.Kind != launch.FromDefault }
+
+// parsed is a command line that was understood.
+type parsed struct {
+	values map[string]value // by dest
+	script string
+	args   []string
+}
+
+// match is one reading of a word as an option.
+type match struct {
+	option   *option
+	spelling string
+	word     string // what follows in the same word: --opt=word, -oword
+	hasWord  bool
+}
+
+var negativeNumber = regexp.MustCompile(`^-[0-9]+$|^-[0-9]*\.[0-9]+$`)
+
+// parse reads argv. All that is wrong is reported together.
+func (p *parser) parse(argv []string, env environ) (*parsed, error) {
+	var wrong problems
+	out := &parsed{values: p.defaults(env, &wrong)}
+	given := map[string]value{}
+	found := false
+	for i := 0; i < len(argv); i++ {
+		word := argv[i]
+		if word == "--" {
+			if rest := argv[i+1:]; len(rest) > 0 {
+				found, out.script, out.args = true, rest[0], rest[1:]
+			}
+			break
+		}
+		matches, isOption := p.readings(word)
+		if !isOption {
+			found, out.script, out.args = true, word, argv[i+1:]
+			// argparse gives a "--" right behind the script to the script's own pattern and then removes it.
+			if len(out.args) > 0 && out.args[0] == "--" {
+				out.args = out.args[1:]
+			}
+			break
+		}
+		if len(matches) > 1 {
+			wrong.add(ambiguous(word, matches))
+			continue
+		}
+		if len(matches) == 0 {
+			wrong.add(p.unknown(word))
+			continue
+		}
+		used, err := p.consume(matches[0], argv[i+1:], given, &wrong)
+		if err != nil {
+			return nil, err
+		}
+		i += used
+	}
+	p.settle(out.values, given, env, &wrong)
+	if !found {
+		wrong.add(fmt.Errorf("cannot start without a %s: name it behind the flags", strings.ReplaceAll(p.script, "_", " ")))
+	}
+	if err := wrong.err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// consume takes the option of m, any further one-letter options in the same word, and the word that the last of them
+// needs from rest. It returns how many words of rest were used.
+func (p *parser) consume(m match, rest []string, given map[string]value, wrong *problems) (int, error) {
+	for {
+		o := m.option
+		if o.kind.takesWord() {
+			word, used := m.word, 0
+			if !m.hasWord {
+				if len(rest) == 0 || rest[0] == "--" {
+					wrong.add(fmt.Errorf("cannot use %s without a value", m.spelling))
+					return 0, nil
+				}
+				if _, isOption := p.readings(rest[0]); isOption {
+					wrong.add(fmt.Errorf("cannot use %s without a value: %q is an option; write %s for a value like that",
+						m.spelling, rest[0], joined(m.spelling, rest[0])))
+					return 0, nil
+				}
+				word, used = rest[0], 1
+			}
+			return used, p.take(o, m.spelling, word, given, wrong)
+		}
+		short := !strings.HasPrefix(m.spelling, "--")
+		if !m.hasWord {
+			return 0, p.take(o, m.spelling, "", given, wrong)
+		}
+		next := match{spelling: "-"}
+		if short && m.word != "" {
+			next.spelling += m.word[:1]
+			next.option = p.spelled(next.spelling)
+			next.word, next.hasWord = m.word[1:], len(m.word) > 1
+		}
+		if next.option == nil {
+			wrong.add(fmt.Errorf("cannot use %s with the value %q: it takes none", m.spelling, m.word))
+			return 0, nil
+		}
+		if err := p.take(o, m.spelling, "", given, wrong); err != nil {
+			return 0, err
+		}
+		m = next
+	}
+}
+
+func joined(spelling, word string) string {
+	if strings.HasPrefix(spelling, "--") {
+		return spelling + "=" + word
+	}
+	return spelling + word
+}
+
+// take gives o the value word. The error is a *HelpError: the command line asks for a text, and nothing before was
+// wrong.
+func (p *parser) take(o *option, spelling, word string, given map[string]value, wrong *problems) error {
+	source := launch.Source{Kind: launch.FromFlag, Name: "--" + o.long}
+	v, err := o.convert(word, source)
+	if err != nil {
+		wrong.add(fmt.Errorf("cannot use %s %s: %w", spelling, word, err))
+		return nil
+	}
+	if o.kind == kindHelp || o.kind == kindPrint {
+		if err := wrong.err(); err != nil {
+			return err
+		}
+		if o.kind == kindHelp {
+			return printed(p.help())
+		}
+		return printed(p.print(word))
+	}
+	given[o.dest()] = v
+	return nil
+}
+
+// convert makes the value of a word and checks it against the choices.
+func (o *option) convert(word string, source launch.Source) (value, error) {
+	v, err := value{text: word, source: source}, error(nil)
+	switch o.kind {
+	case kindInt:
+		v.n, err = pyInt(word)
+	case kindFloat:
+		v.f, err = pyFloat(word)
+	case kindList:
+		v.list = commaList(word)
+	case kindFlag:
+		v.on = true
+	case kindText, kindHelp, kindPrint:
+	}
+	if err == nil && len(o.choices) > 0 && !slices.Contains(o.choices, word) {
+		err = fmt.Errorf("choose one of %s", strings.Join(o.choices, ", "))
+	}
+	return v, err
+}
+
+// defaults gives every option its value of when it is not mentioned on the command line, from the environment where a
+// variable stands for the option. Words from variables stay unread until settle, as a word on the command line makes
+// them void; only flags are read at once, as torchrun reads them when it declares its options.
+func (p *parser) defaults(env environ, wrong *problems) map[string]value {
+	values := map[string]value{}
+	for i := range p.options {
+		o := &p.options[i]
+		v := value{none: o.noDefault, text: o.def}
+		for _, prefix := range slices.Backward(p.prefixesOf(o)) {
+			name := variable(prefix, o.long)
+			text, ok := env[name]
+			if !ok || (text == "" && prefix == ownPrefix) {
+				continue
+			}
+			v = value{text: text, source: launch.Source{Kind: launch.FromVariable, Name: name}}
+			if o.kind != kindFlag {
+				continue
+			}
+			on, err := flagVariable(prefix, text)
+			if err != nil {
+				wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", name, text, o.long, err))
+			}
+			v.on = on
+		}
+		values[o.dest()] = v
+	}
+	return values
+}
+
+func (p *parser) prefixesOf(o *option) []string {
+	if !o.variables {
+		return nil
+	}
+	return p.prefixes
+}
+
+// flagVariable reads the variable of a flag: torchrun takes whole numbers only, 0 being off; our own variables also take
+// the usual words.
+func flagVariable(prefix, text string) (bool, error) {
+	if prefix == ownPrefix {
+		return parseSwitch(text)
+	}
+	n, err := pyInt(text)
+	if err != nil {
+		return false, fmt.Errorf("%w: give 1 for on, 0 for off", err)
+	}
+	return n != 0, nil
+}
+
+// settle reads the words that are still unread and puts the command line's values over them. Unlike argparse it holds
+// words from variables against the choices too.
+func (p *parser) settle(values, given map[string]value, env environ, wrong *problems) {
+	for i := range p.options {
+		o := &p.options[i]
+		dest := o.dest()
+		if v, ok := given[dest]; ok {
+			values[dest] = v
+			continue
+		}
+		v := values[dest]
+		if v.none || o.kind == kindFlag || o.kind == kindHelp || o.kind == kindPrint {
+			continue
+		}
+		if v.source.Kind == launch.FromDefault && o.kind == kindList && v.text == "" {
+			continue // an empty default list has no items, an empty word has one
+		}
+		read, err := o.convert(v.text, v.source)
+		if err != nil {
+			wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", v.source.Name, env[v.source.Name], o.long, err))
+			continue
+		}
+		values[dest] = read
+	}
+}
+
+// spelled returns the option with exactly this spelling, or nil.
+func (p *parser) spelled(spelling string) *option {
+	for i := range p.options {
+		if slices.Contains(p.options[i].spellings(), spelling) {
+			return &p.options[i]
+		}
+	}
+	return nil
+}
+
+// readings returns the ways to read a word as an option, and false when it is no option at all. An option that does not
+// exist has no readings; more than one makes the word ambiguous.
+func (p *parser) readings(word string) ([]match, bool) {
+	if word == "" || word[0] != '-' || word == "-" {
+		return nil, false
+	}
+	if o := p.spelled(word); o != nil {
+		return []match{{option: o, spelling: word}}, true
+	}
+	name, explicit, hasExplicit := strings.Cut(word, "=")
+	if hasExplicit {
+		if o := p.spelled(name); o != nil {
+			return []match{{o, name, explicit, true}}, true
+		}
+	}
+	if matches := p.abbreviated(word, name, explicit, hasExplicit); len(matches) > 0 {
+		return matches, true
+	}
+	// A word that looks like a negative number, or that has a space in it, was meant to be a value.
+	if negativeNumber.MatchString(word) || strings.Contains(word, " ") {
+		return nil, false
+	}
+	return nil, true
+}
+
+func (p *parser) abbreviated(word, name, explicit string, hasExplicit bool) []match {
+	var matches []match
+	for i := range p.options {
+		o := &p.options[i]
+		for _, spelling := range o.spellings() {
+			switch {
+			case strings.HasPrefix(word, "--"):
+				// The double spelling makes a name that is cut before its first dash ambiguous: --nproc could be
+				// --nproc-per-node or --nproc_per_node.
+				if strings.HasPrefix(spelling, name) {
+					matches = append(matches, match{o, spelling, explicit, hasExplicit})
+				}
+			case len(spelling) == 2 && strings.HasPrefix(word, spelling):
+				matches = append(matches, match{o, spelling, word[2:], true})
+			case strings.HasPrefix(spelling, word): // names such as horovodrun's -np
+				matches = append(matches, match{o, spelling, "", false})
+			}
+		}
+	}
+	return matches
+}
+
+func ambiguous(word string, matches []match) error {
+	names := make([]string, len(matches))
+	for i, m := range matches {
+		names[i] = m.spelling
+	}
+	return fmt.Errorf("cannot tell what %s means: it could be %s; write the name out", word, strings.Join(names, ", "))
+}
+
+func (p *parser) unknown(word string) error {
+	name, _, _ := strings.Cut(word, "=")
+	var names []string
+	for i := range p.options {
+		names = append(names, p.options[i].spellings()...)
+	}
+	return unknownFlag(name, names)
+}

@@ -1,0 +1,112 @@
+package dialect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+func completionShells() []string { return []string{"bash", "zsh", "tcsh"} }
+
+// completion returns a script that completes the program's flags and the words they choose from, and files for all
+// else. shell is one of completionShells.
+func (p *parser) completion(shell string) string {
+	switch shell {
+	case "zsh":
+		return p.zsh()
+	case "tcsh":
+		return p.tcsh()
+	}
+	return p.bash()
+}
+
+// words are the flags in the spelling with dashes, and the choices by flag.
+func (p *parser) words() (flags, withWord []string, choices map[string][]string) {
+	choices = map[string][]string{}
+	for i := range p.options {
+		o := &p.options[i]
+		names := []string{"--" + o.long}
+		if o.short != "" {
+			names = append(names, "-"+o.short)
+		}
+		flags = append(flags, names...)
+		if !o.kind.takesWord() {
+			continue
+		}
+		withWord = append(withWord, names...)
+		for _, name := range names {
+			if len(o.choices) > 0 {
+				choices[name] = o.choices
+			}
+		}
+	}
+	slices.Sort(flags)
+	return flags, withWord, choices
+}
+
+func (p *parser) bash() string {
+	flags, withWord, choices := p.words()
+	var b strings.Builder
+	name := "_muster_" + strings.NewReplacer(".", "_", "-", "_").Replace(p.prog)
+	fmt.Fprintf(&b, "# bash completion for %s, made by muster\n%s() {\n", p.prog, name)
+	b.WriteString("  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n  COMPREPLY=()\n  case $prev in\n")
+	for _, flag := range withWord {
+		if words, ok := choices[flag]; ok {
+			fmt.Fprintf(&b, "    %s) COMPREPLY=($(compgen -W '%s' -- \"$cur\")); return ;;\n", flag, strings.Join(words, " "))
+		}
+	}
+	b.WriteString("  esac\n  if [[ $cur == -* ]]; then\n")
+	fmt.Fprintf(&b, "    COMPREPLY=($(compgen -W '%s' -- \"$cur\"))\n", strings.Join(flags, " "))
+	b.WriteString("  else\n    COMPREPLY=($(compgen -f -- \"$cur\"))\n  fi\n}\n")
+	fmt.Fprintf(&b, "complete -o filenames -F %s %s\n", name, p.prog)
+	return b.String()
+}
+
+func (p *parser) zsh() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#compdef %s\n# zsh completion for %s, made by muster\n_arguments -s \\\n", p.prog, p.prog)
+	clean := strings.NewReplacer("'", "", "[", "(", "]", ")", ":", "\\:", "\\", "", "$", "", "`", "")
+	for i := range p.options {
+		o := &p.options[i]
+		first, _, _ := strings.Cut(o.help, ". ")
+		action := ""
+		switch {
+		case len(o.choices) > 0:
+			action = fmt.Sprintf(":%s:(%s)", o.dest(), strings.Join(o.choices, " "))
+		case o.long == "log-dir":
+			action = ":directory:_files -/"
+		case o.kind.takesWord():
+			action = ":" + o.dest() + ":"
+		}
+		names := []string{"--" + o.long}
+		if o.short != "" {
+			names = append(names, "-"+o.short)
+		}
+		for _, name := range names {
+			fmt.Fprintf(&b, "  '%s[%s]%s' \\\n", name, clean.Replace(strings.TrimSuffix(first, ".")), action)
+		}
+	}
+	fmt.Fprintf(&b, "  '1:%s:_files' \\\n  '*::argument:_files'\n", p.script)
+	return b.String()
+}
+
+func (p *parser) tcsh() string {
+	flags, withWord, choices := p.words()
+	var b strings.Builder
+	var long, short []string
+	for _, flag := range flags {
+		if name, ok := strings.CutPrefix(flag, "--"); ok {
+			long = append(long, name)
+		} else {
+			short = append(short, flag[1:])
+		}
+	}
+	fmt.Fprintf(&b, "# tcsh completion for %s, made by muster\ncomplete %s \\\n", p.prog, p.prog)
+	for _, flag := range withWord {
+		if words, ok := choices[flag]; ok {
+			fmt.Fprintf(&b, "  'n/%s/(%s)/' \\\n", flag, strings.Join(words, " "))
+		}
+	}
+	fmt.Fprintf(&b, "  'c/--/(%s)/' \\\n  'c/-/(%s)/' \\\n  'p/*/f/'\n", strings.Join(long, " "), strings.Join(short, " "))
+	return b.String()
+}

@@ -1,0 +1,141 @@
+package dialect
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// maxConfig is the size of the largest settings file that is read, in bytes: a few lines per flag are a few KiB.
+const maxConfig = 1 << 20
+
+// readConfig reads a settings file: a YAML map from flags, without their dashes, to values. Each problem names the file
+// and the line.
+func readConfig(file string, list []setting, readFile func(string) ([]byte, error)) (map[string]given, problems) {
+	var wrong problems
+	if readFile == nil {
+		wrong.add(fmt.Errorf("cannot read %s: no files can be read here", file))
+		return nil, wrong
+	}
+	content, err := readFile(file)
+	if err != nil {
+		wrong.add(fmt.Errorf("cannot read the settings of --config: %w", err))
+		return nil, wrong
+	}
+	if len(content) > maxConfig {
+		wrong.add(fmt.Errorf("cannot read %s: %d bytes exceed the limit of %d", file, len(content), maxConfig))
+		return nil, wrong
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var document yaml.Node
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF): // an empty file has no settings
+		return nil, wrong
+	case err != nil:
+		wrong.add(fmt.Errorf("cannot read %s: %s", file, yamlText(err)))
+		return nil, wrong
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		wrong.add(fmt.Errorf("cannot read %s: there is more than one YAML document in it", file))
+		return nil, wrong
+	}
+	top := document.Content[0]
+	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" { // only comments
+		return nil, wrong
+	}
+	if top.Kind != yaml.MappingNode {
+		wrong.add(fmt.Errorf("%s:%d: the file must be a map of flags, such as max-restarts: 3", file, top.Line))
+		return nil, wrong
+	}
+	words := map[string]given{}
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, node := top.Content[i], top.Content[i+1]
+		at := fmt.Sprintf("%s:%d", file, key.Line)
+		flag, text, err := configWord(key, node, list)
+		if _, twice := words[flag]; err == nil && twice {
+			err = fmt.Errorf("%s is given twice", flag)
+		}
+		if err != nil {
+			wrong.add(fmt.Errorf("%s: %w", at, err))
+			continue
+		}
+		words[flag] = given{text, launch.Source{Kind: launch.FromConfig, Name: at}}
+	}
+	return words, wrong
+}
+
+// yamlText is the parser's message without its own prefix.
+func yamlText(err error) string { return strings.TrimPrefix(err.Error(), "yaml: ") }
+
+func configWord(key, node *yaml.Node, list []setting) (flag, text string, err error) {
+	flag = strings.TrimPrefix(strings.ReplaceAll(key.Value, "_", "-"), "--")
+	var names []string
+	for _, s := range list {
+		if flag == "config" && s.flag == flag {
+			return "", "", errors.New("a settings file cannot name another one")
+		}
+		if key.Kind == yaml.ScalarNode && (s.flag == flag || s.alias != "" && s.alias == flag) {
+			text, err := s.form.word(node)
+			if err != nil {
+				return "", "", fmt.Errorf("%s: %w", s.flag, err)
+			}
+			return s.flag, text, nil
+		}
+		names = append(names, s.flag)
+	}
+	err = fmt.Errorf("unknown setting %q", key.Value)
+	if near := nearest(flag, names); near != "" {
+		return "", "", fmt.Errorf("%w: did you mean %s?", err, near)
+	}
+	if s := settings(); namesFlag(s, flag) {
+		return "", "", errhint.With(fmt.Errorf("%w in front of another launcher's command line", err), "give the launcher its own flag")
+	}
+	return "", "", err
+}
+
+func namesFlag(list []setting, flag string) bool {
+	for _, s := range list {
+		if s.flag == flag || s.alias != "" && s.alias == flag {
+			return true
+		}
+	}
+	return false
+}
+
+// word turns a YAML value into what would have been typed, or says that its type does not fit.
+func (f form) word(node *yaml.Node) (string, error) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	if node.Kind == yaml.SequenceNode && f == formList {
+		items := make([]string, len(node.Content))
+		for i, item := range node.Content {
+			if item.Kind != yaml.ScalarNode || item.Tag != "!!str" && item.Tag != "!!int" {
+				return "", fmt.Errorf("item %d of the list is neither a number nor a string", i+1)
+			}
+			items[i] = item.Value
+		}
+		return strings.Join(items, ","), nil
+	}
+	accepted := map[form]struct {
+		tags string
+		what string
+	}{
+		formText:   {"!!str !!int", "a string"},
+		formSwitch: {"!!bool", "true or false"},
+		formNumber: {"!!int", "a whole number"},
+		formTime:   {"!!str !!int !!float", "a time such as 30s or a number of seconds"},
+		formList:   {"!!str !!int", "a list, or a string with commas"},
+	}[f]
+	if node.Kind != yaml.ScalarNode || !strings.Contains(accepted.tags, node.Tag) {
+		return "", fmt.Errorf("give %s", accepted.what)
+	}
+	return node.Value, nil
+}

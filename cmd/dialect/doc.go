@@ -1,0 +1,92 @@
+// Package dialect reads the command lines of the launchers that muster replaces, and muster's own, and makes a
+// launch.Job of them.
+//
+// Everything here is pure: argv and environment come in an Invocation, files are read through its ReadFile only, and the
+// same input always gives the same Request. The package does not look at the machine (whether a script exists, how many
+// accelerators there are, whether a port is free), starts nothing and prints nothing; cmd/muster does.
+//
+// Each dialect keeps the spelling, the abbreviations and the environment variables of the program it replaces, down to
+// what Python's argparse makes of odd argument lists. What muster cannot do is refused with status 2 and the flag's name,
+// never ignored silently. What is ignored harmlessly becomes a line in Job.Warnings.
+package dialect
+
+import (
+	"slices"
+	"strings"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// Invocation is one command line with its surroundings.
+type Invocation struct {
+	// Argv0 is the name the program was called by, argv[0] as the kernel gave it. It matters when muster was called
+	// through a link that lies beside a Python interpreter, such as venv/bin/torchrun.
+	Argv0 string
+	// Args is what follows the dialect's name.
+	Args []string
+	// Environ is the environment as "NAME=VALUE"; of several entries with one name the first counts, as in C.
+	Environ []string
+	// ReadFile reads the file of --config; nil refuses such files.
+	ReadFile func(name string) ([]byte, error)
+	// Own are muster's own flags given in front of the dialect's name, from ParseOwn.
+	Own Own
+}
+
+// Request is what a command line asks for: a job, and what to do with it.
+type Request struct {
+	Job launch.Job
+	// DryRun asks to show what would be done and to start nothing.
+	DryRun bool
+	// JSON asks for output that a machine reads.
+	JSON bool
+	// LogLevel is how much muster itself says on standard error: debug, info, warn or error.
+	LogLevel string
+	// Settings are all flags of the dialect and of muster with their values and where each came from, in the order of
+	// the help text.
+	Settings []Setting
+}
+
+// HelpError says that the command line asks for a text and not for a job. It is an error so that no caller takes the
+// empty Request for a job; it carries exit status 0.
+type HelpError struct {
+	// Text belongs on standard output and ends with a newline.
+	Text string
+}
+
+func (e *HelpError) Error() string { return "this command line asks for a text, not for a job" }
+
+var dialects = []struct {
+	name string
+	read func(Invocation) (Request, error)
+}{
+	{"run", Native},
+	{"torchrun", Torchrun},
+	{"torch.distributed.run", Torchrun},
+	{"torch.distributed.launch", TorchLaunch},
+}
+
+// Named reports whether name stands for a replaced program, or is muster's own "run": a command name such as "torchrun",
+// or a module's name that is otherwise run by python -m, such as "torch.distributed.launch".
+func Named(name string) bool { return slices.Contains(Names(), name) }
+
+// Names returns the names that Read takes, sorted.
+func Names() []string {
+	names := make([]string, len(dialects))
+	for i, d := range dialects {
+		names[i] = d.name
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
+// completion script instead of a job; other errors carry exit status 2.
+func Read(name string, inv Invocation) (Request, error) {
+	for _, d := range dialects {
+		if d.name == name {
+			return d.read(inv)
+		}
+	}
+	return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
+}

@@ -1,0 +1,251 @@
+package dialect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+)
+
+// Columns of the help text.
+const (
+	helpWidth  = 100
+	helpIndent = 26
+)
+
+const torchrunAbout = `Starts the workers of a PyTorch job on this node, as torchrun does, and watches over them.
+
+Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
+the same, and names may be abbreviated as long as they are unique. Most flags can be set by a variable, MUSTER_<FLAG> or
+PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself come before the word %s, or as MUSTER_<FLAG>.
+`
+
+const torchLaunchAbout = `Starts the workers of a PyTorch job on this node, as python -m torch.distributed.launch does, and watches over them.
+It is torchrun, except that the script gets --local-rank=N in front of its own arguments unless --use-env is given.
+
+Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
+the same, and names may be abbreviated as long as they are unique. Most flags can be set by a variable, MUSTER_<FLAG> or
+PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself come before the word %s, or as MUSTER_<FLAG>.
+`
+
+const nativeAbout = `Starts the workers of a training job on this node and watches over them.
+
+The command follows the flags, best behind a --. It is run as it is typed, with two exceptions that Python runs with
+unbuffered output: a first word that ends in .py, and a module given with -m.
+
+Each flag can also be set by a variable, MUSTER_<FLAG> or PET_<FLAG>, or by a line in the file of --config. The command
+line wins, then MUSTER_, then PET_, then the file. Dashes and underscores in names are the same. A TIME is a number with
+the unit ms, s, m or h; without a unit it is seconds.
+`
+
+// exitStatus closes every help text.
+const exitStatus = `EXIT STATUS
+  0         the job succeeded
+  1-255     the root-cause worker's own status, 128+n when signal n killed it
+  2         usage or configuration error; nothing was started
+  75        the world could not be assembled in time (hosts, ssh, rendezvous): try again
+  80        this node was judged faulty
+  81        this node was excluded as a straggler
+  82        the check failed or could not be run, and nobody can be blamed
+  93        do not restart this job: crash loop without progress
+  124       deadline reached
+  125       internal error of muster, or processes that could not be killed
+  126, 127  command not executable, not found
+  128+n     muster was stopped by signal n and the workers ended in time
+  With --exit-code-compat (or MUSTER_EXIT_CODE_COMPAT=1) every failure of the job gives 1.
+`
+
+// entry is an option in a help text.
+type entry struct{ group, names, text string }
+
+func writeEntries(b *strings.Builder, entries []entry) {
+	var groups []string
+	for _, e := range entries {
+		if !slices.Contains(groups, e.group) {
+			groups = append(groups, e.group)
+		}
+	}
+	for _, group := range groups {
+		fmt.Fprintf(b, "%s:\n", strings.ToUpper(group[:1])+group[1:])
+		for _, e := range entries {
+			if e.group != group {
+				continue
+			}
+			b.WriteString("  " + e.names)
+			column := 2 + utf8.RuneCountInString(e.names)
+			if column > helpIndent-2 {
+				b.WriteByte('\n')
+				column = 0
+			}
+			for i, line := range wrap(e.text, helpWidth-helpIndent) {
+				if i > 0 {
+					column = 0
+				}
+				b.WriteString(strings.Repeat(" ", helpIndent-column) + line + "\n")
+			}
+		}
+		b.WriteByte('\n')
+	}
+}
+
+// wrap breaks text into lines of at most width letters, except for longer words.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}
+
+// remarks joins what stands in brackets behind an option's help.
+func remarks(parts ...string) string {
+	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
+	if len(parts) == 0 {
+		return ""
+	}
+	return " [" + strings.Join(parts, "; ") + "]"
+}
+
+func (p *parser) entries() []entry {
+	entries := make([]entry, len(p.options))
+	for i := range p.options {
+		o := &p.options[i]
+		names := strings.Repeat(" ", 4) + "--" + o.long
+		if o.short != "" {
+			names = "-" + o.short + ", --" + o.long
+		}
+		if o.arg != "" {
+			names += " " + o.arg
+		}
+		var def, env, choices, since string
+		if o.def != "" {
+			def = "default: " + o.def
+		}
+		if len(o.choices) > 0 {
+			choices = "one of " + strings.Join(o.choices, ", ")
+		}
+		if o.variables {
+			env = variable(petPrefix, o.long)
+		}
+		if o.since != "" {
+			since = "since PyTorch " + o.since
+		}
+		entries[i] = entry{o.group, names, o.help + remarks(choices, def, env, since)}
+	}
+	return entries
+}
+
+func (p *parser) helpText(about string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Usage: muster [muster's flags] %s [flags] %s [script's arguments]\n\n", p.prog, p.script)
+	b.WriteString(strings.ReplaceAll(about, "%s", p.prog) + "\n")
+	writeEntries(&b, p.entries())
+	fmt.Fprintf(&b, "Flags of muster itself, in front of the word %s, or as variables:\n", p.prog)
+	b.WriteString(ownHelp())
+	b.WriteString("\n" + exitStatus)
+	return b.String()
+}
+
+// ownHelp names muster's own flags in short; muster run --help explains them.
+func ownHelp() string {
+	var b strings.Builder
+	for _, line := range wrap(strings.Join(anywhereFlags(), " "), helpWidth-2) {
+		b.WriteString("  " + line + "\n")
+	}
+	b.WriteString("  What they mean stands in: muster run --help\n")
+	return b.String()
+}
+
+// usage is the setting's help with its default and its variable.
+func (s *setting) usage() string {
+	def := ""
+	if s.def != "" && s.form != formSwitch {
+		def = "default: " + s.def
+	}
+	return s.help + remarks(def, variable(ownPrefix, s.flag))
+}
+
+func nativeHelp() string {
+	var b strings.Builder
+	b.WriteString("Usage: muster run [flags] [--] command [arguments]\n       muster run [flags] script.py [arguments]\n       muster run [flags] -m module [arguments]\n\n")
+	b.WriteString(nativeAbout + "\n")
+	list := settings()
+	entries := make([]entry, len(list), len(list)+1)
+	for i := range list {
+		s := &list[i]
+		names := strings.Repeat(" ", 4) + "--" + s.flag
+		if s.short != "" {
+			names = "-" + s.short + ", --" + s.flag
+		}
+		if s.alias != "" {
+			names += ", --" + s.alias
+		}
+		if s.arg != "" {
+			names += " " + s.arg
+		}
+		entries[i] = entry{s.group, names, s.usage()}
+	}
+	entries = append(entries, entry{groupMuster, "-h, --help", "Print this text and exit."})
+	writeEntries(&b, entries)
+	b.WriteString(exitStatus)
+	return b.String()
+}
+
+// Help returns the help text of a dialect, "" for a name that Named refuses.
+func Help(name string) string {
+	switch name {
+	case "run":
+		return nativeHelp()
+	case "torchrun", "torch.distributed.run":
+		return torchrunParser("torchrun").help()
+	case "torch.distributed.launch":
+		return launchParser().help()
+	}
+	return ""
+}
+
+// Flags returns the flags of a dialect for man pages and for completion by cobra; they are not meant to be parsed with.
+// A name that Named refuses has none.
+func Flags(name string) *pflag.FlagSet {
+	switch name {
+	case "run":
+		return flagSet(name, settings())
+	case "torchrun", "torch.distributed.run":
+		return torchrunParser("torchrun").flagSet()
+	case "torch.distributed.launch":
+		return launchParser().flagSet()
+	}
+	return pflag.NewFlagSet(name, pflag.ContinueOnError)
+}
+
+// OwnFlags returns the flags of muster that may stand in front of a dialect's name, for man pages and completion.
+func OwnFlags() *pflag.FlagSet {
+	return flagSet("muster", slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere }))
+}
+
+func (p *parser) flagSet() *pflag.FlagSet {
+	flags := pflag.NewFlagSet(p.prog, pflag.ContinueOnError)
+	flags.SortFlags = false
+	for i, e := range p.entries() {
+		o := &p.options[i]
+		if o.kind == kindHelp {
+			continue // cobra adds its own
+		}
+		f := &pflag.Flag{Name: o.long, Shorthand: o.short, Usage: e.text, Value: &word{}, DefValue: o.def}
+		if !o.kind.takesWord() {
+			f.Value, f.NoOptDefVal, f.DefValue = &word{form: formSwitch}, "true", "false"
+		}
+		flags.AddFlag(f)
+	}
+	return flags
+}

@@ -1,0 +1,175 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"muster/launch"
+)
+
+// Native reads a command line of muster's own run command. A flag's value comes from the command line, else from
+// MUSTER_<FLAG>, else from PET_<FLAG>, else from the file of --config, else it is the default.
+//
+// What follows the flags is the command. It is run as it is typed, with two exceptions: a first word that ends in .py,
+// and a module named by -m, are run by Python with unbuffered output.
+func Native(inv Invocation) (Request, error) {
+	list := settings()
+	flags := flagSet("run", list)
+	var wrong problems
+	if err := flags.Parse(inv.Args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return Request{}, printed(nativeHelp())
+		}
+		wrong.add(flagProblem(err, list))
+		return Request{}, wrong.err()
+	}
+	env := newEnviron(inv.Environ)
+	command := map[string]given{}
+	maps.Copy(command, inv.Own.words)
+	flags.Visit(func(f *pflag.Flag) {
+		name := f.Annotations[flagAnnotation][0]
+		command[name] = given{f.Value.String(), launch.Source{Kind: launch.FromFlag, Name: "--" + f.Name}}
+	})
+	words := resolve(list, command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
+	r := Request{LogLevel: "info", Job: launch.Job{
+		Dialect: "run", Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
+		Meeting: launch.Meeting{Backend: backendStandalone}, Restart: defaultRestart(),
+		Stop: launch.StopRules{Grace: defaultGrace}, Logs: launch.LogRules{PrefixAll: true}, EventLog: "null",
+		Environ: inv.Environ, Warnings: misspelt(env, nil),
+	}}
+	var warnings []string
+	var err error
+	if r.Job.Stop.Handled, warnings, err = parseSignals(defaultSignals); err != nil || len(warnings) > 0 {
+		panic("internal error: the default signals are wrong")
+	}
+	for _, s := range list {
+		word, ok := words[s.flag]
+		s.give(&r, word, ok, &wrong)
+	}
+	nativeCommand(&r, inv, flags.Args(), words, env, &wrong)
+	checkRules(&r, words, &wrong)
+	checkPolicy(&r, words, &wrong)
+	if err := wrong.err(); err != nil {
+		return Request{}, err
+	}
+	r.finish()
+	return r, nil
+}
+
+// defaultSignals end a job when they reach muster; they are torchrun's.
+const defaultSignals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+func nativeCommand(r *Request, inv Invocation, args []string, words map[string]given, env environ, wrong *problems) {
+	if len(args) == 0 || args[0] == "" {
+		wrong.add(errors.New("cannot start without a command: name it behind the flags, as in muster run -n 2 -- python train.py"))
+		return
+	}
+	module, plain := switched(words["module"]), switched(words["no-python"])
+	c := launch.Command{Kind: launch.Program, Name: args[0], Args: args[1:]}
+	switch {
+	case module && plain:
+		wrong.add(errors.New("cannot use --no-python and --module together: a module needs Python; leave one of them out"))
+	case module:
+		c.Kind = launch.Module
+	case !plain && strings.HasSuffix(args[0], ".py"):
+		c.Kind = launch.Script
+	}
+	if c.Kind != launch.Program {
+		c.Interpreters = interpreters(inv.Argv0, env)
+	}
+	r.Job.Command = c
+}
+
+func switched(word given) bool {
+	on, err := parseSwitch(word.text)
+	return on && err == nil
+}
+
+// checkPolicy refuses a restart policy that was asked for and cannot act, and one that forbids what was asked for.
+func checkPolicy(r *Request, words map[string]given, wrong *problems) {
+	policy, restarts := r.Job.Restart.Policy, r.Job.Restart.MaxRestarts
+	switch {
+	case words["restart-policy"].source.Kind != launch.FromFlag:
+	case policy == launch.RestartNever && restarts > 0:
+		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out", words["max-restarts"].written("max-restarts")))
+	case policy != launch.RestartNever && restarts == 0:
+		wrong.add(fmt.Errorf("cannot use --restart-policy %s while --max-restarts is 0: nothing would be restarted; give --max-restarts N", policy))
+	}
+}
+
+// flagAnnotation holds the name of the setting that a flag, or its alias, sets.
+const flagAnnotation = "setting"
+
+// word is the value of a flag as it was typed; the setting reads it later, together with words from other sources.
+type word struct {
+	text string
+	form form
+}
+
+func (w *word) String() string        { return w.text }
+func (w *word) Set(text string) error { w.text = text; return nil }
+func (w *word) Type() string          { return "" }
+func (w *word) IsBoolFlag() bool      { return w.form == formSwitch }
+func normal(name string) pflag.NormalizedName {
+	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+}
+
+func flagSet(name string, list []setting) *pflag.FlagSet {
+	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	flags.SetInterspersed(false)
+	flags.SortFlags = false
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName { return normal(name) })
+	flags.Usage = func() {}
+	for _, s := range list {
+		shared := &word{form: s.form} // of a flag and its alias the last one typed counts
+		for _, name := range []string{s.flag, s.alias} {
+			if name == "" {
+				continue
+			}
+			f := &pflag.Flag{
+				Name: name, Usage: s.usage(), Value: shared, DefValue: s.def,
+				Annotations: map[string][]string{flagAnnotation: {s.flag}}, Hidden: name == s.alias,
+			}
+			if name == s.flag {
+				f.Shorthand = s.short
+			}
+			if s.form == formSwitch {
+				f.NoOptDefVal = "true"
+			}
+			flags.AddFlag(f)
+		}
+	}
+	return flags
+}
+
+func flagProblem(err error, list []setting) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		var names []string
+		for _, s := range list {
+			names = append(names, "--"+s.flag)
+			if s.alias != "" {
+				names = append(names, "--"+s.alias)
+			}
+		}
+		spelling := "--" + unknown.GetSpecifiedName()
+		if unknown.GetSpecifiedShortnames() != "" {
+			spelling = "-" + unknown.GetSpecifiedName()
+		}
+		return unknownFlag(spelling, names)
+	}
+	if missing, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return fmt.Errorf("cannot use %s without a value", flagSpelling(missing.GetFlag(), missing.GetSpecifiedShortnames()))
+	}
+	return err
+}
+
+func flagSpelling(f *pflag.Flag, short string) string {
+	if short != "" {
+		return "-" + f.Shorthand
+	}
+	return "--" + f.Name
+}

@@ -1,0 +1,199 @@
+package dialect
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// Own are flags of muster itself that stood in front of a dialect's name, as in
+//
+//	muster --dry-run --status-file job.json torchrun --standalone train.py
+//
+// The zero value holds none.
+type Own struct {
+	words map[string]given
+}
+
+// ParseOwn takes muster's own flags from the front of args and returns the rest: the dialect's name and its arguments.
+// It stops at the first word that is none of these flags, such as --help, and leaves that to the caller; only what
+// looks like a misspelt flag is an error, with status 2.
+func ParseOwn(args []string) (Own, []string, error) {
+	own := Own{words: map[string]given{}}
+	var wrong problems
+	for len(args) > 0 && strings.HasPrefix(args[0], "--") && args[0] != "--" {
+		spelling, text, joined := strings.Cut(args[0], "=")
+		name := strings.ReplaceAll(spelling[2:], "_", "-")
+		s := anywhere(name)
+		if s == nil {
+			if near := nearest(spelling, anywhereFlags()); near != "" {
+				wrong.add(unknownFlag(spelling, anywhereFlags()))
+			}
+			break
+		}
+		args = args[1:]
+		switch {
+		case joined:
+		case s.form == formSwitch:
+			text = "true"
+		case len(args) == 0:
+			wrong.add(fmt.Errorf("cannot use %s without a value", spelling))
+			continue
+		default:
+			text, args = args[0], args[1:]
+		}
+		own.words[name] = given{text, launch.Source{Kind: launch.FromFlag, Name: "--" + name}}
+	}
+	return own, args, wrong.err()
+}
+
+func anywhere(flag string) *setting {
+	for _, s := range settings() {
+		if s.anywhere && s.flag == flag {
+			return &s
+		}
+	}
+	return nil
+}
+
+func anywhereFlags() []string {
+	var flags []string
+	for _, s := range settings() {
+		if s.anywhere {
+			flags = append(flags, "--"+s.flag)
+		}
+	}
+	return flags
+}
+
+// apply makes muster's own settings count in a foreign dialect. equivalents are the values some of them have there
+// through the dialect's own flags, variables or habits; the stronger source wins, and of two flags that disagree neither
+// does.
+func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents map[string]given, wrong *problems) {
+	var list []setting
+	for _, s := range settings() {
+		if s.anywhere {
+			list = append(list, s)
+		}
+	}
+	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
+	for _, s := range list {
+		word, ok := words[s.flag]
+		other, both := equivalents[s.flag]
+		if both && (!ok || other.source.Kind > word.source.Kind) {
+			r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: other.text, Source: other.source})
+			continue
+		}
+		if both && word.source.Kind == launch.FromFlag && other.source.Kind == launch.FromFlag {
+			wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", word.source.Name, other.source.Name))
+			continue
+		}
+		s.give(r, word, ok, wrong)
+	}
+	flags := make([]string, 0, len(p.options))
+	for _, opt := range p.options {
+		flags = append(flags, opt.long)
+	}
+	r.Job.Warnings = append(r.Job.Warnings, misspelt(env, flags)...)
+	checkRules(r, words, wrong)
+}
+
+// give sets s to a word that was found, or leaves it at its default, and notes which.
+func (s *setting) give(r *Request, word given, found bool, wrong *problems) {
+	if !found {
+		r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: s.def})
+		return
+	}
+	r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: word.text, Source: word.source})
+	if err := s.set(r, word.text); err != nil {
+		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(s.flag), err))
+	}
+}
+
+// resolve finds the word for each setting: on the command line, in a variable (prefixes, strongest first), or in the
+// file of --config. Settings that nobody gave are missing from the result.
+func resolve(list []setting, command map[string]given, env environ, prefixes []string,
+	readFile func(string) ([]byte, error), wrong *problems,
+) map[string]given {
+	words := map[string]given{}
+	for _, prefix := range slices.Backward(prefixes) {
+		for _, s := range list {
+			name := variable(prefix, s.flag)
+			if text := env[name]; text != "" {
+				words[s.flag] = given{text, launch.Source{Kind: launch.FromVariable, Name: name}}
+			} else if text := env[fakeVariable]; text != "" && prefix == ownPrefix && s.flag == "accelerator" {
+				words[s.flag] = given{"fake:" + text, launch.Source{Kind: launch.FromVariable, Name: fakeVariable}}
+			}
+		}
+	}
+	maps.Copy(words, command)
+	file, ok := words["config"]
+	if !ok {
+		return words
+	}
+	fromFile, err := readConfig(file.text, list, readFile)
+	wrong.merge(err)
+	for flag, word := range fromFile {
+		if _, stronger := words[flag]; !stronger {
+			words[flag] = word
+		}
+	}
+	return words
+}
+
+// fakeVariable is the short way to ask for a fake accelerator in every dialect.
+const fakeVariable = "MUSTER_FAKE"
+
+// misspelt warns of variables that look like a setting's with a typing error, as they would otherwise be silent. flags
+// are those of the dialect.
+func misspelt(env environ, flags []string) []string {
+	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
+	known := []string{"FAKE", "TOKEN_FILE", "RUN_DIR", "ROUND", "SOCKET"}
+	for _, s := range settings() {
+		known = append(known, variable("", s.flag))
+	}
+	for _, flag := range flags {
+		known = append(known, variable("", flag))
+	}
+	var warnings []string
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		short, ours := strings.CutPrefix(name, ownPrefix)
+		if !ours || slices.Contains(known, short) {
+			continue
+		}
+		if near := nearest(short, known); near != "" {
+			warnings = append(warnings, fmt.Sprintf("the variable %s is unknown and ignored; did you mean %s%s?", name, ownPrefix, near))
+		}
+	}
+	return warnings
+}
+
+// checkRules refuses restart rules that contradict each other, wherever they came from.
+func checkRules(r *Request, words map[string]given, wrong *problems) {
+	rules := &r.Job.Restart
+	if rules.Policy == launch.RestartAlways && rules.Deadline == 0 {
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --active-deadline: the job would never end",
+			words["restart-policy"].written("restart-policy")), "give the time after which the job ends, such as --active-deadline 8h"))
+	}
+	_, bounded := words["restart-backoff"]
+	if rules.Delay > rules.DelayMax {
+		if bounded && strings.Contains(words["restart-backoff"].text, ":") {
+			wrong.add(fmt.Errorf("cannot use %s with %s: the first pause is longer than the longest",
+				words["restart-delay"].written("restart-delay"), words["restart-backoff"].written("restart-backoff")))
+		}
+		rules.DelayMax = rules.Delay
+	}
+	if word := words["fake-on-real"]; r.Job.FakeOnReal && r.Job.Fake == "" && word.source.Kind == launch.FromFlag {
+		wrong.add(fmt.Errorf("cannot use --fake-on-real without a fake accelerator: give --accelerator fake:FILE"))
+	}
+	if word := words["linger"]; word.source.Kind == launch.FromFlag && rules.Success != launch.QuorumAny && rules.Success != launch.QuorumRank0 {
+		wrong.add(fmt.Errorf("cannot use --linger with --success-policy %s: there the job ends with its last worker; give --success-policy any or rank0", rules.Success))
+	}
+	if word := words["retryable-exit-codes"]; word.source.Kind == launch.FromFlag && rules.Policy != launch.RestartExitCode {
+		wrong.add(fmt.Errorf("cannot use --retryable-exit-codes with --restart-policy %s: give --restart-policy exit-code", rules.Policy))
+	}
+}

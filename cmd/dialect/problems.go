@@ -1,0 +1,103 @@
+package dialect
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/go-multierror"
+
+	"muster/internal/errhint"
+)
+
+// problems gathers what is wrong with a command line, so that the user learns all of it at once.
+type problems struct {
+	list *multierror.Error
+}
+
+func (p *problems) add(err error) {
+	if err != nil {
+		p.list = multierror.Append(p.list, err)
+	}
+}
+
+func (p *problems) merge(other problems) {
+	if other.list != nil {
+		p.list = multierror.Append(p.list, other.list.Errors...)
+	}
+}
+
+// err returns nil, the one problem, or all of them, with exit status 2.
+func (p *problems) err() error {
+	if p.list == nil {
+		return nil
+	}
+	if len(p.list.Errors) == 1 {
+		return errhint.Code(p.list.Errors[0], errhint.Usage)
+	}
+	p.list.ErrorFormat = func(all []error) string {
+		var b strings.Builder
+		fmt.Fprintf(&b, "%d problems with the command line:", len(all))
+		for _, err := range all {
+			fmt.Fprintf(&b, "\n  * %v", err)
+		}
+		return b.String()
+	}
+	return errhint.Code(p.list, errhint.Usage)
+}
+
+func printed(text string) error {
+	return errhint.Code(&HelpError{Text: text}, errhint.OK)
+}
+
+// unknownFlag is the error for a flag that does not exist, with the nearest one that does. known are spellings with
+// their dashes.
+func unknownFlag(name string, known []string) error {
+	err := fmt.Errorf("unknown flag %s", name)
+	near := nearest(name, known)
+	if near == "" {
+		return errhint.With(err, "-h lists the flags; a flag of the training script belongs behind the script's name")
+	}
+	return fmt.Errorf("%w: did you mean %s?", err, near)
+}
+
+// longestName is longer than any flag's name: what is longer is not compared with them.
+const longestName = 64
+
+// nearest returns the known word with the fewest typing errors between it and word, or "" when none is close.
+func nearest(word string, known []string) string {
+	if len(word) > longestName {
+		return ""
+	}
+	best, distance := "", 1+max(1, len(word)/4)
+	for _, k := range known {
+		if d := typos(word, k); d < distance {
+			best, distance = k, d
+		}
+	}
+	return best
+}
+
+// typos counts the letters to insert, delete, replace or swap with their neighbour to get from a to b; a dash and an
+// underscore are the same letter.
+func typos(a, b string) int {
+	a, b = strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-")
+	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range previous {
+		previous[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		current[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			current[j] = min(previous[j]+1, current[j-1]+1, previous[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				current[j] = min(current[j], before[j-2]+1)
+			}
+		}
+		before, previous, current = previous, current, before
+	}
+	return previous[len(b)]
+}

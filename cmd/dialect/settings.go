@@ -1,0 +1,418 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"muster/launch"
+)
+
+// Defaults that the help text tells and the dialects share.
+const (
+	defaultGrace      = 30 * time.Second
+	defaultDelay      = time.Second
+	defaultDelayMax   = time.Minute
+	defaultFactor     = 2.0
+	defaultRetryable  = "130,137,138,143"
+	kubeflowRetryable = ">=128"
+)
+
+// defaultRestart are the restart rules where nothing else is asked for: as torchrun's, with a pause that grows from the
+// second restart on.
+func defaultRestart() launch.RestartRules {
+	retryable, err := launch.ParseExitCodes(defaultRetryable)
+	if err != nil {
+		panic("internal error: " + err.Error())
+	}
+	return launch.RestartRules{
+		Policy: launch.RestartOnFailure, BackoffLimit: -1, Delay: defaultDelay, DelayFactor: defaultFactor, DelayMax: defaultDelayMax,
+		Retryable: retryable, Success: launch.QuorumAll, Fail: launch.QuorumAny, Clean: launch.CleanAll,
+	}
+}
+
+// form is the type of a setting's value, for reading config files and for the help text.
+type form int
+
+const (
+	formText   form = iota // a string; numbers are taken as they are written
+	formSwitch             // true or false
+	formNumber             // a whole number
+	formTime               // a length of time: a string with a unit, or a number of seconds
+	formList               // a string with commas, or a list
+)
+
+// setting is one of muster's own flags: its help and how it changes a request.
+type setting struct {
+	flag, short string
+	alias       string
+	form        form
+	arg         string
+	def         string // what the help text and --dry-run show when it is not given
+	help, group string
+	// anywhere makes the setting count in every dialect, as a variable or in front of the dialect's name. The others
+	// have a flag of their own in the replaced launchers.
+	anywhere bool
+	set      func(r *Request, text string) error
+}
+
+// groupMuster is the help text's heading over what concerns muster more than the job.
+const groupMuster = "muster itself"
+
+// given is a word for a setting and where it stood.
+type given struct {
+	text   string
+	source launch.Source
+}
+
+// written is the word as the user wrote it: --flag word, NAME=word, or file:line: flag: word.
+func (g given) written(flag string) string {
+	switch g.source.Kind {
+	case launch.FromVariable:
+		return g.source.Name + "=" + g.text
+	case launch.FromConfig:
+		return fmt.Sprintf("%s (%s: %s)", g.source.Name, flag, g.text)
+	default:
+		return strings.TrimSpace("--" + flag + " " + g.text)
+	}
+}
+
+// settings are muster's own flags. The order is that of the help text.
+func settings() []setting {
+	return slices.Concat(nodeSettings(), commandSettings(), restartSettings(), logSettings(), ownSettings())
+}
+
+func nodeSettings() []setting {
+	return []setting{
+		{
+			flag: "nnodes", alias: "nodes", arg: "N|MIN:MAX", def: "1", group: groupNodes,
+			help: "Number of nodes. This version of muster runs one node.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Nodes, err = parseNodes(text)
+				return err
+			},
+		},
+		{
+			flag: "nproc-per-node", short: "n", arg: "N|auto|cpu|gpu", def: "1", group: groupNodes,
+			help: "Workers on each node: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto).",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Procs, err = parseProcs(text)
+				return err
+			},
+		},
+		{
+			flag: "master-addr", arg: "HOST", group: groupNodes,
+			help: "Address that the store listens on and that workers see as MASTER_ADDR. Default: 127.0.0.1.",
+			set: func(r *Request, text string) error {
+				host, _, err := parseEndpoint("[" + strings.Trim(text, "[]") + "]")
+				if err != nil {
+					return fmt.Errorf("%q is neither a host name nor an IP address", text)
+				}
+				r.Job.Meeting.Host = host
+				return nil
+			},
+		},
+		{
+			flag: "master-port", form: formNumber, arg: "PORT", group: groupNodes,
+			help: "Port of the store, MASTER_PORT of the workers. Default: a free one.",
+			set: func(r *Request, text string) error {
+				n, err := pyInt(text)
+				if err != nil || n < 0 || n > 65535 {
+					return errors.New("give a number from 0 to 65535")
+				}
+				r.Job.Meeting.Port, r.Job.Meeting.Backend = n, backendStatic
+				return nil
+			},
+		},
+		{
+			flag: "accelerator", arg: "auto|fake:FILE", def: "auto", group: groupNodes, anywhere: true,
+			help: "Where accelerators are counted: on this machine, or in the spec of made-up ones in FILE. MUSTER_FAKE=FILE says the same in every dialect.",
+			set: func(r *Request, text string) error {
+				file, fake := strings.CutPrefix(text, "fake:")
+				if text == "auto" {
+					return nil
+				}
+				if !fake || file == "" {
+					return errors.New("give auto, or fake:FILE")
+				}
+				r.Job.Fake = file
+				return nil
+			},
+		},
+		{
+			flag: "fake-on-real", form: formSwitch, def: "false", group: groupNodes, anywhere: true,
+			help: "Allow a fake accelerator on a machine that has a real one.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.Job.FakeOnReal, text) },
+		},
+	}
+}
+
+func commandSettings() []setting {
+	return []setting{
+		{
+			flag: "module", short: "m", form: formSwitch, def: "false", group: groupCommand,
+			help: "The first word of the command is the name of a Python module, as in python -m.",
+			set:  checkSwitch,
+		},
+		{
+			flag: "no-python", form: formSwitch, def: "false", group: groupCommand,
+			help: "Run the command as it is, even when its first word ends in .py.",
+			set:  checkSwitch,
+		},
+		{
+			flag: "role", arg: "NAME", def: "default", group: groupCommand,
+			help: "Name of the workers' role, seen by them as ROLE_NAME.",
+			set:  func(r *Request, text string) error { r.Job.Role = text; return nil },
+		},
+		{
+			flag: "run-id", arg: "ID", group: groupCommand,
+			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID. Default: a random one.",
+			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
+		},
+		{
+			flag: "stdin", arg: "null|inherit", def: "null", group: groupCommand, anywhere: true,
+			help: "What workers read: nothing, or muster's own standard input. torchrun's workers inherit.",
+			set: func(r *Request, text string) error {
+				r.Job.InheritStdin = text == "inherit"
+				return oneOf(text, "null", "inherit")
+			},
+		},
+	}
+}
+
+func restartSettings() []setting {
+	return []setting{
+		{
+			flag: "max-restarts", form: formNumber, arg: "N", def: "0", group: groupExits,
+			help: "How often the workers are started anew.",
+			set: func(r *Request, text string) error {
+				return setCount(&r.Job.Restart.MaxRestarts, text)
+			},
+		},
+		{
+			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true,
+			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes).",
+			set: func(r *Request, text string) error {
+				r.Job.Restart.Policy = launch.RestartPolicy(text)
+				return oneOf(text, string(launch.RestartNever), string(launch.RestartOnFailure), string(launch.RestartAlways), string(launch.RestartExitCode))
+			},
+		},
+		{
+			flag: "retryable-exit-codes", form: formList, arg: "CODES", def: defaultRetryable, group: groupExits, anywhere: true,
+			help: "Exit codes that --restart-policy exit-code retries: numbers, ranges such as 1-100, bounds such as >=128, or kubeflow, which is >=128. A signal n counts as 128+n.",
+			set: func(r *Request, text string) (err error) {
+				if text == "kubeflow" {
+					text = kubeflowRetryable
+				}
+				r.Job.Restart.Retryable, err = launch.ParseExitCodes(text)
+				return err
+			},
+		},
+		{
+			flag: "fatal-exit-codes", form: formList, arg: "CODES", group: groupExits, anywhere: true,
+			help: "Exit codes that are never retried, whatever the policy.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Restart.Fatal, err = launch.ParseExitCodes(text)
+				return err
+			},
+		},
+		{
+			flag: "backoff-limit", form: formNumber, arg: "N", def: "none", group: groupExits, anywhere: true,
+			help: "Restarts of the whole job, over all nodes.",
+			set: func(r *Request, text string) error {
+				if text == "none" {
+					r.Job.Restart.BackoffLimit = -1
+					return nil
+				}
+				return setCount(&r.Job.Restart.BackoffLimit, text)
+			},
+		},
+		{
+			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			help: "Limits count only the restarts within this time, and workers that ran this long start with no delay again. 0: limits count all restarts.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Window, text) },
+		},
+		{
+			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true,
+			help: "Pause before the second restart; the first has none.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Delay, text) },
+		},
+		{
+			flag: "restart-backoff", arg: "FACTOR[:MAX]", def: "2:60s", group: groupExits, anywhere: true,
+			help: "By what the pause grows from restart to restart, and its upper bound.",
+			set:  setBackoff,
+		},
+		{
+			flag: "active-deadline", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			help: "Time the job may take from its first start; then it is stopped with status 124. 0: no deadline.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Deadline, text) },
+		},
+		{
+			flag: "grace", form: formTime, arg: "TIME", def: "30s", group: groupExits, anywhere: true,
+			help: "Time between the first signal to the workers and SIGKILL.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.Stop.Grace, text) },
+		},
+		{
+			flag: "success-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true,
+			help: "When the job has succeeded: all workers did, any, rank0, or none (when all have ended).",
+			set:  func(r *Request, text string) error { return setQuorum(&r.Job.Restart.Success, text) },
+		},
+		{
+			flag: "fail-policy", arg: "POLICY", def: "any", group: groupExits, anywhere: true,
+			help: "When failures of workers end the job or use up a restart: any, all, rank0, none.",
+			set:  func(r *Request, text string) error { return setQuorum(&r.Job.Restart.Fail, text) },
+		},
+		{
+			flag: "clean-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true,
+			help: "What is ended with the job: all (workers and whatever they left behind), unfinished (workers still running), none (muster waits for them).",
+			set: func(r *Request, text string) error {
+				r.Job.Restart.Clean = launch.CleanPolicy(text)
+				return oneOf(text, string(launch.CleanAll), string(launch.CleanUnfinished), string(launch.CleanNone))
+			},
+		},
+		{
+			flag: "linger", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			help: "How long the other workers may go on after --success-policy any or rank0 was met.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Linger, text) },
+		},
+		{
+			flag: "exit-code-compat", form: formSwitch, def: "false", group: groupExits, anywhere: true,
+			help: "Status 1 for every failure of the job, as the replaced launchers do.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.Job.CompatExit, text) },
+		},
+	}
+}
+
+func logSettings() []setting {
+	return []setting{
+		{
+			flag: "log-dir", arg: "DIR", group: groupLogs,
+			help: "Where the directory of this run is made. Default: a temporary one; /dev/null for none.",
+			set:  func(r *Request, text string) error { r.Job.Logs.Dir = logDir(text); return nil },
+		},
+		{
+			flag: "redirects", short: "r", arg: "SPEC", def: "0", group: groupLogs,
+			help: "Streams that go to files and not to the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank, as in 0:3,1:2.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Logs.Redirect, err = parseStreams(text)
+				return err
+			},
+		},
+		{
+			flag: "tee", short: "t", arg: "SPEC", def: "0", group: groupLogs,
+			help: "Streams that go to files and to the console; SPEC as for --redirects.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Logs.Tee, err = parseStreams(text)
+				return err
+			},
+		},
+		{
+			flag: "local-ranks-filter", form: formList, arg: "RANKS", group: groupLogs,
+			help: "Local ranks whose output is shown on the console, as in 0,1. Default: all.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Logs.Ranks, err = parseRanks(text)
+				return err
+			},
+		},
+		{
+			flag: "log-line-prefix-template", arg: "TEXT", group: groupLogs,
+			help: "What stands in front of each line of a worker; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. Default: '[${role_name}${local_rank}]:'.",
+			set:  func(r *Request, text string) error { r.Job.Logs.Prefix = text; return nil },
+		},
+	}
+}
+
+// ownSettings say what muster itself tells and does.
+func ownSettings() []setting {
+	return []setting{
+		{
+			flag: "event-log-handler", arg: "null|console", def: "null", group: groupMuster,
+			help: "Where torchelastic's event records go: nowhere, or to standard error as JSON.",
+			set: func(r *Request, text string) error {
+				r.Job.EventLog = text
+				return oneOf(text, "null", "console")
+			},
+		},
+		{
+			flag: "status-file", arg: "FILE", group: groupMuster, anywhere: true,
+			help: "Keep the job's state in FILE as JSON.",
+			set:  func(r *Request, text string) error { r.Job.StatusFile = text; return nil },
+		},
+		{
+			flag: "config", arg: "FILE", group: groupMuster, anywhere: true,
+			help: "Read settings from FILE, a YAML map of flags without their dashes. The command line and variables win over it.",
+			set:  func(*Request, string) error { return nil },
+		},
+		{
+			flag: "dry-run", form: formSwitch, def: "false", group: groupMuster, anywhere: true,
+			help: "Show ranks, environment and where each value came from; start nothing.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.DryRun, text) },
+		},
+		{
+			flag: "json", form: formSwitch, def: "false", group: groupMuster, anywhere: true,
+			help: "Write --dry-run and errors as JSON.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.JSON, text) },
+		},
+		{
+			flag: "log-level", arg: "LEVEL", def: "info", group: groupMuster, anywhere: true,
+			help: "What muster says on standard error: debug, info, warn or error. torchrun's default is warn, or what LOGLEVEL says.",
+			set: func(r *Request, text string) error {
+				r.LogLevel = text
+				return oneOf(text, "debug", "info", "warn", "error")
+			},
+		},
+	}
+}
+
+func oneOf(text string, choices ...string) error {
+	if slices.Contains(choices, text) {
+		return nil
+	}
+	return fmt.Errorf("choose one of %s", strings.Join(choices, ", "))
+}
+
+func setSwitch(to *bool, text string) (err error) {
+	*to, err = parseSwitch(text)
+	return err
+}
+
+// checkSwitch is for switches that native reads itself.
+func checkSwitch(_ *Request, text string) error {
+	_, err := parseSwitch(text)
+	return err
+}
+
+func setTime(to *time.Duration, text string) (err error) {
+	*to, err = parseTime(text)
+	return err
+}
+
+func setCount(to *int, text string) error {
+	n, err := pyInt(text)
+	if err != nil || n < 0 {
+		return errors.New("give a number from 0")
+	}
+	*to = n
+	return nil
+}
+
+func setQuorum(to *launch.Quorum, text string) error {
+	*to = launch.Quorum(text)
+	return oneOf(text, string(launch.QuorumAll), string(launch.QuorumAny), string(launch.QuorumRank0), string(launch.QuorumNone))
+}
+
+func setBackoff(r *Request, text string) error {
+	factor, bound, bounded := strings.Cut(text, ":")
+	f, err := strconv.ParseFloat(strings.TrimPrefix(factor, "x"), 64)
+	if err != nil || !(f >= 1) || f > 1000 {
+		return errors.New("give a factor from 1 to 1000, such as 2, or with the longest pause, such as 2:60s")
+	}
+	r.Job.Restart.DelayFactor = f
+	if !bounded {
+		return nil
+	}
+	return setTime(&r.Job.Restart.DelayMax, bound)
+}

@@ -1,0 +1,379 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// Variables that torchrun reads beside those that stand for its flags.
+const (
+	pythonExec      = "PYTHON_EXEC"
+	virtualEnv      = "VIRTUAL_ENV"
+	logLevel        = "LOGLEVEL"
+	prefixTemplate  = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+	shutdownTimeout = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+)
+
+// Backends of the rendezvous.
+const (
+	backendStandalone = "standalone"
+	backendStatic     = "static"
+	backendC10d       = "c10d"
+)
+
+// Torchrun reads a command line of torchrun, or of python -m torch.distributed.run, as PyTorch 2.15.0 does.
+func Torchrun(inv Invocation) (Request, error) {
+	return torchrun(inv, torchrunParser("torchrun"))
+}
+
+func torchrunParser(prog string) *parser {
+	p := &parser{
+		prog: prog, script: "training_script", options: torchrunOptions(),
+		prefixes: []string{ownPrefix, petPrefix},
+	}
+	p.help = func() string { return p.helpText(torchrunAbout) }
+	p.print = p.completion
+	return p
+}
+
+// torchrunJob turns torchrun's options into a job and gathers what is wrong on the way.
+type torchrunJob struct {
+	env   environ
+	in    *parsed
+	job   launch.Job
+	wrong problems
+}
+
+func torchrun(inv Invocation, p *parser) (Request, error) {
+	env := newEnviron(inv.Environ)
+	in, err := p.parse(inv.Args, env)
+	if err != nil {
+		return Request{}, err
+	}
+	t := &torchrunJob{env: env, in: in}
+	t.job = launch.Job{
+		Dialect: p.prog, Role: in.values["role"].text, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},
+		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
+		Sources: launch.Sources{},
+	}
+	t.unsupported()
+	t.nodes()
+	t.meeting()
+	t.command(inv.Argv0)
+	t.exits()
+	t.logs()
+
+	req := Request{Job: t.job, LogLevel: t.logLevel()}
+	for i := range p.options {
+		o := &p.options[i]
+		if o.kind == kindHelp || o.kind == kindPrint {
+			continue
+		}
+		v := in.values[o.dest()]
+		req.Settings = append(req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
+	}
+	inv.Own.apply(&req, inv, env, p, t.equivalents(&req), &t.wrong)
+	if err := t.wrong.err(); err != nil {
+		return Request{}, err
+	}
+	req.finish()
+	return req, nil
+}
+
+// equivalents are the values that muster's own settings have through torchrun's flags, variables and habits.
+func (t *torchrunJob) equivalents(req *Request) map[string]given {
+	all := map[string]given{
+		"stdin":     {text: "inherit"},
+		"log-level": {text: req.LogLevel},
+		"grace":     {t.job.Stop.Grace.String(), t.in.values["shutdown_timeout"].source},
+	}
+	if t.env[logLevel] != "" {
+		all["log-level"] = given{req.LogLevel, launch.Source{Kind: launch.FromVariable, Name: logLevel}}
+	}
+	return all
+}
+
+// shown is the value as --dry-run shows it.
+func (v value) shown(k kind) string {
+	if k == kindFlag {
+		return strconv.FormatBool(v.on)
+	}
+	return v.text
+}
+
+// refuse adds a problem with the value of a flag, naming where the value came from.
+func (t *torchrunJob) refuse(flag string, err error) {
+	if err == nil {
+		return
+	}
+	v := t.in.values[strings.ReplaceAll(flag, "-", "_")]
+	t.wrong.add(fmt.Errorf("cannot use %s: %w", given{v.text, v.source}.written(flag), err))
+}
+
+func (t *torchrunJob) warn(format string, args ...any) {
+	t.job.Warnings = append(t.job.Warnings, fmt.Sprintf(format, args...))
+}
+
+// unsupported refuses what this version of muster cannot do and would otherwise have to ignore.
+func (t *torchrunJob) unsupported() {
+	v := t.in.values
+	if !v["numa_binding"].none {
+		t.refuse("numa-binding", errhint.With(errors.New("binding workers to CPUs is not supported yet by this version of muster"),
+			"leave the flag out, or bind inside the command, for example with numactl"))
+	}
+	if !v["logs_specs"].none {
+		t.refuse("logs-specs", errhint.With(errors.New("it names a Python class, and muster loads no Python"),
+			"--log-dir, --redirects, --tee and --local-ranks-filter arrange the workers' output"))
+	}
+	switch handler := v["event_log_handler"].text; handler {
+	case "null", "console":
+		t.job.EventLog = handler
+	case "dynamic_rendezvous": // PyTorch registers it as a handler that drops everything
+		t.job.EventLog = "null"
+	default:
+		t.refuse("event-log-handler", errors.New("choose null or console: handlers registered in Python cannot be loaded by muster"))
+	}
+	t.refuse("monitor-interval", positive(v["monitor_interval"].f))
+}
+
+func (t *torchrunJob) nodes() {
+	var err error
+	if t.job.Nodes, err = parseNodes(t.in.values["nnodes"].text); err != nil {
+		t.refuse("nnodes", errhint.With(err, "start the job with --nnodes 1"))
+	}
+	t.job.Procs, err = parseProcs(t.in.values["nproc_per_node"].text)
+	t.refuse("nproc-per-node", err)
+}
+
+// meeting finds where the store listens. What torchrun does on one node is kept: --standalone, and the static backend
+// without an endpoint and a port (PyTorch 2.14 and newer), take a free port; c10d listens on its endpoint; static on its
+// endpoint or --master-addr and --master-port.
+func (t *torchrunJob) meeting() {
+	v := t.in.values
+	backend, endpoint := v["rdzv_backend"].text, v["rdzv_endpoint"].text
+	m := launch.Meeting{Backend: backend, Host: v["local_addr"].text}
+	t.job.RunID = v["rdzv_id"].text
+	port := v["master_port"]
+	var err error
+	switch {
+	case v["standalone"].on:
+		m.Backend, t.job.RunID = backendStandalone, ""
+		t.ignored("--standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id")
+		t.nodeRankIgnored()
+	case backend == backendStatic:
+		if v["node_rank"].n != 0 {
+			t.refuse("node-rank", errhint.With(errors.New("a job on one node has only node rank 0; several nodes are not supported yet by this version of muster"),
+				"leave --node-rank out"))
+		}
+		if endpoint == "" && port.none {
+			m.Backend = backendStandalone
+			// torchrun always makes a new name up here; a name that was asked for is kept.
+			if !v["rdzv_id"].explicit() {
+				t.job.RunID = ""
+			}
+			t.ignored("a static rendezvous without --master-port", "master-addr")
+			break
+		}
+		m.Host, m.Port, err = t.staticAddress(endpoint, port)
+		if err == nil && m.Port < 0 {
+			err = errhint.With(errors.New("the port is missing"), "write HOST:PORT, or give --master-addr and --master-port")
+		}
+		t.refuse(t.staticFlag(endpoint), err)
+	case backend == backendC10d:
+		m.Port = c10dPort
+		if strings.TrimSpace(endpoint) != "" {
+			var host string
+			host, m.Port, err = parseEndpoint(endpoint)
+			t.refuse("rdzv-endpoint", err)
+			if m.Port < 0 {
+				m.Port = c10dPort
+			}
+			if m.Host == "" {
+				m.Host = host
+			}
+		}
+		t.nodeRankIgnored()
+	case backend == "etcd", backend == "etcd-v2", backend == "etcd-v3":
+		t.refuse("rdzv-backend", errhint.With(errors.New("etcd is not supported yet by this version of muster"),
+			"on one node, leave the flag out or give --standalone"))
+	default:
+		t.refuse("rdzv-backend", errhint.With(errors.New("choose static or c10d: backends from Python packages cannot be loaded by muster"),
+			"on one node, leave the flag out or give --standalone"))
+	}
+	conf, err := parseConf(v["rdzv_conf"].text)
+	t.refuse("rdzv-conf", err)
+	warnings, wrong := checkConf(conf, m.Backend)
+	t.job.Warnings = append(t.job.Warnings, warnings...)
+	t.wrong.merge(wrong)
+	m.Conf = conf
+	t.job.Meeting = m
+}
+
+func (t *torchrunJob) staticFlag(endpoint string) string {
+	if endpoint != "" {
+		return "rdzv-endpoint"
+	}
+	return "master-addr"
+}
+
+func (t *torchrunJob) staticAddress(endpoint string, port value) (string, int, error) {
+	if endpoint == "" {
+		if port.n < 0 || port.n > 65535 {
+			t.refuse("master-port", errors.New("give a number from 0 to 65535"))
+			return "", 0, nil
+		}
+		endpoint = t.in.values["master_addr"].text + ":" + strconv.Itoa(port.n)
+	}
+	return parseEndpoint(endpoint)
+}
+
+// ignored warns of flags that were typed and have no effect. Variables are often set for all jobs, so they are passed
+// over in silence.
+func (t *torchrunJob) ignored(by string, flags ...string) {
+	for _, flag := range flags {
+		if t.in.values[strings.ReplaceAll(flag, "-", "_")].source.Kind == launch.FromFlag {
+			t.warn("--%s has no effect with %s", flag, by)
+		}
+	}
+}
+
+func (t *torchrunJob) nodeRankIgnored() {
+	if v := t.in.values["node_rank"]; v.n != 0 {
+		t.warn("%s has no effect without the static rendezvous", given{v.text, v.source}.written("node-rank"))
+	}
+}
+
+func (t *torchrunJob) command(argv0 string) {
+	v := t.in.values
+	c := launch.Command{
+		Kind: launch.Script, Name: t.in.script, Args: t.in.args, Interpreters: interpreters(argv0, t.env), Substitute: true,
+	}
+	switch {
+	case v["run_path"].on:
+		c.Kind, c.StartMethod = launch.RunPath, v["start_method"].text
+		t.ignored("--run-path", "no-python", "module")
+	case v["no_python"].on:
+		if v["module"].on {
+			t.wrong.add(errors.New("cannot use --no-python and --module together: a module needs Python; leave one of them out"))
+		}
+		c.Kind, c.Interpreters = launch.Program, nil
+	case v["module"].on:
+		c.Kind = launch.Module
+	}
+	if use, ok := v["use_env"]; ok && !use.on {
+		if v["no_python"].on {
+			t.wrong.add(errors.New("cannot use --no-python without --use-env: a program that is not Python gets its local rank as LOCAL_RANK"))
+		}
+		c.LocalRankFlag = "--local-rank"
+	}
+	if c.Name == "" {
+		t.wrong.add(errors.New("cannot start without a training script: its name is empty"))
+	}
+	t.job.Command = c
+}
+
+// interpreters returns the candidates for the workers' Python, best first.
+func interpreters(argv0 string, env environ) []string {
+	if exec := env[pythonExec]; exec != "" {
+		return []string{exec}
+	}
+	var names []string
+	if venv := env[virtualEnv]; venv != "" {
+		names = append(names, filepath.Join(venv, "bin", "python"))
+	}
+	// venv/bin/torchrun as a link to muster: torchrun itself would run the Python that lies beside it. Called as muster
+	// it is not a stand-in for a Python program, and what lies beside it means nothing.
+	if dir, base := filepath.Split(argv0); dir != "" && base != "muster" {
+		names = append(names, filepath.Join(dir, "python"))
+	}
+	return append(names, "python", "python3")
+}
+
+func (t *torchrunJob) exits() {
+	v := t.in.values
+	if v["max_restarts"].n < 0 {
+		t.refuse("max-restarts", errors.New("give a number from 0"))
+	}
+	t.job.Restart.MaxRestarts = v["max_restarts"].n
+
+	signals, warnings, err := parseSignals(v["signals_to_handle"].text)
+	t.refuse("signals-to-handle", err)
+	t.job.Stop.Handled = signals
+	t.job.Warnings = append(t.job.Warnings, warnings...)
+
+	grace := v["shutdown_timeout"]
+	if text, ok := t.env[shutdownTimeout]; ok && grace.none {
+		n, err := pyInt(text)
+		if err != nil || n < 0 || n > maxSeconds {
+			t.wrong.add(fmt.Errorf("cannot use %s=%s: give seconds from 0", shutdownTimeout, text))
+		}
+		grace = value{text: text, n: n, source: launch.Source{Kind: launch.FromVariable, Name: shutdownTimeout}}
+		t.in.values["shutdown_timeout"] = grace
+	} else if grace.n < 0 || grace.n > maxSeconds {
+		t.refuse("shutdown-timeout", errors.New("give seconds from 0"))
+	}
+	if !grace.none {
+		t.job.Stop.Grace = time.Duration(min(max(grace.n, 0), maxSeconds)) * time.Second
+	}
+}
+
+func (t *torchrunJob) logs() {
+	v := t.in.values
+	logs := launch.LogRules{Dir: logDir(v["log_dir"].text), Prefix: v["log_line_prefix_template"].text}
+	if text := t.env[prefixTemplate]; logs.Prefix == "" && text != "" {
+		logs.Prefix = text
+		t.in.values["log_line_prefix_template"] = value{
+			text: text, source: launch.Source{Kind: launch.FromVariable, Name: prefixTemplate},
+		}
+	}
+	var err error
+	logs.Redirect, err = parseStreams(v["redirects"].text)
+	t.refuse("redirects", err)
+	logs.Tee, err = parseStreams(v["tee"].text)
+	t.refuse("tee", err)
+	logs.Ranks, err = parseRanks(v["local_ranks_filter"].text)
+	t.refuse("local-ranks-filter", err)
+	logs.KeepStdout, logs.KeepStderr = v["duplicate_stdout_filters"].list, v["duplicate_stderr_filters"].list
+	t.job.Logs = logs
+}
+
+// logDir returns dir in the spelling that launch.LogRules has for "none at all".
+func logDir(dir string) string {
+	if dir != "" && filepath.Clean(dir) == os.DevNull {
+		return os.DevNull
+	}
+	return dir
+}
+
+// logLevel translates LOGLEVEL, a name or number of Python's logging module, into one of ours. torchrun's default is
+// WARNING.
+func (t *torchrunJob) logLevel() string {
+	text := strings.ToUpper(strings.TrimSpace(t.env[logLevel]))
+	n, err := pyInt(text)
+	if err != nil {
+		names := map[string]int{"": 30, "NOTSET": 10, "DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
+		level, known := names[text]
+		if !known {
+			t.warn("%s=%s is no level of Python's logging and is ignored", logLevel, t.env[logLevel])
+			level = names[""]
+		}
+		n = level
+	}
+	switch {
+	case n <= 10:
+		return "debug"
+	case n <= 20:
+		return "info"
+	case n <= 30:
+		return "warn"
+	}
+	return "error"
+}

@@ -1,0 +1,150 @@
+package dialect
+
+// Groups of torchrun's options in the help text.
+const (
+	groupNodes   = "Nodes and workers"
+	groupRdzv    = "Rendezvous"
+	groupCommand = "What every worker runs"
+	groupExits   = "Restarts and stopping"
+	groupLogs    = "Output of the workers"
+	groupOther   = "Other"
+)
+
+// torchrunOptions are the options of torchrun, as PyTorch 2.15.0 declares them in torch/distributed/run.py: names,
+// defaults, choices and which of them have a PET_ variable. "since" is the PyTorch release that brought an option; where
+// it is a range, the exact release is not known.
+func torchrunOptions() []option {
+	return []option{
+		{
+			long: "nnodes", def: "1:1", variables: true, arg: "N|MIN:MAX", group: groupNodes,
+			help: "Number of nodes, or the least and the most of them. This version of muster runs one node.",
+		},
+		{
+			long: "nproc-per-node", def: "1", variables: true, arg: "N|auto|cpu|gpu", group: groupNodes,
+			help: "Workers on each node: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto).",
+		},
+		{
+			long: "node-rank", kind: kindInt, def: "0", variables: true, arg: "N", group: groupNodes,
+			help: "Rank of this node with the static rendezvous. Only 0 exists on one node.",
+		},
+		{
+			long: "standalone", kind: kindFlag, variables: true, group: groupRdzv,
+			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is also what happens when neither an endpoint nor --master-port is given.",
+		},
+		{
+			long: "rdzv-backend", def: "static", variables: true, arg: "static|c10d", group: groupRdzv,
+			help: "How agents meet. etcd and etcd-v2 are not supported yet; backends from Python packages cannot be.",
+		},
+		{
+			long: "rdzv-endpoint", variables: true, arg: "HOST[:PORT]", group: groupRdzv,
+			help: "Where the store listens. With c10d the default is localhost:29400; static needs the port.",
+		},
+		{
+			long: "rdzv-id", def: "none", variables: true, arg: "ID", group: groupRdzv,
+			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID.",
+		},
+		{
+			long: "rdzv-conf", variables: true, arg: "KEY=VALUE,...", group: groupRdzv,
+			help: "Settings of the rendezvous, such as join_timeout=600 (seconds).",
+		},
+		{
+			long: "master-addr", def: "127.0.0.1", variables: true, arg: "HOST", group: groupRdzv,
+			help: "With the static rendezvous and --master-port: where the store listens. IPv6 in brackets.",
+		},
+		{
+			long: "master-port", kind: kindInt, noDefault: true, variables: true, arg: "PORT", group: groupRdzv,
+			help: "With the static rendezvous: the store's port. Without it, and without an endpoint, a free port is taken.",
+		},
+		{
+			long: "local-addr", noDefault: true, variables: true, arg: "HOST", since: "2.0", group: groupRdzv,
+			help: "Address of this node that workers see as MASTER_ADDR. Default: 127.0.0.1.",
+		},
+		{
+			long: "module", short: "m", kind: kindFlag, variables: true, group: groupCommand,
+			help: "The script is the name of a Python module, as in python -m.",
+		},
+		{
+			long: "no-python", kind: kindFlag, variables: true, group: groupCommand,
+			help: "The script is a program of its own and is run without Python.",
+		},
+		{
+			long: "run-path", kind: kindFlag, variables: true, group: groupCommand,
+			help: "Run the script with Python's runpy.run_path in a child that multiprocessing prepared. Wins over --no-python.",
+		},
+		{
+			long: "start-method", def: "spawn", choices: []string{"spawn", "fork", "forkserver"}, variables: true, arg: "METHOD", group: groupCommand,
+			help: "With --run-path: multiprocessing's start method.",
+		},
+		{
+			long: "role", def: "default", variables: true, arg: "NAME", group: groupCommand,
+			help: "Name of the workers' role, seen by them as ROLE_NAME.",
+		},
+		{
+			long: "virtual-local-rank", kind: kindFlag, variables: true, since: "2.10 to 2.14", group: groupCommand,
+			help: "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES has only the worker's own device.",
+		},
+		{
+			long: "numa-binding", noDefault: true, choices: numaModes(), arg: "MODE", since: "2.8 or 2.9", group: groupCommand,
+			help: "Bind workers to the CPUs near their accelerators. Not supported yet.",
+		},
+		{
+			long: "max-restarts", kind: kindInt, def: "0", variables: true, arg: "N", group: groupExits,
+			help: "How often the workers are started anew after a failure.",
+		},
+		{
+			long: "monitor-interval", kind: kindFloat, def: "0.1", variables: true, arg: "SECONDS", group: groupExits,
+			help: "How often torchrun looks at its workers. muster sees exits at once and only checks the number.",
+		},
+		{
+			long: "signals-to-handle", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", variables: true, arg: "LIST", since: "2.8 or 2.9", group: groupExits,
+			help: "Signals that end the job: they are forwarded to the workers, and what is left after the shutdown timeout is killed.",
+		},
+		{
+			long: "shutdown-timeout", kind: kindInt, noDefault: true, variables: true, arg: "SECONDS", since: "2.11 to 2.14", group: groupExits,
+			help: "Time between the first signal to the workers and SIGKILL. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.",
+		},
+		{
+			long: "log-dir", noDefault: true, variables: true, arg: "DIR", group: groupLogs,
+			help: "Where the directory of this run is made. Default: a temporary one; /dev/null for none.",
+		},
+		{
+			long: "redirects", short: "r", def: "0", variables: true, arg: "SPEC", group: groupLogs,
+			help: "Streams that go to files and not to the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank, as in 0:3,1:2.",
+		},
+		{
+			long: "tee", short: "t", def: "0", variables: true, arg: "SPEC", group: groupLogs,
+			help: "Streams that go to files and to the console; SPEC as for --redirects.",
+		},
+		{
+			long: "log-line-prefix-template", variables: true, arg: "TEXT", since: "2.10 to 2.14", group: groupLogs,
+			help: "What stands in front of each line of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. Default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[${role_name}${local_rank}]:'.",
+		},
+		{
+			long: "local-ranks-filter", variables: true, arg: "RANKS", since: "2.3", group: groupLogs,
+			help: "Local ranks whose output is shown on the console, as in 0,1. Default: all.",
+		},
+		{
+			long: "duplicate-stdout-filters", kind: kindList, variables: true, arg: "WORDS", since: "2.10", group: groupLogs,
+			help: "Lines of --tee with one of these words also go to filtered_stdout.log; two commas stand for one in a word.",
+		},
+		{
+			long: "duplicate-stderr-filters", kind: kindList, variables: true, arg: "WORDS", since: "2.10", group: groupLogs,
+			help: "Lines of --tee with one of these words also go to filtered_stderr.log; two commas stand for one in a word.",
+		},
+		{
+			long: "logs-specs", noDefault: true, arg: "NAME", since: "2.3", group: groupLogs,
+			help: "A Python class that arranges logs. Not supported: muster loads no Python.",
+		},
+		{
+			long: "event-log-handler", def: "null", variables: true, arg: "null|console", since: "2.7 to 2.9", group: groupOther,
+			help: "Where torchelastic's event records go: nowhere, or to standard error as JSON.",
+		},
+		{
+			long: "print-completion", kind: kindPrint, noDefault: true, choices: completionShells(), arg: "SHELL", since: "2.14", group: groupOther,
+			help: "Print a completion script and exit.",
+		},
+		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
+	}
+}
+
+func numaModes() []string { return []string{"node", "socket", "exclusive", "core-complex"} }

@@ -1,0 +1,168 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/launch"
+)
+
+// maxProcs bounds the workers on a node: more is a typing error, and would hurt the machine before it failed.
+const maxProcs = 4096
+
+// maxSeconds bounds every time that is given in seconds, well below what a time.Duration holds.
+const maxSeconds = 100 * 365 * 24 * 3600
+
+// parseNodes reads N or MIN:MAX.
+func parseNodes(text string) (launch.Range, error) {
+	low, high, isRange := strings.Cut(text, ":")
+	if !isRange {
+		high = low
+	}
+	var r launch.Range
+	var err error
+	if r.Min, err = pyInt(low); err != nil {
+		return r, fmt.Errorf("%w: give a number of nodes, or MIN:MAX", err)
+	}
+	if r.Max, err = pyInt(high); err != nil {
+		return r, fmt.Errorf("%w: give a number of nodes, or MIN:MAX", err)
+	}
+	if r.Min < 1 || r.Min > r.Max {
+		return r, errors.New("give at least 1 node, and MIN:MAX with MIN not above MAX")
+	}
+	if r.Max > 1 {
+		return r, errors.New("several nodes are not supported yet by this version of muster")
+	}
+	return r, nil
+}
+
+// parseProcs reads the number of workers on a node: a number, or what to count.
+func parseProcs(text string) (string, error) {
+	switch text {
+	case "auto", "cpu", "gpu":
+		return text, nil
+	case "xpu":
+		return "", errors.New("muster cannot count Intel GPUs yet: give the number of workers")
+	}
+	n, err := pyInt(text)
+	switch {
+	case errors.Is(err, errRange):
+	case err != nil:
+		return "", errors.New("give a number, auto, cpu or gpu")
+	case n < 1:
+		return "", errors.New("a node needs at least 1 worker")
+	case n <= maxProcs:
+		return strconv.Itoa(n), nil
+	}
+	return "", fmt.Errorf("more than %d workers on a node", maxProcs)
+}
+
+var (
+	streamsForAll  = regexp.MustCompile(`^[0123]$`)
+	streamsForRank = regexp.MustCompile(`^([0-9]{1,4}):([0123])$`)
+)
+
+// parseStreams reads the value of --redirects and --tee. Unlike torchrun it takes local ranks of several digits.
+func parseStreams(text string) (launch.StreamMap, error) {
+	if streamsForAll.MatchString(text) {
+		return launch.StreamMap{Default: launch.Streams(text[0] - '0')}, nil
+	}
+	m := launch.StreamMap{ByRank: map[int]launch.Streams{}}
+	for item := range strings.SplitSeq(text, ",") {
+		parts := streamsForRank.FindStringSubmatch(item)
+		if parts == nil {
+			return launch.StreamMap{}, errors.New("give 0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:NUMBER,... with local ranks, as in 0:3,1:2")
+		}
+		rank, err := strconv.Atoi(parts[1])
+		if err != nil {
+			return launch.StreamMap{}, err
+		}
+		m.ByRank[rank] = launch.Streams(parts[2][0] - '0')
+	}
+	return m, nil
+}
+
+// parseRanks reads a list of local ranks; an empty one is nil, all ranks.
+func parseRanks(text string) ([]int, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var ranks []int
+	for item := range strings.SplitSeq(text, ",") {
+		n, err := pyInt(item)
+		if err != nil || n < 0 {
+			return nil, errors.New("give local ranks separated by commas, as in 0,1,2")
+		}
+		ranks = append(ranks, n)
+	}
+	slices.Sort(ranks)
+	return slices.Compact(ranks), nil
+}
+
+// parseSignals reads a list of signal names. Unknown names come back as warnings, as torchrun goes on without them.
+func parseSignals(text string) (signals []syscall.Signal, warnings []string, err error) {
+	for item := range strings.SplitSeq(text, ",") {
+		name := strings.ToUpper(strings.TrimSpace(item))
+		if !strings.HasPrefix(name, "SIG") {
+			name = "SIG" + name
+		}
+		s := unix.SignalNum(name)
+		switch s {
+		case 0:
+			warnings = append(warnings, fmt.Sprintf("--signals-to-handle: %q is no signal and is ignored", strings.TrimSpace(item)))
+		case unix.SIGKILL, unix.SIGSTOP:
+			return nil, nil, fmt.Errorf("%s cannot be handled by any program", name)
+		case unix.SIGCHLD, unix.SIGURG:
+			return nil, nil, fmt.Errorf("%s comes to muster for reasons of its own and cannot end a job", name)
+		default:
+			if !slices.Contains(signals, s) {
+				signals = append(signals, s)
+			}
+		}
+	}
+	return signals, warnings, nil
+}
+
+// parseSwitch reads a yes or no.
+func parseSwitch(text string) (bool, error) {
+	switch strings.ToLower(strings.TrimSpace(text)) {
+	case "1", "true", "yes", "on":
+		return true, nil
+	case "0", "false", "no", "off":
+		return false, nil
+	}
+	return false, errors.New("give true or false")
+}
+
+// parseTime reads a length of time: a number with the unit ms, s, m or h, or a bare number of seconds.
+func parseTime(text string) (time.Duration, error) {
+	text = strings.TrimSpace(text)
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return 0, errors.New("give a time such as 500ms, 30s, 5m or 2h; a bare number is seconds")
+		}
+		seconds = d.Seconds()
+	}
+	if math.IsNaN(seconds) || seconds < 0 || seconds > maxSeconds {
+		return 0, errors.New("give a time from 0 to 100 years")
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
+func positive(seconds float64) error {
+	if !(seconds > 0) || seconds > maxSeconds {
+		return errors.New("give seconds above 0")
+	}
+	return nil
+}
