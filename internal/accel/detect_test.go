@@ -71,7 +71,7 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			name: "NVSwitch bridge and audio are no GPUs",
-			tree: control.with(gpuA, allOpen, pci("0000:1b:00.1", "0x10de", "0x040300", "snd_hda_intel"), pci("0000:05:00.0", "0x10de", "0x068000", "nvidia-nvswitch")),
+			tree: control.with(gpuA, allOpen, pci("0000:1b:00.1", "0x10de", "0x040300", "nvidia"), pci("0000:05:00.0", "0x10de", "0x068000", "nvidia")),
 
 			found: "0000:1b:00.0:1", shown: "GPU-a", why: "found 1 NVIDIA GPU with a usable device node",
 		},
@@ -127,6 +127,13 @@ func TestDetect(t *testing.T) {
 			why: "the driver tells no device number for 1 GPU: matched with the /dev/nvidia* nodes in order",
 		},
 		{
+			// Sorted as text, domain 10000 would come first.
+			name: "minors missing, matched in PCI order",
+			tree: control.with(allOpen, pci("10000:01:00.0", "0x10de", "0x030200", "nvidia"), pci("2000:01:00.0", "0x10de", "0x030200", "nvidia")),
+
+			found: "2000:01:00.0:0 10000:01:00.0:1", shown: " ",
+		},
+		{
 			name: "minors missing, fewer nodes than GPUs",
 			tree: three.with(tree{information("0000:43:00.0"): "Model: X\n", information("0000:1b:00.0"): "", "dev/nvidia0": ""}),
 
@@ -143,8 +150,8 @@ func TestDetect(t *testing.T) {
 			why: "/sys shows no PCI devices: counted 2 /dev/nvidia* nodes that this process may use",
 		},
 		{
-			name: "sandbox without PCI but with the driver's files", tree: control.with(allOpen, proc("0000:1b:00.0", "GPU-a", 1), proc("0000:43:00.0", "GPU-b", 0)),
-			found: "0000:1b:00.0:1 0000:43:00.0:0 :2", shown: "GPU-a GPU-b ",
+			name: "sandbox without PCI but with the driver's files", tree: control.with(allOpen, proc("0000:1b:00.0", "GPU-a", 0), proc("0000:43:00.0", "GPU-b", 1)),
+			found: "0000:1b:00.0:0 0000:43:00.0:1 :2", shown: "GPU-a GPU-b ",
 		},
 		{
 			name: "names that are no PCI address", tree: three.with(tree{"sys/bus/pci/devices/0000:zz:00.0": "x", "sys/bus/pci/devices/slot7": "x"}),
