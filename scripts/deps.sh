@@ -18,27 +18,35 @@ say() { echo "deps: $*" >&2; }
 
 venv_ready() { [ -x "$venv/bin/python" ] && cmp -s "$requirements" "$stamp"; }
 
+megabytes() { du -sm "$1" 2>/dev/null | cut -f1; } # files vanish while it looks
+
 make_venv() {
 	local python=${PYTHON:-python3} log=$cache/pip.log
-	if [ -x "$venv/bin/python" ] && "$venv/bin/python" "$here/venv_check.py" "$requirements"; then
-		say "adopting the complete environment $venv"
-		cp "$requirements" "$stamp"
-		return
+	if [ -x "$venv/bin/python" ]; then
+		local lacks
+		if lacks=$("$venv/bin/python" "$here/venv_check.py" "$requirements" 2>&1); then
+			say "adopting the complete environment $venv"
+			cp "$requirements" "$stamp"
+			return
+		fi
+		say "making $venv anew: $lacks"
 	fi
 	"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
 		{ say "$python is missing or older than 3.10; set PYTHON"; return 1; }
-	say "installing PyTorch $version into $venv (5.6 GB, one to two minutes)"
+	say "installing PyTorch $version into $venv (5.6 GB, some minutes)"
 	rm -rf "$venv"
 	"$python" -m venv "$venv" || { say "$python cannot make virtual environments (Debian: apt-get install python3-venv)"; return 1; }
-	"$venv/bin/python" -m pip install --disable-pip-version-check --no-input -r "$requirements" >"$log" 2>&1 &
+	mkdir "$venv/tmp" # inside, so that nothing is left elsewhere by an install that was killed
+	TMPDIR=$venv/tmp "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -r "$requirements" >"$log" 2>&1 &
 	local pip=$! began=$SECONDS rc=0
 	trap 'kill $pip 2>/dev/null || true' EXIT # a background job ignores the terminal's ^C
 	while kill -0 "$pip" 2>/dev/null; do
 		sleep 1
-		[ $(((SECONDS - began) % 10)) -ne 9 ] || say "$((SECONDS - began)) s, $(du -sm "$venv" | cut -f1) of about 5600 MB"
+		[ $(((SECONDS - began) % 10)) -ne 9 ] || say "$((SECONDS - began)) s, $(megabytes "$venv/tmp") MB downloaded, $(megabytes "$venv/lib") of about 5600 MB installed"
 	done
 	wait "$pip" || rc=$?
 	trap - EXIT
+	rm -rf "$venv/tmp"
 	if [ "$rc" -ne 0 ]; then
 		tail -n 20 "$log" >&2
 		say "pip failed with status $rc; its output is in $log"
