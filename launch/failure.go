@@ -1,0 +1,223 @@
+package launch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+)
+
+// rootCauseWindow is how close to another failure a worker must have ended for its broken connection to be put down to
+// that failure.
+const rootCauseWindow = 5 * time.Second
+
+// lastLinesKept is how many last lines of a worker a failure keeps, for hints and the status file; lastLinesShown of them stand
+// in the summary.
+const (
+	lastLinesKept  = 50
+	lastLinesShown = 20
+)
+
+// workerExit is how one worker of a group ended.
+type workerExit struct {
+	Rank, LocalRank, PID int
+	// Code is the exit code where Signal is 0.
+	Code       int
+	Signal     syscall.Signal
+	CoreDumped bool
+	At         time.Time
+	// Stopped says that muster had signalled the worker before it ended: no failure, whatever its status.
+	Stopped bool
+	// LastLines are the last lines of its output, oldest first; lastLinesKept of them are of use.
+	LastLines []string
+	// ErrorFile is the path it was given for its error file, empty for none.
+	ErrorFile string
+}
+
+// status returns 0 to 255, with 128+n for signal n.
+func (e *workerExit) status() int {
+	if e.Signal != 0 {
+		return errhint.FromSignal(int(e.Signal))
+	}
+	return e.Code
+}
+
+// ending says in one word how the worker ended: a signal's name, or "exit 1".
+func (e *workerExit) ending() string {
+	if e.Signal != 0 {
+		return signalName(e.Signal)
+	}
+	return "exit " + strconv.Itoa(e.Code)
+}
+
+// signalName returns SIGKILL and the like, and "signal 40" for numbers without a name.
+func signalName(s syscall.Signal) string {
+	if name := unix.SignalName(s); name != "" {
+		return name
+	}
+	return "signal " + strconv.Itoa(int(s))
+}
+
+// evidence is what the kernel says about the node a group failed on.
+type evidence struct {
+	// OOMKills is how many processes the kernel killed for want of memory in the cgroup OOMGroup while the group ran.
+	OOMKills int64
+	OOMGroup string
+	// ShmSize and ShmFree are the bytes of /dev/shm; both 0 where it could not be looked at.
+	ShmSize, ShmFree uint64
+}
+
+// gatherEvidence looks at the node. oomBefore and oomAfter are readings of the OOM kill counter of the cgroup oomGroup,
+// from before the group started and now; statfs is unix.Statfs.
+func gatherEvidence(oomBefore, oomAfter int64, oomGroup string, statfs func(string, *unix.Statfs_t) error) evidence {
+	e := evidence{OOMKills: max(oomAfter-oomBefore, 0), OOMGroup: oomGroup}
+	var fs unix.Statfs_t
+	if err := statfs("/dev/shm", &fs); err == nil && fs.Bsize > 0 {
+		e.ShmSize, e.ShmFree = fs.Blocks*uint64(fs.Bsize), fs.Bavail*uint64(fs.Bsize)
+	}
+	return e
+}
+
+// smallShm is what container run-times give to /dev/shm unless asked otherwise (64 MiB), and a little more.
+const smallShm = 128 << 20
+
+// shmFull reports whether next to nothing is free in /dev/shm. Once the process is dead that filled it, it mostly is
+// not full any more.
+func (e evidence) shmFull() bool { return e.ShmSize > 0 && e.ShmFree <= e.ShmSize/100 }
+
+// shmScarce reports whether want of /dev/shm explains a bus error.
+func (e evidence) shmScarce() bool { return e.shmFull() || e.ShmSize > 0 && e.ShmSize <= smallShm }
+
+// about returns what the kernel says about one worker's end beside its status, a sentence each.
+func (e evidence) about(w *workerExit) []string {
+	var facts []string
+	if w.CoreDumped {
+		facts = append(facts, "core dumped")
+	}
+	if e.OOMKills > 0 {
+		facts = append(facts, fmt.Sprintf("processes killed by the kernel for want of memory in cgroup %s while the group ran: %d",
+			e.OOMGroup, e.OOMKills))
+	}
+	if e.shmFull() || e.shmScarce() && w.Signal == syscall.SIGBUS {
+		facts = append(facts, fmt.Sprintf("/dev/shm has %.1f MiB free of %.1f MiB", mebibytes(e.ShmFree), mebibytes(e.ShmSize)))
+	}
+	switch {
+	case w.Signal != 0:
+	case w.Code == errhint.NotExecuted:
+		facts = append(facts, "status 126 is a shell's word for: found, but cannot be executed")
+	case w.Code == errhint.NotFound:
+		facts = append(facts, "status 127 is a shell's word for: command not found")
+	}
+	return facts
+}
+
+func mebibytes(n uint64) float64 { return float64(n) / (1 << 20) }
+
+// workerFailure is a worker that failed by itself, and what is known about why.
+type workerFailure struct {
+	workerExit
+	// Error is what its error file says; nil where there is none.
+	Error *workerError
+	// Evidence are the kernel's facts, a sentence each.
+	Evidence []string
+	// Cause names the hint's rule, empty where none fits; Hint says what to try.
+	Cause, Hint string
+	// Secondary says that the worker failed because its connection to a worker broke that had failed itself: VictimOf.
+	Secondary bool
+	VictimOf  int
+}
+
+// failureReport says why a group failed: one root cause, and everybody else.
+type failureReport struct {
+	// Title is the name of what ran, Host of the node.
+	Title, Host string
+	Root        workerFailure
+	// Others are the other failures, by time; Stopped the workers that muster ended, by rank.
+	Others  []workerFailure
+	Stopped []workerExit
+}
+
+// failureInput is what a report is made of.
+type failureInput struct {
+	Title, Host string
+	// Exits are those of the whole group, in any order.
+	Exits  []workerExit
+	Kernel evidence
+	// Blamed is the rank whose fatal exit code ended the job: it is the root cause whatever happened before. -1: none.
+	Blamed int
+}
+
+// newFailureReport finds the root cause among a group's exits: the first failure by time that is not the echo of another
+// one. A worker whose connection to another rank broke, as gloo, NCCL and PyTorch's store put it, within five seconds of
+// a failure of another kind is such an echo, also when it was seen first: the death of a process closes its connections
+// before anybody can wait for it. Returns nil when no worker failed by itself.
+func newFailureReport(in failureInput) *failureReport {
+	r := &failureReport{Title: in.Title, Host: in.Host}
+	var failures []workerFailure
+	for _, e := range in.Exits {
+		switch {
+		case e.Stopped:
+			r.Stopped = append(r.Stopped, e)
+		case e.status() != 0:
+			failures = append(failures, newWorkerFailure(e, in.Kernel))
+		}
+	}
+	if len(failures) == 0 {
+		return nil
+	}
+	slices.SortFunc(r.Stopped, func(a, b workerExit) int { return cmp.Compare(a.Rank, b.Rank) })
+	slices.SortFunc(failures, func(a, b workerFailure) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Rank, b.Rank))
+	})
+	findVictims(failures)
+	root := max(slices.IndexFunc(failures, func(f workerFailure) bool { return !f.Secondary }), 0)
+	if blamed := slices.IndexFunc(failures, func(f workerFailure) bool { return f.Rank == in.Blamed }); blamed >= 0 {
+		root = blamed
+		failures[root].Secondary = false
+	}
+	r.Root = failures[root]
+	r.Others = slices.Delete(failures, root, root+1)
+	return r
+}
+
+func newWorkerFailure(e workerExit, kernel evidence) workerFailure {
+	e.LastLines = e.LastLines[max(len(e.LastLines)-lastLinesKept, 0):]
+	f := workerFailure{workerExit: e, Error: readErrorFile(e.ErrorFile), Evidence: kernel.about(&e)}
+	f.Cause, f.Hint = hintFor(symptoms{exit: &f.workerExit, lines: f.words(), kernel: kernel})
+	return f
+}
+
+// words returns what the worker said about its end, as far as hints look.
+func (f *workerFailure) words() []string {
+	if f.Error == nil {
+		return f.LastLines
+	}
+	lines := f.Error.lines()
+	return slices.Concat(f.LastLines, lines[max(len(lines)-lastLinesKept, 0):])
+}
+
+// findVictims marks the secondary ones among failures, which are sorted by time.
+func findVictims(failures []workerFailure) {
+	for i := range failures {
+		f := &failures[i]
+		if f.Cause != causeConnectionLost {
+			continue
+		}
+		for _, other := range failures {
+			if other.Cause != causeConnectionLost && other.At.Sub(f.At).Abs() <= rootCauseWindow {
+				f.Secondary, f.VictimOf = true, other.Rank
+				f.Hint = "this failure is a consequence: look at rank " + strconv.Itoa(other.Rank)
+				break
+			}
+		}
+	}
+}
+
+// status returns the exit status of the job: the root cause's own.
+func (r *failureReport) status() int { return r.Root.status() }

@@ -1,0 +1,201 @@
+package launch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// summaryWidth is the widest rule of torchrun's summary.
+	summaryWidth = 60
+	// maxListed is how many failures beside the root cause are shown in full; on a large node they are all alike.
+	maxListed = 8
+	// maxLine is how much of one line of a worker is shown, in bytes.
+	maxLine = 1000
+	// maxTraceback is how many last lines of a call stack are shown.
+	maxTraceback = 60
+)
+
+// text returns the report for people. Its layout is that of torchrun's summary (PyTorch 2.14.1, observed), which other
+// programs read: title, "Failures:", "Root Cause (first observed failure):", and their fields. What torchrun does not
+// know follows behind the fields of each failure.
+func (r *failureReport) text() string {
+	title := printable(r.Title) + " FAILED"
+	var body []string
+	add := func(lines ...string) { body = append(body, lines...) }
+	rule := "\x00" // replaced when the width is known
+	add(rule, "Failures:")
+	for i, f := range r.Others[:min(len(r.Others), maxListed)] {
+		add(fmt.Sprintf("[%d]:", i+1))
+		add(r.entry(&f)...)
+	}
+	switch more := len(r.Others) - maxListed; {
+	case len(r.Others) == 0:
+		add("  <NO_OTHER_FAILURES>")
+	case more > 0:
+		add(fmt.Sprintf("  and %d more: %s", more, endings(exitsOf(r.Others[maxListed:]))))
+	}
+	add(rule, "Root Cause (first observed failure):", "[0]:")
+	add(r.entry(&r.Root)...)
+	if len(r.Stopped) > 0 {
+		add(rule, "Stopped by muster:", "  "+endings(r.Stopped))
+	}
+	width := len(title)
+	for _, line := range body {
+		width = max(width, utf8.RuneCountInString(line))
+	}
+	width = min(width, summaryWidth)
+	outer, inner := strings.Repeat("=", width), strings.Repeat("-", width)
+	text := strings.Join(append(append([]string{outer, title}, body...), outer), "\n") + "\n"
+	return strings.ReplaceAll(text, rule, inner)
+}
+
+func exitsOf(failures []workerFailure) []workerExit {
+	exits := make([]workerExit, len(failures))
+	for i := range failures {
+		exits[i] = failures[i].workerExit
+	}
+	return exits
+}
+
+// entry returns the lines about one failure.
+func (r *failureReport) entry(f *workerFailure) []string {
+	file, trace := "<N/A>", []string{"To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"}
+	if f.Signal != 0 {
+		trace = []string{fmt.Sprintf("Signal %d (%s) received by PID %d", int(f.Signal), signalName(f.Signal), f.PID)}
+	}
+	if f.Error != nil {
+		file = printable(f.Error.Path)
+		if lines := f.Error.lines(); len(lines) > 0 {
+			trace = lines[max(len(lines)-maxTraceback, 0):]
+		}
+		if f.Error.Problem != "" {
+			file += " (cannot be used: " + printable(f.Error.Problem) + ")"
+		}
+	}
+	signal := ""
+	if f.Signal != 0 {
+		signal = "  (" + signalName(f.Signal) + ")"
+	}
+	lines := []string{
+		"  time      : " + f.At.Format("2006-01-02_15:04:05"),
+		"  host      : " + printable(r.Host),
+		fmt.Sprintf("  rank      : %d (local_rank: %d)", f.Rank, f.LocalRank),
+		fmt.Sprintf("  exitcode  : %d (pid: %d)%s", f.exitcode(), f.PID, signal),
+		"  error_file: " + file,
+		"  traceback : " + printable(trace[0]),
+	}
+	for _, line := range trace[1:] {
+		lines = append(lines, "  "+printable(line))
+	}
+	if f.Secondary {
+		// What a victim says, the root cause says better, and there may be many victims.
+		return append(lines, fmt.Sprintf("  secondary : its connection broke when rank %d failed", f.VictimOf))
+	}
+	for _, fact := range f.Evidence {
+		lines = append(lines, "  evidence  : "+printable(fact))
+	}
+	if f.Error == nil && len(f.LastLines) > 0 {
+		lines = append(lines, "  last lines:")
+		for _, line := range f.LastLines[max(len(f.LastLines)-lastLinesShown, 0):] {
+			lines = append(lines, strings.TrimRight("    "+printable(line), " "))
+		}
+	}
+	if f.Hint != "" {
+		lines = append(lines, "  hint      : "+f.Hint)
+	}
+	return lines
+}
+
+// endings says how many workers ended, those that ended alike together: "SIGTERM: ranks 0, 2-6; exit 1: rank 7".
+func endings(exits []workerExit) string {
+	ranks := make(map[string][]int)
+	for i := range exits {
+		how := exits[i].ending()
+		ranks[how] = append(ranks[how], exits[i].Rank)
+	}
+	type group struct {
+		how   string
+		ranks []int
+	}
+	groups := make([]group, 0, len(ranks))
+	for how, list := range ranks {
+		slices.Sort(list)
+		groups = append(groups, group{how, list})
+	}
+	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(a.ranks[0], b.ranks[0]) })
+	parts := make([]string, len(groups))
+	for i, g := range groups {
+		word := "rank "
+		if len(g.ranks) > 1 {
+			word = "ranks "
+		}
+		parts[i] = g.how + ": " + word + rankList(g.ranks)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// rankList writes sorted ranks as "0-3, 7".
+func rankList(ranks []int) string {
+	var b strings.Builder
+	for i := 0; i < len(ranks); {
+		j := i
+		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Itoa(ranks[i]))
+		if j > i {
+			b.WriteString("-" + strconv.Itoa(ranks[j]))
+		}
+		i = j + 1
+	}
+	return b.String()
+}
+
+// colourLen returns the length of the sequence at the beginning of text that only colours what follows, 0 if it is none.
+func colourLen(text string) int {
+	rest, ok := strings.CutPrefix(text, "\x1b[")
+	if !ok {
+		return 0
+	}
+	rest = strings.TrimLeft(rest, "0123456789;")
+	if !strings.HasPrefix(rest, "m") {
+		return 0
+	}
+	return len(text) - len(rest) + 1
+}
+
+// printable returns a worker's text fit for a terminal: colours are dropped, other control characters and bytes that
+// are no UTF-8 are escaped as in Go, and what is beyond maxLine bytes is cut.
+func printable(text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); {
+		if b.Len() >= maxLine {
+			fmt.Fprintf(&b, " … (%d bytes)", len(text))
+			break
+		}
+		if n := colourLen(text[i:]); n > 0 {
+			i += n
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(text[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case unicode.IsPrint(r) || r == '\t':
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+		i += size
+	}
+	return b.String()
+}
