@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"math"
 	"time"
 )
@@ -49,6 +50,7 @@ const (
 	reasonDeadline     reason = "DeadlineExceeded"     // RestartRules.Deadline
 	reasonStopped      reason = "StopRequested"        // a signal to muster
 	reasonFinished     reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
+	reasonBroken       reason = "LauncherError"        // muster itself could not go on; the exit status says how
 )
 
 // decision is the policy's answer to an event.
@@ -300,4 +302,35 @@ func (p *policy) delay() time.Duration {
 		limit = float64(p.rules.DelayMax)
 	}
 	return time.Duration(min(d, limit) * (1 - p.chance()/2))
+}
+
+// message returns the decision as a sentence for people.
+func (d decision) message() string {
+	var text string
+	switch {
+	case d.Rank >= 0:
+		text = fmt.Sprintf("rank %d ended with status %d", d.Rank, d.Status)
+	case d.Reason == reasonDeadline:
+		text = "the deadline was reached"
+	case d.Reason == reasonStopped:
+		text = "muster was asked to stop"
+	default:
+		text = "the workers succeeded"
+	}
+	switch d.Reason {
+	case reasonFatal:
+		text += ", which is fatal"
+	case reasonMaxRestarts:
+		text += ", and no restart is left"
+	case reasonBackoffLimit:
+		text += ", and the backoff limit is reached"
+	default:
+	}
+	if d.Verdict == restart {
+		text += fmt.Sprintf("; restart %d", d.Restarts)
+		if d.Delay > 0 {
+			text += fmt.Sprintf(" after %v", d.Delay.Round(time.Millisecond))
+		}
+	}
+	return text
 }
