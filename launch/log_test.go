@@ -15,16 +15,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"muster/internal/testutil"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
-
-	"muster/internal/testutil"
 )
 
 // TestLogWorker is no test: it is the worker process of the tests here, which start the test binary again.
@@ -123,7 +124,7 @@ func checkLines(t *testing.T, out []byte, workers, count, longest int, prefix fu
 		if head = string(line[:min(len(line), 60)]); err != nil {
 			t.Fatalf("a last line without newline: %q", head)
 		}
-		rank, at := -1, -1
+		rank := -1
 		for i := range workers {
 			if rest, ok := bytes.CutPrefix(line, fmt.Appendf([]byte(prefix(i)), "%d ", i)); ok {
 				rank, line = i, rest
@@ -133,7 +134,7 @@ func checkLines(t *testing.T, out []byte, workers, count, longest int, prefix fu
 		if rank < 0 {
 			t.Fatalf("a line of no worker: %q", head)
 		}
-		at = next[rank]
+		at := next[rank]
 		next[rank]++
 		n := lineLength(rank, at, longest)
 		rest, ok := bytes.CutPrefix(line, fmt.Appendf(nil, "%d %d ", at, n))
@@ -150,9 +151,16 @@ func checkLines(t *testing.T, out []byte, workers, count, longest int, prefix fu
 
 // collector is a console whose output is collected.
 type collector struct {
-	w    *os.File
-	done chan struct{}
-	buf  bytes.Buffer
+	w     *os.File
+	done  chan struct{}
+	buf   bytes.Buffer
+	lines atomic.Int64
+}
+
+// Write is called by one goroutine; lines can be read by any.
+func (c *collector) Write(p []byte) (int, error) {
+	c.lines.Add(int64(bytes.Count(p, []byte{'\n'})))
+	return c.buf.Write(p)
 }
 
 func collect(t *testing.T) *collector {
@@ -165,7 +173,7 @@ func collect(t *testing.T) *collector {
 	go func() {
 		defer close(c.done)
 		defer r.Close()
-		if _, err := c.buf.ReadFrom(r); err != nil {
+		if _, err := io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{r}, make([]byte, 1<<20)); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -187,8 +195,13 @@ type rig struct {
 
 func newRig(t *testing.T, rules LogRules) *rig {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	goroutines, descriptors := goleak.IgnoreCurrent(), openDescriptors(t)
+	t.Cleanup(func() {
+		goleak.VerifyNone(t, goroutines)
+		if n := openDescriptors(t); n > descriptors {
+			t.Errorf("%d descriptors are open, %d were before", n, descriptors)
+		}
+	})
 	r := &rig{out: collect(t), err: collect(t)}
 	var err error
 	r.logs, err = openLogs(logSetup{
@@ -198,6 +211,17 @@ func newRig(t *testing.T, rules LogRules) *rig {
 		t.Fatal(err)
 	}
 	return r
+}
+
+func (r *rig) shownLines() int { return int(r.out.lines.Load()) }
+
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
 }
 
 // run runs one attempt of workers to its end and returns what they left.
@@ -661,10 +685,61 @@ func TestAWorkerThatCouldNotBeStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.finish(t.Context())
+	fmt.Fprintln(r.message(), "cannot start")
 	if lines := w.lastLines(20); lines != nil {
 		t.Errorf("last lines %q", lines)
 	}
-	if stdout, stderr := r.close(t, false); stdout+stderr != "" {
+	if stdout, stderr := r.close(t, false); stdout != "" || stderr != "cannot start\n" {
 		t.Errorf("shown: %q %q", stdout, stderr)
+	}
+}
+
+func TestTeedLinesAreShownWhileTheWorkerRuns(t *testing.T) {
+	for name, blind := range map[string]bool{"with inotify": false, "without inotify": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, LogRules{Dir: t.TempDir(), Tee: StreamMap{Default: Stdout}, KeepStdout: []string{"a"}})
+			if blind {
+				r.watchOnce.Do(func() {})
+			} else if r.watcher() == nil {
+				t.Fatal("inotify cannot be had")
+			}
+			a, err := r.attempt(0, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold, feed, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The worker says each line it is told, and ends with its input.
+			w, cmd := start(t, a, 0, shell("while read line <&3; do echo $line; done 3<"+fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), hold.Fd()))...)
+			kept := filepath.Join(filepath.Dir(w.dir), keptStdout)
+			for i := range 20 {
+				// Sometimes the follower still looks, sometimes it waits for inotify.
+				time.Sleep(time.Duration(i%4) * time.Millisecond)
+				fmt.Fprintf(feed, "a%d\n", i)
+				testutil.Eventually(t, time.Minute, "the line is shown and kept", func() bool {
+					data, _ := os.ReadFile(kept)
+					return strings.Count(string(data), "\n") == i+1 && r.shownLines() == i+1
+				})
+			}
+			if err := os.Truncate(filepath.Join(w.dir, stdoutFile), 0); err != nil { // as a log rotator does
+				t.Fatal(err)
+			}
+			testutil.Eventually(t, time.Minute, "the line after the rotation is shown", func() bool {
+				fmt.Fprintln(feed, "rotated") // the follower need not see the file between the emptying and the next line
+				return r.shownLines() > 20
+			})
+			feed.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+			hold.Close()
+			w.finish(t.Context())
+			if err := a.close(); err != nil {
+				t.Error(err)
+			}
+			r.close(t, true)
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"muster/internal/errhint"
@@ -142,8 +143,8 @@ func (d logDir) tidy(succeeded bool) error {
 	if err != nil {
 		return fmt.Errorf("cannot tidy the log directory: %w", err)
 	}
-	for i := len(dirs) - 1; i >= 0; i-- { // children come after their parents
-		_ = os.Remove(dirs[i]) // fails where something is in it
+	for _, dir := range slices.Backward(dirs) { // children come after their parents
+		_ = os.Remove(dir) // fails where something is in it
 	}
 	return nil
 }
