@@ -111,6 +111,7 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 	out := &parsed{values: p.defaults(env, &wrong)}
 	given := map[string]value{}
 	found := false
+	var unknown []string // they stop neither -h nor the search for other mistakes
 	for i := 0; i < len(argv); i++ {
 		word := argv[i]
 		if word == "--" {
@@ -133,7 +134,7 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 			continue
 		}
 		if len(matches) == 0 {
-			wrong.add(p.unknown(word))
+			unknown = append(unknown, word)
 			continue
 		}
 		used, err := p.consume(matches[0], argv[i+1:], given, &wrong)
@@ -141,6 +142,9 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 			return nil, err
 		}
 		i += used
+	}
+	for _, word := range unknown {
+		wrong.add(p.unknown(word))
 	}
 	p.settle(out.values, given, env, &wrong)
 	if !found {

@@ -74,36 +74,41 @@ const (
 	confStore
 )
 
-// confKeys are the settings of the static and c10d backends of PyTorch 2.15.0.
-var confKeys = map[string]confKind{
-	"join_timeout": confSeconds, "last_call_timeout": confSeconds, "close_timeout": confSeconds,
-	"heartbeat_timeout": confSeconds, "read_timeout": confSeconds, "timeout": confWhole, "rank": confWhole,
-	"keep_alive_interval": confWhole, "keep_alive_max_attempt": confWhole,
-	"cas_backoff_max_seconds": confFraction, "is_host": confBool, "store_type": confStore,
+// c10dKeys and staticKeys are the settings that the backends of PyTorch 2.15.0 look at. timeout is given to all
+// backends; c10d makes nothing of it. rank is overwritten by --node-rank.
+func c10dKeys() map[string]confKind {
+	return map[string]confKind{
+		"join_timeout": confSeconds, "last_call_timeout": confSeconds, "close_timeout": confSeconds,
+		"heartbeat_timeout": confSeconds, "read_timeout": confSeconds,
+		"keep_alive_interval": confWhole, "keep_alive_max_attempt": confWhole,
+		"cas_backoff_max_seconds": confFraction, "is_host": confBool, "store_type": confStore,
+	}
 }
 
-// checkConf holds the settings of --rdzv-conf against what the backend makes of them. Unknown keys are only worth a
-// warning, as torchrun ignores them.
+func staticKeys() map[string]confKind { return map[string]confKind{"timeout": confWhole} }
+
+// checkConf holds the settings of --rdzv-conf against what the backend makes of them. Keys that it does not look at are
+// only worth a warning, as torchrun ignores them.
 func checkConf(conf map[string]string, backend string) (warnings []string, wrong problems) {
+	known, others := c10dKeys(), staticKeys()
+	if backend == backendStatic {
+		known, others = others, known
+	}
 	for _, key := range slices.Sorted(maps.Keys(conf)) {
-		val := conf[key]
-		k, known := confKeys[key]
-		switch {
-		case !known:
-			warning := fmt.Sprintf("--rdzv-conf: the key %q is unknown and ignored", key)
-			if near := nearest(key, slices.Sorted(maps.Keys(confKeys))); near != "" {
-				warning += fmt.Sprintf("; did you mean %s?", near)
+		k, ok := known[key]
+		if ok {
+			if err := k.check(conf[key]); err != nil {
+				wrong.add(fmt.Errorf("cannot use --rdzv-conf %s=%s: %w", key, conf[key], err))
 			}
-			warnings = append(warnings, warning)
 			continue
-		case key == "timeout" && backend != "static":
-			warnings = append(warnings, "--rdzv-conf: timeout has no effect with the c10d backend; join_timeout has")
-		case key == "rank":
-			warnings = append(warnings, "--rdzv-conf: rank is ignored, --node-rank counts")
 		}
-		if err := k.check(val); err != nil {
-			wrong.add(fmt.Errorf("cannot use --rdzv-conf %s=%s: %w", key, val, err))
+		warning := fmt.Sprintf("--rdzv-conf: the key %q is unknown and ignored", key)
+		if _, elsewhere := others[key]; elsewhere {
+			warning = fmt.Sprintf("--rdzv-conf: %s has no effect with the %s backend", key, backend)
+		} else if near := nearest(key, slices.Sorted(maps.Keys(known))); near != "" {
+			warning += fmt.Sprintf("; did you mean %s?", near)
 		}
+		warnings = append(warnings, warning)
 	}
 	return warnings, wrong
 }

@@ -1,0 +1,72 @@
+package dialect
+
+// Option is what tests need to know of an option.
+type Option struct {
+	Dest      string
+	Spellings []string
+	TakesWord bool
+	Variable  string // "" for none
+}
+
+// TorchrunOptions are the options of torch.distributed.launch, which has all of torchrun's.
+func TorchrunOptions() []Option {
+	p := launchParser()
+	out := make([]Option, len(p.options))
+	for i := range p.options {
+		o := &p.options[i]
+		out[i] = Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()}
+		if o.variables {
+			out[i].Variable = variable(petPrefix, o.long)
+		}
+	}
+	return out
+}
+
+// SettingFlags are the names of muster's own settings, and whether each counts in every dialect.
+func SettingFlags() map[string]bool {
+	flags := map[string]bool{}
+	for _, s := range settings() {
+		flags[s.flag] = s.anywhere
+	}
+	return flags
+}
+
+// ParseTorchrun returns the values of a torchrun command line as argparse would name them.
+func ParseTorchrun(program string, args, env []string) (values map[string]any, script string, rest []string, err error) {
+	p := torchrunParser("torchrun")
+	if program == "torch.distributed.launch" {
+		p = launchParser()
+	}
+	in, err := p.parse(args, newEnviron(env))
+	if err != nil {
+		return nil, "", nil, err
+	}
+	values = map[string]any{}
+	for i := range p.options {
+		o := &p.options[i]
+		v := in.values[o.dest()]
+		switch {
+		case o.kind == kindHelp:
+		case v.none:
+			values[o.dest()] = nil
+		case o.kind == kindInt:
+			values[o.dest()] = v.n
+		case o.kind == kindFloat:
+			values[o.dest()] = v.f
+		case o.kind == kindFlag:
+			values[o.dest()] = v.on
+		case o.kind == kindList:
+			values[o.dest()] = v.list
+		default:
+			values[o.dest()] = v.text
+		}
+	}
+	return values, in.script, in.args, nil
+}
+
+var (
+	PyInt     = pyInt
+	PyFloat   = pyFloat
+	CommaList = commaList
+	Nearest   = nearest
+)
