@@ -46,6 +46,7 @@ func Native(inv Invocation) (Request, error) {
 	if r.Job.Stop.Handled, warnings, err = parseSignals(defaultSignals); err != nil || len(warnings) > 0 {
 		panic("internal error: the default signals are wrong")
 	}
+	watchdog(&r.Job, env)
 	for _, s := range list {
 		word, ok := words[s.flag]
 		s.give(&r, word, ok, &wrong)

@@ -20,6 +20,9 @@ const (
 	logLevel        = "LOGLEVEL"
 	prefixTemplate  = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 	shutdownTimeout = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+	enableTimer     = "TORCHELASTIC_ENABLE_FILE_TIMER"
+	timerFile       = "TORCHELASTIC_TIMER_FILE"
+	stuckTimeout    = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 )
 
 // Backends of the rendezvous.
@@ -64,6 +67,7 @@ func torchrun(inv Invocation, p *parser) (Request, error) {
 		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
 		Sources: launch.Sources{},
 	}
+	watchdog(&t.job, env)
 	t.unsupported()
 	t.nodes()
 	t.meeting()
@@ -142,6 +146,9 @@ func (t *torchrunJob) unsupported() {
 		t.refuse("event-log-handler", errors.New("choose null or console: handlers registered in Python cannot be loaded by muster"))
 	}
 	t.refuse("monitor-interval", positive(v["monitor_interval"].f))
+	if t.env[stuckTimeout] != "" {
+		t.warn("%s is not supported yet and has no effect", stuckTimeout)
+	}
 }
 
 func (t *torchrunJob) nodes() {
@@ -249,6 +256,14 @@ func (t *torchrunJob) nodeRankIgnored() {
 	if v := t.in.values["node_rank"]; v.n != 0 {
 		t.warn("%s has no effect without the static rendezvous", given{v.text, v.source}.written("node-rank"))
 	}
+}
+
+// watchdog asks for torchelastic's file timer where the environment does.
+func watchdog(job *launch.Job, env environ) {
+	if env[enableTimer] != "1" {
+		return
+	}
+	job.Watchdog, job.WatchdogFile = true, env[timerFile]
 }
 
 func (t *torchrunJob) command(argv0 string) {

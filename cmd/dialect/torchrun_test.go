@@ -1,0 +1,430 @@
+package dialect_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/cmd/dialect"
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+func torchrun(t *testing.T, env []string, args ...string) dialect.Request {
+	t.Helper()
+	req, err := dialect.Torchrun(dialect.Invocation{Argv0: "torchrun", Args: args, Environ: env})
+	if err != nil {
+		t.Fatalf("torchrun %q: %v", args, err)
+	}
+	return req
+}
+
+// wantRefused checks that err has exit status 2 and all the pieces in its text.
+func wantRefused(t *testing.T, err error, pieces ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("accepted; want an error with %q", pieces)
+	}
+	if code := errhint.CodeOf(err); code != errhint.Usage {
+		t.Errorf("status %d, want %d: %v", code, errhint.Usage, err)
+	}
+	for _, piece := range pieces {
+		if !strings.Contains(err.Error(), piece) {
+			t.Errorf("no %q in: %v", piece, err)
+		}
+	}
+}
+
+func TestTorchrunDefaults(t *testing.T) {
+	env := []string{"PATH=/bin", "A=1"}
+	job := torchrun(t, env, "train.py", "--lr", "0.1").Job
+	retryable, err := launch.ParseExitCodes("130,137,138,143")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := launch.Job{
+		Dialect: "torchrun",
+		Command: launch.Command{
+			Kind: launch.Script, Name: "train.py", Args: []string{"--lr", "0.1"}, Interpreters: []string{"python", "python3"}, Substitute: true,
+		},
+		Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
+		Meeting: launch.Meeting{Backend: "standalone", Conf: map[string]string{}},
+		Restart: launch.RestartRules{
+			Policy: launch.RestartOnFailure, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+			Retryable: retryable, Success: launch.QuorumAll, Fail: launch.QuorumAny, Clean: launch.CleanAll,
+		},
+		Stop:         launch.StopRules{Grace: 30 * time.Second, Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}},
+		InheritStdin: true, EventLog: "null", Environ: env, Sources: launch.Sources{},
+	}
+	if diff := cmp.Diff(want, job, cmp.AllowUnexported(launch.ExitCodes{}), cmp.Comparer(sameCodes)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func sameCodes(a, b launch.ExitCodes) bool { return a.String() == b.String() }
+
+// Everything behind the script is the script's, also what Python 3.11's torchrun refuses as an ambiguous abbreviation of
+// its own options.
+func TestScriptOwnsItsOptions(t *testing.T) {
+	for _, args := range [][]string{
+		{"--signal", "9"},
+		{"--nproc", "--log", "-h", "--help", "--print-completion", "bash"},
+		{"-r", "7", "-m", "--nnodes", "4", "--bogus=1"},
+		{"a", "--", "-x"},
+	} {
+		job := torchrun(t, nil, append([]string{"--standalone", "train.py"}, args...)...).Job
+		if diff := cmp.Diff(args, job.Command.Args); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", args, diff)
+		}
+	}
+}
+
+func TestTorchrunRefusals(t *testing.T) {
+	for _, c := range []struct {
+		args   string
+		env    string
+		pieces []string
+	}{
+		{"--nnodes 2 t.py", "", []string{"cannot use --nnodes 2: several nodes are not supported yet by this version of muster"}},
+		{"--nnodes 1:4 t.py", "", []string{"--nnodes 1:4: several nodes"}},
+		{"t.py", "PET_NNODES=2", []string{"PET_NNODES=2: several nodes"}},
+		{"--nnodes a t.py", "", []string{"--nnodes a", `invalid integer "a"`, "MIN:MAX"}},
+		{"--nnodes 2:1 t.py", "", []string{"--nnodes 2:1", "MIN not above MAX"}},
+		{"--node-rank 1 t.py", "", []string{"--node-rank 1", "only node rank 0"}},
+		{"--rdzv-backend etcd-v2 t.py", "", []string{"--rdzv-backend etcd-v2: etcd is not supported yet"}},
+		{"--rdzv-backend mine t.py", "", []string{"--rdzv-backend mine: choose static or c10d"}},
+		{"--numa-binding node t.py", "", []string{"--numa-binding node"}},
+		{"--logs-specs mine t.py", "", []string{"--logs-specs mine", "loads no Python"}},
+		{"--event-log-handler mine t.py", "", []string{"--event-log-handler mine: choose null or console"}},
+		{"--nproc-per-node 0 t.py", "", []string{"--nproc-per-node 0", "at least 1 worker"}},
+		{"--nproc-per-node=-3 t.py", "", []string{"--nproc-per-node -3", "at least 1 worker"}},
+		{"--nproc-per-node 1000000 t.py", "", []string{"--nproc-per-node 1000000", "4096"}},
+		{"--nproc-per-node 4097 t.py", "", []string{"4096"}},
+		{"--nproc-per-node 99999999999999999999 t.py", "", []string{"4096"}},
+		{"--nproc-per-node gpus t.py", "", []string{"--nproc-per-node gpus: give a number, auto, cpu or gpu"}},
+		{"--rdzv-backend c10d --rdzv-endpoint localhost:99999 t.py", "", []string{"--rdzv-endpoint localhost:99999", `"99999"`, "0 to 65535"}},
+		{"--rdzv-endpoint h t.py", "", []string{"--rdzv-endpoint h: the port is missing"}},
+		{"--master-port 70000 t.py", "", []string{"--master-port 70000", "0 to 65535"}},
+		{"--tee 4 t.py", "", []string{"--tee 4", "3 (both)"}},
+		{"-r 0:1,1 t.py", "", []string{"--redirects 0:1,1"}},
+		{"--local-ranks-filter a t.py", "", []string{"--local-ranks-filter a", "0,1,2"}},
+		{"--no-python -m t", "", []string{"--no-python", "--module"}},
+		{"--max-restarts -1 t.py", "", []string{"--max-restarts -1", "from 0"}},
+		{"--max-restarts many t.py", "", []string{`--max-restarts many: invalid integer "many"`}},
+		{"--shutdown-timeout -1 t.py", "", []string{"--shutdown-timeout -1"}},
+		{"--rdzv-conf join_timeout=0 t.py", "", []string{"--rdzv-conf join_timeout=0", "above 0"}},
+		{"--rdzv-conf is_host=maybe t.py", "", []string{"is_host=maybe", "true or false"}},
+		{"--rdzv-conf is_host=0 t.py", "", []string{"is_host=0", "not supported yet"}},
+		{"--rdzv-conf abc t.py", "", []string{"--rdzv-conf abc", `"abc" must have a value`}},
+		{"--rdzv-conf =1 t.py", "", []string{"<key1>=<value1>"}},
+		{"--signals-to-handle SIGKILL t.py", "", []string{"SIGKILL cannot be handled"}},
+		{"--signals-to-handle SIGURG t.py", "", []string{"SIGURG"}},
+		{"--monitor-interval 0 t.py", "", []string{"--monitor-interval 0", "above 0"}},
+		{"--start-method x t.py", "", []string{"--start-method x: choose one of spawn, fork, forkserver"}},
+		{"t.py", "PET_START_METHOD=x", []string{"PET_START_METHOD=x", "spawn, fork, forkserver"}},
+		{"t.py", "PET_STANDALONE=yes", []string{"PET_STANDALONE=yes", "--standalone", "1 for on"}},
+		{"t.py", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x", []string{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x"}},
+		{"", "", []string{"without a training script"}},
+		{"--standalone", "", []string{"without a training script"}},
+		{"--bogus t.py", "", []string{"unknown flag --bogus"}},
+		{"--nproc-pre-node 2 t.py", "", []string{"unknown flag --nproc-pre-node: did you mean --nproc-per-node?"}},
+		{"--nproc 2 t.py", "", []string{"--nproc", "--nproc-per-node, --nproc_per_node"}},
+		{"--role", "", []string{"--role without a value"}},
+		{"--role -x t.py", "", []string{"--role without a value", "--role=-x"}},
+		{"-r -x t.py", "", []string{"-r without a value", "-r-x"}},
+		{"--standalone=1 t.py", "", []string{`--standalone with the value "1"`}},
+		{"--print-completion fish", "", []string{"--print-completion fish", "bash, zsh, tcsh"}},
+		{"--nnodes 2 --tee 9 --bogus t.py", "PET_MAX_RESTARTS=x", []string{"--bogus", "PET_MAX_RESTARTS=x"}},
+		{"--nnodes 2 --tee 9 --numa-binding node t.py", "", []string{"3 problems", "--nnodes 2", "--tee 9", "--numa-binding"}},
+	} {
+		t.Run(c.args+" "+c.env, func(t *testing.T) {
+			var env []string
+			if c.env != "" {
+				env = []string{c.env}
+			}
+			_, err := dialect.Torchrun(dialect.Invocation{Args: strings.Fields(c.args), Environ: env})
+			wantRefused(t, err, c.pieces...)
+		})
+	}
+}
+
+func TestTorchrunMeeting(t *testing.T) {
+	for _, c := range []struct {
+		args  string
+		want  launch.Meeting
+		runID string
+	}{
+		{"t.py", launch.Meeting{Backend: "standalone"}, ""},
+		{"--standalone --rdzv-id x t.py", launch.Meeting{Backend: "standalone"}, ""},
+		{"--rdzv-id x t.py", launch.Meeting{Backend: "standalone"}, "x"},
+		{"--master-addr 10.0.0.9 t.py", launch.Meeting{Backend: "standalone"}, ""},
+		{"--standalone --local-addr 10.0.0.1 t.py", launch.Meeting{Backend: "standalone", Host: "10.0.0.1"}, ""},
+		{"--master-port 5 t.py", launch.Meeting{Backend: "static", Host: "127.0.0.1", Port: 5}, "none"},
+		{"--master-port 5 --master-addr [::1] t.py", launch.Meeting{Backend: "static", Host: "::1", Port: 5}, "none"},
+		{"--rdzv-endpoint [::1]:7 --master-port 5 t.py", launch.Meeting{Backend: "static", Host: "::1", Port: 7}, "none"},
+		{"--rdzv-backend c10d t.py", launch.Meeting{Backend: "c10d", Port: 29400}, "none"},
+		{"--rdzv-backend c10d --rdzv-endpoint localhost t.py", launch.Meeting{Backend: "c10d", Host: "localhost", Port: 29400}, "none"},
+		{"--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id j t.py", launch.Meeting{Backend: "c10d", Host: "localhost"}, "j"},
+		{"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py", launch.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9}, "none"},
+	} {
+		job := torchrun(t, nil, strings.Fields(c.args)...).Job
+		c.want.Conf = map[string]string{}
+		if diff := cmp.Diff(c.want, job.Meeting); diff != "" || job.RunID != c.runID {
+			t.Errorf("%s: run id %q, want %q (-want +got):\n%s", c.args, job.RunID, c.runID, diff)
+		}
+	}
+	conf := torchrun(t, nil, "--rdzv-conf", " join_timeout = 5 ,is_host=y", "t.py").Job.Meeting.Conf
+	if diff := cmp.Diff(map[string]string{"join_timeout": "5", "is_host": "y"}, conf); diff != "" {
+		t.Errorf("conf (-want +got):\n%s", diff)
+	}
+}
+
+func TestTorchrunWarnings(t *testing.T) {
+	for _, c := range []struct {
+		args, env string
+		want      []string
+	}{
+		{"--standalone --rdzv-id x t.py", "", []string{"--rdzv-id has no effect with --standalone"}},
+		{"--standalone t.py", "PET_RDZV_ID=x", nil}, // set for all jobs, and nobody typed it
+		{"--standalone --node-rank 3 t.py", "", []string{"--node-rank 3 has no effect"}},
+		{"--rdzv-backend c10d t.py", "PET_NODE_RANK=2", []string{"PET_NODE_RANK=2 has no effect"}},
+		{"--master-addr h t.py", "", []string{"--master-addr has no effect"}},
+		{"--run-path --no-python t.py", "", []string{"--no-python has no effect with --run-path"}},
+		{"--rdzv-conf join_timout=3 t.py", "", []string{`"join_timout" is unknown and ignored; did you mean join_timeout?`}},
+		{"--rdzv-conf timeout=3 t.py", "", []string{"timeout has no effect"}},
+		{"--rdzv-conf join_timeout=x --master-port 1 t.py", "", []string{"join_timeout has no effect with the static backend"}},
+		{"--signals-to-handle SIGTERM,SIGFOO t.py", "", []string{`"SIGFOO" is no signal`}},
+		{"t.py", "LOGLEVEL=LOUD", []string{"LOGLEVEL=LOUD"}},
+		{"t.py", "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=5", []string{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"}},
+		{"t.py", "MUSTER_RESTART_POLCY=never", []string{"MUSTER_RESTART_POLCY is unknown and ignored; did you mean MUSTER_RESTART_POLICY?"}},
+		{"t.py", "MUSTER_TEST_REQUIRE=1", nil},
+		{"t.py", "MUSTER_TEE=3", nil},
+	} {
+		got := torchrun(t, []string{c.env}, strings.Fields(c.args)...).Job.Warnings
+		if len(got) != len(c.want) {
+			t.Errorf("%s %s: %q, want %q", c.args, c.env, got, c.want)
+			continue
+		}
+		for i := range c.want {
+			if !strings.Contains(got[i], c.want[i]) {
+				t.Errorf("%s %s: %q, want %q", c.args, c.env, got[i], c.want[i])
+			}
+		}
+	}
+}
+
+func TestInterpreters(t *testing.T) {
+	for _, c := range []struct {
+		argv0 string
+		env   []string
+		want  []string
+	}{
+		{"torchrun", nil, []string{"python", "python3"}},
+		{"/v/bin/torchrun", nil, []string{"/v/bin/python", "python", "python3"}},
+		{"./torchrun", nil, []string{"python", "python", "python3"}},
+		{"/usr/bin/muster", nil, []string{"python", "python3"}},
+		{"/v/bin/torchrun", []string{"VIRTUAL_ENV=/w"}, []string{"/w/bin/python", "/v/bin/python", "python", "python3"}},
+		{"/v/bin/torchrun", []string{"VIRTUAL_ENV=/w", "PYTHON_EXEC=/x/py"}, []string{"/x/py"}},
+		{"torchrun", []string{"PYTHON_EXEC="}, []string{"python", "python3"}},
+		{"torchrun", []string{"VIRTUAL_ENV=/w", "VIRTUAL_ENV=/z"}, []string{"/w/bin/python", "python", "python3"}},
+	} {
+		req, err := dialect.Torchrun(dialect.Invocation{Argv0: c.argv0, Args: []string{"t.py"}, Environ: c.env})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, req.Job.Command.Interpreters); diff != "" {
+			t.Errorf("%s %q (-want +got):\n%s", c.argv0, c.env, diff)
+		}
+	}
+}
+
+func TestTorchrunVariables(t *testing.T) {
+	env := []string{
+		"PET_NPROC_PER_NODE=2", "PET_ROLE=pet", "MUSTER_ROLE=ours", "PET_MAX_RESTARTS=5", "PET_TEE=3", "MUSTER_TEE=", "MUSTER_MODULE=yes", "LOGLEVEL=debug",
+		"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=/tmp/t",
+	}
+	req := torchrun(t, env, "--max-restarts=1", "t")
+	job := req.Job
+	if job.Procs != "2" || job.Role != "ours" || job.Restart.MaxRestarts != 1 || job.Logs.Tee.Default != launch.Both || job.Command.Kind != launch.Module {
+		t.Errorf("procs %s, role %s, restarts %d, tee %v, kind %v", job.Procs, job.Role, job.Restart.MaxRestarts, job.Logs.Tee, job.Command.Kind)
+	}
+	if !job.Watchdog || job.WatchdogFile != "/tmp/t" {
+		t.Errorf("watchdog %v at %q", job.Watchdog, job.WatchdogFile)
+	}
+	if req.LogLevel != "debug" {
+		t.Errorf("log level %q", req.LogLevel)
+	}
+	want := launch.Sources{
+		"nproc-per-node": {Kind: launch.FromVariable, Name: "PET_NPROC_PER_NODE"},
+		"role":           {Kind: launch.FromVariable, Name: "MUSTER_ROLE"},
+		"tee":            {Kind: launch.FromVariable, Name: "PET_TEE"},
+		"module":         {Kind: launch.FromVariable, Name: "MUSTER_MODULE"},
+		"max-restarts":   {Kind: launch.FromFlag, Name: "--max-restarts"},
+		"log-level":      {Kind: launch.FromVariable, Name: "LOGLEVEL"},
+	}
+	if diff := cmp.Diff(want, job.Sources); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
+	}
+}
+
+func TestLogLevelOfTorchrun(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "warn", "NOTSET": "debug", "info": "info", "20": "info", "WARNING": "warn", "Warn": "warn", "ERROR": "error", "CRITICAL": "error", "50": "error", "5": "debug", "LOUD": "warn",
+	} {
+		if got := torchrun(t, []string{"LOGLEVEL=" + text}, "t.py").LogLevel; got != want {
+			t.Errorf("LOGLEVEL=%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestStreamsOfManyRanks(t *testing.T) {
+	job := torchrun(t, nil, "-r", "0:1,12:3", "-t", "3", "--local-ranks-filter", "3,1,3", "--log-dir", "/dev//null", "t.py").Job
+	want := launch.LogRules{
+		Dir:      "/dev/null",
+		Redirect: launch.StreamMap{ByRank: map[int]launch.Streams{0: launch.Stdout, 12: launch.Both}},
+		Tee:      launch.StreamMap{Default: launch.Both}, Ranks: []int{1, 3},
+	}
+	if diff := cmp.Diff(want, job.Logs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTorchLaunch(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want launch.Command
+	}{
+		{"t.py a", launch.Command{Kind: launch.Script, Name: "t.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"}},
+		{"--use-env t.py a", launch.Command{Kind: launch.Script, Name: "t.py", Args: []string{"a"}}},
+		{"--use_env -m mod", launch.Command{Kind: launch.Module, Name: "mod", Args: []string{}}},
+		{"--no-python --use-env prog", launch.Command{Kind: launch.Program, Name: "prog", Args: []string{}}},
+	} {
+		req, err := dialect.Read("torch.distributed.launch", dialect.Invocation{Args: strings.Fields(c.args)})
+		if err != nil {
+			t.Errorf("%s: %v", c.args, err)
+			continue
+		}
+		c.want.Substitute = true
+		if c.want.Kind != launch.Program {
+			c.want.Interpreters = []string{"python", "python3"}
+		}
+		if diff := cmp.Diff(c.want, req.Job.Command); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.args, diff)
+		}
+		if req.Job.Dialect != "torch.distributed.launch" {
+			t.Errorf("dialect %q", req.Job.Dialect)
+		}
+	}
+	_, err := dialect.TorchLaunch(dialect.Invocation{Args: []string{"--no-python", "prog"}})
+	wantRefused(t, err, "--no-python without --use-env")
+}
+
+func TestNames(t *testing.T) {
+	for _, name := range dialect.Names() {
+		if !dialect.Named(name) {
+			t.Errorf("%s is not named", name)
+		}
+		if _, err := dialect.Read(name, dialect.Invocation{Args: []string{"x.py"}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if dialect.Help(name) == "" {
+			t.Errorf("no help for %s", name)
+		}
+	}
+	if dialect.Named("train.py") || dialect.Help("train.py") != "" {
+		t.Error("train.py is a dialect")
+	}
+	_, err := dialect.Read("train.py", dialect.Invocation{})
+	wantRefused(t, err, "train.py", "torchrun")
+}
+
+// The own settings that count everywhere must not collide with flags of torchrun: their variables would mean two things.
+func TestOwnSettingsAreNoFlagsOfTorchrun(t *testing.T) {
+	anywhere := dialect.SettingFlags()
+	for _, o := range dialect.TorchrunOptions() {
+		if flag := strings.ReplaceAll(o.Dest, "_", "-"); anywhere[flag] {
+			t.Errorf("--%s is both", flag)
+		}
+	}
+}
+
+func TestPythonValues(t *testing.T) {
+	for text, want := range map[string]string{
+		"5": "5", " +5\n": "5", "-0": "0", "1_000": "1000", "_1": "-", "1_": "-", "1__0": "-", "": "-", "0x1": "-", "1e3": "-", "--5": "-", "+": "-",
+	} {
+		got := "-"
+		if n, err := dialect.PyInt(text); err == nil {
+			got = fmt.Sprint(n)
+		}
+		if got != want {
+			t.Errorf("int(%q): %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"0.5": "0.5", " 1e3 ": "1000", "1_0.5": "10.5", "INF": "+Inf", "-infinity": "-Inf", "nan": "NaN", "-NaN": "NaN", "1e999": "+Inf", "0x1p2": "-", "": "-", "--nan": "-", "1_e3": "-", "in": "-",
+	} {
+		got := "-"
+		if f, err := dialect.PyFloat(text); err == nil {
+			got = fmt.Sprint(f)
+		}
+		if got != want {
+			t.Errorf("float(%q): %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string][]string{
+		"": {""}, "a": {"a"}, "a,b": {"a", "b"}, "a,,b,c": {"a,b", "c"}, ",,,": {",", ""}, "ü,": {"ü", ""},
+	} {
+		if got := dialect.CommaList(text); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"--nproc-per-node", "--nnodes", "--node-rank", "--tee"}
+	for word, want := range map[string]string{
+		"--nproc-per-nod": "--nproc-per-node", "--nproc_per_ndoe": "--nproc-per-node", "--nodes": "--nnodes", "--tea": "--tee", "--bogus": "",
+		"--" + strings.Repeat("n", 1000): "",
+	} {
+		if got := dialect.Nearest(word, known); got != want {
+			t.Errorf("%.20s: %q, want %q", word, got, want)
+		}
+	}
+}
+
+func FuzzTorchrun(f *testing.F) {
+	for _, c := range append(chosenCases(), generatedCases(100)...) {
+		var env strings.Builder
+		for name, value := range c.Env {
+			env.WriteString(name + "=" + value + "\x00")
+		}
+		f.Add(strings.Join(c.Argv, "\x00"), env.String())
+	}
+	f.Fuzz(func(t *testing.T, args, env string) {
+		inv := dialect.Invocation{Args: strings.Split(args, "\x00"), Environ: strings.Split(env, "\x00")}
+		for _, name := range dialect.Names() {
+			req, err := dialect.Read(name, inv)
+			if _, help := errorsAsHelp(err); help {
+				if errhint.CodeOf(err) != errhint.OK {
+					t.Fatalf("%s: help with status %d", name, errhint.CodeOf(err))
+				}
+				continue
+			}
+			if err != nil {
+				if errhint.CodeOf(err) != errhint.Usage {
+					t.Fatalf("%s: status %d: %v", name, errhint.CodeOf(err), err)
+				}
+				continue
+			}
+			if req.Job.Command.Name == "" || req.Job.Procs == "" || req.Job.Nodes.Max != 1 || req.Job.Stop.Grace < 0 ||
+				req.Job.Restart.MaxRestarts < 0 || len(req.Settings) == 0 {
+				t.Fatalf("%s accepted an impossible job: %+v", name, req.Job)
+			}
+		}
+	})
+}
