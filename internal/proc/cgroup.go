@@ -75,6 +75,31 @@ func killCgroup(path string) {
 	_ = unix.Close(fd)
 }
 
+// cgroupMembers adds the processes in the cgroup at path and below.
+func cgroupMembers(path string, to map[int]bool) {
+	if path == "" {
+		return
+	}
+	b, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+	if err != nil {
+		return // the cgroup is gone
+	}
+	for field := range bytes.FieldsSeq(b) {
+		if pid, err := strconv.Atoi(string(field)); err == nil {
+			to[pid] = true
+		}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			cgroupMembers(filepath.Join(path, e.Name()), to)
+		}
+	}
+}
+
 func (t *Tree) dropCgroupLocked() {
 	if err := t.cgroup.Close(); err != nil {
 		t.log.Debug().Err(err).Msg("cgroup left behind")

@@ -1,6 +1,10 @@
 package proc
 
-import "os"
+import (
+	"io"
+	"os"
+	"syscall"
+)
 
 // GuardianPID returns the guardian's pid, 0 while there is none.
 func (t *Tree) GuardianPID() int {
@@ -15,14 +19,51 @@ func (t *Tree) GuardianPID() int {
 // Scan records escaped processes now, as the scanner does from time to time.
 func (t *Tree) Scan() { t.scan() }
 
-// Zombies returns how many children of ours are dead and not reaped.
-func Zombies() (int, error) {
+// Stat is what parseStat reads.
+type Stat struct {
+	PPID, PGRP, SID, Threads int
+	Start                    uint64
+	State                    byte
+	Comm                     string
+	Dead                     bool
+}
+
+func ParseStat(pid int, b []byte) (Stat, error) {
+	p, err := parseStat(pid, b)
+	if err != nil {
+		return Stat{}, err
+	}
+	return Stat{p.ppid, p.pgrp, p.sid, p.threads, p.Start, p.state, p.comm, p.dead()}, nil
+}
+
+// SignalIfSame signals pid as a process that started start ticks after boot, off by the given number.
+func SignalIfSame(pid int, off uint64, sig syscall.Signal) error {
+	p, err := statOf(pid)
+	if err != nil {
+		return err
+	}
+	id := p.ident
+	id.Start += off
+	return id.signal(sig, false)
+}
+
+// WithoutPidfd makes the tree work as on a kernel that has no pidfd.
+func (t *Tree) WithoutPidfd() { t.noPidfd = true }
+
+func OOMKillsBelow(root string) (int64, string, error) { return oomKills(root) }
+
+func RemoveAll(path string) error { return removeAll(path) }
+
+func CheckELF(path string, f io.ReaderAt, head []byte) error { return checkELF(path, f, head) }
+
+// Children returns how many children we have, and how many of them are dead and not reaped.
+func Children() (all, zombies int, err error) {
 	s, err := readSnapshot()
-	n := 0
 	for _, p := range s.kids[os.Getpid()] {
+		all++
 		if p.state == 'Z' {
-			n++
+			zombies++
 		}
 	}
-	return n, err
+	return all, zombies, err
 }

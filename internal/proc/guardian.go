@@ -52,8 +52,9 @@ func (t *Tree) startGuardian() error {
 	defer func() { _ = theirs.Close() }()
 	p, err := t.start(Spec{
 		Path: t.cfg.Guardian[0], Args: t.cfg.Guardian, Dir: "/", Label: "the guardian",
-		// One processor is all it needs. Nothing of our environment: neither the marker, nor what we were told secretly.
-		Env:   []string{"GOMAXPROCS=1", "GOTRACEBACK=none"},
+		// One processor is all it needs, whatever the cgroup allows. Nothing of our environment: neither the marker, nor
+		// what we were told in secret.
+		Env:   []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "GOTRACEBACK=none"},
 		Files: []*os.File{nil, nil, nil, theirs},
 	}, true)
 	if err != nil {

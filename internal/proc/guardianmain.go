@@ -63,9 +63,12 @@ func listen(fd int) (guardianState, error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case err != nil && !errors.Is(err, unix.ECONNRESET):
+		case errors.Is(err, unix.ECONNRESET):
+			n = 0 // the agent died with something of ours unread
+		case err != nil:
 			return st, err
-		case err != nil || n == 0:
+		}
+		if n == 0 {
 			return st, nil
 		}
 		pending = append(pending, buf[:n]...)
@@ -84,12 +87,11 @@ func listen(fd int) (guardianState, error) {
 
 // burial kills what an agent left behind.
 type burial struct {
-	st       guardianState
-	died     uint64 // when, in ticks since boot
-	ours     map[ident]bool
-	checked  map[ident]bool // environment read: no marker
-	asked    map[ident]bool
-	deadline time.Time
+	st      guardianState
+	died    uint64 // when, in ticks since boot
+	ours    map[ident]bool
+	checked map[ident]bool // environment read: no marker
+	asked   map[ident]bool
 }
 
 func newBurial(st guardianState) *burial {
@@ -154,10 +156,9 @@ func (b *burial) find(s snapshot) []*procInfo {
 			sessions[w.PID] = true
 		}
 	}
-	inCgroup := map[int]bool{}
-	cgroupMembers(b.st.Cgroup, inCgroup)
+	cgroupMembers(b.st.Cgroup, s.cgroup)
 	for _, p := range s.procs {
-		if sessions[p.sid] || sessions[p.pgrp] || inCgroup[p.PID] || b.marked(p) {
+		if sessions[p.sid] || sessions[p.pgrp] || s.cgroup[p.PID] || b.marked(p) {
 			b.ours[p.ident] = true
 		}
 	}
@@ -199,33 +200,6 @@ func (b *burial) marked(p *procInfo) bool {
 	}
 	b.checked[p.ident] = true
 	return false
-}
-
-// cgroupMembers adds the processes in the cgroup at path and below.
-func cgroupMembers(path string, to map[int]bool) {
-	if path == "" {
-		return
-	}
-	b, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-	if err != nil {
-		return // the cgroup is gone
-	}
-	for field := range bytes.FieldsSeq(b) {
-		pid := 0
-		for _, c := range field {
-			pid = 10*pid + int(c-'0')
-		}
-		to[pid] = true
-	}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			cgroupMembers(filepath.Join(path, e.Name()), to)
-		}
-	}
 }
 
 // removeCgroupSoon removes the cgroup, which is busy until the last zombie in it was reaped by its new parent.

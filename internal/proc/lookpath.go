@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -70,8 +71,8 @@ func LookPath(file, dir string, env []string) (string, error) {
 
 // lookEnv returns the value of name in env; the last entry wins, as in the environment the worker gets.
 func lookEnv(env []string, name string) (string, bool) {
-	for i := len(env) - 1; i >= 0; i-- {
-		if v, ok := strings.CutPrefix(env[i], name+"="); ok {
+	for _, entry := range slices.Backward(env) {
+		if v, ok := strings.CutPrefix(entry, name+"="); ok {
 			return v, true
 		}
 	}
@@ -128,7 +129,7 @@ func checkExecutable(path, dir string) error {
 	}
 	f, err := os.Open(at)
 	if err != nil {
-		return nil //nolint:nilerr // a program that can be executed and not read is fine
+		return nil // a program that can be executed and not read is fine
 	}
 	defer func() { _ = f.Close() }()
 	head := make([]byte, 256) // what the kernel looks at, BINPRM_BUF_SIZE

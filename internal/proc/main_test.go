@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,7 +24,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == roleArg {
 		switch os.Args[2] {
 		case "guardian":
-			os.Exit(proc.RunGuardian())
+			syscall.Exit(proc.RunGuardian()) // os.Exit lingers for a second under the race detector
+		case "oom":
+			os.Exit(oomAgent())
 		case "agent":
 			os.Exit(agent(os.Args[3], os.Args[4], os.Args[5:]))
 		}
@@ -88,7 +91,7 @@ func agent(mark, dir string, scripts []string) int {
 	}()
 	say("ready %d %s", t.GuardianPID(), strings.Join(pids, " "))
 	now := make(chan struct{})
-	status := 0
+	var status int
 	select {
 	case p := <-ended:
 		status = p.Exit().Status()
@@ -100,10 +103,6 @@ func agent(mark, dir string, scripts []string) int {
 	if err != nil {
 		say("error stop: %v", err)
 	}
-	zombies, zerr := proc.Zombies()
-	if zerr != nil {
-		say("error zombies: %v", zerr)
-	}
 	for _, name := range []string{dir, "/dev/shm/" + mark + "-segment"} {
 		if err := os.RemoveAll(name); err != nil {
 			say("error remove: %v", err)
@@ -112,6 +111,33 @@ func agent(mark, dir string, scripts []string) int {
 	if err := t.Close(); err != nil {
 		say("error close: %v", err)
 	}
-	say("end %d zombies %d", status, zombies)
+	all, zombies, err := proc.Children()
+	if err != nil {
+		say("error children: %v", err)
+	}
+	say("end %d children %d zombies %d", status, all, zombies)
 	return status
+}
+
+// oomAgent starts a worker that takes memory until the kernel kills it, and says what can be seen of that.
+func oomAgent() int {
+	before, where, err := proc.OOMKills()
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	t, err := proc.Open(proc.Config{})
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	p, err := t.Start(proc.Spec{Path: "/usr/bin/tail", Args: []string{"tail", "/dev/zero"}})
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	exit := p.Exit()
+	after, _, err := proc.OOMKills()
+	fmt.Println("killed", after-before, exit, where, err, t.Close())
+	return 0
 }

@@ -177,5 +177,5 @@ func (p *Process) reapLocked() {
 		p.exit.Signal, p.exit.CoreDumped = ws.Signal(), ws.CoreDump()
 	}
 	p.exit.UserTime, p.exit.SystemTime = time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano())
-	p.exit.MaxRSS = int64(ru.Maxrss) * 1024
+	p.exit.MaxRSS = ru.Maxrss * 1024
 }

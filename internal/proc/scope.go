@@ -27,7 +27,7 @@ func (t *Tree) membersLocked(s snapshot, past []*Process) []member {
 						continue
 					}
 					m.owner, m.leader = w, true
-				} else if !t.adoptLocked(&m) {
+				} else if !t.adoptLocked(&m, s) {
 					continue
 				}
 			} else if w := t.sessionLocked(p.sid); w != nil {
@@ -57,8 +57,9 @@ func (t *Tree) membersLocked(s snapshot, past []*Process) []member {
 }
 
 // adoptLocked decides about a child of ours that we did not start: an orphan. It returns false for strangers.
-func (t *Tree) adoptLocked(m *member) bool {
+func (t *Tree) adoptLocked(m *member, s snapshot) bool {
 	if _, ok := t.before[m.ident]; ok {
+		t.spareLocked(m.procInfo, s)
 		return false
 	}
 	if w := t.sessionLocked(m.sid); w != nil {
@@ -70,7 +71,15 @@ func (t *Tree) adoptLocked(m *member) bool {
 		return true
 	}
 	// Only PID 1 is given orphans that never were below it, for example what `kubectl exec` left behind.
-	return !t.init || hasEnv(m.PID, t.cfg.Marker)
+	return !t.init || s.cgroup[m.PID] || hasEnv(m.PID, t.cfg.Marker)
+}
+
+// spareLocked notes that p and all below it are strangers: they come to us as orphans when p ends.
+func (t *Tree) spareLocked(p *procInfo, s snapshot) {
+	t.before[p.ident] = struct{}{}
+	for _, kid := range s.kids[p.PID] {
+		t.spareLocked(kid, s)
+	}
 }
 
 // sessionLocked returns the worker, running or ended, that leads or led session sid.
@@ -106,6 +115,9 @@ func (t *Tree) look(procs map[*Process]bool) (scope, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.init {
+		cgroupMembers(t.cgroupPathLocked(), snap.cgroup)
+	}
 	members := t.membersLocked(snap, past)
 	for _, p := range t.live {
 		switch {

@@ -31,14 +31,15 @@ func (p *procInfo) dead() bool { return p.state == 'X' || p.state == 'Z' && p.th
 // snapshot is one reading of the process table. It is not atomic: what is forked while it is taken may be missing, so
 // callers that act on an empty answer take two.
 type snapshot struct {
-	procs map[int]*procInfo
-	kids  map[int][]*procInfo
+	procs  map[int]*procInfo
+	kids   map[int][]*procInfo
+	cgroup map[int]bool // pids in the job's cgroup, where the caller filled it in
 }
 
 // readSnapshot reads the whole process table. One pass over all of /proc is preferred to the children files below
 // /proc/PID/task: those need CONFIG_PROC_CHILDREN, and proc(5) calls them unreliable while processes end.
 func readSnapshot() (snapshot, error) {
-	s := snapshot{procs: map[int]*procInfo{}, kids: map[int][]*procInfo{}}
+	s := snapshot{procs: map[int]*procInfo{}, kids: map[int][]*procInfo{}, cgroup: map[int]bool{}}
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return s, fmt.Errorf("cannot list processes: %w", err)
@@ -132,7 +133,7 @@ func (id ident) signal(sig syscall.Signal, group bool) error {
 	}
 	now, serr := statOf(id.PID)
 	if serr != nil || now.Start != id.Start {
-		return nil //nolint:nilerr // unreadable means gone
+		return nil // unreadable means gone
 	}
 	switch {
 	case err != nil: // no pidfd on this kernel (before 5.3) or in this sandbox: the check above is all there is

@@ -52,6 +52,7 @@ type Tree struct {
 	self     ident
 	init     bool // we are PID 1: children of ours may be strangers
 	wasReap  bool // sub-reaper before Open
+	noPidfd  bool // tests: as on a kernel without
 	spawn    chan func()
 	closing  chan struct{}
 	sigchld  chan os.Signal
@@ -65,7 +66,7 @@ type Tree struct {
 	mu      sync.Mutex
 	live    map[int]*Process   // started and not yet reaped, the guardian among them
 	past    map[int]*Process   // ended, and their session may still have members; by session id
-	before  map[ident]struct{} // children we had before Open: not ours
+	before  map[ident]struct{} // children we had before Open, and what they started: not ours
 	seen    map[ident]*Process // what left its worker's session, and whose it was (nil: unknown)
 	remove  []string
 	cgroup  *cgroup   // nil: none
@@ -118,7 +119,7 @@ func newTree(cfg Config) (*Tree, error) {
 		t.self = me.ident
 	}
 	for _, p := range snap.kids[os.Getpid()] {
-		t.before[p.ident] = struct{}{}
+		t.spareLocked(p, snap)
 	}
 	if err := t.addRemovals(cfg.RemoveOnDeath); err != nil {
 		return nil, err
@@ -209,6 +210,10 @@ func (t *Tree) registerLocked(pid, pidfd int, label string, helper bool, started
 	// The child is ours and cannot be reaped before we let go of the lock, so this is its own entry.
 	if st, err := statOf(pid); err == nil {
 		p.id = st.ident
+	}
+	if pidfd >= 0 && t.noPidfd {
+		_ = syscall.Close(pidfd)
+		pidfd = -1
 	}
 	if pidfd >= 0 {
 		if err := syscall.SetNonblock(pidfd, true); err == nil {

@@ -1,0 +1,261 @@
+package proc_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/proc"
+	"muster/internal/testutil"
+)
+
+func TestOneTreeAtATime(t *testing.T) {
+	openTree(t, proc.Config{})
+	if tree, err := proc.Open(proc.Config{}); err == nil {
+		tree.Close()
+		t.Error("a second tree was opened")
+	}
+}
+
+func TestCloseLetsGo(t *testing.T) {
+	for _, pidfd := range []bool{true, false} {
+		tree, err := proc.Open(proc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !pidfd {
+			tree.WithoutPidfd()
+		}
+		p := sh(t, tree, "exec sleep 86400")
+		if err := tree.Close(); err == nil {
+			t.Error("no error from Close with a running process")
+		}
+		if got := waitExit(t, p); got.Code != -1 || got.Success() || got.Status() != 125 {
+			t.Errorf("exit %+v, want code -1", got)
+		}
+		if again, err := tree.Start(proc.Spec{Path: "/bin/true"}); !errors.Is(err, proc.ErrClosed) {
+			t.Errorf("start after close: %v, %v", again, err)
+		}
+		if err := unix.Kill(p.PID(), 0); err != nil {
+			t.Errorf("the process did not outlive Close: %v", err)
+		}
+		_ = unix.Kill(p.PID(), unix.SIGKILL)
+		if _, err := unix.Wait4(p.PID(), nil, 0, nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWithoutPidfd(t *testing.T) {
+	tree := openTree(t, proc.Config{})
+	tree.WithoutPidfd()
+	for i := range 20 {
+		p := sh(t, tree, fmt.Sprintf("exit %d", i))
+		if got := waitExit(t, p).Status(); got != i {
+			t.Errorf("status %d, want %d", got, i)
+		}
+	}
+}
+
+func TestAnotherProcessWithThePIDIsSpared(t *testing.T) {
+	tree := openTree(t, proc.Config{})
+	p := sh(t, tree, "exec sleep 86400")
+	if err := proc.SignalIfSame(p.PID(), 1, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Signal(unix.SIGTERM); err != nil { // SIGKILL, had it been sent, would have been first
+		t.Fatal(err)
+	}
+	if got := waitExit(t, p); got.Signal != unix.SIGTERM {
+		t.Errorf("it %v: a process with another start time was killed", got)
+	}
+	p = sh(t, tree, "exec sleep 86400")
+	if err := proc.SignalIfSame(p.PID(), 0, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if got := waitExit(t, p); got.Signal != unix.SIGKILL {
+		t.Errorf("it %v, want SIGKILL", got)
+	}
+}
+
+// fds returns what the descriptors of a process are.
+func fds(t *testing.T, pid int) map[string]string {
+	t.Helper()
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil {
+			all[filepath.Base(l)] = to
+		}
+	}
+	return all
+}
+
+func TestNobodyInheritsMoreThanMeant(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	j := startJobWith(t, nil, nil, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{w} }, "exec sleep 86400 $0")
+	w.Close()
+	j.ready(1)
+	for fd, to := range fds(t, j.worker[0]) {
+		if n, _ := strconv.Atoi(fd); n > 2 {
+			t.Errorf("worker has %s: %s", fd, to)
+		}
+	}
+	for fd, to := range fds(t, j.guard) {
+		if !strings.HasPrefix(to, "anon_inode:") && to != os.DevNull && !strings.HasPrefix(to, "socket:") {
+			t.Errorf("guardian has %s: %s", fd, to)
+		}
+	}
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", j.guard))
+	if err != nil || strings.Contains(string(env), "MUSTER") || strings.Contains(string(env), "PATH=") {
+		t.Errorf("environment of the guardian: %q, %v", env, err)
+	}
+	for _, pid := range []int{j.guard, j.worker[0]} {
+		if sid, err := unix.Getsid(pid); err != nil || sid != pid {
+			t.Errorf("session of %d is %d (%v)", pid, sid, err)
+		}
+	}
+	j.kill(j.cmd.Process.Pid, unix.SIGKILL)
+	j.wantNothing()
+}
+
+// muster killed, its guardian stopped or killed at the same moment: the kernel kills the workers.
+func TestWorkersDieWithTheirThread(t *testing.T) {
+	j := startJob(t, nil, nil, "exec sleep 86400 $0", "exec sleep 86400 $0")
+	j.ready(2)
+	j.kill(j.guard, unix.SIGSTOP)
+	j.kill(j.cmd.Process.Pid, unix.SIGKILL)
+	testutil.Eventually(t, 20*time.Second, "the workers are dead", func() bool {
+		j.reap()
+		return len(withMark(t, j.mark)) == 1
+	})
+	j.kill(j.guard, unix.SIGCONT) // and then it does its work
+	j.wantNothing()
+}
+
+func TestAStuckGuardianIsReplaced(t *testing.T) {
+	tree := openTree(t, proc.Config{Guardian: []string{"/proc/self/exe", roleArg, "guardian", newMark()}})
+	old := tree.GuardianPID()
+	if err := unix.Kill(old, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for i := range 5000 { // some hundred messages fill the socket
+		if err := tree.RemoveOnDeath(filepath.Join(dir, strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+		if tree.GuardianPID() != old {
+			break
+		}
+	}
+	testutil.Eventually(t, 20*time.Second, "a new guardian", func() bool {
+		pid := tree.GuardianPID()
+		return pid != 0 && pid != old
+	})
+}
+
+// As PID 1 of a container: orphans of strangers are reaped, and live strangers are left alone.
+func TestPID1(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a pid namespace takes root")
+	}
+	for _, c := range []struct {
+		name, env, script string
+		sleeping          int
+	}{
+		// Without a cgroup, one that cleared its environment and lost its parent at once cannot be told from a stranger.
+		{"marker", "PROC_TEST_CGROUP=", strings.Replace(grandchildren, "(env -i", "(env A=b", 1), grandchildrenCount},
+		{"cgroup", "PROC_TEST_CGROUP=1", grandchildren, grandchildrenCount},
+	} {
+		t.Run(c.name, func(t *testing.T) { pid1(t, c.env, c.script, c.sleeping) })
+	}
+}
+
+func pid1(t *testing.T, env, script string, sleeping int) {
+	j := startJob(t, []string{"unshare", "-pf", "--mount-proc", "--kill-child"}, []string{env}, script)
+	j.ready(sleeping)
+	if j.guard != 0 {
+		t.Errorf("a guardian for PID 1, whose death the kernel sees to: %d", j.guard)
+	}
+	first := 0
+	for _, p := range processes(t) {
+		if p.ppid == j.cmd.Process.Pid {
+			first = p.pid
+		}
+	}
+	stranger := newMark()
+	out, err := exec.Command("nsenter", "-t", strconv.Itoa(first), "-p", "-m", "sh", "-c",
+		"(setsid sleep 86400 $0 >/dev/null 2>&1 &) ; (setsid true &)", stranger).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	wantMarked(t, stranger, 1)
+	for _, p := range withMark(t, j.mark) {
+		if strings.HasPrefix(p.cmdline, "sh -c") {
+			j.kill(p.pid, unix.SIGKILL)
+		}
+	}
+	// One child is left: the stranger.
+	if got, want := j.next("end"), "137 children 1 zombies 0"; got != want {
+		t.Errorf("agent ended with %q, want %q", got, want)
+	}
+	j.wantNothing()
+	wantMarked(t, stranger, 0)
+}
+
+func TestCgroupIsRemoved(t *testing.T) {
+	groups := func() []string {
+		found, err := filepath.Glob("/sys/fs/cgroup/unified/muster-*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		more, err := filepath.Glob("/sys/fs/cgroup/muster-*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(found, more...)
+	}
+	if err := os.Mkdir("/sys/fs/cgroup/unified/muster-test", 0o755); err != nil {
+		t.Skipf("no cgroup v2 to write in: %v", err)
+	}
+	os.Remove("/sys/fs/cgroup/unified/muster-test")
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		j := startJob(t, nil, []string{"PROC_TEST_CGROUP=1"}, grandchildren)
+		j.ready(grandchildrenCount)
+		own := func() (mine []string) {
+			for _, g := range groups() {
+				if strings.HasPrefix(filepath.Base(g), fmt.Sprintf("muster-%d-", j.cmd.Process.Pid)) {
+					mine = append(mine, g)
+				}
+			}
+			return mine
+		}
+		if len(own()) != 1 {
+			t.Fatalf("cgroups: %v", own())
+		}
+		b, err := os.ReadFile(filepath.Join(own()[0], "cgroup.procs"))
+		if err != nil || len(strings.Fields(string(b))) < grandchildrenCount {
+			t.Errorf("in the cgroup: %q, %v", b, err)
+		}
+		j.kill(j.cmd.Process.Pid, sig)
+		j.wantNothing()
+		if left := own(); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	}
+}
