@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,8 +21,8 @@ type launcher struct {
 	argv []string
 }
 
-// job is one run of a launcher. Its processes are known by a mark in their environment, which the launcher and all that
-// it starts inherit, so nothing that happened to be running is ever counted or killed.
+// job is one run of a launcher. Its processes are known by a mark in their environment, which the launcher and nearly all
+// that it starts inherit, so nothing that happened to be running is ever counted or killed.
 type job struct {
 	cmd   *exec.Cmd
 	dir   string // BENCH_DIR of the workers, removed by end
@@ -132,24 +133,39 @@ func (j *job) end() error {
 	return os.RemoveAll(j.dir)
 }
 
-// processes returns all live processes of the job: the launcher, its helpers, the workers.
+// processes returns all live processes of the job: the launcher, its helpers, the workers. Those are the processes with
+// the mark, and what descends from one of them: a helper may have an environment of its own.
 func (j *job) processes() []int {
-	paths, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is well-formed
-	var pids []int
-	for _, path := range paths {
-		environ, err := os.ReadFile(path)
-		if err != nil { // it ended meanwhile, or belongs to somebody else
+	children := map[int][]int{}
+	var open, found []int
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
+	for _, path := range stats {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // digits by the pattern
+		stat, err := os.ReadFile(path)
+		if err != nil { // it ended meanwhile
 			continue
 		}
-		for variable := range bytes.SplitSeq(environ, []byte{0}) {
-			if bytes.Equal(variable, j.mark) {
-				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // digits by the pattern
-				pids = append(pids, pid)
-				break
-			}
+		// "PID (NAME) STATE PARENT ...", where NAME may hold anything.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) < 2 || fields[0] == "Z" { // a zombie is its parent's business
+			continue
+		}
+		parent, _ := strconv.Atoi(fields[1]) // the kernel writes a number
+		children[parent] = append(children[parent], pid)
+		environ, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
+		if err == nil && slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return bytes.Equal(v, j.mark) }) {
+			open = append(open, pid)
 		}
 	}
-	return pids
+	for len(open) > 0 {
+		pid := open[0]
+		open = open[1:]
+		if !slices.Contains(found, pid) {
+			found = append(found, pid)
+			open = append(open, children[pid]...)
+		}
+	}
+	return found
 }
 
 // stamp is what one worker wrote when it began.

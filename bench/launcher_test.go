@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"muster/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,6 +79,19 @@ func TestStampsAreRead(t *testing.T) {
 	if len(got) != 2 || got[0].at.UnixNano() != 100_000_000_250 || got[0].rank != 1 || got[1].attempt != 1 || got[1].pid != 42 {
 		t.Errorf("stamps are %+v", got)
 	}
+}
+
+// muster's guardian has an environment of its own; it is part of what muster costs.
+func TestHelpersWithoutTheMarkCount(t *testing.T) {
+	j := shell(t, `env -i setsid sleep 300 & echo "1.0 0 0 $!" >>"$BENCH_DIR/stamps"; wait`)
+	helper, err := j.waitStamps(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, time.Minute, "the helper is among the processes though its environment is empty", func() bool {
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", helper[0].pid))
+		return err == nil && len(environ) == 0 && slices.Contains(j.processes(), helper[0].pid)
+	})
 }
 
 func TestMemoryLeavesTheWorkersOut(t *testing.T) {
