@@ -136,6 +136,16 @@ func (m StreamMap) For(localRank int) Streams {
 	return m.Default
 }
 
+// any reports whether a stream of any rank is named.
+func (m StreamMap) any() bool {
+	for _, s := range m.ByRank {
+		if s != NoStream {
+			return true
+		}
+	}
+	return m.ByRank == nil && m.Default != NoStream
+}
+
 // LogRules say where the workers' output goes.
 type LogRules struct {
 	// Dir is where run directories are made: empty for a temporary one, os.DevNull for none at all.

@@ -171,3 +171,13 @@ func (a *attemptLogs) close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one, where
+// no stream was to be written to a file.
+func (l *logs) disposable() []string {
+	files := l.rules.Redirect.any() || l.rules.Tee.any()
+	if l.dir.temporary == "" || files {
+		return nil
+	}
+	return []string{l.dir.temporary}
+}

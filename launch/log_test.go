@@ -277,7 +277,7 @@ func start(t *testing.T, a *attemptLogs, localRank int, argv ...string) (*worker
 	return w, cmd
 }
 
-func worker(args ...any) []string {
+func workerArgv(args ...any) []string {
 	return append([]string{os.Args[0]}, strings.Fields(fmt.Sprintln(args...))...)
 }
 
@@ -287,7 +287,7 @@ func TestLinesOfWorkersAreNeverTorn(t *testing.T) {
 	const workers, count, longest = 4, 120, 8 << 20
 	var commands [][]string
 	for rank := range workers {
-		commands = append(commands, worker("lines", rank, count, longest))
+		commands = append(commands, workerArgv("lines", rank, count, longest))
 	}
 	none := func(int) string { return "" }
 	torchrun := func(rank int) string { return fmt.Sprintf("[default%d]:", rank) }
@@ -522,7 +522,7 @@ func TestAReaderThatLeavesDoesNotHarmWorkers(t *testing.T) {
 	gone.Close()
 	r.logs.out.close()
 	r.logs.out.out = newFDSink(int(w.Fd()))
-	logs, cmd := start(t, a, 0, worker("bulk", 30, 100)...)
+	logs, cmd := start(t, a, 0, workerArgv("bulk", 30, 100)...)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the worker failed: %v", err)
 	}
@@ -549,7 +549,7 @@ func TestAFullDiskBehindTheConsoleDoesNotHarmWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, cmd := start(t, a, 0, worker("bulk", 10, 100)...)
+	w, cmd := start(t, a, 0, workerArgv("bulk", 10, 100)...)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the worker failed: %v", err)
 	}
@@ -596,7 +596,7 @@ func TestAConsoleThatStandsStill(t *testing.T) {
 				t.Fatal(err)
 			}
 			heap := heapInUse()
-			w, cmd := start(t, a, 0, worker("bulk", mb, 100)...)
+			w, cmd := start(t, a, 0, workerArgv("bulk", mb, 100)...)
 			if c.tee { // the worker does not even notice
 				if err := cmd.Wait(); err != nil {
 					t.Error(err)
@@ -664,7 +664,7 @@ func TestANonBlockingConsole(t *testing.T) {
 		total <- n
 	}()
 	r := &rig{logs: l}
-	r.run(t, 0, worker("bulk", 5, 1000))
+	r.run(t, 0, workerArgv("bulk", 5, 1000))
 	if err := l.Close(true); err != nil {
 		t.Error(err)
 	}

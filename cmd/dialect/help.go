@@ -40,8 +40,8 @@ line wins, then MUSTER_, then PET_, then the file. Dashes and underscores in nam
 the unit ms, s, m or h; without a unit it is seconds.
 `
 
-// exitStatus closes every help text.
-const exitStatus = `EXIT STATUS
+// ExitStatusHelp closes every help text.
+const ExitStatusHelp = `EXIT STATUS
   0         the job succeeded
   1-255     the root-cause worker's own status, 128+n when signal n killed it
   2         usage or configuration error; nothing was started
@@ -152,7 +152,7 @@ func (p *parser) helpText(about string) string {
 	writeEntries(&b, p.entries())
 	fmt.Fprintf(&b, "Flags of muster itself, in front of the word %s, or as variables:\n", p.prog)
 	b.WriteString(ownHelp())
-	b.WriteString("\n" + exitStatus)
+	b.WriteString("\n" + ExitStatusHelp)
 	return b.String()
 }
 
@@ -197,7 +197,7 @@ func nativeHelp() string {
 	}
 	entries = append(entries, entry{groupMuster, "-h, --help", "Print this text and exit."})
 	writeEntries(&b, entries)
-	b.WriteString(exitStatus)
+	b.WriteString(ExitStatusHelp)
 	return b.String()
 }
 

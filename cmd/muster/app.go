@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-multierror"
+	"github.com/rs/zerolog"
+	"golang.org/x/term"
+
+	"muster/cmd/dialect"
+	"muster/internal/errhint"
+)
+
+// app is this run of the program: everything that a command may reach of the outside.
+type app struct {
+	argv                  []string
+	environ               []string
+	stdin, stdout, stderr *os.File
+	version               string
+	own                   dialect.Own // muster's own flags in front of a dialect's name
+	json                  bool        // errors are printed as JSON too
+	log                   logWriter   // where our own log goes
+}
+
+// statusError ends the program with a status about which everything has been said already.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// run executes the command line and returns the exit status.
+func (a *app) run() int {
+	err := a.execute()
+	if status, ok := errors.AsType[statusError](err); ok {
+		return int(status)
+	}
+	if help, ok := errors.AsType[*dialect.HelpError](err); ok {
+		fmt.Fprint(a.stdout, help.Text)
+		return errhint.OK
+	}
+	a.printError(err)
+	return errhint.CodeOf(err)
+}
+
+func (a *app) execute() error {
+	args := a.argv[1:]
+	if name := filepath.Base(a.argv[0]); dialect.Named(name) {
+		args = append([]string{name}, args...) // called through a link with a launcher's name
+	}
+	own, rest, err := dialect.ParseOwn(args)
+	if err != nil {
+		return err
+	}
+	if given := len(args) - len(rest); given > 0 && len(rest) > 0 && !dialect.Named(rest[0]) {
+		return errhint.Usagef("%s stands in front of %q, which is no launcher", strings.Join(args[:given], " "), rest[0])
+	}
+	a.own = own
+	root := newRootCmd(a)
+	root.SetArgs(rest)
+	return root.ExecuteContext(context.Background())
+}
+
+// printError writes err and its hint to standard error, every single failure on a line of its own.
+func (a *app) printError(err error) {
+	if err == nil {
+		return
+	}
+	if a.json {
+		// An error about the output is told by the status alone.
+		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": err.Error(), "hint": errhint.Of(err), "status": errhint.CodeOf(err)})
+		return
+	}
+	failures := []error{err}
+	if many, ok := errors.AsType[*multierror.Error](err); ok {
+		failures = many.Errors
+	}
+	for _, f := range failures {
+		fmt.Fprintf(a.stderr, "muster: error: %s\n", strings.TrimSpace(f.Error()))
+		if hint := errhint.Of(f); hint != "" {
+			fmt.Fprintf(a.stderr, "muster: hint: %s\n", hint)
+		}
+	}
+}
+
+// lookupEnv returns a variable of the environment the program was started in.
+func (a *app) lookupEnv(name string) (string, bool) {
+	for _, kv := range a.environ {
+		if value, ok := strings.CutPrefix(kv, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func (a *app) getenv(name string) string {
+	value, _ := a.lookupEnv(name)
+	return value
+}
+
+// readFile reads a file named on the command line.
+func (a *app) readFile(name string) ([]byte, error) { return os.ReadFile(name) }
+
+// logger writes our own log to standard error: lines for people on a terminal, JSON elsewhere.
+func (a *app) logger(level zerolog.Level) zerolog.Logger {
+	a.log.to(a.stderr)
+	var out io.Writer = &a.log
+	if term.IsTerminal(int(a.stderr.Fd())) {
+		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.TimeOnly, NoColor: a.getenv("NO_COLOR") != ""}
+	}
+	return zerolog.New(out).Level(level).With().Timestamp().Logger()
+}
+
+// logWriter passes whole log lines on to a writer that may be exchanged while the log is in use.
+type logWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (w *logWriter) to(out io.Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out = out
+}
+
+func (w *logWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(line)
+}
+
+// buildVersion is the linker's version, else what the Go tool recorded of the checkout.
+func buildVersion(linked string) string {
+	if linked != "" {
+		return linked
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				return "devel-" + s.Value[:12]
+			}
+		}
+	}
+	return "devel"
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"al.essio.dev/pkg/shellescape"
+
+	"muster/launch"
+)
+
+// dryRun is what --dry-run prints: the job with every value's source, and each rank as it would be started. Inherited
+// variables appear by name only, because any of them may hold a secret.
+type dryRun struct {
+	Dialect string       `json:"dialect"`
+	RunID   string       `json:"run_id"`
+	Host    string       `json:"host"`
+	Store   string       `json:"store"`
+	Dir     string       `json:"working_directory"`
+	Flags   []dryFlag    `json:"flags"`
+	Workers []dryWorker  `json:"workers"`
+	common  []dryVar     // variables that are the same in every rank
+	inherit []string     // names of the inherited ones
+	argvs   map[int]bool // ranks whose argv differs from rank 0's
+}
+
+type dryFlag struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source string `json:"source"`
+}
+
+type dryWorker struct {
+	Rank      int      `json:"rank"`
+	LocalRank int      `json:"local_rank"`
+	Path      string   `json:"path"`
+	Argv      []string `json:"argv"`
+	Env       []dryVar `json:"env"`
+	Inherited []string `json:"inherited"`
+}
+
+type dryVar struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source string `json:"source"`
+}
+
+func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
+	round := p.DryRound()
+	store := fmt.Sprintf("%s:%d", round.MasterAddr, round.MasterPort)
+	if round.MasterPort == 0 {
+		store = round.MasterAddr + ":<a free port>"
+	}
+	d := &dryRun{
+		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Dir: p.Dir, Flags: flags,
+		argvs: map[int]bool{},
+	}
+	for local := range p.Procs {
+		w, err := p.Worker(round, local, 0, "<a file of this attempt>")
+		if err != nil {
+			return nil, err
+		}
+		dw := dryWorker{Rank: w.Rank, LocalRank: local, Path: w.Path, Argv: w.Argv}
+		for _, v := range w.Env {
+			switch {
+			case v.Source.Kind == launch.Inherited:
+				dw.Inherited = append(dw.Inherited, v.Name)
+			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
+				dw.Env = append(dw.Env, dryVar{v.Name, "<a free port>", v.Source.String()})
+			default:
+				dw.Env = append(dw.Env, dryVar{v.Name, v.Value, v.Source.String()})
+			}
+		}
+		d.Workers = append(d.Workers, dw)
+	}
+	first := d.Workers[0]
+	d.inherit = first.Inherited
+	d.common = slices.DeleteFunc(slices.Clone(first.Env), func(v dryVar) bool {
+		return slices.ContainsFunc(d.Workers, func(w dryWorker) bool { return !slices.Contains(w.Env, v) })
+	})
+	for _, w := range d.Workers {
+		d.argvs[w.Rank] = !slices.Equal(w.Argv, first.Argv)
+	}
+	return d, nil
+}
+
+func (d *dryRun) writeJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(d)
+}
+
+// writeText prints what all ranks share once, and of each rank only what sets it apart.
+func (d *dryRun) writeText(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(w, "dry run of muster %s: nothing was started\n\n", d.Dialect)
+	fmt.Fprintf(w, "host\t%s\nstore\t%s\nrun id\t%s\nworking directory\t%s\n", d.Host, d.Store, d.RunID, d.Dir)
+	fmt.Fprintf(w, "command\t%s\nworkers\t%d\n", shellescape.QuoteCommand(d.Workers[0].Argv), len(d.Workers))
+	fmt.Fprintf(w, "\nflags\n")
+	for _, f := range d.Flags {
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", f.Name, f.Value, f.Source)
+	}
+	fmt.Fprintf(w, "\nvariables of every rank\n")
+	for _, v := range d.common {
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
+	}
+	for _, k := range d.Workers {
+		fmt.Fprintf(w, "\nrank %d (local rank %d)\n", k.Rank, k.LocalRank)
+		if d.argvs[k.Rank] {
+			fmt.Fprintf(w, "  command\t%s\n", shellescape.QuoteCommand(k.Argv))
+		}
+		for _, v := range k.Env {
+			if !slices.Contains(d.common, v) {
+				fmt.Fprintf(w, "  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
+			}
+		}
+	}
+	fmt.Fprintf(w, "\ninherited by every rank (values not shown): %s\n", strings.Join(d.inherit, " "))
+	return w.Flush()
+}

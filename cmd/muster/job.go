@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/rs/zerolog"
+
+	"muster/cmd/dialect"
+	"muster/internal/accel"
+	"muster/internal/errhint"
+	"muster/launch"
+	"muster/rendezvous"
+)
+
+// launch does what a command line asked for: it shows the plan or runs the job, and returns how that ended.
+func (a *app) launch(ctx context.Context, req dialect.Request) error {
+	a.json = req.JSON
+	level, err := zerolog.ParseLevel(req.LogLevel)
+	if err != nil {
+		return errhint.Usagef("--log-level %q: %w", req.LogLevel, err)
+	}
+	log := a.logger(level)
+	for _, w := range req.Job.Warnings {
+		log.Warn().Msg(w)
+	}
+	machine, err := a.machine(req.Job, log)
+	if err != nil {
+		return err
+	}
+	plan, err := launch.NewPlan(req.Job, machine)
+	if err != nil {
+		return err
+	}
+	if req.DryRun {
+		return a.showPlan(plan, req)
+	}
+	return a.runJob(ctx, plan, log)
+}
+
+// machine is what a plan needs to know of this node.
+func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error) {
+	m := launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: os.TempDir()}
+	var err error
+	if m.Dir, err = os.Getwd(); err != nil {
+		return m, fmt.Errorf("cannot tell the working directory: %w", err)
+	}
+	if m.Hostname, err = os.Hostname(); err != nil {
+		m.Hostname = "localhost" // it is only shown
+	}
+	root := accel.Real()
+	detect := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
+	if job.Fake != "" {
+		node := m.Hostname
+		if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
+			node = named // several nodes of one spec on one machine
+		}
+		fake, err := accel.LoadFake(job.Fake, node)
+		if err != nil {
+			return m, err
+		}
+		if err := fake.CheckMachine(root, job.FakeOnReal); err != nil {
+			return m, err
+		}
+		log.Warn().Str("spec", fake.Path()).Msg(fake.Banner())
+		m.DeviceEnv = fake.Env()
+		detect = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
+	}
+	m.CountWorkers = func(word string) (int, string, error) {
+		cpus, cpusWhy := accel.CPUs(root)
+		n, why, err := accel.Workers(word, detect(), cpus)
+		if err == nil && n == cpus && word == "cpu" {
+			why = cpusWhy
+		}
+		return n, why, err
+	}
+	return m, nil
+}
+
+// runJob opens the store, runs the agent, and prints what it reports.
+func (a *app) runJob(ctx context.Context, plan *launch.Plan, log zerolog.Logger) error {
+	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
+	defer in.close()
+	server, err := listenStore(ctx, plan.MasterHost(), plan.Job.Meeting.Port, log)
+	if err != nil {
+		return err
+	}
+	agent := &launch.Agent{
+		Plan: plan, Handler: rendezvous.NewSolo(plan.MasterHost(), server), Log: log, LogTo: a.logTo,
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
+		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
+	}
+	result, err := agent.Run(ctx)
+	if result.Report != "" {
+		fmt.Fprint(a.stderr, result.Report)
+	}
+	if err != nil {
+		return err
+	}
+	if result.Status != errhint.OK {
+		return statusError(result.Status)
+	}
+	return nil
+}
+
+// logTo sends our own log to out, or back to standard error for nil.
+func (a *app) logTo(out io.Writer) {
+	if out == nil {
+		out = a.stderr
+	}
+	a.log.to(out)
+}
+
+// terminationLog is the file from which Kubernetes reads why a container ended, empty outside of it.
+func (a *app) terminationLog() string {
+	const path = "/dev/termination-log"
+	if a.getenv("KUBERNETES_SERVICE_HOST") == "" {
+		return ""
+	}
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	return path
+}
+
+// showPlan is --dry-run.
+func (a *app) showPlan(plan *launch.Plan, req dialect.Request) error {
+	flags := make([]dryFlag, len(req.Settings))
+	for i, s := range req.Settings {
+		flags[i] = dryFlag{Name: s.Flag, Value: s.Value, Source: s.Source.String()}
+	}
+	d, err := newDryRun(plan, flags)
+	if err != nil {
+		return err
+	}
+	if req.JSON {
+		return d.writeJSON(a.stdout)
+	}
+	return d.writeText(a.stdout)
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// blow is a way to hit a process.
+type blow struct {
+	name    string
+	signals []syscall.Signal
+}
+
+var blows = []blow{
+	{"SIGTERM", []syscall.Signal{syscall.SIGTERM}},
+	{"SIGINT twice", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}},
+	{"SIGKILL", []syscall.Signal{syscall.SIGKILL}},
+	{"SIGSTOP then SIGKILL", []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL}},
+}
+
+// grandchildren are shell lines with which a worker starts a process that would outlive it. %s is the process.
+var grandchildren = map[string]string{
+	"plain":                     `%s & echo ready; wait`,
+	"setsid":                    `setsid %s & echo ready; wait`,
+	"double fork":               `(setsid %s &) ; echo ready; sleep 1000 & wait`,
+	"empty environment, setsid": `env -i setsid %s & echo ready; wait`,
+}
+
+// TestKillMatrix hits one process of a job and expects that nothing of the job is left: no process, zombie, socket or
+// file. A killed guardian is replaced and the job goes on.
+func TestKillMatrix(t *testing.T) {
+	for _, target := range []string{"worker", "agent", "guardian"} {
+		for _, b := range blows {
+			for kind, line := range grandchildren {
+				t.Run(target+"/"+b.name+"/"+kind, func(t *testing.T) {
+					t.Parallel()
+					killOne(t, target, b, line)
+				})
+			}
+		}
+	}
+}
+
+func killOne(t *testing.T, target string, b blow, line string) {
+	mark := fmt.Sprintf("3%d.%d", os.Getpid(), time.Now().UnixNano()) // a number of seconds that nobody else sleeps
+	script := fmt.Sprintf(strings.ReplaceAll(line, "1000", mark), "sleep "+mark)
+	j := start(t, nil, "run", "-n", "2", "--grace", "5s", "--", "sh", "-c", script)
+	// Each worker has one child at least; the guardian is the agent's one child that is no worker.
+	testutil.Eventually(t, 60*time.Second, "workers and their children run", func() bool {
+		return strings.Count(j.stdout.String(), "ready") == 2 && len(processes(t, mark)) >= 4 && len(j.guardians()) == 1
+	})
+	if target == "agent" && strings.Contains(line, "env -i") {
+		// Only the guardian's regular look at the process tree knows a process that gave up its environment too.
+		time.Sleep(3 * time.Second) // longer than the guardian's period
+	}
+	pid := j.Process.Pid
+	switch target {
+	case "worker":
+		pid = j.workers(t)[0]
+	case "guardian":
+		pid = j.guardians()[0]
+	}
+	for _, s := range b.signals {
+		if err := syscall.Kill(pid, s); err != nil && err != syscall.ESRCH {
+			t.Fatal(err)
+		}
+	}
+	if target == "guardian" {
+		killed := b.signals[len(b.signals)-1] == syscall.SIGKILL
+		testutil.Eventually(t, 20*time.Second, "a guardian watches", func() bool {
+			g := j.guardians()
+			return len(g) == 1 && (g[0] != pid) == killed
+		})
+		if left := len(processes(t, mark)); left < 4 {
+			t.Errorf("the job did not go on: %d processes are left", left)
+		}
+		if err := j.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := j.wait()
+	want := map[string]int{"SIGTERM": 143, "SIGINT twice": 130, "SIGKILL": 137, "SIGSTOP then SIGKILL": 137}[b.name]
+	if target == "guardian" {
+		want = 143
+	}
+	if got.status != want {
+		t.Errorf("status %d, want %d\n%s", got.status, want, got.stderr)
+	}
+	j.nothingLeft(mark)
+}
+
+// guardians returns the ids of the job's guardian processes.
+func (j *job) guardians() []int {
+	var found []int
+	for pid := range children(j.t, j.Process.Pid) {
+		cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+		if err == nil && strings.Contains(string(cmdline), "_guardian") {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// workers returns the ids of the job's workers: children of the agent that have a session of their own.
+func (j *job) workers(t *testing.T) []int {
+	t.Helper()
+	var found []int
+	for pid := range children(t, j.Process.Pid) {
+		cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+		if err == nil && strings.HasPrefix(string(cmdline), "sh\x00") {
+			found = append(found, pid)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatal("no worker runs")
+	}
+	return found
+}

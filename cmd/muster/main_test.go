@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"muster/internal/testutil"
+)
+
+// TestMain puts this test binary on PATH as muster (and as torchrun, the link users make), so that every test runs the
+// whole program in processes of its own.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == guardianArg {
+		os.Exit(run()) // muster starts its guardian as /proc/self/exe, a name that testscript does not know
+	}
+	program := func() { os.Exit(run()) }
+	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE_GOLDEN") == "1",
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"status": statusCommand},
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir)
+			return nil
+		},
+	})
+}
+
+// statusCommand is "status N program args...": it runs the program and expects exit status N.
+func statusCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N program args...")
+	}
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("cannot run %s: %v", args[1], err)
+		}
+		got = exit.ExitCode()
+	}
+	if want := args[0]; strconv.Itoa(got) != want {
+		ts.Fatalf("exit status %d, want %s", got, want)
+	}
+}
+
+// outcome is what became of one run of the program.
+type outcome struct {
+	status         int
+	stdout, stderr string
+	elapsed        time.Duration
+}
+
+// job is a running muster.
+type job struct {
+	*exec.Cmd
+	t              *testing.T
+	stdout, stderr buffer
+	began          time.Time
+	runtimeDir     string
+}
+
+// buffer is a bytes.Buffer that may be read while it is being filled.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start runs muster with args. Extra environment is "NAME=VALUE".
+func start(t *testing.T, environ []string, args ...string) *job {
+	t.Helper()
+	j := &job{t: t, began: time.Now(), runtimeDir: t.TempDir()}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	j.Cmd = exec.CommandContext(ctx, "muster", args...)
+	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
+	j.Env = append(j.Env, environ...)
+	j.Cmd.Stdout, j.Cmd.Stderr = &j.stdout, &j.stderr
+	j.Cmd.WaitDelay = 10 * time.Second
+	if err := j.Cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// cleanEnviron is our environment without what would change a launcher's mind.
+func cleanEnviron() []string {
+	var out []string
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") || name == "OMP_NUM_THREADS" {
+			continue
+		}
+		out = append(out, kv)
+	}
+	return out
+}
+
+// wait returns how the run ended.
+func (j *job) wait() outcome {
+	j.t.Helper()
+	err := j.Cmd.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		j.t.Fatalf("cannot wait for muster: %v\n%s", err, j.stderr.String())
+	} else if ok && exit.Exited() {
+		return j.outcome(exit.ExitCode())
+	} else if ok {
+		return j.outcome(128 + int(exit.Sys().(syscall.WaitStatus).Signal()))
+	}
+	return j.outcome(0)
+}
+
+func (j *job) outcome(status int) outcome {
+	return outcome{status, j.stdout.String(), j.stderr.String(), time.Since(j.began)}
+}
+
+// muster runs the program to its end.
+func muster(t *testing.T, environ []string, args ...string) outcome {
+	t.Helper()
+	return start(t, environ, args...).wait()
+}
+
+// processes returns the ids of the processes whose command line holds mark, zombies excluded: they have none.
+func processes(t *testing.T, mark string) []int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && bytes.Contains(cmdline, []byte(mark)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// children returns the ids and states of the direct children of pid.
+func children(t *testing.T, pid int) map[int]string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[int]string{}
+	for _, e := range entries {
+		stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if child, err := strconv.Atoi(e.Name()); err == nil && len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
+			found[child] = fields[0]
+		}
+	}
+	return found
+}
+
+// nothingLeft fails the test unless every process marked with mark, and every file of the job, is gone soon.
+func (j *job) nothingLeft(mark string) {
+	j.t.Helper()
+	testutil.Eventually(j.t, 20*time.Second, "every process of the job is gone", func() bool { return len(processes(j.t, mark)) == 0 })
+	testutil.Eventually(j.t, 20*time.Second, "the run directory is gone", func() bool {
+		left, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster", "*"))
+		return len(left) == 0
+	})
+	testutil.Eventually(j.t, 20*time.Second, "muster and its guardian are gone", func() bool {
+		return len(processes(j.t, j.runtimeDir)) == 0
+	})
+	if shm, _ := filepath.Glob("/dev/shm/muster-*"); len(shm) > 0 {
+		j.t.Errorf("left in shared memory: %v", shm)
+	}
+}
+
+// command runs another program, such as the real torchrun, to its end.
+func command(t *testing.T, environ []string, name string, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(cleanEnviron(), environ...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	}
+	return outcome{status: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+}

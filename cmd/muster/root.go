@@ -1,0 +1,93 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"muster/cmd/dialect"
+	"muster/internal/errhint"
+)
+
+// shorts are the one-line descriptions of the dialects.
+var shorts = map[string]string{
+	"run":                      "Launch a training command (muster's own spelling)",
+	"torchrun":                 "Launch as torchrun does",
+	"torch.distributed.run":    "Launch as python -m torch.distributed.run does",
+	"torch.distributed.launch": "Launch as python -m torch.distributed.launch does",
+}
+
+func newRootCmd(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "muster",
+		Short: "Launch distributed training",
+		Long: `muster launches distributed training on this machine. Put it in front of the launcher
+you use, or give it that launcher's name by a link, and the same job runs.`,
+		Example: `  muster torchrun --standalone --nproc-per-node 2 train.py
+  muster run -n 4 --max-restarts 3 -- python train.py --lr 0.1
+  muster --dry-run torchrun --standalone --nproc-per-node 8 train.py
+  muster store --bind 127.0.0.1:29400`,
+		Version:       a.version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			hint := "muster --help lists the commands"
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = "did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return errhint.With(errhint.Usagef("unknown command %q", args[0]), hint)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.Long += "\n\nmuster's own flags may stand in front of a launcher's name:\n\n" + dialect.OwnFlags().FlagUsages() + dialect.ExitStatusHelp
+	root.SuggestionsMinimumDistance = 3
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errhint.Code(err, errhint.Usage) })
+	for _, name := range dialect.Names() {
+		root.AddCommand(newDialectCmd(a, name))
+	}
+	root.AddCommand(newStoreCmd(a))
+	return root
+}
+
+// newDialectCmd is the command of one dialect. The dialect parses the arguments, not cobra: each has rules of its own.
+func newDialectCmd(a *app, name string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                name + " [flags] command [arguments]",
+		Short:              shorts[name],
+		Long:               strings.TrimRight(dialect.Help(name), "\n"),
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := dialect.Read(name, dialect.Invocation{
+				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Own: a.own,
+			})
+			if err != nil {
+				return err
+			}
+			return a.launch(cmd.Context(), req)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+			return flagNames(dialect.Flags(name), toComplete)
+		},
+	}
+	return cmd
+}
+
+// flagNames completes a word that starts like a flag; any other word is a file.
+func flagNames(flags *pflag.FlagSet, toComplete string) ([]string, cobra.ShellCompDirective) {
+	if !strings.HasPrefix(toComplete, "-") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	var found []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if long := "--" + f.Name; strings.HasPrefix(long, toComplete) {
+			found = append(found, long+"\t"+f.Usage)
+		}
+	})
+	return found, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"muster/launch"
+)
+
+// interrupts carries the signals that reach muster to the agent.
+type interrupts struct {
+	hurry   chan struct{}       // closed by the second signal: no more grace
+	forward chan syscall.Signal // signals for the workers that end nothing
+	raw     chan os.Signal
+	done    chan struct{}
+}
+
+// forwarded are the signals that go to the workers and end nothing: batch systems announce preemption with them.
+var forwarded = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
+
+// watchSignals receives signals until close. The first of handled ends the returned context with a launch.SignalError as
+// its cause, the second closes hurry. A signal that was ignored when muster started, as SIGHUP under nohup, stays so.
+func watchSignals(parent context.Context, handled []syscall.Signal) (context.Context, *interrupts) {
+	ctx, cancel := context.WithCancelCause(parent)
+	in := &interrupts{
+		hurry: make(chan struct{}), forward: make(chan syscall.Signal, 16), raw: make(chan os.Signal, 16), done: make(chan struct{}),
+	}
+	for _, s := range handled {
+		if !signal.Ignored(s) {
+			signal.Notify(in.raw, s)
+		}
+	}
+	signal.Notify(in.raw, forwarded...)
+	// A reader of our output that went away must not end the job. Receiving the signal, instead of ignoring it, keeps
+	// the workers' own disposition at its default.
+	signal.Notify(in.raw, syscall.SIGPIPE)
+	go func() {
+		defer close(in.done)
+		defer cancel(nil)
+		stopping := 0
+		for s := range in.raw {
+			n, _ := s.(syscall.Signal)
+			switch n {
+			case syscall.SIGPIPE:
+			case syscall.SIGUSR1, syscall.SIGUSR2:
+				if !contains(handled, n) {
+					select {
+					case in.forward <- n:
+					default: // sixteen are on their way already; the workers cannot tell more apart
+					}
+					continue
+				}
+				fallthrough
+			default:
+				if stopping++; stopping == 1 {
+					cancel(&launch.SignalError{Signal: n})
+				} else if stopping == 2 {
+					close(in.hurry)
+				}
+			}
+		}
+	}()
+	return ctx, in
+}
+
+func contains(signals []syscall.Signal, s syscall.Signal) bool {
+	for _, h := range signals {
+		if h == s {
+			return true
+		}
+	}
+	return false
+}
+
+// close stops receiving and waits for the receiver.
+func (in *interrupts) close() {
+	signal.Stop(in.raw)
+	close(in.raw)
+	<-in.done
+}

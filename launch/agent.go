@@ -1,0 +1,415 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/rendezvous"
+)
+
+// SignalError is the cause of a context that a signal to muster ended.
+type SignalError struct{ Signal syscall.Signal }
+
+func (e *SignalError) Error() string { return "received " + signalName(e.Signal) }
+
+// Agent runs a Plan on this node; there is one per node and job. Fill the exported fields, then call Run once.
+type Agent struct {
+	Plan *Plan
+	// Handler gives the agent its rounds. Run closes it.
+	Handler rendezvous.Handler
+	// Stdin is given to the workers where the job says so; Stdout and Stderr are where their output is shown.
+	Stdin, Stdout, Stderr *os.File
+	// Log is our own log. While workers' output is shown too, its lines must go to the writer that LogTo is told, so
+	// that they tear none of the workers'; LogTo(nil) says that this is over.
+	Log   zerolog.Logger
+	LogTo func(io.Writer)
+	// Hurry, once closed, ends the grace of workers that are being stopped. Forward delivers signals for the workers.
+	Hurry   <-chan struct{}
+	Forward <-chan syscall.Signal
+	// Guardian is the command of the guardian process.
+	Guardian []string
+	// ErrorFile is the TORCHELASTIC_ERROR_FILE that muster itself was given, TerminationLog the file from which
+	// Kubernetes reads why a container ended; empty for none.
+	ErrorFile, TerminationLog string
+
+	tree     *proc.Tree
+	logs     *logs
+	policy   *policy
+	status   *statusWriter
+	events   *eventLog
+	watchdog *watchdog
+	stdin    *os.File
+	group    atomic.Pointer[WorkerGroup] // the running one
+	begun    time.Time                   // the first start of workers
+	oomKills int64                       // the kernel's count before it
+}
+
+// reasonInternal is the reason of a job that muster could not run or not end.
+const reasonInternal reason = "InternalError"
+
+// Result is how a job ended.
+type Result struct {
+	// Status is muster's exit status.
+	Status int
+	// Report says why for people, empty after a success.
+	Report string
+	// Restarts is how often the workers were started anew.
+	Restarts int
+}
+
+// Run starts the workers and looks after them until the job is decided and nothing of it is left. An error means that
+// the job could not be run or not be ended; how the workers fared is in the Result.
+func (a *Agent) Run(ctx context.Context) (res Result, err error) {
+	defer func() { err = errors.Join(err, a.Handler.Close()) }()
+	if err := a.open(); err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, a.close(err == nil && res.Status == errhint.OK)) }()
+	res, err = a.rounds(ctx)
+	if err != nil {
+		a.status.finished(outcome{Status: errhint.CodeOf(err), Reason: reasonInternal, Message: err.Error(), Hint: errhint.Of(err)})
+	}
+	return res, err
+}
+
+// open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its guardian.
+func (a *Agent) open() (err error) {
+	if a.Plan.RunDir, err = makeJobDir(a.Plan.RunDir); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close(true))
+		}
+	}()
+	job := &a.Plan.Job
+	if a.status, err = openStatus(statusConfig{
+		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.entry.name,
+		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Log: a.Log, Now: time.Now,
+	}); err != nil {
+		return err
+	}
+	if a.logs, err = openLogs(logSetup{
+		Rules: job.Logs, RunID: a.Plan.RunID, TempDir: a.Plan.TempDir, Stdout: a.Stdout, Stderr: a.Stderr, Log: a.Log,
+	}); err != nil {
+		return err
+	}
+	a.LogTo(a.logs.message())
+	a.stdin = a.Stdin
+	if !job.InheritStdin {
+		if a.stdin, err = os.Open(os.DevNull); err != nil {
+			return fmt.Errorf("cannot give the workers an empty standard input: %w", err)
+		}
+	}
+	a.tree, err = proc.Open(proc.Config{
+		Log: a.Log, Marker: "MUSTER_RUN_DIR=" + a.Plan.RunDir, Guardian: a.Guardian, Cgroup: true,
+		RemoveOnDeath: append([]string{a.Plan.RunDir}, a.logs.disposable()...),
+	})
+	if err != nil {
+		return fmt.Errorf("cannot look after processes: %w", err)
+	}
+	if job.Watchdog {
+		if a.Plan.Job.WatchdogFile == "" {
+			a.Plan.Job.WatchdogFile = filepath.Join(a.Plan.RunDir, "watchdog")
+		}
+		if a.watchdog, err = openWatchdog(job.WatchdogFile, a.Log, a.signalWorker); err != nil {
+			return err
+		}
+	}
+	if job.EventLog == "console" {
+		a.events = &eventLog{out: a.logs.message(), plan: a.Plan, begun: time.Now()}
+	}
+	a.policy = newPolicy(job.Restart, a.Plan.Procs, rand.Float64)
+	return nil
+}
+
+// close undoes open, whatever of it was done.
+func (a *Agent) close(succeeded bool) error {
+	var errs []error
+	if a.watchdog != nil {
+		errs = append(errs, a.watchdog.Close())
+	}
+	if a.logs != nil {
+		a.LogTo(nil)
+		errs = append(errs, a.logs.Close(succeeded))
+	}
+	if a.stdin != nil && a.stdin != a.Stdin {
+		errs = append(errs, a.stdin.Close())
+	}
+	errs = append(errs, os.RemoveAll(a.Plan.RunDir))
+	if a.tree != nil {
+		errs = append(errs, a.tree.Close()) // last: until then the guardian would remove what we did not
+	}
+	return errors.Join(errs...)
+}
+
+// rounds runs one round after the other until the job is decided.
+func (a *Agent) rounds(ctx context.Context) (Result, error) {
+	var before *rendezvous.Round
+	for restarts := 0; ; {
+		began := time.Now()
+		round, err := a.Handler.Next(ctx, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
+		if err != nil {
+			return Result{}, fmt.Errorf("cannot take part in a round: %w", err)
+		}
+		a.events.joined(before, restarts, time.Since(began))
+		before = &round
+		a.status.creating(round.Number, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
+		oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
+		g, err := a.startGroup(ctx, round, restarts)
+		if err != nil {
+			return Result{Restarts: restarts}, err
+		}
+		a.oomKills = oomKills
+		a.group.Store(g)
+		for _, w := range g.workers {
+			a.events.started(w, &round, restarts)
+		}
+		if a.begun.IsZero() {
+			a.begun = time.Now()
+		}
+		a.status.running()
+		d := a.watch(ctx, g)
+		if d.Verdict == restart {
+			if d, err = a.endRound(ctx, g, d); err != nil {
+				return Result{Restarts: restarts}, err
+			}
+		}
+		if d.Verdict != restart {
+			return a.conclude(ctx, g, restarts, d)
+		}
+		restarts = d.Restarts
+	}
+}
+
+// watch follows a running group until the policy wants something done about it.
+func (a *Agent) watch(ctx context.Context, g *WorkerGroup) decision {
+	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
+	defer stopDeadline()
+	var linger <-chan time.Time
+	var lingering decision
+	a.policy.step(event{Kind: groupStarted, At: time.Now()})
+	for {
+		var d decision
+		select {
+		case w := <-g.exited:
+			d = a.stepExit(g, w)
+		case <-ctx.Done():
+			d = a.policy.step(event{Kind: stopWasRequested, At: time.Now()})
+		case <-deadline:
+			d = a.policy.step(event{Kind: deadlineReached, At: time.Now()})
+		case <-linger:
+			return lingering
+		case s := <-a.Forward:
+			g.forward(s)
+			continue
+		}
+		if linger != nil && d.Verdict == carryOn && len(g.running()) == 0 {
+			return lingering
+		}
+		if d.Verdict == succeed && d.Linger > 0 && linger == nil && len(g.running()) > 0 {
+			linger, lingering = time.After(d.Linger), d
+			continue
+		}
+		if d.Verdict != carryOn {
+			return d
+		}
+	}
+}
+
+// stepExit tells the policy of a worker's end.
+func (a *Agent) stepExit(g *WorkerGroup, w *worker) decision {
+	exit := w.proc.Exit()
+	l := a.Log.Debug()
+	if !exit.Success() && !w.stopped {
+		l = a.Log.Error()
+	}
+	l = l.Int("rank", w.Rank).Int("local_rank", w.LocalRank).Int("pid", w.proc.PID()).Int("exit_code", exit.Status())
+	if exit.Signal != 0 {
+		l = l.Str("signal", signalName(exit.Signal))
+	}
+	l.Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
+	return a.policy.step(event{Kind: workerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped})
+}
+
+// endRound stops what is left of a group that is to be restarted, and waits until it may be. It returns d, or what was
+// decided meanwhile.
+func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decision, error) {
+	a.Log.Warn().Int("rank", d.Rank).Int("exit_code", d.Status).Int("restart_count", d.Restarts).
+		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
+	a.status.restarting(d)
+	if err := a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM)); err != nil {
+		return d, err
+	}
+	// Workers that failed by themselves before they were stopped may change the verdict: with a fatal code.
+	for len(g.exited) > 0 {
+		if late := a.stepExit(g, <-g.exited); late.Verdict != carryOn {
+			return late, nil
+		}
+	}
+	if r := a.report(g, -1); r != nil {
+		a.tell(r)
+	}
+	return a.pause(ctx, d), nil
+}
+
+// tell says in the log why a group is restarted; the whole report is for the end.
+func (a *Agent) tell(r *failureReport) {
+	l := a.Log.Warn().Int("rank", r.Root.Rank).Str("ended", r.Root.ending())
+	if r.Root.Hint != "" {
+		l = l.Str("hint", r.Root.Hint)
+	}
+	if lines := r.Root.words(); len(lines) > 0 {
+		l = l.Str("last_line", printable(lines[len(lines)-1]))
+	}
+	l.Msg("root cause of the restart")
+}
+
+// pause waits for d.Delay. It returns d, or what was decided meanwhile.
+func (a *Agent) pause(ctx context.Context, d decision) decision {
+	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
+	defer stopDeadline()
+	timer := time.NewTimer(d.Delay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return a.policy.step(event{Kind: stopWasRequested, At: time.Now()})
+		case <-deadline:
+			return a.policy.step(event{Kind: deadlineReached, At: time.Now()})
+		case <-a.Forward: // there is nobody to receive it
+		case <-timer.C:
+			return d
+		}
+	}
+}
+
+// conclude ends what is left of a decided job, as the clean policy says, and tells how it went.
+func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d decision) (Result, error) {
+	a.status.terminating(d)
+	signal := syscall.SIGTERM
+	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok && d.Verdict == stopForNow {
+		signal = s.Signal
+		a.Log.Warn().Str("signal", signalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
+	}
+	err := a.clean(ctx, g, signal, d.Verdict == stopForNow || d.Reason == reasonDeadline)
+	if err != nil {
+		return Result{Restarts: restarts}, err
+	}
+	blamed := -1
+	if d.Reason == reasonFatal {
+		blamed = d.Rank
+	}
+	exits := g.exits()
+	o := outcome{Reason: d.Reason, Message: d.message(), Exits: exits}
+	res := Result{Restarts: restarts}
+	switch {
+	case d.Verdict == succeed:
+		o.Status = errhint.OK
+	case d.Verdict == stopForNow:
+		o.Status = errhint.FromSignal(int(signal))
+	case d.Reason == reasonDeadline:
+		o.Status = errhint.Deadline
+		res.Report = fmt.Sprintf("muster: error: deadline of %v reached\n", a.Plan.Job.Restart.Deadline)
+	default:
+		o.Status = max(d.Status, 1)
+		if o.Report = a.report(g, blamed); o.Report != nil {
+			o.Status, res.Report = o.Report.status(), o.Report.text()
+			if a.ErrorFile != "" {
+				if err := o.Report.copyErrorFile(a.ErrorFile); err != nil {
+					a.Log.Warn().Err(err).Msg("error file not handed on")
+				}
+			}
+		}
+	}
+	for _, w := range g.workers {
+		a.events.ended(w, &g.round, restarts)
+	}
+	a.events.agent("SUCCEEDED", &g.round, restarts, 0)
+	if o.Status != errhint.OK && a.Plan.Job.CompatExit {
+		o.Status = 1
+	}
+	a.status.finished(o)
+	res.Status = o.Status
+	return res, nil
+}
+
+// clean does what the clean policy says. forced is true where the workers must end whatever it says.
+func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal, forced bool) error {
+	policy := a.Plan.Job.Restart.Clean
+	if !forced && policy == CleanNone {
+		a.awaitEnd(ctx, g)
+	}
+	if len(g.running()) == 0 && policy != CleanAll {
+		return a.finishGroup(context.WithoutCancel(ctx), g)
+	}
+	return a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(signal))
+}
+
+// awaitEnd waits until the workers have ended by themselves, or muster is to stop.
+func (a *Agent) awaitEnd(ctx context.Context, g *WorkerGroup) {
+	if n := len(g.running()); n > 0 {
+		a.Log.Warn().Int("workers", n).Msg("the job is decided; waiting for workers to end by themselves (--clean-policy none)")
+	}
+	for _, p := range g.running() {
+		select {
+		case <-p.Done():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// report finds out why a group failed, nil where no worker of it did. All workers must have ended.
+func (a *Agent) report(g *WorkerGroup, blamed int) *failureReport {
+	kills, where, err := proc.OOMKills()
+	if err != nil {
+		kills = a.oomKills
+	}
+	return newFailureReport(failureInput{
+		Title: a.Plan.entry.name, Host: a.Plan.Hostname, Exits: g.exits(), Blamed: blamed,
+		Kernel: gatherEvidence(a.oomKills, kills, where, unix.Statfs),
+	})
+}
+
+// onHurry calls f once Hurry is closed, until the returned function is called.
+func (a *Agent) onHurry(f func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-a.Hurry:
+			f()
+		case <-done:
+		}
+	}()
+	return func() { close(done) }
+}
+
+// signalWorker sends a signal to the worker with a process id, for the watchdog.
+func (a *Agent) signalWorker(pid int, s syscall.Signal) error {
+	g := a.group.Load()
+	if g == nil {
+		return errors.New("no worker runs")
+	}
+	for _, p := range g.running() {
+		if p.PID() == pid {
+			return p.Signal(s)
+		}
+	}
+	return fmt.Errorf("no worker has the process id %d", pid)
+}

@@ -1,0 +1,117 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/internal/python"
+)
+
+// entrypoint is the command with everything looked up: Path is executed with argv Prefix, then per-rank arguments.
+type entrypoint struct {
+	path   string
+	prefix []string
+	// name is what a failure summary calls the command: the script or program as the user wrote it.
+	name string
+}
+
+// resolveCommand finds the program to execute, and refuses now what every worker would fail on.
+func resolveCommand(c Command, dir string, environ []string) (entrypoint, error) {
+	if c.Kind == Program {
+		path, err := proc.LookPath(c.Name, dir, environ)
+		if err != nil {
+			return entrypoint{}, err
+		}
+		return entrypoint{path: path, prefix: []string{c.Name}, name: programName(c)}, nil
+	}
+	interpreter, path, err := findInterpreter(c.Interpreters, dir, environ)
+	if err != nil {
+		return entrypoint{}, err
+	}
+	if c.Kind != Module {
+		if err := checkScript(c.Name, dir); err != nil {
+			return entrypoint{}, err
+		}
+	}
+	e := entrypoint{path: path, prefix: []string{interpreter, "-u"}, name: c.Name}
+	switch c.Kind {
+	case Module:
+		e.prefix = append(e.prefix, "-m", c.Name)
+	case RunPath:
+		e.prefix = append(e.prefix, "-c", python.RunPath, c.StartMethod, c.Name)
+	default:
+		e.prefix = append(e.prefix, c.Name)
+	}
+	return e, nil
+}
+
+// programName is the script's name in "python train.py", else the program's, as torchrun titles its summary.
+func programName(c Command) string {
+	if strings.HasPrefix(filepath.Base(c.Name), "python") {
+		for _, a := range c.Args {
+			if !strings.HasPrefix(a, "-") {
+				return a
+			}
+		}
+	}
+	return c.Name
+}
+
+// findInterpreter returns the first of candidates that can be executed, as it was named and as a path.
+func findInterpreter(candidates []string, dir string, environ []string) (name, path string, err error) {
+	for _, c := range candidates {
+		p, lookErr := proc.LookPath(c, dir, environ)
+		if lookErr == nil {
+			return p, p, nil
+		}
+		if err == nil {
+			err = lookErr // the best candidate's trouble says most
+		}
+	}
+	return "", "", errhint.With(fmt.Errorf("cannot find a Python interpreter: %w", err),
+		"activate the environment, set PYTHON_EXEC, or give the whole command with --no-python")
+}
+
+// checkScript reports a script that Python could not run: missing, unreadable, or a directory without __main__.py.
+func checkScript(name, dir string) error {
+	path := name
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return errhint.Code(errhint.With(fmt.Errorf("cannot find the script %q: %w", name, err),
+			"give its path relative to the working directory "+strconv.Quote(dir)), errhint.NotFound)
+	}
+	if info.IsDir() {
+		if _, err := os.Stat(filepath.Join(path, "__main__.py")); err != nil {
+			return errhint.Code(fmt.Errorf("cannot run %q: it is a directory without __main__.py", name), errhint.NotExecuted)
+		}
+	}
+	if err := unix.Access(path, unix.R_OK); err != nil {
+		return errhint.Code(fmt.Errorf("cannot read the script %q: %w", name, err), errhint.NotExecuted)
+	}
+	return nil
+}
+
+// argv returns the argument vector of one worker.
+func (e entrypoint) argv(c Command, localRank int) []string {
+	argv := append([]string(nil), e.prefix...)
+	if c.LocalRankFlag != "" {
+		argv = append(argv, c.LocalRankFlag+"="+strconv.Itoa(localRank))
+	}
+	for _, a := range c.Args {
+		if c.Substitute {
+			a = expandTemplate(a, map[string]string{"local_rank": strconv.Itoa(localRank)})
+		}
+		argv = append(argv, a)
+	}
+	return argv
+}

@@ -1,0 +1,132 @@
+package launch
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"muster/rendezvous"
+)
+
+// Var is one variable of a worker's environment.
+type Var struct {
+	Name, Value string
+	Source      Source
+}
+
+// Env is a worker's whole environment, sorted by name.
+type Env []Var
+
+// Strings returns the environment as exec wants it.
+func (e Env) Strings() []string {
+	out := make([]string, len(e))
+	for i, v := range e {
+		out[i] = v.Name + "=" + v.Value
+	}
+	return out
+}
+
+// staleNames and stalePrefixes are what an outer launcher or batch system leaves in our environment about itself. A
+// worker that saw it would take the outer job's rank for its own (PMI and OMPI variables are read by libraries that
+// look for MPI without being asked).
+var (
+	staleNames = []string{
+		"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+		"ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+		"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_TIMER_FILE",
+		"MUSTER_RUN_DIR", "MUSTER_ROUND", "MUSTER_SOCKET", "SLURM_PROCID", "SLURM_LOCALID",
+	}
+	stalePrefixes = []string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_"}
+)
+
+func isStale(name string) bool {
+	if slices.Contains(staleNames, name) {
+		return true
+	}
+	return slices.ContainsFunc(stalePrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// workerEnv returns the environment of one worker: what muster inherited, less what outer launchers left, plus
+// torchelastic's variables (read in PyTorch 2.15.0, torch/distributed/elastic/agent/server/local_elastic_agent.py) and
+// our own.
+func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile string) (Env, error) {
+	vars := map[string]Var{}
+	for _, kv := range p.Job.Environ {
+		name, value, ok := strings.Cut(kv, "=")
+		if ok && name != "" && !isStale(name) {
+			vars[name] = Var{name, value, Source{Inherited, "environment"}}
+		}
+	}
+	set := func(kind SourceKind, why, name, value string) { vars[name] = Var{name, value, Source{kind, why}} }
+	orSet := func(why, name, value string) {
+		if _, ok := vars[name]; !ok {
+			set(FromDefault, why, name, value)
+		}
+	}
+	rank := r.BaseRank + localRank
+
+	// torchelastic's names, exactly.
+	shownLocalRank := localRank
+	if p.Job.VirtualLocalRank {
+		shownLocalRank = 0
+		device, err := virtualDevice(vars, localRank)
+		if err != nil {
+			return nil, err
+		}
+		set(FromFlag, "--virtual-local-rank", "CUDA_VISIBLE_DEVICES", device)
+	}
+	set(FromMuster, "index on this node", "LOCAL_RANK", strconv.Itoa(shownLocalRank))
+	set(FromMuster, "base rank of this node + local rank", "RANK", strconv.Itoa(rank))
+	set(FromMuster, "agent's rank in the round", "GROUP_RANK", strconv.Itoa(r.GroupRank))
+	set(FromMuster, "base rank in the role + local rank", "ROLE_RANK", strconv.Itoa(r.BaseRoleRank+localRank))
+	set(p.source("role").Kind, p.source("role").Name, "ROLE_NAME", p.Job.Role)
+	set(p.source("nproc-per-node").Kind, p.ProcsWhy, "LOCAL_WORLD_SIZE", strconv.Itoa(p.Procs))
+	set(FromMuster, "workers of all nodes", "WORLD_SIZE", strconv.Itoa(r.WorldSize))
+	set(FromMuster, "agents in the round", "GROUP_WORLD_SIZE", strconv.Itoa(r.GroupWorldSize))
+	set(FromMuster, "workers of the role", "ROLE_WORLD_SIZE", strconv.Itoa(r.RoleWorldSize))
+	set(FromMuster, "where the agent's store listens", "MASTER_ADDR", r.MasterAddr)
+	set(FromMuster, "where the agent's store listens", "MASTER_PORT", strconv.Itoa(r.MasterPort))
+	set(FromMuster, "restarts so far", "TORCHELASTIC_RESTART_COUNT", strconv.Itoa(restarts))
+	set(p.source("max-restarts").Kind, p.source("max-restarts").Name, "TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.Job.Restart.MaxRestarts))
+	set(FromMuster, p.runIDWhy, "TORCHELASTIC_RUN_ID", p.RunID)
+	set(FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
+	set(FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
+	set(p.source("signals-to-handle").Kind, p.source("signals-to-handle").Name, "TORCHELASTIC_SIGNALS_TO_HANDLE", signalNames(p.Job.Stop.Handled))
+	orSet("unless set", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+	if p.Procs > 1 {
+		orSet("several workers on a node, so that they do not fight for cores", "OMP_NUM_THREADS", "1")
+	}
+
+	for name, value := range p.deviceEnv {
+		set(FromFlag, "fake accelerator", name, value)
+	}
+	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
+	set(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
+
+	env := slices.Collect(maps.Values(vars))
+	slices.SortFunc(env, func(a, b Var) int { return strings.Compare(a.Name, b.Name) })
+	return env, nil
+}
+
+// virtualDevice returns the one entry of CUDA_VISIBLE_DEVICES that a worker under --virtual-local-rank sees.
+func virtualDevice(vars map[string]Var, localRank int) (string, error) {
+	list, ok := vars["CUDA_VISIBLE_DEVICES"]
+	if !ok {
+		return strconv.Itoa(localRank), nil
+	}
+	entries := strings.Split(list.Value, ",")
+	if localRank >= len(entries) {
+		return "", fmt.Errorf("--virtual-local-rank: local rank %d has no entry in CUDA_VISIBLE_DEVICES=%s", localRank, list.Value)
+	}
+	return strings.TrimSpace(entries[localRank]), nil
+}
+
+// pythonBool spells a truth value as torch compares it.
+func pythonBool(b bool) string {
+	if b {
+		return "True"
+	}
+	return "False"
+}

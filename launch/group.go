@@ -1,0 +1,166 @@
+package launch
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/rendezvous"
+)
+
+// worker is one training process of a group.
+type worker struct {
+	Worker
+	proc *proc.Process
+	logs *workerLogs
+	// stopped is true when muster had begun to end the worker before it ended. Written before the exit is announced.
+	stopped bool
+}
+
+// WorkerGroup is the workers of one agent in one round: they start together and they stop together.
+type WorkerGroup struct {
+	round   rendezvous.Round
+	workers []*worker
+	// exited announces each worker once, in the order of their ends. It has room for all of them.
+	exited chan *worker
+
+	logs *attemptLogs
+	wg   sync.WaitGroup // one for each worker: its exit is announced
+
+	mu       sync.Mutex
+	stopping bool // exits from now on are muster's doing
+}
+
+// startGroup starts the workers of a round in the order of their ranks. When one cannot be started, those before it are
+// killed again.
+func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int) (*WorkerGroup, error) {
+	logs, err := a.logs.attempt(restarts, a.Plan.Procs)
+	if err != nil {
+		return nil, err
+	}
+	g := &WorkerGroup{round: r, exited: make(chan *worker, a.Plan.Procs), logs: logs}
+	for local := range a.Plan.Procs {
+		if err := a.startWorker(g, r, local, restarts); err != nil {
+			stopErr := a.stopGroup(context.WithoutCancel(ctx), g, proc.Ladder{Signal: syscall.SIGKILL})
+			if stopErr != nil {
+				a.Log.Error().Err(stopErr).Msg("workers started so far could not be killed")
+			}
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+func (a *Agent) startWorker(g *WorkerGroup, r rendezvous.Round, local, restarts int) error {
+	host, _, _ := strings.Cut(a.Plan.Hostname, ".")
+	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: r.BaseRank + local, Role: a.Plan.Job.Role, Host: host})
+	if err != nil {
+		return err
+	}
+	w := &worker{logs: logs}
+	if w.Worker, err = a.Plan.Worker(r, local, restarts, logs.errorFile()); err == nil {
+		stdout, stderr := logs.files()
+		w.proc, err = a.tree.Start(proc.Spec{
+			Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir,
+			Files: []*os.File{a.stdin, stdout, stderr}, Label: "rank " + strconv.Itoa(w.Rank),
+		})
+	}
+	logs.started()
+	if err != nil {
+		logs.finish(context.Background()) // nothing was written: it returns at once
+		return err
+	}
+	g.workers = append(g.workers, w)
+	g.wg.Go(func() {
+		<-w.proc.Done()
+		g.mu.Lock()
+		w.stopped = g.stopping
+		g.mu.Unlock()
+		g.exited <- w
+	})
+	return nil
+}
+
+// running returns the processes that have not ended.
+func (g *WorkerGroup) running() []*proc.Process {
+	var procs []*proc.Process
+	for _, w := range g.workers {
+		select {
+		case <-w.proc.Done():
+		default:
+			procs = append(procs, w.proc)
+		}
+	}
+	return procs
+}
+
+// forward sends a signal to the workers themselves. Their children are left out: data loaders die of signals that the
+// script alone handles.
+func (g *WorkerGroup) forward(s syscall.Signal) {
+	for _, p := range g.running() {
+		_ = p.Signal(s) // it may have ended meanwhile
+	}
+}
+
+// stopGroup ends the workers and everything they started, and waits until their output was shown.
+func (a *Agent) stopGroup(ctx context.Context, g *WorkerGroup, ladder proc.Ladder) error {
+	g.mu.Lock()
+	g.stopping = true
+	g.mu.Unlock()
+	procs := make([]*proc.Process, len(g.workers))
+	for i, w := range g.workers {
+		procs[i] = w.proc
+	}
+	if err := a.tree.Stop(ctx, ladder, procs...); err != nil {
+		return errhint.Code(err, errhint.Internal)
+	}
+	return a.finishGroup(ctx, g)
+}
+
+// finishGroup waits until the output of workers that have ended was shown.
+func (a *Agent) finishGroup(ctx context.Context, g *WorkerGroup) error {
+	g.wg.Wait()
+	// Our own output may go to a pager that its reader has left standing: only impatience gives up on it.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := a.onHurry(cancel)
+	defer stop()
+	for _, w := range g.workers {
+		w.logs.finish(ctx)
+	}
+	return g.logs.close()
+}
+
+// ladder is how the job's workers are ended, beginning with signal.
+func (a *Agent) ladder(signal syscall.Signal) proc.Ladder {
+	return proc.Ladder{Signal: signal, Grace: a.Plan.Job.Stop.Grace, Now: a.Hurry}
+}
+
+// exits returns what became of the group's workers. All must have ended and been finished.
+func (g *WorkerGroup) exits() []workerExit {
+	exits := make([]workerExit, len(g.workers))
+	for i, w := range g.workers {
+		e := w.proc.Exit()
+		exits[i] = workerExit{
+			Rank: w.Rank, LocalRank: w.LocalRank, PID: w.proc.PID(),
+			Code: e.Code, Signal: e.Signal, CoreDumped: e.CoreDumped, At: e.Ended, Stopped: w.stopped,
+			LastLines: w.logs.lastLines(lastLinesKept), ErrorFile: w.logs.errorFile(),
+		}
+	}
+	return exits
+}
+
+// deadlineTimer returns a channel that delivers when d has passed since start; never for d = 0.
+func deadlineTimer(start time.Time, d time.Duration) (<-chan time.Time, func() bool) {
+	if d == 0 {
+		return nil, func() bool { return true }
+	}
+	t := time.NewTimer(time.Until(start.Add(d)))
+	return t.C, t.Stop
+}

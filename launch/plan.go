@@ -1,0 +1,146 @@
+package launch
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+	"muster/rendezvous"
+)
+
+// MaxProcs is the largest number of workers on one node that is taken for meant.
+const MaxProcs = 4096
+
+// Machine is what a Plan needs to know of the node it is made on.
+type Machine struct {
+	// Dir is the working directory of the workers.
+	Dir string
+	// Hostname is shown in prefixes and reports.
+	Hostname string
+	// RuntimeDir is $XDG_RUNTIME_DIR, empty where there is none; TempDir is where temporary files go.
+	RuntimeDir, TempDir string
+	// CountWorkers resolves auto, cpu, gpu and the like to the number of workers, and says how.
+	CountWorkers func(word string) (n int, why string, err error)
+	// DeviceEnv are the variables through which workers see a fake accelerator; nil for real ones.
+	DeviceEnv map[string]string
+}
+
+// Plan is a Job with everything looked up on this machine. Making one starts nothing and writes nothing.
+type Plan struct {
+	Job      Job
+	RunID    string
+	Procs    int
+	ProcsWhy string
+	// RunDir is the directory of the job's sockets and state, made by the Agent.
+	RunDir   string
+	Dir      string
+	Hostname string
+	// TempDir is where logs go that no directory was given for.
+	TempDir string
+
+	runIDWhy  string
+	entry     entrypoint
+	deviceEnv map[string]string
+}
+
+// NewPlan looks up what job leaves open and refuses what could not run.
+func NewPlan(job Job, m Machine) (*Plan, error) {
+	p := &Plan{Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, runIDWhy: "the run id", deviceEnv: m.DeviceEnv}
+	if p.RunID == "" {
+		p.RunID, p.runIDWhy = strings.ToLower(rand.Text()[:12]), "random"
+	}
+	if err := p.countWorkers(m); err != nil {
+		return nil, err
+	}
+	entry, err := resolveCommand(job.Command, m.Dir, job.Environ)
+	if err != nil {
+		return nil, err
+	}
+	p.entry = entry
+	p.RunDir = filepath.Join(runParent(m.RuntimeDir, m.TempDir), "job-"+safeName(p.RunID))
+	return p, nil
+}
+
+func (p *Plan) countWorkers(m Machine) error {
+	if n, err := strconv.Atoi(p.Job.Procs); err == nil {
+		p.Procs, p.ProcsWhy = n, p.source("nproc-per-node").Name
+	} else {
+		p.Procs, p.ProcsWhy, err = m.CountWorkers(p.Job.Procs)
+		if err != nil {
+			return errhint.Code(fmt.Errorf("cannot resolve --nproc-per-node %s: %w", p.Job.Procs, err), errhint.Usage)
+		}
+	}
+	if p.Procs < 1 || p.Procs > MaxProcs {
+		return errhint.Usagef("--nproc-per-node is %d: it must be from 1 to %d", p.Procs, MaxProcs)
+	}
+	return nil
+}
+
+// source returns where a flag's value came from.
+func (p *Plan) source(flag string) Source {
+	if s, ok := p.Job.Sources[flag]; ok {
+		return s
+	}
+	return Source{FromDefault, "default"}
+}
+
+// Worker is one worker as it will be started.
+type Worker struct {
+	Rank, LocalRank int
+	Path            string
+	Argv            []string
+	Env             Env
+	Dir             string
+}
+
+// Worker returns the worker of a local rank in a round. errorFile is where it may write why it failed, empty for none.
+func (p *Plan) Worker(r rendezvous.Round, localRank, restarts int, errorFile string) (Worker, error) {
+	env, err := p.workerEnv(r, localRank, restarts, errorFile)
+	if err != nil {
+		return Worker{}, err
+	}
+	return Worker{
+		Rank: r.BaseRank + localRank, LocalRank: localRank, Dir: p.Dir,
+		Path: p.entry.path, Argv: p.entry.argv(p.Job.Command, localRank), Env: env,
+	}, nil
+}
+
+// DryRound is the round that --dry-run shows: the first one, with the port still open where none was asked for.
+func (p *Plan) DryRound() rendezvous.Round {
+	return rendezvous.Round{
+		GroupWorldSize: 1, WorldSize: p.Procs, RoleWorldSize: p.Procs,
+		MasterAddr: p.MasterHost(), MasterPort: p.Job.Meeting.Port, AgentStore: true,
+	}
+}
+
+// MasterHost is what MASTER_ADDR says.
+func (p *Plan) MasterHost() string {
+	if p.Job.Meeting.Host == "" {
+		return "127.0.0.1"
+	}
+	return p.Job.Meeting.Host
+}
+
+// runParent is the directory that holds the run directories of this user.
+func runParent(runtimeDir, tempDir string) string {
+	if runtimeDir != "" {
+		return filepath.Join(runtimeDir, "muster")
+	}
+	return filepath.Join(tempDir, "muster-"+strconv.Itoa(os.Getuid()))
+}
+
+// signalNames writes signals as torchrun's --signals-to-handle reads them.
+func signalNames(signals []syscall.Signal) string {
+	names := make([]string, len(signals))
+	for i, s := range signals {
+		names[i] = unix.SignalName(s)
+	}
+	return strings.Join(names, ",")
+}
