@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	readChunk   = 64 << 10 // bytes read at once
+	readChunk   = 16 << 10 // bytes read at once; more only means that more of a big value is copied twice
 	readRounds  = 16       // reads of one connection before the others get their turn
 	acceptBurst = 512      // connections accepted before the others get their turn
 	acceptPause = 100 * time.Millisecond

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"muster/rendezvous/tcpstore"
+)
+
+// server is a store in a process of its own.
+type server struct {
+	cmd  *exec.Cmd
+	in   io.Closer // the process ends when this is closed
+	pid  int
+	addr netip.AddrPort
+}
+
+// serve is the process behind startOurs.
+func serve(loops int, in io.Reader, out io.Writer) error {
+	s, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{"127.0.0.1"}, Loops: loops})
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(out, os.Getpid(), s.Port())
+	_, _ = io.Copy(io.Discard, in)
+	return s.Close()
+}
+
+func startOurs(loops int) (*server, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return start(exec.Command(self, "-serve", "-loops", strconv.Itoa(loops)))
+}
+
+// peerProgram hosts PyTorch's own server, with the backend that is its default.
+const peerProgram = `
+import os, sys
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+print(os.getpid(), store.port, flush=True)
+sys.stdin.read()
+`
+
+// startPeer starts PyTorch's server. It looks up the name of every client's address: resolver says where, as the lines
+// of nsswitch.conf and resolv.conf that it sees, which takes root and a mount namespace.
+func startPeer(python, dir, nsswitch, resolv string) (*server, error) {
+	if os.Geteuid() != 0 {
+		return start(exec.Command(python, "-c", peerProgram))
+	}
+	script := "set -e; "
+	for target, text := range map[string]string{"/etc/nsswitch.conf": nsswitch, "/etc/resolv.conf": resolv} {
+		source := filepath.Join(dir, filepath.Base(target)+"."+strconv.Itoa(len(text)))
+		if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+		script += fmt.Sprintf("mount --bind '%s' %s; ", source, target)
+	}
+	return start(exec.Command("unshare", "-m", "sh", "-c", script+`exec "$0" -c "$1"`, python, peerProgram))
+}
+
+func start(cmd *exec.Cmd) (*server, error) {
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stderr = os.Stderr
+	//nolint:forbidigo // a measuring program: its children need none of what internal/proc promises
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start a server: %w", err)
+	}
+	s := &server{cmd: cmd, in: in}
+	var port uint16
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err == nil {
+		_, err = fmt.Sscan(line, &s.pid, &port)
+	}
+	if err != nil {
+		s.stop()
+		return nil, fmt.Errorf("cannot start a server: it did not say its port: %w", err)
+	}
+	s.addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	return s, nil
+}
+
+func (s *server) stop() {
+	_ = s.in.Close()
+	late := time.AfterFunc(10*time.Second, func() { _ = s.cmd.Process.Kill() })
+	defer late.Stop()
+	_ = s.cmd.Wait() // how it ends says nothing about what was measured
+}
+
+// cpu returns the processor time that the server's process has used. The kernel counts it exactly and shows it in ticks
+// of 10 ms.
+func (s *server) cpu() (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(fields) < 13 {
+		return 0, errors.New("cannot read the processor time of a server")
+	}
+	ticks := 0
+	for _, f := range fields[11:13] { // utime, stime
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
+}
+
+// memory returns the resident set of the server in bytes.
+func (s *server) memory() (int, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.pid))
+	if err != nil {
+		return 0, err
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return 0, err
+	}
+	return resident * os.Getpagesize(), nil
+}
