@@ -99,7 +99,8 @@ type scope struct {
 }
 
 // look takes a snapshot and returns what of it Stop(procs) is about: procs, what descends from them and from workers
-// that have ended, and, when no other worker runs, everything else too.
+// that have ended, and, when no other worker runs, everything else too. With an error the scope has no members, but the
+// workers are right.
 func (t *Tree) look(procs map[*Process]bool) (scope, error) {
 	sc := scope{all: true}
 	t.looking.Lock()
@@ -110,15 +111,8 @@ func (t *Tree) look(procs map[*Process]bool) (scope, error) {
 	// The table is read without t.mu, so that nobody waits for it to start a process. What has ended since shows up as a
 	// process that is signalled in vain and missing the next time.
 	snap, err := readSnapshot()
-	if err != nil {
-		return sc, err
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.init {
-		cgroupMembers(t.cgroupPathLocked(), snap.cgroup)
-	}
-	members := t.membersLocked(snap, past)
 	for _, p := range t.live {
 		switch {
 		case p.helper:
@@ -131,7 +125,13 @@ func (t *Tree) look(procs map[*Process]bool) (scope, error) {
 	if sc.all {
 		sc.cgroup = t.cgroupPathLocked()
 	}
-	for _, m := range members {
+	if err != nil {
+		return sc, err
+	}
+	if t.init {
+		cgroupMembers(t.cgroupPathLocked(), snap.cgroup)
+	}
+	for _, m := range t.membersLocked(snap, past) {
 		in := sc.all
 		if m.owner != nil {
 			in = procs[m.owner] || t.live[m.owner.id.PID] != m.owner
@@ -164,6 +164,7 @@ const (
 // marker cleared from the environment, neither the guardian nor PID 1 could tell it from a stranger.
 func (t *Tree) scanner() {
 	pause := scanEvery
+	next := time.Now().Add(pause)
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -171,14 +172,24 @@ func (t *Tree) scanner() {
 		case <-t.closing:
 			return
 		case <-t.rescan:
+			// Sooner, never later: starts in quick succession must not put it off for ever.
 			pause = scanSoon
+			next = minTime(next, time.Now().Add(pause))
 		case <-timer.C:
 			start := time.Now()
 			t.scan()
 			pause = max(min(2*pause, scanEvery), scanShare*time.Since(start))
+			next = time.Now().Add(pause)
 		}
-		timer.Reset(pause)
+		timer.Reset(time.Until(next))
 	}
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // scan records escaped processes now.

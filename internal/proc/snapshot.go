@@ -56,8 +56,11 @@ func readSnapshot() (snapshot, error) {
 			continue
 		}
 		p, err := readStat(int(dir.Fd()), pid, buf[:])
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
+			return s, fmt.Errorf("cannot list processes: %w", err) // "nothing there" must not mean "nothing to be seen"
+		}
 		if err != nil {
-			continue // it ended while we were reading
+			continue // it ended while we were reading, or is hidden from us
 		}
 		s.procs[pid] = p
 		s.kids[p.ppid] = append(s.kids[p.ppid], p)

@@ -85,17 +85,14 @@ func (t *Tree) Stop(ctx context.Context, l Ladder, procs ...*Process) error {
 		set[p] = true
 	}
 	s := &stopper{t: t, l: l, procs: set}
-	sc, err := t.look(set)
-	if err != nil {
-		return err
-	}
 	if l.Grace > 0 {
+		sc, err := t.look(set)
+		if err != nil {
+			t.log.Warn().Err(err).Msg("only process groups can be asked to stop")
+		}
 		s.ask(sc)
-		if s.waitWorkers(ctx) {
-			gone, err := s.waitGone(ctx, l.Leftover)
-			if gone || err != nil {
-				return err
-			}
+		if s.waitWorkers(ctx) && s.waitGone(ctx) {
+			return nil
 		}
 	}
 	return s.kill()
@@ -150,25 +147,24 @@ func (s *stopper) waitWorkers(ctx context.Context) bool {
 	return true
 }
 
-// waitGone waits until nothing is left, at most for limit.
-func (s *stopper) waitGone(ctx context.Context, limit time.Duration) (bool, error) {
-	end := time.NewTimer(limit)
+// waitGone waits until nothing is left, and returns false when the time for leftovers is over.
+func (s *stopper) waitGone(ctx context.Context) bool {
+	end := time.NewTimer(s.l.Leftover)
 	defer end.Stop()
 	tick := newBackoff()
 	defer tick.Stop()
 	for {
-		sc, err := s.confirm()
-		if err != nil || len(sc.members) == 0 {
-			return err == nil, err
+		if sc, err := s.confirm(); err != nil || len(sc.members) == 0 {
+			return err == nil
 		}
 		select {
 		case <-tick.next():
 		case <-end.C:
-			return false, nil
+			return false
 		case <-s.l.Now:
-			return false, nil
+			return false
 		case <-ctx.Done():
-			return false, nil
+			return false
 		}
 	}
 }
@@ -189,18 +185,16 @@ func (s *stopper) kill() error {
 	defer tick.Stop()
 	for {
 		sc, err := s.confirm()
-		if err != nil {
-			return err
-		}
-		if len(sc.members) == 0 && len(sc.live) == 0 {
+		if err == nil && len(sc.members) == 0 && len(sc.live) == 0 {
 			return nil
 		}
 		if time.Now().After(end) {
+			if err != nil { // out of descriptors, for example: the workers' groups were killed, the rest could not be seen
+				return fmt.Errorf("cannot tell whether all of the job's processes are gone: %w", err)
+			}
 			return left(sc)
 		}
-		if sc.cgroup != "" {
-			killCgroup(sc.cgroup)
-		}
+		killCgroup(sc.cgroup)
 		outsiders := sc.outsiders()
 		for _, p := range sc.live {
 			s.note(p.SignalGroup(unix.SIGKILL), p.id.PID)

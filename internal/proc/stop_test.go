@@ -259,3 +259,33 @@ func TestStopListsWhatCannotBeKilled(t *testing.T) {
 	}
 	t.Log(err)
 }
+
+// A store with thousands of clients may have taken every descriptor when the job has to be stopped.
+func TestStopWithoutDescriptors(t *testing.T) {
+	tree := openTree(t, proc.Config{})
+	mark := newMark()
+	p := sh(t, tree, `sleep 86400 $0 & wait`, mark)
+	wantMarked(t, mark, 2)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := unix.Rlimit{Cur: 3, Max: limit.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	err := tree.Stop(t.Context(), proc.Ladder{Grace: long, Kill: 50 * time.Millisecond}, p)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("error %v, want one that says what could not be checked", err)
+	}
+	if got := p.Exit(); got.Signal != unix.SIGTERM {
+		t.Errorf("the worker %v", got)
+	}
+	wantMarked(t, mark, 0)
+	if err := tree.Stop(t.Context(), proc.Ladder{}, p); err != nil {
+		t.Error(err)
+	}
+}

@@ -170,7 +170,9 @@ func (t *Tree) close() error {
 		select {
 		case <-p.done:
 		default:
-			running++
+			if !p.helper {
+				running++
+			}
 			if p.pidfd != nil {
 				_ = p.pidfd.Close()
 			}
