@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -124,10 +123,7 @@ func (a *Agent) open() (err error) {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	if job.Watchdog {
-		if a.Plan.Job.WatchdogFile == "" {
-			a.Plan.Job.WatchdogFile = filepath.Join(a.Plan.RunDir, "watchdog")
-		}
-		if a.watchdog, err = openWatchdog(job.WatchdogFile, a.Log, a.signalWorker); err != nil {
+		if a.watchdog, err = openWatchdog(a.Plan.watchdogFile(), a.Log, a.signalWorker); err != nil {
 			return err
 		}
 	}

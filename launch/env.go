@@ -99,6 +99,9 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		orSet("several workers on a node, so that they do not fight for cores", "OMP_NUM_THREADS", "1")
 	}
 
+	if p.Job.Watchdog {
+		set(FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
+	}
 	for name, value := range p.deviceEnv {
 		set(FromFlag, "fake accelerator", name, value)
 	}

@@ -68,6 +68,14 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 	return p, nil
 }
 
+// watchdogFile is the FIFO of torchelastic's file timer.
+func (p *Plan) watchdogFile() string {
+	if p.Job.WatchdogFile != "" {
+		return p.Job.WatchdogFile
+	}
+	return filepath.Join(p.RunDir, "watchdog")
+}
+
 func (p *Plan) countWorkers(m Machine) error {
 	if n, err := strconv.Atoi(p.Job.Procs); err == nil {
 		p.Procs, p.ProcsWhy = n, p.source("nproc-per-node").Name

@@ -167,3 +167,19 @@ func eventShape(line string) (string, bool) {
 	slices.Sort(parts)
 	return fmt.Sprint(parts), true
 }
+
+// TestFileTimer lets a worker overstay its own torchelastic timer, with PyTorch's client of it.
+func TestFileTimer(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "slow.py")
+	text := "import os, time\nfrom torch.distributed.elastic import timer\n" +
+		"timer.configure(timer.FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']))\n" +
+		"with timer.expires(after=300):\n    pass\n" +
+		"with timer.expires(after=0.5, scope='too slow'):\n    time.sleep(120)\n"
+	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := muster(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "torchrun", "--standalone", script)
+	if got.status != 137 || !strings.Contains(got.stderr, "too slow") {
+		t.Errorf("status %d, want 137\n%s", got.status, got.stderr)
+	}
+}
