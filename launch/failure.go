@@ -17,8 +17,8 @@ import (
 // that failure.
 const rootCauseWindow = 5 * time.Second
 
-// lastLinesKept is how many last lines of a worker a failure keeps, for hints and the status file; lastLinesShown of them stand
-// in the summary.
+// lastLinesKept is how many last lines of a worker a failure keeps, for hints and the status file; lastLinesShown of
+// them stand in the summary.
 const (
 	lastLinesKept  = 50
 	lastLinesShown = 20

@@ -76,8 +76,8 @@ func whenSaid(name, hint string, patterns ...string) cause {
 // resource come before those that could be any resource's (a full /dev/shm says "no space left on device" too); a lost
 // connection comes after all of them, because whatever else a worker says is more likely to be why it failed.
 //
-// The texts are those of PyTorch 2.15.0 and 1.13.1, NCCL 2.30.7, CPython 3.11, dash and bash 5.2; testdata/hints has
-// samples with their origin.
+// The texts are those of PyTorch 2.15.0 and 1.13.1 and NCCL 2.30.7 (observed, or read in their libraries), CPython 3.11,
+// dash and bash 5.2; testdata/hints has samples with their origin.
 var causes = [...]cause{
 	{"oom-killer", func(s symptoms) string {
 		_, loader := s.said("DataLoader worker (pid*killed by signal: Killed")
