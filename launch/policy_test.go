@@ -308,3 +308,33 @@ func TestDelayNeverOverflows(t *testing.T) {
 		}
 	}
 }
+
+func TestDecisionMessage(t *testing.T) {
+	for _, c := range []struct {
+		d    decision
+		want string
+	}{
+		{decision{Verdict: succeed, Reason: reasonSucceeded, Rank: -1}, "the workers succeeded"},
+		{decision{Verdict: restart, Reason: reasonFinished, Rank: -1, Restarts: 1}, "the workers succeeded; restart 1"},
+		{
+			decision{Verdict: restart, Reason: reasonWorkerFailed, Rank: 3, Status: 137, Restarts: 2, Delay: 1234567 * time.Microsecond},
+			"rank 3 ended with status 137; restart 2 after 1.235s",
+		},
+		{decision{Verdict: fail, Reason: reasonWorkerFailed, Rank: 0, Status: 1}, "rank 0 ended with status 1"},
+		{decision{Verdict: fail, Reason: reasonFatal, Rank: 0, Status: 3}, "rank 0 ended with status 3, which is fatal"},
+		{
+			decision{Verdict: fail, Reason: reasonMaxRestarts, Rank: 0, Status: 1},
+			"rank 0 ended with status 1, and no restart is left",
+		},
+		{
+			decision{Verdict: fail, Reason: reasonBackoffLimit, Rank: 0, Status: 1},
+			"rank 0 ended with status 1, and the backoff limit is reached",
+		},
+		{decision{Verdict: fail, Reason: reasonDeadline, Rank: -1}, "the deadline was reached"},
+		{decision{Verdict: stopForNow, Reason: reasonStopped, Rank: -1}, "muster was asked to stop"},
+	} {
+		if got := c.d.message(); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.d, got, c.want)
+		}
+	}
+}

@@ -161,6 +161,24 @@ func TestStatusEnds(t *testing.T) {
 	}
 }
 
+// TestStatusCauseFromErrorFile: what the worker wrote itself, and a signal that has no name.
+func TestStatusCauseFromErrorFile(t *testing.T) {
+	dir := t.TempDir()
+	path, file := filepath.Join(dir, "status.json"), filepath.Join(dir, "error.json")
+	writeFile(t, file, `{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback"}}}`)
+	s, _ := testStatus(t, path)
+	exits := []workerExit{{Rank: 5, Signal: syscall.Signal(40), CoreDumped: true, At: failedAt, ErrorFile: file}}
+	report := newFailureReport(failureInput{Exits: exits, Kernel: evidence{OOMKills: 2, OOMGroup: "/job"}, Blamed: -1})
+	s.finished(outcome{Status: report.status(), Reason: reasonWorkerFailed, Exits: exits, Report: report})
+	c := readStatus(t, path).RootCause
+	if c.Error != "ValueError: boom" || c.Traceback != "Traceback" || c.ErrorFile != file {
+		t.Errorf("error %q, traceback %q, file %q", c.Error, c.Traceback, c.ErrorFile)
+	}
+	if c.Signal != "signal 40" || c.ExitCode != 168 || !c.CoreDumped || len(c.Evidence) != 2 {
+		t.Errorf("%+v", c)
+	}
+}
+
 // TestStatusPathRefused: nothing may start when the status file cannot be what it should.
 func TestStatusPathRefused(t *testing.T) {
 	dir := t.TempDir()
