@@ -33,8 +33,11 @@ type console struct {
 	standing atomic.Pointer[pump]
 	// lost is set when nobody can read the output any more; from then on it is dropped.
 	lost atomic.Bool
-	// noted (turn) is set when an error that may pass, such as a full disk, was logged.
-	noted bool
+	// stuck is set when a message of our own was dropped, until one gets through: the next need not wait as long.
+	stuck atomic.Bool
+	// failure (turn) is an error that is still to be logged, and noted that one which may pass was.
+	failure error
+	noted   bool
 	// compose (turn) is where prefixed lines are put together.
 	compose []byte
 }
@@ -85,24 +88,37 @@ func (c *console) take(done <-chan struct{}) bool {
 	}
 }
 
-func (c *console) release() { <-c.turn }
+// release gives the turn back. Errors are logged only then, because the log may write to this console.
+func (c *console) release() {
+	err := c.failure
+	c.failure = nil
+	<-c.turn
+	if err != nil {
+		c.log.Warn().Err(err).Bool("given_up", c.lost.Load()).Msg("cannot show output")
+	}
+}
 
-// write puts p out; the caller has the turn. Errors end here: a console that nobody reads (| head) must not end a job.
-func (c *console) write(p []byte, done <-chan struct{}) {
-	if len(p) == 0 || c.lost.Load() {
+// write puts p out; the caller has the turn and says what stands at the end now: a pump, or nil for the start of a line.
+// Errors end here: a console that nobody reads (| head) must not end a job. After one, the end is unknown.
+func (c *console) write(p []byte, standing *pump, done <-chan struct{}) {
+	if c.lost.Load() {
 		return
 	}
 	err := c.out.write(p, done)
+	if err == nil {
+		c.standing.Store(standing)
+		return
+	}
+	c.standing.Store(foreign)
 	switch {
-	case err == nil || errors.Is(err, errCalledOff):
-	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
-		if !c.noted { // space may come back: what follows is tried again
-			c.noted = true
-			c.log.Warn().Err(err).Msg("cannot write output, some of it is lost")
+	case errors.Is(err, errCalledOff):
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT): // space may come back: what follows is tried again
+		if !c.noted {
+			c.noted, c.failure = true, err
 		}
 	default:
 		c.lost.Store(true)
-		c.log.Warn().Err(err).Msg("cannot write output, no more of it is shown")
+		c.failure = err
 	}
 }
 
@@ -112,21 +128,28 @@ func (c *console) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	wait := ownMessageWait
+	if c.stuck.Load() {
+		wait = promptWait
+	}
 	giveUp := make(chan struct{})
-	timer := time.AfterFunc(ownMessageWait, func() { close(giveUp) })
+	timer := time.AfterFunc(wait, func() { close(giveUp) })
 	defer timer.Stop()
 	if !c.take(giveUp) {
+		c.stuck.Store(true)
 		return len(p), nil
 	}
-	defer c.release()
+	message := p
 	if c.standing.Load() != nil {
-		c.write([]byte{'\n'}, giveUp)
+		message = append([]byte{'\n'}, p...)
 	}
-	c.write(p, giveUp)
-	c.standing.Store(nil)
-	if p[len(p)-1] != '\n' {
-		c.standing.Store(foreign)
+	standing := foreign
+	if p[len(p)-1] == '\n' {
+		standing = nil
 	}
+	c.write(message, standing, giveUp)
+	c.stuck.Store(!timer.Stop())
+	<-c.turn // not release: a logger that locks may be what called us
 	return len(p), nil
 }
 

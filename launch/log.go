@@ -18,6 +18,9 @@ import (
 // before what is there is taken for all.
 const outputWait = time.Second
 
+// stallWait is how long a console may take nothing at all, after a worker's exit, before the rest is not shown any more.
+const stallWait = 10 * time.Second
+
 // logSetup is what openLogs needs.
 type logSetup struct {
 	Rules LogRules
@@ -40,6 +43,7 @@ type logs struct {
 	inheritable [2]io.Writer // our stdout and stderr as they were given
 	log         zerolog.Logger
 	outputWait  time.Duration
+	stallWait   time.Duration
 
 	watchOnce sync.Once
 	watch     *watcher // nil: not to be had
@@ -56,7 +60,7 @@ func openLogs(setup logSetup) (*logs, error) {
 		return nil, errhint.Usagef("cannot keep filtered lines with --log-dir /dev/null: there is no directory for them")
 	}
 	l := &logs{
-		rules: setup.Rules, dir: dir, log: setup.Log, outputWait: outputWait,
+		rules: setup.Rules, dir: dir, log: setup.Log, outputWait: outputWait, stallWait: stallWait,
 		inheritable: [2]io.Writer{setup.Stdout, setup.Stderr},
 	}
 	l.out, l.err = newConsoles(setup.Stdout, setup.Stderr, setup.Log)
@@ -74,6 +78,11 @@ func (l *logs) message() io.Writer { return l.err }
 // shown reports whether a local rank's output is to be shown. An empty list shows all, as in torchrun.
 func (l *logs) shown(localRank int) bool {
 	return len(l.rules.Ranks) == 0 || slices.Contains(l.rules.Ranks, localRank)
+}
+
+// taken counts the bytes that the consoles have taken.
+func (l *logs) taken() int64 {
+	return l.out.out.taken() + l.err.out.taken()
 }
 
 // watcher returns what tells followers about new output, nil where it cannot be had.

@@ -398,9 +398,8 @@ func TestAStoppedTerminalDoesNotKeepUs(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	w.finish(ctx)
+	l.stallWait = 200 * time.Millisecond
+	w.finish(t.Context())
 	if err := errors.Join(a.close(), l.Close(true)); err != nil {
 		t.Error(err)
 	}

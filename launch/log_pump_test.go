@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 )
 
 // written is something a worker writes at a time since the start of the test.
@@ -247,12 +248,54 @@ func TestOwnMessageGivesUpOnAConsoleThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConsole("stderr", io.Discard, zerolog.Nop())
 		c.take(nil)
-		start := time.Now()
-		if _, err := c.Write([]byte("lost\n")); err != nil {
-			t.Error(err)
+		for _, want := range []time.Duration{ownMessageWait, promptWait, promptWait} {
+			start := time.Now()
+			if _, err := c.Write([]byte("lost\n")); err != nil {
+				t.Error(err)
+			}
+			if d := time.Since(start); d != want {
+				t.Errorf("gave up after %v, want %v", d, want)
+			}
 		}
-		if d := time.Since(start); d != ownMessageWait {
-			t.Errorf("gave up after %v, want %v", d, ownMessageWait)
+		c.release()
+		if _, err := c.Write([]byte("shown\n")); err != nil || c.stuck.Load() {
+			t.Errorf("a message got through: stuck is %v, %v", c.stuck.Load(), err)
+		}
+	})
+}
+
+// late is a log's writer that is known only after the log.
+type late struct{ w io.Writer }
+
+func (l *late) Write(p []byte) (int, error) { return l.w.Write(p) }
+
+// broken is an output that is full at first and then has no reader.
+type broken struct{ writes int }
+
+func (b *broken) Write([]byte) (int, error) {
+	if b.writes++; b.writes == 1 {
+		return 0, unix.ENOSPC
+	}
+	return 0, unix.EPIPE
+}
+
+func TestTheLogMayGoToTheConsoleThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &late{}
+		out := &broken{}
+		c := newConsole("stderr", out, zerolog.New(to))
+		to.w = c
+		start := time.Now()
+		p := &pump{
+			src: &timeline{start: start, rest: []written{{0, "a\n"}, {time.Second, "b\n"}, {2 * time.Second, "c\n"}}},
+			out: c, alone: true, calledOff: make(chan struct{}),
+		}
+		p.run()
+		if d := time.Since(start); d != 2*time.Second {
+			t.Errorf("it took %v, the worker 2 s", d)
+		}
+		if !c.lost.Load() || out.writes < 2 || out.writes > 3 {
+			t.Errorf("lost is %v after %d writes", c.lost.Load(), out.writes)
 		}
 	})
 }

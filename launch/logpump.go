@@ -74,6 +74,7 @@ func (p *pump) run() {
 			p.letGo()
 		} else if err != nil {
 			if p.out != nil && !errors.Is(err, io.EOF) {
+				p.letGo() // the log may write to this console
 				p.out.log.Warn().Err(err).Int("local_rank", p.localRank).Msg("cannot read a worker's output")
 			}
 			p.finish()
@@ -207,31 +208,31 @@ func (p *pump) showText(text []byte) {
 		return
 	}
 	if p.prefixed {
-		p.out.compose = p.appendText(p.out.compose[:0], shown)
-		p.out.write(p.out.compose, p.calledOff)
+		p.out.compose = p.appendText(p.out.compose[:0], p.out.standing.Load(), shown)
+		p.out.write(p.out.compose, p, p.calledOff)
 		p.rewrite = len(shown) < len(text)
 		p.shownAt = time.Now()
 	} else {
-		p.startForeign()
-		p.out.write(shown, p.calledOff)
+		p.writeRaw(shown, p)
 	}
 	p.begun = true
-	p.out.standing.Store(p)
 }
 
-// startForeign ends the line of somebody else that stands at the end of the console.
-func (p *pump) startForeign() {
-	if standing := p.out.standing.Load(); standing != nil && standing != p {
-		p.out.write([]byte{'\n'}, p.calledOff)
+// writeRaw writes text as it is, behind a newline if somebody else's line stands at the end of the console.
+func (p *pump) writeRaw(text []byte, standing *pump) {
+	if now := p.out.standing.Load(); now != nil && now != p {
+		p.out.write([]byte{'\n'}, nil, p.calledOff)
 	}
+	p.out.write(text, standing, p.calledOff)
 }
 
-// appendText appends a part of a line, with what has to come before it. Of its updates only the last is taken.
-func (p *pump) appendText(to, text []byte) []byte {
+// appendText appends a part of a line, with what has to come before it when standing is at the end of the console. Of its
+// updates only the last is taken.
+func (p *pump) appendText(to []byte, standing *pump, text []byte) []byte {
 	if i := bytes.LastIndexByte(text, '\r'); i >= 0 {
 		text, p.rewrite = text[i+1:], true
 	}
-	switch standing := p.out.standing.Load(); {
+	switch {
 	case standing == p && p.rewrite:
 		if len(text) == 0 {
 			return to
@@ -254,42 +255,34 @@ func (p *pump) appendText(to, text []byte) []byte {
 // writeLines shows lines, the first of which may have been begun before. The caller has the turn.
 func (p *pump) writeLines(lines []byte) {
 	if !p.prefixed {
-		p.startForeign()
-		p.out.write(lines, p.calledOff)
-		p.out.standing.Store(nil)
+		p.writeRaw(lines, nil)
 		return
 	}
 	out := p.out.compose[:0]
+	standing := p.out.standing.Load()
 	returns := bytes.IndexByte(lines, '\r') >= 0
 	for len(lines) > 0 {
 		end := bytes.IndexByte(lines, '\n') + 1
 		line := lines[:end]
 		lines = lines[end:]
-		if returns || p.begun || p.out.standing.Load() != nil {
-			out = p.appendLine(out, line)
-		} else {
+		switch {
+		case p.begun && standing != p && len(bytes.TrimRight(line, "\r\n")) == 0:
+			// All of it was shown, and somebody else ended it.
+		case returns || standing != nil:
+			text := bytes.TrimRight(line, "\r\n")
+			out = append(p.appendText(out, standing, text), line[len(text):]...)
+			standing = nil
+		default:
 			out = append(append(out, p.prefix...), line...)
 		}
+		p.begun, p.rewrite = false, false
 		if len(out) >= pumpBytes {
-			p.out.write(out, p.calledOff)
+			p.out.write(out, standing, p.calledOff)
 			out = out[:0]
 		}
 	}
-	p.out.write(out, p.calledOff)
+	p.out.write(out, standing, p.calledOff)
 	p.out.compose = out[:0]
-}
-
-// appendLine appends the rest of a line with its end, and makes the console stand at the start of a line.
-func (p *pump) appendLine(to, line []byte) []byte {
-	text := bytes.TrimRight(line, "\r\n")
-	if len(text) == 0 && p.begun && p.out.standing.Load() != p {
-		p.begun, p.rewrite = false, false
-		return to // all of it was shown, and somebody else ended it
-	}
-	to = append(p.appendText(to, text), line[len(text):]...)
-	p.begun, p.rewrite = false, false
-	p.out.standing.Store(nil)
-	return to
 }
 
 // finish shows what is left when the stream has ended. Behind a prefix, the last line gets the newline it lacks.

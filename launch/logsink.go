@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,8 @@ var errCalledOff = errors.New("write called off")
 type sink interface {
 	// write writes all of p, waiting for a slow reader until done is closed.
 	write(p []byte, done <-chan struct{}) error
+	// taken counts the bytes that were taken so far; any goroutine may ask.
+	taken() int64
 	close() error
 }
 
@@ -46,19 +49,25 @@ func isTerminal(fd int) bool {
 func newSink(w io.Writer) (sink, bool) {
 	fd, ok := fileDescriptor(w)
 	if !ok {
-		return writerSink{w}, false
+		return &writerSink{w: w}, false
 	}
 	return newFDSink(fd), isTerminal(fd)
 }
 
-type writerSink struct{ w io.Writer }
+type writerSink struct {
+	w     io.Writer
+	count atomic.Int64
+}
 
-func (s writerSink) write(p []byte, _ <-chan struct{}) error {
-	_, err := s.w.Write(p)
+func (s *writerSink) write(p []byte, _ <-chan struct{}) error {
+	n, err := s.w.Write(p)
+	s.count.Add(int64(n))
 	return err
 }
 
-func (s writerSink) close() error { return nil }
+func (s *writerSink) taken() int64 { return s.count.Load() }
+
+func (s *writerSink) close() error { return nil }
 
 // fdSink writes to a descriptor without ever being stuck in a system call: a stopped terminal (Ctrl-S) or a pipe that
 // nobody reads must not keep us from ending. It asks the kernel for an open file of its own, non-blocking, by way of
@@ -68,8 +77,11 @@ type fdSink struct {
 	fd    int
 	owned bool
 	// most is what one write may take without a chance to block, 0 for no such limit.
-	most int
+	most  int
+	count atomic.Int64
 }
+
+func (s *fdSink) taken() int64 { return s.count.Load() }
 
 func newFDSink(fd int) *fdSink {
 	var st unix.Stat_t
@@ -99,6 +111,7 @@ func (s *fdSink) write(p []byte, done <-chan struct{}) error {
 		switch {
 		case n > 0:
 			p = p[n:]
+			s.count.Add(int64(n))
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
 			if err := s.wait(done); err != nil {

@@ -55,8 +55,10 @@ func openPipe() (*pipeSource, *os.File, error) {
 		return nil, nil, os.NewSyscallError("pipe2", err)
 	}
 	capacity, err := unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeBytes)
-	if err != nil { // over the user's limit (fs.pipe-user-pages-soft): what we got is used, whatever it is
-		capacity = unix.Getpagesize()
+	if err != nil { // over the user's limit (fs.pipe-user-pages-soft): it stays as small as it is
+		if capacity, err = unix.FcntlInt(uintptr(fds[0]), unix.F_GETPIPE_SZ, 0); err != nil {
+			capacity = unix.Getpagesize()
+		}
 	}
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		_ = unix.Close(fds[0])

@@ -187,7 +187,7 @@ func (w *workerLogs) started() {
 
 // finish is called after the worker has exited, or could not be started, and best after what it left behind is gone. It
 // returns when all output was shown. Something that still holds the worker's pipe delays it by outputWait at the most; a
-// console that takes nothing, until ctx ends: what is in no file is lost then.
+// console that takes nothing by stallWait, or until ctx ends. What is in no file is lost then.
 func (w *workerLogs) finish(ctx context.Context) {
 	w.started()
 	for _, s := range w.sources {
@@ -204,15 +204,34 @@ func (w *workerLogs) finish(ctx context.Context) {
 	for _, s := range w.pipes {
 		s.stop()
 	}
-	select {
-	case <-w.pumped:
+	if w.waitShown(ctx) {
 		return
-	case <-ctx.Done():
 	}
 	w.offOnce.Do(func() { close(w.calledOff) })
 	select {
 	case <-w.pumped:
 	case <-time.After(time.Second): // see Close
+	}
+}
+
+// waitShown waits until all was shown, and returns false when that is not going to be.
+func (w *workerLogs) waitShown(ctx context.Context) bool {
+	stall := time.NewTicker(w.attempt.stallWait)
+	defer stall.Stop()
+	for taken := w.attempt.taken(); ; {
+		select {
+		case <-w.pumped:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-stall.C:
+		}
+		now := w.attempt.taken()
+		if now == taken {
+			w.attempt.log.Warn().Int("local_rank", w.id.LocalRank).Msg("the console takes no output, the rest is not shown")
+			return false
+		}
+		taken = now
 	}
 }
 
