@@ -65,7 +65,7 @@ func (p *parser) bash() string {
 func (p *parser) zsh() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#compdef %s\n# zsh completion for %s, made by muster\n_arguments -s \\\n", p.prog, p.prog)
-	clean := strings.NewReplacer("'", "", "[", "(", "]", ")", ":", "\\:", "\\", "", "$", "", "`", "")
+	clean := strings.NewReplacer("'", `'\''`, "[", "(", "]", ")", ":", "\\:", "\\", "", "$", "", "`", "")
 	for i := range p.options {
 		o := &p.options[i]
 		first, _, _ := strings.Cut(o.help, ". ")

@@ -19,7 +19,7 @@ const torchrunAbout = `Starts the workers of a PyTorch job on this node, as torc
 
 Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
 the same, and names may be abbreviated as long as they are unique. Most flags can be set by a variable, MUSTER_<FLAG> or
-PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself come before the word %s, or as MUSTER_<FLAG>.
+PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself stand in front of the launcher's name.
 `
 
 const torchLaunchAbout = `Starts the workers of a PyTorch job on this node, as python -m torch.distributed.launch does, and watches over them.
@@ -27,7 +27,7 @@ It is torchrun, except that the script gets --local-rank=N in front of its own a
 
 Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
 the same, and names may be abbreviated as long as they are unique. Most flags can be set by a variable, MUSTER_<FLAG> or
-PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself come before the word %s, or as MUSTER_<FLAG>.
+PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself stand in front of the launcher's name.
 `
 
 const nativeAbout = `Starts the workers of a training job on this node and watches over them.
@@ -148,9 +148,9 @@ func (p *parser) entries() []entry {
 func (p *parser) helpText(about string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage: muster [muster's flags] %s [flags] %s [script's arguments]\n\n", p.prog, p.script)
-	b.WriteString(strings.ReplaceAll(about, "%s", p.prog) + "\n")
+	b.WriteString(about + "\n")
 	writeEntries(&b, p.entries())
-	fmt.Fprintf(&b, "Flags of muster itself, in front of the word %s, or as variables:\n", p.prog)
+	fmt.Fprintf(&b, "Flags of muster itself, in front of the word %s, or as variables MUSTER_<FLAG>:\n", p.prog)
 	b.WriteString(ownHelp())
 	b.WriteString("\n" + ExitStatusHelp)
 	return b.String()

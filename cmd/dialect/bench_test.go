@@ -1,0 +1,18 @@
+package dialect_test
+
+import (
+	"os"
+	"testing"
+
+	"muster/cmd/dialect"
+)
+
+// Reading a command line is part of the time to the first worker.
+func BenchmarkTorchrun(b *testing.B) {
+	inv := dialect.Invocation{Argv0: "torchrun", Args: []string{"--standalone", "--nproc-per-node=8", "-t", "3", "train.py", "--lr", "0.1"}, Environ: os.Environ()}
+	for b.Loop() {
+		if _, err := dialect.Torchrun(inv); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

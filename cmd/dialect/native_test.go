@@ -1,0 +1,404 @@
+package dialect_test
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"muster/cmd/dialect"
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// native reads args with a settings file, which may be "", as conf.yaml.
+func native(env []string, config string, args ...string) (dialect.Request, error) {
+	return dialect.Native(dialect.Invocation{Argv0: "muster", Args: args, Environ: env, ReadFile: func(name string) ([]byte, error) {
+		if name != "conf.yaml" {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+		}
+		return []byte(config), nil
+	}})
+}
+
+func accepted(t *testing.T, env []string, config string, args ...string) dialect.Request {
+	t.Helper()
+	req, err := native(env, config, args...)
+	if err != nil {
+		t.Fatalf("run %q: %v", args, err)
+	}
+	return req
+}
+
+func TestNativeCommand(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want launch.Command
+	}{
+		{"-- python train.py --lr 0.1", launch.Command{Name: "python", Args: []string{"train.py", "--lr", "0.1"}}},
+		{"python train.py -n 3", launch.Command{Name: "python", Args: []string{"train.py", "-n", "3"}}},
+		{"-n 4 train.py --tee 3", launch.Command{Kind: launch.Script, Name: "train.py", Args: []string{"--tee", "3"}}},
+		{"-n4 -- train.py -- x", launch.Command{Kind: launch.Script, Name: "train.py", Args: []string{"--", "x"}}},
+		{"-m pkg.mod a", launch.Command{Kind: launch.Module, Name: "pkg.mod", Args: []string{"a"}}},
+		{"--no-python train.py", launch.Command{Name: "train.py"}},
+		{"--no_python=0 train.py", launch.Command{Kind: launch.Script, Name: "train.py"}},
+		{"-- -x", launch.Command{Name: "-x"}},
+	} {
+		got := accepted(t, nil, "", strings.Fields(c.args)...).Job.Command
+		if c.want.Kind != launch.Program {
+			c.want.Interpreters = []string{"python", "python3"}
+		}
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.args, diff)
+		}
+	}
+}
+
+func TestNativeFlags(t *testing.T) {
+	req := accepted(t, nil, "", strings.Fields(`--nodes 1 --nproc_per_node 8 --max-restarts 3 --restart-policy exit-code
+		--retryable-exit-codes kubeflow --fatal-exit-codes 3,7-9 --backoff-limit 10 --restart-window 1h --restart-delay 500ms --restart-backoff 1.5:10s
+		--active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all --clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
+		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json
+		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --event-log-handler console --dry-run --json --log-level debug -- prog`)...)
+	codes := func(text string) launch.ExitCodes {
+		set, err := launch.ParseExitCodes(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
+	}
+	want := launch.Job{
+		Dialect: "run", RunID: "j", Role: "r", Procs: "8", Nodes: launch.Range{Min: 1, Max: 1}, Command: launch.Command{Name: "prog"},
+		Meeting: launch.Meeting{Backend: "static", Host: "::1", Port: 2345},
+		Restart: launch.RestartRules{
+			Policy: launch.RestartExitCode, MaxRestarts: 3, BackoffLimit: 10, Window: time.Hour, Delay: 500 * time.Millisecond, DelayFactor: 1.5,
+			DelayMax: 10 * time.Second, Retryable: codes(">=128"), Fatal: codes("3,7-9"), Success: launch.QuorumRank0, Fail: launch.QuorumAll,
+			Linger: 5 * time.Second, Clean: launch.CleanUnfinished, Deadline: 90 * time.Second,
+		},
+		Stop: launch.StopRules{Grace: 2500 * time.Millisecond},
+		Logs: launch.LogRules{
+			Dir: "/dev/null", Redirect: launch.StreamMap{Default: launch.Both},
+			Tee: launch.StreamMap{ByRank: map[int]launch.Streams{0: launch.Stdout, 10: launch.Stderr}}, Ranks: []int{0, 10}, Prefix: "x:", PrefixAll: true,
+		},
+		InheritStdin: true, Fake: "f.yaml", FakeOnReal: true, EventLog: "console", StatusFile: "s.json", CompatExit: true,
+	}
+	got := req.Job
+	got.Stop.Handled, got.Sources = nil, nil
+	if diff := cmp.Diff(want, got, cmp.Comparer(sameCodes), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !req.DryRun || !req.JSON || req.LogLevel != "debug" {
+		t.Errorf("dry run %v, JSON %v, log level %q", req.DryRun, req.JSON, req.LogLevel)
+	}
+	for flag := range dialect.SettingFlags() {
+		if _, ok := req.Job.Sources[flag]; !ok && flag != "config" && flag != "module" && flag != "no-python" {
+			t.Errorf("--%s is not tested here", flag)
+		}
+	}
+	if got := req.Job.Sources["nnodes"]; got.Name != "--nodes" {
+		t.Errorf("the alias --nodes is noted as %v", got)
+	}
+}
+
+func TestNativePrecedence(t *testing.T) {
+	config := "role: file\ngrace: 4\n"
+	env := []string{"MUSTER_CONFIG=conf.yaml"}
+	for _, c := range []struct {
+		env  []string
+		args []string
+		want string
+		from string
+	}{
+		{nil, nil, "file", "config conf.yaml:1"},
+		{[]string{"PET_ROLE=pet"}, nil, "pet", "variable PET_ROLE"},
+		{[]string{"PET_ROLE=pet", "MUSTER_ROLE="}, nil, "pet", "variable PET_ROLE"},
+		{[]string{"PET_ROLE=pet", "MUSTER_ROLE=own"}, nil, "own", "variable MUSTER_ROLE"},
+		{[]string{"PET_ROLE=pet", "MUSTER_ROLE=own"}, []string{"--role", "flag"}, "flag", "flag --role"},
+	} {
+		req := accepted(t, append(c.env, env...), config, append(c.args, "prog")...)
+		if from := req.Job.Sources["role"].String(); req.Job.Role != c.want || from != c.from {
+			t.Errorf("%q %q: %s from %s, want %s from %s", c.env, c.args, req.Job.Role, from, c.want, c.from)
+		}
+		if req.Job.Stop.Grace != 4*time.Second {
+			t.Errorf("grace %v", req.Job.Stop.Grace)
+		}
+	}
+}
+
+func TestNativeRefusals(t *testing.T) {
+	for _, c := range []struct {
+		args, env, config string
+		pieces            []string
+	}{
+		{"", "", "", []string{"without a command"}},
+		{"--", "", "", []string{"without a command"}},
+		{"--nnodes 2 x", "", "", []string{"--nnodes 2: several nodes"}},
+		{"--nodes 2 x", "", "", []string{"--nnodes 2: several nodes"}},
+		{"-n 0 x", "", "", []string{"--nproc-per-node 0"}},
+		{"-n", "", "", []string{"-n without a value"}},
+		{"--role", "", "", []string{"--role without a value"}},
+		{"--bogus x", "", "", []string{"unknown flag --bogus"}},
+		{"--max-restart 3 x", "", "", []string{"unknown flag --max-restart: did you mean --max-restarts?"}},
+		{"-q x", "", "", []string{"unknown flag -q"}},
+		{"--max-restarts -1 x", "", "", []string{"--max-restarts -1"}},
+		{"--restart-policy sometimes x", "", "", []string{"never, on-failure, always, exit-code"}},
+		{"--max-restarts 3 --restart-policy always x", "", "", []string{"--restart-policy always without --active-deadline"}},
+		{"--max-restarts 3 x", "MUSTER_RESTART_POLICY=always", "", []string{"MUSTER_RESTART_POLICY=always without --active-deadline"}},
+		{"--restart-policy never --max-restarts 3 x", "", "", []string{"--restart-policy never with --max-restarts 3"}},
+		{"--restart-policy on-failure x", "", "", []string{"--max-restarts is 0"}},
+		{"--retryable-exit-codes 3 x", "", "", []string{"give --restart-policy exit-code"}},
+		{"--retryable-exit-codes 3-1 x", "", "", []string{"3-1"}},
+		{"--fatal-exit-codes 300 x", "", "", []string{"--fatal-exit-codes 300"}},
+		{"--restart-delay 2m --restart-backoff 2:60s x", "", "", []string{"--restart-delay 2m", "2:60s"}},
+		{"--restart-backoff 0.5 x", "", "", []string{"--restart-backoff 0.5"}},
+		{"--linger 5 x", "", "", []string{"--linger with --success-policy all"}},
+		{"--fake-on-real x", "", "", []string{"--accelerator fake:FILE"}},
+		{"--accelerator gpu x", "", "", []string{"--accelerator gpu: give auto, or fake:FILE"}},
+		{"--accelerator fake: x", "", "", []string{"fake:FILE"}},
+		{"--grace soon x", "", "", []string{"--grace soon", "500ms"}},
+		{"--grace -1 x", "", "", []string{"--grace -1"}},
+		{"--active-deadline 1e300 x", "", "", []string{"--active-deadline 1e300"}},
+		{"--active-deadline NaN x", "", "", []string{"--active-deadline NaN"}},
+		{"--master-port 70000 x", "", "", []string{"--master-port 70000"}},
+		{"--master-addr a/b x", "", "", []string{"--master-addr a/b"}},
+		{"--stdin file x", "", "", []string{"--stdin file: choose one of null, inherit"}},
+		{"--dry-run=maybe x", "", "", []string{"--dry-run maybe"}},
+		{"-m --no-python x", "", "", []string{"--no-python and --module"}},
+		{"--log-level loud x", "", "", []string{"debug, info, warn, error"}},
+		{"x", "MUSTER_GRACE=soon", "", []string{"MUSTER_GRACE=soon"}},
+		{"x", "PET_NNODES=4", "", []string{"PET_NNODES=4: several nodes"}},
+		{"--grace soon --stdin file -n 0", "MUSTER_TEE=9", "", []string{"5 problems", "--grace", "--stdin", "--nproc-per-node", "MUSTER_TEE=9", "without a command"}},
+		{"--config conf.yaml x", "", "grace: soon\n", []string{"conf.yaml:1 (grace: soon)", "500ms"}},
+		{"--config missing.yaml x", "", "", []string{"missing.yaml", "not exist"}},
+	} {
+		t.Run(c.args+" "+c.env, func(t *testing.T) {
+			_, err := native([]string{c.env}, c.config, strings.Fields(c.args)...)
+			wantRefused(t, err, c.pieces...)
+		})
+	}
+}
+
+func TestSettingsFile(t *testing.T) {
+	req := accepted(t, nil, `
+# a comment
+nproc_per_node: 4
+max-restarts: 2
+restart-policy: exit-code
+retryable-exit-codes: [130, ">=140"]
+fatal-exit-codes: 3
+local-ranks-filter: [0, 1]
+grace: 1.5
+linger: 0
+tee: 3
+exit-code-compat: &yes true
+json: *yes
+role: 7
+`, "--config=conf.yaml", "x")
+	job := req.Job
+	if job.Procs != "4" || job.Restart.MaxRestarts != 2 || job.Restart.Retryable.String() != "130,140-255" || job.Restart.Fatal.String() != "3" ||
+		job.Stop.Grace != 1500*time.Millisecond || job.Logs.Tee.Default != launch.Both || !job.CompatExit || !req.JSON || job.Role != "7" ||
+		!cmp.Equal(job.Logs.Ranks, []int{0, 1}) {
+		t.Errorf("%+v", req)
+	}
+	if got := job.Sources["nproc-per-node"].String(); got != "config conf.yaml:3" {
+		t.Errorf("source %q", got)
+	}
+	for _, text := range []string{"", "# nothing\n", "{}", "---\n"} {
+		accepted(t, nil, text, "--config=conf.yaml", "x")
+	}
+	for text, pieces := range map[string][]string{
+		"bogus: 1":                       {"conf.yaml:1", `unknown setting "bogus"`},
+		"role: a\nmax-restart: 1":        {"conf.yaml:2", "did you mean max-restarts?"},
+		"max-restarts: many":             {"conf.yaml:1", "max-restarts: give a whole number"},
+		"max-restarts: 1.5":              {"conf.yaml:1", "whole number"},
+		"max-restarts:":                  {"conf.yaml:1", "whole number"},
+		"dry-run: 1":                     {"conf.yaml:1", "dry-run: give true or false"},
+		"role: [a]":                      {"conf.yaml:1", "role: give a string"},
+		"role: true":                     {"conf.yaml:1", "role: give a string"},
+		"grace: true":                    {"conf.yaml:1", "30s"},
+		"fatal-exit-codes: [[1]]":        {"conf.yaml:1", "item 1"},
+		"role: a\nrole: b":               {"conf.yaml:2", "role is given twice"},
+		"nodes: 1\nnnodes: 1":            {"conf.yaml:2", "nnodes is given twice"},
+		"config: other.yaml":             {"conf.yaml:1", "cannot name another"},
+		"- role":                         {"conf.yaml:1", "map of flags"},
+		"role":                           {"conf.yaml:1", "map of flags"},
+		"role: a\n---\nrole: b":          {"more than one YAML document"},
+		"role: [":                        {"conf.yaml", "line 1"},
+		"? [a]\n: b":                     {"conf.yaml:1", "unknown setting"},
+		"bogus: 1\ngrace: {}\ntee: true": {"3 problems", "conf.yaml:1", "conf.yaml:2", "conf.yaml:3"},
+		strings.Repeat("#", 1<<20+1):     {"exceed the limit"},
+	} {
+		_, err := native(nil, text, "--config=conf.yaml", "x")
+		if err == nil {
+			t.Errorf("accepted: %.40q", text)
+			continue
+		}
+		wantRefused(t, err, pieces...)
+	}
+	_, err := dialect.Native(dialect.Invocation{Args: []string{"--config", "f", "x"}})
+	wantRefused(t, err, "cannot read f")
+}
+
+func TestParseOwn(t *testing.T) {
+	for _, c := range []struct{ args, rest string }{
+		{"torchrun --dry-run", "torchrun --dry-run"},
+		{"--dry-run --status-file s.json torchrun --standalone t.py", "torchrun --standalone t.py"},
+		{"--dry-run=false --grace=3 run x", "run x"},
+		{"--help", "--help"},
+		{"--dry-run --version", "--version"},
+		{"-h", "-h"},
+		{"-- torchrun", "-- torchrun"},
+		{"", ""},
+	} {
+		_, rest, err := dialect.ParseOwn(strings.Fields(c.args))
+		if got := strings.Join(rest, " "); err != nil || got != c.rest {
+			t.Errorf("%s: rest %q, %v", c.args, got, err)
+		}
+	}
+	_, _, err := dialect.ParseOwn([]string{"--dry-rnu", "torchrun"})
+	wantRefused(t, err, "unknown flag --dry-rnu: did you mean --dry-run?")
+	_, _, err = dialect.ParseOwn([]string{"--grace"})
+	wantRefused(t, err, "--grace without a value")
+}
+
+// own reads a whole command line: muster's own flags, the dialect, its arguments.
+func own(env []string, config, line string) (dialect.Request, error) {
+	flags, rest, err := dialect.ParseOwn(strings.Fields(line))
+	if err != nil {
+		return dialect.Request{}, err
+	}
+	return dialect.Read(rest[0], dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(string) ([]byte, error) {
+		return []byte(config), nil
+	}})
+}
+
+func TestOwnSettingsInEveryDialect(t *testing.T) {
+	for _, name := range dialect.Names() {
+		env := []string{"MUSTER_RESTART_POLICY=exit-code", "MUSTER_FAKE=f.yaml", "MUSTER_STATUS_FILE=env.json", "MUSTER_CONFIG=own.yaml"}
+		req, err := own(env, "log-level: error\nactive-deadline: 1h\nstatus-file: file.json\n", "--dry-run --status_file s.json --stdin=inherit "+name+" --max-restarts 2 t.py")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		job := req.Job
+		if !req.DryRun || job.StatusFile != "s.json" || job.Restart.Policy != launch.RestartExitCode || job.Fake != "f.yaml" ||
+			job.Restart.Deadline != time.Hour || req.LogLevel != "error" || !job.InheritStdin || job.Restart.MaxRestarts != 2 {
+			t.Errorf("%s: %+v", name, req)
+		}
+		sources := map[string]string{
+			"dry-run": "flag --dry-run", "status-file": "flag --status-file", "restart-policy": "variable MUSTER_RESTART_POLICY",
+			"accelerator": "variable MUSTER_FAKE", "active-deadline": "config own.yaml:2", "max-restarts": "flag --max-restarts",
+		}
+		for flag, want := range sources {
+			if got := job.Sources[flag].String(); got != want {
+				t.Errorf("%s: %s from %q, want %q", name, flag, got, want)
+			}
+		}
+	}
+}
+
+func TestGraceMeetsShutdownTimeout(t *testing.T) {
+	for _, c := range []struct {
+		env, line string
+		want      time.Duration
+		from      string
+	}{
+		{"", "torchrun t.py", 30 * time.Second, "default"},
+		{"", "torchrun --shutdown-timeout 5 t.py", 5 * time.Second, "flag --shutdown-timeout"},
+		{"", "--grace 7 torchrun t.py", 7 * time.Second, "flag --grace"},
+		{"MUSTER_GRACE=7", "torchrun --shutdown-timeout 5 t.py", 5 * time.Second, "flag --shutdown-timeout"},
+		{"MUSTER_GRACE=7", "torchrun t.py", 7 * time.Second, "variable MUSTER_GRACE"},
+		{"PET_SHUTDOWN_TIMEOUT=9", "--grace 7 torchrun t.py", 7 * time.Second, "flag --grace"},
+		{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9", "torchrun t.py", 9 * time.Second, "variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
+	} {
+		req, err := own([]string{c.env}, "", c.line)
+		if err != nil {
+			t.Errorf("%s: %v", c.line, err)
+			continue
+		}
+		if from := req.Job.Sources["grace"].String(); req.Job.Stop.Grace != c.want || from != c.from {
+			t.Errorf("%s %s: %v from %s, want %v from %s", c.env, c.line, req.Job.Stop.Grace, from, c.want, c.from)
+		}
+	}
+	_, err := own(nil, "", "--grace 7 torchrun --shutdown-timeout 5 t.py")
+	wantRefused(t, err, "--grace and --shutdown-timeout together")
+}
+
+func TestOwnRefusals(t *testing.T) {
+	for line, pieces := range map[string][]string{
+		"--restart-policy always torchrun t.py":      {"--restart-policy always without --active-deadline"},
+		"--stdin file --nnodes torchrun t.py":        {`unknown dialect "--nnodes"`},
+		"--config f torchrun t.py":                   {"f:1", "max-restarts", "in front of another launcher"},
+		"--grace soon torchrun --nnodes 2 t.py":      {"2 problems", "--grace soon", "--nnodes 2"},
+		"--accelerator x torch.distributed.run t.py": {"--accelerator x"},
+	} {
+		_, err := own(nil, "max-restarts: 3\n", line)
+		wantRefused(t, err, pieces...)
+	}
+	// torchrun's scripts ask for restarts where a whole machine forbids them; that is no contradiction.
+	req, err := own([]string{"MUSTER_RESTART_POLICY=never"}, "", "torchrun --max-restarts 3 t.py")
+	if err != nil || req.Job.Restart.Policy != launch.RestartNever {
+		t.Errorf("%v, %v", req.Job.Restart, err)
+	}
+}
+
+func TestDelayAboveTheDefaultBound(t *testing.T) {
+	if got := accepted(t, nil, "", "--restart-delay", "2m", "x").Job.Restart.DelayMax; got != 2*time.Minute {
+		t.Errorf("longest pause %v", got)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	req := accepted(t, []string{"PET_TEE=3"}, "", "-n", "2", "x")
+	var b strings.Builder
+	if err := dialect.Describe(&b, req.Settings); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "describe.txt", b.String())
+	if err := dialect.Describe(brokenWriter{}, req.Settings); err == nil {
+		t.Error("a broken writer is not told")
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken") }
+
+func TestHelp(t *testing.T) {
+	for _, name := range []string{"run", "torchrun", "torch.distributed.launch"} {
+		golden(t, "help-"+name+".txt", dialect.Help(name))
+		for _, flag := range []string{"-h", "--help"} {
+			_, err := dialect.Read(name, dialect.Invocation{Args: []string{flag, "x"}})
+			text, ok := errorsAsHelp(err)
+			if !ok || text != dialect.Help(name) || errhint.CodeOf(err) != errhint.OK {
+				t.Errorf("%s %s: %v", name, flag, err)
+			}
+		}
+		for line := range strings.SplitSeq(dialect.Help(name), "\n") {
+			if len(line) > 130 {
+				t.Errorf("%s: a line of %d letters: %s", name, len(line), line)
+			}
+		}
+	}
+}
+
+func TestFlagsForManPages(t *testing.T) {
+	for _, name := range dialect.Names() {
+		flags := dialect.Flags(name)
+		for _, flag := range []string{"nnodes", "nproc-per-node", "max-restarts", "tee"} {
+			if flags.Lookup(flag) == nil {
+				t.Errorf("%s: no --%s", name, flag)
+			}
+		}
+	}
+	if dialect.Flags("x").HasFlags() {
+		t.Error("an unknown dialect has flags")
+	}
+	if dialect.OwnFlags().Lookup("dry-run") == nil || dialect.OwnFlags().Lookup("nnodes") != nil {
+		t.Error("own flags are wrong")
+	}
+}
