@@ -16,3 +16,11 @@ func BenchmarkTorchrun(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkHelp(b *testing.B) {
+	for b.Loop() {
+		for _, name := range dialect.Names() {
+			dialect.Help(name)
+		}
+	}
+}

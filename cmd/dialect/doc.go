@@ -56,37 +56,25 @@ type HelpError struct {
 
 func (e *HelpError) Error() string { return "this command line asks for a text, not for a job" }
 
-var dialects = []struct {
-	name string
-	read func(Invocation) (Request, error)
-}{
-	{"run", Native},
-	{"torchrun", Torchrun},
-	{"torch.distributed.run", Torchrun},
-	{"torch.distributed.launch", TorchLaunch},
-}
-
 // Named reports whether name stands for a replaced program, or is muster's own "run": a command name such as "torchrun",
 // or a module's name that is otherwise run by python -m, such as "torch.distributed.launch".
 func Named(name string) bool { return slices.Contains(Names(), name) }
 
 // Names returns the names that Read takes, sorted.
 func Names() []string {
-	names := make([]string, len(dialects))
-	for i, d := range dialects {
-		names[i] = d.name
-	}
-	slices.Sort(names)
-	return names
+	return []string{"run", "torch.distributed.launch", "torch.distributed.run", "torchrun"}
 }
 
 // Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
-// completion script instead of a job; other errors carry exit status 2.
+// completion script instead of a job; other errors carry exit status 2, and of the Request only JSON is set then.
 func Read(name string, inv Invocation) (Request, error) {
-	for _, d := range dialects {
-		if d.name == name {
-			return d.read(inv)
-		}
+	switch name {
+	case "run":
+		return Native(inv)
+	case "torchrun", "torch.distributed.run":
+		return Torchrun(inv)
+	case "torch.distributed.launch":
+		return TorchLaunch(inv)
 	}
 	return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
 }

@@ -40,7 +40,7 @@ line wins, then MUSTER_, then PET_, then the file. Dashes and underscores in nam
 the unit ms, s, m or h; without a unit it is seconds.
 `
 
-// ExitStatusHelp closes every help text.
+// ExitStatusHelp closes every long help text: the statuses muster ends with.
 const ExitStatusHelp = `EXIT STATUS
   0         the job succeeded
   1-255     the root-cause worker's own status, 128+n when signal n killed it
@@ -138,7 +138,7 @@ func (p *parser) entries() []entry {
 			env = variable(petPrefix, o.long)
 		}
 		if o.since != "" {
-			since = "since PyTorch " + o.since
+			since = "came with PyTorch " + o.since
 		}
 		entries[i] = entry{o.group, names, o.help + remarks(choices, def, env, since)}
 	}
@@ -241,9 +241,9 @@ func (p *parser) flagSet() *pflag.FlagSet {
 		if o.kind == kindHelp {
 			continue // cobra adds its own
 		}
-		f := &pflag.Flag{Name: o.long, Shorthand: o.short, Usage: e.text, Value: &word{}, DefValue: o.def}
+		f := &pflag.Flag{Name: o.long, Shorthand: o.short, Usage: e.text, Value: &word{arg: o.arg, isSwitch: !o.kind.takesWord()}}
 		if !o.kind.takesWord() {
-			f.Value, f.NoOptDefVal, f.DefValue = &word{form: formSwitch}, "true", "false"
+			f.NoOptDefVal = "true"
 		}
 		flags.AddFlag(f)
 	}

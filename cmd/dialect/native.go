@@ -20,14 +20,14 @@ func Native(inv Invocation) (Request, error) {
 	list := settings()
 	flags := flagSet("run", list)
 	var wrong problems
+	env := newEnviron(inv.Environ)
 	if err := flags.Parse(inv.Args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return Request{}, printed(nativeHelp())
 		}
 		wrong.add(flagProblem(err, list))
-		return Request{}, wrong.err()
+		return Request{JSON: inv.Own.json(env)}, wrong.err()
 	}
-	env := newEnviron(inv.Environ)
 	command := map[string]given{}
 	maps.Copy(command, inv.Own.words)
 	flags.Visit(func(f *pflag.Flag) {
@@ -55,7 +55,7 @@ func Native(inv Invocation) (Request, error) {
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
 	if err := wrong.err(); err != nil {
-		return Request{}, err
+		return Request{JSON: r.JSON}, err
 	}
 	r.finish()
 	return r, nil
@@ -107,14 +107,21 @@ const flagAnnotation = "setting"
 
 // word is the value of a flag as it was typed; the setting reads it later, together with words from other sources.
 type word struct {
-	text string
-	form form
+	text, arg string
+	isSwitch  bool
 }
 
 func (w *word) String() string        { return w.text }
 func (w *word) Set(text string) error { w.text = text; return nil }
-func (w *word) Type() string          { return "" }
-func (w *word) IsBoolFlag() bool      { return w.form == formSwitch }
+
+// Type is what pflag's and cobra's own texts show behind the flag.
+func (w *word) Type() string {
+	if w.isSwitch {
+		return "bool"
+	}
+	return w.arg
+}
+
 func normal(name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
@@ -126,13 +133,13 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName { return normal(name) })
 	flags.Usage = func() {}
 	for _, s := range list {
-		shared := &word{form: s.form} // of a flag and its alias the last one typed counts
+		shared := &word{arg: s.arg, isSwitch: s.form == formSwitch} // of a flag and its alias the last one typed counts
 		for _, name := range []string{s.flag, s.alias} {
 			if name == "" {
 				continue
 			}
 			f := &pflag.Flag{
-				Name: name, Usage: s.usage(), Value: shared, DefValue: s.def,
+				Name: name, Usage: s.usage(), Value: shared,
 				Annotations: map[string][]string{flagAnnotation: {s.flag}}, Hidden: name == s.alias,
 			}
 			if name == s.flag {

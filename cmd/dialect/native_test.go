@@ -1,7 +1,7 @@
 package dialect_test
 
 import (
-	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -346,27 +346,43 @@ func TestOwnRefusals(t *testing.T) {
 	}
 }
 
+// Errors are printed as JSON too when JSON was asked for.
+func TestJSONWithErrors(t *testing.T) {
+	for _, c := range []struct{ env, line string }{
+		{"", "--json torchrun --bogus"},
+		{"", "--json torchrun --nnodes 2 t.py"},
+		{"MUSTER_JSON=1", "torchrun --bogus"},
+		{"", "--json run --bogus"},
+		{"", "run --json --nnodes 2 x"},
+	} {
+		if req, err := own([]string{c.env}, "", c.line); err == nil || !req.JSON {
+			t.Errorf("%s %s: JSON %v, %v", c.env, c.line, req.JSON, err)
+		}
+	}
+	if req, err := own(nil, "", "torchrun --bogus"); err == nil || req.JSON {
+		t.Errorf("JSON %v, %v", req.JSON, err)
+	}
+}
+
 func TestDelayAboveTheDefaultBound(t *testing.T) {
 	if got := accepted(t, nil, "", "--restart-delay", "2m", "x").Job.Restart.DelayMax; got != 2*time.Minute {
 		t.Errorf("longest pause %v", got)
 	}
 }
 
-func TestDescribe(t *testing.T) {
-	req := accepted(t, []string{"PET_TEE=3"}, "", "-n", "2", "x")
+// The settings of --dry-run are complete and in the order of the help text.
+func TestSettings(t *testing.T) {
+	torchrun := torchrun(t, []string{"PET_TEE=3", "MUSTER_LINGER=4"}, "--nproc_per", "2", "t.py")
+	native := accepted(t, []string{"PET_TEE=3"}, "", "-n", "2", "x")
 	var b strings.Builder
-	if err := dialect.Describe(&b, req.Settings); err != nil {
-		t.Fatal(err)
+	for _, req := range []dialect.Request{torchrun, native} {
+		fmt.Fprintf(&b, "%s\n", req.Job.Dialect)
+		for _, s := range req.Settings {
+			fmt.Fprintf(&b, "  %s = %q (%v)\n", s.Flag, s.Value, s.Source)
+		}
 	}
-	golden(t, "describe.txt", b.String())
-	if err := dialect.Describe(brokenWriter{}, req.Settings); err == nil {
-		t.Error("a broken writer is not told")
-	}
+	golden(t, "settings.txt", b.String())
 }
-
-type brokenWriter struct{}
-
-func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken") }
 
 func TestHelp(t *testing.T) {
 	for _, name := range []string{"run", "torchrun", "torch.distributed.launch"} {
@@ -397,6 +413,12 @@ func TestFlagsForManPages(t *testing.T) {
 	}
 	if dialect.Flags("x").HasFlags() {
 		t.Error("an unknown dialect has flags")
+	}
+	usages := dialect.OwnFlags().FlagUsages()
+	for _, line := range []string{"--grace TIME ", "--dry-run  ", "[default: 30s; MUSTER_GRACE]\n"} {
+		if !strings.Contains(usages, line) {
+			t.Errorf("no %q in the flags as pflag shows them:\n%s", line, usages)
+		}
 	}
 	if dialect.OwnFlags().Lookup("dry-run") == nil || dialect.OwnFlags().Lookup("nnodes") != nil {
 		t.Error("own flags are wrong")

@@ -51,6 +51,15 @@ func ParseOwn(args []string) (Own, []string, error) {
 	return own, args, wrong.err()
 }
 
+// json reports whether errors of a command line that could not be read are to be printed as JSON.
+func (o Own) json(env environ) bool {
+	word, ok := o.words["json"]
+	if !ok {
+		word.text = env[variable(ownPrefix, "json")]
+	}
+	return switched(word)
+}
+
 func anywhere(flag string) *setting {
 	for _, s := range settings() {
 		if s.anywhere && s.flag == flag {

@@ -59,7 +59,7 @@ func torchrun(inv Invocation, p *parser) (Request, error) {
 	env := newEnviron(inv.Environ)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
-		return Request{}, err
+		return Request{JSON: inv.Own.json(env)}, err
 	}
 	t := &torchrunJob{env: env, in: in}
 	t.job = launch.Job{
@@ -86,7 +86,7 @@ func torchrun(inv Invocation, p *parser) (Request, error) {
 	}
 	inv.Own.apply(&req, inv, env, p, t.equivalents(&req), &t.wrong)
 	if err := t.wrong.err(); err != nil {
-		return Request{}, err
+		return Request{JSON: req.JSON}, err
 	}
 	req.finish()
 	return req, nil
@@ -306,8 +306,8 @@ func interpreters(argv0 string, env environ) []string {
 	}
 	// venv/bin/torchrun as a link to muster: torchrun itself would run the Python that lies beside it. Called as muster
 	// it is not a stand-in for a Python program, and what lies beside it means nothing.
-	if dir, base := filepath.Split(argv0); dir != "" && base != "muster" {
-		names = append(names, filepath.Join(dir, "python"))
+	if dir, base := filepath.Split(argv0); dir != "" && Named(base) {
+		names = append(names, dir+"python") // Join would make a name for PATH of ./python
 	}
 	return append(names, "python", "python3")
 }
@@ -357,7 +357,23 @@ func (t *torchrunJob) logs() {
 	logs.Ranks, err = parseRanks(v["local_ranks_filter"].text)
 	t.refuse("local-ranks-filter", err)
 	logs.KeepStdout, logs.KeepStderr = v["duplicate_stdout_filters"].list, v["duplicate_stderr_filters"].list
+	if len(logs.KeepStdout) > 0 && !shows(logs.Tee, launch.Stdout) {
+		t.warn("--duplicate-stdout-filters has no effect without --tee of stdout")
+	}
+	if len(logs.KeepStderr) > 0 && !shows(logs.Tee, launch.Stderr) {
+		t.warn("--duplicate-stderr-filters has no effect without --tee of stderr")
+	}
 	t.job.Logs = logs
+}
+
+// shows reports whether the map names the stream for any rank.
+func shows(m launch.StreamMap, stream launch.Streams) bool {
+	for _, s := range m.ByRank {
+		if s&stream != 0 {
+			return true
+		}
+	}
+	return m.Default&stream != 0
 }
 
 // logDir returns dir in the spelling that launch.LogRules has for "none at all".

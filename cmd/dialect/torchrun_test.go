@@ -204,6 +204,9 @@ func TestTorchrunWarnings(t *testing.T) {
 		{"t.py", "MUSTER_RESTART_POLCY=never", []string{"MUSTER_RESTART_POLCY is unknown and ignored; did you mean MUSTER_RESTART_POLICY?"}},
 		{"t.py", "MUSTER_TEST_REQUIRE=1", nil},
 		{"t.py", "MUSTER_TEE=3", nil},
+		{"--duplicate-stdout-filters a -t 2 t.py", "", []string{"--duplicate-stdout-filters has no effect"}},
+		{"--duplicate-stderr-filters a -t 0:1,1:0 t.py", "", []string{"--duplicate-stderr-filters has no effect"}},
+		{"--duplicate-stderr-filters a --duplicate-stdout-filters b -t 0:1,1:2 t.py", "", nil},
 	} {
 		got := torchrun(t, []string{c.env}, strings.Fields(c.args)...).Job.Warnings
 		if len(got) != len(c.want) {
@@ -226,7 +229,7 @@ func TestInterpreters(t *testing.T) {
 	}{
 		{"torchrun", nil, []string{"python", "python3"}},
 		{"/v/bin/torchrun", nil, []string{"/v/bin/python", "python", "python3"}},
-		{"./torchrun", nil, []string{"python", "python", "python3"}},
+		{"./torchrun", nil, []string{"./python", "python", "python3"}},
 		{"/usr/bin/muster", nil, []string{"python", "python3"}},
 		{"/v/bin/torchrun", []string{"VIRTUAL_ENV=/w"}, []string{"/w/bin/python", "/v/bin/python", "python", "python3"}},
 		{"/v/bin/torchrun", []string{"VIRTUAL_ENV=/w", "PYTHON_EXEC=/x/py"}, []string{"/x/py"}},

@@ -43,10 +43,17 @@ type Left struct {
 }
 
 // LeftError lists what Stop could not kill.
-type LeftError struct{ Left []Left }
+type LeftError struct {
+	Left []Left
+	// Forking says that orphans kept appearing, too short-lived to be caught.
+	Forking bool
+}
 
 // Error names every process with its pid, state and place in the kernel.
 func (e *LeftError) Error() string {
+	if len(e.Left) == 0 {
+		return "cannot kill the job's processes: new ones keep appearing faster than they can be found"
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "cannot kill %d of the job's processes:", len(e.Left))
 	for i, l := range e.Left {
@@ -154,7 +161,8 @@ func (s *stopper) waitGone(ctx context.Context) bool {
 	tick := newBackoff()
 	defer tick.Stop()
 	for {
-		if sc, err := s.confirm(); err != nil || len(sc.members) == 0 {
+		sc, restless, err := s.confirm()
+		if err != nil || len(sc.members) == 0 && !restless {
 			return err == nil
 		}
 		select {
@@ -169,13 +177,25 @@ func (s *stopper) waitGone(ctx context.Context) bool {
 	}
 }
 
-// confirm looks, and looks again when it finds nothing: a snapshot can miss what is forked while it is taken.
-func (s *stopper) confirm() (scope, error) {
-	sc, err := s.t.look(s.procs)
-	if err == nil && len(sc.members) == 0 {
-		return s.t.look(s.procs)
+// confirm looks, and when it finds nothing looks again: a snapshot can miss what is forked while it is taken. A chain
+// of processes, each of which forks the next and ends, can hide from any number of snapshots. But its dead come to us:
+// without a member the scope is only final when no orphan was reaped meanwhile; else it is restless.
+func (s *stopper) confirm() (sc scope, restless bool, err error) {
+	before := s.t.reaped()
+	for range 2 {
+		if sc, err = s.t.look(s.procs); err != nil || len(sc.members) > 0 {
+			return sc, false, err
+		}
 	}
-	return sc, err
+	return sc, s.t.reaped() != before, nil
+}
+
+// reaped returns how many orphans were reaped so far, those included that are dead now.
+func (t *Tree) reaped() uint64 {
+	t.reap()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.orphans
 }
 
 // kill sends SIGKILL until nothing is left: what is killed may have forked meanwhile.
@@ -184,15 +204,15 @@ func (s *stopper) kill() error {
 	tick := newBackoff()
 	defer tick.Stop()
 	for {
-		sc, err := s.confirm()
-		if err == nil && len(sc.members) == 0 && len(sc.live) == 0 {
+		sc, restless, err := s.confirm()
+		if err == nil && len(sc.members) == 0 && len(sc.live) == 0 && !restless {
 			return nil
 		}
 		if time.Now().After(end) {
 			if err != nil { // out of descriptors, for example: the workers' groups were killed, the rest could not be seen
 				return fmt.Errorf("cannot tell whether all of the job's processes are gone: %w", err)
 			}
-			return left(sc)
+			return left(sc, restless)
 		}
 		killCgroup(sc.cgroup)
 		outsiders := sc.outsiders()
@@ -202,12 +222,14 @@ func (s *stopper) kill() error {
 		for _, m := range outsiders {
 			s.note(m.signal(unix.SIGKILL, true), m.PID)
 		}
-		<-tick.next()
+		if !restless { // what hides by forking is only caught by looking often
+			<-tick.next()
+		}
 	}
 }
 
-func left(sc scope) error {
-	e := &LeftError{}
+func left(sc scope, restless bool) error {
+	e := &LeftError{Forking: restless}
 	for _, m := range sc.members {
 		l := Left{PID: m.PID, Comm: m.comm, State: m.state, WChan: wchan(m.PID)}
 		if m.owner != nil {

@@ -119,24 +119,40 @@ func TestStopKillsLeftoversInTheEnd(t *testing.T) {
 
 // Whatever is asked to end may start something first.
 func TestStopReachesWhatIsForkedMeanwhile(t *testing.T) {
+	tree := openTree(t, proc.Config{})
+	mark := newMark()
+	p := sh(t, tree, `trap 'setsid sleep 86400 $0 & sleep 86400 $0 & (setsid sleep 86400 $0 &) ; exit 0' TERM; sleep 86400 $0 & wait`, mark)
+	wantMarked(t, mark, 2)
+	if err := tree.Stop(t.Context(), proc.Ladder{Grace: long, Leftover: time.Millisecond}, p); err != nil {
+		t.Fatal(err)
+	}
+	if left := withMark(t, mark); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// Each generation forks the next into a session of its own and ends: no list of processes shows more than its traces.
+func TestStopCatchesAChain(t *testing.T) {
 	for _, cgroup := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cgroup %v", cgroup), func(t *testing.T) {
 			tree := openTree(t, proc.Config{Cgroup: cgroup})
-			mark := newMark()
-			// Each generation ends at once and leaves a successor in a session of its own, 400 times.
-			p := sh(t, tree, `
-f() { if [ $1 -gt 0 ]; then setsid sh -c "$body" $mark $(($1 - 1)) & fi; }
-body='mark=$0; f() { if [ $1 -gt 0 ]; then setsid sh -c "$body" $mark $(($1 - 1)) & fi; }; export body; f $1'
-export body; mark=$0; f 400
-trap 'setsid sleep 86400 $0 & sleep 86400 $0 & (setsid sleep 86400 $0 &) ; exit 0' TERM
-sleep 86400 $0 & wait`, mark)
-			testutil.Eventually(t, 20*time.Second, "it runs", func() bool { return len(withMark(t, mark)) >= 2 })
-			if err := tree.Stop(t.Context(), proc.Ladder{Grace: long, Leftover: time.Millisecond}, p); err != nil {
+			file := filepath.Join(t.TempDir(), "generation")
+			body := `echo $1 >"$0"; [ $1 -lt 20000 ] && setsid sh -c "$body" "$0" $(($1 + 1)) &`
+			p := sh(t, tree, `body=$1; export body; setsid sh -c "$body" "$0" 0 & sleep 86400`, file, body)
+			generation := func() string {
+				b, _ := os.ReadFile(file)
+				return strings.TrimSpace(string(b))
+			}
+			testutil.Eventually(t, 20*time.Second, "ten generations", func() bool { return len(generation()) > 1 })
+			if err := tree.Stop(t.Context(), proc.Ladder{Kill: long / 2}, p); err != nil {
 				t.Fatal(err)
 			}
-			if left := withMark(t, mark); len(left) > 0 {
-				t.Errorf("left: %v", left)
+			last := generation()
+			time.Sleep(200 * time.Millisecond) // the time in which nothing may happen
+			if now := generation(); now != last {
+				t.Errorf("generation %s followed %s", now, last)
 			}
+			t.Logf("ended at generation %s", last)
 		})
 	}
 }

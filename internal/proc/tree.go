@@ -72,6 +72,7 @@ type Tree struct {
 	cgroup  *cgroup   // nil: none
 	guard   *guardian // nil: none wanted, or none at the moment
 	leaving bool      // Close has begun: no new guardian
+	orphans uint64    // reaped so far
 }
 
 // open guards against a second Tree: being a sub-reaper is a property of the whole process.
@@ -276,5 +277,6 @@ func (t *Tree) reap() {
 		if _, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != nil && !errors.Is(err, unix.EINTR) {
 			return
 		}
+		t.orphans++
 	}
 }
