@@ -143,6 +143,7 @@ func TestNativeRefusals(t *testing.T) {
 		{"--role", "", "", []string{"--role without a value"}},
 		{"--bogus x", "", "", []string{"unknown flag --bogus"}},
 		{"--max-restart 3 x", "", "", []string{"unknown flag --max-restart: did you mean --max-restarts?"}},
+		{"--nproc 3 x", "", "", []string{"unknown flag --nproc: did you mean --nproc-per-node?"}},
 		{"-q x", "", "", []string{"unknown flag -q"}},
 		{"--max-restarts -1 x", "", "", []string{"--max-restarts -1"}},
 		{"--restart-policy sometimes x", "", "", []string{"never, on-failure, always, exit-code"}},
@@ -344,6 +345,25 @@ func TestOwnRefusals(t *testing.T) {
 	if err != nil || req.Job.Restart.Policy != launch.RestartNever {
 		t.Errorf("%v, %v", req.Job.Restart, err)
 	}
+}
+
+func TestRunIDMeetsRdzvID(t *testing.T) {
+	for _, c := range []struct{ env, line, want string }{
+		{"", "--run-id j torchrun --standalone --rdzv-id x t.py", "j"},
+		{"", "--run-id j torchrun t.py", "j"},
+		{"", "--run-id j torchrun --master-port 1 t.py", "j"},
+		{"MUSTER_RUN_ID=j", "torchrun --rdzv-id x t.py", "x"},
+		{"MUSTER_RUN_ID=j", "torchrun t.py", "j"},
+		{"", "torchrun --rdzv-id x t.py", "x"},
+		{"", "torchrun --standalone --rdzv-id x t.py", ""},
+	} {
+		req, err := own([]string{c.env}, "", c.line)
+		if err != nil || req.Job.RunID != c.want {
+			t.Errorf("%s %s: %q, %v; want %q", c.env, c.line, req.Job.RunID, err, c.want)
+		}
+	}
+	_, err := own(nil, "", "--run-id j torchrun --rdzv-id x t.py")
+	wantRefused(t, err, "--run-id and --rdzv-id together")
 }
 
 // Errors are printed as JSON too when JSON was asked for.

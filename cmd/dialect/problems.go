@@ -63,7 +63,8 @@ func unknownFlag(name string, known []string) error {
 // longestName is longer than any flag's name: what is longer is not compared with them.
 const longestName = 64
 
-// nearest returns the known word with the fewest typing errors between it and word, or "" when none is close.
+// nearest returns the known word with the fewest typing errors between it and word, else one that begins like word, or ""
+// when none is close.
 func nearest(word string, known []string) string {
 	if len(word) > longestName {
 		return ""
@@ -74,13 +75,25 @@ func nearest(word string, known []string) string {
 			best, distance = k, d
 		}
 	}
+	if best == "" && len(word) >= shortestPrefix {
+		for _, k := range known {
+			if strings.HasPrefix(plain(k), plain(word)) {
+				return k
+			}
+		}
+	}
 	return best
 }
 
-// typos counts the letters to insert, delete, replace or swap with their neighbour to get from a to b; a dash and an
-// underscore are the same letter.
+// shortestPrefix is how long the beginning of a name must be to suggest the name, in letters with the dashes.
+const shortestPrefix = 5
+
+// plain writes a name with dashes only: dashes and underscores are the same letter in names.
+func plain(name string) string { return strings.ReplaceAll(name, "_", "-") }
+
+// typos counts the letters to insert, delete, replace or swap with their neighbour to get from a to b.
 func typos(a, b string) int {
-	a, b = strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-")
+	a, b = plain(a), plain(b)
 	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range previous {
 		previous[j] = j

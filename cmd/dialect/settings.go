@@ -168,7 +168,7 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.Role = text; return nil },
 		},
 		{
-			flag: "run-id", arg: "ID", group: groupCommand,
+			flag: "run-id", arg: "ID", group: groupCommand, anywhere: true,
 			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID. Default: a random one.",
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},

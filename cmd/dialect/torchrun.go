@@ -98,6 +98,10 @@ func (t *torchrunJob) equivalents(req *Request) map[string]given {
 		"stdin":     {text: "inherit"},
 		"log-level": {text: req.LogLevel},
 		"grace":     {t.job.Stop.Grace.String(), t.in.values["shutdown_timeout"].source},
+		"run-id":    {text: t.job.RunID},
+	}
+	if id := t.in.values["rdzv_id"]; id.explicit() && id.text == t.job.RunID {
+		all["run-id"] = given{id.text, id.source}
 	}
 	if t.env[logLevel] != "" {
 		all["log-level"] = given{req.LogLevel, launch.Source{Kind: launch.FromVariable, Name: logLevel}}

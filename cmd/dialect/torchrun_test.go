@@ -391,7 +391,7 @@ func TestPythonValues(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"--nproc-per-node", "--nnodes", "--node-rank", "--tee"}
 	for word, want := range map[string]string{
-		"--nproc-per-nod": "--nproc-per-node", "--nproc_per_ndoe": "--nproc-per-node", "--nodes": "--nnodes", "--tea": "--tee", "--bogus": "",
+		"--nproc-per-nod": "--nproc-per-node", "--nproc_per_ndoe": "--nproc-per-node", "--nodes": "--nnodes", "--tea": "--tee", "--bogus": "", "--nproc": "--nproc-per-node", "--n": "", "--nproc_per": "--nproc-per-node",
 		"--" + strings.Repeat("n", 1000): "",
 	} {
 		if got := dialect.Nearest(word, known); got != want {
