@@ -50,7 +50,6 @@ const (
 	reasonDeadline     reason = "DeadlineExceeded"     // RestartRules.Deadline
 	reasonStopped      reason = "StopRequested"        // a signal to muster
 	reasonFinished     reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
-	reasonBroken       reason = "LauncherError"        // muster itself could not go on; the exit status says how
 )
 
 // decision is the policy's answer to an event.

@@ -148,7 +148,7 @@ func TestStatusEnds(t *testing.T) {
 		{outcome{Reason: reasonSucceeded}, phaseSucceeded, conditionCompleted},
 		{outcome{Status: 124, Reason: reasonDeadline}, phaseTimeout, conditionFailed},
 		{outcome{Status: 143, Reason: reasonStopped}, phaseFailed, conditionFailed},
-		{outcome{Status: 125, Reason: reasonBroken, Message: "cannot start", Hint: "try"}, phaseFailed, conditionFailed},
+		{outcome{Status: 125, Reason: reasonInternal, Message: "cannot start", Hint: "try"}, phaseFailed, conditionFailed},
 	} {
 		path := filepath.Join(t.TempDir(), "status.json")
 		s, _ := testStatus(t, path)
