@@ -21,7 +21,16 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if n := os.Getenv("TCPSTORE_TEST_DESCRIPTORS"); n != "" {
+		if err := serveWithDescriptors(n); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const patience = 30 * time.Second // bounds a hang, measures nothing
 

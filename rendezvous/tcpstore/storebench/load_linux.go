@@ -211,14 +211,14 @@ func (l *load) mix(d time.Duration) (ops int, err error) {
 	}
 	end := time.Now().Add(d)
 	limit := end.Add(30 * time.Second)
-	busy, closing := len(l.clients), false
+	busy := len(l.clients)
 	for busy > 0 {
 		n, err := unix.EpollWait(l.epfd, l.events, 1000)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return 0, fmt.Errorf("cannot wait for events: %w", err)
 		}
 		now := time.Now()
-		if closing = now.After(end); now.After(limit) {
+		if now.After(limit) {
 			return 0, fmt.Errorf("%d clients get no answer: %w", busy, errLate)
 		}
 		for i := range max(n, 0) {
@@ -230,7 +230,7 @@ func (l *load) mix(d time.Duration) (ops int, err error) {
 				continue
 			}
 			ops += 3
-			if closing {
+			if now.After(end) {
 				busy--
 				continue
 			}

@@ -7,6 +7,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -40,7 +41,7 @@ func main() {
 	if *serving {
 		err = serve(o.loops, os.Stdin, os.Stdout)
 	} else {
-		err = bench(o, os.Stdout)
+		err = bench(context.Background(), o, os.Stdout)
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "storebench:", err)
@@ -63,6 +64,7 @@ type figure struct {
 // tolerance is what "at most 1.0 times" allows: the median of the runs within 5 percent.
 const tolerance = 0.05
 
+// judge completes a figure whose budget is a ratio to the peer.
 func judge(f figure, limit float64, atLeast bool) figure {
 	if f.Peer > 0 {
 		f.Ratio = f.Ours / f.Peer
@@ -86,7 +88,7 @@ type sample struct {
 	connect float64         // seconds for the last and largest group
 }
 
-func bench(o options, out io.Writer) error {
+func bench(ctx context.Context, o options, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "storebench")
 	if err != nil {
 		return err
@@ -95,12 +97,12 @@ func bench(o options, out io.Writer) error {
 	enc := json.NewEncoder(out)
 	for _, part := range []struct {
 		name string
-		run  func(o options, dir string) ([]figure, error)
+		run  func(ctx context.Context, o options, dir string) ([]figure, error)
 	}{{"mix", benchMix}, {"big", benchBig}, {"names", benchNames}} {
 		if o.only != "" && o.only != part.name {
 			continue
 		}
-		figures, err := part.run(o, dir)
+		figures, err := part.run(ctx, o, dir)
 		if err != nil {
 			return err
 		}
@@ -117,9 +119,9 @@ func bench(o options, out io.Writer) error {
 const quiet = "hosts: files\n"
 
 // each runs f on a fresh server of ours and of the peer, in turns.
-func (o options) each(dir string, f func(s *server, ours bool) error) error {
+func (o options) each(ctx context.Context, dir string, f func(s *server, ours bool) error) error {
 	for range o.runs {
-		s, err := startOurs(o.loops)
+		s, err := startOurs(ctx, o.loops)
 		if err != nil {
 			return err
 		}
@@ -131,7 +133,7 @@ func (o options) each(dir string, f func(s *server, ours bool) error) error {
 		if o.python == "" {
 			continue
 		}
-		if s, err = startPeer(o.python, dir, quiet, ""); err != nil {
+		if s, err = startPeer(ctx, o.python, dir, quiet, ""); err != nil {
 			return err
 		}
 		err = f(s, false)
@@ -143,9 +145,9 @@ func (o options) each(dir string, f func(s *server, ours bool) error) error {
 	return nil
 }
 
-func benchMix(o options, dir string) ([]figure, error) {
+func benchMix(ctx context.Context, o options, dir string) ([]figure, error) {
 	var ours, peer []sample
-	err := o.each(dir, func(s *server, mine bool) error {
+	err := o.each(ctx, dir, func(s *server, mine bool) error {
 		got, err := runMix(s, time.Duration(o.seconds*float64(time.Second)))
 		if mine {
 			ours = append(ours, got)
@@ -233,10 +235,10 @@ func runMix(s *server, d time.Duration) (sample, error) {
 // bigSets is enough sets of 1 MiB to be long against the 10 ms that processor time is counted in.
 const bigSets = 2000
 
-func benchBig(o options, dir string) ([]figure, error) {
+func benchBig(ctx context.Context, o options, dir string) ([]figure, error) {
 	var ours, peer []float64
-	err := o.each(dir, func(s *server, mine bool) error {
-		got, err := runBig(s)
+	err := o.each(ctx, dir, func(s *server, mine bool) error {
+		got, err := runBig(ctx, s)
 		if mine {
 			ours = append(ours, got)
 		} else {
@@ -252,8 +254,9 @@ func benchBig(o options, dir string) ([]figure, error) {
 	return []figure{f}, err
 }
 
-func runBig(s *server) (float64, error) {
-	conn, err := net.Dial("tcp", s.addr.String())
+func runBig(ctx context.Context, s *server) (float64, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", s.addr.String())
 	if err != nil {
 		return 0, err
 	}
@@ -309,10 +312,10 @@ const (
 )
 
 // benchNames connects clients from addresses that have no name, while the name server does not answer.
-func benchNames(o options, dir string) ([]figure, error) {
+func benchNames(ctx context.Context, o options, dir string) ([]figure, error) {
 	f := figure{Figure: "store: connect and init/ of 64 clients without names, name server silent", Unit: "s"}
 	source := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 77, byte(i / 250), byte(i%250 + 1)}) }
-	ours, err := startOurs(o.loops)
+	ours, err := startOurs(ctx, o.loops)
 	if err != nil {
 		return nil, err
 	}
@@ -326,13 +329,14 @@ func benchNames(o options, dir string) ([]figure, error) {
 		return []figure{f}, nil
 	}
 	// A name server that takes questions and says nothing.
-	silent, err := net.ListenPacket("udp", "127.0.0.153:53")
+	var lc net.ListenConfig
+	silent, err := lc.ListenPacket(ctx, "udp", "127.0.0.153:53")
 	if err != nil {
 		f.Note = "no peer: " + err.Error()
 		return []figure{f}, nil
 	}
 	defer func() { _ = silent.Close() }()
-	peer, err := startPeer(o.python, dir, "hosts: dns\n", "nameserver 127.0.0.153\noptions timeout:1 attempts:1\n")
+	peer, err := startPeer(ctx, o.python, dir, "hosts: dns\n", "nameserver 127.0.0.153\noptions timeout:1 attempts:1\n")
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,12 +36,12 @@ func serve(loops int, in io.Reader, out io.Writer) error {
 	return s.Close()
 }
 
-func startOurs(loops int) (*server, error) {
+func startOurs(ctx context.Context, loops int) (*server, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return start(exec.Command(self, "-serve", "-loops", strconv.Itoa(loops)))
+	return start(exec.CommandContext(ctx, self, "-serve", "-loops", strconv.Itoa(loops)))
 }
 
 // peerProgram hosts PyTorch's own server, with the backend that is its default.
@@ -52,21 +53,19 @@ print(os.getpid(), store.port, flush=True)
 sys.stdin.read()
 `
 
-// startPeer starts PyTorch's server. It looks up the name of every client's address: resolver says where, as the lines
-// of nsswitch.conf and resolv.conf that it sees, which takes root and a mount namespace.
-func startPeer(python, dir, nsswitch, resolv string) (*server, error) {
+// startPeer starts PyTorch's server. It looks up the name of every client's address: nsswitch and resolv are the
+// contents of the files in /etc that say where, which takes root and a mount namespace. dir is for copies of them.
+func startPeer(ctx context.Context, python, dir, nsswitch, resolv string) (*server, error) {
 	if os.Geteuid() != 0 {
-		return start(exec.Command(python, "-c", peerProgram))
+		return start(exec.CommandContext(ctx, python, "-c", peerProgram))
 	}
-	script := "set -e; "
-	for target, text := range map[string]string{"/etc/nsswitch.conf": nsswitch, "/etc/resolv.conf": resolv} {
-		source := filepath.Join(dir, filepath.Base(target)+"."+strconv.Itoa(len(text)))
-		if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+	for name, text := range map[string]string{"nsswitch.conf": nsswitch, "resolv.conf": resolv} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return nil, err
 		}
-		script += fmt.Sprintf("mount --bind '%s' %s; ", source, target)
 	}
-	return start(exec.Command("unshare", "-m", "sh", "-c", script+`exec "$0" -c "$1"`, python, peerProgram))
+	const script = `cd "$0" && mount --bind nsswitch.conf /etc/nsswitch.conf && mount --bind resolv.conf /etc/resolv.conf && exec "$@"`
+	return start(exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", script, dir, python, "-c", peerProgram))
 }
 
 func start(cmd *exec.Cmd) (*server, error) {

@@ -1,0 +1,558 @@
+package tcpstore_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+	"muster/rendezvous/tcpstore"
+)
+
+func TestListenAddresses(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{Hosts: []string{"127.0.0.1", "127.0.0.2", "::1"}})
+	addrs := s.Addrs()
+	if len(addrs) != 3 || s.Port() == 0 {
+		t.Fatalf("addresses %v", addrs)
+	}
+	for i, a := range addrs {
+		if int(a.Port()) != s.Port() {
+			t.Errorf("port of %v is not %d", a, s.Port())
+		}
+		c, err := net.Dial("tcp", a.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i > 0 {
+			raw{t, c}.ask(hello+opGet+str("k"), str("v"))
+		} else {
+			raw{t, c}.ask(hello+opSet+str("k")+str("v")+opPing+"ping", "ping")
+		}
+	}
+	all := listen(t, tcpstore.ServerConfig{Hosts: []string{"::"}})
+	if c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(all.Port())).String()); err != nil {
+		t.Error("[::] does not take IPv4:", err)
+	} else {
+		c.Close()
+	}
+	both := listen(t, tcpstore.ServerConfig{Hosts: []string{"0.0.0.0", "::"}})
+	if len(both.Addrs()) != 2 {
+		t.Errorf("addresses %v", both.Addrs())
+	}
+}
+
+func TestListenRefuses(t *testing.T) {
+	for name, cfg := range map[string]tcpstore.ServerConfig{
+		"a name":           {Hosts: []string{"localhost"}},
+		"a port too large": {Port: 65536},
+		"a negative port":  {Port: -1},
+		"old clients = G2": {OldClients: tcpstore.G2},
+	} {
+		if s, err := tcpstore.Listen(cfg); errhint.CodeOf(err) != errhint.Usage {
+			t.Errorf("%s: error %v, want a usage error", name, err)
+			if s != nil {
+				s.Close()
+			}
+		}
+	}
+	if _, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{"192.0.2.1"}}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("a foreign address: error %v", err)
+	}
+	taken := listen(t, tcpstore.ServerConfig{Hosts: []string{"127.0.0.2"}})
+	_, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{"127.0.0.1", "127.0.0.2"}, Port: taken.Port()})
+	if !errors.Is(err, syscall.EADDRINUSE) || errhint.Of(err) == "" {
+		t.Errorf("one of two addresses in use: error %v", err)
+	}
+}
+
+// TestLimits tries one below, at and one above every limit.
+func TestLimits(t *testing.T) {
+	small := tcpstore.Limits{Key: 10, Value: 100_000, KeysPerReq: 3, RequestBytes: 150_000}
+	s := listen(t, tcpstore.ServerConfig{Limits: small})
+	defaults := listen(t, tcpstore.ServerConfig{})
+	k, v := func(n int) string { return strings.Repeat("k", n) }, func(n int) string { return strings.Repeat("v", n) }
+	for _, tc := range []struct {
+		name    string
+		s       *tcpstore.Server
+		limit   int
+		request func(n int) string // followed by a PING
+	}{
+		{"key", s, 10, func(n int) string { return opSet + str(k(n)) + str("") }},
+		{"key, default", defaults, 8 << 10, func(n int) string { return opSet + str(k(n)) + str("") }},
+		{"value", s, 100_000, func(n int) string { return opSet + str("k") + str(v(n)) }},
+		{"value, default", defaults, 8 << 20, func(n int) string { return opSet + str("k") + str(v(n)) }},
+		{"appended value", s, 100_000, func(n int) string { return opAppend + str("k") + str(v(n)) }},
+		{"queued value", s, 100_000, func(n int) string { return opQueuePush + str("k") + str(v(n)) }},
+		{"set keys", s, 3, func(n int) string { return opMultiSet + u64(int64(n)) + strings.Repeat(str("a")+str("b"), n) }},
+		{"whole request", s, 150_000 - 1 - 8 - 8 - 1 - 8 - 8 - 1 - 8, func(n int) string {
+			return opMultiSet + u64(2) + str("a") + str(v(75_000)) + str("b") + str(v(n-75_000))
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for n := tc.limit - 1; n <= tc.limit; n++ {
+				c := dialHello(t, tc.s)
+				c.ask(tc.request(n)+opPing+"ping", "ping")
+				c.Close()
+			}
+			c := dialHello(t, tc.s)
+			// The length alone is refused, so that the write may fail.
+			c.Write([]byte(tc.request(tc.limit + 1)))
+			c.expectClosed()
+		})
+	}
+	t.Run("keys", func(t *testing.T) {
+		c := dialHello(t, defaults)
+		c.ask(opCheck+u64(128<<10)+strings.Repeat(str(""), 128<<10), "\x01")
+		c.send(opCheck + u64(128<<10+1))
+		c.expectClosed()
+	})
+}
+
+// heap returns the bytes that live objects take.
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+func TestAClaimedLengthCostsNothing(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	before := heap()
+	for range 200 {
+		c := dialHello(t, s)
+		c.ask(opPing+"ping", "ping")
+		c.send(opSet+str("k")+u64(8<<20), strings.Repeat("v", 20_000))
+	}
+	other := dialHello(t, s)
+	other.alive()
+	if grown := heap() - before; grown > 200*100_000 {
+		t.Errorf("200 headers that claim 8 MiB each cost %d bytes", grown)
+	}
+}
+
+func TestIdleConnectionsCostLittle(t *testing.T) {
+	const clients = 2000
+	s := listen(t, tcpstore.ServerConfig{})
+	conns := make([]raw, clients)
+	before := heap()
+	for i := range conns {
+		conns[i] = dialRaw(t, s)
+		switch i % 3 {
+		case 0:
+			conns[i].send(hello)
+		case 1:
+			conns[i].send(hello[:3])
+		}
+	}
+	other := dialHello(t, s)
+	other.alive()
+	// Both ends are in this process: net.Conn and the clean-up of the test take some 700 bytes of it.
+	if each := (heap() - before) / clients; each > 2048 {
+		t.Errorf("an idle client costs %d bytes", each)
+	}
+	conns[0].alive()
+	conns[1].ask(hello[3:]+opPing+"ping", "ping")
+	conns[2].send("\x00")
+	conns[2].ask(str("k")[:4]+str("k")[4:]+str("v")+"\x02"+str("k"), str("v")) // the SET and GET of an old client
+}
+
+func TestRepliesToPipelinedRequestsComeInOneSegment(t *testing.T) {
+	c := dialHello(t, listen(t, tcpstore.ServerConfig{Loops: 1}))
+	c.alive()
+	const n = 100
+	c.send(strings.Repeat(opAdd+str("n")+u64(1), n))
+	buf := make([]byte, 8*n)
+	got, err := c.Read(buf)
+	if err != nil || got != 8*n {
+		t.Fatalf("first read gives %d bytes of %d (%v)", got, 8*n, err)
+	}
+}
+
+func TestReaderThatNeverReads(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{
+		Limits: tcpstore.Limits{ReplyBuffer: 256 << 10}, StallTimeout: 500 * time.Millisecond, Loops: 1,
+	})
+	other := dialHello(t, s)
+	for _, size := range []int{1000, 1 << 20} { // copied, and sent from where it is stored
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			other.send(opSet + str("v") + str(strings.Repeat("v", size)))
+			other.alive()
+			before := heap()
+			c := dialHello(t, s)
+			requests := []byte(strings.Repeat(opGet+str("v"), 1000))
+			for sent := 0; sent < 400<<20/size*len(requests)/1000; sent += len(requests) { // asks for 400 MiB
+				if _, err := c.Write(requests); err != nil {
+					break
+				}
+				other.alive()
+				if grown := heap() - before; grown > 64<<20 {
+					t.Fatalf("unread replies take %d bytes", grown)
+				}
+			}
+			other.alive()
+			testutil.Eventually(t, patience, "the connection is closed", func() bool {
+				_, err := c.Write([]byte(opPing + "ping"))
+				return err != nil
+			})
+			other.alive()
+		})
+	}
+}
+
+func TestSlowReaderGetsEverything(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{Limits: tcpstore.Limits{ReplyBuffer: 100 << 10}})
+	value := strings.Repeat("0123456789", 10_000)
+	c := dialHello(t, s)
+	c.send(opSet + str("big") + str(value) + opSet + str("small") + str("s"))
+	const n = 300
+	go func() { // the requests alone are more than the server takes before it stops reading
+		c.Write([]byte(strings.Repeat(opGet+str("big")+opGet+str("small")+opMultiGet+keys("small", "big", "big"), n)))
+	}()
+	r := bufio.NewReaderSize(c, 3000)
+	want := str(value) + str("s") + str("s") + str(value) + str(value)
+	got := make([]byte, len(want))
+	for i := range n {
+		if _, err := io.ReadFull(r, got); err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != want {
+			t.Fatalf("answer %d is another one", i)
+		}
+	}
+	c.alive()
+}
+
+func TestReplyBeyondTheLimitIsRefused(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{Limits: tcpstore.Limits{ReplyAtOnce: 100_000}})
+	c := dialHello(t, s)
+	c.send(opSet + str("k") + str(strings.Repeat("v", 1000)))
+	c.send(opMultiGet + keys(slicesRepeat("k", 98)...))
+	if _, err := io.CopyN(io.Discard, c, 98*1008); err != nil {
+		t.Fatal(err)
+	}
+	c.send(opMultiGet + keys(slicesRepeat("k", 100)...))
+	if n, _ := io.Copy(io.Discard, c); n > 110_000 {
+		t.Errorf("%d bytes come", n)
+	}
+}
+
+func slicesRepeat(s string, n int) []string {
+	l := make([]string, n)
+	for i := range l {
+		l[i] = s
+	}
+	return l
+}
+
+func TestResetBeginsAnew(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	var old []raw
+	for i := range 50 {
+		c := dialHello(t, s)
+		c.send(opSet+str("k")+str("v"), opQueuePush+str("q")+str("v"), opSet+str("big")+str(strings.Repeat("v", 1<<20)))
+		if i%2 == 0 {
+			c.send(opWait + keys("never"))
+		}
+		old = append(old, c)
+	}
+	testutil.Eventually(t, patience, "the waits arrive", func() bool { return tcpstore.Waiting(s) == 25 })
+	port := s.Port()
+	s.Reset()
+	if n := tcpstore.Waiting(s); n != 0 {
+		t.Errorf("%d waits are left", n)
+	}
+	for _, c := range old {
+		c.expectClosed()
+	}
+	if s.Port() != port {
+		t.Error("the port has changed")
+	}
+	c := dialHello(t, s)
+	c.ask(opNumKeys+opQueueLen+str("q")+opCheck+keys("k"), u64(0)+u64(0)+"\x01")
+}
+
+// TestResetUnderLoad looks for a key of one round in the next.
+func TestResetUnderLoad(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				c, err := net.Dial("tcp", s.Addrs()[0].String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.SetDeadline(time.Now().Add(patience))
+				for err == nil { // until the next reset
+					select {
+					case <-stop:
+						c.Close()
+						return
+					default:
+					}
+					if _, err = c.Write([]byte(hello + opSet + str("k") + str("v") + opWait + keys("k"))); err == nil {
+						_, err = io.ReadFull(c, make([]byte, 1))
+					}
+				}
+				c.Close()
+			}
+		})
+	}
+	for range 50 {
+		s.Reset()
+	}
+	close(stop)
+	wg.Wait()
+	s.Reset()
+	dialHello(t, s).ask(opNumKeys, u64(0))
+}
+
+func TestClose(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	c, waiting := dialHello(t, s), dialHello(t, s)
+	c.alive()
+	waiting.send(opWait + keys("never"))
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	c.expectClosed()
+	waiting.expectClosed()
+	if conn, err := net.Dial("tcp", s.Addrs()[0].String()); err == nil {
+		conn.Close()
+		t.Error("the port still answers")
+	}
+	s.Reset()
+}
+
+func TestWaitsAcrossConnections(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	a, b, c := dialHello(t, s), dialHello(t, s), dialHello(t, s)
+	waiting := func(n int) {
+		t.Helper()
+		testutil.Eventually(t, patience, fmt.Sprint(n, " waits"), func() bool { return tcpstore.Waiting(s) == n })
+	}
+	a.send(opWait + keys("x", "y", "x"))
+	waiting(1)
+	b.send(opSet + str("x") + str(""))
+	b.ask(opDelete+str("x"), u64(1)) // seen is seen
+	b.send(opAppend + str("y") + str("1"))
+	a.expect("\x00")
+	a.send(opWait + keys("z"))
+	waiting(1)
+	a.ask(opCancelWait, "\x01")
+	b.send(opSet + str("z") + str(""))
+	b.alive()
+	a.alive() // no late answer
+	// A wait of its own key, on one connection.
+	a.send(opWait+keys("own"), opSet+str("own")+str(""))
+	a.expect("\x00")
+	// One element, one popper, the oldest first.
+	a.send(opWait + keys("q"))
+	waiting(1)
+	c.send(opWait + keys("q"))
+	waiting(2)
+	b.send(opQueuePush + str("q") + str("e1"))
+	a.expect("\x00")
+	waiting(1)
+	b.send(opQueuePush + str("q") + str("e2"))
+	c.expect("\x00")
+	a.ask(opQueuePop+str("q"), u64(2)+str("e1"))
+	c.ask(opQueuePop+str("q"), u64(1)+str("e2"))
+	// A disconnect is forgotten.
+	a.send(opWait + keys("never"))
+	waiting(1)
+	a.Close()
+	waiting(0)
+}
+
+// TestKnownDifferences are accidents of PyTorch 2.15.0's libuv server, seen there, that ours does not repeat. The random
+// sequences of TestPyTorch keep away from them.
+func TestKnownDifferences(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	a, b := dialHello(t, s), dialHello(t, s)
+	waiting := func(n int) {
+		t.Helper()
+		testutil.Eventually(t, patience, fmt.Sprint(n, " waits"), func() bool { return tcpstore.Waiting(s) == n })
+	}
+	t.Run("a refused compare-and-set of a missing key wakes nobody", func(*testing.T) {
+		a.send(opWait + keys("k"))
+		waiting(1)
+		b.ask(opCompareSet+str("k")+str("other")+str("x"), str("other"))
+		waiting(1)
+		b.send(opSet + str("k") + str(""))
+		a.expect("\x00")
+	})
+	t.Run("setting the key of a barrier does not open it", func(*testing.T) {
+		a.send(opBarrier + str("bar") + u64(2))
+		waiting(1)
+		b.send(opSet + str("bar") + str("1"))
+		b.alive()
+		waiting(1)
+		b.ask(opBarrier+str("bar")+u64(2), "\x00")
+		a.expect("\x00")
+	})
+	t.Run("the first arrival at a barrier wakes those who wait for its key", func(*testing.T) {
+		a.send(opWait + keys("bar2"))
+		waiting(1)
+		b.send(opBarrier + str("bar2") + u64(2))
+		a.expect("\x00")
+		b.ask(opCancelWait, "\x01")
+	})
+	t.Run("a queue beside a missing key", func(t *testing.T) {
+		b.send(opQueuePush + str("q") + str("e"))
+		b.alive()
+		a.send(opWait + keys("q", "missing"))
+		waiting(1)
+		b.send(opSet + str("missing") + str(""))
+		a.expect("\x00")
+	})
+	t.Run("a queue is no key", func(t *testing.T) {
+		a.ask(opCheck+keys("q")+opGet+str("q")+opDelete+str("q"), "\x00"+str("")+u64(0))
+	})
+	t.Run("a missing key is empty, not the end", func(t *testing.T) {
+		a.ask(opMultiGet+keys("none", "none"), str("")+str(""))
+	})
+	t.Run("a client of PyTorch 1 whose wait timed out stays in step", func(t *testing.T) {
+		old := dialRaw(t, s)
+		old.send("\x05" + keys("late"))
+		waiting(1)
+		old.ask("\x03"+str("sum")+u64(2), u64(2)) // it gave up, and goes on
+		b.send(opSet + str("late") + str(""))
+		b.alive()
+		old.ask("\x03"+str("sum")+u64(2), u64(4))
+	})
+}
+
+// serveWithDescriptors is the child of TestOutOfDescriptors.
+func serveWithDescriptors(limit string) error {
+	n, err := strconv.ParseUint(limit, 10, 32)
+	if err != nil {
+		return err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+		return err
+	}
+	s, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		return err
+	}
+	fmt.Println(s.Addrs()[0])
+	io.Copy(io.Discard, os.Stdin)
+	return s.Close()
+}
+
+func TestOutOfDescriptors(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "TCPSTORE_TEST_DESCRIPTORS=40")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns []raw
+	for range 80 {
+		c, err := net.Dial("tcp", strings.TrimSpace(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		conns = append(conns, raw{t, c})
+	}
+	first, last := conns[0], conns[len(conns)-1]
+	first.ask(hello+opPing+"ping", "ping")
+	last.send(hello + opPing + "ping")
+	before := cpuTicks(t, cmd.Process.Pid)
+	time.Sleep(time.Second) // the time over which it could spin
+	if used := cpuTicks(t, cmd.Process.Pid) - before; used > 50 {
+		t.Errorf("the server used %d ms of processor time in a second of waiting for descriptors", used*10)
+	}
+	first.alive()
+	for _, c := range conns[1 : len(conns)-1] {
+		c.Close()
+	}
+	last.expect("ping")
+}
+
+// cpuTicks returns the processor time of a process in units of 10 ms.
+func cpuTicks(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	sum := 0
+	for _, f := range fields[11:13] {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// TestManyAtOnce has connections of several loops change and wait for the same keys; the race detector watches.
+func TestManyAtOnce(t *testing.T) {
+	const clients, rounds = 16, 40
+	s := listen(t, tcpstore.ServerConfig{Loops: 4})
+	var wg sync.WaitGroup
+	for range clients {
+		c := dialHello(t, s)
+		wg.Go(func() {
+			for i := range rounds {
+				name := fmt.Sprint("barrier ", i)
+				if _, err := c.Write([]byte(opAdd + str("n") + u64(1) + opBarrier + str(name) + u64(clients))); err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := io.ReadFull(c, make([]byte, 9)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	dialHello(t, s).ask(opGet+str("n"), str(strconv.Itoa(clients*rounds)))
+}
