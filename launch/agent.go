@@ -248,6 +248,7 @@ func (a *Agent) stepExit(g *WorkerGroup, w *worker) decision {
 func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decision, error) {
 	a.Log.Warn().Int("rank", d.Rank).Int("exit_code", d.Status).Int("restart_count", d.Restarts).
 		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
+	kernel := a.evidence()
 	a.status.restarting(d)
 	if err := a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM)); err != nil {
 		return d, err
@@ -258,7 +259,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 			return late, nil
 		}
 	}
-	if r := a.report(g, -1); r != nil {
+	if r := a.report(g, kernel, -1); r != nil {
 		a.tell(r)
 	}
 	return a.pause(ctx, d), nil
@@ -297,6 +298,7 @@ func (a *Agent) pause(ctx context.Context, d decision) decision {
 
 // conclude ends what is left of a decided job, as the clean policy says, and tells how it went.
 func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d decision) (Result, error) {
+	kernel := a.evidence()
 	a.status.terminating(d)
 	signal := syscall.SIGTERM
 	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok && d.Verdict == stopForNow {
@@ -324,8 +326,10 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 		res.Report = fmt.Sprintf("muster: error: deadline of %v reached\n", a.Plan.Job.Restart.Deadline)
 	default:
 		o.Status = max(d.Status, 1)
-		if o.Report = a.report(g, blamed); o.Report != nil {
+		if o.Report = a.report(g, kernel, blamed); o.Report != nil {
 			o.Status, res.Report = o.Report.status(), o.Report.text()
+			d.Rank, d.Status = o.Report.Root.Rank, o.Status // the policy saw exits only, the report knows who was first
+			o.Message = d.message()
 			if a.ErrorFile != "" {
 				if err := o.Report.copyErrorFile(a.ErrorFile); err != nil {
 					a.Log.Warn().Err(err).Msg("error file not handed on")
@@ -371,15 +375,20 @@ func (a *Agent) awaitEnd(ctx context.Context, g *WorkerGroup) {
 	}
 }
 
-// report finds out why a group failed, nil where no worker of it did. All workers must have ended.
-func (a *Agent) report(g *WorkerGroup, blamed int) *failureReport {
+// evidence asks the kernel what happened to a group. It is asked before the group is stopped: what filled /dev/shm may
+// be gone afterwards.
+func (a *Agent) evidence() evidence {
 	kills, where, err := proc.OOMKills()
 	if err != nil {
 		kills = a.oomKills
 	}
+	return gatherEvidence(a.oomKills, kills, where, unix.Statfs)
+}
+
+// report finds out why a group failed, nil where no worker of it did. All workers must have ended.
+func (a *Agent) report(g *WorkerGroup, kernel evidence, blamed int) *failureReport {
 	return newFailureReport(failureInput{
-		Title: a.Plan.entry.name, Host: a.Plan.Hostname, Exits: g.exits(), Blamed: blamed,
-		Kernel: gatherEvidence(a.oomKills, kills, where, unix.Statfs),
+		Title: a.Plan.entry.name, Host: a.Plan.Hostname, Exits: g.exits(), Blamed: blamed, Kernel: kernel,
 	})
 }
 
