@@ -27,7 +27,8 @@ func newCgroup(root string, self ident) (*cgroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(own, fmt.Sprintf("muster-%d-%d", self.PID, self.Start))
+	removeStale(own)
+	path := filepath.Join(own, cgroupName(self))
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make a cgroup: %w", err)
 	}
@@ -36,6 +37,27 @@ func newCgroup(root string, self ident) (*cgroup, error) {
 		return nil, errors.Join(fmt.Errorf("cannot open the cgroup: %w", err), os.Remove(path))
 	}
 	return &cgroup{path, dir}, nil
+}
+
+func cgroupName(id ident) string { return fmt.Sprintf("muster-%d-%d", id.PID, id.Start) }
+
+// removeStale removes the empty cgroups of agents that were killed together with their guardian. One that is in use
+// cannot be removed, whatever its name makes us believe; a newborn one of an agent in another pid namespace can, and
+// that agent then goes on without.
+func removeStale(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		var id ident
+		if _, err := fmt.Sscanf(e.Name(), "muster-%d-%d", &id.PID, &id.Start); err != nil || e.Name() != cgroupName(id) {
+			continue
+		}
+		if p, err := statOf(id.PID); err != nil || p.ident != id {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
 }
 
 // Close removes the cgroup. It fails when a process is left in it.

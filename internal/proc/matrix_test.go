@@ -96,6 +96,7 @@ type job struct {
 	in     io.WriteCloser
 	ended  chan struct{}
 	guard  int
+	other  int // a child of the test's own, waited for there
 	worker []int
 	sock   *net.UnixListener
 }
@@ -235,7 +236,7 @@ func (j *job) newGuardian(old int) int {
 // reap takes the zombies that a killed agent left to us as the nearest sub-reaper.
 func (j *job) reap() {
 	for _, p := range processes(j.t) {
-		if p.state == "Z" && p.ppid == os.Getpid() && p.pid != j.cmd.Process.Pid {
+		if p.state == "Z" && p.ppid == os.Getpid() && p.pid != j.cmd.Process.Pid && p.pid != j.other {
 			_, _ = unix.Wait4(p.pid, nil, unix.WNOHANG, nil)
 		}
 	}

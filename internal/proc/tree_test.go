@@ -233,7 +233,11 @@ func TestCgroupIsRemoved(t *testing.T) {
 	if err := os.Mkdir("/sys/fs/cgroup/unified/muster-test", 0o755); err != nil {
 		t.Skipf("no cgroup v2 to write in: %v", err)
 	}
-	os.Remove("/sys/fs/cgroup/unified/muster-test")
+	defer os.Remove("/sys/fs/cgroup/unified/muster-test") // not a name of ours, so that it must stay
+	stale := "/sys/fs/cgroup/unified/muster-1-18446744073709551615"
+	if err := os.Mkdir(stale, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 		j := startJob(t, nil, []string{"PROC_TEST_CGROUP=1"}, grandchildren)
 		j.ready(grandchildrenCount)
@@ -252,10 +256,41 @@ func TestCgroupIsRemoved(t *testing.T) {
 		if err != nil || len(strings.Fields(string(b))) < grandchildrenCount {
 			t.Errorf("in the cgroup: %q, %v", b, err)
 		}
+		if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the cgroup of an agent that is gone was not removed: %v", err)
+		}
+		if _, err := os.Stat("/sys/fs/cgroup/unified/muster-test"); err != nil {
+			t.Errorf("somebody else's cgroup was removed: %v", err)
+		}
 		j.kill(j.cmd.Process.Pid, sig)
 		j.wantNothing()
 		if left := own(); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
 	}
+}
+
+// A supervisor starts muster again at once, with the same run directory, while the guardian is still at work.
+func TestTheNextJobIsSpared(t *testing.T) {
+	j := startJob(t, nil, nil, "trap '' TERM; setsid sleep 86400 $0 & exec sleep 86400 $0")
+	j.ready(2)
+	j.kill(j.cmd.Process.Pid, unix.SIGKILL)
+	<-j.ended
+	mark := newMark()
+	next := exec.Command("sleep", "86400", mark)
+	next.Env = []string{"MUSTER_RUN_DIR=" + j.dir}
+	if err := next.Start(); err != nil {
+		t.Fatal(err)
+	}
+	j.other = next.Process.Pid
+	testutil.Eventually(t, 20*time.Second, "the old job is gone", func() bool {
+		j.reap()
+		return len(withMark(t, j.mark)) == 0
+	})
+	if len(withMark(t, mark)) != 1 {
+		t.Error("the next job was killed")
+	}
+	_ = next.Process.Kill()
+	_ = next.Wait()
+	j.wantNothing()
 }
