@@ -102,7 +102,7 @@ demo: build ## train on two workers, kill one, recover (sets up PyTorch at first
 .PHONY: docs
 docs: build ## man pages and shell completions into build/
 	@mkdir -p build/man build/completion
-	bin/muster man build/man
+	go run -tags man -ldflags "-X main.version=$(VERSION)" ./cmd/muster man build/man
 	for shell in bash zsh fish; do bin/muster completion $$shell > build/completion/muster.$$shell; done
 
 .PHONY: clean

@@ -52,6 +52,7 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 		root.AddCommand(newDialectCmd(a, name))
 	}
 	root.AddCommand(newStoreCmd(a))
+	root.AddCommand(buildCommands(a)...)
 	return root
 }
 
