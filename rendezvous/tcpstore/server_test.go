@@ -420,7 +420,7 @@ func TestKnownDifferences(t *testing.T) {
 		a.expect("\x00")
 		b.ask(opCancelWait, "\x01")
 	})
-	t.Run("a queue beside a missing key", func(t *testing.T) {
+	t.Run("a queue beside a missing key", func(*testing.T) {
 		b.send(opQueuePush + str("q") + str("e"))
 		b.alive()
 		a.send(opWait + keys("q", "missing"))
@@ -428,10 +428,10 @@ func TestKnownDifferences(t *testing.T) {
 		b.send(opSet + str("missing") + str(""))
 		a.expect("\x00")
 	})
-	t.Run("a queue is no key", func(t *testing.T) {
+	t.Run("a queue is no key", func(*testing.T) {
 		a.ask(opCheck+keys("q")+opGet+str("q")+opDelete+str("q"), "\x00"+str("")+u64(0))
 	})
-	t.Run("a missing key is empty, not the end", func(t *testing.T) {
+	t.Run("a missing key is empty, not the end", func(*testing.T) {
 		a.ask(opMultiGet+keys("none", "none"), str("")+str(""))
 	})
 	t.Run("a client of PyTorch 1 whose wait timed out stays in step", func(t *testing.T) {
