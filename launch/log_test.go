@@ -89,7 +89,8 @@ func writeLines(w io.Writer, rank, count, longest int) {
 	}
 }
 
-// writeBusy computes and writes in turn, like a worker that prints a lot while it trains.
+// writeBusy computes and writes in turn, like a worker that prints a lot while it trains. In the end it says on standard
+// error how many nanoseconds that took, without the time it was ready to run and had no processor.
 func writeBusy(total, rate, size int) {
 	runtime.LockOSThread()
 	cpu := func() time.Duration {
@@ -100,6 +101,7 @@ func writeBusy(total, rate, size int) {
 		return time.Duration(ts.Nano())
 	}
 	block := bytes.Repeat([]byte(strings.Repeat("x", 99)+"\n"), 1+size/100)[:size]
+	begin, waited := time.Now(), runDelay()
 	for range total / size {
 		for end := cpu() + time.Duration(size)*time.Second/time.Duration(rate); cpu() < end; {
 			continue
@@ -108,6 +110,20 @@ func writeBusy(total, rate, size int) {
 			os.Exit(3)
 		}
 	}
+	fmt.Fprintln(os.Stderr, int64(time.Since(begin)-(runDelay()-waited)))
+}
+
+// runDelay is how long this thread has waited for a processor (Linux, Documentation/scheduler/sched-stats.rst).
+func runDelay() time.Duration {
+	data, err := os.ReadFile("/proc/thread-self/schedstat")
+	if err != nil {
+		panic(err)
+	}
+	n, err := strconv.ParseInt(strings.Fields(string(data))[1], 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return time.Duration(n)
 }
 
 // checkLines fails the test unless out is the whole lines of all workers, in each one's order, each behind prefix(rank).
