@@ -47,6 +47,9 @@ type logs struct {
 
 	watchOnce sync.Once
 	watch     *watcher // nil: not to be had
+	pollOnce  sync.Once
+	poll      *pipePoller
+	pollErr   error
 	pumps     sync.WaitGroup
 }
 
@@ -98,6 +101,12 @@ func (l *logs) watcher() *watcher {
 	return l.watch
 }
 
+// pipePoller returns what tells the readers of pipes that there is something.
+func (l *logs) pipePoller() (*pipePoller, error) {
+	l.pollOnce.Do(func() { l.poll, l.pollErr = openPipePoller() })
+	return l.poll, l.pollErr
+}
+
 // Close waits for what is still being shown, a second at the most: after finish of every worker there is nothing. It
 // removes the directory if it was a temporary one in which nothing is of use: succeeded says whether the job was.
 func (l *logs) Close(succeeded bool) error {
@@ -117,6 +126,10 @@ func (l *logs) Close(succeeded bool) error {
 		errs = append(errs, l.err.close())
 	}
 	l.watchOnce.Do(func() {})
+	l.pollOnce.Do(func() {})
+	if l.poll != nil {
+		errs = append(errs, l.poll.close())
+	}
 	if l.watch != nil {
 		errs = append(errs, l.watch.close())
 	}

@@ -2,10 +2,10 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,19 +37,23 @@ type source interface {
 
 // pipeSource reads a pipe that a worker, and whatever it has started, writes to.
 type pipeSource struct {
-	r *os.File
+	fd   int
+	poll *pipePoller
+	wake chan struct{}
 	// small is how much a read must bring to be followed by the next without a pause.
 	small    int
 	lastRead time.Time
-	stopping atomic.Bool
-	// draining and left belong to the reader: what is still taken after stop.
-	draining bool
-	left     int
+	pausing  bool
+
+	stopOnce sync.Once
+	stopped  chan struct{}
+	// left is what is still taken after stop, negative before the reader has seen that.
+	left int
 }
 
 // openPipe returns a pipe's source and its writing end, which is for the child: it blocks, as every program expects of
 // its standard output, and only our end does not.
-func openPipe() (*pipeSource, *os.File, error) {
+func openPipe(poll *pipePoller) (*pipeSource, *os.File, error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, os.NewSyscallError("pipe2", err)
@@ -60,79 +64,103 @@ func openPipe() (*pipeSource, *os.File, error) {
 			capacity = unix.Getpagesize()
 		}
 	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
+	s := &pipeSource{
+		fd: fds[0], poll: poll, wake: make(chan struct{}, 1), small: min(capacity/8, pumpBytes/4),
+		stopped: make(chan struct{}), left: -1,
+	}
+	if err = unix.SetNonblock(fds[0], true); err == nil {
+		err = poll.add(s.fd, s.wake)
+	}
+	if err != nil {
 		_ = unix.Close(fds[0])
 		_ = unix.Close(fds[1])
-		return nil, nil, os.NewSyscallError("fcntl", err)
+		return nil, nil, fmt.Errorf("cannot watch a pipe: %w", err)
 	}
-	s := &pipeSource{r: os.NewFile(uintptr(fds[0]), "worker output"), small: min(capacity/8, pumpBytes/4)}
 	return s, os.NewFile(uintptr(fds[1]), "worker output"), nil
 }
 
 func (s *pipeSource) read(p []byte, d time.Duration) (int, error) {
-	if s.stopping.Load() {
-		return s.drain(p)
-	}
-	var limit time.Time
+	var idle <-chan time.Time
 	if d >= 0 {
-		limit = time.Now().Add(d)
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		idle = timer.C
 	}
-	if err := s.r.SetReadDeadline(limit); err != nil {
-		return 0, err
-	}
-	if s.stopping.Load() { // stop's deadline may have been the one just overwritten
-		return s.drain(p)
-	}
-	n, err := s.r.Read(p)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		if s.stopping.Load() {
-			return s.drain(p)
+	armed := false
+	for {
+		if s.pausing {
+			s.pausing = false
+			time.Sleep(pause)
 		}
-		return 0, errIdle
+		n, err := s.readNow(p)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		if time.Since(s.lastRead) < busyTime {
+			s.pausing = true
+			continue
+		}
+		if !armed {
+			if err := s.poll.arm(s.fd); err != nil {
+				return 0, err
+			}
+			armed = true
+		}
+		select {
+		case <-s.wake:
+			armed = false
+		case <-s.stopped:
+		case <-idle:
+			return 0, errIdle
+		}
 	}
-	now := time.Now()
-	if err == nil && n < s.small && now.Sub(s.lastRead) < busyTime {
-		time.Sleep(pause)
-	}
-	s.lastRead = now
-	return n, err
 }
 
-// drain reads without waiting what was in the pipe when it was called first.
-func (s *pipeSource) drain(p []byte) (n int, err error) {
-	conn, err := s.r.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if err := s.r.SetReadDeadline(time.Time{}); err != nil {
-		return 0, err
-	}
-	again := conn.Read(func(fd uintptr) bool {
-		if !s.draining {
-			s.draining = true
-			s.left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+// readNow reads without waiting; 0 and nil when there is nothing yet.
+func (s *pipeSource) readNow(p []byte) (n int, err error) {
+	if s.left < 0 {
+		select {
+		case <-s.stopped:
+			if s.left, err = unix.IoctlGetInt(s.fd, unix.TIOCINQ); err != nil {
+				return 0, err
+			}
+		default:
 		}
-		if err == nil && s.left > 0 {
-			n, err = unix.Read(int(fd), p[:min(len(p), s.left)])
-		}
-		return true
-	})
-	if err = errors.Join(err, again); err != nil {
-		return 0, err
 	}
-	if n <= 0 {
+	if s.left >= 0 {
+		if p = p[:min(len(p), s.left)]; len(p) == 0 {
+			return 0, io.EOF
+		}
+	}
+	for {
+		n, err = unix.Read(s.fd, p)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	switch {
+	case err == unix.EAGAIN && s.left < 0:
+		return 0, nil
+	case err == unix.EAGAIN || err == nil && n == 0:
 		return 0, io.EOF
+	case err != nil:
+		return 0, err
 	}
-	s.left -= n
+	if s.left >= 0 {
+		s.left -= n
+	}
+	now := time.Now()
+	s.pausing = n < s.small && now.Sub(s.lastRead) < busyTime
+	s.lastRead = now
 	return n, nil
 }
 
-func (s *pipeSource) stop() {
-	s.stopping.Store(true)
-	_ = s.r.SetReadDeadline(time.Unix(1, 0)) // wakes the reader; fails when it is closed already
-}
+func (s *pipeSource) stop() { s.stopOnce.Do(func() { close(s.stopped) }) }
 
-func (s *pipeSource) close() { _ = s.r.Close() }
+func (s *pipeSource) close() {
+	s.poll.remove(s.fd)
+	_ = unix.Close(s.fd) // only read
+}
 
 // fileSource follows a file that a worker writes itself. A reader that falls behind costs nobody anything: the file holds
 // what it has not seen yet.

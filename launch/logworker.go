@@ -133,7 +133,11 @@ func (w *workerLogs) openFile(i int, follow bool) error {
 // openPipe makes a pipe for the streams. Output that is not shown is read all the same: if the worker fails, its last
 // lines are wanted.
 func (w *workerLogs) openPipe(streams ...int) error {
-	src, end, err := openPipe()
+	poll, err := w.attempt.pipePoller()
+	if err != nil {
+		return err
+	}
+	src, end, err := openPipe(poll)
 	if err != nil {
 		return err
 	}
