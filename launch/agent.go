@@ -250,7 +250,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
 	kernel := a.evidence()
 	a.status.restarting(d)
-	if err := a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM)); err != nil {
+	if err := a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM), restartPatience); err != nil {
 		return d, err
 	}
 	// Workers that failed by themselves before they were stopped may change the verdict: with a fatal code.
@@ -356,9 +356,9 @@ func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal
 		a.awaitEnd(ctx, g)
 	}
 	if len(g.running()) == 0 && policy != CleanAll {
-		return a.finishGroup(context.WithoutCancel(ctx), g)
+		return a.finishGroup(context.WithoutCancel(ctx), g, 0)
 	}
-	return a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(signal))
+	return a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(signal), 0)
 }
 
 // awaitEnd waits until the workers have ended by themselves, or muster is to stop.

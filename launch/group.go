@@ -14,6 +14,9 @@ import (
 	"muster/rendezvous"
 )
 
+// restartPatience is how long a restart waits for a console that takes no output.
+const restartPatience = time.Second
+
 // worker is one training process of a group.
 type worker struct {
 	Worker
@@ -47,7 +50,7 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 	g := &WorkerGroup{round: r, exited: make(chan *worker, a.Plan.Procs), logs: logs}
 	for local := range a.Plan.Procs {
 		if err := a.startWorker(g, r, local, restarts); err != nil {
-			stopErr := a.stopGroup(context.WithoutCancel(ctx), g, proc.Ladder{Signal: syscall.SIGKILL})
+			stopErr := a.stopGroup(context.WithoutCancel(ctx), g, proc.Ladder{Signal: syscall.SIGKILL}, restartPatience)
 			if stopErr != nil {
 				a.Log.Error().Err(stopErr).Msg("workers started so far could not be killed")
 			}
@@ -108,8 +111,9 @@ func (g *WorkerGroup) forward(s syscall.Signal) {
 	}
 }
 
-// stopGroup ends the workers and everything they started, and waits until their output was shown.
-func (a *Agent) stopGroup(ctx context.Context, g *WorkerGroup, ladder proc.Ladder) error {
+// stopGroup ends the workers and everything they started, and waits until their output was shown; patience bounds that,
+// 0 waits as long as somebody reads.
+func (a *Agent) stopGroup(ctx context.Context, g *WorkerGroup, ladder proc.Ladder, patience time.Duration) error {
 	g.mu.Lock()
 	g.stopping = true
 	g.mu.Unlock()
@@ -120,20 +124,25 @@ func (a *Agent) stopGroup(ctx context.Context, g *WorkerGroup, ladder proc.Ladde
 	if err := a.tree.Stop(ctx, ladder, procs...); err != nil {
 		return errhint.Code(err, errhint.Internal)
 	}
-	return a.finishGroup(ctx, g)
+	return a.finishGroup(ctx, g, patience)
 }
 
 // finishGroup waits until the output of workers that have ended was shown.
-func (a *Agent) finishGroup(ctx context.Context, g *WorkerGroup) error {
+func (a *Agent) finishGroup(ctx context.Context, g *WorkerGroup, patience time.Duration) error {
 	g.wg.Wait()
 	// Our own output may go to a pager that its reader has left standing: only impatience gives up on it.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := a.onHurry(cancel)
 	defer stop()
-	for _, w := range g.workers {
-		w.logs.finish(ctx)
+	if patience > 0 {
+		defer time.AfterFunc(patience, cancel).Stop()
 	}
+	var finished sync.WaitGroup
+	for _, w := range g.workers {
+		finished.Go(func() { w.logs.finish(ctx) })
+	}
+	finished.Wait()
 	return g.logs.close()
 }
 
