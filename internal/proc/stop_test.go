@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -91,7 +92,10 @@ func TestStopLeavesTimeToCleanUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := sh(t, tree, `(trap '' TERM INT; exec 9<"$1"; read x <&9; sleep 0.2; rm "$2") & exec 8>"$1"; exec sleep 86400 $0`, mark, pipe, file)
-	wantMarked(t, mark, 2)
+	// The worker gets to be sleep when the tracker has opened the pipe, after its trap.
+	testutil.Eventually(t, 20*time.Second, "both are ready", func() bool {
+		return slices.ContainsFunc(withMark(t, mark), func(p process) bool { return strings.HasPrefix(p.cmdline, "sleep ") })
+	})
 	if err := tree.Stop(t.Context(), proc.Ladder{Grace: long, Leftover: long}, p); err != nil {
 		t.Fatal(err)
 	}

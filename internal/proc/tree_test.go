@@ -270,12 +270,16 @@ func TestCgroupIsRemoved(t *testing.T) {
 	}
 }
 
-// A supervisor starts muster again at once, with the same run directory, while the guardian is still at work.
+// A supervisor starts muster again, with the same run directory, while the guardian is still at work.
 func TestTheNextJobIsSpared(t *testing.T) {
-	j := startJob(t, nil, nil, "trap '' TERM; setsid sleep 86400 $0 & exec sleep 86400 $0")
-	j.ready(2)
+	j := startJob(t, nil, nil, "setsid sleep 86400 $0 & trap '' TERM; setsid sleep 86400 $0 & exec sleep 86400 $0")
+	j.ready(3)
 	j.kill(j.cmd.Process.Pid, unix.SIGKILL)
 	<-j.ended
+	testutil.Eventually(t, 20*time.Second, "the guardian has begun: only it and what ignores SIGTERM are left", func() bool {
+		j.reap()
+		return len(withMark(t, j.mark)) == 2
+	})
 	mark := newMark()
 	next := exec.Command("sleep", "86400", mark)
 	next.Env = []string{"MUSTER_RUN_DIR=" + j.dir}
