@@ -144,6 +144,9 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 		i += used
 	}
 	for _, word := range unknown {
+		if wrong.full() {
+			break
+		}
 		wrong.add(p.unknown(word))
 	}
 	p.settle(out.values, given, env, &wrong)

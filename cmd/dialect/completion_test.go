@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"muster/cmd/dialect"
+	"muster/internal/testutil"
 )
 
 func completionScript(t *testing.T, shell string) string {
@@ -24,7 +25,7 @@ func completionScript(t *testing.T, shell string) string {
 func TestBashCompletes(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("bash is missing")
+		testutil.Missing(t, "bash")
 	}
 	script := completionScript(t, "bash")
 	file := filepath.Join(t.TempDir(), "train.py")

@@ -244,6 +244,26 @@ role: 7
 	wantRefused(t, err, "cannot read f")
 }
 
+func FuzzSettingsFile(f *testing.F) {
+	for _, text := range []string{
+		"", "---\n", "role: a\ngrace: 5\n", "retryable-exit-codes: [1, '>=3']", "a: &x 1\nb: *x", "<<: {role: a}", "? [a]\n: b", "role: !!binary aGk=", "{", "- a", "\xff",
+		"tee: 3\nredirects: '0:1'\nlinger: 1.5\ndry-run: yes",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		req, err := native(nil, text, "--config", "conf.yaml", "x")
+		if err != nil && errhint.CodeOf(err) != errhint.Usage {
+			t.Fatalf("status %d: %v", errhint.CodeOf(err), err)
+		}
+		for flag, source := range req.Job.Sources {
+			if flag != "config" && source.Kind != launch.FromConfig {
+				t.Fatalf("%s from %v", flag, source)
+			}
+		}
+	})
+}
+
 func TestParseOwn(t *testing.T) {
 	for _, c := range []struct{ args, rest string }{
 		{"torchrun --dry-run", "torchrun --dry-run"},

@@ -14,15 +14,23 @@ type problems struct {
 	list *multierror.Error
 }
 
+// maxProblems bounds what is reported: a command line with more is something else, such as a file's content.
+const maxProblems = 20
+
 func (p *problems) add(err error) {
-	if err != nil {
+	if err != nil && !p.full() {
 		p.list = multierror.Append(p.list, err)
 	}
 }
 
+func (p *problems) full() bool { return p.list != nil && len(p.list.Errors) >= maxProblems }
+
 func (p *problems) merge(other problems) {
-	if other.list != nil {
-		p.list = multierror.Append(p.list, other.list.Errors...)
+	if other.list == nil {
+		return
+	}
+	for _, err := range other.list.Errors {
+		p.add(err)
 	}
 }
 

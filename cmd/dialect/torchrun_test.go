@@ -153,6 +153,15 @@ func TestTorchrunRefusals(t *testing.T) {
 	}
 }
 
+// A command line of nothing but mistakes is refused quickly and with a bounded text.
+func TestManyMistakes(t *testing.T) {
+	_, err := dialect.Torchrun(dialect.Invocation{Args: slices.Repeat([]string{"-x", "--nnodez"}, 50000)})
+	wantRefused(t, err, "20 problems", "--nnodez: did you mean --nnodes?")
+	if len(err.Error()) > 4000 {
+		t.Errorf("a text of %d letters", len(err.Error()))
+	}
+}
+
 func TestTorchrunMeeting(t *testing.T) {
 	for _, c := range []struct {
 		args  string
