@@ -73,6 +73,14 @@ type parser struct {
 	// help and print make the texts of kindHelp and kindPrint.
 	help  func() string
 	print func(word string) string
+
+	names []name // all spellings of all options in argparse's order, made by parse
+}
+
+// name is a spelling and the option it stands for.
+type name struct {
+	spelling string
+	option   *option
 }
 
 // value is an option's value and where it came from. Only the field of its kind is set.
@@ -108,6 +116,12 @@ var negativeNumber = regexp.MustCompile(`^-[0-9]+$|^-[0-9]*\.[0-9]+$`)
 // parse reads argv. All that is wrong is reported together.
 func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 	var wrong problems
+	p.names = nil
+	for i := range p.options {
+		for _, spelling := range p.options[i].spellings() {
+			p.names = append(p.names, name{spelling, &p.options[i]})
+		}
+	}
 	out := &parsed{values: p.defaults(env, &wrong)}
 	given := map[string]value{}
 	found := false
@@ -327,9 +341,9 @@ func (p *parser) settle(values, given map[string]value, env environ, wrong *prob
 
 // spelled returns the option with exactly this spelling, or nil.
 func (p *parser) spelled(spelling string) *option {
-	for i := range p.options {
-		if slices.Contains(p.options[i].spellings(), spelling) {
-			return &p.options[i]
+	for _, n := range p.names {
+		if n.spelling == spelling {
+			return n.option
 		}
 	}
 	return nil
@@ -344,13 +358,13 @@ func (p *parser) readings(word string) ([]match, bool) {
 	if o := p.spelled(word); o != nil {
 		return []match{{option: o, spelling: word}}, true
 	}
-	name, explicit, hasExplicit := strings.Cut(word, "=")
+	prefix, explicit, hasExplicit := strings.Cut(word, "=")
 	if hasExplicit {
-		if o := p.spelled(name); o != nil {
-			return []match{{o, name, explicit, true}}, true
+		if o := p.spelled(prefix); o != nil {
+			return []match{{o, prefix, explicit, true}}, true
 		}
 	}
-	if matches := p.abbreviated(word, name, explicit, hasExplicit); len(matches) > 0 {
+	if matches := p.abbreviated(word, prefix, explicit, hasExplicit); len(matches) > 0 {
 		return matches, true
 	}
 	// A word that looks like a negative number, or that has a space in it, was meant to be a value.
@@ -360,23 +374,20 @@ func (p *parser) readings(word string) ([]match, bool) {
 	return nil, true
 }
 
-func (p *parser) abbreviated(word, name, explicit string, hasExplicit bool) []match {
+func (p *parser) abbreviated(word, prefix, explicit string, hasExplicit bool) []match {
 	var matches []match
-	for i := range p.options {
-		o := &p.options[i]
-		for _, spelling := range o.spellings() {
-			switch {
-			case strings.HasPrefix(word, "--"):
-				// The double spelling makes a name that is cut before its first dash ambiguous: --nproc could be
-				// --nproc-per-node or --nproc_per_node.
-				if strings.HasPrefix(spelling, name) {
-					matches = append(matches, match{o, spelling, explicit, hasExplicit})
-				}
-			case len(spelling) == 2 && strings.HasPrefix(word, spelling):
-				matches = append(matches, match{o, spelling, word[2:], true})
-			case strings.HasPrefix(spelling, word): // names such as horovodrun's -np
-				matches = append(matches, match{o, spelling, "", false})
+	for _, n := range p.names {
+		switch {
+		case strings.HasPrefix(word, "--"):
+			// The double spelling makes a name that is cut before its first dash ambiguous: --nproc could be
+			// --nproc-per-node or --nproc_per_node.
+			if strings.HasPrefix(n.spelling, prefix) {
+				matches = append(matches, match{n.option, n.spelling, explicit, hasExplicit})
 			}
+		case len(n.spelling) == 2 && strings.HasPrefix(word, n.spelling):
+			matches = append(matches, match{n.option, n.spelling, word[2:], true})
+		case strings.HasPrefix(n.spelling, word): // names such as horovodrun's -np
+			matches = append(matches, match{n.option, n.spelling, "", false})
 		}
 	}
 	return matches
@@ -391,10 +402,10 @@ func ambiguous(word string, matches []match) error {
 }
 
 func (p *parser) unknown(word string) error {
-	name, _, _ := strings.Cut(word, "=")
-	var names []string
-	for i := range p.options {
-		names = append(names, p.options[i].spellings()...)
+	typed, _, _ := strings.Cut(word, "=")
+	known := make([]string, len(p.names))
+	for i, n := range p.names {
+		known[i] = n.spelling
 	}
-	return unknownFlag(name, names)
+	return unknownFlag(typed, known)
 }
