@@ -305,13 +305,13 @@ func interpreters(argv0 string, env environ) []string {
 		return []string{exec}
 	}
 	var names []string
-	if venv := env[virtualEnv]; venv != "" {
-		names = append(names, filepath.Join(venv, "bin", "python"))
-	}
 	// venv/bin/torchrun as a link to muster: torchrun itself would run the Python that lies beside it. Called as muster
 	// it is not a stand-in for a Python program, and what lies beside it means nothing.
 	if dir, base := filepath.Split(argv0); dir != "" && Named(base) {
 		names = append(names, dir+"python") // Join would make a name for PATH of ./python
+	}
+	if venv := env[virtualEnv]; venv != "" {
+		names = append(names, filepath.Join(venv, "bin", "python"))
 	}
 	return append(names, "python", "python3")
 }

@@ -240,7 +240,7 @@ func TestInterpreters(t *testing.T) {
 		{"/v/bin/torchrun", nil, []string{"/v/bin/python", "python", "python3"}},
 		{"./torchrun", nil, []string{"./python", "python", "python3"}},
 		{"/usr/bin/muster", nil, []string{"python", "python3"}},
-		{"/v/bin/torchrun", []string{"VIRTUAL_ENV=/w"}, []string{"/w/bin/python", "/v/bin/python", "python", "python3"}},
+		{"/v/bin/torchrun", []string{"VIRTUAL_ENV=/w"}, []string{"/v/bin/python", "/w/bin/python", "python", "python3"}},
 		{"/v/bin/torchrun", []string{"VIRTUAL_ENV=/w", "PYTHON_EXEC=/x/py"}, []string{"/x/py"}},
 		{"torchrun", []string{"PYTHON_EXEC="}, []string{"python", "python3"}},
 		{"torchrun", []string{"VIRTUAL_ENV=/w", "VIRTUAL_ENV=/z"}, []string{"/w/bin/python", "python", "python3"}},

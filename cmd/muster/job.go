@@ -18,7 +18,6 @@ import (
 
 // launch does what a command line asked for: it shows the plan or runs the job, and returns how that ended.
 func (a *app) launch(ctx context.Context, req dialect.Request) error {
-	a.json = req.JSON
 	level, err := zerolog.ParseLevel(req.LogLevel)
 	if err != nil {
 		return errhint.Usagef("--log-level %q: %w", req.LogLevel, err)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"muster/cmd/dialect"
 )
 
 // buildCommands are the commands that only building muster needs. The tag keeps the converter out of the binary.
@@ -33,6 +35,9 @@ func buildCommands(a *app) []*cobra.Command {
 
 // literally keeps the line breaks of help texts, which are laid out for a terminal.
 func literally(cmd *cobra.Command) {
+	if dialect.Named(cmd.Name()) {
+		cmd.Long = dialect.Help(cmd.Name())
+	}
 	if cmd.Long != "" {
 		cmd.Long = "```\n" + cmd.Long + "\n```"
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -43,7 +44,7 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.Long += "\n\nmuster's own flags may stand in front of a launcher's name:\n\n" + dialect.OwnFlags().FlagUsages() + dialect.ExitStatusHelp
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.help(cmd) })
 	root.SuggestionsMinimumDistance = 3
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -56,17 +57,34 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 	return root
 }
 
+// help prints the text of the root command, or of one that cobra parses.
+func (a *app) help(cmd *cobra.Command) {
+	fmt.Fprintf(a.stdout, "%s\n\n%s", cmd.Long, cmd.UsageString())
+	if !cmd.HasParent() {
+		fmt.Fprintf(a.stdout, "\nmuster's own flags may stand in front of a launcher's name (muster run --help explains them):\n  %s\n",
+			strings.Join(ownFlagNames(), " "))
+	}
+	fmt.Fprint(a.stdout, "\n", dialect.ExitStatusHelp)
+}
+
+// ownFlagNames are the flags that may stand in front of every dialect.
+func ownFlagNames() []string {
+	var names []string
+	dialect.OwnFlags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return names
+}
+
 // newDialectCmd is the command of one dialect. The dialect parses the arguments, not cobra: each has rules of its own.
 func newDialectCmd(a *app, name string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                name + " [flags] command [arguments]",
 		Short:              shorts[name],
-		Long:               strings.TrimRight(dialect.Help(name), "\n"),
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := dialect.Read(name, dialect.Invocation{
 				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Own: a.own,
 			})
+			a.json = req.JSON
 			if err != nil {
 				return err
 			}
@@ -76,6 +94,8 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 			return flagNames(dialect.Flags(name), toComplete)
 		},
 	}
+	// The text is made when it is asked for: starting a job must not pay for it.
+	cmd.SetHelpFunc(func(*cobra.Command, []string) { fmt.Fprint(a.stdout, dialect.Help(name)) })
 	return cmd
 }
 

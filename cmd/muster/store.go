@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -10,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"muster/cmd/dialect"
 	"muster/internal/errhint"
 	"muster/rendezvous/tcpstore"
 )
@@ -25,15 +25,14 @@ func newStoreCmd(a *app) *cobra.Command {
 
 Clients of every PyTorch since 1.9 can use it. It prints the addresses it listens on,
 one line each, once it answers. Nobody is authenticated: bind an address that only
-the job's machines reach.
-` + dialect.ExitStatusHelp,
+the job's machines reach.`,
 		Example: "  muster store --bind 127.0.0.1:29400",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.serveStore(cmd.Context(), bind)
 		},
 	}
-	cmd.Flags().StringVar(&bind, "bind", "127.0.0.1:29400", "address to listen on; port 0 takes a free one (environment MUSTER_BIND)")
+	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.getenv("MUSTER_BIND"), "127.0.0.1:29400"), "address to listen on; port 0 takes a free one [MUSTER_BIND]")
 	return cmd
 }
 

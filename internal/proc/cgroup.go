@@ -63,7 +63,18 @@ func removeStale(dir string) {
 // Close removes the cgroup. It fails when a process is left in it.
 func (c *cgroup) Close() error {
 	_ = c.dir.Close()
+	c.letGo()
 	return removeCgroup(c.path)
+}
+
+// letGo moves what is still in the cgroup, and was to be left alone, to the cgroup we were started in.
+func (c *cgroup) letGo() {
+	members := map[int]bool{}
+	cgroupMembers(c.path, members)
+	for pid := range members {
+		// One that is gone needs no other place; another failure shows when the cgroup is to be removed.
+		_ = os.WriteFile(filepath.Join(filepath.Dir(c.path), "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0)
+	}
 }
 
 // removeCgroup removes a cgroup with what its processes made below it.
