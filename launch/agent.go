@@ -204,7 +204,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) decision {
 		var d decision
 		select {
 		case w := <-g.exited:
-			d = a.stepExit(g, w)
+			d = a.stepExit(w)
 		case <-ctx.Done():
 			d = a.policy.step(event{Kind: stopWasRequested, At: time.Now()})
 		case <-deadline:
@@ -229,17 +229,18 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) decision {
 }
 
 // stepExit tells the policy of a worker's end.
-func (a *Agent) stepExit(g *WorkerGroup, w *worker) decision {
+func (a *Agent) stepExit(w *worker) decision {
 	exit := w.proc.Exit()
-	l := a.Log.Debug()
+	level := zerolog.DebugLevel
 	if !exit.Success() && !w.stopped {
-		l = a.Log.Error()
+		level = zerolog.ErrorLevel
 	}
-	l = l.Int("rank", w.Rank).Int("local_rank", w.LocalRank).Int("pid", w.proc.PID()).Int("exit_code", exit.Status())
-	if exit.Signal != 0 {
-		l = l.Str("signal", signalName(exit.Signal))
-	}
-	l.Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
+	a.Log.WithLevel(level).Int("rank", w.Rank).Int("local_rank", w.LocalRank).Int("pid", w.proc.PID()).
+		Int("exit_code", exit.Status()).Func(func(e *zerolog.Event) {
+		if exit.Signal != 0 {
+			e.Str("signal", signalName(exit.Signal))
+		}
+	}).Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
 	return a.policy.step(event{Kind: workerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped})
 }
 
@@ -255,7 +256,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 	}
 	// Workers that failed by themselves before they were stopped may change the verdict: with a fatal code.
 	for len(g.exited) > 0 {
-		if late := a.stepExit(g, <-g.exited); late.Verdict != carryOn {
+		if late := a.stepExit(<-g.exited); late.Verdict != carryOn {
 			return late, nil
 		}
 	}

@@ -49,7 +49,7 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 	}
 	g := &WorkerGroup{round: r, exited: make(chan *worker, a.Plan.Procs), logs: logs}
 	for local := range a.Plan.Procs {
-		if err := a.startWorker(g, r, local, restarts); err != nil {
+		if err := a.startWorker(ctx, g, r, local, restarts); err != nil {
 			stopErr := a.stopGroup(context.WithoutCancel(ctx), g, proc.Ladder{Signal: syscall.SIGKILL}, restartPatience)
 			if stopErr != nil {
 				a.Log.Error().Err(stopErr).Msg("workers started so far could not be killed")
@@ -60,7 +60,7 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 	return g, nil
 }
 
-func (a *Agent) startWorker(g *WorkerGroup, r rendezvous.Round, local, restarts int) error {
+func (a *Agent) startWorker(ctx context.Context, g *WorkerGroup, r rendezvous.Round, local, restarts int) error {
 	host, _, _ := strings.Cut(a.Plan.Hostname, ".")
 	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: r.BaseRank + local, Role: a.Plan.Job.Role, Host: host})
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *Agent) startWorker(g *WorkerGroup, r rendezvous.Round, local, restarts 
 	}
 	logs.started()
 	if err != nil {
-		logs.finish(context.Background()) // nothing was written: it returns at once
+		logs.finish(ctx) // nothing was written: it returns at once
 		return err
 	}
 	g.workers = append(g.workers, w)

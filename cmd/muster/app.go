@@ -44,7 +44,7 @@ func (a *app) run() int {
 		return int(status)
 	}
 	if help, ok := errors.AsType[*dialect.HelpError](err); ok {
-		fmt.Fprint(a.stdout, help.Text)
+		say(a.stdout, "%s", help.Text)
 		return errhint.OK
 	}
 	a.printError(err)
@@ -69,6 +69,9 @@ func (a *app) execute() error {
 	return root.ExecuteContext(context.Background())
 }
 
+// say writes to one of our own streams. When it is gone nobody can be told.
+func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
 // printError writes err and its hint to standard error, every single failure on a line of its own.
 func (a *app) printError(err error) {
 	if err == nil {
@@ -84,9 +87,9 @@ func (a *app) printError(err error) {
 		failures = many.Errors
 	}
 	for _, f := range failures {
-		fmt.Fprintf(a.stderr, "muster: error: %s\n", strings.TrimSpace(f.Error()))
+		say(a.stderr, "muster: error: %s\n", strings.TrimSpace(f.Error()))
 		if hint := errhint.Of(f); hint != "" {
-			fmt.Fprintf(a.stderr, "muster: hint: %s\n", hint)
+			say(a.stderr, "muster: hint: %s\n", hint)
 		}
 	}
 }

@@ -98,28 +98,29 @@ func (d *dryRun) writeJSON(w io.Writer) error {
 // writeText prints what all ranks share once, and of each rank only what sets it apart.
 func (d *dryRun) writeText(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(w, "dry run of muster %s: nothing was started\n\n", d.Dialect)
-	fmt.Fprintf(w, "host\t%s\nstore\t%s\nrun id\t%s\nworking directory\t%s\n", d.Host, d.Store, d.RunID, d.Dir)
-	fmt.Fprintf(w, "command\t%s\nworkers\t%d\n", shellescape.QuoteCommand(d.Workers[0].Argv), len(d.Workers))
-	fmt.Fprintf(w, "\nflags\n")
+	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush tells what failed
+	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
+	printf("host\t%s\nstore\t%s\nrun id\t%s\nworking directory\t%s\n", d.Host, d.Store, d.RunID, d.Dir)
+	printf("command\t%s\nworkers\t%d\n", shellescape.QuoteCommand(d.Workers[0].Argv), len(d.Workers))
+	printf("\nflags\n")
 	for _, f := range d.Flags {
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", f.Name, f.Value, f.Source)
+		printf("  %s\t%s\t%s\n", f.Name, f.Value, f.Source)
 	}
-	fmt.Fprintf(w, "\nvariables of every rank\n")
+	printf("\nvariables of every rank\n")
 	for _, v := range d.common {
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
+		printf("  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
 	}
 	for _, k := range d.Workers {
-		fmt.Fprintf(w, "\nrank %d (local rank %d)\n", k.Rank, k.LocalRank)
+		printf("\nrank %d (local rank %d)\n", k.Rank, k.LocalRank)
 		if d.argvs[k.Rank] {
-			fmt.Fprintf(w, "  command\t%s\n", shellescape.QuoteCommand(k.Argv))
+			printf("  command\t%s\n", shellescape.QuoteCommand(k.Argv))
 		}
 		for _, v := range k.Env {
 			if !slices.Contains(d.common, v) {
-				fmt.Fprintf(w, "  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
+				printf("  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
 			}
 		}
 	}
-	fmt.Fprintf(w, "\ninherited by every rank (values not shown): %s\n", strings.Join(d.inherit, " "))
+	printf("\ninherited by every rank (values not shown): %s\n", strings.Join(d.inherit, " "))
 	return w.Flush()
 }

@@ -94,9 +94,7 @@ func (a *app) runJob(ctx context.Context, plan *launch.Plan, log zerolog.Logger)
 		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
 	}
 	result, err := agent.Run(ctx)
-	if result.Report != "" {
-		fmt.Fprint(a.stderr, result.Report)
-	}
+	say(a.stderr, "%s", result.Report)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func killOne(t *testing.T, target string, b blow, line string) {
 	j := start(t, nil, "run", "-n", "2", "--grace", "5s", "--", "sh", "-c", script)
 	// Each worker has one child at least; the guardian is the agent's one child that is no worker.
 	testutil.Eventually(t, 60*time.Second, "workers and their children run", func() bool {
-		return strings.Count(j.stdout.String(), "ready") == 2 && len(processes(t, mark)) >= 4 && len(j.guardians()) == 1
+		return strings.Count(j.out.String(), "ready") == 2 && len(processes(t, mark)) >= 4 && len(j.guardians()) == 1
 	})
 	if target == "agent" && strings.Contains(line, "env -i") {
 		// Only the guardian's regular look at the process tree knows a process that gave up its environment too.

@@ -70,10 +70,10 @@ type outcome struct {
 // job is a running muster.
 type job struct {
 	*exec.Cmd
-	t              *testing.T
-	stdout, stderr buffer
-	began          time.Time
-	runtimeDir     string
+	t          *testing.T
+	out, err   buffer
+	began      time.Time
+	runtimeDir string
 }
 
 // buffer is a bytes.Buffer that may be read while it is being filled.
@@ -103,9 +103,9 @@ func start(t *testing.T, environ []string, args ...string) *job {
 	j.Cmd = exec.CommandContext(ctx, "muster", args...)
 	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
 	j.Env = append(j.Env, environ...)
-	j.Cmd.Stdout, j.Cmd.Stderr = &j.stdout, &j.stderr
-	j.Cmd.WaitDelay = 10 * time.Second
-	if err := j.Cmd.Start(); err != nil {
+	j.Stdout, j.Stderr = &j.out, &j.err
+	j.WaitDelay = 10 * time.Second
+	if err := j.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return j
@@ -127,9 +127,9 @@ func cleanEnviron() []string {
 // wait returns how the run ended.
 func (j *job) wait() outcome {
 	j.t.Helper()
-	err := j.Cmd.Wait()
+	err := j.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		j.t.Fatalf("cannot wait for muster: %v\n%s", err, j.stderr.String())
+		j.t.Fatalf("cannot wait for muster: %v\n%s", err, j.err.String())
 	} else if ok && exit.Exited() {
 		return j.outcome(exit.ExitCode())
 	} else if ok {
@@ -139,7 +139,7 @@ func (j *job) wait() outcome {
 }
 
 func (j *job) outcome(status int) outcome {
-	return outcome{status, j.stdout.String(), j.stderr.String(), time.Since(j.began)}
+	return outcome{status, j.out.String(), j.err.String(), time.Since(j.began)}
 }
 
 // muster runs the program to its end.

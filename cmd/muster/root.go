@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -59,12 +58,12 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 
 // help prints the text of the root command, or of one that cobra parses.
 func (a *app) help(cmd *cobra.Command) {
-	fmt.Fprintf(a.stdout, "%s\n\n%s", cmd.Long, cmd.UsageString())
+	say(a.stdout, "%s\n\n%s", cmd.Long, cmd.UsageString())
 	if !cmd.HasParent() {
-		fmt.Fprintf(a.stdout, "\nmuster's own flags may stand in front of a launcher's name (muster run --help explains them):\n  %s\n",
+		say(a.stdout, "\nmuster's own flags may stand in front of a launcher's name (muster run --help explains them):\n  %s\n",
 			strings.Join(ownFlagNames(), " "))
 	}
-	fmt.Fprint(a.stdout, "\n", dialect.ExitStatusHelp)
+	say(a.stdout, "\n%s", dialect.ExitStatusHelp)
 }
 
 // ownFlagNames are the flags that may stand in front of every dialect.
@@ -95,7 +94,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 		},
 	}
 	// The text is made when it is asked for: starting a job must not pay for it.
-	cmd.SetHelpFunc(func(*cobra.Command, []string) { fmt.Fprint(a.stdout, dialect.Help(name)) })
+	cmd.SetHelpFunc(func(*cobra.Command, []string) { say(a.stdout, "%s", dialect.Help(name)) })
 	return cmd
 }
 

@@ -18,7 +18,7 @@ func running(t *testing.T, flags []string, script string) *job {
 	t.Helper()
 	args := append(append([]string{"run", "-n", "2"}, flags...), "--", "sh", "-c", script)
 	j := start(t, nil, args...)
-	testutil.Eventually(t, 60*time.Second, "both workers are ready", func() bool { return strings.Count(j.stdout.String(), "ready") == 2 })
+	testutil.Eventually(t, 60*time.Second, "both workers are ready", func() bool { return strings.Count(j.out.String(), "ready") == 2 })
 	return j
 }
 
@@ -61,7 +61,7 @@ func TestGraceEnds(t *testing.T) {
 func TestSecondInterruptKills(t *testing.T) {
 	j := running(t, []string{"--grace", "1h"}, `trap 'echo first' INT; echo ready; while :; do sleep 0.05; done`)
 	j.signal(syscall.SIGINT)
-	testutil.Eventually(t, 60*time.Second, "the workers got the first SIGINT", func() bool { return strings.Count(j.stdout.String(), "first") >= 2 })
+	testutil.Eventually(t, 60*time.Second, "the workers got the first SIGINT", func() bool { return strings.Count(j.out.String(), "first") >= 2 })
 	j.signal(syscall.SIGINT)
 	if got := j.wait(); got.status != 130 {
 		t.Errorf("status %d, want 130\n%s", got.status, got.stderr)
@@ -72,8 +72,8 @@ func TestSecondInterruptKills(t *testing.T) {
 func TestUserSignalEndsNothing(t *testing.T) {
 	j := running(t, nil, `trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)
 	j.signal(syscall.SIGUSR1)
-	testutil.Eventually(t, 60*time.Second, "the workers got SIGUSR1", func() bool { return strings.Count(j.stdout.String(), "saved") == 2 })
-	if out := j.stdout.String(); strings.Contains(out, "child gone") {
+	testutil.Eventually(t, 60*time.Second, "the workers got SIGUSR1", func() bool { return strings.Count(j.out.String(), "saved") == 2 })
+	if out := j.out.String(); strings.Contains(out, "child gone") {
 		t.Errorf("a worker's child was hit: %s", out)
 	}
 	j.signal(syscall.SIGTERM)

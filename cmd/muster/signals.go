@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"muster/launch"
@@ -45,7 +46,7 @@ func watchSignals(parent context.Context, handled []syscall.Signal) (context.Con
 			switch n {
 			case syscall.SIGPIPE:
 			case syscall.SIGUSR1, syscall.SIGUSR2:
-				if !contains(handled, n) {
+				if !slices.Contains(handled, n) {
 					select {
 					case in.forward <- n:
 					default: // sixteen are on their way already; the workers cannot tell more apart
@@ -63,15 +64,6 @@ func watchSignals(parent context.Context, handled []syscall.Signal) (context.Con
 		}
 	}()
 	return ctx, in
-}
-
-func contains(signals []syscall.Signal, s syscall.Signal) bool {
-	for _, h := range signals {
-		if h == s {
-			return true
-		}
-	}
-	return false
 }
 
 // close stops receiving and waits for the receiver.

@@ -52,7 +52,7 @@ func (a *app) serveStore(ctx context.Context, bind string) error {
 		return err
 	}
 	for _, addr := range server.Addrs() {
-		fmt.Fprintln(a.stdout, addr)
+		say(a.stdout, "%s\n", addr)
 	}
 	<-ctx.Done()
 	return server.Close()

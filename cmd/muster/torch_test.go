@@ -130,8 +130,10 @@ func TestErrorFile(t *testing.T) {
 // TestEventRecords compares the event records of --event-log-handler console with the real torchrun's, without what
 // differs from run to run.
 func TestEventRecords(t *testing.T) {
-	args := []string{"--standalone", "--nproc-per-node", "2", "--event-log-handler", "console", "--max-restarts", "1", "--no-python",
-		"sh", "-c", `[ "$TORCHELASTIC_RESTART_COUNT$RANK" != 01 ] || exit 3; sleep 0.2`}
+	args := []string{
+		"--standalone", "--nproc-per-node", "2", "--event-log-handler", "console", "--max-restarts", "1", "--no-python",
+		"sh", "-c", `[ "$TORCHELASTIC_RESTART_COUNT$RANK" != 01 ] || exit 3; sleep 0.2`,
+	}
 	shape := func(got outcome) []string {
 		if got.status != 0 {
 			t.Fatalf("status %d\n%s", got.status, got.stderr)
