@@ -71,12 +71,13 @@ func findInterpreter(candidates []string, dir string, environ []string) (name, p
 		if lookErr == nil {
 			return p, p, nil
 		}
-		if err == nil {
-			err = lookErr // the best candidate's trouble says most
-		}
+		err = lookErr
 	}
-	return "", "", errhint.With(fmt.Errorf("cannot find a Python interpreter: %w", err),
-		"activate the environment, set PYTHON_EXEC, or give the whole command with --no-python")
+	if len(candidates) == 1 {
+		return "", "", fmt.Errorf("cannot use the Python interpreter %q: %w", candidates[0], err) // the user named it
+	}
+	return "", "", errhint.Code(errhint.With(fmt.Errorf("cannot find a Python interpreter: tried %s", strings.Join(candidates, ", ")),
+		"activate the environment, set PYTHON_EXEC, or give the whole command with --no-python"), errhint.NotFound)
 }
 
 // checkScript reports a script that Python could not run: missing, unreadable, or a directory without __main__.py.

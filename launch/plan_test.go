@@ -1,0 +1,279 @@
+package launch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/internal/errhint"
+	"muster/rendezvous"
+)
+
+// testJob is a job of n workers that run a program which every machine has.
+func testJob(procs string) Job {
+	return Job{
+		Dialect: "run", RunID: "job 7/a", Procs: procs, Role: "trainer",
+		Command: Command{Kind: Program, Name: "true", Args: []string{"${local_rank}", "$$"}},
+		Restart: RestartRules{MaxRestarts: 3},
+		Stop:    StopRules{Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}},
+		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=/home/me", "RANK=99", "OMPI_COMM_WORLD_RANK=5", "PMIX_RANK=5"},
+		Sources: Sources{"nproc-per-node": {FromFlag, "--nproc-per-node"}, "max-restarts": {FromVariable, "PET_MAX_RESTARTS"}},
+	}
+}
+
+func testMachine(dir string) Machine {
+	return Machine{
+		Dir: dir, Hostname: "node-7.example", RuntimeDir: "/run/user/1", TempDir: dir,
+		CountWorkers: func(word string) (int, string, error) {
+			if word != "gpu" {
+				return 0, "", errors.New("unsupported word " + word)
+			}
+			return 8, "8 GPUs", nil
+		},
+	}
+}
+
+func testRound(procs int) rendezvous.Round {
+	return rendezvous.Round{
+		Number: 2, GroupRank: 1, GroupWorldSize: 2, BaseRank: 4, WorldSize: 4 + procs, BaseRoleRank: 4, RoleWorldSize: 4 + procs,
+		MasterAddr: "10.0.0.1", MasterPort: 29500, AgentStore: true,
+	}
+}
+
+// set returns the variables of an environment that muster set itself.
+func (e Env) set() map[string]string {
+	vars := map[string]string{}
+	for _, v := range e {
+		if v.Source.Kind != Inherited {
+			vars[v.Name] = v.Value
+		}
+	}
+	return vars
+}
+
+func TestWorkerEnvironment(t *testing.T) {
+	p, err := NewPlan(testJob("3"), testMachine(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.Worker(testRound(3), 2, 1, "/logs/2/error.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"LOCAL_RANK": "2", "RANK": "6", "GROUP_RANK": "1", "ROLE_RANK": "6", "ROLE_NAME": "trainer",
+		"LOCAL_WORLD_SIZE": "3", "WORLD_SIZE": "7", "GROUP_WORLD_SIZE": "2", "ROLE_WORLD_SIZE": "7",
+		"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500",
+		"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_RUN_ID": "job 7/a",
+		"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_ERROR_FILE": "/logs/2/error.json",
+		"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1",
+		"MUSTER_RUN_DIR": "/run/user/1/muster/job-job 7_a", "MUSTER_ROUND": "2",
+	}
+	if diff := cmp.Diff(want, w.Env.set()); diff != "" {
+		t.Errorf("variables (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"} {
+		if slices.ContainsFunc(w.Env, func(v Var) bool { return v.Name == name }) {
+			t.Errorf("%s of an outer launcher was passed on", name)
+		}
+	}
+	if got := slices.Index(w.Env.Strings(), "HOME=/home/me"); got < 0 {
+		t.Error("HOME was not inherited")
+	}
+	if diff := cmp.Diff([]string{"true", "${local_rank}", "$$"}, w.Argv); diff != "" {
+		t.Errorf("argv of a native command is taken as it is (-want +got):\n%s", diff)
+	}
+}
+
+// TestEnvironmentRules are the variables with a rule of their own.
+func TestEnvironmentRules(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		procs   string
+		change  func(*Job)
+		local   int
+		want    map[string]string
+		missing []string
+	}{
+		{name: "one worker leaves OMP_NUM_THREADS alone", procs: "1", missing: []string{"OMP_NUM_THREADS"}},
+		{
+			name: "an inherited value wins", procs: "2",
+			change: func(j *Job) {
+				j.Environ = append(j.Environ, "OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0")
+			},
+			want: map[string]string{"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+		},
+		{
+			name: "virtual local rank without a list", procs: "4", local: 3, change: func(j *Job) { j.VirtualLocalRank = true },
+			want: map[string]string{"LOCAL_RANK": "0", "RANK": "7", "CUDA_VISIBLE_DEVICES": "3"},
+		},
+		{
+			name: "virtual local rank with a list", procs: "2", local: 1,
+			change: func(j *Job) { j.VirtualLocalRank = true; j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=5,7") },
+			want:   map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "7"},
+		},
+		{
+			name: "the file timer", procs: "1", change: func(j *Job) { j.Watchdog = true },
+			want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/run/user/1/muster/job-job 7_a/watchdog"},
+		},
+		{name: "no file timer", procs: "1", change: func(j *Job) { j.Environ = append(j.Environ, "TORCHELASTIC_TIMER_FILE=/old") }, missing: []string{"TORCHELASTIC_TIMER_FILE"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := testJob(c.procs)
+			if c.change != nil {
+				c.change(&job)
+			}
+			p, err := NewPlan(job, testMachine(t.TempDir()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := p.Worker(testRound(p.Procs), c.local, 0, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			vars := map[string]string{}
+			for _, v := range w.Env {
+				vars[v.Name] = v.Value
+			}
+			for name, value := range c.want {
+				if vars[name] != value {
+					t.Errorf("%s=%q, want %q", name, vars[name], value)
+				}
+			}
+			for _, name := range c.missing {
+				if value, ok := vars[name]; ok {
+					t.Errorf("%s=%q is set", name, value)
+				}
+			}
+		})
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("plain", "text", 0o644)
+	write("train.py", "", 0o644)
+	if err := os.Mkdir(filepath.Join(dir, "package"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	python := []string{"no-such-python", "python3"}
+	for _, c := range []struct {
+		name   string
+		change func(*Job)
+		code   int
+		text   string // part of the message or the hint
+	}{
+		{"no workers", func(j *Job) { j.Procs = "0" }, errhint.Usage, "--nproc-per-node"},
+		{"too many workers", func(j *Job) { j.Procs = "1000000" }, errhint.Usage, "4096"},
+		{"unknown word", func(j *Job) { j.Procs = "lots" }, errhint.Usage, "lots"},
+		{"program missing", func(j *Job) { j.Command.Name = "no-such-program" }, errhint.NotFound, "no-such-program"},
+		{"program not executable", func(j *Job) { j.Command.Name = "./plain" }, errhint.NotExecuted, "chmod"},
+		{"script missing", func(j *Job) { j.Command = Command{Kind: Script, Name: "gone.py", Interpreters: python} }, errhint.NotFound, "gone.py"},
+		{"script is a directory", func(j *Job) { j.Command = Command{Kind: Script, Name: "package", Interpreters: python} }, errhint.NotExecuted, "__main__.py"},
+		{"no interpreter", func(j *Job) { j.Command = Command{Kind: Script, Name: "train.py", Interpreters: []string{"no-such-python", "nor-this"}} }, errhint.NotFound, "PYTHON_EXEC"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := testJob("2")
+			c.change(&job)
+			_, err := NewPlan(job, testMachine(dir))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if got := errhint.CodeOf(err); got != c.code {
+				t.Errorf("status %d, want %d: %v", got, c.code, err)
+			}
+			if text := err.Error() + errhint.Of(err); !strings.Contains(text, c.text) {
+				t.Errorf("%q does not name %q", text, c.text)
+			}
+		})
+	}
+}
+
+func TestArgv(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "train.py"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		command Command
+		want    []string // behind the interpreter
+	}{
+		{"script", Command{Kind: Script, Name: "train.py", Args: []string{"--rank=${local_rank}", "$$x", "${rank}"}, Substitute: true}, []string{"-u", "train.py", "--rank=3", "$x", "${rank}"}},
+		{"module", Command{Kind: Module, Name: "pkg.train", Args: []string{"a"}}, []string{"-u", "-m", "pkg.train", "a"}},
+		{"local rank flag", Command{Kind: Script, Name: "train.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"}, []string{"-u", "train.py", "--local-rank=3", "a"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.command.Interpreters = []string{"no-such-python", "python3"}
+			job := testJob("4")
+			job.Command = c.command
+			p, err := NewPlan(job, testMachine(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := p.Worker(testRound(4), 3, 0, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, w.Argv[1:]); diff != "" {
+				t.Errorf("argv (-want +got):\n%s", diff)
+			}
+			if filepath.Base(w.Path) != "python3" {
+				t.Errorf("interpreter %s", w.Path)
+			}
+		})
+	}
+}
+
+// TestJobDirIsNeverShared makes the directory of two jobs with one run id.
+func TestJobDirIsNeverShared(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "muster", "job-x")
+	first, err := makeJobDir(dir)
+	if err != nil || first != dir {
+		t.Fatalf("%q, %v", first, err)
+	}
+	second, err := makeJobDir(dir)
+	if err != nil || second == first {
+		t.Fatalf("the second job got %q, %v", second, err)
+	}
+	for _, d := range []string{first, second} {
+		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", d, info.Mode(), err)
+		}
+	}
+}
+
+// TestJobDirOfSomebodyElse refuses a directory that another user has put where ours goes.
+func TestJobDirOfSomebodyElse(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a directory of somebody else")
+	}
+	parent := filepath.Join(t.TempDir(), "muster-0")
+	if err := os.Mkdir(parent, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(parent, 12345, 12345); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := makeJobDir(filepath.Join(parent, "job-x")); err == nil {
+		t.Error("took a directory that belongs to somebody else")
+	}
+	link := filepath.Join(t.TempDir(), "muster-0")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := makeJobDir(filepath.Join(link, "job-x")); err == nil {
+		t.Error("followed a link")
+	}
+}
