@@ -25,7 +25,7 @@ type Server struct {
 }
 
 // DefaultLoops is how many threads a Server serves with when its configuration does not say: one per two cores, at most
-// four. Clients on the same machine need the other half; with one loop per core both figures get worse (ADR 2).
+// four. Clients on the same machine need the other half; with one loop per core both figures get worse (docs/adr/0002).
 func DefaultLoops() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), 4) }
 
 // Listen binds every address of cfg and starts to serve. It returns an error that satisfies
