@@ -96,6 +96,7 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
 	for _, part := range []struct {
 		name string
 		run  func(ctx context.Context, o options, dir string) ([]figure, error)
@@ -119,14 +120,20 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 // quiet is what makes the peer's name look-ups end at once.
 const quiet = "hosts: files\n"
 
-// each runs f on a fresh server of ours and of the peer, in turns.
-func (o options) each(ctx context.Context, dir string, f func(s *server, ours bool) error) error {
+// The backends of PyTorch's server; libuv is its default.
+const (
+	libuv  = "libuv"
+	legacy = "legacy"
+)
+
+// each runs f on a fresh server of ours, for which backend is "", and of the peer with each of the backends, in turns.
+func (o options) each(ctx context.Context, dir string, backends []string, f func(s *server, backend string) error) error {
 	for range o.runs {
 		s, err := startOurs(ctx, o.loops)
 		if err != nil {
 			return err
 		}
-		err = f(s, true)
+		err = f(s, "")
 		s.stop()
 		if err != nil {
 			return fmt.Errorf("our server: %w", err)
@@ -134,13 +141,15 @@ func (o options) each(ctx context.Context, dir string, f func(s *server, ours bo
 		if o.python == "" {
 			continue
 		}
-		if s, err = startPeer(ctx, o.python, dir, quiet, ""); err != nil {
-			return err
-		}
-		err = f(s, false)
-		s.stop()
-		if err != nil {
-			return fmt.Errorf("PyTorch's server: %w", err)
+		for _, backend := range backends {
+			if s, err = startPeer(ctx, o.python, backend, dir, quiet, ""); err != nil {
+				return err
+			}
+			err = f(s, backend)
+			s.stop()
+			if err != nil {
+				return fmt.Errorf("PyTorch's server: %w", err)
+			}
 		}
 	}
 	return nil
@@ -148,9 +157,9 @@ func (o options) each(ctx context.Context, dir string, f func(s *server, ours bo
 
 func benchMix(ctx context.Context, o options, dir string) ([]figure, error) {
 	var ours, peer []sample
-	err := o.each(ctx, dir, func(s *server, mine bool) error {
+	err := o.each(ctx, dir, []string{libuv}, func(s *server, backend string) error {
 		got, err := runMix(s, time.Duration(o.seconds*float64(time.Second)))
-		if mine {
+		if backend == "" {
 			ours = append(ours, got)
 		} else {
 			peer = append(peer, got)
@@ -237,22 +246,21 @@ func runMix(s *server, d time.Duration) (sample, error) {
 const bigSets = 2000
 
 func benchBig(ctx context.Context, o options, dir string) ([]figure, error) {
-	var ours, peer []float64
-	err := o.each(ctx, dir, func(s *server, mine bool) error {
+	runs := make(map[string][]float64)
+	err := o.each(ctx, dir, []string{libuv, legacy}, func(s *server, backend string) error {
 		got, err := runBig(ctx, s)
-		if mine {
-			ours = append(ours, got)
-		} else {
-			peer = append(peer, got)
-		}
+		runs[backend] = append(runs[backend], got)
 		return err
 	})
-	f := figure{Figure: "store: server CPU per set of 1 MiB", Unit: "ms", Ours: median(ours), Peer: median(peer), Budget: "<= 0.15 ms"}
+	const name = "store: server CPU per set of 1 MiB"
+	ours := median(runs[""])
+	// The budget in milliseconds is what the legacy backend, the cheaper one here, takes on a quiet machine; the second
+	// line says the same of this run.
+	f := figure{Figure: name, Unit: "ms", Ours: ours, Peer: median(runs[libuv]), Budget: "<= 0.15 ms", Pass: ours <= 0.15}
 	if f.Peer > 0 {
 		f.Ratio = f.Ours / f.Peer
 	}
-	f.Pass = f.Ours <= 0.15
-	return []figure{f}, err
+	return []figure{f, judge(figure{Figure: name + ", legacy backend", Unit: "ms", Ours: ours, Peer: median(runs[legacy])}, 1, false)}, err
 }
 
 func runBig(ctx context.Context, s *server) (float64, error) {
@@ -340,7 +348,7 @@ func benchNames(ctx context.Context, o options, dir string) ([]figure, error) {
 	defer wg.Wait()
 	defer func() { _ = names.Close() }()
 	wg.Go(func() { knowNothing(names) })
-	peer, err := startPeer(ctx, o.python, dir, "hosts: dns\n", "nameserver 127.0.0.153\n")
+	peer, err := startPeer(ctx, o.python, libuv, dir, "hosts: dns\n", "nameserver 127.0.0.153\n")
 	if err != nil {
 		return nil, err
 	}

@@ -44,20 +44,20 @@ func startOurs(ctx context.Context, loops int) (*server, error) {
 	return start(exec.CommandContext(ctx, self, "-serve", "-loops", strconv.Itoa(loops)))
 }
 
-// peerProgram hosts PyTorch's own server, with the backend that is its default.
+// peerProgram hosts PyTorch's own server; its argument is the backend.
 const peerProgram = `
 import os, sys
 import torch.distributed as dist
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=sys.argv[1] == "libuv")
 print(os.getpid(), store.port, flush=True)
 sys.stdin.read()
 `
 
 // startPeer starts PyTorch's server. It looks up the name of every client's address: nsswitch and resolv are the
 // contents of the files in /etc that say where, which takes root and a mount namespace. dir is for copies of them.
-func startPeer(ctx context.Context, python, dir, nsswitch, resolv string) (*server, error) {
+func startPeer(ctx context.Context, python, backend, dir, nsswitch, resolv string) (*server, error) {
 	if os.Geteuid() != 0 {
-		return start(exec.CommandContext(ctx, python, "-c", peerProgram))
+		return start(exec.CommandContext(ctx, python, "-c", peerProgram, backend))
 	}
 	for name, text := range map[string]string{"nsswitch.conf": nsswitch, "resolv.conf": resolv} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -65,7 +65,7 @@ func startPeer(ctx context.Context, python, dir, nsswitch, resolv string) (*serv
 		}
 	}
 	const script = `cd "$0" && mount --bind nsswitch.conf /etc/nsswitch.conf && mount --bind resolv.conf /etc/resolv.conf && exec "$@"`
-	return start(exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", script, dir, python, "-c", peerProgram))
+	return start(exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", script, dir, python, "-c", peerProgram, backend))
 }
 
 func start(cmd *exec.Cmd) (*server, error) {
