@@ -112,15 +112,13 @@ func newTree(cfg Config) (*Tree, error) {
 		return nil, errhint.With(fmt.Errorf("cannot use /proc: /proc/self is %q, and our pid is %d", link, os.Getpid()),
 			"mount the proc file system of this pid namespace (unshare: --mount-proc)")
 	}
-	snap, err := readSnapshot()
+	me, err := statOf(os.Getpid())
 	if err != nil {
+		return nil, fmt.Errorf("cannot use /proc: %w", err)
+	}
+	t.self = me.ident
+	if err := t.spareChildren(); err != nil {
 		return nil, err
-	}
-	if me := snap.procs[os.Getpid()]; me != nil {
-		t.self = me.ident
-	}
-	for _, p := range snap.kids[os.Getpid()] {
-		t.spareLocked(p, snap)
 	}
 	if err := t.addRemovals(cfg.RemoveOnDeath); err != nil {
 		return nil, err
@@ -141,6 +139,22 @@ func newTree(cfg Config) (*Tree, error) {
 	t.closeErr = sync.OnceValue(t.close)
 	signal.Notify(t.sigchld, unix.SIGCHLD)
 	return t, nil
+}
+
+// spareChildren notes which children we have already. Mostly there are none, and the process table, whose reading would
+// take a good part of the time to the first worker, is not asked.
+func (t *Tree) spareChildren() error {
+	if _, err := peekDead(); errors.Is(err, unix.ECHILD) {
+		return nil
+	}
+	snap, err := readSnapshot()
+	if err != nil {
+		return err
+	}
+	for _, p := range snap.kids[os.Getpid()] {
+		t.spareLocked(p, snap)
+	}
+	return nil
 }
 
 // Close lets the guardian go, stops reaping and removes the cgroup. It kills nothing: call Stop before, and remove the
