@@ -147,7 +147,7 @@ func (a *Agent) close(succeeded bool) error {
 	if a.stdin != nil && a.stdin != a.Stdin {
 		errs = append(errs, a.stdin.Close())
 	}
-	errs = append(errs, os.RemoveAll(a.Plan.RunDir))
+	errs = append(errs, removeJobDir(a.Plan.RunDir))
 	if a.tree != nil {
 		errs = append(errs, a.tree.Close()) // last: until then the guardian would remove what we did not
 	}

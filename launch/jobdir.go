@@ -33,8 +33,18 @@ func makeJobDir(dir string) (string, error) {
 		dir += "." + strconv.Itoa(os.Getpid())
 		err = os.Mkdir(dir, 0o700)
 	}
+	if errors.Is(err, fs.ErrNotExist) { // the last job of another muster has just taken the parent away
+		return makeJobDir(dir)
+	}
 	if err != nil {
 		return "", fmt.Errorf("cannot make the run directory: %w", err)
 	}
 	return dir, nil
+}
+
+// removeJobDir removes the job's directory, and its parent when no other job has one there.
+func removeJobDir(dir string) error {
+	err := os.RemoveAll(dir)
+	_ = os.Remove(filepath.Dir(dir)) // fails while there are others
+	return err
 }

@@ -37,6 +37,7 @@ var grandchildren = map[string]string{
 // TestKillMatrix hits one process of a job and expects that nothing of the job is left: no process, zombie, socket or
 // file. A killed guardian is replaced and the job goes on.
 func TestKillMatrix(t *testing.T) {
+	testutil.Long(t)
 	for _, target := range []string{"worker", "agent", "guardian"} {
 		for _, b := range blows {
 			for kind, line := range grandchildren {

@@ -297,6 +297,7 @@ var deaths = []struct {
 }
 
 func TestKillMatrix(t *testing.T) {
+	testutil.Long(t)
 	for _, d := range deaths {
 		fatal := d.sigs[len(d.sigs)-1] == unix.SIGKILL
 		t.Run("worker "+d.name, func(t *testing.T) {

@@ -48,9 +48,18 @@ func CacheDir() string {
 	return filepath.Join(base, "muster-dev")
 }
 
+// Long skips a test that takes seconds where only the short ones were asked for (make short).
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a long test")
+	}
+}
+
 // Torch returns a Python interpreter that imports torch TorchVersion from PyPI.
 func Torch(t testing.TB) string {
 	t.Helper()
+	Long(t)
 	python := filepath.Join(CacheDir(), "torch-"+TorchVersion, "bin", "python")
 	if _, err := os.Stat(python); err != nil {
 		Missing(t, "PyTorch "+TorchVersion)
@@ -74,6 +83,7 @@ var debian = sync.OnceValues(func() (string, error) {
 // DebianTorch returns /usr/bin/python3 where it imports the 1.x torch of Debian's python3-torch: the oldest protocol.
 func DebianTorch(t testing.TB) string {
 	t.Helper()
+	Long(t)
 	if v, err := debian(); err != nil || !strings.HasPrefix(v, "1.") {
 		Missing(t, "Debian's python3-torch 1.x")
 	}
