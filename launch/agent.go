@@ -24,7 +24,7 @@ import (
 // SignalError is the cause of a context that a signal to muster ended.
 type SignalError struct{ Signal syscall.Signal }
 
-func (e *SignalError) Error() string { return "received " + signalName(e.Signal) }
+func (e *SignalError) Error() string { return "received " + proc.SignalName(e.Signal) }
 
 // Agent runs a Plan on this node; there is one per node and job. Fill the exported fields, then call Run once.
 type Agent struct {
@@ -238,7 +238,7 @@ func (a *Agent) stepExit(w *worker) decision {
 	a.Log.WithLevel(level).Int("rank", w.Rank).Int("local_rank", w.LocalRank).Int("pid", w.proc.PID()).
 		Int("exit_code", exit.Status()).Func(func(e *zerolog.Event) {
 		if exit.Signal != 0 {
-			e.Str("signal", signalName(exit.Signal))
+			e.Str("signal", proc.SignalName(exit.Signal))
 		}
 	}).Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
 	return a.policy.step(event{Kind: workerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped})
@@ -304,7 +304,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 	signal := syscall.SIGTERM
 	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok && d.Verdict == stopForNow {
 		signal = s.Signal
-		a.Log.Warn().Str("signal", signalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
+		a.Log.Warn().Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
 	}
 	err := a.clean(ctx, g, signal, d.Verdict == stopForNow || d.Reason == reasonDeadline)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
+	"muster/internal/proc"
 )
 
 // rootCauseWindow is how close to another failure a worker must have ended for its broken connection to be put down to
@@ -51,17 +52,9 @@ func (e *workerExit) status() int {
 // ending says in one word how the worker ended: a signal's name, or "exit 1".
 func (e *workerExit) ending() string {
 	if e.Signal != 0 {
-		return signalName(e.Signal)
+		return proc.SignalName(e.Signal)
 	}
 	return "exit " + strconv.Itoa(e.Code)
-}
-
-// signalName returns SIGKILL and the like, and "signal 40" for numbers without a name.
-func signalName(s syscall.Signal) string {
-	if name := unix.SignalName(s); name != "" {
-		return name
-	}
-	return "signal " + strconv.Itoa(int(s))
 }
 
 // evidence is what the kernel says about the node a group failed on.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"muster/internal/proc"
 )
 
 const (
@@ -67,7 +69,7 @@ func exitsOf(failures []workerFailure) []workerExit {
 func (r *failureReport) entry(f *workerFailure) []string {
 	file, trace := "<N/A>", []string{"To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"}
 	if f.Signal != 0 {
-		trace = []string{fmt.Sprintf("Signal %d (%s) received by PID %d", int(f.Signal), signalName(f.Signal), f.PID)}
+		trace = []string{fmt.Sprintf("Signal %d (%s) received by PID %d", int(f.Signal), proc.SignalName(f.Signal), f.PID)}
 	}
 	if f.Error != nil {
 		file = printable(f.Error.Path)
@@ -80,7 +82,7 @@ func (r *failureReport) entry(f *workerFailure) []string {
 	}
 	signal := ""
 	if f.Signal != 0 {
-		signal = "  (" + signalName(f.Signal) + ")"
+		signal = "  (" + proc.SignalName(f.Signal) + ")"
 	}
 	lines := []string{
 		"  time      : " + f.At.Format("2006-01-02_15:04:05"),

@@ -181,7 +181,9 @@ func TestPlanRefuses(t *testing.T) {
 		{"program not executable", func(j *Job) { j.Command.Name = "./plain" }, errhint.NotExecuted, "chmod"},
 		{"script missing", func(j *Job) { j.Command = Command{Kind: Script, Name: "gone.py", Interpreters: python} }, errhint.NotFound, "gone.py"},
 		{"script is a directory", func(j *Job) { j.Command = Command{Kind: Script, Name: "package", Interpreters: python} }, errhint.NotExecuted, "__main__.py"},
-		{"no interpreter", func(j *Job) { j.Command = Command{Kind: Script, Name: "train.py", Interpreters: []string{"no-such-python", "nor-this"}} }, errhint.NotFound, "PYTHON_EXEC"},
+		{"no interpreter", func(j *Job) {
+			j.Command = Command{Kind: Script, Name: "train.py", Interpreters: []string{"no-such-python", "nor-this"}}
+		}, errhint.NotFound, "PYTHON_EXEC"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job := testJob("2")

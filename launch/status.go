@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/internal/proc"
 )
 
 // phase is where a job stands, in the status file's words.
@@ -258,7 +259,7 @@ func newStatusCause(r *failureReport) *statusCause {
 		Evidence: f.Evidence, Cause: f.Cause, LastLines: make([]string, len(f.LastLines)),
 	}
 	if f.Signal != 0 {
-		c.Signal = signalName(f.Signal)
+		c.Signal = proc.SignalName(f.Signal)
 	}
 	if f.Error != nil {
 		c.ErrorFile, c.Error, c.Traceback = f.Error.Path, f.Error.Message, f.Error.Traceback
