@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"muster/internal/errhint"
 	"muster/launch"
 )
 
@@ -406,6 +407,10 @@ func (p *parser) unknown(word string) error {
 	known := make([]string, len(p.names))
 	for i, n := range p.names {
 		known[i] = n.spelling
+	}
+	if own := strings.TrimPrefix(plain(typed), "--"); anywhere(own) != nil {
+		return errhint.With(fmt.Errorf("unknown flag %s", typed),
+			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … %s …", own, p.prog))
 	}
 	return unknownFlag(typed, known)
 }
