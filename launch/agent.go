@@ -9,7 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,9 +53,11 @@ type Agent struct {
 	events   *eventLog
 	watchdog *watchdog
 	stdin    *os.File
-	group    atomic.Pointer[WorkerGroup] // the running one
-	begun    time.Time                   // the first start of workers
-	oomKills int64                       // the kernel's count before it
+	dir      jobDir
+	begun    time.Time  // the first start of workers
+	groupMu  sync.Mutex // held while a group is started, so that whoever looks for a worker finds all
+	group    *WorkerGroup
+	oomKills int64 // the kernel's count before it
 }
 
 // reasonInternal is the reason of a job that muster could not run or not end.
@@ -75,12 +77,11 @@ type Result struct {
 // the job could not be run or not be ended; how the workers fared is in the Result.
 func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.Handler.Close()) }()
-	if err := a.open(); err != nil {
-		return Result{}, err
-	}
 	defer func() { err = errors.Join(err, a.close(err == nil && res.Status == errhint.OK)) }()
-	res, err = a.rounds(ctx)
-	if err != nil {
+	if err = a.open(); err == nil {
+		res, err = a.rounds(ctx)
+	}
+	if err != nil && a.status != nil {
 		a.status.finished(outcome{Status: errhint.CodeOf(err), Reason: reasonInternal, Message: err.Error(), Hint: errhint.Of(err)})
 	}
 	return res, err
@@ -88,20 +89,23 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 
 // open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its guardian.
 func (a *Agent) open() (err error) {
-	if a.Plan.RunDir, err = makeJobDir(a.Plan.RunDir); err != nil {
+	if a.dir, err = makeJobDir(a.Plan.RunDir); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.close(true))
-		}
-	}()
+	a.Plan.RunDir = a.dir.path
 	job := &a.Plan.Job
 	if a.status, err = openStatus(statusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.entry.name,
-		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Log: a.Log, Now: time.Now,
+		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
 	}); err != nil {
 		return err
+	}
+	// The guardian comes before everything that it would have to clean up.
+	a.tree, err = proc.Open(proc.Config{
+		Log: a.Log, Marker: "MUSTER_RUN_DIR=" + a.Plan.RunDir, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: []string{a.Plan.RunDir},
+	})
+	if err != nil {
+		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	if a.logs, err = openLogs(logSetup{
 		Rules: job.Logs, RunID: a.Plan.RunID, TempDir: a.Plan.TempDir, Stdout: a.Stdout, Stderr: a.Stderr, Log: a.Log,
@@ -109,21 +113,23 @@ func (a *Agent) open() (err error) {
 		return err
 	}
 	a.LogTo(a.logs.message())
+	if err := a.tree.RemoveOnDeath(a.logs.disposable()...); err != nil {
+		return err
+	}
+	if dir := a.logs.keeps(); dir != "" {
+		a.Log.Warn().Str("path", dir).Msg("output goes to a temporary directory (--log-dir chooses another one)")
+	}
 	a.stdin = a.Stdin
 	if !job.InheritStdin {
 		if a.stdin, err = os.Open(os.DevNull); err != nil {
 			return fmt.Errorf("cannot give the workers an empty standard input: %w", err)
 		}
 	}
-	a.tree, err = proc.Open(proc.Config{
-		Log: a.Log, Marker: "MUSTER_RUN_DIR=" + a.Plan.RunDir, Guardian: a.Guardian, Cgroup: true,
-		RemoveOnDeath: append([]string{a.Plan.RunDir}, a.logs.disposable()...),
-	})
-	if err != nil {
-		return fmt.Errorf("cannot look after processes: %w", err)
-	}
 	if job.Watchdog {
 		if a.watchdog, err = openWatchdog(a.Plan.watchdogFile(), a.Log, a.signalWorker); err != nil {
+			return err
+		}
+		if err := a.tree.RemoveOnDeath(a.watchdog.path); err != nil {
 			return err
 		}
 	}
@@ -147,7 +153,7 @@ func (a *Agent) close(succeeded bool) error {
 	if a.stdin != nil && a.stdin != a.Stdin {
 		errs = append(errs, a.stdin.Close())
 	}
-	errs = append(errs, removeJobDir(a.Plan.RunDir))
+	errs = append(errs, a.dir.remove())
 	if a.tree != nil {
 		errs = append(errs, a.tree.Close()) // last: until then the guardian would remove what we did not
 	}
@@ -167,12 +173,14 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 		before = &round
 		a.status.creating(round.Number, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
 		oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
+		a.groupMu.Lock()
 		g, err := a.startGroup(ctx, round, restarts)
+		a.group = g
+		a.groupMu.Unlock()
 		if err != nil {
 			return Result{Restarts: restarts}, err
 		}
 		a.oomKills = oomKills
-		a.group.Store(g)
 		for _, w := range g.workers {
 			a.events.started(w, &round, restarts)
 		}
@@ -292,6 +300,9 @@ func (a *Agent) pause(ctx context.Context, d decision) decision {
 			return a.policy.step(event{Kind: deadlineReached, At: time.Now()})
 		case <-a.Forward: // there is nobody to receive it
 		case <-timer.C:
+			if ctx.Err() != nil { // both were ready
+				return a.policy.step(event{Kind: stopWasRequested, At: time.Now()})
+			}
 			return d
 		}
 	}
@@ -306,7 +317,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 		signal = s.Signal
 		a.Log.Warn().Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
 	}
-	err := a.clean(ctx, g, signal, d.Verdict == stopForNow || d.Reason == reasonDeadline)
+	err := a.clean(ctx, g, signal, d)
 	if err != nil {
 		return Result{Restarts: restarts}, err
 	}
@@ -350,30 +361,40 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 	return res, nil
 }
 
-// clean does what the clean policy says. forced is true where the workers must end whatever it says.
-func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal, forced bool) error {
-	policy := a.Plan.Job.Restart.Clean
-	if !forced && policy == CleanNone {
-		a.awaitEnd(ctx, g)
+// clean does what the clean policy says, unless the job was stopped from outside: then all must end.
+func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal, d decision) error {
+	stop := context.WithoutCancel(ctx)
+	switch policy := a.Plan.Job.Restart.Clean; {
+	case d.Verdict == stopForNow || d.Reason == reasonDeadline:
+		return a.stopGroup(stop, g, a.ladder(signal), restartPatience) // who stops a job counts the seconds
+	case policy == CleanNone && a.awaitEnd(ctx, g):
+		return a.finishGroup(stop, g, 0)
+	case policy == CleanUnfinished:
+		ladder := a.ladder(signal)
+		ladder.Spare = true
+		return a.stopGroup(stop, g, ladder, 0)
 	}
-	if len(g.running()) == 0 && policy != CleanAll {
-		return a.finishGroup(context.WithoutCancel(ctx), g, 0)
-	}
-	return a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(signal), 0)
+	return a.stopGroup(stop, g, a.ladder(signal), 0)
 }
 
-// awaitEnd waits until the workers have ended by themselves, or muster is to stop.
-func (a *Agent) awaitEnd(ctx context.Context, g *WorkerGroup) {
+// awaitEnd waits until the workers have ended by themselves, and reports whether they have: a signal to muster and the
+// deadline end the waiting.
+func (a *Agent) awaitEnd(ctx context.Context, g *WorkerGroup) bool {
 	if n := len(g.running()); n > 0 {
 		a.Log.Warn().Int("workers", n).Msg("the job is decided; waiting for workers to end by themselves (--clean-policy none)")
 	}
+	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
+	defer stopDeadline()
 	for _, p := range g.running() {
 		select {
 		case <-p.Done():
 		case <-ctx.Done():
-			return
+			return false
+		case <-deadline:
+			return false
 		}
 	}
+	return true
 }
 
 // evidence asks the kernel what happened to a group. It is asked before the group is stopped: what filled /dev/shm may
@@ -408,7 +429,9 @@ func (a *Agent) onHurry(f func()) (stop func()) {
 
 // signalWorker sends a signal to the worker with a process id, for the watchdog.
 func (a *Agent) signalWorker(pid int, s syscall.Signal) error {
-	g := a.group.Load()
+	a.groupMu.Lock()
+	g := a.group
+	a.groupMu.Unlock()
 	if g == nil {
 		return errors.New("no worker runs")
 	}

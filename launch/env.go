@@ -36,9 +36,10 @@ var (
 		"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
 		"ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
 		"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_TIMER_FILE",
-		"MUSTER_RUN_DIR", "MUSTER_ROUND", "MUSTER_SOCKET", "SLURM_PROCID", "SLURM_LOCALID",
+		"SLURM_PROCID", "SLURM_LOCALID",
 	}
-	stalePrefixes = []string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_"}
+	// MUSTER_ variables are our own settings: a muster inside the job would write the same status file.
+	stalePrefixes = []string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MUSTER_"}
 )
 
 func isStale(name string) bool {
@@ -90,7 +91,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	set(FromMuster, "where the agent's store listens", "MASTER_PORT", strconv.Itoa(r.MasterPort))
 	set(FromMuster, "restarts so far", "TORCHELASTIC_RESTART_COUNT", strconv.Itoa(restarts))
 	set(p.source("max-restarts").Kind, p.source("max-restarts").Name, "TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.Job.Restart.MaxRestarts))
-	set(FromMuster, p.runIDWhy, "TORCHELASTIC_RUN_ID", p.RunID)
+	set(p.runIDFrom.Kind, p.runIDFrom.Name, "TORCHELASTIC_RUN_ID", p.RunID)
 	set(FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
 	set(FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
 	set(p.source("signals-to-handle").Kind, p.source("signals-to-handle").Name, "TORCHELASTIC_SIGNALS_TO_HANDLE", signalNames(p.Job.Stop.Handled))
@@ -99,6 +100,9 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		orSet("several workers on a node, so that they do not fight for cores", "OMP_NUM_THREADS", "1")
 	}
 
+	if p.Job.Command.Kind == Program && !p.Job.InheritStdin {
+		orSet("so that output shows at once", "PYTHONUNBUFFERED", "1") // torchrun's workers run under python -u
+	}
 	if p.Job.Watchdog {
 		set(FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
 	}

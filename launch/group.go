@@ -117,9 +117,12 @@ func (a *Agent) stopGroup(ctx context.Context, g *WorkerGroup, ladder proc.Ladde
 	g.mu.Lock()
 	g.stopping = true
 	g.mu.Unlock()
-	procs := make([]*proc.Process, len(g.workers))
-	for i, w := range g.workers {
-		procs[i] = w.proc
+	procs := g.running()
+	if !ladder.Spare {
+		procs = procs[:0]
+		for _, w := range g.workers {
+			procs = append(procs, w.proc)
+		}
 	}
 	if err := a.tree.Stop(ctx, ladder, procs...); err != nil {
 		return errhint.Code(err, errhint.Internal)

@@ -1,50 +1,127 @@
 package launch
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
 )
 
-// makeJobDir makes the job's directory, for its user alone. Where a job with the same run id has it already, ours gets
-// this process's id behind the name: two jobs never share a directory.
-func makeJobDir(dir string) (string, error) {
-	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return "", fmt.Errorf("cannot make the directory of run directories: %w", err)
-	}
-	// The parent may lie in a directory that everybody writes to: what somebody else put there is not ours to use.
-	info, err := os.Lstat(parent)
-	if err != nil {
-		return "", fmt.Errorf("cannot use the directory of run directories: %w", err)
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() {
-		return "", errhint.With(fmt.Errorf("cannot use %s for run directories: it is not a directory of user %d", parent, os.Geteuid()),
-			"remove it, or set XDG_RUNTIME_DIR to a directory of yours")
-	}
-	err = os.Mkdir(dir, 0o700)
-	if errors.Is(err, fs.ErrExist) {
-		dir += "." + strconv.Itoa(os.Getpid())
-		err = os.Mkdir(dir, 0o700)
-	}
-	if errors.Is(err, fs.ErrNotExist) { // the last job of another muster has just taken the parent away
-		return makeJobDir(dir)
-	}
-	if err != nil {
-		return "", fmt.Errorf("cannot make the run directory: %w", err)
-	}
-	return dir, nil
+// jobDir is the directory of a job's sockets and state. It is locked while the job's agent lives: that is how another
+// agent knows what nobody will come back for. The zero value is no directory.
+type jobDir struct {
+	path string
+	lock *os.File // nil where the file system has no locks: there nothing counts as left behind
 }
 
-// removeJobDir removes the job's directory, and its parent when no other job has one there.
-func removeJobDir(dir string) error {
-	err := os.RemoveAll(dir)
-	_ = os.Remove(filepath.Dir(dir)) // fails while there are others
+// staleAfter is how old a directory without a lock must be to count as left behind: a new one is locked a moment after it
+// was made.
+const staleAfter = time.Minute
+
+// makeJobDir makes the job's directory, for its user alone, and removes those that killed agents left beside it. Where a
+// job with the same run id has it already, ours gets another name: two jobs never share a directory. Errors carry
+// status 2: nothing was started.
+func makeJobDir(path string) (d jobDir, err error) {
+	defer func() {
+		if err != nil {
+			err = errhint.Code(errhint.With(err, "set XDG_RUNTIME_DIR or TMPDIR to a directory that you can write to"), errhint.Usage)
+		}
+	}()
+	parent := filepath.Dir(path)
+	if err := makeParent(parent); err != nil {
+		return d, err
+	}
+	removeStale(parent)
+	for d.path = path; ; d.path = path + "." + strings.ToLower(rand.Text()[:8]) {
+		err := os.Mkdir(d.path, 0o700)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if errors.Is(err, fs.ErrNotExist) { // the last job of another muster has just taken the parent away
+			err = makeParent(parent)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return jobDir{}, fmt.Errorf("cannot make the run directory: %w", err)
+		}
+		d.lock = lockDir(d.path)
+		return d, nil
+	}
+}
+
+// makeParent makes the directory of this user's run directories. It may lie where everybody can write: what somebody
+// else put there is not ours to use.
+func makeParent(parent string) error {
+	if err := os.Mkdir(parent, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("cannot make the directory of run directories: %w", err)
+	}
+	info, err := os.Lstat(parent)
+	if err != nil {
+		return fmt.Errorf("cannot use the directory of run directories: %w", err)
+	}
+	if !info.IsDir() || !ownedByUs(info) {
+		return fmt.Errorf("cannot use %s for run directories: it is not a directory of user %d", parent, os.Geteuid())
+	}
+	return nil
+}
+
+func ownedByUs(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}
+
+// lockDir locks a directory for as long as the returned file is open; nil where somebody else has locked it.
+func lockDir(path string) *os.File {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil
+	}
+	return f
+}
+
+// removeStale removes the run directories of agents that were killed before they had a guardian, or together with it.
+func removeStale(parent string) {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.IsDir() || !strings.HasPrefix(e.Name(), jobDirPrefix) || time.Since(info.ModTime()) < staleAfter {
+			continue
+		}
+		path := filepath.Join(parent, e.Name())
+		if lock := lockDir(path); lock != nil {
+			_ = os.RemoveAll(path) // what cannot be removed now stays for the next time
+			_ = lock.Close()
+		}
+	}
+}
+
+// remove removes the directory, and its parent when no other job has one there.
+func (d jobDir) remove() error {
+	if d.path == "" {
+		return nil
+	}
+	err := os.RemoveAll(d.path)
+	if d.lock != nil {
+		_ = d.lock.Close()
+	}
+	_ = os.Remove(filepath.Dir(d.path)) // fails while there are others
 	return err
 }

@@ -194,6 +194,14 @@ func (a *attemptLogs) close() error {
 	return errors.Join(errs...)
 }
 
+// keeps returns the temporary directory in which output will be found, "" where there is none.
+func (l *logs) keeps() string {
+	if l.dir.temporary == "" || len(l.disposable()) > 0 {
+		return ""
+	}
+	return l.dir.path
+}
+
 // disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one, where
 // no stream was to be written to a file.
 func (l *logs) disposable() []string {

@@ -45,16 +45,20 @@ type Plan struct {
 	// TempDir is where logs go that no directory was given for.
 	TempDir string
 
-	runIDWhy  string
+	runIDFrom Source
 	entry     entrypoint
 	deviceEnv map[string]string
 }
 
 // NewPlan looks up what job leaves open and refuses what could not run.
 func NewPlan(job Job, m Machine) (*Plan, error) {
-	p := &Plan{Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, runIDWhy: "the run id", deviceEnv: m.DeviceEnv}
+	p := &Plan{Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, deviceEnv: m.DeviceEnv}
+	p.runIDFrom = p.source("rdzv-id")
+	if s := p.source("run-id"); s.Kind != FromDefault {
+		p.runIDFrom = s
+	}
 	if p.RunID == "" {
-		p.RunID, p.runIDWhy = strings.ToLower(rand.Text()[:12]), "random"
+		p.RunID, p.runIDFrom = strings.ToLower(rand.Text()[:12]), Source{FromMuster, "random"}
 	}
 	if err := p.countWorkers(m); err != nil {
 		return nil, err
@@ -64,7 +68,11 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 		return nil, err
 	}
 	p.entry = entry
-	p.RunDir = filepath.Join(runParent(m.RuntimeDir, m.TempDir), "job-"+safeName(p.RunID))
+	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))
+	// What would fail for one worker fails for the last.
+	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {
+		return nil, errhint.Code(err, errhint.Usage)
+	}
 	return p, nil
 }
 
@@ -136,13 +144,23 @@ func (p *Plan) MasterHost() string {
 	return p.Job.Meeting.Host
 }
 
-// runParent is the directory that holds the run directories of this user.
-func runParent(runtimeDir, tempDir string) string {
-	if runtimeDir != "" {
-		return filepath.Join(runtimeDir, "muster")
+// jobDirPrefix begins the names of run directories.
+const jobDirPrefix = "job-"
+
+// runParent is the directory that holds the run directories of this user: in XDG_RUNTIME_DIR where that is ours, which it
+// is not after su, and else in the directory of temporary files.
+func runParent(m Machine) string {
+	if filepath.IsAbs(m.RuntimeDir) {
+		info, err := os.Stat(m.RuntimeDir)
+		if err == nil && info.IsDir() && ownedByUs(info) && unix.Access(m.RuntimeDir, unix.W_OK|unix.X_OK) == nil {
+			return filepath.Join(m.RuntimeDir, "muster")
+		}
 	}
-	return filepath.Join(tempDir, "muster-"+strconv.Itoa(os.Getuid()))
+	return filepath.Join(m.TempDir, "muster-"+strconv.Itoa(os.Getuid()))
 }
+
+// RandomRunID reports whether nobody chose the run id: another run will have another one.
+func (p *Plan) RandomRunID() bool { return p.runIDFrom.Kind == FromMuster }
 
 // signalNames writes signals as torchrun's --signals-to-handle reads them.
 func signalNames(signals []syscall.Signal) string {

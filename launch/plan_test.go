@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -29,7 +30,7 @@ func testJob(procs string) Job {
 
 func testMachine(dir string) Machine {
 	return Machine{
-		Dir: dir, Hostname: "node-7.example", RuntimeDir: "/run/user/1", TempDir: dir,
+		Dir: dir, Hostname: "node-7.example", RuntimeDir: dir, TempDir: dir,
 		CountWorkers: func(word string) (int, string, error) {
 			if word != "gpu" {
 				return 0, "", errors.New("unsupported word " + word)
@@ -58,7 +59,8 @@ func (e Env) set() map[string]string {
 }
 
 func TestWorkerEnvironment(t *testing.T) {
-	p, err := NewPlan(testJob("3"), testMachine(t.TempDir()))
+	m := testMachine(t.TempDir())
+	p, err := NewPlan(testJob("3"), m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +75,8 @@ func TestWorkerEnvironment(t *testing.T) {
 		"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_RUN_ID": "job 7/a",
 		"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_ERROR_FILE": "/logs/2/error.json",
 		"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1",
-		"MUSTER_RUN_DIR": "/run/user/1/muster/job-job 7_a", "MUSTER_ROUND": "2",
+		"MUSTER_RUN_DIR": filepath.Join(m.RuntimeDir, "muster/job-job 7_a"), "MUSTER_ROUND": "2",
+		"PYTHONUNBUFFERED": "1",
 	}
 	if diff := cmp.Diff(want, w.Env.set()); diff != "" {
 		t.Errorf("variables (-want +got):\n%s", diff)
@@ -119,8 +122,8 @@ func TestEnvironmentRules(t *testing.T) {
 			want:   map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "7"},
 		},
 		{
-			name: "the file timer", procs: "1", change: func(j *Job) { j.Watchdog = true },
-			want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/run/user/1/muster/job-job 7_a/watchdog"},
+			name: "the file timer", procs: "1", change: func(j *Job) { j.Watchdog, j.WatchdogFile = true, "/timers/fifo" },
+			want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/timers/fifo"},
 		},
 		{name: "no file timer", procs: "1", change: func(j *Job) { j.Environ = append(j.Environ, "TORCHELASTIC_TIMER_FILE=/old") }, missing: []string{"TORCHELASTIC_TIMER_FILE"}},
 	} {
@@ -181,6 +184,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"program not executable", func(j *Job) { j.Command.Name = "./plain" }, errhint.NotExecuted, "chmod"},
 		{"script missing", func(j *Job) { j.Command = Command{Kind: Script, Name: "gone.py", Interpreters: python} }, errhint.NotFound, "gone.py"},
 		{"script is a directory", func(j *Job) { j.Command = Command{Kind: Script, Name: "package", Interpreters: python} }, errhint.NotExecuted, "__main__.py"},
+		{"no device for the last worker", func(j *Job) { j.VirtualLocalRank = true; j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=0") }, errhint.Usage, "local rank 1"},
 		{"no interpreter", func(j *Job) {
 			j.Command = Command{Kind: Script, Name: "train.py", Interpreters: []string{"no-such-python", "nor-this"}}
 		}, errhint.NotFound, "PYTHON_EXEC"},
@@ -242,16 +246,58 @@ func TestArgv(t *testing.T) {
 func TestJobDirIsNeverShared(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "muster", "job-x")
 	first, err := makeJobDir(dir)
-	if err != nil || first != dir {
-		t.Fatalf("%q, %v", first, err)
+	if err != nil || first.path != dir {
+		t.Fatalf("%q, %v", first.path, err)
 	}
 	second, err := makeJobDir(dir)
-	if err != nil || second == first {
-		t.Fatalf("the second job got %q, %v", second, err)
+	if err != nil || second.path == first.path {
+		t.Fatalf("the second job got %q, %v", second.path, err)
 	}
-	for _, d := range []string{first, second} {
+	for _, d := range []string{first.path, second.path} {
 		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: %v, %v", d, info.Mode(), err)
+		}
+	}
+	for _, d := range []jobDir{first, second} {
+		if err := d.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(dir)); err == nil {
+		t.Error("the empty parent stays")
+	}
+}
+
+// TestStaleJobDirs removes what killed agents left, and nothing that is in use.
+func TestStaleJobDirs(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "muster")
+	running, err := makeJobDir(filepath.Join(parent, "job-running"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"job-dead", "other"} {
+		if err := os.MkdirAll(filepath.Join(parent, name, "below"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, name := range []string{"job-running", "job-dead", "other"} {
+		if err := os.Chtimes(filepath.Join(parent, name), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next, err := makeJobDir(filepath.Join(parent, "job-next"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"job-running": true, "job-dead": false, "other": true, "job-next": true} {
+		if _, err := os.Stat(filepath.Join(parent, name)); (err == nil) != want {
+			t.Errorf("%s is there: %v, want %v", name, err == nil, want)
+		}
+	}
+	for _, d := range []jobDir{running, next} {
+		if err := d.remove(); err != nil {
+			t.Error(err)
 		}
 	}
 }

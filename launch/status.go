@@ -115,7 +115,9 @@ type statusConfig struct {
 	RunID, Name, Node string
 	// Workers is the number of workers, whose ranks count from FirstRank.
 	Workers, FirstRank int
-	Log                zerolog.Logger
+	// Outputs are files that must not be replaced by the status file: muster's own output.
+	Outputs []*os.File
+	Log     zerolog.Logger
 	// Now is time.Now, except in tests.
 	Now func() time.Time
 }
@@ -133,7 +135,7 @@ type statusWriter struct {
 func openStatus(cfg statusConfig) (*statusWriter, error) {
 	s := &statusWriter{cfg: cfg, doc: jobStatus{Version: 1, RunID: cfg.RunID, Name: cfg.Name, Conditions: []statusCondition{}}}
 	if cfg.Path != "" {
-		path, err := replaceable(cfg.Path)
+		path, err := replaceable(cfg.Path, cfg.Outputs)
 		if err == nil {
 			s.cfg.Path = path
 			s.enter(phasePending)

@@ -45,8 +45,8 @@ func syncDir(dir string) error {
 }
 
 // replaceable returns where path leads to, and refuses what replaceFile would damage: it would put a regular file in the
-// place of a device or a FIFO.
-func replaceable(path string) (string, error) {
+// place of a device or a FIFO, and take outputs, which others still write to, away from under them.
+func replaceable(path string, outputs []*os.File) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
@@ -67,6 +67,11 @@ func replaceable(path string) (string, error) {
 	}
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("%s is no regular file", path)
+	}
+	for _, f := range outputs {
+		if out, err := f.Stat(); err == nil && os.SameFile(info, out) {
+			return "", fmt.Errorf("%s is where muster's own output goes", path)
+		}
 	}
 	return target, nil
 }

@@ -50,6 +50,10 @@ const maxWatchdogTimers = 65536
 
 // openWatchdog makes the FIFO at path and starts to read it.
 func openWatchdog(path string, log zerolog.Logger, signal func(int, syscall.Signal) error) (*watchdog, error) {
+	// One that a killed agent left is in the way; PyTorch's server removes it too.
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeNamedPipe {
+		_ = os.Remove(path) // making the new one tells if it is still there
+	}
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("cannot make the watchdog's FIFO %q (TORCHELASTIC_TIMER_FILE): %w", path, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/rs/zerolog"
 
@@ -42,10 +43,13 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 
 // machine is what a plan needs to know of this node.
 func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error) {
-	m := launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: os.TempDir()}
+	m := launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR")}
 	var err error
 	if m.Dir, err = os.Getwd(); err != nil {
-		return m, fmt.Errorf("cannot tell the working directory: %w", err)
+		return m, errhint.Code(errhint.With(fmt.Errorf("cannot tell the working directory: %w", err), "was it removed? change to one that is there"), errhint.Usage)
+	}
+	if m.TempDir, err = filepath.Abs(os.TempDir()); err != nil {
+		return m, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
 	if m.Hostname, err = os.Hostname(); err != nil {
 		m.Hostname = "localhost" // it is only shown

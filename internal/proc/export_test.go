@@ -52,8 +52,6 @@ func (t *Tree) WithoutPidfd() { t.noPidfd = true }
 
 func OOMKillsBelow(root string) (int64, string, error) { return oomKills(root) }
 
-func RemoveAll(path string) error { return removeAll(path) }
-
 func CheckELF(path string, f io.ReaderAt, head []byte) error { return checkELF(path, f, head) }
 
 // Children returns how many children we have, and how many of them are dead and not reaped.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -154,9 +153,8 @@ func (t *Tree) guardianStateLocked() guardianState {
 	return st
 }
 
-// RemoveOnDeath adds to what the guardian removes after the agent was killed: absolute paths of files and directories
-// (with all that is in them), or, with a "*" at the end, all entries of a directory whose names begin so, for example
-// "/dev/shm/muster-1000-job-*". A normal end removes nothing.
+// RemoveOnDeath adds to what the guardian removes after the agent was killed: absolute paths of files and directories,
+// with all that is in them. A normal end removes nothing.
 func (t *Tree) RemoveOnDeath(paths ...string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,8 +167,8 @@ func (t *Tree) RemoveOnDeath(paths ...string) error {
 
 func (t *Tree) addRemovals(paths []string) error {
 	for _, p := range paths {
-		if !filepath.IsAbs(p) || p != filepath.Clean(p) || filepath.Dir(p) == p || strings.Contains(strings.TrimSuffix(p, "*"), "*") || filepath.Base(p) == "*" {
-			return fmt.Errorf("cannot promise to remove %q: want a clean absolute path, or one with a name before the final *", p)
+		if !filepath.IsAbs(p) || p != filepath.Clean(p) || filepath.Dir(p) == p {
+			return fmt.Errorf("cannot promise to remove %q: want a clean absolute path", p)
 		}
 	}
 	t.remove = append(slices.Clip(t.remove), paths...)

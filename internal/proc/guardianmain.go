@@ -6,8 +6,6 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +43,7 @@ func RunGuardian() int {
 	ok := b.killAll()
 	removeCgroupSoon(st.Cgroup)
 	for _, path := range st.Remove {
-		ok = removeAll(path) == nil && ok
+		ok = os.RemoveAll(path) == nil && ok
 	}
 	if !ok {
 		return 1
@@ -210,23 +208,4 @@ func removeCgroupSoon(path string) {
 	for end := time.Now().Add(buryPolite); removeCgroup(path) != nil && time.Now().Before(end); {
 		time.Sleep(buryPause)
 	}
-}
-
-// removeAll removes what one entry of RemoveOnDeath stands for.
-func removeAll(path string) error {
-	prefix, many := strings.CutSuffix(path, "*")
-	if !many {
-		return os.RemoveAll(path)
-	}
-	dir, prefix := filepath.Split(prefix)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), prefix) {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return err
 }

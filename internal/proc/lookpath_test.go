@@ -199,25 +199,12 @@ func TestParseStat(t *testing.T) {
 }
 
 func TestRemovals(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"job-1", "job-2", "other"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := proc.RemoveAll(filepath.Join(dir, "job-*")); err != nil {
-		t.Fatal(err)
-	}
-	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != "other" {
-		t.Errorf("left: %v, %v", left, err)
-	}
 	if tree, err := proc.Open(proc.Config{RemoveOnDeath: []string{"x"}}); err == nil {
 		tree.Close()
 		t.Error("open: a relative path was accepted")
 	}
 	tree := openTree(t, proc.Config{})
-	for _, bad := range []string{"", "/", "relative", "/a/../b", "/tmp/*", "/*", "/tmp/a*b", "/tmp/", "*"} {
+	for _, bad := range []string{"", "/", "relative", "/a/../b", "/tmp/", "*"} {
 		if err := tree.RemoveOnDeath(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}

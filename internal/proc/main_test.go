@@ -48,7 +48,7 @@ func agent(mark, dir string, scripts []string) int {
 	signal.Notify(sigs, unix.SIGTERM, unix.SIGINT)
 	cfg := proc.Config{
 		Marker: "MUSTER_RUN_DIR=" + dir, Guardian: []string{"/proc/self/exe", roleArg, "guardian", mark},
-		RemoveOnDeath: []string{dir, "/dev/shm/" + mark + "-*"}, Cgroup: os.Getenv("PROC_TEST_CGROUP") != "",
+		RemoveOnDeath: []string{dir, "/dev/shm/" + mark + "-segment"}, Cgroup: os.Getenv("PROC_TEST_CGROUP") != "",
 	}
 	t, err := proc.Open(cfg)
 	if err != nil {

@@ -99,10 +99,11 @@ type scope struct {
 }
 
 // look takes a snapshot and returns what of it Stop(procs) is about: procs, what descends from them and from workers
-// that have ended, and, when no other worker runs, everything else too. With an error the scope has no members, but the
+// that have ended, and, when no other worker runs, everything else too. With spare it is about procs and what descends
+// from them alone. With an error the scope has no members, but the
 // workers are right.
-func (t *Tree) look(procs map[*Process]bool) (scope, error) {
-	sc := scope{all: true}
+func (t *Tree) look(procs map[*Process]bool, spare bool) (scope, error) {
+	sc := scope{all: !spare}
 	t.looking.Lock()
 	defer t.looking.Unlock()
 	t.mu.Lock()
@@ -134,7 +135,7 @@ func (t *Tree) look(procs map[*Process]bool) (scope, error) {
 	for _, m := range t.membersLocked(snap, past) {
 		in := sc.all
 		if m.owner != nil {
-			in = procs[m.owner] || t.live[m.owner.id.PID] != m.owner
+			in = procs[m.owner] || !spare && t.live[m.owner.id.PID] != m.owner
 		}
 		if in {
 			sc.members = append(sc.members, m)
@@ -194,7 +195,7 @@ func minTime(a, b time.Time) time.Time {
 
 // scan records escaped processes now.
 func (t *Tree) scan() {
-	if _, err := t.look(nil); err != nil {
+	if _, err := t.look(nil, false); err != nil {
 		t.log.Warn().Err(err).Msg("cannot watch for detached processes")
 	}
 }

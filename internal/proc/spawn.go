@@ -182,6 +182,9 @@ func (s Spec) explain(err error) error {
 	case errors.Is(err, unix.EAGAIN):
 		return errhint.With(fmt.Errorf("cannot start %s: %w", s.name(), err),
 			"the limit of processes is reached: look at ulimit -u and at pids.max of the cgroup")
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return errhint.With(fmt.Errorf("cannot start %s: %w", s.name(), err),
+			"the limit of open files is reached: raise it with ulimit -n; muster needs about 10, and 5 more for each worker")
 	case errors.Is(err, unix.E2BIG):
 		return errhint.Code(errhint.With(fmt.Errorf("cannot start %s: %w", s.name(), err),
 			"arguments and environment together are too large for the kernel; one string may have 128 KiB"), errhint.NotExecuted)

@@ -23,6 +23,8 @@ type Ladder struct {
 	// Leftover is how long what remains may take when all workers have ended, and have been asked: Python's
 	// resource_tracker ignores SIGTERM, and removes the job's files in /dev/shm when it sees that it is alone. Zero: 2 s.
 	Leftover time.Duration
+	// Spare leaves alone what ended workers left behind, also when no other worker runs.
+	Spare bool
 	// Kill is how long dying may take after SIGKILL, before Stop gives up. Zero: 5 s.
 	Kill time.Duration
 }
@@ -93,7 +95,7 @@ func (t *Tree) Stop(ctx context.Context, l Ladder, procs ...*Process) error {
 	}
 	s := &stopper{t: t, l: l, procs: set}
 	if l.Grace > 0 {
-		sc, err := t.look(set)
+		sc, err := t.look(set, l.Spare)
 		if err != nil {
 			t.log.Warn().Err(err).Msg("only process groups can be asked to stop")
 		}
@@ -183,7 +185,7 @@ func (s *stopper) waitGone(ctx context.Context) bool {
 func (s *stopper) confirm() (sc scope, restless bool, err error) {
 	before := s.t.reaped()
 	for range 2 {
-		if sc, err = s.t.look(s.procs); err != nil || len(sc.members) > 0 {
+		if sc, err = s.t.look(s.procs, s.l.Spare); err != nil || len(sc.members) > 0 {
 			return sc, false, err
 		}
 	}
