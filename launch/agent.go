@@ -60,8 +60,11 @@ type Agent struct {
 	oomKills int64 // the kernel's count before it
 }
 
-// reasonInternal is the reason of a job that muster could not run or not end.
-const reasonInternal reason = "InternalError"
+// The reasons of a job that muster refused to start, and of one that it could not run or not end.
+const (
+	reasonRefused  reason = "Refused"
+	reasonInternal reason = "InternalError"
+)
 
 // Result is how a job ended.
 type Result struct {

@@ -149,6 +149,18 @@ func openStatus(cfg statusConfig) (*statusWriter, error) {
 	return s, nil
 }
 
+// TellRefused writes into a job's status file, and for Kubernetes into its termination log, that the job was refused
+// before anything was started. outputs are muster's own. That the file cannot be written changes nothing: the error is
+// told in any case.
+func TellRefused(job Job, node string, outputs []*os.File, terminationLog string, err error) {
+	s, openErr := openStatus(statusConfig{
+		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Now: time.Now,
+	})
+	if openErr == nil {
+		s.finished(outcome{Status: errhint.CodeOf(err), Reason: reasonRefused, Message: err.Error(), Hint: errhint.Of(err)})
+	}
+}
+
 // creating says that the workers of a round are being started, who meet at storeAddress.
 func (s *statusWriter) creating(round int, storeAddress string) {
 	s.doc.Generation, s.doc.StoreAddress = round, storeAddress

@@ -83,6 +83,9 @@ func configWord(key, node *yaml.Node, list []setting) (flag, text string, err er
 		}
 		if key.Kind == yaml.ScalarNode && (s.flag == flag || s.alias != "" && s.alias == flag) {
 			text, err := s.form.word(node)
+			if node.Kind == yaml.ScalarNode && node.Value == s.def { // such as "none" for no limit
+				text, err = s.def, nil
+			}
 			if err != nil {
 				return "", "", fmt.Errorf("%s: %w", s.flag, err)
 			}

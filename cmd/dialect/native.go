@@ -4,12 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"muster/launch"
 )
+
+// asksForJSON reports whether --json stands among flags that could not be read to their end.
+func asksForJSON(args []string) bool {
+	if i := slices.Index(args, "--"); i >= 0 {
+		args = args[:i]
+	}
+	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
+}
 
 // Native reads a command line of muster's own run command. A flag's value comes from the command line, else from
 // MUSTER_<FLAG>, else from PET_<FLAG>, else from the file of --config, else it is the default.
@@ -26,7 +35,7 @@ func Native(inv Invocation) (Request, error) {
 			return Request{}, printed(nativeHelp())
 		}
 		wrong.add(flagProblem(err, list))
-		return Request{JSON: inv.Own.json(env)}, wrong.err()
+		return Request{JSON: inv.Own.json(env) || asksForJSON(inv.Args)}, wrong.err()
 	}
 	command := map[string]given{}
 	maps.Copy(command, inv.Own.words)

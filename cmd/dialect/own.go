@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"muster/internal/errhint"
@@ -181,9 +182,22 @@ func misspelt(env environ, flags []string) []string {
 	return warnings
 }
 
+// tell corrects what Settings and Sources say of a flag whose value follows from another one.
+func (r *Request) tell(flag, value string, source launch.Source) {
+	for i := range r.Settings {
+		if r.Settings[i].Flag == flag {
+			r.Settings[i].Value, r.Settings[i].Source = value, source
+		}
+	}
+}
+
 // checkRules refuses restart rules that contradict each other, wherever they came from.
 func checkRules(r *Request, words map[string]given, wrong *problems) {
 	rules := &r.Job.Restart
+	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 { // who bounds restarts wants some
+		rules.MaxRestarts = rules.BackoffLimit
+		r.tell("max-restarts", strconv.Itoa(rules.MaxRestarts), words["backoff-limit"].source)
+	}
 	if rules.Policy == launch.RestartAlways && rules.Deadline == 0 {
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --active-deadline: the job would never end",
 			words["restart-policy"].written("restart-policy")), "give the time after which the job ends, such as --active-deadline 8h"))

@@ -353,7 +353,7 @@ func ownSettings() []setting {
 		},
 		{
 			flag: "json", form: formSwitch, def: "false", group: groupMuster, anywhere: true,
-			help: "Write --dry-run and errors as JSON.",
+			help: "Write --dry-run and what muster refuses as JSON.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.JSON, text) },
 		},
 		{

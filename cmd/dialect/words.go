@@ -121,7 +121,7 @@ func parseSignals(text string) (signals []syscall.Signal, warnings []string, err
 			warnings = append(warnings, fmt.Sprintf("--signals-to-handle: %q is no signal and is ignored", strings.TrimSpace(item)))
 		case unix.SIGKILL, unix.SIGSTOP:
 			return nil, nil, fmt.Errorf("%s cannot be handled by any program", name)
-		case unix.SIGCHLD, unix.SIGURG:
+		case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE:
 			return nil, nil, fmt.Errorf("%s comes to muster for reasons of its own and cannot end a job", name)
 		default:
 			if !slices.Contains(signals, s) {

@@ -60,8 +60,11 @@ func (a *app) execute() error {
 	if err != nil {
 		return err
 	}
-	if given := len(args) - len(rest); given > 0 && len(rest) > 0 && !dialect.Named(rest[0]) {
-		return errhint.Usagef("%s stands in front of %q, which is no launcher", strings.Join(args[:given], " "), rest[0])
+	switch given := args[:len(args)-len(rest)]; {
+	case len(given) > 0 && len(rest) == 0:
+		return errhint.With(errhint.Usagef("%s stands in front of nothing", strings.Join(given, " ")), "name a launcher behind it, such as run or torchrun")
+	case len(given) > 0 && !dialect.Named(rest[0]):
+		return errhint.Usagef("%s stands in front of %q, which is no launcher", strings.Join(given, " "), rest[0])
 	}
 	a.own = own
 	root := newRootCmd(a)

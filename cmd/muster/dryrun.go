@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -59,8 +60,18 @@ func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
 		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Dir: p.Dir, Flags: flags,
 		argvs: map[int]bool{},
 	}
+	errorFile := "<a file of this attempt>"
+	if p.Job.Logs.Dir == os.DevNull {
+		errorFile = ""
+	}
+	// What another run will have another of is not shown as if it were settled.
+	settled := func(value string) string { return value }
+	if p.RandomRunID() {
+		settled = func(value string) string { return strings.ReplaceAll(value, p.RunID, "<random>") }
+		d.RunID = "<random>"
+	}
 	for local := range p.Procs {
-		w, err := p.Worker(round, local, 0, "<a file of this attempt>")
+		w, err := p.Worker(round, local, 0, errorFile)
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +83,7 @@ func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
 			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
 				dw.Env = append(dw.Env, dryVar{v.Name, "<a free port>", v.Source.String()})
 			default:
-				dw.Env = append(dw.Env, dryVar{v.Name, v.Value, v.Source.String()})
+				dw.Env = append(dw.Env, dryVar{v.Name, settled(v.Value), v.Source.String()})
 			}
 		}
 		d.Workers = append(d.Workers, dw)

@@ -15,6 +15,7 @@ import (
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/rendezvous"
+	"muster/rendezvous/tcpstore"
 )
 
 // launch does what a command line asked for: it shows the plan or runs the job, and returns how that ended.
@@ -29,16 +30,38 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	machine, err := a.machine(req.Job, log)
 	if err != nil {
-		return err
+		return a.refused(req, machine, err)
 	}
 	plan, err := launch.NewPlan(req.Job, machine)
 	if err != nil {
-		return err
+		return a.refused(req, machine, err)
 	}
 	if req.DryRun {
 		return a.showPlan(plan, req)
 	}
-	return a.runJob(ctx, plan, log)
+	server, err := listenStore(ctx, plan.MasterHost(), plan.Job.Meeting.Port, log)
+	if err != nil {
+		return a.refused(req, machine, err)
+	}
+	return a.runJob(ctx, plan, server, log)
+}
+
+// refused is how a job ends that could not be started: its status file says so too.
+func (a *app) refused(req dialect.Request, m launch.Machine, err error) error {
+	if !req.DryRun {
+		launch.TellRefused(req.Job, m.Hostname, []*os.File{a.stdout, a.stderr}, a.terminationLog(), err)
+	}
+	return a.compat(req.Job, err)
+}
+
+// compat gives err the status 1 where the job is to fail as under the launchers that muster replaces. Refused input keeps
+// its status 2.
+func (a *app) compat(job launch.Job, err error) error {
+	if job.CompatExit && err != nil && errhint.CodeOf(err) != errhint.Usage {
+		a.printError(err)
+		return statusError(1)
+	}
+	return err
 }
 
 // machine is what a plan needs to know of this node.
@@ -83,14 +106,10 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	return m, nil
 }
 
-// runJob opens the store, runs the agent, and prints what it reports.
-func (a *app) runJob(ctx context.Context, plan *launch.Plan, log zerolog.Logger) error {
+// runJob runs the agent, and prints what it reports.
+func (a *app) runJob(ctx context.Context, plan *launch.Plan, server *tcpstore.Server, log zerolog.Logger) error {
 	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
 	defer in.close()
-	server, err := listenStore(ctx, plan.MasterHost(), plan.Job.Meeting.Port, log)
-	if err != nil {
-		return err
-	}
 	agent := &launch.Agent{
 		Plan: plan, Handler: rendezvous.NewSolo(plan.MasterHost(), server), Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
@@ -100,7 +119,7 @@ func (a *app) runJob(ctx context.Context, plan *launch.Plan, log zerolog.Logger)
 	result, err := agent.Run(ctx)
 	say(a.stderr, "%s", result.Report)
 	if err != nil {
-		return err
+		return a.compat(plan.Job, err)
 	}
 	if result.Status != errhint.OK {
 		return statusError(result.Status)

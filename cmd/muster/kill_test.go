@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -110,7 +111,8 @@ func (j *job) guardians() []int {
 	return found
 }
 
-// workers returns the ids of the job's workers: children of the agent that have a session of their own.
+// workers returns the ids of the job's workers: shells that are children of the agent, the oldest first. A shell that a
+// worker has forked and left is one for a moment, too, but a younger one.
 func (j *job) workers(t *testing.T) []int {
 	t.Helper()
 	var found []int
@@ -123,5 +125,6 @@ func (j *job) workers(t *testing.T) []int {
 	if len(found) == 0 {
 		t.Fatal("no worker runs")
 	}
+	slices.Sort(found)
 	return found
 }

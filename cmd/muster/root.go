@@ -53,7 +53,37 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 	}
 	root.AddCommand(newStoreCmd(a))
 	root.AddCommand(buildCommands(a)...)
+	root.InitDefaultCompletionCmd()
+	root.SetHelpCommand(newHelpCmd())
+	refuseArgs(root)
 	return root
+}
+
+// newHelpCmd is "muster help", which refuses what it has no help for.
+func newHelpCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return errhint.With(errhint.Usagef("there is no help for %q", strings.Join(args, " ")), "muster --help lists the commands")
+			}
+			return about.Help()
+		},
+	}
+}
+
+// refuseArgs makes wrong arguments of the commands that cobra parses errors of usage.
+func refuseArgs(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		if check := c.Args; check != nil {
+			c.Args = func(cmd *cobra.Command, args []string) error {
+				return errhint.Code(check(cmd, args), errhint.Usage)
+			}
+		}
+		refuseArgs(c)
+	}
 }
 
 // help prints the text of the root command, or of one that cobra parses.

@@ -195,3 +195,35 @@ func TestCleanPolicies(t *testing.T) {
 		})
 	}
 }
+
+// TestStopDuringRestart stops a job whose workers are being stopped for a restart: no new one may start.
+func TestStopDuringRestart(t *testing.T) {
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			j := start(t, nil, "run", "-n", "2", "--max-restarts", "3", "--", "sh", "-c",
+				`echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || { sleep 0.2; exit 3; }; trap 'echo stopping; sleep 0.5; exit 0' TERM; while :; do sleep 0.02; done`)
+			testutil.Eventually(t, 60*time.Second, "rank 0 is being stopped", func() bool { return strings.Contains(j.out.String(), "stopping") })
+			j.signal(syscall.SIGTERM)
+			if got := j.wait(); got.status != 143 || strings.Contains(got.stdout, "start 1") {
+				t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+			}
+		})
+	}
+}
+
+// TestEarlyFileTimer lets a worker's timer expire before the last worker was started.
+func TestEarlyFileTimer(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "timer")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil { // left by a killed agent
+		t.Fatal(err)
+	}
+	script := `echo '{"version": 1, "pid": '$$', "scope_id": "s", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; sleep 60`
+	got := muster(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=" + fifo}, "run", "-n", "4", "--", "sh", "-c", script)
+	if got.status != 137 {
+		t.Errorf("status %d, want 137\n%s", got.status, got.stderr)
+	}
+	if _, err := os.Stat(fifo); err == nil {
+		t.Error("the timer's FIFO stays")
+	}
+}
