@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 FUZZTIME ?= 20s
+PREFIX ?= /usr/local
 # What is the same for all checkouts of one machine lives here: virtual environments, built tools.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/muster-dev
 TORCH := $(CACHE)/torch-$(shell sed -n 's/^torch==//p' scripts/requirements.txt)
@@ -27,6 +28,10 @@ help: ## list the targets
 .PHONY: build
 build: ## bin/muster for this machine
 	$(GOBUILD) -o bin/muster ./cmd/muster
+
+.PHONY: install
+install: build ## bin/muster to $(PREFIX)/bin (PREFIX=/usr/local)
+	install -D -m 755 bin/muster $(DESTDIR)$(PREFIX)/bin/muster
 
 .PHONY: static
 static: ## build/muster-linux-{amd64,arm64}; fails unless both are static
@@ -102,7 +107,7 @@ demo: build ## train on two workers, kill one, recover (sets up PyTorch at first
 .PHONY: docs
 docs: build ## man pages and shell completions into build/
 	@mkdir -p build/man build/completion
-	go run -tags man -ldflags "-X main.version=$(VERSION)" ./cmd/muster man build/man
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) go run -tags man -ldflags "-X main.version=$(VERSION)" ./cmd/muster man build/man
 	for shell in bash zsh fish; do bin/muster completion $$shell > build/completion/muster.$$shell; done
 
 .PHONY: clean

@@ -258,7 +258,7 @@ func (a *Agent) stepExit(w *worker) decision {
 // endRound stops what is left of a group that is to be restarted, and waits until it may be. It returns d, or what was
 // decided meanwhile.
 func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decision, error) {
-	a.Log.Warn().Int("rank", d.Rank).Int("exit_code", d.Status).Int("restart_count", d.Restarts).
+	a.Log.Warn().Str("reason", d.message()).Int("restart_count", d.Restarts).
 		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
 	kernel := a.evidence()
 	a.status.restarting(d)

@@ -83,7 +83,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	set(FromMuster, "agent's rank in the round", "GROUP_RANK", strconv.Itoa(r.GroupRank))
 	set(FromMuster, "base rank in the role + local rank", "ROLE_RANK", strconv.Itoa(r.BaseRoleRank+localRank))
 	set(p.source("role").Kind, p.source("role").Name, "ROLE_NAME", p.Job.Role)
-	set(p.source("nproc-per-node").Kind, p.ProcsWhy, "LOCAL_WORLD_SIZE", strconv.Itoa(p.Procs))
+	set(p.procsFrom.Kind, p.procsFrom.Name, "LOCAL_WORLD_SIZE", strconv.Itoa(p.Procs))
 	set(FromMuster, "workers of all nodes", "WORLD_SIZE", strconv.Itoa(r.WorldSize))
 	set(FromMuster, "agents in the round", "GROUP_WORLD_SIZE", strconv.Itoa(r.GroupWorldSize))
 	set(FromMuster, "workers of the role", "ROLE_WORLD_SIZE", strconv.Itoa(r.RoleWorldSize))

@@ -45,7 +45,7 @@ func (r *failureReport) text() string {
 	add(rule, "Root Cause (first observed failure):", "[0]:")
 	add(r.entry(&r.Root)...)
 	if len(r.Stopped) > 0 {
-		add(rule, "Stopped by muster:", "  "+endings(r.Stopped))
+		add(rule, "Ended while muster was stopping the workers:", "  "+endings(r.Stopped))
 	}
 	width := len(title)
 	for _, line := range body {

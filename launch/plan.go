@@ -34,10 +34,9 @@ type Machine struct {
 
 // Plan is a Job with everything looked up on this machine. Making one starts nothing and writes nothing.
 type Plan struct {
-	Job      Job
-	RunID    string
-	Procs    int
-	ProcsWhy string
+	Job   Job
+	RunID string
+	Procs int
 	// RunDir is the directory of the job's sockets and state, made by the Agent.
 	RunDir   string
 	Dir      string
@@ -46,6 +45,7 @@ type Plan struct {
 	TempDir string
 
 	runIDFrom Source
+	procsFrom Source
 	entry     entrypoint
 	deviceEnv map[string]string
 }
@@ -86,9 +86,10 @@ func (p *Plan) watchdogFile() string {
 
 func (p *Plan) countWorkers(m Machine) error {
 	if n, err := strconv.Atoi(p.Job.Procs); err == nil {
-		p.Procs, p.ProcsWhy = n, p.source("nproc-per-node").Name
+		p.Procs, p.procsFrom = n, p.source("nproc-per-node")
 	} else {
-		p.Procs, p.ProcsWhy, err = m.CountWorkers(p.Job.Procs)
+		p.procsFrom.Kind = FromMuster
+		p.Procs, p.procsFrom.Name, err = m.CountWorkers(p.Job.Procs)
 		if err != nil {
 			return errhint.Code(fmt.Errorf("cannot resolve --nproc-per-node %s: %w", p.Job.Procs, err), errhint.Usage)
 		}
@@ -158,6 +159,9 @@ func runParent(m Machine) string {
 	}
 	return filepath.Join(m.TempDir, "muster-"+strconv.Itoa(os.Getuid()))
 }
+
+// ProcsFrom says where the number of workers came from, and how a word such as auto was understood.
+func (p *Plan) ProcsFrom() Source { return p.procsFrom }
 
 // RandomRunID reports whether nobody chose the run id: another run will have another one.
 func (p *Plan) RandomRunID() bool { return p.runIDFrom.Kind == FromMuster }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -268,7 +269,7 @@ func countExits(exits []workerExit) statusCounts {
 func newStatusCause(r *failureReport) *statusCause {
 	f := &r.Root
 	c := &statusCause{
-		Host: r.Host, Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Time: f.At.UTC(),
+		Host: r.Host, Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Time: f.At.UTC().Round(time.Millisecond),
 		ExitCode: f.status(), CoreDumped: f.CoreDumped,
 		Evidence: f.Evidence, Cause: f.Cause, LastLines: make([]string, len(f.LastLines)),
 	}
@@ -327,11 +328,14 @@ func (s *statusWriter) condition(t conditionType, holds bool, why reason, messag
 }
 
 func (s *statusWriter) encode() []byte {
-	text, err := json.MarshalIndent(&s.doc, "", "  ")
-	if err != nil {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false) // people read it too
+	if err := enc.Encode(&s.doc); err != nil {
 		panic(fmt.Sprintf("internal error: cannot encode the status: %v", err)) // strings, numbers and times only
 	}
-	return append(text, '\n')
+	return text.Bytes()
 }
 
 func (s *statusWriter) write() {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/rs/zerolog"
 
@@ -35,6 +36,12 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	plan, err := launch.NewPlan(req.Job, machine)
 	if err != nil {
 		return a.refused(req, machine, err)
+	}
+	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
+		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
+	}
+	if shown := plan.Job.Logs.Ranks; len(shown) > 0 && slices.Min(shown) >= plan.Procs {
+		log.Warn().Ints("local_ranks", shown).Msg("--local-ranks-filter names no worker: nothing will be shown")
 	}
 	if req.DryRun {
 		return a.showPlan(plan, req)

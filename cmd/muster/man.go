@@ -4,7 +4,7 @@ package main
 
 import (
 	"os"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -26,9 +26,7 @@ func buildCommands(a *app) []*cobra.Command {
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
 			literally(root)
-			// The date of the build would make every build differ.
-			epoch := time.Unix(0, 0)
-			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "muster " + a.version, Date: &epoch}, args[0])
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "muster " + a.version}, args[0])
 		},
 	}}
 }
@@ -38,9 +36,10 @@ func literally(cmd *cobra.Command) {
 	if dialect.Named(cmd.Name()) {
 		cmd.Long = dialect.Help(cmd.Name())
 	}
-	if cmd.Long != "" {
-		cmd.Long = "```\n" + cmd.Long + "\n```"
+	if !dialect.Named(cmd.Name()) {
+		cmd.Long += "\n" + exitHelp(cmd)
 	}
+	cmd.Long = "```\n" + strings.TrimSpace(cmd.Long) + "\n```"
 	for _, c := range cmd.Commands() {
 		literally(c)
 	}

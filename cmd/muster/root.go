@@ -32,8 +32,8 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
+			if len(args) == 0 { // an entrypoint that lost its command must not look like a success
+				return errhint.With(errhint.Usagef("there is no command"), "name one, as in muster run -- python train.py; muster --help lists them")
 			}
 			hint := "muster --help lists the commands"
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
@@ -41,7 +41,8 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 			}
 			return errhint.With(errhint.Usagef("unknown command %q", args[0]), hint)
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Annotations: map[string]string{exitAnnotation: strings.TrimPrefix(dialect.ExitStatusHelp, exitTitle)},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.help(cmd) })
 	root.SuggestionsMinimumDistance = 3
@@ -56,6 +57,14 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 	root.InitDefaultCompletionCmd()
 	root.SetHelpCommand(newHelpCmd())
 	refuseArgs(root)
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args = func(_ *cobra.Command, args []string) error {
+				return errhint.With(errhint.Usagef("there is no completion for %q", strings.Join(args, " ")), "name a shell: bash, fish, powershell or zsh")
+			}
+			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 	return root
 }
 
@@ -93,7 +102,22 @@ func (a *app) help(cmd *cobra.Command) {
 		say(a.stdout, "\nmuster's own flags may stand in front of a launcher's name (muster run --help explains them):\n  %s\n",
 			strings.Join(ownFlagNames(), " "))
 	}
-	say(a.stdout, "\n%s", dialect.ExitStatusHelp)
+	say(a.stdout, "%s", exitHelp(cmd))
+}
+
+// exitAnnotation is where a command keeps its table of exit statuses, which ends its help.
+const (
+	exitAnnotation = "exit status"
+	exitTitle      = "EXIT STATUS\n"
+)
+
+// exitHelp is the end of a command's help.
+func exitHelp(cmd *cobra.Command) string {
+	table := cmd.Annotations[exitAnnotation]
+	if table == "" {
+		table = "  0  done\n  2  usage error\n"
+	}
+	return "\n" + exitTitle + table
 }
 
 // ownFlagNames are the flags that may stand in front of every dialect.

@@ -22,14 +22,15 @@ type interrupts struct {
 var forwarded = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
 
 // watchSignals receives signals until close. The first of handled ends the returned context with a launch.SignalError as
-// its cause, the second closes hurry. A signal that was ignored when muster started, as SIGHUP under nohup, stays so.
+// its cause, the second closes hurry. SIGHUP stays ignored where nohup had it ignored when muster started; SIGINT and
+// SIGQUIT do not: a shell's background jobs begin with those ignored, and are to end when somebody sends them.
 func watchSignals(parent context.Context, handled []syscall.Signal) (context.Context, *interrupts) {
 	ctx, cancel := context.WithCancelCause(parent)
 	in := &interrupts{
 		hurry: make(chan struct{}), forward: make(chan syscall.Signal, 16), raw: make(chan os.Signal, 16), done: make(chan struct{}),
 	}
 	for _, s := range handled {
-		if !signal.Ignored(s) {
+		if s != syscall.SIGHUP || !signal.Ignored(s) {
 			signal.Notify(in.raw, s)
 		}
 	}

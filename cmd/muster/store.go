@@ -26,8 +26,9 @@ func newStoreCmd(a *app) *cobra.Command {
 Clients of every PyTorch since 1.9 can use it. It prints the addresses it listens on,
 one line each, once it answers. Nobody is authenticated: bind an address that only
 the job's machines reach.`,
-		Example: "  muster store --bind 127.0.0.1:29400",
-		Args:    cobra.NoArgs,
+		Example:     "  muster store --bind 127.0.0.1:29400",
+		Annotations: map[string]string{exitAnnotation: "  0    stopped by a signal\n  2    usage error, or the address cannot be bound\n  125  internal error of muster\n"},
+		Args:        cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.serveStore(cmd.Context(), bind)
 		},
@@ -40,6 +41,9 @@ func (a *app) serveStore(ctx context.Context, bind string) error {
 	host, portText, err := net.SplitHostPort(bind)
 	if err != nil {
 		return errhint.Usagef("--bind %q is not HOST:PORT: %w", bind, err)
+	}
+	if host == "" {
+		return errhint.With(errhint.Usagef("--bind %q names no address", bind), "127.0.0.1"+bind+" is for this machine, 0.0.0.0"+bind+" for all that reach it")
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil {

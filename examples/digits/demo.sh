@@ -36,7 +36,7 @@ while [ -z "$killed" ] && kill -0 "$job" 2>/dev/null; do
 	if [ "$(step)" -ge "$kill_at" ]; then
 		killed=$(date +%s.%N)
 		kill -KILL "$(cat "$out/worker-1.pid")"
-		echo "demo: SIGKILL sent to worker 1 (process $(cat "$out/worker-1.pid"))"
+		echo "demo: SIGKILL sent to worker 1 (process $(cat "$out/worker-1.pid")); that worker 0 loses its connection is expected"
 	fi
 	sleep 0.02
 done
