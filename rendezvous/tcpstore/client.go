@@ -24,7 +24,7 @@ const (
 	firstDelay  = 50 * time.Millisecond // between attempts to connect; grows by half each time, give or take a half
 	longDelay   = 5 * time.Second
 	cancelGrace = 5 * time.Second // for the answer to CANCEL_WAIT, which a healthy server sends at once
-	keepIdle    = 2               // connections that a client keeps for its next calls
+	keepIdle    = 2               // connections that a client keeps for its next calls, the watched one left out
 	maxReply    = 1 << 30         // bytes of one value in an answer; APPEND can make values longer than SET allows
 )
 
@@ -43,16 +43,32 @@ type ClientConfig struct {
 // Methods are safe for concurrent use and do not hold each other up: a call that finds every connection busy, with a
 // Wait for instance, opens another one. A call that returned nil has taken effect at the server. When the server closes
 // a connection the whole client is closed and every call returns rendezvous.ErrStoreClosed; it does not reconnect,
-// because the store behind the address may be the next round's.
+// because the store behind the address may be the next round's. One connection serves for nothing but to notice that.
 type Client struct {
-	addr string
-	cfg  ClientConfig
-	peer dialect // fixed by Dial
+	addr  string
+	cfg   ClientConfig
+	peer  dialect // fixed by Dial
+	watch *watch
+	life  context.Context // ends when the client is closed
+	end   context.CancelFunc
+	wg    sync.WaitGroup // goroutines; one is added only with mu held and err nil
 
 	mu    sync.Mutex
 	idle  []*link
 	links map[*link]struct{} // all of them
 	err   error              // why the client is closed; nil while it is open
+}
+
+// watch is the connection that a client keeps from Dial to Close and uses for no call, so that nothing but the end of
+// the store ends it. A store that still answers on it after another connection was made is the one that took that
+// connection.
+type watch struct {
+	*link
+	question []byte // has an answer and no effect
+	answer   int    // its length in bytes
+
+	mu    sync.Mutex
+	asked []chan struct{} // closed when the answer is there; in the order of the questions
 }
 
 var _ rendezvous.Store = (*Client)(nil)
@@ -86,8 +102,11 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 		l, peer, err := c.detect(ctx)
 		if err == nil {
 			c.peer = peer
+			c.watch = &watch{link: l}
+			c.watch.question, c.watch.answer = peer.question()
+			c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 			c.links[l] = struct{}{}
-			c.idle = append(c.idle, l)
+			c.wg.Go(c.watchStore)
 			return c, nil
 		}
 		if ctx.Err() == nil {
@@ -186,9 +205,61 @@ func (l *link) bind(ctx context.Context) (release func()) {
 	}
 }
 
+// question returns a request that has an answer and no effect, and the length of the answer.
+func (d dialect) question() (request []byte, answer int) {
+	if d.ping {
+		return binary.LittleEndian.AppendUint32([]byte{byte(opPing)}, nonce), 4
+	}
+	code, _ := d.gen.code(opNumKeys) // every generation has it
+	return []byte{code}, 8
+}
+
+// watchStore reads what comes on the watched connection until that ends, and the client with it.
+func (c *Client) watchStore() {
+	w := c.watch
+	answer := make([]byte, w.answer)
+	for {
+		if _, err := io.ReadFull(w.r, answer); err != nil {
+			c.fail(err)
+			return
+		}
+		w.mu.Lock()
+		if len(w.asked) == 0 {
+			w.mu.Unlock()
+			c.fail(fmt.Errorf("%w: %x to no question", errAnswer, answer))
+			return
+		}
+		close(w.asked[0])
+		w.asked = w.asked[1:]
+		w.mu.Unlock()
+	}
+}
+
+// sameStore returns nil once the store that Dial reached has answered a question asked after the call began.
+func (c *Client) sameStore(ctx context.Context) error {
+	w, answered := c.watch, make(chan struct{})
+	w.mu.Lock()
+	w.asked = append(w.asked, answered)
+	_ = w.SetWriteDeadline(time.Now().Add(cancelGrace))
+	_, err := w.Write(w.question)
+	w.mu.Unlock()
+	if err != nil {
+		c.fail(err)
+	}
+	select {
+	case <-answered:
+		return nil
+	case <-c.life.Done():
+		return c.closedError()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // Close closes the client's connections. Calls in progress return rendezvous.ErrStoreClosed. It may be called again.
 func (c *Client) Close() error {
 	c.fail(errors.New("closed here"))
+	c.wg.Wait()
 	return nil
 }
 
@@ -197,6 +268,7 @@ func (c *Client) fail(err error) {
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = err
+		c.end()
 	}
 	for l := range c.links {
 		_ = l.Close()
@@ -211,7 +283,7 @@ func (c *Client) closedError() error {
 	return fmt.Errorf("%w: %s: %w", rendezvous.ErrStoreClosed, c.addr, c.err)
 }
 
-// acquire returns a connection that nobody else uses.
+// acquire returns a connection to the store that Dial reached, and that nobody else uses.
 func (c *Client) acquire(ctx context.Context) (*link, error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -225,11 +297,24 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 		return l, nil
 	}
 	c.mu.Unlock()
-	l, err := c.connect(ctx, c.peer)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+	dialing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
+	l, err := c.connect(dialing, c.peer)
+	if ctx.Err() != nil {
+		if err == nil {
+			_ = l.Close()
 		}
+		return nil, context.Cause(ctx)
+	}
+	// Who answered may be the next round's store, and who did not may have been closed, which is what to report then.
+	if same := c.sameStore(ctx); same != nil {
+		if err == nil {
+			_ = l.Close()
+		}
+		return nil, same
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()

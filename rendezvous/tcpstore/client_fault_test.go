@@ -1,0 +1,183 @@
+package tcpstore_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"muster/rendezvous"
+	"muster/rendezvous/tcpstore"
+)
+
+// relay is a network between a client and a server that does what networks and restarting servers do.
+type relay struct {
+	t    testing.TB
+	to   string
+	ln   net.Listener
+	sent atomic.Int64 // bytes from the client
+	wg   sync.WaitGroup
+
+	mu    sync.Mutex
+	drop  int // connections that are closed as soon as they are accepted
+	pipes []*pipe
+}
+
+// pipe is one connection of a relay.
+type pipe struct {
+	gate    sync.RWMutex // held for writing while nothing passes, the end of the connection included
+	in, out net.Conn
+}
+
+// newRelay relays to addr, except for the first drop connections.
+func newRelay(t testing.TB, addr string, drop int) *relay {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{t: t, to: addr, ln: ln, drop: drop}
+	t.Cleanup(r.close)
+	r.wg.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			r.accepted(in)
+		}
+	})
+	return r
+}
+
+func (r *relay) addr() string { return r.ln.Addr().String() }
+
+func (r *relay) accepted(in net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.drop > 0 {
+		r.drop--
+		in.Close()
+		return
+	}
+	out, err := net.Dial("tcp", r.to)
+	if err != nil { // the server is gone
+		in.Close()
+		return
+	}
+	p := &pipe{in: in, out: out}
+	r.pipes = append(r.pipes, p)
+	r.wg.Go(func() { p.copy(out, in, &r.sent) })
+	r.wg.Go(func() { p.copy(in, out, new(atomic.Int64)) })
+}
+
+func (p *pipe) copy(to, from net.Conn, count *atomic.Int64) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		p.gate.RLock()
+		if err == nil {
+			_, err = to.Write(buf[:n])
+			count.Add(int64(n))
+		}
+		if err != nil {
+			p.in.Close()
+			p.out.Close()
+			p.gate.RUnlock()
+			return
+		}
+		p.gate.RUnlock()
+	}
+}
+
+// freeze stops the connections there are, not those that come, until thaw is called or the test ends.
+func (r *relay) freeze() (thaw func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	frozen := r.pipes
+	for _, p := range frozen {
+		p.gate.Lock()
+	}
+	thaw = sync.OnceFunc(func() {
+		for _, p := range frozen {
+			p.gate.Unlock()
+		}
+	})
+	r.t.Cleanup(thaw)
+	return thaw
+}
+
+// close refuses new connections and ends those there are.
+func (r *relay) close() {
+	r.ln.Close()
+	r.mu.Lock()
+	for _, p := range r.pipes {
+		p.in.Close()
+		p.out.Close()
+	}
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+// A cancelled call costs its connection, so that the next one needs another.
+func TestClientDoesNotJoinTheNextRound(t *testing.T) {
+	for _, round := range []string{"next round", "nobody"} {
+		t.Run(round, func(t *testing.T) {
+			s := listen(t, tcpstore.ServerConfig{})
+			net := newRelay(t, s.Addrs()[0].String(), 0)
+			c := dial(t, net.addr())
+			if err := c.Set(timed(t), "k", nil); err != nil {
+				t.Fatal(err)
+			}
+			thaw := net.freeze()
+			short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := c.Set(short, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("set on a dead network: %v", err)
+			}
+			if round == "nobody" {
+				thaw()
+				net.close()
+			} else {
+				// The network delivers the end of the old connections late.
+				s.Reset()
+				short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				if err := c.Set(short, "old round", nil); err == nil {
+					t.Error("a client of the last round has set a key")
+				}
+				thaw()
+			}
+			if err := c.Set(timed(t), "old round", nil); !errors.Is(err, rendezvous.ErrStoreClosed) {
+				t.Errorf("set in the end: %v", err)
+			}
+			if there, err := dial(t, s.Addrs()[0].String()).Check(timed(t), "old round"); err != nil || there {
+				t.Errorf("the next round's store has a key of the last: %v, %v", there, err)
+			}
+		})
+	}
+}
+
+func TestClientKeepsItsStoreAfterCancelledCalls(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	net := newRelay(t, s.Addrs()[0].String(), 0)
+	c := dial(t, net.addr())
+	for range 3 {
+		if err := c.Set(timed(t), "k", nil); err != nil {
+			t.Fatal(err)
+		}
+		thaw := net.freeze()
+		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := c.Get(short, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("get on a dead network: %v", err)
+		}
+		thaw()
+	}
+	if there, err := c.Check(timed(t), "k"); err != nil || !there {
+		t.Fatal(there, err)
+	}
+}
