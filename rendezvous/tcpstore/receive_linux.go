@@ -77,6 +77,8 @@ func (l *loop) take(c *conn, b []byte) {
 	switch {
 	case len(b) == 0:
 		c.in = nil
+	case c.in != nil && &b[0] == &c.in[0]:
+		c.in = b // nothing was consumed; copying it at every read would make a long request cost its length squared
 	case c.in == nil:
 		c.in = append([]byte(nil), b...)
 	default:
