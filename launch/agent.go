@@ -105,7 +105,7 @@ func (a *Agent) open() (err error) {
 	}
 	// The guardian comes before everything that it would have to clean up.
 	a.tree, err = proc.Open(proc.Config{
-		Log: a.Log, Marker: "MUSTER_RUN_DIR=" + a.Plan.RunDir, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: []string{a.Plan.RunDir},
+		Log: a.Log, Marker: "MUSTER_AGENT=" + a.Plan.agentID, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: []string{a.Plan.RunDir},
 	})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)

@@ -110,6 +110,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		set(FromFlag, "fake accelerator", name, value)
 	}
 	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
+	set(FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
 	set(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
 
 	env := slices.Collect(maps.Values(vars))

@@ -44,6 +44,7 @@ type Plan struct {
 	// TempDir is where logs go that no directory was given for.
 	TempDir string
 
+	agentID   string // no other agent's, of this job or another
 	runIDFrom Source
 	procsFrom Source
 	entry     entrypoint
@@ -52,7 +53,7 @@ type Plan struct {
 
 // NewPlan looks up what job leaves open and refuses what could not run.
 func NewPlan(job Job, m Machine) (*Plan, error) {
-	p := &Plan{Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, deviceEnv: m.DeviceEnv}
+	p := &Plan{Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, agentID: strings.ToLower(rand.Text()[:12]), deviceEnv: m.DeviceEnv}
 	p.runIDFrom = p.source("rdzv-id")
 	if s := p.source("run-id"); s.Kind != FromDefault {
 		p.runIDFrom = s

@@ -80,6 +80,8 @@ func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
 			switch {
 			case v.Source.Kind == launch.Inherited:
 				dw.Inherited = append(dw.Inherited, v.Name)
+			case v.Name == "MUSTER_AGENT":
+				dw.Env = append(dw.Env, dryVar{v.Name, "<random>", v.Source.String()})
 			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
 				dw.Env = append(dw.Env, dryVar{v.Name, "<a free port>", v.Source.String()})
 			default:

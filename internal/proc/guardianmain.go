@@ -17,8 +17,6 @@ const (
 	// buryLimit ends the attempts to kill what does not die of SIGKILL.
 	buryLimit = 30 * time.Second
 	buryPause = 10 * time.Millisecond
-	// ticksPerSecond is USER_HZ, the unit of start times in /proc: 100 on every 64-bit Linux.
-	ticksPerSecond = 100
 )
 
 // RunGuardian is the whole life of the guardian process, and returns its exit status. It listens on descriptor 3 until
@@ -86,19 +84,13 @@ func listen(fd int) (guardianState, error) {
 // burial kills what an agent left behind.
 type burial struct {
 	st      guardianState
-	died    uint64 // when, in ticks since boot
 	ours    map[ident]bool
 	checked map[ident]bool // environment read: no marker
 	asked   map[ident]bool
 }
 
 func newBurial(st guardianState) *burial {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // cannot fail for this clock
-	b := &burial{
-		st: st, died: uint64(now.Nano()) / (uint64(time.Second) / ticksPerSecond),
-		ours: map[ident]bool{}, checked: map[ident]bool{}, asked: map[ident]bool{},
-	}
+	b := &burial{st: st, ours: map[ident]bool{}, checked: map[ident]bool{}, asked: map[ident]bool{}}
 	for _, id := range st.Escaped {
 		b.ours[id] = true
 	}
@@ -187,10 +179,10 @@ func (b *burial) find(s snapshot) []*procInfo {
 	return found
 }
 
-// marked reports whether p carries the job's marker and was there before the agent died. What is younger may belong to
-// a new agent with the same run directory, started at once by whoever supervises us.
+// marked reports whether p carries the agent's marker. Its age says nothing: what handles SIGTERM by starting a daemon is
+// younger than the agent's death.
 func (b *burial) marked(p *procInfo) bool {
-	if p.Start >= b.died || b.ours[p.ident] || b.checked[p.ident] {
+	if b.ours[p.ident] || b.checked[p.ident] {
 		return false
 	}
 	if hasEnv(p.PID, b.st.Marker) {

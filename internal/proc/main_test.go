@@ -47,7 +47,7 @@ func agent(mark, dir string, scripts []string) int {
 	sigs := make(chan os.Signal, 4)
 	signal.Notify(sigs, unix.SIGTERM, unix.SIGINT)
 	cfg := proc.Config{
-		Marker: "MUSTER_RUN_DIR=" + dir, Guardian: []string{"/proc/self/exe", roleArg, "guardian", mark},
+		Marker: "MUSTER_AGENT=" + mark, Guardian: []string{"/proc/self/exe", roleArg, "guardian", mark},
 		RemoveOnDeath: []string{dir, "/dev/shm/" + mark + "-segment"}, Cgroup: os.Getenv("PROC_TEST_CGROUP") != "",
 	}
 	t, err := proc.Open(cfg)

@@ -32,7 +32,8 @@ import (
 type Config struct {
 	// Log gets warnings (guardian replaced, no cgroup) and debug lines. The zero value logs nothing.
 	Log zerolog.Logger
-	// Marker is an entry "NAME=VALUE" that is in every worker's environment and in no other process's. The guardian
+	// Marker is an entry "NAME=VALUE" that is in every worker's environment and in no other process's: not in that of a
+	// later agent's workers either, whatever they share with ours. The guardian
 	// kills what carries it; as PID 1 the tree tells its own orphans from strangers by it. Empty: no such search.
 	Marker string
 	// Guardian is the command of the guardian, for example {"/proc/self/exe", "_guardian"}; the program must call

@@ -271,6 +271,16 @@ func TestCgroupIsRemoved(t *testing.T) {
 }
 
 // A supervisor starts muster again, with the same run directory, while the guardian is still at work.
+// TestDaemonOnSIGTERM lets the agent be killed while one of its processes answers the guardian's SIGTERM by turning into a
+// daemon, which is younger than the agent's death.
+func TestDaemonOnSIGTERM(t *testing.T) {
+	j := startJob(t, nil, nil, `setsid sh -c 'trap "(setsid sh -c \"(sleep 86400 \$0 &)\" \$0 &); exit" TERM; while :; do sleep 0.02; done' $0 & exec sleep 86400 $0`)
+	testutil.Eventually(t, 20*time.Second, "the process that will become a daemon runs", func() bool { return len(withMark(t, j.mark)) >= 4 })
+	j.kill(j.cmd.Process.Pid, unix.SIGKILL)
+	<-j.ended
+	j.wantNothing()
+}
+
 func TestTheNextJobIsSpared(t *testing.T) {
 	j := startJob(t, nil, nil, "setsid sleep 86400 $0 & trap '' TERM; setsid sleep 86400 $0 & exec sleep 86400 $0")
 	j.ready(3)
@@ -282,7 +292,7 @@ func TestTheNextJobIsSpared(t *testing.T) {
 	})
 	mark := newMark()
 	next := exec.Command("sleep", "86400", mark)
-	next.Env = []string{"MUSTER_RUN_DIR=" + j.dir}
+	next.Env = []string{"MUSTER_AGENT=" + mark}
 	if err := next.Start(); err != nil {
 		t.Fatal(err)
 	}
