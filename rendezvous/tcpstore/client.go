@@ -359,8 +359,6 @@ func (c *Client) call(ctx context.Context, what op, key string, steps ...step) e
 	if err != nil {
 		return wrap(err)
 	}
-	inStep := false
-	defer func() { c.release(l, inStep) }()
 	for _, s := range steps {
 		unbind := l.bind(ctx)
 		_, err := l.Write(s.request)
@@ -372,22 +370,36 @@ func (c *Client) call(ctx context.Context, what op, key string, steps ...step) e
 		switch {
 		case err == nil:
 		case errors.Is(err, errAnswer):
+			c.release(l, false)
 			return wrap(err)
 		case ctx.Err() != nil && isTimeout(err):
-			inStep = sent && s.waits && c.cancelWait(l)
+			if sent && s.waits {
+				c.takeBack(l)
+			} else {
+				c.release(l, false)
+			}
 			return wrap(context.Cause(ctx))
 		default:
 			c.fail(err)
 			return wrap(c.closedError())
 		}
 	}
-	inStep = true
+	c.release(l, true)
 	return nil
 }
 
 func isTimeout(err error) bool {
 	ne, ok := errors.AsType[net.Error](err)
 	return ok && ne.Timeout()
+}
+
+// takeBack cancels what l waits for and releases l, behind the caller's back: the server may not answer.
+func (c *Client) takeBack(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil { // else l is closed
+		c.wg.Go(func() { c.release(l, c.cancelWait(l)) })
+	}
 }
 
 // cancelWait takes back the WAIT or BARRIER that l has pending, and says whether l is in step afterwards.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/internal/testutil"
 	"muster/rendezvous"
 	"muster/rendezvous/tcpstore"
 )
@@ -179,5 +180,63 @@ func TestClientKeepsItsStoreAfterCancelledCalls(t *testing.T) {
 	}
 	if there, err := c.Check(timed(t), "k"); err != nil || !there {
 		t.Fatal(there, err)
+	}
+}
+
+func TestCancelledWaitReturnsAtOnce(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	net := newRelay(t, s.Addrs()[0].String(), 0)
+	for name, wait := range map[string]func(*tcpstore.Client, context.Context) error{
+		"wait":    func(c *tcpstore.Client, ctx context.Context) error { return c.Wait(ctx, "never") },
+		"barrier": func(c *tcpstore.Client, ctx context.Context) error { return c.Barrier(ctx, "barrier", 2) },
+		"get": func(c *tcpstore.Client, ctx context.Context) error {
+			_, err := c.Get(ctx, "never")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, net.addr())
+			ctx, cancel := context.WithCancelCause(t.Context())
+			waits := make(chan error, 1)
+			go func() { waits <- wait(c, ctx) }()
+			testutil.Eventually(t, patience, "the wait reaches the server", func() bool { return tcpstore.Waiting(s) == 1 })
+			thaw := net.freeze()
+			enough := errors.New("enough")
+			start := time.Now()
+			cancel(enough)
+			if err := <-waits; !errors.Is(err, enough) {
+				t.Error(err)
+			}
+			// A server has 5 s to answer that the wait is cancelled.
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("returned after %v", took)
+			}
+			thaw()
+			testutil.Eventually(t, patience, "the server forgets the wait", func() bool { return tcpstore.Waiting(s) == 0 })
+			if err := c.Set(timed(t), "k", nil); err != nil {
+				t.Error("after the wait:", err)
+			}
+		})
+	}
+}
+
+// Close must not wait for the answer to a cancelled wait either.
+func TestCloseWithACancelledWait(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	net := newRelay(t, s.Addrs()[0].String(), 0)
+	c := dial(t, net.addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan error, 1)
+	go func() { waits <- c.Wait(ctx, "never") }()
+	testutil.Eventually(t, patience, "the wait reaches the server", func() bool { return tcpstore.Waiting(s) == 1 })
+	net.freeze()
+	start := time.Now()
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	c.Close()
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("closed after %v", took)
 	}
 }
