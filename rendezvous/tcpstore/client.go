@@ -128,17 +128,50 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 // detect connects and speaks the newest dialect that the server understands. What a server does not understand it
 // answers by closing the connection.
 func (c *Client) detect(ctx context.Context) (*link, dialect, error) {
-	var err error
-	for _, peer := range []dialect{{G2, true}, {G2, false}, {G1, false}, {G0, false}} {
-		var l *link
+	dialects := []dialect{{G2, true}, {G2, false}, {G1, false}, {G0, false}}
+	l, n, err := c.connectFirst(ctx, dialects)
+	if err != nil || n == 0 {
+		return l, dialects[n], err
+	}
+	// A server that starts anew closes connections too, and ours understands every dialect. So the newer ones get another
+	// chance, and that they are refused counts if the same server is there before and afterwards.
+	newer, m, err := c.connectFirst(ctx, dialects[:n])
+	if err == nil {
+		_ = l.Close()
+		return newer, dialects[m], nil
+	}
+	if isClosed(err) {
+		err = l.ask(ctx, dialects[n])
+	}
+	if err != nil {
+		_ = l.Close()
+		return nil, dialect{}, err
+	}
+	return l, dialects[n], nil
+}
+
+// connectFirst connects with the first of dialects that is not refused, and returns its index.
+func (c *Client) connectFirst(ctx context.Context, dialects []dialect) (l *link, n int, err error) {
+	for i, peer := range dialects {
 		if l, err = c.connect(ctx, peer); err == nil {
-			return l, peer, nil
+			return l, i, nil
 		}
 		if !isClosed(err) {
-			return nil, dialect{}, err // nobody there, or ctx has ended
+			break // nobody there, or ctx has ended
 		}
 	}
-	return nil, dialect{}, err
+	return nil, 0, err
+}
+
+// ask returns nil if the server still answers on l.
+func (l *link) ask(ctx context.Context, peer dialect) error {
+	defer l.bind(ctx)()
+	question, answer := peer.question()
+	if _, err := l.Write(question); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(l.r, make([]byte, answer))
+	return err
 }
 
 // isClosed says whether err is how it looks when the peer closes an established connection.

@@ -240,3 +240,43 @@ func TestCloseWithACancelledWait(t *testing.T) {
 		t.Errorf("closed after %v", took)
 	}
 }
+
+// What a server that starts anew does to connections must not pass for the refusal of a dialect.
+func TestDialSpeaksTheNewestDialectWhateverIsDropped(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	for drop := range 6 {
+		c := dial(t, newRelay(t, s.Addrs()[0].String(), drop).addr())
+		if err := c.Append(timed(t), "k", nil); err != nil {
+			t.Errorf("after %d dropped connections: %v", drop, err)
+		}
+	}
+}
+
+func TestDialWhileTheServerIsReset(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(stop)
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				s.Reset()
+			}
+		}
+	})
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		c, err := tcpstore.Dial(ctx, s.Addrs()[0].String(), tcpstore.ClientConfig{})
+		if err == nil {
+			if err := c.Append(ctx, "k", nil); errors.Is(err, errors.ErrUnsupported) {
+				t.Error(err)
+			}
+			c.Close()
+		}
+		cancel()
+	}
+}
