@@ -208,7 +208,7 @@ func (l *loop) accept() {
 				taken++
 				continue
 			}
-			if err == unix.EINTR || err == unix.ECONNABORTED || err == unix.EPROTO {
+			if ofOneClient(err) {
 				continue
 			}
 			if err != unix.EAGAIN {
@@ -240,6 +240,11 @@ func (l *loop) accept() {
 func accept(fd int) (int, unix.Errno) {
 	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
 	return int(n), e
+}
+
+// ofOneClient says that an error of accept is that of the connection at hand, and the next one may be in order.
+func ofOneClient(err unix.Errno) bool {
+	return err == unix.EINTR || err == unix.ECONNABORTED || err == unix.EPROTO
 }
 
 // adopt makes fd a connection of this loop.
@@ -299,18 +304,8 @@ func peerName(fd int) string {
 	return "gone"
 }
 
-// hangUp closes every connection, also those that were not accepted or adopted yet.
+// hangUp closes every connection, also those that were not adopted yet.
 func (l *loop) hangUp() {
-	for _, listener := range l.listeners {
-		for {
-			fd, err := accept(listener)
-			if err == 0 {
-				_ = unix.Close(fd)
-			} else if err != unix.EINTR && err != unix.ECONNABORTED {
-				break
-			}
-		}
-	}
 	l.box.mu.Lock()
 	closeAll(l.box.fds)
 	l.box.fds = nil

@@ -21,6 +21,7 @@ type Server struct {
 	loops []*loop
 
 	mu     sync.Mutex // held over Reset and Close
+	spare  int        // a descriptor to give up when no other is left and the backlog must be emptied; -1: none
 	closed bool
 }
 
@@ -62,6 +63,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		}
 		return nil, err
 	}
+	s.reserve()
 	for _, l := range s.loops {
 		go l.run()
 	}
@@ -91,10 +93,54 @@ func (s *Server) Reset() {
 		})
 		<-empty
 	}
+	// Only now are the descriptors of the old connections free, which accepting takes. The loops stand still.
+	s.emptyBacklog()
 	s.space.mu.Lock()
 	s.space.clearLocked()
 	s.space.mu.Unlock()
 	close(resume)
+}
+
+// emptyBacklog closes the connections that were not accepted yet.
+func (s *Server) emptyBacklog() {
+	if s.spare < 0 {
+		s.reserve()
+	}
+	for _, listener := range s.loops[0].listeners {
+		for {
+			err := s.acceptAndClose(listener)
+			if err == unix.EAGAIN {
+				break
+			}
+			if err != 0 && !ofOneClient(err) {
+				s.cfg.Log.Error().Err(err).Msg("cannot close store clients of the last round")
+				break
+			}
+		}
+	}
+}
+
+// acceptAndClose takes one connection from the backlog and closes it, with the spare descriptor if no other is left.
+func (s *Server) acceptAndClose(listener int) unix.Errno {
+	fd, err := accept(listener)
+	if (err == unix.EMFILE || err == unix.ENFILE) && s.spare >= 0 {
+		_ = unix.Close(s.spare)
+		defer s.reserve()
+		fd, err = accept(listener)
+	}
+	if err == 0 {
+		_ = unix.Close(fd)
+	}
+	return err
+}
+
+// reserve opens the spare descriptor; without one, spare is -1.
+func (s *Server) reserve() {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		fd = -1
+	}
+	s.spare = fd
 }
 
 // Close stops serving, closes every connection and returns when nothing of the server is left. It may be called again.
@@ -111,6 +157,9 @@ func (s *Server) Close() error {
 	}
 	for _, l := range s.loops {
 		l.release()
+	}
+	if s.spare >= 0 {
+		_ = unix.Close(s.spare)
 	}
 	return nil
 }

@@ -445,7 +445,7 @@ func TestKnownDifferences(t *testing.T) {
 	})
 }
 
-// serveWithDescriptors is the child of TestOutOfDescriptors.
+// serveWithDescriptors is the child of the tests below. Each line of its input is something to do, and answered by one.
 func serveWithDescriptors(limit string) error {
 	n, err := strconv.ParseUint(limit, 10, 32)
 	if err != nil {
@@ -459,13 +459,39 @@ func serveWithDescriptors(limit string) error {
 		return err
 	}
 	fmt.Println(s.Addrs()[0])
-	io.Copy(io.Discard, os.Stdin)
+	var filled []int
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); fmt.Println("done") {
+		switch in.Text() {
+		case "fill":
+			for fd := 0; err == nil; {
+				if fd, err = unix.Dup(0); err == nil {
+					filled = append(filled, fd)
+				}
+			}
+		case "free":
+			for _, fd := range filled {
+				unix.Close(fd)
+			}
+		case "reset":
+			s.Reset()
+		}
+	}
 	return s.Close()
 }
 
-func TestOutOfDescriptors(t *testing.T) {
+// child is a server in a process with few descriptors.
+type child struct {
+	t    *testing.T
+	pid  int
+	addr string
+	in   io.Writer
+	out  *bufio.Reader
+}
+
+func startChild(t *testing.T, descriptors int) *child {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "TCPSTORE_TEST_DESCRIPTORS=40")
+	cmd.Env = append(os.Environ(), fmt.Sprint("TCPSTORE_TEST_DESCRIPTORS=", descriptors))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -478,32 +504,90 @@ func TestOutOfDescriptors(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {
 			t.Error(err)
 		}
-	}()
-	addr, err := bufio.NewReader(out).ReadString('\n')
+	})
+	c := &child{t, cmd.Process.Pid, "", in, bufio.NewReader(out)}
+	c.addr = c.line()
+	return c
+}
+
+func (c *child) line() string {
+	c.t.Helper()
+	s, err := c.out.ReadString('\n')
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
+	return strings.TrimSpace(s)
+}
+
+func (c *child) do(what string) {
+	c.t.Helper()
+	fmt.Fprintln(c.in, what)
+	if got := c.line(); got != "done" {
+		c.t.Fatalf("%s: %q", what, got)
+	}
+}
+
+func (c *child) dial() raw {
+	c.t.Helper()
+	conn, err := net.Dial("tcp", c.addr)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	return raw{c.t, conn}
+}
+
+// TestResetOutOfDescriptors wants nobody of the old round in the new one, although accepting fails.
+func TestResetOutOfDescriptors(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		fill bool // no connection at all can be accepted
+	}{{"held by clients", false}, {"held by others", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := startChild(t, 40)
+			if tc.fill {
+				s.do("fill")
+			}
+			var old []raw
+			for range 80 {
+				c := s.dial()
+				c.send(hello + opSet + str("old") + str("v"))
+				old = append(old, c)
+			}
+			if !tc.fill {
+				old[0].alive()
+			}
+			s.do("reset")
+			for _, c := range old {
+				c.expectClosed()
+			}
+			if tc.fill {
+				s.do("free")
+			}
+			c := s.dial()
+			c.ask(hello+opNumKeys, u64(0))
+		})
+	}
+}
+
+func TestOutOfDescriptors(t *testing.T) {
+	s := startChild(t, 40)
 	var conns []raw
 	for range 80 {
-		c, err := net.Dial("tcp", strings.TrimSpace(addr))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(patience))
-		conns = append(conns, raw{t, c})
+		conns = append(conns, s.dial())
 	}
 	first, last := conns[0], conns[len(conns)-1]
 	first.ask(hello+opPing+"ping", "ping")
 	last.send(hello + opPing + "ping")
-	before := cpuTicks(t, cmd.Process.Pid)
+	before := cpuTicks(t, s.pid)
 	time.Sleep(time.Second) // the time over which it could spin
-	if used := cpuTicks(t, cmd.Process.Pid) - before; used > 50 {
+	if used := cpuTicks(t, s.pid) - before; used > 50 {
 		t.Errorf("the server used %d ms of processor time in a second of waiting for descriptors", used*10)
 	}
 	first.alive()
