@@ -26,6 +26,7 @@ const (
 	cancelGrace = 5 * time.Second // for the answer to CANCEL_WAIT, which a healthy server sends at once
 	keepIdle    = 2               // connections that a client keeps for its next calls, the watched one left out
 	maxReply    = 1 << 30         // bytes of one value in an answer; APPEND can make values longer than SET allows
+	maxList     = 512 << 20       // bytes that the answer to LIST_KEYS may occupy here; our server sends 64 MiB at most
 )
 
 // ClientConfig is what a Client may be told. The zero value is fine.
@@ -475,15 +476,15 @@ func readInt(into *int64) func(*bufio.Reader) error {
 	}
 }
 
-// readBytes reads a length and as many bytes, and allocates as they come.
-func readBytes(into *[]byte) func(*bufio.Reader) error {
+// readBytes reads a length, of at most limit, and as many bytes, and allocates as they come.
+func readBytes(into *[]byte, limit int64) func(*bufio.Reader) error {
 	return func(r *bufio.Reader) error {
 		var n int64
 		if err := readInt(&n)(r); err != nil {
 			return err
 		}
-		if n < 0 || n > maxReply {
-			return fmt.Errorf("%w: value of %d bytes", errAnswer, uint64(n))
+		if n < 0 || n > limit {
+			return fmt.Errorf("%w: %d bytes where at most %d can be", errAnswer, uint64(n), limit)
 		}
 		if n <= 64<<10 {
 			*into = make([]byte, n)

@@ -3,7 +3,9 @@ package tcpstore_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -278,5 +280,75 @@ func TestDialWhileTheServerIsReset(t *testing.T) {
 			c.Close()
 		}
 		cancel()
+	}
+}
+
+// scripted is a store that takes the handshake, and then sends answer after the first byte of the next request, again and
+// again if endless. It returns its address.
+func scripted(t testing.TB, answer string, endless bool) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		ln.Close()
+		wg.Wait()
+	})
+	wg.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				var probe [10]byte
+				io.ReadFull(conn, probe[:])
+				conn.Write(probe[6:])
+				for { // the questions whether it is still there
+					if _, err := io.ReadFull(conn, probe[:1]); err != nil {
+						return
+					}
+					if string(probe[:1]) != opPing {
+						break
+					}
+					io.ReadFull(conn, probe[:4])
+					conn.Write(probe[:4])
+				}
+				_, err := io.WriteString(conn, answer)
+				for endless && err == nil {
+					_, err = io.WriteString(conn, answer[8:])
+				}
+				io.Copy(io.Discard, conn)
+			})
+		}
+	})
+	return ln.Addr().String()
+}
+
+func TestListKeysFromAServerThatLies(t *testing.T) {
+	long := strings.Repeat("k", 8<<10)
+	for _, tc := range []struct {
+		name, answer, want string
+		endless            bool
+	}{
+		{"negative count", u64(-1), "-1 keys", false},
+		{"absurd count", u64(1<<62) + strings.Repeat(str(""), 1000), "4611686018427387904 keys", true},
+		{"long key", u64(1) + str(long+"k"), "8193 bytes", false},
+		{"keys beyond what memory is for", u64(512<<20/48-1000) + strings.Repeat(str(long), 100), "occupy more than", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := dial(t, scripted(t, tc.answer, tc.endless))
+			list, err := c.ListKeys(timed(t))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%d keys, error %v", len(list), err)
+			}
+		})
+	}
+	c := dial(t, scripted(t, u64(2)+str(long)+str(""), false))
+	if list, err := c.ListKeys(timed(t)); err != nil || len(list) != 2 || list[0] != long || list[1] != "" {
+		t.Errorf("%d keys, error %v", len(list), err)
 	}
 }

@@ -134,7 +134,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	if err != nil {
 		return nil, err
 	}
-	err = c.call(ctx, opGet, key, wait, step{request: b, read: readBytes(&value)})
+	err = c.call(ctx, opGet, key, wait, step{request: b, read: readBytes(&value, maxReply)})
 	return value, err
 }
 
@@ -163,7 +163,7 @@ func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desire
 	if err != nil {
 		return nil, err
 	}
-	err = c.call(ctx, opCompareSet, key, step{request: b, read: readBytes(&value)})
+	err = c.call(ctx, opCompareSet, key, step{request: b, read: readBytes(&value, maxReply)})
 	return value, err
 }
 
@@ -213,7 +213,7 @@ func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
 	values := make([][]byte, len(keys))
 	err = c.call(ctx, opMultiGet, firstOf(keys), wait, step{request: b, read: func(r *bufio.Reader) error {
 		for i := range values {
-			if err := readBytes(&values[i])(r); err != nil {
+			if err := readBytes(&values[i], maxReply)(r); err != nil {
 				return err
 			}
 		}
@@ -265,7 +265,12 @@ func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
 const olderHint = "a store that does not know this request closes the connection: queues need PyTorch 2.8 with its default backend, " +
 	"LIST_KEYS 2.10, BARRIER 2.12"
 
-// ListKeys returns every key, in no order. A store of PyTorch 2.9 or older closes the connection.
+// keyCost is about what a key in a list occupies beside its bytes: the string itself, with what growing the list leaves
+// unused, and the rounding of its allocation.
+const keyCost = 48
+
+// ListKeys returns every key, in no order. It fails for keys beyond the limit of the client, and for a list that would
+// occupy more than 512 MiB. A store of PyTorch 2.9 or older closes the connection.
 func (c *Client) ListKeys(ctx context.Context) ([]string, error) {
 	b, err := c.build(opListKeys)
 	if err != nil {
@@ -277,10 +282,17 @@ func (c *Client) ListKeys(ctx context.Context) ([]string, error) {
 		if err := readInt(&n)(r); err != nil {
 			return err
 		}
+		if n < 0 || n > maxList/keyCost {
+			return fmt.Errorf("%w: %d keys", errAnswer, n)
+		}
+		left := maxList - n*keyCost
 		for range n {
 			var k []byte
-			if err := readBytes(&k)(r); err != nil {
+			if err := readBytes(&k, int64(c.cfg.Limits.Key))(r); err != nil {
 				return err
+			}
+			if left -= int64(len(k)); left < 0 {
+				return fmt.Errorf("%w: %d keys that occupy more than %d bytes", errAnswer, n, maxList)
 			}
 			list = append(list, string(k))
 		}
@@ -316,7 +328,7 @@ func (c *Client) QueuePop(ctx context.Context, key string) (value []byte, err er
 			if err := readInt(&had)(r); err != nil || had == 0 {
 				return err
 			}
-			return readBytes(&value)(r)
+			return readBytes(&value, maxReply)(r)
 		}}
 		if err := c.call(ctx, opQueuePop, key, wait, pop); err != nil {
 			return nil, errhint.With(err, olderHint)
