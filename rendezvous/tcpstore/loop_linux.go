@@ -276,6 +276,8 @@ func (l *loop) close(c *conn, reason error) {
 	s := l.srv.space
 	s.mu.Lock()
 	s.dropWaitLocked(&c.waiter)
+	s.passOnLocked(&c.waiter)
+	l.notifyLocked(c)
 	s.mu.Unlock()
 	if c.fill != nil {
 		l.srv.pool.release(c.fill.blob)

@@ -183,9 +183,14 @@ func (l *loop) collectLocked(c *conn) {
 	for ; c.due > 0; c.due-- {
 		l.out.buf = append(l.out.buf, replyStop)
 	}
-	if len(s.woken) == 0 {
-		return
+	if len(s.woken) > 0 {
+		l.notifyLocked(c)
 	}
+}
+
+// notifyLocked tells the loops of those who were woken, save c.
+func (l *loop) notifyLocked(c *conn) {
+	s := l.srv.space
 	for i, w := range s.woken {
 		s.woken[i] = nil
 		switch o := w.conn; {

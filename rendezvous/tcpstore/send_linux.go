@@ -29,8 +29,10 @@ func (l *loop) deliver() {
 		}
 		l.flush(c)
 	}
-	clear(list)
-	l.woken = list[:0]
+	// A connection that broke just now may have passed its wake-up on to one that stands behind the list.
+	n := copy(l.woken, l.woken[len(list):])
+	clear(l.woken[n:])
+	l.woken = l.woken[:n]
 }
 
 // flush sends the replies in l.out to c; what the socket does not take waits in c.out.

@@ -387,6 +387,61 @@ func TestWaitsAcrossConnections(t *testing.T) {
 	waiting(0)
 }
 
+// TestQueueWakesOneWhoCanPop has somebody wait for a queue behind another one who gets the wake-up first.
+func TestQueueWakesOneWhoCanPop(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		wait  string // of the first in the line
+		woken bool   // the first in the line, by the push
+		then  func(first raw)
+	}{
+		{"the first waits for more", opWait + keys("q", "never"), false, func(raw) {}},
+		{"the first disconnects", opWait + keys("q"), true, func(c raw) { c.Close() }},
+		{"the first gives up", opWait + keys("q"), true, func(c raw) { c.ask(opCancelWait, "\x01") }},
+		{"the first waits for something else", opWait + keys("q"), true, func(c raw) { c.send(opWait + keys("never")) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := listen(t, tcpstore.ServerConfig{})
+			first, second, pusher := dialHello(t, s), dialHello(t, s), dialHello(t, s)
+			waiting := func(n int) {
+				t.Helper()
+				testutil.Eventually(t, patience, fmt.Sprint(n, " waits"), func() bool { return tcpstore.Waiting(s) == n })
+			}
+			first.send(tc.wait)
+			waiting(1)
+			second.send(opWait + keys("q"))
+			waiting(2)
+			pusher.send(opQueuePush + str("q") + str("e"))
+			if tc.woken {
+				first.expect("\x00")
+			}
+			tc.then(first)
+			second.expect("\x00")
+			second.ask(opQueuePop+str("q"), u64(1)+str("e"))
+		})
+	}
+	t.Run("a queue named twice", func(t *testing.T) {
+		s := listen(t, tcpstore.ServerConfig{})
+		c, pusher := dialHello(t, s), dialHello(t, s)
+		c.send(opWait + keys("q", "q"))
+		testutil.Eventually(t, patience, "the wait arrives", func() bool { return tcpstore.Waiting(s) == 1 })
+		pusher.send(opQueuePush + str("q") + str("e"))
+		c.expect("\x00")
+	})
+	t.Run("who has popped passes nothing on", func(t *testing.T) {
+		s := listen(t, tcpstore.ServerConfig{})
+		first, second, pusher := dialHello(t, s), dialHello(t, s), dialHello(t, s)
+		first.send(opWait + keys("q"))
+		testutil.Eventually(t, patience, "a wait", func() bool { return tcpstore.Waiting(s) == 1 })
+		second.send(opWait + keys("q"))
+		testutil.Eventually(t, patience, "two waits", func() bool { return tcpstore.Waiting(s) == 2 })
+		pusher.send(opQueuePush + str("q") + str("e"))
+		first.expect("\x00")
+		first.ask(opQueuePop+str("q")+opCancelWait, u64(1)+str("e")+"\x01")
+		second.ask(opCancelWait, "\x01") // the only answer: it was not woken
+	})
+}
+
 // TestKnownDifferences are accidents of PyTorch 2.15.0's libuv server, seen there, that ours does not repeat. The random
 // sequences of TestPyTorch keep away from them.
 func TestKnownDifferences(t *testing.T) {

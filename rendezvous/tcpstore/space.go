@@ -56,6 +56,11 @@ type waiter struct {
 	wait *wait // nil: none; guarded by space.mu
 	due  int   // replies "stop waiting" that are earned and not yet sent; guarded by space.mu
 	conn *conn
+
+	// claims says that a push to the queue claim has woken it and it has not popped yet: when it never will, the next one
+	// must be woken in its place. Guarded by space.mu.
+	claims bool
+	claim  string
 }
 
 // wait is one pending WAIT or BARRIER.
@@ -109,6 +114,38 @@ func addNode(table map[string]*waitList, key []byte, n *waitNode) {
 		l.first = n
 	}
 	l.last = n
+}
+
+// wakeOneLocked has l's key, a queue that is not empty, seen by those who wait for it, oldest first, until that completes
+// the wait of one: one element, one popper.
+func (s *space) wakeOneLocked(l *waitList) {
+	for l.first != nil {
+		w := l.first.wait
+		for i := range w.nodes {
+			if n := &w.nodes[i]; n.list == l {
+				l.remove(n)
+				w.left--
+			}
+		}
+		if w.left == 0 {
+			w.by.wait = nil
+			w.by.claims, w.by.claim = true, l.key
+			s.wakeLocked(w.by)
+			return
+		}
+	}
+}
+
+// passOnLocked wakes the next waiter of the queue that w was woken for and will not pop.
+func (s *space) passOnLocked(w *waiter) {
+	if !w.claims {
+		return
+	}
+	w.claims = false
+	if l := s.waiters[w.claim]; l != nil && len(s.queues[w.claim]) > 0 {
+		s.wakeOneLocked(l)
+	}
+	w.claim = ""
 }
 
 // dropWaitLocked forgets what w waits for.
@@ -262,6 +299,7 @@ func (s *space) waitLocked(w *waiter, n int, r *request) {
 		s.wakeLocked(w)
 		return
 	}
+	s.passOnLocked(w)
 	w.wait = &wait{by: w, left: missing, nodes: make([]waitNode, missing)}
 	i := 0
 	for range n {
@@ -296,7 +334,7 @@ func (s *space) pushLocked(key, val []byte, big *blob) {
 	s.fillLocked(&e, val, big)
 	s.queues[string(key)] = append(s.queues[string(key)], e)
 	if l := s.waiters[string(key)]; l != nil {
-		s.seenLocked(l) // one element, one popper
+		s.wakeOneLocked(l)
 	}
 }
 
@@ -426,12 +464,17 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 		}
 	case opCancelWait:
 		s.dropWaitLocked(w)
+		s.passOnLocked(w)
 		out.buf = append(out.buf, replyCancelled)
 	case opQueuePush:
 		key := r.bytes()
 		s.pushLocked(key, r.bytes(), nil)
 	case opQueuePop:
-		e, n := s.popLocked(r.bytes())
+		key := r.bytes()
+		if w.claims && w.claim == string(key) {
+			w.claims, w.claim = false, ""
+		}
+		e, n := s.popLocked(key)
 		out.buf = appendU64(out.buf, uint64(n))
 		if n > 0 {
 			out.value(&e)
