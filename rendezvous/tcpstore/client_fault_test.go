@@ -3,6 +3,7 @@ package tcpstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -350,5 +351,36 @@ func TestListKeysFromAServerThatLies(t *testing.T) {
 	c := dial(t, scripted(t, u64(2)+str(long)+str(""), false))
 	if list, err := c.ListKeys(timed(t)); err != nil || len(list) != 2 || list[0] != long || list[1] != "" {
 		t.Errorf("%d keys, error %v", len(list), err)
+	}
+}
+
+func TestQueuePopOfAKeyDoesNotSpin(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	net := newRelay(t, s.Addrs()[0].String(), 0)
+	c := dial(t, net.addr())
+	if err := c.Set(timed(t), "q", nil); err != nil {
+		t.Fatal(err)
+	}
+	before := net.sent.Load()
+	short, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	if _, err := c.QueuePop(short, "q"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	// Delays of 1, 2, 4, 8, 16, 32 and then 50 ms leave room for 13 tries.
+	try := int64(len(opWait + keys("q") + opQueuePop + str("q")))
+	if n := (net.sent.Load() - before) / try; n > 15 {
+		t.Errorf("%d tries in 400 ms", n)
+	}
+	popped := make(chan string, 1)
+	go func() {
+		v, err := c.QueuePop(timed(t), "q")
+		popped <- fmt.Sprint(string(v), err)
+	}()
+	if err := c.QueuePush(timed(t), "q", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-popped; got != "v<nil>" {
+		t.Error(got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"muster/internal/errhint"
 )
@@ -312,7 +313,7 @@ func (c *Client) QueuePush(ctx context.Context, key string, value []byte) error 
 }
 
 // QueuePop takes the oldest element of the queue key, and waits for one if there is none. Where the queue's name is also
-// that of a key, it asks again and again until there is an element.
+// that of a key, the store cannot tell when there is one: QueuePop asks again then, every 50 ms in the end.
 func (c *Client) QueuePop(ctx context.Context, key string) (value []byte, err error) {
 	wait, err := c.waitStep([]string{key})
 	if err != nil {
@@ -322,7 +323,7 @@ func (c *Client) QueuePop(ctx context.Context, key string) (value []byte, err er
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
 		var had int64
 		pop := step{request: b, read: func(r *bufio.Reader) error {
 			if err := readInt(&had)(r); err != nil || had == 0 {
@@ -333,8 +334,14 @@ func (c *Client) QueuePop(ctx context.Context, key string) (value []byte, err er
 		if err := c.call(ctx, opQueuePop, key, wait, pop); err != nil {
 			return nil, errhint.With(err, olderHint)
 		}
-		if had > 0 { // else somebody else was faster
+		if had > 0 {
 			return value, nil
+		}
+		// Somebody else was faster, or it is a key that ends the wait, at once whenever we ask.
+		select {
+		case <-time.After(delay):
+		case <-c.life.Done(): // the next call says so
+		case <-ctx.Done():
 		}
 	}
 }
