@@ -11,6 +11,12 @@ import (
 // genUnknown is the generation of a connection that has not sent enough to tell.
 const genUnknown Generation = -1
 
+// Numbers of WATCH_KEY and DELETE_KEY in PyTorch 1.9-2.0; those of DELETE_KEY and APPEND in 2.1.
+const (
+	watchKeyG0  = 7
+	deleteKeyG0 = 8
+)
+
 // conn is one client. Only its loop touches it, except for waiter, which belongs to the space. An idle one costs what
 // stands here and no buffer.
 type conn struct {
@@ -26,6 +32,7 @@ type conn struct {
 	hungup  bool // the peer has closed its side; read until the end
 	polling bool // registered for writability too
 	again   bool // in loop.again
+	asks    bool // an old client that began with a request other than WATCH_KEY and has not sent DELETE_KEY of G0
 
 	scan scan
 	in   []byte  // what has come of a request that is not whole, or of requests while paused
@@ -79,6 +86,17 @@ func (c *conn) opcode(b []byte, old Generation, lim *Limits) (o op, used int, ok
 			}
 		}
 		c.gen = int8(old)
+		c.asks = b[0] != watchKeyG0 && b[0] != deleteKeyG0
+	} else if c.asks && Generation(c.gen) == G0 {
+		// PyTorch 1.9-2.0 watches keys on a connection of its own, which sends nothing else: behind a request, the number is
+		// DELETE_KEY of PyTorch 2.1. The next number is DELETE_KEY of the older ones and APPEND of 2.1; what was read as the
+		// one stays that.
+		switch b[0] {
+		case watchKeyG0:
+			c.gen = int8(G1)
+		case deleteKeyG0:
+			c.asks = false
+		}
 	}
 	o, ok = Generation(c.gen).lookup(b[0])
 	if !ok {

@@ -241,6 +241,27 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
+// TestOldClientsTellThemselves uses the numbers of PyTorch 2.1 on a server that takes old clients for older ones.
+func TestOldClientsTellThemselves(t *testing.T) {
+	const set, check, watchOrDelete, appendOrDelete, multiGet, cancelWait = "\x00", "\x04", "\x07", "\x08", "\x09", "\x0b"
+	s := listen(t, tcpstore.ServerConfig{})
+	c := dialRaw(t, s)
+	c.send(set + str("k") + str("v"))
+	c.ask(watchOrDelete+str("k"), u64(1))
+	c.send(appendOrDelete + str("k") + str("a") + appendOrDelete + str("k") + str("b"))
+	c.ask(multiGet+keys("k"), str("ab"))
+	c.ask(cancelWait, "\x01")
+	other := dialRaw(t, s)
+	other.ask(check+keys("k")+watchOrDelete+str("k"), "\x00"+u64(1)) // a connection does not know of another
+	// PyTorch 2.0 and older: the watching connection watches, and the other deletes.
+	c.send(set + str("k") + str("v"))
+	c = dialRaw(t, s)
+	c.ask(watchOrDelete+str("k")+watchOrDelete+str("l"), "\x03\x03")
+	c = dialRaw(t, s)
+	c.ask(check+keys("k")+appendOrDelete+str("k"), "\x00"+u64(1))
+	c.ask(watchOrDelete+str("k"), "\x03")
+}
+
 func TestGarbageIsClosedAndOthersUnharmed(t *testing.T) {
 	s := listen(t, tcpstore.ServerConfig{})
 	other := dialHello(t, s)

@@ -28,8 +28,9 @@ type ServerConfig struct {
 	Port int
 	// Loops is the number of threads that serve; 0 takes DefaultLoops.
 	Loops int
-	// OldClients is the generation of clients that send no handshake. PyTorch 1.9-2.0 (G0) and 2.1 (G1) cannot be told
-	// apart by what they send.
+	// OldClients is the generation that a client without handshake is taken for. A client taken for PyTorch 1.9-2.0 (G0) is
+	// known as 2.1 (G1) from its first DELETE_KEY on. Before that, its APPEND is misread as DELETE_KEY of the older ones, and
+	// its MULTI_GET, MULTI_SET and CANCEL_WAIT are refused: where clients of 2.1 use those, this must be G1.
 	OldClients Generation
 	// Limits bound what one client can make the server hold.
 	Limits Limits
