@@ -63,7 +63,12 @@ func (l *loop) flush(c *conn) {
 
 // add takes over the replies in r after the first sent bytes; sent is not 0 only if r has no big values.
 func (o *outbox) add(r *reply, sent int) {
-	small := append([]byte(nil), r.buf[sent:]...)
+	var small []byte
+	if cap(r.buf) > keepReply && len(r.buf)-sent > cap(r.buf)/2 {
+		small, r.buf = r.buf[sent:], nil // reset would not keep it
+	} else {
+		small = append(small, r.buf[sent:]...)
+	}
 	o.size += len(small) + r.big
 	at := 0
 	for _, c := range r.cuts {

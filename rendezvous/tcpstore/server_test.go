@@ -249,9 +249,45 @@ func TestReplyBeyondTheLimitIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.send(opMultiGet + keys(slicesRepeat("k", 100)...))
-	if n, _ := io.Copy(io.Discard, c); n > 110_000 {
-		t.Errorf("%d bytes come", n)
+	c.expectClosed() // and not the beginning of an answer
+	// The same of LIST_KEYS, one below and above.
+	c = dialHello(t, s)
+	c.send(opSet + str("gone") + str("") + opSet + str("k") + str("again"))
+	c.ask(opDelete+str("gone"), u64(1))
+	for i := range 12 {
+		c.send(opSet + str(strings.Repeat("n", 8000+i)) + str("")) // 12 names of 8008 bytes and up: 96,162
 	}
+	rest := 100_000 - 8 - (8 + 1) - 96_162 - 8
+	c.ask(opSet+str(strings.Repeat("r", rest))+str("")+opListKeys, u64(14))
+	if _, err := io.CopyN(io.Discard, c, 100_000-8); err != nil {
+		t.Fatal(err)
+	}
+	c.ask(opSet+str(strings.Repeat("r", rest+1))+str("")+opDelete+str(strings.Repeat("r", rest)), u64(1))
+	c.send(opListKeys)
+	c.expectClosed()
+}
+
+// TestGreatestReplies asks for as many keys as a request may have, and for more names than were once allowed.
+func TestGreatestReplies(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	c := dialHello(t, s)
+	c.send(opSet + str("k") + str(strings.Repeat("v", 600)))
+	n := 128 << 10
+	c.send(opMultiGet + u64(int64(n)) + strings.Repeat(str("k"), n))
+	if _, err := io.CopyN(io.Discard, c, int64(n)*608); err != nil {
+		t.Fatal("MULTI_GET:", err)
+	}
+	c.alive()
+	n = 10_000
+	name := strings.Repeat("n", 7000)
+	for i := range n {
+		c.send(opSet + str(fmt.Sprintf("%s%06d", name, i)) + str(""))
+	}
+	c.ask(opDelete+str("k")+opListKeys, u64(1)+u64(int64(n)))
+	if _, err := io.CopyN(io.Discard, c, int64(n)*(8+7006)); err != nil {
+		t.Fatal("LIST_KEYS:", err)
+	}
+	c.alive()
 }
 
 func slicesRepeat(s string, n int) []string {

@@ -5,6 +5,7 @@ package tcpstore
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 )
@@ -17,6 +18,7 @@ type space struct {
 
 	mu       sync.Mutex
 	keys     map[string]*entry
+	names    int                // bytes of all keys
 	queues   map[string][]entry // no empty ones
 	waiters  map[string]*waitList
 	barriers map[string]*waitList // apart from waiters: setting a barrier's key does not open it, unlike upstream
@@ -30,7 +32,7 @@ func newSpace(lim Limits, pool *blobPool) *space {
 }
 
 func (s *space) clearLocked() {
-	s.keys = make(map[string]*entry)
+	s.keys, s.names = make(map[string]*entry), 0
 	s.queues = make(map[string][]entry)
 	s.waiters = make(map[string]*waitList)
 	s.barriers = make(map[string]*waitList)
@@ -191,6 +193,7 @@ func (s *space) storeLocked(key, val []byte, big *blob) {
 	if e == nil {
 		e = &entry{}
 		s.keys[string(key)] = e
+		s.names += len(key)
 		s.fillLocked(e, val, big)
 		s.wakeAllLocked(s.waiters, key)
 		return
@@ -362,6 +365,7 @@ func (s *space) deleteLocked(key []byte) bool {
 		s.pool.release(e.big)
 	}
 	delete(s.keys, string(key))
+	s.names -= len(key)
 	return true
 }
 
@@ -450,12 +454,18 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 		key := r.bytes()
 		return s.appendLocked(key, r.bytes())
 	case opMultiGet:
-		start := len(out.buf)
-		for range r.u64() {
-			out.value(s.keys[string(r.bytes())])
-			if len(out.buf)-start > s.lim.ReplyAtOnce {
-				return fmt.Errorf("%w: MULTI_GET of more than %d bytes of small values", errProtocol, s.lim.ReplyAtOnce)
+		n, size, scan := r.u64(), 0, r
+		for range n {
+			size += 8
+			if e := s.keys[string(scan.bytes())]; e != nil && e.big == nil {
+				size += len(e.val)
 			}
+		}
+		if err := s.roomLocked(o, size, out); err != nil {
+			return err
+		}
+		for range n {
+			out.value(s.keys[string(r.bytes())])
 		}
 	case opMultiSet:
 		for range r.u64() {
@@ -485,13 +495,12 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 	case opQueueLen:
 		out.buf = appendU64(out.buf, uint64(len(s.queues[string(r.bytes())])))
 	case opListKeys:
-		start := len(out.buf)
+		if err := s.roomLocked(o, 8+8*len(s.keys)+s.names, out); err != nil {
+			return err
+		}
 		out.buf = appendU64(out.buf, uint64(len(s.keys)))
 		for k := range s.keys {
 			out.buf = appendBytes(out.buf, k)
-			if len(out.buf)-start > s.lim.ReplyAtOnce {
-				return fmt.Errorf("%w: LIST_KEYS of more than %d bytes", errProtocol, s.lim.ReplyAtOnce)
-			}
 		}
 	case opBarrier:
 		key := r.bytes()
@@ -503,6 +512,16 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 	default:
 		return fmt.Errorf("%w: %v", errProtocol, o)
 	}
+	return nil
+}
+
+// roomLocked makes room in out for a reply of size bytes beside big values, before any of it is written: a client that was
+// promised a list must get all of it.
+func (s *space) roomLocked(o op, size int, out *reply) error {
+	if size > s.lim.ReplyAtOnce {
+		return fmt.Errorf("%w: answer of %d bytes to %v, limit %d", errProtocol, size, o, s.lim.ReplyAtOnce)
+	}
+	out.buf = slices.Grow(out.buf, size)
 	return nil
 }
 
