@@ -98,6 +98,7 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 		return nil, errhint.Usagef("cannot use %q as the address of a store: %w", addr, err)
 	}
 	c := &Client{addr: addr, cfg: cfg, links: make(map[*link]struct{})}
+	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	start, delay := time.Now(), firstDelay
 	for {
 		l, peer, err := c.detect(ctx)
@@ -105,7 +106,6 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 			c.peer = peer
 			c.watch = &watch{link: l}
 			c.watch.question, c.watch.answer = peer.question()
-			c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 			c.links[l] = struct{}{}
 			c.wg.Go(c.watchStore)
 			return c, nil
@@ -119,6 +119,7 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 			delay = min(delay*3/2, longDelay)
 		}
 		if ctx.Err() != nil {
+			c.end()
 			err = fmt.Errorf("cannot reach store at %s within %v: %w (last attempt: %w)",
 				addr, time.Since(start).Round(time.Millisecond), context.Cause(ctx), err)
 			return nil, errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?")
@@ -333,7 +334,7 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 	c.mu.Unlock()
 	dialing, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.life, cancel)()
+	defer context.AfterFunc(c.life, cancel)() //nolint:contextcheck // the end of the client, beside that of the call
 	l, err := c.connect(dialing, c.peer)
 	if ctx.Err() != nil {
 		if err == nil {
