@@ -32,6 +32,7 @@ type conn struct {
 	hungup  bool // the peer has closed its side; read until the end
 	polling bool // registered for writability too
 	again   bool // in loop.again
+	ending  bool // nothing more is read; to be closed once its replies are sent
 	asks    bool // an old client that began with a request other than WATCH_KEY and has not sent DELETE_KEY of G0
 
 	scan scan

@@ -264,21 +264,46 @@ func (l *loop) adopt(fd int) {
 	}
 }
 
+// finish closes c as soon as it has got the replies to what came before: its peer may only have closed its own side.
+func (l *loop) finish(c *conn, reason error) {
+	if c.closed || c.out == nil {
+		l.close(c, reason)
+		return
+	}
+	l.explain(c, reason)
+	c.ending = true
+	if c.fill != nil {
+		l.srv.pool.release(c.fill.blob)
+	}
+	c.in, c.fill = nil, nil
+	l.stalled[c] = struct{}{}
+	l.leave(c)
+}
+
+// leave forgets what c waits for.
+func (l *loop) leave(c *conn) {
+	s := l.srv.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropWaitLocked(&c.waiter)
+	s.passOnLocked(&c.waiter)
+	l.notifyLocked(c)
+}
+
+func (l *loop) explain(c *conn, reason error) {
+	if e := l.srv.cfg.Log.Debug(); reason != nil && e.Enabled() {
+		e.Err(reason).Str("addr", peerName(int(c.fd))).Msg("store client dropped")
+	}
+}
+
 // close ends c. A nil reason is the ordinary end.
 func (l *loop) close(c *conn, reason error) {
 	if c.closed {
 		return
 	}
-	if e := l.srv.cfg.Log.Debug(); reason != nil && e.Enabled() {
-		e.Err(reason).Str("addr", peerName(int(c.fd))).Msg("store client dropped")
-	}
+	l.explain(c, reason)
 	c.closed = true
-	s := l.srv.space
-	s.mu.Lock()
-	s.dropWaitLocked(&c.waiter)
-	s.passOnLocked(&c.waiter)
-	l.notifyLocked(c)
-	s.mu.Unlock()
+	l.leave(c)
 	if c.fill != nil {
 		l.srv.pool.release(c.fill.blob)
 	}
@@ -325,6 +350,10 @@ func (l *loop) hangUp() {
 func (l *loop) handle(c *conn, events uint32) {
 	if events&(unix.EPOLLHUP|unix.EPOLLERR|unix.EPOLLRDHUP) != 0 {
 		c.hungup = true
+	}
+	if c.ending && events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		l.close(c, nil)
+		return
 	}
 	if events&unix.EPOLLOUT != 0 && c.out != nil {
 		l.push(c)

@@ -9,7 +9,7 @@ import (
 // read reads from c until there is no more, its reply buffer is full, or its turn is over.
 func (l *loop) read(c *conn) {
 	for range readRounds {
-		if c.closed || c.paused {
+		if c.closed || c.paused || c.ending {
 			return
 		}
 		into := l.buf
@@ -26,8 +26,11 @@ func (l *loop) read(c *conn) {
 			continue
 		case e == unix.EAGAIN:
 			return
-		case e != 0 || n == 0:
+		case e != 0:
 			l.close(c, nil)
+			return
+		case n == 0:
+			l.finish(c, nil)
 			return
 		}
 		if c.fill != nil {
@@ -43,7 +46,7 @@ func (l *loop) read(c *conn) {
 			return
 		}
 	}
-	if !c.again && !c.closed {
+	if !c.again && !c.closed && !c.ending {
 		c.again = true
 		l.again = append(l.again, c)
 	}
@@ -59,7 +62,7 @@ func (l *loop) take(c *conn, b []byte) {
 		rest, full, err := l.feed(c, b)
 		l.flush(c)
 		if err != nil {
-			l.close(c, err)
+			l.finish(c, err)
 			return
 		}
 		if c.closed {
@@ -173,7 +176,7 @@ func (l *loop) filled(c *conn) {
 	s.mu.Unlock()
 	l.flush(c)
 	if err != nil {
-		l.close(c, err)
+		l.finish(c, err)
 	}
 }
 

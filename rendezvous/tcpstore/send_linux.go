@@ -135,6 +135,10 @@ func (l *loop) push(c *conn) {
 	switch {
 	case o.size == 0:
 		c.out = nil
+		if c.ending {
+			l.close(c, nil)
+			return
+		}
 	case !c.polling:
 		c.polling = true
 		const events = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLOUT

@@ -267,6 +267,42 @@ func TestReplyBeyondTheLimitIsRefused(t *testing.T) {
 	c.expectClosed()
 }
 
+// TestLastRepliesAreSent has a client end, in one way or another, while the answer to what it asked is on its way.
+func TestLastRepliesAreSent(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{
+		StallTimeout: 2 * time.Second,
+		Limits:       tcpstore.Limits{ReplyBuffer: 1 << 30}, // so that it reads on
+	})
+	value := strings.Repeat("v", 8<<20)
+	setup := dialHello(t, s)
+	setup.send(opSet + str("k") + str(value))
+	setup.alive()
+	const n = 8 // more than any socket buffers
+	request := opMultiGet + keys(slicesRepeat("k", n)...)
+	for _, tc := range []struct{ name, more string }{{"half-closed", ""}, {"garbage", "\xff"}, {"a huge key", opSet + u64(-1)}} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := dialHello(t, s)
+			c.send(request + tc.more)
+			if tc.more == "" {
+				c.Conn.(*net.TCPConn).CloseWrite()
+			}
+			want := int64(n * (8 + len(value)))
+			if got, err := io.Copy(io.Discard, c); err != nil || got != want {
+				t.Errorf("%d bytes come, want %d (%v)", got, want, err)
+			}
+		})
+	}
+	t.Run("unread", func(t *testing.T) {
+		c := dialHello(t, s)
+		c.send(request + "\xff")
+		testutil.Eventually(t, patience, "the connection is closed", func() bool {
+			_, err := c.Write([]byte("x"))
+			return err != nil
+		})
+	})
+	setup.alive()
+}
+
 // TestGreatestReplies asks for as many keys as a request may have, and for more names than were once allowed.
 func TestGreatestReplies(t *testing.T) {
 	s := listen(t, tcpstore.ServerConfig{})
