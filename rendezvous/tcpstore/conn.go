@@ -32,6 +32,7 @@ type conn struct {
 	hungup  bool // the peer has closed its side; read until the end
 	polling bool // registered for writability too
 	again   bool // in loop.again
+	hoards  bool // known to the server's hoard
 	ending  bool // nothing more is read; to be closed once its replies are sent
 	asks    bool // an old client that began with a request other than WATCH_KEY and has not sent DELETE_KEY of G0
 
@@ -53,6 +54,7 @@ type fill struct {
 type outbox struct {
 	segs  []segment
 	size  int
+	small int       // bytes of size that are not of big values
 	moved time.Time // when the socket last took something
 }
 

@@ -304,6 +304,9 @@ func (l *loop) close(c *conn, reason error) {
 	l.explain(c, reason)
 	c.closed = true
 	l.leave(c)
+	if c.hoards {
+		l.hoards(c, 0)
+	}
 	if c.fill != nil {
 		l.srv.pool.release(c.fill.blob)
 	}

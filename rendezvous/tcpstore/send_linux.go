@@ -70,6 +70,7 @@ func (o *outbox) add(r *reply, sent int) {
 		small = append(small, r.buf[sent:]...)
 	}
 	o.size += len(small) + r.big
+	o.small += len(small)
 	at := 0
 	for _, c := range r.cuts {
 		if c.at > at {
@@ -119,6 +120,9 @@ func (l *loop) push(c *conn) {
 		o.size -= sent
 		for sent > 0 {
 			seg := &o.segs[0]
+			if seg.blob == nil {
+				o.small -= min(sent, len(seg.b))
+			}
 			if sent < len(seg.b) {
 				seg.b = seg.b[sent:]
 				break
@@ -129,6 +133,11 @@ func (l *loop) push(c *conn) {
 			}
 			*seg = segment{}
 			o.segs = o.segs[1:]
+		}
+	}
+	if o.small >= hoardFrom || c.hoards {
+		if l.hoards(c, o.small); c.closed {
+			return
 		}
 	}
 	limit := l.srv.cfg.Limits.ReplyBuffer

@@ -17,6 +17,7 @@ type Server struct {
 	cfg   ServerConfig
 	space *space
 	pool  blobPool
+	hoard hoard
 	addrs []netip.AddrPort
 	loops []*loop
 

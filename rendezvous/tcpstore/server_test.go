@@ -303,6 +303,36 @@ func TestLastRepliesAreSent(t *testing.T) {
 	setup.alive()
 }
 
+// TestUnreadRepliesAreBoundedInAll has many clients that each ask for 24 MiB and do not read.
+func TestUnreadRepliesAreBoundedInAll(t *testing.T) {
+	const clients, total = 16, 80 << 20
+	s := listen(t, tcpstore.ServerConfig{Limits: tcpstore.Limits{ReplyTotal: total}})
+	other := dialHello(t, s)
+	value, n := strings.Repeat("v", 12_000), 2000
+	other.send(opSet + str("k") + str(value))
+	other.alive()
+	before := heap()
+	request := opMultiGet + keys(slicesRepeat("k", n)...)
+	var conns []raw
+	for range clients {
+		c := dialHello(t, s)
+		c.send(request)
+		conns = append(conns, c)
+		other.alive()
+	}
+	testutil.Eventually(t, patience, "unread replies stay within their bound", func() bool { return heap()-before < total+(24<<20) })
+	whole := 0
+	for _, c := range conns {
+		if got, _ := io.Copy(io.Discard, io.LimitReader(c, int64(n*(8+len(value))))); got == int64(n*(8+len(value))) {
+			whole++
+		}
+	}
+	if whole == 0 || whole == clients {
+		t.Errorf("%d of %d clients get their answer", whole, clients)
+	}
+	other.alive()
+}
+
 // TestGreatestReplies asks for as many keys as a request may have, and for more names than were once allowed.
 func TestGreatestReplies(t *testing.T) {
 	s := listen(t, tcpstore.ServerConfig{})
@@ -590,10 +620,12 @@ func serveWithDescriptors(limit string) error {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); fmt.Println("done") {
 		switch in.Text() {
 		case "fill":
-			for fd := 0; err == nil; {
-				if fd, err = unix.Dup(0); err == nil {
-					filled = append(filled, fd)
+			for {
+				fd, err := unix.Dup(0)
+				if err != nil {
+					break
 				}
+				filled = append(filled, fd)
 			}
 		case "free":
 			for _, fd := range filled {
