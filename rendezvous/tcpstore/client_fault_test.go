@@ -288,45 +288,26 @@ func TestDialWhileTheServerIsReset(t *testing.T) {
 // again if endless. It returns its address.
 func scripted(t testing.TB, answer string, endless bool) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	t.Cleanup(func() {
-		ln.Close()
-		wg.Wait()
-	})
-	wg.Go(func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
+	return serve(t, func(conn net.Conn) {
+		var probe [10]byte
+		io.ReadFull(conn, probe[:])
+		conn.Write(probe[6:])
+		for { // the questions whether it is still there
+			if _, err := io.ReadFull(conn, probe[:1]); err != nil {
 				return
 			}
-			wg.Go(func() {
-				defer conn.Close()
-				var probe [10]byte
-				io.ReadFull(conn, probe[:])
-				conn.Write(probe[6:])
-				for { // the questions whether it is still there
-					if _, err := io.ReadFull(conn, probe[:1]); err != nil {
-						return
-					}
-					if string(probe[:1]) != opPing {
-						break
-					}
-					io.ReadFull(conn, probe[:4])
-					conn.Write(probe[:4])
-				}
-				_, err := io.WriteString(conn, answer)
-				for endless && err == nil {
-					_, err = io.WriteString(conn, answer[8:])
-				}
-				io.Copy(io.Discard, conn)
-			})
+			if string(probe[:1]) != opPing {
+				break
+			}
+			io.ReadFull(conn, probe[:4])
+			conn.Write(probe[:4])
 		}
+		_, err := io.WriteString(conn, answer)
+		for endless && err == nil {
+			_, err = io.WriteString(conn, answer[8:])
+		}
+		io.Copy(io.Discard, conn)
 	})
-	return ln.Addr().String()
 }
 
 func TestListKeysFromAServerThatLies(t *testing.T) {

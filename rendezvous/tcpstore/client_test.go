@@ -164,6 +164,32 @@ func TestClientSpeaksOlderGenerations(t *testing.T) {
 // do: our server knows both kinds of clients.
 func refuseHandshake(t *testing.T, addr string) string {
 	t.Helper()
+	return serve(t, func(in net.Conn) {
+		var first [1]byte
+		// The client under test never begins a connection with SET, which was number 0 then.
+		if _, err := io.ReadFull(in, first[:]); err != nil || first[0] == 0 {
+			return
+		}
+		out, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		out.Write(first[:])
+		var back sync.WaitGroup
+		back.Go(func() {
+			io.Copy(in, out)
+			in.Close()
+		})
+		io.Copy(out, in)
+		out.Close()
+		back.Wait()
+	})
+}
+
+// serve has handle talk to everybody who connects to the address that it returns. It closes the connection afterwards.
+func serve(t testing.TB, handle func(net.Conn)) string {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -175,29 +201,13 @@ func refuseHandshake(t *testing.T, addr string) string {
 	})
 	wg.Go(func() {
 		for {
-			in, err := ln.Accept()
+			conn, err := ln.Accept()
 			if err != nil {
 				return
 			}
 			wg.Go(func() {
-				defer in.Close()
-				var first [1]byte
-				// The client under test never begins a connection with SET, which was number 0 then.
-				if _, err := io.ReadFull(in, first[:]); err != nil || first[0] == 0 {
-					return
-				}
-				out, err := net.Dial("tcp", addr)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer out.Close()
-				out.Write(first[:])
-				wg.Go(func() {
-					io.Copy(in, out)
-					in.Close()
-				})
-				io.Copy(out, in)
+				defer conn.Close()
+				handle(conn)
 			})
 		}
 	})
