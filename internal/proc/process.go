@@ -85,9 +85,6 @@ func SignalName(sig syscall.Signal) string {
 // PID returns the process id, which is also the id of its process group and of its session.
 func (p *Process) PID() int { return p.id.PID }
 
-// Label returns what Spec called the process.
-func (p *Process) Label() string { return p.label }
-
 // Done is closed when the process has ended and Exit is valid.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
@@ -101,7 +98,7 @@ func (p *Process) Exit() Exit {
 func (p *Process) Signal(sig syscall.Signal) error { return p.kill(p.id.PID, sig) }
 
 // SignalGroup sends sig to the process and to all that stayed in its process group. It returns os.ErrProcessDone after
-// the end of the process itself; Tree.Sweep reaches what outlived it.
+// the end of the process itself; Tree.Stop reaches what outlived it.
 func (p *Process) SignalGroup(sig syscall.Signal) error { return p.kill(-p.id.PID, sig) }
 
 func (p *Process) kill(pid int, sig syscall.Signal) error {

@@ -75,7 +75,8 @@ func (e *LeftError) Error() string {
 }
 
 // Stop ends procs, all that descends from them, and what ended workers left behind; when no other worker runs, all that
-// is below this process. They are asked with the ladder's signal, the workers through their process groups, what left
+// is below this process. Without procs only what was left behind: running workers are not touched, and an orphan whose
+// worker is not known counts as left behind only when no worker runs. They are asked with the ladder's signal, the workers through their process groups, what left
 // those one by one; stopped processes are continued, since they could not hear it. After the waiting all are killed
 // until none is left. The end of ctx means what Now means: Stop always returns within Grace + Leftover + Kill, and
 // always kills before it gives up. A nil error says that nothing is left, not even a zombie; a *LeftError lists what is.
@@ -106,10 +107,6 @@ func (t *Tree) Stop(ctx context.Context, l Ladder, procs ...*Process) error {
 	}
 	return s.kill()
 }
-
-// Sweep ends what workers left behind that have ended already; running workers and what descends from them are not
-// touched. An orphan whose worker is not known counts as left behind only when no worker runs.
-func (t *Tree) Sweep(ctx context.Context, l Ladder) error { return t.Stop(ctx, l) }
 
 // stopper is one Stop under way.
 type stopper struct {

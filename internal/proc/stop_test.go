@@ -183,7 +183,7 @@ func TestStopOfOneAndSweep(t *testing.T) {
 	if got := len(withMark(t, keep)); got != 4 {
 		t.Errorf("%d processes of the running worker, want 4", got)
 	}
-	if err := tree.Sweep(t.Context(), proc.Ladder{Grace: long}); err != nil {
+	if err := tree.Stop(t.Context(), proc.Ladder{Grace: long}); err != nil {
 		t.Fatal(err)
 	}
 	if got := withMark(t, ended); len(got) > 1 {
@@ -196,7 +196,7 @@ func TestStopOfOneAndSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitExit(t, k)
-	if err := tree.Sweep(t.Context(), proc.Ladder{Grace: long}); err != nil {
+	if err := tree.Stop(t.Context(), proc.Ladder{Grace: long}); err != nil {
 		t.Fatal(err)
 	}
 	for _, mark := range []string{keep, gone, ended} {
