@@ -72,8 +72,6 @@ type Result struct {
 	Status int
 	// Report says why for people, empty after a success.
 	Report string
-	// Restarts is how often the workers were started anew.
-	Restarts int
 }
 
 // Run starts the workers and looks after them until the job is decided and nothing of it is left. An error means that
@@ -181,7 +179,7 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 		a.group = g
 		a.groupMu.Unlock()
 		if err != nil {
-			return Result{Restarts: restarts}, err
+			return Result{}, err
 		}
 		a.oomKills = oomKills
 		for _, w := range g.workers {
@@ -194,7 +192,7 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 		d := a.watch(ctx, g)
 		if d.Verdict == restart {
 			if d, err = a.endRound(ctx, g, d); err != nil {
-				return Result{Restarts: restarts}, err
+				return Result{}, err
 			}
 		}
 		if d.Verdict != restart {
@@ -322,7 +320,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 	}
 	err := a.clean(ctx, g, signal, d)
 	if err != nil {
-		return Result{Restarts: restarts}, err
+		return Result{}, err
 	}
 	blamed := -1
 	if d.Reason == reasonFatal {
@@ -330,7 +328,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 	}
 	exits := g.exits()
 	o := outcome{Reason: d.Reason, Message: d.message(), Exits: exits}
-	res := Result{Restarts: restarts}
+	var res Result
 	switch {
 	case d.Verdict == succeed:
 		o.Status = errhint.OK
@@ -362,6 +360,15 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 	a.status.finished(o)
 	res.Status = o.Status
 	return res, nil
+}
+
+// deadlineTimer returns a channel that delivers when d has passed since start; never for d = 0.
+func deadlineTimer(start time.Time, d time.Duration) (<-chan time.Time, func() bool) {
+	if d == 0 {
+		return nil, func() bool { return true }
+	}
+	t := time.NewTimer(time.Until(start.Add(d)))
+	return t.C, t.Stop
 }
 
 // clean does what the clean policy says, unless the job was stopped from outside: then all must end.

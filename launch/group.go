@@ -33,8 +33,9 @@ type WorkerGroup struct {
 	// exited announces each worker once, in the order of their ends. It has room for all of them.
 	exited chan *worker
 
-	logs *attemptLogs
-	wg   sync.WaitGroup // one for each worker: its exit is announced
+	logs     *attemptLogs
+	finished bool           // all output was shown and its files are closed
+	wg       sync.WaitGroup // one for each worker: its exit is announced
 
 	mu       sync.Mutex
 	stopping bool // exits from now on are muster's doing
@@ -130,8 +131,13 @@ func (a *Agent) stopGroup(ctx context.Context, g *WorkerGroup, ladder proc.Ladde
 	return a.finishGroup(ctx, g, patience)
 }
 
-// finishGroup waits until the output of workers that have ended was shown.
+// finishGroup waits until the output of workers that have ended was shown. Later calls do nothing: a job can be decided
+// after its group was stopped for a restart.
 func (a *Agent) finishGroup(ctx context.Context, g *WorkerGroup, patience time.Duration) error {
+	if g.finished {
+		return nil
+	}
+	g.finished = true
 	g.wg.Wait()
 	// Our own output may go to a pager that its reader has left standing: only impatience gives up on it.
 	ctx, cancel := context.WithCancel(ctx)
@@ -166,13 +172,4 @@ func (g *WorkerGroup) exits() []workerExit {
 		}
 	}
 	return exits
-}
-
-// deadlineTimer returns a channel that delivers when d has passed since start; never for d = 0.
-func deadlineTimer(start time.Time, d time.Duration) (<-chan time.Time, func() bool) {
-	if d == 0 {
-		return nil, func() bool { return true }
-	}
-	t := time.NewTimer(time.Until(start.Add(d)))
-	return t.C, t.Stop
 }

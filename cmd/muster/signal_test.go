@@ -227,3 +227,16 @@ func TestEarlyFileTimer(t *testing.T) {
 		t.Error("the timer's FIFO stays")
 	}
 }
+
+// TestStopBeforeRestartWithFilters stops a job in the pause before a restart, when the files of the round have been closed.
+func TestStopBeforeRestartWithFilters(t *testing.T) {
+	j := start(t, []string{"MUSTER_RESTART_DELAY=1h"}, "torchrun", "--standalone", "--max-restarts", "3", "--tee", "1", "--duplicate-stdout-filters", "start",
+		"--no-python", "sh", "-c", "echo start $TORCHELASTIC_RESTART_COUNT; exit 3")
+	testutil.Eventually(t, 60*time.Second, "the second round has ended", func() bool {
+		return strings.Contains(j.out.String(), "start 1") && strings.Contains(j.err.String(), "root cause") && strings.Count(j.err.String(), "root cause") == 2
+	})
+	j.signal(syscall.SIGTERM)
+	if got := j.wait(); got.status != 143 {
+		t.Errorf("status %d, want 143\n%s", got.status, got.stderr)
+	}
+}
