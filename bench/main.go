@@ -52,6 +52,7 @@ var figures = []struct {
 	{"slowdown", slowdown},
 	{"size", size},
 	{"survival", survival},
+	{"warm", warm},
 	{"store", store},
 }
 
