@@ -53,6 +53,7 @@ type Agent struct {
 	events   *eventLog
 	watchdog *watchdog
 	stdin    *os.File
+	warm     *warmer // nil: workers start as usual
 	dir      jobDir
 	begun    time.Time  // the first start of workers
 	groupMu  sync.Mutex // held while a group is started, so that whoever looks for a worker finds all
@@ -79,7 +80,7 @@ type Result struct {
 func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.Handler.Close()) }()
 	defer func() { err = errors.Join(err, a.close(err == nil && res.Status == errhint.OK)) }()
-	if err = a.open(); err == nil {
+	if err = a.open(ctx); err == nil {
 		res, err = a.rounds(ctx)
 	}
 	if err != nil && a.status != nil {
@@ -89,7 +90,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 }
 
 // open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its guardian.
-func (a *Agent) open() (err error) {
+func (a *Agent) open(ctx context.Context) (err error) {
 	if a.dir, err = makeJobDir(a.Plan.RunDir); err != nil {
 		return err
 	}
@@ -126,6 +127,10 @@ func (a *Agent) open() (err error) {
 			return fmt.Errorf("cannot give the workers an empty standard input: %w", err)
 		}
 	}
+	if a.warm, err = newWarmer(a.Plan, a.tree, a.stdin, a.Log); err != nil {
+		return err
+	}
+	a.warm.begin(ctx)
 	if job.Watchdog {
 		if a.watchdog, err = openWatchdog(a.Plan.watchdogFile(), a.Log, a.signalWorker); err != nil {
 			return err
@@ -144,6 +149,7 @@ func (a *Agent) open() (err error) {
 // close undoes open, whatever of it was done.
 func (a *Agent) close(succeeded bool) error {
 	var errs []error
+	errs = append(errs, a.warm.Close())
 	if a.watchdog != nil {
 		errs = append(errs, a.watchdog.Close())
 	}
@@ -173,9 +179,10 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 		a.events.joined(before, restarts, time.Since(began))
 		before = &round
 		a.status.creating(round.Number, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
+		template := a.warm.take(ctx)
 		oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
 		a.groupMu.Lock()
-		g, err := a.startGroup(ctx, round, restarts)
+		g, err := a.startGroup(ctx, round, restarts, template)
 		a.group = g
 		a.groupMu.Unlock()
 		if err != nil {

@@ -14,6 +14,8 @@ import (
 type Var struct {
 	Name, Value string
 	Source      Source
+	// Own is true where another worker, attempt or round has, or may have, another value.
+	Own bool
 }
 
 // Env is a worker's whole environment, sorted by name.
@@ -57,10 +59,18 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	for _, kv := range p.Job.Environ {
 		name, value, ok := strings.Cut(kv, "=")
 		if ok && name != "" && !isStale(name) {
-			vars[name] = Var{name, value, Source{Inherited, "environment"}}
+			vars[name] = Var{Name: name, Value: value, Source: Source{Inherited, "environment"}}
 		}
 	}
-	set := func(kind SourceKind, why, name, value string) { vars[name] = Var{name, value, Source{kind, why}} }
+	set := func(kind SourceKind, why, name, value string) {
+		vars[name] = Var{Name: name, Value: value, Source: Source{kind, why}}
+	}
+	own := func(kind SourceKind, why, name, value string) {
+		set(kind, why, name, value)
+		v := vars[name]
+		v.Own = true
+		vars[name] = v
+	}
 	orSet := func(why, name, value string) {
 		if _, ok := vars[name]; !ok {
 			set(FromDefault, why, name, value)
@@ -76,24 +86,24 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		if err != nil {
 			return nil, err
 		}
-		set(FromFlag, "--virtual-local-rank", "CUDA_VISIBLE_DEVICES", device)
+		own(FromFlag, "--virtual-local-rank", "CUDA_VISIBLE_DEVICES", device)
 	}
-	set(FromMuster, "index on this node", "LOCAL_RANK", strconv.Itoa(shownLocalRank))
-	set(FromMuster, "base rank of this node + local rank", "RANK", strconv.Itoa(rank))
-	set(FromMuster, "agent's rank in the round", "GROUP_RANK", strconv.Itoa(r.GroupRank))
-	set(FromMuster, "base rank in the role + local rank", "ROLE_RANK", strconv.Itoa(r.BaseRoleRank+localRank))
+	own(FromMuster, "index on this node", "LOCAL_RANK", strconv.Itoa(shownLocalRank))
+	own(FromMuster, "base rank of this node + local rank", "RANK", strconv.Itoa(rank))
+	own(FromMuster, "agent's rank in the round", "GROUP_RANK", strconv.Itoa(r.GroupRank))
+	own(FromMuster, "base rank in the role + local rank", "ROLE_RANK", strconv.Itoa(r.BaseRoleRank+localRank))
 	set(p.source("role").Kind, p.source("role").Name, "ROLE_NAME", p.Job.Role)
 	set(p.procsFrom.Kind, p.procsFrom.Name, "LOCAL_WORLD_SIZE", strconv.Itoa(p.Procs))
-	set(FromMuster, "workers of all nodes", "WORLD_SIZE", strconv.Itoa(r.WorldSize))
-	set(FromMuster, "agents in the round", "GROUP_WORLD_SIZE", strconv.Itoa(r.GroupWorldSize))
-	set(FromMuster, "workers of the role", "ROLE_WORLD_SIZE", strconv.Itoa(r.RoleWorldSize))
-	set(FromMuster, "where the agent's store listens", "MASTER_ADDR", r.MasterAddr)
-	set(FromMuster, "where the agent's store listens", "MASTER_PORT", strconv.Itoa(r.MasterPort))
-	set(FromMuster, "restarts so far", "TORCHELASTIC_RESTART_COUNT", strconv.Itoa(restarts))
+	own(FromMuster, "workers of all nodes", "WORLD_SIZE", strconv.Itoa(r.WorldSize))
+	own(FromMuster, "agents in the round", "GROUP_WORLD_SIZE", strconv.Itoa(r.GroupWorldSize))
+	own(FromMuster, "workers of the role", "ROLE_WORLD_SIZE", strconv.Itoa(r.RoleWorldSize))
+	own(FromMuster, "where the agent's store listens", "MASTER_ADDR", r.MasterAddr)
+	own(FromMuster, "where the agent's store listens", "MASTER_PORT", strconv.Itoa(r.MasterPort))
+	own(FromMuster, "restarts so far", "TORCHELASTIC_RESTART_COUNT", strconv.Itoa(restarts))
 	set(p.source("max-restarts").Kind, p.source("max-restarts").Name, "TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.Job.Restart.MaxRestarts))
 	set(p.runIDFrom.Kind, p.runIDFrom.Name, "TORCHELASTIC_RUN_ID", p.RunID)
-	set(FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
-	set(FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
+	own(FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
+	own(FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
 	set(p.source("signals-to-handle").Kind, p.source("signals-to-handle").Name, "TORCHELASTIC_SIGNALS_TO_HANDLE", signalNames(p.Job.Stop.Handled))
 	orSet("unless set", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
 	if p.Procs > 1 {
@@ -111,7 +121,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	}
 	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
 	set(FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
-	set(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
+	own(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
 
 	env := slices.Collect(maps.Values(vars))
 	slices.SortFunc(env, func(a, b Var) int { return strings.Compare(a.Name, b.Name) })

@@ -33,6 +33,7 @@ type WorkerGroup struct {
 	// exited announces each worker once, in the order of their ends. It has room for all of them.
 	exited chan *worker
 
+	template *template // what workers are forked from; nil: they start as usual
 	logs     *attemptLogs
 	finished bool           // all output was shown and its files are closed
 	wg       sync.WaitGroup // one for each worker: its exit is announced
@@ -42,14 +43,17 @@ type WorkerGroup struct {
 }
 
 // startGroup starts the workers of a round in the order of their ranks. When one cannot be started, those before it are
-// killed again.
-func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int) (*WorkerGroup, error) {
+// killed again. When ctx ends meanwhile no more are started: they are about to be stopped.
+func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int, t *template) (*WorkerGroup, error) {
 	logs, err := a.logs.attempt(restarts, a.Plan.Procs)
 	if err != nil {
 		return nil, err
 	}
-	g := &WorkerGroup{round: r, exited: make(chan *worker, a.Plan.Procs), logs: logs}
+	g := &WorkerGroup{round: r, exited: make(chan *worker, a.Plan.Procs), template: t, logs: logs}
 	for local := range a.Plan.Procs {
+		if ctx.Err() != nil {
+			break
+		}
 		if err := a.startWorker(ctx, g, r, local, restarts); err != nil {
 			stopErr := a.stopGroup(context.WithoutCancel(ctx), g, proc.Ladder{Signal: syscall.SIGKILL}, restartPatience)
 			if stopErr != nil {
@@ -70,7 +74,7 @@ func (a *Agent) startWorker(ctx context.Context, g *WorkerGroup, r rendezvous.Ro
 	w := &worker{logs: logs}
 	if w.Worker, err = a.Plan.Worker(r, local, restarts, logs.errorFile()); err == nil {
 		stdout, stderr := logs.files()
-		w.proc, err = a.tree.Start(proc.Spec{
+		w.proc, err = a.startProcess(g, proc.Spec{
 			Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir,
 			Files: []*os.File{a.stdin, stdout, stderr}, Label: "rank " + strconv.Itoa(w.Rank),
 		})
@@ -89,6 +93,22 @@ func (a *Agent) startWorker(ctx context.Context, g *WorkerGroup, r rendezvous.Ro
 		g.exited <- w
 	})
 	return nil
+}
+
+// startProcess starts a worker's process: forked from the group's template, or as usual where there is none, or where
+// it fails.
+func (a *Agent) startProcess(g *WorkerGroup, spec proc.Spec) (*proc.Process, error) {
+	if g.template != nil {
+		p, err := g.template.fork(spec)
+		if err == nil {
+			a.Log.Debug().Str("worker", spec.Label).Int("pid", p.PID()).Msg("worker forked from the template")
+			return p, nil
+		}
+		a.Log.Warn().Err(err).Msg("workers start as usual")
+		a.warm.failedFork(g.template, err)
+		g.template = nil
+	}
+	return a.tree.Start(spec)
 }
 
 // running returns the processes that have not ended.

@@ -25,6 +25,8 @@ type Job struct {
 	Meeting Meeting
 	// Restart are the rules for worker exits.
 	Restart RestartRules
+	// Warm says how workers come to their imports.
+	Warm WarmRules
 	// Stop are the rules for ending workers.
 	Stop StopRules
 	// Logs says where the workers' output goes.
@@ -163,6 +165,17 @@ type LogRules struct {
 	// KeepStdout and KeepStderr are the lists of --duplicate-stdout-filters and --duplicate-stderr-filters: tee'd lines
 	// that contain one of the strings also go to filtered_stdout.log and filtered_stderr.log.
 	KeepStdout, KeepStderr []string
+}
+
+// WarmRules say whether workers are forked from a process that has imported their modules, the template. The zero value
+// starts every worker by itself.
+type WarmRules struct {
+	// Auto imports what the script begins with, as far as it is installed. Modules are imported instead where there are
+	// any.
+	Auto    bool
+	Modules []string
+	// Wait bounds how long a start waits for the template; then the workers start by themselves.
+	Wait time.Duration
 }
 
 // RestartPolicy says which worker exits start the group anew.

@@ -49,6 +49,8 @@ type Plan struct {
 	procsFrom Source
 	entry     entrypoint
 	deviceEnv map[string]string
+	warm      warmCommand
+	cold      error // why no template can be made, where one was asked for
 }
 
 // NewPlan looks up what job leaves open and refuses what could not run.
@@ -69,6 +71,9 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 		return nil, err
 	}
 	p.entry = entry
+	if job.Warm.Auto || len(job.Warm.Modules) > 0 {
+		p.warm, p.cold = planWarm(job.Command, entry, m.Dir, job.Environ)
+	}
 	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))
 	// What would fail for one worker fails for the last.
 	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {

@@ -47,6 +47,7 @@ func Native(inv Invocation) (Request, error) {
 	r := Request{LogLevel: "info", Job: launch.Job{
 		Dialect: "run", Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
 		Meeting: launch.Meeting{Backend: backendStandalone}, Restart: defaultRestart(),
+		Warm: launch.WarmRules{Wait: defaultWarmWait},
 		Stop: launch.StopRules{Grace: defaultGrace}, Logs: launch.LogRules{PrefixAll: true}, EventLog: "null",
 		Environ: inv.Environ, Warnings: misspelt(env, nil),
 	}}

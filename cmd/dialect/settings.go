@@ -3,6 +3,7 @@ package dialect
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ const (
 	defaultDelay      = time.Second
 	defaultDelayMax   = time.Minute
 	defaultFactor     = 2.0
+	defaultWarmWait   = time.Minute
 	defaultRetryable  = "130,137,138,143"
 	kubeflowRetryable = ">=128"
 )
@@ -171,6 +173,16 @@ func commandSettings() []setting {
 			flag: "run-id", arg: "ID", group: groupCommand, anywhere: true,
 			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID. Default: a random one.",
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
+		},
+		{
+			flag: "warm", form: formList, arg: "off|auto|MODULES", def: "off", group: groupCommand, anywhere: true,
+			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed (auto), or MODULES such as torch,transformers. Where that would not be safe the workers start as usual, and muster says why.",
+			set:  setWarm,
+		},
+		{
+			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true,
+			help: "How long a start waits for the imports of --warm; then the workers start as usual, and restarts find them done.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
 		},
 		{
 			flag: "stdin", arg: "null|inherit", def: "null", group: groupCommand, anywhere: true,
@@ -403,6 +415,28 @@ func setQuorum(to *launch.Quorum, text string) error {
 	*to = launch.Quorum(text)
 	return oneOf(text, string(launch.QuorumAll), string(launch.QuorumAny), string(launch.QuorumRank0), string(launch.QuorumNone))
 }
+
+func setWarm(r *Request, text string) error {
+	r.Job.Warm.Auto, r.Job.Warm.Modules = false, nil
+	switch text {
+	case "off":
+		return nil
+	case "auto":
+		r.Job.Warm.Auto = true
+		return nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		if !moduleName.MatchString(name) {
+			return fmt.Errorf("%q is no module's name: give off, auto, or modules with commas between, such as torch,transformers", name)
+		}
+		r.Job.Warm.Modules = append(r.Job.Warm.Modules, name)
+	}
+	return nil
+}
+
+// moduleName is a Python module's name with the packages above it.
+var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
 
 func setBackoff(r *Request, text string) error {
 	factor, bound, bounded := strings.Cut(text, ":")

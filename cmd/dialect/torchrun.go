@@ -64,6 +64,7 @@ func torchrun(inv Invocation, p *parser) (Request, error) {
 	t := &torchrunJob{env: env, in: in}
 	t.job = launch.Job{
 		Dialect: p.prog, Role: in.values["role"].text, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},
+		Warm:         launch.WarmRules{Wait: defaultWarmWait},
 		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
 		Sources: launch.Sources{},
 	}

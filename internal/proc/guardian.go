@@ -18,7 +18,7 @@ type guardianState struct {
 	Agent    ident    `json:"agent"`
 	Marker   string   `json:"marker,omitempty"`
 	Cgroup   string   `json:"cgroup,omitempty"`
-	Sessions []ident  `json:"sessions,omitempty"` // workers, running or ended; pid = group = session
+	Sessions []ident  `json:"sessions,omitempty"` // workers, running or ended, and templates; pid = group = session
 	Escaped  []ident  `json:"escaped,omitempty"`  // what left those sessions
 	Remove   []string `json:"remove,omitempty"`
 }
@@ -55,7 +55,7 @@ func (t *Tree) startGuardian() error {
 		// what we were told in secret.
 		Env:   []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "GOTRACEBACK=none"},
 		Files: []*os.File{nil, nil, nil, theirs},
-	}, true)
+	}, asGuardian)
 	if err != nil {
 		_ = conn.Close()
 		return err
@@ -137,7 +137,7 @@ func (t *Tree) pushLocked() {
 func (t *Tree) guardianStateLocked() guardianState {
 	st := guardianState{Agent: t.self, Marker: t.cfg.Marker, Cgroup: t.cgroupPathLocked(), Remove: t.remove}
 	for _, p := range t.live {
-		if !p.helper {
+		if p.role != asGuardian {
 			st.Sessions = append(st.Sessions, p.id)
 		}
 	}

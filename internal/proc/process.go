@@ -13,12 +13,21 @@ import (
 	"muster/internal/errhint"
 )
 
-// Process is one worker that Tree.Start started. Its methods may be called by several goroutines at once.
+// role says what a process of ours is for.
+type role int
+
+const (
+	asWorker   role = iota
+	asTemplate      // forks workers
+	asGuardian      // not part of the job
+)
+
+// Process is one worker that Tree.Start or Template.Fork started. Its methods may be called by several goroutines at once.
 type Process struct {
-	t      *Tree
-	id     ident
-	label  string
-	helper bool // the guardian: not part of the job
+	t     *Tree
+	id    ident
+	label string
+	role  role
 
 	pidfd *os.File      // nil where the kernel has none
 	poke  chan struct{} // the reaper saw it dead; used without pidfd. Room for one: it is a level, not a count

@@ -23,7 +23,7 @@ func (t *Tree) membersLocked(s snapshot, past []*Process) []member {
 			m := member{procInfo: p, owner: owner}
 			if parent == t.self.PID {
 				if w := t.live[p.PID]; w != nil && w.id == p.ident {
-					if w.helper {
+					if w.role != asWorker {
 						continue
 					}
 					m.owner, m.leader = w, true
@@ -84,7 +84,7 @@ func (t *Tree) spareLocked(p *procInfo, s snapshot) {
 
 // sessionLocked returns the worker, running or ended, that leads or led session sid.
 func (t *Tree) sessionLocked(sid int) *Process {
-	if p := t.live[sid]; p != nil && !p.helper {
+	if p := t.live[sid]; p != nil && p.role == asWorker {
 		return p
 	}
 	return t.past[sid]
@@ -116,7 +116,7 @@ func (t *Tree) look(procs map[*Process]bool, spare bool) (scope, error) {
 	defer t.mu.Unlock()
 	for _, p := range t.live {
 		switch {
-		case p.helper:
+		case p.role != asWorker:
 		case procs[p]:
 			sc.live = append(sc.live, p)
 		default:

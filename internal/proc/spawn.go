@@ -53,7 +53,7 @@ func (t *Tree) spawner() {
 // with our umask and limits. When it returns nil the program has been executed. Errors carry status 126 or 127 and a
 // hint where the program itself is at fault.
 func (t *Tree) Start(spec Spec) (*Process, error) {
-	p, err := t.start(spec, false)
+	p, err := t.start(spec, asWorker)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +64,8 @@ func (t *Tree) Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-func (t *Tree) start(spec Spec, helper bool) (*Process, error) {
-	files, cleanup, err := spec.files()
+func (t *Tree) start(spec Spec, as role) (*Process, error) {
+	files, cleanup, err := spec.open()
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +73,10 @@ func (t *Tree) start(spec Spec, helper bool) (*Process, error) {
 	args := spec.Args
 	if len(args) == 0 {
 		args = []string{spec.Path}
+	}
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		fds[i] = f.Fd()
 	}
 	var p *Process
 	answer := make(chan error, 1)
@@ -84,12 +88,13 @@ func (t *Tree) start(spec Spec, helper bool) (*Process, error) {
 			return
 		}
 		pidfd := -1
-		attr := &syscall.ProcAttr{Dir: spec.Dir, Env: spec.Env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
-		if !helper {
+		attr := &syscall.ProcAttr{Dir: spec.Dir, Env: spec.Env, Files: fds, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
+		if as != asGuardian {
 			attr.Sys.Pdeathsig = syscall.SIGKILL
-			if t.cgroup != nil {
-				attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(t.cgroup.dir.Fd())
-			}
+		}
+		// A template stays outside: what kills the workers is not for it.
+		if as == asWorker && t.cgroup != nil {
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(t.cgroup.dir.Fd())
 		}
 		started := time.Now()
 		pid, err := forkExec(spec.Path, args, attr)
@@ -104,7 +109,7 @@ func (t *Tree) start(spec Spec, helper bool) (*Process, error) {
 			}
 		}
 		if err == nil {
-			p = t.registerLocked(pid, pidfd, spec.Label, helper, started)
+			p = t.registerLocked(pid, pidfd, spec.Label, as, started)
 		}
 		answer <- err
 	}
@@ -114,7 +119,7 @@ func (t *Tree) start(spec Spec, helper bool) (*Process, error) {
 		return nil, fmt.Errorf("cannot start %s: %w", spec.name(), ErrClosed)
 	}
 	err = <-answer
-	runtime.KeepAlive(spec.Files)
+	runtime.KeepAlive(files)
 	if err != nil {
 		if errors.Is(err, ErrClosed) {
 			return nil, fmt.Errorf("cannot start %s: %w", spec.name(), err)
@@ -143,8 +148,8 @@ func (s Spec) name() string {
 	return s.Path
 }
 
-// files returns the descriptors to pass. cleanup closes what was opened for it.
-func (s Spec) files() (fds []uintptr, cleanup func(), err error) {
+// open returns the files to pass, at least three. cleanup closes what was opened for it.
+func (s Spec) open() (files []*os.File, cleanup func(), err error) {
 	var null *os.File
 	cleanup = func() {
 		if null != nil {
@@ -159,14 +164,14 @@ func (s Spec) files() (fds []uintptr, cleanup func(), err error) {
 		if f == nil {
 			if null == nil {
 				if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
-					return nil, cleanup, fmt.Errorf("cannot start %s: %w", s.name(), err)
+					return nil, func() {}, fmt.Errorf("cannot start %s: %w", s.name(), err)
 				}
 			}
 			f = null
 		}
-		fds = append(fds, f.Fd())
+		files = append(files, f)
 	}
-	return fds, cleanup, nil
+	return files, cleanup, nil
 }
 
 // explain turns what fork, chdir or exec returned into an error that says which of them, and what can be done.

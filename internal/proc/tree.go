@@ -74,6 +74,8 @@ type Tree struct {
 	guard   *guardian // nil: none wanted, or none at the moment
 	leaving bool      // Close has begun: no new guardian
 	orphans uint64    // reaped so far
+	// expected counts the forks under way: until each is registered, no stranger is reaped.
+	expected int
 }
 
 // open guards against a second Tree: being a sub-reaper is a property of the whole process.
@@ -186,7 +188,7 @@ func (t *Tree) close() error {
 		select {
 		case <-p.done:
 		default:
-			if !p.helper {
+			if p.role == asWorker {
 				running++
 			}
 			if p.pidfd != nil {
@@ -220,9 +222,9 @@ func (t *Tree) closed() bool {
 }
 
 // register makes child pid known; the caller has held t.mu since before it was started.
-func (t *Tree) registerLocked(pid, pidfd int, label string, helper bool, started time.Time) *Process {
+func (t *Tree) registerLocked(pid, pidfd int, label string, as role, started time.Time) *Process {
 	p := &Process{
-		t: t, id: ident{PID: pid}, label: label, helper: helper,
+		t: t, id: ident{PID: pid}, label: label, role: as,
 		poke: make(chan struct{}, 1), done: make(chan struct{}), exit: Exit{Started: started},
 	}
 	// The child is ours and cannot be reaped before we let go of the lock, so this is its own entry.
@@ -251,7 +253,7 @@ func (t *Tree) ended(p *Process) {
 	t.mu.Lock()
 	if t.live[p.id.PID] == p {
 		delete(t.live, p.id.PID)
-		if !p.helper {
+		if p.role == asWorker {
 			t.past[p.id.PID] = p
 		}
 	}
@@ -288,6 +290,9 @@ func (t *Tree) reap() {
 			default:
 			}
 			return
+		}
+		if t.expected > 0 {
+			return // it may be the one; whoever expects it calls again
 		}
 		if _, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != nil && !errors.Is(err, unix.EINTR) {
 			return

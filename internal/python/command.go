@@ -1,0 +1,101 @@
+package python
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Command is a command line of the interpreter, taken apart as Python 3 does it.
+type Command struct {
+	// Options is what stands in front of what is run.
+	Options []string
+	// Script, Module or Code is what is run; one of them is given.
+	Script, Module, Code string
+	// Args is what the program finds behind its own name in sys.argv.
+	Args []string
+}
+
+// The short options with a value, and those that end the interpreter at once.
+const (
+	withValue = "WX"
+	telling   = "hV?"
+)
+
+// ParseCommand reads the arguments of an interpreter, without its own name. Errors say why such a command runs no program
+// of its own: it reads one from standard input, or only tells something.
+func ParseCommand(args []string) (Command, error) {
+	var c Command
+	for i := 0; i < len(args); i++ {
+		word := args[i]
+		rest := args[i+1:]
+		switch {
+		case word == "--":
+			c.Options = append(c.Options, word)
+			if len(rest) == 0 {
+				return c, errors.New("it names no program")
+			}
+			c.Script, c.Args = rest[0], rest[1:]
+			return c, nil
+		case word == "-":
+			return c, errors.New("it reads its program from standard input")
+		case strings.HasPrefix(word, "--"):
+			name, _, joined := strings.Cut(word, "=")
+			if name != "--check-hash-based-pycs" {
+				return c, fmt.Errorf("%s runs no program", word)
+			}
+			c.Options = append(c.Options, word)
+			if !joined && len(rest) > 0 {
+				c.Options = append(c.Options, rest[0])
+				i++
+			}
+			continue
+		case !strings.HasPrefix(word, "-"):
+			c.Script, c.Args = word, rest
+			return c, nil
+		}
+		done, took, err := c.short(word, rest)
+		if done || err != nil {
+			return c, err
+		}
+		i += took
+	}
+	return c, errors.New("it reads its program from standard input")
+}
+
+// short reads a word of short options and returns whether it named the program, and how many words behind it were values.
+func (c *Command) short(word string, rest []string) (done bool, took int, err error) {
+	for j, letter := range word[1:] {
+		value := word[1+j+1:]
+		switch {
+		case letter == 'c' || letter == 'm':
+			if j > 0 {
+				c.Options = append(c.Options, word[:1+j])
+			}
+			if value == "" {
+				if len(rest) == 0 {
+					return false, 0, fmt.Errorf("-%c has no value", letter)
+				}
+				value, rest = rest[0], rest[1:]
+			}
+			if letter == 'c' {
+				c.Code = value
+			} else {
+				c.Module = value
+			}
+			c.Args = rest
+			return true, 0, nil
+		case strings.ContainsRune(withValue, letter):
+			c.Options = append(c.Options, word)
+			if value == "" && len(rest) > 0 {
+				c.Options = append(c.Options, rest[0])
+				return false, 1, nil
+			}
+			return false, 0, nil
+		case strings.ContainsRune(telling, letter):
+			return false, 0, fmt.Errorf("-%c runs no program", letter)
+		}
+	}
+	c.Options = append(c.Options, word)
+	return false, 0, nil
+}

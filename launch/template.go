@@ -1,0 +1,280 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"muster/internal/proc"
+)
+
+// printLimit bounds what modules may print when they are imported, in bytes: every worker prints it again.
+const printLimit = 1 << 20
+
+// template is one template process, from its start until it can fork workers.
+type template struct {
+	proc   *proc.Template
+	end    []byte // what it prints last
+	out    printed
+	output []string // for proc.Template.Fork's onward
+	reads  []*os.File
+	wg     sync.WaitGroup // readers of them
+}
+
+// refusal is why a template cannot be used.
+type refusal struct {
+	Reason, Hint string
+	// Step is the import that is to blame, counted from 0; -1: none.
+	Step int
+	// Label is that import in words.
+	Label string
+}
+
+func (r *refusal) Error() string {
+	if r.Label != "" {
+		return fmt.Sprintf("%q %s", r.Label, r.Reason)
+	}
+	return r.Reason
+}
+
+// startTemplate starts the process and hears its greeting. order is what it is to do.
+func startTemplate(ctx context.Context, tree *proc.Tree, spec proc.Spec, order []string) (t *template, err error) {
+	t = &template{end: []byte("muster-" + rand.Text())}
+	var theirs []*os.File
+	for i := range 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		theirs, t.reads = append(theirs, w), append(t.reads, r)
+		t.wg.Go(func() { t.out.read(r, strconv.Itoa(i+1), t.end) })
+	}
+	spec.Files = append(slices.Clone(spec.Files), theirs...)
+	t.proc, err = tree.StartTemplate(spec)
+	for _, w := range theirs {
+		_ = w.Close()
+	}
+	if err != nil {
+		t.drain()
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = t.proc.Kill() })
+	defer stop()
+	if err = t.greet(order); err != nil {
+		err = errors.Join(err, t.Close())
+	}
+	return t, err
+}
+
+// helloLimit is how long an interpreter may take to its first word. One that is found on a sleeping file server takes
+// long; one that does not know us says nothing at all.
+const helloLimit = 30 * time.Second
+
+// greet makes sure that the process is an interpreter that will not run the script, and gives it its order.
+func (t *template) greet(order []string) error {
+	hello, err := t.proc.Receive(time.Now().Add(helloLimit))
+	switch {
+	case errors.Is(err, io.EOF):
+		<-t.proc.Done()
+		return &refusal{Reason: fmt.Sprintf("the interpreter %s%s", t.proc.Exit(), t.lastWords()), Step: -1,
+			Hint: "it must read PYTHONPATH and import site: options -E, -I and -S, and wrappers that clear the environment, prevent a warm start"}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &refusal{Reason: fmt.Sprintf("the interpreter said nothing for %v", helloLimit), Step: -1}
+	case err != nil:
+		return err
+	case len(hello) != 4 || hello[0] != "hello":
+		return &refusal{Reason: fmt.Sprintf("the interpreter said %q", hello), Step: -1}
+	case hello[1] != strconv.Itoa(t.proc.PID()):
+		return &refusal{Reason: "the command starts Python in another process than its own: a wrapper that does not end with exec", Step: -1}
+	case hello[2] != "cpython" || !since38(hello[3]):
+		return &refusal{Reason: fmt.Sprintf("the interpreter is %s %s; warm starts need CPython 3.8", hello[2], hello[3]), Step: -1}
+	}
+	return t.proc.Send(append(slices.Clip(order), "end", string(t.end))...)
+}
+
+func since38(version string) bool {
+	var major, minor int
+	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return err == nil && (major > 3 || major == 3 && minor >= 8)
+}
+
+// await hears the template's progress until it is ready. A *refusal says why it cannot be used.
+func (t *template) await(step func(label string)) (imports int, err error) {
+	at := refusal{Step: -1}
+	for {
+		word, err := t.proc.Receive(time.Time{})
+		switch {
+		case errors.Is(err, io.EOF):
+			<-t.proc.Done()
+			at.Reason = fmt.Sprintf("ended the process: it %s%s", t.proc.Exit(), t.lastWords())
+			if at.Step < 0 {
+				at.Reason = fmt.Sprintf("the template %s%s", t.proc.Exit(), t.lastWords())
+			}
+			return 0, &at
+		case err != nil:
+			return 0, err
+		case len(word) == 2 && word[0] == "importing":
+			at.Step++
+			at.Label = word[1]
+			step(at.Label)
+		case len(word) == 4 && word[0] == "refused":
+			at.Reason, at.Hint = word[1], word[2]
+			if n, err := strconv.Atoi(word[3]); err != nil || n != at.Step {
+				at.Step, at.Label = -1, ""
+			}
+			return 0, &at
+		case len(word) == 2 && word[0] == "ready":
+			if imports, err = strconv.Atoi(word[1]); err != nil {
+				return 0, err
+			}
+			pieces, whole := t.out.await(t.proc.Done())
+			if !whole {
+				return 0, &refusal{Reason: fmt.Sprintf("more than %d bytes are printed while modules are imported", printLimit), Step: -1}
+			}
+			for _, p := range pieces {
+				t.output = append(t.output, "output", p)
+			}
+			return imports, nil
+		default:
+			return 0, fmt.Errorf("template: unexpected message %q", word)
+		}
+	}
+}
+
+// changed asks whether what was imported still is what a worker would import, and returns what is not; "" for nothing.
+func (t *template) changed() (string, error) {
+	if err := t.proc.Send("check", ""); err != nil {
+		return "", err
+	}
+	word, err := t.proc.Receive(time.Now().Add(helloLimit))
+	if err != nil {
+		return "", err
+	}
+	if len(word) != 2 || word[0] != "checked" {
+		return "", fmt.Errorf("template: unexpected message %q", word)
+	}
+	return word[1], nil
+}
+
+// fork starts a worker as Tree.Start would.
+func (t *template) fork(spec proc.Spec) (*proc.Process, error) {
+	return t.proc.Fork(spec, []string{"fork", ""}, append([]string{"go", ""}, t.output...))
+}
+
+// Close ends the process.
+func (t *template) Close() error {
+	err := t.proc.Close()
+	t.drain()
+	return err
+}
+
+// drain reads what was printed, and ends the readers. What the process left behind may hold the other end for ever.
+func (t *template) drain() {
+	for _, r := range t.reads {
+		_ = r.SetReadDeadline(time.Now().Add(drainLimit)) // one that is closed was read to its end
+	}
+	t.wg.Wait()
+}
+
+// drainLimit is how long reading what a dead process printed may take.
+const drainLimit = 200 * time.Millisecond
+
+// lastWords is the last line that the process printed, for a message.
+func (t *template) lastWords() string {
+	t.drain()
+	t.out.mu.Lock()
+	defer t.out.mu.Unlock()
+	for _, piece := range slices.Backward(t.out.pieces) {
+		lines := bytes.Split(bytes.TrimSpace([]byte(piece[1:])), []byte("\n"))
+		if last := lines[len(lines)-1]; len(last) > 0 {
+			return ": " + printable(string(last))
+		}
+	}
+	return ""
+}
+
+// printed is what modules print while they are imported, in the order in which it arrives.
+type printed struct {
+	mu     sync.Mutex
+	pieces []string // each begins with the number of its stream
+	size   int
+	ended  int           // streams that have come to their end mark
+	all    chan struct{} // closed when both have; made by the first who asks
+}
+
+// read collects stream number from r until its end mark, and drops what comes later. It returns at the end of the stream.
+func (p *printed) read(r *os.File, number string, end []byte) {
+	defer func() { _ = r.Close() }()
+	var pending []byte // may be the beginning of the mark
+	buf := make([]byte, 1<<15)
+	ended := false
+	for {
+		n, err := r.Read(buf)
+		pending = append(pending, buf[:n]...)
+		if at := bytes.Index(pending, end); at >= 0 && !ended {
+			p.add(number, pending[:at])
+			p.finish()
+			ended = true
+		}
+		keep := 0
+		if !ended && err == nil {
+			keep = min(len(pending), len(end)-1)
+			p.add(number, pending[:len(pending)-keep])
+			pending = slices.Clone(pending[len(pending)-keep:])
+		} else if !ended {
+			p.add(number, pending)
+		}
+		if ended {
+			pending = pending[:0]
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *printed) add(number string, data []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.size += len(data)
+	if len(data) > 0 && p.size <= printLimit {
+		p.pieces = append(p.pieces, number+string(data))
+	}
+}
+
+func (p *printed) finish() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended++; p.ended == 2 {
+		close(p.doneLocked())
+	}
+}
+
+func (p *printed) doneLocked() chan struct{} {
+	if p.all == nil {
+		p.all = make(chan struct{})
+	}
+	return p.all
+}
+
+// await returns all that was printed, and whether it was little enough. gone ends the waiting.
+func (p *printed) await(gone <-chan struct{}) (pieces []string, whole bool) {
+	p.mu.Lock()
+	all := p.doneLocked()
+	p.mu.Unlock()
+	select {
+	case <-all:
+	case <-gone:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pieces, p.size <= printLimit
+}

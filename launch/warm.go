@@ -1,0 +1,340 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/proc"
+	"muster/internal/python"
+)
+
+// warmer keeps a template ready for the next start of workers. All trouble with it costs a line in the log and a start
+// as usual. Its exported fields are filled before begin.
+type warmer struct {
+	Tree    *proc.Tree
+	Log     zerolog.Logger
+	Rules   WarmRules
+	Command warmCommand
+	// Worker is local rank 0; the others differ from it in what their Env calls their own.
+	Worker Worker
+	Stdin  *os.File
+	// HookDir is made; it holds what the interpreter reads.
+	HookDir string
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	next    *making
+	failed  int  // templates that came to be and ended
+	probed  bool // the interpreter is known to be one that stops for us
+	late    bool // it was told that the template is not ready in time
+	modules []string
+	limit   int // imports of the script that are made
+}
+
+// making is a template that is being made, or was.
+type making struct {
+	done     chan struct{} // closed when it is decided
+	template *template     // nil: there will be none
+	mu       sync.Mutex
+	step     string // what is being imported
+}
+
+const (
+	// templatesLimit is how many templates that were ready may die before no other is made.
+	templatesLimit = 3
+	// cutsLimit is how often what is imported is made less.
+	cutsLimit = 10
+	// changesLimit is how many templates one start finds out of date before it goes without.
+	changesLimit = 2
+	// tellEvery is how often a start that waits for the template says what it waits for.
+	tellEvery = 10 * time.Second
+)
+
+// begin starts a template, and returns at once.
+func (w *warmer) begin(ctx context.Context) {
+	if w == nil {
+		return
+	}
+	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Close ends it, after the workers
+	w.modules, w.limit = w.Rules.Modules, 1<<20
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.beginLocked()
+}
+
+func (w *warmer) beginLocked() {
+	m := &making{done: make(chan struct{})}
+	w.next = m
+	if w.ctx.Err() != nil {
+		close(m.done)
+		return
+	}
+	w.wg.Go(func() {
+		t := w.make(m)
+		m.template = t
+		close(m.done)
+		if t == nil {
+			return
+		}
+		<-t.proc.Done()
+		w.ended(m)
+	})
+}
+
+// ended replaces a template that has ended by itself.
+func (w *warmer) ended(m *making) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next != m || w.ctx.Err() != nil {
+		return
+	}
+	w.failed++
+	l := w.Log.Warn().Int("pid", m.template.proc.PID()).Str("exit", m.template.proc.Exit().String())
+	if w.failed == templatesLimit {
+		l.Msg("the template of warm starts ended again: workers start as usual from now on")
+		w.next = &making{done: make(chan struct{})}
+		close(w.next.done)
+		return
+	}
+	l.Msg("the template of warm starts ended: making another one")
+	w.beginLocked()
+}
+
+// make makes a template, with fewer imports where one of them cannot be shared. It returns nil where there can be none,
+// and has told why.
+func (w *warmer) make(m *making) *template {
+	for range cutsLimit {
+		began := time.Now()
+		t, imports, err := w.try(m)
+		if err == nil {
+			if imports == 0 {
+				w.Log.Debug().Msg("nothing to import: workers start as usual")
+				_ = t.Close()
+				return nil
+			}
+			w.Log.Info().Int("pid", t.proc.PID()).Int("imports", imports).Dur("dur_ms", time.Since(began)).Msg("template ready")
+			return t
+		}
+		if w.ctx.Err() != nil {
+			return nil
+		}
+		r, ok := errors.AsType[*refusal](err)
+		l := w.Log.Warn().Err(err)
+		if ok && r.Hint != "" {
+			l = l.Str("hint", r.Hint)
+		}
+		if !ok || !w.cut(r.Step) {
+			l.Msg("no warm start: workers start as usual")
+			return nil
+		}
+		l.Msg("the template of warm starts is made without this import")
+	}
+	return nil
+}
+
+// cut leaves an import out of what is to be imported, and reports whether that leaves any. What a script imports behind
+// it is left out with it.
+func (w *warmer) cut(step int) bool {
+	switch {
+	case step < 0:
+		return false
+	case len(w.modules) > 0:
+		if step >= len(w.modules) {
+			return false
+		}
+		w.modules = slices.Delete(slices.Clone(w.modules), step, step+1)
+		return len(w.modules) > 0
+	default:
+		w.limit = step
+		return step > 0
+	}
+}
+
+func (w *warmer) try(m *making) (*template, int, error) {
+	entries, own := templateEnv(w.Worker.Env)
+	env, err := python.Hook(w.HookDir, entries)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !w.probed {
+		probe := proc.Spec{Path: w.Command.probePath, Args: w.Command.probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil}, Label: "a trial of the interpreter"}
+		t, err := startTemplate(w.ctx, w.Tree, probe, []string{"probe", ""})
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := t.Close(); err != nil {
+			return nil, 0, err
+		}
+		w.probed = true
+	}
+	order := []string{
+		"agent", strconv.Itoa(os.Getpid()), "arguments", strconv.Itoa(w.Command.arguments),
+		"form", w.Command.form, "name", w.Command.name, "limit", strconv.Itoa(w.limit),
+	}
+	for _, name := range w.modules {
+		order = append(order, "module", name)
+	}
+	for _, name := range own {
+		order = append(order, "varying", name)
+	}
+	for _, entry := range entries {
+		order = append(order, "env", entry)
+	}
+	t, err := startTemplate(w.ctx, w.Tree, proc.Spec{
+		Path: w.Worker.Path, Args: w.Worker.Argv, Env: env, Dir: w.Worker.Dir, Files: []*os.File{w.Stdin}, Label: "the template",
+	}, order)
+	if err != nil {
+		return nil, 0, err
+	}
+	stop := context.AfterFunc(w.ctx, func() { _ = t.proc.Kill() })
+	defer stop()
+	imports, err := t.await(m.importing)
+	if err != nil {
+		return nil, 0, errors.Join(err, t.Close())
+	}
+	return t, imports, nil
+}
+
+func (m *making) importing(label string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.step = label
+}
+
+func (m *making) at() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.step
+}
+
+// take returns the template for a start of workers, nil where they are to start as usual. It waits for one that is being
+// made, and has one made anew that is out of date.
+func (w *warmer) take(ctx context.Context) *template {
+	if w == nil {
+		return nil
+	}
+	limit := time.NewTimer(w.Rules.Wait)
+	defer limit.Stop()
+	tell := time.NewTicker(tellEvery)
+	defer tell.Stop()
+	for changes := 0; ; changes++ {
+		w.mu.Lock()
+		m := w.next
+		w.mu.Unlock()
+		select {
+		case <-m.done:
+		case <-tell.C:
+			w.Log.Info().Str("step", m.at()).Msg("waiting for the template of warm starts")
+			changes--
+			continue
+		case <-limit.C:
+			if !w.late {
+				w.late = true
+				w.Log.Warn().Str("step", m.at()).Dur("limit_ms", w.Rules.Wait).
+					Msg("the template of warm starts is not ready in time: workers start as usual (--warm-wait)")
+			}
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+		if m.template == nil {
+			return nil
+		}
+		what, err := m.template.changed()
+		if err == nil && what == "" {
+			return m.template
+		}
+		w.replace(m, what, err)
+		if changes == changesLimit {
+			return nil // somebody is at work there; the next start may find it quiet
+		}
+	}
+}
+
+// replace ends a template that cannot be used any more, and has another one made.
+func (w *warmer) replace(m *making, what string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next != m {
+		return // it ended, and that was seen
+	}
+	if err == nil {
+		w.Log.Info().Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
+	} else {
+		w.failed++
+		w.Log.Warn().Err(err).Msg("the template of warm starts does not answer: making another one")
+	}
+	w.next = nil
+	if err := m.template.Close(); err != nil {
+		w.Log.Warn().Err(err).Msg("the template of warm starts was not ended")
+	}
+	if w.failed >= templatesLimit {
+		w.next = &making{done: make(chan struct{})}
+		close(w.next.done)
+		return
+	}
+	w.beginLocked()
+}
+
+// failedFork is told when a template could not fork a worker: another one is made.
+func (w *warmer) failedFork(t *template, err error) {
+	w.mu.Lock()
+	m := w.next
+	w.mu.Unlock()
+	if m != nil && m.template == t {
+		w.replace(m, "", err)
+	}
+}
+
+// Close ends the template, and what its modules left behind.
+func (w *warmer) Close() error {
+	if w == nil || w.cancel == nil {
+		return nil
+	}
+	w.cancel()
+	w.mu.Lock()
+	m := w.next
+	w.mu.Unlock()
+	<-m.done
+	var err error
+	if m.template != nil {
+		err = m.template.Close()
+	}
+	w.wg.Wait()
+	return err
+}
+
+// newWarmer returns the warmer of a plan, nil where its workers start as usual.
+func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*warmer, error) {
+	rules := p.Job.Warm
+	if !rules.Auto && len(rules.Modules) == 0 {
+		return nil, nil
+	}
+	if p.cold != nil {
+		l := log.Warn()
+		if rules.Auto { // asked for whatever the command is
+			l = log.Info()
+		}
+		l.Err(p.cold).Msg("no warm start: workers start as usual")
+		return nil, nil
+	}
+	worker, err := p.Worker(p.DryRound(), 0, 0, "")
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a template: %w", err)
+	}
+	return &warmer{
+		Tree: tree, Log: log, Rules: rules, Command: p.warm, Worker: worker, Stdin: stdin, HookDir: filepath.Join(p.RunDir, "template"),
+	}, nil
+}

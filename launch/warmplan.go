@@ -1,0 +1,122 @@
+package launch
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"muster/internal/proc"
+	"muster/internal/python"
+)
+
+// warmCommand is what is known of a Python command before its template is started.
+type warmCommand struct {
+	// probe runs nothing in the interpreter that the command runs in, under the same options: path and argv.
+	probePath string
+	probe     []string
+	// form and name are how the program is named: script or run_path and a path, module and its name, code and nothing.
+	form, name string
+	// arguments is how many of the last words of argv are for the program.
+	arguments int
+}
+
+// errNotPython is why most commands cannot be started from a template.
+var errNotPython = errors.New("the command is not Python")
+
+// planWarm finds out how a template for the command is started. Errors say why there can be none.
+func planWarm(c Command, e entrypoint, dir string, environ []string) (warmCommand, error) {
+	w := warmCommand{probePath: e.path, arguments: len(e.argv(c, 0)) - len(e.prefix)}
+	switch c.Kind {
+	case Script, Module, RunPath:
+		w.form, w.name = map[CommandKind]string{Script: "script", Module: "module", RunPath: "run_path"}[c.Kind], c.Name
+		w.probe = []string{e.prefix[0], "-u", "-c", ""}
+		if c.Kind == RunPath {
+			w.arguments += 2 // the start method and the script
+		}
+		return w, nil
+	}
+	if isPython(e.path) {
+		words, err := python.ParseCommand(c.Args)
+		if err != nil {
+			return w, err
+		}
+		w.arguments = len(words.Args)
+		w.probe = append(append([]string{c.Name}, words.Options...), "-c", "")
+		switch {
+		case words.Script != "":
+			w.form, w.name = "script", words.Script
+		case words.Module != "":
+			w.form, w.name = "module", words.Module
+		default:
+			w.form = "code"
+		}
+		if n := len(words.Options); n > 0 && words.Options[n-1] == "--" {
+			w.probe = append(append([]string{c.Name}, words.Options[:n-1]...), "-c", "")
+		}
+		return w, nil
+	}
+	interpreter, err := interpreterLine(e.path, dir)
+	if err != nil {
+		return w, err
+	}
+	if w.probePath, err = proc.LookPath(interpreter[0], dir, environ); err != nil {
+		return w, err
+	}
+	w.form, w.name = "script", e.path
+	w.probe = append(interpreter, "-c", "")
+	return w, nil
+}
+
+// isPython goes by the name. What is behind it is asked before anything depends on it.
+func isPython(path string) bool { return strings.HasPrefix(filepath.Base(path), "python") }
+
+// interpreterLine returns the words that the kernel puts in front of a script with a #! line, if they name Python.
+func interpreterLine(path, dir string) ([]string, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, errNotPython // it can be executed all the same
+	}
+	defer func() { _ = f.Close() }()
+	line, _ := bufio.NewReaderSize(f, 256).ReadString('\n') // the kernel looks no further
+	line, found := strings.CutPrefix(line, "#!")
+	if !found {
+		return nil, errNotPython
+	}
+	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	words := []string{name}
+	if rest = strings.TrimSpace(rest); rest != "" {
+		words = append(words, rest) // one word for the kernel
+	}
+	called := name
+	if filepath.Base(name) == "env" {
+		for _, word := range strings.Fields(rest) {
+			if !strings.HasPrefix(word, "-") && !strings.Contains(word, "=") {
+				called = word
+				break
+			}
+		}
+	}
+	if !isPython(called) {
+		return nil, fmt.Errorf("%w: its #! line names %s", errNotPython, called)
+	}
+	return words, nil
+}
+
+// templateEnv is the environment of a worker without what other workers, attempts or rounds have other values of, and
+// the names of that.
+func templateEnv(env Env) (entries, own []string) {
+	for _, v := range env {
+		if v.Own {
+			own = append(own, v.Name)
+		} else {
+			entries = append(entries, v.Name+"="+v.Value)
+		}
+	}
+	return entries, own
+}
