@@ -427,6 +427,9 @@ func setWarm(r *Request, text string) error {
 	}
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
+		if name == "off" || name == "auto" {
+			return fmt.Errorf("%s stands alone: give off, auto, or modules with commas between, such as torch,transformers", name)
+		}
 		if !moduleName.MatchString(name) {
 			return fmt.Errorf("%q is no module's name: give off, auto, or modules with commas between, such as torch,transformers", name)
 		}

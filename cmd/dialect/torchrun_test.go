@@ -58,6 +58,7 @@ func TestTorchrunDefaults(t *testing.T) {
 			Policy: launch.RestartOnFailure, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
 			Retryable: retryable, Success: launch.QuorumAll, Fail: launch.QuorumAny, Clean: launch.CleanAll,
 		},
+		Warm:         launch.WarmRules{Wait: time.Minute},
 		Stop:         launch.StopRules{Grace: 30 * time.Second, Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}},
 		InheritStdin: true, EventLog: "null", Environ: env, Sources: launch.Sources{},
 	}
