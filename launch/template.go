@@ -149,12 +149,15 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 	}
 }
 
+// checkLimit is how long a look at the imported files may take. It takes milliseconds where they are near.
+const checkLimit = 5 * time.Second
+
 // changed asks whether what was imported still is what a worker would import, and returns what is not; "" for nothing.
 func (t *template) changed() (string, error) {
 	if err := t.proc.Send("check", ""); err != nil {
 		return "", err
 	}
-	word, err := t.proc.Receive(time.Now().Add(helloLimit))
+	word, err := t.proc.Receive(time.Now().Add(checkLimit))
 	if err != nil {
 		return "", err
 	}

@@ -27,7 +27,7 @@ type Template struct {
 const templateFD = 3
 
 // forkLimit is how long one fork may take. It takes milliseconds; what needs longer was stopped, or starves.
-const forkLimit = 10 * time.Second
+const forkLimit = 5 * time.Second
 
 // StartTemplate starts a template, which finds a socket at descriptor 3; spec.Files has at most three entries.
 func (t *Tree) StartTemplate(spec Spec) (*Template, error) {

@@ -1,0 +1,354 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// warmDir makes a directory with files, given as name and content in turn, and returns its path.
+func warmDir(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := 0; i < len(files); i += 2 {
+		if err := os.WriteFile(filepath.Join(dir, files[i]), []byte(files[i+1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// startWarm starts two workers of script.py in dir, where modules of their own may be. args come before the command.
+func startWarm(t *testing.T, dir string, env []string, args ...string) *job {
+	t.Helper()
+	args = slices.Concat([]string{"run", "-n", "2", "--log-level", "debug"}, args, []string{"--", "python3", filepath.Join(dir, "script.py")})
+	return start(t, append(env, "PYTHONPATH="+dir, "PATH=/usr/bin:"+os.Getenv("PATH"), "DIR="+dir), args...)
+}
+
+// forked counts the workers that came from a template.
+func forked(o outcome) int { return strings.Count(o.stderr, "worker forked from the template") }
+
+func wantWarm(t *testing.T, o outcome, status, workers int, output ...string) {
+	t.Helper()
+	if o.status != status || forked(o) != workers {
+		t.Errorf("status %d with %d forked workers, want %d with %d", o.status, forked(o), status, workers)
+	}
+	for _, want := range output {
+		if !strings.Contains(o.stdout+o.stderr, want) {
+			t.Errorf("missing in the output: %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s%s", o.stdout, o.stderr)
+	}
+}
+
+// bomb is a module that hits the process that has just forked, or is about to. BOMB is who, and which fork of the
+// template's it is about; a file remembers that it went off, so that the next template lives.
+const bomb = `
+import os, signal
+who, number, name = os.environ["BOMB"].split()
+template, forks = os.getpid(), [0]
+def hit():
+    if not os.path.exists(os.environ["DIR"] + "/hit"):
+        open(os.environ["DIR"] + "/hit", "w").close()
+        os.kill(os.getpid(), getattr(signal, name))
+def before():
+    if os.getpid() == template:
+        forks[0] += 1
+        if who == "template" and forks[0] == int(number):
+            hit()
+def child():
+    if forks[0] == int(number):
+        if who == "middleman" and os.getppid() == template or who == "worker" and os.getppid() != template:
+            hit()
+os.register_at_fork(before=before, after_in_child=child)
+`
+
+const sayRank = `
+import os
+print("rank", os.environ["RANK"], "here", flush=True)
+`
+
+// TestWarmKilledWhileForking hits the template, the process between it and the worker, and the half-made worker, in the
+// first and the second fork. The job does not notice.
+func TestWarmKilledWhileForking(t *testing.T) {
+	testutil.Long(t)
+	for _, who := range []string{"template", "middleman", "worker"} {
+		for _, number := range []string{"1", "2"} {
+			for _, signal := range []string{"SIGKILL", "SIGSTOP"} {
+				t.Run(who+" "+number+" "+signal, func(t *testing.T) {
+					t.Parallel()
+					dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
+					j := startWarm(t, dir, []string{"BOMB=" + who + " " + number + " " + signal}, "--warm", "bomb")
+					o := j.wait()
+					if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
+						t.Errorf("nothing was hit: %v", err)
+					}
+					wantWarm(t, o, 0, map[string]int{"1": 0, "2": 1}[number], "rank 0 here", "rank 1 here", "workers start as usual")
+					j.nothingLeft(dir)
+				})
+			}
+		}
+	}
+}
+
+// templates returns the template processes of the job.
+func (j *job) templates() []int {
+	var found []int
+	for pid := range children(j.t, j.Process.Pid) {
+		if comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(comm) == "muster-template\n" {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func (j *job) waitFor(text string) {
+	j.t.Helper()
+	testutil.Eventually(j.t, time.Minute, "the log says "+text, func() bool { return strings.Contains(j.err.String(), text) })
+}
+
+// failOnce ends its first attempt when a file appears.
+const failOnce = `
+import os, sys, time
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("rank", os.environ["RANK"], "attempt", attempt, flush=True)
+while attempt == "0":
+    if os.path.exists(os.environ["DIR"] + "/go"):
+        sys.exit(3)
+    time.sleep(0.01)
+`
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWarmKilledWhileIdle kills the template between a start and a restart: the restart finds another one.
+func TestWarmKilledWhileIdle(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "script.py", failOnce)
+	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+	if pids := j.templates(); len(pids) != 1 {
+		t.Fatalf("templates %v, want one", pids)
+	} else if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	j.waitFor("the template of warm starts ended: making another one")
+	touch(t, filepath.Join(dir, "go"))
+	wantWarm(t, j.wait(), 0, 4, "rank 0 attempt 1", "rank 1 attempt 1", `"exit":"was killed by SIGKILL"`)
+	j.nothingLeft(dir)
+}
+
+// TestWarmStopped stops the template for good: the restart does without, and it is gone at the end.
+func TestWarmStopped(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "script.py", failOnce)
+	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+	for _, pid := range j.templates() {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch(t, filepath.Join(dir, "go"))
+	wantWarm(t, j.wait(), 0, 4, "rank 0 attempt 1", "the template of warm starts does not answer: making another one")
+	j.nothingLeft(dir)
+}
+
+// TestWarmKilledWhileImporting kills the template in the middle of its work: that import is left out.
+func TestWarmKilledWhileImporting(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/go'): time.sleep(0.01)\n", "script.py", sayRank)
+	j := startWarm(t, dir, nil, "--warm", "json,slow")
+	testutil.Eventually(t, time.Minute, "the template imports", func() bool { return len(j.templates()) == 1 })
+	testutil.Eventually(t, time.Minute, "no worker waits for long", func() bool {
+		for _, pid := range j.templates() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		return strings.Contains(j.err.String(), "made without this import")
+	})
+	o := j.wait()
+	if o.status != 0 || !strings.Contains(o.stdout, "rank 1 here") {
+		t.Errorf("status %d\n%s%s", o.status, o.stdout, o.stderr)
+	}
+	j.nothingLeft(dir)
+}
+
+// TestWarmAgentKilled kills muster while the template imports, and while it is idle: both die with it.
+func TestWarmAgentKilled(t *testing.T) {
+	testutil.Long(t)
+	for when, module := range map[string]string{"importing": "slow", "idle": "json"} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", failOnce)
+			j := startWarm(t, dir, nil, "--warm", module)
+			testutil.Eventually(t, time.Minute, when, func() bool {
+				return len(j.templates()) == 1 && (when == "importing" || strings.Count(j.out.String(), "attempt 0") == 2)
+			})
+			if err := j.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = j.wait()
+			j.nothingLeft(dir)
+		})
+	}
+}
+
+// TestWarmStopWhileWaiting ends a job that still waits for its template.
+func TestWarmStopWhileWaiting(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
+	j := startWarm(t, dir, nil, "--warm", "slow")
+	testutil.Eventually(t, time.Minute, "the template imports", func() bool { return len(j.templates()) == 1 })
+	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	o := j.wait()
+	wantWarm(t, o, 143, 0)
+	if strings.Contains(o.stdout, "here") {
+		t.Errorf("a worker was started nevertheless:\n%s", o.stdout)
+	}
+	j.nothingLeft(dir)
+}
+
+// TestWarmSlowImport gives a module that takes very long its time behind the workers' backs.
+func TestWarmSlowImport(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n", "script.py", failOnce)
+	j := startWarm(t, dir, nil, "--warm", "slow", "--warm-wait", "1", "--max-restarts", "1")
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+	touch(t, filepath.Join(dir, "imported"))
+	j.waitFor("template ready")
+	touch(t, filepath.Join(dir, "go"))
+	wantWarm(t, j.wait(), 0, 2, "not ready in time: workers start as usual (--warm-wait)", `"step":"import slow"`, "rank 1 attempt 1")
+}
+
+// TestWarmChanged changes the script, and then a module, between a start and the restart: what is imported follows.
+func TestWarmChanged(t *testing.T) {
+	testutil.Long(t)
+	change := func(path, text string) string {
+		return fmt.Sprintf("if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '0':\n    open(os.environ['DIR'] + '/%s', 'w').write(%q)\n    sys.exit(1)\n", path, text)
+	}
+	t.Run("script", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "script.py", "import os, sys, time\n"+change("script.py", "import os, sys\nimport sqlite3\nprint('anew', os.environ['RANK'])\n")+"time.sleep(600)\n")
+		wantWarm(t, startWarm(t, dir, nil, "--warm", "auto", "--max-restarts", "1").wait(), 0, 4, "anew 0", "anew 1", "making the template of warm starts anew", `"imports":2`)
+	})
+	t.Run("module", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
+		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").wait(), 0, 4, "]:anew", "making the template of warm starts anew", "mod.py")
+	})
+}
+
+// fakeCUDA stands for the driver's library: only what is asked whether CUDA was initialised.
+const fakeCUDA = `
+static int initialized;
+int cuInit(unsigned flags) { initialized = 1; return 0; }
+int cuCtxSynchronize(void) { return initialized ? 201 : 3; }
+`
+
+// TestWarmCUDA imports a module that initialises CUDA, and one that only loads it.
+func TestWarmCUDA(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "cuda.c", fakeCUDA, "script.py", sayRank,
+		"loads.py", "import ctypes, os\nlib = ctypes.CDLL(os.environ['DIR'] + '/libcuda.so.1')\n", "starts.py", "import loads\nloads.lib.cuInit(0)\n")
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		testutil.Missing(t, "gcc")
+	}
+	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda.so.1"), "-Wl,-soname,libcuda.so.1", filepath.Join(dir, "cuda.c")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	env := []string{"LD_LIBRARY_PATH=" + dir}
+	wantWarm(t, startWarm(t, dir, env, "--warm", "loads").wait(), 0, 2, "rank 0 here", "rank 1 here")
+	wantWarm(t, startWarm(t, dir, env, "--warm", "starts").wait(), 0, 0, "rank 0 here", "rank 1 here", "initialises CUDA", "PYTORCH_NVML_BASED_CUDA_CHECK=1")
+}
+
+// TestWarmBadModules imports modules that cannot be shared, each between two that can. What is wrong is told, and the
+// job runs.
+func TestWarmBadModules(t *testing.T) {
+	testutil.Long(t)
+	for name, c := range map[string]struct {
+		module string
+		forked int // 2: without the module; 0: not at all
+		want   []string
+	}{
+		"missing":      {"", 2, []string{"No module named 'bad'", "made without this import"}},
+		"fails":        {"1 / 0", 2, []string{"fails: ZeroDivisionError: division by zero"}},
+		"exits":        {"import sys; sys.exit(3)", 2, []string{"calls sys.exit(3)"}},
+		"exits hard":   {"import os; os.write(2, b'farewell'); os._exit(4)", 2, []string{"exited with status 4: farewell"}},
+		"crashes":      {"import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 2, []string{"was killed by SIGSEGV"}},
+		"forks":        {"import os; os.fork()", 2, []string{"forks, and lets both processes go on"}},
+		"child":        {"import subprocess; subprocess.Popen(['sleep', '600'])", 2, []string{"starts a process that goes on running: sleep"}},
+		"daemon":       {"import os; os.system('setsid sleep 601 >/dev/null 2>&1 </dev/null &')", 2, nil},
+		"thread":       {"import threading, time; threading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()", 2, []string{"starts threads: watcher"}},
+		"timer":        {"import signal; signal.alarm(600)", 2, []string{"starts a timer"}},
+		"directory":    {"import os; os.chdir('/')", 2, []string{"changes the working directory to /"}},
+		"rank":         {"import os; rank = int(os.environ.get('LOCAL_RANK', 0))", 2, []string{"reads LOCAL_RANK", "bad.py:1"}},
+		"socket":       {"import socket; s = socket.socket()", 2, []string{"leaves descriptor", "socket:"}},
+		"file":         {"f = open(__file__)", 2, []string{"leaves descriptor 3 open", "bad.py"}},
+		"shared":       {"import mmap; m = mmap.mmap(-1, 4096)", 2, []string{"maps shared memory"}},
+		"prints":       {"print('one line')", 2, []string{"]:one line"}},
+		"prints a lot": {"print('x' * 3000000)", 0, []string{"more than 1048576 bytes are printed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			files := []string{"good.py", "", "fine.py", "", "script.py", sayRank}
+			if name != "missing" {
+				files = append(files, "bad.py", c.module)
+			}
+			dir := warmDir(t, files...)
+			j := startWarm(t, dir, nil, "--warm", "good,bad,fine")
+			wantWarm(t, j.wait(), 0, c.forked, append(c.want, "rank 0 here", "rank 1 here")...)
+			j.nothingLeft(dir)
+		})
+	}
+}
+
+// TestWarmInterpreters refuses interpreters that are not what they seem, and takes those that are.
+func TestWarmInterpreters(t *testing.T) {
+	testutil.Long(t)
+	for name, c := range map[string]struct {
+		python string // a shell script called python, /usr/bin/python3 itself where it is empty
+		args   string
+		forked int
+		want   string
+	}{
+		"isolated":       {"", "-I", 0, "options -E, -I and -S"},
+		"no site":        {"", "-S", 0, "options -E, -I and -S"},
+		"exec":           {"exec /usr/bin/python3 \"$@\"", "", 2, "template ready"},
+		"exec, adds":     {"export ADDED=yes; exec /usr/bin/python3 \"$@\"", "", 2, "added yes"},
+		"child":          {"/usr/bin/python3 \"$@\"", "", 0, "a wrapper that does not end with exec"},
+		"clears":         {"exec env -u PYTHONPATH /usr/bin/python3 \"$@\"", "", 0, "wrappers that clear the environment"},
+		"is none at all": {"echo I am no Python; [ $# = 3 ] || echo rank $RANK here", "", 0, "I am no Python"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := warmDir(t, "script.py", sayRank+"print('added', os.environ.get('ADDED'))\n")
+			python := "/usr/bin/python3"
+			if c.python != "" {
+				python = filepath.Join(dir, "python")
+				if err := os.WriteFile(python, []byte("#!/bin/sh\n"+c.python+"\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			args := append([]string{"run", "-n", "2", "--warm", "json", "--log-level", "debug", "--", python}, strings.Fields(c.args)...)
+			o := muster(t, []string{"DIR=" + dir, "PYTHONPATH=" + dir}, append(args, filepath.Join(dir, "script.py"))...)
+			wantWarm(t, o, 0, c.forked, "rank 0 here", "rank 1 here", c.want)
+		})
+	}
+}
