@@ -50,11 +50,12 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 		return nil, err
 	}
 	g := &WorkerGroup{round: r, exited: make(chan *worker, a.Plan.Procs), template: t, logs: logs}
-	for local := range a.Plan.Procs {
-		if ctx.Err() != nil {
-			break
-		}
-		if err := a.startWorker(ctx, g, r, local, restarts); err != nil {
+	size := 1
+	if t != nil {
+		size = proc.ForksLimit
+	}
+	for first := 0; first < a.Plan.Procs && ctx.Err() == nil; first += size {
+		if err := a.startWorkers(ctx, g, first, min(size, a.Plan.Procs-first), restarts); err != nil {
 			stopErr := a.stopGroup(context.WithoutCancel(ctx), g, proc.Ladder{Signal: syscall.SIGKILL}, restartPatience)
 			if stopErr != nil {
 				a.Log.Error().Err(stopErr).Msg("workers started so far could not be killed")
@@ -65,25 +66,67 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 	return g, nil
 }
 
-func (a *Agent) startWorker(ctx context.Context, g *WorkerGroup, r rendezvous.Round, local, restarts int) error {
+// startWorkers starts n workers, the first of them with local rank first.
+func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n, restarts int) (err error) {
+	var workers []*worker
+	var specs []proc.Spec
+	defer func() {
+		for _, w := range workers {
+			w.logs.started()
+			if w.proc == nil {
+				w.logs.finish(ctx) // nothing was written: it returns at once
+			}
+		}
+	}()
+	for local := first; local < first+n; local++ {
+		w, spec, err := a.newWorker(g, local, restarts)
+		if w != nil {
+			workers = append(workers, w)
+		}
+		if err != nil {
+			return err
+		}
+		specs = append(specs, spec)
+	}
+	procs := make([]*proc.Process, n)
+	if g.template != nil {
+		if procs, err = g.template.fork(specs); err != nil {
+			a.warm.failedFork(g.template, err)
+			g.template = nil
+		}
+	}
+	for i, w := range workers {
+		if w.proc = procs[i]; w.proc != nil {
+			a.Log.Debug().Int("rank", w.Rank).Int("pid", w.proc.PID()).Msg("worker forked from the template")
+		} else if w.proc, err = a.tree.Start(specs[i]); err != nil {
+			return err
+		}
+		g.add(w)
+	}
+	return nil
+}
+
+// newWorker makes a place for a worker's output, and says how it is to be started. With an error there is a worker where
+// its logs are to be finished.
+func (a *Agent) newWorker(g *WorkerGroup, local, restarts int) (*worker, proc.Spec, error) {
 	host, _, _ := strings.Cut(a.Plan.Hostname, ".")
-	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: r.BaseRank + local, Role: a.Plan.Job.Role, Host: host})
+	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role, Host: host})
 	if err != nil {
-		return err
+		return nil, proc.Spec{}, err
 	}
 	w := &worker{logs: logs}
-	if w.Worker, err = a.Plan.Worker(r, local, restarts, logs.errorFile()); err == nil {
-		stdout, stderr := logs.files()
-		w.proc, err = a.startProcess(g, proc.Spec{
-			Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir,
-			Files: []*os.File{a.stdin, stdout, stderr}, Label: "rank " + strconv.Itoa(w.Rank),
-		})
+	if w.Worker, err = a.Plan.Worker(g.round, local, restarts, logs.errorFile()); err != nil {
+		return w, proc.Spec{}, err
 	}
-	logs.started()
-	if err != nil {
-		logs.finish(ctx) // nothing was written: it returns at once
-		return err
-	}
+	stdout, stderr := logs.files()
+	return w, proc.Spec{
+		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir,
+		Files: []*os.File{a.stdin, stdout, stderr}, Label: "rank " + strconv.Itoa(w.Rank),
+	}, nil
+}
+
+// add makes a started worker one of the group.
+func (g *WorkerGroup) add(w *worker) {
 	g.workers = append(g.workers, w)
 	g.wg.Go(func() {
 		<-w.proc.Done()
@@ -92,23 +135,6 @@ func (a *Agent) startWorker(ctx context.Context, g *WorkerGroup, r rendezvous.Ro
 		g.mu.Unlock()
 		g.exited <- w
 	})
-	return nil
-}
-
-// startProcess starts a worker's process: forked from the group's template, or as usual where there is none, or where
-// it fails.
-func (a *Agent) startProcess(g *WorkerGroup, spec proc.Spec) (*proc.Process, error) {
-	if g.template != nil {
-		p, err := g.template.fork(spec)
-		if err == nil {
-			a.Log.Debug().Str("worker", spec.Label).Int("pid", p.PID()).Msg("worker forked from the template")
-			return p, nil
-		}
-		a.Log.Warn().Err(err).Msg("workers start as usual")
-		a.warm.failedFork(g.template, err)
-		g.template = nil
-	}
-	return a.tree.Start(spec)
 }
 
 // running returns the processes that have not ended.

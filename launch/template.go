@@ -167,9 +167,9 @@ func (t *template) changed() (string, error) {
 	return word[1], nil
 }
 
-// fork starts a worker as Tree.Start would.
-func (t *template) fork(spec proc.Spec) (*proc.Process, error) {
-	return t.proc.Fork(spec, []string{"fork", ""}, append([]string{"go", ""}, t.output...))
+// fork starts workers as Tree.Start would, at most proc.ForksLimit. Those that could not be started are nil.
+func (t *template) fork(specs []proc.Spec) ([]*proc.Process, error) {
+	return t.proc.Fork(specs, []string{"fork", ""}, append([]string{"go", ""}, t.output...))
 }
 
 // Close ends the process.

@@ -256,15 +256,16 @@ func (w *warmer) take(ctx context.Context) *template {
 		if err == nil && what == "" {
 			return m.template
 		}
-		w.replace(m, what, err)
+		w.replace(m, what, err, "the template of warm starts does not answer: making another one")
 		if changes == changesLimit {
 			return nil // somebody is at work there; the next start may find it quiet
 		}
 	}
 }
 
-// replace ends a template that cannot be used any more, and has another one made.
-func (w *warmer) replace(m *making, what string, err error) {
+// replace ends a template that cannot be used any more, because of what was changed or with the error and message that
+// are to be told, and has another one made.
+func (w *warmer) replace(m *making, what string, err error, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next != m {
@@ -274,7 +275,7 @@ func (w *warmer) replace(m *making, what string, err error) {
 		w.Log.Info().Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
 	} else {
 		w.failed++
-		w.Log.Warn().Err(err).Msg("the template of warm starts does not answer: making another one")
+		w.Log.Warn().Err(err).Msg(message)
 	}
 	w.next = nil
 	if err := m.template.Close(); err != nil {
@@ -294,7 +295,7 @@ func (w *warmer) failedFork(t *template, err error) {
 	m := w.next
 	w.mu.Unlock()
 	if m != nil && m.template == t {
-		w.replace(m, "", err)
+		w.replace(m, "", err, "workers start as usual, and another template is made")
 	}
 }
 

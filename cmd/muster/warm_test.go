@@ -51,25 +51,22 @@ func wantWarm(t *testing.T, o outcome, status, workers int, output ...string) {
 	}
 }
 
-// bomb is a module that hits the process that has just forked, or is about to. BOMB is who, and which fork of the
-// template's it is about; a file remembers that it went off, so that the next template lives.
+// bomb is a module that hits a process in the middle of forking, as BOMB says: the template before it forks, the middleman
+// when it is born or before it forks the second worker, or one of the workers. A file remembers that it went off, so that
+// the next template lives.
 const bomb = `
 import os, signal
-who, number, name = os.environ["BOMB"].split()
-template, forks = os.getpid(), [0]
-def hit():
-    if not os.path.exists(os.environ["DIR"] + "/hit"):
+who, name = os.environ["BOMB"].split()
+template, forks = os.getpid(), []
+def hit(me):
+    if me == who and not os.path.exists(os.environ["DIR"] + "/hit"):
         open(os.environ["DIR"] + "/hit", "w").close()
         os.kill(os.getpid(), getattr(signal, name))
 def before():
-    if os.getpid() == template:
-        forks[0] += 1
-        if who == "template" and forks[0] == int(number):
-            hit()
+    forks.append(os.getpid())
+    hit("template" if len(forks) == 1 else "middleman%d" % (len(forks) - 1))
 def child():
-    if forks[0] == int(number):
-        if who == "middleman" and os.getppid() == template or who == "worker" and os.getppid() != template:
-            hit()
+    hit("middleman0" if len(forks) == 1 else "worker%d" % (len(forks) - 1))
 os.register_at_fork(before=before, after_in_child=child)
 `
 
@@ -78,25 +75,27 @@ import os
 print("rank", os.environ["RANK"], "here", flush=True)
 `
 
-// TestWarmKilledWhileForking hits the template, the process between it and the worker, and the half-made worker, in the
-// first and the second fork. The job does not notice.
+// TestWarmKilledWhileForking kills and stops each process that has a part in forking two workers, at each step. The job
+// does not notice. What is stopped is waited for, for some seconds, and holds up the others.
 func TestWarmKilledWhileForking(t *testing.T) {
 	testutil.Long(t)
-	for _, who := range []string{"template", "middleman", "worker"} {
-		for _, number := range []string{"1", "2"} {
-			for _, signal := range []string{"SIGKILL", "SIGSTOP"} {
-				t.Run(who+" "+number+" "+signal, func(t *testing.T) {
-					t.Parallel()
-					dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
-					j := startWarm(t, dir, []string{"BOMB=" + who + " " + number + " " + signal}, "--warm", "bomb")
-					o := j.wait()
-					if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
-						t.Errorf("nothing was hit: %v", err)
-					}
-					wantWarm(t, o, 0, map[string]int{"1": 0, "2": 1}[number], "rank 0 here", "rank 1 here", "workers start as usual")
-					j.nothingLeft(dir)
-				})
-			}
+	for who, survivors := range map[string]int{"template": 0, "middleman0": 0, "middleman1": 0, "middleman2": 1, "worker1": 1, "worker2": 1} {
+		for _, signal := range []string{"SIGKILL", "SIGSTOP"} {
+			t.Run(who+" "+signal, func(t *testing.T) {
+				t.Parallel()
+				dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
+				j := startWarm(t, dir, []string{"BOMB=" + who + " " + signal}, "--warm", "bomb")
+				o := j.wait()
+				if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
+					t.Errorf("nothing was hit: %v", err)
+				}
+				want := survivors
+				if signal == "SIGSTOP" {
+					want = 0
+				}
+				wantWarm(t, o, 0, want, "rank 0 here", "rank 1 here", "workers start as usual")
+				j.nothingLeft(dir)
+			})
 		}
 	}
 }

@@ -26,8 +26,12 @@ type Template struct {
 // templateFD is where a template finds its connection to us.
 const templateFD = 3
 
-// forkLimit is how long one fork may take. It takes milliseconds; what needs longer was stopped, or starves.
-const forkLimit = 5 * time.Second
+// forkLimit and forkEach, for each worker, are how long forking may take. It takes milliseconds; what needs longer was
+// stopped, or starves.
+const (
+	forkLimit = 5 * time.Second
+	forkEach  = 250 * time.Millisecond
+)
 
 // StartTemplate starts a template, which finds a socket at descriptor 3; spec.Files has at most three entries.
 func (t *Tree) StartTemplate(spec Spec) (*Template, error) {
@@ -77,54 +81,81 @@ func (m *Template) Receive(deadline time.Time) ([]string, error) {
 	return message, err
 }
 
-// Fork has the template fork a worker with the arguments, environment, label and first three files of spec, which are
-// sent under the keys argv and env together with message. The worker is as one that Start started: leader of its own
-// session, killed by the kernel when this process dies, ours to wait for. It is held until it is registered, and let go
-// with the message onward. After an error there is no worker, and the template is not to be used again.
-func (m *Template) Fork(spec Spec, message, onward []string) (*Process, error) {
-	p, err := m.fork(spec, message, onward)
-	if err != nil {
-		return nil, fmt.Errorf("cannot fork %s from the template: %w", spec.name(), err)
-	}
+// ForksLimit is how many workers Fork takes at once: the kernel passes 253 descriptors, and each has four.
+const ForksLimit = 32
+
+// Fork has the template fork one worker for each spec, with its arguments, environment, label and first three files. They
+// are sent behind message, which is the template's word for it, each under the keys worker, argv and env. The workers are
+// as those that Start started: leaders of their own sessions, killed by the kernel when this process dies, ours to wait
+// for. Each is held until it is registered, and let go with the message onward. A worker that could not be made is nil in
+// the result; the error says why, and the template is not to be used again.
+func (m *Template) Fork(specs []Spec, message, onward []string) ([]*Process, error) {
+	procs := make([]*Process, len(specs))
+	err := m.fork(procs, specs, message, onward)
 	m.tree.nudge()
-	return p, nil
+	return procs, err
 }
 
-func (m *Template) fork(spec Spec, message, onward []string) (*Process, error) {
-	t := m.tree
-	deadline := time.Now().Add(forkLimit)
-	conn, theirs, err := newChannel()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.close() // the worker ends when it sees this before it was let go
-	files, cleanup, err := spec.open()
-	if err != nil {
-		_ = theirs.Close()
-		return nil, err
-	}
-	defer cleanup()
+func (m *Template) fork(procs []*Process, specs []Spec, message, onward []string) error {
+	deadline := time.Now().Add(forkLimit + time.Duration(len(specs))*forkEach)
 	message = slices.Clip(message)
-	for _, a := range spec.Args {
-		message = append(message, "argv", a)
+	var pass []*os.File
+	conns := make([]channel, 0, len(specs))
+	defer func() {
+		for _, c := range conns {
+			c.close() // a worker that was not let go ends when it sees this
+		}
+	}()
+	for _, spec := range specs {
+		files, cleanup, err := spec.open()
+		defer cleanup()
+		if err != nil {
+			return err
+		}
+		conn, theirs, err := newChannel()
+		if err != nil {
+			return fmt.Errorf("cannot fork %s: %w", spec.name(), err)
+		}
+		conns = append(conns, conn)
+		defer func() { _ = theirs.Close() }()
+		pass = append(append(pass, files[:3]...), theirs)
+		message = append(message, "worker", "")
+		for _, a := range spec.Args {
+			message = append(message, "argv", a)
+		}
+		for _, e := range spec.Env {
+			message = append(message, "env", e)
+		}
 	}
-	for _, e := range spec.Env {
-		message = append(message, "env", e)
-	}
-	t.expect(1)
-	defer t.expect(-1)
+	m.tree.expect(1)
+	defer m.tree.expect(-1)
 	started := time.Now()
-	err = m.conn.send(deadline, message, append(files[:3:3], theirs)...)
-	_ = theirs.Close()
-	if err != nil {
-		return nil, err
+	if err := m.conn.send(deadline, message, pass...); err != nil {
+		return fmt.Errorf("cannot reach %s: %w", m.proc.label, err)
 	}
+	for i := range pass {
+		if i%4 == 3 {
+			_ = pass[i].Close() // so that the end of the others shows; closing twice does no harm
+		}
+	}
+	var errs []error
+	for i, spec := range specs {
+		var err error
+		if procs[i], err = m.welcome(conns[i], spec, started, deadline, onward); err != nil {
+			errs = append(errs, fmt.Errorf("cannot fork %s from the template: %w", spec.name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// welcome registers a worker that was forked, and lets it go.
+func (m *Template) welcome(conn channel, spec Spec, started, deadline time.Time, onward []string) (*Process, error) {
 	answer, err := conn.receive(deadline)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, errors.New("it ended before it had begun")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, fmt.Errorf("no answer within %v", forkLimit)
+		return nil, errors.New("no answer in time")
 	case err != nil:
 		return nil, err
 	case len(answer) != 2 || answer[0] != "pid":
@@ -134,12 +165,13 @@ func (m *Template) fork(spec Spec, message, onward []string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := t.adopt(pid, spec.Label, started)
+	p, err := m.tree.adopt(pid, spec.Label, started)
 	if err != nil {
 		return nil, err
 	}
 	if err := conn.send(deadline, onward); err != nil {
-		return nil, errors.Join(err, p.Signal(unix.SIGKILL))
+		// It is registered, and ends by itself: a worker like any other that does not get far.
+		m.tree.log.Debug().Err(err).Int("pid", pid).Msg("forked worker not let go")
 	}
 	return p, nil
 }

@@ -45,10 +45,10 @@ class _Connection:
         self.socket.sendall(len(body).to_bytes(4, "little") + body)
 
     def receive(self):
-        """Returns the next message as {key: [value, ...]} and the descriptors that came with it; None at the end."""
+        """Returns the next message as [(key, value), ...] and the descriptors that came with it; None at the end."""
         head, fds = b"", []
         while len(head) < 4:
-            part, extra, _, _ = self.socket.recvmsg(4 - len(head), 256)
+            part, extra, _, _ = self.socket.recvmsg(4 - len(head), 4096)
             for _, _, data in extra:
                 fds += [int.from_bytes(data[i:i + 4], sys.byteorder) for i in range(0, len(data), 4)]
             if not part:
@@ -66,10 +66,7 @@ class _Connection:
             end = at + 4 + int.from_bytes(body[at:at + 4], "little")
             fields.append(body[at + 4:end])
             at = end
-        message = {}
-        for key, value in zip(fields[::2], fields[1::2]):
-            message.setdefault(key.decode(), []).append(value)
-        return message, fds
+        return [(key.decode(), value) for key, value in zip(fields[::2], fields[1::2])], fds
 
 
 def _high(fd):
@@ -515,44 +512,70 @@ class _Template:
             message, fds = self.connection.receive()
             if message is None:
                 os._exit(0)
-            if "check" in message:
+            if message[0][0] == "check":
                 self.connection.send("checked", self.imports.changed())
             elif self.fork(message, fds):
                 return
 
     def fork(self, message, fds):
-        """Forks a worker and returns True there. Its parent shall be the launcher, so that it is forked by a fork that
-        ends: orphans go to the launcher."""
+        """Forks workers and returns True in each. Their parent shall be the launcher: a middleman forks them and ends,
+        and orphans go to the launcher. Each has four descriptors: its standard ones and a connection."""
+        workers = []
+        for key, value in message:
+            if key == "worker":
+                workers.append({"argv": [], "env": []})
+            elif workers:
+                workers[-1][key].append(value)
+        fds = [fds[i:i + 4] for i in range(0, len(fds), 4)]
+        middle = -1
         try:
             middle = os.fork()
         except OSError as e:
-            _Connection(self.socket(fileno=fds[3])).send("failed", "cannot fork: %s" % e.strerror)
-            middle = 0
-            fds.pop()
-        else:
-            if not middle:
-                return self.middleman(message, fds)
-        for fd in fds:
+            self.failed(fds, e)
+        if not middle:
+            return self.middleman(workers, fds)
+        for fd in sum(fds, []):
             os.close(fd)
-        if middle:
+        if middle > 0:
             os.waitpid(middle, 0)
         return False
 
-    def middleman(self, message, fds):
+    def failed(self, fds, error):
+        for own in fds:
+            connection = _Connection(self.socket(fileno=os.dup(own[3])))
+            connection.send("failed", "cannot fork: %s" % error.strerror)
+            connection.socket.close()
+
+    def middleman(self, workers, fds):
         me = os.getpid()
+        ended, end = os.pipe()
+        for i, worker in enumerate(workers):
+            try:
+                pid = os.fork()
+            except OSError as e:
+                self.failed(fds[i:], e)
+                break
+            if not pid:
+                os.close(end)
+                for other in fds[:i] + fds[i + 1:]:
+                    for fd in other:
+                        os.close(fd)
+                return self.worker(worker, fds[i], me, ended)
+        os._exit(0)
+
+    def worker(self, worker, fds, middle, ended):
+        """Makes this process what it would be if the launcher had started it, and waits for its word."""
         connection = _Connection(self.socket(fileno=_high(fds[3])))
         try:
-            if os.fork():
-                os._exit(0)
-            self.become(message, fds[:3], me)
+            self.become(worker, fds[:3])
+            self.belong(middle, ended)
             connection.send("pid", str(os.getpid()))
             answer, _ = connection.receive()
             if answer is None:
                 os._exit(1)
-            for piece in answer.get("output", []):
-                fd, piece = int(piece[:1]), piece[1:]
-                while piece:
-                    piece = piece[os.write(fd, piece):]
+            for key, piece in answer:
+                while key == "output" and len(piece) > 1:
+                    piece = piece[:1] + piece[1 + os.write(int(piece[:1]), piece[1:]):]
         except BaseException as e:
             try:
                 connection.send("failed", "%s: %s" % (type(e).__name__, e))
@@ -561,23 +584,28 @@ class _Template:
         connection.socket.close()
         return True
 
-    def become(self, message, fds, middle):
-        os.setsid()
+    def belong(self, middle, ended):
+        """Waits until the launcher is the parent, and ties this process to it."""
+        os.read(ended, 1)  # the middleman is ending
+        os.close(ended)
         while os.getppid() == middle:
             os.sched_yield()
         # Only now: the signal is sent when the parent ends, and that was the middleman.
         self.ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() != self.agent:
             os._exit(1)
+
+    def become(self, worker, fds):
+        os.setsid()
         for number, fd in enumerate(fds):
             os.dup2(fd, number, inheritable=True)
             os.close(fd)
         self.connection.socket.close()
         with open("/proc/self/comm", "wb", 0) as f:
             f.write(self.comm)
-        self.argue([os.fsdecode(a) for a in message["argv"]])
-        self.look(message["argv"], message["env"])
-        self.environ(message["env"])
+        self.argue([os.fsdecode(a) for a in worker["argv"]])
+        self.look(worker["argv"], worker["env"])
+        self.environ(worker["env"])
         self.seed()
         out = sys.__stdout__
         if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and os.isatty(1) and not out.line_buffering:
@@ -650,9 +678,12 @@ def _wait():
     sys.path_importer_cache.pop(directory, None)
 
     connection.send("hello", str(os.getpid()), sys.implementation.name, "%d.%d" % sys.version_info[:2])
-    order, _ = connection.receive()
-    if order is None or "probe" in order:
+    message, _ = connection.receive()
+    if message is None or message[0][0] == "probe":
         os._exit(0)
+    order = {}
+    for key, value in message:
+        order.setdefault(key, []).append(value)
     if b"PYTHONPATH=" in order.get("env", []):
         os.environ["PYTHONPATH"] = ""
     template = _Template(connection, order)
