@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -195,11 +196,13 @@ func (t *template) lastWords() string {
 	t.drain()
 	t.out.mu.Lock()
 	defer t.out.mu.Unlock()
-	for _, piece := range slices.Backward(t.out.pieces) {
-		lines := bytes.Split(bytes.TrimSpace([]byte(piece[1:])), []byte("\n"))
-		if last := lines[len(lines)-1]; len(last) > 0 {
-			return ": " + printable(string(last))
-		}
+	var text string
+	for _, piece := range t.out.pieces {
+		text += piece[1:]
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if last := lines[len(lines)-1]; last != "" {
+		return ": " + printable(last)
 	}
 	return ""
 }

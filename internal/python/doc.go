@@ -3,8 +3,10 @@
 package python
 
 import (
-	_ "embed"
+	"embed"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,8 +18,8 @@ import (
 //go:embed run_path.py
 var RunPath string
 
-//go:embed template.py
-var template string
+//go:embed template/*.py
+var template embed.FS
 
 // Hook writes the template of warm starts to dir, which it makes, and returns the entries of the environment that bring
 // an interpreter to run it, given the entries it would have. Its command line stays the worker's.
@@ -25,11 +27,21 @@ func Hook(dir string, env []string) ([]string, error) {
 	if strings.Contains(dir, ":") {
 		return nil, fmt.Errorf("cannot put %q on Python's path: it contains a colon", dir)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "sitecustomize.py"), []byte(template), 0o600); err != nil {
+	files, err := template.ReadDir("template")
+	if err != nil {
 		return nil, err
+	}
+	for _, f := range files {
+		content, err := template.ReadFile("template/" + f.Name())
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(dir, f.Name()), content, 0o600); err != nil {
+			return nil, err
+		}
 	}
 	path := dir
 	hooked := make([]string, 0, len(env)+2)

@@ -1,0 +1,205 @@
+"""What must hold of a process so that forks of it are as good as processes that started by themselves."""
+import os
+import sys
+
+SHARABLE = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# Device nodes that are open only where a device runtime was initialised. NVML opens /dev/nvidiactl and is no runtime.
+DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/davinci", "/dev/devmm_svm", "/dev/hisi_hdc", "/dev/hl", "/dev/accel/",
+           "/dev/dri/render", "/dev/mxcd", "/dev/cambricon", "/dev/mtgpu", "/dev/infiniband/")
+BACKENDS = ("cuda", "xpu", "npu", "musa", "mlu", "hpu", "sdaa", "gcu")  # of torch, as torch.<name>.is_initialized()
+THREADS = ("jemalloc_bg_thd",)  # ended before a fork and started again behind it by its library
+
+
+def borrow(name):
+    """Imports a module of Python's for ourselves alone: the script shall find it as unknown as it was."""
+    known = set(sys.modules)
+    module = __import__(name)
+    for new in set(sys.modules) - known:
+        del sys.modules[new]
+    return module
+
+
+class Refusal(Exception):
+    """Why what was imported cannot be shared, and what to try."""
+
+    def __init__(self, reason, hint=""):
+        Exception.__init__(self, reason)
+        self.hint, self.step = hint, ""
+
+
+def listing(path):
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def descriptors():
+    found = {}
+    for name in listing("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            pass  # the directory's own
+    return found
+
+
+def read(path):
+    try:
+        with open(path, "rb", 0) as f:
+            return b"".join(iter(lambda: f.read(1 << 16), b""))
+    except OSError:
+        return b""
+
+
+def threads():
+    """Returns the names of the threads beside this one, less the harmless ones."""
+    found = []
+    for tid in listing("/proc/self/task"):
+        name = read("/proc/self/task/%s/comm" % tid).decode("utf-8", "replace").strip()
+        if int(tid) != os.getpid() and name and name not in THREADS:
+            found.append(name)
+    return found
+
+
+def children():
+    """Returns the names of the children that run."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    found = []
+    for pid in listing("/proc"):
+        if pid.isdigit():
+            stat = read("/proc/%s/stat" % pid)
+            fields = stat[stat.rfind(b")") + 1:].split()
+            if len(fields) > 1 and int(fields[1]) == os.getpid() and fields[0] not in (b"Z", b"X"):
+                found.append(stat[stat.find(b"(") + 1:stat.rfind(b")")].decode("utf-8", "replace") + " (%s)" % pid)
+    return found
+
+
+def patiently(look):
+    """Looks again for a fifth of a second: what is about to end may."""
+    import time  # known to every interpreter at this point
+    for _ in range(10):
+        found = look()
+        if not found:
+            break
+        time.sleep(0.02)
+    return found
+
+
+class Watch:
+    """While it is entered, os.environ notes who asks for what differs between workers."""
+
+    seen = []
+
+    def __init__(self, names):
+        self.names = frozenset(map(os.fsdecode, names))
+        self.ordinary = type(os.environ)
+
+    def __enter__(self):
+        names = self.names
+
+        class Environ(self.ordinary):
+            def __getitem__(self, key):
+                if (os.fsdecode(key) if isinstance(key, bytes) else key) in names:
+                    Watch.seen.append((key, asker(sys._getframe(1))))
+                return super().__getitem__(key)
+
+        os.environ.__class__ = os.environb.__class__ = Environ
+
+    def __exit__(self, *_):
+        os.environ.__class__ = os.environb.__class__ = self.ordinary
+
+
+def asker(frame):
+    """Returns the place in a file that asked os.environ."""
+    while frame and frame.f_code.co_filename.rstrip(">").rsplit("/", 1)[-1] in ("os.py", "_collections_abc.py", "<frozen os", "<frozen _collections_abc"):
+        frame = frame.f_back
+    return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno) if frame else "?"
+
+
+def flush():
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass  # replaced by a module, or closed
+
+
+class State:
+    """What must be the same after the imports as before."""
+
+    def __init__(self):
+        self.pid = os.getpid()
+        self.cwd = os.getcwd()
+        self.descriptors = descriptors()
+        self.shared = self.mappings(read("/proc/self/maps"))
+
+    @staticmethod
+    def mappings(maps):
+        """Returns the files and shared memory that are mapped so that others see what is written."""
+        return {line.split(None, 5)[-1] for line in maps.splitlines() if b" rw-s " in line}
+
+    def check(self):
+        """Raises Refusal where what has been imported so far cannot be shared."""
+        for name, where in Watch.seen:
+            raise Refusal("reads %s (%s), which each worker has another value of" % (os.fsdecode(name), where))
+        cwd = os.getcwd()
+        if cwd != self.cwd:
+            raise Refusal("changes the working directory to %s" % cwd)
+        maps = read("/proc/self/maps")
+        self.check_devices(maps)
+        self.check_threads()
+        running = patiently(children)
+        if running:
+            raise Refusal("starts a process that goes on running: %s" % ", ".join(running))
+        signal = sys.modules["_signal"]
+        if any(signal.getitimer(which)[0] for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)):
+            raise Refusal("starts a timer")
+        for fd, target in sorted(descriptors().items()):
+            if fd not in self.descriptors and target not in SHARABLE:
+                raise Refusal("leaves descriptor %d open (%s)" % (fd, target))
+        shared = self.mappings(maps) - self.shared
+        if shared:
+            raise Refusal("maps shared memory (%s)" % os.fsdecode(sorted(shared)[0]))
+
+    def check_devices(self, maps):
+        for target in descriptors().values():
+            if target.startswith(DEVICES):
+                raise Refusal("initialises a device runtime (%s is open)" % target)
+        hint = "set PYTORCH_NVML_BASED_CUDA_CHECK=1, so that asking for GPUs does not initialise CUDA"
+        if b"libcuda.so" in maps:
+            libc = borrow("_ctypes")
+            try:  # RTLD_NOLOAD: only where it is loaded. The call does nothing; 3 is CUDA_ERROR_NOT_INITIALIZED.
+                call = libc.dlsym(libc.dlopen("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY), "cuCtxSynchronize")
+                if libc.call_function(call, ()) != 3:
+                    raise Refusal("initialises CUDA", hint)
+            except OSError:
+                pass
+        torch = sys.modules.get("torch")
+        for name in BACKENDS:
+            backend = getattr(torch, "__dict__", {}).get(name)
+            initialized = getattr(backend, "__dict__", {}).get("is_initialized")
+            if callable(initialized) and initialized():
+                raise Refusal("initialises torch.%s" % name, hint if name == "cuda" else "")
+        mpi = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
+        if mpi and mpi():
+            raise Refusal("initialises MPI", "set mpi4py.rc.initialize = False")
+
+    def check_threads(self):
+        if not threads():
+            return
+        threading = sys.modules.get("threading")
+        alive = patiently(lambda: [t.name for t in threading.enumerate() if t is not threading.main_thread()]) if threading else []
+        if alive:
+            raise Refusal("starts threads: %s" % ", ".join(alive))
+        # A library that can live with forks ends its threads before one, as OpenBLAS does. A trial tells.
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        left = patiently(threads)
+        if left:
+            raise Refusal("starts %d threads (%s) that do not end before a fork" % (len(left), ", ".join(sorted(set(left)))))

@@ -1,0 +1,177 @@
+"""How a template forks workers, and how a fork becomes one."""
+import os
+import sys
+
+from muster_checks import read
+
+PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP, SIGKILL = 1, 35, 14, 9
+
+
+class Template:
+    def __init__(self, connection, connect, order, comm):
+        """connect makes a connection of a descriptor; comm is what the kernel calls this process without us."""
+        self.connection, self.connect, self.comm = connection, connect, comm
+        self.agent = int(order["agent"][0])
+        self.arguments = int(order["arguments"][0])
+        given = dict(entry.partition(b"=")[::2] for entry in order.get("env", []))
+        now = dict(os.environb)
+        # What Python, or a wrapper around it, makes of its environment: LC_CTYPE in the C locale, for example.
+        self.set = {k: v for k, v in now.items() if given.get(k) != v}
+        self.unset = [k for k in given if k not in now]
+
+    def serve(self, imports, ctypes):
+        """Answers until it returns in a worker."""
+        self.ctypes = ctypes
+        while True:
+            message, fds = self.connection.receive()
+            if message is None:
+                os._exit(0)
+            if message[0][0] == "check":
+                self.connection.send("checked", imports.changed())
+            elif self.fork(message, fds):
+                return
+
+    def fork(self, message, fds):
+        """Forks workers and returns True in each. Their parent shall be the launcher: a middleman forks them and ends,
+        and orphans go to the launcher. Each has four descriptors: its standard ones and a connection."""
+        workers = []
+        for key, value in message:
+            if key == "worker":
+                workers.append({"argv": [], "env": []})
+            elif workers:
+                workers[-1][key].append(value)
+        fds = [fds[i:i + 4] for i in range(0, len(fds), 4)]
+        middle = -1
+        try:
+            middle = os.fork()
+        except OSError as e:
+            self.failed(fds, e)
+        if not middle:
+            return self.middleman(workers, fds)
+        for fd in sum(fds, []):
+            os.close(fd)
+        if middle > 0:
+            os.waitpid(middle, 0)
+        return False
+
+    def failed(self, fds, error):
+        for own in fds:
+            connection = self.connect(os.dup(own[3]))
+            connection.send("failed", "cannot fork: %s" % error.strerror)
+            connection.socket.close()
+
+    def middleman(self, workers, fds):
+        me = os.getpid()
+        ended, end = os.pipe()
+        for i, worker in enumerate(workers):
+            try:
+                pid = os.fork()
+            except OSError as e:
+                self.failed(fds[i:], e)
+                break
+            if not pid:
+                os.close(end)
+                for other in fds[:i] + fds[i + 1:]:
+                    for fd in other:
+                        os.close(fd)
+                return self.worker(worker, fds[i], me, ended)
+        os._exit(0)
+
+    def worker(self, worker, fds, middle, ended):
+        """Makes this process what it would be if the launcher had started it, and waits for its word."""
+        connection = self.connect(fds[3])
+        try:
+            self.become(worker, fds[:3])
+            self.belong(middle, ended)
+            connection.send("pid", str(os.getpid()))
+            answer, _ = connection.receive()
+            if answer is None:
+                os._exit(1)
+            for key, piece in answer:
+                while key == "output" and len(piece) > 1:
+                    piece = piece[:1] + piece[1 + os.write(int(piece[:1]), piece[1:]):]
+        except BaseException as e:
+            try:
+                connection.send("failed", "%s: %s" % (type(e).__name__, e))
+            finally:
+                os._exit(1)
+        connection.socket.close()
+        return True
+
+    def belong(self, middle, ended):
+        """Waits until the launcher is the parent, and ties this process to it."""
+        os.read(ended, 1)  # the middleman is ending
+        os.close(ended)
+        while os.getppid() == middle:
+            os.sched_yield()
+        # Only now: the signal is sent when the parent ends, and that was the middleman.
+        self.ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+        if os.getppid() != self.agent:
+            os._exit(1)
+
+    def become(self, worker, fds):
+        os.setsid()
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number, inheritable=True)
+            os.close(fd)
+        self.connection.socket.close()
+        with open("/proc/self/comm", "wb", 0) as f:
+            f.write(self.comm)
+        self.argue([os.fsdecode(a) for a in worker["argv"]])
+        self.look(worker["argv"], worker["env"])
+        self.environ(worker["env"])
+        self.seed()
+        out = sys.__stdout__
+        if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and os.isatty(1) and not out.line_buffering:
+            out.reconfigure(line_buffering=True)
+
+    def argue(self, argv):
+        own = argv[len(argv) - self.arguments:]
+        sys.argv[len(sys.argv) - self.arguments:] = own
+        original = getattr(sys, "orig_argv", None)
+        if original:
+            original[len(original) - self.arguments:] = own
+
+    def environ(self, entries):
+        wanted = dict(entry.partition(b"=")[::2] for entry in entries)
+        wanted.update(self.set)
+        for name in self.unset:
+            wanted.pop(name, None)
+        environ = os.environb
+        for name in list(environ):
+            del environ[name]
+        for name, value in wanted.items():
+            environ[name] = value
+
+    def look(self, argv, env):
+        """Corrects what others read of this process: /proc/PID/cmdline and /proc/PID/environ. A kernel without it is
+        left as it is."""
+        ctypes = self.ctypes
+        libc = ctypes.CDLL(None)
+        stat = read("/proc/self/stat")
+        fields = stat[stat.rfind(b")") + 2:].split()
+        field = lambda n: int(fields[n - 3])  # numbered as in proc(5)
+        shown = read("/proc/self/cmdline").split(b"\0")[:-1]
+        shown[len(shown) - self.arguments:] = argv[len(argv) - self.arguments:]
+        first = b"".join(a + b"\0" for a in shown)
+        second = b"".join(e + b"\0" for e in env)
+        libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+        size = len(first) + len(second)
+        at = libc.mmap(None, size, 3, 0x22, -1, 0)  # private, anonymous, to be read and written; never given back
+        if at in (None, ctypes.c_void_p(-1).value):
+            return
+        ctypes.memmove(at, first + second, size)
+        numbers = [field(26), field(27), field(45), field(46), field(47), libc.sbrk(ctypes.c_ssize_t(0)), field(28),
+                   at, at + len(first), at + len(first), at + size]
+        struct = (ctypes.c_uint64 * 13)(*numbers, 0, 0xffffffff << 32)  # no auxiliary vector, no new executable
+        libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(struct), ctypes.c_ulong(ctypes.sizeof(struct)), 0)
+
+    def seed(self):
+        """Gives numpy and torch random states of their own; Python's random did that when it was forked."""
+        numpy = sys.modules.get("numpy.random")
+        if numpy:
+            numpy.seed()
+        torch = sys.modules.get("torch")
+        if torch:
+            torch.default_generator.seed()
