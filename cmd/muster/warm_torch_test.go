@@ -1,0 +1,205 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/internal/testutil"
+)
+
+// logLine is what the tests read of a line of muster's own log.
+type logLine struct {
+	Level   string `json:"level"`
+	Message string `json:"message"`
+	Rank    *int   `json:"rank"`
+}
+
+// splitLog parts stderr into muster's log and everything else, such as what the workers printed.
+func splitLog(stderr string) (lines []logLine, rest string) {
+	var others strings.Builder
+	for text := range strings.Lines(stderr) {
+		var l logLine
+		if json.Unmarshal([]byte(text), &l) == nil && l.Message != "" {
+			lines = append(lines, l)
+		} else {
+			others.WriteString(text)
+		}
+	}
+	return lines, others.String()
+}
+
+// wantForks fails the test unless one template served the job and each of two ranks was forked from it attempts times.
+func wantForks(t *testing.T, got outcome, attempts int) {
+	t.Helper()
+	lines, _ := splitLog(got.stderr)
+	ready, forks := 0, map[int]int{}
+	for _, l := range lines {
+		switch {
+		case l.Message == "template ready":
+			ready++
+		case l.Message == "worker forked from the template" && l.Rank != nil:
+			forks[*l.Rank]++
+		}
+	}
+	if diff := cmp.Diff(map[int]int{0: attempts, 1: attempts}, forks); diff != "" || ready != 1 {
+		t.Errorf("%d templates became ready, want 1; forks by rank (-want +got):\n%s\n%s", ready, diff, got.stderr)
+	}
+}
+
+// warmed puts the flags in front of a dialect that make its workers warm and tell of it.
+func warmed(args ...string) []string {
+	return append([]string{"--warm", "auto", "--log-level", "debug"}, args...)
+}
+
+// sortedLines is text with its lines in an order that does not depend on which rank was faster.
+func sortedLines(text string) []string {
+	return slices.Sorted(strings.Lines(text))
+}
+
+// sameOutput runs a job of two workers warm and then cold, and fails the test unless both succeed and print the same.
+// The last entry of a name in an environment counts: warmOnly overrides environ.
+func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
+	t.Helper()
+	warm := muster(t, slices.Concat(environ, warmOnly), warmed(args...)...)
+	if warm.status != 0 || strings.Count(warm.stdout, "finished") != 2 {
+		t.Fatalf("warm: status %d\n%s%s", warm.status, warm.stdout, warm.stderr)
+	}
+	wantForks(t, warm, 1)
+	cold := muster(t, environ, args...)
+	if cold.status != 0 {
+		t.Fatalf("cold: status %d\n%s%s", cold.status, cold.stdout, cold.stderr)
+	}
+	if diff := cmp.Diff(sortedLines(cold.stdout), sortedLines(warm.stdout)); diff != "" {
+		t.Errorf("stdout differs (-cold +warm):\n%s", diff)
+	}
+	_, coldErr := splitLog(cold.stderr)
+	_, warmErr := splitLog(warm.stderr)
+	if diff := cmp.Diff(sortedLines(coldErr), sortedLines(warmErr)); diff != "" {
+		t.Errorf("stderr differs (-cold +warm):\n%s", diff)
+	}
+}
+
+func warmScript(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("testdata", "warmtorch", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestWarmTraining does in forked workers what training scripts do: gloo, DDP, both kinds of FSDP, data loaders and
+// subprocesses that fork or spawn, imports of own modules. Two OpenMP threads, because a fork keeps only the calling one.
+// The cold run forks where the warm one spawns: it gives the same results without importing PyTorch four more times.
+func TestWarmTraining(t *testing.T) {
+	t.Parallel()
+	sameOutput(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "OMP_NUM_THREADS=2", "START_METHOD=fork"}, []string{"START_METHOD=spawn"},
+		"torchrun", "--standalone", "--nproc-per-node", "2", warmScript(t, "train.py"))
+}
+
+// TestWarmModule trains a transformers model and compiles a layer, in a module run with -m. The warm run compiles, the
+// cold one after it finds the code in the cache.
+func TestWarmModule(t *testing.T) {
+	t.Parallel()
+	python := testutil.Torch(t)
+	if _, err := exec.LookPath("g++"); err != nil {
+		testutil.Missing(t, "g++, which torch.compile calls")
+	}
+	sameOutput(t, []string{
+		"PYTHON_EXEC=" + python, "PYTHONPATH=" + warmScript(t, ""), "HF_HUB_OFFLINE=1", "HF_HOME=" + t.TempDir(),
+		"TORCHINDUCTOR_CACHE_DIR=" + t.TempDir(),
+	}, nil, "torchrun", "--standalone", "--nproc-per-node", "2", "-m", "tiny.train", "--lr", "0.01")
+}
+
+var workerPrefix = regexp.MustCompile(`(?m)^\[default\d\]:`)
+
+// TestWarmRestarts kills one of two workers in each of three attempts, and in one under the oldest PyTorch in use. Every
+// restart forks anew from the one template and trains on from the checkpoint.
+func TestWarmRestarts(t *testing.T) {
+	t.Parallel()
+	t.Run("PyTorch "+testutil.TorchVersion, func(t *testing.T) { warmRestarts(t, testutil.Torch(t), 3) })
+	t.Run("Debian's PyTorch 1.13.1", func(t *testing.T) { warmRestarts(t, testutil.DebianTorch(t), 1) })
+}
+
+// warmRestarts compares a warm job that loses workers with a cold one in which nobody dies: its losses must be the same.
+func warmRestarts(t *testing.T, python string, kills int) {
+	train := func(kills int, args ...string) outcome {
+		args = append(args, "run", "-n", "2", "--max-restarts", strconv.Itoa(kills), "--", python, "-u", warmScript(t, "resume.py"))
+		got := muster(t, []string{
+			"KILLS=" + strconv.Itoa(kills), "CHECKPOINT=" + filepath.Join(t.TempDir(), "checkpoint"),
+		}, args...)
+		if got.status != 0 {
+			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+		}
+		got.stdout = workerPrefix.ReplaceAllString(got.stdout, "")
+		return got
+	}
+	warm, cold := train(kills, warmed()...), train(0)
+	wantForks(t, warm, kills+1)
+
+	var want []string
+	for attempt := range kills + 1 {
+		for rank := range 2 {
+			want = append(want, fmt.Sprintf("rank %d: attempt %d starts at step %d\n", rank, attempt, 2*attempt))
+		}
+	}
+	losses, _ := partLines(cold.stdout, "losses")
+	want = append(want, losses...)
+	draws, got := partLines(warm.stdout, "drew")
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); len(losses) != 2 || diff != "" {
+		t.Errorf("%d losses of the cold job, want 2; the warm one printed (-want +got):\n%s", len(losses), diff)
+	}
+	slices.Sort(draws)
+	if n, distinct := 4*(kills+1), len(slices.Compact(slices.Clone(draws))); len(draws) != n || distinct != n {
+		t.Errorf("%d random draws, %d of them distinct, want %d:\n%s", len(draws), distinct, n, strings.Join(draws, ""))
+	}
+}
+
+// partLines returns the lines of text with word in them, and the others.
+func partLines(text, word string) (with, without []string) {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, word) {
+			with = append(with, line)
+		} else {
+			without = append(without, line)
+		}
+	}
+	return with, without
+}
+
+var failureVarying = regexp.MustCompile(`(time +: ).*|(\(pid: )\d+|(error_file: ).*(/attempt_)`)
+
+// TestWarmErrorFile lets a forked worker decorated with torch's record fail: its traceback and the summary are those of
+// a cold one, line by line.
+func TestWarmErrorFile(t *testing.T) {
+	t.Parallel()
+	environ := []string{"PYTHON_EXEC=" + testutil.Torch(t)}
+	args := []string{"torchrun", "--standalone", "--nproc-per-node", "2", warmScript(t, "boom.py")}
+	warm, cold := muster(t, environ, warmed(args...)...), muster(t, environ, args...)
+	wantForks(t, warm, 1)
+	if warm.status != 1 || cold.status != 1 {
+		t.Errorf("status %d warm, %d cold, want 1", warm.status, cold.status)
+	}
+	_, coldErr := splitLog(cold.stderr)
+	_, warmErr := splitLog(warm.stderr)
+	for _, want := range []string{"rank      : 1 (local_rank: 1)", "ZeroDivisionError: integer division or modulo by zero", "attempt_0/1/error.json"} {
+		if !strings.Contains(coldErr, want) {
+			t.Errorf("the cold summary lacks %q:\n%s", want, coldErr)
+		}
+	}
+	steady := func(text string) string { return failureVarying.ReplaceAllString(text, "$1$2$3$4") }
+	if diff := cmp.Diff(steady(coldErr), steady(warmErr)); diff != "" {
+		t.Errorf("stderr differs (-cold +warm):\n%s", diff)
+	}
+}
