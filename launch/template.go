@@ -25,6 +25,7 @@ type template struct {
 	proc   *proc.Template
 	end    []byte // what it prints last
 	out    printed
+	until  string   // the line of the script that ends its imports
 	output []string // for proc.Template.Fork's onward
 	reads  []*os.File
 	wg     sync.WaitGroup // readers of them
@@ -132,7 +133,8 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 				at.Step, at.Label = -1, ""
 			}
 			return 0, &at
-		case len(word) == 2 && word[0] == "ready":
+		case len(word) == 3 && word[0] == "ready":
+			t.until = word[2]
 			if imports, err = strconv.Atoi(word[1]); err != nil {
 				return 0, err
 			}

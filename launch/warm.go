@@ -120,11 +120,11 @@ func (w *warmer) make(m *making) *template {
 		t, imports, err := w.try(m)
 		if err == nil {
 			if imports == 0 {
-				w.Log.Debug().Msg("nothing to import: workers start as usual")
+				w.Log.Info().Str("until", t.until).Msg("no warm start: the script begins with no import of an installed package")
 				_ = t.Close()
 				return nil
 			}
-			w.Log.Info().Int("pid", t.proc.PID()).Int("imports", imports).Dur("dur_ms", time.Since(began)).Msg("template ready")
+			w.Log.Info().Int("pid", t.proc.PID()).Int("imports", imports).Str("until", t.until).Dur("dur_ms", time.Since(began)).Msg("template ready")
 			return t
 		}
 		if w.ctx.Err() != nil {

@@ -14,20 +14,39 @@ class Step:
         self.label, self.run, self.soft = label, run, soft
 
 
+def find(name):
+    """Returns the spec of a top-level module, None where it cannot be found."""
+    for finder in sys.meta_path:
+        look = getattr(finder, "find_spec", None)
+        spec = look(name, None) if look else None
+        if spec is not None:
+            return spec
+    return None
+
+
 def installed(name):
     """Reports whether the top-level module of that name is Python's own or was installed."""
-    if name in sys.builtin_module_names:
+    spec = find(name)
+    if spec is None:
+        return False
+    if spec.origin in ("built-in", "frozen"):
         return True
-    for finder in sys.meta_path:
-        find = getattr(finder, "find_spec", None)
-        spec = find(name, None) if find else None
-        if spec is None:
-            continue
-        if spec.origin in ("built-in", "frozen"):
-            return True
-        places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
-        return all(os.path.realpath(place).startswith(homes()) for place in places)
-    return False
+    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    return all(os.path.realpath(place).startswith(homes()) for place in places)
+
+
+def missing(node, origin):
+    """Reports whether an import finds no module at all, neither installed nor beside the script."""
+    name = (node.module or "" if type_name(node) == "ImportFrom" else node.names[0].name).split(".")[0]
+    return len(node.names) == 1 and name and not getattr(node, "level", 0) and find(name) is None \
+        and not any(os.path.exists(os.path.join(origin, name + end)) for end in ("", ".py"))
+
+
+def harmless(node):
+    """Reports whether a statement changes nothing that an import could see."""
+    kind = type_name(node)
+    return kind == "Pass" or kind == "Expr" and constant(node.value) or kind == "If" and type_checking(node) and not node.orelse \
+        or kind == "Assign" and constant(node.value) and all(type_name(t) == "Name" for t in node.targets)
 
 
 def homes():
@@ -55,11 +74,33 @@ def constant(node):
     return type_name(node) in ("Constant", "Num", "Str") or type_name(node) in ("Tuple", "List") and all(map(constant, node.elts))
 
 
-def prefix(path, main):
-    """Returns the imports that a file begins with, as steps, and whether it holds nothing else.
+def text(node):
+    """Returns the string that a node is, None where it is none."""
+    node = node.value if type_name(node) == "Index" else node  # Python 3.8
+    value = getattr(node, "value", None) if type_name(node) == "Constant" else None
+    return value if isinstance(value, str) else None
 
-    What ends them is the first statement that could change what an import does, such as os.environ[...] = ..., and the
-    first import of a module that was not installed: the project's own code is not run here.
+
+def sets_environ(node):
+    """Reports whether a statement is os.environ["NAME"] = "text", or the same by setdefault."""
+    if type_name(node) == "Assign" and len(node.targets) == 1 and type_name(node.targets[0]) == "Subscript":
+        holder, words = node.targets[0].value, [node.targets[0].slice, node.value]
+    elif type_name(node) == "Expr" and type_name(node.value) == "Call" and type_name(node.value.func) == "Attribute" \
+            and node.value.func.attr == "setdefault" and not node.value.keywords:
+        holder, words = node.value.func.value, node.value.args
+    else:
+        return False
+    return type_name(holder) == "Attribute" and holder.attr == "environ" and getattr(holder.value, "id", "") == "os" \
+        and len(words) == 2 and all(text(word) is not None for word in words)
+
+
+def prefix(path, main, origin):
+    """Returns the imports that a file begins with, as steps, and the line with which something else begins, "" for none.
+
+    What ends them is the first statement that could change what an import does, and the first import of a module that
+    was not installed: the project's own code is not run here. Variables of the environment that are set to a text are
+    set here too. They are for what is imported next; the worker gets its environment as it would without us, and sets
+    them again.
     """
     with open(path, "rb") as f:
         source = f.read()
@@ -77,30 +118,29 @@ def prefix(path, main):
             tops = {node.module.split(".")[0]}
         if tops == {"__future__"}:
             return True
-        if not all(map(installed, tops)):
-            return False
+        return all(map(installed, tops)) and taking(node, soft)
+
+    def taking(node, soft=False):
         tree.body = [node]
         code = compile(tree, path, "exec", dont_inherit=True)
-        label = " ".join(part.strip() for part in lines[node.lineno - 1:(getattr(node, "end_lineno", 0) or node.lineno)])
+        label = " ".join(part.strip() for part in lines[node.lineno - 1:node.end_lineno])
         steps.append(Step(label, lambda: exec(code, namespace), soft))
         return True
 
     for node in body:
         kind = type_name(node)
         if kind in ("Import", "ImportFrom"):
-            if not importing(node, False):
-                return steps, False
+            go_on = importing(node, False)
         elif kind == "Try" and all(type_name(n) in ("Import", "ImportFrom") for n in node.body) and not node.orelse and not node.finalbody:
-            for inner in node.body:
-                if not importing(inner, True):
-                    return steps, False
-        elif kind == "Expr" and constant(node.value) or kind == "If" and type_checking(node) and not node.orelse:
-            pass
-        elif kind == "Assign" and constant(node.value) and all(type_name(t) == "Name" for t in node.targets):
-            pass
+            go_on = all(importing(inner, True) for inner in node.body) or missing(node.body[0], origin) and all(
+                harmless(inner) for handler in node.handlers for inner in handler.body)
+        elif sets_environ(node):
+            go_on = taking(node)
         else:
-            return steps, False
-    return steps, True
+            go_on = harmless(node)
+        if not go_on:
+            return steps, "%s:%d: %s" % (path, node.lineno, lines[node.lineno - 1].strip())
+    return steps, ""
 
 
 def sources(form, name, origin):
@@ -133,7 +173,7 @@ class Imports:
         self.auto = not self.modules
         self.form, self.name = text["form"][0], text["name"][0]
         self.limit = int(text["limit"][0])
-        self.files = {}
+        self.files, self.end = {}, ""
         if self.form == "script":
             real = os.path.realpath(self.name)
             self.origin = real if os.path.isdir(real) else os.path.dirname(real)
@@ -146,11 +186,12 @@ class Imports:
         steps = [Step("import " + m, lambda m=m: __import__(m)) for m in modules]
         for path in files:
             try:
-                more, whole = prefix(path, path == files[-1])
-            except (OSError, SyntaxError, ValueError):
-                break  # the worker will say so
+                more, self.end = prefix(path, path == files[-1], self.origin)
+            except (OSError, SyntaxError, ValueError) as e:
+                self.end = str(e)  # the worker will say so too
+                break
             steps += more
-            if not whole:
+            if self.end:
                 break
         return steps
 
@@ -188,9 +229,10 @@ class Imports:
         try:
             for step in steps[:self.limit]:
                 tell("importing", step.label)
-                stop = self.step(step, state, tell)
+                stop = self.step(step, done, state, tell)
                 done += 1
                 if stop:
+                    self.end = "a failure in: " + step.label
                     break
         except Refusal as e:
             e.step = str(done)
@@ -202,7 +244,7 @@ class Imports:
         self.files = self.stamp()
         return done
 
-    def step(self, step, state, tell):
+    def step(self, step, number, state, tell):
         """Imports, and returns whether that was the last one."""
         failure = None
         try:
@@ -217,7 +259,7 @@ class Imports:
         else:
             step.soft = False
         if os.getpid() != state.pid:  # a child that the module forked, and that would go on with the script
-            tell("refused", "forks, and lets both processes go on", "", str(self.labels.index(step.label)))
+            tell("refused", "forks, and lets both processes go on", "", str(number))
             os._exit(0)
         flush()
         if failure:

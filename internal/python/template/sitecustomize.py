@@ -134,7 +134,7 @@ def wait():
     (sys.modules.get("gc") or checks.borrow("gc")).freeze()
     for fd in (1, 2):
         os.write(fd, order["end"][0])  # all that was printed stands before it
-    connection.send("ready", str(done))
+    connection.send("ready", str(done), wanted.end)
     template.serve(wanted, sys.modules.get("ctypes") or checks.borrow("ctypes"))
 
 
