@@ -1,0 +1,6 @@
+# args: ModuleNotFoundError
+# status: 1 1
+# expect-warm: any
+import json
+import no_such_package_anywhere.part
+print("never shown")

@@ -1,0 +1,7 @@
+# status: 130 130
+import sys
+import atexit
+atexit.register(print, "atexit")
+def f():
+    raise KeyboardInterrupt
+f()

@@ -1,0 +1,3 @@
+# -*- coding: latin-1 -*-
+import json
+print(ascii("üé"))

@@ -1,0 +1,6 @@
+# status: 1 1
+# expect-warm: any
+import json
+print("never shown")
+def f(:
+    pass

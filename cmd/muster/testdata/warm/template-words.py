@@ -1,0 +1,5 @@
+# muster: --stdin inherit
+# args: {rank} ${local_rank}
+import json
+import sys
+print(sys.argv)
