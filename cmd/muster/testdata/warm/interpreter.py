@@ -21,7 +21,7 @@ print(sys.gettrace(), sys.getprofile(), sys.get_asyncgen_hooks(), sys.get_corout
 print(sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, sys.unraisablehook is sys.__unraisablehook__)
 print(sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__)
 print(sys.exc_info(), __debug__, sys.intern("x"))
-print(*sorted(sys.path_importer_cache), sep="\n")
+print(*sorted(p for p in sys.path_importer_cache if p != os.path.dirname(os.path.abspath(__file__))), sep="\n") # that is looked into by the next import
 print([f for f in warnings.filters], warnings.showwarning, warnings._showwarnmsg_impl)
 print(site.ENABLE_USER_SITE, site.USER_SITE, site.USER_BASE, site.PREFIXES, site.getsitepackages(), sorted(vars(site)))
 print(os.environ.get("PYTHONPATH"), "sitecustomize" in sys.modules, "usercustomize" in sys.modules)
