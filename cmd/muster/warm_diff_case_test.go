@@ -40,7 +40,8 @@ type warmCase struct {
 	status  []string // of each rank; any
 	attempt int      // attempts: how often the workers are started
 	warm    string   // --warm
-	expect  string   // expect-warm: yes, no, any
+	expect  string   // expect-warm: yes or no, with the reason in brackets
+	says    []string // each line is something that muster must say in its log about the warm start
 
 	// differs are documented differences: lines of output that match are known to be others under a warm start.
 	differs []*regexp.Regexp
@@ -124,6 +125,8 @@ func readWarmCases(t *testing.T, file string) []warmCase {
 			each(func(c *warmCase) { c.warm = value })
 		case "differs":
 			each(func(c *warmCase) { c.differs = append(c.differs, regexp.MustCompile(value)) })
+		case "says":
+			each(func(c *warmCase) { c.says = append(c.says, value) })
 		case "expect-warm":
 			each(func(c *warmCase) { c.expect, _, _ = strings.Cut(value, " ") })
 		default:

@@ -100,6 +100,11 @@ func (c *warmCase) compare(t *testing.T) {
 	case c.expect == "no" && len(warm.forked) > 0:
 		t.Errorf("workers forked from a template: %v, want none", warm.forked)
 	}
+	for _, want := range c.says {
+		if !strings.Contains(warm.log, want) {
+			t.Errorf("muster does not say %q", want)
+		}
+	}
 	if t.Failed() {
 		t.Logf("cold:\n%s\nwarm:\n%s", cold.log, warm.log)
 	}

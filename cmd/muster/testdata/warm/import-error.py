@@ -1,6 +1,5 @@
 # args: ModuleNotFoundError
 # status: 1 1
-# expect-warm: any
 import json
 import no_such_package_anywhere.part
 print("never shown")

@@ -1,5 +1,5 @@
 # status: 1 1
-# expect-warm: any
+# expect-warm: no (there are no imports to be read)
 import json
 print("never shown")
 def f(:

@@ -1,5 +1,3 @@
-# options: -W default => 0 0
-# options: -W error => 1 1
-# expect-warm: any
+# options: -W default
 import json
 print("\d", 1 is 1)
