@@ -196,6 +196,7 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 			a.begun = time.Now()
 		}
 		a.status.running()
+		a.warm.prepare(a.Plan.Procs, a.Plan.Job.Restart.MaxRestarts > 0)
 		d := a.watch(ctx, g)
 		if d.Verdict == restart {
 			if d, err = a.endRound(ctx, g, d); err != nil {
@@ -267,6 +268,9 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
 	kernel := a.evidence()
 	a.status.restarting(d)
+	if d.Delay == 0 {
+		a.warm.lookAhead()
+	}
 	if err := a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM), restartPatience); err != nil {
 		return d, err
 	}

@@ -90,7 +90,7 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n, rest
 	}
 	procs := make([]*proc.Process, n)
 	if g.template != nil {
-		if procs, err = g.template.fork(specs); err != nil {
+		if procs, err = g.template.start(specs); err != nil {
 			a.warm.failedFork(g.template, err)
 			g.template = nil
 		}

@@ -22,6 +22,7 @@ const printLimit = 1 << 20
 
 // template is one template process, from its start until it can fork workers.
 type template struct {
+	tree   *proc.Tree
 	proc   *proc.Template
 	end    []byte // what it prints last
 	out    printed
@@ -29,6 +30,9 @@ type template struct {
 	output []string // for proc.Template.Fork's onward
 	reads  []*os.File
 	wg     sync.WaitGroup // readers of them
+
+	mu     sync.Mutex // held while the process is asked for something, once it is ready
+	spares []*proc.Spare
 }
 
 // refusal is why a template cannot be used.
@@ -49,7 +53,7 @@ func (r *refusal) Error() string {
 
 // startTemplate starts the process and hears its greeting. order is what it is to do.
 func startTemplate(ctx context.Context, tree *proc.Tree, spec proc.Spec, order []string) (t *template, err error) {
-	t = &template{end: []byte("muster-" + rand.Text())}
+	t = &template{tree: tree, end: []byte("muster-" + rand.Text())}
 	var theirs []*os.File
 	for i := range 2 {
 		r, w, err := os.Pipe()
@@ -157,6 +161,8 @@ const checkLimit = 5 * time.Second
 
 // changed asks whether what was imported still is what a worker would import, and returns what is not; "" for nothing.
 func (t *template) changed() (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if err := t.proc.Send("check", ""); err != nil {
 		return "", err
 	}
@@ -170,16 +176,47 @@ func (t *template) changed() (string, error) {
 	return word[1], nil
 }
 
-// fork starts workers as Tree.Start would, at most proc.ForksLimit. Those that could not be started are nil.
-func (t *template) fork(specs []proc.Spec) ([]*proc.Process, error) {
-	return t.proc.Fork(specs, []string{"fork", ""}, append([]string{"go", ""}, t.output...))
+// prepare forks workers to be until there are n.
+func (t *template) prepare(n int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.prepareLocked(n)
 }
 
-// Close ends the process.
+func (t *template) prepareLocked(n int) error {
+	for len(t.spares) < n {
+		spares, err := t.proc.Fork(min(n-len(t.spares), proc.ForksLimit), "fork", "")
+		t.spares = append(t.spares, spares...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts workers as Tree.Start would. Those that could not be started are nil.
+func (t *template) start(specs []proc.Spec) ([]*proc.Process, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.prepareLocked(len(specs))
+	n := min(len(t.spares), len(specs))
+	spares := t.spares[:n]
+	t.spares = t.spares[n:]
+	procs, startErr := t.tree.StartSpares(spares, specs[:n], append([]string{"go", ""}, t.output...))
+	return append(procs, make([]*proc.Process, len(specs)-n)...), errors.Join(err, startErr)
+}
+
+// Close ends the process and its spares.
 func (t *template) Close() error {
-	err := t.proc.Close()
+	errs := []error{t.proc.Close()} // before the lock: whoever waits for an answer has it then
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.spares {
+		errs = append(errs, s.Close())
+	}
+	t.spares = nil
 	t.drain()
-	return err
+	return errors.Join(errs...)
 }
 
 // drain reads what was printed, and ends the readers. What the process left behind may hold the other end for ever.

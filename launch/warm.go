@@ -49,6 +49,11 @@ type making struct {
 	template *template     // nil: there will be none
 	mu       sync.Mutex
 	step     string // what is being imported
+
+	looking sync.Mutex // held while the template is looked at
+	looked  bool       // changed and err are news
+	changed string
+	err     error
 }
 
 const (
@@ -58,6 +63,8 @@ const (
 	cutsLimit = 10
 	// changesLimit is how many templates one start finds out of date before it goes without.
 	changesLimit = 2
+	// prepareAfter is how long after a start the workers of the next one are forked.
+	prepareAfter = time.Second
 	// tellEvery is how often a start that waits for the template says what it waits for.
 	tellEvery = 10 * time.Second
 )
@@ -100,6 +107,7 @@ func (w *warmer) ended(m *making) {
 	if w.next != m || w.ctx.Err() != nil {
 		return
 	}
+	w.warn(m.template.Close()) // its spares
 	w.failed++
 	l := w.Log.Warn().Int("pid", m.template.proc.PID()).Str("exit", m.template.proc.Exit().String())
 	if w.failed == templatesLimit {
@@ -233,6 +241,9 @@ func (w *warmer) take(ctx context.Context) *template {
 		w.mu.Lock()
 		m := w.next
 		w.mu.Unlock()
+		if m == nil {
+			return nil
+		}
 		select {
 		case <-m.done:
 		case <-tell.C:
@@ -252,7 +263,7 @@ func (w *warmer) take(ctx context.Context) *template {
 		if m.template == nil {
 			return nil
 		}
-		what, err := m.template.changed()
+		what, err := w.look(m)
 		if err == nil && what == "" {
 			return m.template
 		}
@@ -263,13 +274,88 @@ func (w *warmer) take(ctx context.Context) *template {
 	}
 }
 
+// look finds out whether the template is out of date, unless that has just been done.
+func (w *warmer) look(m *making) (what string, err error) {
+	m.looking.Lock()
+	defer m.looking.Unlock()
+	if m.looked {
+		m.looked = false
+		return m.changed, m.err
+	}
+	return m.template.changed()
+}
+
+// lookAhead has the template looked at behind the back of whoever is going to take it at once.
+func (w *warmer) lookAhead() {
+	m := w.ready()
+	if m == nil {
+		return
+	}
+	m.looking.Lock()
+	w.wg.Go(func() {
+		defer m.looking.Unlock()
+		m.changed, m.err = m.template.changed()
+		m.looked = true
+	})
+}
+
+// prepare is told that workers have started. Where there can be another start its workers are forked ahead, some time
+// later: now the processors are needed. Else the template has nothing left to do.
+func (w *warmer) prepare(n int, again bool) {
+	m := w.ready()
+	switch {
+	case m == nil:
+	case !again:
+		w.mu.Lock()
+		w.next = nil
+		w.mu.Unlock()
+		w.warn(m.template.Close())
+	default:
+		w.wg.Go(func() {
+			select {
+			case <-time.After(prepareAfter):
+				if err := m.template.prepare(n); err != nil {
+					w.failedFork(m.template, err)
+				}
+			case <-m.template.proc.Done():
+			}
+		})
+	}
+}
+
+// ready returns the template that is ready, nil where there is none.
+func (w *warmer) ready() *making {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		return nil
+	}
+	select {
+	case <-w.next.done:
+		if w.next.template != nil {
+			return w.next
+		}
+	default:
+	}
+	return nil
+}
+
+func (w *warmer) warn(err error) {
+	if err != nil {
+		w.Log.Warn().Err(err).Msg("the template of warm starts was not ended")
+	}
+}
+
 // replace ends a template that cannot be used any more, because of what was changed or with the error and message that
 // are to be told, and has another one made.
 func (w *warmer) replace(m *making, what string, err error, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.next != m {
-		return // it ended, and that was seen
+	if w.next != m || w.ctx.Err() != nil {
+		return // it ended, and that was seen, or was meant
 	}
 	if err == nil {
 		w.Log.Info().Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
@@ -278,9 +364,7 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 		w.Log.Warn().Err(err).Msg(message)
 	}
 	w.next = nil
-	if err := m.template.Close(); err != nil {
-		w.Log.Warn().Err(err).Msg("the template of warm starts was not ended")
-	}
+	w.warn(m.template.Close())
 	if w.failed >= templatesLimit {
 		w.next = &making{done: make(chan struct{})}
 		close(w.next.done)
@@ -308,10 +392,12 @@ func (w *warmer) Close() error {
 	w.mu.Lock()
 	m := w.next
 	w.mu.Unlock()
-	<-m.done
 	var err error
-	if m.template != nil {
-		err = m.template.Close()
+	if m != nil {
+		<-m.done
+		if m.template != nil {
+			err = m.template.Close()
+		}
 	}
 	w.wg.Wait()
 	return err

@@ -65,8 +65,8 @@ missing() {
 	done
 }
 
-# The race detector links with gcc; the rest are the real programs that tests talk to.
-debian=(python3-torch iproute2 nftables procps gcc libc6-dev)
+# The race detector links with gcc, torch.compile with g++; the rest are the real programs that tests talk to.
+debian=(python3-torch iproute2 nftables procps gcc g++ libc6-dev)
 
 install_debian() {
 	local need=()

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -81,76 +80,81 @@ func (m *Template) Receive(deadline time.Time) ([]string, error) {
 	return message, err
 }
 
-// ForksLimit is how many workers Fork takes at once: the kernel passes 253 descriptors, and each has four.
-const ForksLimit = 32
+// ForksLimit is how many processes Fork makes at once, well within the 253 descriptors of a message.
+const ForksLimit = 64
 
-// Fork has the template fork one worker for each spec, with its arguments, environment, label and first three files. They
-// are sent behind message, which is the template's word for it, each under the keys worker, argv and env. The workers are
-// as those that Start started: leaders of their own sessions, killed by the kernel when this process dies, ours to wait
-// for. Each is held until it is registered, and let go with the message onward. A worker that could not be made is nil in
-// the result; the error says why, and the template is not to be used again.
-func (m *Template) Fork(specs []Spec, message, onward []string) ([]*Process, error) {
-	procs := make([]*Process, len(specs))
-	err := m.fork(procs, specs, message, onward)
-	m.tree.nudge()
-	return procs, err
+// Spare is a fork of a template that waits to become a worker. Like the template it belongs to the tree, but not to the
+// workers.
+type Spare struct {
+	proc *Process
+	conn channel
 }
 
-func (m *Template) fork(procs []*Process, specs []Spec, message, onward []string) error {
-	deadline := time.Now().Add(forkLimit + time.Duration(len(specs))*forkEach)
-	message = slices.Clip(message)
-	var pass []*os.File
-	conns := make([]channel, 0, len(specs))
-	defer func() {
-		for _, c := range conns {
-			c.close() // a worker that was not let go ends when it sees this
+// Fork has the template make n spares, at most ForksLimit; message is the template's word for it. Each is leader of its
+// own session, killed by the kernel when this process dies, and ours to wait for. With an error there are fewer, and the
+// template is not to be used again.
+func (m *Template) Fork(n int, message ...string) ([]*Spare, error) {
+	deadline := time.Now().Add(forkLimit + time.Duration(n)*forkEach)
+	conns := make([]channel, 0, n)
+	pass := make([]*os.File, 0, n)
+	release := func() {
+		for _, f := range pass {
+			_ = f.Close()
 		}
-	}()
-	for _, spec := range specs {
-		files, cleanup, err := spec.open()
-		defer cleanup()
-		if err != nil {
-			return err
-		}
+		pass = nil
+	}
+	defer release()
+	for range n {
 		conn, theirs, err := newChannel()
 		if err != nil {
-			return fmt.Errorf("cannot fork %s: %w", spec.name(), err)
+			for _, c := range conns {
+				c.close()
+			}
+			return nil, fmt.Errorf("cannot fork from %s: %w", m.proc.label, err)
 		}
-		conns = append(conns, conn)
-		defer func() { _ = theirs.Close() }()
-		pass = append(append(pass, files[:3]...), theirs)
-		message = append(message, "worker", "")
-		for _, a := range spec.Args {
-			message = append(message, "argv", a)
-		}
-		for _, e := range spec.Env {
-			message = append(message, "env", e)
-		}
+		conns, pass = append(conns, conn), append(pass, theirs)
 	}
 	m.tree.expect(1)
 	defer m.tree.expect(-1)
-	started := time.Now()
-	if err := m.conn.send(deadline, message, pass...); err != nil {
-		return fmt.Errorf("cannot reach %s: %w", m.proc.label, err)
-	}
-	for i := range pass {
-		if i%4 == 3 {
-			_ = pass[i].Close() // so that the end of the others shows; closing twice does no harm
+	err := m.conn.send(deadline, message, pass...)
+	release() // so that the end of the others shows
+	errs := []error{err}
+	var spares []*Spare
+	for _, conn := range conns {
+		var p *Process
+		if err == nil {
+			if p, err = m.welcome(conn, deadline); err != nil {
+				errs, err = append(errs, err), nil // the others may be well
+			}
 		}
-	}
-	var errs []error
-	for i, spec := range specs {
-		var err error
-		if procs[i], err = m.welcome(conns[i], spec, started, deadline, onward); err != nil {
-			errs = append(errs, fmt.Errorf("cannot fork %s from the template: %w", spec.name(), err))
+		if p == nil {
+			conn.close() // a spare that is there nevertheless ends when it sees this
+			continue
 		}
+		spares = append(spares, &Spare{proc: p, conn: conn})
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return spares, fmt.Errorf("cannot fork from %s: %w", m.proc.label, err)
+	}
+	return spares, nil
 }
 
-// welcome registers a worker that was forked, and lets it go.
-func (m *Template) welcome(conn channel, spec Spec, started, deadline time.Time, onward []string) (*Process, error) {
-	answer, err := conn.receive(deadline)
+// welcome registers a process that was forked.
+func (m *Template) welcome(conn channel, deadline time.Time) (*Process, error) {
+	answer, err := conn.answer(deadline, "pid", 2)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(answer[1])
+	if err != nil {
+		return nil, err
+	}
+	return m.tree.adopt(pid)
+}
+
+// answer receives a message that begins with word and has n parts.
+func (c channel) answer(deadline time.Time, word string, n int) ([]string, error) {
+	answer, err := c.receive(deadline)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, errors.New("it ended before it had begun")
@@ -158,22 +162,70 @@ func (m *Template) welcome(conn channel, spec Spec, started, deadline time.Time,
 		return nil, errors.New("no answer in time")
 	case err != nil:
 		return nil, err
-	case len(answer) != 2 || answer[0] != "pid":
-		return nil, fmt.Errorf("%q", answer)
+	case len(answer) == 2 && answer[0] == "failed":
+		return nil, errors.New(answer[1])
+	case len(answer) != n || answer[0] != word:
+		return nil, fmt.Errorf("unexpected answer %q", answer)
 	}
-	pid, err := strconv.Atoi(answer[1])
+	return answer, nil
+}
+
+// StartSpares makes spares workers, each with the arguments, environment, label and first three files of a spec; there
+// are as many specs. They end like workers that Start started. Each is let go with the message onward. One that cannot be
+// made a worker is nil in the result, and gone; the error says why.
+func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*Process, error) {
+	deadline := time.Now().Add(forkLimit + time.Duration(len(specs))*forkEach)
+	procs := make([]*Process, len(specs))
+	errs := make([]error, len(specs))
+	for i, s := range spares {
+		errs[i] = s.order(specs[i], deadline)
+	}
+	for i, s := range spares {
+		if errs[i] == nil {
+			_, errs[i] = s.conn.answer(deadline, "ready", 1)
+		}
+		if errs[i] == nil {
+			procs[i] = s.proc
+			t.employ(s.proc, specs[i].Label)
+			if err := s.conn.send(deadline, onward); err != nil {
+				// A worker like any other now, that does not get far.
+				t.log.Debug().Err(err).Int("pid", s.proc.PID()).Msg("forked worker not let go")
+			}
+		}
+		s.conn.close()
+		if errs[i] != nil {
+			_ = s.proc.SignalGroup(unix.SIGKILL)
+			errs[i] = fmt.Errorf("cannot fork %s: %w", specs[i].name(), errs[i])
+		}
+	}
+	t.mu.Lock()
+	t.pushLocked()
+	t.mu.Unlock()
+	t.nudge()
+	return procs, errors.Join(errs...)
+}
+
+// order tells a spare what it is to be.
+func (s *Spare) order(spec Spec, deadline time.Time) error {
+	files, cleanup, err := spec.open()
+	defer cleanup()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p, err := m.tree.adopt(pid, spec.Label, started)
-	if err != nil {
-		return nil, err
+	message := make([]string, 0, 2*(len(spec.Args)+len(spec.Env)))
+	for _, a := range spec.Args {
+		message = append(message, "argv", a)
 	}
-	if err := conn.send(deadline, onward); err != nil {
-		// It is registered, and ends by itself: a worker like any other that does not get far.
-		m.tree.log.Debug().Err(err).Int("pid", pid).Msg("forked worker not let go")
+	for _, e := range spec.Env {
+		message = append(message, "env", e)
 	}
-	return p, nil
+	return s.conn.send(deadline, message, files[:3]...)
+}
+
+// Close ends a spare that is not wanted any more, and waits for its end.
+func (s *Spare) Close() error {
+	s.conn.close()
+	return s.proc.destroy()
 }
 
 // expect says that children will come, or have come, that are to be registered before anybody reaps them.
@@ -186,8 +238,8 @@ func (t *Tree) expect(n int) {
 	}
 }
 
-// adopt registers child pid, which we did not start, as a worker.
-func (t *Tree) adopt(pid int, label string, started time.Time) (*Process, error) {
+// adopt registers child pid, which we did not start, as a spare.
+func (t *Tree) adopt(pid int) (*Process, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed() {
@@ -197,20 +249,45 @@ func (t *Tree) adopt(pid int, label string, started time.Time) (*Process, error)
 	// before we let go of the lock.
 	st, err := statOf(pid)
 	if err != nil || st.ppid != t.self.PID || st.sid != pid || t.live[pid] != nil {
-		return nil, fmt.Errorf("process %d is no worker of ours", pid)
+		return nil, fmt.Errorf("process %d is no fork for us", pid)
 	}
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		pidfd = -1
 	}
+	p := t.registerLocked(pid, pidfd, "a spare worker", asTemplate, time.Now())
+	t.pushLocked()
+	return p, nil
+}
+
+// employ makes a spare a worker.
+func (t *Tree) employ(p *Process, label string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.mu.Lock()
+	p.label, p.exit.Started = label, time.Now()
+	p.mu.Unlock()
+	p.role = asWorker
 	if t.cgroup != nil {
-		if err := os.WriteFile(filepath.Join(t.cgroup.path, "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(t.cgroup.path, "cgroup.procs"), strconv.AppendInt(nil, int64(p.id.PID), 10), 0); err != nil {
 			t.log.Debug().Err(err).Msg("worker not in its cgroup")
 		}
 	}
-	p := t.registerLocked(pid, pidfd, label, asWorker, started)
-	t.pushLocked()
-	return p, nil
+}
+
+// destroy kills a process and its group, and waits for its end.
+func (p *Process) destroy() error {
+	if err := p.SignalGroup(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	timer := time.NewTimer(DefaultKill)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("cannot kill %s, process %d (in %s)", p.label, p.id.PID, wchan(p.id.PID))
+	}
 }
 
 // Kill ends the template at once, from any goroutine.
@@ -218,16 +295,6 @@ func (m *Template) Kill() error { return m.proc.SignalGroup(syscall.SIGKILL) }
 
 // Close kills the template and its children, and waits for its end.
 func (m *Template) Close() error {
-	defer m.conn.close()
-	if err := m.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	timer := time.NewTimer(DefaultKill)
-	defer timer.Stop()
-	select {
-	case <-m.proc.Done():
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("cannot kill the template, process %d (in %s)", m.proc.PID(), wchan(m.proc.PID()))
-	}
+	m.conn.close()
+	return m.proc.destroy()
 }

@@ -224,25 +224,24 @@ class Imports:
         self.before = set(sys.modules)
         if not self.auto and self.hides:
             sys.path.insert(0, self.origin)
-        done, steps = 0, self.steps()
+        self.done, steps = 0, self.steps()
         self.labels = [step.label for step in steps]
         try:
             for step in steps[:self.limit]:
                 tell("importing", step.label)
-                stop = self.step(step, done, state, tell)
-                done += 1
+                stop = self.step(step, self.done, state, tell)
+                self.done += 1
                 if stop:
                     self.end = "a failure in: " + step.label
                     break
         except Refusal as e:
-            e.step = str(done)
+            e.step = str(self.done)
             raise
         finally:
             if not self.auto and self.hides and self.origin in sys.path:
                 sys.path.remove(self.origin)
         self.hidden()
         self.files = self.stamp()
-        return done
 
     def step(self, step, number, state, tell):
         """Imports, and returns whether that was the last one."""

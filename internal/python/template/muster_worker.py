@@ -2,7 +2,7 @@
 import os
 import sys
 
-from muster_checks import read
+from muster_checks import borrow, read
 
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP, SIGKILL = 1, 35, 14, 9
 
@@ -19,51 +19,46 @@ class Template:
         self.set = {k: v for k, v in now.items() if given.get(k) != v}
         self.unset = [k for k in given if k not in now]
 
-    def serve(self, imports, ctypes):
+    def serve(self, imports):
         """Answers until it returns in a worker."""
-        self.ctypes = ctypes
+        self.ctypes, self.gc = (sys.modules.get(name) or borrow(name) for name in ("ctypes", "gc"))
+        self.gc.freeze()  # so that a collection in a worker does not touch, and thereby copy, all that was imported
+        self.connection.send("ready", str(imports.done), imports.end)
         while True:
             message, fds = self.connection.receive()
             if message is None:
                 os._exit(0)
             if message[0][0] == "check":
                 self.connection.send("checked", imports.changed())
-            elif self.fork(message, fds):
+            elif self.fork(fds):
                 return
 
-    def fork(self, message, fds):
-        """Forks workers and returns True in each. Their parent shall be the launcher: a middleman forks them and ends,
-        and orphans go to the launcher. Each has four descriptors: its standard ones and a connection."""
-        workers = []
-        for key, value in message:
-            if key == "worker":
-                workers.append({"argv": [], "env": []})
-            elif workers:
-                workers[-1][key].append(value)
-        fds = [fds[i:i + 4] for i in range(0, len(fds), 4)]
+    def fork(self, fds):
+        """Forks workers to be, one for each descriptor, and returns True in each when it is to be one. Their parent shall
+        be the launcher: a middleman forks them and ends, and orphans go to the launcher."""
         middle = -1
         try:
             middle = os.fork()
         except OSError as e:
             self.failed(fds, e)
         if not middle:
-            return self.middleman(workers, fds)
-        for fd in sum(fds, []):
+            return self.middleman(fds)
+        for fd in fds:
             os.close(fd)
         if middle > 0:
             os.waitpid(middle, 0)
         return False
 
     def failed(self, fds, error):
-        for own in fds:
-            connection = self.connect(os.dup(own[3]))
+        for fd in fds:
+            connection = self.connect(os.dup(fd))
             connection.send("failed", "cannot fork: %s" % error.strerror)
             connection.socket.close()
 
-    def middleman(self, workers, fds):
+    def middleman(self, fds):
         me = os.getpid()
         ended, end = os.pipe()
-        for i, worker in enumerate(workers):
+        for i, own in enumerate(fds):
             try:
                 pid = os.fork()
             except OSError as e:
@@ -72,21 +67,25 @@ class Template:
             if not pid:
                 os.close(end)
                 for other in fds[:i] + fds[i + 1:]:
-                    for fd in other:
-                        os.close(fd)
-                return self.worker(worker, fds[i], me, ended)
+                    os.close(other)
+                return self.wait(self.connect(own), me, ended)
         os._exit(0)
 
-    def worker(self, worker, fds, middle, ended):
-        """Makes this process what it would be if the launcher had started it, and waits for its word."""
-        connection = self.connect(fds[3])
+    def wait(self, connection, middle, ended):
+        """Is a spare until the launcher has a worker for it to be, and then waits for its last word."""
         try:
-            self.become(worker, fds[:3])
+            os.setsid()
+            self.connection.socket.close()
             self.belong(middle, ended)
             connection.send("pid", str(os.getpid()))
+            order, fds = connection.receive()
+            if order is None:
+                os._exit(0)
+            self.become([value for key, value in order if key == "argv"], [value for key, value in order if key == "env"], fds)
+            connection.send("ready")
             answer, _ = connection.receive()
             if answer is None:
-                os._exit(1)
+                os._exit(0)
             for key, piece in answer:
                 while key == "output" and len(piece) > 1:
                     piece = piece[:1] + piece[1 + os.write(int(piece[:1]), piece[1:]):]
@@ -109,18 +108,19 @@ class Template:
         if os.getppid() != self.agent:
             os._exit(1)
 
-    def become(self, worker, fds):
-        os.setsid()
+    def become(self, argv, env, fds):
+        """Makes this process what it would be if the launcher had started it."""
         for number, fd in enumerate(fds):
             os.dup2(fd, number, inheritable=True)
             os.close(fd)
-        self.connection.socket.close()
         with open("/proc/self/comm", "wb", 0) as f:
             f.write(self.comm)
-        self.argue([os.fsdecode(a) for a in worker["argv"]])
-        self.look(worker["argv"], worker["env"])
-        self.environ(worker["env"])
-        self.seed()
+        self.argue([os.fsdecode(a) for a in argv])
+        self.look(argv, env)
+        self.environ(env)
+        self.renew()
+        # What was frozen would not be collected at the end either, and some modules count what is left then.
+        (sys.modules.get("atexit") or borrow("atexit")).register(self.gc.unfreeze)
         out = sys.__stdout__
         if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and os.isatty(1) and not out.line_buffering:
             out.reconfigure(line_buffering=True)
@@ -167,8 +167,19 @@ class Template:
         struct = (ctypes.c_uint64 * 13)(*numbers, 0, 0xffffffff << 32)  # no auxiliary vector, no new executable
         libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(struct), ctypes.c_ulong(ctypes.sizeof(struct)), 0)
 
-    def seed(self):
-        """Gives numpy and torch random states of their own; Python's random did that when it was forked."""
+    def renew(self):
+        """Makes anew what modules keep of the process that imported them, and what is random in each process. Python's
+        random took care of itself when it was forked."""
+        threading = sys.modules.get("threading")
+        if threading:
+            threading.main_thread()._set_native_id()
+        logging = sys.modules.get("logging")
+        if logging:  # what %(relativeCreated)d counts from: seconds, and nanoseconds from Python 3.13 on
+            now = sys.modules["time"].time_ns()
+            logging._startTime = now if isinstance(logging._startTime, int) else now / 1e9
+        multiprocessing = sys.modules.get("multiprocessing.process")
+        if multiprocessing:
+            multiprocessing.current_process().authkey = os.urandom(32)
         numpy = sys.modules.get("numpy.random")
         if numpy:
             numpy.seed()

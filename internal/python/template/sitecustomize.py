@@ -124,18 +124,15 @@ def wait():
         main.__file__ = os.path.abspath(wanted.name) if sys.version_info >= (3, 9) else wanted.name
     try:
         with checks.Watch(order.get("varying", [])):
-            done = wanted.run(state, connection.send)
+            wanted.run(state, connection.send)
     except checks.Refusal as e:
         connection.send("refused", str(e), e.hint, e.step)
         os._exit(0)
     main.__dict__.pop("__file__", None)
     sys.argv[:] = argv
-    # So that a collection in a worker does not touch, and thereby copy, all that was imported.
-    (sys.modules.get("gc") or checks.borrow("gc")).freeze()
     for fd in (1, 2):
         os.write(fd, order["end"][0])  # all that was printed stands before it
-    connection.send("ready", str(done), wanted.end)
-    template.serve(wanted, sys.modules.get("ctypes") or checks.borrow("ctypes"))
+    template.serve(wanted)
 
 
 if "MUSTER_TEMPLATE" in os.environ:
