@@ -65,6 +65,9 @@ func (c *warmCase) compare(t *testing.T) {
 	}
 	python := c.interpreter(t)
 	c.install(t, dir, python)
+	if err := os.Mkdir(filepath.Join(dir, "run"), 0o700); err != nil { // XDG_RUNTIME_DIR
+		t.Fatal(err)
+	}
 	cold := c.run(t, dir, python, "off")
 	warm := c.run(t, dir, python, c.warm)
 	was, is := cold.parts(), warm.parts()
@@ -173,6 +176,9 @@ func (c *warmCase) run(t *testing.T, dir, python, mode string) warmResult {
 	}
 	if ctx.Err() != nil {
 		t.Fatalf("--warm %s: not ended in time\n%s", mode, stderr.String())
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "run", "muster", "*")); len(left) > 0 {
+		t.Errorf("--warm %s: left behind: %v", mode, left)
 	}
 	if left := processes(t, dir); len(left) > 0 {
 		t.Errorf("--warm %s: left behind: %v", mode, left)
