@@ -7,15 +7,18 @@ SHARABLE = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/davinci", "/dev/devmm_svm", "/dev/hisi_hdc", "/dev/hl", "/dev/accel/",
            "/dev/dri/render", "/dev/mxcd", "/dev/cambricon", "/dev/mtgpu", "/dev/infiniband/")
 BACKENDS = ("cuda", "xpu", "npu", "musa", "mlu", "hpu", "sdaa", "gcu")  # of torch, as torch.<name>.is_initialized()
+WALKERS = ("/tqdm/utils.py",)  # go through all variables for some that are no concern of ours
 THREADS = ("jemalloc_bg_thd",)  # ended before a fork and started again behind it by its library
 
 
 def borrow(name):
     """Imports a module of Python's for ourselves alone: the script shall find it as unknown as it was."""
-    known = set(sys.modules)
+    known, places = set(sys.modules), set(sys.path_importer_cache)
     module = __import__(name)
     for new in set(sys.modules) - known:
         del sys.modules[new]
+    for new in set(sys.path_importer_cache) - places:
+        del sys.path_importer_cache[new]
     return module
 
 
@@ -90,7 +93,8 @@ def patiently(look):
 
 
 class Watch:
-    """While it is entered, os.environ notes who asks for what differs between workers."""
+    """While it is entered, os.environ notes who asks for what differs between workers, or goes through all of it: what
+    differs is not there."""
 
     seen = []
 
@@ -107,10 +111,24 @@ class Watch:
                     Watch.seen.append((key, asker(sys._getframe(1))))
                 return super().__getitem__(key)
 
+            def __iter__(self):
+                place = asker(sys._getframe(1))
+                # Python's own modules copy it for the children they start.
+                if not place.startswith(os.path.dirname(os.__file__)) or "-packages/" in place:
+                    if not place.rpartition(":")[0].endswith(WALKERS):
+                        Watch.seen.append(("all variables", place))
+                return super().__iter__()
+
         os.environ.__class__ = os.environb.__class__ = Environ
 
     def __exit__(self, *_):
         os.environ.__class__ = os.environb.__class__ = self.ordinary
+
+
+    @staticmethod
+    def check():
+        for name, where in Watch.seen:
+            raise Refusal("reads %s (%s), and the workers' differ" % (os.fsdecode(name), where))
 
 
 def asker(frame):
@@ -144,8 +162,6 @@ class State:
 
     def check(self):
         """Raises Refusal where what has been imported so far cannot be shared."""
-        for name, where in Watch.seen:
-            raise Refusal("reads %s (%s), which each worker has another value of" % (os.fsdecode(name), where))
         cwd = os.getcwd()
         if cwd != self.cwd:
             raise Refusal("changes the working directory to %s" % cwd)

@@ -2,7 +2,7 @@
 import os
 import sys
 
-from muster_checks import Refusal, flush, listing
+from muster_checks import Refusal, Watch, flush, listing
 
 ONLY_AST = 0x400  # compile's flag
 
@@ -24,6 +24,18 @@ def find(name):
     return None
 
 
+def beside(origin, name):
+    """Reports whether there is a module of that name in the directory origin."""
+    return os.path.isfile(os.path.join(origin, name, "__init__.py")) or any(
+        n.partition(".")[0] == name and n.endswith((".py", ".pyc", ".so")) for n in listing(origin))
+
+
+def shared(origin, name):
+    """Reports whether that module is a namespace package, part of which is in the directory origin."""
+    spec = find(name)
+    return spec is not None and not spec.has_location and os.path.isdir(os.path.join(origin, name))
+
+
 def installed(name):
     """Reports whether the top-level module of that name is Python's own or was installed."""
     spec = find(name)
@@ -39,7 +51,24 @@ def missing(node, origin):
     """Reports whether an import finds no module at all, neither installed nor beside the script."""
     name = (node.module or "" if type_name(node) == "ImportFrom" else node.names[0].name).split(".")[0]
     return len(node.names) == 1 and name and not getattr(node, "level", 0) and find(name) is None \
-        and not any(os.path.exists(os.path.join(origin, name + end)) for end in ("", ".py"))
+        and not os.path.exists(os.path.join(origin, name)) and not beside(origin, name)
+
+
+class Guard:
+    """Finds nothing in the script's directory, and notes what was looked for there and is there: the project's own code is
+    not to be run here, and what is found elsewhere would not be what the worker finds."""
+
+    def __init__(self, origin):
+        self.origin, self.found = origin, []
+
+    def find_spec(self, name, target=None):
+        if beside(self.origin, name.rpartition(".")[2]):
+            self.found.append(name)
+            raise ModuleNotFoundError("No module named %r" % name, name=name)
+        return None
+
+    def invalidate_caches(self):
+        pass
 
 
 def harmless(node):
@@ -94,7 +123,17 @@ def sets_environ(node):
         and len(words) == 2 and all(text(word) is not None for word in words)
 
 
-def prefix(path, main, origin):
+def quietly(work):
+    """Calls work without the warnings of the compiler: the worker will print them."""
+    filters = sys.modules["_warnings"].filters
+    filters.insert(0, ("ignore", None, Warning, None, 0))
+    try:
+        return work()
+    finally:
+        del filters[0]
+
+
+def prefix(path, main, origin, hides):
     """Returns the imports that a file begins with, as steps, and the line with which something else begins, "" for none.
 
     What ends them is the first statement that could change what an import does, and the first import of a module that
@@ -106,7 +145,7 @@ def prefix(path, main, origin):
         source = f.read()
     if main and sys.version_info >= (3, 9):
         path = os.path.abspath(path)  # as in tracebacks and warnings
-    tree = compile(source, path, "exec", ONLY_AST, dont_inherit=True)
+    tree = quietly(lambda: compile(source, path, "exec", ONLY_AST, dont_inherit=True))
     lines = source.decode("utf-8", "replace").splitlines()
     body, steps, namespace = tree.body, [], {"__name__": "__main__" if main else "", "__file__": path}
 
@@ -118,11 +157,11 @@ def prefix(path, main, origin):
             tops = {node.module.split(".")[0]}
         if tops == {"__future__"}:
             return True
-        return all(map(installed, tops)) and taking(node, soft)
+        return all(installed(top) and not (hides and (beside(origin, top) or shared(origin, top))) for top in tops) and taking(node, soft)
 
     def taking(node, soft=False):
         tree.body = [node]
-        code = compile(tree, path, "exec", dont_inherit=True)
+        code = quietly(lambda: compile(tree, path, "exec", dont_inherit=True))
         label = " ".join(part.strip() for part in lines[node.lineno - 1:node.end_lineno])
         steps.append(Step(label, lambda: exec(code, namespace), soft))
         return True
@@ -186,7 +225,7 @@ class Imports:
         steps = [Step("import " + m, lambda m=m: __import__(m)) for m in modules]
         for path in files:
             try:
-                more, self.end = prefix(path, path == files[-1], self.origin)
+                more, self.end = prefix(path, path == files[-1], self.origin, self.hides)
             except (OSError, SyntaxError, ValueError) as e:
                 self.end = str(e)  # the worker will say so too
                 break
@@ -196,14 +235,16 @@ class Imports:
         return steps
 
     def hidden(self):
-        """Raises Refusal where a module was imported that the worker would find beside its script instead."""
-        if not self.auto or not self.hides:
-            return
-        names = {n.split(".")[0] for n in listing(self.origin) if n.endswith((".py", ".so")) or os.path.isfile(os.path.join(self.origin, n, "__init__.py"))}
-        for name in sorted(names & (set(sys.modules) - self.before)):
-            path = getattr(sys.modules[name], "__dict__", {}).get("__file__") or ""
-            if not os.path.realpath(path).startswith(self.origin + os.sep):
-                raise Refusal("finds the installed module %s where the script finds %s in %s" % (name, name, self.origin))
+        """Returns the name of a module that was imported, and that the worker would find beside its script instead."""
+        for name in sorted({module.partition(".")[0] for module in set(sys.modules) - self.before}):
+            module = getattr(sys.modules.get(name), "__dict__", {})
+            path = os.path.realpath(module.get("__file__") or "")
+            if self.auto and self.hides and "__path__" in module and not module.get("__file__") and os.path.isdir(os.path.join(self.origin, name)):
+                return name
+            ours = os.path.dirname(path) == self.origin or path == os.path.join(self.origin, name, "__init__.py")
+            if self.auto and self.hides and not ours and beside(self.origin, name):
+                return name
+        return ""
 
     def stamp(self):
         """Returns what tells whether the files of the imported modules are as they were."""
@@ -222,10 +263,13 @@ class Imports:
 
     def run(self, state, tell):
         self.before = set(sys.modules)
-        if not self.auto and self.hides:
-            sys.path.insert(0, self.origin)
         self.done, steps = 0, self.steps()
         self.labels = [step.label for step in steps]
+        self.guard = Guard(self.origin)
+        if self.hides:
+            sys.path.insert(0, "" if self.form in ("code", "run_path") else self.origin)
+            if self.auto:
+                sys.path_importer_cache[self.origin] = self.guard
         try:
             for step in steps[:self.limit]:
                 tell("importing", step.label)
@@ -237,10 +281,15 @@ class Imports:
         except Refusal as e:
             e.step = str(self.done)
             raise
-        finally:
-            if not self.auto and self.hides and self.origin in sys.path:
-                sys.path.remove(self.origin)
-        self.hidden()
+        if self.hides:
+            if sys.path and sys.path[0] in ("", self.origin):
+                del sys.path[0]
+            sys.path_importer_cache.pop(self.origin, None)
+        if self.limit < len(steps):
+            self.end = steps[self.limit].label
+        hidden = self.hidden()
+        if hidden:
+            raise Refusal("imports the installed module %s, and the script would find another one in %s" % (hidden, self.origin))
         self.files = self.stamp()
 
     def step(self, step, number, state, tell):
@@ -261,6 +310,9 @@ class Imports:
             tell("refused", "forks, and lets both processes go on", "", str(number))
             os._exit(0)
         flush()
+        Watch.check()
+        for name in self.guard.found:
+            raise Refusal("imports %s, which is in the script's directory" % name)
         if failure:
             raise failure
         state.check()
@@ -274,8 +326,5 @@ class Imports:
                 return path
         if self.auto and [step.label for step in self.steps()] != self.labels:
             return self.name
-        try:
-            self.hidden()
-        except Refusal as e:
-            return str(e)
-        return ""
+        hidden = self.hidden()
+        return hidden and os.path.join(self.origin, hidden)

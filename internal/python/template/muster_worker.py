@@ -13,15 +13,15 @@ class Template:
         self.connection, self.connect, self.comm = connection, connect, comm
         self.agent = int(order["agent"][0])
         self.arguments = int(order["arguments"][0])
-        given = dict(entry.partition(b"=")[::2] for entry in order.get("env", []))
-        now = dict(os.environb)
-        # What Python, or a wrapper around it, makes of its environment: LC_CTYPE in the C locale, for example.
-        self.set = {k: v for k, v in now.items() if given.get(k) != v}
-        self.unset = [k for k in given if k not in now]
+        self.given = dict(entry.partition(b"=")[::2] for entry in order.get("env", []))
 
     def serve(self, imports):
         """Answers until it returns in a worker."""
         self.ctypes, self.gc = (sys.modules.get(name) or borrow(name) for name in ("ctypes", "gc"))
+        # What Python (LC_CTYPE in the C locale), a wrapper around it and what was imported made of the environment.
+        now = dict(os.environb)
+        self.set = {name: value for name, value in now.items() if self.given.get(name) != value}
+        self.unset = [name for name in self.given if name not in now]
         self.gc.freeze()  # so that a collection in a worker does not touch, and thereby copy, all that was imported
         self.connection.send("ready", str(imports.done), imports.end)
         while True:

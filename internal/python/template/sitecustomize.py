@@ -122,13 +122,15 @@ def wait():
     main, argv = sys.modules["__main__"], list(sys.argv)
     if wanted.form == "script":  # what modules see of the script when they are imported
         main.__file__ = os.path.abspath(wanted.name) if sys.version_info >= (3, 9) else wanted.name
+        main.__cached__ = None
     try:
         with checks.Watch(order.get("varying", [])):
             wanted.run(state, connection.send)
     except checks.Refusal as e:
         connection.send("refused", str(e), e.hint, e.step)
         os._exit(0)
-    main.__dict__.pop("__file__", None)
+    for name in ("__file__", "__cached__"):
+        main.__dict__.pop(name, None)
     sys.argv[:] = argv
     for fd in (1, 2):
         os.write(fd, order["end"][0])  # all that was printed stands before it
