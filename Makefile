@@ -92,7 +92,7 @@ golden: test-deps ## rewrite the golden files of every package that has an -upda
 	if [ -n "$$packages" ]; then go test $$packages -update; fi
 
 .PHONY: bench
-bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (10 minutes, run it alone)
+bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (15 minutes, run it alone)
 	CGO_ENABLED=0 go build -o build/storebench ./rendezvous/tcpstore/storebench
 	go run ./bench -muster bin/muster -torch $(TORCH) -storebench build/storebench -json build/bench.json
 

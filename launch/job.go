@@ -178,6 +178,9 @@ type WarmRules struct {
 	Wait time.Duration
 }
 
+// wanted reports whether anything is to be imported ahead.
+func (w WarmRules) wanted() bool { return w.Auto || len(w.Modules) > 0 }
+
 // RestartPolicy says which worker exits start the group anew.
 type RestartPolicy string
 

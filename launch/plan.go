@@ -71,7 +71,7 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 		return nil, err
 	}
 	p.entry = entry
-	if job.Warm.Auto || len(job.Warm.Modules) > 0 {
+	if job.Warm.wanted() {
 		p.warm, p.cold = planWarm(job.Command, entry, m.Dir, job.Environ)
 	}
 	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -16,9 +15,6 @@ import (
 
 	"muster/internal/proc"
 )
-
-// printLimit bounds what modules may print when they are imported, in bytes: every worker prints it again.
-const printLimit = 1 << 20
 
 // template is one template process, from its start until it can fork workers.
 type template struct {
@@ -90,8 +86,10 @@ func (t *template) greet(order []string) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		<-t.proc.Done()
-		return &refusal{Reason: fmt.Sprintf("the interpreter %s%s", t.proc.Exit(), t.lastWords()), Step: -1,
-			Hint: "it must read PYTHONPATH and import site: options -E, -I and -S, and wrappers that clear the environment, prevent a warm start"}
+		return &refusal{
+			Reason: fmt.Sprintf("the interpreter %s%s", t.proc.Exit(), t.lastWords()), Step: -1,
+			Hint: "it must read PYTHONPATH and import site: options -E, -I and -S, and wrappers that clear the environment, prevent a warm start",
+		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &refusal{Reason: fmt.Sprintf("the interpreter said nothing for %v", helloLimit), Step: -1}
 	case err != nil:
@@ -235,91 +233,13 @@ func (t *template) lastWords() string {
 	t.drain()
 	t.out.mu.Lock()
 	defer t.out.mu.Unlock()
-	var text string
+	var text strings.Builder
 	for _, piece := range t.out.pieces {
-		text += piece[1:]
+		text.WriteString(piece[1:])
 	}
-	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	if last := lines[len(lines)-1]; last != "" {
 		return ": " + printable(last)
 	}
 	return ""
-}
-
-// printed is what modules print while they are imported, in the order in which it arrives.
-type printed struct {
-	mu     sync.Mutex
-	pieces []string // each begins with the number of its stream
-	size   int
-	ended  int           // streams that have come to their end mark
-	all    chan struct{} // closed when both have; made by the first who asks
-}
-
-// read collects stream number from r until its end mark, and drops what comes later. It returns at the end of the stream.
-func (p *printed) read(r *os.File, number string, end []byte) {
-	defer func() { _ = r.Close() }()
-	var pending []byte // may be the beginning of the mark
-	buf := make([]byte, 1<<15)
-	ended := false
-	for {
-		n, err := r.Read(buf)
-		pending = append(pending, buf[:n]...)
-		if at := bytes.Index(pending, end); at >= 0 && !ended {
-			p.add(number, pending[:at])
-			p.finish()
-			ended = true
-		}
-		keep := 0
-		if !ended && err == nil {
-			keep = min(len(pending), len(end)-1)
-			p.add(number, pending[:len(pending)-keep])
-			pending = slices.Clone(pending[len(pending)-keep:])
-		} else if !ended {
-			p.add(number, pending)
-		}
-		if ended {
-			pending = pending[:0]
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (p *printed) add(number string, data []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.size += len(data)
-	if len(data) > 0 && p.size <= printLimit {
-		p.pieces = append(p.pieces, number+string(data))
-	}
-}
-
-func (p *printed) finish() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ended++; p.ended == 2 {
-		close(p.doneLocked())
-	}
-}
-
-func (p *printed) doneLocked() chan struct{} {
-	if p.all == nil {
-		p.all = make(chan struct{})
-	}
-	return p.all
-}
-
-// await returns all that was printed, and whether it was little enough. gone ends the waiting.
-func (p *printed) await(gone <-chan struct{}) (pieces []string, whole bool) {
-	p.mu.Lock()
-	all := p.doneLocked()
-	p.mu.Unlock()
-	select {
-	case <-all:
-	case <-gone:
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.pieces, p.size <= printLimit
 }

@@ -90,13 +90,16 @@ func (w *warmer) beginLocked() {
 	}
 	w.wg.Go(func() {
 		t := w.make(m)
-		m.template = t
+		m.template, m.looked = t, t != nil // what was imported just now is up to date
 		close(m.done)
 		if t == nil {
 			return
 		}
-		<-t.proc.Done()
-		w.ended(m)
+		select {
+		case <-t.proc.Done():
+			w.ended(m)
+		case <-w.ctx.Done():
+		}
 	})
 }
 
@@ -406,15 +409,15 @@ func (w *warmer) Close() error {
 // newWarmer returns the warmer of a plan, nil where its workers start as usual.
 func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*warmer, error) {
 	rules := p.Job.Warm
-	if !rules.Auto && len(rules.Modules) == 0 {
+	if !rules.wanted() {
 		return nil, nil
 	}
 	if p.cold != nil {
-		l := log.Warn()
+		level := zerolog.WarnLevel
 		if rules.Auto { // asked for whatever the command is
-			l = log.Info()
+			level = zerolog.InfoLevel
 		}
-		l.Err(p.cold).Msg("no warm start: workers start as usual")
+		log.WithLevel(level).Err(p.cold).Msg("no warm start: workers start as usual")
 		return nil, nil
 	}
 	worker, err := p.Worker(p.DryRound(), 0, 0, "")

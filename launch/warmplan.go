@@ -29,9 +29,8 @@ var errNotPython = errors.New("the command is not Python")
 // planWarm finds out how a template for the command is started. Errors say why there can be none.
 func planWarm(c Command, e entrypoint, dir string, environ []string) (warmCommand, error) {
 	w := warmCommand{probePath: e.path, arguments: len(e.argv(c, 0)) - len(e.prefix)}
-	switch c.Kind {
-	case Script, Module, RunPath:
-		w.form, w.name = map[CommandKind]string{Script: "script", Module: "module", RunPath: "run_path"}[c.Kind], c.Name
+	if form, ours := map[CommandKind]string{Script: "script", Module: "module", RunPath: "run_path"}[c.Kind]; ours {
+		w.form, w.name = form, c.Name
 		w.probe = []string{e.prefix[0], "-u", "-c", ""}
 		if c.Kind == RunPath {
 			w.arguments += 2 // the start method and the script
@@ -70,6 +69,20 @@ func planWarm(c Command, e entrypoint, dir string, environ []string) (warmComman
 	return w, nil
 }
 
+// WarmStart says in a few words how the workers come to their imports.
+func (p *Plan) WarmStart() string {
+	switch {
+	case !p.Job.Warm.wanted():
+		return "off"
+	case p.cold != nil:
+		return "no: " + p.cold.Error()
+	case p.Job.Warm.Auto:
+		return "yes: the imports that " + p.entry.name + " begins with"
+	default:
+		return "yes: " + strings.Join(p.Job.Warm.Modules, ", ")
+	}
+}
+
 // isPython goes by the name. What is behind it is asked before anything depends on it.
 func isPython(path string) bool { return strings.HasPrefix(filepath.Base(path), "python") }
 
@@ -95,7 +108,7 @@ func interpreterLine(path, dir string) ([]string, error) {
 	}
 	called := name
 	if filepath.Base(name) == "env" {
-		for _, word := range strings.Fields(rest) {
+		for word := range strings.FieldsSeq(rest) {
 			if !strings.HasPrefix(word, "-") && !strings.Contains(word, "=") {
 				called = word
 				break

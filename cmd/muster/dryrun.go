@@ -22,6 +22,7 @@ type dryRun struct {
 	Host    string       `json:"host"`
 	Store   string       `json:"store"`
 	Dir     string       `json:"working_directory"`
+	Warm    string       `json:"warm_start"`
 	Flags   []dryFlag    `json:"flags"`
 	Workers []dryWorker  `json:"workers"`
 	common  []dryVar     // variables that are the same in every rank
@@ -57,7 +58,7 @@ func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
 		store = round.MasterAddr + ":<a free port>"
 	}
 	d := &dryRun{
-		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Dir: p.Dir, Flags: flags,
+		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Dir: p.Dir, Warm: p.WarmStart(), Flags: flags,
 		argvs: map[int]bool{},
 	}
 	errorFile := "<a file of this attempt>"
@@ -115,6 +116,9 @@ func (d *dryRun) writeText(out io.Writer) error {
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
 	printf("host\t%s\nstore\t%s\nrun id\t%s\nworking directory\t%s\n", d.Host, d.Store, d.RunID, d.Dir)
 	printf("command\t%s\nworkers\t%d\n", shellescape.QuoteCommand(d.Workers[0].Argv), len(d.Workers))
+	if d.Warm != "off" {
+		printf("warm start\t%s\n", d.Warm)
+	}
 	printf("\nflags\n")
 	for _, f := range d.Flags {
 		printf("  %s\t%s\t%s\n", f.Name, f.Value, f.Source)

@@ -290,8 +290,11 @@ func (p *Process) destroy() error {
 	}
 }
 
-// Kill ends the template at once, from any goroutine.
-func (m *Template) Kill() error { return m.proc.SignalGroup(syscall.SIGKILL) }
+// Kill ends the template at once, from any goroutine, and whoever waits for its answer.
+func (m *Template) Kill() error {
+	m.conn.close()
+	return m.proc.SignalGroup(syscall.SIGKILL)
+}
 
 // Close kills the template and its children, and waits for its end.
 func (m *Template) Close() error {

@@ -24,10 +24,22 @@ def find(name):
     return None
 
 
+def modules_in(origin):
+    """Returns the names of the modules in a directory, and those of directories that are none by themselves."""
+    modules, parts = set(), set()
+    for name in listing(origin):
+        if name.endswith((".py", ".pyc", ".so")):
+            modules.add(name.partition(".")[0])
+        elif os.path.isfile(os.path.join(origin, name, "__init__.py")):
+            modules.add(name)
+        elif os.path.isdir(os.path.join(origin, name)):
+            parts.add(name)
+    return modules, parts
+
+
 def beside(origin, name):
     """Reports whether there is a module of that name in the directory origin."""
-    return os.path.isfile(os.path.join(origin, name, "__init__.py")) or any(
-        n.partition(".")[0] == name and n.endswith((".py", ".pyc", ".so")) for n in listing(origin))
+    return name in modules_in(origin)[0]
 
 
 def shared(origin, name):
@@ -236,13 +248,15 @@ class Imports:
 
     def hidden(self):
         """Returns the name of a module that was imported, and that the worker would find beside its script instead."""
-        for name in sorted({module.partition(".")[0] for module in set(sys.modules) - self.before}):
-            module = getattr(sys.modules.get(name), "__dict__", {})
-            path = os.path.realpath(module.get("__file__") or "")
-            if self.auto and self.hides and "__path__" in module and not module.get("__file__") and os.path.isdir(os.path.join(self.origin, name)):
+        if not self.auto or not self.hides:
+            return ""
+        modules, parts = modules_in(self.origin)
+        for name in sorted((modules | parts) & (set(sys.modules) - self.before)):
+            file = getattr(sys.modules[name], "__dict__", {}).get("__file__") or ""
+            path = os.path.realpath(file)
+            if name in parts and not file:  # a namespace package, and this is a part of it
                 return name
-            ours = os.path.dirname(path) == self.origin or path == os.path.join(self.origin, name, "__init__.py")
-            if self.auto and self.hides and not ours and beside(self.origin, name):
+            if name in modules and os.path.dirname(path) != self.origin and path != os.path.join(self.origin, name, "__init__.py"):
                 return name
         return ""
 

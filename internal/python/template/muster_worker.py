@@ -15,14 +15,13 @@ class Template:
         self.arguments = int(order["arguments"][0])
         self.given = dict(entry.partition(b"=")[::2] for entry in order.get("env", []))
 
-    def serve(self, imports):
+    def serve(self, imports, gc):
         """Answers until it returns in a worker."""
-        self.ctypes, self.gc = (sys.modules.get(name) or borrow(name) for name in ("ctypes", "gc"))
+        self.ctypes, self.gc = sys.modules.get("ctypes") or borrow("ctypes"), gc
         # What Python (LC_CTYPE in the C locale), a wrapper around it and what was imported made of the environment.
         now = dict(os.environb)
         self.set = {name: value for name, value in now.items() if self.given.get(name) != value}
         self.unset = [name for name in self.given if name not in now]
-        self.gc.freeze()  # so that a collection in a worker does not touch, and thereby copy, all that was imported
         self.connection.send("ready", str(imports.done), imports.end)
         while True:
             message, fds = self.connection.receive()

@@ -124,7 +124,7 @@ def wait():
         main.__file__ = os.path.abspath(wanted.name) if sys.version_info >= (3, 9) else wanted.name
         main.__cached__ = None
     try:
-        with checks.Watch(order.get("varying", [])):
+        with checks.Watch(order.get("varying", [])), checks.NoCollections() as collector:
             wanted.run(state, connection.send)
     except checks.Refusal as e:
         connection.send("refused", str(e), e.hint, e.step)
@@ -134,7 +134,7 @@ def wait():
     sys.argv[:] = argv
     for fd in (1, 2):
         os.write(fd, order["end"][0])  # all that was printed stands before it
-    template.serve(wanted)
+    template.serve(wanted, collector)
 
 
 if "MUSTER_TEMPLATE" in os.environ:

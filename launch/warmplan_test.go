@@ -1,0 +1,128 @@
+package launch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPlanWarm(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"python3":  "#!/bin/sh\n", // only its name counts here
+		"train.py": "#!/usr/bin/env -S python3 -u\n",
+		"plain":    "#!" + dir + "/python3\nprint(1)\n",
+		"one":      "#! " + dir + "/python3  -E -s \nprint(1)\n",
+		"shell":    "#!/bin/sh\n",
+		"perl":     "#!/usr/bin/env perl\n",
+		"binary":   "\x7fELF\x02",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil { //nolint:gosec // programs
+			t.Fatal(err)
+		}
+	}
+	python := filepath.Join(dir, "python3")
+	program := func(name string, args ...string) (Command, entrypoint) {
+		return Command{Kind: Program, Name: name, Args: args}, entrypoint{path: filepath.Join(dir, name), prefix: []string{name}}
+	}
+	type words = []string
+	for _, c := range []struct {
+		name string
+		args words
+		want warmCommand
+		err  string
+	}{
+		{"python3", words{"-u", "train.py", "-x", "1"}, warmCommand{probePath: python, probe: words{"python3", "-u", "-c", ""}, form: "script", name: "train.py", arguments: 2}, ""},
+		{"python3", words{"-Om", "pkg.train"}, warmCommand{probePath: python, probe: words{"python3", "-O", "-c", ""}, form: "module", name: "pkg.train"}, ""},
+		{"python3", words{"-c", "print(1)", "a"}, warmCommand{probePath: python, probe: words{"python3", "-c", ""}, form: "code", arguments: 1}, ""},
+		{"python3", words{"-B", "--", "train.py"}, warmCommand{probePath: python, probe: words{"python3", "-B", "-c", ""}, form: "script", name: "train.py"}, ""},
+		{"python3", words{"-u", "-"}, warmCommand{}, "standard input"},
+		{"train.py", words{"a", "b"}, warmCommand{probePath: "/usr/bin/env", probe: words{"/usr/bin/env", "-S python3 -u", "-c", ""}, form: "script", name: filepath.Join(dir, "train.py"), arguments: 2}, ""},
+		{"plain", nil, warmCommand{probePath: python, probe: words{python, "-c", ""}, form: "script", name: filepath.Join(dir, "plain")}, ""},
+		{"one", nil, warmCommand{probePath: python, probe: words{python, "-E -s", "-c", ""}, form: "script", name: filepath.Join(dir, "one")}, ""},
+		{"shell", nil, warmCommand{}, "its #! line names /bin/sh"},
+		{"perl", nil, warmCommand{}, "its #! line names perl"},
+		{"binary", nil, warmCommand{}, "not Python"},
+	} {
+		command, entry := program(c.name, c.args...)
+		got, err := planWarm(command, entry, dir, []string{"PATH=/usr/bin:/bin"})
+		switch {
+		case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
+			t.Errorf("%s %q: error %v, want one with %q", c.name, c.args, err, c.err)
+		case c.err == "" && err != nil:
+			t.Errorf("%s %q: %v", c.name, c.args, err)
+		case c.err == "":
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(warmCommand{})); diff != "" {
+				t.Errorf("%s %q, -want +got:\n%s", c.name, c.args, diff)
+			}
+		}
+	}
+	if _, err := planWarm(Command{Kind: Program, Name: "gone"}, entrypoint{path: "gone", prefix: []string{"gone"}}, dir, nil); !errors.Is(err, errNotPython) {
+		t.Errorf("a program that cannot be read: %v", err)
+	}
+}
+
+// TestPrinted gives the end mark in pieces, with output behind it, and between the streams.
+func TestPrinted(t *testing.T) {
+	t.Parallel()
+	const end = "muster-END"
+	var p printed
+	var pipes [2]*os.File
+	done := make(chan struct{}, 2)
+	for i := range pipes {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pipes[i] = w
+		go func() {
+			p.read(r, string(rune('1'+i)), []byte(end))
+			done <- struct{}{}
+		}()
+	}
+	say := func(i int, text string) {
+		if _, err := pipes[i].WriteString(text); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, text := range []string{"out muster-", "err "} {
+		say(i, text)
+	}
+	for i := range pipes {
+		for _, letter := range "muster-EN and more " + end + "dropped" {
+			say(i, string(letter))
+		}
+	}
+	pieces, whole := p.await(nil)
+	got := map[byte]string{}
+	for _, piece := range pieces {
+		got[piece[0]] += piece[1:]
+	}
+	if got['1'] != "out muster-muster-EN and more " || got['2'] != "err muster-EN and more " || !whole {
+		t.Errorf("%q, whole %v", got, whole)
+	}
+	for _, w := range pipes {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
+	}
+}
+
+func TestPrintedTooMuch(t *testing.T) {
+	t.Parallel()
+	var p printed
+	for range 3 {
+		p.add("1", make([]byte, printLimit/2))
+	}
+	p.finish()
+	p.finish()
+	if pieces, whole := p.await(nil); whole || len(pieces) != 2 {
+		t.Errorf("%d pieces, whole %v", len(pieces), whole)
+	}
+}
