@@ -124,7 +124,6 @@ class Watch:
     def __exit__(self, *_):
         os.environ.__class__ = os.environb.__class__ = self.ordinary
 
-
     @staticmethod
     def check():
         for name, where in Watch.seen:
