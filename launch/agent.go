@@ -55,7 +55,7 @@ type Agent struct {
 	stdin    *os.File
 	warm     *warmer // nil: workers start as usual
 	dir      jobDir
-	begun    time.Time  // the first start of workers
+	begun    time.Time  // the first start of workers, or of waiting for their template
 	groupMu  sync.Mutex // held while a group is started, so that whoever looks for a worker finds all
 	group    *WorkerGroup
 	oomKills int64 // the kernel's count before it
@@ -179,21 +179,23 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 		a.events.joined(before, restarts, time.Since(began))
 		before = &round
 		a.status.creating(round.Number, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
-		template := a.warm.take(ctx)
+		if a.begun.IsZero() {
+			a.begun = time.Now()
+		}
+		starting, started := a.untilDeadline(ctx)
+		template := a.warm.take(starting)
 		oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
 		a.groupMu.Lock()
-		g, err := a.startGroup(ctx, round, restarts, template)
+		g, err := a.startGroup(starting, round, restarts, template)
 		a.group = g
 		a.groupMu.Unlock()
+		started()
 		if err != nil {
 			return Result{}, err
 		}
 		a.oomKills = oomKills
 		for _, w := range g.workers {
 			a.events.started(w, &round, restarts)
-		}
-		if a.begun.IsZero() {
-			a.begun = time.Now()
 		}
 		a.status.running()
 		a.warm.prepare(a.Plan.Procs, a.Plan.Job.Restart.MaxRestarts > 0)
@@ -371,6 +373,14 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, restarts int, d de
 	a.status.finished(o)
 	res.Status = o.Status
 	return res, nil
+}
+
+// untilDeadline returns a context that also ends with the job's deadline.
+func (a *Agent) untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d := a.Plan.Job.Restart.Deadline; d > 0 {
+		return context.WithDeadline(ctx, a.begun.Add(d))
+	}
+	return context.WithCancel(ctx)
 }
 
 // deadlineTimer returns a channel that delivers when d has passed since start; never for d = 0.

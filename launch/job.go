@@ -170,8 +170,7 @@ type LogRules struct {
 // WarmRules say whether workers are forked from a process that has imported their modules, the template. The zero value
 // starts every worker by itself.
 type WarmRules struct {
-	// Auto imports what the script begins with, as far as it is installed. Modules are imported instead where there are
-	// any.
+	// Auto imports what the script begins with, as far as it is installed. Modules are imported after that.
 	Auto    bool
 	Modules []string
 	// Wait bounds how long a start waits for the template; then the workers start by themselves.

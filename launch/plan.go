@@ -72,7 +72,7 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 	}
 	p.entry = entry
 	if job.Warm.wanted() {
-		p.warm, p.cold = planWarm(job.Command, entry, m.Dir, job.Environ)
+		p.warm, p.cold = planWarm(job.Command, entry, job.Warm.Auto, m.Dir, job.Environ)
 	}
 	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))
 	// What would fail for one worker fails for the last.

@@ -18,14 +18,15 @@ import (
 
 // template is one template process, from its start until it can fork workers.
 type template struct {
-	tree   *proc.Tree
-	proc   *proc.Template
-	end    []byte // what it prints last
-	out    printed
-	until  string   // the line of the script that ends its imports
-	output []string // for proc.Template.Fork's onward
-	reads  []*os.File
-	wg     sync.WaitGroup // readers of them
+	tree    *proc.Tree
+	proc    *proc.Template
+	end     []byte // what it prints last
+	out     printed
+	until   string   // the line of the script that ends its imports
+	modules int      // that were imported
+	output  []string // for proc.Template.Fork's onward
+	reads   []*os.File
+	wg      sync.WaitGroup // readers of them
 
 	mu     sync.Mutex // held while the process is asked for something, once it is ready
 	spares []*proc.Spare
@@ -34,8 +35,9 @@ type template struct {
 // refusal is why a template cannot be used.
 type refusal struct {
 	Reason, Hint string
-	// Step is the import that is to blame, counted from 0; -1: none.
-	Step int
+	// Step is the import that is to blame, counted from 0; -1: none. Module is its index among the modules that were
+	// named; -1: the script's.
+	Step, Module int
 	// Label is that import in words.
 	Label string
 }
@@ -87,19 +89,19 @@ func (t *template) greet(order []string) error {
 	case errors.Is(err, io.EOF):
 		<-t.proc.Done()
 		return &refusal{
-			Reason: fmt.Sprintf("the interpreter %s%s", t.proc.Exit(), t.lastWords()), Step: -1,
+			Reason: fmt.Sprintf("the interpreter %s%s", t.proc.Exit(), t.lastWords()), Step: -1, Module: -1,
 			Hint: "it must read PYTHONPATH and import site: options -E, -I and -S, and wrappers that clear the environment, prevent a warm start",
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &refusal{Reason: fmt.Sprintf("the interpreter said nothing for %v", helloLimit), Step: -1}
+		return &refusal{Reason: fmt.Sprintf("the interpreter said nothing for %v", helloLimit), Step: -1, Module: -1}
 	case err != nil:
 		return err
 	case len(hello) != 4 || hello[0] != "hello":
-		return &refusal{Reason: fmt.Sprintf("the interpreter said %q", hello), Step: -1}
+		return &refusal{Reason: fmt.Sprintf("the interpreter said %q", hello), Step: -1, Module: -1}
 	case hello[1] != strconv.Itoa(t.proc.PID()):
-		return &refusal{Reason: "the command starts Python in another process than its own: a wrapper that does not end with exec", Step: -1}
+		return &refusal{Reason: "the command starts Python in another process than its own: a wrapper that does not end with exec", Step: -1, Module: -1}
 	case hello[2] != "cpython" || !since38(hello[3]):
-		return &refusal{Reason: fmt.Sprintf("the interpreter is %s %s; warm starts need CPython 3.8", hello[2], hello[3]), Step: -1}
+		return &refusal{Reason: fmt.Sprintf("the interpreter is %s %s; warm starts need CPython 3.8", hello[2], hello[3]), Step: -1, Module: -1}
 	}
 	return t.proc.Send(append(slices.Clip(order), "end", string(t.end))...)
 }
@@ -112,7 +114,7 @@ func since38(version string) bool {
 
 // await hears the template's progress until it is ready. A *refusal says why it cannot be used.
 func (t *template) await(step func(label string)) (imports int, err error) {
-	at := refusal{Step: -1}
+	at := refusal{Step: -1, Module: -1}
 	for {
 		word, err := t.proc.Receive(time.Time{})
 		switch {
@@ -125,24 +127,30 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 			return 0, &at
 		case err != nil:
 			return 0, err
-		case len(word) == 2 && word[0] == "importing":
+		case len(word) == 3 && word[0] == "importing":
 			at.Step++
 			at.Label = word[1]
+			if at.Module, err = strconv.Atoi(word[2]); err != nil {
+				return 0, err
+			}
 			step(at.Label)
 		case len(word) == 4 && word[0] == "refused":
 			at.Reason, at.Hint = word[1], word[2]
 			if n, err := strconv.Atoi(word[3]); err != nil || n != at.Step {
-				at.Step, at.Label = -1, ""
+				at.Step, at.Module, at.Label = -1, -1, ""
 			}
 			return 0, &at
-		case len(word) == 3 && word[0] == "ready":
-			t.until = word[2]
+		case len(word) == 4 && word[0] == "ready":
+			t.until = word[3]
 			if imports, err = strconv.Atoi(word[1]); err != nil {
+				return 0, err
+			}
+			if t.modules, err = strconv.Atoi(word[2]); err != nil {
 				return 0, err
 			}
 			pieces, whole := t.out.await(t.proc.Done())
 			if !whole {
-				return 0, &refusal{Reason: fmt.Sprintf("more than %d bytes are printed while modules are imported", printLimit), Step: -1}
+				return 0, &refusal{Reason: fmt.Sprintf("more than %d bytes are printed while modules are imported", printLimit), Step: -1, Module: -1}
 			}
 			for _, p := range pieces {
 				t.output = append(t.output, "output", p)

@@ -130,12 +130,16 @@ func (w *warmer) make(m *making) *template {
 		began := time.Now()
 		t, imports, err := w.try(m)
 		if err == nil {
+			l := w.Log.Info()
+			if t.until != "" {
+				l = l.Str("until", t.until)
+			}
 			if imports == 0 {
-				w.Log.Info().Str("until", t.until).Msg("no warm start: the script begins with no import of an installed package")
+				l.Msg("no warm start: the script begins with no import that can be shared")
 				_ = t.Close()
 				return nil
 			}
-			w.Log.Info().Int("pid", t.proc.PID()).Int("imports", imports).Str("until", t.until).Dur("dur_ms", time.Since(began)).Msg("template ready")
+			l.Int("pid", t.proc.PID()).Int("imports", imports).Int("modules", t.modules).Dur("dur_ms", time.Since(began)).Msg("template ready")
 			return t
 		}
 		if w.ctx.Err() != nil {
@@ -146,31 +150,31 @@ func (w *warmer) make(m *making) *template {
 		if ok && r.Hint != "" {
 			l = l.Str("hint", r.Hint)
 		}
-		if !ok || !w.cut(r.Step) {
+		switch {
+		case !ok || !w.cut(r):
 			l.Msg("no warm start: workers start as usual")
 			return nil
+		case r.Module >= 0:
+			l.Msg("the template of warm starts is made without this module")
+		default:
+			l.Msg("the template of warm starts is made without this import and those behind it")
 		}
-		l.Msg("the template of warm starts is made without this import")
 	}
 	return nil
 }
 
-// cut leaves an import out of what is to be imported, and reports whether that leaves any. What a script imports behind
-// it is left out with it.
-func (w *warmer) cut(step int) bool {
+// cut leaves out what a refusal is about, and reports whether anything is left. What a script imports behind it is left
+// out with it.
+func (w *warmer) cut(r *refusal) bool {
 	switch {
-	case step < 0:
-		return false
-	case len(w.modules) > 0:
-		if step >= len(w.modules) {
-			return false
-		}
-		w.modules = slices.Delete(slices.Clone(w.modules), step, step+1)
-		return len(w.modules) > 0
+	case r.Module >= 0 && r.Module < len(w.modules):
+		w.modules = slices.Delete(slices.Clone(w.modules), r.Module, r.Module+1)
+	case r.Module < 0 && r.Step >= 0:
+		w.limit = r.Step
 	default:
-		w.limit = step
-		return step > 0
+		return false
 	}
+	return len(w.modules) > 0 || w.Rules.Auto && w.limit > 0
 }
 
 func (w *warmer) try(m *making) (*template, int, error) {
@@ -193,6 +197,9 @@ func (w *warmer) try(m *making) (*template, int, error) {
 	order := []string{
 		"agent", strconv.Itoa(os.Getpid()), "arguments", strconv.Itoa(w.Command.arguments),
 		"form", w.Command.form, "name", w.Command.name, "limit", strconv.Itoa(w.limit),
+	}
+	if w.Rules.Auto {
+		order = append(order, "auto", "")
 	}
 	for _, name := range w.modules {
 		order = append(order, "module", name)
@@ -378,11 +385,10 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 
 // failedFork is told when a template could not fork a worker: another one is made.
 func (w *warmer) failedFork(t *template, err error) {
-	w.mu.Lock()
-	m := w.next
-	w.mu.Unlock()
-	if m != nil && m.template == t {
+	if m := w.ready(); m != nil && m.template == t {
 		w.replace(m, "", err, "workers start as usual, and another template is made")
+	} else { // it has ended, and been replaced
+		w.Log.Warn().Err(err).Msg("workers start as usual")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"muster/internal/proc"
@@ -26,8 +27,8 @@ type warmCommand struct {
 // errNotPython is why most commands cannot be started from a template.
 var errNotPython = errors.New("the command is not Python")
 
-// planWarm finds out how a template for the command is started. Errors say why there can be none.
-func planWarm(c Command, e entrypoint, dir string, environ []string) (warmCommand, error) {
+// planWarm finds out how a template for the command is started, and whether auto can find imports. Errors say why there can be none.
+func planWarm(c Command, e entrypoint, auto bool, dir string, environ []string) (warmCommand, error) {
 	w := warmCommand{probePath: e.path, arguments: len(e.argv(c, 0)) - len(e.prefix)}
 	if form, ours := map[CommandKind]string{Script: "script", Module: "module", RunPath: "run_path"}[c.Kind]; ours {
 		w.form, w.name = form, c.Name
@@ -51,6 +52,12 @@ func planWarm(c Command, e entrypoint, dir string, environ []string) (warmComman
 			w.form, w.name = "module", words.Module
 		default:
 			w.form = "code"
+			if auto {
+				return w, errors.New("its program is on the command line, and auto reads a script: name modules instead")
+			}
+		}
+		if letter := words.Isolation(); letter != "" {
+			return w, fmt.Errorf("option -%s keeps Python from a warm start", letter)
 		}
 		if n := len(words.Options); n > 0 && words.Options[n-1] == "--" {
 			w.probe = append(append([]string{c.Name}, words.Options[:n-1]...), "-c", "")
@@ -76,11 +83,12 @@ func (p *Plan) WarmStart() string {
 		return "off"
 	case p.cold != nil:
 		return "no: " + p.cold.Error()
-	case p.Job.Warm.Auto:
-		return "yes: the imports that " + p.entry.name + " begins with"
-	default:
-		return "yes: " + strings.Join(p.Job.Warm.Modules, ", ")
 	}
+	what := slices.Clone(p.Job.Warm.Modules)
+	if p.Job.Warm.Auto {
+		what = slices.Insert(what, 0, "the imports that "+p.warm.name+" begins with")
+	}
+	return "where they can be shared: " + strings.Join(what, ", ")
 }
 
 // isPython goes by the name. What is behind it is asked before anything depends on it.

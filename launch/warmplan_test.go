@@ -50,7 +50,7 @@ func TestPlanWarm(t *testing.T) {
 		{"binary", nil, warmCommand{}, "not Python"},
 	} {
 		command, entry := program(c.name, c.args...)
-		got, err := planWarm(command, entry, dir, []string{"PATH=/usr/bin:/bin"})
+		got, err := planWarm(command, entry, false, dir, []string{"PATH=/usr/bin:/bin"})
 		switch {
 		case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
 			t.Errorf("%s %q: error %v, want one with %q", c.name, c.args, err, c.err)
@@ -62,7 +62,15 @@ func TestPlanWarm(t *testing.T) {
 			}
 		}
 	}
-	if _, err := planWarm(Command{Kind: Program, Name: "gone"}, entrypoint{path: "gone", prefix: []string{"gone"}}, dir, nil); !errors.Is(err, errNotPython) {
+	command, entry := program("python3", "-c", "print(1)")
+	if _, err := planWarm(command, entry, true, dir, nil); err == nil || !strings.Contains(err.Error(), "on the command line") {
+		t.Errorf("auto with python -c: %v", err)
+	}
+	command, entry = program("python3", "-uI", "train.py")
+	if _, err := planWarm(command, entry, true, dir, nil); err == nil || !strings.Contains(err.Error(), "option -I") {
+		t.Errorf("python -I: %v", err)
+	}
+	if _, err := planWarm(Command{Kind: Program, Name: "gone"}, entrypoint{path: "gone", prefix: []string{"gone"}}, false, dir, nil); !errors.Is(err, errNotPython) {
 		t.Errorf("a program that cannot be read: %v", err)
 	}
 }

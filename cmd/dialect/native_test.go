@@ -63,7 +63,7 @@ func TestNativeFlags(t *testing.T) {
 		--retryable-exit-codes kubeflow --fatal-exit-codes 3,7-9 --backoff-limit 10 --restart-window 1h --restart-delay 500ms --restart-backoff 1.5:10s
 		--active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all --clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
 		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json
-		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm torch,a.b_c --warm-wait 90
+		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
 		--event-log-handler console --dry-run --json --log-level debug -- prog`)...)
 	codes := func(text string) launch.ExitCodes {
 		set, err := launch.ParseExitCodes(text)
@@ -80,7 +80,7 @@ func TestNativeFlags(t *testing.T) {
 			DelayMax: 10 * time.Second, Retryable: codes(">=128"), Fatal: codes("3,7-9"), Success: launch.QuorumRank0, Fail: launch.QuorumAll,
 			Linger: 5 * time.Second, Clean: launch.CleanUnfinished, Deadline: 90 * time.Second,
 		},
-		Warm: launch.WarmRules{Modules: []string{"torch", "a.b_c"}, Wait: 90 * time.Second},
+		Warm: launch.WarmRules{Auto: true, Modules: []string{"torch", "a.b_c"}, Wait: 90 * time.Second},
 		Stop: launch.StopRules{Grace: 2500 * time.Millisecond},
 		Logs: launch.LogRules{
 			Dir: "/dev/null", Redirect: launch.StreamMap{Default: launch.Both},
@@ -170,7 +170,8 @@ func TestNativeRefusals(t *testing.T) {
 		{"--master-addr a/b x", "", "", []string{"--master-addr a/b"}},
 		{"--stdin file x", "", "", []string{"--stdin file: choose one of null, inherit"}},
 		{"--warm torch,,x y", "", "", []string{"--warm torch,,x", `"" is no module's name`, "off, auto"}},
-		{"--warm auto,torch x", "", "", []string{"auto stands alone"}},
+		{"--warm torch,auto x", "", "", []string{`"auto" is no module's name`}},
+		{"--warm on x", "", "", []string{`"on" is no module's name: give off, auto`}},
 		{"--warm a/b.py x", "", "", []string{`"a/b.py" is no module's name`}},
 		{"--warm-wait never x", "", "", []string{"--warm-wait never"}},
 		{"x", "MUSTER_WARM=torch;os", "", []string{"MUSTER_WARM=torch;os"}},

@@ -175,13 +175,13 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			flag: "warm", form: formList, arg: "off|auto|MODULES", def: "off", group: groupCommand, anywhere: true,
-			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed (auto), or MODULES such as torch,transformers. Where that would not be safe the workers start as usual, and muster says why.",
+			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true,
+			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed (auto), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why.",
 			set:  setWarm,
 		},
 		{
 			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true,
-			help: "How long a start waits for the imports of --warm; then the workers start as usual, and restarts find them done.",
+			help: "How long a start waits for the imports of --warm; then the workers start as usual, beside them, and restarts find them done.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
 		},
 		{
@@ -418,20 +418,21 @@ func setQuorum(to *launch.Quorum, text string) error {
 
 func setWarm(r *Request, text string) error {
 	r.Job.Warm.Auto, r.Job.Warm.Modules = false, nil
-	switch text {
-	case "off":
-		return nil
-	case "auto":
-		r.Job.Warm.Auto = true
+	if text == "off" {
 		return nil
 	}
-	for name := range strings.SplitSeq(text, ",") {
+	for i, name := range strings.Split(text, ",") {
 		name = strings.TrimSpace(name)
-		if name == "off" || name == "auto" {
-			return fmt.Errorf("%s stands alone: give off, auto, or modules with commas between, such as torch,transformers", name)
+		if name == "auto" && i == 0 {
+			r.Job.Warm.Auto = true
+			continue
+		}
+		switch strings.ToLower(name) {
+		case "off", "auto", "on", "true", "yes", "1", "false", "no", "0":
+			return fmt.Errorf("%q is no module's name: give off, auto, modules with commas between such as torch,transformers, or auto,torch", name)
 		}
 		if !moduleName.MatchString(name) {
-			return fmt.Errorf("%q is no module's name: give off, auto, or modules with commas between, such as torch,transformers", name)
+			return fmt.Errorf("%q is no module's name: give off, auto, modules with commas between such as torch,transformers, or auto,torch", name)
 		}
 		r.Job.Warm.Modules = append(r.Job.Warm.Modules, name)
 	}

@@ -181,7 +181,7 @@ func TestWarmKilledWhileImporting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantWarm(t, j.wait(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL", "made without this import")
+	wantWarm(t, j.wait(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL", "made without this module")
 	j.nothingLeft(dir)
 }
 
@@ -285,23 +285,24 @@ func TestWarmBadModules(t *testing.T) {
 		forked int // 2: without the module; 0: not at all
 		want   []string
 	}{
-		"missing":      {"", 2, []string{"No module named 'bad'", "made without this import"}},
-		"fails":        {"1 / 0", 2, []string{"fails: ZeroDivisionError: division by zero"}},
-		"exits":        {"import sys; sys.exit(3)", 2, []string{"calls sys.exit(3)"}},
-		"exits hard":   {"import os; os.write(2, b'farewell'); os._exit(4)", 2, []string{"exited with status 4: farewell"}},
-		"crashes":      {"import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 2, []string{"was killed by SIGSEGV"}},
-		"forks":        {"import os; os.fork()", 2, []string{"forks, and lets both processes go on"}},
-		"child":        {"import subprocess; subprocess.Popen(['sleep', '600'])", 2, []string{"starts a process that goes on running: sleep"}},
-		"daemon":       {"import os; os.system('setsid sleep 601 >/dev/null 2>&1 </dev/null &')", 2, nil},
-		"thread":       {"import threading, time; threading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()", 2, []string{"starts threads: watcher"}},
-		"timer":        {"import signal; signal.alarm(600)", 2, []string{"starts a timer"}},
-		"directory":    {"import os; os.chdir('/')", 2, []string{"changes the working directory to /"}},
-		"rank":         {"import os; rank = int(os.environ.get('LOCAL_RANK', 0))", 2, []string{"reads LOCAL_RANK", "bad.py:1"}},
-		"socket":       {"import socket; s = socket.socket()", 2, []string{"leaves descriptor", "socket:"}},
-		"file":         {"f = open(__file__)", 2, []string{"leaves descriptor 3 open", "bad.py"}},
-		"shared":       {"import mmap; m = mmap.mmap(-1, 4096)", 2, []string{"maps shared memory"}},
-		"prints":       {"print('one line')", 2, []string{"]:one line"}},
-		"prints a lot": {"print('x' * 3000000)", 0, []string{"more than 1048576 bytes are printed"}},
+		"missing":       {"", 2, []string{"No module named 'bad'", "made without this module"}},
+		"fails":         {"1 / 0", 2, []string{"fails: ZeroDivisionError: division by zero"}},
+		"exits":         {"import sys; sys.exit(3)", 2, []string{"calls sys.exit(3)"}},
+		"exits hard":    {"import os; os.write(2, b'farewell'); os._exit(4)", 2, []string{"exited with status 4: farewell"}},
+		"crashes":       {"import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 2, []string{"was killed by SIGSEGV"}},
+		"forks":         {"import os; os.fork()", 2, []string{"forks, and lets both processes go on"}},
+		"child":         {"import subprocess; subprocess.Popen(['sleep', '600'])", 2, []string{"starts a process that goes on running: sleep"}},
+		"daemon":        {"import os; os.system('setsid sleep 601 >/dev/null 2>&1 </dev/null &')", 2, nil},
+		"thread":        {"import threading, time; threading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()", 2, []string{"starts threads: watcher"}},
+		"timer":         {"import signal; signal.alarm(600)", 2, []string{"starts a timer"}},
+		"directory":     {"import os; os.chdir('/')", 2, []string{"changes the working directory to /"}},
+		"rank":          {"import os; rank = int(os.environ.get('LOCAL_RANK', 0))", 2, []string{"reads LOCAL_RANK", "bad.py:1"}},
+		"socket":        {"import socket; s = socket.socket()", 2, []string{"leaves descriptor", "socket:"}},
+		"file":          {"f = open(__file__)", 2, []string{"leaves descriptor 3 open", "bad.py"}},
+		"shared_memory": {"from multiprocessing.shared_memory import SharedMemory; s = SharedMemory(create=True, size=100)", 2, []string{"starts a process that goes on running", "python3"}},
+		"shared":        {"import mmap; m = mmap.mmap(-1, 4096)", 2, []string{"maps shared memory"}},
+		"prints":        {"print('one line')", 2, []string{"]:one line"}},
+		"prints a lot":  {"print('x' * 3000000)", 0, []string{"more than 1048576 bytes are printed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,8 +327,8 @@ func TestWarmInterpreters(t *testing.T) {
 		forked int
 		want   string
 	}{
-		"isolated":       {"", "-I", 0, "options -E, -I and -S"},
-		"no site":        {"", "-S", 0, "options -E, -I and -S"},
+		"isolated":       {"", "-I", 0, "option -I keeps Python from a warm start"},
+		"no site":        {"", "-S", 0, "option -S keeps Python from a warm start"},
 		"exec":           {"exec /usr/bin/python3 \"$@\"", "", 2, "template ready"},
 		"exec, adds":     {"export ADDED=yes; exec /usr/bin/python3 \"$@\"", "", 2, "added yes"},
 		"child":          {"/usr/bin/python3 \"$@\"", "", 0, "a wrapper that does not end with exec"},
@@ -347,6 +348,68 @@ func TestWarmInterpreters(t *testing.T) {
 			args := append([]string{"run", "-n", "2", "--warm", "json", "--log-level", "debug", "--", python}, strings.Fields(c.args)...)
 			o := muster(t, []string{"DIR=" + dir, "PYTHONPATH=" + dir}, append(args, filepath.Join(dir, "script.py"))...)
 			wantWarm(t, o, 0, c.forked, "rank 0 here", "rank 1 here", c.want)
+		})
+	}
+}
+
+// TestWarmDeadline lets the deadline of the job pass while a start waits for the template.
+func TestWarmDeadline(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
+	o := startWarm(t, dir, nil, "--warm", "slow", "--active-deadline", "2").wait()
+	wantWarm(t, o, 124, 0, "deadline of 2s reached")
+	if strings.Contains(o.stdout, "here") {
+		t.Errorf("a worker was started nevertheless:\n%s", o.stdout)
+	}
+}
+
+// TestWarmPrefix has statements between the imports that auto passes over or carries out, and says where it ended.
+func TestWarmPrefix(t *testing.T) {
+	testutil.Long(t)
+	for name, c := range map[string]struct{ script, warm, want string }{
+		"passed over": {`"""About it."""
+from __future__ import annotations
+import os, sys
+from typing import TYPE_CHECKING
+__version__ = "1"
+LR: float = 0.1
+A, B = -1, 2 * 1024
+TABLE = {"a": [1, 2], "b": (None, True)}
+if TYPE_CHECKING:
+    import nothing
+os.environ["SET_HERE"] = "yes"
+os.environ.setdefault("AND_HERE", "too")
+try:
+    import nowhere_to_be_found
+    HAS = True
+except ImportError:
+    HAS = False
+else:
+    MORE = True
+try:
+    import json
+    HAS_JSON = True
+except ImportError:
+    pass
+import csv
+print("csv" in sys.modules, os.environ["SET_HERE"], os.environ["AND_HERE"], HAS, HAS_JSON)
+`, "auto", `"imports":4,"modules":`},
+		"ended by a call": {"import os\nprint(1)\nimport csv\n", "auto", `script.py:2: print(1)","pid"`},
+		"with a module":   {"import os\nprint(1)\nimport csv\n", "auto,json", `"imports":2,"modules":`},
+		"nothing":         {"print(1)\nimport os\n", "auto", "begins with no import that can be shared"},
+		"only a module":   {"print(1)\nimport os\n", "auto,json", `"imports":1,"modules":`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := startWarm(t, warmDir(t, "script.py", c.script), nil, "--warm", c.warm).wait()
+			workers := 2
+			if name == "nothing" {
+				workers = 0
+			}
+			wantWarm(t, o, 0, workers, c.want)
+			if name == "passed over" && strings.Count(o.stdout, "True yes too False True") != 2 {
+				t.Errorf("unexpected output:\n%s", o.stdout)
+			}
 		})
 	}
 }

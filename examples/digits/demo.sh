@@ -25,7 +25,7 @@ touch "$out/progress"
 export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo CUDA_VISIBLE_DEVICES=
 
 echo "demo: training on 2 workers; worker 1 will be killed at step $kill_at"
-"$muster" run -n 2 --warm auto --max-restarts 3 -- "$python" "$here/train.py" --dir "$out" &
+"$muster" run -n 2 --warm auto,torch._dynamo --max-restarts 3 -- "$python" "$here/train.py" --dir "$out" &
 job=$!
 
 # step: the newest step that the workers have finished, 0 before the first.

@@ -16,6 +16,23 @@ type Command struct {
 	Args []string
 }
 
+// Isolation returns the option that keeps Python from reading PYTHONPATH or importing site, "" for none.
+func (c Command) Isolation() string {
+	for _, word := range c.Options {
+		if !strings.HasPrefix(word, "-") || strings.HasPrefix(word, "--") {
+			continue // the value of one
+		}
+		letters := word[1:]
+		if at := strings.IndexAny(letters, withValue); at >= 0 {
+			letters = letters[:at]
+		}
+		if at := strings.IndexAny(letters, "EIS"); at >= 0 {
+			return letters[at : at+1]
+		}
+	}
+	return ""
+}
+
 // The short options with a value, and those that end the interpreter at once.
 const (
 	withValue = "WX"

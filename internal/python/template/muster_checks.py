@@ -130,6 +130,14 @@ class Watch:
             raise Refusal("reads %s (%s), and the workers' differ" % (os.fsdecode(name), where))
 
 
+def end_tracker():
+    """Has Python's resource tracker clean up before this process ends: it would be killed with it."""
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    stop = getattr(tracker, "_stop", None)
+    if stop:
+        stop()
+
+
 class NoCollections:
     """While it is entered nothing is collected: that takes a sixth of the time of importing PyTorch, and finds nothing. What
     has been made is frozen, so that a collection in a worker does not touch, and thereby copy, all that was imported."""

@@ -8,10 +8,11 @@ ONLY_AST = 0x400  # compile's flag
 
 
 class Step:
-    """One import. label names it for people; soft: a failure is the script's own business, in a try of its."""
+    """One import, or what stands between. label names it for people; soft: a failure is the script's own business, in a
+    try of its; module is its index among the modules that were named, "-1" for what the script does."""
 
-    def __init__(self, label, run, soft=False):
-        self.label, self.run, self.soft = label, run, soft
+    def __init__(self, label, run, soft=False, imports=True, module="-1"):
+        self.label, self.run, self.soft, self.imports, self.module = label, run, soft, imports, module
 
 
 def find(name):
@@ -83,13 +84,6 @@ class Guard:
         pass
 
 
-def harmless(node):
-    """Reports whether a statement changes nothing that an import could see."""
-    kind = type_name(node)
-    return kind == "Pass" or kind == "Expr" and constant(node.value) or kind == "If" and type_checking(node) and not node.orelse \
-        or kind == "Assign" and constant(node.value) and all(type_name(t) == "Name" for t in node.targets)
-
-
 def homes():
     """Returns where installed modules are: the standard library, site-packages, dist-packages."""
     site = sys.modules["site"]
@@ -112,7 +106,32 @@ def type_checking(node):
 
 
 def constant(node):
-    return type_name(node) in ("Constant", "Num", "Str") or type_name(node) in ("Tuple", "List") and all(map(constant, node.elts))
+    kind = type_name(node)
+    if kind in ("Tuple", "List", "Set"):
+        return all(map(constant, node.elts))
+    if kind == "Dict":
+        return all(key is not None and constant(key) for key in node.keys) and all(map(constant, node.values))
+    if kind == "UnaryOp":
+        return constant(node.operand)
+    return kind == "Constant" or kind == "BinOp" and constant(node.left) and constant(node.right)
+
+
+def plain_name(node):
+    return type_name(node) == "Name" or type_name(node) == "Tuple" and all(map(plain_name, node.elts))
+
+
+def harmless(node):
+    """Reports whether a statement changes nothing that an import could see."""
+    kind = type_name(node)
+    if kind == "Expr":
+        return constant(node.value)
+    if kind == "If":
+        return type_checking(node) and not node.orelse
+    if kind == "Assign":
+        return constant(node.value) and all(map(plain_name, node.targets))
+    if kind == "AnnAssign":
+        return plain_name(node.target) and type_name(node.annotation) in ("Name", "Constant") and (node.value is None or constant(node.value))
+    return kind == "Pass"
 
 
 def text(node):
@@ -174,23 +193,24 @@ def prefix(path, main, origin, hides):
     def taking(node, soft=False):
         tree.body = [node]
         code = quietly(lambda: compile(tree, path, "exec", dont_inherit=True))
-        label = " ".join(part.strip() for part in lines[node.lineno - 1:node.end_lineno])
-        steps.append(Step(label, lambda: exec(code, namespace), soft))
+        label = " ".join(part.strip() for part in lines[node.lineno - 1:node.end_lineno])[:100]
+        steps.append(Step(label, lambda: exec(code, namespace), soft, type_name(node) in ("Import", "ImportFrom")))
         return True
 
     for node in body:
         kind = type_name(node)
         if kind in ("Import", "ImportFrom"):
             go_on = importing(node, False)
-        elif kind == "Try" and all(type_name(n) in ("Import", "ImportFrom") for n in node.body) and not node.orelse and not node.finalbody:
-            go_on = all(importing(inner, True) for inner in node.body) or missing(node.body[0], origin) and all(
-                harmless(inner) for handler in node.handlers for inner in handler.body)
+        elif kind == "Try" and not node.finalbody and all(map(harmless, node.orelse)):
+            go_on = all(harmless(inner) or type_name(inner) in ("Import", "ImportFrom") and importing(inner, True) for inner in node.body) \
+                or type_name(node.body[0]) in ("Import", "ImportFrom") and missing(node.body[0], origin) and all(
+                    harmless(inner) for handler in node.handlers for inner in handler.body)
         elif sets_environ(node):
             go_on = taking(node)
         else:
             go_on = harmless(node)
         if not go_on:
-            return steps, "%s:%d: %s" % (path, node.lineno, lines[node.lineno - 1].strip())
+            return steps, "%s:%d: %s" % (path, node.lineno, lines[node.lineno - 1].strip()[:100])
     return steps, ""
 
 
@@ -220,8 +240,7 @@ class Imports:
 
     def __init__(self, order):
         text = {key: [os.fsdecode(v) for v in order[key]] for key in order if key != "env"}
-        self.modules = text.get("module", [])
-        self.auto = not self.modules
+        self.modules, self.auto = text.get("module", []), "auto" in text
         self.form, self.name = text["form"][0], text["name"][0]
         self.limit = int(text["limit"][0])
         self.files, self.end = {}, ""
@@ -233,7 +252,11 @@ class Imports:
         self.hides = not getattr(sys.flags, "safe_path", False)
 
     def steps(self):
-        modules, files = (self.modules, []) if not self.auto else sources(self.form, self.name, self.origin)
+        steps = [Step("import " + m, lambda m=m: __import__(m), module=str(i)) for i, m in enumerate(self.modules)]
+        return (self.prefix()[:self.limit] if self.auto else []) + steps
+
+    def prefix(self):
+        modules, files = sources(self.form, self.name, self.origin)
         steps = [Step("import " + m, lambda m=m: __import__(m)) for m in modules]
         for path in files:
             try:
@@ -244,6 +267,8 @@ class Imports:
             steps += more
             if self.end:
                 break
+        if self.limit < len(steps):
+            self.end = steps[self.limit].label
         return steps
 
     def hidden(self):
@@ -277,7 +302,7 @@ class Imports:
 
     def run(self, state, tell):
         self.before = set(sys.modules)
-        self.done, steps = 0, self.steps()
+        self.done, skipping, steps = 0, False, self.steps()
         self.labels = [step.label for step in steps]
         self.guard = Guard(self.origin)
         if self.hides:
@@ -285,29 +310,28 @@ class Imports:
             if self.auto:
                 sys.path_importer_cache[self.origin] = self.guard
         try:
-            for step in steps[:self.limit]:
-                tell("importing", step.label)
-                stop = self.step(step, self.done, state, tell)
-                self.done += 1
-                if stop:
+            for number, step in enumerate(steps):
+                if skipping and step.module == "-1":
+                    continue
+                tell("importing", step.label, step.module)
+                skipping = self.step(step, number, state, tell)
+                self.done += step.imports
+                if skipping:
                     self.end = "a failure in: " + step.label
-                    break
         except Refusal as e:
-            e.step = str(self.done)
+            e.step = str(number)
             raise
         if self.hides:
             if sys.path and sys.path[0] in ("", self.origin):
                 del sys.path[0]
             sys.path_importer_cache.pop(self.origin, None)
-        if self.limit < len(steps):
-            self.end = steps[self.limit].label
         hidden = self.hidden()
         if hidden:
             raise Refusal("imports the installed module %s, and the script would find another one in %s" % (hidden, self.origin))
-        self.files = self.stamp()
+        self.files, self.modules_made = self.stamp(), len(set(sys.modules) - self.before)
 
     def step(self, step, number, state, tell):
-        """Imports, and returns whether that was the last one."""
+        """Imports, and returns whether the script would not go on to its next import from there."""
         failure = None
         try:
             step.run()

@@ -22,7 +22,7 @@ class Template:
         now = dict(os.environb)
         self.set = {name: value for name, value in now.items() if self.given.get(name) != value}
         self.unset = [name for name in self.given if name not in now]
-        self.connection.send("ready", str(imports.done), imports.end)
+        self.connection.send("ready", str(imports.done), str(imports.modules_made), imports.end)
         while True:
             message, fds = self.connection.receive()
             if message is None:
@@ -121,7 +121,7 @@ class Template:
         # What was frozen would not be collected at the end either, and some modules count what is left then.
         (sys.modules.get("atexit") or borrow("atexit")).register(self.gc.unfreeze)
         out = sys.__stdout__
-        if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and os.isatty(1) and not out.line_buffering:
+        if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and os.isatty(1) and not out.write_through:
             out.reconfigure(line_buffering=True)
 
     def argue(self, argv):

@@ -127,6 +127,7 @@ def wait():
         with checks.Watch(order.get("varying", [])), checks.NoCollections() as collector:
             wanted.run(state, connection.send)
     except checks.Refusal as e:
+        checks.end_tracker()
         connection.send("refused", str(e), e.hint, e.step)
         os._exit(0)
     for name in ("__file__", "__cached__"):
