@@ -198,7 +198,8 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 			a.events.started(w, &round, restarts)
 		}
 		a.status.running()
-		a.warm.prepare(a.Plan.Procs, a.Plan.Job.Restart.MaxRestarts > 0)
+		rules := a.Plan.Job.Restart
+		a.warm.prepare(a.Plan.Procs, restarts < rules.MaxRestarts || rules.MaxRestarts > 0 && rules.Window > 0)
 		d := a.watch(ctx, g)
 		if d.Verdict == restart {
 			if d, err = a.endRound(ctx, g, d); err != nil {

@@ -2,9 +2,12 @@ package launch
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
+	"time"
 )
 
 // printLimit bounds what modules may print when they are imported, in bytes: every worker prints it again.
@@ -72,16 +75,24 @@ func (p *printed) doneLocked() chan struct{} {
 	return p.all
 }
 
-// await returns all that was printed, and whether it was little enough. gone ends the waiting.
-func (p *printed) await(gone <-chan struct{}) (pieces []string, whole bool) {
+// await returns all that was printed. gone ends the waiting.
+func (p *printed) await(gone <-chan struct{}) ([]string, error) {
 	p.mu.Lock()
 	all := p.doneLocked()
 	p.mu.Unlock()
+	limit := time.NewTimer(checkLimit)
+	defer limit.Stop()
 	select {
 	case <-all:
 	case <-gone:
+		return nil, errors.New("the template ended when it was ready")
+	case <-limit.C: // what it prints goes somewhere else
+		return nil, &refusal{Reason: "what is printed while modules are imported does not arrive", Step: -1, Module: -1}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.pieces, p.size <= printLimit
+	if p.size > printLimit {
+		return nil, &refusal{Reason: fmt.Sprintf("more than %d bytes are printed while modules are imported", printLimit), Step: -1, Module: -1}
+	}
+	return p.pieces, nil
 }

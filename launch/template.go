@@ -100,16 +100,16 @@ func (t *template) greet(order []string) error {
 		return &refusal{Reason: fmt.Sprintf("the interpreter said %q", hello), Step: -1, Module: -1}
 	case hello[1] != strconv.Itoa(t.proc.PID()):
 		return &refusal{Reason: "the command starts Python in another process than its own: a wrapper that does not end with exec", Step: -1, Module: -1}
-	case hello[2] != "cpython" || !since38(hello[3]):
-		return &refusal{Reason: fmt.Sprintf("the interpreter is %s %s; warm starts need CPython 3.8", hello[2], hello[3]), Step: -1, Module: -1}
+	case hello[2] != "cpython" || !since39(hello[3]):
+		return &refusal{Reason: fmt.Sprintf("the interpreter is %s %s; warm starts need CPython 3.9", hello[2], hello[3]), Step: -1, Module: -1}
 	}
 	return t.proc.Send(append(slices.Clip(order), "end", string(t.end))...)
 }
 
-func since38(version string) bool {
+func since39(version string) bool {
 	var major, minor int
 	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
-	return err == nil && (major > 3 || major == 3 && minor >= 8)
+	return err == nil && (major > 3 || major == 3 && minor >= 9)
 }
 
 // await hears the template's progress until it is ready. A *refusal says why it cannot be used.
@@ -148,9 +148,9 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 			if t.modules, err = strconv.Atoi(word[2]); err != nil {
 				return 0, err
 			}
-			pieces, whole := t.out.await(t.proc.Done())
-			if !whole {
-				return 0, &refusal{Reason: fmt.Sprintf("more than %d bytes are printed while modules are imported", printLimit), Step: -1, Module: -1}
+			pieces, err := t.out.await(t.proc.Done())
+			if err != nil {
+				return 0, err
 			}
 			for _, p := range pieces {
 				t.output = append(t.output, "output", p)

@@ -47,6 +47,7 @@ type warmer struct {
 type making struct {
 	done     chan struct{} // closed when it is decided
 	template *template     // nil: there will be none
+	waited   bool          // a start has waited for it in vain
 	mu       sync.Mutex
 	step     string // what is being imported
 
@@ -61,6 +62,8 @@ const (
 	templatesLimit = 3
 	// cutsLimit is how often what is imported is made less.
 	cutsLimit = 10
+	// allImports is more than any script begins with.
+	allImports = 1 << 20
 	// changesLimit is how many templates one start finds out of date before it goes without.
 	changesLimit = 2
 	// prepareAfter is how long after a start the workers of the next one are forked.
@@ -75,7 +78,7 @@ func (w *warmer) begin(ctx context.Context) {
 		return
 	}
 	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Close ends it, after the workers
-	w.modules, w.limit = w.Rules.Modules, 1<<20
+	w.modules, w.limit = w.Rules.Modules, allImports
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.beginLocked()
@@ -254,6 +257,9 @@ func (w *warmer) take(ctx context.Context) *template {
 		if m == nil {
 			return nil
 		}
+		if m.waited {
+			limit.Reset(0) // its time is spent
+		}
 		select {
 		case <-m.done:
 		case <-tell.C:
@@ -261,6 +267,12 @@ func (w *warmer) take(ctx context.Context) *template {
 			changes--
 			continue
 		case <-limit.C:
+			select {
+			case <-m.done: // both were ready
+				continue
+			default:
+			}
+			m.waited = true
 			if !w.late {
 				w.late = true
 				w.Log.Warn().Str("step", m.at()).Dur("limit_ms", w.Rules.Wait).
@@ -368,6 +380,7 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 		return // it ended, and that was seen, or was meant
 	}
 	if err == nil {
+		w.modules, w.limit = w.Rules.Modules, allImports // what could not be shared may be mended
 		w.Log.Info().Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
 	} else {
 		w.failed++

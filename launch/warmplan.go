@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -33,12 +35,15 @@ func planWarm(c Command, e entrypoint, auto bool, dir string, environ []string) 
 	if form, ours := map[CommandKind]string{Script: "script", Module: "module", RunPath: "run_path"}[c.Kind]; ours {
 		w.form, w.name = form, c.Name
 		w.probe = []string{e.prefix[0], "-u", "-c", ""}
+		if err := checkInterpreter(e.path, dir); err != nil {
+			return w, err
+		}
 		if c.Kind == RunPath {
 			w.arguments += 2 // the start method and the script
 		}
 		return w, nil
 	}
-	if isPython(e.path) {
+	if isPython(e.path) && checkInterpreter(e.path, dir) == nil {
 		words, err := python.ParseCommand(c.Args)
 		if err != nil {
 			return w, err
@@ -64,11 +69,18 @@ func planWarm(c Command, e entrypoint, auto bool, dir string, environ []string) 
 		}
 		return w, nil
 	}
-	interpreter, err := interpreterLine(e.path, dir)
+	interpreter, called, err := interpreterLine(e.path, dir)
 	if err != nil {
 		return w, err
 	}
 	if w.probePath, err = proc.LookPath(interpreter[0], dir, environ); err != nil {
+		return w, err
+	}
+	found, err := proc.LookPath(called, dir, environ)
+	if err != nil {
+		return w, err
+	}
+	if err := checkInterpreter(found, dir); err != nil {
 		return w, err
 	}
 	w.form, w.name = "script", e.path
@@ -91,30 +103,51 @@ func (p *Plan) WarmStart() string {
 	return "where they can be shared: " + strings.Join(what, ", ")
 }
 
-// isPython goes by the name. What is behind it is asked before anything depends on it.
-func isPython(path string) bool { return strings.HasPrefix(filepath.Base(path), "python") }
+// pythonName is what interpreters are called. What is behind a name is asked before anything depends on it.
+var pythonName = regexp.MustCompile(`^python[0-9.]*[a-z]*$`)
 
-// interpreterLine returns the words that the kernel puts in front of a script with a #! line, if they name Python.
-func interpreterLine(path, dir string) ([]string, error) {
+func isPython(path string) bool { return pythonName.MatchString(filepath.Base(path)) }
+
+// checkInterpreter refuses what stands in front of an interpreter: a script may choose devices or processors by the rank
+// before it starts Python, and a template has none.
+func checkInterpreter(path, dir string) error {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, errNotPython // it can be executed all the same
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(f, head); err != nil || string(head) != "\x7fELF" {
+		return fmt.Errorf("%s is a script that starts Python: name the interpreter itself", path)
+	}
+	return nil
+}
+
+// interpreterLine returns the words that the kernel puts in front of a script with a #! line, if they name Python, and
+// that name.
+func interpreterLine(path, dir string) (words []string, called string, err error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", errNotPython // it can be executed all the same
 	}
 	defer func() { _ = f.Close() }()
 	line, _ := bufio.NewReaderSize(f, 256).ReadString('\n') // the kernel looks no further
 	line, found := strings.CutPrefix(line, "#!")
 	if !found {
-		return nil, errNotPython
+		return nil, "", errNotPython
 	}
 	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-	words := []string{name}
+	words = []string{name}
 	if rest = strings.TrimSpace(rest); rest != "" {
 		words = append(words, rest) // one word for the kernel
 	}
-	called := name
+	called = name
 	if filepath.Base(name) == "env" {
 		for word := range strings.FieldsSeq(rest) {
 			if !strings.HasPrefix(word, "-") && !strings.Contains(word, "=") {
@@ -124,9 +157,9 @@ func interpreterLine(path, dir string) ([]string, error) {
 		}
 	}
 	if !isPython(called) {
-		return nil, fmt.Errorf("%w: its #! line names %s", errNotPython, called)
+		return nil, "", fmt.Errorf("%w: its #! line names %s", errNotPython, called)
 	}
-	return words, nil
+	return words, called, nil
 }
 
 // templateEnv is the environment of a worker without what other workers, attempts or rounds have other values of, and

@@ -14,19 +14,27 @@ func TestPlanWarm(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, content := range map[string]string{
-		"python3":  "#!/bin/sh\n", // only its name counts here
-		"train.py": "#!/usr/bin/env -S python3 -u\n",
-		"plain":    "#!" + dir + "/python3\nprint(1)\n",
-		"one":      "#! " + dir + "/python3  -E -s \nprint(1)\n",
-		"shell":    "#!/bin/sh\n",
-		"perl":     "#!/usr/bin/env perl\n",
-		"binary":   "\x7fELF\x02",
+		"python":        "#!/bin/sh\nexec python3 \"$@\"\n",
+		"python_job.sh": "#!/bin/sh\n",
+		"train.py":      "#!/usr/bin/env -S python3 -u\n",
+		"plain":         "#!" + dir + "/python3\nprint(1)\n",
+		"one":           "#! " + dir + "/python3  -E -s \nprint(1)\n",
+		"shell":         "#!/bin/sh\n",
+		"perl":          "#!/usr/bin/env perl\n",
+		"binary":        "\x7fELF\x02",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil { //nolint:gosec // programs
 			t.Fatal(err)
 		}
 	}
 	python := filepath.Join(dir, "python3")
+	program1, err := os.ReadFile("/proc/self/exe") // any program will do: nothing is started here
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(python, program1, 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
 	program := func(name string, args ...string) (Command, entrypoint) {
 		return Command{Kind: Program, Name: name, Args: args}, entrypoint{path: filepath.Join(dir, name), prefix: []string{name}}
 	}
@@ -45,12 +53,14 @@ func TestPlanWarm(t *testing.T) {
 		{"train.py", words{"a", "b"}, warmCommand{probePath: "/usr/bin/env", probe: words{"/usr/bin/env", "-S python3 -u", "-c", ""}, form: "script", name: filepath.Join(dir, "train.py"), arguments: 2}, ""},
 		{"plain", nil, warmCommand{probePath: python, probe: words{python, "-c", ""}, form: "script", name: filepath.Join(dir, "plain")}, ""},
 		{"one", nil, warmCommand{probePath: python, probe: words{python, "-E -s", "-c", ""}, form: "script", name: filepath.Join(dir, "one")}, ""},
+		{"python", words{"train.py"}, warmCommand{}, "its #! line names /bin/sh"},
+		{"python_job.sh", words{"train.py"}, warmCommand{}, "its #! line names /bin/sh"},
 		{"shell", nil, warmCommand{}, "its #! line names /bin/sh"},
 		{"perl", nil, warmCommand{}, "its #! line names perl"},
 		{"binary", nil, warmCommand{}, "not Python"},
 	} {
 		command, entry := program(c.name, c.args...)
-		got, err := planWarm(command, entry, false, dir, []string{"PATH=/usr/bin:/bin"})
+		got, err := planWarm(command, entry, false, dir, []string{"PATH=" + dir + ":/usr/bin:/bin"})
 		switch {
 		case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
 			t.Errorf("%s %q: error %v, want one with %q", c.name, c.args, err, c.err)
@@ -106,13 +116,13 @@ func TestPrinted(t *testing.T) {
 			say(i, string(letter))
 		}
 	}
-	pieces, whole := p.await(nil)
+	pieces, err := p.await(nil)
 	got := map[byte]string{}
 	for _, piece := range pieces {
 		got[piece[0]] += piece[1:]
 	}
-	if got['1'] != "out muster-muster-EN and more " || got['2'] != "err muster-EN and more " || !whole {
-		t.Errorf("%q, whole %v", got, whole)
+	if got['1'] != "out muster-muster-EN and more " || got['2'] != "err muster-EN and more " || err != nil {
+		t.Errorf("%q, %v", got, err)
 	}
 	for _, w := range pipes {
 		if err := w.Close(); err != nil {
@@ -130,7 +140,12 @@ func TestPrintedTooMuch(t *testing.T) {
 	}
 	p.finish()
 	p.finish()
-	if pieces, whole := p.await(nil); whole || len(pieces) != 2 {
-		t.Errorf("%d pieces, whole %v", len(pieces), whole)
+	if _, err := p.await(nil); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("too much was printed, and it says %v", err)
+	}
+	gone := make(chan struct{})
+	close(gone)
+	if _, err := new(printed).await(gone); err == nil {
+		t.Error("all is well with a template that has ended")
 	}
 }

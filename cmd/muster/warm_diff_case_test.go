@@ -253,8 +253,13 @@ func warmEnviron(dir string) []string {
 		"GORACE=atexit_sleep_ms=0", // else each of our processes takes a second to end under the race detector
 		"LANG=C.UTF-8", "XDG_RUNTIME_DIR=" + filepath.Join(dir, "run"), "PYTHONUSERBASE=" + filepath.Join(dir, "user"), "PWD=" + dir,
 	}
+	path := os.Getenv("PATH")
+	if python, err := plainPython(); err == nil {
+		path = filepath.Dir(python) + ":" + path // before a shim of the same name
+	}
+	environ = append(environ, "PATH="+path)
 	for _, kv := range os.Environ() {
-		if name, _, _ := strings.Cut(kv, "="); name == "PATH" || name == "HOME" || name == "TMPDIR" {
+		if name, _, _ := strings.Cut(kv, "="); name == "HOME" || name == "TMPDIR" {
 			environ = append(environ, kv)
 		}
 	}

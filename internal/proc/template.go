@@ -80,8 +80,8 @@ func (m *Template) Receive(deadline time.Time) ([]string, error) {
 	return message, err
 }
 
-// ForksLimit is how many processes Fork makes at once, well within the 253 descriptors of a message.
-const ForksLimit = 64
+// ForksLimit is how many processes Fork makes at once: the template gets a descriptor for each, and may have few.
+const ForksLimit = 16
 
 // Spare is a fork of a template that waits to become a worker. Like the template it belongs to the tree, but not to the
 // workers.
@@ -178,22 +178,20 @@ func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*P
 	procs := make([]*Process, len(specs))
 	errs := make([]error, len(specs))
 	for i, s := range spares {
-		errs[i] = s.order(specs[i], deadline)
+		errs[i] = s.order(specs[i], later(deadline))
 	}
 	for i, s := range spares {
 		if errs[i] == nil {
-			_, errs[i] = s.conn.answer(deadline, "ready", 1)
+			_, errs[i] = s.conn.answer(later(deadline), "ready", 1)
 		}
 		if errs[i] == nil {
-			procs[i] = s.proc
 			t.employ(s.proc, specs[i].Label)
-			if err := s.conn.send(deadline, onward); err != nil {
-				// A worker like any other now, that does not get far.
-				t.log.Debug().Err(err).Int("pid", s.proc.PID()).Msg("forked worker not let go")
-			}
+			errs[i] = s.conn.send(later(deadline), onward)
 		}
 		s.conn.close()
-		if errs[i] != nil {
+		if errs[i] == nil {
+			procs[i] = s.proc
+		} else {
 			_ = s.proc.SignalGroup(unix.SIGKILL)
 			errs[i] = fmt.Errorf("cannot fork %s: %w", specs[i].name(), errs[i])
 		}
@@ -203,6 +201,14 @@ func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*P
 	t.mu.Unlock()
 	t.nudge()
 	return procs, errors.Join(errs...)
+}
+
+// later is deadline, or in a second where that has passed: one that was stopped must not cost the others their turn.
+func later(deadline time.Time) time.Time {
+	if soon := time.Now().Add(time.Second); deadline.Before(soon) {
+		return soon
+	}
+	return deadline
 }
 
 // order tells a spare what it is to be.

@@ -8,6 +8,7 @@ DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/davinci", "/dev/devmm_svm", "/de
            "/dev/dri/render", "/dev/mxcd", "/dev/cambricon", "/dev/mtgpu", "/dev/infiniband/")
 BACKENDS = ("cuda", "xpu", "npu", "musa", "mlu", "hpu", "sdaa", "gcu")  # of torch, as torch.<name>.is_initialized()
 WALKERS = ("/tqdm/utils.py",)  # go through all variables for some that are no concern of ours
+PR_SET_CHILD_SUBREAPER = 36
 THREADS = ("jemalloc_bg_thd",)  # ended before a fork and started again behind it by its library
 
 
@@ -169,10 +170,18 @@ def flush():
             pass  # replaced by a module, or closed
 
 
+def traced():
+    """Reports whether a tool watches every line: it would watch the template, and miss the workers."""
+    monitoring = getattr(sys, "monitoring", None)
+    return sys.gettrace() or sys.getprofile() or monitoring and any(map(monitoring.get_tool, range(6)))
+
+
 class State:
-    """What must be the same after the imports as before."""
+    """What must be the same after the imports as before. While it is entered, orphans of children come to this process, so
+    that daemons are seen, and temporary directories are noted."""
 
     def __init__(self):
+        self.directories = []
         self.pid = os.getpid()
         self.cwd = os.getcwd()
         self.descriptors = descriptors()
@@ -182,6 +191,25 @@ class State:
     def mappings(maps):
         """Returns the files and shared memory that are mapped so that others see what is written."""
         return {line.split(None, 5)[-1] for line in maps.splitlines() if b" rw-s " in line}
+
+    def reap(self, on):
+        libc = sys.modules.get("_ctypes") or borrow("_ctypes")
+        libc.call_function(libc.dlsym(libc.dlopen(None, os.RTLD_LAZY), "prctl"), (PR_SET_CHILD_SUBREAPER, on, 0, 0, 0))
+
+    def __enter__(self):
+        self.reap(1)
+        self.mkdir = mkdir = os.mkdir
+
+        def noting(path, *args, **kwargs):
+            if sys._getframe(1).f_code.co_filename.endswith("/tempfile.py"):
+                self.directories.append(path)
+            return mkdir(path, *args, **kwargs)
+
+        os.mkdir = noting
+
+    def __exit__(self, *_):
+        os.mkdir = self.mkdir
+        self.reap(0)
 
     def check(self):
         """Raises Refusal where what has been imported so far cannot be shared."""
@@ -197,9 +225,16 @@ class State:
         signal = sys.modules["_signal"]
         if any(signal.getitimer(which)[0] for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)):
             raise Refusal("starts a timer")
-        for fd, target in sorted(descriptors().items()):
+        now = descriptors()
+        for fd, target in sorted(self.descriptors.items()):
+            if now.get(fd) != target:
+                raise Refusal("changes descriptor %d (%s)" % (fd, now.get(fd, "closed")))
+        for fd, target in sorted(now.items()):
             if fd not in self.descriptors and target not in SHARABLE:
                 raise Refusal("leaves descriptor %d open (%s)" % (fd, target))
+        for path in self.directories:
+            if os.path.isdir(path):
+                raise Refusal("makes the temporary directory %s" % path)
         shared = self.mappings(maps) - self.shared
         if shared:
             raise Refusal("maps shared memory (%s)" % os.fsdecode(sorted(shared)[0]))

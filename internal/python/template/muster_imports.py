@@ -2,7 +2,7 @@
 import os
 import sys
 
-from muster_checks import Refusal, Watch, flush, listing
+from muster_checks import Refusal, Watch, flush
 
 ONLY_AST = 0x400  # compile's flag
 
@@ -25,22 +25,11 @@ def find(name):
     return None
 
 
-def modules_in(origin):
-    """Returns the names of the modules in a directory, and those of directories that are none by themselves."""
-    modules, parts = set(), set()
-    for name in listing(origin):
-        if name.endswith((".py", ".pyc", ".so")):
-            modules.add(name.partition(".")[0])
-        elif os.path.isfile(os.path.join(origin, name, "__init__.py")):
-            modules.add(name)
-        elif os.path.isdir(os.path.join(origin, name)):
-            parts.add(name)
-    return modules, parts
-
-
 def beside(origin, name):
     """Reports whether there is a module of that name in the directory origin."""
-    return name in modules_in(origin)[0]
+    place = os.path.join(origin, name)
+    ends = [".py", ".pyc"] + sys.modules["_imp"].extension_suffixes() + [os.sep + "__init__.py"]
+    return any(os.path.isfile(place + end) for end in ends)
 
 
 def shared(origin, name):
@@ -164,7 +153,7 @@ def quietly(work):
         del filters[0]
 
 
-def prefix(path, main, origin, hides):
+def prefix(path, main, origin, hides, varying):
     """Returns the imports that a file begins with, as steps, and the line with which something else begins, "" for none.
 
     What ends them is the first statement that could change what an import does, and the first import of a module that
@@ -172,6 +161,8 @@ def prefix(path, main, origin, hides):
     set here too. They are for what is imported next; the worker gets its environment as it would without us, and sets
     them again.
     """
+    if not os.path.isfile(path):  # reading a pipe would take the program away from the worker
+        raise OSError("%s is no file" % path)
     with open(path, "rb") as f:
         source = f.read()
     if main and sys.version_info >= (3, 9):
@@ -206,7 +197,8 @@ def prefix(path, main, origin, hides):
                 or type_name(node.body[0]) in ("Import", "ImportFrom") and missing(node.body[0], origin) and all(
                     harmless(inner) for handler in node.handlers for inner in handler.body)
         elif sets_environ(node):
-            go_on = taking(node)
+            default = kind == "Expr" and text(node.value.args[0]) in varying  # set already, in a worker
+            go_on = default or taking(node)
         else:
             go_on = harmless(node)
         if not go_on:
@@ -242,7 +234,7 @@ class Imports:
         text = {key: [os.fsdecode(v) for v in order[key]] for key in order if key != "env"}
         self.modules, self.auto = text.get("module", []), "auto" in text
         self.form, self.name = text["form"][0], text["name"][0]
-        self.limit = int(text["limit"][0])
+        self.limit, self.varying = int(text["limit"][0]), text.get("varying", [])
         self.files, self.end = {}, ""
         if self.form == "script":
             real = os.path.realpath(self.name)
@@ -260,7 +252,7 @@ class Imports:
         steps = [Step("import " + m, lambda m=m: __import__(m)) for m in modules]
         for path in files:
             try:
-                more, self.end = prefix(path, path == files[-1], self.origin, self.hides)
+                more, self.end = prefix(path, path == files[-1], self.origin, self.hides, self.varying)
             except (OSError, SyntaxError, ValueError) as e:
                 self.end = str(e)  # the worker will say so too
                 break
@@ -275,13 +267,13 @@ class Imports:
         """Returns the name of a module that was imported, and that the worker would find beside its script instead."""
         if not self.auto or not self.hides:
             return ""
-        modules, parts = modules_in(self.origin)
-        for name in sorted((modules | parts) & (set(sys.modules) - self.before)):
+        for name in sorted({module.partition(".")[0] for module in set(sys.modules) - self.before} & set(sys.modules)):
             file = getattr(sys.modules[name], "__dict__", {}).get("__file__") or ""
+            if not file and "__path__" in getattr(sys.modules[name], "__dict__", {}) and os.path.isdir(os.path.join(self.origin, name)):
+                return name  # a namespace package, and this is a part of it
             path = os.path.realpath(file)
-            if name in parts and not file:  # a namespace package, and this is a part of it
-                return name
-            if name in modules and os.path.dirname(path) != self.origin and path != os.path.join(self.origin, name, "__init__.py"):
+            ours = os.path.dirname(path) == self.origin or path == os.path.join(self.origin, name, "__init__.py")
+            if not ours and beside(self.origin, name):
                 return name
         return ""
 

@@ -4,6 +4,7 @@ import sys
 
 from muster_checks import borrow, read
 
+TEMPLATE = b"muster-template"  # what the kernel calls the template, and spares
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP, SIGKILL = 1, 35, 14, 9
 
 
@@ -18,6 +19,11 @@ class Template:
     def serve(self, imports, gc):
         """Answers until it returns in a worker."""
         self.ctypes, self.gc = sys.modules.get("ctypes") or borrow("ctypes"), gc
+        self.atexit = sys.modules.get("atexit") or borrow("atexit")
+        # Python 3.9 calls it at the end, and does not own it.
+        self.ctypes.pythonapi.Py_IncRef(self.ctypes.py_object(self.atexit))
+        if read("/proc/self/comm").strip() != TEMPLATE:  # a module gave the process another name
+            self.comm = read("/proc/self/comm").strip()
         # What Python (LC_CTYPE in the C locale), a wrapper around it and what was imported made of the environment.
         now = dict(os.environb)
         self.set = {name: value for name, value in now.items() if self.given.get(name) != value}
@@ -84,7 +90,7 @@ class Template:
             connection.send("ready")
             answer, _ = connection.receive()
             if answer is None:
-                os._exit(0)
+                os._exit(70)
             for key, piece in answer:
                 while key == "output" and len(piece) > 1:
                     piece = piece[:1] + piece[1 + os.write(int(piece[:1]), piece[1:]):]
@@ -119,7 +125,7 @@ class Template:
         self.environ(env)
         self.renew()
         # What was frozen would not be collected at the end either, and some modules count what is left then.
-        (sys.modules.get("atexit") or borrow("atexit")).register(self.gc.unfreeze)
+        self.atexit.register(self.gc.unfreeze)
         out = sys.__stdout__
         if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and os.isatty(1) and not out.write_through:
             out.reconfigure(line_buffering=True)

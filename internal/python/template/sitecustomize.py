@@ -68,10 +68,17 @@ def high(fd):
 
 def parts():
     """Imports the rest of the template for ourselves alone: the script shall know nothing of it."""
-    known = set(sys.modules)
+    known, writes = set(sys.modules), sys.dont_write_bytecode
+    if sys.pycache_prefix:  # outlives us
+        sys.dont_write_bytecode = True
     import muster_checks
     import muster_imports
     import muster_worker
+    sys.dont_write_bytecode = writes
+    compiled = globals().get("__cached__")
+    if sys.pycache_prefix and compiled and os.path.exists(compiled):
+        os.remove(compiled)
+        os.removedirs(os.path.dirname(compiled))
     for name in set(sys.modules) - known:
         del sys.modules[name]
     return muster_checks, muster_imports, muster_worker
@@ -111,11 +118,14 @@ def wait():
     checks, imports, worker = parts()
     comm = checks.read("/proc/self/comm").strip()
     with open("/proc/self/comm", "wb", 0) as f:
-        f.write(b"muster-template")
+        f.write(worker.TEMPLATE)
     state = checks.State()
     given = order.get("env", [])
     directory = os.path.dirname(os.path.abspath(__file__))
     undo(directory, given)
+    if checks.traced():
+        connection.send("refused", "is traced from its start, by coverage for example", "", "")
+        os._exit(0)
     template = worker.Template(connection, lambda fd: Connection(_socket.socket(fileno=fd)), order, comm)
 
     wanted = imports.Imports(order)
@@ -124,7 +134,7 @@ def wait():
         main.__file__ = os.path.abspath(wanted.name) if sys.version_info >= (3, 9) else wanted.name
         main.__cached__ = None
     try:
-        with checks.Watch(order.get("varying", [])), checks.NoCollections() as collector:
+        with checks.Watch(order.get("varying", [])), checks.NoCollections() as collector, state:
             wanted.run(state, connection.send)
     except checks.Refusal as e:
         checks.end_tracker()
