@@ -1,0 +1,276 @@
+package c10d
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// NoState is what stands in the store before anybody wrote a state: the base64 of "canimadam". Every agent of upstream
+// compare-and-sets it into the missing key when it starts (c10d_rendezvous_backend.py of 2.15.0).
+const NoState = "Y2FuaW1hZGFt"
+
+// Attributes of our own in the state. Append only: agents of an older muster carry them along.
+const (
+	attrRanks      = "muster_ranks"
+	attrRanksRound = "muster_ranks_round"
+)
+
+// Encode returns what to put into the store for s: the base64 of a pickle of protocol 4, which Python 3.4 and newer
+// read. Equal states give equal bytes. It fails for what Python cannot hold: times outside the years 1 to 9999, and
+// addresses that are not UTF-8.
+func Encode(s *State) ([]byte, error) {
+	p, err := MarshalPickle(s)
+	if err != nil {
+		return nil, err
+	}
+	return base64.StdEncoding.AppendEncode(make([]byte, 0, base64.StdEncoding.EncodedLen(len(p))), p), nil
+}
+
+// MarshalPickle returns the pickle in Encode's answer.
+func MarshalPickle(s *State) ([]byte, error) {
+	// Upstream's size for a node, and what its state has besides.
+	w := pickler{buf: make([]byte, 0, 1024+96*len(s.LastHeartbeats)), nodes: make(map[Node]uint32, len(s.LastHeartbeats)), fqdn: s.FQDN}
+	w.buf = append(w.buf, opProto, 4)
+	w.class(upstreamModule, "_RendezvousState")
+	w.buf = append(w.buf, opEmptyTuple, opNewObj, opEmptyDict, opMark)
+	w.str("round")
+	w.integer(int64(s.Round))
+	w.str("complete")
+	w.boolean(s.Complete)
+	w.str("deadline")
+	if s.Deadline.IsZero() {
+		w.buf = append(w.buf, opNone)
+	} else {
+		w.datetime(s.Deadline, s.Naive)
+	}
+	w.str("closed")
+	w.boolean(s.Closed)
+	w.str("participants")
+	w.ranks(s.Participants)
+	w.str("wait_list")
+	w.set(s.WaitList)
+	w.str("redundancy_list") // 1.13 ignores it, 2.3 and newer fail without
+	w.set(s.RedundancyList)
+	w.str("last_heartbeats")
+	w.buf = append(w.buf, opEmptyDict, opMark)
+	for _, n := range slices.SortedFunc(maps.Keys(s.LastHeartbeats), Node.Compare) {
+		w.node(n)
+		w.datetime(s.LastHeartbeats[n], s.Naive)
+	}
+	w.buf = append(w.buf, opSetItems)
+	if s.RanksRound >= 0 {
+		w.str(attrRanksRound)
+		w.integer(int64(s.RanksRound))
+		w.str(attrRanks)
+		w.ranks(s.Ranks)
+	}
+	for _, a := range s.unknown {
+		w.str(a.name)
+		w.value(a.value)
+	}
+	w.buf = append(w.buf, opSetItems, opBuild, opStop)
+	return w.buf, w.err
+}
+
+// pickler writes values. It uses the memo for what a state repeats: classes, attribute names and nodes; with it a node
+// takes as many bytes as upstream's pickle spends on it.
+type pickler struct {
+	buf   []byte
+	memo  uint32
+	names map[string]uint32
+	nodes map[Node]uint32
+	utc   uint32 // the memo's number of timezone.utc plus 1, 0 while it has none
+	fqdn  bool
+	err   error
+}
+
+// again writes a reference to what the memo holds.
+func (w *pickler) again(at uint32) {
+	if at <= math.MaxUint8 {
+		w.buf = append(w.buf, opBinGet, byte(at))
+		return
+	}
+	w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opLongBinGet), at)
+}
+
+// memoize keeps what was written last, and returns its number.
+func (w *pickler) memoize() uint32 {
+	w.buf = append(w.buf, opMemoize)
+	w.memo++
+	return w.memo - 1
+}
+
+// named writes what write writes, or a reference where it was written under this name before.
+func (w *pickler) named(name string, write func()) {
+	if at, ok := w.names[name]; ok {
+		w.again(at)
+		return
+	}
+	write()
+	if w.names == nil {
+		w.names = map[string]uint32{}
+	}
+	w.names[name] = w.memoize()
+}
+
+func (w *pickler) class(module, name string) {
+	w.named("class "+module+" "+name, func() {
+		w.buf = append(w.buf, opGlobal)
+		w.buf = append(w.buf, module+"\n"+name+"\n"...)
+	})
+}
+
+// key writes a string that will come again.
+func (w *pickler) key(s string) { w.named("key "+s, func() { w.str(s) }) }
+
+func (w *pickler) str(s string) {
+	if !utf8.ValidString(s) && w.err == nil {
+		w.err = fmt.Errorf("cannot write text %q: it is not UTF-8", s)
+	}
+	if len(s) <= math.MaxUint8 {
+		w.buf = append(w.buf, opShortBinUnicode, byte(len(s)))
+	} else {
+		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opBinUnicode), uint32(len(s)))
+	}
+	w.buf = append(w.buf, s...)
+}
+
+func (w *pickler) boolean(b bool) {
+	if b {
+		w.buf = append(w.buf, opNewTrue)
+	} else {
+		w.buf = append(w.buf, opNewFalse)
+	}
+}
+
+func (w *pickler) integer(i int64) {
+	switch {
+	case i >= 0 && i <= math.MaxUint8:
+		w.buf = append(w.buf, opBinInt1, byte(i))
+	case i >= 0 && i <= math.MaxUint16:
+		w.buf = binary.LittleEndian.AppendUint16(append(w.buf, opBinInt2), uint16(i))
+	case i >= math.MinInt32 && i <= math.MaxInt32:
+		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opBinInt), uint32(i))
+	default:
+		w.buf = binary.LittleEndian.AppendUint64(append(w.buf, opLong1, 8), uint64(i))
+	}
+}
+
+func (w *pickler) node(n Node) {
+	if at, ok := w.nodes[n]; ok {
+		w.again(at)
+		return
+	}
+	w.class(upstreamModule, "_NodeDesc")
+	w.buf = append(w.buf, opEmptyTuple, opNewObj, opEmptyDict, opMark)
+	if w.fqdn {
+		w.key("fqdn")
+	} else {
+		w.key("addr")
+	}
+	w.str(n.Addr)
+	w.key("pid")
+	w.integer(n.PID)
+	w.key("local_id")
+	w.integer(n.LocalID)
+	w.buf = append(w.buf, opSetItems, opBuild)
+	w.nodes[n] = w.memoize()
+}
+
+// datetime writes t in UTC, in whole microseconds: the ten bytes of datetime.__reduce__.
+func (w *pickler) datetime(t time.Time, naive bool) {
+	t = t.UTC()
+	if y := t.Year(); (y < 1 || y > 9999) && w.err == nil {
+		w.err = fmt.Errorf("cannot write time: year is %d, limits are 1 and 9999", y)
+	}
+	w.class("datetime", "datetime")
+	micro := t.Nanosecond() / 1000
+	w.buf = append(w.buf, opShortBinBytes, 10, byte(t.Year()>>8), byte(t.Year()), byte(t.Month()), byte(t.Day()),
+		byte(t.Hour()), byte(t.Minute()), byte(t.Second()), byte(micro>>16), byte(micro>>8), byte(micro))
+	if naive {
+		w.buf = append(w.buf, opTuple1, opReduce)
+		return
+	}
+	if w.utc == 0 {
+		w.class("datetime", "timezone")
+		w.class("datetime", "timedelta")
+		w.buf = append(w.buf, opBinInt1, 0, opBinInt1, 0, opBinInt1, 0, opTuple3, opReduce, opTuple1, opReduce)
+		w.utc = w.memoize() + 1
+	} else {
+		w.again(w.utc - 1)
+	}
+	w.buf = append(w.buf, opTuple2, opReduce)
+}
+
+func (w *pickler) ranks(m map[Node]int) {
+	w.buf = append(w.buf, opEmptyDict, opMark)
+	for _, n := range slices.SortedFunc(maps.Keys(m), Node.Compare) {
+		w.node(n)
+		w.integer(int64(m[n]))
+	}
+	w.buf = append(w.buf, opSetItems)
+}
+
+func (w *pickler) set(s Nodes) {
+	w.buf = append(w.buf, opEmptySet, opMark)
+	for _, n := range s.Sorted() {
+		w.node(n)
+	}
+	w.buf = append(w.buf, opAddItems)
+}
+
+// value writes a value of an unknown attribute. Depth and size were bounded when it was read.
+func (w *pickler) value(v any) {
+	switch v := v.(type) {
+	case nil:
+		w.buf = append(w.buf, opNone)
+	case bool:
+		w.boolean(v)
+	case int64:
+		w.integer(v)
+	case float64:
+		w.buf = binary.BigEndian.AppendUint64(append(w.buf, opBinFloat), math.Float64bits(v))
+	case string:
+		w.str(v)
+	case []byte:
+		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opBinBytes), uint32(len(v)))
+		w.buf = append(w.buf, v...)
+	case Node:
+		w.node(v)
+	case pyTime:
+		w.datetime(v.t, v.naive)
+	case pyTuple:
+		w.buf = append(w.buf, opMark)
+		w.values(v)
+		w.buf = append(w.buf, opTuple)
+	case *pyList:
+		w.buf = append(w.buf, opEmptyList, opMark)
+		w.values(v.items)
+		w.buf = append(w.buf, opAppends)
+	case *pySet:
+		w.buf = append(w.buf, opEmptySet, opMark)
+		w.values(v.items)
+		w.buf = append(w.buf, opAddItems)
+	case *pyDict:
+		w.buf = append(w.buf, opEmptyDict, opMark)
+		for _, p := range v.pairs {
+			w.value(p.key)
+			w.value(p.value)
+		}
+		w.buf = append(w.buf, opSetItems)
+	default:
+		panic(fmt.Sprintf("internal error: a %T in an unknown attribute", v))
+	}
+}
+
+func (w *pickler) values(vs []any) {
+	for _, v := range vs {
+		w.value(v)
+	}
+}
