@@ -75,9 +75,8 @@ type decoder struct {
 	state        *State
 	seen         map[string]bool
 	keeper       keeper
-	naive, aware int                // how many times were of each kind
-	fqdn, addr   int                // how many nodes were of each kind
-	nodes        map[*pyObject]Node // what was read before: a node is named in several places
+	naive, aware int // how many times were of each kind
+	fqdn, addr   int // how many nodes were of each kind
 }
 
 func (d *decoder) attribute(name string, v any) (err error) {
@@ -136,8 +135,8 @@ func (d *decoder) node(v any) (Node, error) {
 	if !ok || o.class != classNode {
 		return Node{}, fmt.Errorf("holds %s, want a _NodeDesc", describe(v))
 	}
-	if n, ok := d.nodes[o]; ok {
-		return n, nil
+	if o.read {
+		return o.node, nil
 	}
 	n, fqdn, err := nodeOf(o)
 	if err != nil {
@@ -148,10 +147,7 @@ func (d *decoder) node(v any) (Node, error) {
 	} else {
 		d.addr++
 	}
-	if d.nodes == nil {
-		d.nodes = map[*pyObject]Node{}
-	}
-	d.nodes[o] = n
+	o.node, o.read = n, true
 	return n, nil
 }
 

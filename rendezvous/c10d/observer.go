@@ -118,6 +118,20 @@ func (o *Observer) Alive(n Node) bool {
 	return s != nil && s.silent < o.settings.DeadAfter()
 }
 
+// dead returns the nodes that the observed state mentions and that are not alive.
+func (o *Observer) dead() Nodes {
+	var dead Nodes
+	for n, s := range o.nodes {
+		if s.present && s.silent >= o.settings.DeadAfter() && n != o.self {
+			if dead == nil {
+				dead = Nodes{}
+			}
+			dead[n] = struct{}{}
+		}
+	}
+	return dead
+}
+
 // Stamp returns the heartbeat to write at the moment at: our clock, or that of the node whose clock is furthest ahead
 // of ours among those that live. An agent of upstream drops nodes whose heartbeats look older than 15 s to its clock, so
 // a node whose clock is behind would never take part (§9 row 22). A heartbeat from the future harms nobody.

@@ -4,9 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"time"
 	"unicode/utf8"
 )
@@ -35,9 +33,11 @@ func Encode(s *State) ([]byte, error) {
 // MarshalPickle returns the pickle in Encode's answer.
 func MarshalPickle(s *State) ([]byte, error) {
 	// Upstream's size for a node, and what its state has besides.
-	w := pickler{buf: make([]byte, 0, 1024+96*len(s.LastHeartbeats)), nodes: make(map[Node]uint32, len(s.LastHeartbeats)), fqdn: s.FQDN}
+	w := pickler{buf: make([]byte, 0, 1024+128*len(s.LastHeartbeats)), fqdn: s.FQDN}
+	w.order = s.inOrder()
+	w.nodes = make([]uint32, len(w.order))
 	w.buf = append(w.buf, opProto, 4)
-	w.class(upstreamModule, "_RendezvousState")
+	w.class(nameState)
 	w.buf = append(w.buf, opEmptyTuple, opNewObj, opEmptyDict, opMark)
 	w.str("round")
 	w.integer(int64(s.Round))
@@ -59,9 +59,11 @@ func MarshalPickle(s *State) ([]byte, error) {
 	w.set(s.RedundancyList)
 	w.str("last_heartbeats")
 	w.buf = append(w.buf, opEmptyDict, opMark)
-	for _, n := range slices.SortedFunc(maps.Keys(s.LastHeartbeats), Node.Compare) {
-		w.node(n)
-		w.datetime(s.LastHeartbeats[n], s.Naive)
+	for i, n := range w.order {
+		if stamp, ok := s.LastHeartbeats[n]; ok {
+			w.node(i)
+			w.datetime(stamp, s.Naive)
+		}
 	}
 	w.buf = append(w.buf, opSetItems)
 	if s.RanksRound >= 0 {
@@ -82,10 +84,13 @@ func MarshalPickle(s *State) ([]byte, error) {
 // takes as many bytes as upstream's pickle spends on it.
 type pickler struct {
 	buf   []byte
-	memo  uint32
-	names map[string]uint32
-	nodes map[Node]uint32
-	utc   uint32 // the memo's number of timezone.utc plus 1, 0 while it has none
+	memo  uint32 // how many values the memo holds
+	order []Node // all nodes of the state
+	// The memo's number plus 1, 0 of what was not written yet: of names, of nodes by their place in order, and of
+	// timezone.utc.
+	names [len(names)]uint32
+	nodes []uint32
+	utc   uint32
 	fqdn  bool
 	err   error
 }
@@ -99,35 +104,54 @@ func (w *pickler) again(at uint32) {
 	w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opLongBinGet), at)
 }
 
-// memoize keeps what was written last, and returns its number.
+// memoize keeps what was written last, and returns its number plus 1.
 func (w *pickler) memoize() uint32 {
 	w.buf = append(w.buf, opMemoize)
 	w.memo++
-	return w.memo - 1
+	return w.memo
 }
 
-// named writes what write writes, or a reference where it was written under this name before.
-func (w *pickler) named(name string, write func()) {
-	if at, ok := w.names[name]; ok {
-		w.again(at)
+// What a pickle names again and again: a class by module and name, an attribute by name only.
+const (
+	nameState = iota
+	nameNode
+	nameTime
+	nameZone
+	nameDelta
+	nameFQDN
+	nameAddr
+	namePID
+	nameLocalID
+)
+
+var names = [...]struct{ module, name string }{
+	nameState: {upstreamModule, "_RendezvousState"},
+	nameNode:  {upstreamModule, "_NodeDesc"},
+	nameTime:  {"datetime", "datetime"},
+	nameZone:  {"datetime", "timezone"},
+	nameDelta: {"datetime", "timedelta"},
+	nameFQDN:  {name: "fqdn"}, nameAddr: {name: "addr"}, namePID: {name: "pid"}, nameLocalID: {name: "local_id"},
+}
+
+func (w *pickler) class(i int) {
+	if w.names[i] > 0 {
+		w.again(w.names[i] - 1)
 		return
 	}
-	write()
-	if w.names == nil {
-		w.names = map[string]uint32{}
+	w.buf = append(w.buf, opGlobal)
+	w.buf = append(append(w.buf, names[i].module...), '\n')
+	w.buf = append(append(w.buf, names[i].name...), '\n')
+	w.names[i] = w.memoize()
+}
+
+func (w *pickler) key(i int) {
+	if w.names[i] > 0 {
+		w.again(w.names[i] - 1)
+		return
 	}
-	w.names[name] = w.memoize()
+	w.str(names[i].name)
+	w.names[i] = w.memoize()
 }
-
-func (w *pickler) class(module, name string) {
-	w.named("class "+module+" "+name, func() {
-		w.buf = append(w.buf, opGlobal)
-		w.buf = append(w.buf, module+"\n"+name+"\n"...)
-	})
-}
-
-// key writes a string that will come again.
-func (w *pickler) key(s string) { w.named("key "+s, func() { w.str(s) }) }
 
 func (w *pickler) str(s string) {
 	if !utf8.ValidString(s) && w.err == nil {
@@ -162,25 +186,30 @@ func (w *pickler) integer(i int64) {
 	}
 }
 
-func (w *pickler) node(n Node) {
-	if at, ok := w.nodes[n]; ok {
-		w.again(at)
+// node writes the node at this place of the order, or a reference to it.
+func (w *pickler) node(at int) {
+	if w.nodes[at] > 0 {
+		w.again(w.nodes[at] - 1)
 		return
 	}
-	w.class(upstreamModule, "_NodeDesc")
+	w.wholeNode(w.order[at])
+	w.nodes[at] = w.memoize()
+}
+
+func (w *pickler) wholeNode(n Node) {
+	w.class(nameNode)
 	w.buf = append(w.buf, opEmptyTuple, opNewObj, opEmptyDict, opMark)
 	if w.fqdn {
-		w.key("fqdn")
+		w.key(nameFQDN)
 	} else {
-		w.key("addr")
+		w.key(nameAddr)
 	}
 	w.str(n.Addr)
-	w.key("pid")
+	w.key(namePID)
 	w.integer(n.PID)
-	w.key("local_id")
+	w.key(nameLocalID)
 	w.integer(n.LocalID)
 	w.buf = append(w.buf, opSetItems, opBuild)
-	w.nodes[n] = w.memoize()
 }
 
 // datetime writes t in UTC, in whole microseconds: the ten bytes of datetime.__reduce__.
@@ -189,7 +218,7 @@ func (w *pickler) datetime(t time.Time, naive bool) {
 	if y := t.Year(); (y < 1 || y > 9999) && w.err == nil {
 		w.err = fmt.Errorf("cannot write time: year is %d, limits are 1 and 9999", y)
 	}
-	w.class("datetime", "datetime")
+	w.class(nameTime)
 	micro := t.Nanosecond() / 1000
 	w.buf = append(w.buf, opShortBinBytes, 10, byte(t.Year()>>8), byte(t.Year()), byte(t.Month()), byte(t.Day()),
 		byte(t.Hour()), byte(t.Minute()), byte(t.Second()), byte(micro>>16), byte(micro>>8), byte(micro))
@@ -198,10 +227,10 @@ func (w *pickler) datetime(t time.Time, naive bool) {
 		return
 	}
 	if w.utc == 0 {
-		w.class("datetime", "timezone")
-		w.class("datetime", "timedelta")
+		w.class(nameZone)
+		w.class(nameDelta)
 		w.buf = append(w.buf, opBinInt1, 0, opBinInt1, 0, opBinInt1, 0, opTuple3, opReduce, opTuple1, opReduce)
-		w.utc = w.memoize() + 1
+		w.utc = w.memoize()
 	} else {
 		w.again(w.utc - 1)
 	}
@@ -210,17 +239,25 @@ func (w *pickler) datetime(t time.Time, naive bool) {
 
 func (w *pickler) ranks(m map[Node]int) {
 	w.buf = append(w.buf, opEmptyDict, opMark)
-	for _, n := range slices.SortedFunc(maps.Keys(m), Node.Compare) {
-		w.node(n)
-		w.integer(int64(m[n]))
+	if len(m) > 0 {
+		for i, n := range w.order {
+			if rank, ok := m[n]; ok {
+				w.node(i)
+				w.integer(int64(rank))
+			}
+		}
 	}
 	w.buf = append(w.buf, opSetItems)
 }
 
 func (w *pickler) set(s Nodes) {
 	w.buf = append(w.buf, opEmptySet, opMark)
-	for _, n := range s.Sorted() {
-		w.node(n)
+	if len(s) > 0 {
+		for i, n := range w.order {
+			if s.Has(n) {
+				w.node(i)
+			}
+		}
 	}
 	w.buf = append(w.buf, opAddItems)
 }
@@ -242,7 +279,7 @@ func (w *pickler) value(v any) {
 		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opBinBytes), uint32(len(v)))
 		w.buf = append(w.buf, v...)
 	case Node:
-		w.node(v)
+		w.wholeNode(v)
 	case pyTime:
 		w.datetime(v.t, v.naive)
 	case pyTuple:

@@ -34,7 +34,10 @@ func (n Node) String() string { return fmt.Sprintf("%s_%d_%d", n.Addr, n.PID, n.
 // Compare orders nodes as upstream does: by address (its code points, which is the order of its UTF-8 bytes), process
 // id, local id.
 func (n Node) Compare(o Node) int {
-	return cmp.Or(strings.Compare(n.Addr, o.Addr), cmp.Compare(n.PID, o.PID), cmp.Compare(n.LocalID, o.LocalID))
+	if c := strings.Compare(n.Addr, o.Addr); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(n.PID, o.PID), cmp.Compare(n.LocalID, o.LocalID))
 }
 
 // Nodes is a set of nodes.
@@ -96,13 +99,33 @@ func (s *State) Clone() *State {
 	return &c
 }
 
-// Nodes returns every node that the state mentions, sorted.
+// Nodes returns every node that takes part, waits, is spare or has a heartbeat, sorted.
 func (s *State) Nodes() []Node {
-	all := Nodes{}
+	all := make(Nodes, len(s.LastHeartbeats))
 	for n := range s.everyNode {
 		all[n] = struct{}{}
 	}
 	return all.Sorted()
+}
+
+// inOrder returns every node that the state mentions anywhere, sorted.
+func (s *State) inOrder() []Node {
+	order := slices.AppendSeq(make([]Node, 0, len(s.LastHeartbeats)), maps.Keys(s.LastHeartbeats))
+	more := Nodes{} // few as a rule: of the last round those that have left
+	add := func(n Node) {
+		if _, known := s.LastHeartbeats[n]; !known {
+			more[n] = struct{}{}
+		}
+	}
+	for n := range s.everyNode {
+		add(n)
+	}
+	for n := range s.Ranks {
+		add(n)
+	}
+	order = slices.AppendSeq(order, maps.Keys(more))
+	slices.SortFunc(order, Node.Compare)
+	return order
 }
 
 // everyNode yields every node that is in a list or has a heartbeat; some more than once.
@@ -142,12 +165,14 @@ func (s *State) Check() error {
 		return nil
 	}
 	at := make(map[int]Node, len(s.Participants))
-	for _, n := range slices.SortedFunc(maps.Keys(s.Participants), Node.Compare) {
-		rank := s.Participants[n]
+	for n, rank := range s.Participants {
 		if rank < 0 {
 			return fmt.Errorf("node %s has rank %d in complete round %d", n, rank, s.Round)
 		}
 		if other, taken := at[rank]; taken {
+			if n.Compare(other) < 0 {
+				n, other = other, n
+			}
 			return fmt.Errorf("nodes %s and %s both have rank %d in complete round %d", other, n, rank, s.Round)
 		}
 		at[rank] = n

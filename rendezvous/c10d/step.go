@@ -3,7 +3,6 @@ package c10d
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 )
 
@@ -168,12 +167,7 @@ func (t *turn) change() *State {
 
 // dropDead removes the nodes that are silent for too long, in our view; the store learns of it with our next write.
 func (t *turn) dropDead() {
-	dead := Nodes{}
-	for n := range t.st.everyNode {
-		if !t.Seen.Alive(n) {
-			dead[n] = struct{}{}
-		}
-	}
+	dead := t.Seen.dead()
 	if len(dead) == 0 {
 		return
 	}
@@ -201,6 +195,10 @@ func (t *turn) writes(a Action, reason string, change func(*State)) Decision {
 	case ActionKeepAlive, ActionAddToParticipants, ActionAddToWaitList, ActionAddToRedundancyList, ActionRestore:
 		st.LastHeartbeats[t.Self] = t.Seen.Stamp(t.Now)
 	default:
+	}
+	// A member without heartbeat would never die in upstream's eyes. No agent leaves one, but the state is not ours alone.
+	if _, has := st.LastHeartbeats[t.Self]; !has && st.Mentions(t.Self) {
+		st.LastHeartbeats[t.Self] = t.Seen.Stamp(t.Now)
 	}
 	d := t.does(a, reason)
 	d.State = st
@@ -358,23 +356,29 @@ func dense(ranks map[Node]int) bool {
 // lost says which member a complete round has lost, "" for none. It is lost when it is silent for too long, and when it
 // has gone by itself; not when an agent of upstream has dropped it for its clock while it lives.
 func (t *turn) lost(ranks map[Node]int) string {
-	silent, why := 0, ""
-	for _, n := range slices.SortedFunc(maps.Keys(ranks), func(a, b Node) int { return ranks[a] - ranks[b] }) {
+	// Of several the one with the lowest rank is told; there is rarely any.
+	silent, first, left := 0, Node{}, Node{}
+	lower := func(n, than Node) bool { return than == Node{} || ranks[n] < ranks[than] }
+	for n := range ranks {
 		_, in := t.st.Participants[n]
 		switch {
-		case n == t.Self:
+		case n == t.Self || in && t.Seen.Alive(n):
 		case !t.Seen.Alive(n):
-			if silent++; silent == 1 {
-				why = fmt.Sprintf("node %s (group rank %d) is not heard of for %v", n, ranks[n], t.Settings.DeadAfter())
+			silent++
+			if lower(n, first) {
+				first = n
 			}
-		case !in && !t.Seen.evicted(n):
-			return fmt.Sprintf("node %s (group rank %d) has left", n, ranks[n])
+		case !t.Seen.evicted(n) && lower(n, left):
+			left = n
 		}
 	}
-	if silent <= t.Excused {
-		return ""
+	switch {
+	case silent > t.Excused:
+		return fmt.Sprintf("node %s (group rank %d) is not heard of for %v", first, ranks[first], t.Settings.DeadAfter())
+	case left != Node{}:
+		return fmt.Sprintf("node %s (group rank %d) has left", left, ranks[left])
 	}
-	return why
+	return ""
 }
 
 // stay is what a participant does while its workers run. Upstream only writes its heartbeat and looks whether anybody

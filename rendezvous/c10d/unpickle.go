@@ -14,13 +14,14 @@ type unpickler struct {
 	data  []byte
 	pos   int
 	stack []any
-	marks []int // where in stack each open mark lies
-	memo  map[uint32]any
+	marks []int          // where in stack each open mark lies
+	memo  []any          // what was kept under the numbers 0, 1, 2, …, as Python gives them
+	far   map[uint32]any // and under others
 }
 
 // unpickle returns the one value of a pickle of protocol 2 to 5.
 func unpickle(data []byte) (any, error) {
-	u := unpickler{data: data, memo: map[uint32]any{}}
+	u := unpickler{data: data}
 	for {
 		if u.pos >= len(u.data) {
 			return nil, fmt.Errorf("cannot read pickle: it ends at offset %d without STOP", len(u.data))
@@ -228,7 +229,7 @@ func (u *unpickler) text(op byte) error {
 		return err
 	}
 	if op == opShortBinBytes || op == opBinBytes || op == opBinBytes8 {
-		u.push(bytes.Clone(b))
+		u.push(b)
 		return nil
 	}
 	if !utf8.Valid(b) {
@@ -240,7 +241,7 @@ func (u *unpickler) text(op byte) error {
 
 // remember stores the value on top in the memo, or pushes one from there.
 func (u *unpickler) remember(op byte) error {
-	at := uint64(len(u.memo))
+	at := uint64(len(u.memo) + len(u.far))
 	if op != opMemoize {
 		size := 1
 		if op == opLongBinPut || op == opLongBinGet {
@@ -251,9 +252,13 @@ func (u *unpickler) remember(op byte) error {
 			return err
 		}
 	}
+	near := at < uint64(len(u.memo))
 	if op == opBinGet || op == opLongBinGet {
-		v, ok := u.memo[uint32(at)]
-		if !ok {
+		v, ok := u.far[uint32(at)]
+		switch {
+		case near:
+			v = u.memo[at]
+		case !ok:
 			return fmt.Errorf("the memo holds nothing under %d", at)
 		}
 		u.push(v)
@@ -262,7 +267,18 @@ func (u *unpickler) remember(op byte) error {
 	if len(u.stack) <= u.base() {
 		return fmt.Errorf("the stack is empty")
 	}
-	u.memo[uint32(at)] = u.stack[len(u.stack)-1]
+	top := u.stack[len(u.stack)-1]
+	switch {
+	case near:
+		u.memo[at] = top
+	case at == uint64(len(u.memo)) && len(u.far) == 0:
+		u.memo = append(u.memo, top)
+	default:
+		if u.far == nil {
+			u.far = map[uint32]any{}
+		}
+		u.far[uint32(at)] = top
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package c10d
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 )
@@ -26,6 +27,8 @@ type (
 		class pyClass
 		attrs []pyPair
 		built bool
+		read  bool // whether node holds what the attributes say: an object is named in several places
+		node  Node
 	}
 )
 
@@ -86,8 +89,10 @@ func (k *keeper) keep(v any, depth int) (any, error) {
 		return nil, fmt.Errorf("is nested deeper than %d", maxDepth)
 	}
 	switch v := v.(type) {
-	case nil, bool, int64, float64, string, []byte, pyTime:
+	case nil, bool, int64, float64, string, pyTime:
 		return v, nil
+	case []byte: // is part of the pickle
+		return bytes.Clone(v), nil
 	case pyTuple:
 		items, err := k.keepAll(v, depth)
 		return pyTuple(items), err
