@@ -43,7 +43,10 @@ func planWarm(c Command, e entrypoint, auto bool, dir string, environ []string) 
 		}
 		return w, nil
 	}
-	if isPython(e.path) && checkInterpreter(e.path, dir) == nil {
+	if isPython(e.path) {
+		if err := checkInterpreter(e.path, dir); err != nil {
+			return w, err
+		}
 		words, err := python.ParseCommand(c.Args)
 		if err != nil {
 			return w, err
@@ -121,7 +124,7 @@ func checkInterpreter(path, dir string) error {
 	defer func() { _ = f.Close() }()
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(f, head); err != nil || string(head) != "\x7fELF" {
-		return fmt.Errorf("%s is a script that starts Python: name the interpreter itself", path)
+		return fmt.Errorf("%s is a script in front of Python: name the interpreter itself, such as $(pyenv which python)", path)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func TestPlanWarm(t *testing.T) {
 		{"train.py", words{"a", "b"}, warmCommand{probePath: "/usr/bin/env", probe: words{"/usr/bin/env", "-S python3 -u", "-c", ""}, form: "script", name: filepath.Join(dir, "train.py"), arguments: 2}, ""},
 		{"plain", nil, warmCommand{probePath: python, probe: words{python, "-c", ""}, form: "script", name: filepath.Join(dir, "plain")}, ""},
 		{"one", nil, warmCommand{probePath: python, probe: words{python, "-E -s", "-c", ""}, form: "script", name: filepath.Join(dir, "one")}, ""},
-		{"python", words{"train.py"}, warmCommand{}, "its #! line names /bin/sh"},
+		{"python", words{"train.py"}, warmCommand{}, "is a script in front of Python"},
 		{"python_job.sh", words{"train.py"}, warmCommand{}, "its #! line names /bin/sh"},
 		{"shell", nil, warmCommand{}, "its #! line names /bin/sh"},
 		{"perl", nil, warmCommand{}, "its #! line names perl"},

@@ -329,7 +329,7 @@ func TestWarmInterpreters(t *testing.T) {
 	}{
 		"isolated":       {"", "-I", 0, "option -I keeps Python from a warm start"},
 		"no site":        {"", "-S", 0, "option -S keeps Python from a warm start"},
-		"exec":           {"exec /usr/bin/python3 \"$@\"", "", 0, "not Python: its #! line names /bin/sh"},
+		"exec":           {"exec /usr/bin/python3 \"$@\"", "", 0, "is a script in front of Python"},
 		"itself":         {"", "-X utf8", 2, "template ready"},
 		"is none at all": {"echo I am no Python; [ $# = 1 ] && echo rank $RANK here", "", 0, "I am no Python"},
 	} {
