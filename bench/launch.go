@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -122,14 +121,7 @@ func restart(ctx context.Context, b *bench) ([]row, error) {
 		}
 		victim := began[slices.IndexFunc(began, func(s stamp) bool { return s.rank == 1 })]
 		time.Sleep(300 * time.Millisecond) // past the launcher's own beginning
-		killed := time.Now()
-		if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
-			return 0, err
-		}
-		if err := j.succeed(); err != nil {
-			return 0, err
-		}
-		all, err := j.stamps()
+		killed, all, err := j.survive(victim)
 		if err != nil {
 			return 0, err
 		}

@@ -195,6 +195,19 @@ func (j *job) stamps() ([]stamp, error) {
 	return found, nil
 }
 
+// survive kills a worker, waits until the job has ended well nevertheless, and returns when it did so and all stamps.
+func (j *job) survive(victim stamp) (killed time.Time, all []stamp, err error) {
+	killed = time.Now()
+	if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
+		return killed, nil, err
+	}
+	if err := j.succeed(); err != nil {
+		return killed, nil, err
+	}
+	all, err = j.stamps()
+	return killed, all, err
+}
+
 // waitStamps waits until n workers have begun.
 func (j *job) waitStamps(ctx context.Context, n int) ([]stamp, error) {
 	for deadline := time.Now().Add(60 * time.Second); ; {

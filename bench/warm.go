@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -109,14 +108,7 @@ func (b *bench) untilReducedAgain(ctx context.Context, n int) func(way) (float64
 		}
 		defer func() { err = errors.Join(err, j.end()) }()
 		victim := reduced[slices.IndexFunc(reduced, func(s stamp) bool { return s.rank == n-1 })]
-		killed := time.Now()
-		if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
-			return 0, err
-		}
-		if err := j.succeed(); err != nil {
-			return 0, err
-		}
-		all, err := j.stamps()
+		killed, all, err := j.survive(victim)
 		if err != nil {
 			return 0, err
 		}

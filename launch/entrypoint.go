@@ -80,12 +80,17 @@ func findInterpreter(candidates []string, dir string, environ []string) (name, p
 		"activate the environment, set PYTHON_EXEC, or give the whole command with --no-python"), errhint.NotFound)
 }
 
+// within is where a path that counts from dir is.
+func within(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
 // checkScript reports a script that Python could not run: missing, unreadable, or a directory without __main__.py.
 func checkScript(name, dir string) error {
-	path := name
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
+	path := within(dir, name)
 	info, err := os.Stat(path)
 	if err != nil {
 		return errhint.Code(errhint.With(fmt.Errorf("cannot find the script %q: %w", name, err),

@@ -3,14 +3,13 @@ package launch
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"muster/internal/testutil"
+
 	"pgregory.net/rapid"
 )
 
@@ -19,28 +18,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 // TestPolicyTranscripts replays testdata/policy/*.txt. A line "rules ..." starts a policy, every other line at the left
 // margin is an event, and the indented line below it is the decision. Without chance, delays are the largest possible.
 func TestPolicyTranscripts(t *testing.T) {
-	files, err := filepath.Glob("../testdata/policy/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := replay(t, string(text))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(text), got); diff != "" {
-				t.Errorf("decisions differ (-want +got):\n%s", diff)
-			}
-		})
-	}
+	testutil.Transcripts(t, "../testdata/policy/*.txt", *update, replay)
 }
 
 func replay(t *testing.T, transcript string) string {

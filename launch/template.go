@@ -24,7 +24,7 @@ type template struct {
 	out     printed
 	until   string   // the line of the script that ends its imports
 	modules int      // that were imported
-	output  []string // for proc.Template.Fork's onward
+	output  []string // what each worker is let go with: it prints it again
 	reads   []*os.File
 	wg      sync.WaitGroup // readers of them
 
@@ -56,7 +56,11 @@ func startTemplate(ctx context.Context, tree *proc.Tree, spec proc.Spec, order [
 	for i := range 2 {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return nil, err
+			for _, w := range theirs {
+				_ = w.Close()
+			}
+			t.drain()
+			return nil, fmt.Errorf("cannot read what a template prints: %w", err)
 		}
 		theirs, t.reads = append(theirs, w), append(t.reads, r)
 		t.wg.Go(func() { t.out.read(r, strconv.Itoa(i+1), t.end) })
@@ -90,7 +94,7 @@ func (t *template) greet(order []string) error {
 		<-t.proc.Done()
 		return &refusal{
 			Reason: fmt.Sprintf("the interpreter %s%s", t.proc.Exit(), t.lastWords()), Step: -1, Module: -1,
-			Hint: "it must read PYTHONPATH and import site: options -E, -I and -S, and wrappers that clear the environment, prevent a warm start",
+			Hint: "it must read PYTHONPATH and import site: options -E, -I and -S prevent a warm start",
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &refusal{Reason: fmt.Sprintf("the interpreter said nothing for %v", helloLimit), Step: -1, Module: -1}

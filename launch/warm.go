@@ -35,10 +35,10 @@ type warmer struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	next    *making
-	failed  int  // templates that came to be and ended
-	probed  bool // the interpreter is known to be one that stops for us
-	late    bool // it was told that the template is not ready in time
+	next    *making // nil: there will be no template
+	failed  int     // templates that came to be and ended
+	probed  bool    // the interpreter is known to be one that stops for us
+	late    bool    // it was told that the template is not ready in time
 	modules []string
 	limit   int // imports of the script that are made
 }
@@ -87,10 +87,6 @@ func (w *warmer) begin(ctx context.Context) {
 func (w *warmer) beginLocked() {
 	m := &making{done: make(chan struct{})}
 	w.next = m
-	if w.ctx.Err() != nil {
-		close(m.done)
-		return
-	}
 	w.wg.Go(func() {
 		t := w.make(m)
 		m.template, m.looked = t, t != nil // what was imported just now is up to date
@@ -118,8 +114,7 @@ func (w *warmer) ended(m *making) {
 	l := w.Log.Warn().Int("pid", m.template.proc.PID()).Str("exit", m.template.proc.Exit().String())
 	if w.failed == templatesLimit {
 		l.Msg("the template of warm starts ended again: workers start as usual from now on")
-		w.next = &making{done: make(chan struct{})}
-		close(w.next.done)
+		w.next = nil
 		return
 	}
 	l.Msg("the template of warm starts ended: making another one")
@@ -388,12 +383,9 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 	}
 	w.next = nil
 	w.warn(m.template.Close())
-	if w.failed >= templatesLimit {
-		w.next = &making{done: make(chan struct{})}
-		close(w.next.done)
-		return
+	if w.failed < templatesLimit {
+		w.beginLocked()
 	}
-	w.beginLocked()
 }
 
 // failedFork is told when a template could not fork a worker: another one is made.

@@ -29,7 +29,8 @@ type warmCommand struct {
 // errNotPython is why most commands cannot be started from a template.
 var errNotPython = errors.New("the command is not Python")
 
-// planWarm finds out how a template for the command is started, and whether auto can find imports. Errors say why there can be none.
+// planWarm finds out how a template for the command is started, and whether auto can find imports. Errors say why there
+// can be none.
 func planWarm(c Command, e entrypoint, auto bool, dir string, environ []string) (warmCommand, error) {
 	w := warmCommand{probePath: e.path, arguments: len(e.argv(c, 0)) - len(e.prefix)}
 	if form, ours := map[CommandKind]string{Script: "script", Module: "module", RunPath: "run_path"}[c.Kind]; ours {
@@ -114,17 +115,14 @@ func isPython(path string) bool { return pythonName.MatchString(filepath.Base(pa
 // checkInterpreter refuses what stands in front of an interpreter: a script may choose devices or processors by the rank
 // before it starts Python, and a template has none.
 func checkInterpreter(path, dir string) error {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
-	f, err := os.Open(path)
+	f, err := os.Open(within(dir, path))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(f, head); err != nil || string(head) != "\x7fELF" {
-		return fmt.Errorf("%s is a script in front of Python: name the interpreter itself, such as $(pyenv which python)", path)
+		return fmt.Errorf("%s is a script in front of Python: name the interpreter itself, such as $(pyenv which python)", within(dir, path))
 	}
 	return nil
 }
@@ -132,10 +130,7 @@ func checkInterpreter(path, dir string) error {
 // interpreterLine returns the words that the kernel puts in front of a script with a #! line, if they name Python, and
 // that name.
 func interpreterLine(path, dir string) (words []string, called string, err error) {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
-	f, err := os.Open(path)
+	f, err := os.Open(within(dir, path))
 	if err != nil {
 		return nil, "", errNotPython // it can be executed all the same
 	}

@@ -15,13 +15,14 @@ import (
 	"muster/internal/testutil"
 )
 
-func torchScript(t *testing.T, name string) string {
+// testScript returns the absolute path of a file below testdata.
+func testScript(t *testing.T, path ...string) string {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("testdata", "torch", name))
+	script, err := filepath.Abs(filepath.Join("testdata", filepath.Join(path...)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return script
 }
 
 // TestDDP trains with DistributedDataParallel under the newest PyTorch and under the oldest store protocol in use.
@@ -31,7 +32,7 @@ func TestDDP(t *testing.T) {
 		"Debian's PyTorch 1.13.1":          testutil.DebianTorch,
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := muster(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node", "2", torchScript(t, "ddp.py"))
+			got := muster(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node", "2", testScript(t, "torch", "ddp.py"))
 			if got.status != 0 || strings.Count(got.stdout, "finished") != 2 {
 				t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 			}
@@ -49,7 +50,7 @@ func TestCrashSurvived(t *testing.T) {
 	}
 	survived := 0
 	for i := range runs {
-		got := muster(t, []string{"VICTIM=" + strconv.Itoa(i%8)}, "run", "-n", "8", "--max-restarts", "1", "--", python, "-u", torchScript(t, "crash.py"))
+		got := muster(t, []string{"VICTIM=" + strconv.Itoa(i%8)}, "run", "-n", "8", "--max-restarts", "1", "--", python, "-u", testScript(t, "torch", "crash.py"))
 		if got.status == 0 && strings.Count(got.stdout, "finished") == 8 {
 			survived++
 		} else {

@@ -88,22 +88,13 @@ func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
 	}
 }
 
-func warmScript(t *testing.T, name string) string {
-	t.Helper()
-	path, err := filepath.Abs(filepath.Join("testdata", "warmtorch", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // TestWarmTraining does in forked workers what training scripts do: gloo, DDP, both kinds of FSDP, data loaders and
 // subprocesses that fork or spawn, imports of own modules. Two OpenMP threads, because a fork keeps only the calling one.
 // The cold run forks where the warm one spawns: it gives the same results without importing PyTorch four more times.
 func TestWarmTraining(t *testing.T) {
 	t.Parallel()
 	sameOutput(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "OMP_NUM_THREADS=2", "START_METHOD=fork"}, []string{"START_METHOD=spawn"},
-		"torchrun", "--standalone", "--nproc-per-node", "2", warmScript(t, "train.py"))
+		"torchrun", "--standalone", "--nproc-per-node", "2", testScript(t, "warmtorch", "train.py"))
 }
 
 // TestWarmModule trains a transformers model and compiles a layer, in a module run with -m. The warm run compiles, the
@@ -115,7 +106,7 @@ func TestWarmModule(t *testing.T) {
 		testutil.Missing(t, "g++, which torch.compile calls")
 	}
 	sameOutput(t, []string{
-		"PYTHON_EXEC=" + python, "PYTHONPATH=" + warmScript(t, ""), "HF_HUB_OFFLINE=1", "HF_HOME=" + t.TempDir(),
+		"PYTHON_EXEC=" + python, "PYTHONPATH=" + testScript(t, "warmtorch"), "HF_HUB_OFFLINE=1", "HF_HOME=" + t.TempDir(),
 		"TORCHINDUCTOR_CACHE_DIR=" + t.TempDir(),
 	}, nil, "torchrun", "--standalone", "--nproc-per-node", "2", "-m", "tiny.train", "--lr", "0.01")
 }
@@ -133,7 +124,7 @@ func TestWarmRestarts(t *testing.T) {
 // warmRestarts compares a warm job that loses workers with a cold one in which nobody dies: its losses must be the same.
 func warmRestarts(t *testing.T, python string, kills int) {
 	train := func(kills int, args ...string) outcome {
-		args = append(args, "run", "-n", "2", "--max-restarts", strconv.Itoa(kills), "--", python, "-u", warmScript(t, "resume.py"))
+		args = append(args, "run", "-n", "2", "--max-restarts", strconv.Itoa(kills), "--", python, "-u", testScript(t, "warmtorch", "resume.py"))
 		got := muster(t, []string{
 			"KILLS=" + strconv.Itoa(kills), "CHECKPOINT=" + filepath.Join(t.TempDir(), "checkpoint"),
 		}, args...)
@@ -185,7 +176,7 @@ var failureVarying = regexp.MustCompile(`(time +: ).*|(\(pid: )\d+|(error_file: 
 func TestWarmErrorFile(t *testing.T) {
 	t.Parallel()
 	environ := []string{"PYTHON_EXEC=" + testutil.Torch(t)}
-	args := []string{"torchrun", "--standalone", "--nproc-per-node", "2", warmScript(t, "boom.py")}
+	args := []string{"torchrun", "--standalone", "--nproc-per-node", "2", testScript(t, "warmtorch", "boom.py")}
 	warm, cold := muster(t, environ, warmed(args...)...), muster(t, environ, args...)
 	wantForks(t, warm, 1)
 	if warm.status != 1 || cold.status != 1 {

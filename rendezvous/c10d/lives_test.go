@@ -2,15 +2,12 @@ package c10d_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"muster/internal/testutil"
 	"muster/rendezvous/c10d"
 )
 
@@ -30,28 +27,10 @@ import (
 //	lose                     the store forgets everything
 //	show                     shows the state
 func TestLives(t *testing.T) {
-	files, err := filepath.Glob("testdata/lives/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no lives: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := (&life{t: t}).replay(string(text))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(text), got); diff != "" {
-				t.Errorf("decisions differ (-want +got):\n%s", diff)
-			}
-		})
-	}
+	testutil.Transcripts(t, "testdata/lives/*.txt", *update, func(t *testing.T, text string) string {
+		t.Helper()
+		return (&life{t: t}).replay(text)
+	})
 }
 
 type life struct {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"maps"
-	"os"
 	"os/exec"
 	"slices"
 	"testing"
@@ -25,18 +24,7 @@ type upstream struct {
 func startUpstream(t testing.TB, python string) *upstream {
 	t.Helper()
 	cmd := exec.Command(python, "testdata/upstream.py")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := testutil.StartPiped(t, cmd)
 	t.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"muster/internal/testutil"
 	"muster/rendezvous/tcpstore"
 )
 
@@ -67,18 +68,7 @@ func startChild(t *testing.T, descriptors int) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprint("TCPSTORE_TEST_DESCRIPTORS=", descriptors))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := testutil.StartPiped(t, cmd)
 	t.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {

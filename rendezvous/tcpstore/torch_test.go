@@ -43,18 +43,7 @@ func startTorch(t *testing.T, python string) *torch {
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "TORCH_CPP_LOG_LEVEL=ERROR")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := testutil.StartPiped(t, cmd)
 	t.Cleanup(func() {
 		in.Close()
 		late := time.AfterFunc(patience, func() { cmd.Process.Kill() })

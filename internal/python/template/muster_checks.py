@@ -13,7 +13,7 @@ THREADS = ("jemalloc_bg_thd",)  # ended before a fork and started again behind i
 
 
 def borrow(name):
-    """Imports a module of Python's for ourselves alone: the script shall find it as unknown as it was."""
+    """Imports a module of Python's for ourselves alone: the script shall find it as unknown, or as known, as it was."""
     known, places = set(sys.modules), set(sys.path_importer_cache)
     module = __import__(name)
     for new in set(sys.modules) - known:
@@ -144,7 +144,7 @@ class NoCollections:
     has been made is frozen, so that a collection in a worker does not touch, and thereby copy, all that was imported."""
 
     def __enter__(self):
-        self.gc = sys.modules.get("gc") or borrow("gc")
+        self.gc = borrow("gc")
         self.threshold = self.gc.get_threshold()
         self.gc.set_threshold(0)
         return self.gc
@@ -193,7 +193,7 @@ class State:
         return {line.split(None, 5)[-1] for line in maps.splitlines() if b" rw-s " in line}
 
     def reap(self, on):
-        libc = sys.modules.get("_ctypes") or borrow("_ctypes")
+        libc = borrow("_ctypes")
         libc.call_function(libc.dlsym(libc.dlopen(None, os.RTLD_LAZY), "prctl"), (PR_SET_CHILD_SUBREAPER, on, 0, 0, 0))
 
     def __enter__(self):

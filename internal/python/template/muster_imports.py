@@ -125,7 +125,6 @@ def harmless(node):
 
 def text(node):
     """Returns the string that a node is, None where it is none."""
-    node = node.value if type_name(node) == "Index" else node  # Python 3.8
     value = getattr(node, "value", None) if type_name(node) == "Constant" else None
     return value if isinstance(value, str) else None
 
@@ -165,7 +164,7 @@ def prefix(path, main, origin, hides, varying):
         raise OSError("%s is no file" % path)
     with open(path, "rb") as f:
         source = f.read()
-    if main and sys.version_info >= (3, 9):
+    if main:
         path = os.path.abspath(path)  # as in tracebacks and warnings
     tree = quietly(lambda: compile(source, path, "exec", ONLY_AST, dont_inherit=True))
     lines = source.decode("utf-8", "replace").splitlines()
@@ -319,7 +318,7 @@ class Imports:
             sys.path_importer_cache.pop(self.origin, None)
         hidden = self.hidden()
         if hidden:
-            raise Refusal("imports the installed module %s, and the script would find another one in %s" % (hidden, self.origin))
+            raise Refusal("the installed module %s is imported, and the script would find another one in %s" % (hidden, self.origin))
         self.files, self.modules_made = self.stamp(), len(set(sys.modules) - self.before)
 
     def step(self, step, number, state, tell):

@@ -18,8 +18,8 @@ class Template:
 
     def serve(self, imports, gc):
         """Answers until it returns in a worker."""
-        self.ctypes, self.gc = sys.modules.get("ctypes") or borrow("ctypes"), gc
-        self.atexit = sys.modules.get("atexit") or borrow("atexit")
+        self.ctypes, self.gc = borrow("ctypes"), gc
+        self.atexit = borrow("atexit")
         # Python 3.9 calls it at the end, and does not own it.
         self.ctypes.pythonapi.Py_IncRef(self.ctypes.py_object(self.atexit))
         if read("/proc/self/comm").strip() != TEMPLATE:  # a module gave the process another name

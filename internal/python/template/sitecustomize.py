@@ -124,14 +124,14 @@ def wait():
     directory = os.path.dirname(os.path.abspath(__file__))
     undo(directory, given)
     if checks.traced():
-        connection.send("refused", "is traced from its start, by coverage for example", "", "")
+        connection.send("refused", "the interpreter is traced from its start, by coverage for example", "", "")
         os._exit(0)
     template = worker.Template(connection, lambda fd: Connection(_socket.socket(fileno=fd)), order, comm)
 
     wanted = imports.Imports(order)
     main, argv = sys.modules["__main__"], list(sys.argv)
     if wanted.form == "script":  # what modules see of the script when they are imported
-        main.__file__ = os.path.abspath(wanted.name) if sys.version_info >= (3, 9) else wanted.name
+        main.__file__ = os.path.abspath(wanted.name)
         main.__cached__ = None
     try:
         with checks.Watch(order.get("varying", [])), checks.NoCollections() as collector, state:
