@@ -28,3 +28,6 @@ dist.barrier()
 assert store.get("from-%d" % ((rank + 1) % world)) == b"hello"
 os.write(1, b"finished %d loss %.3f\n" % (rank, loss.item()))
 dist.destroy_process_group()
+# PyTorch 2.15.0 keeps gloo's threads of a DistributedDataParallel model past destroy_process_group. At an ordinary exit they
+# meet the destructors of the library, now and then with "terminate called without an active exception" and SIGABRT.
+os._exit(0)

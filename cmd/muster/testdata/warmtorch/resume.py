@@ -40,3 +40,6 @@ for step in range(len(losses), 8):
         os.kill(os.getpid(), signal.SIGKILL)
 dist.destroy_process_group()
 os.write(1, b"rank %d: losses %a\n" % (rank, losses))
+# PyTorch 2.15.0 keeps gloo's threads of a DistributedDataParallel model past destroy_process_group. At an ordinary exit they
+# meet the destructors of the library, now and then with "terminate called without an active exception" and SIGABRT.
+os._exit(0)
