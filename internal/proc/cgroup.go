@@ -15,10 +15,15 @@ import (
 	"muster/internal/errhint"
 )
 
-// cgroup is a cgroup v2 directory of our own that the workers are born in.
+// cgroup is a cgroup v2 directory of our own with one below it that the workers are born in. That one is used until it
+// is killed: on Linux 6.18 a process that is made in a cgroup which was killed before dies at its start (observed; as it
+// seems, clone3 compares how often the cgroups of parent and child were killed).
 type cgroup struct {
-	path string
-	dir  *os.File
+	path  string
+	inner string   // below path, where workers are born
+	dir   *os.File // inner
+	count int      // of inner ones so far
+	spent bool     // inner was killed
 }
 
 // newCgroup makes a cgroup below the one that we are in. It enables no controller, so limits stay those of our own.
@@ -32,11 +37,30 @@ func newCgroup(root string, self ident) (*cgroup, error) {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make a cgroup: %w", err)
 	}
-	dir, err := os.Open(path)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot open the cgroup: %w", err), os.Remove(path))
+	c := &cgroup{path: path}
+	if err := c.renew(); err != nil {
+		return nil, errors.Join(err, removeCgroup(path))
 	}
-	return &cgroup{path, dir}, nil
+	return c, nil
+}
+
+// renew makes another inner cgroup. What is still in the one before, dying, is seen and killed with the outer one.
+func (c *cgroup) renew() error {
+	inner := filepath.Join(c.path, strconv.Itoa(c.count))
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		return fmt.Errorf("cannot make a cgroup: %w", err)
+	}
+	dir, err := os.Open(inner)
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot open the cgroup: %w", err), os.Remove(inner))
+	}
+	if c.dir != nil {
+		_ = c.dir.Close()
+		_ = os.Remove(c.inner) // busy while something dies in it; then it goes with the outer one
+	}
+	c.inner, c.dir, c.spent = inner, dir, false
+	c.count++
+	return nil
 }
 
 func cgroupName(id ident) string { return fmt.Sprintf("muster-%d-%d", id.PID, id.Start) }
@@ -55,7 +79,7 @@ func removeStale(dir string) {
 			continue
 		}
 		if p, err := statOf(id.PID); err != nil || p.ident != id {
-			_ = os.Remove(filepath.Join(dir, e.Name()))
+			_ = removeCgroup(filepath.Join(dir, e.Name()))
 		}
 	}
 }
@@ -131,6 +155,27 @@ func cgroupMembers(path string, to map[int]bool) {
 			cgroupMembers(filepath.Join(path, e.Name()), to)
 		}
 	}
+}
+
+// birthplaceLocked returns the cgroup for another worker, nil for none.
+func (t *Tree) birthplaceLocked() *cgroup {
+	if t.cgroup != nil && t.cgroup.spent {
+		if err := t.cgroup.renew(); err != nil {
+			t.log.Debug().Err(err).Msg("no cgroup for the workers")
+			t.dropCgroupLocked()
+		}
+	}
+	return t.cgroup
+}
+
+// killCgroup has the kernel kill all that is in the workers' cgroup at path.
+func (t *Tree) killCgroup(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cgroup != nil {
+		t.cgroup.spent = true
+	}
+	killCgroup(path)
 }
 
 func (t *Tree) dropCgroupLocked() {

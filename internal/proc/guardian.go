@@ -18,9 +18,11 @@ type guardianState struct {
 	Agent    ident    `json:"agent"`
 	Marker   string   `json:"marker,omitempty"`
 	Cgroup   string   `json:"cgroup,omitempty"`
-	Sessions []ident  `json:"sessions,omitempty"` // workers, running or ended, and templates; pid = group = session
+	Sessions []ident  `json:"sessions,omitempty"` // workers, running or ended; pid = group = session
+	Others   []ident  `json:"others,omitempty"`   // the same of templates and spare workers, which a lease does not concern
 	Escaped  []ident  `json:"escaped,omitempty"`  // what left those sessions
 	Remove   []string `json:"remove,omitempty"`
+	Lease    int64    `json:"lease,omitempty"` // see Tree.SetLease; in ns of the monotonic clock, 0: none
 }
 
 // guardian is the agent's side of it.
@@ -135,10 +137,14 @@ func (t *Tree) pushLocked() {
 }
 
 func (t *Tree) guardianStateLocked() guardianState {
-	st := guardianState{Agent: t.self, Marker: t.cfg.Marker, Cgroup: t.cgroupPathLocked(), Remove: t.remove}
+	st := guardianState{Agent: t.self, Marker: t.cfg.Marker, Cgroup: t.cgroupPathLocked(), Remove: t.remove, Lease: t.lease}
 	for _, p := range t.live {
-		if p.role != asGuardian {
+		switch p.role {
+		case asWorker:
 			st.Sessions = append(st.Sessions, p.id)
+		case asTemplate:
+			st.Others = append(st.Others, p.id)
+		case asGuardian:
 		}
 	}
 	for _, p := range t.past {
@@ -149,8 +155,29 @@ func (t *Tree) guardianStateLocked() guardianState {
 	}
 	byPID := func(a, b ident) int { return a.PID - b.PID }
 	slices.SortFunc(st.Sessions, byPID)
+	slices.SortFunc(st.Others, byPID)
 	slices.SortFunc(st.Escaped, byPID)
 	return st
+}
+
+// SetLease has the guardian kill all workers, by SIGKILL, if it hears of no later time until then: where
+// others go on without this node, nothing may be left of its workers, though the agent stands still. The zero time ends
+// that. A tree without a guardian cannot do it.
+func (t *Tree) SetLease(until time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lease = 0
+	if !until.IsZero() {
+		t.lease = max(monotonic()+int64(time.Until(until)), 1)
+	}
+	t.pushLocked()
+}
+
+// monotonic is the time of a clock that all processes of the machine share, in nanoseconds.
+func monotonic() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it cannot fail
+	return ts.Nano()
 }
 
 // RemoveOnDeath adds to what the guardian removes after the agent was killed: absolute paths of files and directories,

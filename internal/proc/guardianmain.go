@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,7 @@ func RunGuardian() int {
 		return 2
 	}
 	b := newBurial(st)
+	b.st.Sessions = append(b.st.Sessions, st.Others...)
 	ok := b.killAll()
 	removeCgroupSoon(st.Cgroup)
 	for _, path := range st.Remove {
@@ -49,12 +51,17 @@ func RunGuardian() int {
 	return 0
 }
 
-// listen reads states until the agent's end is closed, and returns the last whole one.
+// listen reads states until the agent's end is closed, and returns the last whole one. What runs when a lease has ended
+// is killed meanwhile.
 func listen(fd int) (guardianState, error) {
 	var st guardianState
 	var pending []byte
 	buf := make([]byte, 4096)
 	for {
+		if st.Lease > 0 && !readable(fd, time.Duration(st.Lease-monotonic())) {
+			newBurial(st).fence(fd)
+			st.Lease = 0
+		}
 		n, err := unix.Read(fd, buf)
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -81,10 +88,25 @@ func listen(fd int) (guardianState, error) {
 	}
 }
 
+// readable waits until fd has something to read, but no longer than limit, and reports whether it has.
+func readable(fd int, limit time.Duration) bool {
+	for end := time.Now().Add(limit); ; {
+		ms := max(time.Until(end).Milliseconds(), 0)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(ms)+1)
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return true
+		}
+		if !time.Now().Before(end) {
+			return false
+		}
+	}
+}
+
 // burial kills what an agent left behind.
 type burial struct {
 	st      guardianState
 	ours    map[ident]bool
+	spared  []ident        // whose sessions are left alone
 	checked map[ident]bool // environment read: no marker
 	asked   map[ident]bool
 }
@@ -135,6 +157,27 @@ func (b *burial) killAll() bool {
 	}
 }
 
+// fence kills all at once, while the agent stands still. When it is heard of again the rest is its own affair.
+func (b *burial) fence(fd int) {
+	b.spared = b.st.Others
+	for empty, end := 0, time.Now().Add(buryLimit); empty < 2 && time.Now().Before(end); {
+		snap, err := readSnapshot()
+		if err != nil {
+			return
+		}
+		found := b.find(snap)
+		if empty++; len(found) > 0 {
+			empty = 0
+		}
+		for _, p := range found {
+			_ = p.signal(unix.SIGKILL, true) // looked for again in the next round
+		}
+		if len(found) > 0 && readable(fd, buryPause) {
+			return
+		}
+	}
+}
+
 // find returns the processes of the job that still run: those seen to be its own while the agent lived, members of a
 // worker's session or group, those with the marker, those in the cgroup, and what descends from any of them.
 func (b *burial) find(s snapshot) []*procInfo {
@@ -154,6 +197,11 @@ func (b *burial) find(s snapshot) []*procInfo {
 	}
 	var found []*procInfo
 	done := map[int]bool{os.Getpid(): true}
+	for _, p := range s.procs {
+		if leader := s.procs[p.sid]; leader != nil && slices.Contains(b.spared, leader.ident) {
+			done[p.PID] = true
+		}
+	}
 	if p := s.procs[b.st.Agent.PID]; p != nil && p.ident == b.st.Agent {
 		done[p.PID] = true
 	}

@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[2] {
 		case "guardian":
 			syscall.Exit(proc.RunGuardian()) // os.Exit lingers for a second under the race detector
+		case "confine":
+			os.Exit(confineForever())
 		case "oom":
 			os.Exit(oomAgent())
 		case "agent":
@@ -83,6 +85,14 @@ func agent(mark, dir string, scripts []string) int {
 			if cmd == "scan" {
 				t.Scan()
 				say("scan done")
+			}
+			if limit, ok := strings.CutPrefix(cmd, "lease:"); ok {
+				var until time.Time
+				if d, err := time.ParseDuration(limit); err == nil {
+					until = time.Now().Add(d)
+				}
+				t.SetLease(until)
+				say("%s done", cmd)
 			}
 			if cmd == "guardian" {
 				say("guardian %d", t.GuardianPID())

@@ -26,6 +26,8 @@ type Spec struct {
 	Dir string
 	// Files become descriptors 0, 1, 2 and so on. The first three are /dev/null where nil or missing.
 	Files []*os.File
+	// CPUs are those that the process and what it starts may run on. Empty: those of ours.
+	CPUs []int
 	// Label names the process in errors and logs, for example "rank 3".
 	Label string
 }
@@ -93,9 +95,17 @@ func (t *Tree) start(spec Spec, as role) (*Process, error) {
 			attr.Sys.Pdeathsig = syscall.SIGKILL
 		}
 		// A template stays outside: what kills the workers is not for it.
-		if as == asWorker && t.cgroup != nil {
-			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(t.cgroup.dir.Fd())
+		if as == asWorker {
+			if c := t.birthplaceLocked(); c != nil {
+				attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(c.dir.Fd())
+			}
 		}
+		unbind, err := t.bindThread(spec.CPUs)
+		if err != nil {
+			answer <- err
+			return
+		}
+		defer unbind()
 		started := time.Now()
 		pid, err := forkExec(spec.Path, args, attr)
 		if err != nil && attr.Sys.UseCgroupFD {
@@ -121,7 +131,7 @@ func (t *Tree) start(spec Spec, as role) (*Process, error) {
 	err = <-answer
 	runtime.KeepAlive(files)
 	if err != nil {
-		if errors.Is(err, ErrClosed) {
+		if errors.Is(err, ErrClosed) || errors.Is(err, errUnbound) {
 			return nil, fmt.Errorf("cannot start %s: %w", spec.name(), err)
 		}
 		return nil, spec.explain(err)

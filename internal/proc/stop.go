@@ -213,7 +213,7 @@ func (s *stopper) kill() error {
 			}
 			return left(sc, restless)
 		}
-		killCgroup(sc.cgroup)
+		s.t.killCgroup(sc.cgroup)
 		outsiders := sc.outsiders()
 		for _, p := range sc.live {
 			s.note(p.SignalGroup(unix.SIGKILL), p.id.PID)

@@ -161,6 +161,25 @@ func TestStopCatchesAChain(t *testing.T) {
 	}
 }
 
+// A kernel that was told to kill a cgroup may also kill what is started in it afterwards: what a tree starts next lives.
+func TestStartAfterKill(t *testing.T) {
+	for _, cgroup := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cgroup %v", cgroup), func(t *testing.T) {
+			tree := openTree(t, proc.Config{Cgroup: cgroup})
+			for range 3 {
+				p := sh(t, tree, `trap "" TERM; while :; do sleep 0.05; done`)
+				if err := tree.Stop(t.Context(), proc.Ladder{Grace: time.Millisecond}, p); err != nil {
+					t.Fatal(err)
+				}
+				next := sh(t, tree, `exit 7`)
+				if exit := waitExit(t, next); exit.Status() != 7 {
+					t.Fatalf("what was started after a kill ended with %d", exit.Status())
+				}
+			}
+		})
+	}
+}
+
 func TestStopOfOneAndSweep(t *testing.T) {
 	tree := openTree(t, proc.Config{})
 	detach := `setsid sleep 86400 $0 & (setsid sleep 86400 $0 &) ; sleep 86400 $0 & `

@@ -170,7 +170,7 @@ func (c channel) answer(deadline time.Time, word string, n int) ([]string, error
 	return answer, nil
 }
 
-// StartSpares makes spares workers, each with the arguments, environment, label and first three files of a spec; there
+// StartSpares makes spares workers, each with the arguments, environment, CPUs, label and first three files of a spec; there
 // are as many specs. They end like workers that Start started. Each is let go with the message onward. One that cannot be
 // made a worker is nil in the result, and gone; the error says why.
 func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*Process, error) {
@@ -218,12 +218,15 @@ func (s *Spare) order(spec Spec, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	message := make([]string, 0, 2*(len(spec.Args)+len(spec.Env)))
+	message := make([]string, 0, 2*(len(spec.Args)+len(spec.Env)+len(spec.CPUs)))
 	for _, a := range spec.Args {
 		message = append(message, "argv", a)
 	}
 	for _, e := range spec.Env {
 		message = append(message, "env", e)
+	}
+	for _, c := range spec.CPUs {
+		message = append(message, "cpu", strconv.Itoa(c))
 	}
 	return s.conn.send(deadline, message, files[:3]...)
 }
@@ -274,8 +277,9 @@ func (t *Tree) employ(p *Process, label string) {
 	p.label, p.exit.Started = label, time.Now()
 	p.mu.Unlock()
 	p.role = asWorker
-	if t.cgroup != nil {
-		if err := os.WriteFile(filepath.Join(t.cgroup.path, "cgroup.procs"), strconv.AppendInt(nil, int64(p.id.PID), 10), 0); err != nil {
+	t.pushLocked()
+	if c := t.birthplaceLocked(); c != nil {
+		if err := os.WriteFile(filepath.Join(c.inner, "cgroup.procs"), strconv.AppendInt(nil, int64(p.id.PID), 10), 0); err != nil {
 			t.log.Debug().Err(err).Msg("worker not in its cgroup")
 		}
 	}

@@ -70,6 +70,7 @@ type Tree struct {
 	before  map[ident]struct{} // children we had before Open, and what they started: not ours
 	seen    map[ident]*Process // what left its worker's session, and whose it was (nil: unknown)
 	remove  []string
+	lease   int64     // as the guardian is told
 	cgroup  *cgroup   // nil: none
 	guard   *guardian // nil: none wanted, or none at the moment
 	leaving bool      // Close has begun: no new guardian

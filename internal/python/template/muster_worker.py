@@ -86,6 +86,7 @@ class Template:
             order, fds = connection.receive()
             if order is None:
                 os._exit(0)
+            self.bind({int(value) for key, value in order if key == "cpu"})
             self.become([value for key, value in order if key == "argv"], [value for key, value in order if key == "env"], fds)
             connection.send("ready")
             answer, _ = connection.receive()
@@ -112,6 +113,14 @@ class Template:
         self.ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
         if os.getppid() != self.agent:
             os._exit(1)
+
+    def bind(self, cpus):
+        """Binds this process to CPUs, if there are any, and the threads that a module has started again in it."""
+        for thread in os.listdir("/proc/self/task") if cpus else ():
+            try:
+                os.sched_setaffinity(int(thread), cpus)
+            except ProcessLookupError:
+                pass  # it has ended
 
     def become(self, argv, env, fds):
         """Makes this process what it would be if the launcher had started it."""
