@@ -5,7 +5,10 @@
 // under MASTER_ADDR:MASTER_PORT is empty when the round starts.
 package rendezvous
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Round is one numbered attempt of a fixed set of agents to train together.
 type Round struct {
@@ -22,6 +25,11 @@ type Round struct {
 	MasterPort int
 	// AgentStore is true where an agent, not worker rank 0, serves MasterAddr:MasterPort.
 	AgentStore bool
+	// Restarts is how many restarts because of failures the job has had before this round, Replacements how many nodes it
+	// has lost: the same numbers on every node.
+	Restarts, Replacements int
+	// LossNotice is how long it takes at most until the handler says that a node was lost; 0 where there is no other.
+	LossNotice time.Duration
 }
 
 // Member is what an agent brings into a round.
@@ -31,11 +39,35 @@ type Member struct {
 	LocalWorldSize int
 }
 
-// Handler gives an agent its rounds.
+// Handler gives an agent its rounds, and carries what the agents of a round tell each other. Its methods are called from
+// one goroutine at a time.
 type Handler interface {
-	// Next blocks until the next round is fixed and returns it. The workers of the round before must have ended.
+	// Next blocks until the next round is fixed and returns it. The workers of the round before must have ended. It
+	// returns an *OverError when the job has ended without this agent, and context.Cause(ctx) when ctx ends.
 	Next(ctx context.Context, m Member) (Round, error)
-	// Close leaves for good. Rounds returned before are void afterwards.
+	// Verdict delivers the verdict on the round that Next returned last, once there is one; each round has its own
+	// channel. Some verdicts come from the handler itself: a node was lost, another one came, the store does not answer.
+	Verdict() <-chan Verdict
+	// Lease delivers until when the workers of this node may run, a later time as long as the other nodes hear of it: they
+	// may begin a round without it soon after that. nil where it depends on nobody. Receiving is allowed at any time.
+	Lease() <-chan time.Time
+	// Propose says how the round is to end. Of all proposals of its agents and handlers the first one counts, and is
+	// returned: v itself, or what somebody else said before. Where the store is out of reach the answer is a Reassemble.
+	Propose(ctx context.Context, v Verdict) (Verdict, error)
+	// Tally adds the workers of this agent, all of which have ended, to those of the round's other agents and returns the
+	// sum so far; it is called once in a round. The agent whose call completes the sum, and only that one, is told so by
+	// complete, and decides.
+	Tally(ctx context.Context, t Tally) (sum Tally, complete bool, err error)
+	// Report leaves for the round's other agents what this one knows about failures on its node, nothing for none; it is
+	// called once in a round, when the workers have ended, before Reports.
+	Report(ctx context.Context, report []byte) error
+	// Reports returns what the agents of the round have reported, in no order, its own included. It waits until each of
+	// them has, or ctx ends; then what is there is returned without an error.
+	Reports(ctx context.Context) ([][]byte, error)
+	// Agree returns the value of whichever agent called it first in this round: all leave with the same.
+	Agree(ctx context.Context, value []byte) ([]byte, error)
+	// Close leaves for good, and lets the others go first where they need this node. Rounds returned before are void
+	// afterwards.
 	Close() error
 }
 
@@ -43,7 +75,7 @@ type Handler interface {
 type Server interface {
 	// Port is where it listens.
 	Port() int
-	// Reset drops every connection and every key.
+	// Reset drops every connection and every key of the workers. What agents keep there for themselves stays.
 	Reset()
 	Close() error
 }
@@ -72,6 +104,27 @@ func (s *Solo) Next(_ context.Context, m Member) (Round, error) {
 	s.next++
 	return r, nil
 }
+
+// Verdict returns nil: nobody else can end the round.
+func (s *Solo) Verdict() <-chan Verdict { return nil }
+
+// Lease returns nil: nobody else goes on.
+func (s *Solo) Lease() <-chan time.Time { return nil }
+
+// Propose returns v.
+func (s *Solo) Propose(_ context.Context, v Verdict) (Verdict, error) { return v, nil }
+
+// Tally returns t, which is complete.
+func (s *Solo) Tally(_ context.Context, t Tally) (Tally, bool, error) { return t, true, nil }
+
+// Report drops the report: its only reader wrote it.
+func (s *Solo) Report(context.Context, []byte) error { return nil }
+
+// Reports returns nothing.
+func (s *Solo) Reports(context.Context) ([][]byte, error) { return nil, nil }
+
+// Agree returns value.
+func (s *Solo) Agree(_ context.Context, value []byte) ([]byte, error) { return value, nil }
 
 // Close closes the server.
 func (s *Solo) Close() error { return s.server.Close() }

@@ -6,7 +6,7 @@ import (
 )
 
 // Store is the one meeting place of a job: whatever agents tell each other goes through it. Our TCP store implements
-// it, etcd will. Keys and values are arbitrary bytes; a key has no structure beyond what its users agree on.
+// it, and etcd does. Keys and values are arbitrary bytes; a key has no structure beyond what its users agree on.
 //
 // Every call ends when ctx ends, with context.Cause(ctx). The methods are safe for concurrent use.
 type Store interface {
@@ -28,3 +28,34 @@ type Store interface {
 
 // ErrStoreClosed is returned by a Store whose connection or server has ended; it is not reopened by itself.
 var ErrStoreClosed = errors.New("store is closed")
+
+// Pair is a key and its value.
+type Pair struct {
+	Key   string
+	Value []byte
+}
+
+// Checker is a Store that tells without waiting whether keys exist. PyTorch's own server wakes who waits for a key when a
+// compare-and-set of the missing key fails (2.15.0, observed): there it is the only way to ask for one that others wait for.
+type Checker interface {
+	Store
+	// Check reports whether every key exists.
+	Check(ctx context.Context, keys ...string) (bool, error)
+}
+
+// Batcher is a Store that takes many keys in one request.
+type Batcher interface {
+	Store
+	// MultiGet waits until every key exists and returns their values in order.
+	MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
+	// MultiSet stores every pair.
+	MultiSet(ctx context.Context, pairs ...Pair) error
+}
+
+// Reserver is a Store that can keep a connection for one user.
+type Reserver interface {
+	Store
+	// Reserve returns the same store over a connection that no other call takes: what is asked through it does not wait until
+	// one is made, which takes several round trips. It is closed with the store.
+	Reserve() Store
+}

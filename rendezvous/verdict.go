@@ -1,0 +1,55 @@
+package rendezvous
+
+import (
+	"fmt"
+	"time"
+)
+
+// VerdictKind says what becomes of a job when a round ends.
+type VerdictKind string
+
+// The kinds of verdict.
+const (
+	// Restart follows a failure: every agent stops its workers, pauses for Delay, and meets the others again.
+	Restart VerdictKind = "restart"
+	// Reassemble follows a change of the membership: as Restart, with no pause, and no restart is counted.
+	Reassemble VerdictKind = "reassemble"
+	// Succeed and Fail end the job.
+	Succeed VerdictKind = "succeed"
+	Fail    VerdictKind = "fail"
+)
+
+// Verdict is how a round ends, for all its agents alike. It travels as JSON.
+type Verdict struct {
+	Kind VerdictKind `json:"kind"`
+	// Reason is why, in a word of the status file; Message says it in a sentence for people.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Node is the host name of the agent that proposed it, empty where a handler did by itself.
+	Node string `json:"node,omitempty"`
+	// Rank and Status are the worker's failure that decided: -1 and 0 where none did. For Fail without one, Status is
+	// the exit status of the job.
+	Rank   int `json:"rank"`
+	Status int `json:"status,omitempty"`
+	// Restarts belongs to Restart: how many restarts the whole job has then had. Delay is the pause before the next.
+	Restarts int           `json:"restarts,omitempty"`
+	Delay    time.Duration `json:"delay,omitempty"`
+	// Linger belongs to Succeed: how long workers that still run may go on.
+	Linger time.Duration `json:"linger,omitempty"`
+	// Grace bounds the grace of the workers where it is set: others may go on without this node, and must not find it
+	// still writing.
+	Grace time.Duration `json:"grace,omitempty"`
+}
+
+// Tally counts workers that have ended by themselves, and how many of them failed.
+type Tally struct{ Ended, Failed int }
+
+// OverError is what Next returns when the job has ended without this agent: it was a spare, or came too late.
+type OverError struct {
+	// Verdict is how the job ended: Succeed or Fail.
+	Verdict Verdict
+}
+
+func (e *OverError) Error() string {
+	return fmt.Sprintf("the job has ended without this node (%s): %s", e.Verdict.Kind, e.Verdict.Message)
+}
