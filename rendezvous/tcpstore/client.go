@@ -23,8 +23,9 @@ import (
 const (
 	firstDelay  = 50 * time.Millisecond // between attempts to connect; grows by half each time, give or take a half
 	longDelay   = 5 * time.Second
+	maxTries    = 8               // of an agent's client to open one more connection, while the server is reset again and again
 	cancelGrace = 5 * time.Second // for the answer to CANCEL_WAIT, which a healthy server sends at once
-	keepIdle    = 2               // connections that a client keeps for its next calls, the watched one left out
+	keepIdle    = 8               // connections that a client keeps for its next calls, the watched one left out: another one takes three round trips
 	maxReply    = 1 << 30         // bytes of one value in an answer; APPEND can make values longer than SET allows
 	maxList     = 512 << 20       // bytes that the answer to LIST_KEYS may occupy here; our server sends 512 MiB at most
 )
@@ -34,6 +35,9 @@ type ClientConfig struct {
 	// Limits are checked before a request is sent, because servers answer a request beyond theirs by closing the
 	// connection. Only Key, Value and KeysPerReq matter.
 	Limits Limits
+	// Private is ServerConfig.Private where this client is an agent's: every connection names it before anything else, so
+	// that a Reset of the server spares the client. Empty: the client is a worker's. Other servers do not mind.
+	Private string
 	// Log gets a line at debug level per failed attempt to connect.
 	Log zerolog.Logger
 }
@@ -46,6 +50,13 @@ type ClientConfig struct {
 // a connection the whole client is closed and every call returns rendezvous.ErrStoreClosed; it does not reconnect,
 // because the store behind the address may be the next round's. One connection serves for nothing but to notice that.
 type Client struct {
+	*wires
+	keep int     // connections that are kept idle
+	idle []*link // guarded by wires.mu
+}
+
+// wires are the connections of a client, and of what it has reserved.
+type wires struct {
 	addr  string
 	cfg   ClientConfig
 	peer  dialect // fixed by Dial
@@ -55,7 +66,6 @@ type Client struct {
 	wg    sync.WaitGroup // goroutines; one is added only with mu held and err nil
 
 	mu    sync.Mutex
-	idle  []*link
 	links map[*link]struct{} // all of them
 	err   error              // why the client is closed; nil while it is open
 }
@@ -72,23 +82,13 @@ type watch struct {
 	asked []chan struct{} // closed when the answer is there; in the order of the questions
 }
 
-var _ rendezvous.Store = (*Client)(nil)
-
-// dialect is what a server understands.
-type dialect struct {
-	gen  Generation
-	ping bool // PyTorch 2.5 and later
-}
+var _ rendezvous.Reserver = (*Client)(nil)
 
 // link is one connection.
 type link struct {
 	net.Conn
 	r *bufio.Reader
 }
-
-// nonce is what our PING carries. A server of PyTorch 2.0 or older takes the handshake for the length of a key: with
-// these bytes it is one that no allocation can satisfy, so that the server drops us at once instead of waiting for it.
-const nonce = 0x74737563
 
 // Dial connects to addr, "host:port", and finds out which generation of the protocol the server speaks. It tries again,
 // with growing delays, until ctx ends.
@@ -97,7 +97,7 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return nil, errhint.Usagef("cannot use %q as the address of a store: %w", addr, err)
 	}
-	c := &Client{addr: addr, cfg: cfg, links: make(map[*link]struct{})}
+	c := &Client{wires: &wires{addr: addr, cfg: cfg, links: make(map[*link]struct{})}, keep: keepIdle}
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	start, delay := time.Now(), firstDelay
 	for {
@@ -120,12 +120,42 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 		}
 		if ctx.Err() != nil {
 			c.end()
-			err = fmt.Errorf("cannot reach store at %s within %v: %w (last attempt: %w)",
-				addr, time.Since(start).Round(time.Millisecond), context.Cause(ctx), err)
-			return nil, errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?")
+			err = &dialError{addr, time.Since(start).Round(100 * time.Millisecond), err, context.Cause(ctx)}
+			hint := "does the node that hosts the store run, and can its port be reached from here?"
+			if isClosed(err) {
+				hint = "something there closes the connection: is it a store, and is this machine in a network that it serves?"
+			}
+			return nil, errhint.With(err, hint)
 		}
 	}
 }
+
+// dialError says that no store was reached.
+type dialError struct {
+	addr       string
+	after      time.Duration
+	last, ends error // of the last attempt, and why no other follows
+}
+
+func (e *dialError) Error() string {
+	why := e.last.Error()
+	if op, ok := errors.AsType[*net.OpError](e.last); ok { // its own text has the address, which we have said
+		switch errno, is := errors.AsType[syscall.Errno](op); {
+		case is && !op.Timeout():
+			why = errno.Error()
+		case op.Op == "dial" && op.Timeout():
+			why = "no answer"
+		case op.Timeout():
+			why = "it takes connections, and does not answer"
+		}
+	}
+	if isClosed(e.last) {
+		why = "it closes the connection"
+	}
+	return fmt.Sprintf("no store at %s within %v: %s", e.addr, e.after, why)
+}
+
+func (e *dialError) Unwrap() []error { return []error{e.last, e.ends} }
 
 // detect connects and speaks the newest dialect that the server understands. What a server does not understand it
 // answers by closing the connection.
@@ -190,26 +220,13 @@ func (c *Client) connect(ctx context.Context, peer dialect) (*link, error) {
 	}
 	l := &link{conn, bufio.NewReaderSize(conn, 512)}
 	release := l.bind(ctx)
-	hello := binary.LittleEndian.AppendUint32([]byte{byte(opValidate)}, magic)
-	var probe, want []byte
-	switch {
-	case peer.ping:
-		probe = binary.LittleEndian.AppendUint32(append(hello, byte(opPing)), nonce)
-		want = binary.LittleEndian.AppendUint32(nil, nonce)
-	case peer.gen == G2:
-		// Four GETNUMKEYS, for the reason given at nonce.
-		probe = append(hello, byte(opNumKeys), byte(opNumKeys), byte(opNumKeys), byte(opNumKeys))
-		want = make([]byte, 4*8)
-	default:
-		probe = appendBytes(appendU64([]byte{4}, 1), "-") // CHECK ["-"], the same in both old tables
-		want = make([]byte, 1)
-	}
-	got := make([]byte, len(want))
+	probe, want := peer.probe(c.cfg.Private)
+	got := make([]byte, want)
 	if _, err = conn.Write(probe); err == nil {
 		_, err = io.ReadFull(l.r, got)
 	}
-	if err == nil && peer.ping && !bytes.Equal(got, want) {
-		err = fmt.Errorf("%s is not a store: it echoes %x for %x", c.addr, got, want)
+	if err == nil && peer.ping && binary.LittleEndian.Uint32(got) != nonce {
+		err = fmt.Errorf("%s is not a store: it echoes %x for %x", c.addr, got[:4], binary.LittleEndian.AppendUint32(nil, nonce))
 	}
 	if err == nil && peer.gen == G1 {
 		// Only 2.1 knows CANCEL_WAIT under this number, and nothing is pending.
@@ -238,15 +255,6 @@ func (l *link) bind(ctx context.Context) (release func()) {
 			_ = l.SetDeadline(time.Time{})
 		}
 	}
-}
-
-// question returns a request that has an answer and no effect, and the length of the answer.
-func (d dialect) question() (request []byte, answer int) {
-	if d.ping {
-		return binary.LittleEndian.AppendUint32([]byte{byte(opPing)}, nonce), 4
-	}
-	code, _ := d.gen.code(opNumKeys) // every generation has it
-	return []byte{code}, 8
 }
 
 // watchStore reads what comes on the watched connection until that ends, and the client with it.
@@ -298,6 +306,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// Reserve implements rendezvous.Reserver. A call through it while another one is made opens a connection for that time.
+func (c *Client) Reserve() rendezvous.Store { return &Client{wires: c.wires, keep: 1} }
+
 func (c *Client) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,7 +320,6 @@ func (c *Client) fail(err error) {
 		_ = l.Close()
 	}
 	clear(c.links)
-	c.idle = nil
 }
 
 func (c *Client) closedError() error {
@@ -332,6 +342,33 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 		return l, nil
 	}
 	c.mu.Unlock()
+	l, err := c.open(ctx)
+	// A Reset closes connections that are too young to be known as an agent's, and spares the client.
+	young := func() bool { return c.cfg.Private != "" && isClosed(err) && c.life.Err() == nil }
+	for tries, delay := 1, firstDelay; young() && tries < maxTries; tries, delay = tries+1, 2*delay {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+		case <-c.life.Done():
+		}
+		l, err = c.open(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		_ = l.Close()
+		return nil, c.closedError()
+	}
+	c.links[l] = struct{}{}
+	c.mu.Unlock()
+	return l, nil
+}
+
+// open opens a connection to the store that Dial reached.
+func (c *Client) open(ctx context.Context) (*link, error) {
 	dialing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)() //nolint:contextcheck // the end of the client, beside that of the call
@@ -349,25 +386,14 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 		}
 		return nil, same
 	}
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	if c.err != nil {
-		c.mu.Unlock()
-		_ = l.Close()
-		return nil, c.closedError()
-	}
-	c.links[l] = struct{}{}
-	c.mu.Unlock()
-	return l, nil
+	return l, err
 }
 
 // release gives l back; a connection that is out of step is closed.
 func (c *Client) release(l *link, inStep bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if inStep && c.err == nil && len(c.idle) < keepIdle {
+	if inStep && c.err == nil && len(c.idle) < c.keep {
 		c.idle = append(c.idle, l)
 		return
 	}

@@ -365,3 +365,33 @@ func TestQueuePopOfAKeyDoesNotSpin(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestReservedConnection: where no connection can be made any more, whoever has reserved one still has it.
+func TestReservedConnection(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	net := newRelay(t, s.Addrs()[0].String(), 0)
+	c := dial(t, net.addr())
+	reserved := c.Reserve()
+	if err := reserved.Set(timed(t), "k", nil); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 { // more than a client keeps
+		go c.Get(t.Context(), "never") // it ends with the client
+		testutil.Eventually(t, 10*time.Second, "the wait is pending", func() bool { return tcpstore.Waiting(s) == n+1 })
+	}
+	net.ln.Close()
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := c.Set(short, "k", nil); err == nil {
+		t.Fatal("a connection was made to an address that nobody listens at")
+	}
+	for range 3 {
+		if err := reserved.Set(timed(t), "k", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	testutil.Eventually(t, 10*time.Second, "what was reserved ends with the store", func() bool {
+		return errors.Is(reserved.Set(timed(t), "k", nil), rendezvous.ErrStoreClosed)
+	})
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/rendezvous"
 )
 
 // build begins a request. It fails for a request that the server's generation does not have.
@@ -224,10 +225,7 @@ func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
 }
 
 // Pair is a key and its value.
-type Pair struct {
-	Key   string
-	Value []byte
-}
+type Pair = rendezvous.Pair
 
 // MultiSet stores every pair; our server does so at one moment. Servers of PyTorch 2.0 and older do not have it:
 // errors.ErrUnsupported.

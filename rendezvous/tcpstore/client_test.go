@@ -22,9 +22,14 @@ import (
 
 func dial(t testing.TB, addr string) *tcpstore.Client {
 	t.Helper()
+	return dialAs(t, addr, tcpstore.ClientConfig{})
+}
+
+func dialAs(t testing.TB, addr string, cfg tcpstore.ClientConfig) *tcpstore.Client {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err := tcpstore.Dial(ctx, addr, tcpstore.ClientConfig{})
+	c, err := tcpstore.Dial(ctx, addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,13 +45,13 @@ func timed(t testing.TB) context.Context {
 }
 
 func TestStoreContract(t *testing.T) {
-	for _, loops := range []int{1, 4} {
+	for _, cfg := range []tcpstore.ServerConfig{{Loops: 1}, {Loops: 4}, {Private: "t"}, {Private: "k"}} { // which some of the keys in use begin with
 		servers := make(map[*testing.T]*tcpstore.Server)
 		storetest.Run(t, func(t *testing.T) rendezvous.Store {
 			if servers[t] == nil {
-				servers[t] = listen(t, tcpstore.ServerConfig{Loops: loops})
+				servers[t] = listen(t, cfg)
 			}
-			return dial(t, servers[t].Addrs()[0].String())
+			return dialAs(t, servers[t].Addrs()[0].String(), tcpstore.ClientConfig{Private: cfg.Private})
 		})
 	}
 }

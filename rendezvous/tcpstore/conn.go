@@ -34,6 +34,7 @@ type conn struct {
 	again   bool // in loop.again
 	hoards  bool // known to the server's hoard
 	ending  bool // nothing more is read; to be closed once its replies are sent
+	agent   bool // has named a key of the agents
 	asks    bool // an old client that began with a request other than WATCH_KEY and has not sent DELETE_KEY of G0
 
 	scan scan

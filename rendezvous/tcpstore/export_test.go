@@ -5,7 +5,7 @@ func Waiting(s *Server) int {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
 	waits := make(map[*wait]bool)
-	for _, table := range []map[string]*waitList{s.space.waiters, s.space.barriers} {
+	for _, table := range s.space.tables() {
 		for _, l := range table {
 			for n := l.first; n != nil; n = n.next {
 				waits[n.wait] = true
@@ -13,4 +13,18 @@ func Waiting(s *Server) int {
 		}
 	}
 	return len(waits)
+}
+
+// Awaited returns how many names are waited for, keys and barriers of one name counted apart.
+func Awaited(s *Server) (n int) {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	for _, table := range s.space.tables() {
+		n += len(table)
+	}
+	return n
+}
+
+func (s *space) tables() []map[string]*waitList {
+	return []map[string]*waitList{s.workers.waiters, s.workers.barriers, s.agents.waiters, s.agents.barriers}
 }

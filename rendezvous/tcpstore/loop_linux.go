@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -36,6 +37,7 @@ type loop struct {
 	count   int
 	buf     []byte
 	out     reply
+	peer    peer               // of the connection accepted last, where that matters
 	again   []*conn            // not read to the end
 	stalled map[*conn]struct{} // with a full reply buffer
 	woken   []*conn
@@ -155,7 +157,7 @@ func (l *loop) run() {
 			l.closeStalled()
 		}
 	}
-	l.hangUp()
+	l.hangUp(false)
 	closeAll(l.listeners)
 	l.listeners = nil
 }
@@ -195,13 +197,22 @@ func (l *loop) accept() {
 	loops := l.srv.loops
 	shares := make([][]int, len(loops))
 	taken := 0
+	var from *peer
+	if l.srv.gate != nil {
+		from = &l.peer
+	}
 	for _, listener := range l.listeners {
 		for {
 			if taken == acceptBurst {
 				l.backlog = true
 				break
 			}
-			fd, err := accept(listener)
+			fd, err := accept(listener, from)
+			if err == 0 && from != nil && !l.srv.gate.admit(from.addr(), time.Now()) {
+				_ = unix.Close(fd)
+				taken++
+				continue
+			}
 			if err == 0 {
 				l.count++
 				shares[l.count%len(loops)] = append(shares[l.count%len(loops)], fd)
@@ -237,8 +248,15 @@ func (l *loop) accept() {
 	}
 }
 
-func accept(fd int) (int, unix.Errno) {
-	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+// accept takes one connection, and notes where it comes from unless from is nil.
+func accept(fd int, from *peer) (int, unix.Errno) {
+	const flags = unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+	if from == nil {
+		n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, flags, 0, 0)
+		return int(n), e
+	}
+	from.size = uint32(unsafe.Sizeof(from.sa))
+	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&from.sa)), uintptr(unsafe.Pointer(&from.size)), flags, 0, 0)
 	return int(n), e
 }
 
@@ -334,19 +352,36 @@ func peerName(fd int) string {
 	return "gone"
 }
 
-// hangUp closes every connection, also those that were not adopted yet.
-func (l *loop) hangUp() {
+// hangUp closes every connection, also those that were not adopted yet, or all but the agents'.
+func (l *loop) hangUp(spare bool) {
 	l.box.mu.Lock()
 	closeAll(l.box.fds)
 	l.box.fds = nil
 	l.box.mu.Unlock()
 	for _, c := range l.conns {
-		if c != nil {
-			l.close(c, nil)
+		if c == nil || spare && c.agent {
+			continue
+		}
+		l.close(c, nil)
+	}
+	gone := func(c *conn) bool { return c.closed }
+	l.again = slices.Clone(slices.DeleteFunc(l.again, gone)) // a clone is as long as what is left
+	l.woken = slices.Clone(slices.DeleteFunc(l.woken, gone))
+	l.trim()
+}
+
+// trim gives up the slots behind the last one that is in use.
+func (l *loop) trim() {
+	n := len(l.conns)
+	for n > 0 && l.conns[n-1] == nil {
+		n--
+	}
+	l.conns, l.free = slices.Clone(l.conns[:n]), nil
+	for slot := range int32(n) {
+		if l.conns[slot] == nil {
+			l.free = append(l.free, slot)
 		}
 	}
-	l.again, l.woken = nil, nil
-	l.conns, l.free = nil, nil
 }
 
 // handle serves what epoll said of c.

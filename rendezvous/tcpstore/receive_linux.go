@@ -163,13 +163,14 @@ func (l *loop) filled(c *conn) {
 	var err error
 	s.mu.Lock()
 	c.forgetLocked(s)
+	ks := s.of(f.key, &c.waiter)
 	switch f.op {
 	case opSet:
-		s.storeLocked(f.key, nil, f.blob)
+		ks.storeLocked(f.key, nil, f.blob)
 	case opQueuePush:
-		s.pushLocked(f.key, nil, f.blob)
+		ks.pushLocked(f.key, nil, f.blob)
 	default:
-		err = s.appendLocked(f.key, f.blob.b)
+		err = ks.appendLocked(f.key, f.blob.b)
 		l.srv.pool.release(f.blob)
 	}
 	l.collectLocked(c)

@@ -11,7 +11,7 @@ func TestLongRequestInSmallPieces(t *testing.T) {
 	const value, piece = 8 << 20, 256
 	s := &Server{}
 	s.cfg.Limits = s.cfg.Limits.withDefaults()
-	s.space = newSpace(s.cfg.Limits, &s.pool)
+	s.space = newSpace(s.cfg.Limits, "", &s.pool)
 	l := &loop{srv: s}
 	s.loops = []*loop{l}
 	c := &conn{loop: l, fd: -1, gen: int8(G2)}
@@ -27,7 +27,7 @@ func TestLongRequestInSmallPieces(t *testing.T) {
 			t.Fatalf("%d bytes took %v", at, took)
 		}
 	}
-	if e := s.space.keys["k"]; e == nil || len(e.bytes()) != value || c.in != nil || c.closed {
+	if e := s.space.workers.keys["k"]; e == nil || len(e.bytes()) != value || c.in != nil || c.closed {
 		t.Errorf("stored %v, left %d bytes", e != nil, len(c.in))
 	}
 }

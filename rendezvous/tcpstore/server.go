@@ -11,6 +11,7 @@ package tcpstore
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -34,10 +35,20 @@ type ServerConfig struct {
 	OldClients Generation
 	// Limits bound what one client can make the server hold.
 	Limits Limits
+	// Private begins the keys of the agents, "muster/" for example; empty: they have none. Such keys live beside those of the
+	// workers, who neither count nor list them, and Reset spares them, together with every connection that has named one
+	// in a request that the server has carried out; it stays what it is, an agent's. What such a connection waits for it
+	// goes on waiting for, keys of the workers included. PyTorch's clients begin every key with "/", save "init/", so that
+	// none of theirs can be private by accident, which Listen makes sure of.
+	Private string
+	// Allow are the networks whose clients are served; everybody else's connections are closed as they come, with a warning
+	// per address and minute. None: all are served. Loopback has to be named like any other, and an IPv4 client is one in
+	// whatever form its address comes: 0.0.0.0/0 and ::/0 are needed for all.
+	Allow []netip.Prefix
 	// StallTimeout is how long a full reply buffer may stay as full as it is before its connection is closed; 0 means 60 s.
 	StallTimeout time.Duration
 	// Log gets one line at debug level for a connection that is closed for what it sent, and a warning when no
-	// descriptor is left for new ones.
+	// descriptor is left for new ones or one is refused.
 	Log zerolog.Logger
 }
 
@@ -54,6 +65,20 @@ func (c ServerConfig) withDefaults() (ServerConfig, error) {
 				"give the address itself, for example 127.0.0.1 or 0.0.0.0")
 		}
 	}
+	if c.Private != "" && (c.Private[0] == '/' || strings.HasPrefix("init/", c.Private)) {
+		return c, errhint.Usagef("keys that begin with %q cannot be private: keys of PyTorch's clients do, too", c.Private)
+	}
+	allow := make([]netip.Prefix, 0, len(c.Allow))
+	for _, p := range c.Allow {
+		if !p.IsValid() {
+			return c, errhint.Usagef("cannot allow a network that is none: %v", p)
+		}
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		allow = append(allow, p)
+	}
+	c.Allow = allow
 	if c.StallTimeout <= 0 {
 		c.StallTimeout = time.Minute
 	}
@@ -65,7 +90,7 @@ func (c ServerConfig) withDefaults() (ServerConfig, error) {
 func bindError(addr netip.AddrPort, err error, inUse bool) error {
 	err = fmt.Errorf("cannot listen on %s: %w", addr, err)
 	if inUse {
-		return errhint.With(err, fmt.Sprintf("another process has port %d (see: ss -ltnp); port 0 takes a free one", addr.Port()))
+		return errhint.With(err, fmt.Sprintf("another process has port %d (see: ss -ltnp)", addr.Port()))
 	}
 	return err
 }

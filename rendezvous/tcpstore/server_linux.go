@@ -16,6 +16,7 @@ import (
 type Server struct {
 	cfg   ServerConfig
 	space *space
+	gate  *gate // nil: open to all
 	pool  blobPool
 	hoard hoard
 	addrs []netip.AddrPort
@@ -42,7 +43,10 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, addrs: addrs}
-	s.space = newSpace(cfg.Limits, &s.pool)
+	s.space = newSpace(cfg.Limits, cfg.Private, &s.pool)
+	if len(cfg.Allow) > 0 {
+		s.gate = newGate(cfg)
+	}
 	n := cfg.Loops
 	if n <= 0 {
 		n = DefaultLoops()
@@ -78,7 +82,7 @@ func (s *Server) Addrs() []netip.AddrPort { return slices.Clone(s.addrs) }
 func (s *Server) Port() int { return int(s.addrs[0].Port()) }
 
 // Reset begins a new round: every connection is closed, also those that still stand in the backlog, and all keys, queues
-// and waiters are gone when it returns. The listeners stay.
+// and waiters are gone when it returns, except for what belongs to the agents (ServerConfig.Private). The listeners stay.
 func (s *Server) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +92,7 @@ func (s *Server) Reset() {
 	empty, resume := make(chan struct{}), make(chan struct{})
 	for _, l := range s.loops { // the first one accepts: once it has stopped, no other gets new connections
 		l.post(func() {
-			l.hangUp()
+			l.hangUp(true)
 			empty <- struct{}{}
 			<-resume
 		})
@@ -97,7 +101,10 @@ func (s *Server) Reset() {
 	// Only now are the descriptors of the old connections free, which accepting takes. The loops stand still.
 	s.emptyBacklog()
 	s.space.mu.Lock()
-	s.space.clearLocked()
+	s.space.beginLocked()
+	for _, l := range s.loops {
+		s.space.unclaimLocked(l.conns)
+	}
 	s.space.mu.Unlock()
 	close(resume)
 }
@@ -123,11 +130,11 @@ func (s *Server) emptyBacklog() {
 
 // acceptAndClose takes one connection from the backlog and closes it, with the spare descriptor if no other is left.
 func (s *Server) acceptAndClose(listener int) unix.Errno {
-	fd, err := accept(listener)
+	fd, err := accept(listener, nil)
 	if (err == unix.EMFILE || err == unix.ENFILE) && s.spare >= 0 {
 		_ = unix.Close(s.spare)
 		defer s.reserve()
-		fd, err = accept(listener)
+		fd, err = accept(listener, nil)
 	}
 	if err == 0 {
 		_ = unix.Close(fd)

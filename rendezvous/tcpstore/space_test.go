@@ -17,8 +17,8 @@ func BenchmarkRequests(b *testing.B) {
 		{"wait, there", opWait, appendBytes(appendU64(nil, 1), "/key/number/1")},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
-			s := newSpace(Limits{}.withDefaults(), &blobPool{})
-			s.storeLocked([]byte("/key/number/1"), []byte("x"), nil)
+			s := newSpace(Limits{}.withDefaults(), "", &blobPool{})
+			s.workers.storeLocked([]byte("/key/number/1"), []byte("x"), nil)
 			var c conn
 			c.conn = &c
 			var out reply

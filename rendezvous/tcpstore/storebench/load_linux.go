@@ -18,6 +18,7 @@ type load struct {
 	epfd    int
 	clients []client
 	ready   int // clients whose handshake and first ADD are done
+	left    int // clients whose barrier is not open yet
 	events  []unix.EpollEvent
 	buf     []byte
 }
@@ -41,6 +42,7 @@ const (
 	adding
 	waiting
 	getting
+	barring
 )
 
 const (
@@ -100,15 +102,14 @@ func (l *load) connect(i int) error {
 		return fmt.Errorf("cannot set up client %d: %w", i, err)
 	}
 	if l.source != nil {
+		// The port is chosen with the destination known, which leaves all of them to each address.
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+			return fmt.Errorf("cannot set up client %d: %w", i, err)
+		}
 		if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: l.source(i).As4()}); err != nil {
 			return fmt.Errorf("cannot bind client %d: %w", i, err)
 		}
 	}
-	key, count := fmt.Sprintf("/k%d", i), fmt.Sprintf("/a%d", i)
-	c.sets[0] = str(str([]byte{1}, key), string(make([]byte, valueSize)))
-	c.sets[1] = append(str([]byte{4}, count), 1, 0, 0, 0, 0, 0, 0, 0)
-	c.asks[0] = str([]byte{6, 1, 0, 0, 0, 0, 0, 0, 0}, key)
-	c.asks[1] = str([]byte{3}, key)
 	err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(l.addr.Port()), Addr: l.addr.Addr().As4()})
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return fmt.Errorf("cannot connect client %d: %w", i, err)
@@ -179,10 +180,45 @@ func (l *load) handle(c *client, events uint32) error {
 		return c.send(c.asks[1])
 	case getting:
 		c.step = idle
+	case barring:
+		if l.buf[0] != 0 {
+			return fmt.Errorf("barrier answers %d", l.buf[0])
+		}
+		c.step = idle
+		l.left--
 	default:
 		return errors.New("answer without request")
 	}
 	return nil
+}
+
+// barrier has every client enter the barrier key, and returns how long it takes until the last one is out.
+func (l *load) barrier(key string, deadline time.Time) (time.Duration, error) {
+	request := binary.LittleEndian.AppendUint64(str([]byte{18}, key), uint64(len(l.clients)))
+	start := time.Now()
+	l.left = len(l.clients)
+	for i := range l.clients {
+		c := &l.clients[i]
+		c.step, c.need = barring, 1
+		if err := c.send(request); err != nil {
+			return 0, fmt.Errorf("client %d: %w", i, err)
+		}
+	}
+	for l.left > 0 {
+		if err := l.poll(deadline); err != nil {
+			return time.Since(start), fmt.Errorf("%d of %d clients are still in the barrier: %w", l.left, len(l.clients), err)
+		}
+	}
+	return time.Since(start), nil
+}
+
+// prepare makes the requests of client i.
+func (c *client) prepare(i int) {
+	key, count := fmt.Sprintf("/k%d", i), fmt.Sprintf("/a%d", i)
+	c.sets[0] = str(str([]byte{1}, key), string(make([]byte, valueSize)))
+	c.sets[1] = append(str([]byte{4}, count), 1, 0, 0, 0, 0, 0, 0, 0)
+	c.asks[0] = str([]byte{6, 1, 0, 0, 0, 0, 0, 0, 0}, key)
+	c.asks[1] = str([]byte{3}, key)
 }
 
 // begin sends a SET, as PyTorch's clients do in a segment of its own, and an ADD; WAIT and GET follow their answers.
@@ -204,6 +240,9 @@ func (c *client) send(b []byte) error {
 
 // mix runs sets, adds and gets, a third each, on every client for the given time, and returns how many were answered.
 func (l *load) mix(d time.Duration) (ops int, err error) {
+	for i := range l.clients {
+		l.clients[i].prepare(i)
+	}
 	for i := range l.clients {
 		if err := l.clients[i].begin(); err != nil {
 			return 0, err

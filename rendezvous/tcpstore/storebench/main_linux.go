@@ -27,6 +27,9 @@ type options struct {
 	seconds float64
 	loops   int
 	only    string
+	scale   bool
+	sizes   []int // of the crowds of -scale
+	muster  string
 }
 
 func main() {
@@ -37,11 +40,17 @@ func main() {
 	flag.Float64Var(&o.seconds, "seconds", 2, "length of a run per number of clients")
 	flag.IntVar(&o.loops, "loops", 0, "threads of our server; 0 takes its default")
 	flag.StringVar(&o.only, "only", "", "mix, big or names: only these figures")
+	flag.BoolVar(&o.scale, "scale", false, "measure crowds of clients instead")
+	flag.StringVar(&o.muster, "muster", "bin/muster", "binary whose store meets the crowds")
+	crowds := flag.String("crowds", "1000,4000,16000,100000", "their sizes")
 	flag.Parse()
 	var err error
-	if *serving {
+	o.sizes, err = readSizes(*crowds)
+	switch {
+	case err != nil:
+	case *serving:
 		err = serve(o.loops, os.Stdin, os.Stdout)
-	} else {
+	default:
 		err = bench(context.Background(), o, os.Stdout)
 	}
 	if err != nil {
@@ -60,6 +69,7 @@ type figure struct {
 	Budget string  `json:"budget"`
 	Pass   bool    `json:"pass"`
 	Note   string  `json:"note,omitempty"`
+	Skip   string  `json:"skip,omitempty"` // why it was not measured
 }
 
 // tolerance is what "at most 1.0 times" allows: the median of the runs within 5 percent.
@@ -97,10 +107,15 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
-	for _, part := range []struct {
+	type part struct {
 		name string
 		run  func(ctx context.Context, o options, dir string) ([]figure, error)
-	}{{"mix", benchMix}, {"big", benchBig}, {"names", benchNames}} {
+	}
+	parts := []part{{"mix", benchMix}, {"big", benchBig}, {"names", benchNames}}
+	if o.scale {
+		parts = []part{{"crowds", benchCrowds}}
+	}
+	for _, part := range parts {
 		if o.only != "" && o.only != part.name {
 			continue
 		}
@@ -128,8 +143,16 @@ const (
 
 // each runs f on a fresh server of ours, for which backend is "", and of the peer with each of the backends, in turns.
 func (o options) each(ctx context.Context, dir string, backends []string, f func(s *server, backend string) error) error {
-	for range o.runs {
-		s, err := startOurs(ctx, o.loops)
+	ours := func() (*server, error) { return startOurs(ctx, o.loops) }
+	return o.inTurns(ctx, o.runs, ours, dir, backends, f)
+}
+
+// inTurns is each with a number of runs and a way to start our server.
+func (o options) inTurns(ctx context.Context, runs int, ours func() (*server, error), dir string, backends []string,
+	f func(s *server, backend string) error,
+) error {
+	for range runs {
+		s, err := ours()
 		if err != nil {
 			return err
 		}

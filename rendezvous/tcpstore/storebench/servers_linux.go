@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"muster/rendezvous/tcpstore"
@@ -23,6 +24,7 @@ type server struct {
 	in   io.Closer // the process ends when this is closed
 	pid  int
 	addr netip.AddrPort
+	term bool // the process ends with SIGTERM instead
 }
 
 // serve is the process behind startOurs.
@@ -41,12 +43,32 @@ func startOurs(ctx context.Context, loops int) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(exec.CommandContext(ctx, self, "-serve", "-loops", strconv.Itoa(loops)))
+	return start(exec.CommandContext(ctx, self, "-serve", "-loops", strconv.Itoa(loops)), sayPort)
+}
+
+// startMuster starts the store as users do.
+func startMuster(ctx context.Context, muster string) (*server, error) {
+	s, err := start(exec.CommandContext(ctx, muster, "store", "--bind", "127.0.0.1:0"), func(s *server, line string) (err error) {
+		s.pid, s.term = s.cmd.Process.Pid, true
+		s.addr, err = netip.ParseAddrPort(strings.TrimSpace(line))
+		return err
+	})
+	return s, err
+}
+
+// sayPort reads the process id and the port that a server says first.
+func sayPort(s *server, line string) error {
+	var port uint16
+	_, err := fmt.Sscan(line, &s.pid, &port)
+	s.addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	return err
 }
 
 // peerProgram hosts PyTorch's own server; its argument is the backend.
 const peerProgram = `
-import os, sys
+import os, resource, sys
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 import torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=sys.argv[1] == "libuv")
 print(os.getpid(), store.port, flush=True)
@@ -57,7 +79,7 @@ sys.stdin.read()
 // contents of the files in /etc that say where, which takes root and a mount namespace. dir is for copies of them.
 func startPeer(ctx context.Context, python, backend, dir, nsswitch, resolv string) (*server, error) {
 	if os.Geteuid() != 0 {
-		return start(exec.CommandContext(ctx, python, "-c", peerProgram, backend))
+		return start(exec.CommandContext(ctx, python, "-c", peerProgram, backend), sayPort)
 	}
 	for name, text := range map[string]string{"nsswitch.conf": nsswitch, "resolv.conf": resolv} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -65,10 +87,11 @@ func startPeer(ctx context.Context, python, backend, dir, nsswitch, resolv strin
 		}
 	}
 	const script = `cd "$0" && mount --bind nsswitch.conf /etc/nsswitch.conf && mount --bind resolv.conf /etc/resolv.conf && exec "$@"`
-	return start(exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", script, dir, python, "-c", peerProgram, backend))
+	return start(exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", script, dir, python, "-c", peerProgram, backend), sayPort)
 }
 
-func start(cmd *exec.Cmd) (*server, error) {
+// start starts a server, which understands what it says in its first line.
+func start(cmd *exec.Cmd, understand func(s *server, line string) error) (*server, error) {
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -83,21 +106,22 @@ func start(cmd *exec.Cmd) (*server, error) {
 		return nil, fmt.Errorf("cannot start a server: %w", err)
 	}
 	s := &server{cmd: cmd, in: in}
-	var port uint16
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err == nil {
-		_, err = fmt.Sscan(line, &s.pid, &port)
+		err = understand(s, line)
 	}
 	if err != nil {
 		s.stop()
 		return nil, fmt.Errorf("cannot start a server: it did not say its port: %w", err)
 	}
-	s.addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 	return s, nil
 }
 
 func (s *server) stop() {
 	_ = s.in.Close()
+	if s.term {
+		_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	}
 	late := time.AfterFunc(10*time.Second, func() { _ = s.cmd.Process.Kill() })
 	defer late.Stop()
 	_ = s.cmd.Wait() // how it ends says nothing about what was measured
