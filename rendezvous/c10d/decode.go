@@ -62,9 +62,10 @@ func UnmarshalPickle(p []byte) (*State, error) {
 			return nil, fmt.Errorf("cannot read rendezvous state: attribute %q is missing", name)
 		}
 	}
-	// Only a kind that every part of the state agrees on is a kind. An empty state has none: it is the newer one.
-	s.Naive = d.naive > 0 && d.aware == 0
+	// Only a kind that every part of the state agrees on is a kind. An empty state has none: it is the newer one. Who names
+	// addresses as 1.13 does writes times as 1.13 does.
 	s.FQDN = d.fqdn > 0 && d.addr == 0
+	s.Naive = (d.naive > 0 || s.FQDN) && d.aware == 0
 	if err := s.Check(); err != nil {
 		return nil, fmt.Errorf("cannot read rendezvous state: %w", err)
 	}

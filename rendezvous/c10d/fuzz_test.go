@@ -75,7 +75,7 @@ func FuzzStep(f *testing.F) {
 			self = nodes[0]
 		}
 		set := c10d.DefaultSettings(1+int(minNodes), 1+int(minNodes)+int(more))
-		seen := c10d.NewObserver(self, set)
+		seen := c10d.NewObserver(set, self)
 		at := c10d.Instant{Wall: someTime}
 		seen.Observe(s, at)
 		for range seconds % 40 {
@@ -84,7 +84,7 @@ func FuzzStep(f *testing.F) {
 		}
 		before := s.Clone()
 		d := c10d.Step(c10d.Input{
-			State: s, Self: self, Settings: set, Now: at, Want: c10d.Want(want & 3), Seen: seen,
+			State: s, Members: []c10d.Node{self}, Settings: set, Now: at, Want: c10d.Want(want & 3), Seen: seen,
 			Deadline: time.Duration(seconds) * time.Second, Round: c10d.Round{Number: s.Round, Ranks: s.Participants},
 		})
 		if diff := cmp.Diff(before, s, equalStates); diff != "" {

@@ -121,7 +121,7 @@ func (l *life) command(name string, args []string) {
 		return
 	case "start":
 		s, other := l.set(l.settings, args[1:])
-		a, b := l.w.newOurs(c10d.Node{Addr: args[0], PID: 1}, s, other["skew"])
+		a, b := l.w.newOurs(s, other["skew"], c10d.Node{Addr: args[0], PID: 1})
 		b.stopping = other["stop"]
 		l.agents[args[0]], l.brains[args[0]] = a, b
 		l.w.start(a)
@@ -152,8 +152,8 @@ func (l *life) command(name string, args []string) {
 		b.excused = n
 	case "drop":
 		s := l.w.decode(l.w.text).Clone()
-		delete(s.Participants, b.node)
-		delete(s.LastHeartbeats, b.node)
+		delete(s.Participants, b.nodes[0])
+		delete(s.LastHeartbeats, b.nodes[0])
 		spare := c10d.Node{Addr: "t", PID: 1}
 		s.RedundancyList[spare] = struct{}{}
 		s.LastHeartbeats[spare] = someTime.Add(l.w.now + l.duration(args[1]))

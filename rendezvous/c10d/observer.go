@@ -24,9 +24,9 @@ const warnSkew = 2 * time.Second
 // Only time in which we looked counts. When the store stood still or this process was stopped, nobody's heartbeat could
 // reach us, and its absence proves nothing.
 //
-// An Observer belongs to one agent and is not safe for concurrent use.
+// An Observer belongs to one process and is not safe for concurrent use.
 type Observer struct {
-	self     Node
+	ours     Nodes
 	settings Settings
 	looked   bool
 	last     time.Duration // when we looked last, by our clock
@@ -35,8 +35,8 @@ type Observer struct {
 
 	deadline      time.Time     // as it stood in the state last
 	deadlineSince time.Duration // since when it stands there
-	vacancy       bool          // whether the state had room for a spare
-	vacancySince  time.Duration
+	places        int           // how many spares the state had room for
+	vacancySince  time.Duration // since when it has room for any
 }
 
 // sighting is what we know of one node.
@@ -53,10 +53,17 @@ type sighting struct {
 	bounded   bool // whether high is known
 }
 
-// NewObserver returns an observer for the agent self.
-func NewObserver(self Node, settings Settings) *Observer {
-	return &Observer{self: self, settings: settings, round: -1, nodes: map[Node]*sighting{}}
+// NewObserver returns an observer whose own nodes are ours.
+func NewObserver(settings Settings, ours ...Node) *Observer {
+	o := &Observer{settings: settings, round: -1, nodes: map[Node]*sighting{}, ours: make(Nodes, len(ours))}
+	for _, n := range ours {
+		o.ours[n] = struct{}{}
+	}
+	return o
 }
+
+// SetOurs says which nodes are ours from now on: members of a round, and those that leave it. It keeps the set.
+func (o *Observer) SetOurs(ours Nodes) { o.ours = ours }
 
 // Observe takes in the state st as it was read, or was left by our own write, at the moment at. It must see every state
 // that Step is asked about, before Step. A nil st is no state.
@@ -104,14 +111,16 @@ func (o *Observer) Observe(st *State, at Instant) {
 	if !st.Deadline.Equal(o.deadline) {
 		o.deadline, o.deadlineSince = st.Deadline, at.Mono
 	}
-	if vacancy := o.hasVacancy(st); vacancy != o.vacancy {
-		o.vacancy, o.vacancySince = vacancy, at.Mono
+	places := o.placesIn(st)
+	if (places > 0) != (o.places > 0) {
+		o.vacancySince = at.Mono
 	}
+	o.places = places
 }
 
 // Alive reports whether n has been heard of within the time that a node may be silent. We are always alive.
 func (o *Observer) Alive(n Node) bool {
-	if n == o.self {
+	if o.ours.Has(n) {
 		return true
 	}
 	s := o.nodes[n]
@@ -122,7 +131,7 @@ func (o *Observer) Alive(n Node) bool {
 func (o *Observer) dead() Nodes {
 	var dead Nodes
 	for n, s := range o.nodes {
-		if s.present && s.silent >= o.settings.DeadAfter() && n != o.self {
+		if s.present && s.silent >= o.settings.DeadAfter() && !o.ours.Has(n) {
 			if dead == nil {
 				dead = Nodes{}
 			}
@@ -138,7 +147,7 @@ func (o *Observer) dead() Nodes {
 func (o *Observer) Stamp(at Instant) time.Time {
 	var ahead time.Duration
 	for n, s := range o.nodes {
-		if n != o.self && s.present && o.Alive(n) && s.low <= maxSkew {
+		if !o.ours.Has(n) && s.present && o.Alive(n) && s.low <= maxSkew {
 			ahead = max(ahead, s.low)
 		}
 	}
@@ -150,7 +159,7 @@ func (o *Observer) Stamp(at Instant) time.Time {
 func (o *Observer) Skew(n Node) (time.Duration, bool) {
 	s := o.nodes[n]
 	switch {
-	case s == nil || s.stamp.IsZero() || n == o.self:
+	case s == nil || s.stamp.IsZero() || o.ours.Has(n):
 		return 0, false
 	case s.low > 0:
 		return s.low, s.low > warnSkew
@@ -160,10 +169,10 @@ func (o *Observer) Skew(n Node) (time.Duration, bool) {
 	return 0, false
 }
 
-// keepAliveIn returns how long our own heartbeat in st is still good, 0 or less when a new one is due.
-func (o *Observer) keepAliveIn(st *State, at Instant) time.Duration {
-	s := o.nodes[o.self]
-	if _, has := st.LastHeartbeats[o.self]; !has || s == nil {
+// keepAliveIn returns how long the heartbeat of n, one of ours, is still good in st; 0 or less when a new one is due.
+func (o *Observer) keepAliveIn(n Node, st *State, at Instant) time.Duration {
+	s := o.nodes[n]
+	if _, has := st.LastHeartbeats[n]; !has || s == nil {
 		return 0
 	}
 	return s.changed + o.settings.KeepAlive - at.Mono
@@ -187,8 +196,8 @@ func (o *Observer) evicted(n Node) bool {
 // data and its rank, becomes the spare. Long enough for a write over a slow link, and no longer than a poll.
 const spareGrace = time.Second
 
-// hasVacancy reports whether fewer living nodes take part or are about to than may.
-func (o *Observer) hasVacancy(st *State) bool {
+// placesIn returns how many more living nodes may take part than do or are about to.
+func (o *Observer) placesIn(st *State) int {
 	n := 0
 	for p := range st.Participants {
 		if o.Alive(p) {
@@ -200,10 +209,10 @@ func (o *Observer) hasVacancy(st *State) bool {
 			n++
 		}
 	}
-	return n < o.settings.MaxNodes
+	return max(0, o.settings.MaxNodes-n)
 }
 
 // vacancyIn returns how long a spare still has to wait before it may take a free place; ok is false while there is none.
 func (o *Observer) vacancyIn(at Instant) (left time.Duration, ok bool) {
-	return o.vacancySince + spareGrace - at.Mono, o.vacancy
+	return o.vacancySince + spareGrace - at.Mono, o.places > 0
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,25 +21,26 @@ func soak(few, full int) int {
 	return few
 }
 
-// fleet is a world with up to eight agents of ours (and of upstream, where there is a Python to ask), to which things
-// happen at random.
+// fleet is a world with up to eight nodes, to which things happen at random: those of agents of ours, some of which have
+// several, and of upstream, where there is a Python to ask.
 type fleet struct {
 	*world
 	r        *rand.Rand
 	settings c10d.Settings
 	agents   []*agent
-	nodes    map[*agent]c10d.Node
 	upstream *upstream // nil where all agents are ours
 	made     int
-	log      []string
+	// companies says whether an agent of ours may have several nodes.
+	companies bool
+	log       []string
 }
 
-func newFleet(t testing.TB, seed uint64, u *upstream) *fleet {
+func newFleet(t testing.TB, seed uint64, u *upstream, companies bool) *fleet {
 	r := rand.New(rand.NewPCG(seed, 0))
 	minNodes := 1 + r.IntN(4)
 	s := c10d.DefaultSettings(minNodes, minNodes+r.IntN(4))
 	s.LastCall = time.Duration(1+r.IntN(30)) * time.Second
-	f := &fleet{world: newWorld(t, s.MaxNodes), r: r, settings: s, nodes: map[*agent]c10d.Node{}, upstream: u}
+	f := &fleet{world: newWorld(t, s.MaxNodes), r: r, settings: s, upstream: u, companies: companies}
 	f.latency = func() time.Duration {
 		if r.IntN(50) == 0 {
 			return time.Duration(r.Int64N(int64(2 * time.Second)))
@@ -48,7 +50,7 @@ func newFleet(t testing.TB, seed uint64, u *upstream) *fleet {
 	f.tell = func(a *agent, m move) {
 		if m.joined {
 			_, isOurs := a.brain.(*ours)
-			f.checkRound(a, f.nodes[a], isOurs)
+			f.checkRound(a, nodesOf(a), isOurs)
 		}
 		if m.action != "sync" && m.action != "keep alive" {
 			f.log = append(f.log, fmt.Sprintf("%7.2f %s %s %s", f.now.Seconds(), a.name, m.action, m.reason))
@@ -75,20 +77,46 @@ func (f *fleet) live() []*agent {
 	return live
 }
 
-// join starts one more agent: of upstream in every other place where there is one to ask.
-func (f *fleet) join() {
+func nodesOf(a *agent) []c10d.Node {
+	if b, ok := a.brain.(*ours); ok {
+		return b.nodes
+	}
+	return []c10d.Node{a.brain.(*theirs).node}
+}
+
+// size is how many nodes live.
+func (f *fleet) size() int {
+	n := 0
+	for _, a := range f.live() {
+		n += len(nodesOf(a))
+	}
+	return n
+}
+
+func (f *fleet) newNode() c10d.Node {
 	f.made++
-	node := c10d.Node{Addr: fmt.Sprintf("node%d", f.r.IntN(8)), PID: int64(1000 + f.made)}
+	return c10d.Node{Addr: fmt.Sprintf("node%d", f.r.IntN(8)), PID: int64(1000 + f.made)}
+}
+
+// join starts one more agent: of upstream in every other place where there is one to ask. One in three of ours has
+// several nodes, if there may be any.
+func (f *fleet) join() {
+	node := f.newNode()
 	var a *agent
 	if f.upstream != nil && f.made%2 == 0 {
 		a = &agent{brain: &theirs{f: f, node: node}}
 	} else {
+		nodes := []c10d.Node{node}
+		if f.companies && f.r.IntN(3) == 0 {
+			for range 1 + f.r.IntN(3) {
+				nodes = append(nodes, f.newNode())
+			}
+		}
 		var b *ours
-		a, b = f.newOurs(node, f.settings, time.Duration(f.r.Int64N(int64(2*time.Minute)))-time.Minute)
+		a, b = f.newOurs(f.settings, time.Duration(f.r.Int64N(int64(2*time.Minute)))-time.Minute, nodes...)
 		b.stopping = time.Duration(f.r.Int64N(int64(4 * time.Second)))
 	}
 	a.name = node.String()
-	f.nodes[a] = node
 	f.agents = append(f.agents, a)
 	f.push(a, time.Duration(f.r.Int64N(int64(3*time.Second))), false, func() { f.read(a) })
 }
@@ -101,9 +129,13 @@ func (f *fleet) happen() {
 		return
 	}
 	a := live[f.r.IntN(len(live))]
+	if b, ok := a.brain.(*ours); ok && f.companies && f.r.IntN(3) == 0 {
+		f.change(a, b)
+		return
+	}
 	switch f.r.IntN(6) {
 	case 0, 1:
-		if len(live) < 8 {
+		if f.size() < 8 {
 			f.join()
 		}
 	case 2:
@@ -119,6 +151,19 @@ func (f *fleet) happen() {
 	}
 }
 
+// change lets a node come into a company or leave it.
+func (f *fleet) change(a *agent, b *ours) {
+	if f.size() < 8 && f.r.IntN(2) == 0 {
+		n := f.newNode()
+		f.log = append(f.log, fmt.Sprintf("%7.2f %s has %s too", f.now.Seconds(), a.name, n))
+		b.nodes = slices.Insert(slices.Clone(b.nodes), f.r.IntN(len(b.nodes)+1), n)
+	} else if i := f.r.IntN(len(b.nodes)); len(b.nodes) > 1 {
+		f.log = append(f.log, fmt.Sprintf("%7.2f %s has %s no more", f.now.Seconds(), a.name, b.nodes[i]))
+		b.gone = append(b.gone, b.nodes[i])
+		b.nodes = slices.Delete(slices.Clone(b.nodes), i, i+1)
+	}
+}
+
 // settled checks where everybody is when nothing has happened for long enough: as many as can take part in one complete
 // round that all of them know, the others are spare; or all of them wait, where they are too few.
 func (f *fleet) settled() {
@@ -130,44 +175,50 @@ func (f *fleet) settled() {
 	for _, n := range s.Nodes() {
 		found := false
 		for _, a := range live {
-			found = found || f.nodes[a] == n
+			found = found || slices.Contains(nodesOf(a), n)
 		}
 		if !found {
 			f.t.Fatalf("%s is dead or gone, and still in the state", n)
 		}
 	}
-	if len(live) < f.settings.MinNodes {
+	size := f.size()
+	if size < f.settings.MinNodes {
 		if s.Complete {
-			f.t.Fatalf("%d live agents are in a complete round, at least %d must be", len(live), f.settings.MinNodes)
+			f.t.Fatalf("%d live nodes are in a complete round, at least %d must be", size, f.settings.MinNodes)
 		}
 		for _, a := range live {
-			if _, in := s.Participants[f.nodes[a]]; !in {
-				f.t.Fatalf("%s does not wait for others", a.name)
+			for _, n := range nodesOf(a) {
+				if _, in := s.Participants[n]; !in {
+					f.t.Fatalf("%s does not wait for others", n)
+				}
 			}
 		}
 		return
 	}
 	if !s.Complete {
-		f.t.Fatalf("%d live agents have no round", len(live))
+		f.t.Fatalf("%d live nodes have no round", size)
 	}
-	if want := min(len(live), f.settings.MaxNodes); len(s.Participants) != want {
-		f.t.Fatalf("%d of %d live agents take part, want %d", len(s.Participants), len(live), want)
+	if want := min(size, f.settings.MaxNodes); len(s.Participants) != want {
+		f.t.Fatalf("%d of %d live nodes take part, want %d", len(s.Participants), size, want)
 	}
 	for _, a := range live {
 		r, ok := a.brain.held()
-		rank, in := s.Participants[f.nodes[a]]
-		switch {
-		case in && (!ok || r.Number != s.Round || r.Rank != rank):
-			f.t.Fatalf("%s has rank %d in the state's round %d, and works as %d in round %d (%v)", a.name, rank, s.Round, r.Rank, r.Number, ok)
-		case !in && !s.RedundancyList.Has(f.nodes[a]):
-			f.t.Fatalf("%s is neither in the round nor spare", a.name)
+		for _, n := range nodesOf(a) {
+			rank, in := s.Participants[n]
+			was, member := r.Ranks[n]
+			switch {
+			case in && (!ok || r.Number != s.Round || !member || was != rank):
+				f.t.Fatalf("%s has rank %d in the state's round %d, and works as %d in round %d (%v)", n, rank, s.Round, was, r.Number, ok)
+			case !in && !s.RedundancyList.Has(n):
+				f.t.Fatalf("%s is neither in the round nor spare", n)
+			}
 		}
 	}
 }
 
 // simulate runs one fleet: a start, a while in which things happen, and long enough without any.
-func simulate(t testing.TB, seed uint64, u *upstream) *fleet {
-	f := newFleet(t, seed, u)
+func simulate(t testing.TB, seed uint64, u *upstream, companies bool) *fleet {
+	f := newFleet(t, seed, u, companies)
 	for range 1 + f.r.IntN(6) {
 		f.join()
 	}
@@ -189,7 +240,16 @@ const quiet = 4 * time.Minute
 // clocks up to two minutes apart. Every write is checked (written), every join (checkRound), and where all end (settled).
 func TestSimulation(t *testing.T) {
 	for seed := range uint64(soak(60, 20000)) {
-		f := simulate(t, seed, nil)
+		f := simulate(t, seed, nil, false)
+		f.run(quiet)
+		f.settled()
+	}
+}
+
+// TestCompanySimulation is TestSimulation with agents that have several nodes, which come and go.
+func TestCompanySimulation(t *testing.T) {
+	for seed := range uint64(soak(60, 20000)) {
+		f := simulate(t, seed, nil, true)
 		f.run(quiet)
 		f.settled()
 	}
@@ -203,7 +263,7 @@ func TestRankProperties(t *testing.T) {
 		})
 		participants := rapid.MapOfN(node, rapid.Just(0), 1, 10).Draw(t, "participants")
 		before := rapid.MapOfN(node, rapid.IntRange(-1, 12), 0, 10).Draw(t, "before")
-		ranks := c10d.AssignRanks(participants, before)
+		ranks := c10d.AssignRanks(participants, before, nil)
 		taken, holders := make([]bool, len(participants)), map[int]int{}
 		for _, rank := range before {
 			holders[rank]++
@@ -246,7 +306,7 @@ func TestRanks(t *testing.T) {
 			for _, name := range c.now {
 				now[node(name)] = 0
 			}
-			ranks := c10d.AssignRanks(now, before)
+			ranks := c10d.AssignRanks(now, before, nil)
 			for rank, name := range c.ranked {
 				if ranks[node(name)] != rank {
 					t.Errorf("%s has rank %d, want %d", name, ranks[node(name)], rank)

@@ -2,9 +2,9 @@
 // pickle that PyTorch's agents keep it in, and the decisions of one agent. Agents of real torchrun and ours change the
 // same state, one compare-and-set after the other.
 //
-// Everything here is pure: no socket, no clock, no goroutine. Whoever drives it reads the state from a store, shows it to
-// an Observer, asks Step what to do, writes the answer back by compare-and-set, and begins again with what the store
-// returns.
+// Step and all below it are pure: no socket, no clock, no goroutine. Whoever drives them reads the state from a store, shows
+// it to an Observer, asks Step what to do, writes the answer back by compare-and-set, and begins again with what the store
+// returns. That is what a Bridge does, for all nodes of ours in a job with agents of torchrun at once.
 //
 // Source of the rules: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py of PyTorch 2.15.0, read and run; its
 // 1.13.1 read. Where we deviate, the comment names the defect that is avoided.
@@ -209,22 +209,28 @@ func (s *State) remember() {
 	}
 }
 
-// complete fixes the participants and gives them ranks.
-func (s *State) complete() {
+// complete fixes the participants and gives them ranks. See assignRanks for ours.
+func (s *State) complete(ours Nodes) {
 	s.Complete, s.Deadline = true, time.Time{}
-	s.Participants = assignRanks(s.Participants, s.Ranks)
+	s.Participants = assignRanks(s.Participants, s.Ranks, ours)
 	s.remember()
 }
 
 // assignRanks ranks the participants. Upstream sorts them anew in every round, so that one newcomer can change the rank
 // of everybody (§9 rows 5 and 6). Here, who had a rank in the round before keeps it where the world is large enough; a
 // node that was restarted takes the rank that its address had; what is left is filled in upstream's order. In a first
-// round that is upstream's order altogether.
-func assignRanks(participants, before map[Node]int) map[Node]int {
+// round that is upstream's order altogether. Where ours is not nil, all others are upstream's, and may have an heir.
+func assignRanks(participants, before map[Node]int, ours Nodes) map[Node]int {
 	ranks := make(map[Node]int, len(participants))
 	taken := make([]bool, len(participants))
+	if n, ok := heir(participants, before, ours); ours != nil && ok {
+		ranks[n], taken[0] = 0, true
+	}
 	var left []Node
 	for _, n := range slices.SortedFunc(maps.Keys(participants), Node.Compare) {
+		if _, done := ranks[n]; done {
+			continue
+		}
 		// taken is asked too: what stands in the store is not ours alone, and may give a rank twice.
 		if rank, ok := before[n]; ok && rank >= 0 && rank < len(taken) && !taken[rank] {
 			ranks[n], taken[rank] = rank, true
@@ -260,6 +266,25 @@ func assignRanks(participants, before map[Node]int) map[Node]int {
 	return ranks
 }
 
+// heir returns the node that must have rank 0 because whoever had it is gone. From 2.6 on agents of upstream remember for
+// good where the first rank 0 that they met served the workers' store; only who becomes rank 0 himself opens one of his own
+// (2.14). With anybody else as rank 0 an agent of upstream would send its workers to the dead one.
+func heir(participants, before map[Node]int, ours Nodes) (Node, bool) {
+	first, ok, gone := Node{}, false, false
+	for n, rank := range before {
+		_, in := participants[n]
+		switch {
+		case rank == 0 && in:
+			return Node{}, false
+		case rank == 0:
+			gone = true
+		case in && rank > 0 && !ours.Has(n) && (!ok || rank < before[first] || rank == before[first] && n.Compare(first) < 0):
+			first, ok = n, true
+		}
+	}
+	return first, gone && ok
+}
+
 // Settings are one agent's. Upstream lets every agent of a job have its own and compares none of them.
 type Settings struct {
 	// MinNodes and MaxNodes bound a round, 1 ≤ MinNodes ≤ MaxNodes.
@@ -273,7 +298,7 @@ type Settings struct {
 	// (keep_alive_max_attempt, 3) times that without a new one.
 	KeepAlive         time.Duration
 	KeepAliveAttempts int
-	// Legacy makes a new job's state one that 1.x agents read. A state that exists keeps its kind.
+	// Legacy makes a state in which nobody is yet one that 1.x agents read. Any other keeps its kind.
 	Legacy bool
 }
 

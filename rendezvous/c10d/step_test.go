@@ -28,10 +28,10 @@ func completeState(ranks map[string]int) *c10d.State {
 // decide asks what b does about s, which it sees for the first time.
 func decide(s *c10d.State, want c10d.Want, round c10d.Round) c10d.Decision {
 	set, now := c10d.DefaultSettings(1, 3), c10d.Instant{Mono: time.Hour, Wall: someTime}
-	seen := c10d.NewObserver(named("b"), set)
+	seen := c10d.NewObserver(set, named("b"))
 	seen.Observe(s, now)
 	return c10d.Step(c10d.Input{
-		State: s, Self: named("b"), Settings: set, Now: now, Want: want, Deadline: set.Deadline(want, now.Mono), Round: round, Seen: seen,
+		State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: want, Deadline: set.Deadline(want, now.Mono), Round: round, Seen: seen,
 	})
 }
 
@@ -119,7 +119,7 @@ func TestMemberWithoutHeartbeat(t *testing.T) {
 		t.Errorf("without our heartbeat: %q, %v", d.Action, d.State)
 	}
 	set := c10d.DefaultSettings(1, 3)
-	seen := c10d.NewObserver(named("b"), set)
+	seen := c10d.NewObserver(set, named("b"))
 	for at := time.Duration(0); at <= set.DeadAfter(); at += time.Second {
 		if !seen.Alive(named("a")) && at > 0 {
 			t.Errorf("dead after %v", at-time.Second)
@@ -142,7 +142,7 @@ func TestSkew(t *testing.T) {
 	}{{0, false}, {-time.Second, false}, {time.Second, false}, {3 * time.Second, true}, {-4 * time.Second, true}, {time.Minute, true}, {-time.Hour, true}} {
 		t.Run(fmt.Sprint(c.skew), func(t *testing.T) {
 			set := c10d.DefaultSettings(1, 3)
-			seen := c10d.NewObserver(named("b"), set)
+			seen := c10d.NewObserver(set, named("b"))
 			for at := time.Duration(0); at < 20*time.Second; at += 900 * time.Millisecond {
 				s := completeState(map[string]int{"a": 0, "b": 1})
 				beat := at.Truncate(5 * time.Second) // a writes every 5 s, we look more often
@@ -158,7 +158,7 @@ func TestSkew(t *testing.T) {
 			}
 		})
 	}
-	if _, warn := c10d.NewObserver(named("b"), c10d.DefaultSettings(1, 3)).Skew(named("a")); warn {
+	if _, warn := c10d.NewObserver(c10d.DefaultSettings(1, 3), named("b")).Skew(named("a")); warn {
 		t.Error("warns of a node that nobody has seen")
 	}
 }
@@ -179,6 +179,39 @@ func TestCheck(t *testing.T) {
 		}
 		if _, err := c10d.Decode(text); (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("Decode of %s: %v, want %q", show(s, someTime), err, want)
+		}
+	}
+}
+
+// TestKind keeps a state that everybody has left of the kind that it was of: 1.x agents die of the other one.
+func TestKind(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		for name, change := range map[string]func(*c10d.State){
+			"as it was": func(*c10d.State) {},
+			"noted by us": func(s *c10d.State) {
+				s.Ranks, s.RanksRound = map[c10d.Node]int{named("a"): 0}, 2
+				s.Naive, s.FQDN = legacy, legacy
+			},
+		} {
+			s := c10d.NewState()
+			s.Round = 3
+			change(s)
+			text, err := c10d.Encode(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err = c10d.Decode(text); err != nil {
+				t.Fatal(err)
+			}
+			set := c10d.DefaultSettings(1, 3)
+			set.Legacy = legacy
+			seen := c10d.NewObserver(set, named("b"))
+			now := c10d.Instant{Mono: time.Hour, Wall: someTime}
+			seen.Observe(s, now)
+			d := c10d.Step(c10d.Input{State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: c10d.WantJoin, Deadline: 2 * time.Hour, Seen: seen})
+			if d.State == nil || d.State.Naive != legacy || d.State.FQDN != legacy {
+				t.Errorf("%s, legacy %v: decides %q, and writes %+v", name, legacy, d.Action, d.State)
+			}
 		}
 	}
 }
@@ -224,7 +257,7 @@ func BenchmarkState4000(b *testing.B) {
 	}
 	set := c10d.DefaultSettings(1, 4000)
 	self := c10d.Node{Addr: "node0000.cluster.example.com", PID: 10000}
-	seen := c10d.NewObserver(self, set)
+	seen := c10d.NewObserver(set, self)
 	now := c10d.Instant{Wall: someTime}
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
@@ -241,7 +274,7 @@ func BenchmarkState4000(b *testing.B) {
 			now.Mono += time.Millisecond
 			seen.Observe(s, now)
 			c10d.Step(c10d.Input{
-				State: s, Self: self, Settings: set, Now: now, Want: c10d.WantStay, Seen: seen, Round: c10d.Round{Ranks: s.Participants},
+				State: s, Members: []c10d.Node{self}, Settings: set, Now: now, Want: c10d.WantStay, Seen: seen, Round: c10d.Round{Ranks: s.Participants},
 			})
 		}
 	})

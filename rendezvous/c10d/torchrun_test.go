@@ -1,186 +1,366 @@
 package c10d_test
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"muster/internal/testutil"
 	"muster/rendezvous/c10d"
 	"muster/rendezvous/tcpstore"
 )
 
-// stepper drives Step against a real store: no more of a Handler than the test below needs.
-type stepper struct {
-	t        *testing.T
-	store    *tcpstore.Client
-	key      string
-	node     c10d.Node
-	settings c10d.Settings
-	seen     *c10d.Observer
-	begin    time.Time
-	round    c10d.Round
-	writes   int
+// mixed is a job of real torchrun agents and a company of ours, which a Bridge stands for.
+type mixed struct {
+	*testing.T
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	dir      string // what workers write and read
+	python   string
+	env      []string
+	endpoint string
+	meet     *tcpstore.Server // where workers meet when rank 0 is ours
+	company  []c10d.Fellow
+	changed  chan struct{}
+	*c10d.Bridge
+	store   *tcpstore.Client
+	log     testutil.Buffer
+	agents  []*torchrun
+	workers []*exec.Cmd // ours, of the round that runs
+	seen    map[string]bool
 }
 
-// until takes steps towards want until one of them is among actions, and returns that decision and the state it was
-// made about.
-func (s *stepper) until(ctx context.Context, want c10d.Want, actions ...c10d.Action) (c10d.Decision, *c10d.State) {
-	s.t.Helper()
-	deadline := s.settings.Deadline(want, time.Since(s.begin))
-	text, err := s.store.Get(ctx, s.key)
-	for {
+// torchrun is one agent of the real one.
+type torchrun struct {
+	*exec.Cmd
+	log    testutil.Buffer
+	done   chan struct{}
+	killed atomic.Bool
+}
+
+// kill ends it without a word, but not its worker.
+func (a *torchrun) kill() {
+	a.killed.Store(true)
+	a.Process.Kill()
+}
+
+type mixedConfig struct {
+	theirs     bool // whether the first torchrun hosts the store
+	noTorch    bool // workers only say what environment they have
+	names      []string
+	settings   func(*c10d.Settings)
+	min, max   int
+	torch      string // the interpreter, "" for testutil.Torch
+	readTime   time.Duration
+	beforeDial func(m *mixed)
+}
+
+// newMixed makes the store, if it is ours to make, and the bridge.
+func newMixed(t *testing.T, c mixedConfig) *mixed {
+	t.Helper()
+	python := c.torch
+	if python == "" {
+		python = testutil.Torch(t)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(stop)
+	ctx, cancel := context.WithCancelCause(ctx)
+	m := &mixed{T: t, ctx: ctx, cancel: cancel, dir: t.TempDir(), python: python, changed: make(chan struct{}, 1), seen: map[string]bool{}}
+	m.env = append(os.Environ(), "DIR="+m.dir, "OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=lo", "PYTHONUNBUFFERED=1")
+	if c.noTorch {
+		m.env = append(m.env, "NO_TORCH=1")
+	}
+	// Before everything below: it runs last.
+	t.Cleanup(m.end)
+	var err error
+	if m.meet, err = tcpstore.Listen(tcpstore.ServerConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.meet.Close() })
+	if c.theirs {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			s.t.Fatal(err)
+			t.Fatal(err)
 		}
-		state, err2 := c10d.Decode(text)
-		if err2 != nil {
-			s.t.Fatal(err2)
+		m.endpoint = l.Addr().String()
+		l.Close()
+	} else {
+		server, err := tcpstore.Listen(tcpstore.ServerConfig{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		now := c10d.Instant{Mono: time.Since(s.begin), Wall: time.Now()}
-		s.seen.Observe(state, now)
-		d := c10d.Step(c10d.Input{
-			State: state, Self: s.node, Settings: s.settings, Now: now, Want: want, Deadline: deadline, Round: s.round, Seen: s.seen,
-		})
-		deadline = d.Deadline
-		if slices.Contains(actions, d.Action) {
-			return d, state
+		t.Cleanup(func() { server.Close() })
+		m.endpoint = fmt.Sprintf("127.0.0.1:%d", server.Port())
+	}
+	if c.beforeDial != nil {
+		c.beforeDial(m)
+	}
+	store, err := tcpstore.Dial(ctx, m.endpoint, tcpstore.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	m.store = store
+	for i, name := range c.names {
+		m.company = append(m.company, c10d.Fellow{Node: c10d.Node{Addr: name, PID: int64(i)}, Role: "default", LocalWorldSize: 1})
+	}
+	set := c10d.DefaultSettings(c.min, c.max)
+	set.LastCall = 2 * time.Second
+	if c.settings != nil {
+		c.settings(&set)
+	}
+	m.Bridge, err = c10d.NewBridge(c10d.BridgeConfig{
+		Store: store, RunID: "job", Settings: set, ReadTimeout: c.readTime,
+		Log: zerolog.New(zerolog.ConsoleWriter{Out: &m.log, NoColor: true}).With().Timestamp().Logger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// state is what the store holds, for people.
+func (m *mixed) state() string {
+	m.Helper()
+	text, err := m.store.Get(m.ctx, "/torch.rendezvous.job")
+	if err != nil {
+		m.Fatal(err)
+	}
+	s, err := c10d.Decode(text)
+	if err != nil {
+		m.Fatal(err)
+	}
+	if s == nil {
+		return ""
+	}
+	return show(s, time.Now())
+}
+
+// end kills what is left and shows what it said if the test has failed.
+func (m *mixed) end() {
+	m.stopWorkers()
+	for _, a := range m.agents {
+		a.kill()
+		<-a.done
+	}
+	found, _ := filepath.Glob(m.dir + "/saw.*")
+	for _, path := range found { // workers that survived their agent's SIGKILL
+		if pid, err := strconv.Atoi(filepath.Ext(path)[1:]); err == nil {
+			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(line), "worker.py") {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
 		}
-		switch {
-		case d.State != nil:
-			desired, err := c10d.Encode(d.State)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			before := text
-			if text, err = s.store.CompareAndSet(ctx, s.key, before, desired); err != nil {
-				s.t.Fatal(err)
-			}
-			if bytes.Equal(text, desired) {
-				s.writes++
-			}
-		case d.Action == c10d.ActionSync:
-			select {
-			case <-time.After(d.Wait):
-			case <-ctx.Done():
-				s.t.Fatalf("want %d: still waits for %v in %s", want, actions, text)
-			}
-			text, err = s.store.Get(ctx, s.key)
-		default:
-			s.t.Fatalf("want %d: decided %q (%s), not one of %v", want, d.Action, d.Reason, actions)
+	}
+	if m.Failed() {
+		m.Logf("bridge:\n%s", m.log.String())
+		for _, a := range m.agents {
+			m.Logf("%v\n%s", a.Args, a.log.String())
 		}
 	}
 }
 
-// TestWithTorchrun shares one job with a real torchrun: meets it in a round, stays for longer than a silent node would
-// live, makes it restart and meets it again with the ranks of before, and hears of its death.
-func TestWithTorchrun(t *testing.T) {
-	torchrun := testutil.Torchrun(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{})
+// torchrun starts an agent with one worker. Its flags are those that 1.13 has too.
+func (m *mixed) torchrun(nodes string, args ...string) *torchrun {
+	m.Helper()
+	worker, err := filepath.Abs("testdata/worker.py")
 	if err != nil {
-		t.Fatal(err)
+		m.Fatal(err)
 	}
-	defer server.Close()
-	endpoint := fmt.Sprintf("127.0.0.1:%d", server.Port())
-	store, err := tcpstore.Dial(ctx, endpoint, tcpstore.ClientConfig{})
-	if err != nil {
-		t.Fatal(err)
+	all := append([]string{
+		"-m", "torch.distributed.run", "--nnodes=" + nodes, "--nproc_per_node=1", "--rdzv_backend=c10d", "--rdzv_endpoint=" + m.endpoint,
+		"--rdzv_id=job", "--log_dir=" + m.TempDir(), "--max_restarts=3", "--monitor_interval=0.1",
+	}, args...)
+	a := &torchrun{Cmd: exec.Command(m.python, append(all, worker)...), done: make(chan struct{})}
+	a.Env, a.Stdout, a.Stderr, a.WaitDelay = m.env, &a.log, &a.log, time.Second
+	if err := a.Start(); err != nil {
+		m.Fatal(err)
 	}
-	defer store.Close()
+	m.agents = append(m.agents, a)
+	go func() {
+		defer close(a.done)
+		if err := a.Wait(); err != nil && !a.killed.Load() {
+			m.cancel(fmt.Errorf("torchrun has ended: %w", err)) // nothing that a test waits for will come
+		}
+	}()
+	return a
+}
 
-	var log bytes.Buffer
-	pid := filepath.Join(t.TempDir(), "pid") // of the worker, which survives torchrun's SIGKILL
-	cmd := exec.Command(torchrun, "--nnodes=2:2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint="+endpoint, "--rdzv-id=job",
-		"--rdzv-conf=is_host=0,keep_alive_interval=1", "--local-addr=127.0.0.1", "--log-dir="+t.TempDir(), "--no-python",
-		"sh", "-c", `echo $$$$ > "$0"; exec sleep 150`, pid) // torchrun makes $ of $$
-	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.WaitDelay = 30 * time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended, worker := false, 0
-	started := func() {
-		t.Helper()
-		before := worker
-		testutil.Eventually(t, time.Minute, "torchrun's worker runs", func() bool {
-			text, _ := os.ReadFile(pid)
-			worker, _ = strconv.Atoi(strings.TrimSpace(string(text)))
-			return worker > 0 && worker != before
-		})
-	}
-	end := func(sig syscall.Signal) {
-		if !ended {
-			ended = true
-			cmd.Process.Signal(sig)
-			if worker > 0 { // first: it holds the pipe that Wait reads
-				syscall.Kill(worker, syscall.SIGKILL)
-			}
-			cmd.Wait()
-		}
-		if t.Failed() {
-			t.Logf("torchrun:\n%s", log.String())
-		}
-	}
-	defer func() { end(syscall.SIGTERM) }()
-
-	node := c10d.Node{Addr: "127.0.0.0", PID: 1} // sorts before torchrun's, so rank 0 is ours and the roles are for us to give
-	set := c10d.DefaultSettings(2, 2)
-	set.KeepAlive = time.Second
-	s := &stepper{
-		t: t, store: store, key: "/torch.rendezvous.job", node: node, settings: set, seen: c10d.NewObserver(node, set), begin: time.Now(),
-	}
-	if _, err := store.CompareAndSet(ctx, s.key, nil, []byte(c10d.NoState)); err != nil {
-		t.Fatal(err)
-	}
-	join := func(number int) {
-		t.Helper()
-		// What torchrun reads before it starts its worker (2.4 and newer).
-		prefix := fmt.Sprintf("/torch.rendezvous.job.%d/", number)
-		for key, value := range map[string]string{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "torchelastic/assigned_ranks/1": "[1, 2, 1, 2]"} {
-			if err := store.Set(ctx, prefix+key, []byte(value)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s.until(ctx, c10d.WantExit, c10d.ActionFinish)
-		d, _ := s.until(ctx, c10d.WantJoin, c10d.ActionFinish)
-		s.round = d.Round
-		if d.Round.Number != number || d.Round.Rank != 0 || len(d.Round.Ranks) != 2 {
-			t.Fatalf("joined %+v, want round %d with rank 0 of 2", d.Round, number)
-		}
-	}
-
-	join(0)
-	started()
-	staying, cancelStaying := context.WithTimeout(ctx, 2*set.DeadAfter())
-	for staying.Err() == nil {
-		d, state := s.until(ctx, c10d.WantStay, c10d.ActionSync) // or a keep-alive before; all else means that somebody was lost
-		if state.RanksRound != 0 && s.writes > 1 {
-			t.Fatalf("torchrun dropped what it does not know: %s", show(state, time.Now()))
-		}
+// ends waits for the agent and returns its exit status.
+func (m *mixed) ends(a *torchrun) int {
+	m.Helper()
+	testutil.Eventually(m.T, time.Minute, "torchrun ends", func() bool {
 		select {
-		case <-time.After(d.Wait):
-		case <-staying.Done():
+		case <-a.done:
+			return true
+		default:
+			return false
+		}
+	})
+	return a.ProcessState.ExitCode()
+}
+
+func (m *mixed) fellows() []c10d.Fellow { return m.company }
+
+// master empties the store that our agents serve to the workers, and says where it is.
+func (m *mixed) master(_ context.Context, _ c10d.Fellow, served bool) (string, int, error) {
+	if served {
+		m.meet.Reset()
+		return "127.0.0.1", m.meet.Port(), nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", 0, err
+	}
+	defer l.Close()
+	return "127.0.0.1", l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// join joins a round of n nodes.
+func (m *mixed) join(n int) c10d.Joined {
+	m.Helper()
+	j, err := m.Join(m.ctx, m.fellows, m.changed, m.master)
+	if err != nil {
+		m.Fatal(err)
+	}
+	if j.GroupWorldSize != n || len(j.Names) != n {
+		m.Fatalf("joined %+v, want %d nodes", j, n)
+	}
+	return j
+}
+
+// work starts our workers of the round, waits until those of all agents have met, and checks what they saw.
+func (m *mixed) work(j c10d.Joined) []sight {
+	m.Helper()
+	m.stopWorkers()
+	for _, a := range j.Ranks {
+		for i := range a.LocalWorldSize {
+			cmd := exec.Command(m.python, "testdata/worker.py")
+			cmd.Env = append(m.env, fmt.Sprintf("RANK=%d", a.BaseRank+i), fmt.Sprintf("WORLD_SIZE=%d", j.WorldSize), fmt.Sprintf("GROUP_RANK=%d", a.GroupRank),
+				"MASTER_ADDR="+j.MasterAddr, fmt.Sprintf("MASTER_PORT=%d", j.MasterPort), "TORCHELASTIC_RESTART_COUNT=0",
+				"TORCHELASTIC_USE_AGENT_STORE="+map[bool]string{true: "True", false: "False"}[j.AgentStore])
+			cmd.Stdout, cmd.Stderr = &m.log, &m.log
+			if err := cmd.Start(); err != nil {
+				m.Fatal(err)
+			}
+			m.workers = append(m.workers, cmd)
 		}
 	}
-	cancelStaying()
-
-	join(1) // as when a worker fails: torchrun follows by itself
-	started()
-	end(syscall.SIGKILL)
-	d, _ := s.until(ctx, c10d.WantStay, c10d.ActionNewRound)
-	if want := "is not heard of for 3s"; !strings.Contains(d.Reason, want) {
-		t.Errorf("reason is %q, want it to say %q", d.Reason, want)
+	var all []sight
+	hold, cancel := context.WithCancel(m.ctx)
+	held := make(chan error, 1)
+	go func() { held <- m.Hold(hold, m.fellows) }()
+	testutil.Eventually(m.T, time.Minute, "all workers have met", func() bool {
+		all = nil
+		found, _ := filepath.Glob(m.dir + "/saw.*[0-9]")
+		for _, path := range found {
+			if m.seen[path] {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			var s sight
+			if err != nil || json.Unmarshal(text, &s) != nil {
+				return false
+			}
+			all = append(all, s)
+		}
+		return len(all) >= j.WorldSize
+	})
+	cancel()
+	if err := <-held; err != nil {
+		m.Fatal(err)
 	}
-	s.until(ctx, c10d.WantClose, c10d.ActionFinish)
+	found, _ := filepath.Glob(m.dir + "/saw.*[0-9]")
+	for _, path := range found {
+		m.seen[path] = true
+	}
+	ranks := map[string]bool{}
+	for _, s := range all {
+		ranks[s.Rank] = true
+		if s.WorldSize != strconv.Itoa(j.WorldSize) || s.Sum != 0 && s.Sum != j.WorldSize*(j.WorldSize+1)/2 {
+			m.Errorf("a worker saw %+v, want a world of %d", s, j.WorldSize)
+		}
+		if s.MasterAddr != j.MasterAddr || s.MasterPort != strconv.Itoa(j.MasterPort) {
+			m.Errorf("a worker of round %d saw %+v, we %s:%d", j.Round, s, j.MasterAddr, j.MasterPort)
+		}
+	}
+	if len(ranks) != j.WorldSize || len(all) != j.WorldSize {
+		m.Errorf("workers of round %d saw %+v", j.Round, all)
+	}
+	return all
+}
+
+// sight is what a worker wrote down.
+type sight struct {
+	Rank       string `json:"RANK"`
+	WorldSize  string `json:"WORLD_SIZE"`
+	GroupRank  string `json:"GROUP_RANK"`
+	MasterAddr string `json:"MASTER_ADDR"`
+	MasterPort string `json:"MASTER_PORT"`
+	AgentStore string `json:"TORCHELASTIC_USE_AGENT_STORE"`
+	Sum        int    `json:"sum"`
+}
+
+func (m *mixed) stopWorkers() {
+	for _, w := range m.workers {
+		w.Process.Kill()
+		w.Wait()
+	}
+	m.workers = nil
+}
+
+// stay waits for the round to end, with a reason that says reason.
+func (m *mixed) stay(reason string) {
+	m.Helper()
+	why, err := m.Stay(m.ctx, m.fellows, m.changed)
+	if err != nil {
+		m.Fatal(err)
+	}
+	if !strings.Contains(why, reason) {
+		m.Errorf("the round is over because %q, want it to say %q", why, reason)
+	}
+	m.stopWorkers()
+}
+
+// touch makes a file that tells workers what to do.
+func (m *mixed) touch(name string) {
+	m.Helper()
+	if err := os.WriteFile(filepath.Join(m.dir, name), nil, 0o644); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// succeed ends all workers well, and all agents after them.
+func (m *mixed) succeed(agents ...*torchrun) {
+	m.Helper()
+	m.touch("end")
+	for _, w := range m.workers {
+		if err := w.Wait(); err != nil {
+			m.Errorf("worker of ours: %v", err)
+		}
+	}
+	m.workers = nil
+	if err := m.Barrier(m.ctx, m.fellows, m.changed); err != nil {
+		m.Fatal(err)
+	}
+	if err := m.Close(m.ctx); err != nil && !errors.Is(err, c10d.ErrClosed) {
+		m.Error(err)
+	}
+	for _, a := range agents {
+		if status := m.ends(a); status != 0 {
+			m.Errorf("torchrun ended with status %d", status)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package c10d_test
 import (
 	"container/heap"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -206,17 +207,25 @@ func (w *world) written(before, after string) {
 	}
 }
 
-// checkRound checks that whoever joined sees the round as it was completed. Upstream's agents count who is left when
+// checkRound checks that whoever joined, with the nodes that are his, sees the round as it was completed. Upstream's agents count who is left when
 // they look, and so must we in a round that one of them completed: then only what is there can be checked.
-func (w *world) checkRound(a *agent, node c10d.Node, ours bool) {
+func (w *world) checkRound(a *agent, nodes []c10d.Node, ours bool) {
 	w.t.Helper()
 	r, ok := a.brain.held()
 	if !ok {
 		w.t.Fatalf("%s joined nothing", a.name)
 	}
 	members := w.rounds[r.Number]
-	if rank, ok := members[node]; !ok || rank != r.Rank {
-		w.t.Fatalf("%v: %s joined round %d with rank %d, it was completed with %v", w.now, a.name, r.Number, r.Rank, members)
+	first := true
+	for _, node := range nodes {
+		rank, in := members[node]
+		if has, ok := r.Ranks[node]; in != ok || rank != has || in && first && rank != r.Rank {
+			w.t.Fatalf("%v: %s joined round %d with rank %d of %s, it was completed with %v", w.now, a.name, r.Number, has, node, members)
+		}
+		first = first && !in
+	}
+	if first {
+		w.t.Fatalf("%v: %s joined round %d, it was completed with %v", w.now, a.name, r.Number, members)
 	}
 	for n, rank := range r.Ranks {
 		if was, in := members[n]; !in || was != rank {
@@ -228,10 +237,11 @@ func (w *world) checkRound(a *agent, node c10d.Node, ours bool) {
 	}
 }
 
-// ours is an agent of ours: Step, and the order in which a Handler will ask it.
+// ours is an agent of ours: Step, and the order in which a Bridge asks it.
 type ours struct {
 	w        *world
-	node     c10d.Node
+	nodes    []c10d.Node // one, or a company of several
+	gone     []c10d.Node // those that have left the company
 	settings c10d.Settings
 	skew     time.Duration // how far its wall clock is ahead
 	boot     time.Duration // what its monotonic clock begins with
@@ -246,10 +256,10 @@ type ours struct {
 }
 
 // newOurs makes an agent that joins.
-func (w *world) newOurs(node c10d.Node, s c10d.Settings, skew time.Duration) (*agent, *ours) {
-	b := &ours{w: w, node: node, settings: s, skew: skew, boot: 1000 * time.Hour, seen: c10d.NewObserver(node, s), want: c10d.WantExit}
+func (w *world) newOurs(s c10d.Settings, skew time.Duration, nodes ...c10d.Node) (*agent, *ours) {
+	b := &ours{w: w, nodes: nodes, settings: s, skew: skew, boot: 1000 * time.Hour, seen: c10d.NewObserver(s), want: c10d.WantExit}
 	b.deadline = s.Deadline(b.want, w.now+b.boot)
-	return &agent{name: node.Addr, brain: b}, b
+	return &agent{name: nodes[0].Addr, brain: b}, b
 }
 
 func (b *ours) at(now time.Duration) c10d.Instant {
@@ -271,12 +281,17 @@ func (b *ours) held() (c10d.Round, bool) { return b.round, b.want == c10d.WantSt
 func (b *ours) decide(text string, now time.Duration) move {
 	s := b.w.decode(text)
 	at := b.at(now)
+	all := c10d.Nodes{}
+	for _, n := range slices.Concat(b.nodes, b.gone) {
+		all[n] = struct{}{}
+	}
+	b.seen.SetOurs(all)
 	b.seen.Observe(s, at)
 	if b.stopped > 0 && now >= b.stopped {
 		b.begin(c10d.WantExit, now)
 	}
 	d := c10d.Step(c10d.Input{
-		State: s, Self: b.node, Settings: b.settings, Now: at, Want: b.want, Deadline: b.deadline, Round: b.round, Excused: b.excused, Seen: b.seen,
+		State: s, Members: b.nodes, Leaving: b.gone, Settings: b.settings, Now: at, Want: b.want, Deadline: b.deadline, Round: b.round, Excused: b.excused, Seen: b.seen,
 	})
 	b.deadline = d.Deadline
 	m := move{action: d.Action.String(), reason: d.Reason, wait: d.Wait}
