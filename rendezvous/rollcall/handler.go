@@ -1,0 +1,411 @@
+package rollcall
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/rendezvous"
+)
+
+// Handler is one agent's part. It implements rendezvous.Handler.
+type Handler struct {
+	cfg   Config
+	keys  keys
+	codec codec
+	id    string
+	log   zerolog.Logger
+
+	conn    Conn
+	host    string // agent that serves conn, empty for none of ours
+	term    int
+	led     map[int]bool // terms in which this agent was the coordinator
+	wished  bool         // whether it has wanted to join
+	waited  bool         // and the job had not ended by then
+	mu      sync.Mutex   // guards session against those who look how far a meeting is
+	session *session     // while conn answers
+	coord   *coordinator // while this agent is the coordinator
+	round   *round       // the one that Next returned last
+	last    assignment   // the last place in any round; Round is -1 before the first
+	// heritage is what this agent knows of the job as its elected host, until it is the coordinator.
+	heritage *inheritance
+	beats    atomic.Int64 // heartbeats so far
+	ballot   Conn         // where this agent has used its vote since its last round
+	hostLeft bool         // the host has announced that it leaves: last does not count it any more
+	left     []string     // addresses that the store was at before it moved
+	heirs    []heir       // where the store may move while this agent waits; guarded by mu
+	over     bool         // a verdict was final
+	leaving  bool         // we have announced that we leave, and host the store
+	closed   bool
+	said     bool // that this node hosts the store
+}
+
+var _ rendezvous.Handler = (*Handler)(nil)
+
+// New returns a handler. It owns cfg.Store and cfg.Workers from now on.
+func New(cfg Config) (*Handler, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, errhint.Code(fmt.Errorf("cannot meet other nodes: %w", err), errhint.Usage)
+	}
+	h := &Handler{
+		cfg: cfg, keys: newKeys(cfg.RunID), codec: codec{cfg.Token}, id: strings.ToLower(rand.Text()[:16]), log: cfg.Log, conn: cfg.Store,
+		last: assignment{Round: -1}, led: map[int]bool{},
+	}
+	return h, nil
+}
+
+// movable reports whether the store can move when its host dies.
+func (h *Handler) movable() bool { return h.cfg.Failover && h.host != "" }
+
+// Next implements rendezvous.Handler.
+func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
+	if h.round != nil {
+		h.round.leave()
+	}
+	began := time.Now()
+	ctx, stop := h.limit(ctx)
+	defer stop()
+	for {
+		r, err := h.meet(ctx, m)
+		switch {
+		case err == nil:
+			h.log.Info().Int("round", r.Number).Int("group_rank", r.GroupRank).Int("group_world_size", r.GroupWorldSize).
+				Int("world_size", r.WorldSize).Str("addr", joinHostPort(r.MasterAddr, r.MasterPort)).Dur("dur_ms", time.Since(began)).
+				Msg("node takes part in a round")
+			return r, nil
+		case errors.Is(err, errAgain):
+			h.log.Debug().Err(err).Msg("meeting begins anew")
+		case errors.Is(err, errJoinTimeout):
+			return r, h.tooLate(began, err) //nolint:contextcheck // ctx has ended
+		default:
+			return r, err
+		}
+	}
+}
+
+// errAgain says that a meeting did not lead to a round for a reason that another one may not have.
+var errAgain = errors.New("the meeting begins anew")
+
+// errJoinTimeout is the cause of a meeting's end.
+var errJoinTimeout = errors.New("the join timeout has passed")
+
+// tooLate is how a meeting ends that took too long.
+func (h *Handler) tooLate(began time.Time, err error) error {
+	_, state := h.lobby(context.Background())
+	err = fmt.Errorf("cannot join job %q at %s within %v: %w (%s)", h.cfg.RunID, h.cfg.Place, time.Since(began).Round(time.Second), err, state)
+	hint := "do the other nodes run, with the same run id and endpoint? --join-timeout gives them more time"
+	asking, cancel := context.WithTimeout(context.Background(), h.cfg.KeepAlive)
+	defer cancel()
+	if others := otherIDs(asking, h.conn, h.cfg.RunID); others != "" {
+		hint += "; other jobs use this store: " + others
+	}
+	return errhint.Code(errhint.With(err, hint), errhint.TryAgain)
+}
+
+// meet is one attempt to get into a round.
+func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
+	var none rendezvous.Round
+	if r := h.round; r != nil && r.handover {
+		// The host ends its workers, waits for ours to end, and then ends the store. Whoever of the others is left decides
+		// without it.
+		ready, cancel := both(ctx, h.session.ctx)
+		_ = h.conn.Set(ready, h.keys.job("left/"+h.id), []byte("1"))
+		cancel()
+		select {
+		case <-h.session.ctx.Done():
+		case <-ctx.Done():
+			return none, context.Cause(ctx)
+		}
+		r.handover, r.cut = false, true
+		h.last.Size--
+		h.last.Company--
+		h.hostLeft = true
+	}
+	if h.session == nil || h.session.ctx.Err() != nil {
+		if err := h.connect(ctx); err != nil {
+			return none, err
+		}
+	}
+	ctx, cancel := both(ctx, h.session.ctx)
+	defer cancel()
+	if err := h.findCoordinator(ctx); err != nil {
+		return none, h.excuse(ctx, err)
+	}
+	ctx, stop := both(ctx, h.session.office(h.term))
+	defer stop()
+	a, prepared, err := h.wish(ctx, m)
+	if err != nil {
+		return none, h.excuse(ctx, err)
+	}
+	return h.enter(ctx, a, prepared)
+}
+
+// excuse turns the end of a session or of a coordinator's office into another attempt.
+func (h *Handler) excuse(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if lost, ok := errors.AsType[*lostError](cause); ok {
+		return fmt.Errorf("%w: %w", errAgain, lost)
+	}
+	if errors.Is(err, rendezvous.ErrStoreClosed) {
+		h.session.lose(err)
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	if cause != nil {
+		return cause
+	}
+	return err
+}
+
+// connect begins a session with the store, elsewhere if it was lost there.
+func (h *Handler) connect(ctx context.Context) error {
+	if before := h.session; before != nil {
+		before.close()
+		h.stopCoordinator()
+		if err := h.recover(ctx, before.cause()); err != nil {
+			return err
+		}
+	}
+	fresh := newSession(h) //nolint:contextcheck // it lives from one call to the next
+	h.mu.Lock()
+	h.session = fresh
+	h.mu.Unlock()
+	if !h.cfg.Hosts || h.host != "" { // or the store has moved already
+		return nil
+	}
+	// We say that we serve the store before anybody can become coordinator, who tells the others.
+	key := h.keys.job("host")
+	ctx, cancel := both(ctx, h.session.ctx)
+	defer cancel()
+	if _, err := h.conn.CompareAndSet(ctx, key, nil, []byte(h.id)); err != nil {
+		return h.excuse(ctx, err)
+	}
+	h.host = h.id
+	return nil
+}
+
+func (h *Handler) stopCoordinator() {
+	if h.coord != nil {
+		h.coord.stop()
+		h.coord = nil
+	}
+}
+
+// findCoordinator finds out who the coordinator is, and becomes it where there is none.
+func (h *Handler) findCoordinator(ctx context.Context) error {
+	value, err := h.conn.CompareAndSet(ctx, h.keys.job("term"), nil, []byte("0"))
+	if err != nil {
+		return err
+	}
+	term, err := strconv.Atoi(string(value))
+	if err != nil || term < 0 {
+		err = fmt.Errorf("cannot read %q in the store: %.40q is no number", h.keys.job("term"), value)
+		return errhint.Code(errhint.With(err, "another program uses this store under the same run id: choose another one, or another port"), errhint.Usage)
+	}
+	if h.session.deposed(term) { // its coordinator is gone: begin another term; whoever is first decides nothing yet
+		_, err := h.conn.CompareAndSet(ctx, h.keys.job("term"), value, []byte(strconv.Itoa(term+1)))
+		if err != nil {
+			return err
+		}
+		term++
+	}
+	var rec coordinatorRecord
+	key := h.keys.term(term, "coordinator")
+	own := h.codec.seal(key, coordinatorRecord{Agent: h.id, Node: h.cfg.Node})
+	value, err = h.conn.CompareAndSet(ctx, key, nil, own)
+	if err != nil {
+		return err
+	}
+	if err := h.codec.open(key, value, &rec); err != nil {
+		return errhint.Code(err, errhint.Usage)
+	}
+	h.term = term
+	if rec.Agent == h.id && h.coord == nil && h.led[term] {
+		// We were the coordinator before the store was lost, and have forgotten whom we have answered.
+		h.session.depose(term, errors.New("the coordinator has begun anew"))
+		return h.findCoordinator(ctx)
+	}
+	if rec.Agent == h.id && (h.coord == nil || h.coord.term != term) {
+		h.stopCoordinator()
+		inherit, err := h.inherit(ctx, term)
+		if err != nil {
+			return err
+		}
+		if err := h.lead(term, inherit); err != nil {
+			return err
+		}
+	}
+	h.session.follow(term, rec)
+	if h.cfg.Hosts && !h.said { // not before we have the office: others would be faster
+		h.said = true
+		h.log.Info().Str("addr", h.cfg.At).Msg("this node hosts the store")
+	}
+	return nil
+}
+
+// lead makes this agent the coordinator of a term.
+func (h *Handler) lead(term int, inherit *inheritance) error {
+	s := h.session
+	coord, err := newCoordinator(s.ctx, h, term, inherit)
+	if err != nil {
+		return err
+	}
+	h.led[term] = true
+	s.mu.Lock()
+	s.leads = term
+	s.mu.Unlock()
+	h.coord = coord
+	s.wg.Go(func() { // a coordinator that cannot go on takes the session with it
+		<-coord.done
+		switch {
+		case coord.err == nil || s.ctx.Err() != nil:
+		case errors.Is(coord.err, rendezvous.ErrStoreClosed):
+			s.lose(coord.err)
+		default:
+			s.end(&lostError{coord.err, true})
+		}
+	})
+	return nil
+}
+
+// inherit reads what the coordinator before has left behind, nil for nothing.
+func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
+	if i := h.heritage; i != nil {
+		h.heritage = nil
+		return i, nil
+	}
+	if h.host == "" && !h.cfg.Durable {
+		host, err := h.peek(ctx, h.keys.job("host"))
+		if err != nil {
+			return nil, err
+		}
+		h.host = string(host)
+	}
+	if term == 0 {
+		return nil, nil //nolint:nilnil // the first coordinator inherits nothing, which is no error
+	}
+	roll, final, err := h.lastRound(ctx)
+	if err != nil || roll == nil {
+		return nil, err
+	}
+	i := &inheritance{round: roll.Round, size: roll.Size, members: map[string]member{}, wait: h.cfg.fenced()}
+	if final != nil {
+		if h.waited { // in that job
+			h.over = true
+			return nil, &rendezvous.OverError{Verdict: *final}
+		}
+		i.ended = true
+		return i, nil
+	}
+	var before coordinatorRecord
+	key := h.keys.term(term-1, "coordinator")
+	value, err := h.peek(ctx, key)
+	if err == nil && value != nil {
+		err = h.codec.open(key, value, &before)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range roll.Members {
+		i.members[m.Agent] = member{rank: m.Rank, name: m.Name, gone: m.Agent == before.Agent && m.Agent != h.id}
+	}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "CoordinatorAnew", Rank: -1, Message: "the coordinator has begun anew", Node: h.cfg.Node}
+	if before.Agent != h.id {
+		v = h.lossOf("node "+before.Node+" is not heard of any more", assignment{Restarts: roll.Restarts, Replacements: roll.Replacements})
+	}
+	verdictKey := h.keys.round(roll.Round, "verdict")
+	_, err = h.conn.CompareAndSet(ctx, verdictKey, nil, h.codec.seal(verdictKey, v))
+	return i, err
+}
+
+// lastRound reads the last round at the store, nil for none, and the verdict by which the job has ended with it, nil where
+// it has not.
+func (h *Handler) lastRound(ctx context.Context) (*rollRecord, *rendezvous.Verdict, error) {
+	key := h.keys.job("members")
+	value, err := h.peek(ctx, key)
+	if err != nil || value == nil {
+		return nil, nil, err
+	}
+	var roll rollRecord
+	if err := h.codec.open(key, value, &roll); err != nil {
+		return nil, nil, err
+	}
+	key = h.keys.round(roll.Round, "verdict")
+	if value, err = h.peek(ctx, key); err != nil || value == nil {
+		return &roll, nil, err
+	}
+	v, err := h.codec.verdict(key, value)
+	if err != nil || v.Kind != rendezvous.Succeed && v.Kind != rendezvous.Fail {
+		return &roll, nil, err
+	}
+	return &roll, &v, nil
+}
+
+// lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store.
+func (h *Handler) lossOf(message string, a assignment) rendezvous.Verdict {
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message, Grace: h.cfg.fence()}
+	rules := h.cfg.rules(false)
+	rules.limit(&v, a.Restarts, a.Replacements+1)
+	return v
+}
+
+func (h *Handler) peek(ctx context.Context, key string) ([]byte, error) {
+	return peek(ctx, h.conn, key)
+}
+
+// Close implements rendezvous.Handler.
+func (h *Handler) Close() error {
+	if h.closed {
+		return nil
+	}
+	h.closed = true
+	if h.round != nil {
+		h.round.leave()
+		h.over = h.over || h.round.final
+	}
+	if s := h.session; s != nil {
+		h.sayGoodbye(s)
+		s.close()
+	}
+	h.stopCoordinator()
+	err := h.conn.Close()
+	if h.cfg.Served != nil {
+		err = errors.Join(err, h.cfg.Served.Close())
+	}
+	if h.cfg.Workers != nil {
+		err = errors.Join(err, h.cfg.Workers.Close())
+	}
+	return err
+}
+
+// sayGoodbye tells the coordinator that we leave, and as the coordinator of a job that has ended lets the others leave
+// first.
+func (h *Handler) sayGoodbye(s *session) {
+	if s.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, h.cfg.CloseTimeout)
+	defer cancel()
+	switch {
+	case !h.over && !h.leaving:
+	case h.coord != nil: // workers of others may still be ending, in the time that they have for it
+		h.coord.othersGone(ctx)
+	case h.over && h.host == h.id: // the coordinator leaves when the others have
+		waiting, stop := both(ctx, s.office(h.term))
+		_ = h.conn.Wait(waiting, h.keys.job("left/"+s.leader))
+		stop()
+	}
+	s.quiet() // no heartbeat may follow the good-bye
+	ctx, cancel = context.WithTimeout(s.ctx, min(h.cfg.CloseTimeout, h.cfg.KeepAlive))
+	defer cancel()
+	_ = h.conn.Set(ctx, h.keys.beat(h.id), []byte(beatLeft)) // where it does not arrive, our silence says the same
+	_ = h.conn.Set(ctx, h.keys.job("left/"+h.id), []byte("1"))
+}

@@ -1,0 +1,102 @@
+package rollcall_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"muster/rendezvous/rollcall"
+)
+
+// TestSpareAfterRackIsLost: a node that was in a round waits as a spare. The host and the first three heirs lose power; more than half of the round is left.
+func TestSpareAfterRackIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, 5, 9)
+		var lives sync.WaitGroup
+		var all []*agent
+		var names []string
+		for i := range 10 {
+			names = append(names, fmt.Sprintf("n%d", i))
+		}
+		for _, name := range names[:9] {
+			all = append(all, n.node(name, "n0"))
+			n.live(all[len(all)-1], &lives)
+			synctest.Wait()
+		}
+		time.Sleep(20 * time.Second)
+		all = append(all, n.node("n9", "n0")) // a spare
+		n.live(all[9], &lives)
+		time.Sleep(5 * time.Second)
+		for _, x := range names { // n8 is lost, n9 takes its place, and n8 comes back
+			if x != "n8" {
+				n.split("n8", x)
+			}
+		}
+		time.Sleep(8 * time.Second)
+		n.heal(names)
+		time.Sleep(20 * time.Second)
+		t.Log(time.Now())
+		n.split("n0 n1 n2 n3", "n4 n5 n6 n7 n8 n9")
+		time.Sleep(60 * time.Second)
+		n.overlaps()
+		n.mu.Lock()
+		if err := n.errs["n8"]; err != nil {
+			t.Errorf("n8: %v", err)
+		}
+		n.mu.Unlock()
+		n.end(all...)
+		n.allEnd(&lives)
+	})
+}
+
+// TestHostOfTwoReturns: two nodes, K = 5 s. The link heals 16 s after the loss was noticed, of the 20 s in which the host is looked for. A SYN is sent
+// again 1, 3, 7, 15 and 31 s after the first one.
+func TestHostOfTwoReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, 1, 2)
+		n.cfg.KeepAlive = 5 * time.Second
+		a := n.node("a", "a")
+		var lives sync.WaitGroup
+		n.live(a, &lives)
+		synctest.Wait()
+		b := n.node("b", "a", syn(n, "b"))
+		meet(t.Context(), b)
+		time.Sleep(30 * time.Second)
+		n.split("a", "b")
+		v := b.verdict()
+		lost := time.Now()
+		t.Log(v.Message)
+		go func() {
+			time.Sleep(16 * time.Second)
+			n.heal([]string{"a", "b"})
+		}()
+		g := <-b.begin(t.Context())
+		t.Logf("b: %v after the loss", time.Since(lost))
+		if g.err != nil {
+			t.Errorf("b: %v", g.err)
+		}
+		n.end(a, b)
+		lives.Wait()
+	})
+}
+
+// syn dials as the kernel does.
+func syn(n *network, from string) func(*rollcall.Config) {
+	return func(c *rollcall.Config) {
+		c.Dial = func(ctx context.Context, addr string) (rollcall.Conn, error) {
+			to, _, _ := strings.Cut(addr, ":")
+			for wait := time.Second; n.link(from, to).cut.Load() && from != to; wait *= 2 {
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+					return nil, context.Cause(ctx)
+				}
+			}
+			return n.dial(ctx, from, to)
+		}
+	}
+}
