@@ -13,6 +13,7 @@ const (
 	OK          = 0   // the job succeeded
 	Usage       = 2   // usage or configuration error; nothing was started
 	TryAgain    = 75  // the world could not be assembled in time
+	Faulty      = 80  // this node was judged faulty
 	DoNotRetry  = 93  // do not restart this job
 	Deadline    = 124 // deadline reached
 	Internal    = 125 // internal error, or processes that could not be killed
