@@ -195,7 +195,7 @@ func TestDetect(t *testing.T) {
 			name: "another vendor",
 			tree: bridge.with(pci("0000:05:00.0", "0x1002", "0x120000", "amdgpu"), pci("0000:06:00.0", "0x1002", "0x038000", "amdgpu"), pci("0000:07:00.0", "0x1d94", "0x060400", "pcieport")),
 
-			why: "2 AMD devices not counted: this version detects NVIDIA only",
+			why: "AMD GPU 0000:05:00.0 is not counted: the driver lists it for no computing, or not for this process",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -227,8 +227,12 @@ func TestDetect(t *testing.T) {
 }
 
 func TestDetectDescribesDevices(t *testing.T) {
-	root := control.with(gpuA, allOpen, tree{"sys/devices/pci0000:00/0000:1b:00.0/numa_node": "1\n"}).root()
-	want := accel.Device{Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", UUID: "GPU-a", BusID: "0000:1b:00.0", Minor: 1, NUMANode: 1}
+	dir := "sys/devices/pci0000:00/0000:1b:00.0/"
+	root := control.with(gpuA, allOpen, tree{dir + "numa_node": "1\n", dir + "local_cpulist": "0-31,64-95\n"}).root()
+	want := accel.Device{
+		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", UUID: "GPU-a", BusID: "0000:1b:00.0", Node: "/dev/nvidia1", Minor: 1,
+		Driver: "nvidia", NUMANode: 1, LocalCPUs: "0-31,64-95",
+	}
 	inv := accel.Detect(root, env())
 	if d := cmp.Diff([]accel.Device{want}, inv.Devices); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
@@ -305,7 +309,7 @@ func TestDetectHere(t *testing.T) {
 		t.Errorf("%+v", inv)
 	}
 	for _, d := range inv.Devices {
-		if err := accel.Real().Access(fmt.Sprintf("dev/nvidia%d", d.Minor)); err != nil {
+		if err := accel.Real().Access(strings.TrimPrefix(d.Node, "/")); err != nil {
 			t.Errorf("device %+v: %v", d, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"testing/fstest" // the standard library's file system in memory; it depends on nothing of testing itself
 
@@ -65,6 +66,9 @@ func (f *Fake) Detect(machine Root, lookup func(string) (string, bool)) Inventor
 	})
 	inv.Fake = f.path
 	inv.Why = append([]string{f.Banner()}, inv.Why...)
+	for i := range inv.Families { // Workers gives the reasons of those that a word asks for
+		inv.Families[i].Why = append([]string{f.Banner()}, inv.Families[i].Why...)
+	}
 	return inv
 }
 
@@ -84,9 +88,65 @@ func (f *Fake) CheckMachine(machine Root, onReal bool) error {
 	return nil
 }
 
-// Root returns the files of the fake: /dev, /proc/driver and the PCI part of /sys are the fake's, all else is machine's.
+// Root returns the files of the fake: /dev, /proc/driver and what /sys has of PCI and of accelerators are the fake's, all
+// else is machine's.
+// Where the spec names a NUMA node that the machine has not, the nodes are the fake's too.
 func (f *Fake) Root(machine Root) Root {
-	return fakeRoot{tree: f.render(), machine: machine}
+	r := fakeRoot{tree: f.render(), machine: machine}
+	nodes := f.nodes()
+	r.nodes = slices.ContainsFunc(nodes, func(n int) bool {
+		_, err := fs.Stat(machine, cpulist(n))
+		return err != nil
+	})
+	if r.nodes {
+		f.renderNodes(r.tree, nodes, machine)
+	}
+	return r
+}
+
+// nodes returns the NUMA nodes of the fake's accelerators, ascending.
+func (f *Fake) nodes() []int {
+	nodes := make([]int, f.spec.count)
+	for i, n := range f.spec.numa {
+		nodes[i] = max(n, 0)
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// renderNodes writes NUMA nodes that share the machine's allowed CPUs among them, whole cores each. Where there are more
+// nodes than cores, several have the same one: a rehearsal on two CPUs is to start all the same.
+func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine Root) {
+	put := func(name, text string) { tree[name] = &fstest.MapFile{Data: []byte(text + "\n"), Mode: 0o444} }
+	put(path.Join(nodesDir, "possible"), FormatList(nodes))
+	put(path.Join(nodesDir, "online"), FormatList(nodes))
+	allowed, err := machine.Affinity()
+	if err != nil {
+		return // the nodes have no CPUs then, and whoever asks hears why
+	}
+	cores, err := groupCPUs(allowed, func(cpu int) ([]int, error) {
+		list, err := siblings(machine, cpu)
+		if err != nil || len(list) == 0 {
+			list = []int{cpu} // a machine that does not tell
+		}
+		return list, nil
+	})
+	if err != nil || len(cores) == 0 {
+		return
+	}
+	for i, n := range nodes {
+		first, last := i*len(cores)/len(nodes), (i+1)*len(cores)/len(nodes)
+		if len(cores) < len(nodes) {
+			first = i % len(cores)
+			last = first + 1
+		}
+		var cpus []int
+		for _, core := range cores[first:last] {
+			cpus = append(cpus, core.cpus...)
+		}
+		slices.Sort(cpus)
+		put(cpulist(n), FormatList(cpus))
+	}
 }
 
 // render writes the files that an NVIDIA driver and the PCI bus of such a node would show.
@@ -111,7 +171,7 @@ func (f *Fake) render() fstest.MapFS {
 		if f.spec.numa != nil {
 			numa = f.spec.numa[i]
 		}
-		put(dir+"/vendor", nvidiaPCIVendor+"\n")
+		put(dir+"/vendor", "0x10de\n")
 		put(dir+"/class", "0x030200\n")
 		put(dir+"/numa_node", fmt.Sprintf("%d\n", numa))
 		link := func(name, target string) {
@@ -137,6 +197,7 @@ func (f *Fake) uuid(i int) string {
 type fakeRoot struct {
 	tree    fstest.MapFS
 	machine Root
+	nodes   bool // the NUMA nodes are the fake's
 }
 
 // files returns who answers for name.
@@ -147,14 +208,17 @@ func (r fakeRoot) files(name string) fs.ReadLinkFS {
 	return r.machine
 }
 
-func (fakeRoot) owns(name string) bool {
-	for _, dir := range []string{"dev", "proc/driver", "sys/bus/pci"} {
-		if name == dir || strings.HasPrefix(name, dir+"/") {
+func (r fakeRoot) owns(name string) bool {
+	for _, dir := range []string{"dev", "proc/driver", "sys/bus/pci", "sys/class/kfd", "sys/class/accel", "sys/class/habanalabs"} {
+		if within(name, dir) {
 			return true
 		}
 	}
-	return strings.HasPrefix(name, "sys/devices/pci")
+	return strings.HasPrefix(name, "sys/devices/pci") || r.nodes && within(name, nodesDir)
 }
+
+// within reports whether name is dir or below it.
+func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
 // Open opens the file name.
 func (r fakeRoot) Open(name string) (fs.File, error) { return r.files(name).Open(name) }
@@ -172,6 +236,14 @@ func (r fakeRoot) Access(name string) error {
 	}
 	_, err := fs.Stat(r.tree, name)
 	return err
+}
+
+// Readable finds every file of the fake readable.
+func (r fakeRoot) Readable(name string) error {
+	if !r.owns(name) {
+		return r.machine.Readable(name)
+	}
+	return r.Access(name)
 }
 
 // Affinity returns the machine's: a fake has no CPUs of its own.

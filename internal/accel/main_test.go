@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tree is a Root in memory: names to contents, where "-> target" is a link. Files below dev are accessible unless their
-// content says "denied" or "odd".
+// content says "denied", "odd", or "readable" for no more than that.
 type tree map[string]string
 
 func (t tree) root() memRoot {
@@ -56,12 +56,19 @@ func (r memRoot) Access(name string) error {
 		return err
 	}
 	switch string(f) {
-	case "denied":
+	case "denied", "readable":
 		return &fs.PathError{Op: "access", Path: name, Err: fs.ErrPermission}
 	case "odd":
 		return &fs.PathError{Op: "access", Path: name, Err: syscall.EIO}
 	}
 	return nil
+}
+
+func (r memRoot) Readable(name string) error {
+	if f, err := fs.ReadFile(r.MapFS, name); err == nil && string(f) == "readable" {
+		return nil
+	}
+	return r.Access(name)
 }
 
 func (r memRoot) Affinity() ([]int, error) {

@@ -16,6 +16,8 @@ type Root interface {
 	// node can wake a sleeping accelerator for seconds, or hang on a sick one. Errors wrap fs.ErrNotExist or
 	// fs.ErrPermission.
 	Access(name string) error
+	// Readable is Access without the permission to write.
+	Readable(name string) error
 	// Affinity returns the numbers of the CPUs that this process may run on, ascending.
 	Affinity() ([]int, error)
 }

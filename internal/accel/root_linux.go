@@ -9,16 +9,18 @@ import (
 )
 
 // Access asks the kernel with this process's effective ids; for device nodes the answer includes the device cgroup.
-func (d dirRoot) Access(name string) error {
+func (d dirRoot) Access(name string) error { return d.access(name, unix.R_OK|unix.W_OK) }
+
+// Readable asks the kernel as Access does.
+func (d dirRoot) Readable(name string) error { return d.access(name, unix.R_OK) }
+
+func (d dirRoot) access(name string, mode uint32) error {
 	path := filepath.Join(string(d), name)
-	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK|unix.W_OK, unix.AT_EACCESS); err != nil {
+	if err := unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS); err != nil {
 		return &fs.PathError{Op: "access", Path: path, Err: err}
 	}
 	return nil
 }
-
-// maxCPUs is the largest CPU number asked for; Linux is built for at most 8192 CPUs.
-const maxCPUs = 8192
 
 // Affinity asks the kernel for this thread's set, which workers inherit.
 func (d dirRoot) Affinity() ([]int, error) {

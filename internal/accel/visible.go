@@ -32,11 +32,7 @@ var errMIG = errors.New("cannot count the MIG instances that CUDA_VISIBLE_DEVICE
 func resolveCUDA(mask string, set bool, uuids []string) ([]int, error) {
 	switch {
 	case !set:
-		all := make([]int, min(len(uuids), maxOrdinals))
-		for i := range all {
-			all[i] = i
-		}
-		return all, nil
+		return upTo(min(len(uuids), maxOrdinals)), nil
 	case strings.HasPrefix(mask, "GPU-"):
 		ids := idsWithPrefix(mask, "GPU-")
 		if len(ids) > 0 && slices.Contains(uuids, "") {
@@ -49,8 +45,17 @@ func resolveCUDA(mask string, set bool, uuids []string) ([]int, error) {
 		}
 		return nil, errMIG
 	default:
-		return resolveOrdinals(mask, len(uuids))
+		return resolveOrdinals("CUDA_VISIBLE_DEVICES", mask, len(uuids))
 	}
+}
+
+// upTo returns the numbers below n.
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
 
 // idsWithPrefix returns the leading elements of a mask that begin with prefix; none if one is repeated up to and
@@ -97,15 +102,15 @@ func resolveUUIDs(candidates, uuids []string) []int {
 	return shown
 }
 
-// resolveOrdinals reads a list of device numbers. The list is read to its end before any number is compared with n, so
-// "0,9,0" is a repetition even where there is no device 9.
-func resolveOrdinals(mask string, n int) ([]int, error) {
+// resolveOrdinals reads a list of device numbers, the value of the variable name. The list is read to its end before any
+// number is compared with n, so "0,9,0" is a repetition even where there is no device 9.
+func resolveOrdinals(name, mask string, n int) ([]int, error) {
 	var list []string // without sign and leading zeros; as text because Python's numbers have no limit
 	seen := map[string]bool{}
 	for elem := range strings.SplitSeq(mask, ",") {
 		digits, ok, err := leadingNumber(strings.TrimFunc(elem, isPythonSpace))
 		if err != nil {
-			return nil, fmt.Errorf("cannot read CUDA_VISIBLE_DEVICES=%q: element %q: %w", clip(mask), clip(elem), err)
+			return nil, fmt.Errorf("cannot read %s=%q: element %q: %w", name, clip(mask), clip(elem), err)
 		}
 		if !ok {
 			break
@@ -118,19 +123,25 @@ func resolveOrdinals(mask string, n int) ([]int, error) {
 	}
 	var shown []int
 	for _, digits := range list {
-		i := 0
-		for _, d := range digits {
-			// A number past n stays past n; not multiplying further avoids an overflow.
-			if i < n {
-				i = i*10 + int(d-'0')
-			}
-		}
+		i := atMost(digits, n)
 		if i >= n {
 			break
 		}
 		shown = append(shown, i)
 	}
 	return shown, nil
+}
+
+// atMost returns the number that digits spell where it is below n, else n or more.
+func atMost(digits string, n int) int {
+	i := 0
+	for _, d := range digits {
+		// A number past n stays past n; not multiplying further avoids an overflow.
+		if i < n {
+			i = i*10 + int(d-'0')
+		}
+	}
+	return i
 }
 
 // leadingNumber returns the digits that s begins with, after at most one sign, without leading zeros. ok is false where

@@ -112,6 +112,10 @@ func TestResolveCUDAUnset(t *testing.T) {
 type maskCase struct {
 	Mask  *string  `json:"mask"` // nil: not set
 	UUIDs []string `json:"uuids"`
+	// ROCm asks a ROCm build of PyTorch, for which these variables count too.
+	ROCm bool    `json:"rocm"`
+	HIP  *string `json:"hip"`
+	ROCR *string `json:"rocr"`
 }
 
 // maskAnswer is what a process sees: device positions, or Ask (the CUDA library decides) or Bad (ValueError).
@@ -119,21 +123,29 @@ type maskAnswer struct {
 	Shown []int `json:"shown"`
 	Ask   bool  `json:"ask"`
 	Bad   bool  `json:"bad"`
+	Count int   `json:"count"` // of ROCm: all that is compared; -1 asks the HIP library
 }
 
 // torchMasks answers through the installed PyTorch's own functions, with NVML replaced by the case's devices.
 const torchMasks = `
 import json, os, sys
+import torch
 import torch.cuda as c
 out = []
 for case in json.load(sys.stdin):
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    if case["mask"] is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = case["mask"]
+    for key, name in ("mask", "CUDA"), ("hip", "HIP"), ("rocr", "ROCR"):
+        os.environ.pop(name + "_VISIBLE_DEVICES", None)
+        if case[key] is not None:
+            os.environ[name + "_VISIBLE_DEVICES"] = case[key]
     uuids = case["uuids"] or []
-    c._raw_device_count_nvml = lambda: len(uuids)
+    c._raw_device_count_nvml = c._raw_device_count_amdsmi = lambda: len(uuids)
     c._raw_device_uuid_nvml = lambda: uuids
+    c._raw_device_uuid_amdsmi = lambda: None
+    torch.version.hip = "7.0" if case["rocm"] else None
     try:
+        if case["rocm"]:
+            out.append({"count": c._device_count_amdsmi()})
+            continue
         n = c._device_count_nvml()
         shown = []
         if n > 0:
@@ -142,7 +154,7 @@ for case in json.load(sys.stdin):
                 shown = c._transform_uuid_to_ordinals(shown, uuids)
             assert len(shown) >= n, (case, shown, n)
         out.append({"shown": shown[:max(n, 0)], "ask": n < 0})
-    except ValueError:
+    except (ValueError, RuntimeError):
         out.append({"bad": True})
 json.dump(out, sys.stdout)
 `
@@ -172,6 +184,19 @@ func TestResolveCUDAAgreesWithPyTorch(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for i, c := range cases {
+		if c.ROCm {
+			got := maskAnswer{}
+			var ask, bad bool
+			if got.Count, ask, bad = accel.CountROCm(c.lookup, len(c.UUIDs)); ask {
+				got.Count = -1
+			}
+			got.Bad = bad
+			if fmt.Sprint(got) != fmt.Sprint(want[i]) {
+				t.Errorf("%v on %d devices: got %+v, PyTorch says %+v", c.words(), len(c.UUIDs), got, want[i])
+			}
+			seen[fmt.Sprintf("rocm %d %v", min(want[i].Count, 3), want[i].Bad)]++
+			continue
+		}
 		mask := "(unset)"
 		if c.Mask != nil {
 			mask = *c.Mask
@@ -191,7 +216,7 @@ func TestResolveCUDAAgreesWithPyTorch(t *testing.T) {
 		}
 	}
 	t.Logf("%d values: %v", len(cases), seen)
-	for _, kind := range []string{"ask", "bad", "0", "1", "2", "3"} {
+	for _, kind := range []string{"ask", "bad", "0", "1", "2", "3", "rocm -1 false", "rocm 0 true", "rocm 0 false", "rocm 1 false", "rocm 2 false", "rocm 3 false"} {
 		if seen[kind] < 20 {
 			t.Errorf("only %d values of kind %q: the generator has lost its variety", seen[kind], kind)
 		}
@@ -216,16 +241,16 @@ func generatedMasks() []maskCase {
 	}
 	var cases []maskCase
 	for _, d := range devices {
-		cases = append(cases, maskCase{nil, d})
+		cases = append(cases, maskCase{UUIDs: d})
 		for _, words := range [][]string{numbers, ids, migs} {
 			for _, w := range words {
-				cases = append(cases, maskCase{&w, d})
+				cases = append(cases, maskCase{Mask: &w, UUIDs: d})
 			}
 		}
 	}
 	for _, length := range []int{4300, 4301} {
 		long, zeros := strings.Repeat("9", length), strings.Repeat("0", length)
-		cases = append(cases, maskCase{&long, fourGPUs}, maskCase{&zeros, fourGPUs})
+		cases = append(cases, maskCase{Mask: &long, UUIDs: fourGPUs}, maskCase{Mask: &zeros, UUIDs: fourGPUs})
 	}
 	for len(cases) < 2200 {
 		words := [][]string{numbers, numbers[:7], ids, ids[3:9], migs}[rng.IntN(5)]
@@ -234,9 +259,43 @@ func generatedMasks() []maskCase {
 			elems[i] = words[rng.IntN(len(words))]
 		}
 		mask := strings.Join(elems, ",")
-		cases = append(cases, maskCase{&mask, devices[rng.IntN(len(devices))]})
+		cases = append(cases, maskCase{Mask: &mask, UUIDs: devices[rng.IntN(len(devices))]})
+	}
+	for len(cases) < 3400 {
+		c := maskCase{ROCm: true, UUIDs: devices[rng.IntN(len(devices))]}
+		for _, to := range []**string{&c.Mask, &c.HIP, &c.ROCR} {
+			if rng.IntN(2) == 0 {
+				continue
+			}
+			words := [][]string{numbers, numbers[:4], numbers[:5], ids}[rng.IntN(4)]
+			elems := make([]string, 1+rng.IntN(4))
+			for i := range elems {
+				elems[i] = words[rng.IntN(len(words))]
+			}
+			text := strings.Join(elems, ",")
+			*to = &text
+		}
+		cases = append(cases, c)
 	}
 	return cases
+}
+
+// lookup answers with the case's variables.
+func (c maskCase) lookup(name string) (string, bool) {
+	text := map[string]*string{"CUDA_VISIBLE_DEVICES": c.Mask, "HIP_VISIBLE_DEVICES": c.HIP, "ROCR_VISIBLE_DEVICES": c.ROCR}[name]
+	if text == nil {
+		return "", false
+	}
+	return *text, true
+}
+
+func (c maskCase) words() (words []string) {
+	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"} {
+		if text, ok := c.lookup(name); ok {
+			words = append(words, fmt.Sprintf("%s=%.200q", name, text))
+		}
+	}
+	return words
 }
 
 // Every decimal digit that Unicode has stands in a run of tens that begins with a zero, which digits are read by.

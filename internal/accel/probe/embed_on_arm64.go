@@ -1,0 +1,10 @@
+//go:build linux && nvprobe_embed
+
+package probe
+
+import _ "embed" // for the directive
+
+// blob is the probe's executable, made by make release. Without the file the build fails: no release lacks its probe.
+//
+//go:embed blob/nvprobe-arm64
+var blob string
