@@ -1,0 +1,77 @@
+package check
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Report is what all checks say of one node.
+type Report struct {
+	Node   string `json:"node"`
+	Status Status `json:"status"` // the worst, Pass where all were skipped
+	Fake   string `json:"fake,omitempty"`
+	// Skipped is what each result that was skipped counts as.
+	Skipped Status   `json:"skipped"`
+	Results []Result `json:"results"`
+}
+
+// Judge makes the report of a node.
+func (p *Policy) Judge(node string, results []Result) Report {
+	r := Report{Node: node, Status: Pass, Results: slices.Clone(results), Skipped: p.weight(Result{Status: Skip})}
+	for i := range r.Results {
+		res := &r.Results[i]
+		res.Subject.Node = node
+		p.apply(res)
+		r.Status = max(r.Status, p.weight(*res))
+	}
+	return r
+}
+
+// Count returns how many results have a status.
+func (r *Report) Count(s Status) int {
+	n := 0
+	for _, res := range r.Results {
+		if res.Status == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Summary is the report in a line.
+func (r *Report) Summary() string {
+	text := fmt.Sprintf("%s: %v: %d passed, %d warned, %d failed, %d skipped", r.Node, r.Status, r.Count(Pass), r.Count(Warn), r.Count(Fail), r.Count(Skip))
+	if r.Skipped > Pass && r.Count(Skip) > 0 {
+		text += fmt.Sprintf(" (each counts as %v)", r.Skipped)
+	}
+	if r.Fake != "" {
+		text += " (accelerator=fake)"
+	}
+	return text
+}
+
+// Write writes a table of what did not pass, worst first, and the summary; all has those that passed, too.
+func (r *Report) Write(w io.Writer, all bool) error {
+	shown := slices.DeleteFunc(slices.Clone(r.Results), func(res Result) bool { return res.Status == Pass && !res.Waived && !all })
+	order := map[Status]int{Fail: 0, Warn: 1, Skip: 2, Pass: 3}
+	slices.SortStableFunc(shown, func(a, b Result) int { return order[a.Status] - order[b.Status] })
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, res := range shown {
+		reason := res.Reason
+		if res.Waived {
+			reason += " (waived)"
+		}
+		if res.Try != "" && res.Status > Pass {
+			reason += "; try: " + res.Try
+		}
+		fmt.Fprintf(t, "%v\t%s\t%s\t%s\n", res.Status, res.ID, res.Subject, strings.TrimSpace(reason)) //nolint:errcheck // Flush says it
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, r.Summary())
+	return err
+}
