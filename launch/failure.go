@@ -15,7 +15,7 @@ import (
 )
 
 // rootCauseWindow is how close to another failure a worker must have ended for its broken connection to be put down to
-// that failure.
+// that failure; longer where other failures were waited for.
 const rootCauseWindow = 5 * time.Second
 
 // lastLinesKept is how many last lines of a worker a failure keeps, for hints and the status file; lastLinesShown of
@@ -115,6 +115,11 @@ func mebibytes(n uint64) float64 { return float64(n) / (1 << 20) }
 // workerFailure is a worker that failed by itself, and what is known about why.
 type workerFailure struct {
 	workerExit
+	// Host is the name of its node, GroupRank that node's rank among the agents. Elsewhere says that it is not this node:
+	// At is then a time of our clock all the same, and files are not to be read.
+	Host      string
+	GroupRank int
+	Elsewhere bool
 	// Error is what its error file says; nil where there is none.
 	Error *workerError
 	// Evidence are the kernel's facts, a sentence each.
@@ -128,47 +133,74 @@ type workerFailure struct {
 
 // failureReport says why a group failed: one root cause, and everybody else.
 type failureReport struct {
-	// Title is the name of what ran, Host of the node.
-	Title, Host string
-	Root        workerFailure
-	// Others are the other failures, by time; Stopped the workers that muster ended, by rank.
+	// Title is the name of what ran.
+	Title string
+	// Nodes is how many nodes took part.
+	Nodes int
+	Root  workerFailure
+	// Others are the other failures, by time; Stopped the workers that muster ended on this node, by rank.
 	Others  []workerFailure
 	Stopped []workerExit
 }
 
 // failureInput is what a report is made of.
 type failureInput struct {
-	Title, Host string
+	// Title is the name of what ran, Host of this node; GroupRank is the node's rank among Nodes.
+	Title, Host      string
+	GroupRank, Nodes int
 	// Exits are those of the whole group, in any order.
 	Exits  []workerExit
 	Kernel evidence
+	// Elsewhere are the failures on other nodes.
+	Elsewhere []workerFailure
 	// Blamed is the rank whose fatal exit code ended the job: it is the root cause whatever happened before. -1: none.
 	Blamed int
+	// Waited is how long other failures were waited for after a connection had broken.
+	Waited time.Duration
 }
 
-// newFailureReport finds the root cause among a group's exits: the first failure by time that is not the echo of another
-// one. A worker whose connection to another rank broke, as gloo, NCCL and PyTorch's store put it, within five seconds of
-// a failure of another kind is such an echo, also when it was seen first: the death of a process closes its connections
-// before anybody can wait for it. Returns nil when no worker failed by itself.
-func newFailureReport(in failureInput) *failureReport {
-	r := &failureReport{Title: in.Title, Host: in.Host}
+// failures are those among the group's workers that failed by themselves, by time.
+func (in *failureInput) failures() []workerFailure {
 	var failures []workerFailure
 	for _, e := range in.Exits {
-		switch {
-		case e.Stopped:
-			r.Stopped = append(r.Stopped, e)
-		case e.status() != 0:
-			failures = append(failures, newWorkerFailure(e, in.Kernel))
+		if e.Stopped || e.status() == 0 {
+			continue
 		}
+		f := newWorkerFailure(e, in.Kernel)
+		f.Host, f.GroupRank = in.Host, in.GroupRank
+		failures = append(failures, f)
 	}
-	if len(failures) == 0 {
-		return nil
-	}
-	slices.SortFunc(r.Stopped, func(a, b workerExit) int { return cmp.Compare(a.Rank, b.Rank) })
+	sortFailures(failures)
+	return failures
+}
+
+func sortFailures(failures []workerFailure) {
 	slices.SortFunc(failures, func(a, b workerFailure) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Rank, b.Rank))
 	})
-	findVictims(failures)
+}
+
+// newFailureReport finds the root cause among a world's exits: the first failure by time that is not the echo of another
+// one. A worker whose connection to another rank broke, as gloo, NCCL and PyTorch's store put it, within five seconds of
+// a failure of another kind (or Waited before it) is such an echo, also when it was seen first: the death of a process
+// closes its connections before anybody can wait for it. Returns nil when no worker failed by itself.
+func newFailureReport(in failureInput) *failureReport { return in.report(in.failures()) }
+
+// report is newFailureReport for failures of this node that are known already.
+func (in *failureInput) report(here []workerFailure) *failureReport {
+	failures := slices.Concat(here, in.Elsewhere)
+	if len(failures) == 0 {
+		return nil
+	}
+	r := &failureReport{Title: in.Title, Nodes: in.Nodes}
+	for _, e := range in.Exits {
+		if e.Stopped {
+			r.Stopped = append(r.Stopped, e)
+		}
+	}
+	slices.SortFunc(r.Stopped, func(a, b workerExit) int { return cmp.Compare(a.Rank, b.Rank) })
+	sortFailures(failures)
+	findVictims(failures, max(rootCauseWindow, in.Waited))
 	root := max(slices.IndexFunc(failures, func(f workerFailure) bool { return !f.Secondary }), 0)
 	if blamed := slices.IndexFunc(failures, func(f workerFailure) bool { return f.Rank == in.Blamed }); blamed >= 0 {
 		root = blamed
@@ -195,19 +227,26 @@ func (f *workerFailure) words() []string {
 	return slices.Concat(f.LastLines, lines[max(len(lines)-lastLinesKept, 0):])
 }
 
-// findVictims marks the secondary ones among failures, which are sorted by time.
-func findVictims(failures []workerFailure) {
+// findVictims marks the secondary ones among failures, which are sorted by time: those whose cause came no more than
+// later after them. A world may have failed on thousands of nodes.
+func findVictims(failures []workerFailure, later time.Duration) {
+	var others []*workerFailure
+	for i := range failures {
+		if echo(&failures[i]) == 0 {
+			others = append(others, &failures[i])
+		}
+	}
 	for i := range failures {
 		f := &failures[i]
-		if f.Cause != causeConnectionLost {
+		if echo(f) == 0 {
 			continue
 		}
-		for _, other := range failures {
-			if other.Cause != causeConnectionLost && other.At.Sub(f.At).Abs() <= rootCauseWindow {
-				f.Secondary, f.VictimOf = true, other.Rank
-				f.Hint = "this failure is a consequence: look at rank " + strconv.Itoa(other.Rank)
-				break
-			}
+		first, _ := slices.BinarySearchFunc(others, f.At.Add(-rootCauseWindow), func(o *workerFailure, from time.Time) int {
+			return o.At.Compare(from)
+		})
+		if first < len(others) && others[first].At.Sub(f.At) <= later {
+			f.Secondary, f.VictimOf = true, others[first].Rank
+			f.Hint = "this failure is a consequence: look at rank " + strconv.Itoa(f.VictimOf)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -109,12 +110,19 @@ func readSmallFile(path string, limit int64) ([]byte, error) {
 
 // copyErrorFile hands the root cause's error file on to whoever started muster with a TORCHELASTIC_ERROR_FILE of its
 // own, with the worker's exit code added as message.errorCode: negative for signals, as in Python. A file whose message
-// is no object is copied as it is. Nothing is written when the worker left no error file.
+// is no object is copied as it is; one on another node is written anew. Nothing is written when the worker left no error
+// file.
 func (r *failureReport) copyErrorFile(to string) error {
-	if r.Root.Error == nil {
+	if r.Root.Error == nil || r.Root.Elsewhere && r.Root.Error.Problem != "" {
 		return nil
 	}
-	text, err := readSmallFile(r.Root.ErrorFile, maxErrorFile)
+	var text []byte
+	var err error
+	if r.Root.Elsewhere {
+		text, err = r.Root.errorFileAnew()
+	} else {
+		text, err = readSmallFile(r.Root.ErrorFile, maxErrorFile)
+	}
 	if err == nil {
 		text, err = addErrorCode(text, r.Root.exitcode())
 	}
@@ -126,6 +134,12 @@ func (r *failureReport) copyErrorFile(to string) error {
 		return errhint.With(err, "is the directory of TORCHELASTIC_ERROR_FILE there and writable?")
 	}
 	return nil
+}
+
+// errorFileAnew makes an error file of what another node said about its own.
+func (f *workerFailure) errorFileAnew() ([]byte, error) {
+	extra := map[string]string{"py_callstack": f.Error.Traceback, "timestamp": strconv.FormatInt(f.At.Unix(), 10)}
+	return json.Marshal(map[string]any{"message": map[string]any{"message": f.Error.Message, "extraInfo": extra}})
 }
 
 func addErrorCode(text []byte, code int) ([]byte, error) {

@@ -45,7 +45,11 @@ func (r *failureReport) text() string {
 	add(rule, "Root Cause (first observed failure):", "[0]:")
 	add(r.entry(&r.Root)...)
 	if len(r.Stopped) > 0 {
-		add(rule, "Ended while muster was stopping the workers:", "  "+endings(r.Stopped))
+		where := ""
+		if r.Nodes > 1 {
+			where = " of this node"
+		}
+		add(rule, "Ended while muster was stopping the workers"+where+":", "  "+endings(r.Stopped))
 	}
 	width := len(title)
 	for _, line := range body {
@@ -86,7 +90,7 @@ func (r *failureReport) entry(f *workerFailure) []string {
 	}
 	lines := []string{
 		"  time      : " + f.At.Format("2006-01-02_15:04:05"),
-		"  host      : " + printable(r.Host),
+		"  host      : " + printable(f.Host),
 		fmt.Sprintf("  rank      : %d (local_rank: %d)", f.Rank, f.LocalRank),
 		fmt.Sprintf("  exitcode  : %d (pid: %d)%s", f.exitcode(), f.PID, signal),
 		"  error_file: " + file,
@@ -94,6 +98,9 @@ func (r *failureReport) entry(f *workerFailure) []string {
 	}
 	for _, line := range trace[1:] {
 		lines = append(lines, "  "+printable(line))
+	}
+	if r.Nodes > 1 {
+		lines = append(lines, fmt.Sprintf("  node      : group rank %d of %d nodes", f.GroupRank, r.Nodes))
 	}
 	if f.Secondary {
 		// What a victim says, the root cause says better, and there may be many victims.

@@ -2,7 +2,9 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,40 +24,53 @@ type worker struct {
 	Worker
 	proc *proc.Process
 	logs *workerLogs
-	// stopped is true when muster had begun to end the worker before it ended. Written before the exit is announced.
+	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before the exit
+	// is announced.
 	stopped bool
 }
 
-// WorkerGroup is the workers of one agent in one round: they start together and they stop together.
+// WorkerGroup is the workers of one agent in one round: they start together and they stop together, and between that only
+// RestartRules.Scope process puts a new one in the place of one that failed.
 type WorkerGroup struct {
-	round   rendezvous.Round
-	workers []*worker
+	round rendezvous.Round
+	// restarts is how often workers were started again before, as its workers see it.
+	restarts int
+	workers  []*worker // by local rank; written under mu
 	// exited announces each worker once, in the order of their ends. It has room for all of them.
 	exited chan *worker
+	// again delivers the local rank of a worker that is to be started again, when its delay is over.
+	again  chan int
+	delays []*time.Timer
 
-	template *template // what workers are forked from; nil: they start as usual
-	logs     *attemptLogs
+	template *template      // what workers are forked from; nil: they start as usual
+	logs     *attemptLogs   // of those that are started now
+	attempts []*attemptLogs // all of them
 	finished bool           // all output was shown and its files are closed
 	wg       sync.WaitGroup // one for each worker: its exit is announced
+
+	lease *lease // of the round
 
 	mu       sync.Mutex
 	stopping bool // exits from now on are muster's doing
 }
 
 // startGroup starts the workers of a round in the order of their ranks. When one cannot be started, those before it are
-// killed again. When ctx ends meanwhile no more are started: they are about to be stopped.
+// killed again. When ctx or the lease ends meanwhile no more are started: they are about to be stopped.
 func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int, t *template) (*WorkerGroup, error) {
 	logs, err := a.logs.attempt(restarts, a.Plan.Procs)
 	if err != nil {
 		return nil, err
 	}
-	g := &WorkerGroup{round: r, exited: make(chan *worker, a.Plan.Procs), template: t, logs: logs}
+	g := &WorkerGroup{
+		round: r, restarts: restarts, exited: make(chan *worker, a.Plan.Procs), again: make(chan int, a.Plan.Procs),
+		template: t, logs: logs, attempts: []*attemptLogs{logs}, lease: a.meeting.lease,
+	}
 	size := 1
 	if t != nil {
 		size = proc.ForksLimit
 	}
-	for first := 0; first < a.Plan.Procs && ctx.Err() == nil; first += size {
-		if err := a.startWorkers(ctx, g, first, min(size, a.Plan.Procs-first), restarts); err != nil {
+	for first := 0; first < a.Plan.Procs && ctx.Err() == nil && !g.lease.endedBefore(time.Now()); first += size {
+		if err := a.startWorkers(ctx, g, first, min(size, a.Plan.Procs-first)); err != nil {
 			stopErr := a.stopGroup(context.WithoutCancel(ctx), g, proc.Ladder{Signal: syscall.SIGKILL}, restartPatience)
 			if stopErr != nil {
 				a.Log.Error().Err(stopErr).Msg("workers started so far could not be killed")
@@ -67,7 +82,7 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 }
 
 // startWorkers starts n workers, the first of them with local rank first.
-func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n, restarts int) (err error) {
+func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) (err error) {
 	var workers []*worker
 	var specs []proc.Spec
 	defer func() {
@@ -79,7 +94,7 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n, rest
 		}
 	}()
 	for local := first; local < first+n; local++ {
-		w, spec, err := a.newWorker(g, local, restarts)
+		w, spec, err := a.newWorker(g, local)
 		if w != nil {
 			workers = append(workers, w)
 		}
@@ -108,33 +123,49 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n, rest
 
 // newWorker makes a place for a worker's output, and says how it is to be started. With an error there is a worker where
 // its logs are to be finished.
-func (a *Agent) newWorker(g *WorkerGroup, local, restarts int) (*worker, proc.Spec, error) {
+func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error) {
 	host, _, _ := strings.Cut(a.Plan.Hostname, ".")
 	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role, Host: host})
 	if err != nil {
 		return nil, proc.Spec{}, err
 	}
 	w := &worker{logs: logs}
-	if w.Worker, err = a.Plan.Worker(g.round, local, restarts, logs.errorFile()); err != nil {
+	if w.Worker, err = a.Plan.Worker(g.round, local, g.restarts, logs.errorFile()); err != nil {
 		return w, proc.Spec{}, err
 	}
 	stdout, stderr := logs.files()
 	return w, proc.Spec{
-		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir,
+		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir, CPUs: w.CPUs,
 		Files: []*os.File{a.stdin, stdout, stderr}, Label: "rank " + strconv.Itoa(w.Rank),
 	}, nil
 }
 
-// add makes a started worker one of the group.
+// add makes a started worker one of the group, in the place of the one before it where there was one.
 func (g *WorkerGroup) add(w *worker) {
-	g.workers = append(g.workers, w)
+	g.mu.Lock()
+	if w.LocalRank < len(g.workers) {
+		g.workers[w.LocalRank] = w
+	} else {
+		g.workers = append(g.workers, w)
+	}
+	g.mu.Unlock()
 	g.wg.Go(func() {
 		<-w.proc.Done()
 		g.mu.Lock()
-		w.stopped = g.stopping
+		w.stopped = g.stopping || g.lease.endedBefore(w.proc.Exit().Ended)
 		g.mu.Unlock()
 		g.exited <- w
 	})
+}
+
+// kill ends the workers that run, with all that has stayed with them, at once.
+func (g *WorkerGroup) kill() {
+	g.mu.Lock()
+	workers := slices.Clone(g.workers)
+	g.mu.Unlock()
+	for _, w := range workers {
+		_ = w.proc.SignalGroup(syscall.SIGKILL) // it may have ended
+	}
 }
 
 // running returns the processes that have not ended.
@@ -198,24 +229,27 @@ func (a *Agent) finishGroup(ctx context.Context, g *WorkerGroup, patience time.D
 		finished.Go(func() { w.logs.finish(ctx) })
 	}
 	finished.Wait()
-	return g.logs.close()
-}
-
-// ladder is how the job's workers are ended, beginning with signal.
-func (a *Agent) ladder(signal syscall.Signal) proc.Ladder {
-	return proc.Ladder{Signal: signal, Grace: a.Plan.Job.Stop.Grace, Now: a.Hurry}
+	var errs []error
+	for _, logs := range g.attempts {
+		errs = append(errs, logs.close())
+	}
+	return errors.Join(errs...)
 }
 
 // exits returns what became of the group's workers. All must have ended and been finished.
 func (g *WorkerGroup) exits() []workerExit {
 	exits := make([]workerExit, len(g.workers))
 	for i, w := range g.workers {
-		e := w.proc.Exit()
-		exits[i] = workerExit{
-			Rank: w.Rank, LocalRank: w.LocalRank, PID: w.proc.PID(),
-			Code: e.Code, Signal: e.Signal, CoreDumped: e.CoreDumped, At: e.Ended, Stopped: w.stopped,
-			LastLines: w.logs.lastLines(lastLinesKept), ErrorFile: w.logs.errorFile(),
-		}
+		exits[i] = w.exit()
 	}
 	return exits
+}
+
+func (w *worker) exit() workerExit {
+	e := w.proc.Exit()
+	return workerExit{
+		Rank: w.Rank, LocalRank: w.LocalRank, PID: w.proc.PID(),
+		Code: e.Code, Signal: e.Signal, CoreDumped: e.CoreDumped, At: e.Ended, Stopped: w.stopped,
+		LastLines: w.logs.lastLines(lastLinesKept), ErrorFile: w.logs.errorFile(),
+	}
 }

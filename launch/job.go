@@ -1,6 +1,9 @@
 package launch
 
 import (
+	"net"
+	"net/netip"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -17,7 +20,7 @@ type Job struct {
 	Command Command
 	// Nodes is how many nodes take part.
 	Nodes Range
-	// Procs is the number of workers on this node as the user wrote it: a number, or one of auto, cpu, gpu.
+	// Procs is the number of workers on this node as the user wrote it: a number, auto, cpu, or the accelerators to count.
 	Procs string
 	// Role is the role name of the workers (ROLE_NAME), "default" unless given.
 	Role string
@@ -27,6 +30,8 @@ type Job struct {
 	Restart RestartRules
 	// Warm says how workers come to their imports.
 	Warm WarmRules
+	// Bind says which CPUs workers are bound to.
+	Bind BindRules
 	// Stop are the rules for ending workers.
 	Stop StopRules
 	// Logs says where the workers' output goes.
@@ -56,6 +61,20 @@ type Job struct {
 	// Sources says where each flag's value came from, by the flag's name with dashes. A name that is missing here has
 	// its default.
 	Sources Sources
+}
+
+// Alone reports whether this node is the whole job: its agent meets nobody, and the workers' store listens at the host
+// and port of Meeting. All other jobs meet at its endpoints: those of several nodes or with spares, those on etcd, and
+// one node that was told to use somebody else's store.
+func (j *Job) Alone() bool {
+	m := &j.Meeting
+	switch {
+	case m.Backend == "standalone":
+		return true
+	case j.Nodes.Max > 1, m.Spares > 0, m.Backend == "etcd":
+		return false
+	}
+	return m.IsHost == nil || *m.IsHost
 }
 
 // Range is an inclusive range of node counts, Min ≤ Max.
@@ -89,16 +108,63 @@ type Command struct {
 	Substitute bool
 }
 
-// Meeting says where the store listens that workers reach as MASTER_ADDR:MASTER_PORT.
+// Meeting says how the job's nodes meet, and where the store listens that workers reach as MASTER_ADDR:MASTER_PORT.
 type Meeting struct {
-	// Backend is "standalone", "c10d" or "static".
+	// Backend is "standalone" (this node alone), "static" (fixed node ranks), "c10d" (a store that agents of torchrun may
+	// share), "muster" (such a store for our agents only) or "etcd" (v3).
 	Backend string
-	// Host is what MASTER_ADDR says and the store binds. Empty: 127.0.0.1.
+	// Host and Port are, for a standalone job, where the workers' store listens. Empty: 127.0.0.1; 0: a free port.
 	Host string
-	// Port is 0 for a free one.
 	Port int
-	// Conf are the settings of --rdzv-conf.
+	// Endpoints are where the store of several nodes listens, or etcd's members. The first of several is the store's
+	// host, the others are where it goes when that one dies.
+	Endpoints []Endpoint
+	// NodeRank is the group rank that this node is to have in a static job, else -1.
+	NodeRank int
+	// LocalAddr is the address by which the other nodes reach this one, Iface the network interface that has it. Both
+	// empty: the address from which the store is reached.
+	LocalAddr, Iface string
+	// Host or client of the first endpoint is decided by whether its address is ours, unless IsHost says it.
+	IsHost *bool
+	// JoinTimeout bounds a meeting (600 s), CloseTimeout the good-byes (30 s), ReadTimeout what torchrun's agents may take
+	// to answer within a meeting (60 s), HeartbeatTimeout the write of one heartbeat (5 s). LastCall is how long a round
+	// that has enough nodes waits for more after the last one came; 0 leaves it to the protocol.
+	JoinTimeout, CloseTimeout, ReadTimeout, HeartbeatTimeout, LastCall time.Duration
+	// KeepAlive is the time between two heartbeats of a node, which is lost after KeepAliveAttempts of them; 0 leaves it
+	// to the protocol.
+	KeepAlive         time.Duration
+	KeepAliveAttempts int
+	// Spares is how many nodes are held ready to take a lost one's place, NodeUnit what the number of nodes in a round is
+	// a multiple of; 0 and 1 for none.
+	Spares, NodeUnit int
+	// Topology is the path of a file that names the switches, TokenFile of one that holds the job's token; empty for none.
+	Topology, TokenFile string
+	// StoreAllow are the networks whose clients the stores serve; none: all.
+	StoreAllow []netip.Prefix
+	// Etcd says how etcd is spoken to.
+	Etcd EtcdAccess
+	// Conf are the settings of --rdzv-conf as they were given.
 	Conf map[string]string
+}
+
+// Endpoint is where something listens: a name or an address, and a port.
+type Endpoint struct {
+	Host string
+	Port int
+}
+
+// String returns host:port, an IPv6 address in brackets.
+func (e Endpoint) String() string { return net.JoinHostPort(e.Host, strconv.Itoa(e.Port)) }
+
+// EtcdAccess says how etcd is spoken to. Paths are empty for none.
+type EtcdAccess struct {
+	// TLS is on where any of the files is given, or asked for by itself.
+	TLS                   bool
+	CACert, Cert, CertKey string
+	// User authenticates with the password in PasswordFile.
+	User, PasswordFile string
+	// Prefix stands in front of every key, "/muster/" by default.
+	Prefix string
 }
 
 // StopRules say how workers are ended.
@@ -180,6 +246,14 @@ type WarmRules struct {
 // wanted reports whether anything is to be imported ahead.
 func (w WarmRules) wanted() bool { return w.Auto || len(w.Modules) > 0 }
 
+// BindRules say whether each worker is bound to the CPUs near its accelerator. The zero value binds none.
+type BindRules struct {
+	// Mode is torchrun's --numa-binding: node, socket, exclusive or core-complex; empty for none.
+	Mode string
+	// Fallback lets all workers of a node run unbound where one of them cannot be bound; otherwise the job is refused there.
+	Fallback bool
+}
+
 // RestartPolicy says which worker exits start the group anew.
 type RestartPolicy string
 
@@ -189,6 +263,20 @@ const (
 	RestartOnFailure RestartPolicy = "on-failure" // any exit but 0
 	RestartAlways    RestartPolicy = "always"     // exit 0 too; needs a deadline
 	RestartExitCode  RestartPolicy = "exit-code"  // the codes of Retryable
+
+	// A lost node leads to a new round under every policy but never; under these, exits do not, or those of Retryable only.
+	RestartOnNodeFail           RestartPolicy = "on-node-fail"
+	RestartOnNodeFailOrExitCode RestartPolicy = "on-node-fail-or-exit-code"
+)
+
+// RestartScope says who starts anew after a worker failed.
+type RestartScope string
+
+// The restart scopes.
+const (
+	ScopeWorld   RestartScope = "world"   // every node, in a new round
+	ScopeNode    RestartScope = "node"    // the workers of the same node, in the same round
+	ScopeProcess RestartScope = "process" // that worker alone, in the same round
 )
 
 // Quorum says whose exits decide, in success and fail policies.
@@ -212,13 +300,15 @@ const (
 	CleanNone       CleanPolicy = "none"       // nothing: muster waits until the workers end by themselves
 )
 
-// RestartRules are the rules for worker exits, on one node.
+// RestartRules are the rules for worker exits and lost nodes.
 type RestartRules struct {
 	Policy RestartPolicy
-	// MaxRestarts is torchrun's --max-restarts: restarts of the group, TORCHELASTIC_MAX_RESTARTS. ≥ 0.
+	Scope  RestartScope
+	// MaxRestarts is torchrun's --max-restarts: restarts because of a failure on this node, TORCHELASTIC_MAX_RESTARTS. ≥ 0.
 	MaxRestarts int
-	// BackoffLimit bounds the restarts of the whole job; negative: no limit of its own.
-	BackoffLimit int
+	// ReplaceLimit bounds how often a lost node leads to a new round, BackoffLimit restarts and losses of the whole job
+	// together; negative: no limit of its own.
+	ReplaceLimit, BackoffLimit int
 	// Window makes the limits count only restarts within the last Window, and a group that ran healthy for that long
 	// starts with no delay again. 0: limits count all restarts, and delays are never reset.
 	Window time.Duration

@@ -49,6 +49,11 @@ type pipeSource struct {
 	stopped  chan struct{}
 	// left is what is still taken after stop, negative before the reader has seen that.
 	left int
+
+	// asks brings channels that are to be closed when all was read that had been written; asked is one that was not yet.
+	asks  chan chan struct{}
+	asked chan struct{}
+	ended chan struct{} // closed when nobody reads any more
 }
 
 // openPipe returns a pipe's source and its writing end, which is for the child: it blocks, as every program expects of
@@ -66,7 +71,7 @@ func openPipe(poll *pipePoller) (*pipeSource, *os.File, error) {
 	}
 	s := &pipeSource{
 		fd: fds[0], poll: poll, wake: make(chan struct{}, 1), small: min(capacity/8, pumpBytes/4),
-		stopped: make(chan struct{}), left: -1,
+		stopped: make(chan struct{}), left: -1, asks: make(chan chan struct{}), ended: make(chan struct{}),
 	}
 	if err = unix.SetNonblock(fds[0], true); err == nil {
 		err = poll.add(s.fd, s.wake)
@@ -96,6 +101,10 @@ func (s *pipeSource) read(p []byte, d time.Duration) (int, error) {
 		if n > 0 || err != nil {
 			return n, err
 		}
+		if s.asked != nil {
+			close(s.asked) // what was read before has been remembered: the reader came back
+			s.asked = nil
+		}
 		if time.Since(s.lastRead) < busyTime {
 			s.pausing = true
 			continue
@@ -109,10 +118,28 @@ func (s *pipeSource) read(p []byte, d time.Duration) (int, error) {
 		select {
 		case <-s.wake:
 			armed = false
+		case s.asked = <-s.asks: // something may have been written meanwhile
 		case <-s.stopped:
 		case <-idle:
 			return 0, errIdle
 		}
+	}
+}
+
+// caughtUp waits until the reader has taken what was in the pipe when it was called, or until gaveUp.
+func (s *pipeSource) caughtUp(gaveUp <-chan struct{}) {
+	done := make(chan struct{})
+	select {
+	case s.asks <- done:
+	case <-s.ended:
+		return
+	case <-gaveUp:
+		return
+	}
+	select {
+	case <-done:
+	case <-s.ended:
+	case <-gaveUp:
 	}
 }
 
@@ -158,6 +185,7 @@ func (s *pipeSource) readNow(p []byte) (n int, err error) {
 func (s *pipeSource) stop() { s.stopOnce.Do(func() { close(s.stopped) }) }
 
 func (s *pipeSource) close() {
+	close(s.ended)
 	s.poll.remove(s.fd)
 	_ = unix.Close(s.fd) // only read
 }

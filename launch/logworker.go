@@ -23,8 +23,8 @@ type workerLogs struct {
 	last [2]func(n int) []string
 
 	runs      []func()
-	sources   []source // that end with the worker
-	pipes     []source // that end when nobody can write any more
+	sources   []source      // that end with the worker
+	pipes     []*pipeSource // that end when nobody can write any more
 	startOnce sync.Once
 	pumped    chan struct{} // closed when everything was read and shown
 	calledOff chan struct{}
@@ -40,7 +40,10 @@ func (a *attemptLogs) worker(id workerIdentity) (*workerLogs, error) {
 	}
 	if err := w.open(); err != nil {
 		w.closeChild()
-		for _, s := range append(w.sources, w.pipes...) {
+		for _, s := range w.sources {
+			s.close()
+		}
+		for _, s := range w.pipes {
 			s.close()
 		}
 		return nil, fmt.Errorf("cannot make a place for the output of local rank %d: %w", id.LocalRank, err)
@@ -218,6 +221,14 @@ func (w *workerLogs) finish(ctx context.Context) {
 	}
 }
 
+// catchUp waits until lastLines are those of all that the worker, which has exited, had written; what it has started may
+// go on writing. Until ctx ends: a pipe is not read while a console takes nothing.
+func (w *workerLogs) catchUp(ctx context.Context) {
+	for _, s := range w.pipes { // files are read back from where the worker wrote
+		s.caughtUp(ctx.Done())
+	}
+}
+
 // waitShown waits until all was shown, and returns false when that is not going to be.
 func (w *workerLogs) waitShown(ctx context.Context) bool {
 	stall := time.NewTicker(w.attempt.stallWait)
@@ -240,7 +251,7 @@ func (w *workerLogs) waitShown(ctx context.Context) bool {
 }
 
 // lastLines returns the last n lines of the worker's standard error, or of its standard output when nothing can be seen on
-// the other; nil where they are not known. Call it after finish.
+// the other; nil where they are not known. Call it after finish or catchUp.
 func (w *workerLogs) lastLines(n int) []string {
 	for _, i := range []int{1, 0} {
 		if w.last[i] == nil {

@@ -28,6 +28,8 @@ type Machine struct {
 	RuntimeDir, TempDir string
 	// CountWorkers resolves auto, cpu, gpu and the like to the number of workers, and says how.
 	CountWorkers func(word string) (n int, why string, err error)
+	// BindWorkers returns the CPUs for each of the local ranks below workers, as BindRules.Mode has them.
+	BindWorkers func(mode string, workers int) ([][]int, error)
 	// DeviceEnv are the variables through which workers see a fake accelerator; nil for real ones.
 	DeviceEnv map[string]string
 }
@@ -49,6 +51,8 @@ type Plan struct {
 	procsFrom Source
 	entry     entrypoint
 	deviceEnv map[string]string
+	cpus      [][]int // by local rank; nil: workers are not bound
+	unbound   error   // why they are not, where that was asked for
 	warm      warmCommand
 	cold      error // why no template can be made, where one was asked for
 }
@@ -66,13 +70,18 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 	if err := p.countWorkers(m); err != nil {
 		return nil, err
 	}
+	if err := p.bindWorkers(m); err != nil {
+		return nil, err
+	}
 	entry, err := resolveCommand(job.Command, m.Dir, job.Environ)
 	if err != nil {
 		return nil, err
 	}
 	p.entry = entry
 	if job.Warm.wanted() {
-		p.warm, p.cold = planWarm(job.Command, entry, job.Warm.Auto, m.Dir, job.Environ)
+		if p.warm, p.cold = planWarm(job.Command, entry, job.Warm.Auto, m.Dir, job.Environ); p.cold == nil {
+			p.cold = warmBound(p.cpus, job.Environ)
+		}
 	}
 	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))
 	// What would fail for one worker fails for the last.
@@ -106,6 +115,36 @@ func (p *Plan) countWorkers(m Machine) error {
 	return nil
 }
 
+func (p *Plan) bindWorkers(m Machine) (err error) {
+	rules := p.Job.Bind
+	if rules.Mode == "" {
+		return nil
+	}
+	if p.cpus, err = m.BindWorkers(rules.Mode, p.Procs); err == nil {
+		return nil
+	}
+	err = fmt.Errorf("cannot use --numa-binding %s: %w", rules.Mode, err)
+	if rules.Fallback {
+		p.unbound = err
+		return nil
+	}
+	return errhint.Code(errhint.With(err, "to start the workers unbound there, give --numa-fallback or MUSTER_NUMA_FALLBACK=1"), errhint.Usage)
+}
+
+// Binding says in a few words which CPUs the workers are bound to.
+func (p *Plan) Binding() string {
+	switch {
+	case p.Job.Bind.Mode == "":
+		return "off"
+	case p.unbound != nil:
+		return "no: " + p.unbound.Error()
+	}
+	return p.Job.Bind.Mode
+}
+
+// Bound returns the CPUs of each local rank, nil where workers are not bound; err says why not where that was asked for.
+func (p *Plan) Bound() (cpus [][]int, err error) { return p.cpus, p.unbound }
+
 // source returns where a flag's value came from.
 func (p *Plan) source(flag string) Source {
 	if s, ok := p.Job.Sources[flag]; ok {
@@ -121,6 +160,8 @@ type Worker struct {
 	Argv            []string
 	Env             Env
 	Dir             string
+	// CPUs are those that it is bound to, ascending; none: it is not.
+	CPUs []int
 }
 
 // Worker returns the worker of a local rank in a round. errorFile is where it may write why it failed, empty for none.
@@ -129,10 +170,14 @@ func (p *Plan) Worker(r rendezvous.Round, localRank, restarts int, errorFile str
 	if err != nil {
 		return Worker{}, err
 	}
-	return Worker{
+	w := Worker{
 		Rank: r.BaseRank + localRank, LocalRank: localRank, Dir: p.Dir,
 		Path: p.entry.path, Argv: p.entry.argv(p.Job.Command, localRank), Env: env,
-	}, nil
+	}
+	if p.cpus != nil {
+		w.CPUs = p.cpus[localRank]
+	}
+	return w, nil
 }
 
 // DryRound is the round that --dry-run shows: the first one, with the port still open where none was asked for.

@@ -330,3 +330,46 @@ func TestJobDirOfSomebodyElse(t *testing.T) {
 		t.Error("followed a link")
 	}
 }
+
+func TestBinding(t *testing.T) {
+	sets := [][]int{{0, 1}, {2, 3}}
+	m := testMachine(t.TempDir())
+	m.BindWorkers = func(mode string, workers int) ([][]int, error) {
+		if mode != "node" || workers != 2 {
+			return nil, errors.New("no CPU")
+		}
+		return sets, nil
+	}
+	job := testJob("2")
+	job.Bind.Mode = "node"
+	p, err := NewPlan(job, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range sets {
+		w, err := p.Worker(testRound(2), i, 0, "")
+		if diff := cmp.Diff(want, w.CPUs); diff != "" || err != nil {
+			t.Errorf("local rank %d: %v (-want +got):\n%s", i, err, diff)
+		}
+	}
+	if p.Binding() != "node" {
+		t.Errorf("binding %q", p.Binding())
+	}
+
+	job.Bind.Mode = "socket"
+	_, err = NewPlan(job, m)
+	if err == nil || err.Error() != "cannot use --numa-binding socket: no CPU" || errhint.CodeOf(err) != errhint.Usage {
+		t.Errorf("error %v", err)
+	}
+	job.Bind.Fallback = true
+	if p, err = NewPlan(job, m); err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.Worker(testRound(2), 1, 0, "")
+	if err != nil || w.CPUs != nil {
+		t.Errorf("local rank 1 on %v, %v", w.CPUs, err)
+	}
+	if cpus, err := p.Bound(); cpus != nil || err == nil || p.Binding() != "no: "+err.Error() {
+		t.Errorf("bound to %v, %v; %q", cpus, err, p.Binding())
+	}
+}

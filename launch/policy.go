@@ -1,19 +1,25 @@
 package launch
 
 import (
-	"fmt"
 	"math"
+	"slices"
 	"time"
+
+	"muster/rendezvous"
 )
 
 // eventKind says what happened to a worker group or its job.
 type eventKind int
 
 const (
-	groupStarted     eventKind = iota // every worker of a round runs
+	groupStarted     eventKind = iota // every worker of this node runs
 	workerExited                      // one worker ended
 	deadlineReached                   // RestartRules.Deadline has passed since the first start
 	stopWasRequested                  // a signal, or somebody through the control socket
+	worldEnded                        // every worker of every node has ended by itself: told to one agent only
+	verdictHeard                      // how the round ends for all, whatever was decided here
+	waitedEnough                      // no word came of the other nodes after hold
+	notAgreed                         // muster is asked to stop, and nobody was told of what this node wanted
 )
 
 // event is what the policy is told. Events come in the order of their times.
@@ -25,46 +31,17 @@ type event struct {
 	// Stopped says of a workerExited that muster had already signalled this worker: whatever its status is, it means
 	// nothing.
 	Stopped bool
-}
-
-// verdict is what is to be done after an event.
-type verdict int
-
-const (
-	carryOn    verdict = iota // nothing changes
-	restart                   // stop the group, pause for Delay, start it again
-	succeed                   // the job has succeeded; stop what is left after Linger
-	fail                      // the job has failed; stop the group
-	stopForNow                // muster was asked to stop; stop the group
-)
-
-// reason names why a job or a round ended, in the words of the status file.
-type reason string
-
-const (
-	reasonSucceeded    reason = "WorkersSucceeded"
-	reasonWorkerFailed reason = "WorkerFailed"         // restarted, or final because nothing asks for a restart
-	reasonFatal        reason = "FatalExitCode"        // a code of RestartRules.Fatal
-	reasonMaxRestarts  reason = "MaxRestartsReached"   // RestartRules.MaxRestarts
-	reasonBackoffLimit reason = "BackoffLimitReached"  // RestartRules.BackoffLimit
-	reasonDeadline     reason = "DeadlineExceeded"     // RestartRules.Deadline
-	reasonStopped      reason = "StopRequested"        // a signal to muster
-	reasonFinished     reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
-)
-
-// decision is the policy's answer to an event.
-type decision struct {
-	Verdict verdict
-	Reason  reason
-	// Rank and Status are the failure that decided, -1 and 0 where none did. The failure report may know better which
-	// worker is to blame: it has read what they said.
-	Rank, Status int
-	// Restarts belongs to restart: how many restarts the job has then had (TORCHELASTIC_RESTART_COUNT).
-	Restarts int
-	// Delay belongs to restart: the pause before the next start.
-	Delay time.Duration
-	// Linger belongs to succeed: how long the workers that still run may go on.
-	Linger time.Duration
+	// Echo says of a workerExited that the worker failed because a connection of it broke.
+	Echo bool
+	// World belongs to groupStarted: the workers of all nodes, 0 where this node is alone. Restarts and Replacements are
+	// the whole job's so far.
+	World, Restarts, Replacements int
+	// Failed belongs to worldEnded: how many of the world's workers failed. Rank and Status are then the first of them,
+	// -1 and 0 where nobody knows.
+	Failed int
+	// Said belongs to verdictHeard, and Own says that this node had proposed it.
+	Said rendezvous.Verdict
+	Own  bool
 }
 
 // policyState is where a job stands. It only moves from waiting to running and back until it is decided.
@@ -74,7 +51,7 @@ const (
 	waiting   policyState = iota // for the first start, or for the next one while the last group is being stopped
 	running                      // a group runs
 	lingering                    // succeeded, but some workers still run
-	decided                      // nothing can happen any more
+	decided                      // nothing can happen any more, unless the other nodes decided otherwise
 )
 
 // policy decides about worker exits. It is a pure state machine: it knows no clock, socket or process, time comes with
@@ -93,31 +70,61 @@ const (
 // behind it are mostly its victims. A fatal code ends the job whoever brings it and whatever the fail policy is, also when
 // a restart has been decided and the group is being stopped; so does an exit that meets the success policy: it had ended
 // before the signal came.
+//
+// In a world of several nodes each has a policy of its own, which sees its own workers. What it decides is a proposal: the
+// first one counts on every node, and comes as verdictHeard where it is another node's. What needs the whole world (all of
+// success and fail, and none) is decided where the sum of all nodes becomes complete: a node whose workers have ended
+// without deciding anything answers tally, and one of them is told worldEnded.
+//
+// In such a world workers whose connections broke may be victims of a node that nobody knows to be lost yet. While there
+// is no other failure here, what they would lead to is held back, unless it were this node's own affair (scope):
+// decided is when a worker fails in another way, on waitedEnough, or by what another node says.
 type policy struct {
 	rules RestartRules
-	world int
+	// local is the number of workers on this node, world that of all nodes.
+	local, world int
 	// chance returns numbers in [0, 1).
 	chance func() float64
 
 	state   policyState
 	started time.Time // of the running group
-	// statuses of the round's workers that ended by themselves, by rank.
+	// statuses of the round's workers here that ended by themselves, by rank, and the failures among them, by time.
 	statuses map[int]int
-	first    event // the first failure among them; meaningful when failures > 0
-	failures int
+	failures []event
+	// held says that the failures so far decide, and are held back.
+	held bool
 
-	restarts int         // all of them
-	counted  []time.Time // those that the limits still count
-	inARow   int         // those since the group last ran healthy for a Window: the exponent of the delay
+	counts
+	// before is what was counted when the round began, and what this node did within it: a verdict of all nodes takes the
+	// place of what was counted for the proposal of this one.
+	before counts
 }
 
-// newPolicy returns the policy of a job of world workers. chance returns numbers in [0, 1) for the jitter of delays.
-func newPolicy(rules RestartRules, world int, chance func() float64) *policy {
-	return &policy{rules: rules, world: world, chance: chance}
+// counts are what limits and delays go by.
+type counts struct {
+	restarts int         // of the whole job, because of failures
+	replaced int         // nodes that the job has lost
+	here     int         // of this node or one of its workers, within a round
+	own      []time.Time // restarts that failures on this node caused, as far as the limits still count them
+	job      []time.Time // restarts and losses of the whole job, by the time at which this node learnt of them
+	inARow   int         // restarts since the group last ran healthy for a Window: the exponent of the delay
+}
+
+// newPolicy returns the policy of a node with local workers. chance returns numbers in [0, 1) for the jitter of delays.
+func newPolicy(rules RestartRules, local int, chance func() float64) *policy {
+	return &policy{rules: rules, local: local, world: local, chance: chance}
 }
 
 // step takes one event and says what is to be done.
 func (p *policy) step(e event) decision {
+	switch e.Kind {
+	case verdictHeard:
+		return p.follow(e)
+	case notAgreed: // what was decided here counts for nobody, a success included
+		p.counts, p.held, p.state = p.before, false, decided
+		return decision{Verdict: stopForNow, Reason: reasonStopped, Rank: -1}
+	default:
+	}
 	if p.state == decided {
 		return decision{Rank: -1}
 	}
@@ -130,6 +137,13 @@ func (p *policy) step(e event) decision {
 		return p.end(fail, reasonDeadline)
 	case stopWasRequested:
 		return p.end(stopForNow, reasonStopped)
+	case worldEnded:
+		return p.everybodyEnded(e)
+	case waitedEnough:
+		if p.held && p.state == running {
+			return p.judge(e.At)
+		}
+	default:
 	}
 	return decision{Rank: -1}
 }
@@ -139,13 +153,25 @@ func (p *policy) begin(e event) {
 		return
 	}
 	p.state, p.started = running, e.At
-	p.statuses, p.failures = make(map[int]int, p.world), 0
+	p.world = max(e.World, p.local)
+	p.statuses, p.failures, p.held = make(map[int]int, p.local), nil, false
+	more := max(e.Restarts-p.restarts, 0)
+	p.learn(e.At, more+max(e.Replacements-p.replaced, 0))
+	p.restarts, p.replaced, p.inARow = p.restarts+more, max(p.replaced, e.Replacements), p.inARow+more
+	p.before = p.counts
+}
+
+// learn notes n restarts and losses of the job. More than the limit can count are not kept.
+func (p *policy) learn(now time.Time, n int) {
+	for range min(n, max(p.rules.BackoffLimit, 0)+1) {
+		p.job = append(p.job, now)
+	}
 }
 
 // end ends the job for a reason outside the group. A job that has already succeeded stays so, and lingers no longer.
 func (p *policy) end(v verdict, why reason) decision {
 	was := p.state
-	p.state = decided
+	p.state, p.held = decided, false
 	if was == lingering {
 		return decision{Verdict: succeed, Reason: reasonSucceeded, Rank: -1}
 	}
@@ -159,31 +185,70 @@ func (p *policy) exit(e event) decision {
 	}
 	p.statuses[e.Rank] = e.Status
 	if e.Status != 0 {
-		if p.failures == 0 {
-			p.first = e
-		}
-		p.failures++
+		p.failures = append(p.failures, e)
 	}
 	stopping := p.state == waiting // for a restart; this worker ended by itself before our signal reached it
+	fatal := e.Status != 0 && p.rules.Fatal.Has(e.Status)
 	switch {
 	case p.succeeded() && (!stopping || p.rules.Policy != RestartAlways):
-		return p.success(e)
-	case e.Status != 0 && p.rules.Fatal.Has(e.Status):
+		return p.success(e.At, len(p.statuses) == p.world)
+	case stopping && fatal:
 		return p.failure(e, reasonFatal)
 	case stopping:
 		return none
-	case p.failed(e):
-		if p.rules.Fail == QuorumRank0 {
-			return p.retry(e.At, e) // the failures before it were borne
-		}
-		return p.retry(e.At, p.first)
-	case len(p.statuses) < p.world:
+	case (fatal || p.failed(e) || p.held) && p.echoesOnly(e.At):
+		p.held = true
+		return decision{Verdict: hold, Rank: -1}
+	case fatal || p.failed(e) || p.held:
+		return p.judge(e.At)
+	case len(p.statuses) < p.local:
 		return none
+	case p.local < p.world:
+		return decision{Verdict: tally, Rank: -1}
 	case p.rules.Success == QuorumNone:
-		return p.success(e)
+		return p.success(e.At, true)
 	default: // all have ended, and neither policy was met
-		return p.retry(e.At, p.first)
+		return p.retry(e.At, p.failures[0], p.scope())
 	}
+}
+
+// echoesOnly reports whether all failures so far may be the echo of one on another node that will be heard of. One that
+// was borne long before now explains no connection that breaks now.
+func (p *policy) echoesOnly(now time.Time) bool {
+	return p.state == running && p.local < p.world && p.scope() == restart &&
+		!slices.ContainsFunc(p.failures, func(f event) bool { return !f.Echo && now.Sub(f.At) <= rootCauseWindow })
+}
+
+// judge decides for failures that meet the fail policy or are fatal.
+func (p *policy) judge(now time.Time) decision {
+	p.held = false
+	first := func(is func(event) bool) int { return slices.IndexFunc(p.failures, is) }
+	if i := first(func(f event) bool { return p.rules.Fatal.Has(f.Status) }); i >= 0 {
+		return p.failure(p.failures[i], reasonFatal)
+	}
+	decides := first(func(f event) bool { return !f.Echo })
+	if p.rules.Fail == QuorumRank0 {
+		decides = first(func(f event) bool { return f.Rank == 0 }) // those before it were borne
+	}
+	return p.retry(now, p.failures[max(decides, 0)], p.scope())
+}
+
+// tallied counts the workers here that have ended.
+func (p *policy) tallied() rendezvous.Tally {
+	return rendezvous.Tally{Ended: len(p.statuses), Failed: len(p.failures)}
+}
+
+// everybodyEnded decides for a world whose workers have all ended without meeting a policy on any node.
+func (p *policy) everybodyEnded(e event) decision {
+	switch {
+	case p.state != running:
+		return decision{Rank: -1}
+	case e.Failed == 0 || p.rules.Success == QuorumNone:
+		return p.success(e.At, true)
+	case e.Rank < 0 && len(p.failures) > 0:
+		e.Rank, e.Status = p.failures[0].Rank, p.failures[0].Status
+	}
+	return p.retry(e.At, e, restart)
 }
 
 // succeeded reports whether the exits so far meet the success policy.
@@ -192,12 +257,12 @@ func (p *policy) succeeded() bool {
 	case QuorumNone:
 		return false // decided when all have ended
 	case QuorumAny:
-		return len(p.statuses) > p.failures
+		return len(p.statuses) > len(p.failures)
 	case QuorumRank0:
 		status, ended := p.statuses[0]
 		return ended && status == 0
 	default:
-		return len(p.statuses) == p.world && p.failures == 0
+		return len(p.statuses) == p.world && len(p.failures) == 0
 	}
 }
 
@@ -207,7 +272,7 @@ func (p *policy) failed(e event) bool {
 	case QuorumNone:
 		return false
 	case QuorumAll:
-		return p.failures == p.world
+		return len(p.failures) == p.world
 	case QuorumRank0:
 		return e.Rank == 0 && e.Status != 0
 	default:
@@ -216,13 +281,13 @@ func (p *policy) failed(e event) bool {
 }
 
 // success ends the job, or under RestartAlways starts the group again while the limits allow it: restarts of any cause
-// count.
-func (p *policy) success(e event) decision {
-	if p.rules.Policy == RestartAlways && p.overLimit(e.At) == "" {
-		return p.again(e.At, decision{Reason: reasonFinished, Rank: -1})
+// count. all says that no worker runs any more.
+func (p *policy) success(now time.Time, all bool) decision {
+	if p.rules.Policy == RestartAlways && p.overLimit(now) == "" {
+		return p.again(now, decision{Verdict: restart, Reason: reasonFinished, Rank: -1})
 	}
 	d := decision{Verdict: succeed, Reason: reasonSucceeded, Rank: -1}
-	if len(p.statuses) == p.world {
+	if all {
 		p.state = decided
 		return d
 	}
@@ -230,15 +295,26 @@ func (p *policy) success(e event) decision {
 	return d
 }
 
+// scope is who starts anew after a failure on this node. A node that is alone is the world, whose store is emptied.
+func (p *policy) scope() verdict {
+	switch {
+	case p.rules.Scope == ScopeProcess:
+		return restartWorker
+	case p.rules.Scope == ScopeNode && p.local < p.world:
+		return restartNode
+	}
+	return restart
+}
+
 // retry decides between a restart and the end, for a round that has failed by the failure e.
-func (p *policy) retry(now time.Time, e event) decision {
+func (p *policy) retry(now time.Time, e event, how verdict) decision {
 	if !p.restartable(e.Status) {
 		return p.failure(e, reasonWorkerFailed)
 	}
 	if why := p.overLimit(now); why != "" {
 		return p.failure(e, why)
 	}
-	return p.again(now, decision{Reason: reasonWorkerFailed, Rank: e.Rank, Status: e.Status})
+	return p.again(now, decision{Verdict: how, Reason: reasonWorkerFailed, Rank: e.Rank, Status: e.Status})
 }
 
 func (p *policy) failure(e event, why reason) decision {
@@ -251,7 +327,7 @@ func (p *policy) restartable(status int) bool {
 	switch p.rules.Policy {
 	case RestartOnFailure, RestartAlways:
 		return true
-	case RestartExitCode:
+	case RestartExitCode, RestartOnNodeFailOrExitCode:
 		return p.rules.Retryable.Has(status)
 	default:
 		return false
@@ -261,33 +337,87 @@ func (p *policy) restartable(status int) bool {
 // overLimit returns the limit that one more restart would break, or "".
 func (p *policy) overLimit(now time.Time) reason {
 	if p.rules.Window > 0 {
-		for len(p.counted) > 0 && now.Sub(p.counted[0]) >= p.rules.Window {
-			p.counted = p.counted[1:]
-		}
+		old := func(at time.Time) bool { return now.Sub(at) >= p.rules.Window }
+		p.own, p.job = dropWhile(p.own, old), dropWhile(p.job, old)
 	}
 	switch {
 	case p.rules.MaxRestarts == 0:
 		return reasonWorkerFailed // there was no limit to reach
-	case len(p.counted) >= p.rules.MaxRestarts:
+	case len(p.own) >= p.rules.MaxRestarts:
 		return reasonMaxRestarts
-	case p.rules.BackoffLimit >= 0 && len(p.counted) >= p.rules.BackoffLimit:
+	case p.rules.BackoffLimit >= 0 && len(p.job) >= p.rules.BackoffLimit:
 		return reasonBackoffLimit
 	}
 	return ""
 }
 
-// again completes d to a restart.
+func dropWhile(times []time.Time, drop func(time.Time) bool) []time.Time {
+	for len(times) > 0 && drop(times[0]) {
+		times = times[1:]
+	}
+	return times
+}
+
+// again completes d, a restart because of this node, and counts it.
 func (p *policy) again(now time.Time, d decision) decision {
+	p.heal(now)
+	d.Delay = p.delay()
+	p.inARow++
+	p.own = append(p.own, now)
+	p.learn(now, 1)
+	if d.Verdict == restart {
+		p.restarts++
+		p.state, d.Restarts = waiting, p.restarts
+		return d
+	}
+	p.here++
+	d.Restarts = p.restarts + p.here
+	p.before = p.counts // no other node has a say in it
+	if d.Verdict == restartNode {
+		p.state = waiting
+		return d
+	}
+	delete(p.statuses, d.Rank)
+	p.failures = slices.DeleteFunc(p.failures, func(f event) bool { return f.Rank == d.Rank })
+	return d
+}
+
+// heal forgets a row of restarts after a group that ran healthy for a Window.
+func (p *policy) heal(now time.Time) {
 	if p.rules.Window > 0 && now.Sub(p.started) >= p.rules.Window {
 		p.inARow = 0
 	}
-	d.Verdict, d.Delay = restart, p.delay()
-	p.restarts++
-	p.inARow++
-	p.counted = append(p.counted, now)
-	p.state, d.Restarts = waiting, p.restarts
+}
+
+// follow does what counts for all nodes, whatever was decided here. It may be told more than once in a round.
+func (p *policy) follow(e event) decision {
+	p.counts, p.held = p.before, false
+	d := decisionOf(e.Said)
+	switch d.Verdict {
+	case restart:
+		p.heal(e.At)
+		p.inARow++
+		p.learn(e.At, 1)
+		if e.Own {
+			p.own = append(p.own, e.At)
+		}
+		p.restarts = max(p.restarts+1, e.Said.Restarts)
+		p.state, d.Restarts = waiting, p.restarts
+	case reassemble:
+		p.state, d.Restarts = waiting, p.restarts
+	case succeed:
+		p.state = decided
+		if d.Linger > 0 {
+			p.state = lingering
+		}
+	default:
+		p.state = decided
+	}
 	return d
 }
+
+// keep makes what has been counted in this round final: a verdict that follows adds to it.
+func (p *policy) keep() { p.before = p.counts }
 
 // delay returns the pause before the next restart. Its jitter takes away up to half: many nodes that fell over together
 // do not come back together.
@@ -301,35 +431,4 @@ func (p *policy) delay() time.Duration {
 		limit = float64(p.rules.DelayMax)
 	}
 	return time.Duration(min(d, limit) * (1 - p.chance()/2))
-}
-
-// message returns the decision as a sentence for people.
-func (d decision) message() string {
-	var text string
-	switch {
-	case d.Rank >= 0:
-		text = fmt.Sprintf("rank %d ended with status %d", d.Rank, d.Status)
-	case d.Reason == reasonDeadline:
-		text = "the deadline was reached"
-	case d.Reason == reasonStopped:
-		text = "muster was asked to stop"
-	default:
-		text = "the workers succeeded"
-	}
-	switch d.Reason {
-	case reasonFatal:
-		text += ", which is fatal"
-	case reasonMaxRestarts:
-		text += ", and no restart is left"
-	case reasonBackoffLimit:
-		text += ", and the backoff limit is reached"
-	default:
-	}
-	if d.Verdict == restart {
-		text += fmt.Sprintf("; restart %d", d.Restarts)
-		if d.Delay > 0 {
-			text += fmt.Sprintf(" after %v", d.Delay.Round(time.Millisecond))
-		}
-	}
-	return text
 }

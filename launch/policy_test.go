@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/rendezvous"
 
 	"pgregory.net/rapid"
 )
@@ -17,6 +18,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 // TestPolicyTranscripts replays testdata/policy/*.txt. A line "rules ..." starts a policy, every other line at the left
 // margin is an event, and the indented line below it is the decision. Without chance, delays are the largest possible.
+// "keep" is no event and has no decision. "world" in the rules are the workers of this node, on the line "started" those of all nodes.
 func TestPolicyTranscripts(t *testing.T) {
 	testutil.Transcripts(t, "../testdata/policy/*.txt", *update, replay)
 }
@@ -33,6 +35,8 @@ func replay(t *testing.T, transcript string) string {
 		out.WriteString(line + "\n")
 		word, rest, _ := strings.Cut(line, " ")
 		switch word {
+		case "keep":
+			p.keep()
 		case "", "#":
 		case "rules":
 			rules, world := parseRules(t, rest)
@@ -52,9 +56,32 @@ func parseEvent(t *testing.T, word, rest string) event {
 		t.Fatal(err)
 	}
 	e := event{At: time.Unix(0, 0).Add(after)}
+	value := func(name string, missing int) int {
+		for _, f := range fields[1:] {
+			if text, ok := strings.CutPrefix(f, name+"="); ok {
+				n, err := strconv.Atoi(text)
+				if err != nil {
+					t.Fatalf("%q: %v", rest, err)
+				}
+				return n
+			}
+		}
+		return missing
+	}
 	switch word {
 	case "started":
 		e.Kind = groupStarted
+		e.World, e.Restarts, e.Replacements = value("world", 0), value("restarts", 0), value("replaced", 0)
+	case "all-ended":
+		e.Kind = worldEnded
+		e.Failed, e.Rank, e.Status = value("failed", 0), value("rank", -1), value("status", 0)
+	case "said", "agreed": // by another node; what this one proposed
+		e.Kind, e.Own = verdictHeard, word == "agreed"
+		e.Said = rendezvous.Verdict{
+			Kind: rendezvous.VerdictKind(fields[1]), Reason: fields[2], Message: "why it is so", Node: "node-b",
+			Rank: value("rank", -1), Status: value("status", 0), Restarts: value("restarts", 0),
+			Delay: time.Duration(value("delay-s", 0)) * time.Second, Linger: time.Duration(value("linger-s", 0)) * time.Second,
+		}
 	case "deadline":
 		e.Kind = deadlineReached
 	case "stop":
@@ -65,6 +92,9 @@ func parseEvent(t *testing.T, word, rest string) event {
 			t.Fatalf("%q: %v", rest, err)
 		}
 		e.Stopped = len(fields) > 3 && fields[3] == "stopped"
+		e.Echo = len(fields) > 3 && fields[3] == "echo"
+	case "waited":
+		e.Kind = waitedEnough
 	default:
 		t.Fatalf("unknown event %q", word)
 	}
@@ -84,6 +114,8 @@ func parseRules(t *testing.T, text string) (RestartRules, int) {
 		switch name {
 		case "world":
 			world, err = strconv.Atoi(value)
+		case "scope":
+			rules.Scope = RestartScope(value)
 		case "policy":
 			rules.Policy = RestartPolicy(value)
 		case "max":
@@ -119,8 +151,9 @@ func parseRules(t *testing.T, text string) (RestartRules, int) {
 func describe(d decision) string {
 	text := map[verdict]string{
 		carryOn: "continue", restart: "restart", succeed: "success", fail: "fail", stopForNow: "stop",
+		reassemble: "reassemble", restartNode: "restart this node", restartWorker: "restart this worker", tally: "tally", hold: "hold",
 	}[d.Verdict]
-	if d.Verdict == restart {
+	if d.Verdict == restart || d.Verdict == restartNode || d.Verdict == restartWorker {
 		text += fmt.Sprintf(" %d after %v", d.Restarts, d.Delay)
 	}
 	if d.Linger > 0 {
@@ -233,6 +266,93 @@ func TestPolicyInvariants(t *testing.T) {
 				final, pending = &d, false
 			case fail, stopForNow:
 				final, pending = &d, false
+			default:
+				t.Fatalf("a node that is alone decides %+v", d)
+			}
+		}
+	})
+}
+
+// TestPoliciesAgree lets the policies of several nodes decide about the same rounds, where the first proposal counts:
+// all count the same restarts, and no limit is broken.
+func TestPoliciesAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const workers = 2
+		nodes := rapid.IntRange(2, 4).Draw(t, "nodes")
+		rules := RestartRules{
+			Policy: RestartOnFailure, MaxRestarts: rapid.IntRange(0, 3).Draw(t, "max"), BackoffLimit: rapid.IntRange(-1, 4).Draw(t, "backoff"),
+			Success: QuorumAll, Fail: QuorumAny, Delay: time.Second, DelayFactor: 1,
+		}
+		policies := make([]*policy, nodes)
+		caused := make([]int, nodes)
+		for i := range policies {
+			policies[i] = newPolicy(rules, workers, func() float64 { return 0 })
+		}
+		now, restarts, lost := time.Unix(0, 0), 0, 0
+		for {
+			now = now.Add(time.Second)
+			for _, p := range policies {
+				p.step(event{Kind: groupStarted, At: now, World: nodes * workers, Restarts: restarts, Replacements: lost})
+			}
+			// Some nodes see a failure at the same time, and a node may be lost before any of them has said so.
+			var said *rendezvous.Verdict
+			by := -1
+			if rapid.IntRange(0, 3).Draw(t, "lost") == 0 && lost < 5 {
+				said = &rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1}
+				lost++
+			}
+			failing := rapid.SliceOfNDistinct(rapid.IntRange(0, nodes-1), 1, nodes, rapid.ID[int]).Draw(t, "failing")
+			for _, i := range failing {
+				echo := rapid.Bool().Draw(t, "echo")
+				d := policies[i].step(event{Kind: workerExited, At: now, Rank: i * workers, Status: 1, Echo: echo})
+				if echo != (d.Verdict == hold) {
+					t.Fatalf("node %d decides %+v of a failure that is an echo: %v", i, d, echo)
+				}
+				switch {
+				case echo && said != nil:
+					continue // it is told in time
+				case echo && rapid.Bool().Draw(t, "waited"):
+					d = policies[i].step(event{Kind: waitedEnough, At: now})
+				case echo:
+					d = policies[i].step(event{Kind: workerExited, At: now, Rank: i*workers + 1, Status: 1})
+				}
+				if again := policies[i].step(event{Kind: waitedEnough, At: now}); again.Verdict != carryOn {
+					t.Fatalf("node %d decides %+v, and then %+v", i, d, again)
+				}
+				if v := d.proposal(fmt.Sprint(i)); said == nil {
+					said, by = &v, i
+				}
+			}
+			for i, p := range policies {
+				d := p.step(event{Kind: verdictHeard, At: now, Said: *said, Own: i == by})
+				if again := p.step(event{Kind: verdictHeard, At: now, Said: *said, Own: i == by}); again != d {
+					t.Fatalf("told twice, node %d decides %+v and %+v", i, d, again)
+				}
+				if want := decisionOf(*said).Verdict; d.Verdict != want || d.Restarts != said.Restarts && d.Verdict == restart {
+					t.Fatalf("node %d decides %+v of %+v", i, d, *said)
+				}
+			}
+			switch said.Kind {
+			case rendezvous.Restart:
+				if restarts++; said.Restarts != restarts {
+					t.Fatalf("restart %d is counted as %d", restarts, said.Restarts)
+				}
+				caused[by]++
+			case rendezvous.Fail:
+				full := caused[by] >= rules.MaxRestarts || rules.BackoffLimit >= 0 && restarts+lost >= rules.BackoffLimit
+				if !full {
+					t.Fatalf("node %d ends the job after %v restarts of %d and %d losses", by, caused, restarts, lost)
+				}
+				return
+			default:
+			}
+			for i, n := range caused {
+				if n > rules.MaxRestarts {
+					t.Fatalf("node %d caused %d restarts", i, n)
+				}
+			}
+			if by >= 0 && rules.BackoffLimit >= 0 && restarts+lost > rules.BackoffLimit {
+				t.Fatalf("%d restarts and %d losses", restarts, lost)
 			}
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/rendezvous"
 )
 
 // phase is where a job stands, in the status file's words.
@@ -41,6 +42,10 @@ type jobStatus struct {
 	EndTime      *time.Time        `json:"endTime"`
 	Generation   int               `json:"generation"`
 	RestartCount int               `json:"restartCount"`
+	Replacements int               `json:"replacements"`
+	Nodes        int               `json:"nodes"`
+	GroupRank    int               `json:"groupRank"`
+	WorldSize    int               `json:"worldSize"`
 	StoreAddress string            `json:"storeAddress,omitempty"`
 	Counts       statusCounts      `json:"counts"`
 	Tasks        []statusTask      `json:"tasks"`
@@ -48,7 +53,7 @@ type jobStatus struct {
 	RootCause    *statusCause      `json:"rootCause,omitempty"`
 }
 
-// statusCounts says how many workers are in which state; its sum is the world size.
+// statusCounts says how many workers of this node are in which state.
 type statusCounts struct {
 	Pending     int `json:"pending"`
 	Creating    int `json:"creating"`
@@ -114,8 +119,8 @@ type statusConfig struct {
 	TerminationLog string
 	// RunID and Name name the job, Node this node.
 	RunID, Name, Node string
-	// Workers is the number of workers, whose ranks count from FirstRank.
-	Workers, FirstRank int
+	// Workers is the number of workers here.
+	Workers int
 	// Outputs are files that must not be replaced by the status file: muster's own output.
 	Outputs []*os.File
 	Log     zerolog.Logger
@@ -128,6 +133,7 @@ type statusConfig struct {
 type statusWriter struct {
 	cfg    statusConfig
 	doc    jobStatus
+	first  int // rank of the first worker here
 	warned bool
 }
 
@@ -158,13 +164,23 @@ func TellRefused(job Job, node string, outputs []*os.File, terminationLog string
 		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Now: time.Now,
 	})
 	if openErr == nil {
-		s.finished(outcome{Status: errhint.CodeOf(err), Reason: reasonRefused, Message: err.Error(), Hint: errhint.Of(err)})
+		s.finished(outcomeOf(err, reasonRefused))
 	}
 }
 
-// creating says that the workers of a round are being started, who meet at storeAddress.
-func (s *statusWriter) creating(round int, storeAddress string) {
-	s.doc.Generation, s.doc.StoreAddress = round, storeAddress
+// outcomeOf is how a job ends that err has kept from running: because of why, unless the nodes did not meet.
+func outcomeOf(err error, why reason) outcome {
+	o := outcome{Status: errhint.CodeOf(err), Reason: why, Message: err.Error(), Hint: errhint.Of(err)}
+	if o.Status == errhint.TryAgain {
+		o.Reason = reasonNotMet
+	}
+	return o
+}
+
+// creating says that the workers of a round are being started, who meet at storeAddress and know of that many restarts.
+func (s *statusWriter) creating(r rendezvous.Round, restarts int, storeAddress string) {
+	s.doc.Generation, s.doc.RestartCount, s.doc.Replacements, s.doc.StoreAddress = r.Number, restarts, r.Replacements, storeAddress
+	s.doc.Nodes, s.doc.GroupRank, s.doc.WorldSize, s.first = r.GroupWorldSize, r.GroupRank, r.WorldSize, r.BaseRank
 	s.enter(phaseCreating)
 	s.write()
 }
@@ -192,6 +208,15 @@ func (s *statusWriter) restarting(d decision) {
 	if d.Rank >= 0 {
 		s.condition(conditionReplicaFailure, true, d.Reason, s.doc.Message)
 	}
+	s.write()
+}
+
+// restartingWorker says that a worker failed that will be started again while the others go on.
+func (s *statusWriter) restartingWorker(d decision) {
+	s.doc.RestartCount = d.Restarts
+	s.doc.Reason, s.doc.Message = d.Reason, d.message()
+	s.enter(phaseRunning)
+	s.condition(conditionReplicaFailure, true, d.Reason, s.doc.Message)
 	s.write()
 }
 
@@ -269,7 +294,7 @@ func countExits(exits []workerExit) statusCounts {
 func newStatusCause(r *failureReport) *statusCause {
 	f := &r.Root
 	c := &statusCause{
-		Host: r.Host, Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Time: f.At.UTC().Round(time.Millisecond),
+		Host: f.Host, Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Time: f.At.UTC().Round(time.Millisecond),
 		ExitCode: f.status(), CoreDumped: f.CoreDumped,
 		Evidence: f.Evidence, Cause: f.Cause, LastLines: make([]string, len(f.LastLines)),
 	}
@@ -304,7 +329,7 @@ func (s *statusWriter) enter(p phase) {
 	}
 	ranks := make([]int, n)
 	for i := range ranks {
-		ranks[i] = s.cfg.FirstRank + i
+		ranks[i] = s.first + i
 	}
 	s.doc.Tasks = []statusTask{{Node: s.cfg.Node, Ranks: rankList(ranks), RestartCount: s.doc.RestartCount, Phase: p}}
 }

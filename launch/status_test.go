@@ -17,6 +17,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/rendezvous"
 )
 
 // testStatus opens a status file whose clock advances a second with each look.
@@ -25,7 +26,7 @@ func testStatus(t *testing.T, path string) (*statusWriter, *bytes.Buffer) {
 	log := &bytes.Buffer{}
 	now := failedAt
 	s, err := openStatus(statusConfig{
-		Path: path, RunID: "run7", Name: "train.py", Node: "node-1", Workers: 4, FirstRank: 0, Log: zerolog.New(log),
+		Path: path, RunID: "run7", Name: "train.py", Node: "node-1", Workers: 4, Log: zerolog.New(log),
 		Now: func() time.Time { now = now.Add(time.Second); return now },
 	})
 	if err != nil {
@@ -79,7 +80,7 @@ func TestStatusThroughALife(t *testing.T) {
 		return doc
 	}
 	check(phasePending, statusCounts{Pending: 4}, map[conditionType]string{})
-	s.creating(0, "127.0.0.1:29500")
+	s.creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "127.0.0.1:29500")
 	if doc := check(phaseCreating, statusCounts{Creating: 4}, map[conditionType]string{}); doc.StoreAddress != "127.0.0.1:29500" {
 		t.Errorf("store address %q", doc.StoreAddress)
 	}
@@ -92,7 +93,7 @@ func TestStatusThroughALife(t *testing.T) {
 	if doc.RestartCount != 1 || doc.Tasks[0].RestartCount != 1 || doc.Message != "rank 2 ended with status 137; restart 1 after 1s" {
 		t.Errorf("%+v", doc)
 	}
-	s.creating(1, "127.0.0.1:29501")
+	s.creating(rendezvous.Round{Number: 1, GroupWorldSize: 1, WorldSize: 4}, 1, "127.0.0.1:29501")
 	check(phaseCreating, statusCounts{Creating: 4}, off)
 	s.running()
 	doc = check(phaseRunning, statusCounts{Running: 4}, on)
@@ -233,7 +234,7 @@ func TestStatusDiskFull(t *testing.T) {
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	path := filepath.Join(dir, "status.json")
 	s, log := testStatus(t, path)
-	s.creating(0, "")
+	s.creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "")
 	filler, err := os.Create(filepath.Join(dir, "filler"))
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +278,7 @@ func TestTerminationLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.creating(0, "127.0.0.1:1")
+		s.creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "127.0.0.1:1")
 		s.running()
 		s.finished(outcome{Status: 9, Reason: reasonWorkerFailed, Message: strings.Repeat("é", 3000), Exits: exits, Report: report})
 		doc := readStatus(t, log)

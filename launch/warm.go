@@ -209,7 +209,7 @@ func (w *warmer) try(m *making) (*template, int, error) {
 		order = append(order, "env", entry)
 	}
 	t, err := startTemplate(w.ctx, w.Tree, proc.Spec{
-		Path: w.Worker.Path, Args: w.Worker.Argv, Env: env, Dir: w.Worker.Dir, Files: []*os.File{w.Stdin}, Label: "the template",
+		Path: w.Worker.Path, Args: w.Worker.Argv, Env: env, Dir: w.Worker.Dir, CPUs: w.Worker.CPUs, Files: []*os.File{w.Stdin}, Label: "the template",
 	}, order)
 	if err != nil {
 		return nil, 0, err

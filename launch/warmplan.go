@@ -92,6 +92,29 @@ func planWarm(c Command, e entrypoint, auto bool, dir string, environ []string) 
 	return w, nil
 }
 
+// bindingNames are the variables by which OpenMP libraries keep CPUs when they are imported: GNU's, LLVM's and Intel's.
+var bindingNames = []string{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET"}
+
+// warmBound says why workers that are bound to CPUs cannot be forked from one template. It is bound to the CPUs of local
+// rank 0, and what is imported there may keep how many these are, for the size of a pool of threads, for example.
+func warmBound(cpus [][]int, environ []string) error {
+	for _, set := range cpus {
+		if len(set) != len(cpus[0]) {
+			return errors.New("the workers are bound to different numbers of CPUs")
+		}
+	}
+	if !slices.ContainsFunc(cpus, func(set []int) bool { return !slices.Equal(set, cpus[0]) }) {
+		return nil
+	}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if value != "" && slices.Contains(bindingNames, name) {
+			return fmt.Errorf("the workers are bound to different CPUs, and with %s a library may keep those it finds when it is imported", name)
+		}
+	}
+	return nil
+}
+
 // WarmStart says in a few words how the workers come to their imports.
 func (p *Plan) WarmStart() string {
 	switch {

@@ -149,3 +149,23 @@ func TestPrintedTooMuch(t *testing.T) {
 		t.Error("all is well with a template that has ended")
 	}
 }
+
+func TestWarmBound(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cpus    [][]int
+		environ []string
+		want    string
+	}{
+		{nil, []string{"OMP_PROC_BIND=true"}, ""},
+		{[][]int{{0, 1}, {0, 1}}, []string{"OMP_PROC_BIND=true"}, ""},
+		{[][]int{{0, 1}, {2, 3}}, []string{"OMP_NUM_THREADS=2", "KMP_AFFINITY="}, ""},
+		{[][]int{{0, 1}, {2, 3}}, []string{"A=1", "GOMP_CPU_AFFINITY=0-3"}, "with GOMP_CPU_AFFINITY a library may keep"},
+		{[][]int{{0, 1}, {2}}, nil, "different numbers of CPUs"},
+	} {
+		err := warmBound(c.cpus, c.environ)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, %q: %v, want %q", c.cpus, c.environ, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package launch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+	"muster/rendezvous"
+)
+
+// lostHandler is the Handler of a node that has lost the store after the job was decided.
+type lostHandler struct {
+	rendezvous.Handler
+}
+
+func (h *lostHandler) Propose(context.Context, rendezvous.Verdict) (rendezvous.Verdict, error) {
+	return rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store does not answer for 4s", Grace: time.Second / 2}, nil
+}
+
+func lingeringAgent(h rendezvous.Handler) *Agent {
+	rules := RestartRules{Policy: RestartOnFailure, BackoffLimit: -1, Success: QuorumRank0, Fail: QuorumAny, Linger: time.Minute}
+	p := newPolicy(rules, 1, func() float64 { return 0 })
+	p.step(event{Kind: groupStarted, At: time.Now(), World: 3})
+	m := &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 3}}
+	said := rendezvous.Verdict{Kind: rendezvous.Succeed, Reason: string(reasonSucceeded), Rank: -1, Linger: time.Minute, Message: "the workers succeeded"}
+	m.learn(said, false)
+	a := &Agent{Plan: &Plan{Hostname: "node-1"}, Handler: h, policy: p, meeting: m}
+	if d := a.follow(); d.Verdict != succeed || p.state != lingering {
+		panic(d)
+	}
+	return a
+}
+
+var leaseOver = decision{Verdict: reassemble, Reason: reasonLeaseOver, Rank: -1, Text: "node node-1 was not heard of for too long, and its workers were killed"}
+
+// TestLeaseOverWhileLingering: what has been decided is not undone by a store that is lost.
+func TestLeaseOverWhileLingering(t *testing.T) {
+	a := lingeringAgent(&lostHandler{})
+	d, err := a.settle(t.Context(), leaseOver)
+	if err != nil || d.Verdict != succeed || a.meeting.verdict.Kind != rendezvous.Succeed {
+		t.Errorf("the job has succeeded, and lingers; its lease ends, and the store is lost: decision %+v, %v, policy state %v; verdict now %+v", d, err, a.policy.state, *a.meeting.verdict)
+	}
+}
+
+// TestNoStartAfterLease: the lease of a node ends while none of its workers runs: the only one has failed, and waits for its restart.
+func TestNoStartAfterLease(t *testing.T) {
+	c := startCompany(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0
+test $RANK$TORCHELASTIC_RESTART_COUNT = 10 && exit 4
+test $RANK$TORCHELASTIC_RESTART_COUNT = 11 && exit 4
+test $RANK = 1 && date +%s.%N > $ALL/again
+exec sleep 100`, func(i int, n *testNode) {
+		n.Procs, n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = 1, ScopeProcess, 3, 8*time.Second
+		n.Restart.DelayFactor = 1
+		if i == 1 {
+			n.Lease, n.Alone = time.Second, true
+		}
+	})
+	testutil.Eventually(t, time.Minute, "the other node hears of it", func() bool {
+		return strings.Contains(c.nodes[0].log.String(), "node node-1 was not heard of for too long")
+	})
+	c.ends(0, 0)
+	if _, err := os.Stat(filepath.Join(c.dir, "again")); err == nil {
+		t.Error("a worker was started after the lease was over")
+	}
+}
+
+// TestLeaseOfRestartedNode: a group that is started again in the same round (scope node) has the lease of the first one.
+func TestLeaseOfRestartedNode(t *testing.T) {
+	c := startCompany(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0
+test $RANK$TORCHELASTIC_RESTART_COUNT = 10 && exit 4
+exec sleep 100`, func(i int, n *testNode) {
+		n.Procs, n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = 1, ScopeNode, 3, time.Millisecond
+		if i == 1 {
+			n.Lease, n.Alone = 3*time.Second, true
+		}
+	})
+	testutil.Eventually(t, time.Minute, "the workers of the second group are killed", func() bool {
+		return strings.Contains(c.nodes[1].log.String(), "its workers are killed")
+	})
+	c.ends(0, 0)
+}

@@ -1,0 +1,332 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/rendezvous"
+)
+
+const (
+	// restartGather bounds the waiting for what other nodes say about the failure that leads to a restart.
+	restartGather = 2 * time.Second
+	// endGather is how much longer than the workers' grace the waiting for it takes at the end of a job.
+	endGather = 5 * time.Second
+)
+
+// endRound stops what is left of a group that is to be started again, and waits until it may be. It returns d, or what
+// was decided meanwhile.
+func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decision, error) {
+	l := a.Log.Warn().Str("reason", d.message()).Int("restart_count", d.Restarts)
+	if d.Node != "" && d.Node != a.Plan.Hostname {
+		l = l.Str("node", d.Node)
+	}
+	if d.Verdict == reassemble {
+		l.Msg("the nodes have changed: meeting the others again")
+	} else {
+		l.Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
+	}
+	kernel := a.evidence()
+	a.status.restarting(d)
+	if d.Delay == 0 {
+		a.warm.lookAhead()
+	}
+	heard, err := a.stopHearing(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM), restartPatience)
+	if err != nil {
+		return d, err
+	}
+	if heard.final() {
+		return heard, nil
+	}
+	if heard.Verdict != carryOn {
+		d = heard
+	}
+	// Workers that failed by themselves before they were stopped may change the verdict: with a fatal code.
+	for len(g.exited) > 0 {
+		late := a.stepExit(ctx, <-g.exited)
+		if late.Verdict == carryOn {
+			continue
+		}
+		if late, err = a.settle(ctx, late); err != nil || late.final() {
+			return late, err
+		}
+		d = late
+	}
+	in := a.failureInput(g.exits(), kernel, -1)
+	failures := in.failures()
+	for {
+		timer := time.NewTimer(d.Delay)
+		if d.Verdict == restart {
+			a.tellPeers(ctx, failures)
+			in.Elsewhere = a.gather(ctx, restartGather)
+		}
+		// Where the nodes have changed, that is why connections broke.
+		if r := in.report(failures); r != nil && (d.Verdict != reassemble || echo(&r.Root) == 0) {
+			a.tell(r)
+		}
+		next, err := a.pause(ctx, d, timer.C)
+		timer.Stop()
+		if err != nil || next.Verdict != restart || next == d {
+			return next, err
+		}
+		d = next // of all nodes, while this one was about to start its own workers again
+	}
+}
+
+// stopHearing is stopGroup for the group of a round that others may still have something to say about: what that is, and
+// its Grace ends the workers' own.
+func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Ladder, patience time.Duration) (decision, error) {
+	verdicts, rest := a.meeting.verdicts, a.meeting.rest
+	if verdicts == nil {
+		return decision{Rank: -1}, a.stopGroup(ctx, g, ladder, patience)
+	}
+	now, stopped := make(chan struct{}), make(chan struct{})
+	var said []rendezvous.Verdict
+	closed := false
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var fence <-chan time.Time
+		for {
+			select {
+			case v, ok := <-verdicts:
+				if !ok {
+					closed, verdicts = true, nil
+					continue
+				}
+				said = append(said, v)
+				if rest != nil {
+					verdicts, rest = rest, nil
+				}
+				if v.Grace > 0 {
+					fence = time.After(v.Grace)
+				}
+			case <-fence:
+				close(now)
+				return
+			case <-a.Hurry:
+				close(now)
+				return
+			case <-stopped:
+				return
+			}
+		}
+	})
+	ladder.Now = now
+	err := a.stopGroup(ctx, g, ladder, patience)
+	close(stopped)
+	wg.Wait()
+	d := decision{Rank: -1}
+	for _, v := range said {
+		if heard := a.hear(v, true); heard.Verdict != carryOn {
+			d = heard
+		}
+	}
+	if closed {
+		a.meeting.verdicts = nil
+	}
+	return d, err
+}
+
+// tell says in the log why a group is restarted; the whole report is for the end.
+func (a *Agent) tell(r *failureReport) {
+	l := a.Log.Warn().Int("rank", r.Root.Rank).Str("ended", r.Root.ending())
+	if r.Root.Host != a.Plan.Hostname {
+		l = l.Str("host", r.Root.Host)
+	}
+	if r.Root.Hint != "" {
+		l = l.Str("hint", r.Root.Hint)
+	}
+	if lines := r.Root.words(); len(lines) > 0 {
+		l = l.Str("last_line", printable(lines[len(lines)-1]))
+	}
+	l.Msg("root cause of the restart")
+}
+
+// pause waits until over delivers. It returns d, or what was decided meanwhile.
+func (a *Agent) pause(ctx context.Context, d decision, over <-chan time.Time) (decision, error) {
+	m := a.meeting
+	if d.Verdict == reassemble {
+		return d, nil
+	}
+	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
+	defer stopDeadline()
+	for {
+		select {
+		case <-ctx.Done():
+			return a.settle(ctx, a.policy.step(event{Kind: stopWasRequested, At: time.Now()}))
+		case <-deadline:
+			return a.settle(ctx, a.policy.step(event{Kind: deadlineReached, At: time.Now()}))
+		case v, ok := <-m.verdicts:
+			heard := a.hear(v, ok)
+			if heard.startsAgain() {
+				a.status.restarting(heard)
+			}
+			if heard.Verdict != carryOn {
+				return heard, nil
+			}
+		case <-a.Forward: // there is nobody to receive it
+		case <-over:
+			if ctx.Err() != nil { // both were ready
+				return a.settle(ctx, a.policy.step(event{Kind: stopWasRequested, At: time.Now()}))
+			}
+			return d, nil
+		}
+	}
+}
+
+// conclude ends what is left of a decided job, as the clean policy says, and tells how it went.
+func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Result, error) {
+	kernel := a.evidence()
+	a.status.terminating(d)
+	signal := syscall.SIGTERM
+	if d.Verdict == stopForNow {
+		signal = stopSignal(ctx)
+		a.Log.Warn().Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
+	}
+	if err := a.clean(ctx, g, signal, d); err != nil {
+		return Result{}, err
+	}
+	blamed := -1
+	if d.Reason == reasonFatal {
+		blamed = d.Rank
+	}
+	in := a.failureInput(g.exits(), kernel, blamed)
+	o := outcome{Reason: d.Reason, Exits: in.Exits}
+	switch {
+	case d.Verdict == stopForNow:
+		if v := a.meeting.verdict; v != nil && (v.Kind == rendezvous.Restart || v.Kind == rendezvous.Fail) {
+			a.tellPeers(ctx, in.failures()) // they wait for it
+		}
+	case d.Verdict == fail && d.Reason != reasonDeadline:
+		failures := in.failures()
+		a.tellPeers(ctx, failures)
+		in.Elsewhere = a.gather(context.WithoutCancel(ctx), a.Plan.Job.Stop.Grace+endGather)
+		if o.Report = in.report(failures); o.Report != nil && d.Rank >= 0 {
+			// The policy saw exits only, the report knows who was first.
+			d.Rank, d.Status = o.Report.Root.Rank, o.Report.status()
+		}
+		d.Status = a.agree(ctx, max(d.Status, 1))
+	default:
+	}
+	for _, w := range g.workers {
+		a.events.ended(w, &g.round, g.restarts)
+	}
+	a.events.agent("SUCCEEDED", &g.round, g.restarts, 0)
+	return a.finish(ctx, o, d), nil
+}
+
+// finish writes how the job ended into the status file, and makes a Result of it.
+func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
+	var res Result
+	o.Message = d.message()
+	if o.Report != nil && d.Rank >= 0 {
+		root := d // the status that the nodes agreed on may be another's
+		root.Status = o.Report.status()
+		o.Message = root.message()
+	}
+	switch {
+	case d.Verdict == succeed:
+		o.Status = errhint.OK
+	case d.Verdict == stopForNow:
+		o.Status = errhint.FromSignal(int(stopSignal(ctx)))
+	case d.Reason == reasonDeadline && a.Plan.Job.Restart.Deadline > 0:
+		o.Status = errhint.Deadline
+		res.Report = fmt.Sprintf("muster: error: deadline of %v reached\n", a.Plan.Job.Restart.Deadline)
+	default:
+		o.Status = max(d.Status, 1)
+		if o.Report == nil || d.Rank < 0 {
+			where := ""
+			if d.Node != "" {
+				where = " (said by node " + d.Node + ")"
+			}
+			res.Report = "muster: error: " + o.Message + where + "\n"
+		}
+		if o.Report != nil {
+			res.Report += o.Report.text()
+			if a.ErrorFile != "" {
+				if err := o.Report.copyErrorFile(a.ErrorFile); err != nil {
+					a.Log.Warn().Err(err).Msg("error file not handed on")
+				}
+			}
+		}
+	}
+	if o.Status != errhint.OK && a.Plan.Job.CompatExit {
+		o.Status = 1
+	}
+	a.status.finished(o)
+	res.Status = o.Status
+	return res
+}
+
+// agree returns the exit status that all nodes end with; ours is status.
+func (a *Agent) agree(ctx context.Context, status int) int {
+	if a.meeting.alone() {
+		return status
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	defer cancel()
+	value, err := a.Handler.Agree(ctx, strconv.AppendInt(nil, int64(status), 10))
+	if err != nil {
+		a.Log.Warn().Err(err).Msg("the other nodes may end with another exit status")
+		return status
+	}
+	if agreed, err := strconv.ParseUint(string(value), 10, 8); err == nil && agreed > 0 {
+		return int(agreed)
+	}
+	return status
+}
+
+// clean does what the clean policy says, unless the job was stopped from outside: then all must end.
+func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal, d decision) error {
+	stop := context.WithoutCancel(ctx)
+	ladder, patience := a.ladder(signal), time.Duration(0)
+	switch policy := a.Plan.Job.Restart.Clean; {
+	case d.Verdict == stopForNow || d.Reason == reasonDeadline:
+		patience = restartPatience // who stops a job counts the seconds
+	case policy == CleanNone && a.awaitEnd(ctx, g):
+		return a.finishGroup(stop, g, 0)
+	case policy == CleanUnfinished:
+		ladder.Spare = true
+	default:
+		ladder = a.ladder(signal) // another node may have bounded the grace while we waited
+	}
+	_, err := a.stopHearing(stop, g, ladder, patience)
+	return err
+}
+
+// awaitEnd waits until the workers have ended by themselves, and reports whether they have: a signal to muster, the
+// deadline and a node that others may go on without end the waiting.
+func (a *Agent) awaitEnd(ctx context.Context, g *WorkerGroup) bool {
+	if v := a.meeting.verdict; v != nil && v.Grace > 0 {
+		return false // what decided says itself that others may go on
+	}
+	if n := len(g.running()); n > 0 {
+		a.Log.Warn().Int("workers", n).Msg("the job is decided; waiting for workers to end by themselves (--clean-policy none)")
+	}
+	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
+	defer stopDeadline()
+	for _, p := range g.running() {
+		for waiting := true; waiting; {
+			select {
+			case <-p.Done():
+				waiting = false
+			case v, ok := <-a.meeting.verdicts:
+				a.hear(v, ok)
+				if v.Grace > 0 {
+					return false
+				}
+			case <-ctx.Done():
+				return false
+			case <-deadline:
+				return false
+			}
+		}
+	}
+	return true
+}

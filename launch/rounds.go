@@ -1,0 +1,490 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/proc"
+	"muster/rendezvous"
+)
+
+// meeting is a round that the agent takes part in.
+type meeting struct {
+	rendezvous.Round
+	// began is when this node had the round. Nodes' clocks differ, but what happened to them after this moment can be
+	// compared.
+	began time.Time
+	// verdicts brings how the round ends; nil where nobody else decides, and when it has said all.
+	verdicts <-chan rendezvous.Verdict
+	// rest takes the place of verdicts when what that holds was heard.
+	rest <-chan rendezvous.Verdict
+	// verdict is how the round ends for all, nil until that is known; own says that this node proposed it. known are that
+	// one and those that it took the place of.
+	verdict *rendezvous.Verdict
+	own     bool
+	known   []rendezvous.Verdict
+	// reported says that the other nodes have been told of the failures here.
+	reported bool
+	lease    *lease
+}
+
+// alone reports whether no other node takes part.
+func (m *meeting) alone() bool { return m.GroupWorldSize <= 1 }
+
+// decided reports whether the job has ended with the round, as far as this node knows.
+func (m *meeting) decided() bool {
+	return m.verdict != nil && (m.verdict.Kind == rendezvous.Succeed || m.verdict.Kind == rendezvous.Fail)
+}
+
+// bound takes the Grace of a verdict that comes when the job is decided: all else changes nothing any more.
+func (m *meeting) bound(v rendezvous.Verdict) {
+	decided := *m.verdict
+	if v.Grace > 0 {
+		decided.Grace = v.Grace
+	}
+	m.verdict = &decided
+}
+
+// learn takes a verdict that was not known.
+func (m *meeting) learn(v rendezvous.Verdict, own bool) {
+	m.verdict, m.own, m.known = &v, own, append(m.known, v)
+}
+
+// rounds runs one round after the other until the job is decided.
+func (a *Agent) rounds(ctx context.Context) (Result, error) {
+	for {
+		if res, err := a.meet(ctx); res != nil || err != nil {
+			return orEmpty(res), err
+		}
+		if res, err := a.round(ctx); res != nil || err != nil {
+			return orEmpty(res), err
+		}
+	}
+}
+
+// round runs the workers of the round that the agent has. It returns nothing where another round follows.
+func (a *Agent) round(ctx context.Context) (*Result, error) {
+	defer a.keepLease()()
+	for again := false; ; again = true {
+		g, err := a.startRound(ctx, again)
+		if err != nil {
+			return nil, err
+		}
+		d, err := a.watch(ctx, g)
+		if err == nil && d.startsAgain() {
+			d, err = a.endRound(ctx, g, d)
+		}
+		switch {
+		case err != nil:
+			return nil, a.abandon(ctx, g, err)
+		case !d.startsAgain():
+			res, err := a.conclude(ctx, g, d)
+			return &res, err
+		case d.Verdict != restartNode:
+			return nil, nil //nolint:nilnil // see above
+		}
+	}
+}
+
+func orEmpty(res *Result) Result {
+	if res == nil {
+		return Result{}
+	}
+	return *res
+}
+
+// abandon ends the workers of a job that cannot be run any more because of err.
+func (a *Agent) abandon(ctx context.Context, g *WorkerGroup, err error) error {
+	if _, left := errors.AsType[*proc.LeftError](err); left {
+		return err // that was tried
+	}
+	return errors.Join(err, a.stopGroup(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM), restartPatience))
+}
+
+// meet waits for the next round. It returns a result where the job ends meanwhile, for this node or for all.
+func (a *Agent) meet(ctx context.Context) (*Result, error) {
+	var before *rendezvous.Round
+	if a.meeting != nil {
+		before = &a.meeting.Round
+	}
+	restarts := a.policy.restarts
+	began := time.Now()
+	waiting, done := a.untilDeadline(ctx)
+	defer done()
+	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
+	if err != nil {
+		return a.notMet(ctx, waiting, err)
+	}
+	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: a.Handler.Verdict()}
+	a.events.joined(before, restarts, time.Since(began))
+	if a.begun.IsZero() {
+		a.begun = time.Now()
+	}
+	return nil, nil
+}
+
+// notMet says how the job ends on a node that got no round.
+func (a *Agent) notMet(ctx, waiting context.Context, err error) (*Result, error) {
+	d := decision{Rank: -1}
+	over, ended := errors.AsType[*rendezvous.OverError](err)
+	switch {
+	case ended:
+		d = decisionOf(over.Verdict)
+		if d.Verdict == succeed {
+			level := zerolog.WarnLevel // its workers have never run
+			if a.meeting != nil || a.Plan.Job.Meeting.Spares > 0 {
+				level = zerolog.InfoLevel
+			}
+			a.Log.WithLevel(level).Str("reason", string(d.Reason)).Msg("the job has succeeded without this node")
+		} else {
+			d.Verdict = fail
+		}
+	case ctx.Err() != nil:
+		d.Verdict, d.Reason = stopForNow, reasonStopped
+	case waiting.Err() != nil:
+		d.Verdict, d.Reason = fail, reasonDeadline
+	default:
+		return nil, fmt.Errorf("cannot take part in a round: %w", err)
+	}
+	o := outcome{Reason: d.Reason}
+	if a.group != nil {
+		o.Exits = a.group.exits() // of the round before: none of them is left
+	}
+	res := a.finish(ctx, o, d)
+	return &res, nil
+}
+
+// startRound starts the workers of the round, again in the same round where this node's group alone was restarted.
+func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error) {
+	m, job := a.meeting, &a.Plan.Job
+	restarts := max(a.policy.restarts, m.Restarts)
+	if again { // in a new round all nodes must count alike: PyTorch up to 2.5 makes it part of the keys workers meet under
+		restarts += a.policy.here
+	}
+	a.status.creating(m.Round, restarts, net.JoinHostPort(m.MasterAddr, strconv.Itoa(m.MasterPort)))
+	starting, started := a.untilDeadline(ctx)
+	defer started()
+	template := a.takeTemplate(starting)
+	if m.rest != nil {
+		started() // the round is over: nobody is to be started any more
+	}
+	a.dropSignals()
+	oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
+	a.groupMu.Lock()
+	g, err := a.startGroup(starting, m.Round, restarts, template)
+	a.group = g
+	a.groupMu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	a.oomKills = oomKills
+	for _, w := range g.workers {
+		a.events.started(w, &m.Round, restarts)
+	}
+	a.status.running()
+	rules := job.Restart
+	another := len(a.policy.own) < rules.MaxRestarts || rules.MaxRestarts > 0 && rules.Window > 0
+	a.warm.prepare(a.Plan.Procs, another || m.verdicts != nil)
+	return g, nil
+}
+
+// dropSignals takes back the signals for workers that came while none ran: while the last ones were being stopped, during
+// a pause, in the waiting for the other nodes or for the template. They were meant for workers that have gone, and the
+// next ones, which have no handlers yet, would die of them.
+func (a *Agent) dropSignals() {
+	for {
+		select {
+		case s := <-a.Forward:
+			a.Log.Debug().Str("signal", proc.SignalName(s)).Msg("signal not forwarded: no worker runs")
+		default:
+			return
+		}
+	}
+}
+
+// takeTemplate waits for the template of warm starts, but no longer than the round lasts.
+func (a *Agent) takeTemplate(ctx context.Context) (t *template) {
+	if a.warm == nil {
+		return nil
+	}
+	a.untilVerdict(ctx, func(ctx context.Context) { t = a.warm.take(ctx) })
+	return t
+}
+
+// untilVerdict calls f with a context that also ends when there is a verdict on the round. Whoever waits for verdicts
+// next meets it then.
+func (a *Agent) untilVerdict(ctx context.Context, f func(context.Context)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m := a.meeting
+	if m.rest != nil { // there is one already
+		cancel()
+		f(ctx)
+		return
+	}
+	early := make(chan rendezvous.Verdict, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case v, ok := <-m.verdicts:
+			if ok {
+				early <- v
+				cancel()
+			}
+		case <-ctx.Done():
+		}
+	})
+	f(ctx)
+	cancel()
+	wg.Wait()
+	if len(early) > 0 {
+		m.verdicts, m.rest = early, m.verdicts
+	}
+}
+
+// watch follows a running group until something is to be done about all of it. What it returns counts on every node.
+func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
+	m := a.meeting
+	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
+	defer stopDeadline()
+	defer g.cancelAgain()
+	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
+	var lingering decision
+	over := m.lease.over
+	a.policy.step(event{
+		Kind: groupStarted, At: time.Now(), World: m.WorldSize, Restarts: m.Restarts, Replacements: m.Replacements,
+	})
+	for {
+		d, heard := decision{Rank: -1}, false // heard: it counts already
+		var err error
+		select {
+		case w := <-g.exited:
+			if d = a.stepExit(ctx, w); d.Verdict == hold {
+				if word == nil {
+					word = a.awaitWord()
+				}
+				d = decision{Rank: -1}
+			}
+		case <-over:
+			if over = nil; !m.decided() { // others may not have missed this node, and wait for its workers
+				d = decision{
+					Verdict: reassemble, Reason: reasonLeaseOver, Rank: -1,
+					Text: "node " + a.Plan.Hostname + " was not heard of for too long, and its workers were killed",
+				}
+			}
+		case <-word:
+			d = a.policy.step(event{Kind: waitedEnough, At: time.Now()})
+		case v, ok := <-m.verdicts:
+			d, heard = a.hear(v, ok), true
+		case <-ctx.Done():
+			d = a.policy.step(event{Kind: stopWasRequested, At: time.Now()})
+		case <-deadline:
+			d = a.policy.step(event{Kind: deadlineReached, At: time.Now()})
+		case <-linger:
+			return lingering, nil
+		case s := <-a.Forward:
+			g.forward(s)
+		case local := <-g.again:
+			err = a.startWorkerAgain(ctx, g, local)
+		}
+		switch {
+		case err != nil || d.Verdict == carryOn:
+		case d.Verdict == restartWorker:
+			err = a.endWorker(ctx, g, d)
+			d = decision{Rank: -1}
+		default:
+			if d.Verdict == tally {
+				d, err = a.tally(ctx, g)
+			}
+			if err == nil && !heard {
+				d, err = a.settle(ctx, d)
+			}
+		}
+		if err != nil {
+			return d, err
+		}
+		if linger != nil && d.Verdict == carryOn && len(g.running()) == 0 {
+			return lingering, nil
+		}
+		if d.Verdict == succeed && d.Linger > 0 && linger == nil && len(g.running()) > 0 {
+			linger, lingering = time.After(d.Linger), d
+			continue
+		}
+		if d.Verdict != carryOn {
+			return d, nil
+		}
+	}
+}
+
+// stepExit tells the policy of a worker's end.
+func (a *Agent) stepExit(ctx context.Context, w *worker) decision {
+	exit := w.proc.Exit()
+	level := zerolog.DebugLevel
+	if !exit.Success() && !w.stopped {
+		level = zerolog.ErrorLevel
+	}
+	a.Log.WithLevel(level).Int("rank", w.Rank).Int("local_rank", w.LocalRank).Int("pid", w.proc.PID()).
+		Int("exit_code", exit.Status()).Func(func(e *zerolog.Event) {
+		if exit.Signal != 0 {
+			e.Str("signal", proc.SignalName(exit.Signal))
+		}
+	}).Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
+	return a.policy.step(event{
+		Kind: workerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped, Echo: a.isEcho(ctx, w),
+	})
+}
+
+// tally adds this node's workers, all of which have ended, to those of the other nodes. Where that completes the world,
+// the policy decides for it; else there is nothing to do but to wait for what others decide.
+func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (decision, error) {
+	none, own := decision{Rank: -1}, a.policy.tallied()
+	// Failures that were borne until everybody had ended: the first of them decides, on whichever node it was.
+	rules := &a.Plan.Job.Restart
+	var in *failureInput
+	borne := rules.Fail != QuorumAny && rules.Success != QuorumNone
+	if borne {
+		if err := a.finishGroup(context.WithoutCancel(ctx), g, restartPatience); err != nil {
+			return none, err
+		}
+		in = a.failureInput(g.exits(), a.evidence(), -1)
+		a.tellPeers(ctx, in.failures())
+	}
+	sum, complete, err := a.Handler.Tally(ctx, own)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return none, nil //nolint:nilerr // a signal came: the loop meets it next
+	case err != nil:
+		return none, fmt.Errorf("cannot count the workers of all nodes: %w", err)
+	case !complete:
+		return none, nil
+	}
+	e := event{Kind: worldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1}
+	if borne && sum.Failed > 0 {
+		in.Elsewhere = a.gather(ctx, restartGather)
+		if r := newFailureReport(*in); r != nil {
+			e.Rank, e.Status = r.Root.Rank, r.status()
+		}
+	}
+	return a.policy.step(e), nil
+}
+
+// untilDeadline returns a context that also ends with the job's deadline, once that runs.
+func (a *Agent) untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d := a.Plan.Job.Restart.Deadline; d > 0 && !a.begun.IsZero() {
+		return context.WithDeadline(ctx, a.begun.Add(d))
+	}
+	return context.WithCancel(ctx)
+}
+
+// deadlineTimer returns a channel that delivers when d has passed since start; never for d = 0.
+func deadlineTimer(start time.Time, d time.Duration) (<-chan time.Time, func() bool) {
+	if d == 0 {
+		return nil, func() bool { return true }
+	}
+	t := time.NewTimer(time.Until(start.Add(d)))
+	return t.C, t.Stop
+}
+
+// ladder is how the job's workers are ended, beginning with signal.
+func (a *Agent) ladder(signal syscall.Signal) proc.Ladder {
+	l := proc.Ladder{Signal: signal, Grace: a.Plan.Job.Stop.Grace, Now: a.Hurry}
+	if m := a.meeting; m != nil && m.verdict != nil && m.verdict.Grace > 0 {
+		l.Grace = min(l.Grace, m.verdict.Grace)
+	}
+	return l
+}
+
+// leaveTime bounds what a node that leaves does for the others.
+const leaveTime = 5 * time.Second
+
+// settle proposes a decision that ends the round, and returns the one that counts on every node. A signal to muster and
+// the deadline end this node's part whatever the others say.
+func (a *Agent) settle(ctx context.Context, d decision) (decision, error) {
+	m := a.meeting
+	if !d.final() && d.Verdict != restart && d.Verdict != reassemble {
+		return d, nil
+	}
+	if d.Verdict == succeed && m.verdict != nil && m.verdict.Kind == rendezvous.Succeed {
+		return d, nil // it lingers no longer
+	}
+	v := d.proposal(a.Plan.Hostname)
+	leaving := d.Verdict == stopForNow || d.Reason == reasonDeadline
+	bounded := ctx
+	if leaving {
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+		defer cancel()
+	}
+	if s := stopSignal(ctx); d.Verdict == stopForNow {
+		v.Message = fmt.Sprintf("node %s was stopped by %s", a.Plan.Hostname, proc.SignalName(s))
+	}
+	said, err := a.Handler.Propose(bounded, v)
+	switch {
+	case err != nil && leaving:
+		a.Log.Warn().Err(err).Msg("the other nodes could not be told")
+		return d, nil
+	case err != nil && ctx.Err() != nil:
+		return a.settle(ctx, a.policy.step(event{Kind: notAgreed, At: time.Now()})) // a signal came meanwhile
+	case err != nil:
+		return d, fmt.Errorf("cannot agree with the other nodes on how the round ends: %w", err)
+	}
+	// The answer is the first verdict again where the handler has said a later one: that one counts.
+	switch {
+	case slices.Contains(m.known, said):
+	case m.decided():
+		m.bound(said)
+	default:
+		m.learn(said, said == v)
+	}
+	if *m.verdict == v && d.Verdict != reassemble || leaving && (d.Verdict == stopForNow || !m.decided()) {
+		return d, nil
+	}
+	return a.follow(), nil
+}
+
+// follow tells the policy what counts on every node.
+func (a *Agent) follow() decision {
+	return a.policy.step(event{Kind: verdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own})
+}
+
+// hear takes what the handler says about how the round ends; ok is false when it will say no more. What is known already
+// changes nothing, and neither does a change of the nodes once the job is decided: only its Grace counts then.
+func (a *Agent) hear(v rendezvous.Verdict, ok bool) decision {
+	m, none := a.meeting, decision{Rank: -1}
+	if m.rest != nil {
+		m.verdicts, m.rest = m.rest, nil
+	}
+	if !ok {
+		m.verdicts = nil
+		return none
+	}
+	if slices.Contains(m.known, v) {
+		return none
+	}
+	if m.decided() {
+		m.bound(v)
+		return none
+	}
+	if m.verdict != nil {
+		a.policy.keep() // the restart that was agreed on is a restart, whatever keeps this node from it
+	}
+	m.learn(v, false)
+	return a.follow()
+}
+
+// stopSignal is the signal that ended ctx, SIGTERM where none did.
+func stopSignal(ctx context.Context) syscall.Signal {
+	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok {
+		return s.Signal
+	}
+	return syscall.SIGTERM
+}
