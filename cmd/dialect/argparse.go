@@ -38,6 +38,8 @@ type option struct {
 	choices []string
 	// variables makes environment variables stand for the option, see parser.prefixes.
 	variables bool
+	// ownVariable makes muster's own variable stand for the option, where the replaced program has none.
+	ownVariable bool
 	// arg names the word in the help text; help says what the option does; since is the first release of the replaced
 	// program that knew it, where that was not always; group is the help text's heading.
 	arg, help, since, group string
@@ -295,10 +297,13 @@ func (p *parser) defaults(env environ, wrong *problems) map[string]value {
 }
 
 func (p *parser) prefixesOf(o *option) []string {
-	if !o.variables {
-		return nil
+	switch {
+	case o.variables:
+		return p.prefixes
+	case o.ownVariable:
+		return []string{ownPrefix}
 	}
-	return p.prefixes
+	return nil
 }
 
 // flagVariable reads the variable of a flag: torchrun takes whole numbers only, 0 being off; our own variables also take

@@ -70,26 +70,39 @@ type answer struct {
 		Virtual     bool     `json:"virtual"`
 		Shutdown    float64  `json:"shutdown"`
 		StartMethod string   `json:"start_method"`
+		NUMA        string   `json:"numa"`
 	} `json:"config"`
 }
 
 // Deliberate differences. Where we refuse what torchrun accepts, our message has one of these pieces; the reason stands
 // behind it.
 var refusedByUs = map[string]string{
-	"several nodes are not supported yet":    "this version runs one node",
-	"binding workers to CPUs":                "--numa-binding comes later",
-	"etcd is not supported yet":              "comes later",
-	"joining a store that listens elsewhere": "is_host=false needs several nodes",
-	"a store in a file":                      "store_type=file would make workers wait for a store that is not ours",
-	"choose one of spawn, fork, forkserver":  "PET_START_METHOD is not held against the choices by torchrun, and fails later",
-	"give local ranks separated by commas":   "torchrun takes negative ranks, which no worker has",
-	"more than 4096 workers":                 "a typing error",
-	"its name is empty":                      "an empty script name fails only in the worker",
-	"cannot be handled by any program":       "torchrun fails when it installs the handler",
-	"reasons of its own":                     "SIGCHLD and SIGURG reach muster all the time",
-	"give seconds above 0":                   "an infinite monitor interval is no interval",
-	"is out of range":                        "our integers end at 64 bits",
-	"give seconds from 0":                    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-1 is not checked by torchrun",
+	"nothing says where the nodes meet":     "torchrun takes 127.0.0.1: each node waits for the others at itself",
+	"nothing says where etcd is":            "torchrun fails when it connects",
+	"its number of nodes is fixed":          "torchrun's static rendezvous takes the larger number and is not elastic",
+	"one node has only node rank 0":         "torchrun waits for a store that nobody will serve",
+	"node ranks go from 0":                  "the same",
+	"node ranks begin at 0":                 "the same",
+	"--standalone is one node by itself":    "torchrun waits for nodes that cannot know where",
+	"cannot know a free port":               "the same",
+	"a number above 0":                      "torchrun takes negative times, and fails or spins later",
+	"needs a name, the same on all of them": "torchrun makes a random one on each node",
+	"write HOST:PORT":                       "the port of etcd's endpoint is only looked at by its Python client",
+	"is neither a host name nor an IP":      "etcd's endpoint again, and --local-addr is not looked at by torchrun",
+	"must be a number from 0 to 65535":      "etcd's endpoint again",
+	"write one in brackets":                 "torchrun looks for a host named by the first half of the address",
+	"choose one of http, https":             "etcd's protocol again",
+	"a store in a file":                     "store_type=file would make workers wait for a store that is not ours",
+	"choose one of spawn, fork, forkserver": "PET_START_METHOD is not held against the choices by torchrun, and fails later",
+	"give local ranks separated by commas":  "torchrun takes negative ranks, which no worker has",
+	"more than 4096 workers":                "a typing error",
+	"more than 1048576 nodes":               "a typing error",
+	"its name is empty":                     "an empty script name fails only in the worker",
+	"cannot be handled by any program":      "torchrun fails when it installs the handler",
+	"reasons of its own":                    "SIGCHLD and SIGURG reach muster all the time",
+	"give seconds above 0":                  "an infinite monitor interval is no interval; etcd's times are not looked at",
+	"is out of range":                       "our integers end at 64 bits",
+	"give seconds from 0":                   "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-1 is not checked by torchrun",
 }
 
 // acceptedByUs says whether we deliberately accept what torchrun refuses.
@@ -103,6 +116,10 @@ func acceptedByUs(c cmdline, theirs answer) (string, bool) {
 		return "our completion needs no package", true
 	case strings.Contains(theirs.Message, "does not match: <^[0123]$>"):
 		return "local ranks of several digits", strings.Contains(strings.Join(c.Argv, " ")+fmt.Sprint(c.Env), "12:")
+	case strings.Contains(theirs.Message, "backend is not registered"):
+		return "backends of ours", slices.ContainsFunc(c.Argv, func(word string) bool { return word == "muster" || word == "etcd-v3" })
+	case strings.Contains(theirs.Message, "rendezvous endpoint") || strings.Contains(theirs.Message, "hostname"):
+		return "several endpoints", strings.Contains(strings.Join(c.Argv, " "), ",")
 	}
 	return "", false
 }
@@ -263,6 +280,7 @@ func compareJob(t *testing.T, c cmdline, theirs answer, req dialect.Request) {
 	same("prefix", config.Prefix, job.Logs.Prefix)
 	same("stdout filters", config.KeepStdout, job.Logs.KeepStdout)
 	same("stderr filters", config.KeepStderr, job.Logs.KeepStderr)
+	same("NUMA binding", config.NUMA, job.Bind.Mode)
 	same("virtual local rank", config.Virtual, job.VirtualLocalRank)
 	same("shutdown timeout", time.Duration(config.Shutdown)*time.Second, job.Stop.Grace)
 	if job.Command.Kind == launch.RunPath {
@@ -279,8 +297,20 @@ func compareJob(t *testing.T, c cmdline, theirs answer, req dialect.Request) {
 		return
 	}
 	same("run id", config.RunID, job.RunID)
+	if strings.HasPrefix(config.Backend, "etcd") {
+		same("backend", "etcd", job.Meeting.Backend)
+		return // what it is given is checked by its Python client, and by TestTorchrunMeeting
+	}
 	same("backend", config.Backend, job.Meeting.Backend)
 	host, port := config.Endpoint[0].(string), int(config.Endpoint[1].(float64))
+	if !job.Alone() {
+		same("endpoints", []launch.Endpoint{{Host: host, Port: port}}, job.Meeting.Endpoints)
+		same("local address", strings.Trim(config.LocalAddr, "[]"), job.Meeting.LocalAddr)
+		if config.Backend == "static" {
+			same("node rank", theirs.Values["node_rank"], float64(job.Meeting.NodeRank))
+		}
+		return
+	}
 	same("port", port, job.Meeting.Port)
 	if config.Backend == "c10d" && config.LocalAddr != "" {
 		host = config.LocalAddr
@@ -432,6 +462,14 @@ func chosenCases() []cmdline {
 		{"--start-method", "x", "t.py"},
 		{"--numa-binding", "x", "t.py"},
 		{"--numa-binding", "node", "t.py"},
+		{"--numa_binding=core-complex", "t.py"},
+		{"--numa", "exclusive", "t.py"},
+		{"--nu=socket", "t.py"},
+		{"--numa-binding", "core_complex", "t.py"},
+		{"--numa-binding", "Node", "t.py"},
+		{"--numa-binding", "", "t.py"},
+		{"--numa-binding", "t.py"},
+		{"--numa-binding", "node", "--numa-binding", "socket", "t.py"},
 		{"--logs-specs", "x", "t.py"},
 		{"--event-log-handler", "console", "t.py"},
 		{"--event-log-handler", "dynamic_rendezvous", "t.py"},
@@ -464,6 +502,33 @@ func chosenCases() []cmdline {
 		{"--rdzv-backend", "bogus", "t.py"},
 		{"--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "h:2379", "t.py"},
 		{"--rdzv-backend", "", "t.py"},
+		{"--rdzv-backend", "etcd", "t.py"},
+		{"--rdzv-backend", "etcd-v3", "--rdzv-endpoint", "h:2379", "t.py"},
+		{"--rdzv-backend", "etcd", "--rdzv-endpoint", "h1,h2:5", "--rdzv-conf", "protocol=https,cacert=ca.pem,etcd_prefix=/x", "--nnodes", "1:3", "t.py"},
+		{"--nnodes", "2", "--node-rank", "1", "--master-addr", "h1", "--master-port", "29501", "t.py"},
+		{"--nnodes", "2", "--node-rank", "1", "--master-addr", "h1", "t.py"},
+		{"--nnodes", "2", "--node-rank", "2", "--master-addr", "h1", "t.py"},
+		{"--nnodes", "2", "--node-rank", "-1", "--master-addr", "h1", "t.py"},
+		{"--nnodes", "2", "--master-addr", "[fd00::1]", "--local-addr", "[fd00::2]", "t.py"},
+		{"--nnodes", "2", "--master-port", "29501", "t.py"},
+		{"--nnodes", "2", "--master-port", "0", "t.py"},
+		{"--nnodes", "2", "--rdzv-endpoint", "h1:5", "--node-rank", "1", "t.py"},
+		{"--nnodes", "2", "--rdzv-endpoint", "h1", "t.py"},
+		{"--nnodes", "2:3", "--rdzv-endpoint", "h1:5", "t.py"},
+		{"--nnodes", "2", "--rdzv-endpoint", "h1:5,h2:5", "t.py"},
+		{"--nnodes", "2", "--standalone", "t.py"},
+		{"--nnodes", "1:3", "--standalone", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1", "--rdzv-id", "j", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1:7", "--rdzv-id", "", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1:0", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1:1,h2:2", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1", "--local-addr", "10.0.0.2", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1", "--rdzv-conf", "is_host=0,keep_alive_interval=2", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1", "--rdzv-conf", "keep_alive_interval=0", "t.py"},
+		{"--nnodes", "2:4", "--rdzv-backend", "muster", "--rdzv-endpoint", "h1", "t.py"},
+		{"--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1", "--rdzv-conf", "is_host=0", "t.py"},
+		{"--nnodes", "99999999", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1", "t.py"},
 		{"--rdzv-id", "job7", "t.py"},
 		{"--rdzv-id", "job7", "--standalone", "t.py"},
 		{"--rdzv-id", "job7", "--master-port", "5", "t.py"},
@@ -577,7 +642,7 @@ var words = map[string][]string{
 	"duplicate_stdout_filters": {"a", "a,b", "a,,b", ""},
 	"node_rank":                {"0", "0", "1", "x"},
 	"master_port":              {"29500", "0", "1", "70000", "x"},
-	"numa_binding":             {"node", "x"},
+	"numa_binding":             {"node", "socket", "exclusive", "core-complex", "x"},
 	"signals_to_handle":        {"SIGTERM", "SIGTERM,SIGUSR1", "TERM"},
 	"shutdown_timeout":         {"0", "5", "-1", "x"},
 	"print_completion":         {"bash", "x"},

@@ -3,17 +3,21 @@ package dialect
 import (
 	"errors"
 	"fmt"
-	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/errhint"
+	"muster/launch"
 )
 
-// Default ports: of torchrun's c10d rendezvous, and of its static one.
+// Default ports: of the c10d rendezvous and ours, of the static one, and of etcd.
 const (
 	c10dPort   = 29400
 	staticPort = 29500
+	etcdPort   = 2379
 )
 
 var (
@@ -22,7 +26,8 @@ var (
 )
 
 // parseEndpoint reads HOST[:PORT] as torchrun does (PyTorch 2.15.0, elastic/rendezvous/utils.py): IPv6 addresses in
-// brackets, the part behind the last colon is the port. port is -1 when there is none.
+// brackets, the part behind the last colon is the port. port is -1 when there is none. Unlike torchrun it takes an IPv6
+// address with a zone, such as [fe80::1%eth0].
 func parseEndpoint(text string) (host string, port int, err error) {
 	text = strings.TrimSpace(text)
 	host, port = text, -1
@@ -38,121 +43,99 @@ func parseEndpoint(text string) (host string, port int, err error) {
 	if len(host) > 1 && strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
 		host = host[1 : len(host)-1]
 	}
-	if !endpointHost.MatchString(host) {
-		return "", 0, fmt.Errorf("%q is neither a host name nor an IP address", host)
+	if err := checkHost(host); err != nil {
+		return "", 0, err
 	}
 	return host, port, nil
 }
 
-// parseConf reads KEY=VALUE,... as torchrun does. Later keys win.
-func parseConf(text string) (map[string]string, error) {
-	conf := map[string]string{}
-	if strings.TrimSpace(text) == "" {
-		return conf, nil
-	}
-	for item := range strings.SplitSeq(text, ",") {
-		key, val, _ := strings.Cut(item, "=")
-		key, val = strings.TrimSpace(key), strings.TrimSpace(val)
-		if key == "" {
-			return nil, errors.New("write it as <key1>=<value1>,...,<keyN>=<valueN>")
-		}
-		if val == "" {
-			return nil, fmt.Errorf("the key %q must have a value", key)
-		}
-		conf[key] = val
-	}
-	return conf, nil
-}
-
-type confKind int
-
-const (
-	confSeconds  confKind = iota // a whole number above 0
-	confWhole                    // a whole number
-	confFraction                 // a number from 0
-	confBool
-	confStore
-)
-
-// c10dKeys and staticKeys are the settings that the backends of PyTorch 2.15.0 look at. timeout is given to all
-// backends; c10d makes nothing of it. rank is overwritten by --node-rank.
-func c10dKeys() map[string]confKind {
-	return map[string]confKind{
-		"join_timeout": confSeconds, "last_call_timeout": confSeconds, "close_timeout": confSeconds,
-		"heartbeat_timeout": confSeconds, "read_timeout": confSeconds,
-		"keep_alive_interval": confWhole, "keep_alive_max_attempt": confWhole,
-		"cas_backoff_max_seconds": confFraction, "is_host": confBool, "store_type": confStore,
-	}
-}
-
-func staticKeys() map[string]confKind { return map[string]confKind{"timeout": confWhole} }
-
-// checkConf holds the settings of --rdzv-conf against what the backend makes of them. Keys that it does not look at are
-// only worth a warning, as torchrun ignores them.
-func checkConf(conf map[string]string, backend string) (warnings []string, wrong problems) {
-	known, others := c10dKeys(), staticKeys()
-	if backend == backendStatic {
-		known, others = others, known
-	}
-	for _, key := range slices.Sorted(maps.Keys(conf)) {
-		k, ok := known[key]
-		if ok {
-			if err := k.check(conf[key]); err != nil {
-				wrong.add(fmt.Errorf("cannot use --rdzv-conf %s=%s: %w", key, conf[key], err))
-			}
-			continue
-		}
-		warning := fmt.Sprintf("--rdzv-conf: the key %q is unknown and ignored", key)
-		if _, elsewhere := others[key]; elsewhere {
-			warning = fmt.Sprintf("--rdzv-conf: %s has no effect with the %s backend", key, backend)
-		} else if near := nearest(key, slices.Sorted(maps.Keys(known))); near != "" {
-			warning += fmt.Sprintf("; did you mean %s?", near)
-		}
-		warnings = append(warnings, warning)
-	}
-	return warnings, wrong
-}
-
-func (k confKind) check(val string) error {
-	switch k {
-	case confSeconds, confWhole:
-		n, err := pyInt(val)
-		if err != nil {
-			return err
-		}
-		if k == confSeconds && n <= 0 {
-			return errors.New("give seconds above 0")
-		}
-	case confFraction:
-		if f, err := pyFloat(val); err != nil || !(f >= 0) || f > maxSeconds {
-			return errors.New("give seconds from 0")
-		}
-	case confBool:
-		on, err := confSwitch(val)
-		if err != nil {
-			return err
-		}
-		if !on {
-			return errors.New("joining a store that listens elsewhere is not supported yet by this version of muster")
-		}
-	case confStore:
-		switch strings.ToLower(val) {
-		case "tcp":
-		case "file":
-			return errors.New("a store in a file is not supported: leave store_type out")
-		default:
-			return errors.New("choose tcp")
-		}
+// checkHost refuses what is neither a name nor an address.
+func checkHost(host string) error {
+	addr, err := netip.ParseAddr(host)
+	switch {
+	case err == nil && addr.Zone() != "":
+	case !endpointHost.MatchString(host):
+		return fmt.Errorf("%q is neither a host name nor an IP address", host)
+	case err != nil && strings.Contains(host, ":"): // torchrun would look for a host of this name
+		return fmt.Errorf("%q is not an IPv6 address: write one in brackets, [ADDRESS]:PORT", host)
 	}
 	return nil
 }
 
-func confSwitch(val string) (bool, error) {
-	switch strings.ToLower(val) {
-	case "1", "true", "t", "yes", "y":
-		return true, nil
-	case "0", "false", "f", "no", "n":
-		return false, nil
+// parseEndpoints reads HOST[:PORT],... where nodes meet: others must be able to use what is written.
+func parseEndpoints(text string, defaultPort int) ([]launch.Endpoint, error) {
+	var list []launch.Endpoint
+	for item := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(item) == "" {
+			return nil, errors.New("an endpoint is empty: write HOST[:PORT], several with commas between")
+		}
+		host, port, err := parseEndpoint(item)
+		if err != nil {
+			return nil, err
+		}
+		if port < 0 {
+			port = defaultPort
+		}
+		e := launch.Endpoint{Host: host, Port: port}
+		switch addr, _ := netip.ParseAddr(host); { // of a name it is the zero address
+		case port == 0:
+			return nil, fmt.Errorf("%s: the other nodes cannot know a free port: give one from 1 to 65535", e)
+		case addr.IsUnspecified() || addr.Unmap().IsUnspecified():
+			return nil, fmt.Errorf("%s: the other nodes cannot reach it: give this machine's name or address", e)
+		case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
+			return nil, fmt.Errorf("%s: a link-local address needs its interface: [%s%%eth0], for example", e, host)
+		case slices.Contains(list, e):
+			return nil, fmt.Errorf("the endpoint %s is there twice", e)
+		}
+		list = append(list, e)
 	}
-	return false, errors.New("give true or false")
+	return list, nil
+}
+
+// isLoopback reports whether host always means the machine that asks.
+func isLoopback(host string) bool {
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	addr, err := netip.ParseAddr(host)
+	return name == "localhost" || strings.HasSuffix(name, ".localhost") || err == nil && addr.Unmap().IsLoopback()
+}
+
+// rdzvSchemes are what --rdzv may begin with, and the backends and default ports that they stand for.
+var rdzvSchemes = []struct {
+	scheme, backend string
+	port            int
+	tls             bool
+}{
+	{"c10d", backendC10d, c10dPort, false},
+	{"muster", backendMuster, c10dPort, false},
+	{"static", backendStatic, staticPort, false},
+	{"etcd", backendEtcd, etcdPort, false},
+	{"etcds", backendEtcd, etcdPort, true},
+}
+
+// parseRdzv reads the value of --rdzv, SCHEME://HOST[:PORT],..., into m.
+func parseRdzv(m *launch.Meeting, text string) error {
+	scheme, rest, ok := strings.Cut(strings.TrimSpace(text), "://")
+	if !ok {
+		return errors.New("write it as c10d://HOST:PORT, muster://HOST:PORT, etcd://HOST:PORT,HOST:PORT or static://HOST:PORT")
+	}
+	for _, s := range rdzvSchemes {
+		if s.scheme != strings.ToLower(scheme) {
+			continue
+		}
+		rest = strings.TrimSuffix(rest, "/")
+		if strings.ContainsRune(rest, '@') {
+			return errhint.With(errors.New("names and passwords do not belong on a command line, which everybody on the machine can read"),
+				"give --etcd-user NAME and --etcd-password-file FILE")
+		}
+		if path := strings.IndexAny(rest, "/?#"); path >= 0 {
+			return fmt.Errorf("nothing may stand behind the endpoints, but %q does", rest[path:])
+		}
+		endpoints, err := parseEndpoints(rest, s.port)
+		if err != nil {
+			return err
+		}
+		m.Backend, m.Endpoints, m.Etcd.TLS = s.backend, endpoints, s.tls || m.Etcd.TLS
+		return nil
+	}
+	return fmt.Errorf("the scheme %q is unknown: choose one of c10d, muster, static, etcd, etcds", scheme)
 }

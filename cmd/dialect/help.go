@@ -136,6 +136,8 @@ func (p *parser) entries() []entry {
 		}
 		if o.variables {
 			env = variable(petPrefix, o.long)
+		} else if o.ownVariable {
+			env = variable(ownPrefix, o.long)
 		}
 		if o.since != "" {
 			since = "came with PyTorch " + o.since

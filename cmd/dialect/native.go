@@ -46,7 +46,7 @@ func Native(inv Invocation) (Request, error) {
 	words := resolve(list, command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
 	r := Request{LogLevel: "info", Job: launch.Job{
 		Dialect: "run", Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
-		Meeting: launch.Meeting{Backend: backendStandalone}, Restart: defaultRestart(),
+		Meeting: defaultMeeting(backendOf(words)), Restart: defaultRestart(),
 		Warm: launch.WarmRules{Wait: defaultWarmWait},
 		Stop: launch.StopRules{Grace: defaultGrace}, Logs: launch.LogRules{PrefixAll: true}, EventLog: "null",
 		Environ: inv.Environ, Warnings: misspelt(env, nil),
@@ -57,10 +57,10 @@ func Native(inv Invocation) (Request, error) {
 		panic("internal error: the default signals are wrong")
 	}
 	watchdog(&r.Job, env)
-	for _, s := range list {
-		word, ok := words[s.flag]
-		s.give(&r, word, ok, &wrong)
-	}
+	equivalents := applyConf(&r.Job, words["rdzv-conf"], &wrong)
+	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
+	r.give(list, words, equivalents, &wrong)
+	nativeMeeting(&r, words, &wrong)
 	nativeCommand(&r, inv, flags.Args(), words, env, &wrong)
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
@@ -107,9 +107,33 @@ func checkPolicy(r *Request, words map[string]given, wrong *problems) {
 	case words["restart-policy"].source.Kind != launch.FromFlag:
 	case policy == launch.RestartNever && restarts > 0:
 		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out", words["max-restarts"].written("max-restarts")))
+	case policy == launch.RestartOnNodeFail:
+		if word := words["max-restarts"]; restarts > 0 && word.source.Kind == launch.FromFlag {
+			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of them out", word.written("max-restarts")))
+		}
+		if r.Job.Restart.ReplaceLimit == 0 {
+			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: nothing would be restarted", words["restart-limit"].written("restart-limit")))
+		}
 	case policy != launch.RestartNever && restarts == 0:
 		wrong.add(fmt.Errorf("cannot use --restart-policy %s while --max-restarts is 0: nothing would be restarted; give --max-restarts N", policy))
 	}
+}
+
+// backendOf is the backend whose settings --rdzv-conf has.
+func backendOf(words map[string]given) string {
+	var m launch.Meeting
+	if word, ok := words["rdzv"]; ok {
+		if parseRdzv(&m, word.text) != nil {
+			return backendC10d // the word is refused later
+		}
+		return m.Backend
+	}
+	_, port := words["master-port"]
+	_, rank := words["node-rank"]
+	if port || rank {
+		return backendStatic
+	}
+	return backendStandalone
 }
 
 // flagAnnotation holds the name of the setting that a flag, or its alias, sets.

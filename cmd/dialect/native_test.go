@@ -64,6 +64,7 @@ func TestNativeFlags(t *testing.T) {
 		--active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all --clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
 		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
+		--numa-binding core-complex --numa-fallback
 		--event-log-handler console --dry-run --json --log-level debug -- prog`)...)
 	codes := func(text string) launch.ExitCodes {
 		set, err := launch.ParseExitCodes(text)
@@ -74,13 +75,14 @@ func TestNativeFlags(t *testing.T) {
 	}
 	want := launch.Job{
 		Dialect: "run", RunID: "j", Role: "r", Procs: "8", Nodes: launch.Range{Min: 1, Max: 1}, Command: launch.Command{Name: "prog"},
-		Meeting: launch.Meeting{Backend: "static", Host: "::1", Port: 2345},
+		Meeting: meeting(func(m *launch.Meeting) { m.Backend, m.Host, m.Port = "static", "::1", 2345 }),
 		Restart: launch.RestartRules{
-			Policy: launch.RestartExitCode, MaxRestarts: 3, BackoffLimit: 10, Window: time.Hour, Delay: 500 * time.Millisecond, DelayFactor: 1.5,
+			Policy: launch.RestartExitCode, Scope: launch.ScopeWorld, MaxRestarts: 3, ReplaceLimit: -1, BackoffLimit: 10, Window: time.Hour, Delay: 500 * time.Millisecond, DelayFactor: 1.5,
 			DelayMax: 10 * time.Second, Retryable: codes(">=128"), Fatal: codes("3,7-9"), Success: launch.QuorumRank0, Fail: launch.QuorumAll,
 			Linger: 5 * time.Second, Clean: launch.CleanUnfinished, Deadline: 90 * time.Second,
 		},
 		Warm: launch.WarmRules{Auto: true, Modules: []string{"torch", "a.b_c"}, Wait: 90 * time.Second},
+		Bind: launch.BindRules{Mode: "core-complex", Fallback: true},
 		Stop: launch.StopRules{Grace: 2500 * time.Millisecond},
 		Logs: launch.LogRules{
 			Dir: "/dev/null", Redirect: launch.StreamMap{Default: launch.Both},
@@ -96,8 +98,15 @@ func TestNativeFlags(t *testing.T) {
 	if !req.DryRun || !req.JSON || req.LogLevel != "debug" {
 		t.Errorf("dry run %v, JSON %v, log level %q", req.DryRun, req.JSON, req.LogLevel)
 	}
+	// What one node has no use for, and what only goes with something else; TestNativeMeetsOthers looks at what it means.
+	several := accepted(t, nil, "", strings.Fields(`--nodes 2 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h --rdzv-conf close_timeout=7 --iface i
+		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c
+		--etcd-key k --restart-limit 4 --restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)
+	static := accepted(t, nil, "", strings.Fields("--rdzv static://h --nodes 2 --node-rank 1 --local-addr h prog")...)
 	for flag := range dialect.SettingFlags() {
-		if _, ok := req.Job.Sources[flag]; !ok && flag != "config" && flag != "module" && flag != "no-python" {
+		_, elsewhere := several.Job.Sources[flag]
+		_, elsewhere2 := static.Job.Sources[flag]
+		if _, ok := req.Job.Sources[flag]; !ok && !elsewhere && !elsewhere2 && flag != "config" && flag != "module" && flag != "no-python" {
 			t.Errorf("--%s is not tested here", flag)
 		}
 	}
@@ -138,8 +147,7 @@ func TestNativeRefusals(t *testing.T) {
 	}{
 		{"", "", "", []string{"without a command"}},
 		{"--", "", "", []string{"without a command"}},
-		{"--nnodes 2 x", "", "", []string{"--nnodes 2: several nodes"}},
-		{"--nodes 2 x", "", "", []string{"--nnodes 2: several nodes"}},
+		{"--nodes 2 x", "", "", []string{"--nnodes 2: nothing says how the nodes meet"}},
 		{"-n 0 x", "", "", []string{"--nproc-per-node 0"}},
 		{"-n", "", "", []string{"-n without a value"}},
 		{"--role", "", "", []string{"--role without a value"}},
@@ -148,6 +156,8 @@ func TestNativeRefusals(t *testing.T) {
 		{"--nproc 3 x", "", "", []string{"unknown flag --nproc: did you mean --nproc-per-node?"}},
 		{"-q x", "", "", []string{"unknown flag -q"}},
 		{"--max-restarts -1 x", "", "", []string{"--max-restarts -1"}},
+		{"--numa-binding cores x", "", "", []string{"--numa-binding cores: choose one of node, socket, exclusive, core-complex"}},
+		{"--numa-fallback x", "", "", []string{"--numa-fallback without --numa-binding"}},
 		{"--restart-policy sometimes x", "", "", []string{"never, on-failure, always, exit-code"}},
 		{"--max-restarts 3 --restart-policy always x", "", "", []string{"--restart-policy always without --active-deadline"}},
 		{"--max-restarts 3 x", "MUSTER_RESTART_POLICY=always", "", []string{"MUSTER_RESTART_POLICY=always without --active-deadline"}},
@@ -179,7 +189,7 @@ func TestNativeRefusals(t *testing.T) {
 		{"-m --no-python x", "", "", []string{"--no-python and --module"}},
 		{"--log-level loud x", "", "", []string{"debug, info, warn, error"}},
 		{"x", "MUSTER_GRACE=soon", "", []string{"MUSTER_GRACE=soon"}},
-		{"x", "PET_NNODES=4", "", []string{"PET_NNODES=4: several nodes"}},
+		{"x", "PET_NNODES=4", "", []string{"PET_NNODES=4: nothing says how the nodes meet"}},
 		{"--grace soon --stdin file -n 0", "MUSTER_TEE=9", "", []string{"5 problems", "--grace", "--stdin", "--nproc-per-node", "MUSTER_TEE=9", "without a command"}},
 		{"--config conf.yaml x", "", "grace: soon\n", []string{"conf.yaml:1 (grace: soon)", "500ms"}},
 		{"--config missing.yaml x", "", "", []string{"missing.yaml", "not exist"}},

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -80,17 +81,30 @@ func anywhereFlags() []string {
 	return flags
 }
 
-// apply makes muster's own settings count in a foreign dialect. equivalents are the values some of them have there
-// through the dialect's own flags, variables or habits; the stronger source wins, and of two flags that disagree neither
-// does.
-func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents map[string]given, wrong *problems) {
+// apply makes muster's own settings count in a foreign dialect, and returns their words. equivalents are the values some
+// of them have there through the dialect's own flags, variables or habits.
+func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents map[string]given, wrong *problems) map[string]given {
 	var list []setting
 	for _, s := range settings() {
 		if s.anywhere {
+			s.alias = "" // it may be a flag of the dialect's
 			list = append(list, s)
 		}
 	}
 	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
+	r.give(list, words, equivalents, wrong)
+	flags := make([]string, 0, len(p.options))
+	for _, opt := range p.options {
+		flags = append(flags, opt.long)
+	}
+	r.Job.Warnings = append(r.Job.Warnings, misspelt(env, flags)...)
+	checkRules(r, words, wrong)
+	return words
+}
+
+// give sets all settings of the list to their words. Where a setting also has a value through something else, its
+// equivalent, the stronger source wins, and of two flags that disagree neither does.
+func (r *Request) give(list []setting, words, equivalents map[string]given, wrong *problems) {
 	for _, s := range list {
 		word, ok := words[s.flag]
 		other, both := equivalents[s.flag]
@@ -104,12 +118,6 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 		}
 		s.give(r, word, ok, wrong)
 	}
-	flags := make([]string, 0, len(p.options))
-	for _, opt := range p.options {
-		flags = append(flags, opt.long)
-	}
-	r.Job.Warnings = append(r.Job.Warnings, misspelt(env, flags)...)
-	checkRules(r, words, wrong)
 }
 
 // give sets s to a word that was found, or leaves it at its default, and notes which.
@@ -133,6 +141,9 @@ func resolve(list []setting, command map[string]given, env environ, prefixes []s
 	for _, prefix := range slices.Backward(prefixes) {
 		for _, s := range list {
 			name := variable(prefix, s.flag)
+			if s.alias != "" && env[name] == "" {
+				name = variable(prefix, s.alias)
+			}
 			if text := env[name]; text != "" {
 				words[s.flag] = given{text, launch.Source{Kind: launch.FromVariable, Name: name}}
 			} else if text := env[fakeVariable]; text != "" && prefix == ownPrefix && s.flag == "accelerator" {
@@ -162,9 +173,12 @@ const fakeVariable = "MUSTER_FAKE"
 // are those of the dialect.
 func misspelt(env environ, flags []string) []string {
 	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
-	known := []string{"FAKE", "TOKEN_FILE", "RUN_DIR", "ROUND", "SOCKET"}
+	known := []string{"FAKE", "RUN_DIR", "ROUND", "SOCKET"}
 	for _, s := range settings() {
 		known = append(known, variable("", s.flag))
+		if s.alias != "" {
+			known = append(known, variable("", s.alias))
+		}
 	}
 	for _, flag := range flags {
 		known = append(known, variable("", flag))
@@ -194,7 +208,7 @@ func (r *Request) tell(flag, value string, source launch.Source) {
 // checkRules refuses restart rules that contradict each other, wherever they came from.
 func checkRules(r *Request, words map[string]given, wrong *problems) {
 	rules := &r.Job.Restart
-	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 { // who bounds restarts wants some
+	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 && rules.Policy != launch.RestartOnNodeFail { // who bounds restarts wants some
 		rules.MaxRestarts = rules.BackoffLimit
 		r.tell("max-restarts", strconv.Itoa(rules.MaxRestarts), words["backoff-limit"].source)
 	}
@@ -213,10 +227,14 @@ func checkRules(r *Request, words map[string]given, wrong *problems) {
 	if word := words["fake-on-real"]; r.Job.FakeOnReal && r.Job.Fake == "" && word.source.Kind == launch.FromFlag {
 		wrong.add(fmt.Errorf("cannot use --fake-on-real without a fake accelerator: give --accelerator fake:FILE"))
 	}
+	if word := words["numa-fallback"]; r.Job.Bind.Fallback && r.Job.Bind.Mode == "" && word.source.Kind == launch.FromFlag {
+		wrong.add(errors.New("cannot use --numa-fallback without --numa-binding: say how workers are to be bound"))
+	}
 	if word := words["linger"]; word.source.Kind == launch.FromFlag && rules.Success != launch.QuorumAny && rules.Success != launch.QuorumRank0 {
 		wrong.add(fmt.Errorf("cannot use --linger with --success-policy %s: there the job ends with its last worker; give --success-policy any or rank0", rules.Success))
 	}
-	if word := words["retryable-exit-codes"]; word.source.Kind == launch.FromFlag && rules.Policy != launch.RestartExitCode {
+	if word := words["retryable-exit-codes"]; word.source.Kind == launch.FromFlag && rules.Policy != launch.RestartExitCode &&
+		rules.Policy != launch.RestartOnNodeFailOrExitCode {
 		wrong.add(fmt.Errorf("cannot use --retryable-exit-codes with --restart-policy %s: give --restart-policy exit-code", rules.Policy))
 	}
 }

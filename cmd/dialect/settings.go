@@ -31,7 +31,7 @@ func defaultRestart() launch.RestartRules {
 		panic("internal error: " + err.Error())
 	}
 	return launch.RestartRules{
-		Policy: launch.RestartOnFailure, BackoffLimit: -1, Delay: defaultDelay, DelayFactor: defaultFactor, DelayMax: defaultDelayMax,
+		Policy: launch.RestartOnFailure, Scope: launch.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: defaultDelay, DelayFactor: defaultFactor, DelayMax: defaultDelayMax,
 		Retryable: retryable, Success: launch.QuorumAll, Fail: launch.QuorumAny, Clean: launch.CleanAll,
 	}
 }
@@ -70,86 +70,25 @@ type given struct {
 	source launch.Source
 }
 
+// credentials are what somebody may put in front of a URL's host. They are refused, and must not be shown.
+var credentials = regexp.MustCompile(`//[^/]*@`)
+
 // written is the word as the user wrote it: --flag word, NAME=word, or file:line: flag: word.
 func (g given) written(flag string) string {
+	text := credentials.ReplaceAllString(g.text, "//…@")
 	switch g.source.Kind {
 	case launch.FromVariable:
-		return g.source.Name + "=" + g.text
+		return g.source.Name + "=" + text
 	case launch.FromConfig:
-		return fmt.Sprintf("%s (%s: %s)", g.source.Name, flag, g.text)
+		return fmt.Sprintf("%s (%s: %s)", g.source.Name, flag, text)
 	default:
-		return strings.TrimSpace("--" + flag + " " + g.text)
+		return strings.TrimSpace("--" + flag + " " + text)
 	}
 }
 
 // settings are muster's own flags. The order is that of the help text.
 func settings() []setting {
-	return slices.Concat(nodeSettings(), commandSettings(), restartSettings(), logSettings(), ownSettings())
-}
-
-func nodeSettings() []setting {
-	return []setting{
-		{
-			flag: "nnodes", alias: "nodes", arg: "N|MIN:MAX", def: "1", group: groupNodes,
-			help: "Number of nodes. This version of muster runs one node.",
-			set: func(r *Request, text string) (err error) {
-				r.Job.Nodes, err = parseNodes(text)
-				return err
-			},
-		},
-		{
-			flag: "nproc-per-node", short: "n", arg: "N|auto|cpu|gpu", def: "1", group: groupNodes,
-			help: "Workers on each node: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto).",
-			set: func(r *Request, text string) (err error) {
-				r.Job.Procs, err = parseProcs(text)
-				return err
-			},
-		},
-		{
-			flag: "master-addr", arg: "HOST", group: groupNodes,
-			help: "Address that the store listens on and that workers see as MASTER_ADDR. Default: 127.0.0.1.",
-			set: func(r *Request, text string) error {
-				host, _, err := parseEndpoint("[" + strings.Trim(text, "[]") + "]")
-				if err != nil {
-					return fmt.Errorf("%q is neither a host name nor an IP address", text)
-				}
-				r.Job.Meeting.Host = host
-				return nil
-			},
-		},
-		{
-			flag: "master-port", form: formNumber, arg: "PORT", group: groupNodes,
-			help: "Port of the store, MASTER_PORT of the workers. Default: a free one.",
-			set: func(r *Request, text string) error {
-				n, err := pyInt(text)
-				if err != nil || n < 0 || n > 65535 {
-					return errors.New("give a number from 0 to 65535")
-				}
-				r.Job.Meeting.Port, r.Job.Meeting.Backend = n, backendStatic
-				return nil
-			},
-		},
-		{
-			flag: "accelerator", arg: "auto|fake:FILE", def: "auto", group: groupNodes, anywhere: true,
-			help: "Where accelerators are counted: on this machine, or in the spec of made-up ones in FILE. MUSTER_FAKE=FILE says the same in every dialect.",
-			set: func(r *Request, text string) error {
-				file, fake := strings.CutPrefix(text, "fake:")
-				if text == "auto" {
-					return nil
-				}
-				if !fake || file == "" {
-					return errors.New("give auto, or fake:FILE")
-				}
-				r.Job.Fake = file
-				return nil
-			},
-		},
-		{
-			flag: "fake-on-real", form: formSwitch, def: "false", group: groupNodes, anywhere: true,
-			help: "Allow a fake accelerator on a machine that has a real one.",
-			set:  func(r *Request, text string) error { return setSwitch(&r.Job.FakeOnReal, text) },
-		},
-	}
+	return slices.Concat(nodeSettings(), meetingSettings(), commandSettings(), restartSettings(), logSettings(), ownSettings())
 }
 
 func commandSettings() []setting {
@@ -170,8 +109,8 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.Role = text; return nil },
 		},
 		{
-			flag: "run-id", arg: "ID", group: groupCommand, anywhere: true,
-			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID. Default: a random one.",
+			flag: "run-id", alias: "rdzv-id", arg: "ID", group: groupCommand, anywhere: true,
+			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID, and the same on all its nodes. Default: a random one; several nodes need one unless they meet by --node-rank.",
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
@@ -185,6 +124,19 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
 		},
 		{
+			flag: "numa-binding", arg: strings.Join(bindModes(), "|"), group: groupCommand,
+			help: bindHelp,
+			set: func(r *Request, text string) error {
+				r.Job.Bind.Mode = text
+				return oneOf(text, bindModes()...)
+			},
+		},
+		{
+			flag: "numa-fallback", form: formSwitch, def: "false", group: groupCommand, anywhere: true,
+			help: "Start the workers unbound where --numa-binding cannot be done; otherwise the job is refused there.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Bind.Fallback, text) },
+		},
+		{
 			flag: "stdin", arg: "null|inherit", def: "null", group: groupCommand, anywhere: true,
 			help: "What workers read: nothing, or muster's own standard input. torchrun's workers inherit.",
 			set: func(r *Request, text string) error {
@@ -195,21 +147,35 @@ func commandSettings() []setting {
 	}
 }
 
+// bindModes are the words of --numa-binding, in torchrun's order.
+func bindModes() []string { return []string{"node", "socket", "exclusive", "core-complex"} }
+
+const bindHelp = "Bind each worker to CPUs near the accelerator of its local rank. node: all of its NUMA node; socket: all of its socket; exclusive: a share of the node's cores that no other worker has; core-complex: those behind one of the node's largest caches."
+
 func restartSettings() []setting {
 	return []setting{
 		{
 			flag: "max-restarts", form: formNumber, arg: "N", def: "0", group: groupExits,
-			help: "How often the workers are started anew.",
+			help: "How often the workers are started anew because one of this node's failed.",
 			set: func(r *Request, text string) error {
 				return setCount(&r.Job.Restart.MaxRestarts, text)
 			},
 		},
 		{
 			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true,
-			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes).",
+			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Policy = launch.RestartPolicy(text)
-				return oneOf(text, string(launch.RestartNever), string(launch.RestartOnFailure), string(launch.RestartAlways), string(launch.RestartExitCode))
+				return oneOf(text, string(launch.RestartNever), string(launch.RestartOnFailure), string(launch.RestartAlways), string(launch.RestartExitCode),
+					string(launch.RestartOnNodeFail), string(launch.RestartOnNodeFailOrExitCode))
+			},
+		},
+		{
+			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true,
+			help: "Who starts anew after a worker failed: world (the workers of all nodes, in a new round), node (those of its node), process (that worker alone). The last two are for programs that let workers join a running job.",
+			set: func(r *Request, text string) error {
+				r.Job.Restart.Scope = launch.RestartScope(text)
+				return oneOf(text, string(launch.ScopeWorld), string(launch.ScopeNode), string(launch.ScopeProcess))
 			},
 		},
 		{
@@ -232,15 +198,14 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "backoff-limit", form: formNumber, arg: "N", def: "none", group: groupExits, anywhere: true,
-			help: "Restarts of the whole job, over all nodes.",
-			set: func(r *Request, text string) error {
-				if text == "none" {
-					r.Job.Restart.BackoffLimit = -1
-					return nil
-				}
-				return setCount(&r.Job.Restart.BackoffLimit, text)
-			},
+			flag: "backoff-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true,
+			help: "Restarts of the whole job, over all nodes, lost nodes among them.",
+			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.BackoffLimit, text) },
+		},
+		{
+			flag: "restart-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true,
+			help: "How often the loss of a node may lead to a new round, over the whole job.",
+			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.ReplaceLimit, text) },
 		},
 		{
 			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
@@ -408,6 +373,18 @@ func setCount(to *int, text string) error {
 		return errors.New("give a number from 0")
 	}
 	*to = n
+	return nil
+}
+
+// setLimit is setCount with a word for no limit.
+func setLimit(to *int, text string) error {
+	if text == "none" {
+		*to = -1
+		return nil
+	}
+	if err := setCount(to, text); err != nil {
+		return errors.New("give a number from 0, or none")
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package dialect
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,13 +26,6 @@ const (
 	stuckTimeout    = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 )
 
-// Backends of the rendezvous.
-const (
-	backendStandalone = "standalone"
-	backendStatic     = "static"
-	backendC10d       = "c10d"
-)
-
 // Torchrun reads a command line of torchrun, or of python -m torch.distributed.run, as PyTorch 2.15.0 does.
 func Torchrun(inv Invocation) (Request, error) {
 	return torchrun(inv, torchrunParser("torchrun"))
@@ -51,7 +45,8 @@ func torchrunParser(prog string) *parser {
 type torchrunJob struct {
 	env   environ
 	in    *parsed
-	job   launch.Job
+	req   Request
+	job   *launch.Job // of req
 	wrong problems
 }
 
@@ -62,21 +57,24 @@ func torchrun(inv Invocation, p *parser) (Request, error) {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
 	t := &torchrunJob{env: env, in: in}
-	t.job = launch.Job{
+	t.req.Job = launch.Job{
 		Dialect: p.prog, Role: in.values["role"].text, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},
 		Warm:         launch.WarmRules{Wait: defaultWarmWait},
 		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
 		Sources: launch.Sources{},
 	}
-	watchdog(&t.job, env)
+	t.job = &t.req.Job
+	watchdog(t.job, env)
 	t.unsupported()
 	t.nodes()
-	t.meeting()
+	t.backend()
+	equivalents := applyConf(t.job, t.given("rdzv-conf"), &t.wrong)
 	t.command(inv.Argv0)
 	t.exits()
 	t.logs()
 
-	req := Request{Job: t.job, LogLevel: t.logLevel()}
+	req := &t.req
+	req.LogLevel = t.logLevel()
 	for i := range p.options {
 		o := &p.options[i]
 		if o.kind == kindHelp || o.kind == kindPrint {
@@ -85,27 +83,34 @@ func torchrun(inv Invocation, p *parser) (Request, error) {
 		v := in.values[o.dest()]
 		req.Settings = append(req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
 	}
-	inv.Own.apply(&req, inv, env, p, t.equivalents(&req), &t.wrong)
+	habits := t.equivalents()
+	maps.Copy(habits, equivalents)
+	words := inv.Own.apply(req, inv, env, p, habits, &t.wrong)
+	t.place()
+	t.settle(words)
 	if err := t.wrong.err(); err != nil {
 		return Request{JSON: req.JSON}, err
 	}
 	req.finish()
-	return req, nil
+	return *req, nil
 }
 
 // equivalents are the values that muster's own settings have through torchrun's flags, variables and habits.
-func (t *torchrunJob) equivalents(req *Request) map[string]given {
+func (t *torchrunJob) equivalents() map[string]given {
 	all := map[string]given{
 		"stdin":     {text: "inherit"},
-		"log-level": {text: req.LogLevel},
+		"log-level": {text: t.req.LogLevel},
 		"grace":     {t.job.Stop.Grace.String(), t.in.values["shutdown_timeout"].source},
 		"run-id":    {text: t.job.RunID},
+	}
+	if backend := t.job.Meeting.Backend; backend == backendStatic || backend == backendEtcd {
+		all["join-timeout"] = given{text: "900s"}
 	}
 	if id := t.in.values["rdzv_id"]; id.explicit() && id.text == t.job.RunID {
 		all["run-id"] = given{id.text, id.source}
 	}
 	if t.env[logLevel] != "" {
-		all["log-level"] = given{req.LogLevel, launch.Source{Kind: launch.FromVariable, Name: logLevel}}
+		all["log-level"] = given{t.req.LogLevel, launch.Source{Kind: launch.FromVariable, Name: logLevel}}
 	}
 	return all
 }
@@ -118,13 +123,17 @@ func (v value) shown(k kind) string {
 	return v.text
 }
 
+// given is the word of a flag and where it stood.
+func (t *torchrunJob) given(flag string) given {
+	v := t.in.values[strings.ReplaceAll(flag, "-", "_")]
+	return given{v.text, v.source}
+}
+
 // refuse adds a problem with the value of a flag, naming where the value came from.
 func (t *torchrunJob) refuse(flag string, err error) {
-	if err == nil {
-		return
+	if err != nil {
+		t.wrong.add(fmt.Errorf("cannot use %s: %w", t.given(flag).written(flag), err))
 	}
-	v := t.in.values[strings.ReplaceAll(flag, "-", "_")]
-	t.wrong.add(fmt.Errorf("cannot use %s: %w", given{v.text, v.source}.written(flag), err))
 }
 
 func (t *torchrunJob) warn(format string, args ...any) {
@@ -134,10 +143,6 @@ func (t *torchrunJob) warn(format string, args ...any) {
 // unsupported refuses what this version of muster cannot do and would otherwise have to ignore.
 func (t *torchrunJob) unsupported() {
 	v := t.in.values
-	if !v["numa_binding"].none {
-		t.refuse("numa-binding", errhint.With(errors.New("binding workers to CPUs is not supported yet by this version of muster"),
-			"leave the flag out, or bind inside the command, for example with numactl"))
-	}
 	if !v["logs_specs"].none {
 		t.refuse("logs-specs", errhint.With(errors.New("it names a Python class, and muster loads no Python"),
 			"--log-dir, --redirects, --tee and --local-ranks-filter arrange the workers' output"))
@@ -153,113 +158,6 @@ func (t *torchrunJob) unsupported() {
 	t.refuse("monitor-interval", positive(v["monitor_interval"].f))
 	if t.env[stuckTimeout] != "" {
 		t.warn("%s is not supported yet and has no effect", stuckTimeout)
-	}
-}
-
-func (t *torchrunJob) nodes() {
-	var err error
-	if t.job.Nodes, err = parseNodes(t.in.values["nnodes"].text); err != nil {
-		t.refuse("nnodes", errhint.With(err, "start the job with --nnodes 1"))
-	}
-	t.job.Procs, err = parseProcs(t.in.values["nproc_per_node"].text)
-	t.refuse("nproc-per-node", err)
-}
-
-// meeting finds where the store listens. What torchrun does on one node is kept: --standalone, and the static backend
-// without an endpoint and a port (PyTorch 2.14 and newer), take a free port; c10d listens on its endpoint; static on its
-// endpoint or --master-addr and --master-port.
-func (t *torchrunJob) meeting() {
-	v := t.in.values
-	backend, endpoint := v["rdzv_backend"].text, v["rdzv_endpoint"].text
-	m := launch.Meeting{Backend: backend, Host: v["local_addr"].text}
-	t.job.RunID = v["rdzv_id"].text
-	port := v["master_port"]
-	var err error
-	switch {
-	case v["standalone"].on:
-		m.Backend, t.job.RunID = backendStandalone, ""
-		t.ignored("--standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id")
-		t.nodeRankIgnored()
-	case backend == backendStatic:
-		if v["node_rank"].n != 0 {
-			t.refuse("node-rank", errhint.With(errors.New("a job on one node has only node rank 0; several nodes are not supported yet by this version of muster"),
-				"leave --node-rank out"))
-		}
-		if endpoint == "" && port.none {
-			m.Backend = backendStandalone
-			// torchrun always makes a new name up here; a name that was asked for is kept.
-			if !v["rdzv_id"].explicit() {
-				t.job.RunID = ""
-			}
-			t.ignored("a static rendezvous without --master-port", "master-addr")
-			break
-		}
-		m.Host, m.Port, err = t.staticAddress(endpoint, port)
-		if err == nil && m.Port < 0 {
-			err = errhint.With(errors.New("the port is missing"), "write HOST:PORT, or give --master-addr and --master-port")
-		}
-		t.refuse(t.staticFlag(endpoint), err)
-	case backend == backendC10d:
-		m.Port = c10dPort
-		if strings.TrimSpace(endpoint) != "" {
-			var host string
-			host, m.Port, err = parseEndpoint(endpoint)
-			t.refuse("rdzv-endpoint", err)
-			if m.Port < 0 {
-				m.Port = c10dPort
-			}
-			if m.Host == "" {
-				m.Host = host
-			}
-		}
-		t.nodeRankIgnored()
-	case backend == "etcd", backend == "etcd-v2", backend == "etcd-v3":
-		t.refuse("rdzv-backend", errhint.With(errors.New("etcd is not supported yet by this version of muster"),
-			"on one node, leave the flag out or give --standalone"))
-	default:
-		t.refuse("rdzv-backend", errhint.With(errors.New("choose static or c10d: backends from Python packages cannot be loaded by muster"),
-			"on one node, leave the flag out or give --standalone"))
-	}
-	conf, err := parseConf(v["rdzv_conf"].text)
-	t.refuse("rdzv-conf", err)
-	warnings, wrong := checkConf(conf, m.Backend)
-	t.job.Warnings = append(t.job.Warnings, warnings...)
-	t.wrong.merge(wrong)
-	m.Conf = conf
-	t.job.Meeting = m
-}
-
-func (t *torchrunJob) staticFlag(endpoint string) string {
-	if endpoint != "" {
-		return "rdzv-endpoint"
-	}
-	return "master-addr"
-}
-
-func (t *torchrunJob) staticAddress(endpoint string, port value) (string, int, error) {
-	if endpoint == "" {
-		if port.n < 0 || port.n > 65535 {
-			t.refuse("master-port", errors.New("give a number from 0 to 65535"))
-			return "", 0, nil
-		}
-		endpoint = t.in.values["master_addr"].text + ":" + strconv.Itoa(port.n)
-	}
-	return parseEndpoint(endpoint)
-}
-
-// ignored warns of flags that were typed and have no effect. Variables are often set for all jobs, so they are passed
-// over in silence.
-func (t *torchrunJob) ignored(by string, flags ...string) {
-	for _, flag := range flags {
-		if t.in.values[strings.ReplaceAll(flag, "-", "_")].source.Kind == launch.FromFlag {
-			t.warn("--%s has no effect with %s", flag, by)
-		}
-	}
-}
-
-func (t *torchrunJob) nodeRankIgnored() {
-	if v := t.in.values["node_rank"]; v.n != 0 {
-		t.warn("%s has no effect without the static rendezvous", given{v.text, v.source}.written("node-rank"))
 	}
 }
 
@@ -298,6 +196,7 @@ func (t *torchrunJob) command(argv0 string) {
 		t.wrong.add(errors.New("cannot start without a training script: its name is empty"))
 	}
 	t.job.Command = c
+	t.job.Bind.Mode = v["numa_binding"].text
 }
 
 // interpreters returns the candidates for the workers' Python, best first.

@@ -17,7 +17,7 @@ func torchrunOptions() []option {
 	return []option{
 		{
 			long: "nnodes", def: "1:1", variables: true, arg: "N|MIN:MAX", group: groupNodes,
-			help: "Number of nodes, or the least and the most of them. This version of muster runs one node.",
+			help: "Number of nodes, or the least and the most of them: then nodes may come and go while the job runs.",
 		},
 		{
 			long: "nproc-per-node", def: "1", variables: true, arg: "N|auto|cpu|gpu", group: groupNodes,
@@ -25,23 +25,23 @@ func torchrunOptions() []option {
 		},
 		{
 			long: "node-rank", kind: kindInt, def: "0", variables: true, arg: "N", group: groupNodes,
-			help: "Rank of this node with the static rendezvous. Only 0 exists on one node.",
+			help: "Rank of this node with the static rendezvous, from 0; the store is on node 0.",
 		},
 		{
 			long: "standalone", kind: kindFlag, variables: true, group: groupRdzv,
-			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is also what happens when neither an endpoint nor --master-port is given.",
+			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is also what happens on one node when neither an endpoint nor --master-port is given.",
 		},
 		{
-			long: "rdzv-backend", def: "static", variables: true, arg: "static|c10d", group: groupRdzv,
-			help: "How agents meet. etcd and etcd-v2 are not supported yet; backends from Python packages cannot be.",
+			long: "rdzv-backend", def: "static", variables: true, arg: "NAME", group: groupRdzv,
+			help: "How agents meet: static (fixed node ranks), c10d (through a store on one of the nodes, which agents of torchrun may share), muster (such a store for muster only), etcd (v3; etcd-v2 and etcd-v3 mean the same, and agents of torchrun speak something else there). Backends from Python packages cannot be loaded.",
 		},
 		{
-			long: "rdzv-endpoint", variables: true, arg: "HOST[:PORT]", group: groupRdzv,
-			help: "Where the store listens. With c10d the default is localhost:29400; static needs the port.",
+			long: "rdzv-endpoint", variables: true, arg: "HOST[:PORT],...", group: groupRdzv,
+			help: "Where the nodes meet, the same on all of them: port 29400 with c10d and muster, 2379 with etcd; static needs the port. Several with commas between are etcd's members, or hosts that take over when the first one dies (not known to torchrun).",
 		},
 		{
 			long: "rdzv-id", def: "none", variables: true, arg: "ID", group: groupRdzv,
-			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID.",
+			help: "Name of the job, the same on all its nodes, seen by workers as TORCHELASTIC_RUN_ID.",
 		},
 		{
 			long: "rdzv-conf", variables: true, arg: "KEY=VALUE,...", group: groupRdzv,
@@ -49,15 +49,15 @@ func torchrunOptions() []option {
 		},
 		{
 			long: "master-addr", def: "127.0.0.1", variables: true, arg: "HOST", group: groupRdzv,
-			help: "With the static rendezvous and --master-port: where the store listens. IPv6 in brackets.",
+			help: "With the static rendezvous: address of node 0, where the store listens; on one node only with --master-port. IPv6 in brackets.",
 		},
 		{
 			long: "master-port", kind: kindInt, noDefault: true, variables: true, arg: "PORT", group: groupRdzv,
-			help: "With the static rendezvous: the store's port. Without it, and without an endpoint, a free port is taken.",
+			help: "With the static rendezvous: the store's port. Default: a free one on one node, 29500 for several.",
 		},
 		{
 			long: "local-addr", noDefault: true, variables: true, arg: "HOST", since: "2.0", group: groupRdzv,
-			help: "Address of this node that workers see as MASTER_ADDR. Default: 127.0.0.1.",
+			help: "Address by which the other nodes reach this one, on one node what workers see as MASTER_ADDR. Default: the one from which the meeting place is reached; 127.0.0.1 on one node.",
 		},
 		{
 			long: "module", short: "m", kind: kindFlag, variables: true, group: groupCommand,
@@ -84,8 +84,8 @@ func torchrunOptions() []option {
 			help: "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES has only the worker's own device.",
 		},
 		{
-			long: "numa-binding", noDefault: true, choices: numaModes(), arg: "MODE", since: "2.8 or 2.9", group: groupCommand,
-			help: "Bind workers to the CPUs near their accelerators. Not supported yet.",
+			long: "numa-binding", noDefault: true, choices: bindModes(), ownVariable: true, arg: "MODE", since: "2.8 or 2.9", group: groupCommand,
+			help: bindHelp,
 		},
 		{
 			long: "max-restarts", kind: kindInt, def: "0", variables: true, arg: "N", group: groupExits,
@@ -146,5 +146,3 @@ func torchrunOptions() []option {
 		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
 	}
 }
-
-func numaModes() []string { return []string{"node", "socket", "exclusive", "core-complex"} }

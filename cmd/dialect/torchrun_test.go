@@ -53,9 +53,9 @@ func TestTorchrunDefaults(t *testing.T) {
 			Kind: launch.Script, Name: "train.py", Args: []string{"--lr", "0.1"}, Interpreters: []string{"python", "python3"}, Substitute: true,
 		},
 		Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
-		Meeting: launch.Meeting{Backend: "standalone", Conf: map[string]string{}},
+		Meeting: meeting(func(m *launch.Meeting) { m.Backend = "standalone" }),
 		Restart: launch.RestartRules{
-			Policy: launch.RestartOnFailure, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+			Policy: launch.RestartOnFailure, Scope: launch.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
 			Retryable: retryable, Success: launch.QuorumAll, Fail: launch.QuorumAny, Clean: launch.CleanAll,
 		},
 		Warm:         launch.WarmRules{Wait: time.Minute},
@@ -91,15 +91,13 @@ func TestTorchrunRefusals(t *testing.T) {
 		env    string
 		pieces []string
 	}{
-		{"--nnodes 2 t.py", "", []string{"cannot use --nnodes 2: several nodes are not supported yet by this version of muster"}},
-		{"--nnodes 1:4 t.py", "", []string{"--nnodes 1:4: several nodes"}},
-		{"t.py", "PET_NNODES=2", []string{"PET_NNODES=2: several nodes"}},
+		{"t.py", "PET_NNODES=2", []string{"PET_NNODES=2: nothing says where the nodes meet"}},
 		{"--nnodes a t.py", "", []string{"--nnodes a", `invalid integer "a"`, "MIN:MAX"}},
 		{"--nnodes 2:1 t.py", "", []string{"--nnodes 2:1", "MIN not above MAX"}},
 		{"--node-rank 1 t.py", "", []string{"--node-rank 1", "only node rank 0"}},
-		{"--rdzv-backend etcd-v2 t.py", "", []string{"--rdzv-backend etcd-v2: etcd is not supported yet"}},
-		{"--rdzv-backend mine t.py", "", []string{"--rdzv-backend mine: choose static or c10d"}},
-		{"--numa-binding node t.py", "", []string{"--numa-binding node"}},
+		{"--rdzv-backend mine t.py", "", []string{"--rdzv-backend mine: choose static, c10d, etcd or muster"}},
+		{"--numa-binding cores t.py", "", []string{"--numa-binding cores: choose one of node, socket, exclusive, core-complex"}},
+		{"t.py", "MUSTER_NUMA_BINDING=cores", []string{"MUSTER_NUMA_BINDING=cores for --numa-binding: choose one of node, socket, exclusive, core-complex"}},
 		{"--logs-specs mine t.py", "", []string{"--logs-specs mine", "loads no Python"}},
 		{"--event-log-handler mine t.py", "", []string{"--event-log-handler mine: choose null or console"}},
 		{"--nproc-per-node 0 t.py", "", []string{"--nproc-per-node 0", "at least 1 worker"}},
@@ -120,7 +118,6 @@ func TestTorchrunRefusals(t *testing.T) {
 		{"--shutdown-timeout -1 t.py", "", []string{"--shutdown-timeout -1"}},
 		{"--rdzv-conf join_timeout=0 t.py", "", []string{"--rdzv-conf join_timeout=0", "above 0"}},
 		{"--rdzv-conf is_host=maybe t.py", "", []string{"is_host=maybe", "true or false"}},
-		{"--rdzv-conf is_host=0 t.py", "", []string{"is_host=0", "not supported yet"}},
 		{"--rdzv-conf abc t.py", "", []string{"--rdzv-conf abc", `"abc" must have a value`}},
 		{"--rdzv-conf =1 t.py", "", []string{"<key1>=<value1>"}},
 		{"--signals-to-handle SIGKILL t.py", "", []string{"SIGKILL cannot be handled"}},
@@ -141,7 +138,7 @@ func TestTorchrunRefusals(t *testing.T) {
 		{"--standalone=1 t.py", "", []string{`--standalone with the value "1"`}},
 		{"--print-completion fish", "", []string{"--print-completion fish", "bash, zsh, tcsh"}},
 		{"--nnodes 2 --tee 9 --bogus t.py", "PET_MAX_RESTARTS=x", []string{"--bogus", "PET_MAX_RESTARTS=x"}},
-		{"--nnodes 2 --tee 9 --numa-binding node t.py", "", []string{"3 problems", "--nnodes 2", "--tee 9", "--numa-binding"}},
+		{"--nnodes 2 --tee 9 --logs-specs mine t.py", "", []string{"3 problems", "--nnodes 2", "--tee 9", "--logs-specs"}},
 	} {
 		t.Run(c.args+" "+c.env, func(t *testing.T) {
 			var env []string
@@ -151,6 +148,22 @@ func TestTorchrunRefusals(t *testing.T) {
 			_, err := dialect.Torchrun(dialect.Invocation{Args: strings.Fields(c.args), Environ: env})
 			wantRefused(t, err, c.pieces...)
 		})
+	}
+}
+
+// torchrun's words and, beyond them, vendors of accelerators say what to count.
+func TestWordsForWorkers(t *testing.T) {
+	for word := range strings.FieldsSeq("auto cpu gpu xpu npu musa mlu hpu nvidia amd metax hygon ascend cambricon mthreads iluvatar thead gaudi intel") {
+		if job := torchrun(t, nil, "--nproc-per-node", word, "t.py").Job; job.Procs != word {
+			t.Errorf("%s: procs %q", word, job.Procs)
+		}
+		if job := accepted(t, nil, "", "-n", word, "--", "prog").Job; job.Procs != word {
+			t.Errorf("%s: procs %q", word, job.Procs)
+		}
+	}
+	for _, word := range []string{"cuda", "mps", "GPU"} {
+		_, err := dialect.Torchrun(dialect.Invocation{Args: []string{"--nproc-per-node", word, "t.py"}})
+		wantRefused(t, err, "--nproc-per-node "+word+": give a number, auto, cpu or gpu")
 	}
 }
 
@@ -183,8 +196,11 @@ func TestTorchrunMeeting(t *testing.T) {
 		{"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py", launch.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9}, "none"},
 	} {
 		job := torchrun(t, nil, strings.Fields(c.args)...).Job
-		c.want.Conf = map[string]string{}
-		if diff := cmp.Diff(c.want, job.Meeting); diff != "" || job.RunID != c.runID {
+		want := meeting(func(m *launch.Meeting) { m.Backend, m.Host, m.Port = c.want.Backend, c.want.Host, c.want.Port })
+		if want.Backend == "static" {
+			want.NodeRank, want.JoinTimeout = 0, 900*time.Second
+		}
+		if diff := cmp.Diff(want, job.Meeting); diff != "" || job.RunID != c.runID {
 			t.Errorf("%s: run id %q, want %q (-want +got):\n%s", c.args, job.RunID, c.runID, diff)
 		}
 	}
@@ -434,10 +450,31 @@ func FuzzTorchrun(f *testing.F) {
 				}
 				continue
 			}
-			if req.Job.Command.Name == "" || req.Job.Procs == "" || req.Job.Nodes.Max != 1 || req.Job.Stop.Grace < 0 ||
+			if req.Job.Command.Name == "" || req.Job.Procs == "" || req.Job.Nodes.Min < 1 || req.Job.Nodes.Max < req.Job.Nodes.Min ||
+				req.Job.Alone() != (len(req.Job.Meeting.Endpoints) == 0) || !req.Job.Alone() && req.Job.RunID == "" || req.Job.Stop.Grace < 0 ||
 				req.Job.Restart.MaxRestarts < 0 || len(req.Settings) == 0 {
 				t.Fatalf("%s accepted an impossible job: %+v", name, req.Job)
 			}
 		}
 	})
+}
+
+func TestNUMABinding(t *testing.T) {
+	for _, c := range []struct {
+		args, env string
+		want      launch.BindRules
+		source    string
+	}{
+		{"t.py", "", launch.BindRules{}, "default"},
+		{"--numa-binding core-complex t.py", "", launch.BindRules{Mode: "core-complex"}, "flag --numa-binding"},
+		{"--numa_binding=exclusive t.py", "MUSTER_NUMA_BINDING=node", launch.BindRules{Mode: "exclusive"}, "flag --numa-binding"},
+		{"t.py", "MUSTER_NUMA_BINDING=socket", launch.BindRules{Mode: "socket"}, "variable MUSTER_NUMA_BINDING"},
+		{"t.py", "PET_NUMA_BINDING=node", launch.BindRules{}, "default"}, // torchrun reads none
+		{"t.py", "MUSTER_NUMA_FALLBACK=1", launch.BindRules{Fallback: true}, "default"},
+	} {
+		job := torchrun(t, []string{c.env}, strings.Fields(c.args)...).Job
+		if got := job.Sources["numa-binding"].String(); job.Bind != c.want || got != c.source {
+			t.Errorf("%s %s: %+v from %s, want %+v from %s", c.env, c.args, job.Bind, got, c.want, c.source)
+		}
+	}
 }

@@ -13,11 +13,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"muster/internal/accel"
 	"muster/launch"
 )
 
 // maxProcs bounds the workers on a node: more is a typing error, and would hurt the machine before it failed.
 const maxProcs = 4096
+
+// maxNodes bounds the nodes of a job, for the same reason.
+const maxNodes = 1 << 20
 
 // maxSeconds bounds every time that is given in seconds, well below what a time.Duration holds.
 const maxSeconds = 100 * 365 * 24 * 3600
@@ -37,21 +41,21 @@ func parseNodes(text string) (launch.Range, error) {
 		return r, fmt.Errorf("%w: give a number of nodes, or MIN:MAX", err)
 	}
 	if r.Min < 1 || r.Min > r.Max {
+		r.Min = max(r.Min, 1)
+		r.Max = max(r.Min, r.Max) // nothing else is wrong because of this
 		return r, errors.New("give at least 1 node, and MIN:MAX with MIN not above MAX")
 	}
-	if r.Max > 1 {
-		return r, errors.New("several nodes are not supported yet by this version of muster")
+	if r.Max > maxNodes {
+		return r, fmt.Errorf("more than %d nodes", maxNodes)
 	}
 	return r, nil
 }
 
-// parseProcs reads the number of workers on a node: a number, or what to count.
+// parseProcs reads the number of workers on a node: a number, or what to count (torchrun's words and vendors of
+// accelerators).
 func parseProcs(text string) (string, error) {
-	switch text {
-	case "auto", "cpu", "gpu":
+	if accel.IsWord(text) && text != "cuda" { // PyTorch's own word is gpu
 		return text, nil
-	case "xpu":
-		return "", errors.New("muster cannot count Intel GPUs yet: give the number of workers")
 	}
 	n, err := pyInt(text)
 	switch {

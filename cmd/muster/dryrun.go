@@ -6,12 +6,15 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"al.essio.dev/pkg/shellescape"
 
+	"muster/internal/accel"
 	"muster/launch"
+	"muster/rendezvous"
 )
 
 // dryRun is what --dry-run prints: the job with every value's source, and each rank as it would be started. Inherited
@@ -21,13 +24,28 @@ type dryRun struct {
 	RunID   string       `json:"run_id"`
 	Host    string       `json:"host"`
 	Store   string       `json:"store"`
+	Meeting *dryMeeting  `json:"meeting,omitempty"` // of a job that meets others
 	Dir     string       `json:"working_directory"`
 	Warm    string       `json:"warm_start"`
+	Binding string       `json:"numa_binding"`
 	Flags   []dryFlag    `json:"flags"`
 	Workers []dryWorker  `json:"workers"`
 	common  []dryVar     // variables that are the same in every rank
 	inherit []string     // names of the inherited ones
-	argvs   map[int]bool // ranks whose argv differs from rank 0's
+	boundBy string       // source of Binding
+	argvs   map[int]bool // local ranks whose argv differs from that of local rank 0
+}
+
+// dryMeeting is how a job's nodes meet.
+type dryMeeting struct {
+	Backend   string   `json:"backend"`
+	Endpoints []string `json:"endpoints"`
+	MinNodes  int      `json:"min_nodes"`
+	MaxNodes  int      `json:"max_nodes"`
+	Spares    int      `json:"spares"`
+	NodeUnit  int      `json:"node_unit"`
+	NodeRank  *int     `json:"node_rank"`  // null: decided when the nodes meet
+	ReachedBy string   `json:"reached_by"` // empty: the address from which the meeting place is reached
 }
 
 type dryFlag struct {
@@ -37,10 +55,11 @@ type dryFlag struct {
 }
 
 type dryWorker struct {
-	Rank      int      `json:"rank"`
+	Rank      *int     `json:"rank"` // null: decided when the nodes meet
 	LocalRank int      `json:"local_rank"`
 	Path      string   `json:"path"`
 	Argv      []string `json:"argv"`
+	CPUs      string   `json:"cpus,omitempty"` // that it is bound to
 	Env       []dryVar `json:"env"`
 	Inherited []string `json:"inherited"`
 }
@@ -52,14 +71,17 @@ type dryVar struct {
 }
 
 func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
-	round := p.DryRound()
-	store := fmt.Sprintf("%s:%d", round.MasterAddr, round.MasterPort)
-	if round.MasterPort == 0 {
-		store = round.MasterAddr + ":<a free port>"
+	round, meeting, unsettled := dryRound(p)
+	store := launch.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
+	switch {
+	case meeting != nil && meeting.NodeRank == nil:
+		store = decidedLater
+	case round.MasterPort == 0:
+		store = strings.TrimSuffix(store, "0") + "<a free port>"
 	}
 	d := &dryRun{
-		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Dir: p.Dir, Warm: p.WarmStart(), Flags: flags,
-		argvs: map[int]bool{},
+		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: p.WarmStart(), Binding: p.Binding(), Flags: flags,
+		argvs: map[int]bool{}, boundBy: p.Job.Sources["numa-binding"].String(),
 	}
 	errorFile := "<a file of this attempt>"
 	if p.Job.Logs.Dir == os.DevNull {
@@ -76,13 +98,20 @@ func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
 		if err != nil {
 			return nil, err
 		}
-		dw := dryWorker{Rank: w.Rank, LocalRank: local, Path: w.Path, Argv: w.Argv}
+		dw := dryWorker{Rank: &w.Rank, LocalRank: local, Path: w.Path, Argv: w.Argv, CPUs: accel.FormatList(w.CPUs)}
+		if unsettled["RANK"] == decidedLater {
+			dw.Rank = nil
+		}
 		for _, v := range w.Env {
 			switch {
 			case v.Source.Kind == launch.Inherited:
 				dw.Inherited = append(dw.Inherited, v.Name)
 			case v.Name == "MUSTER_AGENT":
 				dw.Env = append(dw.Env, dryVar{v.Name, "<random>", v.Source.String()})
+			case unsettled[v.Name] == decidedLater:
+				dw.Env = append(dw.Env, dryVar{v.Name, decidedLater, v.Source.String()})
+			case unsettled[v.Name] != "":
+				dw.Env = append(dw.Env, dryVar{v.Name, v.Value, v.Source.String() + ", " + unsettled[v.Name]})
 			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
 				dw.Env = append(dw.Env, dryVar{v.Name, "<a free port>", v.Source.String()})
 			default:
@@ -97,9 +126,75 @@ func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
 		return slices.ContainsFunc(d.Workers, func(w dryWorker) bool { return !slices.Contains(w.Env, v) })
 	})
 	for _, w := range d.Workers {
-		d.argvs[w.Rank] = !slices.Equal(w.Argv, first.Argv)
+		d.argvs[w.LocalRank] = !slices.Equal(w.Argv, first.Argv)
 	}
 	return d, nil
+}
+
+// decidedLater stands for what no node knows by itself.
+const decidedLater = "<decided when nodes meet>"
+
+// dryRound is the round to show. For a job that meets others it also returns how they meet, and the variables whose
+// values are not settled, each with decidedLater or what its value depends on.
+func dryRound(p *launch.Plan) (rendezvous.Round, *dryMeeting, map[string]string) {
+	r, job, m := p.DryRound(), &p.Job, &p.Job.Meeting
+	if job.Alone() {
+		return r, nil, nil
+	}
+	d := &dryMeeting{
+		Backend: m.Backend, MinNodes: job.Nodes.Min, MaxNodes: job.Nodes.Max, Spares: m.Spares, NodeUnit: max(m.NodeUnit, 1), ReachedBy: m.LocalAddr,
+	}
+	for _, e := range m.Endpoints {
+		d.Endpoints = append(d.Endpoints, e.String())
+	}
+	if m.Iface != "" {
+		d.ReachedBy = "address of " + m.Iface
+	}
+	unsettled := map[string]string{}
+	r.GroupWorldSize = job.Nodes.Max
+	if m.Backend == "static" {
+		d.NodeRank = &m.NodeRank
+		r.GroupRank, r.BaseRank, r.WorldSize = m.NodeRank, m.NodeRank*p.Procs, job.Nodes.Max*p.Procs
+		r.BaseRoleRank, r.RoleWorldSize = r.BaseRank, r.WorldSize
+		r.MasterAddr, r.MasterPort = m.Endpoints[0].Host, m.Endpoints[0].Port
+		for _, name := range []string{"RANK", "ROLE_RANK", "WORLD_SIZE", "ROLE_WORLD_SIZE"} {
+			unsettled[name] = "if all nodes are alike"
+		}
+		return r, d, unsettled
+	}
+	for _, name := range []string{
+		"RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+		"TORCHELASTIC_RESTART_COUNT", "MUSTER_ROUND", // a node may come to a job that runs
+	} {
+		unsettled[name] = decidedLater
+	}
+	if job.Nodes.Min != job.Nodes.Max {
+		unsettled["GROUP_WORLD_SIZE"] = decidedLater
+	}
+	return r, d, unsettled
+}
+
+// lines says for people how the nodes meet, as rows of two columns.
+func (m *dryMeeting) lines(procs int) [][2]string {
+	nodes := strconv.Itoa(m.MinNodes)
+	if m.MaxNodes > m.MinNodes {
+		nodes = fmt.Sprintf("%d to %d", m.MinNodes, m.MaxNodes)
+	}
+	if m.NodeUnit > 1 {
+		nodes += fmt.Sprintf(", a multiple of %d", m.NodeUnit)
+	}
+	if m.Spares > 0 {
+		nodes += fmt.Sprintf(", and %d to spare", m.Spares)
+	}
+	this := "its rank is decided when nodes meet"
+	if m.NodeRank != nil {
+		first := *m.NodeRank * procs
+		this = fmt.Sprintf("node rank %d: ranks %d to %d, if all nodes are alike", *m.NodeRank, first, first+procs-1)
+	}
+	if m.ReachedBy != "" {
+		this += "; others reach it by " + m.ReachedBy
+	}
+	return [][2]string{{"nodes", nodes}, {"they meet by", m.Backend + " at " + strings.Join(m.Endpoints, ", ")}, {"this node", this}}
 }
 
 func (d *dryRun) writeJSON(w io.Writer) error {
@@ -114,10 +209,23 @@ func (d *dryRun) writeText(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush tells what failed
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
-	printf("host\t%s\nstore\t%s\nrun id\t%s\nworking directory\t%s\n", d.Host, d.Store, d.RunID, d.Dir)
-	printf("command\t%s\nworkers\t%d\n", shellescape.QuoteCommand(d.Workers[0].Argv), len(d.Workers))
+	printf("host\t%s\n", d.Host)
+	if d.Meeting != nil {
+		for _, line := range d.Meeting.lines(len(d.Workers)) {
+			printf("%s\t%s\n", line[0], line[1])
+		}
+	}
+	printf("store\t%s\nrun id\t%s\nworking directory\t%s\n", d.Store, d.RunID, d.Dir)
+	printf("command\t%s\nworkers\t%d", shellescape.QuoteCommand(d.Workers[0].Argv), len(d.Workers))
+	if d.Meeting != nil {
+		printf(" on this node")
+	}
+	printf("\n")
 	if d.Warm != "off" {
 		printf("warm start\t%s\n", d.Warm)
+	}
+	if d.Binding != "off" {
+		printf("NUMA binding\t%s\n", d.Binding)
 	}
 	printf("\nflags\n")
 	for _, f := range d.Flags {
@@ -128,9 +236,16 @@ func (d *dryRun) writeText(out io.Writer) error {
 		printf("  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
 	}
 	for _, k := range d.Workers {
-		printf("\nrank %d (local rank %d)\n", k.Rank, k.LocalRank)
-		if d.argvs[k.Rank] {
+		if k.Rank == nil {
+			printf("\nlocal rank %d (its rank is decided when nodes meet)\n", k.LocalRank)
+		} else {
+			printf("\nrank %d (local rank %d)\n", *k.Rank, k.LocalRank)
+		}
+		if d.argvs[k.LocalRank] {
 			printf("  command\t%s\n", shellescape.QuoteCommand(k.Argv))
+		}
+		if k.CPUs != "" {
+			printf("  CPUs\t%s\t%s\n", k.CPUs, d.boundBy)
 		}
 		for _, v := range k.Env {
 			if !slices.Contains(d.common, v) {

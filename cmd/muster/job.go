@@ -16,7 +16,6 @@ import (
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/rendezvous"
-	"muster/rendezvous/tcpstore"
 )
 
 // launch does what a command line asked for: it shows the plan or runs the job, and returns how that ended.
@@ -40,17 +39,31 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
 		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
 	}
+	cpus, unbound := plan.Bound()
+	if unbound != nil {
+		log.Warn().Err(unbound).Msg("workers are not bound to CPUs")
+	} else if cpus != nil {
+		log.Info().Str("mode", req.Job.Bind.Mode).Strs("cpus", formatLists(cpus)).Msg("workers are bound to CPUs")
+	}
 	if shown := plan.Job.Logs.Ranks; len(shown) > 0 && slices.Min(shown) >= plan.Procs {
 		log.Warn().Ints("local_ranks", shown).Msg("--local-ranks-filter names no worker: nothing will be shown")
 	}
 	if req.DryRun {
+		if err := checkMeeting(plan); err != nil {
+			return a.refused(req, machine, err)
+		}
 		return a.showPlan(plan, req)
 	}
-	server, err := listenStore(ctx, plan.MasterHost(), plan.Job.Meeting.Port, log)
+	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
+	defer in.close()
+	handler, err := a.meet(ctx, plan, log)
+	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
+		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
+	}
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
-	return a.runJob(ctx, plan, server, log)
+	return a.runJob(ctx, plan, handler, in, log)
 }
 
 // refused is how a job ends that could not be started: its status file says so too.
@@ -85,40 +98,56 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 		m.Hostname = "localhost" // it is only shown
 	}
 	root := accel.Real()
+	near := root // where accelerators, and the CPUs near them, are looked for
 	detect := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
 	if job.Fake != "" {
-		node := m.Hostname
-		if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
-			node = named // several nodes of one spec on one machine
-		}
-		fake, err := accel.LoadFake(job.Fake, node)
+		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
 		if err != nil {
-			return m, err
-		}
-		if err := fake.CheckMachine(root, job.FakeOnReal); err != nil {
 			return m, err
 		}
 		log.Warn().Str("spec", fake.Path()).Msg(fake.Banner())
 		m.DeviceEnv = fake.Env()
+		near = fake.Root(root)
 		detect = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
 	}
 	m.CountWorkers = func(word string) (int, string, error) {
 		cpus, cpusWhy := accel.CPUs(root)
-		n, why, err := accel.Workers(word, detect(), cpus)
+		inv := detect()
+		n, why, err := accel.Workers(word, inv, cpus)
+		if err == nil && word == "auto" && n > 1 && inv.Masks() != nil {
+			// All workers get the same environment, in which all but one would find no device.
+			return 0, "", errhint.With(
+				errhint.Usagef("cannot give each worker a MIG instance of its own (%s)", why),
+				"say how many workers to start: --nproc-per-node N")
+		}
 		if err == nil && n == cpus && word == "cpu" {
 			why = cpusWhy
 		}
 		return n, why, err
 	}
+	m.BindWorkers = func(mode string, workers int) ([][]int, error) {
+		bound, err := accel.Bind(near, detect(), accel.BindMode(mode), workers)
+		for _, w := range bound.Warnings {
+			log.Warn().Msg(w)
+		}
+		return bound.CPUs, err
+	}
 	return m, nil
 }
 
+// formatLists writes lists of CPUs for people.
+func formatLists(lists [][]int) []string {
+	texts := make([]string, len(lists))
+	for i, list := range lists {
+		texts[i] = accel.FormatList(list)
+	}
+	return texts
+}
+
 // runJob runs the agent, and prints what it reports.
-func (a *app) runJob(ctx context.Context, plan *launch.Plan, server *tcpstore.Server, log zerolog.Logger) error {
-	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
-	defer in.close()
+func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, in *interrupts, log zerolog.Logger) error {
 	agent := &launch.Agent{
-		Plan: plan, Handler: rendezvous.NewSolo(plan.MasterHost(), server), Log: log, LogTo: a.logTo,
+		Plan: plan, Handler: handler, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
 		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),

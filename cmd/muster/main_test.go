@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -71,27 +70,9 @@ type outcome struct {
 type job struct {
 	*exec.Cmd
 	t          *testing.T
-	out, err   buffer
+	out, err   testutil.Buffer
 	began      time.Time
 	runtimeDir string
-}
-
-// buffer is a bytes.Buffer that may be read while it is being filled.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // start runs muster with args. Extra environment is "NAME=VALUE".

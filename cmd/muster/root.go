@@ -28,7 +28,7 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
   muster run -n 4 --max-restarts 3 -- python train.py --lr 0.1
   muster --dry-run torchrun --standalone --nproc-per-node 8 train.py
   muster store --bind 127.0.0.1:29400`,
-		Version:       a.version,
+		Version:       a.version + probeText,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -52,7 +52,7 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
-	root.AddCommand(newStoreCmd(a))
+	root.AddCommand(newStoreCmd(a), newDevicesCmd(a), newCheckCmd(a))
 	root.AddCommand(buildCommands(a)...)
 	root.InitDefaultCompletionCmd()
 	root.SetHelpCommand(newHelpCmd())

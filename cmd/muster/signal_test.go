@@ -141,7 +141,7 @@ func TestProcessOne(t *testing.T) {
 	script := `[ $RANK = 1 ] || { (sleep 0.05 &); (sleep 0.1 &); sleep 1; ps -o stat=,ppid= -A; echo counted; exit 4; }; sleep 1000`
 	cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", binary, "run", "-n", "2", "--", "sh", "-c", script)
 	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir())
-	var stdout, stderr buffer
+	var stdout, stderr testutil.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
 	if cmd.ProcessState.ExitCode() != 4 {

@@ -5,39 +5,55 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"syscall"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"muster/cmd/dialect"
 	"muster/internal/errhint"
 	"muster/rendezvous/tcpstore"
 )
 
 // newStoreCmd is "muster store": a TCPStore on its own, until a signal.
 func newStoreCmd(a *app) *cobra.Command {
-	var bind string
+	var bind, allow string
 	cmd := &cobra.Command{
-		Use:   "store --bind HOST:PORT",
+		Use:   "store --bind HOST:PORT [--store-allow CIDR,...]",
 		Short: "Serve a PyTorch-compatible TCPStore",
 		Long: `Serve a PyTorch-compatible TCPStore until SIGTERM or SIGINT.
 
 Clients of every PyTorch since 1.9 can use it. It prints the addresses it listens on,
 one line each, once it answers. Nobody is authenticated: bind an address that only
-the job's machines reach.`,
-		Example:     "  muster store --bind 127.0.0.1:29400",
+the job's machines reach, or name their networks with --store-allow. Who comes from
+elsewhere is closed at once, and named in the log once a minute. Loopback counts as a
+network like any other: add 127.0.0.0/8 for clients on this machine.`,
+		Example:     "  muster store --bind 127.0.0.1:29400\n  muster store --bind 10.0.0.1:29400 --store-allow 10.0.0.0/16,127.0.0.0/8",
 		Annotations: map[string]string{exitAnnotation: "  0    stopped by a signal\n  2    usage error, or the address cannot be bound\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.serveStore(cmd.Context(), bind)
+			name := "--store-allow"
+			if !cmd.Flags().Changed("store-allow") {
+				name = "MUSTER_STORE_ALLOW"
+			}
+			var networks []netip.Prefix
+			if allow != "" {
+				var err error
+				if networks, err = dialect.ParseNetworks(allow); err != nil {
+					return errhint.Usagef("%s: %w", name, err)
+				}
+			}
+			return a.serveStore(cmd.Context(), bind, networks)
 		},
 	}
 	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.getenv("MUSTER_BIND"), "127.0.0.1:29400"), "address to listen on; port 0 takes a free one [MUSTER_BIND]")
+	cmd.Flags().StringVar(&allow, "store-allow", a.getenv("MUSTER_STORE_ALLOW"), "networks whose clients are served, as ADDRESS/BITS with commas between; empty: all [MUSTER_STORE_ALLOW]")
 	return cmd
 }
 
-func (a *app) serveStore(ctx context.Context, bind string) error {
+func (a *app) serveStore(ctx context.Context, bind string, allow []netip.Prefix) error {
 	host, portText, err := net.SplitHostPort(bind)
 	if err != nil {
 		return errhint.Usagef("--bind %q is not HOST:PORT: %w", bind, err)
@@ -51,7 +67,8 @@ func (a *app) serveStore(ctx context.Context, bind string) error {
 	}
 	ctx, in := watchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP})
 	defer in.close()
-	server, err := listenStore(ctx, host, int(port), a.logger(zerolog.WarnLevel))
+	cfg := tcpstore.ServerConfig{Port: int(port), Allow: allow, Log: a.logger(zerolog.WarnLevel)}
+	server, err := listenStoreWith(ctx, host, cfg)
 	if err != nil {
 		return err
 	}
@@ -64,6 +81,11 @@ func (a *app) serveStore(ctx context.Context, bind string) error {
 
 // listenStore binds the store to what host means: an address, or every address of a name.
 func listenStore(ctx context.Context, host string, port int, log zerolog.Logger) (*tcpstore.Server, error) {
+	return listenStoreWith(ctx, host, tcpstore.ServerConfig{Port: port, Log: log})
+}
+
+// listenStoreWith is listenStore with more to say; cfg.Hosts are those of host.
+func listenStoreWith(ctx context.Context, host string, cfg tcpstore.ServerConfig) (*tcpstore.Server, error) {
 	hosts := []string{host}
 	switch {
 	case host == "localhost":
@@ -79,7 +101,8 @@ func listenStore(ctx context.Context, host string, port int, log zerolog.Logger)
 		}
 		hosts = found
 	}
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Log: log})
+	cfg.Hosts = hosts
+	server, err := tcpstore.Listen(cfg)
 	if err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
 	}

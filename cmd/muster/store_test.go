@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -9,6 +11,55 @@ import (
 	"muster/internal/testutil"
 	"muster/rendezvous/tcpstore"
 )
+
+// TestStoreAllow serves one of this machine's loopback addresses, and refuses the other ones and what is no network.
+func TestStoreAllow(t *testing.T) {
+	for _, tc := range []struct{ name, flag, variable string }{
+		{"flag", "127.0.0.2, ::1/128", "10.0.0.0/8"},
+		{"variable", "", "127.0.0.2/32"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			args := []string{"store", "--bind", "127.0.0.1:0"}
+			if tc.flag != "" {
+				args = append(args, "--store-allow", tc.flag)
+			}
+			j := start(t, []string{"MUSTER_STORE_ALLOW=" + tc.variable}, args...)
+			testutil.Eventually(t, 60*time.Second, "the store tells its address", func() bool { return strings.HasSuffix(j.out.String(), "\n") })
+			to, err := net.ResolveTCPAddr("tcp", strings.TrimSpace(j.out.String()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for from, served := range map[string]bool{"127.0.0.2": true, "127.0.0.1": false} {
+				c, err := net.DialTCP("tcp", &net.TCPAddr{IP: net.ParseIP(from)}, to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.SetDeadline(time.Now().Add(60 * time.Second)) // bounds a hang
+				c.Write([]byte("\x00\xce\xf7\x85\x3c\x0dping"))
+				answer, _ := io.ReadFull(c, make([]byte, 4))
+				if (answer == 4) != served {
+					t.Errorf("%s gets an answer of %d bytes, want it served: %v", from, answer, served)
+				}
+				c.Close()
+			}
+			j.signal(syscall.SIGTERM)
+			if got := j.wait(); got.status != 0 || !strings.Contains(got.stderr, "127.0.0.1") || strings.Contains(got.stderr, "127.0.0.2") {
+				t.Errorf("status %d, and it does not tell whom it refused, or that it refused another one\n%s", got.status, got.stderr)
+			}
+		})
+	}
+	for value, want := range map[string]string{
+		"10.0.0.0/33": `"10.0.0.0/33" is no network`, "somewhere": "ADDRESS/BITS", "10.0.0.0/8,": `"" is no network`,
+		"10.1.2.3/8": "10.0.0.0/8?", "fe80::1%lo": "is no network",
+	} {
+		if got := muster(t, nil, "store", "--bind", "127.0.0.1:0", "--store-allow", value); got.status != 2 || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "--store-allow") {
+			t.Errorf("%s: status %d, want 2 and %q\n%s", value, got.status, want, got.stderr)
+		}
+	}
+	if got := muster(t, []string{"MUSTER_STORE_ALLOW=x"}, "store", "--bind", "127.0.0.1:0"); got.status != 2 || !strings.Contains(got.stderr, "MUSTER_STORE_ALLOW") {
+		t.Errorf("status %d, want 2 and the variable's name\n%s", got.status, got.stderr)
+	}
+}
 
 // TestStoreCommand serves a store on a port of its own choice, until SIGTERM.
 func TestStoreCommand(t *testing.T) {

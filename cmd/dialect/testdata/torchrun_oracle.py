@@ -80,6 +80,7 @@ class Captured:
             "prefix": c.log_line_prefix_template or "", "keep_stdout": c.duplicate_stdout_filters,
             "keep_stderr": c.duplicate_stderr_filters, "virtual": c.virtual_local_rank,
             "shutdown": c.shutdown_timeout, "start_method": c.start_method,
+            "numa": c.numa_options.affinity_mode.value if c.numa_options else "",
         }
 
 

@@ -1,0 +1,231 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// Backends of the rendezvous.
+const (
+	backendStandalone = "standalone"
+	backendStatic     = "static"
+	backendC10d       = "c10d"
+	backendMuster     = "muster"
+	backendEtcd       = "etcd"
+)
+
+// defaultMeeting are the bounds of torchrun 2.15.0's c10d rendezvous. The time between heartbeats and the last call are
+// left to the protocol: muster's own is faster than torchrun's.
+func defaultMeeting(backend string) launch.Meeting {
+	return launch.Meeting{
+		Backend: backend, NodeRank: -1,
+		JoinTimeout: 10 * time.Minute, CloseTimeout: 30 * time.Second, ReadTimeout: time.Minute, HeartbeatTimeout: 5 * time.Second,
+		KeepAliveAttempts: 3, Etcd: launch.EtcdAccess{Prefix: "/muster/"},
+	}
+}
+
+// checkEndpoints warns of a place that is another one on every machine.
+func checkEndpoints(job *launch.Job) {
+	if job.Meeting.Backend == backendEtcd {
+		return // which may have a proxy on every machine
+	}
+	for _, e := range job.Meeting.Endpoints {
+		if isLoopback(e.Host) {
+			job.Warnings = append(job.Warnings, fmt.Sprintf("the nodes meet at %s, which is this machine itself: only agents on this machine can join", e))
+		}
+	}
+}
+
+// settleMeeting holds the settings of the meeting against each other, wherever they came from. words are all flags that
+// were given in any way, by name. What was typed and cannot be is refused; a variable or a file that says it for many
+// jobs only has no effect.
+func settleMeeting(r *Request, words map[string]given, wrong *problems) {
+	job, m := &r.Job, &r.Job.Meeting
+	void := func(flag, why, instead string) bool {
+		word, ok := words[flag]
+		switch {
+		case !ok:
+			return false
+		case word.source.Kind == launch.FromFlag:
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s: %s", word.written(flag), why), instead))
+		default:
+			job.Warnings = append(job.Warnings, fmt.Sprintf("%s has no effect: %s", word.written(flag), why))
+		}
+		return true
+	}
+	if m.LocalAddr != "" && m.Iface != "" {
+		settleAddress(m, words, wrong)
+	}
+	if m.Spares > 0 && (m.Backend == backendStandalone || m.Backend == backendStatic) &&
+		void("spares", "nodes with fixed ranks have no spares, nor has one node by itself", "let the nodes meet by c10d, muster or etcd") {
+		m.Spares = 0
+	}
+	alone := job.Alone()
+	if unit := max(m.NodeUnit, 1); job.Nodes.Max/unit*unit < job.Nodes.Min && (!alone || words["node-unit"].source.Kind == launch.FromFlag) {
+		wrong.add(fmt.Errorf("cannot use %s with %s: no multiple of %d nodes is in that range",
+			words["node-unit"].written("node-unit"), words["nnodes"].written("nnodes"), unit))
+	}
+	if alone {
+		settleAlone(r, words, void)
+		return
+	}
+	checkEndpoints(job)
+	checkConfTimes(m, wrong)
+	if m.Backend == backendStatic {
+		if job.Nodes.Min != job.Nodes.Max {
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s with a static rendezvous: its number of nodes is fixed", words["nnodes"].written("nnodes")),
+				"give one number, or let the nodes meet by c10d, muster or etcd"))
+		}
+		if m.Topology != "" && void("topology-file", "the node ranks of a static rendezvous are fixed", "let the nodes meet by c10d, muster or etcd") {
+			m.Topology = ""
+		}
+		if m.NodeRank >= job.Nodes.Max {
+			wrong.add(fmt.Errorf("cannot use %s with %s: node ranks go from 0 to %d",
+				words["node-rank"].written("node-rank"), words["nnodes"].written("nnodes"), job.Nodes.Max-1))
+		}
+	}
+	settleEtcd(m, words, void, wrong)
+}
+
+// settleAddress decides between an address and an interface: the stronger source wins.
+func settleAddress(m *launch.Meeting, words map[string]given, wrong *problems) {
+	addr, iface := words["local-addr"], words["iface"]
+	switch {
+	case addr.source.Kind > iface.source.Kind:
+		m.Iface = ""
+	case iface.source.Kind > addr.source.Kind:
+		m.LocalAddr = ""
+	default:
+		wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", addr.written("local-addr"), iface.written("iface")))
+	}
+}
+
+// settleAlone tells of flags that mean nothing to a node that meets nobody.
+func settleAlone(r *Request, words map[string]given, void func(flag, why, instead string) bool) {
+	job := &r.Job
+	for _, flag := range []string{"join-timeout", "last-call", "keep-alive", "restart-limit", "topology-file", "iface"} {
+		if word := words[flag]; word.source.Kind == launch.FromFlag {
+			job.Warnings = append(job.Warnings, fmt.Sprintf("--%s has no effect on one node", flag))
+		}
+	}
+	if p := job.Restart.Policy; p == launch.RestartOnNodeFail || p == launch.RestartOnNodeFailOrExitCode {
+		void("restart-policy", "one node has no others that could fail", "give exit-code, on-failure or never")
+	}
+}
+
+// settleEtcd checks how etcd is spoken to.
+func settleEtcd(m *launch.Meeting, words map[string]given, void func(flag, why, instead string) bool, wrong *problems) {
+	flags := []string{"etcd-user", "etcd-password-file", "etcd-cacert", "etcd-cert", "etcd-key"}
+	if m.Backend != backendEtcd {
+		for _, flag := range flags {
+			if word := words[flag]; word.source.Kind == launch.FromFlag {
+				void(flag, "the nodes do not meet by etcd", "leave it out, or let them meet by etcd")
+			}
+		}
+		m.Etcd = defaultMeeting("").Etcd
+		return
+	}
+	e := &m.Etcd
+	for _, pair := range []struct {
+		one, other string
+		has, lacks bool
+	}{
+		{"etcd-user", "etcd-password-file", e.User != "", e.PasswordFile == ""},
+		{"etcd-password-file", "etcd-user", e.PasswordFile != "", e.User == ""},
+		{"etcd-cert", "etcd-key", e.Cert != "", e.CertKey == ""},
+		{"etcd-key", "etcd-cert", e.CertKey != "", e.Cert == ""},
+	} {
+		if pair.has && pair.lacks {
+			wrong.add(fmt.Errorf("cannot use %s without --%s", words[pair.one].written(pair.one), pair.other))
+		}
+	}
+	files := e.CACert != "" || e.Cert != "" || e.CertKey != ""
+	if m.Conf["protocol"] == "http" && (files || e.TLS) {
+		wrong.add(errors.New("cannot use --rdzv-conf protocol=http with certificates or etcds://: they are for TLS, which is protocol=https"))
+	}
+	e.TLS = e.TLS || files
+}
+
+// placeAlone puts the one endpoint of a node that meets nobody where its store listens.
+func placeAlone(m *launch.Meeting) error {
+	if len(m.Endpoints) > 1 {
+		return errors.New("one node has one endpoint")
+	}
+	if len(m.Endpoints) == 1 {
+		m.Host, m.Port, m.Endpoints = m.Endpoints[0].Host, m.Endpoints[0].Port, nil
+	}
+	return nil
+}
+
+// nativeMeeting finds how the nodes of muster's own run command meet: by --rdzv, or by fixed ranks.
+func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
+	job, m := &r.Job, &r.Job.Meeting
+	url, byURL := words["rdzv"]
+	typed := func(flag string) bool { return words[flag].source.Kind == launch.FromFlag }
+	switch {
+	case byURL:
+		// A platform's variables may name a master for all jobs; who types both wants two things.
+		for _, flag := range []string{"master-addr", "master-port"} {
+			if typed(flag) {
+				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out", words[flag].written(flag)))
+			}
+		}
+		m.Host, m.Port = "", 0
+	case job.Nodes.Max > 1 && m.Host != "" && m.NodeRank >= 0:
+		m.Backend = backendStatic
+		if _, ok := words["master-port"]; !ok {
+			m.Port = staticPort
+		}
+		list, err := parseEndpoints(launch.Endpoint{Host: m.Host, Port: m.Port}.String(), staticPort)
+		if err != nil {
+			wrong.add(fmt.Errorf("cannot use --master-addr %s and --master-port %d: %w", m.Host, m.Port, err))
+		}
+		m.Endpoints, m.Host, m.Port = list, "", 0
+	case job.Nodes.Max > 1:
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s: nothing says how the nodes meet", words["nnodes"].written("nnodes")),
+			"give --rdzv c10d://HOST:29400 and --run-id NAME, the same on all nodes; or --node-rank N and --master-addr HOST"))
+		return
+	}
+	if m.Backend == backendStatic && m.NodeRank < 0 && job.Nodes.Max > 1 {
+		wrong.add(fmt.Errorf("cannot use %s without --node-rank: give this node's rank, from 0 to %d", url.written("rdzv"), job.Nodes.Max-1))
+	}
+	if m.Backend == backendStatic && len(m.Endpoints) > 1 {
+		wrong.add(fmt.Errorf("cannot use %s: a static rendezvous has one endpoint, on node 0", url.written("rdzv")))
+	}
+	if m.Backend != backendStatic && m.Backend != backendStandalone {
+		if typed("node-rank") {
+			wrong.add(fmt.Errorf("cannot use %s with %s: only a static rendezvous has fixed node ranks", words["node-rank"].written("node-rank"), url.written("rdzv")))
+		}
+		m.NodeRank = -1
+	}
+	settleMeeting(r, words, wrong)
+	if job.Alone() {
+		if m.NodeRank > 0 {
+			wrong.add(fmt.Errorf("cannot use %s: one node has only node rank 0", words["node-rank"].written("node-rank")))
+		}
+		if err := placeAlone(m); err != nil {
+			wrong.add(fmt.Errorf("cannot use %s: %w", url.written("rdzv"), err))
+		}
+		return
+	}
+	nativeRunID(r, wrong)
+}
+
+// nativeRunID makes sure that all nodes have the same name for the job: a random one would be another on each.
+func nativeRunID(r *Request, wrong *problems) {
+	job := &r.Job
+	switch {
+	case job.RunID != "":
+	case job.Meeting.Backend == backendStatic:
+		job.RunID = "none" // as torchrun's
+		r.tell("run-id", job.RunID, launch.Source{})
+	default:
+		wrong.add(errhint.With(errors.New("cannot start a job of several nodes without --run-id"),
+			"give it a name that no other job at this meeting place has, the same on all nodes, such as --run-id "+strings.ToLower(job.Meeting.Backend)+"-job-7"))
+	}
+}

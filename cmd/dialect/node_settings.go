@@ -1,0 +1,246 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"time"
+)
+
+func nodeSettings() []setting {
+	return []setting{
+		{
+			flag: "nnodes", alias: "nodes", arg: "N|MIN:MAX", def: "1", group: groupNodes,
+			help: "Number of nodes, or the least and the most of them: then nodes may come and go while the job runs. Several nodes meet by --rdzv, or by --node-rank and --master-addr.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Nodes, err = parseNodes(text)
+				return err
+			},
+		},
+		{
+			flag: "nproc-per-node", short: "n", arg: "N|auto|cpu|gpu", def: "1", group: groupNodes,
+			help: "Workers on each node: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto).",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Procs, err = parseProcs(text)
+				return err
+			},
+		},
+		{
+			flag: "node-rank", form: formNumber, arg: "N", group: groupNodes,
+			help: "Rank of this node, from 0, where a fixed number of nodes meets without --rdzv; the store is on node 0.",
+			set:  func(r *Request, text string) error { return setCount(&r.Job.Meeting.NodeRank, text) },
+		},
+		{
+			flag: "master-addr", arg: "HOST", group: groupNodes,
+			help: "Address that the store listens on and that workers see as MASTER_ADDR: of node 0, where there are several. Default: 127.0.0.1.",
+			set: func(r *Request, text string) error {
+				host, _, err := parseEndpoint("[" + strings.Trim(text, "[]") + "]")
+				if err != nil {
+					return fmt.Errorf("%q is neither a host name nor an IP address", text)
+				}
+				r.Job.Meeting.Host = host
+				return nil
+			},
+		},
+		{
+			flag: "master-port", form: formNumber, arg: "PORT", group: groupNodes,
+			help: "Port of the store, MASTER_PORT of the workers. Default: a free one; 29500 for several nodes.",
+			set: func(r *Request, text string) error {
+				n, err := pyInt(text)
+				if err != nil || n < 0 || n > 65535 {
+					return errors.New("give a number from 0 to 65535")
+				}
+				r.Job.Meeting.Port, r.Job.Meeting.Backend = n, backendStatic
+				return nil
+			},
+		},
+		{
+			flag: "spares", form: formNumber, arg: "N", def: "0", group: groupNodes, anywhere: true,
+			help: "Nodes held back while there are more than the minimum, ready to take a lost one's place.",
+			set:  func(r *Request, text string) error { return setCount(&r.Job.Meeting.Spares, text) },
+		},
+		{
+			flag: "node-unit", form: formNumber, arg: "N", def: "1", group: groupNodes, anywhere: true,
+			help: "Let only a multiple of N nodes train; the rest waits.",
+			set: func(r *Request, text string) error {
+				if err := setCount(&r.Job.Meeting.NodeUnit, text); err != nil || r.Job.Meeting.NodeUnit == 0 {
+					return errors.New("give a number from 1")
+				}
+				return nil
+			},
+		},
+		{
+			flag: "topology-file", arg: "FILE", group: groupNodes, anywhere: true,
+			help: "Rank the nodes so that neighbours share a switch: FILE has a line for each node, with the switch it hangs on, the switch above that, and its address.",
+			set:  func(r *Request, text string) error { r.Job.Meeting.Topology = text; return nil },
+		},
+		{
+			flag: "accelerator", arg: "auto|fake:FILE", def: "auto", group: groupNodes, anywhere: true,
+			help: "Where accelerators are counted: on this machine, or in the spec of made-up ones in FILE. MUSTER_FAKE=FILE says the same in every dialect.",
+			set: func(r *Request, text string) error {
+				file, fake := strings.CutPrefix(text, "fake:")
+				if text == "auto" {
+					return nil
+				}
+				if !fake || file == "" {
+					return errors.New("give auto, or fake:FILE")
+				}
+				r.Job.Fake = file
+				return nil
+			},
+		},
+		{
+			flag: "fake-on-real", form: formSwitch, def: "false", group: groupNodes, anywhere: true,
+			help: "Allow a fake accelerator on a machine that has a real one.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.Job.FakeOnReal, text) },
+		},
+	}
+}
+
+// meetingSettings say how several nodes meet.
+func meetingSettings() []setting {
+	return []setting{
+		{
+			flag: "rdzv", arg: "URL", group: groupRdzv,
+			help: "Where several nodes meet, the same on all of them: c10d://HOST[:PORT] (a store on that node, port 29400, which agents of torchrun may share; hosts that take over when it dies follow with commas), muster://… (such a store for muster only), etcd://HOST[:PORT],… (v3; etcds:// with TLS), static://HOST[:PORT] (node 0, with --node-rank).",
+			set:  func(r *Request, text string) error { return parseRdzv(&r.Job.Meeting, text) },
+		},
+		{
+			flag: "rdzv-conf", form: formList, arg: "KEY=VALUE,...", group: groupRdzv,
+			help: "Settings of the meeting as torchrun has them, such as join_timeout=600 or is_host=1.",
+			set:  func(*Request, string) error { return nil }, // applyConf reads it, before all others
+		},
+		{
+			flag: "local-addr", arg: "HOST", group: groupRdzv,
+			help: "Address by which the other nodes reach this one. Default: the one from which the meeting place is reached.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Meeting.LocalAddr, err = parseLocalAddr(text)
+				return err
+			},
+		},
+		{
+			flag: "iface", arg: "NAME", group: groupRdzv, anywhere: true,
+			help: "Network interface by whose address the other nodes reach this one, such as eth0.",
+			set: func(r *Request, text string) error {
+				if !ifaceName.MatchString(text) {
+					return errors.New("give the name of one network interface, such as eth0")
+				}
+				r.Job.Meeting.Iface = text
+				return nil
+			},
+		},
+		{
+			flag: "join-timeout", form: formTime, arg: "TIME", def: "600s", group: groupRdzv, anywhere: true,
+			help: "How long nodes wait for each other; then the job ends with status 75.",
+			set:  func(r *Request, text string) error { return setPositive(&r.Job.Meeting.JoinTimeout, text, time.Second) },
+		},
+		{
+			flag: "last-call", form: formTime, arg: "TIME", group: groupRdzv, anywhere: true,
+			help: "How long the least number of nodes waits for more after the last one came. Default: 3s; 30s where agents of torchrun take part.",
+			set: func(r *Request, text string) error {
+				return setPositive(&r.Job.Meeting.LastCall, text, time.Millisecond)
+			},
+		},
+		{
+			flag: "keep-alive", form: formTime, arg: "TIME", group: groupRdzv, anywhere: true,
+			help: "Time between two heartbeats of a node; it is lost when 3 are missing. Default: 2s; 5s where agents of torchrun take part.",
+			set: func(r *Request, text string) error {
+				return setPositive(&r.Job.Meeting.KeepAlive, text, 10*time.Millisecond)
+			},
+		},
+		{
+			flag: "token-file", arg: "FILE", group: groupRdzv, anywhere: true,
+			help: "File with the job's token, the same on all nodes: who has it is let in where muster's own services are offered.",
+			set:  func(r *Request, text string) error { r.Job.Meeting.TokenFile = text; return nil },
+		},
+		{
+			flag: "store-allow", form: formList, arg: "CIDR,...", group: groupRdzv, anywhere: true,
+			help: "Networks whose clients the store serves, such as 10.0.0.0/8,fd00::/8. Default: all that reach it.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Meeting.StoreAllow, err = ParseNetworks(text)
+				return err
+			},
+		},
+		{
+			flag: "etcd-user", arg: "NAME", group: groupRdzv, anywhere: true,
+			help: "User of etcd; the password is read from --etcd-password-file.",
+			set:  func(r *Request, text string) error { r.Job.Meeting.Etcd.User = text; return nil },
+		},
+		{
+			flag: "etcd-password-file", arg: "FILE", group: groupRdzv, anywhere: true,
+			help: "File with the password of --etcd-user.",
+			set:  func(r *Request, text string) error { r.Job.Meeting.Etcd.PasswordFile = text; return nil },
+		},
+		{
+			flag: "etcd-cacert", arg: "FILE", group: groupRdzv, anywhere: true,
+			help: "Certificates that etcd's must be signed by (PEM); asks for TLS, as the next two do.",
+			set:  func(r *Request, text string) error { r.Job.Meeting.Etcd.CACert = text; return nil },
+		},
+		{
+			flag: "etcd-cert", arg: "FILE", group: groupRdzv, anywhere: true,
+			help: "Certificate by which etcd knows this client (PEM).",
+			set:  func(r *Request, text string) error { r.Job.Meeting.Etcd.Cert = text; return nil },
+		},
+		{
+			flag: "etcd-key", arg: "FILE", group: groupRdzv, anywhere: true,
+			help: "Private key of --etcd-cert (PEM).",
+			set:  func(r *Request, text string) error { r.Job.Meeting.Etcd.CertKey = text; return nil },
+		},
+	}
+}
+
+// ifaceName is what Linux takes for an interface's name: up to 15 bytes without blanks and slashes.
+var ifaceName = regexp.MustCompile(`^[^\s/,]{1,15}$`)
+
+// setPositive is setTime for times that cannot be below least.
+func setPositive(to *time.Duration, text string, least time.Duration) error {
+	d, err := parseTime(text)
+	if err == nil && d < least {
+		err = fmt.Errorf("give a time of at least %v", least)
+	}
+	*to = d
+	return err
+}
+
+// parseLocalAddr reads a host name or an address, which may stand in brackets.
+func parseLocalAddr(text string) (string, error) {
+	host := strings.TrimSpace(text)
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		host = strings.TrimSuffix(inner, "]")
+	}
+	if err := checkHost(host); err != nil {
+		return "", err
+	}
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Unmap().IsUnspecified() {
+		return "", fmt.Errorf("the other nodes cannot reach %s: give an address of this machine", host)
+	}
+	return host, nil
+}
+
+// ParseNetworks reads a list of networks; a lone address is a network of one.
+func ParseNetworks(text string) ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for item := range strings.SplitSeq(text, ",") {
+		item = strings.TrimSpace(item)
+		p, err := netip.ParsePrefix(item)
+		if addr, lone := netip.ParseAddr(item); lone == nil && addr.Zone() == "" {
+			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q is no network: write it as ADDRESS/BITS, such as 10.0.0.0/8 or fd00::/8", item)
+		}
+		if mapped := p.Addr(); mapped.Is4In6() { // clients are compared as IPv4
+			if p.Bits() < 96 {
+				return nil, fmt.Errorf("%q is wider than IPv4: write the IPv4 network as 10.0.0.0/8", item)
+			}
+			p = netip.PrefixFrom(mapped.Unmap(), p.Bits()-96)
+		}
+		if p.Masked() != p {
+			return nil, fmt.Errorf("%q has more bits than it counts: did you mean %s?", item, p.Masked())
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}

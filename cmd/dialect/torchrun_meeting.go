@@ -1,0 +1,205 @@
+package dialect
+
+import (
+	"errors"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+func (t *torchrunJob) nodes() {
+	var err error
+	t.job.Nodes, err = parseNodes(t.in.values["nnodes"].text)
+	t.refuse("nnodes", err)
+	t.job.Procs, err = parseProcs(t.in.values["nproc_per_node"].text)
+	t.refuse("nproc-per-node", err)
+}
+
+// staticTimeout is how long torchrun 2.15.0's static and etcd rendezvous wait for a node.
+const staticTimeout = 15 * time.Minute
+
+// backend finds how the agents meet. What torchrun does on one node is kept: --standalone, and the static backend without
+// an endpoint and a port (PyTorch 2.14 and newer), take a free port and a name of their own.
+func (t *torchrunJob) backend() {
+	v := t.in.values
+	backend := v["rdzv_backend"].text
+	t.job.RunID = v["rdzv_id"].text
+	switch {
+	case v["standalone"].on:
+		t.job.RunID = ""
+		t.ignored("--standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id")
+		t.nodeRankIgnored()
+		if t.job.Nodes.Min > 1 {
+			t.refuse("nnodes", errhint.With(errors.New("--standalone is one node by itself"), "leave --standalone out and say where the nodes meet, or give --nnodes 1"))
+		}
+		backend = backendStandalone
+	case backend == backendStatic:
+		if v["rdzv_endpoint"].text == "" && v["master_port"].none && t.job.Nodes.Max <= 1 {
+			// torchrun always makes a new name up here; a name that was asked for is kept.
+			if !v["rdzv_id"].explicit() {
+				t.job.RunID = ""
+			}
+			if v["node_rank"].n != 0 {
+				t.refuse("node-rank", errors.New("one node has only node rank 0"))
+			}
+			t.ignored("a static rendezvous without --master-port", "master-addr")
+			backend = backendStandalone
+		}
+	case backend == backendC10d, backend == backendMuster:
+		t.nodeRankIgnored()
+	case backend == backendEtcd, backend == "etcd-v2", backend == "etcd-v3":
+		t.nodeRankIgnored()
+		backend = backendEtcd
+	default:
+		t.refuse("rdzv-backend", errhint.With(errors.New("choose static, c10d, etcd or muster: backends from Python packages cannot be loaded by muster"),
+			"on one node, leave the flag out or give --standalone"))
+		backend = backendC10d // to look for further mistakes
+	}
+	t.job.Meeting = defaultMeeting(backend)
+	if backend == backendStatic || backend == backendEtcd {
+		t.job.Meeting.JoinTimeout = staticTimeout
+	}
+}
+
+// place finds where the agents meet, or where the store of one node listens: c10d on its endpoint; static on its endpoint
+// or --master-addr and --master-port.
+func (t *torchrunJob) place() {
+	m, v := &t.job.Meeting, t.in.values
+	alone, endpoint, local := t.job.Alone(), v["rdzv_endpoint"].text, v["local_addr"].text
+	missing := strings.TrimSpace(endpoint) == ""
+	var err error
+	switch {
+	case m.Backend == backendStandalone:
+		m.Host = local
+		if m.IsHost != nil && !*m.IsHost {
+			t.warn("--rdzv-conf: is_host=%s has no effect on one node without an endpoint", m.Conf["is_host"])
+		}
+	case m.Backend == backendStatic:
+		if !alone && endpoint == "" && !v["master_addr"].explicit() && v["master_port"].none {
+			if t.job.Nodes.Min != t.job.Nodes.Max {
+				return // which is refused as it is
+			}
+			t.nowhere("give --master-addr HOST (and --master-port PORT), or --rdzv-endpoint HOST:PORT, the same on all nodes; and --node-rank N")
+			return
+		}
+		host, port, flag, err := t.staticAddress(endpoint)
+		switch {
+		case strings.Contains(endpoint, ","):
+			err = errors.New("a static rendezvous has one endpoint, on node 0")
+		case err != nil:
+		case port < 0:
+			err = errhint.With(errors.New("the port is missing"), "write HOST:PORT, or give --master-addr and --master-port")
+		case alone:
+			m.Host, m.Port = host, port
+		default:
+			m.Endpoints, err = parseEndpoints(launch.Endpoint{Host: host, Port: port}.String(), staticPort)
+		}
+		t.refuse(flag, err)
+	case m.Backend == backendEtcd:
+		if missing {
+			t.refuse("rdzv-backend", errhint.With(errors.New("nothing says where etcd is"), "give --rdzv-endpoint HOST:2379, several with commas between"))
+			return
+		}
+		m.Endpoints, err = parseEndpoints(endpoint, etcdPort)
+		t.refuse("rdzv-endpoint", err)
+	case alone:
+		m.Port = c10dPort
+		if !missing {
+			m.Host, m.Port, err = parseEndpoint(endpoint)
+			if strings.Contains(endpoint, ",") {
+				err = errors.New("one node has one endpoint")
+			}
+			t.refuse("rdzv-endpoint", err)
+			if m.Port < 0 {
+				m.Port = c10dPort
+			}
+		}
+		if local != "" {
+			m.Host = local
+		}
+	case missing:
+		t.nowhere("give --rdzv-endpoint HOST:29400, the same on all nodes, where HOST is one of them")
+	default:
+		m.Endpoints, err = parseEndpoints(endpoint, c10dPort)
+		t.refuse("rdzv-endpoint", err)
+	}
+}
+
+// nowhere refuses several nodes that would each meet itself: torchrun takes the own machine where no other is named.
+func (t *torchrunJob) nowhere(instead string) {
+	t.refuse("nnodes", errhint.With(errors.New("nothing says where the nodes meet"), instead))
+}
+
+// settle holds what remains against each other. words are those of muster's own settings.
+func (t *torchrunJob) settle(words map[string]given) {
+	m, v := &t.job.Meeting, t.in.values
+	all := maps.Clone(words)
+	for _, flag := range []string{"nnodes", "node-rank", "local-addr"} {
+		if word := t.given(flag); word.source.Kind != launch.FromDefault {
+			all[flag] = word
+		} else {
+			all[flag] = given{text: word.text}
+		}
+	}
+	switch {
+	case m.Backend != backendStatic:
+	case v["node_rank"].n < 0:
+		t.refuse("node-rank", errors.New("node ranks begin at 0"))
+	case t.job.Alone() && v["node_rank"].n > 0:
+		t.refuse("node-rank", errors.New("one node has only node rank 0"))
+	default:
+		m.NodeRank = v["node_rank"].n
+	}
+	if !t.job.Alone() {
+		if local := v["local_addr"].text; local != "" {
+			var err error
+			m.LocalAddr, err = parseLocalAddr(local)
+			t.refuse("local-addr", err)
+		}
+		if t.job.RunID == "" {
+			t.refuse("rdzv-id", errors.New("a job of several nodes needs a name, the same on all of them"))
+		}
+	}
+	settleMeeting(&t.req, all, &t.wrong)
+}
+
+// staticAddress is the endpoint, or --master-addr and --master-port, and the flag to name when it cannot be used. port is
+// -1 where an endpoint has none.
+func (t *torchrunJob) staticAddress(endpoint string) (host string, port int, flag string, err error) {
+	if endpoint != "" {
+		host, port, err = parseEndpoint(endpoint)
+		return host, port, "rdzv-endpoint", err
+	}
+	port = staticPort
+	if v := t.in.values["master_port"]; !v.none {
+		port = v.n
+	}
+	if port < 0 || port > 65535 {
+		return "", 0, "master-port", errors.New("give a number from 0 to 65535")
+	}
+	host, port, err = parseEndpoint(t.in.values["master_addr"].text + ":" + strconv.Itoa(port))
+	if err == nil && port == 0 {
+		return host, port, "master-port", nil
+	}
+	return host, port, "master-addr", err
+}
+
+// ignored warns of flags that were typed and have no effect. Variables are often set for all jobs, so they are passed
+// over in silence.
+func (t *torchrunJob) ignored(by string, flags ...string) {
+	for _, flag := range flags {
+		if t.in.values[strings.ReplaceAll(flag, "-", "_")].source.Kind == launch.FromFlag {
+			t.warn("--%s has no effect with %s", flag, by)
+		}
+	}
+}
+
+func (t *torchrunJob) nodeRankIgnored() {
+	if v := t.in.values["node_rank"]; v.n != 0 {
+		t.warn("%s has no effect without the static rendezvous", given{v.text, v.source}.written("node-rank"))
+	}
+}

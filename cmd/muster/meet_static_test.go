@@ -1,0 +1,219 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// staticFlags are those of a job with fixed node ranks on this machine.
+func staticFlags(t testing.TB, nodes int) (flags []string, port string) {
+	t.Helper()
+	port = freePort(t)
+	return []string{fmt.Sprintf("--nnodes=%d", nodes), "--master-addr=127.0.0.1", "--master-port=" + port}, port
+}
+
+// TestMeetStatic gives ranks by node rank, whatever comes first, with worker counts and roles that differ.
+func TestMeetStatic(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		t.Run(map[bool]string{false: "torchrun", true: "run"}[native], func(t *testing.T) {
+			t.Parallel()
+			flags, port := staticFlags(t, 3)
+			m := newMeet(t, "", flags...)
+			m.native = native
+			var agents []*job
+			for _, rank := range []int{2, 0, 1} {
+				role := "--role=" + map[bool]string{true: "learner", false: "actor"}[rank == 1]
+				agents = append(agents, m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--nproc-per-node=%d", rank+1), role))
+			}
+			for _, j := range agents {
+				m.ends(j, 0)
+			}
+			base, roleBase := []int{0, 1, 3}, []int{0, 0, 1}
+			roleWorld := []int{4, 2, 4}
+			for rank := range 3 {
+				for local := range rank + 1 {
+					m.expect(rank, 0, local, fmt.Sprintf("RANK=%d", base[rank]+local), "WORLD_SIZE=6", "GROUP_WORLD_SIZE=3",
+						fmt.Sprintf("GROUP_RANK=%d", rank), fmt.Sprintf("ROLE_RANK=%d", roleBase[rank]+local), fmt.Sprintf("ROLE_WORLD_SIZE=%d", roleWorld[rank]),
+						"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "TORCHELASTIC_USE_AGENT_STORE=True")
+				}
+			}
+		})
+	}
+}
+
+// TestMeetStaticRestart lets a worker fail: all nodes start anew, with the ranks and at the place of before.
+func TestMeetStaticRestart(t *testing.T) {
+	t.Parallel()
+	flags, port := staticFlags(t, 2)
+	m := newMeet(t, rankOneFails, append(flags, "--max-restarts=1")...)
+	one, zero := m.start(1, "--node-rank=1"), m.start(0, "--node-rank=0")
+	m.ends(zero, 0, "rank 1 ended with status 3")
+	m.ends(one, 0)
+	for node := range 2 {
+		m.expect(node, 1, 0, fmt.Sprintf("RANK=%d", node), "MASTER_PORT="+port, "TORCHELASTIC_RESTART_COUNT=1")
+	}
+}
+
+// TestMeetStaticGloo has workers that name the job's own address and port as their store, and meet there again after one
+// of them has failed.
+func TestMeetStaticGloo(t *testing.T) {
+	python := testutil.Torch(t)
+	t.Parallel()
+	flags, _ := staticFlags(t, 2)
+	m := newMeet(t, `exec "$PYTHON" "$SCRIPT"`, append(flags, "--max-restarts=1")...)
+	m.env = []string{"PYTHON=" + python, "SCRIPT=" + testScript(t, "meet", "gloo.py")}
+	zero, one := m.start(0, "--node-rank=0"), m.start(1, "--node-rank=1")
+	if got := m.ends(zero, 0); !strings.Contains(got.stdout, "sum 3 in round 1") {
+		t.Errorf("rank 0 has not added up the ranks:\n%s", got.stdout)
+	}
+	m.ends(one, 0)
+}
+
+// TestMeetStaticSameRank refuses an agent whose node rank a living one has, and names both.
+func TestMeetStaticSameRank(t *testing.T) {
+	t.Parallel()
+	flags, _ := staticFlags(t, 2)
+	m := newMeet(t, untilGate, flags...)
+	m.env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+	zero := m.start(0, "--node-rank=0")
+	one := m.start(1, "--node-rank=1", "--local-addr=127.0.0.2")
+	m.seen(1, 0, 0)
+	again := m.start(2, "--node-rank=1", "--local-addr=127.0.0.3")
+	m.ends(again, 75, "node rank 1 is taken by", "(127.0.0.2)", "(127.0.0.3)")
+	m.ends(m.start(3, "--node-rank=0"), 2, "address already in use", "was another agent on this machine started with node rank 0?")
+	m.open()
+	m.ends(zero, 0)
+	m.ends(one, 0)
+}
+
+// TestMeetStaticSameRankAtOnce has two agents of one node rank, and nobody of another, before any round.
+func TestMeetStaticSameRankAtOnce(t *testing.T) {
+	t.Parallel()
+	flags, _ := staticFlags(t, 3)
+	m := newMeet(t, "", flags...)
+	m.env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=info"}
+	zero := m.start(0, "--node-rank=0")
+	one := m.start(1, "--node-rank=1", "--local-addr=127.0.0.2")
+	m.says(zero, "this node hosts the store")
+	again := m.start(2, "--node-rank=1", "--local-addr=127.0.0.3")
+	// Which of the two came first is up to them.
+	var refused *job
+	testutil.Eventually(t, time.Minute, "one of two agents is refused", func() bool {
+		for _, j := range []*job{one, again} {
+			if strings.Contains(j.err.String(), "muster: error:") {
+				refused = j
+			}
+		}
+		return refused != nil
+	})
+	m.ends(refused, 75, "node rank 1 is taken by", "(127.0.0.2)", "(127.0.0.3)")
+	if refused == one {
+		one = again
+	}
+	two := m.start(3, "--node-rank=2")
+	for _, j := range []*job{zero, one, two} {
+		m.ends(j, 0)
+	}
+}
+
+// TestMeetStaticReturns kills an agent and starts it again: it takes its place.
+func TestMeetStaticReturns(t *testing.T) {
+	t.Parallel()
+	flags, _ := staticFlags(t, 2)
+	m := newMeet(t, untilGate, flags...)
+	m.env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+	zero := m.start(0, "--node-rank=0")
+	one := m.start(1, "--node-rank=1")
+	m.seen(0, 0, 0)
+	m.seen(1, 0, 0)
+	m.kill(one)
+	one = m.start(2, "--node-rank=1")
+	m.expect(2, 1, 0, "RANK=1", "WORLD_SIZE=2")
+	m.expect(0, 1, 0, "RANK=0", "WORLD_SIZE=2")
+	m.open()
+	m.ends(zero, 0)
+	m.ends(one, 0)
+}
+
+// TestMeetStaticTorchrun shares a job of fixed node ranks with a real torchrun, whoever has rank 0 and so the store, and
+// kills a worker of either.
+func TestMeetStaticTorchrun(t *testing.T) {
+	torchrun := testutil.Torchrun(t)
+	for _, c := range []struct {
+		name                  string
+		nodes, theirs, victim int
+	}{
+		{"muster hosts", 2, 1, 1},
+		{"torchrun hosts two musters", 3, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			flags, _ := staticFlags(t, c.nodes)
+			flags = append(flags, "--max-restarts=3")
+			m := newMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
+			m.env = []string{"PYTHON=" + testutil.Torch(t), "SCRIPT=" + testScript(t, "meet", "static.py"), fmt.Sprintf("VICTIM=%d", c.victim)}
+			said := make([]string, c.nodes)
+			var other outcome
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				args := append(slices.Clone(flags), fmt.Sprintf("--node-rank=%d", c.theirs), "--no-python", "sh", "-c", m.script)
+				other = command(t, m.environ(c.theirs), torchrun, args...)
+			})
+			ours := map[int]*job{}
+			for rank := range c.nodes {
+				if rank != c.theirs {
+					ours[rank] = m.start(rank, fmt.Sprintf("--node-rank=%d", rank))
+				}
+			}
+			for rank, j := range ours {
+				said[rank] = m.ends(j, 0).stdout
+			}
+			wg.Wait()
+			if said[c.theirs] = other.stdout; other.status != 0 {
+				t.Errorf("torchrun ended with %d:\n%s%s", other.status, other.stdout, other.stderr)
+			}
+			if strings.Contains(other.stderr, "exit barrier") {
+				t.Errorf("torchrun lost its store before the end:\n%s", other.stderr)
+			}
+			if all := agentsSaid(m); !strings.Contains(all, "an agent of torchrun takes part") {
+				t.Errorf("it was not said that torchrun takes part:\n%s", all)
+			}
+			for rank, text := range said {
+				if want := fmt.Sprintf("rank %d sum %d", rank, c.nodes*(c.nodes+1)/2); !strings.Contains(text, want) {
+					t.Errorf("node %d has not said %q:\n%s", rank, want, text)
+				}
+			}
+		})
+	}
+}
+
+// TestMeetStaticMisfits has agents of torchrun that muster cannot have beside itself: one of a node rank that muster has,
+// one of a version that ranks in another way, and one that says nonsense. A client writes what they write.
+func TestMeetStaticMisfits(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ key, value, words string }{
+		"the same rank": {"role_info/0", `{"role": "default", "rank": 0, "local_world_size": 1}`, "node rank 0 is that of an agent of torchrun and of node 127.0.0.1"},
+		"1.13":          {"role_info1", `{"role": "default", "rank": 1, "local_world_size": 1}`, "node rank 1 is an agent of a torchrun before 2.4"},
+		"nonsense":      {"role_info/1", `{"role": "default", "rank": 1, "local_world_size": 1e99}`, "is not what an agent of torchrun writes there"},
+	} {
+		flags, port := staticFlags(t, 2)
+		m := newMeet(t, "", flags...)
+		zero := m.start(0, "--node-rank=0")
+		client := storeClient(t, port)
+		if err := client.Set(t.Context(), "/none/torchelastic/"+c.key, []byte(c.value)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Add(t.Context(), "init/", 1); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.ends(zero, 75, c.words); got.elapsed > time.Minute {
+			t.Errorf("%s: it took %v", name, got.elapsed)
+		}
+	}
+}

@@ -1,0 +1,460 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/internal/hostaddr"
+	"muster/launch"
+	"muster/rendezvous"
+	"muster/rendezvous/rollcall"
+	"muster/rendezvous/tcpstore"
+	"muster/rendezvous/topology"
+)
+
+// What our own protocol takes where the user said nothing: a lost node leads to a new round within 6 s.
+const (
+	ownKeepAlive = 2 * time.Second
+	ownAttempts  = 3
+	ownLastCall  = 3 * time.Second
+)
+
+// meet opens what the nodes of a job meet through.
+func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (rendezvous.Handler, error) {
+	job := &plan.Job
+	if job.Alone() {
+		server, err := listenStore(ctx, plan.MasterHost(), job.Meeting.Port, log)
+		if err != nil {
+			return nil, err
+		}
+		return rendezvous.NewSolo(plan.MasterHost(), server), nil
+	}
+	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, log: log}
+	cfg, err := m.config(job.Restart)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.open(ctx, &cfg); err != nil {
+		return nil, err
+	}
+	handler, err := rollcall.New(cfg)
+	if err != nil {
+		release(&cfg)
+		return nil, err
+	}
+	return handler, nil
+}
+
+// checkMeeting returns what meet would refuse before it opens anything: a topology or a token that cannot be used.
+func checkMeeting(plan *launch.Plan) error {
+	if plan.Job.Alone() {
+		return nil
+	}
+	m := &meeting{Meeting: plan.Job.Meeting, nodes: plan.Job.Nodes, log: zerolog.Nop()}
+	_, err := m.config(plan.Job.Restart)
+	return err
+}
+
+// release closes what open has opened, for a meeting that does not come about.
+func release(cfg *rollcall.Config) {
+	_ = cfg.Store.Close()
+	if cfg.Workers != nil {
+		_ = cfg.Workers.Close()
+	}
+	if cfg.Served != nil {
+		_ = cfg.Served.Close()
+	}
+}
+
+// meeting finds the store that a job's agents meet at, or serves it.
+type meeting struct {
+	launch.Meeting
+	nodes    launch.Range
+	runID    string
+	hostname string
+	log      zerolog.Logger
+}
+
+// config is all of rollcall's configuration that needs no store.
+func (m *meeting) config(rules launch.RestartRules) (rollcall.Config, error) {
+	cfg := rollcall.Config{
+		RunID: m.runID, Min: m.nodes.Min, Max: m.nodes.Max, Spares: m.Spares, Unit: max(m.NodeUnit, 1),
+		Fixed: m.Backend == "static", NodeRank: -1, Node: m.hostname,
+		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
+		JoinTimeout: m.JoinTimeout, CloseTimeout: m.CloseTimeout, LastCall: cmp.Or(m.LastCall, ownLastCall),
+		ReplaceLimit: rules.ReplaceLimit, BackoffLimit: rules.BackoffLimit, Log: m.log,
+	}
+	if cfg.Fixed {
+		cfg.NodeRank = m.NodeRank
+	}
+	switches := &topology.Topology{}
+	if m.Topology != "" {
+		var err error
+		if switches, err = topology.Load(m.Topology); err != nil {
+			return cfg, errhint.Code(err, errhint.Usage)
+		}
+	}
+	cfg.Order = orderBy(switches)
+	if m.TokenFile == "" {
+		m.log.Info().Msg("no job token (MUSTER_TOKEN_FILE): what agents tell each other is not authenticated, and services between nodes stay off")
+		return cfg, nil
+	}
+	token, err := os.ReadFile(m.TokenFile)
+	if err != nil {
+		return cfg, errhint.Code(fmt.Errorf("cannot read the job's token: %w", err), errhint.Usage)
+	}
+	if cfg.Token = bytes.TrimSpace(token); len(cfg.Token) < minToken {
+		return cfg, errhint.With(errhint.Usagef("cannot use the token in %s: it has %d bytes, at least %d are wanted", m.TokenFile, len(cfg.Token), minToken),
+			"make one, for example with: openssl rand -hex 32")
+	}
+	return cfg, nil
+}
+
+// minToken is the length of the shortest token, in bytes.
+const minToken = 16
+
+// orderBy ranks nodes by their switches. Newcomers come by address.
+func orderBy(switches *topology.Topology) func([]rollcall.Placement) []int {
+	return func(places []rollcall.Placement) []int {
+		index := make([]int, len(places))
+		addrs := make([]netip.Addr, len(places))
+		for i, p := range places {
+			index[i] = i
+			addrs[i], _ = netip.ParseAddr(p.Addr) // a name is no address, and comes last
+		}
+		slices.SortStableFunc(index, func(i, j int) int {
+			if addrs[i].IsValid() != addrs[j].IsValid() {
+				return map[bool]int{true: -1, false: 1}[addrs[i].IsValid()]
+			}
+			return cmp.Or(addrs[i].Compare(addrs[j]), strings.Compare(places[i].Addr, places[j].Addr))
+		})
+		nodes := make([]topology.Node, len(places))
+		for n, i := range index {
+			nodes[n] = topology.Node{Survivor: places[i].Survivor, Rank: places[i].Rank}
+			if addrs[i].IsValid() {
+				nodes[n].Addrs = []netip.Addr{addrs[i]}
+			}
+		}
+		order := switches.Order(nodes)
+		for rank, n := range order {
+			order[rank] = index[n]
+		}
+		return order
+	}
+}
+
+// open reaches the agents' store, or serves it, and opens this node's own for the workers.
+func (m *meeting) open(ctx context.Context, cfg *rollcall.Config) (err error) {
+	joining, cancel := context.WithTimeout(ctx, m.JoinTimeout)
+	defer cancel()
+	if m.Backend == "etcd" {
+		err = m.openEtcd(joining, cfg)
+	} else {
+		err = m.openTCP(joining, cfg)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // a signal
+		}
+		return err
+	}
+	if cfg.Workers == nil {
+		var server *tcpstore.Server
+		if server, err = m.listenWorkers(ctx, cfg.Addr); err == nil {
+			cfg.Workers = server
+		}
+	}
+	switch {
+	case err != nil:
+	case m.Backend == "c10d":
+		cfg.Bridge = m.bridge
+	case m.Backend == "static":
+		cfg.Bridge = m.staticBridge
+		if !cfg.Hosts {
+			err = m.countAtStatic(ctx, cfg.Store)
+		}
+	}
+	if err != nil {
+		release(cfg)
+	}
+	return err
+}
+
+// progressEvery is how often we say what is waited for.
+const progressEvery = 5 * time.Second
+
+// retryEvery is the pause between two looks for a host of the store.
+const retryEvery = 200 * time.Millisecond
+
+// openTCP looks for the host of the store at each endpoint, and becomes the host where that is for this node to do.
+func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
+	cfg.Failover = m.Backend != "static" && m.nodes.Max > 1
+	cfg.Gone = func(ctx context.Context, addr string) bool {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			_ = conn.Close() // nobody knows who listens there
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	cfg.Dial = func(ctx context.Context, addr string) (rollcall.Conn, error) {
+		return m.dial(ctx, addr)
+	}
+	began, told := time.Now(), time.Now()
+	for {
+		last := m.tryHost(ctx, cfg)
+		if last == nil && cfg.Store != nil {
+			return nil
+		}
+		for i, e := range m.Endpoints {
+			if last != nil {
+				break
+			}
+			err := m.tryClient(ctx, cfg, e, len(m.Endpoints) > 1)
+			if err == nil {
+				return nil
+			}
+			last = fmt.Errorf("cannot reach %s: %w", m.place(e), err)
+			if i+1 < len(m.Endpoints) {
+				last = nil
+			}
+		}
+		if code := errhint.CodeOf(last); code == errhint.Usage {
+			return last
+		}
+		if time.Since(told) >= progressEvery {
+			told = time.Now()
+			m.log.Warn().Err(m.explain(last)).Dur("dur_ms", time.Since(began)).Msg("waiting for the host of the store")
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			err := fmt.Errorf("%w; given up after %v", m.explain(last), time.Since(began).Round(time.Second))
+			return errhint.Code(errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?"), errhint.TryAgain)
+		}
+	}
+}
+
+// explain adds to why the store is not reached what listens at an endpoint instead, where that can be told.
+func (m *meeting) explain(why error) error {
+	for _, e := range m.Endpoints {
+		conn, err := net.DialTimeout("tcp", e.String(), time.Second) //nolint:noctx // the context of the meeting may have ended
+		if err != nil {
+			continue
+		}
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		answer := make([]byte, 5)
+		if _, err = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err == nil {
+			_, err = io.ReadFull(conn, answer)
+		}
+		_ = conn.Close()
+		if err == nil && string(answer) == "HTTP/" {
+			return fmt.Errorf("%w: a web server answers at %s", why, e)
+		}
+	}
+	return why
+}
+
+// tryHost serves the store where this node is the one to do so. It leaves cfg.Store nil where it is not; an error that is
+// no usage error may go away.
+func (m *meeting) tryHost(ctx context.Context, cfg *rollcall.Config) error {
+	first := m.Endpoints[0]
+	if m.Backend == "static" && m.NodeRank != 0 || m.IsHost != nil && !*m.IsHost {
+		return nil
+	}
+	must := m.IsHost != nil || m.Backend == "static"
+	addrs, local, err := hostaddr.Ours(ctx, first.Host)
+	if err != nil && !must {
+		return nil // it is for the client to say that the name cannot be resolved
+	}
+	if !local && !must {
+		return nil
+	}
+	if len(m.Endpoints) > 1 && m.active(ctx, m.Endpoints[1:]) {
+		return nil // the store has moved while this node was away
+	}
+	if !local { // a service's address, or one behind NAT: whatever others reach, they come in by some address of this machine
+		addrs = []netip.Addr{netip.IPv4Unspecified()}
+		m.log.Warn().Str("host", first.Host).Msg("the endpoint is no address of this node: its store listens on every address")
+	}
+	server, err := m.listen(addrs, first.Port)
+	if errors.Is(err, syscall.EADDRINUSE) && !must {
+		m.log.Debug().Err(err).Msg("somebody else on this node hosts the store")
+		return nil
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		why := "does another agent on this machine host it already?"
+		if m.Backend == "static" {
+			why = "was another agent on this machine started with node rank 0?"
+		}
+		err = fmt.Errorf("cannot host the store of the job: %w: %s", err, why)
+	}
+	if err != nil {
+		return errhint.Code(err, errhint.Usage)
+	}
+	listens := server.Addrs()[0]
+	at := launch.Endpoint{Host: listens.Addr().String(), Port: server.Port()}
+	if listens.Addr().IsUnspecified() {
+		at.Host = "127.0.0.1"
+	}
+	dialed := at.String()
+	client, err := m.dial(ctx, dialed)
+	if err == nil {
+		if !local {
+			at.Host = m.hostname
+		}
+		err = m.ownAddr(ctx, cfg, at)
+	}
+	if err != nil {
+		_ = server.Close()
+		if ctx.Err() != nil {
+			return errhint.Code(err, errhint.TryAgain)
+		}
+		return errhint.Code(err, errhint.Usage)
+	}
+	cfg.Hosts, cfg.Place, cfg.At = true, m.place(first), dialed
+	if m.Backend == "static" {
+		cfg.Workers, cfg.Store = server, client // one server, with a key space for agents
+		if m.LocalAddr == "" && m.Iface == "" {
+			cfg.Addr = first.Host
+		}
+	} else {
+		cfg.Store, cfg.Served = client, server
+	}
+	return nil
+}
+
+// tryClient reaches the store at an endpoint. One of several must be the active one: its host has said so.
+func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e launch.Endpoint, oneOfSeveral bool) error {
+	addrs, local, err := hostaddr.Ours(ctx, e.Host)
+	if err != nil {
+		return err
+	}
+	if oneOfSeveral && local && !m.active(ctx, []launch.Endpoint{e}) {
+		return errors.New("no store there")
+	}
+	trying, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var errs []error
+	for _, addr := range addrs {
+		at := netip.AddrPortFrom(addr, uint16(e.Port))
+		client, err := m.dial(trying, at.String())
+		if err == nil && oneOfSeveral && !rollcall.Hosted(trying, client, m.runID) {
+			_ = client.Close()
+			err = errors.New("it is not the store of this job")
+		}
+		if err == nil {
+			err = m.ownAddr(ctx, cfg, launch.Endpoint{Host: addr.String(), Port: e.Port})
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		cfg.Store, cfg.Place, cfg.At = client, m.place(e), at.String()
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+// place is how the store at an endpoint is called.
+func (m *meeting) place(e launch.Endpoint) string {
+	if m.Backend == "static" {
+		return "the store of node rank 0 at " + e.String()
+	}
+	return "the store at " + e.String()
+}
+
+// active reports whether one of endpoints serves the store of this job.
+func (m *meeting) active(ctx context.Context, endpoints []launch.Endpoint) bool {
+	for _, e := range endpoints {
+		trying, cancel := context.WithTimeout(ctx, time.Second)
+		client, err := m.dial(trying, e.String())
+		if err == nil {
+			is := rollcall.Hosted(trying, client, m.runID)
+			_ = client.Close()
+			if is {
+				cancel()
+				return true
+			}
+		}
+		cancel()
+	}
+	return false
+}
+
+// dial reaches a store, and sees the agents' keys there.
+func (m *meeting) dial(ctx context.Context, addr string) (*tcpstore.Client, error) {
+	return tcpstore.Dial(ctx, addr, tcpstore.ClientConfig{Private: rollcall.KeyPrefix, Log: m.log})
+}
+
+// ownAddr finds the address by which others reach this node: the one asked for, or the one from which it reaches at.
+func (m *meeting) ownAddr(ctx context.Context, cfg *rollcall.Config, at launch.Endpoint) error {
+	switch {
+	case m.LocalAddr != "":
+		cfg.Addr = m.LocalAddr
+		return nil
+	case m.Iface != "":
+		addr, err := hostaddr.OfInterface(m.Iface)
+		if err != nil {
+			return errhint.Code(err, errhint.Usage)
+		}
+		cfg.Addr = addr.String()
+		return nil
+	}
+	addrs, _, err := hostaddr.Ours(ctx, at.Host)
+	if err != nil {
+		return err
+	}
+	addr, err := hostaddr.ToReach(netip.AddrPortFrom(addrs[0], uint16(at.Port)))
+	cfg.Addr = addr.String()
+	return err
+}
+
+// listenWorkers opens this node's store: for the workers when it has rank 0, and for the agents when it has to become the
+// host. On a listed endpoint it has that port, so that newcomers find it.
+func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Server, error) {
+	port := 0
+	var ips []netip.Addr
+	ip, err := netip.ParseAddr(addr)
+	if err == nil {
+		ips = []netip.Addr{ip}
+	} else if ips, _, err = hostaddr.Ours(ctx, addr); err != nil {
+		return nil, errhint.Code(err, errhint.Usage)
+	}
+	if len(m.Endpoints) > 1 && m.Backend != "etcd" {
+		for _, e := range m.Endpoints[1:] {
+			if at, local, err := hostaddr.Ours(ctx, e.Host); err == nil && local {
+				ips, port = at, e.Port
+			}
+		}
+	}
+	server, err := m.listen(ips, port)
+	if port != 0 && errors.Is(err, syscall.EADDRINUSE) { // another agent of this node has the endpoint
+		server, err = m.listen(ips, 0)
+	}
+	if err != nil {
+		return nil, errhint.Code(errhint.With(err, "--local-addr or --iface names the address of this node that others reach"), errhint.Usage)
+	}
+	return server, nil
+}
+
+func (m *meeting) listen(ips []netip.Addr, port int) (*tcpstore.Server, error) {
+	hosts := make([]string, len(ips))
+	for i, ip := range ips {
+		hosts[i] = ip.String()
+	}
+	return tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Private: rollcall.KeyPrefix, Allow: m.StoreAllow, Log: m.log})
+}
