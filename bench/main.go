@@ -38,13 +38,23 @@ type bench struct {
 	peerJobs int    // the same of torchrun
 
 	storebench string // path of the store's own benchmark
+	rollbench  string // path of the one of agents that meet
 }
 
-// figures are all that can be measured, in the order of the table.
-var figures = []struct {
+// figure is something to measure: one or more rows of the table.
+type figure struct {
 	name string
 	run  func(context.Context, *bench) ([]row, error)
-}{
+}
+
+// scaleFigures are what make bench-scale measures: thousands of clients and agents.
+var scaleFigures = []figure{
+	{"clients", clients},
+	{"agents", agents},
+}
+
+// figures are what make bench measures, in the order of the table.
+var figures = []figure{
 	{"startup", startup},
 	{"memory", memory},
 	{"restart", restart},
@@ -53,6 +63,7 @@ var figures = []struct {
 	{"size", size},
 	{"survival", survival},
 	{"warm", warm},
+	{"nodes", nodes},
 	{"store", store},
 }
 
@@ -76,15 +87,13 @@ func main() {
 
 // run measures what the flags ask for and returns how many figures miss their budget.
 func run() (missed int, err error) {
-	names := make([]string, 0, len(figures))
-	for _, f := range figures {
-		names = append(names, f.name)
-	}
 	binary := flag.String("muster", "bin/muster", "the `binary` to measure")
 	torch := flag.String("torch", "", "the `folder` of the virtual environment that holds torchrun (make deps)")
 	storebench := flag.String("storebench", "build/storebench", "the `program` that measures the store")
+	rollbench := flag.String("rollbench", "build/rollbench", "the `program` that measures agents that meet")
 	out := flag.String("json", "", "write the table as JSON to this `file`")
-	only := flag.String("only", strings.Join(names, ","), "the figures to measure, with commas between")
+	scale := flag.Bool("scale", false, "measure thousands of clients and agents instead (make bench-scale)")
+	only := flag.String("only", "", "the figures to measure, with commas between; empty: all")
 	jobs := flag.Int("jobs", 3, "jobs that lose a worker, for muster")
 	peerJobs := flag.Int("peer-jobs", 3, "jobs that lose a worker, for torchrun")
 	flag.Parse()
@@ -95,16 +104,17 @@ func run() (missed int, err error) {
 	if *jobs < 1 || *peerJobs < 1 {
 		return 0, errors.New("-jobs and -peer-jobs are at least 1")
 	}
-	wanted := strings.Split(*only, ",")
-	for _, name := range wanted {
-		if !slices.Contains(names, name) {
-			return 0, fmt.Errorf("there is no figure %q (there are %s)", name, strings.Join(names, ", "))
-		}
+	table := figures
+	if *scale {
+		table = scaleFigures
+	}
+	if table, err = choose(table, *only); err != nil {
+		return 0, err
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{jobs: *jobs, peerJobs: *peerJobs, storebench: *storebench}
+	b := &bench{jobs: *jobs, peerJobs: *peerJobs, storebench: *storebench, rollbench: *rollbench}
 	if err := b.open(*binary, *torch); err != nil {
 		return 0, err
 	}
@@ -113,10 +123,7 @@ func run() (missed int, err error) {
 	machine := thisMachine()
 	log.Print(machine)
 	var rows []row
-	for _, f := range figures {
-		if !slices.Contains(wanted, f.name) {
-			continue
-		}
+	for _, f := range table {
 		began := time.Now()
 		found, err := f.run(ctx, b)
 		if err != nil {
@@ -134,11 +141,32 @@ func run() (missed int, err error) {
 		}
 	}
 	for _, r := range rows {
-		if !r.Pass {
+		if r.missed() {
 			missed++
 		}
 	}
 	return missed, nil
+}
+
+// choose returns the figures of table that only names, all for "".
+func choose(table []figure, only string) (chosen []figure, err error) {
+	if only == "" {
+		return table, nil
+	}
+	var names []string
+	wanted := strings.Split(only, ",")
+	for _, f := range table {
+		names = append(names, f.name)
+		if slices.Contains(wanted, f.name) {
+			chosen = append(chosen, f)
+		}
+	}
+	for _, name := range wanted {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("there is no figure %q (there are %s)", name, strings.Join(names, ", "))
+		}
+	}
+	return chosen, nil
 }
 
 // open finds the programs and lays out the worker scripts in a new folder.

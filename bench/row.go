@@ -23,6 +23,10 @@ type row struct {
 	Budget string   `json:"budget"`
 	Pass   bool     `json:"pass"`
 	Note   string   `json:"note,omitempty"`
+	Skip   string   `json:"skip,omitempty"` // why it was not measured; the figures mean nothing then
+
+	// PeerText is what is known of the peer where that is no figure of this run.
+	PeerText string `json:"peer_text,omitempty"`
 }
 
 // compare returns the row of a figure with a peer; pass judges the two figures and their ratio.
@@ -35,12 +39,25 @@ func compare(figure, unit string, ours, peer float64, budget string, pass func(o
 	return r
 }
 
+// ratioAtMost is a budget for the ratio to the peer.
+func ratioAtMost(limit float64) func(_, ratio float64) bool {
+	return func(_, ratio float64) bool { return ratio <= limit }
+}
+
 // printTable writes the rows for people, notes below.
 func printTable(w io.Writer, rows []row) error {
 	var cells, notes strings.Builder
 	cells.WriteString("figure\tours\tpeer\tratio\tbudget\tverdict\n")
 	for _, r := range rows {
-		peer, ratio, verdict := "–", "–", "FAIL"
+		ours, peer, ratio, verdict := number(r.Ours)+" "+r.Unit, "–", "–", "FAIL"
+		if r.Skip != "" {
+			fmt.Fprintf(&cells, "%s\t–\t–\t–\t%s\tSKIP\n", r.Figure, r.Budget)
+			fmt.Fprintf(&notes, "%s: not measured: %s\n", r.Figure, r.Skip)
+			continue
+		}
+		if r.PeerText != "" {
+			peer = r.PeerText
+		}
 		if r.Peer != nil {
 			peer = number(*r.Peer) + " " + r.Unit
 		}
@@ -50,7 +67,7 @@ func printTable(w io.Writer, rows []row) error {
 		if r.Pass {
 			verdict = "PASS"
 		}
-		fmt.Fprintf(&cells, "%s\t%s %s\t%s\t%s\t%s\t%s\n", r.Figure, number(r.Ours), r.Unit, peer, ratio, r.Budget, verdict)
+		fmt.Fprintf(&cells, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Figure, ours, peer, ratio, r.Budget, verdict)
 		if r.Note != "" {
 			fmt.Fprintf(&notes, "%s: %s\n", r.Figure, r.Note)
 		}
@@ -65,6 +82,9 @@ func printTable(w io.Writer, rows []row) error {
 	_, err := io.WriteString(w, notes.String())
 	return err
 }
+
+// missed says whether the row was measured and misses its budget.
+func (r row) missed() bool { return r.Skip == "" && !r.Pass }
 
 // number writes v with three digits, or all of those before the point.
 func number(v float64) string {
