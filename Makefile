@@ -19,15 +19,32 @@ TOOLS := $(CACHE)/tools-$(shell go env GOVERSION)
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 GOFUMPT := $(TOOLS)/gofumpt-$(GOFUMPT_VERSION)
 
+# go-nvml calls functions that are deprecated; its cgo files would say so thirty times.
+export CGO_CFLAGS ?= -O2 -g0 -Wno-deprecated-declarations
+ARCH = $(shell go env GOARCH)
+
 GOBUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r t d; do printf '  %-8s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r t d; do printf '  %-11s %s\n' "$$t" "$$d"; done
 
 .PHONY: build
 build: ## bin/muster for this machine
 	$(GOBUILD) -o bin/muster ./cmd/muster
+
+.PHONY: nvprobe
+nvprobe: ## bin/nvprobe, which asks the NVIDIA driver about its GPUs (gcc); put it beside muster
+	CGO_ENABLED=1 go build -trimpath -ldflags '-s -w -linkmode external -extldflags "-Wl,-z,lazy"' -o bin/nvprobe ./cmd/nvprobe
+
+.PHONY: release
+release: ## build/release/muster-linux-ARCH for this architecture, static, with the NVML probe inside (gcc)
+	scripts/nvprobe.sh internal/accel/probe/blob/nvprobe-$(ARCH)
+	$(GOBUILD) -tags nvprobe_embed -o build/release/muster-linux-$(ARCH) ./cmd/muster
+	go run ./scripts/elfcheck build/release/muster-linux-$(ARCH)
+	build/release/muster-linux-$(ARCH) --version | grep 'NVML probe: [0-9]* bytes inside'
+	scripts/size.sh build/release/muster-linux-$(ARCH)
+	install -m 644 "$$(go list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/LICENSE" build/release/LICENSE.go-nvml
 
 .PHONY: install
 install: build ## bin/muster to $(PREFIX)/bin (PREFIX=/usr/local)
@@ -46,10 +63,12 @@ deps: test-deps $(GOLANGCI) $(GOFUMPT) ## all that the other targets need: PyTor
 test-deps:
 	@scripts/deps.sh all
 	@go mod download
+	@cd rendezvous/etcdstore/etcdtest && go mod download
 
 .PHONY: test
 test: test-deps ## everything, with the race detector and the real PyTorch; nothing may skip
 	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 20m ./...
+	cd rendezvous/etcdstore/etcdtest && MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on ./...
 	$(TORCH)/bin/python -m unittest discover -s examples/digits
 
 .PHONY: short
@@ -92,9 +111,15 @@ golden: test-deps ## rewrite the golden files of every package that has an -upda
 	if [ -n "$$packages" ]; then go test $$packages -update; fi
 
 .PHONY: bench
-bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (15 minutes, run it alone)
+bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (20 minutes, run it alone)
 	CGO_ENABLED=0 go build -o build/storebench ./rendezvous/tcpstore/storebench
 	go run ./bench -muster bin/muster -torch $(TORCH) -storebench build/storebench -json build/bench.json
+
+.PHONY: bench-scale
+bench-scale: build test-deps ## the same with thousands of clients and agents; JSON in build/bench-scale.json (minutes, run it alone)
+	CGO_ENABLED=0 go build -o build/storebench ./rendezvous/tcpstore/storebench
+	CGO_ENABLED=0 go build -o build/rollbench ./rendezvous/rollcall/rollbench
+	go run ./bench -scale -muster bin/muster -torch $(TORCH) -storebench build/storebench -rollbench build/rollbench -json build/bench-scale.json
 
 .PHONY: size
 size: static ## bytes and linked modules against the committed baseline
@@ -112,7 +137,7 @@ docs: build ## man pages and shell completions into build/
 
 .PHONY: clean
 clean: ## remove bin/ and build/; the cache folder stays
-	rm -rf bin build
+	rm -rf bin build internal/accel/probe/blob
 
 # Built beside its final name, then renamed: an interrupted build leaves nothing that looks finished.
 define install
