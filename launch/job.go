@@ -32,6 +32,8 @@ type Job struct {
 	Warm WarmRules
 	// Bind says which CPUs workers are bound to.
 	Bind BindRules
+	// Check says what is tested before workers start.
+	Check CheckRules
 	// Stop are the rules for ending workers.
 	Stop StopRules
 	// Logs says where the workers' output goes.
