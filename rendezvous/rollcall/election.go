@@ -43,7 +43,10 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		voters--
 	}
 	if voters < need { // without the host there are not enough, whoever is reached
-		if err := h.returns(ctx, 2*h.cfg.deadAfter()); err == nil {
+		seeking, cancel := context.WithTimeout(ctx, 2*h.cfg.deadAfter())
+		defer cancel()
+		if back := h.seekAgain(seeking, h.cfg.At, h.cfg.beatEvery()); back != nil {
+			h.conn = back
 			return nil
 		}
 		return h.noQuorum(need, fmt.Errorf("%w; %s too few to decide who goes on", cause, counted(voters, "is", "are")))
@@ -90,17 +93,8 @@ func (h *Handler) whileLost(ctx context.Context) (lost context.Context, found fu
 	var wg sync.WaitGroup
 	at := h.cfg.At // a vote that succeeds changes it
 	wg.Go(func() {
-		for lost.Err() == nil {
-			c, err := h.seek(lost, at)
-			if err == nil {
-				conn = c
-				cancel(errReturned)
-				return
-			}
-			select {
-			case <-time.After(h.cfg.lookEvery()):
-			case <-lost.Done():
-			}
+		if conn = h.seekAgain(lost, at, h.cfg.lookEvery()); conn != nil {
+			cancel(errReturned)
 		}
 	})
 	return lost, func() Conn { cancel(nil); wg.Wait(); return conn }

@@ -130,20 +130,16 @@ func (h *Handler) seek(ctx context.Context, at string) (Conn, error) {
 	return conn, nil
 }
 
-// returns tries that for a while.
-func (h *Handler) returns(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		conn, err := h.seek(ctx, h.cfg.At)
-		if err == nil {
-			h.conn = conn
-			return nil
+// seekAgain seeks the lost store until it is served again, with a pause after each try; nil where ctx ends before.
+func (h *Handler) seekAgain(ctx context.Context, at string, pause time.Duration) Conn {
+	for ctx.Err() == nil {
+		if conn, err := h.seek(ctx, at); err == nil {
+			return conn
 		}
 		select {
-		case <-time.After(h.cfg.beatEvery()):
+		case <-time.After(pause):
 		case <-ctx.Done():
-			return err
 		}
 	}
+	return nil
 }
