@@ -15,17 +15,13 @@ import (
 func TestSplitBrainAfterGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
-		a := n.node("a", "a")
-		first := a.begin(t.Context())
-		synctest.Wait()
-		b, c := n.node("b", "a"), n.node("c", "a")
-		meet(t.Context(), b, c)
-		<-first
+		all := n.firstRound("a b c")
+		a, b, c := all[0], all[1], all[2]
 		d, e := n.node("d", "a"), n.node("e", "a")
 		var lives sync.WaitGroup
 		n.live(d, &lives)
 		n.live(e, &lives)
-		for _, x := range []*agent{a, b, c} {
+		for _, x := range all {
 			if v := x.verdict(); v.Reason != "ScaleUp" {
 				t.Fatalf("%+v", v)
 			}
@@ -37,18 +33,7 @@ func TestSplitBrainAfterGrowth(t *testing.T) {
 		n.live(a, &lives)
 		time.Sleep(40 * time.Second)
 		n.overlaps()
-		n.mu.Lock()
-		running := map[string][]string{}
-		for _, s := range n.spans {
-			if s.end.IsZero() {
-				w := fmt.Sprintf("round %d of %d at %s", s.round.Number, s.round.GroupWorldSize, s.round.MasterAddr)
-				running[w] = append(running[w], s.who)
-			}
-		}
-		n.mu.Unlock()
-		if len(running) > 1 {
-			t.Errorf("worlds that run 40 s after the cut: %v", running)
-		}
+		n.worlds()
 		n.end(a, b, c, d, e)
 		lives.Wait()
 	})
@@ -59,19 +44,10 @@ func TestSplitBrainAfterGrowth(t *testing.T) {
 func TestStaggeredCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
-		a := n.node("a", "a")
 		var lives sync.WaitGroup
-		n.live(a, &lives)
-		synctest.Wait()
-		var all []*agent
-		for _, name := range []string{"b", "c", "d", "e"} {
-			if name == "e" {
-				time.Sleep(1200 * time.Millisecond) // its heartbeats: 1.2 s + n x 1.25 s
-			}
-			x := n.node(name, "a")
-			all = append(all, x)
-			n.live(x, &lives)
-		}
+		all := n.come("a b c d", n.live, &lives)
+		time.Sleep(1200 * time.Millisecond) // heartbeats of e: 1.2 s + n x 1.25 s
+		all = append(all, n.come("e", n.live, &lives)...)
 		time.Sleep(20*time.Second - 1200*time.Millisecond)
 		t.Logf("%v cut a from b c d", time.Now().Format("05.000"))
 		n.split("a", "b c d")
@@ -80,7 +56,7 @@ func TestStaggeredCut(t *testing.T) {
 		n.split("a", "e")
 		time.Sleep(40 * time.Second)
 		n.overlaps()
-		n.end(append(all, a)...)
+		n.end(all...)
 		lives.Wait()
 	})
 }
@@ -92,22 +68,14 @@ func TestDelayedLink(t *testing.T) {
 		t.Run(offset.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 4)
-				a := n.node("a", "a")
+				n.link("a", "d").delay.Store(int64(300 * time.Millisecond))
 				var lives sync.WaitGroup
-				n.live(a, &lives)
-				synctest.Wait()
-				var all []*agent
-				for _, name := range []string{"b", "c", "d"} {
-					x := n.node(name, "a")
-					n.link("a", "d").delay.Store(int64(300 * time.Millisecond))
-					all = append(all, x)
-					n.live(x, &lives)
-				}
+				all := n.come("a b c d", n.live, &lives)
 				time.Sleep(20*time.Second + offset)
 				n.split("d", "a b c")
 				time.Sleep(30 * time.Second)
 				n.overlaps()
-				n.end(append(all, a)...)
+				n.end(all...)
 				lives.Wait()
 			})
 		})
@@ -206,23 +174,15 @@ func TestSpareOfDeadHost(t *testing.T) {
 func TestHungHeir(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 6)
-		a := n.node("a", "a")
-		first := a.begin(t.Context())
-		synctest.Wait()
-		all := []*agent{}
-		for _, name := range []string{"b", "c", "d", "e", "f"} {
-			all = append(all, n.node(name, "a"))
-		}
-		meet(t.Context(), all...)
-		<-first
+		rest := n.firstRound("a b c d e f")[1:]
 		t.Log("ranks", keepRanks(nil))
 		n.split("a", "b c d e f")
-		for _, x := range all {
+		for _, x := range rest {
 			x.verdict()
 		}
 		// b is the first heir (ranks are by name). It stands still just when all have voted.
 		var got []chan next
-		for _, x := range all[1:] {
+		for _, x := range rest[1:] {
 			got = append(got, x.begin(t.Context()))
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -240,26 +200,19 @@ func TestHungHeir(t *testing.T) {
 func TestStoppedNodeDoesNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 3)
-		a := n.node("a", "a")
 		var lives sync.WaitGroup
-		n.live(a, &lives)
-		synctest.Wait()
-		b, c := n.node("b", "a"), n.node("c", "a")
-		n.live(b, &lives)
-		n.live(c, &lives)
+		all := n.come("a b c", n.live, &lives)
 		time.Sleep(20 * time.Second)
 		n.split("c", "a b")
 		time.Sleep(8 * time.Second)
-		for _, x := range []string{"a", "b"} {
-			n.link("c", x).cut.Store(false)
-		}
+		n.mend("c", "a b")
 		time.Sleep(time.Minute)
 		n.mu.Lock()
 		if err := n.errs["c"]; err != nil {
 			t.Errorf("status %d: %v", errhint.CodeOf(err), err)
 		}
 		n.mu.Unlock()
-		n.end(a, b, c)
+		n.end(all...)
 		lives.Wait()
 	})
 }

@@ -18,15 +18,8 @@ import (
 func TestGraceAndCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
-		a := n.node("a", "a")
-		first := a.begin(t.Context())
-		synctest.Wait()
-		var rest []*agent
-		for _, name := range []string{"b", "c", "d", "e"} {
-			rest = append(rest, n.node(name, "a"))
-		}
-		meet(t.Context(), rest...)
-		<-first
+		all := n.firstRound("a b c d e")
+		a, rest := all[0], all[1:]
 		leases := a.Lease()
 		time.Sleep(20 * time.Second)
 		n.split("a", "b c d e")
@@ -58,7 +51,7 @@ func TestGraceAndCut(t *testing.T) {
 		if !ended {
 			t.Errorf("workers of a may run until %v after the verdict (grace), its lease is good until %v after it: two worlds", 30*time.Second, lease.Sub(told))
 		}
-		n.end(append(rest, a)...)
+		n.end(all...)
 	})
 }
 
@@ -123,12 +116,8 @@ func TestLeaseAfterVerdict(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 2)
 				n.cfg.CloseTimeout = 30 * time.Second
-				a := n.node("a", "a")
-				first := a.begin(t.Context())
-				synctest.Wait()
-				b := n.node("b", "a")
-				meet(t.Context(), b)
-				<-first
+				all := n.firstRound("a b")
+				a, b := all[0], all[1]
 				leases, lease := b.Lease(), time.Time{}
 				take := func() {
 					synctest.Wait()
@@ -283,16 +272,8 @@ func TestDecidedAndCut(t *testing.T) {
 		t.Run(string(v.Kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 5)
-				a := n.node("a", "a")
-				first := a.begin(t.Context())
-				synctest.Wait()
-				var rest []*agent
-				for _, name := range []string{"b", "c", "d", "e"} {
-					rest = append(rest, n.node(name, "a"))
-				}
-				meet(t.Context(), rest...)
-				<-first
-				b, others := rest[0], rest[1:]
+				all := n.firstRound("a b c d e")
+				a, b, others := all[0], all[1], all[2:]
 				time.Sleep(20 * time.Second)
 				n.split("a b", "c d e")
 				if _, err := a.Propose(t.Context(), v); err != nil {
@@ -329,7 +310,7 @@ func TestDecidedAndCut(t *testing.T) {
 				if lease.IsZero() || lease.After(time.Now()) {
 					t.Errorf("%v after the verdict the others begin a round; the lease of b is %v, and it has heard no more than %+v: two worlds for as long as its workers take", time.Since(told), lease, more)
 				}
-				n.end(append(rest, a)...)
+				n.end(all...)
 			})
 		})
 	}

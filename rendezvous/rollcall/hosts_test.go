@@ -20,42 +20,20 @@ import (
 func TestRestartedHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
-		a := n.node("a", "a")
 		var lives sync.WaitGroup
-		n.live(a, &lives)
-		synctest.Wait()
-		var all []*agent
-		for _, name := range []string{"b", "c", "d", "e"} {
-			x := n.node(name, "a")
-			all = append(all, x)
-			n.live(x, &lives)
-		}
+		all := n.come("a b c d e", n.live, &lives)
 		time.Sleep(20 * time.Second)
 		n.spacesOf("a").Close() // a and e are killed
-		all[3].die()
+		all[4].die()
 		n.spacesOf("e").Close()
 		time.Sleep(time.Second)
-		a2 := n.node("a2", "a2") // serves the endpoint again: nobody else does
-		n.mu.Lock()
-		n.spaces["a"] = n.spaces["a2"]
-		n.mu.Unlock()
+		a2 := n.reborn() // nobody else serves the endpoint
 		e2 := n.node("e2", "a2")
 		n.live(a2, &lives)
 		n.live(e2, &lives)
 		time.Sleep(40 * time.Second)
-		n.mu.Lock()
-		running := map[string][]string{}
-		for _, s := range n.spans {
-			if s.end.IsZero() {
-				w := fmt.Sprintf("round %d of %d at %s", s.round.Number, s.round.GroupWorldSize, s.round.MasterAddr)
-				running[w] = append(running[w], s.who)
-			}
-		}
-		n.mu.Unlock()
-		if len(running) > 1 {
-			t.Errorf("worlds of one job: %v", running)
-		}
-		n.end(append(all, a, a2, e2)...)
+		n.worlds()
+		n.end(append(all, a2, e2)...)
 		lives.Wait()
 	})
 }
@@ -66,15 +44,7 @@ func TestSplitBrainAfterMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 6)
 		var lives sync.WaitGroup
-		a := n.node("a", "a")
-		n.live(a, &lives)
-		synctest.Wait()
-		all := []*agent{a}
-		for _, name := range []string{"b", "c", "d", "e"} {
-			x := n.node(name, "a")
-			all = append(all, x)
-			n.live(x, &lives)
-		}
+		all := n.come("a b c d e", n.live, &lives)
 		time.Sleep(20 * time.Second)
 		n.mu.Lock()
 		for _, s := range n.spans {
@@ -105,19 +75,10 @@ func TestOneWayCut(t *testing.T) {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 5)
-				a := n.node("a", "a")
 				var lives sync.WaitGroup
-				n.live(a, &lives)
-				synctest.Wait()
-				all := []*agent{a}
-				for _, name := range []string{"b", "c", "d", "e"} {
-					if name == "e" {
-						time.Sleep(time.Duration(cut%1000)*time.Millisecond - 10*time.Millisecond) // its heartbeats come just before it is cut off
-					}
-					x := n.node(name, "a")
-					all = append(all, x)
-					n.live(x, &lives)
-				}
+				all := n.come("a b c d", n.live, &lives)
+				time.Sleep(time.Duration(cut%1000)*time.Millisecond - 10*time.Millisecond) // the heartbeats of e come just before it is cut off
+				all = append(all, n.come("e", n.live, &lives)...)
 				time.Sleep(20*time.Second - (time.Duration(cut%1000)*time.Millisecond - 10*time.Millisecond) - 10*time.Millisecond)
 				for _, x := range []string{"b", "c", "d"} {
 					n.link("a", x).deaf.Store(true) // their next heartbeat arrives 10 ms later
@@ -138,15 +99,8 @@ func TestOneWayCut(t *testing.T) {
 func TestHostDiesWhileRestarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
-		a := n.node("a", "a")
-		first := a.begin(t.Context())
-		synctest.Wait()
-		var rest []*agent
-		for _, name := range []string{"b", "c", "d", "e"} {
-			rest = append(rest, n.node(name, "a"))
-		}
-		meet(t.Context(), rest...)
-		<-first
+		all := n.firstRound("a b c d e")
+		a, rest := all[0], all[1:]
 		a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Restarts: 1, Rank: 0, Status: 1}) // a's worker was killed for memory
 		for _, x := range rest {
 			x.verdict()
@@ -165,12 +119,8 @@ func TestElectedAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 1, 3)
 		n.cfg.JoinTimeout = 10 * time.Minute
-		a := n.node("a", "a")
-		first := a.begin(t.Context())
-		synctest.Wait()
-		b, c := n.node("b", "a"), n.node("c", "a")
-		meet(t.Context(), b, c)
-		<-first
+		all := n.firstRound("a b c")
+		b, c := all[1], all[2]
 		n.split("a", "b c")
 		b.verdict()
 		c.verdict()
@@ -192,12 +142,8 @@ func TestElectedAlone(t *testing.T) {
 func TestHostPowerOffInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 3)
-		a := n.node("a", "a")
-		first := a.begin(t.Context())
-		synctest.Wait()
-		b, c := n.node("b", "a"), n.node("c", "a")
-		meet(t.Context(), b, c)
-		<-first
+		all := n.firstRound("a b c")
+		b, c := all[1], all[2]
 		n.split("a", "b c")
 		cut := time.Now()
 		b.verdict()
@@ -222,12 +168,7 @@ func TestRestartedHostAndMinority(t *testing.T) {
 		first := a.begin(t.Context())
 		synctest.Wait()
 		var lives sync.WaitGroup
-		var all []*agent
-		for _, name := range []string{"b", "c", "d", "e"} {
-			x := n.node(name, "a")
-			all = append(all, x)
-			n.live(x, &lives)
-		}
+		all := n.come("b c d e", n.live, &lives)
 		<-first
 		time.Sleep(20 * time.Second)
 		old := n.spacesOf("a")
@@ -252,36 +193,19 @@ func TestCutOfTheHostHeals(t *testing.T) {
 		t.Run(fmt.Sprint(ms), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 5)
-				a := n.node("a", "a")
 				var lives sync.WaitGroup
-				n.live(a, &lives)
-				synctest.Wait()
-				all := []*agent{a}
+				all := n.come("a", n.live, &lives)
 				for _, name := range []string{"b", "c", "d", "e"} {
 					time.Sleep(130 * time.Millisecond)
-					x := n.node(name, "a")
-					all = append(all, x)
-					n.live(x, &lives)
+					all = append(all, n.come(name, n.live, &lives)...)
 				}
 				time.Sleep(20 * time.Second)
 				n.split("a", "b c d e")
 				time.Sleep(time.Duration(ms) * time.Millisecond)
-				for _, x := range []string{"b", "c", "d", "e"} {
-					n.link("a", x).cut.Store(false)
-				}
+				n.mend("a", "b c d e")
 				time.Sleep(50 * time.Second)
 				n.overlaps()
-				n.mu.Lock()
-				running := 0
-				for _, s := range n.spans {
-					if s.end.IsZero() {
-						running++
-					}
-				}
-				if running < 3 {
-					t.Errorf("%d of 5 nodes go on; the others: %v", running, n.errs)
-				}
-				n.mu.Unlock()
+				n.goOn(3)
 				n.end(all...)
 				lives.Wait()
 			})
@@ -296,8 +220,7 @@ func TestHostStandsStill(t *testing.T) {
 		for _, ms := range []int{3000, 3500, 4100, 4500, 6000} {
 			t.Run(fmt.Sprint(nodes, " ", ms), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					others := strings.Fields(nodes)
-					n := newNetwork(t, 1, 1+len(others))
+					n := newNetwork(t, 1, 1+len(strings.Fields(nodes)))
 					a := n.node("a", "a", func(c *rollcall.Config) {
 						k := c.Store.(*cable)
 						k.l = n.link("a", "a")
@@ -305,32 +228,14 @@ func TestHostStandsStill(t *testing.T) {
 					var lives sync.WaitGroup
 					n.live(a, &lives)
 					synctest.Wait()
-					all := []*agent{a}
-					for _, name := range others {
-						x := n.node(name, "a")
-						all = append(all, x)
-						n.live(x, &lives)
-					}
+					all := append(n.come(nodes, n.live, &lives), a)
 					time.Sleep(20*time.Second + 400*time.Millisecond)
 					n.split("a", "a "+nodes)
 					time.Sleep(time.Duration(ms) * time.Millisecond)
-					for _, x := range append(others, "a") {
-						n.link("a", x).cut.Store(false)
-					}
+					n.mend("a", "a "+nodes)
 					time.Sleep(40 * time.Second)
 					n.overlaps()
-					n.mu.Lock()
-					running := 0
-					for _, s := range n.spans {
-						if s.end.IsZero() {
-							running++
-						}
-					}
-					if running == 0 {
-						t.Errorf("nobody goes on: %v", n.errs)
-					}
-					t.Logf("%d go on", running)
-					n.mu.Unlock()
+					n.goOn(1)
 					n.end(all...)
 					lives.Wait()
 				})
@@ -345,10 +250,7 @@ func TestElectedAndLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 3)
 		var lives sync.WaitGroup
-		a := n.node("a", "a")
-		n.live(a, &lives)
-		synctest.Wait()
-		b := n.node("b", "a")
+		all := n.come("a b", n.live, &lives)
 		voted := false
 		c := n.node("c", "a", func(cfg *rollcall.Config) {
 			dial := cfg.Dial
@@ -361,8 +263,7 @@ func TestElectedAndLeft(t *testing.T) {
 					switch {
 					case op == "set" && strings.Contains(key, "/vote/"):
 						voted = true
-						n.link("a", "b").cut.Store(false)
-						n.link("a", "c").cut.Store(false)
+						n.mend("a", "b c")
 					case op == "get" && strings.HasSuffix(key, "/elected"):
 						return time.Second
 					}
@@ -371,7 +272,6 @@ func TestElectedAndLeft(t *testing.T) {
 				return conn, nil
 			}
 		})
-		n.live(b, &lives)
 		n.live(c, &lives)
 		time.Sleep(20 * time.Second)
 		n.split("a", "b c")
@@ -393,7 +293,7 @@ func TestElectedAndLeft(t *testing.T) {
 			}
 		}
 		n.mu.Unlock()
-		n.end(a, b, c)
+		n.end(append(all, c)...)
 		lives.Wait()
 	})
 }

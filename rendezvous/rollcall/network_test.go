@@ -128,10 +128,15 @@ func (n *network) link(a, b string) *link {
 }
 
 // split cuts every link between the two sides.
-func (n *network) split(one, other string) {
+func (n *network) split(one, other string) { n.between(one, other, true) }
+
+// mend undoes split.
+func (n *network) mend(one, other string) { n.between(one, other, false) }
+
+func (n *network) between(one, other string, cut bool) {
 	for a := range strings.FieldsSeq(one) {
 		for b := range strings.FieldsSeq(other) {
-			n.link(a, b).cut.Store(true)
+			n.link(a, b).cut.Store(cut)
 		}
 	}
 }
@@ -172,6 +177,39 @@ func (n *network) node(name, host string, change ...func(*rollcall.Config)) *age
 			return n.dial(ctx, name, to)
 		}
 	}}, change...)...)
+}
+
+// come lets nodes live or be mortal, one after the other, at the store of a, which is alone until it waits for others.
+func (n *network) come(names string, live func(*agent, *sync.WaitGroup), lives *sync.WaitGroup) []*agent {
+	var agents []*agent
+	for name := range strings.FieldsSeq(names) {
+		x := n.node(name, "a")
+		agents = append(agents, x)
+		if live(x, lives); name == "a" {
+			synctest.Wait()
+		}
+	}
+	return agents
+}
+
+// firstRound is come for nodes that meet, and no more.
+func (n *network) firstRound(names string) []*agent {
+	var met sync.WaitGroup
+	all := n.come(names, func(a *agent, met *sync.WaitGroup) {
+		begun := a.begin(n.t.Context())
+		met.Go(func() { <-begun })
+	}, &met)
+	met.Wait()
+	return all
+}
+
+// reborn is a2, which serves the address of a from now on: a's supervisor has started it again.
+func (n *network) reborn() *agent {
+	a2 := n.node("a2", "a2")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.spaces["a"] = n.spaces["a2"]
+	return a2
 }
 
 // partition cuts the network in two at random.

@@ -36,29 +36,14 @@ func (n *network) mortal(a *agent, done *sync.WaitGroup) {
 func TestSecondHostDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
-		a := n.node("a", "a")
 		var lives sync.WaitGroup
-		n.mortal(a, &lives)
-		synctest.Wait()
-		all := []*agent{a}
-		for _, name := range []string{"b", "c", "d", "e"} {
-			x := n.node(name, "a")
-			all = append(all, x)
-			if name == "b" {
-				n.mortal(x, &lives)
-			} else {
-				n.live(x, &lives)
-			}
-		}
+		all := append(n.come("a b", n.mortal, &lives), n.come("c d e", n.live, &lives)...)
 		time.Sleep(20 * time.Second)
 		t.Logf("%v a dies", time.Now().Format("05.000"))
 		n.spacesOf("a").Close()
 		time.Sleep(20 * time.Second)
 		t.Logf("%v a2 comes", time.Now().Format("05.000"))
-		a2 := n.node("a2", "a2")
-		n.mu.Lock()
-		n.spaces["a"] = n.spaces["a2"]
-		n.mu.Unlock()
+		a2 := n.reborn()
 		n.live(a2, &lives)
 		time.Sleep(30 * time.Second)
 		n.worlds()
@@ -80,26 +65,14 @@ func TestOldHostJoinsThenSecondDies(t *testing.T) {
 		t.Run("", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 5)
-				a := n.node("a", "a")
 				var lives sync.WaitGroup
-				n.live(a, &lives)
-				synctest.Wait()
-				all := []*agent{a}
-				for _, name := range []string{"b", "c", "d", "e"} {
-					x := n.node(name, "a")
-					all = append(all, x)
-					if name == "b" {
-						n.mortal(x, &lives)
-					} else {
-						n.live(x, &lives)
-					}
-				}
+				all := n.come("a", n.live, &lives)
+				all = append(all, n.come("b", n.mortal, &lives)...)
+				all = append(all, n.come("c d e", n.live, &lives)...)
 				time.Sleep(20 * time.Second)
 				n.split("a", "b c d e")
 				time.Sleep(time.Duration(ms) * time.Millisecond)
-				for _, x := range []string{"b", "c", "d", "e"} {
-					n.link("a", x).cut.Store(false)
-				}
+				n.mend("a", "b c d e")
 				time.Sleep(30 * time.Second)
 				n.worlds()
 				t.Logf("b dies; ended so far: %v", n.errs)
@@ -121,25 +94,14 @@ func TestOldHostJoinsThenSecondDies(t *testing.T) {
 func TestRebornHostAndOneCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 3, 5) // the default last call, 3 s
-		a := n.node("a", "a")
 		var lives sync.WaitGroup
-		n.mortal(a, &lives)
-		synctest.Wait()
-		all := []*agent{a}
-		for _, name := range []string{"b", "c", "d", "e"} {
-			x := n.node(name, "a")
-			all = append(all, x)
-			n.live(x, &lives)
-		}
+		all := append(n.come("a", n.mortal, &lives), n.come("b c d e", n.live, &lives)...)
 		time.Sleep(20*time.Second + 10*time.Millisecond)
 		n.split("b", "a a2 c d e")
 		time.Sleep(100 * time.Millisecond)
 		n.spacesOf("a").Close()
 		time.Sleep(500 * time.Millisecond)
-		a2 := n.node("a2", "a2")
-		n.mu.Lock()
-		n.spaces["a"] = n.spaces["a2"]
-		n.mu.Unlock()
+		a2 := n.reborn()
 		n.live(a2, &lives)
 		time.Sleep(30 * time.Second)
 		n.overlaps()
@@ -184,10 +146,7 @@ func TestChaosReborn(t *testing.T) {
 						reborn = 1
 					case reborn == 1:
 						reborn = 2
-						a2 := n.node("a2", "a2")
-						n.mu.Lock()
-						n.spaces["a"] = n.spaces["a2"]
-						n.mu.Unlock()
+						a2 := n.reborn()
 						names = append(names, "a2")
 						all = append(all, a2)
 						n.live(a2, &lives)
