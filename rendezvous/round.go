@@ -66,6 +66,10 @@ type Handler interface {
 	Reports(ctx context.Context) ([][]byte, error)
 	// Agree returns the value of whichever agent called it first in this round: all leave with the same.
 	Agree(ctx context.Context, value []byte) ([]byte, error)
+	// Board is a store that only the agents of the round share, empty when the round begins: there they tell each other what
+	// must be known before workers start. nil where this node is alone, and where agents of torchrun take part, which know
+	// nothing of it.
+	Board() Store
 	// Close leaves for good, and lets the others go first where they need this node. Rounds returned before are void
 	// afterwards.
 	Close() error
@@ -125,6 +129,9 @@ func (s *Solo) Reports(context.Context) ([][]byte, error) { return nil, nil }
 
 // Agree returns value.
 func (s *Solo) Agree(_ context.Context, value []byte) ([]byte, error) { return value, nil }
+
+// Board returns nil: nobody else would read it.
+func (s *Solo) Board() Store { return nil }
 
 // Close closes the server.
 func (s *Solo) Close() error { return s.server.Close() }
