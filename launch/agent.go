@@ -39,6 +39,8 @@ type Agent struct {
 	// Hurry, once closed, ends the grace of workers that are being stopped. Forward delivers signals for the workers.
 	Hurry   <-chan struct{}
 	Forward <-chan syscall.Signal
+	// Checker examines the nodes before workers start; nil: nothing is examined.
+	Checker Checker
 	// Guardian is the command of the guardian process.
 	Guardian []string
 	// ErrorFile is the TORCHELASTIC_ERROR_FILE that muster itself was given, TerminationLog the file from which
@@ -59,6 +61,7 @@ type Agent struct {
 	groupMu  sync.Mutex // held while workers are started, so that whoever looks for one finds all
 	group    *WorkerGroup
 	oomKills int64 // the kernel's count before it
+	suspect  bool  // workers failed here in the last round
 }
 
 // Result is how a job ended.

@@ -203,6 +203,8 @@ func (h *testHandler) Agree(ctx context.Context, value []byte) ([]byte, error) {
 	return h.Store.CompareAndSet(ctx, h.key("agree"), nil, value)
 }
 
+func (h *testHandler) Board() rendezvous.Store { return h.Store }
+
 func (h *testHandler) Close() error {
 	h.stopWatching()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -65,6 +65,10 @@ type testNode struct {
 	Lease        time.Duration // of each round, and never renewed; 0: none, and no guardian
 	Alone        bool          // no guardian with a lease either
 	Pipes        bool          // output goes to the console alone
+	// Checks are what the checks before the rounds say, by round; nil: nothing is checked.
+	Checks map[int]testCheck
+	// OnNodeFault is the job's.
+	OnNodeFault string
 }
 
 func (n *testNode) path(name string) string { return filepath.Join(n.Dir, name) }
@@ -131,8 +135,9 @@ func runTestAgent(config string) error {
 		return err
 	}
 	handler := &testHandler{Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease, Done: store.Close}
+	plan.Job.Check.OnNodeFault = n.OnNodeFault
 	a := &Agent{
-		Plan: plan, Handler: handler,
+		Plan: plan, Handler: handler, Checker: n.checker(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: zerolog.New(os.Stderr).With().Timestamp().Logger(), LogTo: func(io.Writer) {},
 		Hurry: hurry, Forward: forward, ErrorFile: n.path("handed-on.json"),
 	}

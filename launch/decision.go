@@ -12,16 +12,18 @@ import (
 type verdict int
 
 const (
-	carryOn       verdict = iota // nothing changes
-	restart                      // stop the group, pause for Delay, meet the other nodes, start it again
-	succeed                      // the job has succeeded; stop what is left after Linger
-	fail                         // the job has failed; stop the group
-	stopForNow                   // muster was asked to stop; stop the group
-	reassemble                   // the nodes have changed: stop the group, meet the others, start it again
-	restartNode                  // stop the group, pause for Delay, start it again in the same round
-	restartWorker                // start the failed worker again after Delay, the others go on
-	tally                        // this node's workers have ended, and the other nodes' are to be counted too
-	hold                         // what failed may be the echo of a lost node: wait for word of the others before deciding
+	carryOn        verdict = iota // nothing changes
+	restart                       // stop the group, pause for Delay, meet the other nodes, start it again
+	succeed                       // the job has succeeded; stop what is left after Linger
+	fail                          // the job has failed; stop the group
+	stopForNow                    // muster was asked to stop; stop the group
+	reassemble                    // the nodes have changed: stop the group, meet the others, start it again
+	restartNode                   // stop the group, pause for Delay, start it again in the same round
+	restartWorker                 // start the failed worker again after Delay, the others go on
+	tally                         // this node's workers have ended, and the other nodes' are to be counted too
+	leave                         // this node is not fit: it ends, the others go on without it
+	waitForVerdict                // other nodes leave: nothing is started, how the round ends will be said
+	hold                          // what failed may be the echo of a lost node: wait for word of the others before deciding
 )
 
 // reason names why a job or a round ended, in the words of the status file. Handlers bring more.
@@ -63,16 +65,19 @@ type decision struct {
 
 // final reports whether the job ends with the decision, as far as this node is concerned.
 func (d decision) final() bool {
-	return d.Verdict == succeed || d.Verdict == fail || d.Verdict == stopForNow
+	return d.Verdict == succeed || d.Verdict == fail || d.leaves()
 }
+
+// leaves reports whether this node leaves, and the others may go on.
+func (d decision) leaves() bool { return d.Verdict == stopForNow || d.Verdict == leave }
 
 // startsAgain reports whether this node's group ends and another one is started.
 func (d decision) startsAgain() bool {
 	return d.Verdict == restart || d.Verdict == reassemble || d.Verdict == restartNode
 }
 
-// proposal is what the other nodes are told of a decision that ends the round. For stopForNow they are to go on without
-// this node.
+// proposal is what the other nodes are told of a decision that ends the round. Where this node leaves they are to go on
+// without it.
 func (d decision) proposal(node string) rendezvous.Verdict {
 	v := rendezvous.Verdict{Reason: string(d.Reason), Message: d.message(), Node: node, Rank: d.Rank, Status: d.Status}
 	switch d.Verdict {

@@ -416,6 +416,11 @@ func (p *policy) follow(e event) decision {
 	return d
 }
 
+// failedHere reports whether a worker of this node failed in the last round, and not because of another one.
+func (p *policy) failedHere() bool {
+	return slices.ContainsFunc(p.failures, func(f event) bool { return !f.Echo })
+}
+
 // keep makes what has been counted in this round final: a verdict that follows adds to it.
 func (p *policy) keep() { p.before = p.counts }
 

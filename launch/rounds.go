@@ -74,6 +74,11 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 // round runs the workers of the round that the agent has. It returns nothing where another round follows.
 func (a *Agent) round(ctx context.Context) (*Result, error) {
 	defer a.keepLease()()
+	if d, err := a.check(ctx); err != nil {
+		return nil, err
+	} else if d != nil {
+		return a.turnedAway(ctx, *d)
+	}
 	for again := false; ; again = true {
 		g, err := a.startRound(ctx, again)
 		if err != nil {
@@ -90,6 +95,7 @@ func (a *Agent) round(ctx context.Context) (*Result, error) {
 			res, err := a.conclude(ctx, g, d)
 			return &res, err
 		case d.Verdict != restartNode:
+			a.suspect = a.policy.failedHere()
 			return nil, nil //nolint:nilnil // see above
 		}
 	}
@@ -417,7 +423,7 @@ func (a *Agent) settle(ctx context.Context, d decision) (decision, error) {
 		return d, nil // it lingers no longer
 	}
 	v := d.proposal(a.Plan.Hostname)
-	leaving := d.Verdict == stopForNow || d.Reason == reasonDeadline
+	leaving := d.leaves() || d.Reason == reasonDeadline
 	bounded := ctx
 	if leaving {
 		var cancel context.CancelFunc

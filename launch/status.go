@@ -19,6 +19,7 @@ type phase string
 
 const (
 	phasePending     phase = "Pending"     // nothing has been started
+	phaseChecking    phase = "Checking"    // the nodes of a round are being examined
 	phaseCreating    phase = "Creating"    // the workers of a round are being started
 	phaseRunning     phase = "Running"     // every worker of the round was started
 	phaseRestarting  phase = "Restarting"  // the group is being stopped, or pauses, and will start again
@@ -177,6 +178,13 @@ func outcomeOf(err error, why reason) outcome {
 	return o
 }
 
+// checking says that the nodes of a round are being examined.
+func (s *statusWriter) checking(r rendezvous.Round) {
+	s.doc.Generation, s.doc.Nodes, s.doc.GroupRank, s.doc.WorldSize, s.first = r.Number, r.GroupWorldSize, r.GroupRank, r.WorldSize, r.BaseRank
+	s.enter(phaseChecking)
+	s.write()
+}
+
 // creating says that the workers of a round are being started, who meet at storeAddress and know of that many restarts.
 func (s *statusWriter) creating(r rendezvous.Round, restarts int, storeAddress string) {
 	s.doc.Generation, s.doc.RestartCount, s.doc.Replacements, s.doc.StoreAddress = r.Number, restarts, r.Replacements, storeAddress
@@ -317,7 +325,7 @@ func (s *statusWriter) enter(p phase) {
 	s.doc.Phase = p
 	n := s.cfg.Workers
 	switch p {
-	case phasePending:
+	case phasePending, phaseChecking:
 		s.doc.Counts = statusCounts{Pending: n}
 	case phaseCreating:
 		s.doc.Counts = statusCounts{Creating: n}

@@ -14,6 +14,8 @@ const (
 	Usage       = 2   // usage or configuration error; nothing was started
 	TryAgain    = 75  // the world could not be assembled in time
 	Faulty      = 80  // this node was judged faulty
+	Straggler   = 81  // this node was excluded as a straggler
+	Undecided   = 82  // a check failed or could not be run, and nobody can be blamed
 	DoNotRetry  = 93  // do not restart this job
 	Deadline    = 124 // deadline reached
 	Internal    = 125 // internal error, or processes that could not be killed

@@ -1,0 +1,199 @@
+package launch
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/rendezvous"
+)
+
+// Checker examines this node before workers start, together with those of the others. It is called from one goroutine.
+type Checker interface {
+	// Check says whether the nodes of a round may start their workers. An error means that this could not be found out,
+	// because ctx ended or the board did.
+	Check(ctx context.Context, in CheckInput) (CheckOutcome, error)
+}
+
+// CheckInput is what a check needs of the agent.
+type CheckInput struct {
+	Round rendezvous.Round
+	// Board is where the agents of the round meet; nil for a node that is alone.
+	Board rendezvous.Store
+	// Suspect says that workers of this node failed in the last round.
+	Suspect bool
+	// Tree starts the check's processes, Dir is where they run. Python is the interpreter that the workers run in, with its
+	// path first; empty where that is not known. Env is the environment of a local rank's worker.
+	Tree   *proc.Tree
+	Dir    string
+	Python []string
+	Env    func(localRank int) ([]string, error)
+}
+
+// CheckOutcome is what a check means for this node. The zero value lets it start its workers.
+type CheckOutcome struct {
+	// Status is not 0 where this node has to leave the job: the exit status it leaves with. With Everybody the job ends so.
+	Status    int
+	Everybody bool
+	// Again says that other nodes leave, and that the rest is to meet again.
+	Again bool
+	// Message says why, in a sentence for people.
+	Message string
+	// Faults are the nodes that leave, on the one agent that is to tell others of them; else none.
+	Faults []NodeFault
+}
+
+// NodeFault is a node that has to leave.
+type NodeFault struct {
+	Node, Reason string
+	Status       int
+}
+
+// The reasons of a check, in the words of the status file.
+const (
+	reasonFaulty    reason = "NodeFaulty"
+	reasonStraggler reason = "NodeIsStraggler"
+	reasonUndecided reason = "CheckUndecided"
+	reasonUnfit     reason = "NodesUnfit" // other nodes have to leave
+)
+
+// check has the nodes of the round examined. It returns nothing where the workers may start, or where something else has
+// ended the round: whoever watches it next meets that. Else it says what is to be done instead.
+func (a *Agent) check(ctx context.Context) (*decision, error) {
+	if a.Checker == nil {
+		return nil, nil //nolint:nilnil // see above
+	}
+	m := a.meeting
+	board := a.Handler.Board()
+	if board == nil && !m.alone() {
+		a.Log.Warn().Msg("nodes are not checked: agents of torchrun take part, which know of no check")
+		return nil, nil //nolint:nilnil // see above
+	}
+	a.status.checking(m.Round)
+	in := CheckInput{
+		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
+		Env: func(localRank int) ([]string, error) {
+			env, err := a.Plan.workerEnv(m.Round, localRank, 0, "")
+			return env.Strings(), err
+		},
+	}
+	bounded, done := a.untilDeadline(ctx)
+	defer done()
+	var out CheckOutcome
+	var err error
+	a.untilVerdict(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
+	if err == nil { // also where those who leave have said so already
+		a.suspect = false
+		for _, f := range out.Faults {
+			a.tellFault(ctx, f)
+		}
+	}
+	switch {
+	case bounded.Err() != nil || m.rest != nil:
+		return nil, nil //nolint:nilnil // the round has ended meanwhile
+	case err != nil && !m.alone():
+		a.Log.Debug().Err(err).Msg("check given up")
+		return &decision{Verdict: waitForVerdict}, nil // the store is lost, which will be said
+	case err != nil:
+		return nil, err
+	}
+	d := decision{Verdict: leave, Reason: reasonFaulty, Rank: -1, Status: out.Status, Text: out.Message}
+	switch {
+	case out.Everybody:
+		d.Verdict, d.Reason = fail, reasonUndecided
+	case out.Again && out.Status == errhint.OK:
+		d.Verdict, d.Reason = waitForVerdict, reasonUnfit
+	case out.Status == errhint.OK:
+		return nil, nil //nolint:nilnil // see above
+	case out.Status == errhint.Straggler:
+		d.Reason = reasonStraggler
+	case out.Status == errhint.Undecided:
+		d.Reason = reasonUndecided
+	}
+	return &d, nil
+}
+
+// turnedAway does what a check decided instead of starting workers. It returns nothing where another round follows.
+func (a *Agent) turnedAway(ctx context.Context, d decision) (*Result, error) {
+	var err error
+	if d.Verdict != waitForVerdict {
+		wanted := d.proposal(a.Plan.Hostname)
+		if d, err = a.settle(ctx, d); err != nil {
+			return nil, err
+		}
+		// One leaves at a time: if it is the host of the store, the others are to know that it moves. This node is at fault
+		// in the next round, too.
+		if v := a.meeting.verdict; d.Verdict == leave && v != nil && (v.Node != wanted.Node || v.Message != wanted.Message) {
+			d = a.follow()
+		}
+	}
+	if d.Verdict == waitForVerdict {
+		if d, err = a.pause(ctx, d, nil); err != nil {
+			return nil, err
+		}
+	}
+	if d.startsAgain() {
+		a.Log.Warn().Str("reason", d.message()).Msg("meeting the other nodes again")
+		a.status.restarting(d)
+		return nil, nil //nolint:nilnil // see above
+	}
+	res := a.finish(ctx, outcome{Reason: d.Reason}, d)
+	return &res, nil
+}
+
+// faultCommandTime bounds the command that is told of a fault.
+const faultCommandTime = time.Minute
+
+// tellFault runs the command that is to hear of nodes that leave. What becomes of it changes nothing here.
+func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
+	command := a.Plan.Job.Check.OnNodeFault
+	if command == "" {
+		return
+	}
+	verdict := map[int]string{errhint.Faulty: "faulty", errhint.Straggler: "straggler"}[f.Status]
+	if verdict == "" {
+		verdict = "undecided"
+	}
+	log := a.Log.With().Str("node", f.Node).Str("command", command).Logger()
+	env := append(os.Environ(), "MUSTER_NODE="+f.Node, "MUSTER_VERDICT="+verdict, "MUSTER_STATUS="+strconv.Itoa(f.Status), "MUSTER_REASON="+f.Reason, "MUSTER_RUN_ID="+a.Plan.RunID)
+	p, err := a.tree.Start(proc.Spec{
+		Path: "/bin/sh", Args: []string{"sh", "-c", command}, Env: env, Dir: a.Plan.Dir,
+		Files: []*os.File{a.stdin, a.Stderr, a.Stderr}, Label: "--on-node-fault",
+	})
+	if err != nil {
+		log.Warn().Err(err).Msg("cannot tell of a node at fault")
+		return
+	}
+	late := time.NewTimer(faultCommandTime)
+	defer late.Stop()
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+	case <-late.C:
+		log.Warn().Dur("limit_ms", faultCommandTime).Msg("the command that is told of a node at fault takes too long: ended")
+	}
+	if err := a.tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Grace: time.Second}, p); err != nil {
+		log.Warn().Err(err).Msg("the command that is told of a node at fault could not be ended")
+		return
+	}
+	if exit := p.Exit(); !exit.Success() {
+		log.Warn().Int("exit_code", exit.Status()).Msg("the command that is told of a node at fault failed")
+	}
+}
+
+// python is the interpreter that the workers run in, as far as that can be told: path and argv[0].
+func (p *Plan) python() []string {
+	switch {
+	case p.Job.Command.Kind != Program || isPython(p.entry.path):
+		return []string{p.entry.path, p.entry.prefix[0]}
+	}
+	for _, name := range []string{"python3", "python"} {
+		if path, err := proc.LookPath(name, p.Dir, p.Job.Environ); err == nil {
+			return []string{path, name}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+	"muster/rendezvous"
+)
+
+// testCheck is what a check says of a node.
+type testCheck struct {
+	Out CheckOutcome
+	// Err is the error that it ends with instead, Waits has it wait until its context ends.
+	Err   string
+	Waits bool
+}
+
+// testChecker says what the test wants, and writes down what it was asked.
+type testChecker struct{ n *testNode }
+
+func (n *testNode) checker() Checker {
+	if n.Checks == nil {
+		return nil
+	}
+	return testChecker{n}
+}
+
+func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, error) {
+	f, err := os.OpenFile(c.n.path("checks"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return CheckOutcome{}, err
+	}
+	env, err := in.Env(1)
+	_, writeErr := fmt.Fprintf(f, "round %d suspect %v rank1 %v\n", in.Round.Number, in.Suspect, slices.Contains(env, "LOCAL_RANK=1"))
+	if err := errors.Join(err, writeErr, f.Close()); err != nil {
+		return CheckOutcome{}, err
+	}
+	check := c.n.Checks[in.Round.Number]
+	if check.Waits {
+		<-ctx.Done()
+		return CheckOutcome{}, context.Cause(ctx)
+	}
+	if check.Err != "" {
+		return CheckOutcome{}, errors.New(check.Err)
+	}
+	return check.Out, nil
+}
+
+// checks waits until a node was asked n times, and returns what it was asked.
+func (n *companyNode) checks(t *testing.T, times int) []string {
+	t.Helper()
+	var lines []string
+	testutil.Eventually(t, time.Minute, fmt.Sprintf("%d checks of node %d", times, n.Index), func() bool {
+		text, _ := os.ReadFile(n.path("checks"))
+		lines = strings.Split(strings.TrimSpace(string(text)), "\n")
+		return len(text) > 0 && len(lines) >= times
+	})
+	return lines
+}
+
+// again is what a check says to nodes that are fit, while others leave.
+var again = testCheck{Out: CheckOutcome{Again: true}}
+
+func leaves(status int) testCheck {
+	return testCheck{Out: CheckOutcome{Status: status, Again: true, Message: "node node-1 (group rank 1) is at fault: its GPU is gone"}}
+}
+
+// TestCheckedNodeLeaves: a node at fault leaves before anything is started, and the others go on without it.
+func TestCheckedNodeLeaves(t *testing.T) {
+	for _, status := range []int{errhint.Faulty, errhint.Straggler, errhint.Undecided} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			c := startCompany(t, 3, see, func(i int, n *testNode) {
+				n.Checks = map[int]testCheck{0: again}
+				if i == 1 {
+					n.Checks[0] = leaves(status)
+				}
+				if i == 0 {
+					out := n.Checks[0]
+					out.Out.Faults = []NodeFault{{Node: "node-1", Reason: "its GPU is gone", Status: status}}
+					n.Checks[0] = out
+					n.OnNodeFault = `echo "$MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS $MUSTER_REASON" >> $PWD/told; exit 3`
+				}
+			})
+			res := c.ends(0, status, 0)
+			if !strings.Contains(res[1].Report, "its GPU is gone") {
+				t.Errorf("report: %q", res[1].Report)
+			}
+			for _, line := range c.lines(4) {
+				if !strings.Contains(line, "of 4 try 0 round 1 group") {
+					t.Errorf("%q was started", line)
+				}
+			}
+			doc := readStatus(t, c.nodes[1].path("status.json"))
+			want := map[int]reason{errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler, errhint.Undecided: reasonUndecided}[status]
+			if doc.Phase != phaseFailed || doc.Reason != want || doc.ExitStatus == nil || *doc.ExitStatus != status {
+				t.Errorf("status: %+v", doc)
+			}
+			told, _ := os.ReadFile(c.nodes[0].path("told"))
+			verdict := map[int]string{errhint.Faulty: "faulty", errhint.Straggler: "straggler", errhint.Undecided: "undecided"}[status]
+			if want := fmt.Sprintf("node-1 %s %d its GPU is gone\n", verdict, status); string(told) != want {
+				t.Errorf("the command was told %q, want %q", told, want)
+			}
+			c.nodes[0].wantLog(t, "meeting the other", "its GPU is gone")
+			c.nodes[0].wantLog(t, "the command that is told of a node at fault failed", `"exit_code":3`)
+		})
+	}
+}
+
+// TestCheckUndecided ends the job on every node with the same status.
+func TestCheckUndecided(t *testing.T) {
+	c := startCompany(t, 2, see, func(_ int, n *testNode) {
+		n.Checks = map[int]testCheck{0: {Out: CheckOutcome{Status: errhint.Undecided, Everybody: true, Message: "either node-0 or node-1 is bad"}}}
+	})
+	for i, r := range c.ends(errhint.Undecided, errhint.Undecided) {
+		if !strings.Contains(r.Report, "either node-0 or node-1 is bad") {
+			t.Errorf("report of node %d: %q", i, r.Report)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "seen")); err == nil {
+		t.Error("workers were started")
+	}
+}
+
+// TestCheckBeforeEveryRound checks again after a failure, and knows on which node that was.
+func TestCheckBeforeEveryRound(t *testing.T) {
+	c := startCompany(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
+test $RANK = 3 || exec sleep 100
+exit 7`, func(_ int, n *testNode) {
+		n.Restart.MaxRestarts, n.Checks = 1, map[int]testCheck{}
+	})
+	c.ends(0, 0)
+	for i, n := range c.nodes {
+		want := []string{"round 0 suspect false rank1 true", fmt.Sprintf("round 1 suspect %v rank1 true", i == 1)}
+		if got := n.checks(t, 2); !slices.Equal(got, want) {
+			t.Errorf("node %d was asked %q, want %q", i, got, want)
+		}
+	}
+}
+
+// TestStopDuringCheck: nothing is started, and the status is that of the signal.
+func TestStopDuringCheck(t *testing.T) {
+	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
+	c.nodes[0].checks(t, 1)
+	c.nodes[1].checks(t, 1)
+	if err := c.nodes[1].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	c.ends(0, errhint.FromSignal(int(syscall.SIGTERM)))
+	for _, line := range c.lines(2) {
+		if !strings.Contains(line, "of 2 try 0 round 1 group 0 of 1") {
+			t.Errorf("%q was started", line)
+		}
+	}
+}
+
+// TestNodeLostDuringCheck: the round is over, and so is its check.
+func TestNodeLostDuringCheck(t *testing.T) {
+	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
+	c.nodes[0].checks(t, 1)
+	c.nodes[1].checks(t, 1)
+	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1, Message: "node node-9 is lost"})
+	c.ends(0, 0)
+	for _, line := range c.lines(4) {
+		if !strings.Contains(line, "try 0 round 1 group") {
+			t.Errorf("%q was started", line)
+		}
+	}
+}
+
+// TestCheckGivenUp: a check that fails because the store does not answer is no verdict on anybody; how the round ends is
+// waited for.
+func TestCheckGivenUp(t *testing.T) {
+	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Err: "the store does not answer"}} })
+	c.nodes[0].checks(t, 1)
+	c.nodes[1].checks(t, 1)
+	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store is lost"})
+	c.ends(0, 0)
+}
