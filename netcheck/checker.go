@@ -1,0 +1,310 @@
+package netcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/rendezvous"
+	"muster/rendezvous/memstore"
+)
+
+// DefaultBudget bounds a stage where the user says nothing.
+const DefaultBudget = 120 * time.Second
+
+// Crew is the check program on the devices of this node. A method that fails says which device, why, and what to try.
+type Crew interface {
+	// Local tests every device by itself, and the devices with each other.
+	Local(ctx context.Context) (Local, error)
+	// Serve opens the store in which the processes of the next Exchange or Perf meet, and returns its port.
+	Serve(ctx context.Context) (port int, err error)
+	// Exchange runs an all-reduce among the devices of the nodes of a group, and checks what came out.
+	Exchange(ctx context.Context, g Group) (Timing, error)
+	// Perf measures an all-reduce of several sizes.
+	Perf(ctx context.Context, g Group) ([]Timing, error)
+	// Close ends the program, so that the devices are free.
+	Close() error
+}
+
+// ErrUnable is wrapped by errors of a Crew that cannot test anything, which speaks neither for nor against the node.
+var ErrUnable = errors.New("cannot be tested")
+
+// Group is the devices that take part in a test of several nodes.
+type Group struct {
+	// Store is host:port of the store where they meet.
+	Store string
+	// FirstRank is the rank of this node's first device among World.
+	FirstRank, World int
+}
+
+// Local is what a node found out about its devices.
+type Local struct {
+	// Compute is how long a matrix product takes on the slowest device, Reduce an all-reduce among them; 0: not measured.
+	Compute time.Duration `json:"compute_ns,omitempty"`
+	Reduce  time.Duration `json:"reduce_ns,omitempty"`
+}
+
+// Timing is how fast an all-reduce is. Bandwidths are in GB/s of 10^9 bytes: of the algorithm (bytes over time), and of
+// the busiest link if there were only one, which does not depend on the number of devices.
+type Timing struct {
+	Bytes  int64         `json:"bytes,omitempty"`
+	Took   time.Duration `json:"took_ns,omitempty"`
+	AlgBW  float64       `json:"algbw_gbps,omitempty"`
+	BusBW  float64       `json:"busbw_gbps,omitempty"`
+	Device string        `json:"device,omitempty"` // cuda, cpu, …
+}
+
+// Rules say how a check is done.
+type Rules struct {
+	// Network tests the devices and pairs of nodes; without it only Inspect is asked.
+	Network bool
+	// Full tests every pair, in every check.
+	Full bool
+	// Budget bounds each stage; 0 means DefaultBudget.
+	Budget time.Duration
+	// Factor is how many times slower than the others a straggler is; Median compares with the median of all.
+	Factor float64
+	Median bool
+	// ExcludeStraggler has stragglers leave.
+	ExcludeStraggler bool
+	// CommPerf measures the bandwidth of all nodes together at the end.
+	CommPerf bool
+}
+
+// Config is one node's part in the checks of a job.
+type Config struct {
+	// Node is its host name, Addr the address by which the others reach it.
+	Node, Addr string
+	// Devices is how many processes the check program has here, ≥ 1.
+	Devices int
+	Rules   Rules
+	// Inspect examines the node without the check program, and returns what makes it unfit, "" for nothing; nil: nothing is.
+	Inspect func(ctx context.Context) string
+	// Fake is said on every report of a check of fake hardware; empty for real one.
+	Fake string
+	Log  zerolog.Logger
+}
+
+// Checker does this node's part in the checks of a job, one before each round. Not safe for concurrent use.
+type Checker struct {
+	cfg     Config
+	cleared bool
+	fault   *Fault
+}
+
+// New returns a checker.
+func New(cfg Config) *Checker {
+	if cfg.Rules.Budget == 0 {
+		cfg.Rules.Budget = DefaultBudget
+	}
+	return &Checker{cfg: cfg}
+}
+
+// Round is the round before which a check is done.
+type Round struct {
+	// Board is the round's; nil where this node is alone.
+	Board      rendezvous.Store
+	Rank, Size int
+	// Suspect says that something failed here in the last round: an earlier check says nothing of the node any more.
+	Suspect bool
+	// Open starts the check program. It is called when that is needed, if at all.
+	Open func(ctx context.Context) (Crew, error)
+}
+
+// margin is how much longer than its stage may take others wait for a node's word: it has to start the check program, and
+// ends it by itself where that takes too long.
+const margin = 15 * time.Second
+
+// Check does the check. The record is the same on every node, and Fault says what it means for this one. An error means
+// that the check could not be done: the round has ended, or ctx has.
+func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
+	if r.Suspect {
+		c.cleared = false
+	}
+	if r.Board == nil {
+		r.Board = memstore.NewSpace().Client()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m := &member{cfg: &c.cfg, round: r, board: board{r.Board}}
+	led := make(chan error, 1)
+	if r.Rank == 0 {
+		l := &leader{cfg: &c.cfg, size: r.Size, board: m.board}
+		go func() {
+			err := l.run(ctx)
+			if err != nil {
+				cancel()
+			}
+			led <- err
+		}()
+	}
+	record, err := m.run(ctx, hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Fault: c.fault})
+	err = errors.Join(err, m.close())
+	if r.Rank == 0 {
+		cancel()
+		if leadErr := <-led; leadErr != nil && record == nil {
+			err = leadErr
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot check the nodes: %w", err)
+	}
+	own := &record.Nodes[r.Rank]
+	c.cleared, c.fault = own.Status == Pass, own.Fault
+	return record, nil
+}
+
+// member is a node's part in one check.
+type member struct {
+	cfg   *Config
+	round Round
+	board board
+	crew  Crew
+}
+
+// run follows the plans until there is a verdict.
+func (m *member) run(ctx context.Context, own hello) (*Record, error) {
+	if err := m.board.put(ctx, keyHello(m.round.Rank), own); err != nil {
+		return nil, err
+	}
+	for n := 0; ; n++ {
+		var p plan
+		if err := m.board.get(ctx, 0, keyPlan(n), &p); err != nil {
+			return nil, err
+		}
+		if p.Stage == stageVerdict {
+			if p.Verdict == nil || len(p.Verdict.Nodes) != m.round.Size {
+				return nil, errors.New("the verdict is not about the nodes of this round")
+			}
+			return p.Verdict, nil
+		}
+		if !p.has(m.round.Rank) {
+			continue
+		}
+		res := m.obey(ctx, n, &p)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err := m.board.put(ctx, keyResult(n, m.round.Rank), res); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// obey does this node's part of a plan.
+func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Rules.Budget)
+	defer cancel()
+	var err error
+	switch p.Stage {
+	case stageLocal:
+		res.Local, err = m.local(ctx)
+	case stagePairs:
+		res.Took, err = m.pair(ctx, n, p)
+	case stagePerf:
+		res.Perf, err = m.perf(ctx, n, p)
+	default:
+		err = fmt.Errorf("stage %q is not known to this version of muster", p.Stage)
+	}
+	if err != nil {
+		res.Err, res.Unable = err.Error(), errors.Is(err, ErrUnable)
+	}
+	return res
+}
+
+func (m *member) local(ctx context.Context) (*Local, error) {
+	if m.cfg.Inspect != nil {
+		if wrong := m.cfg.Inspect(ctx); wrong != "" {
+			return nil, errors.New(wrong)
+		}
+	}
+	if !m.cfg.Rules.Network {
+		return &Local{}, nil
+	}
+	crew, err := m.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := crew.Local(ctx)
+	return &l, err
+}
+
+// open starts the check program where it does not run.
+func (m *member) open(ctx context.Context) (Crew, error) {
+	if m.crew == nil {
+		crew, err := m.round.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		m.crew = crew
+	}
+	return m.crew, nil
+}
+
+func (m *member) close() error {
+	if m.crew == nil {
+		return nil
+	}
+	return m.crew.Close()
+}
+
+// pair tests the link to the peer.
+func (m *member) pair(ctx context.Context, n int, p *plan) (Timing, error) {
+	i := slices.IndexFunc(p.Pairs, func(pair [2]int) bool { return pair[0] == m.round.Rank || pair[1] == m.round.Rank })
+	g, err := m.group(ctx, n, p.Pairs[i][:], p.Devices)
+	if err != nil {
+		return Timing{}, err
+	}
+	return m.crew.Exchange(ctx, g)
+}
+
+func (m *member) perf(ctx context.Context, n int, p *plan) ([]Timing, error) {
+	g, err := m.group(ctx, n, p.Nodes, p.Devices)
+	if err != nil {
+		return nil, err
+	}
+	return m.crew.Perf(ctx, g)
+}
+
+// group prepares a test of several nodes, of which the first one opens the store.
+func (m *member) group(ctx context.Context, n int, nodes, devices []int) (Group, error) {
+	var g Group
+	if len(devices) != m.round.Size {
+		return g, fmt.Errorf("the plan is about %d nodes, not %d", len(devices), m.round.Size)
+	}
+	for _, rank := range nodes {
+		if rank < 0 || rank >= len(devices) {
+			return g, fmt.Errorf("the plan has node %d of %d", rank, len(devices))
+		}
+		if rank == m.round.Rank {
+			g.FirstRank = g.World
+		}
+		g.World += devices[rank]
+	}
+	crew, err := m.open(ctx)
+	if err != nil {
+		return g, err
+	}
+	var where meeting
+	if nodes[0] != m.round.Rank {
+		if err = m.board.get(ctx, 0, keyMeeting(n, nodes[0]), &where); err == nil && where.Err != "" {
+			err = fmt.Errorf("the other node could not begin: %s", where.Err)
+		}
+		g.Store = where.Addr
+		return g, err
+	}
+	port, err := crew.Serve(ctx)
+	if err == nil {
+		where.Addr = net.JoinHostPort(m.cfg.Addr, strconv.Itoa(port))
+	} else {
+		where.Err = err.Error()
+	}
+	g.Store = where.Addr
+	return g, errors.Join(err, m.board.put(context.WithoutCancel(ctx), keyMeeting(n, nodes[0]), where))
+}

@@ -1,0 +1,240 @@
+package netcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"muster/netcheck/blame"
+)
+
+// leader is the part of the node with group rank 0 in one check: it decides what is tested.
+type leader struct {
+	cfg   *Config
+	size  int
+	board board
+
+	nodes []hello
+	next  int // number of the next plan
+	rec   Record
+}
+
+// run leads a check from the first word of every node to the verdict.
+func (l *leader) run(ctx context.Context) error {
+	began := time.Now()
+	if err := l.hear(ctx); err != nil {
+		return err
+	}
+	b, err := l.begin()
+	if err != nil {
+		return err
+	}
+	if err := l.locals(ctx, b); err != nil {
+		return err
+	}
+	for l.cfg.Rules.Network && !l.unable() {
+		r, more := b.Next()
+		if !more {
+			break
+		}
+		if err := l.pairs(ctx, b, r); err != nil {
+			return err
+		}
+	}
+	l.judge(b)
+	if l.cfg.Rules.CommPerf && l.rec.Fit() && l.tested() {
+		if err := l.perf(ctx); err != nil {
+			return err
+		}
+	}
+	l.rec.Began, l.rec.Took, l.rec.Fake = began, time.Since(began), l.cfg.Fake
+	return l.publish(ctx, plan{Stage: stageVerdict, Verdict: &l.rec})
+}
+
+// hear waits for the first word of every node. One that never speaks is at fault: it is in the round, and does not come.
+func (l *leader) hear(ctx context.Context) error {
+	l.nodes = make([]hello, l.size)
+	l.rec.Nodes = make([]NodeRecord, l.size)
+	limit := l.cfg.Rules.Budget + margin
+	return l.all(ctx, everybody(l.size), func(ctx context.Context, rank int) error {
+		h := &l.nodes[rank]
+		err := l.board.get(ctx, limit, keyHello(rank), h)
+		if err != nil {
+			h.Node, h.Cleared = fmt.Sprintf("with group rank %d", rank), false
+			h.Fault = &Fault{statusFaulty, "it did not come to the check: " + err.Error()}
+		}
+		if h.Devices < 1 || h.Devices > maxDevices {
+			h.Devices = 1 // what follows of that fails on the node itself
+		}
+		return nil
+	})
+}
+
+// maxDevices bounds what a node may claim to have.
+const maxDevices = 4096
+
+func everybody(n int) []int {
+	ranks := make([]int, n)
+	for i := range ranks {
+		ranks[i] = i
+	}
+	return ranks
+}
+
+// all calls f for each of ranks at the same time, and returns an error where ctx ended.
+func (l *leader) all(ctx context.Context, ranks []int, f func(ctx context.Context, rank int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(ranks))
+	for i, rank := range ranks {
+		wg.Go(func() { errs[i] = f(ctx, rank) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return errors.Join(errs...)
+}
+
+func (l *leader) publish(ctx context.Context, p plan) error {
+	n := l.next
+	l.next++
+	return l.board.put(ctx, keyPlan(n), p)
+}
+
+// results publishes a plan for ranks, and gathers what becomes of it.
+func (l *leader) results(ctx context.Context, p plan, ranks []int) ([]result, error) {
+	n := l.next
+	if err := l.publish(ctx, p); err != nil {
+		return nil, err
+	}
+	limit := l.cfg.Rules.Budget + margin
+	res := make([]result, l.size)
+	err := l.all(ctx, ranks, func(ctx context.Context, rank int) error {
+		if err := l.board.get(ctx, limit, keyResult(n, rank), &res[rank]); err != nil {
+			res[rank] = result{Err: "it reported nothing: " + err.Error()}
+		}
+		return nil
+	})
+	return res, err
+}
+
+// begin sets up the plan with what is known already.
+func (l *leader) begin() (*blame.Check, error) {
+	opts := blame.Options{Full: l.cfg.Rules.Full, Factor: l.cfg.Rules.Factor}
+	if l.cfg.Rules.Median {
+		opts.Rule = blame.MedianOfAll
+	}
+	ids, named := make([]string, l.size), map[string]int{}
+	for _, h := range l.nodes {
+		named[h.Node]++
+	}
+	for i, h := range l.nodes {
+		if ids[i] = h.Node; named[h.Node] > 1 { // several agents on one machine
+			ids[i] = fmt.Sprintf("%s#%d", h.Node, i)
+		}
+		l.rec.Nodes[i].Node = ids[i]
+		if h.Cleared {
+			opts.Cleared = append(opts.Cleared, ids[i])
+		}
+	}
+	return blame.New(ids, opts)
+}
+
+// locals has every node test itself that is not cleared.
+func (l *leader) locals(ctx context.Context, b *blame.Check) error {
+	var ranks []int
+	var locals []blame.Local
+	for i, h := range l.nodes {
+		switch {
+		case h.Fault != nil:
+			locals = append(locals, blame.Local{Node: i, Err: h.Fault.Reason})
+		case !h.Cleared || l.cfg.Rules.Full:
+			ranks = append(ranks, i)
+		}
+	}
+	if len(ranks) > 0 {
+		res, err := l.results(ctx, plan{Stage: stageLocal, Nodes: ranks}, ranks)
+		if err != nil {
+			return err
+		}
+		unable := func(rank int) bool { return res[rank].Unable }
+		everywhere := !slices.ContainsFunc(ranks, func(rank int) bool { return !unable(rank) })
+		for _, rank := range ranks {
+			n := &l.rec.Nodes[rank]
+			switch r := res[rank]; {
+			case r.Unable && everywhere:
+				n.Unable = r.Err
+			case r.Err != "":
+				locals = append(locals, blame.Local{Node: rank, Err: r.Err})
+			case r.Local != nil:
+				n.Local = *r.Local
+				locals = append(locals, blame.Local{Node: rank, Compute: r.Local.Compute})
+			}
+		}
+	}
+	return b.RecordLocal(locals)
+}
+
+// unable reports whether nothing can be tested on any node.
+func (l *leader) unable() bool {
+	return slices.ContainsFunc(l.rec.Nodes, func(n NodeRecord) bool { return n.Unable != "" })
+}
+
+// tested reports whether this check has tested anything.
+func (l *leader) tested() bool { return l.next > 0 }
+
+// pairs runs a round of pairs.
+func (l *leader) pairs(ctx context.Context, b *blame.Check, r blame.Round) error {
+	p := plan{Stage: stagePairs, Devices: l.devices()}
+	var ranks []int
+	for _, pair := range r.Pairs {
+		p.Pairs = append(p.Pairs, [2]int{pair.A, pair.B})
+		ranks = append(ranks, pair.A, pair.B)
+	}
+	res, err := l.results(ctx, p, ranks)
+	if err != nil {
+		return err
+	}
+	var results []blame.Result
+	for _, pair := range r.Pairs {
+		of := blame.Result{Pair: pair, A: report(res[pair.A]), B: report(res[pair.B])}
+		results = append(results, of)
+		l.rec.take(of, res[pair.A].Took, res[pair.B].Took)
+	}
+	return b.Record(results)
+}
+
+func report(r result) blame.Report {
+	if r.Err != "" {
+		return blame.Report{Outcome: blame.Failed, Err: r.Err}
+	}
+	return blame.Report{Outcome: blame.OK, Took: r.Took.Took}
+}
+
+func (l *leader) devices() []int {
+	n := make([]int, l.size)
+	for i, h := range l.nodes {
+		n[i] = h.Devices
+	}
+	return n
+}
+
+// perf measures all nodes together. That it fails is no verdict on a node: it is told, and the workers will meet the same.
+func (l *leader) perf(ctx context.Context) error {
+	ranks := everybody(l.size)
+	res, err := l.results(ctx, plan{Stage: stagePerf, Nodes: ranks, Devices: l.devices()}, ranks)
+	if err != nil {
+		return err
+	}
+	l.rec.Perf = res[0].Perf
+	for rank, r := range res {
+		if r.Err != "" {
+			l.rec.PerfErr = fmt.Sprintf("node %s: %s", l.rec.Nodes[rank].Node, r.Err)
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package netcheck
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"muster/rendezvous"
+)
+
+// hello is what a node says of itself before a check.
+type hello struct {
+	Node    string `json:"node"` // host name
+	Devices int    `json:"devices"`
+	// Cleared says that an earlier check found the node good, and nothing has happened since; Fault is what one found.
+	Cleared bool   `json:"cleared,omitempty"`
+	Fault   *Fault `json:"fault,omitempty"`
+}
+
+// Fault is why a node is not to take part. Status is the exit status it leaves with.
+type Fault struct {
+	Status int    `json:"status"`
+	Reason string `json:"reason"`
+}
+
+// stage says what a plan wants.
+type stage string
+
+const (
+	stageLocal   stage = "local"   // Nodes test themselves
+	stagePairs   stage = "pairs"   // Pairs test their link
+	stagePerf    stage = "perf"    // Nodes measure their bandwidth together
+	stageVerdict stage = "verdict" // the check is over
+)
+
+// plan is the next step of a check.
+type plan struct {
+	Stage   stage    `json:"stage"`
+	Nodes   []int    `json:"nodes,omitempty"`
+	Pairs   [][2]int `json:"pairs,omitempty"`
+	Devices []int    `json:"devices,omitempty"` // of every node, by rank
+	Verdict *Record  `json:"verdict,omitempty"`
+}
+
+// has reports whether a node has a part in the plan.
+func (p *plan) has(rank int) bool {
+	in := func(pair [2]int) bool { return pair[0] == rank || pair[1] == rank }
+	return slices.Contains(p.Nodes, rank) || slices.ContainsFunc(p.Pairs, in)
+}
+
+// result is how a node fared in a step. Err is what failed, empty for nothing.
+type result struct {
+	Err string `json:"err,omitempty"`
+	// Unable says that the test could not be run, which is no failure: its Python has no torch.
+	Unable bool     `json:"unable,omitempty"`
+	Local  *Local   `json:"local,omitempty"`
+	Took   Timing   `json:"took"`
+	Perf   []Timing `json:"perf,omitempty"`
+}
+
+// meeting is where the processes of a pair meet, or why the first node of the pair has not opened that.
+type meeting struct {
+	Addr string `json:"addr,omitempty"`
+	Err  string `json:"err,omitempty"`
+}
+
+// maxMessage bounds what is decoded from the board, in bytes.
+const maxMessage = 8 << 20
+
+// board is where the agents of a check meet.
+type board struct{ store rendezvous.Store }
+
+func (b board) put(ctx context.Context, key string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("internal error: cannot encode %T: %w", v, err)
+	}
+	return b.store.Set(ctx, key, text)
+}
+
+// get waits for a key, no longer than limit where that is more than 0.
+func (b board) get(ctx context.Context, limit time.Duration, key string, v any) error {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, &lateError{limit})
+		defer cancel()
+	}
+	text, err := b.store.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	if len(text) > maxMessage {
+		return fmt.Errorf("cannot read %q of the check: %d bytes, at most %d are taken", key, len(text), maxMessage)
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("cannot read %q of the check: %w", key, err)
+	}
+	return nil
+}
+
+// lateError says that something did not come in time.
+type lateError struct{ limit time.Duration }
+
+func (e *lateError) Error() string { return fmt.Sprintf("nothing was heard for %v", e.limit) }
+
+func keyHello(rank int) string       { return "hello/" + strconv.Itoa(rank) }
+func keyPlan(n int) string           { return "plan/" + strconv.Itoa(n) }
+func keyResult(n, rank int) string   { return fmt.Sprintf("result/%d/%d", n, rank) }
+func keyMeeting(n, first int) string { return fmt.Sprintf("store/%d/%d", n, first) }

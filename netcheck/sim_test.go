@@ -1,0 +1,362 @@
+package netcheck_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/netcheck"
+	"muster/rendezvous/memstore"
+)
+
+// site is nodes, some of which are bad. What a test would measure there is simulated, what follows from it is not.
+type site struct {
+	t     *testing.T
+	rules netcheck.Rules
+	nodes []*machine // by group rank
+	bad   map[string]bool
+	links map[string]bool // bad ones, "a-b"
+	slow  map[string]float64
+	hang  string // node whose check program never answers
+	sick  map[string]string
+	noPy  map[string]bool
+
+	mu        sync.Mutex
+	exchanges []string
+}
+
+type machine struct {
+	*site
+	name    string
+	checker *netcheck.Checker
+	silent  bool // it never comes to a check
+}
+
+func newSite(t *testing.T, n int, rules netcheck.Rules) *site {
+	rules.Network = true
+	s := &site{t: t, rules: rules, bad: map[string]bool{}, links: map[string]bool{}, slow: map[string]float64{}, sick: map[string]string{}, noPy: map[string]bool{}}
+	for i := range n {
+		s.add(fmt.Sprintf("n%d", i))
+	}
+	return s
+}
+
+func (s *site) add(name string) *machine {
+	m := &machine{site: s, name: name}
+	m.checker = netcheck.New(netcheck.Config{
+		Node: name, Addr: name, Devices: 2, Rules: s.rules, Log: zerolog.Nop(),
+		Inspect: func(context.Context) string { return s.sick[name] },
+	})
+	s.nodes = append(s.nodes, m)
+	return m
+}
+
+// crew simulates what the check program measures.
+type crew struct{ *machine }
+
+func (c crew) Local(ctx context.Context) (netcheck.Local, error) {
+	if c.noPy[c.name] {
+		return netcheck.Local{}, fmt.Errorf("python has no torch: %w", netcheck.ErrUnable)
+	}
+	if c.hang == c.name {
+		<-ctx.Done()
+		return netcheck.Local{}, errors.New("the check program did not answer")
+	}
+	return netcheck.Local{Compute: c.pace(c.name) * 10}, nil
+}
+
+func (c crew) pace(name string) time.Duration {
+	if f := c.slow[name]; f > 0 {
+		return time.Duration(f * float64(time.Millisecond))
+	}
+	return time.Millisecond
+}
+
+func (c crew) Serve(context.Context) (int, error) { return 1, nil }
+
+func (c crew) Exchange(_ context.Context, g netcheck.Group) (netcheck.Timing, error) {
+	first, _, _ := strings.Cut(g.Store, ":")
+	c.mu.Lock()
+	c.exchanges = append(c.exchanges, c.name+" at "+first)
+	c.mu.Unlock()
+	if g.World != 4 || g.FirstRank != 0 && g.FirstRank != 2 || (g.FirstRank == 0) != (first == c.name) {
+		c.t.Errorf("%s takes part in %+v", c.name, g)
+	}
+	// The second one knows both; the first finds out by itself only that it is bad.
+	if c.bad[c.name] || c.bad[first] || c.links[first+"-"+c.name] || c.links[c.name+"-"+first] {
+		return netcheck.Timing{}, errors.New("connection reset by peer")
+	}
+	return netcheck.Timing{Took: max(c.pace(c.name), c.pace(first)), Bytes: 1 << 20}, nil
+}
+
+func (c crew) Perf(_ context.Context, g netcheck.Group) ([]netcheck.Timing, error) {
+	return []netcheck.Timing{{Bytes: int64(g.World)}}, nil
+}
+
+func (c crew) Close() error { return nil }
+
+// check does one check of the nodes that are left, and returns the record, the same on all.
+func (s *site) check(suspects ...string) *netcheck.Record {
+	space := memstore.NewSpace()
+	records := make([]*netcheck.Record, len(s.nodes))
+	var wg sync.WaitGroup
+	for rank, m := range s.nodes {
+		if m.silent {
+			continue
+		}
+		wg.Go(func() {
+			r := netcheck.Round{
+				Board: space.Client(), Rank: rank, Size: len(s.nodes), Suspect: slices.Contains(suspects, m.name),
+				Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
+			}
+			var err error
+			if records[rank], err = m.checker.Check(s.t.Context(), r); err != nil {
+				s.t.Errorf("%s: %v", m.name, err)
+			}
+		})
+	}
+	wg.Wait()
+	first := records[0]
+	for rank, r := range records {
+		if !s.nodes[rank].silent && !cmp.Equal(first, r) {
+			s.t.Errorf("node %d has another record:\n%s", rank, cmp.Diff(first, r))
+		}
+	}
+	return first
+}
+
+// settle checks until everybody is fit or nobody can be blamed, and returns who left, with which status.
+func (s *site) settle() (left map[string]int, last *netcheck.Record) {
+	left = map[string]int{}
+	for range 10 {
+		r := s.check()
+		if r == nil || r.Fit() || len(r.Undecided) > 0 || len(s.nodes) == 0 {
+			return left, r
+		}
+		last = r
+		stay := s.nodes[:0:0]
+		for i, m := range s.nodes {
+			if f := r.Nodes[i].Fault; f != nil {
+				left[m.name] = f.Status
+			} else {
+				stay = append(stay, m)
+			}
+		}
+		s.nodes = stay
+		if len(stay) == 0 {
+			return left, r
+		}
+	}
+	s.t.Errorf("no end of it: %+v", last)
+	return left, last
+}
+
+func simulate(t *testing.T, name string, n int, rules netcheck.Rules, f func(t *testing.T, s *site)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, newSite(t, n, rules)) })
+	})
+}
+
+func wantLeft(t *testing.T, left, want map[string]int) {
+	t.Helper()
+	if diff := cmp.Diff(want, left); diff != "" {
+		t.Errorf("who left (-want +got):\n%s", diff)
+	}
+}
+
+// TestFaults has each kind of fault in a job: who leaves, with which status, and that the rest is fit.
+func TestFaults(t *testing.T) {
+	simulate(t, "none", 5, netcheck.Rules{CommPerf: true}, func(t *testing.T, s *site) {
+		left, r := s.settle()
+		wantLeft(t, left, map[string]int{})
+		if r.Rounds != 2 || len(r.Perf) != 1 || r.Perf[0].Bytes != 10 || r.Nodes[4].Status != netcheck.Pass {
+			t.Errorf("%+v", r)
+		}
+	})
+	simulate(t, "a bad node", 4, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.bad["n2"] = true
+		left, r := s.settle()
+		wantLeft(t, left, map[string]int{"n2": errhint.Faulty})
+		if r.Rounds != 0 || len(r.Nodes) != 3 {
+			t.Errorf("the cleared nodes are tested again: %+v", r)
+		}
+	})
+	simulate(t, "three bad nodes, rank 0 among them", 6, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.bad["n0"], s.bad["n3"], s.bad["n4"] = true, true, true
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n0": errhint.Faulty, "n3": errhint.Faulty, "n4": errhint.Faulty})
+	})
+	simulate(t, "a bad link", 4, netcheck.Rules{Full: true}, func(t *testing.T, s *site) {
+		s.links["n1-n3"] = true
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n3": errhint.Undecided})
+	})
+	simulate(t, "a straggler stays", 4, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.slow["n1"] = 5
+		left, r := s.settle()
+		wantLeft(t, left, map[string]int{})
+		if len(r.Stragglers) == 0 || r.Stragglers[0].Node != 1 {
+			t.Errorf("stragglers: %+v", r.Stragglers)
+		}
+	})
+	simulate(t, "a straggler leaves", 4, netcheck.Rules{ExcludeStraggler: true}, func(t *testing.T, s *site) {
+		s.slow["n1"] = 5
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n1": errhint.Straggler})
+	})
+	simulate(t, "a sick node", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.sick["n0"] = "gpu 3 has fallen off the bus"
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n0": errhint.Faulty})
+	})
+	simulate(t, "a hanging check program", 3, netcheck.Rules{Budget: 20 * time.Second}, func(t *testing.T, s *site) {
+		s.hang = "n1"
+		begin := time.Now()
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n1": errhint.Faulty})
+		if took := time.Since(begin); took > 40*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+	simulate(t, "a node alone", 1, netcheck.Rules{}, func(t *testing.T, s *site) {
+		left, r := s.settle()
+		wantLeft(t, left, map[string]int{})
+		if r.Nodes[0].Status != netcheck.Pass {
+			t.Errorf("%+v", r.Nodes[0])
+		}
+	})
+	simulate(t, "a sick node alone", 1, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.sick["n0"] = "no /dev/shm"
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n0": errhint.Faulty})
+	})
+}
+
+// TestUndecided has what nobody can be blamed for: nobody leaves, and it is said what would explain it.
+func TestUndecided(t *testing.T) {
+	simulate(t, "two nodes", 2, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.links["n0-n1"] = true
+		r := s.check()
+		if len(r.Undecided) == 0 || r.Fit() || r.Nodes[0].Fault != nil || r.Nodes[1].Fault != nil {
+			t.Errorf("%+v", r)
+		}
+		text := strings.Join(r.Undecided, "\n")
+		for _, want := range []string{"node n0 is bad", "node n1 is bad", "the link between n0 and n1 is bad", "connection reset by peer"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q is missing in:\n%s", want, text)
+			}
+		}
+	})
+	simulate(t, "nothing passes", 5, netcheck.Rules{}, func(t *testing.T, s *site) {
+		for _, m := range s.nodes {
+			s.bad[m.name] = true
+		}
+		if r := s.check(); len(r.Undecided) == 0 || !strings.Contains(r.Undecided[0], "firewall") {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestNoTorch: what cannot be tested anywhere is skipped and not passed; a node that alone has no torch is at fault.
+func TestNoTorch(t *testing.T) {
+	simulate(t, "nowhere", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
+		for _, m := range s.nodes {
+			s.noPy[m.name] = true
+		}
+		r := s.check()
+		if !r.Fit() || r.Nodes[1].Status != netcheck.Skip || !strings.Contains(r.Nodes[1].Unable, "no torch") {
+			t.Errorf("%+v", r)
+		}
+	})
+	simulate(t, "on one node", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.noPy["n1"] = true
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n1": errhint.Faulty})
+	})
+	simulate(t, "alone", 1, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.noPy["n0"] = true
+		if r := s.check(); !r.Fit() || r.Nodes[0].Status != netcheck.Skip {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestLaterChecks tests only those again of which something is to be found out.
+func TestLaterChecks(t *testing.T) {
+	simulate(t, "nothing has changed", 4, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.check()
+		s.exchanges = nil
+		if r := s.check(); !r.Fit() || len(s.exchanges) > 0 {
+			t.Errorf("tested again: %v", s.exchanges)
+		}
+	})
+	simulate(t, "a suspect", 5, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.check()
+		s.exchanges = nil
+		r := s.check("n3")
+		if !r.Fit() || len(s.exchanges) != 2 || !strings.Contains(fmt.Sprint(s.exchanges), "n3") {
+			t.Errorf("tests: %v", s.exchanges)
+		}
+	})
+	simulate(t, "a newcomer with rank 0", 4, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.check()
+		s.exchanges = nil
+		s.add("new")
+		s.bad["new"] = true
+		slices.Reverse(s.nodes)
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"new": errhint.Faulty})
+		for _, x := range s.exchanges {
+			if !strings.Contains(x, "new") && !strings.HasPrefix(x, "n") {
+				t.Errorf("tests: %v", s.exchanges)
+			}
+		}
+	})
+	simulate(t, "everything, every time", 4, netcheck.Rules{Full: true}, func(t *testing.T, s *site) {
+		s.check()
+		s.exchanges = nil
+		if s.check(); len(s.exchanges) != 12 {
+			t.Errorf("%d parts in tests, want 12", len(s.exchanges))
+		}
+	})
+}
+
+// TestSilentNode is in the round, and never comes to the check.
+func TestSilentNode(t *testing.T) {
+	simulate(t, "", 4, netcheck.Rules{Budget: 10 * time.Second}, func(t *testing.T, s *site) {
+		s.nodes[2].silent = true
+		r := s.check()
+		if f := r.Nodes[2].Fault; f == nil || f.Status != errhint.Faulty || !strings.Contains(f.Reason, "did not come") {
+			t.Errorf("%+v", r.Nodes[2])
+		}
+		if r.Nodes[0].Fault != nil || r.Nodes[3].Status != netcheck.Pass {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestRoundEnds ends a check with its round: nobody is left waiting.
+func TestRoundEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, 2, netcheck.Rules{})
+		over := errors.New("the round is over")
+		for rank, m := range s.nodes {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Second, func() { cancel(over) })
+			_, err := m.checker.Check(ctx, netcheck.Round{Board: memstore.NewSpace().Client(), Rank: rank, Size: 2})
+			if !errors.Is(err, over) {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+}
