@@ -1,0 +1,88 @@
+// Package report shows the record of a network check to people: as text, as a picture of the links, and as JSON for what
+// they build on it. All three say the same for the same record. A record may have come through the network: names and
+// reasons are made fit for a terminal and for XML, and what cannot be, such as a link to a node that is not there, is
+// left out of text and picture. Nobody is judged here; that is done in netcheck/blame.
+package report
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"muster/internal/errhint"
+	"muster/netcheck"
+)
+
+// Version is that of JSON. It grows when what is there changes its meaning, not when something is added.
+const Version = 1
+
+// JSON returns the record with its version, indented. An error means that a figure is none (NaN, Inf).
+func JSON(r *netcheck.Record) ([]byte, error) {
+	text, err := json.MarshalIndent(struct {
+		Version int `json:"version"`
+		*netcheck.Record
+	}{Version, r}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the network check: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// Write writes the check of a round to network-check-<round>.txt, .svg and .json in dir, which is made if missing. Each
+// file is replaced as a whole, so that nobody reads a part. paths are those that were written, also beside an error,
+// which names the first file that could not be and carries a hint.
+func Write(dir string, round int, r *netcheck.Record) (paths []string, err error) {
+	record, err := JSON(r)
+	if err != nil {
+		return nil, err
+	}
+	base := filepath.Join(dir, fmt.Sprintf("network-check-%d", round))
+	for _, file := range []struct {
+		path string
+		data []byte
+	}{{base + ".txt", []byte(Text(r))}, {base + ".svg", SVG(r)}, {base + ".json", record}} {
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil {
+			err = replace(file.path, file.data)
+		}
+		if err != nil {
+			return paths, errhint.With(fmt.Errorf("cannot write %q: %w", file.path, err),
+				"choose a directory that this user may write to, on a disk with some space left")
+		}
+		paths = append(paths, file.path)
+	}
+	return paths, nil
+}
+
+// replace writes data to a new file beside path, makes it durable, and gives it the name.
+func replace(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	temp := filepath.Join(dir, "."+filepath.Base(path)+"."+rand.Text()[:8])
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temp)
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(temp, path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
