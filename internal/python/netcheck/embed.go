@@ -1,0 +1,35 @@
+// Package netcheck holds the program of the network check, which runs in the user's interpreter with the user's torch:
+// one process per device, and one that tests the links between devices. netcheck/crew drives it and documents the
+// language that they speak.
+package netcheck
+
+import (
+	"embed"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+//go:embed *.py
+var files embed.FS
+
+// main is the file that Python is told to run; it imports the others, which lie beside it.
+const main = "muster_check.py"
+
+// Write puts the program into dir, which exists, and returns the path of the script to run.
+func Write(dir string) (string, error) {
+	entries, err := files.ReadDir(".")
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		text, err := files.ReadFile(e.Name())
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(dir, e.Name()), text, 0o600); err != nil {
+			return "", fmt.Errorf("cannot write the check program: %w", err)
+		}
+	}
+	return filepath.Join(dir, main), nil
+}

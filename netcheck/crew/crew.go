@@ -1,0 +1,212 @@
+// Package crew drives the program that tests devices: a Python process for each device of this node, run by the user's
+// interpreter with the user's torch, so that what is tested is what will train. A process lives from check to check, since
+// importing torch takes longer than most tests; one that hung, died or spoke nonsense is killed with all that it started,
+// and the next command has a new one.
+//
+// Each command ends within Config.Budget, whatever the processes do, and what went wrong is a DeviceError that names the
+// device, the stage, the step of it and the cause. What the figures mean for a node is decided elsewhere.
+package crew
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/proc"
+	script "muster/internal/python/netcheck"
+)
+
+// Config says what a crew runs and on what.
+type Config struct {
+	// Tree starts the processes and ends them.
+	Tree *proc.Tree
+	// Python is the interpreter's path, as proc.LookPath found it, and options for it.
+	Python []string
+	// Env returns the environment of the process for a local rank: the worker's. For -1 it is that of the process which
+	// tests the links between devices, and has to see all of them. LOCAL_RANK and the number of threads are set by the crew.
+	Env func(local int) []string
+	// Dir is the working directory of the processes. Empty: ours.
+	Dir string
+	// Scratch is where the crew makes a directory for its program, and removes it. Empty: the system's temporary directory.
+	Scratch string
+	// Devices is how many processes there are, one for each device, ≥ 1.
+	Devices int
+	// Device is a kind of device as torch calls it: "cuda", "npu", ..., "cpu". Empty: the first kind that torch finds, else
+	// the CPU.
+	Device string
+	// Budget bounds each command, the start of missing processes included. Default 120 s. Where it is shorter than
+	// importing torch takes, no test passes.
+	Budget time.Duration
+	// Sample is how long a sample of a link's bandwidth takes at least: shorter ones measure the start of copies. Default 200 ms.
+	Sample time.Duration
+	// Fake, when not nil, describes links between devices that are not there, for Switchbox to measure.
+	Fake *FakeLinks
+	// Progress, when not nil, is told what a process does next, in the program's words; local is -1 for the one that tests
+	// links. Several goroutines call it.
+	Progress func(local int, step string)
+	// Log gets a line for each process that had to be killed, and debug lines. The zero value logs nothing.
+	Log zerolog.Logger
+}
+
+// The defaults of Config.
+const (
+	DefaultBudget = 120 * time.Second
+	DefaultSample = 200 * time.Millisecond
+)
+
+// Crew is the processes of one node. Commands given at the same time wait for each other; Close ends the one that runs.
+type Crew struct {
+	cfg    Config
+	dir    string // of the program
+	script string
+
+	ending sync.Mutex
+	closed bool
+	cancel context.CancelCauseFunc // of the command that runs; nil: none does
+
+	groups atomic.Uint64 // inside the node, so far
+
+	mu      sync.Mutex // held while a command runs, during which one goroutine for each member may replace it
+	members []atomic.Pointer[member]
+}
+
+// ErrClosed is the cause of commands that Close ended.
+var ErrClosed = errors.New("the crew was closed")
+
+// Open starts the processes and returns while they import torch; the first command waits for them. Close ends them.
+func Open(cfg Config) (*Crew, error) {
+	switch {
+	case cfg.Tree == nil || cfg.Env == nil || len(cfg.Python) == 0:
+		return nil, errors.New("internal error: a crew without tree, environment or interpreter")
+	case cfg.Devices < 1:
+		return nil, fmt.Errorf("cannot test %d devices", cfg.Devices)
+	}
+	if cfg.Budget <= 0 {
+		cfg.Budget = DefaultBudget
+	}
+	if cfg.Sample <= 0 {
+		cfg.Sample = DefaultSample
+	}
+	cfg.Python = slices.Clone(cfg.Python)
+	dir, err := os.MkdirTemp(cfg.Scratch, "muster-check-")
+	if err != nil {
+		return nil, fmt.Errorf("cannot write the check program: %w", err)
+	}
+	c := &Crew{cfg: cfg, dir: dir, members: make([]atomic.Pointer[member], cfg.Devices)}
+	if c.script, err = script.Write(dir); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	for local := range cfg.Devices {
+		m, err := c.start(local)
+		if err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		c.members[local].Store(m)
+	}
+	return c, nil
+}
+
+// Close kills the processes, with all that they started, and removes their program. It is an error if something does not die.
+func (c *Crew) Close() error {
+	c.ending.Lock()
+	c.closed = true
+	if c.cancel != nil {
+		c.cancel(ErrClosed)
+	}
+	c.ending.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for i := range c.members {
+		c.members[i].Load().dismiss() // together: they end by themselves, as fast as they can
+	}
+	for i := range c.members {
+		errs = append(errs, c.members[i].Swap(nil).end(context.Background()))
+	}
+	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
+}
+
+// PIDs returns the process of each local rank, 0 where there is none at the moment. It waits for a command that runs.
+func (c *Crew) PIDs() []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pids := make([]int, len(c.members))
+	for i := range pids {
+		if m := c.members[i].Load(); m != nil {
+			pids[i] = m.proc.PID()
+		}
+	}
+	return pids
+}
+
+// outcome is what one process made of a command.
+type outcome struct {
+	hello hello
+	done  answer
+	err   *DeviceError
+}
+
+// begin returns the context of a command, which Close ends; done is to be called when the command has ended.
+func (c *Crew) begin(ctx context.Context) (_ context.Context, done func(), err error) {
+	c.ending.Lock()
+	defer c.ending.Unlock()
+	if c.closed {
+		return nil, nil, ErrClosed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	c.cancel = cancel
+	return ctx, func() {
+		c.ending.Lock()
+		defer c.ending.Unlock()
+		c.cancel = nil
+		cancel(nil)
+	}, nil
+}
+
+// command gives the first members the same command and waits for all of them. The order of each is made when its device
+// is known. g is the group in which they do it, nil for none: if one of them cannot say itself that it will not come, others
+// say it.
+func (c *Crew) command(ctx context.Context, stage string, members int, g *Group, orderFor func(local int, h hello) order) ([]outcome, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	deadline := time.Now().Add(c.cfg.Budget)
+	out := make([]outcome, members)
+	var wg sync.WaitGroup
+	for local := range members {
+		wg.Go(func() {
+			out[local] = c.ask(ctx, stage, local, deadline, orderFor)
+			if e := out[local].err; e != nil && g != nil && ctx.Err() == nil && !e.told {
+				c.Abandon(*g, fmt.Sprintf("rank %d: %s", g.FirstRank+local, e.Text))
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("cannot finish the %s test: %w", stage, context.Cause(ctx))
+	}
+	return out, nil
+}
+
+// Abandon tells the devices that wait in a group that it will not be complete, and why; their commands then end with the
+// cause Peer. It may be called while a command runs, and is to be where all processes of another node's crew are known to
+// have failed: those cannot tell by themselves. A group that sums already is not disturbed.
+func (c *Crew) Abandon(g Group, why string) {
+	o := order{Do: "abandon", Why: why, Group: &orderGroup{Name: g.Name, Store: g.Store}}
+	for i := range c.members {
+		if m := c.members[i].Load(); m != nil {
+			_ = m.write(o) // one that is dead has nothing to be told
+		}
+	}
+}

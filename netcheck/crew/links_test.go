@@ -1,0 +1,110 @@
+package crew_test
+
+import (
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+	"muster/netcheck/crew"
+)
+
+func TestSwitchbox(t *testing.T) {
+	t.Parallel()
+	ends := func(a, b int) *crew.Pair { return &crew.Pair{a, b} }
+	links := &crew.FakeLinks{Count: 12, Links: []crew.FakeLink{
+		{MBps: 40000, Peer: new(true)},
+		{Ends: ends(2, 4), MBps: 3000},
+		{Ends: ends(3, 5), Corrupt: true, OneWay: true},
+		{Ends: ends(6, 7), Hang: true, OneWay: true},
+		{Ends: ends(1, 8), MBps: 12000, HostMBps: 15000, Peer: new(false)},
+		{Ends: ends(9, 8), Error: "CUDA error: an illegal memory access\nwas encountered"},
+		{Ends: ends(10, 9), MBps: 20000, OneWay: true},
+	}}
+	// The budget is that of a hanging pair: a fourth of it.
+	n := open(t, crew.Config{
+		Python: []string{testutil.Torch(t)}, Devices: 1, Fake: links, Sample: 20 * time.Millisecond, Budget: 32 * time.Second,
+	})
+	pairs := []crew.Pair{{0, 1}, {2, 4}, {3, 5}, {7, 6}, {8, 1}, {8, 9}, {9, 10}, {11, 12}, {10, 11}}
+	results, err := n.Switchbox(t.Context(), pairs)
+	if err != nil || len(results) != len(pairs) {
+		t.Fatalf("%+v, %v", results, err)
+	}
+	near := func(got, want float64) bool { return 0.5*want < got && got < 1.1*want } // a busy machine makes any link slower
+	for i, r := range results {
+		if r.Pair != pairs[i] {
+			t.Errorf("result %d is of %v", i, r.Pair)
+		}
+		switch r.Pair {
+		case crew.Pair{7, 6}:
+			want(t, r.Err, -1, crew.Hung, "pair 7:6", "")
+		case crew.Pair{8, 9}:
+			want(t, r.Err, -1, crew.Failed, "pair 8:9", "CUDA error: an illegal memory access")
+		case crew.Pair{11, 12}:
+			want(t, r.Err, -1, crew.Failed, "pair 11:12", "there is no device 12: the description has 12")
+		default:
+			if r.Err != nil {
+				t.Errorf("%v: %v", r.Pair, r.Err)
+				continue
+			}
+			there, back := 40000.0, 40000.0
+			switch r.Pair {
+			case crew.Pair{2, 4}:
+				there, back = 3000, 3000
+			case crew.Pair{8, 1}:
+				there, back = 12000, 12000
+			case crew.Pair{9, 10}:
+				back = 20000
+			}
+			if !near(r.There.MBps, there) || !near(r.Back.MBps, back) || r.MBps() > r.There.MBps || r.Corrupt() != (r.Pair == crew.Pair{3, 5}) ||
+				r.Back.Corrupt || r.ViaHost() != (r.Pair == crew.Pair{8, 1}) {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+}
+
+// Without accelerators there is nothing to test, which is not a result of any pair.
+func TestSwitchboxWithoutDevices(t *testing.T) {
+	t.Parallel()
+	n := open(t, crew.Config{Python: []string{testutil.Torch(t)}, Devices: 1})
+	if _, err := n.Switchbox(t.Context(), []crew.Pair{{0, 1}}); err == nil {
+		t.Error("it found links")
+	} else {
+		want(t, err, -1, crew.Failed, "", "torch finds no accelerator")
+	}
+	n.SetBudget(0)
+	if _, err := n.Switchbox(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestViaHost(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		mbps, host float64
+		peer       *bool
+		want       bool
+	}{
+		{mbps: 20000, host: 20000, want: true},
+		{mbps: 10000, host: 20000, want: true},
+		{mbps: 3000, host: 20000}, // slower than any copy through the host
+		{mbps: 40000, host: 20000},
+		{mbps: 40000, host: 20000, peer: new(false), want: true},
+		{mbps: 20000, host: 20000, peer: new(true)},
+	} {
+		if got := (crew.Way{MBps: c.mbps, HostMBps: c.host, Peer: c.peer}).ViaHost(); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// One process of torch_npu connects eight devices.
+func TestFitting(t *testing.T) {
+	t.Parallel()
+	pairs := []crew.Pair{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {0, 7}, {8, 9}, {1, 2}}
+	for devices, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 7: 3, 8: 5, 9: 5, 10: 7} {
+		if got := crew.Fitting(pairs, devices); got != want {
+			t.Errorf("%d devices: %d pairs, not %d", devices, got, want)
+		}
+	}
+}
