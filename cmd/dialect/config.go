@@ -131,11 +131,12 @@ func (f form) word(node *yaml.Node) (string, error) {
 		tags string
 		what string
 	}{
-		formText:   {"!!str !!int", "a string"},
-		formSwitch: {"!!bool", "true or false"},
-		formNumber: {"!!int", "a whole number"},
-		formTime:   {"!!str !!int !!float", "a time such as 30s or a number of seconds"},
-		formList:   {"!!str !!int", "a list, or a string with commas"},
+		formText:     {"!!str !!int", "a string"},
+		formSwitch:   {"!!bool", "true or false"},
+		formNumber:   {"!!int", "a whole number"},
+		formFraction: {"!!int !!float", "a number"},
+		formTime:     {"!!str !!int !!float", "a time such as 30s or a number of seconds"},
+		formList:     {"!!str !!int", "a list, or a string with commas"},
 	}[f]
 	if node.Kind != yaml.ScalarNode || !strings.Contains(accepted.tags, node.Tag) {
 		return "", fmt.Errorf("give %s", accepted.what)

@@ -30,7 +30,8 @@ func Native(inv Invocation) (Request, error) {
 	flags := flagSet("run", list)
 	var wrong problems
 	env := newEnviron(inv.Environ)
-	if err := flags.Parse(inv.Args); err != nil {
+	rest, err := parseFlags(flags, inv.Args)
+	if err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return Request{}, printed(nativeHelp())
 		}
@@ -52,7 +53,6 @@ func Native(inv Invocation) (Request, error) {
 		Environ: inv.Environ, Warnings: misspelt(env, nil),
 	}}
 	var warnings []string
-	var err error
 	if r.Job.Stop.Handled, warnings, err = parseSignals(defaultSignals); err != nil || len(warnings) > 0 {
 		panic("internal error: the default signals are wrong")
 	}
@@ -61,7 +61,7 @@ func Native(inv Invocation) (Request, error) {
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
 	nativeMeeting(&r, words, &wrong)
-	nativeCommand(&r, inv, flags.Args(), words, env, &wrong)
+	nativeCommand(&r, inv, rest, words, env, &wrong)
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
 	if err := wrong.err(); err != nil {
@@ -143,10 +143,18 @@ const flagAnnotation = "setting"
 type word struct {
 	text, arg string
 	isSwitch  bool
+	repeats   bool // of several words each counts, not only the last
 }
 
-func (w *word) String() string        { return w.text }
-func (w *word) Set(text string) error { w.text = text; return nil }
+func (w *word) String() string { return w.text }
+
+func (w *word) Set(text string) error {
+	if w.repeats && w.text != "" {
+		text = w.text + " " + text
+	}
+	w.text = text
+	return nil
+}
 
 // Type is what pflag's and cobra's own texts show behind the flag.
 func (w *word) Type() string {
@@ -167,7 +175,7 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName { return normal(name) })
 	flags.Usage = func() {}
 	for _, s := range list {
-		shared := &word{arg: s.arg, isSwitch: s.form == formSwitch} // of a flag and its alias the last one typed counts
+		shared := &word{arg: s.arg, isSwitch: s.form == formSwitch, repeats: s.pairs} // of a flag and its alias the last one typed counts
 		for _, name := range []string{s.flag, s.alias} {
 			if name == "" {
 				continue
@@ -186,6 +194,44 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 		}
 	}
 	return flags
+}
+
+// parseFlags reads flags and returns the command behind them. pflag gives a flag one word; one of pairs takes more.
+func parseFlags(flags *pflag.FlagSet, args []string) (command []string, err error) {
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		rest := flags.Args()
+		pairs, more := lastOfPairs(flags, args[:len(args)-len(rest)]), 0
+		for pairs != nil && more < len(rest) && pairWord.MatchString(rest[more]) {
+			_ = pairs.Set(rest[more]) // a word takes all
+			more++
+		}
+		if more == 0 {
+			return rest, nil
+		}
+		args = rest[more:]
+	}
+}
+
+// lastOfPairs is the flag that args end with and its value, if it is one of pairs.
+func lastOfPairs(flags *pflag.FlagSet, args []string) *word {
+	if len(args) == 0 {
+		return nil
+	}
+	name, _, joined := strings.Cut(args[len(args)-1], "=")
+	if !joined && len(args) > 1 {
+		name = args[len(args)-2]
+	}
+	f := flags.Lookup(strings.TrimPrefix(name, "--"))
+	if f == nil || !strings.HasPrefix(name, "--") {
+		return nil
+	}
+	if w, ok := f.Value.(*word); ok && w.repeats {
+		return w
+	}
+	return nil
 }
 
 func flagProblem(err error, list []setting) error {

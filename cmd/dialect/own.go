@@ -48,6 +48,12 @@ func ParseOwn(args []string) (Own, []string, error) {
 		default:
 			text, args = args[0], args[1:]
 		}
+		for s.pairs && len(args) > 0 && pairWord.MatchString(args[0]) {
+			text, args = text+" "+args[0], args[1:]
+		}
+		if before, again := own.words[name]; again && s.pairs {
+			text = before.text + " " + text
+		}
 		own.words[name] = given{text, launch.Source{Kind: launch.FromFlag, Name: "--" + name}}
 	}
 	return own, args, wrong.err()
@@ -205,7 +211,7 @@ func (r *Request) tell(flag, value string, source launch.Source) {
 	}
 }
 
-// checkRules refuses restart rules that contradict each other, wherever they came from.
+// checkRules refuses rules that contradict each other, wherever they came from.
 func checkRules(r *Request, words map[string]given, wrong *problems) {
 	rules := &r.Job.Restart
 	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 && rules.Policy != launch.RestartOnNodeFail { // who bounds restarts wants some
@@ -237,4 +243,5 @@ func checkRules(r *Request, words map[string]given, wrong *problems) {
 		rules.Policy != launch.RestartOnNodeFailOrExitCode {
 		wrong.add(fmt.Errorf("cannot use --retryable-exit-codes with --restart-policy %s: give --restart-policy exit-code", rules.Policy))
 	}
+	settleCheck(r, words, wrong)
 }

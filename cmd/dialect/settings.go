@@ -40,11 +40,12 @@ func defaultRestart() launch.RestartRules {
 type form int
 
 const (
-	formText   form = iota // a string; numbers are taken as they are written
-	formSwitch             // true or false
-	formNumber             // a whole number
-	formTime               // a length of time: a string with a unit, or a number of seconds
-	formList               // a string with commas, or a list
+	formText     form = iota // a string; numbers are taken as they are written
+	formSwitch               // true or false
+	formNumber               // a whole number
+	formFraction             // a number
+	formTime                 // a length of time: a string with a unit, or a number of seconds
+	formList                 // a string with commas, or a list
 )
 
 // setting is one of muster's own flags: its help and how it changes a request.
@@ -52,6 +53,8 @@ type setting struct {
 	flag, short string
 	alias       string
 	form        form
+	// pairs lets the flag be given again, and take every further word that is a pair of numbers.
+	pairs       bool
 	arg         string
 	def         string // what the help text and --dry-run show when it is not given
 	help, group string
@@ -88,7 +91,7 @@ func (g given) written(flag string) string {
 
 // settings are muster's own flags. The order is that of the help text.
 func settings() []setting {
-	return slices.Concat(nodeSettings(), meetingSettings(), commandSettings(), restartSettings(), logSettings(), ownSettings())
+	return slices.Concat(nodeSettings(), meetingSettings(), commandSettings(), checkSettings(), restartSettings(), logSettings(), ownSettings())
 }
 
 func commandSettings() []setting {

@@ -28,6 +28,7 @@ type dryRun struct {
 	Dir     string       `json:"working_directory"`
 	Warm    string       `json:"warm_start"`
 	Binding string       `json:"numa_binding"`
+	Check   *dryCheck    `json:"check,omitempty"` // of a job that tests something before it starts
 	Flags   []dryFlag    `json:"flags"`
 	Workers []dryWorker  `json:"workers"`
 	common  []dryVar     // variables that are the same in every rank
@@ -80,7 +81,7 @@ func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
 		store = strings.TrimSuffix(store, "0") + "<a free port>"
 	}
 	d := &dryRun{
-		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: p.WarmStart(), Binding: p.Binding(), Flags: flags,
+		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: p.WarmStart(), Binding: p.Binding(), Check: newDryCheck(p.Job.Check), Flags: flags,
 		argvs: map[int]bool{}, boundBy: p.Job.Sources["numa-binding"].String(),
 	}
 	errorFile := "<a file of this attempt>"
@@ -226,6 +227,9 @@ func (d *dryRun) writeText(out io.Writer) error {
 	}
 	if d.Binding != "off" {
 		printf("NUMA binding\t%s\n", d.Binding)
+	}
+	for _, line := range d.Check.lines() {
+		printf("%s\t%s\n", line[0], line[1])
 	}
 	printf("\nflags\n")
 	for _, f := range d.Flags {

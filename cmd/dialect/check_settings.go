@@ -1,0 +1,208 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// groupCheck is the help text's heading over the tests before a start.
+const groupCheck = "Tests before the workers start"
+
+// Defaults of the checks, as they would be typed. Those of the switchbox are MetaX's.
+const (
+	defaultBudget      = "120s"
+	defaultFactorSlow  = "2"
+	defaultPairs       = "0:1 2:4 3:5 6:7"
+	defaultBandwidth   = 10000
+	defaultMinChannels = 2
+)
+
+// checkSettings say what is tested before workers start. They are a launcher's own flags only in dlrover-run.
+func checkSettings() []setting {
+	check := func(r *Request) *launch.CheckRules { return &r.Job.Check }
+	return []setting{
+		{
+			flag: "network-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
+			help: "Test each node by itself and then pairs of nodes, before the first start and before each new round. A node at fault leaves the job with status 80, and only the guilty one is blamed.",
+			set:  func(r *Request, text string) error { return setSwitch(&check(r).Network, text) },
+		},
+		{
+			flag: "network-check-full", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
+			help: "Test every pair of nodes, so that every link is judged; implies --network-check.",
+			set:  func(r *Request, text string) error { return setSwitch(&check(r).Full, text) },
+		},
+		{
+			flag: "network-check-timeout", form: formTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true,
+			help: "What one node's own tests, and each round of pairs, may take.",
+			set:  func(r *Request, text string) error { return setPositive(&check(r).Budget, text, time.Millisecond) },
+		},
+		{
+			flag: "straggler-factor", form: formFraction, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true,
+			help: "How many times slower than the others a node is that counts as a straggler.",
+			set: func(r *Request, text string) error {
+				f, err := pyFloat(text)
+				if err != nil || !(f >= 1) || math.IsInf(f, 0) {
+					return errors.New("give a number from 1, such as 2 or 1.5")
+				}
+				check(r).StragglerFactor = f
+				return nil
+			},
+		},
+		{
+			flag: "straggler-rule", arg: "mean|median", def: "mean", group: groupCheck, anywhere: true,
+			help: "What a node's time is compared with: the mean of the others, or the median of all, as DLRover does.",
+			set: func(r *Request, text string) error {
+				check(r).StragglerMedian = text == "median"
+				return oneOf(text, "mean", "median")
+			},
+		},
+		{
+			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
+			help: "A straggler leaves the job with status 81; otherwise it is only told.",
+			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
+		},
+		{
+			flag: "comm-perf-test", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
+			help: "Once the network check was passed, measure and print the bandwidth of all nodes together.",
+			set:  func(r *Request, text string) error { return setSwitch(&check(r).CommPerf, text) },
+		},
+		{
+			flag: "switchbox-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
+			help: "Test the links between pairs of accelerators of this node.",
+			set:  checkSwitch, // settleCheck fills in the rest
+		},
+		{
+			flag: "box-pairs", form: formList, pairs: true, arg: "A:B ...", def: defaultPairs, group: groupCheck, anywhere: true,
+			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
+			set: func(r *Request, text string) (err error) {
+				check(r).Switchbox.Pairs, err = parsePairs(text)
+				return err
+			},
+		},
+		{
+			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultBandwidth), group: groupCheck, anywhere: true,
+			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
+			set: func(r *Request, text string) error {
+				f, err := pyFloat(text)
+				if err != nil || !(f >= 0) || math.IsInf(f, 0) {
+					return errors.New("give a number of MB/s from 0")
+				}
+				check(r).Switchbox.MinBandwidth = f
+				return nil
+			},
+		},
+		{
+			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(defaultMinChannels), group: groupCheck, anywhere: true,
+			help: "How many healthy pairs a node needs; with fewer it is at fault.",
+			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },
+		},
+		{
+			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true,
+			help: "Command for the shell of a node that is at fault, which is given the verdict; it could cordon the node.",
+			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
+		},
+		{
+			flag: "report", arg: "DIR", group: groupCheck, anywhere: true,
+			help: "Write the results of the tests to DIR.",
+			set:  func(r *Request, text string) error { check(r).ReportDir = text; return nil },
+		},
+	}
+}
+
+// pairWord is a word that can only be a pair of devices: as such it still belongs to the --box-pairs in front of it.
+var pairWord = regexp.MustCompile(`^[0-9]+:[0-9]+$`)
+
+// parsePairs reads pairs of devices with blanks or commas between.
+func parsePairs(text string) ([][2]int, error) {
+	items := strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' || c == '\n' })
+	if len(items) == 0 {
+		return nil, errors.New("give pairs of devices, such as 0:1 2:4")
+	}
+	var pairs [][2]int
+	var seen []int
+	for _, item := range items {
+		left, right, ok := strings.Cut(item, ":")
+		a, errA := pyInt(left)
+		b, errB := pyInt(right)
+		switch {
+		case !ok || errA != nil || errB != nil || a < 0 || b < 0:
+			return nil, fmt.Errorf("%q is no pair of devices: write two numbers from 0, as in 0:1", item)
+		case a == b:
+			return nil, fmt.Errorf("%q pairs a device with itself", item)
+		}
+		for _, device := range [2]int{a, b} {
+			if slices.Contains(seen, device) {
+				return nil, fmt.Errorf("%q: device %d is in another pair already", item, device)
+			}
+			seen = append(seen, device)
+		}
+		pairs = append(pairs, [2]int{a, b})
+	}
+	return pairs, nil
+}
+
+// settleCheck fills in what is tested where nothing else was said, and refuses what was typed for a test that does not
+// take place. A variable or a file that says it for many jobs is passed over.
+func settleCheck(r *Request, words map[string]given, wrong *problems) {
+	c := &r.Job.Check
+	if c.Full && !c.Network {
+		c.Network = true
+		r.tell("network-check", "true", words["network-check-full"].source)
+	}
+	box := switched(words["switchbox-check"])
+	if box && !c.Network && r.Job.Dialect == dlroverRun {
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it", words["switchbox-check"].written("switchbox-check")),
+			"give --network-check too; muster run takes --switchbox-check alone"))
+	}
+	needs := func(there bool, what string, flags ...string) {
+		for _, flag := range flags {
+			word := words[flag]
+			if off, err := parseSwitch(word.text); there || word.source.Kind != launch.FromFlag || err == nil && !off {
+				continue
+			}
+			if r.Job.Dialect == dlroverRun { // where it has no effect either
+				r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("--%s has no effect without %s", flag, what))
+				continue
+			}
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s: it has no effect without %s", word.written(flag), what), "give "+what+" too"))
+		}
+	}
+	needs(c.Network, "--network-check", "straggler-factor", "straggler-rule", "exclude-straggler", "comm-perf-test")
+	needs(box, "--switchbox-check", "box-pairs", "min-bandwidth", "min-channels")
+	needs(c.Network || box, "--network-check", "network-check-timeout", "on-node-fault", "report")
+	if !c.Network && !box {
+		*c = launch.CheckRules{}
+		return
+	}
+	for _, s := range checkSettings() { // what nobody gave has its default, as if it were typed
+		if _, ok := words[s.flag]; !ok && s.def != "" && s.form != formSwitch {
+			if err := s.set(r, s.def); err != nil {
+				panic("internal error: the default of --" + s.flag + ": " + err.Error())
+			}
+		}
+	}
+	if !box {
+		c.Switchbox = launch.SwitchboxRules{}
+		return
+	}
+	if b := c.Switchbox; len(b.Pairs) > 0 && b.MinChannels > len(b.Pairs) {
+		wrong.add(fmt.Errorf("cannot use %s with %s: it has fewer pairs", givenOr(words, "min-channels", fmt.Sprint(b.MinChannels)),
+			givenOr(words, "box-pairs", defaultPairs)))
+	}
+}
+
+// givenOr is how the flag was given, or would have been.
+func givenOr(words map[string]given, flag, def string) string {
+	if word, ok := words[flag]; ok {
+		return word.written(flag)
+	}
+	return "--" + flag + " " + def + " (the default)"
+}

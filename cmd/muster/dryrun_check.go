@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"muster/launch"
+)
+
+// dryCheck is what is tested before a job starts.
+type dryCheck struct {
+	Network          bool          `json:"network"`
+	Full             bool          `json:"full"`
+	TimeoutSeconds   float64       `json:"timeout_s"`
+	StragglerFactor  float64       `json:"straggler_factor"`
+	StragglerRule    string        `json:"straggler_rule"`
+	ExcludeStraggler bool          `json:"exclude_straggler"`
+	CommPerf         bool          `json:"comm_perf_test"`
+	Switchbox        *drySwitchbox `json:"switchbox,omitempty"`
+	OnNodeFault      string        `json:"on_node_fault,omitempty"`
+	Report           string        `json:"report,omitempty"`
+}
+
+type drySwitchbox struct {
+	Pairs        []string `json:"pairs"`
+	MinBandwidth float64  `json:"min_bandwidth_mb_per_s"`
+	MinChannels  int      `json:"min_channels"`
+}
+
+// newDryCheck is nil for a job that tests nothing.
+func newDryCheck(c launch.CheckRules) *dryCheck {
+	if !c.Network && len(c.Switchbox.Pairs) == 0 {
+		return nil
+	}
+	d := &dryCheck{
+		Network: c.Network, Full: c.Full, TimeoutSeconds: c.Budget.Seconds(), StragglerFactor: c.StragglerFactor, StragglerRule: "mean",
+		ExcludeStraggler: c.ExcludeStraggler, CommPerf: c.CommPerf, OnNodeFault: c.OnNodeFault, Report: c.ReportDir,
+	}
+	if c.StragglerMedian {
+		d.StragglerRule = "median"
+	}
+	if b := c.Switchbox; len(b.Pairs) > 0 {
+		d.Switchbox = &drySwitchbox{MinBandwidth: b.MinBandwidth, MinChannels: b.MinChannels}
+		for _, pair := range b.Pairs {
+			d.Switchbox.Pairs = append(d.Switchbox.Pairs, fmt.Sprintf("%d:%d", pair[0], pair[1]))
+		}
+	}
+	return d
+}
+
+// lines says the same for people, as rows of two columns.
+func (d *dryCheck) lines() [][2]string {
+	if d == nil {
+		return nil
+	}
+	var lines [][2]string
+	if d.Network {
+		text := "each node by itself, then pairs"
+		if d.Full {
+			text = "each node by itself, then every pair"
+		}
+		text += fmt.Sprintf(", %v for each; slower than %v times the %s is a straggler", time.Duration(d.TimeoutSeconds*float64(time.Second)), d.StragglerFactor, d.StragglerRule)
+		if d.ExcludeStraggler {
+			text += " and leaves"
+		}
+		if d.CommPerf {
+			text += "; then all nodes together"
+		}
+		lines = append(lines, [2]string{"network check", text})
+	}
+	if b := d.Switchbox; b != nil {
+		lines = append(lines, [2]string{"switchbox check", fmt.Sprintf("pairs %s, %d of %d with at least %.15g MB/s",
+			strings.Join(b.Pairs, " "), b.MinChannels, len(b.Pairs), b.MinBandwidth)})
+	}
+	if d.OnNodeFault != "" {
+		lines = append(lines, [2]string{"on a node's fault", d.OnNodeFault})
+	}
+	if d.Report != "" {
+		lines = append(lines, [2]string{"results go to", d.Report})
+	}
+	return lines
+}
