@@ -123,6 +123,9 @@ type Meeting struct {
 	Endpoints []Endpoint
 	// NodeRank is the group rank that this node is to have in a static job, else -1.
 	NodeRank int
+	// WorkerPorts are where the store of this node's workers may listen unless Port or Endpoints say it, best first; where
+	// there are none, or none is free, it has any free port.
+	WorkerPorts []int
 	// LocalAddr is the address by which the other nodes reach this one, Iface the network interface that has it. Both
 	// empty: the address from which the store is reached.
 	LocalAddr, Iface string

@@ -18,6 +18,7 @@ const (
 	kindInt               // one word, a whole number
 	kindFloat             // one word, a number
 	kindList              // one word, a comma-separated list
+	kindPairs             // one word, every further one that is a pair of numbers, and again: joined by blanks
 	kindFlag              // no word: on when given
 	kindHelp              // no word: ends parsing with the help text
 	kindPrint             // one word: ends parsing with the text the parser's print function makes of it
@@ -40,6 +41,11 @@ type option struct {
 	variables bool
 	// ownVariable makes muster's own variable stand for the option, where the replaced program has none.
 	ownVariable bool
+	// own marks an option that is muster's own setting of that name, which reads its word. foreign marks one that is not,
+	// so that muster's variable is not its.
+	own, foreign bool
+	// hideDefault keeps def out of the help text, which says in words what the default is.
+	hideDefault bool
 	// arg names the word in the help text; help says what the option does; since is the first release of the replaced
 	// program that knew it, where that was not always; group is the help text's heading.
 	arg, help, since, group string
@@ -73,6 +79,8 @@ type parser struct {
 	options      []option
 	// prefixes are the prefixes of environment variables that stand for options, strongest first.
 	prefixes []string
+	// exact refuses abbreviated options (allow_abbrev=False).
+	exact bool
 	// help and print make the texts of kindHelp and kindPrint.
 	help  func() string
 	print func(word string) string
@@ -195,6 +203,10 @@ func (p *parser) consume(m match, rest []string, given map[string]value, wrong *
 				}
 				word, used = rest[0], 1
 			}
+			for o.kind == kindPairs && used < len(rest) && pairWord.MatchString(rest[used]) {
+				word += " " + rest[used]
+				used++
+			}
 			return used, p.take(o, m.spelling, word, given, wrong)
 		}
 		short := !strings.HasPrefix(m.spelling, "--")
@@ -243,6 +255,9 @@ func (p *parser) take(o *option, spelling, word string, given map[string]value, 
 		}
 		return printed(p.print(word))
 	}
+	if before, again := given[o.dest()]; again && o.kind == kindPairs {
+		v.text = before.text + " " + v.text
+	}
 	given[o.dest()] = v
 	return nil
 }
@@ -259,7 +274,7 @@ func (o *option) convert(word string, source launch.Source) (value, error) {
 		v.list = commaList(word)
 	case kindFlag:
 		v.on = true
-	case kindText, kindHelp, kindPrint:
+	case kindText, kindPairs, kindHelp, kindPrint:
 	}
 	if err == nil && len(o.choices) > 0 && !slices.Contains(o.choices, word) {
 		err = fmt.Errorf("choose one of %s", strings.Join(o.choices, ", "))
@@ -298,6 +313,8 @@ func (p *parser) defaults(env environ, wrong *problems) map[string]value {
 
 func (p *parser) prefixesOf(o *option) []string {
 	switch {
+	case o.foreign:
+		return []string{petPrefix}
 	case o.variables:
 		return p.prefixes
 	case o.ownVariable:
@@ -387,7 +404,7 @@ func (p *parser) abbreviated(word, prefix, explicit string, hasExplicit bool) []
 		case strings.HasPrefix(word, "--"):
 			// The double spelling makes a name that is cut before its first dash ambiguous: --nproc could be
 			// --nproc-per-node or --nproc_per_node.
-			if strings.HasPrefix(n.spelling, prefix) {
+			if !p.exact && strings.HasPrefix(n.spelling, prefix) {
 				matches = append(matches, match{n.option, n.spelling, explicit, hasExplicit})
 			}
 		case len(n.spelling) == 2 && strings.HasPrefix(word, n.spelling):

@@ -159,7 +159,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 	}
 	box := switched(words["switchbox-check"])
 	if box && !c.Network && r.Job.Dialect == dlroverRun {
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it", words["switchbox-check"].written("switchbox-check")),
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it", words["switchbox-check"].typed("switchbox-check")),
 			"give --network-check too; muster run takes --switchbox-check alone"))
 	}
 	needs := func(there bool, what string, flags ...string) {
@@ -172,7 +172,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 				r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("--%s has no effect without %s", flag, what))
 				continue
 			}
-			wrong.add(errhint.With(fmt.Errorf("cannot use %s: it has no effect without %s", word.written(flag), what), "give "+what+" too"))
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s: it has no effect without %s", word.typed(flag), what), "give "+what+" too"))
 		}
 	}
 	needs(c.Network, "--network-check", "straggler-factor", "straggler-rule", "exclude-straggler", "comm-perf-test")
@@ -197,6 +197,14 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 		wrong.add(fmt.Errorf("cannot use %s with %s: it has fewer pairs", givenOr(words, "min-channels", fmt.Sprint(b.MinChannels)),
 			givenOr(words, "box-pairs", defaultPairs)))
 	}
+}
+
+// typed is written for a flag that may be a switch.
+func (g given) typed(flag string) string {
+	if g.source.Kind == launch.FromFlag && g.text == "true" {
+		return "--" + flag
+	}
+	return g.written(flag)
 }
 
 // givenOr is how the flag was given, or would have been.

@@ -11,9 +11,9 @@ import (
 	"muster/internal/testutil"
 )
 
-func completionScript(t *testing.T, shell string) string {
+func completionScript(t *testing.T, name, shell string) string {
 	t.Helper()
-	_, err := dialect.Torchrun(dialect.Invocation{Args: []string{"--print-completion", shell}})
+	_, err := dialect.Read(name, dialect.Invocation{Args: []string{"--print-completion", shell}})
 	text, ok := errorsAsHelp(err)
 	if !ok {
 		t.Fatalf("%s: %v", shell, err)
@@ -27,7 +27,6 @@ func TestBashCompletes(t *testing.T) {
 	if err != nil {
 		testutil.Missing(t, "bash")
 	}
-	script := completionScript(t, "bash")
 	file := filepath.Join(t.TempDir(), "train.py")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -36,10 +35,18 @@ func TestBashCompletes(t *testing.T) {
 		"torchrun --nproc":               "--nproc-per-node",
 		"torchrun --start-method f":      "fork forkserver",
 		"torchrun --standalone --tee":    "--tee",
+		"dlrover-run --switchbox":        "--switchbox-check",
+		"dlrover-run --precheck ":        "0 1 2",
+		"dlrover-run --accelerator m":    "mthreads.com/gpu metax-tech.com/gpu",
 		"torchrun " + file[:len(file)-3]: file,
 	} {
 		words := strings.Fields(line)
-		program := script + "\nCOMP_WORDS=(" + line + ")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_muster_torchrun\necho ${COMPREPLY[*]}\n"
+		function := "_muster_" + strings.ReplaceAll(words[0], "-", "_")
+		typed := line
+		if strings.HasSuffix(line, " ") {
+			typed += "''"
+		}
+		program := completionScript(t, words[0], "bash") + "\nCOMP_WORDS=(" + typed + ")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n" + function + "\necho ${COMPREPLY[*]}\n"
 		out, err := exec.CommandContext(t.Context(), bash, "-c", program).CombinedOutput()
 		got := strings.TrimSpace(string(out))
 		if err != nil || got != want {
@@ -50,7 +57,7 @@ func TestBashCompletes(t *testing.T) {
 
 func TestCompletionScripts(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "tcsh"} {
-		script := completionScript(t, shell)
+		script := completionScript(t, "torchrun", shell)
 		golden(t, "completion."+shell, script)
 		if !strings.HasSuffix(script, "\n") {
 			t.Errorf("%s: no newline at the end", shell)

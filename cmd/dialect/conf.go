@@ -36,6 +36,7 @@ type confKind int
 
 const (
 	confSeconds  confKind = iota // a whole number above 0
+	confCount                    // the same, of something else
 	confWhole                    // a whole number
 	confFraction                 // a number from 0
 	confBool
@@ -44,10 +45,19 @@ const (
 	confText
 )
 
-// confKeys are the settings that the backends of PyTorch 2.15.0 look at. timeout is given to all backends; c10d makes
+// confKeys are the settings that the job's dialect looks at: DLRover has a few more, and its own name for the last call.
+func confKeys(job *launch.Job) map[string]confKind {
+	keys := backendKeys(job.Meeting.Backend)
+	if job.Dialect == dlroverRun {
+		maps.Copy(keys, map[string]confKind{"lastcall_timeout": confSeconds, "pend_timeout": confFraction, "node_unit": confCount})
+	}
+	return keys
+}
+
+// backendKeys are the settings that the backends of PyTorch 2.15.0 look at. timeout is given to all backends; c10d makes
 // nothing of it. rank is overwritten by --node-rank. etcd and etcd-v2 have names of their own for the same files; here
 // either backend's are taken.
-func confKeys(backend string) map[string]confKind {
+func backendKeys(backend string) map[string]confKind {
 	shared := map[string]confKind{
 		"join_timeout": confSeconds, "last_call_timeout": confSeconds, "close_timeout": confSeconds,
 		"heartbeat_timeout": confSeconds, "read_timeout": confSeconds,
@@ -69,10 +79,10 @@ func confKeys(backend string) map[string]confKind {
 
 // checkConf holds the settings of --rdzv-conf against what the backend makes of them. Keys that it does not look at are
 // only worth a warning, as torchrun ignores them.
-func checkConf(conf map[string]string, backend string) (warnings []string, wrong problems) {
-	known, others := confKeys(backend), map[string]confKind{}
+func checkConf(conf map[string]string, job *launch.Job) (warnings []string, wrong problems) {
+	known, others := confKeys(job), map[string]confKind{}
 	for _, b := range []string{backendStatic, backendC10d, backendEtcd} {
-		maps.Copy(others, confKeys(b))
+		maps.Copy(others, backendKeys(b))
 	}
 	for _, key := range slices.Sorted(maps.Keys(conf)) {
 		k, ok := known[key]
@@ -84,7 +94,7 @@ func checkConf(conf map[string]string, backend string) (warnings []string, wrong
 		}
 		warning := fmt.Sprintf("--rdzv-conf: the key %q is unknown and ignored", key)
 		if _, elsewhere := others[key]; elsewhere {
-			warning = fmt.Sprintf("--rdzv-conf: %s has no effect with the %s backend", key, backend)
+			warning = fmt.Sprintf("--rdzv-conf: %s has no effect with the %s backend", key, job.Meeting.Backend)
 		} else if near := nearest(key, slices.Sorted(maps.Keys(known))); near != "" {
 			warning += fmt.Sprintf("; did you mean %s?", near)
 		}
@@ -95,13 +105,16 @@ func checkConf(conf map[string]string, backend string) (warnings []string, wrong
 
 func (k confKind) check(val string) error {
 	switch k {
-	case confSeconds, confWhole:
+	case confSeconds, confCount, confWhole:
 		n, err := pyInt(val)
 		if err != nil {
 			return err
 		}
 		if k == confSeconds && n <= 0 {
 			return errors.New("give seconds above 0")
+		}
+		if k == confCount && n <= 0 {
+			return errors.New("give a number above 0")
 		}
 	case confFraction:
 		if f, err := pyFloat(val); err != nil || !(f >= 0) || f > maxSeconds {
@@ -141,8 +154,9 @@ var equivalentKeys = []struct {
 	keys []string
 }{
 	{"join-timeout", []string{"join_timeout", "timeout"}},
-	{"last-call", []string{"last_call_timeout"}},
+	{"last-call", []string{"last_call_timeout", "lastcall_timeout"}},
 	{"keep-alive", []string{"keep_alive_interval"}},
+	{"node-unit", []string{"node_unit"}},
 	{"etcd-cacert", []string{"cacert", "ca_cert"}},
 	{"etcd-cert", []string{"cert", "ssl_cert"}},
 	{"etcd-key", []string{"key", "ssl_cert_key"}},
@@ -160,11 +174,11 @@ func applyConf(job *launch.Job, word given, wrong *problems) (equivalents map[st
 		return equivalents
 	}
 	m.Conf = conf
-	warnings, bad := checkConf(conf, m.Backend)
+	warnings, bad := checkConf(conf, job)
 	job.Warnings = append(job.Warnings, warnings...)
 	wrong.merge(bad)
 
-	known := confKeys(m.Backend)
+	known := confKeys(job)
 	for _, e := range equivalentKeys {
 		for _, key := range e.keys {
 			val, ok := conf[key]
@@ -192,11 +206,15 @@ func applyConf(job *launch.Job, word given, wrong *problems) (equivalents map[st
 	}
 	seconds(&m.JoinTimeout, "timeout")
 	seconds(&m.JoinTimeout, "join_timeout")
+	seconds(&m.LastCall, "lastcall_timeout")
 	seconds(&m.LastCall, "last_call_timeout")
 	seconds(&m.CloseTimeout, "close_timeout")
 	seconds(&m.ReadTimeout, "read_timeout")
 	seconds(&m.HeartbeatTimeout, "heartbeat_timeout")
 	seconds(&m.KeepAlive, "keep_alive_interval")
+	if n, err := pyInt(conf["node_unit"]); err == nil && n > 0 && job.Dialect == dlroverRun {
+		m.NodeUnit = n
+	}
 	if n, err := pyInt(conf["keep_alive_max_attempt"]); err == nil && n > 0 && m.Backend != backendStatic {
 		m.KeepAliveAttempts = n
 	}
@@ -217,7 +235,7 @@ func applyConf(job *launch.Job, word given, wrong *problems) (equivalents map[st
 func checkConfTimes(m *launch.Meeting, wrong *problems) {
 	for _, key := range []string{"keep_alive_interval", "keep_alive_max_attempt", "timeout"} {
 		val, ok := m.Conf[key]
-		if _, looked := confKeys(m.Backend)[key]; !ok || !looked {
+		if _, looked := backendKeys(m.Backend)[key]; !ok || !looked {
 			continue
 		}
 		if n, err := pyInt(val); err == nil && n <= 0 {

@@ -1,4 +1,267 @@
 package dialect
 
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"muster/launch"
+)
+
 // dlroverRun is the name of DLRover's launcher.
 const dlroverRun = "dlrover-run"
+
+// DLRover reads a command line of dlrover-run: torchrun's flags without abbreviations, those that DLRover adds (as of
+// version 0.6.1, elastic_run.py), and those of MetaX's guide to it. What DLRover asks its master for, muster's agents
+// settle among themselves: they meet at the store of DLROVER_MASTER_ADDR, which is muster's.
+func DLRover(inv Invocation) (Request, error) {
+	return torchrun(inv, dlroverParser(), fromDLRover)
+}
+
+func dlroverParser() *parser {
+	p := torchrunParser(dlroverRun)
+	p.options, p.exact = dlroverOptions(), true
+	p.help = func() string { return p.helpText(dlroverAbout) }
+	return p
+}
+
+// dlroverReplacements is how many nodes of a job DLRover's operator replaces (restartCount).
+const dlroverReplacements = 3
+
+// fromDLRover puts what dlrover-run has beyond torchrun into terms of torchrun and of muster's own settings.
+func fromDLRover(t *torchrunJob) {
+	t.job.Restart.ReplaceLimit = dlroverReplacements
+	t.habits["restart-limit"] = given{text: strconv.Itoa(dlroverReplacements)}
+	t.dlroverNodes()
+	t.dlroverMeeting()
+	t.hostPorts()
+	t.dlroverChecks()
+	t.dlroverBinding()
+	t.dlroverLogLevel()
+	t.dlroverIdle()
+}
+
+// fill gives a flag that is not given otherwise the value of the first of the variables that is set.
+func (t *torchrunJob) fill(flag string, variables ...string) {
+	for i := range t.parser.options {
+		o := &t.parser.options[i]
+		if o.long != flag || t.in.values[o.dest()].explicit() {
+			continue
+		}
+		for _, name := range variables {
+			if t.env[name] == "" {
+				continue
+			}
+			source := launch.Source{Kind: launch.FromPlatform, Name: name}
+			v, err := o.convert(t.env[name], source)
+			if err != nil {
+				t.wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", name, t.env[name], flag, err))
+				return
+			}
+			t.in.values[o.dest()] = v
+			return
+		}
+	}
+}
+
+// Variables that count nodes, and number them. The second and third of each are kubeflow's, where one process is a node.
+var (
+	nodeCounts = []string{"NODE_NUM", "WORKER_NUM", "WORLD_SIZE"}
+	nodeRanks  = []string{"NODE_RANK", "WORKER_RANK", "RANK"}
+)
+
+// dlroverNodes is --auto_config: as many nodes as the platform has, one worker for each accelerator.
+func (t *torchrunJob) dlroverNodes() {
+	v := t.in.values
+	if auto := v["auto_config"]; auto.on {
+		t.fill("nnodes", nodeCounts...)
+		if !v["nproc_per_node"].explicit() {
+			v["nproc_per_node"] = value{text: "auto", source: auto.source}
+		}
+		return
+	}
+	for _, name := range nodeCounts {
+		if n, err := pyInt(t.env[name]); err == nil && n > 1 && !v["nnodes"].explicit() && !v["standalone"].on {
+			t.warn("%s=%d has no effect: give --nnodes %d, or --auto_config", name, n, n)
+			return
+		}
+	}
+}
+
+// dlroverMaster is what DLRover calls its own way to meet.
+const dlroverMaster = "dlrover-master"
+
+// dlroverMeeting finds where the nodes meet: at --rdzv-endpoint, else at DLROVER_MASTER_ADDR, else at --master-addr.
+// DLRover takes no other backend than its own; another one that was asked for is taken here.
+func (t *torchrunJob) dlroverMeeting() {
+	v := t.in.values
+	nodes, _ := parseNodes(v["nnodes"].text) // which is refused elsewhere
+	backend := v["rdzv_backend"]
+	t.fill("rdzv-id", "ELASTIC_JOB_NAME")
+	if v["standalone"].on {
+		t.fill("node-rank", nodeRanks...)
+		if rank := v["node_rank"]; rank.n != 0 {
+			t.refuse("node-rank", fmt.Errorf("--standalone is one node by itself, which has node rank 0"))
+			v["node_rank"] = value{text: "0"}
+		}
+		nodes.Max = 1
+	}
+	own := backend.text == dlroverMaster
+	switch {
+	case !own:
+	case nodes.Max > 1 || v["rdzv_endpoint"].explicit():
+		backend.text = backendMuster
+	default:
+		backend.text = backendStatic // torchrun's way to be alone
+	}
+	v["rdzv_backend"] = backend
+	if nodes.Max <= 1 {
+		return
+	}
+	t.fill("local-addr", t.ownAddress()...)
+	if backend.text == backendStatic {
+		t.fill("node-rank", nodeRanks...)
+	}
+	masterAddr := v["master_addr"].explicit() || v["master_port"].explicit()
+	switch {
+	case backend.text == backendStatic && masterAddr, strings.HasPrefix(backend.text, backendEtcd):
+	case t.env["DLROVER_MASTER_ADDR"] != "":
+		if t.fill("rdzv-endpoint", "DLROVER_MASTER_ADDR"); own {
+			t.ignored("DLROVER_MASTER_ADDR", "master-addr", "master-port")
+		}
+	case v["master_addr"].explicit() && !v["rdzv_endpoint"].explicit() && backend.text != backendStatic:
+		endpoint := v["master_addr"]
+		if !v["master_port"].none {
+			endpoint.text += ":" + v["master_port"].text
+		}
+		v["rdzv_endpoint"] = endpoint
+	}
+}
+
+// hostPorts are those that the platform keeps free for the workers' store.
+func (t *torchrunJob) hostPorts() {
+	const name = "HOST_PORTS"
+	if t.env[name] == "" {
+		return
+	}
+	for item := range strings.SplitSeq(t.env[name], ",") {
+		port, err := pyInt(item)
+		if err != nil || port < 1 || port > 65535 {
+			t.wrong.add(fmt.Errorf("cannot use %s=%s: give ports from 1 to 65535 with commas between", name, t.env[name]))
+			return
+		}
+		t.ports = append(t.ports, port)
+	}
+}
+
+// ownAddress are the variables that hold this node's address, unless its interface was named.
+func (t *torchrunJob) ownAddress() []string {
+	if _, named := t.own.words["iface"]; named || t.env[variable(ownPrefix, "iface")] != "" {
+		return nil
+	}
+	return []string{"POD_IP", "NODE_IP"}
+}
+
+// dlroverChecks makes words of muster's own settings of the flags that both have, and of what implies them.
+func (t *torchrunJob) dlroverChecks() {
+	v := t.in.values
+	words := maps.Clone(t.own.words)
+	if words == nil {
+		words = map[string]given{}
+	}
+	for i := range t.parser.options {
+		o := &t.parser.options[i]
+		word := v[o.dest()]
+		if !o.own || !word.explicit() {
+			continue
+		}
+		if _, front := words[o.long]; !front {
+			words[o.long] = given{word.shown(o.kind), word.source}
+		} else if word.source.Kind == launch.FromFlag {
+			t.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.long, dlroverRun))
+		}
+	}
+	imply := func(flag string, by value) {
+		if !switched(words[flag]) {
+			words[flag] = given{"true", by.source}
+		}
+	}
+	level := v["precheck"]
+	if level.n >= 1 {
+		imply("network-check", level)
+	}
+	if level.n >= 2 {
+		imply("comm-perf-test", level)
+	}
+	if nodes, err := parseNodes(v["nnodes"].text); v["auto_config"].on && err == nil && nodes.Min >= autoCheckNodes {
+		imply("network-check", v["auto_config"])
+	}
+	const timeout = "NETWORK_CHECK_TIMEOUT"
+	_, typed := words["network-check-timeout"]
+	if text := t.env[timeout]; text != "" && !typed && t.env[ownPrefix+timeout] == "" {
+		words["network-check-timeout"] = given{text, launch.Source{Kind: launch.FromVariable, Name: timeout}}
+	}
+	t.own = Own{words}
+}
+
+// autoCheckNodes is from how many nodes on --auto_config asks for the network check.
+const autoCheckNodes = 4
+
+// dlroverBinding is --numa-affinity: all CPUs of the NUMA node of a worker's accelerator, where that can be done.
+func (t *torchrunJob) dlroverBinding() {
+	v := t.in.values
+	policy, affinity := v["membind_policy"], v["numa_affinity"]
+	if !affinity.on {
+		if policy.source.Kind == launch.FromFlag {
+			t.warn("--membind-policy has no effect without --numa-affinity")
+		}
+		return
+	}
+	if policy.text == "bind" {
+		t.warn("--membind-policy bind is only as strong as preferred: memory comes from the worker's NUMA node while there is some")
+	}
+	if v["numa_binding"].explicit() {
+		t.ignored("--numa-binding", "numa-affinity")
+		return
+	}
+	v["numa_binding"] = value{text: "node", source: affinity.source}
+	t.job.Bind.Fallback = true // as DLRover, which starts such workers unbound
+	t.habits["numa-fallback"] = given{"true", affinity.source}
+}
+
+// dlroverLogLevel lets DLROVER_LOG_LEVEL stand for LOGLEVEL.
+func (t *torchrunJob) dlroverLogLevel() {
+	if t.env[logLevel] == "" && t.env["DLROVER_LOG_LEVEL"] != "" {
+		t.levelFrom = "DLROVER_LOG_LEVEL"
+	}
+}
+
+// dlroverIdle tells of what was asked for and does nothing in muster, or not yet.
+func (t *torchrunJob) dlroverIdle() {
+	v := t.in.values
+	if port := v["training_port"]; port.explicit() && t.env["HCCL_IF_BASE_PORT"] == "" {
+		if port.n < 1 || port.n > 65535 {
+			t.refuse("training-port", fmt.Errorf("give a number from 1 to 65535"))
+		}
+		t.job.Environ = slices.Concat(t.job.Environ, []string{"HCCL_IF_BASE_PORT=" + strconv.Itoa(port.n)})
+	}
+	if v["save_at_breakpoint"].on {
+		t.warn("--save_at_breakpoint has no effect yet: this version of muster keeps no checkpoints in memory, so that none can be saved when workers fail")
+	}
+	if v["auto_tunning"].on {
+		t.warn("--auto_tunning has no effect: no master tunes data loaders and optimizers")
+	}
+	if v["ucp_device_type"].explicit() || t.env["DLROVER_TRAINING_ELASTIC_MODE"] == "ucp" {
+		t.warn("DeepSpeed's universal checkpoints are not converted when the number of nodes changes: --ucp_device_type and DLROVER_TRAINING_ELASTIC_MODE=ucp have no effect")
+	}
+	if conf, err := parseConf(v["rdzv_conf"].text); err == nil && conf["pend_timeout"] != "" {
+		t.warn("--rdzv-conf: pend_timeout has no effect: a node that is not needed waits until it is, or until the job ends")
+	}
+	for _, name := range []string{"FAILURE_NODE_ERRORS", "DLROVER_EXTENSION_DYNAMIC_FAILOVER", "MOCK_ERR_RANK"} {
+		if t.env[name] != "" {
+			t.warn("%s is not supported and has no effect", name)
+		}
+	}
+}

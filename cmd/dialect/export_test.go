@@ -22,6 +22,16 @@ func TorchrunOptions() []Option {
 	return out
 }
 
+// DLRoverOptions are the options of dlrover-run, and whether each has muster's variable as well as PET_.
+func DLRoverOptions() (options []Option, own, foreign map[string]bool) {
+	own, foreign = map[string]bool{}, map[string]bool{}
+	for _, o := range dlroverOptions() {
+		options = append(options, Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()})
+		own[o.long], foreign[o.long] = o.own, o.foreign
+	}
+	return options, own, foreign
+}
+
 // SettingFlags are the names of muster's own settings, and whether each counts in every dialect.
 func SettingFlags() map[string]bool {
 	flags := map[string]bool{}

@@ -128,7 +128,7 @@ func (p *parser) entries() []entry {
 			names += " " + o.arg
 		}
 		var def, env, choices, since string
-		if o.def != "" {
+		if o.def != "" && !o.hideDefault {
 			def = "default: " + o.def
 		}
 		if len(o.choices) > 0 {
@@ -212,6 +212,8 @@ func Help(name string) string {
 		return torchrunParser("torchrun").help()
 	case "torch.distributed.launch":
 		return launchParser().help()
+	case dlroverRun:
+		return dlroverParser().help()
 	}
 	return ""
 }
@@ -226,6 +228,8 @@ func Flags(name string) *pflag.FlagSet {
 		return torchrunParser("torchrun").flagSet()
 	case "torch.distributed.launch":
 		return launchParser().flagSet()
+	case dlroverRun:
+		return dlroverParser().flagSet()
 	}
 	return pflag.NewFlagSet(name, pflag.ContinueOnError)
 }

@@ -4,7 +4,7 @@ package dialect
 // torch/distributed/launch.py): the same flags and --use-env. Without --use-env each worker finds its local rank in front
 // of its own arguments, as --local-rank=N.
 func TorchLaunch(inv Invocation) (Request, error) {
-	return torchrun(inv, launchParser())
+	return torchrun(inv, launchParser(), nil)
 }
 
 func launchParser() *parser {

@@ -449,7 +449,7 @@ func TestSettings(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "torchrun", "torch.distributed.launch"} {
+	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run"} {
 		golden(t, "help-"+name+".txt", dialect.Help(name))
 		for _, flag := range []string{"-h", "--help"} {
 			_, err := dialect.Read(name, dialect.Invocation{Args: []string{flag, "x"}})

@@ -80,7 +80,7 @@ var credentials = regexp.MustCompile(`//[^/]*@`)
 func (g given) written(flag string) string {
 	text := credentials.ReplaceAllString(g.text, "//…@")
 	switch g.source.Kind {
-	case launch.FromVariable:
+	case launch.FromVariable, launch.FromPlatform:
 		return g.source.Name + "=" + text
 	case launch.FromConfig:
 		return fmt.Sprintf("%s (%s: %s)", g.source.Name, flag, text)

@@ -28,7 +28,7 @@ const (
 
 // Torchrun reads a command line of torchrun, or of python -m torch.distributed.run, as PyTorch 2.15.0 does.
 func Torchrun(inv Invocation) (Request, error) {
-	return torchrun(inv, torchrunParser("torchrun"))
+	return torchrun(inv, torchrunParser("torchrun"), nil)
 }
 
 func torchrunParser(prog string) *parser {
@@ -43,27 +43,39 @@ func torchrunParser(prog string) *parser {
 
 // torchrunJob turns torchrun's options into a job and gathers what is wrong on the way.
 type torchrunJob struct {
-	env   environ
-	in    *parsed
-	req   Request
-	job   *launch.Job // of req
-	wrong problems
+	env    environ
+	parser *parser
+	in     *parsed
+	own    Own
+	ports  []int // where the workers' store may listen
+	// levelFrom is the variable that says what is logged.
+	levelFrom string
+	habits    map[string]given // values that muster's own settings have in a launcher that goes beyond torchrun
+	req       Request
+	job       *launch.Job // of req
+	wrong     problems
 }
 
-func torchrun(inv Invocation, p *parser) (Request, error) {
+// torchrun reads a command line of torchrun, or of a launcher that adds to its flags. adapt, where there is one, puts
+// what that launcher has beyond torchrun into torchrun's terms.
+func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, error) {
 	env := newEnviron(inv.Environ)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	t := &torchrunJob{env: env, in: in}
+	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: map[string]given{}}
 	t.req.Job = launch.Job{
-		Dialect: p.prog, Role: in.values["role"].text, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},
+		Dialect: p.prog, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},
 		Warm:         launch.WarmRules{Wait: defaultWarmWait},
 		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
 		Sources: launch.Sources{},
 	}
 	t.job = &t.req.Job
+	if adapt != nil {
+		adapt(t)
+	}
+	t.job.Role = in.values["role"].text
 	watchdog(t.job, env)
 	t.unsupported()
 	t.nodes()
@@ -77,15 +89,16 @@ func torchrun(inv Invocation, p *parser) (Request, error) {
 	req.LogLevel = t.logLevel()
 	for i := range p.options {
 		o := &p.options[i]
-		if o.kind == kindHelp || o.kind == kindPrint {
+		v := in.values[o.dest()]
+		if o.kind == kindHelp || o.kind == kindPrint || o.own || o.foreign && !v.explicit() {
 			continue
 		}
-		v := in.values[o.dest()]
 		req.Settings = append(req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
 	}
 	habits := t.equivalents()
+	maps.Copy(habits, t.habits)
 	maps.Copy(habits, equivalents)
-	words := inv.Own.apply(req, inv, env, p, habits, &t.wrong)
+	words := t.own.apply(req, inv, env, p, habits, &t.wrong)
 	t.place()
 	t.settle(words)
 	if err := t.wrong.err(); err != nil {
@@ -109,8 +122,8 @@ func (t *torchrunJob) equivalents() map[string]given {
 	if id := t.in.values["rdzv_id"]; id.explicit() && id.text == t.job.RunID {
 		all["run-id"] = given{id.text, id.source}
 	}
-	if t.env[logLevel] != "" {
-		all["log-level"] = given{t.req.LogLevel, launch.Source{Kind: launch.FromVariable, Name: logLevel}}
+	if t.env[t.levelFrom] != "" {
+		all["log-level"] = given{t.req.LogLevel, launch.Source{Kind: launch.FromVariable, Name: t.levelFrom}}
 	}
 	return all
 }
@@ -288,16 +301,16 @@ func logDir(dir string) string {
 	return dir
 }
 
-// logLevel translates LOGLEVEL, a name or number of Python's logging module, into one of ours. torchrun's default is
+// logLevel translates LOGLEVEL or what stands for it, a name or number of Python's logging module, into one of ours. torchrun's default is
 // WARNING.
 func (t *torchrunJob) logLevel() string {
-	text := strings.ToUpper(strings.TrimSpace(t.env[logLevel]))
+	text := strings.ToUpper(strings.TrimSpace(t.env[t.levelFrom]))
 	n, err := pyInt(text)
 	if err != nil {
 		names := map[string]int{"": 30, "NOTSET": 10, "DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 		level, known := names[text]
 		if !known {
-			t.warn("%s=%s is no level of Python's logging and is ignored", logLevel, t.env[logLevel])
+			t.warn("%s=%s is no level of Python's logging and is ignored", t.levelFrom, t.env[t.levelFrom])
 			level = names[""]
 		}
 		n = level

@@ -60,6 +60,7 @@ func (t *torchrunJob) backend() {
 		backend = backendC10d // to look for further mistakes
 	}
 	t.job.Meeting = defaultMeeting(backend)
+	t.job.Meeting.WorkerPorts = t.ports
 	if backend == backendStatic || backend == backendEtcd {
 		t.job.Meeting.JoinTimeout = staticTimeout
 	}
@@ -131,6 +132,9 @@ func (t *torchrunJob) place() {
 
 // nowhere refuses several nodes that would each meet itself: torchrun takes the own machine where no other is named.
 func (t *torchrunJob) nowhere(instead string) {
+	if t.job.Dialect == dlroverRun {
+		instead = "set DLROVER_MASTER_ADDR=HOST:PORT to where muster store listens, or " + instead
+	}
 	t.refuse("nnodes", errhint.With(errors.New("nothing says where the nodes meet"), instead))
 }
 

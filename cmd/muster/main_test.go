@@ -18,14 +18,14 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestMain puts this test binary on PATH as muster (and as torchrun, the link users make), so that every test runs the
+// TestMain puts this test binary on PATH as muster (and as torchrun and dlrover-run, links users make), so that every test runs the
 // whole program in processes of its own.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == guardianArg {
 		os.Exit(run()) // muster starts its guardian as /proc/self/exe, a name that testscript does not know
 	}
 	program := func() { os.Exit(run()) }
-	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program})
+	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "dlrover-run": program})
 }
 
 func TestScripts(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -37,13 +36,14 @@ const (
 func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (rendezvous.Handler, error) {
 	job := &plan.Job
 	if job.Alone() {
-		server, err := listenStore(ctx, plan.MasterHost(), job.Meeting.Port, log)
+		server, err := listenAlone(ctx, plan, log)
 		if err != nil {
 			return nil, err
 		}
 		return rendezvous.NewSolo(plan.MasterHost(), server), nil
 	}
 	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, log: log}
+	m.ofMaster = job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr
 	cfg, err := m.config(job.Restart)
 	if err != nil {
 		return nil, err
@@ -86,6 +86,7 @@ type meeting struct {
 	nodes    launch.Range
 	runID    string
 	hostname string
+	ofMaster bool // the endpoint is that of DLRover's master
 	log      zerolog.Logger
 }
 
@@ -237,6 +238,9 @@ func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
 		}
 		if time.Since(told) >= progressEvery {
 			told = time.Now()
+			if err := m.refuseMaster(); err != nil {
+				return err
+			}
 			m.log.Warn().Err(m.explain(last)).Dur("dur_ms", time.Since(began)).Msg("waiting for the host of the store")
 		}
 		select {
@@ -246,26 +250,6 @@ func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
 			return errhint.Code(errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?"), errhint.TryAgain)
 		}
 	}
-}
-
-// explain adds to why the store is not reached what listens at an endpoint instead, where that can be told.
-func (m *meeting) explain(why error) error {
-	for _, e := range m.Endpoints {
-		conn, err := net.DialTimeout("tcp", e.String(), time.Second) //nolint:noctx // the context of the meeting may have ended
-		if err != nil {
-			continue
-		}
-		_ = conn.SetDeadline(time.Now().Add(time.Second))
-		answer := make([]byte, 5)
-		if _, err = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err == nil {
-			_, err = io.ReadFull(conn, answer)
-		}
-		_ = conn.Close()
-		if err == nil && string(answer) == "HTTP/" {
-			return fmt.Errorf("%w: a web server answers at %s", why, e)
-		}
-	}
-	return why
 }
 
 // tryHost serves the store where this node is the one to do so. It leaves cfg.Store nil where it is not; an error that is
@@ -426,7 +410,7 @@ func (m *meeting) ownAddr(ctx context.Context, cfg *rollcall.Config, at launch.E
 // listenWorkers opens this node's store: for the workers when it has rank 0, and for the agents when it has to become the
 // host. On a listed endpoint it has that port, so that newcomers find it.
 func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Server, error) {
-	port := 0
+	ports := m.WorkerPorts
 	var ips []netip.Addr
 	ip, err := netip.ParseAddr(addr)
 	if err == nil {
@@ -437,18 +421,34 @@ func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Ser
 	if len(m.Endpoints) > 1 && m.Backend != "etcd" {
 		for _, e := range m.Endpoints[1:] {
 			if at, local, err := hostaddr.Ours(ctx, e.Host); err == nil && local {
-				ips, port = at, e.Port
+				ips, ports = at, []int{e.Port} // which another agent of this node may have
 			}
 		}
 	}
-	server, err := m.listen(ips, port)
-	if port != 0 && errors.Is(err, syscall.EADDRINUSE) { // another agent of this node has the endpoint
-		server, err = m.listen(ips, 0)
-	}
+	server, err := firstFree(ports, func(port int) (*tcpstore.Server, error) { return m.listen(ips, port) })
 	if err != nil {
 		return nil, errhint.Code(errhint.With(err, "--local-addr or --iface names the address of this node that others reach"), errhint.Usage)
 	}
 	return server, nil
+}
+
+// listenAlone opens the store of a node that meets nobody.
+func listenAlone(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (*tcpstore.Server, error) {
+	listen := func(port int) (*tcpstore.Server, error) { return listenStore(ctx, plan.MasterHost(), port, log) }
+	if m := &plan.Job.Meeting; m.Port == 0 {
+		return firstFree(m.WorkerPorts, listen)
+	}
+	return listen(plan.Job.Meeting.Port)
+}
+
+// firstFree listens on the first of ports that nobody has, or on any that is free.
+func firstFree(ports []int, listen func(port int) (*tcpstore.Server, error)) (*tcpstore.Server, error) {
+	for _, port := range ports {
+		if server, err := listen(port); !errors.Is(err, syscall.EADDRINUSE) {
+			return server, err
+		}
+	}
+	return listen(0)
 }
 
 func (m *meeting) listen(ips []netip.Addr, port int) (*tcpstore.Server, error) {

@@ -12,6 +12,7 @@ import (
 
 // shorts are the one-line descriptions of the dialects.
 var shorts = map[string]string{
+	"dlrover-run":              "Launch as DLRover's dlrover-run does",
 	"run":                      "Launch a training command (muster's own spelling)",
 	"torchrun":                 "Launch as torchrun does",
 	"torch.distributed.run":    "Launch as python -m torch.distributed.run does",

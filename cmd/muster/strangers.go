@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// dlroverMasterAddr is the variable in which DLRover's operator names the master of a job.
+const dlroverMasterAddr = "DLROVER_MASTER_ADDR"
+
+// explain adds to why the store is not reached what listens at an endpoint instead, where that can be told.
+func (m *meeting) explain(why error) error {
+	if what, e := m.stranger(); what != "" {
+		return fmt.Errorf("%w: %s answers at %s", why, what, e)
+	}
+	return why
+}
+
+// refuseMaster is an error where DLRover's own master listens: it will never be a store, however long we wait.
+func (m *meeting) refuseMaster() error {
+	if !m.ofMaster {
+		return nil
+	}
+	what, e := m.stranger()
+	if what == "" {
+		return nil
+	}
+	return errhint.With(errhint.Usagef("cannot meet at %s=%s: %s answers there, as DLRover's own master is, and not a store of muster", dlroverMasterAddr, e, what),
+		fmt.Sprintf("muster's agents need no master: run muster store --bind 0.0.0.0:%d in its place, or give --rdzv-endpoint HOST:PORT, where HOST is one of the nodes", e.Port))
+}
+
+// stranger is what else than a store listens at one of the endpoints, "" where nothing does that is known.
+func (m *meeting) stranger() (what string, at launch.Endpoint) {
+	for _, e := range m.Endpoints {
+		conn, err := net.DialTimeout("tcp", e.String(), time.Second) //nolint:noctx // the context of the meeting may have ended
+		if err != nil {
+			continue
+		}
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		answer := make([]byte, 5)
+		if _, err = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err == nil {
+			_, err = io.ReadFull(conn, answer)
+		}
+		_ = conn.Close()
+		if what := serverKind(answer); err == nil && what != "" {
+			return what, e
+		}
+	}
+	return "", at
+}
+
+// serverKind tells a server by the first 5 bytes it says to a client of HTTP/1.0. One of gRPC begins with the frame of its
+// settings (RFC 9113, 6.5: 24 bits of length, type 4, no flags, 6 bytes for each setting) whatever the client says.
+func serverKind(answer []byte) string {
+	switch {
+	case string(answer) == "HTTP/":
+		return "a web server"
+	case len(answer) == 5 && answer[0] == 0 && answer[3] == 4 && answer[4] == 0 && (int(answer[1])<<8|int(answer[2]))%6 == 0:
+		return "a gRPC server"
+	}
+	return ""
+}
