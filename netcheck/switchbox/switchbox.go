@@ -1,0 +1,157 @@
+// Package switchbox judges the links of the box that connects the accelerators of a node: each link is one accelerator's,
+// and is tested by copies over a pair of them. A pair below the wanted bandwidth has a faulty link; a node with too few
+// healthy pairs is at fault (dlrover.md section 3 of the design pages).
+package switchbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"muster/netcheck/crew"
+)
+
+// Tester measures links between devices of this node; *crew.Crew does.
+type Tester interface {
+	// Switchbox returns the results in the order of pairs. An error says that nothing could be measured.
+	Switchbox(ctx context.Context, pairs []crew.Pair) ([]crew.LinkResult, error)
+}
+
+// Rules say what is tested and what is wanted.
+type Rules struct {
+	Pairs []crew.Pair
+	// MinBandwidth is what both directions have to reach, in MB/s of 10^6 bytes.
+	MinBandwidth float64
+	// MinChannels is how many healthy pairs the node needs.
+	MinChannels int
+}
+
+// Link is what became of a pair.
+type Link struct {
+	crew.LinkResult
+	// Fault is what is wrong with it, "" for nothing.
+	Fault string
+	// Ends are the devices whose own link is the bad one, as far as tests with healthy ones could tell.
+	Ends []int
+}
+
+// Result is what a test says of the box.
+type Result struct {
+	Links   []Link
+	Healthy int
+	Rules   Rules
+}
+
+// Test measures every pair, and for each faulty one finds out which of its two links is bad.
+func Test(ctx context.Context, t Tester, rules Rules) (*Result, error) {
+	found, err := t.Switchbox(ctx, rules.Pairs)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Rules: rules, Links: make([]Link, len(found))}
+	for i, l := range found {
+		r.Links[i] = Link{LinkResult: l, Fault: fault(l, rules.MinBandwidth)}
+		if r.Links[i].Fault == "" {
+			r.Healthy++
+		}
+	}
+	return r, r.findEnds(ctx, t)
+}
+
+// fault says what is wrong with a pair.
+func fault(l crew.LinkResult, minBandwidth float64) string {
+	switch {
+	case l.Err != nil:
+		return l.Err.Error()
+	case l.Corrupt():
+		return "what arrived was not what was sent"
+	case l.MBps() < minBandwidth:
+		return fmt.Sprintf("%.0f MB/s, %.0f are wanted", l.MBps(), minBandwidth)
+	}
+	return ""
+}
+
+// findEnds tests both devices of each faulty pair with one of a healthy pair: the one that fails again has the bad link.
+func (r *Result) findEnds(ctx context.Context, t Tester) error {
+	healthy := slices.IndexFunc(r.Links, func(l Link) bool { return l.Fault == "" })
+	if healthy < 0 || r.Healthy == len(r.Links) {
+		return nil
+	}
+	with := r.Links[healthy].Pair[0]
+	var pairs []crew.Pair
+	for _, l := range r.Links {
+		if l.Fault != "" {
+			pairs = append(pairs, crew.Pair{l.Pair[0], with}, crew.Pair{l.Pair[1], with})
+		}
+	}
+	again, err := t.Switchbox(ctx, pairs)
+	if err != nil {
+		return err
+	}
+	for i := range r.Links {
+		if r.Links[i].Fault == "" {
+			continue
+		}
+		for range r.Links[i].Pair {
+			if fault(again[0], r.Rules.MinBandwidth) != "" {
+				r.Links[i].Ends = append(r.Links[i].Ends, again[0].Pair[0])
+			}
+			again = again[1:]
+		}
+	}
+	return nil
+}
+
+// Fault is what is wrong with the node, "" for nothing: links may be bad all the same.
+func (r *Result) Fault() string {
+	if r.Healthy >= r.Rules.MinChannels {
+		return ""
+	}
+	return fmt.Sprintf("the switchbox has %d healthy channels of %d, and %d are needed: %s", r.Healthy, len(r.Links), r.Rules.MinChannels, strings.Join(r.Bad(), "; "))
+}
+
+// Bad are the faulty links, a sentence each.
+func (r *Result) Bad() (lines []string) {
+	for _, l := range r.Links {
+		if l.Fault != "" {
+			lines = append(lines, l.sentence())
+		}
+	}
+	return lines
+}
+
+func (l *Link) sentence() string {
+	text := fmt.Sprintf("pair %s: %s", l.Pair, l.Fault)
+	switch len(l.Ends) {
+	case 0:
+	case 1:
+		text += fmt.Sprintf(" (the link of device %d is bad: the other one works with a healthy device)", l.Ends[0])
+	default:
+		text += " (both devices fail with a healthy one, too)"
+	}
+	return text
+}
+
+// Lines are the whole result for people: a line for each pair, and one for the box.
+func (r *Result) Lines() (lines []string) {
+	for _, l := range r.Links {
+		switch {
+		case l.Fault != "":
+			lines = append(lines, l.sentence()+"  LINK-FAULT")
+			continue
+		case l.ViaHost():
+			lines = append(lines, fmt.Sprintf("pair %s  %.0f MB/s there, %.0f MB/s back, by way of the host's memory  PASS", l.Pair, l.There.MBps, l.Back.MBps))
+		default:
+			lines = append(lines, fmt.Sprintf("pair %s  %.0f MB/s there, %.0f MB/s back  PASS", l.Pair, l.There.MBps, l.Back.MBps))
+		}
+	}
+	verdict := "PASS"
+	switch {
+	case r.Fault() != "":
+		verdict = "FAIL"
+	case r.Healthy < len(r.Links):
+		verdict = "WARN"
+	}
+	return append(lines, fmt.Sprintf("switchbox: %d of %d channels healthy, %d needed  %s", r.Healthy, len(r.Links), r.Rules.MinChannels, verdict))
+}
