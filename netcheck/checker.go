@@ -39,6 +39,8 @@ var ErrUnable = errors.New("cannot be tested")
 type Group struct {
 	// Store is host:port of the store where they meet.
 	Store string
+	// Name is another one for every group of a check.
+	Name string
 	// FirstRank is the rank of this node's first device among World.
 	FirstRank, World int
 }
@@ -57,12 +59,12 @@ type Timing struct {
 	Took   time.Duration `json:"took_ns,omitempty"`
 	AlgBW  float64       `json:"algbw_gbps,omitempty"`
 	BusBW  float64       `json:"busbw_gbps,omitempty"`
-	Device string        `json:"device,omitempty"` // cuda, cpu, …
+	Device string        `json:"device,omitempty"` // as torch calls it: cuda, cpu, …
 }
 
 // Rules say how a check is done.
 type Rules struct {
-	// Network tests the devices and pairs of nodes; without it only Inspect is asked.
+	// Network tests pairs of nodes; without it each node tests only itself.
 	Network bool
 	// Full tests every pair, in every check.
 	Full bool
@@ -116,6 +118,9 @@ type Round struct {
 	// Open starts the check program. It is called when that is needed, if at all.
 	Open func(ctx context.Context) (Crew, error)
 }
+
+// shortest is what the test of a pair may take in any case: one of its processes may have to be started anew.
+const shortest = 15 * time.Second
 
 // margin is how much longer than its stage may take others wait for a node's word: it has to start the check program, and
 // ends it by itself where that takes too long.
@@ -199,7 +204,11 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 
 // obey does this node's part of a plan.
 func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Rules.Budget)
+	limit := m.cfg.Rules.Budget
+	if p.Stage == stagePairs { // the check program runs by then, and its work takes a second
+		limit = min(max(limit/4, shortest), limit)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var err error
 	switch p.Stage {
@@ -223,9 +232,6 @@ func (m *member) local(ctx context.Context) (*Local, error) {
 		if wrong := m.cfg.Inspect(ctx); wrong != "" {
 			return nil, errors.New(wrong)
 		}
-	}
-	if !m.cfg.Rules.Network {
-		return &Local{}, nil
 	}
 	crew, err := m.open(ctx)
 	if err != nil {
@@ -274,7 +280,7 @@ func (m *member) perf(ctx context.Context, n int, p *plan) ([]Timing, error) {
 
 // group prepares a test of several nodes, of which the first one opens the store.
 func (m *member) group(ctx context.Context, n int, nodes, devices []int) (Group, error) {
-	var g Group
+	g := Group{Name: fmt.Sprintf("%d/%d", n, nodes[0])}
 	if len(devices) != m.round.Size {
 		return g, fmt.Errorf("the plan is about %d nodes, not %d", len(devices), m.round.Size)
 	}

@@ -27,6 +27,7 @@ type site struct {
 	bad   map[string]bool
 	links map[string]bool // bad ones, "a-b"
 	slow  map[string]float64
+	busy  map[string]bool // slow the first time, by something else
 	hang  string // node whose check program never answers
 	sick  map[string]string
 	noPy  map[string]bool
@@ -44,7 +45,7 @@ type machine struct {
 
 func newSite(t *testing.T, n int, rules netcheck.Rules) *site {
 	rules.Network = true
-	s := &site{t: t, rules: rules, bad: map[string]bool{}, links: map[string]bool{}, slow: map[string]float64{}, sick: map[string]string{}, noPy: map[string]bool{}}
+	s := &site{t: t, rules: rules, bad: map[string]bool{}, links: map[string]bool{}, slow: map[string]float64{}, busy: map[string]bool{}, sick: map[string]string{}, noPy: map[string]bool{}}
 	for i := range n {
 		s.add(fmt.Sprintf("n%d", i))
 	}
@@ -72,7 +73,13 @@ func (c crew) Local(ctx context.Context) (netcheck.Local, error) {
 		<-ctx.Done()
 		return netcheck.Local{}, errors.New("the check program did not answer")
 	}
-	return netcheck.Local{Compute: c.pace(c.name) * 10}, nil
+	l := netcheck.Local{Compute: c.pace(c.name) * 10}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy[c.name] {
+		c.busy[c.name], l.Compute = false, 10*l.Compute
+	}
+	return l, nil
 }
 
 func (c crew) pace(name string) time.Duration {
@@ -207,6 +214,14 @@ func TestFaults(t *testing.T) {
 		wantLeft(t, left, map[string]int{})
 		if len(r.Stragglers) == 0 || r.Stragglers[0].Node != 1 {
 			t.Errorf("stragglers: %+v", r.Stragglers)
+		}
+	})
+	simulate(t, "a node that is busy once", 4, netcheck.Rules{ExcludeStraggler: true}, func(t *testing.T, s *site) {
+		s.busy["n2"] = true
+		left, r := s.settle()
+		wantLeft(t, left, map[string]int{})
+		if len(r.Stragglers) > 0 || r.Nodes[2].Local.Compute != 10*time.Millisecond {
+			t.Errorf("stragglers: %+v, %+v", r.Stragglers, r.Nodes[2])
 		}
 	})
 	simulate(t, "a straggler leaves", 4, netcheck.Rules{ExcludeStraggler: true}, func(t *testing.T, s *site) {

@@ -56,14 +56,14 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
 	defer in.close()
-	handler, err := a.meet(ctx, plan, log)
+	handler, addr, err := a.meet(ctx, plan, log)
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
 	}
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
-	return a.runJob(ctx, plan, handler, in, log)
+	return a.runJob(ctx, plan, handler, a.newChecker(plan, addr, log), in, log)
 }
 
 // refused is how a job ends that could not be started: its status file says so too.
@@ -145,9 +145,9 @@ func formatLists(lists [][]int) []string {
 }
 
 // runJob runs the agent, and prints what it reports.
-func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, in *interrupts, log zerolog.Logger) error {
+func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
 	agent := &launch.Agent{
-		Plan: plan, Handler: handler, Log: log, LogTo: a.logTo,
+		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
 		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),

@@ -32,31 +32,31 @@ const (
 	ownLastCall  = 3 * time.Second
 )
 
-// meet opens what the nodes of a job meet through.
-func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (rendezvous.Handler, error) {
+// meet opens what the nodes of a job meet through. addr is where the others reach this node.
+func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (h rendezvous.Handler, addr string, err error) {
 	job := &plan.Job
 	if job.Alone() {
 		server, err := listenAlone(ctx, plan, log)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		return rendezvous.NewSolo(plan.MasterHost(), server), nil
+		return rendezvous.NewSolo(plan.MasterHost(), server), plan.MasterHost(), nil
 	}
 	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, log: log}
 	m.ofMaster = job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr
 	cfg, err := m.config(job.Restart)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if err := m.open(ctx, &cfg); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	handler, err := rollcall.New(cfg)
 	if err != nil {
 		release(&cfg)
-		return nil, err
+		return nil, "", err
 	}
-	return handler, nil
+	return handler, cfg.Addr, nil
 }
 
 // checkMeeting returns what meet would refuse before it opens anything: a topology or a token that cannot be used.

@@ -22,6 +22,8 @@ type nodes struct {
 	dir   string // common to all hosts
 	// Every agent gets the flags, the environment and the worker.
 	flags, env, worker []string
+	own                []string         // flags in front of the launcher's name
+	hostEnv            map[int][]string // more of the environment, by host
 	kinds              []string // the launchers by host, where the job has them from its start
 	clocked            string   // a muster for hosts whose clock is set
 	slow               bool     // the network is
@@ -95,14 +97,14 @@ func (j *nodes) start(host int, kind string, flags ...string) *nodeAgent {
 		if len(j.clock(host, kind)) > 0 {
 			muster = j.clocked
 		}
-		a.HostCommand = h.Command(muster, append([]string{"torchrun"}, args...)...)
+		a.HostCommand = h.Command(muster, slices.Concat(j.own, []string{"torchrun"}, args)...)
 	case "torchrun":
 		a.HostCommand = h.Command(testutil.Torchrun(j.t), args...)
 	default:
 		j.t.Fatalf("no launcher %q", kind)
 	}
 	a.Env = append(append(cleanEnviron(), h.Environ()...), "OMP_NUM_THREADS=1", "PYTHON_EXEC="+testutil.Torch(j.t))
-	a.Env = append(a.Env, j.env...)
+	a.Env = append(append(a.Env, j.env...), j.hostEnv[host]...)
 	a.Env = append(a.Env, j.clock(host, kind)...)
 	a.Stdout, a.Stderr = &a.out, &a.err
 	if err := a.Start(); err != nil {

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/launch"
+	"muster/netcheck"
+	"muster/netcheck/crew"
+	"muster/netcheck/report"
+	"muster/netcheck/switchbox"
+)
+
+// nodeChecker does this node's part in the checks of a job.
+type nodeChecker struct {
+	plan    *launch.Plan
+	checker *netcheck.Checker
+	out     io.Writer // where tables go
+	log     zerolog.Logger
+}
+
+// newChecker returns what examines the nodes of a job whose agent is reached at addr, nil where nothing is asked for.
+func (a *app) newChecker(plan *launch.Plan, addr string, log zerolog.Logger) launch.Checker {
+	rules := plan.Job.Check
+	if !rules.Network && len(rules.Switchbox.Pairs) == 0 {
+		return nil
+	}
+	return &nodeChecker{
+		plan: plan, out: &a.log, log: log,
+		checker: netcheck.New(netcheck.Config{
+			Node: plan.Hostname, Addr: addr, Devices: plan.Procs, Fake: plan.Job.Fake, Log: log,
+			Rules: netcheck.Rules{
+				Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
+				ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf,
+			},
+		}),
+	}
+}
+
+// Check implements launch.Checker.
+func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.CheckOutcome, error) {
+	began := time.Now()
+	c.log.Info().Int("round", in.Round.Number).Int("group_world_size", in.Round.GroupWorldSize).Msg("checking the nodes")
+	record, err := c.checker.Check(ctx, netcheck.Round{
+		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
+		Open: func(context.Context) (netcheck.Crew, error) { return c.open(in) },
+	})
+	if err != nil {
+		return launch.CheckOutcome{}, err
+	}
+	c.tell(in, record, time.Since(began))
+	return outcomeFor(record, in.Round.GroupRank), nil
+}
+
+// outcomeFor is what a record means for the node with a group rank.
+func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
+	if len(r.Undecided) > 0 {
+		return launch.CheckOutcome{Status: errhint.Undecided, Everybody: true, Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; ")}
+	}
+	out := launch.CheckOutcome{Again: !r.Fit()}
+	for i, n := range r.Nodes {
+		switch f := n.Fault; {
+		case f == nil:
+			continue
+		case i == rank:
+			out.Status, out.Message = f.Status, fmt.Sprintf("node %s (group rank %d) has to leave: %s", n.Node, i, f.Reason)
+		}
+		if rank == 0 {
+			out.Faults = append(out.Faults, launch.NodeFault{Node: n.Node, Reason: n.Fault.Reason, Status: n.Fault.Status})
+		}
+	}
+	return out
+}
+
+// tell says what a check has found: what concerns everybody on every node, the tables on the one that leads.
+func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.Duration) {
+	own := &r.Nodes[in.Round.GroupRank]
+	l := c.log.Info()
+	if own.Fault != nil || len(r.Undecided) > 0 || own.Unable != "" {
+		l = c.log.Warn()
+	}
+	l.Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg("check of this node")
+	if own.Unable != "" {
+		c.log.Warn().Str("reason", own.Unable).Msg("nodes could not be tested: the check is skipped")
+	}
+	for i, n := range r.Nodes {
+		if n.Fault != nil && i != in.Round.GroupRank {
+			c.log.Warn().Str("node", n.Node).Int("exit_code", n.Fault.Status).Str("reason", n.Fault.Reason).Msg("node has to leave")
+		}
+	}
+	for _, s := range r.Stragglers {
+		c.log.Warn().Str("node", r.Nodes[s.Node].Node).Str("resource", s.Resource).Dur("took_ms", s.Took).Dur("others_ms", s.Others).Msg("node is a straggler")
+	}
+	for _, link := range r.Links {
+		if link.Faulty {
+			c.log.Warn().Strs("nodes", []string{r.Nodes[link.A].Node, r.Nodes[link.B].Node}).Str("reason", link.Err).Msg("link is bad")
+		}
+	}
+	if in.Round.GroupRank != 0 {
+		return
+	}
+	if len(r.Links) > 0 || len(r.Perf) > 0 || !r.Fit() {
+		say(c.out, "%s", report.Text(r))
+	}
+	if dir := c.plan.Job.Check.ReportDir; dir != "" {
+		paths, err := report.Write(dir, in.Round.Number, r)
+		if err != nil {
+			c.log.Warn().Err(err).Msg("report not written")
+			return
+		}
+		c.log.Info().Strs("paths", paths).Msg("report written")
+	}
+}
+
+// open starts the check program.
+func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
+	if len(in.Python) == 0 {
+		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
+	}
+	rules := &c.plan.Job.Check
+	program, err := crew.Open(crew.Config{
+		Tree: in.Tree, Python: in.Python[:1], Dir: in.Dir, Scratch: c.plan.RunDir, Devices: c.plan.Procs, Budget: rules.Budget, Log: c.log,
+		Env: func(local int) []string {
+			env, err := in.Env(max(local, 0))
+			if err != nil {
+				c.log.Warn().Err(err).Msg("environment of the check program")
+			}
+			return env
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &checkProgram{crew: program, rules: rules, log: c.log}, nil
+}
+
+// checkProgram is a crew as the network check uses it.
+type checkProgram struct {
+	crew  *crew.Crew
+	rules *launch.CheckRules
+	kind  string // of its devices, once that is known
+	log   zerolog.Logger
+}
+
+var _ netcheck.Crew = (*checkProgram)(nil)
+
+// unable marks errors that speak neither for nor against the node.
+func unable(err error) error {
+	if fault, ok := errors.AsType[*crew.DeviceError](err); ok && fault.Cause == crew.NoTorch {
+		return fmt.Errorf("%w: %w", netcheck.ErrUnable, err)
+	}
+	return err
+}
+
+func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
+	var l netcheck.Local
+	if box := p.rules.Switchbox; len(box.Pairs) > 0 {
+		if err := p.switchbox(ctx, box); err != nil {
+			return l, unable(err)
+		}
+	}
+	if !p.rules.Network {
+		return l, nil
+	}
+	devices, err := p.crew.Local(ctx)
+	if err != nil {
+		return l, unable(err)
+	}
+	for _, d := range devices {
+		p.kind = d.Kind
+		l.Compute = max(l.Compute, d.Matmul.Median)
+		if d.AllReduce != nil {
+			l.Reduce = max(l.Reduce, d.AllReduce.Median)
+		}
+	}
+	return l, nil
+}
+
+func (p *checkProgram) switchbox(ctx context.Context, rules launch.SwitchboxRules) error {
+	r, err := switchbox.Test(ctx, p.crew, switchboxRules(rules))
+	if err != nil {
+		return err
+	}
+	for _, line := range r.Lines() {
+		l := p.log.Info()
+		if r.Fault() != "" || strings.HasSuffix(line, "FAULT") || strings.HasSuffix(line, "WARN") {
+			l = p.log.Warn()
+		}
+		l.Msg(line)
+	}
+	if why := r.Fault(); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
+func switchboxRules(rules launch.SwitchboxRules) switchbox.Rules {
+	r := switchbox.Rules{MinBandwidth: rules.MinBandwidth, MinChannels: rules.MinChannels}
+	for _, p := range rules.Pairs {
+		r.Pairs = append(r.Pairs, crew.Pair(p))
+	}
+	return r
+}
+
+func (p *checkProgram) Serve(ctx context.Context) (int, error) { return p.crew.Serve(ctx) }
+
+func (p *checkProgram) Exchange(ctx context.Context, g netcheck.Group) (netcheck.Timing, error) {
+	sum, err := p.crew.Pair(ctx, groupOf(g), 0)
+	return p.timing(sum), err
+}
+
+func (p *checkProgram) Perf(ctx context.Context, g netcheck.Group) ([]netcheck.Timing, error) {
+	sums, err := p.crew.CommPerf(ctx, groupOf(g), nil)
+	timings := make([]netcheck.Timing, len(sums))
+	for i, s := range sums {
+		timings[i] = p.timing(s)
+	}
+	return timings, err
+}
+
+func (p *checkProgram) Close() error { return p.crew.Close() }
+
+func groupOf(g netcheck.Group) crew.Group {
+	return crew.Group{Name: g.Name, Store: g.Store, FirstRank: g.FirstRank, World: g.World}
+}
+
+func (p *checkProgram) timing(s crew.Sum) netcheck.Timing {
+	return netcheck.Timing{Bytes: s.Bytes, Took: s.Median, AlgBW: s.AlgMBps() / 1e3, BusBW: s.BusMBps() / 1e3, Device: p.kind}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+	"muster/netcheck"
+)
+
+// checkedJobs are jobs of four nodes of which something is wrong with one. The check finds it, and training runs on the rest.
+var checkedJobs = []struct {
+	name  string
+	flags []string
+	harm  func(j *nodes)
+	// gone is who leaves, one of them; status is what it leaves with, and says what its last words have.
+	gone   []int
+	status int
+	says   []string
+}{
+	{"nothing", nil, func(*nodes) {}, nil, 0, nil},
+	{"a bad node", nil, func(j *nodes) {
+		j.hostEnv = map[int][]string{2: {"MOCK_ERR_RANK=0"}}
+	}, []int{2}, errhint.Faulty, []string{"node2", "MOCK_ERR_RANK"}},
+	{"the host of the store", nil, func(j *nodes) {
+		j.hostEnv = map[int][]string{0: {"MOCK_ERR_RANK=0"}}
+	}, []int{0}, errhint.Faulty, []string{"node0", "MOCK_ERR_RANK"}},
+	{"a bad link", []string{"--network-check-full", "--network-check-timeout=40s"}, func(j *nodes) {
+		j.hosts[1].Cut(j.hosts[3])
+	}, []int{1, 3}, errhint.Undecided, []string{"link", "node1", "node3"}},
+	{"a slow node", []string{"--exclude-straggler", "--straggler-factor=4"}, func(j *nodes) {
+		j.hosts[3].Rate(50_000)
+	}, []int{3}, errhint.Straggler, []string{"node3", "straggler"}},
+}
+
+// TestNodesCheck checks four nodes with the real check program, and trains on those that are fit.
+func TestNodesCheck(t *testing.T) {
+	testutil.Torch(t)
+	for _, c := range checkedJobs {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			j := newNodes(t, 4, testScript(t, "nodes", "steps.py"))
+			j.worker = append(j.worker, j.dir, "20")
+			j.flags = []string{"--nnodes=2:4", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400", "--rdzv-id=check"}
+			j.own = append([]string{"--network-check", "--report=" + j.dir}, c.flags...)
+			c.harm(j)
+			for host := range j.hosts {
+				j.start(host, "muster")
+			}
+			gone := -1
+			for host := range j.hosts {
+				j.ends(j.agentOn(host), 3*time.Minute, 0, c.status)
+				if j.agentOn(host).Status() != 0 {
+					if gone >= 0 {
+						t.Errorf("both %s and %s have left", j.hosts[gone].Name, j.hosts[host].Name)
+					}
+					gone = host
+				}
+			}
+			wanted := len(c.gone) == 0 && gone < 0
+			for _, host := range c.gone {
+				wanted = wanted || gone == host
+			}
+			if !wanted {
+				t.Fatalf("host %d has left, want one of %v", gone, c.gone)
+			}
+			left := 4
+			if gone >= 0 {
+				left = 3
+				for _, want := range c.says {
+					if said := j.agentOn(gone).err.String(); !strings.Contains(said, want) {
+						t.Errorf("%s does not say %q", j.hosts[gone].Name, want)
+					}
+				}
+			}
+			lives := j.lives()
+			if len(lives) != left {
+				t.Errorf("%d workers have lived, want %d", len(lives), left)
+			}
+			for _, l := range lives {
+				if l.worldSize != left || l.restarts != 0 {
+					t.Errorf("a worker was told %+v", l)
+				}
+			}
+			if j.step() != 20 {
+				t.Errorf("training ended at step %d", j.step())
+			}
+			j.checked(c.name)
+		})
+	}
+}
+
+// checked reads the report of the first check.
+func (j *nodes) checked(name string) {
+	j.t.Helper()
+	text, err := os.ReadFile(filepath.Join(j.dir, "network-check-0.json"))
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	var r netcheck.Record
+	if err := json.Unmarshal(text, &r); err != nil {
+		j.t.Fatal(err)
+	}
+	if len(r.Nodes) != 4 || r.Fit() != (name == "nothing") || name == "nothing" && r.Rounds != 2 {
+		j.t.Errorf("%s", text)
+	}
+	if _, err := os.Stat(filepath.Join(j.dir, "network-check-0.svg")); err != nil {
+		j.t.Error(err)
+	}
+}
