@@ -36,14 +36,18 @@ type Config struct {
 	Dir string
 	// Scratch is where the crew makes a directory for its program, and removes it. Empty: the system's temporary directory.
 	Scratch string
-	// Devices is how many processes there are, one for each device, ≥ 1.
+	// Devices is how many processes there are, one for each device. 0: the crew can do no more than test links.
 	Devices int
 	// Device is a kind of device as torch calls it: "cuda", "npu", ..., "cpu". Empty: the first kind that torch finds, else
-	// the CPU.
+	// the CPU: on a node whose accelerators torch does not find, that is not what should be tested.
 	Device string
 	// Budget bounds each command, the start of missing processes included. Default 120 s. Where it is shorter than
-	// importing torch takes, no test passes.
+	// importing torch takes, no test passes. Killing what did not answer comes on top, which takes up to 5 s where the
+	// kernel holds it.
 	Budget time.Duration
+	// LinkLimit is how long Switchbox may take for a pair, within the budget. A healthy one takes seconds, most of which are
+	// the first use of its devices. Default 30 s.
+	LinkLimit time.Duration
 	// Sample is how long a sample of a link's bandwidth takes at least: shorter ones measure the start of copies. Default 200 ms.
 	Sample time.Duration
 	// Fake, when not nil, describes links between devices that are not there, for Switchbox to measure.
@@ -51,14 +55,15 @@ type Config struct {
 	// Progress, when not nil, is told what a process does next, in the program's words; local is -1 for the one that tests
 	// links. Several goroutines call it.
 	Progress func(local int, step string)
-	// Log gets a line for each process that had to be killed, and debug lines. The zero value logs nothing.
+	// Log gets a warning for a process that ended idle and for one that does not die. The zero value logs nothing.
 	Log zerolog.Logger
 }
 
 // The defaults of Config.
 const (
-	DefaultBudget = 120 * time.Second
-	DefaultSample = 200 * time.Millisecond
+	DefaultBudget    = 120 * time.Second
+	DefaultLinkLimit = 30 * time.Second
+	DefaultSample    = 200 * time.Millisecond
 )
 
 // Crew is the processes of one node. Commands given at the same time wait for each other; Close ends the one that runs.
@@ -85,11 +90,14 @@ func Open(cfg Config) (*Crew, error) {
 	switch {
 	case cfg.Tree == nil || cfg.Env == nil || len(cfg.Python) == 0:
 		return nil, errors.New("internal error: a crew without tree, environment or interpreter")
-	case cfg.Devices < 1:
+	case cfg.Devices < 0:
 		return nil, fmt.Errorf("cannot test %d devices", cfg.Devices)
 	}
 	if cfg.Budget <= 0 {
 		cfg.Budget = DefaultBudget
+	}
+	if cfg.LinkLimit <= 0 {
+		cfg.LinkLimit = DefaultLinkLimit
 	}
 	if cfg.Sample <= 0 {
 		cfg.Sample = DefaultSample
@@ -176,6 +184,9 @@ func (c *Crew) begin(ctx context.Context) (_ context.Context, done func(), err e
 func (c *Crew) command(ctx context.Context, stage string, members int, g *Group, orderFor func(local int, h hello) order) ([]outcome, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(c.members) == 0 {
+		return nil, errors.New("cannot test devices: the crew has none")
+	}
 	ctx, done, err := c.begin(ctx)
 	if err != nil {
 		return nil, err

@@ -67,6 +67,35 @@ os._exit(5)`, cause: crew.Died, text: "status 5"},
 	}
 }
 
+// hollow is a torch that has no devices and can do nothing else.
+const hollow = `
+__version__ = "0.0"
+tensor = set_num_threads = lambda *args: None
+`
+
+// A kind of device that was asked for is not replaced by another one, and links need devices.
+func TestMissingDevices(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "torch.py"), hollow)
+	for _, c := range []struct{ device, local, links string }{
+		{device: "musa", local: "torch finds no musa device", links: "torch finds no musa device"},
+		{device: "", local: "has no attribute", links: "torch finds no accelerator"},
+	} {
+		n := open(t, crew.Config{Python: []string{"/usr/bin/python3", "-S"}, Devices: 1, Device: c.device}, "PYTHONPATH="+dir)
+		_, err := n.Local(t.Context())
+		want(t, err, 0, crew.Failed, "", c.local)
+		if _, err = n.Switchbox(t.Context(), []crew.Pair{{0, 1}}); err == nil {
+			t.Error("it found links")
+		} else {
+			want(t, err, -1, crew.Failed, "", c.links)
+		}
+		if _, err := n.Switchbox(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestInterpreterThatIsNone(t *testing.T) {
 	t.Parallel()
 	_, err := crew.Open(crew.Config{

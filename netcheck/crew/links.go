@@ -51,13 +51,8 @@ func (r LinkResult) Corrupt() bool { return r.There.Corrupt || r.Back.Corrupt }
 // ViaHost reports that a direction seems to go through the host.
 func (r LinkResult) ViaHost() bool { return r.There.ViaHost() || r.Back.ViaHost() }
 
-const (
-	// pairLimit is how long a pair may take, if the budget is not shorter than four of it. A healthy one takes seconds,
-	// most of which are the first use of the devices.
-	pairLimit = 30 * time.Second
-	// npuDevices is how many devices one process can connect to each other by torch_npu.
-	npuDevices = 8
-)
+// npuDevices is how many devices one process can connect to each other by torch_npu.
+const npuDevices = 8
 
 // switchboxStage names the stage in errors.
 const switchboxStage = "switchbox"
@@ -73,7 +68,7 @@ func (c *Crew) Switchbox(ctx context.Context, pairs []Pair) ([]LinkResult, error
 		return nil, err
 	}
 	defer done()
-	t := &linkTest{crew: c, deadline: time.Now().Add(c.cfg.Budget), limit: min(pairLimit, c.cfg.Budget/4)}
+	t := &linkTest{crew: c, deadline: time.Now().Add(c.cfg.Budget), limit: min(c.cfg.LinkLimit, c.cfg.Budget)}
 	for len(t.results) < len(pairs) {
 		if err := t.run(ctx, pairs[len(t.results):]); err != nil {
 			return nil, err

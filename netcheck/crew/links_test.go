@@ -20,11 +20,13 @@ func TestSwitchbox(t *testing.T) {
 		{Ends: ends(9, 8), Error: "CUDA error: an illegal memory access\nwas encountered"},
 		{Ends: ends(10, 9), MBps: 20000, OneWay: true},
 	}}
-	// The budget is that of a hanging pair: a fourth of it.
 	n := open(t, crew.Config{
-		Python: []string{testutil.Torch(t)}, Devices: 1, Fake: links, Sample: 20 * time.Millisecond, Budget: 32 * time.Second,
+		Python: []string{testutil.Torch(t)}, Fake: links, Sample: 20 * time.Millisecond, LinkLimit: 8 * time.Second,
 	})
 	pairs := []crew.Pair{{0, 1}, {2, 4}, {3, 5}, {7, 6}, {8, 1}, {8, 9}, {9, 10}, {11, 12}, {10, 11}}
+	if _, err := n.Local(t.Context()); err == nil {
+		t.Error("a crew without devices tested one")
+	}
 	results, err := n.Switchbox(t.Context(), pairs)
 	if err != nil || len(results) != len(pairs) {
 		t.Fatalf("%+v, %v", results, err)
@@ -60,21 +62,6 @@ func TestSwitchbox(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-	}
-}
-
-// Without accelerators there is nothing to test, which is not a result of any pair.
-func TestSwitchboxWithoutDevices(t *testing.T) {
-	t.Parallel()
-	n := open(t, crew.Config{Python: []string{testutil.Torch(t)}, Devices: 1})
-	if _, err := n.Switchbox(t.Context(), []crew.Pair{{0, 1}}); err == nil {
-		t.Error("it found links")
-	} else {
-		want(t, err, -1, crew.Failed, "", "torch finds no accelerator")
-	}
-	n.SetBudget(0)
-	if _, err := n.Switchbox(t.Context(), nil); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -15,8 +15,9 @@ type DeviceResult struct {
 	Local   int
 	Kind    string // cuda, ..., cpu
 	Model   string
-	Backend string // of collectives
-	Torch   string // version
+	Backend string        // of collectives
+	Torch   string        // version
+	Import  time.Duration // from the start of Python's program until torch was imported
 	Matmul  Matmul
 	// ToDevice and FromDevice are MB/s of copies between device and host, of 10^6 bytes; of a CPU those of memory.
 	ToDevice, FromDevice float64
@@ -80,13 +81,12 @@ const (
 	cpuSumBytes = 4 << 20
 )
 
-// How long measures take at most, if a single one does not take longer. They are the same on all nodes, whatever their
-// budgets: devices that sum together have to agree.
+// How long measures take at most, if a single one does not take longer. Those of rank 0 count for all devices of a group.
 const (
-	localSeconds = 1.0
-	sumSeconds   = 1.0
-	perfSeconds  = 1.0
-	perfTotal    = 40.0
+	localTime = time.Second
+	sumTime   = time.Second
+	perfTime  = 40 * time.Second // if that is not more than perfPart of the budget
+	perfPart  = 0.3
 )
 
 // Local tests each device by itself, then all of them together. Of devices that failed there is no result; the error holds
@@ -104,7 +104,7 @@ func (c *Crew) Local(ctx context.Context) ([]DeviceResult, error) {
 		}
 	}
 	out, err := c.command(ctx, stage, c.cfg.Devices, group, func(local int, h hello) order {
-		o := order{Do: "local", Seconds: localSeconds}
+		o := order{Do: "local", Seconds: localTime.Seconds()}
 		if group != nil {
 			o = group.order(local, o, bytesOf(h, 0))
 			o.Group.Loopback = true
@@ -122,7 +122,7 @@ func (c *Crew) Local(ctx context.Context) ([]DeviceResult, error) {
 		}
 		h := out[local].hello
 		r := DeviceResult{
-			Local: local, Kind: h.Device, Model: h.Model, Backend: h.Backend, Torch: h.Torch,
+			Local: local, Kind: h.Device, Model: h.Model, Backend: h.Backend, Torch: h.Torch, Import: ms(h.ImportMS),
 			Matmul: Matmul{
 				Size: a.Matmul.N, Type: a.Matmul.DType, Count: a.Matmul.Count,
 				Best: ms(a.Matmul.BestMS), Median: ms(a.Matmul.MedianMS),
@@ -154,7 +154,7 @@ func (c *Crew) Serve(ctx context.Context) (port int, err error) {
 // Pair sums bytes over the devices of a group, 0 for as many as its kind of device takes, and verifies the sums. An error
 // is a *DeviceError, the one nearest to the root where several devices of this node failed.
 func (c *Crew) Pair(ctx context.Context, g Group, bytes int64) (Sum, error) {
-	sums, err := c.sum(ctx, "pair", g, func(h hello) []int64 { return []int64{bytesOf(h, bytes)} }, sumSeconds, sumSeconds)
+	sums, err := c.sum(ctx, "pair", g, func(h hello) []int64 { return []int64{bytesOf(h, bytes)} }, sumTime)
 	if err != nil {
 		return Sum{}, err
 	}
@@ -162,8 +162,9 @@ func (c *Crew) Pair(ctx context.Context, g Group, bytes int64) (Sum, error) {
 }
 
 // CommPerf sums each of sizes over the devices of a group; none stands for 1 MiB to 1 GiB by powers of two, up to 64 MiB on
-// CPUs. Sizes that would take the whole beyond 40 s are left out. Errors are those of Pair.
+// CPUs. Sizes that would take the whole beyond 40 s, or a third of the budget, are left out. Errors are those of Pair.
 func (c *Crew) CommPerf(ctx context.Context, g Group, sizes []int64) ([]Sum, error) {
+	total := min(perfTime, time.Duration(perfPart*float64(c.cfg.Budget)))
 	return c.sum(ctx, "comm-perf", g, func(h hello) []int64 {
 		if len(sizes) > 0 {
 			return sizes
@@ -177,12 +178,12 @@ func (c *Crew) CommPerf(ctx context.Context, g Group, sizes []int64) ([]Sum, err
 			all = append(all, size)
 		}
 		return all
-	}, perfSeconds, perfTotal)
+	}, total)
 }
 
-func (c *Crew) sum(ctx context.Context, stage string, g Group, sizes func(hello) []int64, each, total float64) ([]Sum, error) {
+func (c *Crew) sum(ctx context.Context, stage string, g Group, sizes func(hello) []int64, total time.Duration) ([]Sum, error) {
 	out, err := c.command(ctx, stage, c.cfg.Devices, &g, func(local int, h hello) order {
-		return g.order(local, order{Do: "pair", Seconds: each, TotalSeconds: total}, sizes(h)...)
+		return g.order(local, order{Do: "pair", Seconds: min(sumTime, total).Seconds(), TotalSeconds: total.Seconds()}, sizes(h)...)
 	})
 	if err != nil {
 		return nil, err
@@ -208,7 +209,7 @@ func (g Group) order(local int, o order, sizes ...int64) order {
 	o.Group = &orderGroup{Name: g.Name, Store: g.Store, Rank: g.FirstRank + local, World: g.World}
 	o.Sizes = sizes
 	if o.TotalSeconds == 0 {
-		o.TotalSeconds = sumSeconds
+		o.TotalSeconds = sumTime.Seconds()
 	}
 	return o
 }

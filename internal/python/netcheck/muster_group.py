@@ -1,5 +1,6 @@
 """Measures of a group of devices: sums over all of them, as training takes those of gradients."""
 import datetime
+import json
 import os
 import socket
 import statistics
@@ -103,7 +104,7 @@ class Group:
             dist.init_process_group(self.kit.backend, store=store, rank=self.rank, world_size=self.world,
                                     timeout=seconds(self.order, 0.5))
         except Exception as e:
-            self.leave()
+            self.leave(failed=True)
             raise Failure("comm", describe(e))
         finally:
             if kept is None:
@@ -115,22 +116,23 @@ class Group:
     def muster(self, store):
         """Waits for all. The backends would wait, too, but not tell for whom, nor hear that one will not come."""
         self.wire.step("waiting for the other devices")
-        ours = "%s of %s bytes" % (self.kit.backend, self.order["sizes"])
+        ours = [self.kit.backend, self.order["sizes"], self.order["seconds"], self.order["total_seconds"]]
         try:
             if self.rank == 0:
-                store.set("terms", ours)
+                store.set("terms", json.dumps(ours))
             store.add("at/%d" % self.rank, 1)
             if store.add("here", 1) == self.world:
                 store.set("go", "")
             store.wait(["go"], seconds(self.order))
             go = store.get("go").decode()
-            theirs = ours if go else store.get("terms").decode()
+            theirs = ours if go else json.loads(store.get("terms").decode())
         except RuntimeError as e:
             raise Failure("peer", self.absent(store) or "lost the store: " + describe(e))
         if go:
             raise Failure("peer", "another device failed: " + go)
-        if theirs != ours:
-            raise Failure("peer", "rank 0 would sum by %s, this device by %s" % (theirs, ours))
+        if theirs[:2] != ours[:2]:
+            raise Failure("peer", "rank 0 would sum %s bytes by %s, this device %s by %s" % (theirs[1], theirs[0], ours[1], ours[0]))
+        self.each, self.total = theirs[2:]  # all have to take as long, whatever they were told
 
     def absent(self, store):
         """Says which ranks did not come; "" where the store does not answer either."""
@@ -145,11 +147,14 @@ class Group:
         return "rank %s of %d did not come within %d s" % (", ".join(missing[:10]) + more, self.world, self.order["wait_ms"] // 1000)
 
     def __exit__(self, kind, error, trace):
-        self.leave()
-        if error is not None and not isinstance(error, Failure) and isinstance(error, RuntimeError):
+        if isinstance(error, RuntimeError):
+            self.leave(failed=True)
             raise Failure("comm", describe(error))
+        self.leave()
 
-    def leave(self):
+    def leave(self, failed=False):
+        if failed and self.kit.type != "cpu":
+            return  # it might not return, and the process is not used again
         try:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -161,9 +166,9 @@ class Group:
         has little to do with size."""
         rows, begin = [], time.monotonic()
         for i, size in enumerate(order["sizes"]):
-            if rows and self.agree(time.monotonic() - begin) + 4 * rows[-1]["ms"] / 1e3 * size / max(rows[-1]["bytes"], 1 << 20) > order["total_seconds"]:
+            if rows and self.agree(time.monotonic() - begin) + 4 * rows[-1]["ms"] / 1e3 * size / max(rows[-1]["bytes"], 1 << 20) > self.total:
                 break
-            rows.append(self.measure(size, order["seconds"]))
+            rows.append(self.measure(size, self.each))
         return rows
 
     def measure(self, size, limit):
@@ -184,9 +189,10 @@ class Group:
             k = min(5, count)
             samples.append(self.sums(x, k) / k)
             count -= k
-        if int(self.torch.count_nonzero(x)) != 0:
-            raise Failure("data", "the sum of zeros is not zero")
+        zeros = int(self.torch.count_nonzero(x)) == 0
         self.verify(x)
+        if self.agree(not zeros) > 0:
+            raise Failure("peer" if zeros else "data", "a sum of zeros was not zero%s" % (" on another device" if zeros else ""))
         ms = self.agree(statistics.median(samples)) * 1e3
         best = self.agree(min(samples)) * 1e3
         return {"bytes": 4 * n, "ms": ms, "best_ms": best}
@@ -213,8 +219,10 @@ class Group:
         dist.all_reduce(x)
         self.kit.sync()
         place.mul_(self.world).add_(sum(r % 8 + 1 for r in range(self.world)))
-        if not self.torch.equal(x, place):
-            wrong = self.torch.nonzero(x != place).flatten()
+        wrong = self.torch.nonzero(x != place).flatten()
+        if self.agree(len(wrong)) > 0:  # no rank may go on alone
+            if len(wrong) == 0:
+                raise Failure("peer", "sums are wrong on another device")
             at = int(wrong[0])
             raise Failure("data", "%d of %d sums are wrong, the first at %d: %r instead of %r" %
                           (len(wrong), n, at, float(x[at]), float(place[at])))

@@ -4,7 +4,7 @@ import time
 
 from muster_check import Failure
 
-SIZES = (16384, 8192, 4096, 2048)  # of a matrix on an accelerator: the first of which three, in fp32, fill half of what is free
+SIZES = (16384, 8192, 4096, 2048, 1024)  # of a matrix on an accelerator: the first of which three, in fp32, fill half of what is free
 PRODUCTS = 500  # as DLRover multiplies
 CPU_SIZE = 128
 COPY, CPU_COPY = 256 << 20, 16 << 20  # bytes
