@@ -42,6 +42,9 @@ type Request struct {
 	JSON bool
 	// LogLevel is how much muster itself says on standard error: debug, info, warn or error.
 	LogLevel string
+	// SimulateNodes is how many nodes of the job are to run on this machine, each with an agent of its own; 0 for none but
+	// this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
+	SimulateNodes int
 	// Settings are all flags of the dialect and of muster with their values and where each came from, in the order of
 	// the help text.
 	Settings []Setting

@@ -176,6 +176,7 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 			}
 		}
 		m.Host, m.Port = "", 0
+	case r.SimulateNodes > 0: // at a place that is found when they start
 	case job.Nodes.Max > 1 && m.Host != "" && m.NodeRank >= 0:
 		m.Backend = backendStatic
 		if _, ok := words["master-port"]; !ok {
@@ -213,7 +214,9 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		}
 		return
 	}
-	nativeRunID(r, wrong)
+	if r.SimulateNodes == 0 { // the others know a random one, too
+		nativeRunID(r, wrong)
+	}
 }
 
 // nativeRunID makes sure that all nodes have the same name for the job: a random one would be another on each.

@@ -60,6 +60,7 @@ func Native(inv Invocation) (Request, error) {
 	equivalents := applyConf(&r.Job, words["rdzv-conf"], &wrong)
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
+	settleSimulation(&r, words, &wrong)
 	nativeMeeting(&r, words, &wrong)
 	nativeCommand(&r, inv, rest, words, env, &wrong)
 	checkRules(&r, words, &wrong)

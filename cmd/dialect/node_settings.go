@@ -92,12 +92,25 @@ func nodeSettings() []setting {
 			},
 		},
 		{
+			flag: "simulate-nodes", form: formNumber, arg: "N", group: groupNodes,
+			help: "Rehearse a job of N nodes, from 2 to 64, on this machine: each has an agent, and the accelerators that the fake spec gives its name. Needs --accelerator fake:FILE.",
+			set: func(r *Request, text string) error {
+				if err := setCount(&r.SimulateNodes, text); err != nil || r.SimulateNodes < 2 || r.SimulateNodes > maxSimulated {
+					return fmt.Errorf("give a number from 2 to %d", maxSimulated)
+				}
+				return nil
+			},
+		},
+		{
 			flag: "fake-on-real", form: formSwitch, def: "false", group: groupNodes, anywhere: true,
 			help: "Allow a fake accelerator on a machine that has a real one.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.Job.FakeOnReal, text) },
 		},
 	}
 }
+
+// maxSimulated bounds the nodes that are simulated: they share one machine.
+const maxSimulated = 64
 
 // meetingSettings say how several nodes meet.
 func meetingSettings() []setting {

@@ -195,7 +195,11 @@ func (m *dryMeeting) lines(procs int) [][2]string {
 	if m.ReachedBy != "" {
 		this += "; others reach it by " + m.ReachedBy
 	}
-	return [][2]string{{"nodes", nodes}, {"they meet by", m.Backend + " at " + strings.Join(m.Endpoints, ", ")}, {"this node", this}}
+	at := " at " + strings.Join(m.Endpoints, ", ")
+	if len(m.Endpoints) == 0 { // nodes that are simulated
+		at = " on this machine"
+	}
+	return [][2]string{{"nodes", nodes}, {"they meet by", m.Backend + at}, {"this node", this}}
 }
 
 func (d *dryRun) writeJSON(w io.Writer) error {

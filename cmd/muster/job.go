@@ -28,6 +28,9 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	for _, w := range req.Job.Warnings {
 		log.Warn().Msg(w)
 	}
+	if req.SimulateNodes > 0 && !req.DryRun {
+		return errhint.Usagef("--simulate-nodes does not start anything yet: give --dry-run too")
+	}
 	machine, err := a.machine(req.Job, log)
 	if err != nil {
 		return a.refused(req, machine, err)
