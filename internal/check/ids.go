@@ -11,7 +11,7 @@ type ID struct {
 	Text    string // what it means when it does not pass
 }
 
-// ids are all checks of a node that muster knows; a policy may name these. Thresholds and their sources are where the check is.
+// ids are all checks that muster knows, of nodes and of pairs of them; a policy may name these. Thresholds and their sources are where the check is.
 var ids = []ID{
 	{"gpu-lost", "gpu", Fail, "the GPU does not answer on the bus"},
 	{"gpu-driver", "gpu", Fail, "a driver that cannot compute is bound to the GPU"},
@@ -27,6 +27,24 @@ var ids = []ID{
 	{"cpu-starved", "node", Warn, "there are fewer CPUs than workers"},
 	{"bad-env", "node", Warn, "a variable of debugging or of a workaround slows training down"},
 	{"disk-space", "node", Warn, "the temporary directory is nearly full"},
+	// Of netcheck/netprobe: pairs of nodes, and what nodes say of their interfaces and RDMA ports.
+	{"net-reach", "edge", Fail, "a node cannot connect to another one, or not always"},
+	{"net-rtt", "edge", Warn, "round trips take long, or longer than those of other pairs"},
+	{"clock-offset", "edge", Warn, "the clocks of two nodes are apart"},
+	{"mtu-blackhole", "edge", Fail, "large packets vanish on the way between two nodes"},
+	{"mtu-reduced", "edge", Warn, "large packets do not pass, and the sender is told"},
+	{"net-bandwidth", "edge", Fail, "streams between two nodes are slow, or slower than those of other pairs"},
+	{"net-retrans", "edge", Warn, "many TCP segments had to be sent again"},
+	{"net-mss", "edge", Warn, "TCP segments are smaller than the interfaces allow"},
+	{"iface-mismatch", "node", Warn, "NCCL or Gloo takes another network interface than on the other nodes"},
+	{"loopback-hostname", "node", Fail, "Gloo takes the loopback interface, which no other node reaches"},
+	{"rdma-port-down", "node", Fail, "an RDMA port that is meant to be used is not active"},
+	{"rdma-rate", "node", Fail, "an RDMA port is slower than others of its model"},
+	{"rdma-heterogeneous", "node", Fail, "the number of RDMA ports or their rates differ between nodes"},
+	{"rdma-errors", "node", Warn, "an RDMA port has counted errors during the tests"},
+	{"rdma-gid", "node", Warn, "an Ethernet RDMA port has no address for RoCE v2 over IPv4"},
+	{"rdma-device", "node", Warn, "RDMA ports are active, and no device lets programs use them"},
+	{"rdma-affinity", "node", Warn, "a GPU has no active RDMA port on its NUMA node"},
 }
 
 // Lookup returns the check of a name.

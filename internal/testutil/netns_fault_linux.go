@@ -128,3 +128,21 @@ func (h *Host) Rate(kbit int) {
 		h.t.Fatalf("cannot limit the rate of %s: %v", h.Name, err)
 	}
 }
+
+// MTU sets how large packets may be: on the host's interfaces, and on the ports that these end in. Where a port takes less
+// than the interface, larger packets vanish there and nobody is told, as in a switch.
+func (h *Host) MTU(iface, port int) {
+	h.t.Helper()
+	var inside, ports strings.Builder
+	for k := range h.Addrs {
+		fmt.Fprintf(&inside, "link set eth%d mtu %d\n", k, iface)
+		fmt.Fprintf(&ports, "link set %s mtu %d\n", h.port(k), port)
+	}
+	err := h.Do(func() error { return runTool(inside.String(), "ip", "-batch", "-") })
+	if err == nil {
+		err = h.wire.run(ports.String(), "ip", "-batch", "-")
+	}
+	if err != nil {
+		h.t.Fatalf("cannot set the MTU of %s: %v", h.Name, err)
+	}
+}

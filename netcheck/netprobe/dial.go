@@ -1,0 +1,128 @@
+package netprobe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"muster/internal/errhint"
+)
+
+// dialer connects to servers.
+type dialer struct {
+	token    []byte
+	patience time.Duration // for connecting and the handshake together
+}
+
+// client is a connection to a server that has let us in.
+type client struct {
+	net.Conn
+	key []byte
+}
+
+// dial connects and shakes hands. Errors do not name the address: the caller does.
+func (d *dialer) dial(ctx context.Context, addr string) (*client, error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	var nd net.Dialer
+	conn, err := nd.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("no answer within %v", d.patience)
+		}
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
+			err = op.Err // the rest repeats the address
+		}
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	_ = conn.SetDeadline(began.Add(d.patience))
+	key, err := greet(conn, d.token)
+	if err == nil && !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		stop()
+		_ = conn.Close()
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return &client{conn, key}, nil
+}
+
+// hintOf says what to try after dial has failed.
+func hintOf(err error) string {
+	switch {
+	case errors.Is(err, errToken):
+		return "give every agent of the job the same token (MUSTER_TOKEN_FILE)"
+	case errors.Is(err, errNotUs):
+		return "does another program listen at that port, or another version of muster?"
+	case errors.Is(err, errSilent):
+		return "is the agent there stopped, or does another program listen at that port?"
+	case errors.Is(err, errBusy):
+		return "too many nodes probe it at the same time: try again"
+	}
+	return "is the agent running there, and does a firewall let TCP connections to that port pass?"
+}
+
+// count takes in how a try has ended.
+func (t *Tries) count(err error) {
+	t.Done++
+	if err != nil {
+		t.Failed++
+		t.Last = clean(err.Error(), 200)
+	}
+}
+
+// gap is how long to wait after a try.
+func gap(d time.Duration, err error) time.Duration {
+	if err == nil {
+		return d / 4
+	}
+	return d
+}
+
+// pause waits, and says whether ctx lasts.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// ask sends a request and takes its answer, within limit.
+func (c *client) ask(ctx context.Context, r request, limit time.Duration) (answer, error) {
+	var a answer
+	_ = c.SetDeadline(time.Now().Add(limit))
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err := writeMessage(c, r)
+	if err == nil {
+		err = readMessage(c, &a)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return a, fmt.Errorf("no answer to %q: %w", r.Op, err)
+	}
+	if a.Busy {
+		return a, errBusy
+	}
+	if a.Error != "" {
+		return a, fmt.Errorf("the other node says: %s", clean(a.Error, 300))
+	}
+	return a, nil
+}
+
+// unreachable is the error about a node that could not be connected to.
+func unreachable(addr string, err error) error {
+	return errhint.With(fmt.Errorf("cannot probe %s: %w", addr, err), hintOf(err))
+}

@@ -1,0 +1,357 @@
+package netprobe_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/check"
+	"muster/internal/testutil"
+	"muster/netcheck/netprobe"
+)
+
+// onHost runs this test binary on a host, in a role of TestMain's.
+func onHost(t *testing.T, h *testutil.Host, role string, o order) *testutil.HostCommand {
+	t.Helper()
+	line, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := h.Command(os.Args[0])
+	cmd.Env = append(cmd.Env, "NETPROBE_ROLE="+role)
+	cmd.Stderr = os.Stderr
+	if role == "serve" {
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { stdin.Close() })
+		go stdin.Write(append(line, '\n')) // a line is less than what a pipe holds
+	} else {
+		cmd.Stdin = strings.NewReader(string(line) + "\n")
+	}
+	return cmd
+}
+
+// between probes from one host to another one's address.
+func between(t *testing.T, from, to *testutil.Host, addr netip.Addr, change func(*netprobe.Config)) netprobe.Facts {
+	t.Helper()
+	there, here := config(to.Name), config(from.Name)
+	there.Listen, here.Listen = ":0", ":0"
+	if change != nil {
+		change(&here)
+	}
+	server := onHost(t, to, "serve", order{Config: there})
+	out, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := onHost(t, from, "pair", order{Config: here, Addr: netip.AddrPortFrom(addr, uint16(port)).String()}).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f netprobe.Facts
+	if err := json.Unmarshal(text, &f); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if err := server.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	server.Wait()
+	t.Logf("took %v", f.Took)
+	return f
+}
+
+// verdict returns the worst result under an id.
+func verdict(results []check.Result, id string) check.Result {
+	var worst check.Result
+	for _, r := range results {
+		if r.ID == id && (worst.ID == "" || r.Status > worst.Status) {
+			worst = r
+		}
+	}
+	return worst
+}
+
+// wantVerdicts compares the worst result under each id; ids that are not named must pass, but for those that a busy
+// machine decides: round trips and retransmissions.
+func wantVerdicts(t *testing.T, f netprobe.Facts, limits netprobe.Limits, want map[string]check.Status) {
+	t.Helper()
+	results := netprobe.Judge([]netprobe.Facts{f}, limits)
+	for _, id := range []string{
+		"net-reach", "net-rtt", "clock-offset", "mtu-blackhole", "mtu-reduced", "net-bandwidth", "net-retrans", "net-mss",
+	} {
+		r := verdict(results, id)
+		status, named := want[id]
+		if !named {
+			status = check.Pass
+			if id == "net-rtt" || id == "net-retrans" {
+				continue
+			}
+		}
+		if r.Status != status {
+			t.Errorf("%s: %v, want %v: %s", id, r.Status, status, r.Reason)
+		}
+		if r.ID == "" || r.Reason == "" || r.Status > check.Pass && (r.Try == "" || r.Limit == "") && id != "net-reach" {
+			t.Errorf("it says too little: %+v", r)
+		}
+		if r.Status > check.Pass {
+			t.Logf("%s %v: %s; try: %s (%s, limit %s)", r.ID, r.Status, r.Reason, r.Try, r.Value, r.Limit)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", pretty(f))
+	}
+}
+
+// easy is for rules that depend on how fast the machine of the test is.
+var easy = netprobe.Limits{Bandwidth: 1e6, SpeedShare: -1}
+
+// filter has the host drop some of what arrives.
+func filter(h *testutil.Host, rule string) {
+	cmd := h.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader("table inet filter {\n chain input {\n  type filter hook input priority 0;\n  " + rule + "\n }\n}\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("%s: %v\n%s", rule, err, out)) // the test is wrong
+	}
+}
+
+// TestLinks probes links with one thing wrong, over IPv4 and IPv6.
+func TestLinks(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		spoil  func(hosts []*testutil.Host)
+		change func(*netprobe.Config)
+		limits netprobe.Limits
+		want   map[string]check.Status
+		look   func(*testing.T, netprobe.Facts)
+	}{
+		{
+			name: "sound", limits: easy, want: map[string]check.Status{},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if f.Local.Iface != "eth0" || f.Local.MTU != 1500 || f.Remote.Iface != "eth0" || f.MTU.Passes() != 1500 || len(f.Bulk) != 2 {
+					t.Errorf("%s", pretty(f))
+				}
+				// Both hosts have the clock of this machine.
+				if f.Clock.Offset.Abs() > f.Clock.Error+time.Microsecond {
+					t.Errorf("%+v", f.Clock)
+				}
+			},
+		},
+		{
+			name: "jumbo", spoil: func(hosts []*testutil.Host) {
+				hosts[0].MTU(9000, 9000)
+				hosts[1].MTU(9000, 9000)
+			}, limits: easy, want: map[string]check.Status{},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if f.MTU.Passes() != 9000 || len(f.MTU.Sizes) != 4 {
+					t.Errorf("%+v", f.MTU)
+				}
+			},
+		},
+		{
+			name: "slow", spoil: func(hosts []*testutil.Host) { hosts[1].Rate(80_000) },
+			change: func(c *netprobe.Config) { c.WarmUp, c.Timed = 500*time.Millisecond, time.Second }, // past what the bucket lets through
+			want:   map[string]check.Status{"net-bandwidth": check.Fail},
+			look: func(t *testing.T, f netprobe.Facts) {
+				for _, b := range f.Bulk {
+					if b.Rate() < 2e6 || b.Rate() > 11e6 {
+						t.Errorf("%v B/s of 10 MB/s: %+v", b.Rate(), b)
+					}
+				}
+			},
+		},
+		{
+			name: "lossy", spoil: func(hosts []*testutil.Host) { hosts[1].Loss(2) },
+			// A lost segment costs 200 ms and more, so there are fewer round trips, and no time limit on connecting.
+			change: func(c *netprobe.Config) { c.Timed = time.Second },
+			limits: netprobe.Limits{Bandwidth: -1, SpeedShare: -1, FailedTries: -1},
+			want:   map[string]check.Status{"net-retrans": check.Warn},
+		},
+		{
+			name: "delayed", spoil: func(hosts []*testutil.Host) { hosts[1].Delay(20 * time.Millisecond) },
+			change: func(c *netprobe.Config) { c.Echoes = 20 },
+			limits: easy, want: map[string]check.Status{"net-rtt": check.Warn},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if f.RTT.Min < 40*time.Millisecond || f.Clock.Offset.Abs() > f.Clock.Error {
+					t.Errorf("%+v %+v", f.RTT, f.Clock)
+				}
+			},
+		},
+		{
+			name: "black hole", spoil: func(hosts []*testutil.Host) {
+				hosts[0].MTU(9000, 1500)
+				hosts[1].MTU(9000, 1500)
+			},
+			want: map[string]check.Status{
+				"mtu-blackhole": check.Fail, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
+			},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if f.MTU.Passes() != 1500 {
+					t.Errorf("%+v", f.MTU)
+				}
+			},
+		},
+		{
+			// An interface that takes fewer bytes than it says it does: those of the other direction pass.
+			name: "black hole on the way back", spoil: func(hosts []*testutil.Host) {
+				hosts[0].MTU(9000, 9000)
+				hosts[1].MTU(9000, 9000)
+				filter(hosts[0], "meta l4proto udp meta length > 1500 drop")
+			},
+			want: map[string]check.Status{
+				"mtu-blackhole": check.Fail, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
+			},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if f.MTU.Passes() != 1500 || f.MTU.Sizes[2].Out != netprobe.Passed || f.MTU.Sizes[2].Back != netprobe.Lost {
+					t.Errorf("%+v", f.MTU)
+				}
+			},
+		},
+		{
+			name: "interfaces of two sizes", spoil: func(hosts []*testutil.Host) {
+				hosts[0].MTU(9000, 9000)
+				hosts[1].MTU(1500, 9000)
+			},
+			want: map[string]check.Status{
+				"mtu-blackhole": check.Fail, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
+			},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if f.MTU.Passes() != 1500 || f.Local.MTU != 9000 || f.Remote.MTU != 1500 {
+					t.Errorf("%s", pretty(f))
+				}
+			},
+		},
+		{
+			name: "no datagrams", spoil: func(hosts []*testutil.Host) { filter(hosts[1], "meta l4proto udp drop") }, limits: easy,
+			want: map[string]check.Status{"mtu-blackhole": check.Skip, "mtu-reduced": check.Skip},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if !strings.Contains(f.MTU.Skip, "filtered") || len(f.Bulk) != 2 {
+					t.Errorf("%s", pretty(f))
+				}
+			},
+		},
+		{
+			name: "no way back", spoil: func(hosts []*testutil.Host) { filter(hosts[0], "tcp flags & (syn|ack) == syn drop") }, limits: easy,
+			change: func(c *netprobe.Config) { c.Tries, c.Patience = 3, time.Second },
+			want:   map[string]check.Status{"net-reach": check.Fail},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if o, b := f.Reach.Out, f.Reach.Back; o.Failed != 0 || b.Done != 3 || b.Failed != 3 || !strings.Contains(b.Last, "no answer within") {
+					t.Errorf("%+v", f.Reach)
+				}
+			},
+		},
+		{
+			// Nobody answers for longer than the budget lasts.
+			name: "no way", spoil: func(hosts []*testutil.Host) { filter(hosts[1], "meta l4proto tcp drop") },
+			change: func(c *netprobe.Config) { c.Budget, c.Patience = 3*time.Second, time.Second },
+			want: map[string]check.Status{
+				"net-reach": check.Fail, "net-rtt": check.Skip, "clock-offset": check.Skip, "mtu-blackhole": check.Skip,
+				"mtu-reduced": check.Skip, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
+			},
+			look: func(t *testing.T, f netprobe.Facts) {
+				if f.Reach.Out.Done < 1 || f.Reach.Out.Failed != f.Reach.Out.Done || !strings.Contains(f.Hint, "firewall") {
+					t.Errorf("%s", pretty(f))
+				}
+			},
+		},
+	} {
+		for family, version := range []string{"IPv4", "IPv6"} {
+			t.Run(c.name+"/"+version, func(t *testing.T) {
+				if c.name != "sound" && c.name != "black hole" {
+					testutil.Long(t)
+				}
+				t.Parallel()
+				hosts := testutil.Hosts(t, 2)
+				if c.spoil != nil {
+					c.spoil(hosts)
+				}
+				f := between(t, hosts[0], hosts[1], hosts[1].Addrs[0][family], c.change)
+				wantVerdicts(t, f, c.limits, c.want)
+				if c.look != nil {
+					c.look(t, f)
+				}
+			})
+		}
+	}
+}
+
+// routed makes a router of the third host: the first one is left in the first network, the second in the other. Packets of
+// more than 1500 bytes do not fit between them, while all interfaces are set to 9000.
+func routed(t *testing.T, quiet bool) []*testutil.Host {
+	t.Helper()
+	hosts := testutil.Hosts(t, 3, testutil.TwoNetworks)
+	for _, h := range hosts {
+		h.MTU(9000, 9000)
+	}
+	run := func(h *testutil.Host, format string, args ...any) {
+		t.Helper()
+		if out, err := h.Command("sh", "-ec", fmt.Sprintf(format, args...)).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", h.Name, err, out)
+		}
+	}
+	router := hosts[2]
+	for i := range 2 {
+		far := 1 - i
+		run(hosts[i], "ip link set eth%d down; ip route add 10.66.%d.0/24 via %s; ip -6 route add fd66:%d::/64 via %s",
+			far, far, router.Addrs[i][0], far, router.Addrs[i][1])
+		run(router, `ip route change 10.66.%d.0/24 dev eth%d mtu lock 1500
+			ip -6 route del fd66:%d::/64 dev eth%d; ip -6 route add fd66:%d::/64 dev eth%d mtu lock 1500`, i, i, i, i, i, i)
+	}
+	run(router, "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+	if quiet {
+		run(router, `nft -f - <<'END'
+table inet quiet {
+ chain output {
+  type filter hook output priority 0;
+  icmp type destination-unreachable drop
+  icmpv6 type packet-too-big drop
+ }
+}
+END`)
+	}
+	return hosts
+}
+
+// TestRouted has a router in between with a narrower way: one that says so, and one whose words are dropped.
+func TestRouted(t *testing.T) {
+	testutil.Long(t)
+	for family, version := range []string{"IPv4", "IPv6"} {
+		for _, quiet := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/quiet=%v", version, quiet), func(t *testing.T) {
+				t.Parallel()
+				hosts := routed(t, quiet)
+				f := between(t, hosts[0], hosts[1], hosts[1].Addrs[1][family], nil)
+				want := map[string]check.Status{"mtu-reduced": check.Warn, "net-mss": check.Warn}
+				passage := netprobe.TooBig
+				if quiet {
+					want = map[string]check.Status{
+						"mtu-blackhole": check.Fail, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
+					}
+					passage = netprobe.Lost
+				}
+				wantVerdicts(t, f, easy, want)
+				if f.MTU.Passes() != 1500 || len(f.MTU.Sizes) != 3 || f.MTU.Sizes[2].Out != passage {
+					t.Errorf("%+v", f.MTU)
+				}
+			})
+		}
+	}
+}
