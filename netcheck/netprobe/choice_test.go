@@ -130,7 +130,7 @@ func TestGloo(t *testing.T) {
 		{"that does not run: Gloo takes it", hpc, "", []string{"GLOO_SOCKET_IFNAME=ib9"}, "ib9 192.168.9.7/24"},
 	} {
 		var own []netip.Addr
-		for _, a := range strings.Fields(c.own) {
+		for a := range strings.FieldsSeq(c.own) {
 			own = append(own, netip.MustParseAddr(a))
 		}
 		wantChoice(t, c.name, netprobe.Gloo(c.ifaces, own, env(c.env...)), c.want)
