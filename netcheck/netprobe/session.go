@@ -161,6 +161,7 @@ func (se *session) join(ctx context.Context, r *request) error {
 	}
 	defer run.leave()
 	if err := run.awaitAll(ctx); err != nil {
+		_ = se.answer(answer{Error: err.Error()})
 		return err
 	}
 	if err := se.answer(answer{}); err != nil {
