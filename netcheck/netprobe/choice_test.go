@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"muster/internal/accel"
 	"muster/internal/check"
 	"muster/netcheck/netprobe"
 )
@@ -194,5 +195,29 @@ func TestChoicesAgree(t *testing.T) {
 				t.Errorf("%v, want %v and %v, %q and %q\n%s", worst, c.iface, c.gloo, c.words, c.try, text)
 			}
 		})
+	}
+}
+
+// TestLook asks this machine.
+func TestLook(t *testing.T) {
+	m, err := netprobe.Real(accel.Real())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Name, m.Lookup, m.Hostname, m.Toward = "here", env("NCCL_SOCKET_IFNAME==lo"), "localhost", netip.MustParseAddrPort("127.0.0.1:9")
+	n, err := m.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.Name != "here" || n.Route != "lo" || n.NCCL.Iface != "lo" || !n.Gloo.Addr.Addr().IsLoopback() || n.Gloo.Iface != "lo" {
+		t.Errorf("%s", pretty(n))
+	}
+	m.Iface = "eth7"
+	if n, err := m.Look(t.Context()); err != nil || n.Route != "eth7" {
+		t.Errorf("the user's choice: %v %s", err, pretty(n))
+	}
+	m.Iface, m.Toward = "", netip.MustParseAddrPort("0.0.0.0:9")
+	if n, err := m.Look(t.Context()); err == nil || n.Route != "" || n.NCCL.Iface != "lo" {
+		t.Errorf("no route: %v %s", err, pretty(n))
 	}
 }

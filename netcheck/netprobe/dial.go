@@ -30,7 +30,8 @@ func (d *dialer) dial(ctx context.Context, addr string) (*client, error) {
 	var nd net.Dialer
 	conn, err := nd.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		if ctx.Err() != nil {
+		var slow net.Error
+		if ctx.Err() != nil || errors.As(err, &slow) && slow.Timeout() {
 			return nil, fmt.Errorf("no answer within %v", d.patience)
 		}
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {

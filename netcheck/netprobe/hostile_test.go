@@ -203,6 +203,7 @@ func TestHostileRequests(t *testing.T) {
 
 // TestRunIsHeldByOne: a run that a client opened and forgot ends with its connection, and does not keep others waiting.
 func TestRunIsHeldByOne(t *testing.T) {
+	t.Parallel()
 	addr := serve(t, config("there")).String()
 	open := map[string]any{"op": "run", "direction": "back", "streams": 2, "timed_ns": int64(time.Second)}
 	one, two := dial(t, addr), dial(t, addr)
@@ -235,6 +236,7 @@ func TestRunIsHeldByOne(t *testing.T) {
 
 // TestTooManyConnections: those above the limit are told, and the others are served on.
 func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
 	cfg := config("there")
 	cfg.MaxConns = 3
 	addr := serve(t, cfg).String()
@@ -413,6 +415,7 @@ func (w *wedge) pass(to, from net.Conn, watch bool) {
 
 // TestPeerLies: what another node says is not trusted where it cannot be.
 func TestPeerLies(t *testing.T) {
+	t.Parallel()
 	type m = map[string]any
 	for name, c := range map[string]struct {
 		answers map[string]any // by request
@@ -494,6 +497,7 @@ func welcome(conn net.Conn) bool {
 
 // TestClockAhead gives the other node another clock.
 func TestClockAhead(t *testing.T) {
+	t.Parallel()
 	for _, ahead := range []time.Duration{90 * time.Millisecond, -3 * time.Second} {
 		s, err := netprobe.Listen(t.Context(), config("there"))
 		if err != nil {
@@ -560,6 +564,7 @@ func FuzzClient(f *testing.F) {
 		})
 		cfg := config("here")
 		cfg.Tries, cfg.Echoes, cfg.Gap, cfg.SizeTries, cfg.SizePatience = 1, 10, time.Millisecond, 1, 10*time.Millisecond
+		cfg.WarmUp, cfg.Timed, cfg.Budget = time.Millisecond, 20*time.Millisecond, 3*time.Second
 		facts := pair(t, cfg, addr)
 		text := pretty(netprobe.Judge([]netprobe.Facts{facts}, netprobe.Limits{})) + pretty(netprobe.JudgeNodes(netprobe.Nodes([]netprobe.Facts{facts})))
 		if strings.Contains(text, "\\u001b") {

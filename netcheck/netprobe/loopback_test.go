@@ -16,6 +16,7 @@ import (
 
 // TestPair probes this machine itself, over IPv4 and IPv6: everything is there.
 func TestPair(t *testing.T) {
+	t.Parallel()
 	for _, listen := range []string{"127.0.0.1:0", "[::1]:0", ":0"} {
 		t.Run(listen, func(t *testing.T) {
 			there, here := config("there"), config("here")
@@ -62,6 +63,7 @@ func TestPair(t *testing.T) {
 
 // TestOtherToken: neither side believes the other, and the reason says what to do.
 func TestOtherToken(t *testing.T) {
+	t.Parallel()
 	there, here := config("there"), config("here")
 	there.Token = []byte("the token of another job")
 	f := pair(t, here, serve(t, there).String())
@@ -185,6 +187,7 @@ func TestNobody(t *testing.T) {
 
 // TestWayBackClosed: this node's own port does not answer, and all else does.
 func TestWayBackClosed(t *testing.T) {
+	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -224,6 +227,7 @@ func TestCanceled(t *testing.T) {
 
 // TestBudget: what does not fit is left out, and said.
 func TestBudget(t *testing.T) {
+	t.Parallel()
 	addr := serve(t, config("there")).String()
 	cfg := config("here")
 	cfg.Budget, cfg.Timed, cfg.Streams = time.Second, 20*time.Second, []int{1, 2, 3, 4}
@@ -234,6 +238,7 @@ func TestBudget(t *testing.T) {
 
 // TestTwoPairsAtOnce: two nodes want to stream with a third one, which does it one after the other.
 func TestTwoPairsAtOnce(t *testing.T) {
+	t.Parallel()
 	addr := serve(t, config("there")).String()
 	var wg sync.WaitGroup
 	for _, name := range []string{"a", "b", "c"} {
@@ -249,6 +254,7 @@ func TestTwoPairsAtOnce(t *testing.T) {
 
 // TestByteLimit: a run that has carried what it may ends early, and counts for its time.
 func TestByteLimit(t *testing.T) {
+	t.Parallel()
 	for _, side := range []string{"client", "server"} {
 		t.Run(side, func(t *testing.T) {
 			here, there := config("here"), config("there")

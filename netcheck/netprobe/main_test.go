@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	// Most tests wait for what does not come, and need no CPU for it.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
@@ -89,7 +89,7 @@ func play(role string) error {
 func config(name string) netprobe.Config {
 	return netprobe.Config{
 		Token: token, Node: netprobe.Node{Name: name}, Listen: "127.0.0.1:0", Echoes: 300,
-		Patience: 5 * time.Second, Gap: 20 * time.Millisecond, SizePatience: 600 * time.Millisecond,
+		Patience: 5 * time.Second, Gap: 20 * time.Millisecond, SizePatience: 400 * time.Millisecond,
 		WarmUp: 100 * time.Millisecond, Timed: 300 * time.Millisecond, Streams: []int{1}, Budget: soon,
 	}
 }

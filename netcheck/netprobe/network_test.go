@@ -273,23 +273,25 @@ func TestLinks(t *testing.T) {
 			},
 		},
 	} {
-		for family, version := range []string{"IPv4", "IPv6"} {
-			t.Run(c.name+"/"+version, func(t *testing.T) {
-				if c.name != "sound" && c.name != "black hole" {
-					testutil.Long(t)
-				}
-				t.Parallel()
-				hosts := testutil.Hosts(t, 2)
-				if c.spoil != nil {
-					c.spoil(hosts)
-				}
-				f := between(t, hosts[0], hosts[1], hosts[1].Addrs[0][family], c.change)
-				wantVerdicts(t, f, c.limits, c.want)
-				if c.look != nil {
-					c.look(t, f)
-				}
-			})
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if c.name != "sound" && c.name != "black hole" {
+				testutil.Long(t)
+			}
+			t.Parallel()
+			hosts := testutil.Hosts(t, 2)
+			if c.spoil != nil {
+				c.spoil(hosts)
+			}
+			for family, version := range []string{"IPv4", "IPv6"} {
+				t.Run(version, func(t *testing.T) {
+					f := between(t, hosts[0], hosts[1], hosts[1].Addrs[0][family], c.change)
+					wantVerdicts(t, f, c.limits, c.want)
+					if c.look != nil {
+						c.look(t, f)
+					}
+				})
+			}
+		})
 	}
 }
 
@@ -333,11 +335,11 @@ END`)
 // TestRouted has a router in between with a narrower way: one that says so, and one whose words are dropped.
 func TestRouted(t *testing.T) {
 	testutil.Long(t)
-	for family, version := range []string{"IPv4", "IPv6"} {
-		for _, quiet := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/quiet=%v", version, quiet), func(t *testing.T) {
-				t.Parallel()
-				hosts := routed(t, quiet)
+	for _, quiet := range []bool{false, true} {
+		t.Run(fmt.Sprintf("quiet=%v", quiet), func(t *testing.T) {
+			t.Parallel()
+			hosts := routed(t, quiet)
+			for family, version := range []string{"IPv4", "IPv6"} {
 				f := between(t, hosts[0], hosts[1], hosts[1].Addrs[1][family], nil)
 				want := map[string]check.Status{"mtu-reduced": check.Warn, "net-mss": check.Warn}
 				passage := netprobe.TooBig
@@ -349,9 +351,35 @@ func TestRouted(t *testing.T) {
 				}
 				wantVerdicts(t, f, easy, want)
 				if f.MTU.Passes() != 1500 || len(f.MTU.Sizes) != 3 || f.MTU.Sizes[2].Out != passage {
-					t.Errorf("%+v", f.MTU)
+					t.Errorf("%s: %+v", version, f.MTU)
 				}
+			}
+		})
+	}
+}
+
+// TestDefaults probes with what users get. The budget holds, and figures are printed for docs/node-probes.md.
+func TestDefaults(t *testing.T) {
+	testutil.Long(t)
+	for name, spoil := range map[string]func([]*testutil.Host){
+		"sound": func([]*testutil.Host) {},
+		"late":  func(hosts []*testutil.Host) { hosts[1].Delay(25 * time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hosts := testutil.Hosts(t, 2)
+			spoil(hosts)
+			f := between(t, hosts[0], hosts[1], hosts[1].Addrs[0][0], func(c *netprobe.Config) {
+				*c = netprobe.Config{Token: token, Node: c.Node, Listen: ":0"}
 			})
-		}
+			// A machine that is overloaded may have to leave runs out, and must say so.
+			if f.Took > 15*time.Second || f.Error != "" || len(f.Bulk) != 4 && !strings.Contains(f.NoBulk, "budget") {
+				t.Errorf("%s", pretty(f))
+			}
+			t.Logf("RTT p50 %v, p99 %v of %d; clock %v ± %v", f.RTT.P50, f.RTT.P99, f.RTT.Count, f.Clock.Offset, f.Clock.Error)
+			for _, b := range f.Bulk {
+				t.Logf("%d streams %s: %.3f GB/s over %v, %+v", b.Streams, b.Direction, b.Rate()/1e9, b.Window, b.Sent)
+			}
+		})
 	}
 }

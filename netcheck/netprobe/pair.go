@@ -259,6 +259,10 @@ func (p *prober) trySizes(ctx context.Context) {
 		skip(err)
 		return
 	}
+	if a.Port == 0 {
+		skip(errors.New("the other node names no port for datagrams"))
+		return
+	}
 	if err := connect(s.conn, netip.AddrPortFrom(addrPort(p.conn.RemoteAddr()).Addr(), a.Port)); err != nil {
 		skip(fmt.Errorf("cannot send datagrams to port %d: %w", a.Port, err))
 		return
