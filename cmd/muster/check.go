@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -17,9 +16,11 @@ import (
 
 // checkFlags are those of "muster check".
 type checkFlags struct {
-	spec, policy, onSkip, workers string
-	waive                         []string
-	onReal, strict, all, asJSON   bool
+	acceleratorFlags
+
+	policy, onSkip, workers string
+	waive                   []string
+	strict, all, asJSON     bool
 }
 
 // newCheckCmd is "muster check": whether this node is fit for training.
@@ -47,13 +48,8 @@ The checks:
 		Args:        cobra.NoArgs,
 		RunE:        func(*cobra.Command, []string) error { return a.check(f) },
 	}
-	def := ""
-	if file := a.getenv("MUSTER_FAKE"); file != "" {
-		def = "fake:" + file
-	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.spec, "accelerator", def, "auto, or fake:FILE for the made-up ones of a spec [MUSTER_FAKE=FILE]")
-	flags.BoolVar(&f.onReal, "fake-on-real", false, "let a fake stand in for accelerators that are really here")
+	f.add(flags, a)
 	flags.StringVar(&f.workers, "nproc-per-node", "auto", "workers that are to run here: a number, auto, cpu, gpu or another kind of device")
 	flags.BoolVar(&f.strict, "strict", false, "a warning is a failure")
 	flags.StringVar(&f.onSkip, "on-skip", "ignore", "what a check that could not be judged counts as: ignore, warn or fail")
@@ -77,33 +73,27 @@ func (a *app) check(f checkFlags) error {
 	if err != nil {
 		return err
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost" // it is only shown
-	}
-	root, inv, err := a.inventory(f.spec, host, f.onReal)
+	here, err := f.look(a)
 	if err != nil {
 		return err
 	}
-	cpus, _ := accel.CPUs(root)
+	cpus, _ := accel.CPUs(here.root)
 	workers, err := strconv.Atoi(f.workers)
 	switch {
 	case err != nil:
-		if workers, _, err = accel.Workers(f.workers, inv, cpus); err != nil {
+		if workers, _, err = accel.Workers(f.workers, here.inv, cpus); err != nil {
 			return err
 		}
 	case workers < 1:
 		return errhint.Usagef("--nproc-per-node %d: at least 1", workers)
 	}
 	node := &health.Node{
-		Root: root, Machine: health.Real(), Inventory: inv, Lookup: a.lookupEnv, Workers: workers, CPUs: cpus, TempDir: os.TempDir(),
+		Root: here.root, Machine: health.Real(), Inventory: here.inv, Lookup: a.lookupEnv, Workers: workers, CPUs: cpus, TempDir: os.TempDir(),
 	}
-	report := policy.Judge(host, node.Check())
-	report.Fake = inv.Fake
+	report := policy.Judge(here.host, node.Check())
+	report.Fake = here.inv.Fake
 	if f.asJSON {
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(report)
+		err = writeJSON(a.stdout, report)
 	} else {
 		err = report.Write(a.stdout, f.all)
 	}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -13,13 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"muster/internal/accel"
-	"muster/internal/errhint"
 )
 
 // newDevicesCmd is "muster devices": what accelerators are here.
 func newDevicesCmd(a *app) *cobra.Command {
-	var spec string
-	var onReal, asJSON bool
+	var f acceleratorFlags
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "devices [--json] [--accelerator fake:FILE]",
 		Short: "Show this node's accelerators, and what a worker sees of them",
@@ -33,75 +30,35 @@ opens no device and cannot hang.`,
 		Annotations: map[string]string{exitAnnotation: "  0    shown, also where there is none\n  2    usage error, or the spec cannot be used\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return a.showDevices(spec, onReal, asJSON)
+			return a.showDevices(f, asJSON)
 		},
 	}
-	def := ""
-	if file := a.getenv("MUSTER_FAKE"); file != "" {
-		def = "fake:" + file
-	}
-	cmd.Flags().StringVar(&spec, "accelerator", def, "auto, or fake:FILE for the made-up ones of a spec [MUSTER_FAKE=FILE]")
-	cmd.Flags().BoolVar(&onReal, "fake-on-real", false, "let a fake stand in for accelerators that are really here")
+	f.add(cmd.Flags(), a)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return cmd
 }
 
-func (a *app) showDevices(spec string, onReal, asJSON bool) error {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost" // it is only shown
-	}
-	root, inv, err := a.inventory(spec, host, onReal)
+func (a *app) showDevices(f acceleratorFlags, asJSON bool) error {
+	here, err := f.look(a)
 	if err != nil {
 		return err
 	}
-	cpus, cpusWhy := accel.CPUs(root)
-	n, why, err := accel.Workers("auto", inv, cpus)
-	d := deviceReport{Node: host, Fake: inv.Fake, CPUs: cpus, Auto: n, Why: why}
+	cpus, cpusWhy := accel.CPUs(here.root)
+	n, why, err := accel.Workers("auto", here.inv, cpus)
+	d := deviceReport{Node: here.host, Fake: here.inv.Fake, CPUs: cpus, Auto: n, Why: why}
 	if err != nil {
 		d.Why = err.Error()
 	}
-	for _, f := range inv.Families {
+	for _, f := range here.inv.Families {
 		d.Vendors = append(d.Vendors, familyReport(f))
 	}
 	for _, v := range accel.Vendors() {
 		d.Verified = append(d.Verified, vendorReport{v.Name, v.Backend, v.Verified})
 	}
 	if asJSON {
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(d)
+		return writeJSON(a.stdout, d)
 	}
 	return d.write(a.stdout, cpusWhy)
-}
-
-// inventory finds this node's accelerators, or those that the value of --accelerator makes up, and where they are.
-func (a *app) inventory(accelerator, host string, onReal bool) (accel.Root, accel.Inventory, error) {
-	root := accel.Real()
-	path, made := strings.CutPrefix(accelerator, "fake:")
-	switch {
-	case accelerator == "" || accelerator == "auto":
-		return root, accel.Detect(root, a.lookupEnv), nil
-	case !made || path == "":
-		return nil, accel.Inventory{}, errhint.Usagef("--accelerator %q: auto or fake:FILE", accelerator)
-	}
-	fake, err := a.loadFake(path, host, onReal)
-	if err != nil {
-		return nil, accel.Inventory{}, err
-	}
-	return fake.Root(root), fake.Detect(root, a.lookupEnv), nil
-}
-
-// loadFake reads a spec of accelerators that are not there, and refuses it where real ones are.
-func (a *app) loadFake(spec, host string, onReal bool) (*accel.Fake, error) {
-	if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
-		host = named // several nodes of one spec on one machine
-	}
-	fake, err := accel.LoadFake(spec, host)
-	if err != nil {
-		return nil, err
-	}
-	return fake, fake.CheckMachine(accel.Real(), onReal)
 }
 
 // deviceReport is what muster devices --json writes.

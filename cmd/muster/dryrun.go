@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -200,13 +199,6 @@ func (m *dryMeeting) lines(procs int) [][2]string {
 		at = " on this machine"
 	}
 	return [][2]string{{"nodes", nodes}, {"they meet by", m.Backend + at}, {"this node", this}}
-}
-
-func (d *dryRun) writeJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(d)
 }
 
 // writeText prints what all ranks share once, and of each rank only what sets it apart.

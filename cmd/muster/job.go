@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/rs/zerolog"
 
@@ -97,12 +98,10 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	if m.TempDir, err = filepath.Abs(os.TempDir()); err != nil {
 		return m, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
-	if m.Hostname, err = os.Hostname(); err != nil {
-		m.Hostname = "localhost" // it is only shown
-	}
+	m.Hostname = hostname()
 	root := accel.Real()
 	near := root // where accelerators, and the CPUs near them, are looked for
-	detect := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
+	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
 	if job.Fake != "" {
 		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
 		if err != nil {
@@ -111,8 +110,9 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 		log.Warn().Str("spec", fake.Path()).Msg(fake.Banner())
 		m.DeviceEnv = fake.Env()
 		near = fake.Root(root)
-		detect = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
+		find = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
 	}
+	detect := sync.OnceValue(find) // counting and binding ask, or neither does
 	m.CountWorkers = func(word string) (int, string, error) {
 		cpus, cpusWhy := accel.CPUs(root)
 		inv := detect()
@@ -197,7 +197,7 @@ func (a *app) showPlan(plan *launch.Plan, req dialect.Request) error {
 		return err
 	}
 	if req.JSON {
-		return d.writeJSON(a.stdout)
+		return writeJSON(a.stdout, d)
 	}
 	return d.writeText(a.stdout)
 }

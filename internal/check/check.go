@@ -4,10 +4,7 @@
 // What could not be looked at is Skip with a reason, never Pass: a value that a driver does not offer is no health.
 package check
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Status is how a check ended. A greater one is worse, but for Skip, which says nothing.
 type Status int
@@ -44,23 +41,17 @@ type Subject struct {
 	GPU   *int   `json:"gpu,omitempty"` // Device.Index
 	UUID  string `json:"uuid,omitempty"`
 	BusID string `json:"bdf,omitempty"`
-	Pair  string `json:"pair,omitempty"`  // such as "2:4"
-	Iface string `json:"iface,omitempty"` // a network interface or an RDMA port
 }
 
 // String names the subject within its node, "" for the node itself.
 func (s Subject) String() string {
 	switch {
-	case s.Pair != "":
-		return "pair " + s.Pair
 	case s.GPU != nil && s.BusID != "":
 		return fmt.Sprintf("gpu %d (%s)", *s.GPU, s.BusID)
 	case s.GPU != nil:
 		return fmt.Sprintf("gpu %d", *s.GPU)
-	case s.BusID != "":
-		return s.BusID
 	}
-	return s.Iface
+	return s.BusID
 }
 
 // Result is what one check says of one subject.
@@ -78,6 +69,4 @@ type Result struct {
 	Source string `json:"source"`
 	// Waived says that the policy has taken a Fail or Warn for a Pass.
 	Waived bool `json:"waived,omitempty"`
-	// Took is how long it took.
-	Took time.Duration `json:"took_ns,omitempty"`
 }

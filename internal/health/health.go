@@ -75,17 +75,17 @@ func bad(id, reason, try string) check.Result {
 	return check.Result{ID: id, Status: def.Default, Reason: reason, Try: try}
 }
 
-// eachDevice judges every device that is present, usable or not; why is "" for one that passes.
-func (n *Node) eachDevice(id, try string, why func(accel.Device) string) []check.Result {
+// eachDevice judges every device that is present, usable or not. look gives what is wrong a Reason; what has none passes.
+func (n *Node) eachDevice(id, try string, look func(accel.Device, *check.Result)) []check.Result {
 	var results []check.Result
 	some := false
 	for _, f := range n.Inventory.Families {
 		for _, list := range [][]accel.Device{f.Devices, f.Unusable} {
 			for _, d := range list {
 				some = true
-				if reason := why(d); reason != "" {
-					r := bad(id, reason, try)
-					r.Subject = subject(d)
+				r := bad(id, "", try)
+				r.Subject = subject(d)
+				if look(d, &r); r.Reason != "" {
 					results = append(results, r)
 				}
 			}
@@ -127,51 +127,41 @@ func driverLoaded(n *Node) []check.Result {
 }
 
 func lost(n *Node) []check.Result {
-	return n.eachDevice("gpu-lost", "reset the GPU or reboot the node", func(d accel.Device) string { return d.Lost })
+	return n.eachDevice("gpu-lost", "reset the GPU or reboot the node", func(d accel.Device, r *check.Result) { r.Reason = d.Lost })
 }
 
 // foreignDriver: nouveau cannot compute (DCGM refuses a node for it, too).
 func foreignDriver(n *Node) []check.Result {
-	return n.eachDevice("gpu-driver", "load the vendor's driver", func(d accel.Device) string {
+	return n.eachDevice("gpu-driver", "load the vendor's driver", func(d accel.Device, r *check.Result) {
 		if d.Driver == "nouveau" {
-			return "it is bound to nouveau"
+			r.Reason = "it is bound to nouveau"
 		}
-		return ""
 	})
 }
 
 // deviceNode: a device that is here for computing, and that this process may not use. What belongs to somebody else, a
 // virtual machine or another container, has no driver of its own or no node here, which is no fault.
 func deviceNode(n *Node) []check.Result {
-	return n.eachDevice("gpu-node", "do the permissions of its device node allow reading and writing?", func(d accel.Device) string {
-		if d.WhyNot != "" && d.Node != "" {
-			return d.WhyNot
+	return n.eachDevice("gpu-node", "do the permissions of its device node allow reading and writing?", func(d accel.Device, r *check.Result) {
+		if d.Node != "" {
+			r.Reason = d.WhyNot
 		}
-		return ""
 	})
 }
 
 // pcieWidth: the link runs on fewer lanes than both its ends can; less than half of them is a failure.
 func pcieWidth(n *Node) []check.Result {
-	const id = "pcie-width"
-	results := n.eachDevice(id, "reseat the card or its riser", func(d accel.Device) string {
+	return n.eachDevice("pcie-width", "reseat the card or its riser", func(d accel.Device, r *check.Result) {
 		now, most, known := n.lanes(d)
 		if !known || now >= most {
-			return ""
+			return
 		}
-		return fmt.Sprintf("%d of %d lanes", now, most)
-	})
-	for i := range results {
-		r := &results[i]
-		now, most, known := n.lanes(accel.Device{BusID: r.Subject.BusID})
-		if known && r.Status == check.Warn && 2*now < most {
+		r.Reason = fmt.Sprintf("%d of %d lanes", now, most)
+		r.Value, r.Limit = strconv.Itoa(now), strconv.Itoa(most)
+		if 2*now < most {
 			r.Status = check.Fail
 		}
-		if known && r.Status > check.Pass {
-			r.Value, r.Limit = strconv.Itoa(now), strconv.Itoa(most)
-		}
-	}
-	return results
+	})
 }
 
 // lanes returns the width of a device's PCI link, as it is and as it could be.
@@ -203,11 +193,10 @@ func numaUnknown(n *Node) []check.Result {
 	if text, err := fs.ReadFile(n.Root, "sys/devices/system/node/online"); err != nil || !strings.ContainsAny(string(text), "-,") {
 		return skip(id, "the machine has one NUMA node")
 	}
-	return n.eachDevice(id, "", func(d accel.Device) string {
+	return n.eachDevice(id, "", func(d accel.Device, r *check.Result) {
 		if d.NUMANode < 0 && d.WhyNot == "" {
-			return "the machine does not tell its NUMA node"
+			r.Reason = "the machine does not tell its NUMA node"
 		}
-		return ""
 	})
 }
 
