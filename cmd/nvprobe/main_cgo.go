@@ -3,8 +3,8 @@
 package main
 
 import (
-	"encoding/binary"
 	"os"
+	"strconv"
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -110,16 +110,22 @@ func (p *probe) run() {
 		return
 	}
 	p.out.put(nvline.CountLine{T: nvline.Count, N: n})
+	var gpus []*gpu
 	for i := range n {
 		p.at(handle, i)
 		d, rc := p.lib.DeviceGetHandleByIndex(i)
-		g := gpu{p: p, d: d, GPU: nvline.GPU{Index: i}}
+		g := &gpu{p: p, d: d, GPU: nvline.GPU{Index: i}}
 		if rc != nvml.SUCCESS {
 			g.RC, g.Call = int(rc), handle
 		} else {
 			g.ask()
+			g.peers(gpus)
 		}
 		p.out.put(nvline.GPULine{T: nvline.OfGPU, GPU: g.GPU})
+		gpus = append(gpus, g)
+	}
+	if moments, err := strconv.Atoi(os.Getenv(nvline.MomentsVariable)); err == nil {
+		p.sample(gpus, min(moments, maxMoments))
 	}
 }
 
@@ -231,6 +237,7 @@ func (g *gpu) ask() {
 	g.memoryHealth()
 	g.fields()
 	g.links()
+	g.fabric()
 	g.whole(&g.PCIeWidth, "pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", d.GetCurrPcieLinkWidth)
 	g.whole(&g.PCIeWidthMax, "pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", d.GetMaxPcieLinkWidth)
 	g.whole(&g.PCIeGen, "pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration", d.GetCurrPcieLinkGeneration)
@@ -240,6 +247,8 @@ func (g *gpu) ask() {
 		t, rc := d.GetTemperature(nvml.TEMPERATURE_GPU)
 		return int(t), rc
 	})
+	g.thresholds()
+	g.power()
 	g.processes()
 }
 
@@ -261,83 +270,16 @@ func (g *gpu) memoryHealth() {
 	}, "nvmlDeviceGetRemappedRows") {
 		g.Remapped = &rows
 	}
+	g.sram()
 	g.state(&g.RetiredPending, "retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus", d.GetRetiredPagesPendingStatus)
-}
-
-// field asks for one of NVML's numbered fields; drivers that do not know the number refuse it, with or without a return
-// code of its own.
-func (g *gpu) field(to **int, name string, id uint32) {
-	v := []nvml.FieldValue{{FieldId: id}}
-	if g.get(name, func() nvml.Return {
-		if rc := g.d.GetFieldValues(v); rc != nvml.SUCCESS {
-			return rc
-		}
-		return nvml.Return(v[0].NvmlReturn)
-	}, "nvmlDeviceGetFieldValues") {
-		n := fieldNumber(v[0])
-		*to = &n
-	}
-}
-
-// fieldNumber reads the union nvmlValue_t; the fields that are asked for are whole numbers.
-func fieldNumber(v nvml.FieldValue) int {
-	switch nvml.ValueType(v.ValueType) {
-	case nvml.VALUE_TYPE_UNSIGNED_INT:
-		return int(binary.NativeEndian.Uint32(v.Value[:]))
-	case nvml.VALUE_TYPE_SIGNED_INT:
-		return int(int32(binary.NativeEndian.Uint32(v.Value[:])))
-	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
-		return int(binary.NativeEndian.Uint16(v.Value[:]))
-	default:
-		return int(binary.NativeEndian.Uint64(v.Value[:]))
-	}
-}
-
-func (g *gpu) fields() {
-	g.field(&g.Recovery, "recovery_action", nvml.FI_DEV_GET_GPU_RECOVERY_ACTION)
-}
-
-// links asks each NVLink for its state. How many there are is field 91; without it, they are asked until one refuses.
-func (g *gpu) links() {
-	var known *int
-	g.field(&known, "nvlink_count", nvml.FI_DEV_NVLINK_LINK_COUNT)
-	n := nvml.NVLINK_MAX_LINKS
-	if known != nil {
-		n = min(n, *known)
-	}
-	for link := range n {
-		if g.RC == nvline.GPULost {
-			return
-		}
-		var v nvml.EnableState
-		ok := false
-		g.quiet("nvmlDeviceGetNvLinkState", link == 0, func() (rc nvml.Return) {
-			v, rc = g.d.GetNvLinkState(link)
-			ok = rc == nvml.SUCCESS
-			return rc
-		})
-		switch {
-		case ok && v == nvml.FEATURE_ENABLED:
-			g.NVLink = append(g.NVLink, 1)
-		case ok:
-			g.NVLink = append(g.NVLink, 0)
-		case known == nil || link == 0:
-			return // that was the last one, or none has a state
-		default:
-			g.NVLink = append(g.NVLink, -1)
+	retired := func(cause nvml.PageRetirementCause) func() (int, nvml.Return) {
+		return func() (int, nvml.Return) {
+			pages, rc := d.GetRetiredPages(cause)
+			return len(pages), rc
 		}
 	}
-}
-
-// quiet is get for the same call made many times: only the first is announced, and explained where it fails.
-func (g *gpu) quiet(symbol string, first bool, call func() nvml.Return) {
-	if first {
-		g.get("nvlink", call, symbol)
-		return
-	}
-	if rc := call(); rc == nvml.ERROR_GPU_IS_LOST {
-		g.RC, g.Call = int(rc), symbol
-	}
+	g.whole(&g.RetiredSBE, "retired_sbe", "nvmlDeviceGetRetiredPages", retired(nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS))
+	g.whole(&g.RetiredDBE, "retired_dbe", "nvmlDeviceGetRetiredPages", retired(nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR))
 }
 
 func (g *gpu) clocks() {
@@ -363,16 +305,4 @@ func (g *gpu) processes() {
 		}
 		g.Processes = append(g.Processes, p)
 	}
-}
-
-// text reads a C string.
-func text(chars []int8) string {
-	b := make([]byte, 0, len(chars))
-	for _, c := range chars {
-		if c == 0 {
-			break
-		}
-		b = append(b, byte(c))
-	}
-	return string(b)
 }

@@ -11,6 +11,7 @@
 //	{"t":"na","gpu":3,"field":"remapped_rows","why":"symbol"}
 //	{"t":"gpu","i":3,"uuid":"GPU-…","bdf":"0000:1b:00.0",…}
 //	{"t":"gpu","i":2,"rc":15,"call":"nvmlDeviceGetHandleByIndex_v2"}
+//	{"t":"sample","ms":1003,"gpu":3,"pcie_replays":0,…}  once for each GPU and moment, where moments are asked for
 //	{"t":"done"}                                         last; without it the last "at" names the culprit
 package nvline
 
@@ -28,6 +29,10 @@ const GoNVML = "0.13.3-0"
 // LibraryVariable names the environment variable that gives the NVML library another path or name.
 const LibraryVariable = "MUSTER_NVML_PATH"
 
+// MomentsVariable names the environment variable with how often, a second apart, the probe reads what only several
+// readings tell; unset or 0 for not at all.
+const MomentsVariable = "MUSTER_NVML_MOMENTS"
+
 // Values of T.
 const (
 	Hello = "hello"
@@ -37,6 +42,7 @@ const (
 	Count = "count"
 	NA    = "na"
 	OfGPU = "gpu"
+	Later = "sample"
 	Done  = "done"
 )
 
@@ -150,12 +156,20 @@ type GPU struct {
 	ECCVolatile  *uint64 `json:"ecc_volatile,omitempty"`  // uncorrected errors since the driver was loaded
 	ECCAggregate *uint64 `json:"ecc_aggregate,omitempty"` // uncorrected errors ever
 
+	// SRAM tells that the uncorrected errors of its caches have passed the maker's threshold.
+	SRAM           *bool     `json:"sram_threshold,omitempty"`
 	Remapped       *Remapped `json:"remapped_rows,omitempty"`
 	RetiredPending *bool     `json:"retired_pending,omitempty"` // pages to be retired at the next reboot
+	RetiredSBE     *int      `json:"retired_sbe,omitempty"`     // pages retired for corrected errors
+	RetiredDBE     *int      `json:"retired_dbe,omitempty"`     // pages retired for uncorrected ones
 	Recovery       *int      `json:"recovery_action,omitempty"` // field 230: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX domain
 
 	// NVLink has the state of each link, 1 active, 0 inactive, -1 unknown; nil where the GPU has none or does not tell.
 	NVLink []int `json:"nvlink,omitempty"`
+	// P2P has, for each GPU of a lower index, in order, what NVML says of reaching it over NVLink: 0 is well, 1 to 5 why
+	// not, 6 unknown, -1 refused. nil where the library does not tell.
+	P2P    []int   `json:"p2p_nvlink,omitempty"`
+	Fabric *Fabric `json:"fabric,omitempty"` // of machines with NVSwitches; nil where not available
 
 	PCIeWidth    *int `json:"pcie_width,omitempty"` // lanes
 	PCIeWidthMax *int `json:"pcie_width_max,omitempty"`
@@ -164,6 +178,13 @@ type GPU struct {
 
 	Clocks      *uint64 `json:"clocks_event_reasons,omitempty"` // bits: 0x8 hardware slowdown, 0x20 software thermal, 0x40 hardware thermal, 0x80 power brake
 	Temperature *int    `json:"temperature,omitempty"`          // °C
+	TempSlow    *int    `json:"temperature_slow,omitempty"`     // °C at which the GPU slows itself down
+	TempMem     *int    `json:"temperature_mem,omitempty"`      // °C of its memory
+	TempMemMax  *int    `json:"temperature_mem_max,omitempty"`  // °C that its memory may have
+	Power       *int    `json:"power,omitempty"`                // mW
+	PowerLimit  *int    `json:"power_limit,omitempty"`          // mW, the limit that holds
+	ClockSM     *int    `json:"clock_sm,omitempty"`             // MHz
+	ClockMem    *int    `json:"clock_mem,omitempty"`            // MHz
 
 	Processes []Process `json:"processes"` // compute processes; nil where not available, empty where there is none
 }
@@ -180,6 +201,30 @@ type Remapped struct {
 	Uncorrectable int  `json:"unc"`
 	Pending       bool `json:"pending"` // replaced at the next reset
 	Failed        bool `json:"failed"`
+}
+
+// Fabric is how far a GPU has joined the fabric of its NVSwitches.
+type Fabric struct {
+	State  int    `json:"state"`  // 0 not supported, 1 not started, 2 in progress, 3 completed
+	Status int    `json:"status"` // return code of the joining, once it is completed
+	Health uint32 `json:"health"` // two bits each, 1 means so: 0 degraded bandwidth, 2 route recovery, 4 route unhealthy, 6 access timeout recovery
+}
+
+// SampleLine is what one GPU said at one moment. Counters only grow; nil means not available.
+type SampleLine struct {
+	T   string `json:"t"`
+	MS  int    `json:"ms"` // since the first moment
+	GPU int    `json:"gpu"`
+	Sample
+}
+
+// Sample are the readings of a moment.
+type Sample struct {
+	Clocks        *uint64 `json:"clocks_event_reasons,omitempty"`
+	PCIeReplays   *int    `json:"pcie_replays,omitempty"`
+	NVLinkCRC     *uint64 `json:"nvlink_crc,omitempty"` // of all links, flits and data
+	NVLinkReplay  *uint64 `json:"nvlink_replay,omitempty"`
+	NVLinkRecover *uint64 `json:"nvlink_recovery,omitempty"`
 }
 
 // Process is a compute process on a GPU.

@@ -10,7 +10,6 @@ package probe
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -56,7 +55,9 @@ type Options struct {
 	Exec string
 	// GPUs is how many GPUs the PCI bus lists; they make the default deadline.
 	GPUs int
-	// Timeout is how long the probe may run; 0: DefaultTimeout(GPUs).
+	// Moments is how often, a second apart, what only several readings tell is read; 0 for not at all.
+	Moments int
+	// Timeout is how long the probe may run; 0: DefaultTimeout(GPUs) and the time that Moments take.
 	Timeout time.Duration
 }
 
@@ -85,7 +86,7 @@ func (o Options) environment() []string {
 		name, _, _ := strings.Cut(e, "=")
 		return slices.Contains(dropped, name)
 	})
-	return append(env, "GOMAXPROCS=1", "GOTRACEBACK=none")
+	return append(env, "GOMAXPROCS=1", "GOTRACEBACK=none", fmt.Sprintf("%s=%d", nvline.MomentsVariable, o.Moments))
 }
 
 // ErrAbandoned is returned by Run after a probe that could not be killed: a second one would hang as well.
@@ -125,7 +126,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("cannot run the NVML probe: %w (pid %d)", ErrAbandoned, pid)
 	}
 	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout(o.GPUs)
+		o.Timeout = DefaultTimeout(o.GPUs) + time.Duration(o.Moments)*time.Second
 	}
 	var attempts []string
 	failed := func(via string, err error) {
@@ -239,12 +240,4 @@ func (d Description) String() string {
 		return "NVML probe: none inside (built without nvprobe_embed); an installed nvprobe is looked for by $" + Variable + ", beside muster and on PATH"
 	}
 	return fmt.Sprintf("NVML probe: %d bytes inside, with go-nvml %s", d.Bytes, d.GoNVML)
-}
-
-// Digest returns the SHA-256 of the embedded probe in hexadecimal digits, "" where there is none. It reads some 3 MB.
-func Digest() string {
-	if blob == "" {
-		return ""
-	}
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(blob)))
 }

@@ -30,11 +30,19 @@ type Report struct {
 	Count int          // GPUs that NVML counts, lost ones included
 	GPUs  []nvline.GPU // those that were asked, in NVML's order, which is PCI order
 	NA    []NA         // what was not available, and why
+	// Moments are the readings of each moment, by GPU; nil where none were asked for.
+	Moments []Moment
 
 	GoNVML string        // release of go-nvml that the probe was built with
 	Via    string        // how the probe was run: "memfd", or the path of a file
 	Took   time.Duration // from its start to its end or to its being given up
 	Stderr string        // the beginning of what the probe and the driver's library wrote to standard error
+}
+
+// Moment is what the GPUs said within a few milliseconds of each other.
+type Moment struct {
+	At   time.Duration // since the first moment
+	GPUs map[int]nvline.Sample
 }
 
 // Culprit is a call of NVML; GPU is its index there, or -1 for a call that is about no GPU.
@@ -215,6 +223,11 @@ func parse(out []byte) (*Report, error) {
 				if err = json.Unmarshal(line, &l); err == nil {
 					err = r.add(l.GPU, asked)
 				}
+			case nvline.Later:
+				var l nvline.SampleLine
+				if err = json.Unmarshal(line, &l); err == nil {
+					err = r.later(l)
+				}
 			case nvline.Done:
 				done = true
 			default: // a newer probe's
@@ -259,6 +272,30 @@ func (r *Report) add(g nvline.GPU, asked map[int]bool) error {
 		*s = clip(*s)
 	}
 	r.GPUs = append(r.GPUs, g)
+	return nil
+}
+
+// maxMoments bounds what is kept; the probe takes fewer.
+const maxMoments = 64
+
+// later takes a reading over. A moment ends where a GPU comes up again.
+func (r *Report) later(l nvline.SampleLine) error {
+	if l.GPU < 0 || l.GPU >= r.Count || l.MS < 0 {
+		return fmt.Errorf("a reading of GPU %d of %d", l.GPU, r.Count)
+	}
+	n := len(r.Moments)
+	again := n == 0
+	if n > 0 {
+		_, again = r.Moments[n-1].GPUs[l.GPU]
+	}
+	if again {
+		if n == maxMoments {
+			return fmt.Errorf("more than %d readings", maxMoments)
+		}
+		r.Moments = append(r.Moments, Moment{At: time.Duration(l.MS) * time.Millisecond, GPUs: map[int]nvline.Sample{}})
+		n++
+	}
+	r.Moments[n-1].GPUs[l.GPU] = l.Sample
 	return nil
 }
 

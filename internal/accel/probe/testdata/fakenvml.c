@@ -10,7 +10,9 @@
 //   abort=nvmlX:5    this call calls abort()
 //   print=bytes      nvmlInit_v2 writes that much to standard output and to standard error
 //   links=18 down=4  NVLinks of each GPU; this one is inactive
-//   ecc=2 gpu=1      uncorrected errors of that GPU; rows, pending and action belong to it too
+//   ecc=2 gpu=1      uncorrected errors of that GPU; rows, pending, action, sram, dbe and apart (from GPU 0) belong to it too
+//   crc=7            errors that its links make from one reading to the next; replays=2 the same of its PCIe link
+//   fabric=3         state of the fabric, of all GPUs
 //
 // It is compiled with -DNO_ROWS for a library that does not know nvmlDeviceGetRemappedRows.
 #include <signal.h>
@@ -22,7 +24,7 @@
 #define N_MAX 64
 enum { OK = 0, INVALID = 2, UNSUPPORTED = 3, PERMISSION = 4, SIZE = 7, LOST = 15 };
 
-struct device { int i; };
+struct device { int i, read, replays; };
 typedef struct { struct device *handle; } dev;
 static struct device devices[N_MAX];
 
@@ -144,6 +146,20 @@ int nvmlDeviceGetRemappedRows(dev d, unsigned *corr, unsigned *unc, unsigned *pe
 	return OK;
 }
 #endif
+struct sram { unsigned version; unsigned long long counts[11]; unsigned over; };
+
+int nvmlDeviceGetSramEccErrorStatus(dev d, struct sram *to) {
+	if (to->version != (sizeof *to | 1 << 24)) return 25;
+	to->over = of(d, "sram");
+	return OK;
+}
+
+int nvmlDeviceGetRetiredPages(dev d, int cause, unsigned *n, unsigned long long *to) {
+	unsigned room = *n;
+	*n = cause ? of(d, "dbe") : 0;
+	return room < *n ? SIZE : OK;
+}
+
 int nvmlDeviceGetRetiredPagesPendingStatus(dev d, unsigned *to) { (void)d; (void)to; return UNSUPPORTED; }
 
 struct field { unsigned id, scope; long long at, latency; unsigned type, rc; union { unsigned u; unsigned long long ull; } v; };
@@ -154,6 +170,9 @@ int nvmlDeviceGetFieldValues(dev d, int n, struct field *f) {
 		f->rc = OK;
 		if (f->id == 91) f->v.u = number("links", 18);
 		else if (f->id == 230) f->v.u = of(d, "action");
+		else if (f->id == 82) f->v.u = 51;
+		else if (f->id == 38) f->v.u = of(d, "crc") * ++d.handle->read;
+		else if (f->id == 52 || f->id == 59) f->v.u = 0;
 		else f->rc = UNSUPPORTED;
 	}
 	return OK;
@@ -172,6 +191,30 @@ int nvmlDeviceGetMaxPcieLinkGeneration(dev d, unsigned *to) { (void)d; *to = 5; 
 // The name before r535; the newer one is missing here.
 int nvmlDeviceGetCurrentClocksThrottleReasons(dev d, unsigned long long *to) { (void)d; *to = 1; return OK; }
 int nvmlDeviceGetTemperature(dev d, unsigned sensor, unsigned *to) { (void)d; (void)sensor; *to = 34; return OK; }
+
+int nvmlDeviceGetTemperatureThreshold(dev d, unsigned kind, unsigned *to) {
+	(void)d;
+	*to = kind == 1 ? 87 : 95;
+	return kind == 1 || kind == 2 ? OK : UNSUPPORTED;
+}
+int nvmlDeviceGetPowerUsage(dev d, unsigned *to) { (void)d; *to = 71234; return OK; }
+int nvmlDeviceGetEnforcedPowerLimit(dev d, unsigned *to) { (void)d; *to = 700000; return OK; }
+int nvmlDeviceGetClockInfo(dev d, unsigned kind, unsigned *to) { (void)d; *to = kind == 1 ? 345 : 2619; return OK; }
+int nvmlDeviceGetPcieReplayCounter(dev d, unsigned *to) { *to = of(d, "replays") * ++d.handle->replays; return OK; }
+int nvmlDeviceGetP2PStatus(dev a, dev b, int kind, int *to) {
+	if (kind != 2) return INVALID;
+	*to = of(a, "apart") && b.handle->i == 0 ? 5 : 0;
+	return OK;
+}
+
+struct fabric { unsigned version; unsigned char uuid[16]; unsigned status, clique; unsigned char state; unsigned health; };
+
+int nvmlDeviceGetGpuFabricInfoV(dev d, struct fabric *to) {
+	(void)d;
+	if (to->version != (sizeof *to | 2 << 24)) return 25;
+	to->state = number("fabric", 0);
+	return OK;
+}
 
 struct process { unsigned pid; unsigned long long mem; unsigned gi, ci; };
 
