@@ -81,6 +81,21 @@ func Why(rc int) string {
 	}
 }
 
+// Script is what a fake says in the place of the probe, and how it ends.
+type Script struct {
+	Lines []byte
+	End   string
+}
+
+// Values of Script.End.
+const (
+	EndWell    = ""
+	EndHung    = "hung"
+	EndStuck   = "stuck" // not even SIGKILL ends it
+	EndCrashed = "crashed"
+	EndNone    = "none" // there is no probe
+)
+
 // HelloLine introduces the probe.
 type HelloLine struct {
 	T      string `json:"t"`

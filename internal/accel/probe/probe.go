@@ -57,6 +57,8 @@ type Options struct {
 	GPUs int
 	// Moments is how often, a second apart, what only several readings tell is read; 0 for not at all.
 	Moments int
+	// SMIDirs is where nvidia-smi is looked for; nil: PATH and the places that it is known to lie in.
+	SMIDirs []string
 	// Timeout is how long the probe may run; 0: DefaultTimeout(GPUs) and the time that Moments take.
 	Timeout time.Duration
 }

@@ -33,6 +33,10 @@ type Report struct {
 	// Moments are the readings of each moment, by GPU; nil where none were asked for.
 	Moments []Moment
 
+	SMI     bool   // it was nvidia-smi that said this, which tells less
+	Instead string // why it was not the probe
+	NoSMI   bool   // the probe found no library, and there is no nvidia-smi either
+
 	GoNVML string        // release of go-nvml that the probe was built with
 	Via    string        // how the probe was run: "memfd", or the path of a file
 	Took   time.Duration // from its start to its end or to its being given up
@@ -43,6 +47,17 @@ type Report struct {
 type Moment struct {
 	At   time.Duration // since the first moment
 	GPUs map[int]nvline.Sample
+}
+
+// Find returns what was said of the GPU at a PCI address, or with a UUID; nil where nothing was.
+func (r *Report) Find(busID, uuid string) *nvline.GPU {
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		if g.BDF != "" && g.BDF == strings.ToLower(busID) || g.UUID != "" && g.UUID == uuid {
+			return g
+		}
+	}
+	return nil
 }
 
 // Culprit is a call of NVML; GPU is its index there, or -1 for a call that is about no GPU.
@@ -134,6 +149,9 @@ func (r *Report) Err() error {
 		return nil
 	}
 	s := "the NVML probe " + r.Problem
+	if r.SMI {
+		s = SMI + " " + r.Problem
+	}
 	if r.Culprit != nil {
 		s += fmt.Sprintf(" in %s", r.Culprit)
 	}

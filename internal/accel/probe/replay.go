@@ -1,0 +1,37 @@
+package probe
+
+import (
+	"errors"
+	"syscall"
+
+	"muster/internal/accel/nvline"
+	"muster/internal/proc"
+)
+
+// Replay reads what a fake says in the probe's place. All that becomes of a real probe's words becomes of these.
+func Replay(s nvline.Script, o Options) (*Report, error) {
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultTimeout(o.GPUs)
+	}
+	c := proc.Confined{Stdout: s.Lines}
+	switch s.End {
+	case nvline.EndWell:
+	case nvline.EndHung:
+		c.TimedOut = true
+	case nvline.EndStuck:
+		c.TimedOut, c.Abandoned = true, &proc.Abandoned{State: "D", Wchan: "nvidia_ioctl"}
+	case nvline.EndCrashed:
+		c.Exit = proc.Exit{Code: -1, Signal: syscall.SIGABRT}
+	case nvline.EndNone:
+		return nil, unavailable("the fake has none")
+	default:
+		return nil, errors.New("internal error: a script that ends as " + s.End)
+	}
+	r, err := parse(c.Stdout)
+	if err != nil {
+		return nil, err
+	}
+	r.Via = "fake"
+	r.end(c, o.Timeout)
+	return r, nil
+}
