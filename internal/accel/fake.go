@@ -8,7 +8,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"testing/fstest" // the standard library's file system in memory; it depends on nothing of testing itself
 
 	"muster/internal/errhint"
@@ -52,18 +51,31 @@ func (f *Fake) Banner() string {
 	return fmt.Sprintf("accelerator=fake: %d × %s with %d MiB (%s, %s)", f.spec.count, f.spec.model, f.spec.memoryMiB, f.path, f.note)
 }
 
-// Env returns the visibility variables that the spec sets. Workers of a fake run get them over the inherited ones.
-func (f *Fake) Env() map[string]string { return maps.Clone(f.spec.visible) }
+// Env returns the variables that the spec sets. Workers of a fake run get them over the inherited ones.
+func (f *Fake) Env() map[string]string {
+	env := maps.Clone(f.spec.visible)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, f.spec.env)
+	return env
+}
+
+// Lookup puts the fake's variables over those of lookup.
+func (f *Fake) Lookup(lookup func(string) (string, bool)) func(string) (string, bool) {
+	env := f.Env()
+	return func(name string) (string, bool) {
+		if v, ok := env[name]; ok {
+			return v, true
+		}
+		return lookup(name)
+	}
+}
 
 // Detect is accel.Detect on the fake's files, with the fake's variables over those of lookup; machine answers for all that
 // is no accelerator.
 func (f *Fake) Detect(machine Root, lookup func(string) (string, bool)) Inventory {
-	inv := Detect(f.Root(machine), func(name string) (string, bool) {
-		if v, ok := f.spec.visible[name]; ok {
-			return v, true
-		}
-		return lookup(name)
-	})
+	inv := Detect(f.Root(machine), f.Lookup(lookup))
 	inv.Fake = f.path
 	inv.Why = append([]string{f.Banner()}, inv.Why...)
 	for i := range inv.Families { // Workers gives the reasons of those that a word asks for
@@ -92,7 +104,7 @@ func (f *Fake) CheckMachine(machine Root, onReal bool) error {
 // else is machine's.
 // Where the spec names a NUMA node that the machine has not, the nodes are the fake's too.
 func (f *Fake) Root(machine Root) Root {
-	r := fakeRoot{tree: f.render(), machine: machine}
+	r := fakeRoot{tree: f.render(), machine: machine, cgroup: f.spec.cpuMax != ""}
 	nodes := f.nodes()
 	r.nodes = slices.ContainsFunc(nodes, func(n int) bool {
 		_, err := fs.Stat(machine, cpulist(n))
@@ -149,102 +161,8 @@ func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine Root) {
 	}
 }
 
-// render writes the files that an NVIDIA driver and the PCI bus of such a node would show.
-func (f *Fake) render() fstest.MapFS {
-	tree := fstest.MapFS{
-		"dev":      {Mode: fs.ModeDir | 0o755},
-		pciDevices: {Mode: fs.ModeDir | 0o755},
-	}
-	put := func(name, text string) { tree[name] = &fstest.MapFile{Data: []byte(text), Mode: 0o444} }
-	if f.spec.count > 0 {
-		for _, node := range []string{"nvidiactl", "nvidia-uvm"} {
-			tree["dev/"+node] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
-		}
-		put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  (fake)\n")
-	}
-	for i := range f.spec.count {
-		// A bus each; a domain has 256 of them, of which the lowest belong to bridges and on-board devices.
-		bus := fmt.Sprintf("%04x:%02x", i/128, 0x10+i%128)
-		address := bus + ":00.0"
-		dir := path.Join("sys/devices/pci"+bus, address)
-		numa := -1
-		if f.spec.numa != nil {
-			numa = f.spec.numa[i]
-		}
-		put(dir+"/vendor", "0x10de\n")
-		put(dir+"/class", "0x030200\n")
-		put(dir+"/numa_node", fmt.Sprintf("%d\n", numa))
-		link := func(name, target string) {
-			tree[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink | 0o777}
-		}
-		link(dir+"/driver", "../../../bus/pci/drivers/nvidia")
-		link(path.Join(pciDevices, address), "../../../devices/pci"+bus+"/"+address)
-		put(path.Join(nvidiaGPUs, address, "information"), fmt.Sprintf(
-			"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Excluded:\t No\n",
-			f.spec.model, 100+i, f.uuid(i), address, i))
-		tree[fmt.Sprintf("dev/nvidia%d", i)] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
-	}
-	return tree
-}
-
 // uuid returns the same UUID for the same seed, node and GPU, in every process that asks.
 func (f *Fake) uuid(i int) string {
 	h := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%d", f.seed, f.node, i))
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16])
 }
-
-// fakeRoot shows the fake's accelerator files and the machine's other files.
-type fakeRoot struct {
-	tree    fstest.MapFS
-	machine Root
-	nodes   bool // the NUMA nodes are the fake's
-}
-
-// files returns who answers for name.
-func (r fakeRoot) files(name string) fs.ReadLinkFS {
-	if r.owns(name) {
-		return r.tree
-	}
-	return r.machine
-}
-
-func (r fakeRoot) owns(name string) bool {
-	for _, dir := range []string{"dev", "proc/driver", "sys/bus/pci", "sys/class/kfd", "sys/class/accel", "sys/class/habanalabs"} {
-		if within(name, dir) {
-			return true
-		}
-	}
-	return strings.HasPrefix(name, "sys/devices/pci") || r.nodes && within(name, nodesDir)
-}
-
-// within reports whether name is dir or below it.
-func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
-
-// Open opens the file name.
-func (r fakeRoot) Open(name string) (fs.File, error) { return r.files(name).Open(name) }
-
-// ReadLink returns the target of the symbolic link name.
-func (r fakeRoot) ReadLink(name string) (string, error) { return r.files(name).ReadLink(name) }
-
-// Lstat describes the file name without following a last link.
-func (r fakeRoot) Lstat(name string) (fs.FileInfo, error) { return r.files(name).Lstat(name) }
-
-// Access finds every file of the fake accessible.
-func (r fakeRoot) Access(name string) error {
-	if !r.owns(name) {
-		return r.machine.Access(name)
-	}
-	_, err := fs.Stat(r.tree, name)
-	return err
-}
-
-// Readable finds every file of the fake readable.
-func (r fakeRoot) Readable(name string) error {
-	if !r.owns(name) {
-		return r.machine.Readable(name)
-	}
-	return r.Access(name)
-}
-
-// Affinity returns the machine's: a fake has no CPUs of its own.
-func (r fakeRoot) Affinity() ([]int, error) { return r.machine.Affinity() }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -22,6 +21,9 @@ const (
 	maxModelLen  = 128      // bytes
 	maxMaskLen   = 4096     // bytes
 	maxProblems  = 10       // reported of one spec
+	maxLinks     = 36       // NVLinks of a GPU, NVML's own limit
+	maxPorts     = 64       // RDMA ports
+	maxEnv       = 100      // variables
 )
 
 // nodeSpec is what a spec says of one node, defaults applied.
@@ -31,10 +33,25 @@ type nodeSpec struct {
 	memoryMiB int
 	numa      []int // one entry per device; nil: unknown
 	visible   map[string]string
+	env       map[string]string
+	driver    string // version of the driver
+	gen       int    // of the PCI links
+	width     int    // lanes of the PCI links
+	nvlinks   int    // of each GPU
+	shmMiB    int    // size of /dev/shm; 0: the machine's
+	cpuMax    string // of the cgroup, as in cpu.max; "": the machine's
+	rdma      []rdmaPort
+	faults    []fault
 
 	numaLine, countLine int  // where numa and count were last given; 0: nowhere
 	broken              bool // a value could not be read, so that comparing values would mislead
 }
+
+// rdmaPort is port 1 of an RDMA device.
+type rdmaPort struct{ dev, state string }
+
+// rdmaStates are those of a port, with the number that sysfs puts before each.
+var rdmaStates = []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE"}
 
 // spec is a whole file.
 type spec struct {
@@ -47,8 +64,8 @@ type spec struct {
 var (
 	topKeys   = []string{"version", "seed", "defaults", "nodes"}
 	topLater  = []string{"expect"}
-	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible"}
-	nodeLater = []string{"driver", "mig", "cpus", "cgroup", "shm_mib", "pcie", "links", "rdma", "net", "faults"}
+	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "shm_mib", "cgroup", "rdma", "faults"}
+	nodeLater = []string{"mig", "cpus", "links", "net"}
 
 	vendorsLater = []string{"amd", "metax", "ascend", "intel", "gaudi", "cambricon", "mthreads", "hygon"}
 
@@ -127,7 +144,7 @@ func yamlError(err error) error {
 
 func (r *specReader) spec(n *yaml.Node) spec {
 	s := spec{
-		defaults: nodeSpec{model: "NVIDIA Fake GPU", memoryMiB: 81559},
+		defaults: nodeSpec{model: "NVIDIA Fake GPU", memoryMiB: 81559, driver: "550.54.15", gen: 5, width: 16},
 		nodes:    map[string]nodeSpec{},
 	}
 	switch n = deref(n); {
@@ -158,7 +175,7 @@ func (r *specReader) spec(n *yaml.Node) spec {
 				r.add(e.line, "a node of nodes has no name")
 			}
 			own := s.defaults
-			own.visible = maps.Clone(s.defaults.visible)
+			own.visible, own.env = maps.Clone(s.defaults.visible), maps.Clone(s.defaults.env)
 			r.node(e.value, "nodes."+clip(e.key), &own)
 			s.nodes[e.key] = own
 		}
@@ -203,6 +220,7 @@ func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
 			s.visible[name], _ = r.text(v, where+".visible."+name, maxMaskLen) // the problem is noted
 		}
 	}
+	r.machine(keys, where, s)
 	s.broken = s.broken || len(r.problems) > before
 	// A wrong length is told at the line that is to be corrected.
 	if !s.broken && s.numa != nil && len(s.numa) != s.count {
@@ -212,156 +230,4 @@ func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
 		}
 		r.add(line, "%s: numa has %s for %s%s", where, plural(len(s.numa), "value"), plural(s.count, "device"), hint)
 	}
-}
-
-func (r *specReader) numa(n *yaml.Node, where string) []int {
-	n = deref(n)
-	if n.Kind != yaml.SequenceNode {
-		r.add(n.Line, "%s.numa must be a list of whole numbers, not %s", where, describe(n))
-		return nil
-	}
-	if len(n.Content) > maxCount {
-		r.add(n.Line, "%s.numa has %d values, more than the limit of %d", where, len(n.Content), maxCount)
-		return nil
-	}
-	list := make([]int, len(n.Content))
-	for i, v := range n.Content {
-		list[i] = r.number(v, fmt.Sprintf("%s.numa[%d]", where, i), -1, maxNUMANode)
-	}
-	return list
-}
-
-// entry is one pair of a mapping.
-type entry struct {
-	key   string
-	value *yaml.Node
-	line  int
-}
-
-// entries returns the pairs of a mapping in order, each key once. Nothing after the colon counts as an empty mapping.
-func (r *specReader) entries(n *yaml.Node, where string) []entry {
-	n = deref(n)
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
-		return nil
-	}
-	if n.Kind != yaml.MappingNode {
-		r.add(n.Line, "%s must be a mapping, not %s", where, describe(n))
-		return nil
-	}
-	var list []entry
-	first := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], n.Content[i+1]
-		if k.Kind != yaml.ScalarNode {
-			r.add(k.Line, "a key of %s must be a word, not %s", where, describe(k))
-			continue
-		}
-		if line, ok := first[k.Value]; ok {
-			r.add(k.Line, "%s: key %s is given twice (first on line %d)", where, quote(k.Value), line)
-			continue
-		}
-		first[k.Value] = k.Line
-		list = append(list, entry{k.Value, v, k.Line})
-	}
-	return list
-}
-
-// mapping returns the values of the keys in known and reports all other keys, those in later as not supported yet.
-func (r *specReader) mapping(n *yaml.Node, where string, known, later []string) map[string]*yaml.Node {
-	values := map[string]*yaml.Node{}
-	for _, e := range r.entries(n, where) {
-		switch {
-		case slices.Contains(known, e.key):
-			values[e.key] = e.value
-		case slices.Contains(later, e.key):
-			r.add(e.line, "%s: key %q is not supported yet by this version of muster", where, e.key)
-		default:
-			r.add(e.line, "%s: unknown key %s (known: %s)", where, quote(e.key), strings.Join(known, ", "))
-		}
-	}
-	return values
-}
-
-// number reads a whole number between lowest and highest.
-func (r *specReader) number(n *yaml.Node, where string, lowest, highest int) int {
-	line := n.Line
-	n = deref(n)
-	// The parser takes whole numbers of more than 64 bits for floating point.
-	huge := n.ShortTag() == "!!float" && strings.Trim(n.Value, "+-0123456789") == ""
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" && !huge {
-		r.add(line, "%s must be a whole number, not %s", where, describe(n))
-		return lowest
-	}
-	var v int
-	switch err := n.Decode(&v); {
-	case !huge && err == nil && lowest <= v && v <= highest:
-		return v
-	case lowest == highest:
-		r.add(line, "%s is %s; this version of muster knows %d only", where, clip(n.Value), lowest)
-	default:
-		r.add(line, "%s is %s, not between %d and %d", where, clip(n.Value), lowest, highest)
-	}
-	return lowest
-}
-
-// text reads a string of at most limit bytes without control characters; ok is false where it
-// is none, and the problem noted.
-func (r *specReader) text(n *yaml.Node, where string, limit int) (value string, ok bool) {
-	line := n.Line
-	n = deref(n)
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		r.add(line, "%s must be text, not %s (put quotes around it?)", where, describe(n))
-		return "", false
-	}
-	if len(n.Value) > limit {
-		r.add(line, "%s has %d bytes, more than the limit of %d", where, len(n.Value), limit)
-		return "", false
-	}
-	if strings.ContainsFunc(n.Value, unicode.IsControl) {
-		r.add(line, "%s must not hold control characters", where)
-		return "", false
-	}
-	return n.Value, true
-}
-
-// deref follows an alias. An anchored node is never an alias itself.
-func deref(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
-// describe names a value by what the reader of the file sees.
-func describe(n *yaml.Node) string {
-	n = deref(n)
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a mapping"
-	case yaml.SequenceNode:
-		return "a list"
-	default:
-	}
-	switch n.ShortTag() {
-	case "!!null":
-		return "nothing"
-	case "!!str":
-		return "the text " + quote(n.Value)
-	case "!!bool":
-		return "the truth value " + quote(n.Value)
-	default:
-		return clip(n.Value)
-	}
-}
-
-// quote quotes a word of the file for a message.
-func quote(s string) string { return fmt.Sprintf("%q", clip(s)) }
-
-// clip cuts a word of the file to a readable length.
-func clip(s string) string {
-	const longest = 64 // bytes
-	if len(s) > longest {
-		return strings.ToValidUTF8(s[:longest], "") + "…"
-	}
-	return s
 }

@@ -96,13 +96,15 @@ func TestLoadPolicy(t *testing.T) {
 		}
 		return LoadPolicy(path)
 	}
-	got, err := load("strict: true\non-skip: warn\nstatus: {pcie-width: fail, memlock: PASS}\nwaive: [gpu-lost@node-1:2, disk-space]\n")
+	got, err := load("strict: true\non-skip: warn\nstatus: {pcie-width: fail, memlock: PASS}\nwaive: [gpu-lost@node-1:2, disk-space]\n" +
+		"limits: {remap-many: 256}\nxids: {109: PASS, 63: fail}\nremap-models: [H100]\necc-models: []\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Policy{
 		Strict: true, OnSkip: Warn, Status: map[string]Status{"pcie-width": Fail, "memlock": Pass},
-		Waive: []Waiver{{"gpu-lost", "node-1", 2}, {"disk-space", "", -1}},
+		Waive:  []Waiver{{"gpu-lost", "node-1", 2}, {"disk-space", "", -1}},
+		Limits: map[string]int64{"remap-many": 256}, XIDs: map[int]Status{109: Pass, 63: Fail}, RemapModels: []string{"H100"}, ECCModels: []string{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -123,6 +125,15 @@ func TestLoadPolicy(t *testing.T) {
 		"waive: all":                 "line 1: waive: a list of checks",
 		"status: [1]":                "line 1: status: a mapping",
 		"[1, 2":                      "cannot use the check policy",
+		"limits: {memlock: 3}":       `line 1: the check "memlock" has no limit`,
+		"limits: {nothing: 3}":       `line 1: there is no check "nothing"`,
+		"limits: {gpu-busy: -3}":     `line 1: gpu-busy: "-3" is no whole number of MiB`,
+		"limits: 3":                  "line 1: limits: a mapping",
+		"xids: {x: FAIL}":            `line 1: xids: "x" is no error number`,
+		"xids: {79: perhaps}":        `line 1: 79: "perhaps" is not PASS, WARN or FAIL`,
+		"ecc-models: H100":           "line 1: ecc-models: a list",
+		"remap-models: [[H100]]":     "line 1: remap-models: a part of",
+		"strict: true\nstrict: true": `line 2: the key "strict" is given twice (first on line 1)`,
 		strings.Repeat("#", 2<<20):   "limit of 1048576 bytes",
 	} {
 		_, err := load(text)
@@ -132,6 +143,44 @@ func TestLoadPolicy(t *testing.T) {
 	}
 	if _, err := LoadPolicy("no-such-file"); errhint.CodeOf(err) != errhint.Usage {
 		t.Error(err)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	var p Policy
+	if got := p.Limit("remap-many"); got != 512 {
+		t.Errorf("%d by default", got)
+	}
+	if err := p.ParseLimit("remap-many=7"); err != nil || p.Limit("remap-many") != 7 || p.Limit("gpu-busy") != 1024 {
+		t.Errorf("%v, %+v", err, p)
+	}
+	for text, words := range map[string]string{"remap-many": "CHECK=NUMBER", "memlock=1": "has no limit", "none=1": "no check", "gpu-busy=much": "MiB"} {
+		if err := p.ParseLimit(text); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// Where there is no GPU most checks are skipped for the same reason, and one line has them all.
+func TestSkippedTogether(t *testing.T) {
+	var p Policy
+	r := p.Judge("node-1", []Result{
+		{ID: "ecc-off", Status: Skip, Reason: "no GPU"},
+		{ID: "memlock", Status: Skip, Reason: "no RDMA"},
+		{ID: "xid", Status: Skip, Reason: "no GPU"},
+		{ID: "gpu-busy", Subject: gpu(1), Status: Skip, Reason: "no GPU"},
+	})
+	var out bytes.Buffer
+	if err := r.Write(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `SKIP  2 checks                        no GPU: ecc-off, xid
+SKIP  memlock                         no RDMA
+SKIP  gpu-busy  gpu 1 (0000:1b:00.0)  no GPU
+node-1: PASS: 0 passed, 0 warned, 0 failed, 4 skipped
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
 	}
 }
 

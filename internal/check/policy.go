@@ -1,14 +1,11 @@
 package check
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"muster/internal/errhint"
 )
@@ -23,6 +20,54 @@ type Policy struct {
 	Status map[string]Status
 	// Waive takes results for passed.
 	Waive []Waiver
+	// Limits replaces the thresholds of checks, in the check's unit.
+	Limits map[string]int64
+	// XIDs is what errors of NVIDIA GPUs in the kernel log mean, by number, where it is not what health thinks.
+	XIDs map[int]Status
+	// RemapModels and ECCModels are parts of the names of products that replace rows of memory, and of those whose ECC is
+	// to be on; nil for what health knows.
+	RemapModels, ECCModels []string
+}
+
+// Limit returns the threshold of a check that has one.
+func (p *Policy) Limit(id string) int64 {
+	if v, set := p.Limits[id]; set {
+		return v
+	}
+	def, err := Lookup(id)
+	if err != nil || def.Unit == "" {
+		panic("internal error: " + id + " has no limit")
+	}
+	return def.Limit
+}
+
+// ParseLimit reads "check=number" into p.
+func (p *Policy) ParseLimit(text string) error {
+	name, number, ok := strings.Cut(text, "=")
+	if !ok {
+		return fmt.Errorf("%q is not CHECK=NUMBER", text)
+	}
+	return p.setLimit(name, number)
+}
+
+// setLimit takes over a threshold.
+func (p *Policy) setLimit(name, number string) error {
+	id, err := Lookup(name)
+	switch {
+	case err != nil:
+		return err
+	case id.Unit == "":
+		return fmt.Errorf("the check %q has no limit", name)
+	}
+	v, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || v < 0 {
+		return fmt.Errorf("%s: %q is no whole number of %s", name, number, id.Unit)
+	}
+	if p.Limits == nil {
+		p.Limits = map[string]int64{}
+	}
+	p.Limits[name] = v
+	return nil
 }
 
 // Waiver takes the results of one check for passed: everywhere, on one node, or on one GPU of it.
@@ -93,7 +138,7 @@ func (p *Policy) weight(r Result) Status {
 // maxPolicyBytes bounds a policy file.
 const maxPolicyBytes = 1 << 20
 
-// LoadPolicy reads a policy file: YAML or JSON with the keys strict, on-skip, status (check: status) and waive (a list).
+// LoadPolicy reads a policy file: YAML or JSON with the keys of policyKeys.
 func LoadPolicy(path string) (Policy, error) {
 	fail := func(err error) (Policy, error) {
 		return Policy{}, errhint.Code(fmt.Errorf("cannot use the check policy %s: %w", path, err), errhint.Usage)
@@ -115,71 +160,6 @@ func LoadPolicy(path string) (Policy, error) {
 		return fail(err)
 	}
 	return p, nil
-}
-
-// readPolicy reports everything that is wrong with a policy at once.
-func readPolicy(text []byte) (Policy, error) {
-	p := Policy{Status: map[string]Status{}}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return p, err
-	}
-	if len(doc.Content) == 0 {
-		return p, nil
-	}
-	top := doc.Content[0]
-	if top.Kind != yaml.MappingNode {
-		return p, fmt.Errorf("line %d: a policy is a mapping with the keys strict, on-skip, status and waive", top.Line)
-	}
-	var errs []error
-	wrong := func(line int, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("line %d: "+format, append([]any{line}, args...)...))
-	}
-	for i := 0; i+1 < len(top.Content); i += 2 {
-		key, value := top.Content[i], top.Content[i+1]
-		switch key.Value {
-		case "strict":
-			if value.Decode(&p.Strict) != nil {
-				wrong(value.Line, "strict: true or false")
-			}
-		case "on-skip":
-			var err error
-			if p.OnSkip, err = ParseOnSkip(value.Value); err != nil {
-				wrong(value.Line, "on-skip: %w", err)
-			}
-		case "status":
-			if value.Kind != yaml.MappingNode {
-				wrong(value.Line, "status: a mapping of checks to PASS, WARN or FAIL")
-				continue
-			}
-			for j := 0; j+1 < len(value.Content); j += 2 {
-				name, word := value.Content[j], value.Content[j+1]
-				var st Status
-				if err := st.UnmarshalText([]byte(strings.ToUpper(word.Value))); err != nil || st == Skip {
-					wrong(word.Line, "%s: %q is not PASS, WARN or FAIL", name.Value, word.Value)
-				}
-				if _, err := Lookup(name.Value); err != nil {
-					wrong(name.Line, "%w", err)
-				}
-				p.Status[name.Value] = st
-			}
-		case "waive":
-			if value.Kind != yaml.SequenceNode {
-				wrong(value.Line, "waive: a list of checks")
-				continue
-			}
-			for _, item := range value.Content {
-				w, err := ParseWaiver(item.Value)
-				if err != nil {
-					wrong(item.Line, "%w", err)
-				}
-				p.Waive = append(p.Waive, w)
-			}
-		default:
-			wrong(key.Line, "unknown key %q (known: strict, on-skip, status, waive)", key.Value)
-		}
-	}
-	return p, errors.Join(errs...)
 }
 
 // ParseOnSkip reads what a check that could not be judged counts as.

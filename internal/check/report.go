@@ -59,7 +59,7 @@ func (r *Report) Write(w io.Writer, all bool) error {
 	order := map[Status]int{Fail: 0, Warn: 1, Skip: 2, Pass: 3}
 	slices.SortStableFunc(shown, func(a, b Result) int { return order[a.Status] - order[b.Status] })
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, res := range shown {
+	for _, res := range merged(shown) {
 		reason := res.Reason
 		if res.Waived {
 			reason += " (waived)"
@@ -74,4 +74,28 @@ func (r *Report) Write(w io.Writer, all bool) error {
 	}
 	_, err := fmt.Fprintln(w, r.Summary())
 	return err
+}
+
+// merged puts checks of the whole node that were skipped for the same reason into one line: where there is no GPU, most
+// of them are.
+func merged(results []Result) []Result {
+	ids := map[string][]string{} // by reason
+	alone := func(r Result) bool { return r.Status != Skip || r.Subject.String() != "" }
+	for _, r := range results {
+		if !alone(r) {
+			ids[r.Reason] = append(ids[r.Reason], r.ID)
+		}
+	}
+	var out []Result
+	for _, r := range results {
+		if same := ids[r.Reason]; !alone(r) && len(same) > 1 {
+			if r.ID != same[0] {
+				continue
+			}
+			r.ID = fmt.Sprintf("%d checks", len(same))
+			r.Reason += ": " + strings.Join(same, ", ")
+		}
+		out = append(out, r)
+	}
+	return out
 }

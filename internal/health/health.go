@@ -1,15 +1,16 @@
-// Package health judges a node by what files and limits say of it, without any library: level L0 of the checks. It opens no
-// device and takes a few milliseconds. Thresholds and their sources stand with each check.
+// Package health judges a node by what files and limits say of it (L0 in the results' source), what NVIDIA's library says
+// (L1) and what the kernel has logged (log). It runs nothing on an accelerator and opens none. Thresholds and their
+// sources stand with each check.
 package health
 
 import (
-	"fmt"
 	"io/fs"
-	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"muster/internal/accel"
+	"muster/internal/accel/probe"
 	"muster/internal/check"
 )
 
@@ -22,15 +23,30 @@ type Node struct {
 	Workers   int                              // that are to run here
 	CPUs      int                              // that this process may use
 	TempDir   string
+	// NVML is what NVIDIA's library says; nil where it was not asked or did not answer, which NVMLErr explains. Both are
+	// nil where there is no NVIDIA GPU.
+	NVML    *probe.Report
+	NVMLErr error
+	// Policy has the thresholds; nil for those of check's table.
+	Policy *check.Policy
+
+	gpus  []gpu // of the job
+	log   KernelLog
+	noLog error
+	xids  []xid
 }
 
-// Machine answers what is in no file.
+// Machine answers what is in no file, or not for the asking.
 type Machine interface {
 	// Space is how large the file system at a path is.
 	Space(path string) (Space, error)
 	// OpenFiles and LockedMemory are this process's hard limits, in files and bytes; Unlimited for none.
 	OpenFiles() (uint64, error)
 	LockedMemory() (uint64, error)
+	// KernelLog is what the kernel has said since it started.
+	KernelLog() (KernelLog, error)
+	// Pause lets time pass between two looks at the same thing.
+	Pause(time.Duration)
 }
 
 // Unlimited is no limit.
@@ -42,20 +58,54 @@ type Space struct {
 	Writable    bool
 }
 
-// checks are all of this package, in the order of the report.
-var checks = []func(*Node) []check.Result{
-	driverLoaded, lost, foreignDriver, deviceNode, pcieWidth, numaUnknown, heterogeneous,
-	sharedMemory, lockedMemory, openFiles, cpus, tempSpace, environment,
+// KernelLog is what the kernel said, oldest first.
+type KernelLog struct {
+	From  string // where it was read
+	Lines []LogLine
 }
 
+// LogLine is one message of the kernel.
+type LogLine struct {
+	Age  time.Duration
+	Text string
+}
+
+// ofDevices are the checks of accelerators and their drivers, and ofNode those of the rest, in the order of the report.
+var (
+	ofDevices = []func(*Node) []check.Result{
+		driverLoaded, driverMismatch, driverHung, notInjected, lost, resetRequired, missing, foreignDriver, deviceNode,
+		eccUncorrectable, eccAggregate, eccOff, sramThreshold, remapFailed, remapPending, remapMany, retiredPending, retiredMany,
+		nvlinkDown, nvlinkNone, nvlinkErrors, fabricNotReady, pcieWidth, pcieSpeed, pcieReplay,
+		throttleHW, throttleSW, tempHigh, persistenceOff, computeMode, busy, heterogeneous, numaUnknown, acsOn, xidCheck,
+	}
+	ofNode = []func(*Node) []check.Result{
+		kernelComplaints, stuckProcess, peerMemory, sharedMemory, lockedMemory, openFiles, cpus, cpuTight, tempSpace, environment,
+	}
+)
+
 // Check runs all checks.
-func (n *Node) Check() []check.Result {
+func (n *Node) Check() []check.Result { return append(n.CheckDevices(), n.run(ofNode)...) }
+
+// CheckDevices runs the checks of accelerators and their drivers alone.
+func (n *Node) CheckDevices() []check.Result {
+	if n.Policy == nil {
+		n.Policy = &check.Policy{}
+	}
+	n.gpus = n.gpusOfJob()
+	n.log, n.noLog = n.Machine.KernelLog()
+	n.xids = n.findXIDs()
+	return n.run(ofDevices)
+}
+
+func (n *Node) run(checks []func(*Node) []check.Result) []check.Result {
 	var results []check.Result
 	for _, c := range checks {
 		results = append(results, c(n)...)
 	}
 	for i := range results {
-		results[i].Source = "L0"
+		if results[i].Source == "" {
+			results[i].Source = "L0"
+		}
 	}
 	return results
 }
@@ -108,28 +158,6 @@ func subject(d accel.Device) check.Subject {
 	return s
 }
 
-// driverLoaded: there are NVIDIA GPUs on the bus, none can be used, and the driver's folder is missing.
-func driverLoaded(n *Node) []check.Result {
-	const id = "driver-not-loaded"
-	for _, f := range n.Inventory.Families {
-		if f.Vendor != "nvidia" {
-			continue
-		}
-		if len(f.Devices)+len(f.Unusable) == 0 {
-			break
-		}
-		if _, err := fs.Stat(n.Root, "proc/driver/nvidia/version"); err != nil && len(f.Devices) == 0 {
-			return []check.Result{bad(id, "there are NVIDIA GPUs on the bus, and no /proc/driver/nvidia/version", "load the nvidia module; in a container, run it with the NVIDIA runtime")}
-		}
-		return pass(id)
-	}
-	return skip(id, "no NVIDIA GPU was found")
-}
-
-func lost(n *Node) []check.Result {
-	return n.eachDevice("gpu-lost", "reset the GPU or reboot the node", func(d accel.Device, r *check.Result) { r.Reason = d.Lost })
-}
-
 // foreignDriver: nouveau cannot compute (DCGM refuses a node for it, too).
 func foreignDriver(n *Node) []check.Result {
 	return n.eachDevice("gpu-driver", "load the vendor's driver", func(d accel.Device, r *check.Result) {
@@ -147,31 +175,6 @@ func deviceNode(n *Node) []check.Result {
 			r.Reason = d.WhyNot
 		}
 	})
-}
-
-// pcieWidth: the link runs on fewer lanes than both its ends can; less than half of them is a failure.
-func pcieWidth(n *Node) []check.Result {
-	return n.eachDevice("pcie-width", "reseat the card or its riser", func(d accel.Device, r *check.Result) {
-		now, most, known := n.lanes(d)
-		if !known || now >= most {
-			return
-		}
-		r.Reason = fmt.Sprintf("%d of %d lanes", now, most)
-		r.Value, r.Limit = strconv.Itoa(now), strconv.Itoa(most)
-		if 2*now < most {
-			r.Status = check.Fail
-		}
-	})
-}
-
-// lanes returns the width of a device's PCI link, as it is and as it could be.
-func (n *Node) lanes(d accel.Device) (now, most int, known bool) {
-	if d.BusID == "" {
-		return 0, 0, false
-	}
-	dir := path.Join("sys/bus/pci/devices", d.BusID)
-	now, most = n.number(path.Join(dir, "current_link_width")), n.number(path.Join(dir, "max_link_width"))
-	return now, most, now > 0 && most > 0 && most < 255 // 255: the kernel does not know
 }
 
 // number reads a file with a number in it, -1 where there is none.
@@ -198,30 +201,4 @@ func numaUnknown(n *Node) []check.Result {
 			r.Reason = "the machine does not tell its NUMA node"
 		}
 	})
-}
-
-// heterogeneous: the job waits for the slowest of its GPUs.
-func heterogeneous(n *Node) []check.Result {
-	const id = "gpu-heterogeneous"
-	models := map[string]int{}
-	var order []string
-	for _, d := range n.Inventory.Visible {
-		if d.Model != "" {
-			if models[d.Model] == 0 {
-				order = append(order, d.Model)
-			}
-			models[d.Model]++
-		}
-	}
-	switch {
-	case len(order) == 0:
-		return skip(id, "no model is known")
-	case len(order) == 1:
-		return pass(id)
-	}
-	var parts []string
-	for _, m := range order {
-		parts = append(parts, fmt.Sprintf("%d × %s", models[m], m))
-	}
-	return []check.Result{bad(id, strings.Join(parts, ", "), "choose those of one model with the visibility variable")}
 }

@@ -26,7 +26,7 @@ func sharedMemory(n *Node) []check.Result {
 	if !s.Writable {
 		results = []check.Result{bad(writable, "/dev/shm is read-only", "mount it writable")}
 	}
-	want := uint64(max(gib, 256*mib*max(n.Workers, 1)))
+	want := max(gib, uint64(n.Policy.Limit(size))*mib*uint64(max(n.Workers, 1)))
 	if s.Total >= want {
 		return append(results, pass(size)...)
 	}
@@ -54,20 +54,19 @@ func lockedMemory(n *Node) []check.Result {
 	return []check.Result{bad(id, fmt.Sprintf("%d KiB may be locked, and RDMA registers more", limit>>10), "ulimit -l unlimited; docker --ulimit memlock=-1")}
 }
 
-// minOpenFiles is what data loaders, NCCL's sockets and checkpoints of many shards need.
-const minOpenFiles = 65536
-
+// openFiles: data loaders, NCCL's sockets and checkpoints of many shards need thousands.
 func openFiles(n *Node) []check.Result {
 	const id = "open-files"
+	want := uint64(n.Policy.Limit(id))
 	limit, err := n.Machine.OpenFiles()
 	switch {
 	case err != nil:
 		return skip(id, err.Error())
-	case limit >= minOpenFiles:
+	case limit >= want:
 		return pass(id)
 	}
-	r := bad(id, fmt.Sprintf("%d files may be open", limit), fmt.Sprintf("ulimit -n %d; docker --ulimit nofile=%d", minOpenFiles, minOpenFiles))
-	r.Value, r.Limit = fmt.Sprint(limit), fmt.Sprint(minOpenFiles)
+	r := bad(id, fmt.Sprintf("%d files may be open", limit), fmt.Sprintf("ulimit -n %d; docker --ulimit nofile=%d", want, want))
+	r.Value, r.Limit = fmt.Sprint(limit), fmt.Sprint(want)
 	return []check.Result{r}
 }
 
@@ -79,9 +78,25 @@ func cpus(n *Node) []check.Result {
 	return []check.Result{bad(id, fmt.Sprintf("%d CPUs for %d workers", n.CPUs, n.Workers), "give the container more CPUs, or start fewer workers")}
 }
 
+// cpuTight: PyTorch's data loaders are processes of their own, and so is the thread that feeds a GPU.
+func cpuTight(n *Node) []check.Result {
+	const id = "cpu-tight"
+	want := int(n.Policy.Limit(id)) * n.Workers
+	switch {
+	case n.CPUs < n.Workers:
+		return skip(id, "cpu-starved says more")
+	case n.CPUs >= want:
+		return pass(id)
+	}
+	r := bad(id, fmt.Sprintf("%d CPUs for %d workers", n.CPUs, n.Workers), "give the container more CPUs")
+	r.Value, r.Limit = fmt.Sprint(n.CPUs), fmt.Sprint(want)
+	return []check.Result{r}
+}
+
 // tempSpace: logs, sockets and compiled kernels go there.
 func tempSpace(n *Node) []check.Result {
-	const id, want = "disk-space", gib
+	const id = "disk-space"
+	want := uint64(n.Policy.Limit(id)) * mib
 	s, err := n.Machine.Space(n.TempDir)
 	switch {
 	case err != nil:

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,3 +37,6 @@ func hardLimit(which int) (uint64, error) {
 	}
 	return l.Max, nil
 }
+
+// Pause sleeps.
+func (host) Pause(d time.Duration) { time.Sleep(d) }

@@ -2,7 +2,10 @@
 
 package health
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Real is this machine, of which nothing can be said.
 func Real() Machine { return host{} }
@@ -19,3 +22,9 @@ func (host) OpenFiles() (uint64, error) { return 0, errOther }
 
 // LockedMemory is not known here.
 func (host) LockedMemory() (uint64, error) { return 0, errOther }
+
+// KernelLog is not known here.
+func (host) KernelLog() (KernelLog, error) { return KernelLog{}, errOther }
+
+// Pause sleeps.
+func (host) Pause(d time.Duration) { time.Sleep(d) }

@@ -32,6 +32,7 @@ func Replay(s nvline.Script, o Options) (*Report, error) {
 		return nil, err
 	}
 	r.Via = "fake"
+	r.NoSMI = r.Fatal != nil && r.Fatal.RC == nvline.LibraryNotFound // nor has a fake an nvidia-smi
 	r.end(c, o.Timeout)
 	return r, nil
 }

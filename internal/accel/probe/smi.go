@@ -231,7 +231,7 @@ func smiFailure(c proc.Confined) *Fatal {
 	return nil
 }
 
-// rows splits lines of comma-separated values with blanks behind the commas.
+// smiLines splits lines of comma-separated values with blanks behind the commas.
 func smiLines(text string, columns int) ([][]string, error) {
 	r := csv.NewReader(strings.NewReader(text))
 	r.TrimLeadingSpace, r.FieldsPerRecord, r.LazyQuotes = true, columns, true
@@ -331,8 +331,9 @@ func (r *Report) smiProcesses(text string) {
 		r.GPUs[i].Processes = []nvline.Process{}
 	}
 	for _, v := range lines {
-		g, pid := r.gpuOf(v[0]), 0
-		if pid, err = strconv.Atoi(v[1]); g == nil || err != nil {
+		g := r.gpuOf(v[0])
+		pid, err := strconv.Atoi(v[1])
+		if g == nil || err != nil {
 			continue
 		}
 		p := nvline.Process{PID: pid}

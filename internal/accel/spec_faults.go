@@ -1,0 +1,217 @@
+package accel
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// fault is something that is wrong with a fake node: an input that differs, and never a verdict.
+type fault struct {
+	kind string
+	gpu  int // -1: of the node
+	nums map[string]int
+	text map[string]string
+}
+
+// span is what a number of a fault may be; otherwise is its value where the spec gives none, and must makes it give one.
+type span struct {
+	lowest, highest, otherwise int
+	must                       bool
+}
+
+// faultKind says what belongs to a kind of fault.
+type faultKind struct {
+	gpu  bool            // it is about one GPU, which must be named
+	nums map[string]span // keys with numbers
+	text map[string]string
+}
+
+const huge = 1 << 40 // no counter of a GPU comes near
+
+// value is the one number of most kinds: what the driver, the bus or the kernel says.
+func value(lowest, highest, otherwise int) map[string]span {
+	return map[string]span{"value": {lowest, highest, otherwise, false}}
+}
+
+// yes is 1 where the input says so, and 0 where it does not: a fault just on the passing side.
+func yes() map[string]span { return value(0, 1, 1) }
+
+// faultKinds are all kinds; docs/fake-accelerator.md says what each does.
+var faultKinds = map[string]faultKind{
+	"gpu-lost":          {gpu: true, nums: yes()},
+	"nouveau":           {gpu: true, nums: yes()},
+	"node-denied":       {gpu: true, nums: yes()},
+	"missing":           {gpu: true, nums: yes()},
+	"reset-required":    {gpu: true, nums: value(0, 99, 1)},
+	"ecc-uncorrectable": {gpu: true, nums: value(0, huge, 1)},
+	"ecc-aggregate":     {gpu: true, nums: value(0, huge, 1)},
+	"ecc-off":           {gpu: true, nums: yes()},
+	"sram-threshold":    {gpu: true, nums: yes()},
+	"remap-failed":      {gpu: true, nums: yes()},
+	"remap-pending":     {gpu: true, nums: yes()},
+	"remap-many":        {gpu: true, nums: value(0, 1<<20, 512)},
+	"retired-pending":   {gpu: true, nums: yes()},
+	"retired-many":      {gpu: true, nums: value(0, 1<<10, 60)},
+	"nvlink-down":       {gpu: true, nums: map[string]span{"link": {0, maxLinks - 1, 0, false}}},
+	"nvlink-errors":     {gpu: true, nums: value(0, huge, 1)},
+	"fabric-not-ready":  {gpu: true, nums: map[string]span{"value": {0, 3, 2, false}, "health": {0, 1<<31 - 1, 0, false}}},
+	"pcie-width":        {gpu: true, nums: value(1, 32, 8)},
+	"pcie-speed":        {gpu: true, nums: value(1, len(pcieSpeeds), 1)},
+	"pcie-replay":       {gpu: true, nums: value(0, 1<<30, 10)},
+	"throttle":          {gpu: true, nums: map[string]span{"mask": {0, 1<<31 - 1, 0x8, false}, "readings": {0, maxReadings, maxReadings, false}}},
+	"temp":              {gpu: true, nums: value(0, 200, 90)},
+	"temp-memory":       {gpu: true, nums: value(0, 200, 100)},
+	"persistence-off":   {gpu: true, nums: yes()},
+	"compute-mode":      {gpu: true, nums: value(0, 3, 2)},
+	"busy":              {gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false}}},
+	"heterogeneous":     {gpu: true, nums: map[string]span{"memory_mib": {0, maxMemoryMiB, 0, false}}, text: map[string]string{"model": ""}},
+	"acs-on":            {gpu: true, nums: yes()},
+	"xid":               {gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
+
+	"nvlink-none":       {nums: yes()},
+	"driver-mismatch":   {nums: yes(), text: map[string]string{"library": ""}},
+	"driver-not-loaded": {nums: yes()},
+	"nvml-missing":      {nums: yes()},
+	"nvml-not-injected": {nums: yes()},
+	"symbol-missing":    {text: map[string]string{"field": ""}},
+	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2", "mode": "killable"}},
+	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2"}},
+	"kernel-log":        {nums: map[string]span{"age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
+	"kmsg-unreadable":   {nums: yes()},
+	"stuck-process":     {nums: yes(), text: map[string]string{"wchan": "os_acquire_rwlock_nvidia"}},
+	"peermem-missing":   {nums: yes()},
+	"shm-readonly":      {nums: yes()},
+	"memlock":           {nums: map[string]span{"kib": {-1, huge, 64, false}}},
+	"open-files":        {nums: value(0, huge, 1024)},
+	"disk-free":         {nums: map[string]span{"mib": {0, huge, 100, false}}},
+}
+
+// faultsLater are the kinds of the full schema that this version does not act on.
+var faultsLater = []string{
+	"pair-hang", "pair-corrupt", "pair-error", "no-torch", "rdma-down", "rdma-slow", "rdma-errors", "unreachable", "latency",
+	"mtu-blackhole", "clock", "slow-node", "crash", "hang",
+}
+
+// triggersLater are keys of every fault in the full schema.
+var triggersLater = []string{"after_calls", "after_s", "attempts", "once", "probability"}
+
+// maxFaults bounds the list of one node.
+const maxFaults = 1000
+
+// faults reads the list of what is wrong with a node.
+func (r *specReader) faults(n *yaml.Node, where string, count int) []fault {
+	list := r.sequence(n, where, maxFaults)
+	all := []fault{}
+	for _, item := range list {
+		if f, ok := r.fault(item, where, count); ok {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+func (r *specReader) fault(n *yaml.Node, where string, count int) (fault, bool) {
+	f := fault{gpu: -1, nums: map[string]int{}, text: map[string]string{}}
+	entries := r.entries(n, where)
+	at := slices.IndexFunc(entries, func(e entry) bool { return e.key == "kind" })
+	if at < 0 {
+		r.add(n.Line, "%s: a fault has a kind", where)
+		return f, false
+	}
+	var ok bool
+	if f.kind, ok = r.text(entries[at].value, where+".kind", maxModelLen); !ok {
+		return f, false
+	}
+	kind, known := faultKinds[f.kind]
+	switch {
+	case slices.Contains(faultsLater, f.kind):
+		r.add(entries[at].line, "%s: kind %q is not supported yet by this version of muster", where, f.kind)
+		return f, false
+	case !known:
+		r.add(entries[at].line, "%s: unknown kind %s (known: %s)", where, quote(f.kind), strings.Join(slices.Sorted(maps.Keys(faultKinds)), ", "))
+		return f, false
+	}
+	where += "." + f.kind
+	for key, s := range kind.nums {
+		f.nums[key] = s.otherwise
+	}
+	maps.Copy(f.text, kind.text)
+	given := map[string]bool{}
+	for _, e := range entries {
+		given[e.key] = true
+		s, number := kind.nums[e.key]
+		_, words := kind.text[e.key]
+		switch {
+		case e.key == "kind":
+		case number:
+			f.nums[e.key] = r.number(e.value, where+"."+e.key, s.lowest, s.highest)
+		case words:
+			f.text[e.key], _ = r.text(e.value, where+"."+e.key, maxMaskLen) // the problem is noted
+		case e.key == "gpu" && kind.gpu:
+			f.gpu = r.number(e.value, where+".gpu", 0, max(0, count-1))
+		case slices.Contains(triggersLater, e.key):
+			r.add(e.line, "%s: key %q is not supported yet by this version of muster", where, e.key)
+		default:
+			r.add(e.line, "%s: unknown key %s (known: %s)", where, quote(e.key), strings.Join(kind.keys(), ", "))
+		}
+	}
+	if kind.gpu && !given["gpu"] {
+		r.add(n.Line, "%s: of which GPU? gpu is missing", where)
+	}
+	for key, s := range kind.nums {
+		if s.must && !given[key] {
+			r.add(n.Line, "%s: %s is missing", where, key)
+		}
+	}
+	if mode := f.text["mode"]; f.kind == "probe-hang" && mode != "killable" && mode != "dstate" {
+		r.add(n.Line, "%s.mode is %s, neither killable nor dstate", where, quote(mode))
+	}
+	return f, true
+}
+
+// keys lists what a fault of a kind may have.
+func (k faultKind) keys() []string {
+	keys := []string{"kind"}
+	if k.gpu {
+		keys = append(keys, "gpu")
+	}
+	return append(keys, slices.Sorted(func(yield func(string) bool) {
+		for key := range k.nums {
+			if !yield(key) {
+				return
+			}
+		}
+		for key := range k.text {
+			if !yield(key) {
+				return
+			}
+		}
+	})...)
+}
+
+// fault returns the number that the node's last fault of a kind gives key, and otherwise where it has no such fault.
+// gpu is -1 for faults of the node.
+func (s *nodeSpec) fault(kind string, gpu int, key string, otherwise int) int {
+	for _, f := range slices.Backward(s.faults) {
+		if f.kind == kind && f.gpu == gpu {
+			return f.nums[key]
+		}
+	}
+	return otherwise
+}
+
+// has reports whether a fault that is on or off is on.
+func (s *nodeSpec) has(kind string, gpu int) bool { return s.fault(kind, gpu, "value", 0) != 0 }
+
+// is returns the node's last fault of a kind, nil where it has none.
+func (s *nodeSpec) is(kind string) *fault {
+	for i := range slices.Backward(s.faults) {
+		if s.faults[i].kind == kind {
+			return &s.faults[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package health
+
+import (
+	"time"
+
+	"muster/internal/accel"
+)
+
+// Faked is a machine with what a spec says in the place of its own file systems, limits and kernel log.
+func Faked(machine Machine, fake *accel.Fake) Machine {
+	return faked{machine, fake, fake.Limits()}
+}
+
+type faked struct {
+	Machine
+	fake   *accel.Fake
+	limits accel.FakeLimits
+}
+
+// Space is the machine's, with the spec's sizes.
+func (f faked) Space(path string) (Space, error) {
+	s, err := f.Machine.Space(path)
+	if path != "/dev/shm" {
+		if free := f.limits.DiskFreeMiB; free != nil {
+			s.Free = uint64(*free) * mib
+			s.Total, err = max(s.Total, s.Free), nil
+		}
+		return s, err
+	}
+	if size := f.limits.ShmMiB; size != nil {
+		s.Total, s.Free, s.Writable, err = uint64(*size)*mib, uint64(*size)*mib, true, nil
+	}
+	if f.limits.ShmReadOnly {
+		s.Writable = false
+	}
+	return s, err
+}
+
+// OpenFiles is the spec's limit, or the machine's.
+func (f faked) OpenFiles() (uint64, error) {
+	if files := f.limits.OpenFiles; files != nil {
+		return uint64(*files), nil
+	}
+	return f.Machine.OpenFiles()
+}
+
+// LockedMemory is the spec's limit, or the machine's.
+func (f faked) LockedMemory() (uint64, error) {
+	switch kib := f.limits.LockedKiB; {
+	case kib != nil && *kib < 0:
+		return Unlimited, nil
+	case kib != nil:
+		return uint64(*kib) << 10, nil
+	}
+	return f.Machine.LockedMemory()
+}
+
+// KernelLog is what the spec's kernel has said: errors of GPUs that the machine has are no fake's.
+func (f faked) KernelLog() (KernelLog, error) {
+	lines, err := f.fake.KernelLog()
+	log := KernelLog{From: "fake"}
+	for _, l := range lines {
+		log.Lines = append(log.Lines, LogLine(l))
+	}
+	return log, err
+}
+
+// Pause does not wait: a fake does not change.
+func (f faked) Pause(time.Duration) {}
