@@ -1,21 +1,29 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"muster/internal/accel"
+	"muster/internal/accel/probe"
 	"muster/internal/errhint"
+	"muster/internal/health"
 )
 
-// acceleratorFlags say where a command looks for accelerators.
+// acceleratorFlags say where a command looks for accelerators, and how it asks NVIDIA's library.
 type acceleratorFlags struct {
-	spec   string // "auto", or "fake:" and the path of a spec
-	onReal bool
+	spec    string // "auto", or "fake:" and the path of a spec
+	onReal  bool
+	exec    string // one of probe's Exec words
+	timeout time.Duration
+	root    accel.Root // nil for this machine; tests have another
 }
 
 func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
@@ -25,34 +33,121 @@ func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 	}
 	flags.StringVar(&f.spec, "accelerator", def, "auto, or fake:FILE for the made-up ones of a spec [MUSTER_FAKE=FILE]")
 	flags.BoolVar(&f.onReal, "fake-on-real", false, "let a fake stand in for accelerators that are really here")
+	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto, "how the NVML probe is run: auto, memfd, file, or none (nor is nvidia-smi)")
+	flags.DurationVar(&f.timeout, "gpu-probe-timeout", 0, "how long NVML may take (default 15s and 5s more for each GPU)")
 }
 
 // node is what is looked at: this machine, or one that a spec makes up in part.
 type node struct {
-	host string
-	root accel.Root
-	inv  accel.Inventory
-	fake *accel.Fake // nil for this machine
+	host    string
+	root    accel.Root
+	inv     accel.Inventory
+	fake    *accel.Fake // nil for this machine
+	nvml    *probe.Report
+	nvmlErr error // why nvml is nil; both are nil where there is no NVIDIA GPU
 }
 
-// look finds this node's accelerators, or those that a spec makes up.
-func (f *acceleratorFlags) look(a *app) (node, error) {
-	n := node{host: hostname(), root: accel.Real()}
+// look finds this node's accelerators, or those that a spec makes up, and asks NVML about those of NVIDIA. moments is how
+// often what only several readings tell is read, a second apart. That NVML does not answer is no error of the command.
+func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node, error) {
+	n := node{host: hostname(), root: f.root}
+	if n.root == nil {
+		n.root = accel.Real()
+	}
+	switch f.exec {
+	case probe.ExecAuto, probe.ExecMemfd, probe.ExecFile, probe.ExecNone:
+	default:
+		return n, errhint.Usagef("--probe-exec %q: auto, memfd, file or none", f.exec)
+	}
+	if f.timeout < 0 {
+		return n, errhint.Usagef("--gpu-probe-timeout %v: not below 0", f.timeout)
+	}
 	path, made := strings.CutPrefix(f.spec, "fake:")
 	switch {
 	case f.spec == "" || f.spec == "auto":
 		n.inv = accel.Detect(n.root, a.lookupEnv)
-		return n, nil
 	case !made || path == "":
 		return n, errhint.Usagef("--accelerator %q: auto or fake:FILE", f.spec)
+	default:
+		var err error
+		if n.fake, err = a.loadFake(path, n.host, f.onReal); err != nil {
+			return n, err
+		}
+		n.inv = n.fake.Detect(n.root, a.lookupEnv)
+		n.root = n.fake.Root(n.root)
 	}
-	var err error
-	if n.fake, err = a.loadFake(path, n.host, f.onReal); err != nil {
-		return n, err
+	gpus := n.nvidia()
+	if gpus == 0 {
+		return n, nil
 	}
-	n.inv = n.fake.Detect(n.root, a.lookupEnv)
-	n.root = n.fake.Root(n.root)
-	return n, nil
+	o := probe.Options{Environ: a.environ, Exec: f.exec, GPUs: gpus, Timeout: f.timeout, Moments: moments}
+	switch {
+	case f.exec == probe.ExecNone:
+		n.nvmlErr = errors.New("NVML was not asked: --probe-exec none")
+	case n.fake != nil:
+		n.nvml, n.nvmlErr = probe.Replay(n.fake.NVML(moments), o)
+	default:
+		o.Executable, _ = os.Executable() // unknown: none is looked for beside it
+		n.nvml, n.nvmlErr = probe.Ask(ctx, o)
+	}
+	return n, context.Cause(ctx)
+}
+
+// nvidia counts the GPUs about which NVML can say something: those that NVIDIA's driver holds, and those of WSL, which no
+// file shows.
+func (n *node) nvidia() int {
+	count := 0
+	for _, f := range n.inv.Families {
+		if f.Vendor != "nvidia" {
+			continue
+		}
+		count = len(f.Devices)
+		for _, d := range f.Unusable {
+			if d.Driver == "nvidia" || d.Driver == "" {
+				count++
+			}
+		}
+		if count == 0 && f.Undecided != nil {
+			count = 1
+		}
+	}
+	return count
+}
+
+// lookup is the environment that workers would have.
+func (n *node) lookup(a *app) func(string) (string, bool) {
+	if n.fake != nil {
+		return n.fake.Lookup(a.lookupEnv)
+	}
+	return a.lookupEnv
+}
+
+// health is the node as the checks see it.
+func (n *node) health(a *app) *health.Node {
+	h := &health.Node{
+		Root: n.root, Machine: health.Real(), Inventory: n.inv, Lookup: n.lookup(a), TempDir: os.TempDir(), NVML: n.nvml, NVMLErr: n.nvmlErr,
+	}
+	if n.fake != nil {
+		h.Machine = health.Faked(h.Machine, n.fake)
+	}
+	return h
+}
+
+// degraded says in a line why less than all is known of NVIDIA's GPUs, "" where all is.
+func (n *node) degraded() string {
+	switch {
+	case n.nvmlErr != nil:
+		return "NVIDIA's GPUs are known from files alone: " + n.nvmlErr.Error()
+	case n.nvml == nil:
+		return ""
+	case n.nvml.Fatal != nil:
+		return "NVIDIA's GPUs are known from files alone: " + n.nvml.Fatal.String()
+	case !n.nvml.Complete:
+		return "not all is known of NVIDIA's GPUs: " + n.nvml.Err().Error()
+	case n.nvml.SMI:
+		return "nvidia-smi told of NVIDIA's GPUs, which is less than NVML would: " + n.nvml.Instead
+	}
+	return ""
 }
 
 // loadFake reads a spec of accelerators that are not there, and refuses it where real ones are.

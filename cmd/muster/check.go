@@ -1,8 +1,8 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
@@ -11,7 +11,6 @@ import (
 	"muster/internal/accel"
 	"muster/internal/check"
 	"muster/internal/errhint"
-	"muster/internal/health"
 )
 
 // checkFlags are those of "muster check".
@@ -19,7 +18,7 @@ type checkFlags struct {
 	acceleratorFlags
 
 	policy, onSkip, workers string
-	waive                   []string
+	waive, limits           []string
 	strict, all, asJSON     bool
 }
 
@@ -29,24 +28,32 @@ func newCheckCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [--strict] [--waive CHECK[@NODE[:GPU]],...] [--policy FILE] [--json]",
 		Short: "Check whether this node is fit for training",
-		Long: `Check this node by what its files and limits say: its accelerators on the bus and their
-drivers, /dev/shm, locked memory, open files, CPUs, disk, and variables that slow
-training down. Each check ends as PASS, WARN, FAIL, or SKIP with the reason why it
-could not be judged.
+		Long: `Check this node by what its files and limits say, by what NVIDIA's library NVML says of
+its GPUs, and by the kernel's log: memory errors, NVLinks, PCI links, heat, what is left
+of other jobs, drivers, /dev/shm, locked memory, open files, CPUs, disk, and variables
+that slow training down. Each check ends as PASS, WARN, FAIL, or SKIP with the reason why
+it could not be judged. Nothing runs on a GPU.
 
-A policy file holds the same in YAML, and may give checks a status of their own:
+NVML is asked by a program of its own, which may hang or crash without harm. Where there
+is none, nvidia-smi is asked, which tells less. GPUs that a visibility variable hides are
+not judged by NVML.
+
+A policy file holds the same in YAML, gives checks a status of their own, and moves their
+limits:
 
   strict: false
   on-skip: warn
   status: {pcie-width: FAIL, open-files: PASS}
   waive: [gpu-node, numa-unknown@node-3:2]
+  limits: {gpu-busy: 4096, remap-many: 256}
+  xids: {109: PASS, 63: FAIL}
 
-The checks:
+The checks, and what each is if it does not pass:
 ` + listChecks(),
 		Example:     "  muster check --all\n  muster check --strict --waive shm-size,pcie-width@node-3:2\n  muster check --nproc-per-node 8 --json",
 		Annotations: map[string]string{exitAnnotation: "  0    no check failed\n  2    usage error, or the policy or spec cannot be used\n  80   a check failed; with --strict also after a warning\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
-		RunE:        func(*cobra.Command, []string) error { return a.check(f) },
+		RunE:        func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), f) },
 	}
 	flags := cmd.Flags()
 	f.add(flags, a)
@@ -54,6 +61,7 @@ The checks:
 	flags.BoolVar(&f.strict, "strict", false, "a warning is a failure")
 	flags.StringVar(&f.onSkip, "on-skip", "ignore", "what a check that could not be judged counts as: ignore, warn or fail")
 	flags.StringSliceVar(&f.waive, "waive", nil, "checks whose result is taken for passed: CHECK, CHECK@NODE or CHECK@NODE:GPU, with commas between")
+	flags.StringSliceVar(&f.limits, "limit", nil, "limits of checks: CHECK=NUMBER, with commas between")
 	flags.StringVar(&f.policy, "policy", "", "YAML file that says what results mean")
 	flags.BoolVar(&f.all, "all", false, "show what passed, too")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
@@ -63,17 +71,24 @@ The checks:
 func listChecks() string {
 	var b strings.Builder
 	for _, id := range check.IDs() {
-		fmt.Fprintf(&b, "  %-18s %-5v %s\n", id.Name, id.Default, id.Text)
+		limit := ""
+		if id.Unit != "" {
+			limit = fmt.Sprintf(" (%d %s)", id.Limit, id.Unit)
+		}
+		fmt.Fprintf(&b, "  %-18s %-5v %s%s\n", id.Name, id.Default, id.Text, limit)
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
 
-func (a *app) check(f checkFlags) error {
+// moments is how often a GPU must be found slowed down to be judged so.
+const moments = 3
+
+func (a *app) check(ctx context.Context, f checkFlags) error {
 	policy, err := f.read()
 	if err != nil {
 		return err
 	}
-	here, err := f.look(a)
+	here, err := f.look(ctx, a, moments)
 	if err != nil {
 		return err
 	}
@@ -87,11 +102,13 @@ func (a *app) check(f checkFlags) error {
 	case workers < 1:
 		return errhint.Usagef("--nproc-per-node %d: at least 1", workers)
 	}
-	node := &health.Node{
-		Root: here.root, Machine: health.Real(), Inventory: here.inv, Lookup: a.lookupEnv, Workers: workers, CPUs: cpus, TempDir: os.TempDir(),
-	}
+	node := here.health(a)
+	node.Workers, node.CPUs, node.Policy = workers, cpus, &policy
 	report := policy.Judge(here.host, node.Check())
 	report.Fake = here.inv.Fake
+	if here.nvml != nil && here.nvml.SMI { // any other reason is that of the checks that were skipped
+		report.Notes = append(report.Notes, here.degraded())
+	}
 	if f.asJSON {
 		err = writeJSON(a.stdout, report)
 	} else {
@@ -124,6 +141,11 @@ func (f *checkFlags) read() (check.Policy, error) {
 			return p, errhint.Usagef("--waive: %w", err)
 		}
 		p.Waive = append(p.Waive, w)
+	}
+	for _, text := range f.limits {
+		if err := p.ParseLimit(text); err != nil {
+			return p, errhint.Usagef("--limit: %w", err)
+		}
 	}
 	return p, nil
 }

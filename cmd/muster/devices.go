@@ -1,16 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strconv"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"muster/internal/accel"
+	"muster/internal/accel/nvline"
+	"muster/internal/accel/probe"
+	"muster/internal/check"
+	"muster/internal/health"
 )
 
 // newDevicesCmd is "muster devices": what accelerators are here.
@@ -21,16 +22,17 @@ func newDevicesCmd(a *app) *cobra.Command {
 		Use:   "devices [--json] [--accelerator fake:FILE]",
 		Short: "Show this node's accelerators, and what a worker sees of them",
 		Long: `Show this node's accelerators: which there are, which this process may use, which a
-worker sees under the visibility variables that are set, and how many workers
---nproc-per-node auto starts.
+worker sees under the visibility variables that are set, how many workers
+--nproc-per-node auto starts, what each GPU does now, and what is wrong with it.
 
-It reads files in /proc, /sys and the presence of device nodes. It loads no library,
-opens no device and cannot hang.`,
+It reads files in /proc, /sys and the presence of device nodes, which cannot hang. Where
+there are NVIDIA GPUs, their library NVML is asked by a program of its own, which may hang
+or crash without harm; where there is none, nvidia-smi. muster check judges the whole node.`,
 		Example:     "  muster devices\n  CUDA_VISIBLE_DEVICES=0,3 muster devices --json\n  muster devices --accelerator fake:gpus.yaml",
 		Annotations: map[string]string{exitAnnotation: "  0    shown, also where there is none\n  2    usage error, or the spec cannot be used\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return a.showDevices(f, asJSON)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.showDevices(cmd.Context(), f, asJSON)
 		},
 	}
 	f.add(cmd.Flags(), a)
@@ -38,19 +40,36 @@ opens no device and cannot hang.`,
 	return cmd
 }
 
-func (a *app) showDevices(f acceleratorFlags, asJSON bool) error {
-	here, err := f.look(a)
+// quick is a machine of which no kernel log is read, for which it may take a program of its own.
+type quick struct{ health.Machine }
+
+// KernelLog is left to muster check.
+func (quick) KernelLog() (health.KernelLog, error) {
+	return health.KernelLog{}, errors.New("muster check reads it")
+}
+
+func (a *app) showDevices(ctx context.Context, f acceleratorFlags, asJSON bool) error {
+	here, err := f.look(ctx, a, 0)
 	if err != nil {
 		return err
 	}
 	cpus, cpusWhy := accel.CPUs(here.root)
 	n, why, err := accel.Workers("auto", here.inv, cpus)
-	d := deviceReport{Node: here.host, Fake: here.inv.Fake, CPUs: cpus, Auto: n, Why: why}
+	d := deviceReport{Sick: []check.Result{}, Node: here.host, Fake: here.inv.Fake, CPUs: cpus, Auto: n, Why: why}
 	if err != nil {
 		d.Why = err.Error()
 	}
 	for _, f := range here.inv.Families {
-		d.Vendors = append(d.Vendors, familyReport(f))
+		d.Vendors = append(d.Vendors, familyReport(f, here.nvml))
+	}
+	d.NVML = here.nvmlReport()
+	node := here.health(a)
+	node.Machine = quick{node.Machine}
+	node.CPUs, node.Workers = cpus, max(n, 1)
+	for _, r := range node.CheckDevices() {
+		if r.Status > check.Pass {
+			d.Sick = append(d.Sick, r)
+		}
 	}
 	for _, v := range accel.Vendors() {
 		d.Verified = append(d.Verified, vendorReport{v.Name, v.Backend, v.Verified})
@@ -70,7 +89,34 @@ type deviceReport struct {
 	Auto     int               `json:"auto"`
 	Why      string            `json:"why"`
 	Vendors  []familyOfDevices `json:"vendors"`
+	NVML     *nvmlReport       `json:"nvml,omitempty"` // null where there is no NVIDIA GPU
+	Sick     []check.Result    `json:"sick"`           // what checks find wrong
 	Verified []vendorReport    `json:"detection"`
+}
+
+// nvmlReport tells who has told of NVIDIA's GPUs, and what is missing.
+type nvmlReport struct {
+	Via      string `json:"via,omitempty"` // how the probe was run, or the path of nvidia-smi
+	Driver   string `json:"driver,omitempty"`
+	Library  string `json:"library,omitempty"`
+	CUDA     string `json:"cuda,omitempty"`
+	TookMS   int64  `json:"took_ms"`
+	Degraded string `json:"degraded,omitempty"` // why not all is known
+}
+
+// nvmlReport is nil where nobody was to be asked.
+func (n *node) nvmlReport() *nvmlReport {
+	if n.nvml == nil && n.nvmlErr == nil {
+		return nil
+	}
+	r := &nvmlReport{Degraded: n.degraded()}
+	if n.nvml != nil {
+		r.Via, r.Driver, r.Library, r.TookMS = n.nvml.Via, n.nvml.Sys.Driver, n.nvml.Sys.NVML, n.nvml.Took.Milliseconds()
+		if cuda := n.nvml.Sys.CUDA; cuda > 0 {
+			r.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
+		}
+	}
+	return r
 }
 
 type vendorReport struct {
@@ -97,23 +143,30 @@ type deviceOfNode struct {
 	Node      string   `json:"node,omitempty"`
 	Driver    string   `json:"driver,omitempty"`
 	NUMANode  *int     `json:"numa,omitempty"`
+	Link      string   `json:"link,omitempty"`
 	LocalCPUs string   `json:"cpus,omitempty"`
 	Instances int      `json:"mig_instances,omitempty"`
 	WhyNot    string   `json:"why_not,omitempty"`
 	Notes     []string `json:"notes,omitempty"`
+	// NVML is what NVIDIA's library tells of it, in the words of the probe.
+	NVML *nvline.GPU `json:"nvml,omitempty"`
 }
 
-func familyReport(f accel.Family) familyOfDevices {
+func familyReport(f accel.Family, nvml *probe.Report) familyOfDevices {
 	r := familyOfDevices{Vendor: f.Vendor, Backend: f.Backend, Visible: f.VisibleCount, Why: f.Why, Devices: []deviceOfNode{}}
 	if f.Undecided != nil {
 		r.Undecided = f.Undecided.Error()
 	}
 	for _, list := range [][]accel.Device{f.Devices, f.Unusable} {
 		for _, d := range list {
-			r.Devices = append(r.Devices, deviceOfNode{
+			own := deviceOfNode{
 				Index: known(d.Index), Visible: known(d.VisibleIndex), Model: d.Model, UUID: d.UUID, BusID: d.BusID, Node: d.Node,
-				Driver: d.Driver, NUMANode: known(d.NUMANode), LocalCPUs: d.LocalCPUs, Instances: len(d.Instances), WhyNot: d.WhyNot, Notes: d.Notes,
-			})
+				Driver: d.Driver, NUMANode: known(d.NUMANode), Link: d.Link, LocalCPUs: d.LocalCPUs, Instances: len(d.Instances), WhyNot: d.WhyNot, Notes: d.Notes,
+			}
+			if f.Vendor == "nvidia" && nvml != nil {
+				own.NVML = nvml.Find(d.BusID, d.UUID)
+			}
+			r.Devices = append(r.Devices, own)
 		}
 	}
 	return r
@@ -125,76 +178,4 @@ func known(n int) *int {
 		return nil
 	}
 	return &n
-}
-
-// write writes the report as a table.
-func (d *deviceReport) write(w io.Writer, cpusWhy string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	printf := func(format string, args ...any) { fmt.Fprintf(t, format, args...) } //nolint:errcheck // Flush says it
-	some := false
-	for _, f := range d.Vendors {
-		for _, dev := range f.Devices {
-			if !some {
-				printf("index\tworker\tvendor\tmodel\taddress\tdevice\tdriver\tnuma\tremarks\n")
-				some = true
-			}
-			remarks := dev.Notes
-			if dev.WhyNot != "" {
-				remarks = append([]string{"not usable: " + dev.WhyNot}, remarks...)
-			}
-			if dev.Instances > 0 {
-				remarks = append(remarks, strconv.Itoa(dev.Instances)+" MIG instances")
-			}
-			printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", number(dev.Index), number(dev.Visible), f.Vendor, orDash(dev.Model), orDash(dev.BusID),
-				orDash(dev.Node), orDash(dev.Driver), number(dev.NUMANode), strings.Join(remarks, "; "))
-		}
-	}
-	if some {
-		printf("\n")
-	}
-	errs := []error{t.Flush()}
-	line := func(format string, args ...any) {
-		_, err := fmt.Fprintf(w, format+"\n", args...)
-		errs = append(errs, err)
-	}
-	for _, f := range d.Vendors {
-		for _, why := range f.Why {
-			line("%s: %s", f.Vendor, why)
-		}
-	}
-	line("cpu: %s", cpusWhy)
-	if d.Auto > 0 {
-		line("--nproc-per-node auto: %d (%s)", d.Auto, d.Why)
-	} else {
-		line("--nproc-per-node auto: %s", d.Why)
-	}
-	how := map[string][]string{}
-	var order []string
-	for _, v := range d.Verified {
-		if how[v.Verified] == nil {
-			order = append(order, v.Verified)
-		}
-		how[v.Verified] = append(how[v.Verified], v.Vendor)
-	}
-	for _, by := range order {
-		line("detection checked by %s: %s", by, strings.Join(how[by], ", "))
-	}
-	if d.Fake != "" {
-		line("accelerator=fake: all of this is made up by %s", d.Fake)
-	}
-	return errors.Join(errs...)
-}
-
-func number(n *int) string {
-	if n == nil {
-		return "-"
-	}
-	return strconv.Itoa(*n)
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

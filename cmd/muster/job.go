@@ -100,7 +100,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	}
 	m.Hostname = hostname()
 	root := accel.Real()
-	near := root // where accelerators, and the CPUs near them, are looked for
+	near := root // where accelerators, and CPUs and their limits, are looked for
 	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
 	if job.Fake != "" {
 		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
@@ -114,7 +114,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	}
 	detect := sync.OnceValue(find) // counting and binding ask, or neither does
 	m.CountWorkers = func(word string) (int, string, error) {
-		cpus, cpusWhy := accel.CPUs(root)
+		cpus, cpusWhy := accel.CPUs(near)
 		inv := detect()
 		n, why, err := accel.Workers(word, inv, cpus)
 		if err == nil && word == "auto" && n > 1 && inv.Masks() != nil {

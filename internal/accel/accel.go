@@ -33,6 +33,7 @@ type Device struct {
 	Minor        int    // number in the name of its device node, -1 without one; its order need not be the PCI order
 	Driver       string // kernel driver that is bound to it; "" where none is or that is unknown
 	NUMANode     int    // NUMA node it is attached to; -1 where the machine does not tell
+	Link         string // its PCI link as it runs now, such as "16 × 32.0 GT/s"; "" where the machine does not tell
 	LocalCPUs    string // CPUs near it, such as "0-31,64-95"; "" where the machine does not tell
 	WhyNot       string // why this process may not use it; "" where it may
 	Lost         string // by what the bus shows that it no longer answers; "" where it shows nothing

@@ -159,6 +159,10 @@ func (b *pciBus) locate(d *Device, dir string) {
 		}
 	}
 	d.LocalCPUs, _ = readText(b.root, path.Join(dir, "local_cpulist"))
+	// "32.0 GT/s PCIe" since Linux 5.6, "8 GT/s" before
+	if speed, width := readWord(b.root, path.Join(dir, "current_link_speed")), readWord(b.root, path.Join(dir, "current_link_width")); speed != "" && width != "" && width != "0" {
+		d.Link = width + " × " + strings.TrimSuffix(speed, " PCIe")
+	}
 }
 
 // sickness returns what the bus shows of a device that no longer answers. A sleeping device is not asked: reading its

@@ -13,6 +13,8 @@ type Report struct {
 	Node   string `json:"node"`
 	Status Status `json:"status"` // the worst, Pass where all were skipped
 	Fake   string `json:"fake,omitempty"`
+	// Notes are what a reader should know of how the results came about, a sentence each.
+	Notes []string `json:"notes,omitempty"`
 	// Skipped is what each result that was skipped counts as.
 	Skipped Status   `json:"skipped"`
 	Results []Result `json:"results"`
@@ -71,6 +73,11 @@ func (r *Report) Write(w io.Writer, all bool) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for _, note := range r.Notes {
+		if _, err := fmt.Fprintln(w, note); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintln(w, r.Summary())
 	return err

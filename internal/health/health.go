@@ -30,10 +30,11 @@ type Node struct {
 	// Policy has the thresholds; nil for those of check's table.
 	Policy *check.Policy
 
-	gpus  []gpu // of the job
-	log   KernelLog
-	noLog error
-	xids  []xid
+	gpus    []gpu // of the job
+	log     KernelLog
+	noLog   error
+	hasRead bool // log and noLog are set
+	xids    []xid
 }
 
 // Machine answers what is in no file, or not for the asking.
@@ -92,9 +93,19 @@ func (n *Node) CheckDevices() []check.Result {
 		n.Policy = &check.Policy{}
 	}
 	n.gpus = n.gpusOfJob()
-	n.log, n.noLog = n.Machine.KernelLog()
-	n.xids = n.findXIDs()
+	if f := n.nvidia(); len(f.Devices)+len(f.Unusable) > 0 {
+		n.readLog()
+		n.xids = n.findXIDs()
+	}
 	return n.run(ofDevices)
+}
+
+// readLog reads the kernel log once, and not where no check wants it: it may take a program to do so.
+func (n *Node) readLog() {
+	if !n.hasRead {
+		n.log, n.noLog = n.Machine.KernelLog()
+		n.hasRead = true
+	}
 }
 
 func (n *Node) run(checks []func(*Node) []check.Result) []check.Result {

@@ -54,7 +54,10 @@ func nvlinkNone(n *Node) []check.Result {
 	linked := 0
 	answers := 0
 	for _, g := range n.gpus {
-		if g.GPU == nil || len(g.NVLink) == 0 {
+		if g.GPU == nil {
+			return skip(id, "NVML did not tell of each GPU")
+		}
+		if len(g.NVLink) == 0 {
 			continue
 		}
 		linked++

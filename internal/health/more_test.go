@@ -63,7 +63,9 @@ func TestDegrees(t *testing.T) {
 		{fault("ecc-uncorrectable, gpu: 1, value: 3"), "ecc-uncorrectable", check.Policy{Limits: map[string]int64{"ecc-uncorrectable": 3}}, check.Pass},
 		{fault("remap-failed, gpu: 1"), "remap-failed", check.Policy{RemapModels: []string{"A100"}}, check.Skip},
 		{fault("ecc-off, gpu: 1"), "ecc-off", check.Policy{ECCModels: []string{}}, check.Skip},
-		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"0,2\"}", "ecc-off", check.Policy{}, check.Pass}, // another job's
+		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"0,2\"}", "ecc-off", check.Policy{}, check.Pass},   // another job's
+		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"-1\"}", "ecc-off", check.Policy{}, check.Skip},    // all of them are
+		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"MIG-1\"}", "ecc-off", check.Policy{}, check.Warn}, // nobody can tell
 		{fault("heterogeneous, gpu: 1, model: NVIDIA H200"), "gpu-heterogeneous", check.Policy{}, check.Warn},
 	} {
 		n := fakeNode(t, with(c.added))

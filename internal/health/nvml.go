@@ -34,7 +34,7 @@ func (n *Node) nvidia() accel.Family {
 func (n *Node) gpusOfJob() []gpu {
 	f := n.nvidia()
 	devices := f.Visible
-	if len(devices) == 0 {
+	if len(devices) == 0 && (f.Undecided != nil || f.VisibleCount > 0) {
 		devices = f.Devices
 	}
 	var list []gpu
@@ -68,6 +68,8 @@ func (n *Node) find(d accel.Device) *nvline.GPU {
 // noNVML says why NVML tells nothing at all, "" where it tells something.
 func (n *Node) noNVML() string {
 	switch {
+	case len(n.gpus) == 0 && len(n.nvidia().Devices) > 0:
+		return "the job sees no NVIDIA GPU"
 	case len(n.gpus) == 0 && n.NVMLErr == nil:
 		return "no NVIDIA GPU was found"
 	case n.NVMLErr != nil:

@@ -217,6 +217,7 @@ var complaints = []*regexp.Regexp{
 
 func kernelComplaints(n *Node) []check.Result {
 	const id = "kernel-log"
+	n.readLog()
 	if n.noLog != nil {
 		return fromLog(skip(id, "kmsg-unreadable: "+n.noLog.Error()))
 	}

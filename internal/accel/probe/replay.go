@@ -8,6 +8,9 @@ import (
 	"muster/internal/proc"
 )
 
+// fakePID is above the numbers that Linux gives.
+const fakePID = 1<<22 + 1
+
 // Replay reads what a fake says in the probe's place. All that becomes of a real probe's words becomes of these.
 func Replay(s nvline.Script, o Options) (*Report, error) {
 	if o.Timeout <= 0 {
@@ -19,6 +22,7 @@ func Replay(s nvline.Script, o Options) (*Report, error) {
 	case nvline.EndHung:
 		c.TimedOut = true
 	case nvline.EndStuck:
+		c.PID = fakePID
 		c.TimedOut, c.Abandoned = true, &proc.Abandoned{State: "D", Wchan: "nvidia_ioctl"}
 	case nvline.EndCrashed:
 		c.Exit = proc.Exit{Code: -1, Signal: syscall.SIGABRT}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/accel"
+	"muster/internal/check"
+)
+
+// twoGPUs is the root of a machine with two GPUs; what NVML says of them the test's probe says.
+func twoGPUs(t *testing.T) accel.Root {
+	t.Helper()
+	spec := filepath.Join(t.TempDir(), "gpus.yaml")
+	if err := os.WriteFile(spec, []byte("version: 1\ndefaults: {count: 2, model: NVIDIA H100 80GB HBM3}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fake, err := accel.LoadFake(spec, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fake.Root(accel.Real())
+}
+
+// asking returns a program whose output goes to a file, with a shell script for a probe, and a function that reads it.
+func asking(t *testing.T, script string, environ ...string) (*app, func() string) {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "nvprobe")
+	if script != "" {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := os.Create(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { out.Close() })
+	a := &app{environ: append([]string{"PATH=/usr/bin:/bin", "MUSTER_NVPROBE=" + path}, environ...), stdout: out, stderr: out}
+	return a, func() string {
+		t.Helper()
+		text, err := os.ReadFile(out.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+}
+
+const (
+	hello = `echo '{"t":"hello","v":1,"go_nvml":"0.13.3-0"}'; echo '{"t":"at","call":"nvmlInit_v2","gpu":-1}'; `
+	gpu0  = `echo '{"t":"sys","driver":"550.54.15","nvml":"12.550.54.15","cuda":12040}'; echo '{"t":"count","n":2}'; echo '{"t":"gpu","i":0,"bdf":"0000:10:00.0","mem_total":85520809984,"mem_used":1073741824,"temperature":34,"ecc":true,"ecc_volatile":3,"ecc_aggregate":3,"nvlink":[1,0],"processes":[]}'; `
+	gpu1  = `echo '{"t":"gpu","i":1,"rc":15,"call":"nvmlDeviceGetHandleByIndex_v2"}'; echo '{"t":"done"}'`
+)
+
+// TestProbeDegrades: whatever becomes of the probe, both commands end well, in time, with what files say, and say in one
+// line what is missing and why.
+func TestProbeDegrades(t *testing.T) {
+	root := twoGPUs(t)
+	for name, c := range map[string]struct{ script, exec, why string }{
+		"missing":       {"", "auto", "known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: no such file"},
+		"garbage":       {"echo hello there", "auto", `known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: is not muster's probe, or one of another version: it begins with "hello there"`},
+		"hang":          {hello + "exec sleep 60", "auto", "not all is known of NVIDIA's GPUs: the NVML probe hung for 1s and was killed in nvmlInit_v2"},
+		"crash":         {hello + gpu0 + "kill -SEGV $$", "auto", "not all is known of NVIDIA's GPUs: the NVML probe"},
+		"no library":    {hello + `echo '{"t":"fatal","call":"dlopen","rc":12}'; echo '{"t":"done"}'`, "auto", "known from files alone: cannot use NVML: dlopen: the library was not found"},
+		"switched off":  {hello + gpu0 + gpu1, "none", "known from files alone: NVML was not asked: --probe-exec none"},
+		"another words": {hello + "echo '{[['; echo '{\"t\":\"done\"}'", "auto", "wrote what is not in its language"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, text := asking(t, c.script)
+			f := acceleratorFlags{exec: c.exec, timeout: time.Second, root: root}
+			begin := time.Now()
+			if err := a.showDevices(t.Context(), f, false); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took > 30*time.Second {
+				t.Errorf("took %v", took)
+			}
+			out := text()
+			if !strings.Contains(out, "0000:11:00.0") || !strings.Contains(out, "--nproc-per-node auto: 2 ") {
+				t.Errorf("the files' facts are missing:\n%s", out)
+			}
+			if n := strings.Count(out, c.why); n != 1 {
+				t.Errorf("%d times %q:\n%s", n, c.why, out)
+			}
+			a, text = asking(t, c.script)
+			err := a.check(t.Context(), checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true, waive: []string{"gpu-driver-hung", "shm-writable", "nvml-not-injected", "ecc-uncorrectable", "gpu-lost"}})
+			if err != nil {
+				t.Errorf("check: %v\n%s", err, text())
+			}
+		})
+	}
+}
+
+// TestProbeFacts: what NVML says is joined with the files by address, and what is sick is told.
+func TestProbeFacts(t *testing.T) {
+	a, text := asking(t, hello+gpu0+gpu1)
+	f := acceleratorFlags{exec: "auto", timeout: 20 * time.Second, root: twoGPUs(t)}
+	if err := a.showDevices(t.Context(), f, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"1024 of 81559 MiB", "3, ever 3", "1 of 2", "34 °C", "FAIL ecc-uncorrectable gpu 0 (0000:10:00.0): 3 uncorrected errors",
+		"FAIL gpu-lost: NVML has lost its GPU 1 in nvmlDeviceGetHandleByIndex_v2", "driver 550.54.15, library 12.550.54.15, CUDA 12.4",
+	} {
+		if !strings.Contains(text(), want) {
+			t.Errorf("no %q in\n%s", want, text())
+		}
+	}
+	a, text = asking(t, hello+gpu0+gpu1)
+	if err := a.showDevices(t.Context(), f, true); err != nil {
+		t.Fatal(err)
+	}
+	var d deviceReport
+	if err := json.Unmarshal([]byte(text()), &d); err != nil {
+		t.Fatal(err)
+	}
+	if g := d.Vendors[0].Devices[0].NVML; g == nil || *g.MemUsed != 1<<30 || d.NVML.Degraded != "" || d.NVML.Driver != "550.54.15" || len(d.Sick) < 2 || d.Vendors[0].Devices[0].Link == "" {
+		t.Errorf("%s", text())
+	}
+	a, text = asking(t, hello+gpu0+gpu1)
+	err := a.check(t.Context(), checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1"})
+	if status, ok := errors.AsType[statusError](err); !ok || status != 80 || !strings.Contains(text(), "ecc-uncorrectable  gpu 0") {
+		t.Errorf("%v\n%s", err, text())
+	}
+	a, text = asking(t, hello+gpu0+gpu1)
+	err = a.check(t.Context(), checkFlags{
+		acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true, limits: []string{"ecc-uncorrectable=3"}, waive: []string{"gpu-lost", "shm-writable"},
+	})
+	var r check.Report
+	if err != nil || json.Unmarshal([]byte(text()), &r) != nil || r.Status == check.Fail {
+		t.Errorf("%v\n%s", err, text())
+	}
+}
+
+// TestProbeCanceled: who stops the command stops the probe.
+func TestProbeCanceled(t *testing.T) {
+	a, _ := asking(t, hello+"exec sleep 60")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("enough"))
+	defer cancel()
+	if err := a.showDevices(ctx, acceleratorFlags{exec: "auto", root: twoGPUs(t)}, false); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Errorf("%v", err)
+	}
+}
