@@ -1,6 +1,10 @@
 package accel
 
-import "errors"
+import (
+	"errors"
+	"maps"
+	"slices"
+)
 
 var (
 	ResolveCUDA = resolveCUDA
@@ -19,3 +23,6 @@ func CountROCm(lookup func(string) (string, bool), n int) (count int, ask, bad b
 	v, err := seeROCm(vendorNamed("amd"), lookup, make([]Device, n))
 	return v.count, errors.Is(err, errAsk), err != nil && !errors.Is(err, errAsk)
 }
+
+// FaultKinds returns all kinds of faults.
+func FaultKinds() []string { return slices.Sorted(maps.Keys(faultKinds)) }
