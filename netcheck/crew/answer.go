@@ -61,10 +61,8 @@ type answer struct {
 // hello is what the program found.
 type hello struct {
 	Torch    string  `json:"torch"`
-	Python   string  `json:"python"`
 	Device   string  `json:"device"`
 	Backend  string  `json:"backend"`
-	Count    int     `json:"count"`
 	Model    string  `json:"model"`
 	ImportMS float64 `json:"import_ms"`
 }

@@ -29,8 +29,9 @@ type Config struct {
 	Tree *proc.Tree
 	// Python is the interpreter's path, as proc.LookPath found it, and options for it.
 	Python []string
-	// Env returns the environment of the process for a local rank: the worker's. For -1 it is that of the process which
-	// tests the links between devices, and has to see all of them. LOCAL_RANK and the number of threads are set by the crew.
+	// Env returns the environment of the process for a local rank: the worker's, with the tree's marker. For -1 it is that of
+	// the process which tests the links between devices, and has to see all of them. LOCAL_RANK and the number of threads
+	// are set by the crew.
 	Env func(local int) []string
 	// Dir is the working directory of the processes. Empty: ours.
 	Dir string

@@ -174,8 +174,8 @@ def main():
         torch = load(wire)
         import muster_device
         kit = muster_device.find(torch, sys.argv[1], os.environ)
-        wire.say("hello", torch=torch.__version__, python=sys.version.split()[0], device=kit.type, backend=kit.backend,
-                 count=kit.count, model=kit.model(), import_ms=(time.monotonic() - started) * 1e3)
+        wire.say("hello", torch=torch.__version__, device=kit.type, backend=kit.backend, model=kit.model(),
+                 import_ms=(time.monotonic() - started) * 1e3)
     except Exception as e:
         import traceback
         traceback.print_exc()

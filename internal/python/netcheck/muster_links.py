@@ -115,7 +115,8 @@ def measure(torch, kit, a, b, floor):
 def run(wire, torch, kit, order):
     """Measures pairs, telling of each before it begins and when it is done."""
     # It changes how devices are copied between, and with that what is measured; allocations were not made yet.
-    os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        os.environ.pop(name, None)
     if not kit.module and FAKE not in os.environ:
         raise Failure("error", "torch finds no accelerator, so there are no links to test")
     for a, b in order["pairs"]:
