@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"muster/netcheck/netprobe"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 )
@@ -88,6 +88,10 @@ type Config struct {
 	Rules   Rules
 	// Inspect examines the node without the check program, and returns what makes it unfit, "" for nothing; nil: nothing is.
 	Inspect func(ctx context.Context) string
+	// Probe is how the network between two nodes is measured; nil: it is not, and this node offers no probes. Look tells what
+	// the node is to say of itself.
+	Probe *netprobe.Config
+	Look  func(ctx context.Context) netprobe.Node
 	// Fake is said on every report of a check of fake hardware; empty for real one.
 	Fake string
 	Log  zerolog.Logger
@@ -149,8 +153,14 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 			led <- err
 		}()
 	}
-	record, err := m.run(ctx, hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Fault: c.fault})
+	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Fault: c.fault}
+	ended := func() {}
+	if c.cfg.Probe != nil && r.Size > 1 {
+		own.Probe, ended = m.serve(ctx)
+	}
+	record, err := m.run(ctx, own)
 	err = errors.Join(err, m.close())
+	ended()
 	if r.Rank == 0 {
 		cancel()
 		if leadErr := <-led; leadErr != nil && record == nil {
@@ -160,8 +170,8 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot check the nodes: %w", err)
 	}
-	own := &record.Nodes[r.Rank]
-	c.cleared, c.fault = own.Status == Pass, own.Fault
+	verdict := &record.Nodes[r.Rank]
+	c.cleared, c.fault = verdict.Status == Pass, verdict.Fault
 	return record, nil
 }
 
@@ -171,6 +181,7 @@ type member struct {
 	round Round
 	board board
 	crew  Crew
+	probe netprobe.Config
 }
 
 // run follows the plans until there is a verdict.
@@ -215,6 +226,7 @@ func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
 	case stageLocal:
 		res.Local, err = m.local(ctx)
 	case stagePairs:
+		res.Probe = m.ask(ctx, p)
 		res.Took, err = m.pair(ctx, n, p)
 	case stagePerf:
 		res.Perf, err = m.perf(ctx, n, p)
@@ -262,8 +274,8 @@ func (m *member) close() error {
 
 // pair tests the link to the peer.
 func (m *member) pair(ctx context.Context, n int, p *plan) (Timing, error) {
-	i := slices.IndexFunc(p.Pairs, func(pair [2]int) bool { return pair[0] == m.round.Rank || pair[1] == m.round.Rank })
-	g, err := m.group(ctx, n, p.Pairs[i][:], p.Devices)
+	pair := p.pairOf(m.round.Rank)
+	g, err := m.group(ctx, n, pair[:], p.Devices)
 	if err != nil {
 		return Timing{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/netcheck/blame"
+	"muster/netcheck/netprobe"
 )
 
 // leader is the part of the node with group rank 0 in one check: it decides what is tested.
@@ -18,6 +19,7 @@ type leader struct {
 	board board
 
 	nodes []hello
+	facts []netprobe.Facts
 	next  int // number of the next plan
 	rec   Record
 }
@@ -45,6 +47,7 @@ func (l *leader) run(ctx context.Context) error {
 		}
 	}
 	l.judge(b)
+	l.judgeProbes()
 	if l.cfg.Rules.CommPerf && l.rec.Fit() && l.tested() {
 		if err := l.perf(ctx); err != nil {
 			return err
@@ -220,6 +223,9 @@ func (l *leader) tested() bool { return l.next > 0 }
 // pairs runs a round of pairs.
 func (l *leader) pairs(ctx context.Context, b *blame.Check, r blame.Round) error {
 	p := plan{Stage: stagePairs, Devices: l.devices()}
+	for _, h := range l.nodes {
+		p.Probes = append(p.Probes, h.Probe)
+	}
 	var ranks []int
 	for _, pair := range r.Pairs {
 		p.Pairs = append(p.Pairs, [2]int{pair.A, pair.B})
@@ -231,6 +237,10 @@ func (l *leader) pairs(ctx context.Context, b *blame.Check, r blame.Round) error
 	}
 	var results []blame.Result
 	for _, pair := range r.Pairs {
+		if f := res[pair.A].Probe; f != nil {
+			l.facts = append(l.facts, *f)
+			res[pair.A].Err = explained(res[pair.A].Err, f)
+		}
 		of := blame.Result{Pair: pair, A: report(res[pair.A]), B: report(res[pair.B])}
 		results = append(results, of)
 		l.rec.take(of, res[pair.A].Took, res[pair.B].Took)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"muster/netcheck/netprobe"
 	"muster/rendezvous"
 )
 
@@ -18,6 +19,8 @@ type hello struct {
 	// Cleared says that an earlier check found the node good, and nothing has happened since; Fault is what one found.
 	Cleared bool   `json:"cleared,omitempty"`
 	Fault   *Fault `json:"fault,omitempty"`
+	// Probe is host:port of the node's probe server, empty where it offers none.
+	Probe string `json:"probe,omitempty"`
 }
 
 // Fault is why a node is not to take part. Status is the exit status it leaves with.
@@ -42,13 +45,23 @@ type plan struct {
 	Nodes   []int    `json:"nodes,omitempty"`
 	Pairs   [][2]int `json:"pairs,omitempty"`
 	Devices []int    `json:"devices,omitempty"` // of every node, by rank
+	Probes  []string `json:"probes,omitempty"`  // likewise, hello.Probe
 	Verdict *Record  `json:"verdict,omitempty"`
 }
 
 // has reports whether a node has a part in the plan.
 func (p *plan) has(rank int) bool {
-	in := func(pair [2]int) bool { return pair[0] == rank || pair[1] == rank }
-	return slices.Contains(p.Nodes, rank) || slices.ContainsFunc(p.Pairs, in)
+	return slices.Contains(p.Nodes, rank) || p.pairOf(rank) != [2]int{}
+}
+
+// pairOf returns the pair that a node is in, two zeros for none.
+func (p *plan) pairOf(rank int) [2]int {
+	for _, pair := range p.Pairs {
+		if pair[0] == rank || pair[1] == rank {
+			return pair
+		}
+	}
+	return [2]int{}
 }
 
 // result is how a node fared in a step. Err is what failed, empty for nothing.
@@ -59,6 +72,8 @@ type result struct {
 	Local  *Local   `json:"local,omitempty"`
 	Took   Timing   `json:"took"`
 	Perf   []Timing `json:"perf,omitempty"`
+	// Probe is what the network between a pair looks like, of the node that asked.
+	Probe *netprobe.Facts `json:"probe,omitempty"`
 }
 
 // meeting is where the processes of a pair meet, or why the first node of the pair has not opened that.

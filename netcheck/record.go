@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"muster/internal/check"
 	"muster/internal/errhint"
 	"muster/netcheck/blame"
 )
@@ -41,6 +42,8 @@ type Record struct {
 	Rounds     int               `json:"rounds"`
 	Untested   int               `json:"untested"`
 	Stragglers []StragglerRecord `json:"stragglers,omitempty"`
+	// Probes are what was not in order in the network between nodes that were tested.
+	Probes []check.Result `json:"probes,omitempty"`
 	// Undecided says why nobody can be blamed for what failed, a line for each thing that would explain it; the job cannot go
 	// on. Empty: nothing of the kind.
 	Undecided []string `json:"undecided,omitempty"`

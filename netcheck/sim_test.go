@@ -28,7 +28,7 @@ type site struct {
 	links map[string]bool // bad ones, "a-b"
 	slow  map[string]float64
 	busy  map[string]bool // slow the first time, by something else
-	hang  string // node whose check program never answers
+	hang  string          // node whose check program never answers
 	sick  map[string]string
 	noPy  map[string]bool
 

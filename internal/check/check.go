@@ -41,6 +41,8 @@ type Subject struct {
 	GPU   *int   `json:"gpu,omitempty"` // Device.Index
 	UUID  string `json:"uuid,omitempty"`
 	BusID string `json:"bdf,omitempty"`
+	Pair  string `json:"pair,omitempty"` // of nodes, "a->b"
+	Iface string `json:"iface,omitempty"`
 }
 
 // String names the subject within its node, "" for the node itself.
@@ -50,6 +52,10 @@ func (s Subject) String() string {
 		return fmt.Sprintf("gpu %d (%s)", *s.GPU, s.BusID)
 	case s.GPU != nil:
 		return fmt.Sprintf("gpu %d", *s.GPU)
+	case s.Pair != "":
+		return s.Pair
+	case s.BusID == "":
+		return s.Iface
 	}
 	return s.BusID
 }

@@ -128,7 +128,7 @@ func median[T cmp.Ordered](values []T) (m T) {
 // result is one of this pair.
 func (j *judgement) result(id string, status check.Status) check.Result {
 	return check.Result{
-		ID: id, Status: status, Source: "net", Took: j.f.Took,
+		ID: id, Status: status, Source: "net",
 		Subject: check.Subject{Node: j.f.From.Name, Pair: j.f.Name(), Iface: j.f.Local.Iface},
 	}
 }
