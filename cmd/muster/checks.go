@@ -10,10 +10,14 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/accel"
+	"muster/internal/accel/probe"
+	"muster/internal/check"
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/netcheck"
 	"muster/netcheck/crew"
+	"muster/netcheck/netprobe"
 	"muster/netcheck/report"
 	"muster/netcheck/switchbox"
 )
@@ -26,21 +30,80 @@ type nodeChecker struct {
 	log     zerolog.Logger
 }
 
-// newChecker returns what examines the nodes of a job whose agent is reached at addr, nil where nothing is asked for.
-func (a *app) newChecker(plan *launch.Plan, addr string, log zerolog.Logger) launch.Checker {
+// newChecker returns what examines the nodes of a job, nil where nothing is asked for.
+func (a *app) newChecker(plan *launch.Plan, at reach, log zerolog.Logger) launch.Checker {
 	rules := plan.Job.Check
 	if !rules.Network && len(rules.Switchbox.Pairs) == 0 {
 		return nil
 	}
-	return &nodeChecker{
-		plan: plan, out: &a.log, log: log,
-		checker: netcheck.New(netcheck.Config{
-			Node: plan.Hostname, Addr: addr, Devices: plan.Procs, Fake: plan.Job.Fake, Log: log,
-			Rules: netcheck.Rules{
-				Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
-				ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf,
-			},
-		}),
+	cfg := netcheck.Config{
+		Node: plan.Hostname, Addr: at.addr, Devices: plan.Procs, Fake: plan.Job.Fake, Log: log,
+		Rules: netcheck.Rules{
+			Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
+			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf,
+		},
+	}
+	if rules.Network {
+		cfg.Inspect = func(ctx context.Context) string { return a.inspect(ctx, plan, log) }
+	}
+	if len(at.token) > 0 {
+		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, log)
+	}
+	return &nodeChecker{plan: plan, out: &a.log, log: log, checker: netcheck.New(cfg)}
+}
+
+// inspect examines this node as muster check does, and returns what makes it unfit, "" for nothing.
+func (a *app) inspect(ctx context.Context, plan *launch.Plan, log zerolog.Logger) string {
+	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecAuto}
+	if plan.Job.Fake != "" {
+		f.spec = "fake:" + plan.Job.Fake
+	}
+	here, err := f.look(ctx, a, 1)
+	if err != nil {
+		return "the accelerators cannot be examined: " + err.Error()
+	}
+	cpus, _ := accel.CPUs(here.root)
+	node := here.health(a)
+	node.Workers, node.CPUs, node.Policy = plan.Procs, cpus, &check.Policy{}
+	var unfit []string
+	for _, r := range node.Policy.Judge(plan.Hostname, node.Check()).Results {
+		text := r.ID + ": " + r.Reason
+		if of := r.Subject.String(); of != "" {
+			text = of + ": " + text
+		}
+		switch r.Status {
+		case check.Fail:
+			unfit = append(unfit, text)
+		case check.Warn:
+			log.Warn().Str("check", r.ID).Str("reason", text).Str("hint", r.Try).Msg("check of this node")
+		default:
+		}
+	}
+	return strings.Join(unfit, "; ")
+}
+
+// probing is how the network between two nodes is measured: at length where its figures were asked for.
+func probing(rules launch.CheckRules, token []byte) *netprobe.Config {
+	cfg := &netprobe.Config{Token: token}
+	if !rules.CommPerf {
+		cfg.Tries, cfg.Echoes, cfg.EchoTime, cfg.Streams = 3, 500, 500*time.Millisecond, []int{}
+	}
+	return cfg
+}
+
+// lookAtNetwork returns what tells what this node has of a network.
+func (a *app) lookAtNetwork(plan *launch.Plan, log zerolog.Logger) func(context.Context) netprobe.Node {
+	machine, err := netprobe.Real(accel.Real())
+	if err != nil {
+		log.Warn().Err(err).Msg("network interfaces not looked at")
+	}
+	machine.Name, machine.Hostname, machine.Lookup, machine.Iface = plan.Hostname, hostname(), a.lookupEnv, plan.Job.Meeting.Iface
+	return func(ctx context.Context) netprobe.Node {
+		n, err := machine.Look(ctx)
+		if err != nil {
+			log.Debug().Err(err).Msg("not all is known of this node's network")
+		}
+		return n
 	}
 }
 
@@ -97,6 +160,10 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 	}
 	for _, s := range r.Stragglers {
 		c.log.Warn().Str("node", r.Nodes[s.Node].Node).Str("resource", s.Resource).Dur("took_ms", s.Took).Dur("others_ms", s.Others).Msg("node is a straggler")
+	}
+	for _, p := range r.Probes {
+		c.log.Warn().Str("check", p.ID).Str("status", p.Status.String()).Str("node", p.Subject.Node).Str("pair", p.Subject.Pair).
+			Str("reason", p.Reason).Str("hint", p.Try).Msg("network between nodes")
 	}
 	for _, link := range r.Links {
 		if link.Faulty {

@@ -30,7 +30,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		log.Warn().Msg(w)
 	}
 	if req.SimulateNodes > 0 && !req.DryRun {
-		return errhint.Usagef("--simulate-nodes does not start anything yet: give --dry-run too")
+		return a.simulate(ctx, req, log)
 	}
 	machine, err := a.machine(req.Job, log)
 	if err != nil {
@@ -60,14 +60,14 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
 	defer in.close()
-	handler, addr, err := a.meet(ctx, plan, log)
+	handler, at, err := a.meet(ctx, plan, log)
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
 	}
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
-	return a.runJob(ctx, plan, handler, a.newChecker(plan, addr, log), in, log)
+	return a.runJob(ctx, plan, handler, a.newChecker(plan, at, log), in, log)
 }
 
 // refused is how a job ends that could not be started: its status file says so too.

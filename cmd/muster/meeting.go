@@ -32,31 +32,37 @@ const (
 	ownLastCall  = 3 * time.Second
 )
 
-// meet opens what the nodes of a job meet through. addr is where the others reach this node.
-func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (h rendezvous.Handler, addr string, err error) {
+// reach is how the other nodes of a job reach this one: its address, and the token that opens its services, nil for none.
+type reach struct {
+	addr  string
+	token []byte
+}
+
+// meet opens what the nodes of a job meet through.
+func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (rendezvous.Handler, reach, error) {
 	job := &plan.Job
 	if job.Alone() {
 		server, err := listenAlone(ctx, plan, log)
 		if err != nil {
-			return nil, "", err
+			return nil, reach{}, err
 		}
-		return rendezvous.NewSolo(plan.MasterHost(), server), plan.MasterHost(), nil
+		return rendezvous.NewSolo(plan.MasterHost(), server), reach{addr: plan.MasterHost()}, nil
 	}
 	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, log: log}
 	m.ofMaster = job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr
 	cfg, err := m.config(job.Restart)
 	if err != nil {
-		return nil, "", err
+		return nil, reach{}, err
 	}
 	if err := m.open(ctx, &cfg); err != nil {
-		return nil, "", err
+		return nil, reach{}, err
 	}
 	handler, err := rollcall.New(cfg)
 	if err != nil {
 		release(&cfg)
-		return nil, "", err
+		return nil, reach{}, err
 	}
-	return handler, cfg.Addr, nil
+	return handler, reach{cfg.Addr, cfg.Token}, nil
 }
 
 // checkMeeting returns what meet would refuse before it opens anything: a topology or a token that cannot be used.

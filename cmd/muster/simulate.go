@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/cmd/dialect"
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/launch"
+)
+
+// simulatedName is what the i-th simulated node is called, in specs and reports.
+func simulatedName(i int) string { return "node-" + strconv.Itoa(i) }
+
+// simulate runs the agents of a job's nodes on this machine: each is a muster of its own, started with this command line,
+// that takes itself for another node of the spec. The job has succeeded where one of them has: those that had to leave it
+// say so themselves.
+func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
+	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
+	defer in.close()
+	tree, err := proc.Open(proc.Config{Log: log, Guardian: []string{"/proc/self/exe", guardianArg}})
+	if err != nil {
+		return fmt.Errorf("cannot look after processes: %w", err)
+	}
+	defer func() {
+		if closeErr := tree.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	environ, err := a.simulatedEnviron(ctx, req)
+	if err != nil {
+		return err
+	}
+	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job are simulated on this machine")
+	s := simulation{app: a, tree: tree}
+	defer s.wg.Wait()
+	for i := range req.SimulateNodes {
+		if err := s.start(i, append(slices.Clone(environ), "MUSTER_FAKE_NODE="+simulatedName(i))); err != nil {
+			stopErr := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: time.Second}, s.procs...)
+			if stopErr != nil {
+				log.Error().Err(stopErr).Msg("nodes started so far could not be ended")
+			}
+			return err
+		}
+	}
+	s.follow(ctx, in)
+	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: req.Job.Stop.Grace}, s.procs...); err != nil {
+		return errhint.Code(err, errhint.Internal)
+	}
+	return s.outcome(log)
+}
+
+// simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that.
+func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) ([]string, error) {
+	environ := append(slices.Clone(a.environ), "MUSTER_SIMULATE_NODES=0", "MUSTER_SIMULATED=1")
+	if len(req.Job.Meeting.Endpoints) > 0 {
+		return environ, nil
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("cannot find a port at which the simulated nodes meet: %w", err)
+	}
+	at := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	environ = append(environ, "MUSTER_RDZV=muster://"+at)
+	if req.Job.RunID == "" {
+		environ = append(environ, "MUSTER_RDZV_ID=simulated-"+strconv.Itoa(os.Getpid()))
+	}
+	return environ, nil
+}
+
+// simulation is the nodes that run on this machine.
+type simulation struct {
+	app   *app
+	tree  *proc.Tree
+	procs []*proc.Process
+	wg    sync.WaitGroup // readers of their output
+	mu    sync.Mutex     // held while a line is shown
+}
+
+// start starts a node. Its lines are shown behind its name.
+func (s *simulation) start(i int, environ []string) (err error) {
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			_ = f.Close()
+		}
+	}()
+	for _, to := range []*os.File{s.app.stdout, s.app.stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return fmt.Errorf("cannot read what node %s says: %w", simulatedName(i), err)
+		}
+		theirs = append(theirs, w)
+		s.wg.Go(func() { s.show(r, to, simulatedName(i)) })
+	}
+	p, err := s.tree.Start(proc.Spec{
+		Path: "/proc/self/exe", Args: s.app.argv, Env: environ, Files: append([]*os.File{s.app.stdin}, theirs...), Label: simulatedName(i),
+	})
+	if err != nil {
+		return fmt.Errorf("cannot start node %s: %w", simulatedName(i), err)
+	}
+	s.procs = append(s.procs, p)
+	return nil
+}
+
+func (s *simulation) show(from *os.File, to io.Writer, name string) {
+	defer func() { _ = from.Close() }()
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			s.mu.Lock()
+			say(to, "[%s] %s\n", name, strings.TrimSuffix(line, "\n"))
+			s.mu.Unlock()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// follow waits until all nodes have ended. Signals to us go to each of them.
+func (s *simulation) follow(ctx context.Context, in *interrupts) {
+	ended := make(chan struct{})
+	go func() {
+		for _, p := range s.procs {
+			<-p.Done()
+		}
+		close(ended)
+	}()
+	tell := func(n syscall.Signal) {
+		for _, p := range s.procs {
+			_ = p.Signal(n) // it may have ended
+		}
+	}
+	stopped, hurry := ctx.Done(), in.hurry
+	var signal syscall.Signal
+	for {
+		select {
+		case <-ended:
+			return
+		case <-stopped:
+			stopped, signal = nil, syscall.SIGTERM
+			if by, ok := context.Cause(ctx).(*launch.SignalError); ok { //nolint:errorlint // the cause is this very value
+				signal = by.Signal
+			}
+			tell(signal)
+		case <-hurry:
+			hurry = nil
+			tell(signal)
+		case n := <-in.forward:
+			tell(n)
+		}
+	}
+}
+
+// outcome is the status of the job: that of a node which has succeeded, else of the first one that the job itself ended.
+func (s *simulation) outcome(log zerolog.Logger) error {
+	status := errhint.OK
+	succeeded := false
+	for i, p := range s.procs {
+		n := p.Exit().Status()
+		log.Info().Str("node", simulatedName(i)).Int("exit_code", n).Msg("simulated node has ended")
+		left := n == errhint.Faulty || n == errhint.Straggler || n == errhint.Undecided
+		switch {
+		case n == errhint.OK:
+			succeeded = true
+		case status == errhint.OK, !left:
+			status = n
+		}
+	}
+	if succeeded || status == errhint.OK {
+		return nil
+	}
+	return statusError(status)
+}
