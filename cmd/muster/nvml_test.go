@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/check"
+	"muster/internal/testutil"
 )
 
 // twoGPUs is the root of a machine with two GPUs; what NVML says of them the test's probe says.
@@ -147,5 +149,77 @@ func TestProbeCanceled(t *testing.T) {
 	defer cancel()
 	if err := a.showDevices(ctx, acceleratorFlags{exec: "auto", root: twoGPUs(t)}, false); err == nil || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestRealProbe runs the real probe on a library that has no GPUs behind it, from flag to report.
+func TestRealProbe(t *testing.T) {
+	testutil.Long(t)
+	if _, err := exec.LookPath("gcc"); err != nil {
+		testutil.Missing(t, "gcc")
+	}
+	dir := t.TempDir()
+	build := func(env []string, name string, args ...string) {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Env = append(os.Environ(), env...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+	}
+	build([]string{"CGO_ENABLED=1", "CC=gcc", "GOFLAGS=", "CGO_CFLAGS=-O2 -g0 -Wno-deprecated-declarations"},
+		"go", "build", "-trimpath", "-ldflags", `-s -w -linkmode external -extldflags "-Wl,-z,lazy"`, "-o", dir+"/nvprobe", "muster/cmd/nvprobe")
+	build(nil, "gcc", "-shared", "-fPIC", "-O1", "-w", "-o", dir+"/libnvidia-ml.so.1", "../../internal/accel/probe/testdata/fakenvml.c")
+	library := func(settings string) []string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "settings")
+		if err := os.WriteFile(path, []byte("count=2\nbus=16\nfabric=3\n"+settings), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"MUSTER_NVPROBE=" + dir + "/nvprobe", "MUSTER_NVML_PATH=" + dir + "/libnvidia-ml.so.1", "MUSTER_FAKE_NVML=" + path}
+	}
+	root := twoGPUs(t)
+	for name, c := range map[string]struct {
+		settings string
+		want     map[string]check.Status // of GPU 1, or of the node
+	}{
+		"healthy": {"", map[string]check.Status{"remap-pending": check.Pass, "nvlink-down": check.Pass, "throttle-hw": check.Pass, "driver-mismatch": check.Pass}},
+		"sick": {"gpu=1\nrows=512\npending=1\ndown=4\nsram=1\ncrc=300\nreplays=40\naction=2\n", map[string]check.Status{
+			"remap-pending": check.Fail, "remap-many": check.Fail, "nvlink-down": check.Fail, "sram-threshold": check.Fail, "nvlink-errors": check.Fail,
+			"pcie-replay": check.Warn, "gpu-reset-required": check.Fail, "ecc-uncorrectable": check.Pass, "driver-mismatch": check.Pass,
+		}},
+		"mismatch": {"init=18\n", map[string]check.Status{"driver-mismatch": check.Fail, "ecc-off": check.Skip}},
+		"lost":     {"lost=1\n", map[string]check.Status{"gpu-lost": check.Fail, "gpu-missing": check.Skip}},
+		"hang":     {"hang=nvmlDeviceGetMemoryInfo:0\n", map[string]check.Status{"gpu-driver-hung": check.Fail, "ecc-off": check.Skip}},
+		"abort":    {"abort=nvmlInit_v2:-1\n", map[string]check.Status{"gpu-driver-hung": check.Skip, "gpu-driver": check.Pass}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, text := asking(t, "")
+			a.environ = append([]string{"PATH=/usr/bin:/bin"}, library(c.settings)...)
+			timeout := 30 * time.Second
+			if name == "hang" {
+				timeout = 3 * time.Second
+			}
+			err := a.check(t.Context(), checkFlags{
+				acceleratorFlags: acceleratorFlags{exec: "auto", timeout: timeout, root: root}, onSkip: "ignore", workers: "2", asJSON: true,
+			})
+			if _, judged := errors.AsType[statusError](err); err != nil && !judged {
+				t.Fatal(err)
+			}
+			var r check.Report
+			if err := json.Unmarshal([]byte(text()), &r); err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]check.Status{}
+			for _, res := range r.Results {
+				got[res.ID] = max(got[res.ID], res.Status)
+			}
+			for id, want := range c.want {
+				if got[id] != want {
+					t.Errorf("%s: %v, want %v\n%s", id, got[id], want, text())
+				}
+			}
+		})
 	}
 }

@@ -21,6 +21,8 @@ const healthy = `{"t":"hello","v":1,"go_nvml":"0.13.3-0"}
 {"t":"gpu","i":1,"rc":15,"processes":null}
 `
 
+const reading = `{"t":"sample","ms":1000,"gpu":1,"pcie_replays":3}` + "\n"
+
 func TestParse(t *testing.T) {
 	for name, c := range map[string]struct {
 		out      string
@@ -33,6 +35,9 @@ func TestParse(t *testing.T) {
 		"cut off in the end":    {healthy + `{"t":"done"}`, false, "ended early", 2},
 		"unknown kind":          {healthy + "{\"t\":\"later\",\"x\":1}\n{\"t\":\"done\"}\n", true, "", 2},
 		"unknown field":         {strings.Replace(healthy, `"i":0,`, `"i":0,"later":{"x":[]},`, 1) + "{\"t\":\"done\"}\n", true, "", 2},
+		"readings":              {healthy + reading + reading + "{\"t\":\"done\"}\n", true, "", 2},
+		"a reading of no GPU":   {healthy + strings.Replace(reading, `"gpu":1`, `"gpu":2`, 1) + "{\"t\":\"done\"}\n", false, "not in its language", 2},
+		"endless readings":      {healthy + strings.Repeat(reading, 65) + "{\"t\":\"done\"}\n", false, "not in its language", 2},
 		"not JSON":              {healthy + "NVRM: bad\n{\"t\":\"done\"}\n", false, "not in its language (\"NVRM: bad\")", 2},
 		"empty line":            {healthy + "\n{\"t\":\"done\"}\n", false, "not in its language", 2},
 		"after the end":         {healthy + "{\"t\":\"done\"}\n{\"t\":\"count\",\"n\":3}\n", false, "not in its language", 2},

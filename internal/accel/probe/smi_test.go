@@ -154,3 +154,15 @@ func TestReplay(t *testing.T) {
 		t.Errorf("none: %v", err)
 	}
 }
+
+// Whatever nvidia-smi of another release prints, it is read or refused.
+func FuzzSMI(f *testing.F) {
+	f.Add(smiGPU+"\n", "GPU-11111111-2222-3333-4444-555555555555, 0, 3, Yes, No\n", "GPU-11111111-2222-3333-4444-555555555555, 4242, 512\n")
+	f.Add("Unable to determine the device handle for GPU 0000:1C:00.0: GPU is lost.", "a,b", "\"")
+	f.Fuzz(func(t *testing.T, gpus, rows, processes string) {
+		r, err := probe.ParseSMI(gpus, rows, processes)
+		if err == nil && r.Count != len(r.GPUs) {
+			t.Errorf("%d GPUs of %d", len(r.GPUs), r.Count)
+		}
+	})
+}

@@ -12,6 +12,7 @@
 //   links=18 down=4  NVLinks of each GPU; this one is inactive
 //   ecc=2 gpu=1      uncorrected errors of that GPU; rows, pending, action, sram, dbe and apart (from GPU 0) belong to it too
 //   crc=7            errors that its links make from one reading to the next; replays=2 the same of its PCIe link
+//   bus=16           PCI bus of GPU 0; the others have those behind it
 //   fabric=3         state of the fabric, of all GPUs
 //
 // It is compiled with -DNO_ROWS for a library that does not know nvmlDeviceGetRemappedRows.
@@ -113,7 +114,7 @@ struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char 
 
 int nvmlDeviceGetPciInfo_v3(dev d, struct pci *p) {
 	memset(p, 0, sizeof *p);
-	snprintf(p->bus_id, sizeof p->bus_id, "00000000:%02X:00.0", 0x1b + d.handle->i);
+	snprintf(p->bus_id, sizeof p->bus_id, "00000000:%02X:00.0", number("bus", 0x1b) + d.handle->i);
 	return OK;
 }
 
