@@ -103,7 +103,7 @@ func (n *node) nvidia() int {
 		}
 		count = len(f.Devices)
 		for _, d := range f.Unusable {
-			if d.Driver == "nvidia" || d.Driver == "" {
+			if d.Driver == "nvidia" {
 				count++
 			}
 		}

@@ -56,11 +56,11 @@ const gpuDir = "sys/bus/pci/devices/0000:1b:00.0/"
 func healthy() *Node {
 	return &Node{
 		Root: tree{fstest.MapFS{
-			"proc/driver/nvidia/version":            {Data: []byte("NVRM version: 550")},
-			gpuDir + "current_link_width":           {Data: []byte("16\n")},
-			gpuDir + "max_link_width":               {Data: []byte("16\n")},
-			"sys/devices/system/node/online":        {Data: []byte("0-1\n")},
-			"sys/class/infiniband/mlx5_0/node_guid": {Data: []byte("0")},
+			"proc/driver/nvidia/version":                {Data: []byte("NVRM version: 550")},
+			gpuDir + "current_link_width":               {Data: []byte("16\n")},
+			gpuDir + "max_link_width":                   {Data: []byte("16\n")},
+			"sys/devices/system/node/online":            {Data: []byte("0-1\n")},
+			"sys/class/infiniband/mlx5_0/ports/1/state": {Data: []byte("4: ACTIVE\n")},
 		}},
 		Machine: facts{shm: Space{Total: 2 * gib, Writable: true}, temp: Space{Free: gib}, files: 65536, locked: 1 << 62},
 		Lookup:  func(string) (string, bool) { return "", false },
@@ -170,7 +170,8 @@ func TestChecks(t *testing.T) {
 		{"shm-writable", healthy().limits(func(f *facts) { f.noShm = true }), fail},
 		{"memlock", healthy().limits(func(f *facts) { f.locked = 64 << 10 }), warn},
 		{"memlock", healthy().limits(func(f *facts) { f.locked = -1 }), skip},
-		{"memlock", healthy().file("sys/class/infiniband/mlx5_0/node_guid", ""), skip},
+		{"memlock", healthy().file("sys/class/infiniband/mlx5_0/ports/1/state", ""), skip},
+		{"memlock", healthy().limits(func(f *facts) { f.locked = 64 << 10 }).file("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN"), skip},
 		{"open-files", healthy(), pass},
 		{"open-files", healthy().limits(func(f *facts) { f.files = 65535 }), warn},
 		{"open-files", healthy().limits(func(f *facts) { f.files = -1 }), skip},

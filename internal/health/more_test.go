@@ -66,6 +66,12 @@ func TestDegrees(t *testing.T) {
 		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"0,2\"}", "ecc-off", check.Policy{}, check.Pass},   // another job's
 		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"-1\"}", "ecc-off", check.Policy{}, check.Skip},    // all of them are
 		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"MIG-1\"}", "ecc-off", check.Policy{}, check.Warn}, // nobody can tell
+		{ // of GPUs that nobody may use here no library is missed
+			fault("nvml-not-injected", "node-denied, gpu: 0", "node-denied, gpu: 1", "node-denied, gpu: 2", "node-denied, gpu: 3"),
+			"nvml-not-injected",
+			check.Policy{},
+			check.Skip,
+		},
 		{fault("heterogeneous, gpu: 1, model: NVIDIA H200"), "gpu-heterogeneous", check.Policy{}, check.Warn},
 	} {
 		n := fakeNode(t, with(c.added))

@@ -243,6 +243,8 @@ func notInjected(n *Node) []check.Result {
 	switch {
 	case n.NVML == nil:
 		return skip(id, n.noNVML())
+	case len(n.nvidia().Devices) == 0:
+		return skip(id, "no NVIDIA GPU can be used")
 	case n.NVML.Fatal != nil && n.NVML.Fatal.RC == nvline.LibraryNotFound && n.NVML.NoSMI:
 		r := bad(id, "there are GPUs, and neither libnvidia-ml.so.1 nor nvidia-smi", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 		r.Source = "L1"
