@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"muster/internal/check"
+	"muster/internal/testutil"
 	"muster/netcheck/netprobe"
 )
 
@@ -311,6 +312,7 @@ func TestServerEnds(t *testing.T) {
 // TestPeerStops: the other node is stopped at some point of the probe. What was measured before stays, and the time is
 // bounded.
 func TestPeerStops(t *testing.T) {
+	testutil.Long(t)
 	behind := serve(t, config("there")).String()
 	for name, c := range map[string]struct {
 		after func(total int, sent []byte) bool // looks at what a client sends; from then on nothing passes

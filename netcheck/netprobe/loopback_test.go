@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/netcheck/netprobe"
 )
 
@@ -206,6 +207,7 @@ func TestWayBackClosed(t *testing.T) {
 
 // TestCanceled: the caller's end ends the probe at once, whatever it does.
 func TestCanceled(t *testing.T) {
+	testutil.Long(t)
 	addr := serve(t, config("there")).String()
 	cfg := config("here")
 	cfg.Timed = 20 * time.Second
@@ -238,6 +240,7 @@ func TestBudget(t *testing.T) {
 
 // TestTwoPairsAtOnce: two nodes want to stream with a third one, which does it one after the other.
 func TestTwoPairsAtOnce(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	addr := serve(t, config("there")).String()
 	var wg sync.WaitGroup
@@ -254,6 +257,7 @@ func TestTwoPairsAtOnce(t *testing.T) {
 
 // TestByteLimit: a run that has carried what it may ends early, and counts for its time.
 func TestByteLimit(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	for _, side := range []string{"client", "server"} {
 		t.Run(side, func(t *testing.T) {

@@ -31,8 +31,7 @@ type GPU struct {
 // Machine is where Look looks.
 type Machine struct {
 	Name string // of the node, in reports
-	// Root is the root of the files; RDMA reads sys and dev below it. A second look with the same reader tells what has
-	// grown meanwhile.
+	// RDMA reads the ports, nil for none. A second look with the same reader tells what has grown meanwhile.
 	RDMA *RDMAReader
 	// Lookup returns the variables that workers will see.
 	Lookup func(name string) (string, bool)

@@ -18,7 +18,7 @@ type RDMA struct {
 	Ports []RDMAPort `json:",omitempty"`
 	// Verbs says that /dev/infiniband has a device by which programs use the ports.
 	Verbs bool `json:",omitempty"`
-	// Devices are those that NCCL_IB_HCA names, as it is written; "" for no restriction.
+	// Chosen is NCCL_IB_HCA as it is written, "" for no restriction.
 	Chosen string `json:",omitempty"`
 }
 

@@ -88,7 +88,7 @@ func (s *Server) Serve(ctx context.Context) error {
 
 // Times that bound a session of a client.
 const (
-	idleTime    = 30 * time.Second // between two requests: a run, or a wait for one, lies between
+	idleTime    = 2 * maxRun       // between two requests: a run, or sizes, lie between
 	requestTime = 10 * time.Second // to send a request to its end, or to take an answer
 	sessionTime = maxBudget
 )
