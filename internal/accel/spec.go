@@ -41,6 +41,7 @@ type nodeSpec struct {
 	shmMiB    int    // size of /dev/shm; 0: the machine's
 	cpuMax    string // of the cgroup, as in cpu.max; "": the machine's
 	rdma      []rdmaPort
+	links     []FakeLink
 	faults    []fault
 
 	numaLine, countLine int  // where numa and count were last given; 0: nowhere
@@ -64,8 +65,8 @@ type spec struct {
 var (
 	topKeys   = []string{"version", "seed", "defaults", "nodes"}
 	topLater  = []string{"expect"}
-	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "shm_mib", "cgroup", "rdma", "faults"}
-	nodeLater = []string{"mig", "cpus", "links", "net"}
+	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "shm_mib", "cgroup", "rdma", "links", "faults"}
+	nodeLater = []string{"mig", "cpus", "net"}
 
 	vendorsLater = []string{"amd", "metax", "ascend", "intel", "gaudi", "cambricon", "mthreads", "hygon"}
 

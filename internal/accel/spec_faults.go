@@ -71,6 +71,9 @@ var faultKinds = map[string]faultKind{
 	"acs-on":            {gpu: true, nums: yes()},
 	"xid":               {gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
 
+	"pair-hang":         {nums: yes(), text: map[string]string{"pair": ""}},
+	"pair-corrupt":      {nums: yes(), text: map[string]string{"pair": ""}},
+	"pair-error":        {nums: yes(), text: map[string]string{"pair": "", "text": "CUDA error: an illegal memory access was encountered"}},
 	"nvlink-none":       {nums: yes()},
 	"driver-mismatch":   {nums: yes(), text: map[string]string{"library": ""}},
 	"driver-not-loaded": {nums: yes()},
@@ -91,7 +94,7 @@ var faultKinds = map[string]faultKind{
 
 // faultsLater are the kinds of the full schema that this version does not act on.
 var faultsLater = []string{
-	"pair-hang", "pair-corrupt", "pair-error", "no-torch", "rdma-down", "rdma-slow", "rdma-errors", "unreachable", "latency",
+	"no-torch", "rdma-down", "rdma-slow", "rdma-errors", "unreachable", "latency",
 	"mtu-blackhole", "clock", "slow-node", "crash", "hang",
 }
 
@@ -148,6 +151,9 @@ func (r *specReader) fault(n *yaml.Node, where string, count int) (fault, bool) 
 		case e.key == "kind":
 		case number:
 			f.nums[e.key] = r.number(e.value, where+"."+e.key, s.lowest, s.highest)
+		case words && e.key == "pair":
+			f.text[e.key], _ = r.text(e.value, where+".pair", maxModelLen)
+			r.pair(e.value, where+".pair", count)
 		case words:
 			f.text[e.key], _ = r.text(e.value, where+"."+e.key, maxMaskLen) // the problem is noted
 		case e.key == "gpu" && kind.gpu:
@@ -160,6 +166,9 @@ func (r *specReader) fault(n *yaml.Node, where string, count int) (fault, bool) 
 	}
 	if kind.gpu && !given["gpu"] {
 		r.add(n.Line, "%s: of which GPU? gpu is missing", where)
+	}
+	if _, pairs := kind.text["pair"]; pairs && !given["pair"] {
+		r.add(n.Line, "%s: of which GPUs? pair is missing", where)
 	}
 	for key, s := range kind.nums {
 		if s.must && !given[key] {

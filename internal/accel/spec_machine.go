@@ -51,6 +51,9 @@ func (r *specReader) machine(keys map[string]*yaml.Node, where string, s *nodeSp
 	if v, ok := keys["rdma"]; ok {
 		s.rdma = r.ports(v, where+".rdma")
 	}
+	if v, ok := keys["links"]; ok {
+		s.links = r.links(v, where+".links", s.count)
+	}
 	if v, ok := keys["faults"]; ok {
 		s.faults = r.faults(v, where+".faults", s.count)
 	}
