@@ -71,6 +71,9 @@ The checks, and what each is if it does not pass:
 func listChecks() string {
 	var b strings.Builder
 	for _, id := range check.IDs() {
+		if id.Network {
+			continue
+		}
 		limit := ""
 		if id.Unit != "" {
 			limit = fmt.Sprintf(" (%d %s)", id.Limit, id.Unit)

@@ -26,7 +26,8 @@ import (
 type nodeChecker struct {
 	plan    *launch.Plan
 	checker *netcheck.Checker
-	out     io.Writer // where tables go
+	fake    *crew.FakeLinks // links that are made up
+	out     io.Writer       // where tables go
 	log     zerolog.Logger
 }
 
@@ -49,7 +50,35 @@ func (a *app) newChecker(plan *launch.Plan, at reach, log zerolog.Logger) launch
 	if len(at.token) > 0 {
 		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, log)
 	}
-	return &nodeChecker{plan: plan, out: &a.log, log: log, checker: netcheck.New(cfg)}
+	return &nodeChecker{plan: plan, fake: a.fakeLinks(&plan.Job, log), out: &a.log, log: log, checker: netcheck.New(cfg)}
+}
+
+// fakeLinks are the links between accelerators of a fake, nil where there is none.
+func (a *app) fakeLinks(job *launch.Job, log zerolog.Logger) *crew.FakeLinks {
+	if job.Fake == "" {
+		return nil
+	}
+	fake, err := a.loadFake(job.Fake, hostname(), job.FakeOnReal)
+	if err != nil {
+		log.Warn().Err(err).Msg("links of the fake accelerator not read") // it was, a moment ago
+		return nil
+	}
+	return linksOf(fake)
+}
+
+// linksOf says what a fake's spec says of its links as the check program takes it.
+func linksOf(fake *accel.Fake) *crew.FakeLinks {
+	f := &crew.FakeLinks{Count: fake.Count()}
+	for _, l := range fake.Links() {
+		link := crew.FakeLink{
+			OneWay: l.OneWay, MBps: float64(l.MBps), HostMBps: float64(l.HostMBps), Error: l.Error, Corrupt: l.Corrupt, Hang: l.Hang,
+		}
+		if !l.All {
+			link.Ends = &crew.Pair{l.A, l.B}
+		}
+		f.Links = append(f.Links, link)
+	}
+	return f
 }
 
 // inspect examines this node as muster check does, and returns what makes it unfit, "" for nothing.
@@ -192,8 +221,13 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
 	}
 	rules := &c.plan.Job.Check
+	devices := c.plan.Procs
+	if !rules.Network {
+		devices = 0 // the process that tests links sees all of them
+	}
 	program, err := crew.Open(crew.Config{
-		Tree: in.Tree, Python: in.Python[:1], Dir: in.Dir, Scratch: c.plan.RunDir, Devices: c.plan.Procs, Budget: rules.Budget, Log: c.log,
+		Fake: c.fake,
+		Tree: in.Tree, Python: in.Python[:1], Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
 		Env: func(local int) []string {
 			env, err := in.Env(max(local, 0))
 			if err != nil {

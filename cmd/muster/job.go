@@ -29,7 +29,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	for _, w := range req.Job.Warnings {
 		log.Warn().Msg(w)
 	}
-	if req.SimulateNodes > 0 && !req.DryRun {
+	if req.SimulateNodes > 0 && !req.DryRun && a.getenv(simulatedNode) == "" {
 		return a.simulate(ctx, req, log)
 	}
 	machine, err := a.machine(req.Job, log)
@@ -103,6 +103,9 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	near := root // where accelerators, and CPUs and their limits, are looked for
 	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
 	if job.Fake != "" {
+		if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
+			m.Hostname = named // nodes of one spec on one machine are to be told apart
+		}
 		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
 		if err != nil {
 			return m, err

@@ -24,9 +24,9 @@ type nodes struct {
 	flags, env, worker []string
 	own                []string         // flags in front of the launcher's name
 	hostEnv            map[int][]string // more of the environment, by host
-	kinds              []string // the launchers by host, where the job has them from its start
-	clocked            string   // a muster for hosts whose clock is set
-	slow               bool     // the network is
+	kinds              []string         // the launchers by host, where the job has them from its start
+	clocked            string           // a muster for hosts whose clock is set
+	slow               bool             // the network is
 	agents             []*nodeAgent
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -22,6 +24,9 @@ import (
 	"muster/launch"
 )
 
+// simulatedNode is set for a muster that is one of the nodes of a simulation: it starts no more of them.
+const simulatedNode = "MUSTER_SIMULATED"
+
 // simulatedName is what the i-th simulated node is called, in specs and reports.
 func simulatedName(i int) string { return "node-" + strconv.Itoa(i) }
 
@@ -31,7 +36,8 @@ func simulatedName(i int) string { return "node-" + strconv.Itoa(i) }
 func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
 	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
 	defer in.close()
-	tree, err := proc.Open(proc.Config{Log: log, Guardian: []string{"/proc/self/exe", guardianArg}})
+	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
+	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
@@ -44,6 +50,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	if err != nil {
 		return err
 	}
+	environ = append(environ, marker)
 	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job are simulated on this machine")
 	s := simulation{app: a, tree: tree}
 	defer s.wg.Wait()
@@ -65,7 +72,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 
 // simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that.
 func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) ([]string, error) {
-	environ := append(slices.Clone(a.environ), "MUSTER_SIMULATE_NODES=0", "MUSTER_SIMULATED=1")
+	environ := append(slices.Clone(a.environ), simulatedNode+"=1")
 	if len(req.Job.Meeting.Endpoints) > 0 {
 		return environ, nil
 	}
@@ -158,7 +165,7 @@ func (s *simulation) follow(ctx context.Context, in *interrupts) {
 			return
 		case <-stopped:
 			stopped, signal = nil, syscall.SIGTERM
-			if by, ok := context.Cause(ctx).(*launch.SignalError); ok { //nolint:errorlint // the cause is this very value
+			if by, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
 				signal = by.Signal
 			}
 			tell(signal)
