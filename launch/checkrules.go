@@ -19,7 +19,8 @@ type CheckRules struct {
 	CommPerf bool
 	// Switchbox tests the links between accelerators of one node.
 	Switchbox SwitchboxRules
-	// OnNodeFault is a command that is run, on that node, when a node is at fault; empty for none. It is given the verdict.
+	// OnNodeFault is a command that the agent with group rank 0 runs for each node that has to leave; empty for none. It is
+	// given the verdict.
 	OnNodeFault string
 	// ReportDir is where the results are written, empty for nowhere.
 	ReportDir string

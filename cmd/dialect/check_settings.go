@@ -83,7 +83,7 @@ func checkSettings() []setting {
 			flag: "box-pairs", form: formList, pairs: true, arg: "A:B ...", def: defaultPairs, group: groupCheck, anywhere: true,
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
-				check(r).Switchbox.Pairs, err = parsePairs(text)
+				check(r).Switchbox.Pairs, err = ParsePairs(text)
 				return err
 			},
 		},
@@ -106,7 +106,7 @@ func checkSettings() []setting {
 		},
 		{
 			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true,
-			help: "Command for the shell of a node that is at fault, which is given the verdict; it could cordon the node.",
+			help: "Command for the shell, run by the node with group rank 0 for each node that has to leave: MUSTER_NODE, MUSTER_VERDICT (faulty, straggler, undecided), MUSTER_STATUS and MUSTER_REASON tell it which and why. It could cordon the node.",
 			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
 		},
 		{
@@ -120,8 +120,8 @@ func checkSettings() []setting {
 // pairWord is a word that can only be a pair of devices: as such it still belongs to the --box-pairs in front of it.
 var pairWord = regexp.MustCompile(`^[0-9]+:[0-9]+$`)
 
-// parsePairs reads pairs of devices with blanks or commas between.
-func parsePairs(text string) ([][2]int, error) {
+// ParsePairs reads the pairs of --box-pairs, of devices with blanks or commas between.
+func ParsePairs(text string) ([][2]int, error) {
 	items := strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' || c == '\n' })
 	if len(items) == 0 {
 		return nil, errors.New("give pairs of devices, such as 0:1 2:4")

@@ -70,6 +70,7 @@ func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node,
 		return n, errhint.Usagef("--accelerator %q: auto or fake:FILE", f.spec)
 	default:
 		var err error
+		n.host = a.fakeNode(n.host)
 		if n.fake, err = a.loadFake(path, n.host, f.onReal); err != nil {
 			return n, err
 		}
@@ -150,11 +151,16 @@ func (n *node) degraded() string {
 	return ""
 }
 
+// fakeNode is the name of this node among those of a spec: several may be on one machine.
+func (a *app) fakeNode(host string) string {
+	if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
+		return named
+	}
+	return host
+}
+
 // loadFake reads a spec of accelerators that are not there, and refuses it where real ones are.
 func (a *app) loadFake(spec, host string, onReal bool) (*accel.Fake, error) {
-	if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
-		host = named // several nodes of one spec on one machine
-	}
 	fake, err := accel.LoadFake(spec, host)
 	if err != nil {
 		return nil, err

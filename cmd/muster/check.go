@@ -11,6 +11,7 @@ import (
 	"muster/internal/accel"
 	"muster/internal/check"
 	"muster/internal/errhint"
+	"muster/netcheck/switchbox"
 )
 
 // checkFlags are those of "muster check".
@@ -20,6 +21,7 @@ type checkFlags struct {
 	policy, onSkip, workers string
 	waive, limits           []string
 	strict, all, asJSON     bool
+	box                     boxFlags
 }
 
 // newCheckCmd is "muster check": whether this node is fit for training.
@@ -32,7 +34,7 @@ func newCheckCmd(a *app) *cobra.Command {
 its GPUs, and by the kernel's log: memory errors, NVLinks, PCI links, heat, what is left
 of other jobs, drivers, /dev/shm, locked memory, open files, CPUs, disk, and variables
 that slow training down. Each check ends as PASS, WARN, FAIL, or SKIP with the reason why
-it could not be judged. Nothing runs on a GPU.
+it could not be judged. Nothing runs on a GPU, but for --switchbox-check.
 
 NVML is asked by a program of its own, which may hang or crash without harm. Where there
 is none, nvidia-smi is asked, which tells less. GPUs that a visibility variable hides are
@@ -50,7 +52,7 @@ limits:
 
 The checks, and what each is if it does not pass:
 ` + listChecks(),
-		Example:     "  muster check --all\n  muster check --strict --waive shm-size,pcie-width@node-3:2\n  muster check --nproc-per-node 8 --json",
+		Example:     "  muster check --all\n  muster check --strict --waive shm-size,pcie-width@node-3:2\n  muster check --nproc-per-node 8 --json\n  muster check --switchbox-check --box-pairs 0:1,2:4 --min-bandwidth 10000",
 		Annotations: map[string]string{exitAnnotation: "  0    no check failed\n  2    usage error, or the policy or spec cannot be used\n  80   a check failed; with --strict also after a warning\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), f) },
@@ -58,6 +60,7 @@ The checks, and what each is if it does not pass:
 	flags := cmd.Flags()
 	f.add(flags, a)
 	flags.StringVar(&f.workers, "nproc-per-node", "auto", "workers that are to run here: a number, auto, cpu, gpu or another kind of device")
+	f.box.add(flags)
 	flags.BoolVar(&f.strict, "strict", false, "a warning is a failure")
 	flags.StringVar(&f.onSkip, "on-skip", "ignore", "what a check that could not be judged counts as: ignore, warn or fail")
 	flags.StringSliceVar(&f.waive, "waive", nil, "checks whose result is taken for passed: CHECK, CHECK@NODE or CHECK@NODE:GPU, with commas between")
@@ -71,7 +74,7 @@ The checks, and what each is if it does not pass:
 func listChecks() string {
 	var b strings.Builder
 	for _, id := range check.IDs() {
-		if id.Network {
+		if id.Apart {
 			continue
 		}
 		limit := ""
@@ -91,6 +94,12 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	if err != nil {
 		return err
 	}
+	var rules switchbox.Rules
+	if f.box.on {
+		if rules, err = f.box.rules(); err != nil {
+			return err
+		}
+	}
 	here, err := f.look(ctx, a, moments)
 	if err != nil {
 		return err
@@ -107,7 +116,15 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	}
 	node := here.health(a)
 	node.Workers, node.CPUs, node.Policy = workers, cpus, &policy
-	report := policy.Judge(here.host, node.Check())
+	results := node.Check()
+	if f.box.on {
+		links, err := f.box.switchbox(ctx, a, &here, rules)
+		if err != nil {
+			return err
+		}
+		results = append(results, links...)
+	}
+	report := policy.Judge(here.host, results)
 	report.Fake = here.inv.Fake
 	if here.nvml != nil && here.nvml.SMI { // any other reason is that of the checks that were skipped
 		report.Notes = append(report.Notes, here.degraded())

@@ -58,7 +58,7 @@ func (a *app) fakeLinks(job *launch.Job, log zerolog.Logger) *crew.FakeLinks {
 	if job.Fake == "" {
 		return nil
 	}
-	fake, err := a.loadFake(job.Fake, hostname(), job.FakeOnReal)
+	fake, err := a.loadFake(job.Fake, a.fakeNode(hostname()), job.FakeOnReal)
 	if err != nil {
 		log.Warn().Err(err).Msg("links of the fake accelerator not read") // it was, a moment ago
 		return nil
@@ -142,7 +142,7 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	c.log.Info().Int("round", in.Round.Number).Int("group_world_size", in.Round.GroupWorldSize).Msg("checking the nodes")
 	record, err := c.checker.Check(ctx, netcheck.Round{
 		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
-		Open: func(context.Context) (netcheck.Crew, error) { return c.open(in) },
+		Open: func(context.Context) (netcheck.Crew, error) { return c.open(in) }, //nolint:contextcheck // it lives from call to call
 	})
 	if err != nil {
 		return launch.CheckOutcome{}, err
@@ -174,11 +174,11 @@ func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
 // tell says what a check has found: what concerns everybody on every node, the tables on the one that leads.
 func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.Duration) {
 	own := &r.Nodes[in.Round.GroupRank]
-	l := c.log.Info()
+	level := zerolog.InfoLevel
 	if own.Fault != nil || len(r.Undecided) > 0 || own.Unable != "" {
-		l = c.log.Warn()
+		level = zerolog.WarnLevel
 	}
-	l.Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg("check of this node")
+	c.log.WithLevel(level).Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg("check of this node")
 	if own.Unable != "" {
 		c.log.Warn().Str("reason", own.Unable).Msg("nodes could not be tested: the check is skipped")
 	}
@@ -290,11 +290,11 @@ func (p *checkProgram) switchbox(ctx context.Context, rules launch.SwitchboxRule
 		return err
 	}
 	for _, line := range r.Lines() {
-		l := p.log.Info()
+		level := zerolog.InfoLevel
 		if r.Fault() != "" || strings.HasSuffix(line, "FAULT") || strings.HasSuffix(line, "WARN") {
-			l = p.log.Warn()
+			level = zerolog.WarnLevel
 		}
-		l.Msg(line)
+		p.log.WithLevel(level).Msg(line)
 	}
 	if why := r.Fault(); why != "" {
 		return errors.New(why)

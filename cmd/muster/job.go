@@ -103,9 +103,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	near := root // where accelerators, and CPUs and their limits, are looked for
 	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
 	if job.Fake != "" {
-		if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
-			m.Hostname = named // nodes of one spec on one machine are to be told apart
-		}
+		m.Hostname = a.fakeNode(m.Hostname)
 		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
 		if err != nil {
 			return m, err

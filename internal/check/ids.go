@@ -12,8 +12,8 @@ type ID struct {
 	// Limit is the threshold that a policy may change, in Unit; "" where the check has none.
 	Limit int64
 	Unit  string
-	// Network says that several nodes are needed for it: the network check of a job asks, muster check does not.
-	Network bool
+	// Apart says that muster check does not look at it by itself: the network check of a job does, or --switchbox-check.
+	Apart bool
 }
 
 // ids are all checks that muster knows, of nodes and of pairs of them; a policy may name these. Thresholds and their sources are where the check is.
@@ -64,24 +64,26 @@ var ids = []ID{
 	{Name: "cpu-tight", Scope: "node", Default: Warn, Text: "there are few CPUs for each worker and its data loaders", Limit: 2, Unit: "CPUs a worker"},
 	{Name: "bad-env", Scope: "node", Default: Warn, Text: "a variable of debugging or of a workaround slows training down"},
 	{Name: "disk-space", Scope: "node", Default: Warn, Text: "the temporary directory is nearly full", Limit: 1024, Unit: "MiB"},
+	{Name: "switchbox", Scope: "node", Default: Fail, Apart: true, Text: "the box between the GPUs has fewer healthy channels than are needed", Limit: 2, Unit: "channels"},
+	{Name: "switchbox-link", Scope: "node", Default: Warn, Apart: true, Text: "the link between two GPUs is slow, or does not carry what it is given", Limit: 10000, Unit: "MB/s"},
 	// Of netcheck/netprobe: pairs of nodes, and what nodes say of their interfaces and RDMA ports.
-	{Name: "net-reach", Scope: "edge", Default: Fail, Network: true, Text: "a node cannot connect to another one, or not always"},
-	{Name: "net-rtt", Scope: "edge", Default: Warn, Network: true, Text: "round trips take long, or longer than those of other pairs"},
-	{Name: "clock-offset", Scope: "edge", Default: Warn, Network: true, Text: "the clocks of two nodes are apart"},
-	{Name: "mtu-blackhole", Scope: "edge", Default: Fail, Network: true, Text: "large packets vanish on the way between two nodes"},
-	{Name: "mtu-reduced", Scope: "edge", Default: Warn, Network: true, Text: "large packets do not pass, and the sender is told"},
-	{Name: "net-bandwidth", Scope: "edge", Default: Fail, Network: true, Text: "streams between two nodes are slow, or slower than those of other pairs"},
-	{Name: "net-retrans", Scope: "edge", Default: Warn, Network: true, Text: "many TCP segments had to be sent again"},
-	{Name: "net-mss", Scope: "edge", Default: Warn, Network: true, Text: "TCP segments are smaller than the interfaces allow"},
-	{Name: "iface-mismatch", Scope: "node", Default: Warn, Network: true, Text: "NCCL or Gloo takes another network interface than on the other nodes"},
-	{Name: "loopback-hostname", Scope: "node", Default: Fail, Network: true, Text: "Gloo takes the loopback interface, which no other node reaches"},
-	{Name: "rdma-port-down", Scope: "node", Default: Fail, Network: true, Text: "an RDMA port that is meant to be used is not active"},
-	{Name: "rdma-rate", Scope: "node", Default: Fail, Network: true, Text: "an RDMA port is slower than others of its model"},
-	{Name: "rdma-heterogeneous", Scope: "node", Default: Fail, Network: true, Text: "the number of RDMA ports or their rates differ between nodes"},
-	{Name: "rdma-errors", Scope: "node", Default: Warn, Network: true, Text: "an RDMA port has counted errors during the tests"},
-	{Name: "rdma-gid", Scope: "node", Default: Warn, Network: true, Text: "an Ethernet RDMA port has no address for RoCE v2 over IPv4"},
-	{Name: "rdma-device", Scope: "node", Default: Warn, Network: true, Text: "RDMA ports are active, and no device lets programs use them"},
-	{Name: "rdma-affinity", Scope: "node", Default: Warn, Network: true, Text: "a GPU has no active RDMA port on its NUMA node"},
+	{Name: "net-reach", Scope: "edge", Default: Fail, Apart: true, Text: "a node cannot connect to another one, or not always"},
+	{Name: "net-rtt", Scope: "edge", Default: Warn, Apart: true, Text: "round trips take long, or longer than those of other pairs"},
+	{Name: "clock-offset", Scope: "edge", Default: Warn, Apart: true, Text: "the clocks of two nodes are apart"},
+	{Name: "mtu-blackhole", Scope: "edge", Default: Fail, Apart: true, Text: "large packets vanish on the way between two nodes"},
+	{Name: "mtu-reduced", Scope: "edge", Default: Warn, Apart: true, Text: "large packets do not pass, and the sender is told"},
+	{Name: "net-bandwidth", Scope: "edge", Default: Fail, Apart: true, Text: "streams between two nodes are slow, or slower than those of other pairs"},
+	{Name: "net-retrans", Scope: "edge", Default: Warn, Apart: true, Text: "many TCP segments had to be sent again"},
+	{Name: "net-mss", Scope: "edge", Default: Warn, Apart: true, Text: "TCP segments are smaller than the interfaces allow"},
+	{Name: "iface-mismatch", Scope: "node", Default: Warn, Apart: true, Text: "NCCL or Gloo takes another network interface than on the other nodes"},
+	{Name: "loopback-hostname", Scope: "node", Default: Fail, Apart: true, Text: "Gloo takes the loopback interface, which no other node reaches"},
+	{Name: "rdma-port-down", Scope: "node", Default: Fail, Apart: true, Text: "an RDMA port that is meant to be used is not active"},
+	{Name: "rdma-rate", Scope: "node", Default: Fail, Apart: true, Text: "an RDMA port is slower than others of its model"},
+	{Name: "rdma-heterogeneous", Scope: "node", Default: Fail, Apart: true, Text: "the number of RDMA ports or their rates differ between nodes"},
+	{Name: "rdma-errors", Scope: "node", Default: Warn, Apart: true, Text: "an RDMA port has counted errors during the tests"},
+	{Name: "rdma-gid", Scope: "node", Default: Warn, Apart: true, Text: "an Ethernet RDMA port has no address for RoCE v2 over IPv4"},
+	{Name: "rdma-device", Scope: "node", Default: Warn, Apart: true, Text: "RDMA ports are active, and no device lets programs use them"},
+	{Name: "rdma-affinity", Scope: "node", Default: Warn, Apart: true, Text: "a GPU has no active RDMA port on its NUMA node"},
 }
 
 // Lookup returns the check of a name.

@@ -222,7 +222,7 @@ func TestReal(t *testing.T) {
 	}
 	var missing []string
 	for _, id := range check.IDs() {
-		if !said[id.Name] && !id.Network {
+		if !said[id.Name] && !id.Apart {
 			missing = append(missing, id.Name)
 		}
 	}

@@ -177,8 +177,8 @@ func TestEveryCheckHasAPair(t *testing.T) {
 	known := map[string]bool{}
 	for _, id := range check.IDs() {
 		known[id.Name] = true
-		if id.Network {
-			continue // those have pairs in netcheck/netprobe
+		if id.Apart {
+			continue // those have pairs in netcheck/netprobe and netcheck/switchbox
 		}
 		p, paired := pairs[id.Name]
 		if !paired {

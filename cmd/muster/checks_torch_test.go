@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// boxSpec is eight GPUs with healthy links, and what else a test wants.
+func boxSpec(t *testing.T, more string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "box.yaml")
+	text := "version: 1\ndefaults:\n  vendor: nvidia\n  count: 8\n  links:\n    - {pairs: all, mbps: 20000}\n" + more
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// boxes are what may be wrong with a switchbox: the status of muster check, and what it says.
+var boxes = []struct {
+	name, spec string
+	flags      []string
+	status     int
+	says       []string
+}{
+	{"healthy", "", nil, 0, []string{"4 of 4 channels are healthy"}},
+	{"a slow link", "    - {pair: \"2:4\", mbps: 9000}\n", nil, 0, []string{"switchbox-link", "pair 2:4", "3 of 4 channels are healthy"}},
+	{
+		"three bad links", "    - {pair: \"2:4\", mbps: 9000}\n  faults:\n    - {kind: pair-corrupt, pair: \"0:1\"}\n    - {kind: pair-error, pair: \"3:5\", text: gone}\n", nil, 80,
+		[]string{"1 healthy channels of 4, and 2 are needed", "was not what was sent", "gone"},
+	},
+	{"less is wanted", "    - {pairs: all, mbps: 9900}\n", []string{"--min-bandwidth", "5000"}, 0, []string{"4 of 4"}},
+	{"pairs of the user", "    - {pair: \"2:4\", mbps: 9000}\n", []string{"--box-pairs", "0:1 2:4", "--min-channels", "1"}, 0, []string{"1 of 2 channels"}},
+}
+
+// TestCheckSwitchbox tests the links of a made-up box by muster check, with the real check program.
+func TestCheckSwitchbox(t *testing.T) {
+	python := testutil.Torch(t)
+	for _, b := range boxes {
+		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"check", "--all", "--switchbox-check", "--python", python, "--accelerator", "fake:" + boxSpec(t, b.spec), "--probe-exec", "none"}, b.flags...)
+			got := muster(t, nil, args...)
+			if got.status != b.status {
+				t.Errorf("status %d, want %d", got.status, b.status)
+			}
+			for _, want := range b.says {
+				if !strings.Contains(got.stdout, want) {
+					t.Errorf("%q is missing", want)
+				}
+			}
+			if t.Failed() {
+				t.Logf("%s%s", got.stdout, got.stderr)
+			}
+		})
+	}
+}
+
+// TestGuide runs the command line of MetaX's guide on a made-up box: healthy, and with too few channels.
+func TestGuide(t *testing.T) {
+	python := testutil.Torch(t)
+	guide := strings.Fields("dlrover-run --network-check --switchbox-check --box-pairs 0:1 2:4 3:5 6:7 --min-bandwidth 10000 --min-channels 2 --nnodes=1 --nproc_per_node=2")
+	for _, c := range []struct {
+		name, spec string
+		status     int
+		says       string
+	}{
+		{"healthy", "", 0, ""},
+		{"faulty", "    - {pairs: all, mbps: 9900}\n", 80, "0 healthy channels of 4"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			script := filepath.Join(t.TempDir(), "train.py")
+			if err := os.WriteFile(script, []byte("print('trains')\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := muster(t, []string{"MUSTER_FAKE=" + boxSpec(t, c.spec), "PYTHON_EXEC=" + python}, append(guide, script)...)
+			if got.status != c.status || !strings.Contains(got.stderr, c.says) || strings.Contains(got.stdout, "trains") != (c.status == 0) {
+				t.Errorf("status %d, want %d:\n%s%s", got.status, c.status, got.stdout, got.stderr)
+			}
+		})
+	}
+}
+
+// clusterSpec is nodes with a GPU each. That of node-2 has lost memory for good.
+const clusterSpec = `version: 1
+defaults: {vendor: nvidia, count: 1, model: NVIDIA H100 80GB HBM3}
+nodes:
+  node-2:
+    faults:
+      - {gpu: 0, kind: remap-failed}
+`
+
+// TestSimulate rehearses a job of four nodes, of which one is at fault: it leaves, and the others train.
+func TestSimulate(t *testing.T) {
+	python := testutil.Torch(t)
+	spec := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(spec, []byte(clusterSpec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--simulate-nodes", "4", "--nnodes", "2:4", "--last-call", "1s",
+		"--on-node-fault", `echo "$MUSTER_NODE $MUSTER_VERDICT" >> `+out+`/told`, "--report", out, "--", python, "-c",
+		"import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+	if got.status != 0 || strings.Count(got.stdout, " of 3") != 3 || !strings.Contains(got.stderr, "remap-failed") {
+		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	if told, _ := os.ReadFile(filepath.Join(out, "told")); string(told) != "node-2 faulty\n" {
+		t.Errorf("the command was told %q", told)
+	}
+	if report, _ := os.ReadFile(filepath.Join(out, "network-check-0.txt")); !strings.Contains(string(report), "accelerator=fake") || !strings.Contains(string(report), "node-2") {
+		t.Errorf("report:\n%s", report)
+	}
+}
+
+// TestSimulationEnds ends with everything of it, by a signal and by SIGKILL.
+func TestSimulationEnds(t *testing.T) {
+	spec := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(spec, []byte(clusterSpec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct {
+		signal syscall.Signal
+		status int
+	}{{syscall.SIGTERM, 143}, {syscall.SIGKILL, 137}} {
+		t.Run(s.signal.String(), func(t *testing.T) {
+			mark := fmt.Sprintf("simulation-%d-%d", os.Getpid(), s.signal)
+			j := start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "3", "--", "sh", "-c", "echo ready; while :; do sleep 0.1; done; : "+mark)
+			testutil.Eventually(t, time.Minute, "three workers are ready", func() bool { return strings.Count(j.out.String(), "ready") == 3 })
+			j.signal(s.signal)
+			if got := j.wait(); got.status != s.status {
+				t.Errorf("status %d, want %d\n%s", got.status, s.status, got.stderr)
+			}
+			testutil.Eventually(t, time.Minute, "nothing is left", func() bool { return len(processes(t, spec)) == 0 && len(processes(t, mark)) == 0 })
+		})
+	}
+}
