@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -185,7 +186,7 @@ func (h *Host) files() error {
 }
 
 // setup prepares the namespaces of a host and stays as their first process. It ignores SIGCHLD, so that the kernel reaps
-// the orphans which it inherits, and ends when its standard input does.
+// the orphans which it inherits: from when it repeats what stands in its standard input. It ends when that does.
 const setup = `
 mount --make-rprivate /
 mount -t proc proc /proc
@@ -204,8 +205,7 @@ for file in "$1"/etc/*; do
 done
 hostname "$2"
 ip link set lo up
-echo ready
-exec env --ignore-signal=CHLD cat >/dev/null
+exec env --ignore-signal=CHLD cat
 `
 
 // Boot switches a host on that Kill or PowerOff stopped: with a new network and no process.
@@ -251,6 +251,10 @@ func (h *Host) bootLocked() error {
 		return errors.Join(err, stay.Close())
 	}
 	h.init, h.stay = init, stay
+	if _, err := io.WriteString(stay, "ready\n"); err != nil {
+		h.endLocked()
+		return err
+	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		h.endLocked()
 		return fmt.Errorf("%w: %s%s", err, line, said.String())
