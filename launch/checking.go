@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strconv"
 	"time"
@@ -94,11 +95,14 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	switch {
 	case bounded.Err() != nil || m.rest != nil:
 		return nil, nil //nolint:nilnil // the round has ended meanwhile
-	case err != nil && !m.alone():
+	case errors.Is(err, rendezvous.ErrStoreClosed):
 		a.Log.Debug().Err(err).Msg("check given up")
 		return &decision{Verdict: waitForVerdict}, nil // the store is lost, which will be said
 	case err != nil:
-		return nil, err
+		return &decision{
+			Verdict: leave, Reason: reasonUndecided, Rank: -1, Status: errhint.Undecided,
+			Text: "node " + a.Plan.Hostname + " (group rank " + strconv.Itoa(m.GroupRank) + ") leaves: " + err.Error(),
+		}, nil
 	}
 	d := decision{Verdict: leave, Reason: reasonFaulty, Rank: -1, Status: out.Status, Text: out.Message}
 	switch {
@@ -131,7 +135,14 @@ func (a *Agent) turnedAway(ctx context.Context, d decision) (*Result, error) {
 		}
 	}
 	if d.Verdict == waitForVerdict {
-		if d, err = a.pause(ctx, d, nil); err != nil {
+		over := time.NewTimer(leavePatience)
+		defer over.Stop()
+		if d, err = a.pause(ctx, d, over.C); err == nil && d.Verdict == waitForVerdict {
+			d, err = a.settle(ctx, decision{
+				Verdict: reassemble, Reason: reasonUnfit, Rank: -1, Text: "a node that has to leave has not done so",
+			})
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -143,6 +154,9 @@ func (a *Agent) turnedAway(ctx context.Context, d decision) (*Result, error) {
 	res := a.finish(ctx, outcome{Reason: d.Reason}, d)
 	return &res, nil
 }
+
+// leavePatience is how long nodes that are fit wait for those that have to leave.
+const leavePatience = 30 * time.Second
 
 // faultCommandTime bounds the command that is told of a fault.
 const faultCommandTime = time.Minute

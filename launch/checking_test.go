@@ -50,7 +50,11 @@ func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, er
 		<-ctx.Done()
 		return CheckOutcome{}, context.Cause(ctx)
 	}
-	if check.Err != "" {
+	switch check.Err {
+	case "":
+	case "lost":
+		return CheckOutcome{}, rendezvous.ErrStoreClosed
+	default:
 		return CheckOutcome{}, errors.New(check.Err)
 	}
 	return check.Out, nil
@@ -177,10 +181,24 @@ func TestNodeLostDuringCheck(t *testing.T) {
 	}
 }
 
+// TestCheckFails: a node that cannot do its part leaves, and says why; the others go on.
+func TestCheckFails(t *testing.T) {
+	c := startCompany(t, 2, see, func(i int, n *testNode) {
+		n.Checks = map[int]testCheck{0: again}
+		if i == 1 {
+			n.Checks[0] = testCheck{Err: "the plan is nonsense"}
+		}
+	})
+	if r := c.ends(0, errhint.Undecided); !strings.Contains(r[1].Report, "the plan is nonsense") {
+		t.Errorf("report: %q", r[1].Report)
+	}
+	c.lines(2)
+}
+
 // TestCheckGivenUp: a check that fails because the store does not answer is no verdict on anybody; how the round ends is
 // waited for.
 func TestCheckGivenUp(t *testing.T) {
-	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Err: "the store does not answer"}} })
+	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Err: "lost"}} })
 	c.nodes[0].checks(t, 1)
 	c.nodes[1].checks(t, 1)
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store is lost"})

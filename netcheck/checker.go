@@ -123,6 +123,18 @@ type Round struct {
 	Open func(ctx context.Context) (Crew, error)
 }
 
+// limit is what a node's part of a stage may take.
+func (r *Rules) limit(s stage) time.Duration {
+	switch s {
+	case stageLocal:
+		return 2 * r.Budget // the links between devices, and then the devices
+	case stagePairs: // the check program runs by then, and its work takes a second
+		return min(max(r.Budget/4, shortest), r.Budget)
+	default:
+		return r.Budget
+	}
+}
+
 // shortest is what the test of a pair may take in any case: one of its processes may have to be started anew.
 const shortest = 15 * time.Second
 
@@ -194,10 +206,10 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 		if err := m.board.get(ctx, 0, keyPlan(n), &p); err != nil {
 			return nil, err
 		}
+		if err := p.check(m.round.Size); err != nil {
+			return nil, fmt.Errorf("cannot follow the check's plan: %w", err)
+		}
 		if p.Stage == stageVerdict {
-			if p.Verdict == nil || len(p.Verdict.Nodes) != m.round.Size {
-				return nil, errors.New("the verdict is not about the nodes of this round")
-			}
 			return p.Verdict, nil
 		}
 		if !p.has(m.round.Rank) {
@@ -215,11 +227,7 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 
 // obey does this node's part of a plan.
 func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
-	limit := m.cfg.Rules.Budget
-	if p.Stage == stagePairs { // the check program runs by then, and its work takes a second
-		limit = min(max(limit/4, shortest), limit)
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Rules.limit(p.Stage))
 	defer cancel()
 	var err error
 	switch p.Stage {
@@ -297,9 +305,6 @@ func (m *member) group(ctx context.Context, n int, nodes, devices []int) (Group,
 		return g, fmt.Errorf("the plan is about %d nodes, not %d", len(devices), m.round.Size)
 	}
 	for _, rank := range nodes {
-		if rank < 0 || rank >= len(devices) {
-			return g, fmt.Errorf("the plan has node %d of %d", rank, len(devices))
-		}
 		if rank == m.round.Rank {
 			g.FirstRank = g.World
 		}

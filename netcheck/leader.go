@@ -113,7 +113,7 @@ func (l *leader) results(ctx context.Context, p plan, ranks []int) ([]result, er
 	if err := l.publish(ctx, p); err != nil {
 		return nil, err
 	}
-	limit := l.cfg.Rules.Budget + margin
+	limit := l.cfg.Rules.limit(p.Stage) + margin
 	res := make([]result, l.size)
 	err := l.all(ctx, ranks, func(ctx context.Context, rank int) error {
 		if err := l.board.get(ctx, limit, keyResult(n, rank), &res[rank]); err != nil {

@@ -3,6 +3,7 @@ package netcheck
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -62,6 +63,34 @@ func (p *plan) pairOf(rank int) [2]int {
 		}
 	}
 	return [2]int{}
+}
+
+// check refuses a plan that no leader of a round of size nodes would make: it came over the network.
+func (p *plan) check(size int) error {
+	ranks := slices.Clone(p.Nodes)
+	for _, pair := range p.Pairs {
+		ranks = append(ranks, pair[0], pair[1])
+	}
+	if r := p.Verdict; r != nil {
+		if len(r.Nodes) != size {
+			return fmt.Errorf("the verdict is about %d nodes, and this round has %d", len(r.Nodes), size)
+		}
+		for _, l := range r.Links {
+			ranks = append(ranks, l.A, l.B)
+		}
+		for _, s := range r.Stragglers {
+			ranks = append(ranks, s.Node)
+		}
+	}
+	for _, rank := range ranks {
+		if rank < 0 || rank >= size {
+			return fmt.Errorf("the plan is about node %d, and this round has %d", rank, size)
+		}
+	}
+	if (p.Stage == stageVerdict) != (p.Verdict != nil) {
+		return errors.New("the plan is no verdict, or one without content")
+	}
+	return nil
 }
 
 // result is how a node fared in a step. Err is what failed, empty for nothing.

@@ -239,7 +239,7 @@ func TestFaults(t *testing.T) {
 		begin := time.Now()
 		left, _ := s.settle()
 		wantLeft(t, left, map[string]int{"n1": errhint.Faulty})
-		if took := time.Since(begin); took > 40*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("it took %v", took)
 		}
 	})

@@ -42,8 +42,8 @@ type Config struct {
 	// Device is a kind of device as torch calls it: "cuda", "npu", ..., "cpu". Empty: the first kind that torch finds, else
 	// the CPU: on a node whose accelerators torch does not find, that is not what should be tested.
 	Device string
-	// Budget bounds each command, the start of missing processes included. Default 120 s. Where it is shorter than
-	// importing torch takes, no test passes. Killing what did not answer comes on top, which takes up to 5 s where the
+	// Budget bounds each command, the start of missing processes included, as the deadline of its context does. Default
+	// 120 s. Where it is shorter than importing torch takes, no test passes. Killing what did not answer comes on top, which takes up to 5 s where the
 	// kernel holds it.
 	Budget time.Duration
 	// LinkLimit is how long Switchbox may take for a pair, within the budget. A healthy one takes seconds, most of which are
@@ -179,6 +179,18 @@ func (c *Crew) begin(ctx context.Context) (_ context.Context, done func(), err e
 	}, nil
 }
 
+// deadline is when a command has to be done: when the budget is used up, or so long before ctx ends that the program can
+// say itself what it waited for.
+func (c *Crew) deadline(ctx context.Context) time.Time {
+	deadline := time.Now().Add(c.cfg.Budget)
+	if end, limited := ctx.Deadline(); limited {
+		if end = end.Add(-time.Until(end) / 10); end.Before(deadline) {
+			return end
+		}
+	}
+	return deadline
+}
+
 // command gives the first members the same command and waits for all of them. The order of each is made when its device
 // is known. g is the group in which they do it, nil for none: if one of them cannot say itself that it will not come, others
 // say it.
@@ -193,7 +205,7 @@ func (c *Crew) command(ctx context.Context, stage string, members int, g *Group,
 		return nil, err
 	}
 	defer done()
-	deadline := time.Now().Add(c.cfg.Budget)
+	deadline := c.deadline(ctx)
 	out := make([]outcome, members)
 	var wg sync.WaitGroup
 	for local := range members {

@@ -348,6 +348,18 @@ func TestFaultsAmongNodes(t *testing.T) {
 		a.SetBudget(budget)
 	})
 
+	t.Run("its context ends", func(t *testing.T) {
+		pid := a.PIDs()[0]
+		store := serve(t, a)
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		_, err := a.Pair(ctx, crew.Group{Name: "limited", Store: store, World: 2}, 0)
+		want(t, err, 0, crew.Peer, "waiting", "rank 1 of 2 did not come")
+		if a.PIDs()[0] != pid {
+			t.Error("the process was replaced")
+		}
+	})
+
 	t.Run("cancelled", func(t *testing.T) {
 		store := serve(t, a)
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -68,7 +68,7 @@ func (c *Crew) Switchbox(ctx context.Context, pairs []Pair) ([]LinkResult, error
 		return nil, err
 	}
 	defer done()
-	t := &linkTest{crew: c, deadline: time.Now().Add(c.cfg.Budget), limit: min(c.cfg.LinkLimit, c.cfg.Budget)}
+	t := &linkTest{crew: c, deadline: c.deadline(ctx), limit: min(c.cfg.LinkLimit, c.cfg.Budget)}
 	for len(t.results) < len(pairs) {
 		if err := t.run(ctx, pairs[len(t.results):]); err != nil {
 			return nil, err

@@ -72,7 +72,8 @@ func fault(l crew.LinkResult, minBandwidth float64) string {
 	return ""
 }
 
-// findEnds tests both devices of each faulty pair with one of a healthy pair: the one that fails again has the bad link.
+// findEnds tests both devices of each faulty pair with one of a healthy pair: the one that fails again has the bad link. A
+// pair that could not be tested is left alone: it may hang again, and for long.
 func (r *Result) findEnds(ctx context.Context, t Tester) error {
 	healthy := slices.IndexFunc(r.Links, func(l Link) bool { return l.Fault == "" })
 	if healthy < 0 || r.Healthy == len(r.Links) {
@@ -81,16 +82,19 @@ func (r *Result) findEnds(ctx context.Context, t Tester) error {
 	with := r.Links[healthy].Pair[0]
 	var pairs []crew.Pair
 	for _, l := range r.Links {
-		if l.Fault != "" {
+		if l.retested() {
 			pairs = append(pairs, crew.Pair{l.Pair[0], with}, crew.Pair{l.Pair[1], with})
 		}
+	}
+	if len(pairs) == 0 {
+		return nil
 	}
 	again, err := t.Switchbox(ctx, pairs)
 	if err != nil {
 		return err
 	}
 	for i := range r.Links {
-		if r.Links[i].Fault == "" {
+		if !r.Links[i].retested() {
 			continue
 		}
 		for range r.Links[i].Pair {
@@ -102,6 +106,9 @@ func (r *Result) findEnds(ctx context.Context, t Tester) error {
 	}
 	return nil
 }
+
+// retested says that the link is worth another test of each of its ends.
+func (l *Link) retested() bool { return l.Fault != "" && l.Err == nil }
 
 // Fault is what is wrong with the node, "" for nothing: links may be bad all the same.
 func (r *Result) Fault() string {
