@@ -61,7 +61,8 @@ type Agent struct {
 	groupMu  sync.Mutex // held while workers are started, so that whoever looks for one finds all
 	group    *WorkerGroup
 	oomKills int64 // the kernel's count before it
-	suspect  bool  // workers failed here in the last round
+	suspect  bool  // workers failed here since the last check
+	told     []NodeFault
 }
 
 // Result is how a job ended.

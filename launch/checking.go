@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,7 +28,8 @@ type CheckInput struct {
 	// Suspect says that workers of this node failed in the last round.
 	Suspect bool
 	// Tree starts the check's processes, Dir is where they run. Python is the interpreter that the workers run in, with its
-	// path first; empty where that is not known. Env is the environment of a local rank's worker.
+	// path first; empty where that is not known. Env is the environment of a local rank's worker; for -1 that of a process
+	// which sees all devices.
 	Tree   *proc.Tree
 	Dir    string
 	Python []string
@@ -77,7 +79,11 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	in := CheckInput{
 		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
 		Env: func(localRank int) ([]string, error) {
-			env, err := a.Plan.workerEnv(m.Round, localRank, 0, "")
+			plan := *a.Plan
+			if localRank < 0 {
+				localRank, plan.Job.VirtualLocalRank = 0, false
+			}
+			env, err := plan.workerEnv(m.Round, localRank, 0, "")
 			return env.Strings(), err
 		},
 	}
@@ -89,7 +95,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	if err == nil { // also where those who leave have said so already
 		a.suspect = false
 		for _, f := range out.Faults {
-			a.tellFault(ctx, f)
+			a.tellFault(bounded, f)
 		}
 	}
 	switch {
@@ -104,7 +110,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 			Text: "node " + a.Plan.Hostname + " (group rank " + strconv.Itoa(m.GroupRank) + ") leaves: " + err.Error(),
 		}, nil
 	}
-	d := decision{Verdict: leave, Reason: reasonFaulty, Rank: -1, Status: out.Status, Text: out.Message}
+	d := decision{Verdict: leave, Reason: reasonFaulty, Rank: -1, Status: out.Status, Text: printable(out.Message)}
 	switch {
 	case out.Everybody:
 		d.Verdict, d.Reason = fail, reasonUndecided
@@ -164,9 +170,10 @@ const faultCommandTime = time.Minute
 // tellFault runs the command that is to hear of nodes that leave. What becomes of it changes nothing here.
 func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 	command := a.Plan.Job.Check.OnNodeFault
-	if command == "" {
-		return
+	if command == "" || slices.Contains(a.told, f) {
+		return // nodes leave one after the other, and are found at fault until then
 	}
+	a.told = append(a.told, f)
 	verdict := map[int]string{errhint.Faulty: "faulty", errhint.Straggler: "straggler"}[f.Status]
 	if verdict == "" {
 		verdict = "undecided"

@@ -85,6 +85,7 @@ func (a *Agent) round(ctx context.Context) (*Result, error) {
 			return nil, err
 		}
 		d, err := a.watch(ctx, g)
+		a.suspect = a.suspect || d.Verdict == restartNode
 		if err == nil && d.startsAgain() {
 			d, err = a.endRound(ctx, g, d)
 		}
@@ -95,7 +96,7 @@ func (a *Agent) round(ctx context.Context) (*Result, error) {
 			res, err := a.conclude(ctx, g, d)
 			return &res, err
 		case d.Verdict != restartNode:
-			a.suspect = a.policy.failedHere()
+			a.suspect = a.suspect || a.policy.failedHere()
 			return nil, nil //nolint:nilnil // see above
 		}
 	}
@@ -305,6 +306,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 		switch {
 		case err != nil || d.Verdict == carryOn:
 		case d.Verdict == restartWorker:
+			a.suspect = true
 			err = a.endWorker(ctx, g, d)
 			d = decision{Rank: -1}
 		default:

@@ -20,6 +20,8 @@ const DefaultBudget = 120 * time.Second
 
 // Crew is the check program on the devices of this node. A method that fails says which device, why, and what to try.
 type Crew interface {
+	// Ready waits until the program can begin.
+	Ready(ctx context.Context) error
 	// Local tests every device by itself, and the devices with each other.
 	Local(ctx context.Context) (Local, error)
 	// Serve opens the store in which the processes of the next Exchange or Perf meet, and returns its port.
@@ -50,6 +52,8 @@ type Local struct {
 	// Compute is how long a matrix product takes on the slowest device, Reduce an all-reduce among them; 0: not measured.
 	Compute time.Duration `json:"compute_ns,omitempty"`
 	Reduce  time.Duration `json:"reduce_ns,omitempty"`
+	// Kind is what torch calls the devices: cuda, cpu, …
+	Kind string `json:"kind,omitempty"`
 }
 
 // Timing is how fast an all-reduce is. Bandwidths are in GB/s of 10^9 bytes: of the algorithm (bytes over time), and of
@@ -102,6 +106,7 @@ type Checker struct {
 	cfg     Config
 	cleared bool
 	fault   *Fault
+	local   Local // when it was cleared
 }
 
 // New returns a checker.
@@ -128,14 +133,17 @@ func (r *Rules) limit(s stage) time.Duration {
 	switch s {
 	case stageLocal:
 		return 2 * r.Budget // the links between devices, and then the devices
-	case stagePairs: // the check program runs by then, and its work takes a second
-		return min(max(r.Budget/4, shortest), r.Budget)
+	case stagePairs: // the start of the check program, where it does not run, and then the test
+		return r.Budget + r.exchange()
 	default:
 		return r.Budget
 	}
 }
 
-// shortest is what the test of a pair may take in any case: one of its processes may have to be started anew.
+// exchange is what the test of a pair may take when both of its nodes are ready: its work is one of a second.
+func (r *Rules) exchange() time.Duration { return min(max(r.Budget/4, shortest), r.Budget) }
+
+// shortest is what a test of a pair may take in any case, on a busy machine and a slow network.
 const shortest = 15 * time.Second
 
 // margin is how much longer than its stage may take others wait for a node's word: it has to start the check program, and
@@ -158,20 +166,21 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if r.Rank == 0 {
 		l := &leader{cfg: &c.cfg, size: r.Size, board: m.board}
 		go func() {
-			err := l.run(ctx)
-			if err != nil {
-				cancel()
-			}
-			led <- err
+			led <- l.lead(ctx)
 		}()
 	}
 	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Fault: c.fault}
+	if c.cleared {
+		own.Compute, own.Kind = c.local.Compute, c.local.Kind
+	}
 	ended := func() {}
 	if c.cfg.Probe != nil && r.Size > 1 {
 		own.Probe, ended = m.serve(ctx)
 	}
 	record, err := m.run(ctx, own)
-	err = errors.Join(err, m.close())
+	if closeErr := m.close(); closeErr != nil {
+		c.cfg.Log.Warn().Err(closeErr).Msg("something of the check program is left")
+	}
 	ended()
 	if r.Rank == 0 {
 		cancel()
@@ -183,6 +192,9 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 		return nil, fmt.Errorf("cannot check the nodes: %w", err)
 	}
 	verdict := &record.Nodes[r.Rank]
+	if verdict.Local != (Local{}) {
+		c.local = verdict.Local
+	}
 	c.cleared, c.fault = verdict.Status == Pass, verdict.Fault
 	return record, nil
 }
@@ -203,14 +215,19 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 	}
 	for n := 0; ; n++ {
 		var p plan
-		if err := m.board.get(ctx, 0, keyPlan(n), &p); err != nil {
+		// A leader that is lost ends the round; one that lives and says nothing may not be waited for.
+		if err := m.board.get(ctx, 2*m.cfg.Rules.limit(stageLocal)+2*margin, keyPlan(n), &p); err != nil {
 			return nil, err
 		}
 		if err := p.check(m.round.Size); err != nil {
 			return nil, fmt.Errorf("cannot follow the check's plan: %w", err)
 		}
-		if p.Stage == stageVerdict {
+		switch p.Stage {
+		case stageVerdict:
 			return p.Verdict, nil
+		case stageFailed:
+			return nil, errors.New(p.Err)
+		default:
 		}
 		if !p.has(m.round.Rank) {
 			continue
@@ -248,7 +265,7 @@ func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
 }
 
 func (m *member) local(ctx context.Context) (*Local, error) {
-	if m.cfg.Inspect != nil {
+	if m.cfg.Inspect != nil && m.crew == nil { // the check program is a process that computes, as others must not
 		if wrong := m.cfg.Inspect(ctx); wrong != "" {
 			return nil, errors.New(wrong)
 		}
@@ -287,6 +304,8 @@ func (m *member) pair(ctx context.Context, n int, p *plan) (Timing, error) {
 	if err != nil {
 		return Timing{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Rules.exchange())
+	defer cancel()
 	return m.crew.Exchange(ctx, g)
 }
 
@@ -310,24 +329,54 @@ func (m *member) group(ctx context.Context, n int, nodes, devices []int) (Group,
 		}
 		g.World += devices[rank]
 	}
-	crew, err := m.open(ctx)
-	if err != nil {
-		return g, err
-	}
+	// Whoever is not ready in time says so, so that nobody waits for it, and the test itself can be short.
 	var where meeting
-	if nodes[0] != m.round.Rank {
-		if err = m.board.get(ctx, 0, keyMeeting(n, nodes[0]), &where); err == nil && where.Err != "" {
-			err = fmt.Errorf("the other node could not begin: %s", where.Err)
-		}
-		g.Store = where.Addr
+	starting, cancel := context.WithTimeout(ctx, m.cfg.Rules.Budget)
+	defer cancel()
+	crew, err := m.open(starting)
+	if err == nil {
+		err = crew.Ready(starting)
+	}
+	if err == nil && nodes[0] == m.round.Rank {
+		var port int
+		port, err = crew.Serve(starting)
+		where.Addr = net.JoinHostPort(m.cfg.Addr, strconv.Itoa(port))
+	}
+	if err != nil {
+		where = meeting{Err: err.Error()}
+	}
+	own := keyReady(n, m.round.Rank)
+	if nodes[0] == m.round.Rank {
+		own, g.Store = keyMeeting(n, nodes[0]), where.Addr
+	}
+	telling, told := context.WithTimeout(context.WithoutCancel(ctx), tellTime)
+	defer told()
+	if err := errors.Join(err, m.board.put(telling, own, where)); err != nil {
 		return g, err
 	}
-	port, err := crew.Serve(ctx)
-	if err == nil {
-		where.Addr = net.JoinHostPort(m.cfg.Addr, strconv.Itoa(port))
-	} else {
-		where.Err = err.Error()
+	for _, rank := range nodes {
+		if rank == m.round.Rank {
+			continue
+		}
+		key := keyReady(n, rank)
+		if rank == nodes[0] {
+			key = keyMeeting(n, rank)
+		} else if nodes[0] != m.round.Rank {
+			continue // the first one alone waits for all: the others wait for it in the test
+		}
+		var other meeting
+		if err := m.board.get(ctx, 0, key, &other); err != nil {
+			return g, fmt.Errorf("node %d did not get ready: %w", rank, err)
+		}
+		if other.Err != "" {
+			return g, fmt.Errorf("node %d could not begin: %s", rank, other.Err)
+		}
+		if rank == nodes[0] {
+			g.Store = other.Addr
+		}
 	}
-	g.Store = where.Addr
-	return g, errors.Join(err, m.board.put(context.WithoutCancel(ctx), keyMeeting(n, nodes[0]), where))
+	return g, nil
 }
+
+// tellTime bounds what a node still says when its part is over: the store may be lost.
+const tellTime = 2 * time.Second

@@ -24,6 +24,15 @@ type leader struct {
 	rec   Record
 }
 
+// lead runs the check. Where that fails the others hear of it: they wait for nobody else.
+func (l *leader) lead(ctx context.Context) error {
+	err := l.run(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(err, l.publish(ctx, plan{Stage: stageFailed, Err: "the node that leads the check cannot go on: " + err.Error()}))
+}
+
 // run leads a check from the first word of every node to the verdict.
 func (l *leader) run(ctx context.Context) error {
 	began := time.Now()
@@ -67,7 +76,7 @@ func (l *leader) hear(ctx context.Context) error {
 		err := l.board.get(ctx, limit, keyHello(rank), h)
 		if err != nil {
 			h.Node, h.Cleared = fmt.Sprintf("with group rank %d", rank), false
-			h.Fault = &Fault{statusFaulty, "it did not come to the check: " + err.Error()}
+			h.Fault = &Fault{Status: statusFaulty, Reason: "it did not come to the check: " + err.Error()}
 		}
 		if h.Devices < 1 || h.Devices > maxDevices {
 			h.Devices = 1 // what follows of that fails on the node itself
@@ -102,9 +111,11 @@ func (l *leader) all(ctx context.Context, ranks []int, f func(ctx context.Contex
 }
 
 func (l *leader) publish(ctx context.Context, p plan) error {
-	n := l.next
-	l.next++
-	return l.board.put(ctx, keyPlan(n), p)
+	err := l.board.put(ctx, keyPlan(l.next), p)
+	if err == nil {
+		l.next++
+	}
+	return err
 }
 
 // results publishes a plan for ranks, and gathers what becomes of it.
@@ -138,6 +149,9 @@ func (l *leader) begin() (*blame.Check, error) {
 		if ids[i] = h.Node; named[h.Node] > 1 { // several agents on one machine
 			ids[i] = fmt.Sprintf("%s#%d", h.Node, i)
 		}
+		if f := l.nodes[i].Fault; f != nil && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p string) bool { return named[p] > 0 }) {
+			l.nodes[i].Fault = nil // the other end of the bad link has left
+		}
 		l.rec.Nodes[i].Node = ids[i]
 		if h.Cleared {
 			opts.Cleared = append(opts.Cleared, ids[i])
@@ -150,12 +164,16 @@ func (l *leader) begin() (*blame.Check, error) {
 func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 	var ranks []int
 	var locals []blame.Local
+	able := false // a node has been tested already
 	for i, h := range l.nodes {
 		switch {
 		case h.Fault != nil:
 			locals = append(locals, blame.Local{Node: i, Err: h.Fault.Reason})
 		case !h.Cleared || l.cfg.Rules.Full:
 			ranks = append(ranks, i)
+		default:
+			able, l.rec.Nodes[i].Local = true, Local{Compute: h.Compute, Kind: h.Kind}
+			locals = append(locals, blame.Local{Node: i, Compute: h.Compute})
 		}
 	}
 	if len(ranks) > 0 {
@@ -164,7 +182,7 @@ func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 			return err
 		}
 		unable := func(rank int) bool { return res[rank].Unable }
-		everywhere := !slices.ContainsFunc(ranks, func(rank int) bool { return !unable(rank) })
+		everywhere := !able && !slices.ContainsFunc(ranks, func(rank int) bool { return !unable(rank) })
 		for _, rank := range ranks {
 			n := &l.rec.Nodes[rank]
 			switch r := res[rank]; {
@@ -178,10 +196,27 @@ func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 			}
 		}
 	}
-	if err := b.RecordLocal(locals); err != nil {
+	if err := b.RecordLocal(l.odd(locals)); err != nil {
 		return err
 	}
 	return l.again(ctx, b)
+}
+
+// odd blames the nodes on which torch found no accelerator, where it found one on others: they cannot sum together, and
+// their times cannot be compared.
+func (l *leader) odd(locals []blame.Local) []blame.Local {
+	kind := ""
+	for _, n := range l.rec.Nodes {
+		if k := n.Local.Kind; k != "" && k != "cpu" {
+			kind = k
+		}
+	}
+	for i := range locals {
+		if local := &locals[i]; local.Err == "" && kind != "" && l.rec.Nodes[local.Node].Local.Kind == "cpu" {
+			local.Err = "torch finds no accelerator here, and on other nodes it finds " + kind
+		}
+	}
+	return locals
 }
 
 // again has the nodes that were slow by themselves measure once more: something else may have run there just then.

@@ -3,7 +3,6 @@ package netcheck
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,6 +19,9 @@ type hello struct {
 	// Cleared says that an earlier check found the node good, and nothing has happened since; Fault is what one found.
 	Cleared bool   `json:"cleared,omitempty"`
 	Fault   *Fault `json:"fault,omitempty"`
+	// Compute is Local.Compute of that earlier check, Kind that of its devices: what the others are compared with.
+	Compute time.Duration `json:"compute_ns,omitempty"`
+	Kind    string        `json:"kind,omitempty"`
 	// Probe is host:port of the node's probe server, empty where it offers none.
 	Probe string `json:"probe,omitempty"`
 }
@@ -28,6 +30,8 @@ type hello struct {
 type Fault struct {
 	Status int    `json:"status"`
 	Reason string `json:"reason"`
+	// Peers are the nodes without which there would be no fault, where it is of a link; none: it is of the node.
+	Peers []string `json:"peers,omitempty"`
 }
 
 // stage says what a plan wants.
@@ -38,6 +42,7 @@ const (
 	stagePairs   stage = "pairs"   // Pairs test their link
 	stagePerf    stage = "perf"    // Nodes measure their bandwidth together
 	stageVerdict stage = "verdict" // the check is over
+	stageFailed  stage = "failed"  // so it is, without a verdict
 )
 
 // plan is the next step of a check.
@@ -48,6 +53,7 @@ type plan struct {
 	Devices []int    `json:"devices,omitempty"` // of every node, by rank
 	Probes  []string `json:"probes,omitempty"`  // likewise, hello.Probe
 	Verdict *Record  `json:"verdict,omitempty"`
+	Err     string   `json:"err,omitempty"` // of stageFailed
 }
 
 // has reports whether a node has a part in the plan.
@@ -81,14 +87,19 @@ func (p *plan) check(size int) error {
 		for _, s := range r.Stragglers {
 			ranks = append(ranks, s.Node)
 		}
+		for _, n := range r.Nodes {
+			if f := n.Fault; f != nil && f.Status != statusFaulty && f.Status != statusStraggler && f.Status != statusUndecided {
+				return fmt.Errorf("the verdict has a node leave with status %d", f.Status)
+			}
+		}
 	}
 	for _, rank := range ranks {
 		if rank < 0 || rank >= size {
 			return fmt.Errorf("the plan is about node %d, and this round has %d", rank, size)
 		}
 	}
-	if (p.Stage == stageVerdict) != (p.Verdict != nil) {
-		return errors.New("the plan is no verdict, or one without content")
+	if (p.Stage == stageVerdict) != (p.Verdict != nil) || (p.Stage == stagePairs) != (len(p.Pairs) > 0) || (p.Stage == stagePerf) && len(p.Nodes) == 0 {
+		return fmt.Errorf("a plan of stage %q has not what belongs to it", p.Stage)
 	}
 	return nil
 }
@@ -154,3 +165,4 @@ func keyHello(rank int) string       { return "hello/" + strconv.Itoa(rank) }
 func keyPlan(n int) string           { return "plan/" + strconv.Itoa(n) }
 func keyResult(n, rank int) string   { return fmt.Sprintf("result/%d/%d", n, rank) }
 func keyMeeting(n, first int) string { return fmt.Sprintf("store/%d/%d", n, first) }
+func keyReady(n, second int) string  { return fmt.Sprintf("ready/%d/%d", n, second) }

@@ -125,7 +125,7 @@ func (l *leader) judge(b *blame.Check) {
 		case l.nodes[i].Fault != nil:
 			r.Fault = l.nodes[i].Fault
 		case n.Status == Fail:
-			r.Fault = &Fault{statusFaulty, n.Reason}
+			r.Fault = &Fault{Status: statusFaulty, Reason: n.Reason}
 		case n.Status == Skip && r.Unable == "" && l.size == 1:
 			r.Status, r.Reason = Pass, "its own tests have passed"
 		}
@@ -134,7 +134,8 @@ func (l *leader) judge(b *blame.Check) {
 	for _, s := range v.Stragglers {
 		rec.Stragglers = append(rec.Stragglers, StragglerRecord{s.Node, string(s.Resource), s.Took, s.Others})
 		if n := &rec.Nodes[s.Node]; l.cfg.Rules.ExcludeStraggler && n.Fault == nil {
-			n.Fault = &Fault{statusStraggler, fmt.Sprintf("a straggler: its %s test took %v, that of the others %v", s.Resource, s.Took.Round(time.Microsecond), s.Others.Round(time.Microsecond))}
+			faulty = true
+			n.Fault = &Fault{Status: statusStraggler, Reason: fmt.Sprintf("a straggler: its %s test took %v, that of the others %v", s.Resource, s.Took.Round(time.Microsecond), s.Others.Round(time.Microsecond))}
 		}
 	}
 	if !faulty { // else those at fault go first, and the rest is looked at again
@@ -184,13 +185,16 @@ func (l *leader) spare(v *blame.Verdict) {
 		}
 	}
 	for _, i := range cover(bad) {
-		var peers []string
+		var peers, hosts []string
 		for _, p := range bad {
 			if p[0] == i || p[1] == i {
-				peers = append(peers, l.rec.Nodes[p[0]+p[1]-i].Node)
+				other := p[0] + p[1] - i
+				peers, hosts = append(peers, l.rec.Nodes[other].Node), append(hosts, l.nodes[other].Node)
 			}
 		}
-		l.rec.Nodes[i].Fault = &Fault{statusUndecided, "its link to " + strings.Join(peers, ", ") + " is bad, so that one of the two has to go"}
+		l.rec.Nodes[i].Fault = &Fault{
+			Status: statusUndecided, Peers: hosts, Reason: "its link to " + strings.Join(peers, ", ") + " is bad, so that one of the two has to go",
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package netcheck_test
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,9 @@ type site struct {
 	hang  string          // node whose check program never answers
 	sick  map[string]string
 	noPy  map[string]bool
+	kind  map[string]string // of its devices
+	stuck map[string]bool   // its check program does not end when it is told to
+	open  map[string]bool   // its check program runs
 
 	mu        sync.Mutex
 	exchanges []string
@@ -45,7 +49,7 @@ type machine struct {
 
 func newSite(t *testing.T, n int, rules netcheck.Rules) *site {
 	rules.Network = true
-	s := &site{t: t, rules: rules, bad: map[string]bool{}, links: map[string]bool{}, slow: map[string]float64{}, busy: map[string]bool{}, sick: map[string]string{}, noPy: map[string]bool{}}
+	s := &site{t: t, rules: rules, bad: map[string]bool{}, links: map[string]bool{}, slow: map[string]float64{}, busy: map[string]bool{}, sick: map[string]string{}, noPy: map[string]bool{}, kind: map[string]string{}, stuck: map[string]bool{}, open: map[string]bool{}}
 	for i := range n {
 		s.add(fmt.Sprintf("n%d", i))
 	}
@@ -56,7 +60,14 @@ func (s *site) add(name string) *machine {
 	m := &machine{site: s, name: name}
 	m.checker = netcheck.New(netcheck.Config{
 		Node: name, Addr: name, Devices: 2, Rules: s.rules, Log: zerolog.Nop(),
-		Inspect: func(context.Context) string { return s.sick[name] },
+		Inspect: func(context.Context) string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.open[name] {
+				return "a process computes on the GPU"
+			}
+			return s.sick[name]
+		},
 	})
 	s.nodes = append(s.nodes, m)
 	return m
@@ -73,7 +84,7 @@ func (c crew) Local(ctx context.Context) (netcheck.Local, error) {
 		<-ctx.Done()
 		return netcheck.Local{}, errors.New("the check program did not answer")
 	}
-	l := netcheck.Local{Compute: c.pace(c.name) * 10}
+	l := netcheck.Local{Compute: c.pace(c.name) * 10, Kind: stdcmp.Or(c.kind[c.name], "cuda")}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.busy[c.name] {
@@ -81,6 +92,8 @@ func (c crew) Local(ctx context.Context) (netcheck.Local, error) {
 	}
 	return l, nil
 }
+
+func (c crew) Ready(context.Context) error { return nil }
 
 func (c crew) pace(name string) time.Duration {
 	if f := c.slow[name]; f > 0 {
@@ -110,7 +123,15 @@ func (c crew) Perf(_ context.Context, g netcheck.Group) ([]netcheck.Timing, erro
 	return []netcheck.Timing{{Bytes: int64(g.World)}}, nil
 }
 
-func (c crew) Close() error { return nil }
+func (c crew) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[c.name] = false
+	if c.stuck[c.name] {
+		return errors.New("it does not die")
+	}
+	return nil
+}
 
 // check does one check of the nodes that are left, and returns the record, the same on all.
 func (s *site) check(suspects ...string) *netcheck.Record {
@@ -124,7 +145,12 @@ func (s *site) check(suspects ...string) *netcheck.Record {
 		wg.Go(func() {
 			r := netcheck.Round{
 				Board: space.Client(), Rank: rank, Size: len(s.nodes), Suspect: slices.Contains(suspects, m.name),
-				Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
+				Open: func(context.Context) (netcheck.Crew, error) {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.open[m.name] = true
+					return crew{m}, nil
+				},
 			}
 			var err error
 			if records[rank], err = m.checker.Check(s.t.Context(), r); err != nil {
@@ -229,6 +255,39 @@ func TestFaults(t *testing.T) {
 		left, _ := s.settle()
 		wantLeft(t, left, map[string]int{"n1": errhint.Straggler})
 	})
+	simulate(t, "a slow newcomer", 4, netcheck.Rules{ExcludeStraggler: true}, func(t *testing.T, s *site) {
+		s.check()
+		s.add("new")
+		s.slow["new"] = 10
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"new": errhint.Straggler})
+	})
+	simulate(t, "torch without an accelerator", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.kind["n2"] = "cpu"
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n2": errhint.Faulty})
+	})
+	simulate(t, "a program that does not die", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.stuck["n1"] = true
+		left, r := s.settle()
+		wantLeft(t, left, map[string]int{})
+		if !r.Fit() {
+			t.Errorf("%+v", r)
+		}
+	})
+	simulate(t, "a straggler beside a doubt", 4, netcheck.Rules{ExcludeStraggler: true, Full: true}, func(t *testing.T, s *site) {
+		s.slow["n3"] = 9
+		s.links["n0-n1"], s.links["n0-n2"] = true, true
+		left, _ := s.settle()
+		if left["n3"] != errhint.Straggler {
+			t.Errorf("who left: %v", left)
+		}
+	})
+	simulate(t, "two ends of bad links", 5, netcheck.Rules{Full: true}, func(t *testing.T, s *site) {
+		s.links["n1-n4"], s.links["n2-n3"] = true, true
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n4": errhint.Undecided, "n3": errhint.Undecided})
+	})
 	simulate(t, "a sick node", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
 		s.sick["n0"] = "gpu 3 has fallen off the bus"
 		left, _ := s.settle()
@@ -297,6 +356,13 @@ func TestNoTorch(t *testing.T) {
 		s.noPy["n1"] = true
 		left, _ := s.settle()
 		wantLeft(t, left, map[string]int{"n1": errhint.Faulty})
+	})
+	simulate(t, "on a newcomer, where others have it", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.check()
+		s.add("new")
+		s.noPy["new"] = true
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"new": errhint.Faulty})
 	})
 	simulate(t, "alone", 1, netcheck.Rules{}, func(t *testing.T, s *site) {
 		s.noPy["n0"] = true
@@ -373,5 +439,36 @@ func TestRoundEnds(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		}
+	})
+}
+
+// brokenBoard refuses what the leader publishes.
+type brokenBoard struct{ *memstore.Client }
+
+func (b brokenBoard) Set(ctx context.Context, key string, value []byte) error {
+	if strings.HasPrefix(key, "plan/") && strings.Contains(string(value), "verdict") {
+		return errors.New("the value is too long")
+	}
+	return b.Client.Set(ctx, key, value)
+}
+
+// TestLeaderFails: a leader that cannot go on says so, and nobody waits for it.
+func TestLeaderFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, 2, netcheck.Rules{})
+		space := memstore.NewSpace()
+		var wg sync.WaitGroup
+		for rank, m := range s.nodes {
+			wg.Go(func() {
+				_, err := m.checker.Check(t.Context(), netcheck.Round{
+					Board: brokenBoard{space.Client()}, Rank: rank, Size: 2,
+					Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
+				})
+				if err == nil || !strings.Contains(err.Error(), "the value is too long") {
+					t.Errorf("%s: %v", m.name, err)
+				}
+			})
+		}
+		wg.Wait()
 	})
 }

@@ -12,7 +12,6 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/accel/probe"
-	"muster/internal/check"
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/netcheck"
@@ -25,6 +24,9 @@ import (
 // nodeChecker does this node's part in the checks of a job.
 type nodeChecker struct {
 	plan    *launch.Plan
+	devices int // of this node that are tested
+	environ []string
+	in      launch.CheckInput // of the check that is going on
 	checker *netcheck.Checker
 	fake    *crew.FakeLinks // links that are made up
 	out     io.Writer       // where tables go
@@ -32,25 +34,43 @@ type nodeChecker struct {
 }
 
 // newChecker returns what examines the nodes of a job, nil where nothing is asked for.
-func (a *app) newChecker(plan *launch.Plan, at reach, log zerolog.Logger) launch.Checker {
+func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log zerolog.Logger) launch.Checker {
 	rules := plan.Job.Check
 	if !rules.Network && len(rules.Switchbox.Pairs) == 0 {
 		return nil
 	}
 	cfg := netcheck.Config{
-		Node: plan.Hostname, Addr: at.addr, Devices: plan.Procs, Fake: plan.Job.Fake, Log: log,
+		Node: plan.Hostname, Addr: at.addr, Devices: a.checkedDevices(ctx, plan), Fake: plan.Job.Fake, Log: log,
 		Rules: netcheck.Rules{
 			Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
 			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf,
 		},
 	}
-	if rules.Network {
-		cfg.Inspect = func(ctx context.Context) string { return a.inspect(ctx, plan, log) }
-	}
 	if len(at.token) > 0 {
 		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, log)
 	}
-	return &nodeChecker{plan: plan, fake: a.fakeLinks(&plan.Job, log), out: &a.log, log: log, checker: netcheck.New(cfg)}
+	c := &nodeChecker{plan: plan, devices: cfg.Devices, environ: a.environ, fake: a.fakeLinks(&plan.Job, log), out: &a.log, log: log}
+	if rules.Network {
+		cfg.Inspect = c.inspect
+	}
+	c.checker = netcheck.New(cfg)
+	return c
+}
+
+// checkedDevices is how many processes test the devices here: one for each worker, but no more than there are devices.
+func (a *app) checkedDevices(ctx context.Context, plan *launch.Plan) int {
+	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecNone}
+	if plan.Job.Fake != "" {
+		f.spec = "fake:" + plan.Job.Fake
+	}
+	here, err := f.look(ctx, a, 0) // files alone, at once
+	if err != nil {
+		return plan.Procs
+	}
+	if n, _, err := accel.Workers("gpu", here.inv, 0); err == nil && n > 0 {
+		return min(n, plan.Procs)
+	}
+	return plan.Procs
 }
 
 // fakeLinks are the links between accelerators of a fake, nil where there is none.
@@ -81,36 +101,6 @@ func linksOf(fake *accel.Fake) *crew.FakeLinks {
 	return f
 }
 
-// inspect examines this node as muster check does, and returns what makes it unfit, "" for nothing.
-func (a *app) inspect(ctx context.Context, plan *launch.Plan, log zerolog.Logger) string {
-	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecAuto}
-	if plan.Job.Fake != "" {
-		f.spec = "fake:" + plan.Job.Fake
-	}
-	here, err := f.look(ctx, a, 1)
-	if err != nil {
-		return "the accelerators cannot be examined: " + err.Error()
-	}
-	cpus, _ := accel.CPUs(here.root)
-	node := here.health(a)
-	node.Workers, node.CPUs, node.Policy = plan.Procs, cpus, &check.Policy{}
-	var unfit []string
-	for _, r := range node.Policy.Judge(plan.Hostname, node.Check()).Results {
-		text := r.ID + ": " + r.Reason
-		if of := r.Subject.String(); of != "" {
-			text = of + ": " + text
-		}
-		switch r.Status {
-		case check.Fail:
-			unfit = append(unfit, text)
-		case check.Warn:
-			log.Warn().Str("check", r.ID).Str("reason", text).Str("hint", r.Try).Msg("check of this node")
-		default:
-		}
-	}
-	return strings.Join(unfit, "; ")
-}
-
 // probing is how the network between two nodes is measured: at length where its figures were asked for.
 func probing(rules launch.CheckRules, token []byte) *netprobe.Config {
 	cfg := &netprobe.Config{Token: token}
@@ -139,6 +129,7 @@ func (a *app) lookAtNetwork(plan *launch.Plan, log zerolog.Logger) func(context.
 // Check implements launch.Checker.
 func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.CheckOutcome, error) {
 	began := time.Now()
+	c.in = in
 	c.log.Info().Int("round", in.Round.Number).Int("group_world_size", in.Round.GroupWorldSize).Msg("checking the nodes")
 	record, err := c.checker.Check(ctx, netcheck.Round{
 		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
@@ -221,7 +212,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
 	}
 	rules := &c.plan.Job.Check
-	devices := c.plan.Procs
+	devices := c.devices
 	if !rules.Network {
 		devices = 0 // the process that tests links sees all of them
 	}
@@ -229,7 +220,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 		Fake: c.fake,
 		Tree: in.Tree, Python: in.Python[:1], Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
 		Env: func(local int) []string {
-			env, err := in.Env(max(local, 0))
+			env, err := in.Env(local)
 			if err != nil {
 				c.log.Warn().Err(err).Msg("environment of the check program")
 			}
@@ -260,6 +251,8 @@ func unable(err error) error {
 	return err
 }
 
+func (p *checkProgram) Ready(ctx context.Context) error { return unable(p.crew.Ready(ctx)) }
+
 func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
 	var l netcheck.Local
 	if box := p.rules.Switchbox; len(box.Pairs) > 0 {
@@ -275,7 +268,7 @@ func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
 		return l, unable(err)
 	}
 	for _, d := range devices {
-		p.kind = d.Kind
+		p.kind, l.Kind = d.Kind, d.Kind
 		l.Compute = max(l.Compute, d.Matmul.Median)
 		if d.AllReduce != nil {
 			l.Reduce = max(l.Reduce, d.AllReduce.Median)

@@ -67,7 +67,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
-	return a.runJob(ctx, plan, handler, a.newChecker(plan, at, log), in, log)
+	return a.runJob(ctx, plan, handler, a.newChecker(ctx, plan, at, log), in, log)
 }
 
 // refused is how a job ends that could not be started: its status file says so too.
@@ -158,6 +158,10 @@ func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.
 	}
 	result, err := agent.Run(ctx)
 	say(a.stderr, "%s", result.Report)
+	if s := result.Status; err != nil && (s == errhint.Faulty || s == errhint.Straggler || s == errhint.Undecided) {
+		a.printError(err) // what could not be ended is part of why the node is at fault
+		return statusError(s)
+	}
 	if err != nil {
 		return a.compat(plan.Job, err)
 	}

@@ -34,6 +34,9 @@ func simulatedName(i int) string { return "node-" + strconv.Itoa(i) }
 // that takes itself for another node of the spec. The job has succeeded where one of them has: those that had to leave it
 // say so themselves.
 func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
+	if req.Job.StatusFile != "" {
+		return errhint.Usagef("cannot use --status-file with --simulate-nodes: all nodes would write the same file")
+	}
 	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
 	defer in.close()
 	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
@@ -73,6 +76,9 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 // simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that.
 func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) ([]string, error) {
 	environ := append(slices.Clone(a.environ), simulatedNode+"=1")
+	if req.Job.RunID == "" {
+		environ = append(environ, "MUSTER_RDZV_ID=simulated-"+strconv.Itoa(os.Getpid()))
+	}
 	if len(req.Job.Meeting.Endpoints) > 0 {
 		return environ, nil
 	}
@@ -85,11 +91,7 @@ func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) ([]stri
 	if err := l.Close(); err != nil {
 		return nil, err
 	}
-	environ = append(environ, "MUSTER_RDZV=muster://"+at)
-	if req.Job.RunID == "" {
-		environ = append(environ, "MUSTER_RDZV_ID=simulated-"+strconv.Itoa(os.Getpid()))
-	}
-	return environ, nil
+	return append(environ, "MUSTER_RDZV=muster://"+at), nil
 }
 
 // simulation is the nodes that run on this machine.
@@ -181,7 +183,7 @@ func (s *simulation) follow(ctx context.Context, in *interrupts) {
 // outcome is the status of the job: that of a node which has succeeded, else of the first one that the job itself ended.
 func (s *simulation) outcome(log zerolog.Logger) error {
 	status := errhint.OK
-	succeeded := false
+	succeeded, decided := false, false // decided: the status is not that of a node that left
 	for i, p := range s.procs {
 		n := p.Exit().Status()
 		log.Info().Str("node", simulatedName(i)).Int("exit_code", n).Msg("simulated node has ended")
@@ -189,8 +191,8 @@ func (s *simulation) outcome(log zerolog.Logger) error {
 		switch {
 		case n == errhint.OK:
 			succeeded = true
-		case status == errhint.OK, !left:
-			status = n
+		case status == errhint.OK || !left && !decided:
+			status, decided = n, !left
 		}
 	}
 	if succeeded || status == errhint.OK {

@@ -132,7 +132,7 @@ func (m *member) listen(answers chan<- answer) {
 	}
 }
 
-// ask has the process of a local rank carry out an order, and starts the process where there is none. A process that did
+// ask has the process of a local rank carry out an order, nil for none, and starts the process where there is none. A process that did
 // not answer as it should is gone afterwards.
 func (c *Crew) ask(ctx context.Context, stage string, local int, deadline time.Time, orderFor func(local int, h hello) order) outcome {
 	for {
@@ -148,7 +148,7 @@ func (c *Crew) ask(ctx context.Context, stage string, local int, deadline time.T
 		m.step = ""
 		var done answer
 		err := m.greet(ctx, deadline)
-		if err == nil {
+		if err == nil && orderFor != nil {
 			left := time.Until(deadline)
 			o := orderFor(local, m.hello)
 			o.LimitMS, o.WaitMS = (left * 9 / 10).Milliseconds(), (left * 8 / 10).Milliseconds()

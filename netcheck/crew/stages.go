@@ -138,6 +138,15 @@ func (c *Crew) Local(ctx context.Context) ([]DeviceResult, error) {
 	return results, all(out)
 }
 
+// Ready waits until every process has imported torch. Errors are those of Pair.
+func (c *Crew) Ready(ctx context.Context) error {
+	out, err := c.command(ctx, "start", c.cfg.Devices, nil, nil)
+	if err != nil {
+		return err
+	}
+	return first(out)
+}
+
 // Serve has device 0 serve a store, at all addresses of this node, and returns its port. The store lasts as long as that
 // process, so ask before each group: where the process had to be replaced, the port is another one.
 func (c *Crew) Serve(ctx context.Context) (port int, err error) {

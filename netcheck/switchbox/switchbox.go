@@ -56,7 +56,10 @@ func Test(ctx context.Context, t Tester, rules Rules) (*Result, error) {
 			r.Healthy++
 		}
 	}
-	return r, r.findEnds(ctx, t)
+	if err := r.findEnds(ctx, t); err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	return r, nil // which end it is may stay open
 }
 
 // fault says what is wrong with a pair.

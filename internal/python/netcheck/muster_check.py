@@ -157,8 +157,9 @@ class Program:
             traceback.print_exc()
             sys.stderr.flush()
             kind = e.kind if isinstance(e, Failure) else "error"
-            # Nobody can tell what state a device and its library are in after they failed.
-            spent = self.kit.type != "cpu" and (kind == "comm" or not isinstance(e, Failure))
+            # Nobody can tell what state a device and its library are in after they failed; and torch counts its groups, in
+            # each process by itself, so that after one that was not made the next has another name here than elsewhere.
+            spent = kind == "comm" or self.kit.type != "cpu" and not isinstance(e, Failure)
             self.wire.say("failed", kind=kind, error=describe(e), spent=spent)
             return not spent
         finally:
