@@ -33,7 +33,7 @@ var checkedJobs = []struct {
 	{"a bad link", []string{"--network-check-full", "--network-check-timeout=40s"}, func(j *nodes) {
 		j.hosts[1].Cut(j.hosts[3])
 	}, []int{1, 3}, errhint.Undecided, []string{"link", "node1", "node3"}},
-	{"a slow node", []string{"--exclude-straggler", "--straggler-factor=4"}, func(j *nodes) {
+	{"a slow node", []string{"--exclude-straggler", "--straggler-factor=20"}, func(j *nodes) {
 		j.hosts[3].Rate(50_000)
 	}, []int{3}, errhint.Straggler, []string{"node3", "straggler"}},
 }
