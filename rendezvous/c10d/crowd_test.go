@@ -3,6 +3,7 @@ package c10d_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,7 @@ type crowd struct {
 // bubble runs f with a crowd whose rounds have minNodes to maxNodes nodes.
 func bubble(t *testing.T, minNodes, maxNodes int, f func(c *crowd)) {
 	t.Helper()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as all of rollcall's tests, where the reason stands
 	outer := t
 	synctest.Test(t, func(t *testing.T) {
 		space := memstore.NewSpace()
