@@ -312,7 +312,7 @@ func (j *judgement) bandwidth() []check.Result {
 			}
 		}
 		share := func(v, of float64) float64 { return math.Max(0, v) * of }
-		slower(math.Max(0, j.Bandwidth), check.Fail, "at least "+rated(j.Bandwidth)+" are wanted", "does the path lead over the interface that is meant ("+orUnknown(j.f.Local.Iface)+"), and what speed has it (ethtool)? a lower --min-net-bandwidth allows for slow networks")
+		slower(math.Max(0, j.Bandwidth), check.Fail, "at least "+rated(j.Bandwidth)+" are wanted", "does the path lead over the interface that is meant ("+orUnknown(j.f.Local.Iface)+"), and what speed has it (ethtool)?")
 		slower(share(j.BandwidthShare, j.rates[b.Streams]), check.Warn, "the median of all pairs is "+rated(j.rates[b.Streams]), "compare the two nodes' interfaces, cables and switch ports with the others'")
 		slower(share(j.SpeedShare, j.f.slowest()), check.Warn, fmt.Sprintf("the slower interface has %d Mb/s", min(j.f.Local.Speed, j.f.Remote.Speed)), "is the path shared or limited, or are the CPUs of the nodes busy?")
 		if r.Limit == "" && j.Bandwidth > 0 {

@@ -150,9 +150,9 @@ func (n *Node) judgeChoices(nodes []Node, c common) []check.Result {
 // export says what to set.
 func (n *Node) export() string {
 	if n.Route == "" {
-		return "set NCCL_SOCKET_IFNAME==NAME and GLOO_SOCKET_IFNAME=NAME to the interface that reaches the other nodes (--export-iface)"
+		return "set NCCL_SOCKET_IFNAME==NAME and GLOO_SOCKET_IFNAME=NAME to the interface that reaches the other nodes"
 	}
-	return fmt.Sprintf("set NCCL_SOCKET_IFNAME==%s and GLOO_SOCKET_IFNAME=%s (--export-iface)", n.Route, n.Route)
+	return fmt.Sprintf("set NCCL_SOCKET_IFNAME==%s and GLOO_SOCKET_IFNAME=%s", n.Route, n.Route)
 }
 
 // judgeGloo: Debian's installer writes the machine's name with 127.0.1.1 into /etc/hosts. Gloo then works on one node.
