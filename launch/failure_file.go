@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 )
 
@@ -127,7 +128,7 @@ func (r *failureReport) copyErrorFile(to string) error {
 		text, err = addErrorCode(text, r.Root.exitcode())
 	}
 	if err == nil {
-		err = replaceFile(to, text, 0o644)
+		err = durable.Replace(to, text, 0o644)
 	}
 	if err != nil {
 		err = fmt.Errorf("cannot copy the error file of rank %d: %w", r.Root.Rank, err)

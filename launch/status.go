@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/rendezvous"
@@ -147,7 +148,7 @@ func openStatus(cfg statusConfig) (*statusWriter, error) {
 		if err == nil {
 			s.cfg.Path = path
 			s.enter(phasePending)
-			err = replaceFile(path, s.encode(), 0o644)
+			err = durable.Replace(path, s.encode(), 0o644)
 		}
 		if err != nil {
 			err = errhint.Code(fmt.Errorf("cannot write the status file %q: %w", cfg.Path, err), errhint.Usage)
@@ -373,7 +374,7 @@ func (s *statusWriter) encode() []byte {
 
 func (s *statusWriter) write() {
 	if s.cfg.Path != "" {
-		s.warn(replaceFile(s.cfg.Path, s.encode(), 0o644), s.cfg.Path)
+		s.warn(durable.Replace(s.cfg.Path, s.encode(), 0o644), s.cfg.Path)
 	}
 }
 

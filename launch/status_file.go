@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,42 +8,7 @@ import (
 	"path/filepath"
 )
 
-// replaceFile writes data to path so that a reader sees the old text or the new, never a part, and a crash loses no
-// more than the last change: a new file beside it, made durable, takes its name. path must not name a device.
-func replaceFile(path string, data []byte, mode fs.FileMode) (err error) {
-	dir := filepath.Dir(path)
-	temp := filepath.Join(dir, "."+filepath.Base(path)+"."+rand.Text()[:8])
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp)
-		}
-	}()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(temp, path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// replaceable returns where path leads to, and refuses what replaceFile would damage: it would put a regular file in the
+// replaceable returns where path leads to, and refuses what durable.Replace would damage: it would put a regular file in the
 // place of a device or a FIFO, and take outputs, which others still write to, away from under them.
 func replaceable(path string, outputs []*os.File) (string, error) {
 	path, err := filepath.Abs(path)

@@ -5,13 +5,12 @@
 package report
 
 import (
-	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/netcheck"
 )
@@ -46,7 +45,7 @@ func Write(dir string, round int, r *netcheck.Record) (paths []string, err error
 	}{{base + ".txt", []byte(Text(r))}, {base + ".svg", SVG(r)}, {base + ".json", record}} {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
-			err = replace(file.path, file.data)
+			err = durable.Replace(file.path, file.data, 0o644)
 		}
 		if err != nil {
 			return paths, errhint.With(fmt.Errorf("cannot write %q: %w", file.path, err),
@@ -55,34 +54,4 @@ func Write(dir string, round int, r *netcheck.Record) (paths []string, err error
 		paths = append(paths, file.path)
 	}
 	return paths, nil
-}
-
-// replace writes data to a new file beside path, makes it durable, and gives it the name.
-func replace(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	temp := filepath.Join(dir, "."+filepath.Base(path)+"."+rand.Text()[:8])
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp)
-		}
-	}()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(temp, path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
