@@ -27,12 +27,12 @@ type CheckInput struct {
 	Board rendezvous.Store
 	// Suspect says that workers of this node failed in the last round.
 	Suspect bool
-	// Tree starts the check's processes, Dir is where they run. Python is the interpreter that the workers run in, with its
-	// path first; empty where that is not known. Env is the environment of a local rank's worker; for -1 that of a process
+	// Tree starts the check's processes, Dir is where they run. Python is the path of the interpreter that the workers run
+	// in, empty where that is not known. Env is the environment of a local rank's worker; for -1 that of a process
 	// which sees all devices.
 	Tree   *proc.Tree
 	Dir    string
-	Python []string
+	Python string
 	Env    func(localRank int) ([]string, error)
 }
 
@@ -205,16 +205,15 @@ func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 	}
 }
 
-// python is the interpreter that the workers run in, as far as that can be told: path and argv[0].
-func (p *Plan) python() []string {
-	switch {
-	case p.Job.Command.Kind != Program || isPython(p.entry.path):
-		return []string{p.entry.path, p.entry.prefix[0]}
+// python is the path of the interpreter that the workers run in, as far as that can be told.
+func (p *Plan) python() string {
+	if p.Job.Command.Kind != Program || isPython(p.entry.path) {
+		return p.entry.path
 	}
 	for _, name := range []string{"python3", "python"} {
 		if path, err := proc.LookPath(name, p.Dir, p.Job.Environ); err == nil {
-			return []string{path, name}
+			return path
 		}
 	}
-	return nil
+	return ""
 }

@@ -39,8 +39,9 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	if !rules.Network && len(rules.Switchbox.Pairs) == 0 {
 		return nil
 	}
+	devices, links := a.checkedHardware(ctx, plan, log)
 	cfg := netcheck.Config{
-		Node: plan.Hostname, Addr: at.addr, Devices: a.checkedDevices(ctx, plan), Fake: plan.Job.Fake, Log: log,
+		Node: plan.Hostname, Addr: at.addr, Devices: devices, Fake: plan.Job.Fake, Log: log,
 		Rules: netcheck.Rules{
 			Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
 			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf,
@@ -49,7 +50,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	if len(at.token) > 0 {
 		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, log)
 	}
-	c := &nodeChecker{plan: plan, devices: cfg.Devices, environ: a.environ, fake: a.fakeLinks(&plan.Job, log), out: &a.log, log: log}
+	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: links, out: &a.log, log: log}
 	if rules.Network {
 		cfg.Inspect = c.inspect
 	}
@@ -57,33 +58,25 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	return c
 }
 
-// checkedDevices is how many processes test the devices here: one for each worker, but no more than there are devices.
-func (a *app) checkedDevices(ctx context.Context, plan *launch.Plan) int {
+// checkedHardware is what the check program is given: how many processes test devices here, one for each worker but no more
+// than there are devices, and the links of a fake, nil for real ones.
+func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (devices int, links *crew.FakeLinks) {
 	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecNone}
 	if plan.Job.Fake != "" {
 		f.spec = "fake:" + plan.Job.Fake
 	}
 	here, err := f.look(ctx, a, 0) // files alone, at once
 	if err != nil {
-		return plan.Procs
+		log.Warn().Err(err).Msg("accelerators not looked at for the check") // they were, a moment ago
+		return plan.Procs, nil
+	}
+	if here.fake != nil {
+		links = linksOf(here.fake)
 	}
 	if n, _, err := accel.Workers("gpu", here.inv, 0); err == nil && n > 0 {
-		return min(n, plan.Procs)
+		return min(n, plan.Procs), links
 	}
-	return plan.Procs
-}
-
-// fakeLinks are the links between accelerators of a fake, nil where there is none.
-func (a *app) fakeLinks(job *launch.Job, log zerolog.Logger) *crew.FakeLinks {
-	if job.Fake == "" {
-		return nil
-	}
-	fake, err := a.loadFake(job.Fake, a.fakeNode(hostname()), job.FakeOnReal)
-	if err != nil {
-		log.Warn().Err(err).Msg("links of the fake accelerator not read") // it was, a moment ago
-		return nil
-	}
-	return linksOf(fake)
+	return plan.Procs, links
 }
 
 // linksOf says what a fake's spec says of its links as the check program takes it.
@@ -208,7 +201,7 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 
 // open starts the check program.
 func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
-	if len(in.Python) == 0 {
+	if in.Python == "" {
 		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
 	}
 	rules := &c.plan.Job.Check
@@ -218,7 +211,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 	}
 	program, err := crew.Open(crew.Config{
 		Fake: c.fake,
-		Tree: in.Tree, Python: in.Python[:1], Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
+		Tree: in.Tree, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
 		Env: func(local int) []string {
 			env, err := in.Env(local)
 			if err != nil {
