@@ -169,6 +169,8 @@ func (b *burial) fence(fd int) {
 		if empty++; len(found) > 0 {
 			empty = 0
 		}
+		// Workers first: one that sees its child die could still end with status 0, and pass for one whose work is done.
+		slices.SortStableFunc(found, func(x, y *procInfo) int { return b.rank(x) - b.rank(y) })
 		for _, p := range found {
 			_ = p.signal(unix.SIGKILL, true) // looked for again in the next round
 		}
@@ -176,6 +178,14 @@ func (b *burial) fence(fd int) {
 			return
 		}
 	}
+}
+
+// rank is 0 for a worker and 1 for what descends from one.
+func (b *burial) rank(p *procInfo) int {
+	if slices.Contains(b.st.Sessions, p.ident) {
+		return 0
+	}
+	return 1
 }
 
 // find returns the processes of the job that still run: those seen to be its own while the agent lived, members of a

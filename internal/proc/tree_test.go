@@ -193,6 +193,32 @@ func TestLease(t *testing.T) {
 	}
 }
 
+// TestLeaseKillsWorkersFirst: a worker that waits for a child, and whose child dies first, can still end with status 0, and
+// the agent would take its work for done.
+func TestLeaseKillsWorkersFirst(t *testing.T) {
+	const count = 12
+	j := startJob(t, nil, nil, slices.Repeat([]string{"setsid sleep 86400 $0; exit 0"}, count)...)
+	j.ready(count)
+	j.ask("lease:100ms")
+	j.kill(j.cmd.Process.Pid, unix.SIGSTOP)
+	testutil.Eventually(t, 30*time.Second, "only agent, guardian and dead workers are left", func() bool {
+		return len(withMark(t, j.mark)) == 2
+	})
+	for _, pid := range j.worker {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := strings.Fields(string(stat))
+		if got := fields[len(fields)-1]; got != strconv.Itoa(int(unix.SIGKILL)) { // as of wait(2), field 52 of proc(5)
+			t.Errorf("worker %d ended with %s, want to be killed", pid, got)
+		}
+	}
+	j.kill(j.cmd.Process.Pid, unix.SIGCONT)
+	j.next("end")
+	j.wantNothing()
+}
+
 func TestAStuckGuardianIsReplaced(t *testing.T) {
 	tree := openTree(t, proc.Config{Guardian: []string{"/proc/self/exe", roleArg, "guardian", newMark()}})
 	old := tree.GuardianPID()
