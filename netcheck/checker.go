@@ -96,10 +96,32 @@ type Config struct {
 	// the node is to say of itself.
 	Probe *netprobe.Config
 	Look  func(ctx context.Context) netprobe.Node
+	// Progress, when not nil, is told what this node does next. It must not block.
+	Progress func(Step)
 	// Fake is said on every report of a check of fake hardware; empty for real one.
 	Fake string
 	Log  zerolog.Logger
 }
+
+// Step is what a node does in a check.
+type Step struct {
+	Doing Doing
+	// Pairs counts the rounds of pairs, from 1; Peer is the group rank of the other node of the pair. For TestsPair alone.
+	Pairs, Peer int
+	// Limit is how long it may take; 0: as long as the others take.
+	Limit time.Duration
+}
+
+// Doing is what kind of step it is, in words.
+type Doing string
+
+// What a node does.
+const (
+	Waits       Doing = "waiting for the other nodes"
+	TestsItself Doing = "testing this node"
+	TestsPair   Doing = "testing the link to another node"
+	MeasuresAll Doing = "measuring all nodes together"
+)
 
 // Checker does this node's part in the checks of a job, one before each round. Not safe for concurrent use.
 type Checker struct {
@@ -206,6 +228,7 @@ type member struct {
 	board board
 	crew  Crew
 	probe netprobe.Config
+	pairs int // rounds of pairs that this node knows of
 }
 
 // run follows the plans until there is a verdict.
@@ -213,7 +236,10 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 	if err := m.board.put(ctx, keyHello(m.round.Rank), own); err != nil {
 		return nil, err
 	}
-	for n := 0; ; n++ {
+	for n, idle := 0, false; ; n++ {
+		if !idle { // one that goes on waiting does nothing new
+			m.tell(Step{Doing: Waits})
+		}
 		var p plan
 		// A leader that is lost ends the round; one that lives and says nothing may not be waited for.
 		if err := m.board.get(ctx, 2*m.cfg.Rules.limit(stageLocal)+2*margin, keyPlan(n), &p); err != nil {
@@ -227,11 +253,14 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 			return p.Verdict, nil
 		case stageFailed:
 			return nil, errors.New(p.Err)
+		case stagePairs:
+			m.pairs++
 		default:
 		}
-		if !p.has(m.round.Rank) {
+		if idle = !p.has(m.round.Rank); idle {
 			continue
 		}
+		m.tell(m.step(&p))
 		res := m.obey(ctx, n, &p)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -240,6 +269,30 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 			return nil, err
 		}
 	}
+}
+
+func (m *member) tell(s Step) {
+	if m.cfg.Progress != nil {
+		m.cfg.Progress(s)
+	}
+}
+
+// step is what p means for this node.
+func (m *member) step(p *plan) Step {
+	s := Step{Limit: m.cfg.Rules.limit(p.Stage)}
+	switch p.Stage {
+	case stagePairs:
+		s.Doing, s.Pairs = TestsPair, m.pairs
+		pair := p.pairOf(m.round.Rank)
+		if s.Peer = pair[0]; s.Peer == m.round.Rank {
+			s.Peer = pair[1]
+		}
+	case stagePerf:
+		s.Doing = MeasuresAll
+	default:
+		s.Doing = TestsItself
+	}
+	return s
 }
 
 // obey does this node's part of a plan.

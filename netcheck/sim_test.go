@@ -45,6 +45,7 @@ type machine struct {
 	name    string
 	checker *netcheck.Checker
 	silent  bool // it never comes to a check
+	steps   []netcheck.Step
 }
 
 func newSite(t *testing.T, n int, rules netcheck.Rules) *site {
@@ -60,6 +61,7 @@ func (s *site) add(name string) *machine {
 	m := &machine{site: s, name: name}
 	m.checker = netcheck.New(netcheck.Config{
 		Node: name, Addr: name, Devices: 2, Rules: s.rules, Log: zerolog.Nop(),
+		Progress: func(step netcheck.Step) { m.steps = append(m.steps, step) },
 		Inspect: func(context.Context) string {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -317,6 +319,33 @@ func TestFaults(t *testing.T) {
 }
 
 // TestUndecided has what nobody can be blamed for: nobody leaves, and it is said what would explain it.
+// TestProgress: a node says what it does, and how long that may take.
+func TestProgress(t *testing.T) {
+	simulate(t, "clean", 3, netcheck.Rules{CommPerf: true, Budget: 40 * time.Second}, func(t *testing.T, s *site) {
+		s.settle()
+		waits := netcheck.Step{Doing: netcheck.Waits}
+		for rank, m := range s.nodes {
+			pairs := 0
+			for i, step := range m.steps {
+				if (step == waits) != (i%2 == 0) {
+					t.Errorf("node %d, step %d: %+v", rank, i, step)
+				}
+				if step.Doing == netcheck.TestsPair {
+					pairs++
+					if step.Peer == rank || step.Peer > 2 || step.Pairs < 1 || step.Limit != 55*time.Second {
+						t.Errorf("node %d: %+v", rank, step)
+					}
+				}
+			}
+			first, last := m.steps[1], m.steps[len(m.steps)-2]
+			if first != (netcheck.Step{Doing: netcheck.TestsItself, Limit: 80 * time.Second}) || pairs == 0 ||
+				last != (netcheck.Step{Doing: netcheck.MeasuresAll, Limit: 40 * time.Second}) {
+				t.Errorf("node %d: %+v", rank, m.steps)
+			}
+		}
+	})
+}
+
 func TestUndecided(t *testing.T) {
 	simulate(t, "two nodes", 2, netcheck.Rules{}, func(t *testing.T, s *site) {
 		s.links["n0-n1"] = true

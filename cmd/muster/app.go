@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
@@ -120,27 +119,12 @@ func (a *app) logger(level zerolog.Level) zerolog.Logger {
 	a.log.to(a.stderr)
 	var out io.Writer = &a.log
 	if term.IsTerminal(int(a.stderr.Fd())) {
+		if a.getenv("TERM") != "dumb" {
+			a.log.terminal = a.stderr
+		}
 		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.TimeOnly, NoColor: a.getenv("NO_COLOR") != ""}
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
-}
-
-// logWriter passes whole log lines on to a writer that may be exchanged while the log is in use.
-type logWriter struct {
-	mu  sync.Mutex
-	out io.Writer
-}
-
-func (w *logWriter) to(out io.Writer) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.out = out
-}
-
-func (w *logWriter) Write(line []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.out.Write(line)
 }
 
 // buildVersion is the linker's version, else what the Go tool recorded of the checkout.

@@ -61,14 +61,16 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 		result("switchbox", check.Skip, err.Error(), "name an interpreter that has torch: --python")
 		return results, nil
 	}
-	log := zerolog.Nop()
+	log := a.logger(zerolog.InfoLevel)
+	now := a.newProgress(log, "test of the links")
+	defer now.end()
 	tree, err := proc.Open(proc.Config{Log: log, Guardian: []string{"/proc/self/exe", guardianArg}})
 	if err != nil {
 		return nil, fmt.Errorf("cannot look after processes: %w", err)
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	environ := slices.Clone(a.environ)
-	cfg := crew.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ }, Log: log}
+	cfg := crew.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ }, Progress: now.process, Log: log}
 	if here.fake != nil {
 		cfg.Fake = linksOf(here.fake)
 		for name, value := range here.fake.Env() {

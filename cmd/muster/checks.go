@@ -30,6 +30,8 @@ type nodeChecker struct {
 	checker *netcheck.Checker
 	fake    *crew.FakeLinks // links that are made up
 	out     io.Writer       // where tables go
+	began   func() *progress
+	now     *progress // of the check that is going on
 	log     zerolog.Logger
 }
 
@@ -51,6 +53,8 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, log)
 	}
 	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: links, out: &a.log, log: log}
+	c.began = func() *progress { return a.newProgress(log, "check of the nodes") }
+	cfg.Progress = func(s netcheck.Step) { c.now.check(s) }
 	if rules.Network {
 		cfg.Inspect = c.inspect
 	}
@@ -124,10 +128,12 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	began := time.Now()
 	c.in = in
 	c.log.Info().Int("round", in.Round.Number).Int("group_world_size", in.Round.GroupWorldSize).Msg("checking the nodes")
+	c.now = c.began()
 	record, err := c.checker.Check(ctx, netcheck.Round{
 		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
 		Open: func(context.Context) (netcheck.Crew, error) { return c.open(in) }, //nolint:contextcheck // it lives from call to call
 	})
+	c.now.end()
 	if err != nil {
 		return launch.CheckOutcome{}, err
 	}
@@ -212,6 +218,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 	program, err := crew.Open(crew.Config{
 		Fake: c.fake,
 		Tree: in.Tree, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
+		Progress: c.now.process,
 		Env: func(local int) []string {
 			env, err := in.Env(local)
 			if err != nil {

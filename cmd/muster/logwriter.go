@@ -1,0 +1,67 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"unicode"
+
+	"golang.org/x/term"
+)
+
+// logWriter passes whole log lines on to a writer that may be exchanged while the log is in use. On a terminal a line of
+// status can stand below them, which changes.
+type logWriter struct {
+	terminal *os.File // nil: there is none; set before the first line
+
+	mu     sync.Mutex
+	out    io.Writer
+	status string
+}
+
+func (w *logWriter) to(out io.Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out = out
+}
+
+func (w *logWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.status != "" {
+		w.draw("")
+		defer w.draw(w.status)
+	}
+	return w.out.Write(line)
+}
+
+// show replaces the line of status, "" for none. It reports whether there is a terminal to show it on.
+func (w *logWriter) show(status string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.terminal == nil {
+		return false
+	}
+	if status != w.status {
+		w.status = status
+		w.draw(status)
+	}
+	return true
+}
+
+// draw replaces what stands in the terminal's last line. A text that is too long would begin another one, and stay.
+func (w *logWriter) draw(text string) {
+	if width, _, err := term.GetSize(int(w.terminal.Fd())); err == nil && width > 0 {
+		if line := []rune(text); len(line) >= width {
+			text = string(line[:width-1])
+		}
+	}
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+	_, _ = io.WriteString(w.terminal, "\r\x1b[K"+text) // nobody misses it
+}
