@@ -26,6 +26,9 @@ type CheckRules struct {
 	ReportDir string
 }
 
+// On reports whether anything is tested.
+func (r *CheckRules) On() bool { return r.Network || len(r.Switchbox.Pairs) > 0 }
+
 // SwitchboxRules say which pairs of accelerators of a node are tested, and what is wanted of them. The zero value tests none.
 type SwitchboxRules struct {
 	// Pairs are local device indices. None: nothing is tested.

@@ -38,7 +38,7 @@ type nodeChecker struct {
 // newChecker returns what examines the nodes of a job, nil where nothing is asked for.
 func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log zerolog.Logger) launch.Checker {
 	rules := plan.Job.Check
-	if !rules.Network && len(rules.Switchbox.Pairs) == 0 {
+	if !rules.On() {
 		return nil
 	}
 	devices, links := a.checkedHardware(ctx, plan, log)

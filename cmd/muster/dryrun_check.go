@@ -30,7 +30,7 @@ type drySwitchbox struct {
 
 // newDryCheck is nil for a job that tests nothing.
 func newDryCheck(c launch.CheckRules) *dryCheck {
-	if !c.Network && len(c.Switchbox.Pairs) == 0 {
+	if !c.On() {
 		return nil
 	}
 	d := &dryCheck{

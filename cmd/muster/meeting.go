@@ -50,7 +50,7 @@ func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (
 	}
 	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, log: log}
 	m.ofMaster = job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr
-	cfg, err := m.config(job.Restart)
+	cfg, err := m.config(job)
 	if err != nil {
 		return nil, reach{}, err
 	}
@@ -71,7 +71,7 @@ func checkMeeting(plan *launch.Plan) error {
 		return nil
 	}
 	m := &meeting{Meeting: plan.Job.Meeting, nodes: plan.Job.Nodes, log: zerolog.Nop()}
-	_, err := m.config(plan.Job.Restart)
+	_, err := m.config(&plan.Job)
 	return err
 }
 
@@ -97,13 +97,13 @@ type meeting struct {
 }
 
 // config is all of rollcall's configuration that needs no store.
-func (m *meeting) config(rules launch.RestartRules) (rollcall.Config, error) {
+func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 	cfg := rollcall.Config{
 		RunID: m.runID, Min: m.nodes.Min, Max: m.nodes.Max, Spares: m.Spares, Unit: max(m.NodeUnit, 1),
 		Fixed: m.Backend == "static", NodeRank: -1, Node: m.hostname,
 		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
 		JoinTimeout: m.JoinTimeout, CloseTimeout: m.CloseTimeout, LastCall: cmp.Or(m.LastCall, ownLastCall),
-		ReplaceLimit: rules.ReplaceLimit, BackoffLimit: rules.BackoffLimit, Log: m.log,
+		ReplaceLimit: job.Restart.ReplaceLimit, BackoffLimit: job.Restart.BackoffLimit, Checks: job.Check.On(), Log: m.log,
 	}
 	if cfg.Fixed {
 		cfg.NodeRank = m.NodeRank

@@ -41,6 +41,8 @@ type Config struct {
 	// ReplaceLimit bounds how many lost nodes lead to a new round, BackoffLimit those and restarts together; negative:
 	// no limit. Those of the coordinator count.
 	ReplaceLimit, BackoffLimit int
+	// Checks says that the nodes of a round examine each other before their workers start: none may take part that does not.
+	Checks bool
 	// Token is the job's secret; every agent has the same, or none has one.
 	Token []byte
 	// Order ranks nodes: Order(p)[r] is the index of the node that gets group rank r.
@@ -134,7 +136,7 @@ func (c *Config) lease() time.Duration { return c.deadAfter() + c.fence() + c.lo
 
 func (c *Config) rules(movable bool) rules {
 	return rules{
-		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, lastCall: c.LastCall, patience: c.deadAfter(),
+		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, checks: c.Checks, lastCall: c.LastCall, patience: c.deadAfter(),
 		replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit, quorum: movable, fence: c.fence(), fenced: c.fenced(), order: c.Order,
 	}
 }

@@ -461,3 +461,27 @@ func TestWordsBetweenAgents(t *testing.T) {
 		<-closed
 	})
 }
+
+// TestOneWithoutChecks: where nodes examine each other, one that would start its workers at once is refused at the door, and
+// the others meet without it.
+func TestOneWithoutChecks(t *testing.T) {
+	for _, checked := range []bool{true, false} {
+		t.Run(fmt.Sprint(checked), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newJob(t, 2, 2)
+				j.cfg.Checks = checked
+				a, odd := j.start("a"), j.start("odd", func(c *rollcall.Config) { c.Checks = !checked })
+				first := a.begin(t.Context())
+				time.Sleep(time.Second) // a coordinates
+				_, err := odd.Next(t.Context(), rendezvous.Member{Role: "default", LocalWorldSize: 2})
+				if errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(err.Error(), "node odd was started with") || !strings.Contains(err.Error(), "--network-check") {
+					t.Errorf("%v", err)
+				}
+				_, err = j.start("b").Next(t.Context(), rendezvous.Member{Role: "default", LocalWorldSize: 2})
+				if got := <-first; err != nil || got.err != nil || got.round.GroupWorldSize != 2 {
+					t.Errorf("%+v, %v", got, err)
+				}
+			})
+		})
+	}
+}

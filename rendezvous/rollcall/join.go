@@ -17,7 +17,7 @@ import (
 func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignment, prepared bool, err error) {
 	rec := joinRecord{
 		Agent: h.id, Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize, NodeRank: h.cfg.NodeRank,
-		Min: h.cfg.Min, Max: h.cfg.Max,
+		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks,
 		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
 	}
 	if h.cfg.Workers != nil {

@@ -25,6 +25,8 @@ type rules struct {
 	min, max, spares, unit int
 	// fixed says that every node comes with the group rank that it must have, and that all max of them are needed.
 	fixed bool
+	// checks says that the nodes examine each other.
+	checks bool
 	// lastCall is how long a round that could begin waits for more nodes after the last one came.
 	lastCall time.Duration
 	// patience is how long a node may be silent before it is lost.
@@ -168,6 +170,10 @@ func (r *roster) misfit(rec joinRecord) string {
 		return fmt.Sprintf("node %s has node rank %d, and this job has node ranks 0 to %d", rec, rec.NodeRank, r.max-1)
 	case !r.fixed && rec.NodeRank >= 0:
 		return fmt.Sprintf("node %s insists on node rank %d, and in this job ranks are given by the rendezvous", rec, rec.NodeRank)
+	case r.checks && !rec.Checks:
+		return fmt.Sprintf("node %s was started without --network-check (or --switchbox-check), and the nodes of this job are checked", rec)
+	case rec.Checks && !r.checks:
+		return fmt.Sprintf("node %s was started with --network-check (or --switchbox-check), and the coordinator of this job without", rec)
 	}
 	return ""
 }
