@@ -3,11 +3,11 @@ package main
 import (
 	"io"
 	"os"
-	"strings"
 	"sync"
-	"unicode"
 
 	"golang.org/x/term"
+
+	"muster/internal/printable"
 )
 
 // logWriter passes whole log lines on to a writer that may be exchanged while the log is in use. On a terminal a line of
@@ -52,16 +52,11 @@ func (w *logWriter) show(status string) bool {
 
 // draw replaces what stands in the terminal's last line. A text that is too long would begin another one, and stay.
 func (w *logWriter) draw(text string) {
+	text = printable.Line(text, len(text))
 	if width, _, err := term.GetSize(int(w.terminal.Fd())); err == nil && width > 0 {
 		if line := []rune(text); len(line) >= width {
 			text = string(line[:width-1])
 		}
 	}
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
 	_, _ = io.WriteString(w.terminal, "\r\x1b[K"+text) // nobody misses it
 }

@@ -8,7 +8,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode"
+
+	"muster/internal/printable"
 )
 
 // order is a command, one line of JSON.
@@ -141,16 +142,8 @@ func quote(line []byte) string {
 	return strconv.Quote(text)
 }
 
-// printable makes a line that a process printed harmless for a terminal, and bounds it.
-func printable(line string) string {
+// said is what a process printed or answered, fit to be shown.
+func said(text string) string {
 	const longest = 300 // bytes
-	if len(line) > longest {
-		line = line[:longest] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) || r == '\t' {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, strings.ToValidUTF8(line, string(unicode.ReplacementChar)))
+	return printable.Line(text, longest)
 }

@@ -44,8 +44,8 @@ func FuzzReadAnswer(f *testing.F) {
 				}
 			case err != nil:
 				return
-			case strings.ContainsFunc(printable(a.Error), func(r rune) bool { return unicode.IsControl(r) && r != '\t' }):
-				t.Errorf("%q", printable(a.Error))
+			case strings.ContainsFunc(said(a.Error), func(r rune) bool { return unicode.IsControl(r) && r != '\t' }):
+				t.Errorf("%q", said(a.Error))
 			}
 		}
 		t.Errorf("%d bytes were read for ever", len(text))

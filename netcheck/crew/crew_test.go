@@ -311,14 +311,14 @@ func TestFaultsAmongNodes(t *testing.T) {
 	})
 
 	t.Run("stopped", func(t *testing.T) {
-		a.SetBudget(8 * time.Second)
-		b.SetBudget(8 * time.Second)
+		a.SetBudget(20 * time.Second)
+		b.SetBudget(20 * time.Second)
 		pid := a.PIDs()[0]
 		a.at(0, "all-reduce", func() { _ = unix.Kill(pid, unix.SIGSTOP) })
 		_, errs := pair(t, "stopped", a, b)
 		a.SetBudget(budget)
 		b.SetBudget(budget)
-		want(t, errs[0], 0, crew.Hung, "all-reduce", "no answer within 8s")
+		want(t, errs[0], 0, crew.Hung, "all-reduce", "no answer within 20s")
 		want(t, errs[1], 0, crew.Comm, "all-reduce", "")
 		healthy(t, "after stopped", b, a)
 	})
@@ -340,7 +340,7 @@ func TestFaultsAmongNodes(t *testing.T) {
 	})
 
 	t.Run("alone", func(t *testing.T) {
-		a.SetBudget(4 * time.Second)
+		a.SetBudget(8 * time.Second)
 		_, err := a.Pair(t.Context(), crew.Group{Name: "lonely", Store: "127.0.0.1:1", World: 2}, 0)
 		want(t, err, 0, crew.Store, "connecting", "cannot reach the store at 127.0.0.1:1")
 		_, err = a.Pair(t.Context(), crew.Group{Name: "waiting", Store: serve(t, a), World: 4}, 0)

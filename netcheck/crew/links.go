@@ -166,7 +166,7 @@ func (t *linkTest) heard(a answer) time.Time {
 		t.wrong = fmt.Errorf("%w: of the pair %v", errGarbled, a.Pair)
 	case a.Error != "":
 		t.results = append(t.results, LinkResult{Pair: a.Pair, Err: &DeviceError{
-			Local: -1, Stage: switchboxStage, Step: "pair " + a.Pair.String(), Cause: Failed, Text: printable(a.Error),
+			Local: -1, Stage: switchboxStage, Step: "pair " + a.Pair.String(), Cause: Failed, Text: said(a.Error),
 		}})
 		t.at = nil
 	default:

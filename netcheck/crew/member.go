@@ -324,11 +324,11 @@ func (m *member) take(a answer, heard func(answer) time.Time, event string) (fin
 	case a.Event == event:
 		return true, nil
 	case a.Event == "failed":
-		told := &toldError{cause: known(a.Kind), text: printable(a.Error), spent: a.Spent}
+		told := &toldError{cause: known(a.Kind), text: said(a.Error), spent: a.Spent}
 		told.spent = told.spent || told.cause == Garbled
 		return false, told
 	case a.Event == "step":
-		m.step = printable(a.Step)
+		m.step = said(a.Step)
 		if report := m.crew.cfg.Progress; report != nil {
 			report(m.local, m.step)
 		}
@@ -399,7 +399,7 @@ func (t *tail) lines(most int) []string {
 	var lines []string
 	for line := range strings.Lines(string(t.text)) {
 		if line = strings.TrimRight(line, " \r\n"); line != "" {
-			lines = append(lines, printable(line))
+			lines = append(lines, said(line))
 		}
 	}
 	return lines[max(0, len(lines)-most):]

@@ -77,5 +77,5 @@ func otherIDs(ctx context.Context, store rendezvous.Store, own string) string {
 		more = fmt.Sprintf(" and %d more", len(ids)-shownIDs)
 		ids = ids[:shownIDs]
 	}
-	return printable(fmt.Sprintf("%q%s", ids, more))
+	return shown(fmt.Sprintf("%q%s", ids, more))
 }

@@ -74,10 +74,10 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 			}
 			key, prepared = key+"/2", true
 		case a.Elsewhere != "":
-			h.cfg.At, h.cfg.Place = a.Elsewhere, "the store at "+printable(a.Elsewhere)
+			h.cfg.At, h.cfg.Place = a.Elsewhere, "the store at "+shown(a.Elsewhere)
 			h.cfg.Hosts, h.host = false, "" // who hosts it we learn there
 			h.left = slices.DeleteFunc(slices.Clone(h.left), func(at string) bool { return at == a.Elsewhere })
-			h.session.lose(errors.New("the job goes on at the store at " + printable(a.Elsewhere)))
+			h.session.lose(errors.New("the job goes on at the store at " + shown(a.Elsewhere)))
 			return place, false, errAgain
 		case a.Again:
 			return place, false, fmt.Errorf("%w: the coordinator has not heard of this node for a while", errAgain)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"muster/internal/printable"
 )
 
 // progressEvery is how often a meeting says who is waited for.
@@ -45,19 +47,13 @@ func (h *Handler) lobby(ctx context.Context) (l lobby, text string) {
 		h.heirs = l.Heirs
 		h.mu.Unlock()
 	}
-	return l, printable(l.text(h.cfg.Min, h.cfg.Max))
+	return l, shown(l.text(h.cfg.Min, h.cfg.Max))
 }
 
-// printable makes text from the network fit for a terminal.
-func printable(text string) string {
-	const most = 2000
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, text)
-	return text[:min(len(text), most)]
+// shown makes text from the network fit for a terminal.
+func shown(text string) string {
+	const most = 2000 // bytes
+	return printable.Line(text, most)
 }
 
 // limit ends the returned context when the join timeout has passed, and tells every five seconds who is waited for until

@@ -173,7 +173,7 @@ func (c *coordinator) awaitOtherWorld(ctx context.Context) {
 		}
 		c.roster.propose(rendezvous.Verdict{
 			Kind: rendezvous.Fail, Reason: "JobElsewhere", Status: errhint.TryAgain, Rank: -1, Grace: c.cfg.fence(),
-			Message: "the job goes on at " + printable(at) + ", to which its store has moved: name that node behind the first one in the endpoint",
+			Message: "the job goes on at " + shown(at) + ", to which its store has moved: name that node behind the first one in the endpoint",
 		})
 	})
 }

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"muster/internal/accel/nvline"
+	"muster/internal/printable"
 )
 
 // Report is what a probe said, as far as it came.
@@ -318,15 +318,4 @@ func (r *Report) later(l nvline.SampleLine) error {
 }
 
 // clip makes a text from outside short and safe to show.
-func clip(s string) string {
-	if len(s) > maxText {
-		s = s[:maxText] + "…"
-	}
-	s = strings.ToValidUTF8(s, "?")
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s)
-}
+func clip(s string) string { return printable.Line(s, maxText) }
