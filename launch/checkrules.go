@@ -17,6 +17,8 @@ type CheckRules struct {
 	ExcludeStraggler bool
 	// CommPerf measures and prints the bandwidth of all nodes together, once a check was passed.
 	CommPerf bool
+	// MinNetBandwidth is what a stream between two nodes has to reach where it is measured, in MB/s of 10^6 bytes (100).
+	MinNetBandwidth float64
 	// Switchbox tests the links between accelerators of one node.
 	Switchbox SwitchboxRules
 	// OnNodeFault is a command that the agent with group rank 0 runs for each node that has to leave; empty for none. It is

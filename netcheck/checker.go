@@ -81,6 +81,8 @@ type Rules struct {
 	ExcludeStraggler bool
 	// CommPerf measures the bandwidth of all nodes together at the end.
 	CommPerf bool
+	// Limits are those of the network between two nodes; the zero value is netprobe's.
+	Limits netprobe.Limits
 }
 
 // Config is one node's part in the checks of a job.

@@ -274,7 +274,7 @@ func (l *leader) pairs(ctx context.Context, b *blame.Check, r blame.Round) error
 	for _, pair := range r.Pairs {
 		if f := res[pair.A].Probe; f != nil {
 			l.facts = append(l.facts, *f)
-			res[pair.A].Err = explained(res[pair.A].Err, f)
+			res[pair.A].Err = l.explained(res[pair.A].Err, f)
 		}
 		of := blame.Result{Pair: pair, A: report(res[pair.A]), B: report(res[pair.B])}
 		results = append(results, of)

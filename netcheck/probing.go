@@ -48,7 +48,7 @@ func (m *member) ask(ctx context.Context, p *plan) *netprobe.Facts {
 
 // judgeProbes says what the probes of all pairs have shown: what is no more than in order is left out.
 func (l *leader) judgeProbes() {
-	results := netprobe.Judge(l.facts, netprobe.Limits{})
+	results := netprobe.Judge(l.facts, l.cfg.Rules.Limits)
 	results = append(results, netprobe.JudgeNodes(netprobe.Nodes(l.facts))...)
 	for _, r := range results {
 		if r.Status > check.Pass {
@@ -58,12 +58,12 @@ func (l *leader) judgeProbes() {
 }
 
 // explained adds to why a test failed what the probe of the same pair has seen.
-func explained(err string, f *netprobe.Facts) string {
+func (l *leader) explained(err string, f *netprobe.Facts) string {
 	if err == "" || f == nil {
 		return err
 	}
 	var seen []string
-	for _, r := range netprobe.Judge([]netprobe.Facts{*f}, netprobe.Limits{}) {
+	for _, r := range netprobe.Judge([]netprobe.Facts{*f}, l.cfg.Rules.Limits) {
 		if r.Status == check.Fail {
 			seen = append(seen, r.ID+": "+r.Reason)
 		}

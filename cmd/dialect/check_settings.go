@@ -23,6 +23,8 @@ const (
 	defaultPairs       = "0:1 2:4 3:5 6:7"
 	defaultBandwidth   = 10000
 	defaultMinChannels = 2
+
+	defaultNetBandwidth = 100
 )
 
 // checkSettings say what is tested before workers start. They are a launcher's own flags only in dlrover-run.
@@ -75,6 +77,11 @@ func checkSettings() []setting {
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).CommPerf, text) },
 		},
 		{
+			flag: "min-net-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck, anywhere: true,
+			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; 1 MB is 10^6 bytes.",
+			set:  func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
+		},
+		{
 			flag: "switchbox-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
 			help: "Test the links between pairs of accelerators of this node.",
 			set:  checkSwitch, // settleCheck fills in the rest
@@ -90,14 +97,7 @@ func checkSettings() []setting {
 		{
 			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultBandwidth), group: groupCheck, anywhere: true,
 			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
-			set: func(r *Request, text string) error {
-				f, err := pyFloat(text)
-				if err != nil || !(f >= 0) || math.IsInf(f, 0) {
-					return errors.New("give a number of MB/s from 0")
-				}
-				check(r).Switchbox.MinBandwidth = f
-				return nil
-			},
+			set:  func(r *Request, text string) error { return setBandwidth(&check(r).Switchbox.MinBandwidth, text) },
 		},
 		{
 			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(defaultMinChannels), group: groupCheck, anywhere: true,
@@ -115,6 +115,16 @@ func checkSettings() []setting {
 			set:  func(r *Request, text string) error { check(r).ReportDir = text; return nil },
 		},
 	}
+}
+
+// setBandwidth reads a number of MB/s.
+func setBandwidth(to *float64, text string) error {
+	f, err := pyFloat(text)
+	if err != nil || !(f >= 0) || math.IsInf(f, 0) {
+		return errors.New("give a number of MB/s from 0")
+	}
+	*to = f
+	return nil
 }
 
 // pairWord is a word that can only be a pair of devices: as such it still belongs to the --box-pairs in front of it.
@@ -176,6 +186,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 		}
 	}
 	needs(c.Network, "--network-check", "straggler-factor", "straggler-rule", "exclude-straggler", "comm-perf-test")
+	needs(c.CommPerf, "--comm-perf-test", "min-net-bandwidth")
 	needs(box, "--switchbox-check", "box-pairs", "min-bandwidth", "min-channels")
 	needs(c.Network || box, "--network-check", "network-check-timeout", "on-node-fault", "report")
 	if !c.Network && !box {

@@ -14,7 +14,7 @@ import (
 
 // checks are the rules of a job that tests its network, changed by the functions.
 func checks(change ...func(*launch.CheckRules)) launch.CheckRules {
-	c := launch.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2}
+	c := launch.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2, MinNetBandwidth: 100}
 	for _, f := range change {
 		f(&c)
 	}
@@ -43,7 +43,7 @@ func TestChecks(t *testing.T) {
 		{
 			name: "a file", args: "--config conf.yaml", config: "switchbox-check: true\nbox-pairs: ['0:1', '2:3']\nmin-bandwidth: 1.5\nstraggler-factor: 3\n",
 			want: launch.CheckRules{
-				Budget: 2 * time.Minute, StragglerFactor: 3,
+				Budget: 2 * time.Minute, StragglerFactor: 3, MinNetBandwidth: 100,
 				Switchbox: launch.SwitchboxRules{Pairs: [][2]int{{0, 1}, {2, 3}}, MinBandwidth: 1.5, MinChannels: 2},
 			},
 		},
@@ -129,6 +129,8 @@ func TestChecksRefused(t *testing.T) {
 		{"--network-check --straggler-rule mode", "choose one of mean, median"},
 		{"--network-check --network-check-timeout 0", "--network-check-timeout 0"},
 		{"--network-check --network-check-timeout -1", "--network-check-timeout -1"},
+		{"--network-check --comm-perf-test --min-net-bandwidth -5", "--min-net-bandwidth -5"},
+		{"--network-check --min-net-bandwidth 5", "no effect without --comm-perf-test"},
 		{"--exclude-straggler", "no effect without --network-check"},
 		{"--comm-perf-test --switchbox-check", "no effect without --network-check"},
 		{"--network-check --box-pairs 0:1", "no effect without --switchbox-check"},

@@ -66,7 +66,7 @@ func TestNativeFlags(t *testing.T) {
 		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
 		--numa-binding core-complex --numa-fallback --network-check --network-check-full --network-check-timeout 90 --straggler-factor 1.5 --straggler-rule median
-		--exclude-straggler --comm-perf-test --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
+		--exclude-straggler --comm-perf-test --min-net-bandwidth 2.5e3 --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
 		--event-log-handler console --dry-run --json --log-level debug -- prog`)...)
 	codes := func(text string) launch.ExitCodes {
 		set, err := launch.ParseExitCodes(text)
@@ -86,7 +86,7 @@ func TestNativeFlags(t *testing.T) {
 		Warm: launch.WarmRules{Auto: true, Modules: []string{"torch", "a.b_c"}, Wait: 90 * time.Second},
 		Bind: launch.BindRules{Mode: "core-complex", Fallback: true},
 		Check: launch.CheckRules{
-			Network: true, Full: true, Budget: 90 * time.Second, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true,
+			Network: true, Full: true, Budget: 90 * time.Second, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true, MinNetBandwidth: 2500,
 			Switchbox:   launch.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
 			OnNodeFault: "cordon", ReportDir: "out",
 		},

@@ -46,7 +46,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 		Node: plan.Hostname, Addr: at.addr, Devices: devices, Fake: plan.Job.Fake, Log: log,
 		Rules: netcheck.Rules{
 			Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
-			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf,
+			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf, Limits: netLimits(rules),
 		},
 	}
 	if len(at.token) > 0 {
@@ -105,6 +105,14 @@ func probing(rules launch.CheckRules, token []byte) *netprobe.Config {
 		cfg.Tries, cfg.Echoes, cfg.EchoTime, cfg.Streams = 3, 500, 500*time.Millisecond, []int{}
 	}
 	return cfg
+}
+
+// netLimits are what is wanted of the network between two nodes.
+func netLimits(rules launch.CheckRules) netprobe.Limits {
+	if rules.MinNetBandwidth == 0 {
+		return netprobe.Limits{Bandwidth: -1} // zero would be the default
+	}
+	return netprobe.Limits{Bandwidth: rules.MinNetBandwidth * 1e6}
 }
 
 // lookAtNetwork returns what tells what this node has of a network.

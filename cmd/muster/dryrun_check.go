@@ -18,6 +18,7 @@ type dryCheck struct {
 	ExcludeStraggler bool          `json:"exclude_straggler"`
 	CommPerf         bool          `json:"comm_perf_test"`
 	Switchbox        *drySwitchbox `json:"switchbox,omitempty"`
+	MinNetBandwidth  float64       `json:"min_net_bandwidth_mb_per_s,omitempty"`
 	OnNodeFault      string        `json:"on_node_fault,omitempty"`
 	Report           string        `json:"report,omitempty"`
 }
@@ -36,6 +37,9 @@ func newDryCheck(c launch.CheckRules) *dryCheck {
 	d := &dryCheck{
 		Network: c.Network, Full: c.Full, TimeoutSeconds: c.Budget.Seconds(), StragglerFactor: c.StragglerFactor, StragglerRule: "mean",
 		ExcludeStraggler: c.ExcludeStraggler, CommPerf: c.CommPerf, OnNodeFault: c.OnNodeFault, Report: c.ReportDir,
+	}
+	if c.CommPerf {
+		d.MinNetBandwidth = c.MinNetBandwidth
 	}
 	if c.StragglerMedian {
 		d.StragglerRule = "median"
