@@ -96,6 +96,9 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 	for _, bad := range box.Bad() {
 		result("switchbox-link", check.Warn, bad, "check the cable and the port of the device that is named")
 	}
+	for _, odd := range box.Odd() {
+		result("switchbox-link", check.Warn, odd, "compare the link's cable and port with those of the other pairs")
+	}
 	if why := box.Fault(); why != "" {
 		result("switchbox", check.Fail, why, "exclude the node until its box was repaired")
 	} else {

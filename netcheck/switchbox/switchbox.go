@@ -32,6 +32,8 @@ type Link struct {
 	crew.LinkResult
 	// Fault is what is wrong with it, "" for nothing.
 	Fault string
+	// Odd is what a healthy pair does worse than it could, "" for nothing: a bad cable may be above the wanted bandwidth.
+	Odd string
 	// Ends are the devices whose own link is the bad one, as far as tests with healthy ones could tell.
 	Ends []int
 }
@@ -56,6 +58,7 @@ func Test(ctx context.Context, t Tester, rules Rules) (*Result, error) {
 			r.Healthy++
 		}
 	}
+	r.findOdd()
 	if err := r.findEnds(ctx, t); err != nil && ctx.Err() != nil {
 		return nil, err
 	}
@@ -73,6 +76,34 @@ func fault(l crew.LinkResult, minBandwidth float64) string {
 		return fmt.Sprintf("%.0f MB/s, %.0f are wanted", l.MBps(), minBandwidth)
 	}
 	return ""
+}
+
+// What a healthy pair must have at least of its other direction, and of the median of the healthy ones, if there are enough
+// of them to tell.
+const (
+	directionShare = 0.75
+	medianShare    = 0.7
+	medianPairs    = 3
+)
+
+func (r *Result) findOdd() {
+	var rates []float64
+	for _, l := range r.Links {
+		if l.Fault == "" {
+			rates = append(rates, l.MBps())
+		}
+	}
+	slices.Sort(rates)
+	for i := range r.Links {
+		l := &r.Links[i]
+		switch {
+		case l.Fault != "":
+		case l.MBps() < directionShare*max(l.There.MBps, l.Back.MBps):
+			l.Odd = fmt.Sprintf("%.0f MB/s there and %.0f MB/s back", l.There.MBps, l.Back.MBps)
+		case len(rates) >= medianPairs && l.MBps() < medianShare*rates[len(rates)/2]:
+			l.Odd = fmt.Sprintf("%.0f MB/s, and %.0f MB/s is the median of the healthy pairs", l.MBps(), rates[len(rates)/2])
+		}
+	}
 }
 
 // findEnds tests both devices of each faulty pair with one of a healthy pair: the one that fails again has the bad link. A
@@ -121,6 +152,16 @@ func (r *Result) Fault() string {
 	return fmt.Sprintf("the switchbox has %d healthy channels of %d, and %d are needed: %s", r.Healthy, len(r.Links), r.Rules.MinChannels, strings.Join(r.Bad(), "; "))
 }
 
+// Odd are the healthy links that are worth a look, a sentence each.
+func (r *Result) Odd() (lines []string) {
+	for _, l := range r.Links {
+		if l.Odd != "" {
+			lines = append(lines, fmt.Sprintf("pair %s: %s", l.Pair, l.Odd))
+		}
+	}
+	return lines
+}
+
 // Bad are the faulty links, a sentence each.
 func (r *Result) Bad() (lines []string) {
 	for _, l := range r.Links {
@@ -150,6 +191,8 @@ func (r *Result) Lines() (lines []string) {
 		case l.Fault != "":
 			lines = append(lines, l.sentence()+"  LINK-FAULT")
 			continue
+		case l.Odd != "":
+			lines = append(lines, fmt.Sprintf("pair %s  %s  WARN", l.Pair, l.Odd))
 		case l.ViaHost():
 			lines = append(lines, fmt.Sprintf("pair %s  %.0f MB/s there, %.0f MB/s back, by way of the host's memory  PASS", l.Pair, l.There.MBps, l.Back.MBps))
 		default:
@@ -160,7 +203,7 @@ func (r *Result) Lines() (lines []string) {
 	switch {
 	case r.Fault() != "":
 		verdict = "FAIL"
-	case r.Healthy < len(r.Links):
+	case r.Healthy < len(r.Links) || len(r.Odd()) > 0:
 		verdict = "WARN"
 	}
 	return append(lines, fmt.Sprintf("switchbox: %d of %d channels healthy, %d needed  %s", r.Healthy, len(r.Links), r.Rules.MinChannels, verdict))

@@ -14,7 +14,8 @@ import (
 // box is devices with a link each, of the bandwidth given.
 type box struct {
 	mbps    map[int]float64
-	corrupt int // device, -1: none
+	back    map[crew.Pair]float64 // where it differs
+	corrupt int                   // device, -1: none
 	hang    int
 	asked   [][]crew.Pair
 }
@@ -34,6 +35,9 @@ func (b *box) Switchbox(_ context.Context, pairs []crew.Pair) ([]crew.LinkResult
 		}
 		way := crew.Way{MBps: min(rate(p[0]), rate(p[1])), Corrupt: slices.Contains(p[:], b.corrupt)}
 		r := crew.LinkResult{Pair: p, There: way, Back: way}
+		if v, ok := b.back[p]; ok {
+			r.Back.MBps = v
+		}
 		if slices.Contains(p[:], b.hang) {
 			r.Err = errors.New("hung")
 		}
@@ -55,7 +59,10 @@ func TestRules(t *testing.T) {
 		ends    [][]int
 	}{
 		{"all well", box{mbps: map[int]float64{}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
-		{"just enough", box{mbps: map[int]float64{4: 10000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
+		{"just enough, and far behind the others", box{mbps: map[int]float64{4: 10000}, corrupt: -1, hang: -1}, 4, false, "WARN", [][]int{nil, nil, nil, nil}},
+		{"near the others", box{mbps: map[int]float64{4: 14000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
+		{"one way slower", box{mbps: map[int]float64{}, back: map[crew.Pair]float64{{3, 5}: 14999}, corrupt: -1, hang: -1}, 4, false, "WARN", [][]int{nil, nil, nil, nil}},
+		{"one way a little slower", box{mbps: map[int]float64{}, back: map[crew.Pair]float64{{3, 5}: 15000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
 		{"just not", box{mbps: map[int]float64{4: 9999}, corrupt: -1, hang: -1}, 3, false, "WARN", [][]int{nil, {4}, nil, nil}},
 		{"two healthy pairs", box{mbps: map[int]float64{1: 10, 2: 10, 4: 10}, corrupt: -1, hang: -1}, 2, false, "WARN", [][]int{{1}, {2, 4}, nil, nil}},
 		{"one", box{mbps: map[int]float64{0: 10, 2: 10, 5: 10}, corrupt: -1, hang: -1}, 1, true, "FAIL", [][]int{{0}, {2}, {5}, nil}},
