@@ -13,12 +13,13 @@ import (
 
 // TestOutOfMemoryIsNamed lets the kernel kill a worker in a memory cgroup of its own, and expects the summary to say so.
 func TestOutOfMemoryIsNamed(t *testing.T) {
-	group := memoryCgroup(t, 96<<20)
+	// Much more than muster and its guardian take, under the race detector too: the kernel kills the largest.
+	group := memoryCgroup(t, 320<<20)
 	// The shell moves itself and starts muster there, so that the count is that of muster's own cgroup.
 	script := fmt.Sprintf(`echo $$ > %s/cgroup.procs && exec muster run -n 2 -- python3 -c '
 import os, time
 if os.environ["RANK"] == "1":
-    data = bytearray(400 << 20)
+    data = bytearray(900 << 20)
     for i in range(0, len(data), 4096):
         data[i] = 1
 time.sleep(60)'`, group)
