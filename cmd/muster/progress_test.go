@@ -66,7 +66,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 	const erase = "\r\x1b[K"
 	var lines, states []string
-	for _, part := range strings.Split(shown.String(), erase) {
+	for part := range strings.SplitSeq(shown.String(), erase) {
 		state, rest, logged := strings.Cut(part, "\r\n")
 		if !logged {
 			states = append(states, state)
