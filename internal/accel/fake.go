@@ -1,6 +1,7 @@
 package accel
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
@@ -48,7 +49,7 @@ func (f *Fake) Path() string { return f.path }
 
 // Banner describes the fake in one line, for the reports of the run.
 func (f *Fake) Banner() string {
-	return fmt.Sprintf("accelerator=fake: %d × %s with %d MiB (%s, %s)", f.spec.count, f.spec.model, f.spec.memoryMiB, f.path, f.note)
+	return fmt.Sprintf("accelerator=fake: %d × %s with %d MiB (%s, %s)", f.spec.count, f.spec.modelName(), f.spec.memoryMiB, f.path, f.note)
 }
 
 // Env returns the variables that the spec sets. Workers of a fake run get them over the inherited ones.
@@ -90,14 +91,28 @@ func (f *Fake) CheckMachine(machine Root, onReal bool) error {
 	if onReal {
 		return nil
 	}
-	for _, node := range []string{"dev/nvidiactl", "dev/davinci_manager", "dev/mxcd"} {
-		if machine.Access(node) == nil {
-			return errhint.With(
-				errhint.Usagef("cannot use fake accelerator %q: this machine has a real one (/%s)", f.path, node),
-				"to rehearse here all the same, say --fake-on-real")
-		}
+	if found := f.realDevice(machine); found != "" {
+		return errhint.With(
+			errhint.Usagef("cannot use fake accelerator %q: this machine has a real one (%s)", f.path, found),
+			"to rehearse here all the same, say --fake-on-real")
 	}
 	return nil
+}
+
+// realDevice names what shows that machine has an accelerator that this process may use, "" where nothing does.
+func (f *Fake) realDevice(machine Root) string {
+	// Nodes that nothing but a driver of accelerators makes. /dev/kfd is none of them: a desktop's graphics has it, too.
+	for _, node := range []string{"dev/nvidiactl", "dev/davinci_manager", "dev/mxcd"} {
+		if machine.Access(node) == nil {
+			return "/" + node
+		}
+	}
+	for _, family := range Detect(machine, func(string) (string, bool) { return "", false }).Families {
+		for _, d := range family.Devices {
+			return cmp.Or(d.Node, d.BusID)
+		}
+	}
+	return ""
 }
 
 // Root returns the files of the fake: /dev, /proc/driver and what /sys has of PCI and of accelerators are the fake's, all

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"testing/fstest" // the standard library's file system in memory; it depends on nothing of testing itself
 )
@@ -18,25 +19,28 @@ const fakeCgroup = "sys/fs/cgroup"
 // pcieSpeeds are the speeds of the generations of PCI Express, as sysfs spells them.
 var pcieSpeeds = []string{"2.5", "5.0", "8.0", "16.0", "32.0", "64.0"}
 
-// render writes the files that an NVIDIA driver, the PCI bus and the kernel of such a node would show.
+// render writes the files that the vendor's driver, the PCI bus and the kernel of such a node would show.
 func (f *Fake) render() fstest.MapFS {
 	s := &f.spec
 	t := fakeTree{fstest.MapFS{
 		"dev":      {Mode: fs.ModeDir | 0o755},
 		pciDevices: {Mode: fs.ModeDir | 0o755},
 	}}
+	nvidia := s.vendor.name == "nvidia"
 	loaded := !s.has("driver-not-loaded", -1)
 	if s.count > 0 && loaded {
-		for _, node := range []string{"nvidiactl", "nvidia-uvm"} {
+		for _, node := range slices.Concat(s.vendor.needs, s.vendor.wants) {
 			t.node("dev/"+node, 0o666)
 		}
-		t.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "+s.driver+"  (fake)\n")
+		if nvidia {
+			t.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "+s.driver+"  (fake)\n")
+		}
 	}
 	for i := range s.count {
-		f.renderGPU(t, i, loaded)
+		f.renderDevice(t, i, loaded)
 	}
 	t.put("proc/cpuinfo", "flags\t\t: fpu\n") // no hypervisor: what bridges do matters
-	if !s.has("peermem-missing", -1) {
+	if nvidia && !s.has("peermem-missing", -1) {
 		t.put("sys/module/nvidia_peermem/initstate", "live\n")
 	}
 	for _, p := range s.rdma {
@@ -70,8 +74,8 @@ func (t fakeTree) node(name string, perm fs.FileMode) {
 	t.MapFS[name] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | perm}
 }
 
-// renderGPU writes one GPU and the bridge above it.
-func (f *Fake) renderGPU(t fakeTree, i int, loaded bool) {
+// renderDevice writes one device and the bridge above it.
+func (f *Fake) renderDevice(t fakeTree, i int, loaded bool) {
 	s := &f.spec
 	address, bridge := fakeAddress(i), fakeBridge(i)
 	dir := path.Join(bridge, address)
@@ -79,39 +83,38 @@ func (f *Fake) renderGPU(t fakeTree, i int, loaded bool) {
 	if s.numa != nil {
 		numa = s.numa[i]
 	}
-	t.put(dir+"/vendor", "0x10de\n")
-	t.put(dir+"/class", "0x030200\n")
+	kind := fakeVendors[s.vendor.name]
+	t.put(dir+"/vendor", s.vendor.pciIDs[0]+"\n")
+	t.put(dir+"/class", kind.class+"\n")
 	t.put(dir+"/numa_node", fmt.Sprintf("%d\n", numa))
-	config := []byte{0xde, 0x10, 0x30, 0x23}
+	config := binary.LittleEndian.AppendUint16(nil, f.pciVendor())
 	if s.has("gpu-lost", i) {
-		config = []byte{0xff, 0xff, 0xff, 0xff}
+		config = []byte{0xff, 0xff}
 	}
-	t.put(dir+"/config", string(config))
+	t.put(dir+"/config", string(config)+"\x00\x00")
 	t.put(dir+"/current_link_width", fmt.Sprintf("%d\n", s.fault("pcie-width", i, "value", s.width)))
 	t.put(dir+"/max_link_width", fmt.Sprintf("%d\n", s.width))
 	t.put(dir+"/current_link_speed", pcieSpeeds[s.fault("pcie-speed", i, "value", s.gen)-1]+" GT/s PCIe\n")
 	t.put(dir+"/max_link_speed", pcieSpeeds[s.gen-1]+" GT/s PCIe\n")
 	t.put(bridge+"/config", acsConfig(s.has("acs-on", i)))
 	t.link(path.Join(pciDevices, address), "../../../"+strings.TrimPrefix(dir, "sys/"))
-	driver := "nvidia"
-	if s.has("nouveau", i) {
-		driver = "nouveau"
+	switch {
+	case !loaded:
+	case s.has("nouveau", i):
+		t.link(dir+"/driver", "../../../../bus/pci/drivers/nouveau")
+	default:
+		t.link(dir+"/driver", "../../../../bus/pci/drivers/"+kind.driver)
+		kind.files(f, t, i, dir)
 	}
-	if !loaded {
-		return
+}
+
+// pciVendor is the number of the vendor on the PCI bus.
+func (f *Fake) pciVendor() uint16 {
+	id, err := strconv.ParseUint(f.spec.vendor.pciIDs[0], 0, 16)
+	if err != nil {
+		panic("internal error: " + err.Error()) // the table vendors has another form
 	}
-	t.link(dir+"/driver", "../../../../bus/pci/drivers/"+driver)
-	if driver != "nvidia" {
-		return
-	}
-	t.put(path.Join(nvidiaGPUs, address, "information"), fmt.Sprintf(
-		"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Excluded:\t No\n",
-		f.model(i), 100+i, f.uuid(i), address, i))
-	perm := fs.FileMode(0o666)
-	if s.has("node-denied", i) {
-		perm = 0
-	}
-	t.node(fmt.Sprintf("dev/nvidia%d", i), perm)
+	return uint16(id)
 }
 
 // acsConfig is the configuration of a bridge whose first extended capability is access control, with redirection on or off.

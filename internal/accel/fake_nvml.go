@@ -20,6 +20,9 @@ const (
 	fakeCool, fakeSlow, fakeMemory, fakeMemoryMax = 34, 87, 41, 95
 )
 
+// fakeUsedMiB is the memory that a driver takes of a GPU for itself.
+const fakeUsedMiB = 512
+
 // NVML is what the NVML probe would say of the fake's GPUs, with as many readings as are asked for.
 func (f *Fake) NVML(moments int) nvline.Script {
 	w := nvmlWriter{f: f}
@@ -120,7 +123,7 @@ func (w *nvmlWriter) gpu(index, i int) map[string]any {
 	f, s := w.f, &w.f.spec
 	g := nvline.GPU{
 		Index: index, UUID: f.uuid(i), Name: f.model(i), BDF: fakeAddress(i), Minor: new(i), Processes: []nvline.Process{},
-		MemTotal: new(uint64(f.memoryMiB(i)) << 20), MemUsed: new(uint64(s.fault("busy", i, "mib", 512)) << 20),
+		MemTotal: new(uint64(f.memoryMiB(i)) << 20), MemUsed: new(uint64(s.fault("busy", i, "mib", fakeUsedMiB)) << 20),
 		MIG: new(false), MIGPending: new(false), Persistence: new(!s.has("persistence-off", i)), ComputeMode: new(s.fault("compute-mode", i, "value", 0)),
 		ECC: new(!s.has("ecc-off", i)), ECCPending: new(!s.has("ecc-off", i)),
 		ECCVolatile: new(uint64(s.fault("ecc-uncorrectable", i, "value", 0))),
@@ -215,7 +218,7 @@ func (f *Fake) KernelLog() ([]FakeLogLine, error) {
 			}
 		case x.kind == "kernel-log":
 			line.Text = x.text["line"]
-		case x.kind == "gpu-lost" && x.nums["value"] != 0:
+		case x.kind == "gpu-lost" && x.nums["value"] != 0 && f.spec.vendor.name == "nvidia":
 			line.Text = fmt.Sprintf("NVRM: GPU %s.0: GPU has fallen off the bus.", at)
 		default:
 			continue
@@ -272,7 +275,7 @@ func (f *Fake) model(i int) string {
 			return x.text["model"]
 		}
 	}
-	return f.spec.model
+	return f.spec.modelName()
 }
 
 func (f *Fake) memoryMiB(i int) int {

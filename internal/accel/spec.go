@@ -28,8 +28,9 @@ const (
 
 // nodeSpec is what a spec says of one node, defaults applied.
 type nodeSpec struct {
+	vendor    *vendor // nil: unknown, which is noted
 	count     int
-	model     string
+	model     string // "": that of a fake of the vendor's
 	memoryMiB int
 	numa      []int // one entry per device; nil: unknown
 	visible   map[string]string
@@ -66,16 +67,7 @@ var (
 	topKeys   = []string{"version", "seed", "defaults", "nodes"}
 	topLater  = []string{"expect"}
 	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "shm_mib", "cgroup", "rdma", "links", "faults"}
-	nodeLater = []string{"mig", "cpus", "net"}
-
-	vendorsLater = []string{"amd", "metax", "ascend", "intel", "gaudi", "cambricon", "mthreads", "hygon"}
-
-	masks      = []string{"CUDA_VISIBLE_DEVICES"}
-	masksLater = []string{
-		"CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-		"MACA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR",
-		"HABANA_VISIBLE_MODULES", "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES",
-	}
+	nodeLater = []string{"cpus", "net"}
 )
 
 // specReader collects problems so that one run reports all of them.
@@ -145,7 +137,7 @@ func yamlError(err error) error {
 
 func (r *specReader) spec(n *yaml.Node) spec {
 	s := spec{
-		defaults: nodeSpec{model: "NVIDIA Fake GPU", memoryMiB: 81559, driver: "550.54.15", gen: 5, width: 16},
+		defaults: nodeSpec{vendor: vendors[0], memoryMiB: 81559, driver: defaultDriver, gen: 5, width: 16},
 		nodes:    map[string]nodeSpec{},
 	}
 	switch n = deref(n); {
@@ -188,15 +180,7 @@ func (r *specReader) spec(n *yaml.Node) spec {
 func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
 	keys := r.mapping(n, where, nodeKeys, nodeLater)
 	before := len(r.problems)
-	if v, ok := keys["vendor"]; ok {
-		switch vendor, ok := r.text(v, where+".vendor", maxModelLen); {
-		case !ok:
-		case slices.Contains(vendorsLater, vendor):
-			r.add(v.Line, "%s.vendor: %q is not supported yet by this version of muster, only \"nvidia\" is", where, vendor)
-		case vendor != "nvidia":
-			r.add(v.Line, "%s.vendor: unknown vendor %s (known: nvidia)", where, quote(vendor))
-		}
-	}
+	r.vendor(keys, where, s)
 	if v, ok := keys["count"]; ok {
 		s.count, s.countLine = r.number(v, where+".count", 0, maxCount), v.Line
 	} else if s.countLine == 0 && where == "defaults" {
@@ -216,10 +200,7 @@ func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
 		s.numa, s.numaLine = r.numa(v, where), v.Line
 	}
 	if v, ok := keys["visible"]; ok {
-		s.visible = map[string]string{}
-		for name, v := range r.mapping(v, where+".visible", masks, masksLater) {
-			s.visible[name], _ = r.text(v, where+".visible."+name, maxMaskLen) // the problem is noted
-		}
+		s.visible = r.visible(v, where, s.vendor)
 	}
 	r.machine(keys, where, s)
 	s.broken = s.broken || len(r.problems) > before

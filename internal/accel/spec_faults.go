@@ -27,6 +27,7 @@ type faultKind struct {
 	gpu  bool            // it is about one GPU, which must be named
 	nums map[string]span // keys with numbers
 	text map[string]string
+	of   []string // vendors that have such a thing; nil: all
 }
 
 const huge = 1 << 40 // no counter of a GPU comes near
@@ -39,53 +40,59 @@ func value(lowest, highest, otherwise int) map[string]span {
 // yes is 1 where the input says so, and 0 where it does not: a fault just on the passing side.
 func yes() map[string]span { return value(0, 1, 1) }
 
+// The vendors of a kind: an input that only NVIDIA's driver or library gives, or AMD's too.
+var (
+	nvidia      = []string{"nvidia"}
+	nvidiaOrAMD = []string{"nvidia", "amd"}
+)
+
 // faultKinds are all kinds; docs/fake-accelerator.md says what each does.
 var faultKinds = map[string]faultKind{
 	"gpu-lost":          {gpu: true, nums: yes()},
-	"nouveau":           {gpu: true, nums: yes()},
+	"nouveau":           {gpu: true, nums: yes(), of: nvidia},
 	"node-denied":       {gpu: true, nums: yes()},
-	"missing":           {gpu: true, nums: yes()},
-	"reset-required":    {gpu: true, nums: value(0, 99, 1)},
-	"ecc-uncorrectable": {gpu: true, nums: value(0, huge, 1)},
-	"ecc-aggregate":     {gpu: true, nums: value(0, huge, 1)},
-	"ecc-off":           {gpu: true, nums: yes()},
-	"sram-threshold":    {gpu: true, nums: yes()},
-	"remap-failed":      {gpu: true, nums: yes()},
-	"remap-pending":     {gpu: true, nums: yes()},
-	"remap-many":        {gpu: true, nums: value(0, 1<<20, 512)},
-	"retired-pending":   {gpu: true, nums: yes()},
-	"retired-many":      {gpu: true, nums: value(0, 1<<10, 60)},
-	"nvlink-down":       {gpu: true, nums: map[string]span{"link": {0, maxLinks - 1, 0, false}}},
-	"nvlink-errors":     {gpu: true, nums: value(0, huge, 1)},
-	"fabric-not-ready":  {gpu: true, nums: map[string]span{"value": {0, 3, 2, false}, "health": {0, 1<<31 - 1, 0, false}}},
+	"missing":           {gpu: true, nums: yes(), of: nvidia},
+	"reset-required":    {gpu: true, nums: value(0, 99, 1), of: nvidia},
+	"ecc-uncorrectable": {gpu: true, nums: value(0, huge, 1), of: nvidiaOrAMD},
+	"ecc-aggregate":     {gpu: true, nums: value(0, huge, 1), of: nvidia},
+	"ecc-off":           {gpu: true, nums: yes(), of: nvidia},
+	"sram-threshold":    {gpu: true, nums: yes(), of: nvidia},
+	"remap-failed":      {gpu: true, nums: yes(), of: nvidia},
+	"remap-pending":     {gpu: true, nums: yes(), of: nvidia},
+	"remap-many":        {gpu: true, nums: value(0, 1<<20, 512), of: nvidia},
+	"retired-pending":   {gpu: true, nums: yes(), of: nvidia},
+	"retired-many":      {gpu: true, nums: value(0, 1<<10, 60), of: nvidia},
+	"nvlink-down":       {gpu: true, nums: map[string]span{"link": {0, maxLinks - 1, 0, false}}, of: nvidia},
+	"nvlink-errors":     {gpu: true, nums: value(0, huge, 1), of: nvidia},
+	"fabric-not-ready":  {gpu: true, nums: map[string]span{"value": {0, 3, 2, false}, "health": {0, 1<<31 - 1, 0, false}}, of: nvidia},
 	"pcie-width":        {gpu: true, nums: value(1, 32, 8)},
 	"pcie-speed":        {gpu: true, nums: value(1, len(pcieSpeeds), 1)},
-	"pcie-replay":       {gpu: true, nums: value(0, 1<<30, 10)},
-	"throttle":          {gpu: true, nums: map[string]span{"mask": {0, 1<<31 - 1, 0x8, false}, "readings": {0, maxReadings, maxReadings, false}}},
-	"temp":              {gpu: true, nums: value(0, 200, 90)},
-	"temp-memory":       {gpu: true, nums: value(0, 200, 100)},
-	"persistence-off":   {gpu: true, nums: yes()},
-	"compute-mode":      {gpu: true, nums: value(0, 3, 2)},
-	"busy":              {gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false}}},
-	"heterogeneous":     {gpu: true, nums: map[string]span{"memory_mib": {0, maxMemoryMiB, 0, false}}, text: map[string]string{"model": ""}},
+	"pcie-replay":       {gpu: true, nums: value(0, 1<<30, 10), of: nvidia},
+	"throttle":          {gpu: true, nums: map[string]span{"mask": {0, 1<<31 - 1, 0x8, false}, "readings": {0, maxReadings, maxReadings, false}}, of: nvidia},
+	"temp":              {gpu: true, nums: value(0, 200, 90), of: nvidia},
+	"temp-memory":       {gpu: true, nums: value(0, 200, 100), of: nvidia},
+	"persistence-off":   {gpu: true, nums: yes(), of: nvidia},
+	"compute-mode":      {gpu: true, nums: value(0, 3, 2), of: nvidia},
+	"busy":              {gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false}}, of: nvidiaOrAMD},
+	"heterogeneous":     {gpu: true, nums: map[string]span{"memory_mib": {0, maxMemoryMiB, 0, false}}, text: map[string]string{"model": ""}, of: nvidiaOrAMD},
 	"acs-on":            {gpu: true, nums: yes()},
-	"xid":               {gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
+	"xid":               {gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}, of: nvidia},
 
 	"pair-hang":         {nums: yes(), text: map[string]string{"pair": ""}},
 	"pair-corrupt":      {nums: yes(), text: map[string]string{"pair": ""}},
 	"pair-error":        {nums: yes(), text: map[string]string{"pair": "", "text": "CUDA error: an illegal memory access was encountered"}},
-	"nvlink-none":       {nums: yes()},
-	"driver-mismatch":   {nums: yes(), text: map[string]string{"library": ""}},
+	"nvlink-none":       {nums: yes(), of: nvidia},
+	"driver-mismatch":   {nums: yes(), text: map[string]string{"library": ""}, of: nvidia},
 	"driver-not-loaded": {nums: yes()},
-	"nvml-missing":      {nums: yes()},
-	"nvml-not-injected": {nums: yes()},
-	"symbol-missing":    {text: map[string]string{"field": ""}},
-	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2", "mode": "killable"}},
-	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2"}},
+	"nvml-missing":      {nums: yes(), of: nvidia},
+	"nvml-not-injected": {nums: yes(), of: nvidia},
+	"symbol-missing":    {text: map[string]string{"field": ""}, of: nvidia},
+	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2", "mode": "killable"}, of: nvidia},
+	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2"}, of: nvidia},
 	"kernel-log":        {nums: map[string]span{"age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
 	"kmsg-unreadable":   {nums: yes()},
 	"stuck-process":     {nums: yes(), text: map[string]string{"wchan": "os_acquire_rwlock_nvidia"}},
-	"peermem-missing":   {nums: yes()},
+	"peermem-missing":   {nums: yes(), of: nvidia},
 	"shm-readonly":      {nums: yes()},
 	"memlock":           {nums: map[string]span{"kib": {-1, huge, 64, false}}},
 	"open-files":        {nums: value(0, huge, 1024)},
@@ -105,18 +112,18 @@ var triggersLater = []string{"after_calls", "after_s", "attempts", "once", "prob
 const maxFaults = 1000
 
 // faults reads the list of what is wrong with a node.
-func (r *specReader) faults(n *yaml.Node, where string, count int) []fault {
+func (r *specReader) faults(n *yaml.Node, where string, s *nodeSpec) []fault {
 	list := r.sequence(n, where, maxFaults)
 	all := []fault{}
 	for _, item := range list {
-		if f, ok := r.fault(item, where, count); ok {
+		if f, ok := r.fault(item, where, s); ok {
 			all = append(all, f)
 		}
 	}
 	return all
 }
 
-func (r *specReader) fault(n *yaml.Node, where string, count int) (fault, bool) {
+func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, bool) {
 	f := fault{gpu: -1, nums: map[string]int{}, text: map[string]string{}}
 	entries := r.entries(n, where)
 	at := slices.IndexFunc(entries, func(e entry) bool { return e.key == "kind" })
@@ -138,6 +145,10 @@ func (r *specReader) fault(n *yaml.Node, where string, count int) (fault, bool) 
 		return f, false
 	}
 	where += "." + f.kind
+	if kind.of != nil && !of.madeBy(kind.of...) {
+		r.add(entries[at].line, "%s: vendor %s has no such fault, only %s", where, of.vendor.name, strings.Join(kind.of, " and "))
+		return f, false
+	}
 	for key, s := range kind.nums {
 		f.nums[key] = s.otherwise
 	}
@@ -149,15 +160,17 @@ func (r *specReader) fault(n *yaml.Node, where string, count int) (fault, bool) 
 		_, words := kind.text[e.key]
 		switch {
 		case e.key == "kind":
+		case e.key == "pid" && number && !of.madeBy(nvidia...): // NVML alone tells processes
+			r.add(e.line, "%s: vendor %s tells no pid, only nvidia does", where, of.vendor.name)
 		case number:
 			f.nums[e.key] = r.number(e.value, where+"."+e.key, s.lowest, s.highest)
 		case words && e.key == "pair":
 			f.text[e.key], _ = r.text(e.value, where+".pair", maxModelLen)
-			r.pair(e.value, where+".pair", count)
+			r.pair(e.value, where+".pair", of.count)
 		case words:
 			f.text[e.key], _ = r.text(e.value, where+"."+e.key, maxMaskLen) // the problem is noted
 		case e.key == "gpu" && kind.gpu:
-			f.gpu = r.number(e.value, where+".gpu", 0, max(0, count-1))
+			f.gpu = r.number(e.value, where+".gpu", 0, max(0, of.count-1))
 		case slices.Contains(triggersLater, e.key):
 			r.add(e.line, "%s: key %q is not supported yet by this version of muster", where, e.key)
 		default:

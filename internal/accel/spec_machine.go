@@ -55,7 +55,7 @@ func (r *specReader) machine(keys map[string]*yaml.Node, where string, s *nodeSp
 		s.links = r.links(v, where+".links", s.count)
 	}
 	if v, ok := keys["faults"]; ok {
-		s.faults = r.faults(v, where+".faults", s.count)
+		s.faults = r.faults(v, where+".faults", s)
 	}
 	for _, f := range s.faults {
 		if f.gpu >= s.count && keys["faults"] == nil { // of the defaults, and this node has fewer GPUs
@@ -85,7 +85,7 @@ func (r *specReader) variables(n *yaml.Node, where string) map[string]string {
 		switch {
 		case !variableForm.MatchString(e.key):
 			r.add(e.line, "%s: %s is no name of a variable", where, quote(e.key))
-		case slices.Contains(masks, e.key), slices.Contains(masksLater, e.key), strings.HasPrefix(e.key, "MUSTER_"):
+		case isMask(e.key), strings.HasPrefix(e.key, "MUSTER_"):
 			r.add(e.line, "%s: %s is not for env (visibility variables stand in visible)", where, e.key)
 		default:
 			vars[e.key], _ = r.text(e.value, where+"."+e.key, maxMaskLen) // the problem is noted

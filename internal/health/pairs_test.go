@@ -51,7 +51,9 @@ func fakeNode(t *testing.T, spec string) *Node {
 		Inventory: fake.Detect(machine, none), Lookup: fake.Lookup(none), Workers: 2, TempDir: "/tmp",
 	}
 	n.CPUs, _ = accel.CPUs(root)
-	n.NVML, n.NVMLErr = probe.Replay(fake.NVML(3), probe.Options{})
+	if f := n.nvidia(); len(f.Devices)+len(f.Unusable) > 0 {
+		n.NVML, n.NVMLErr = probe.Replay(fake.NVML(3), probe.Options{})
+	}
 	return n
 }
 
