@@ -78,14 +78,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	a.status.checking(m.Round)
 	in := CheckInput{
 		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
-		Env: func(localRank int) ([]string, error) {
-			plan := *a.Plan
-			if localRank < 0 {
-				localRank, plan.Job.VirtualLocalRank = 0, false
-			}
-			env, err := plan.workerEnv(m.Round, localRank, 0, "")
-			return env.Strings(), err
-		},
+		Env: func(localRank int) ([]string, error) { return a.Plan.checkEnv(m.Round, localRank) },
 	}
 	bounded, done := a.untilDeadline(ctx)
 	defer done()
@@ -124,6 +117,16 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 		d.Reason = reasonUndecided
 	}
 	return &d, nil
+}
+
+// checkEnv is CheckInput's Env.
+func (p *Plan) checkEnv(r rendezvous.Round, localRank int) ([]string, error) {
+	plan := *p
+	if localRank < 0 {
+		localRank, plan.Job.VirtualLocalRank, plan.devices.Own = 0, false, nil
+	}
+	env, err := plan.workerEnv(r, localRank, 0, "")
+	return env.Strings(), err
 }
 
 // turnedAway does what a check decided instead of starting workers. It returns nothing where another round follows.

@@ -77,11 +77,24 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		}
 	}
 	rank := r.BaseRank + localRank
+	for name, value := range p.deviceEnv {
+		set(FromFlag, "fake accelerator", name, value)
+	}
+	for _, v := range p.devices.Shared {
+		vars[v.Name] = v
+	}
 
 	// torchelastic's names, exactly.
 	shownLocalRank := localRank
 	if p.Job.VirtualLocalRank {
 		shownLocalRank = 0
+	}
+	switch {
+	case p.OwnDevices():
+		for _, v := range p.devices.Own[localRank] {
+			own(v.Source.Kind, v.Source.Name, v.Name, v.Value)
+		}
+	case p.Job.VirtualLocalRank:
 		device, err := virtualDevice(vars, localRank)
 		if err != nil {
 			return nil, err
@@ -115,9 +128,6 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	}
 	if p.Job.Watchdog {
 		set(FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
-	}
-	for name, value := range p.deviceEnv {
-		set(FromFlag, "fake accelerator", name, value)
 	}
 	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
 	set(FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)

@@ -32,6 +32,16 @@ type Machine struct {
 	BindWorkers func(mode string, workers int) ([][]int, error)
 	// DeviceEnv are the variables through which workers see a fake accelerator; nil for real ones.
 	DeviceEnv map[string]string
+	// AssignDevices returns the variables by which workers see their accelerators, for so many workers, counted by the
+	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers.
+	AssignDevices func(procs string, workers int) (DeviceVars, error)
+}
+
+// DeviceVars are the variables of accelerators that workers get over the inherited ones. The zero value leaves these.
+type DeviceVars struct {
+	Shared []Var
+	// Own are by local rank those by which a worker sees its own devices and no others; nil: all workers see the same.
+	Own [][]Var
 }
 
 // Plan is a Job with everything looked up on this machine. Making one starts nothing and writes nothing.
@@ -51,6 +61,7 @@ type Plan struct {
 	procsFrom Source
 	entry     entrypoint
 	deviceEnv map[string]string
+	devices   DeviceVars
 	cpus      [][]int // by local rank; nil: workers are not bound
 	unbound   error   // why they are not, where that was asked for
 	warm      warmCommand
@@ -68,6 +79,9 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 		p.RunID, p.runIDFrom = strings.ToLower(rand.Text()[:12]), Source{FromMuster, "random"}
 	}
 	if err := p.countWorkers(m); err != nil {
+		return nil, err
+	}
+	if err := p.assignDevices(m); err != nil {
 		return nil, err
 	}
 	if err := p.bindWorkers(m); err != nil {
@@ -114,6 +128,24 @@ func (p *Plan) countWorkers(m Machine) error {
 	}
 	return nil
 }
+
+func (p *Plan) assignDevices(m Machine) error {
+	if m.AssignDevices == nil {
+		return nil
+	}
+	vars, err := m.AssignDevices(p.Job.Procs, p.Procs)
+	if err != nil {
+		return errhint.Code(err, errhint.Usage)
+	}
+	if vars.Own != nil && len(vars.Own) != p.Procs {
+		return fmt.Errorf("internal error: devices for %d workers of %d", len(vars.Own), p.Procs)
+	}
+	p.devices = vars
+	return nil
+}
+
+// OwnDevices reports whether each worker sees devices of its own and no others.
+func (p *Plan) OwnDevices() bool { return p.devices.Own != nil }
 
 func (p *Plan) bindWorkers(m Machine) (err error) {
 	rules := p.Job.Bind

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -328,6 +329,69 @@ func TestJobDirOfSomebodyElse(t *testing.T) {
 	}
 	if _, err := makeJobDir(filepath.Join(link, "job-x")); err == nil {
 		t.Error("followed a link")
+	}
+}
+
+// TestDevices: what accelerators take beats what is inherited and what a fake says; what is a worker's own stays with its
+// local rank over restarts and rounds, and a template or the check of links has none of it.
+func TestDevices(t *testing.T) {
+	m := testMachine(t.TempDir())
+	m.DeviceEnv = map[string]string{"CUDA_VISIBLE_DEVICES": "0,1", "RANK": "77"}
+	m.AssignDevices = func(procs string, workers int) (DeviceVars, error) {
+		if procs != "gpu" || workers != 8 {
+			return DeviceVars{}, fmt.Errorf("devices for %d workers by %q", workers, procs)
+		}
+		vars := DeviceVars{Shared: []Var{{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", Source: Source{FromMuster, "why"}}}}
+		for local := range workers {
+			vars.Own = append(vars.Own, []Var{{Name: "CUDA_VISIBLE_DEVICES", Value: fmt.Sprintf("MIG-%d", local), Source: Source{FromMuster, "how"}}})
+		}
+		return vars, nil
+	}
+	job := testJob("gpu")
+	job.Environ = append(job.Environ, "CUDA_DEVICE_ORDER=FASTEST_FIRST")
+	for _, virtual := range []bool{false, true} {
+		job.VirtualLocalRank = virtual
+		p, err := NewPlan(job, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"CUDA_VISIBLE_DEVICES": "MIG-3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "LOCAL_RANK": "3"}
+		if virtual {
+			want["LOCAL_RANK"] = "0"
+		}
+		later := testRound(8)
+		later.Number, later.GroupRank, later.BaseRank = 9, 0, 0
+		for restarts, round := range []rendezvous.Round{testRound(8), testRound(8), later} {
+			w, err := p.Worker(round, 3, restarts, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := w.Env.set()
+			for name, value := range want {
+				if set[name] != value {
+					t.Errorf("round %d, restart %d: %s=%q, want %q", round.Number, restarts, name, set[name], value)
+				}
+			}
+			if rank := fmt.Sprint(round.BaseRank + 3); set["RANK"] != rank {
+				t.Errorf("a fake's RANK: %s, want %s", set["RANK"], rank)
+			}
+			entries, own := templateEnv(w.Env)
+			if !slices.Contains(own, "CUDA_VISIBLE_DEVICES") || !slices.Contains(entries, "CUDA_DEVICE_ORDER=PCI_BUS_ID") {
+				t.Errorf("a template has %q, and workers of their own %q", entries, own)
+			}
+		}
+		for local, want := range map[int]string{3: "CUDA_VISIBLE_DEVICES=MIG-3", -1: "CUDA_VISIBLE_DEVICES=0,1"} {
+			if env, err := p.checkEnv(testRound(8), local); err != nil || !slices.Contains(env, want) {
+				t.Errorf("the check of %d has not %s: %q, %v", local, want, env, err)
+			}
+		}
+		if !p.OwnDevices() {
+			t.Error("workers share their devices")
+		}
+	}
+	m.AssignDevices = func(string, int) (DeviceVars, error) { return DeviceVars{}, errors.New("no device") }
+	if _, err := NewPlan(job, m); errhint.CodeOf(err) != errhint.Usage || err.Error() != "no device" {
+		t.Errorf("status %d of %v", errhint.CodeOf(err), err)
 	}
 }
 

@@ -77,7 +77,7 @@ func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolo
 	if here.fake != nil {
 		links = linksOf(here.fake)
 	}
-	if n, _, err := accel.Workers("gpu", here.inv, 0); err == nil && n > 0 {
+	if n, _, err := accel.Workers("gpu", here.inv, 0); err == nil && n > 0 && !plan.OwnDevices() {
 		return min(n, plan.Procs), links
 	}
 	return plan.Procs, links

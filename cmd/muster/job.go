@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/rs/zerolog"
 
@@ -100,7 +99,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	}
 	m.Hostname = hostname()
 	root := accel.Real()
-	near := root // where accelerators, and CPUs and their limits, are looked for
+	near := root
 	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
 	if job.Fake != "" {
 		m.Hostname = a.fakeNode(m.Hostname)
@@ -113,29 +112,8 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 		near = fake.Root(root)
 		find = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
 	}
-	detect := sync.OnceValue(find) // counting and binding ask, or neither does
-	m.CountWorkers = func(word string) (int, string, error) {
-		cpus, cpusWhy := accel.CPUs(near)
-		inv := detect()
-		n, why, err := accel.Workers(word, inv, cpus)
-		if err == nil && word == "auto" && n > 1 && inv.Masks() != nil {
-			// All workers get the same environment, in which all but one would find no device.
-			return 0, "", errhint.With(
-				errhint.Usagef("cannot give each worker a MIG instance of its own (%s)", why),
-				"say how many workers to start: --nproc-per-node N")
-		}
-		if err == nil && n == cpus && word == "cpu" {
-			why = cpusWhy
-		}
-		return n, why, err
-	}
-	m.BindWorkers = func(mode string, workers int) ([][]int, error) {
-		bound, err := accel.Bind(near, detect(), accel.BindMode(mode), workers)
-		for _, w := range bound.Warnings {
-			log.Warn().Msg(w)
-		}
-		return bound.CPUs, err
-	}
+	devices := newNodeDevices(near, find, log)
+	m.CountWorkers, m.AssignDevices, m.BindWorkers = devices.count, devices.assign, devices.bind
 	return m, nil
 }
 

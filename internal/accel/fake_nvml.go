@@ -124,7 +124,7 @@ func (w *nvmlWriter) gpu(index, i int) map[string]any {
 	g := nvline.GPU{
 		Index: index, UUID: f.uuid(i), Name: f.model(i), BDF: fakeAddress(i), Minor: new(i), Processes: []nvline.Process{},
 		MemTotal: new(uint64(f.memoryMiB(i)) << 20), MemUsed: new(uint64(s.fault("busy", i, "mib", fakeUsedMiB)) << 20),
-		MIG: new(false), MIGPending: new(false), Persistence: new(!s.has("persistence-off", i)), ComputeMode: new(s.fault("compute-mode", i, "value", 0)),
+		MIG: new(s.mig[i] != nil), MIGPending: new(s.mig[i] != nil), Persistence: new(!s.has("persistence-off", i)), ComputeMode: new(s.fault("compute-mode", i, "value", 0)),
 		ECC: new(!s.has("ecc-off", i)), ECCPending: new(!s.has("ecc-off", i)),
 		ECCVolatile: new(uint64(s.fault("ecc-uncorrectable", i, "value", 0))),
 		SRAM:        new(s.has("sram-threshold", i)), Recovery: new(s.fault("reset-required", i, "value", 0)),

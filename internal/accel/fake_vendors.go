@@ -44,12 +44,13 @@ func (f *Fake) deviceNode(t fakeTree, i int, pattern string, n int) {
 	t.node(node(pattern, n), perm)
 }
 
-// nvidiaFiles is what the driver tells of a GPU in /proc, and its node.
+// nvidiaFiles is what the driver tells of a GPU in /proc, its MIG instances and its node.
 func (f *Fake) nvidiaFiles(t fakeTree, i int, _ string) {
 	address := fakeAddress(i)
 	t.put(path.Join(nvidiaGPUs, address, "information"), fmt.Sprintf(
 		"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Excluded:\t No\n",
 		f.model(i), 100+i, f.uuid(i), address, i))
+	f.migFiles(t, i)
 	f.deviceNode(t, i, f.spec.vendor.patterns[0], i)
 }
 

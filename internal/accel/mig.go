@@ -10,6 +10,8 @@ import (
 	"strings"
 )
 
+const nvidiaCapabilities = "proc/driver/nvidia/capabilities"
+
 // Instance is a MIG compute instance of an NVIDIA GPU that is divided. A CUDA process uses one of them.
 type Instance struct {
 	GPUInstance, ComputeInstance int    // as the driver numbers them on their GPU
@@ -26,7 +28,7 @@ type Instance struct {
 func (s *nvidiaScan) findMIG() {
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		mig := fmt.Sprintf("proc/driver/nvidia/capabilities/gpu%d/mig", d.Minor)
+		mig := fmt.Sprintf("%s/gpu%d/mig", nvidiaCapabilities, d.Minor)
 		entries, _ := fs.ReadDir(s.root, mig) // no folder: no MIG
 		divided := false
 		for _, e := range entries {

@@ -35,12 +35,13 @@ type nodeSpec struct {
 	numa      []int // one entry per device; nil: unknown
 	visible   map[string]string
 	env       map[string]string
-	driver    string // version of the driver
-	gen       int    // of the PCI links
-	width     int    // lanes of the PCI links
-	nvlinks   int    // of each GPU
-	shmMiB    int    // size of /dev/shm; 0: the machine's
-	cpuMax    string // of the cgroup, as in cpu.max; "": the machine's
+	driver    string           // version of the driver
+	gen       int              // of the PCI links
+	width     int              // lanes of the PCI links
+	nvlinks   int              // of each GPU
+	mig       map[int][]string // profiles of the instances of each GPU that is divided
+	shmMiB    int              // size of /dev/shm; 0: the machine's
+	cpuMax    string           // of the cgroup, as in cpu.max; "": the machine's
 	rdma      []rdmaPort
 	links     []FakeLink
 	faults    []fault
@@ -66,7 +67,7 @@ type spec struct {
 var (
 	topKeys   = []string{"version", "seed", "defaults", "nodes"}
 	topLater  = []string{"expect"}
-	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "shm_mib", "cgroup", "rdma", "links", "faults"}
+	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "mig", "shm_mib", "cgroup", "rdma", "links", "faults"}
 	nodeLater = []string{"cpus", "net"}
 )
 

@@ -2,6 +2,7 @@ package accel
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,6 +37,9 @@ func (r *specReader) machine(keys map[string]*yaml.Node, where string, s *nodeSp
 	if v, ok := keys["nvlinks"]; ok {
 		s.nvlinks = r.number(v, where+".nvlinks", 0, maxLinks)
 	}
+	if v, ok := keys["mig"]; ok {
+		s.mig = r.mig(v, where, s.count)
+	}
 	if v, ok := keys["shm_mib"]; ok {
 		s.shmMiB = r.number(v, where+".shm_mib", 1, maxMemoryMiB)
 	}
@@ -56,6 +60,11 @@ func (r *specReader) machine(keys map[string]*yaml.Node, where string, s *nodeSp
 	}
 	if v, ok := keys["faults"]; ok {
 		s.faults = r.faults(v, where+".faults", s)
+	}
+	for _, gpu := range slices.Sorted(maps.Keys(s.mig)) {
+		if gpu >= s.count && keys["mig"] == nil {
+			r.add(s.countLine, "%s: mig of the defaults divides GPU %d of %d", where, gpu, s.count)
+		}
 	}
 	for _, f := range s.faults {
 		if f.gpu >= s.count && keys["faults"] == nil { // of the defaults, and this node has fewer GPUs

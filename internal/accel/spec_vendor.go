@@ -11,7 +11,7 @@ import (
 const defaultDriver = "550.54.15"
 
 // nvidiaKeys are those of a node's section that say what NVIDIA's devices alone have.
-var nvidiaKeys = []string{"driver", "nvlinks"}
+var nvidiaKeys = []string{"driver", "nvlinks", "mig"}
 
 // vendor reads whose devices a node has. A node of another vendor than that of the defaults takes from these nothing that
 // belongs to a vendor: an H100's faults and variables are not those of an MI300X.
@@ -24,7 +24,7 @@ func (r *specReader) vendor(keys map[string]*yaml.Node, where string, s *nodeSpe
 			r.add(v.Line, "%s.vendor: unknown vendor %s (known: %s)", where, quote(word), strings.Join(vendorNames(), ", "))
 		}
 		if s.vendor != was {
-			s.model, s.driver, s.nvlinks, s.visible, s.faults = "", defaultDriver, 0, nil, nil
+			s.model, s.driver, s.nvlinks, s.mig, s.visible, s.faults = "", defaultDriver, 0, nil, nil, nil
 		}
 	}
 	for _, key := range nvidiaKeys {

@@ -486,10 +486,19 @@ func TestMIG(t *testing.T) {
 			if n != c.n || got != c.want || errhint.Of(err) != c.hint {
 				t.Errorf("got %d, %q, hint %q\nwant %d, %q, hint %q", n, got, errhint.Of(err), c.n, c.want, c.hint)
 			}
-			if d := cmp.Diff(c.masks, inv.Masks()); d != "" {
-				t.Errorf("masks (-want +got)\n%s", d)
+			shares, err := inv.ShareInstances()
+			var masks []string
+			for _, s := range shares {
+				masks = append(masks, s.Vars["CUDA_VISIBLE_DEVICES"])
+			}
+			if d := cmp.Diff(c.masks, masks); d != "" || err != nil {
+				t.Errorf("masks, %v (-want +got)\n%s", err, d)
 			}
 		})
+	}
+	unknown := accel.Detect(two.with(tree{"proc/driver/nvidia/gpus/0000:1b:00.0/information": "Device Minor: 1\n"}).root(), env())
+	if shares, err := unknown.ShareInstances(); shares != nil || errhint.CodeOf(err) != errhint.Usage || errhint.Of(err) != hint || !strings.Contains(err.Error(), "UUID of GPU 0") {
+		t.Errorf("instances of a GPU without a UUID: %v, %v", shares, err)
 	}
 	inv := accel.Detect(two.with(capability(131, "denied"), tree{"proc/driver/nvidia/capabilities/gpu1/mig/gi13/ci1/access": "?\n"}).root(), env())
 	want := []accel.Instance{

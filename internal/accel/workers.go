@@ -36,7 +36,7 @@ func vendorNamed(word string) *vendor {
 // Errors carry a hint and status 2.
 //
 // Where all GPUs that a worker would see are divided by MIG, "auto" is the number of their instances; the caller must
-// then give each worker its own of Masks.
+// then give each worker its own of ShareInstances.
 func Workers(word string, inv Inventory, cpus int) (n int, why string, err error) {
 	family := inv.Family
 	switch {
@@ -145,18 +145,4 @@ func (f Family) instanceWorkers() (n int, why string, err error) {
 		return len(instances), fmt.Sprintf("%s of %s", plural(len(instances), "usable MIG compute instance"), plural(divided, "visible GPU")), nil
 	}
 	return 0, "", undecided(fmt.Errorf("cannot start one worker per GPU: %w", err))
-}
-
-// Masks returns a CUDA_VISIBLE_DEVICES for each worker that Workers counts for "auto" where GPUs are divided by MIG: such
-// workers see nothing else that tells them apart. It is nil where workers share what they inherit, and "" stands for an
-// instance of a GPU whose UUID is unknown.
-func (inv Inventory) Masks() []string {
-	if n := inv.divided(); n == 0 || n < len(inv.Visible) {
-		return nil
-	}
-	var masks []string
-	for _, in := range inv.usableInstances() {
-		masks = append(masks, in.Mask)
-	}
-	return masks
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// specFile writes a spec whose defaults have these lines.
+func specFile(t *testing.T, lines ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "spec.yaml")
+	if err := os.WriteFile(file, []byte("version: 1\ndefaults:\n  "+strings.Join(lines, "\n  ")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// said returns what workers printed as lines "on ...", sorted, without what muster puts in front.
+func said(o outcome) []string {
+	var all []string
+	for line := range strings.Lines(o.stdout) {
+		if _, text, ok := strings.Cut(line, "on "); ok {
+			all = append(all, strings.TrimSpace(text))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestMIGWarm: each worker has its own MIG instance, in a fork of a template as by itself, and the same one after a restart.
+func TestMIGWarm(t *testing.T) {
+	dir := warmDir(t, "script.py", `
+import json, os, sys, time
+mask = os.environ["CUDA_VISIBLE_DEVICES"]
+print("on", os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["LOCAL_RANK"], mask[-4:], flush=True)
+told = os.path.join(os.environ["MUSTER_RUN_DIR"], "told")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+    open(told, "w").close()
+elif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists(told):
+        time.sleep(0.01)
+    sys.exit(3)
+`)
+	fake := specFile(t, "count: 1", "mig: {0: [1g.10gb, 1g.10gb]}")
+	want := []string{"0 0 /1/0", "0 1 /2/0", "1 0 /1/0", "1 1 /2/0"}
+	for warm, forks := range map[string]int{"off": 0, "json": 4} {
+		got := start(t, []string{"MUSTER_FAKE=" + fake, "PATH=/usr/bin:" + os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=0"},
+			"run", "-n", "auto", "--log-level", "debug", "--warm", warm, "--max-restarts", "1", "--", "python3", filepath.Join(dir, "script.py")).wait()
+		wantWarm(t, got, 0, forks)
+		if d := cmp.Diff(want, said(got)); d != "" {
+			t.Errorf("--warm %s (-want +got)\n%s%s", warm, d, got.stderr)
+		}
+	}
+}
