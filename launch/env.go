@@ -100,6 +100,9 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 			return nil, err
 		}
 		own(FromFlag, "--virtual-local-rank", "CUDA_VISIBLE_DEVICES", device)
+		if _, metax := vars["MACA_VISIBLE_DEVICES"]; metax { // which of the two wins is not documented
+			own(FromFlag, "--virtual-local-rank", "MACA_VISIBLE_DEVICES", device)
+		}
 	}
 	own(FromMuster, "index on this node", "LOCAL_RANK", strconv.Itoa(shownLocalRank))
 	own(FromMuster, "base rank of this node + local rank", "RANK", strconv.Itoa(rank))

@@ -40,6 +40,8 @@ type Job struct {
 	Logs LogRules
 	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null.
 	InheritStdin bool
+	// Isolate shows each worker the accelerator of its local rank alone.
+	Isolate bool
 	// VirtualLocalRank gives every worker LOCAL_RANK=0 and one entry of CUDA_VISIBLE_DEVICES.
 	VirtualLocalRank bool
 	// Fake is the path of a fake accelerator's spec, empty for the real machine. FakeOnReal allows it on a machine that

@@ -128,6 +128,14 @@ func TestEnvironmentRules(t *testing.T) {
 			want:   map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "7"},
 		},
 		{
+			name: "virtual local rank with MetaX's list", procs: "2", local: 1,
+			change: func(j *Job) {
+				j.VirtualLocalRank = true
+				j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=5,7", "MACA_VISIBLE_DEVICES=5,7")
+			},
+			want: map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "7", "MACA_VISIBLE_DEVICES": "7"},
+		},
+		{
 			name: "the file timer", procs: "1", change: func(j *Job) { j.Watchdog, j.WatchdogFile = true, "/timers/fifo" },
 			want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/timers/fifo"},
 		},

@@ -65,7 +65,7 @@ func TestNativeFlags(t *testing.T) {
 		--active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all --clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
 		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
-		--numa-binding core-complex --numa-fallback --network-check --network-check-full --network-check-timeout 90 --straggler-factor 1.5 --straggler-rule median
+		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full --network-check-timeout 90 --straggler-factor 1.5 --straggler-rule median
 		--exclude-straggler --comm-perf-test --min-net-bandwidth 2.5e3 --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
 		--event-log-handler console --dry-run --json --log-level debug -- prog`)...)
 	codes := func(text string) launch.ExitCodes {
@@ -95,7 +95,7 @@ func TestNativeFlags(t *testing.T) {
 			Dir: "/dev/null", Redirect: launch.StreamMap{Default: launch.Both},
 			Tee: launch.StreamMap{ByRank: map[int]launch.Streams{0: launch.Stdout, 10: launch.Stderr}}, Ranks: []int{0, 10}, Prefix: "x:", PrefixAll: true,
 		},
-		InheritStdin: true, Fake: "f.yaml", FakeOnReal: true, EventLog: "console", StatusFile: "s.json", CompatExit: true,
+		InheritStdin: true, Isolate: true, Fake: "f.yaml", FakeOnReal: true, EventLog: "console", StatusFile: "s.json", CompatExit: true,
 	}
 	got := req.Job
 	got.Stop.Handled, got.Sources = nil, nil

@@ -140,6 +140,11 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Bind.Fallback, text) },
 		},
 		{
+			flag: "isolate-devices", form: formSwitch, def: "false", group: groupCommand, anywhere: true,
+			help: "Show each worker the accelerator of its local rank and no other, so that a script uses device 0 whatever LOCAL_RANK says. Refused where a node has more or fewer workers than visible accelerators.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Isolate, text) },
+		},
+		{
 			flag: "stdin", arg: "null|inherit", def: "null", group: groupCommand, anywhere: true,
 			help: "What workers read: nothing, or muster's own standard input. torchrun's workers inherit.",
 			set: func(r *Request, text string) error {

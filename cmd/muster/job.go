@@ -99,7 +99,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	}
 	m.Hostname = hostname()
 	root := accel.Real()
-	near := root
+	near, lookup := root, a.lookupEnv
 	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
 	if job.Fake != "" {
 		m.Hostname = a.fakeNode(m.Hostname)
@@ -109,10 +109,10 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 		}
 		log.Warn().Str("spec", fake.Path()).Msg(fake.Banner())
 		m.DeviceEnv = fake.Env()
-		near = fake.Root(root)
+		near, lookup = fake.Root(root), fake.Lookup(a.lookupEnv)
 		find = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
 	}
-	devices := newNodeDevices(near, find, log)
+	devices := newNodeDevices(&job, near, lookup, find, log)
 	m.CountWorkers, m.AssignDevices, m.BindWorkers = devices.count, devices.assign, devices.bind
 	return m, nil
 }

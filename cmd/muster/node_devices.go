@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -11,14 +12,19 @@ import (
 
 // nodeDevices answers what a plan asks about this node's accelerators.
 type nodeDevices struct {
-	near   accel.Root             // where accelerators, and CPUs and their limits, are looked for
-	detect func() accel.Inventory // looks once, and not before somebody asks
-	shares []accel.Share          // by local rank, set by assign; nil: workers share all
+	job    *launch.Job
+	near   accel.Root                  // where accelerators, and CPUs and their limits, are looked for
+	lookup func(string) (string, bool) // the environment, with a fake's variables
+	detect func() accel.Inventory      // looks once, and not before somebody asks
 	log    zerolog.Logger
+
+	// Set by assign, which comes before bind.
+	shares  []accel.Share // by local rank; nil: workers share all
+	ordered bool          // workers get the order in which we number devices
 }
 
-func newNodeDevices(near accel.Root, find func() accel.Inventory, log zerolog.Logger) *nodeDevices {
-	return &nodeDevices{near: near, detect: sync.OnceValue(find), log: log}
+func newNodeDevices(job *launch.Job, near accel.Root, lookup func(string) (string, bool), find func() accel.Inventory, log zerolog.Logger) *nodeDevices {
+	return &nodeDevices{job: job, near: near, lookup: lookup, detect: sync.OnceValue(find), log: log}
 }
 
 // count is launch.Machine's CountWorkers.
@@ -32,17 +38,32 @@ func (n *nodeDevices) count(word string) (int, string, error) {
 }
 
 // assign is launch.Machine's AssignDevices.
-func (n *nodeDevices) assign(procs string, _ int) (launch.DeviceVars, error) {
+func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, error) {
 	var vars launch.DeviceVars
-	if procs != "auto" {
-		return vars, nil
-	}
 	var err error
-	if n.shares, err = n.detect().ShareInstances(); err != nil {
-		return vars, err
+	source := func(s accel.Share) launch.Source { return launch.Source{Kind: launch.FromMuster, Name: s.How} }
+	switch {
+	case n.job.Isolate:
+		if n.shares, err = n.detect().ShareDevices(procs, workers, n.lookup); err != nil {
+			return vars, fmt.Errorf("cannot use --isolate-devices: %w", err)
+		}
+		source = func(s accel.Share) launch.Source {
+			return launch.Source{Kind: launch.FromFlag, Name: "--isolate-devices: " + s.How}
+		}
+	case procs == "auto":
+		if n.shares, err = n.detect().ShareInstances(); err != nil {
+			return vars, err
+		}
 	}
 	for _, s := range n.shares {
-		vars.Own = append(vars.Own, deviceVars(s.Vars, launch.Source{Kind: launch.FromMuster, Name: s.How}))
+		vars.Own = append(vars.Own, deviceVars(s.Vars, source(s)))
+	}
+	// Numbers of devices matter where workers are told one, or bound near one.
+	byNumber := n.job.Isolate || n.job.Bind.Mode != ""
+	if byNumber || accel.OneMaskOfTwo(n.near, n.lookup) {
+		shared := n.detect().SharedVars(procs, byNumber, n.lookup)
+		_, n.ordered = shared["CUDA_DEVICE_ORDER"]
+		vars.Shared = deviceVars(shared, launch.Source{Kind: launch.FromMuster, Name: "as devices are numbered here"})
 	}
 	return vars, nil
 }
@@ -64,6 +85,7 @@ func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
 			inv.Visible = append(inv.Visible, s.Device)
 		}
 	}
+	inv.OrderUnsure = inv.OrderUnsure && !n.ordered
 	bound, err := accel.Bind(n.near, inv, accel.BindMode(mode), workers)
 	for _, w := range bound.Warnings {
 		n.log.Warn().Msg(w)

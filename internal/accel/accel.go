@@ -106,8 +106,8 @@ func Detect(root Root, lookup func(string) (string, bool)) Inventory {
 		first.Undecided = undecided(errWSL)
 	}
 	inv.Family = pick(inv.Families)
-	if order, _ := lookup("CUDA_DEVICE_ORDER"); inv.Vendor == "nvidia" && order != "PCI_BUS_ID" {
-		inv.OrderUnsure = slices.ContainsFunc(inv.Devices, func(d Device) bool { return d.Model != inv.Devices[0].Model })
+	if order, _ := lookup("CUDA_DEVICE_ORDER"); inv.Vendor == "nvidia" && order != byBus {
+		inv.OrderUnsure = differ(inv.Devices)
 	}
 	return inv
 }

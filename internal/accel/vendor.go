@@ -34,6 +34,8 @@ type vendor struct {
 	runtime string // the variable that a container runtime reads; it has been applied, /dev shows the effect
 	masks   []string
 	see     func(v *vendor, lookup lookup, devices []Device) (view, error)
+	// alone returns for each visible device the variables by which a process sees it and no other.
+	alone func(f Family, lookup lookup) ([]map[string]string, error)
 }
 
 type lookup = func(string) (string, bool)
@@ -48,13 +50,14 @@ var vendors = []*vendor{
 		// VGA controllers and 3D controllers; NVSwitch bridges are 0x0680, the audio part of a card 0x0403.
 		pciIDs: []string{"0x10de"}, classes: []string{"0x0300", "0x0302"}, drivers: []string{"nvidia"},
 		needs: []string{"nvidiactl"}, wants: []string{"nvidia-uvm"}, patterns: []string{"nvidia#"},
-		find: findNVIDIA, runtime: "NVIDIA_VISIBLE_DEVICES", masks: []string{"CUDA_VISIBLE_DEVICES"}, see: seeCUDA,
+		find: findNVIDIA, runtime: "NVIDIA_VISIBLE_DEVICES", masks: []string{"CUDA_VISIBLE_DEVICES"}, see: seeCUDA, alone: aloneCUDA,
 	},
 	{
 		name: "metax", title: "MetaX GPU", backend: "cuda", verified: byDocumentation,
 		pciIDs: []string{"0x9999"}, classes: anyClass,
 		needs: []string{"mxcd"}, patterns: []string{"dri/renderD#"},
 		find: findRendering, masks: []string{"MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}, see: seeMetaX,
+		alone: aloneByNumber("MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 	},
 	{
 		// The layout of the KFD topology was checked with testdata/topo* of ROCm/k8s-device-plugin (MI210, MI300X, MI308X).
@@ -62,7 +65,7 @@ var vendors = []*vendor{
 		pciIDs: []string{"0x1002"}, classes: anyClass, drivers: []string{"amdgpu"},
 		needs: []string{"kfd"}, patterns: []string{"dri/renderD#"},
 		find: findKFD, runtime: "AMD_VISIBLE_DEVICES",
-		masks: []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}, see: seeROCm,
+		masks: []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}, see: seeROCm, alone: aloneROCm,
 	},
 	{
 		// Parts of Hygon's CPUs have the same vendor id and none of these classes.
@@ -70,37 +73,42 @@ var vendors = []*vendor{
 		pciIDs: []string{"0x1d94"}, classes: anyClass,
 		needs: []string{"kfd"}, wants: []string{"mkfd"}, patterns: []string{"dri/renderD#"},
 		// PyTorch for DCUs is a ROCm build: it counts by the same rules as AMD's.
-		find: findKFD, runtime: "HYGON_VISIBLE_DEVICES", masks: []string{"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}, see: seeROCm,
+		find: findKFD, runtime: "HYGON_VISIBLE_DEVICES", masks: []string{"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}, see: seeROCm, alone: aloneROCm,
 	},
 	{
 		name: "ascend", title: "Ascend NPU", backend: "npu", verified: byDocumentation,
 		pciIDs: []string{"0x19e5"}, classes: []string{"0x12"}, // Huawei's on-board graphics is 0x0300
 		needs: []string{"davinci_manager", "devmm_svm", "hisi_hdc"}, patterns: []string{"davinci#"},
 		find: findNumbered, runtime: "ASCEND_VISIBLE_DEVICES", masks: []string{"ASCEND_RT_VISIBLE_DEVICES"}, see: seeAscend,
+		alone: aloneByNumber("ASCEND_RT_VISIBLE_DEVICES"),
 	},
 	{
 		name: "cambricon", title: "Cambricon MLU", backend: "mlu", verified: byDocumentation,
 		pciIDs: []string{"0xcabc"}, classes: anyClass,
 		wants: []string{"cambricon_ctl"}, patterns: []string{"cambricon_dev#"},
 		find: findNumbered, runtime: "CAMBRICON_VISIBLE_DEVICES", masks: []string{"MLU_VISIBLE_DEVICES"}, see: seeNumbers,
+		alone: aloneByNumber("MLU_VISIBLE_DEVICES"),
 	},
 	{
 		name: "mthreads", title: "Moore Threads GPU", backend: "musa", verified: byDocumentation,
 		pciIDs: []string{"0x1ed5"}, classes: anyClass,
 		patterns: []string{"mtgpu.#", "mtgpu#"},
 		find:     findNumbered, runtime: "MTHREADS_VISIBLE_DEVICES", masks: []string{"MUSA_VISIBLE_DEVICES"}, see: seeNumbers,
+		alone: aloneByNumber("MUSA_VISIBLE_DEVICES"),
 	},
 	{
 		name: "iluvatar", title: "Iluvatar GPU", backend: "cuda", verified: byDocumentation,
 		pciIDs: []string{"0x1e3e"}, classes: anyClass,
 		wants: []string{"itrctl"}, patterns: []string{"iluvatar#"},
 		find: findNumbered, runtime: "IX_VISIBLE_DEVICES", masks: []string{"CUDA_VISIBLE_DEVICES"}, see: seeCUDA,
+		alone: aloneByNumber("CUDA_VISIBLE_DEVICES"),
 	},
 	{
 		name: "thead", title: "T-Head PPU", backend: "cuda", verified: byDocumentation,
 		pciIDs: []string{"0x1ded"}, classes: anyClass,
 		wants: []string{"alixpu", "alixpu_ctl"}, patterns: []string{"alixpu_ppu#"},
 		find: findNumbered, runtime: "NVIDIA_VISIBLE_DEVICES", masks: []string{"CUDA_VISIBLE_DEVICES"}, see: seeCUDA,
+		alone: aloneByNumber("CUDA_VISIBLE_DEVICES"),
 	},
 	{
 		name: "gaudi", title: "Gaudi HPU", backend: "hpu", verified: byDocumentation,
@@ -109,13 +117,13 @@ var vendors = []*vendor{
 			"0x1000", "0x1001", "0x1010", "0x1011", "0x1020", "0x1021", "0x1030", "0x1060", "0x1061", "0x1062", "0x1063",
 		},
 		patterns: []string{"accel/accel#", "hl#"},
-		find:     findGaudi, runtime: "HABANA_VISIBLE_DEVICES", masks: []string{"HABANA_VISIBLE_MODULES", "HLS_MODULE_ID"}, see: seeUnset,
+		find:     findGaudi, runtime: "HABANA_VISIBLE_DEVICES", masks: []string{"HABANA_VISIBLE_MODULES", "HLS_MODULE_ID"}, see: seeUnset, alone: aloneGaudi,
 	},
 	{
 		name: "intel", title: "Intel GPU", backend: "xpu", verified: byDocumentation,
 		pciIDs: []string{"0x8086"}, classes: []string{"0x0300", "0x0380"}, drivers: []string{"i915", "xe"},
 		patterns: []string{"dri/renderD#"},
-		find:     findIntel, masks: []string{"ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "ZE_FLAT_DEVICE_HIERARCHY"}, see: seeIntel,
+		find:     findIntel, masks: []string{"ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "ZE_FLAT_DEVICE_HIERARCHY"}, see: seeIntel, alone: aloneIntel,
 	},
 }
 

@@ -38,7 +38,7 @@ func vendorNamed(word string) *vendor {
 // Where all GPUs that a worker would see are divided by MIG, "auto" is the number of their instances; the caller must
 // then give each worker its own of ShareInstances.
 func Workers(word string, inv Inventory, cpus int) (n int, why string, err error) {
-	family := inv.Family
+	family := inv.meant(word)
 	switch {
 	case word == "cpu":
 		return cpus, fmt.Sprintf("%s allowed", plural(cpus, "CPU")), nil
@@ -48,10 +48,7 @@ func Workers(word string, inv Inventory, cpus int) (n int, why string, err error
 		if family.divided() > 0 && family.Undecided == nil {
 			return family.instanceWorkers()
 		}
-	case backendWords[word] != "":
-		family = inv.of(func(f Family) bool { return f.Backend == backendWords[word] })
-	case vendorNamed(word) != nil:
-		family = inv.of(func(f Family) bool { return f.Vendor == word })
+	case backendWords[word] != "", vendorNamed(word) != nil:
 	case slices.Contains(unknownDevices, word):
 		return 0, "", errhint.With(
 			errhint.Usagef("cannot count %s devices: muster knows none of that name", word),
