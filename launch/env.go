@@ -30,6 +30,41 @@ func (e Env) Strings() []string {
 	return out
 }
 
+// Lookup returns a variable as workers have it that are alike on all nodes of a job: what was inherited, and the network
+// interface that they are told to use.
+func (p *Plan) Lookup(name string) (string, bool) {
+	vars := map[string]Var{}
+	p.inherit(vars)
+	p.exportIface(vars)
+	v, ok := vars[name]
+	return v.Value, ok
+}
+
+// inherit sets what workers inherit, less what outer launchers left.
+func (p *Plan) inherit(vars map[string]Var) {
+	for _, kv := range p.Job.Environ {
+		name, value, ok := strings.Cut(kv, "=")
+		if ok && name != "" && !isStale(name) {
+			vars[name] = Var{Name: name, Value: value, Source: Source{Inherited, "environment"}}
+		}
+	}
+}
+
+// exportIface tells NCCL and Gloo which interface to use, where nobody else has.
+func (p *Plan) exportIface(vars map[string]Var) {
+	if p.Iface == "" {
+		return
+	}
+	for name, value := range map[string]string{
+		"NCCL_SOCKET_IFNAME": "=" + p.Iface, // without the sign it would be the beginning of a name
+		"GLOO_SOCKET_IFNAME": p.Iface,
+	} {
+		if _, ok := vars[name]; !ok {
+			vars[name] = Var{Name: name, Value: value, Source: Source{FromDefault, "--export-iface"}}
+		}
+	}
+}
+
 // staleNames and stalePrefixes are what an outer launcher or batch system leaves in our environment about itself. A
 // worker that saw it would take the outer job's rank for its own (PMI and OMPI variables are read by libraries that
 // look for MPI without being asked).
@@ -56,12 +91,7 @@ func isStale(name string) bool {
 // our own.
 func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile string) (Env, error) {
 	vars := map[string]Var{}
-	for _, kv := range p.Job.Environ {
-		name, value, ok := strings.Cut(kv, "=")
-		if ok && name != "" && !isStale(name) {
-			vars[name] = Var{Name: name, Value: value, Source: Source{Inherited, "environment"}}
-		}
-	}
+	p.inherit(vars)
 	set := func(kind SourceKind, why, name, value string) {
 		vars[name] = Var{Name: name, Value: value, Source: Source{kind, why}}
 	}
@@ -132,6 +162,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	if p.Job.Watchdog {
 		set(FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
 	}
+	p.exportIface(vars)
 	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
 	set(FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
 	own(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))

@@ -131,6 +131,8 @@ type Meeting struct {
 	// LocalAddr is the address by which the other nodes reach this one, Iface the network interface that has it. Both
 	// empty: the address from which the store is reached.
 	LocalAddr, Iface string
+	// ExportIface tells workers to use the interface that has that address.
+	ExportIface bool
 	// Host or client of the first endpoint is decided by whether its address is ours, unless IsHost says it.
 	IsHost *bool
 	// JoinTimeout bounds a meeting (600 s), CloseTimeout the good-byes (30 s), ReadTimeout what torchrun's agents may take

@@ -58,6 +58,9 @@ type Plan struct {
 
 	agentID   string // no other agent's, of this job or another
 	runIDFrom Source
+	// Iface is the network interface that workers are told to use; empty: none. It is known when the nodes have met.
+	Iface string
+
 	procsFrom Source
 	entry     entrypoint
 	deviceEnv map[string]string

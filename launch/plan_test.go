@@ -107,6 +107,7 @@ func TestEnvironmentRules(t *testing.T) {
 		procs   string
 		change  func(*Job)
 		local   int
+		iface   string
 		want    map[string]string
 		missing []string
 	}{
@@ -139,6 +140,11 @@ func TestEnvironmentRules(t *testing.T) {
 			name: "the file timer", procs: "1", change: func(j *Job) { j.Watchdog, j.WatchdogFile = true, "/timers/fifo" },
 			want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/timers/fifo"},
 		},
+		{
+			name: "the interface by which nodes are reached", procs: "1", iface: "eth0", change: func(j *Job) { j.Environ = append(j.Environ, "GLOO_SOCKET_IFNAME=ib0") },
+			want: map[string]string{"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "ib0"},
+		},
+		{name: "no interface", procs: "1", missing: []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}},
 		{name: "no file timer", procs: "1", change: func(j *Job) { j.Environ = append(j.Environ, "TORCHELASTIC_TIMER_FILE=/old") }, missing: []string{"TORCHELASTIC_TIMER_FILE"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -150,9 +156,15 @@ func TestEnvironmentRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			p.Iface = c.iface
 			w, err := p.Worker(testRound(p.Procs), c.local, 0, "")
 			if err != nil {
 				t.Fatal(err)
+			}
+			for name, want := range c.want {
+				if got, ok := p.Lookup(name); strings.HasSuffix(name, "_IFNAME") && (got != want || !ok) {
+					t.Errorf("Lookup(%s) = %q", name, got)
+				}
 			}
 			vars := map[string]string{}
 			for _, v := range w.Env {

@@ -108,7 +108,7 @@ func settleAddress(m *launch.Meeting, words map[string]given, wrong *problems) {
 // settleAlone tells of flags that mean nothing to a node that meets nobody.
 func settleAlone(r *Request, words map[string]given, void func(flag, why, instead string) bool) {
 	job := &r.Job
-	for _, flag := range []string{"join-timeout", "last-call", "keep-alive", "restart-limit", "topology-file", "iface"} {
+	for _, flag := range []string{"join-timeout", "last-call", "keep-alive", "restart-limit", "topology-file", "iface", "export-iface"} {
 		if word := words[flag]; word.source.Kind == launch.FromFlag {
 			job.Warnings = append(job.Warnings, fmt.Sprintf("--%s has no effect on one node", flag))
 		}

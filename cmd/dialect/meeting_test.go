@@ -154,9 +154,9 @@ func TestNativeMeetsOthers(t *testing.T) {
 			m.Backend, m.Endpoints, m.NodeRank = "static", at(launch.Endpoint{Host: "n0", Port: 7}), 1
 		}), two, false, "j"},
 		{
-			"", "--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface eth0 --token-file tok" +
+			"", "--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface eth0 --export-iface --token-file tok" +
 				" --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 --rdzv c10d://n0 --run-id j x", meeting(func(m *launch.Meeting) {
-				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.TokenFile = "c10d", at(n0), 1, 2, "topo.txt", "eth0", "tok"
+				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.ExportIface, m.TokenFile = "c10d", at(n0), 1, 2, "topo.txt", "eth0", true, "tok"
 				m.KeepAlive, m.LastCall, m.JoinTimeout = time.Second, 500*time.Millisecond, time.Minute
 				m.StoreAllow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::1/128"), netip.MustParsePrefix("192.168.0.0/16")}
 			}), launch.Range{Min: 4, Max: 8}, false, "j",

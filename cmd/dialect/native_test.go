@@ -106,7 +106,7 @@ func TestNativeFlags(t *testing.T) {
 		t.Errorf("dry run %v, JSON %v, log level %q", req.DryRun, req.JSON, req.LogLevel)
 	}
 	// What one node has no use for, and what only goes with something else; TestNativeMeetsOthers looks at what it means.
-	several := accepted(t, nil, "", strings.Fields(`--nodes 2 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h --rdzv-conf close_timeout=7 --iface i
+	several := accepted(t, nil, "", strings.Fields(`--nodes 2 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h --rdzv-conf close_timeout=7 --iface i --export-iface
 		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c
 		--etcd-key k --restart-limit 4 --restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)
 	static := accepted(t, nil, "", strings.Fields("--rdzv static://h --nodes 2 --node-rank 1 --local-addr h prog")...)

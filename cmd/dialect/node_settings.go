@@ -145,6 +145,11 @@ func meetingSettings() []setting {
 			},
 		},
 		{
+			flag: "export-iface", form: formSwitch, def: "false", group: groupRdzv, anywhere: true,
+			help: "Tell NCCL and Gloo in the workers to use the interface by whose address the other nodes reach this one: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, where they are not set.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Meeting.ExportIface, text) },
+		},
+		{
 			flag: "join-timeout", form: formTime, arg: "TIME", def: "600s", group: groupRdzv, anywhere: true,
 			help: "How long nodes wait for each other; then the job ends with status 75.",
 			set:  func(r *Request, text string) error { return setPositive(&r.Job.Meeting.JoinTimeout, text, time.Second) },

@@ -121,7 +121,8 @@ func (a *app) lookAtNetwork(plan *launch.Plan, log zerolog.Logger) func(context.
 	if err != nil {
 		log.Warn().Err(err).Msg("network interfaces not looked at")
 	}
-	machine.Name, machine.Hostname, machine.Lookup, machine.Iface = plan.Hostname, hostname(), a.lookupEnv, plan.Job.Meeting.Iface
+	machine.Name, machine.Hostname, machine.Iface = plan.Hostname, hostname(), plan.Job.Meeting.Iface
+	machine.Lookup = plan.Lookup // what the workers will see
 	return func(ctx context.Context) netprobe.Node {
 		n, err := machine.Look(ctx)
 		if err != nil {

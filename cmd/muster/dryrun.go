@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -151,6 +152,9 @@ func dryRound(p *launch.Plan) (rendezvous.Round, *dryMeeting, map[string]string)
 		d.ReachedBy = "address of " + m.Iface
 	}
 	unsettled := map[string]string{}
+	if m.ExportIface {
+		p.Iface = cmp.Or(m.Iface, decidedLater)
+	}
 	r.GroupWorldSize = job.Nodes.Max
 	if m.Backend == "static" {
 		d.NodeRank = &m.NodeRank

@@ -14,6 +14,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/accel"
 	"muster/internal/errhint"
+	"muster/internal/hostaddr"
 	"muster/launch"
 	"muster/rendezvous"
 )
@@ -65,6 +66,11 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	if err != nil {
 		return a.refused(req, machine, err)
+	}
+	if plan.Job.Meeting.ExportIface && !plan.Job.Alone() {
+		if plan.Iface, err = hostaddr.InterfaceWith(ctx, at.addr); err != nil {
+			log.Warn().Err(err).Msg("workers are not told which network interface to use")
+		}
 	}
 	return a.runJob(ctx, plan, handler, a.newChecker(ctx, plan, at, log), in, log)
 }

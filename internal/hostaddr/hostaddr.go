@@ -250,6 +250,32 @@ func (m Machine) OfInterface(name string) (netip.Addr, error) {
 	return i.zoned(byUse(slices.Clone(i.Addrs))[0]), nil
 }
 
+// InterfaceWith is Machine.InterfaceWith of the real machine.
+func InterfaceWith(ctx context.Context, host string) (string, error) {
+	return Machine{}.InterfaceWith(ctx, host)
+}
+
+// InterfaceWith returns the name of this machine's network interface that has an address of host, a name or an address.
+// Errors list the interfaces there are.
+func (m Machine) InterfaceWith(ctx context.Context, host string) (string, error) {
+	addrs, local, err := m.Ours(ctx, host)
+	if err != nil {
+		return "", err
+	}
+	ifaces, err := m.interfaces()
+	if err != nil {
+		return "", err
+	}
+	for _, addr := range addrs {
+		for _, i := range ifaces {
+			if local && slices.ContainsFunc(i.Addrs, func(a netip.Addr) bool { return i.zoned(a) == addr }) {
+				return i.Name, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("cannot find the network interface with the address %s: there are %s", host, list(ifaces))
+}
+
 // longestList is how many interfaces an error lists: a host of containers has hundreds, none of them meant.
 const longestList = 16
 

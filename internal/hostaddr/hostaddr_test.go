@@ -203,6 +203,25 @@ func TestOfInterface(t *testing.T) {
 }
 
 // The real machine has a loopback interface, and knows itself.
+func TestInterfaceWith(t *testing.T) {
+	m := hostaddr.Machine{
+		Resolve: func(context.Context, string) ([]netip.Addr, error) { return addrs("10.0.0.7"), nil },
+		Interfaces: func() ([]hostaddr.Interface, error) {
+			return []hostaddr.Interface{
+				{Name: "lo", Up: true, Loopback: true, Addrs: addrs("127.0.0.1")},
+				{Name: "eth0", Up: true, Addrs: addrs("192.168.1.7", "10.0.0.7")},
+				{Name: "ib0", Up: true, Addrs: addrs("fe80::1%ib0", "10.1.0.7")},
+			}, nil
+		},
+	}
+	for host, want := range map[string]string{"10.0.0.7": "eth0", "node-7": "eth0", "10.1.0.7": "ib0", "fe80::1%ib0": "ib0", "127.0.0.1": "lo", "10.0.0.8": ""} {
+		got, err := m.InterfaceWith(t.Context(), host)
+		if got != want || (err == nil) != (want != "") || err != nil && !strings.Contains(err.Error(), "ib0 (") {
+			t.Errorf("%s: %q, %v", host, got, err)
+		}
+	}
+}
+
 func TestRealMachine(t *testing.T) {
 	if got, err := hostaddr.OfInterface("lo"); err != nil || !got.IsLoopback() {
 		t.Errorf("lo: %v, %v", got, err)
