@@ -100,12 +100,17 @@ func TestMeetAddresses(t *testing.T) {
 			o.masterIn("10.66.1.")
 		},
 		"by interface": func(t *testing.T) { // where the endpoint is not
-			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv=c10d://node0", "--run-id=x", "--iface=eth1"}, testutil.TwoNetworks)
+			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv=c10d://node0", "--run-id=x", "--iface=eth1", "--export-iface"}, testutil.TwoNetworks)
 			o.native = true
 			o.start(0)
 			o.start(1)
 			o.all()
 			o.masterIn("10.66.1.")
+			for node := range o.hosts {
+				if env := o.seen(node, 0, 0); env["NCCL_SOCKET_IFNAME"] != "=eth1" || env["GLOO_SOCKET_IFNAME"] != "eth1" {
+					t.Errorf("node %d: %q, %q", node, env["NCCL_SOCKET_IFNAME"], env["GLOO_SOCKET_IFNAME"])
+				}
+			}
 		},
 		"by address": func(t *testing.T) {
 			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400", "--rdzv-id=x"}, testutil.TwoNetworks)
