@@ -10,13 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/netcheck/blame"
+	"muster/netcheck/blame/blamesim"
 )
 
 // transcript runs a check in a world and writes down what happens.
-func transcript(t *testing.T, w world, c *blame.Check) string {
+func transcript(t *testing.T, w blamesim.World, c *blame.Check) string {
 	t.Helper()
 	var b strings.Builder
-	rounds, err := w.run(c)
+	rounds, err := w.Run(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,33 +51,33 @@ func transcript(t *testing.T, w world, c *blame.Check) string {
 }
 
 func TestSmall(t *testing.T) {
-	link := func(w world, a, b int) world {
-		w.links[blame.PairOf(a, b)] = true
+	link := func(w blamesim.World, a, b int) blamesim.World {
+		w.Links[blame.PairOf(a, b)] = true
 		return w
 	}
 	tests := []struct {
 		name  string
-		world world
+		world blamesim.World
 		opts  blame.Options
 		local []blame.Local
 		want  string
 	}{
-		{name: "no node", world: newWorld(0), want: "SKIP, 0 untested\n"},
-		{name: "one node", world: newWorld(1), want: `
+		{name: "no node", world: blamesim.New(0), want: "SKIP, 0 untested\n"},
+		{name: "one node", world: blamesim.New(1), want: `
 SKIP, 0 untested
 0 SKIP a single node has nobody to be tested with
 `},
-		{name: "one node at fault by itself", world: newWorld(1), local: []blame.Local{{Node: 0, Err: "no GPU 3"}}, want: `
+		{name: "one node at fault by itself", world: blamesim.New(1), local: []blame.Local{{Node: 0, Err: "no GPU 3"}}, want: `
 FAIL, 0 untested
 0 FAIL no GPU 3
 `},
-		{name: "two nodes", world: newWorld(2), want: `
+		{name: "two nodes", world: blamesim.New(2), want: `
 round 0: 0-1
 PASS, 0 untested
 0 PASS passed with node1
 1 PASS passed with node0
 `},
-		{name: "two nodes, a failure", world: newWorld(2, 1), want: `
+		{name: "two nodes, a failure", world: blamesim.New(2, 1), want: `
 round 0: 0-1
 AMBIGUOUS, 0 untested
 0 AMBIGUOUS failed with node1, which may be the fault of either or of what is between them (node0 said: no answer; node1 said: no answer)
@@ -86,12 +87,12 @@ either node node1 is bad
 either the link between node0 and node1 is bad
 nothing passed
 `},
-		{name: "two nodes, one at fault by itself", world: newWorld(2), local: []blame.Local{{Node: 1, Err: "no GPU 3"}}, want: `
+		{name: "two nodes, one at fault by itself", world: blamesim.New(2), local: []blame.Local{{Node: 1, Err: "no GPU 3"}}, want: `
 FAIL, 0 untested
 0 SKIP nobody was left to test it with
 1 FAIL no GPU 3
 `},
-		{name: "three nodes", world: newWorld(3), want: `
+		{name: "three nodes", world: blamesim.New(3), want: `
 round 0: 1-2
 round 1: 0-2
 PASS, 1 untested
@@ -99,7 +100,7 @@ PASS, 1 untested
 1 PASS passed with node2
 2 PASS passed with node0 and node1
 `},
-		{name: "three nodes, one bad", world: newWorld(3, 2), want: `
+		{name: "three nodes, one bad", world: blamesim.New(3, 2), want: `
 round 0: 1-2
 round 1: 0-2
 round 2: 0-1
@@ -108,7 +109,7 @@ FAIL, 0 untested
 1 PASS passed with node0
 2 FAIL failed with node0 and node1, which pass with each other and are the only ones that pass; were both its links to them bad, it would look the same (node1 said: no answer; node2 said: no answer)
 `},
-		{name: "three nodes, one bad link", world: link(newWorld(3), 1, 2), want: `
+		{name: "three nodes, one bad link", world: link(blamesim.New(3), 1, 2), want: `
 round 0: 1-2
 round 1: 0-2
 round 2: 0-1
@@ -119,7 +120,7 @@ AMBIGUOUS, 0 untested
 2 PASS passed with node0; with node1 the link is at fault
 link 1-2 failed twice between two nodes that pass with others (node1 said: no answer; node2 said: no answer)
 `},
-		{name: "three nodes, one bad and a bad link between the others", world: link(newWorld(3, 2), 0, 1), want: `
+		{name: "three nodes, one bad and a bad link between the others", world: link(blamesim.New(3, 2), 0, 1), want: `
 round 0: 1-2
 round 1: 0-2
 round 2: 0-1
@@ -136,7 +137,7 @@ either node node2 is bad, the link between node0 and node1 is bad
 either the link between node0 and node1 is bad, the link between node0 and node2 is bad, the link between node1 and node2 is bad
 nothing passed
 `},
-		{name: "four nodes, all links", world: newWorld(4), opts: blame.Options{Full: true}, want: `
+		{name: "four nodes, all links", world: blamesim.New(4), opts: blame.Options{Full: true}, want: `
 round 0: 0-3 1-2
 round 1: 0-2 1-3
 round 2: 0-1 2-3
@@ -147,7 +148,7 @@ PASS, 0 untested
 3 PASS passed with node0, node1 and node2
 `},
 		{
-			name: "two new nodes of six", world: newWorld(6), opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "elsewhere"}},
+			name: "two new nodes of six", world: blamesim.New(6), opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "elsewhere"}},
 			want: `
 round 0: 0-5 1-3
 round 1: 0-3 1-5
@@ -161,7 +162,7 @@ PASS, 11 untested
 `,
 		},
 		{
-			name: "one new node of six, bad", world: newWorld(6, 3), opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "node5"}},
+			name: "one new node of six, bad", world: blamesim.New(6, 3), opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "node5"}},
 			want: `
 round 0: 0-3
 round 1: 0-1 2-3
@@ -177,7 +178,7 @@ FAIL, 7 untested
 `,
 		},
 		{
-			name: "nothing new", world: newWorld(2), opts: blame.Options{Cleared: []string{"node0", "node1"}},
+			name: "nothing new", world: blamesim.New(2), opts: blame.Options{Cleared: []string{"node0", "node1"}},
 			want: `
 PASS, 1 untested
 0 PASS cleared by an earlier check, not tested in this one
@@ -187,7 +188,7 @@ PASS, 1 untested
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCheck(len(tt.world.bad), tt.opts)
+			c := newCheck(len(tt.world.Bad), tt.opts)
 			if err := c.RecordLocal(tt.local); err != nil {
 				t.Fatal(err)
 			}
@@ -200,11 +201,11 @@ PASS, 1 untested
 
 // TestUnsteady has a link that fails once.
 func TestUnsteady(t *testing.T) {
-	w, c := newWorld(6), newCheck(6, blame.Options{})
+	w, c := blamesim.New(6), newCheck(6, blame.Options{})
 	r, _ := c.Next()
 	var results []blame.Result
 	for _, p := range r.Pairs[1:] {
-		results = append(results, w.test(p))
+		results = append(results, w.Test(p))
 	}
 	if err := c.Record(results); err != nil { // nothing is heard of the first pair
 		t.Fatal(err)
@@ -212,7 +213,7 @@ func TestUnsteady(t *testing.T) {
 	for r, more := c.Next(); more; r, more = c.Next() {
 		results = nil
 		for _, p := range r.Pairs {
-			results = append(results, w.test(p))
+			results = append(results, w.Test(p))
 		}
 		if err := c.Record(results); err != nil {
 			t.Fatal(err)
@@ -228,13 +229,13 @@ func TestUnsteady(t *testing.T) {
 // TestPartition cuts all links between two halves: nobody is bad.
 func TestPartition(t *testing.T) {
 	for _, n := range []int{12, 16, 32, 33, 64} {
-		w, c := newWorld(n), newCheck(n, blame.Options{})
+		w, c := blamesim.New(n), newCheck(n, blame.Options{})
 		for _, p := range allPairs(n) {
 			if p.A < n/2 && p.B >= n/2 {
-				w.links[p] = true
+				w.Links[p] = true
 			}
 		}
-		if _, err := w.run(c); err != nil {
+		if _, err := w.Run(c); err != nil {
 			t.Fatal(err)
 		}
 		v := c.Verdict()
@@ -253,14 +254,14 @@ func TestPartition(t *testing.T) {
 func TestRackCutOff(t *testing.T) {
 	for size := 4; size <= 8; size++ {
 		for first := range 32 - size + 1 {
-			w, c := newWorld(32), newCheck(32, blame.Options{})
+			w, c := blamesim.New(32), newCheck(32, blame.Options{})
 			in := func(i int) bool { return i >= first && i < first+size }
 			for _, p := range allPairs(32) {
 				if in(p.A) != in(p.B) {
-					w.links[p] = true
+					w.Links[p] = true
 				}
 			}
-			if _, err := w.run(c); err != nil {
+			if _, err := w.Run(c); err != nil {
 				t.Fatal(err)
 			}
 			for i, node := range c.Verdict().Nodes {
@@ -276,9 +277,9 @@ func TestRackCutOff(t *testing.T) {
 func TestLarge(t *testing.T) {
 	const n = 2000
 	for _, k := range []int{0, 6, n / 2, n} {
-		w, c := newWorld(n, rand.New(rand.NewPCG(1, 3)).Perm(n)[:k]...), newCheck(n, blame.Options{})
+		w, c := blamesim.New(n, rand.New(rand.NewPCG(1, 3)).Perm(n)[:k]...), newCheck(n, blame.Options{})
 		start := time.Now()
-		rounds, err := w.run(c)
+		rounds, err := w.Run(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +318,7 @@ func TestWrongUse(t *testing.T) {
 		t.Error("a local result of node 4 of 4 is recorded")
 	}
 	first, _ := c.Next()
-	ok := newWorld(4).test(first.Pairs[0])
+	ok := blamesim.New(4).Test(first.Pairs[0])
 	for _, results := range [][]blame.Result{{ok, ok}, {{Pair: blame.Pair{A: 0, B: 1}}}, {{Pair: blame.Pair{A: 3, B: 0}}}, {{Pair: blame.Pair{A: -1, B: 9}}}} {
 		if err := c.Record(results); err == nil {
 			t.Errorf("%v is recorded", results)

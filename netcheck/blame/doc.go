@@ -17,5 +17,5 @@
 // The scheme: two rounds of a round-robin tournament. A node that passed nothing is then paired with good ones until it
 // passes or is found out, in four more rounds at most. A node that is slow is judged alike: by its best time, and only
 // when it was slow with fast nodes. This is dlrover.md section 2.9 of the design pages, with one more good node asked
-// before a node is blamed; DLRover's own rule, which it replaces, stands in upstream_test.go.
+// before a node is blamed; DLRover's own rule, which it replaces, stands in blamesim.
 package blame

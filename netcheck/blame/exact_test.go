@@ -6,16 +6,17 @@ import (
 	"testing"
 
 	"muster/netcheck/blame"
+	"muster/netcheck/blame/blamesim"
 )
 
 func soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
 // checkSound checks what holds in every world with up to two bad links: no healthy node is blamed but one that reaches no
 // other healthy node, no bad node is cleared, no good link is blamed.
-func checkSound(w world, v blame.Verdict) error {
-	for i, bad := range w.bad {
+func checkSound(w blamesim.World, v blame.Verdict) error {
+	for i, bad := range w.Bad {
 		switch s := v.Nodes[i].Status; {
-		case !bad && s == blame.Fail && !w.cutOff(i):
+		case !bad && s == blame.Fail && !w.CutOff(i):
 			return fmt.Errorf("%v: healthy node %d is blamed: %s", w, i, v.Nodes[i].Reason)
 		case bad && s == blame.Pass:
 			return fmt.Errorf("%v: bad node %d passes: %s", w, i, v.Nodes[i].Reason)
@@ -24,7 +25,7 @@ func checkSound(w world, v blame.Verdict) error {
 		}
 	}
 	for _, l := range v.Links {
-		if !w.links[l.Pair] || l.Unsteady {
+		if !w.Links[l.Pair] || l.Unsteady {
 			return fmt.Errorf("%v: good link %v is blamed: %s", w, l.Pair, l.Reason)
 		}
 	}
@@ -33,8 +34,8 @@ func checkSound(w world, v blame.Verdict) error {
 
 // checkDoubts checks that each explanation explains its failed tests, that every AMBIGUOUS node is innocent by one of them,
 // and guilty by another one, where they are so few that all simple ones are given.
-func checkDoubts(w world, v blame.Verdict) error {
-	doubtful := make([]bool, len(w.bad))
+func checkDoubts(w blamesim.World, v blame.Verdict) error {
+	doubtful := make([]bool, len(w.Bad))
 	for _, d := range v.Doubts {
 		explained := map[int]bool{}
 		excused := map[int]bool{}
@@ -72,8 +73,8 @@ func checkDoubts(w world, v blame.Verdict) error {
 }
 
 // checkExact checks that exactly the bad nodes are blamed.
-func checkExact(w world, v blame.Verdict) error {
-	for i, bad := range w.bad {
+func checkExact(w blamesim.World, v blame.Verdict) error {
+	for i, bad := range w.Bad {
 		want := blame.Pass
 		if bad {
 			want = blame.Fail
@@ -95,9 +96,9 @@ func TestExact(t *testing.T) {
 			continue
 		}
 		for k := 0; k <= min(3, n-2); k++ {
-			sets(n, k, func(bad []int) {
-				w, c := newWorld(n, bad...), newCheck(n, blame.Options{})
-				rounds, err := w.run(c)
+			blamesim.Sets(n, k, func(bad []int) {
+				w, c := blamesim.New(n, bad...), newCheck(n, blame.Options{})
+				rounds, err := w.Run(c)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -124,15 +125,15 @@ func TestLinks(t *testing.T) {
 			all := allPairs(n)
 			for k := 0; k <= min(3, n-2); k++ {
 				for l := 1; l <= min(2, len(all)); l++ {
-					sets(n, k, func(bad []int) {
-						w := newWorld(n, bad...)
-						sets(len(all), l, func(links []int) {
-							clear(w.links)
+					blamesim.Sets(n, k, func(bad []int) {
+						w := blamesim.New(n, bad...)
+						blamesim.Sets(len(all), l, func(links []int) {
+							clear(w.Links)
 							for _, i := range links {
-								w.links[all[i]] = true
+								w.Links[all[i]] = true
 							}
 							c := newCheck(n, blame.Options{Full: full})
-							rounds, err := w.run(c)
+							rounds, err := w.Run(c)
 							if err == nil {
 								err = checkLinks(w, c, rounds, full)
 							}
@@ -147,8 +148,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func checkLinks(w world, c *blame.Check, rounds []blame.Round, full bool) error {
-	n, k, l := len(w.bad), len(w.bad)-len(w.healthy()), len(w.links)
+func checkLinks(w blamesim.World, c *blame.Check, rounds []blame.Round, full bool) error {
+	n, k, l := len(w.Bad), len(w.Bad)-len(w.Healthy()), len(w.Links)
 	v := c.Verdict()
 	if err := checkSound(w, v); err != nil {
 		return err
@@ -169,13 +170,13 @@ func checkLinks(w world, c *blame.Check, rounds []blame.Round, full bool) error 
 			tested[p] = true
 		}
 	}
-	for p := range w.links {
+	for p := range w.Links {
 		passes := v.Nodes[p.A].Status == blame.Pass && v.Nodes[p.B].Status == blame.Pass
 		if passes && tested[p] && !found[p] || full && !tested[p] {
 			return fmt.Errorf("%v: bad link %v is not found", w, p)
 		}
 	}
-	for i, bad := range w.bad {
+	for i, bad := range w.Bad {
 		switch s := v.Nodes[i].Status; {
 		case l == 1 && !bad && s == blame.Fail:
 			return fmt.Errorf("%v: healthy node %d is blamed for one bad link: %s", w, i, v.Nodes[i].Reason)

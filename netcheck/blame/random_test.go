@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"muster/netcheck/blame"
+	"muster/netcheck/blame/blamesim"
 )
 
 // TestRandomWorlds has up to 33 nodes, any number of them bad, up to two bad links, in the usual and in the full mode:
@@ -26,15 +27,15 @@ func TestRandomWorlds(t *testing.T) {
 		if rnd.IntN(8) == 0 {
 			k = rnd.IntN(n + 1)
 		}
-		w := newWorld(n, rnd.Perm(n)[:min(k, n)]...)
+		w := blamesim.New(n, rnd.Perm(n)[:min(k, n)]...)
 		all := allPairs(n)
 		for range min(rnd.IntN(3), len(all)) {
-			w.links[all[rnd.IntN(len(all))]] = true
+			w.Links[all[rnd.IntN(len(all))]] = true
 		}
 		full := rnd.IntN(8) == 0
 		c := newCheck(n, blame.Options{Full: full})
-		rounds, err := w.run(c)
-		if err == nil && len(w.links) == 0 && k <= 3 && n-k >= 2 {
+		rounds, err := w.Run(c)
+		if err == nil && len(w.Links) == 0 && k <= 3 && n-k >= 2 {
 			err = checkExact(w, c.Verdict())
 			exact++
 		}
@@ -63,17 +64,17 @@ func TestAnything(t *testing.T) {
 
 func anything(t *rapid.T) {
 	n := rapid.IntRange(1, 16).Draw(t, "nodes")
-	w := newWorld(n)
+	w := blamesim.New(n)
 	var opts blame.Options
 	for i := range n {
-		w.bad[i] = rapid.IntRange(0, 4).Draw(t, "bad") == 0
+		w.Bad[i] = rapid.IntRange(0, 4).Draw(t, "bad") == 0
 		if rapid.IntRange(0, 2).Draw(t, "cleared") == 0 {
 			opts.Cleared = append(opts.Cleared, fmt.Sprint("node", i))
 		}
 	}
 	for range min(rapid.IntRange(0, 2).Draw(t, "links"), n-1) {
 		a := rapid.IntRange(0, n-2).Draw(t, "a")
-		w.links[blame.PairOf(a, rapid.IntRange(a+1, n-1).Draw(t, "b"))] = true
+		w.Links[blame.PairOf(a, rapid.IntRange(a+1, n-1).Draw(t, "b"))] = true
 	}
 	faults := make([]bool, n)
 	local := func(checks ...*blame.Check) {
@@ -110,8 +111,8 @@ func anything(t *rapid.T) {
 			if faults[p.A] || faults[p.B] {
 				t.Fatalf("%v is tested although one is at fault by itself", p)
 			}
-			if w.passes(p) || rapid.Bool().Draw(t, "reports") {
-				results = append(results, w.test(p))
+			if w.Passes(p) || rapid.Bool().Draw(t, "reports") {
+				results = append(results, w.Test(p))
 			}
 		}
 		mixed := rapid.Permutation(results).Draw(t, "order")
@@ -130,20 +131,20 @@ func anything(t *rapid.T) {
 	checkAnything(t, w, faults, opts, v)
 }
 
-func checkAnything(t *rapid.T, w world, faults []bool, opts blame.Options, v blame.Verdict) {
+func checkAnything(t *rapid.T, w blamesim.World, faults []bool, opts blame.Options, v blame.Verdict) {
 	for i, fault := range faults {
 		n := v.Nodes[i]
 		if fault {
 			if n.Status != blame.Fail || n.Reason != "matmul gives NaN" {
 				t.Fatalf("node %d, at fault by itself, is %s: %s", i, n.Status, n.Reason)
 			}
-			w.bad[i] = true // reaches nobody, and does not count for others
+			w.Bad[i] = true // reaches nobody, and does not count for others
 		}
 	}
-	for i, bad := range w.bad {
+	for i, bad := range w.Bad {
 		untested := v.Nodes[i].Reason == "cleared by an earlier check, not tested in this one"
 		switch s := v.Nodes[i].Status; {
-		case !bad && s == blame.Fail && !w.cutOff(i):
+		case !bad && s == blame.Fail && !w.CutOff(i):
 			t.Fatalf("%v: healthy node %d is blamed: %s", w, i, v.Nodes[i].Reason)
 		case bad && s == blame.Pass && !untested:
 			t.Fatalf("%v: bad node %d passes: %s", w, i, v.Nodes[i].Reason)
@@ -152,7 +153,7 @@ func checkAnything(t *rapid.T, w world, faults []bool, opts blame.Options, v bla
 		}
 	}
 	for _, l := range v.Links {
-		if !w.links[l.Pair] {
+		if !w.Links[l.Pair] {
 			t.Fatalf("%v: good link %v is blamed", w, l.Pair)
 		}
 	}
@@ -170,10 +171,10 @@ func TestFewHealthy(t *testing.T) {
 		n := 8 + rnd.IntN(20)
 		order := rnd.Perm(n)
 		healthy := 4 + rnd.IntN(2)
-		w, c := newWorld(n, order[healthy:]...), newCheck(n, blame.Options{})
-		w.links[blame.PairOf(order[0], order[1])] = true
-		w.links[blame.PairOf(order[0], order[2])] = true
-		if _, err := w.run(c); err != nil {
+		w, c := blamesim.New(n, order[healthy:]...), newCheck(n, blame.Options{})
+		w.Links[blame.PairOf(order[0], order[1])] = true
+		w.Links[blame.PairOf(order[0], order[2])] = true
+		if _, err := w.Run(c); err != nil {
 			t.Fatal(err)
 		}
 		if err := checkSound(w, c.Verdict()); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/netcheck/blame"
+	"muster/netcheck/blame/blamesim"
 )
 
 // TestStragglerRules has the examples of dlrover.md 2.4, as times of matrix multiplications.
@@ -72,15 +73,15 @@ func TestNetworkStragglers(t *testing.T) {
 		order := rnd.Perm(n)
 		bad := order[:rnd.IntN(min(3, n-2)+1)]
 		slow := slices.Sorted(slices.Values(order[n-rnd.IntN(3):]))
-		w, c := newWorld(n, bad...), newCheck(n, blame.Options{})
-		w.speed = make([]time.Duration, n)
-		for i := range w.speed {
-			w.speed[i] = time.Second + time.Duration(rnd.IntN(100))*time.Millisecond
+		w, c := blamesim.New(n, bad...), newCheck(n, blame.Options{})
+		w.Speed = make([]time.Duration, n)
+		for i := range w.Speed {
+			w.Speed[i] = time.Second + time.Duration(rnd.IntN(100))*time.Millisecond
 			if slices.Contains(slow, i) {
-				w.speed[i] *= 4
+				w.Speed[i] *= 4
 			}
 		}
-		rounds, err := w.run(c)
+		rounds, err := w.Run(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +89,7 @@ func TestNetworkStragglers(t *testing.T) {
 			t.Fatalf("%v, slow %v: %d rounds", w, slow, len(rounds))
 		}
 		v := c.Verdict()
-		v.Stragglers, slow = nil, slices.DeleteFunc(slow, func(i int) bool { return w.bad[i] })
+		v.Stragglers, slow = nil, slices.DeleteFunc(slow, func(i int) bool { return w.Bad[i] })
 		if err := checkExact(w, v); err != nil {
 			t.Fatal(err)
 		}
