@@ -132,15 +132,37 @@ func (c *Crew) Close() error {
 	c.ending.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var errs []error
+	var members []*member
 	for i := range c.members {
-		c.members[i].Load().dismiss() // together: they end by themselves, as fast as they can
+		if m := c.members[i].Swap(nil); m != nil {
+			m.dismiss()
+			members = append(members, m)
+		}
 	}
-	for i := range c.members {
-		errs = append(errs, c.members[i].Swap(nil).end(context.Background()))
+	// All that live are idle, and end by themselves. To kill them meanwhile would be to look for them again and again.
+	late := time.NewTimer(leaveLimit)
+	defer late.Stop()
+	procs := make([]*proc.Process, len(members))
+	for i, m := range members {
+		procs[i] = m.proc
+		select {
+		case <-m.proc.Done():
+		case <-late.C:
+			late.Reset(0) // for the others, too
+		}
+	}
+	var errs []error
+	if len(procs) > 0 {
+		errs = append(errs, c.cfg.Tree.Stop(context.Background(), proc.Ladder{}, procs...))
+	}
+	for _, m := range members {
+		errs = append(errs, m.release())
 	}
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
+
+// leaveLimit is how long processes that have nothing more to do may take to end by themselves.
+const leaveLimit = time.Second
 
 // PIDs returns the process of each local rank, 0 where there is none at the moment. It waits for a command that runs.
 func (c *Crew) PIDs() []int {

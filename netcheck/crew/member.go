@@ -357,14 +357,18 @@ func (m *member) end(ctx context.Context) error {
 	}
 	m.ended = true
 	m.dismiss()
-	err := m.crew.cfg.Tree.Stop(ctx, proc.Ladder{}, m.proc)
+	return errors.Join(m.crew.cfg.Tree.Stop(ctx, proc.Ladder{}, m.proc), m.release())
+}
+
+// release lets go of what connects us to a process that was ended.
+func (m *member) release() error {
 	close(m.quit)
 	// What did not die may hold the other ends for ever.
 	for _, f := range []*os.File{m.spoken, m.printed} {
 		_ = f.SetReadDeadline(time.Now().Add(drainLimit))
 	}
 	m.wg.Wait()
-	return errors.Join(err, m.spoken.Close(), m.printed.Close())
+	return errors.Join(m.spoken.Close(), m.printed.Close())
 }
 
 // tail keeps the last of what a process printed.
