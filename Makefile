@@ -33,9 +33,11 @@ help: ## list the targets
 build: ## bin/muster for this machine
 	$(GOBUILD) -o bin/muster ./cmd/muster
 
+NVPROBE = CGO_ENABLED=1 go build -trimpath -ldflags '-s -w -linkmode external -extldflags "-Wl,-z,lazy"'
+
 .PHONY: nvprobe
 nvprobe: ## bin/nvprobe, which asks the NVIDIA driver about its GPUs (gcc); put it beside muster
-	CGO_ENABLED=1 go build -trimpath -ldflags '-s -w -linkmode external -extldflags "-Wl,-z,lazy"' -o bin/nvprobe ./cmd/nvprobe
+	$(NVPROBE) -o bin/nvprobe ./cmd/nvprobe
 
 .PHONY: release
 release: ## build/release/muster-linux-ARCH for this architecture, static, with the NVML probe inside (gcc)
@@ -113,6 +115,9 @@ golden: test-deps ## rewrite the golden files of every package that has an -upda
 .PHONY: bench
 bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (20 minutes, run it alone)
 	CGO_ENABLED=0 go build -o build/storebench ./rendezvous/tcpstore/storebench
+	@mkdir -p build/bench
+	if command -v gcc >/dev/null; then $(NVPROBE) -o build/bench/nvprobe ./cmd/nvprobe && \
+		gcc -shared -fPIC -O1 -w -o build/bench/libnvidia-ml.so.1 internal/accel/probe/testdata/fakenvml.c; fi
 	go run ./bench -muster bin/muster -torch $(TORCH) -storebench build/storebench -json build/bench.json
 
 .PHONY: bench-scale

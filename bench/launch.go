@@ -166,7 +166,7 @@ func survival(ctx context.Context, b *bench) ([]row, error) {
 		for i := range jobs {
 			j, err := b.start(ctx, l, jobSpec{args: []string{
 				"--standalone", "--nproc-per-node", "8", "--max-restarts", "3", b.program("allreduce.py"),
-			}, env: []string{"PATH=" + b.python("") + ":" + os.Getenv("PATH")}}) //nolint:forbidigo // workers need the caller's PATH behind PyTorch's
+			}, env: []string{b.withTorch()}})
 			if err != nil {
 				return 0, err
 			}

@@ -39,6 +39,8 @@ type bench struct {
 
 	storebench string // path of the store's own benchmark
 	rollbench  string // path of the one of agents that meet
+	nvprobe    string // path of the NVML probe
+	nvml       string // path of the library that it asks here
 }
 
 // figure is something to measure: one or more rows of the table.
@@ -64,6 +66,9 @@ var figures = []figure{
 	{"survival", survival},
 	{"warm", warm},
 	{"nodes", nodes},
+	{"blamed", blamed},
+	{"check", networkCheck},
+	{"devices", devices},
 	{"store", store},
 }
 
@@ -91,6 +96,8 @@ func run() (missed int, err error) {
 	torch := flag.String("torch", "", "the `folder` of the virtual environment that holds torchrun (make deps)")
 	storebench := flag.String("storebench", "build/storebench", "the `program` that measures the store")
 	rollbench := flag.String("rollbench", "build/rollbench", "the `program` that measures agents that meet")
+	nvprobe := flag.String("nvprobe", "build/bench/nvprobe", "the NVML `probe` (gcc)")
+	nvml := flag.String("nvml", "build/bench/libnvidia-ml.so.1", "the `library` without GPUs that the probe asks")
 	out := flag.String("json", "", "write the table as JSON to this `file`")
 	scale := flag.Bool("scale", false, "measure thousands of clients and agents instead (make bench-scale)")
 	only := flag.String("only", "", "the figures to measure, with commas between; empty: all")
@@ -114,7 +121,7 @@ func run() (missed int, err error) {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{jobs: *jobs, peerJobs: *peerJobs, storebench: *storebench, rollbench: *rollbench}
+	b := &bench{jobs: *jobs, peerJobs: *peerJobs, storebench: *storebench, rollbench: *rollbench, nvprobe: *nvprobe, nvml: *nvml}
 	if err := b.open(*binary, *torch); err != nil {
 		return 0, err
 	}
@@ -208,3 +215,8 @@ func (b *bench) program(name string) string { return filepath.Join(b.dir, name) 
 
 // python returns the path of a program of the virtual environment.
 func (b *bench) python(name string) string { return filepath.Join(b.torch, "bin", name) }
+
+// withTorch is the entry of the environment by which PyTorch's interpreter comes before others.
+func (b *bench) withTorch() string {
+	return "PATH=" + b.python("") + ":" + os.Getenv("PATH") //nolint:forbidigo // the caller's PATH behind it
+}

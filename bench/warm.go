@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,7 +159,7 @@ func (b *bench) reducing(w way, n, hold int) jobSpec {
 		},
 		env: append([]string{
 			"BENCH_HOLD=" + strconv.Itoa(hold),
-			"PATH=" + b.python("") + ":" + os.Getenv("PATH"), //nolint:forbidigo // workers need the caller's PATH behind PyTorch's
+			b.withTorch(),
 		}, w.env...),
 	}
 }
