@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"muster/internal/errhint"
@@ -27,10 +28,12 @@ type CheckInput struct {
 	Board rendezvous.Store
 	// Suspect says that workers of this node failed in the last round.
 	Suspect bool
-	// Tree starts the check's processes, Dir is where they run. Python is the path of the interpreter that the workers run
-	// in, empty where that is not known. Env is the environment of a local rank's worker; for -1 that of a process
-	// which sees all devices.
-	Tree   *proc.Tree
+	// Tree has the check's processes, and Start starts them: those that run a Program in the interpreter of the workers are
+	// forked from the template of warm starts, where there is one. Several goroutines may call it.
+	Tree  *proc.Tree
+	Start func(proc.Spec) (*proc.Process, error)
+	// Dir is where they run. Python is the path of the interpreter that the workers run in, empty where that is not known.
+	// Env is the environment of a local rank's worker; for -1 that of a process which sees all devices.
 	Dir    string
 	Python string
 	Env    func(localRank int) ([]string, error)
@@ -84,7 +87,10 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	defer done()
 	var out CheckOutcome
 	var err error
-	a.untilVerdict(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
+	a.untilVerdict(bounded, func(ctx context.Context) {
+		in.Start = a.checkStarter(ctx)
+		out, err = a.Checker.Check(ctx, in)
+	})
 	if err == nil { // also where those who leave have said so already
 		a.suspect = false
 		for _, f := range out.Faults {
@@ -127,6 +133,34 @@ func (p *Plan) checkEnv(r rendezvous.Round, localRank int) ([]string, error) {
 	}
 	env, err := plan.workerEnv(r, localRank, 0, "")
 	return env.Strings(), err
+}
+
+// checkStarter returns what starts the processes of a check. The first of them waits for the template, as the workers do
+// that will come from it: both would import the same at the same time otherwise.
+func (a *Agent) checkStarter(ctx context.Context) func(proc.Spec) (*proc.Process, error) {
+	var mu sync.Mutex
+	var t *template
+	waited := a.warm == nil || a.Plan.cpus != nil // those of a worker are not the check's
+	return func(spec proc.Spec) (*proc.Process, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(spec.Program) == 0 || spec.Path != a.Plan.entry.path {
+			return a.tree.Start(spec)
+		}
+		if !waited {
+			t, waited = a.warm.take(ctx), true
+		}
+		if t != nil {
+			p, err := t.run(spec)
+			if err == nil {
+				a.Log.Debug().Str("what", spec.Label).Int("pid", p.PID()).Msg("forked from the template")
+				return p, nil
+			}
+			t = nil
+			a.Log.Warn().Err(err).Msg("the check's processes start as usual")
+		}
+		return a.tree.Start(spec)
+	}
 }
 
 // turnedAway does what a check decided instead of starting workers. It returns nothing where another round follows.

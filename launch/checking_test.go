@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"muster/internal/errhint"
+	"muster/internal/proc"
 	"muster/internal/testutil"
 	"muster/rendezvous"
 )
@@ -23,6 +28,9 @@ type testCheck struct {
 	// Err is the error that it ends with instead, Waits has it wait until its context ends.
 	Err   string
 	Waits bool
+	// Program is a Python script that it runs, as the check program is run: from the template, where there is one, and then
+	// as usual. What it says goes to a file of each.
+	Program string
 }
 
 // testChecker says what the test wants, and writes down what it was asked.
@@ -50,6 +58,17 @@ func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, er
 		<-ctx.Done()
 		return CheckOutcome{}, context.Cause(ctx)
 	}
+	if check.Program != "" {
+		for name, start := range map[string]func(proc.Spec) (*proc.Process, error){"warm": in.Start, "usual": in.Tree.Start} {
+			said, err := runProgram(in, start, env, check.Program)
+			if err != nil {
+				return CheckOutcome{}, err
+			}
+			if err := os.WriteFile(c.n.path(name), said, 0o600); err != nil {
+				return CheckOutcome{}, err
+			}
+		}
+	}
 	switch check.Err {
 	case "":
 	case "lost":
@@ -58,6 +77,41 @@ func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, er
 		return CheckOutcome{}, errors.New(check.Err)
 	}
 	return check.Out, nil
+}
+
+// runProgram runs a script with a pipe at descriptor 3, another one at 4, and one for what it prints, and returns what came
+// of both.
+func runProgram(in CheckInput, start func(proc.Spec) (*proc.Process, error), env []string, script string) ([]byte, error) {
+	var ends [6]*os.File
+	for i := 0; i < len(ends); i += 2 {
+		var err error
+		if ends[i], ends[i+1], err = os.Pipe(); err != nil {
+			return nil, err
+		}
+		defer ends[i].Close()
+		defer ends[i+1].Close()
+	}
+	program := []string{script, "first", ""}
+	p, err := start(proc.Spec{
+		Path: in.Python, Args: append([]string{in.Python, "-u"}, program...), Program: program, Env: env, Dir: in.Dir, Label: "a program",
+		Files: []*os.File{nil, ends[5], ends[5], ends[0], ends[3]},
+	})
+	for _, theirs := range []*os.File{ends[0], ends[3], ends[5]} {
+		theirs.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = ends[1].WriteString("order")
+	if err := errors.Join(err, ends[1].Close()); err != nil {
+		return nil, err
+	}
+	said, err := io.ReadAll(ends[2]) // to the end, which comes when nobody else has it open
+	printed, printErr := io.ReadAll(ends[4])
+	if exit := p.Exit(); !exit.Success() {
+		err = fmt.Errorf("the program %v: %s", exit, printed)
+	}
+	return append(said, printed...), errors.Join(err, printErr, in.Tree.Stop(context.Background(), proc.Ladder{}, p))
 }
 
 // checks waits until a node was asked n times, and returns what it was asked.
@@ -203,4 +257,70 @@ func TestCheckGivenUp(t *testing.T) {
 	c.nodes[1].checks(t, 1)
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store is lost"})
 	c.ends(0, 0)
+}
+
+// tellingProgram says what it finds: nothing of it may depend on where the process came from, but for what is imported.
+const tellingProgram = `import os, stat, sys
+warm = "decimal" in sys.modules
+def kind(fd):
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return "closed"
+    return "pipe" if stat.S_ISFIFO(mode) else "device" if stat.S_ISCHR(mode) else "else"
+told = {
+    "argv": sys.argv, "orig_argv": getattr(sys, "orig_argv", ""), "name": __name__, "file": __file__, "main": sys.modules["__main__"].__dict__ is globals(),
+    "descriptors": [kind(fd) for fd in range(10)], "directory": os.getcwd(), "leads": os.getsid(0) == os.getpid() == os.getpgid(0),
+    "path": os.environ.get("PYTHONPATH"), "order": os.read(3, 100), "agent": os.getppid(), "template": os.environ.get("MUSTER_TEMPLATE"),
+}
+for name in sorted(os.environ):
+    told["$" + name] = os.environ[name]
+os.write(4, "".join("%s: %r\n" % item for item in told.items()).encode())
+print("printed, and", "warm" if warm else "usual")
+os._exit(0)
+`
+
+// TestCheckWarm: a program of the check is forked from the template that the workers come from, and finds itself as it would
+// if it had been started. Where what was imported is in its way it is started.
+func TestCheckWarm(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		testutil.Missing(t, "python3")
+	}
+	for module, warm := range map[string]bool{"decimal": true, "decimal, keeps": false} {
+		t.Run(module, func(t *testing.T) {
+			code := t.TempDir()
+			packages := filepath.Join(code, "site-packages")
+			if err := os.Mkdir(packages, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			writeFile(t, filepath.Join(packages, "keeps.py"), "null = open('/dev/null')\n") // at descriptor 3
+			writeFile(t, filepath.Join(code, "tell.py"), tellingProgram)
+			writeFile(t, filepath.Join(code, "train.py"), "import "+module+"\n")
+			c := startCompany(t, 1, "", func(_ int, n *testNode) {
+				n.Python, n.Environ = filepath.Join(code, "train.py"), []string{"PYTHONPATH=" + packages}
+				n.Checks = map[int]testCheck{0: {Program: filepath.Join(code, "tell.py")}}
+			})
+			c.ends(0)
+			read := func(name string) string {
+				text, err := os.ReadFile(c.nodes[0].path(name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(text)
+			}
+			want := read("usual")
+			if !strings.Contains(want, "printed, and usual") || !strings.Contains(want, "order: b'order'") || !strings.Contains(want, "$LOCAL_RANK: '1'") {
+				t.Errorf("the program says:\n%s", want)
+			}
+			if warm {
+				want = strings.Replace(want, "printed, and usual", "printed, and warm", 1)
+			} else {
+				c.nodes[0].wantLog(t, "the check's processes start as usual", "descriptor 3 is open")
+			}
+			if diff := cmp.Diff(want, read("warm")); diff != "" {
+				t.Errorf("what a program says that was forked, where that can be (-want +got):\n%s", diff)
+			}
+			c.nodes[0].wantLog(t, "worker forked from the template") // the check has not cost the workers theirs
+		})
+	}
 }

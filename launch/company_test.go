@@ -55,9 +55,10 @@ type testNode struct {
 	Index, Nodes int
 	Spare        bool
 	Procs        int
-	Script       string // of every worker, for sh
-	Python       string // a script that is started warm instead; empty: none
-	Interpreter  string // of Python
+	Script       string   // of every worker, for sh
+	Python       string   // a script that is started warm instead; empty: none
+	Environ      []string // of the job, beside what every node has
+	Interpreter  string   // of Python
 	Restart      RestartRules
 	Fatal        string
 	Grace        time.Duration
@@ -129,7 +130,7 @@ func runTestAgent(config string) error {
 		Dialect: "run", RunID: "company", Procs: strconv.Itoa(n.Procs), Role: "default",
 		Command: command, Warm: warm, Restart: n.Restart,
 		Stop: StopRules{Grace: n.Grace}, Logs: LogRules{Dir: n.path("logs"), Redirect: toFiles},
-		StatusFile: n.path("status.json"), Environ: []string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)},
+		StatusFile: n.path("status.json"), Environ: append([]string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)}, n.Environ...),
 	}, Machine{Dir: n.Dir, Hostname: host, RuntimeDir: n.Dir, TempDir: n.Dir})
 	if err != nil {
 		return err

@@ -216,6 +216,21 @@ func (t *template) start(specs []proc.Spec) ([]*proc.Process, error) {
 	return append(procs, make([]*proc.Process, len(specs)-n)...), errors.Join(err, startErr)
 }
 
+// run starts a process that has a program of its own, from a fork that is no worker's to be.
+func (t *template) run(spec proc.Spec) (*proc.Process, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	spares, err := t.proc.Fork(1, "fork", "")
+	if err != nil {
+		return nil, errors.Join(err, t.proc.Kill()) // it is not to be used again, and another one is made when it has ended
+	}
+	procs, err := t.tree.StartSpares(spares, []proc.Spec{spec}, []string{"go", ""})
+	if err != nil {
+		return nil, err
+	}
+	return procs[0], nil
+}
+
 // Close ends the process and its spares.
 func (t *template) Close() error {
 	errs := []error{t.proc.Close()} // before the lock: whoever waits for an answer has it then

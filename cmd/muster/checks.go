@@ -226,7 +226,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 	}
 	program, err := crew.Open(crew.Config{
 		Fake: c.fake,
-		Tree: in.Tree, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
+		Tree: in.Tree, Start: in.Start, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
 		Progress: c.now.process,
 		Env: func(local int) []string {
 			env, err := in.Env(local)

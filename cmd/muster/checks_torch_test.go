@@ -120,6 +120,32 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
+// TestCheckForked checks two nodes by processes that come from the template of their workers.
+func TestCheckForked(t *testing.T) {
+	python := testutil.Torch(t)
+	dir := t.TempDir()
+	spec, script := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "train.py")
+	for path, text := range map[string]string{
+		spec:   "version: 1\ndefaults: {vendor: nvidia, count: 1}\n",
+		script: "import torch\nprint('trains with', torch.get_num_threads() > 0)\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := muster(t, []string{"MUSTER_FAKE=" + spec, "TORCH_DISTRIBUTED_DEBUG=DETAIL"}, "run", "--warm", "auto", "--network-check", "--report", dir,
+		"--simulate-nodes", "2", "--log-level", "debug", "--", python, script)
+	if got.status != 0 || strings.Count(got.stdout, "trains with True") != 2 {
+		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	if checks, workers := strings.Count(got.stderr, `"what":"the check of device 0"`), forked(got); checks != 2 || workers != 2 {
+		t.Errorf("%d processes of the check and %d workers were forked, want 2 and 2\n%s", checks, workers, got.stderr)
+	}
+	if report, _ := os.ReadFile(filepath.Join(dir, "network-check-0.txt")); !strings.Contains(string(report), "all 2 nodes may take part") {
+		t.Errorf("report:\n%s", report)
+	}
+}
+
 // TestSimulationEnds ends with everything of it, by a signal and by SIGKILL.
 func TestSimulationEnds(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "cluster.yaml")

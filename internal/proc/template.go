@@ -170,8 +170,8 @@ func (c channel) answer(deadline time.Time, word string, n int) ([]string, error
 	return answer, nil
 }
 
-// StartSpares makes spares workers, each with the arguments, environment, CPUs, label and first three files of a spec; there
-// are as many specs. They end like workers that Start started. Each is let go with the message onward. One that cannot be
+// StartSpares makes spares workers, each with the arguments, environment, CPUs, label and first three files of a spec, all
+// files where it has a program of its own; there are as many specs. They end like workers that Start started. Each is let go with the message onward. One that cannot be
 // made a worker is nil in the result, and gone; the error says why.
 func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*Process, error) {
 	deadline := time.Now().Add(forkLimit + time.Duration(len(specs))*forkEach)
@@ -218,7 +218,7 @@ func (s *Spare) order(spec Spec, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	message := make([]string, 0, 2*(len(spec.Args)+len(spec.Env)+len(spec.CPUs)))
+	message := make([]string, 0, 2*(len(spec.Args)+len(spec.Env)+len(spec.CPUs)+len(spec.Program)))
 	for _, a := range spec.Args {
 		message = append(message, "argv", a)
 	}
@@ -228,7 +228,13 @@ func (s *Spare) order(spec Spec, deadline time.Time) error {
 	for _, c := range spec.CPUs {
 		message = append(message, "cpu", strconv.Itoa(c))
 	}
-	return s.conn.send(deadline, message, files[:3]...)
+	if len(spec.Program) == 0 {
+		files = files[:3]
+	}
+	for _, p := range spec.Program {
+		message = append(message, "program", p)
+	}
+	return s.conn.send(deadline, message, files...)
 }
 
 // Close ends a spare that is not wanted any more, and waits for its end.

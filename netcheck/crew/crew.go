@@ -25,8 +25,11 @@ import (
 
 // Config says what a crew runs and on what.
 type Config struct {
-	// Tree starts the processes and ends them.
+	// Tree ends the processes, and starts them where Start is nil.
 	Tree *proc.Tree
+	// Start, when not nil, starts them in Tree another way: by a fork of an interpreter that has imported torch, which runs
+	// the Program of the spec. Several goroutines call it.
+	Start func(proc.Spec) (*proc.Process, error)
 	// Python is the interpreter's path, as proc.LookPath found it, and options for it.
 	Python []string
 	// Env returns the environment of the process for a local rank: the worker's, with the tree's marker. For -1 it is that of
@@ -93,6 +96,9 @@ func Open(cfg Config) (*Crew, error) {
 		return nil, errors.New("internal error: a crew without tree, environment or interpreter")
 	case cfg.Devices < 0:
 		return nil, fmt.Errorf("cannot test %d devices", cfg.Devices)
+	}
+	if cfg.Start == nil {
+		cfg.Start = cfg.Tree.Start
 	}
 	if cfg.Budget <= 0 {
 		cfg.Budget = DefaultBudget

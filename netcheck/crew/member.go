@@ -65,10 +65,11 @@ func (c *Crew) start(local int) (_ *member, err error) {
 		}
 		*ours, theirs = r, append(theirs, w)
 	}
-	m.proc, err = c.cfg.Tree.Start(proc.Spec{
+	program := []string{c.script, c.cfg.Device}
+	m.proc, err = c.cfg.Start(proc.Spec{
 		Path: c.cfg.Python[0],
-		Args: append(slices.Clone(c.cfg.Python), "-u", c.script, c.cfg.Device),
-		Env:  c.environ(local), Dir: c.cfg.Dir, Label: m.label(),
+		Args: slices.Concat(c.cfg.Python, []string{"-u"}, program), Program: program,
+		Env: c.environ(local), Dir: c.cfg.Dir, Label: m.label(),
 		// What Python and the libraries print comes through one pipe, in order.
 		Files: []*os.File{nil, theirs[0], theirs[0], theirs[1], theirs[2]},
 	})

@@ -85,6 +85,9 @@ def load(wire):
         raise Failure("no-torch" if absent else "import", "cannot import torch: " + describe(e))
     gc.freeze()
     gc.enable()
+    debugged = getattr(getattr(torch, "distributed", None), "set_debug_level_from_env", None)
+    if debugged:
+        debugged()  # torch may have been imported, with that variable, in the template that this process was forked from
     torch.set_num_threads(1)  # there is a process per device already
     return torch
 

@@ -14,6 +14,7 @@ class Template:
         self.connection, self.connect, self.comm = connection, connect, comm
         self.agent = int(order["agent"][0])
         self.arguments = int(order["arguments"][0])
+        self.program = []  # that a fork runs instead of the worker's: its script and arguments
         self.given = dict(entry.partition(b"=")[::2] for entry in order.get("env", []))
 
     def serve(self, imports, gc):
@@ -87,6 +88,7 @@ class Template:
             if order is None:
                 os._exit(0)
             self.bind({int(value) for key, value in order if key == "cpu"})
+            self.program = [os.fsdecode(value) for key, value in order if key == "program"]
             self.become([value for key, value in order if key == "argv"], [value for key, value in order if key == "env"], fds)
             connection.send("ready")
             answer, _ = connection.receive()
@@ -124,22 +126,34 @@ class Template:
 
     def become(self, argv, env, fds):
         """Makes this process what it would be if the launcher had started it."""
-        for number, fd in enumerate(fds):
+        for number, fd in enumerate(fds):  # each is above the number it gets
+            if number > 2 and os.path.lexists("/proc/self/fd/%d" % number):
+                raise RuntimeError("descriptor %d is open" % number)
             os.dup2(fd, number, inheritable=True)
             os.close(fd)
         with open("/proc/self/comm", "wb", 0) as f:
             f.write(self.comm)
         self.argue([os.fsdecode(a) for a in argv])
-        self.look(argv, env)
+        shown = read("/proc/self/cmdline").split(b"\0")[:-1]
+        if self.program:
+            shown = argv
+        else:
+            shown[len(shown) - self.arguments:] = argv[len(argv) - self.arguments:]
+        self.look(shown, env)
         self.environ(env)
         self.renew()
         # What was frozen would not be collected at the end either, and some modules count what is left then.
         self.atexit.register(self.gc.unfreeze)
         out = sys.__stdout__
-        if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and os.isatty(1) and not out.write_through:
+        if type(out).__name__ == "TextIOWrapper" and out.fileno() == 1 and (os.isatty(1) or self.program) and not out.write_through:
             out.reconfigure(line_buffering=True)
 
     def argue(self, argv):
+        if self.program:
+            sys.argv[:] = self.program
+            if hasattr(sys, "orig_argv"):
+                sys.orig_argv[:] = argv
+            return
         own = argv[len(argv) - self.arguments:]
         sys.argv[len(sys.argv) - self.arguments:] = own
         original = getattr(sys, "orig_argv", None)
@@ -157,7 +171,7 @@ class Template:
         for name, value in wanted.items():
             environ[name] = value
 
-    def look(self, argv, env):
+    def look(self, shown, env):
         """Corrects what others read of this process: /proc/PID/cmdline and /proc/PID/environ. A kernel without it is
         left as it is."""
         ctypes = self.ctypes
@@ -165,8 +179,6 @@ class Template:
         stat = read("/proc/self/stat")
         fields = stat[stat.rfind(b")") + 2:].split()
         field = lambda n: int(fields[n - 3])  # numbered as in proc(5)
-        shown = read("/proc/self/cmdline").split(b"\0")[:-1]
-        shown[len(shown) - self.arguments:] = argv[len(argv) - self.arguments:]
         first = b"".join(a + b"\0" for a in shown)
         second = b"".join(e + b"\0" for e in env)
         libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p

@@ -104,7 +104,7 @@ def undo(directory, given):
 
 
 def wait():
-    """Is the template: returns in workers only."""
+    """Is the template: returns in workers only, and in none that have another program."""
     import _socket
     del sys.modules["_socket"]
     connection = Connection(_socket.socket(fileno=high(int(os.environ.pop("MUSTER_TEMPLATE")))))
@@ -126,7 +126,7 @@ def wait():
     if checks.traced():
         connection.send("refused", "the interpreter is traced from its start, by coverage for example", "", "")
         os._exit(0)
-    template = worker.Template(connection, lambda fd: Connection(_socket.socket(fileno=fd)), order, comm)
+    template = worker.Template(connection, lambda fd: Connection(_socket.socket(fileno=high(fd))), order, comm)
 
     wanted = imports.Imports(order)
     main, argv = sys.modules["__main__"], list(sys.argv)
@@ -146,6 +146,19 @@ def wait():
     for fd in (1, 2):
         os.write(fd, order["end"][0])  # all that was printed stands before it
     template.serve(wanted, collector)
+    if template.program:
+        run(template.program[0])
+
+
+def run(script):
+    """Runs a program of the launcher's in a fork that is to be no worker, and ends with it: Python's start-up would go on to
+    the worker's."""
+    main = sys.modules["__main__"]
+    main.__file__ = script
+    with open(script, "rb") as f:
+        code = compile(f.read(), script, "exec")
+    exec(code, main.__dict__)
+    os._exit(0)
 
 
 if "MUSTER_TEMPLATE" in os.environ:
