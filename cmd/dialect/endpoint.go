@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"muster/internal/errhint"
 	"muster/launch"
@@ -22,7 +23,9 @@ const (
 
 var (
 	endpointPort = regexp.MustCompile(`^[0-9]{1,5}$`)
-	endpointHost = regexp.MustCompile(`^[\p{L}\p{N}_.:-]+$`)
+	// Compiled for whoever asks: the tables of letters take longer than the rest of what this package does at its start, in
+	// each of muster's processes.
+	endpointHost = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\p{L}\p{N}_.:-]+$`) })
 )
 
 // parseEndpoint reads HOST[:PORT] as torchrun does (PyTorch 2.15.0, elastic/rendezvous/utils.py): IPv6 addresses in
@@ -54,7 +57,7 @@ func checkHost(host string) error {
 	addr, err := netip.ParseAddr(host)
 	switch {
 	case err == nil && addr.Zone() != "":
-	case !endpointHost.MatchString(host):
+	case !endpointHost().MatchString(host):
 		return fmt.Errorf("%q is neither a host name nor an IP address", host)
 	case err != nil && strings.Contains(host, ":"): // torchrun would look for a host of this name
 		return fmt.Errorf("%q is not an IPv6 address: write one in brackets, [ADDRESS]:PORT", host)

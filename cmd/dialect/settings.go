@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"muster/launch"
@@ -416,7 +417,7 @@ func setWarm(r *Request, text string) error {
 		case "off", "auto", "on", "true", "yes", "1", "false", "no", "0":
 			return fmt.Errorf("%q is no module's name: give off, auto, modules with commas between such as torch,transformers, or auto,torch", name)
 		}
-		if !moduleName.MatchString(name) {
+		if !moduleName().MatchString(name) {
 			return fmt.Errorf("%q is no module's name: give off, auto, modules with commas between such as torch,transformers, or auto,torch", name)
 		}
 		r.Job.Warm.Modules = append(r.Job.Warm.Modules, name)
@@ -424,8 +425,10 @@ func setWarm(r *Request, text string) error {
 	return nil
 }
 
-// moduleName is a Python module's name with the packages above it.
-var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
+// moduleName is a Python module's name with the packages above it, compiled when it is asked for as endpointHost is.
+var moduleName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
+})
 
 func setBackoff(r *Request, text string) error {
 	factor, bound, bounded := strings.Cut(text, ":")
