@@ -30,7 +30,10 @@ type Bound struct {
 	Warnings []string // what may be otherwise than it seems, a sentence each
 }
 
-const nodesDir = "sys/devices/system/node"
+const (
+	nodesDir = "sys/devices/system/node"
+	cpusDir  = "sys/devices/system/cpu"
+)
 
 // cpulist is the file that lists the CPUs of a NUMA node.
 func cpulist(node int) string { return fmt.Sprintf("%s/node%d/cpulist", nodesDir, node) }
@@ -275,7 +278,7 @@ func groupCPUs(cpus []int, sharing func(cpu int) ([]int, error)) ([]cpuGroup, er
 	return groups, nil
 }
 
-func cpuDir(cpu int) string { return fmt.Sprintf("sys/devices/system/cpu/cpu%d", cpu) }
+func cpuDir(cpu int) string { return fmt.Sprintf("%s/cpu%d", cpusDir, cpu) }
 
 func (b *binder) socketOf(cpu int) (int, error) {
 	name := path.Join(cpuDir(cpu), "topology/physical_package_id")

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"testing/fstest" // the standard library's file system in memory; it depends on nothing of testing itself
+	"time"
 
 	"muster/internal/errhint"
 )
@@ -18,9 +19,13 @@ import (
 type Fake struct {
 	path string
 	node string
-	note string // where the node's values come from
-	spec nodeSpec
+	note string   // where the node's values come from
+	spec nodeSpec // in a round
 	seed int64
+
+	whole spec // of all nodes
+	round int
+	began time.Time // when it was loaded
 }
 
 // LoadFake reads the spec at path and takes the section of node, or the defaults alone where the spec has none of that
@@ -35,13 +40,13 @@ func LoadFake(path, node string) (*Fake, error) {
 	if err != nil {
 		return nil, errhint.Usagef("cannot use fake accelerator %q: %w", path, err)
 	}
-	fake := &Fake{path: path, node: node, spec: s.defaults, seed: s.seed, note: "defaults"}
-	if own, ok := s.nodes[node]; ok {
-		fake.spec, fake.note = own, fmt.Sprintf("node %q", node)
+	fake := &Fake{path: path, node: node, seed: s.seed, note: "defaults", whole: s, began: time.Now()}
+	if _, ok := s.nodes[node]; ok {
+		fake.note = fmt.Sprintf("node %q", node)
 	} else if len(s.nodes) > 0 {
 		fake.note = fmt.Sprintf("defaults, as it has no node %q", node)
 	}
-	return fake, nil
+	return fake.At(0), nil
 }
 
 // Path returns the path of the spec, as it was given.
@@ -117,9 +122,12 @@ func (f *Fake) realDevice(machine Root) string {
 
 // Root returns the files of the fake: /dev, /proc/driver and what /sys has of PCI and of accelerators are the fake's, all
 // else is machine's.
-// Where the spec names a NUMA node that the machine has not, the nodes are the fake's too.
+// CPUs are the fake's where the spec has some. Else, where it names a NUMA node that the machine has not, the nodes are.
 func (f *Fake) Root(machine Root) Root {
-	r := fakeRoot{tree: f.render(), machine: machine, cgroup: f.spec.cpuMax != ""}
+	r := fakeRoot{tree: f.render(), machine: machine, cgroup: f.spec.cpuMax != "", cpus: f.spec.cpus, grown: f.grown}
+	if r.cpus != nil {
+		return r
+	}
 	nodes := f.nodes()
 	r.nodes = slices.ContainsFunc(nodes, func(n int) bool {
 		_, err := fs.Stat(machine, cpulist(n))
@@ -174,6 +182,26 @@ func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine Root) {
 		slices.Sort(cpus)
 		put(cpulist(n), FormatList(cpus))
 	}
+}
+
+// OnMachine returns the CPUs of the machine that stand for CPUs of the fake, which are the same ones where the spec has none.
+// The fake's cores are dealt out to those that this process may use, in order: CPUs of other NUMA nodes are other ones
+// where there are enough.
+func (f *Fake) OnMachine(cpus []int, machine Root) ([]int, error) {
+	if f.spec.cpus == nil {
+		return cpus, nil
+	}
+	allowed, err := machine.Affinity()
+	if err != nil || len(allowed) == 0 {
+		return nil, fmt.Errorf("cannot tell which CPUs stand for those of the fake: %w", err)
+	}
+	cores := f.spec.cpus.nodes * f.spec.cpus.cores
+	real := make([]int, len(cpus))
+	for i, cpu := range cpus {
+		real[i] = allowed[cpu%cores*len(allowed)/cores]
+	}
+	slices.Sort(real)
+	return slices.Compact(real), nil
 }
 
 // uuid returns the same UUID for the same seed, node and GPU, in every process that asks.

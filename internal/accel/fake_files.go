@@ -43,8 +43,11 @@ func (f *Fake) render() fstest.MapFS {
 	if nvidia && !s.has("peermem-missing", -1) {
 		t.put("sys/module/nvidia_peermem/initstate", "live\n")
 	}
-	for _, p := range s.rdma {
-		t.put(path.Join("sys/class/infiniband", p.dev, "ports/1/state"), fmt.Sprintf("%d: %s\n", slices.Index(rdmaStates, p.state), p.state))
+	for i, p := range s.rdma {
+		f.renderPort(t, i, p)
+	}
+	if s.cpus != nil {
+		s.cpus.render(t)
 	}
 	if stuck := s.is("stuck-process"); stuck != nil {
 		state := map[int]string{0: "S", 1: "D"}[stuck.nums["value"]]
@@ -131,8 +134,11 @@ func acsConfig(on bool) string {
 type fakeRoot struct {
 	tree    fstest.MapFS
 	machine Root
-	nodes   bool // the NUMA nodes are the fake's
-	cgroup  bool // the control groups are the fake's
+	nodes   bool      // the NUMA nodes are the fake's
+	cgroup  bool      // the control groups are the fake's
+	cpus    *cpusSpec // the fake's CPUs, and NUMA nodes; nil: the machine's
+
+	grown func(name string) (text string, grows bool) // files whose content grows
 }
 
 // files returns who answers for name.
@@ -152,7 +158,8 @@ func (r fakeRoot) owns(name string) bool {
 			return true
 		}
 	}
-	return strings.HasPrefix(name, "sys/devices/pci") || r.nodes && within(name, nodesDir) ||
+	return strings.HasPrefix(name, "sys/devices/pci") || (r.nodes || r.cpus != nil) && within(name, nodesDir) ||
+		r.cpus != nil && within(name, cpusDir) ||
 		r.cgroup && (name == "proc/self/cgroup" || name == "proc/self/mountinfo" || within(name, fakeCgroup))
 }
 
@@ -160,7 +167,12 @@ func (r fakeRoot) owns(name string) bool {
 func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
 // Open opens the file name.
-func (r fakeRoot) Open(name string) (fs.File, error) { return r.files(name).Open(name) }
+func (r fakeRoot) Open(name string) (fs.File, error) {
+	if text, grows := r.grown(name); grows {
+		return fstest.MapFS{name: &fstest.MapFile{Data: []byte(text), Mode: 0o444}}.Open(name)
+	}
+	return r.files(name).Open(name)
+}
 
 // ReadDir lists a folder. The machine's processes are all there, and the fake's with them.
 func (r fakeRoot) ReadDir(name string) ([]fs.DirEntry, error) {
@@ -203,5 +215,10 @@ func (r fakeRoot) Readable(name string) error {
 	return r.Access(name)
 }
 
-// Affinity returns the machine's: a fake has no CPUs of its own.
-func (r fakeRoot) Affinity() ([]int, error) { return r.machine.Affinity() }
+// Affinity returns all of the fake's CPUs, or the machine's where it has none of its own.
+func (r fakeRoot) Affinity() ([]int, error) {
+	if r.cpus != nil {
+		return r.cpus.affinity(), nil
+	}
+	return r.machine.Affinity()
+}

@@ -25,16 +25,17 @@ const fakeUsedMiB = 512
 
 // NVML is what the NVML probe would say of the fake's GPUs, with as many readings as are asked for.
 func (f *Fake) NVML(moments int) nvline.Script {
-	w := nvmlWriter{f: f}
+	w := nvmlWriter{f: f, calls: map[string]int{}}
 	w.end = w.say(moments)
 	return nvline.Script{Lines: w.out.Bytes(), End: w.end}
 }
 
 // nvmlWriter writes the probe's lines.
 type nvmlWriter struct {
-	f   *Fake
-	out bytes.Buffer
-	end string
+	f     *Fake
+	out   bytes.Buffer
+	end   string
+	calls map[string]int // how often each was made
 }
 
 func (w *nvmlWriter) put(line any) {
@@ -48,7 +49,16 @@ func (w *nvmlWriter) put(line any) {
 // at leaves a breadcrumb, and reports whether the probe ends in this call, and how.
 func (w *nvmlWriter) at(call string, gpu int) (end string, ends bool) {
 	w.put(nvline.AtLine{T: nvline.At, Call: call, GPU: gpu})
-	meets := func(f *fault) bool { return f != nil && f.text["at"] == call && f.nums["gpu"] == gpu }
+	w.calls[call]++
+	meets := func(f *fault) bool {
+		switch {
+		case f == nil || f.text["at"] != call:
+			return false
+		case f.when.calls > 0:
+			return w.calls[call] > f.when.calls
+		}
+		return f.nums["gpu"] == gpu
+	}
 	if hang := w.f.spec.is("probe-hang"); meets(hang) {
 		if hang.text["mode"] == "dstate" {
 			return nvline.EndStuck, true
@@ -180,7 +190,7 @@ func (w *nvmlWriter) gpu(index, i int) map[string]any {
 // reasons are those of a GPU's clocks at a reading: idle, unless a fault has it at work or slowed down.
 func (w *nvmlWriter) reasons(i, reading int) uint64 {
 	s := &w.f.spec
-	if reading < s.fault("throttle", i, "readings", 0) {
+	if late := reading - s.calls("throttle", i); late >= 0 && late < s.fault("throttle", i, "readings", 0) {
 		return uint64(s.fault("throttle", i, "mask", 0))
 	}
 	if s.fault("pcie-speed", i, "value", 0) != 0 {
@@ -192,11 +202,11 @@ func (w *nvmlWriter) reasons(i, reading int) uint64 {
 func (w *nvmlWriter) sample(i, reading int) nvline.Sample {
 	s := &w.f.spec
 	v := nvline.Sample{Clocks: new(w.reasons(i, reading)), PCIeReplays: new(0)}
-	if reading > 0 {
-		v.PCIeReplays = new(s.fault("pcie-replay", i, "value", 0)) // all between the first reading and the next
+	if reading >= max(1, s.calls("pcie-replay", i)) {
+		v.PCIeReplays = new(s.fault("pcie-replay", i, "value", 0)) // all between two readings
 	}
 	if s.nvlinks > 0 {
-		v.NVLinkCRC = new(uint64(reading * s.fault("nvlink-errors", i, "value", 0)))
+		v.NVLinkCRC = new(uint64(max(0, reading-max(0, s.calls("nvlink-errors", i)-1)) * s.fault("nvlink-errors", i, "value", 0)))
 		v.NVLinkReplay, v.NVLinkRecover = new(uint64(0)), new(uint64(0))
 	}
 	return v

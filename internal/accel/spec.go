@@ -43,18 +43,14 @@ type nodeSpec struct {
 	shmMiB    int              // size of /dev/shm; 0: the machine's
 	cpuMax    string           // of the cgroup, as in cpu.max; "": the machine's
 	rdma      []rdmaPort
+	net       netSpec
+	cpus      *cpusSpec // nil: the machine's
 	links     []FakeLink
 	faults    []fault
 
 	numaLine, countLine int  // where numa and count were last given; 0: nowhere
 	broken              bool // a value could not be read, so that comparing values would mislead
 }
-
-// rdmaPort is port 1 of an RDMA device.
-type rdmaPort struct{ dev, state string }
-
-// rdmaStates are those of a port, with the number that sysfs puts before each.
-var rdmaStates = []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE"}
 
 // spec is a whole file.
 type spec struct {
@@ -65,15 +61,18 @@ type spec struct {
 
 // The words that a spec may hold, and those of the full schema that this version does not act on.
 var (
-	topKeys   = []string{"version", "seed", "defaults", "nodes"}
-	topLater  = []string{"expect"}
-	nodeKeys  = []string{"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "mig", "shm_mib", "cgroup", "rdma", "links", "faults"}
-	nodeLater = []string{"cpus", "net"}
+	topKeys  = []string{"version", "seed", "defaults", "nodes"}
+	topLater = []string{"expect"}
+	nodeKeys = []string{
+		"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "mig", "shm_mib", "cgroup", "rdma", "links", "faults",
+		"cpus", "net",
+	}
 )
 
 // specReader collects problems so that one run reports all of them.
 type specReader struct {
 	problems []problem
+	named    []reference // of other nodes
 }
 
 type problem struct {
@@ -174,12 +173,13 @@ func (r *specReader) spec(n *yaml.Node) spec {
 			s.nodes[e.key] = own
 		}
 	}
+	r.resolve(s.nodes)
 	return s
 }
 
 // node reads one node's section over the values that s holds.
 func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
-	keys := r.mapping(n, where, nodeKeys, nodeLater)
+	keys := r.mapping(n, where, nodeKeys, nil)
 	before := len(r.problems)
 	r.vendor(keys, where, s)
 	if v, ok := keys["count"]; ok {

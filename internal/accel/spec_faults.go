@@ -10,10 +10,15 @@ import (
 
 // fault is something that is wrong with a fake node: an input that differs, and never a verdict.
 type fault struct {
-	kind string
-	gpu  int // -1: of the node
-	nums map[string]int
-	text map[string]string
+	kind  string
+	gpu   int // -1: of the node
+	nums  map[string]int
+	text  map[string]string
+	reals map[string]float64
+	peers []string // other nodes; nil: all
+	when  trigger
+
+	number, line int // place in the node's list, and in the file
 }
 
 // span is what a number of a fault may be; otherwise is its value where the spec gives none, and must makes it give one.
@@ -24,11 +29,18 @@ type span struct {
 
 // faultKind says what belongs to a kind of fault.
 type faultKind struct {
-	gpu  bool            // it is about one GPU, which must be named
-	nums map[string]span // keys with numbers
-	text map[string]string
-	of   []string // vendors that have such a thing; nil: all
+	gpu      bool            // it is about one GPU, which must be named
+	nums     map[string]span // keys with numbers
+	text     map[string]string
+	words    map[string][]string // what a key of text may say, where that is not free
+	reals    map[string]realSpan // keys with numbers that have fractions
+	peers    bool                // it may be about some of the other nodes
+	triggers []string            // that go with it, beside those that go with all
+	of       []string            // vendors that have such a thing; nil: all
 }
+
+// realSpan is a span of numbers that have fractions.
+type realSpan struct{ lowest, highest, otherwise float64 }
 
 const huge = 1 << 40 // no counter of a GPU comes near
 
@@ -63,12 +75,12 @@ var faultKinds = map[string]faultKind{
 	"retired-pending":   {gpu: true, nums: yes(), of: nvidia},
 	"retired-many":      {gpu: true, nums: value(0, 1<<10, 60), of: nvidia},
 	"nvlink-down":       {gpu: true, nums: map[string]span{"link": {0, maxLinks - 1, 0, false}}, of: nvidia},
-	"nvlink-errors":     {gpu: true, nums: value(0, huge, 1), of: nvidia},
+	"nvlink-errors":     {gpu: true, nums: value(0, huge, 1), triggers: probeCalls, of: nvidia},
 	"fabric-not-ready":  {gpu: true, nums: map[string]span{"value": {0, 3, 2, false}, "health": {0, 1<<31 - 1, 0, false}}, of: nvidia},
 	"pcie-width":        {gpu: true, nums: value(1, 32, 8)},
 	"pcie-speed":        {gpu: true, nums: value(1, len(pcieSpeeds), 1)},
-	"pcie-replay":       {gpu: true, nums: value(0, 1<<30, 10), of: nvidia},
-	"throttle":          {gpu: true, nums: map[string]span{"mask": {0, 1<<31 - 1, 0x8, false}, "readings": {0, maxReadings, maxReadings, false}}, of: nvidia},
+	"pcie-replay":       {gpu: true, nums: value(0, 1<<30, 10), triggers: probeCalls, of: nvidia},
+	"throttle":          {gpu: true, nums: map[string]span{"mask": {0, 1<<31 - 1, 0x8, false}, "readings": {0, maxReadings, maxReadings, false}}, triggers: probeCalls, of: nvidia},
 	"temp":              {gpu: true, nums: value(0, 200, 90), of: nvidia},
 	"temp-memory":       {gpu: true, nums: value(0, 200, 100), of: nvidia},
 	"persistence-off":   {gpu: true, nums: yes(), of: nvidia},
@@ -77,6 +89,18 @@ var faultKinds = map[string]faultKind{
 	"heterogeneous":     {gpu: true, nums: map[string]span{"memory_mib": {0, maxMemoryMiB, 0, false}}, text: map[string]string{"model": ""}, of: nvidiaOrAMD},
 	"acs-on":            {gpu: true, nums: yes()},
 	"xid":               {gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}, of: nvidia},
+
+	"no-torch":      {nums: yes()},
+	"slow-node":     {nums: map[string]span{"local_rank": {-1, maxCount - 1, -1, false}}, reals: map[string]realSpan{"factor": {0.001, 1, 0.5}}, text: map[string]string{"in": inBoth}, words: inWords, triggers: []string{onSeconds, onStep}},
+	"crash":         {nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}, "status": {1, 255, 1, false}}, text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce}},
+	"hang":          {nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}}, text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce}},
+	"rdma-down":     {nums: yes(), text: map[string]string{"dev": "", "state": "DOWN"}, words: map[string][]string{"state": rdmaStates}},
+	"rdma-slow":     {nums: map[string]span{"rate": {1, maxRate, 100, false}}, text: map[string]string{"dev": ""}},
+	"rdma-errors":   {nums: map[string]span{"per_s": {0, huge, 1, false}}, text: map[string]string{"dev": "", "counter": "symbol_error"}, words: map[string][]string{"counter": rdmaCounters}, triggers: []string{onSeconds}},
+	"clock":         {nums: map[string]span{"offset_ms": {-maxOffsetMS, maxOffsetMS, 0, true}}},
+	"latency":       {peers: true, nums: map[string]span{"ms": {0, maxLatencyMS, 0, true}}},
+	"unreachable":   {peers: true, nums: yes()},
+	"mtu-blackhole": {peers: true, nums: map[string]span{"mtu": {minMTU, maxMTU, 1500, false}}},
 
 	"pair-hang":         {nums: yes(), text: map[string]string{"pair": ""}},
 	"pair-corrupt":      {nums: yes(), text: map[string]string{"pair": ""}},
@@ -87,8 +111,8 @@ var faultKinds = map[string]faultKind{
 	"nvml-missing":      {nums: yes(), of: nvidia},
 	"nvml-not-injected": {nums: yes(), of: nvidia},
 	"symbol-missing":    {text: map[string]string{"field": ""}, of: nvidia},
-	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2", "mode": "killable"}, of: nvidia},
-	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2"}, of: nvidia},
+	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2", "mode": "killable"}, words: map[string][]string{"mode": {"killable", "dstate"}}, triggers: probeCalls, of: nvidia},
+	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2"}, triggers: probeCalls, of: nvidia},
 	"kernel-log":        {nums: map[string]span{"age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
 	"kmsg-unreadable":   {nums: yes()},
 	"stuck-process":     {nums: yes(), text: map[string]string{"wchan": "os_acquire_rwlock_nvidia"}},
@@ -99,14 +123,7 @@ var faultKinds = map[string]faultKind{
 	"disk-free":         {nums: map[string]span{"mib": {0, huge, 100, false}}},
 }
 
-// faultsLater are the kinds of the full schema that this version does not act on.
-var faultsLater = []string{
-	"no-torch", "rdma-down", "rdma-slow", "rdma-errors", "unreachable", "latency",
-	"mtu-blackhole", "clock", "slow-node", "crash", "hang",
-}
-
-// triggersLater are keys of every fault in the full schema.
-var triggersLater = []string{"after_calls", "after_s", "attempts", "once", "probability"}
+var probeCalls = []string{onCalls}
 
 // maxFaults bounds the list of one node.
 const maxFaults = 1000
@@ -115,8 +132,9 @@ const maxFaults = 1000
 func (r *specReader) faults(n *yaml.Node, where string, s *nodeSpec) []fault {
 	list := r.sequence(n, where, maxFaults)
 	all := []fault{}
-	for _, item := range list {
+	for i, item := range list {
 		if f, ok := r.fault(item, where, s); ok {
+			f.number, f.line = i, item.Line
 			all = append(all, f)
 		}
 	}
@@ -124,7 +142,7 @@ func (r *specReader) faults(n *yaml.Node, where string, s *nodeSpec) []fault {
 }
 
 func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, bool) {
-	f := fault{gpu: -1, nums: map[string]int{}, text: map[string]string{}}
+	f := fault{gpu: -1, nums: map[string]int{}, text: map[string]string{}, reals: map[string]float64{}, when: trigger{probability: 1}}
 	entries := r.entries(n, where)
 	at := slices.IndexFunc(entries, func(e entry) bool { return e.key == "kind" })
 	if at < 0 {
@@ -137,9 +155,6 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 	}
 	kind, known := faultKinds[f.kind]
 	switch {
-	case slices.Contains(faultsLater, f.kind):
-		r.add(entries[at].line, "%s: kind %q is not supported yet by this version of muster", where, f.kind)
-		return f, false
 	case !known:
 		r.add(entries[at].line, "%s: unknown kind %s (known: %s)", where, quote(f.kind), strings.Join(slices.Sorted(maps.Keys(faultKinds)), ", "))
 		return f, false
@@ -153,11 +168,15 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 		f.nums[key] = s.otherwise
 	}
 	maps.Copy(f.text, kind.text)
+	for key, s := range kind.reals {
+		f.reals[key] = s.otherwise
+	}
 	given := map[string]bool{}
 	for _, e := range entries {
 		given[e.key] = true
 		s, number := kind.nums[e.key]
 		_, words := kind.text[e.key]
+		real, fraction := kind.reals[e.key]
 		switch {
 		case e.key == "kind":
 		case e.key == "pid" && number && !of.madeBy(nvidia...): // NVML alone tells processes
@@ -168,13 +187,17 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 			f.text[e.key], _ = r.text(e.value, where+".pair", maxModelLen)
 			r.pair(e.value, where+".pair", of.count)
 		case words:
-			f.text[e.key], _ = r.text(e.value, where+"."+e.key, maxMaskLen) // the problem is noted
+			f.text[e.key] = r.word(e.value, where+"."+e.key, kind.words[e.key])
+		case fraction:
+			f.reals[e.key] = r.real(e.value, where+"."+e.key, real.lowest, real.highest)
+		case e.key == "peers" && kind.peers:
+			f.peers = r.peers(e.value, where+".peers")
 		case e.key == "gpu" && kind.gpu:
 			f.gpu = r.number(e.value, where+".gpu", 0, max(0, of.count-1))
-		case slices.Contains(triggersLater, e.key):
-			r.add(e.line, "%s: key %q is not supported yet by this version of muster", where, e.key)
+		case slices.Contains(allTriggers, e.key):
+			r.trigger(e, where, f.kind, kind.triggers, &f.when)
 		default:
-			r.add(e.line, "%s: unknown key %s (known: %s)", where, quote(e.key), strings.Join(kind.keys(), ", "))
+			r.add(e.line, "%s: unknown key %s (known: %s; and when: %s)", where, quote(e.key), strings.Join(kind.keys(), ", "), kind.triggersOf())
 		}
 	}
 	if kind.gpu && !given["gpu"] {
@@ -188,10 +211,20 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 			r.add(n.Line, "%s: %s is missing", where, key)
 		}
 	}
-	if mode := f.text["mode"]; f.kind == "probe-hang" && mode != "killable" && mode != "dstate" {
-		r.add(n.Line, "%s.mode is %s, neither killable nor dstate", where, quote(mode))
+	if strings.HasPrefix(f.kind, "probe-") && given["gpu"] && given[onCalls] {
+		r.add(n.Line, "%s: a GPU is asked for its handle once: say gpu, or after_calls", where)
 	}
+	r.inJob(n, where, &f, given)
 	return f, true
+}
+
+// word reads text, which has to be one of known where that is not nil.
+func (r *specReader) word(n *yaml.Node, where string, known []string) string {
+	text, ok := r.text(n, where, maxMaskLen)
+	if ok && known != nil && !slices.Contains(known, text) {
+		r.add(n.Line, "%s is %s (known: %s)", where, quote(text), strings.Join(known, ", "))
+	}
+	return text
 }
 
 // keys lists what a fault of a kind may have.
@@ -200,18 +233,12 @@ func (k faultKind) keys() []string {
 	if k.gpu {
 		keys = append(keys, "gpu")
 	}
-	return append(keys, slices.Sorted(func(yield func(string) bool) {
-		for key := range k.nums {
-			if !yield(key) {
-				return
-			}
-		}
-		for key := range k.text {
-			if !yield(key) {
-				return
-			}
-		}
-	})...)
+	if k.peers {
+		keys = append(keys, "peers")
+	}
+	own := slices.AppendSeq(slices.AppendSeq(slices.Collect(maps.Keys(k.nums)), maps.Keys(k.text)), maps.Keys(k.reals))
+	slices.Sort(own)
+	return append(keys, own...)
 }
 
 // fault returns the number that the node's last fault of a kind gives key, and otherwise where it has no such fault.
@@ -223,6 +250,16 @@ func (s *nodeSpec) fault(kind string, gpu int, key string, otherwise int) int {
 		}
 	}
 	return otherwise
+}
+
+// calls returns after how many calls of the NVML probe the node's last fault of a kind is there.
+func (s *nodeSpec) calls(kind string, gpu int) int {
+	for _, f := range slices.Backward(s.faults) {
+		if f.kind == kind && f.gpu == gpu {
+			return f.when.calls
+		}
+	}
+	return 0
 }
 
 // has reports whether a fault that is on or off is on.

@@ -58,6 +58,12 @@ func (r *specReader) machine(keys map[string]*yaml.Node, where string, s *nodeSp
 	if v, ok := keys["links"]; ok {
 		s.links = r.links(v, where+".links", s.count)
 	}
+	if v, ok := keys["net"]; ok {
+		s.net = r.net(v, where+".net")
+	}
+	if v, ok := keys["cpus"]; ok {
+		s.cpus = r.cpus(v, where+".cpus")
+	}
 	if v, ok := keys["faults"]; ok {
 		s.faults = r.faults(v, where+".faults", s)
 	}
@@ -66,6 +72,8 @@ func (r *specReader) machine(keys map[string]*yaml.Node, where string, s *nodeSp
 			r.add(s.countLine, "%s: mig of the defaults divides GPU %d of %d", where, gpu, s.count)
 		}
 	}
+	r.devices(where, s)
+	r.fits(where, s)
 	for _, f := range s.faults {
 		if f.gpu >= s.count && keys["faults"] == nil { // of the defaults, and this node has fewer GPUs
 			r.add(s.countLine, "%s: a fault of the defaults is about GPU %d of %d", where, f.gpu, s.count)
@@ -101,31 +109,6 @@ func (r *specReader) variables(n *yaml.Node, where string) map[string]string {
 		}
 	}
 	return vars
-}
-
-// ports reads RDMA devices, each with one port.
-func (r *specReader) ports(n *yaml.Node, where string) []rdmaPort {
-	ports := []rdmaPort{}
-	for i, item := range r.sequence(n, where, maxPorts) {
-		at := fmt.Sprintf("%s[%d]", where, i)
-		keys := r.mapping(item, at, []string{"dev", "state"}, []string{"rate", "numa", "net"})
-		p := rdmaPort{state: "ACTIVE"}
-		if v, ok := keys["dev"]; ok {
-			p.dev = r.formed(v, at+".dev", deviceForm, "a device such as mlx5_0")
-		} else {
-			r.add(item.Line, "%s: dev is missing", at)
-		}
-		if v, ok := keys["state"]; ok {
-			if p.state, ok = r.text(v, at+".state", maxModelLen); ok && !slices.Contains(rdmaStates, p.state) {
-				r.add(v.Line, "%s.state is %s (known: %s)", at, quote(p.state), strings.Join(rdmaStates, ", "))
-			}
-		}
-		if slices.ContainsFunc(ports, func(o rdmaPort) bool { return o.dev == p.dev }) {
-			r.add(item.Line, "%s: dev %s is given twice", at, quote(p.dev))
-		}
-		ports = append(ports, p)
-	}
-	return ports
 }
 
 // sequence returns the items of a list of at most limit.
