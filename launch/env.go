@@ -110,6 +110,11 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	for name, value := range p.deviceEnv {
 		set(FromFlag, "fake accelerator", name, value)
 	}
+	if p.roundEnv != nil {
+		for name, value := range p.roundEnv(r.Number) {
+			own(FromFlag, "fake accelerator", name, value)
+		}
+	}
 	for _, v := range p.devices.Shared {
 		vars[v.Name] = v
 	}

@@ -32,6 +32,8 @@ type Machine struct {
 	BindWorkers func(mode string, workers int) ([][]int, error)
 	// DeviceEnv are the variables through which workers see a fake accelerator; nil for real ones.
 	DeviceEnv map[string]string
+	// RoundEnv are more of them, which may be others in each round; nil for none.
+	RoundEnv func(round int) map[string]string
 	// AssignDevices returns the variables by which workers see their accelerators, for so many workers, counted by the
 	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers.
 	AssignDevices func(procs string, workers int) (DeviceVars, error)
@@ -65,6 +67,7 @@ type Plan struct {
 	entry     entrypoint
 	deviceEnv map[string]string
 	devices   DeviceVars
+	roundEnv  func(round int) map[string]string
 	cpus      [][]int // by local rank; nil: workers are not bound
 	unbound   error   // why they are not, where that was asked for
 	warm      warmCommand
@@ -73,7 +76,10 @@ type Plan struct {
 
 // NewPlan looks up what job leaves open and refuses what could not run.
 func NewPlan(job Job, m Machine) (*Plan, error) {
-	p := &Plan{Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, agentID: strings.ToLower(rand.Text()[:12]), deviceEnv: m.DeviceEnv}
+	p := &Plan{
+		Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, agentID: strings.ToLower(rand.Text()[:12]),
+		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv,
+	}
 	p.runIDFrom = p.source("rdzv-id")
 	if s := p.source("run-id"); s.Kind != FromDefault {
 		p.runIDFrom = s

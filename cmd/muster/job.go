@@ -107,6 +107,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	root := accel.Real()
 	near, lookup := root, a.lookupEnv
 	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
+	var standIns func([]int) ([]int, error)
 	if job.Fake != "" {
 		m.Hostname = a.fakeNode(m.Hostname)
 		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
@@ -114,11 +115,13 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 			return m, err
 		}
 		log.Warn().Str("spec", fake.Path()).Msg(fake.Banner())
-		m.DeviceEnv = fake.Env()
+		m.DeviceEnv, m.RoundEnv = fake.Env(), fake.RoundEnv
 		near, lookup = fake.Root(root), fake.Lookup(a.lookupEnv)
 		find = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
+		standIns = func(cpus []int) ([]int, error) { return fake.OnMachine(cpus, root) }
 	}
 	devices := newNodeDevices(&job, near, lookup, find, log)
+	devices.standIns = standIns
 	m.CountWorkers, m.AssignDevices, m.BindWorkers = devices.count, devices.assign, devices.bind
 	return m, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -17,6 +18,8 @@ type nodeDevices struct {
 	lookup func(string) (string, bool) // the environment, with a fake's variables
 	detect func() accel.Inventory      // looks once, and not before somebody asks
 	log    zerolog.Logger
+	// standIns returns the CPUs of this machine that stand for those of near; nil: they are the same.
+	standIns func(cpus []int) ([]int, error)
 
 	// Set by assign, which comes before bind.
 	shares  []accel.Share // by local rank; nil: workers share all
@@ -90,5 +93,17 @@ func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
 	for _, w := range bound.Warnings {
 		n.log.Warn().Msg(w)
 	}
-	return bound.CPUs, err
+	if err != nil || n.standIns == nil {
+		return bound.CPUs, err
+	}
+	for local, cpus := range bound.CPUs {
+		if bound.CPUs[local], err = n.standIns(cpus); err != nil {
+			return nil, err
+		}
+		if !slices.Equal(cpus, bound.CPUs[local]) {
+			n.log.Info().Int("local_rank", local).Str("fake_cpus", accel.FormatList(cpus)).Str("cpus", accel.FormatList(bound.CPUs[local])).
+				Msg("CPUs of this machine stand for those of the fake")
+		}
+	}
+	return bound.CPUs, nil
 }

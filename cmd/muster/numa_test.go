@@ -205,3 +205,34 @@ func TestNUMABindingLikeTorchrun(t *testing.T) {
 		t.Error("torchrun bound no worker in any mode")
 	}
 }
+
+// TestFakeCPUs rehearses the CPUs of another machine: they are counted, and those of this one stand for them.
+func TestFakeCPUs(t *testing.T) {
+	cpus, err := accel.Real().Affinity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := filepath.Join(t.TempDir(), "cpus.yaml")
+	text := "version: 1\ndefaults: {count: 2, numa: [0, 1], cpus: {sockets: 2, cores_per_node: 16, threads: 2}}\n"
+	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"MUSTER_LOG_LEVEL=info", "MUSTER_FAKE=" + spec}
+	// Half of the fake's 32 cores are on each node, and so is half of what is here.
+	n := len(cpus)
+	want := []string{accel.FormatList(cpus[:max(15*n/32+1, n/2)]), accel.FormatList(cpus[n/2:])}
+	args := []string{"run", "-n", "gpu", "--numa-binding", "node", "--", "sh", "-c", sayCPUs}
+	if diff := cmp.Diff(want, planned(t, environ, args...)); diff != "" {
+		t.Errorf("planned (-want +got)\n%s", diff)
+	}
+	got := muster(t, environ, args...)
+	if diff := cmp.Diff(want, seen(t, got, 2)); diff != "" {
+		t.Errorf("bound (-want +got)\n%s", diff)
+	}
+	if !strings.Contains(got.stderr, `"fake_cpus":"16-31,48-63"`) {
+		t.Errorf("it does not tell of them:\n%s", got.stderr)
+	}
+	if got := muster(t, environ, "devices", "--json"); !strings.Contains(got.stdout, `"cpus": 64`) {
+		t.Errorf("%s%s", got.stdout, got.stderr)
+	}
+}

@@ -4,7 +4,8 @@
 
 The launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; everything else here is ordinary PyTorch. Rank 0 writes
 a checkpoint every few steps. A worker that is started again, after a crash of its own or of another, goes on from the
-newest one: the batch of a step depends on the step alone, so the run ends as if nothing had happened.
+newest one: the batch of a step depends on the step alone, so the run ends as if nothing had happened. What is to go
+wrong in a rehearsal is up to the spec of a fake accelerator (faults.py).
 """
 import argparse
 import os
@@ -15,6 +16,8 @@ import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import faults
 
 TRAINED = 1437  # of 1797 images; the others measure the accuracy
 
@@ -67,6 +70,7 @@ def main():
     parser.add_argument("--save-every", type=int, default=50)
     args = parser.parse_args()
 
+    rehearsal = faults.Faults()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -91,14 +95,14 @@ def main():
             optimizer.zero_grad()
             loss.backward()  # averages the gradients of all workers
             optimizer.step()
-            if rank != 0:
-                continue
-            progress.write(f"{time.time():.3f} {attempt} {step}\n")
-            if step % 100 == 0:
-                print(f"step {step}: loss {loss.item():.3f}", flush=True)
-            if step % args.save_every == 0:
-                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-                save(checkpoint, state)
+            if rank == 0:
+                progress.write(f"{time.time():.3f} {attempt} {step}\n")
+                if step % 100 == 0:
+                    print(f"step {step}: loss {loss.item():.3f}", flush=True)
+                if step % args.save_every == 0:
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                    save(checkpoint, state)
+            rehearsal.after(step)
 
     if rank == 0:
         with torch.no_grad():

@@ -196,9 +196,10 @@ func (f *Fake) OnMachine(cpus []int, machine Root) ([]int, error) {
 		return nil, fmt.Errorf("cannot tell which CPUs stand for those of the fake: %w", err)
 	}
 	cores := f.spec.cpus.nodes * f.spec.cpus.cores
-	real := make([]int, len(cpus))
-	for i, cpu := range cpus {
-		real[i] = allowed[cpu%cores*len(allowed)/cores]
+	var real []int
+	for _, cpu := range cpus {
+		first, last := cpu%cores*len(allowed)/cores, (cpu%cores+1)*len(allowed)/cores
+		real = append(real, allowed[first:max(first+1, last)]...)
 	}
 	slices.Sort(real)
 	return slices.Compact(real), nil

@@ -262,6 +262,10 @@ defaults:
 			t.Errorf("%d is %v, want %s; %v", cpus, real, want, err)
 		}
 	}
+	large := loadText(t, "version: 1\ndefaults: {count: 0, cpus: {cores_per_node: 2}}\n", "n")
+	if real, err := large.OnMachine([]int{1}, machine); err != nil || accel.FormatList(real) != "7,11,13" {
+		t.Errorf("a core of three CPUs is %v, %v", real, err)
+	}
 	if real, err := load(t, "eight.yaml", "").OnMachine([]int{7}, machine); err != nil || real[0] != 7 {
 		t.Errorf("without CPUs of its own: %v, %v", real, err)
 	}

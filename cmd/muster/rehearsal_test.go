@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"muster/internal/testutil"
+)
+
+// bare returns an interpreter that needs no torch.
+func bare(t *testing.T) string {
+	t.Helper()
+	const python = "/usr/bin/python3"
+	if _, err := os.Stat(python); err != nil {
+		testutil.Missing(t, python)
+	}
+	return python
+}
+
+// rehearse runs a job of n nodes of one spec, each with two workers that obey its faults as the example trainer does.
+func rehearse(t *testing.T, spec, steps string, flags ...string) outcome {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	examples, err := filepath.Abs("../../examples/digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	trainer := write("trainer.py", `import os, sys, time, faults
+rehearsal = faults.Faults()
+for step in range(1, int(sys.argv[1]) + 1):
+    print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "rank", os.environ["LOCAL_RANK"], "step", step, flush=True)
+    time.sleep(0.1)  # the others are to be at work when one fails
+    rehearsal.after(step)
+`)
+	args := append([]string{"run", "--accelerator", "fake:" + write("spec.yaml", spec), "-n", "2", "--last-call", "1s"}, flags...)
+	return muster(t, []string{"PYTHONPATH=" + examples, "PYTHONDONTWRITEBYTECODE=1"}, append(args, "--", bare(t), trainer, steps)...)
+}
+
+// TestRehearsedCrash has a worker of node-1 crash at a step, in the attempts that the spec names and in no other.
+func TestRehearsedCrash(t *testing.T) {
+	const spec = `version: 1
+defaults: {count: 2}
+nodes:
+  node-1:
+    faults: [{kind: crash, after_step: 3, local_rank: 1, status: 9, attempts: [ATTEMPT]}]
+`
+	for attempt, restarts := range map[string]int{"0": 1, "1": 0} {
+		t.Run(attempt, func(t *testing.T) {
+			t.Parallel()
+			got := rehearse(t, strings.Replace(spec, "ATTEMPT", attempt, 1), "20", "--simulate-nodes", "2", "--nnodes", "2", "--max-restarts", "1")
+			said := got.stdout + got.stderr
+			if got.status != 0 || strings.Count(said, "]:rehearsal: crash after step 3") != restarts || strings.Contains(said, "attempt 1") != (restarts == 1) {
+				t.Errorf("status %d, want %d restarts", got.status, restarts)
+			}
+			if restarts == 1 && strings.Contains(said, "[node-1] [default1]:attempt 0 rank 1 step 4") {
+				t.Error("the worker goes on")
+			}
+			for _, node := range []string{"[node-0]", "[node-1]"} {
+				for _, rank := range []string{"0", "1"} {
+					if last := fmt.Sprintf("%s [default%s]:attempt %d rank %s step 20", node, rank, restarts, rank); !strings.Contains(said, last) {
+						t.Errorf("%q is missing", last)
+					}
+				}
+			}
+			if t.Failed() {
+				t.Log(said)
+			}
+		})
+	}
+}
+
+// TestRehearsedOnce: one of the workers has a fault that is there once, whichever comes first, and none after it.
+func TestRehearsedOnce(t *testing.T) {
+	const spec = "version: 1\ndefaults:\n  count: 2\n  faults: [{kind: crash, after_step: 2, local_rank: -1MORE}]\n"
+	for more, status := range map[string]int{", once: true": 0, "": 1} {
+		t.Run(strings.Trim(more, ", "), func(t *testing.T) {
+			t.Parallel()
+			got := rehearse(t, strings.Replace(spec, "MORE", more, 1), "5", "--max-restarts", "1")
+			crashes := strings.Count(got.stdout+got.stderr, "]:rehearsal: crash after step 2")
+			if got.status != status || status == 0 && crashes != 1 || status != 0 && crashes < 2 {
+				t.Errorf("status %d, want %d; %d crashes\n%s%s", got.status, status, crashes, got.stdout, got.stderr)
+			}
+		})
+	}
+}
