@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,9 @@ func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto, "how the NVML probe is run: auto, memfd, file, or none (nor is nvidia-smi)")
 	flags.DurationVar(&f.timeout, "gpu-probe-timeout", 0, "how long NVML may take (default 15s and 5s more for each GPU)")
 }
+
+// fakeRound names the environment variable with the round whose faults of a spec a command shows; default 0.
+const fakeRound = "MUSTER_FAKE_ROUND"
 
 // node is what is looked at: this machine, or one that a spec makes up in part.
 type node struct {
@@ -73,6 +77,13 @@ func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node,
 		n.host = a.fakeNode(n.host)
 		if n.fake, err = a.loadFake(path, n.host, f.onReal); err != nil {
 			return n, err
+		}
+		if text := a.getenv(fakeRound); text != "" {
+			round, err := strconv.Atoi(text)
+			if err != nil || round < 0 {
+				return n, errhint.Usagef("%s=%q: the number of a round, from 0", fakeRound, text)
+			}
+			n.fake = n.fake.At(round)
 		}
 		n.inv = n.fake.Detect(n.root, a.lookupEnv)
 		n.root = n.fake.Root(n.root)

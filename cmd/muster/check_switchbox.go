@@ -72,7 +72,7 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 	environ := slices.Clone(a.environ)
 	cfg := crew.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ }, Progress: now.process, Log: log}
 	if here.fake != nil {
-		cfg.Fake = linksOf(here.fake)
+		cfg.Fake, cfg.NoTorch = linksOf(here.fake), here.fake.NoTorch()
 		for name, value := range here.fake.Env() {
 			environ = append(environ, name+"="+value)
 		}

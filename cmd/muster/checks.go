@@ -28,8 +28,8 @@ type nodeChecker struct {
 	environ []string
 	in      launch.CheckInput // of the check that is going on
 	checker *netcheck.Checker
-	fake    *crew.FakeLinks // links that are made up
-	out     io.Writer       // where tables go
+	fake    *accel.Fake // nil for real devices
+	out     io.Writer   // where tables go
 	began   func() *progress
 	now     *progress // of the check that is going on
 	log     zerolog.Logger
@@ -41,7 +41,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	if !rules.On() {
 		return nil
 	}
-	devices, links := a.checkedHardware(ctx, plan, log)
+	devices, fake := a.checkedHardware(ctx, plan, log)
 	cfg := netcheck.Config{
 		Node: plan.Hostname, Addr: at.addr, Devices: devices, Fake: plan.Job.Fake, Log: log,
 		Rules: netcheck.Rules{
@@ -52,7 +52,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	if len(at.token) > 0 {
 		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, log)
 	}
-	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: links, out: &a.log, log: log}
+	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: fake, out: &a.log, log: log}
 	c.began = func() *progress { return a.newProgress(log, "check of the nodes") }
 	cfg.Progress = func(s netcheck.Step) { c.now.check(s) }
 	if rules.Network {
@@ -63,8 +63,8 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 }
 
 // checkedHardware is what the check program is given: how many processes test devices here, one for each worker but no more
-// than there are devices, and the links of a fake, nil for real ones.
-func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (devices int, links *crew.FakeLinks) {
+// than there are devices, and the fake that they are of, nil for real ones.
+func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (devices int, fake *accel.Fake) {
 	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecNone}
 	if plan.Job.Fake != "" {
 		f.spec = "fake:" + plan.Job.Fake
@@ -74,13 +74,10 @@ func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolo
 		log.Warn().Err(err).Msg("accelerators not looked at for the check") // they were, a moment ago
 		return plan.Procs, nil
 	}
-	if here.fake != nil {
-		links = linksOf(here.fake)
-	}
 	if n, _, err := accel.Workers("gpu", here.inv, 0); err == nil && n > 0 && !plan.OwnDevices() {
-		return min(n, plan.Procs), links
+		return min(n, plan.Procs), here.fake
 	}
-	return plan.Procs, links
+	return plan.Procs, here.fake
 }
 
 // linksOf says what a fake's spec says of its links as the check program takes it.
@@ -224,8 +221,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 	if !rules.Network {
 		devices = 0 // the process that tests links sees all of them
 	}
-	program, err := crew.Open(crew.Config{
-		Fake: c.fake,
+	cfg := crew.Config{
 		Tree: in.Tree, Start: in.Start, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
 		Progress: c.now.process,
 		Env: func(local int) []string {
@@ -235,7 +231,12 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 			}
 			return env
 		},
-	})
+	}
+	if c.fake != nil {
+		now := c.fake.At(in.Round.Number)
+		cfg.Fake, cfg.NoTorch = linksOf(now), now.NoTorch()
+	}
+	program, err := crew.Open(cfg)
 	if err != nil {
 		return nil, err
 	}

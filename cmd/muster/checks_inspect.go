@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,7 +68,7 @@ func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err er
 		})
 	}
 	p, err := c.in.Tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: args, Env: c.environ, Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...), Label: "the check of this node",
+		Path: "/proc/self/exe", Args: args, Env: append(slices.Clone(c.environ), fakeRound+"="+strconv.Itoa(c.in.Round.Number)), Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...), Label: "the check of this node",
 	})
 	for _, w := range theirs {
 		_ = w.Close()

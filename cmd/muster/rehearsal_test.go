@@ -93,3 +93,47 @@ func TestRehearsedOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestRehearsedCheck rehearses what the check of two nodes may meet: who leaves, with which status, and what is said.
+func TestRehearsedCheck(t *testing.T) {
+	python := testutil.Torch(t)
+	for _, c := range []struct {
+		name, node1, both string // of the spec
+		status            int    // of the job
+		leaves            string // the status with which node-1 leaves; "": it trains
+		says              string
+	}{
+		{name: "no torch anywhere", both: "  faults: [{kind: no-torch}]\n", says: "nodes could not be tested: the check is skipped"},
+		{name: "no torch on one", node1: "{kind: no-torch}", leaves: "80", says: "no-torch"},
+		{name: "no torch in another round", node1: "{kind: no-torch, attempts: [5]}"},
+		{name: "crash", node1: "{kind: crash, in: check, status: 139, attempts: [0]}", leaves: "80", says: "was killed by SIGSEGV"},
+		{name: "crash in another round", node1: "{kind: crash, in: check, status: 139, attempts: [5]}"},
+		{name: "sick in the first round", node1: "{kind: remap-failed, gpu: 0, attempts: [0]}", leaves: "80", says: "remap-failed"},
+		{name: "sick in another round", node1: "{kind: remap-failed, gpu: 0, attempts: [5]}"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			spec := filepath.Join(t.TempDir(), "spec.yaml")
+			text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n" + c.both + "nodes:\n  node-1: {faults: [" + c.node1 + "]}\n"
+			if c.node1 == "" {
+				text = strings.Split(text, "nodes:")[0]
+			}
+			if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--simulate-nodes", "2", "--nnodes", "1:2", "--last-call", "2s", "--", python, "-c", "print('trains')")
+			nodes := 2
+			if c.leaves != "" {
+				nodes = 1
+			}
+			if got.status != c.status || strings.Count(got.stdout, "trains") != nodes || !strings.Contains(got.stdout+got.stderr, c.says) {
+				t.Errorf("status %d, want %d, with %d nodes and %q", got.status, c.status, nodes, c.says)
+			}
+			if left := strings.Contains(got.stderr, `"node":"node-1","exit_code":`+c.leaves); c.leaves != "" && !left {
+				t.Errorf("node-1 does not leave with %s", c.leaves)
+			}
+			if t.Failed() {
+				t.Log(got.stdout + got.stderr)
+			}
+		})
+	}
+}

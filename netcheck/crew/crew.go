@@ -56,6 +56,8 @@ type Config struct {
 	Sample time.Duration
 	// Fake, when not nil, describes links between devices that are not there, for Switchbox to measure.
 	Fake *FakeLinks
+	// NoTorch has the program find no torch, whatever the interpreter has: a rehearsal.
+	NoTorch bool
 	// Progress, when not nil, is told what a process does next, in the program's words; local is -1 for the one that tests
 	// links. Several goroutines call it.
 	Progress func(local int, step string)
@@ -115,7 +117,10 @@ func Open(cfg Config) (*Crew, error) {
 		return nil, fmt.Errorf("cannot write the check program: %w", err)
 	}
 	c := &Crew{cfg: cfg, dir: dir, members: make([]atomic.Pointer[member], cfg.Devices)}
-	if c.script, err = script.Write(dir); err != nil {
+	if c.script, err = script.Write(dir); err == nil && cfg.NoTorch {
+		err = script.HideTorch(dir)
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	for local := range cfg.Devices {

@@ -33,3 +33,13 @@ func Write(dir string) (string, error) {
 	}
 	return filepath.Join(dir, main), nil
 }
+
+// HideTorch puts a torch beside the program that cannot be imported, and fails as one that is not there. Python looks
+// there first.
+func HideTorch(dir string) error {
+	const absent = "raise ModuleNotFoundError(\"No module named 'torch' (a rehearsal: no-torch)\", name=\"torch\")\n"
+	if err := os.WriteFile(filepath.Join(dir, "torch.py"), []byte(absent), 0o600); err != nil {
+		return fmt.Errorf("cannot write the check program: %w", err)
+	}
+	return nil
+}

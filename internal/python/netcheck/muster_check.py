@@ -100,13 +100,14 @@ def mock_error():
 
 
 class Program:
-    def __init__(self, wire, torch, kit):
-        self.wire, self.torch, self.kit = wire, torch, kit
+    def __init__(self, wire, torch, kit, faults):
+        self.wire, self.torch, self.kit, self.faults = wire, torch, kit, faults
         self.stores = None
 
     def local(self, order):
         import muster_measure
         self.together(order, mock_error)
+        self.faults.meet("local")
         result = self.together(order, lambda: muster_measure.local(self.wire, self.kit, order))
         if self.kit.module:
             self.kit.module.empty_cache()  # this process stays, and training wants the memory
@@ -119,6 +120,7 @@ class Program:
 
     def pair(self, order):
         self.together(order, mock_error)
+        self.faults.meet("pair")
         return {"rows": self.sums(order)}
 
     def links(self, order):
@@ -186,7 +188,10 @@ def main():
         wire.say("failed", kind=getattr(e, "kind", "error"), error=describe(e), spent=True)
         sys.stderr.flush()
         os._exit(1)
-    program = Program(wire, torch, kit)
+    import muster_faults
+    faults = muster_faults.Faults(wire, os.environ)
+    kit.speed = faults.speed()
+    program = Program(wire, torch, kit, faults)
     wire.listen(program.abandon)
     while program.obey(wire.read()):
         pass

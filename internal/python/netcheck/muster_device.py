@@ -1,6 +1,7 @@
 """What differs between kinds of devices."""
 import importlib
 import importlib.util
+import time
 
 from muster_check import Failure
 
@@ -23,6 +24,7 @@ class Kit:
         self.torch, self.type, self.module, self.backend = torch, kind, module, backend
         self.count = module.device_count() if module else 1
         self.index = None  # of the device of this process
+        self.speed = 1.0  # less in a rehearsal of a slow one
 
     def choose(self, local):
         """Makes the device of a local rank the one that is used. Where each worker sees one device, it is that one."""
@@ -43,6 +45,12 @@ class Kit:
         if self.module:
             for i in indices or (self.index,):
                 self.module.synchronize(i) if self.type != "hpu" else self.module.synchronize()
+
+    def finish(self, began):
+        """Waits until all is done that was asked of this device since a time, at its speed."""
+        self.sync()
+        if self.speed < 1:
+            time.sleep((time.monotonic() - began) * (1 / self.speed - 1))
 
     def model(self):
         try:
