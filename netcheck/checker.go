@@ -148,6 +148,8 @@ type Round struct {
 	Rank, Size int
 	// Suspect says that something failed here in the last round: an earlier check says nothing of the node any more.
 	Suspect bool
+	// Medium is the network in between where it is rehearsed, as it is in this round; nil for the real one.
+	Medium *netprobe.Medium
 	// Open starts the check program. It is called when that is needed, if at all.
 	Open func(ctx context.Context) (Crew, error)
 }

@@ -259,7 +259,7 @@ func (l *leader) tested() bool { return l.next > 0 }
 func (l *leader) pairs(ctx context.Context, b *blame.Check, r blame.Round) error {
 	p := plan{Stage: stagePairs, Devices: l.devices()}
 	for _, h := range l.nodes {
-		p.Probes = append(p.Probes, h.Probe)
+		p.Probes, p.Names = append(p.Probes, h.Probe), append(p.Names, h.Node)
 	}
 	var ranks []int
 	for _, pair := range r.Pairs {

@@ -52,6 +52,7 @@ type plan struct {
 	Pairs   [][2]int `json:"pairs,omitempty"`
 	Devices []int    `json:"devices,omitempty"` // of every node, by rank
 	Probes  []string `json:"probes,omitempty"`  // likewise, hello.Probe
+	Names   []string `json:"names,omitempty"`   // likewise, hello.Node
 	Verdict *Record  `json:"verdict,omitempty"`
 	Err     string   `json:"err,omitempty"` // of stageFailed
 }

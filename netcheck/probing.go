@@ -14,6 +14,7 @@ import (
 // serve offers this node to the others' probes, until ended is called. Without them the check is done all the same.
 func (m *member) serve(ctx context.Context) (addr string, ended func()) {
 	m.probe = *m.cfg.Probe
+	m.probe.Medium = m.round.Medium
 	m.probe.Node = m.cfg.Look(ctx)
 	server, err := netprobe.Listen(ctx, m.probe)
 	if err != nil {
@@ -36,6 +37,9 @@ func (m *member) ask(ctx context.Context, p *plan) *netprobe.Facts {
 	pair := p.pairOf(m.round.Rank)
 	if pair[0] != m.round.Rank || pair[1] >= len(p.Probes) || p.Probes[pair[1]] == "" || m.probe.ServePort == 0 {
 		return nil
+	}
+	if pair[1] < len(p.Names) {
+		m.probe.Peer = p.Names[pair[1]]
 	}
 	m.probe.Node = m.cfg.Look(ctx) // what has been counted since the last time shows
 	f, err := netprobe.Pair(ctx, m.probe, p.Probes[pair[1]])

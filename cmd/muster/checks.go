@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ type nodeChecker struct {
 	in      launch.CheckInput // of the check that is going on
 	checker *netcheck.Checker
 	fake    *accel.Fake // nil for real devices
+	files   accel.Root  // of this machine, or of the fake in the round of the check
 	out     io.Writer   // where tables go
 	began   func() *progress
 	now     *progress // of the check that is going on
@@ -49,10 +51,10 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf, Limits: netLimits(rules),
 		},
 	}
+	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: fake, files: accel.Real(), out: &a.log, log: log}
 	if len(at.token) > 0 {
-		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, log)
+		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, current{c}, log)
 	}
-	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: fake, out: &a.log, log: log}
 	c.began = func() *progress { return a.newProgress(log, "check of the nodes") }
 	cfg.Progress = func(s netcheck.Step) { c.now.check(s) }
 	if rules.Network {
@@ -95,6 +97,23 @@ func linksOf(fake *accel.Fake) *crew.FakeLinks {
 	return f
 }
 
+// mediumOf says what a fake's spec says of networks as the probes take it.
+func mediumOf(fake *accel.Fake) *netprobe.Medium {
+	n := fake.Net()
+	return &netprobe.Medium{Iface: n.Iface, MTU: n.MTU, Speed: n.Speed, Clock: n.Clock, Path: func(peer string) netprobe.Path {
+		p := fake.PathTo(peer)
+		return netprobe.Path{
+			Unreachable: p.Unreachable, RTT: p.RTT, Rate: float64(p.RateMbps) * 1e6 / 8, Loss: p.Loss, MTU: p.MTU, Quiet: p.Quiet, Seed: p.Seed,
+		}
+	}}
+}
+
+// current is the files of a node in the round of the check that goes on: whoever counts what has grown reads them in each.
+type current struct{ *nodeChecker }
+
+// Open opens the file name.
+func (c current) Open(name string) (fs.File, error) { return c.files.Open(name) }
+
 // probing is how the network between two nodes is measured: at length where its figures were asked for.
 func probing(rules launch.CheckRules, token []byte) *netprobe.Config {
 	cfg := &netprobe.Config{Token: token}
@@ -113,8 +132,8 @@ func netLimits(rules launch.CheckRules) netprobe.Limits {
 }
 
 // lookAtNetwork returns what tells what this node has of a network.
-func (a *app) lookAtNetwork(plan *launch.Plan, log zerolog.Logger) func(context.Context) netprobe.Node {
-	machine, err := netprobe.Real(accel.Real())
+func (a *app) lookAtNetwork(plan *launch.Plan, files fs.FS, log zerolog.Logger) func(context.Context) netprobe.Node {
+	machine, err := netprobe.Real(files)
 	if err != nil {
 		log.Warn().Err(err).Msg("network interfaces not looked at")
 	}
@@ -133,12 +152,17 @@ func (a *app) lookAtNetwork(plan *launch.Plan, log zerolog.Logger) func(context.
 func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.CheckOutcome, error) {
 	began := time.Now()
 	c.in = in
-	c.log.Info().Int("round", in.Round.Number).Int("group_world_size", in.Round.GroupWorldSize).Msg("checking the nodes")
-	c.now = c.began()
-	record, err := c.checker.Check(ctx, netcheck.Round{
+	round := netcheck.Round{
 		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
 		Open: func(context.Context) (netcheck.Crew, error) { return c.open(in) }, //nolint:contextcheck // it lives from call to call
-	})
+	}
+	if c.fake != nil {
+		fake := c.fake.At(in.Round.Number)
+		c.files, round.Medium = fake.Root(accel.Real()), mediumOf(fake)
+	}
+	c.log.Info().Int("round", in.Round.Number).Int("group_world_size", in.Round.GroupWorldSize).Msg("checking the nodes")
+	c.now = c.began()
+	record, err := c.checker.Check(ctx, round)
 	c.now.end()
 	if err != nil {
 		return launch.CheckOutcome{}, err

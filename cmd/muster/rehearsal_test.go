@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,6 +135,60 @@ func TestRehearsedCheck(t *testing.T) {
 			}
 			if t.Failed() {
 				t.Log(got.stdout + got.stderr)
+			}
+		})
+	}
+}
+
+// TestRehearsedNetwork rehearses networks between two nodes, with each fault as it is found, and just as it is not.
+func TestRehearsedNetwork(t *testing.T) {
+	python := testutil.Torch(t)
+	const spec = `version: 1
+defaults:
+  count: 1
+  rdma: [{dev: mlx5_0, net: ib0}, {dev: mlx5_1}]
+  net: {iface: eth7, mtu: 9000}
+  faults: [{kind: rdma-errors, counter: link_downed, per_s: RDMA_PER_S}]
+nodes:
+  node-0: {}
+  node-1:
+    faults:
+      - {kind: rdma-errors, counter: link_downed, per_s: RDMA_PER_S}
+      - {kind: rdma-down, dev: mlx5_1, state: RDMA_STATE}
+      - {kind: rdma-slow, dev: mlx5_0, rate: RDMA_RATE}
+      - {kind: clock, offset_ms: CLOCK}
+      - {kind: mtu-blackhole, peers: [node-0], mtu: MTU}
+      - {kind: unreachable, peers: [node-0], value: UNREACHABLE}
+`
+	for _, c := range []struct {
+		name   string
+		values []string // of the spec
+		says   string   // all checks that are heard of, but for those that the machine of the test decides
+	}{
+		{"faults", []string{"RDMA_PER_S", "1000000", "RDMA_STATE", "DOWN", "RDMA_RATE", "200", "CLOCK", "3000", "MTU", "1500", "UNREACHABLE", "0"}, "clock-offset mtu-blackhole rdma-errors rdma-heterogeneous rdma-port-down rdma-rate"},
+		{"none", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE", "0"}, ""},
+		{"unreachable", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE", "1"}, "net-reach"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range map[string]string{"spec.yaml": strings.NewReplacer(c.values...).Replace(spec), "token": "the token of a rehearsal"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := muster(t, []string{"MUSTER_FAKE=" + filepath.Join(dir, "spec.yaml")}, "--token-file", filepath.Join(dir, "token"),
+				"run", "--network-check", "--simulate-nodes", "2", "--nnodes", "2", "--", python, "-c", "print('trains')")
+			heard := map[string]bool{}
+			for line := range strings.Lines(got.stderr) {
+				if _, rest, found := strings.Cut(line, `"check":"`); found && strings.Contains(line, "network between nodes") {
+					heard[rest[:strings.Index(rest, `"`)]] = true
+				}
+			}
+			for _, id := range []string{"net-rtt", "iface-mismatch", "loopback-hostname"} {
+				delete(heard, id)
+			}
+			if ids := strings.Join(slices.Sorted(maps.Keys(heard)), " "); got.status != 0 || ids != c.says {
+				t.Errorf("status %d, heard of %q, want %q\n%s%s", got.status, ids, c.says, got.stdout, got.stderr)
 			}
 		})
 	}

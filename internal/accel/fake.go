@@ -196,13 +196,13 @@ func (f *Fake) OnMachine(cpus []int, machine Root) ([]int, error) {
 		return nil, fmt.Errorf("cannot tell which CPUs stand for those of the fake: %w", err)
 	}
 	cores := f.spec.cpus.nodes * f.spec.cpus.cores
-	var real []int
+	var here []int
 	for _, cpu := range cpus {
 		first, last := cpu%cores*len(allowed)/cores, (cpu%cores+1)*len(allowed)/cores
-		real = append(real, allowed[first:max(first+1, last)]...)
+		here = append(here, allowed[first:max(first+1, last)]...)
 	}
-	slices.Sort(real)
-	return slices.Compact(real), nil
+	slices.Sort(here)
+	return slices.Compact(here), nil
 }
 
 // uuid returns the same UUID for the same seed, node and GPU, in every process that asks.

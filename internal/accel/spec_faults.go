@@ -176,7 +176,7 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 		given[e.key] = true
 		s, number := kind.nums[e.key]
 		_, words := kind.text[e.key]
-		real, fraction := kind.reals[e.key]
+		within, fraction := kind.reals[e.key]
 		switch {
 		case e.key == "kind":
 		case e.key == "pid" && number && !of.madeBy(nvidia...): // NVML alone tells processes
@@ -189,7 +189,7 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 		case words:
 			f.text[e.key] = r.word(e.value, where+"."+e.key, kind.words[e.key])
 		case fraction:
-			f.reals[e.key] = r.real(e.value, where+"."+e.key, real.lowest, real.highest)
+			f.reals[e.key] = r.real(e.value, where+"."+e.key, within.lowest, within.highest)
 		case e.key == "peers" && kind.peers:
 			f.peers = r.peers(e.value, where+".peers")
 		case e.key == "gpu" && kind.gpu:

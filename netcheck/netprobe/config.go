@@ -22,6 +22,11 @@ type Config struct {
 	// Node is what this node tells its peers of itself. Its Name must be set.
 	Node Node
 
+	// Peer is what the node that Pair probes is called. Medium is the network in between where it is rehearsed; nil: the
+	// real one. It asks by that name.
+	Peer   string  `json:"-"`
+	Medium *Medium `json:"-"`
+
 	// Listen is where the server listens, "host:port"; default ":0". Datagrams are exchanged at the same number.
 	Listen string
 	// MaxConns is how many connections the server serves at a time, default 128. A pair needs six at once at most; those

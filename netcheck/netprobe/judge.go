@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -385,8 +386,8 @@ func (f *Facts) noSent() string {
 }
 
 // tcpHeaders is what of a packet is not TCP's payload: headers of IP and TCP, and the stamps that Linux sends.
-func tcpHeaders(f *Facts) int {
-	if f.Local.Addr.Is4() {
+func tcpHeaders(end netip.Addr) int {
+	if end.Is4() {
 		return 20 + 20 + 12
 	}
 	return 40 + 20 + 12
@@ -410,7 +411,7 @@ func (j *judgement) segments() []check.Result {
 	case f.Local.MTU == 0 || f.Remote.MTU == 0:
 		return j.skip(id, "the MTU of an interface is not known")
 	}
-	want := min(f.Local.MTU, f.Remote.MTU, largestSize) - tcpHeaders(f)
+	want := min(f.Local.MTU, f.Remote.MTU, largestSize) - tcpHeaders(f.Local.Addr)
 	r := j.result(id, check.Pass)
 	r.Value, r.Limit = fmt.Sprint(smallest.Sent.MSS), fmt.Sprint(want)
 	r.Reason = fmt.Sprintf("segments of %d bytes in %s", smallest.Sent.MSS, smallest.name(f))

@@ -27,7 +27,7 @@ func Pair(ctx context.Context, cfg Config, addr string) (Facts, error) {
 	within, cancel := context.WithTimeoutCause(ctx, cfg.Budget, fmt.Errorf("the budget of %v is used up", cfg.Budget))
 	defer cancel()
 	p := &prober{cfg: cfg, addr: addr, facts: Facts{From: cfg.Node, To: Node{Name: addr}}, began: began}
-	p.dialer = dialer{token: cfg.Token, patience: cfg.Patience}
+	p.dialer = dialer{token: cfg.Token, patience: cfg.Patience, way: cfg.Medium.way(cfg.Peer)}
 	p.probe(within)
 	p.facts.Took = time.Since(began)
 	if ctx.Err() != nil {
@@ -169,7 +169,7 @@ func (p *prober) about(ctx context.Context) error {
 			f.To.Name = p.addr
 		}
 	}
-	f.Local = endOf(addrPort(p.conn.LocalAddr()).Addr())
+	f.Local = p.cfg.Medium.end(endOf(addrPort(p.conn.LocalAddr()).Addr()))
 	f.Remote = End{Addr: addrPort(p.conn.RemoteAddr()).Addr()}
 	if a.End != nil {
 		f.Remote.Iface, f.Remote.MTU, f.Remote.Speed = clean(a.End.Iface, 64), max(0, a.End.MTU), max(0, a.End.Speed)
@@ -218,7 +218,7 @@ func (p *prober) echo(ctx context.Context) error {
 		went := time.Unix(0, int64(binary.BigEndian.Uint64(answered[atWent:])))
 		if d := rtt - went.Sub(came); d < best && d >= 0 {
 			// The mean of what the clocks differ by on the way there and on the way back.
-			sent := sent.Round(0) // by the wall clock, as the other's
+			sent := p.cfg.Medium.wall(sent) // as the other's
 			there, back := came.Sub(sent), went.Sub(sent.Add(rtt))
 			best, offset = d, there/2+back/2
 		}
@@ -254,6 +254,7 @@ func (p *prober) trySizes(ctx context.Context) {
 		return
 	}
 	defer func() { _ = s.conn.Close() }()
+	s.way = p.dialer.way
 	a, err := p.conn.ask(ctx, request{Op: opSizes, Port: port}, askTime)
 	if err != nil {
 		skip(err)

@@ -171,7 +171,7 @@ func (r *run) stream(conn net.Conn) {
 		case <-through:
 		}
 	})
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := conn.(stream); ok {
 		_ = tcp.SetLinger(0) // what is on its way when a run ends must not load the network any more
 	}
 	if r.sends {
@@ -242,6 +242,20 @@ func (r *run) took(n int, now int64) (over bool) {
 	return false
 }
 
+// stream is a connection of a run: one of TCP.
+type stream interface {
+	SetLinger(sec int) error
+	CloseWrite() error
+}
+
+// told is what the kernel says of a stream, as the medium has it.
+func told(conn net.Conn) Sent {
+	if shaped, ok := conn.(*shapedConn); ok {
+		return shaped.sent()
+	}
+	return sentOver(conn)
+}
+
 // block is what is sent: made up, so that nothing on the way can make it shorter.
 var block = sync.OnceValue(func() []byte {
 	b := make([]byte, blockBytes)
@@ -259,16 +273,16 @@ func (r *run) send(conn net.Conn) {
 		n, err := conn.Write(block())
 		if !looked && (err != nil || time.Since(began) >= due) {
 			looked = true
-			sent = sentOver(conn)
+			sent = told(conn)
 		}
 		if err != nil {
 			break // the receiver has closed, or reads too slowly: it says what came
 		}
 		if r.total.Add(int64(n)) >= r.maxBytes {
 			if !looked {
-				sent = sentOver(conn)
+				sent = told(conn)
 			}
-			if tcp, ok := conn.(*net.TCPConn); ok {
+			if tcp, ok := conn.(stream); ok {
 				_ = tcp.SetLinger(-1)
 				_ = tcp.CloseWrite()
 			}

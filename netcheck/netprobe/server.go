@@ -36,7 +36,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, errhint.With(fmt.Errorf("cannot offer probes at %s: %w", cfg.Listen, err), "is the port in use? port 0 takes a free one")
 	}
 	return &Server{
-		cfg: cfg, ln: ln, slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns), now: time.Now, runs: map[string]*run{},
+		cfg: cfg, ln: ln, slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns), now: func() time.Time { return cfg.Medium.wall(time.Now()) }, runs: map[string]*run{},
 	}, nil
 }
 

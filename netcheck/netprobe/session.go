@@ -78,7 +78,7 @@ func (se *session) next(ctx context.Context) error {
 	case opResult:
 		return se.result(ctx)
 	default: // opAbout, the last that check lets through
-		end := endOf(se.local.Addr())
+		end := se.server.cfg.Medium.end(endOf(se.local.Addr()))
 		return se.answer(answer{Node: &se.server.cfg.Node, End: &end, Peer: se.peer.Addr()})
 	}
 }

@@ -171,6 +171,29 @@ type sizer struct {
 	number   uint32
 	tries    int
 	patience time.Duration
+	way      *way // nil for the real one
+}
+
+// write sends a datagram over the way.
+func (s *sizer) write(b []byte) error {
+	if passes, err := s.way.carries(len(b) + s.headers); !passes || err != nil {
+		return err
+	}
+	_, err := s.conn.Write(b)
+	return err
+}
+
+// read takes the next one that comes over the way.
+func (s *sizer) read(b []byte) (int, error) {
+	for {
+		n, err := s.conn.Read(b)
+		if err != nil {
+			return n, err
+		}
+		if passes, _ := s.way.carries(n + s.headers); passes {
+			return n, nil
+		}
+	}
 }
 
 var errUDPRefused = errors.New("datagrams to its port are refused")
@@ -200,7 +223,7 @@ func (s *sizer) try(ctx context.Context, size int) (Size, error) {
 		}
 		s.number++
 		ask := datagram{kindAsk, s.number, uint32(size)}
-		if _, err := s.conn.Write(ask.bytes(s.key, size-s.headers)); err != nil {
+		if err := s.write(ask.bytes(s.key, size-s.headers)); err != nil {
 			switch {
 			case isTooBig(err):
 				out.Out = TooBig
@@ -225,7 +248,7 @@ func (s *sizer) await(ctx context.Context, out *Size) (over bool, err error) {
 	defer stop()
 	buffer := make([]byte, largestSize)
 	for {
-		n, err := s.conn.Read(buffer)
+		n, err := s.read(buffer)
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
