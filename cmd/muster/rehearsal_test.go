@@ -101,7 +101,7 @@ func TestRehearsedCheck(t *testing.T) {
 	python := testutil.Torch(t)
 	for _, c := range []struct {
 		name, node1, both string // of the spec
-		status            int    // of the job
+		flags             []string
 		leaves            string // the status with which node-1 leaves; "": it trains
 		says              string
 	}{
@@ -111,6 +111,7 @@ func TestRehearsedCheck(t *testing.T) {
 		{name: "crash", node1: "{kind: crash, in: check, status: 139, attempts: [0]}", leaves: "80", says: "was killed by SIGSEGV"},
 		{name: "crash in another round", node1: "{kind: crash, in: check, status: 139, attempts: [5]}"},
 		{name: "sick in the first round", node1: "{kind: remap-failed, gpu: 0, attempts: [0]}", leaves: "80", says: "remap-failed"},
+		{name: "slow", node1: "{kind: slow-node, factor: 0.02}", flags: []string{"--exclude-straggler"}, leaves: "81", says: "a straggler"},
 		{name: "sick in another round", node1: "{kind: remap-failed, gpu: 0, attempts: [5]}"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
@@ -122,13 +123,14 @@ func TestRehearsedCheck(t *testing.T) {
 			if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--simulate-nodes", "2", "--nnodes", "1:2", "--last-call", "2s", "--", python, "-c", "print('trains')")
+			args := append([]string{"run", "--network-check", "--simulate-nodes", "2", "--nnodes", "1:2", "--last-call", "2s"}, c.flags...)
+			got := muster(t, []string{"MUSTER_FAKE=" + spec}, append(args, "--", python, "-c", "print('trains')")...)
 			nodes := 2
 			if c.leaves != "" {
 				nodes = 1
 			}
-			if got.status != c.status || strings.Count(got.stdout, "trains") != nodes || !strings.Contains(got.stdout+got.stderr, c.says) {
-				t.Errorf("status %d, want %d, with %d nodes and %q", got.status, c.status, nodes, c.says)
+			if got.status != 0 || strings.Count(got.stdout, "trains") != nodes || !strings.Contains(got.stdout+got.stderr, c.says) {
+				t.Errorf("status %d, want 0, with %d nodes and %q", got.status, nodes, c.says)
 			}
 			if left := strings.Contains(got.stderr, `"node":"node-1","exit_code":`+c.leaves); c.leaves != "" && !left {
 				t.Errorf("node-1 does not leave with %s", c.leaves)
@@ -137,6 +139,37 @@ func TestRehearsedCheck(t *testing.T) {
 				t.Log(got.stdout + got.stderr)
 			}
 		})
+	}
+}
+
+// TestRehearsedAlone: a node that cannot be tested is skipped, and has not passed. That nobody probes the network is told where
+// the spec has one.
+func TestRehearsedAlone(t *testing.T) {
+	for fault, warned := range map[string]bool{"": false, ", {kind: clock, offset_ms: 1}": true} {
+		spec := filepath.Join(t.TempDir(), "spec.yaml")
+		text := "version: 1\ndefaults:\n  count: 1\n  faults: [{kind: no-torch}" + fault + "]\n"
+		if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
+		if got.status != 0 || !strings.Contains(got.stderr, `"status":"SKIP"`) || !strings.Contains(got.stderr, "no-torch") || strings.Contains(got.stderr, "which nobody looks at") != warned {
+			t.Errorf("status %d, want 0 and SKIP\n%s%s", got.status, got.stdout, got.stderr)
+		}
+	}
+}
+
+// TestFakeRound: a command shows a spec as it is in a round, the first one unless another is named.
+func TestFakeRound(t *testing.T) {
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	text := "version: 1\ndefaults:\n  count: 1\n  faults: [{kind: gpu-lost, gpu: 0, attempts: [1]}]\n"
+	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for round, status := range map[string]int{"": 0, "0": 0, "1": 80, "2": 0, "-1": 2, "first": 2} {
+		got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "check")
+		if got.status != status || status == 80 && !strings.Contains(got.stdout, "gpu-lost") {
+			t.Errorf("round %q: status %d, want %d\n%s%s", round, got.status, status, got.stdout, got.stderr)
+		}
 	}
 }
 
@@ -178,6 +211,9 @@ nodes:
 			}
 			got := muster(t, []string{"MUSTER_FAKE=" + filepath.Join(dir, "spec.yaml")}, "--token-file", filepath.Join(dir, "token"),
 				"run", "--network-check", "--simulate-nodes", "2", "--nnodes", "2", "--", python, "-c", "print('trains')")
+			if strings.Contains(got.stderr, "which nobody looks at") {
+				t.Error("it is said that the network is not probed")
+			}
 			heard := map[string]bool{}
 			for line := range strings.Lines(got.stderr) {
 				if _, rest, found := strings.Cut(line, `"check":"`); found && strings.Contains(line, "network between nodes") {

@@ -2,6 +2,7 @@ package accel
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -25,6 +26,16 @@ type FakePath struct {
 	MTU         int     // of the largest packet that passes; Quiet: nobody tells of those that do not
 	Quiet       bool
 	Seed        [32]byte // of chance on this way
+}
+
+// HasNetwork reports whether the spec says something of networks, anywhere: what only probes between nodes meet.
+func (f *Fake) HasNetwork() bool {
+	says := func(s nodeSpec) bool {
+		n := &s.net
+		return n.pathSpec != (pathSpec{}) || n.iface != "" || n.clockMS != 0 || len(n.peers) > 0 ||
+			slices.ContainsFunc(s.faults, func(x fault) bool { return faultKinds[x.kind].peers || x.kind == "clock" })
+	}
+	return says(f.whole.defaults) || slices.ContainsFunc(slices.Collect(maps.Values(f.whole.nodes)), says)
 }
 
 // Net returns what the spec says of this node's end.

@@ -125,7 +125,7 @@ nodes:
 	if env := fake.RoundEnv(0); env != nil {
 		t.Errorf("%v", env)
 	}
-	want := map[string]string{"MUSTER_FAKE_FAULT": `[{"kind":"crash","in":"workers","at":"local","local_rank":0,"after_step":20,"status":137},` +
+	want := map[string]string{"MUSTER_FAKE_FAULT": `[{"kind":"crash","in":"workers","local_rank":0,"after_step":20,"status":137},` +
 		`{"kind":"hang","in":"check","at":"pair","local_rank":2,"once":"fake-fault-2"},` +
 		`{"kind":"slow-node","in":"both","local_rank":-1,"factor":0.5}]`}
 	if d := cmp.Diff(want, fake.RoundEnv(1)); d != "" {

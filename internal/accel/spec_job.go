@@ -68,8 +68,11 @@ func (f *Fake) JobFaults() []JobFault {
 			continue
 		}
 		j := JobFault{
-			Kind: x.kind, In: in, At: x.text["at"], LocalRank: x.nums["local_rank"], AfterStep: x.when.step, AfterS: x.when.seconds,
+			Kind: x.kind, In: in, LocalRank: x.nums["local_rank"], AfterStep: x.when.step, AfterS: x.when.seconds,
 			Factor: x.reals["factor"], Status: x.nums["status"],
+		}
+		if in != inWorkers {
+			j.At = x.text["at"]
 		}
 		if x.when.once {
 			j.Once = fmt.Sprintf("fake-fault-%d", x.number)
