@@ -257,16 +257,16 @@ defaults:
 		}
 	}
 	for cpus, want := range map[int]string{0: "2", 3: "3", 4: "3", 15: "13", 16: "2", 31: "13"} {
-		real, err := fake.OnMachine([]int{cpus}, machine)
-		if err != nil || accel.FormatList(real) != want {
-			t.Errorf("%d is %v, want %s; %v", cpus, real, want, err)
+		here, err := fake.OnMachine([]int{cpus}, machine)
+		if err != nil || accel.FormatList(here) != want {
+			t.Errorf("%d is %v, want %s; %v", cpus, here, want, err)
 		}
 	}
 	large := loadText(t, "version: 1\ndefaults: {count: 0, cpus: {cores_per_node: 2}}\n", "n")
-	if real, err := large.OnMachine([]int{1}, machine); err != nil || accel.FormatList(real) != "7,11,13" {
-		t.Errorf("a core of three CPUs is %v, %v", real, err)
+	if here, err := large.OnMachine([]int{1}, machine); err != nil || accel.FormatList(here) != "7,11,13" {
+		t.Errorf("a core of three CPUs is %v, %v", here, err)
 	}
-	if real, err := load(t, "eight.yaml", "").OnMachine([]int{7}, machine); err != nil || real[0] != 7 {
-		t.Errorf("without CPUs of its own: %v, %v", real, err)
+	if here, err := load(t, "eight.yaml", "").OnMachine([]int{7}, machine); err != nil || here[0] != 7 {
+		t.Errorf("without CPUs of its own: %v, %v", here, err)
 	}
 }
