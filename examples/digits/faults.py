@@ -17,7 +17,8 @@ import time
 class Faults:
     """What goes wrong in this worker."""
 
-    def __init__(self, environ=os.environ):
+    def __init__(self, environ=None):
+        environ = os.environ if environ is None else environ
         self.began = self.last = time.monotonic()
         self.marks = environ.get("MUSTER_RUN_DIR", ".")
         local = int(environ.get("LOCAL_RANK", "0"))

@@ -37,7 +37,7 @@ func TestMedium(t *testing.T) {
 	t.Parallel()
 	type medium = netprobe.Medium
 	type path = netprobe.Path
-	calm := netprobe.Limits{RTT: 400 * time.Millisecond, RTTFactor: -1, Bandwidth: 20e6, BandwidthShare: -1, SpeedShare: -1, Retransmitted: 0.1} // a busy kernel sends again what was not lost
+	calm := netprobe.Limits{RTT: 700 * time.Millisecond, RTTFactor: -1, Bandwidth: 5e6, BandwidthShare: -1, SpeedShare: -1, Retransmitted: 0.1} // a busy kernel sends again what was not lost
 	jumbo := medium{Iface: "eth7", MTU: 9000, Speed: 1000}
 	for _, c := range []struct {
 		name        string
@@ -51,7 +51,7 @@ func TestMedium(t *testing.T) {
 		{name: "our clock behind", here: medium{Clock: -3 * time.Second}, id: "clock-offset", want: check.Fail},
 		{name: "both alike", here: medium{Clock: 3 * time.Second}, there: medium{Clock: 3 * time.Second}, id: "clock-offset", want: check.Pass},
 		{name: "a clock nearly right", there: medium{Clock: 40 * time.Millisecond}, id: "clock-offset", want: check.Pass},
-		{name: "far away", path: path{RTT: 500 * time.Millisecond}, id: "net-rtt", want: check.Warn},
+		{name: "far away", path: path{RTT: 800 * time.Millisecond}, id: "net-rtt", want: check.Warn},
 		{name: "not that far", path: path{RTT: 50 * time.Millisecond}, id: "net-rtt", want: check.Pass},
 		{name: "nobody answers", path: path{Unreachable: true}, change: func(c *netprobe.Config) { c.Patience = 200 * time.Millisecond }, id: "net-reach", want: check.Fail},
 		{name: "everybody answers", id: "net-reach", want: check.Pass},
@@ -61,7 +61,7 @@ func TestMedium(t *testing.T) {
 		{name: "none is refused", here: jumbo, there: jumbo, path: path{MTU: 9000}, id: "mtu-reduced", want: check.Pass},
 		{name: "small segments", here: jumbo, there: jumbo, path: path{MTU: 8999}, change: streams, id: "net-mss", want: check.Warn},
 		{name: "large segments", here: jumbo, there: jumbo, path: path{MTU: 9000}, change: streams, id: "net-mss", want: check.Pass},
-		{name: "a narrow way", path: path{Rate: 10e6}, change: streams, id: "net-bandwidth", want: check.Fail},
+		{name: "a narrow way", path: path{Rate: 2e6}, change: streams, id: "net-bandwidth", want: check.Fail},
 		{name: "a way wide enough", path: path{Rate: 80e6}, change: streams, id: "net-bandwidth", want: check.Pass},
 		{name: "segments are lost", path: path{Loss: 0.12}, change: streams, id: "net-retrans", want: check.Warn},
 		{name: "few are lost", path: path{Loss: 0.08}, change: streams, id: "net-retrans", want: check.Pass},
