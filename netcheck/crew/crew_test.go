@@ -270,6 +270,17 @@ func want(t testing.TB, err error, local int, cause crew.Cause, step, text strin
 	return e
 }
 
+// TestCloseKills: what does not end by itself is killed. That nothing is left, open sees to.
+func TestCloseKills(t *testing.T) {
+	n := open(t, crew.Config{Python: []string{testutil.Torch(t)}, Devices: 2})
+	if err := n.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(n.PIDs()[0], unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // One crew's processes are at fault in several ways, and what comes next is always as if nothing had been.
 func TestFaultsAmongNodes(t *testing.T) {
 	t.Parallel()
