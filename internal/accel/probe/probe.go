@@ -53,13 +53,13 @@ type Options struct {
 	Executable string
 	// Exec is one of the Exec constants; "" is ExecAuto.
 	Exec string
-	// GPUs is how many GPUs the PCI bus lists; they make the default deadline.
+	// GPUs is how many GPUs, or other devices, there are to ask about; they make the default deadline.
 	GPUs int
 	// Moments is how often, a second apart, what only several readings tell is read; 0 for not at all.
 	Moments int
-	// SMIDirs is where nvidia-smi is looked for; nil: PATH and the places that it is known to lie in.
-	SMIDirs []string
-	// Timeout is how long the probe may run; 0: DefaultTimeout(GPUs) and the time that Moments take.
+	// ToolDirs is where nvidia-smi and other vendors' tools are looked for; nil: PATH and the places that each is known to lie in.
+	ToolDirs []string
+	// Timeout is how long the probe, and each vendor's tool, may run; 0: DefaultTimeout(GPUs) and the time that Moments take.
 	Timeout time.Duration
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,9 +16,6 @@ import (
 
 // SMI is NVIDIA's own tool. It needs no probe, and tells less.
 const SMI = "nvidia-smi"
-
-// smiDirs are where it lies when it is not on PATH: what container runtimes and WSL make of it.
-var smiDirs = []string{"/usr/bin", "/usr/local/nvidia/bin", "/run/nvidia/driver/usr/bin", "/usr/lib/wsl/lib"}
 
 // Ask is Run, and where no probe can be run or the probe finds no library, nvidia-smi in its place. Report.Instead tells
 // why then.
@@ -36,7 +32,7 @@ func Ask(ctx context.Context, o Options) (*Report, error) {
 	default:
 		return r, err
 	}
-	path := o.findSMI()
+	path := o.findTool(SMI)
 	if path == "" {
 		if r != nil {
 			r.NoSMI = true
@@ -52,21 +48,6 @@ func Ask(ctx context.Context, o Options) (*Report, error) {
 	}
 	s.Instead = why
 	return s, nil
-}
-
-func (o Options) findSMI() string {
-	dirs := append(filepath.SplitList(o.env("PATH")), smiDirs...)
-	if o.SMIDirs != nil {
-		dirs = o.SMIDirs
-	}
-	for _, dir := range dirs {
-		if path := filepath.Join(dir, SMI); filepath.IsAbs(dir) {
-			if _, err := onDisk(path); err == nil {
-				return path
-			}
-		}
-	}
-	return ""
 }
 
 // smiFields are what is asked of each GPU, by the names of nvidia-smi --help-query-gpu, and where it goes. The texts are
@@ -166,10 +147,7 @@ func (o Options) askSMI(ctx context.Context, path string) (*Report, error) {
 		deadline = DefaultTimeout(o.GPUs)
 	}
 	run := func(query string) (proc.Confined, error) {
-		c, err := proc.Confine(ctx, proc.Confinement{
-			Path: path, Args: []string{SMI, query, "--format=csv,noheader,nounits"}, Env: append(o.environment(), "LC_ALL=C"),
-			Deadline: max(deadline-time.Since(begin), grace), Grace: grace, MaxStdout: maxStdout, MaxStderr: maxStderr,
-		})
+		c, err := o.confineTool(ctx, path, []string{SMI, query, "--format=csv,noheader,nounits"}, max(deadline-time.Since(begin), grace))
 		if err == nil && c.Canceled {
 			err = context.Cause(ctx)
 		}
@@ -184,9 +162,6 @@ func (o Options) askSMI(ctx context.Context, path string) (*Report, error) {
 		return nil, err
 	}
 	r := &Report{Complete: !c.TimedOut, Via: path, SMI: true, Stderr: string(c.Stderr)}
-	if c.Abandoned != nil {
-		left.Store(int64(c.PID))
-	}
 	r.Fatal = smiFailure(c)
 	if r.Fatal == nil {
 		err = r.takeSMI(string(c.Stdout))

@@ -24,7 +24,7 @@ func smi(t *testing.T, text string) probe.Options {
 		}
 	}
 	return probe.Options{
-		Environ: []string{"PATH=/usr/bin:/bin", probe.Variable + "=/nonexistent/nvprobe"}, SMIDirs: []string{dir}, Timeout: 20 * time.Second,
+		Environ: []string{"PATH=/usr/bin:/bin", probe.Variable + "=/nonexistent/nvprobe"}, ToolDirs: []string{dir}, Timeout: 20 * time.Second,
 	}
 }
 
@@ -122,18 +122,18 @@ func TestSMIFails(t *testing.T) {
 func TestSMIAfterTheProbe(t *testing.T) {
 	noLibrary := `echo '{"t":"hello","v":1}'; echo '{"t":"fatal","call":"dlopen","rc":12}'; echo '{"t":"done"}'`
 	o := script(t, noLibrary)
-	o.SMIDirs = smi(t, smiAll).SMIDirs
+	o.ToolDirs = smi(t, smiAll).ToolDirs
 	r, err := probe.Ask(t.Context(), o)
 	if err != nil || !r.SMI || r.Count != 2 || !strings.Contains(r.Instead, "the library was not found") {
 		t.Errorf("%+v, %v", r, err)
 	}
-	o.SMIDirs = []string{t.TempDir()}
+	o.ToolDirs = []string{t.TempDir()}
 	if r, err := probe.Ask(t.Context(), o); err != nil || r.Fatal == nil || !r.NoSMI {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// Whatever blocks the probe blocks nvidia-smi, which is not asked then.
 	o = script(t, `echo '{"t":"hello","v":1}'; exec sleep 60`)
-	o.SMIDirs, o.Timeout = smi(t, smiAll).SMIDirs, 300*time.Millisecond
+	o.ToolDirs, o.Timeout = smi(t, smiAll).ToolDirs, 300*time.Millisecond
 	if r, err := probe.Ask(t.Context(), o); err != nil || r.SMI || !r.Hung {
 		t.Errorf("%+v, %v", r, err)
 	}
