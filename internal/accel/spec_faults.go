@@ -52,10 +52,13 @@ func value(lowest, highest, otherwise int) map[string]span {
 // yes is 1 where the input says so, and 0 where it does not: a fault just on the passing side.
 func yes() map[string]span { return value(0, 1, 1) }
 
-// The vendors of a kind: an input that only NVIDIA's driver or library gives, or AMD's too.
+// The vendors of a kind: an input that only NVIDIA's driver or library gives, or that others' drivers or tools give too.
 var (
 	nvidia      = []string{"nvidia"}
 	nvidiaOrAMD = []string{"nvidia", "amd"}
+	withECC     = []string{"nvidia", "amd", "metax"}
+	withRows    = []string{"nvidia", "gaudi"}
+	withPages   = []string{"nvidia", "metax"}
 )
 
 // faultKinds are all kinds; docs/fake-accelerator.md says what each does.
@@ -65,15 +68,15 @@ var faultKinds = map[string]faultKind{
 	"node-denied":       {gpu: true, nums: yes()},
 	"missing":           {gpu: true, nums: yes(), of: nvidia},
 	"reset-required":    {gpu: true, nums: value(0, 99, 1), of: nvidia},
-	"ecc-uncorrectable": {gpu: true, nums: value(0, huge, 1), of: nvidiaOrAMD},
+	"ecc-uncorrectable": {gpu: true, nums: value(0, huge, 1), of: withECC},
 	"ecc-aggregate":     {gpu: true, nums: value(0, huge, 1), of: nvidia},
 	"ecc-off":           {gpu: true, nums: yes(), of: nvidia},
 	"sram-threshold":    {gpu: true, nums: yes(), of: nvidia},
 	"remap-failed":      {gpu: true, nums: yes(), of: nvidia},
-	"remap-pending":     {gpu: true, nums: yes(), of: nvidia},
+	"remap-pending":     {gpu: true, nums: yes(), of: withRows},
 	"remap-many":        {gpu: true, nums: value(0, 1<<20, 512), of: nvidia},
 	"retired-pending":   {gpu: true, nums: yes(), of: nvidia},
-	"retired-many":      {gpu: true, nums: value(0, 1<<10, 60), of: nvidia},
+	"retired-many":      {gpu: true, nums: value(0, 1<<10, 60), of: withPages},
 	"nvlink-down":       {gpu: true, nums: map[string]span{"link": {0, maxLinks - 1, 0, false}}, of: nvidia},
 	"nvlink-errors":     {gpu: true, nums: value(0, huge, 1), triggers: probeCalls, of: nvidia},
 	"fabric-not-ready":  {gpu: true, nums: map[string]span{"value": {0, 3, 2, false}, "health": {0, 1<<31 - 1, 0, false}}, of: nvidia},
@@ -87,6 +90,9 @@ var faultKinds = map[string]faultKind{
 	"compute-mode":      {gpu: true, nums: value(0, 3, 2), of: nvidia},
 	"busy":              {gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false}}, of: nvidiaOrAMD},
 	"heterogeneous":     {gpu: true, nums: map[string]span{"memory_mib": {0, maxMemoryMiB, 0, false}}, text: map[string]string{"model": ""}, of: nvidiaOrAMD},
+	"unhealthy":         {gpu: true, text: map[string]string{"value": "Alarm"}, of: []string{"ascend"}},
+	"net-down":          {gpu: true, nums: yes(), of: []string{"ascend"}},
+	"link-down":         {gpu: true, nums: value(0, fakeMetaXLinks, 1), of: []string{"metax"}},
 	"acs-on":            {gpu: true, nums: yes()},
 	"xid":               {gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}, of: nvidia},
 
@@ -113,6 +119,7 @@ var faultKinds = map[string]faultKind{
 	"symbol-missing":    {text: map[string]string{"field": ""}, of: nvidia},
 	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2", "mode": "killable"}, words: map[string][]string{"mode": {"killable", "dstate"}}, triggers: probeCalls, of: nvidia},
 	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2"}, triggers: probeCalls, of: nvidia},
+	"tools-missing":     {nums: yes(), of: []string{"ascend", "gaudi", "metax"}},
 	"kernel-log":        {nums: map[string]span{"age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
 	"kmsg-unreadable":   {nums: yes()},
 	"stuck-process":     {nums: yes(), text: map[string]string{"wchan": "os_acquire_rwlock_nvidia"}},

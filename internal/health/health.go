@@ -1,5 +1,5 @@
-// Package health judges a node by what files and limits say of it (L0 in the results' source), what NVIDIA's library says
-// (L1) and what the kernel has logged (log). It runs nothing on an accelerator and opens none. Thresholds and their
+// Package health judges a node by what files and limits say of it (L0 in the results' source), what NVIDIA's library or
+// another vendor's tool says (L1), and what the kernel has logged (log). It runs nothing on an accelerator and opens none. Thresholds and their
 // sources stand with each check.
 package health
 
@@ -27,6 +27,8 @@ type Node struct {
 	// nil where there is no NVIDIA GPU.
 	NVML    *probe.Report
 	NVMLErr error
+	// Tool asks a vendor's own tool about devices of the job that NVML does not know; nil for none.
+	Tool func(tool string, args ...string) probe.Answer
 	// Policy has the thresholds; nil for those of check's table.
 	Policy *check.Policy
 
@@ -75,7 +77,7 @@ type LogLine struct {
 var (
 	ofDevices = []func(*Node) []check.Result{
 		driverLoaded, driverMismatch, driverHung, notInjected, lost, resetRequired, missing, foreignDriver, deviceNode,
-		eccUncorrectable, eccAggregate, eccOff, sramThreshold, remapFailed, remapPending, remapMany, retiredPending, retiredMany,
+		deviceHealth, deviceNetwork, deviceLink, eccUncorrectable, eccAggregate, eccOff, sramThreshold, remapFailed, remapPending, remapMany, retiredPending, retiredMany,
 		nvlinkDown, nvlinkNone, nvlinkErrors, fabricNotReady, pcieWidth, pcieSpeed, pcieReplay,
 		throttleHW, throttleSW, tempHigh, persistenceOff, computeMode, busy, heterogeneous, numaUnknown, acsOn, xidCheck,
 	}

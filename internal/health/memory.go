@@ -49,7 +49,7 @@ func (n *Node) counted(r *check.Result, count uint64, what string) {
 }
 
 // eccUncorrectable: a double-bit error has killed a process or will; DCGM fails a GPU for one. For AMD it is what the
-// driver's RAS counts.
+// driver's RAS counts, for MetaX its tool.
 func eccUncorrectable(n *Node) []check.Result {
 	const id, what = "ecc-uncorrectable", "uncorrected errors since the driver was loaded"
 	results := n.eachGPU(id, "reset the GPU, and replace it if they come back", func(g *gpu, r *check.Result) string {
@@ -59,13 +59,7 @@ func eccUncorrectable(n *Node) []check.Result {
 		n.counted(r, *g.ECCVolatile, what)
 		return ""
 	})
-	if amd := n.amdErrors(id, what); amd != nil {
-		if len(n.gpus) == 0 {
-			return amd
-		}
-		return append(results, amd...)
-	}
-	return results
+	return n.withOthers(results, n.amdErrors(id, what), n.metaxErrors(id, what))
 }
 
 func eccAggregate(n *Node) []check.Result {
@@ -131,11 +125,13 @@ func remapFailed(n *Node) []check.Result {
 }
 
 func remapPending(n *Node) []check.Result {
-	return n.rows("remap-pending", "reset the GPU or reboot the node", func(g *gpu, r *check.Result) {
+	const id, try = "remap-pending", "reset the GPU or reboot the node"
+	results := n.rows(id, try, func(g *gpu, r *check.Result) {
 		if g.Remapped.Pending {
 			r.Reason = "a row is replaced at the next reset"
 		}
 	})
+	return n.withOthers(results, n.gaudiRows(id, try))
 }
 
 // remapMany: 512 is where DCGM warns in watching and fails in its diagnosis, and Azure fails.
@@ -168,8 +164,9 @@ func retiredPending(n *Node) []check.Result {
 
 // retiredMany: DCGM fails from 63 on, Azure from 62 on; 64 is what a GPU has room for.
 func retiredMany(n *Node) []check.Result {
-	limit := int(n.Policy.Limit("retired-many"))
-	return n.eachGPU("retired-many", "replace the GPU", func(g *gpu, r *check.Result) string {
+	const id, try = "retired-many", "replace the GPU"
+	limit := int(n.Policy.Limit(id))
+	results := n.eachGPU(id, try, func(g *gpu, r *check.Result) string {
 		switch {
 		case g.remaps():
 			return noPages
@@ -182,6 +179,7 @@ func retiredMany(n *Node) []check.Result {
 		}
 		return ""
 	})
+	return n.withOthers(results, n.metaxPages(id, try, limit))
 }
 
 var rasUncorrected = regexp.MustCompile(`(?m)^ue:\s*(\d+)`)
@@ -224,10 +222,7 @@ func (n *Node) eachAMD(id, try string, look func(accel.Device, *check.Result) (u
 		if f.Vendor != "amd" {
 			continue
 		}
-		devices := f.Visible
-		if len(devices) == 0 {
-			devices = f.Devices
-		}
+		devices := ofJob(f)
 		for _, d := range devices {
 			r := bad(id, "", try)
 			r.Subject = subject(d)

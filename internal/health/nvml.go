@@ -29,16 +29,20 @@ func (n *Node) nvidia() accel.Family {
 	return accel.Family{}
 }
 
-// gpusOfJob joins files and NVML: the GPUs that a worker sees, or all usable ones where that is undecided. What a mask
-// hides belongs to another job, whose business it is. Where files show none (WSL), NVML's are taken.
+// ofJob are the devices that a worker sees, or all usable ones where that is undecided. What a mask hides belongs to another
+// job, whose business it is.
+func ofJob(f accel.Family) []accel.Device {
+	if len(f.Visible) == 0 && (f.Undecided != nil || f.VisibleCount > 0) {
+		return f.Devices
+	}
+	return f.Visible
+}
+
+// gpusOfJob joins files and NVML. Where files show no GPU (WSL), NVML's are taken.
 func (n *Node) gpusOfJob() []gpu {
 	f := n.nvidia()
-	devices := f.Visible
-	if len(devices) == 0 && (f.Undecided != nil || f.VisibleCount > 0) {
-		devices = f.Devices
-	}
 	var list []gpu
-	for _, d := range devices {
+	for _, d := range ofJob(f) {
 		list = append(list, gpu{d, n.find(d), n})
 	}
 	if len(f.Devices)+len(f.Unusable) == 0 && n.NVML != nil {
@@ -113,15 +117,12 @@ func (g *gpu) na(field string) string {
 }
 
 // eachGPU judges the GPUs of the job by what NVML says. look gives what is wrong a Reason, and returns why a GPU cannot be
-// judged, "" where it can: a value that is not available is no health.
+// judged, "" where it can.
 func (n *Node) eachGPU(id, try string, look func(*gpu, *check.Result) (unknown string)) []check.Result {
 	if why := n.noNVML(); why != "" {
 		return skip(id, why)
 	}
-	var results []check.Result
-	var whys []string
-	unknown := map[string][]string{}
-	judged := false
+	t := newTally(id, "GPU", len(n.gpus))
 	for i := range n.gpus {
 		g := &n.gpus[i]
 		r := bad(id, "", try)
@@ -135,30 +136,9 @@ func (n *Node) eachGPU(id, try string, look func(*gpu, *check.Result) (unknown s
 		default:
 			why = look(g, &r)
 		}
-		switch {
-		case why != "":
-			if unknown[why] == nil {
-				whys = append(whys, why)
-			}
-			unknown[why] = append(unknown[why], fmt.Sprint(g.dev.Index))
-		case r.Reason != "":
-			results = append(results, r)
-		default:
-			judged = true
-		}
+		t.add(g.dev.Index, r, why)
 	}
-	if judged && results == nil {
-		results = pass(id)
-		results[0].Source = "L1"
-	}
-	for _, why := range whys {
-		r := skip(id, why)[0]
-		if len(unknown[why]) < len(n.gpus) {
-			r.Reason = fmt.Sprintf("GPU %s: %s", strings.Join(unknown[why], ", "), why)
-		}
-		results = append(results, r)
-	}
-	return results
+	return t.results()
 }
 
 // driverLoaded: there are NVIDIA GPUs on the bus, none can be used, and the driver's folder is missing; or NVML says so.

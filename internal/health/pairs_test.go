@@ -54,6 +54,8 @@ func fakeNode(t *testing.T, spec string) *Node {
 	if f := n.nvidia(); len(f.Devices)+len(f.Unusable) > 0 {
 		n.NVML, n.NVMLErr = probe.Replay(fake.NVML(3), probe.Options{})
 	}
+	tools := probe.ReplayTools(probe.Options{}, fake.Tool)
+	n.Tool = func(tool string, args ...string) probe.Answer { return tools.Ask(t.Context(), tool, args...) }
 	return n
 }
 
@@ -67,6 +69,7 @@ const v100 = "\n  model: Tesla V100-SXM2-32GB"
 // added to healthySpec; a key of it replaces that of healthySpec.
 var pairs = map[string]struct {
 	triggers, passes string
+	vendor           string       // whose devices they are, healthy but for that; "": those of healthySpec
 	want             check.Status // of the spec that triggers; 0: the check's default
 	also             []string     // what else must speak up then: the same fact has two consequences
 	nearly           []string     // what else speaks up where the check just passes
@@ -82,6 +85,12 @@ var pairs = map[string]struct {
 	},
 	"gpu-driver-hung": {
 		triggers: fault("probe-hang, at: nvmlDeviceGetHandleByIndex_v2, gpu: 3"), passes: fault("probe-hang, at: nvmlDeviceGetHandleByIndex_v2, gpu: 4"),
+	},
+	"device-health":  {vendor: "ascend", triggers: fault("unhealthy, gpu: 1, value: Warning"), passes: fault("unhealthy, gpu: 1, value: OK")},
+	"device-network": {vendor: "ascend", triggers: fault("net-down, gpu: 1"), passes: fault("net-down, gpu: 1, value: 0")},
+	"device-link": {
+		vendor: "metax", triggers: fault("link-down, gpu: 0", "link-down, gpu: 1", "link-down, gpu: 2"),
+		passes: fault("link-down, gpu: 0", "link-down, gpu: 1", "link-down, gpu: 2", "link-down, gpu: 3"),
 	},
 	"nvml-not-injected": {triggers: fault("nvml-not-injected"), passes: fault("nvml-not-injected, value: 0")},
 	"ecc-uncorrectable": {triggers: fault("ecc-uncorrectable, gpu: 1"), passes: fault("ecc-uncorrectable, gpu: 1, value: 0"), also: []string{"ecc-aggregate"}},
@@ -192,7 +201,13 @@ func TestEveryCheckHasAPair(t *testing.T) {
 			if want == 0 {
 				want = id.Default
 			}
-			bad := fakeNode(t, with(p.triggers)).Check()
+			spec := func(added string) string {
+				if p.vendor != "" {
+					return vendorSpec(p.vendor, added)
+				}
+				return with(added)
+			}
+			bad := fakeNode(t, spec(p.triggers)).Check()
 			if got := statusOf(t, bad, id.Name); got != want {
 				t.Errorf("%v, want %v", got, want)
 			}
@@ -204,7 +219,7 @@ func TestEveryCheckHasAPair(t *testing.T) {
 					t.Errorf("it does not say what or why: %+v", r)
 				}
 			}
-			good := fakeNode(t, with(p.passes)).Check()
+			good := fakeNode(t, spec(p.passes)).Check()
 			if got := statusOf(t, good, id.Name); got != check.Pass {
 				t.Errorf("%v on the passing side: %+v", got, good)
 			}
@@ -232,7 +247,7 @@ func TestHealthyFake(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if d := cmp.Diff(list("retired-pending", "retired-many"), list(skipped...)); d != "" {
+	if d := cmp.Diff(list("retired-pending", "retired-many", "device-health", "device-network", "device-link"), list(skipped...)); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
 }

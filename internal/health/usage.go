@@ -155,10 +155,7 @@ func busy(n *Node) []check.Result {
 		}
 		return ""
 	})
-	if amd != nil && len(n.gpus) == 0 {
-		return amd
-	}
-	return append(results, amd...)
+	return n.withOthers(results, amd)
 }
 
 // heterogeneous: the job waits for the slowest of its GPUs, and runs out of memory on the smallest.
