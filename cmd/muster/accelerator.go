@@ -18,7 +18,7 @@ import (
 	"muster/internal/health"
 )
 
-// acceleratorFlags say where a command looks for accelerators, and how it asks NVIDIA's library.
+// acceleratorFlags say where a command looks for accelerators, and how it asks NVIDIA's library and other vendors' tools.
 type acceleratorFlags struct {
 	spec    string // "auto", or "fake:" and the path of a spec
 	onReal  bool
@@ -34,8 +34,8 @@ func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 	}
 	flags.StringVar(&f.spec, "accelerator", def, "auto, or fake:FILE for the made-up ones of a spec [MUSTER_FAKE=FILE]")
 	flags.BoolVar(&f.onReal, "fake-on-real", false, "let a fake stand in for accelerators that are really here")
-	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto, "how the NVML probe is run: auto, memfd, file, or none (nor is nvidia-smi)")
-	flags.DurationVar(&f.timeout, "gpu-probe-timeout", 0, "how long NVML may take (default 15s and 5s more for each GPU)")
+	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto, "how the NVML probe is run: auto, memfd, file, or none (nor is any vendor's tool)")
+	flags.DurationVar(&f.timeout, "gpu-probe-timeout", 0, "how long NVML, or a vendor's tool, may take (default 15s and 5s more for each GPU)")
 }
 
 // fakeRound names the environment variable with the round whose faults of a spec a command shows; default 0.
@@ -49,6 +49,7 @@ type node struct {
 	fake    *accel.Fake // nil for this machine
 	nvml    *probe.Report
 	nvmlErr error // why nvml is nil; both are nil where there is no NVIDIA GPU
+	tools   *probe.Tools
 }
 
 // look finds this node's accelerators, or those that a spec makes up, and asks NVML about those of NVIDIA. moments is how
@@ -89,11 +90,11 @@ func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node,
 		n.root = n.fake.Root(n.root)
 	}
 	gpus := n.nvidia()
-	if gpus == 0 {
-		return n, nil
-	}
 	o := probe.Options{Environ: a.environ, Exec: f.exec, GPUs: gpus, Timeout: f.timeout, Moments: moments}
+	n.tools = n.askable(o)
 	switch {
+	case gpus == 0:
+		return n, nil
 	case f.exec == probe.ExecNone:
 		n.nvmlErr = errors.New("NVML was not asked: --probe-exec none")
 	case n.fake != nil:
@@ -103,6 +104,20 @@ func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node,
 		n.nvml, n.nvmlErr = probe.Ask(ctx, o)
 	}
 	return n, context.Cause(ctx)
+}
+
+// askable is what asks other vendors' tools, or the fake in their place.
+func (n *node) askable(o probe.Options) *probe.Tools {
+	o.GPUs = 0
+	for _, f := range n.inv.Families {
+		if f.Vendor != "nvidia" {
+			o.GPUs = max(o.GPUs, len(f.Devices))
+		}
+	}
+	if n.fake != nil {
+		return probe.ReplayTools(o, n.fake.Tool)
+	}
+	return probe.NewTools(o)
 }
 
 // nvidia counts the GPUs about which NVML can say something: those that NVIDIA's driver holds, and those of WSL, which no
@@ -134,10 +149,11 @@ func (n *node) lookup(a *app) func(string) (string, bool) {
 	return a.lookupEnv
 }
 
-// health is the node as the checks see it.
-func (n *node) health(a *app) *health.Node {
+// health is the node as the checks see it. They ask vendors' tools until ctx ends.
+func (n *node) health(ctx context.Context, a *app) *health.Node {
 	h := &health.Node{
 		Root: n.root, Machine: health.Real(), Inventory: n.inv, Lookup: n.lookup(a), TempDir: os.TempDir(), NVML: n.nvml, NVMLErr: n.nvmlErr,
+		Tool: func(tool string, args ...string) probe.Answer { return n.tools.Ask(ctx, tool, args...) },
 	}
 	if n.fake != nil {
 		h.Machine = health.Faked(h.Machine, n.fake)

@@ -30,15 +30,17 @@ func newCheckCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [--strict] [--waive CHECK[@NODE[:GPU]],...] [--policy FILE] [--json]",
 		Short: "Check whether this node is fit for training",
-		Long: `Check this node by what its files and limits say, by what NVIDIA's library NVML says of
-its GPUs, and by the kernel's log: memory errors, NVLinks, PCI links, heat, what is left
-of other jobs, drivers, /dev/shm, locked memory, open files, CPUs, disk, and variables
-that slow training down. Each check ends as PASS, WARN, FAIL, or SKIP with the reason why
-it could not be judged. Nothing runs on a GPU, but for --switchbox-check.
+		Long: `Check this node by what its files and limits say, by what NVIDIA's library NVML or the
+tool of another vendor says of its devices, and by the kernel's log: memory errors,
+links, heat, what is left of other jobs, drivers, /dev/shm, locked memory, open files,
+CPUs, disk, and variables that slow training down. Each check ends as PASS, WARN, FAIL, or
+SKIP with the reason why it could not be judged. Nothing runs on a GPU, but for
+--switchbox-check.
 
 NVML is asked by a program of its own, which may hang or crash without harm. Where there
-is none, nvidia-smi is asked, which tells less. GPUs that a visibility variable hides are
-not judged by NVML.
+is none, nvidia-smi is asked, which tells less. Of other vendors, npu-smi and hccn_tool
+(Ascend), hl-smi (Gaudi) and mx-smi (MetaX) are asked in the same way. Devices that a
+visibility variable hides are not asked about.
 
 A policy file holds the same in YAML, gives checks a status of their own, and moves their
 limits:
@@ -114,9 +116,12 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	case workers < 1:
 		return errhint.Usagef("--nproc-per-node %d: at least 1", workers)
 	}
-	node := here.health(a)
+	node := here.health(ctx, a)
 	node.Workers, node.CPUs, node.Policy = workers, cpus, &policy
 	results := node.Check()
+	if err := context.Cause(ctx); err != nil {
+		return err // what was not asked any more would be told as a skip
+	}
 	if f.box.on {
 		links, err := f.box.switchbox(ctx, a, &here, rules)
 		if err != nil {

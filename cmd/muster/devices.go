@@ -27,7 +27,8 @@ worker sees under the visibility variables that are set, how many workers
 
 It reads files in /proc, /sys and the presence of device nodes, which cannot hang. Where
 there are NVIDIA GPUs, their library NVML is asked by a program of its own, which may hang
-or crash without harm; where there is none, nvidia-smi. muster check judges the whole node.`,
+or crash without harm; where there is none, nvidia-smi. Other vendors' tools are asked in
+the same way. muster check judges the whole node.`,
 		Example:     "  muster devices\n  CUDA_VISIBLE_DEVICES=0,3 muster devices --json\n  muster devices --accelerator fake:gpus.yaml",
 		Annotations: map[string]string{exitAnnotation: "  0    shown, also where there is none\n  2    usage error, or the spec cannot be used\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
@@ -63,10 +64,14 @@ func (a *app) showDevices(ctx context.Context, f acceleratorFlags, asJSON bool) 
 		d.Vendors = append(d.Vendors, familyReport(f, here.nvml))
 	}
 	d.NVML = here.nvmlReport()
-	node := here.health(a)
+	node := here.health(ctx, a)
 	node.Machine = quick{node.Machine}
 	node.CPUs, node.Workers = cpus, max(n, 1)
-	for _, r := range node.CheckDevices() {
+	results := node.CheckDevices()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	for _, r := range results {
 		if r.Status > check.Pass {
 			d.Sick = append(d.Sick, r)
 		}
