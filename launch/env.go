@@ -44,7 +44,7 @@ func (p *Plan) Lookup(name string) (string, bool) {
 func (p *Plan) inherit(vars map[string]Var) {
 	for _, kv := range p.Job.Environ {
 		name, value, ok := strings.Cut(kv, "=")
-		if ok && name != "" && !isStale(name) {
+		if ok && name != "" && !isStale(name, p.Job.Platform != "") {
 			vars[name] = Var{Name: name, Value: value, Source: Source{Inherited, "environment"}}
 		}
 	}
@@ -79,11 +79,15 @@ var (
 	stalePrefixes = []string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MUSTER_"}
 )
 
-func isStale(name string) bool {
-	if slices.Contains(staleNames, name) {
-		return true
+// platformPrefixes begin the names of what launchers of processes tell a process besides. They are kept from workers only
+// where a platform started muster: elsewhere they are somebody's settings, such as OMPI_MCA_btl.
+var platformPrefixes = []string{"OMPI_", "PMI", "MV2_COMM_WORLD_", "MPI_LOCAL", "JSM_NAMESPACE_", "PALS_", "HYDI_"}
+
+func isStale(name string, ofPlatform bool) bool {
+	begins := func(prefixes []string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 	}
-	return slices.ContainsFunc(stalePrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+	return slices.Contains(staleNames, name) || begins(stalePrefixes) || ofPlatform && begins(platformPrefixes)
 }
 
 // workerEnv returns the environment of one worker: what muster inherited, less what outer launchers left, plus

@@ -22,6 +22,9 @@ type Job struct {
 	Nodes Range
 	// Procs is the number of workers on this node as the user wrote it: a number, auto, cpu, or the accelerators to count.
 	Procs string
+	// Platform names the platform that started this process and whose variables were taken into account, empty for none.
+	// Workers then inherit none of the variables by which launchers tell processes apart.
+	Platform string
 	// Role is the role name of the workers (ROLE_NAME), "default" unless given.
 	Role string
 	// Meeting says where the workers' store listens.

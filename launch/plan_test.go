@@ -100,6 +100,43 @@ func TestWorkerEnvironment(t *testing.T) {
 	}
 }
 
+// What launchers of processes tell a process is kept from the workers where one of them started muster, and only there:
+// elsewhere it is somebody's settings. What is said of the node stays.
+func TestPlatformEnvironment(t *testing.T) {
+	job := testJob("1")
+	names := []string{
+		"OMPI_MCA_btl", "OMPI_UNIVERSE_SIZE", "PMIX_NAMESPACE", "PMI_FD", "PMIX_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+		"JSM_NAMESPACE_RANK", "PALS_LOCAL_RANKID", "HYDI_CONTROL_FD", "SLURM_PROCID", "SLURM_LOCALID", "LOCAL_RANK",
+		"SLURM_JOB_ID", "SLURM_NODEID", "LOCAL_SCRATCH", "LSB_JOBID", "MPI_HOME",
+	}
+	for _, name := range names {
+		job.Environ = append(job.Environ, name+"=outer")
+	}
+	for platform, want := range map[string][]string{
+		"":      {"HYDI_CONTROL_FD", "JSM_NAMESPACE_RANK", "LOCAL_SCRATCH", "LSB_JOBID", "MPI_HOME", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "OMPI_MCA_btl", "OMPI_UNIVERSE_SIZE", "PALS_LOCAL_RANKID", "SLURM_JOB_ID", "SLURM_NODEID"},
+		"slurm": {"LOCAL_SCRATCH", "LSB_JOBID", "MPI_HOME", "SLURM_JOB_ID", "SLURM_NODEID"},
+	} {
+		job.Platform = platform
+		p, err := NewPlan(job, testMachine(t.TempDir()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := p.Worker(testRound(1), 0, 0, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, v := range w.Env {
+			if v.Value == "outer" {
+				got = append(got, v.Name)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("on platform %q workers inherit (-want +got):\n%s", platform, diff)
+		}
+	}
+}
+
 // TestEnvironmentRules are the variables with a rule of their own.
 func TestEnvironmentRules(t *testing.T) {
 	for _, c := range []struct {
