@@ -1,8 +1,8 @@
 // Package dialect reads the command lines of the launchers that muster replaces, and muster's own, and makes a
 // launch.Job of them.
 //
-// Everything here is pure: argv and environment come in an Invocation, files are read through its ReadFile only, and the
-// same input always gives the same Request. The package does not look at the machine (whether a script exists, how many
+// Everything here is pure: argv and environment come in an Invocation, files are read through its ReadFile and Machine
+// only, and the same input always gives the same Request. The package does not look at the machine (whether a script exists, how many
 // accelerators there are, whether a port is free), starts nothing and prints nothing; cmd/muster does.
 //
 // Each dialect keeps the spelling, the abbreviations and the environment variables of the program it replaces, down to
@@ -11,10 +11,12 @@
 package dialect
 
 import (
+	"io/fs"
 	"slices"
 	"strings"
 
 	"muster/internal/errhint"
+	"muster/internal/platform"
 	"muster/launch"
 )
 
@@ -29,8 +31,18 @@ type Invocation struct {
 	Environ []string
 	// ReadFile reads the file of --config; nil refuses such files.
 	ReadFile func(name string) ([]byte, error)
+	// Machine is what a platform is recognised by beside the environment: files by their paths from the root, the host
+	// name, and an address of this machine. The zero value has none of them.
+	Machine Machine
 	// Own are muster's own flags given in front of the dialect's name, from ParseOwn.
 	Own Own
+}
+
+// Machine is what the run command may look at on this machine to tell the platform; its fields are platform.Input's.
+type Machine struct {
+	Files    fs.FS
+	Hostname string
+	OwnAddr  func() string
 }
 
 // Request is what a command line asks for: a job, and what to do with it.
@@ -45,6 +57,8 @@ type Request struct {
 	// SimulateNodes is how many nodes of the job are to run on this machine, each with an agent of its own; 0 for none but
 	// this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
 	SimulateNodes int
+	// Platform is what was found of the platform that started this process; nil where none was looked for, or found.
+	Platform *platform.Facts
 	// Settings are all flags of the dialect and of muster with their values and where each came from, in the order of
 	// the help text.
 	Settings []Setting

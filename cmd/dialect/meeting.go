@@ -188,8 +188,11 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		}
 		m.Endpoints, m.Host, m.Port = list, "", 0
 	case job.Nodes.Max > 1:
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s: nothing says how the nodes meet", words["nnodes"].written("nnodes")),
-			"give --rdzv c10d://HOST:29400 and --run-id NAME, the same on all nodes; or --node-rank N and --master-addr HOST"))
+		hint := "give --rdzv c10d://HOST:29400 and --run-id NAME, the same on all nodes; or --node-rank N and --master-addr HOST"
+		if r.Platform != nil && len(r.Platform.Notes) > 0 {
+			hint += fmt.Sprintf(" (platform %s: %s)", r.Platform.Name, strings.Join(r.Platform.Notes, "; "))
+		}
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s: nothing says how the nodes meet", words["nnodes"].written("nnodes")), hint))
 		return
 	}
 	if m.Backend == backendStatic && m.NodeRank < 0 && job.Nodes.Max > 1 {

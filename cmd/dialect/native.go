@@ -21,7 +21,7 @@ func asksForJSON(args []string) bool {
 }
 
 // Native reads a command line of muster's own run command. A flag's value comes from the command line, else from
-// MUSTER_<FLAG>, else from PET_<FLAG>, else from the file of --config, else it is the default.
+// MUSTER_<FLAG>, else from PET_<FLAG>, else from the file of --config, else from the platform, else it is the default.
 //
 // What follows the flags is the command. It is run as it is typed, with two exceptions: a first word that ends in .py,
 // and a module named by -m, are run by Python with unbuffered output.
@@ -45,14 +45,17 @@ func Native(inv Invocation) (Request, error) {
 		command[name] = given{f.Value.String(), launch.Source{Kind: launch.FromFlag, Name: "--" + f.Name}}
 	})
 	words := resolve(list, command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
+	facts, warnings := askPlatform(inv, env, words, &wrong)
 	r := Request{LogLevel: "info", Job: launch.Job{
 		Dialect: "run", Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
 		Meeting: defaultMeeting(backendOf(words)), Restart: defaultRestart(),
 		Warm: launch.WarmRules{Wait: defaultWarmWait},
 		Stop: launch.StopRules{Grace: defaultGrace}, Logs: launch.LogRules{PrefixAll: true}, EventLog: "null",
-		Environ: inv.Environ, Warnings: misspelt(env, nil),
+		Environ: inv.Environ, Warnings: append(misspelt(env, nil), warnings...),
 	}}
-	var warnings []string
+	if facts != nil {
+		r.Platform, r.Job.Platform = facts, facts.Name
+	}
 	if r.Job.Stop.Handled, warnings, err = parseSignals(defaultSignals); err != nil || len(warnings) > 0 {
 		panic("internal error: the default signals are wrong")
 	}

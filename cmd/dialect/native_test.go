@@ -110,7 +110,7 @@ func TestNativeFlags(t *testing.T) {
 		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c
 		--etcd-key k --restart-limit 4 --restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)
 	static := accepted(t, nil, "", strings.Fields("--rdzv static://h --nodes 2 --node-rank 1 --local-addr h prog")...)
-	simulated := accepted(t, nil, "", strings.Fields("--simulate-nodes 2 --accelerator fake:f prog")...)
+	simulated := accepted(t, nil, "", strings.Fields("--simulate-nodes 2 --accelerator fake:f --platform none prog")...)
 	maps.Copy(static.Job.Sources, simulated.Job.Sources)
 	for flag := range dialect.SettingFlags() {
 		_, elsewhere := several.Job.Sources[flag]

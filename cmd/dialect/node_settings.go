@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"muster/internal/platform"
 )
 
 func nodeSettings() []setting {
@@ -54,6 +56,13 @@ func nodeSettings() []setting {
 				}
 				r.Job.Meeting.Port, r.Job.Meeting.Backend = n, backendStatic
 				return nil
+			},
+		},
+		{
+			flag: "platform", arg: "auto|none|NAME", def: platform.Auto, group: groupNodes,
+			help: "Batch system, cloud or operator whose variables say what is not given here: how many nodes there are, which this is, and where they meet. auto: the first of these that is found; none: do not look. Names: " + strings.Join(platform.Names(), ", ") + ".",
+			set: func(_ *Request, text string) error {
+				return oneOf(text, append([]string{platform.Auto, platform.None}, platform.Names()...)...)
 			},
 		},
 		{

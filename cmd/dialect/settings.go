@@ -74,12 +74,19 @@ type given struct {
 	source launch.Source
 }
 
+// derived ends the source of a value that was made of a platform's variable and is not in it, such as a port that follows
+// from a job's number.
+const derived = ", derived"
+
 // credentials are what somebody may put in front of a URL's host. They are refused, and must not be shown.
 var credentials = regexp.MustCompile(`//[^/]*@`)
 
 // written is the word as the user wrote it: --flag word, NAME=word, or file:line: flag: word.
 func (g given) written(flag string) string {
 	text := credentials.ReplaceAllString(g.text, "//…@")
+	if g.source.Kind == launch.FromPlatform && strings.HasSuffix(g.source.Name, derived) {
+		return fmt.Sprintf("--%s %s (%s)", flag, text, g.source)
+	}
 	switch g.source.Kind {
 	case launch.FromVariable, launch.FromPlatform:
 		return g.source.Name + "=" + text

@@ -20,21 +20,22 @@ import (
 // dryRun is what --dry-run prints: the job with every value's source, and each rank as it would be started. Inherited
 // variables appear by name only, because any of them may hold a secret.
 type dryRun struct {
-	Dialect string       `json:"dialect"`
-	RunID   string       `json:"run_id"`
-	Host    string       `json:"host"`
-	Store   string       `json:"store"`
-	Meeting *dryMeeting  `json:"meeting,omitempty"` // of a job that meets others
-	Dir     string       `json:"working_directory"`
-	Warm    string       `json:"warm_start"`
-	Binding string       `json:"numa_binding"`
-	Check   *dryCheck    `json:"check,omitempty"` // of a job that tests something before it starts
-	Flags   []dryFlag    `json:"flags"`
-	Workers []dryWorker  `json:"workers"`
-	common  []dryVar     // variables that are the same in every rank
-	inherit []string     // names of the inherited ones
-	boundBy string       // source of Binding
-	argvs   map[int]bool // local ranks whose argv differs from that of local rank 0
+	Dialect  string       `json:"dialect"`
+	RunID    string       `json:"run_id"`
+	Host     string       `json:"host"`
+	Platform *dryPlatform `json:"platform,omitempty"` // where one was found
+	Store    string       `json:"store"`
+	Meeting  *dryMeeting  `json:"meeting,omitempty"` // of a job that meets others
+	Dir      string       `json:"working_directory"`
+	Warm     string       `json:"warm_start"`
+	Binding  string       `json:"numa_binding"`
+	Check    *dryCheck    `json:"check,omitempty"` // of a job that tests something before it starts
+	Flags    []dryFlag    `json:"flags"`
+	Workers  []dryWorker  `json:"workers"`
+	common   []dryVar     // variables that are the same in every rank
+	inherit  []string     // names of the inherited ones
+	boundBy  string       // source of Binding
+	argvs    map[int]bool // local ranks whose argv differs from that of local rank 0
 }
 
 // dryMeeting is how a job's nodes meet.
@@ -211,6 +212,9 @@ func (d *dryRun) writeText(out io.Writer) error {
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush tells what failed
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
 	printf("host\t%s\n", d.Host)
+	if d.Platform != nil {
+		printf("platform\t%s\n", d.Platform)
+	}
 	if d.Meeting != nil {
 		for _, line := range d.Meeting.lines(len(d.Workers)) {
 			printf("%s\t%s\n", line[0], line[1])

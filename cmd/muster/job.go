@@ -29,6 +29,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	for _, w := range req.Job.Warnings {
 		log.Warn().Msg(w)
 	}
+	tellPlatform(req, log)
 	if req.SimulateNodes > 0 && !req.DryRun && a.getenv(simulatedNode) == "" {
 		return a.simulate(ctx, req, log)
 	}
@@ -188,6 +189,7 @@ func (a *app) showPlan(plan *launch.Plan, req dialect.Request) error {
 	if err != nil {
 		return err
 	}
+	d.Platform = newDryPlatform(req.Platform)
 	if req.JSON {
 		return writeJSON(a.stdout, d)
 	}

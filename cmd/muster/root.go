@@ -136,7 +136,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := dialect.Read(name, dialect.Invocation{
-				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Own: a.own,
+				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: surroundings(), Own: a.own,
 			})
 			a.json = req.JSON
 			if err != nil {
