@@ -36,8 +36,8 @@ The command follows the flags, best behind a --. It is run as it is typed, with 
 unbuffered output: a first word that ends in .py, and a module given with -m.
 
 Each flag can also be set by a variable, MUSTER_<FLAG> or PET_<FLAG>, or by a line in the file of --config. The command
-line wins, then MUSTER_, then PET_, then the file. Dashes and underscores in names are the same. A TIME is a number with
-the unit ms, s, m or h; without a unit it is seconds.
+line wins, then MUSTER_, then PET_, then the file; what is left open about nodes comes from the platform's variables.
+Dashes and underscores in names are the same. A TIME is a number with the unit ms, s, m or h; without a unit it is seconds.
 `
 
 // ExitStatusHelp closes every long help text: the statuses muster ends with.

@@ -2,6 +2,7 @@ package dialect_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/internal/platform"
 	"muster/launch"
 )
 
@@ -180,5 +182,23 @@ func TestPlatformInOtherDialects(t *testing.T) {
 		if err != nil || req.Job.Nodes.Max != 1 || req.Platform != nil || req.Job.Platform != "" {
 			t.Errorf("%s: %s", name, meets(req, err))
 		}
+	}
+}
+
+// TestPlatformDocs: docs/platforms.md has a row for each platform, in the order in which they are looked for.
+func TestPlatformDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/platforms.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for line := range strings.Lines(string(page)) {
+		if name, ok := strings.CutPrefix(line, "| `"); ok && !strings.HasPrefix(name, "--") {
+			name, _, _ = strings.Cut(name, "`")
+			rows = append(rows, name)
+		}
+	}
+	if diff := cmp.Diff(platform.Names(), rows); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 }

@@ -231,7 +231,16 @@ func readLSF(l *lookup, f *Facts) error {
 		return nil
 	}
 	l.among(f, hosts, from)
+	noteAll(f, `blaunch -z "$(sort -u "$LSB_DJOB_HOSTFILE" | xargs)" muster run ...`)
 	return l.batchJob(f, "LSB_JOBID", "LSB_JOBINDEX")
+}
+
+// noteAll tells the first of several nodes that the others must be started, too. Slurm tells a batch script from a step;
+// here the script on the first host looks like one of the tasks.
+func noteAll(f *Facts, how string) {
+	if len(f.Hosts) > 1 && f.NodeRank.Text == "0" {
+		f.Notes = append(f.Notes, fmt.Sprintf("muster must be started on all %d hosts of the job: %s", len(f.Hosts), how))
+	}
 }
 
 // lsfHosts are the job's hosts with their slots. LSB_HOSTS is not set where it would be long.
@@ -313,5 +322,6 @@ func readPBS(l *lookup, f *Facts) error {
 		return l.bad(from, err)
 	}
 	l.among(f, dedupe(hosts), from)
+	noteAll(f, "pbsdsh, or pbs_tmrsh HOST muster run ...")
 	return l.batchJob(f, "PBS_JOBID", "")
 }

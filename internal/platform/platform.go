@@ -417,11 +417,11 @@ func isLoopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
 
-// master takes the address and port of node 0 from variables. Some operators tell node 0 that it is at localhost, where
-// nobody else would reach it: its host name, which is that of its service, stands in.
+// master takes the address and port of node 0 from variables. The old pytorch-operator tells node 0 that it is at localhost,
+// where no other pod reaches it: its host name, which is that of its service, stands in.
 func (l *lookup) master(f *Facts, addrs, ports []string) {
 	f.MasterAddr, f.MasterPort = l.value(addrs...), l.value(ports...)
-	if isLoopback(f.MasterAddr.Text) && f.NodeRank.Text == "0" && f.Nodes.Text != "1" && l.Hostname != "" {
+	if isLoopback(f.MasterAddr.Text) && f.NodeRank.Text == "0" && f.Nodes.Text != "1" && strings.HasSuffix(l.Hostname, "-master-0") {
 		f.Notes = append(f.Notes, fmt.Sprintf("%s is %s, where no other node reaches this one: its host name is used", f.MasterAddr.From, f.MasterAddr.Text))
 		f.MasterAddr = Value{Text: l.Hostname, From: f.MasterAddr.From, Derived: true}
 	}
