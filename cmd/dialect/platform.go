@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"strings"
 
 	"muster/internal/errhint"
 	"muster/internal/platform"
@@ -76,7 +77,12 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 		return
 	}
 	fill("run-id", facts.RunID)
-	placed := has("node-rank") || has("master-addr")
+	meet := func(at platform.Value) {
+		fill("rdzv", at)
+		// The place is the job's own, so that any name will do: torchrun's where it has none.
+		fill("run-id", platform.Value{Text: "none", From: at.From, Derived: true})
+	}
+	placed := elsewhere(words, "node-rank") || elsewhere(words, "master-addr")
 	switch {
 	case has("rdzv"):
 		if backendOf(words) == backendStatic {
@@ -84,17 +90,17 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 		}
 		return
 	case facts.Rendezvous.Text != "" && !placed:
-		fill("rdzv", facts.Rendezvous)
+		meet(facts.Rendezvous)
 		fill("local-addr", facts.LocalAddr)
 		return
 	case nodes.Min < nodes.Max && !placed && facts.MasterAddr.Text != "":
 		// Nodes that come and go have no fixed ranks: they meet where node 0 is at first.
 		at := facts.MasterAddr
-		at.Text, at.Derived = "c10d://"+bracketed(at.Text), true
+		at.Text, at.Derived = "c10d://"+strings.TrimSuffix(launch.Endpoint{Host: at.Text}.String(), ":0"), true
 		if port := facts.MasterPort.Text; port != "" {
 			at.Text += ":" + port
 		}
-		fill("rdzv", at)
+		meet(at)
 		return
 	}
 	fill("node-rank", facts.NodeRank)
@@ -104,8 +110,9 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 	fill("master-addr", facts.MasterAddr)
 }
 
-// bracketed is a host as it stands in a URL.
-func bracketed(host string) string {
-	e := launch.Endpoint{Host: host}
-	return e.String()[:len(e.String())-len(":0")]
+// elsewhere reports whether a flag was given by somebody else than the platform. Kubeflow sets PET_ variables: with a master
+// and an elastic policy fixed ranks as well as a rendezvous, and torchrun takes the latter.
+func elsewhere(words map[string]given, flag string) bool {
+	word, ok := words[flag]
+	return ok && !strings.HasPrefix(word.source.Name, petPrefix)
 }

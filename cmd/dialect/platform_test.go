@@ -111,10 +111,13 @@ func TestPlatformPrecedence(t *testing.T) {
 		{"slurm-stale", "", "--platform slurm", "2:2 nodes, static job-master-0:23456, node rank 1, 1 workers, run id none, platform slurm"},
 		{"slurm-batch", "", "--nnodes 1", "1:1 nodes, standalone, node rank -1, 1 workers, platform slurm"},
 		{"kubeflow-elastic", "", "--rdzv muster://h --max-restarts 1", "2:4 nodes, muster h:29400, node rank -1, 2 workers, run id job, platform kubeflow"},
+		{"kubeflow-elastic-master", "", "--node-rank 0 --nnodes 3", "3:3 nodes, static job-master-0:23456, node rank 0, 1 workers, run id job, platform kubeflow"},
+		{"trainer-v2", "", "--nnodes 1:2", "1:2 nodes, c10d train-node-0-0.train:29500, node rank -1, auto workers, run id none, platform kubeflow"},
 		{"kubeflow-v1", "", "-n 4", "3:3 nodes, static job-master-0:23456, node rank 1, 4 workers, run id none, platform kubeflow"},
 		{"dlrover", "", "--iface eth0", "4:4 nodes, muster elasticjob-job-dlrover-master:50001, node rank -1, 1 workers, run id job, platform dlrover"},
 		{"aihc", "MUSTER_NPROC_PER_NODE=2", "", "2:2 nodes, static job-7-master-0:23456, node rank 1, 2 workers, run id job-7, platform aihc"},
 		{"jobset", "", "--nnodes 4", "4:4 nodes, static pytorch-workers-0-0.pytorch.default.svc.cluster.local:29500, node rank 3, 1 workers, run id none, platform jobset"},
+		{"aws-batch", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS=fd00::1", "--nnodes 1:2", "1:2 nodes, c10d [fd00::1]:29400, node rank -1, 1 workers, run id 0e3f-aa, platform aws-batch"},
 		{"mpi-node", "", "--master-addr h0", "2:2 nodes, static h0:29500, node rank 1, 1 workers, run id none, platform mpi"},
 		{
 			"slurm-bad-number", "", "--nnodes 1",
