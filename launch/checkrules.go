@@ -1,6 +1,9 @@
 package launch
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // CheckRules say what muster tests before it starts workers: before the first start, and before every later round. The
 // zero value tests nothing.
@@ -30,6 +33,18 @@ type CheckRules struct {
 
 // On reports whether anything is tested.
 func (r *CheckRules) On() bool { return r.Network || len(r.Switchbox.Pairs) > 0 }
+
+// Flags are those that switch tests on, as they are typed; empty where nothing is tested.
+func (r *CheckRules) Flags() string {
+	var flags []string
+	if r.Network {
+		flags = append(flags, "--network-check")
+	}
+	if len(r.Switchbox.Pairs) > 0 {
+		flags = append(flags, "--switchbox-check")
+	}
+	return strings.Join(flags, " ")
+}
 
 // SwitchboxRules say which pairs of accelerators of a node are tested, and what is wanted of them. The zero value tests none.
 type SwitchboxRules struct {

@@ -30,11 +30,14 @@ func (e Env) Strings() []string {
 	return out
 }
 
-// Lookup returns a variable as workers have it that are alike on all nodes of a job: what was inherited, and the network
-// interface that they are told to use.
+// Lookup returns a variable that all workers of this node have alike: what was inherited, what a fake accelerator sets, and
+// the network interface that they are told to use.
 func (p *Plan) Lookup(name string) (string, bool) {
 	vars := map[string]Var{}
 	p.inherit(vars)
+	for name, value := range p.deviceEnv {
+		vars[name] = Var{Name: name, Value: value}
+	}
 	p.exportIface(vars)
 	v, ok := vars[name]
 	return v.Value, ok

@@ -78,7 +78,7 @@ func checkSettings() []setting {
 		},
 		{
 			flag: "min-net-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck, anywhere: true,
-			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; 1 MB is 10^6 bytes.",
+			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; less is told, and nobody leaves for it. 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
 		},
 		{

@@ -119,7 +119,7 @@ func (a *app) logger(level zerolog.Level) zerolog.Logger {
 	a.log.to(a.stderr)
 	var out io.Writer = &a.log
 	if term.IsTerminal(int(a.stderr.Fd())) {
-		if a.getenv("TERM") != "dumb" {
+		if kind := a.getenv("TERM"); kind != "" && kind != "dumb" {
 			a.log.terminal = a.stderr
 		}
 		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.TimeOnly, NoColor: a.getenv("NO_COLOR") != ""}

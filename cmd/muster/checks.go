@@ -52,6 +52,9 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 		},
 	}
 	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: fake, files: accel.Real(), out: &a.log, log: log}
+	if floor := plan.Job.Sources["min-net-bandwidth"]; len(at.token) == 0 && floor.Kind == launch.FromFlag {
+		log.Warn().Msg("--min-net-bandwidth has no effect: without a job token (--token-file) no stream between nodes is measured")
+	}
 	if len(at.token) > 0 {
 		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, current{c}, log)
 	} else if fake != nil && fake.HasNetwork() {

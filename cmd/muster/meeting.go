@@ -103,7 +103,7 @@ func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 		Fixed: m.Backend == "static", NodeRank: -1, Node: m.hostname,
 		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
 		JoinTimeout: m.JoinTimeout, CloseTimeout: m.CloseTimeout, LastCall: cmp.Or(m.LastCall, ownLastCall),
-		ReplaceLimit: job.Restart.ReplaceLimit, BackoffLimit: job.Restart.BackoffLimit, Checks: job.Check.On(), Log: m.log,
+		ReplaceLimit: job.Restart.ReplaceLimit, BackoffLimit: job.Restart.BackoffLimit, Checks: job.Check.Flags(), Log: m.log,
 	}
 	if cfg.Fixed {
 		cfg.NodeRank = m.NodeRank

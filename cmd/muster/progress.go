@@ -23,22 +23,22 @@ type progress struct {
 	detail string // of the step, as whoever does it calls it
 	limit  time.Duration
 	began  time.Time // of the step
-	told   time.Time // in the log
+	told   time.Time // in the log; zero: not yet
 }
 
-// newProgress begins with a step. Whoever gets it has to end it.
+// newProgress begins with a step, of which the log says nothing until it takes long. Whoever gets it has to end it.
 func (a *app) newProgress(log zerolog.Logger, step string) *progress {
 	p := &progress{out: &a.log, log: log}
-	p.next(step, 0)
+	p.next(step, 0, time.Now())
 	p.stop = every(time.Second, func(time.Duration) { p.tell() })
 	return p
 }
 
-// next begins another step, which may take no longer than limit; 0: nobody knows how long.
-func (p *progress) next(step string, limit time.Duration) {
-	now := time.Now()
+// next begins another step, which may take no longer than limit; 0: nobody knows how long. told is when the log has said so;
+// zero: it is to.
+func (p *progress) next(step string, limit time.Duration, told time.Time) {
 	p.mu.Lock()
-	p.step, p.detail, p.limit, p.began, p.told = step, "", limit, now, time.Time{}
+	p.step, p.detail, p.limit, p.began, p.told = step, "", limit, time.Now(), told
 	p.mu.Unlock()
 	p.tell()
 }
@@ -46,10 +46,15 @@ func (p *progress) next(step string, limit time.Duration) {
 // check is next for a step of the check of nodes.
 func (p *progress) check(s netcheck.Step) {
 	what := string(s.Doing)
-	if s.Doing == netcheck.TestsPair {
+	var told time.Time
+	switch s.Doing {
+	case netcheck.TestsPair:
 		what = fmt.Sprintf("testing the link to the node with group rank %d, round %d of pairs", s.Peer, s.Pairs)
+	case netcheck.Waits: // between any two steps, mostly for no time
+		told = time.Now()
+	default:
 	}
-	p.next("check of the nodes: "+what, s.Limit)
+	p.next("check of the nodes: "+what, s.Limit, told)
 }
 
 // process tells what a process of the check program does in this step; see crew.Config.Progress.
@@ -81,8 +86,12 @@ func (p *progress) tell() {
 	if p.out.show(line.String()) || time.Since(p.told) < progressEvery {
 		return
 	}
+	again := !p.told.IsZero()
 	p.told = time.Now()
-	event := p.log.Info().Dur("dur_ms", took)
+	event := p.log.Info()
+	if again {
+		event.Dur("dur_ms", took)
+	}
 	if p.detail != "" {
 		event.Str("step", p.detail)
 	}

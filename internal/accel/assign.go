@@ -45,9 +45,13 @@ func (inv Inventory) ShareDevices(word string, workers int, lookup func(string) 
 	f := inv.meant(word)
 	shares, err := f.shareDevices(lookup)
 	if err == nil && len(shares) != workers {
+		one, hint := deviceWord(word, f), fmt.Sprintf(", or choose %s by %s", plural(workers, "device"), vendorNamed(f.Vendor).masks[0])
+		if f.divided() > 0 {
+			one, hint = "MIG instance", ""
+		}
 		err = errhint.With(
-			fmt.Errorf("%s and %s that a worker would see: each is to have one", plural(workers, "worker"), plural(len(shares), deviceWord(word, f))),
-			fmt.Sprintf("start as many workers as there are (--nproc-per-node auto), or choose %s by %s", plural(workers, "device"), vendorNamed(f.Vendor).masks[0]))
+			fmt.Errorf("%s and %s that a worker would see: each is to have one", plural(workers, "worker"), plural(len(shares), one)),
+			"start as many workers as there are (--nproc-per-node auto)"+hint)
 	}
 	if err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
@@ -57,7 +61,16 @@ func (inv Inventory) ShareDevices(word string, workers int, lookup func(string) 
 
 func (f Family) shareDevices(lookup lookup) ([]Share, error) {
 	if f.Undecided != nil { // its hint is about the number of workers
-		return nil, errhint.With(errors.New(f.Undecided.Error()), "name the vendor (--nproc-per-node nvidia), and devices by their numbers")
+		hint := "name the vendor by --nproc-per-node, as in --nproc-per-node nvidia"
+		if v := vendorNamed(f.Vendor); v != nil {
+			for _, name := range v.masks {
+				if text, set := lookup(name); set {
+					hint = fmt.Sprintf("unset %s, whose %q only the vendor's library can resolve, or name devices by plain numbers where that is possible", name, clip(text))
+					break
+				}
+			}
+		}
+		return nil, errhint.With(errors.New(f.Undecided.Error()), hint)
 	}
 	if len(f.Visible) == 0 {
 		err := errors.New("there is no accelerator that a worker would see")

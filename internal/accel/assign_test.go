@@ -101,7 +101,7 @@ func TestShareDevicesRefuses(t *testing.T) {
 		{"a tie", "2", 2, pair.with(ascend), "", "cannot choose between 2 nvidia devices and 2 ascend devices", "name the vendor"},
 		{"Gaudi's modules", "hpu", 2, gaudi, "", "HABANA_VISIBLE_MODULES names Gaudi's modules, whose numbers no file tells", ""},
 		{"an integrated GPU", "xpu", 2, arc, "", "not known beside 0000:00:02.0: it is an integrated GPU", ""},
-		{"for the runtime to say", "2", 2, arc, "ZE_AFFINITY_MASK=0,1", "that is for the vendor's runtime to resolve", "name the vendor"},
+		{"for the runtime to say", "2", 2, arc, "ZE_AFFINITY_MASK=0,1", "that is for the vendor's runtime to resolve", "unset ZE_AFFINITY_MASK"},
 		{"names that are not there", "amd", 2, mi210, "ROCR_VISIBLE_DEVICES=0,9", "the visibility variables name 2 devices, and only 1 are there", ""},
 		{"OpenCL's mask", "amd", 2, mi210, "GPU_DEVICE_ORDINAL=1", `GPU_DEVICE_ORDINAL="1" would choose again: unset it`, ""},
 		{"an order of its own", "2", 2, pair.with(two), "CUDA_DEVICE_ORDER=FASTEST_FIRST", `with CUDA_DEVICE_ORDER="FASTEST_FIRST" nobody can tell`, ""},
@@ -137,7 +137,7 @@ func TestShareDevicesRefuses(t *testing.T) {
 	if shares, err := divided.ShareDevices("3", 3, env()); err != nil || !strings.HasPrefix(shares[2].Vars["CUDA_VISIBLE_DEVICES"], "MIG-"+divided.Devices[1].UUID) {
 		t.Errorf("divided: %v, %v", shares, err)
 	}
-	if _, err := divided.ShareDevices("2", 2, env()); err == nil {
+	if _, err := divided.ShareDevices("2", 2, env()); err == nil || !strings.Contains(err.Error(), "2 workers and 3 MIG instances") || strings.Contains(errhint.Of(err), "VISIBLE") {
 		t.Error("two workers got three instances")
 	}
 }

@@ -41,8 +41,9 @@ type Config struct {
 	// ReplaceLimit bounds how many lost nodes lead to a new round, BackoffLimit those and restarts together; negative:
 	// no limit. Those of the coordinator count.
 	ReplaceLimit, BackoffLimit int
-	// Checks says that the nodes of a round examine each other before their workers start: none may take part that does not.
-	Checks bool
+	// Checks are the flags by which the nodes of a round examine each other before their workers start, empty for none. None
+	// may take part that has others: it would not come to the check, or start its workers at once.
+	Checks string
 	// Token is the job's secret; every agent has the same, or none has one.
 	Token []byte
 	// Order ranks nodes: Order(p)[r] is the index of the node that gets group rank r.

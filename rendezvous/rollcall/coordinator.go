@@ -284,6 +284,9 @@ func (c *coordinator) perform(ctx context.Context, effects []effect) error {
 		case e.propose != nil:
 			err = c.propose(ctx, e.round, *e.propose)
 		case e.reply != nil:
+			if why := e.reply.answer.Refused; why != "" {
+				c.log.Warn().Str("reason", shown(why)).Msg("join refused")
+			}
 			err = c.reply(ctx, e.reply.ticket, e.reply.answer)
 		}
 		if err != nil {

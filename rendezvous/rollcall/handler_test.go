@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 	"muster/rendezvous/rollcall"
@@ -462,24 +463,33 @@ func TestWordsBetweenAgents(t *testing.T) {
 	})
 }
 
-// TestOneWithoutChecks: where nodes examine each other, one that would start its workers at once is refused at the door, and
-// the others meet without it.
-func TestOneWithoutChecks(t *testing.T) {
-	for _, checked := range []bool{true, false} {
-		t.Run(fmt.Sprint(checked), func(t *testing.T) {
+// TestOtherChecks: where nodes examine each other, one that would start its workers at once, or test something else, is refused
+// at the door, and the others meet without it.
+func TestOtherChecks(t *testing.T) {
+	const network, both = "--network-check", "--network-check --switchbox-check"
+	for _, c := range []struct{ job, odd, want string }{
+		{network, "", "node odd was started without --network-check, and this job with --network-check"},
+		{"", both, "node odd was started with --network-check --switchbox-check, and this job without --network-check"},
+		{both, network, "node odd was started with --network-check, and this job with --network-check --switchbox-check"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := newJob(t, 2, 2)
-				j.cfg.Checks = checked
-				a, odd := j.start("a"), j.start("odd", func(c *rollcall.Config) { c.Checks = !checked })
+				var log testutil.Buffer
+				j.cfg.Checks, j.cfg.Log = c.job, zerolog.New(&log)
+				a, odd := j.start("a"), j.start("odd", func(cfg *rollcall.Config) { cfg.Checks = c.odd })
 				first := a.begin(t.Context())
 				time.Sleep(time.Second) // a coordinates
 				_, err := odd.Next(t.Context(), rendezvous.Member{Role: "default", LocalWorldSize: 2})
-				if errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(err.Error(), "node odd was started with") || !strings.Contains(err.Error(), "--network-check") {
+				if errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%v", err)
 				}
 				_, err = j.start("b").Next(t.Context(), rendezvous.Member{Role: "default", LocalWorldSize: 2})
 				if got := <-first; err != nil || got.err != nil || got.round.GroupWorldSize != 2 {
 					t.Errorf("%+v, %v", got, err)
+				}
+				if !strings.Contains(log.String(), "join refused") || !strings.Contains(log.String(), "node odd was started") {
+					t.Errorf("the coordinator says:\n%s", log.String())
 				}
 			})
 		})

@@ -33,8 +33,8 @@ type joinRecord struct {
 	// Min and Max are what it was started with, to notice that others were started differently.
 	Min int `json:"min"`
 	Max int `json:"max"`
-	// Checks says that it takes part in checks of the nodes.
-	Checks bool `json:"checks,omitempty"`
+	// Checks is its Config.Checks.
+	Checks string `json:"checks,omitempty"`
 	// Round is the round that it was in last, -1 for none, as rank Rank of Size nodes; Restarts and Replacements what
 	// it knows of the job. A coordinator that knows nothing learns the job's past from these.
 	Round int `json:"round"`

@@ -25,8 +25,8 @@ type rules struct {
 	min, max, spares, unit int
 	// fixed says that every node comes with the group rank that it must have, and that all max of them are needed.
 	fixed bool
-	// checks says that the nodes examine each other.
-	checks bool
+	// checks are the flags by which the nodes examine each other.
+	checks string
 	// lastCall is how long a round that could begin waits for more nodes after the last one came.
 	lastCall time.Duration
 	// patience is how long a node may be silent before it is lost.
@@ -170,12 +170,17 @@ func (r *roster) misfit(rec joinRecord) string {
 		return fmt.Sprintf("node %s has node rank %d, and this job has node ranks 0 to %d", rec, rec.NodeRank, r.max-1)
 	case !r.fixed && rec.NodeRank >= 0:
 		return fmt.Sprintf("node %s insists on node rank %d, and in this job ranks are given by the rendezvous", rec, rec.NodeRank)
-	case r.checks && !rec.Checks:
-		return fmt.Sprintf("node %s was started without --network-check (or --switchbox-check), and the nodes of this job are checked", rec)
-	case rec.Checks && !r.checks:
-		return fmt.Sprintf("node %s was started with --network-check (or --switchbox-check), and the coordinator of this job without", rec)
+	case r.checks != rec.Checks:
+		return fmt.Sprintf("node %s was started %s, and this job %s", rec, withFlags(rec.Checks), withFlags(r.checks))
 	}
 	return ""
+}
+
+func withFlags(checks string) string {
+	if checks == "" {
+		return "without --network-check"
+	}
+	return "with " + checks
 }
 
 // lost takes in that an agent is gone: it left by itself, or was silent for too long.

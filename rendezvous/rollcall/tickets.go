@@ -88,7 +88,6 @@ func (c *coordinator) record(ctx context.Context, ticket int64, value []byte) er
 	}
 	return c.tell(ctx, func() {
 		if err != nil {
-			c.log.Warn().Err(err).Msg("join refused")
 			c.roster.refuse(ticket, err.Error())
 			return
 		}
