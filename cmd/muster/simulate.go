@@ -49,7 +49,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 			err = closeErr
 		}
 	}()
-	environ, err := a.simulatedEnviron(ctx, req)
+	environ, chosen, err := a.simulatedEnviron(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,11 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	s := simulation{app: a, tree: tree}
 	defer s.wg.Wait()
 	for i := range req.SimulateNodes {
-		if err := s.start(i, append(slices.Clone(environ), "MUSTER_FAKE_NODE="+simulatedName(i))); err != nil {
+		own := append(slices.Clone(environ), "MUSTER_FAKE_NODE="+simulatedName(i))
+		if chosen { // the address is everybody's: the same rehearsal has the same host each time
+			own = append(own, "MUSTER_RDZV_CONF=is_host="+strconv.FormatBool(i == 0))
+		}
+		if err := s.start(i, own); err != nil {
 			stopErr := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: time.Second}, s.procs...)
 			if stopErr != nil {
 				log.Error().Err(stopErr).Msg("nodes started so far could not be ended")
@@ -73,25 +77,26 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	return s.outcome(log)
 }
 
-// simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that.
-func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) ([]string, error) {
-	environ := append(slices.Clone(a.environ), simulatedNode+"=1")
+// simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that. chosen
+// reports that it does not.
+func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) (environ []string, chosen bool, err error) {
+	environ = append(slices.Clone(a.environ), simulatedNode+"=1")
 	if req.Job.RunID == "" {
 		environ = append(environ, "MUSTER_RDZV_ID=simulated-"+strconv.Itoa(os.Getpid()))
 	}
 	if len(req.Job.Meeting.Endpoints) > 0 {
-		return environ, nil
+		return environ, false, nil
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("cannot find a port at which the simulated nodes meet: %w", err)
+		return nil, false, fmt.Errorf("cannot find a port at which the simulated nodes meet: %w", err)
 	}
 	at := l.Addr().String()
 	if err := l.Close(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return append(environ, "MUSTER_RDZV=muster://"+at), nil
+	return append(environ, "MUSTER_RDZV=muster://"+at), true, nil
 }
 
 // simulation is the nodes that run on this machine.

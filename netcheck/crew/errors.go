@@ -75,13 +75,22 @@ func (e *DeviceError) Is(target error) bool { return target == ErrNoTorch && e.C
 
 // all returns every failure, in order of local rank: those of devices that were tested one by one.
 func all(out []outcome) error {
-	var merr *multierror.Error
+	merr := &multierror.Error{ErrorFormat: oneLine}
 	for _, o := range out {
 		if o.err != nil {
 			merr = multierror.Append(merr, o.err)
 		}
 	}
 	return merr.ErrorOrNil()
+}
+
+// oneLine is for errors that stand in a line of a log and in a table.
+func oneLine(errs []error) string {
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
 }
 
 // first returns the failure that is nearest to the root of all of them: those of devices that were tested together.
