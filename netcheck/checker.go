@@ -131,6 +131,8 @@ type Checker struct {
 	cleared bool
 	fault   *Fault
 	local   Local // when it was cleared
+
+	measured []string // see leader
 }
 
 // New returns a checker.
@@ -190,7 +192,7 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	m := &member{cfg: &c.cfg, round: r, board: board{r.Board}}
 	led := make(chan error, 1)
 	if r.Rank == 0 {
-		l := &leader{cfg: &c.cfg, size: r.Size, board: m.board}
+		l := &leader{cfg: &c.cfg, size: r.Size, board: m.board, measured: &c.measured}
 		go func() {
 			led <- l.lead(ctx)
 		}()

@@ -18,10 +18,11 @@ type leader struct {
 	size  int
 	board board
 
-	nodes []hello
-	facts []netprobe.Facts
-	next  int // number of the next plan
-	rec   Record
+	measured *[]string // the nodes that were measured together last
+	nodes    []hello
+	facts    []netprobe.Facts
+	next     int // number of the next plan
+	rec      Record
 }
 
 // lead runs the check. Where that fails the others hear of it: they wait for nobody else.
@@ -57,7 +58,7 @@ func (l *leader) run(ctx context.Context) error {
 	}
 	l.judge(b)
 	l.judgeProbes()
-	if l.cfg.Rules.CommPerf && l.rec.Fit() && l.tested() {
+	if l.cfg.Rules.CommPerf && l.rec.Fit() && !l.unable() && !slices.Equal(*l.measured, l.names()) {
 		if err := l.perf(ctx); err != nil {
 			return err
 		}
@@ -252,8 +253,14 @@ func (l *leader) unable() bool {
 	return slices.ContainsFunc(l.rec.Nodes, func(n NodeRecord) bool { return n.Unable != "" })
 }
 
-// tested reports whether this check has tested anything.
-func (l *leader) tested() bool { return l.next > 0 }
+// names are those of the nodes by rank.
+func (l *leader) names() []string {
+	names := make([]string, len(l.rec.Nodes))
+	for i, n := range l.rec.Nodes {
+		names[i] = n.Node
+	}
+	return names
+}
 
 // pairs runs a round of pairs.
 func (l *leader) pairs(ctx context.Context, b *blame.Check, r blame.Round) error {
@@ -298,14 +305,14 @@ func (l *leader) devices() []int {
 	return n
 }
 
-// perf measures all nodes together. That it fails is no verdict on a node: it is told, and the workers will meet the same.
+// perf measures all nodes together, once for the same nodes: a restart changes nothing of it. That it fails is no verdict on a node: it is told, and the workers will meet the same.
 func (l *leader) perf(ctx context.Context) error {
 	ranks := everybody(l.size)
 	res, err := l.results(ctx, plan{Stage: stagePerf, Nodes: ranks, Devices: l.devices()}, ranks)
 	if err != nil {
 		return err
 	}
-	l.rec.Perf = res[0].Perf
+	l.rec.Perf, *l.measured = res[0].Perf, l.names()
 	for rank, r := range res {
 		if r.Err != "" {
 			l.rec.PerfErr = fmt.Sprintf("node %s: %s", l.rec.Nodes[rank].Node, r.Err)

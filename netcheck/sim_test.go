@@ -218,10 +218,16 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	})
-	simulate(t, "a bad node", 4, netcheck.Rules{}, func(t *testing.T, s *site) {
+	simulate(t, "a bad node", 4, netcheck.Rules{CommPerf: true}, func(t *testing.T, s *site) {
 		s.bad["n2"] = true
 		left, r := s.settle()
 		wantLeft(t, left, map[string]int{"n2": errhint.Faulty})
+		if len(r.Perf) != 1 {
+			t.Errorf("the nodes that are left were not measured: %+v", r)
+		}
+		if again := s.check(); len(again.Perf) != 0 {
+			t.Errorf("the same nodes were measured twice: %+v", again.Perf)
+		}
 		if r.Rounds != 0 || len(r.Nodes) != 3 {
 			t.Errorf("the cleared nodes are tested again: %+v", r)
 		}

@@ -49,8 +49,6 @@ const ExitStatusHelp = `EXIT STATUS
   80        this node was judged faulty
   81        this node was excluded as a straggler
   82        a check failed or could not be run, and nobody can be blamed
-  81        this node was excluded as a straggler
-  82        the check failed or could not be run, and nobody can be blamed
   93        do not restart this job: crash loop without progress
   124       deadline reached
   125       internal error of muster, or processes that could not be killed

@@ -76,7 +76,7 @@ The checks, and what each is if it does not pass:
 func listChecks() string {
 	var b strings.Builder
 	for _, id := range check.IDs() {
-		if id.Apart {
+		if id.Apart && !strings.HasPrefix(id.Name, "switchbox") {
 			continue
 		}
 		limit := ""
@@ -98,12 +98,18 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	}
 	var rules switchbox.Rules
 	if f.box.on {
-		if rules, err = f.box.rules(); err != nil {
-			return err
-		}
+		rules, err = f.box.rules()
+	} else {
+		err = f.box.off()
+	}
+	if err != nil {
+		return err
 	}
 	here, err := f.look(ctx, a, moments)
 	if err != nil {
+		return err
+	}
+	if err := f.box.fit(rules, here.inv.VisibleCount); err != nil {
 		return err
 	}
 	cpus, _ := accel.CPUs(here.root)

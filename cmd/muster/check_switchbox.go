@@ -27,14 +27,26 @@ type boxFlags struct {
 	minBandwidth float64
 	minChannels  int
 	python       string
+	given        func(flag string) bool
 }
 
 func (f *boxFlags) add(flags *pflag.FlagSet) {
+	f.given = flags.Changed
 	flags.BoolVar(&f.on, "switchbox-check", false, "test the links between pairs of accelerators too, by copies that Python's torch makes")
 	flags.StringArrayVar(&f.pairs, "box-pairs", []string{"0:1 2:4 3:5 6:7"}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
 	flags.Float64Var(&f.minBandwidth, "min-bandwidth", 10000, "what each pair has to reach in both directions, in MB/s of 10^6 bytes")
 	flags.IntVar(&f.minChannels, "min-channels", 2, "how many healthy pairs the node needs")
 	flags.StringVar(&f.python, "python", "", "interpreter that has torch (default python3 or python)")
+}
+
+// off refuses what was given for a test that does not take place.
+func (f *boxFlags) off() error {
+	for _, flag := range []string{"box-pairs", "min-bandwidth", "min-channels", "python"} {
+		if f.given(flag) {
+			return errhint.With(errhint.Usagef("--%s has no effect without --switchbox-check", flag), "give --switchbox-check too")
+		}
+	}
+	return nil
 }
 
 // rules reads the flags.
@@ -45,6 +57,9 @@ func (f *boxFlags) rules() (switchbox.Rules, error) {
 		return switchbox.Rules{}, errhint.Usagef("--box-pairs: %w", err)
 	case f.minBandwidth < 0 || f.minBandwidth != f.minBandwidth: // NaN
 		return switchbox.Rules{}, errhint.Usagef("--min-bandwidth %v: not below 0", f.minBandwidth)
+	case f.minChannels > len(pairs) && !f.given("min-channels"):
+		return switchbox.Rules{}, errhint.With(errhint.Usagef("--box-pairs has %d of the %d pairs that a healthy node needs", len(pairs), f.minChannels),
+			"name more pairs, or say how many are needed: --min-channels")
 	case f.minChannels < 0 || f.minChannels > len(pairs):
 		return switchbox.Rules{}, errhint.Usagef("--min-channels %d: from 0 to the number of pairs, which is %d", f.minChannels, len(pairs))
 	}
@@ -86,6 +101,9 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
+	case noDevice(err):
+		result("switchbox", check.Skip, err.Error(), "")
+		return results, nil
 	case errors.Is(err, crew.ErrNoTorch):
 		result("switchbox", check.Skip, err.Error(), "name an interpreter that has torch: --python")
 		return results, nil
@@ -105,6 +123,25 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 		result("switchbox", check.Pass, fmt.Sprintf("%d of %d channels are healthy, %d are needed", box.Healthy, len(box.Links), rules.MinChannels), "")
 	}
 	return results, nil
+}
+
+// noDevice reports that a test failed because this node has no accelerator.
+func noDevice(err error) bool {
+	fault, ok := errors.AsType[*crew.DeviceError](err)
+	return ok && fault.Cause == crew.NoDevice
+}
+
+// fit refuses pairs of devices that this node has not, as far as files tell which it has.
+func (f *boxFlags) fit(rules switchbox.Rules, count int) error {
+	if count == 0 {
+		return nil // torch may find what files do not tell
+	}
+	for _, pair := range rules.Pairs {
+		if max(pair[0], pair[1]) >= count {
+			return errhint.Usagef("--box-pairs %s: a worker on this node would see %d devices, numbered from 0", pair, count)
+		}
+	}
+	return nil
 }
 
 // interpreter returns the path of a Python.

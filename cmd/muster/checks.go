@@ -284,7 +284,7 @@ var _ netcheck.Crew = (*checkProgram)(nil)
 
 // unable marks errors that speak neither for nor against the node.
 func unable(err error) error {
-	if fault, ok := errors.AsType[*crew.DeviceError](err); ok && fault.Cause == crew.NoTorch {
+	if fault, ok := errors.AsType[*crew.DeviceError](err); ok && (fault.Cause == crew.NoTorch || fault.Cause == crew.NoDevice) {
 		return fmt.Errorf("%w: %w", netcheck.ErrUnable, err)
 	}
 	return err
@@ -308,7 +308,11 @@ func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
 	}
 	for _, d := range devices {
 		p.kind, l.Kind = d.Kind, d.Kind
-		l.Compute = max(l.Compute, d.Matmul.Median)
+		took := d.Matmul.Median
+		if d.Kind == "cpu" {
+			took = d.Matmul.Best // a product takes microseconds there: whatever else runs would make a straggler of the node
+		}
+		l.Compute = max(l.Compute, took)
 		if d.AllReduce != nil {
 			l.Reduce = max(l.Reduce, d.AllReduce.Median)
 		}

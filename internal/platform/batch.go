@@ -221,6 +221,10 @@ func readLSF(l *lookup, f *Facts) error {
 	if err != nil {
 		return err
 	}
+	if len(hosts) == 0 { // a shell that kept the job's number, for example
+		f.Notes = append(f.Notes, "nothing lists the job's hosts (LSB_MCPU_HOSTS, LSB_DJOB_HOSTFILE, LSB_HOSTS)")
+		return nil
+	}
 	hosts, launch := withoutLaunchNode(hosts)
 	if launch != "" && sameHost(launch, l.Hostname) {
 		f.Hosts = hosts
@@ -270,7 +274,9 @@ func (l *lookup) lsfHosts() (hosts []Host, from string, err error) {
 			return nil, from, l.bad(from, err)
 		}
 	}
-	from = "LSB_HOSTS"
+	if from = "LSB_HOSTS"; !l.has(from) {
+		return nil, from, nil
+	}
 	for name := range strings.FieldsSeq(l.get(from)) {
 		if hosts, err = addHost(hosts, name, 1); err != nil {
 			return nil, from, l.bad(from, err)
@@ -307,16 +313,16 @@ func readPBS(l *lookup, f *Facts) error {
 	}
 	hosts, err := l.hostLines(l.get(from))
 	switch {
+	case !l.has(from) && index == 0: // a shell that kept the job's number, for example
+		f.Notes = append(f.Notes, "nothing lists the job's nodes ("+from+")")
+		return nil
 	case !l.has(from), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		// PBS puts the file onto the first node only.
+		// PBS puts the file onto the first node only. Another one that took itself for the only one would train alone.
+		why := "the list of the job's nodes (" + from + ") cannot be read here"
 		if index > 0 {
-			f.Problem = &Problem{
-				fmt.Sprintf("PBS_NODENUM=%d says that this is not the job's first node, and the list of its nodes (%s) is not here", index, from),
-				"copy the list to where all nodes read it and let PBS_NODEFILE name it; or give --nnodes 1 to start this one by itself",
-			}
-		} else {
-			f.Notes = append(f.Notes, "the list of the job's nodes ("+from+") cannot be read")
+			why = fmt.Sprintf("PBS_NODENUM=%d says that this is not the job's first node, and %s", index, why)
 		}
+		f.Problem = &Problem{why, "copy the list to where all nodes read it and let PBS_NODEFILE name it; or give --nnodes 1 to start this one by itself"}
 		return nil
 	case err != nil:
 		return l.bad(from, err)

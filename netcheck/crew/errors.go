@@ -18,6 +18,7 @@ type Cause string
 const (
 	NotStarted Cause = "not-started" // the interpreter could not be executed
 	NoTorch    Cause = "no-torch"    // it has no torch: nothing can be tested
+	NoDevice   Cause = "no-device"   // torch finds no accelerator, where links between such are to be tested
 	Import     Cause = "import"      // it has a torch that does not work
 	Died       Cause = "died"        // the process ended; Exit tells how
 	Hung       Cause = "hung"        // it did not answer in time and was killed
@@ -29,7 +30,7 @@ const (
 	Peer       Cause = "peer"        // another device failed or did not come
 )
 
-var causes = []Cause{NotStarted, NoTorch, Import, Died, Hung, Garbled, Data, Failed, Store, Comm, Peer}
+var causes = []Cause{NotStarted, NoTorch, NoDevice, Import, Died, Hung, Garbled, Data, Failed, Store, Comm, Peer}
 
 // ErrNoTorch is what a DeviceError is, by errors.Is, where the interpreter has no torch. Such a node was not tested.
 var ErrNoTorch = errors.New("there is no torch in the interpreter")
@@ -108,7 +109,7 @@ func first(out []outcome) error {
 // known returns the cause that the program named, Garbled where it is none that a program may name.
 func known(kind string) Cause {
 	switch c := Cause(kind); c {
-	case NoTorch, Import, Data, Failed, Store, Comm, Peer:
+	case NoTorch, NoDevice, Import, Data, Failed, Store, Comm, Peer:
 		return c
 	default:
 		return Garbled

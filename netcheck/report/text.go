@@ -224,6 +224,22 @@ type part struct {
 }
 
 // findings are what there is to say of nodes and links beside the tables.
+// probed are what was seen of the network between nodes that was not in order.
+func probed(r *netcheck.Record) (lines []string) {
+	for _, p := range r.Probes {
+		where := reason(p.Subject.String())
+		if p.Subject.Pair == "" {
+			where = strings.TrimSpace(name(p.Subject.Node) + " " + where)
+		}
+		text := fmt.Sprintf("%s %s: %s", p.Status, where, reason(p.ID+": "+p.Reason))
+		if p.Try != "" {
+			text += "; " + reason(p.Try)
+		}
+		lines = append(lines, text)
+	}
+	return lines
+}
+
 func findings(r *netcheck.Record, m *matrix) (parts []part) {
 	add := func(title string, lines []string) {
 		if len(lines) > 0 {
@@ -256,6 +272,7 @@ func findings(r *netcheck.Record, m *matrix) (parts []part) {
 	add("nobody can be blamed", undecided)
 	add("stragglers", slow)
 	add("bad links", first(bad))
+	add("network between nodes, as it was probed (nobody leaves for it)", first(probed(r)))
 	add("unsteady links, which passed when they were tested again", first(shaky))
 	if r.Untested > 0 {
 		parts = append(parts, part{title: "not tested: " + counted(r.Untested, "link") + "; --network-check-full tests every one"})

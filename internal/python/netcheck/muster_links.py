@@ -118,7 +118,7 @@ def run(wire, torch, kit, order):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         os.environ.pop(name, None)
     if not kit.module and FAKE not in os.environ:
-        raise Failure("error", "torch finds no accelerator, so there are no links to test")
+        raise Failure("no-device", "torch finds no accelerator, so there are no links to test")
     for a, b in order["pairs"]:
         wire.say("pair", pair=[a, b])
         faulthandler.dump_traceback_later(order["limit_ms"] / 1000, exit=True)  # each pair has so long
