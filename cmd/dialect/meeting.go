@@ -188,6 +188,9 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		}
 		m.Endpoints, m.Host, m.Port = list, "", 0
 	case job.Nodes.Max > 1:
+		if _, err := parseNodes(words["nnodes"].text); err != nil {
+			return // that is what is wrong
+		}
 		hint := "give --rdzv c10d://HOST:29400 and --run-id NAME, the same on all nodes; or --node-rank N and --master-addr HOST"
 		if r.Platform != nil && len(r.Platform.Notes) > 0 {
 			hint += fmt.Sprintf(" (platform %s: %s)", r.Platform.Name, strings.Join(r.Platform.Notes, "; "))

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"muster/internal/errhint"
@@ -31,6 +32,8 @@ func askPlatform(inv Invocation, env environ, words map[string]given, wrong *pro
 	}, word.text)
 	arranged := arranged(words)
 	switch {
+	case err != nil && asked && !slices.Contains(append(platform.Names(), platform.Auto, platform.None), word.text):
+		return nil, nil // the setting itself refuses it
 	case err != nil && asked && word.text != platform.Auto:
 		wrong.add(fmt.Errorf("cannot use %s: %w", word.written("platform"), err))
 		return nil, nil

@@ -131,8 +131,8 @@ func TestPlatformPrecedence(t *testing.T) {
 	}
 	for _, c := range []struct{ fixture, args, want string }{
 		{"slurm-step", "--nnodes 1 --node-rank 1", "--node-rank 1: one node has only node rank 0"},
-		{"none", "--platform slurm", "cannot use --platform slurm: this is no place of that kind: it is known by SLURM_JOB_ID"},
-		{"none", "--platform kubernetes", "choose auto, none, or one of mpi, slurm,"},
+		{"none", "--platform slurm", "cannot use --platform slurm: it did not start this process: it is known by SLURM_JOB_ID"},
+		{"none", "--platform kubernetes", "choose one of auto, none, mpi, slurm,"},
 		{"slurm-step", "--platform=lsf", "it is known by LSB_JOBID"},
 		{"slurm-batch", "--platform slurm", "the job has 2 nodes, and this is its batch script"},
 		{"slurm-batch", "--nnodes 2", "the job has 2 nodes, and this is its batch script"},

@@ -49,7 +49,12 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 	root.SuggestionsMinimumDistance = 3
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errhint.Code(err, errhint.Usage) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd == root && len(a.argv) > 1 && !strings.HasPrefix(a.argv[1], "-") { // its flags are unknown because it is
+			return root.Args(root, a.argv[1:])
+		}
+		return errhint.Code(errhint.With(err, cmd.CommandPath()+" --help lists the flags"), errhint.Usage)
+	})
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
