@@ -43,6 +43,10 @@ var boxes = []struct {
 // TestCheckSwitchbox tests the links of a made-up box by muster check, with the real check program.
 func TestCheckSwitchbox(t *testing.T) {
 	python := testutil.Torch(t)
+	example := filepath.Join("..", "..", "examples", "8gpus.yaml") // says nothing of links
+	if got := muster(t, nil, "check", "--all", "--switchbox-check", "--python", python, "--accelerator", "fake:"+example, "--probe-exec", "none"); !strings.Contains(got.stdout, "4 of 4 channels are healthy") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
 	for _, b := range boxes {
 		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()

@@ -9,8 +9,9 @@ const fakeLinksEnv = "MUSTER_FAKE_LINKS"
 type FakeLinks struct {
 	// Count is how many devices there are.
 	Count int `json:"count"`
-	// Links say what is so of copies between devices; where several speak of the same ones, the last that does counts.
-	Links []FakeLink `json:"links"`
+	// Links say what is so of copies between devices; where several speak of the same ones, the last that does counts. Of what
+	// none speaks the defaults hold.
+	Links []FakeLink `json:"links,omitempty"`
 }
 
 // FakeLink is what is so of copies between two devices. What is zero is not said.

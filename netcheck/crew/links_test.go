@@ -31,7 +31,6 @@ func TestSwitchbox(t *testing.T) {
 	if err != nil || len(results) != len(pairs) {
 		t.Fatalf("%+v, %v", results, err)
 	}
-	near := func(got, want float64) bool { return 0.2*want < got && got < 1.1*want } // a busy machine makes any link slower
 	for i, r := range results {
 		if r.Pair != pairs[i] {
 			t.Errorf("result %d is of %v", i, r.Pair)
@@ -64,6 +63,22 @@ func TestSwitchbox(t *testing.T) {
 		}
 	}
 }
+
+// TestLinksOfWhichNothingIsSaid: a description with devices alone has links, as fast as the documentation promises.
+func TestLinksOfWhichNothingIsSaid(t *testing.T) {
+	t.Parallel()
+	n := open(t, crew.Config{Python: []string{testutil.Torch(t)}, Fake: &crew.FakeLinks{Count: 2}, Sample: 20 * time.Millisecond})
+	results, err := n.Switchbox(t.Context(), []crew.Pair{{0, 1}})
+	if err != nil || len(results) != 1 || results[0].Err != nil {
+		t.Fatalf("%+v, %v", results, err)
+	}
+	if way := results[0].There; !near(way.MBps, 50000) || !near(way.HostMBps, 20000) {
+		t.Errorf("%+v", way)
+	}
+}
+
+// near allows for a busy machine, which makes any link slower.
+func near(got, want float64) bool { return 0.2*want < got && got < 1.1*want }
 
 func TestViaHost(t *testing.T) {
 	t.Parallel()
