@@ -146,16 +146,22 @@ func (c *Crew) Close() error {
 	var members []*member
 	for i := range c.members {
 		if m := c.members[i].Swap(nil); m != nil {
-			m.dismiss()
 			members = append(members, m)
+			if m.ready {
+				m.dismiss()
+			}
 		}
 	}
-	// All that live are idle, and end by themselves. To kill them meanwhile would be to look for them again and again.
+	// Those that are idle end by themselves. To kill them meanwhile would be to look for them again and again. Those that
+	// still import torch hear nothing.
 	late := time.NewTimer(leaveLimit)
 	defer late.Stop()
 	procs := make([]*proc.Process, len(members))
 	for i, m := range members {
 		procs[i] = m.proc
+		if !m.ready {
+			continue
+		}
 		select {
 		case <-m.proc.Done():
 		case <-late.C:

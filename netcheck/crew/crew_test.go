@@ -405,3 +405,23 @@ func TestFaultsAmongNodes(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseDuringImport: a process that still imports torch is not told that there is nothing more to do, which it could not
+// hear, nor waited for.
+func TestCloseDuringImport(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	began, told := filepath.Join(dir, "began"), filepath.Join(dir, "told")
+	write(t, filepath.Join(dir, "torch.py"), fmt.Sprintf("import os\nopen(%q, 'w').close()\nos.read(3, 1)\nopen(%q, 'w').close()\nimport time; time.sleep(100)\n", began, told))
+	n := open(t, crew.Config{Python: []string{"/usr/bin/python3", "-S"}, Devices: 1, Dir: dir}, "PYTHONPATH="+dir)
+	testutil.Eventually(t, time.Minute, "the import began", func() bool {
+		_, err := os.Stat(began)
+		return err == nil
+	})
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(told); err == nil {
+		t.Error("it was given time")
+	}
+}

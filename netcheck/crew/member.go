@@ -342,11 +342,7 @@ func (m *member) take(a answer, heard func(answer) time.Time, event string) (fin
 }
 
 // dismiss tells the process that there is nothing more to do, upon which it ends.
-func (m *member) dismiss() {
-	if m != nil {
-		_ = m.commands.Close()
-	}
-}
+func (m *member) dismiss() { _ = m.commands.Close() }
 
 // drainLimit is how long the last words of a dead process may take.
 const drainLimit = 200 * time.Millisecond
@@ -357,12 +353,12 @@ func (m *member) end(ctx context.Context) error {
 		return nil
 	}
 	m.ended = true
-	m.dismiss()
 	return errors.Join(m.crew.cfg.Tree.Stop(ctx, proc.Ladder{}, m.proc), m.release())
 }
 
 // release lets go of what connects us to a process that was ended.
 func (m *member) release() error {
+	m.dismiss()
 	close(m.quit)
 	// What did not die may hold the other ends for ever.
 	for _, f := range []*os.File{m.spoken, m.printed} {
