@@ -28,10 +28,11 @@ type CheckInput struct {
 	Board rendezvous.Store
 	// Suspect says that workers of this node failed in the last round.
 	Suspect bool
-	// Tree has the check's processes, and Start starts them: those that run a Program in the interpreter of the workers are
-	// forked from the template of warm starts, where there is one. Several goroutines may call it.
-	Tree  *proc.Tree
-	Start func(proc.Spec) (*proc.Process, error)
+	// Tree has the check's processes. Fork makes one of them from the template of warm starts, if it runs a Program in the
+	// interpreter of the workers; nil: it is to be started in Tree. It waits for the template for a part of the time that
+	// ctx leaves. Several goroutines may call it.
+	Tree *proc.Tree
+	Fork func(ctx context.Context, spec proc.Spec) *proc.Process
 	// Dir is where they run. Python is the path of the interpreter that the workers run in, empty where that is not known.
 	// Env is the environment of a local rank's worker; for -1 that of a process which sees all devices.
 	Dir    string
@@ -81,14 +82,14 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	a.status.checking(m.Round)
 	in := CheckInput{
 		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
-		Env: func(localRank int) ([]string, error) { return a.Plan.checkEnv(m.Round, localRank) },
+		Env:  func(localRank int) ([]string, error) { return a.Plan.checkEnv(m.Round, localRank) },
+		Fork: a.checkForker(),
 	}
 	bounded, done := a.untilDeadline(ctx)
 	defer done()
 	var out CheckOutcome
 	var err error
 	a.untilVerdict(bounded, func(ctx context.Context) {
-		in.Start = a.checkStarter(ctx)
 		out, err = a.Checker.Check(ctx, in)
 	})
 	if err == nil { // also where those who leave have said so already
@@ -135,31 +136,41 @@ func (p *Plan) checkEnv(r rendezvous.Round, localRank int) ([]string, error) {
 	return env.Strings(), err
 }
 
-// checkStarter returns what starts the processes of a check. The first of them waits for the template, as the workers do
-// that will come from it: both would import the same at the same time otherwise.
-func (a *Agent) checkStarter(ctx context.Context) func(proc.Spec) (*proc.Process, error) {
+// templatePart is which part of the time that a process of a check has it may wait for the template: one that starts as
+// usual behind that has the rest, and imports in it what the template did.
+const templatePart = 4
+
+// checkForker returns what forks the processes of a check. The first of them waits for the template, as the workers do that
+// will come from it: both would import the same at the same time otherwise.
+func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 	var mu sync.Mutex
 	var t *template
 	waited := a.warm == nil || a.Plan.cpus != nil // those of a worker are not the check's
-	return func(spec proc.Spec) (*proc.Process, error) {
+	return func(ctx context.Context, spec proc.Spec) *proc.Process {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(spec.Program) == 0 || spec.Path != a.Plan.entry.path {
-			return a.tree.Start(spec)
+			return nil
 		}
 		if !waited {
-			t, waited = a.warm.take(ctx), true
-		}
-		if t != nil {
-			p, err := t.run(spec)
-			if err == nil {
-				a.Log.Debug().Str("what", spec.Label).Int("pid", p.PID()).Msg("forked from the template")
-				return p, nil
+			waiting, done := ctx, func() {}
+			if end, limited := ctx.Deadline(); limited {
+				waiting, done = context.WithTimeout(ctx, time.Until(end)/templatePart)
 			}
+			t, waited = a.warm.take(waiting), true
+			done()
+		}
+		if t == nil || ctx.Err() != nil {
+			return nil
+		}
+		p, err := t.run(spec)
+		if err != nil {
 			t = nil
 			a.Log.Warn().Err(err).Msg("the check's processes start as usual")
+			return nil
 		}
-		return a.tree.Start(spec)
+		a.Log.Debug().Str("what", spec.Label).Int("pid", p.PID()).Msg("forked from the template")
+		return p
 	}
 }
 

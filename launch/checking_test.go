@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,8 +30,16 @@ type testCheck struct {
 	Err   string
 	Waits bool
 	// Program is a Python script that it runs, as the check program is run: from the template, where there is one, and then
-	// as usual. What it says goes to a file of each.
+	// as usual. What it says goes to a file of each. The check gives itself Limit for that, an hour where it is 0.
 	Program string
+	Limit   time.Duration
+}
+
+func (c testCheck) limit() time.Duration {
+	if c.Limit > 0 {
+		return c.Limit
+	}
+	return time.Hour
 }
 
 // testChecker says what the test wants, and writes down what it was asked.
@@ -59,7 +68,15 @@ func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, er
 		return CheckOutcome{}, context.Cause(ctx)
 	}
 	if check.Program != "" {
-		for name, start := range map[string]func(proc.Spec) (*proc.Process, error){"warm": in.Start, "usual": in.Tree.Start} {
+		limited, cancel := context.WithTimeout(ctx, check.limit())
+		defer cancel()
+		warm := func(spec proc.Spec) (*proc.Process, error) {
+			if p := in.Fork(limited, spec); p != nil {
+				return p, nil
+			}
+			return in.Tree.Start(spec)
+		}
+		for name, start := range map[string]func(proc.Spec) (*proc.Process, error){"warm": warm, "usual": in.Tree.Start} {
 			said, err := runProgram(in, start, env, check.Program)
 			if err != nil {
 				return CheckOutcome{}, err
@@ -323,4 +340,30 @@ func TestCheckWarm(t *testing.T) {
 			c.nodes[0].wantLog(t, "worker forked from the template") // the check has not cost the workers theirs
 		})
 	}
+}
+
+// TestCheckDoesNotWaitForTheTemplateForItsWholeTime: workers wait as long as they were told to; the check has to be over before.
+func TestCheckDoesNotWaitForTheTemplateForItsWholeTime(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		testutil.Missing(t, "python3")
+	}
+	code := t.TempDir()
+	packages, over := filepath.Join(code, "site-packages"), filepath.Join(code, "over")
+	if err := os.Mkdir(packages, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(packages, "slow.py"), "import os, time\nwhile not os.path.exists("+strconv.Quote(over)+"): time.sleep(0.1)\n")
+	writeFile(t, filepath.Join(code, "tell.py"), tellingProgram)
+	writeFile(t, filepath.Join(code, "train.py"), "import slow\n")
+	c := startCompany(t, 1, "", func(_ int, n *testNode) {
+		n.Python, n.Environ = filepath.Join(code, "train.py"), []string{"PYTHONPATH=" + packages}
+		n.Checks = map[int]testCheck{0: {Program: filepath.Join(code, "tell.py"), Limit: 8 * time.Second}}
+	})
+	testutil.Eventually(t, time.Minute, "the program of the check has run", func() bool {
+		_, err := os.Stat(c.nodes[0].path("warm"))
+		return err == nil
+	})
+	writeFile(t, over, "")
+	c.ends(0)
+	c.nodes[0].wantLog(t, "worker forked from the template")
 }

@@ -92,7 +92,7 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 			environ = append(environ, name+"="+value)
 		}
 	}
-	program, err := crew.Open(cfg) //nolint:contextcheck // it lives from call to call
+	program, err := crew.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -159,7 +159,7 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	c.in = in
 	round := netcheck.Round{
 		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
-		Open: func(context.Context) (netcheck.Crew, error) { return c.open(in) }, //nolint:contextcheck // it lives from call to call
+		Open: func(ctx context.Context) (netcheck.Crew, error) { return c.open(ctx, in) },
 	}
 	if c.fake != nil {
 		fake := c.fake.At(in.Round.Number)
@@ -241,7 +241,7 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 }
 
 // open starts the check program.
-func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
+func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.Crew, error) {
 	if in.Python == "" {
 		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
 	}
@@ -251,7 +251,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 		devices = 0 // the process that tests links sees all of them
 	}
 	cfg := crew.Config{
-		Tree: in.Tree, Start: in.Start, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
+		Tree: in.Tree, Fork: in.Fork, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
 		Progress: c.now.process,
 		Env: func(local int) []string {
 			env, err := in.Env(local)
@@ -265,7 +265,7 @@ func (c *nodeChecker) open(in launch.CheckInput) (netcheck.Crew, error) {
 		now := c.fake.At(in.Round.Number)
 		cfg.Fake, cfg.NoTorch = linksOf(now), now.NoTorch()
 	}
-	program, err := crew.Open(cfg)
+	program, err := crew.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -25,11 +25,12 @@ import (
 
 // Config says what a crew runs and on what.
 type Config struct {
-	// Tree ends the processes, and starts them where Start is nil.
+	// Tree starts and ends the processes.
 	Tree *proc.Tree
-	// Start, when not nil, starts them in Tree another way: by a fork of an interpreter that has imported torch, which runs
-	// the Program of the spec. Several goroutines call it.
-	Start func(proc.Spec) (*proc.Process, error)
+	// Fork, when not nil, makes them in Tree another way: by a fork of an interpreter that has imported torch, which runs
+	// the Program of the spec. It returns nil where there is none, for which it does not wait longer than ctx. Several
+	// goroutines call it.
+	Fork func(ctx context.Context, spec proc.Spec) *proc.Process
 	// Python is the interpreter's path, as proc.LookPath found it, and options for it.
 	Python []string
 	// Env returns the environment of the process for a local rank: the worker's, with the tree's marker. For -1 it is that of
@@ -91,16 +92,14 @@ type Crew struct {
 // ErrClosed is the cause of commands that Close ended.
 var ErrClosed = errors.New("the crew was closed")
 
-// Open starts the processes and returns while they import torch; the first command waits for them. Close ends them.
-func Open(cfg Config) (*Crew, error) {
+// Open starts the processes and returns while they import torch; the first command waits for them. ctx bounds that alone.
+// Close ends them.
+func Open(ctx context.Context, cfg Config) (*Crew, error) {
 	switch {
 	case cfg.Tree == nil || cfg.Env == nil || len(cfg.Python) == 0:
 		return nil, errors.New("internal error: a crew without tree, environment or interpreter")
 	case cfg.Devices < 0:
 		return nil, fmt.Errorf("cannot test %d devices", cfg.Devices)
-	}
-	if cfg.Start == nil {
-		cfg.Start = cfg.Tree.Start
 	}
 	if cfg.Budget <= 0 {
 		cfg.Budget = DefaultBudget
@@ -121,12 +120,12 @@ func Open(cfg Config) (*Crew, error) {
 		err = script.HideTorch(dir)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(err, c.Close()) //nolint:contextcheck // whatever became of ctx
 	}
 	for local := range cfg.Devices {
-		m, err := c.start(local)
+		m, err := c.start(ctx, local)
 		if err != nil {
-			return nil, errors.Join(err, c.Close())
+			return nil, errors.Join(err, c.Close()) //nolint:contextcheck // whatever became of ctx
 		}
 		c.members[local].Store(m)
 	}

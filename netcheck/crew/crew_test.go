@@ -90,7 +90,7 @@ func open(t testing.TB, cfg crew.Config, env ...string) *node {
 		cfg.Budget = budget
 	}
 	var err error
-	if n.Crew, err = crew.Open(cfg); err != nil {
+	if n.Crew, err = crew.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -98,7 +98,7 @@ func TestMissingDevices(t *testing.T) {
 
 func TestInterpreterThatIsNone(t *testing.T) {
 	t.Parallel()
-	_, err := crew.Open(crew.Config{
+	_, err := crew.Open(t.Context(), crew.Config{
 		Tree: tree, Python: []string{"/nonexistent/python"}, Devices: 1, Env: func(int) []string { return nil }, Scratch: t.TempDir(),
 	})
 	if err == nil || !strings.Contains(err.Error(), "no such file") {

@@ -94,7 +94,9 @@ func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 		t.giveUp(pairs, &DeviceError{Local: -1, Stage: switchboxStage, Cause: Hung, Text: fmt.Sprintf("not tested within %v", c.cfg.Budget)})
 		return nil
 	}
-	m, err := c.start(-1)
+	starting, done := context.WithDeadline(ctx, t.deadline)
+	m, err := c.start(starting, -1)
+	done()
 	if err != nil {
 		return t.stuck(pairs, &DeviceError{Local: -1, Stage: switchboxStage, Cause: NotStarted, Text: err.Error()})
 	}

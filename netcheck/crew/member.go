@@ -40,7 +40,7 @@ type member struct {
 }
 
 // start starts the process of a local rank, or for -1 the one that tests links.
-func (c *Crew) start(local int) (_ *member, err error) {
+func (c *Crew) start(ctx context.Context, local int) (_ *member, err error) {
 	m := &member{crew: c, local: local, answers: make(chan answer), quit: make(chan struct{})}
 	var theirs []*os.File
 	defer func() {
@@ -66,7 +66,7 @@ func (c *Crew) start(local int) (_ *member, err error) {
 		*ours, theirs = r, append(theirs, w)
 	}
 	program := []string{c.script, c.cfg.Device}
-	m.proc, err = c.cfg.Start(proc.Spec{
+	m.proc, err = c.spawn(ctx, proc.Spec{
 		Path: c.cfg.Python[0],
 		Args: slices.Concat(c.cfg.Python, []string{"-u"}, program), Program: program,
 		Env: c.environ(local), Dir: c.cfg.Dir, Label: m.label(),
@@ -80,6 +80,16 @@ func (c *Crew) start(local int) (_ *member, err error) {
 	m.wg.Go(func() { m.listen(said) })
 	m.wg.Go(func() { m.tail.read(m.printed) })
 	return m, nil
+}
+
+// spawn makes a process by a fork, or as usual where there is none.
+func (c *Crew) spawn(ctx context.Context, spec proc.Spec) (*proc.Process, error) {
+	if c.cfg.Fork != nil {
+		if p := c.cfg.Fork(ctx, spec); p != nil {
+			return p, nil
+		}
+	}
+	return c.cfg.Tree.Start(spec)
 }
 
 func (m *member) label() string {
@@ -141,7 +151,10 @@ func (c *Crew) ask(ctx context.Context, stage string, local int, deadline time.T
 		old := m != nil && m.ready
 		if m == nil {
 			var err error
-			if m, err = c.start(local); err != nil {
+			starting, done := context.WithDeadline(ctx, deadline)
+			m, err = c.start(starting, local)
+			done()
+			if err != nil {
 				return outcome{err: &DeviceError{Local: local, Stage: stage, Cause: NotStarted, Text: err.Error()}}
 			}
 			c.members[local].Store(m)
