@@ -106,6 +106,7 @@ func TestRehearsedCheck(t *testing.T) {
 		says              string
 	}{
 		{name: "no torch anywhere", both: "  faults: [{kind: no-torch}]\n", says: "nodes could not be tested: the check is skipped"},
+		{name: "no torch in a template", both: "  faults: [{kind: no-torch}]\n", flags: []string{"--warm", "torch"}, says: "nodes could not be tested: the check is skipped"},
 		{name: "no torch on one", node1: "{kind: no-torch}", leaves: "80", says: "no-torch"},
 		{name: "no torch in another round", node1: "{kind: no-torch, attempts: [5]}"},
 		{name: "crash", node1: "{kind: crash, in: check, status: 139, attempts: [0]}", leaves: "80", says: "was killed by SIGSEGV"},

@@ -110,6 +110,9 @@ func Open(ctx context.Context, cfg Config) (*Crew, error) {
 	if cfg.Sample <= 0 {
 		cfg.Sample = DefaultSample
 	}
+	if cfg.NoTorch {
+		cfg.Fork = nil // torch may be imported there, and would be found
+	}
 	cfg.Python = slices.Clone(cfg.Python)
 	dir, err := os.MkdirTemp(cfg.Scratch, "muster-check-")
 	if err != nil {

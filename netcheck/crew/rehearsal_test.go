@@ -1,10 +1,12 @@
 package crew_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
+	"muster/internal/proc"
 	"muster/internal/testutil"
 	"muster/netcheck/crew"
 )
@@ -75,7 +77,11 @@ func TestRehearsedFaults(t *testing.T) {
 // TestRehearsedNoTorch: an interpreter that has torch does not find it, in tests of devices and of links.
 func TestRehearsedNoTorch(t *testing.T) {
 	t.Parallel()
-	n := open(t, crew.Config{Python: []string{testutil.Torch(t)}, Devices: 1, NoTorch: true})
+	fork := func(context.Context, proc.Spec) *proc.Process {
+		t.Error("a fork was asked for, which has imported torch already")
+		return nil
+	}
+	n := open(t, crew.Config{Python: []string{testutil.Torch(t)}, Devices: 1, NoTorch: true, Fork: fork})
 	_, err := n.Local(t.Context())
 	want(t, err, 0, crew.NoTorch, "importing torch", "no-torch")
 	if _, err := n.Switchbox(t.Context(), []crew.Pair{{0, 1}}); err == nil {
