@@ -24,6 +24,7 @@ type acceleratorFlags struct {
 	onReal  bool
 	exec    string // one of probe's Exec words
 	timeout time.Duration
+	round   string     // whose faults of a spec are there; "" for the first
 	root    accel.Root // nil for this machine; tests have another
 }
 
@@ -33,12 +34,14 @@ func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 		def = "fake:" + file
 	}
 	flags.StringVar(&f.spec, "accelerator", def, "auto, or fake:FILE for the made-up ones of a spec [MUSTER_FAKE=FILE]")
+	f.round = a.getenv(fakeRound)
 	flags.BoolVar(&f.onReal, "fake-on-real", false, "let a fake stand in for accelerators that are really here")
 	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto, "how the NVML probe is run: auto, memfd, file, or none (nor is any vendor's tool)")
 	flags.DurationVar(&f.timeout, "gpu-probe-timeout", 0, "how long NVML, or a vendor's tool, may take (default 15s and 5s more for each GPU)")
 }
 
-// fakeRound names the environment variable with the round whose faults of a spec a command shows; default 0.
+// fakeRound names the environment variable with the round whose faults of a spec a command that looks at
+// accelerators shows; default 0. A job goes through rounds of its own.
 const fakeRound = "MUSTER_FAKE_ROUND"
 
 // node is what is looked at: this machine, or one that a spec makes up in part.
@@ -79,10 +82,10 @@ func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node,
 		if n.fake, err = a.loadFake(path, n.host, f.onReal); err != nil {
 			return n, err
 		}
-		if text := a.getenv(fakeRound); text != "" {
-			round, err := strconv.Atoi(text)
+		if f.round != "" {
+			round, err := strconv.Atoi(f.round)
 			if err != nil || round < 0 {
-				return n, errhint.Usagef("%s=%q: the number of a round, from 0", fakeRound, text)
+				return n, errhint.Usagef("%s=%q: the number of a round, from 0", fakeRound, f.round)
 			}
 			n.fake = n.fake.At(round)
 		}

@@ -68,7 +68,7 @@ func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err er
 		})
 	}
 	p, err := c.in.Tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: args, Env: append(slices.Clone(c.environ), fakeRound+"="+strconv.Itoa(c.in.Round.Number)), Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...), Label: "the check of this node",
+		Path: "/proc/self/exe", Args: args, Env: withVariable(c.environ, fakeRound, strconv.Itoa(c.in.Round.Number)), Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...), Label: "the check of this node",
 	})
 	for _, w := range theirs {
 		_ = w.Close()
@@ -92,4 +92,10 @@ func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err er
 		return report, fmt.Errorf("cannot read what muster check says: %w", err)
 	}
 	return report, nil
+}
+
+// withVariable is environ with a variable set, and without any other entry of it: of two the first counts.
+func withVariable(environ []string, name, value string) []string {
+	others := slices.DeleteFunc(slices.Clone(environ), func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
+	return append(others, name+"="+value)
 }

@@ -174,6 +174,21 @@ func TestFakeRound(t *testing.T) {
 	}
 }
 
+// TestFakeRoundOfAnother: a job's rounds are its own, whichever one its environment names for muster check.
+func TestFakeRoundOfAnother(t *testing.T) {
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n  faults: [{kind: no-torch}, {kind: remap-failed, gpu: 0, attempts: [0]}]\n"
+	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, round := range []string{"5", "first"} {
+		got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
+		if got.status != 80 || !strings.Contains(got.stderr, "remap-failed") || strings.Contains(got.stderr, "not looked at") {
+			t.Errorf("round %s: status %d, want 80\n%s%s", round, got.status, got.stdout, got.stderr)
+		}
+	}
+}
+
 // TestRehearsedNetwork rehearses networks between two nodes, with each fault as it is found, and just as it is not.
 func TestRehearsedNetwork(t *testing.T) {
 	python := testutil.Torch(t)
