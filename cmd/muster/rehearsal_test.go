@@ -189,6 +189,19 @@ func TestFakeRoundOfAnother(t *testing.T) {
 	}
 }
 
+// TestSimulatedNodesOfAnother: each simulated node is one of its own, whichever one the environment names.
+func TestSimulatedNodesOfAnother(t *testing.T) {
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	text := "version: 1\ndefaults: {count: 1}\nnodes:\n  node-0: {env: {OF: zero}}\n  node-1: {env: {OF: one}}\n"
+	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-1"}, "run", "--simulate-nodes", "2", "--nnodes", "2", "--", "sh", "-c", "echo is $OF")
+	if got.status != 0 || !strings.Contains(got.stdout, "is zero") || !strings.Contains(got.stdout, "is one") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
 // TestRehearsedNetwork rehearses networks between two nodes, with each fault as it is found, and just as it is not.
 func TestRehearsedNetwork(t *testing.T) {
 	python := testutil.Torch(t)

@@ -58,7 +58,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	s := simulation{app: a, tree: tree}
 	defer s.wg.Wait()
 	for i := range req.SimulateNodes {
-		own := append(slices.Clone(environ), "MUSTER_FAKE_NODE="+simulatedName(i))
+		own := withVariable(environ, "MUSTER_FAKE_NODE", simulatedName(i))
 		if chosen { // the address is everybody's: the same rehearsal has the same host each time
 			own = append(own, "MUSTER_RDZV_CONF=is_host="+strconv.FormatBool(i == 0))
 		}
