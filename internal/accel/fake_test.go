@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -259,6 +260,40 @@ func TestSpecWithReferenceBomb(t *testing.T) {
 	_, err := accel.ReadSpec(strings.NewReader(b.String()))
 	if err == nil || !strings.Contains(err.Error(), "line 5: defaults: unknown key \"k0\"") || time.Since(start) > time.Minute {
 		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+}
+
+// TestSpecWithManyReferences: what a reference names is read wherever it is used, and counted each time.
+func TestSpecWithManyReferences(t *testing.T) {
+	list := func(item string, times int) string { return "[" + strings.Repeat(item+",", times-1) + item + "]" }
+	names := "[&f {kind: unreachable, peers: " + list("b", 10000) + "}, " + strings.Repeat("*f,", 999) + "]"
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := accel.ReadSpec(strings.NewReader("version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a:\n    faults: &l " + names + "\n  c: {faults: *l}\n"))
+	if want := "line 6: nodes.a.faults.unreachable.peers: more than 100000 items and keys have been read, what an alias stands for each time that it is used"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 200 {
+		t.Errorf("%d MiB were allocated", took)
+	}
+	// Problems of which only a few are told are not all kept.
+	text := "version: 1\ndefaults: {count: 0, faults: &l " + list("{kind: x}", 1000) + "}\nnodes:\n"
+	for i := range 40 {
+		text += fmt.Sprintf("  n%d: {faults: *l}\n", i)
+	}
+	if _, err := accel.ReadSpec(strings.NewReader(text)); err == nil || !strings.HasSuffix(err.Error(), "\n  and 40990 more") {
+		t.Errorf("%v", err)
+	}
+	for n, ok := range map[int]bool{99_996: true, 99_997: false} {
+		var b strings.Builder
+		b.WriteString("version: 1\ndefaults: {count: 0}\nnodes:\n")
+		for i := range n {
+			fmt.Fprintf(&b, " %x:\n", i)
+		}
+		if _, err := accel.ReadSpec(strings.NewReader(b.String())); (err == nil) != ok {
+			t.Errorf("%d nodes: %v", n, err)
+		}
 	}
 }
 

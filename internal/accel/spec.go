@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -20,7 +19,9 @@ const (
 	maxNUMANode  = 1023     // Linux's own limit
 	maxModelLen  = 128      // bytes
 	maxMaskLen   = 4096     // bytes
+	maxItems     = 100_000  // of lists and mappings, in all that is read of a spec
 	maxProblems  = 10       // reported of one spec
+	maxKept      = 1000     // problems that are kept, to report the first ones
 	maxLinks     = 36       // NVLinks of a GPU, NVML's own limit
 	maxPorts     = 64       // RDMA ports
 	maxEnv       = 100      // variables
@@ -71,8 +72,11 @@ var (
 
 // specReader collects problems so that one run reports all of them.
 type specReader struct {
-	problems []problem
+	problems []problem // the first of those that were found
+	found    int
 	named    []reference // of other nodes
+	items    int         // of lists and mappings that were read
+	full     bool        // there were too many of them, and what is read now is not all
 }
 
 type problem struct {
@@ -81,7 +85,23 @@ type problem struct {
 }
 
 func (r *specReader) add(line int, format string, args ...any) {
-	r.problems = append(r.problems, problem{line, fmt.Sprintf(format, args...)})
+	if r.full {
+		return // it would be about what was not read
+	}
+	r.found++
+	if len(r.problems) < maxKept {
+		r.problems = append(r.problems, problem{line, fmt.Sprintf(format, args...)})
+	}
+}
+
+// take reports whether so many items more may be read. The parser, which would refuse aliases of aliases, does not count
+// what they stand for in a tree of nodes: a file of some KiB may come to millions of items.
+func (r *specReader) take(line int, where string, items int) bool {
+	if r.items += items; r.items > maxItems {
+		r.add(line, "%s: more than %d items and keys have been read, what an alias stands for each time that it is used", where, maxItems)
+		r.full = true
+	}
+	return !r.full
 }
 
 func (r *specReader) err() error {
@@ -92,7 +112,7 @@ func (r *specReader) err() error {
 	var lines []string
 	for i, p := range r.problems {
 		if i == maxProblems {
-			lines = append(lines, fmt.Sprintf("and %d more", len(r.problems)-i))
+			lines = append(lines, fmt.Sprintf("and %d more", r.found-i))
 			break
 		}
 		lines = append(lines, fmt.Sprintf("line %d: %s", p.line, p.text))
@@ -168,7 +188,6 @@ func (r *specReader) spec(n *yaml.Node) spec {
 				r.add(e.line, "a node of nodes has no name")
 			}
 			own := s.defaults
-			own.visible, own.env = maps.Clone(s.defaults.visible), maps.Clone(s.defaults.env)
 			r.node(e.value, "nodes."+clip(e.key), &own)
 			s.nodes[e.key] = own
 		}
@@ -180,7 +199,7 @@ func (r *specReader) spec(n *yaml.Node) spec {
 // node reads one node's section over the values that s holds.
 func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
 	keys := r.mapping(n, where, nodeKeys, nil)
-	before := len(r.problems)
+	before := r.found
 	r.vendor(keys, where, s)
 	if v, ok := keys["count"]; ok {
 		s.count, s.countLine = r.number(v, where+".count", 0, maxCount), v.Line
@@ -204,7 +223,7 @@ func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
 		s.visible = r.visible(v, where, s.vendor)
 	}
 	r.machine(keys, where, s)
-	s.broken = s.broken || len(r.problems) > before
+	s.broken = s.broken || r.found > before
 	// A wrong length is told at the line that is to be corrected.
 	if !s.broken && s.numa != nil && len(s.numa) != s.count {
 		line, hint := s.numaLine, ""

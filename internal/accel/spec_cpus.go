@@ -18,7 +18,7 @@ type cpusSpec struct {
 // cpus reads the CPUs of a node.
 func (r *specReader) cpus(n *yaml.Node, where string) *cpusSpec {
 	keys := r.mapping(n, where, []string{"sockets", "nodes", "cores_per_node", "threads", "l3_cores"}, nil)
-	before := len(r.problems)
+	before := r.found
 	number := func(key string, highest, otherwise int) int {
 		if v, ok := keys[key]; ok {
 			return r.number(v, where+"."+key, 1, highest)
@@ -31,7 +31,7 @@ func (r *specReader) cpus(n *yaml.Node, where string) *cpusSpec {
 	c.cores = number("cores_per_node", 1024, 0)
 	c.threads = number("threads", 8, 1)
 	c.complex = number("l3_cores", 1024, c.cores)
-	if len(r.problems) > before {
+	if r.found > before {
 		return c
 	}
 	switch {

@@ -124,11 +124,14 @@ func (r *specReader) sequence(n *yaml.Node, where string, limit int) []*yaml.Nod
 	case len(n.Content) > limit:
 		r.add(line, "%s has %d items, more than the limit of %d", where, len(n.Content), limit)
 		return nil
+	case !r.take(line, where, len(n.Content)):
+		return nil
 	}
 	return n.Content
 }
 
 func (r *specReader) numa(n *yaml.Node, where string) []int {
+	line := n.Line
 	n = deref(n)
 	if n.Kind != yaml.SequenceNode {
 		r.add(n.Line, "%s.numa must be a list of whole numbers, not %s", where, describe(n))
@@ -136,6 +139,9 @@ func (r *specReader) numa(n *yaml.Node, where string) []int {
 	}
 	if len(n.Content) > maxCount {
 		r.add(n.Line, "%s.numa has %d values, more than the limit of %d", where, len(n.Content), maxCount)
+		return nil
+	}
+	if !r.take(line, where+".numa", len(n.Content)) {
 		return nil
 	}
 	list := make([]int, len(n.Content))

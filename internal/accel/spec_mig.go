@@ -25,7 +25,7 @@ func (r *specReader) mig(n *yaml.Node, where string, count int) map[int][]string
 			continue
 		}
 		at := fmt.Sprintf("%s.%d", where, gpu)
-		slices, before := 0, len(r.problems)
+		slices, before := 0, r.found
 		var profiles []string
 		for i, item := range r.sequence(e.value, at, migSlices) {
 			profile := r.formed(item, fmt.Sprintf("%s[%d]", at, i), migProfile, "a profile such as 1g.10gb")
@@ -38,7 +38,7 @@ func (r *specReader) mig(n *yaml.Node, where string, count int) map[int][]string
 		switch {
 		case slices > migSlices:
 			r.add(e.line, "%s takes %d slices, and a GPU has %d", at, slices, migSlices)
-		case profiles == nil && len(r.problems) == before:
+		case profiles == nil && r.found == before:
 			r.add(e.line, "%s names no instance: leave out GPUs that are not divided", at)
 		}
 		divided[gpu] = profiles

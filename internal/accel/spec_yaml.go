@@ -18,12 +18,16 @@ type entry struct {
 
 // entries returns the pairs of a mapping in order, each key once. Nothing after the colon counts as an empty mapping.
 func (r *specReader) entries(n *yaml.Node, where string) []entry {
+	line := n.Line
 	n = deref(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
 		r.add(n.Line, "%s must be a mapping, not %s", where, describe(n))
+		return nil
+	}
+	if !r.take(line, where, len(n.Content)/2) {
 		return nil
 	}
 	var list []entry
