@@ -285,14 +285,12 @@ func TestSpecWithManyReferences(t *testing.T) {
 	if _, err := accel.ReadSpec(strings.NewReader(text)); err == nil || !strings.HasSuffix(err.Error(), "\n  and 40990 more") {
 		t.Errorf("%v", err)
 	}
-	for n, ok := range map[int]bool{99_996: true, 99_997: false} {
-		var b strings.Builder
-		b.WriteString("version: 1\ndefaults: {count: 0}\nnodes:\n")
-		for i := range n {
-			fmt.Fprintf(&b, " %x:\n", i)
-		}
-		if _, err := accel.ReadSpec(strings.NewReader(b.String())); (err == nil) != ok {
-			t.Errorf("%d nodes: %v", n, err)
+	// 37 items besides those of the last list, and nine lists of 10000.
+	for n, ok := range map[int]bool{100_000 - 90_037: true, 100_000 - 90_036: false} {
+		text := "version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a: {faults: [{kind: unreachable, peers: &p " + list("b", 10000) + "}, " +
+			strings.Repeat("{kind: unreachable, peers: *p}, ", 8) + "{kind: unreachable, peers: " + list("b", n) + "}]}\n"
+		if _, err := accel.ReadSpec(strings.NewReader(text)); (err == nil) != ok {
+			t.Errorf("%d peers: %v", n, err)
 		}
 	}
 }

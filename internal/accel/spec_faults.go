@@ -130,6 +130,9 @@ var faultKinds = map[string]faultKind{
 	"disk-free":         {nums: map[string]span{"mib": {0, huge, 100, false}}},
 }
 
+// knownKinds lists them for messages, of which a spec may have many.
+var knownKinds = strings.Join(slices.Sorted(maps.Keys(faultKinds)), ", ")
+
 var probeCalls = []string{onCalls}
 
 // maxFaults bounds the list of one node.
@@ -163,7 +166,7 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 	kind, known := faultKinds[f.kind]
 	switch {
 	case !known:
-		r.add(entries[at].line, "%s: unknown kind %s (known: %s)", where, quote(f.kind), strings.Join(slices.Sorted(maps.Keys(faultKinds)), ", "))
+		r.add(entries[at].line, "%s: unknown kind %s (known: %s)", where, quote(f.kind), knownKinds)
 		return f, false
 	}
 	where += "." + f.kind
