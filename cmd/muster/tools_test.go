@@ -135,7 +135,7 @@ func TestToolsMisbehave(t *testing.T) {
 		"missing":      {"", nil, "npu-smi cannot be asked: there is no npu-smi on PATH, nor in /usr/local/bin, /usr/local/sbin"},
 		"hangs":        {"exec sleep 60", func(f *acceleratorFlags) { f.timeout = time.Second }, "npu-smi hung for 1s and was killed"},
 		"garbage":      {`printf '\001\033[2J\377 hello\n'`, nil, `npu-smi info -m does not name the NPU of /dev/davinci0: what npu-smi info -m says is not understood: \x01\x1b[2J\xff hello`},
-		"much":         {"exec head -c 10485760 /dev/zero", nil, "npu-smi info -m wrote more than 4194304 bytes and was killed"},
+		"much":         {"exec head -c 300000 /dev/zero", nil, "npu-smi info -m wrote more than 262144 bytes and was killed"},
 		"fails":        {"echo no permission >&2; exit 1", nil, "npu-smi info -m: exited with status 1 (no permission)"},
 		"switched off": {script(t, fake, "npu-smi"), func(f *acceleratorFlags) { f.exec = "none" }, "npu-smi was not asked: --probe-exec none"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"muster/internal/accel"
 	"muster/internal/accel/nvline"
@@ -131,28 +132,31 @@ var davinciColumns = strings.NewReplacer(
 // davincis reads the map of npu-smi, "npu-smi info -m": a heading, and a line for each chip with numbers, or "-" for one that
 // is no NPU. By is the number of a device node: the physical number of a chip; older tools have its logical one alone.
 func davincis(text string) (by map[int]davinci) {
-	var columns []string
+	columns := map[string]int{}
 	by = map[int]davinci{}
 	var twice []int
 	for line := range strings.Lines(text) {
 		line = strings.ToLower(strings.ReplaceAll(line, "|", " "))
 		if strings.Contains(line, "npu id") {
-			columns = strings.Fields(davinciColumns.Replace(line))
-			if slices.ContainsFunc(columns, func(c string) bool { return !strings.HasSuffix(c, "#") }) {
-				return nil // a column that is not known would shift the others
+			clear(columns)
+			for i, c := range strings.Fields(davinciColumns.Replace(line)) {
+				if _, twice := columns[c]; twice || !strings.HasSuffix(c, "#") {
+					return nil // a column that is not known would shift the others
+				}
+				columns[c] = i
 			}
 			continue
 		}
 		cells := strings.Fields(line)
 		number := func(column string) (int, error) {
-			i := slices.Index(columns, column)
-			if i < 0 || i >= len(cells) {
+			i, has := columns[column]
+			if !has || i >= len(cells) {
 				return 0, strconv.ErrSyntax
 			}
 			return strconv.Atoi(cells[i])
 		}
 		name := "logic#"
-		if slices.Contains(columns, "physical#") {
+		if _, has := columns["physical#"]; has {
 			name = "physical#"
 		}
 		card, err1 := number("card#")
@@ -176,13 +180,16 @@ func davincis(text string) (by map[int]davinci) {
 // code beside it stands in Huawei's list of faults.
 func deviceHealth(n *Node) []check.Result {
 	const id, try = "device-health", "look the error code up in Huawei's list, reset the NPU, and replace it if that does not help"
-	return orNone(id, "Ascend NPU", n.byTool("ascend", id, try, func(d accel.Device, r *check.Result) string {
-		const whole = "npu-smi info -m"
+	const whole = "npu-smi info -m"
+	says := sync.OnceValues(func() (probe.Answer, map[int]davinci) {
 		a := n.ask(whole)
+		return a, davincis(a.Text)
+	})
+	return orNone(id, "Ascend NPU", n.byTool("ascend", id, try, func(d accel.Device, r *check.Result) string {
+		a, by := says()
 		if a.Why != "" {
 			return a.Why
 		}
-		by := davincis(a.Text)
 		at, known := by[d.Minor]
 		if !known {
 			return fmt.Sprintf("%s does not name the NPU of %s: %s", whole, d.Node, puzzling(whole, a.Text))
@@ -264,45 +271,67 @@ func (n *Node) gaudiRows(id, try string) []check.Result {
 	})
 }
 
-// metaxPart returns what mx-smi says of one GPU: what follows a heading such as "GPU#0  MXC500  0000:08:00.0" up to the next.
-func metaxPart(text, address string) string {
-	var part strings.Builder
-	inside := false
+// metaxParts splits what mx-smi says by GPU: what follows a heading such as "GPU#0  MXC500  0000:08:00.0", up to the next, is
+// of the GPU with that address.
+func metaxParts(text string) map[string][]entry {
+	parts := map[string][]entry{}
+	address := ""
+	begin, end := 0, 0
+	take := func() {
+		if address != "" {
+			parts[address] = append(parts[address], entries(text[begin:end])...)
+		}
+	}
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(strings.TrimSpace(line), "GPU#") {
-			inside = slices.ContainsFunc(strings.Fields(line), func(word string) bool { return address != "" && nvline.NormalBDF(word) == address })
-			continue
+			take()
+			address, begin = "", end+len(line)
+			words := strings.Fields(line)
+			if i := slices.IndexFunc(words, func(word string) bool { return strings.Count(word, ":") == 2 }); i >= 0 {
+				address = nvline.NormalBDF(words[i])
+			}
 		}
-		if inside {
-			part.WriteString(line)
-		}
+		end += len(line)
 	}
-	return part.String()
+	take()
+	return parts
 }
 
-// metaxCounts adds up the numbers of those lines of "mx-smi --count-ecc" that want takes.
-func (n *Node) metaxCounts(d accel.Device, want func(entry) bool) (sum uint64, unknown string) {
+// metaxSays asks mx-smi when it is first called, and reads its answer once for all GPUs.
+func (n *Node) metaxSays(question string) func() (probe.Answer, map[string][]entry) {
+	return sync.OnceValues(func() (probe.Answer, map[string][]entry) {
+		a := n.ask(question)
+		return a, metaxParts(a.Text)
+	})
+}
+
+// metaxCounts judges each MetaX GPU by the sum of the numbers of those lines of "mx-smi --count-ecc" that want takes.
+func (n *Node) metaxCounts(id, try string, want func(entry) bool, judge func(r *check.Result, sum uint64)) []check.Result {
 	const question = "mx-smi --count-ecc"
-	a := n.ask(question)
-	if a.Why != "" {
-		return 0, a.Why
-	}
-	some := false
-	for _, e := range entries(metaxPart(a.Text, d.BusID)) {
-		if !want(e) {
-			continue
+	says := n.metaxSays(question)
+	return n.byTool("metax", id, try, func(d accel.Device, r *check.Result) string {
+		a, parts := says()
+		if a.Why != "" {
+			return a.Why
 		}
-		count, err := strconv.ParseUint(e.value, 10, 40)
-		if err != nil {
-			return 0, puzzling(question, a.Text)
+		some, sum := false, uint64(0)
+		for _, e := range parts[d.BusID] {
+			if !want(e) {
+				continue
+			}
+			count, err := strconv.ParseUint(e.value, 10, 40)
+			if err != nil {
+				return puzzling(question, a.Text)
+			}
+			some = true
+			sum += count
 		}
-		some = true
-		sum += count
-	}
-	if !some {
-		return 0, puzzling(question, a.Text)
-	}
-	return sum, ""
+		if !some {
+			return puzzling(question, a.Text)
+		}
+		judge(r, sum)
+		return ""
+	})
 }
 
 // retired is in the heading of what is counted in pages.
@@ -310,27 +339,21 @@ const retired = "retired page"
 
 // metaxErrors: the counters begin anew when the machine starts.
 func (n *Node) metaxErrors(id, what string) []check.Result {
-	return n.byTool("metax", id, "reset the GPU, and replace it if they come back", func(d accel.Device, r *check.Result) string {
-		count, unknown := n.metaxCounts(d, func(e entry) bool {
-			return strings.Contains(e.key, "uncorrect") && !strings.Contains(e.section, retired)
-		})
-		if unknown == "" {
-			n.counted(r, count, what)
-		}
-		return unknown
-	})
+	uncorrected := func(e entry) bool {
+		return strings.Contains(e.key, "uncorrect") && !strings.Contains(e.section, retired)
+	}
+	return n.metaxCounts(id, "reset the GPU, and replace it if they come back", uncorrected, func(r *check.Result, sum uint64) { n.counted(r, sum, what) })
 }
 
 // metaxPages: retired pages are kept for the GPU's life. How many a GPU has room for is not told; huatuo's watch gives up at
 // 64, which is NVIDIA's number, too.
 func (n *Node) metaxPages(id, try string, limit int) []check.Result {
-	return n.byTool("metax", id, try, func(d accel.Device, r *check.Result) string {
-		pages, unknown := n.metaxCounts(d, func(e entry) bool { return strings.Contains(e.section, retired) })
-		if unknown == "" && pages >= uint64(max(limit, 0)) {
-			r.Reason = fmt.Sprintf("%d pages are retired", pages)
-			r.Value, r.Limit = fmt.Sprint(pages), fmt.Sprint(limit)
+	pages := func(e entry) bool { return strings.Contains(e.section, retired) }
+	return n.metaxCounts(id, try, pages, func(r *check.Result, sum uint64) {
+		if sum >= uint64(max(limit, 0)) {
+			r.Reason = fmt.Sprintf("%d pages are retired", sum)
+			r.Value, r.Limit = fmt.Sprint(sum), fmt.Sprint(limit)
 		}
-		return unknown
 	})
 }
 
@@ -339,9 +362,9 @@ var linkStates = map[string]bool{
 	"up": true, "active": true, "connected": true, "down": false, "inactive": false, "disconnected": false, "disabled": false,
 }
 
-// linksUp counts the links of a MetaX GPU that are up; ok is false where its text has none.
-func linksUp(part string) (up int, ok bool) {
-	for _, e := range entries(part) {
+// linksUp counts the links of a MetaX GPU that are up; ok is false where its part of the text has none.
+func linksUp(part []entry) (up int, ok bool) {
+	for _, e := range part {
 		if on, is := linkStates[strings.ToLower(e.value)]; is {
 			ok = true
 			if on {
@@ -356,23 +379,27 @@ func linksUp(part string) (up int, ok bool) {
 // has more of them up. ("mx-smi mxlk --show" shows what links can do, "--show-state" what they are.)
 func deviceLink(n *Node) []check.Result {
 	const id, question = "device-link", "mx-smi mxlk --show-state"
+	says := n.metaxSays(question)
+	most := sync.OnceValue(func() (most int) {
+		_, parts := says()
+		for _, f := range n.Inventory.Families {
+			for _, d := range f.Devices { // those of other jobs tell as much
+				up, _ := linksUp(parts[d.BusID])
+				most = max(most, up)
+			}
+		}
+		return most
+	})
 	return orNone(id, "MetaX GPU", n.byTool("metax", id, "reset the GPU; reseat it or its bridge", func(d accel.Device, r *check.Result) string {
-		a := n.ask(question)
+		a, parts := says()
 		if a.Why != "" {
 			return a.Why
 		}
-		up, ok := linksUp(metaxPart(a.Text, d.BusID))
+		up, ok := linksUp(parts[d.BusID])
 		if !ok {
 			return puzzling(question, a.Text)
 		}
-		most := 0
-		for _, f := range n.Inventory.Families {
-			for _, o := range f.Devices { // those of other jobs tell as much
-				others, _ := linksUp(metaxPart(a.Text, o.BusID))
-				most = max(most, others)
-			}
-		}
-		switch {
+		switch most := most(); {
 		case most == 0:
 			return "no GPU has a link that is up"
 		case up < most:

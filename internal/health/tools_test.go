@@ -1,6 +1,8 @@
 package health
 
 import (
+	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -79,7 +81,7 @@ func TestToolTexts(t *testing.T) {
 		"health half told":       {"ascend", "device-health", health("Health : OK\nHealth : Unknown"), skip, "not understood"},
 		"a sentence for health":  {"ascend", "device-health", health("Health : this product has another command for it"), skip, "not understood: Health : this product"},
 		"health as a number":     {"ascend", "device-health", health("Health : 3"), skip, "not understood"},
-		"garbage":                {"ascend", "device-health", health("\x00\xff\x1b[31mfoo\nbar\n" + strings.Repeat("z", 1<<20)), skip, `not understood: \x00\xff\x1b[31mfoo bar zzz`},
+		"garbage":                {"ascend", "device-health", health("\x00\xff\x1b[31mfoo\nbar\n" + strings.Repeat("z", 1<<17)), skip, `not understood: \x00\xff\x1b[31mfoo bar zzz`},
 		"nothing":                {"ascend", "device-health", health(" \n"), skip, "npu-smi info -t health -i 8 says nothing"},
 		"another word":           {"ascend", "device-health", health("Healthiness : OK"), skip, "not understood"},
 		"the map is not told":    {"ascend", "device-health", nil, skip, "nobody knows npu-smi info -m"},
@@ -162,6 +164,30 @@ func TestToolsAreAskedOfTheJobsDevices(t *testing.T) {
 	}
 }
 
+// TestToolsOfManyDevices: a text is read once for all devices, as long as a tool may make it.
+func TestToolsOfManyDevices(t *testing.T) {
+	const devices, lines = 64, 90
+	var links, ecc strings.Builder
+	for i := range devices {
+		fmt.Fprintf(&links, "GPU#%d  MXC500  0000:%02x:00.0\n%s", i, 0x10+i, strings.Repeat("    MetaXLink port 1    : up\n", lines))
+		fmt.Fprintf(&ecc, "GPU#%d  MXC500  0000:%02x:00.0\n%s", i, 0x10+i, strings.Repeat("    SRAM Uncorrectable   : 0\n", lines))
+	}
+	n, _ := saying(t, "metax", "", map[string]probe.Answer{"mx-smi mxlk --show-state": {Text: links.String()}, "mx-smi --count-ecc": {Text: ecc.String()}})
+	n.Inventory = fakeNode(t, fmt.Sprintf("version: 1\ndefaults: {vendor: metax, count: %d}\n", devices)).Inventory
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	results := n.CheckDevices()
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 20 {
+		t.Errorf("%d MiB were allocated for texts of %d KiB and %d KiB", took, links.Len()>>10, ecc.Len()>>10)
+	}
+	for _, id := range []string{"device-link", "ecc-uncorrectable"} {
+		if statusOf(t, results, id) != check.Pass {
+			t.Errorf("%s: %+v", id, results)
+		}
+	}
+}
+
 // TestNoToolIsNoHealth: where tools are missing, each of their checks is one SKIP that names the tool.
 func TestNoToolIsNoHealth(t *testing.T) {
 	for vendor, tools := range map[string]map[string]string{
@@ -191,7 +217,7 @@ func FuzzToolTexts(f *testing.F) {
 			}
 		}
 		davincis(text)
-		linksUp(metaxPart(text, "0000:10:00.0"))
+		linksUp(metaxParts(text)["0000:10:00.0"])
 		if shown := puzzling("tool", text); len(shown) > 1000 || strings.ContainsAny(shown, "\x00\x1b\n") {
 			t.Errorf("%q", shown)
 		}

@@ -38,11 +38,16 @@ func (o Options) findTool(name string) string {
 	return ""
 }
 
-// confineTool runs a vendor's tool, in English. One that cannot be killed is the last that this process runs.
-func (o Options) confineTool(ctx context.Context, path string, args []string, deadline time.Duration) (proc.Confined, error) {
+// maxAnswer bounds what a tool may write to stdout, in bytes. It is some times more than one says of 64 devices, and so
+// little that to read it needs no deadline.
+const maxAnswer = 256 << 10
+
+// confineTool runs a vendor's tool, in English, and reads up to most bytes. One that cannot be killed is the last that this
+// process runs.
+func (o Options) confineTool(ctx context.Context, path string, args []string, deadline time.Duration, most int) (proc.Confined, error) {
 	c, err := proc.Confine(ctx, proc.Confinement{
 		Path: path, Args: args, Env: append(o.environment(), "LC_ALL=C"),
-		Deadline: deadline, Grace: grace, MaxStdout: maxStdout, MaxStderr: maxStderr,
+		Deadline: deadline, Grace: grace, MaxStdout: most, MaxStderr: maxStderr,
 	})
 	if err == nil && c.Abandoned != nil {
 		left.Store(int64(c.PID))
@@ -52,7 +57,7 @@ func (o Options) confineTool(ctx context.Context, path string, args []string, de
 
 // Answer is what a vendor's tool says when it is asked.
 type Answer struct {
-	Text string // what it wrote to stdout, of any form and length up to some MiB; "" where Why is not
+	Text string // what it wrote to stdout, of any form, and no longer than maxAnswer; "" where Why is not
 	Why  string // why there is nothing to read; "" where the tool ran to its end and found no fault with the question
 }
 
@@ -73,7 +78,7 @@ func NewTools(o Options) *Tools {
 		if path == "" {
 			return proc.Confined{}, errors.New(o.notFound(args[0]))
 		}
-		return o.confineTool(ctx, path, args, deadline)
+		return o.confineTool(ctx, path, args, deadline, maxAnswer)
 	})
 }
 
@@ -148,7 +153,7 @@ func (t *Tools) ask(ctx context.Context, args []string, question string) Answer 
 	case c.TimedOut:
 		return never("%s hung for %v and was killed", tool, rest.Round(time.Millisecond))
 	case c.Flooded:
-		return Answer{Why: fmt.Sprintf("%s wrote more than %d bytes and was killed", question, maxStdout)}
+		return Answer{Why: fmt.Sprintf("%s wrote more than %d bytes and was killed", question, maxAnswer)}
 	case !c.Lost && !c.Exit.Success():
 		complaint := c.Stderr
 		if strings.TrimSpace(string(complaint)) == "" {

@@ -33,7 +33,7 @@ func TestTools(t *testing.T) {
 		"refuses": `echo "device is not there" >&2; exit 1`,
 		"sorry":   `echo "This device does not support querying health."; exit 3`,
 		"dies":    `kill -SEGV $$`,
-		"floods":  `exec head -c 10485760 /dev/zero`,
+		"floods":  `exec head -c 300000 /dev/zero`,
 	}))
 	for question, want := range map[string]probe.Answer{
 		"good -i 3":      {Text: "C: -i 3\n"},
@@ -41,7 +41,7 @@ func TestTools(t *testing.T) {
 		"silent":         {},
 		"refuses -q":     {Why: "refuses -q: exited with status 1 (device is not there)"},
 		"sorry -t -i 2":  {Why: "sorry -t -i 2: exited with status 3 (This device does not support querying health.)"},
-		"floods -a":      {Why: "floods -a wrote more than 4194304 bytes and was killed"},
+		"floods -a":      {Why: "floods -a wrote more than 262144 bytes and was killed"},
 		"refuses -other": {Why: "refuses -other: exited with status 1 (device is not there)"},
 	} {
 		words := strings.Fields(question)
