@@ -10,8 +10,12 @@ Python: copy it to your trainer.
 """
 import json
 import os
+import signal
 import sys
 import time
+
+# Signals after which a process stands still.
+STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
 class Faults:
@@ -51,6 +55,7 @@ class Faults:
         print("rehearsal: %s after step %d" % (fault["kind"], step), file=sys.stderr, flush=True)
         while fault["kind"] == "hang":
             time.sleep(3600)
-        if fault["status"] > 128:
-            os.kill(os.getpid(), fault["status"] - 128)
-        os._exit(fault["status"])
+        number = fault["status"] - 128
+        if 0 < number < signal.NSIG and number not in STOPPING:
+            os.kill(os.getpid(), number)
+        os._exit(fault["status"])  # no signal, or one that does not end this process

@@ -41,6 +41,13 @@ class Worker(unittest.TestCase):
         self.assertEqual(train(fault("crash", after_step=2), first=4), (1, 4))  # it resumed behind that step
         self.assertEqual(train(fault("crash", after_s=3600)), (0, 5))
 
+    def test_ends_with_whatever_status(self):
+        for status in range(1, 256):
+            if status - 128 in (2, 9, 15, 64):
+                self.assertEqual(train(fault("crash", status=status)), (128 - status, 1))
+            elif status in (128, 147, 148, 149, 150) or status > 192:  # no signal, or one that stops a process
+                self.assertEqual(train(fault("crash", status=status)), (status, 1))
+
     def test_leaves_others_alone(self):
         self.assertEqual(train(fault("crash", local_rank=1)), (0, 5))
         self.assertEqual(train(fault("crash", local_rank=1), LOCAL_RANK="1"), (1, 1))

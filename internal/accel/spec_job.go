@@ -52,7 +52,8 @@ type JobFault struct {
 	Once string `json:"once,omitempty"`
 	// Factor is the speed of a slow node, as a part of its usual one.
 	Factor float64 `json:"factor,omitempty"`
-	// Status is the exit status of a crash; above 128 it is the signal that ends the process, and 128.
+	// Status is the exit status of a crash; above 128 it is the signal that ends the process, and 128, where one that ends
+	// processes has this number.
 	Status int `json:"status,omitempty"`
 }
 

@@ -1,9 +1,12 @@
 """Faults of a rehearsal that are to happen in this program. internal/accel/spec_job.go tells what the list holds."""
 import json
 import os
+import signal
 import time
 
 VARIABLE = "MUSTER_FAKE_FAULT"
+# Signals after which a process stands still.
+STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
 class Faults:
@@ -30,9 +33,10 @@ class Faults:
             if fault["kind"] == "hang":
                 while True:
                     time.sleep(3600)
-            if fault["status"] > 128:
-                os.kill(os.getpid(), fault["status"] - 128)
-            os._exit(fault["status"])
+            number = fault["status"] - 128
+            if 0 < number < signal.NSIG and number not in STOPPING:
+                os.kill(os.getpid(), number)
+            os._exit(fault["status"])  # no signal, or one that does not end this process
 
     def first(self, once):
         """Whether this process is the one that has a fault of which there is one."""
