@@ -29,7 +29,7 @@ func (r *specReader) inJob(n *yaml.Node, where string, f *fault, given map[strin
 	case timed && !given["in"]:
 		f.text["in"] = inWorkers // from a step on: the check has none
 	case timed && in != inWorkers:
-		r.add(n.Line, "%s: after_s and after_step are for workers; with in: %s say at: local or at: pair", where, in)
+		r.add(n.Line, "%s: after_s and after_step are for workers, and this is in: %s: leave them out, or say in: workers", where, in)
 	}
 	if given["at"] && in == inWorkers {
 		r.add(n.Line, "%s: at names a test of the check program: add in: check", where)
