@@ -87,12 +87,10 @@ func TestAfterCalls(t *testing.T) {
 		"throttle, gpu: 1, readings: 2":                   "8 8 1",
 		"throttle, gpu: 1, readings: 2, after_calls: 1":   "1 8 8",
 		"throttle, gpu: 1, mask: 0x20, after_calls: 2":    "1 1 32",
-		"throttle, gpu: 1, after_calls: 3":                "1 1 1",
 		"pcie-replay, gpu: 1, value: 7, after_calls: 1":   "0 7 7",
 		"pcie-replay, gpu: 1, value: 7, after_calls: 2":   "0 0 7",
 		"nvlink-errors, gpu: 1, value: 5":                 "0 5 10",
 		"nvlink-errors, gpu: 1, value: 5, after_calls: 2": "0 0 5",
-		"nvlink-errors, gpu: 1, value: 5, after_calls: 3": "0 0 0",
 	} {
 		key := map[byte]string{'t': `"clocks_event_reasons":`, 'p': `"pcie_replays":`, 'n': `"nvlink_crc":`}[fault[0]]
 		var got []string

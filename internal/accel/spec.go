@@ -74,6 +74,7 @@ var (
 type specReader struct {
 	problems []problem // the first of those that were found
 	found    int
+	within   string      // the node whose section is read; "": none
 	named    []reference // of other nodes
 	items    int         // of lists and mappings that were read
 	full     bool        // there were too many of them, and what is read now is not all
@@ -188,6 +189,7 @@ func (r *specReader) spec(n *yaml.Node) spec {
 				r.add(e.line, "a node of nodes has no name")
 			}
 			own := s.defaults
+			r.within = e.key
 			r.node(e.value, "nodes."+clip(e.key), &own)
 			s.nodes[e.key] = own
 		}

@@ -103,6 +103,7 @@ func (f *Fake) NoTorch() bool { return f.spec.has("no-torch", -1) }
 type reference struct {
 	line        int
 	where, name string
+	node        string // whose section has it; "": the defaults, where any name means other nodes
 }
 
 // peers reads a list of other nodes.
@@ -112,7 +113,7 @@ func (r *specReader) peers(n *yaml.Node, where string) []string {
 		at := fmt.Sprintf("%s[%d]", where, i)
 		if name, ok := r.text(v, at, maxModelLen); ok {
 			list = append(list, name)
-			r.named = append(r.named, reference{v.Line, at, name})
+			r.named = append(r.named, reference{v.Line, at, name, r.within})
 		}
 	}
 	if len(list) == 0 {
@@ -124,9 +125,12 @@ func (r *specReader) peers(n *yaml.Node, where string) []string {
 // maxPeers bounds lists of other nodes.
 const maxPeers = 10000
 
-// resolve reports names of nodes that there are not: they would be ignored.
+// resolve reports names of nodes that there are not, and nodes that name themselves: they would be ignored.
 func (r *specReader) resolve(nodes map[string]nodeSpec) {
 	for _, ref := range r.named {
+		if ref.name == ref.node {
+			r.add(ref.line, "%s: %s names itself, and a node is no peer of its own", ref.where, clip(ref.name))
+		}
 		if _, ok := nodes[ref.name]; !ok {
 			r.add(ref.line, "%s: no node of nodes is called %s (one that has the defaults can be added as %s: {})", ref.where, quote(ref.name), clip(ref.name))
 		}

@@ -64,7 +64,7 @@ func (r *specReader) net(n *yaml.Node, where string) netSpec {
 		s.peers = map[string]pathSpec{}
 		for _, e := range r.entries(v, where+".peers") {
 			at := where + ".peers." + clip(e.key)
-			r.named = append(r.named, reference{e.line, where + ".peers", e.key})
+			r.named = append(r.named, reference{e.line, where + ".peers", e.key, r.within})
 			own := r.mapping(e.value, at, []string{"mtu", "icmp", "rate_mbps", "rtt_us", "loss"}, nil)
 			p := r.path(own, at)
 			if v, ok := own["icmp"]; ok {

@@ -62,7 +62,11 @@ func (r *specReader) trigger(e entry, where, kind string, goes []string, t *trig
 	case onProbability:
 		t.probability = r.real(e.value, where, 0, 1)
 	case onCalls:
-		t.calls = r.number(e.value, where, 0, maxSteps)
+		most := maxReadings - 1 // after the last of them there is none that would show it
+		if strings.HasPrefix(kind, "probe-") {
+			most = maxSteps
+		}
+		t.calls = r.number(e.value, where, 0, most)
 	case onSeconds:
 		t.seconds = r.number(e.value, where, 0, maxSeconds)
 	case onStep:
