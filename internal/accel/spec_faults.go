@@ -97,7 +97,7 @@ var faultKinds = map[string]faultKind{
 	"xid":               {gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}, of: nvidia},
 
 	"no-torch":      {nums: yes()},
-	"slow-node":     {nums: map[string]span{"local_rank": {-1, maxCount - 1, -1, false}}, reals: map[string]realSpan{"factor": {0.001, 1, 0.5}}, text: map[string]string{"in": inBoth}, words: inWords, triggers: []string{onSeconds, onStep}},
+	"slow-node":     {nums: map[string]span{"local_rank": {-1, maxCount - 1, -1, false}}, reals: map[string]realSpan{"factor": {0.001, 1, 0.4}}, text: map[string]string{"in": inBoth}, words: inWords, triggers: []string{onSeconds, onStep}},
 	"crash":         {nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}, "status": {1, 255, 1, false}}, text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce}},
 	"hang":          {nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}}, text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce}},
 	"rdma-down":     {nums: yes(), text: map[string]string{"dev": "", "state": "DOWN"}, words: map[string][]string{"state": rdmaStates}},
