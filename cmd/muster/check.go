@@ -97,9 +97,10 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 		return err
 	}
 	var rules switchbox.Rules
-	if f.box.on {
+	switch {
+	case f.box.on:
 		rules, err = f.box.rules()
-	} else {
+	case f.box.given != nil:
 		err = f.box.off()
 	}
 	if err != nil {
