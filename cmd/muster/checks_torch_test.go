@@ -150,6 +150,27 @@ func TestCheckForked(t *testing.T) {
 	}
 }
 
+// TestCheckForkedFromWhatCannotBeTested checks a node whose template has imported what breaks the check program: it passes.
+func TestCheckForkedFromWhatCannotBeTested(t *testing.T) {
+	python := testutil.Torch(t)
+	dir := t.TempDir()
+	spec, script := filepath.Join(dir, "spec.yaml"), filepath.Join(dir, "train.py")
+	for path, text := range map[string]string{
+		spec:                             "version: 1\ndefaults: {vendor: nvidia, count: 1}\n",
+		filepath.Join(dir, "changes.py"): "import json, torch\ntorch.set_default_device('meta')\njson.dumps = None\n",
+		script:                           "import changes\nprint('trains')\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--warm", "changes", "--network-check", "--log-level", "debug", "--", python, script)
+	if got.status != 0 || !strings.Contains(got.stdout, "trains") || strings.Count(got.stderr, `"what":"the check of device 0"`) != 1 ||
+		!strings.Contains(got.stderr, "one that was forked from the template has failed") {
+		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
 // TestSimulationEnds ends with everything of it, by a signal and by SIGKILL.
 func TestSimulationEnds(t *testing.T) {
 	spec := filepath.Join(t.TempDir(), "cluster.yaml")

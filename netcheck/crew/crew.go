@@ -3,6 +3,10 @@
 // importing torch takes longer than most tests; one that hung, died or spoke nonsense is killed with all that it started,
 // and the next command has a new one.
 //
+// A process may be a fork of an interpreter that has run modules of the user's, and inherits what they left there. Where such
+// a one fails before it is ready or in a test of this node alone, the crew gives up forks, and repeats the command once by
+// processes that start as usual: only what those find is a fault.
+//
 // Each command ends within Config.Budget, whatever the processes do, and what went wrong is a DeviceError that names the
 // device, the stage, the step of it and the cause. What the figures mean for a node is decided elsewhere.
 package crew
@@ -46,8 +50,8 @@ type Config struct {
 	// Device is a kind of device as torch calls it: "cuda", "npu", ..., "cpu". Empty: the first kind that torch finds, else
 	// the CPU: on a node whose accelerators torch does not find, that is not what should be tested.
 	Device string
-	// Budget bounds each command, the start of missing processes included, as the deadline of its context does. Default
-	// 120 s. Where it is shorter than importing torch takes, no test passes. Killing what did not answer comes on top, which takes up to 5 s where the
+	// Budget bounds each command, the start of missing processes included, as the deadline of its context does; one that is
+	// repeated has it again. Default 120 s. Where it is shorter than importing torch takes, no test passes. Killing what did not answer comes on top, which takes up to 5 s where the
 	// kernel holds it.
 	Budget time.Duration
 	// LinkLimit is how long Switchbox may take for a pair, within the budget. A healthy one takes seconds, most of which are
@@ -84,6 +88,7 @@ type Crew struct {
 	cancel context.CancelCauseFunc // of the command that runs; nil: none does
 
 	groups atomic.Uint64 // inside the node, so far
+	cold   atomic.Bool   // forks were given up
 
 	mu      sync.Mutex // held while a command runs, during which one goroutine for each member may replace it
 	members []atomic.Pointer[member]
@@ -198,9 +203,35 @@ func (c *Crew) PIDs() []int {
 
 // outcome is what one process made of a command.
 type outcome struct {
-	hello hello
-	done  answer
-	err   *DeviceError
+	hello  hello
+	done   answer
+	err    *DeviceError
+	forked bool // the process was a fork
+}
+
+// repeated carries a command out, and again without forks where one of them failed.
+func (c *Crew) repeated(ctx context.Context, command func() ([]outcome, error)) ([]outcome, error) {
+	out, err := command()
+	failed := slices.IndexFunc(out, func(o outcome) bool { return o.forked && o.err != nil })
+	if err != nil || failed < 0 || ctx.Err() != nil {
+		return out, err
+	}
+	c.mu.Lock()
+	c.giveUpForksLocked(ctx, out[failed].err)
+	c.mu.Unlock()
+	return command()
+}
+
+// giveUpForksLocked ends all forks, since what one of them inherited the others did, too, and has processes start as usual
+// from now on.
+func (c *Crew) giveUpForksLocked(ctx context.Context, why error) {
+	c.cold.Store(true)
+	c.cfg.Log.Warn().Err(why).Msg("the check's processes start as usual: one that was forked from the template has failed, which may be its inheritance")
+	for i := range c.members {
+		if m := c.members[i].Load(); m != nil && m.forked {
+			c.drop(ctx, m)
+		}
+	}
 }
 
 // begin returns the context of a command, which Close ends; done is to be called when the command has ended.

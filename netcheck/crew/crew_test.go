@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -404,6 +405,60 @@ func TestFaultsAmongNodes(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// TestForkInheritsWhatIsNoFaultOfTheDevice: what a module of the user's leaves in the processes of the check, where they are
+// forks, is not held against the node.
+func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
+	t.Parallel()
+	python := testutil.Torch(t)
+	for _, c := range []struct {
+		name, code string
+		budget     time.Duration
+		kept       bool // the forks go on
+		links      bool
+	}{
+		{name: "defaults of torch", code: "import torch; torch.set_default_device('meta'); torch.set_default_dtype(torch.float64)", kept: true},
+		{name: "breaks the program", code: "import json; json.dumps = None"},
+		{name: "breaks the test", code: "import torch; torch.mm = torch.matmul = None"},
+		{name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)", budget: 20 * time.Second},
+		{name: "breaks the test of links", code: "import torch; torch.full = None", links: true},
+		{name: "breaks the program of links", code: "import json; json.dumps = None", links: true},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			inherited := t.TempDir()
+			write(t, filepath.Join(inherited, "sitecustomize.py"), c.code)
+			var forks []int // what the crew makes here, it makes one after the other
+			cfg := crew.Config{Python: []string{python}, Devices: 2, Budget: c.budget, Fork: func(_ context.Context, spec proc.Spec) *proc.Process {
+				spec.Env = append(spec.Env, "PYTHONPATH="+inherited)
+				p, err := tree.Start(spec)
+				if err != nil {
+					t.Error(err)
+				}
+				forks = append(forks, p.PID())
+				return p
+			}}
+			if c.links {
+				cfg.Devices, cfg.Fake, cfg.Sample = 0, &crew.FakeLinks{Count: 2}, 20*time.Millisecond
+			}
+			n := open(t, cfg)
+			if c.links {
+				results, err := n.Switchbox(t.Context(), []crew.Pair{{0, 1}, {1, 0}})
+				if err != nil || len(results) != 2 || results[0].Err != nil || results[1].Err != nil {
+					t.Errorf("%+v, %v", results, err)
+				}
+			} else if results, err := n.Local(t.Context()); err != nil || len(results) != 2 {
+				t.Errorf("%+v, %v", results, err)
+			}
+			if want := max(1, cfg.Devices); len(forks) != want {
+				t.Errorf("%d forks, not %d", len(forks), want)
+			}
+			if pids := n.PIDs(); !c.links && slices.Equal(pids, forks) != c.kept {
+				t.Errorf("the processes are %v, the forks were %v", pids, forks)
+			}
+		})
+	}
 }
 
 // TestCloseDuringImport: a process that still imports torch is not told that there is nothing more to do, which it could not

@@ -70,7 +70,7 @@ os._exit(5)`, cause: crew.Died, text: "status 5"},
 // hollow is a torch that has no devices and can do nothing else.
 const hollow = `
 __version__ = "0.0"
-tensor = set_num_threads = lambda *args: None
+tensor = float32 = set_num_threads = set_default_dtype = lambda *args: None
 `
 
 // A kind of device that was asked for is not replaced by another one, and links need devices.

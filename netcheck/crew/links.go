@@ -101,7 +101,7 @@ func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 		return t.stuck(pairs, &DeviceError{Local: -1, Stage: switchboxStage, Cause: NotStarted, Text: err.Error()})
 	}
 	before := len(t.results)
-	t.at = nil
+	t.at, t.wrong = nil, nil
 	if err = m.greet(ctx, t.deadline); err == nil {
 		if m.hello.Device == "npu" {
 			pairs = pairs[:fitting(pairs, npuDevices)]
@@ -113,23 +113,43 @@ func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 		}
 	}
 	var fault *DeviceError
-	if err != nil {
+	switch {
+	case err != nil:
 		fault = c.fault(ctx, m, switchboxStage, err)
+	case len(t.results)-before != len(pairs):
+		fault = &DeviceError{Local: -1, Stage: switchboxStage, Cause: Garbled, Text: "it did not test all pairs"}
 	}
 	c.drop(ctx, m) // a process that tested links keeps memory of every device
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return fmt.Errorf("cannot finish the %s test: %w", switchboxStage, context.Cause(ctx))
-	case err == nil && len(t.results)-before == len(pairs):
+	}
+	if why := t.failure(before, fault); m.forked && why != nil {
+		c.giveUpForksLocked(ctx, why)
+		t.results = t.results[:before] // these are tested again
 		return nil
-	case err == nil:
-		fault = &DeviceError{Local: -1, Stage: switchboxStage, Cause: Garbled, Text: "it did not test all pairs"}
-	case t.at != nil:
+	}
+	if fault == nil {
+		return nil
+	}
+	if err != nil && t.at != nil {
 		fault.Step = "pair " + t.at.String()
 		t.results = append(t.results, LinkResult{Pair: *t.at, Err: fault})
 	}
 	if len(t.results) == before { // whatever it was, it would be again
 		return t.stuck(pairs, fault)
+	}
+	return nil
+}
+
+// failure returns what went wrong in a process: its fault, or that of a pair from the one at index first on; nil for nothing.
+func (t *linkTest) failure(first int, fault *DeviceError) error {
+	if fault != nil {
+		return fault
+	}
+	for _, r := range t.results[first:] {
+		if r.Err != nil {
+			return r.Err
+		}
 	}
 	return nil
 }

@@ -22,6 +22,8 @@ type member struct {
 	crew  *Crew
 	local int
 	proc  *proc.Process
+	// forked says that it is a fork of an interpreter that had imported torch.
+	forked bool
 	// commands is our end of its descriptor 3, spoken of its 4, printed of its 1 and 2.
 	commands, spoken, printed *os.File
 
@@ -66,30 +68,26 @@ func (c *Crew) start(ctx context.Context, local int) (_ *member, err error) {
 		*ours, theirs = r, append(theirs, w)
 	}
 	program := []string{c.script, c.cfg.Device}
-	m.proc, err = c.spawn(ctx, proc.Spec{
+	spec := proc.Spec{
 		Path: c.cfg.Python[0],
 		Args: slices.Concat(c.cfg.Python, []string{"-u"}, program), Program: program,
 		Env: c.environ(local), Dir: c.cfg.Dir, Label: m.label(),
 		// What Python and the libraries print comes through one pipe, in order.
 		Files: []*os.File{nil, theirs[0], theirs[0], theirs[1], theirs[2]},
-	})
-	if err != nil {
-		return nil, err
+	}
+	if c.cfg.Fork != nil && !c.cold.Load() {
+		m.proc = c.cfg.Fork(ctx, spec)
+		m.forked = m.proc != nil
+	}
+	if m.proc == nil {
+		if m.proc, err = c.cfg.Tree.Start(spec); err != nil {
+			return nil, err
+		}
 	}
 	said := m.answers
 	m.wg.Go(func() { m.listen(said) })
 	m.wg.Go(func() { m.tail.read(m.printed) })
 	return m, nil
-}
-
-// spawn makes a process by a fork, or as usual where there is none.
-func (c *Crew) spawn(ctx context.Context, spec proc.Spec) (*proc.Process, error) {
-	if c.cfg.Fork != nil {
-		if p := c.cfg.Fork(ctx, spec); p != nil {
-			return p, nil
-		}
-	}
-	return c.cfg.Tree.Start(spec)
 }
 
 func (m *member) label() string {
@@ -176,7 +174,7 @@ func (c *Crew) ask(ctx context.Context, stage string, local int, deadline time.T
 			c.drop(ctx, m)
 			continue
 		}
-		return outcome{hello: m.hello, err: c.fault(ctx, m, stage, err)}
+		return outcome{hello: m.hello, err: c.fault(ctx, m, stage, err), forked: m.forked}
 	}
 }
 

@@ -93,24 +93,7 @@ const (
 // a *DeviceError for each.
 func (c *Crew) Local(ctx context.Context) ([]DeviceResult, error) {
 	const stage = "local"
-	var group *Group
-	if c.cfg.Devices > 1 {
-		port, err := c.Serve(ctx)
-		if err != nil {
-			return nil, err
-		}
-		group = &Group{
-			Name: "local/" + strconv.FormatUint(c.groups.Add(1), 10), Store: net.JoinHostPort("localhost", strconv.Itoa(port)), World: c.cfg.Devices,
-		}
-	}
-	out, err := c.command(ctx, stage, c.cfg.Devices, group, func(local int, h hello) order {
-		o := order{Do: "local", Seconds: localTime.Seconds()}
-		if group != nil {
-			o = group.order(local, o, bytesOf(h, 0))
-			o.Group.Loopback = true
-		}
-		return o
-	})
+	out, err := c.repeated(ctx, func() ([]outcome, error) { return c.local(ctx, stage) })
 	if err != nil {
 		return nil, err
 	}
@@ -138,9 +121,30 @@ func (c *Crew) Local(ctx context.Context) ([]DeviceResult, error) {
 	return results, all(out)
 }
 
+func (c *Crew) local(ctx context.Context, stage string) ([]outcome, error) {
+	var group *Group
+	if c.cfg.Devices > 1 {
+		port, err := c.Serve(ctx)
+		if err != nil {
+			return nil, err
+		}
+		group = &Group{
+			Name: "local/" + strconv.FormatUint(c.groups.Add(1), 10), Store: net.JoinHostPort("localhost", strconv.Itoa(port)), World: c.cfg.Devices,
+		}
+	}
+	return c.command(ctx, stage, c.cfg.Devices, group, func(local int, h hello) order {
+		o := order{Do: "local", Seconds: localTime.Seconds()}
+		if group != nil {
+			o = group.order(local, o, bytesOf(h, 0))
+			o.Group.Loopback = true
+		}
+		return o
+	})
+}
+
 // Ready waits until every process has imported torch. Errors are those of Pair.
 func (c *Crew) Ready(ctx context.Context) error {
-	out, err := c.command(ctx, "start", c.cfg.Devices, nil, nil)
+	out, err := c.repeated(ctx, func() ([]outcome, error) { return c.command(ctx, "start", c.cfg.Devices, nil, nil) })
 	if err != nil {
 		return err
 	}
@@ -151,7 +155,9 @@ func (c *Crew) Ready(ctx context.Context) error {
 // process, so ask before each group: where the process had to be replaced, the port is another one.
 func (c *Crew) Serve(ctx context.Context) (port int, err error) {
 	const stage = "store"
-	out, err := c.command(ctx, stage, 1, nil, func(int, hello) order { return order{Do: "serve"} })
+	out, err := c.repeated(ctx, func() ([]outcome, error) {
+		return c.command(ctx, stage, 1, nil, func(int, hello) order { return order{Do: "serve"} })
+	})
 	if err != nil {
 		return 0, err
 	}

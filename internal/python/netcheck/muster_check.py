@@ -88,6 +88,10 @@ def load(wire):
     debugged = getattr(getattr(torch, "distributed", None), "set_debug_level_from_env", None)
     if debugged:
         debugged()  # torch may have been imported, with that variable, in the template that this process was forked from
+    # What a module of the user's may have chosen in that template for the training.
+    if hasattr(torch, "set_default_device"):  # from torch 2.0 on
+        torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
     torch.set_num_threads(1)  # there is a process per device already
     return torch
 
