@@ -57,7 +57,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	}
 	if len(at.token) > 0 {
 		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, current{c}, log)
-	} else if fake != nil && fake.HasNetwork() {
+	} else if rules.Network && fake != nil && fake.HasNetwork() {
 		log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only with a token (--token-file)")
 	}
 	c.began = func() *progress { return a.newProgress(log, "check of the nodes") }

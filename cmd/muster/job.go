@@ -116,6 +116,9 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 			return m, err
 		}
 		log.Warn().Str("spec", fake.Path()).Msg(fake.Banner())
+		if fake.HasNetwork() && !job.Check.Network {
+			log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check (--network-check), and with a token (--token-file)")
+		}
 		m.DeviceEnv, m.RoundEnv = fake.Env(), fake.RoundEnv
 		near, lookup = fake.Root(root), fake.Lookup(a.lookupEnv)
 		find = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }

@@ -146,15 +146,20 @@ func TestRehearsedCheck(t *testing.T) {
 // TestRehearsedAlone: a node that cannot be tested is skipped, and has not passed. That nobody probes the network is told where
 // the spec has one.
 func TestRehearsedAlone(t *testing.T) {
-	for fault, warned := range map[string]bool{"": false, ", {kind: clock, offset_ms: 1}": true} {
+	for said, warned := range map[string]bool{
+		"faults: [{kind: no-torch}]": false, "faults: [{kind: no-torch}, {kind: clock, offset_ms: 1}]": true, "faults: [{kind: no-torch}]\n  rdma: [{dev: mlx5_0, state: DOWN}]": true,
+	} {
 		spec := filepath.Join(t.TempDir(), "spec.yaml")
-		text := "version: 1\ndefaults:\n  count: 1\n  faults: [{kind: no-torch}" + fault + "]\n"
-		if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(spec, []byte("version: 1\ndefaults:\n  count: 1\n  "+said+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
 		if got.status != 0 || !strings.Contains(got.stderr, `"status":"SKIP"`) || !strings.Contains(got.stderr, "no-torch") || strings.Contains(got.stderr, "which nobody looks at") != warned {
-			t.Errorf("status %d, want 0 and SKIP\n%s%s", got.status, got.stdout, got.stderr)
+			t.Errorf("status %d, want 0 and SKIP, and a warning: %v\n%s%s", got.status, warned, got.stdout, got.stderr)
+		}
+		got = muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--", "true")
+		if told := strings.Count(got.stderr, "which nobody looks at"); got.status != 0 || (told == 1) != warned || told == 1 && !strings.Contains(got.stderr, "--network-check") {
+			t.Errorf("without a check: status %d, want 0, and a warning: %v\n%s%s", got.status, warned, got.stdout, got.stderr)
 		}
 	}
 }

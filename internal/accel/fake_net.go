@@ -28,11 +28,12 @@ type FakePath struct {
 	Seed        [32]byte // of chance on this way
 }
 
-// HasNetwork reports whether the spec says something of networks, anywhere: what only probes between nodes meet.
+// HasNetwork reports whether the spec says something of networks, anywhere: what only probes between nodes meet. It
+// has ports of RDMA where it has faults of them.
 func (f *Fake) HasNetwork() bool {
 	says := func(s nodeSpec) bool {
 		n := &s.net
-		return n.pathSpec != (pathSpec{}) || n.iface != "" || n.clockMS != 0 || len(n.peers) > 0 ||
+		return n.pathSpec != (pathSpec{}) || n.iface != "" || n.clockMS != 0 || len(n.peers) > 0 || len(s.rdma) > 0 ||
 			slices.ContainsFunc(s.faults, func(x fault) bool { return faultKinds[x.kind].peers || x.kind == "clock" })
 	}
 	return says(f.whole.defaults) || slices.ContainsFunc(slices.Collect(maps.Values(f.whole.nodes)), says)
