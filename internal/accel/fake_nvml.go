@@ -15,6 +15,12 @@ import (
 // maxReadings is how often the fake's GPUs can be read, and throttled.
 const maxReadings = 3
 
+// The calls of the probe in which it can end.
+const (
+	initCall   = "nvmlInit_v2"
+	handleCall = "nvmlDeviceGetHandleByIndex_v2"
+)
+
 // Temperatures of a fake GPU, in °C, as an H100 has them.
 const (
 	fakeCool, fakeSlow, fakeMemory, fakeMemoryMax = 34, 87, 41, 95
@@ -91,23 +97,23 @@ func (w *nvmlWriter) say(moments int) string {
 	if s.has("nvml-not-injected", -1) {
 		return w.fatal("dlopen", nvline.LibraryNotFound)
 	}
-	if end, ends := w.at("nvmlInit_v2", -1); ends {
+	if end, ends := w.at(initCall, -1); ends {
 		return end
 	}
 	library := s.driver
 	if mismatch := s.is("driver-mismatch"); mismatch != nil && mismatch.nums["value"] != 0 {
 		if library = mismatch.text["library"]; library == "" {
-			return w.fatal("nvmlInit_v2", nvline.VersionMismatch) // as a driver does
+			return w.fatal(initCall, nvline.VersionMismatch) // as a driver does
 		}
 	}
 	if s.has("driver-not-loaded", -1) {
-		return w.fatal("nvmlInit_v2", nvline.DriverNotLoaded)
+		return w.fatal(initCall, nvline.DriverNotLoaded)
 	}
 	w.put(nvline.SysLine{T: nvline.Sys, Driver: s.driver, NVML: "12." + library, CUDA: 12040})
 	counted := slices.DeleteFunc(w.f.numbers(), func(i int) bool { return s.has("missing", i) || s.has("nouveau", i) })
 	w.put(nvline.CountLine{T: nvline.Count, N: len(counted)})
 	for index, i := range counted {
-		if end, ends := w.at("nvmlDeviceGetHandleByIndex_v2", index); ends {
+		if end, ends := w.at(handleCall, index); ends {
 			return end
 		}
 		g := w.gpu(index, i)
@@ -167,7 +173,7 @@ func (w *nvmlWriter) gpu(index, i int) map[string]any {
 		}
 	}
 	if s.has("gpu-lost", i) {
-		g = nvline.GPU{Index: index, RC: nvline.GPULost, Call: "nvmlDeviceGetHandleByIndex_v2"} // without a handle it has no name
+		g = nvline.GPU{Index: index, RC: nvline.GPULost, Call: handleCall} // without a handle it has no name
 	}
 	b, err := json.Marshal(nvline.GPULine{T: nvline.OfGPU, GPU: g})
 	line := map[string]any{}

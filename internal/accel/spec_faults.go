@@ -117,8 +117,8 @@ var faultKinds = map[string]faultKind{
 	"nvml-missing":      {nums: yes(), of: nvidia},
 	"nvml-not-injected": {nums: yes(), of: nvidia},
 	"symbol-missing":    {text: map[string]string{"field": ""}, of: nvidia},
-	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2", "mode": "killable"}, words: map[string][]string{"mode": {"killable", "dstate"}}, triggers: probeCalls, of: nvidia},
-	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": "nvmlInit_v2"}, triggers: probeCalls, of: nvidia},
+	"probe-hang":        {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": initCall, "mode": "killable"}, words: map[string][]string{"mode": {"killable", "dstate"}, "at": {initCall, handleCall}}, triggers: probeCalls, of: nvidia},
+	"probe-crash":       {nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": initCall}, words: map[string][]string{"at": {initCall, handleCall}}, triggers: probeCalls, of: nvidia},
 	"tools-missing":     {nums: yes(), of: []string{"ascend", "gaudi", "metax"}},
 	"kernel-log":        {nums: map[string]span{"age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
 	"kmsg-unreadable":   {nums: yes()},
@@ -221,11 +221,24 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 			r.add(n.Line, "%s: %s is missing", where, key)
 		}
 	}
-	if strings.HasPrefix(f.kind, "probe-") && given["gpu"] && given[onCalls] {
-		r.add(n.Line, "%s: a GPU is asked for its handle once: say gpu, or after_calls", where)
+	if strings.HasPrefix(f.kind, "probe-") {
+		r.inProbe(n, where, &f, given)
 	}
 	r.inJob(n, where, &f, given)
 	return f, true
+}
+
+// inProbe checks what belongs together in a fault of the NVML probe.
+func (r *specReader) inProbe(n *yaml.Node, where string, f *fault, given map[string]bool) {
+	of := f.nums["gpu"] >= 0 || f.when.calls > 0
+	switch at := f.text["at"]; {
+	case given["gpu"] && given[onCalls]:
+		r.add(n.Line, "%s: a GPU is asked for its handle once: say gpu, or after_calls", where)
+	case at == initCall && of:
+		r.add(n.Line, "%s: %s is called once, and for no GPU: leave out gpu and after_calls", where, at)
+	case at == handleCall && !of:
+		r.add(n.Line, "%s: of which GPU? say gpu, or after_calls", where)
+	}
 }
 
 // word reads text, which has to be one of known where that is not nil.
