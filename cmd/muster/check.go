@@ -57,6 +57,7 @@ The checks, and what each is if it does not pass:
 		Example:     "  muster check --all\n  muster check --strict --waive shm-size,pcie-width@node-3:2\n  muster check --nproc-per-node 8 --json\n  muster check --switchbox-check --box-pairs 0:1,2:4 --min-bandwidth 10000",
 		Annotations: map[string]string{exitAnnotation: "  0    no check failed\n  2    usage error, or the policy or spec cannot be used\n  80   a check failed; with --strict also after a warning\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
+		PreRunE:     func(*cobra.Command, []string) error { return f.box.needed() },
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), f) },
 	}
 	flags := cmd.Flags()
@@ -97,14 +98,10 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 		return err
 	}
 	var rules switchbox.Rules
-	switch {
-	case f.box.on:
-		rules, err = f.box.rules()
-	case f.box.given != nil:
-		err = f.box.off()
-	}
-	if err != nil {
-		return err
+	if f.box.on {
+		if rules, err = f.box.rules(); err != nil {
+			return err
+		}
 	}
 	here, err := f.look(ctx, a, moments)
 	if err != nil {

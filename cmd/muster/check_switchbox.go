@@ -39,8 +39,11 @@ func (f *boxFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.python, "python", "", "interpreter that has torch (default python3 or python)")
 }
 
-// off refuses what was given for a test that does not take place.
-func (f *boxFlags) off() error {
+// needed refuses what was given for a test that does not take place.
+func (f *boxFlags) needed() error {
+	if f.on {
+		return nil
+	}
 	for _, flag := range []string{"box-pairs", "min-bandwidth", "min-channels", "python"} {
 		if f.given(flag) {
 			return errhint.With(errhint.Usagef("--%s has no effect without --switchbox-check", flag), "give --switchbox-check too")
