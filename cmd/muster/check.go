@@ -107,7 +107,7 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := f.box.fit(rules, here.inv.VisibleCount); err != nil {
+	if err := pairsFit(rules.Pairs, here.inv); err != nil {
 		return err
 	}
 	cpus, _ := accel.CPUs(here.root)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"muster/cmd/dialect"
+	"muster/internal/accel"
 	"muster/internal/check"
 	"muster/internal/errhint"
 	"muster/internal/proc"
@@ -19,6 +20,9 @@ import (
 	"muster/netcheck/crew"
 	"muster/netcheck/switchbox"
 )
+
+// defaultPairs are those of MetaX's boxes.
+const defaultPairs = "0:1 2:4 3:5 6:7"
 
 // boxFlags are those of "muster check" about the links between accelerators.
 type boxFlags struct {
@@ -33,7 +37,7 @@ type boxFlags struct {
 func (f *boxFlags) add(flags *pflag.FlagSet) {
 	f.given = flags.Changed
 	flags.BoolVar(&f.on, "switchbox-check", false, "test the links between pairs of accelerators too, by copies that Python's torch makes")
-	flags.StringArrayVar(&f.pairs, "box-pairs", []string{"0:1 2:4 3:5 6:7"}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
+	flags.StringArrayVar(&f.pairs, "box-pairs", []string{defaultPairs}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
 	flags.Float64Var(&f.minBandwidth, "min-bandwidth", 10000, "what each pair has to reach in both directions, in MB/s of 10^6 bytes")
 	flags.IntVar(&f.minChannels, "min-channels", 2, "how many healthy pairs the node needs")
 	flags.StringVar(&f.python, "python", "", "interpreter that has torch (default python3 or python)")
@@ -134,14 +138,16 @@ func noDevice(err error) bool {
 	return ok && fault.Cause == crew.NoDevice
 }
 
-// fit refuses pairs of devices that this node has not, as far as files tell which it has.
-func (f *boxFlags) fit(rules switchbox.Rules, count int) error {
-	if count == 0 {
+// pairsFit refuses pairs of devices that this node has not, as far as files tell which it has.
+func pairsFit[P ~[2]int](pairs []P, inv accel.Inventory) error {
+	if inv.VisibleCount == 0 {
 		return nil // torch may find what files do not tell
 	}
-	for _, pair := range rules.Pairs {
-		if max(pair[0], pair[1]) >= count {
-			return errhint.Usagef("--box-pairs %s: a worker on this node would see %d devices, numbered from 0", pair, count)
+	for _, pair := range pairs {
+		if max(pair[0], pair[1]) >= inv.VisibleCount {
+			return errhint.With(
+				errhint.Usagef("cannot use --box-pairs %d:%d: a worker on this node would see %d devices, numbered from 0", pair[0], pair[1], inv.VisibleCount),
+				"name the pairs of this node's devices that share a box; without --box-pairs they are "+defaultPairs)
 		}
 	}
 	return nil

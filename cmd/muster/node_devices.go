@@ -44,6 +44,11 @@ func (n *nodeDevices) count(word string) (int, string, error) {
 func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, error) {
 	var vars launch.DeviceVars
 	var err error
+	if pairs := n.job.Check.Switchbox.Pairs; len(pairs) > 0 {
+		if err = pairsFit(pairs, n.detect()); err != nil {
+			return vars, err
+		}
+	}
 	source := func(s accel.Share) launch.Source { return launch.Source{Kind: launch.FromMuster, Name: s.How} }
 	switch {
 	case n.job.Isolate:
