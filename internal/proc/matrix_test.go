@@ -217,6 +217,25 @@ func (j *job) ready(n int) {
 		return sleeping == n
 	})
 	j.ask("scan")
+	// Until it runs a guardian dies of any signal, and its agent starts another one: nobody outlives both but by their being
+	// killed in the same moment.
+	testutil.Eventually(j.t, 20*time.Second, "the guardian ignores what ends others", func() bool { return j.guard == 0 || ignores(j.t, j.guard, unix.SIGTERM) })
+}
+
+// ignores reports whether a process ignores a signal.
+func ignores(t *testing.T, pid int, sig unix.Signal) bool {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "\nSigIgn:")
+	mask, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
+	set, err := strconv.ParseUint(mask, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set&(1<<(uint(sig)-1)) != 0
 }
 
 // newGuardian waits for another guardian than the one with pid old.

@@ -78,9 +78,12 @@ func TestMissingDevices(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "torch.py"), hollow)
-	for _, c := range []struct{ device, local, links string }{
-		{device: "musa", local: "torch finds no musa device", links: "torch finds no musa device"},
-		{device: "", local: "has no attribute", links: "torch finds no accelerator"},
+	for _, c := range []struct {
+		device, local, links string
+		cause                crew.Cause
+	}{
+		{device: "musa", local: "torch finds no musa device", links: "torch finds no musa device", cause: crew.Failed},
+		{device: "", local: "has no attribute", links: "torch finds no accelerator", cause: crew.NoDevice},
 	} {
 		n := open(t, crew.Config{Python: []string{"/usr/bin/python3", "-S"}, Devices: 1, Device: c.device}, "PYTHONPATH="+dir)
 		_, err := n.Local(t.Context())
@@ -88,7 +91,7 @@ func TestMissingDevices(t *testing.T) {
 		if _, err = n.Switchbox(t.Context(), []crew.Pair{{0, 1}}); err == nil {
 			t.Error("it found links")
 		} else {
-			want(t, err, -1, crew.Failed, "", c.links)
+			want(t, err, -1, c.cause, "", c.links)
 		}
 		if _, err := n.Switchbox(t.Context(), nil); err != nil {
 			t.Error(err)
