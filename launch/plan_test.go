@@ -221,6 +221,23 @@ func TestEnvironmentRules(t *testing.T) {
 	}
 }
 
+// What a fake accelerator sets counts over what was inherited, and over the interface that workers are told.
+func TestLookup(t *testing.T) {
+	job, m := testJob("1"), testMachine(t.TempDir())
+	job.Environ = append(job.Environ, "NCCL_SOCKET_IFNAME=ib0", "GLOO_SOCKET_IFNAME=ib0")
+	m.DeviceEnv = map[string]string{"GLOO_SOCKET_IFNAME": "nosuch0"}
+	p, err := NewPlan(job, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Iface = "eth0"
+	for name, want := range map[string]string{"NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "nosuch0", "RANK": "", "NO_SUCH": ""} {
+		if got, ok := p.Lookup(name); got != want || ok != (want != "") {
+			t.Errorf("Lookup(%s) = %q, %v, want %q", name, got, ok, want)
+		}
+	}
+}
+
 func TestPlanRefuses(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {
