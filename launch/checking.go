@@ -89,9 +89,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	defer done()
 	var out CheckOutcome
 	var err error
-	a.untilVerdict(bounded, func(ctx context.Context) {
-		out, err = a.Checker.Check(ctx, in)
-	})
+	a.untilVerdict(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
 	if err == nil { // also where those who leave have said so already
 		a.suspect = false
 		for _, f := range out.Faults {

@@ -32,7 +32,7 @@ type CheckRules struct {
 }
 
 // On reports whether anything is tested.
-func (r *CheckRules) On() bool { return r.Network || len(r.Switchbox.Pairs) > 0 }
+func (r *CheckRules) On() bool { return r.Flags() != "" }
 
 // Flags are those that switch tests on, as they are typed; empty where nothing is tested.
 func (r *CheckRules) Flags() string {

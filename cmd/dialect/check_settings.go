@@ -16,15 +16,18 @@ import (
 // groupCheck is the help text's heading over the tests before a start.
 const groupCheck = "Tests before the workers start"
 
-// Defaults of the checks, as they would be typed. Those of the switchbox are MetaX's.
+// Defaults of the checks, as they would be typed.
 const (
-	defaultBudget      = "120s"
-	defaultFactorSlow  = "2"
-	defaultPairs       = "0:1 2:4 3:5 6:7"
-	defaultBandwidth   = 10000
-	defaultMinChannels = 2
-
+	defaultBudget       = "120s"
+	defaultFactorSlow   = "2"
 	defaultNetBandwidth = 100
+)
+
+// Defaults of the test of the links between accelerators, which are MetaX's: pairs of devices, MB/s and healthy pairs.
+const (
+	DefaultBoxPairs     = "0:1 2:4 3:5 6:7"
+	DefaultMinBandwidth = 10000
+	DefaultMinChannels  = 2
 )
 
 // checkSettings say what is tested before workers start. They are a launcher's own flags only in dlrover-run.
@@ -87,7 +90,7 @@ func checkSettings() []setting {
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			flag: "box-pairs", form: formList, pairs: true, arg: "A:B ...", def: defaultPairs, group: groupCheck, anywhere: true,
+			flag: "box-pairs", form: formList, pairs: true, arg: "A:B ...", def: DefaultBoxPairs, group: groupCheck, anywhere: true,
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
 				check(r).Switchbox.Pairs, err = ParsePairs(text)
@@ -95,12 +98,12 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultBandwidth), group: groupCheck, anywhere: true,
+			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
 			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).Switchbox.MinBandwidth, text) },
 		},
 		{
-			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(defaultMinChannels), group: groupCheck, anywhere: true,
+			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true,
 			help: "How many healthy pairs a node needs; with fewer it is at fault.",
 			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },
 		},
@@ -206,7 +209,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 	}
 	if b := c.Switchbox; len(b.Pairs) > 0 && b.MinChannels > len(b.Pairs) {
 		wrong.add(fmt.Errorf("cannot use %s with %s: it has fewer pairs", givenOr(words, "min-channels", fmt.Sprint(b.MinChannels)),
-			givenOr(words, "box-pairs", defaultPairs)))
+			givenOr(words, "box-pairs", DefaultBoxPairs)))
 	}
 }
 

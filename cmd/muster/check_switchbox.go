@@ -21,9 +21,6 @@ import (
 	"muster/netcheck/switchbox"
 )
 
-// defaultPairs are those of MetaX's boxes.
-const defaultPairs = "0:1 2:4 3:5 6:7"
-
 // boxFlags are those of "muster check" about the links between accelerators.
 type boxFlags struct {
 	on           bool
@@ -37,9 +34,9 @@ type boxFlags struct {
 func (f *boxFlags) add(flags *pflag.FlagSet) {
 	f.given = flags.Changed
 	flags.BoolVar(&f.on, "switchbox-check", false, "test the links between pairs of accelerators too, by copies that Python's torch makes")
-	flags.StringArrayVar(&f.pairs, "box-pairs", []string{defaultPairs}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
-	flags.Float64Var(&f.minBandwidth, "min-bandwidth", 10000, "what each pair has to reach in both directions, in MB/s of 10^6 bytes")
-	flags.IntVar(&f.minChannels, "min-channels", 2, "how many healthy pairs the node needs")
+	flags.StringArrayVar(&f.pairs, "box-pairs", []string{dialect.DefaultBoxPairs}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
+	flags.Float64Var(&f.minBandwidth, "min-bandwidth", dialect.DefaultMinBandwidth, "what each pair has to reach in both directions, in MB/s of 10^6 bytes")
+	flags.IntVar(&f.minChannels, "min-channels", dialect.DefaultMinChannels, "how many healthy pairs the node needs")
 	flags.StringVar(&f.python, "python", "", "interpreter that has torch (default python3 or python)")
 }
 
@@ -147,7 +144,7 @@ func pairsFit[P ~[2]int](pairs []P, inv accel.Inventory) error {
 		if max(pair[0], pair[1]) >= inv.VisibleCount {
 			return errhint.With(
 				errhint.Usagef("cannot use --box-pairs %d:%d: a worker on this node would see %d devices, numbered from 0", pair[0], pair[1], inv.VisibleCount),
-				"name the pairs of this node's devices that share a box; without --box-pairs they are "+defaultPairs)
+				"name the pairs of this node's devices that share a box; without --box-pairs they are "+dialect.DefaultBoxPairs)
 		}
 	}
 	return nil

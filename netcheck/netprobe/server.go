@@ -43,9 +43,6 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 // Addr returns where the server listens, with the real port.
 func (s *Server) Addr() netip.AddrPort { return addrPort(s.ln.Addr()) }
 
-// Close closes the port of a server that Serve was not called on.
-func (s *Server) Close() error { return s.ln.Close() }
-
 // Serve answers probes until ctx ends, and returns when nothing of it is left. Whatever a client does ends its own
 // connection only.
 func (s *Server) Serve(ctx context.Context) error {
