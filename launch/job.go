@@ -29,6 +29,12 @@ type Job struct {
 	Role string
 	// Meeting says where the workers' store listens.
 	Meeting Meeting
+	// Hosts are the machines on which muster itself starts the nodes.
+	Hosts Hosts
+	// Env says what is different in the workers' environment, Python which one they run, Debug what runs in their place.
+	Env    EnvRules
+	Python PythonRules
+	Debug  DebugRules
 	// Restart are the rules for worker exits.
 	Restart RestartRules
 	// Warm says how workers come to their imports.

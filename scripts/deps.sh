@@ -66,7 +66,7 @@ missing() {
 }
 
 # The race detector links with gcc, torch.compile with g++; the rest are the real programs that tests talk to.
-debian=(python3-torch iproute2 nftables procps gcc g++ libc6-dev etcd-server etcd-client faketime)
+debian=(python3-torch iproute2 nftables procps gcc g++ libc6-dev cmake make etcd-server etcd-client faketime openssh-server openssh-client dropbear-bin pdsh)
 
 install_debian() {
 	local need=()
@@ -76,6 +76,15 @@ install_debian() {
 	apt-get -qq -o DPkg::Lock::Timeout=600 update >"$cache/apt.log" 2>&1 &&
 		DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=600 --no-install-recommends install "${need[@]}" \
 			>>"$cache/apt.log" 2>&1 </dev/null || { tail -n 20 "$cache/apt.log" >&2; say "apt-get failed; its output is in $cache/apt.log"; return 1; }
+}
+
+# install_peers: the launchers that muster replaces, each in an environment of its own.
+install_peers() {
+	local script
+	for script in "$here"/peers/*.sh; do
+		[ "${script##*/}" = common.sh ] || "$script" "$cache" "$venv" >"$cache/peer.log" 2> >(tee -a "$cache/peer.log" >&2) ||
+			{ tail -n 20 "$cache/peer.log" >&2; say "$script failed; its output is in $cache/peer.log"; return 1; }
+	done
 }
 
 mkdir -p "$cache"
@@ -98,5 +107,8 @@ if [ "${1:-all}" = all ]; then
 	else
 		flock 9
 		install_debian 9>&-
+		flock -u 9
 	fi
+	flock 9
+	install_peers 9>&-
 fi

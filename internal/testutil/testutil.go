@@ -73,6 +73,18 @@ func Torchrun(t testing.TB) string {
 	return filepath.Join(filepath.Dir(Torch(t)), "torchrun")
 }
 
+// Peer returns the bin folder of the environment with a launcher that muster replaces: accelerate, colossalai, deepspeed
+// or horovod. scripts/peers has their versions.
+func Peer(t testing.TB, name string) string {
+	t.Helper()
+	Long(t)
+	found, err := filepath.Glob(filepath.Join(CacheDir(), name+"-*", ".complete"))
+	if err != nil || len(found) != 1 {
+		Missing(t, name)
+	}
+	return filepath.Join(filepath.Dir(found[0]), "bin")
+}
+
 var debian = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
