@@ -71,6 +71,8 @@ type Result struct {
 	Status int
 	// Report says why for people, empty after a success.
 	Report string
+	// LogDir is the directory with the workers' log files, empty where none are written.
+	LogDir string
 }
 
 // Run starts the workers and looks after them until the job is decided and nothing of it is left. An error means that
@@ -80,6 +82,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.close(err == nil && res.Status == errhint.OK)) }()
 	if err = a.open(ctx); err == nil {
 		res, err = a.rounds(ctx)
+		res.LogDir = a.logs.runDir()
 	}
 	if err != nil && a.status != nil {
 		a.status.finished(outcomeOf(err, reasonInternal))

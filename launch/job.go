@@ -222,8 +222,8 @@ func (m StreamMap) For(localRank int) Streams {
 	return m.Default
 }
 
-// any reports whether a stream of any rank is named.
-func (m StreamMap) any() bool {
+// Any reports whether a stream of any rank is named.
+func (m StreamMap) Any() bool {
 	for _, s := range m.ByRank {
 		if s != NoStream {
 			return true

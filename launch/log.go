@@ -205,7 +205,7 @@ func (l *logs) keeps() string {
 // disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one, where
 // no stream was to be written to a file.
 func (l *logs) disposable() []string {
-	files := l.rules.Redirect.any() || l.rules.Tee.any()
+	files := l.rules.Redirect.Any() || l.rules.Tee.Any()
 	if l.dir.temporary == "" || files {
 		return nil
 	}

@@ -29,6 +29,9 @@ type app struct {
 	own                   dialect.Own // muster's own flags in front of a dialect's name
 	json                  bool        // errors are printed as JSON too
 	log                   logWriter   // where our own log goes
+	nodeName              string      // what the launcher calls this node, empty without one
+	token                 []byte      // the job's, from the launcher
+
 }
 
 // statusError ends the program with a status about which everything has been said already.
@@ -116,6 +119,11 @@ func (a *app) readFile(name string) ([]byte, error) { return os.ReadFile(name) }
 
 // logger writes our own log to standard error: lines for people on a terminal, JSON elsewhere.
 func (a *app) logger(level zerolog.Level) zerolog.Logger {
+	return zerolog.New(a.logOutput()).Level(level).With().Timestamp().Logger()
+}
+
+// logOutput takes lines of JSON and writes them to standard error as logger says.
+func (a *app) logOutput() io.Writer {
 	a.log.to(a.stderr)
 	var out io.Writer = &a.log
 	if term.IsTerminal(int(a.stderr.Fd())) {
@@ -124,7 +132,7 @@ func (a *app) logger(level zerolog.Level) zerolog.Logger {
 		}
 		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.TimeOnly, NoColor: a.getenv("NO_COLOR") != ""}
 	}
-	return zerolog.New(out).Level(level).With().Timestamp().Logger()
+	return out
 }
 
 // buildVersion is the linker's version, else what the Go tool recorded of the checkout.

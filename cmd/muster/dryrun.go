@@ -72,8 +72,9 @@ type dryVar struct {
 	Source string `json:"source"`
 }
 
-func newDryRun(p *launch.Plan, flags []dryFlag) (*dryRun, error) {
-	round, meeting, unsettled := dryRound(p)
+// newDryRun shows a node's plan. place is its round where that is known beforehand, nil where it is not.
+func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round) (*dryRun, error) {
+	round, meeting, unsettled := dryRound(p, place)
 	store := launch.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
 	switch {
 	case meeting != nil && meeting.NodeRank == nil:
@@ -138,10 +139,13 @@ const decidedLater = "<decided when nodes meet>"
 
 // dryRound is the round to show. For a job that meets others it also returns how they meet, and the variables whose
 // values are not settled, each with decidedLater or what its value depends on.
-func dryRound(p *launch.Plan) (rendezvous.Round, *dryMeeting, map[string]string) {
+func dryRound(p *launch.Plan, place *rendezvous.Round) (rendezvous.Round, *dryMeeting, map[string]string) {
 	r, job, m := p.DryRound(), &p.Job, &p.Job.Meeting
 	if job.Alone() {
 		return r, nil, nil
+	}
+	if place != nil {
+		return *place, nil, nil
 	}
 	d := &dryMeeting{
 		Backend: m.Backend, MinNodes: job.Nodes.Min, MaxNodes: job.Nodes.Max, Spares: m.Spares, NodeUnit: max(m.NodeUnit, 1), ReachedBy: m.LocalAddr,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	tellPlatform(req, log)
 	if req.SimulateNodes > 0 && !req.DryRun && a.getenv(simulatedNode) == "" {
 		return a.simulate(ctx, req, log)
+	}
+	if len(req.Job.Hosts.Nodes) > 0 {
+		return a.dispatch(ctx, req, log)
 	}
 	machine, err := a.machine(req.Job, log)
 	if err != nil {
@@ -68,12 +72,19 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
-	if plan.Job.Meeting.ExportIface && !plan.Job.Alone() {
-		if plan.Iface, err = hostaddr.InterfaceWith(ctx, at.addr); err != nil {
-			log.Warn().Err(err).Msg("workers are not told which network interface to use")
-		}
-	}
+	a.exportIface(ctx, plan, at, log)
 	return a.runJob(ctx, plan, handler, a.newChecker(ctx, plan, at, log), in, log)
+}
+
+// exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked for.
+func (a *app) exportIface(ctx context.Context, plan *launch.Plan, at reach, log zerolog.Logger) {
+	if !plan.Job.Meeting.ExportIface || plan.Job.Alone() {
+		return
+	}
+	var err error
+	if plan.Iface, err = hostaddr.InterfaceWith(ctx, at.addr); err != nil {
+		log.Warn().Err(err).Msg("workers are not told which network interface to use")
+	}
 }
 
 // refused is how a job ends that could not be started: its status file says so too.
@@ -104,7 +115,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	if m.TempDir, err = filepath.Abs(os.TempDir()); err != nil {
 		return m, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
-	m.Hostname = hostname()
+	m.Hostname = cmp.Or(a.nodeName, hostname())
 	root := accel.Real()
 	near, lookup := root, a.lookupEnv
 	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
@@ -141,6 +152,13 @@ func formatLists(lists [][]int) []string {
 
 // runJob runs the agent, and prints what it reports.
 func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
+	result, err := a.runAgent(ctx, plan, handler, checker, in, log)
+	say(a.stderr, "%s", result.Report)
+	return err
+}
+
+// runAgent runs the agent. Its error is a statusError where the report, or what was printed, says everything.
+func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
 	agent := &launch.Agent{
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
@@ -148,18 +166,17 @@ func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.
 		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
 	}
 	result, err := agent.Run(ctx)
-	say(a.stderr, "%s", result.Report)
 	if s := result.Status; err != nil && (s == errhint.Faulty || s == errhint.Straggler || s == errhint.Undecided) {
 		a.printError(err) // what could not be ended is part of why the node is at fault
-		return statusError(s)
+		return result, statusError(s)
 	}
 	if err != nil {
-		return a.compat(plan.Job, err)
+		return result, a.compat(plan.Job, err)
 	}
 	if result.Status != errhint.OK {
-		return statusError(result.Status)
+		return result, statusError(result.Status)
 	}
-	return nil
+	return result, nil
 }
 
 // logTo sends our own log to out, or back to standard error for nil.
@@ -182,13 +199,18 @@ func (a *app) terminationLog() string {
 	return path
 }
 
-// showPlan is --dry-run.
-func (a *app) showPlan(plan *launch.Plan, req dialect.Request) error {
+// dryFlags are a request's settings as --dry-run shows them.
+func dryFlags(req dialect.Request) []dryFlag {
 	flags := make([]dryFlag, len(req.Settings))
 	for i, s := range req.Settings {
 		flags[i] = dryFlag{Name: s.Flag, Value: s.Value, Source: s.Source.String()}
 	}
-	d, err := newDryRun(plan, flags)
+	return flags
+}
+
+// showPlan is --dry-run.
+func (a *app) showPlan(plan *launch.Plan, req dialect.Request) error {
+	d, err := newDryRun(plan, dryFlags(req), nil)
 	if err != nil {
 		return err
 	}

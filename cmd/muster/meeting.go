@@ -48,7 +48,7 @@ func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (
 		}
 		return rendezvous.NewSolo(plan.MasterHost(), server), reach{addr: plan.MasterHost()}, nil
 	}
-	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, log: log}
+	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, token: a.token, log: log}
 	m.ofMaster = job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr
 	cfg, err := m.config(job)
 	if err != nil {
@@ -92,7 +92,8 @@ type meeting struct {
 	nodes    launch.Range
 	runID    string
 	hostname string
-	ofMaster bool // the endpoint is that of DLRover's master
+	ofMaster bool   // the endpoint is that of DLRover's master
+	token    []byte // the job's, where the launcher has brought it
 	log      zerolog.Logger
 }
 
@@ -100,7 +101,7 @@ type meeting struct {
 func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 	cfg := rollcall.Config{
 		RunID: m.runID, Min: m.nodes.Min, Max: m.nodes.Max, Spares: m.Spares, Unit: max(m.NodeUnit, 1),
-		Fixed: m.Backend == "static", NodeRank: -1, Node: m.hostname,
+		Fixed: m.Backend == "static" || m.Backend == "muster" && m.NodeRank >= 0, NodeRank: -1, Node: m.hostname,
 		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
 		JoinTimeout: m.JoinTimeout, CloseTimeout: m.CloseTimeout, LastCall: cmp.Or(m.LastCall, ownLastCall),
 		ReplaceLimit: job.Restart.ReplaceLimit, BackoffLimit: job.Restart.BackoffLimit, Checks: job.Check.Flags(), Log: m.log,
@@ -116,6 +117,10 @@ func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 		}
 	}
 	cfg.Order = orderBy(switches)
+	if m.token != nil {
+		cfg.Token = m.token
+		return cfg, nil
+	}
 	if m.TokenFile == "" {
 		m.log.Info().Msg("no job token (MUSTER_TOKEN_FILE): what agents tell each other is not authenticated, and services between nodes stay off")
 		return cfg, nil
@@ -371,6 +376,10 @@ func (m *meeting) place(e launch.Endpoint) string {
 func (m *meeting) active(ctx context.Context, endpoints []launch.Endpoint) bool {
 	for _, e := range endpoints {
 		trying, cancel := context.WithTimeout(ctx, time.Second)
+		if !listens(trying, e.String()) { // a client would wait for it
+			cancel()
+			continue
+		}
 		client, err := m.dial(trying, e.String())
 		if err == nil {
 			is := rollcall.Hosted(trying, client, m.runID)
@@ -383,6 +392,15 @@ func (m *meeting) active(ctx context.Context, endpoints []launch.Endpoint) bool 
 		cancel()
 	}
 	return false
+}
+
+// listens reports whether anybody takes connections there.
+func listens(ctx context.Context, addr string) bool {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
 }
 
 // dial reaches a store, and sees the agents' keys there.

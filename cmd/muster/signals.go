@@ -13,6 +13,7 @@ import (
 // interrupts carries the signals that reach muster to the agent.
 type interrupts struct {
 	hurry   chan struct{}       // closed by the second signal: no more grace
+	abandon chan struct{}       // closed by the third: nobody is waited for
 	forward chan syscall.Signal // signals for the workers that end nothing
 	raw     chan os.Signal
 	done    chan struct{}
@@ -27,7 +28,7 @@ var forwarded = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
 func watchSignals(parent context.Context, handled []syscall.Signal) (context.Context, *interrupts) {
 	ctx, cancel := context.WithCancelCause(parent)
 	in := &interrupts{
-		hurry: make(chan struct{}), forward: make(chan syscall.Signal, 16), raw: make(chan os.Signal, 16), done: make(chan struct{}),
+		hurry: make(chan struct{}), abandon: make(chan struct{}), forward: make(chan syscall.Signal, 16), raw: make(chan os.Signal, 16), done: make(chan struct{}),
 	}
 	for _, s := range handled {
 		if s != syscall.SIGHUP || !signal.Ignored(s) {
@@ -56,10 +57,13 @@ func watchSignals(parent context.Context, handled []syscall.Signal) (context.Con
 				}
 				fallthrough
 			default:
-				if stopping++; stopping == 1 {
+				switch stopping++; stopping {
+				case 1:
 					cancel(&launch.SignalError{Signal: n})
-				} else if stopping == 2 {
+				case 2:
 					close(in.hurry)
+				case 3:
+					close(in.abandon)
 				}
 			}
 		}

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"muster/dispatch"
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// agentName is the command with which a launcher starts muster on the machines of a job.
+const agentName = "agent"
+
+// lostGrace is how long an agent takes to end when its launcher is gone. Then it goes, and the guardian kills what is
+// left.
+const lostGrace = 3 * time.Second
+
+func newAgentCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    agentName,
+		Short:  "Run a node's part of a job for a launcher that speaks through standard input and output",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE:   func(cmd *cobra.Command, _ []string) error { return a.agent(cmd.Context()) },
+	}
+}
+
+// agent does what the launcher at the other end of standard input and output says.
+func (a *app) agent(ctx context.Context) error {
+	link := dispatch.OpenLink(a.stdin, a.stdout)
+	defer link.Close()
+	port, err := anyPort(ctx)
+	if err != nil {
+		return err
+	}
+	if err := link.Hello(dispatch.Hello{
+		Version: a.version, Hostname: hostname(), Addr: serverAddr(a.getenv("SSH_CONNECTION")), Port: port, PID: os.Getpid(),
+	}); err != nil {
+		return fmt.Errorf("cannot speak to the launcher: %w", err)
+	}
+	order, err := link.Order(ctx)
+	if errors.Is(err, dispatch.ErrLauncherLost) {
+		return nil // it has thought better of it
+	}
+	if err != nil {
+		return err
+	}
+	result := a.carryOut(ctx, link, order)
+	if err := link.Result(result); err != nil {
+		return statusError(errhint.TryAgain)
+	}
+	select {
+	case <-link.Lost(): // it has all that there is
+	case <-time.After(dispatch.Patience):
+	}
+	return nil
+}
+
+// serverAddr is the address by which an ssh client has reached this machine: the third word of SSH_CONNECTION.
+func serverAddr(connection string) string {
+	if words := strings.Fields(connection); len(words) == 4 {
+		return words[2]
+	}
+	return ""
+}
+
+// anyPort finds a port that nobody has now.
+func anyPort(ctx context.Context) (int, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", ":0")
+	if err != nil {
+		return 0, fmt.Errorf("cannot find a free port: %w", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// carryOut runs the node's part of a job.
+func (a *app) carryOut(ctx context.Context, link *dispatch.Link, order dispatch.Order) dispatch.Result {
+	n := &remoteNode{link: link, order: order}
+	err := n.run(ctx, a)
+	r := dispatch.Result{Report: n.report}
+	status, told := errors.AsType[statusError](err)
+	switch {
+	case told:
+		r.Status = int(status)
+	case err != nil:
+		r.Status, r.Error, r.Hint = errhint.CodeOf(err), err.Error(), errhint.Of(err)
+	}
+	return r
+}
+
+// remoteNode is a node of a job on a machine that its launcher has reached.
+type remoteNode struct {
+	link   *dispatch.Link
+	order  dispatch.Order
+	dir    string // of the files that came with the order
+	report string
+}
+
+// run is the node from its order to its end.
+func (n *remoteNode) run(ctx context.Context, outer *app) error {
+	job := &n.order.Job
+	if n.order.Dir != "" {
+		if err := os.Chdir(n.order.Dir); err != nil {
+			return errhint.With(errhint.Usagef("cannot change to the working directory: %w", err),
+				"the machines of a job need the same files at the same places; --remote-dir names another directory")
+		}
+	}
+	environ, err := n.environ(outer.environ)
+	if err != nil {
+		return err
+	}
+	a, closeOutput, err := n.app(outer, environ)
+	if err != nil {
+		return err
+	}
+	defer closeOutput()
+	level, err := zerolog.ParseLevel(n.order.LogLevel)
+	if err != nil {
+		return errhint.Usagef("--log-level %q: %w", n.order.LogLevel, err)
+	}
+	log := zerolog.New(n.link.Log()).Level(level).With().Timestamp().Str("node", n.order.Name).Logger()
+	ctx, in := watchSignals(ctx, job.Stop.Handled)
+	defer in.close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	over := make(chan struct{})
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer close(over)
+	listening.Go(func() {
+		for {
+			select {
+			case s := <-n.link.Signals():
+				select {
+				case in.raw <- s:
+				case <-over:
+					return
+				}
+			case <-n.link.Lost():
+				stop(fmt.Errorf("%w", n.link.Why()))
+				select {
+				case <-over:
+				case <-time.After(lostGrace):
+					os.Exit(errhint.TryAgain) // and the guardian, which lives as long as this process, kills the workers
+				}
+				return
+			case <-over:
+				return
+			}
+		}
+	})
+	if err := n.unpack(); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(n.dir) }()
+	if n.order.Processes {
+		return n.processes(ctx, a, log)
+	}
+	return n.job(ctx, a, in, log)
+}
+
+// job runs an agent as it would run without a launcher, but that it waits for the launcher before workers start.
+func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) error {
+	plan, err := n.plan(a, log)
+	if err != nil {
+		return a.compat(n.order.Job, err)
+	}
+	if err := n.ready(ctx, plan); err != nil {
+		return err
+	}
+	handler, at, err := a.meet(ctx, plan, log)
+	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
+		return a.compat(plan.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
+	}
+	if err != nil {
+		return a.compat(n.order.Job, err)
+	}
+	a.exportIface(ctx, plan, at, log)
+	telling, told := context.WithCancel(context.WithoutCancel(ctx))
+	var status sync.WaitGroup
+	status.Go(func() { n.tellStatus(telling) })
+	result, err := a.runAgent(ctx, plan, handler, a.newChecker(ctx, plan, at, log), in, log)
+	told()
+	status.Wait()
+	n.report = result.Report
+	if n.order.Collect {
+		n.collect(result.LogDir, plan.Job.Logs.Dir == "", log)
+	}
+	return err
+}
+
+// plan looks up what the job leaves open on this machine.
+func (n *remoteNode) plan(a *app, log zerolog.Logger) (*launch.Plan, error) {
+	machine, err := a.machine(n.order.Job, log)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := launch.NewPlan(n.order.Job, machine)
+	if err != nil {
+		return nil, err
+	}
+	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
+		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
+	}
+	return plan, nil
+}
+
+// ready tells the launcher that workers could be started, and waits until they may.
+func (n *remoteNode) ready(ctx context.Context, plan *launch.Plan) error {
+	var r dispatch.Ready
+	if err := n.link.Ready(r); err != nil {
+		return err
+	}
+	err := n.link.Go(ctx)
+	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
+		return statusError(errhint.FromSignal(int(stopped.Signal)))
+	}
+	return err
+}
+
+// environ is the environment that the node's workers inherit.
+func (n *remoteNode) environ(machine []string) ([]string, error) {
+	passed := make([]string, len(n.order.Environ))
+	for i, kv := range n.order.Environ {
+		passed[i] = string(kv)
+	}
+	return launch.RemoteEnviron(n.order.Job.Env, machine, passed), nil
+}
+
+// app is the program as the node's part of the job sees it: its environment is that of the job, and what it prints goes to
+// the launcher. The returned function waits until the launcher has it.
+func (n *remoteNode) app(outer *app, environ []string) (*app, func(), error) {
+	n.order.Job.Environ = environ
+	a := &app{argv: outer.argv, environ: environ, version: outer.version, token: n.order.Token, nodeName: n.order.Name}
+	var err error
+	if a.stdin, err = os.Open(os.DevNull); err != nil {
+		return nil, nil, err
+	}
+	closers := []io.Closer{a.stdin}
+	var pumps sync.WaitGroup
+	for _, s := range []struct {
+		file **os.File
+		to   io.Writer
+	}{{&a.stdout, n.link.Stdout()}, {&a.stderr, n.link.Stderr()}} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		*s.file = w
+		closers = append(closers, w)
+		pumps.Go(func() {
+			defer func() { _ = r.Close() }()
+			if _, err := io.Copy(s.to, r); err != nil {
+				_, _ = io.Copy(io.Discard, r) // the launcher is gone: nobody waits for what nobody reads
+			}
+		})
+	}
+	return a, func() {
+		for _, c := range closers {
+			_ = c.Close()
+		}
+		pumps.Wait()
+	}, nil
+}

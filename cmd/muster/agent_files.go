@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/launch"
+)
+
+// jobFiles are the places in a job that name files of the launcher's machine: those that agents read.
+func jobFiles(job *launch.Job) []*string {
+	m := &job.Meeting
+	return []*string{&m.Topology, &m.TokenFile, &job.Fake, &m.Etcd.CACert, &m.Etcd.Cert, &m.Etcd.CertKey, &m.Etcd.PasswordFile}
+}
+
+// unpack writes the files that came with the order, and lets the job name them there. Only this user can read them.
+func (n *remoteNode) unpack() error {
+	var err error
+	if n.dir, err = os.MkdirTemp("", "muster-agent-"); err != nil {
+		return fmt.Errorf("cannot keep the job's files: %w", err)
+	}
+	for i, path := range jobFiles(&n.order.Job) {
+		data, ok := n.order.Files[*path]
+		if !ok {
+			continue
+		}
+		*path = filepath.Join(n.dir, fmt.Sprintf("%d-%s", i, filepath.Base(*path)))
+		if err := os.WriteFile(*path, data, 0o600); err != nil {
+			return fmt.Errorf("cannot keep the job's files: %w", err)
+		}
+	}
+	if n.order.Job.StatusFile != "" {
+		n.order.Job.StatusFile = filepath.Join(n.dir, "status.json")
+	}
+	return nil
+}
+
+// statusEvery is how often it is looked whether the status file is another one.
+const statusEvery = time.Second
+
+// tellStatus sends the status file to the launcher whenever it has changed, until ctx ends, and once more then.
+func (n *remoteNode) tellStatus(ctx context.Context) {
+	path := n.order.Job.StatusFile
+	if path == "" {
+		return
+	}
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+	var last []byte
+	for running := true; running; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			running = false
+		}
+		if data, err := os.ReadFile(path); err == nil && !bytes.Equal(data, last) {
+			last = data
+			_ = n.link.Status(data) // a launcher that is gone reads no status
+		}
+	}
+}
+
+// collect sends the workers' log files home. Where they lay in a temporary directory they are removed then.
+func (n *remoteNode) collect(dir string, temporary bool, log zerolog.Logger) {
+	if dir == "" {
+		return
+	}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		short, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		return n.link.File(short, info.Size(), f)
+	})
+	if err != nil {
+		log.Warn().Err(err).Str("path", dir).Msg("log files could not be brought to the launcher: they stay here")
+		return
+	}
+	if temporary {
+		_ = os.RemoveAll(filepath.Dir(dir))
+	}
+}

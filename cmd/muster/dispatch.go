@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/cmd/dialect"
+	"muster/dispatch"
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/launch"
+)
+
+// launcher runs a job on machines that it reaches itself.
+type launcher struct {
+	*app
+	req   dialect.Request
+	tree  *proc.Tree
+	fleet *dispatch.Fleet
+	log   zerolog.Logger
+
+	dir       string            // where the launcher was started
+	files     map[string][]byte // that the job names
+	token     []byte
+	endpoints []launch.Endpoint // where the nodes meet
+	addrs     []string          // by which each node is reached by the others, empty where it was not reached
+}
+
+// dispatch starts an agent on each of the job's machines, and shows and ends what they do.
+func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
+	l := &launcher{app: a, req: req, log: log}
+	if req.DryRun {
+		return l.showPlan(ctx)
+	}
+	if err := l.prepare(); err != nil {
+		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
+	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
+	defer in.close()
+	marker := "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12])
+	if l.tree, err = proc.Open(proc.Config{Log: log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
+		return fmt.Errorf("cannot look after processes: %w", err)
+	}
+	defer func() {
+		if closeErr := l.tree.Close(); err == nil && closeErr != nil {
+			err = errhint.Code(closeErr, errhint.Internal)
+		}
+	}()
+	machines, closeMachines, err := l.machines(marker)
+	if err != nil {
+		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
+	defer closeMachines()
+	job := &l.req.Job
+	l.fleet = dispatch.New(dispatch.Config{
+		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
+		Linger: job.Stop.Grace + job.Meeting.CloseTimeout + job.Restart.Linger, Transient: transient,
+		Output:      &dispatch.Output{Stdout: a.stdout, Stderr: a.stderr, Log: a.logOutput()},
+		CollectLogs: job.Hosts.CollectLogs, Log: log, Status: l.status,
+	})
+	defer l.fleet.Close()
+	if err := l.start(ctx); err != nil {
+		if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
+			return a.compat(*job, statusError(errhint.FromSignal(int(stopped.Signal))))
+		}
+		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
+	return l.finish(ctx, in)
+}
+
+// prepare refuses what can be told to be wrong before any machine is reached, and reads the files that the job names.
+func (l *launcher) prepare() error {
+	job := &l.req.Job
+	var err error
+	if l.dir, err = os.Getwd(); err != nil {
+		return errhint.Usagef("cannot tell the working directory: %w", err)
+	}
+	l.token = []byte(rand.Text() + rand.Text())
+	if job.RunID == "" {
+		job.RunID = strings.ToLower(rand.Text()[:12])
+	}
+	l.files = map[string][]byte{}
+	for _, path := range jobFiles(job) {
+		if *path == "" {
+			continue
+		}
+		data, err := os.ReadFile(*path)
+		if err != nil {
+			return errhint.Usagef("cannot read a file of the job: %w", err)
+		}
+		l.files[*path] = data
+	}
+	if dir := job.Hosts.CollectLogs; dir != "" {
+		if job.Logs.Dir == os.DevNull {
+			return errhint.Usagef("cannot use --collect-logs with --log-dir /dev/null: there would be no files")
+		}
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return errhint.Usagef("cannot use --collect-logs %s: %w", dir, err)
+		}
+		if !job.Logs.Redirect.Any() && !job.Logs.Tee.Any() {
+			job.Logs.Tee = launch.StreamMap{Default: launch.Both}
+		}
+	}
+	return nil
+}
+
+// start brings every node to where its workers could be started.
+func (l *launcher) start(ctx context.Context) error {
+	if err := l.fleet.Reach(ctx); err != nil {
+		return err
+	}
+	if err := l.arrange(); err != nil {
+		return err
+	}
+	if _, err := l.fleet.Prepare(ctx, l.order); err != nil {
+		return err
+	}
+	return nil
+}
+
+// finish lets the workers start, and returns how the job ended.
+func (l *launcher) finish(ctx context.Context, in *interrupts) error {
+	running, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+	var wg sync.WaitGroup
+	over := make(chan struct{})
+	wg.Go(func() { l.passSignals(ctx, in, abandon, over) })
+	o := l.fleet.Run(running)
+	abandoned := running.Err() != nil
+	close(over)
+	wg.Wait()
+	l.app.log.show("")
+	say(l.stderr, "%s", o.Report)
+	if abandoned {
+		say(l.stderr, "muster: error: given up on %s: look there for what is left of the job\n", strings.Join(o.Unclean, ", "))
+	}
+	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
+		o.Status = errhint.FromSignal(int(stopped.Signal))
+	}
+	if o.Errors != nil {
+		l.printError(o.Errors)
+	}
+	if o.Status == errhint.OK {
+		return nil
+	}
+	return l.compat(l.req.Job, statusError(o.Status))
+}
+
+// passSignals tells the agents of signals that reach the launcher: the first stops the workers, the second kills them, the
+// third gives the machines up.
+func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func(), over <-chan struct{}) {
+	for stopping := false; !stopping; {
+		select {
+		case <-over:
+			return
+		case s := <-in.forward:
+			l.fleet.Signal(s)
+		case <-ctx.Done():
+			stopping = true
+		}
+	}
+	signal := syscall.SIGTERM
+	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
+		signal = stopped.Signal
+	}
+	l.fleet.Signal(signal)
+	until := time.Now().Add(l.req.Job.Stop.Grace)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	hurry, kill := in.hurry, true
+	for seconds := 0; ; seconds++ {
+		nodes := l.fleet.Running()
+		text := fmt.Sprintf("stopping the workers of %d nodes with %s: SIGKILL in %v, or with another signal at once", len(nodes), proc.SignalName(signal),
+			max(time.Until(until), 0).Round(time.Second))
+		if !kill {
+			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", strings.Join(nodes, ", "))
+		}
+		if len(nodes) > 0 && !l.app.log.show(text) && seconds%5 == 0 {
+			l.log.Warn().Strs("nodes", nodes).Msg(text)
+		}
+		select {
+		case <-tick.C:
+		case <-hurry:
+			hurry, kill, seconds = nil, false, -1
+			l.fleet.Signal(signal)
+		case <-in.abandon:
+			abandon()
+			return
+		case <-over:
+			return
+		}
+	}
+}
+
+// status keeps the status file, which is that of the job's first node.
+func (l *launcher) status(machine int, data []byte) {
+	if machine != 0 || l.req.Job.StatusFile == "" {
+		return
+	}
+	if err := durable.Replace(l.req.Job.StatusFile, data, 0o644); err != nil {
+		l.log.Warn().Err(err).Msg("the status file could not be written")
+	}
+}

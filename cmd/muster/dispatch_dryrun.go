@@ -1,0 +1,105 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"muster/launch"
+	"muster/rendezvous"
+)
+
+// dryDispatch is what --dry-run prints of a job that muster starts on machines: each of them as it would be with what this
+// one has.
+type dryDispatch struct {
+	Dialect string       `json:"dialect"`
+	RunID   string       `json:"run_id"`
+	Flags   []dryFlag    `json:"flags"`
+	Nodes   []dryMachine `json:"nodes"`
+}
+
+type dryMachine struct {
+	Name string `json:"name"`
+	// ReachedBy is "ssh", or "a process" for this machine.
+	ReachedBy string `json:"reached_by"`
+	*dryRun
+}
+
+// showPlan is --dry-run of a job on machines.
+func (l *launcher) showPlan(ctx context.Context) error {
+	if err := l.prepare(); err != nil {
+		return err
+	}
+	job := &l.req.Job
+	names := l.nodeNames()
+	l.addrs = make([]string, len(names))
+	for i, n := range job.Hosts.Nodes {
+		l.addrs[i] = n.Name
+	}
+	if host := l.masterHost(); host != "" {
+		l.addrs[0] = host
+	}
+	l.endpoints = []launch.Endpoint{{Host: l.addrs[0]}}
+	d := dryDispatch{Dialect: job.Dialect, RunID: job.RunID, Flags: dryFlags(l.req)}
+	plans, world := make([]*launch.Plan, len(names)), 0
+	for i := range names {
+		node := &app{environ: l.environ, nodeName: names[i]}
+		machine, err := node.machine(l.job(i), l.log)
+		if err != nil {
+			return err
+		}
+		if plans[i], err = launch.NewPlan(l.job(i), machine); err != nil {
+			return fmt.Errorf("node %s: %w", names[i], err)
+		}
+		world += plans[i].Procs
+	}
+	base := 0
+	for i, p := range plans {
+		r := rendezvous.Round{
+			GroupRank: i, GroupWorldSize: len(plans), BaseRank: base, WorldSize: world, BaseRoleRank: base, RoleWorldSize: world,
+			MasterAddr: l.addrs[0], AgentStore: true,
+		}
+		if ports := p.Job.Meeting.WorkerPorts; len(ports) > 0 {
+			r.MasterPort = ports[0]
+		}
+		base += p.Procs
+		place := &r
+		if !fixed(job) {
+			place = nil
+		}
+		node, err := newDryRun(p, nil, place)
+		if err != nil {
+			return err
+		}
+		m := dryMachine{names[i], "ssh", node}
+		if here(ctx, job.Hosts.Nodes[i].Host) {
+			m.ReachedBy = "a process"
+		}
+		d.Nodes = append(d.Nodes, m)
+	}
+	if l.req.JSON {
+		return writeJSON(l.stdout, d)
+	}
+	return d.writeText(l)
+}
+
+// writeText shows the machines, and the first of them in full.
+func (d *dryDispatch) writeText(l *launcher) error {
+	w := tabwriter.NewWriter(l.stdout, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintf(w, "machines\n") // Flush tells what failed
+	for _, n := range d.Nodes {
+		ranks := "ranks are decided when nodes meet"
+		if first := n.Workers[0].Rank; first != nil {
+			ranks = fmt.Sprintf("ranks %d to %d", *first, *first+len(n.Workers)-1)
+		}
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d workers\t%s\n", n.Name, n.ReachedBy, len(n.Workers), ranks)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	say(l.stdout, "\nthe first of them, as it would be with what this machine has (--json shows all)\n\n")
+	first := *d.Nodes[0].dryRun
+	first.Flags, first.Dialect = d.Flags, cmp.Or(d.Dialect, first.Dialect)
+	return first.writeText(l.stdout)
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"muster/internal/proc"
+)
+
+// childAgent is an agent on the launcher's own machine.
+type childAgent struct {
+	process *proc.Process
+	stdin   *os.File
+	stdout  *os.File
+	said    tail
+	reading sync.WaitGroup
+	closing sync.Once
+}
+
+// startHere starts an agent on this machine, without ssh.
+func (l *launcher) startHere(marker, name string) (agent *childAgent, err error) {
+	var pipes [6]*os.File
+	defer func() {
+		theirs := []*os.File{pipes[0], pipes[3], pipes[5]}
+		if err != nil {
+			theirs = pipes[:]
+		}
+		for _, f := range theirs {
+			_ = f.Close() // nil is closed already
+		}
+	}()
+	for i := 0; i < len(pipes); i += 2 {
+		if pipes[i], pipes[i+1], err = os.Pipe(); err != nil {
+			return nil, fmt.Errorf("cannot talk to an agent: %w", err)
+		}
+	}
+	c := &childAgent{stdin: pipes[1], stdout: pipes[2]}
+	c.process, err = l.tree.Start(proc.Spec{
+		Path: "/proc/self/exe", Args: []string{"muster", agentName}, Env: append(l.environ[:len(l.environ):len(l.environ)], marker),
+		Files: []*os.File{pipes[0], pipes[3], pipes[5]}, Label: "the agent of " + name,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.reading.Go(func() {
+		_, _ = io.Copy(&c.said, pipes[4])
+		_ = pipes[4].Close()
+	})
+	return c, nil
+}
+
+func (c *childAgent) Stdin() io.WriteCloser { return c.stdin }
+func (c *childAgent) Stdout() io.Reader     { return c.stdout }
+func (c *childAgent) Stderr() string        { return c.said.String() }
+
+// Wait waits for the process.
+func (c *childAgent) Wait() (int, error) {
+	<-c.process.Done()
+	c.reading.Wait()
+	return c.process.Exit().Status(), nil
+}
+
+// closeWait is how long an agent may take to end by itself when its standard input has ended.
+const closeWait = lostGrace + 2*time.Second
+
+// Close ends the agent's standard input, and the agent where that is not enough: its guardian sees to the rest.
+func (c *childAgent) Close() error {
+	c.closing.Do(func() {
+		_ = c.stdin.Close()
+		go func() {
+			select {
+			case <-c.process.Done():
+			case <-time.After(closeWait):
+				_ = c.process.Signal(syscall.SIGKILL) // it may have ended
+			}
+			c.reading.Wait()
+			_ = c.stdout.Close()
+		}()
+	})
+	return nil
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// tailKept is how much a tail keeps, in bytes.
+const tailKept = 4 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if extra := len(t.text) - tailKept; extra > 0 {
+		t.text = append(t.text[:0], t.text[extra:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}
+
+// transient reports whether a machine may be reached later.
+func transient(err error) bool { return !errors.Is(err, errNever) }
+
+var errNever = errors.New("never")

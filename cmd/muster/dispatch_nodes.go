@@ -1,0 +1,144 @@
+package main
+
+import (
+	"cmp"
+	"net/netip"
+	"strconv"
+
+	"muster/dispatch"
+	"muster/internal/errhint"
+	"muster/internal/hostaddr"
+	"muster/launch"
+)
+
+// maxPlaces is how many machines the store of the agents may be on: the first of them has it, the others are where it goes
+// when that one dies.
+const maxPlaces = 4
+
+// arrange settles where the nodes meet, now that it is known which machines there are.
+func (l *launcher) arrange() error {
+	n := len(l.req.Job.Hosts.Nodes)
+	l.addrs = make([]string, n)
+	var remote netip.Addr // of any machine but this one
+	for i := range n {
+		if h, ok := l.fleet.Hello(i); ok {
+			if addr, err := netip.ParseAddr(h.Addr); err == nil && !addr.IsLoopback() {
+				remote = addr
+			}
+		}
+	}
+	here := "127.0.0.1"
+	if remote.IsValid() {
+		addr, err := hostaddr.ToReach(netip.AddrPortFrom(remote, 22))
+		if err != nil {
+			return errhint.Code(err, errhint.TryAgain)
+		}
+		here = addr.String()
+	}
+	for i := range n {
+		h, ok := l.fleet.Hello(i)
+		if !ok {
+			continue
+		}
+		l.addrs[i] = cmp.Or(h.Addr, here)
+		if addr, err := netip.ParseAddr(l.addrs[i]); err == nil && addr.IsLoopback() {
+			l.addrs[i] = here
+		}
+		if host := l.masterHost(); i == 0 && host != "" {
+			l.addrs[i] = host
+		}
+		if len(l.endpoints) < maxPlaces {
+			l.endpoints = append(l.endpoints, launch.Endpoint{Host: l.addrs[i], Port: h.Port})
+		}
+	}
+	return nil
+}
+
+// masterHost is the address of the first node that the user gave, empty where none was given, or one that means another
+// machine everywhere.
+func (l *launcher) masterHost() string {
+	m := &l.req.Job.Meeting
+	host := m.Host
+	if host == "" && len(m.Endpoints) > 0 && m.Backend != "etcd" {
+		host = m.Endpoints[0].Host
+	}
+	if addr, err := netip.ParseAddr(host); host == "localhost" || err == nil && (addr.IsLoopback() || addr.IsUnspecified()) {
+		return ""
+	}
+	return host
+}
+
+// fixed reports whether every machine has its place in the job: the i-th has group rank i.
+func fixed(job *launch.Job) bool {
+	return job.Nodes.Min == job.Nodes.Max && len(job.Hosts.Nodes) == job.Nodes.Max
+}
+
+// job is the i-th node's part of the job.
+func (l *launcher) job(i int) launch.Job {
+	job := l.req.Job
+	n := job.Hosts.Nodes[i]
+	job.Procs = cmp.Or(n.Procs, job.Procs)
+	job.NodeEnv, job.WorkerEnv = n.Env, n.WorkerEnv
+	m := &job.Meeting
+	port := m.Port
+	if len(m.Endpoints) > 0 && m.Backend != "etcd" {
+		port = cmp.Or(port, m.Endpoints[0].Port)
+	}
+	if port > 0 {
+		m.WorkerPorts = []int{port}
+	}
+	if len(job.Hosts.Nodes) == 1 && job.Nodes.Max == 1 {
+		m.Backend, m.Host, m.Port, m.Endpoints, m.NodeRank, m.IsHost = "standalone", "", 0, nil, -1, nil
+		job.Hosts = launch.Hosts{}
+		return job
+	}
+	if m.Backend != "etcd" {
+		host := i == 0
+		m.Backend, m.Endpoints, m.Host, m.Port, m.IsHost = "muster", l.endpoints, "", 0, &host
+	}
+	m.NodeRank = -1
+	if fixed(&job) {
+		m.NodeRank = i
+	}
+	m.LocalAddr = l.addrs[i]
+	job.Hosts = launch.Hosts{}
+	return job
+}
+
+// order is what the i-th node is told.
+func (l *launcher) order(i int) dispatch.Order {
+	if l.addrs[i] == "" { // it was not there when the others were
+		if h, ok := l.fleet.Hello(i); ok {
+			l.addrs[i] = h.Addr
+		}
+	}
+	hosts := &l.req.Job.Hosts
+	o := dispatch.Order{
+		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(hosts.Dir, l.dir), LogLevel: l.req.LogLevel, Token: l.token, Files: l.files,
+		Collect: hosts.CollectLogs != "",
+	}
+	o.Job.Environ = nil // made there, of what follows
+	for _, kv := range launch.Passed(l.req.Job.Env, l.environ) {
+		o.Environ = append(o.Environ, []byte(kv))
+	}
+	return o
+}
+
+// nodeNames are what the machines are called: as they were written, with a port where one name stands for several.
+func (l *launcher) nodeNames() []string {
+	count := map[string]int{}
+	for _, n := range l.req.Job.Hosts.Nodes {
+		count[n.Name]++
+	}
+	names := make([]string, 0, len(l.req.Job.Hosts.Nodes))
+	for i, n := range l.req.Job.Hosts.Nodes {
+		name := n.Name
+		if count[name] > 1 && n.Port > 0 {
+			name += ":" + strconv.Itoa(n.Port)
+		} else if count[name] > 1 {
+			name += "#" + strconv.Itoa(i)
+		}
+		names = append(names, name)
+	}
+	return names
+}

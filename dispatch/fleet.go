@@ -1,0 +1,516 @@
+// Package dispatch runs a job on machines that muster itself reaches: the launcher starts an agent on each of them, tells
+// it what to do, shows what it says, and ends it.
+//
+// Launcher and agent talk in frames over the agent's standard input and output, so that command lines, variables and
+// secrets pass no shell and stand in no list of processes. What the nodes of a job have to agree on they settle among
+// themselves as always, at their own meeting: the launcher only brings them there. An agent whose launcher is gone, or
+// silent for Patience, ends with all that it has started.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-multierror"
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+)
+
+// Machine is one machine of a job.
+type Machine struct {
+	// Name is what it is called towards people.
+	Name string
+	// Start reaches it and starts an agent there.
+	Start func(ctx context.Context) (Conn, error)
+}
+
+// Config says how a Fleet works.
+type Config struct {
+	// Machines are those of the job by rank, and its spares.
+	Machines []Machine
+	// Min is how many of them are needed.
+	Min int
+	// Parallel bounds how many are reached at once, StartTimeout how long those are waited for that are not up yet.
+	Parallel     int
+	StartTimeout time.Duration
+	// Linger is how long nodes may take to end after the first of them has.
+	Linger time.Duration
+	// Transient reports whether an error of Start may go away by itself.
+	Transient func(error) bool
+	// Output shows what agents say; CollectLogs is the directory for their workers' log files, empty for none.
+	Output      *Output
+	CollectLogs string
+	// Status takes the status file of a machine whenever that has changed, Process what becomes of processes that agents
+	// were asked to start one by one; nil where nobody asks.
+	Status  func(machine int, data []byte)
+	Process func(machine int, e ProcessEvent)
+	Log     zerolog.Logger
+}
+
+// Fleet is the agents of a job.
+type Fleet struct {
+	Config
+	files files
+	slots chan struct{} // for those that are reached at once
+
+	mu    sync.Mutex
+	nodes []*node
+	begun bool          // workers may run
+	over  bool          // the job has ended on a node
+	first time.Time     // when
+	ended chan struct{} // closed with over
+	order func(i int) Order
+}
+
+// node is a machine of the fleet and what became of it.
+type node struct {
+	Machine
+	index   int
+	session *session // nil while it is not reached
+	err     error    // why it is not
+	result  *Result
+	at      time.Time // of the result
+	out     bool      // nobody tries to reach it any more
+}
+
+// New returns a fleet none of whose machines was reached yet.
+func New(cfg Config) *Fleet {
+	if cfg.Parallel < 1 {
+		cfg.Parallel = 64
+	}
+	f := &Fleet{Config: cfg, files: newFiles(cfg.CollectLogs, cfg.Log), slots: make(chan struct{}, cfg.Parallel), ended: make(chan struct{})}
+	for i, m := range cfg.Machines {
+		f.nodes = append(f.nodes, &node{Machine: m, index: i})
+	}
+	return f
+}
+
+const (
+	// tellEvery is how often those are listed that are still waited for.
+	tellEvery = 5 * time.Second
+	// givenUp is how long the others are waited for once there cannot be enough: they may have errors to tell, too.
+	givenUp = 5 * time.Second
+)
+
+// Reach starts an agent on every machine and waits until all have said hello, or StartTimeout is over and Min have. Its
+// error holds one error for each machine that could not be reached, by rank.
+func (f *Fleet) Reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, f.StartTimeout, errStartTimeout)
+	defer cancel()
+	began := time.Now()
+	done := make(chan *node, len(f.nodes))
+	for _, n := range f.nodes {
+		go func() {
+			f.reach(ctx, n)
+			done <- n
+		}()
+	}
+	tell := time.NewTicker(tellEvery)
+	defer tell.Stop()
+	reached, failed := 0, 0
+	for reached+failed < len(f.nodes) {
+		select {
+		case n := <-done:
+			if n.err == nil {
+				reached++
+				f.Log.Debug().Str("node", n.Name).Dur("dur_ms", time.Since(began)).Msg("machine reached")
+				continue
+			}
+			if failed++; len(f.nodes)-failed == f.Min-1 && ctx.Err() == nil {
+				time.AfterFunc(givenUp, cancel)
+			}
+		case <-tell.C:
+			f.Log.Warn().Strs("nodes", f.missing()).Int("reached", reached).Dur("dur_ms", time.Since(began)).Msg("waiting for machines of the job")
+		}
+	}
+	if reached >= f.Min {
+		for _, n := range f.nodes {
+			if n.err != nil {
+				f.Log.Warn().Err(n.err).Str("node", n.Name).Msg("the job begins without this machine")
+			}
+		}
+		return nil
+	}
+	return f.unreached(ctx)
+}
+
+var errStartTimeout = errors.New("it was not there in time")
+
+// unreached is the error about machines that could not be reached.
+func (f *Fleet) unreached(ctx context.Context) error {
+	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, errStartTimeout) && !errors.Is(cause, context.Canceled) {
+		return cause // a signal
+	}
+	var all *multierror.Error
+	given := errhint.TryAgain
+	for _, n := range f.nodes {
+		if n.err == nil || errors.Is(n.err, context.Canceled) {
+			continue
+		}
+		if errhint.CodeOf(n.err) == errhint.Usage {
+			given = errhint.Usage
+		}
+		all = multierror.Append(all, errhint.With(fmt.Errorf("cannot start a node on %s: %w", n.Name, n.err), errhint.Of(n.err)))
+	}
+	return errhint.Code(all.ErrorOrNil(), given)
+}
+
+// missing are the names of the machines that were not reached yet.
+func (f *Fleet) missing() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var names []string
+	for _, n := range f.nodes {
+		if n.session == nil {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// reach starts an agent on a machine, and tries again while the reason may go away.
+func (f *Fleet) reach(ctx context.Context, n *node) {
+	pause := 200 * time.Millisecond
+	for {
+		s, err := f.start(ctx, n)
+		f.mu.Lock()
+		n.session, n.err = s, err
+		f.mu.Unlock()
+		if err == nil || !f.Transient(err) {
+			return
+		}
+		f.Log.Debug().Err(err).Str("node", n.Name).Msg("machine not reached yet")
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+			pause = min(2*pause, 3*time.Second)
+		}
+	}
+}
+
+// start is one attempt of reach.
+func (f *Fleet) start(ctx context.Context, n *node) (*session, error) {
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	conn, err := n.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return f.greet(ctx, n, conn)
+}
+
+// Hello returns what the agent of a machine has said of itself; ok is false for one that was not reached.
+func (f *Fleet) Hello(i int) (h Hello, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.nodes[i].session; s != nil {
+		return s.hello, true
+	}
+	return Hello{}, false
+}
+
+// Prepare gives every agent its order, and waits until all could start. The answers are by machine, nil for those that
+// were not reached. An agent that cannot is an error: so far nothing was started.
+func (f *Fleet) Prepare(ctx context.Context, order func(i int) Order) ([]*Ready, error) {
+	f.order = order
+	answers, errs := make([]*Ready, len(f.nodes)), make([]error, len(f.nodes))
+	var wg sync.WaitGroup
+	for _, n := range f.nodes {
+		if n.session != nil {
+			wg.Go(func() { answers[n.index], errs[n.index] = f.prepare(ctx, n) })
+		}
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	var all *multierror.Error
+	status := errhint.TryAgain
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		if status == errhint.TryAgain {
+			status = errhint.CodeOf(err)
+		}
+		all = multierror.Append(all, errhint.With(fmt.Errorf("cannot start the workers of node %s: %w", f.nodes[i].Name, err), errhint.Of(err)))
+	}
+	return answers, errhint.Code(all.ErrorOrNil(), status)
+}
+
+// prepare gives one agent its order.
+func (f *Fleet) prepare(ctx context.Context, n *node) (*Ready, error) {
+	s := n.session
+	if err := s.wire.sendJSON(kindOrder, f.order(n.index)); err != nil {
+		<-s.ended // which says why
+	}
+	select {
+	case r := <-s.ready:
+		return &r, nil
+	case <-s.ended:
+		if r := s.result; r != nil {
+			err := errors.New(r.Error)
+			if r.Error == "" {
+				err = fmt.Errorf("it has ended with status %d", r.Status)
+			}
+			return nil, errhint.Code(errhint.With(err, r.Hint), r.Status)
+		}
+		return nil, errhint.Code(s.why, errhint.TryAgain)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Signal tells all agents of a signal that the launcher has received: the first one stops the workers, the second ends
+// their grace.
+func (f *Fleet) Signal(n syscall.Signal) {
+	for _, s := range f.running() {
+		go func() { _ = s.signal(n) }() // one that takes nothing is found out
+	}
+}
+
+// running are the sessions of agents that have not ended.
+func (f *Fleet) running() []*session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []*session
+	for _, n := range f.nodes {
+		if n.session != nil && n.result == nil {
+			all = append(all, n.session)
+		}
+	}
+	return all
+}
+
+// Running returns the names of machines whose agents have not said that they ended.
+func (f *Fleet) Running() []string {
+	var names []string
+	for _, s := range f.running() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// Run lets the agents start their workers and waits until the job has ended on all of them. A machine that is lost
+// meanwhile is reached again for as long as the others go on. When ctx ends nobody is waited for any more.
+func (f *Fleet) Run(ctx context.Context) Outcome {
+	f.mu.Lock()
+	f.begun = true
+	f.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, n := range f.nodes {
+		wg.Go(func() { f.follow(ctx, n) })
+	}
+	stop := context.AfterFunc(ctx, f.Close)
+	wg.Wait()
+	stop()
+	return f.outcome()
+}
+
+// follow looks after one machine until its part is over.
+func (f *Fleet) follow(ctx context.Context, n *node) {
+	f.mu.Lock()
+	s := n.session
+	f.mu.Unlock()
+	if s != nil {
+		_ = s.wire.send(kindGo, nil) // if it cannot be told, it has ended
+	}
+	for ctx.Err() == nil {
+		if s == nil {
+			if s = f.again(ctx, n); s == nil {
+				break
+			}
+		}
+		select {
+		case <-s.ended:
+		case <-f.lingered(ctx):
+			f.Log.Warn().Str("node", n.Name).Msg("the job has ended, and this node does not: its agent is ended")
+			s.close()
+			<-s.ended
+		}
+		s.close()
+		if s.result != nil {
+			f.finished(n, s.result)
+			return
+		}
+		f.lost(n, s.why)
+		s = nil
+	}
+	f.giveUp(n)
+}
+
+// lingered delivers when nodes have had the time to end after the first one. It never does while the job goes on.
+func (f *Fleet) lingered(ctx context.Context) <-chan struct{} {
+	late := make(chan struct{})
+	go func() {
+		select {
+		case <-f.ended:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(f.Linger):
+			close(late)
+		case <-ctx.Done():
+		}
+	}()
+	return late
+}
+
+// finished notes a node's result. It ends the job for those that are not there, unless it is about this node alone.
+func (f *Fleet) finished(n *node, r *Result) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n.result, n.at = r, time.Now()
+	if !aboutNode(r.Status) {
+		f.endLocked()
+	}
+	f.settleLocked()
+}
+
+// aboutNode reports whether a status says something of the node and not of the job.
+func aboutNode(status int) bool {
+	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.TryAgain
+}
+
+func (f *Fleet) endLocked() {
+	if !f.over {
+		f.over, f.first = true, time.Now()
+		close(f.ended)
+	}
+}
+
+// lost notes that an agent is gone without a result.
+func (f *Fleet) lost(n *node, why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n.session, n.err = nil, why
+	if !f.over {
+		f.Log.Error().Err(why).Str("node", n.Name).Msg("node lost")
+	}
+	f.settleLocked()
+}
+
+// giveUp notes that a machine is not tried any more.
+func (f *Fleet) giveUp(n *node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n.out = true
+	f.settleLocked()
+}
+
+// settleLocked ends the job when no node is left that runs it.
+func (f *Fleet) settleLocked() {
+	if !slices.ContainsFunc(f.nodes, func(n *node) bool { return n.session != nil && n.result == nil }) {
+		f.endLocked()
+	}
+}
+
+// again reaches a lost machine for as long as the job goes on elsewhere, and brings it into the job. It returns nil where
+// that has come to nothing.
+func (f *Fleet) again(ctx context.Context, n *node) *session {
+	ctx, cancel := context.WithTimeoutCause(ctx, f.StartTimeout, errStartTimeout)
+	defer cancel()
+	go func() {
+		select {
+		case <-f.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for ctx.Err() == nil {
+		f.reach(ctx, n)
+		f.mu.Lock()
+		s, err := n.session, n.err
+		f.mu.Unlock()
+		if s == nil {
+			if ctx.Err() == nil || errors.Is(context.Cause(ctx), errStartTimeout) {
+				f.Log.Warn().Err(err).Str("node", n.Name).Msg("the job goes on without this machine")
+			}
+			return nil
+		}
+		_, err = f.prepare(ctx, n)
+		if err == nil {
+			err = s.wire.send(kindGo, nil)
+		}
+		if err == nil {
+			f.Log.Info().Str("node", n.Name).Msg("the machine is there again: its node joins the job")
+			return s
+		}
+		s.close()
+		f.lost(n, err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}
+
+// Outcome is how the job ended.
+type Outcome struct {
+	// Status is the exit status, Report says why for people; Errors are those of single nodes.
+	Status int
+	Report string
+	Errors error
+	// Unclean are the machines whose agents have not said that nothing of the job is left.
+	Unclean []string
+}
+
+// outcome makes one of what the nodes have said. All that were in the last round say the same, so that the first one
+// counts; what is about single nodes counts only where nobody has more to say.
+func (f *Fleet) outcome() Outcome {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n.result == nil })
+	slices.SortStableFunc(ended, func(a, b *node) int { return a.at.Compare(b.at) })
+	o := Outcome{Status: errhint.TryAgain}
+	var all *multierror.Error
+	for _, n := range f.nodes {
+		switch {
+		case n.result == nil && (n.err != nil || n.session != nil):
+			o.Unclean = append(o.Unclean, n.Name)
+			if n.err != nil {
+				all = multierror.Append(all, errhint.With(fmt.Errorf("node %s was lost: %w", n.Name, n.err), errhint.Of(n.err)))
+			}
+		case n.result != nil && n.result.Error != "":
+			err := fmt.Errorf("node %s: %s", n.Name, strings.TrimSpace(n.result.Error))
+			all = multierror.Append(all, errhint.With(err, n.result.Hint))
+		}
+	}
+	pick := slices.IndexFunc(ended, func(n *node) bool { return !aboutNode(n.result.Status) && n.result.Status != errhint.Internal })
+	if pick < 0 && len(ended) > 0 {
+		pick = 0
+	}
+	if pick >= 0 {
+		o.Status, o.Report = ended[pick].result.Status, ended[pick].result.Report
+		if ended[pick].result.Status == errhint.OK {
+			return Outcome{Status: errhint.OK, Unclean: o.Unclean}
+		}
+	}
+	if o.Report == "" {
+		o.Errors = all.ErrorOrNil()
+	}
+	return o
+}
+
+// Close ends all agents that have not ended.
+func (f *Fleet) Close() {
+	var wg sync.WaitGroup
+	for _, s := range f.running() {
+		wg.Go(s.close)
+	}
+	wg.Wait()
+}

@@ -1,0 +1,96 @@
+package dispatch
+
+import (
+	"encoding/json"
+	"time"
+
+	"muster/launch"
+)
+
+// Hello is the first thing that an agent says.
+type Hello struct {
+	// Version is the agent's; launcher and agents are the same program.
+	Version string `json:"version"`
+	// Hostname is what the machine calls itself.
+	Hostname string `json:"hostname"`
+	// Addr is the address by which the launcher has reached it, empty where it was not reached over a network.
+	Addr string `json:"addr"`
+	// Port is free on that machine just now.
+	Port int `json:"port"`
+	PID  int `json:"pid"`
+}
+
+// Order is what an agent is to do.
+type Order struct {
+	// Job is the node's part of the job. Its Environ is made on the node.
+	Job launch.Job `json:"job"`
+	// Name is how the launcher calls the node.
+	Name string `json:"name"`
+	// Dir is the working directory, LogLevel what the agent says of itself.
+	Dir      string `json:"dir"`
+	LogLevel string `json:"log_level"`
+	// Environ are the launcher's variables that go to the node, "NAME=VALUE", as bytes: they need not be text.
+	Environ [][]byte `json:"environ"`
+	// Token is the job's secret, nil for none.
+	Token []byte `json:"token,omitempty"`
+	// Files are files of the launcher's machine that the job names, by their paths there.
+	Files map[string][]byte `json:"files,omitempty"`
+	// Collect asks for the workers' log files when the job has ended.
+	Collect bool `json:"collect,omitempty"`
+	// Processes says that there is no job to run: the launcher starts processes one by one.
+	Processes bool `json:"processes,omitempty"`
+}
+
+// Ready says that an agent could start its workers.
+type Ready struct {
+	// Preflight is what the machine has, to be compared with the others.
+	Preflight json.RawMessage `json:"preflight,omitempty"`
+}
+
+// Result is how a node's part of the job ended.
+type Result struct {
+	// Status is the exit status that muster would have there.
+	Status int `json:"status"`
+	// Report says why for people; Error is why the job could not be run or ended, with a hint. All may be empty.
+	Report string `json:"report"`
+	Error  string `json:"error"`
+	Hint   string `json:"hint"`
+}
+
+type signalMessage struct {
+	Signal int `json:"signal"`
+}
+
+// StartProcess asks for a process.
+type StartProcess struct {
+	// ID is the launcher's name for it, never used twice.
+	ID int `json:"id"`
+	// Env are variables that it has beside those of the order.
+	Env [][]byte `json:"env"`
+	// Label names it in errors, Prefix stands before each line of its output: of standard output, of standard error.
+	Label  string    `json:"label"`
+	Prefix [2]string `json:"prefix"`
+}
+
+// StopProcess asks for a process's end: SIGTERM, and SIGKILL after the grace.
+type StopProcess struct {
+	ID    int           `json:"id"`
+	Grace time.Duration `json:"grace"`
+}
+
+// ProcessEvent says that a process was started, or has ended.
+type ProcessEvent struct {
+	ID int `json:"id"`
+	// PID is that of a process that was started; it is not there where that failed.
+	PID int `json:"pid,omitempty"`
+	// Status is the exit status of one that has ended, 128+n for signal n. Error is why one could not be started.
+	Status int    `json:"status,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Ended  bool   `json:"-"`
+}
+
+type fileMessage struct {
+	// Path counts from the directory of the run's logs.
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+}
