@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/hosts"
 )
 
 // slurmStep is what Slurm says of the step, or of the batch script, that this process is in.
@@ -134,13 +136,13 @@ func (l *lookup) slurmHosts(list Value, perNode string) ([]Host, error) {
 	if list.Text == "" {
 		return nil, nil
 	}
-	names, err := ExpandHosts(list.Text)
+	names, err := hosts.Expand(list.Text)
 	if err != nil {
 		return nil, l.bad(list.From, err)
 	}
 	var slots []int
 	if text := l.get(perNode); text != "" {
-		if slots, err = ExpandCounts(text); err != nil {
+		if slots, err = hosts.ExpandCounts(text); err != nil {
 			return nil, l.bad(perNode, err)
 		}
 	}

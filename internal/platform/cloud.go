@@ -7,6 +7,8 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"muster/internal/hosts"
 )
 
 // sagemakerConfig says which hosts a training job has, also in containers without SageMaker's toolkit, which makes
@@ -107,8 +109,8 @@ func readVertex(l *lookup, f *Facts) error {
 	switch {
 	case len(first) != 1:
 		return l.bad(from, fmt.Errorf("workerpool0 must be one machine, and is %d", len(first)))
-	case len(others) > MaxHosts:
-		return l.bad(from, fmt.Errorf("there are more than %d hosts", MaxHosts))
+	case len(others) > hosts.MaxHosts:
+		return l.bad(from, fmt.Errorf("there are more than %d hosts", hosts.MaxHosts))
 	case rank < 0 || rank >= len(pool):
 		return l.bad(from, fmt.Errorf("there is no task %d in %s", rank, shown(spec.Task.Type)))
 	case spec.Task.Type == "workerpool0":

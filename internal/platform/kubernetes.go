@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/hosts"
 )
 
 // Variables of PyTorch's env:// method, which count processes where LOCAL_RANK is set, and else, on the platforms that
@@ -324,7 +326,7 @@ func (l *lookup) domain(short string) string {
 	for line := range strings.Lines(string(content)) {
 		line, _, _ = strings.Cut(line, "#")
 		for word := range strings.FieldsSeq(line) {
-			if domain, ok := strings.CutPrefix(word, short+"."); ok && hostText.MatchString(domain) && len(word) <= maxHost {
+			if domain, ok := strings.CutPrefix(word, short+"."); ok && hosts.IsName(domain) && hosts.IsName(word) {
 				return domain
 			}
 		}

@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/hosts"
 )
 
 // Input is what a platform is recognised by.
@@ -339,19 +341,19 @@ func (l *lookup) hostLines(name string) ([]Host, error) {
 
 // addHost adds slots to the last host or, where it has another name, the host. Batch systems write equal names in a row;
 // names that come again later are found by dedupe.
-func addHost(hosts []Host, name string, slots int) ([]Host, error) {
+func addHost(list []Host, name string, slots int) ([]Host, error) {
 	switch {
-	case name == "" || len(name) > maxHost || !hostText.MatchString(name):
+	case !hosts.IsName(name):
 		return nil, fmt.Errorf("%.80q is no name of a host", name)
 	case slots < 0 || slots > maxNumber:
 		return nil, fmt.Errorf("%s cannot have %d slots", name, slots)
-	case len(hosts) > 0 && hosts[len(hosts)-1].Name == name:
-		hosts[len(hosts)-1].Slots = min(hosts[len(hosts)-1].Slots+slots, maxNumber)
-		return hosts, nil
-	case len(hosts) == MaxHosts:
-		return nil, fmt.Errorf("there are more than %d hosts", MaxHosts)
+	case len(list) > 0 && list[len(list)-1].Name == name:
+		list[len(list)-1].Slots = min(list[len(list)-1].Slots+slots, maxNumber)
+		return list, nil
+	case len(list) == hosts.MaxHosts:
+		return nil, fmt.Errorf("there are more than %d hosts", hosts.MaxHosts)
 	}
-	return append(hosts, Host{name, slots}), nil
+	return append(list, Host{name, slots}), nil
 }
 
 // dedupe adds up the slots of hosts with one name, which keeps the place where it stands first.

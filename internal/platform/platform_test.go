@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"muster/internal/hosts"
 	"muster/internal/platform"
 )
 
@@ -283,7 +284,7 @@ func FuzzDetect(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if len(found.Hosts) > platform.MaxHosts {
+			if len(found.Hosts) > hosts.MaxHosts {
 				t.Fatalf("%d hosts", len(found.Hosts))
 			}
 			for _, h := range found.Hosts {

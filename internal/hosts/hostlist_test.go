@@ -1,4 +1,4 @@
-package platform_test
+package hosts_test
 
 import (
 	"fmt"
@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"muster/internal/platform"
+	"muster/internal/hosts"
 )
 
 // The lists that were shown to scontrol of Slurm 22.05, and suffixes, which it refuses.
-func TestExpandHosts(t *testing.T) {
+func TestExpand(t *testing.T) {
 	for list, want := range map[string]string{
 		"n[008-011]":        "n008 n009 n010 n011",
 		"n[008-011,13]":     "n008 n009 n010 n011 n13",
@@ -33,7 +33,7 @@ func TestExpandHosts(t *testing.T) {
 		"n[0-0]":            "n0",
 		"n[1-2],gpu-3,c[5]": "n1 n2 gpu-3 c5",
 	} {
-		got, err := platform.ExpandHosts(list)
+		got, err := hosts.Expand(list)
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%s: %q, %v; want %q", list, got, err, want)
 		}
@@ -65,27 +65,27 @@ func TestExpandHosts(t *testing.T) {
 		strings.Repeat("[000000000000000001]", 15):     "more than 255 letters",
 		strings.Repeat("a,", 64<<10) + "a":             "131073 bytes exceeds",
 	} {
-		got, err := platform.ExpandHosts(list)
+		got, err := hosts.Expand(list)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40s: %d hosts, %v; want %q", list, len(got), err, want)
 		}
 	}
-	if got, err := platform.ExpandHosts("n[0-65535]"); err != nil || len(got) != platform.MaxHosts || got[65535] != "n65535" {
+	if got, err := hosts.Expand("n[0-65535]"); err != nil || len(got) != hosts.MaxHosts || got[65535] != "n65535" {
 		t.Errorf("the longest list: %d hosts, %v", len(got), err)
 	}
 }
 
 // A list that asks for too much takes no memory for it.
-func TestExpandHostsTakesLittle(t *testing.T) {
+func TestExpandTakesLittle(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 20 {
 		for _, list := range []string{"[1-999999999]", "[0-65535]x[0-65535]", "[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]"} {
-			if got, err := platform.ExpandHosts(list); err == nil {
+			if got, err := hosts.Expand(list); err == nil {
 				t.Fatalf("%s: %d hosts", list, len(got))
 			}
 		}
-		if got, err := platform.ExpandCounts("1(x999999999)"); err == nil {
+		if got, err := hosts.ExpandCounts("1(x999999999)"); err == nil {
 			t.Fatalf("%d counts", len(got))
 		}
 	}
@@ -97,20 +97,20 @@ func TestExpandHostsTakesLittle(t *testing.T) {
 
 func TestExpandCounts(t *testing.T) {
 	for list, want := range map[string][]int{"4(x2),3": {4, 4, 3}, "8": {8}, "1,2": {1, 2}, "2(x0),1": {1}} {
-		got, err := platform.ExpandCounts(list)
+		got, err := hosts.ExpandCounts(list)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v, (-want +got):\n%s", list, err, diff)
 		}
 	}
 	for _, list := range []string{"", "4(x", "4(x2)3", "a", "-1", "4,,3", "4(x70000)", "40000(x40000),1(x40000)", strings.Repeat("1,", 70<<10)} {
-		if got, err := platform.ExpandCounts(list); err == nil {
+		if got, err := hosts.ExpandCounts(list); err == nil {
 			t.Errorf("%.40s: %d counts", list, len(got))
 		}
 	}
 }
 
 // Lists made of random names, brackets and ranges mean what their making says.
-func TestExpandHostsProperty(t *testing.T) {
+func TestExpandProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list, want []string
 		for range rapid.IntRange(1, 4).Draw(t, "items") {
@@ -150,37 +150,37 @@ func TestExpandHostsProperty(t *testing.T) {
 			}
 			list, want = append(list, text.String()), append(want, names...)
 		}
-		got, err := platform.ExpandHosts(strings.Join(list, ","))
+		got, err := hosts.Expand(strings.Join(list, ","))
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Fatalf("%s: %v (-want +got):\n%s", list, err, diff)
 		}
 	})
 }
 
-// FuzzExpandHosts: any text is refused or gives names that are fit to be shown and stand for themselves.
-func FuzzExpandHosts(f *testing.F) {
+// FuzzExpand: any text is refused or gives names that are fit to be shown and stand for themselves.
+func FuzzExpand(f *testing.F) {
 	for _, seed := range []string{"n[008-011,13]", "r[1-2]n[1-3]", "a[9-11]-x,b", "4(x2),3", "[1-999999999]", "n[1-]", "[[", "][", ","} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, list string) {
-		if counts, err := platform.ExpandCounts(list); err == nil && len(counts) > platform.MaxHosts {
+		if counts, err := hosts.ExpandCounts(list); err == nil && len(counts) > hosts.MaxHosts {
 			t.Errorf("%d counts", len(counts))
 		}
-		hosts, err := platform.ExpandHosts(list)
+		names, err := hosts.Expand(list)
 		if err != nil {
 			return
 		}
-		if len(hosts) > platform.MaxHosts {
-			t.Fatalf("%d hosts", len(hosts))
+		if len(names) > hosts.MaxHosts {
+			t.Fatalf("%d hosts", len(names))
 		}
-		for _, h := range hosts[:min(len(hosts), 100)] {
+		for _, h := range names[:min(len(names), 100)] {
 			if len(h) > 255 || strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("[],:", r) }) {
 				t.Fatalf("%q is no name of a host", h)
 			}
 		}
-		again, err := platform.ExpandHosts(strings.Join(hosts, ","))
-		if len(strings.Join(hosts, ",")) < math.MaxUint16 && (err != nil || !slices.Equal(again, hosts)) {
-			t.Errorf("%q: %v", hosts, err)
+		again, err := hosts.Expand(strings.Join(names, ","))
+		if len(strings.Join(names, ",")) < math.MaxUint16 && (err != nil || !slices.Equal(again, names)) {
+			t.Errorf("%q: %v", names, err)
 		}
 	})
 }

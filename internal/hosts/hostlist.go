@@ -1,4 +1,4 @@
-package platform
+package hosts
 
 import (
 	"errors"
@@ -12,19 +12,19 @@ import (
 const (
 	// MaxHosts is the largest number of hosts in a list; Slurm itself has up to 65,533 nodes.
 	MaxHosts = 1 << 16
-	// maxList is the longest text of a list, in bytes: the kernel takes 128 KiB for one variable.
-	maxList = 128 << 10
+	// maxListBytes is the longest text of a list, in bytes: the kernel takes 128 KiB for one variable.
+	maxListBytes = 128 << 10
 	// maxHost is the longest name of a host, in bytes, as in DNS.
 	maxHost = 255
 )
 
-// ExpandHosts returns the hosts of a list as Slurm writes it, such as "n[008-011,13],login1", in its order and with its
+// Expand returns the hosts of a list as Slurm writes it, such as "n[008-011,13],login1", in its order and with its
 // repetitions: as scontrol show hostnames of Slurm 22.05. Several brackets in a name are combined, the leftmost slowest; a
 // number has at least as many digits as the left end of its range. Text behind the last bracket is taken, which scontrol
 // refuses; steps (0-10:5) are not.
-func ExpandHosts(list string) ([]string, error) {
-	if len(list) > maxList {
-		return nil, fmt.Errorf("a list of %d bytes exceeds the limit of %d", len(list), maxList)
+func Expand(list string) ([]string, error) {
+	if len(list) > maxListBytes {
+		return nil, fmt.Errorf("a list of %d bytes exceeds the limit of %d", len(list), maxListBytes)
 	}
 	items, err := splitHosts(list)
 	if err != nil {
@@ -108,6 +108,11 @@ func (p hostPart) longest() int {
 // hostText is what the names of hosts are made of.
 var hostText = regexp.MustCompile(`^[A-Za-z0-9._-]*$`)
 
+// IsName reports whether name may be that of a host, or its IPv4 address.
+func IsName(name string) bool {
+	return name != "" && len(name) <= maxHost && hostText.MatchString(name)
+}
+
 func parseHost(item string) ([]hostPart, error) {
 	if item == "" {
 		return nil, errors.New("a host between two commas has no name")
@@ -181,8 +186,8 @@ var repeated = regexp.MustCompile(`^([0-9]{1,9})(?:\(x([0-9]{1,9})\))?$`)
 
 // ExpandCounts returns the numbers of a list per node as Slurm writes it: "4(x2),3" is 4, 4, 3.
 func ExpandCounts(list string) ([]int, error) {
-	if len(list) > maxList {
-		return nil, fmt.Errorf("a list of %d bytes exceeds the limit of %d", len(list), maxList)
+	if len(list) > maxListBytes {
+		return nil, fmt.Errorf("a list of %d bytes exceeds the limit of %d", len(list), maxListBytes)
 	}
 	var counts []int
 	for item := range strings.SplitSeq(list, ",") {
