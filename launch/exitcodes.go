@@ -83,3 +83,12 @@ func (s ExitCodes) String() string {
 	}
 	return strings.Join(items, ",")
 }
+
+// MarshalText is String: a job travels to other machines as JSON.
+func (s ExitCodes) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (s *ExitCodes) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseExitCodes(string(text))
+	return err
+}
