@@ -62,6 +62,8 @@ type Agent struct {
 	group    *WorkerGroup
 	oomKills int64 // the kernel's count before it
 	suspect  bool  // workers failed here since the last check
+	// debugDirs hold the workers' environments in debug mode.
+	debugDirs []string
 	told     []NodeFault
 }
 
@@ -154,6 +156,7 @@ func (a *Agent) close(succeeded bool) error {
 	if a.watchdog != nil {
 		errs = append(errs, a.watchdog.Close())
 	}
+	errs = append(errs, a.forgetDebug())
 	if a.logs != nil {
 		a.LogTo(nil)
 		errs = append(errs, a.logs.Close(succeeded))

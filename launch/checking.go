@@ -128,7 +128,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 func (p *Plan) checkEnv(r rendezvous.Round, localRank int) ([]string, error) {
 	plan := *p
 	if localRank < 0 {
-		localRank, plan.Job.VirtualLocalRank, plan.devices.Own = 0, false, nil
+		localRank, plan.Job.VirtualLocalRank, plan.devices.Own, plan.Job.WorkerEnv = 0, false, nil, nil
 	}
 	env, err := plan.workerEnv(r, localRank, 0, "")
 	return env.Strings(), err
@@ -257,7 +257,7 @@ func (p *Plan) python() string {
 		return p.entry.path
 	}
 	for _, name := range []string{"python3", "python"} {
-		if path, err := proc.LookPath(name, p.Dir, p.Job.Environ); err == nil {
+		if path, err := proc.LookPath(name, p.Dir, p.environ()); err == nil {
 			return path
 		}
 	}

@@ -16,6 +16,8 @@ type Var struct {
 	Source      Source
 	// Own is true where another worker, attempt or round has, or may have, another value.
 	Own bool
+	// Expand asks for $NAME and ${NAME} in the value to be replaced on the node where the worker runs; see EnvRules.Set.
+	Expand bool
 }
 
 // Env is a worker's whole environment, sorted by name.
@@ -30,27 +32,14 @@ func (e Env) Strings() []string {
 	return out
 }
 
-// Lookup returns a variable that all workers of this node have alike: what was inherited, what a fake accelerator sets, and
-// the network interface that they are told to use.
+// Lookup returns a variable that all workers of this node have alike: what was inherited, what the job's rules and the choice
+// of Python make of that, what a fake accelerator sets, and the network interface that they are told to use.
 func (p *Plan) Lookup(name string) (string, bool) {
-	vars := map[string]Var{}
-	p.inherit(vars)
-	for name, value := range p.deviceEnv {
-		vars[name] = Var{Name: name, Value: value}
-	}
+	vars := maps.Clone(p.base)
 	p.exportIface(vars)
+	p.unset(vars)
 	v, ok := vars[name]
 	return v.Value, ok
-}
-
-// inherit sets what workers inherit, less what outer launchers left.
-func (p *Plan) inherit(vars map[string]Var) {
-	for _, kv := range p.Job.Environ {
-		name, value, ok := strings.Cut(kv, "=")
-		if ok && name != "" && !isStale(name, p.Job.Platform != "") {
-			vars[name] = Var{Name: name, Value: value, Source: Source{Inherited, "environment"}}
-		}
-	}
 }
 
 // exportIface tells NCCL and Gloo which interface to use, where nobody else has.
@@ -68,37 +57,12 @@ func (p *Plan) exportIface(vars map[string]Var) {
 	}
 }
 
-// staleNames and stalePrefixes are what an outer launcher or batch system leaves in our environment about itself. A
-// worker that saw it would take the outer job's rank for its own (PMI and OMPI variables are read by libraries that
-// look for MPI without being asked).
-var (
-	staleNames = []string{
-		"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-		"ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-		"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_TIMER_FILE",
-		"SLURM_PROCID", "SLURM_LOCALID",
-	}
-	// MUSTER_ variables are our own settings: a muster inside the job would write the same status file.
-	stalePrefixes = []string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MUSTER_"}
-)
-
-// platformPrefixes begin the names of what launchers of processes tell a process besides. They are kept from workers only
-// where a platform started muster: elsewhere they are somebody's settings, such as OMPI_MCA_btl.
-var platformPrefixes = []string{"OMPI_", "PMI", "MV2_COMM_WORLD_", "MPI_LOCAL", "JSM_NAMESPACE_", "PALS_", "HYDI_"}
-
-func isStale(name string, ofPlatform bool) bool {
-	begins := func(prefixes []string) bool {
-		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
-	}
-	return slices.Contains(staleNames, name) || begins(stalePrefixes) || ofPlatform && begins(platformPrefixes)
-}
-
-// workerEnv returns the environment of one worker: what muster inherited, less what outer launchers left, plus
-// torchelastic's variables (read in PyTorch 2.15.0, torch/distributed/elastic/agent/server/local_elastic_agent.py) and
-// our own.
+// workerEnv returns the environment of one worker, which is made of, weakest first: what muster inherited, less what outer
+// launchers left; a fake accelerator's variables; EnvRules.Set; NodeEnv; the choice of Python (all these are p.base); which
+// accelerators the worker sees; torchelastic's variables (read in PyTorch 2.15.0, torch/distributed/elastic/agent/server/local_elastic_agent.py)
+// and our own; NodeEnv once more, as other launchers' ways may need other values of those; WorkerEnv. EnvRules.Unset takes away last.
 func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile string) (Env, error) {
-	vars := map[string]Var{}
-	p.inherit(vars)
+	vars := maps.Clone(p.base)
 	set := func(kind SourceKind, why, name, value string) {
 		vars[name] = Var{Name: name, Value: value, Source: Source{kind, why}}
 	}
@@ -114,9 +78,6 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		}
 	}
 	rank := r.BaseRank + localRank
-	for name, value := range p.deviceEnv {
-		set(FromFlag, "fake accelerator", name, value)
-	}
 	if p.roundEnv != nil {
 		for name, value := range p.roundEnv(r.Number) {
 			own(FromFlag, "fake accelerator", name, value)
@@ -178,6 +139,8 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
 	set(FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
 	own(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
+	p.overrule(vars, localRank)
+	p.unset(vars)
 
 	env := slices.Collect(maps.Values(vars))
 	slices.SortFunc(env, func(a, b Var) int { return strings.Compare(a.Name, b.Name) })

@@ -58,6 +58,9 @@ type WorkerGroup struct {
 // killed again. When ctx or the lease ends meanwhile no more are started: they are about to be stopped.
 func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int, t *template) (*WorkerGroup, error) {
 	logs, err := a.logs.attempt(restarts, a.Plan.Procs)
+	if err == nil {
+		err = a.clearDebug()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +134,9 @@ func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error)
 	}
 	w := &worker{logs: logs}
 	if w.Worker, err = a.Plan.Worker(g.round, local, g.restarts, logs.errorFile()); err != nil {
+		return w, proc.Spec{}, err
+	}
+	if err := a.tellDebug(g.logs, w.Worker); err != nil {
 		return w, proc.Spec{}, err
 	}
 	stdout, stderr := logs.files()

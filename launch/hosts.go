@@ -28,7 +28,8 @@ type Node struct {
 	hosts.Host
 	// Procs is the number of its workers, as Job.Procs has it; empty: Job.Procs.
 	Procs string
-	// Env are variables of all its workers, WorkerEnv those of single ones by local rank. They win over EnvRules.
+	// Env are variables of all its workers, WorkerEnv those of single ones by local rank. They win over EnvRules,
+	// and are Job.NodeEnv and Job.WorkerEnv of the copy of the job that goes to the node.
 	Env       []Var
 	WorkerEnv [][]Var
 }
@@ -66,11 +67,13 @@ type EnvRules struct {
 	// Mode is what nodes on other machines begin with; empty: EnvLauncher. On this machine it is the own environment, or
 	// the named part of it with EnvClean.
 	Mode EnvMode
-	// Pass and Deny are patterns of variables' names, as path.Match has them.
+	// Pass and Deny are patterns of variables' names, as path.Match has them. Deny keeps variables of the launcher from other
+	// machines; so do HostNames, which Pass wins over. With EnvClean, Pass also names what workers here inherit.
 	Pass, Deny []string
-	// Set are variables that the workers get over what they inherit. Those by which torchelastic tells ranks win over them.
+	// Set are variables that the workers get over what they inherit, later ones over earlier. Those by which torchelastic tells
+	// ranks win over them. A value with Expand may name variables set before it, and inherited ones, of its node.
 	Set []Var
-	// Unset are names of variables that the workers do not get from anywhere, torchelastic's among them.
+	// Unset are patterns of the names of variables that the workers do not get from anywhere, torchelastic's among them.
 	Unset []string
 }
 
@@ -78,7 +81,8 @@ type EnvRules struct {
 // At most one of them is set.
 type PythonRules struct {
 	Path string
-	// Venv is the directory of a virtual environment, or "auto" for .venv or venv in the working directory.
+	// Venv is the directory of a virtual environment, or "auto" for .venv, venv or env in the working directory, or
+	// else the one in VIRTUAL_ENV.
 	Venv string
 	// Conda is the name or the directory of a conda environment.
 	Conda string

@@ -35,6 +35,10 @@ type Job struct {
 	Env    EnvRules
 	Python PythonRules
 	Debug  DebugRules
+	// NodeEnv are variables of all workers of this node, WorkerEnv those of each of them by local rank; nil: none. They are
+	// what Hosts.Nodes has for the node that this copy of the job is for, and win over Env.Set and over torchelastic's.
+	NodeEnv   []Var
+	WorkerEnv [][]Var
 	// Restart are the rules for worker exits.
 	Restart RestartRules
 	// Warm says how workers come to their imports.
@@ -67,7 +71,7 @@ type Job struct {
 	// CompatExit gives status 1 for every failure of the job, as the replaced launchers do.
 	CompatExit bool
 	// Environ is the environment the job was asked in, as "NAME=VALUE"; workers inherit it.
-	Environ []string
+	Environ Strings
 	// Warnings are what the dialect noticed and passed over, such as a flag that has no effect beside another, one
 	// sentence each.
 	Warnings []string

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,7 +36,8 @@ type Machine struct {
 	// RoundEnv are more of them, which may be others in each round; nil for none.
 	RoundEnv func(round int) map[string]string
 	// AssignDevices returns the variables by which workers see their accelerators, for so many workers, counted by the
-	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers.
+	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers. It has taken what
+	// Job.LookupWith finds into account: its variables win over Env.Set and NodeEnv.
 	AssignDevices func(procs string, workers int) (DeviceVars, error)
 }
 
@@ -65,6 +67,11 @@ type Plan struct {
 
 	procsFrom Source
 	entry     entrypoint
+	debug     *entrypoint // what runs in the command's place; nil: the command itself
+	base      map[string]Var // what all workers of this node get in every round, under torchelastic's variables
+	// notes are what is worth knowing of the choice of Python.
+	notes []string
+
 	deviceEnv map[string]string
 	devices   DeviceVars
 	roundEnv  func(round int) map[string]string
@@ -96,14 +103,23 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 	if err := p.bindWorkers(m); err != nil {
 		return nil, err
 	}
-	entry, err := resolveCommand(job.Command, m.Dir, job.Environ)
-	if err != nil {
+	if err := p.makeBase(); err != nil {
 		return nil, err
 	}
-	p.entry = entry
-	if job.Warm.wanted() {
-		if p.warm, p.cold = planWarm(job.Command, entry, job.Warm.Auto, m.Dir, job.Environ); p.cold == nil {
-			p.cold = warmBound(p.cpus, job.Environ)
+	environ, command := p.environ(), p.Job.Command // of the Python that was chosen
+	var err error
+	if p.entry, err = resolveCommand(command, m.Dir, environ); err != nil {
+		return nil, err
+	}
+	switch {
+	case job.Debug.On:
+		if p.debug, err = debugEntry(job.Debug.Command, environ); err != nil {
+			return nil, err
+		}
+		p.cold = errors.New("the command is replaced by --debug-mode")
+	case job.Warm.wanted():
+		if p.warm, p.cold = planWarm(command, p.entry, job.Warm.Auto, m.Dir, environ); p.cold == nil {
+			p.cold = warmBound(p.cpus, environ)
 		}
 	}
 	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))
@@ -186,6 +202,9 @@ func (p *Plan) Binding() string {
 // Bound returns the CPUs of each local rank, nil where workers are not bound; err says why not where that was asked for.
 func (p *Plan) Bound() (cpus [][]int, err error) { return p.cpus, p.unbound }
 
+// Notes are what is worth knowing of how the plan was made, one sentence each.
+func (p *Plan) Notes() []string { return p.notes }
+
 // source returns where a flag's value came from.
 func (p *Plan) source(flag string) Source {
 	if s, ok := p.Job.Sources[flag]; ok {
@@ -201,6 +220,8 @@ type Worker struct {
 	Argv            []string
 	Env             Env
 	Dir             string
+	// Varying are names of variables that other workers may have, or have other values of.
+	Varying []string
 	// CPUs are those that it is bound to, ascending; none: it is not.
 	CPUs []int
 }
@@ -213,7 +234,10 @@ func (p *Plan) Worker(r rendezvous.Round, localRank, restarts int, errorFile str
 	}
 	w := Worker{
 		Rank: r.BaseRank + localRank, LocalRank: localRank, Dir: p.Dir,
-		Path: p.entry.path, Argv: p.entry.argv(p.Job.Command, localRank), Env: env,
+		Path: p.entry.path, Argv: p.entry.argv(p.Job.Command, localRank), Env: env, Varying: p.varying(),
+	}
+	if p.debug != nil {
+		w.Path, w.Argv = p.debug.path, p.debug.prefix
 	}
 	if p.cpus != nil {
 		w.CPUs = p.cpus[localRank]

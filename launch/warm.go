@@ -202,7 +202,7 @@ func (w *warmer) try(m *making) (*template, int, error) {
 	for _, name := range w.modules {
 		order = append(order, "module", name)
 	}
-	for _, name := range own {
+	for _, name := range append(own, w.Worker.Varying...) {
 		order = append(order, "varying", name)
 	}
 	for _, entry := range entries {

@@ -1,0 +1,180 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"al.essio.dev/pkg/shellescape"
+
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/internal/proc"
+)
+
+// asleep is what workers do in debug mode where no command was given. It dies of any signal.
+const asleep = "while :; do sleep 3600; done"
+
+// debugEntry is what runs in place of the job's command.
+func debugEntry(command string, environ []string) (*entrypoint, error) {
+	if command == "" {
+		command = asleep
+		if _, err := proc.LookPath("sleep", "/", environ); err != nil {
+			return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
+		}
+	}
+	const shell = "/bin/sh"
+	if _, err := proc.LookPath(shell, "/", environ); err != nil {
+		return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
+	}
+	return &entrypoint{path: shell, prefix: []string{"sh", "-c", command}, name: shell}, nil
+}
+
+// debugDir is where in a run directory the ranks of a debug job are described.
+const debugDir = "debug"
+
+// DebugRank is a rank of a debug job on this machine, as it can be entered.
+type DebugRank struct {
+	RunID string  `json:"run_id"`
+	Dir   string  `json:"dir"` // the working directory
+	Env   Strings `json:"env"`
+}
+
+// tellDebug writes what a person needs to enter a worker that is about to start: a file for shells among the logs, or in the
+// run directory where there are none, and one for FindDebugRank.
+func (a *Agent) tellDebug(logs *attemptLogs, w Worker) error {
+	if !a.Plan.Job.Debug.On {
+		return nil
+	}
+	parent := logs.path
+	if parent == "" {
+		parent = a.Plan.RunDir
+	}
+	text, err := json.Marshal(DebugRank{RunID: a.Plan.RunID, Dir: w.Dir, Env: w.Env.Strings()})
+	if err != nil {
+		return err
+	}
+	env, name := filepath.Join(parent, "env"), "rank"+strconv.Itoa(w.Rank)
+	for _, f := range []struct {
+		dir  string
+		text []byte
+	}{{env, w.Env.script()}, {filepath.Join(a.Plan.RunDir, debugDir), text}} {
+		if err = os.MkdirAll(f.dir, 0o700); err == nil {
+			path := filepath.Join(f.dir, name)
+			err = durable.Replace(path, f.text, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot write the environment of rank %d for --debug-mode: %w", w.Rank, err)
+		}
+	}
+	if !slices.Contains(a.debugDirs, env) { // told once for an attempt, and removed at the end: all secrets of the workers are in it
+		a.debugDirs = append(a.debugDirs, env)
+		if err := a.tree.RemoveOnDeath(env); err != nil {
+			return err
+		}
+		file := filepath.Join(env, name)
+		command := shellescape.QuoteCommand(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank))
+		a.Log.Warn().Str("env", env).Str("run_dir", a.Plan.RunDir).
+			Str("try", "cd "+shellescape.Quote(w.Dir)+" && . "+shellescape.Quote(file)+" && "+command).
+			Str("or", fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(a.Plan.RunDir), command)).
+			Msg("debug mode: workers wait to be entered")
+	}
+	return nil
+}
+
+// clearDebug forgets the ranks of the group before: the next one may have others.
+func (a *Agent) clearDebug() error {
+	if !a.Plan.Job.Debug.On {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(a.Plan.RunDir, debugDir))
+}
+
+// forgetDebug removes what tellDebug wrote outside of the run directory.
+func (a *Agent) forgetDebug() error {
+	var errs []error
+	for _, dir := range a.debugDirs {
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// script is the environment as a shell reads it with its command ".".
+func (e Env) script() []byte {
+	var b strings.Builder
+	for _, v := range e {
+		if shellName(v.Name) {
+			b.WriteString("export " + v.Name + "='" + strings.ReplaceAll(v.Value, "'", `'\''`) + "'\n")
+		}
+	}
+	return []byte(b.String())
+}
+
+// shellName reports whether a shell can set a variable of this name. There are others, such as BASH_FUNC_x%%.
+func shellName(name string) bool {
+	for i, c := range []byte(name) {
+		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// FindDebugRank finds a rank of a debug job that runs on this machine: of the job with that run directory or run id, or of
+// the only one there is where both are empty.
+func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
+	dirs := []string{dir}
+	if dir == "" {
+		var err error
+		if dirs, err = filepath.Glob(filepath.Join(runParent(m), jobDirPrefix+"*")); err != nil {
+			return DebugRank{}, err
+		}
+	}
+	var found []DebugRank
+	var places, ranks []string
+	for _, dir := range dirs {
+		if lock := lockDir(dir); lock != nil {
+			_ = lock.Close()
+			continue // its agent has ended
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, debugDir, "rank*"))
+		for _, file := range files {
+			var r DebugRank
+			text, err := os.ReadFile(file)
+			if err != nil {
+				continue // the job has just ended
+			}
+			if err := json.Unmarshal(text, &r); err != nil {
+				return DebugRank{}, fmt.Errorf("cannot read %s: %w", file, err)
+			}
+			switch number := strings.TrimPrefix(filepath.Base(file), "rank"); {
+			case runID != "" && r.RunID != runID:
+			case number != strconv.Itoa(rank):
+				ranks = append(ranks, number)
+			default:
+				found, places = append(found, r), append(places, dir+" ("+r.RunID+")")
+			}
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return DebugRank{}, errhint.With(errhint.Usagef("there are %d debug jobs with a rank %d here: %s", len(found), rank, strings.Join(places, ", ")), "choose one with --dir")
+	case len(ranks) > 0:
+		slices.Sort(ranks)
+		return DebugRank{}, errhint.Usagef("there is no rank %d of a debug job on this machine, only %s", rank, strings.Join(slices.Compact(ranks), ", "))
+	}
+	where := runParent(m)
+	if dir != "" {
+		where = dir
+	}
+	return DebugRank{}, errhint.With(errhint.Usagef("no debug job runs here: nothing was found in %s", where),
+		"start one with muster --debug-mode, as the same user with the same XDG_RUNTIME_DIR and TMPDIR; its log names the directory for --dir")
+}

@@ -1,0 +1,226 @@
+package launch
+
+import (
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"muster/internal/errhint"
+)
+
+// staleNames and stalePrefixes are what an outer launcher or batch system leaves in our environment about itself. A
+// worker that saw it would take the outer job's rank for its own (PMI and OMPI variables are read by libraries that
+// look for MPI without being asked).
+var (
+	staleNames = []string{
+		"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+		"ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+		"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_TIMER_FILE",
+		"SLURM_PROCID", "SLURM_LOCALID",
+	}
+	// MUSTER_ variables are our own settings: a muster inside the job would write the same status file.
+	stalePrefixes = []string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MUSTER_"}
+)
+
+// platformPrefixes begin the names of what launchers of processes tell a process besides. They are kept from workers only
+// where a platform started muster: elsewhere they are somebody's settings, such as OMPI_MCA_btl.
+var platformPrefixes = []string{"OMPI_", "PMI", "MV2_COMM_WORLD_", "MPI_LOCAL", "JSM_NAMESPACE_", "PALS_", "HYDI_"}
+
+func isStale(name string, ofPlatform bool) bool {
+	begins := func(prefixes []string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+	}
+	return slices.Contains(staleNames, name) || begins(stalePrefixes) || ofPlatform && begins(platformPrefixes)
+}
+
+// agentMark is the variable by which the guardian knows what descends from an agent. Nothing takes it away.
+const agentMark = "MUSTER_AGENT"
+
+// torchNames are the variables that muster itself tells every worker, whatever it inherited and EnvRules.Set say.
+var torchNames = []string{
+	"LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR",
+	"MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+	"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "MUSTER_RUN_DIR", agentMark, "MUSTER_ROUND",
+}
+
+// TellsWorkers reports whether muster itself sets the variable for every worker, so that EnvRules.Set cannot.
+func TellsWorkers(name string) bool { return slices.Contains(torchNames, name) }
+
+// cleanNames are what is left of a machine's environment under EnvClean, beside which accelerators may be used.
+var cleanNames = []string{"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}
+
+// deviceNames are patterns of the variables that choose among a machine's accelerators. They mean nothing on another one.
+var deviceNames = []string{"*_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"}
+
+// matches reports whether a variable's name fits one of the patterns, as path.Match has them. Bad patterns fit nothing;
+// CheckPatterns refuses them.
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		fits, err := path.Match(p, name)
+		return fits && err == nil
+	})
+}
+
+// CheckPatterns refuses patterns of names that can fit nothing.
+func CheckPatterns(patterns []string) error {
+	for _, p := range patterns {
+		if _, err := path.Match(p, ""); err != nil || p == "" || strings.ContainsAny(p, "= \t\n/") {
+			return errhint.Usagef("%q is no pattern of variables' names, such as NCCL_*", p)
+		}
+	}
+	return nil
+}
+
+// keeps reports whether workers on the machine that has a variable inherit it.
+func (r EnvRules) keeps(name string) bool {
+	return r.Mode != EnvClean || slices.Contains(cleanNames, name) || matches(deviceNames, name) || matches(r.Pass, name)
+}
+
+// LookupWith returns how workers of this node find a variable, before muster chooses their Python and their accelerators: in
+// the job's rules, else among what they inherit.
+func (j *Job) LookupWith(inherited func(string) (string, bool)) func(string) (string, bool) {
+	given := map[string]Var{}
+	giveVars(given, slices.Concat(j.Env.Set, j.NodeEnv), inherited)
+	return func(name string) (string, bool) {
+		if matches(j.Env.Unset, name) {
+			return "", false
+		}
+		if v, ok := given[name]; ok {
+			return v.Value, true
+		}
+		if !j.Env.keeps(name) {
+			return "", false
+		}
+		return inherited(name)
+	}
+}
+
+// giveVars sets variables in their order, each seen by the values behind it; others finds what vars has not.
+func giveVars(vars map[string]Var, list []Var, others func(string) (string, bool)) {
+	for _, v := range list {
+		if v.Expand {
+			v.Value, v.Expand = expandVars(v.Value, func(name string) string {
+				if known, ok := vars[name]; ok {
+					return known.Value
+				}
+				value, _ := others(name)
+				return value
+			}), false
+		}
+		vars[v.Name] = v
+	}
+}
+
+var reference = regexp.MustCompile(`\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+
+// expandVars replaces $NAME and ${NAME} by what a variable holds, nothing where there is none, and $$ by a dollar sign.
+// What else follows a dollar sign stays as it is.
+func expandVars(text string, value func(string) string) string {
+	return reference.ReplaceAllStringFunc(text, func(word string) string {
+		if word == "$$" {
+			return "$"
+		}
+		return value(strings.Trim(word, "${}"))
+	})
+}
+
+// makeBase sets what all workers of this node get, whichever round it is.
+func (p *Plan) makeBase() error {
+	vars := map[string]Var{}
+	for _, kv := range p.Job.Environ {
+		name, value, ok := strings.Cut(kv, "=")
+		if ok && name != "" && !isStale(name, p.Job.Platform != "") && p.Job.Env.keeps(name) {
+			vars[name] = Var{Name: name, Value: value, Source: Source{Inherited, "environment"}}
+		}
+	}
+	for name, value := range p.deviceEnv {
+		vars[name] = Var{Name: name, Value: value, Source: Source{FromFlag, "fake accelerator"}}
+	}
+	nothing := func(string) (string, bool) { return "", false }
+	giveVars(vars, p.Job.Env.Set, nothing)
+	giveVars(vars, p.Job.NodeEnv, nothing)
+	p.base = vars
+	if list := p.Job.WorkerEnv; list != nil && len(list) < p.Procs {
+		return errhint.Usagef("there are variables for %d workers of this node, and it has %d", len(list), p.Procs)
+	}
+	return p.choosePython()
+}
+
+// overrule sets what other launchers' ways want, over what is torchelastic's.
+func (p *Plan) overrule(vars map[string]Var, localRank int) {
+	for _, v := range p.Job.NodeEnv {
+		if TellsWorkers(v.Name) && v.Name != agentMark {
+			vars[v.Name] = p.base[v.Name]
+		}
+	}
+	if p.Job.WorkerEnv == nil {
+		return
+	}
+	giveVars(vars, slices.DeleteFunc(slices.Clone(p.Job.WorkerEnv[localRank]), func(v Var) bool { return v.Name == agentMark }),
+		func(string) (string, bool) { return "", false })
+	for _, name := range p.varying() {
+		if v, ok := vars[name]; ok {
+			v.Own = true
+			vars[name] = v
+		}
+	}
+}
+
+// varying are the names of which workers may have values of their own that others lack.
+func (p *Plan) varying() []string {
+	names := map[string]bool{}
+	for _, list := range p.Job.WorkerEnv {
+		for _, v := range list {
+			names[v.Name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// unset takes away what workers are not to get from anywhere.
+func (p *Plan) unset(vars map[string]Var) {
+	if len(p.Job.Env.Unset) == 0 {
+		return
+	}
+	maps.DeleteFunc(vars, func(name string, _ Var) bool { return name != agentMark && matches(p.Job.Env.Unset, name) })
+}
+
+// environ is the part of the workers' environment that all have alike, as commands are looked up with.
+func (p *Plan) environ() []string {
+	vars := maps.Clone(p.base)
+	p.unset(vars)
+	env := make([]string, 0, len(vars))
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		env = append(env, name+"="+vars[name].Value)
+	}
+	return env
+}
+
+// secretWords end the words of names whose values are not to be shown.
+var secretWords = []string{"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASS", "PASSPHRASE", "PWD", "KEY", "KEYS", "CREDENTIAL", "CREDENTIALS", "COOKIE", "AUTH"}
+
+// Secret reports whether a variable's name looks like that of a secret, such as HF_TOKEN or AWS_SECRET_ACCESS_KEY. Values of
+// those are never shown.
+func Secret(name string) bool {
+	name = strings.ToUpper(name)
+	if name == "PWD" || name == "OLDPWD" {
+		return false
+	}
+	words := strings.FieldsFunc(name, func(r rune) bool { return r == '_' || r == '-' || r == '.' })
+	return strings.Contains(name, "SECRET") || slices.ContainsFunc(words, func(word string) bool {
+		return slices.ContainsFunc(secretWords, func(s string) bool { return strings.HasSuffix(word, s) })
+	})
+}
+
+// userInURL is what somebody put in front of a URL's host.
+var userInURL = regexp.MustCompile(`//[^/@\s]*@`)
+
+// Shown is the variable's value as it may be shown: "…" stands for a secret, and for who logs in by a URL.
+func (v Var) Shown() string {
+	if Secret(v.Name) {
+		return "…"
+	}
+	return userInURL.ReplaceAllString(v.Value, "//…@")
+}
