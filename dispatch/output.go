@@ -100,3 +100,37 @@ func (o *Output) finish(node string) {
 		}
 	}
 }
+
+// Prefix copies r to w until it ends, with prefix in front of each line. A carriage return ends a line too.
+func Prefix(w io.Writer, r io.Reader, prefix string) {
+	buf := make([]byte, maxOutput)
+	var out []byte
+	fresh := true
+	for {
+		n, err := r.Read(buf)
+		out = out[:0]
+		for text := buf[:n]; len(text) > 0; {
+			if fresh {
+				out = append(out, prefix...)
+			}
+			end := bytes.IndexAny(text, "\r\n") + 1
+			fresh = end > 0
+			if !fresh {
+				end = len(text)
+			}
+			out, text = append(out, text[:end]...), text[end:]
+		}
+		if err != nil && !fresh {
+			out = append(out, '\n') // the next line is somebody else's
+		}
+		if len(out) > 0 {
+			if _, werr := w.Write(out); werr != nil {
+				_, _ = io.Copy(io.Discard, r) // the launcher is gone: nobody waits for what nobody reads
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}

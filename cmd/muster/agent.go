@@ -167,7 +167,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 	}
 	defer func() { _ = os.RemoveAll(n.dir) }()
 	if n.order.Processes {
-		return n.processes(ctx, a, log)
+		return n.processes(ctx, a, in, log)
 	}
 	return n.job(ctx, a, in, log)
 }

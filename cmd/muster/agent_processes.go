@@ -2,8 +2,159 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
+
+	"muster/dispatch"
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/launch"
 )
 
-func (n *remoteNode) processes(_ context.Context, _ *app, _ zerolog.Logger) error { return nil }
+// processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
+func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) (err error) {
+	plan, err := n.plan(a, log)
+	if err != nil {
+		return err
+	}
+	tree, err := proc.Open(proc.Config{Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true})
+	if err != nil {
+		return fmt.Errorf("cannot look after processes: %w", err)
+	}
+	defer func() { err = errors.Join(err, tree.Close()) }()
+	if err := n.ready(ctx, plan); err != nil {
+		return err
+	}
+	p := &processSet{node: n, plan: plan, tree: tree, running: map[int]*proc.Process{}}
+	for ctx.Err() == nil {
+		select {
+		case m := <-n.link.Processes():
+			switch m := m.(type) {
+			case dispatch.StartProcess:
+				p.start(m)
+			case dispatch.StopProcess:
+				p.wg.Go(func() { p.stop(m) })
+			}
+		case s := <-in.forward:
+			for _, running := range p.all() {
+				_ = running.Signal(s) // it may have ended meanwhile
+			}
+		case <-ctx.Done():
+		}
+	}
+	ladder := proc.Ladder{Signal: syscall.SIGTERM, Grace: plan.Job.Stop.Grace, Now: in.hurry}
+	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
+	if bySignal {
+		ladder.Signal = stopped.Signal
+	}
+	err = tree.Stop(context.WithoutCancel(ctx), ladder, p.all()...)
+	p.wg.Wait()
+	switch {
+	case err != nil:
+		return errhint.Code(err, errhint.Internal)
+	case bySignal:
+		return statusError(errhint.FromSignal(int(stopped.Signal)))
+	}
+	return context.Cause(ctx)
+}
+
+// processSet are those that an agent runs.
+type processSet struct {
+	node *remoteNode
+	plan *launch.Plan
+	tree *proc.Tree
+	wg   sync.WaitGroup // one for each, and for each that is being stopped
+
+	mu      sync.Mutex
+	running map[int]*proc.Process
+}
+
+func (p *processSet) all() []*proc.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []*proc.Process
+	for _, running := range p.running {
+		list = append(list, running)
+	}
+	return list
+}
+
+// start starts a process, whose output goes to the launcher behind its prefixes.
+func (p *processSet) start(m dispatch.StartProcess) {
+	vars := make([]string, len(m.Env))
+	for i, kv := range m.Env {
+		vars[i] = string(kv)
+	}
+	w := p.plan.Process(vars)
+	var theirs []*os.File
+	var shown sync.WaitGroup
+	defer func() {
+		for _, f := range theirs {
+			_ = f.Close()
+		}
+	}()
+	for i, to := range []io.Writer{p.node.link.Stdout(), p.node.link.Stderr()} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			p.tell(dispatch.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.Internal, Ended: true})
+			return
+		}
+		theirs = append(theirs, w)
+		shown.Go(func() {
+			defer func() { _ = r.Close() }()
+			dispatch.Prefix(to, r, m.Prefix[i])
+		})
+	}
+	started, err := p.tree.Start(proc.Spec{
+		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir, Files: slices.Concat([]*os.File{nil}, theirs), Label: m.Label,
+	})
+	if err != nil {
+		p.tell(dispatch.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
+		return
+	}
+	p.mu.Lock()
+	p.running[m.ID] = started
+	p.mu.Unlock()
+	p.tell(dispatch.ProcessEvent{ID: m.ID, PID: started.PID()})
+	p.wg.Go(func() {
+		<-started.Done()
+		p.mu.Lock()
+		delete(p.running, m.ID)
+		p.mu.Unlock()
+		all := make(chan struct{})
+		go func() {
+			shown.Wait()
+			close(all)
+		}()
+		select { // what it has started may hold its output open
+		case <-all:
+		case <-time.After(time.Second):
+		}
+		p.tell(dispatch.ProcessEvent{ID: m.ID, Status: started.Exit().Status(), Ended: true})
+	})
+}
+
+// tell tells the launcher of a process. One that is gone is noticed elsewhere.
+func (p *processSet) tell(e dispatch.ProcessEvent) { _ = p.node.link.Process(e) }
+
+// stop ends a process with all that it has started. It is told when it has.
+func (p *processSet) stop(m dispatch.StopProcess) {
+	p.mu.Lock()
+	running := p.running[m.ID]
+	p.mu.Unlock()
+	if running == nil {
+		return
+	}
+	if err := p.tree.Stop(context.Background(), proc.Ladder{Signal: syscall.SIGTERM, Grace: m.Grace, Spare: true}, running); err != nil {
+		_, _ = fmt.Fprintf(p.node.link.Stderr(), "muster: error: process %s could not be ended: %v\n", strconv.Itoa(running.PID()), err)
+	}
+}

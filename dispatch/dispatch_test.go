@@ -1,0 +1,346 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+)
+
+// pipeConn is an agent in this process: its end of the connection is given to a function.
+type pipeConn struct {
+	stdin  *io.PipeWriter
+	stdout *io.PipeReader
+	ended  chan struct{}
+	status int
+	lost   error
+	said   string
+}
+
+func (c *pipeConn) Stdin() io.WriteCloser { return c.stdin }
+func (c *pipeConn) Stdout() io.Reader     { return c.stdout }
+func (c *pipeConn) Stderr() string        { return c.said }
+func (c *pipeConn) Wait() (int, error)    { <-c.ended; return c.status, c.lost }
+func (c *pipeConn) Close() error          { return errors.Join(c.stdin.Close(), c.stdout.Close()) }
+
+// agentConn starts agent with its end of a new connection.
+func agentConn(agent func(l *Link) int) *pipeConn {
+	in, stdin := io.Pipe()
+	stdout, out := io.Pipe()
+	c := &pipeConn{stdin: stdin, stdout: stdout, ended: make(chan struct{})}
+	go func() {
+		link := OpenLink(in, out)
+		c.status = agent(link)
+		link.Close()
+		_ = out.Close()
+		_ = in.Close()
+		close(c.ended)
+	}()
+	return c
+}
+
+// obedient is an agent that ends with a result when it may start.
+func obedient(r Result) func(l *Link) int {
+	return func(l *Link) int {
+		ctx := context.Background()
+		_ = l.Hello(Hello{Version: "test", Port: 1})
+		if _, err := l.Order(ctx); err != nil {
+			return 1
+		}
+		_ = l.Ready(Ready{})
+		if l.Go(ctx) != nil {
+			return 1
+		}
+		_ = l.Result(r)
+		<-l.Lost()
+		return 0
+	}
+}
+
+func newFleet(t *testing.T, machines ...Machine) (*Fleet, *testutil.Buffer) {
+	t.Helper()
+	var shown testutil.Buffer
+	return New(Config{
+		Machines: machines, Min: len(machines), StartTimeout: 30 * time.Second, Linger: 30 * time.Second,
+		Transient: func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) },
+		Output:    &Output{Stdout: &shown, Stderr: &shown, Log: &shown}, Log: zerolog.New(&shown),
+	}), &shown
+}
+
+func machine(name string, agents ...func(l *Link) int) Machine {
+	next := 0
+	return Machine{Name: name, Start: func(context.Context) (Conn, error) {
+		if next == len(agents) {
+			return nil, errors.New("there are no more agents")
+		}
+		next++
+		return agentConn(agents[next-1]), nil
+	}}
+}
+
+func run(t *testing.T, f *Fleet) Outcome {
+	t.Helper()
+	if err := f.Reach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Prepare(t.Context(), func(int) Order { return Order{} }); err != nil {
+		t.Fatal(err)
+	}
+	return f.Run(t.Context())
+}
+
+func TestOutcome(t *testing.T) {
+	for name, c := range map[string]struct {
+		results []Result
+		status  int
+		report  string
+	}{
+		"success":                {[]Result{{}, {}}, 0, ""},
+		"a failed worker":        {[]Result{{Status: 7, Report: "rank 0"}, {Status: 7, Report: "rank 0"}}, 7, "rank 0"},
+		"one left, others go on": {[]Result{{Status: errhint.Faulty, Report: "bad GPU"}, {}}, 0, ""},
+		"all were at fault":      {[]Result{{Status: errhint.Faulty, Report: "bad GPU"}, {Status: errhint.Faulty}}, errhint.Faulty, "bad GPU"},
+		"not all came":           {[]Result{{Status: errhint.TryAgain, Error: "nobody"}, {Status: errhint.TryAgain, Error: "nobody"}}, errhint.TryAgain, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var machines []Machine
+			for i, r := range c.results {
+				machines = append(machines, machine(fmt.Sprint("node", i), func(l *Link) int {
+					time.Sleep(time.Duration(i) * 50 * time.Millisecond) // so that the first is first
+					return obedient(r)(l)
+				}))
+			}
+			f, _ := newFleet(t, machines...)
+			o := run(t, f)
+			if o.Status != c.status || o.Report != c.report {
+				t.Errorf("status %d report %q, want %d %q", o.Status, o.Report, c.status, c.report)
+			}
+			if len(o.Unclean) > 0 {
+				t.Errorf("not clean: %v", o.Unclean)
+			}
+		})
+	}
+}
+
+// Every machine that cannot be reached is named, in the order of the hosts; one that is not up yet is waited for.
+func TestReach(t *testing.T) {
+	var mu sync.Mutex
+	tries := 0
+	late := Machine{Name: "late", Start: func(context.Context) (Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if tries++; tries < 3 {
+			return nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+		}
+		return agentConn(obedient(Result{})), nil
+	}}
+	f, _ := newFleet(t, late, machine("good", obedient(Result{})))
+	if o := run(t, f); o.Status != 0 {
+		t.Errorf("status %d", o.Status)
+	}
+	bad := func(name string) Machine {
+		return Machine{Name: name, Start: func(context.Context) (Conn, error) {
+			return nil, errhint.With(errors.New("permission denied"), "add a key")
+		}}
+	}
+	f, _ = newFleet(t, bad("b"), machine("good", obedient(Result{})), bad("a"), bad("c"))
+	err := f.Reach(t.Context())
+	f.Close()
+	if err == nil {
+		t.Fatal("reached machines that cannot be")
+	}
+	if errhint.CodeOf(err) != errhint.TryAgain {
+		t.Errorf("status %d", errhint.CodeOf(err))
+	}
+	b, a, c := strings.Index(err.Error(), "on b: permission"), strings.Index(err.Error(), "on a: permission"), strings.Index(err.Error(), "on c: permission")
+	if b < 0 || a < b || c < a || strings.Contains(err.Error(), "good") {
+		t.Errorf("the machines are not named in their order: %v", err)
+	}
+}
+
+// What speaks before the agent, or in its place, is no message.
+func TestNoise(t *testing.T) {
+	for name, text := range map[string]string{"words": "Welcome to node1!\n", "a long message": "\x10\xff\xff\xff\xff", "the wrong message": "\x15\x00\x00\x00\x02{}"} {
+		t.Run(name, func(t *testing.T) {
+			f, _ := newFleet(t, Machine{Name: "odd", Start: func(context.Context) (Conn, error) {
+				_, stdin := io.Pipe()
+				stdout, out := io.Pipe()
+				c := &pipeConn{stdin: stdin, stdout: stdout, ended: make(chan struct{}), said: "sh: muster: not found\n"}
+				go func() {
+					_, _ = io.WriteString(out, text)
+					_ = out.Close()
+					close(c.ended)
+				}()
+				return c, nil
+			}})
+			err := f.Reach(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "on odd") || !strings.Contains(err.Error(), "sh: muster: not found") {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+// An agent that is lost is started again while the others go on, and gets its order anew.
+func TestLostMachine(t *testing.T) {
+	vanish := make(chan struct{})
+	lost := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+		<-vanish
+		return 137
+	}
+	again := make(chan struct{})
+	back := func(l *Link) int {
+		close(again)
+		return obedient(Result{})(l)
+	}
+	stays := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+		close(vanish)
+		<-again
+		_ = l.Result(Result{})
+		<-l.Lost()
+		return 0
+	}
+	f, shown := newFleet(t, machine("stays", stays), machine("lost", lost, back))
+	if o := run(t, f); o.Status != 0 {
+		t.Errorf("%+v\n%s", o, shown.String())
+	}
+	for _, words := range []string{"node lost", "status 137", "the machine is there again"} {
+		if !strings.Contains(shown.String(), words) {
+			t.Errorf("nobody was told %q:\n%s", words, shown.String())
+		}
+	}
+}
+
+// An agent whose launcher is gone is told so.
+func TestLauncherLost(t *testing.T) {
+	in, stdin := io.Pipe()
+	link := OpenLink(in, io.Discard)
+	defer link.Close()
+	_ = stdin.Close()
+	select {
+	case <-link.Lost():
+		if !errors.Is(link.Why(), ErrLauncherLost) {
+			t.Errorf("why: %v", link.Why())
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the agent has not noticed that its launcher is gone")
+	}
+	if _, err := link.Order(t.Context()); !errors.Is(err, ErrLauncherLost) {
+		t.Errorf("waiting for an order: %v", err)
+	}
+}
+
+// A launcher that says nothing, though its connection stands, is gone too.
+func TestLauncherSilent(t *testing.T) {
+	testutil.Long(t)
+	in, stdin := io.Pipe()
+	defer func() { _ = stdin.Close() }()
+	link := OpenLink(in, io.Discard)
+	defer link.Close()
+	select {
+	case <-link.Lost():
+		if !strings.Contains(link.Why().Error(), "nothing came") {
+			t.Errorf("why: %v", link.Why())
+		}
+	case <-time.After(Patience + 30*time.Second):
+		t.Fatal("the agent has not noticed that its launcher is silent")
+	}
+}
+
+func TestOutput(t *testing.T) {
+	var out, errs testutil.Buffer
+	o := &Output{Stdout: &out, Stderr: &errs, Log: io.Discard}
+	o.output(kindStdout, "a", []byte("one\ntw"))
+	o.output(kindStdout, "b", []byte("other\n"))
+	o.output(kindStderr, "a", []byte("10%\r"))
+	o.output(kindStdout, "a", []byte("o\n"))
+	o.output(kindStdout, "a", []byte("the end"))
+	o.finish("a")
+	if got, want := out.String(), "one\nother\ntwo\nthe end"; got != want {
+		t.Errorf("standard output %q, want %q", got, want)
+	}
+	if got := errs.String(); got != "10%\r" {
+		t.Errorf("standard error %q", got)
+	}
+	o.output(kindStdout, "b", []byte("prompt> "))
+	testutil.Eventually(t, 30*time.Second, "the beginning of a line is shown", func() bool { return strings.HasSuffix(out.String(), "prompt> ") })
+}
+
+func TestPrefix(t *testing.T) {
+	for text, want := range map[string]string{"": "", "a\nb": "> a\n> b\n", "1%\r2%\r\n": "> 1%\r> 2%\r> \n", "é\n": "> é\n"} {
+		var out bytes.Buffer
+		Prefix(&out, strings.NewReader(text), "> ")
+		if out.String() != want {
+			t.Errorf("%q becomes %q, want %q", text, out.String(), want)
+		}
+	}
+}
+
+// Log files come home below their node's name, and nowhere else.
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	var told testutil.Buffer
+	f := newFiles(dir, zerolog.New(&told))
+	f.begin("node0", fileMessage{Path: "attempt_0/1/stdout.log"})
+	f.data("node0", []byte("hello "))
+	f.data("node0", []byte("world"))
+	f.data("node0", nil)
+	got, err := os.ReadFile(filepath.Join(dir, "node0", "attempt_0", "1", "stdout.log"))
+	if err != nil || string(got) != "hello world" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := os.Symlink("/", filepath.Join(dir, "node0", "out")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"../escaped", "/tmp/escaped", "a/../../escaped", "", "out/tmp/muster-escaped"} {
+		f.begin("node0", fileMessage{Path: path})
+		f.data("node0", []byte("x"))
+		f.close("node0")
+	}
+	if found, _ := filepath.Glob(filepath.Join(dir, "escaped")); len(found) > 0 {
+		t.Error("a file came out of its directory")
+	}
+	if _, err := os.Stat("/tmp/muster-escaped"); err == nil {
+		t.Error("a link led out of the directory")
+	}
+	if !strings.Contains(told.String(), "could not be collected") {
+		t.Errorf("nobody was told: %q", told.String())
+	}
+}
+
+func FuzzReceive(f *testing.F) {
+	f.Add([]byte("\x10\x00\x00\x00\x02{}"))
+	f.Add([]byte("\x12\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w := wire{r: bytes.NewReader(data)}
+		for {
+			_, payload, err := w.receive()
+			if err != nil {
+				return
+			}
+			if len(payload) > len(data) {
+				t.Fatalf("%d bytes of %d", len(payload), len(data))
+			}
+		}
+	})
+}
