@@ -64,7 +64,7 @@ type Agent struct {
 	suspect  bool  // workers failed here since the last check
 	// debugDirs hold the workers' environments in debug mode.
 	debugDirs []string
-	told     []NodeFault
+	told      []NodeFault
 }
 
 // Result is how a job ended.

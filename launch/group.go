@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -127,8 +126,7 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 // newWorker makes a place for a worker's output, and says how it is to be started. With an error there is a worker where
 // its logs are to be finished.
 func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error) {
-	host, _, _ := strings.Cut(a.Plan.Hostname, ".")
-	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role, Host: host})
+	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role, Host: shortHost(a.Plan.Hostname)})
 	if err != nil {
 		return nil, proc.Spec{}, err
 	}

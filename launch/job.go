@@ -250,6 +250,8 @@ type LogRules struct {
 	Prefix string
 	// PrefixAll prefixes what is shown without Tee as well. The native command does, torchrun does not.
 	PrefixAll bool
+	// Color gives each rank's prefix a color.
+	Color bool
 	// KeepStdout and KeepStderr are the lists of --duplicate-stdout-filters and --duplicate-stderr-filters: tee'd lines
 	// that contain one of the strings also go to filtered_stdout.log and filtered_stderr.log.
 	KeepStdout, KeepStderr []string

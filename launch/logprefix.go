@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -14,6 +16,25 @@ type workerIdentity struct {
 	Role            string
 	// Host is this node's name as prefixes show it.
 	Host string
+}
+
+// shortHost is a host's name as prefixes show it: without its domain.
+func shortHost(name string) string {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return name
+	}
+	short, _, _ := strings.Cut(name, ".")
+	return short
+}
+
+// prefix is what stands in front of one worker's lines. With Color it has one of six colors, by the worker's rank.
+func (r *LogRules) prefix(w workerIdentity) string {
+	text := linePrefix(r.Prefix, w)
+	if !r.Color {
+		return text
+	}
+	const red, colors = 31, 6
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", red+w.Rank%colors, text)
 }
 
 // linePrefix fills a prefix template in for one worker.

@@ -35,7 +35,7 @@ type workerLogs struct {
 func (a *attemptLogs) worker(id workerIdentity) (*workerLogs, error) {
 	w := &workerLogs{
 		attempt: a, id: id, dir: a.workerDir(id.LocalRank),
-		prefix: []byte(linePrefix(a.rules.Prefix, id)),
+		prefix: []byte(a.rules.prefix(id)),
 		pumped: make(chan struct{}), calledOff: make(chan struct{}),
 	}
 	if err := w.open(); err != nil {

@@ -67,7 +67,7 @@ type Plan struct {
 
 	procsFrom Source
 	entry     entrypoint
-	debug     *entrypoint // what runs in the command's place; nil: the command itself
+	debug     *entrypoint    // what runs in the command's place; nil: the command itself
 	base      map[string]Var // what all workers of this node get in every round, under torchelastic's variables
 	// notes are what is worth knowing of the choice of Python.
 	notes []string

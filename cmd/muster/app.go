@@ -31,7 +31,6 @@ type app struct {
 	log                   logWriter   // where our own log goes
 	nodeName              string      // what the launcher calls this node, empty without one
 	token                 []byte      // the job's, from the launcher
-
 }
 
 // statusError ends the program with a status about which everything has been said already.
@@ -133,6 +132,12 @@ func (a *app) logOutput() io.Writer {
 		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.TimeOnly, NoColor: a.getenv("NO_COLOR") != ""}
 	}
 	return out
+}
+
+// colors reports whether what is printed may have colors.
+func (a *app) colors() bool {
+	kind := a.getenv("TERM")
+	return kind != "" && kind != "dumb" && a.getenv("NO_COLOR") == "" && term.IsTerminal(int(a.stdout.Fd())) && term.IsTerminal(int(a.stderr.Fd()))
 }
 
 // buildVersion is the linker's version, else what the Go tool recorded of the checkout.

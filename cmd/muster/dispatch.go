@@ -100,6 +100,9 @@ func (l *launcher) prepare() error {
 		}
 		l.files[*path] = data
 	}
+	if logs := &job.Logs; logs.PrefixAll && len(job.Hosts.Nodes) > 1 && logs.Prefix == "" {
+		logs.Prefix = "[${rank}|${hostname}:${local_rank}]:"
+	}
 	if dir := job.Hosts.CollectLogs; dir != "" {
 		if job.Logs.Dir == os.DevNull {
 			return errhint.Usagef("cannot use --collect-logs with --log-dir /dev/null: there would be no files")

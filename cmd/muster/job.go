@@ -34,6 +34,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if req.SimulateNodes > 0 && !req.DryRun && a.getenv(simulatedNode) == "" {
 		return a.simulate(ctx, req, log)
 	}
+	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.colors()
 	if len(req.Job.Hosts.Nodes) > 0 {
 		return a.dispatch(ctx, req, log)
 	}
