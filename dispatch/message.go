@@ -29,8 +29,8 @@ type Order struct {
 	// Dir is the working directory, LogLevel what the agent says of itself.
 	Dir      string `json:"dir"`
 	LogLevel string `json:"log_level"`
-	// Environ are the launcher's variables that go to the node, "NAME=VALUE", as bytes: they need not be text.
-	Environ [][]byte `json:"environ"`
+	// Environ are the launcher's variables that go to the node, "NAME=VALUE".
+	Environ launch.Strings `json:"environ"`
 	// Token is the job's secret, nil for none.
 	Token []byte `json:"token,omitempty"`
 	// Files are files of the launcher's machine that the job names, by their paths there.
@@ -66,7 +66,7 @@ type StartProcess struct {
 	// ID is the launcher's name for it, never used twice.
 	ID int `json:"id"`
 	// Env are variables that it has beside those of the order.
-	Env [][]byte `json:"env"`
+	Env launch.Strings `json:"env"`
 	// Label names it in errors, Prefix stands before each line of its output: of standard output, of standard error.
 	Label  string    `json:"label"`
 	Prefix [2]string `json:"prefix"`

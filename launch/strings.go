@@ -19,6 +19,9 @@ type encodedBytes struct {
 
 // MarshalJSON writes the texts.
 func (s Strings) MarshalJSON() ([]byte, error) {
+	if s == nil {
+		return []byte("null"), nil
+	}
 	list := make([]anyBytes, len(s))
 	for i, text := range s {
 		list[i] = anyBytes(text)
@@ -32,7 +35,10 @@ func (s *Strings) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &list); err != nil {
 		return err
 	}
-	*s = make(Strings, len(list))
+	*s = nil
+	if list != nil {
+		*s = make(Strings, len(list))
+	}
 	for i, text := range list {
 		(*s)[i] = string(text)
 	}

@@ -118,11 +118,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 				"the machines of a job need the same files at the same places; --remote-dir names another directory")
 		}
 	}
-	environ, err := n.environ(outer.environ)
-	if err != nil {
-		return err
-	}
-	a, closeOutput, err := n.app(outer, environ)
+	a, closeOutput, err := n.app(outer, launch.RemoteEnviron(job.Env, outer.environ, n.order.Environ))
 	if err != nil {
 		return err
 	}
@@ -229,15 +225,6 @@ func (n *remoteNode) ready(ctx context.Context, plan *launch.Plan) error {
 		return statusError(errhint.FromSignal(int(stopped.Signal)))
 	}
 	return err
-}
-
-// environ is the environment that the node's workers inherit.
-func (n *remoteNode) environ(machine []string) ([]string, error) {
-	passed := make([]string, len(n.order.Environ))
-	for i, kv := range n.order.Environ {
-		passed[i] = string(kv)
-	}
-	return launch.RemoteEnviron(n.order.Job.Env, machine, passed), nil
 }
 
 // app is the program as the node's part of the job sees it: its environment is that of the job, and what it prints goes to

@@ -90,11 +90,7 @@ func (p *processSet) all() []*proc.Process {
 
 // start starts a process, whose output goes to the launcher behind its prefixes.
 func (p *processSet) start(m dispatch.StartProcess) {
-	vars := make([]string, len(m.Env))
-	for i, kv := range m.Env {
-		vars[i] = string(kv)
-	}
-	w := p.plan.Process(vars)
+	w := p.plan.Process(m.Env)
 	var theirs []*os.File
 	var shown sync.WaitGroup
 	defer func() {
