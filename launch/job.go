@@ -113,7 +113,7 @@ type Command struct {
 	Kind CommandKind
 	// Name is the program, the script's path or the module's name; Args is what follows it.
 	Name string
-	Args []string
+	Args Strings
 	// Interpreters are the candidates for the Python that runs Script, Module and RunPath, best first: paths or names
 	// looked up in the worker's PATH. The first that exists is taken.
 	Interpreters []string

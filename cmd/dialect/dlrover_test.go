@@ -126,7 +126,7 @@ func TestDLRoverGuide(t *testing.T) {
 		if diff := cmp.Diff(want, job.Check); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", line, diff)
 		}
-		if job.Command.Name != "train.py" || !cmp.Equal(job.Command.Args, []string{"--box-pairs", "9:9"}) || job.Procs != "8" ||
+		if job.Command.Name != "train.py" || !slices.Equal(job.Command.Args, []string{"--box-pairs", "9:9"}) || job.Procs != "8" ||
 			job.Restart.MaxRestarts != 3 || job.Restart.ReplaceLimit != 3 || job.Role != "dlrover-trainer" || job.RunID != "job" || len(job.Warnings) > 0 {
 			t.Errorf("%s: %+v", line, job)
 		}
