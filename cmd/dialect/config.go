@@ -117,13 +117,16 @@ func (f form) word(node *yaml.Node) (string, error) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
-	if node.Kind == yaml.SequenceNode && f == formList {
+	if node.Kind == yaml.SequenceNode && (f == formList || f == formLines) {
 		items := make([]string, len(node.Content))
 		for i, item := range node.Content {
 			if item.Kind != yaml.ScalarNode || item.Tag != "!!str" && item.Tag != "!!int" {
 				return "", fmt.Errorf("item %d of the list is neither a number nor a string", i+1)
 			}
 			items[i] = item.Value
+		}
+		if f == formLines {
+			return strings.Join(items, "\n"), nil
 		}
 		return strings.Join(items, ","), nil
 	}
@@ -137,6 +140,7 @@ func (f form) word(node *yaml.Node) (string, error) {
 		formFraction: {"!!int !!float", "a number"},
 		formTime:     {"!!str !!int !!float", "a time such as 30s or a number of seconds"},
 		formList:     {"!!str !!int", "a list, or a string with commas"},
+		formLines:    {"!!str", "a list, or a string"},
 	}[f]
 	if node.Kind != yaml.ScalarNode || !strings.Contains(accepted.tags, node.Tag) {
 		return "", fmt.Errorf("give %s", accepted.what)

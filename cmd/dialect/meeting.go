@@ -191,7 +191,7 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		if _, err := parseNodes(words["nnodes"].text); err != nil {
 			return // that is what is wrong
 		}
-		hint := "give --rdzv c10d://HOST:29400 and --run-id NAME, the same on all nodes; or --node-rank N and --master-addr HOST"
+		hint := "give --hosts HOST,... to start all of them from here; or --rdzv c10d://HOST:29400 and --run-id NAME, the same on all nodes; or --node-rank N and --master-addr HOST"
 		if r.Platform != nil && len(r.Platform.Notes) > 0 {
 			hint += fmt.Sprintf(" (platform %s: %s)", r.Platform.Name, strings.Join(r.Platform.Notes, "; "))
 		}

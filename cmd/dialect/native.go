@@ -64,7 +64,12 @@ func Native(inv Invocation) (Request, error) {
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
 	settleSimulation(&r, words, &wrong)
-	nativeMeeting(&r, words, &wrong)
+	if hosted(words) {
+		nativeHosts(&r, inv, words, &wrong)
+	} else {
+		needHosts(&r, words, &wrong)
+		nativeMeeting(&r, words, &wrong)
+	}
 	nativeCommand(&r, inv, rest, words, env, &wrong)
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
@@ -134,7 +139,10 @@ func backendOf(words map[string]given) string {
 	}
 	_, port := words["master-port"]
 	_, rank := words["node-rank"]
-	if port || rank {
+	switch _, spares := words["spares"]; {
+	case hosted(words) && (spares || strings.Contains(words["nnodes"].text, ":")):
+		return backendMuster
+	case port || rank || hosted(words):
 		return backendStatic
 	}
 	return backendStandalone
@@ -148,13 +156,18 @@ type word struct {
 	text, arg string
 	isSwitch  bool
 	repeats   bool // of several words each counts, not only the last
+	lines     bool // the same, and each stands on a line
 }
 
 func (w *word) String() string { return w.text }
 
 func (w *word) Set(text string) error {
-	if w.repeats && w.text != "" {
+	switch {
+	case w.text == "":
+	case w.repeats:
 		text = w.text + " " + text
+	case w.lines:
+		text = w.text + "\n" + text
 	}
 	w.text = text
 	return nil
@@ -179,7 +192,7 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName { return normal(name) })
 	flags.Usage = func() {}
 	for _, s := range list {
-		shared := &word{arg: s.arg, isSwitch: s.form == formSwitch, repeats: s.pairs} // of a flag and its alias the last one typed counts
+		shared := &word{arg: s.arg, isSwitch: s.form == formSwitch, repeats: s.pairs, lines: s.form == formLines} // of a flag and its alias the last one typed counts
 		for _, name := range []string{s.flag, s.alias} {
 			if name == "" {
 				continue

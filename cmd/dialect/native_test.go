@@ -111,11 +111,14 @@ func TestNativeFlags(t *testing.T) {
 		--etcd-key k --restart-limit 4 --restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)
 	static := accepted(t, nil, "", strings.Fields("--rdzv static://h --nodes 2 --node-rank 1 --local-addr h prog")...)
 	simulated := accepted(t, nil, "", strings.Fields("--simulate-nodes 2 --accelerator fake:f --platform none prog")...)
+	onHosts := accepted(t, nil, "", strings.Fields(`--hosts a --include a --ssh-user u --ssh-port 1 --ssh-identity k --ssh-host-key-policy off --ssh-option A=b
+		--ssh-program s --ssh-parallel 1 --start-timeout 1 --remote-dir /d --collect-logs l --preflight off prog`)...) // TestHosts has --hostfile and --exclude
 	maps.Copy(static.Job.Sources, simulated.Job.Sources)
+	maps.Copy(static.Job.Sources, onHosts.Job.Sources)
 	for flag := range dialect.SettingFlags() {
 		_, elsewhere := several.Job.Sources[flag]
 		_, elsewhere2 := static.Job.Sources[flag]
-		if _, ok := req.Job.Sources[flag]; !ok && !elsewhere && !elsewhere2 && flag != "config" && flag != "module" && flag != "no-python" {
+		if _, ok := req.Job.Sources[flag]; !ok && !elsewhere && !elsewhere2 && flag != "config" && flag != "hostfile" && flag != "exclude" && flag != "module" && flag != "no-python" {
 			t.Errorf("--%s is not tested here", flag)
 		}
 	}

@@ -15,7 +15,7 @@ func nodeSettings() []setting {
 	return []setting{
 		{
 			flag: "nnodes", alias: "nodes", arg: "N|MIN:MAX", def: "1", group: groupNodes,
-			help: "Number of nodes, or the least and the most of them: then nodes may come and go while the job runs. Several nodes meet by --rdzv, or by --node-rank and --master-addr.",
+			help: "Number of nodes, or the least and the most of them: then nodes may come and go while the job runs. Several nodes are started by --hosts, or meet by --rdzv, or by --node-rank and --master-addr.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Nodes, err = parseNodes(text)
 				return err

@@ -51,8 +51,11 @@ func ParseOwn(args []string) (Own, []string, error) {
 		for s.pairs && len(args) > 0 && pairWord.MatchString(args[0]) {
 			text, args = text+" "+args[0], args[1:]
 		}
-		if before, again := own.words[name]; again && s.pairs {
+		switch before, again := own.words[name]; {
+		case again && s.pairs:
 			text = before.text + " " + text
+		case again && s.form == formLines:
+			text = before.text + "\n" + text
 		}
 		own.words[name] = given{text, launch.Source{Kind: launch.FromFlag, Name: "--" + name}}
 	}
@@ -105,6 +108,7 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	r.Job.Warnings = append(r.Job.Warnings, misspelt(env, flags)...)
 	checkRules(r, words, wrong)
+	checkHosted(r, words, wrong)
 	return words
 }
 

@@ -30,7 +30,7 @@ func askPlatform(inv Invocation, env environ, words map[string]given, wrong *pro
 	facts, err := platform.Detect(platform.Input{
 		Environ: env, Files: inv.Machine.Files, Hostname: inv.Machine.Hostname, OwnAddr: inv.Machine.OwnAddr,
 	}, word.text)
-	arranged := arranged(words)
+	arranged := arranged(words) || hosted(words)
 	switch {
 	case err != nil && asked && !slices.Contains(append(platform.Names(), platform.Auto, platform.None), word.text):
 		return nil, nil // the setting itself refuses it
@@ -46,7 +46,7 @@ func askPlatform(inv Invocation, env environ, words map[string]given, wrong *pro
 		return nil, nil
 	case facts.Problem != nil && !arranged:
 		wrong.add(errhint.With(fmt.Errorf("cannot start a node of this job (platform %s): %s", facts.Name, facts.Problem.Why), facts.Problem.Hint))
-	case facts.Problem == nil:
+	case facts.Problem == nil && !hosted(words): // else the hosts say how many nodes there are, and muster where they meet
 		fromPlatform(&facts, words)
 	}
 	return &facts, nil

@@ -22,4 +22,7 @@ func (r *Request) finish() {
 			r.Job.Sources[s.Flag] = s.Source
 		}
 	}
+	if len(r.Job.Hosts.Nodes) > 0 {
+		r.finishHosts()
+	}
 }

@@ -47,6 +47,7 @@ const (
 	formFraction             // a number
 	formTime                 // a length of time: a string with a unit, or a number of seconds
 	formList                 // a string with commas, or a list
+	formLines                // a string, or a list; several stand on a line each
 )
 
 // setting is one of muster's own flags: its help and how it changes a request.
@@ -54,7 +55,8 @@ type setting struct {
 	flag, short string
 	alias       string
 	form        form
-	// pairs lets the flag be given again, and take every further word that is a pair of numbers.
+	// pairs lets the flag be given again, and take every further word that is a pair of numbers. A flag of formLines can be
+	// given again, too.
 	pairs       bool
 	arg         string
 	def         string // what the help text and --dry-run show when it is not given
@@ -99,7 +101,7 @@ func (g given) written(flag string) string {
 
 // settings are muster's own flags. The order is that of the help text.
 func settings() []setting {
-	return slices.Concat(nodeSettings(), meetingSettings(), commandSettings(), checkSettings(), restartSettings(), logSettings(), ownSettings())
+	return slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), checkSettings(), restartSettings(), logSettings(), ownSettings())
 }
 
 func commandSettings() []setting {

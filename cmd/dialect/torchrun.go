@@ -99,8 +99,13 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 	maps.Copy(habits, t.habits)
 	maps.Copy(habits, equivalents)
 	words := t.own.apply(req, inv, env, p, habits, &t.wrong)
-	t.place()
-	t.settle(words)
+	if hosted(words) {
+		t.hosts(inv, words)
+	} else {
+		needHosts(req, words, &t.wrong)
+		t.place()
+		t.settle(words)
+	}
 	if err := t.wrong.err(); err != nil {
 		return Request{JSON: req.JSON}, err
 	}

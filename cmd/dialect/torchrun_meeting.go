@@ -43,9 +43,6 @@ func (t *torchrunJob) backend() {
 			if !v["rdzv_id"].explicit() {
 				t.job.RunID = ""
 			}
-			if v["node_rank"].n != 0 {
-				t.refuse("node-rank", errors.New("one node has only node rank 0"))
-			}
 			t.ignored("a static rendezvous without --master-port", "master-addr")
 			backend = backendStandalone
 		}
@@ -150,6 +147,8 @@ func (t *torchrunJob) settle(words map[string]given) {
 		}
 	}
 	switch {
+	case m.Backend == backendStandalone && !v["standalone"].on && v["node_rank"].n != 0:
+		t.refuse("node-rank", errors.New("one node has only node rank 0"))
 	case m.Backend != backendStatic:
 	case v["node_rank"].n < 0:
 		t.refuse("node-rank", errors.New("node ranks begin at 0"))

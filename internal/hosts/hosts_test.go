@@ -69,7 +69,8 @@ func TestParseList(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ text, want string }{
-		{"", "item 1: a host between two commas has no name"},
+		{"", "it names no host"},
+		{" ", "it names no host"},
 		{"a,,b", "item 2: a host between two commas has no name"},
 		{"a:x,b:0,c:-1", "item 1: \"x\" is no number of slots\nitem 2: a host with 0 slots takes no worker: leave it out\nitem 3: \"-1\" is no number of slots"},
 		{"a:22222", "item 1: 22222 slots exceed the limit of 4096"},

@@ -33,6 +33,9 @@ func parseList(text string, adds bool) ([]Host, error) {
 	if len(text) > maxListBytes {
 		return nil, fmt.Errorf("a list of %d bytes exceeds the limit of %d", len(text), maxListBytes)
 	}
+	if strings.TrimSpace(text) == "" {
+		return nil, errors.New("it names no host")
+	}
 	items, err := splitList(text)
 	if err != nil {
 		return nil, err
@@ -118,6 +121,9 @@ func bracketed(name string) (inner string, ok bool) {
 
 // userName is what stands in front of a host's @. It cannot begin with a dash, which a program could take for an option.
 var userName = regexp.MustCompile(`^[\pL\pN_.][\pL\pN_.@+$\\-]{0,127}$`)
+
+// IsUser reports whether name may be that of a user on a host.
+func IsUser(name string) bool { return userName.MatchString(name) }
 
 func cutUser(text string) (user, host string, err error) {
 	i := strings.LastIndexByte(text, '@')

@@ -1,0 +1,322 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/go-multierror"
+
+	"muster/internal/errhint"
+	"muster/internal/hosts"
+	"muster/launch"
+)
+
+// hosted reports whether words name hosts on which muster is to start the nodes.
+func hosted(words map[string]given) bool {
+	_, list := words["hosts"]
+	_, file := words["hostfile"]
+	return list || file
+}
+
+// hostDialects are those that take muster's own --hosts and --hostfile. The others have flags of their own for that.
+var hostDialects = []string{"run", "torchrun", "torch.distributed.launch", dlroverRun}
+
+// checkHosted refuses flags that name hosts in front of a dialect that has its own.
+func checkHosted(r *Request, words map[string]given, wrong *problems) {
+	if slices.Contains(hostDialects, r.Job.Dialect) {
+		return
+	}
+	for _, flag := range []string{"hosts", "hostfile", "include", "exclude"} {
+		switch word, ok := words[flag]; {
+		case !ok:
+		case word.source.Kind == launch.FromFlag:
+			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", flag, r.Job.Dialect))
+		default:
+			r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.source.Name, r.Job.Dialect))
+		}
+	}
+}
+
+// addEach adds all that is wrong with a list or a file.
+func (p *problems) addEach(from given, err error) {
+	all := []error{err}
+	if list, ok := errors.AsType[*multierror.Error](err); ok {
+		all = list.Errors
+	}
+	for _, one := range all {
+		p.add(fmt.Errorf("cannot use %s: %w", from.source.Name, one))
+	}
+}
+
+// readHosts reads the hosts that words name, through their filters. It returns the flag that names them, too. What is
+// wrong is added; then there are no hosts.
+func readHosts(r *Request, inv Invocation, words map[string]given, wrong *problems) (list []hosts.Host, flag string) {
+	text, file := words["hosts"], words["hostfile"]
+	_, byList := words["hosts"]
+	if _, byFile := words["hostfile"]; byFile && byList {
+		if text.source.Kind == file.source.Kind {
+			wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", text.source.Name, file.source.Name))
+			return nil, "hosts"
+		}
+		byList = text.source.Kind > file.source.Kind
+	}
+	var err error
+	from := text
+	if flag = "hosts"; byList {
+		list, err = hosts.ParseList(text.text)
+	} else {
+		flag, from = "hostfile", file
+		list, err = readHostfile(r, inv, file.text, hosts.Any)
+	}
+	if err != nil {
+		wrong.addEach(from, err)
+		return nil, flag
+	}
+	include, some := words["include"]
+	exclude, less := words["exclude"]
+	if some && less {
+		wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", include.source.Name, exclude.source.Name))
+		return nil, flag
+	}
+	if some {
+		list, err = hosts.Include(list, include.text)
+		from = include
+	} else if less {
+		list, err = hosts.Exclude(list, exclude.text)
+		from = exclude
+	}
+	if err != nil {
+		wrong.add(fmt.Errorf("cannot use %s: %w", from.source.Name, err))
+		return nil, flag
+	}
+	return list, flag
+}
+
+// readHostfile reads a file in one of the forms that hostfiles have, and notes what was passed over in it.
+func readHostfile(r *Request, inv Invocation, name string, form func(string, []byte) (hosts.File, error)) ([]hosts.Host, error) {
+	if inv.ReadFile == nil {
+		return nil, fmt.Errorf("%s cannot be read here", name)
+	}
+	content, err := inv.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	file, err := form(name, content)
+	r.Job.Warnings = append(r.Job.Warnings, file.Warnings...)
+	return file.Hosts, err
+}
+
+// needHosts refuses flags that only mean something where hosts are named.
+func needHosts(r *Request, words map[string]given, wrong *problems) {
+	for _, flag := range []string{"include", "exclude", "remote-dir", "collect-logs"} {
+		if word := words[flag]; word.source.Kind == launch.FromFlag {
+			wrong.add(fmt.Errorf("cannot use --%s without hosts: name them by --hosts or --hostfile", flag))
+		}
+	}
+}
+
+// fleet makes the nodes of a job of its hosts. flag names the hosts; nnodes and procs are what was said of the nodes and
+// their workers in any other way, nil where nothing was. exact refuses another number of nodes than there are hosts.
+type fleet struct {
+	list          []hosts.Host
+	flag          string
+	nnodes, procs *given
+	exact         bool
+}
+
+// settle fills in the job's nodes. It reports whether their number may change while the job runs, or some are held ready:
+// fixed ranks would be no use then.
+func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (elastic bool) {
+	job, m, n := &r.Job, &r.Job.Meeting, len(f.list)
+	source := words[f.flag].source
+	switch {
+	case f.nnodes == nil:
+		if m.Spares >= n {
+			wrong.add(fmt.Errorf("cannot use %s with %d hosts: none would be left to train", words["spares"].written("spares"), n))
+			m.Spares = 0
+		}
+		job.Nodes = launch.Range{Min: n - m.Spares, Max: n - m.Spares}
+		r.tell("nnodes", strconv.Itoa(n-m.Spares), source)
+	case job.Nodes.Min > n:
+		wrong.add(fmt.Errorf("cannot use %s with %s: there are only %d hosts", f.nnodes.written("nnodes"), source.Name, n))
+		return job.Nodes.Min < job.Nodes.Max
+	case job.Nodes.Min < job.Nodes.Max:
+		// More than there are now would make each meeting wait for nodes that cannot come.
+		job.Nodes.Max = min(job.Nodes.Max, n)
+		elastic = true
+	case job.Nodes.Max+m.Spares > n:
+		wrong.add(fmt.Errorf("cannot use %s with %s and %d hosts: %d would be needed", words["spares"].written("spares"), f.nnodes.written("nnodes"), n, job.Nodes.Max+m.Spares))
+	case job.Nodes.Max+m.Spares < n && f.exact:
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d hosts", f.nnodes.written("nnodes"), n), "leave the number of nodes out: it is that of the hosts"))
+	default:
+		for _, h := range f.list[job.Nodes.Max+m.Spares:] {
+			job.Warnings = append(job.Warnings, fmt.Sprintf("the host %s is not used: %s asks for fewer", h.Name, f.nnodes.written("nnodes")))
+			if len(job.Warnings) > maxProblems {
+				break
+			}
+		}
+		f.list = f.list[:job.Nodes.Max+m.Spares]
+	}
+	job.Hosts.Nodes = f.workers(r, source, wrong)
+	return elastic || m.Spares > 0
+}
+
+// workers gives each host its workers: its slots, unless the number was said for all.
+func (f *fleet) workers(r *Request, source launch.Source, wrong *problems) []launch.Node {
+	nodes := make([]launch.Node, len(f.list))
+	each, err := strconv.Atoi(r.Job.Procs)
+	told := "1"
+	for i, h := range f.list {
+		nodes[i].Host = h
+		switch {
+		case h.Slots == 0:
+		case f.procs == nil:
+			nodes[i].Procs = strconv.Itoa(h.Slots)
+			told = "the hosts' slots"
+		case err == nil && each > h.Slots:
+			wrong.add(fmt.Errorf("cannot use %s: the host %s has slots for %d", f.procs.written("nproc-per-node"), h.Name, h.Slots))
+		}
+	}
+	if f.procs == nil && told != "1" {
+		r.tell("nproc-per-node", told, source)
+	}
+	return nodes
+}
+
+// voidWithHosts refuses a flag that cannot be where muster starts all nodes, or tells that it has no effect where it stands in
+// a variable or a file, which may be for many jobs.
+func voidWithHosts(r *Request, word given, flag, why string, wrong *problems) {
+	switch word.source.Kind {
+	case launch.FromDefault:
+	case launch.FromFlag:
+		wrong.add(fmt.Errorf("cannot use %s with hosts: %s", word.written(flag), why))
+	default:
+		r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect with hosts: %s", word.written(flag), why))
+	}
+}
+
+// Why flags that are about one node of several cannot be with hosts.
+const (
+	whyNodeRank  = "node ranks follow the order of the hosts"
+	whyLocalAddr = "it is the address of one node, and all are started here"
+)
+
+// checkIsHost refuses the setting of --rdzv-conf that says whether this node serves the store.
+func checkIsHost(m *launch.Meeting, wrong *problems) {
+	if m.IsHost != nil {
+		wrong.add(errors.New("cannot use --rdzv-conf is_host with hosts: it is about one node, and all are started here"))
+		m.IsHost = nil
+	}
+}
+
+// nativeHosts is nativeMeeting for a job whose nodes muster itself starts.
+func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *problems) {
+	job, m := &r.Job, &r.Job.Meeting
+	f := fleet{}
+	if f.list, f.flag = readHosts(r, inv, words, wrong); f.list == nil {
+		return
+	}
+	if r.SimulateNodes > 0 {
+		wrong.add(fmt.Errorf("cannot use --simulate-nodes with hosts: simulated nodes are all on this machine"))
+		return
+	}
+	if word, ok := words["nnodes"]; ok {
+		f.nnodes = &word
+	}
+	if word, ok := words["nproc-per-node"]; ok {
+		f.procs = &word
+	}
+	voidWithHosts(r, words["node-rank"], "node-rank", whyNodeRank, wrong)
+	voidWithHosts(r, words["local-addr"], "local-addr", whyLocalAddr, wrong)
+	m.NodeRank, m.LocalAddr = -1, ""
+	checkIsHost(m, wrong)
+	elastic := f.settle(r, words, wrong)
+	url, byURL := words["rdzv"]
+	switch {
+	case byURL:
+		for _, flag := range []string{"master-addr", "master-port"} {
+			if word := words[flag]; word.source.Kind == launch.FromFlag {
+				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out", word.written(flag)))
+			}
+		}
+		if m.Backend == backendStatic {
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s with hosts: their ranks and the store on the first of them are muster's", url.written("rdzv")),
+				"leave it out; --master-addr and --master-port say where the store listens"))
+		}
+		m.Host, m.Port = "", 0
+	case elastic:
+		m.Backend = backendMuster
+	case job.Nodes.Max > 1:
+		m.Backend = backendStatic
+	}
+	settleMeeting(r, withNodes(words, job), wrong)
+	if job.Alone() {
+		if err := placeAlone(m); err != nil {
+			wrong.add(fmt.Errorf("cannot use %s: %w", url.written("rdzv"), err))
+		}
+	}
+}
+
+// withNodes adds the number of nodes to words where it follows from the hosts.
+func withNodes(words map[string]given, job *launch.Job) map[string]given {
+	if _, ok := words["nnodes"]; ok {
+		return words
+	}
+	all := map[string]given{"nnodes": {text: strconv.Itoa(job.Nodes.Max)}}
+	for flag, word := range words {
+		all[flag] = word
+	}
+	return all
+}
+
+// hosts is place and settle for a job whose nodes muster itself starts.
+func (t *torchrunJob) hosts(inv Invocation, words map[string]given) {
+	job, m, v := t.job, &t.job.Meeting, t.in.values
+	f := fleet{exact: true}
+	if f.list, f.flag = readHosts(&t.req, inv, words, &t.wrong); f.list == nil {
+		return
+	}
+	if v["standalone"].on {
+		t.refuse("standalone", errors.New("it is one node by itself, and hosts are named"))
+		return
+	}
+	if word := t.given("nnodes"); v["nnodes"].explicit() {
+		f.nnodes = &word
+	}
+	if word := t.given("nproc-per-node"); v["nproc_per_node"].explicit() {
+		f.procs = &word
+	}
+	voidWithHosts(&t.req, t.given("node-rank"), "node-rank", whyNodeRank, &t.wrong)
+	voidWithHosts(&t.req, t.given("local-addr"), "local-addr", whyLocalAddr, &t.wrong)
+	m.NodeRank, m.LocalAddr, m.Host, m.Port = -1, "", "", 0
+	checkIsHost(m, &t.wrong)
+	elastic := f.settle(&t.req, words, &t.wrong)
+	endpoint := v["rdzv_endpoint"]
+	switch backend := v["rdzv_backend"]; {
+	case m.Backend == backendEtcd, endpoint.text != "" && (m.Backend == backendC10d || m.Backend == backendMuster):
+		t.place()
+	case m.Backend == backendC10d, m.Backend == backendMuster, elastic && !backend.explicit():
+		m.Backend = backendMuster
+	case endpoint.text == "" && !v["master_addr"].explicit() && v["master_port"].none:
+		if m.Backend = backendStatic; job.Nodes.Max == 1 {
+			m.Backend = backendStandalone
+		}
+	default:
+		host, port, flag, err := t.staticAddress(endpoint.text)
+		t.refuse(flag, err)
+		m.Backend, m.Host, m.Port = backendStatic, host, max(port, 0)
+		if endpoint.text == "" && !v["master_addr"].explicit() {
+			m.Host = "" // the first host's
+		}
+	}
+	if job.RunID == "" && job.Nodes.Max > 1 {
+		job.RunID = v["rdzv_id"].text // torchrun's own, which several nodes had need of
+	}
+	all := withNodes(words, job)
+	if f.nnodes != nil {
+		all["nnodes"] = *f.nnodes
+	}
+	settleMeeting(&t.req, all, &t.wrong)
+}

@@ -1,0 +1,183 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"muster/internal/hosts"
+	"muster/launch"
+)
+
+// groupHosts is the help text's heading over where muster itself starts the nodes.
+const groupHosts = "Hosts that muster starts the nodes on"
+
+// Defaults of how hosts are reached. Pods and virtual machines are up within minutes when they are up at all, and whoever waits
+// for a misspelt name is told of it every few seconds.
+const (
+	defaultStartTimeout = 5 * time.Minute
+	defaultHostKeys     = "accept-new"
+	defaultParallel     = 64
+)
+
+// maxParallel bounds how many hosts are reached at once: each costs a process or two and some files.
+const maxParallel = 1024
+
+// hostSettings name the hosts of a job and say how they are reached. Those that name hosts are read by readHosts.
+func hostSettings() []setting {
+	ssh := func(r *Request) *launch.SSHRules { return &r.Job.Hosts.SSH }
+	later := func(*Request, string) error { return nil }
+	return []setting{
+		{
+			flag: "hosts", form: formList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
+			help: "Start the whole job from here: a node on each of these hosts, in this order, by ssh. As in node1:8,user@node2:8, node[01-16]:8 or [2001:db8::1]:8; slots are the workers on that host.",
+			set:  later,
+		},
+		{
+			flag: "hostfile", arg: "FILE", group: groupHosts, anywhere: true,
+			help: "The same with a host on each line of FILE: HOST, HOST:SLOTS or HOST slots=N, and port=N or user=NAME behind it.",
+			set:  later,
+		},
+		{
+			flag: "include", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true,
+			help: "Use only these of the hosts, and of a host only these accelerators, as in node1@node2:0,2.",
+			set:  later,
+		},
+		{
+			flag: "exclude", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true,
+			help: "Use the hosts without these, or without these accelerators of theirs.",
+			set:  later,
+		},
+		{
+			flag: "remote-dir", arg: "DIR", group: groupHosts, anywhere: true,
+			help: "Working directory on all hosts. Default: this one.",
+			set: func(r *Request, text string) error {
+				if !path.IsAbs(text) {
+					return errors.New("give a path from the root: it is to be the same on all hosts")
+				}
+				r.Job.Hosts.Dir = text
+				return nil
+			},
+		},
+		{
+			flag: "collect-logs", arg: "DIR", group: groupHosts, anywhere: true,
+			help: "Bring the workers' log files of all hosts to DIR on this machine.",
+			set:  func(r *Request, text string) error { r.Job.Hosts.CollectLogs = text; return nil },
+		},
+		{
+			flag: "start-timeout", form: formTime, arg: "TIME", def: "5m", group: groupHosts, anywhere: true,
+			help: "How long hosts that are not up yet are waited for; then the job ends with status 75.",
+			set:  func(r *Request, text string) error { return setPositive(&r.Job.Hosts.StartTimeout, text, time.Second) },
+		},
+		{
+			flag: "preflight", arg: "on|off", def: "on", group: groupHosts, anywhere: true,
+			help: "Compare what the hosts have, such as their Python, before workers start.",
+			set:  func(_ *Request, text string) error { return oneOf(text, "on", "off") }, // finishHosts reads it
+		},
+		{
+			flag: "ssh-user", arg: "NAME", group: groupHosts, anywhere: true,
+			help: "User on hosts that are named without one. Default: as ssh's configuration says.",
+			set: func(r *Request, text string) error {
+				if !hosts.IsUser(text) {
+					return errors.New("give the name of a user")
+				}
+				ssh(r).User = text
+				return nil
+			},
+		},
+		{
+			flag: "ssh-port", form: formNumber, arg: "PORT", group: groupHosts, anywhere: true,
+			help: "Port of hosts that are named without one. Default: as ssh's configuration says.",
+			set: func(r *Request, text string) error {
+				n, err := pyInt(text)
+				if err != nil || n < 1 || n > 65535 {
+					return errors.New("give a number from 1 to 65535")
+				}
+				ssh(r).Port = n
+				return nil
+			},
+		},
+		{
+			flag: "ssh-identity", arg: "FILE", group: groupHosts, anywhere: true,
+			help: "Private key to log in with, beside those of the agent and of ssh's configuration.",
+			set:  func(r *Request, text string) error { ssh(r).Identity = text; return nil },
+		},
+		{
+			flag: "ssh-host-key-policy", arg: "POLICY", def: defaultHostKeys, group: groupHosts, anywhere: true,
+			help: "What becomes of hosts whose key is not known: accept-new (it is taken, and a changed one is refused), strict (they are refused), off (keys are not looked at).",
+			set: func(r *Request, text string) error {
+				ssh(r).HostKeys = text
+				return oneOf(text, defaultHostKeys, "strict", "off")
+			},
+		},
+		{
+			flag: "ssh-option", form: formLines, arg: "NAME=VALUE", group: groupHosts, anywhere: true,
+			help: "A further option, as ssh -o takes it; may be given again. In the variable each stands on a line.",
+			set: func(r *Request, text string) error {
+				ssh(r).Options = nil
+				for line := range strings.Lines(text) {
+					option := strings.TrimSpace(line)
+					if option == "" {
+						continue
+					}
+					if !sshOption.MatchString(option) {
+						return fmt.Errorf("%q is no option of ssh: write NAME=VALUE, such as ProxyJump=gateway", option)
+					}
+					ssh(r).Options = append(ssh(r).Options, option)
+				}
+				return nil
+			},
+		},
+		{
+			flag: "ssh-program", arg: "PROGRAM", group: groupHosts, anywhere: true,
+			help: "Program that takes ssh's arguments, to be used in its place, with arguments of its own behind blanks, such as \"ssh -q\". Default: muster speaks the protocol itself.",
+			set: func(r *Request, text string) error {
+				if strings.ContainsAny(text, `'"\`) {
+					return errors.New("quotes and backslashes mean nothing here: put such a command into a script")
+				}
+				if ssh(r).Program = strings.Fields(text); len(ssh(r).Program) == 0 {
+					return errors.New("it is empty")
+				}
+				return nil
+			},
+		},
+		{
+			flag: "ssh-parallel", form: formNumber, arg: "N", def: "64", group: groupHosts, anywhere: true,
+			help: "How many hosts are reached at once.",
+			set: func(r *Request, text string) error {
+				n, err := pyInt(text)
+				if err != nil || n < 1 || n > maxParallel {
+					return fmt.Errorf("give a number from 1 to %d", maxParallel)
+				}
+				ssh(r).Parallel = n
+				return nil
+			},
+		},
+	}
+}
+
+// sshOption is an option as ssh -o takes it.
+var sshOption = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*=\S.*$`)
+
+// finishHosts fills in the defaults of a job that has hosts.
+func (r *Request) finishHosts() {
+	h := &r.Job.Hosts
+	if h.StartTimeout == 0 {
+		h.StartTimeout = defaultStartTimeout
+	}
+	if h.SSH.HostKeys == "" {
+		h.SSH.HostKeys = defaultHostKeys
+	}
+	if h.SSH.Parallel == 0 {
+		h.SSH.Parallel = defaultParallel
+	}
+	h.Preflight = true
+	for _, s := range r.Settings {
+		if s.Flag == "preflight" {
+			h.Preflight = s.Value != "off"
+		}
+	}
+}
