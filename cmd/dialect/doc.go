@@ -79,7 +79,7 @@ func Named(name string) bool { return slices.Contains(Names(), name) }
 
 // Names returns the names that Read takes, sorted.
 func Names() []string {
-	return []string{dlroverRun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun"}
+	return []string{dlroverRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun"}
 }
 
 // Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
@@ -94,6 +94,8 @@ func Read(name string, inv Invocation) (Request, error) {
 		return TorchLaunch(inv)
 	case dlroverRun:
 		return DLRover(inv)
+	case mpirun, mpiexec:
+		return MPIRun(inv)
 	}
 	return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
 }

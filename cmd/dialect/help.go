@@ -214,6 +214,8 @@ func Help(name string) string {
 		return launchParser().help()
 	case dlroverRun:
 		return dlroverParser().help()
+	case mpirun, mpiexec:
+		return mpirunHelp()
 	}
 	return ""
 }
@@ -230,6 +232,8 @@ func Flags(name string) *pflag.FlagSet {
 		return launchParser().flagSet()
 	case dlroverRun:
 		return dlroverParser().flagSet()
+	case mpirun, mpiexec:
+		return mpirunFlags(name)
 	}
 	return pflag.NewFlagSet(name, pflag.ContinueOnError)
 }

@@ -13,6 +13,8 @@ import (
 // shorts are the one-line descriptions of the dialects.
 var shorts = map[string]string{
 	"dlrover-run":              "Launch as DLRover's dlrover-run does",
+	"mpiexec":                  "Launch as mpirun does, under its other name",
+	"mpirun":                   "Launch as mpirun does in simple cases",
 	"run":                      "Launch a training command (muster's own spelling)",
 	"torchrun":                 "Launch as torchrun does",
 	"torch.distributed.run":    "Launch as python -m torch.distributed.run does",

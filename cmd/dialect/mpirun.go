@@ -1,0 +1,527 @@
+package dialect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"muster/internal/errhint"
+	"muster/internal/hosts"
+	"muster/internal/platform"
+	"muster/launch"
+)
+
+// MPIRun reads a command line of Open MPI's mpirun, as far as it can be done without MPI. The number of workers on each host
+// follows from the command line alone, and so do their ranks.
+func MPIRun(inv Invocation) (Request, error) {
+	m := &mpiJob{inv: inv, env: newEnviron(inv.Environ), given: map[string][]given{}}
+	command, help := m.read()
+	if help {
+		if err := m.wrong.err(); err != nil {
+			return Request{}, err
+		}
+		return Request{}, printed(mpirunHelp())
+	}
+	m.req = Request{LogLevel: "warn", Job: launch.Job{
+		Dialect: mpirun, Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default", Meeting: defaultMeeting(backendStandalone),
+		Restart: defaultRestart(), Warm: launch.WarmRules{Wait: defaultWarmWait}, Stop: launch.StopRules{Grace: defaultGrace}, EventLog: "null",
+		Environ: inv.Environ,
+	}}
+	m.job = &m.req.Job
+	handled, _, err := parseSignals(defaultSignals)
+	if err != nil {
+		panic("internal error: the default signals are wrong")
+	}
+	m.job.Stop.Handled = handled
+	watchdog(m.job, m.env)
+	m.command(command)
+	m.variables()
+	m.parameters()
+	m.output()
+	m.binding()
+	m.nodes()
+	for _, o := range mpiOptions() {
+		all := m.given[o.names[0]]
+		if len(all) == 0 && o.refused == "" {
+			all = []given{{}}
+		}
+		for _, word := range all {
+			if o.words == 0 {
+				word.text = strconv.FormatBool(word.source.Kind != launch.FromDefault)
+			}
+			m.req.Settings = append(m.req.Settings, Setting{Flag: o.names[0], Value: word.text, Source: word.source})
+		}
+	}
+	known := make([]option, 0, len(mpiOptions()))
+	for _, o := range mpiOptions() {
+		known = append(known, option{long: o.names[0]})
+	}
+	words := m.inv.Own.apply(&m.req, inv, m.env, &parser{prog: mpirun, options: known}, m.equivalents(), &m.wrong)
+	settleMeeting(&m.req, withNodes(words, m.job), &m.wrong)
+	if err := m.wrong.err(); err != nil {
+		return Request{JSON: m.req.JSON}, err
+	}
+	m.req.finish()
+	return m.req, nil
+}
+
+// mpiJob turns mpirun's options into a job and gathers what is wrong on the way.
+type mpiJob struct {
+	inv   Invocation
+	env   environ
+	given map[string][]given // by an option's first name, in the order of the command line
+	req   Request
+	job   *launch.Job // of req
+	wrong problems
+}
+
+// read takes the options from the front of the arguments and returns the command behind them, and whether help was asked for.
+func (m *mpiJob) read() (command []string, help bool) {
+	args := m.inv.Args
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "-" {
+		spelling, text, joined := strings.Cut(args[0], "=")
+		args = args[1:]
+		name := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(spelling, "-"), "-"), "_", "-")
+		if spelling == "--" {
+			break
+		}
+		if name == "help" || spelling == "-h" {
+			return nil, true
+		}
+		o := mpiOptionOf(name)
+		switch {
+		case o == nil:
+			m.unknown(spelling, name)
+			continue
+		case o.refused != "":
+			m.wrong.add(errhint.With(fmt.Errorf("cannot use %s: %s", spelling, o.refused), o.hint))
+			if len(args) > 0 && !joined && !strings.HasPrefix(args[0], "-") {
+				return nil, false // whether the next word is its value or the program is not known
+			}
+			continue
+		case o.words == 0 && joined:
+			m.wrong.add(fmt.Errorf("cannot use %s with the value %q: it takes none", spelling, text))
+			continue
+		}
+		words := []string{}
+		if joined {
+			words = append(words, text)
+		}
+		for len(words) < o.words && len(args) > 0 {
+			words, args = append(words, args[0]), args[1:]
+		}
+		if len(words) < o.words {
+			m.wrong.add(fmt.Errorf("cannot use %s without %s", spelling, o.arg))
+			continue
+		}
+		m.given[o.names[0]] = append(m.given[o.names[0]], given{strings.Join(words, " "), launch.Source{Kind: launch.FromFlag, Name: mpiSpelling(o.names[0])}})
+	}
+	return args, false
+}
+
+func mpiOptionOf(name string) *mpiOption {
+	for _, o := range mpiOptions() {
+		if slices.Contains(o.names, name) {
+			return &o
+		}
+	}
+	return nil
+}
+
+func (m *mpiJob) unknown(spelling, name string) {
+	var known []string
+	for _, o := range mpiOptions() {
+		for _, n := range o.names {
+			known = append(known, mpiSpelling(n))
+		}
+	}
+	if anywhere(name) != nil {
+		m.wrong.add(errhint.With(fmt.Errorf("unknown flag %s", spelling), fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … mpirun …", name)))
+		return
+	}
+	m.wrong.add(unknownFlag(spelling, known))
+}
+
+// last is the word of an option, of several the last.
+func (m *mpiJob) last(name string) (given, bool) {
+	all := m.given[name]
+	if len(all) == 0 {
+		return given{}, false
+	}
+	return all[len(all)-1], true
+}
+
+func (m *mpiJob) has(name string) bool { return len(m.given[name]) > 0 }
+
+func (m *mpiJob) warn(format string, args ...any) {
+	m.job.Warnings = append(m.job.Warnings, fmt.Sprintf(format, args...))
+}
+
+// refuse adds a problem with an option's word.
+func (m *mpiJob) refuse(word given, err error) {
+	m.wrong.add(fmt.Errorf("cannot use %s %s: %w", word.source.Name, word.text, err))
+}
+
+// count is the number that an option gives, 0 where it is not given.
+func (m *mpiJob) count(name string) int {
+	word, ok := m.last(name)
+	if !ok {
+		return 0
+	}
+	n, err := pyInt(word.text)
+	if err != nil || n < 1 || n > maxRanks {
+		m.refuse(word, fmt.Errorf("give a number from 1 to %d", maxRanks))
+		return 0
+	}
+	return n
+}
+
+// maxRanks bounds the workers of a job: each has a few hundred bytes of variables of its own.
+const maxRanks = 1 << 20
+
+func (m *mpiJob) command(words []string) {
+	if m.wrong.list != nil && len(words) == 0 {
+		return
+	}
+	if len(words) == 0 || words[0] == "" {
+		m.wrong.add(errors.New("cannot start without a program: name it behind the options, as in mpirun -np 2 python train.py"))
+		return
+	}
+	if slices.Contains(words, ":") {
+		m.wrong.add(errors.New("cannot start several programs in one job, with : between them: muster starts one"))
+	}
+	m.job.Command = launch.Command{Name: words[0], Args: words[1:]}
+}
+
+// mpiVariable is what -x takes: a name with a value, or a name or the beginning of one without.
+var mpiVariable = regexp.MustCompile(`(?s)^[A-Za-z_][A-Za-z0-9_]*(=.*|\*)?$`)
+
+// variables are those of -x. Workers on other hosts inherit what these have, as under mpirun.
+func (m *mpiJob) variables() {
+	rules := &m.job.Env
+	rules.Mode = launch.EnvInherit
+	for _, word := range m.given["x"] {
+		name, value, set := strings.Cut(word.text, "=")
+		switch {
+		case !mpiVariable.MatchString(word.text):
+			m.refuse(word, errors.New("give NAME=VALUE, NAME or NAME*"))
+		case set:
+			rules.Set = append(rules.Set, launch.Var{Name: name, Value: value, Source: word.source})
+		default:
+			if _, here := m.env[name]; !here && !strings.HasSuffix(name, "*") {
+				m.warn("-x %s has no effect: there is no such variable here", name)
+				continue
+			}
+			rules.Pass = append(rules.Pass, name)
+		}
+	}
+}
+
+// parameters are those of --mca, and of the variables by which the MPI operator says how hosts are reached.
+func (m *mpiJob) parameters() {
+	const args, agent, prefix = "plm_rsh_args", "plm_rsh_agent", "OMPI_MCA_"
+	if text := m.env[prefix+args]; text != "" {
+		m.sshArgs(given{text, launch.Source{Kind: launch.FromVariable, Name: prefix + args}})
+	}
+	if text := m.env[prefix+agent]; text != "" {
+		m.warn("%s%s=%s has no effect: give --ssh-program in front of mpirun", prefix, agent, text)
+	}
+	for _, word := range m.given["mca"] {
+		name, value, _ := strings.Cut(word.text, " ")
+		switch name {
+		case args, "orte_rsh_args", "pls_rsh_args":
+			m.sshArgs(given{value, launch.Source{Kind: launch.FromFlag, Name: "--mca " + name}})
+		case agent, "orte_rsh_agent", "pls_rsh_agent":
+			m.job.Hosts.SSH.Program = strings.Fields(value)
+		default:
+			if !mpiVariable.MatchString(name) || strings.ContainsAny(name, "=*") {
+				m.refuse(word, errors.New("give the name of a parameter and its value"))
+				continue
+			}
+			m.job.Env.Set = append(m.job.Env.Set, launch.Var{Name: prefix + name, Value: value, Source: word.source})
+		}
+	}
+}
+
+// sshArgs reads ssh's own options, as far as muster knows them.
+func (m *mpiJob) sshArgs(word given) {
+	rules, words := &m.job.Hosts.SSH, strings.Fields(word.text)
+	for len(words) > 0 {
+		letter, value, used := "", "", 1
+		if len(words[0]) >= 2 && words[0][0] == '-' {
+			if letter, value = words[0][:2], words[0][2:]; value == "" && len(words) > 1 {
+				value, used = strings.Trim(words[1], `"'`), 2
+			}
+		}
+		port, err := pyInt(value)
+		switch {
+		case letter == "-p" && err == nil && port > 0 && port <= 65535:
+			rules.Port = port
+		case letter == "-l" && hosts.IsUser(value):
+			rules.User = value
+		case letter == "-i" && value != "":
+			rules.Identity = value
+		case letter == "-o" && sshOption.MatchString(value):
+			rules.Options = append(rules.Options, value)
+		default:
+			m.refuse(word, fmt.Errorf("%q is none of -p PORT, -l USER, -i FILE and -o NAME=VALUE; give muster's own --ssh-… in front of mpirun", words[0]))
+			return
+		}
+		words = words[used:]
+	}
+}
+
+// output is how the workers' output is shown, and what muster says itself.
+func (m *mpiJob) output() {
+	if m.has("tag-output") {
+		m.job.Logs.PrefixAll, m.job.Logs.Prefix = true, "[1,${rank}]:"
+	}
+	switch {
+	case m.has("quiet") && m.has("verbose"):
+		m.wrong.add(errors.New("cannot use --quiet and --verbose together: give one of them"))
+	case m.has("quiet"):
+		m.req.LogLevel = "error"
+	case m.has("verbose"):
+		m.req.LogLevel = "info"
+	}
+	if word, ok := m.last("wdir"); ok {
+		if !path.IsAbs(word.text) {
+			m.refuse(word, errors.New("give a path from the root: it is to be the same on all hosts"))
+		}
+		m.job.Hosts.Dir = word.text
+	}
+}
+
+// equivalents are the values that muster's own settings have through mpirun's options and habits.
+func (m *mpiJob) equivalents() map[string]given {
+	all := map[string]given{"log-level": {text: m.req.LogLevel}}
+	for _, name := range []string{"quiet", "verbose"} {
+		if word, ok := m.last(name); ok {
+			all["log-level"] = given{m.req.LogLevel, word.source}
+		}
+	}
+	if word, ok := m.last("wdir"); ok {
+		all["remote-dir"] = word
+	}
+	return all
+}
+
+// binding maps --bind-to to muster's own terms, which are about accelerators.
+func (m *mpiJob) binding() {
+	word, ok := m.last("bind-to")
+	if !ok || m.has("bind-to-none") && len(m.given["bind-to"]) == 0 {
+		return
+	}
+	switch text, _, _ := strings.Cut(word.text, ":"); text {
+	case "none":
+	case "numa":
+		m.job.Bind.Mode = "node"
+	case "socket", "package":
+		m.job.Bind.Mode = "socket"
+	case "l3cache":
+		m.job.Bind.Mode = "core-complex"
+	default:
+		m.refuse(word, errors.New("choose none, numa, socket or l3cache: muster binds workers to CPUs near their accelerators, and to no single ones"))
+	}
+}
+
+// nodes gives each host its workers, and each worker its rank.
+func (m *mpiJob) nodes() {
+	list, source, ok := m.hosts()
+	if !ok {
+		return
+	}
+	np, each := m.count("np"), m.count("npernode")
+	if m.has("pernode") {
+		each = 1
+	}
+	oversubscribe, byNode := m.has("oversubscribe"), false
+	if word, ok := m.last("map-by"); ok {
+		each, byNode, oversubscribe = m.mapBy(word, each, oversubscribe)
+	}
+	if word, ok := m.last("rank-by"); ok && word.text != "slot" {
+		m.refuse(word, errors.New("choose slot: ranks go from host to host"))
+	}
+	if m.wrong.list != nil {
+		return
+	}
+	slots := 0
+	for i := range list {
+		if slots += list[i].Slots; each > 0 {
+			list[i].Slots = each
+		}
+	}
+	if source.Kind == launch.FromDefault { // this machine, without a word about its slots
+		if np == 0 && each == 0 {
+			m.wrong.add(errors.New("cannot tell how many workers to start: give -np N, or hosts with slots"))
+			return
+		}
+		list[0].Slots = cmp.Or(each, np)
+		slots = list[0].Slots
+	}
+	procs, err := dealRanks(list, np, oversubscribe)
+	switch {
+	case err != nil:
+		m.wrong.add(err)
+		return
+	case byNode && slices.ContainsFunc(procs, func(n int) bool { return n > 1 }) && len(list) > 1:
+		m.wrong.add(errhint.With(errors.New("cannot use --map-by node: "+whyByNode), hintByNode))
+		return
+	}
+	m.place(list, procs, slots)
+}
+
+// mapBy reads --map-by: how many workers each host has, 0 for as many as its slots, and whether hosts have them in turn.
+func (m *mpiJob) mapBy(word given, each int, over bool) (perNode int, byNode, oversubscribe bool) {
+	parts := strings.Split(word.text, ":")
+	perNode, oversubscribe = each, over
+	switch parts[0] {
+	case "slot", "":
+		parts = parts[1:]
+	case "node":
+		byNode, parts = true, parts[1:]
+	case "ppr":
+		n := 0
+		if len(parts) >= 3 && parts[2] == "node" {
+			n, _ = pyInt(parts[1])
+		}
+		if n < 1 || n > maxProcs {
+			m.refuse(word, errors.New("give ppr:N:node, N workers on each host"))
+			return perNode, byNode, oversubscribe
+		}
+		perNode, parts = n, parts[3:]
+	default:
+		m.refuse(word, errors.New("choose slot, or ppr:N:node"))
+		return perNode, byNode, oversubscribe
+	}
+	for _, modifier := range parts {
+		switch strings.ToLower(modifier) {
+		case "oversubscribe":
+			oversubscribe = true
+		case "nooversubscribe":
+			oversubscribe = false
+		default:
+			m.refuse(word, fmt.Errorf("%q cannot be done: workers are bound as --bind-to says, or not at all", modifier))
+		}
+	}
+	return perNode, byNode, oversubscribe
+}
+
+// defaultHostfiles are the variables by which the MPI operator names the hostfile of Open MPI, MPICH and Intel MPI.
+var defaultHostfiles = []string{"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"}
+
+// hosts are those of --host or --hostfile, else those that the platform names, else this machine, which nothing names. All
+// have slots.
+func (m *mpiJob) hosts() (list []hosts.Host, source launch.Source, ok bool) {
+	byList, named := m.last("host")
+	file, inFile := m.last("hostfile")
+	for _, name := range defaultHostfiles {
+		if text := m.env[name]; text != "" && !named && !inFile {
+			file, inFile = given{text, launch.Source{Kind: launch.FromVariable, Name: name}}, true
+		}
+	}
+	var err error
+	switch {
+	case named && inFile:
+		m.wrong.add(errors.New("cannot use --host and --hostfile together: give one of them"))
+		return nil, source, false
+	case named:
+		source = byList.source
+		list, err = hosts.ParseMPIList(byList.text)
+	case inFile:
+		source = file.source
+		list, err = readHostfile(&m.req, m.inv, file.text, hosts.MPI)
+	}
+	if err != nil {
+		m.wrong.addEach(given{source: source}, err)
+		return nil, source, false
+	}
+	facts, err := platform.Detect(platform.Input{
+		Environ: m.env, Files: m.inv.Machine.Files, Hostname: m.inv.Machine.Hostname, OwnAddr: m.inv.Machine.OwnAddr,
+	}, platform.Auto)
+	switch {
+	case err == nil && facts.Name != "":
+		m.req.Platform, m.job.Platform = &facts, facts.Name
+	case err != nil && list == nil:
+		m.wrong.add(errhint.With(err, "correct it, or name the hosts by --host or --hostfile"))
+		return nil, source, false
+	}
+	switch {
+	case list != nil:
+		return list, source, true
+	case facts.Process != nil || len(facts.Hosts) == 0:
+		return []hosts.Host{{Name: "localhost"}}, source, true
+	}
+	for _, h := range facts.Hosts {
+		list = append(list, hosts.Host{Name: h.Name, Slots: max(h.Slots, 1)})
+	}
+	return list, launch.Source{Kind: launch.FromPlatform, Name: facts.Name}, true
+}
+
+// dealRanks returns how many workers each host has: its slots, from the first host on until there are np; 0 for all of the
+// slots. What is more than all slots is shared out evenly where that is allowed.
+func dealRanks(list []hosts.Host, np int, oversubscribe bool) ([]int, error) {
+	procs, left := make([]int, len(list)), np
+	for i, h := range list {
+		procs[i] = h.Slots
+		if np > 0 {
+			procs[i] = min(h.Slots, left)
+			left -= procs[i]
+		}
+	}
+	if left > 0 && !oversubscribe {
+		return nil, errhint.With(fmt.Errorf("cannot start %d workers: there are slots for %d", np, np-left), "name more hosts or slots, or give --oversubscribe")
+	}
+	for i := range list {
+		share := left / (len(list) - i)
+		if left%(len(list)-i) > 0 {
+			share++
+		}
+		procs[i] += share
+		left -= share
+		if procs[i] > maxProcs {
+			return nil, fmt.Errorf("cannot start %d workers on the host %s: the limit is %d", procs[i], list[i].Name, maxProcs)
+		}
+	}
+	return procs, nil
+}
+
+// place makes the nodes, in the order of the hosts, and tells the workers what mpirun would. Hosts without a worker are left
+// out.
+func (m *mpiJob) place(list []hosts.Host, procs []int, slots int) {
+	world, rank := 0, 0
+	for _, n := range procs {
+		world += n
+	}
+	source := launch.Source{Kind: launch.FromMuster, Name: "as mpirun sets it"}
+	number := func(name string, n int, own bool) launch.Var {
+		return launch.Var{Name: name, Value: strconv.Itoa(n), Source: source, Own: own}
+	}
+	for i, h := range list {
+		if procs[i] == 0 {
+			m.warn("the host %s is not used: there are enough slots in front of it", h.Name)
+			continue
+		}
+		node := launch.Node{Host: h, Procs: strconv.Itoa(procs[i]), Env: []launch.Var{
+			number("OMPI_COMM_WORLD_LOCAL_SIZE", procs[i], false), number("OMPI_COMM_WORLD_SIZE", world, false), number("OMPI_UNIVERSE_SIZE", slots, false),
+		}}
+		for local := range procs[i] {
+			node.WorkerEnv = append(node.WorkerEnv, []launch.Var{
+				number("OMPI_COMM_WORLD_LOCAL_RANK", local, true), number("OMPI_COMM_WORLD_NODE_RANK", local, true), number("OMPI_COMM_WORLD_RANK", rank, true),
+			})
+			rank++
+		}
+		m.job.Hosts.Nodes = append(m.job.Hosts.Nodes, node)
+	}
+	n := len(m.job.Hosts.Nodes)
+	m.job.Nodes = launch.Range{Min: n, Max: n}
+	m.job.Procs = m.job.Hosts.Nodes[0].Procs
+	if n > 1 {
+		m.job.Meeting.Backend = backendStatic
+	}
+}
