@@ -90,7 +90,7 @@ func checkSettings() []setting {
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			flag: "box-pairs", form: formList, pairs: true, arg: "A:B ...", def: DefaultBoxPairs, group: groupCheck, anywhere: true,
+			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: DefaultBoxPairs, group: groupCheck, anywhere: true,
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
 				check(r).Switchbox.Pairs, err = ParsePairs(text)

@@ -82,7 +82,7 @@ func configWord(key, node *yaml.Node, list []setting) (flag, text string, err er
 			return "", "", errors.New("a settings file cannot name another one")
 		}
 		if key.Kind == yaml.ScalarNode && (s.flag == flag || s.alias != "" && s.alias == flag) {
-			text, err := s.form.word(node)
+			text, err := s.word(node)
 			if node.Kind == yaml.ScalarNode && node.Value == s.def { // such as "none" for no limit
 				text, err = s.def, nil
 			}
@@ -112,21 +112,36 @@ func namesFlag(list []setting, flag string) bool {
 	return false
 }
 
+// word turns the setting's YAML value into what would have been typed.
+func (s *setting) word(node *yaml.Node) (string, error) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	if s.separator != several || node.Kind != yaml.SequenceNode {
+		return s.form.word(node)
+	}
+	items := make([]string, len(node.Content))
+	for i, item := range node.Content {
+		if item.Kind != yaml.ScalarNode || item.Tag != "!!str" || strings.Contains(item.Value, several) {
+			return "", fmt.Errorf("item %d of the list is no string", i+1)
+		}
+		items[i] = item.Value
+	}
+	return strings.Join(items, several), nil
+}
+
 // word turns a YAML value into what would have been typed, or says that its type does not fit.
 func (f form) word(node *yaml.Node) (string, error) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
-	if node.Kind == yaml.SequenceNode && (f == formList || f == formLines) {
+	if node.Kind == yaml.SequenceNode && f == formList {
 		items := make([]string, len(node.Content))
 		for i, item := range node.Content {
 			if item.Kind != yaml.ScalarNode || item.Tag != "!!str" && item.Tag != "!!int" {
 				return "", fmt.Errorf("item %d of the list is neither a number nor a string", i+1)
 			}
 			items[i] = item.Value
-		}
-		if f == formLines {
-			return strings.Join(items, "\n"), nil
 		}
 		return strings.Join(items, ","), nil
 	}
@@ -140,7 +155,7 @@ func (f form) word(node *yaml.Node) (string, error) {
 		formFraction: {"!!int !!float", "a number"},
 		formTime:     {"!!str !!int !!float", "a time such as 30s or a number of seconds"},
 		formList:     {"!!str !!int", "a list, or a string with commas"},
-		formLines:    {"!!str", "a list, or a string"},
+		formOptional: {"!!str !!bool", "true, false or a string"},
 	}[f]
 	if node.Kind != yaml.ScalarNode || !strings.Contains(accepted.tags, node.Tag) {
 		return "", fmt.Errorf("give %s", accepted.what)

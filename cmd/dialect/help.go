@@ -192,9 +192,10 @@ func nativeHelp() string {
 		if s.alias != "" {
 			names += ", --" + s.alias
 		}
-		if s.arg != "" {
-			names += " " + s.arg
+		if s.arg != "" && s.form != formOptional {
+			names += " "
 		}
+		names += s.arg
 		entries[i] = entry{s.group, names, s.usage()}
 	}
 	entries = append(entries, entry{groupMuster, "-h, --help", "Print this text and exit."})

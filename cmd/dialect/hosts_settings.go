@@ -114,11 +114,11 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-option", form: formLines, arg: "NAME=VALUE", group: groupHosts, anywhere: true,
-			help: "A further option, as ssh -o takes it; may be given again. In the variable each stands on a line.",
+			flag: "ssh-option", separator: several, arg: "NAME=VALUE", group: groupHosts, anywhere: true,
+			help: "A further option, as ssh -o takes it; may be given again.",
 			set: func(r *Request, text string) error {
 				ssh(r).Options = nil
-				for line := range strings.Lines(text) {
+				for line := range strings.SplitSeq(text, several) {
 					option := strings.TrimSpace(line)
 					if option == "" {
 						continue

@@ -71,6 +71,7 @@ func Native(inv Invocation) (Request, error) {
 		nativeMeeting(&r, words, &wrong)
 	}
 	nativeCommand(&r, inv, rest, words, env, &wrong)
+	settleEnv(&r, inv, words, &wrong)
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
 	if err := wrong.err(); err != nil {
@@ -155,19 +156,15 @@ const flagAnnotation = "setting"
 type word struct {
 	text, arg string
 	isSwitch  bool
-	repeats   bool // of several words each counts, not only the last
-	lines     bool // the same, and each stands on a line
+	pairs     bool
+	separator string // between several words, where each counts and not only the last
 }
 
 func (w *word) String() string { return w.text }
 
 func (w *word) Set(text string) error {
-	switch {
-	case w.text == "":
-	case w.repeats:
-		text = w.text + " " + text
-	case w.lines:
-		text = w.text + "\n" + text
+	if w.separator != "" && w.text != "" {
+		text = w.text + w.separator + text
 	}
 	w.text = text
 	return nil
@@ -192,7 +189,7 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName { return normal(name) })
 	flags.Usage = func() {}
 	for _, s := range list {
-		shared := &word{arg: s.arg, isSwitch: s.form == formSwitch, repeats: s.pairs, lines: s.form == formLines} // of a flag and its alias the last one typed counts
+		shared := &word{arg: s.arg, isSwitch: s.withoutWord(), pairs: s.pairs, separator: s.separator} // of a flag and its alias the last one typed counts
 		for _, name := range []string{s.flag, s.alias} {
 			if name == "" {
 				continue
@@ -204,7 +201,7 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 			if name == s.flag {
 				f.Shorthand = s.short
 			}
-			if s.form == formSwitch {
+			if s.withoutWord() {
 				f.NoOptDefVal = "true"
 			}
 			flags.AddFlag(f)
@@ -245,7 +242,7 @@ func lastOfPairs(flags *pflag.FlagSet, args []string) *word {
 	if f == nil || !strings.HasPrefix(name, "--") {
 		return nil
 	}
-	if w, ok := f.Value.(*word); ok && w.repeats {
+	if w, ok := f.Value.(*word); ok && w.pairs {
 		return w
 	}
 	return nil

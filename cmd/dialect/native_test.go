@@ -115,6 +115,10 @@ func TestNativeFlags(t *testing.T) {
 		--ssh-program s --ssh-parallel 1 --start-timeout 1 --remote-dir /d --collect-logs l --preflight off prog`)...) // TestHosts has --hostfile and --exclude
 	maps.Copy(static.Job.Sources, simulated.Job.Sources)
 	maps.Copy(static.Job.Sources, onHosts.Job.Sources)
+	for _, python := range []string{"--python p", "--venv v", "--conda c"} { // TestEnvSettings looks at what these mean
+		flags := "--env A=1 --env-file conf.yaml --env-expand --env-unset U --env-mode inherit --env-pass P --env-deny D --debug-mode " + python + " prog"
+		maps.Copy(static.Job.Sources, accepted(t, nil, "", strings.Fields(flags)...).Job.Sources)
+	}
 	for flag := range dialect.SettingFlags() {
 		_, elsewhere := several.Job.Sources[flag]
 		_, elsewhere2 := static.Job.Sources[flag]

@@ -40,7 +40,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		args = args[1:]
 		switch {
 		case joined:
-		case s.form == formSwitch:
+		case s.withoutWord():
 			text = "true"
 		case len(args) == 0:
 			wrong.add(fmt.Errorf("cannot use %s without a value", spelling))
@@ -51,11 +51,8 @@ func ParseOwn(args []string) (Own, []string, error) {
 		for s.pairs && len(args) > 0 && pairWord.MatchString(args[0]) {
 			text, args = text+" "+args[0], args[1:]
 		}
-		switch before, again := own.words[name]; {
-		case again && s.pairs:
-			text = before.text + " " + text
-		case again && s.form == formLines:
-			text = before.text + "\n" + text
+		if before, again := own.words[name]; again && s.separator != "" {
+			text = before.text + s.separator + text
 		}
 		own.words[name] = given{text, launch.Source{Kind: launch.FromFlag, Name: "--" + name}}
 	}
@@ -107,6 +104,7 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 		flags = append(flags, opt.long)
 	}
 	r.Job.Warnings = append(r.Job.Warnings, misspelt(env, flags)...)
+	settleEnv(r, inv, words, wrong)
 	checkRules(r, words, wrong)
 	checkHosted(r, words, wrong)
 	return words
@@ -136,7 +134,7 @@ func (s *setting) give(r *Request, word given, found bool, wrong *problems) {
 		r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: s.def})
 		return
 	}
-	r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: word.text, Source: word.source})
+	r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: s.shown(word.text), Source: word.source})
 	if err := s.set(r, word.text); err != nil {
 		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(s.flag), err))
 	}
@@ -155,25 +153,61 @@ func resolve(list []setting, command map[string]given, env environ, prefixes []s
 				name = variable(prefix, s.alias)
 			}
 			if text := env[name]; text != "" {
-				words[s.flag] = given{text, launch.Source{Kind: launch.FromVariable, Name: name}}
+				if s.separator == several {
+					text = strings.ReplaceAll(text, "\n", several)
+				}
+				s.over(words, given{text, launch.Source{Kind: launch.FromVariable, Name: name}})
 			} else if text := env[fakeVariable]; text != "" && prefix == ownPrefix && s.flag == "accelerator" {
 				words[s.flag] = given{"fake:" + text, launch.Source{Kind: launch.FromVariable, Name: fakeVariable}}
 			}
 		}
 	}
-	maps.Copy(words, command)
+	for _, s := range list {
+		if word, ok := command[s.flag]; ok {
+			s.over(words, word)
+		}
+	}
 	file, ok := words["config"]
 	if !ok {
 		return words
 	}
 	fromFile, err := readConfig(file.text, list, readFile)
 	wrong.merge(err)
-	for flag, word := range fromFile {
-		if _, stronger := words[flag]; !stronger {
-			words[flag] = word
+	for _, s := range list {
+		if word, ok := fromFile[s.flag]; ok {
+			s.under(words, word)
 		}
 	}
 	return words
+}
+
+// below is where the word of a weaker source stands, of a setting to which that counts beside a stronger one.
+func below(flag string) string { return flag + several }
+
+// over sets the setting's word to a stronger one.
+func (s *setting) over(words map[string]given, word given) {
+	if s.separator == several {
+		for flag := s.flag; ; flag = below(flag) {
+			before, taken := words[flag]
+			words[flag] = word
+			if !taken {
+				return
+			}
+			word = before
+		}
+	}
+	words[s.flag] = word
+}
+
+// under gives the setting a weaker word than it has.
+func (s *setting) under(words map[string]given, word given) {
+	flag := s.flag
+	for _, taken := words[flag]; taken && s.separator == several; _, taken = words[flag] {
+		flag = below(flag)
+	}
+	if _, taken := words[flag]; !taken {
+		words[flag] = word
+	}
 }
 
 // fakeVariable is the short way to ask for a fake accelerator in every dialect.

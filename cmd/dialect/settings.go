@@ -47,7 +47,7 @@ const (
 	formFraction             // a number
 	formTime                 // a length of time: a string with a unit, or a number of seconds
 	formList                 // a string with commas, or a list
-	formLines                // a string, or a list; several stand on a line each
+	formOptional             // true, false or a string; on the command line true without a word of its own
 )
 
 // setting is one of muster's own flags: its help and how it changes a request.
@@ -55,9 +55,11 @@ type setting struct {
 	flag, short string
 	alias       string
 	form        form
-	// pairs lets the flag be given again, and take every further word that is a pair of numbers. A flag of formLines can be
-	// given again, too.
-	pairs       bool
+	// pairs lets the flag take every further word that is a pair of numbers.
+	pairs bool
+	// separator lets the flag be given again, and stands between its words then. With several, lists in files and lines in
+	// variables are such words, too, and words of weaker sources count beside stronger ones; see pieces.
+	separator string
 	arg         string
 	def         string // what the help text and --dry-run show when it is not given
 	help, group string
@@ -65,6 +67,16 @@ type setting struct {
 	// have a flag of their own in the replaced launchers.
 	anywhere bool
 	set      func(r *Request, text string) error
+	// show is how a value is shown; nil: as it was written.
+	show func(text string) string
+}
+
+// shown is a value of the setting for people.
+func (s *setting) shown(text string) string {
+	if s.show != nil {
+		return s.show(text)
+	}
+	return strings.ReplaceAll(text, several, " ")
 }
 
 // groupMuster is the help text's heading over what concerns muster more than the job.
@@ -101,7 +113,7 @@ func (g given) written(flag string) string {
 
 // settings are muster's own flags. The order is that of the help text.
 func settings() []setting {
-	return slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), checkSettings(), restartSettings(), logSettings(), ownSettings())
+	return slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(), restartSettings(), logSettings(), ownSettings())
 }
 
 func commandSettings() []setting {
@@ -451,3 +463,6 @@ func setBackoff(r *Request, text string) error {
 	}
 	return setTime(&r.Job.Restart.DelayMax, bound)
 }
+
+// withoutWord reports whether the flag stands for itself on the command line.
+func (s *setting) withoutWord() bool { return s.form == formSwitch || s.form == formOptional }

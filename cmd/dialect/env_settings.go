@@ -1,0 +1,222 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+const groupEnv = "Environment and Python of the workers"
+
+// several stands between the words of a setting that counts each word given. No word can hold it.
+const several = "\x00"
+
+// envSettings are read by settleEnv, because some need files and the environment.
+func envSettings() []setting {
+	later := func(*Request, string) error { return nil }
+	return []setting{
+		{
+			flag: "env", arg: "NAME[=VALUE]", separator: several, show: showEnv, group: groupEnv, anywhere: true,
+			help: "Set a variable for all workers on all nodes, byte for byte; without a value the one that muster has. May be given again; in a variable, one on each line.",
+			set:  later,
+		},
+		{
+			flag: "env-file", arg: "FILE", separator: several, group: groupEnv, anywhere: true,
+			help: "Set the variables of FILE, NAME=VALUE on each line, with quotes as in dotenv files. May be given again; --env wins.",
+			set:  later,
+		},
+		{
+			flag: "env-expand", form: formSwitch, def: "false", group: groupEnv, anywhere: true,
+			help: "Replace $NAME and ${NAME} in values of --env and --env-file on each node; $$ is a dollar sign, and what stands in single quotes in a file stays.",
+			set:  checkSwitch,
+		},
+		{
+			flag: "env-unset", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			help: "Variables that workers do not get from anywhere, with commas between; * stands for any letters.",
+			set: func(r *Request, text string) error {
+				var err error
+				r.Job.Env.Unset, err = patterns(text)
+				if slices.Contains(r.Job.Env.Unset, "MUSTER_AGENT") {
+					return errors.New("muster finds what workers leave behind by MUSTER_AGENT")
+				}
+				return err
+			},
+		},
+		{
+			flag: "env-mode", arg: "launcher|inherit|clean", def: string(launch.EnvLauncher), group: groupEnv, anywhere: true,
+			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and USER, here too (clean).",
+			set: func(r *Request, text string) error {
+				r.Job.Env.Mode = launch.EnvMode(text)
+				return oneOf(text, string(launch.EnvLauncher), string(launch.EnvInherit), string(launch.EnvClean))
+			},
+		},
+		{
+			flag: "env-pass", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			help: "Variables of muster's own environment that workers get in every --env-mode, as in 'NCCL_*,MY_*'.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Env.Pass, err = patterns(text)
+				return err
+			},
+		},
+		{
+			flag: "env-deny", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			help: "Variables of muster's own environment that do not go to other machines, beside those that describe this one.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Env.Deny, err = patterns(text)
+				return err
+			},
+		},
+		{
+			flag: "python", arg: "PATH", group: groupEnv, anywhere: true,
+			help: "Interpreter that runs the script, or stands for python where the command begins with that.",
+			set:  later,
+		},
+		{
+			flag: "venv", arg: "DIR|auto", group: groupEnv, anywhere: true,
+			help: "Virtual environment of the workers; no start-up file of a shell is read. auto: .venv, venv or env in the working directory, or the one that is active.",
+			set:  later,
+		},
+		{
+			flag: "conda", arg: "NAME|DIR", group: groupEnv, anywhere: true,
+			help: "Conda environment of the workers. Its variables are set; scripts in its activate.d are not run.",
+			set:  later,
+		},
+		{
+			flag: "debug-mode", arg: "[=COMMAND]", form: formOptional, group: groupEnv, anywhere: true,
+			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment lies beside its logs; muster exec --rank N -- COMMAND enters one.",
+			set: func(r *Request, text string) error {
+				on, err := parseSwitch(text)
+				r.Job.Debug = launch.DebugRules{On: on || err != nil}
+				if err != nil {
+					r.Job.Debug.Command = text
+				}
+				return nil
+			},
+		},
+	}
+}
+
+// patterns reads names of variables with commas between.
+func patterns(text string) ([]string, error) {
+	var list []string
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			list = append(list, item)
+		}
+	}
+	if len(list) == 0 {
+		return nil, errors.New("give names of variables with commas between")
+	}
+	return list, launch.CheckPatterns(list)
+}
+
+// showEnv shows words of --env without secrets.
+func showEnv(text string) string {
+	words := strings.Split(text, several)
+	for i, word := range words {
+		if name, value, ok := strings.Cut(word, "="); ok {
+			words[i] = name + "=" + launch.Var{Name: name, Value: value}.Shown()
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// pieces are the words of a setting that counts each of them, weakest first.
+func pieces(words map[string]given, flag string) []given {
+	word, ok := words[flag]
+	if !ok {
+		return nil
+	}
+	list := pieces(words, below(flag))
+	for text := range strings.SplitSeq(word.text, several) {
+		if text != "" {
+			list = append(list, given{text, word.source})
+		}
+	}
+	return list
+}
+
+// settleEnv reads what the settings say of the workers' variables and their Python.
+func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *problems) {
+	expand := switched(words["env-expand"])
+	for _, word := range pieces(words, "env-file") {
+		list, err := readEnvFile(word.text, inv.ReadFile, expand)
+		if err != nil {
+			wrong.add(err)
+			continue
+		}
+		for _, v := range list {
+			if launch.TellsWorkers(v.Name) {
+				wrong.add(ownVariable(v.Source.Name+": "+v.Name, v.Name))
+			}
+		}
+		r.Job.Env.Set = append(r.Job.Env.Set, list...)
+	}
+	env := newEnviron(inv.Environ)
+	for _, word := range pieces(words, "env") {
+		name, value, given := strings.Cut(word.text, "=")
+		v := launch.Var{Name: name, Value: value, Source: word.source, Expand: expand && given}
+		shown := word.source.String() + " " + name
+		switch _, known := env[name]; {
+		case name == "" || strings.ContainsAny(name, " \t\n"):
+			wrong.add(fmt.Errorf("cannot use %s: there is no name of a variable in front of the value", word.source))
+			continue
+		case launch.TellsWorkers(name):
+			wrong.add(ownVariable(shown, name))
+			continue
+		case !given && !known:
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s: the variable is not set here", shown), "give its value, as in --env "+name+"=VALUE"))
+			continue
+		case !given:
+			v.Value = env[name]
+		}
+		r.Job.Env.Set = append(r.Job.Env.Set, v)
+	}
+	if word, ok := words["env-expand"]; ok && expand && word.source.Kind == launch.FromFlag && len(r.Job.Env.Set) == 0 {
+		wrong.add(errors.New("cannot use --env-expand without --env or --env-file: there is nothing to expand"))
+	}
+	settlePython(r, words, wrong)
+}
+
+func ownVariable(what, name string) error {
+	return errhint.With(fmt.Errorf("cannot use %s: muster tells each worker its own", what), "leave "+name+" out")
+}
+
+func readEnvFile(file string, readFile func(string) ([]byte, error), expand bool) ([]launch.Var, error) {
+	if readFile == nil {
+		return nil, fmt.Errorf("cannot read %s: no files can be read here", file)
+	}
+	content, err := readFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the variables of --env-file: %w", err)
+	}
+	return ParseEnvFile(file, content, expand)
+}
+
+// settlePython takes of --python, --venv and --conda the one that was given in the strongest place.
+func settlePython(r *Request, words map[string]given, wrong *problems) {
+	chosen := ""
+	for _, flag := range []string{"python", "venv", "conda"} {
+		word, ok := words[flag]
+		switch {
+		case !ok:
+		case chosen == "" || word.source.Kind > words[chosen].source.Kind:
+			chosen = flag
+		case word.source.Kind == words[chosen].source.Kind:
+			wrong.add(fmt.Errorf("cannot use %s and %s together: choose one Python", words[chosen].written(chosen), word.written(flag)))
+			return
+		}
+	}
+	switch chosen {
+	case "python":
+		r.Job.Python.Path = words[chosen].text
+	case "venv":
+		r.Job.Python.Venv = words[chosen].text
+	case "conda":
+		r.Job.Python.Conda = words[chosen].text
+	}
+}
