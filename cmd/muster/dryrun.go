@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 
 	"al.essio.dev/pkg/shellescape"
 
@@ -18,7 +20,7 @@ import (
 )
 
 // dryRun is what --dry-run prints: the job with every value's source, and each rank as it would be started. Inherited
-// variables appear by name only, because any of them may hold a secret.
+// variables appear by name only, because any of them may hold a secret, and others without what looks like one.
 type dryRun struct {
 	Dialect  string       `json:"dialect"`
 	RunID    string       `json:"run_id"`
@@ -29,6 +31,7 @@ type dryRun struct {
 	Dir      string       `json:"working_directory"`
 	Warm     string       `json:"warm_start"`
 	Binding  string       `json:"numa_binding"`
+	Debug    string       `json:"debug_mode,omitempty"` // the command in whose place the workers' is
 	Check    *dryCheck    `json:"check,omitempty"` // of a job that tests something before it starts
 	Flags    []dryFlag    `json:"flags"`
 	Workers  []dryWorker  `json:"workers"`
@@ -96,6 +99,9 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round) (*dryRu
 		settled = func(value string) string { return strings.ReplaceAll(value, p.RunID, "<random>") }
 		d.RunID = "<random>"
 	}
+	if p.Job.Debug.On {
+		d.Debug = shellescape.QuoteCommand(append([]string{p.Job.Command.Name}, p.Job.Command.Args...))
+	}
 	for local := range p.Procs {
 		w, err := p.Worker(round, local, 0, errorFile)
 		if err != nil {
@@ -114,11 +120,11 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round) (*dryRu
 			case unsettled[v.Name] == decidedLater:
 				dw.Env = append(dw.Env, dryVar{v.Name, decidedLater, v.Source.String()})
 			case unsettled[v.Name] != "":
-				dw.Env = append(dw.Env, dryVar{v.Name, v.Value, v.Source.String() + ", " + unsettled[v.Name]})
+				dw.Env = append(dw.Env, dryVar{v.Name, v.Shown(), v.Source.String() + ", " + unsettled[v.Name]})
 			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
 				dw.Env = append(dw.Env, dryVar{v.Name, "<a free port>", v.Source.String()})
 			default:
-				dw.Env = append(dw.Env, dryVar{v.Name, settled(v.Value), v.Source.String()})
+				dw.Env = append(dw.Env, dryVar{v.Name, settled(v.Shown()), v.Source.String()})
 			}
 		}
 		d.Workers = append(d.Workers, dw)
@@ -230,6 +236,9 @@ func (d *dryRun) writeText(out io.Writer) error {
 		printf(" on this node")
 	}
 	printf("\n")
+	if d.Debug != "" {
+		printf("debug mode\tin the place of %s\n", d.Debug)
+	}
 	if d.Warm != "off" {
 		printf("warm start\t%s\n", d.Warm)
 	}
@@ -241,11 +250,11 @@ func (d *dryRun) writeText(out io.Writer) error {
 	}
 	printf("\nflags\n")
 	for _, f := range d.Flags {
-		printf("  %s\t%s\t%s\n", f.Name, f.Value, f.Source)
+		printf("  %s\t%s\t%s\n", f.Name, oneLine(f.Value), f.Source)
 	}
 	printf("\nvariables of every rank\n")
 	for _, v := range d.common {
-		printf("  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
+		printf("  %s\t%s\t%s\n", v.Name, oneLine(v.Value), v.Source)
 	}
 	for _, k := range d.Workers {
 		if k.Rank == nil {
@@ -261,10 +270,18 @@ func (d *dryRun) writeText(out io.Writer) error {
 		}
 		for _, v := range k.Env {
 			if !slices.Contains(d.common, v) {
-				printf("  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
+				printf("  %s\t%s\t%s\n", v.Name, oneLine(v.Value), v.Source)
 			}
 		}
 	}
 	printf("\ninherited by every rank (values not shown): %s\n", strings.Join(d.inherit, " "))
 	return w.Flush()
+}
+
+// oneLine is a value as it fits into a table: quoted where it has lines, tabs or bytes that a terminal might obey.
+func oneLine(value string) string {
+	if strings.ContainsFunc(value, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		return strconv.Quote(value)
+	}
+	return value
 }

@@ -46,6 +46,9 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
+	for _, note := range plan.Notes() {
+		log.Warn().Msg(note)
+	}
 	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
 		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
 	}
@@ -118,8 +121,9 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	}
 	m.Hostname = cmp.Or(a.nodeName, hostname())
 	root := accel.Real()
-	near, lookup := root, a.lookupEnv
-	find := func() accel.Inventory { return accel.Detect(root, a.lookupEnv) }
+	seen := job.LookupWith(a.lookupEnv) // what workers will be told of devices counts, not what we were
+	near, lookup := root, seen
+	find := func() accel.Inventory { return accel.Detect(root, seen) }
 	var standIns func([]int) ([]int, error)
 	if job.Fake != "" {
 		m.Hostname = a.fakeNode(m.Hostname)
@@ -132,8 +136,8 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 			log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check (--network-check), and with a token (--token-file)")
 		}
 		m.DeviceEnv, m.RoundEnv = fake.Env(), fake.RoundEnv
-		near, lookup = fake.Root(root), fake.Lookup(a.lookupEnv)
-		find = func() accel.Inventory { return fake.Detect(root, a.lookupEnv) }
+		near, lookup = fake.Root(root), fake.Lookup(seen)
+		find = func() accel.Inventory { return fake.Detect(root, seen) }
 		standIns = func(cpus []int) ([]int, error) { return fake.OnMachine(cpus, root) }
 	}
 	devices := newNodeDevices(&job, near, lookup, find, log)

@@ -60,7 +60,7 @@ you use, or give it that launcher's name by a link, and the same job runs.`,
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
-	root.AddCommand(newStoreCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a))
+	root.AddCommand(newStoreCmd(a), newExecCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a))
 	root.AddCommand(buildCommands(a)...)
 	root.InitDefaultCompletionCmd()
 	root.SetHelpCommand(newHelpCmd())

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/launch"
+)
+
+// newExecCmd is "muster exec": a command in a rank's place.
+func newExecCmd(a *app) *cobra.Command {
+	var rank int
+	var runID, dir string
+	cmd := &cobra.Command{
+		Use:   "exec --rank N [--run-id ID | --dir DIR] -- command [arguments]",
+		Short: "Run a command as a rank of a debug job",
+		Long: `Run a command with the environment and in the working directory of a rank of a job that
+runs on this machine with --debug-mode. muster becomes the command: it has the terminal,
+its exit status counts, and it goes on when the job ends, without the job's store.
+
+Without --run-id and --dir there must be one debug job of this user with that rank here.
+DIR is the run directory, which the job's log names.`,
+		Example: "  muster run -n 2 --debug-mode -- python train.py\n  muster exec --rank 1 -- python -m pdb train.py",
+		Annotations: map[string]string{exitAnnotation: "  2         usage error, or there is no such rank\n" +
+			"  126, 127  command not executable, not found\n  others    the command's own\n"},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errhint.With(errhint.Usagef("there is no command"), "name it behind --, as in muster exec --rank 0 -- python train.py")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case !cmd.Flags().Changed("rank"):
+				return errhint.With(errhint.Usagef("there is no --rank"), "name one of the job's, such as --rank 0")
+			case runID != "" && dir != "":
+				return errhint.Usagef("cannot use --run-id and --dir together: give one of them")
+			}
+			return a.enter(rank, runID, dir, args)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().IntVar(&rank, "rank", 0, "rank of the worker in the whole job")
+	cmd.Flags().StringVar(&runID, "run-id", "", "name of the job")
+	cmd.Flags().StringVar(&dir, "dir", "", "run directory of the job")
+	return cmd
+}
+
+// enter becomes the command args in the place of a rank.
+func (a *app) enter(rank int, runID, dir string, args []string) error {
+	temp, err := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
+	if err != nil {
+		return fmt.Errorf("cannot tell the directory of temporary files: %w", err)
+	}
+	r, err := launch.FindDebugRank(launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: temp}, dir, runID, rank)
+	if err != nil {
+		return err
+	}
+	path, err := proc.LookPath(args[0], r.Dir, r.Env)
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir(r.Dir); err != nil {
+		return errhint.Code(fmt.Errorf("cannot enter the job's working directory: %w", err), errhint.NotExecuted)
+	}
+	return errhint.Code(fmt.Errorf("cannot execute %q: %w", args[0], unix.Exec(path, args, r.Env)), errhint.NotExecuted)
+}
