@@ -78,11 +78,11 @@ func (r EnvRules) keeps(name string) bool {
 	return r.Mode != EnvClean || slices.Contains(cleanNames, name) || matches(deviceNames, name) || matches(r.Pass, name)
 }
 
-// LookupWith returns how workers of this node find a variable, before muster chooses their Python and their accelerators: in
-// the job's rules, else among what they inherit.
-func (j *Job) LookupWith(inherited func(string) (string, bool)) func(string) (string, bool) {
-	given := map[string]Var{}
-	giveVars(given, slices.Concat(j.Env.Set, j.NodeEnv), inherited)
+// Lookup returns how workers of this node find a variable, before muster chooses their Python and their accelerators: in the
+// job's rules, else among what they inherit.
+func (j *Job) Lookup() func(name string) (string, bool) {
+	environ, given := entries(j.Environ), map[string]Var{}
+	giveVars(given, slices.Concat(j.Env.Set, j.NodeEnv), environ)
 	return func(name string) (string, bool) {
 		if matches(j.Env.Unset, name) {
 			return "", false
@@ -90,23 +90,23 @@ func (j *Job) LookupWith(inherited func(string) (string, bool)) func(string) (st
 		if v, ok := given[name]; ok {
 			return v.Value, true
 		}
-		if !j.Env.keeps(name) {
+		value, ok := environ[name]
+		if !ok || !j.Env.keeps(name) {
 			return "", false
 		}
-		return inherited(name)
+		return value, true
 	}
 }
 
-// giveVars sets variables in their order, each seen by the values behind it; others finds what vars has not.
-func giveVars(vars map[string]Var, list []Var, others func(string) (string, bool)) {
+// giveVars sets variables in their order, each seen by the values behind it; others are seen where vars has none.
+func giveVars(vars map[string]Var, list []Var, others map[string]string) {
 	for _, v := range list {
 		if v.Expand {
 			v.Value, v.Expand = expandVars(v.Value, func(name string) string {
 				if known, ok := vars[name]; ok {
 					return known.Value
 				}
-				value, _ := others(name)
-				return value
+				return others[name]
 			}), false
 		}
 		vars[v.Name] = v
@@ -138,9 +138,8 @@ func (p *Plan) makeBase() error {
 	for name, value := range p.deviceEnv {
 		vars[name] = Var{Name: name, Value: value, Source: Source{FromFlag, "fake accelerator"}}
 	}
-	nothing := func(string) (string, bool) { return "", false }
-	giveVars(vars, p.Job.Env.Set, nothing)
-	giveVars(vars, p.Job.NodeEnv, nothing)
+	giveVars(vars, p.Job.Env.Set, nil)
+	giveVars(vars, p.Job.NodeEnv, nil)
 	p.base = vars
 	if list := p.Job.WorkerEnv; list != nil && len(list) < p.Procs {
 		return errhint.Usagef("there are variables for %d workers of this node, and it has %d", len(list), p.Procs)
@@ -158,8 +157,7 @@ func (p *Plan) overrule(vars map[string]Var, localRank int) {
 	if p.Job.WorkerEnv == nil {
 		return
 	}
-	giveVars(vars, slices.DeleteFunc(slices.Clone(p.Job.WorkerEnv[localRank]), func(v Var) bool { return v.Name == agentMark }),
-		func(string) (string, bool) { return "", false })
+	giveVars(vars, slices.DeleteFunc(slices.Clone(p.Job.WorkerEnv[localRank]), func(v Var) bool { return v.Name == agentMark }), nil)
 	for _, name := range p.varying() {
 		if v, ok := vars[name]; ok {
 			v.Own = true

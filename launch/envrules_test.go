@@ -90,11 +90,12 @@ func TestEnvPrecedence(t *testing.T) {
 // The accelerators that workers are given win over variables that said which there are to give.
 func TestEnvAndDevices(t *testing.T) {
 	job := testJob("2")
+	job.Environ = append(job.Environ, "CUDA_VISIBLE_DEVICES=0,1")
 	job.Env.Set = []Var{{Name: "CUDA_VISIBLE_DEVICES", Value: "4,6"}}
 	m := testMachine(t.TempDir())
 	seen := ""
 	m.AssignDevices = func(string, int) (DeviceVars, error) {
-		seen, _ = job.LookupWith(func(string) (string, bool) { return "0,1", true })("CUDA_VISIBLE_DEVICES")
+		seen, _ = job.Lookup()("CUDA_VISIBLE_DEVICES")
 		var vars DeviceVars
 		for device := range strings.SplitSeq(seen, ",") {
 			vars.Own = append(vars.Own, []Var{{Name: "CUDA_VISIBLE_DEVICES", Value: device}})
@@ -114,12 +115,15 @@ func TestEnvAndDevices(t *testing.T) {
 	}
 }
 
-func TestLookupWith(t *testing.T) {
+func TestJobLookup(t *testing.T) {
 	job := Job{
 		Env:     EnvRules{Mode: EnvClean, Pass: []string{"P_*"}, Set: []Var{{Name: "S", Value: "$P_1 $HIDDEN", Expand: true}}, Unset: []string{"U"}},
 		NodeEnv: []Var{{Name: "N", Value: "n"}},
 	}
-	find := job.LookupWith(func(name string) (string, bool) { return "own " + name, true })
+	for _, name := range []string{"S", "N", "U", "P_1", "HIDDEN", "HOME", "CUDA_VISIBLE_DEVICES"} {
+		job.Environ = append(job.Environ, name+"=own "+name)
+	}
+	find := job.Lookup()
 	for name, want := range map[string]string{"S": "own P_1 own HIDDEN", "N": "n", "U": "", "P_1": "own P_1", "HIDDEN": "", "HOME": "own HOME", "CUDA_VISIBLE_DEVICES": "own CUDA_VISIBLE_DEVICES"} {
 		if got, ok := find(name); got != want || ok != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", name, got, ok, want)

@@ -37,7 +37,7 @@ type Machine struct {
 	RoundEnv func(round int) map[string]string
 	// AssignDevices returns the variables by which workers see their accelerators, for so many workers, counted by the
 	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers. It has taken what
-	// Job.LookupWith finds into account: its variables win over Env.Set and NodeEnv.
+	// Job.Lookup finds into account: its variables win over Env.Set and NodeEnv.
 	AssignDevices func(procs string, workers int) (DeviceVars, error)
 }
 

@@ -121,7 +121,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	}
 	m.Hostname = cmp.Or(a.nodeName, hostname())
 	root := accel.Real()
-	seen := job.LookupWith(a.lookupEnv) // what workers will be told of devices counts, not what we were
+	seen := job.Lookup() // what workers will be told of devices counts, not what we were
 	near, lookup := root, seen
 	find := func() accel.Inventory { return accel.Detect(root, seen) }
 	var standIns func([]int) ([]int, error)

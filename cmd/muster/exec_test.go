@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/testutil"
+)
+
+// TestDebugMode enters two ranks of a job whose workers wait, by muster exec and by a shell.
+func TestDebugMode(t *testing.T) {
+	t.Parallel()
+	logs := t.TempDir()
+	odd := "it's \"odd\" $HOME\n\\ \xff"
+	j := start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "dbg/1", "--debug-mode", "--log-dir", logs, "--env", "ODD", "--env", "API_TOKEN=hunter2", "--", "sh", "-c", "echo $RANK")
+	files := func() []string {
+		found, _ := filepath.Glob(filepath.Join(logs, "*", "attempt_0", "env", "rank*"))
+		return found
+	}
+	inside := func(rank string, args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "muster", append([]string{"exec", "--rank", rank}, args...)...)
+		cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "MINE=1")
+		cmd.Dir = "/"
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	testutil.Eventually(t, 30*time.Second, "both ranks can be entered", func() bool {
+		_, err0 := inside("0", "--", "true")
+		_, err1 := inside("1", "--", "true")
+		return len(files()) == 2 && err0 == nil && err1 == nil
+	})
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	show := `printf '%s\n' "$RANK/$WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $(pwd -P) $API_TOKEN $ODD"`
+	ports := map[string]bool{}
+	for i, rank := range []string{"0", "1"} {
+		info, err := os.Stat(files()[i])
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("rank %s: mode %v, %v", rank, info.Mode(), err)
+		}
+		byExec, err := inside(rank, "--run-id", "dbg/1", "--", "sh", "-c", show)
+		if err != nil {
+			t.Errorf("rank %s: %v: %s", rank, err, byExec)
+		}
+		byShell, err := exec.CommandContext(t.Context(), "env", "-i", "PATH="+os.Getenv("PATH"), "sh", "-c", ". "+files()[i]+" && "+show).CombinedOutput()
+		if err != nil || string(byShell) != byExec {
+			t.Errorf("rank %s: a shell has %q, %v; muster exec %q", rank, byShell, err, byExec)
+		}
+		words := strings.SplitN(byExec, " ", 6)
+		if len(words) != 6 || words[0] != rank+"/2" || words[1] != rank || words[3] != here || words[4] != "hunter2" || words[5] != odd+"\n" {
+			t.Errorf("rank %s: %q", rank, words)
+			continue
+		}
+		ports[words[2]] = true
+	}
+	if len(ports) != 1 {
+		t.Errorf("the ranks would meet at %v", ports)
+	}
+	// The whole environment is the worker's, and no more: what muster exec itself was given is gone.
+	list, err := inside("1", "--", "env", "-0")
+	worker, readErr := os.ReadFile(files()[1])
+	if err != nil || readErr != nil || strings.Count(list, "\x00") < 20 {
+		t.Errorf("%v, %v: %q", err, readErr, list)
+	}
+	for entry := range strings.SplitSeq(strings.TrimSuffix(list, "\x00"), "\x00") {
+		if name, _, _ := strings.Cut(entry, "="); !strings.Contains(string(worker), "export "+name+"=") {
+			t.Errorf("%s is not the worker's", name)
+		}
+	}
+	for want, args := range map[string][]string{"only 0, 1": {"--", "true"}, "no debug job runs here": {"--run-id", "other", "--", "true"}} {
+		if out, err := inside("2", args...); err == nil || !strings.Contains(out, want) {
+			t.Errorf("rank 2 %q: %v: %s", args, err, out)
+		}
+	}
+	if err := j.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	got := j.wait()
+	if got.status != 130 || strings.Contains(got.stderr, "hunter2") {
+		t.Errorf("status %d:\n%s", got.status, got.stderr)
+	}
+	var told struct{ Env, Try, Or string }
+	for line := range strings.Lines(got.stderr) {
+		if strings.Contains(line, "debug mode: workers wait") {
+			if err := json.Unmarshal([]byte(line), &told); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if !strings.Contains(told.Try, told.Env+"/rank0 && sh -c") || !strings.HasPrefix(told.Or, "muster exec --rank 0 --dir "+j.runtimeDir) {
+		t.Errorf("told %+v:\n%s", told, got.stderr)
+	}
+	if left := files(); len(left) > 0 {
+		t.Errorf("environments are left: %q", left)
+	}
+	if out, err := inside("0", "--", "true"); err == nil || !strings.Contains(out, "no debug job runs here") {
+		t.Errorf("after the end: %v: %s", err, out)
+	}
+}
