@@ -242,7 +242,9 @@ func (s *SSHServer) configure(cfg SSHDConfig, hostname, key string) string {
 	return config
 }
 
-func sshdQuote(v string) string { return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"` }
+func sshdQuote(v string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"`
+}
 
 // Start starts the server again that Stop has ended, at the same port with the same key.
 func (s *SSHServer) Start() {
@@ -335,7 +337,7 @@ func killChildren(pid int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, file := range tasks {
 		text, _ := os.ReadFile(file)
-		for _, field := range strings.Fields(string(text)) {
+		for _, field := range strings.FieldsSeq(string(text)) {
 			child, err := strconv.Atoi(field)
 			if err != nil {
 				continue
