@@ -337,7 +337,7 @@ func killChildren(pid int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, file := range tasks {
 		text, _ := os.ReadFile(file)
-		for _, field := range strings.FieldsSeq(string(text)) {
+		for field := range strings.FieldsSeq(string(text)) {
 			child, err := strconv.Atoi(field)
 			if err != nil {
 				continue
