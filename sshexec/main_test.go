@@ -1,0 +1,46 @@
+package sshexec_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"muster/internal/proc"
+)
+
+// The test's own binary is what is sent to machines: it plays the agent there.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "_guardian":
+			os.Exit(proc.RunGuardian())
+		case "agent":
+			os.Exit(agent(os.Args[2:]))
+		case "--version":
+			fmt.Println("muster version of the tests")
+			os.Exit(0)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// agent echoes its input until that ends, after a line with its arguments. It ends with 7.
+func agent(args []string) int {
+	switch strings.Join(args, " ") {
+	case "die":
+		p, _ := os.FindProcess(os.Getpid())
+		_ = p.Kill()
+		time.Sleep(time.Hour)
+	case "full":
+		fmt.Fprintln(os.Stderr, "the last words")
+		return 3
+	}
+	fmt.Printf("agent %s in %s\n", strings.Join(args, " "), os.Getenv("HOME"))
+	_, _ = io.Copy(os.Stdout, os.Stdin)
+	return 7
+}
