@@ -180,25 +180,25 @@ type conversation struct {
 }
 
 // converse runs a script and returns its answer. form, where it is given, is that in which our binary is sent.
-func (d *Dialer) converse(ctx context.Context, l link, command string, form ...string) (c *conversation, err error) {
+func (d *Dialer) converse(ctx context.Context, l link, command string, form ...string) (_ *conversation, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(d.cfg.AnswerTimeout, func() { cancel(errNoAnswer) })
-	c = &conversation{}
-	c.run, err = l.run(ctx, command)
+	run, err := l.run(ctx, command)
 	if err != nil {
 		idle.Stop()
 		cancel(nil)
 		return nil, err
 	}
+	c := &conversation{run: run}
 	stop := context.AfterFunc(ctx, func() {
-		c.run.close()
+		run.close()
 		if _, ours := l.(*sshLink); ours { // a session that hangs does not answer to its end either
 			l.close()
 		}
 	})
 	defer func() {
 		if err != nil {
-			c.run.close()
+			run.close()
 		}
 		stop()
 		idle.Stop()
@@ -208,17 +208,18 @@ func (d *Dialer) converse(ctx context.Context, l link, command string, form ...s
 	sending := make(chan struct{})
 	go func() { // ends with the session, which takes it or is closed
 		defer close(sending)
-		w := progress{c.run.stdin, func() { idle.Reset(d.cfg.AnswerTimeout) }, &c.sent}
+		w := progress{run.stdin, func() { idle.Reset(d.cfg.AnswerTimeout) }, &c.sent}
 		if _, err := io.WriteString(w, nonce+"\n"); err != nil || len(form) == 0 {
 			return
 		}
 		d.send(w, form[0])
-		_ = c.run.stdin.Close()
+		_ = run.stdin.Close()
 	}()
-	c.out = bufio.NewReaderSize(c.run.stdout, 64<<10)
+	c.out = bufio.NewReaderSize(run.stdout, 64<<10)
 	c.answer, err = readAnswer(c.out, nonce)
 	if len(form) > 0 && err == nil {
-		c.run.close() // what was not taken is not waited for
+		_, _ = run.wait() // it ends after its answer, and has then said why
+		run.close()       // what was not taken is not waited for
 		<-sending
 	}
 	if err != nil {

@@ -87,22 +87,7 @@ func (d *Dialer) connect(ctx context.Context, s *settings) (*connection, error) 
 func (d *Dialer) dial(ctx context.Context, s *settings) (net.Conn, error) {
 	switch {
 	case len(s.jumps) > 0:
-		via, err := d.hop(ctx, s.jumps, s.name)
-		if _, told := errors.AsType[*Error](err); told || errhint.CodeOf(err) == errhint.Usage {
-			return nil, fmt.Errorf("cannot reach host %s: %w", s.name, err)
-		} else if err != nil {
-			return nil, s.dialFailed(ctx, err)
-		}
-		ctx, cancel := context.WithTimeout(ctx, s.timeout)
-		defer cancel()
-		conn, err := via.DialContext(ctx, "tcp", s.addr())
-		if err != nil {
-			if lost := via.lost(); lost != nil {
-				err = lost
-			}
-			return nil, s.dialFailed(ctx, err)
-		}
-		return conn, nil
+		return d.dialThrough(ctx, s, true)
 	case s.proxy != "":
 		conn, err := d.proxy(s)
 		if err != nil {
@@ -116,6 +101,30 @@ func (d *Dialer) dial(ctx context.Context, s *settings) (net.Conn, error) {
 			return nil, s.dialFailed(ctx, err)
 		}
 		return conn, nil
+	}
+}
+
+// dialThrough opens a connection that a jump host makes for us. A way that is found broken only now is made anew once.
+func (d *Dialer) dialThrough(ctx context.Context, s *settings, again bool) (net.Conn, error) {
+	via, err := d.hop(ctx, s.jumps, s.name)
+	if _, told := errors.AsType[*Error](err); told || errhint.CodeOf(err) == errhint.Usage {
+		return nil, fmt.Errorf("cannot reach host %s: %w", s.name, err)
+	} else if err != nil {
+		return nil, s.dialFailed(ctx, err)
+	}
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	conn, err := via.DialContext(limited, "tcp", s.addr())
+	switch _, refused := errors.AsType[*ssh.OpenChannelError](err); {
+	case err == nil:
+		return conn, nil
+	case refused || limited.Err() != nil:
+		return nil, s.dialFailed(limited, err)
+	case again:
+		via.end(err)
+		return d.dialThrough(ctx, s, false)
+	default:
+		return nil, s.dialFailed(ctx, fmt.Errorf("the connection to the jump host %s is gone: %w", via.s.name, err))
 	}
 }
 

@@ -127,6 +127,12 @@ func (s *settings) forget() string {
 	return fmt.Sprintf("if the machine was installed anew, forget its old key: ssh-keygen -R '%s'%s", knownhosts.Normalize(s.knownAddr()), file)
 }
 
+// plainKeys are the algorithms that a machine is asked for whose key is not known, in the order of OpenSSH's client: so both
+// write down the same key.
+var plainKeys = []string{
+	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+}
+
 // check returns the callback that decides about the key of a machine, and the algorithms to ask it for: those of keys that
 // are known, so that it shows one of these. What it decides is left in a.
 func (k *hostKeys) check(s *settings, a *attempt) (ssh.HostKeyCallback, []string, error) {
@@ -143,8 +149,7 @@ func (k *hostKeys) check(s *settings, a *attempt) (ssh.HostKeyCallback, []string
 	algorithms := a.known
 	if !slices.ContainsFunc(files.db.HostKeys(s.knownAddr()), func(p knownhosts.PublicKey) bool { return !p.Cert }) {
 		// Nothing is known, or authorities alone: a machine that has no certificate of theirs is to show its bare key.
-		plain := slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys, func(name string) bool { return strings.Contains(name, "-cert-") })
-		algorithms, a.known = append(slices.Clone(algorithms), plain...), nil
+		algorithms, a.known = append(slices.Clone(algorithms), plainKeys...), nil
 	}
 	return func(_ string, remote net.Addr, key ssh.PublicKey) error {
 		a.hostKey = k.decide(s, remote, key)

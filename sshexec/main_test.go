@@ -3,6 +3,7 @@ package sshexec_test
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -21,6 +22,8 @@ func TestMain(m *testing.M) {
 			os.Exit(proc.RunGuardian())
 		case "agent":
 			os.Exit(agent(os.Args[2:]))
+		case "relay":
+			os.Exit(relay(os.Args[2]))
 		case "--version":
 			fmt.Println("muster version of the tests")
 			os.Exit(0)
@@ -43,4 +46,19 @@ func agent(args []string) int {
 	fmt.Printf("agent %s in %s\n", strings.Join(args, " "), os.Getenv("HOME"))
 	_, _ = io.Copy(os.Stdout, os.Stdin)
 	return 7
+}
+
+// relay connects its standard input and output to an address, as nc does.
+func relay(addr string) int {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	go func() {
+		_, _ = io.Copy(c, os.Stdin)
+		_ = c.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(os.Stdout, c)
+	return 0
 }

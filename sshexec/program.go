@@ -241,11 +241,17 @@ func (c *proxyConn) Read(b []byte) (int, error) {
 		case <-time.After(time.Second):
 		}
 		if said := oneLine(c.p.stderr.String()); said != "" {
-			err = fmt.Errorf("%w: the ProxyCommand says: %s", io.EOF, said)
+			err = &proxyEnd{said}
 		}
 	}
 	return n, err
 }
+
+// proxyEnd is the end of a connection through a program that has said something.
+type proxyEnd struct{ said string }
+
+func (e *proxyEnd) Error() string { return "the ProxyCommand ended it: " + e.said }
+func (e *proxyEnd) Unwrap() error { return io.EOF }
 
 func (c *proxyConn) Write(b []byte) (int, error) { return c.p.stdin.Write(b) }
 
