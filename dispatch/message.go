@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"encoding/json"
 	"time"
 
 	"muster/launch"
@@ -37,14 +36,16 @@ type Order struct {
 	Files map[string][]byte `json:"files,omitempty"`
 	// Collect asks for the workers' log files when the job has ended.
 	Collect bool `json:"collect,omitempty"`
+	// Preflight asks what the machine has, to compare it with the others.
+	Preflight bool `json:"preflight,omitempty"`
 	// Processes says that there is no job to run: the launcher starts processes one by one.
 	Processes bool `json:"processes,omitempty"`
 }
 
 // Ready says that an agent could start its workers.
 type Ready struct {
-	// Preflight is what the machine has, to be compared with the others.
-	Preflight json.RawMessage `json:"preflight,omitempty"`
+	// Preflight is what the machine has, nil where nobody asked.
+	Preflight *launch.Preflight `json:"preflight,omitempty"`
 }
 
 // Result is how a node's part of the job ended.

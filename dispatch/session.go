@@ -137,6 +137,9 @@ func (s *session) receive(greeted chan<- error) error {
 			if err := decode(payload, &r); err != nil {
 				return err
 			}
+			if r.Preflight != nil {
+				r.Preflight.Received = time.Now()
+			}
 			select {
 			case s.ready <- r:
 			default:

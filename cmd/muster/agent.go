@@ -24,7 +24,7 @@ const agentName = "agent"
 
 // lostGrace is how long an agent takes to end when its launcher is gone. Then it goes, and the guardian kills what is
 // left.
-const lostGrace = 3 * time.Second
+const lostGrace = 2 * time.Second
 
 func newAgentCmd(a *app) *cobra.Command {
 	return &cobra.Command{
@@ -170,11 +170,8 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 
 // job runs an agent as it would run without a launcher, but that it waits for the launcher before workers start.
 func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) error {
-	plan, err := n.plan(a, log)
+	plan, err := n.ready(ctx, a, log)
 	if err != nil {
-		return a.compat(n.order.Job, err)
-	}
-	if err := n.ready(ctx, plan); err != nil {
 		return err
 	}
 	handler, at, err := a.meet(ctx, plan, log)
@@ -198,33 +195,40 @@ func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolo
 	return err
 }
 
-// plan looks up what the job leaves open on this machine.
-func (n *remoteNode) plan(a *app, log zerolog.Logger) (*launch.Plan, error) {
+// ready looks up what the job leaves open on this machine, tells the launcher, and waits until workers may be started.
+func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*launch.Plan, error) {
 	machine, err := a.machine(n.order.Job, log)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := launch.NewPlan(n.order.Job, machine)
-	if err != nil {
+	var plan *launch.Plan
+	var r dispatch.Ready
+	if n.order.Preflight {
+		var facts launch.Preflight
+		if plan, facts = launch.TakePreflight(ctx, n.order.Job, machine); plan == nil {
+			err = errhint.Code(errhint.With(errors.New(facts.Problem), facts.Hint), facts.Status)
+		}
+		r.Preflight = &facts
+	} else if plan, err = launch.NewPlan(n.order.Job, machine); err != nil {
 		return nil, err
+	}
+	if err := n.link.Ready(r); err != nil {
+		return nil, err
+	}
+	if err != nil {
+		return nil, err // which the launcher has in the preflight
 	}
 	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
 		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
 	}
-	return plan, nil
-}
-
-// ready tells the launcher that workers could be started, and waits until they may.
-func (n *remoteNode) ready(ctx context.Context, plan *launch.Plan) error {
-	var r dispatch.Ready
-	if err := n.link.Ready(r); err != nil {
-		return err
+	if _, unbound := plan.Bound(); unbound != nil {
+		log.Warn().Err(unbound).Msg("workers are not bound to CPUs")
 	}
-	err := n.link.Go(ctx)
+	err = n.link.Go(ctx)
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-		return statusError(errhint.FromSignal(int(stopped.Signal)))
+		return nil, statusError(errhint.FromSignal(int(stopped.Signal)))
 	}
-	return err
+	return plan, err
 }
 
 // app is the program as the node's part of the job sees it: its environment is that of the job, and what it prints goes to

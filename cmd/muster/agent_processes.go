@@ -22,7 +22,7 @@ import (
 
 // processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
 func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) (err error) {
-	plan, err := n.plan(a, log)
+	plan, err := n.ready(ctx, a, log)
 	if err != nil {
 		return err
 	}
@@ -31,9 +31,6 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
-	if err := n.ready(ctx, plan); err != nil {
-		return err
-	}
 	p := &processSet{node: n, plan: plan, tree: tree, running: map[int]*proc.Process{}}
 	for ctx.Err() == nil {
 		select {

@@ -19,6 +19,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/sshexec"
 )
 
 // launcher runs a job on machines that it reaches itself.
@@ -64,7 +65,7 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	job := &l.req.Job
 	l.fleet = dispatch.New(dispatch.Config{
 		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
-		Linger: job.Stop.Grace + job.Meeting.CloseTimeout + job.Restart.Linger, Transient: transient,
+		Linger: job.Stop.Grace + job.Meeting.CloseTimeout + job.Restart.Linger, Transient: sshexec.Transient,
 		Output:      &dispatch.Output{Stdout: a.stdout, Stderr: a.stderr, Log: a.logOutput()},
 		CollectLogs: job.Hosts.CollectLogs, Log: log, Status: l.status,
 	})
@@ -125,10 +126,27 @@ func (l *launcher) start(ctx context.Context) error {
 	if err := l.arrange(); err != nil {
 		return err
 	}
-	if _, err := l.fleet.Prepare(ctx, l.order); err != nil {
+	answers, err := l.fleet.Prepare(ctx, l.order)
+	if err != nil {
 		return err
 	}
-	return nil
+	return l.compare(answers)
+}
+
+// compare judges what the machines have, where that was asked for.
+func (l *launcher) compare(answers []*dispatch.Ready) error {
+	var names []string
+	var all []launch.Preflight
+	for i, r := range answers {
+		if r != nil && r.Preflight != nil {
+			names, all = append(names, l.nodeNames()[i]), append(all, *r.Preflight)
+		}
+	}
+	warnings, err := launch.ComparePreflight(names, all)
+	for _, w := range warnings {
+		l.log.Warn().Msg(w)
+	}
+	return err
 }
 
 // finish lets the workers start, and returns how the job ended.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -109,8 +108,3 @@ func (t *tail) String() string {
 	defer t.mu.Unlock()
 	return string(t.text)
 }
-
-// transient reports whether a machine may be reached later.
-func transient(err error) bool { return !errors.Is(err, errNever) }
-
-var errNever = errors.New("never")

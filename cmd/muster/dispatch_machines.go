@@ -2,26 +2,35 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"muster/dispatch"
 	"muster/internal/hostaddr"
 	"muster/internal/hosts"
+	"muster/sshexec"
 )
 
 // machines are those of the job, with the way to reach each. The returned function closes what they share.
 func (l *launcher) machines(marker string) ([]dispatch.Machine, func(), error) {
-	var all []dispatch.Machine
+	rules := &l.req.Job.Hosts.SSH
+	dialer, err := sshexec.New(sshexec.Config{
+		Program: rules.Program, User: rules.User, Port: rules.Port, Identity: rules.Identity, HostKeys: rules.HostKeys, Options: rules.Options,
+		Home: l.getenv("HOME"), Env: l.lookupEnv, Environ: append(l.environ[:len(l.environ):len(l.environ)], marker), Tree: l.tree,
+		Binary: "/proc/self/exe", Version: "muster version " + l.version, Log: l.log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
 	names := l.nodeNames()
+	all := make([]dispatch.Machine, len(names))
 	for i, n := range l.req.Job.Hosts.Nodes {
-		all = append(all, dispatch.Machine{Name: names[i], Start: func(ctx context.Context) (dispatch.Conn, error) {
+		all[i] = dispatch.Machine{Name: names[i], Start: func(ctx context.Context) (dispatch.Conn, error) {
 			if here(ctx, n.Host) {
 				return l.startHere(marker, names[i])
 			}
-			return nil, fmt.Errorf("no ssh yet: %w", errNever)
-		}})
+			return dialer.Start(ctx, n.Host, []string{agentName})
+		}}
 	}
-	return all, func() {}, nil
+	return all, func() { _ = dialer.Close() }, nil
 }
 
 // here reports whether a host is this machine: then no ssh is needed. Who gives a user or a port means ssh.

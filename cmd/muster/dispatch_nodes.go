@@ -115,7 +115,7 @@ func (l *launcher) order(i int) dispatch.Order {
 	hosts := &l.req.Job.Hosts
 	o := dispatch.Order{
 		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(hosts.Dir, l.dir), LogLevel: l.req.LogLevel, Token: l.token, Files: l.files,
-		Collect: hosts.CollectLogs != "", Environ: launch.Passed(l.req.Job.Env, l.environ),
+		Collect: hosts.CollectLogs != "", Preflight: hosts.Preflight, Environ: launch.Passed(l.req.Job.Env, l.environ),
 	}
 	o.Job.Environ = nil // made there
 	return o

@@ -32,7 +32,7 @@ type dryRun struct {
 	Warm     string       `json:"warm_start"`
 	Binding  string       `json:"numa_binding"`
 	Debug    string       `json:"debug_mode,omitempty"` // the command in whose place the workers' is
-	Check    *dryCheck    `json:"check,omitempty"` // of a job that tests something before it starts
+	Check    *dryCheck    `json:"check,omitempty"`      // of a job that tests something before it starts
 	Flags    []dryFlag    `json:"flags"`
 	Workers  []dryWorker  `json:"workers"`
 	common   []dryVar     // variables that are the same in every rank

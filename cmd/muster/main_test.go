@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 		os.Exit(run()) // muster starts its guardian as /proc/self/exe, a name that testscript does not know
 	}
 	program := func() { os.Exit(run()) }
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {
+		program() // on a host of a test, where ssh has brought it
+	}
 	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "dlrover-run": program})
 }
 
