@@ -118,8 +118,8 @@ func New(cfg Config) (*Dialer, error) {
 		if cfg.Tree == nil {
 			return nil, errhint.Usagef("cannot use the ssh program %s: no programs can be started here", cfg.Program[0])
 		}
-		if _, err := proc.LookPath(cfg.Program[0], "", cfg.Environ); err != nil {
-			return nil, errhint.Code(err, errhint.Usage)
+		if _, err := d.programPath(); err != nil {
+			return nil, err
 		}
 	} else if path := d.opensshClient(); path != "" {
 		ask = func(ctx context.Context, args []string, stdin string) (string, error) { return d.output(ctx, path, args, stdin) }

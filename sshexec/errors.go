@@ -162,10 +162,8 @@ func reasonOf(text string) Reason {
 		part   string
 		reason Reason
 	}{
-		{"Host key verification failed", HostKeyChanged},
-		{"REMOTE HOST IDENTIFICATION HAS CHANGED", HostKeyChanged},
-		{"No ED25519 host key is known", HostKeyUnknown},
 		{"host key is known for", HostKeyUnknown},
+		{"Host key verification failed", HostKeyChanged},
 		{"Permission denied (", AuthFailed},
 		{"Too many authentication failures", AuthFailed},
 		{"Could not resolve hostname", NameUnknown},
@@ -230,18 +228,19 @@ func brokenOff(err error) bool {
 
 // authFailed says what was tried, and what would have been asked for.
 func (s *settings) authFailed(a *attempt, err error) error {
-	text := "it lets nobody in with the keys that we have"
+	text := "it takes none of our keys"
+	noKeys := len(a.methods) > 0 && !slices.Contains(a.methods, "publickey")
 	switch {
 	case strings.Contains(err.Error(), "Too many authentication failures"):
 		text = "it stopped listening after too many keys"
-	case len(a.methods) > 0 && !slices.Contains(a.methods, "publickey"):
-		text = "it takes no keys"
 	case a.partial:
-		text = "it took the key, and asks for more"
+		text = "it took a key, and asks for more"
+	case noKeys:
+		text = "it takes no keys"
 	case len(a.tried) == 0:
 		text = "there is no key to log in with"
 	}
-	if len(a.tried) > 0 {
+	if len(a.tried) > 0 && (a.partial || !noKeys) {
 		text += "; tried: " + strings.Join(a.tried, ", ")
 	}
 	if len(a.skipped) > 0 {
@@ -254,7 +253,7 @@ func (s *settings) authFailed(a *attempt, err error) error {
 	switch login := s.user + "@" + s.hostname; {
 	case strings.Contains(err.Error(), "Too many authentication failures"):
 		hint = "name the right key with --ssh-identity, or with IdentityFile and IdentitiesOnly in ssh's configuration"
-	case len(a.methods) > 0 && !slices.Contains(a.methods, "publickey"), a.partial:
+	case noKeys, a.partial:
 		hint = "muster never asks for a password: let the machine take keys alone (PubkeyAuthentication, AuthenticationMethods in its sshd_config)"
 	case a.encrypted != "":
 		hint = "load the encrypted key into an agent: ssh-add " + a.encrypted

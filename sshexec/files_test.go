@@ -257,3 +257,38 @@ func TestFewTools(t *testing.T) {
 		t.Errorf("it took %d sessions, and not 3 and 1", s.Sessions())
 	}
 }
+
+// The login shell may be any, and the tools those of a small system.
+func TestShells(t *testing.T) {
+	client := testutil.NewSSHClient(t)
+	tools := t.TempDir()
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		testutil.Missing(t, "Debian's busybox")
+	}
+	if out, err := exec.CommandContext(t.Context(), busybox, "--install", "-s", tools).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// In place of /bin/sh, which the scripts are run by.
+	ash := filepath.Join(t.TempDir(), "ash")
+	text := "#!/bin/sh\ncommand=\"exec " + busybox + " ash ${2#exec /bin/sh}\"\nexec " + busybox + " ash -c \"$command\"\n"
+	if err := os.WriteFile(ash, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, cfg := range map[string]sshtest.Config{
+		"bash": {Shell: "/bin/bash"}, "dash": {Shell: "/bin/dash"}, "tcsh": {Shell: "/usr/bin/tcsh"}, "busybox": {Shell: ash, Env: []string{"PATH=" + tools}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := os.Stat(cfg.Shell); err != nil {
+				testutil.Missing(t, "Debian's "+name)
+			}
+			s := sshtest.New(t, cfg)
+			d := dialer(t, client, nil)
+			talk(t, startAt(t, d, s))
+			talk(t, startAt(t, d, s))
+			if s.Sessions() != 4 {
+				t.Errorf("it took %d sessions, and not 3 and 1", s.Sessions())
+			}
+		})
+	}
+}

@@ -62,3 +62,6 @@ func relay(addr string) int {
 	_, _ = io.Copy(os.Stdout, c)
 	return 0
 }
+
+// long bounds what must happen at all.
+const long = 30 * time.Second

@@ -2,7 +2,6 @@ package sshexec
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -120,13 +119,22 @@ type programLink struct {
 	ssh  bool     // it has ssh's options, and ends with 255 where the machine was not reached
 }
 
+// programPath finds the configured program.
+func (d *Dialer) programPath() (string, error) {
+	path, err := proc.LookPath(d.cfg.Program[0], "", d.cfg.Environ)
+	if err != nil {
+		return "", withHint(errhint.Usagef("cannot use %s in place of ssh: %v", d.cfg.Program[0], err), errhint.Of(err))
+	}
+	return path, nil
+}
+
 func (d *Dialer) programLink(h hosts.Host) (link, error) {
 	if h.Name == "" || strings.HasPrefix(h.Name, "-") || strings.ContainsAny(h.Name, " \t\r\n\x00") {
 		return nil, errhint.Usagef("cannot reach a host by ssh whose name is %q", h.Name)
 	}
-	path, err := proc.LookPath(d.cfg.Program[0], "", d.cfg.Environ)
+	path, err := d.programPath()
 	if err != nil {
-		return nil, errhint.Code(err, errhint.Usage)
+		return nil, err
 	}
 	l := &programLink{d: d, args: append([]string{path}, d.cfg.Program[1:]...)}
 	l.s = &settings{name: h.Name, hostname: h.Name, user: firstOf(h.User, d.cfg.User), port: firstOf(h.Port, d.cfg.Port), timeout: d.cfg.ConnectTimeout}
@@ -232,19 +240,29 @@ func (d *Dialer) proxy(s *settings) (net.Conn, error) {
 // proxyConn is a connection through a program.
 type proxyConn struct{ p *piped }
 
-// Read says what the program said last where it ends before the other side has.
 func (c *proxyConn) Read(b []byte) (int, error) {
 	n, err := c.p.stdout.Read(b)
-	if errors.Is(err, io.EOF) {
-		select {
-		case <-c.p.read:
-		case <-time.After(time.Second):
-		}
-		if said := oneLine(c.p.stderr.String()); said != "" {
-			err = &proxyEnd{said}
-		}
+	return n, c.explain(err)
+}
+
+func (c *proxyConn) Write(b []byte) (int, error) {
+	n, err := c.p.stdin.Write(b)
+	return n, c.explain(err)
+}
+
+// explain adds to the end of the connection what the program has said.
+func (c *proxyConn) explain(err error) error {
+	if !brokenOff(err) {
+		return err
 	}
-	return n, err
+	select {
+	case <-c.p.read:
+	case <-time.After(time.Second):
+	}
+	if said := oneLine(c.p.stderr.String()); said != "" {
+		return &proxyEnd{said}
+	}
+	return err
 }
 
 // proxyEnd is the end of a connection through a program that has said something.
@@ -252,8 +270,6 @@ type proxyEnd struct{ said string }
 
 func (e *proxyEnd) Error() string { return "the ProxyCommand ended it: " + e.said }
 func (e *proxyEnd) Unwrap() error { return io.EOF }
-
-func (c *proxyConn) Write(b []byte) (int, error) { return c.p.stdin.Write(b) }
 
 func (c *proxyConn) Close() error {
 	c.p.close()
