@@ -85,7 +85,7 @@ func (c *configFiles) parse() (parsed parsedConfig, err error) {
 				return parsedConfig{conditions: true}, nil
 			}
 			c.log.Warn().Str("line", where).Msg("what stands below a Match line of ssh's configuration is not used, as there is no ssh to decide it")
-			text = withoutMatches(text)
+			text = c.withoutConditions(text, s.base)
 		}
 		f, err := ssh_config.DecodeBytes(text)
 		if err != nil {
@@ -156,23 +156,42 @@ func (c *configFiles) condition(path string, text []byte, base string, depth int
 	return ""
 }
 
-// withoutMatches leaves out the conditions, and what stands below them.
-func withoutMatches(text []byte) []byte {
+// withoutConditions leaves out the conditions, what stands below them, and the included files that have some.
+func (c *configFiles) withoutConditions(text []byte, base string) []byte {
 	lines := strings.Split(string(text), "\n")
 	skip := false
 	for i, line := range lines {
-		m := matchLine.FindStringSubmatch(line)
+		match, include := matchLine.FindStringSubmatch(line), includeLine.FindStringSubmatch(line)
 		switch {
-		case m != nil:
-			skip = !strings.EqualFold(strings.TrimSpace(m[1]), "all")
+		case match != nil:
+			skip = !strings.EqualFold(strings.TrimSpace(match[1]), "all")
 		case hostLine.MatchString(line):
 			skip = false
+		case include != nil:
+			lines[i] = c.withoutIncludes(include[1], base)
 		}
 		if skip {
 			lines[i] = ""
 		}
 	}
 	return []byte(strings.Join(lines, "\n"))
+}
+
+// withoutIncludes includes the files of a list that have no conditions.
+func (c *configFiles) withoutIncludes(patterns, base string) string {
+	line := ""
+	for _, pattern := range included(patterns, base) {
+		names, _ := filepath.Glob(pattern) // a bad pattern has no files
+		for _, name := range names {
+			if text, err := os.ReadFile(name); err == nil && c.condition(name, text, base, 1) == "" {
+				line += " " + name
+			}
+		}
+	}
+	if line == "" {
+		return ""
+	}
+	return "Include" + line
 }
 
 // asked has OpenSSH's client say what the files mean. It would look for the user's file where the list of users has the
