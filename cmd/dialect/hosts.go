@@ -3,6 +3,7 @@ package dialect
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -109,7 +110,7 @@ func readHostfile(r *Request, inv Invocation, name string, form func(string, []b
 }
 
 // needHosts refuses flags that only mean something where hosts are named.
-func needHosts(r *Request, words map[string]given, wrong *problems) {
+func needHosts(words map[string]given, wrong *problems) {
 	for _, flag := range []string{"include", "exclude", "remote-dir", "collect-logs"} {
 		if word := words[flag]; word.source.Kind == launch.FromFlag {
 			wrong.add(fmt.Errorf("cannot use --%s without hosts: name them by --hosts or --hostfile", flag))
@@ -265,9 +266,7 @@ func withNodes(words map[string]given, job *launch.Job) map[string]given {
 		return words
 	}
 	all := map[string]given{"nnodes": {text: strconv.Itoa(job.Nodes.Max)}}
-	for flag, word := range words {
-		all[flag] = word
-	}
+	maps.Copy(all, words)
 	return all
 }
 

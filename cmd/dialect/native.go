@@ -67,7 +67,7 @@ func Native(inv Invocation) (Request, error) {
 	if hosted(words) {
 		nativeHosts(&r, inv, words, &wrong)
 	} else {
-		needHosts(&r, words, &wrong)
+		needHosts(words, &wrong)
 		nativeMeeting(&r, words, &wrong)
 	}
 	nativeCommand(&r, inv, rest, words, env, &wrong)

@@ -102,7 +102,7 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 	if hosted(words) {
 		t.hosts(inv, words)
 	} else {
-		needHosts(req, words, &t.wrong)
+		needHosts(words, &t.wrong)
 		t.place()
 		t.settle(words)
 	}
