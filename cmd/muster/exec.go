@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -16,14 +19,17 @@ import (
 
 // newExecCmd is "muster exec": a command in a rank's place.
 func newExecCmd(a *app) *cobra.Command {
-	var rank int
+	var rank, attempt int
 	var runID, dir string
 	cmd := &cobra.Command{
-		Use:   "exec --rank N [--run-id ID | --dir DIR] -- command [arguments]",
+		Use:   "exec --rank N [--attempt N] [--run-id ID | --dir DIR] -- command [arguments]",
 		Short: "Run a command as a rank of a debug job",
 		Long: `Run a command with the environment and in the working directory of a rank of a job that
 runs on this machine with --debug-mode. muster becomes the command: it has the terminal,
 its exit status counts, and it goes on when the job ends, without the job's store.
+
+torch keeps its keys in the job's store apart by TORCHELASTIC_RESTART_COUNT. Give all ranks
+another --attempt each time that they are to meet again, or they find those of the last time.
 
 Without --run-id and --dir there must be one debug job of this user with that rank here.
 DIR is the run directory, which the job's log names.`,
@@ -40,29 +46,41 @@ DIR is the run directory, which the job's log names.`,
 			switch {
 			case !cmd.Flags().Changed("rank"):
 				return errhint.With(errhint.Usagef("there is no --rank"), "name one of the job's, such as --rank 0")
+			case attempt < 0:
+				return errhint.Usagef("--attempt %d: give a number from 0", attempt)
 			case runID != "" && dir != "":
 				return errhint.Usagef("cannot use --run-id and --dir together: give one of them")
 			}
-			return a.enter(rank, runID, dir, args)
+			r, err := a.findRank(rank, runID, dir)
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("attempt") {
+				const name = "TORCHELASTIC_RESTART_COUNT="
+				r.Env = append(slices.DeleteFunc(r.Env, func(kv string) bool { return strings.HasPrefix(kv, name) }), name+strconv.Itoa(attempt))
+			}
+			return enter(r, args)
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().IntVar(&rank, "rank", 0, "rank of the worker in the whole job")
+	cmd.Flags().IntVar(&attempt, "attempt", 0, "TORCHELASTIC_RESTART_COUNT of the command; as the job has it unless given")
 	cmd.Flags().StringVar(&runID, "run-id", "", "name of the job")
 	cmd.Flags().StringVar(&dir, "dir", "", "run directory of the job")
 	return cmd
 }
 
-// enter becomes the command args in the place of a rank.
-func (a *app) enter(rank int, runID, dir string, args []string) error {
+// findRank finds the rank of a debug job on this machine.
+func (a *app) findRank(rank int, runID, dir string) (launch.DebugRank, error) {
 	temp, err := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
 	if err != nil {
-		return fmt.Errorf("cannot tell the directory of temporary files: %w", err)
+		return launch.DebugRank{}, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
-	r, err := launch.FindDebugRank(launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: temp}, dir, runID, rank)
-	if err != nil {
-		return err
-	}
+	return launch.FindDebugRank(launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: temp}, dir, runID, rank)
+}
+
+// enter becomes the command args in the place of a rank.
+func enter(r launch.DebugRank, args []string) error {
 	path, err := proc.LookPath(args[0], r.Dir, r.Env)
 	if err != nil {
 		return err

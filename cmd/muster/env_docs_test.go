@@ -1,0 +1,22 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"muster/launch"
+)
+
+// docs/environment.md names all variables that stay on their machine.
+func TestEnvironmentDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/environment.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range launch.HostNames() {
+		if !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
