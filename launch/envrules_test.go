@@ -28,9 +28,15 @@ func TestEnvPrecedence(t *testing.T) {
 	flag := Source{FromFlag, "--env"}
 	config := Source{FromConfig, "hosts:3"}
 	job.Env.Set = []Var{
-		{Name: "FROM", Value: "set", Source: flag}, {Name: "DEVICE", Value: "set", Source: flag}, {Name: "OMP_NUM_THREADS", Value: "8", Source: flag},
-		{Name: "RANK", Value: "set", Source: flag}, {Name: "TWICE", Value: "1", Source: flag}, {Name: "TWICE", Value: "2", Source: flag}, {Name: "NODE", Value: "set", Source: flag},
-		{Name: "BOTH", Value: "$NODE/${HOME}/$NONE|$$HOME $5 $", Source: flag, Expand: true}, {Name: "RAW", Value: "$HOME", Source: flag},
+		{Name: "FROM", Value: "set", Source: flag},
+		{Name: "DEVICE", Value: "set", Source: flag},
+		{Name: "OMP_NUM_THREADS", Value: "8", Source: flag},
+		{Name: "RANK", Value: "set", Source: flag},
+		{Name: "TWICE", Value: "1", Source: flag},
+		{Name: "TWICE", Value: "2", Source: flag},
+		{Name: "NODE", Value: "set", Source: flag},
+		{Name: "BOTH", Value: "$NODE/${HOME}/$NONE|$$HOME $5 $", Source: flag, Expand: true},
+		{Name: "RAW", Value: "$HOME", Source: flag},
 	}
 	job.NodeEnv = []Var{
 		{Name: "NODE", Value: "node", Source: config}, {Name: "WORKER", Value: "node", Source: config}, {Name: "WORLD_SIZE", Value: "77", Source: config}, {Name: "MUSTER_AGENT", Value: "forged"},

@@ -59,7 +59,7 @@ type setting struct {
 	pairs bool
 	// separator lets the flag be given again, and stands between its words then. With several, lists in files and lines in
 	// variables are such words, too, and words of weaker sources count beside stronger ones; see pieces.
-	separator string
+	separator   string
 	arg         string
 	def         string // what the help text and --dry-run show when it is not given
 	help, group string
