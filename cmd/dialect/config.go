@@ -29,29 +29,9 @@ func readConfig(file string, list []setting, readFile func(string) ([]byte, erro
 		wrong.add(fmt.Errorf("cannot read the settings of --config: %w", err))
 		return nil, wrong
 	}
-	if len(content) > maxConfig {
-		wrong.add(fmt.Errorf("cannot read %s: %d bytes exceed the limit of %d", file, len(content), maxConfig))
-		return nil, wrong
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	var document yaml.Node
-	switch err := decoder.Decode(&document); {
-	case errors.Is(err, io.EOF): // an empty file has no settings
-		return nil, wrong
-	case err != nil:
-		wrong.add(fmt.Errorf("cannot read %s: %s", file, yamlText(err)))
-		return nil, wrong
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		wrong.add(fmt.Errorf("cannot read %s: there is more than one YAML document in it", file))
-		return nil, wrong
-	}
-	top := document.Content[0]
-	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" { // only comments
-		return nil, wrong
-	}
-	if top.Kind != yaml.MappingNode {
-		wrong.add(fmt.Errorf("%s:%d: the file must be a map of flags, such as max-restarts: 3", file, top.Line))
+	top, err := yamlMap(file, content, "flags, such as max-restarts: 3")
+	if top == nil {
+		wrong.add(err)
 		return nil, wrong
 	}
 	words := map[string]given{}
@@ -69,6 +49,33 @@ func readConfig(file string, list []setting, readFile func(string) ([]byte, erro
 		words[flag] = given{text, launch.Source{Kind: launch.FromConfig, Name: at}}
 	}
 	return words, wrong
+}
+
+// yamlMap returns the map of a YAML file with one document, nil where there is nothing in it. of says for people what the
+// map has.
+func yamlMap(file string, content []byte, of string) (*yaml.Node, error) {
+	if len(content) > maxConfig {
+		return nil, fmt.Errorf("cannot read %s: %d bytes exceed the limit of %d", file, len(content), maxConfig)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var document yaml.Node
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF): // an empty file has no settings
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot read %s: %s", file, yamlText(err))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("cannot read %s: there is more than one YAML document in it", file)
+	}
+	top := document.Content[0]
+	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" { // only comments
+		return nil, nil
+	}
+	if top.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s:%d: the file must be a map of %s", file, top.Line, of)
+	}
+	return top, nil
 }
 
 // yamlText is the parser's message without its own prefix.

@@ -34,15 +34,21 @@ type Invocation struct {
 	// Machine is what a platform is recognised by beside the environment: files by their paths from the root, the host
 	// name, and an address of this machine. The zero value has none of them.
 	Machine Machine
+	// Dir is the working directory; empty stands for wherever muster runs.
+	Dir string
 	// Own are muster's own flags given in front of the dialect's name, from ParseOwn.
 	Own Own
 }
 
-// Machine is what the run command may look at on this machine to tell the platform; its fields are platform.Input's.
+// Machine is what may be looked at on this machine to tell the platform, as platform.Input has it, and how many workers to
+// start where a launcher starts one per accelerator unless there is none.
 type Machine struct {
 	Files    fs.FS
 	Hostname string
 	OwnAddr  func() string
+	// Accelerators counts those that workers see, and has PyTorch's name for such devices, "" for none. fake is the path of
+	// the spec of a fake accelerator that was asked for, empty for the real machine.
+	Accelerators func(fake string) (backend string, n int)
 }
 
 // Request is what a command line asks for: a job, and what to do with it.
@@ -79,13 +85,17 @@ func Named(name string) bool { return slices.Contains(Names(), name) }
 
 // Names returns the names that Read takes, sorted.
 func Names() []string {
-	return []string{dlroverRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun"}
+	return []string{dlroverRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun", accelerateProg, accelerateLaunch, accelerateModule}
 }
 
 // Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
 // completion script instead of a job; other errors carry exit status 2, and of the Request only JSON is set then.
 func Read(name string, inv Invocation) (Request, error) {
 	switch name {
+	case accelerateProg:
+		return Accelerate(inv)
+	case accelerateLaunch, accelerateModule:
+		return AccelerateLaunch(inv)
 	case "run":
 		return Native(inv)
 	case "torchrun", "torch.distributed.run":

@@ -1,5 +1,7 @@
 package dialect
 
+import "go.yaml.in/yaml/v3"
+
 // Option is what tests need to know of an option.
 type Option struct {
 	Dest      string
@@ -80,3 +82,38 @@ var (
 	CommaList = commaList
 	Nearest   = nearest
 )
+
+// AccelerateOption is an option of accelerate launch.
+type AccelerateOption struct {
+	Option
+	Default *string // nil for Python's None
+	Choices []string
+	Type    string // int, float or empty
+}
+
+// AccelerateOptions are all of them.
+func AccelerateOptions() []AccelerateOption {
+	var out []AccelerateOption
+	for _, o := range accelerateOptions() {
+		a := AccelerateOption{Option: Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()}, Choices: o.choices}
+		if !o.noDefault {
+			a.Default = &o.def
+		}
+		a.Type = map[kind]string{kindInt: "int", kindFloat: "float"}[o.kind]
+		out = append(out, a)
+	}
+	return out
+}
+
+// PythonText is str() of a YAML document that is one value, as PyYAML reads it; nil for None.
+func PythonText(document string) (*string, error) {
+	var node yaml.Node
+	if err := yaml.Unmarshal([]byte(document), &node); err != nil || len(node.Content) == 0 {
+		return nil, err
+	}
+	text, none, err := pythonText(node.Content[0])
+	if none || err != nil {
+		return nil, err
+	}
+	return &text, nil
+}

@@ -213,6 +213,8 @@ func Help(name string) string {
 		return torchrunParser("torchrun").help()
 	case "torch.distributed.launch":
 		return launchParser().help()
+	case accelerateProg, accelerateLaunch, accelerateModule:
+		return accelerateParser().help()
 	case dlroverRun:
 		return dlroverParser().help()
 	case mpirun, mpiexec:
@@ -231,6 +233,8 @@ func Flags(name string) *pflag.FlagSet {
 		return torchrunParser("torchrun").flagSet()
 	case "torch.distributed.launch":
 		return launchParser().flagSet()
+	case accelerateProg, accelerateLaunch, accelerateModule:
+		return accelerateParser().flagSet()
 	case dlroverRun:
 		return dlroverParser().flagSet()
 	case mpirun, mpiexec:

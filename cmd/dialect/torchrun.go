@@ -50,10 +50,14 @@ type torchrunJob struct {
 	ports  []int // where the workers' store may listen
 	// levelFrom is the variable that says what is logged.
 	levelFrom string
-	habits    map[string]given // values that muster's own settings have in a launcher that goes beyond torchrun
-	req       Request
-	job       *launch.Job // of req
-	wrong     problems
+	// names are what the launcher calls flags of torchrun, where that is something else.
+	names map[string]string
+	// last, where there is one, changes what the job has become through torchrun's flags.
+	last   func(*launch.Job)
+	habits map[string]given // values that muster's own settings have in a launcher that goes beyond torchrun
+	req    Request
+	job    *launch.Job // of req
+	wrong  problems
 }
 
 // torchrun reads a command line of torchrun, or of a launcher that adds to its flags. adapt, where there is one, puts
@@ -64,6 +68,12 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
+	return torchrunOf(inv, p, in, adapt)
+}
+
+// torchrunOf makes the job of a command line that was read.
+func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
+	env := newEnviron(inv.Environ)
 	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: map[string]given{}}
 	t.req.Job = launch.Job{
 		Dialect: p.prog, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},
@@ -104,6 +114,9 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 	} else {
 		needHosts(words, &t.wrong)
 		t.place()
+		if t.last != nil {
+			t.last(t.job)
+		}
 		t.settle(words)
 	}
 	if err := t.wrong.err(); err != nil {
@@ -150,7 +163,11 @@ func (t *torchrunJob) given(flag string) given {
 // refuse adds a problem with the value of a flag, naming where the value came from.
 func (t *torchrunJob) refuse(flag string, err error) {
 	if err != nil {
-		t.wrong.add(fmt.Errorf("cannot use %s: %w", t.given(flag).written(flag), err))
+		name := flag
+		if theirs, ok := t.names[flag]; ok {
+			name = theirs
+		}
+		t.wrong.add(fmt.Errorf("cannot use %s: %w", t.given(flag).written(name), err))
 	}
 }
 

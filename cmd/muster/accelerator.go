@@ -198,6 +198,17 @@ func (a *app) loadFake(spec, host string, onReal bool) (*accel.Fake, error) {
 	return fake, fake.CheckMachine(accel.Real(), onReal)
 }
 
+// accelerators is dialect.Machine's Accelerators. Where they cannot be counted it has none: whoever needs them says why.
+func (a *app) accelerators(fake string) (backend string, n int) {
+	inventory := accel.Inventory{}
+	if fake == "" {
+		inventory = accel.Detect(accel.Real(), a.lookupEnv)
+	} else if spec, err := accel.LoadFake(fake, a.fakeNode(hostname())); err == nil {
+		inventory = spec.Detect(accel.Real(), a.lookupEnv)
+	}
+	return inventory.Backend, inventory.VisibleCount
+}
+
 // hostname is this node's name, where it is only shown.
 func hostname() string {
 	host, err := os.Hostname()

@@ -14,8 +14,17 @@ import (
 )
 
 // surroundings are what a platform may be recognised by on this machine.
-func surroundings() dialect.Machine {
-	return dialect.Machine{Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: ownAddr}
+func (a *app) surroundings() dialect.Machine {
+	return dialect.Machine{Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: ownAddr, Accelerators: a.accelerators}
+}
+
+// workingDir is the working directory, empty where it cannot be told; plans are refused then.
+func workingDir() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	return dir
 }
 
 // elsewhere is an address that is nobody's (RFC 5737): the way there is the one to other machines.

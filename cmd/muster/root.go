@@ -12,13 +12,16 @@ import (
 
 // shorts are the one-line descriptions of the dialects.
 var shorts = map[string]string{
-	"dlrover-run":              "Launch as DLRover's dlrover-run does",
-	"mpiexec":                  "Launch as mpirun does, under its other name",
-	"mpirun":                   "Launch as mpirun does in simple cases",
-	"run":                      "Launch a training command (muster's own spelling)",
-	"torchrun":                 "Launch as torchrun does",
-	"torch.distributed.run":    "Launch as python -m torch.distributed.run does",
-	"torch.distributed.launch": "Launch as python -m torch.distributed.launch does",
+	"accelerate":                 "Launch as accelerate launch does",
+	"accelerate-launch":          "Launch as accelerate-launch does",
+	"accelerate.commands.launch": "Launch as python -m accelerate.commands.launch does",
+	"dlrover-run":                "Launch as DLRover's dlrover-run does",
+	"mpiexec":                    "Launch as mpirun does, under its other name",
+	"mpirun":                     "Launch as mpirun does in simple cases",
+	"run":                        "Launch a training command (muster's own spelling)",
+	"torch.distributed.launch":   "Launch as python -m torch.distributed.launch does",
+	"torch.distributed.run":      "Launch as python -m torch.distributed.run does",
+	"torchrun":                   "Launch as torchrun does",
 }
 
 func newRootCmd(a *app) *cobra.Command {
@@ -143,7 +146,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := dialect.Read(name, dialect.Invocation{
-				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: surroundings(), Own: a.own,
+				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: a.surroundings(), Dir: workingDir(), Own: a.own,
 			})
 			a.json = req.JSON
 			if err != nil {
