@@ -1,13 +1,13 @@
 package dialect_test
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,48 +17,103 @@ import (
 	"muster/internal/testutil"
 )
 
-// askAccelerate runs testdata/accelerate_oracle.py with the real accelerate and decodes each line that it prints.
-func askAccelerate[T any](t *testing.T, in []byte, args ...string) []T {
+// oracleAnswers are what the real accelerate says: testdata/accelerate_oracle.py is asked once for all tests, as importing
+// it takes seconds.
+type oracleAnswers struct {
+	options []theirOption
+	scalars []struct{ Text *string }
+	cases   []*accelerateCase
+	dirs    []string // working directories that the cases had
+	answers []accelerateAnswer
+}
+
+type theirOption struct {
+	Spellings []string
+	Word      bool
+	Default   *string
+	Choices   []string
+	Type      string
+}
+
+var oracleOnce struct {
+	sync.Once
+	oracleAnswers
+}
+
+// accelerateScalars are documents of YAML that are one value.
+func accelerateScalars() []string {
+	return append(strings.Fields(`1 0 -1 +7 1_000 010 0x1F 0b101 08 1.0 1. .5 -2.50 1e5 1.0e5 1.0e+5 2.5e-7 1e-4 0.0001 0.00001 123456789012345678901 1.5e+16
+		1e16 12345678.9 true True TRUE tRUE yes No on OFF y n t ~ null Null nULL none None '1' "true" 'null' "1.0" text 0,1 a-b /path/to=x .1.2 1.2.3 _1 1_ 0x
+		0xg 100000000.0 1.0e+22 9007199254740993 -0.0 +.5 .. 3e+2 1.e+2`), "!!str 1", "'-'", "two words")
+}
+
+// askAccelerate returns the answers of the real accelerate.
+func askAccelerate(t *testing.T) *oracleAnswers {
 	t.Helper()
+	python := filepath.Join(testutil.Peer(t, "accelerate"), "python")
+	oracleOnce.Do(func() { oracleOnce.oracleAnswers = runOracle(t, python) })
+	if oracleOnce.answers == nil {
+		t.Fatal("the oracle has no answers")
+	}
+	return &oracleOnce.oracleAnswers
+}
+
+func runOracle(t *testing.T, python string) oracleAnswers {
+	t.Helper()
+	o := oracleAnswers{cases: accelerateCases(t)}
+	var in bytes.Buffer
+	ask := func(question any) {
+		if err := json.NewEncoder(&in).Encode(question); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask("options")
+	scalars := accelerateScalars()
+	for _, s := range scalars {
+		ask(map[string]string{"yaml": s})
+	}
+	for _, c := range o.cases {
+		dir := t.TempDir()
+		o.dirs = append(o.dirs, dir)
+		ask(c.question(t, dir))
+	}
 	oracle, err := filepath.Abs("testdata/accelerate_oracle.py")
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "accelerate"), "python"), append([]string{oracle}, args...)...)
-	cmd.Dir, cmd.Stdin, cmd.Stderr = dir, bytes.NewReader(in), new(bytes.Buffer)
+	cmd := exec.CommandContext(t.Context(), python, oracle)
+	cmd.Dir, cmd.Stdin, cmd.Stderr = dir, &in, new(bytes.Buffer)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "CUDA_VISIBLE_DEVICES="}
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("the oracle: %v\n%s", err, cmd.Stderr)
 	}
-	var answers []T
-	lines := bufio.NewScanner(bytes.NewReader(out))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var a T
-		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
-			t.Fatalf("%v in %s", err, lines.Bytes())
+	answers := json.NewDecoder(bytes.NewReader(out))
+	read := func(to any) {
+		if err := answers.Decode(to); err != nil {
+			t.Fatal(err)
 		}
-		answers = append(answers, a)
 	}
-	return answers
+	read(&o.options)
+	o.scalars = make([]struct{ Text *string }, len(scalars))
+	for i := range scalars {
+		read(&o.scalars[i])
+	}
+	o.answers = make([]accelerateAnswer, len(o.cases))
+	for i := range o.cases {
+		read(&o.answers[i])
+	}
+	return o
 }
 
 // TestAccelerateOptions holds our table against the real parser: the same options, spellings, types, defaults and choices.
 func TestAccelerateOptions(t *testing.T) {
-	type theirs struct {
-		Spellings []string
-		Word      bool
-		Default   *string
-		Choices   []string
-		Type      string
-	}
 	ours := map[string]dialect.AccelerateOption{}
 	for _, o := range dialect.AccelerateOptions() {
 		ours[o.Spellings[len(o.Spellings)-1]] = o
 	}
-	real := askAccelerate[theirs](t, nil, "options")
+	real := askAccelerate(t).options
 	for _, o := range real {
 		slices.SortFunc(o.Spellings, func(a, b string) int { return strings.Compare(plainly(a), plainly(b)) })
 		name := ""
@@ -110,23 +165,10 @@ func plainly(spelling string) string { return strings.ReplaceAll(spelling, "_", 
 // TestAccelerateScalars holds how we read values of configuration files against PyYAML, which knows another YAML than our
 // library.
 func TestAccelerateScalars(t *testing.T) {
-	scalars := strings.Fields(`1 0 -1 +7 1_000 010 0x1F 0b101 08 1.0 1. .5 -2.50 1e5 1.0e5 1.0e+5 2.5e-7 1e-4 0.0001 0.00001 123456789012345678901 1.5e+16
-		1e16 12345678.9 true True TRUE tRUE yes No on OFF y n t ~ null Null nULL none None '1' "true" 'null' "1.0" text 0,1 a-b /path/to=x .1.2 1.2.3 _1 1_ 0x 0xg
-		!!str:1 100000000.0 1.0e+22 9007199254740993 -0.0 +.5 .. - 3e+2 1.e+2`)
-	var in bytes.Buffer
-	for i, s := range scalars {
-		scalars[i] = strings.Replace(s, "!!str:", "!!str ", 1)
-		if scalars[i] == "-" {
-			scalars[i] = "'-'"
-		}
-		if err := json.NewEncoder(&in).Encode(scalars[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	theirs := askAccelerate[*string](t, in.Bytes(), "scalars")
-	for i, s := range scalars {
+	theirs := askAccelerate(t).scalars
+	for i, s := range accelerateScalars() {
 		ours, err := dialect.PythonText(s)
-		if diff := cmp.Diff(theirs[i], ours); err != nil || diff != "" {
+		if diff := cmp.Diff(theirs[i].Text, ours); err != nil || diff != "" {
 			t.Errorf("%s: %v (-PyYAML +muster):\n%s", s, err, diff)
 		}
 	}

@@ -1,8 +1,6 @@
 package dialect_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -233,38 +231,31 @@ type accelerateAnswer struct {
 	Args    map[string]any
 }
 
-// TestAccelerateAgrees compares the jobs of all cases with what the real accelerate would start: the way, the arguments of
-// torchrun, and each variable. Differences must be listed in the case, with their reasons.
-func TestAccelerateAgrees(t *testing.T) {
-	cases := accelerateCases(t)
-	var in bytes.Buffer
-	dirs := make([]string, len(cases))
-	for i, c := range cases {
-		dirs[i] = t.TempDir()
-		for name, text := range c.files {
-			path := filepath.Join(dirs[i], name)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+// question is what the oracle is asked about the case, whose files are put into dir.
+func (c *accelerateCase) question(t *testing.T, dir string) any {
+	t.Helper()
+	for name, text := range c.files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
 		}
-		env := map[string]string{}
-		for _, entry := range c.environ(dirs[i]) {
-			name, value, _ := strings.Cut(entry, "=")
-			env[name] = value
-		}
-		if err := json.NewEncoder(&in).Encode(map[string]any{
-			"argv": c.args(), "env": env, "dir": dirs[i], "devices": c.devices, "cores": accelerateCores,
-		}); err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	answers := askAccelerate[accelerateAnswer](t, in.Bytes())
-	if len(answers) != len(cases) {
-		t.Fatalf("%d answers to %d cases", len(answers), len(cases))
+	env := map[string]string{}
+	for _, entry := range c.environ(dir) {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
 	}
+	return map[string]any{"argv": c.args(), "env": env, "dir": dir, "devices": c.devices, "cores": accelerateCores}
+}
+
+// TestAccelerateAgrees compares the jobs of all cases with what the real accelerate would start: the way, the arguments of
+// torchrun, and each variable. Differences must be listed in the case, with their reasons.
+func TestAccelerateAgrees(t *testing.T) {
+	asked := askAccelerate(t)
+	cases, dirs, answers := asked.cases, asked.dirs, asked.answers
 	started := 0
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -399,4 +390,128 @@ func compareEnv(job *launch.Job, theirs accelerateAnswer, differ func(key string
 		}
 		differ("env "+name, want, got)
 	}
+}
+
+// accelerate has other commands than launch, which are told from mistakes.
+func TestAccelerateCommands(t *testing.T) {
+	read := func(args ...string) (dialect.Request, error) {
+		return dialect.Read("accelerate", dialect.Invocation{Argv0: "accelerate", Args: args})
+	}
+	req, err := read("launch", "--num_processes", "3", "train.py")
+	if err != nil || req.Job.Procs != "3" || req.Job.Dialect != "accelerate launch" {
+		t.Errorf("%s workers of %q, %v", req.Job.Procs, req.Job.Dialect, err)
+	}
+	for _, name := range []string{"accelerate-launch", "accelerate.commands.launch"} {
+		req, err := dialect.Read(name, dialect.Invocation{Argv0: name, Args: []string{"--num_processes", "3", "train.py"}})
+		if err != nil || req.Job.Procs != "3" {
+			t.Errorf("%s: %s workers, %v", name, req.Job.Procs, err)
+		}
+	}
+	for _, word := range []string{"config", "env", "test", "estimate-memory", "merge-weights", "to-fsdp2", "tpu-config"} {
+		_, err := read(word, "--help")
+		wantRefused(t, err, "accelerate "+word, "muster replaces launch only")
+	}
+	_, err = read("lunch", "train.py")
+	wantRefused(t, err, `no command "lunch"`)
+	_, err = read()
+	wantRefused(t, err, "no command")
+	for _, args := range [][]string{{"-h"}, {"--help"}, {"launch", "--help"}} {
+		_, err := read(args...)
+		if text, ok := errorsAsHelp(err); !ok || text != dialect.Help("accelerate-launch") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+// The default configuration file is found where Hugging Face's libraries keep their files, and may be missing.
+func TestAccelerateDefaultFile(t *testing.T) {
+	for _, c := range []struct {
+		env  string
+		want string
+	}{
+		{"HOME=/me", "/me/.cache/huggingface/accelerate/default_config.yaml"},
+		{"HOME=/me XDG_CACHE_HOME=/c", "/c/huggingface/accelerate/default_config.yaml"},
+		{"HOME=/me XDG_CACHE_HOME=~/c", "/me/c/huggingface/accelerate/default_config.yaml"},
+		{"HOME=/me XDG_CACHE_HOME=/c HF_HOME=/h", "/h/accelerate/default_config.yaml"},
+		{"HF_HOME=rel", "rel/accelerate/default_config.yaml"},
+		{"A=1", ""},
+	} {
+		asked := ""
+		inv := dialect.Invocation{Args: []string{"train.py"}, Environ: strings.Fields(c.env), ReadFile: func(name string) ([]byte, error) {
+			asked = name
+			return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+		}}
+		if _, err := dialect.AccelerateLaunch(inv); err != nil || asked != c.want {
+			t.Errorf("%s: %q was read, %v; want %q", c.env, asked, err, c.want)
+		}
+		asked = ""
+		inv.Args = []string{"--cpu", "train.py"}
+		if _, err := dialect.AccelerateLaunch(inv); err != nil || asked != "" {
+			t.Errorf("%s --cpu: %q was read, %v", c.env, asked, err)
+		}
+	}
+	inv := dialect.Invocation{Args: []string{"train.py"}, Environ: []string{"HOME=/me"}, ReadFile: func(name string) ([]byte, error) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}}
+	_, err := dialect.AccelerateLaunch(inv)
+	wantRefused(t, err, "permission")
+}
+
+// What muster tells is less with -q, unless somebody says how much.
+func TestAccelerateQuiet(t *testing.T) {
+	for env, want := range map[string]string{"A=1": "error", "LOGLEVEL=DEBUG": "debug", "MUSTER_LOG_LEVEL=info": "info"} {
+		req, err := dialect.AccelerateLaunch(dialect.Invocation{Args: []string{"-q", "--num_processes", "1", "t.py"}, Environ: []string{env}})
+		if err != nil || req.LogLevel != want {
+			t.Errorf("%s: %q, %v; want %q", env, req.LogLevel, err, want)
+		}
+	}
+}
+
+// Accelerators of a fake are counted as those of the machine are.
+func TestAccelerateFake(t *testing.T) {
+	own, _, err := dialect.ParseOwn([]string{"--accelerator", "fake:spec.yaml", "accelerate"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		own  dialect.Own
+		env  string
+		want string
+	}{{own, "A=1", "spec.yaml"}, {dialect.Own{}, "MUSTER_FAKE=a.yaml", "a.yaml"}, {dialect.Own{}, "MUSTER_ACCELERATOR=fake:b.yaml", "b.yaml"}, {dialect.Own{}, "A=1", ""}} {
+		asked := "none"
+		req, err := dialect.AccelerateLaunch(dialect.Invocation{
+			Args: []string{"t.py"}, Environ: []string{c.env}, Own: c.own,
+			Machine: dialect.Machine{Accelerators: func(fake string) (string, int) { asked = fake; return "npu", 4 }},
+		})
+		if err != nil || asked != c.want || req.Job.Procs != "4" {
+			t.Errorf("%s: fake %q, %s workers, %v", c.env, asked, req.Job.Procs, err)
+		}
+	}
+}
+
+// FuzzAccelerateConfig: whatever a configuration file says, it is taken or refused.
+func FuzzAccelerateConfig(f *testing.F) {
+	paths, err := filepath.Glob("testdata/accelerate/config-*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range archive.Files {
+			if strings.HasSuffix(file.Name, ".yaml") {
+				f.Add(file.Data)
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		_, err := dialect.AccelerateLaunch(dialect.Invocation{
+			Args: []string{"--config_file", "c.yaml", "t.py"}, ReadFile: func(string) ([]byte, error) { return content, nil },
+		})
+		if err != nil && errhint.CodeOf(err) != errhint.Usage {
+			t.Errorf("status %d: %v", errhint.CodeOf(err), err)
+		}
+	})
 }

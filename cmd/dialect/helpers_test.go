@@ -17,6 +17,17 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// leading are a dialect's name and the words that stand in front of its flags.
+func leading(name string) []string {
+	switch name {
+	case "accelerate":
+		return []string{name, "launch"}
+	case "mpirun", "mpiexec":
+		return []string{name, "-np", "1"}
+	}
+	return []string{name}
+}
+
 func errorsAsHelp(err error) (string, bool) {
 	if help, ok := errors.AsType[*dialect.HelpError](err); ok {
 		return help.Text, true

@@ -336,9 +336,9 @@ func TestOwnSettingsInEveryDialect(t *testing.T) {
 		env := []string{"MUSTER_RESTART_POLICY=exit-code", "MUSTER_FAKE=f.yaml", "MUSTER_STATUS_FILE=env.json", "MUSTER_CONFIG=own.yaml"}
 		flags, restarts := "--max-restarts 2", 2
 		if name == "mpirun" || name == "mpiexec" {
-			flags, restarts = "-np 1", 0 // it has no such flag
+			flags, restarts = "", 0 // it has no such flag
 		}
-		req, err := own(env, "log-level: error\nactive-deadline: 1h\nstatus-file: file.json\n", "--dry-run --status_file s.json --stdin=inherit "+name+" "+flags+" t.py")
+		req, err := own(env, "log-level: error\nactive-deadline: 1h\nstatus-file: file.json\n", "--dry-run --status_file s.json --stdin=inherit "+strings.Join(leading(name), " ")+" "+flags+" t.py")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -463,7 +463,7 @@ func TestSettings(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun"} {
+	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch"} {
 		golden(t, "help-"+name+".txt", dialect.Help(name))
 		for _, flag := range []string{"-h", "--help"} {
 			_, err := dialect.Read(name, dialect.Invocation{Args: []string{flag, "x"}})
@@ -482,11 +482,15 @@ func TestHelp(t *testing.T) {
 
 func TestFlagsForManPages(t *testing.T) {
 	for _, name := range dialect.Names() {
-		flags, some := dialect.Flags(name), []string{"nnodes", "nproc-per-node", "max-restarts", "tee"}
-		if name == "mpirun" || name == "mpiexec" {
-			some = []string{"np", "host", "hostfile", "x"}
+		flags := dialect.Flags(name)
+		wanted := []string{"nnodes", "nproc-per-node", "max-restarts", "tee"}
+		if strings.HasPrefix(name, "accelerate") {
+			wanted = []string{"num-machines", "num-processes", "max-restarts", "tee", "fsdp-version"}
 		}
-		for _, flag := range some {
+		if name == "mpirun" || name == "mpiexec" {
+			wanted = []string{"np", "host", "hostfile", "x"}
+		}
+		for _, flag := range wanted {
 			if flags.Lookup(flag) == nil {
 				t.Errorf("%s: no --%s", name, flag)
 			}

@@ -179,7 +179,7 @@ func TestPlatformSources(t *testing.T) {
 
 // Other launchers than muster's own look at no platform: torchrun does not, and dlrover-run has variables of its own.
 func TestPlatformInOtherDialects(t *testing.T) {
-	for _, name := range []string{"torchrun", "torch.distributed.launch", "dlrover-run"} {
+	for _, name := range []string{"torchrun", "torch.distributed.launch", "dlrover-run", "accelerate-launch"} {
 		inv := on(t, "slurm-step", nil, "t.py")
 		req, err := dialect.Read(name, inv)
 		if err != nil || req.Job.Nodes.Max != 1 || req.Platform != nil || req.Job.Platform != "" {

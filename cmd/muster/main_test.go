@@ -18,7 +18,7 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestMain puts this test binary on PATH as muster (and as torchrun and dlrover-run, links users make), so that every test runs the
+// TestMain puts this test binary on PATH as muster (and as torchrun, dlrover-run and accelerate, links users make), so that every test runs the
 // whole program in processes of its own.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == guardianArg {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {
 		program() // on a host of a test, where ssh has brought it
 	}
-	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "dlrover-run": program})
+	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "dlrover-run": program, "accelerate": program})
 }
 
 func TestScripts(t *testing.T) {

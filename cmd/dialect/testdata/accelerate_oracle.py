@@ -1,11 +1,15 @@
-"""Asks the real accelerate what it would start: one JSON object per line in and out, nothing is started.
+"""Asks the real accelerate what it would start, one JSON value per line in and out; nothing is started.
 
 In:  {"argv": [...], "env": {...}, "dir": working directory, "devices": GPUs to see, "cores": cores to see}
 Out: {"status": 0 or 1 or 2, "message": str, "how": "simple", "torchrun" or "deepspeed", "argv": [...], "env": {...}, "args": {...}}
 
-"env" is what the started process would have; "args" are torchrun's arguments, where torchrun is started. With the one
-argument "options" it prints the parser's options instead; with "scalars" it reads YAML as JSON strings, and prints str() of
-what each is in Python, null for None.
+"env" is what the started process would have; "args" are torchrun's arguments, where torchrun is started.
+
+In:  "options"
+Out: a list of the parser's options
+
+In:  {"yaml": document}
+Out: {"text": str() of what it is in Python, null for None}
 """
 
 import contextlib
@@ -27,20 +31,17 @@ from accelerate.utils import launch as utils_launch
 
 
 def options():
-    for action in launch.launch_command_parser()._actions:
-        if not action.option_strings:
-            continue
-        print(
-            json.dumps(
-                {
-                    "spellings": action.option_strings,
-                    "word": action.nargs != 0,
-                    "default": None if action.default is None else str(action.default),
-                    "choices": list(action.choices or []),
-                    "type": getattr(action.type, "__name__", "str"),
-                }
-            )
-        )
+    return [
+        {
+            "spellings": action.option_strings,
+            "word": action.nargs != 0,
+            "default": None if action.default is None else str(action.default),
+            "choices": list(action.choices or []),
+            "type": getattr(action.type, "__name__", "str"),
+        }
+        for action in launch.launch_command_parser()._actions
+        if action.option_strings
+    ]
 
 
 class Captured(Exception):
@@ -82,14 +83,6 @@ def answer(case):
 
 
 def main():
-    if sys.argv[1:] == ["options"]:
-        options()
-        return
-    if sys.argv[1:] == ["scalars"]:
-        for line in sys.stdin:
-            value = yaml.safe_load(json.loads(line))
-            print(json.dumps(None if value is None else str(value)))
-        return
     # Ports of this machine are not the subject, nor is its hardware: mpirun is as if it were Open MPI, and FP8 as if it could be done.
     utils_launch.is_port_in_use = lambda port: False
     utils_launch.get_free_port = lambda: 0
@@ -102,7 +95,15 @@ def main():
     module.DEEPSPEED_ENVIRONMENT_NAME = os.devnull
     sys.modules.update({"deepspeed": type(sys)("deepspeed"), "deepspeed.launcher": type(sys)("deepspeed.launcher"), module.__name__: module})
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)
+        asked = json.loads(line)
+        if asked == "options":
+            out = options()
+        elif "yaml" in asked:
+            value = yaml.safe_load(asked["yaml"])
+            out = {"text": None if value is None else str(value)}
+        else:
+            out = answer(asked)
+        print(json.dumps(out), flush=True)
 
 
 if __name__ == "__main__":
