@@ -181,7 +181,7 @@ func (a *accelerateJob) check() {
 			a.v["use_parallelism_config"] = value{text: "true", on: true, source: a.file.kindFrom}
 		}
 	}
-	if a.on("use_parallelism_config") && !a.on("use_deepspeed") && (!a.on("use_fsdp") || a.v["fsdp_version"].text == "1") {
+	if v := a.v["use_parallelism_config"]; v.on && v.source.Kind != launch.FromConfig && !a.on("use_deepspeed") && (!a.on("use_fsdp") || a.v["fsdp_version"].text == "1") {
 		a.refuse("use_parallelism_config", errhint.With(errors.New("it needs fully sharded data parallelism of version 2, or DeepSpeed"), "give --use-fsdp --fsdp-version 2"))
 	}
 	if a.on("no_python") && a.on("module") {
@@ -239,8 +239,22 @@ func (a *accelerateJob) decide() {
 	}
 	if a.launcher == simpleLauncher && !several {
 		a.single = true
+		a.idle("one process", "rdzv_backend", "rdzv_conf", "main_process_ip", "main_process_port", "same_network")
 	}
 	a.share()
+}
+
+// idle tells of flags that were typed and have no effect.
+func (a *accelerateJob) idle(on string, dests ...string) {
+	var flags []string
+	for _, dest := range dests {
+		if a.v[dest].source.Kind == launch.FromFlag {
+			flags = append(flags, "--"+strings.ReplaceAll(dest, "_", "-"))
+		}
+	}
+	if len(flags) > 0 {
+		a.warn("no effect on %s: %s", on, strings.Join(flags, ", "))
+	}
 }
 
 // count finds how many processes and machines there are.

@@ -12,6 +12,9 @@ import (
 	"muster/launch"
 )
 
+// ofHostfile is what muster starts itself, for messages.
+const ofHostfile = "machines of a hostfile"
+
 // multinode is how several machines are reached with DeepSpeed.
 func (a *accelerateJob) multinode() string {
 	launchers := []string{"pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"}
@@ -70,6 +73,7 @@ func (a *accelerateJob) deepspeedNodes(launcher string) {
 	}
 	if launcher != "nossh" {
 		a.nodes = nodes
+		a.idle(ofHostfile, "rdzv_backend", "rdzv_conf")
 		return
 	}
 	rank := a.v["machine_rank"]
@@ -158,6 +162,7 @@ func (a *accelerateJob) mpiNodes(v value) {
 		a.refuse("num_machines", fmt.Errorf("%s names %d of the %d machines", v.text, len(list), a.machines))
 		return
 	}
+	a.idle(ofHostfile, "rdzv_backend", "rdzv_conf")
 	per := a.procs / a.machines
 	for i, h := range list[:a.machines] {
 		node := launch.Node{Host: h, Procs: strconv.Itoa(per)}

@@ -515,3 +515,26 @@ func FuzzAccelerateConfig(f *testing.F) {
 		}
 	})
 }
+
+// TestAccelerateDocs: docs/compat/accelerate.md says of each flag what becomes of it.
+func TestAccelerateDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/compat/accelerate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]int{}
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, " | ")
+		if !strings.HasPrefix(line, "| `-") || len(cells) < 2 {
+			continue
+		}
+		for word := range strings.FieldsFuncSeq(cells[0], func(r rune) bool { return strings.ContainsRune("|`, ", r) }) {
+			rows[word]++
+		}
+	}
+	for _, o := range dialect.AccelerateOptions() {
+		if name := o.Spellings[len(o.Spellings)-1]; rows[name] != 1 {
+			t.Errorf("%s stands in %d rows of the page, want 1", name, rows[name])
+		}
+	}
+}

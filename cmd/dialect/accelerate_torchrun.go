@@ -72,7 +72,7 @@ func (a *accelerateJob) meet(values map[string]value) {
 		if rank.n > 0 && (backend == backendC10d || backend == backendMuster) {
 			a.warn("--machine-rank has no effect on ranks with --rdzv-backend %s: they are settled when the machines meet", backend)
 		}
-	case rank.none:
+	case rank.none && a.file.name == "": // a file without it means the first machine
 		a.refuse("num_machines", errhint.With(errors.New("nothing says which of them this is"), "give --machine-rank N, from 0, another on each machine; or --rdzv-backend c10d"))
 	default:
 		values["node_rank"] = rank

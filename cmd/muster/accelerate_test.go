@@ -64,13 +64,18 @@ fsdp_config:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	port := freePort(t)
 	for _, c := range []struct {
 		name    string
 		args    []string
 		env     []string
 		workers []string
+		port    string // that workers meet at; empty: any
 	}{
-		{name: "several", args: []string{"--multi_gpu", "--num_processes", "2", "--max_restarts", "1", "--debug"}, workers: []string{"0", "1"}},
+		{
+			name: "several", args: []string{"--multi_gpu", "--num_processes", "2", "--max_restarts", "1", "--debug", "--main_process_port", port},
+			workers: []string{"0", "1"}, port: port,
+		},
 		{name: "fsdp", args: []string{"--config_file", fsdp}, workers: []string{"0", "1"}},
 		{name: "single", args: []string{"--num_processes", "1"}, workers: []string{"single"}},
 		{
@@ -102,22 +107,25 @@ fsdp_config:
 				}
 			}
 			for _, rank := range c.workers {
-				compareDumps(t, rank, theirs[rank], ours[rank])
+				compareDumps(t, rank, c.port, theirs[rank], ours[rank])
 			}
 		})
 	}
 }
 
 // compareDumps compares all that two workers found, and by its form what differs by nature.
-func compareDumps(t *testing.T, rank string, theirs, ours dumped) {
+func compareDumps(t *testing.T, rank, port string, theirs, ours dumped) {
 	t.Helper()
 	if diff := cmp.Diff(theirs.Argv, ours.Argv); diff != "" {
 		t.Errorf("rank %s: arguments (-accelerate +muster):\n%s", rank, diff)
 	}
+	if port == "" {
+		port = `\d+`
+	}
 	forms := map[string]string{}
 	if rank != "single" {
 		forms = map[string]string{
-			"MASTER_PORT": `\d+`, "TORCHELASTIC_RUN_ID": `[0-9a-z-]+`, "TORCHELASTIC_ERROR_FILE": `/.*/attempt_0/` + rank + `/error\.json`, "MASTER_ADDR": `localhost|127\.0\.0\.1`,
+			"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": `[0-9a-z-]+`, "TORCHELASTIC_ERROR_FILE": `/.*/attempt_0/` + rank + `/error\.json`, "MASTER_ADDR": `localhost|127\.0\.0\.1`,
 		}
 	}
 	for name, form := range forms {
@@ -128,8 +136,8 @@ func compareDumps(t *testing.T, rank string, theirs, ours dumped) {
 			delete(vars, name)
 		}
 	}
-	// Ours, what the test sets, and what the libraries that accelerate imports leave in its environment.
-	for _, name := range []string{"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "DUMP", "PYTHON_EXEC", "PYTHONUNBUFFERED"} {
+	// Ours, and what the test sets.
+	for _, name := range []string{"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "DUMP", "PYTHON_EXEC"} {
 		delete(ours.Env, name)
 		delete(theirs.Env, name)
 	}
