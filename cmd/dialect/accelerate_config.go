@@ -121,20 +121,16 @@ func (a *accelerateJob) readConfig() {
 
 // keys reads the map at the top of the file.
 func (a *accelerateJob) keys(top *yaml.Node) {
-	var twice []string
+	var seen []string
 	for i := 0; i+1 < len(top.Content); i += 2 {
 		key, node := top.Content[i], top.Content[i+1]
 		at := fmt.Sprintf("%s:%d", a.file.name, key.Line)
-		err := error(nil)
-		if slices.Contains(twice, key.Value) {
-			err = fmt.Errorf("%s is there twice", key.Value)
-		} else {
-			err = a.key(key.Value, node, launch.Source{Kind: launch.FromConfig, Name: at})
-		}
-		twice = append(twice, key.Value)
-		if err != nil {
+		if slices.Contains(seen, key.Value) {
+			a.wrong.add(fmt.Errorf("%s: %s is there twice", at, key.Value))
+		} else if err := a.key(key.Value, node, launch.Source{Kind: launch.FromConfig, Name: at}); err != nil {
 			a.wrong.add(fmt.Errorf("%s: %w", at, err))
 		}
+		seen = append(seen, key.Value)
 	}
 }
 

@@ -25,6 +25,7 @@ func accelerateOptions() []option {
 	})
 	for i := range options {
 		o := &options[i]
+		o.rare = slices.Contains([]string{groupTPU, groupAWS, groupDeepSpeed, groupFSDP, groupMegatron, groupFP8, groupParallelism}, o.group)
 		o.ownVariable = o.group != groupTPU && o.group != groupAWS && anywhere(o.long) == nil
 	}
 	return options

@@ -113,8 +113,8 @@ func TestAccelerateOptions(t *testing.T) {
 	for _, o := range dialect.AccelerateOptions() {
 		ours[o.Spellings[len(o.Spellings)-1]] = o
 	}
-	real := askAccelerate(t).options
-	for _, o := range real {
+	options := askAccelerate(t).options
+	for _, o := range options {
 		slices.SortFunc(o.Spellings, func(a, b string) int { return strings.Compare(plainly(a), plainly(b)) })
 		name := ""
 		for _, s := range o.Spellings {
@@ -155,8 +155,8 @@ func TestAccelerateOptions(t *testing.T) {
 	for name := range ours {
 		t.Errorf("we have %s, accelerate does not", name)
 	}
-	if len(real) < 100 {
-		t.Errorf("only %d options", len(real))
+	if len(options) < 100 {
+		t.Errorf("only %d options", len(options))
 	}
 }
 

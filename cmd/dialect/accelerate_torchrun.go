@@ -25,14 +25,12 @@ func (a *accelerateJob) torchrun() map[string]value {
 		env = maps.Clone(a.env)
 		maps.DeleteFunc(env, func(name, _ string) bool { return strings.HasPrefix(name, petPrefix) })
 	}
-	values := map[string]value{}
-	if theirs, err := torchrunParser("torchrun").parse([]string{"script"}, env); err == nil {
-		values = theirs.values
-	} else {
+	theirs, err := torchrunParser("torchrun").parse([]string{"script"}, env)
+	if err != nil {
 		a.wrong.add(err)
-		theirs, _ := torchrunParser("torchrun").parse([]string{"script"}, nil)
-		values = theirs.values
+		theirs, _ = torchrunParser("torchrun").parse([]string{"script"}, nil) // whose defaults are right
 	}
+	values := theirs.values
 	maps.Copy(values, a.v)
 	values["nproc_per_node"] = a.perNode
 	if a.perNode.text == "" {

@@ -44,6 +44,8 @@ type option struct {
 	// own marks an option that is muster's own setting of that name, which reads its word. foreign marks one that is not,
 	// so that muster's variable is not its.
 	own, foreign bool
+	// rare keeps the option out of what --dry-run shows unless it is given: it is one of many for one way to train.
+	rare bool
 	// hideDefault keeps def out of the help text, which says in words what the default is.
 	hideDefault bool
 	// arg names the word in the help text; help says what the option does; since is the first release of the replaced

@@ -100,7 +100,7 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 	for i := range p.options {
 		o := &p.options[i]
 		v := in.values[o.dest()]
-		if o.kind == kindHelp || o.kind == kindPrint || o.own || o.foreign && !v.explicit() {
+		if o.kind == kindHelp || o.kind == kindPrint || o.own || (o.foreign || o.rare) && !v.explicit() {
 			continue
 		}
 		req.Settings = append(req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
