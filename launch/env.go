@@ -124,8 +124,19 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	own(FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
 	own(FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
 	set(p.source("signals-to-handle").Kind, p.source("signals-to-handle").Name, "TORCHELASTIC_SIGNALS_TO_HANDLE", signalNames(p.Job.Stop.Handled))
-	orSet("unless set", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-	if p.Procs > 1 {
+	if p.Job.Env.Cross {
+		set(p.procsFrom.Kind, p.procsFrom.Name, "LOCAL_SIZE", strconv.Itoa(p.Procs))
+		own(FromMuster, "this node's rank", "CROSS_RANK", strconv.Itoa(r.GroupRank))
+		own(FromMuster, "nodes of the job", "CROSS_SIZE", strconv.Itoa(r.GroupWorldSize))
+	}
+	if p.Job.Bind.Mode == BindCores && p.cpus != nil {
+		own(FromMuster, "CPUs of this worker", "OMP_NUM_THREADS", strconv.Itoa(len(p.cpus[localRank])))
+	}
+	defaults := !p.Job.Env.NoDefaults
+	if defaults {
+		orSet("unless set", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+	}
+	if defaults && p.Procs > 1 {
 		orSet("several workers on a node, so that they do not fight for cores", "OMP_NUM_THREADS", "1")
 	}
 

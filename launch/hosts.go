@@ -75,6 +75,21 @@ type EnvRules struct {
 	Set []Var
 	// Unset are patterns of the names of variables that the workers do not get from anywhere, torchelastic's among them.
 	Unset []string
+	// NoDefaults leaves out what torchrun sets where nobody else has: OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING.
+	NoDefaults bool
+	// Cross tells workers of their node as DeepSpeed does: LOCAL_SIZE, CROSS_RANK and CROSS_SIZE.
+	Cross bool
+}
+
+// DeviceRules say which accelerators all workers of a node are told of, in the variable by which they see them, such as
+// CUDA_VISIBLE_DEVICES. The zero value leaves what they inherit.
+type DeviceRules struct {
+	// List makes the variable list devices by their numbers: Only; or all but Except; or, unless it is set already, as many
+	// as there are workers.
+	List         bool
+	Only, Except []int
+	// Variable is the variable's name; empty: that of the accelerators which are found.
+	Variable string
 }
 
 // PythonRules choose the workers' Python on every node: an interpreter, a virtual environment or a conda environment.

@@ -55,6 +55,8 @@ type Job struct {
 	InheritStdin bool
 	// Isolate shows each worker the accelerator of its local rank alone.
 	Isolate bool
+	// Devices says which accelerators all workers of a node are told of.
+	Devices DeviceRules
 	// VirtualLocalRank gives every worker LOCAL_RANK=0 and one entry of CUDA_VISIBLE_DEVICES.
 	VirtualLocalRank bool
 	// Fake is the path of a fake accelerator's spec, empty for the real machine. FakeOnReal allows it on a machine that
@@ -252,6 +254,9 @@ type LogRules struct {
 	PrefixAll bool
 	// Color gives each rank's prefix a color.
 	Color bool
+	// RankDir is a directory in which each worker has one file for both of its streams, as DeepSpeed names it, and nothing
+	// of it is shown; empty for none. Tee and Redirect count for nothing then.
+	RankDir string
 	// KeepStdout and KeepStderr are the lists of --duplicate-stdout-filters and --duplicate-stderr-filters: tee'd lines
 	// that contain one of the strings also go to filtered_stdout.log and filtered_stderr.log.
 	KeepStdout, KeepStderr []string
@@ -272,11 +277,17 @@ func (w WarmRules) wanted() bool { return w.Auto || len(w.Modules) > 0 }
 
 // BindRules say whether each worker is bound to the CPUs near its accelerator. The zero value binds none.
 type BindRules struct {
-	// Mode is torchrun's --numa-binding: node, socket, exclusive or core-complex; empty for none.
+	// Mode is torchrun's --numa-binding: node, socket, exclusive or core-complex; or BindCores; empty for none.
 	Mode string
+	// CPUs are those that BindCores divides, as in 0,2-5; empty: one of each core that muster may use.
+	CPUs string
 	// Fallback lets all workers of a node run unbound where one of them cannot be bound; otherwise the job is refused there.
 	Fallback bool
 }
+
+// BindCores is the mode of BindRules that gives the workers of a node equal shares of its CPUs, in the order of their ranks
+// and whatever accelerators they have, and tells them in OMP_NUM_THREADS how many they got.
+const BindCores = "cores"
 
 // RestartPolicy says which worker exits start the group anew.
 type RestartPolicy string

@@ -143,6 +143,8 @@ type attemptLogs struct {
 	path string
 	// lone says that one worker at the most is shown.
 	lone bool
+	// began is when it was made.
+	began time.Time
 	// keep are the files of filtered lines of stdout and stderr, nil without filters.
 	keep [2]*keptLines
 }
@@ -150,7 +152,7 @@ type attemptLogs struct {
 // attempt makes the directory of a worker group that has this many workers here. An error may be met only now, after
 // openLogs went well: the disk may be full.
 func (l *logs) attempt(restartCount, workers int) (a *attemptLogs, err error) {
-	a = &attemptLogs{logs: l}
+	a = &attemptLogs{logs: l, began: time.Now()}
 	if a.path, err = l.dir.attempt(restartCount); err != nil {
 		return nil, err
 	}

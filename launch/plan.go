@@ -180,6 +180,9 @@ func (p *Plan) bindWorkers(m Machine) (err error) {
 	if p.cpus, err = m.BindWorkers(rules.Mode, p.Procs); err == nil {
 		return nil
 	}
+	if rules.Mode == BindCores {
+		return errhint.Code(fmt.Errorf("cannot give each worker CPUs of its own: %w", err), errhint.Usage)
+	}
 	err = fmt.Errorf("cannot use --numa-binding %s: %w", rules.Mode, err)
 	if rules.Fallback {
 		p.unbound = err

@@ -32,6 +32,9 @@ func newNodeDevices(job *launch.Job, near accel.Root, lookup func(string) (strin
 
 // count is launch.Machine's CountWorkers.
 func (n *nodeDevices) count(word string) (int, string, error) {
+	if n.job.Devices.List {
+		return n.countListed(word)
+	}
 	cpus, cpusWhy := accel.CPUs(n.near)
 	workers, why, err := accel.Workers(word, n.detect(), cpus)
 	if err == nil && workers == cpus && word == "cpu" {
@@ -67,11 +70,14 @@ func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, erro
 		vars.Own = append(vars.Own, deviceVars(s.Vars, source(s)))
 	}
 	// Numbers of devices matter where workers are told one, or bound near one.
-	byNumber := n.job.Isolate || n.job.Bind.Mode != ""
+	byNumber := n.job.Isolate || n.job.Bind.Mode != "" && n.job.Bind.Mode != launch.BindCores
 	if byNumber || accel.OneMaskOfTwo(n.near, n.lookup) {
 		shared := n.detect().SharedVars(procs, byNumber, n.lookup)
 		_, n.ordered = shared["CUDA_DEVICE_ORDER"]
 		vars.Shared = deviceVars(shared, launch.Source{Kind: launch.FromMuster, Name: "as devices are numbered here"})
+	}
+	if listed, ok := n.listed(workers); ok {
+		vars.Shared = append(vars.Shared, listed)
 	}
 	return vars, nil
 }
@@ -86,6 +92,9 @@ func deviceVars(values map[string]string, source launch.Source) []launch.Var {
 
 // bind is launch.Machine's BindWorkers. A worker with a share of its own is bound to the CPUs near that.
 func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
+	if mode == launch.BindCores {
+		return accel.ShareCPUs(n.near, n.job.Bind.CPUs, workers)
+	}
 	inv := n.detect()
 	if n.shares != nil {
 		inv.Visible = nil
