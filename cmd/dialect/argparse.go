@@ -31,7 +31,9 @@ type option struct {
 	// long is the name without its two dashes, written with dashes; a name of several words has a second spelling with
 	// underscores. short is a one-letter name, or empty.
 	long, short string
-	kind        kind
+	// alias is a second name, without its dashes.
+	alias string
+	kind  kind
 	// def is the default as if it had been typed; noDefault makes it Python's None.
 	def       string
 	noDefault bool
@@ -66,6 +68,9 @@ func (o *option) spellings() []string {
 	if strings.Contains(o.long, "-") {
 		names = append(names, "--"+o.dest())
 	}
+	if o.alias != "" {
+		names = append(names, "--"+o.alias, "--"+strings.ReplaceAll(o.alias, "_", "-"))
+	}
 	return names
 }
 
@@ -83,6 +88,9 @@ type parser struct {
 	prefixes []string
 	// exact refuses abbreviated options (allow_abbrev=False).
 	exact bool
+	// oneSpelling says that the replaced program knows one spelling of each option: an abbreviation of both of ours is none of
+	// two options.
+	oneSpelling bool
 	// help and print make the texts of kindHelp and kindPrint.
 	help  func() string
 	print func(word string) string
@@ -406,7 +414,8 @@ func (p *parser) abbreviated(word, prefix, explicit string, hasExplicit bool) []
 		case strings.HasPrefix(word, "--"):
 			// The double spelling makes a name that is cut before its first dash ambiguous: --nproc could be
 			// --nproc-per-node or --nproc_per_node.
-			if !p.exact && strings.HasPrefix(n.spelling, prefix) {
+			again := p.oneSpelling && slices.ContainsFunc(matches, func(m match) bool { return m.option == n.option })
+			if !p.exact && strings.HasPrefix(n.spelling, prefix) && !again {
 				matches = append(matches, match{n.option, n.spelling, explicit, hasExplicit})
 			}
 		case len(n.spelling) == 2 && strings.HasPrefix(word, n.spelling):

@@ -63,6 +63,8 @@ type Request struct {
 	// SimulateNodes is how many nodes of the job are to run on this machine, each with an agent of its own; 0 for none but
 	// this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
 	SimulateNodes int
+	// SavePID asks for a file /tmp/<our process id>.deepspeed with our process id while the job runs.
+	SavePID bool
 	// Platform is what was found of the platform that started this process; nil where none was looked for, or found.
 	Platform *platform.Facts
 	// Settings are all flags of the dialect and of muster with their values and where each came from, in the order of
@@ -85,7 +87,7 @@ func Named(name string) bool { return slices.Contains(Names(), name) }
 
 // Names returns the names that Read takes, sorted.
 func Names() []string {
-	return []string{dlroverRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun", accelerateProg, accelerateLaunch, accelerateModule}
+	return []string{dlroverRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun", accelerateProg, accelerateLaunch, accelerateModule, colossalAI, colossalRun, deepSpeed}
 }
 
 // Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
@@ -106,6 +108,12 @@ func Read(name string, inv Invocation) (Request, error) {
 		return DLRover(inv)
 	case mpirun, mpiexec:
 		return MPIRun(inv)
+	case deepSpeed:
+		return DeepSpeed(inv)
+	case colossalAI:
+		return ColossalAI(inv)
+	case colossalRun:
+		return ColossalRun(inv)
 	}
 	return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
 }

@@ -30,6 +30,22 @@ the same, and names may be abbreviated as long as they are unique. Most flags ca
 PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself stand in front of the launcher's name.
 `
 
+const deepSpeedAbout = `Starts the workers of a PyTorch job on this node, or on all hosts of a hostfile, as DeepSpeed's deepspeed does, and
+watches over them. Hosts are reached by ssh, whatever --launcher says; nothing of DeepSpeed is needed for it.
+
+Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
+the same, and names may be abbreviated as long as they are unique. Flags of muster itself stand in front of the launcher's
+name.
+`
+
+const colossalAbout = `Starts the workers of a PyTorch job on this node, or on several hosts by ssh, as Colossal-AI's colossalai run does, and
+watches over them.
+
+Flags come before the training script. Those of colossalai are taken behind it as well, as colossalai does, and muster
+warns of them; behind a -- everything belongs to the script. Dashes and underscores in names are the same. Flags of muster
+itself stand in front of the launcher's name.
+`
+
 const nativeAbout = `Starts the workers of a training job on this node and watches over them.
 
 The command follows the flags, best behind a --. It is run as it is typed, with two exceptions that Python runs with
@@ -123,6 +139,9 @@ func (p *parser) entries() []entry {
 		names := strings.Repeat(" ", 4) + "--" + o.long
 		if o.short != "" {
 			names = "-" + o.short + ", --" + o.long
+		}
+		if o.alias != "" {
+			names += ", --" + o.alias
 		}
 		if o.arg != "" {
 			names += " " + o.arg
@@ -219,6 +238,10 @@ func Help(name string) string {
 		return dlroverParser().help()
 	case mpirun, mpiexec:
 		return mpirunHelp()
+	case deepSpeed:
+		return deepSpeedParser().help()
+	case colossalAI, colossalRun:
+		return colossalParser().help()
 	}
 	return ""
 }
@@ -239,6 +262,10 @@ func Flags(name string) *pflag.FlagSet {
 		return dlroverParser().flagSet()
 	case mpirun, mpiexec:
 		return mpirunFlags(name)
+	case deepSpeed:
+		return deepSpeedParser().flagSet()
+	case colossalAI, colossalRun:
+		return colossalParser().flagSet()
 	}
 	return pflag.NewFlagSet(name, pflag.ContinueOnError)
 }

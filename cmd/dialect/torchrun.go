@@ -68,12 +68,11 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	return torchrunOf(inv, p, in, adapt)
+	return readTorchrun(inv, env, p, in, adapt)
 }
 
-// torchrunOf makes the job of a command line that was read.
-func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
-	env := newEnviron(inv.Environ)
+// readTorchrun makes the job of what was parsed.
+func readTorchrun(inv Invocation, env environ, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
 	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: map[string]given{}}
 	t.req.Job = launch.Job{
 		Dialect: p.prog, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},

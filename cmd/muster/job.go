@@ -67,6 +67,13 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		}
 		return a.showPlan(plan, req)
 	}
+	if req.SavePID {
+		forget, err := savePID()
+		if err != nil {
+			return a.refused(req, machine, err)
+		}
+		defer forget()
+	}
 	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
 	defer in.close()
 	handler, at, err := a.meet(ctx, plan, log)

@@ -1,0 +1,278 @@
+package dialect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"muster/internal/errhint"
+	"muster/internal/hosts"
+	"muster/launch"
+)
+
+// colossalAI is the name of Colossal-AI's program, colossalRun a name for its launcher alone.
+const (
+	colossalAI  = "colossalai"
+	colossalRun = "colossalairun"
+)
+
+// ColossalAI reads a command line of colossalai, of whose commands only run starts a job.
+func ColossalAI(inv Invocation) (Request, error) {
+	if len(inv.Args) == 0 {
+		return Request{}, errhint.With(errhint.Usagef("there is no command"), "name it, as in colossalai run --nproc_per_node 2 train.py")
+	}
+	word := inv.Args[0]
+	inv.Args = inv.Args[1:]
+	switch word {
+	case "run":
+		return ColossalRun(inv)
+	case "--help":
+		return Request{}, printed(colossalParser().help())
+	case "check":
+		return Request{}, errhint.With(errhint.Usagef("cannot do colossalai check: it looks at the installed versions of PyTorch and CUDA, and starts nothing"),
+			"run it by colossalai itself; muster check looks at this node")
+	case "benchmark":
+		return Request{}, errhint.With(errhint.Usagef("cannot do colossalai benchmark: it measures Colossal-AI's own layers, and is gone from its newer versions"),
+			"run it by colossalai itself")
+	}
+	return Request{}, errhint.With(errhint.Usagef("unknown command %q of colossalai", word), "to start a job: colossalai run")
+}
+
+// ColossalRun reads a command line of colossalai run (0.5.0, colossalai/cli/launcher), which starts a torchrun on each host.
+func ColossalRun(inv Invocation) (Request, error) {
+	env, p := newEnviron(inv.Environ), colossalParser()
+	in, err := parseClick(p, inv.Args)
+	if err != nil {
+		return Request{JSON: inv.Own.json(env)}, err
+	}
+	c := &colossalJob{inv: inv, env: env, in: in.parsed}
+	c.torchrun = torchrunParser(p.prog)
+	c.warnings = in.warnings
+	extra, err := c.commandLine()
+	if err != nil {
+		return Request{JSON: inv.Own.json(env)}, err
+	}
+	req, err := readTorchrun(inv, env, c.torchrun, extra, c.adapt)
+	if err != nil {
+		return req, err
+	}
+	c.settings(p, &req)
+	return req, nil
+}
+
+func colossalParser() *parser {
+	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions()}
+	p.help = func() string { return p.helpText(colossalAbout) }
+	return p
+}
+
+// colossalJob puts a command line of colossalai run into torchrun's terms.
+type colossalJob struct {
+	inv      Invocation
+	env      environ
+	in       *parsed
+	torchrun *parser
+	warnings []string
+	hosts    []hosts.Host
+	words    map[string]value // what torchrun's flags are set to, by dest, unless --extra_launch_args has them
+}
+
+func (c *colossalJob) value(flag string) value {
+	return c.in.values[strings.ReplaceAll(flag, "-", "_")]
+}
+
+// commandLine is torchrun's, as it follows from --extra_launch_args and the script.
+func (c *colossalJob) commandLine() (*parsed, error) {
+	var wrong problems
+	var argv []string
+	if text := c.value("extra-launch-args").text; text != "" {
+		for item := range strings.SplitSeq(text, ",") {
+			name, word, _ := strings.Cut(strings.TrimSpace(item), "=")
+			switch {
+			case name == "":
+				wrong.add(fmt.Errorf("cannot use --extra_launch_args %s: write NAME=VALUE or NAME, with one comma between", text))
+			case word != "":
+				argv = append(argv, "--"+strings.TrimLeft(name, "-")+"="+word)
+			default:
+				argv = append(argv, "--"+strings.TrimLeft(name, "-"))
+			}
+		}
+	}
+	script, args := c.in.script, c.in.args
+	module := c.value("module")
+	switch {
+	case !module.none:
+		if strings.HasSuffix(module.text, ".py") {
+			wrong.add(fmt.Errorf("cannot use -m %s: it is the name of a file, and not of a module", module.text))
+		}
+		if script != "" {
+			args = append([]string{script}, args...)
+		}
+		script, argv = module.text, append(argv, "--module")
+	case script == "":
+		wrong.add(errors.New("cannot start without a script: name it behind the flags"))
+	case !strings.HasSuffix(script, ".py"):
+		wrong.add(errhint.With(fmt.Errorf("cannot start %q: colossalai runs files that end in .py", script), "for a module give -m; for another program use muster run"))
+	}
+	if c.value("nproc-per-node").text == "" {
+		wrong.add(errors.New("cannot start without --nproc_per_node: give the number of workers on each host"))
+	}
+	if err := wrong.err(); err != nil {
+		return nil, err
+	}
+	// The script is parsed apart, as it may begin with a dash.
+	in, err := c.torchrun.parse(append(argv, "--", script), c.env)
+	if _, help := errors.AsType[*HelpError](err); err != nil && len(argv) > 0 && !help {
+		return nil, fmt.Errorf("cannot use --extra_launch_args: %w", err)
+	} else if err != nil {
+		return nil, err
+	}
+	in.args = args
+	return in, nil
+}
+
+// adapt gives torchrun's flags what colossalai gives them.
+func (c *colossalJob) adapt(t *torchrunJob) {
+	c.findHosts(t)
+	c.words = map[string]value{}
+	c.give(t, "nproc-per-node", c.value("nproc-per-node"))
+	count, nodes := max(len(c.hosts), 1), value{text: "1"}
+	if len(c.hosts) > 0 {
+		nodes = value{text: strconv.Itoa(count), source: c.source("num-nodes", "include", "exclude", "hostfile", "host")}
+	}
+	addr, port := c.value("master-addr"), c.value("master-port")
+	if count > 1 && addr.text == "127.0.0.1" {
+		addr = value{source: launch.Source{Kind: launch.FromMuster, Name: "the first host"}}
+		if first := c.hosts[0].Name; !isLoopback(first) && first != "0.0.0.0" {
+			addr.text = first
+		}
+	}
+	c.give(t, "nnodes", nodes)
+	c.give(t, "master-port", port)
+	c.give(t, "master-addr", addr)
+	t.job.Dialect = colossalAI
+	t.job.Warnings = append(t.job.Warnings, c.warnings...)
+	// Importing colossalai sets it, whatever it was, and its torchrun gets it.
+	t.job.Env.Set = append(t.job.Env.Set, launch.Var{
+		Name: "CUDA_DEVICE_MAX_CONNECTIONS", Value: "1", Source: launch.Source{Kind: launch.FromDefault, Name: "as colossalai sets it"},
+	})
+	if len(c.hosts) == 0 {
+		return
+	}
+	t.job.Env.Mode = launch.EnvLauncher
+	for _, h := range c.hosts {
+		t.job.Hosts.Nodes = append(t.job.Hosts.Nodes, launch.Node{Host: h})
+	}
+	if ssh := c.value("ssh-port"); !ssh.none {
+		if ssh.n < 1 || ssh.n > 65535 {
+			t.wrong.add(fmt.Errorf("cannot use --ssh-port %d: give a number from 1 to 65535", ssh.n))
+		}
+		t.job.Hosts.SSH.Port = ssh.n
+	}
+}
+
+// give sets a flag of torchrun that --extra_launch_args does not have: torchrun takes the last of several.
+func (c *colossalJob) give(t *torchrunJob, flag string, v value) {
+	dest := strings.ReplaceAll(flag, "-", "_")
+	if t.in.values[dest].source.Kind == launch.FromFlag {
+		return
+	}
+	t.in.values[dest] = v
+}
+
+func (c *colossalJob) source(flags ...string) launch.Source {
+	for _, flag := range flags {
+		if v := c.value(flag); v.explicit() {
+			return v.source
+		}
+	}
+	return launch.Source{}
+}
+
+// findHosts reads --host, or --hostfile and what filters it.
+func (c *colossalJob) findHosts(t *torchrunJob) {
+	host, file := c.value("host"), c.value("hostfile")
+	include, exclude, count := c.value("include"), c.value("exclude"), c.value("num-nodes")
+	if file.text == "" {
+		for flag, v := range map[string]value{"include": include, "exclude": exclude, "num_nodes": count} {
+			if v.explicit() {
+				c.warnings = append(c.warnings, fmt.Sprintf("--%s has no effect without --hostfile", flag))
+			}
+		}
+		slices.Sort(c.warnings)
+	}
+	var err error
+	switch {
+	case host.text != "" && file.text != "":
+		t.wrong.add(errors.New("cannot use --host and --hostfile together: give one of them"))
+	case host.text != "":
+		c.hosts, err = hosts.ParseList(host.text)
+		if err == nil && slices.ContainsFunc(c.hosts, func(h hosts.Host) bool { return h.Slots > 0 }) {
+			err = errors.New("the hosts have no numbers of workers: --nproc_per_node says how many each has")
+		}
+		t.badHostfileOf("host", host, err)
+	case file.text != "":
+		c.hosts, err = t.readHostfileWith(c.inv, file.text, hosts.Colossal)
+		t.badHostfileOf("hostfile", file, err)
+		if err == nil {
+			c.filter(t)
+		}
+	default:
+		if port := c.value("ssh-port"); port.explicit() {
+			c.warnings = append(c.warnings, "--ssh-port has no effect without hosts")
+		}
+	}
+}
+
+func (c *colossalJob) filter(t *torchrunJob) {
+	include, exclude := c.value("include"), c.value("exclude")
+	var err error
+	switch {
+	case include.text != "" && exclude.text != "":
+		t.wrong.add(errors.New("cannot use --include and --exclude together: give one of them"))
+	case include.text != "":
+		if c.hosts, err = hosts.IncludeNames(c.hosts, include.text); err != nil {
+			t.wrong.add(fmt.Errorf("cannot use --include %s: %w", include.text, err))
+		}
+	case exclude.text != "":
+		if c.hosts, err = hosts.ExcludeNames(c.hosts, exclude.text); err != nil {
+			t.wrong.add(fmt.Errorf("cannot use --exclude %s: %w", exclude.text, err))
+		}
+	}
+	if n := c.value("num-nodes").n; n > len(c.hosts) {
+		c.warnings = append(c.warnings, fmt.Sprintf("--num_nodes %d: there are %d hosts", n, len(c.hosts)))
+	} else if n > 0 {
+		c.hosts = c.hosts[:n]
+	}
+}
+
+// badHostfileOf refuses a list of hosts that another program's option names.
+func (t *torchrunJob) badHostfileOf(flag string, word value, err error) {
+	if err == nil {
+		return
+	}
+	t.in.values[flag] = word
+	t.badHostfile(flag, err)
+}
+
+// settings shows colossalai's own flags in front of torchrun's.
+func (c *colossalJob) settings(p *parser, req *Request) {
+	var list []Setting
+	for i := range p.options {
+		o := &p.options[i]
+		if o.kind == kindHelp || c.torchrun.has(o.long) {
+			continue
+		}
+		v := c.in.values[o.dest()]
+		list = append(list, Setting{Flag: o.long, Value: cmp.Or(v.text, o.def), Source: v.source})
+	}
+	req.Settings = append(list, req.Settings...)
+	req.finish()
+}
+
+func (p *parser) has(long string) bool {
+	return slices.ContainsFunc(p.options, func(o option) bool { return o.long == long })
+}
