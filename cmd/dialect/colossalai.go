@@ -55,7 +55,7 @@ func ColossalRun(inv Invocation) (Request, error) {
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	req, err := readTorchrun(inv, env, c.torchrun, extra, c.adapt)
+	req, err := torchrunOf(inv, c.torchrun, extra, c.adapt)
 	if err != nil {
 		return req, err
 	}
@@ -153,6 +153,7 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 	c.give(t, "nnodes", nodes)
 	c.give(t, "master-port", port)
 	c.give(t, "master-addr", addr)
+	t.names = map[string]string{"nproc-per-node": "nproc_per_node", "master-addr": "master_addr", "master-port": "master_port"}
 	t.job.Dialect = colossalAI
 	t.job.Warnings = append(t.job.Warnings, c.warnings...)
 	// Importing colossalai sets it, whatever it was, and its torchrun gets it.
@@ -163,6 +164,7 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 		return
 	}
 	t.job.Env.Mode = launch.EnvLauncher
+	t.last = func(job *launch.Job) { c.place(t, job) }
 	for _, h := range c.hosts {
 		t.job.Hosts.Nodes = append(t.job.Hosts.Nodes, launch.Node{Host: h})
 	}
@@ -172,6 +174,35 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 		}
 		t.job.Hosts.SSH.Port = ssh.n
 	}
+}
+
+// place says where several hosts meet: where --extra_launch_args has it, else on the first of them, by its name or, where
+// that means something else on every machine, by the address that it turns out to have.
+func (c *colossalJob) place(t *torchrunJob, job *launch.Job) {
+	m, v := &job.Meeting, t.in.values
+	endpoint := v["rdzv_endpoint"].text
+	port, addr := c10dPort, v["master_addr"].text
+	if m.Backend == backendStatic {
+		port = v["master_port"].n
+	}
+	switch {
+	case len(c.hosts) < 2 || m.Backend == backendStandalone:
+		return
+	case endpoint == "" && m.Backend == backendEtcd:
+		t.refuse("rdzv-backend", errors.New("nothing says where etcd is: give rdzv_endpoint=HOST:2379 too"))
+		return
+	case endpoint == "" && addr == "":
+		m.Endpoints = []launch.Endpoint{{Port: port}}
+		return
+	case endpoint == "":
+		endpoint = launch.Endpoint{Host: strings.Trim(addr, "[]"), Port: port}.String()
+	}
+	if m.Backend == backendEtcd {
+		port = etcdPort
+	}
+	var err error
+	m.Endpoints, err = parseEndpoints(endpoint, port)
+	t.refuse("master-addr", err)
 }
 
 // give sets a flag of torchrun that --extra_launch_args does not have: torchrun takes the last of several.

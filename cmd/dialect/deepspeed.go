@@ -259,6 +259,9 @@ func finishLauncher(t *torchrunJob, inv Invocation, habits map[string]given, che
 		}
 		t.req.Settings = append(t.req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
 	}
+	if !slices.ContainsFunc(t.req.Settings, func(s Setting) bool { return s.Flag == "max-restarts" }) {
+		t.tell("max-restarts", "0", launch.Source{})
+	}
 	all := map[string]given{
 		"stdin": {text: "inherit"}, "run-id": {text: t.job.RunID}, "grace": {text: t.job.Stop.Grace.String()},
 		"join-timeout": {text: t.job.Meeting.JoinTimeout.String()},

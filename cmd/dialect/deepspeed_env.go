@@ -55,8 +55,7 @@ func (d *deepSpeedJob) set(why, name, value string) {
 	d.job.Env.Set = append(d.job.Env.Set, launch.Var{Name: name, Value: value, Source: launch.Source{Kind: launch.FromDefault, Name: why}})
 }
 
-// envFile reads a .deepspeed_env, a line NAME=VALUE for each variable. A pair of double quotes around a value is the shell's
-// in deepspeed, and goes there, too.
+// envFile takes the variables of a .deepspeed_env, if it is there. As in deepspeed, $NAME in a value means the host's.
 func (d *deepSpeedJob) envFile(name string) {
 	if d.inv.ReadFile == nil {
 		return
@@ -65,42 +64,13 @@ func (d *deepSpeedJob) envFile(name string) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	if err == nil && len(content) > maxConfig {
-		err = fmt.Errorf("%d bytes exceed the limit of %d", len(content), maxConfig)
-	}
 	if err != nil {
-		d.wrong.add(fmt.Errorf("cannot read the variables in %s: %w", name, err))
+		d.wrong.add(fmt.Errorf("cannot read the variables for the hosts: %w", err))
 		return
 	}
-	n := 0
-	for line := range strings.Lines(string(content)) {
-		n++
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		at := name + ":" + strconv.Itoa(n)
-		key, value, ok := strings.Cut(line, "=")
-		if key, value = strings.TrimSpace(key), strings.TrimSpace(value); !ok || !isVariable(key) {
-			d.wrong.add(fmt.Errorf("%s: %.60q is not of the form NAME=VALUE", at, line))
-			continue
-		}
-		if inner := strings.TrimPrefix(strings.TrimSuffix(value, `"`), `"`); len(inner) == len(value)-2 {
-			value = inner
-		}
-		d.job.Env.Set = append(d.job.Env.Set, launch.Var{Name: key, Value: value, Source: launch.Source{Kind: launch.FromConfig, Name: at}})
-	}
-}
-
-// isVariable reports whether a shell could set a variable of that name.
-func isVariable(name string) bool {
-	for i, c := range []byte(name) {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (i == 0 || !isDigit(c)) {
-			return false
-		}
-	}
-	return name != ""
+	vars, err := ParseEnvFile(name, content, true)
+	d.wrong.add(err)
+	d.job.Env.Set = append(d.job.Env.Set, vars...)
 }
 
 // mpiRunner is one of deepspeed's launchers that leave the ranks to MPI or to Slurm. muster starts these workers like all

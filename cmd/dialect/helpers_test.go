@@ -22,6 +22,10 @@ func leading(name string) []string {
 	switch name {
 	case "accelerate":
 		return []string{name, "launch"}
+	case "colossalai":
+		return []string{name, "run", "--nproc_per_node", "1"}
+	case "colossalairun":
+		return []string{name, "--nproc_per_node", "1"}
 	case "mpirun", "mpiexec":
 		return []string{name, "-np", "1"}
 	}

@@ -326,19 +326,29 @@ func own(env []string, config, line string) (dialect.Request, error) {
 	if err != nil {
 		return dialect.Request{}, err
 	}
-	return dialect.Read(rest[0], dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(string) ([]byte, error) {
+	return dialect.Read(rest[0], dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(name string) ([]byte, error) {
+		if name == "/job/hostfile" { // which deepspeed looks for unasked
+			return nil, fs.ErrNotExist
+		}
 		return []byte(config), nil
 	}})
 }
 
+// likeTorchrun reports whether a dialect has torchrun's flags.
+func likeTorchrun(name string) bool {
+	switch name {
+	case "colossalai", "colossalairun", "deepspeed", "mpirun", "mpiexec":
+		return false
+	}
+	return true
+}
+
 func TestOwnSettingsInEveryDialect(t *testing.T) {
 	for _, name := range dialect.Names() {
+		restarts := map[bool]string{true: " --max-restarts 2 ", false: " "}[likeTorchrun(name)]
 		env := []string{"MUSTER_RESTART_POLICY=exit-code", "MUSTER_FAKE=f.yaml", "MUSTER_STATUS_FILE=env.json", "MUSTER_CONFIG=own.yaml"}
-		flags, restarts := "--max-restarts 2", 2
-		if name == "mpirun" || name == "mpiexec" {
-			flags, restarts = "", 0 // it has no such flag
-		}
-		req, err := own(env, "log-level: error\nactive-deadline: 1h\nstatus-file: file.json\n", "--dry-run --status_file s.json --stdin=inherit "+strings.Join(leading(name), " ")+" "+flags+" t.py")
+		req, err := own(env, "log-level: error\nactive-deadline: 1h\nstatus-file: file.json\n",
+			"--dry-run --status_file s.json --stdin=inherit --backoff-limit 2 "+strings.Join(leading(name), " ")+restarts+"t.py")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -350,10 +360,10 @@ func TestOwnSettingsInEveryDialect(t *testing.T) {
 		}
 		sources := map[string]string{
 			"dry-run": "flag --dry-run", "status-file": "flag --status-file", "restart-policy": "variable MUSTER_RESTART_POLICY",
-			"accelerator": "variable MUSTER_FAKE", "active-deadline": "config own.yaml:2", "max-restarts": "flag --max-restarts",
+			"accelerator": "variable MUSTER_FAKE", "active-deadline": "config own.yaml:2", "max-restarts": "flag --" + map[bool]string{true: "max-restarts", false: "backoff-limit"}[likeTorchrun(name)],
 		}
 		for flag, want := range sources {
-			if got := job.Sources[flag].String(); got != want && (flag != "max-restarts" || restarts > 0) {
+			if got := job.Sources[flag].String(); got != want {
 				t.Errorf("%s: %s from %q, want %q", name, flag, got, want)
 			}
 		}
@@ -463,9 +473,12 @@ func TestSettings(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch"} {
+	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch", "deepspeed", "colossalairun"} {
 		golden(t, "help-"+name+".txt", dialect.Help(name))
 		for _, flag := range []string{"-h", "--help"} {
+			if flag == "-h" && name == "colossalairun" { // which click does not know
+				continue
+			}
 			_, err := dialect.Read(name, dialect.Invocation{Args: []string{flag, "x"}})
 			text, ok := errorsAsHelp(err)
 			if !ok || text != dialect.Help(name) || errhint.CodeOf(err) != errhint.OK {
@@ -484,11 +497,11 @@ func TestFlagsForManPages(t *testing.T) {
 	for _, name := range dialect.Names() {
 		flags := dialect.Flags(name)
 		wanted := []string{"nnodes", "nproc-per-node", "max-restarts", "tee"}
-		if strings.HasPrefix(name, "accelerate") {
+		switch {
+		case strings.HasPrefix(name, "accelerate"):
 			wanted = []string{"num-machines", "num-processes", "max-restarts", "tee", "fsdp-version"}
-		}
-		if name == "mpirun" || name == "mpiexec" {
-			wanted = []string{"np", "host", "hostfile", "x"}
+		case !likeTorchrun(name):
+			wanted = []string{"hostfile"}
 		}
 		for _, flag := range wanted {
 			if flags.Lookup(flag) == nil {

@@ -68,11 +68,12 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	return readTorchrun(inv, env, p, in, adapt)
+	return torchrunOf(inv, p, in, adapt)
 }
 
-// readTorchrun makes the job of what was parsed.
-func readTorchrun(inv Invocation, env environ, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
+// torchrunOf makes the job of a command line that was read.
+func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
+	env := newEnviron(inv.Environ)
 	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: map[string]given{}}
 	t.req.Job = launch.Job{
 		Dialect: p.prog, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},

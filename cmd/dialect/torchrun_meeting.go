@@ -70,9 +70,6 @@ func (t *torchrunJob) place() {
 	alone, endpoint, local := t.job.Alone(), v["rdzv_endpoint"].text, v["local_addr"].text
 	missing := strings.TrimSpace(endpoint) == ""
 	var err error
-	if len(t.job.Hosts.Nodes) > 0 && !alone && missing && t.atFirstHost() {
-		return
-	}
 	switch {
 	case !alone && len(t.job.Hosts.Nodes) > 0: // who starts them says the rest
 	case m.Backend == backendStandalone:
@@ -129,21 +126,6 @@ func (t *torchrunJob) place() {
 		m.Endpoints, err = parseEndpoints(endpoint, c10dPort)
 		t.refuse("rdzv-endpoint", err)
 	}
-}
-
-// atFirstHost lets nodes that muster starts itself meet on the first of them, by the address that it turns out to have, and
-// reports whether that is where they meet.
-func (t *torchrunJob) atFirstHost() bool {
-	m, addr := &t.job.Meeting, t.in.values["master_addr"].text
-	switch {
-	case m.Backend == backendStatic && addr == "":
-		m.Endpoints = []launch.Endpoint{{Port: t.in.values["master_port"].n}}
-	case m.Backend == backendC10d, m.Backend == backendMuster:
-		m.Endpoints = []launch.Endpoint{{Host: addr, Port: c10dPort}}
-	default:
-		return false
-	}
-	return true
 }
 
 // nowhere refuses several nodes that would each meet itself: torchrun takes the own machine where no other is named.
