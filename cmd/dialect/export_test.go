@@ -77,10 +77,11 @@ func ParseTorchrun(program string, args, env []string) (values map[string]any, s
 }
 
 var (
-	PyInt     = pyInt
-	PyFloat   = pyFloat
-	CommaList = commaList
-	Nearest   = nearest
+	PyInt      = pyInt
+	ShellWords = shellWords
+	PyFloat    = pyFloat
+	CommaList  = commaList
+	Nearest    = nearest
 )
 
 // AccelerateOption is an option of accelerate launch.
