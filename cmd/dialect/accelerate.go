@@ -59,7 +59,7 @@ func AccelerateLaunch(inv Invocation) (Request, error) {
 	a.decide()
 	a.variables()
 	in.values = a.torchrun()
-	req, err := readTorchrun(inv, env, p, in, a.fill)
+	req, err := torchrunOf(inv, p, in, a.fill)
 	if err != nil {
 		return req, err
 	}

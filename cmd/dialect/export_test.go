@@ -118,3 +118,14 @@ func PythonText(document string) (*string, error) {
 	}
 	return &text, nil
 }
+
+// LauncherOptions are the options of launchers that reach other hosts, by the names of their pages.
+func LauncherOptions() map[string][]Option {
+	all := map[string][]Option{}
+	for name, options := range map[string][]option{deepSpeed: deepSpeedOptions(), colossalAI: colossalOptions()} {
+		for _, o := range options {
+			all[name] = append(all[name], Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()})
+		}
+	}
+	return all
+}

@@ -42,7 +42,7 @@ func ShareCPUs(root Root, list string, workers int) ([][]int, error) {
 	}
 	shares := make([][]int, workers)
 	for i := range shares {
-		shares[i] = cpus[i*each : (i+1)*each]
+		shares[i] = slices.Sorted(slices.Values(cpus[i*each : (i+1)*each]))
 	}
 	return shares, nil
 }
