@@ -128,7 +128,7 @@ func TestAccelerateJobs(t *testing.T) {
 	for _, c := range accelerateCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			req, err := c.ours("/work")
-			got := jobText(req)
+			got := accelerateText(req)
 			if err != nil {
 				if code := errhint.CodeOf(err); code != errhint.Usage {
 					t.Errorf("status %d", code)
@@ -161,8 +161,8 @@ func (c *accelerateCase) rewrite(t *testing.T, want string) {
 	}
 }
 
-// jobText writes what matters of a job of accelerate.
-func jobText(req dialect.Request) string {
+// accelerateText writes what matters of a job of accelerate.
+func accelerateText(req dialect.Request) string {
 	var b strings.Builder
 	job := &req.Job
 	line := func(name, format string, args ...any) {

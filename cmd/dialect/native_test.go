@@ -355,7 +355,7 @@ func TestOwnSettingsInEveryDialect(t *testing.T) {
 		}
 		job := req.Job
 		if !req.DryRun || job.StatusFile != "s.json" || job.Restart.Policy != launch.RestartExitCode || job.Fake != "f.yaml" ||
-			job.Restart.Deadline != time.Hour || req.LogLevel != "error" || !job.InheritStdin || job.Restart.MaxRestarts != restarts {
+			job.Restart.Deadline != time.Hour || req.LogLevel != "error" || !job.InheritStdin || job.Restart.MaxRestarts != 2 {
 			t.Errorf("%s: %+v", name, req)
 		}
 		sources := map[string]string{
