@@ -3,6 +3,7 @@ package dialect_test
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,7 +133,7 @@ func TestColossalAIWords(t *testing.T) {
 		"--nproc_per_node 3 t.py a --nproc_per_node=1 b":        {"a", "b"},
 	} {
 		req, err := dialect.ColossalRun(dialect.Invocation{Args: strings.Fields(line)})
-		if err != nil || !cmp.Equal(req.Job.Command.Args, want) || req.Job.Procs != "1" || req.Job.Command.Name != "t.py" {
+		if err != nil || !slices.Equal(req.Job.Command.Args, want) || req.Job.Procs != "1" || req.Job.Command.Name != "t.py" {
 			t.Errorf("%s: %v, %+v %s", line, err, req.Job.Command, req.Job.Procs)
 		}
 	}

@@ -71,7 +71,7 @@ func (t *torchrunJob) place() {
 	missing := strings.TrimSpace(endpoint) == ""
 	var err error
 	switch {
-	case !alone && len(t.job.Hosts.Nodes) > 0: // who starts them says the rest
+	case !alone && missing && len(t.job.Hosts.Nodes) > 0: // who starts them says the rest
 	case m.Backend == backendStandalone:
 		m.Host = local
 		if m.IsHost != nil && !*m.IsHost {
