@@ -113,8 +113,18 @@ func (a *app) getenv(name string) string {
 	return value
 }
 
+// maxRead bounds what is read of a file that a command line names: all who read such files refuse less than that.
+const maxRead = 16 << 20
+
 // readFile reads a file named on the command line.
-func (a *app) readFile(name string) ([]byte, error) { return os.ReadFile(name) }
+func (a *app) readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, maxRead))
+}
 
 // logger writes our own log to standard error: lines for people on a terminal, JSON elsewhere.
 func (a *app) logger(level zerolog.Level) zerolog.Logger {
