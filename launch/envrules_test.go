@@ -2,15 +2,19 @@ package launch
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/errhint"
+	"muster/internal/hosts"
 )
 
 func lookup(env Env, name string) (Var, bool) {
@@ -217,8 +221,17 @@ func TestRemoteEnviron(t *testing.T) {
 }
 
 func TestJobAsJSON(t *testing.T) {
+	codes, err := ParseExitCodes("3,128-255")
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes := true
 	in := Job{
-		Environ: []string{"A=\xff\x00x", "B=ä\n\"", ""}, Command: Command{Args: []string{"\xfe", "{"}},
+		Restart: RestartRules{Retryable: codes, Delay: time.Second}, Stop: StopRules{Handled: []syscall.Signal{syscall.SIGTERM}},
+		Logs: LogRules{Tee: StreamMap{ByRank: map[int]Streams{3: Both}}}, Sources: Sources{"x": {FromFlag, "-x"}},
+		Meeting: Meeting{IsHost: &yes, StoreAllow: []netip.Prefix{netip.MustParsePrefix("::1/128")}}, Hosts: Hosts{Nodes: []Node{{Host: hosts.Host{Name: "n", Slots: 2}, WorkerEnv: [][]Var{{}, {{Name: "x"}}}}}},
+		WorkerEnv: [][]Var{nil, {{Name: "y", Value: "\xfe"}}},
+		Environ:   []string{"A=\xff\x00x", "B=ä\n\"", ""}, Command: Command{Kind: Module, Name: "m", Args: []string{"\xfe", "{"}, LocalRankFlag: "-r"}, RunID: "j", Nodes: Range{1, 2},
 		Env: EnvRules{Set: []Var{{Name: "N", Value: "\xff", Source: Source{FromFlag, "--env"}, Expand: true}, {Name: "M", Value: "plain", Own: true}}},
 	}
 	text, err := json.Marshal(in)
@@ -229,11 +242,11 @@ func TestJobAsJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &out); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]any{in.Environ, in.Command.Args, in.Env}, []any{out.Environ, out.Command.Args, out.Env}); diff != "" {
+	if diff := cmp.Diff(in, out, cmp.AllowUnexported(ExitCodes{}, codeRange{}), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for _, bad := range []string{`[1]`, `[{"bytes":"*"}]`, `{}`} {
-		if err := json.Unmarshal([]byte(bad), &out.Environ); err == nil {
+		if err := json.Unmarshal([]byte(`{"Environ":`+bad+`}`), &out); err == nil {
 			t.Errorf("%s was read", bad)
 		}
 	}

@@ -73,7 +73,7 @@ type Job struct {
 	// CompatExit gives status 1 for every failure of the job, as the replaced launchers do.
 	CompatExit bool
 	// Environ is the environment the job was asked in, as "NAME=VALUE"; workers inherit it.
-	Environ Strings
+	Environ []string
 	// Warnings are what the dialect noticed and passed over, such as a flag that has no effect beside another, one
 	// sentence each.
 	Warnings []string
@@ -115,7 +115,7 @@ type Command struct {
 	Kind CommandKind
 	// Name is the program, the script's path or the module's name; Args is what follows it.
 	Name string
-	Args Strings
+	Args []string
 	// Interpreters are the candidates for the Python that runs Script, Module and RunPath, best first: paths or names
 	// looked up in the worker's PATH. The first that exists is taken.
 	Interpreters []string

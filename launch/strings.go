@@ -6,6 +6,48 @@ import (
 	"unicode/utf8"
 )
 
+// plainJob and plainCommand are without methods.
+type (
+	plainJob     Job
+	plainCommand Command
+)
+
+type jsonJob struct {
+	*plainJob
+	Environ Strings
+}
+
+type jsonCommand struct {
+	*plainCommand
+	Args Strings
+}
+
+// MarshalJSON writes a job so that its environment arrives byte for byte.
+func (j Job) MarshalJSON() ([]byte, error) {
+	return json.Marshal(jsonJob{(*plainJob)(&j), j.Environ})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (j *Job) UnmarshalJSON(data []byte) error {
+	in := jsonJob{plainJob: (*plainJob)(j)}
+	err := json.Unmarshal(data, &in)
+	j.Environ = in.Environ
+	return err
+}
+
+// MarshalJSON writes a command so that its arguments arrive byte for byte.
+func (c Command) MarshalJSON() ([]byte, error) {
+	return json.Marshal(jsonCommand{(*plainCommand)(&c), c.Args})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (c *Command) UnmarshalJSON(data []byte) error {
+	in := jsonCommand{plainCommand: (*plainCommand)(c)}
+	err := json.Unmarshal(data, &in)
+	c.Args = in.Args
+	return err
+}
+
 // Strings are texts that may hold any bytes, as arguments and environments do. JSON has them as strings, and as an object
 // {"bytes": "<base64>"} where they are not UTF-8, so that a job arrives on another machine byte for byte.
 type Strings []string
