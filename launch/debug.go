@@ -82,7 +82,7 @@ func (a *Agent) tellDebug(logs *attemptLogs, w Worker) error {
 		a.Log.Warn().Str("env", env).Str("run_dir", a.Plan.RunDir).
 			Str("try", "(cd "+shellescape.Quote(w.Dir)+" && . "+shellescape.Quote(file)+" && "+command+")").
 			Str("or", fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(a.Plan.RunDir), command)).
-			Msg("debug mode: workers wait to be entered")
+			Msg("debug mode: each rank can be entered")
 	}
 	return nil
 }

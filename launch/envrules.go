@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"muster/internal/errhint"
 )
@@ -113,12 +114,15 @@ func giveVars(vars map[string]Var, list []Var, others map[string]string) {
 	}
 }
 
-var reference = regexp.MustCompile(`\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+// reference is what is replaced in a value, compiled when it is asked for: few jobs need it.
+var reference = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+})
 
 // expandVars replaces $NAME and ${NAME} by what a variable holds, nothing where there is none, and $$ by a dollar sign.
 // What else follows a dollar sign stays as it is.
 func expandVars(text string, value func(string) string) string {
-	return reference.ReplaceAllStringFunc(text, func(word string) string {
+	return reference().ReplaceAllStringFunc(text, func(word string) string {
 		if word == "$$" {
 			return "$"
 		}
@@ -213,12 +217,12 @@ func Secret(name string) bool {
 }
 
 // userInURL is what somebody put in front of a URL's host.
-var userInURL = regexp.MustCompile(`//[^/@\s]*@`)
+var userInURL = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`//[^/@\s]*@`) })
 
 // Shown is the variable's value as it may be shown: "…" stands for a secret, and for who logs in by a URL.
 func (v Var) Shown() string {
 	if Secret(v.Name) {
 		return "…"
 	}
-	return userInURL.ReplaceAllString(v.Value, "//…@")
+	return userInURL().ReplaceAllString(v.Value, "//…@")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"muster/launch"
 )
@@ -37,7 +38,7 @@ func ParseEnvFile(file string, content []byte, expand bool) ([]launch.Var, error
 }
 
 // envName is a name as files of variables have them.
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`) })
 
 type envFile struct {
 	rest   string
@@ -67,7 +68,7 @@ func (f *envFile) next() (v launch.Var, found bool, err error) {
 	switch {
 	case !ok: // it may be a part of a secret
 		return v, false, errors.New("the line is not NAME=VALUE; --env NAME takes the value that a variable has here")
-	case !envName.MatchString(name):
+	case !envName().MatchString(name):
 		return v, false, errors.New("what stands in front of the = is no name of a variable")
 	}
 	v = launch.Var{Name: name, Expand: f.expand}

@@ -93,7 +93,7 @@ func TestDebugMode(t *testing.T) {
 	}
 	var told struct{ Env, Try, Or string }
 	for line := range strings.Lines(got.stderr) {
-		if strings.Contains(line, "debug mode: workers wait") {
+		if strings.Contains(line, "debug mode: each rank") {
 			if err := json.Unmarshal([]byte(line), &told); err != nil {
 				t.Error(err)
 			}
