@@ -224,6 +224,9 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*la
 	if _, unbound := plan.Bound(); unbound != nil {
 		log.Warn().Err(unbound).Msg("workers are not bound to CPUs")
 	}
+	for _, note := range plan.Notes() {
+		log.Warn().Msg(note)
+	}
 	err = n.link.Go(ctx)
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 		return nil, statusError(errhint.FromSignal(int(stopped.Signal)))
