@@ -122,7 +122,9 @@ func New(cfg Config) (*Dialer, error) {
 			return nil, err
 		}
 	} else if path := d.opensshClient(); path != "" {
-		ask = func(ctx context.Context, args []string, stdin string) (string, error) { return d.output(ctx, path, args, stdin) }
+		ask = func(ctx context.Context, args []string, stdin string) (string, error) {
+			return d.output(ctx, path, args, stdin)
+		}
 	}
 	d.files = newConfigFiles(cfg.Home, cfg.Log, ask)
 	d.ctx, d.stop = context.WithCancel(context.Background())
@@ -201,4 +203,3 @@ func (d *Dialer) Close() error {
 	}
 	return nil
 }
-

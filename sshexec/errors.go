@@ -209,7 +209,7 @@ func (s *settings) handshakeFailed(ctx context.Context, a *attempt, err error) e
 		if a.methods != nil {
 			hint = "its sshd may have too many logins at once, or was offered too many keys: name the right one with --ssh-identity"
 		}
-		if p, ok := errors.AsType[*proxyEnd](err); ok {
+		if p, ok := errors.AsType[*proxyError](err); ok {
 			return s.fail(Closed, "try the command by hand: "+s.proxy, p)
 		}
 		return s.fail(Closed, hint, errors.New("it closed the connection before the login was complete"))

@@ -129,13 +129,13 @@ func TestPlaces(t *testing.T) {
 		want            string // where it gets to
 		err             []string
 	}{
-		"cache not executable":  {"noexec", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"cache full":            {"size=1m", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"cache read-only":       {"ro", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"two are no good":       {"size=1m", "noexec", "size=64m", "", "/dev/shm/" + mine, nil},
-		"somebody else's":       {"size=1m", "size=64m", "size=64m", "mkdir -m 777 /tmp/" + mine, "/dev/shm/" + mine, nil},
-		"link":                  {"size=1m", "size=64m", "size=64m", "mkdir -m 700 /tmp/x; ln -s x /tmp/" + mine, "/dev/shm/" + mine, nil},
-		"no place at all":       {"size=1m", "noexec", "size=1m", "", "", []string{"no place for our program", "has no room for", "takes no programs (Permission denied)", "/dev/shm/" + mine}},
+		"cache not executable":   {"noexec", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
+		"cache full":             {"size=1m", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
+		"cache read-only":        {"ro", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
+		"two are no good":        {"size=1m", "noexec", "size=64m", "", "/dev/shm/" + mine, nil},
+		"somebody else's":        {"size=1m", "size=64m", "size=64m", "mkdir -m 777 /tmp/" + mine, "/dev/shm/" + mine, nil},
+		"link":                   {"size=1m", "size=64m", "size=64m", "mkdir -m 700 /tmp/x; ln -s x /tmp/" + mine, "/dev/shm/" + mine, nil},
+		"no place at all":        {"size=1m", "noexec", "size=1m", "", "", []string{"no place for our program", "has no room for", "takes no programs (Permission denied)", "/dev/shm/" + mine}},
 		"limit of a file's size": {"size=64m", "size=64m", "size=64m", "limit", "", []string{"/.cache/muster/bin (", "/dev/shm/" + mine + " ("}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,11 +223,7 @@ func TestOtherMachine(t *testing.T) {
 // A binary that an image has in its PATH is not sent again.
 func TestInPath(t *testing.T) {
 	bin := t.TempDir()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(self, filepath.Join(bin, "muster")); err != nil {
+	if err := os.Symlink(script(t), filepath.Join(bin, "muster")); err != nil {
 		t.Fatal(err)
 	}
 	s := sshtest.New(t, sshtest.Config{Env: []string{"PATH=" + bin + ":" + os.Getenv("PATH")}})

@@ -24,9 +24,6 @@ func TestMain(m *testing.M) {
 			os.Exit(agent(os.Args[2:]))
 		case "relay":
 			os.Exit(relay(os.Args[2]))
-		case "--version":
-			fmt.Println("muster version of the tests")
-			os.Exit(0)
 		}
 	}
 	goleak.VerifyTestMain(m)
@@ -34,15 +31,6 @@ func TestMain(m *testing.M) {
 
 // agent echoes its input until that ends, after a line with its arguments. It ends with 7.
 func agent(args []string) int {
-	switch strings.Join(args, " ") {
-	case "die":
-		p, _ := os.FindProcess(os.Getpid())
-		_ = p.Kill()
-		time.Sleep(time.Hour)
-	case "full":
-		fmt.Fprintln(os.Stderr, "the last words")
-		return 3
-	}
 	fmt.Printf("agent %s in %s\n", strings.Join(args, " "), os.Getenv("HOME"))
 	_, _ = io.Copy(os.Stdout, os.Stdin)
 	return 7

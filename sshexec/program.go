@@ -216,7 +216,7 @@ func (l *programLink) unreached(status int, stderr string, began bool) error {
 	case began:
 		reason = Lost
 	}
-	hint := ""
+	var hint string
 	switch reason {
 	case AuthFailed:
 		hint = "let a key in with ssh-copy-id, load it with ssh-add, or name one with --ssh-identity: nobody is asked for a password"
@@ -260,16 +260,16 @@ func (c *proxyConn) explain(err error) error {
 	case <-time.After(time.Second):
 	}
 	if said := oneLine(c.p.stderr.String()); said != "" {
-		return &proxyEnd{said}
+		return &proxyError{said}
 	}
 	return err
 }
 
-// proxyEnd is the end of a connection through a program that has said something.
-type proxyEnd struct{ said string }
+// proxyError is the end of a connection through a program that has said something.
+type proxyError struct{ said string }
 
-func (e *proxyEnd) Error() string { return "the ProxyCommand ended it: " + e.said }
-func (e *proxyEnd) Unwrap() error { return io.EOF }
+func (e *proxyError) Error() string { return "the ProxyCommand ended it: " + e.said }
+func (e *proxyError) Unwrap() error { return io.EOF }
 
 func (c *proxyConn) Close() error {
 	c.p.close()

@@ -90,7 +90,9 @@ type session struct {
 // sshLink runs commands over one connection of our own client.
 type sshLink struct{ c *connection }
 
-func (l *sshLink) fail(reason Reason, hint string, err error) error { return l.c.s.fail(reason, hint, err) }
+func (l *sshLink) fail(reason Reason, hint string, err error) error {
+	return l.c.s.fail(reason, hint, err)
+}
 
 func (l *sshLink) close() { l.c.close(nil) }
 

@@ -179,19 +179,19 @@ func (c *configFiles) withoutConditions(text []byte, base string) []byte {
 
 // withoutIncludes includes the files of a list that have no conditions.
 func (c *configFiles) withoutIncludes(patterns, base string) string {
-	line := ""
+	var files []string
 	for _, pattern := range included(patterns, base) {
 		names, _ := filepath.Glob(pattern) // a bad pattern has no files
 		for _, name := range names {
 			if text, err := os.ReadFile(name); err == nil && c.condition(name, text, base, 1) == "" {
-				line += " " + name
+				files = append(files, name)
 			}
 		}
 	}
-	if line == "" {
+	if len(files) == 0 {
 		return ""
 	}
-	return "Include" + line
+	return "Include " + strings.Join(files, " ")
 }
 
 // asked has OpenSSH's client say what the files mean. It would look for the user's file where the list of users has the

@@ -35,19 +35,19 @@ func TestScriptsAreQuotable(t *testing.T) {
 // The messages of OpenSSH 9.2 and 9.9.
 func TestReasonOf(t *testing.T) {
 	for text, want := range map[string]Reason{
-		"ssh: Could not resolve hostname nobody: Name or service not known":                                       NameUnknown,
-		"ssh: connect to host 10.0.0.1 port 22: Connection refused":                                                Refused,
-		"ssh: connect to host 10.0.0.1 port 22: No route to host":                                                  Unreachable,
-		"ssh: connect to host 10.0.0.1 port 22: Network is unreachable":                                            Unreachable,
-		"ssh: connect to host 10.0.0.1 port 22: Connection timed out":                                              TimedOut,
-		"Connection timed out during banner exchange":                                                              TimedOut,
-		"kex_exchange_identification: Connection closed by remote host":                                            Closed,
-		"Connection reset by 10.0.0.1 port 22":                                                                     Closed,
-		"Timeout, server node1 not responding.":                                                                    Lost,
-		"root@node1: Permission denied (publickey,password).":                                                      AuthFailed,
-		"Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures":                            AuthFailed,
+		"ssh: Could not resolve hostname nobody: Name or service not known":                                             NameUnknown,
+		"ssh: connect to host 10.0.0.1 port 22: Connection refused":                                                     Refused,
+		"ssh: connect to host 10.0.0.1 port 22: No route to host":                                                       Unreachable,
+		"ssh: connect to host 10.0.0.1 port 22: Network is unreachable":                                                 Unreachable,
+		"ssh: connect to host 10.0.0.1 port 22: Connection timed out":                                                   TimedOut,
+		"Connection timed out during banner exchange":                                                                   TimedOut,
+		"kex_exchange_identification: Connection closed by remote host":                                                 Closed,
+		"Connection reset by 10.0.0.1 port 22":                                                                          Closed,
+		"Timeout, server node1 not responding.":                                                                         Lost,
+		"root@node1: Permission denied (publickey,password).":                                                           AuthFailed,
+		"Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures":                                 AuthFailed,
 		"No ED25519 host key is known for node1 and you have requested strict checking.\nHost key verification failed.": HostKeyUnknown,
-		"@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nHost key verification failed.":                      HostKeyChanged,
+		"@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nHost key verification failed.":                         HostKeyChanged,
 		"": Failed,
 	} {
 		if got := reasonOf(text); got != want {
