@@ -104,6 +104,9 @@ func New(cfg Config) (*Dialer, error) {
 			return nil, errhint.Usagef("cannot use the ssh key %s: %v", cfg.Identity, err)
 		}
 	}
+	if cfg.Env == nil {
+		cfg.Env = func(string) (string, bool) { return "", false }
+	}
 	if cfg.AnswerTimeout == 0 {
 		cfg.AnswerTimeout = defaultAnswerTimeout
 	}
@@ -175,7 +178,7 @@ func (d *Dialer) Start(ctx context.Context, h hosts.Host, args []string) (*Remot
 // link reaches a machine in the configured way.
 func (d *Dialer) link(ctx context.Context, h hosts.Host) (link, error) {
 	if len(d.cfg.Program) > 0 {
-		return d.programLink(h)
+		return d.programLink(ctx, h)
 	}
 	s, err := d.resolve(ctx, h, false)
 	if err != nil {

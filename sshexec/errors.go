@@ -108,8 +108,8 @@ func withHint(err error, hint string) error {
 
 // dialFailed explains why no connection came about.
 func (s *settings) dialFailed(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
-		return s.fail(Failed, "", cause)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+		return s.fail(Failed, "", cause) // nobody wants it any more
 	}
 	up := "is the machine up, and does every firewall on the way let the port through?"
 	refused := "does sshd run there, at this port? another port can be given as host:port, or in ssh's configuration"
@@ -191,7 +191,7 @@ func (s *settings) handshakeFailed(ctx context.Context, a *attempt, err error) e
 		return a.hostKey
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		if errors.Is(cause, context.Canceled) {
+		if !errors.Is(cause, context.DeadlineExceeded) {
 			return s.fail(Failed, "", cause)
 		}
 		return s.fail(TimedOut, "is this the port of an sshd, and is the machine overloaded?",

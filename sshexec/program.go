@@ -128,7 +128,7 @@ func (d *Dialer) programPath() (string, error) {
 	return path, nil
 }
 
-func (d *Dialer) programLink(h hosts.Host) (link, error) {
+func (d *Dialer) programLink(ctx context.Context, h hosts.Host) (link, error) {
 	if h.Name == "" || strings.HasPrefix(h.Name, "-") || strings.ContainsAny(h.Name, " \t\r\n\x00") {
 		return nil, errhint.Usagef("cannot reach a host by ssh whose name is %q", h.Name)
 	}
@@ -147,8 +147,15 @@ func (d *Dialer) programLink(h hosts.Host) (link, error) {
 	options := append([]string{}, d.cfg.Options...) // the first of two that say the same wins
 	options = append(options, "BatchMode=yes", fmt.Sprintf("ConnectTimeout=%d", seconds(firstOf(d.cfg.ConnectTimeout, defaultConnectTimeout))),
 		fmt.Sprintf("ServerAliveInterval=%d", seconds(every)), fmt.Sprintf("ServerAliveCountMax=%d", aliveMisses))
-	switch d.cfg.HostKeys {
-	case "accept-new", "":
+	policy := d.cfg.HostKeys
+	if policy == "" {
+		// The program would ask, and cannot. What somebody chose stays.
+		if files, err := d.files.of(ctx, h); err == nil && slices.Contains([]string{"", "ask"}, files.first("stricthostkeychecking", "")) {
+			policy = "accept-new"
+		}
+	}
+	switch policy {
+	case "accept-new":
 		options = append(options, "StrictHostKeyChecking=accept-new")
 	case "strict":
 		options = append(options, "StrictHostKeyChecking=yes")

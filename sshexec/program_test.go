@@ -66,6 +66,8 @@ func TestProgramUnreached(t *testing.T) {
 	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "stranger", Stranger: true})
 	other := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "changed", Stranger: true})
 	friend := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "friend"})
+	chosen := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "chosen", Stranger: true})
+	client.Append(client.Config, "Host chosen\n  StrictHostKeyChecking yes\n")
 	client.Append(client.KnownHosts, fmt.Sprintf("[127.0.0.1]:%d %s\n", other.Port, s.HostKey))
 	tr := tree(t) // what runs before is no business of it
 	strict := func(cfg *sshexec.Config) { cfg.HostKeys = "strict" }
@@ -77,6 +79,7 @@ func TestProgramUnreached(t *testing.T) {
 		"unknown name": {host: hosts.Host{Name: "nobody.invalid"}, reason: sshexec.NameUnknown},
 		"refused":      {host: hosts.Host{Name: "127.0.0.1", Port: closed(t)}, reason: sshexec.Refused},
 		"wrong user":   {host: hosts.Host{Name: friend.Name, User: "nobody-here"}, reason: sshexec.AuthFailed},
+		"chosen":       {host: hosts.Host{Name: chosen.Name}, reason: sshexec.HostKeyUnknown},
 		"unknown key":  {host: hosts.Host{Name: s.Name}, change: strict, reason: sshexec.HostKeyUnknown},
 		"changed key":  {host: hosts.Host{Name: other.Name}, change: strict, reason: sshexec.HostKeyChanged},
 		"quiet": {host: hosts.Host{Name: "127.0.0.1", Port: closed(t)}, reason: sshexec.Failed, change: func(cfg *sshexec.Config) {

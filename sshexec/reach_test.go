@@ -197,6 +197,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+var errEnough = errors.New("somebody pressed ^C")
+
 // A start that is not wanted any more ends, wherever it waits.
 func TestCancel(t *testing.T) {
 	client := testutil.NewSSHClient(t)
@@ -207,18 +209,18 @@ func TestCancel(t *testing.T) {
 	slow := sshtest.New(t, sshtest.Config{Shell: shell})
 	silent := sshtest.New(t, sshtest.Config{Silent: true})
 	for name, s := range map[string]*sshtest.Server{"in the login": silent, "in the login files": slow} {
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() {
 			for s.Connections() == 0 || s == slow && s.Sessions() == 0 {
 				time.Sleep(time.Millisecond) // the pace of polling
 			}
-			cancel()
+			cancel(errEnough)
 		}()
 		_, err := dialer(t, client, nil).Start(ctx, at(s), []string{"agent"})
-		if !errors.Is(err, context.Canceled) {
+		if !errors.Is(err, errEnough) {
 			t.Errorf("%s: %v", name, err)
 		}
-		cancel()
+		cancel(nil)
 	}
 }
 
