@@ -350,7 +350,12 @@ func (a *accelerateJob) share() {
 			fmt.Sprintf("--num-processes is the number on all machines together: give a multiple of %d", a.machines)))
 		return
 	}
-	a.perNode = value{text: strconv.Itoa(a.procs / a.machines), source: source}
+	per := a.procs / a.machines
+	if per > maxProcs {
+		a.refuse("num_processes", fmt.Errorf("more than %d workers on a machine", maxProcs))
+		return
+	}
+	a.perNode = value{text: strconv.Itoa(per), source: source}
 }
 
 // mpiSizes are the variables by which launchers of MPI tell a process how many there are.

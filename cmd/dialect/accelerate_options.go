@@ -23,10 +23,11 @@ func accelerateOptions() []option {
 	options := slices.Concat(accelerateBase(), accelerateDeepSpeed(), accelerateFSDP(), accelerateMegatron(), accelerateFP8(), accelerateParallelism(), []option{
 		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
 	})
+	own := anywhereFlags()
 	for i := range options {
 		o := &options[i]
 		o.rare = slices.Contains([]string{groupTPU, groupAWS, groupDeepSpeed, groupFSDP, groupMegatron, groupFP8, groupParallelism}, o.group)
-		o.ownVariable = o.group != groupTPU && o.group != groupAWS && anywhere(o.long) == nil
+		o.ownVariable = o.group != groupTPU && o.group != groupAWS && !slices.Contains(own, "--"+o.long)
 	}
 	return options
 }

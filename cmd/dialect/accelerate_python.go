@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -46,14 +47,19 @@ func pythonFloat(f float64) string {
 	return text
 }
 
-// What plain scalars are to PyYAML 6, which knows YAML 1.1.
-var (
-	yamlNull  = regexp.MustCompile(`^(~|null|Null|NULL|)$`)
-	yamlTrue  = regexp.MustCompile(`^(yes|Yes|YES|true|True|TRUE|on|On|ON)$`)
-	yamlFalse = regexp.MustCompile(`^(no|No|NO|false|False|FALSE|off|Off|OFF)$`)
-	yamlInt   = regexp.MustCompile(`^[-+]?(0b[0-1_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)$`)
-	yamlFloat = regexp.MustCompile(`^([-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?$`)
-)
+// yamlForms are what plain scalars are to PyYAML 6, which knows YAML 1.1.
+type yamlForms struct{ null, yes, no, whole, float *regexp.Regexp }
+
+// Compiled for the first who asks: most command lines have no file.
+var plainForms = sync.OnceValue(func() yamlForms {
+	return yamlForms{
+		null:  regexp.MustCompile(`^(~|null|Null|NULL|)$`),
+		yes:   regexp.MustCompile(`^(yes|Yes|YES|true|True|TRUE|on|On|ON)$`),
+		no:    regexp.MustCompile(`^(no|No|NO|false|False|FALSE|off|Off|OFF)$`),
+		whole: regexp.MustCompile(`^[-+]?(0b[0-1_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)$`),
+		float: regexp.MustCompile(`^([-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?$`),
+	}
+})
 
 // pythonText is str() of what PyYAML reads from a node, and whether that is None. The items of a list are joined by commas,
 // which is how workers read lists. Maps are refused.
@@ -80,21 +86,21 @@ func pythonText(node *yaml.Node) (text string, none bool, err error) {
 	if node.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 || node.Style&yaml.TaggedStyle != 0 && node.Tag == "!!str" {
 		return text, false, nil
 	}
-	digits := strings.ReplaceAll(text, "_", "")
+	forms, digits := plainForms(), strings.ReplaceAll(text, "_", "")
 	switch {
-	case yamlNull.MatchString(text):
+	case forms.null.MatchString(text):
 		return "", true, nil
-	case yamlTrue.MatchString(text):
+	case forms.yes.MatchString(text):
 		return "True", false, nil
-	case yamlFalse.MatchString(text):
+	case forms.no.MatchString(text):
 		return "False", false, nil
-	case yamlInt.MatchString(text):
+	case forms.whole.MatchString(text):
 		n, ok := new(big.Int).SetString(digits, 0)
 		if !ok {
 			return text, false, nil
 		}
 		return n.String(), false, nil
-	case yamlFloat.MatchString(text):
+	case forms.float.MatchString(text):
 		if f, err := strconv.ParseFloat(digits, 64); err == nil {
 			return pythonFloat(f), false, nil
 		}

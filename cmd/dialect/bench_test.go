@@ -24,3 +24,12 @@ func BenchmarkHelp(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkAccelerate(b *testing.B) {
+	inv := dialect.Invocation{Argv0: "accelerate", Args: []string{"--multi_gpu", "--num_processes=8", "--mixed_precision", "bf16", "train.py", "--lr", "0.1"}, Environ: os.Environ()}
+	for b.Loop() {
+		if _, err := dialect.AccelerateLaunch(inv); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
