@@ -87,6 +87,20 @@ func (t *Table) Look(now time.Time) ([]horovod.Host, notify.Change) {
 	return slices.Clone(usable), change
 }
 
+// First moves the hosts that have what the others need in front of them, and returns all.
+func (t *Table) First(has func(host string) bool) []horovod.Host {
+	var first, rest []horovod.Host
+	for _, h := range t.usable {
+		if has(h.Name) {
+			first = append(first, h)
+		} else {
+			rest = append(rest, h)
+		}
+	}
+	t.usable = append(first, rest...)
+	return slices.Clone(t.usable)
+}
+
 // Bad reports whether a host is not to be used.
 func (t *Table) Bad(host string, now time.Time) bool {
 	b, ok := t.bad[host]

@@ -1,0 +1,424 @@
+// Package elastic is the driver of an elastic Horovod job (horovod 0.28.1, horovod/runner/elastic/driver.py and
+// registration.py): it finds hosts, starts a worker in every slot, tells workers of new hosts, and when all workers of a
+// world have ended or ask for their places in the next one, makes that world of the hosts there are. Workers that stay
+// keep their processes and their state.
+//
+// A machine decides (machine.go; pure), a Driver listens and acts. Where it is different from Horovod's, and why, stands
+// in docs/compat/horovodrun.md.
+package elastic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"muster/horovod"
+	"muster/horovod/discovery"
+	"muster/horovod/kv"
+	"muster/horovod/notify"
+	"muster/internal/errhint"
+)
+
+// Spawner starts processes on hosts.
+type Spawner interface {
+	// Start starts the job's command on a host as its worker with this local rank, with the variables env over what it
+	// inherits there. label, its rank at its start, names it in its output. It may take as long as the host is far away.
+	Start(ctx context.Context, host string, local int, env []string, label string) (Process, error)
+}
+
+// Process is a worker's process.
+type Process interface {
+	// Done is closed when it has ended.
+	Done() <-chan struct{}
+	// Status is its exit status then, 128+n after signal n.
+	Status() int
+	// Stop asks it to end, kills it after the grace, and returns at once. Done is closed in any case then, also where the
+	// host is lost.
+	Stop(grace time.Duration)
+}
+
+// Defaults of Config.
+const (
+	DefaultTimeout  = 600 * time.Second
+	DefaultInterval = time.Second
+	DefaultGrace    = 5 * time.Second
+	// leaveTime is what a worker without a place gets to end by itself.
+	leaveTime = 10 * time.Second
+	// tickTime is the pace at which time-outs and cool-downs are looked at, and a message is tried again.
+	tickTime = 500 * time.Millisecond
+)
+
+// Config is an elastic job.
+type Config struct {
+	Rules
+	Log zerolog.Logger
+	// Source finds the hosts, every Interval after it has returned. 0: 1 s.
+	Source   discovery.Source
+	Interval time.Duration
+	Spawner  Spawner
+	// Listener is where workers ask, Advertise the host by which they reach it: an IPv4 address or a name of one.
+	Listener  net.Listener
+	Advertise string
+	// Env returns variables for the workers of a host, such as HOROVOD_GLOO_IFACE; nil for none.
+	Env func(host string) []string
+	// Grace is the time between the first signal to a worker and SIGKILL. 0: 5 s.
+	Grace time.Duration
+	// Dialer reaches workers; nil: a plain one.
+	Dialer notify.Dialer
+}
+
+// Result tells how a job ended.
+type Result struct {
+	Verdict
+	// Worlds is how many there were; Size is the number of workers of the last.
+	Worlds, Size int
+}
+
+// Driver runs one job.
+type Driver struct {
+	cfg    Config
+	server *kv.Server
+	m      *machine
+	tell   *teller
+
+	events  chan func() // handled by the loop, one at a time
+	stopped chan struct{}
+
+	// The rest belongs to the loop.
+	parked map[string][]chan string // requests that wait, by slot
+	procs  map[int]*process
+	failed error // what ended the job beside its workers
+	wg     sync.WaitGroup
+}
+
+// New returns a driver of a job that Run begins.
+func New(cfg Config) (*Driver, error) {
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.Interval == 0 {
+		cfg.Interval = DefaultInterval
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = DefaultGrace
+	}
+	if cfg.Dialer == nil {
+		cfg.Dialer = &net.Dialer{}
+	}
+	if cfg.Env == nil {
+		cfg.Env = func(string) []string { return nil }
+	}
+	if cfg.MinNP < 1 || cfg.NP < cfg.MinNP || cfg.MaxNP > 0 && cfg.MaxNP < cfg.NP {
+		return nil, errhint.Usagef("cannot have worlds of %d to %d workers and begin with %d", cfg.MinNP, cfg.MaxNP, cfg.NP)
+	}
+	d := &Driver{
+		cfg: cfg, m: newMachine(cfg.Rules, time.Now()), events: make(chan func()), stopped: make(chan struct{}),
+		parked: map[string][]chan string{}, procs: map[int]*process{},
+	}
+	d.tell = newTeller(cfg.Log, cfg.Dialer)
+	d.server = kv.New(asked{d})
+	return d, nil
+}
+
+// Run begins the job and returns when it is over and none of its processes runs. It closes the listener. The error is not
+// nil where something else than workers ended the job: ctx, or hosts that cannot be found from the beginning.
+func (d *Driver) Run(ctx context.Context) (Result, error) {
+	// Workers may ask until the last of them has ended.
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var services sync.WaitGroup
+	defer services.Wait()
+	defer cancel()
+	services.Go(func() {
+		if err := d.server.Serve(serving, d.cfg.Listener); err != nil {
+			d.post(func() { d.abandon(err) })
+		}
+	})
+	services.Go(func() { d.tell.run(serving) })
+	searching, stop := context.WithCancel(ctx)
+	defer stop()
+	services.Go(func() { d.search(searching) })
+
+	d.loop(ctx, stop)
+	close(d.stopped)
+	d.wg.Wait()
+	r := Result{Verdict: d.m.verdict, Worlds: d.m.generation, Size: len(d.m.order)}
+	if d.failed != nil {
+		r.Verdict = Verdict{errhint.CodeOf(d.failed), d.failed.Error()}
+	}
+	return r, d.failed
+}
+
+// loop handles events until the job is over. It calls stop when no more hosts are needed.
+func (d *Driver) loop(ctx context.Context, stop func()) {
+	tick := time.NewTicker(tickTime)
+	defer tick.Stop()
+	end := ctx.Done()
+	for !d.m.done() || len(d.procs) > 0 {
+		select {
+		case f := <-d.events:
+			f()
+		case <-tick.C:
+			d.perform(d.m.tick(time.Now()))
+		case <-end:
+			end = nil
+			d.abandon(context.Cause(ctx))
+		}
+		if d.m.phase == over {
+			stop()
+		}
+	}
+}
+
+// post hands f to the loop, and reports whether there still is one.
+func (d *Driver) post(f func()) bool {
+	select {
+	case d.events <- f:
+		return true
+	case <-d.stopped:
+		return false
+	}
+}
+
+// abandon ends the job because of something that no worker did.
+func (d *Driver) abandon(err error) {
+	if d.failed == nil && d.m.phase != over {
+		d.failed = err
+	}
+	d.perform(d.m.finish(Verdict{errhint.CodeOf(err), err.Error()}))
+}
+
+// search finds hosts again and again. The first time it must succeed; later what was found before stays.
+func (d *Driver) search(ctx context.Context) {
+	first, was := true, ""
+	for ctx.Err() == nil {
+		hosts, warnings, err := d.cfg.Source.Find(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && first:
+			d.post(func() { d.abandon(errhint.Code(err, errhint.Usage)) })
+			return
+		case err != nil:
+			if was != err.Error() {
+				was = err.Error()
+				d.cfg.Log.Warn().Err(err).Msg("the hosts that were found before stay")
+			}
+		default:
+			if text := strings.Join(warnings, "; "); text != was {
+				if was = text; text != "" {
+					d.cfg.Log.Warn().Str("source", d.cfg.Source.String()).Strs("warnings", warnings).Msg("odd hosts")
+				}
+			}
+			first = false
+			d.post(func() { d.perform(d.m.hosts(hosts, time.Now())) })
+		}
+		select {
+		case <-time.After(d.cfg.Interval):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// perform does what the machine has decided.
+func (d *Driver) perform(effects []effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case beginWorld:
+			d.server.Begin(horovod.Scopes(e.slots))
+			d.cfg.Log.Info().Int("world", e.generation).Int("size", len(e.slots)).Str("hosts", shape(e.slots)).Msg("new world")
+		case startWorker:
+			d.start(e)
+		case stopWorker:
+			d.procs[e.id].leave(e.told)
+		case release:
+			for _, to := range d.parked[e.key] {
+				to <- e.place // has room for it
+			}
+			delete(d.parked, e.key)
+		case tell:
+			d.cfg.Log.Info().Stringer("change", e.change).Str("to", e.key).Msg("hosts changed: the workers are told")
+			d.tell.set(e.key, e.change)
+		case untell:
+			d.tell.set("", notify.NoChange)
+		case blacklist:
+			line := d.cfg.Log.Warn().Str("host", e.host)
+			if e.until.IsZero() {
+				line.Msg("a worker failed: the host is not used any more")
+				continue
+			}
+			line.Stringer("for", time.Until(e.until).Round(time.Second)).Msg("a worker failed: the host is not used for some time")
+		case waiting:
+			d.cfg.Log.Info().Int("slots", e.have).Int("needed", e.need).Stringer("timeout", d.cfg.Timeout).Msg("waiting for slots")
+		}
+	}
+}
+
+// env are the variables of a worker that starts in slot.
+func (d *Driver) env(slot horovod.Slot) []string {
+	_, port, _ := net.SplitHostPort(d.cfg.Listener.Addr().String())
+	env := append(Env(d.cfg.Advertise, port), "HOROVOD_ELASTIC=1")
+	env = append(env, d.cfg.Env(slot.Host)...)
+	return append(env, slot.Env()...)
+}
+
+// Env are the variables by which all workers find the rendezvous.
+func Env(host, port string) []string {
+	return []string{
+		"HOROVOD_GLOO_RENDEZVOUS_ADDR=" + host, "HOROVOD_GLOO_RENDEZVOUS_PORT=" + port, "HOROVOD_CONTROLLER=gloo",
+		"HOROVOD_CPU_OPERATIONS=gloo", "PYTHONUNBUFFERED=1",
+	}
+}
+
+// start starts a worker beside the loop.
+func (d *Driver) start(e startWorker) {
+	p := newProcess(d.cfg.Grace)
+	before := d.procs[e.after]
+	d.procs[e.id] = p
+	env := d.env(e.slot)
+	log := d.cfg.Log.With().Int("rank", e.slot.Rank).Str("host", e.slot.Host).Int("local_rank", e.slot.LocalRank).Logger()
+	d.wg.Go(func() {
+		if before != nil { // a slot has one worker at a time: it may hold the accelerator
+			before.leave(false)
+			<-before.ended
+		}
+		status, err := p.run(d.cfg.Spawner, e.slot, env)
+		if err != nil {
+			log.Warn().Err(err).Msg("worker cannot be started")
+		}
+		close(p.ended)
+		d.post(func() {
+			delete(d.procs, e.id)
+			if w := d.m.workers[e.slot.Key()]; err == nil && w.id == e.id && !w.leaving && status != 0 {
+				log.Warn().Int("exit_code", status).Msg("worker failed")
+			}
+			d.perform(d.m.ended(e.slot.Key(), e.id, status, time.Now()))
+		})
+	})
+}
+
+// process is a worker from before its start until after its end.
+type process struct {
+	leaving context.Context // ends when it was told to end, and may do so by itself for a while
+	tell    context.CancelFunc
+	unasked context.Context // ends when it is to end at once
+	cut     context.CancelFunc
+	grace   time.Duration
+	ended   chan struct{}
+}
+
+func newProcess(grace time.Duration) *process {
+	p := &process{grace: grace, ended: make(chan struct{})}
+	p.unasked, p.cut = context.WithCancel(context.Background())
+	p.leaving, p.tell = context.WithCancel(p.unasked)
+	return p
+}
+
+// leave ends the process. told says that it knows and may end by itself for a while.
+func (p *process) leave(told bool) {
+	switch {
+	case p == nil:
+	case told:
+		p.tell()
+	default:
+		p.cut()
+	}
+}
+
+// run starts the process and waits for its end.
+func (p *process) run(s Spawner, slot horovod.Slot, env []string) (int, error) {
+	defer p.cut()
+	if p.leaving.Err() != nil {
+		return errhint.FromSignal(int(unix.SIGTERM)), nil
+	}
+	started, err := s.Start(p.leaving, slot.Host, slot.LocalRank, env, strconv.Itoa(slot.Rank))
+	if err != nil {
+		if p.leaving.Err() != nil {
+			err = nil // it was not wanted any more
+		}
+		return max(1, errhint.CodeOf(err)), err
+	}
+	select {
+	case <-started.Done():
+		return started.Status(), nil
+	case <-p.leaving.Done():
+	}
+	select {
+	case <-started.Done():
+		return started.Status(), nil
+	case <-p.unasked.Done():
+	case <-time.After(leaveTime):
+	}
+	started.Stop(p.grace)
+	<-started.Done()
+	return started.Status(), nil
+}
+
+// asked is the driver as the store's clients see it.
+type asked struct{ d *Driver }
+
+// Register implements kv.Driver.
+func (a asked) Register(slot string, body []byte) error {
+	reg, err := notify.ParseRegistration(body)
+	if err != nil {
+		a.d.cfg.Log.Warn().Err(err).Str("worker", slot).Msg("registration refused")
+		return err
+	}
+	a.d.tell.register(slot, reg)
+	return nil
+}
+
+// Place implements kv.Driver.
+func (a asked) Place(ctx context.Context, key string) (string, error) {
+	answer := make(chan string, 1)
+	ok := a.d.post(func() {
+		place, effects := a.d.m.ask(key, time.Now())
+		if place != "" {
+			answer <- place
+		} else {
+			// Parked before the effects are done: they may release it.
+			a.d.parked[key] = append(a.d.parked[key], answer)
+		}
+		a.d.perform(effects)
+	})
+	if !ok {
+		return horovod.NoPlace, nil
+	}
+	select {
+	case place := <-answer:
+		return place, nil
+	case <-ctx.Done():
+		a.d.post(func() { a.d.unpark(key, answer) })
+		return "", errGone
+	}
+}
+
+var errGone = errors.New("the worker has hung up")
+
+func (d *Driver) unpark(key string, gone chan string) {
+	var left []chan string
+	for _, c := range d.parked[key] {
+		if c != gone {
+			left = append(left, c)
+		}
+	}
+	d.parked[key] = left
+}
+
+// Seen implements kv.Driver.
+func (a asked) Seen(rank int) { a.d.post(func() { a.d.m.seen(rank) }) }
+
+// String names the result for people.
+func (r Result) String() string {
+	if r.Status == errhint.OK {
+		return fmt.Sprintf("the job succeeded after %d worlds", r.Worlds)
+	}
+	return fmt.Sprintf("status %d: %s", r.Status, r.Reason)
+}

@@ -1,0 +1,418 @@
+package elastic_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/horovod"
+	"muster/horovod/discovery"
+	"muster/horovod/elastic"
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+)
+
+// Most of these are the cases of horovod 0.28.1's test_elastic_driver.py, played by workers that speak HTTP.
+
+var unlimited = elastic.Rules{NP: 2, MinNP: 2, MaxNP: 4, ResetLimit: -1}
+
+func with(rules elastic.Rules, change func(*elastic.Rules)) elastic.Rules {
+	change(&rules)
+	return rules
+}
+
+func TestFirstWorld(t *testing.T) {
+	w := begin(t, unlimited, "host-1:2 host-2:2")
+	for i, p := range w.running(4, "host-1:0", "host-1:1", "host-2:0", "host-2:1") {
+		want := []string{"0,4,0,2,0,2", "1,4,1,2,0,2", "2,4,0,2,1,2", "3,4,1,2,1,2"}[i]
+		if p.place() != want {
+			t.Errorf("%s has %s, want %s", p.key, p.place(), want)
+		}
+		if p.env["HOROVOD_GLOO_RENDEZVOUS_ADDR"]+":"+p.env["HOROVOD_GLOO_RENDEZVOUS_PORT"] != w.addr {
+			t.Errorf("%s finds the rendezvous at %v", p.key, p.env)
+		}
+		defer p.exit(0)
+	}
+}
+
+func TestSuccess(t *testing.T) {
+	w := begin(t, unlimited, "host-1:2 host-2:2")
+	for _, p := range w.running(4, "host-1:0", "host-1:1", "host-2:0", "host-2:1") {
+		p.exit(0)
+	}
+	w.wantEnd(0, "")
+}
+
+func TestAllWorkersFail(t *testing.T) {
+	w := begin(t, unlimited, "host-1:2 host-2:2")
+	for i, p := range w.running(4, "host-2:0", "host-1:0", "host-1:1", "host-2:1") {
+		p.exit(7 + i)
+		if i == 0 {
+			testutil.Eventually(t, patience, "the first failure is seen", func() bool { return strings.Contains(w.log.String(), "worker failed") })
+		}
+	}
+	w.wantEnd(7, "the worker of rank 2 on host-2 (local rank 0) ended with status 7, and 3 more failed; all workers failed")
+}
+
+// The sequence that was seen with Horovod itself: a worker fails, its host is left out, the others go on as they are.
+func TestFailedHostIsLeftOut(t *testing.T) {
+	w := begin(t, unlimited, "A:2 B:2")
+	p := w.running(4, "A:0", "A:1", "B:0", "B:1")
+	p[3].exit(5)
+	a0, a1, b0 := w.ask("A:0"), w.ask("A:1"), w.ask("B:0")
+	w.want("A:0", a0, "0,2,0,2,0,1")
+	w.want("A:1", a1, "1,2,1,2,0,1")
+	w.want("B:0", b0, horovod.NoPlace)
+	<-p[2].done
+	if !p[2].killed {
+		t.Error("the other worker of the host was not ended")
+	}
+	p[0].exit(0)
+	w.want("late", w.ask("B:1"), horovod.NoPlace)
+	p[1].exit(0)
+	w.wantEnd(0, "")
+	w.running(4) // nothing was started anew
+}
+
+// The other one: a host is added, then the first one is taken away.
+func TestHostsComeAndGo(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.MaxNP = 0 }), "A:2")
+	p := w.running(2, "A:0", "A:1")
+	first := w.listens("A:0", 0)
+	w.source.set("A:2 B:2", nil)
+	change, at := first.change(t)
+	if change != "2" {
+		t.Errorf("rank 0 was told %s, want 2 (added)", change)
+	}
+	a0, a1 := w.ask("A:0"), w.ask("A:1")
+	w.want("A:0", a0, "0,4,0,2,0,2")
+	w.want("A:1", a1, "1,4,1,2,0,2")
+	for i, b := range w.running(4, "B:0", "B:1") {
+		if want := []string{"2,4,0,2,1,2", "3,4,1,2,1,2"}[i]; b.place() != want {
+			t.Errorf("%s: %s, want %s", b.key, b.place(), want)
+		}
+	}
+	w.source.set("B:2", nil)
+	change, again := first.change(t)
+	if change != "3" { // and not 1: then old workers would not synchronize with new ones
+		t.Errorf("rank 0 was told %s, want 3 (mixed)", change)
+	}
+	if again <= at {
+		t.Errorf("told at %d and then at %d: the worker ignores that", at, again)
+	}
+	asked := map[string]<-chan string{}
+	for _, key := range []string{"A:0", "A:1", "B:0", "B:1"} {
+		asked[key] = w.ask(key)
+	}
+	w.want("A:0", asked["A:0"], horovod.NoPlace)
+	w.want("A:1", asked["A:1"], horovod.NoPlace)
+	w.want("B:0", asked["B:0"], "0,2,0,2,0,1")
+	w.want("B:1", asked["B:1"], "1,2,1,2,0,1")
+	p[0].exit(1)
+	p[1].exit(1)
+	for _, b := range w.running(4, "B:0", "B:1") {
+		b.exit(0)
+	}
+	w.wantEnd(0, "")
+}
+
+func TestOneSuccessWaitsForTheOthers(t *testing.T) {
+	w := begin(t, unlimited, "A:2")
+	p := w.running(2, "A:0", "A:1")
+	p[0].exit(0)
+	answer := w.ask("A:1") // it is ready for a world that does not come
+	w.want("A:1", answer, horovod.NoPlace)
+	w.wantEnd(0, "") // although its process was ended
+	if !p[1].killed {
+		t.Error("the waiting worker was not ended")
+	}
+}
+
+func TestSuccessBesideFailure(t *testing.T) {
+	w := begin(t, unlimited, "A:2")
+	p := w.running(2, "A:0", "A:1")
+	p[1].exit(9)
+	p[0].exit(0)
+	w.wantEnd(9, "rank 1 on A")
+}
+
+func TestEveryHostFailed(t *testing.T) {
+	w := begin(t, unlimited, "A:2 B:2")
+	p := w.running(4, "A:0", "A:1", "B:0", "B:1")
+	p[0].exit(3)
+	testutil.Eventually(t, patience, "the first failure is seen", func() bool { return strings.Contains(w.log.String(), "worker failed") })
+	p[2].exit(4)
+	w.ask("A:1")
+	w.ask("B:1")
+	w.wantEnd(3, "workers failed on every host")
+}
+
+func TestWaitsForSlots(t *testing.T) {
+	w := begin(t, elastic.Rules{NP: 16, MinNP: 1, ResetLimit: -1}, "")
+	for _, hosts := range []string{"", "host-1:4", "host-1:4 host-2:8", "host-1:4 host-2:8 host-3:2"} {
+		w.source.set(hosts, nil)
+		n := w.source.count()
+		testutil.Eventually(t, patience, "a discovery", func() bool { return w.source.count() > n+1 })
+		w.running(0)
+	}
+	w.source.set("host-1:4 host-2:8 host-3:2 host-4:2", nil)
+	for _, p := range w.running(16, "host-4:1") {
+		if p.place() != "15,16,1,2,3,4" {
+			t.Errorf("the last worker has %s", p.place())
+		}
+	}
+}
+
+func TestTooFewSlotsInTime(t *testing.T) {
+	w := begin(t, elastic.Rules{NP: 4, MinNP: 1, ResetLimit: -1, Timeout: 300 * time.Millisecond}, "A:2")
+	w.wantEnd(errhint.TryAgain, "only 2 slots of the 4 needed within 300ms")
+	w.running(0)
+}
+
+// Below the minimum the workers wait, and a new host brings the next world.
+func TestWaitsBelowTheMinimum(t *testing.T) {
+	w := begin(t, unlimited, "A:1 B:1")
+	p := w.running(2, "A:0", "B:0")
+	p[1].exit(1)
+	a := w.ask("A:0")
+	testutil.Eventually(t, patience, "it waits", func() bool { return strings.Contains(w.log.String(), "waiting for slots") })
+	w.parked(a)
+	w.source.set("A:1 B:1 C:1", nil)
+	w.want("A:0", a, "0,2,0,1,0,2")
+	for _, c := range w.running(3, "C:0") {
+		if c.place() != "1,2,0,1,1,2" {
+			t.Errorf("C has %s", c.place())
+		}
+		c.exit(0)
+	}
+	p[0].exit(0)
+	w.wantEnd(0, "")
+}
+
+// A worker that dies while it waits for the next world must not be waited for in it (horovod/horovod#3014).
+func TestWaitingWorkerDies(t *testing.T) {
+	w := begin(t, unlimited, "A:1 B:1 C:1")
+	p := w.running(3, "A:0", "B:0", "C:0")
+	w.source.set("A:1 B:1", nil)
+	p[2].exit(1)
+	a := w.ask("A:0")
+	w.parked(a)
+	w.source.set("A:1", nil)
+	n := w.source.count()
+	testutil.Eventually(t, patience, "a discovery", func() bool { return w.source.count() > n+1 })
+	b := w.ask("B:0")
+	testutil.Eventually(t, patience, "it waits", func() bool { return strings.Contains(w.log.String(), "waiting for slots") })
+	p[0].exit(9)
+	w.source.set("A:1 B:1 D:1", nil)
+	w.want("B:0", b, "0,2,0,1,0,2")
+	w.running(4, "D:0")
+	w.want("A:0", w.ask("A:0"), horovod.NoPlace)
+}
+
+func TestTimeoutBetweenWorlds(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Timeout = 300 * time.Millisecond }), "A:1 B:1")
+	p := w.running(2, "A:0", "B:0")
+	p[1].exit(42)
+	a := w.ask("A:0")
+	w.want("A:0", a, horovod.NoPlace)
+	w.wantEnd(42, "only 1 slots of the 2 needed")
+}
+
+func TestResetLimit(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.ResetLimit, r.MinNP = 1, 1 }), "A:1 B:1 C:1")
+	p := w.running(3, "A:0", "B:0", "C:0")
+	p[2].exit(1)
+	a, b := w.ask("A:0"), w.ask("B:0")
+	w.want("A:0", a, "0,2,0,1,0,2")
+	w.want("B:0", b, "1,2,0,1,1,2")
+	p[1].exit(6)
+	w.want("A:0", w.ask("A:0"), horovod.NoPlace)
+	w.wantEnd(6, "the number of resets has reached the limit, 1")
+}
+
+func TestResetLimitWithoutFailure(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.ResetLimit = 0 }), "A:2")
+	w.running(2)
+	a0, a1 := w.ask("A:0"), w.ask("A:1")
+	w.want("A:0", a0, horovod.NoPlace)
+	w.want("A:1", a1, horovod.NoPlace)
+	w.wantEnd(errhint.DoNotRetry, "limit, 0")
+}
+
+func TestHostComesBackAfterCooldown(t *testing.T) {
+	cooldown := discovery.Cooldown{Min: 200 * time.Millisecond, Max: time.Second}
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.MinNP, r.Cooldown = 1, cooldown }), "A:1 B:1")
+	p := w.running(2, "A:0", "B:0")
+	p[0].exit(1) // rank 0's host
+	w.want("B:0", w.ask("B:0"), "0,1,0,1,0,1")
+	told := w.listens("B:0", 0)
+	if change, _ := told.change(t); change != "2" {
+		t.Errorf("told %s when the host came back", change)
+	}
+	w.want("B:0", w.ask("B:0"), "0,2,0,1,0,2") // it has the state, so it keeps rank 0
+	for _, a := range w.running(3, "A:0") {
+		if a.place() != "1,2,0,1,1,2" {
+			t.Errorf("A came back as %s", a.place())
+		}
+	}
+}
+
+// A change is told until it is heard, to a worker that is there late or hangs up.
+func TestChangeIsToldAgain(t *testing.T) {
+	w := begin(t, unlimited, "A:2")
+	w.running(2)
+	w.source.set("A:2 B:2", nil)
+	n := w.source.count()
+	testutil.Eventually(t, patience, "a discovery", func() bool { return w.source.count() > n+1 })
+	first := w.listens("A:0", 5)
+	if change, _ := first.change(t); change != "2" {
+		t.Errorf("told %s", change)
+	}
+	w.source.set("A:2", nil) // as it was: nothing to tell
+	w.source.set("A:2 B:1", nil)
+	if change, _ := first.change(t); change != "2" && change != "3" {
+		t.Errorf("told %s", change)
+	}
+	// Only rank 0 is told, and nothing that changes no world.
+	other := w.listens("A:1", 0)
+	w.source.set("A:2 B:2 C:1", nil)
+	n = w.source.count()
+	testutil.Eventually(t, patience, "a discovery", func() bool { return w.source.count() > n+1 })
+	select {
+	case text := <-other.got:
+		t.Errorf("rank 1 was told %s", text)
+	default:
+	}
+}
+
+// A worker whose connection broke asks again; that is not another readiness.
+func TestAskingAgain(t *testing.T) {
+	w := begin(t, unlimited, "A:2")
+	p := w.running(2, "A:0", "A:1")
+	one, two := w.ask("A:0"), w.ask("A:0")
+	w.parked(one)
+	w.parked(two)
+	w.want("A:1", w.ask("A:1"), "1,2,1,2,0,1")
+	w.want("A:0", one, "0,2,0,2,0,1")
+	w.want("A:0", two, "0,2,0,2,0,1")
+	p[0].exit(0)
+	p[1].exit(0)
+	w.wantEnd(0, "")
+	if r := w.end(); r.Worlds != 2 {
+		t.Errorf("%d worlds, want 2", r.Worlds)
+	}
+}
+
+// The answer was lost on its way: the worker has not begun to look for the others, and gets the same place at once.
+func TestAnswerIsLost(t *testing.T) {
+	w := begin(t, unlimited, "A:1 B:1")
+	w.running(2)
+	got := make(chan string, 2)
+	for range 2 {
+		go func() {
+			place, err := w.do(t.Context(), "GET", "/rank_and_size/A:0", "")
+			if err != nil {
+				place = err.Error()
+			}
+			got <- place
+		}()
+	}
+	w.want("B:0", w.ask("B:0"), "1,2,0,1,1,2")
+	w.want("A:0", got, "0,2,0,1,0,2")
+	w.want("A:0", got, "0,2,0,1,0,2")
+	again, err := w.do(t.Context(), "GET", "/rank_and_size/A:0", "")
+	if err != nil || again != "0,2,0,1,0,2" {
+		t.Errorf("asked again: %s %v", again, err)
+	}
+}
+
+func TestHostThatCannotBeReached(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.NP, r.MinNP = 1, 1 }), "A:1")
+	w.running(1)
+	told := w.listens("A:0", 0)
+	w.mu.Lock()
+	w.refuse["B"] = errhint.Code(errors.New("no route to B"), errhint.TryAgain)
+	w.mu.Unlock()
+	w.source.set("A:1 B:1", nil)
+	told.change(t)
+	w.want("A:0", w.ask("A:0"), "0,2,0,1,0,2")
+	testutil.Eventually(t, patience, "B fails", func() bool { return strings.Contains(w.log.String(), "no route to B") })
+	w.want("A:0", w.ask("A:0"), "0,1,0,1,0,1")
+	w.running(1, "A:0")[0].exit(0)
+	w.wantEnd(0, "")
+}
+
+func TestDiscoveryFails(t *testing.T) {
+	s := &source{}
+	s.set("", errors.New("no script"))
+	w := beginFrom(t, unlimited, s)
+	if w.wantEnd(errhint.Usage, "no script"); w.err == nil {
+		t.Error("no error")
+	}
+
+	s = &source{}
+	s.set("A:2", nil)
+	w = beginFrom(t, unlimited, s)
+	p := w.running(2, "A:0", "A:1")
+	s.set("", errors.New("broken later"))
+	testutil.Eventually(t, patience, "a warning", func() bool { return strings.Contains(w.log.String(), "broken later") })
+	a0, a1 := w.ask("A:0"), w.ask("A:1")
+	w.want("A:0", a0, "0,2,0,2,0,1")
+	w.want("A:1", a1, "1,2,1,2,0,1")
+	if n := strings.Count(w.log.String(), "broken later"); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+	p[0].exit(0)
+	p[1].exit(0)
+	w.wantEnd(0, "")
+}
+
+func TestInterrupted(t *testing.T) {
+	w := begin(t, unlimited, "A:2")
+	p := w.running(2, "A:0", "A:1")
+	a := w.ask("A:0")
+	w.parked(a)
+	w.stop(errhint.Code(errors.New("stopped by a signal"), 130))
+	w.want("A:0", a, horovod.NoPlace)
+	w.wantEnd(130, "stopped by a signal")
+	if !p[0].killed || !p[1].killed {
+		t.Error("workers were left behind")
+	}
+}
+
+// Slots that become fewer and more again: the dying worker of a slot has ended before its successor starts.
+func TestSlotIsTakenAgain(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.MinNP, r.NP = 1, 1 }), "A:2")
+	p := w.running(2, "A:0", "A:1")
+	w.source.set("A:1", nil)
+	n := w.source.count()
+	testutil.Eventually(t, patience, "a discovery", func() bool { return w.source.count() > n+1 })
+	a0, a1 := w.ask("A:0"), w.ask("A:1")
+	w.want("A:0", a0, "0,1,0,1,0,1")
+	w.want("A:1", a1, horovod.NoPlace)
+	w.source.set("A:2", nil)
+	n = w.source.count()
+	testutil.Eventually(t, patience, "a discovery", func() bool { return w.source.count() > n+1 })
+	w.want("A:0", w.ask("A:0"), "0,2,0,2,0,1")
+	next := w.running(3, "A:1")[0]
+	if next == p[1] || next.place() != "1,2,1,2,0,1" {
+		t.Errorf("A:1 has %s", next.place())
+	}
+	<-p[1].done
+	p[0].exit(0)
+	next.exit(0)
+	w.wantEnd(0, "")
+}
+
+func TestRefused(t *testing.T) {
+	for _, rules := range []elastic.Rules{{}, {NP: 1}, {NP: 1, MinNP: 2}, {NP: 3, MinNP: 1, MaxNP: 2}} {
+		if _, err := elastic.New(elastic.Config{Rules: rules}); errhint.CodeOf(err) != errhint.Usage {
+			t.Errorf("%+v: %v", rules, err)
+		}
+	}
+	if got := fmt.Sprint(elastic.Result{Verdict: elastic.Verdict{Status: 3, Reason: "why"}}); got != "status 3: why" {
+		t.Error(got)
+	}
+}

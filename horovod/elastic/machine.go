@@ -1,0 +1,438 @@
+package elastic
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"muster/horovod"
+	"muster/horovod/discovery"
+	"muster/horovod/notify"
+	"muster/internal/errhint"
+)
+
+// Rules are what a user asked of an elastic job.
+type Rules struct {
+	// NP is how many slots there must be before the first world, MinNP before any other. ≥ 1.
+	NP, MinNP int
+	// MaxNP is how many workers a world may have; 0: as many as there are slots.
+	MaxNP int
+	// ResetLimit is how many worlds may follow the first one; negative: any number.
+	ResetLimit int
+	// Timeout is how long a world may wait for slots. 0: 600 s.
+	Timeout time.Duration
+	// Cooldown is for how long hosts with a failed worker are not used.
+	Cooldown discovery.Cooldown
+}
+
+// phase is what the machine waits for.
+type phase string
+
+const (
+	forming phase = "forming" // enough slots for the next world
+	running phase = "running" // every worker of the world to become ready or to end
+	over    phase = "over"    // the last processes to end
+)
+
+// state is what became of a worker of the current world.
+type state string
+
+const (
+	ready   state = "ready" // asks for its place in the next world
+	success state = "success"
+	failure state = "failure"
+)
+
+// Failure is a worker that ended with a status but 0.
+type Failure struct {
+	Host            string
+	LocalRank, Rank int
+	Status          int
+}
+
+func (f Failure) String() string {
+	return fmt.Sprintf("the worker of rank %d on %s (local rank %d) ended with status %d", f.Rank, f.Host, f.LocalRank, f.Status)
+}
+
+// Effects of an event, in the order in which they are to be done.
+type (
+	// beginWorld begins a world: the store is emptied for these slots.
+	beginWorld struct {
+		generation int
+		slots      []horovod.Slot
+	}
+	// startWorker starts process id; after is the one that has the slot's place until then, 0 for none.
+	startWorker struct {
+		slot      horovod.Slot
+		id, after int
+	}
+	// stopWorker ends process id. A worker that was told that it has no place gets some time to end by itself.
+	stopWorker struct {
+		id   int
+		told bool
+	}
+	// release answers the parked request of a slot.
+	release struct{ key, place string }
+	// tell sends a change to a worker, until untell or the next one.
+	tell struct {
+		key    string
+		change notify.Change
+	}
+	untell struct{}
+	// blacklist tells people that a host is not used.
+	blacklist struct {
+		host  string
+		until time.Time
+	}
+	// waiting tells them that a world waits for slots.
+	waiting struct{ have, need int }
+)
+
+type effect any
+
+// worker is a process that was started for a slot and has not ended.
+type worker struct {
+	id int
+	// leaving says that it was told to end: what becomes of it is of no interest.
+	leaving bool
+}
+
+// machine decides what becomes of an elastic job. It knows no clock, process or connection. Its worlds are numbered from
+// 1; a world is decided once, when every worker of it has a state.
+type machine struct {
+	rules Rules
+	table *discovery.Table
+
+	phase      phase
+	generation int
+	resets     int
+	plan       map[string]horovod.Slot // of the current world
+	order      []horovod.Slot          // the same by rank
+	states     map[string]state
+	// fresh are the slots that were told their place in this world and have not begun to use it: if one asks again, it has
+	// not got the answer.
+	fresh    map[string]bool
+	failures []Failure // of this world
+	workers  map[string]worker
+	lastID   int
+
+	usable   []horovod.Host
+	deadline time.Time // of forming
+	short    int       // the number of slots that people were last told of, in forming; -1 for none
+	told     bool      // rank 0 is to be told of a change
+
+	verdict Verdict
+}
+
+// Verdict is how an elastic job ended.
+type Verdict struct {
+	// Status is the exit status: that of the worker that failed first in the last world, or one of ours.
+	Status int
+	// Reason is a sentence, empty after a success.
+	Reason string
+}
+
+func newMachine(rules Rules, now time.Time) *machine {
+	m := &machine{rules: rules, table: discovery.NewTable(rules.Cooldown), phase: forming, workers: map[string]worker{}, short: -1}
+	m.deadline = now.Add(rules.Timeout)
+	return m
+}
+
+// hosts takes the result of a discovery.
+func (m *machine) hosts(found []horovod.Host, now time.Time) []effect {
+	m.table.Found(found)
+	return m.tick(now)
+}
+
+// tick is called now and then: cool-downs and time-outs end.
+func (m *machine) tick(now time.Time) []effect {
+	var change notify.Change
+	m.usable, change = m.table.Look(now)
+	switch m.phase {
+	case forming:
+		return m.form(now)
+	case running:
+		return m.push(change)
+	case over:
+	}
+	return nil
+}
+
+// push tells rank 0 of a change that makes the next world different from the current one. The workers of a world that was
+// only told of removed hosts would not synchronize their state in the next one, and wait for ever for a new worker that
+// does: hosts may still come until the workers ask for their places (horovod/horovod#3494). So removals are told as
+// mixed, which costs one synchronization.
+func (m *machine) push(change notify.Change) []effect {
+	next, err := horovod.Allocate(m.usable, m.rules.MinNP, m.rules.MaxNP)
+	if err == nil && slices.Equal(next, m.order) {
+		if m.told {
+			m.told = false
+			return []effect{untell{}}
+		}
+		return nil
+	}
+	if change == notify.NoChange {
+		return nil
+	}
+	if change&notify.Removed != 0 || err != nil {
+		change = notify.Mixed
+	}
+	m.told = true
+	return []effect{tell{m.order[0].Key(), change}}
+}
+
+// ask is a worker's request for its place in the next world. It returns the answer, or "" for a worker that has to wait.
+func (m *machine) ask(key string, now time.Time) (string, []effect) {
+	slot, ours := m.plan[key]
+	switch {
+	case m.phase == over, !ours, m.table.Bad(slot.Host, now), m.workers[key].leaving:
+		return horovod.NoPlace, nil
+	case m.phase == running && m.fresh[key]:
+		return slot.Place(), nil
+	case m.states[key] == ready:
+		return "", nil // again, after its connection broke
+	case m.phase == forming || m.states[key] != "":
+		return horovod.NoPlace, nil // its end was seen already
+	}
+	m.states[key] = ready
+	return "", m.decide(now)
+}
+
+// seen says that a worker has begun to use its place.
+func (m *machine) seen(rank int) {
+	if rank >= 0 && rank < len(m.order) {
+		delete(m.fresh, m.order[rank].Key())
+	}
+}
+
+// ended says that process id of a slot has ended.
+func (m *machine) ended(key string, id, status int, now time.Time) []effect {
+	w := m.workers[key]
+	if w.id != id {
+		return nil // another has its place by now
+	}
+	delete(m.workers, key)
+	slot, ours := m.plan[key]
+	if w.leaving || !ours || m.phase == over || m.states[key] == success || m.states[key] == failure {
+		return nil
+	}
+	if status == 0 {
+		m.states[key] = success
+	} else {
+		m.states[key] = failure
+		m.failures = append(m.failures, Failure{slot.Host, slot.LocalRank, slot.Rank, status})
+	}
+	if m.phase == running {
+		return m.decide(now)
+	}
+	// It had asked for its place in the next world, which waits for slots.
+	if status == 0 {
+		return m.finish(m.judged(""))
+	}
+	effects := m.exclude(now)
+	if m.phase == forming {
+		effects = append(effects, m.tick(now)...)
+	}
+	return effects
+}
+
+// decide ends the current world when every worker of it has a state.
+func (m *machine) decide(now time.Time) []effect {
+	if len(m.states) < len(m.plan) {
+		return nil
+	}
+	count := map[state]int{}
+	for _, s := range m.states {
+		count[s]++
+	}
+	switch {
+	case count[success] > 0:
+		return m.finish(m.judged(""))
+	case count[failure] == len(m.plan):
+		return m.finish(m.judged("all workers failed"))
+	}
+	effects := m.exclude(now)
+	if m.phase == over {
+		return effects
+	}
+	if m.rules.ResetLimit >= 0 && m.resets >= m.rules.ResetLimit {
+		v := m.judged(fmt.Sprintf("the number of resets has reached the limit, %d (--reset-limit)", m.rules.ResetLimit))
+		if v.Status == errhint.OK {
+			v.Status = errhint.DoNotRetry
+		}
+		return append(effects, m.finish(v)...)
+	}
+	m.resets++
+	m.phase, m.deadline, m.short = forming, now.Add(m.rules.Timeout), -1
+	if m.told {
+		m.told = false
+		effects = append(effects, untell{})
+	}
+	return append(effects, m.tick(now)...)
+}
+
+// exclude blacklists the hosts of failed workers and ends all other workers there. Without a host left the job is over.
+func (m *machine) exclude(now time.Time) []effect {
+	var effects []effect
+	for _, slot := range m.order {
+		if m.states[slot.Key()] != failure || m.table.Bad(slot.Host, now) {
+			continue
+		}
+		effects = append(effects, blacklist{slot.Host, m.table.Blacklist(slot.Host, now)})
+	}
+	left := 0
+	for _, slot := range m.order {
+		if !m.table.Bad(slot.Host, now) {
+			left++
+			continue
+		}
+		if m.survives(slot.Key()) {
+			effects = append(effects, release{slot.Key(), horovod.NoPlace})
+		}
+		effects = append(effects, m.leave(slot.Key(), false)...)
+	}
+	if left == 0 {
+		return append(effects, m.finish(m.judged("workers failed on every host"))...)
+	}
+	return effects
+}
+
+// leave ends the worker of a slot.
+func (m *machine) leave(key string, told bool) []effect {
+	w, runs := m.workers[key]
+	if !runs || w.leaving {
+		return nil
+	}
+	w.leaving = true
+	m.workers[key] = w
+	return []effect{stopWorker{w.id, told}}
+}
+
+// form begins the next world if there are slots enough.
+func (m *machine) form(now time.Time) []effect {
+	need := m.rules.MinNP
+	if m.generation == 0 {
+		need = m.rules.NP
+	}
+	if m.generation > 0 {
+		// A host that was away for a moment has lost its place at the front, but not its workers.
+		m.usable = m.table.First(func(host string) bool { return m.survives(horovod.Key(host, 0)) })
+	}
+	have := horovod.Total(m.usable)
+	order, err := horovod.Allocate(m.usable, need, m.rules.MaxNP)
+	if err != nil {
+		if !now.Before(m.deadline) {
+			v := m.judged(fmt.Sprintf("there were only %d slots of the %d needed within %v (--elastic-timeout)", have, need, m.rules.Timeout))
+			if v.Status == errhint.OK {
+				v.Status = errhint.TryAgain
+			}
+			return m.finish(v)
+		}
+		if m.short == have {
+			return nil
+		}
+		m.short = have
+		return []effect{waiting{have, need}}
+	}
+	if m.generation > 0 && !slices.ContainsFunc(order, func(s horovod.Slot) bool { return m.survives(s.Key()) }) {
+		v := m.judged("no worker of the last world is left that could hand its state on")
+		if v.Status == errhint.OK {
+			v.Status = errhint.TryAgain
+		}
+		return m.finish(v)
+	}
+	var waited []horovod.Slot
+	for _, slot := range m.order {
+		if m.survives(slot.Key()) {
+			waited = append(waited, slot)
+		}
+	}
+	m.generation++
+	m.phase, m.order, m.failures = running, order, nil
+	m.plan, m.states, m.fresh = map[string]horovod.Slot{}, map[string]state{}, map[string]bool{}
+	for _, slot := range order {
+		m.plan[slot.Key()] = slot
+	}
+	effects := []effect{beginWorld{m.generation, order}}
+	for _, slot := range waited {
+		key := slot.Key()
+		now, stays := m.plan[key]
+		if !stays {
+			effects = append(effects, release{key, horovod.NoPlace})
+			effects = append(effects, m.leave(key, true)...)
+			continue
+		}
+		m.fresh[key] = true
+		effects = append(effects, release{key, now.Place()})
+	}
+	for _, slot := range order {
+		key := slot.Key()
+		if m.fresh[key] {
+			continue
+		}
+		m.lastID++
+		effects = append(effects, startWorker{slot, m.lastID, m.workers[key].id})
+		m.workers[key] = worker{id: m.lastID}
+	}
+	return effects
+}
+
+// survives reports whether the worker of a slot of the last world waits for the next one.
+func (m *machine) survives(key string) bool {
+	w, runs := m.workers[key]
+	return m.states[key] == ready && runs && !w.leaving
+}
+
+// judged is the verdict of a job that ends in this world: the first failure, if there was one. why says what ended it,
+// if not only that.
+func (m *machine) judged(why string) Verdict {
+	if len(m.failures) == 0 {
+		return Verdict{Reason: why}
+	}
+	v := Verdict{Status: m.failures[0].Status, Reason: m.failures[0].String()}
+	if n := len(m.failures) - 1; n > 0 {
+		v.Reason += fmt.Sprintf(", and %d more failed", n)
+	}
+	if why != "" {
+		v.Reason += "; " + why
+	}
+	return v
+}
+
+// finish ends the job: all who wait get no place, all processes are ended. What they end with is not counted.
+func (m *machine) finish(v Verdict) []effect {
+	if m.phase == over {
+		return nil
+	}
+	m.phase, m.verdict = over, v
+	var effects []effect
+	if m.told {
+		m.told = false
+		effects = append(effects, untell{})
+	}
+	for _, slot := range m.order {
+		if m.survives(slot.Key()) {
+			effects = append(effects, release{slot.Key(), horovod.NoPlace})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.workers)) {
+		effects = append(effects, m.leave(key, false)...)
+	}
+	return effects
+}
+
+// done reports whether the job is over and nothing of it runs.
+func (m *machine) done() bool { return m.phase == over && len(m.workers) == 0 }
+
+// String shows a world as its hosts with their workers, for logs: a:2 b:1.
+func shape(slots []horovod.Slot) string {
+	var parts []string
+	for _, s := range slots {
+		if s.LocalRank == 0 {
+			parts = append(parts, fmt.Sprintf("%s:%d", s.Host, s.LocalSize))
+		}
+	}
+	return strings.Join(parts, " ")
+}

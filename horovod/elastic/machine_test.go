@@ -1,0 +1,187 @@
+package elastic
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"muster/horovod"
+	"muster/horovod/discovery"
+)
+
+// play is a machine with the processes and requests that follow from its effects.
+type play struct {
+	t       *rapid.T
+	m       *machine
+	now     time.Time
+	procs   map[int]horovod.Slot // running, by id
+	parked  map[string]bool
+	states  map[string]int // the world in which a worker has the job's state, by slot, from the world it began in
+	world   int
+	stopped map[int]bool
+	inUse   map[string]int // the process that has the slot
+}
+
+func (p *play) do(effects []effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case beginWorld:
+			if e.generation != p.world+1 {
+				p.t.Fatalf("world %d follows world %d", e.generation, p.world)
+			}
+			p.world = e.generation
+			p.holds(e.slots)
+		case release:
+			if !p.parked[e.key] {
+				p.t.Fatalf("%s is answered and has not asked", e.key)
+			}
+			delete(p.parked, e.key)
+			if e.place == horovod.NoPlace {
+				delete(p.states, e.key)
+			}
+		case startWorker:
+			if e.after != 0 {
+				delete(p.procs, e.after)
+			}
+			p.procs[e.id], p.inUse[e.slot.Key()] = e.slot, e.id
+			delete(p.states, e.slot.Key())
+			if p.world == 1 {
+				p.states[e.slot.Key()] = 1
+			}
+		case stopWorker:
+			p.stopped[e.id] = true
+		}
+	}
+}
+
+// holds checks a new world.
+func (p *play) holds(slots []horovod.Slot) {
+	if n := len(slots); n < p.m.rules.MinNP || p.m.rules.MaxNP > 0 && n > p.m.rules.MaxNP || p.world == 1 && n < p.m.rules.NP {
+		p.t.Fatalf("a world of %d workers under %+v", n, p.m.rules)
+	}
+	for i, s := range slots {
+		if s.Rank != i {
+			p.t.Fatalf("rank %d at %d", s.Rank, i)
+		}
+		if p.m.table.Bad(s.Host, p.now) {
+			p.t.Fatalf("%s is in a world and blacklisted", s.Host)
+		}
+	}
+	// All take their state from rank 0.
+	if p.world > 1 && (p.states[slots[0].Key()] == 0 || !p.parked[slots[0].Key()]) {
+		p.t.Fatalf("rank 0 of world %d, %s, does not have the state", p.world, slots[0].Key())
+	}
+}
+
+func TestInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		minNP := rapid.IntRange(1, 3).Draw(t, "min")
+		np := minNP + rapid.IntRange(0, 2).Draw(t, "np")
+		maxNP := 0
+		if rapid.Bool().Draw(t, "bounded") {
+			maxNP = np + rapid.IntRange(0, 3).Draw(t, "max")
+		}
+		rules := Rules{NP: np, MinNP: minNP, MaxNP: maxNP, ResetLimit: rapid.IntRange(-1, 6).Draw(t, "resets"), Timeout: time.Minute}
+		if rapid.Bool().Draw(t, "cooldown") {
+			rules.Cooldown = discovery.Cooldown{Min: 5 * time.Second, Max: 20 * time.Second}
+		}
+		p := &play{
+			t: t, now: time.Unix(1000, 0), procs: map[int]horovod.Slot{}, parked: map[string]bool{}, states: map[string]int{},
+			stopped: map[int]bool{}, inUse: map[string]int{},
+		}
+		p.m = newMachine(rules, p.now)
+		for range rapid.IntRange(1, 60).Draw(t, "events") {
+			p.now = p.now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
+			ids := slices.Sorted(maps.Keys(p.procs))
+			switch what := rapid.IntRange(0, 9).Draw(t, "event"); {
+			case what < 2:
+				var hosts []horovod.Host
+				for _, name := range rapid.Permutation([]string{"a", "b", "c"}).Draw(t, "order") {
+					if n := rapid.IntRange(-1, 2).Draw(t, "slots"); n >= 0 {
+						hosts = append(hosts, horovod.Host{Name: name, Slots: n})
+					}
+				}
+				p.do(p.m.hosts(hosts, p.now))
+			case what < 3:
+				p.do(p.m.tick(p.now))
+			case len(ids) == 0:
+			case what < 8:
+				slot := p.procs[rapid.SampledFrom(ids).Draw(t, "asks")]
+				key := slot.Key()
+				if p.m.phase == running && p.m.states[key] == "" { // it has begun to use its place
+					p.m.seen(p.m.plan[key].Rank)
+				}
+				place, effects := p.m.ask(key, p.now)
+				if place == "" {
+					p.parked[key] = true
+					p.states[key] = max(1, p.states[key])
+				} else if place == horovod.NoPlace && len(effects) > 0 {
+					t.Fatalf("an answer at once, and %v", effects)
+				}
+				p.do(effects)
+			default:
+				id := rapid.SampledFrom(ids).Draw(t, "ends")
+				key := p.procs[id].Key()
+				status := rapid.SampledFrom([]int{1, 1, 1, 137, 0}).Draw(t, "status")
+				delete(p.procs, id)
+				if p.inUse[key] == id {
+					delete(p.states, key)
+				}
+				effects := p.m.ended(key, id, status, p.now)
+				p.do(effects)
+				if p.inUse[key] == id {
+					delete(p.parked, key)
+				}
+			}
+			p.check()
+		}
+		// Everything ends: no worker is waited for that is not there any more.
+		for range 200 {
+			if p.m.done() {
+				break
+			}
+			p.now = p.now.Add(30 * time.Second)
+			p.do(p.m.tick(p.now))
+			for _, id := range slices.Sorted(maps.Keys(p.procs)) {
+				slot := p.procs[id]
+				delete(p.procs, id)
+				p.do(p.m.ended(slot.Key(), id, 0, p.now))
+			}
+			p.check()
+		}
+		if !p.m.done() {
+			t.Fatalf("in phase %s with %v and %v", p.m.phase, p.m.states, p.m.workers)
+		}
+	})
+}
+
+func (p *play) check() {
+	p.t.Helper()
+	switch p.m.phase {
+	case running:
+		if len(p.m.states) >= len(p.m.plan) {
+			p.t.Fatalf("every worker has a state and nothing is decided: %v", p.m.states)
+		}
+		for key, slot := range p.m.plan {
+			_, runs := p.m.workers[key]
+			if p.m.states[key] == "" && !runs {
+				p.t.Fatalf("%s is waited for and does not run (%+v)", key, slot)
+			}
+		}
+	case over:
+		for key := range p.parked {
+			if w, runs := p.m.workers[key]; runs && !w.leaving {
+				p.t.Fatalf("%s waits and nobody ends it", key)
+			}
+		}
+		for id, slot := range p.procs {
+			if p.inUse[slot.Key()] == id && !p.stopped[id] {
+				p.t.Fatalf("process %d of %s runs on", id, slot.Key())
+			}
+		}
+	case forming:
+	}
+}

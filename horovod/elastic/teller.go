@@ -1,0 +1,101 @@
+package elastic
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/horovod/notify"
+)
+
+// teller tells one worker of one change until it was understood or is not true any more. Horovod's driver tries once.
+type teller struct {
+	log    zerolog.Logger
+	dialer notify.Dialer
+	wake   chan struct{} // room for one: it is a level, not a count
+
+	mu      sync.Mutex
+	workers map[string]notify.Registration
+	to      string // "" for nothing to tell
+	change  notify.Change
+	serial  int // of what is to be told, and to whom
+	last    int64
+}
+
+func newTeller(log zerolog.Logger, d notify.Dialer) *teller {
+	return &teller{log: log, dialer: d, wake: make(chan struct{}, 1), workers: map[string]notify.Registration{}}
+}
+
+// register notes where the worker of a slot listens. A new process in a slot takes the place of an old one.
+func (t *teller) register(key string, reg notify.Registration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.workers[key] = reg
+	if key == t.to {
+		t.serial++
+		t.nudge()
+	}
+}
+
+// set says what is to be told from now on, "" for nothing. What the same worker has not heard yet is told with it.
+func (t *teller) set(key string, change notify.Change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if key == t.to {
+		change |= t.change
+	}
+	t.to, t.change = key, change
+	t.serial++
+	t.nudge()
+}
+
+func (t *teller) nudge() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (t *teller) run(ctx context.Context) {
+	warned := 0
+	for {
+		select {
+		case <-t.wake:
+		case <-ctx.Done():
+			return
+		}
+		for {
+			t.mu.Lock()
+			to, change, serial := t.to, t.change, t.serial
+			worker, known := t.workers[to]
+			// Workers ignore what is not later than the last message, in whole seconds.
+			t.last = max(t.last+1, time.Now().Unix())
+			at := time.Unix(t.last, 0)
+			t.mu.Unlock()
+			if to == "" || !known {
+				break // until it registers
+			}
+			err := notify.Tell(ctx, t.dialer, worker, at, change)
+			t.mu.Lock()
+			current := serial == t.serial
+			if err == nil && current {
+				t.to, t.change = "", notify.NoChange
+			}
+			t.mu.Unlock()
+			if err == nil && current || ctx.Err() != nil {
+				break
+			}
+			if err != nil && warned != serial {
+				warned = serial
+				t.log.Warn().Err(err).Str("worker", to).Msg("a worker was not told that hosts changed: it is tried again")
+			}
+			select {
+			case <-time.After(tickTime):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
