@@ -34,6 +34,9 @@ type Order struct {
 	Token []byte `json:"token,omitempty"`
 	// Files are files of the launcher's machine that the job names, by their paths there.
 	Files map[string][]byte `json:"files,omitempty"`
+	// Interfaces are names of variables that get the network interface which has Addr, an address of the machine.
+	Interfaces []string `json:"interfaces,omitempty"`
+	Addr       string   `json:"addr,omitempty"`
 	// Collect asks for the workers' log files when the job has ended.
 	Collect bool `json:"collect,omitempty"`
 	// Preflight asks what the machine has, to compare it with the others.

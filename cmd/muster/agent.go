@@ -161,6 +161,11 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 	if err := n.unpack(); err != nil {
 		return err
 	}
+	vars, err := ifaceOf(ctx, n.order.Addr, n.order.Interfaces)
+	if err != nil {
+		return err
+	}
+	job.NodeEnv = append(job.NodeEnv, vars...)
 	defer func() { _ = os.RemoveAll(n.dir) }()
 	if n.order.Processes {
 		return n.processes(ctx, a, in, log)

@@ -35,6 +35,8 @@ type launcher struct {
 	token     []byte
 	endpoints []launch.Endpoint // where the nodes meet
 	addrs     []string          // by which each node is reached by the others, empty where it was not reached
+	own       string            // the address of this machine that they reach
+	world     *worldServer      // of a Horovod job, else nil
 }
 
 // dispatch starts an agent on each of the job's machines, and shows and ends what they do.
@@ -70,6 +72,7 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 		CollectLogs: job.Hosts.CollectLogs, Log: log, Status: l.status,
 	})
 	defer l.fleet.Close()
+	defer func() { l.world.close() }()
 	if err := l.start(ctx); err != nil {
 		if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 			return a.compat(*job, statusError(errhint.FromSignal(int(stopped.Signal))))
@@ -89,6 +92,10 @@ func (l *launcher) prepare() error {
 	l.token = []byte(rand.Text() + rand.Text())
 	if job.RunID == "" {
 		job.RunID = strings.ToLower(rand.Text()[:12])
+	}
+	if job.Restart.MaxRestarts > 0 && l.req.Horovod != nil {
+		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
+			"an elastic job (--min-np, --host-discovery-script) survives the loss of workers")
 	}
 	l.files = map[string][]byte{}
 	for _, path := range jobFiles(job) {
@@ -125,6 +132,12 @@ func (l *launcher) start(ctx context.Context) error {
 	}
 	if err := l.arrange(); err != nil {
 		return err
+	}
+	if h := l.req.Horovod; h != nil {
+		var err error
+		if l.world, err = serveWorld(ctx, l.own, h.Slots, l.log); err != nil {
+			return err
+		}
 	}
 	answers, err := l.fleet.Prepare(ctx, l.order)
 	if err != nil {

@@ -11,12 +11,7 @@ import (
 
 // machines are those of the job, with the way to reach each. The returned function closes what they share.
 func (l *launcher) machines(marker string) ([]dispatch.Machine, func(), error) {
-	rules := &l.req.Job.Hosts.SSH
-	dialer, err := sshexec.New(sshexec.Config{
-		Program: rules.Program, User: rules.User, Port: rules.Port, Identity: rules.Identity, HostKeys: rules.HostKeys, Options: rules.Options,
-		Home: l.getenv("HOME"), Env: l.lookupEnv, Environ: append(l.environ[:len(l.environ):len(l.environ)], marker), Tree: l.tree,
-		Binary: "/proc/self/exe", Version: "muster version " + l.version, Log: l.log,
-	})
+	dialer, err := l.dialer(marker)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -31,6 +26,16 @@ func (l *launcher) machines(marker string) ([]dispatch.Machine, func(), error) {
 		}}
 	}
 	return all, func() { _ = dialer.Close() }, nil
+}
+
+// dialer reaches machines by ssh.
+func (l *launcher) dialer(marker string) (*sshexec.Dialer, error) {
+	rules := &l.req.Job.Hosts.SSH
+	return sshexec.New(sshexec.Config{
+		Program: rules.Program, User: rules.User, Port: rules.Port, Identity: rules.Identity, HostKeys: rules.HostKeys, Options: rules.Options,
+		Home: l.getenv("HOME"), Env: l.lookupEnv, Environ: append(l.environ[:len(l.environ):len(l.environ)], marker), Tree: l.tree,
+		Binary: "/proc/self/exe", Version: "muster version " + l.version, Log: l.log,
+	})
 }
 
 // here reports whether a host is this machine: then no ssh is needed. Who gives a user or a port means ssh.

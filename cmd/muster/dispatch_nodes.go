@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 
 	"muster/dispatch"
 	"muster/internal/errhint"
@@ -35,6 +37,7 @@ func (l *launcher) arrange() error {
 		}
 		here = addr.String()
 	}
+	l.own = here
 	for i := range n {
 		h, ok := l.fleet.Hello(i)
 		if !ok {
@@ -118,6 +121,14 @@ func (l *launcher) order(i int) dispatch.Order {
 		Collect: hosts.CollectLogs != "", Preflight: hosts.Preflight, Environ: launch.Passed(l.req.Job.Env, l.environ),
 	}
 	o.Job.Environ = nil // made there
+	if h := l.req.Horovod; h != nil {
+		o.Job.NodeEnv = slices.Concat(o.Job.NodeEnv, l.world.vars)
+		if len(h.NICs) > 0 {
+			o.Job.NodeEnv = append(o.Job.NodeEnv, horovodVars([]string{ifaceVars[0] + "=" + h.NICs[0], ifaceVars[1] + "=" + strings.Join(h.NICs, ",")})...)
+		} else {
+			o.Interfaces, o.Addr = ifaceVars, l.addrs[i]
+		}
+	}
 	return o
 }
 

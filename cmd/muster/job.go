@@ -35,6 +35,9 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		return a.simulate(ctx, req, log)
 	}
 	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.colors()
+	if h := req.Horovod; h != nil && h.Elastic {
+		return a.horovodElastic(ctx, req, log)
+	}
 	if len(req.Job.Hosts.Nodes) > 0 {
 		return a.dispatch(ctx, req, log)
 	}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"muster/horovod"
+	"muster/horovod/elastic"
+	"muster/horovod/kv"
+	"muster/internal/errhint"
+	"muster/internal/hostaddr"
+	"muster/launch"
+)
+
+// ifaceVars are the variables by which Horovod's workers learn their host's network interface.
+var ifaceVars = []string{"HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"}
+
+// worldServer is the rendezvous of a Horovod job whose world does not change.
+type worldServer struct {
+	stop   context.CancelFunc
+	served sync.WaitGroup
+	vars   []launch.Var // that its workers find it by
+}
+
+// serveWorld serves the rendezvous of a world at an address of this machine that its hosts reach.
+func serveWorld(ctx context.Context, addr string, slots []horovod.Slot, log zerolog.Logger) (*worldServer, error) {
+	l, err := kv.Listen(ctx, addr, 0)
+	if err != nil {
+		return nil, errhint.Code(err, errhint.Usage)
+	}
+	server := kv.New(nil)
+	server.Begin(horovod.Scopes(slots))
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	w := &worldServer{stop: stop, vars: horovodVars(elastic.Env(addr, portOf(l.Addr())))}
+	w.served.Go(func() {
+		if err := server.Serve(ctx, l); err != nil {
+			log.Error().Err(err).Msg("the rendezvous of the workers has ended")
+		}
+	})
+	return w, nil
+}
+
+// close ends the rendezvous. A nil server is none.
+func (w *worldServer) close() {
+	if w != nil {
+		w.stop()
+		w.served.Wait()
+	}
+}
+
+func portOf(addr net.Addr) string { return strconv.Itoa(addr.(*net.TCPAddr).Port) }
+
+// horovodVars makes variables of "NAME=VALUE" that Horovod's workers learn their world by.
+func horovodVars(list []string) []launch.Var {
+	vars := make([]launch.Var, len(list))
+	for i, kv := range list {
+		name, value, _ := strings.Cut(kv, "=")
+		vars[i] = launch.Var{Name: name, Value: value, Source: launch.Source{Kind: launch.FromMuster, Name: "Horovod's rendezvous"}}
+	}
+	return vars
+}
+
+// ifaceOf are the variables about the network interface that has an address of this machine.
+func ifaceOf(ctx context.Context, addr string, names []string) ([]launch.Var, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	iface, err := hostaddr.InterfaceWith(ctx, addr)
+	if err != nil {
+		return nil, errhint.With(errhint.Usagef("cannot tell the network interface for Horovod: %w", err), "name it with --network-interfaces")
+	}
+	vars := make([]launch.Var, len(names))
+	for i, name := range names {
+		vars[i] = launch.Var{Name: name, Value: iface, Source: launch.Source{Kind: launch.FromMuster, Name: "the interface by which the other hosts reach this one"}}
+	}
+	return vars, nil
+}

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/cmd/dialect"
+	"muster/dispatch"
+	"muster/horovod/discovery"
+	"muster/horovod/elastic"
+	"muster/horovod/kv"
+	"muster/internal/errhint"
+	"muster/internal/hostaddr"
+	"muster/internal/hosts"
+	"muster/internal/proc"
+	"muster/launch"
+	"muster/sshexec"
+)
+
+// elasticJob is an elastic Horovod job: its driver runs here, its workers on hosts that come and go.
+type elasticJob struct {
+	*launcher
+	dialer *sshexec.Dialer
+	marker string
+
+	mu    sync.Mutex
+	hosts map[string]*elasticHost
+	ids   int // of processes
+}
+
+// horovodElastic runs an elastic Horovod job.
+func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
+	l := &launcher{app: a, req: req, log: log}
+	if err := l.prepare(); err != nil {
+		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
+	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
+	defer in.close()
+	j := &elasticJob{launcher: l, marker: "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12]), hosts: map[string]*elasticHost{}}
+	if l.tree, err = proc.Open(proc.Config{Log: log, Marker: j.marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
+		return fmt.Errorf("cannot look after processes: %w", err)
+	}
+	defer func() {
+		if closeErr := l.tree.Close(); err == nil && closeErr != nil {
+			err = errhint.Code(closeErr, errhint.Internal)
+		}
+	}()
+	if j.dialer, err = l.dialer(j.marker); err != nil {
+		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
+	defer func() { _ = j.dialer.Close() }()
+	defer j.closeHosts()
+	listener, err := kv.Listen(ctx, "0.0.0.0", 0)
+	if err != nil {
+		return errhint.Code(err, errhint.Usage)
+	}
+	driver, err := elastic.New(j.config(listener))
+	if err != nil {
+		_ = listener.Close()
+		return err
+	}
+	over := make(chan struct{})
+	var hurrying sync.WaitGroup
+	hurrying.Go(func() {
+		select {
+		case <-in.hurry:
+			j.closeHosts() // with all that runs there
+		case <-over:
+		}
+	})
+	result, err := driver.Run(ctx)
+	close(over)
+	hurrying.Wait()
+	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
+		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
+	}
+	if err != nil {
+		return a.compat(req.Job, err)
+	}
+	if result.Status != errhint.OK {
+		say(a.stderr, "muster: error: %s\n", result.Reason)
+		return a.compat(req.Job, statusError(result.Status))
+	}
+	return nil
+}
+
+// config is what the driver works by.
+func (j *elasticJob) config(l net.Listener) elastic.Config {
+	h := j.req.Horovod
+	shell := discovery.Shell{Env: j.environ, Stderr: func(line string) { say(j.stderr, "%s\n", line) }}
+	var source discovery.Source = discovery.Fixed(h.Hosts)
+	switch {
+	case h.Script != "":
+		source = discovery.Script{Command: h.Script, Runner: shell, Slots: h.SlotsPerHost}
+	case h.Hostfile != "":
+		source = discovery.File{Name: h.Hostfile, Slots: h.SlotsPerHost}
+	case h.DNS != "":
+		source = discovery.DNS{Name: h.DNS, Resolver: net.DefaultResolver, Slots: h.SlotsPerHost}
+	}
+	return elastic.Config{
+		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
+		Source: source, Spawner: j, Listener: l, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
+	}
+}
+
+// env are a host's own variables: where it reaches the driver, and the interfaces that were named.
+func (j *elasticJob) env(host string) []string {
+	env := []string{"HOROVOD_GLOO_RENDEZVOUS_ADDR=" + driverAddr(host)}
+	if nics := j.req.Horovod.NICs; len(nics) > 0 {
+		env = append(env, ifaceVars[0]+"="+nics[0], ifaceVars[1]+"="+strings.Join(nics, ","))
+	}
+	return env
+}
+
+// driverAddr is the address of this machine by which a host reaches it.
+func driverAddr(host string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	addrs, _, err := hostaddr.Ours(ctx, host)
+	if err != nil || len(addrs) == 0 {
+		return cmpOwn(ownAddr())
+	}
+	for _, addr := range addrs {
+		if !addr.Is4() {
+			continue // Horovod's workers speak IPv4
+		}
+		if own, err := hostaddr.ToReach(netip.AddrPortFrom(addr, 22)); err == nil {
+			return own.String()
+		}
+	}
+	return cmpOwn(ownAddr())
+}
+
+func cmpOwn(addr string) string {
+	if addr == "" {
+		return "127.0.0.1"
+	}
+	return addr
+}
+
+// elasticHost is the agent of a host.
+type elasticHost struct {
+	fleet *dispatch.Fleet
+	ready chan struct{} // closed when err is known
+	err   error
+	ended chan struct{} // closed when the agent is gone
+
+	mu        sync.Mutex
+	processes map[int]*elasticProcess
+}
+
+// elasticProcess is a worker.
+type elasticProcess struct {
+	host   *elasticHost
+	id     int
+	done   chan struct{}
+	once   sync.Once
+	status int
+}
+
+// Done implements elastic.Process.
+func (p *elasticProcess) Done() <-chan struct{} { return p.done }
+
+// Status implements elastic.Process.
+func (p *elasticProcess) Status() int { return p.status }
+
+// Stop implements elastic.Process.
+func (p *elasticProcess) Stop(grace time.Duration) {
+	if p.host.fleet.StopProcess(0, dispatch.StopProcess{ID: p.id, Grace: grace}) != nil {
+		p.end(errhint.TryAgain) // with its agent
+	}
+}
+
+func (p *elasticProcess) end(status int) {
+	p.once.Do(func() {
+		p.status = status
+		close(p.done)
+	})
+}
+
+// Start implements elastic.Spawner.
+func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string, label string) (elastic.Process, error) {
+	h := j.host(host)
+	select {
+	case <-h.ready:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if h.err != nil {
+		return nil, h.err
+	}
+	j.mu.Lock()
+	j.ids++
+	p := &elasticProcess{host: h, id: j.ids, done: make(chan struct{})}
+	j.mu.Unlock()
+	h.mu.Lock()
+	h.processes[p.id] = p
+	h.mu.Unlock()
+	err := h.fleet.StartProcess(0, dispatch.StartProcess{
+		ID: p.id, Env: env, Label: "rank " + label + " on " + host, Prefix: [2]string{"[" + label + "]<stdout>:", "[" + label + "]<stderr>:"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot start a worker on %s: %w", host, err)
+	}
+	return p, nil
+}
+
+// host returns the agent of a host, which is started where there is none.
+func (j *elasticJob) host(name string) *elasticHost {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if h := j.hosts[name]; h != nil {
+		select {
+		case <-h.ended: // it is tried anew
+		default:
+			return h
+		}
+	}
+	h := &elasticHost{ready: make(chan struct{}), ended: make(chan struct{}), processes: map[int]*elasticProcess{}}
+	target := hosts.Host{Name: name}
+	job := &j.req.Job
+	h.fleet = dispatch.New(dispatch.Config{
+		Machines: []dispatch.Machine{{Name: name, Start: func(ctx context.Context) (dispatch.Conn, error) {
+			if here(ctx, target) {
+				return j.startHere(j.marker, name)
+			}
+			return j.dialer.Start(ctx, target, []string{agentName})
+		}}},
+		Min: 1, StartTimeout: job.Hosts.StartTimeout, Linger: job.Stop.Grace, Transient: sshexec.Transient,
+		Output:      &dispatch.Output{Stdout: j.stdout, Stderr: j.stderr, Log: j.logOutput()},
+		CollectLogs: job.Hosts.CollectLogs, Log: j.log, Process: func(_ int, e dispatch.ProcessEvent) { h.event(e) },
+	})
+	j.hosts[name] = h
+	go func() {
+		defer close(h.ended)
+		h.err = j.reach(h, name)
+		close(h.ready)
+		if h.err == nil {
+			h.fleet.Run(context.Background())
+		}
+		h.fleet.Close()
+		h.gone()
+	}()
+	return h
+}
+
+// reach starts a host's agent, and tells it what its processes have in common.
+func (j *elasticJob) reach(h *elasticHost, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), j.req.Job.Hosts.StartTimeout)
+	defer cancel()
+	if err := h.fleet.Reach(ctx); err != nil {
+		return err
+	}
+	_, err := h.fleet.Prepare(ctx, func(int) dispatch.Order {
+		job := j.req.Job
+		job.Hosts, job.Environ, job.Procs = launch.Hosts{}, nil, "1"
+		job.Meeting.Backend = "standalone"
+		o := dispatch.Order{
+			Job: job, Name: name, Dir: j.dir, LogLevel: j.req.LogLevel, Files: j.files, Processes: true,
+			Environ: launch.Passed(job.Env, j.environ),
+		}
+		if dir := j.req.Job.Hosts.Dir; dir != "" {
+			o.Dir = dir
+		}
+		if hello, _ := h.fleet.Hello(0); len(j.req.Horovod.NICs) == 0 {
+			o.Interfaces, o.Addr = ifaceVars, hello.Addr
+			if o.Addr == "" {
+				o.Addr = driverAddr(name) // this machine
+			}
+		}
+		return o
+	})
+	return err
+}
+
+// event takes what became of a process.
+func (h *elasticHost) event(e dispatch.ProcessEvent) {
+	if !e.Ended {
+		return
+	}
+	h.mu.Lock()
+	p := h.processes[e.ID]
+	delete(h.processes, e.ID)
+	h.mu.Unlock()
+	if p != nil {
+		p.end(e.Status)
+	}
+}
+
+// gone ends all processes of a host that is lost.
+func (h *elasticHost) gone() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, p := range h.processes {
+		p.end(errhint.FromSignal(9)) // as its host was
+		delete(h.processes, id)
+	}
+}
+
+// closeHosts ends all agents, and waits for them.
+func (j *elasticJob) closeHosts() {
+	j.mu.Lock()
+	var all []*elasticHost
+	for _, h := range j.hosts {
+		all = append(all, h)
+	}
+	j.mu.Unlock()
+	for _, h := range all {
+		h.fleet.Close()
+	}
+	for _, h := range all {
+		<-h.ended
+	}
+}
