@@ -247,8 +247,8 @@ type LogRules struct {
 	// Ranks are the local ranks whose output is shown; nil shows all. A stream that is neither shown nor written to a
 	// file goes to /dev/null.
 	Ranks []int
-	// Prefix is the template in front of each line shown: ${role_name}, ${local_rank}, ${rank}, ${hostname}. Empty means
-	// torchrun's "[${role_name}${local_rank}]:".
+	// Prefix is the template in front of each line shown: ${role_name}, ${local_rank}, ${rank}, ${hostname},
+	// ${stream}. Empty means torchrun's "[${role_name}${local_rank}]:".
 	Prefix string
 	// PrefixAll prefixes what is shown without Tee as well. The native command does, torchrun does not.
 	PrefixAll bool
@@ -257,6 +257,12 @@ type LogRules struct {
 	// RankDir is a directory in which each worker has one file for both of its streams, as DeepSpeed names it, and nothing
 	// of it is shown; empty for none. Tee and Redirect count for nothing then.
 	RankDir string
+	// Stamp puts the time in front of the prefix.
+	Stamp bool
+	// RankFiles is a directory in which the files of a worker are rank.<rank>/stdout and stderr, its rank with RankDigits
+	// digits, in place of those in the directory of the run. What stands there already is overwritten. Empty: none.
+	RankFiles  string
+	RankDigits int
 	// KeepStdout and KeepStderr are the lists of --duplicate-stdout-filters and --duplicate-stderr-filters: tee'd lines
 	// that contain one of the strings also go to filtered_stdout.log and filtered_stderr.log.
 	KeepStdout, KeepStderr []string

@@ -16,6 +16,8 @@ type workerIdentity struct {
 	Role            string
 	// Host is this node's name as prefixes show it.
 	Host string
+	// Stream is stdout or stderr.
+	Stream string
 }
 
 // shortHost is a host's name as prefixes show it: without its domain.
@@ -43,7 +45,7 @@ func linePrefix(template string, w workerIdentity) string {
 		template = defaultPrefix
 	}
 	return expandTemplate(template, map[string]string{
-		"role_name": w.Role, "local_rank": strconv.Itoa(w.LocalRank), "rank": strconv.Itoa(w.Rank), "hostname": w.Host,
+		"role_name": w.Role, "local_rank": strconv.Itoa(w.LocalRank), "rank": strconv.Itoa(w.Rank), "hostname": w.Host, "stream": w.Stream,
 	})
 }
 

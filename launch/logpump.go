@@ -39,6 +39,8 @@ type pump struct {
 	// are shown. Otherwise every byte passes as it is.
 	prefixed bool
 	prefix   []byte
+	// stamp puts the time in front of the prefix.
+	stamp bool
 	// tail may be nil: the ends of files are read back from there.
 	tail *tail
 	// calledOff is closed when nothing more is to be shown.
@@ -241,15 +243,23 @@ func (p *pump) appendText(to []byte, standing *pump, text []byte) []byte {
 		if p.out.terminal {
 			to = append(to, "\x1b[K"...) // clear: updates that were left out may have been longer
 		}
-		to = append(to, p.prefix...)
+		to = p.head(to)
 	case standing == p: // goes on where it was
 	case standing != nil:
-		to = append(append(to, '\n'), p.prefix...)
+		to = p.head(append(to, '\n'))
 	default:
-		to = append(to, p.prefix...)
+		to = p.head(to)
 	}
 	p.rewrite = false
 	return append(to, text...)
+}
+
+// head begins a line.
+func (p *pump) head(to []byte) []byte {
+	if p.stamp {
+		to = time.Now().AppendFormat(to, time.ANSIC) // as C's asctime writes it
+	}
+	return append(to, p.prefix...)
 }
 
 // writeLines shows lines, the first of which may have been begun before. The caller has the turn.
@@ -273,7 +283,7 @@ func (p *pump) writeLines(lines []byte) {
 			out = append(p.appendText(out, standing, text), line[len(text):]...)
 			standing = nil
 		default:
-			out = append(append(out, p.prefix...), line...)
+			out = append(p.head(out), line...)
 		}
 		p.begun, p.rewrite = false, false
 		if len(out) >= pumpBytes {

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -13,7 +14,7 @@ import (
 type workerLogs struct {
 	attempt *attemptLogs
 	id      workerIdentity
-	prefix  []byte
+	prefix  [2][]byte // of stdout and stderr
 	dir     string
 
 	// child are the worker's stdout and stderr; owned are those that are ours to close.
@@ -35,8 +36,11 @@ type workerLogs struct {
 func (a *attemptLogs) worker(id workerIdentity) (*workerLogs, error) {
 	w := &workerLogs{
 		attempt: a, id: id, dir: a.workerDir(id.LocalRank),
-		prefix: []byte(a.rules.prefix(id)),
 		pumped: make(chan struct{}), calledOff: make(chan struct{}),
+	}
+	for i, stream := range []string{"stdout", "stderr"} {
+		id.Stream = stream
+		w.prefix[i] = []byte(a.rules.prefix(id))
 	}
 	if err := w.open(); err != nil {
 		w.closeChild()
@@ -67,7 +71,7 @@ func (w *workerLogs) open() error {
 		toFile = tee | redirect
 	}
 	// One pipe for both streams keeps their order, where they end at the same place anyway.
-	if toFile == NoStream && a.out == a.err && !w.inherit(0) {
+	if toFile == NoStream && a.out == a.err && !w.inherit(0) && (!a.rules.PrefixAll || bytes.Equal(w.prefix[0], w.prefix[1])) {
 		return w.openPipe(0, 1)
 	}
 	for i, stream := range []Streams{Stdout, Stderr} {
@@ -101,9 +105,16 @@ func (l *logs) console(i int) *console {
 
 // openFile makes the worker's own file for stream i, and what follows it.
 func (w *workerLogs) openFile(i int, follow bool) error {
-	path := filepath.Join(w.dir, []string{stdoutFile, stderrFile}[i])
+	path, fresh := filepath.Join(w.dir, []string{stdoutFile, stderrFile}[i]), os.O_EXCL
+	if rules := &w.attempt.rules; rules.RankFiles != "" {
+		dir := filepath.Join(rules.RankFiles, fmt.Sprintf("rank.%0*d", rules.RankDigits, w.id.Rank))
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+		path, fresh = filepath.Join(dir, []string{"stdout", "stderr"}[i]), os.O_TRUNC
+	}
 	// Appending, because what the worker starts may write there too, and rotators may empty it.
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o666)
+	f, err := os.OpenFile(path, os.O_CREATE|fresh|os.O_WRONLY|os.O_APPEND, 0o666)
 	if err != nil {
 		return err
 	}
@@ -120,7 +131,7 @@ func (w *workerLogs) openFile(i int, follow bool) error {
 	w.sources = append(w.sources, src)
 	p := &pump{
 		src: src, out: w.attempt.console(i), localRank: w.id.LocalRank, alone: w.attempt.lone,
-		prefixed: true, prefix: w.prefix, calledOff: w.calledOff,
+		prefixed: true, prefix: w.prefix[i], stamp: w.attempt.rules.Stamp, calledOff: w.calledOff,
 	}
 	w.runs = append(w.runs, p.run)
 	to := w.attempt.keep[i]
@@ -131,7 +142,7 @@ func (w *workerLogs) openFile(i int, follow bool) error {
 		return err
 	}
 	w.sources = append(w.sources, src)
-	keeper := &lineKeeper{src: src, to: to, prefix: w.prefix}
+	keeper := &lineKeeper{src: src, to: to, prefix: w.prefix[i]}
 	w.runs = append(w.runs, keeper.run)
 	return nil
 }
@@ -174,7 +185,7 @@ func (w *workerLogs) openPipe(streams ...int) error {
 	p := &pump{src: src, tail: &tail{}, localRank: w.id.LocalRank, alone: w.attempt.lone, calledOff: w.calledOff}
 	if w.attempt.shown(w.id.LocalRank) {
 		p.out = w.attempt.console(streams[0])
-		p.prefixed, p.prefix = w.attempt.rules.PrefixAll, w.prefix
+		p.prefixed, p.prefix, p.stamp = w.attempt.rules.PrefixAll, w.prefix[streams[0]], w.attempt.rules.Stamp
 	}
 	for _, i := range streams {
 		w.child[i] = end

@@ -18,9 +18,10 @@ const (
 	kindInt               // one word, a whole number
 	kindFloat             // one word, a number
 	kindList              // one word, a comma-separated list
+	kindTwo               // two words, whole numbers: joined by a blank
 	kindPairs             // one word, every further one that is a pair of numbers, and again: joined by blanks
 	kindFlag              // no word: on when given
-	kindHelp              // no word: ends parsing with the help text
+	kindHelp              // no word: ends parsing with the help text, or the option's own
 	kindPrint             // one word: ends parsing with the text the parser's print function makes of it
 )
 
@@ -34,6 +35,8 @@ type option struct {
 	// alias is a second name, without its dashes.
 	alias string
 	kind  kind
+	// extra are further spellings, with their dashes.
+	extra []string
 	// def is the default as if it had been typed; noDefault makes it Python's None.
 	def       string
 	noDefault bool
@@ -50,6 +53,10 @@ type option struct {
 	rare bool
 	// hideDefault keeps def out of the help text, which says in words what the default is.
 	hideDefault bool
+	// union joins the words of an option that is given several times with commas; otherwise the last one counts.
+	union bool
+	// text makes what kindHelp prints; nil: the help text.
+	text func() string
 	// arg names the word in the help text; help says what the option does; since is the first release of the replaced
 	// program that knew it, where that was not always; group is the help text's heading.
 	arg, help, since, group string
@@ -65,6 +72,7 @@ func (o *option) spellings() []string {
 		names = append(names, "-"+o.short)
 	}
 	names = append(names, "--"+o.long)
+	names = append(names, o.extra...)
 	if strings.Contains(o.long, "-") {
 		names = append(names, "--"+o.dest())
 	}
@@ -91,6 +99,11 @@ type parser struct {
 	// oneSpelling says that the replaced program knows one spelling of each option: an abbreviation of both of ours is none of
 	// two options.
 	oneSpelling bool
+	// dashes is for a program whose options have no second spelling with underscores: they are taken for dashes before
+	// anything is compared.
+	dashes bool
+	// remainder gives all words behind the script to it, a first "--" too.
+	remainder bool
 	// help and print make the texts of kindHelp and kindPrint.
 	help  func() string
 	print func(word string) string
@@ -140,6 +153,9 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 	p.names = nil
 	for i := range p.options {
 		for _, spelling := range p.options[i].spellings() {
+			if p.dashes && spelling != plain(spelling) {
+				continue
+			}
 			p.names = append(p.names, name{spelling, &p.options[i]})
 		}
 	}
@@ -159,7 +175,7 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 		if !isOption {
 			found, out.script, out.args = true, word, argv[i+1:]
 			// argparse gives a "--" right behind the script to the script's own pattern and then removes it.
-			if len(out.args) > 0 && out.args[0] == "--" {
+			if len(out.args) > 0 && out.args[0] == "--" && !p.remainder {
 				out.args = out.args[1:]
 			}
 			break
@@ -213,6 +229,14 @@ func (p *parser) consume(m match, rest []string, given map[string]value, wrong *
 				}
 				word, used = rest[0], 1
 			}
+			if o.kind == kindTwo {
+				if m.hasWord || len(rest) < 2 || negativeNumber.MatchString(rest[1]) || strings.HasPrefix(rest[1], "--") {
+					wrong.add(fmt.Errorf("cannot use %s without two numbers, as in %s 10 300", m.spelling, m.spelling))
+					return used, nil
+				}
+				word += " " + rest[1]
+				used++
+			}
 			for o.kind == kindPairs && used < len(rest) && pairWord.MatchString(rest[used]) {
 				word += " " + rest[used]
 				used++
@@ -260,6 +284,9 @@ func (p *parser) take(o *option, spelling, word string, given map[string]value, 
 		if err := wrong.err(); err != nil {
 			return err
 		}
+		if o.text != nil {
+			return printed(o.text())
+		}
 		if o.kind == kindHelp {
 			return printed(p.help())
 		}
@@ -267,6 +294,9 @@ func (p *parser) take(o *option, spelling, word string, given map[string]value, 
 	}
 	if before, again := given[o.dest()]; again && o.kind == kindPairs {
 		v.text = before.text + " " + v.text
+	}
+	if before, again := given[o.dest()]; again && o.union {
+		v.text = before.text + "," + v.text
 	}
 	given[o.dest()] = v
 	return nil
@@ -284,6 +314,11 @@ func (o *option) convert(word string, source launch.Source) (value, error) {
 		v.list = commaList(word)
 	case kindFlag:
 		v.on = true
+	case kindTwo:
+		first, second, _ := strings.Cut(word, " ")
+		if _, err = pyInt(first); err == nil {
+			_, err = pyInt(second)
+		}
 	case kindText, kindPairs, kindHelp, kindPrint:
 	}
 	if err == nil && len(o.choices) > 0 && !slices.Contains(o.choices, word) {
@@ -387,6 +422,12 @@ func (p *parser) spelled(spelling string) *option {
 func (p *parser) readings(word string) ([]match, bool) {
 	if word == "" || word[0] != '-' || word == "-" {
 		return nil, false
+	}
+	if p.dashes && strings.HasPrefix(word, "--") {
+		typed, rest, joined := strings.Cut(word, "=")
+		if word = plain(typed); joined {
+			word += "=" + rest
+		}
 	}
 	if o := p.spelled(word); o != nil {
 		return []match{{option: o, spelling: word}}, true

@@ -65,6 +65,8 @@ type Request struct {
 	SimulateNodes int
 	// SavePID asks for a file /tmp/<our process id>.deepspeed with our process id while the job runs.
 	SavePID bool
+	// Horovod is what horovodrun was asked beside the job; nil in other dialects.
+	Horovod *HorovodRequest
 	// Platform is what was found of the platform that started this process; nil where none was looked for, or found.
 	Platform *platform.Facts
 	// Settings are all flags of the dialect and of muster with their values and where each came from, in the order of
@@ -87,7 +89,7 @@ func Named(name string) bool { return slices.Contains(Names(), name) }
 
 // Names returns the names that Read takes, sorted.
 func Names() []string {
-	return []string{dlroverRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun", accelerateProg, accelerateLaunch, accelerateModule, colossalAI, colossalRun, deepSpeed}
+	return []string{dlroverRun, horovodRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun", accelerateProg, accelerateLaunch, accelerateModule, colossalAI, colossalRun, deepSpeed}
 }
 
 // Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
@@ -114,6 +116,8 @@ func Read(name string, inv Invocation) (Request, error) {
 		return ColossalAI(inv)
 	case colossalRun:
 		return ColossalRun(inv)
+	case horovodRun:
+		return Horovodrun(inv)
 	}
 	return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
 }

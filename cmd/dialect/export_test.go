@@ -129,3 +129,12 @@ func LauncherOptions() map[string][]Option {
 	}
 	return all
 }
+
+// HorovodrunOptions are the options of horovodrun.
+func HorovodrunOptions() []Option {
+	var options []Option
+	for _, o := range horovodOptions() {
+		options = append(options, Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()})
+	}
+	return options
+}

@@ -143,6 +143,9 @@ func (p *parser) entries() []entry {
 		if o.alias != "" {
 			names += ", --" + o.alias
 		}
+		for _, spelling := range o.extra {
+			names += ", " + spelling
+		}
 		if o.arg != "" {
 			names += " " + o.arg
 		}
@@ -154,7 +157,7 @@ func (p *parser) entries() []entry {
 			choices = "one of " + strings.Join(o.choices, ", ")
 		}
 		if o.variables {
-			env = variable(petPrefix, o.long)
+			env = variable(p.prefixes[len(p.prefixes)-1], o.long)
 		} else if o.ownVariable {
 			env = variable(ownPrefix, o.long)
 		}
@@ -242,6 +245,8 @@ func Help(name string) string {
 		return deepSpeedParser().help()
 	case colossalAI, colossalRun:
 		return colossalParser().help()
+	case horovodRun:
+		return horovodParser().help()
 	}
 	return ""
 }
@@ -266,6 +271,8 @@ func Flags(name string) *pflag.FlagSet {
 		return deepSpeedParser().flagSet()
 	case colossalAI, colossalRun:
 		return colossalParser().flagSet()
+	case horovodRun:
+		return horovodParser().flagSet()
 	}
 	return pflag.NewFlagSet(name, pflag.ContinueOnError)
 }

@@ -26,7 +26,7 @@ func leading(name string) []string {
 		return []string{name, "run", "--nproc_per_node", "1"}
 	case "colossalairun":
 		return []string{name, "--nproc_per_node", "1"}
-	case "mpirun", "mpiexec":
+	case "mpirun", "mpiexec", "horovodrun":
 		return []string{name, "-np", "1"}
 	}
 	return []string{name}

@@ -337,7 +337,7 @@ func own(env []string, config, line string) (dialect.Request, error) {
 // likeTorchrun reports whether a dialect has torchrun's flags.
 func likeTorchrun(name string) bool {
 	switch name {
-	case "colossalai", "colossalairun", "deepspeed", "mpirun", "mpiexec":
+	case "colossalai", "colossalairun", "deepspeed", "horovodrun", "mpirun", "mpiexec":
 		return false
 	}
 	return true
@@ -362,7 +362,7 @@ func TestOwnSettingsInEveryDialect(t *testing.T) {
 			"dry-run": "flag --dry-run", "status-file": "flag --status-file", "restart-policy": "variable MUSTER_RESTART_POLICY",
 			"accelerator": "variable MUSTER_FAKE", "active-deadline": "config own.yaml:2", "max-restarts": "flag --" + map[bool]string{true: "max-restarts", false: "backoff-limit"}[likeTorchrun(name)],
 		}
-		if strings.HasPrefix(name, "mpi") {
+		if strings.HasPrefix(name, "mpi") || name == "horovodrun" {
 			delete(sources, "max-restarts") // it has no such flag
 		}
 		for flag, want := range sources {
@@ -476,7 +476,7 @@ func TestSettings(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch", "deepspeed", "colossalairun"} {
+	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch", "deepspeed", "colossalairun", "horovodrun"} {
 		golden(t, "help-"+name+".txt", dialect.Help(name))
 		for _, flag := range []string{"-h", "--help"} {
 			if flag == "-h" && name == "colossalairun" { // which click does not know
@@ -503,6 +503,8 @@ func TestFlagsForManPages(t *testing.T) {
 		switch {
 		case strings.HasPrefix(name, "accelerate"):
 			wanted = []string{"num-machines", "num-processes", "max-restarts", "tee", "fsdp-version"}
+		case name == "horovodrun":
+			wanted = []string{"num-proc", "hosts", "min-np"}
 		case !likeTorchrun(name):
 			wanted = []string{"hostfile"}
 		}

@@ -19,6 +19,7 @@ var shorts = map[string]string{
 	"colossalairun":              "Launch as Colossal-AI's colossalai run does",
 	"deepspeed":                  "Launch as DeepSpeed's deepspeed does",
 	"dlrover-run":                "Launch as DLRover's dlrover-run does",
+	"horovodrun":                 "Launch as Horovod's horovodrun does",
 	"mpiexec":                    "Launch as mpirun does, under its other name",
 	"mpirun":                     "Launch as mpirun does in simple cases",
 	"run":                        "Launch a training command (muster's own spelling)",

@@ -174,11 +174,11 @@ func TestScript(t *testing.T) {
 		t.Errorf("standard error (-want +got):\n%s", diff)
 	}
 	for command, want := range map[string]string{
-		"echo a; exit 3":               `status 3`,
+		"echo a; exit 3":                `status 3`,
 		"echo no such thing >&2; false": "status 1: no such thing",
-		"/nonexistent":                 "status 127",
-		"kill -9 $$":                   "status 137",
-		"echo a b c d":                 "no host's name",
+		"/nonexistent":                  "status 127",
+		"kill -9 $$":                    "status 137",
+		"echo a b c d":                  "no host's name",
 	} {
 		if got, err := find(command, 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v %v, want %q", command, got, err, want)

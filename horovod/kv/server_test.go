@@ -250,8 +250,15 @@ func TestQuestionsToTheDriver(t *testing.T) {
 
 func FuzzServer(f *testing.F) {
 	for _, c := range [][3]string{
-		{"GET", "/global/0", ""}, {"PUT", "/global/0", "x"}, {"DELETE", "/global/0", ""}, {"PUT", "/local_a/rank_0", "host"},
-		{"PUT", "/worker_addresses/a:0", "gAWV"}, {"GET", "/rank_and_size/a:0", ""}, {"POST", "//", ""}, {"GET", "", ""}, {"PUT", "/global/rank_-1", ""},
+		{"GET", "/global/0", ""},
+		{"PUT", "/global/0", "x"},
+		{"DELETE", "/global/0", ""},
+		{"PUT", "/local_a/rank_0", "host"},
+		{"PUT", "/worker_addresses/a:0", "gAWV"},
+		{"GET", "/rank_and_size/a:0", ""},
+		{"POST", "//", ""},
+		{"GET", "", ""},
+		{"PUT", "/global/rank_-1", ""},
 	} {
 		f.Add(c[0], c[1], []byte(c[2]))
 	}

@@ -1,0 +1,396 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"muster/horovod"
+	"muster/horovod/discovery"
+	"muster/internal/errhint"
+	"muster/internal/hosts"
+	"muster/launch"
+)
+
+// horovodRun is the name of Horovod's launcher.
+const horovodRun = "horovodrun"
+
+// horovodPrefix begins the variables that stand for its flags.
+const horovodPrefix = "HOROVOD_"
+
+// HorovodRequest is what a job of Horovod needs beside its processes: the rendezvous that its workers find by
+// HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT and by the interface in HOROVOD_GLOO_IFACE, which are known when it is served, and
+// the hosts of an elastic job.
+type HorovodRequest struct {
+	// NICs are the interfaces that workers are to use, the first of them for gloo; none: what reaches the other hosts.
+	NICs []string
+	// Slots is the world of a job that is not elastic, by rank.
+	Slots []horovod.Slot
+	// Elastic says that hosts may come and go. The rest is of elastic jobs only.
+	Elastic bool
+	// NP is how many slots there must be at first, MinNP later, MaxNP how many are used at most, 0 for all.
+	NP, MinNP, MaxNP int
+	// Hosts do not change; else Script prints them, Hostfile holds them, or DNS is a name that has their addresses.
+	Hosts                 []horovod.Host
+	Script, Hostfile, DNS string
+	// SlotsPerHost is what a host has that nothing else is said of, 0 where that is an error.
+	SlotsPerHost int
+	// Cooldown is for how long a host is not used where a worker failed.
+	Cooldown discovery.Cooldown
+	// ResetLimit is how often the world may change, negative for any number.
+	ResetLimit int
+	// ElasticTimeout is how long a world waits for slots.
+	ElasticTimeout time.Duration
+}
+
+// horovodJob turns horovodrun's options into a job and gathers what is wrong on the way.
+type horovodJob struct {
+	env   environ
+	inv   Invocation
+	in    *parsed
+	req   Request
+	job   *launch.Job      // of req
+	ask   *HorovodRequest  // of req
+	tuned map[string]given // words of the config file, by flag
+	wrong problems
+}
+
+// Horovodrun reads a command line of horovodrun, as Horovod 0.28.1 does with gloo as its controller.
+func Horovodrun(inv Invocation) (Request, error) {
+	env := newEnviron(inv.Environ)
+	p := horovodParser()
+	in, err := p.parse(inv.Args, env)
+	if err != nil {
+		return Request{JSON: inv.Own.json(env)}, hostsAsCommand(err, inv.Args)
+	}
+	h := &horovodJob{env: env, inv: inv, in: in, tuned: map[string]given{}}
+	h.req.Job = launch.Job{
+		Dialect: horovodRun, Restart: defaultRestart(), Stop: launch.StopRules{Grace: horovodGrace}, Warm: launch.WarmRules{Wait: defaultWarmWait},
+		Command: launch.Command{Kind: launch.Program, Name: in.script, Args: in.args}, Environ: inv.Environ, EventLog: "null", Role: "default",
+		Sources: launch.Sources{},
+	}
+	h.job, h.ask = &h.req.Job, &HorovodRequest{}
+	h.req.Horovod, h.req.LogLevel = h.ask, "info"
+	h.job.Stop.Handled, _, err = parseSignals(defaultSignals)
+	h.wrong.add(err)
+	if in.values["verbose"].on {
+		h.req.LogLevel = "debug"
+	}
+	h.exclusive()
+	h.config()
+	h.controller()
+	h.hosts()
+	h.environment()
+	h.logs()
+	for i := range p.options {
+		o := &p.options[i]
+		v := in.values[o.dest()]
+		if o.kind == kindHelp {
+			continue
+		}
+		shown := Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source}
+		if word, ok := h.tuned[o.long]; ok && !v.explicit() {
+			shown.Value, shown.Source = word.text, word.source
+		}
+		h.req.Settings = append(h.req.Settings, shown)
+	}
+	habits := map[string]given{"grace": {text: horovodGrace.String()}, "log-level": {h.req.LogLevel, in.values["verbose"].source}}
+	words := inv.Own.apply(&h.req, inv, env, p, habits, &h.wrong)
+	settleMeeting(&h.req, words, &h.wrong)
+	if err := h.wrong.err(); err != nil {
+		return Request{JSON: h.req.JSON}, err
+	}
+	h.req.finish()
+	return h.req, nil
+}
+
+// horovodGrace is how long horovodrun's workers may take to end.
+const horovodGrace = 5 * time.Second
+
+var hostItem = regexp.MustCompile(`^[\w.-]+:[0-9]+,?$`)
+
+// hostsAsCommand adds a hint where hosts were given with blanks between.
+func hostsAsCommand(err error, args []string) error {
+	for i, word := range args[:max(0, len(args)-1)] {
+		if (word == "-H" || word == "--hosts") && i+2 < len(args) && hostItem.MatchString(args[i+2]) {
+			return errhint.With(err, "give hosts with commas and no blanks between: -H host1:2,host2:2")
+		}
+	}
+	return err
+}
+
+func (h *horovodJob) refuse(flag string, err error) {
+	if err != nil {
+		v := h.in.values[strings.ReplaceAll(flag, "-", "_")]
+		h.wrong.add(fmt.Errorf("cannot use %s: %w", given{v.text, v.source}.written(flag), err))
+	}
+}
+
+func (h *horovodJob) warn(format string, args ...any) {
+	h.job.Warnings = append(h.job.Warnings, fmt.Sprintf(format, args...))
+}
+
+// value returns the value of an option by its long name.
+func (h *horovodJob) value(flag string) value { return h.in.values[strings.ReplaceAll(flag, "-", "_")] }
+
+// exclusive refuses options that exclude each other.
+func (h *horovodJob) exclusive() {
+	groups := exclusive()
+	for _, e := range envFlags() {
+		if e.off != "" && e.off != "log-with-timestamp" { // which are in a group already
+			groups = append(groups, []string{e.flag, e.off})
+		}
+	}
+	for _, group := range groups {
+		var both []string
+		for _, flag := range group {
+			if h.value(flag).explicit() {
+				both = append(both, "--"+flag)
+			}
+		}
+		if len(both) > 1 {
+			h.wrong.add(fmt.Errorf("cannot use %s together: give one of them", strings.Join(both, " and ")))
+		}
+	}
+}
+
+// controller refuses what is started by other programs.
+func (h *horovodJob) controller() {
+	why := errhint.With(errors.New("muster starts workers itself, and Horovod's gloo controller needs no MPI"),
+		"leave it out; or let mpirun start the processes: mpirun -np 4 muster run -- python train.py")
+	for _, flag := range []string{"mpi", "jsrun"} {
+		if h.value(flag).explicit() {
+			h.refuse(flag, why)
+		}
+	}
+	for _, flag := range []string{"mpi-args", "binding-args"} {
+		if h.value(flag).explicit() {
+			h.warn("--%s has no effect without MPI", flag)
+		}
+	}
+	if word, ok := h.tuned["mpi"]; ok && !h.value("gloo").on && !h.value("mpi").on && !h.value("jsrun").on {
+		h.wrong.add(fmt.Errorf("cannot use %s: %w", word.source, why))
+	}
+}
+
+// hosts finds where the job runs.
+func (h *horovodJob) hosts() {
+	np := h.value("num-proc")
+	switch {
+	case np.none:
+		h.wrong.add(errors.New("cannot start without -np: give the number of workers"))
+	case np.n < 1 || np.n > maxNodes:
+		h.refuse("num-proc", fmt.Errorf("give a number from 1 to %d", maxNodes))
+	}
+	h.job.Hosts.SSH = launch.SSHRules{Identity: h.value("ssh-identity-file").text}
+	if port := h.value("ssh-port"); !port.none {
+		if port.n < 1 || port.n > 65535 {
+			h.refuse("ssh-port", errors.New("give a number from 1 to 65535"))
+		}
+		h.job.Hosts.SSH.Port = port.n
+	}
+	h.job.Hosts.StartTimeout = h.seconds("start-timeout", 0)
+	for _, flag := range []string{"network-interfaces", "network-interface"} {
+		for name := range strings.SplitSeq(h.value(flag).text, ",") {
+			if name = strings.TrimSpace(name); name != "" && !slices.Contains(h.ask.NICs, name) {
+				h.ask.NICs = append(h.ask.NICs, name)
+			}
+		}
+	}
+	if h.value("disable-cache").on {
+		h.warn("--disable-cache has no effect: muster keeps no results of checks from one job to the next")
+	}
+	if host := h.in.script; hostItem.MatchString(host) && h.value("hosts").explicit() {
+		h.wrong.add(errhint.With(fmt.Errorf("cannot run %q: this looks like a host, not like a command", host),
+			"give hosts with commas and no blanks between: -H host1:2,host2:2"))
+	}
+	found, from := h.given()
+	h.elastic(found, np.n)
+	if h.ask.Elastic {
+		h.job.Nodes, h.job.Procs = launch.Range{Min: 1, Max: 1}, "1"
+		h.job.Meeting = defaultMeeting(backendStandalone)
+		return
+	}
+	if np.none || np.n < 1 || np.n > maxNodes {
+		return
+	}
+	if found == nil {
+		found = []horovod.Host{{Name: "localhost", Slots: np.n}}
+	}
+	slots, err := horovod.Allocate(found, np.n, np.n)
+	if err != nil {
+		h.refuse("num-proc", errhint.With(fmt.Errorf("%s has %d slots", from, horovod.Total(found)), "give more hosts, or more slots, as in -H host1:4,host2:4"))
+		return
+	}
+	h.ask.Slots = slots
+	h.nodes(slots)
+}
+
+// given returns the hosts of -H or of a hostfile, and which of them it was; nil for none.
+func (h *horovodJob) given() ([]horovod.Host, string) {
+	if list := h.value("hosts"); !list.none {
+		found, err := discovery.ParseList(list.text)
+		h.refuse("hosts", err)
+		return found, "-H"
+	}
+	file := h.value("hostfile")
+	if file.none {
+		return nil, ""
+	}
+	content, err := h.read(file.text)
+	if err != nil {
+		h.refuse("hostfile", err)
+		return nil, ""
+	}
+	found, warnings, err := discovery.ParseHostfile(string(content))
+	h.refuse("hostfile", err)
+	for _, w := range warnings {
+		h.warn("%s: %s", file.text, w)
+	}
+	return found, file.text
+}
+
+func (h *horovodJob) read(name string) ([]byte, error) {
+	if h.inv.ReadFile == nil {
+		return nil, errors.New("no file can be read here")
+	}
+	return h.inv.ReadFile(name)
+}
+
+// elastic reads what only elastic jobs have.
+func (h *horovodJob) elastic(found []horovod.Host, np int) {
+	script, file, dns, least, most := h.value("host-discovery-script"), h.value("discovery-hostfile"), h.value("discovery-dns"), h.value("min-np"), h.value("max-np")
+	searches := !script.none || !file.none || !dns.none
+	if !searches && least.none {
+		for _, flag := range []string{"max-np", "slots-per-host", "reset-limit", "blacklist-cooldown-range"} {
+			if h.value(flag).explicit() {
+				h.warn("--%s has no effect without --min-np or --host-discovery-script: the job is not elastic", flag)
+			}
+		}
+		return
+	}
+	a := h.ask
+	a.Elastic, a.NP, a.MinNP, a.Hosts = true, np, np, found
+	a.Script, a.Hostfile, a.DNS = script.text, file.text, dns.text
+	if !searches && len(found) < 2 {
+		h.refuse("min-np", errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
+			"give -H host1:2,host2:2, or --host-discovery-script"))
+	}
+	if searches && strings.TrimSpace(a.Script+a.Hostfile+a.DNS) == "" {
+		h.refuse("host-discovery-script", errors.New("it is empty"))
+	}
+	if !least.none {
+		a.MinNP = least.n
+		if least.n < 1 || np > 0 && least.n > np {
+			h.refuse("min-np", fmt.Errorf("give a number from 1 to that of -np, %d", np))
+		}
+	}
+	if !most.none {
+		a.MaxNP = most.n
+		if most.n < np || most.n < 1 {
+			h.refuse("max-np", fmt.Errorf("give a number not below that of -np, %d", np))
+		}
+	}
+	if slots := h.value("slots-per-host"); !slots.none {
+		a.SlotsPerHost = slots.n
+		if slots.n < 1 || slots.n > maxProcs {
+			h.refuse("slots-per-host", fmt.Errorf("give a number from 1 to %d", maxProcs))
+		}
+	}
+	a.ResetLimit = -1
+	if limit := h.value("reset-limit"); !limit.none {
+		a.ResetLimit = limit.n
+		if limit.n < 0 {
+			h.refuse("reset-limit", errors.New("give a number from 0"))
+		}
+	}
+	a.ElasticTimeout = h.seconds("elastic-timeout", 1)
+	a.Cooldown = h.cooldown()
+	timeout, ok := h.env["HOROVOD_GLOO_TIMEOUT_SECONDS"]
+	if flag := h.value("gloo-timeout-seconds"); !flag.none {
+		timeout, ok = flag.text, true
+	} else if word, inFile := h.tuned["gloo-timeout-seconds"]; inFile {
+		timeout, ok = word.text, true
+	}
+	if n, err := pyInt(timeout); ok && err == nil && n < 30 {
+		h.warn("HOROVOD_GLOO_TIMEOUT_SECONDS=%d is short for an elastic job: workers that wait so long for a new one to start end with an error", n)
+	}
+}
+
+// maxCooldown is the longest that horovodrun takes.
+const maxCooldown = 3600
+
+func (h *horovodJob) cooldown() discovery.Cooldown {
+	v := h.value("blacklist-cooldown-range")
+	if v.none {
+		return discovery.DefaultCooldown
+	}
+	first, second, _ := strings.Cut(v.text, " ")
+	least, err1 := pyInt(first)
+	most, err2 := pyInt(second)
+	if err := errors.Join(err1, err2); err != nil {
+		return discovery.Cooldown{} // which was refused as it was read
+	}
+	if least == 0 && most == 0 {
+		return discovery.Cooldown{}
+	}
+	if least < 1 || most < least || most > maxCooldown {
+		h.refuse("blacklist-cooldown-range", fmt.Errorf("give seconds from 1 to %d, the smaller number first; or 0 0 for hosts that never come back", maxCooldown))
+	}
+	return discovery.Cooldown{Min: time.Duration(least) * time.Second, Max: time.Duration(most) * time.Second}
+}
+
+// seconds is an option that is a length of time.
+func (h *horovodJob) seconds(flag string, least int) time.Duration {
+	v := h.value(flag)
+	if v.n < least || v.n > maxSeconds {
+		h.refuse(flag, fmt.Errorf("give seconds from %d", least))
+		return 0
+	}
+	return time.Duration(v.n) * time.Second
+}
+
+// nodes makes a node of every host that has workers.
+func (h *horovodJob) nodes(slots []horovod.Slot) {
+	for _, s := range slots {
+		if s.LocalRank == 0 {
+			h.job.Hosts.Nodes = append(h.job.Hosts.Nodes, launch.Node{
+				Host: hosts.Host{Name: s.Host, Slots: s.LocalSize}, Procs: fmt.Sprint(s.LocalSize),
+			})
+		}
+		node := &h.job.Hosts.Nodes[len(h.job.Hosts.Nodes)-1]
+		var vars []launch.Var
+		for _, kv := range s.Env() {
+			name, value, _ := strings.Cut(kv, "=")
+			vars = append(vars, launch.Var{Name: name, Value: value, Source: launch.Source{Kind: launch.FromMuster, Name: "place in the world"}, Own: name != "HOROVOD_SIZE"})
+		}
+		node.WorkerEnv = append(node.WorkerEnv, vars)
+	}
+	n := len(h.job.Hosts.Nodes)
+	h.job.Nodes = launch.Range{Min: n, Max: n}
+	h.job.Procs = h.job.Hosts.Nodes[0].Procs
+	if n == 1 {
+		h.job.Meeting = defaultMeeting(backendStandalone)
+		return
+	}
+	h.job.Meeting = defaultMeeting(backendStatic)
+	h.job.Meeting.JoinTimeout = max(h.job.Hosts.StartTimeout, time.Minute)
+}
+
+// horovodPad is how many digits the names of ranks have in --output-filename.
+func horovodPad(np int) int { return len(fmt.Sprint(max(0, np-1))) }
+
+func (h *horovodJob) logs() {
+	logs := launch.LogRules{Prefix: "[${rank}]<${stream}>:", PrefixAll: true, Stamp: h.value("prefix-output-with-timestamp").on}
+	if dir := h.value("output-filename"); !dir.none {
+		if dir.text == "" {
+			h.refuse("output-filename", errors.New("give a directory"))
+		}
+		logs.RankFiles, logs.RankDigits = dir.text, horovodPad(h.value("num-proc").n)
+		logs.Tee = launch.StreamMap{Default: launch.Both}
+	}
+	h.job.Logs = logs
+}
