@@ -413,7 +413,7 @@ func (d *Driver) unpark(key string, gone chan string) {
 }
 
 // Seen implements kv.Driver.
-func (a asked) Seen(rank int) { a.d.post(func() { a.d.m.seen(rank) }) }
+func (a asked) Seen(rank int) { a.d.post(func() { a.d.perform(a.d.m.seen(rank)) }) }
 
 // String names the result for people.
 func (r Result) String() string {

@@ -83,6 +83,7 @@ type world struct {
 	workers map[string]*worker // the last of each slot
 	starts  int
 	refuse  map[string]error // hosts on which nothing can be started
+	slow    bool             // started workers do not begin by themselves
 }
 
 // worker is a process that only the test knows.
@@ -123,6 +124,11 @@ func (w *world) Start(_ context.Context, host string, local int, env []string, l
 	}
 	w.starts++
 	w.workers[p.key] = p
+	if !w.slow {
+		go func() { // it begins to look for the others
+			_, _ = w.do(w.ctx, "PUT", "/global/rank_"+label, "host")
+		}()
+	}
 	return p, nil
 }
 

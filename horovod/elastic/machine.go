@@ -43,6 +43,7 @@ const (
 	ready   state = "ready" // asks for its place in the next world
 	success state = "success"
 	failure state = "failure"
+	dropped state = "dropped" // ended by us before it began
 )
 
 // Failure is a worker that ended with a status but 0.
@@ -97,6 +98,8 @@ type worker struct {
 	id int
 	// leaving says that it was told to end: what becomes of it is of no interest.
 	leaving bool
+	// begun says that it was in a world that has begun, and so has the job's state.
+	begun bool
 }
 
 // machine decides what becomes of an elastic job. It knows no clock, process or connection. Its worlds are numbered from
@@ -111,6 +114,11 @@ type machine struct {
 	plan       map[string]horovod.Slot // of the current world
 	order      []horovod.Slot          // the same by rank
 	states     map[string]state
+	// held are the workers that stay, until those that are starting have begun to look for the others: who looks first
+	// gives up after gloo's time-out, which Python may need for its imports.
+	held, starting map[string]bool
+	holdUntil      time.Time
+	late           notify.Change // of hosts, while workers are held
 	// fresh are the slots that were told their place in this world and have not begun to use it: if one asks again, it has
 	// not got the answer.
 	fresh    map[string]bool
@@ -154,7 +162,14 @@ func (m *machine) tick(now time.Time) []effect {
 	case forming:
 		return m.form(now)
 	case running:
-		return m.push(change)
+		m.late |= change
+		if len(m.held) > 0 {
+			if now.Before(m.holdUntil) {
+				return nil
+			}
+			return m.letGo()
+		}
+		return m.push()
 	case over:
 	}
 	return nil
@@ -164,7 +179,9 @@ func (m *machine) tick(now time.Time) []effect {
 // only told of removed hosts would not synchronize their state in the next one, and wait for ever for a new worker that
 // does: hosts may still come until the workers ask for their places (horovod/horovod#3494). So removals are told as
 // mixed, which costs one synchronization.
-func (m *machine) push(change notify.Change) []effect {
+func (m *machine) push() []effect {
+	change := m.late
+	m.late = notify.NoChange
 	next, err := horovod.Allocate(m.usable, m.rules.MinNP, m.rules.MaxNP)
 	if err == nil && slices.Equal(next, m.order) {
 		if m.told {
@@ -191,7 +208,7 @@ func (m *machine) ask(key string, now time.Time) (string, []effect) {
 		return horovod.NoPlace, nil
 	case m.phase == running && m.fresh[key]:
 		return slot.Place(), nil
-	case m.states[key] == ready:
+	case m.states[key] == ready, m.held[key]:
 		return "", nil // again, after its connection broke
 	case m.phase == forming || m.states[key] != "":
 		return horovod.NoPlace, nil // its end was seen already
@@ -201,10 +218,70 @@ func (m *machine) ask(key string, now time.Time) (string, []effect) {
 }
 
 // seen says that a worker has begun to use its place.
-func (m *machine) seen(rank int) {
-	if rank >= 0 && rank < len(m.order) {
-		delete(m.fresh, m.order[rank].Key())
+func (m *machine) seen(rank int) []effect {
+	if rank < 0 || rank >= len(m.order) {
+		return nil
 	}
+	key := m.order[rank].Key()
+	delete(m.fresh, key)
+	delete(m.starting, key)
+	if len(m.starting) > 0 {
+		return nil
+	}
+	return m.letGo()
+}
+
+// letGo gives the workers that stay their places.
+func (m *machine) letGo() []effect {
+	if len(m.held) == 0 {
+		return nil
+	}
+	var effects []effect
+	for _, slot := range m.order {
+		key := slot.Key()
+		if m.held[key] {
+			m.fresh[key] = true
+			effects = append(effects, release{key, slot.Place()})
+		}
+		m.begins(key)
+	}
+	clear(m.held)
+	clear(m.starting)
+	return append(effects, m.push()...)
+}
+
+// begins notes that the world of a worker has begun.
+func (m *machine) begins(key string) {
+	if w, runs := m.workers[key]; runs && m.states[key] == "" {
+		w.begun = true
+		m.workers[key] = w
+	}
+}
+
+// giveUp ends a world that has not begun because a worker of it ended: those that are held are ready for another one, and
+// those that are starting would wait for them in vain.
+func (m *machine) giveUp() []effect {
+	var effects []effect
+	for key := range m.held {
+		if m.states[key] == "" {
+			m.states[key] = ready
+		}
+	}
+	for _, slot := range m.order {
+		if key := slot.Key(); m.starting[key] && m.states[key] == "" {
+			m.states[key] = dropped
+			effects = append(effects, m.leave(key, false)...)
+		}
+	}
+	clear(m.held)
+	clear(m.starting)
+	for _, slot := range m.order {
+		if key := slot.Key(); m.states[key] == "" { // it had begun
+			m.states[key] = dropped
+			effects = append(effects, m.leave(key, false)...)
+		}
+	}
+	return effects
 }
 
 // ended says that process id of a slot has ended.
@@ -225,7 +302,11 @@ func (m *machine) ended(key string, id, status int, now time.Time) []effect {
 		m.failures = append(m.failures, Failure{slot.Host, slot.LocalRank, slot.Rank, status})
 	}
 	if m.phase == running {
-		return m.decide(now)
+		var effects []effect
+		if len(m.held) > 0 {
+			effects = m.giveUp()
+		}
+		return append(effects, m.decide(now)...)
 	}
 	// It had asked for its place in the next world, which waits for slots.
 	if status == 0 {
@@ -288,7 +369,7 @@ func (m *machine) exclude(now time.Time) []effect {
 			left++
 			continue
 		}
-		if m.survives(slot.Key()) {
+		if m.waits(slot.Key()) {
 			effects = append(effects, release{slot.Key(), horovod.NoPlace})
 		}
 		effects = append(effects, m.leave(slot.Key(), false)...)
@@ -344,45 +425,55 @@ func (m *machine) form(now time.Time) []effect {
 		return m.finish(v)
 	}
 	var waited []horovod.Slot
+	stays := map[string]bool{}
 	for _, slot := range m.order {
-		if m.survives(slot.Key()) {
+		if key := slot.Key(); m.waits(key) {
 			waited = append(waited, slot)
+			stays[key] = m.survives(key)
 		}
 	}
 	m.generation++
 	m.phase, m.order, m.failures = running, order, nil
 	m.plan, m.states, m.fresh = map[string]horovod.Slot{}, map[string]state{}, map[string]bool{}
+	m.held, m.starting, m.holdUntil, m.late = map[string]bool{}, map[string]bool{}, now.Add(m.rules.Timeout), notify.NoChange
 	for _, slot := range order {
 		m.plan[slot.Key()] = slot
 	}
 	effects := []effect{beginWorld{m.generation, order}}
 	for _, slot := range waited {
 		key := slot.Key()
-		now, stays := m.plan[key]
-		if !stays {
-			effects = append(effects, release{key, horovod.NoPlace})
-			effects = append(effects, m.leave(key, true)...)
+		if _, planned := m.plan[key]; planned && stays[key] {
+			m.held[key] = true
 			continue
 		}
-		m.fresh[key] = true
-		effects = append(effects, release{key, now.Place()})
+		effects = append(effects, release{key, horovod.NoPlace})
+		effects = append(effects, m.leave(key, true)...)
 	}
 	for _, slot := range order {
 		key := slot.Key()
-		if m.fresh[key] {
+		if m.held[key] {
 			continue
 		}
+		m.starting[key] = true
 		m.lastID++
 		effects = append(effects, startWorker{slot, m.lastID, m.workers[key].id})
-		m.workers[key] = worker{id: m.lastID}
+		m.workers[key] = worker{id: m.lastID, begun: m.generation == 1}
+	}
+	if len(m.starting) == 0 {
+		return append(effects, m.letGo()...)
 	}
 	return effects
 }
 
-// survives reports whether the worker of a slot of the last world waits for the next one.
-func (m *machine) survives(key string) bool {
+// waits reports whether the worker of a slot of the last world has asked for its place in the next one.
+func (m *machine) waits(key string) bool {
 	w, runs := m.workers[key]
 	return m.states[key] == ready && runs && !w.leaving
+}
+
+// survives reports whether it does and has the job's state, so that it can go on.
+func (m *machine) survives(key string) bool {
+	return m.waits(key) && m.workers[key].begun
 }
 
 // judged is the verdict of a job that ends in this world: the first failure, if there was one. why says what ended it,
@@ -413,10 +504,11 @@ func (m *machine) finish(v Verdict) []effect {
 		effects = append(effects, untell{})
 	}
 	for _, slot := range m.order {
-		if m.survives(slot.Key()) {
-			effects = append(effects, release{slot.Key(), horovod.NoPlace})
+		if key := slot.Key(); m.waits(key) || m.held[key] {
+			effects = append(effects, release{key, horovod.NoPlace})
 		}
 	}
+	clear(m.held)
 	for _, key := range slices.Sorted(maps.Keys(m.workers)) {
 		effects = append(effects, m.leave(key, false)...)
 	}
@@ -426,7 +518,7 @@ func (m *machine) finish(v Verdict) []effect {
 // done reports whether the job is over and nothing of it runs.
 func (m *machine) done() bool { return m.phase == over && len(m.workers) == 0 }
 
-// String shows a world as its hosts with their workers, for logs: a:2 b:1.
+// shape shows a world as its hosts with their workers, for logs: a:2 b:1.
 func shape(slots []horovod.Slot) string {
 	var parts []string
 	for _, s := range slots {

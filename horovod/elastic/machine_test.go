@@ -109,10 +109,10 @@ func TestInvariants(t *testing.T) {
 				p.do(p.m.tick(p.now))
 			case len(ids) == 0:
 			case what < 8:
-				slot := p.procs[rapid.SampledFrom(ids).Draw(t, "asks")]
-				key := slot.Key()
-				if p.m.phase == running && p.m.states[key] == "" { // it has begun to use its place
-					p.m.seen(p.m.plan[key].Rank)
+				which := rapid.IntRange(0, len(ids)-1).Draw(t, "asks")
+				key := p.procs[ids[which]].Key()
+				if at, ours := p.m.plan[key]; p.m.phase == running && ours && p.m.states[key] == "" && !p.m.held[key] && p.inUse[key] == ids[which] {
+					p.do(p.m.seen(at.Rank)) // it has begun to use its place
 				}
 				place, effects := p.m.ask(key, p.now)
 				if place == "" {
@@ -167,6 +167,9 @@ func (p *play) check() {
 		}
 		for key, slot := range p.m.plan {
 			_, runs := p.m.workers[key]
+			if p.m.held[key] && (!runs || p.m.states[key] != "" || len(p.m.starting) == 0) {
+				p.t.Fatalf("%s is held: %v, %v", key, p.m.states, p.m.starting)
+			}
 			if p.m.states[key] == "" && !runs {
 				p.t.Fatalf("%s is waited for and does not run (%+v)", key, slot)
 			}
