@@ -219,6 +219,9 @@ func (a *accelerateJob) dynamo() {
 	if a.v["dynamo_backend"].none {
 		backend = "NO"
 	}
+	if backend == "TORHCHXLA_TRACE_ONCE" { // accelerate's flag has a typing error, which its library does not
+		backend = "TORCHXLA_TRACE_ONCE"
+	}
 	a.set("ACCELERATE_DYNAMO_BACKEND", backend, a.by("dynamo_backend"))
 	for _, dest := range []string{"dynamo_mode", "dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation"} {
 		a.tell("ACCELERATE_"+strings.ToUpper(dest), dest)

@@ -60,7 +60,7 @@ func askAccelerate(t *testing.T) *oracleAnswers {
 
 func runOracle(t *testing.T, python string) oracleAnswers {
 	t.Helper()
-	o := oracleAnswers{cases: accelerateCases(t)}
+	o := oracleAnswers{cases: append(accelerateCases(t), generatedAccelerate(200)...)}
 	var in bytes.Buffer
 	ask := func(question any) {
 		if err := json.NewEncoder(&in).Encode(question); err != nil {

@@ -1,6 +1,10 @@
 package dialect
 
-import "go.yaml.in/yaml/v3"
+import (
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
 
 // Option is what tests need to know of an option.
 type Option struct {
@@ -82,6 +86,12 @@ var (
 	PyFloat    = pyFloat
 	CommaList  = commaList
 	Nearest    = nearest
+)
+
+// Options of accelerate whose words are truth values: those that it hands to Python's bool, and the others.
+var (
+	AccelerateBools  = accelerateBools
+	AccelerateTruths = slices.Concat(accelerateNumbers, accelerateWords)
 )
 
 // AccelerateOption is an option of accelerate launch.
