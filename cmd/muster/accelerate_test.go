@@ -194,3 +194,22 @@ func TestAccelerateCPU(t *testing.T) {
 		}
 	}
 }
+
+// TestAccelerateUnderMPI starts muster once for each process, as mpirun does, with Open MPI's variables: the processes meet by
+// these, and not by muster.
+func TestAccelerateUnderMPI(t *testing.T) {
+	bin, port := acceleratePeer(t), freePort(t)
+	var jobs []*job
+	for rank := range 2 {
+		place := fmt.Sprintf("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2", rank, rank)
+		environ := append(strings.Fields(place), "PYTHON_EXEC="+filepath.Join(bin, "python"), "HF_HOME="+t.TempDir(), "CUDA_VISIBLE_DEVICES=")
+		jobs = append(jobs, start(t, environ, "accelerate", "launch", "--cpu", "--num_processes", "2", "--main_process_port", port,
+			"--num_cpu_threads_per_process", "1", testScript(t, "accelerate", "state.py")))
+	}
+	for rank, j := range jobs {
+		got := j.wait()
+		if want := fmt.Sprintf("rank %d of 2: MULTI_CPU gloo [0, 1] threads 1\n", rank); got.status != 0 || got.stdout != want {
+			t.Errorf("status %d, %q, want %q\n%s", got.status, got.stdout, want, got.stderr)
+		}
+	}
+}
