@@ -289,7 +289,7 @@ func TestOutput(t *testing.T) {
 func TestPrefix(t *testing.T) {
 	for text, want := range map[string]string{"": "", "a\nb": "> a\n> b\n", "1%\r2%\r\n": "> 1%\r> 2%\r> \n", "é\n": "> é\n"} {
 		var out bytes.Buffer
-		Prefix(&out, strings.NewReader(text), "> ")
+		Prefix(&out, strings.NewReader(text), func() string { return "> " })
 		if out.String() != want {
 			t.Errorf("%q becomes %q, want %q", text, out.String(), want)
 		}

@@ -71,9 +71,9 @@ type StartProcess struct {
 	ID int `json:"id"`
 	// Env are variables that it has beside those of the order.
 	Env launch.Strings `json:"env"`
-	// Label names it in errors, Prefix stands before each line of its output: of standard output, of standard error.
-	Label  string    `json:"label"`
-	Prefix [2]string `json:"prefix"`
+	// Label names it in errors; Rank is the rank that it begins with, which its output is known by.
+	Label string `json:"label"`
+	Rank  int    `json:"rank"`
 }
 
 // StopProcess asks for a process's end: SIGTERM, and SIGKILL after the grace.

@@ -101,8 +101,8 @@ func (o *Output) finish(node string) {
 	}
 }
 
-// Prefix copies r to w until it ends, with prefix in front of each line. A carriage return ends a line too.
-func Prefix(w io.Writer, r io.Reader, prefix string) {
+// Prefix copies r to w until it ends, with what prefix returns in front of each line. A carriage return ends a line too.
+func Prefix(w io.Writer, r io.Reader, prefix func() string) {
 	buf := make([]byte, maxOutput)
 	var out []byte
 	fresh := true
@@ -111,7 +111,7 @@ func Prefix(w io.Writer, r io.Reader, prefix string) {
 		out = out[:0]
 		for text := buf[:n]; len(text) > 0; {
 			if fresh {
-				out = append(out, prefix...)
+				out = append(out, prefix()...)
 			}
 			end := bytes.IndexAny(text, "\r\n") + 1
 			fresh = end > 0

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // defaultPrefix is torchrun's.
@@ -37,6 +38,15 @@ func (r *LogRules) prefix(w workerIdentity) string {
 	}
 	const red, colors = 31, 6
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", red+w.Rank%colors, text)
+}
+
+// ProcessPrefix returns what stands in front of the next line of a process with a rank on a host; stream is stdout or stderr.
+func (r *LogRules) ProcessPrefix(rank int, host, stream string, now time.Time) string {
+	text := r.prefix(workerIdentity{Rank: rank, Host: shortHost(host), Stream: stream})
+	if r.Stamp {
+		text = now.Format(time.ANSIC) + text
+	}
+	return text
 }
 
 // linePrefix fills a prefix template in for one worker.

@@ -107,7 +107,7 @@ func (l *logs) console(i int) *console {
 func (w *workerLogs) openFile(i int, follow bool) error {
 	path, fresh := filepath.Join(w.dir, []string{stdoutFile, stderrFile}[i]), os.O_EXCL
 	if rules := &w.attempt.rules; rules.RankFiles != "" {
-		dir := filepath.Join(rules.RankFiles, fmt.Sprintf("rank.%0*d", rules.RankDigits, w.id.Rank))
+		dir := rules.RankFilesOf(w.id.Rank)
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return err
 		}
@@ -298,4 +298,9 @@ func (w *workerLogs) lastLines(n int) []string {
 		}
 	}
 	return nil
+}
+
+// RankFilesOf is the directory of a rank's files in RankFiles.
+func (r *LogRules) RankFilesOf(rank int) string {
+	return filepath.Join(r.RankFiles, fmt.Sprintf("rank.%0*d", r.RankDigits, rank))
 }

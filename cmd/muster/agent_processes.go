@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -95,23 +96,37 @@ func (p *processSet) start(m dispatch.StartProcess) {
 			_ = f.Close()
 		}
 	}()
+	failed := func(err error) {
+		p.tell(dispatch.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
+	}
+	logs := &p.plan.Job.Logs
 	for i, to := range []io.Writer{p.node.link.Stdout(), p.node.link.Stderr()} {
+		stream := []string{"stdout", "stderr"}[i]
+		var copies *os.File // nil closes as nothing
+		if logs.RankFiles != "" {
+			f, err := rankFile(logs.RankFilesOf(m.Rank), stream)
+			if err != nil {
+				failed(err)
+				return
+			}
+			copies, to = f, io.MultiWriter(to, f)
+		}
 		r, w, err := os.Pipe()
 		if err != nil {
-			p.tell(dispatch.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.Internal, Ended: true})
+			failed(err)
 			return
 		}
 		theirs = append(theirs, w)
 		shown.Go(func() {
-			defer func() { _ = r.Close() }()
-			dispatch.Prefix(to, r, m.Prefix[i])
+			defer func() { _, _ = r.Close(), copies.Close() }()
+			dispatch.Prefix(to, r, func() string { return logs.ProcessPrefix(m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
 	started, err := p.tree.Start(proc.Spec{
 		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir, Files: slices.Concat([]*os.File{nil}, theirs), Label: m.Label,
 	})
 	if err != nil {
-		p.tell(dispatch.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
+		failed(err)
 		return
 	}
 	p.mu.Lock()
@@ -150,4 +165,12 @@ func (p *processSet) stop(m dispatch.StopProcess) {
 	if err := p.tree.Stop(context.Background(), proc.Ladder{Signal: syscall.SIGTERM, Grace: m.Grace, Spare: true}, running); err != nil {
 		_, _ = fmt.Fprintf(p.node.link.Stderr(), "muster: error: process %s could not be ended: %v\n", strconv.Itoa(running.PID()), err)
 	}
+}
+
+// rankFile makes the file of one stream of a rank, anew.
+func rankFile(dir, stream string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	return os.Create(filepath.Join(dir, stream))
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/dispatch"
+	"muster/horovod"
 	"muster/horovod/discovery"
 	"muster/horovod/elastic"
 	"muster/horovod/kv"
@@ -102,7 +105,10 @@ func (j *elasticJob) config(l net.Listener) elastic.Config {
 	case h.Script != "":
 		source = discovery.Script{Command: h.Script, Runner: shell, Slots: h.SlotsPerHost}
 	case h.Hostfile != "":
-		source = discovery.File{Name: h.Hostfile, Slots: h.SlotsPerHost}
+		source = discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
+			list, _, err := discovery.ParseHostfile(text)
+			return list, err
+		}}
 	case h.DNS != "":
 		source = discovery.DNS{Name: h.DNS, Resolver: net.DefaultResolver, Slots: h.SlotsPerHost}
 	}
@@ -205,9 +211,10 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 	h.mu.Lock()
 	h.processes[p.id] = p
 	h.mu.Unlock()
-	err := h.fleet.StartProcess(0, dispatch.StartProcess{
-		ID: p.id, Env: env, Label: "rank " + label + " on " + host, Prefix: [2]string{"[" + label + "]<stdout>:", "[" + label + "]<stderr>:"},
-	})
+	rank, err := strconv.Atoi(label)
+	if err == nil {
+		err = h.fleet.StartProcess(0, dispatch.StartProcess{ID: p.id, Env: env, Label: "rank " + label + " on " + host, Rank: rank})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot start a worker on %s: %w", host, err)
 	}
