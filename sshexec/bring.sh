@@ -1,6 +1,7 @@
 # Takes our binary from standard input, behind a line with a nonce, and puts it into the first directory of three that has
-# room and lets files be executed. Arguments: the short hash, the whole one, the size, gzip or plain, and how many of the
-# directories were tried before. The file gets its name when it is complete. For what it must not contain see find.sh.
+# room and lets files be executed. The last two are not those of run directories, which go when they are empty. Arguments:
+# the short hash, the whole one, the size, gzip or plain, and how many of the directories were tried before. The file gets
+# its name when it is complete. For what it must not contain see find.sh.
 IFS= read -r n || exit 97;
 say() { echo; echo "muster-bootstrap: $n $*"; };
 k=$1; h=$2; s=$3; z=$4; skip=$5; umask 077; why=; i=0;
@@ -9,7 +10,7 @@ good() { [ -f "$1" ] && [ -x "$1" ] && if command -v sha256sum >/dev/null 2>&1; 
 mine() { set -- $(ls -ldn "$1" 2>/dev/null); case $1:$3 in drwx?-??-?*:$u) ;; *) return 1 ;; esac; };
 room() { set -- $(df -Pk "$1" 2>/dev/null | tail -n 1); case $4 in *[0-9]) [ "$4" -gt $((s / 1024)) ] ;; esac; };
 runs() { echo : >"$1" && chmod 700 "$1" && "$1"; r=$?; rm -f "$1"; return $r; };
-for d in "$c" "/tmp/muster-$u" "/dev/shm/muster-$u"; do
+for d in "$c" "/tmp/muster-bin-$u" "/dev/shm/muster-bin-$u"; do
 i=$((i + 1)); [ $i -gt "$skip" ] || continue;
 if [ "$d" = "$c" ]; then e=$(mkdir -p "$d" 2>&1) || { why="$why $e;"; continue; }; else mkdir "$d" 2>/dev/null; mine "$d" || { why="$why $d is not ours alone;"; continue; }; fi;
 good "$d/muster-$k" && { say done; exit; };

@@ -122,7 +122,7 @@ func TestPlaces(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to mount file systems,")
 	}
-	mine := "muster-" + strconv.Itoa(os.Geteuid())
+	mine := "muster-bin-" + strconv.Itoa(os.Geteuid())
 	for name, c := range map[string]struct {
 		cache, tmp, shm string // mount options
 		before          string // of the shell
