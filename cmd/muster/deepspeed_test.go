@@ -33,8 +33,9 @@ func farSSH(far []string) string {
 func TestDeepSpeedWorkers(t *testing.T) {
 	bin := testutil.Peer(t, "deepspeed")
 	var used met
-	t.Cleanup(func() { used.all(t, deepSpeedDifferences) })
-	for _, c := range launcherCases(t, "deepspeed", filepath.Join(bin, "python")) {
+	cases := launcherCases(t, "deepspeed", filepath.Join(bin, "python"))
+	t.Cleanup(func() { used.all(t, deepSpeedDifferences, len(cases)) })
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			far := []string{"HOME=" + filepath.Join(c.dir, "far"), "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "OF_THE_HOST=1"}
