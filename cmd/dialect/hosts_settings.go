@@ -19,8 +19,8 @@ const groupHosts = "Hosts that muster starts the nodes on"
 // for a misspelt name is told of it every few seconds.
 const (
 	defaultStartTimeout = 5 * time.Minute
-	defaultHostKeys     = "accept-new"
-	defaultParallel     = 64
+
+	defaultParallel = 64
 )
 
 // maxParallel bounds how many hosts are reached at once: each costs a process or two and some files.
@@ -106,11 +106,11 @@ func hostSettings() []setting {
 			set:  func(r *Request, text string) error { ssh(r).Identity = text; return nil },
 		},
 		{
-			flag: "ssh-host-key-policy", arg: "POLICY", def: defaultHostKeys, group: groupHosts, anywhere: true,
-			help: "What becomes of hosts whose key is not known: accept-new (it is taken, and a changed one is refused), strict (they are refused), off (keys are not looked at).",
+			flag: "ssh-host-key-policy", arg: "POLICY", group: groupHosts, anywhere: true,
+			help: "What becomes of hosts whose key is not known. Default: what StrictHostKeyChecking of ssh's configuration says, else accept-new. accept-new (it is taken, and a changed one is refused), strict (they are refused), off (keys are not looked at).",
 			set: func(r *Request, text string) error {
 				ssh(r).HostKeys = text
-				return oneOf(text, defaultHostKeys, "strict", "off")
+				return oneOf(text, "accept-new", "strict", "off")
 			},
 		},
 		{
@@ -167,9 +167,6 @@ func (r *Request) finishHosts() {
 	h := &r.Job.Hosts
 	if h.StartTimeout == 0 {
 		h.StartTimeout = defaultStartTimeout
-	}
-	if h.SSH.HostKeys == "" {
-		h.SSH.HostKeys = defaultHostKeys
 	}
 	if h.SSH.Parallel == 0 {
 		h.SSH.Parallel = defaultParallel
