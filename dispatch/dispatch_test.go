@@ -117,10 +117,7 @@ func TestOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var machines []Machine
 			for i, r := range c.results {
-				machines = append(machines, machine(fmt.Sprint("node", i), func(l *Link) int {
-					time.Sleep(time.Duration(i) * 50 * time.Millisecond) // so that the first is first
-					return obedient(r)(l)
-				}))
+				machines = append(machines, machine(fmt.Sprint("node", i), obedient(r)))
 			}
 			f, _ := newFleet(t, machines...)
 			o := run(t, f)
@@ -206,8 +203,14 @@ func TestLostMachine(t *testing.T) {
 	}
 	again := make(chan struct{})
 	back := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
 		close(again)
-		return obedient(Result{})(l)
+		_ = l.Result(Result{})
+		<-l.Lost()
+		return 0
 	}
 	stays := func(l *Link) int {
 		_ = l.Hello(Hello{})

@@ -495,9 +495,14 @@ func (f *Fleet) outcome() Outcome {
 		pick = 0
 	}
 	if pick >= 0 {
-		o.Status, o.Report = ended[pick].result.Status, ended[pick].result.Report
-		if ended[pick].result.Status == errhint.OK {
+		o.Status = ended[pick].result.Status
+		if o.Status == errhint.OK {
 			return Outcome{Status: errhint.OK, Unclean: o.Unclean}
+		}
+		for _, n := range ended[pick:] { // a node that only follows the others may have nothing to report
+			if n.result.Status == o.Status && o.Report == "" {
+				o.Report = n.result.Report
+			}
 		}
 	}
 	if o.Report == "" {

@@ -204,9 +204,9 @@ func TestHostRules(t *testing.T) {
 	}
 	// The same by variables, by a file, and in front of another dialect.
 	for line, want := range map[string]launch.Hosts{
-		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {SSH: launch.SSHRules{Port: 2222, HostKeys: "accept-new", Parallel: 64}, StartTimeout: 5 * time.Minute},
-		"--config conf.yaml --ssh-port 22 torchrun t.py":               {SSH: launch.SSHRules{Port: 22, HostKeys: "accept-new", Parallel: 64, Options: []string{"ProxyJump=gate", "Ciphers=x,y"}}, StartTimeout: 5 * time.Minute},
-		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py":    {SSH: launch.SSHRules{HostKeys: "accept-new", Parallel: 64, Options: []string{"A=1", "B=2"}}, StartTimeout: 5 * time.Minute, Preflight: true},
+		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {SSH: launch.SSHRules{Port: 2222, Parallel: 64}, StartTimeout: 5 * time.Minute},
+		"--config conf.yaml --ssh-port 22 torchrun t.py":               {SSH: launch.SSHRules{Port: 22, Parallel: 64, Options: []string{"ProxyJump=gate", "Ciphers=x,y"}}, StartTimeout: 5 * time.Minute},
+		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py":    {SSH: launch.SSHRules{Parallel: 64, Options: []string{"A=1", "B=2"}}, StartTimeout: 5 * time.Minute, Preflight: true},
 	} {
 		req, err := withHosts(t, line)
 		if err != nil || len(req.Job.Hosts.Nodes) == 0 {

@@ -43,7 +43,7 @@ func asMPI(req dialect.Request, err error) string {
 			fmt.Fprintf(&b, " %s=%q", v.Name, v.Value)
 		}
 	}
-	if s := job.Hosts.SSH; gocmp.Diff(launch.SSHRules{HostKeys: "accept-new", Parallel: 64}, s) != "" {
+	if s := job.Hosts.SSH; gocmp.Diff(launch.SSHRules{Parallel: 64}, s) != "" {
 		fmt.Fprintf(&b, "\n    ssh %+v", s)
 	}
 	for _, more := range [][2]string{{"in", job.Hosts.Dir}, {"bound", job.Bind.Mode}, {"prefix", job.Logs.Prefix}} {
@@ -141,7 +141,7 @@ func TestMPIParameters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := launch.SSHRules{Program: []string{"ssh", "-q"}, User: "bob", Port: 2222, Identity: "key", Options: []string{"ProxyJump=g"}, HostKeys: "accept-new", Parallel: 64}
+	want := launch.SSHRules{Program: []string{"ssh", "-q"}, User: "bob", Port: 2222, Identity: "key", Options: []string{"ProxyJump=g"}, Parallel: 64}
 	if diff := gocmp.Diff(want, req.Job.Hosts.SSH); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
