@@ -140,3 +140,20 @@ func TestDeepSpeedCores(t *testing.T) {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
 }
+
+// TestDeepSpeedOnHosts runs a job on two hosts, which are names of this machine: each has its own number of workers and
+// its own devices.
+func TestDeepSpeedOnHosts(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "hosts")
+	writeTree(t, file, "localhost slots=1\n127.0.0.1 slots=3\n", 0o600)
+	got := muster(t, []string{"DS_ACCELERATOR=cpu"}, "deepspeed", "--hostfile", file, "--include", "localhost@127.0.0.1:0,2", "--master_port", freePort(t),
+		"--no_python", "--no_local_rank", "sh", "-c",
+		"echo on $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_SIZE on $CROSS_RANK of $CROSS_SIZE, devices $CUDA_VISIBLE_DEVICES")
+	want := []string{
+		"0 of 3, 0 of 1 on 0 of 2, devices 0", "1 of 3, 0 of 2 on 1 of 2, devices 0,2", "2 of 3, 1 of 2 on 1 of 2, devices 0,2",
+	}
+	if got.status != 0 || !slices.Equal(said(got), want) {
+		t.Errorf("status %d, %q, want %q\n%s", got.status, said(got), want, got.stderr)
+	}
+}

@@ -81,7 +81,7 @@ func (l *launcher) job(i int) launch.Job {
 	job := l.req.Job
 	n := job.Hosts.Nodes[i]
 	job.Procs = cmp.Or(n.Procs, job.Procs)
-	job.NodeEnv, job.WorkerEnv = n.Env, n.WorkerEnv
+	job.NodeEnv, job.WorkerEnv, job.Devices.Only = n.Env, n.WorkerEnv, n.Devices
 	m := &job.Meeting
 	port := m.Port
 	if len(m.Endpoints) > 0 && m.Backend != "etcd" {

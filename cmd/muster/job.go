@@ -38,6 +38,13 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if h := req.Horovod; h != nil && h.Elastic {
 		return a.horovodElastic(ctx, req, log)
 	}
+	if req.SavePID && !req.DryRun {
+		forget, err := savePID()
+		if err != nil {
+			return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+		}
+		defer forget()
+	}
 	if len(req.Job.Hosts.Nodes) > 0 {
 		return a.dispatch(ctx, req, log)
 	}
@@ -69,13 +76,6 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 			return a.refused(req, machine, err)
 		}
 		return a.showPlan(plan, req)
-	}
-	if req.SavePID {
-		forget, err := savePID()
-		if err != nil {
-			return a.refused(req, machine, err)
-		}
-		defer forget()
 	}
 	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
 	defer in.close()
