@@ -231,7 +231,7 @@ func (c *launcherCase) plannedHosts(t *testing.T, req dialect.Request, far []str
 		if len(job.Meeting.Endpoints) == 0 {
 			job.Meeting.Endpoints = []launch.Endpoint{{Host: job.Meeting.Host, Port: job.Meeting.Port}}
 		}
-		environ := []string(req.Job.Environ)
+		environ := req.Job.Environ
 		if far != nil {
 			environ = launch.RemoteEnviron(job.Env, far, environ)
 		}
