@@ -30,6 +30,7 @@ type launcher struct {
 	fleet *dispatch.Fleet
 	log   zerolog.Logger
 
+	children  agentsHere
 	dir       string            // where the launcher was started
 	files     map[string][]byte // that the job names
 	token     []byte
@@ -55,6 +56,7 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	defer func() {
+		l.children.end()
 		if closeErr := l.tree.Close(); err == nil && closeErr != nil {
 			err = errhint.Code(closeErr, errhint.Internal)
 		}

@@ -21,6 +21,30 @@ type childAgent struct {
 	closing sync.Once
 }
 
+// agentsHere are the agents on the launcher's own machine. The zero value has none.
+type agentsHere struct {
+	mu  sync.Mutex
+	all []*childAgent
+}
+
+func (a *agentsHere) add(agent *childAgent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, agent)
+}
+
+// end ends them and waits until their processes have ended.
+func (a *agentsHere) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, agent := range a.all {
+		_ = agent.Close()
+	}
+	for _, agent := range a.all {
+		<-agent.process.Done()
+	}
+}
+
 // startHere starts an agent on this machine, without ssh.
 func (l *launcher) startHere(marker, name string) (agent *childAgent, err error) {
 	var pipes [6]*os.File
@@ -50,6 +74,7 @@ func (l *launcher) startHere(marker, name string) (agent *childAgent, err error)
 		_, _ = io.Copy(&c.said, pipes[4])
 		_ = pipes[4].Close()
 	})
+	l.children.add(c)
 	return c, nil
 }
 

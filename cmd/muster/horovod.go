@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +30,10 @@ type worldServer struct {
 
 // serveWorld serves the rendezvous of a world at an address of this machine that its hosts reach.
 func serveWorld(ctx context.Context, addr string, slots []horovod.Slot, log zerolog.Logger) (*worldServer, error) {
+	if ip, err := netip.ParseAddr(addr); err != nil || !ip.Unmap().Is4() {
+		return nil, errhint.With(errhint.Usagef("cannot serve the rendezvous of Horovod's workers at %s: they speak IPv4 only", addr),
+			"name the hosts so that they are reached by IPv4")
+	}
 	l, err := kv.Listen(ctx, addr, 0)
 	if err != nil {
 		return nil, errhint.Code(err, errhint.Usage)

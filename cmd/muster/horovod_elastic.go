@@ -53,6 +53,7 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	defer func() {
+		l.children.end()
 		if closeErr := l.tree.Close(); err == nil && closeErr != nil {
 			err = errhint.Code(closeErr, errhint.Internal)
 		}
@@ -159,6 +160,8 @@ type elasticHost struct {
 	ready chan struct{} // closed when err is known
 	err   error
 	ended chan struct{} // closed when the agent is gone
+	// loopback says that its workers use the loopback interface.
+	loopback bool
 
 	mu        sync.Mutex
 	processes map[int]*elasticProcess
@@ -204,6 +207,10 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 	if h.err != nil {
 		return nil, h.err
 	}
+	if other := j.apart(h); other != "" {
+		return nil, errhint.With(fmt.Errorf("cannot use %s beside %s: one of them is this machine, whose workers use the loopback interface", host, other),
+			"name this machine by an address that others reach, or the interfaces with --network-interfaces")
+	}
 	j.mu.Lock()
 	j.ids++
 	p := &elasticProcess{host: h, id: j.ids, done: make(chan struct{})}
@@ -219,6 +226,26 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 		return nil, fmt.Errorf("cannot start a worker on %s: %w", host, err)
 	}
 	return p, nil
+}
+
+// apart returns a host that the workers of h would not reach, because one of both uses the loopback interface; empty for none.
+func (j *elasticJob) apart(h *elasticHost) string {
+	if len(j.req.Horovod.NICs) > 0 {
+		return ""
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for name, other := range j.hosts {
+		select {
+		case <-other.ended:
+		case <-other.ready:
+			if other.err == nil && other.loopback != h.loopback {
+				return name
+			}
+		default:
+		}
+	}
+	return ""
 }
 
 // host returns the agent of a host, which is started where there is none.
@@ -283,6 +310,8 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 			if o.Addr == "" {
 				o.Addr = driverAddr(name) // this machine
 			}
+			addr, err := netip.ParseAddr(o.Addr)
+			h.loopback = err == nil && addr.IsLoopback()
 		}
 		return o
 	})

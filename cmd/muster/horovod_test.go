@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/internal/testutil"
+)
+
+// horovodWorker returns the path of a script of horovod/elastic's tests.
+func horovodWorker(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../../horovod/elastic/testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestHorovodrunStatic(t *testing.T) {
+	bin := testutil.Peer(t, "horovod")
+	dir := t.TempDir()
+	got := muster(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "--log-level", "error", "horovodrun", "-np", "3", "-H", "localhost:2,127.0.0.1:2",
+		"--output-filename", dir, "python", "-W", "ignore", horovodWorker(t, "static_worker.py"))
+	if got.status != 0 {
+		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	for rank := range 3 {
+		line := fmt.Sprintf("rank %d of 3: 7\n", rank)
+		if !strings.Contains(got.stdout, fmt.Sprintf("[%d]<stdout>:%s", rank, line)) {
+			t.Errorf("no %q in %q", line, got.stdout)
+		}
+		if file, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank.%d", rank), "stdout")); err != nil || string(file) != line {
+			t.Errorf("rank %d: %q %v", rank, file, err)
+		}
+	}
+}
+
+func TestHorovodrunStatus(t *testing.T) {
+	for status, args := range map[int][]string{
+		3: {"-np", "2", "sh", "-c", "test $HOROVOD_RANK = 0 || exit 3; exec sleep 100"},
+		2: {"-np", "2", "--host-discovery-script", "echo no such thing >&2; exit 7", "true"},
+		4: {"-np", "1", "--host-discovery-script", "echo localhost:1", "sh", "-c", "exit 4"},
+		0: {"-np", "2", "--host-discovery-script", "echo localhost:2", "true"},
+	} {
+		if got := muster(t, nil, append([]string{"horovodrun"}, args...)...); got.status != status {
+			t.Errorf("%q: status %d, want %d\n%s%s", args, got.status, status, got.stdout, got.stderr)
+		}
+	}
+	got := muster(t, nil, "horovodrun", "-np", "2", "--elastic-timeout", "1", "--host-discovery-script", "echo localhost:1", "true")
+	if got.status != 75 || !strings.Contains(got.stderr, "only 1 slots of the 2 needed") {
+		t.Errorf("too few slots: status %d\n%s", got.status, got.stderr)
+	}
+}
+
+// The environment of workers is that of the real horovodrun's, but for these.
+func TestHorovodrunEnvironment(t *testing.T) {
+	bin := testutil.Peer(t, "horovod")
+	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "KEPT=a b\nc", "OMP_NUM_THREADS=1"}
+	args := func(dir string) []string {
+		return []string{"-np", "3", "-H", "localhost:2,127.0.0.1:1", "--gloo", "--tcp", "--cycle-time-ms", "3", "sh", "-c", "env -0 > " + dir + "/$HOROVOD_RANK"}
+	}
+	read := func(dir string) []map[string]string {
+		var all []map[string]string
+		for rank := range 3 {
+			text, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(rank)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			env := map[string]string{}
+			for kv := range strings.SplitSeq(strings.TrimRight(string(text), "\x00"), "\x00") {
+				name, value, _ := strings.Cut(kv, "=")
+				env[name] = value
+			}
+			all = append(all, env)
+		}
+		return all
+	}
+	theirDir, ourDir := t.TempDir(), t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "horovodrun"), args(theirDir)...)
+	cmd.Env = append(cleanEnviron(), environ...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("horovodrun: %v\n%s", err, out)
+	}
+	if got := muster(t, environ, append([]string{"horovodrun"}, args(ourDir)...)...); got.status != 0 {
+		t.Fatalf("status %d\n%s", got.status, got.stderr)
+	}
+	theirs, ours := read(theirDir), read(ourDir)
+	differ := map[string]string{
+		"HOROVOD_GLOO_RENDEZVOUS_PORT": "a free port each time",
+		"PWD":                          "of a shell", "OLDPWD": "of a shell", "SHLVL": "of a shell", "_": "of a shell",
+		"LC_CTYPE":        "set by its Python where no locale is",
+		"XDG_RUNTIME_DIR": "of this test", "MUSTER_RUN_DIR": "muster's own", "MUSTER_AGENT": "muster's own", "MUSTER_ROUND": "muster's own",
+		"MUSTER_LAUNCHER": "muster's own",
+	}
+	for rank := range 3 {
+		drop := func(name, _ string) bool { _, ok := differ[name]; return ok }
+		maps.DeleteFunc(theirs[rank], drop)
+		maps.DeleteFunc(ours[rank], drop)
+		if diff := cmp.Diff(theirs[rank], ours[rank]); diff != "" {
+			t.Errorf("rank %d (-horovodrun +muster):\n%s", rank, diff)
+		}
+	}
+}
+
+// Hosts are added, a worker is killed, and the others go on.
+func TestHorovodrunElastic(t *testing.T) {
+	bin := testutil.Peer(t, "horovod")
+	dir := t.TempDir()
+	hosts := filepath.Join(t.TempDir(), "hosts")
+	set := func(text string) {
+		if err := os.WriteFile(hosts+".new", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(hosts+".new", hosts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("localhost:1\n")
+	j := start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
+		"horovodrun", "-np", "1", "--min-np=1", "--max-np=5", "--verbose", "--host-discovery-script", "cat "+hosts,
+		"python", "-W", "ignore", horovodWorker(t, "elastic_worker.py"), dir)
+	// last returns what the workers of a size wrote, by their file.
+	world := func(size int) map[string]string {
+		found := map[string]string{}
+		files, _ := filepath.Glob(filepath.Join(dir, "*:*"))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			if fields := strings.Fields(lines[len(lines)-1]); err == nil && len(fields) == 4 && fields[1] == strconv.Itoa(size) && fields[3] == fields[1] {
+				found[filepath.Base(file)] = lines[len(lines)-1]
+			}
+		}
+		return found
+	}
+	reaches := func(size int) map[string]string {
+		t.Helper()
+		testutil.Eventually(t, 90*time.Second, fmt.Sprintf("a world of %d", size), func() bool { return len(world(size)) == size })
+		return world(size)
+	}
+	first := slices.Collect(maps.Keys(reaches(1)))[0]
+	set("localhost:1\n127.0.0.1:1\n")
+	second := ""
+	for name := range reaches(2) {
+		if name != first {
+			second = name
+		}
+	}
+	pid, err := strconv.Atoi(second[strings.LastIndex(second, ".")+1:])
+	if err != nil || !strings.HasPrefix(second, "127.0.0.1:0.") {
+		t.Fatalf("the second worker is %q", second)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if alone := reaches(1); alone[first] == "" {
+		t.Errorf("the first worker did not go on: %v", alone)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.wait(); got.status != 0 || strings.Count(got.stderr, "new world") != 3 {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
+// A launcher that is killed leaves no worker behind.
+func TestHorovodrunKilled(t *testing.T) {
+	mark := fmt.Sprint("100.", os.Getpid())
+	j := start(t, nil, "horovodrun", "-np", "2", "--host-discovery-script", "echo localhost:2", "sleep", mark)
+	testutil.Eventually(t, 30*time.Second, "workers run", func() bool { return len(processes(t, "sleep\x00"+mark)) > 2 }) // with the launcher
+	if err := j.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	j.wait()
+	testutil.Eventually(t, 30*time.Second, "no worker is left", func() bool { return len(processes(t, "sleep\x00"+mark)) == 0 })
+}
