@@ -127,7 +127,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 	if err != nil {
 		return errhint.Usagef("--log-level %q: %w", n.order.LogLevel, err)
 	}
-	log := zerolog.New(n.link.Log()).Level(level).With().Timestamp().Str("node", n.order.Name).Logger()
+	log := zerolog.New(n.link.Log()).Level(level).With().Timestamp().Str("agent", n.order.Name).Logger()
 	ctx, in := watchSignals(ctx, job.Stop.Handled)
 	defer in.close()
 	ctx, stop := context.WithCancelCause(ctx)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -95,6 +96,36 @@ func (j *hostsJob) ends(r *hostsRun, want int, words ...string) {
 			j.t.Errorf("nobody has said %q", w)
 		}
 	}
+	for line := range strings.Lines(r.err.String()) {
+		if key := twiceIn(line); key != "" {
+			j.t.Errorf("a line of the log has %q twice: %s", key, line)
+		}
+	}
+}
+
+// twiceIn returns a key that an object of JSON has twice, empty where there is none, or no object: who reads it would take
+// the last one.
+func twiceIn(object string) string {
+	d := json.NewDecoder(strings.NewReader(object))
+	if first, err := d.Token(); err != nil || first != json.Delim('{') {
+		return ""
+	}
+	seen := map[any]bool{}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return ""
+		}
+		if seen[key] {
+			return fmt.Sprint(key)
+		}
+		seen[key] = true
+		var value json.RawMessage
+		if d.Decode(&value) != nil {
+			return ""
+		}
+	}
+	return ""
 }
 
 // says waits until the launcher has said something.
