@@ -259,7 +259,7 @@ func (s *lineSettings) read(words []string, known ...string) error {
 				err = fmt.Errorf("%.80q is no port: give a number from 1 to 65535", text)
 			}
 		case "user":
-			if s.user = text; !userName.MatchString(text) {
+			if s.user = text; !IsUser(text) {
 				err = fmt.Errorf("%.80q is no user's name", text)
 			}
 		default: // slots, and Open MPI's other words for them
