@@ -209,8 +209,12 @@ func (m *meeting) open(ctx context.Context, cfg *rollcall.Config) (err error) {
 // progressEvery is how often we say what is waited for.
 const progressEvery = 5 * time.Second
 
-// retryEvery is the pause between two looks for a host of the store.
-const retryEvery = 200 * time.Millisecond
+const (
+	// retryEvery is the pause between two looks for a host of the store.
+	retryEvery = 200 * time.Millisecond
+	// firstRetry is the first pause; it doubles. Nodes that a launcher has started together are here while the host begins.
+	firstRetry = 10 * time.Millisecond
+)
 
 // openTCP looks for the host of the store at each endpoint, and becomes the host where that is for this node to do.
 func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
@@ -226,7 +230,7 @@ func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
 		return m.dial(ctx, addr)
 	}
 	began, told := time.Now(), time.Now()
-	for {
+	for pause := firstRetry; ; pause = min(2*pause, retryEvery) {
 		last := m.tryHost(ctx, cfg)
 		if last == nil && cfg.Store != nil {
 			return nil
@@ -255,7 +259,7 @@ func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
 			m.log.Warn().Err(m.explain(last)).Dur("dur_ms", time.Since(began)).Msg("waiting for the host of the store")
 		}
 		select {
-		case <-time.After(retryEvery):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			err := fmt.Errorf("%w; given up after %v", m.explain(last), time.Since(began).Round(time.Second))
 			return errhint.Code(errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?"), errhint.TryAgain)
