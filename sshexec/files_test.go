@@ -65,7 +65,9 @@ func TestUploadAtOnce(t *testing.T) {
 	}
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if !strings.HasSuffix(e.Name(), ".ok") {
+			names = append(names, e.Name())
+		}
 	}
 	if got := strings.Join(names, " "); len(names) != 3 || !strings.Contains(got, "muster-0000000000000004 ") || !strings.Contains(got, "muster-0000000000000003 ") {
 		t.Errorf("the cache has %s", got)
@@ -105,6 +107,42 @@ func TestDiesInCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	talk(t, startAt(t, d, s))
+}
+
+// The binary is read on a machine when it has come there, or has changed since, and not at every start.
+func TestReadOnce(t *testing.T) {
+	bin := t.TempDir()
+	log := filepath.Join(bin, "log")
+	if err := os.WriteFile(filepath.Join(bin, "sha256sum"), []byte("#!/bin/sh\necho >>"+log+"\nPATH=/usr/bin:/bin exec sha256sum\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := sshtest.New(t, sshtest.Config{Env: []string{"PATH=" + bin + ":/usr/bin:/bin"}})
+	d := dialer(t, testutil.NewSSHClient(t), nil)
+	start := func(want int) {
+		t.Helper()
+		talk(t, startAt(t, d, s))
+		if text, err := os.ReadFile(log); err != nil || len(text) != want {
+			t.Errorf("it was read %d times, and not %d (%v)", len(text), want, err)
+		}
+	}
+	start(1) // as it came
+	start(1)
+	names, _ := filepath.Glob(filepath.Join(s.Home, ".cache/muster/bin/muster-*"))
+	if len(names) != 1 {
+		t.Fatalf("the cache has %v", names)
+	}
+	if err := os.Chtimes(names[0], time.Time{}, time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	start(2)
+	if err := os.Remove(filepath.Join(s.Home, ".cache/muster/bin", "."+filepath.Base(names[0])+".ok")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(names[0], time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	start(3)
+	start(3)
 }
 
 func startAt(t *testing.T, d *sshexec.Dialer, s *sshtest.Server) *sshexec.Remote {
