@@ -195,13 +195,13 @@ func (l *Link) Status(data []byte) error { return l.wire.send(kindStatus, data) 
 // Result says how it ended.
 func (l *Link) Result(r Result) error { return l.wire.sendJSON(kindResult, r) }
 
-// Stdout, Stderr and Log are writers to the launcher's output and log. What is written to Log are whole lines of JSON.
+// Stdout is a writer to the launcher's standard output.
 func (l *Link) Stdout() io.Writer { return stream{l, kindStdout} }
 
-// Stderr is described at Stdout.
+// Stderr is a writer to the launcher's standard error.
 func (l *Link) Stderr() io.Writer { return stream{l, kindStderr} }
 
-// Log is described at Stdout.
+// Log is a writer to the launcher's log, of whole lines of JSON.
 func (l *Link) Log() io.Writer { return stream{l, kindLog} }
 
 // stream is one of the outputs of an agent.

@@ -40,7 +40,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 			case dispatch.StartProcess:
 				p.start(m)
 			case dispatch.StopProcess:
-				p.wg.Go(func() { p.stop(m) })
+				p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), m) })
 			}
 		case s := <-in.forward:
 			for _, running := range p.all() {
@@ -155,14 +155,14 @@ func (p *processSet) start(m dispatch.StartProcess) {
 func (p *processSet) tell(e dispatch.ProcessEvent) { _ = p.node.link.Process(e) }
 
 // stop ends a process with all that it has started. It is told when it has.
-func (p *processSet) stop(m dispatch.StopProcess) {
+func (p *processSet) stop(ctx context.Context, m dispatch.StopProcess) {
 	p.mu.Lock()
 	running := p.running[m.ID]
 	p.mu.Unlock()
 	if running == nil {
 		return
 	}
-	if err := p.tree.Stop(context.Background(), proc.Ladder{Signal: syscall.SIGTERM, Grace: m.Grace, Spare: true}, running); err != nil {
+	if err := p.tree.Stop(ctx, proc.Ladder{Signal: syscall.SIGTERM, Grace: m.Grace, Spare: true}, running); err != nil {
 		_, _ = fmt.Fprintf(p.node.link.Stderr(), "muster: error: process %s could not be ended: %v\n", strconv.Itoa(running.PID()), err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -64,7 +65,7 @@ func (l *launcher) startHere(marker, name string) (agent *childAgent, err error)
 	}
 	c := &childAgent{stdin: pipes[1], stdout: pipes[2]}
 	c.process, err = l.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: []string{"muster", agentName}, Env: append(l.environ[:len(l.environ):len(l.environ)], marker),
+		Path: "/proc/self/exe", Args: []string{"muster", agentName}, Env: append(slices.Clip(l.environ), marker),
 		Files: []*os.File{pipes[0], pipes[3], pipes[5]}, Label: "the agent of " + name,
 	})
 	if err != nil {

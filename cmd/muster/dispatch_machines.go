@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"muster/dispatch"
 	"muster/internal/hostaddr"
@@ -33,7 +34,7 @@ func (l *launcher) dialer(marker string) (*sshexec.Dialer, error) {
 	rules := &l.req.Job.Hosts.SSH
 	return sshexec.New(sshexec.Config{
 		Program: rules.Program, User: rules.User, Port: rules.Port, Identity: rules.Identity, HostKeys: rules.HostKeys, Options: rules.Options,
-		Home: l.getenv("HOME"), Env: l.lookupEnv, Environ: append(l.environ[:len(l.environ):len(l.environ)], marker), Tree: l.tree,
+		Home: l.getenv("HOME"), Env: l.lookupEnv, Environ: append(slices.Clip(l.environ), marker), Tree: l.tree,
 		Binary: "/proc/self/exe", Version: "muster version " + l.version, Log: l.log,
 	})
 }

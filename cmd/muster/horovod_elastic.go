@@ -113,9 +113,13 @@ func (j *elasticJob) config(l net.Listener) elastic.Config {
 	case h.DNS != "":
 		source = discovery.DNS{Name: h.DNS, Resolver: net.DefaultResolver, Slots: h.SlotsPerHost}
 	}
+	var soonest time.Duration // of two discoveries
+	if h.DNS == "" {          // whose server others need too
+		soonest = 100 * time.Millisecond
+	}
 	return elastic.Config{
 		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
-		Source: source, Spawner: j, Listener: l, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
+		Source: source, MinInterval: soonest, Spawner: j, Listener: l, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
 	}
 }
 
@@ -276,7 +280,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 	j.hosts[name] = h
 	go func() {
 		defer close(h.ended)
-		h.err = j.reach(h, name)
+		h.err = j.reach(h, name) //nolint:contextcheck // who asks first may give up; the agent is for all of the host's workers
 		close(h.ready)
 		if h.err == nil {
 			h.fleet.Run(context.Background())

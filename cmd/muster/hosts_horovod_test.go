@@ -53,7 +53,7 @@ func TestHostsHorovodElastic(t *testing.T) {
 	j := newHostsJob(t, 5)
 	dir := t.TempDir()
 	list := filepath.Join(dir, "list")
-	print := func(hosts ...int) {
+	say := func(hosts ...int) {
 		t.Helper()
 		var text strings.Builder
 		for _, h := range hosts {
@@ -79,14 +79,14 @@ func TestHostsHorovodElastic(t *testing.T) {
 			"--host-discovery-script", script, python, worker, out)
 	}
 	first := t.TempDir()
-	print(0, 1, 2)
+	say(0, 1, 2)
 	r := launch(first)
 	grown := func(out string, size int) {
 		t.Helper()
 		testutil.Eventually(t, 2*time.Minute, fmt.Sprintf("%d workers are in a world of %d", size, size), func() bool { return inWorld(worlds(t, out), size) == size })
 	}
 	grown(first, 3)
-	print(0, 1, 2, 3)
+	say(0, 1, 2, 3)
 	grown(first, 4)
 	if n := len(worlds(t, first)); n != 4 {
 		t.Errorf("%d workers have run, want 4: those that stay keep their processes", n)
@@ -94,7 +94,7 @@ func TestHostsHorovodElastic(t *testing.T) {
 	// node2 is replaced by node5: its pod is deleted by force.
 	j.sshd[1].Stop()
 	j.on[1].Kill()
-	print(0, 4, 2, 3)
+	say(0, 4, 2, 3)
 	testutil.Eventually(t, 2*time.Minute, "the replacement is in the world", func() bool {
 		sizes := worlds(t, first)
 		for name := range sizes {
@@ -111,7 +111,7 @@ func TestHostsHorovodElastic(t *testing.T) {
 	j.ends(r, 143)
 	j.clean(30 * time.Second)
 	second := t.TempDir()
-	print(0, 2, 3)
+	say(0, 2, 3)
 	r = launch(second)
 	grown(second, 3)
 	if err := os.WriteFile(filepath.Join(second, "stop"), nil, 0o600); err != nil {

@@ -60,10 +60,11 @@ const (
 type Config struct {
 	Rules
 	Log zerolog.Logger
-	// Source finds the hosts, every Interval after it has returned. 0: 1 s.
-	Source   discovery.Source
-	Interval time.Duration
-	Spawner  Spawner
+	// Source finds the hosts, every Interval after it has returned. 0: 1 s. Where MinInterval is less, the pause is ten
+	// times what finding them took, between the two: a script that only reads a file costs little.
+	Source                discovery.Source
+	Interval, MinInterval time.Duration
+	Spawner               Spawner
 	// Listener is where workers ask, Advertise the host by which they reach it: an IPv4 address or a name of one.
 	Listener  net.Listener
 	Advertise string
@@ -199,7 +200,12 @@ func (d *Driver) abandon(err error) {
 func (d *Driver) search(ctx context.Context) {
 	first, was := true, ""
 	for ctx.Err() == nil {
+		began := time.Now()
 		hosts, warnings, err := d.cfg.Source.Find(ctx)
+		pause := d.cfg.Interval
+		if d.cfg.MinInterval > 0 {
+			pause = min(pause, max(d.cfg.MinInterval, 10*time.Since(began)))
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -221,7 +227,7 @@ func (d *Driver) search(ctx context.Context) {
 			d.post(func() { d.perform(d.m.hosts(hosts, time.Now())) })
 		}
 		select {
-		case <-time.After(d.cfg.Interval):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
