@@ -393,11 +393,4 @@ func (h *horovodJob) logs() {
 		logs.Tee = launch.StreamMap{Default: launch.Both}
 	}
 	h.job.Logs = logs
-	if h.ask.Elastic {
-		for _, flag := range []string{"output-filename", "prefix-output-with-timestamp"} {
-			if h.value(flag).explicit() {
-				h.warn("--%s has no effect yet in an elastic job", flag)
-			}
-		}
-	}
 }

@@ -79,7 +79,7 @@ func TestScriptOwnsItsOptions(t *testing.T) {
 		{"a", "--", "-x"},
 	} {
 		job := torchrun(t, nil, append([]string{"--standalone", "train.py"}, args...)...).Job
-		if diff := cmp.Diff(launch.Strings(args), job.Command.Args); diff != "" {
+		if diff := cmp.Diff(args, job.Command.Args); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", args, diff)
 		}
 	}

@@ -109,7 +109,7 @@ func (p *processSet) start(m dispatch.StartProcess) {
 				failed(err)
 				return
 			}
-			copies, to = f, io.MultiWriter(to, f)
+			copies = f
 		}
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -119,7 +119,11 @@ func (p *processSet) start(m dispatch.StartProcess) {
 		theirs = append(theirs, w)
 		shown.Go(func() {
 			defer func() { _, _ = r.Close(), copies.Close() }()
-			dispatch.Prefix(to, r, func() string { return logs.ProcessPrefix(m.Rank, p.node.order.Name, stream, time.Now()) })
+			var from io.Reader = r
+			if copies != nil {
+				from = io.TeeReader(r, copies)
+			}
+			dispatch.Prefix(to, from, func() string { return logs.ProcessPrefix(m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
 	started, err := p.tree.Start(proc.Spec{

@@ -202,7 +202,7 @@ func (p *elasticProcess) end(status int) {
 
 // Start implements elastic.Spawner.
 func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string, label string) (elastic.Process, error) {
-	h := j.host(host)
+	h := j.host(host) //nolint:contextcheck // who asks first may give up; the agent is for all of the host's workers
 	select {
 	case <-h.ready:
 	case <-ctx.Done():
@@ -280,7 +280,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 	j.hosts[name] = h
 	go func() {
 		defer close(h.ended)
-		h.err = j.reach(h, name) //nolint:contextcheck // who asks first may give up; the agent is for all of the host's workers
+		h.err = j.reach(h, name)
 		close(h.ready)
 		if h.err == nil {
 			h.fleet.Run(context.Background())
