@@ -191,10 +191,10 @@ func (d *Dialer) converse(ctx context.Context, l link, command string, form ...s
 	}
 	c := &conversation{run: run}
 	stop := context.AfterFunc(ctx, func() {
-		run.close()
-		if _, ours := l.(*sshLink); ours { // a session that hangs does not answer to its end either
+		if _, ours := l.(*sshLink); ours { // a session that hangs does not answer to its end either, and a link that is stuck does not take it
 			l.close()
 		}
+		run.close()
 	})
 	defer func() {
 		if err != nil {
