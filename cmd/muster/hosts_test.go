@@ -36,25 +36,33 @@ type hostsRun struct {
 	began    time.Time
 }
 
-// newHostsJob makes a launcher's host and n others.
-func newHostsJob(t *testing.T, n int) *hostsJob {
+// newHostsJob makes a launcher's host and n others, whose servers may be changed.
+func newHostsJob(t *testing.T, n int, change ...func(name string, cfg *testutil.SSHDConfig)) *hostsJob {
 	t.Helper()
 	testutil.Long(t)
 	all := testutil.Hosts(t, n+1)
 	j := &hostsJob{t: t, launcher: all[0], on: all[1:], client: testutil.NewSSHClient(t), out: t.TempDir()}
 	cache := t.TempDir() // one file system: our binary is brought once
 	for _, h := range j.on {
-		j.sshd = append(j.sshd, testutil.SSHD(t, testutil.SSHDConfig{Client: j.client, Host: h, Env: []string{"XDG_CACHE_HOME=" + cache, endAtOnce}}))
+		cfg := testutil.SSHDConfig{Client: j.client, Host: h, Env: []string{"XDG_CACHE_HOME=" + cache, endAtOnce}}
+		for _, f := range change {
+			f(h.Name, &cfg)
+		}
+		j.sshd = append(j.sshd, testutil.SSHD(t, cfg))
 	}
-	t.Cleanup(func() {
-		if !t.Failed() {
-			return
-		}
-		for _, r := range j.runs {
-			t.Logf("%s:\n%s%s", strings.Join(r.Args, " "), r.out.String(), r.err.String())
-		}
-	})
+	t.Cleanup(j.tell)
 	return j
+}
+
+// tell shows what the launchers have said, where the test has failed.
+func (j *hostsJob) tell() {
+	if !j.t.Failed() {
+		return
+	}
+	for _, r := range j.runs {
+		line := strings.Join(r.Args, " ")
+		j.t.Logf("%s:\n%s%s", line[:min(len(line), 2000)], r.out.String(), r.err.String())
+	}
 }
 
 // names are those of the hosts with an sshd.

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// TestHostsRefused has hosts on which nothing can be started, each for another reason: each is named with what is wrong,
+// and nothing is started, or left, on the one that is fit.
+func TestHostsRefused(t *testing.T) {
+	t.Parallel()
+	j := newHostsJob(t, 4, func(name string, cfg *testutil.SSHDConfig) {
+		switch name {
+		case "node3":
+			cfg.Config = "PubkeyAuthentication no\nPasswordAuthentication yes"
+		case "node4": // each session has a full /tmp, and all that is in it: the cache, too
+			cfg.Config = `ForceCommand exec unshare -m sh -c 'for d in /tmp /dev/shm; do mount -t tmpfs -o size=1m tmpfs $d; done; exec sh -c "$SSH_ORIGINAL_COMMAND"'`
+			cfg.Env = []string{"XDG_CACHE_HOME=/tmp/cache"}
+		}
+	})
+	r := j.start("run", "--hosts", "node1,nobody-here@node2,node3,node4", "--start-timeout", "60", "--", "sh", "-c", showRank)
+	j.ends(r, 75, "on node2:", "as nobody-here at 10.66.0.3:22", "on node3:", "it takes: password", "never asks for a password",
+		"on node4:", "no place for our program", "has no room")
+	if strings.Contains(r.err.String(), "on node1:") {
+		t.Error("a host is blamed that was there")
+	}
+	if workers := j.workers(); len(workers) > 0 {
+		t.Errorf("there were workers: %v", workers)
+	}
+	j.clean(30 * time.Second)
+}
+
+// TestHostsDiesInCopy switches a host off while our program is brought there.
+func TestHostsDiesInCopy(t *testing.T) {
+	t.Parallel()
+	cache := t.TempDir()
+	j := newHostsJob(t, 2, func(name string, cfg *testutil.SSHDConfig) {
+		if name == "node2" {
+			cfg.Env = []string{"XDG_CACHE_HOME=" + cache}
+		}
+	})
+	j.on[1].Rate(10_000)
+	r := j.start("run", "--hosts", j.names(), "--start-timeout", "15", "--", "sh", "-c", showRank)
+	testutil.Eventually(t, time.Minute, "a part of the program is there", func() bool {
+		parts, _ := filepath.Glob(filepath.Join(cache, "muster/bin/.muster-*"))
+		return len(parts) > 0
+	})
+	j.on[1].PowerOff()
+	off := time.Now()
+	j.ends(r, 75, "on node2:")
+	if took := time.Since(off); took > 40*time.Second { // --start-timeout, and not the minute after which a silent machine is taken for lost
+		t.Errorf("the launcher has ended %v after the host was switched off", took)
+	}
+	if whole, _ := filepath.Glob(filepath.Join(cache, "muster/bin/muster-*")); len(whole) > 0 {
+		t.Errorf("%v is taken for our program", whole)
+	}
+	j.on = j.on[:1]
+	j.clean(30 * time.Second)
+}
+
+// TestHostsLarge takes a megabyte of arguments, or of environment, to another host as it is.
+func TestHostsLarge(t *testing.T) {
+	t.Parallel()
+	j := newHostsJob(t, 1)
+	var words []string
+	for i := range 10 {
+		words = append(words, strings.Repeat(string(rune('a'+i))+"\n'\"$é\xff", 100<<10/8))
+	}
+	for name, c := range map[string]struct {
+		script     string
+		args, vars []string
+	}{
+		"arguments":   {`printf %s "$@" | sha256sum`, words, nil},
+		"environment": {`printf %s "$BIG0" "$BIG1" "$BIG2" "$BIG3" "$BIG4" "$BIG5" "$BIG6" "$BIG7" "$BIG8" "$BIG9" | sha256sum`, nil, words},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := j.again(t)
+			for i, value := range c.vars {
+				j.env = append(j.env, fmt.Sprintf("BIG%d=%s", i, value))
+			}
+			r := j.start(append([]string{"run", "--hosts", "node1:2", "--", "sh", "-c", c.script, "sh"}, c.args...)...)
+			sum := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(words, ""))))
+			j.ends(r, 0)
+			if n := strings.Count(r.out.String(), sum); n != 2 {
+				t.Errorf("%d of 2 workers have what was given", n)
+			}
+		})
+	}
+	j.clean(30 * time.Second)
+}
+
+// TestHostsFileWrong is refused with the line of what is wrong, before any host is reached.
+func TestHostsFileWrong(t *testing.T) {
+	file := writeScript(t, "hosts", "# ours\nnode1 slots=2\n\nnode2:2\nnode[3-4]\nnode5\nnode6 slots=many\nnode2\n")
+	reached := filepath.Join(t.TempDir(), "reached")
+	got := muster(t, nil, "run", "--hostfile", file, "--ssh-program", "touch "+reached, "--", "true")
+	for _, want := range []string{file + ":7", `"many" is no number of slots`, file + ":8", "node2"} {
+		if !strings.Contains(got.stderr, want) {
+			t.Errorf("no %q in:\n%s", want, got.stderr)
+		}
+	}
+	if _, err := os.Stat(reached); got.status != 2 || !os.IsNotExist(err) {
+		t.Errorf("status %d; the program that reaches hosts: %v", got.status, err)
+	}
+}
+
+// TestHostsMany has many hosts of which three are dead: those are named, in their order, and nothing is left on the others.
+// With MUSTER_SOAK=1 they are 300.
+func TestHostsMany(t *testing.T) {
+	testutil.Long(t)
+	t.Parallel()
+	n := 40
+	if os.Getenv("MUSTER_SOAK") == "1" {
+		n = 300
+	}
+	client := testutil.NewSSHClient(t)
+	cache := t.TempDir()
+	// One server has all addresses of this machine, and so is all hosts.
+	server := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Address: "0.0.0.0", Stranger: true, Env: []string{"XDG_CACHE_HOME=" + cache, endAtOnce}})
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	dead := map[int]string{
+		n / 4:     fmt.Sprintf("127.0.0.1 port=%s", freePort(t)),
+		n / 2:     "nobody-there.invalid",
+		3 * n / 4: fmt.Sprintf("127.0.0.1 port=%d", silent.Addr().(*net.TCPAddr).Port),
+	}
+	var file strings.Builder
+	for i := range n {
+		line := dead[i]
+		if line == "" {
+			line = fmt.Sprintf("127.0.%d.%d port=%d", 1+i/200, 1+i%200, server.Port)
+		}
+		file.WriteString(line + "\n")
+	}
+	out := t.TempDir()
+	limit := "30"
+	if n > 40 {
+		limit = "150"
+	}
+	environ := []string{"HOME=" + client.Home, "OUT=" + out, endAtOnce}
+	first := writeScript(t, "first", fmt.Sprintf("127.0.0.1 port=%d\n", server.Port))
+	if got := muster(t, environ, "run", "--hostfile", first, "--", "true"); got.status != 0 { // which brings our program there
+		t.Fatalf("one host: status %d\n%s", got.status, got.stderr)
+	}
+	began := time.Now()
+	got := muster(t, environ, "run", "--hostfile", writeScript(t, "hosts", file.String()), "--ssh-parallel", "32", "--start-timeout", limit, "--", "sh", "-c", showRank)
+	t.Logf("%d hosts: %v", n, time.Since(began).Round(10*time.Millisecond))
+	last := 0
+	for _, i := range []int{n / 4, n / 2, 3 * n / 4} {
+		name, port, _ := strings.Cut(dead[i], " port=")
+		want := "cannot start a node on " + name
+		if port != "" {
+			want += ":" + port
+		}
+		at := strings.Index(got.stderr, want)
+		if at < last {
+			t.Errorf("%q is at %d, after %d", want, at, last)
+		}
+		last = at
+	}
+	if count := strings.Count(got.stderr, "cannot start a node on"); got.status != 75 || count != 3 {
+		t.Errorf("status %d, and %d hosts are blamed:\n%s", got.status, count, got.stderr)
+	}
+	if entries, _ := os.ReadDir(out); len(entries) > 0 {
+		t.Errorf("there were workers: %v", entries)
+	}
+	testutil.Eventually(t, 30*time.Second, "no agent is left", func() bool { return len(processes(t, cache)) == 0 })
+}
