@@ -5,6 +5,9 @@ import (
 	"context"
 	"fmt"
 	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"muster/launch"
 	"muster/rendezvous"
@@ -54,7 +57,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 		}
 		world += plans[i].Procs
 	}
-	base := 0
+	base, local := 0, whichAreHere(ctx, job.Hosts.Nodes)
 	for i, p := range plans {
 		r := rendezvous.Round{
 			GroupRank: i, GroupWorldSize: len(plans), BaseRank: base, WorldSize: world, BaseRoleRank: base, RoleWorldSize: world,
@@ -73,7 +76,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 			return err
 		}
 		m := dryMachine{names[i], "ssh", node}
-		if here(ctx, job.Hosts.Nodes[i].Host) {
+		if local[i] {
 			m.ReachedBy = "a process"
 		}
 		d.Nodes = append(d.Nodes, m)
@@ -82,6 +85,26 @@ func (l *launcher) showPlan(ctx context.Context) error {
 		return writeJSON(l.stdout, d)
 	}
 	return d.writeText(l)
+}
+
+// namesPatience is how long a plan waits for name servers: what they do not say counts as another machine.
+const namesPatience = 500 * time.Millisecond
+
+// whichAreHere reports of each node whether it would be on this machine.
+func whichAreHere(ctx context.Context, nodes []launch.Node) []bool {
+	ctx, cancel := context.WithTimeout(ctx, namesPatience)
+	defer cancel()
+	local := make([]bool, len(nodes))
+	var group errgroup.Group
+	group.SetLimit(64)
+	for i, n := range nodes {
+		group.Go(func() error {
+			local[i] = here(ctx, n.Host)
+			return nil
+		})
+	}
+	_ = group.Wait() // nothing there fails
+	return local
 }
 
 // writeText shows the machines, and the first of them in full.

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// TestHostsDryRun shows a job on hosts without reaching any, and tells no secret.
+func TestHostsDryRun(t *testing.T) {
+	reached := filepath.Join(t.TempDir(), "reached")
+	environ := []string{"HOME=" + testutil.NewSSHClient(t).Home, "API_TOKEN=hush-1", "PLAIN=shown"}
+	script := writeScript(t, "train.py", "")
+	file := writeScript(t, "env", "DB_PASSWORD=hush-2\n")
+	for name, args := range map[string][]string{
+		"run": {
+			"run", "--hosts", "node[01-16]:8", "--ssh-program", "touch " + reached, "--env", "SECRET_KEY=hush-3", "--env-file", file, "--env", "PLAIN_TOO=shown", "--", "python", script,
+		},
+		"deepspeed":  {"--ssh-program", "touch " + reached, "--env", "SECRET_KEY=hush-3", "deepspeed", "--hostfile", writeScript(t, "slots", "node01 slots=8\nnode02 slots=8\n"), script},
+		"colossalai": {"--ssh-program", "touch " + reached, "colossalai", "run", "--host", "node01,node02", "--nproc_per_node", "8", script},
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			text := muster(t, environ, append([]string{"--dry-run"}, args...)...)
+			took := time.Since(began)
+			object := muster(t, environ, append([]string{"--dry-run", "--json"}, args...)...)
+			if text.status != 0 || object.status != 0 {
+				t.Fatalf("status %d and %d:\n%s%s", text.status, object.status, text.stderr, object.stderr)
+			}
+			for _, word := range []string{"node01", "node02", "ssh", "8 workers", "ranks 8 to 15"} {
+				if !strings.Contains(text.stdout, word) {
+					t.Errorf("no %q in:\n%s", word, text.stdout)
+				}
+			}
+			var plan struct {
+				Dialect string
+				Nodes   []struct {
+					Name    string
+					Reached string `json:"reached_by"`
+					Workers []struct{ Rank int }
+				}
+			}
+			if err := json.Unmarshal([]byte(object.stdout), &plan); err != nil {
+				t.Fatalf("%v:\n%s", err, object.stdout)
+			}
+			rank := 0
+			for _, n := range plan.Nodes {
+				for _, w := range n.Workers {
+					if w.Rank != rank || n.Reached != "ssh" {
+						t.Errorf("node %s, reached by %s, has rank %d, want %d", n.Name, n.Reached, w.Rank, rank)
+					}
+					rank++
+				}
+			}
+			if rank != 8*len(plan.Nodes) || rank < 16 || plan.Dialect != name {
+				t.Errorf("%d workers on %d nodes of %s", rank, len(plan.Nodes), plan.Dialect)
+			}
+			for _, said := range []string{text.stdout, text.stderr, object.stdout, object.stderr} {
+				if strings.Contains(said, "hush") {
+					t.Errorf("a secret is told:\n%s", said)
+				}
+			}
+			if _, err := os.Stat(reached); !os.IsNotExist(err) {
+				t.Errorf("a host was reached: %v", err)
+			}
+			t.Logf("it took %v", took.Round(time.Millisecond))
+		})
+	}
+}
+
+// TestHostsDryRunNames does not wait for a name server that is silent.
+func TestHostsDryRunNames(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
+	h := testutil.Hosts(t, 1)[0]
+	for name, text := range map[string]string{"nsswitch.conf": "hosts: files dns\n", "resolv.conf": "nameserver 127.0.0.1\n"} {
+		if err := os.WriteFile(filepath.Join(h.Dir, "etc", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked := make(chan struct{}, 1)
+	if err := h.Do(func() error {
+		conn, err := net.ListenPacket("udp", "127.0.0.1:53")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		go func() { // ends with the connection
+			if _, _, err := conn.ReadFrom(make([]byte, 512)); err == nil {
+				asked <- struct{}{}
+			}
+		}()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	c := h.Command("muster", "run", "--dry-run", "--hosts", "node0,rack[1-2]-[01-08]", "--", "true")
+	c.Env = cleanEnviron()
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	select {
+	case <-asked:
+	default:
+		t.Error("the name server was not asked: this test tests nothing")
+	}
+	if took := time.Since(began); took > 4*time.Second { // one attempt of a resolver is 5 seconds
+		t.Errorf("it took %v", took)
+	}
+	for _, want := range []string{"node0 +a process", "rack2-08 +ssh"} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+}
