@@ -69,6 +69,7 @@ var figures = []figure{
 	{"blamed", blamed},
 	{"check", networkCheck},
 	{"devices", devices},
+	{"hosts", overHosts},
 	{"store", store},
 }
 
