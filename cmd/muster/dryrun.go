@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -218,7 +219,8 @@ func (m *dryMeeting) lines(procs int) [][2]string {
 
 // writeText prints what all ranks share once, and of each rank only what sets it apart.
 func (d *dryRun) writeText(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	buffered := bufio.NewWriterSize(out, 32<<10) // a tabwriter writes each cell by itself
+	w := tabwriter.NewWriter(buffered, 0, 8, 2, ' ', 0)
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush tells what failed
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
 	printf("host\t%s\n", d.Host)
@@ -275,7 +277,10 @@ func (d *dryRun) writeText(out io.Writer) error {
 		}
 	}
 	printf("\ninherited by every rank (values not shown): %s\n", strings.Join(d.inherit, " "))
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return buffered.Flush()
 }
 
 // oneLine is a value as it fits into a table: quoted where it has lines, tabs or bytes that a terminal might obey.
