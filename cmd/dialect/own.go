@@ -69,7 +69,7 @@ func (o Own) json(env environ) bool {
 }
 
 func anywhere(flag string) *setting {
-	for _, s := range settings() {
+	for _, s := range allSettings() {
 		if s.anywhere && s.flag == flag {
 			return &s
 		}

@@ -112,9 +112,12 @@ func (g given) written(flag string) string {
 }
 
 // settings are muster's own flags. The order is that of the help text.
-func settings() []setting {
+func settings() []setting { return slices.Clone(allSettings()) }
+
+// allSettings are made once: parsers ask for them with each of their flags.
+var allSettings = sync.OnceValue(func() []setting {
 	return slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(), restartSettings(), logSettings(), ownSettings())
-}
+})
 
 func commandSettings() []setting {
 	return []setting{
