@@ -141,12 +141,12 @@ func (h *hosts) waitListening(ctx context.Context) error {
 			}
 			if ctx.Err() != nil || time.Now().After(deadline) {
 				logs, _ := filepath.Glob(filepath.Join(h.dir, "*.log")) // the pattern is well-formed
-				text := ""
+				var text strings.Builder
 				for _, file := range logs {
 					content, _ := os.ReadFile(file) // a word more in an error
-					text += string(content)
+					text.Write(content)
 				}
-				return fmt.Errorf("no sshd listens: %w\n%s", err, text)
+				return fmt.Errorf("no sshd listens: %w\n%s", err, text.String())
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
