@@ -70,6 +70,7 @@ var figures = []figure{
 	{"check", networkCheck},
 	{"devices", devices},
 	{"hosts", overHosts},
+	{"horovod", elasticGrowth},
 	{"store", store},
 }
 

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -392,21 +393,30 @@ const maxTerminationLog = 4096
 // writeTerminationLog writes the state to the termination log. The file is a mount of its own: it is written in place
 // and never made.
 func (s *statusWriter) writeTerminationLog() {
-	if s.cfg.TerminationLog == "" {
-		return
+	if s.cfg.TerminationLog != "" {
+		s.warn(s.doc.writeTo(s.cfg.TerminationLog), s.cfg.TerminationLog)
 	}
-	f, err := os.OpenFile(s.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
+}
+
+func (d jobStatus) writeTo(terminationLog string) error {
+	f, err := os.OpenFile(terminationLog, os.O_WRONLY|os.O_TRUNC, 0)
+	if os.IsNotExist(err) {
+		return nil
+	}
 	if err != nil {
-		if !os.IsNotExist(err) {
-			s.warn(err, s.cfg.TerminationLog)
-		}
-		return
+		return err
 	}
-	_, err = f.Write(s.doc.shortened(maxTerminationLog))
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
+	_, err = f.Write(d.shortened(maxTerminationLog))
+	return errors.Join(err, f.Close())
+}
+
+// TellTermination writes a status, as a status file holds it, to the termination log of Kubernetes.
+func TellTermination(terminationLog string, status []byte) error {
+	var d jobStatus
+	if err := json.Unmarshal(status, &d); err != nil {
+		return fmt.Errorf("cannot read the status of the job: %w", err)
 	}
-	s.warn(err, s.cfg.TerminationLog)
+	return d.writeTo(terminationLog)
 }
 
 // shortened returns the status as JSON of at most limit bytes: the call stack goes first, then the oldest of the last

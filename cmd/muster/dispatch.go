@@ -38,6 +38,8 @@ type launcher struct {
 	addrs     []string          // by which each node is reached by the others, empty where it was not reached
 	own       string            // the address of this machine that they reach
 	world     *worldServer      // of a Horovod job, else nil
+	// lastStatus is what the first node has said of the job last; it belongs to the goroutine that reads from it, until it ends.
+	lastStatus []byte
 }
 
 // dispatch starts an agent on each of the job's machines, and shows and ends what they do.
@@ -48,6 +50,9 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	}
 	if err := l.prepare(); err != nil {
 		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
+	if l.req.Job.RunID == "" {
+		l.req.Job.RunID = strings.ToLower(rand.Text()[:12])
 	}
 	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
 	defer in.close()
@@ -92,9 +97,6 @@ func (l *launcher) prepare() error {
 		return errhint.Usagef("cannot tell the working directory: %w", err)
 	}
 	l.token = []byte(rand.Text() + rand.Text())
-	if job.RunID == "" {
-		job.RunID = strings.ToLower(rand.Text()[:12])
-	}
 	if job.Restart.MaxRestarts > 0 && l.req.Horovod != nil {
 		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
 			"an elastic job (--min-np, --host-discovery-script) survives the loss of workers")
@@ -186,6 +188,11 @@ func (l *launcher) finish(ctx context.Context, in *interrupts) error {
 	if o.Errors != nil {
 		l.printError(o.Errors)
 	}
+	if path := l.terminationLog(); path != "" && l.lastStatus != nil {
+		if err := launch.TellTermination(path, l.lastStatus); err != nil {
+			l.log.Warn().Err(err).Str("path", path).Msg("the reason could not be written")
+		}
+	}
 	if o.Status == errhint.OK {
 		return nil
 	}
@@ -240,7 +247,11 @@ func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func
 
 // status keeps the status file, which is that of the job's first node.
 func (l *launcher) status(machine int, data []byte) {
-	if machine != 0 || l.req.Job.StatusFile == "" {
+	if machine != 0 {
+		return
+	}
+	l.lastStatus = data
+	if l.req.Job.StatusFile == "" {
 		return
 	}
 	if err := durable.Replace(l.req.Job.StatusFile, data, 0o644); err != nil {

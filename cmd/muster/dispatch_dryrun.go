@@ -24,6 +24,8 @@ type dryDispatch struct {
 
 type dryMachine struct {
 	Name string `json:"name"`
+	// first is the rank of its first worker, negative where that is decided later; workers is how many it has.
+	first, workers int
 	// ReachedBy is "ssh", or "a process" for this machine.
 	ReachedBy string `json:"reached_by"`
 	*dryRun
@@ -67,15 +69,17 @@ func (l *launcher) showPlan(ctx context.Context) error {
 			r.MasterPort = ports[0]
 		}
 		base += p.Procs
-		place := &r
+		m, place := dryMachine{Name: names[i], ReachedBy: "ssh", first: r.BaseRank, workers: p.Procs}, &r
 		if !fixed(job) {
-			place = nil
+			m.first, place = -1, nil
 		}
-		node, err := newDryRun(p, nil, place)
-		if err != nil {
-			return err
+		if i == 0 || l.req.JSON { // the text shows no more
+			var err error
+			if m.dryRun, err = newDryRun(p, nil, place); err != nil {
+				return err
+			}
+			d.RunID = m.RunID
 		}
-		m := dryMachine{names[i], "ssh", node}
 		if local[i] {
 			m.ReachedBy = "a process"
 		}
@@ -113,10 +117,10 @@ func (d *dryDispatch) writeText(l *launcher) error {
 	_, _ = fmt.Fprintf(w, "machines\n") // Flush tells what failed
 	for _, n := range d.Nodes {
 		ranks := "ranks are decided when nodes meet"
-		if first := n.Workers[0].Rank; first != nil {
-			ranks = fmt.Sprintf("ranks %d to %d", *first, *first+len(n.Workers)-1)
+		if n.first >= 0 {
+			ranks = fmt.Sprintf("ranks %d to %d", n.first, n.first+n.workers-1)
 		}
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d workers\t%s\n", n.Name, n.ReachedBy, len(n.Workers), ranks)
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d workers\t%s\n", n.Name, n.ReachedBy, n.workers, ranks)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,9 @@ func (l *launcher) order(i int) dispatch.Order {
 		Collect: hosts.CollectLogs != "", Preflight: hosts.Preflight, Environ: launch.Passed(l.req.Job.Env, l.environ),
 	}
 	o.Job.Environ = nil // made there
+	if l.terminationLog() != "" && o.Job.StatusFile == "" {
+		o.Job.StatusFile = os.DevNull // another path there, from which it comes home
+	}
 	if h := l.req.Horovod; h != nil {
 		o.Job.NodeEnv = slices.Concat(o.Job.NodeEnv, l.world.vars)
 		if len(h.NICs) > 0 {

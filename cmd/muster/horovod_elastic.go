@@ -43,12 +43,15 @@ type elasticJob struct {
 // horovodElastic runs an elastic Horovod job.
 func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
 	l := &launcher{app: a, req: req, log: log}
+	j := &elasticJob{launcher: l, marker: "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12]), hosts: map[string]*elasticHost{}}
+	if req.DryRun {
+		return j.showElastic()
+	}
 	if err := l.prepare(); err != nil {
 		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
 	}
 	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
 	defer in.close()
-	j := &elasticJob{launcher: l, marker: "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12]), hosts: map[string]*elasticHost{}}
 	if l.tree, err = proc.Open(proc.Config{Log: log, Marker: j.marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
@@ -97,29 +100,34 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	return nil
 }
 
-// config is what the driver works by.
-func (j *elasticJob) config(l net.Listener) elastic.Config {
+// source is where the hosts come from.
+func (j *elasticJob) source() discovery.Source {
 	h := j.req.Horovod
-	shell := discovery.Shell{Env: j.environ, Stderr: func(line string) { say(j.stderr, "%s\n", line) }}
-	var source discovery.Source = discovery.Fixed(h.Hosts)
 	switch {
 	case h.Script != "":
-		source = discovery.Script{Command: h.Script, Runner: shell, Slots: h.SlotsPerHost}
+		shell := discovery.Shell{Env: j.environ, Stderr: func(line string) { say(j.stderr, "%s\n", line) }}
+		return discovery.Script{Command: h.Script, Runner: shell, Slots: h.SlotsPerHost}
 	case h.Hostfile != "":
-		source = discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
+		return discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
 			list, _, err := discovery.ParseHostfile(text)
 			return list, err
 		}}
 	case h.DNS != "":
-		source = discovery.DNS{Name: h.DNS, Resolver: net.DefaultResolver, Slots: h.SlotsPerHost}
+		return discovery.DNS{Name: h.DNS, Resolver: net.DefaultResolver, Slots: h.SlotsPerHost}
 	}
+	return discovery.Fixed(h.Hosts)
+}
+
+// config is what the driver works by.
+func (j *elasticJob) config(l net.Listener) elastic.Config {
+	h := j.req.Horovod
 	var soonest time.Duration // of two discoveries
 	if h.DNS == "" {          // whose server others need too
 		soonest = 100 * time.Millisecond
 	}
 	return elastic.Config{
 		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
-		Source: source, MinInterval: soonest, Spawner: j, Listener: l, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
+		Source: j.source(), MinInterval: soonest, Spawner: j, Listener: l, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
 	}
 }
 

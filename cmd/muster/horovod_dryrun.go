@@ -1,0 +1,76 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"text/tabwriter"
+
+	"al.essio.dev/pkg/shellescape"
+
+	"muster/launch"
+)
+
+// dryElastic is what --dry-run prints of an elastic job: which hosts it will have nobody knows.
+type dryElastic struct {
+	Dialect   string    `json:"dialect"`
+	Hosts     string    `json:"hosts"` // where they come from
+	Needed    int       `json:"slots_at_first"`
+	MinNP     int       `json:"min_np"`
+	MaxNP     int       `json:"max_np"` // 0: any number
+	Dir       string    `json:"working_directory"`
+	Flags     []dryFlag `json:"flags"`
+	Argv      []string  `json:"argv"`
+	Env       []dryVar  `json:"env"`
+	Inherited []string  `json:"inherited"`
+}
+
+// showElastic is --dry-run of an elastic job: its rules, and a worker as it would be with what this machine has.
+func (j *elasticJob) showElastic() error {
+	if err := j.prepare(); err != nil {
+		return err
+	}
+	job := j.req.Job
+	job.Procs, job.Hosts = "1", launch.Hosts{}
+	machine, err := j.machine(job, j.log)
+	if err != nil {
+		return err
+	}
+	plan, err := launch.NewPlan(job, machine)
+	if err != nil {
+		return err
+	}
+	h := j.req.Horovod
+	d := dryElastic{
+		Dialect: job.Dialect, Hosts: j.source().String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: cmp.Or(j.req.Job.Hosts.Dir, j.dir), Flags: dryFlags(j.req),
+	}
+	w := plan.Process(nil)
+	d.Argv = w.Argv
+	for _, v := range w.Env {
+		switch {
+		case v.Source.Kind == launch.Inherited:
+			d.Inherited = append(d.Inherited, v.Name)
+		case v.Name != "MUSTER_AGENT":
+			d.Env = append(d.Env, dryVar{v.Name, v.Shown(), v.Source.String()})
+		}
+	}
+	if j.req.JSON {
+		return writeJSON(j.stdout, d)
+	}
+	most := "as many workers as there are slots"
+	if d.MaxNP > 0 {
+		most = fmt.Sprintf("%d workers", d.MaxNP)
+	}
+	t := tabwriter.NewWriter(j.stdout, 0, 8, 2, ' ', 0)
+	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format, args...) } // Flush tells what failed
+	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
+	printf("hosts\t%s\nworlds\t%d slots at first, then %d to %s\nworking directory\t%s\ncommand\t%s\n", d.Hosts, d.Needed, d.MinNP, most, d.Dir, shellescape.QuoteCommand(d.Argv))
+	printf("\nflags\n")
+	for _, f := range d.Flags {
+		printf("  %s\t%s\t%s\n", f.Name, f.Value, f.Source)
+	}
+	printf("\nvariables of every worker, beside those of its place in the world\n")
+	for _, v := range d.Env {
+		printf("  %s\t%s\t%s\n", v.Name, v.Value, v.Source)
+	}
+	return t.Flush()
+}
