@@ -117,7 +117,7 @@ func (l *sshLink) run(ctx context.Context, command string) (*session, error) {
 	if err != nil {
 		return nil, l.broken(err, "its sshd may allow no sessions (MaxSessions), or no processes are left there")
 	}
-	s := &session{stderr: newTail(), close: func() { _ = run.Close() }}
+	s := &session{stderr: newTail(), close: func() { sayGoodbye(run) }}
 	stdout, err1 := run.StdoutPipe()
 	stderr, err2 := run.StderrPipe()
 	stdin, err3 := run.StdinPipe()
@@ -139,6 +139,21 @@ func (l *sshLink) run(ctx context.Context, command string) (*session, error) {
 		return l.status(err)
 	})
 	return s, nil
+}
+
+// goodbye is how long a machine may take to take the end of a session. One that is dead takes nothing.
+const goodbye = time.Second
+
+func sayGoodbye(run *ssh.Session) {
+	told := make(chan struct{})
+	go func() { // ends with the connection at the latest
+		_ = run.Close()
+		close(told)
+	}()
+	select {
+	case <-told:
+	case <-time.After(goodbye):
+	}
 }
 
 // broken explains why a session could not be had: the connection has ended, or the other side does not want it.

@@ -66,6 +66,30 @@ func TestHostsDiesInCopy(t *testing.T) {
 	j.clean(30 * time.Second)
 }
 
+// TestHostsDiesInOrder switches a host off while it is told what to do: that more waits to be sent to it than the kernel takes
+// holds nobody up.
+func TestHostsDiesInOrder(t *testing.T) {
+	t.Parallel()
+	j := newHostsJob(t, 2)
+	j.ends(j.start("run", "--hosts", j.names(), "--", "true"), 0) // brings our program
+	for i := range 12 {
+		j.env = append(j.env, fmt.Sprintf("BIG%d=%s", i, strings.Repeat("x", 100<<10)))
+	}
+	j.on[1].Rate(1000)
+	r := j.start("run", "--hosts", j.names(), "--log-level", "debug", "--", "sh", "-c", showRank)
+	testutil.Eventually(t, time.Minute, "both hosts are reached", func() bool { return strings.Count(r.err.String(), "machine reached") == 2 })
+	j.on[1].PowerOff()
+	off := time.Now()
+	j.ends(r, 75, "node2")
+	took := time.Since(off)
+	t.Logf("it took %v", took.Round(10*time.Millisecond))
+	if took > 40*time.Second {
+		t.Errorf("the launcher has ended %v after the host was switched off", took)
+	}
+	j.on = j.on[:1]
+	j.clean(30 * time.Second)
+}
+
 // TestHostsLarge takes a megabyte of arguments, or of environment, to another host as it is.
 func TestHostsLarge(t *testing.T) {
 	t.Parallel()
