@@ -42,6 +42,7 @@ nvprobe: ## bin/nvprobe, which asks the NVIDIA driver about its GPUs (gcc); put 
 .PHONY: release
 release: ## build/release/muster-linux-ARCH for this architecture, static, with the NVML probe inside (gcc)
 	scripts/nvprobe.sh internal/accel/probe/blob/nvprobe-$(ARCH)
+	gzip -9nf internal/accel/probe/blob/nvprobe-$(ARCH)
 	$(GOBUILD) -tags nvprobe_embed -o build/release/muster-linux-$(ARCH) ./cmd/muster
 	go run ./scripts/elfcheck build/release/muster-linux-$(ARCH)
 	build/release/muster-linux-$(ARCH) --version | grep 'NVML probe: [0-9]* bytes inside'

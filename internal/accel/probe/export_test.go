@@ -1,12 +1,24 @@
 package probe
 
+import (
+	"compress/gzip"
+	"strings"
+)
+
 // Parse reads a probe's output.
 var Parse = parse
 
-// SetBlob makes b the embedded probe until restore is called.
+// SetBlob makes b the embedded probe until restore is called; nothing makes none.
 func SetBlob(b string) (restore func()) {
 	was := blob
-	blob = b
+	var packed strings.Builder
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write([]byte(b)) // into memory
+	_ = w.Close()
+	blob = ""
+	if b != "" {
+		blob = packed.String()
+	}
 	return func() { blob = was }
 }
 

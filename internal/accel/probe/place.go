@@ -1,8 +1,10 @@
 package probe
 
 import (
+	"compress/gzip"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -97,6 +99,16 @@ func (o Options) onPath() (place, error) {
 	return place{}, errors.New("has no " + Name)
 }
 
+// unpack writes the embedded probe to w.
+func unpack(w io.Writer) error {
+	r, err := gzip.NewReader(strings.NewReader(blob))
+	if err != nil {
+		return fmt.Errorf("the embedded probe is damaged: %w", err)
+	}
+	_, err = io.Copy(w, r)
+	return err
+}
+
 // inMemory writes the embedded probe into a memfd.
 func inMemory() (place, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
@@ -108,7 +120,7 @@ func inMemory() (place, error) {
 		return place{}, fmt.Errorf("memfd_create: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), Name)
-	if _, err := f.WriteString(blob); err != nil {
+	if err := unpack(f); err != nil {
 		_ = f.Close()
 		return place{}, err
 	}
@@ -133,7 +145,7 @@ func inFile(dir string) (_ place, err error) {
 	if unix.Fstatfs(int(f.Fd()), &st) == nil && st.Flags&unix.ST_NOEXEC != 0 {
 		return place{}, errors.New("is mounted noexec")
 	}
-	if _, err := f.WriteString(blob); err != nil {
+	if err := unpack(f); err != nil {
 		return place{}, reason(err)
 	}
 	if err := f.Chmod(0o700); err != nil {
