@@ -40,8 +40,9 @@ type Config struct {
 	// Parallel bounds how many are reached at once, StartTimeout how long those are waited for that are not up yet.
 	Parallel     int
 	StartTimeout time.Duration
-	// Linger is how long nodes may take to end after the first of them has.
-	Linger time.Duration
+	// Linger is how long nodes may take to end after the first of them has; then they are asked to, as by SIGTERM, and after
+	// Grace more their agents are ended. 0 waits for them.
+	Linger, Grace time.Duration
 	// Transient reports whether an error of Start may go away by itself.
 	Transient func(error) bool
 	// Output shows what agents say; CollectLogs is the directory for their workers' log files, empty for none.
@@ -62,11 +63,15 @@ type Fleet struct {
 
 	mu    sync.Mutex
 	nodes []*node
-	begun bool          // workers may run
-	over  bool          // the job has ended on a node
-	first time.Time     // when
-	ended chan struct{} // closed with over
-	order func(i int) Order
+	begun bool // workers may run
+	over  bool // the job has ended on a node
+	early bool // because that could not run it
+	// succeeded says that it has been a success there.
+	succeeded bool
+	let       bool          // all agents were let go: Close was called
+	first     time.Time     // when
+	ended     chan struct{} // closed with over
+	order     func(i int) Order
 }
 
 // node is a machine of the fleet and what became of it.
@@ -127,7 +132,8 @@ func (f *Fleet) Reach(ctx context.Context) error {
 				time.AfterFunc(givenUp, cancel)
 			}
 		case <-tell.C:
-			f.Log.Warn().Strs("nodes", f.missing()).Int("reached", reached).Dur("dur_ms", time.Since(began)).Msg("waiting for machines of the job")
+			f.Log.Warn().Strs("nodes", f.missing()).Int("reached", reached).Dur("dur_ms", time.Since(began)).Dur("timeout_ms", f.StartTimeout).
+				Msg("waiting for machines of the job")
 		}
 	}
 	if reached >= f.Min {
@@ -146,6 +152,7 @@ var errStartTimeout = errors.New("it was not there in time")
 // unreached is the error about machines that could not be reached.
 func (f *Fleet) unreached(ctx context.Context) error {
 	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, errStartTimeout) && !errors.Is(cause, context.Canceled) {
+		f.Log.Warn().Strs("nodes", f.missing()).Msg("stopped while machines were waited for")
 		return cause // a signal
 	}
 	var all *multierror.Error
@@ -162,17 +169,21 @@ func (f *Fleet) unreached(ctx context.Context) error {
 	return errhint.Code(all.ErrorOrNil(), given)
 }
 
-// missing are the names of the machines that were not reached yet.
+// missing are the machines that were not reached yet, each with the last reason.
 func (f *Fleet) missing() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var names []string
+	var all []string
 	for _, n := range f.nodes {
-		if n.session == nil {
-			names = append(names, n.Name)
+		switch {
+		case n.session != nil:
+		case n.err != nil:
+			all = append(all, n.Name+": "+n.err.Error())
+		default:
+			all = append(all, n.Name)
 		}
 	}
-	return names
+	return all
 }
 
 // reach starts an agent on a machine, and tries again while the reason may go away.
@@ -333,13 +344,7 @@ func (f *Fleet) follow(ctx context.Context, n *node) {
 				break
 			}
 		}
-		select {
-		case <-s.ended:
-		case <-f.lingered(ctx):
-			f.Log.Warn().Str("node", n.Name).Msg("the job has ended, and this node does not: its agent is ended")
-			s.close()
-			<-s.ended
-		}
+		f.await(ctx, n, s)
 		s.close()
 		if s.result != nil {
 			f.finished(n, s.result)
@@ -351,22 +356,36 @@ func (f *Fleet) follow(ctx context.Context, n *node) {
 	f.giveUp(n)
 }
 
-// lingered delivers when nodes have had the time to end after the first one. It never does while the job goes on.
-func (f *Fleet) lingered(ctx context.Context) <-chan struct{} {
-	late := make(chan struct{})
-	go func() {
-		select {
-		case <-f.ended:
-		case <-ctx.Done():
-			return
+// await waits for the end of a session. When the job has ended elsewhere and the node does not, it is ended.
+func (f *Fleet) await(ctx context.Context, n *node, s *session) {
+	select {
+	case <-s.ended:
+		return
+	case <-f.ended:
+	}
+	if f.Linger > 0 {
+		f.mu.Lock()
+		linger := f.Linger
+		switch {
+		case f.early:
+			linger = min(linger, time.Second)
+		case f.succeeded: // no worker is being stopped
+			linger = max(linger-f.Grace, time.Second)
 		}
-		select {
-		case <-time.After(f.Linger):
-			close(late)
-		case <-ctx.Done():
+		f.mu.Unlock()
+		for _, wait := range []time.Duration{linger, f.Grace + time.Second} {
+			select {
+			case <-s.ended:
+				return
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
+			f.Log.Debug().Str("node", n.Name).Msg("the job has ended, and this node does not: it is asked to")
+			go func() { _ = s.signal(syscall.SIGTERM) }() // one that takes nothing is ended in the end
 		}
-	}()
-	return late
+		s.close()
+	}
+	<-s.ended
 }
 
 // finished notes a node's result. It ends the job for those that are not there, unless it is about this node alone.
@@ -375,6 +394,8 @@ func (f *Fleet) finished(n *node, r *Result) {
 	defer f.mu.Unlock()
 	n.result, n.at = r, time.Now()
 	if !aboutNode(r.Status) {
+		f.early = f.early || r.Error != "" && !f.over // what it could not do it tells at once
+		f.succeeded = f.succeeded || r.Status == errhint.OK
 		f.endLocked()
 	}
 	f.settleLocked()
@@ -397,7 +418,7 @@ func (f *Fleet) lost(n *node, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.session, n.err = nil, why
-	if !f.over {
+	if !f.over && !f.let {
 		f.Log.Error().Err(why).Str("node", n.Name).Msg("node lost")
 	}
 	f.settleLocked()
@@ -513,6 +534,9 @@ func (f *Fleet) outcome() Outcome {
 
 // Close ends all agents that have not ended.
 func (f *Fleet) Close() {
+	f.mu.Lock()
+	f.let = true
+	f.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, s := range f.running() {
 		wg.Go(s.close)

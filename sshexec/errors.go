@@ -112,7 +112,7 @@ func (s *settings) dialFailed(ctx context.Context, err error) error {
 		return s.fail(Failed, "", cause) // nobody wants it any more
 	}
 	up := "is the machine up, and does every firewall on the way let the port through?"
-	refused := "does sshd run there, at this port? another port can be given as host:port, or in ssh's configuration"
+	refused := "does sshd run there, at this port? another port can be given by --ssh-port, by port=N in a hostfile, or in ssh's configuration"
 	if open, ok := errors.AsType[*ssh.OpenChannelError](err); ok { // the jump host tells
 		return s.throughFailed(open, refused, up)
 	}

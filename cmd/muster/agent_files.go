@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -91,6 +92,9 @@ func (n *remoteNode) collect(dir string, temporary bool, log zerolog.Logger) {
 		}
 		return n.link.File(short, info.Size(), f)
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return // nothing was written
+	}
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir).Msg("log files could not be brought to the launcher: they stay here")
 		return

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -74,7 +75,7 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	job := &l.req.Job
 	l.fleet = dispatch.New(dispatch.Config{
 		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
-		Linger: job.Stop.Grace + job.Meeting.CloseTimeout + job.Restart.Linger, Transient: sshexec.Transient,
+		Linger: linger(job), Grace: job.Stop.Grace, Transient: sshexec.Transient,
 		Output:      &dispatch.Output{Stdout: a.stdout, Stderr: a.stderr, Log: a.logOutput()},
 		CollectLogs: job.Hosts.CollectLogs, Log: log, Status: l.status,
 	})
@@ -89,6 +90,15 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	return l.finish(ctx, in)
 }
 
+// linger is how long other nodes may go on after the first has ended: they say good-bye to each other, and the rules may leave
+// workers more time.
+func linger(job *launch.Job) time.Duration {
+	if job.Restart.Clean == launch.CleanNone {
+		return 0 // as long as their workers run
+	}
+	return job.Stop.Grace + job.Restart.Linger + 10*time.Second
+}
+
 // prepare refuses what can be told to be wrong before any machine is reached, and reads the files that the job names.
 func (l *launcher) prepare() error {
 	job := &l.req.Job
@@ -96,6 +106,7 @@ func (l *launcher) prepare() error {
 	if l.dir, err = os.Getwd(); err != nil {
 		return errhint.Usagef("cannot tell the working directory: %w", err)
 	}
+	l.sameInterpreter()
 	l.token = []byte(rand.Text() + rand.Text())
 	if job.Restart.MaxRestarts > 0 && l.req.Horovod != nil {
 		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
@@ -127,6 +138,20 @@ func (l *launcher) prepare() error {
 		}
 	}
 	return nil
+}
+
+// sameInterpreter lets hosts that do not get our PATH run the Python that is first in it here, by its path, where they have it.
+func (l *launcher) sameInterpreter() {
+	job := &l.req.Job
+	if job.Env.Mode != launch.EnvInherit || job.Command.Kind == launch.Program || job.Python != (launch.PythonRules{}) {
+		return
+	}
+	for _, name := range job.Command.Interpreters {
+		if path, err := proc.LookPath(name, l.dir, l.environ); err == nil && filepath.IsAbs(path) {
+			job.Command.Interpreters = append([]string{path}, job.Command.Interpreters...)
+			return
+		}
+	}
 }
 
 // start brings every node to where its workers could be started.

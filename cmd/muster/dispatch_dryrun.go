@@ -55,7 +55,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 			return err
 		}
 		if plans[i], err = launch.NewPlan(l.job(i), machine); err != nil {
-			return fmt.Errorf("node %s: %w", names[i], err)
+			return fmt.Errorf("cannot plan node %s with what this machine has: %w", names[i], err)
 		}
 		world += plans[i].Procs
 	}

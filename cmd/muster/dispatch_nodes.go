@@ -48,7 +48,8 @@ func (l *launcher) arrange() error {
 		if addr, err := netip.ParseAddr(l.addrs[i]); err == nil && addr.IsLoopback() {
 			l.addrs[i] = here
 		}
-		if host := l.masterHost(); i == 0 && host != "" {
+		// By the name that ssh knows it by the other hosts may not.
+		if host := l.masterHost(); i == 0 && host != "" && (host != l.req.Job.Hosts.Nodes[0].Name || h.Addr == "") {
 			l.addrs[i] = host
 		}
 		if len(l.endpoints) < maxPlaces {

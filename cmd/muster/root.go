@@ -32,10 +32,12 @@ func newRootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "muster",
 		Short: "Launch distributed training",
-		Long: `muster launches distributed training on this machine. Put it in front of the launcher
-you use, or give it that launcher's name by a link, and the same job runs.`,
+		Long: `muster launches distributed training: a node of a job on this machine, or a whole job on
+its hosts. Put it in front of the launcher you use, or give it that launcher's name by a
+link, and the same job runs.`,
 		Example: `  muster torchrun --standalone --nproc-per-node 2 train.py
   muster run -n 4 --max-restarts 3 -- python train.py --lr 0.1
+  muster run --hosts node1:8,node2:8 -- python train.py
   muster --dry-run torchrun --standalone --nproc-per-node 8 train.py
   muster store --bind 127.0.0.1:29400`,
 		Version:       a.version + probeText,

@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"muster/launch"
 )
@@ -21,6 +22,10 @@ type interrupts struct {
 
 // forwarded are the signals that go to the workers and end nothing: batch systems announce preemption with them.
 var forwarded = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
+
+// sameSignal is how soon a signal that comes again is the same one: timeout of coreutils sends it to its child and to its
+// child's group, and nobody types as fast.
+const sameSignal = 50 * time.Millisecond
 
 // watchSignals receives signals until close. The first of handled ends the returned context with a launch.SignalError as
 // its cause, the second closes hurry. SIGHUP stays ignored where nohup had it ignored when muster started; SIGINT and
@@ -42,9 +47,13 @@ func watchSignals(parent context.Context, handled []syscall.Signal) (context.Con
 	go func() {
 		defer close(in.done)
 		defer cancel(nil)
-		stopping := 0
+		stopping, last, at := 0, syscall.Signal(0), time.Time{}
 		for s := range in.raw {
 			n, _ := s.(syscall.Signal)
+			if n == last && time.Since(at) < sameSignal {
+				continue
+			}
+			last, at = n, time.Now()
 			switch n {
 			case syscall.SIGPIPE:
 			case syscall.SIGUSR1, syscall.SIGUSR2:
