@@ -34,6 +34,9 @@ type elasticJob struct {
 	*launcher
 	dialer *sshexec.Dialer
 	marker string
+	// reaching ends when hosts are no longer needed: those that are being reached then, too.
+	reaching context.Context
+	stop     context.CancelFunc
 
 	mu    sync.Mutex
 	hosts map[string]*elasticHost
@@ -52,6 +55,8 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	}
 	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
 	defer in.close()
+	j.reaching, j.stop = context.WithCancel(context.WithoutCancel(ctx))
+	defer j.stop()
 	if l.tree, err = proc.Open(proc.Config{Log: log, Marker: j.marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
@@ -291,7 +296,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 		h.err = j.reach(h, name)
 		close(h.ready)
 		if h.err == nil {
-			h.fleet.Run(context.Background())
+			h.fleet.Run(j.reaching)
 		}
 		h.fleet.Close()
 		h.gone()
@@ -301,7 +306,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 
 // reach starts a host's agent, and tells it what its processes have in common.
 func (j *elasticJob) reach(h *elasticHost, name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), j.req.Job.Hosts.StartTimeout)
+	ctx, cancel := context.WithTimeout(j.reaching, j.req.Job.Hosts.StartTimeout)
 	defer cancel()
 	if err := h.fleet.Reach(ctx); err != nil {
 		return err
@@ -354,8 +359,9 @@ func (h *elasticHost) gone() {
 	}
 }
 
-// closeHosts ends all agents, and waits for them.
+// closeHosts ends all agents, and waits for them. No more are started then.
 func (j *elasticJob) closeHosts() {
+	j.stop()
 	j.mu.Lock()
 	var all []*elasticHost
 	for _, h := range j.hosts {

@@ -186,3 +186,34 @@ func TestHorovodrunKilled(t *testing.T) {
 	j.wait()
 	testutil.Eventually(t, 30*time.Second, "no worker is left", func() bool { return len(processes(t, "sleep\x00"+mark)) == 0 })
 }
+
+// A host that is still being reached when the job is told to end does not hold the launcher, nor is anything started there later.
+func TestHorovodrunInterruptedWhileReaching(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	slow := filepath.Join(dir, "kubexec.sh")
+	text := "#!/bin/sh\ntouch " + dir + "/asked\nsleep 3\nshift\nexec sh -c \"$*\"\n"
+	if err := os.WriteFile(slow, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	j := start(t, []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}, "--ssh-program", slow, "horovodrun", "-np", "2", "--min-np", "1",
+		"--host-discovery-script", "echo localhost:1; echo elsewhere:1", "sleep", "1000")
+	testutil.Eventually(t, time.Minute, "the other host is being reached", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "asked"))
+		return err == nil
+	})
+	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan outcome, 1)
+	go func() { ended <- j.wait() }()
+	select {
+	case got := <-ended:
+		if got.status != 143 {
+			t.Errorf("status %d, want 143\n%s", got.status, got.stderr)
+		}
+	case <-time.After(30 * time.Second):
+		_ = j.Process.Kill()
+		t.Fatal("the launcher does not end")
+	}
+}
