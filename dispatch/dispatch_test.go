@@ -347,3 +347,61 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// An order that no agent would take is told, and waits for nobody.
+func TestOrderTooLong(t *testing.T) {
+	f, _ := newFleet(t, machine("node0", obedient(Result{})))
+	defer f.Close()
+	if err := f.Reach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.Prepare(t.Context(), func(int) Order { return Order{Dir: strings.Repeat("x", maxFrame)} })
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "node0") {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the launcher waits for an answer to an order that it could not send")
+	}
+}
+
+// When the job ends while a lost machine is being reached again, the reason that is told is why it was lost.
+func TestLostReason(t *testing.T) {
+	trying := make(chan struct{})
+	lost := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+		return 137
+	}
+	stays := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+		<-trying
+		_ = l.Result(Result{Status: errhint.TryAgain, Error: "too few"})
+		<-l.Lost()
+		return 0
+	}
+	starts := 0
+	away := Machine{Name: "away", Start: func(ctx context.Context) (Conn, error) {
+		if starts++; starts == 1 {
+			return agentConn(lost), nil
+		}
+		close(trying)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}}
+	f, _ := newFleet(t, machine("stays", stays), away)
+	o := run(t, f)
+	if o.Errors == nil || !strings.Contains(o.Errors.Error(), "status 137") || strings.Contains(o.Errors.Error(), "canceled") {
+		t.Errorf("%+v", o)
+	}
+}

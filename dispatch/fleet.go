@@ -192,7 +192,9 @@ func (f *Fleet) reach(ctx context.Context, n *node) {
 	for {
 		s, err := f.start(ctx, n)
 		f.mu.Lock()
-		n.session, n.err = s, err
+		if n.session = s; err == nil || n.err == nil || ctx.Err() == nil { // why it was not there before says more than that time is up
+			n.err = err
+		}
 		f.mu.Unlock()
 		if err == nil || !f.Transient(err) {
 			return
@@ -264,9 +266,9 @@ func (f *Fleet) Prepare(ctx context.Context, order func(i int) Order) ([]*Ready,
 // prepare gives one agent its order.
 func (f *Fleet) prepare(ctx context.Context, n *node) (*Ready, error) {
 	s := n.session
-	if err := s.wire.sendJSON(kindOrder, f.order(n.index)); err != nil {
-		<-s.ended // which says why
-	}
+	if err := s.wire.sendJSON(kindOrder, f.order(n.index)); errors.Is(err, errTooLong) {
+		return nil, errhint.Code(err, errhint.Usage)
+	} // any other error is the end of the session, which says why
 	select {
 	case r := <-s.ready:
 		return &r, nil

@@ -46,6 +46,9 @@ const (
 	maxOutput = 64 << 10
 )
 
+// errTooLong is what comes of a message that nobody would take.
+var errTooLong = errors.New("cannot send a message")
+
 // errNoise is what comes of a far side that sends no frames, such as a login script that prints something.
 var errNoise = errors.New("what came is no message of muster's agent")
 
@@ -60,7 +63,7 @@ type wire struct {
 // send writes one frame.
 func (w *wire) send(k kind, payload []byte) error {
 	if len(payload) > maxFrame {
-		return fmt.Errorf("cannot send a message of %d bytes: %d are the most", len(payload), maxFrame)
+		return fmt.Errorf("%w of %d bytes: %d are the most", errTooLong, len(payload), maxFrame)
 	}
 	frame := make([]byte, headerBytes, headerBytes+len(payload))
 	frame[0] = byte(k)
