@@ -14,6 +14,8 @@ type Hello struct {
 	Hostname string `json:"hostname"`
 	// Addr is the address by which the launcher has reached it, empty where it was not reached over a network.
 	Addr string `json:"addr"`
+	// Own is the address from which the machine reaches others, by its routes; empty where it has none.
+	Own string `json:"own"`
 	// Port is free on that machine just now.
 	Port int `json:"port"`
 	PID  int `json:"pid"`

@@ -45,7 +45,7 @@ func (a *app) agent(ctx context.Context) error {
 		return err
 	}
 	if err := link.Hello(dispatch.Hello{
-		Version: a.version, Hostname: hostname(), Addr: serverAddr(a.getenv("SSH_CONNECTION")), Port: port, PID: os.Getpid(),
+		Version: a.version, Hostname: hostname(), Addr: serverAddr(a.getenv(sshConnection)), Own: ownAddr(), Port: port, PID: os.Getpid(),
 	}); err != nil {
 		return fmt.Errorf("cannot speak to the launcher: %w", err)
 	}
@@ -66,6 +66,9 @@ func (a *app) agent(ctx context.Context) error {
 	}
 	return nil
 }
+
+// sshConnection is the variable by which sshd tells of a connection.
+const sshConnection = "SSH_CONNECTION"
 
 // serverAddr is the address by which an ssh client has reached this machine: the third word of SSH_CONNECTION.
 func serverAddr(connection string) string {

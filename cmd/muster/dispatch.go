@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,7 @@ type launcher struct {
 	token     []byte
 	endpoints []launch.Endpoint // where the nodes meet
 	addrs     []string          // by which each node is reached by the others, empty where it was not reached
+	away      []atomic.Bool     // machines that are not this one
 	own       string            // the address of this machine that they reach
 	world     *worldServer      // of a Horovod job, else nil
 	// lastStatus is what the first node has said of the job last; it belongs to the goroutine that reads from it, until it ends.

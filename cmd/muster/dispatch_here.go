@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -64,8 +65,11 @@ func (l *launcher) startHere(marker, name string) (agent *childAgent, err error)
 		}
 	}
 	c := &childAgent{stdin: pipes[1], stdout: pipes[2]}
+	env := slices.DeleteFunc(slices.Clone(l.environ), func(kv string) bool { // of the session that the launcher is in
+		return strings.HasPrefix(kv, sshConnection+"=")
+	})
 	c.process, err = l.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: []string{"muster", agentName}, Env: append(slices.Clip(l.environ), marker),
+		Path: "/proc/self/exe", Args: []string{"muster", agentName}, Env: append(env, marker),
 		Files: []*os.File{pipes[0], pipes[3], pipes[5]}, Label: "the agent of " + name,
 	})
 	if err != nil {

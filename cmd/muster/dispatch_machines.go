@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 
 	"muster/dispatch"
 	"muster/internal/hostaddr"
@@ -18,11 +19,13 @@ func (l *launcher) machines(marker string) ([]dispatch.Machine, func(), error) {
 	}
 	names := l.nodeNames()
 	all := make([]dispatch.Machine, len(names))
+	l.away = make([]atomic.Bool, len(names))
 	for i, n := range l.req.Job.Hosts.Nodes {
 		all[i] = dispatch.Machine{Name: names[i], Start: func(ctx context.Context) (dispatch.Conn, error) {
 			if here(ctx, n.Host) {
 				return l.startHere(marker, names[i])
 			}
+			l.away[i].Store(true)
 			return dialer.Start(ctx, n.Host, []string{agentName})
 		}}
 	}

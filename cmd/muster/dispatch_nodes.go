@@ -25,7 +25,7 @@ func (l *launcher) arrange() error {
 	var remote netip.Addr // of any machine but this one
 	for i := range n {
 		if h, ok := l.fleet.Hello(i); ok {
-			if addr, err := netip.ParseAddr(h.Addr); err == nil && !addr.IsLoopback() {
+			if addr, err := netip.ParseAddr(l.said(i, h)); err == nil && !addr.IsLoopback() {
 				remote = addr
 			}
 		}
@@ -44,19 +44,34 @@ func (l *launcher) arrange() error {
 		if !ok {
 			continue
 		}
-		l.addrs[i] = cmp.Or(h.Addr, here)
-		if addr, err := netip.ParseAddr(l.addrs[i]); err == nil && addr.IsLoopback() {
-			l.addrs[i] = here
-		}
-		// By the name that ssh knows it by the other hosts may not.
-		if host := l.masterHost(); i == 0 && host != "" && (host != l.req.Job.Hosts.Nodes[0].Name || h.Addr == "") {
-			l.addrs[i] = host
-		}
+		l.addrs[i] = l.addr(i, h)
 		if len(l.endpoints) < maxPlaces {
 			l.endpoints = append(l.endpoints, launch.Endpoint{Host: l.addrs[i], Port: h.Port})
 		}
 	}
 	return nil
+}
+
+// said is the address of a machine, as its agent has it; empty for this machine. Who was reached by a program such as
+// kubectl knows only its own.
+func (l *launcher) said(i int, h dispatch.Hello) string {
+	if h.Addr == "" && l.away[i].Load() {
+		return h.Own
+	}
+	return h.Addr
+}
+
+// addr is the address by which a machine is reached by the others. A machine that has come back may have a new one.
+func (l *launcher) addr(i int, h dispatch.Hello) string {
+	// By the name that ssh knows it by the other hosts may not know it.
+	if host := l.masterHost(); i == 0 && host != "" && (host != l.req.Job.Hosts.Nodes[0].Name || h.Addr == "") {
+		return host
+	}
+	text := l.said(i, h)
+	if addr, err := netip.ParseAddr(text); text == "" || err == nil && addr.IsLoopback() {
+		return l.own
+	}
+	return text
 }
 
 // masterHost is the address of the first node that the user gave, empty where none was given, or one that means another
@@ -112,10 +127,8 @@ func (l *launcher) job(i int) launch.Job {
 
 // order is what the i-th node is told.
 func (l *launcher) order(i int) dispatch.Order {
-	if l.addrs[i] == "" { // it was not there when the others were
-		if h, ok := l.fleet.Hello(i); ok {
-			l.addrs[i] = h.Addr
-		}
+	if h, ok := l.fleet.Hello(i); ok { // it may not have been there when the others were, or at another address
+		l.addrs[i] = l.addr(i, h)
 	}
 	hosts := &l.req.Job.Hosts
 	o := dispatch.Order{

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -177,6 +178,7 @@ type elasticHost struct {
 	ready chan struct{} // closed when err is known
 	err   error
 	ended chan struct{} // closed when the agent is gone
+	away  atomic.Bool   // it is not this machine
 	// loopback says that its workers use the loopback interface.
 	loopback bool
 
@@ -284,6 +286,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 			if here(ctx, target) {
 				return j.startHere(j.marker, name)
 			}
+			h.away.Store(true)
 			return j.dialer.Start(ctx, target, []string{agentName})
 		}}},
 		Min: 1, StartTimeout: job.Hosts.StartTimeout, Linger: job.Stop.Grace, Transient: sshexec.Transient,
@@ -324,6 +327,9 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 		}
 		if hello, _ := h.fleet.Hello(0); len(j.req.Horovod.NICs) == 0 {
 			o.Interfaces, o.Addr = ifaceVars, hello.Addr
+			if o.Addr == "" && h.away.Load() {
+				o.Addr = hello.Own
+			}
 			if o.Addr == "" {
 				o.Addr = driverAddr(name) // this machine
 			}
