@@ -417,7 +417,8 @@ func (m *machine) form(now time.Time) []effect {
 		m.short = have
 		return []effect{waiting{have, need}}
 	}
-	if m.generation > 0 && !slices.ContainsFunc(order, func(s horovod.Slot) bool { return m.survives(s.Key()) }) {
+	// All take their state from rank 0: a new worker there would have the others begin anew.
+	if m.generation > 0 && !m.survives(order[0].Key()) {
 		v := m.judged("no worker of the last world is left that could hand its state on")
 		if v.Status == errhint.OK {
 			v.Status = errhint.TryAgain

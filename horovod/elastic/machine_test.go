@@ -188,3 +188,27 @@ func (p *play) check() {
 	case forming:
 	}
 }
+
+// A host on which only the second worker has the state cannot hand it on: rank 0 would be a new worker, and all would begin anew.
+func TestStateIsNotLost(t *testing.T) {
+	now := time.Unix(1000, 0)
+	m := newMachine(Rules{NP: 1, MinNP: 1, ResetLimit: -1, Timeout: time.Minute}, now)
+	m.hosts([]horovod.Host{{Name: "a", Slots: 1}, {Name: "b", Slots: 1}}, now)
+	m.hosts([]horovod.Host{{Name: "c", Slots: 2}, {Name: "b", Slots: 1}}, now)
+	ask := func(key string) {
+		if at, ours := m.plan[key]; ours {
+			m.seen(at.Rank)
+		}
+		m.ask(key, now)
+	}
+	for _, key := range []string{"a:0", "b:0", "c:0", "c:1", "b:0"} {
+		ask(key)
+	}
+	if m.generation != 3 || !m.held["c:1"] || !m.starting["c:0"] {
+		t.Fatalf("world %d, held %v, starting %v", m.generation, m.held, m.starting)
+	}
+	m.ended("b:0", m.workers["b:0"].id, 1, now)
+	if m.phase != over || m.verdict.Status == 0 {
+		t.Errorf("world %d begins with rank 0 on %+v: phase %s, %+v", m.generation, m.order[0], m.phase, m.verdict)
+	}
+}
