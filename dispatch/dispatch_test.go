@@ -405,3 +405,39 @@ func TestLostReason(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 }
+
+// pieces is a file that comes a little at a time.
+type pieces int
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if *p--; *p < 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(100 * time.Millisecond) // the pace of a slow disk
+	return copy(b, bytes.Repeat([]byte("x"), maxOutput)), nil
+}
+
+// Log files that take longer to come home than nodes may take to end are brought home whole.
+func TestFilesTakeTheirTime(t *testing.T) {
+	slow := pieces(30)
+	brings := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+		_ = l.File("big.log", 30*maxOutput, &slow)
+		_ = l.Result(Result{})
+		<-l.Lost()
+		return 0
+	}
+	dir := t.TempDir()
+	f, shown := newFleet(t, machine("short", obedient(Result{})), machine("long", brings))
+	f.Linger, f.files = time.Second, newFiles(dir, zerolog.Nop())
+	o := run(t, f)
+	if st, err := os.Stat(filepath.Join(dir, "long", "big.log")); err != nil || st.Size() != 30*maxOutput {
+		t.Errorf("%v %v", st, err)
+	}
+	if o.Status != 0 || len(o.Unclean) > 0 {
+		t.Errorf("%+v\n%s", o, shown.String())
+	}
+}

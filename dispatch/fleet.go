@@ -358,7 +358,8 @@ func (f *Fleet) follow(ctx context.Context, n *node) {
 	f.giveUp(n)
 }
 
-// await waits for the end of a session. When the job has ended elsewhere and the node does not, it is ended.
+// await waits for the end of a session. When the job has ended elsewhere and the node does not, it is ended; but log files take
+// the time that they take.
 func (f *Fleet) await(ctx context.Context, n *node, s *session) {
 	select {
 	case <-s.ended:
@@ -376,11 +377,8 @@ func (f *Fleet) await(ctx context.Context, n *node, s *session) {
 		}
 		f.mu.Unlock()
 		for _, wait := range []time.Duration{linger, f.Grace + time.Second} {
-			select {
-			case <-s.ended:
+			if s.endsWithin(ctx, wait) {
 				return
-			case <-time.After(wait):
-			case <-ctx.Done():
 			}
 			f.Log.Debug().Str("node", n.Name).Msg("the job has ended, and this node does not: it is asked to")
 			go func() { _ = s.signal(syscall.SIGTERM) }() // one that takes nothing is ended in the end
@@ -388,6 +386,25 @@ func (f *Fleet) await(ctx context.Context, n *node, s *session) {
 		s.close()
 	}
 	<-s.ended
+}
+
+// endsWithin waits until a session has ended, and reports whether it has. The time does not count in which log files come.
+func (s *session) endsWithin(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.ended:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			if !s.brings() {
+				return false
+			}
+			timer.Reset(BeatEvery)
+		}
+	}
 }
 
 // finished notes a node's result. It ends the job for those that are not there, unless it is about this node alone.

@@ -40,6 +40,7 @@ type session struct {
 	heard   atomic.Int64  // when a frame came
 	pending atomic.Bool   // one is being dealt with: silence is ours
 	silent  atomic.Bool   // nothing came for too long
+	filed   atomic.Int64  // when a part of a log file came
 	closing sync.Once
 }
 
@@ -156,8 +157,10 @@ func (s *session) receive(greeted chan<- error) error {
 			if err := decode(payload, &m); err != nil {
 				return err
 			}
+			s.filed.Store(time.Now().UnixNano())
 			s.fleet.files.begin(s.name, m)
 		case kindData:
+			s.filed.Store(time.Now().UnixNano())
 			s.fleet.files.data(s.name, payload)
 		case kindStarted, kindEnded:
 			var e ProcessEvent
@@ -215,6 +218,9 @@ func (s *session) beat() {
 		}
 	}
 }
+
+// brings reports whether the agent's log files are on their way.
+func (s *session) brings() bool { return time.Since(time.Unix(0, s.filed.Load())) < Patience }
 
 // signal tells the agent of a signal.
 func (s *session) signal(n syscall.Signal) error {
