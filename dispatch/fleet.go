@@ -82,6 +82,7 @@ type node struct {
 	err     error    // why it is not
 	result  *Result
 	at      time.Time // of the result
+	reached bool      // at any time
 	out     bool      // nobody tries to reach it any more
 }
 
@@ -165,6 +166,9 @@ func (f *Fleet) unreached(ctx context.Context) error {
 			given = errhint.Usage
 		}
 		all = multierror.Append(all, errhint.With(fmt.Errorf("cannot start a node on %s: %w", n.Name, n.err), errhint.Of(n.err)))
+	}
+	if all == nil {
+		return errhint.Code(context.Cause(ctx), given)
 	}
 	return errhint.Code(all.ErrorOrNil(), given)
 }
@@ -520,7 +524,7 @@ func (f *Fleet) outcome() Outcome {
 	var all *multierror.Error
 	for _, n := range f.nodes {
 		switch {
-		case n.result == nil && (n.err != nil || n.session != nil):
+		case n.result == nil && n.reached:
 			o.Unclean = append(o.Unclean, n.Name)
 			if n.err != nil {
 				all = multierror.Append(all, errhint.With(fmt.Errorf("node %s was lost: %w", n.Name, n.err), errhint.Of(n.err)))

@@ -106,8 +106,12 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	// The guardian comes before everything that it would have to clean up.
+	remove := []string{a.Plan.RunDir}
+	if a.Plan.Scratch != "" {
+		remove = append(remove, a.Plan.Scratch)
+	}
 	a.tree, err = proc.Open(proc.Config{
-		Log: a.Log, Marker: "MUSTER_AGENT=" + a.Plan.agentID, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: []string{a.Plan.RunDir},
+		Log: a.Log, Marker: "MUSTER_AGENT=" + a.Plan.agentID, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: remove,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)

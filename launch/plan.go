@@ -59,6 +59,8 @@ type Plan struct {
 	Hostname string
 	// TempDir is where logs go that no directory was given for.
 	TempDir string
+	// Scratch is a directory that is to be removed where the agent is killed; empty for none.
+	Scratch string
 
 	agentID   string // no other agent's, of this job or another
 	runIDFrom Source

@@ -40,6 +40,16 @@ func newAgentCmd(a *app) *cobra.Command {
 func (a *app) agent(ctx context.Context) error {
 	link := dispatch.OpenLink(a.stdin, a.stdout)
 	defer link.Close()
+	done := make(chan struct{})
+	defer close(done)
+	go func() { // whatever waits for a launcher that is gone
+		<-link.Lost()
+		select {
+		case <-done:
+		case <-time.After(lostGrace + time.Second):
+			os.Exit(errhint.TryAgain)
+		}
+	}()
 	port, err := anyPort(ctx)
 	if err != nil {
 		return err
@@ -161,6 +171,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 			}
 		}
 	})
+	defer func() { _ = os.RemoveAll(n.dir) }() // nothing while it has no name
 	if err := n.unpack(); err != nil {
 		return err
 	}
@@ -169,7 +180,6 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 		return err
 	}
 	job.NodeEnv = append(job.NodeEnv, vars...)
-	defer func() { _ = os.RemoveAll(n.dir) }()
 	if n.order.Processes {
 		return n.processes(ctx, a, in, log)
 	}
@@ -226,6 +236,7 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*la
 	if err != nil {
 		return nil, err // which the launcher has in the preflight
 	}
+	plan.Scratch = n.dir
 	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
 		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
 	}

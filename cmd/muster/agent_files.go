@@ -18,7 +18,7 @@ import (
 // jobFiles are the places in a job that name files of the launcher's machine: those that agents read.
 func jobFiles(job *launch.Job) []*string {
 	m := &job.Meeting
-	return []*string{&m.Topology, &m.TokenFile, &job.Fake, &m.Etcd.CACert, &m.Etcd.Cert, &m.Etcd.CertKey, &m.Etcd.PasswordFile}
+	return []*string{&m.Topology, &job.Fake, &m.Etcd.CACert, &m.Etcd.Cert, &m.Etcd.CertKey, &m.Etcd.PasswordFile}
 }
 
 // unpack writes the files that came with the order, and lets the job name them there. Only this user can read them.

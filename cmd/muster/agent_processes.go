@@ -27,7 +27,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	if err != nil {
 		return err
 	}
-	tree, err := proc.Open(proc.Config{Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true})
+	tree, err := proc.Open(proc.Config{Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true, RemoveOnDeath: []string{n.dir}})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}

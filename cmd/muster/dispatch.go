@@ -87,7 +87,7 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 		if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 			return a.compat(*job, statusError(errhint.FromSignal(int(stopped.Signal))))
 		}
-		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+		return a.refused(l.req, launch.Machine{Hostname: hostname()}, err)
 	}
 	return l.finish(ctx, in)
 }
@@ -109,7 +109,9 @@ func (l *launcher) prepare() error {
 		return errhint.Usagef("cannot tell the working directory: %w", err)
 	}
 	l.sameInterpreter()
-	l.token = []byte(rand.Text() + rand.Text())
+	if err := l.takeToken(); err != nil {
+		return err
+	}
 	if job.Restart.MaxRestarts > 0 && l.req.Horovod != nil {
 		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
 			"an elastic job (--min-np, --host-discovery-script) survives the loss of workers")
@@ -140,6 +142,18 @@ func (l *launcher) prepare() error {
 		}
 	}
 	return nil
+}
+
+// takeToken takes the job's token from where the user has it, or makes one. Agents get it by the connection, and no file has it.
+func (l *launcher) takeToken() (err error) {
+	m := &l.req.Job.Meeting
+	if m.TokenFile == "" {
+		l.token = []byte(rand.Text() + rand.Text())
+		return nil
+	}
+	l.token, err = readToken(m.TokenFile)
+	m.TokenFile = ""
+	return err
 }
 
 // sameInterpreter lets hosts that do not get our PATH run the Python that is first in it here, by its path, where they have it.
@@ -206,10 +220,11 @@ func (l *launcher) finish(ctx context.Context, in *interrupts) error {
 	wg.Wait()
 	l.app.log.show("")
 	say(l.stderr, "%s", o.Report)
-	if abandoned {
-		say(l.stderr, "muster: error: given up on %s: look there for what is left of the job\n", strings.Join(o.Unclean, ", "))
+	stopped, signaled := errors.AsType[*launch.SignalError](context.Cause(ctx))
+	if len(o.Unclean) > 0 && (signaled || abandoned) {
+		say(l.stderr, "muster: error: nobody has said that nothing is left on %s: look there\n", strings.Join(o.Unclean, ", "))
 	}
-	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
+	if signaled {
 		o.Status = errhint.FromSignal(int(stopped.Signal))
 	}
 	if o.Errors != nil {

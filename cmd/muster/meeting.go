@@ -125,15 +125,23 @@ func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 		m.log.Info().Msg("no job token (MUSTER_TOKEN_FILE): what agents tell each other is not authenticated, and services between nodes stay off")
 		return cfg, nil
 	}
-	token, err := os.ReadFile(m.TokenFile)
+	var err error
+	cfg.Token, err = readToken(m.TokenFile)
+	return cfg, err
+}
+
+// readToken reads a job's token.
+func readToken(file string) ([]byte, error) {
+	text, err := os.ReadFile(file)
 	if err != nil {
-		return cfg, errhint.Code(fmt.Errorf("cannot read the job's token: %w", err), errhint.Usage)
+		return nil, errhint.Code(fmt.Errorf("cannot read the job's token: %w", err), errhint.Usage)
 	}
-	if cfg.Token = bytes.TrimSpace(token); len(cfg.Token) < minToken {
-		return cfg, errhint.With(errhint.Usagef("cannot use the token in %s: it has %d bytes, at least %d are wanted", m.TokenFile, len(cfg.Token), minToken),
+	token := bytes.TrimSpace(text)
+	if len(token) < minToken {
+		return nil, errhint.With(errhint.Usagef("cannot use the token in %s: it has %d bytes, at least %d are wanted", file, len(token), minToken),
 			"make one, for example with: openssl rand -hex 32")
 	}
-	return cfg, nil
+	return token, nil
 }
 
 // minToken is the length of the shortest token, in bytes.
