@@ -199,6 +199,7 @@ func (f *Fleet) reach(ctx context.Context, n *node) {
 		if n.session = s; err == nil || n.err == nil || ctx.Err() == nil { // why it was not there before says more than that time is up
 			n.err = err
 		}
+		n.reached = n.reached || err == nil
 		f.mu.Unlock()
 		if err == nil || !f.Transient(err) {
 			return
