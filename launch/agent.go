@@ -41,6 +41,8 @@ type Agent struct {
 	Forward <-chan syscall.Signal
 	// Checker examines the nodes before workers start; nil: nothing is examined.
 	Checker Checker
+	// OpenCheckpoints opens what keeps checkpoints, reached by workers at a socket; nil: nothing does.
+	OpenCheckpoints func(ctx context.Context, socket string) (Checkpoints, error)
 	// Guardian is the command of the guardian process.
 	Guardian []string
 	// ErrorFile is the TORCHELASTIC_ERROR_FILE that muster itself was given, TerminationLog the file from which
@@ -65,6 +67,8 @@ type Agent struct {
 	// debugDirs hold the workers' environments in debug mode.
 	debugDirs []string
 	told      []NodeFault
+
+	checkpoints Checkpoints // nil: none are kept
 }
 
 // Result is how a job ended.
@@ -122,6 +126,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.LogTo(a.logs.message())
+	if err := a.openCheckpoints(ctx); err != nil {
+		return err
+	}
 	if err := a.tree.RemoveOnDeath(a.logs.disposable()...); err != nil {
 		return err
 	}
@@ -156,7 +163,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 // close undoes open, whatever of it was done.
 func (a *Agent) close(succeeded bool) error {
 	var errs []error
-	errs = append(errs, a.warm.Close())
+	errs = append(errs, a.warm.Close(), a.closeCheckpoints())
 	if a.watchdog != nil {
 		errs = append(errs, a.watchdog.Close())
 	}

@@ -147,6 +147,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		set(FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
 	}
 	p.exportIface(vars)
+	p.setCheckpoints(vars)
 	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
 	set(FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
 	own(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))

@@ -47,6 +47,8 @@ type Job struct {
 	Bind BindRules
 	// Check says what is tested before workers start.
 	Check CheckRules
+	// Checkpoint says how workers keep checkpoints through muster.
+	Checkpoint CheckpointRules
 	// Stop are the rules for ending workers.
 	Stop StopRules
 	// Logs says where the workers' output goes.

@@ -41,6 +41,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 	if err != nil {
 		return d, err
 	}
+	a.roundOver(d)
 	if heard.final() {
 		return heard, nil
 	}

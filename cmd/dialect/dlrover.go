@@ -247,9 +247,6 @@ func (t *torchrunJob) dlroverIdle() {
 		}
 		t.job.Environ = slices.Concat(t.job.Environ, []string{"HCCL_IF_BASE_PORT=" + strconv.Itoa(port.n)})
 	}
-	if v["save_at_breakpoint"].on {
-		t.warn("--save_at_breakpoint has no effect yet: this version of muster keeps no checkpoints in memory, so that none can be saved when workers fail")
-	}
 	if v["auto_tunning"].on {
 		t.warn("--auto_tunning has no effect: no master tunes data loaders and optimizers")
 	}

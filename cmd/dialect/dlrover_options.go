@@ -75,7 +75,7 @@ func dlroverOptions() []option {
 		},
 		{
 			long: "save-at-breakpoint", kind: kindFlag, variables: true, group: groupExits,
-			help: "Save the checkpoint in memory when workers fail. No effect yet: this version keeps none.",
+			help: "Write the checkpoint in memory to disk when workers fail. muster does that in any case, on a single node.",
 		},
 		{
 			long: "auto-tunning", kind: kindFlag, variables: true, group: groupOther,

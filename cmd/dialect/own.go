@@ -282,4 +282,5 @@ func checkRules(r *Request, words map[string]given, wrong *problems) {
 		wrong.add(fmt.Errorf("cannot use --retryable-exit-codes with --restart-policy %s: give --restart-policy exit-code", rules.Policy))
 	}
 	settleCheck(r, words, wrong)
+	settleCheckpoint(r, words, wrong)
 }

@@ -116,7 +116,7 @@ func settings() []setting { return slices.Clone(allSettings()) }
 
 // allSettings are made once: parsers ask for them with each of their flags.
 var allSettings = sync.OnceValue(func() []setting {
-	return slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(), restartSettings(), logSettings(), ownSettings())
+	return slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(), restartSettings(), logSettings(), checkpointSettings(), ownSettings())
 })
 
 func commandSettings() []setting {

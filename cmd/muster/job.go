@@ -178,7 +178,8 @@ func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvou
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
-		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
+		OpenCheckpoints: checkpointService(plan, log),
+		ErrorFile:       a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
 	}
 	result, err := agent.Run(ctx)
 	if s := result.Status; err != nil && (s == errhint.Faulty || s == errhint.Straggler || s == errhint.Undecided) {

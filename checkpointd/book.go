@@ -1,0 +1,193 @@
+package checkpointd
+
+import (
+	"cmp"
+	"slices"
+)
+
+// moment orders copies of a state: by the era, which begins anew when workers start or load, and in it by the step. After a
+// rollback the same step comes again in a later era, and the two must never be mixed.
+type moment struct {
+	Era  uint64
+	Step int64
+}
+
+func (m moment) compare(o moment) int {
+	return cmp.Or(cmp.Compare(m.Era, o.Era), cmp.Compare(m.Step, o.Step))
+}
+
+// slot is what is known of one copy's place.
+type slot struct {
+	ID    int
+	State slotState
+	At    moment // of what is, or was being, copied
+	Size  int64  // bytes that it has room for
+	Pins  int    // who writes it to disk, or is about to
+	Holds int    // workers that look at it
+	Owner int    // the connection that copies, while State is slotWriting
+}
+
+func (s *slot) free() bool { return s.Pins == 0 && s.Holds == 0 && s.State != slotWriting }
+
+// book decides which memory a save may use, and which steps are complete. It is pure: what it says is done by set.
+type book struct {
+	shards [][]*slot
+	begun  []moment // the newest that each shard has begun
+	nextID int
+}
+
+func newBook(shards int) *book {
+	b := &book{shards: make([][]*slot, shards), begun: make([]moment, shards)}
+	for i := range b.begun {
+		b.begun[i] = moment{Step: -1}
+	}
+	return b
+}
+
+// find returns a slot of a shard by its id, nil where there is none.
+func (b *book) find(shard, id int) *slot {
+	for _, s := range b.shards[shard] {
+		if s.ID == id {
+			return s
+		}
+	}
+	return nil
+}
+
+// at returns the slot of a shard with a whole copy of a moment, nil where there is none.
+func (b *book) at(shard int, m moment) *slot {
+	for _, s := range b.shards[shard] {
+		if s.State == slotReady && s.At == m {
+			return s
+		}
+	}
+	return nil
+}
+
+// complete returns the moments of which every shard has a whole copy, newest first.
+func (b *book) complete() []moment {
+	var found []moment
+	for _, s := range b.shards[0] {
+		if s.State != slotReady || slices.Contains(found, s.At) {
+			continue
+		}
+		whole := true
+		for shard := range b.shards {
+			whole = whole && b.at(shard, s.At) != nil
+		}
+		if whole {
+			found = append(found, s.At)
+		}
+	}
+	slices.SortFunc(found, func(a, b moment) int { return b.compare(a) })
+	return found
+}
+
+// dead reports whether a moment can become complete no more: a shard that has no copy of it has gone on.
+func (b *book) dead(m moment) bool {
+	for shard, begun := range b.begun {
+		if begun.compare(m) <= 0 {
+			continue
+		}
+		if !slices.ContainsFunc(b.shards[shard], func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// slotRules bound what victim may answer.
+type slotRules struct {
+	// Slots is how many slots a shard has where memory allows: 2, and another one where one of them is being written to disk
+	// or looked at. 1: saves overwrite the only copy.
+	Slots int
+	// Room says whether there is memory for another slot.
+	Room func() bool
+}
+
+// outcome of a request for memory.
+type victimKind int
+
+const (
+	takeSlot victimKind = iota // the slot that was returned; nil: a new one
+	waitDisk                   // none before a step was written to disk or let go
+	waitRank                   // none before another rank has saved its shard
+)
+
+// victim returns the slot of a shard that a new copy may overwrite. It keeps the newest complete step, unless that would
+// leave nothing to write to and an older complete one is kept by whoever writes that to disk; or unless there is but one slot.
+func (b *book) victim(shard int, rules slotRules) (victimKind, *slot) {
+	slots := b.shards[shard]
+	complete := b.complete()
+	var newest, stale *slot
+	for _, s := range slots {
+		switch {
+		case len(complete) > 0 && s.State == slotReady && s.At == complete[0]:
+			newest = s
+		case !s.free():
+		case s.State != slotReady:
+			return takeSlot, s
+		case len(complete) > 0 && s.At.compare(complete[0]) < 0 || b.dead(s.At):
+			if stale == nil || s.At.compare(stale.At) < 0 {
+				stale = s
+			}
+		}
+	}
+	if stale != nil {
+		return takeSlot, stale
+	}
+	taken := 0 // by others than savers
+	awaited := false
+	for _, s := range slots {
+		if s.Pins > 0 || s.Holds > 0 {
+			taken++
+		} else if s != newest && s.State == slotReady {
+			awaited = true
+		}
+	}
+	allowed := rules.Slots
+	if allowed > 1 && taken > 0 {
+		allowed++
+	}
+	if len(slots) == 0 || len(slots) < allowed && rules.Room() {
+		return takeSlot, nil
+	}
+	switch {
+	case newest != nil && newest.free() && (len(complete) > 1 || len(slots) == 1):
+		return takeSlot, newest
+	case len(slots) == 1 && slots[0].free():
+		return takeSlot, slots[0]
+	case awaited:
+		return waitRank, nil
+	}
+	return waitDisk, nil
+}
+
+// add makes a new slot.
+func (b *book) add(shard int, size int64) *slot {
+	b.nextID++
+	s := &slot{ID: b.nextID, Size: size}
+	b.shards[shard] = append(b.shards[shard], s)
+	return s
+}
+
+// drop forgets a slot.
+func (b *book) drop(shard int, s *slot) {
+	b.shards[shard] = slices.DeleteFunc(b.shards[shard], func(o *slot) bool { return o == s })
+}
+
+// begin says that a copy is being written to a slot.
+func (b *book) begin(shard int, s *slot, m moment, owner int) {
+	s.State, s.At, s.Owner = slotWriting, m, owner
+	b.begun[shard] = m
+}
+
+// pin keeps the slots of a complete moment from being overwritten, and returns them by shard.
+func (b *book) pin(m moment) []*slot {
+	pinned := make([]*slot, len(b.shards))
+	for shard := range b.shards {
+		pinned[shard] = b.at(shard, m)
+		pinned[shard].Pins++
+	}
+	return pinned
+}

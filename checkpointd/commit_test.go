@@ -1,0 +1,403 @@
+package checkpointd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// errDied is what a file system says to a process that was killed.
+var errDied = errors.New("killed")
+
+// mortal lets so many calls happen, cuts the next one off, and does nothing from then on, as if the machine had stopped there.
+// torn lets the call that is cut off leave half of what it wrote.
+type mortal struct {
+	posix
+	left  int
+	torn  bool
+	calls int
+	old   bool // a kernel or file system that cannot swap names
+}
+
+func (m *mortal) next() error {
+	m.calls++
+	if m.left--; m.left < 0 {
+		return errDied
+	}
+	return nil
+}
+
+func (m *mortal) MkdirAll(path string) error {
+	if err := m.next(); err != nil {
+		return err
+	}
+	return m.posix.MkdirAll(path)
+}
+
+func (m *mortal) Create(path string) (*os.File, error) {
+	if err := m.next(); err != nil {
+		return nil, err
+	}
+	return m.posix.Create(path)
+}
+
+func (m *mortal) Sync(f *os.File) error {
+	if err := m.next(); err != nil {
+		if m.torn && m.left == -1 {
+			info, _ := f.Stat()
+			_ = f.Truncate(info.Size() / 2)
+		}
+		return err
+	}
+	return m.posix.Sync(f)
+}
+
+func (m *mortal) Rename(from, to string) error {
+	if err := m.next(); err != nil {
+		return err
+	}
+	return m.posix.Rename(from, to)
+}
+
+func (m *mortal) Exchange(a, b string) error {
+	if err := m.next(); err != nil {
+		return err
+	}
+	if m.old {
+		return syscall.EINVAL
+	}
+	return m.posix.Exchange(a, b)
+}
+
+func (m *mortal) Replace(path string, data []byte) error {
+	if err := m.next(); err != nil {
+		if m.torn && m.left == -1 { // half of the new file lies beside the old one
+			_ = os.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".HALF"), data[:len(data)/2], 0o600)
+		}
+		return err
+	}
+	return m.posix.Replace(path, data)
+}
+
+func (m *mortal) SyncDir(path string) error {
+	if err := m.next(); err != nil {
+		return err
+	}
+	return m.posix.SyncDir(path)
+}
+
+func (m *mortal) RemoveAll(path string) error {
+	if err := m.next(); err != nil {
+		return err
+	}
+	return m.posix.RemoveAll(path)
+}
+
+// content is what a shard's file of a writing holds.
+func content(attempt string, step int64, shard int) []byte {
+	return fmt.Appendf(nil, "%s step %d shard %d", attempt, step, shard)
+}
+
+func testCommitment(d disk, dir string, step int64, shards int, paths func(shard int) string) *commitment {
+	c := &commitment{disk: d, dir: dir, step: step, runID: "test", attempt: newAttempt(), now: time.Now}
+	for shard := range shards {
+		c.shards = append(c.shards, shardSource{Path: paths(shard), Write: func(_ context.Context, f *os.File) (int64, uint32, error) {
+			data := content(c.attempt, step, shard)
+			_, err := f.Write(data)
+			return int64(len(data)), crc32.Checksum(data, castagnoli), err
+		}})
+	}
+	return c
+}
+
+func noPath(int) string { return "" }
+
+// TestCommitCutOff commits and prunes steps, is killed at any of its calls, and opens the directory again, many times over: what
+// is listed as whole is whole and of one attempt, the newest committed step is never lost, and nothing is left lying about.
+func TestCommitCutOff(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "commit")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		shards := rapid.IntRange(1, 3).Draw(t, "shards")
+		layouts := map[string]func(step int64) func(int) string{
+			"usual": func(int64) func(int) string { return noPath },
+			"named": func(step int64) func(int) string {
+				return func(shard int) string { return filepath.Join(dir, fmt.Sprintf("checkpoint-%d-%d.pt", step, shard)) }
+			},
+		}
+		names := []string{"usual", "named"}
+		if shards == 1 { // more files than one cannot be replaced at once
+			layouts["same"] = func(int64) func(int) string { return func(int) string { return filepath.Join(dir, "latest.pt") } }
+			names = append(names, "same")
+		}
+		paths := layouts[rapid.SampledFrom(names).Draw(t, "layout")]
+		keep := rapid.IntRange(0, 2).Draw(t, "keep")
+		committed := int64(-1)
+		step := int64(0)
+		for range rapid.IntRange(1, 6).Draw(t, "writings") {
+			lock, err := openForTest(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if step > 0 && rapid.IntRange(0, 3).Draw(t, "again") == 0 {
+				step-- // after a rollback
+			}
+			step++
+			m := &mortal{left: rapid.IntRange(0, 40).Draw(t, "calls"), torn: rapid.Bool().Draw(t, "torn"), old: rapid.Bool().Draw(t, "old")}
+			c := testCommitment(m, dir, step, shards, paths(step))
+			_, err = c.run(context.Background())
+			switch {
+			case err == nil:
+				committed = step
+				if _, err := pruneOn(m, dir, KeepRules{Latest: keep}, false); err != nil && !errors.Is(err, errDied) {
+					t.Fatal(err)
+				}
+			case !errors.Is(err, errDied):
+				t.Fatal(err)
+			}
+			lock.close()
+
+			lock, err = openForTest(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lock.close()
+			found, note := chooseDisk(dir)
+			switch {
+			case found == nil && committed >= 0:
+				t.Fatalf("step %d was committed, and nothing is there now (%s)", committed, note)
+			case found != nil && found.Step < committed && found.Step != step:
+				t.Fatalf("step %d was committed, the newest is %d (%s)", committed, found.Step, note)
+			}
+			if found != nil {
+				committed = found.Step
+			}
+			steps, err := List(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range steps {
+				if s.Verify() != nil {
+					continue
+				}
+				for shard, f := range s.Files {
+					got, err := os.ReadFile(f.at(dir))
+					if want := content(s.Attempt, s.Step, shard); err != nil || string(got) != string(want) {
+						t.Fatalf("%s holds %q: %v", f.Path, got, err)
+					}
+				}
+			}
+			left, _ := filepath.Glob(filepath.Join(dir, ownDir, "*-*"))
+			temporary, _ := filepath.Glob(filepath.Join(dir, ".*"+tempMark+"*"))
+			if left = append(left, temporary...); len(left) > 0 {
+				t.Fatalf("left behind: %v", left)
+			}
+		}
+	})
+}
+
+// openForTest opens a directory as a job does.
+func openForTest(dir string) (*dirLock, error) {
+	st := newSet(dir, 1)
+	err := st.openDir(posix{})
+	return st.lock, err
+}
+
+// TestCommitCalls is killed at every single call of one commit over an older step, in each layout: the newest step is always one
+// of the two.
+func TestCommitCalls(t *testing.T) {
+	for name, path := range map[string]func(dir string) func(int) string{
+		"usual": func(string) func(int) string { return noPath },
+		"same":  func(dir string) func(int) string { return func(int) string { return filepath.Join(dir, "latest.pt") } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for left := 0; ; left++ {
+				dir := t.TempDir()
+				if _, err := testCommitment(posix{}, dir, 7, 1, path(dir)).run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				m := &mortal{left: left}
+				_, err := testCommitment(m, dir, 8, 1, path(dir)).run(t.Context())
+				found, note := chooseDisk(dir)
+				if found == nil || found.Step != 7 && found.Step != 8 || err == nil && found.Step != 8 {
+					t.Fatalf("killed at call %d: found %+v (%s)", left, found, note)
+				}
+				tracked, _ := os.ReadFile(filepath.Join(dir, dlroverTracker))
+				if n, err := strconv.Atoi(string(tracked)); err != nil || n != 7 && n != 8 || n == 8 && found.Step != 8 {
+					t.Fatalf("killed at call %d: DLRover's tracker says %q, the newest step is %d", left, tracked, found.Step)
+				}
+				if err == nil {
+					t.Logf("%d calls", m.calls)
+					return
+				}
+			}
+		})
+	}
+}
+
+// TestDamagedFiles damages the newest of two steps in every way that a disk or a user does: the older one is found.
+func TestDamagedFiles(t *testing.T) {
+	for name, damage := range map[string]func(dir, file string) error{
+		"bit flipped": func(_, file string) error {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			data[len(data)/2] ^= 4
+			return os.WriteFile(file, data, 0o600)
+		},
+		"truncated":        func(_, file string) error { return os.Truncate(file, 3) },
+		"removed":          func(_, file string) error { return os.Remove(file) },
+		"foreign":          func(dir, file string) error { return os.Rename(filepath.Join(dir, "7", "rank_0.pt"), file) },
+		"another's shard":  func(dir, file string) error { return os.Rename(filepath.Join(dir, "8", "rank_1.pt"), file) },
+		"a directory":      func(_, file string) error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o700)) },
+		"manifest cut off": func(dir, _ string) error { return os.Truncate(filepath.Join(dir, "8", manifestName), 40) },
+		"manifest garbled": func(dir, _ string) error {
+			return os.WriteFile(filepath.Join(dir, "8", manifestName), []byte("{\x00"), 0o600)
+		},
+		"manifest newer":    func(dir, _ string) error { return rewrite(dir, func(m *Manifest) { m.Version = 99 }) },
+		"manifest of other": func(dir, _ string) error { return rewrite(dir, func(m *Manifest) { m.Files[0].Attempt = "other" }) },
+		"manifest leads away": func(dir, _ string) error {
+			return rewrite(dir, func(m *Manifest) { m.Files[0].Path = "../../etc/passwd" })
+		},
+		"trackers garbled": func(dir, file string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, trackerName), []byte("{"), 0o600),
+				os.WriteFile(filepath.Join(dir, dlroverTracker), []byte("-8"), 0o600), os.Truncate(file, 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, step := range []int64{6, 7, 8} {
+				if _, err := testCommitment(posix{}, dir, step, 2, noPath).run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s, note := chooseDisk(dir); s == nil || s.Step != 8 || note != "" {
+				t.Fatalf("before: %+v %s", s, note)
+			}
+			if err := damage(dir, filepath.Join(dir, "8", "rank_0.pt")); err != nil {
+				t.Fatal(err)
+			}
+			s, note := chooseDisk(dir)
+			if want := map[string]int64{"foreign": 6}[name]; s == nil || s.Step != max(want, 6) && s.Step != 7 || want != 0 && s.Step != want || note == "" {
+				t.Fatalf("found %+v, note %q", s, note)
+			}
+		})
+	}
+}
+
+func rewrite(dir string, change func(*Manifest)) error {
+	path := filepath.Join(dir, "8", manifestName)
+	var m Manifest
+	if err := readJSON(path, &m); err != nil {
+		return err
+	}
+	change(&m)
+	text, err := jsonText(m)
+	return errors.Join(err, os.WriteFile(path, text, 0o600))
+}
+
+func TestPrune(t *testing.T) {
+	dir := t.TempDir()
+	for step := int64(1); step <= 6; step++ {
+		paths := noPath
+		if step%2 == 0 {
+			paths = func(int) string { return filepath.Join(dir, fmt.Sprintf("checkpoint-%d.pt", step)) }
+		}
+		if _, err := testCommitment(posix{}, dir, step, 1, paths).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	steps := func() (left []int64) {
+		list, err := List(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list {
+			left = append(left, s.Step)
+		}
+		return left
+	}
+	for _, try := range []struct {
+		rules KeepRules
+		dry   bool
+		want  []int64
+	}{
+		{KeepRules{}, false, []int64{6, 5, 4, 3, 2, 1}},
+		{KeepRules{Latest: 2}, true, []int64{6, 5, 4, 3, 2, 1}},
+		{KeepRules{Latest: 2, Every: 2}, false, []int64{6, 5, 4, 2}},
+		{KeepRules{Latest: 2}, false, []int64{6, 5}},
+	} {
+		if _, err := Prune(dir, try.rules, try.dry); err != nil {
+			t.Fatal(err)
+		}
+		if got := steps(); !slices.Equal(got, try.want) {
+			t.Fatalf("%+v leaves %v, want %v", try.rules, got, try.want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "checkpoint-2.pt")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of step 2 is left: %v", err)
+	}
+	// The newest that can be used stays, even where the newest cannot.
+	if err := os.Truncate(filepath.Join(dir, "checkpoint-6.pt"), 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Prune(dir, KeepRules{Latest: 1}, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := steps(); !slices.Contains(got, 5) {
+		t.Fatalf("left: %v", got)
+	}
+	lock, err := openForTest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.close()
+	if _, err := Prune(dir, KeepRules{Latest: 1}, false); !errors.Is(err, errLocked) {
+		t.Errorf("pruned beside a job: %v", err)
+	}
+	if _, err := openForTest(dir); !errors.Is(err, errLocked) {
+		t.Errorf("two jobs with one directory: %v", err)
+	}
+}
+
+// TestFullDisk commits to a file system with too little room: the step before is left, and nothing of the new one.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("a small file system needs root: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	if _, err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	slot := make([]byte, headerSize+8<<20)
+	w, at, err := newArchiveWriter(slot, layout{Records: []record{{"data.pkl", headerSize, 10}, {"data/0", headerSize, 8 << 20}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := testCommitment(posix{}, dir, 2, 1, noPath)
+	c.shards[0].Write = func(ctx context.Context, f *os.File) (int64, uint32, error) { return w.archive(ctx, f, at) }
+	if _, err := c.run(t.Context()); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("8 MiB went to 4: %v", err)
+	}
+	if s, _ := chooseDisk(dir); s == nil || s.Step != 1 {
+		t.Fatalf("left is %+v", s)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ownDir, "*-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}

@@ -1,0 +1,229 @@
+package checkpointd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+)
+
+// load tells a worker where to restore from. All workers of a round are told the same, whenever they ask for the same time.
+func (c *session) load() (reply, *os.File, error) {
+	s, st := c.service, c.set
+	s.mu.Lock()
+	for st.running != nil || st.pending != nil { // what is on its way to disk may be what is needed, and must not change under us
+		if len(st.book.complete()) > 0 {
+			break // memory has it, or something newer
+		}
+		if !s.awaitLocked(time.Now().Add(waitSave)) {
+			s.mu.Unlock()
+			return reply{}, nil, errors.New("the step that is being written to disk does not come to an end")
+		}
+	}
+	n := st.loads[c.rank]
+	st.loads[c.rank]++
+	for len(st.decisions) < n { // another worker has loaded less often, as one does that was started again alone
+		st.decisions = append(st.decisions, nil)
+	}
+	var d *decision
+	if n < len(st.decisions) && st.decisions[n] != nil {
+		d = st.decisions[n]
+	} else {
+		d = &decision{done: make(chan struct{})}
+		if n == len(st.decisions) {
+			st.decisions = append(st.decisions, d)
+		} else {
+			st.decisions[n] = d
+		}
+		s.decideLocked(st, d)
+		close(d.done)
+	}
+	s.mu.Unlock()
+	select {
+	case <-d.done:
+	case <-s.ctx.Done():
+		return reply{}, nil, errors.New("muster ends")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c.restoreLocked(d)
+}
+
+// decideLocked finds the newest step that is whole, in memory or on disk. Reading checksums takes time: the lock is let go.
+func (s *Service) decideLocked(st *set, d *decision) {
+	for {
+		complete := st.book.complete()
+		if len(complete) == 0 {
+			break
+		}
+		at := complete[0]
+		if st.committed.Step >= 0 && st.committed.compare(at) > 0 {
+			break // what was in memory since is lost
+		}
+		f := st.plan(at, "")
+		s.mu.Unlock()
+		bad := -1
+		var err error
+		for shard, c := range f.copies {
+			if err = f.mem[shard].verify(c.used); err != nil {
+				bad = shard
+				break
+			}
+		}
+		s.mu.Lock()
+		f.unpin()
+		if bad < 0 {
+			d.source, d.at = fromMemory, at
+			return
+		}
+		st.mem[f.slots[bad]].setState(slotTorn)
+		f.slots[bad].State = slotTorn
+		delete(st.copies, f.slots[bad])
+		if st.pending != nil && st.pending.at == at {
+			st.pending.unpin()
+			st.pending = nil
+		}
+		d.note += fmt.Sprintf("step %d in memory is not used: shard %d: %v; ", at.Step, bad, err)
+		s.cfg.Log.Warn().Err(err).Int64("step", at.Step).Int("shard", bad).Msg("a checkpoint in memory was damaged: an older one is used")
+		s.notifyLocked()
+	}
+	s.mu.Unlock()
+	step, note := chooseDisk(st.dir)
+	s.mu.Lock()
+	d.note += note
+	if note != "" {
+		s.cfg.Log.Warn().Str("path", st.dir).Str("reason", note).Msg("a checkpoint on disk was passed over")
+	}
+	if step == nil {
+		d.source = fromNone
+		return
+	}
+	d.source, d.step, d.at = fromDisk, step, moment{Step: step.Step}
+	if step.Shards != st.shards && step.Shards != 1 {
+		d.err = fmt.Errorf("cannot restore step %d: %d ranks saved it, and %d restore; shards are not divided anew", step.Step, step.Shards, st.shards)
+	}
+}
+
+// restoreLocked carries a decision out for one worker.
+func (c *session) restoreLocked(d *decision) (reply, *os.File, error) {
+	st := c.set
+	rep := reply{Source: d.source, Step: d.at.Step, Note: d.note}
+	if d.err != nil {
+		return reply{}, nil, d.err
+	}
+	switch d.source {
+	case fromMemory:
+		slot := st.book.at(c.shard, d.at)
+		if slot == nil {
+			return reply{}, nil, fmt.Errorf("step %d, which the other ranks have restored, is not in memory any more", d.at.Step)
+		}
+		at := st.copies[slot]
+		if c.held[slot.ID] == nil {
+			slot.Holds++
+			c.held[slot.ID] = slot
+		}
+		rep.MetaOffset, rep.MetaLength = at.metaOff, at.metaLen
+		m := st.mem[slot]
+		rep.Slot, rep.Capacity, rep.New = slot.ID, int64(len(m.bytes)), true
+		return rep, m.file, nil
+	case fromDisk:
+		rep.Path = d.step.Files[c.shard%d.step.Shards].at(d.step.Dir)
+	}
+	return rep, nil, nil
+}
+
+// wait waits until all that is to be written of a set is on disk.
+func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
+	s, st := c.service, c.set
+	until := time.Now().Add(limit)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st.pending != nil || st.running != nil {
+		if !s.awaitLocked(until) {
+			return reply{Committed: st.committed.Step}, nil, nil
+		}
+	}
+	if st.failed != nil {
+		return reply{}, nil, st.failed
+	}
+	return reply{Committed: st.committed.Step, Done: true}, nil, nil
+}
+
+// startLocked has the pending step of a set written, unless one is being written.
+func (s *Service) startLocked(st *set) {
+	if st.running != nil || st.pending == nil || s.closed {
+		return
+	}
+	f := st.pending
+	st.running, st.pending = f, nil
+	s.wg.Go(func() {
+		err := s.write(st, f)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f.unpin()
+		st.running, st.failed = nil, err
+		if err == nil {
+			st.committed = f.at
+		}
+		if retired := st.lock == nil; retired && st.pending == nil {
+			st.release()
+		}
+		s.startLocked(st)
+		s.notifyLocked()
+	})
+}
+
+// progressEvery is how often a step that takes long to write says how far it is.
+const progressEvery = 10 * time.Second
+
+// write brings a step to disk, and removes those that are not to be kept.
+func (s *Service) write(st *set, f *flush) (err error) {
+	log := s.cfg.Log.With().Int64("step", f.at.Step).Str("path", st.dir).Int64("bytes", f.bytes()).Logger()
+	began := time.Now()
+	level := log.Debug
+	if f.why != "" {
+		level = log.Info
+		log.Info().Str("reason", f.why).Msg("writing the newest checkpoint in memory to disk")
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot write the checkpoint of step %d to %s: %w", f.at.Step, st.dir, err)
+			log.Error().Err(err).Msg("checkpoint not written")
+			return
+		}
+		level().Dur("dur_ms", time.Since(began)).Msg("checkpoint written")
+	}()
+	writers, directories, err := f.writers()
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	defer close(done)
+	s.wg.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				var written int64
+				for _, w := range writers {
+					written += w.written.Load()
+				}
+				log.Info().Str("written", strconv.FormatInt(written*100/max(1, f.bytes()), 10)+"%").Msg("writing a checkpoint")
+			}
+		}
+	})
+	if _, err := f.commit(st, s.cfg.disk, s.cfg.RunID, writers, directories).run(s.ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	keep := st.keep
+	s.mu.Unlock()
+	if _, err := pruneOn(s.cfg.disk, st.dir, keep, false); err != nil {
+		log.Warn().Err(err).Msg("old checkpoints were not removed")
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+package checkpointd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Names in a directory of checkpoints. A step that nobody gave a path to is the directory <step> with a manifest in it; the
+// manifests of others are in ownDir.
+const (
+	ownDir          = ".muster"
+	stagePrefix     = "stage-"
+	trashPrefix     = "trash-"
+	manifestName    = "muster_manifest.json"
+	trackerName     = "muster_latest.json"
+	dlroverTracker  = "dlrover_latest.txt"
+	manifestVersion = 1
+	manifestLimit   = 64 << 20
+)
+
+// Manifest says which files make up a step. A step without one was never committed.
+type Manifest struct {
+	Version int   `json:"version"`
+	Step    int64 `json:"step"`
+	// Attempt is the name of this writing of the step, the same in all its files' entries.
+	Attempt string    `json:"attempt"`
+	RunID   string    `json:"run_id"`
+	Shards  int       `json:"shards"`
+	Created time.Time `json:"created"`
+	// Files are by shard.
+	Files []File `json:"files"`
+}
+
+// File is one shard of a step.
+type File struct {
+	Shard int `json:"shard"`
+	// Path is relative to the directory of checkpoints, unless it lies outside of that.
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+	// CRC32C is the checksum of the whole file, as eight hexadecimal digits.
+	CRC32C string `json:"crc32c"`
+	// Attempt is which writing of the step this file belongs to.
+	Attempt string `json:"attempt"`
+}
+
+// validate makes sure that a manifest names every shard once, and that all were written in one attempt.
+func (m *Manifest) validate() error {
+	if m.Version > manifestVersion {
+		return fmt.Errorf("its manifest is of version %d, newer than this muster's %d", m.Version, manifestVersion)
+	}
+	if m.Step < 0 || m.Shards < 1 || len(m.Files) != m.Shards {
+		return fmt.Errorf("its manifest has %d files for %d shards of step %d", len(m.Files), m.Shards, m.Step)
+	}
+	for i, f := range m.Files {
+		if f.Shard != i || f.Attempt != m.Attempt {
+			return fmt.Errorf("its manifest has shard %d of attempt %q in place of shard %d of attempt %q", f.Shard, f.Attempt, i, m.Attempt)
+		}
+		if !filepath.IsAbs(f.Path) && !filepath.IsLocal(f.Path) {
+			return fmt.Errorf("its manifest has a file %q that leads out of the directory", f.Path)
+		}
+	}
+	return nil
+}
+
+// place is the name that a manifest's file has, or is to get.
+func (f *File) place(dir string) string {
+	if filepath.IsAbs(f.Path) {
+		return f.Path
+	}
+	return filepath.Join(dir, f.Path)
+}
+
+// at is where a manifest's file lies: beside its place, where the writer was killed before it could give it its name.
+func (f *File) at(dir string) string {
+	path := f.place(dir)
+	if staged := stagedFile(path, f.Attempt); f.Attempt != "" {
+		if _, err := os.Lstat(staged); err == nil {
+			return staged
+		}
+	}
+	return path
+}
+
+// check compares the files with what was written: their sizes, and their checksums where sums is true.
+func (m *Manifest) check(dir string, sums bool) error {
+	for i := range m.Files {
+		if err := m.Files[i].check(dir, sums); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *File) check(dir string, sums bool) error {
+	info, err := os.Stat(f.at(dir))
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot use %s: %w", f.Path, err)
+	case !info.Mode().IsRegular() || info.Size() != f.Size:
+		return fmt.Errorf("cannot use %s: it has %d bytes and was written with %d", f.Path, info.Size(), f.Size)
+	case !sums:
+		return nil
+	}
+	sum, err := fileSum(f.at(dir))
+	if err != nil {
+		return fmt.Errorf("cannot use %s: %w", f.Path, err)
+	}
+	if sum != f.CRC32C {
+		return fmt.Errorf("cannot use %s: %w: %s was written as %s", f.Path, errChecksum, sum, f.CRC32C)
+	}
+	return nil
+}
+
+func fileSum(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	h := crc32.New(castagnoli)
+	if _, err := io.CopyBuffer(h, struct{ io.Reader }{f}, make([]byte, 1<<20)); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%08x", h.Sum32()), nil
+}
+
+// tracker is the newest step, for us; DLRover's has the number alone.
+type tracker struct {
+	Step    int64     `json:"step"`
+	Attempt string    `json:"attempt"`
+	Shards  int       `json:"shards"`
+	Paths   []string  `json:"paths"`
+	Created time.Time `json:"created"`
+}
+
+func readJSON(path string, into any) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, manifestLimit))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return nil
+}
+
+// Step is a step as it lies on disk.
+type Step struct {
+	Manifest
+	// Dir is the directory of checkpoints, ManifestPath where the manifest lies in it.
+	Dir          string
+	ManifestPath string
+	// Foreign is true where there is no manifest: DLRover wrote it, or torch.save. Nothing proves such files.
+	Foreign bool
+	// Latest is true for the step that the trackers name.
+	Latest bool
+	// Problem is why the step cannot be used, as far as names and sizes tell; nil where it can.
+	Problem error
+}
+
+// Bytes is the size of all its files.
+func (s *Step) Bytes() (n int64) {
+	for _, f := range s.Files {
+		n += f.Size
+	}
+	return n
+}
+
+// Verify reads all files of a step and compares their checksums.
+func (s *Step) Verify() error {
+	if s.Problem != nil {
+		return s.Problem
+	}
+	return s.check(s.Dir, !s.Foreign)
+}
+
+// List returns the steps in a directory of checkpoints: that of the trackers first, then from the newest to the oldest.
+// Errors are about the directory; those of a step are its Problem.
+func List(dir string) ([]Step, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
+	}
+	var steps []Step
+	var plain []int64 // directories named like a step, without a manifest
+	for _, e := range entries {
+		n, err := strconv.ParseInt(e.Name(), 10, 64)
+		if err != nil || n < 0 || !e.IsDir() {
+			continue
+		}
+		s, err := readStep(dir, filepath.Join(e.Name(), manifestName), n)
+		switch {
+		case err == nil:
+			steps = append(steps, s)
+		case errors.Is(err, os.ErrNotExist):
+			plain = append(plain, n)
+		default:
+			steps = append(steps, Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: err})
+		}
+	}
+	own, err := os.ReadDir(filepath.Join(dir, ownDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
+	}
+	for _, e := range own {
+		base, ok := strings.CutSuffix(e.Name(), ".json")
+		n, err := strconv.ParseInt(base, 10, 64)
+		if !ok || err != nil || n < 0 {
+			continue
+		}
+		s, err := readStep(dir, filepath.Join(ownDir, e.Name()), n)
+		if err != nil {
+			s = Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: err}
+		}
+		steps = append(steps, s)
+	}
+	latest := latestStep(dir)
+	for _, n := range plain {
+		if s, ok := foreignStep(dir, n); ok && n == latest.foreign {
+			steps = append(steps, s)
+		}
+	}
+	for i := range steps {
+		s := &steps[i]
+		s.Latest = s.Foreign || s.Attempt == "" && s.Step == latest.step || s.Problem == nil && s.Step == latest.step && s.Attempt == latest.attempt && latest.foreign < 0
+	}
+	slices.SortStableFunc(steps, func(a, b Step) int {
+		if a.Latest != b.Latest {
+			if a.Latest {
+				return -1
+			}
+			return 1
+		}
+		if c := b.Created.Compare(a.Created); c != 0 {
+			return c
+		}
+		return int(b.Step - a.Step)
+	})
+	return steps, nil
+}
+
+func readStep(dir, path string, step int64) (Step, error) {
+	s := Step{Dir: dir, ManifestPath: path}
+	if err := readJSON(filepath.Join(dir, path), &s.Manifest); err != nil {
+		return s, err
+	}
+	if err := s.validate(); err != nil {
+		return s, err
+	}
+	if s.Step != step {
+		return s, fmt.Errorf("its manifest is of step %d", s.Step)
+	}
+	s.Problem = s.check(dir, false)
+	return s, nil
+}
+
+// latest is what the trackers say.
+type latest struct {
+	step    int64
+	attempt string
+	foreign int64 // the step that DLRover's tracker alone names, else -1
+}
+
+func latestStep(dir string) latest {
+	l := latest{step: -1, foreign: -1}
+	var t tracker
+	if readJSON(filepath.Join(dir, trackerName), &t) == nil {
+		l.step, l.attempt = t.Step, t.Attempt
+	}
+	text, err := os.ReadFile(filepath.Join(dir, dlroverTracker))
+	if err != nil {
+		return l
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil || n < 0 {
+		return l
+	}
+	manifest := filepath.Join(dir, strconv.FormatInt(n, 10), manifestName)
+	if _, err := os.Stat(manifest); n != l.step && errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(dir, ownDir, strconv.FormatInt(n, 10)+".json")); errors.Is(err, os.ErrNotExist) {
+			l.foreign = n
+		}
+	}
+	return l
+}
+
+// foreignStep describes what DLRover's savers leave: <step>/rank_<rank>.pt.
+func foreignStep(dir string, step int64) (Step, bool) {
+	s := Step{Manifest: Manifest{Step: step}, Dir: dir, Foreign: true}
+	for shard := 0; ; shard++ {
+		path := filepath.Join(strconv.FormatInt(step, 10), rankFile(shard))
+		info, err := os.Stat(filepath.Join(dir, path))
+		if err != nil {
+			break
+		}
+		s.Files = append(s.Files, File{Shard: shard, Path: path, Size: info.Size()})
+		s.Created = info.ModTime()
+	}
+	s.Shards = len(s.Files)
+	return s, s.Shards > 0
+}
+
+// rankFile is the name of a shard's file where nobody gave it another one, as DLRover names it.
+func rankFile(shard int) string { return fmt.Sprintf("rank_%d.pt", shard) }

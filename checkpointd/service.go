@@ -1,0 +1,307 @@
+package checkpointd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+)
+
+// Config says how a node keeps its workers' checkpoints.
+type Config struct {
+	// Socket is the path where workers reach the service; its directory must be there, and the user's alone.
+	Socket string
+	// RunID names the job in what is written.
+	RunID string
+	// Workers is how many workers the node has: memory is divided among them.
+	Workers int
+	// Slots is how many copies of its state a worker has in memory: 1 or 2; 0: 2 where memory allows it, which is where both take
+	// less than MemoryShare of what is available.
+	Slots int
+	// Keep is how many committed steps stay on disk, 0 for all.
+	Keep int
+	Log  zerolog.Logger
+
+	// disk and available are the real ones where they are nil.
+	disk      disk
+	available func() int64
+}
+
+// memoryShare is how much of the available memory another copy may take, allMemory how much the only one may.
+const (
+	memoryShare = 0.6
+	allMemory   = 0.9
+)
+
+// Service keeps checkpoints for the workers of this node. Open starts it, Close ends it.
+type Service struct {
+	cfg      Config
+	listener *net.UnixListener
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup // everything that was started
+	conns  sync.WaitGroup // sessions
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed and made anew when anything changes that somebody waits for
+	sets     []*set
+	retired  []*set // of rounds with another number of shards: they are written, and nothing else
+	sessions map[*session]bool
+	round    uint64 // counts the groups of workers
+	nextConn int
+	closed   bool
+}
+
+// Open begins to listen.
+func Open(ctx context.Context, cfg Config) (*Service, error) {
+	if cfg.disk == nil {
+		cfg.disk = posix{}
+	}
+	if cfg.available == nil {
+		cfg.available = availableMemory
+	}
+	s := &Service{cfg: cfg, changed: make(chan struct{}), sessions: map[*session]bool{}}
+	var err error
+	if s.listener, err = listen(cfg.Socket); err != nil {
+		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx)) // Close ends it, after the workers
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+// listen makes the socket. A path that is longer than an address may be is reached through its directory.
+func listen(path string) (*net.UnixListener, error) {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	short := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // that name will be another's; the directory is removed with all in it
+	return l, os.Chmod(path, 0o600)
+}
+
+func (s *Service) accept() {
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.cfg.Log.Warn().Err(err).Msg("a worker could not connect for its checkpoints")
+			time.Sleep(100 * time.Millisecond) // such as for want of descriptors
+			continue
+		}
+		uid, pid, err := peerUID(conn)
+		if err != nil || uid != os.Geteuid() {
+			s.cfg.Log.Warn().Err(err).Int("uid", uid).Int("pid", pid).Msg("a process of another user was refused checkpoints")
+			_ = conn.Close()
+			continue
+		}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			_ = conn.Close()
+			continue
+		}
+		s.nextConn++
+		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, sent: map[int]bool{}, held: map[int]*slot{}}
+		s.sessions[c] = true
+		s.conns.Add(1)
+		s.mu.Unlock()
+		go func() {
+			defer s.conns.Done()
+			c.serve()
+		}()
+	}
+}
+
+// notifyLocked wakes whoever waits for a change.
+func (s *Service) notifyLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// awaitLocked waits until something changes, with the lock let go meanwhile, and reports whether that was before the
+// deadline and before the service was closed.
+func (s *Service) awaitLocked(until time.Time) bool {
+	changed := s.changed
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-changed:
+		return true
+	case <-timer.C:
+	case <-s.ctx.Done():
+	}
+	return false
+}
+
+// RoundOver is told that the workers of a round have all ended: what they were copying is torn, what they were looking at is
+// free, and the newest complete step is written behind those that come next. why stands in the log.
+func (s *Service) RoundOver(why string) {
+	s.mu.Lock()
+	for c := range s.sessions {
+		c.hangUp()
+	}
+	s.mu.Unlock()
+	s.conns.Wait() // they were told to end, and do nothing that takes long
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.round++
+	for _, st := range s.sets {
+		st.decisions, st.loads = nil, map[int]int{}
+		s.breakpointLocked(st, why)
+	}
+	s.notifyLocked()
+}
+
+// breakpointLocked has the newest complete step written, whether a worker asked for that or not.
+func (s *Service) breakpointLocked(st *set, why string) {
+	complete := st.book.complete()
+	if len(complete) == 0 {
+		return
+	}
+	if st.want(complete[0], why) {
+		s.startLocked(st)
+	}
+}
+
+// Drain waits until everything that is to be written was written, or ctx ends.
+func (s *Service) Drain(ctx context.Context) error {
+	told := time.NewTicker(drainTold)
+	defer told.Stop()
+	for {
+		s.mu.Lock()
+		var busy *set
+		var failed error
+		for _, st := range append(append([]*set(nil), s.retired...), s.sets...) {
+			if st.running != nil || st.pending != nil {
+				busy = st
+			}
+			failed = errors.Join(failed, st.failed)
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if busy == nil {
+			return failed
+		}
+		select {
+		case <-changed:
+		case <-told.C:
+			s.cfg.Log.Info().Str("path", busy.dir).Msg("waiting until the last checkpoint is on disk (a second signal skips that)")
+		case <-ctx.Done():
+			return fmt.Errorf("the last checkpoint in memory was not written to %s: %w", busy.dir, context.Cause(ctx))
+		}
+	}
+}
+
+// drainTold is how often whoever waits for the disk is told so.
+const drainTold = 10 * time.Second
+
+// Close ends the service and frees the memory. What Drain has not waited for is not written.
+func (s *Service) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	for c := range s.sessions {
+		c.hangUp()
+	}
+	s.mu.Unlock()
+	s.cancel(errors.New("muster ends"))
+	err := s.listener.Close()
+	s.conns.Wait()
+	s.wg.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range append(s.retired, s.sets...) {
+		if st.pending != nil {
+			st.pending.unpin()
+			st.pending = nil
+		}
+		st.release()
+		st.lock.close()
+	}
+	s.sets, s.retired = nil, nil
+	return err
+}
+
+// setLocked returns the set of a directory and number of shards, which it makes where there is none. Another number of shards
+// than before comes with another world: what is in memory is written, and given up.
+func (s *Service) setLocked(dir string, shards int) (*set, error) {
+	for i, st := range s.sets {
+		if st.dir != dir {
+			continue
+		}
+		if st.shards == shards {
+			return st, nil
+		}
+		for c := range s.sessions {
+			if c.set == st {
+				return nil, fmt.Errorf("cannot save %d shards to %s: other workers save %d there", shards, dir, st.shards)
+			}
+		}
+		next := newSet(dir, shards)
+		next.lock, st.lock = st.lock, nil
+		s.cfg.Log.Warn().Str("path", dir).Int("shards", shards).Int("before", st.shards).
+			Msg("the number of shards has changed: what is in memory cannot be used, and is written to disk")
+		s.breakpointLocked(st, "the number of shards has changed")
+		s.retired, s.sets[i] = append(s.retired, st), next
+		return next, nil
+	}
+	st := newSet(dir, shards)
+	if err := st.openDir(s.cfg.disk); err != nil {
+		st.lock.close()
+		return nil, err
+	}
+	s.sets = append(s.sets, st)
+	return st, nil
+}
+
+// roomLocked reports whether there is memory for another slot of size bytes for each worker, beside what is in use.
+func (s *Service) roomLocked(size int64, share float64) bool {
+	return float64(size)*float64(max(1, s.cfg.Workers)) <= share*float64(s.cfg.available())
+}
+
+// availableMemory is how many bytes can be had without swapping.
+func availableMemory() int64 {
+	free := int64(1) << 62
+	if n, ok := meminfo("MemAvailable"); ok {
+		free = n
+	}
+	for _, group := range [][2]string{
+		{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+		{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"},
+	} {
+		limit, ok := readNumber(group[0])
+		used, known := readNumber(group[1])
+		if ok && known && limit > used {
+			free = min(free, limit-used)
+		}
+	}
+	return free
+}
+
+func pageUp(n int64) int64 {
+	page := int64(unix.Getpagesize())
+	return (n + page - 1) / page * page
+}

@@ -1,0 +1,379 @@
+package checkpointd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// waitSave is how long a save waits for memory: for other ranks to come as far, and, where the step is to be written, for
+	// the disk.
+	waitSave  = 10 * time.Minute
+	waitRanks = time.Minute
+	shardsMax = 1 << 16
+	// slack is what a new slot has beyond what was asked for, as a fraction of it: states grow a little. Pages of it that
+	// nobody writes cost nothing.
+	slack = 8
+)
+
+// session is one worker's connection about one set.
+type session struct {
+	service *Service
+	conn    *net.UnixConn
+	id      int
+	pid     int
+	once    sync.Once
+
+	// Of the worker; set and those below it are guarded by Service.mu.
+	rank, shard int
+	saves       bool
+	set         *set
+	sent        map[int]bool  // slots whose descriptor it has
+	held        map[int]*slot // that it looks at, or copies to
+}
+
+// hangUp ends the session: it meets the end of the connection.
+func (c *session) hangUp() { c.once.Do(func() { _ = c.conn.Close() }) }
+
+// serve answers requests until the worker is gone.
+func (c *session) serve() {
+	defer c.end()
+	for {
+		req, err := readRequest(c.conn)
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				c.service.cfg.Log.Warn().Err(err).Int("pid", c.pid).Msg("a worker's connection for checkpoints was ended")
+			}
+			return
+		}
+		rep, file, err := c.answer(req)
+		if err != nil {
+			rep = reply{Error: err.Error()}
+		}
+		fd := -1
+		if file != nil {
+			fd = int(file.Fd())
+		}
+		if err := writeReply(c.conn, rep, fd); err != nil {
+			return
+		}
+		runtime.KeepAlive(file)
+	}
+}
+
+// end gives back what the worker had.
+func (c *session) end() {
+	c.hangUp()
+	s := c.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, c)
+	if c.set != nil {
+		for _, slot := range c.held {
+			slot.Holds--
+		}
+		for _, slots := range c.set.book.shards {
+			for _, slot := range slots {
+				if slot.State == slotWriting && slot.Owner == c.id {
+					c.tearLocked(slot)
+				}
+			}
+		}
+	}
+	s.notifyLocked()
+}
+
+func (c *session) tearLocked(s *slot) {
+	s.State = slotTorn
+	c.set.mem[s].setState(slotTorn)
+	delete(c.set.copies, s)
+}
+
+// answer does what a request asks for. A file goes to the worker with the reply.
+func (c *session) answer(req request) (reply, *os.File, error) {
+	if req.Op == "hello" {
+		return reply{}, nil, c.hello(req)
+	}
+	if c.set == nil {
+		return reply{}, nil, errors.New("the first message is to be hello")
+	}
+	switch req.Op {
+	case "reserve", "begin":
+		return c.begin(req)
+	case "ready":
+		return reply{}, nil, c.ready(req)
+	case "abort":
+		return reply{}, nil, c.abort(req.Slot)
+	case "load":
+		return c.load()
+	case "release":
+		c.service.mu.Lock()
+		defer c.service.mu.Unlock()
+		c.letGoLocked(req.Slot)
+		return reply{}, nil, nil
+	case "written": // by the worker itself
+		c.service.mu.Lock()
+		defer c.service.mu.Unlock()
+		c.set.committed = moment{Era: c.eraLocked(), Step: req.Step}
+		return reply{}, nil, nil
+	case "wait":
+		return c.wait(time.Duration(req.Millis) * time.Millisecond)
+	}
+	return reply{}, nil, fmt.Errorf("unknown request %q", req.Op)
+}
+
+func (c *session) hello(req request) error {
+	switch {
+	case c.set != nil:
+		return errors.New("hello was said already")
+	case req.Version != protocolVersion:
+		return fmt.Errorf("this muster speaks version %d of the protocol, not %d: the package muster comes from another one", protocolVersion, req.Version)
+	case !filepath.IsAbs(req.Dir) || filepath.Clean(req.Dir) == "/":
+		return fmt.Errorf("cannot save checkpoints to %q: give a directory of its own", req.Dir)
+	case req.Shards < 1 || req.Shards > shardsMax || req.Shard < 0 || req.Shard >= req.Shards:
+		return fmt.Errorf("shard %d of %d is none", req.Shard, req.Shards)
+	}
+	s := c.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, err := s.setLocked(filepath.Clean(req.Dir), req.Shards)
+	if err != nil {
+		return err
+	}
+	if req.Saves {
+		for o := range s.sessions {
+			if o.set == st && o.saves && o.shard == req.Shard {
+				return fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
+			}
+		}
+	}
+	if st.keep.Latest = s.cfg.Keep; req.Keep > 0 {
+		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
+	}
+	c.set, c.rank, c.shard, c.saves = st, req.Rank, req.Shard, req.Saves
+	return nil
+}
+
+// begin gives the worker memory for a step. reserve, which is begin without a step, has it prepared ahead.
+func (c *session) begin(req request) (reply, *os.File, error) {
+	reserve := req.Op == "reserve"
+	s, st := c.service, c.set
+	switch {
+	case !c.saves:
+		return reply{}, nil, fmt.Errorf("rank %d saves no shard", c.rank)
+	case req.Size < 0 || req.Size > 1<<50 || req.Step < 0:
+		return reply{}, nil, fmt.Errorf("cannot keep %d bytes of step %d", req.Size, req.Step)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if reserve {
+		for _, o := range st.book.shards[c.shard] { // as much as what there is, where the worker does not know
+			req.Size = max(req.Size, st.mem[o].want)
+		}
+		if req.Size == 0 {
+			return reply{Busy: true}, nil, nil
+		}
+	}
+	at := moment{Era: c.eraLocked(), Step: req.Step}
+	began := time.Now()
+	for {
+		kind, chosen := st.book.victim(c.shard, s.rulesLocked(req.Size))
+		switch {
+		case kind == takeSlot && reserve:
+			return c.reserveLocked(chosen, req.Size)
+		case kind == takeSlot:
+			return c.takeLocked(chosen, req.Size, at)
+		case reserve:
+			return reply{Busy: true}, nil, nil
+		case kind == waitDisk && len(c.held) > 0:
+			return reply{Busy: true, Full: true}, nil, nil // it looks at what it would have to wait for
+		case kind == waitDisk && !req.Persist:
+			return reply{Busy: true}, nil, nil
+		}
+		limit := waitSave
+		if kind == waitRank {
+			limit = waitRanks
+		}
+		if !s.awaitLocked(began.Add(limit)) {
+			return reply{Busy: true}, nil, nil
+		}
+	}
+}
+
+// eraLocked is the era of what the worker saves. Ranks that never load follow those that do.
+func (c *session) eraLocked() uint64 {
+	loads := c.set.loads[c.rank]
+	if loads == 0 {
+		loads = len(c.set.decisions)
+	}
+	return c.service.round<<32 | uint64(loads)
+}
+
+// reserveLocked makes the slot that the next save is going to take, and hands it over.
+func (c *session) reserveLocked(chosen *slot, size int64) (reply, *os.File, error) {
+	if chosen == nil {
+		if !c.service.roomLocked(size, allMemory) {
+			return reply{Busy: true}, nil, nil
+		}
+		var err error
+		if chosen, err = c.newSlotLocked(size); err != nil {
+			return reply{}, nil, err
+		}
+	}
+	return c.handOverLocked(chosen)
+}
+
+// takeLocked has a slot, a new one for nil, take a copy.
+func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.File, error) {
+	s, st := c.service, c.set
+	if chosen != nil && chosen.Size < size { // the state has grown
+		st.forget(c.shard, chosen)
+		chosen = nil
+	}
+	if chosen == nil {
+		if !s.roomLocked(size, allMemory) {
+			return reply{Full: true}, nil, nil
+		}
+		var err error
+		if chosen, err = c.newSlotLocked(size); err != nil {
+			return reply{}, nil, err
+		}
+	}
+	if chosen.State == slotReady && len(st.book.shards[c.shard]) == 1 && !st.told["slots"] {
+		st.told["slots"] = true
+		s.cfg.Log.Warn().Str("path", st.dir).Int64("bytes", size).
+			Msg("memory has room for one copy only: a worker that dies while it saves leaves none (--ckpt-slots)")
+	}
+	delete(st.copies, chosen)
+	st.book.begin(c.shard, chosen, at, c.id)
+	st.mem[chosen].begin(at.Step, at.Era, c.pid, time.Now().UnixNano())
+	s.notifyLocked()
+	return c.handOverLocked(chosen)
+}
+
+// rulesLocked are the rules for a shard's slots of so many bytes.
+func (s *Service) rulesLocked(size int64) slotRules {
+	if s.cfg.Slots > 0 { // as somebody said: as long as there is any memory
+		return slotRules{Slots: s.cfg.Slots, Room: func() bool { return s.roomLocked(size, allMemory) }}
+	}
+	return slotRules{Slots: 2, Room: func() bool { return s.roomLocked(size, memoryShare) }}
+}
+
+func (c *session) newSlotLocked(size int64) (*slot, error) {
+	st, s := c.set, c.service
+	name := "muster-" + strconv.Itoa(os.Getuid()) + "-" + s.cfg.RunID
+	if len(name) > 200 {
+		name = name[:200]
+	}
+	room := pageUp(size + size/slack)
+	m, err := newMemory(name, room, size, s.cfg.RunID, c.shard, st.shards)
+	if err != nil {
+		return nil, err
+	}
+	chosen := st.book.add(c.shard, room)
+	st.mem[chosen] = m
+	return chosen, nil
+}
+
+// handOverLocked tells the worker of a slot, with its descriptor where it has not got that yet.
+func (c *session) handOverLocked(s *slot) (reply, *os.File, error) {
+	m := c.set.mem[s]
+	rep := reply{Slot: s.ID, Capacity: int64(len(m.bytes))}
+	if c.sent[s.ID] {
+		return rep, nil, nil
+	}
+	c.sent[s.ID] = true
+	rep.New = true
+	return rep, m.file, nil
+}
+
+// ready is told that a copy is whole.
+func (c *session) ready(req request) error {
+	s, st := c.service, c.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot := st.book.find(c.shard, req.Slot)
+	if slot == nil || slot.State != slotWriting || slot.Owner != c.id {
+		return fmt.Errorf("slot %d is not being written by this worker", req.Slot)
+	}
+	m := st.mem[slot]
+	l, used, err := readLayout(m.bytes, req.MetaOffset, req.MetaLength)
+	if err == nil && req.Path != "" && (!filepath.IsAbs(req.Path) || filepath.Clean(req.Path) != req.Path) {
+		err = fmt.Errorf("cannot write a checkpoint to %q: its path is not absolute and clean", req.Path)
+	}
+	if err != nil {
+		c.tearLocked(slot)
+		s.notifyLocked()
+		return err
+	}
+	slot.State = slotReady
+	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, path: req.Path, persist: req.Persist, pid: c.pid}
+	st.copies[slot] = copied
+	m.finish(req.MetaOffset, req.MetaLength, time.Now().UnixNano())
+	s.sealLocked(st, slot, copied)
+	for _, at := range st.book.complete() {
+		if at != slot.At {
+			continue
+		}
+		for shard := range st.shards {
+			if st.copies[st.book.at(shard, at)].persist {
+				if st.want(at, "") {
+					s.startLocked(st)
+				}
+				break
+			}
+		}
+	}
+	s.notifyLocked()
+	return nil
+}
+
+// sealLocked has a copy's checksums computed behind the worker's back. A save that overwrites it ends that.
+func (s *Service) sealLocked(st *set, slot *slot, of *copied) {
+	m := st.mem[slot]
+	m.hold()
+	s.wg.Go(func() {
+		defer m.release()
+		stale := func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return st.copies[slot] != of || s.closed
+		}
+		sums, whole := m.sums(of.used, 1, stale)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if whole && st.copies[slot] == of && !s.closed {
+			m.seal(of.used, sums)
+		}
+	})
+}
+
+// abort gives a slot back that was not filled.
+func (c *session) abort(id int) error {
+	s := c.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot := c.set.book.find(c.shard, id)
+	if slot == nil || slot.State != slotWriting || slot.Owner != c.id {
+		return fmt.Errorf("slot %d is not being written by this worker", id)
+	}
+	c.tearLocked(slot)
+	s.notifyLocked()
+	return nil
+}
+
+func (c *session) letGoLocked(id int) {
+	if slot := c.held[id]; slot != nil {
+		slot.Holds--
+		delete(c.held, id)
+		c.service.notifyLocked()
+	}
+}

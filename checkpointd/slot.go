@@ -1,0 +1,218 @@
+package checkpointd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// slotState is what a slot's memory holds. The numbers stand in its header: append only.
+type slotState uint32
+
+const (
+	slotEmpty   slotState = iota
+	slotWriting           // a worker copies
+	slotReady             // a whole copy
+	slotTorn              // a worker died while it copied, or the checksums are wrong
+)
+
+func (s slotState) String() string {
+	return [...]string{"empty", "writing", "ready", "torn"}[s]
+}
+
+// The header of a slot is its first page. All numbers are little-endian.
+const (
+	headerSize    = 4096
+	headerMagic   = "MUSTCKP1"
+	headerState   = 8   // 4 bytes, written last
+	headerShard   = 12  // 4 bytes
+	headerShards  = 16  // 4 bytes
+	headerPID     = 20  // 4 bytes: who copies, or copied
+	headerStep    = 24  // 8 bytes
+	headerEra     = 32  // 8 bytes
+	headerMetaOff = 40  // 8 bytes, from the beginning of the file
+	headerMetaLen = 48  // 8 bytes
+	headerBegin   = 56  // 8 bytes: Unix time in nanoseconds
+	headerEnd     = 64  // 8 bytes
+	headerBlock   = 72  // 8 bytes: the size of a block with a checksum
+	headerBlocks  = 80  // 4 bytes: how many there are; 0: none were summed yet
+	headerRunID   = 96  // 64 bytes, padded with zeros
+	headerSums    = 192 // 4 bytes each: CRC-32C of the blocks behind the header
+	maxBlocks     = (headerSize - headerSums) / 4
+	minBlock      = 4 << 20
+)
+
+// memory is one slot's file: a header, and what a worker copied behind it. It cannot be made shorter, so reading it cannot
+// fault.
+type memory struct {
+	file  *os.File
+	bytes []byte // the whole of it, mapped
+	want  int64  // bytes that were asked for
+
+	users    atomic.Int32 // that may read bytes; the last one ends the mapping
+	faulting sync.WaitGroup
+	stop     atomic.Bool // pages are not touched in advance any more
+}
+
+// hold keeps the mapping until release. Whoever calls it has it.
+func (m *memory) hold() { m.users.Add(1) }
+
+// newMemory makes a file in memory for size bytes behind the header, and has want of them touched in the background.
+func newMemory(name string, size, want int64, runID string, shard, shards int) (m *memory, err error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make memory for a checkpoint: %w", err)
+	}
+	m = &memory{file: os.NewFile(uintptr(fd), name), want: want}
+	m.hold()
+	defer func() {
+		if err != nil {
+			m.release()
+		}
+	}()
+	if err := unix.Fchmod(fd, 0o600); err != nil {
+		return nil, err
+	}
+	size += headerSize
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return nil, fmt.Errorf("cannot make memory of %d bytes for a checkpoint: %w", size, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return nil, fmt.Errorf("cannot seal the size of a checkpoint's memory: %w", err)
+	}
+	if m.bytes, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, fmt.Errorf("cannot map memory of %d bytes for a checkpoint: %w", size, err)
+	}
+	_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // where shmem_enabled allows it
+	copy(m.bytes, headerMagic)
+	m.put32(headerShard, uint32(shard))
+	m.put32(headerShards, uint32(shards))
+	copy(m.bytes[headerRunID:headerRunID+64], runID)
+	m.prefault(want)
+	return m, nil
+}
+
+// faultStep is how much is touched at once: whoever copies meanwhile waits no longer than for that.
+const faultStep = 8 << 20
+
+// prefault has pages allocated in the background, in the order in which they are going to be written.
+func (m *memory) prefault(want int64) {
+	fd, size := int(m.file.Fd()), int64(len(m.bytes))
+	m.faulting.Go(func() {
+		for at := int64(0); at < min(want+headerSize, size) && !m.stop.Load(); at += faultStep {
+			if unix.Fallocate(fd, 0, at, min(faultStep, size-at)) != nil {
+				return // whoever writes meets the same
+			}
+		}
+	})
+}
+
+// release ends what hold or newMemory began.
+func (m *memory) release() {
+	if m.users.Add(-1) > 0 {
+		return
+	}
+	m.stop.Store(true)
+	m.faulting.Wait()
+	if m.bytes != nil {
+		_ = unix.Munmap(m.bytes)
+		m.bytes = nil
+	}
+	_ = m.file.Close()
+}
+
+func (m *memory) put32(at int, v uint32) { binary.LittleEndian.PutUint32(m.bytes[at:], v) }
+func (m *memory) put64(at int, v uint64) { binary.LittleEndian.PutUint64(m.bytes[at:], v) }
+
+// setState publishes the state after everything else of the header.
+func (m *memory) setState(s slotState) {
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.bytes[headerState])), uint32(s))
+}
+
+// begin marks that a worker copies.
+func (m *memory) begin(step int64, era uint64, pid int, nanos int64) {
+	m.setState(slotWriting)
+	m.put32(headerBlocks, 0)
+	m.put64(headerStep, uint64(step))
+	m.put64(headerEra, era)
+	m.put32(headerPID, uint32(pid))
+	m.put64(headerBegin, uint64(nanos))
+}
+
+// finish marks a whole copy.
+func (m *memory) finish(metaOff, metaLen, nanos int64) {
+	m.put64(headerMetaOff, uint64(metaOff))
+	m.put64(headerMetaLen, uint64(metaLen))
+	m.put64(headerEnd, uint64(nanos))
+	m.setState(slotReady)
+}
+
+// blockOf is the size of a block with a checksum of its own, for n bytes.
+func blockOf(n int64) int64 {
+	block := int64(minBlock)
+	for n > block*maxBlocks {
+		block *= 2
+	}
+	return block
+}
+
+// sums returns the checksums of the first n bytes behind the header, by blocks. It gives up, with false, when stop says so.
+func (m *memory) sums(n int64, procs int, stop func() bool) ([]uint32, bool) {
+	block := blockOf(n)
+	count := int((n + block - 1) / block)
+	sums := make([]uint32, count)
+	var g errgroup.Group
+	g.SetLimit(procs)
+	for i := range count {
+		if stop() {
+			break
+		}
+		g.Go(func() error {
+			at := headerSize + int64(i)*block
+			sums[i] = crc32.Checksum(m.bytes[at:min(at+block, headerSize+n)], castagnoli)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return sums, !stop()
+}
+
+// seal writes checksums into the header.
+func (m *memory) seal(n int64, sums []uint32) {
+	m.put64(headerBlock, uint64(blockOf(n)))
+	for i, sum := range sums {
+		m.put32(headerSums+4*i, sum)
+	}
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.bytes[headerBlocks])), uint32(len(sums)))
+}
+
+// errChecksum is why a copy in memory or on disk is not used.
+var errChecksum = errors.New("its checksum is wrong")
+
+// verify compares the first n bytes with the checksums that they had, where they were summed.
+func (m *memory) verify(n int64) error {
+	count := atomic.LoadUint32((*uint32)(unsafe.Pointer(&m.bytes[headerBlocks])))
+	if count == 0 {
+		return nil
+	}
+	block := blockOf(n)
+	if int64(count) != (n+block-1)/block || binary.LittleEndian.Uint64(m.bytes[headerBlock:]) != uint64(block) {
+		return fmt.Errorf("%w: its header was overwritten", errChecksum)
+	}
+	sums, _ := m.sums(n, runtime.GOMAXPROCS(0), func() bool { return false })
+	for i, sum := range sums {
+		if binary.LittleEndian.Uint32(m.bytes[headerSums+4*i:]) != sum {
+			return fmt.Errorf("%w (block %d of %d)", errChecksum, i, count)
+		}
+	}
+	return nil
+}

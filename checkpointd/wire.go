@@ -1,0 +1,134 @@
+package checkpointd
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// A frame is four bytes, the length of what follows in network order, and a JSON object. Python's half of this is
+// internal/python/checkpoint/muster/checkpoint/_agent.py. Fields are only ever added.
+const (
+	frameLimit      = 1 << 20
+	protocolVersion = 1
+)
+
+// request is what a worker asks. Op says which of the other fields mean something.
+type request struct {
+	Op string `json:"op"`
+	// hello: who asks, and about which checkpoints.
+	Version int    `json:"version,omitempty"`
+	Rank    int    `json:"rank,omitempty"`
+	Shard   int    `json:"shard,omitempty"` // the one that it reads, and writes where Saves is true
+	Shards  int    `json:"shards,omitempty"`
+	Saves   bool   `json:"saves,omitempty"`
+	Dir     string `json:"dir,omitempty"`
+	Keep    int    `json:"keep,omitempty"`
+	Every   int64  `json:"every,omitempty"`
+	// begin, ready, abort, release: which memory, for what.
+	Step int64 `json:"step,omitempty"`
+	Size int64 `json:"size,omitempty"` // begin, reserve: bytes of records and their list
+	Slot int   `json:"slot,omitempty"`
+	// Persist asks for the step on disk, Path for a file of its own there.
+	Persist bool   `json:"persist,omitempty"`
+	Path    string `json:"path,omitempty"`
+	// ready: where the list of records lies.
+	MetaOffset int64 `json:"meta_offset,omitempty"`
+	MetaLength int64 `json:"meta_length,omitempty"`
+	// wait: how long, in milliseconds.
+	Millis int64 `json:"millis,omitempty"`
+}
+
+// reply answers a request. A descriptor comes with it where New is true.
+type reply struct {
+	Error string `json:"error,omitempty"`
+	// Busy says that there is no memory for the step now, Full that there will be none: the worker writes it itself.
+	Busy bool `json:"busy,omitempty"`
+	Full bool `json:"full,omitempty"`
+
+	Slot     int   `json:"slot,omitempty"`
+	Capacity int64 `json:"capacity,omitempty"` // bytes of the slot's file, with its header
+	New      bool  `json:"new,omitempty"`
+
+	// load: where the step is: memory, disk or none.
+	Source     string `json:"source,omitempty"`
+	Step       int64  `json:"step,omitempty"`
+	MetaOffset int64  `json:"meta_offset,omitempty"`
+	MetaLength int64  `json:"meta_length,omitempty"`
+	Path       string `json:"path,omitempty"`
+	Note       string `json:"note,omitempty"`
+
+	// wait: Committed is the newest step on disk, -1 for none.
+	Committed int64 `json:"committed,omitempty"`
+	Done      bool  `json:"done,omitempty"`
+}
+
+// readRequest reads one frame. io.EOF means that the worker has closed the connection between two of them.
+func readRequest(r io.Reader) (request, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return request{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > frameLimit {
+		return request{}, fmt.Errorf("message of %d bytes exceeds the limit of %d", n, frameLimit)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return request{}, fmt.Errorf("truncated message: %w", noEOF(err))
+	}
+	var req request
+	if err := json.Unmarshal(text, &req); err != nil {
+		return request{}, fmt.Errorf("cannot read a message: %w", err)
+	}
+	return req, nil
+}
+
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// writeReply writes one frame, with a descriptor unless fd is -1.
+func writeReply(conn *net.UnixConn, rep reply, fd int) error {
+	text, err := json.Marshal(rep)
+	if err != nil {
+		return err
+	}
+	frame := append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+	if fd < 0 {
+		_, err = conn.Write(frame)
+		return err
+	}
+	n, _, err := conn.WriteMsgUnix(frame, unix.UnixRights(fd), nil)
+	if err == nil && n < len(frame) { // the descriptor went with the first byte
+		_, err = conn.Write(frame[n:])
+	}
+	return err
+}
+
+// peerUID returns the user at the other end of a connection.
+func peerUID(conn *net.UnixConn) (uid, pid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, 0, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return 0, 0, err
+	}
+	if credErr != nil {
+		return 0, 0, credErr
+	}
+	return int(cred.Uid), int(cred.Pid), nil
+}

@@ -1,0 +1,42 @@
+package python
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// checkpoint is the package muster, and a package dlrover for scripts that import DLRover's. The pattern takes names with
+// an underscore in front, too.
+//
+//go:embed all:checkpoint
+var checkpoint embed.FS
+
+// InstallCheckpoint writes the packages that save checkpoints through muster to dir, which it makes. dir then belongs on
+// Python's path, behind the user's own entries.
+func InstallCheckpoint(dir string) error {
+	if strings.Contains(dir, ":") {
+		return fmt.Errorf("cannot put %q on Python's path: it contains a colon", dir)
+	}
+	return fs.WalkDir(checkpoint, "checkpoint", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel("checkpoint", path)
+		if err != nil || strings.Contains(path, "__pycache__") {
+			return err
+		}
+		to := filepath.Join(dir, rel)
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o700)
+		}
+		content, err := checkpoint.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, content, 0o600)
+	})
+}

@@ -1,0 +1,28 @@
+"""Which checkpoints stay on disk, in the words of DLRover's package (specification: its 0.6.1, python/common/storage.py)."""
+import abc
+
+
+class CheckpointDeletionStrategy(abc.ABC):
+    @abc.abstractmethod
+    def clean_up(self, step, delete_func):
+        """Would remove old steps. muster removes them itself, by the numbers of the two strategies below."""
+
+
+class KeepStepIntervalStrategy(CheckpointDeletionStrategy):
+    """Keeps the newest step, and those that are multiples of keep_interval."""
+
+    def __init__(self, keep_interval, checkpoint_dir):
+        self.keep_interval, self.checkpoint_dir = int(keep_interval), checkpoint_dir
+
+    def clean_up(self, step, delete_func):
+        pass
+
+
+class KeepLatestStepStrategy(CheckpointDeletionStrategy):
+    """Keeps the newest max_to_keep steps."""
+
+    def __init__(self, max_to_keep, checkpoint_dir):
+        self.max_to_keep, self.checkpoint_dir = int(max_to_keep), checkpoint_dir
+
+    def clean_up(self, step, delete_func):
+        pass

@@ -1,0 +1,45 @@
+import logging
+
+from dlrover.python.common.storage import KeepLatestStepStrategy, KeepStepIntervalStrategy
+from dlrover.trainer.torch.flash_checkpoint.checkpointer import Checkpointer
+from muster.checkpoint import Checkpointer as _MusterCheckpointer
+from muster.checkpoint import StorageType
+
+__all__ = ["DdpCheckpointer", "StorageType"]
+
+_log = logging.getLogger("muster.checkpoint")
+
+
+class DdpCheckpointer(Checkpointer):
+    """DLRover's checkpointer for DistributedDataParallel, kept by muster.
+
+    Up to version 0.3.6 the second argument was a storage; one is taken, and not used: muster writes the files.
+    """
+
+    def __init__(self, checkpoint_dir, local_shard_num=1, global_shard_num=1, comm_backend="", deletion_strategy=None,
+                 save_timeout=600, replica_count=0, storage=None):
+        if local_shard_num is not None and not isinstance(local_shard_num, int):
+            local_shard_num, storage = 1, local_shard_num
+        if storage is not None:
+            _log.warning("the storage %s is not used: muster writes checkpoints itself", type(storage).__name__)
+        if replica_count and replica_count > 1:
+            _log.warning("replica_count=%d has no effect: muster keeps no copies on other nodes", replica_count)
+        keep = every = 0
+        if isinstance(deletion_strategy, KeepLatestStepStrategy):
+            keep = deletion_strategy.max_to_keep
+        elif isinstance(deletion_strategy, KeepStepIntervalStrategy):
+            keep, every = 1, deletion_strategy.keep_interval
+        elif deletion_strategy is not None:
+            _log.warning("the strategy %s is not used: all steps stay on disk", type(deletion_strategy).__name__)
+        self.checkpoint_dir = checkpoint_dir
+        self._checkpointer = _MusterCheckpointer(checkpoint_dir, shards=global_shard_num, keep=keep, keep_every=every)
+
+    def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
+        return self._checkpointer.save_checkpoint(step, state_dict, path, storage_type)
+
+    def load_checkpoint(self, resume_path=""):
+        """Returns the newest state in memory, else that of resume_path, else the newest on disk; {} where there is none."""
+        return self._checkpointer.load_checkpoint(resume_path=resume_path)
+
+    def wait_latest_checkpoint(self, timeout=1800):
+        return self._checkpointer.wait_latest_checkpoint(timeout)

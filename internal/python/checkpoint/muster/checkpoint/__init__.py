@@ -1,0 +1,17 @@
+"""Checkpoints that cost a memory copy.
+
+    from muster.checkpoint import Checkpointer, StorageType
+
+    ckpt = Checkpointer("/data/ckpt")
+    state = ckpt.load_checkpoint()          # {} where there is none
+    ckpt.save_checkpoint(step, {"model": model.state_dict(), "step": step}, storage_type=StorageType.MEMORY)
+    ckpt.save_checkpoint(step, {"model": model.state_dict(), "step": step}, storage_type=StorageType.DISK)
+    ckpt.wait_latest_checkpoint()
+
+The state is anything that torch.save takes. It is copied to memory that muster owns, and that outlives the worker; muster
+writes it to disk behind the training as a file that torch.load reads. Without muster, steps for the disk are written at
+once, and those for memory are not kept.
+"""
+from ._checkpointer import Checkpointer, StorageType
+
+__all__ = ["Checkpointer", "StorageType"]

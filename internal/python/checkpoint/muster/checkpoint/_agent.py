@@ -1,0 +1,67 @@
+"""The connection to muster. A message is four bytes, its length in network order, and a JSON object; a descriptor may come
+with a reply. The other half of this is checkpointd/wire.go."""
+import array
+import json
+import os
+import socket
+import struct
+import threading
+
+VERSION = 1
+
+
+class AgentError(RuntimeError):
+    """muster refused a request, or is gone."""
+
+
+class Link:
+    """One connection, for one directory of checkpoints. Threads may share it; processes may not."""
+
+    def __init__(self, path):
+        self._lock = threading.Lock()
+        self.pid = os.getpid()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # An address has 107 bytes, a path may have more.
+        directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+        try:
+            self._socket.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
+        except OSError as e:
+            self._socket.close()
+            raise AgentError(f"cannot reach muster at {path}: {e}") from e
+        finally:
+            os.close(directory)
+
+    def ask(self, op, **fields):
+        """Returns the reply, and a descriptor or None."""
+        fields["op"] = op
+        text = json.dumps(fields).encode()
+        try:
+            with self._lock:
+                self._socket.sendall(struct.pack(">I", len(text)) + text)
+                head, fd = self._receive(4)
+                body, _ = self._receive(struct.unpack(">I", head)[0])
+        except OSError as e:
+            raise AgentError(f"muster has gone: {e}") from e
+        reply = json.loads(body)
+        if reply.get("error"):
+            if fd is not None:
+                os.close(fd)
+            raise AgentError(reply["error"])
+        return reply, fd
+
+    def _receive(self, size):
+        data, fd = bytearray(), None
+        while len(data) < size:
+            part, extra, _, _ = self._socket.recvmsg(size - len(data), socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+            for level, kind, value in extra:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds = array.array("i")
+                    fds.frombytes(value[:len(value) - len(value) % fds.itemsize])
+                    fd = fds[0]
+            if not part:
+                raise ConnectionError("the connection was closed")
+            data += part
+        return bytes(data), fd
+
+    def close(self):
+        self._socket.close()

@@ -1,0 +1,344 @@
+import enum
+import json
+import logging
+import mmap
+import os
+import threading
+import weakref
+
+import torch
+
+from . import _copy, _direct, _state
+from ._agent import VERSION, AgentError, Link
+
+log = logging.getLogger("muster.checkpoint")
+
+HEADER = 4096  # of a slot; checkpointd/slot.go
+ALIGN = 256
+
+
+class StorageType(enum.Enum):
+    """Where a step is kept: in memory, or in memory and from there on disk."""
+
+    MEMORY = 0
+    DISK = 1
+
+
+class _View(mmap.mmap):
+    """A mapping that can be referred to weakly."""
+
+
+class _Slot:
+    """Memory for one copy, mapped to be written."""
+
+    def __init__(self, fd, size):
+        try:
+            self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        self.size = size
+        self.whole = torch.frombuffer(self.map, dtype=torch.uint8)
+        self.address = self.whole.data_ptr()
+        self.registered = None
+
+
+class Checkpointer:
+    """Saves and restores the state of a job's ranks.
+
+    directory: where steps are written; it is this job's own. Default: that of muster's --ckpt-dir.
+    shards: how many ranks have a state of their own: 1 where all have the same, as with DistributedDataParallel, so that
+        rank 0 saves it for all; the world size, or "world", where each rank saves its own.
+    keep: how many steps stay on disk; 0 leaves that to muster's --ckpt-keep.
+    keep_every: besides these, steps that are multiples of it stay; 0: none.
+    size_hint: how many bytes a rank's state has. Memory is then prepared at once, and the first save is as fast as later ones.
+    """
+
+    def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0):
+        directory = directory or os.environ.get("MUSTER_CKPT_DIR")
+        if not directory:
+            raise ValueError("no directory for checkpoints: name one, or start with muster run --ckpt-dir DIR")
+        self.directory = os.path.abspath(os.fspath(directory))
+        self.rank = int(os.environ.get("RANK") or 0)
+        world = int(os.environ.get("WORLD_SIZE") or 1)
+        self.shards = world if shards == "world" else int(shards)
+        if not 1 <= self.shards <= world:
+            raise ValueError(f"{self.shards} shards for {world} ranks: give a number from 1 to {world}")
+        #: The step that load_checkpoint restored, or -1.
+        self.step = -1
+        #: Where from: "memory", "disk" or "none".
+        self.source = "none"
+        self._shard, self._saves = self.rank % self.shards, self.rank < self.shards
+        self._keep, self._keep_every = int(keep), int(keep_every)
+        self._slots = {}  # by id
+        self._released = []  # slots whose views have gone; the collector appends
+        self._meta = 64 << 10  # bytes of the last list and pickle
+        self._link = None
+        self._told = set()
+        self._background = None
+        path = os.environ.get("MUSTER_SOCKET")
+        if path:
+            self._connect(path)
+            if self._saves:
+                self._prepare(int(size_hint))
+
+    # -- saving
+
+    def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
+        """Keeps a state as that of a step, and returns when the copy is made.
+
+        With StorageType.DISK the step is written to path, by default <directory>/<step>/rank_<shard>.pt, behind the training.
+        Returns False where the rank saves nothing, or where nothing was kept because memory is still in use.
+        """
+        step, persist = int(step), storage_type == StorageType.DISK
+        if path:
+            path = os.path.abspath(os.fspath(path))
+        if self._link is None:
+            return self._save_directly(step, state_dict, path, persist)
+        if not self._saves:
+            return False
+        self._check_process()
+        storages = _state.Storages()
+        storages.find(state_dict)
+        while True:
+            offsets, end = _layout(storages)
+            slot_id = self._begin(step, end + self._meta - HEADER, persist)
+            if slot_id is None:
+                return False
+            if slot_id < 0:  # there is no memory
+                return persist and self._save_around(step, state_dict, path, end)
+            if self._fill(slot_id, state_dict, storages, offsets, end, persist, path):
+                break
+        self._prepare(end + self._meta - HEADER)
+        return True
+
+    def _save_around(self, step, state, path, size):
+        """Writes a step that memory has no room for, while the training waits."""
+        if self.shards > 1:
+            raise MemoryError(f"there is no memory for {size >> 20} MiB of checkpoint beside the training, and {self.shards} shards cannot be written without it")
+        if "full" not in self._told:
+            self._told.add("full")
+            log.warning("there is no memory for %d MiB of checkpoint: the training waits until step %d is on disk", size >> 20, step)
+        self.wait_latest_checkpoint()
+        _direct.write_file(path or os.path.join(self.directory, str(step), f"rank_{self._shard}.pt"), state)
+        if not path:
+            _direct.track(self.directory, step)
+            self._link.ask("written", step=step)
+        return True
+
+    def _begin(self, step, size, persist):
+        """Returns the id of a slot that may be written: None where there is none now, -1 where there will be none."""
+        for slot in self._drop_released():
+            self._link.ask("release", slot=slot)
+        reply, fd = self._link.ask("begin", step=step, size=size, persist=persist)
+        if reply.get("full"):
+            return -1
+        if reply.get("busy"):
+            if "busy" not in self._told:
+                self._told.add("busy")
+                log.warning("step %d is not kept: all memory for checkpoints is being written to disk or looked at", step)
+            return None
+        return self._take(reply, fd)
+
+    def _take(self, reply, fd):
+        slot_id = reply["slot"]
+        if fd is not None:
+            self._slots[slot_id] = _Slot(fd, reply["capacity"])
+            for old in sorted(self._slots)[:-4]:  # given up for larger ones
+                slot = self._slots.pop(old)
+                if slot.registered:
+                    slot.registered.close()
+        return slot_id
+
+    def _fill(self, slot_id, state, storages, offsets, end, persist, path):
+        """Copies the state into a slot. Returns False where more was found than it has room for."""
+        slot = self._slots[slot_id]
+        copy = None
+        try:
+            known = len(offsets)
+            copy = self._copy(slot, storages.list, offsets)
+            skeleton = _state.pickled(state, storages)
+            if len(storages.list) > known:  # in objects of classes of their own
+                offsets, end = _layout(storages)
+                if end > slot.size:
+                    self._link.ask("abort", slot=slot_id)
+                    return False
+                late = self._copy(slot, storages.list[known:], offsets[known:])
+                late.finish()
+            records = [["data.pkl", end, len(skeleton)]]
+            records += [[f"data/{i}", at, s.nbytes()] for i, (at, s) in enumerate(zip(offsets, storages.list))]
+            text = json.dumps({"records": records}).encode()
+            meta = len(skeleton) + len(text)
+            if end + meta > slot.size:
+                self._meta = meta + meta // 4
+                self._link.ask("abort", slot=slot_id)
+                return False
+            slot.map[end:end + meta] = skeleton + text
+            self._meta = max(self._meta, meta + meta // 8)
+            copy.finish()
+            copy = None
+            self._link.ask(
+                "ready", slot=slot_id, meta_offset=end + len(skeleton), meta_length=len(text), persist=persist, path=path)
+            return True
+        except AgentError:
+            raise
+        except BaseException:
+            self._link.ask("abort", slot=slot_id)
+            raise
+        finally:
+            if copy is not None:
+                copy.finish()
+
+    def _copy(self, slot, storages, offsets):
+        host, devices = [], []
+        for offset, storage in zip(offsets, storages):
+            size = storage.nbytes()
+            if not size:
+                continue
+            if storage.device.type == "cpu":
+                host.append((slot.address + offset, storage.data_ptr(), size))
+            elif storage.device.type == "cuda":
+                devices.append((offset, storage))
+            else:
+                near = storage.cpu()
+                slot.whole[offset:offset + size].copy_(torch.empty(0, dtype=torch.uint8).set_(near, 0, (size,), (1,)))
+        copy = _copy.Copy(host, _copy.helpers())
+        if devices:
+            if slot.registered is None:
+                slot.registered = _copy.Registered(slot.address, slot.size)
+            _copy.from_devices(devices, slot.whole)
+        return copy
+
+    def _prepare(self, size):
+        """Has the memory that the next save will use mapped in the background."""
+        if self._background is not None and self._background.is_alive():
+            return
+        if size and len(self._slots) > 1:
+            return
+        self._background = threading.Thread(target=self._reserve, args=(size,), name="muster-reserve", daemon=True)
+        self._background.start()
+
+    def _reserve(self, size):
+        try:
+            reply, fd = self._link.ask("reserve", size=size)
+            if fd is not None:
+                slot = self._slots[self._take(reply, fd)]
+                _copy.populate(slot.address, min(slot.size, size + HEADER) if size else slot.size, write=True)
+        except (AgentError, OSError, ValueError):
+            pass  # the save that comes next meets the same, and tells
+
+    def _save_directly(self, step, state, path, persist):
+        if not persist:
+            if "memory" not in self._told:
+                self._told.add("memory")
+                log.warning("nothing keeps checkpoints in memory: muster did not start this process, or the job has several nodes")
+            return False
+        if self._saves:
+            _direct.write_file(path or os.path.join(self.directory, str(step), f"rank_{self._shard}.pt"), state)
+        if self.shards > 1:
+            _direct.barrier()
+        if self.rank == 0 and not path:
+            _direct.track(self.directory, step)
+        return self._saves
+
+    # -- restoring
+
+    def load_checkpoint(self, map_location=None, weights_only=False, resume_path=""):
+        """Returns the newest state, {} where there is none; self.step says of which step it is.
+
+        All ranks get the same step, from memory or from disk. Tensors from memory lie there, as long as they are used, and
+        writing to them changes nothing there; load_state_dict copies them to where they belong. With resume_path what is on
+        disk comes from that file.
+        """
+        self.step, self.source = -1, "none"
+        if self._link is None:
+            if resume_path:
+                return self._load_file(resume_path, -1, map_location, weights_only)
+            return self._load_file(self._direct_path(), _direct.latest(self.directory), map_location, weights_only)
+        self._check_process()
+        for slot in self._drop_released():
+            self._link.ask("release", slot=slot)
+        reply, fd = self._link.ask("load")
+        if reply.get("note"):
+            log.warning("%s", reply["note"])
+        source = reply.get("source")
+        if source != "memory" and resume_path:
+            return self._load_file(resume_path, -1, map_location, weights_only)
+        if source == "disk":
+            return self._load_file(reply["path"], reply.get("step", 0), map_location, weights_only)
+        if source != "memory":
+            return {}
+        try:
+            view = _View(fd, reply["capacity"], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        weakref.finalize(view, self._released.append, reply["slot"]).atexit = False
+        state = self._restore(view, reply, map_location)
+        self.step, self.source = reply.get("step", 0), "memory"
+        return state
+
+    def _restore(self, view, reply, map_location):
+        at, size = reply["meta_offset"], reply["meta_length"]
+        records = {name: (offset, length) for name, offset, length in json.loads(view[at:at + size])["records"]}
+
+        def storage_of(key):
+            offset, length = records["data/" + key]
+            if not length:
+                return torch.UntypedStorage(0)
+            return torch.frombuffer(view, dtype=torch.uint8, count=length, offset=offset).untyped_storage()
+
+        offset, length = records["data.pkl"]
+        whole = torch.frombuffer(view, dtype=torch.uint8)
+        _copy.populate(whole.data_ptr(), at + size, write=False)
+        return _state.restored(view[offset:offset + length], storage_of, map_location)
+
+    def _direct_path(self):
+        step = _direct.latest(self.directory)
+        return os.path.join(self.directory, str(step), f"rank_{self._shard}.pt") if step >= 0 else ""
+
+    def _load_file(self, path, step, map_location, weights_only):
+        if not path or not os.path.exists(path):
+            return {}
+        state = torch.load(path, map_location=map_location or "cpu", weights_only=weights_only)
+        self.step, self.source = step, "disk"
+        return state
+
+    # -- waiting
+
+    def wait_latest_checkpoint(self, timeout=1800):
+        """Waits until all that was saved for the disk is there. Returns the newest step on disk that this job wrote, or -1.
+
+        Raises TimeoutError after so many seconds, and RuntimeError where a step could not be written.
+        """
+        if self._link is None:
+            return _direct.latest(self.directory)
+        reply, _ = self._link.ask("wait", millis=int(timeout * 1000))
+        if not reply.get("done"):
+            raise TimeoutError(f"checkpoints were not written to {self.directory} within {timeout} s")
+        return reply.get("committed", 0)
+
+    # -- the connection
+
+    def _connect(self, path):
+        self._link = Link(path)
+        self._link.ask(
+            "hello", version=VERSION, rank=self.rank, shard=self._shard, shards=self.shards, saves=self._saves,
+            dir=self.directory, keep=self._keep, every=self._keep_every)
+
+    def _check_process(self):
+        if self._link.pid != os.getpid():
+            raise RuntimeError("this Checkpointer belongs to the process that made it: make another one after a fork")
+
+    def _drop_released(self):
+        released = []
+        while self._released:
+            released.append(self._released.pop())
+        return released
+
+
+def _layout(storages):
+    """Returns the offsets of storages in a slot, and where they end."""
+    offsets, at = [], HEADER
+    for storage in storages.list:
+        offsets.append(at)
+        at += -(-storage.nbytes() // ALIGN) * ALIGN
+    return offsets, at

@@ -1,0 +1,129 @@
+"""Copies storages into a mapping: by threads from the memory of the host, by a stream of its own from CUDA devices."""
+import ctypes
+import os
+import sys
+import threading
+
+import torch
+
+PIECE = 16 << 20  # what a thread copies before it looks for more
+SMALL = 64 << 10  # storages below this are copied without letting go of the interpreter
+COALESCE = 1 << 20  # storages on a device below this go there through one buffer, many at once
+
+_libc = ctypes.CDLL(None)
+_memmove = _libc.memmove
+_memmove.argtypes, _memmove.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
+_held = ctypes.PyDLL(None).memmove  # keeps the interpreter's lock
+_held.argtypes, _held.restype = _memmove.argtypes, _memmove.restype
+
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+_madvise = _libc.madvise
+_madvise.argtypes, _madvise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+
+
+def populate(address, size, write, stop=lambda: False, step=32 << 20):
+    """Maps pages before they are used. Kernels before 5.14 cannot: then the first use does it."""
+    for at in range(0, size, step):
+        if stop() or _madvise(address + at, min(step, size - at), _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ):
+            return
+
+
+class Copy:
+    """Copies [(destination, source, size)] in the background; finish helps, and waits until all is done."""
+
+    def __init__(self, jobs, helpers):
+        self._small = [job for job in jobs if job[2] <= SMALL]
+        self._pieces = [
+            (to + at, source + at, min(PIECE, size - at))
+            for to, source, size in jobs if size > SMALL for at in range(0, size, PIECE)
+        ]
+        self._lock, self._next = threading.Lock(), 0
+        self._interval = sys.getswitchinterval()
+        helpers = min(helpers, len(self._pieces))
+        if helpers:
+            sys.setswitchinterval(1e-4)  # whoever has copied a piece does not wait for long until it may ask for the next
+        self._threads = [threading.Thread(target=self._work, name="muster-copy", daemon=True) for _ in range(helpers)]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self):
+        while True:
+            with self._lock:
+                at = self._next
+                self._next += 1
+            if at >= len(self._pieces):
+                return
+            _memmove(*self._pieces[at])
+
+    def finish(self):
+        try:
+            for job in self._small:
+                _held(*job)
+            self._work()
+        finally:
+            for thread in self._threads:
+                thread.join()
+            sys.setswitchinterval(self._interval)
+
+
+def helpers():
+    """How many threads help the one that saves: the node's processors are shared by its workers."""
+    share = len(os.sched_getaffinity(0)) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+    return max(1, min(4, share) - 1) if (os.cpu_count() or 1) > 1 else 0
+
+
+class Registered:
+    """A mapping that CUDA may write to directly. It is registered once; where that fails copies are slower."""
+
+    def __init__(self, address, size):
+        self._address = address
+        try:
+            self.ok = int(torch.cuda.cudart().cudaHostRegister(address, size, 0)) == 0
+        except Exception:  # a build without it, or a runtime that does not know it
+            self.ok = False
+
+    def close(self):
+        if self.ok:
+            torch.cuda.cudart().cudaHostUnregister(self._address)
+            self.ok = False
+
+
+def from_devices(jobs, whole):
+    """Copies [(offset, storage)] of CUDA devices into whole, a uint8 tensor over the mapping, and waits for it."""
+    streams = {}
+    kept = []  # until the copies are done
+    for device in {storage.device for _, storage in jobs}:
+        with torch.cuda.device(device):
+            stream = streams[device] = torch.cuda.Stream(device)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                run = []  # small ones that lie side by side
+                for offset, storage in sorted((job for job in jobs if job[1].device == device), key=lambda job: job[0]):
+                    size = storage.nbytes()
+                    source = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (size,), (1,))
+                    if size <= COALESCE:
+                        if run and offset - (run[-1][0] + run[-1][1].numel()) > 4096:
+                            _gathered(run, whole, kept)
+                            run = []
+                        run.append((offset, source))
+                        if offset + size - run[0][0] >= 32 * COALESCE:
+                            _gathered(run, whole, kept)
+                            run = []
+                    else:
+                        whole[offset:offset + size].copy_(source, non_blocking=True)
+                        kept.append(source)
+                _gathered(run, whole, kept)
+    for stream in streams.values():
+        stream.synchronize()
+
+
+def _gathered(run, whole, kept):
+    if not run:
+        return
+    first, end = run[0][0], run[-1][0] + run[-1][1].numel()
+    if end == first:
+        return
+    buffer = torch.empty(end - first, dtype=torch.uint8, device=run[0][1].device)
+    torch._foreach_copy_([buffer[at - first:at - first + source.numel()] for at, source in run], [source for _, source in run])
+    whole[first:end].copy_(buffer, non_blocking=True)
+    kept.append(buffer)

@@ -1,0 +1,101 @@
+"""Takes a state apart into what torch.save would write: the pickle, and the storages whose bytes it names. And back."""
+import collections
+import io
+import pickle
+
+import torch
+from torch.serialization import location_tag
+
+_CONTAINERS = (dict, list, tuple)
+_FLAT = frozenset((int, float, str, bool, type(None), bytes))
+
+
+def untyped(obj):
+    return obj._untyped_storage if isinstance(obj, torch.storage.TypedStorage) else obj
+
+
+class Storages:
+    """The storages of a state, each once, in the order in which they were found: tensors that share one keep sharing it."""
+
+    def __init__(self):
+        self.list = []
+        self._index = {}
+
+    def add(self, storage):
+        """Returns the number of a storage."""
+        found = self._index.get(storage._cdata)
+        if found is None:
+            found = self._index[storage._cdata] = len(self.list)
+            self.list.append(storage)
+        return found
+
+    def find(self, state):
+        """Adds those of the tensors that lie openly in dicts, lists and tuples; the pickler finds the others."""
+        waiting, seen = collections.deque([state]), set()
+        plain = (torch.Tensor, torch.nn.Parameter)
+        while waiting:
+            obj = waiting.popleft()
+            kind = type(obj)
+            if kind in _FLAT:
+                continue
+            if kind in plain:
+                if obj.layout is torch.strided and not obj.is_meta and not obj.is_quantized:
+                    self.add(obj.untyped_storage())
+            elif isinstance(obj, _CONTAINERS) and id(obj) not in seen:
+                seen.add(id(obj))
+                waiting.extend(obj.values() if isinstance(obj, dict) else obj)
+
+
+def pickled(state, storages):
+    """Returns the bytes of data.pkl as torch.save writes them (torch/serialization.py, _save), with the storages added."""
+
+    def persistent_id(obj):
+        if isinstance(obj, torch.storage.TypedStorage):
+            storage = obj._untyped_storage
+            kind, size = getattr(torch, obj._pickle_storage_type()), obj._size()
+        elif isinstance(obj, torch.UntypedStorage):
+            storage = obj
+            kind, size = torch.storage.UntypedStorage, obj.nbytes()
+        else:
+            return None
+        return "storage", kind, str(storages.add(storage)), location_tag(storage), size
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj):
+            return persistent_id(obj)
+
+    out = io.BytesIO()
+    Pickler(out, protocol=2).dump(state)
+    return out.getvalue()
+
+
+def restored(pickle_bytes, storage_of, map_location=None):
+    """Undoes pickled; storage_of returns the untyped storage of a key."""
+    typed = {}
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, saved):
+            if saved[0] != "storage":
+                raise pickle.UnpicklingError(f"unknown persistent id {saved[0]!r}")
+            _, kind, key, location, _ = saved
+            found = typed.get(key)
+            if found is None:
+                dtype = torch.uint8 if kind is torch.storage.UntypedStorage else kind._dtype
+                storage = _moved(storage_of(key), location, map_location)
+                found = typed[key] = torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+            return found
+
+    return Unpickler(io.BytesIO(pickle_bytes)).load()
+
+
+def _moved(storage, location, map_location):
+    """Brings a storage to where map_location says, as torch.load does for a device; None leaves it in memory."""
+    if map_location is None:
+        return storage
+    if callable(map_location):
+        return map_location(storage, location) or storage
+    if isinstance(map_location, dict):
+        location = map_location.get(location, location)
+    else:
+        location = str(map_location)
+    return torch.serialization.default_restore_location(storage, location)

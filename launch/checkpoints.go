@@ -1,0 +1,105 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"muster/internal/python"
+)
+
+// CheckpointRules say how workers keep checkpoints through muster.
+type CheckpointRules struct {
+	// On puts the packages muster and, where there is no other, dlrover on the workers' path. On a single node their
+	// checkpoints are kept in the agent's memory.
+	On bool
+	// Dir is where a script saves that names no directory; empty: it has to.
+	Dir string
+	// Keep is how many steps stay on disk, 0 for all.
+	Keep int
+	// Slots is how many copies of its state a worker has in memory, 1 or 2; 0: two where memory allows.
+	Slots int
+}
+
+// Checkpoints keeps what workers save in memory, and writes it to disk behind them. checkpointd.Service is one.
+type Checkpoints interface {
+	// RoundOver is told when all workers have ended, and why.
+	RoundOver(why string)
+	// Drain waits until everything that is to be written is on disk.
+	Drain(ctx context.Context) error
+	// Close gives up what is left.
+	Close() error
+}
+
+const (
+	pythonDir        = "python"
+	checkpointSocket = "socket"
+)
+
+// setCheckpoints tells a worker where to find our Python, and where muster listens for it.
+func (p *Plan) setCheckpoints(vars map[string]Var) {
+	rules := p.Job.Checkpoint
+	if !rules.On {
+		return
+	}
+	set := func(why, name, value string) {
+		vars[name] = Var{Name: name, Value: value, Source: Source{FromMuster, why}}
+	}
+	path := filepath.Join(p.RunDir, pythonDir)
+	if old := vars["PYTHONPATH"].Value; old != "" {
+		path = old + ":" + path
+	}
+	set("with the packages that save checkpoints", "PYTHONPATH", path)
+	if rules.Dir != "" {
+		vars["MUSTER_CKPT_DIR"] = Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
+	}
+	if p.Job.Alone() {
+		set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
+	}
+}
+
+// openCheckpoints makes our Python ready, and whatever keeps checkpoints.
+func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
+	if !a.Plan.Job.Checkpoint.On {
+		return nil
+	}
+	if err := python.InstallCheckpoint(filepath.Join(a.Plan.RunDir, pythonDir)); err != nil {
+		return err
+	}
+	if rules := a.Plan.Job.Checkpoint; !a.Plan.Job.Alone() && (rules.Keep > 0 || rules.Slots > 0) {
+		a.Log.Warn().Msg("checkpoints are kept in memory, and old ones removed, on jobs of a single node only: --ckpt-keep and --ckpt-slots have no effect")
+	}
+	if a.OpenCheckpoints != nil && a.Plan.Job.Alone() {
+		a.checkpoints, err = a.OpenCheckpoints(ctx, filepath.Join(a.Plan.RunDir, checkpointSocket))
+	}
+	return err
+}
+
+// roundOver tells whoever keeps checkpoints that no worker is left of a round.
+func (a *Agent) roundOver(d decision) {
+	if a.checkpoints != nil {
+		a.checkpoints.RoundOver(d.message())
+	}
+}
+
+// closeCheckpoints waits until the last checkpoint is on disk; the second signal to muster ends that.
+func (a *Agent) closeCheckpoints() error {
+	if a.checkpoints == nil {
+		return nil
+	}
+	a.checkpoints.RoundOver("the job ends")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	stop := a.onHurry(func() { cancel(errors.New("a second signal came")) })
+	defer stop()
+	began := time.Now()
+	err := a.checkpoints.Drain(ctx)
+	if err != nil {
+		a.Log.Error().Err(err).Msg("the last checkpoint is not on disk")
+	} else if waited := time.Since(began); waited > time.Second {
+		a.Log.Info().Str("waited", strconv.FormatFloat(waited.Seconds(), 'f', 1, 64)+" s").Msg("the last checkpoint is on disk")
+	}
+	return a.checkpoints.Close()
+}
