@@ -98,14 +98,17 @@ func (b *book) dead(m moment) bool {
 
 // slotRules bound what victim may answer.
 type slotRules struct {
-	// Slots is how many slots a shard has where memory allows: 2, and another one where one of them is being written to disk
-	// or looked at. 1: saves overwrite the only copy.
+	// Slots is how many slots a shard has where memory allows: 2, and another one for each of up to extraSlots that are being
+	// written to disk or looked at. 1: saves overwrite the only copy.
 	Slots int
 	// Room says whether there is memory for another slot.
 	Room func() bool
 }
 
-// outcome of a request for memory.
+// extraSlots are one for the step that is being written, and one for that which waits for it.
+const extraSlots = 2
+
+// victimKind is the outcome of a request for memory.
 type victimKind int
 
 const (
@@ -146,19 +149,19 @@ func (b *book) victim(shard int, rules slotRules) (victimKind, *slot) {
 		}
 	}
 	allowed := rules.Slots
-	if allowed > 1 && taken > 0 {
-		allowed++
+	if allowed > 1 {
+		allowed += min(taken, extraSlots)
 	}
 	if len(slots) == 0 || len(slots) < allowed && rules.Room() {
 		return takeSlot, nil
 	}
 	switch {
+	case awaited:
+		return waitRank, nil
 	case newest != nil && newest.free() && (len(complete) > 1 || len(slots) == 1):
 		return takeSlot, newest
 	case len(slots) == 1 && slots[0].free():
 		return takeSlot, slots[0]
-	case awaited:
-		return waitRank, nil
 	}
 	return waitDisk, nil
 }

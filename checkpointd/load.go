@@ -12,11 +12,8 @@ import (
 func (c *session) load() (reply, *os.File, error) {
 	s, st := c.service, c.set
 	s.mu.Lock()
-	for st.running != nil || st.pending != nil { // what is on its way to disk may be what is needed, and must not change under us
-		if len(st.book.complete()) > 0 {
-			break // memory has it, or something newer
-		}
-		if !s.awaitLocked(time.Now().Add(waitSave)) {
+	for len(st.book.complete()) == 0 && s.writingLocked(st.dir) { // what is on its way to disk is what is needed
+		if !s.awaitLocked(time.Now().Add(waitSave), c.gone) {
 			s.mu.Unlock()
 			return reply{}, nil, errors.New("the step that is being written to disk does not come to an end")
 		}
@@ -48,6 +45,16 @@ func (c *session) load() (reply, *os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c.restoreLocked(d)
+}
+
+// writingLocked reports whether a step is on its way to a directory.
+func (s *Service) writingLocked(dir string) bool {
+	for _, st := range append(append([]*set(nil), s.retired...), s.sets...) {
+		if st.dir == dir && (st.running != nil || st.pending != nil) {
+			return true
+		}
+	}
+	return false
 }
 
 // decideLocked finds the newest step that is whole, in memory or on disk. Reading checksums takes time: the lock is let go.
@@ -140,7 +147,7 @@ func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st.pending != nil || st.running != nil {
-		if !s.awaitLocked(until) {
+		if !s.awaitLocked(until, c.gone) {
 			return reply{Committed: st.committed.Step}, nil, nil
 		}
 	}

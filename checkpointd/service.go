@@ -119,7 +119,7 @@ func (s *Service) accept() {
 			continue
 		}
 		s.nextConn++
-		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, sent: map[int]bool{}, held: map[int]*slot{}}
+		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, gone: make(chan struct{}), sent: map[int]bool{}, held: map[int]*slot{}}
 		s.sessions[c] = true
 		s.conns.Add(1)
 		s.mu.Unlock()
@@ -137,8 +137,8 @@ func (s *Service) notifyLocked() {
 }
 
 // awaitLocked waits until something changes, with the lock let go meanwhile, and reports whether that was before the
-// deadline and before the service was closed.
-func (s *Service) awaitLocked(until time.Time) bool {
+// deadline, before gone was closed and before the service was.
+func (s *Service) awaitLocked(until time.Time, gone <-chan struct{}) bool {
 	changed := s.changed
 	s.mu.Unlock()
 	defer s.mu.Lock()
@@ -148,6 +148,7 @@ func (s *Service) awaitLocked(until time.Time) bool {
 	case <-changed:
 		return true
 	case <-timer.C:
+	case <-gone:
 	case <-s.ctx.Done():
 	}
 	return false
@@ -212,6 +213,9 @@ func (s *Service) Drain(ctx context.Context) error {
 	}
 }
 
+// closeLimit is how long Close waits for a disk that hangs in a call. The process is about to end.
+const closeLimit = 5 * time.Second
+
 // drainTold is how often whoever waits for the disk is told so.
 const drainTold = 10 * time.Second
 
@@ -229,8 +233,17 @@ func (s *Service) Close() error {
 	s.mu.Unlock()
 	s.cancel(errors.New("muster ends"))
 	err := s.listener.Close()
-	s.conns.Wait()
-	s.wg.Wait()
+	ended := make(chan struct{})
+	go func() {
+		s.conns.Wait()
+		s.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeLimit):
+		return errors.Join(err, fmt.Errorf("a disk does not answer within %v: what is being written to it is given up", closeLimit))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, st := range append(s.retired, s.sets...) {

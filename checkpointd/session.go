@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type session struct {
 	id      int
 	pid     int
 	once    sync.Once
+	gone    chan struct{} // closed when the session is to end
 
 	// Of the worker; set and those below it are guarded by Service.mu.
 	rank, shard int
@@ -41,7 +43,12 @@ type session struct {
 }
 
 // hangUp ends the session: it meets the end of the connection.
-func (c *session) hangUp() { c.once.Do(func() { _ = c.conn.Close() }) }
+func (c *session) hangUp() {
+	c.once.Do(func() {
+		close(c.gone)
+		_ = c.conn.Close()
+	})
+}
 
 // serve answers requests until the worker is gone.
 func (c *session) serve() {
@@ -193,8 +200,8 @@ func (c *session) begin(req request) (reply, *os.File, error) {
 			return c.takeLocked(chosen, req.Size, at)
 		case reserve:
 			return reply{Busy: true}, nil, nil
-		case kind == waitDisk && len(c.held) > 0:
-			return reply{Busy: true, Full: true}, nil, nil // it looks at what it would have to wait for
+		case kind == waitDisk && !slices.ContainsFunc(st.book.shards[c.shard], func(o *slot) bool { return o.Pins > 0 }):
+			return reply{Busy: true, Full: true}, nil, nil // workers look at what it would have to wait for
 		case kind == waitDisk && !req.Persist:
 			return reply{Busy: true}, nil, nil
 		}
@@ -202,7 +209,7 @@ func (c *session) begin(req request) (reply, *os.File, error) {
 		if kind == waitRank {
 			limit = waitRanks
 		}
-		if !s.awaitLocked(began.Add(limit)) {
+		if !s.awaitLocked(began.Add(limit), c.gone) {
 			return reply{Busy: true}, nil, nil
 		}
 	}

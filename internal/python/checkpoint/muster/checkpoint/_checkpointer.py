@@ -75,6 +75,7 @@ class Checkpointer:
         self._link = None
         self._told = set()
         self._background = None
+        self._memory = threading.Lock()  # held while muster is asked for memory, until that is mapped
         path = os.environ.get("MUSTER_SOCKET")
         if path:
             self._connect(path)
@@ -129,15 +130,17 @@ class Checkpointer:
         """Returns the id of a slot that may be written: None where there is none now, -1 where there will be none."""
         for slot in self._drop_released():
             self._link.ask("release", slot=slot)
-        reply, fd = self._link.ask("begin", step=step, size=size, persist=persist)
+        with self._memory:
+            reply, fd = self._link.ask("begin", step=step, size=size, persist=persist)
+            if not reply.get("full") and not reply.get("busy"):
+                return self._take(reply, fd)
         if reply.get("full"):
             return -1
         if reply.get("busy"):
             if "busy" not in self._told:
                 self._told.add("busy")
                 log.warning("step %d is not kept: all memory for checkpoints is being written to disk or looked at", step)
-            return None
-        return self._take(reply, fd)
+        return None
 
     def _take(self, reply, fd):
         slot_id = reply["slot"]
@@ -219,9 +222,10 @@ class Checkpointer:
 
     def _reserve(self, size):
         try:
-            reply, fd = self._link.ask("reserve", size=size)
-            if fd is not None:
-                slot = self._slots[self._take(reply, fd)]
+            with self._memory:
+                reply, fd = self._link.ask("reserve", size=size)
+                slot = self._slots[self._take(reply, fd)] if fd is not None else None
+            if slot is not None:
                 _copy.populate(slot.address, min(slot.size, size + HEADER) if size else slot.size, write=True)
         except (AgentError, OSError, ValueError):
             pass  # the save that comes next meets the same, and tells

@@ -10,10 +10,6 @@ _CONTAINERS = (dict, list, tuple)
 _FLAT = frozenset((int, float, str, bool, type(None), bytes))
 
 
-def untyped(obj):
-    return obj._untyped_storage if isinstance(obj, torch.storage.TypedStorage) else obj
-
-
 class Storages:
     """The storages of a state, each once, in the order in which they were found: tensors that share one keep sharing it."""
 
@@ -46,10 +42,15 @@ class Storages:
                 waiting.extend(obj.values() if isinstance(obj, dict) else obj)
 
 
-def pickled(state, storages):
-    """Returns the bytes of data.pkl as torch.save writes them (torch/serialization.py, _save), with the storages added."""
+# These are classes of the module: one that is made in a function is a cycle, and keeps what it refers to until it is collected.
 
-    def persistent_id(obj):
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, out, storages):
+        super().__init__(out, protocol=2)
+        self.storages = storages
+
+    def persistent_id(self, obj):
         if isinstance(obj, torch.storage.TypedStorage):
             storage = obj._untyped_storage
             kind, size = getattr(torch, obj._pickle_storage_type()), obj._size()
@@ -58,34 +59,36 @@ def pickled(state, storages):
             kind, size = torch.storage.UntypedStorage, obj.nbytes()
         else:
             return None
-        return "storage", kind, str(storages.add(storage)), location_tag(storage), size
+        return "storage", kind, str(self.storages.add(storage)), location_tag(storage), size
 
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, obj):
-            return persistent_id(obj)
 
+def pickled(state, storages):
+    """Returns the bytes of data.pkl as torch.save writes them (torch/serialization.py, _save), with the storages added."""
     out = io.BytesIO()
-    Pickler(out, protocol=2).dump(state)
+    _Pickler(out, storages).dump(state)
     return out.getvalue()
 
 
-def restored(pickle_bytes, storage_of, map_location=None):
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data, storage_of, map_location):
+        super().__init__(io.BytesIO(data))
+        self.storage_of, self.map_location, self.typed = storage_of, map_location, {}
+
+    def persistent_load(self, saved):
+        if saved[0] != "storage":
+            raise pickle.UnpicklingError(f"unknown persistent id {saved[0]!r}")
+        _, kind, key, location, _ = saved
+        found = self.typed.get(key)
+        if found is None:
+            dtype = torch.uint8 if kind is torch.storage.UntypedStorage else kind._dtype
+            storage = _moved(self.storage_of(key), location, self.map_location)
+            found = self.typed[key] = torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        return found
+
+
+def restored(data, storage_of, map_location=None):
     """Undoes pickled; storage_of returns the untyped storage of a key."""
-    typed = {}
-
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, saved):
-            if saved[0] != "storage":
-                raise pickle.UnpicklingError(f"unknown persistent id {saved[0]!r}")
-            _, kind, key, location, _ = saved
-            found = typed.get(key)
-            if found is None:
-                dtype = torch.uint8 if kind is torch.storage.UntypedStorage else kind._dtype
-                storage = _moved(storage_of(key), location, map_location)
-                found = typed[key] = torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-            return found
-
-    return Unpickler(io.BytesIO(pickle_bytes)).load()
+    return _Unpickler(data, storage_of, map_location).load()
 
 
 def _moved(storage, location, map_location):

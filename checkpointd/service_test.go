@@ -1,0 +1,548 @@
+package checkpointd
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/testutil"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == serveWord {
+		os.Exit(serveMain(os.Args[2], os.Args[3]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// testService is a service whose workers are clients of this process.
+func testService(t *testing.T, change func(*Config)) (*Service, *testutil.Buffer) {
+	t.Helper()
+	log := &testutil.Buffer{}
+	cfg := Config{Socket: filepath.Join(t.TempDir(), "socket"), RunID: "test", Workers: 2, Log: zerolog.New(log)}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, log
+}
+
+// client is a worker in Go: what internal/python's does, without its speed.
+type client struct {
+	t    testing.TB
+	conn *net.UnixConn
+	maps map[int][]byte
+}
+
+func dial(t testing.TB, s *Service) *client {
+	t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.cfg.Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, conn: conn, maps: map[int][]byte{}}
+	t.Cleanup(c.close)
+	return c
+}
+
+func (c *client) close() {
+	_ = c.conn.Close()
+	for _, m := range c.maps {
+		_ = unix.Munmap(m)
+	}
+	c.maps = nil
+}
+
+// ask returns the reply, and maps memory that comes with it.
+func (c *client) ask(req request) (rep reply, err error) {
+	c.t.Helper()
+	text, err := json.Marshal(req)
+	if err != nil {
+		return rep, err
+	}
+	if _, err := c.conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
+		return rep, err
+	}
+	var head [4]byte
+	oob := make([]byte, 64)
+	n, oobn, _, _, err := c.conn.ReadMsgUnix(head[:], oob)
+	if err != nil {
+		return rep, err
+	}
+	if _, err := io.ReadFull(c.conn, head[n:]); err != nil {
+		return rep, err
+	}
+	body := make([]byte, binary.BigEndian.Uint32(head[:]))
+	if _, err := io.ReadFull(c.conn, body); err != nil {
+		return rep, err
+	}
+	if err := json.Unmarshal(body, &rep); err != nil {
+		return rep, err
+	}
+	if rep.Error != "" {
+		return rep, errors.New(rep.Error)
+	}
+	if rep.New {
+		messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+		if err != nil || len(messages) != 1 {
+			return rep, fmt.Errorf("no descriptor came: %w", err)
+		}
+		fds, err := unix.ParseUnixRights(&messages[0])
+		if err != nil {
+			return rep, err
+		}
+		defer unix.Close(fds[0])
+		m, err := unix.Mmap(fds[0], 0, int(rep.Capacity), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			return rep, err
+		}
+		if old := c.maps[rep.Slot]; old != nil {
+			_ = unix.Munmap(old)
+		}
+		c.maps[rep.Slot] = m
+	}
+	return rep, nil
+}
+
+func (c *client) hello(dir string, shard, shards int) *client {
+	c.t.Helper()
+	if _, err := c.ask(request{Op: "hello", Version: protocolVersion, Rank: shard, Shard: shard, Shards: shards, Saves: true, Dir: dir}); err != nil {
+		c.t.Fatal(err)
+	}
+	return c
+}
+
+// state is what a shard has at a step.
+func state(step int64, shard, size int) []byte {
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(int(step)*7 + shard*31 + i%251)
+	}
+	return data
+}
+
+// begin starts a save and copies; ready ends it.
+func (c *client) begin(step int64, data []byte, persist bool) (slot int, err error) {
+	c.t.Helper()
+	rep, err := c.ask(request{Op: "begin", Step: step, Size: int64(len(data)) + 4096, Persist: persist})
+	if err != nil {
+		return 0, err
+	}
+	if rep.Busy || rep.Full {
+		return 0, fmt.Errorf("busy %t, full %t", rep.Busy, rep.Full)
+	}
+	copy(c.maps[rep.Slot][headerSize:], data)
+	return rep.Slot, nil
+}
+
+func (c *client) ready(slot int, step int64, size int, persist bool) error {
+	c.t.Helper()
+	m := c.maps[slot]
+	pickle := fmt.Sprintf("pickle of %d", step)
+	meta := fmt.Sprintf(`{"records":[["data.pkl",%d,%d],["data/0",%d,%d]]}`, headerSize+size, len(pickle), headerSize, size)
+	copy(m[headerSize+size:], pickle+meta)
+	_, err := c.ask(request{Op: "ready", Slot: slot, MetaOffset: int64(headerSize + size + len(pickle)), MetaLength: int64(len(meta)), Persist: persist})
+	return err
+}
+
+func (c *client) save(step int64, shard, size int, persist bool) {
+	c.t.Helper()
+	slot, err := c.begin(step, state(step, shard, size), persist)
+	if err == nil {
+		err = c.ready(slot, step, size, persist)
+	}
+	if err != nil {
+		c.t.Fatalf("step %d of shard %d: %v", step, shard, err)
+	}
+}
+
+// load returns where the newest step is, and makes sure that the shard's part of it in memory is what was saved.
+func (c *client) load(shard, size int) reply {
+	c.t.Helper()
+	rep, err := c.ask(request{Op: "load"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if rep.Source == fromMemory {
+		if got := c.maps[rep.Slot][headerSize : headerSize+size]; string(got) != string(state(rep.Step, shard, size)) {
+			c.t.Fatalf("step %d of shard %d has other contents", rep.Step, shard)
+		}
+	}
+	return rep
+}
+
+func (c *client) want(rep reply, source string, step int64) {
+	c.t.Helper()
+	if rep.Source != source || rep.Step != step {
+		c.t.Fatalf("restored step %d from %s, want %d from %s", rep.Step, rep.Source, step, source)
+	}
+}
+
+const size = 300_000
+
+// A worker dies while it copies: the step before is restored, by all, and is written to disk behind them.
+func TestKilledWhileSaving(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.want(a.load(0, size), fromNone, 0)
+	b.want(b.load(1, size), fromNone, 0)
+	for step := int64(1); step <= 3; step++ {
+		a.save(step, 0, size, false)
+		b.save(step, 1, size, false)
+	}
+	a.save(4, 0, size, false)
+	if _, err := b.begin(4, state(4, 1, size)[:1000], false); err != nil {
+		t.Fatal(err)
+	}
+	b.close()
+	s.RoundOver("a test")
+	a, b = dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.want(a.load(0, size), fromMemory, 3)
+	b.want(b.load(1, size), fromMemory, 3)
+	a.save(4, 0, size, false) // again, in another life: not to be mixed with the one of before
+	s.RoundOver("another test")
+	a, b = dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	b.want(b.load(1, size), fromMemory, 3)
+	a.want(a.load(0, size), fromMemory, 3)
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	found, note := chooseDisk(dir)
+	if found == nil || found.Step != 3 || found.Shards != 2 {
+		t.Fatalf("on disk is %+v %s", found, note)
+	}
+}
+
+// All ranks restore what the first of them was told, although another one has become complete since.
+func TestOneDecision(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, false)
+	s.RoundOver("a test")
+	a = dial(t, s).hello(dir, 0, 1)
+	reader := dial(t, s)
+	if _, err := reader.ask(request{Op: "hello", Version: protocolVersion, Rank: 1, Shards: 1, Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	a.want(a.load(0, size), fromMemory, 1)
+	a.save(2, 0, size, false)
+	reader.want(reader.load(0, size), fromMemory, 1)
+	reader.want(reader.load(0, size), fromMemory, 2)
+	if _, err := reader.ask(request{Op: "begin", Step: 1, Size: 1}); err == nil {
+		t.Error("a rank without a shard was given memory")
+	}
+}
+
+// A bit flips in memory after a copy was summed: the older one is used, and that is said.
+func TestDamagedMemory(t *testing.T) {
+	dir := t.TempDir()
+	s, log := testService(t, nil)
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, false)
+	a.save(2, 0, size, false)
+	var slots []*slot
+	testutil.Eventually(t, 30*time.Second, "both copies are summed", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		slots = s.sets[0].book.shards[0]
+		for _, slot := range slots {
+			if binary.LittleEndian.Uint32(s.sets[0].mem[slot].bytes[headerBlocks:]) == 0 {
+				return false
+			}
+		}
+		return len(slots) == 2
+	})
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "2")); err != nil { // what was written behind it
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.sets[0].committed.Step = -1
+	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: 0, Step: 2})].bytes[headerSize+77] ^= 16
+	s.mu.Unlock()
+	a = dial(t, s).hello(dir, 0, 1)
+	a.want(a.load(0, size), fromMemory, 1)
+	if !strings.Contains(log.String(), "was damaged") {
+		t.Errorf("nobody was told: %s", log.String())
+	}
+}
+
+// While a step is being written, training goes on saving; what was asked for on disk gets there, the newest at last.
+func TestSavesWhileWriting(t *testing.T) {
+	dir := t.TempDir()
+	slow := &slowDisk{open: make(chan struct{})}
+	s, _ := testService(t, func(c *Config) { c.disk = slow })
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, true)
+	for step := int64(2); step <= 9; step++ {
+		a.save(step, 0, size, step%3 == 0) // 3 and 6 are given up for 9
+	}
+	close(slow.open)
+	rep, err := a.ask(request{Op: "wait", Millis: 60_000})
+	if err != nil || !rep.Done || rep.Committed != 9 {
+		t.Fatalf("%+v: %v", rep, err)
+	}
+	steps, err := List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) != 2 || steps[0].Step != 9 || steps[1].Step != 1 || steps[0].Verify() != nil {
+		t.Fatalf("on disk: %+v", steps)
+	}
+}
+
+// slowDisk makes no file before open is closed.
+type slowDisk struct {
+	posix
+	open chan struct{}
+	fail error
+}
+
+func (d *slowDisk) Create(path string) (*os.File, error) {
+	<-d.open
+	if d.fail != nil {
+		return nil, d.fail
+	}
+	return d.posix.Create(path)
+}
+
+// With memory for one copy alone a save waits for the disk, or is passed over, and never tears what is being written.
+func TestOneSlot(t *testing.T) {
+	dir := t.TempDir()
+	slow := &slowDisk{open: make(chan struct{})}
+	s, log := testService(t, func(c *Config) { c.disk, c.Slots = slow, 1 })
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, true)
+	if _, err := a.begin(2, state(2, 0, size), false); err == nil {
+		t.Fatal("the only copy was overwritten while it was being written to disk")
+	}
+	saved := make(chan error, 1)
+	go func() {
+		slot, err := a.begin(3, state(3, 0, size), true)
+		if err == nil {
+			err = a.ready(slot, 3, size, true)
+		}
+		saved <- err
+	}()
+	close(slow.open)
+	if err := <-saved; err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := chooseDisk(dir); found == nil || found.Step != 3 {
+		t.Fatalf("on disk: %+v", found)
+	}
+	if !strings.Contains(log.String(), "room for one copy only") {
+		t.Errorf("nobody was told: %s", log.String())
+	}
+}
+
+func TestNoMemory(t *testing.T) {
+	s, _ := testService(t, func(c *Config) { c.available = func() int64 { return 1 << 20 } })
+	a := dial(t, s).hello(t.TempDir(), 0, 1)
+	rep, err := a.ask(request{Op: "begin", Size: 1 << 30})
+	if err != nil || !rep.Full {
+		t.Fatalf("%+v: %v", rep, err)
+	}
+}
+
+// A disk that refuses a step is told to whoever waits, and the step stays in memory and is tried again.
+func TestDiskRefuses(t *testing.T) {
+	dir := t.TempDir()
+	slow := &slowDisk{open: make(chan struct{}), fail: unix.ENOSPC}
+	close(slow.open)
+	s, _ := testService(t, func(c *Config) { c.disk = slow })
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, true)
+	if _, err := a.ask(request{Op: "wait", Millis: 60_000}); err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Fatalf("told: %v", err)
+	}
+	slow.fail = nil
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := chooseDisk(dir); found == nil || found.Step != 1 {
+		t.Fatalf("on disk: %+v", found)
+	}
+}
+
+// Another number of shards: what is in memory cannot be used, is written, and the disk's says how many it has.
+func TestAnotherWorld(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(5, 0, size, false)
+	b.save(5, 1, size, false)
+	if _, err := dial(t, s).ask(request{Op: "hello", Version: protocolVersion, Shards: 3, Saves: true, Dir: dir}); err == nil {
+		t.Error("3 shards beside 2")
+	}
+	if _, err := dial(t, s).ask(request{Op: "hello", Version: protocolVersion, Shards: 2, Saves: true, Dir: dir}); err == nil {
+		t.Error("two workers save one shard")
+	}
+	s.RoundOver("a test")
+	c := dial(t, s).hello(dir, 0, 3)
+	if _, err := c.ask(request{Op: "load"}); err == nil || !strings.Contains(err.Error(), "2 ranks saved it") {
+		t.Fatalf("told: %v", err)
+	}
+}
+
+// A state that grows gets more room, and tears nothing.
+func TestGrowingState(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a := dial(t, s).hello(dir, 0, 1)
+	for step := int64(1); step <= 5; step++ {
+		a.save(step, 0, int(step)*size, false)
+	}
+	s.RoundOver("a test")
+	a = dial(t, s).hello(dir, 0, 1)
+	a.want(a.load(0, 5*size), fromMemory, 5)
+}
+
+// TestHostileWorkers sends what no client of ours does. Each is refused in words or cut off, and the service goes on.
+func TestHostileWorkers(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, false)
+	for name, bytes := range map[string]string{
+		"huge": "\xff\xff\xff\xff", "not JSON": "\x00\x00\x00\x02{]", "cut off": "\x00\x00\x00\x50{", "a list": "\x00\x00\x00\x02[]", "deep": "\x00\x01\x00\x00" + strings.Repeat("[", 65536),
+	} {
+		conn := dial(t, s).conn
+		if _, err := conn.Write([]byte(bytes)); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.CloseWrite()
+		if rest, err := io.ReadAll(conn); err != nil || len(rest) > 0 {
+			t.Errorf("%s: answered %q: %v", name, rest, err)
+		}
+	}
+	for _, req := range []request{
+		{Op: "begin"},
+		{Op: ""},
+		{Op: "load"},
+		{Op: "hello", Version: 2, Dir: dir, Shards: 1},
+		{Op: "hello", Version: 1, Dir: "relative", Shards: 1},
+		{Op: "hello", Version: 1, Dir: "/", Shards: 1},
+		{Op: "hello", Version: 1, Dir: dir},
+		{Op: "hello", Version: 1, Dir: dir, Shards: 1 << 30},
+		{Op: "hello", Version: 1, Dir: dir, Shards: 1, Shard: -1},
+		{Op: "hello", Version: 1, Dir: "/proc/none", Shards: 1},
+	} {
+		if rep, err := dial(t, s).ask(req); err == nil {
+			t.Errorf("%+v was answered %+v", req, rep)
+		}
+	}
+	slot, err := a.begin(2, state(2, 0, size), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, req := range []request{
+		{Op: "ready", Slot: 99},
+		{Op: "abort", Slot: 99},
+		{Op: "begin", Size: -1},
+		{Op: "begin", Size: 1 << 60},
+		{Op: "hello"},
+		{Op: "ready", Slot: slot, MetaOffset: 1 << 62, MetaLength: 1 << 62},
+	} {
+		if rep, err := a.ask(req); err == nil {
+			t.Errorf("%+v was answered %+v", req, rep)
+		}
+	}
+	s.RoundOver("a test")
+	a = dial(t, s).hello(dir, 0, 1)
+	a.want(a.load(0, size), fromMemory, 1)
+	// What a worker does to its mapping cannot make the agent fault.
+	if err := unix.Ftruncate(int(s.sets[0].mem[s.sets[0].book.shards[0][0]].file.Fd()), 0); !errors.Is(err, unix.EPERM) {
+		t.Errorf("memory can be made shorter: %v", err)
+	}
+}
+
+func FuzzLayout(f *testing.F) {
+	f.Add([]byte(`{"records":[["data.pkl",4096,3],["data/0",4100,10]]}`), int64(4096), int64(52))
+	f.Add([]byte(`{"records":[["data.pkl",9223372036854775807,1]]}`), int64(4096), int64(46))
+	f.Add([]byte(`{"records":[["../x",4096,-1]]}`), int64(-1), int64(1<<62))
+	f.Fuzz(func(t *testing.T, data []byte, off, length int64) {
+		slot := append(make([]byte, headerSize), data...)
+		l, used, err := readLayout(slot, off, length)
+		if err != nil {
+			return
+		}
+		if used < 0 || used > int64(len(data)) {
+			t.Fatalf("%d bytes of %d are used", used, len(data))
+		}
+		if _, _, err := newArchiveWriter(slot, l); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// The second signal: what is being written is given up, and nothing of it is left when the service was closed.
+func TestDrainGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	slow := &slowDisk{open: make(chan struct{})}
+	s, _ := testService(t, func(c *Config) { c.disk = slow })
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, true)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("a second signal came"))
+	if err := s.Drain(ctx); err == nil || !strings.Contains(err.Error(), "second signal") {
+		t.Fatalf("told: %v", err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { close(slow.open) }) // a disk that hangs ends at last; Close waits for it
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if steps, err := List(dir); err != nil || len(steps) != 0 {
+		t.Fatalf("%+v: %v", steps, err)
+	}
+}
+
+// A rank that waits for another one is let go at once when the round is over.
+func TestRoundOverWhileWaiting(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(1, 0, size, false)
+	b.save(1, 1, size, false)
+	a.save(2, 0, size, false)
+	refused := make(chan error, 1)
+	go func() {
+		_, err := a.begin(3, state(3, 0, size), false)
+		refused <- err
+	}()
+	began := time.Now()
+	s.RoundOver("a test")
+	if err := <-refused; err == nil || time.Since(began) > waitRanks/2 {
+		t.Fatalf("after %v: %v", time.Since(began), err)
+	}
+}
