@@ -247,6 +247,9 @@ func (t *torchrunJob) dlroverIdle() {
 		}
 		t.job.Environ = slices.Concat(t.job.Environ, []string{"HCCL_IF_BASE_PORT=" + strconv.Itoa(port.n)})
 	}
+	if v["save_at_breakpoint"].on {
+		t.warn("--save_at_breakpoint changes nothing: on a single node the newest checkpoint in memory is written whenever workers end, and on several none is kept in memory")
+	}
 	if v["auto_tunning"].on {
 		t.warn("--auto_tunning has no effect: no master tunes data loaders and optimizers")
 	}

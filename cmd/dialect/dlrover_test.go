@@ -44,7 +44,7 @@ var dlroverCases = map[string]struct {
 	"numa-affinity":      {want: func(j *launch.Job) bool { return j.Bind == launch.BindRules{Mode: "node", Fallback: true} }},
 	"membind-policy":     {word: "bind", with: "--numa-affinity", want: func(j *launch.Job) bool { return j.Bind.Mode == "node" }, warn: "only as strong as preferred"},
 	"training-port":      {word: "61000", want: func(j *launch.Job) bool { return slices.Contains(j.Environ, "HCCL_IF_BASE_PORT=61000") }},
-	"save-at-breakpoint": {want: func(j *launch.Job) bool { return j.Checkpoint.On }},
+	"save-at-breakpoint": {want: func(j *launch.Job) bool { return j.Checkpoint.On }, warn: "changes nothing"},
 	"auto-tunning":       {want: func(*launch.Job) bool { return true }, warn: "no master"},
 	"ucp-device-type":    {word: "npu", want: func(*launch.Job) bool { return true }, warn: "universal checkpoints"},
 }

@@ -69,7 +69,7 @@ link, and the same job runs.`,
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
-	root.AddCommand(newStoreCmd(a), newExecCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a))
+	root.AddCommand(newStoreCmd(a), newExecCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a))
 	root.AddCommand(buildCommands(a)...)
 	root.InitDefaultCompletionCmd()
 	root.SetHelpCommand(newHelpCmd())

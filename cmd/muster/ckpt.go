@@ -1,0 +1,231 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"muster/checkpointd"
+	"muster/internal/errhint"
+)
+
+// newCkptCmd is "muster ckpt": the checkpoints in a directory.
+func newCkptCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ckpt",
+		Short: "List, verify and remove checkpoints in a directory",
+		Long: `Look after the checkpoints that muster wrote to a directory: what there is, whether it is
+whole, what may go. A step counts when its manifest is there and every file is what the
+manifest says; a step that DLRover wrote has none, and is listed as unproven.`,
+		Example:     "  muster ckpt ls /data/ckpt\n  muster ckpt verify /data/ckpt && muster ckpt prune --keep 3 /data/ckpt",
+		Annotations: map[string]string{exitAnnotation: ckptStatus},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errhint.With(errhint.Usagef("muster ckpt needs to be told what to do"), "ls, inspect, verify or prune; muster ckpt --help explains them")
+			}
+			return errhint.With(errhint.Usagef("muster ckpt cannot %q", args[0]), "it can ls, inspect, verify and prune")
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newCkptLsCmd(a), newCkptInspectCmd(a), newCkptVerifyCmd(a), newCkptPruneCmd(a))
+	return cmd
+}
+
+const ckptStatus = `  0    done; verify: every step that was asked for is whole
+  1    verify: a step is damaged, or there is none
+  2    usage error, or the directory cannot be read
+  125  internal error of muster
+`
+
+func newCkptLsCmd(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls [--json] DIR",
+		Short: "List the steps in a directory, the newest first",
+		Long: `List the steps in a directory, the newest first. Whether a step is usable is judged by
+manifest, names and sizes; muster ckpt verify reads the files, too.`,
+		Annotations: map[string]string{exitAnnotation: ckptStatus},
+		Args:        cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			steps, err := listSteps(args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(a.stdout, stepReports(steps))
+			}
+			return writeSteps(a.stdout, steps)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
+	return cmd
+}
+
+func newCkptInspectCmd(a *app) *cobra.Command {
+	var step int64
+	cmd := &cobra.Command{
+		Use:         "inspect [--step N] DIR",
+		Short:       "Show a step's manifest as JSON: its shards, files, sizes and checksums",
+		Long:        `Show a step's manifest as JSON: its shards, files, sizes and checksums.`,
+		Annotations: map[string]string{exitAnnotation: ckptStatus},
+		Args:        cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			steps, err := chooseSteps(args[0], step)
+			if err != nil {
+				return err
+			}
+			return writeJSON(a.stdout, stepReports(steps[:1])[0])
+		},
+	}
+	cmd.Flags().Int64Var(&step, "step", -1, "the step to show; -1: the newest")
+	return cmd
+}
+
+func newCkptVerifyCmd(a *app) *cobra.Command {
+	var step int64
+	cmd := &cobra.Command{
+		Use:         "verify [--step N] DIR",
+		Short:       "Read every file of the steps, and compare checksums",
+		Long:        `Read every file of the steps, and compare checksums with those of the manifests.`,
+		Annotations: map[string]string{exitAnnotation: ckptStatus},
+		Args:        cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			steps, err := chooseSteps(args[0], step)
+			if err != nil {
+				return err
+			}
+			bad := 0
+			for _, s := range steps {
+				verdict := "ok"
+				if err := s.Verify(); err != nil {
+					bad++
+					verdict = "damaged: " + err.Error()
+				} else if s.Foreign {
+					verdict = "unproven: it has no manifest"
+				}
+				say(a.stdout, "step %d: %s\n", s.Step, verdict)
+			}
+			if bad > 0 {
+				return statusError(1)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().Int64Var(&step, "step", -1, "the step to verify; -1: all")
+	return cmd
+}
+
+func newCkptPruneCmd(a *app) *cobra.Command {
+	var rules checkpointd.KeepRules
+	var dry bool
+	cmd := &cobra.Command{
+		Use:   "prune --keep N [--every K] [--dry-run] DIR",
+		Short: "Remove old steps",
+		Long: `Remove old steps. The newest step that can be used stays in any case, and so does what
+muster has not written. It is refused while a job saves to the directory.`,
+		Annotations: map[string]string{exitAnnotation: ckptStatus},
+		Args:        cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if rules.Latest < 1 || rules.Every < 0 {
+				return errhint.With(errhint.Usagef("cannot prune without --keep N, N at least 1, and --every at least 0"), "say how many steps stay, such as --keep 3")
+			}
+			if _, err := listSteps(args[0]); err != nil {
+				return err
+			}
+			removed, err := checkpointd.Prune(args[0], rules, dry)
+			verb := "removed"
+			if dry {
+				verb = "would remove"
+			}
+			for _, s := range removed {
+				say(a.stdout, "%s step %d, %s\n", verb, s.Step, mebibytes(s.Bytes()))
+			}
+			return errhint.Code(err, errhint.Usage)
+		},
+	}
+	cmd.Flags().IntVar(&rules.Latest, "keep", 0, "how many of the newest usable steps stay")
+	cmd.Flags().Int64Var(&rules.Every, "every", 0, "steps that are multiples of this stay, too; 0: none")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would go")
+	return cmd
+}
+
+func listSteps(dir string) ([]checkpointd.Step, error) {
+	steps, err := checkpointd.List(dir)
+	return steps, errhint.Code(err, errhint.Usage)
+}
+
+// chooseSteps returns the steps of a directory, or the one with a number.
+func chooseSteps(dir string, step int64) ([]checkpointd.Step, error) {
+	steps, err := listSteps(dir)
+	if err != nil {
+		return nil, err
+	}
+	var found []checkpointd.Step
+	for _, s := range steps {
+		if step < 0 || s.Step == step {
+			found = append(found, s)
+		}
+	}
+	if len(found) > 0 {
+		return found, nil
+	}
+	err = errors.New("no checkpoint is in " + dir)
+	if step >= 0 {
+		err = fmt.Errorf("no checkpoint of step %d is in %s", step, dir)
+	}
+	return nil, errhint.Code(errhint.With(err, "muster ckpt ls "+dir+" shows what is"), 1)
+}
+
+// stepReport is a step in JSON.
+type stepReport struct {
+	checkpointd.Manifest
+	Dir      string `json:"dir"`
+	Latest   bool   `json:"latest"`
+	Unproven bool   `json:"unproven,omitempty"`
+	Bytes    int64  `json:"bytes"`
+	Problem  string `json:"problem,omitempty"`
+}
+
+func stepReports(steps []checkpointd.Step) []stepReport {
+	reports := make([]stepReport, len(steps))
+	for i, s := range steps {
+		reports[i] = stepReport{Manifest: s.Manifest, Dir: s.Dir, Latest: s.Latest, Unproven: s.Foreign, Bytes: s.Bytes()}
+		if s.Problem != nil {
+			reports[i].Problem = s.Problem.Error()
+		}
+	}
+	return reports
+}
+
+func writeSteps(w io.Writer, steps []checkpointd.Step) error {
+	if len(steps) == 0 {
+		say(w, "no checkpoints\n")
+		return nil
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	say(table, "STEP\tSHARDS\tSIZE\tWRITTEN\tSTATE\n")
+	for _, s := range steps {
+		state := "ok"
+		switch {
+		case s.Problem != nil:
+			state = s.Problem.Error()
+		case s.Foreign:
+			state = "latest, unproven"
+		case s.Latest:
+			state = "latest"
+		}
+		written := "-"
+		if !s.Created.IsZero() {
+			written = s.Created.Local().Format(time.DateTime)
+		}
+		say(table, "%d\t%d\t%s\t%s\t%s\n", s.Step, s.Shards, mebibytes(s.Bytes()), written, state)
+	}
+	return table.Flush()
+}
+
+func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB" }

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/checkpointd"
+	"muster/internal/testutil"
+)
+
+var lossLine = regexp.MustCompile(`loss \d+ \d+ .*`)
+
+// losses are the last ones printed for each step and rank.
+func losses(out string) map[string]string {
+	found := map[string]string{}
+	for _, line := range lossLine.FindAllString(out, -1) {
+		at := strings.LastIndex(line, " ")
+		found[line[:at]] = line[at+1:]
+	}
+	return found
+}
+
+// TestFlashCheckpoint kills a worker of a DDP job in the middle of training. It restores from memory the step that was saved
+// last, goes on exactly as a job without a crash, and leaves files that torch.load reads without muster.
+func TestFlashCheckpoint(t *testing.T) {
+	python, script, runs := testutil.Torch(t), testScript(t, "torch", "flash.py"), map[string]map[string]string{}
+	for _, die := range []string{"", "8"} {
+		dir := filepath.Join(t.TempDir(), "checkpoints")
+		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "-n", "2", "--max-restarts", "1", "--", python, "-u", script, dir)
+		if got.status != 0 {
+			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+		}
+		if restored := strings.Count(got.stdout, "restored 8 memory"); die != "" && restored != 2 {
+			t.Errorf("%d ranks restored step 8 from memory\n%s%s", restored, got.stdout, got.stderr)
+		}
+		runs[die] = losses(got.stdout)
+		steps, err := checkpointd.List(dir)
+		if err != nil || len(steps) == 0 || steps[0].Step != 12 {
+			t.Fatalf("the last step is not on disk: %+v: %v", steps, err)
+		}
+		for _, s := range steps {
+			if err := s.Verify(); err != nil {
+				t.Errorf("step %d: %v", s.Step, err)
+			}
+		}
+		read := exec.CommandContext(t.Context(), python, "-c", `import sys, torch, zipfile
+state = torch.load(sys.argv[1], weights_only=True)
+assert state["step"] == 12 and len(state["optimizer"]["state"]) == 4, state.keys()
+assert all(torch.equal(v, torch.load(sys.argv[1], mmap=True, weights_only=True)["model"][k]) for k, v in state["model"].items())
+assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "checkpoint-12.pt"))
+		if out, err := read.CombinedOutput(); err != nil {
+			t.Errorf("torch.load without muster: %v\n%s", err, out)
+		}
+	}
+	if diff := cmp.Diff(runs[""], runs["8"]); diff != "" || len(runs[""]) != 24 {
+		t.Errorf("%d losses; they differ after a crash (-without +with):\n%s", len(runs[""]), diff)
+	}
+}
+
+// TestFlashCheckpointStopped stops a job whose steps are in memory: SIGTERM has the newest written before muster ends, and
+// nothing stays behind.
+func TestFlashCheckpointStopped(t *testing.T) {
+	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
+	j := start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "-n", "2", "--grace", "1s", "--", python, "-u", testScript(t, "torch", "flash.py"), dir)
+	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4", func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
+	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {
+		t.Fatalf("on disk already: %+v: %v", steps, err)
+	}
+	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.wait(); got.status != 128+int(syscall.SIGTERM) {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+	steps, err := checkpointd.List(dir)
+	if err != nil || len(steps) != 1 || steps[0].Step != 4 || steps[0].Verify() != nil {
+		t.Fatalf("on disk: %+v: %v\n%s", steps, err, j.err.String())
+	}
+	j.nothingLeft(dir)
+}
+
+// TestInstalledDLRover has a package dlrover installed: scripts get that one, not ours.
+func TestInstalledDLRover(t *testing.T) {
+	python, site := testutil.Torch(t), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(site, "lib", "dlrover"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(site, "lib", "dlrover", "__init__.py"), []byte("who = 'installed'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Behind PYTHONPATH, as site-packages are.
+	code := "import sys; sys.path.append('" + filepath.Join(site, "lib") + "'); import dlrover; print(dlrover.who, dlrover.__file__)"
+	got := muster(t, nil, "run", "--", python, "-c", code)
+	if got.status != 0 || !strings.Contains(got.stdout, "installed "+site) {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
