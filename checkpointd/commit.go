@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,7 +94,31 @@ func (c *commitment) run(ctx context.Context) (m Manifest, err error) {
 	if err != nil {
 		return m, err
 	}
-	return m, c.track(m)
+	if err := c.track(m); err != nil || named == 0 {
+		return m, err
+	}
+	return m, c.forgetReplaced(m)
+}
+
+// forgetReplaced removes the manifests of older steps whose files this one has replaced.
+func (c *commitment) forgetReplaced(m Manifest) error {
+	steps, err := List(c.dir)
+	if err != nil {
+		return err
+	}
+	ours := map[string]bool{}
+	for _, f := range m.Files {
+		ours[f.place(c.dir)] = true
+	}
+	for _, s := range steps {
+		replaced := slices.ContainsFunc(s.Files, func(f File) bool { return ours[f.place(c.dir)] })
+		if replaced && s.Attempt != m.Attempt && filepath.Dir(s.ManifestPath) == ownDir {
+			if err := c.disk.RemoveAll(filepath.Join(c.dir, s.ManifestPath)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // tempMark is in the names of files that are being written beside the paths that workers gave.

@@ -1,0 +1,72 @@
+package checkpointd
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"muster/internal/python"
+	"muster/internal/testutil"
+)
+
+// runPython runs a script of testdata with our packages on its path.
+func runPython(t *testing.T, socket, script string, args ...string) string {
+	t.Helper()
+	interpreter, packages := testutil.Torch(t), t.TempDir()
+	if err := python.InstallCheckpoint(packages); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), interpreter, append([]string{"-W", "error::UserWarning:muster", script}, args...)...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK=0", "WORLD_SIZE=1", "LOCAL_WORLD_SIZE=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+// TestClient keeps states of all kinds through the real client, in memory and on disk.
+func TestClient(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	s, log := testService(t, func(c *Config) { c.Workers = 1 })
+	out := runPython(t, s.cfg.Socket, filepath.Join("testdata", "client.py"), dir)
+	if !strings.Contains(out, "kept without muster") {
+		t.Errorf("%s\n%s", out, log.String())
+	}
+	steps, err := List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps {
+		if err := s.Verify(); err != nil {
+			t.Errorf("step %d: %v", s.Step, err)
+		}
+	}
+}
+
+// A state that memory has no room for goes to disk while the training waits, and is what is restored then.
+func TestClientWithoutMemory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	s, _ := testService(t, func(c *Config) { c.Workers, c.available = 1, func() int64 { return 1 << 20 } })
+	script := `
+import sys, torch
+from muster.checkpoint import Checkpointer, StorageType
+c = Checkpointer(sys.argv[1])
+big = {"x": torch.ones(1 << 20)}
+assert c.save_checkpoint(1, big, storage_type=StorageType.MEMORY) is False
+assert c.save_checkpoint(2, {"x": torch.ones(100)}, storage_type=StorageType.MEMORY)
+assert c.save_checkpoint(3, big, storage_type=StorageType.DISK)
+got = c.load_checkpoint()
+assert (c.step, c.source) == (3, "disk") and torch.equal(got["x"], big["x"]), (c.step, c.source)
+print("done")
+`
+	path := filepath.Join(t.TempDir(), "full.py")
+	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := runPython(t, s.cfg.Socket, path, dir); !strings.Contains(out, "done") {
+		t.Error(out)
+	}
+}
