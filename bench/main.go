@@ -71,6 +71,7 @@ var figures = []figure{
 	{"devices", devices},
 	{"hosts", overHosts},
 	{"horovod", elasticGrowth},
+	{"checkpoint", checkpoints},
 	{"store", store},
 }
 
