@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -15,7 +16,7 @@ import (
 const checkpointLimit = 10 * time.Minute
 
 // checkpoints measures what a checkpoint costs training, and what comes of it on disk, on two ranks of 256 MiB.
-func checkpoints(ctx context.Context, b *bench) ([]row, error) {
+func checkpoints(ctx context.Context, b *bench) (rows []row, err error) {
 	const ranks, size = 2, 256
 	log.Printf("checkpoint: %d ranks save and restore %d MiB each, through muster and by other ways", ranks, size)
 	j, err := b.start(ctx, launcher{"muster", []string{b.binary, "run"}}, jobSpec{args: []string{
@@ -24,7 +25,7 @@ func checkpoints(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer j.end()
+	defer func() { err = errors.Join(err, j.end()) }()
 	status, err := j.wait(checkpointLimit)
 	if err == nil && status != 0 {
 		err = fmt.Errorf("the job ended with status %d%s", status, j.lastWords())

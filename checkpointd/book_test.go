@@ -74,7 +74,7 @@ func TestBook(t *testing.T) {
 				writing[shard].State = slotReady
 				writing[shard] = nil
 			},
-			"restart": func(t *rapid.T) { // some died while they copied
+			"restart": func(*rapid.T) { // some died while they copied
 				era++
 				complete := b.complete()
 				for shard, s := range writing {

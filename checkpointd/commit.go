@@ -39,12 +39,12 @@ type commitment struct {
 func newAttempt() string { return strings.ToLower(rand.Text()[:16]) }
 
 // run writes the files and makes the step visible. An error leaves the step before as it was.
-func (c *commitment) run(ctx context.Context) (m Manifest, err error) {
+func (c *commitment) run(ctx context.Context) (err error) {
 	stage := filepath.Join(c.dir, ownDir, stagePrefix+c.attempt)
 	if err := c.disk.MkdirAll(stage); err != nil {
-		return m, err
+		return err
 	}
-	m = Manifest{
+	m := Manifest{
 		Version: manifestVersion, Step: c.step, Attempt: c.attempt, RunID: c.runID, Shards: len(c.shards), Created: c.now().UTC(),
 		Files: make([]File, len(c.shards)),
 	}
@@ -57,7 +57,7 @@ func (c *commitment) run(ctx context.Context) (m Manifest, err error) {
 		}
 		named++
 		if err := c.disk.MkdirAll(filepath.Dir(s.Path)); err != nil {
-			return m, err
+			return err
 		}
 		staged[shard] = stagedFile(s.Path, c.attempt)
 		m.Files[shard].Path = s.Path
@@ -74,17 +74,17 @@ func (c *commitment) run(ctx context.Context) (m Manifest, err error) {
 		}
 	}()
 	if named > 0 && named < len(c.shards) {
-		return m, fmt.Errorf("only %d of %d shards have a path: give all of them one, or none", named, len(c.shards))
+		return fmt.Errorf("only %d of %d shards have a path: give all of them one, or none", named, len(c.shards))
 	}
 	if err := c.write(ctx, staged, m.Files); err != nil {
-		return m, err
+		return err
 	}
 	if err := m.validate(); err != nil {
-		return m, err
+		return err
 	}
 	text, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
-		return m, err
+		return err
 	}
 	if named == 0 {
 		err = c.publish(stage, text)
@@ -92,12 +92,12 @@ func (c *commitment) run(ctx context.Context) (m Manifest, err error) {
 		err = c.publishNamed(stage, staged, text)
 	}
 	if err != nil {
-		return m, err
+		return err
 	}
 	if err := c.track(m); err != nil || named == 0 {
-		return m, err
+		return err
 	}
-	return m, c.forgetReplaced(m)
+	return c.forgetReplaced(m)
 }
 
 // forgetReplaced removes the manifests of older steps whose files this one has replaced.

@@ -125,11 +125,10 @@ func noPath(int) string { return "" }
 // TestCommitCutOff commits and prunes steps, is killed at any of its calls, and opens the directory again, many times over: what
 // is listed as whole is whole and of one attempt, the newest committed step is never lost, and nothing is left lying about.
 func TestCommitCutOff(t *testing.T) {
+	base, n := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "commit")
-		if err != nil {
-			t.Fatal(err)
-		}
+		n++
+		dir := filepath.Join(base, strconv.Itoa(n))
 		defer os.RemoveAll(dir)
 		shards := rapid.IntRange(1, 3).Draw(t, "shards")
 		layouts := map[string]func(step int64) func(int) string{
@@ -158,7 +157,7 @@ func TestCommitCutOff(t *testing.T) {
 			step++
 			m := &mortal{left: rapid.IntRange(0, 40).Draw(t, "calls"), torn: rapid.Bool().Draw(t, "torn"), old: rapid.Bool().Draw(t, "old")}
 			c := testCommitment(m, dir, step, shards, paths(step))
-			_, err = c.run(context.Background())
+			err = c.run(context.Background())
 			switch {
 			case err == nil:
 				committed = step
@@ -226,11 +225,11 @@ func TestCommitCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for left := 0; ; left++ {
 				dir := t.TempDir()
-				if _, err := testCommitment(posix{}, dir, 7, 1, path(dir)).run(t.Context()); err != nil {
+				if err := testCommitment(posix{}, dir, 7, 1, path(dir)).run(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				m := &mortal{left: left}
-				_, err := testCommitment(m, dir, 8, 1, path(dir)).run(t.Context())
+				err := testCommitment(m, dir, 8, 1, path(dir)).run(t.Context())
 				found, note := chooseDisk(dir)
 				if found == nil || found.Step != 7 && found.Step != 8 || err == nil && found.Step != 8 {
 					t.Fatalf("killed at call %d: found %+v (%s)", left, found, note)
@@ -281,7 +280,7 @@ func TestDamagedFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			for _, step := range []int64{6, 7, 8} {
-				if _, err := testCommitment(posix{}, dir, step, 2, noPath).run(t.Context()); err != nil {
+				if err := testCommitment(posix{}, dir, step, 2, noPath).run(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -317,7 +316,7 @@ func TestPrune(t *testing.T) {
 		if step%2 == 0 {
 			paths = func(int) string { return filepath.Join(dir, fmt.Sprintf("checkpoint-%d.pt", step)) }
 		}
-		if _, err := testCommitment(posix{}, dir, step, 1, paths).run(t.Context()); err != nil {
+		if err := testCommitment(posix{}, dir, step, 1, paths).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -381,7 +380,7 @@ func TestFullDisk(t *testing.T) {
 		t.Skipf("a small file system needs root: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	if _, err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {
+	if err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	slot := make([]byte, headerSize+8<<20)
@@ -391,7 +390,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	c := testCommitment(posix{}, dir, 2, 1, noPath)
 	c.shards[0].Write = func(ctx context.Context, f *os.File) (int64, uint32, error) { return w.archive(ctx, f, at) }
-	if _, err := c.run(t.Context()); !errors.Is(err, syscall.ENOSPC) {
+	if err := c.run(t.Context()); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("8 MiB went to 4: %v", err)
 	}
 	if s, _ := chooseDisk(dir); s == nil || s.Step != 1 {

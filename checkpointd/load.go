@@ -223,7 +223,7 @@ func (s *Service) write(st *set, f *flush) (err error) {
 			}
 		}
 	})
-	if _, err := f.commit(st, s.cfg.disk, s.cfg.RunID, writers, directories).run(s.ctx); err != nil {
+	if err := f.commit(st, s.cfg.disk, s.cfg.RunID, writers, directories).run(s.ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -159,7 +159,7 @@ func (s *Service) awaitLocked(until time.Time, gone <-chan struct{}) bool {
 func (s *Service) RoundOver(why string) {
 	s.mu.Lock()
 	for c := range s.sessions {
-		c.hangUp()
+		c.finish()
 	}
 	s.mu.Unlock()
 	s.conns.Wait() // they were told to end, and do nothing that takes long

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -31,7 +33,7 @@ type session struct {
 	conn    *net.UnixConn
 	id      int
 	pid     int
-	once    sync.Once
+	leave   sync.Once
 	gone    chan struct{} // closed when the session is to end
 
 	// Of the worker; set and those below it are guarded by Service.mu.
@@ -44,10 +46,17 @@ type session struct {
 
 // hangUp ends the session: it meets the end of the connection.
 func (c *session) hangUp() {
-	c.once.Do(func() {
-		close(c.gone)
-		_ = c.conn.Close()
-	})
+	c.leave.Do(func() { close(c.gone) })
+	_ = c.conn.Close()
+}
+
+// finishLimit bounds how long a session reads on after its worker has ended. Somebody who inherited the connection may hold it.
+const finishLimit = time.Second
+
+// finish has the session read what its dead worker sent, and end.
+func (c *session) finish() {
+	c.leave.Do(func() { close(c.gone) })
+	_ = c.conn.SetReadDeadline(time.Now().Add(finishLimit))
 }
 
 // serve answers requests until the worker is gone.
@@ -56,7 +65,8 @@ func (c *session) serve() {
 	for {
 		req, err := readRequest(c.conn)
 		if err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+			quiet := errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrDeadlineExceeded)
+			if !quiet { // it did not just die
 				c.service.cfg.Log.Warn().Err(err).Int("pid", c.pid).Msg("a worker's connection for checkpoints was ended")
 			}
 			return
@@ -69,7 +79,7 @@ func (c *session) serve() {
 		if file != nil {
 			fd = int(file.Fd())
 		}
-		if err := writeReply(c.conn, rep, fd); err != nil {
+		if err := writeReply(c.conn, rep, fd); err != nil && !errors.Is(err, unix.EPIPE) { // a dead worker may have said more
 			return
 		}
 		runtime.KeepAlive(file)

@@ -85,7 +85,7 @@ type Result struct {
 // the job could not be run or not be ended; how the workers fared is in the Result.
 func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.Handler.Close()) }()
-	defer func() { err = errors.Join(err, a.close(err == nil && res.Status == errhint.OK)) }()
+	defer func() { err = errors.Join(err, a.close(ctx, err == nil && res.Status == errhint.OK)) }()
 	if err = a.open(ctx); err == nil {
 		res, err = a.rounds(ctx)
 		res.LogDir = a.logs.runDir()
@@ -161,9 +161,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 }
 
 // close undoes open, whatever of it was done.
-func (a *Agent) close(succeeded bool) error {
+func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	var errs []error
-	errs = append(errs, a.warm.Close(), a.closeCheckpoints())
+	errs = append(errs, a.warm.Close(), a.closeCheckpoints(context.WithoutCancel(ctx)))
 	if a.watchdog != nil {
 		errs = append(errs, a.watchdog.Close())
 	}

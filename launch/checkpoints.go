@@ -85,12 +85,12 @@ func (a *Agent) roundOver(d decision) {
 }
 
 // closeCheckpoints waits until the last checkpoint is on disk; the second signal to muster ends that.
-func (a *Agent) closeCheckpoints() error {
+func (a *Agent) closeCheckpoints(ctx context.Context) error {
 	if a.checkpoints == nil {
 		return nil
 	}
 	a.checkpoints.RoundOver("the job ends")
-	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := a.onHurry(func() { cancel(errors.New("a second signal came")) })
 	defer stop()

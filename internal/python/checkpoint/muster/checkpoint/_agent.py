@@ -19,6 +19,7 @@ class Link:
 
     def __init__(self, path):
         self._lock = threading.Lock()
+        self._owed = False  # the reply to a message of tell has not been read
         self.pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # An address has 107 bytes, a path may have more.
@@ -37,11 +38,32 @@ class Link:
         text = json.dumps(fields).encode()
         try:
             with self._lock:
+                self._settle()
                 self._socket.sendall(struct.pack(">I", len(text)) + text)
-                head, fd = self._receive(4)
-                body, _ = self._receive(struct.unpack(">I", head)[0])
+                return self._reply()
         except OSError as e:
             raise AgentError(f"muster has gone: {e}") from e
+
+    def tell(self, op, **fields):
+        """Does not wait for the reply: an error is raised by the next call."""
+        fields["op"] = op
+        text = json.dumps(fields).encode()
+        try:
+            with self._lock:
+                self._settle()
+                self._socket.sendall(struct.pack(">I", len(text)) + text)
+                self._owed = True
+        except OSError as e:
+            raise AgentError(f"muster has gone: {e}") from e
+
+    def _settle(self):
+        if self._owed:
+            self._owed = False
+            self._reply()
+
+    def _reply(self):
+        head, fd = self._receive(4)
+        body, _ = self._receive(struct.unpack(">I", head)[0])
         reply = json.loads(body)
         if reply.get("error"):
             if fd is not None:

@@ -179,7 +179,7 @@ class Checkpointer:
             self._meta = max(self._meta, meta + meta // 8)
             copy.finish()
             copy = None
-            self._link.ask(
+            self._link.tell(
                 "ready", slot=slot_id, meta_offset=end + len(skeleton), meta_length=len(text), persist=persist, path=path)
             return True
         except AgentError:
