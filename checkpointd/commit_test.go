@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ var errDied = errors.New("killed")
 // torn lets the call that is cut off leave half of what it wrote.
 type mortal struct {
 	posix
+	mu    sync.Mutex // shards are written at once
 	left  int
 	torn  bool
 	calls int
@@ -30,11 +32,20 @@ type mortal struct {
 }
 
 func (m *mortal) next() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.calls++
 	if m.left--; m.left < 0 {
 		return errDied
 	}
 	return nil
+}
+
+// tears reports whether the call that was cut off just now leaves half of its work.
+func (m *mortal) tears() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.torn && m.left == -1
 }
 
 func (m *mortal) MkdirAll(path string) error {
@@ -53,7 +64,7 @@ func (m *mortal) Create(path string) (*os.File, error) {
 
 func (m *mortal) Sync(f *os.File) error {
 	if err := m.next(); err != nil {
-		if m.torn && m.left == -1 {
+		if m.tears() {
 			info, _ := f.Stat()
 			_ = f.Truncate(info.Size() / 2)
 		}
@@ -81,7 +92,7 @@ func (m *mortal) Exchange(a, b string) error {
 
 func (m *mortal) Replace(path string, data []byte) error {
 	if err := m.next(); err != nil {
-		if m.torn && m.left == -1 { // half of the new file lies beside the old one
+		if m.tears() { // half of the new file lies beside the old one
 			_ = os.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".HALF"), data[:len(data)/2], 0o600)
 		}
 		return err

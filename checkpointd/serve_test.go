@@ -13,7 +13,7 @@ import (
 const serveWord = "serve-checkpoints"
 
 func serveMain(socket, runID string) int {
-	s, err := Open(context.Background(), Config{Socket: socket, RunID: runID, Workers: 2, Log: zerolog.New(os.Stderr)})
+	s, err := Open(context.Background(), Config{Socket: socket, RunID: runID, Workers: 2, Log: zerolog.New(os.Stderr).Level(zerolog.WarnLevel)})
 	if err != nil {
 		fmt.Println(err)
 		return 1

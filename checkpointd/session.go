@@ -165,17 +165,29 @@ func (c *session) hello(req request) error {
 	if err != nil {
 		return err
 	}
-	if req.Saves {
-		for o := range s.sessions {
-			if o.set == st && o.saves && o.shard == req.Shard {
-				return fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
-			}
+	for until := time.Now().Add(finishLimit); req.Saves; { // that of a worker that has just died may not have been closed yet
+		o := s.saverLocked(st, req.Shard)
+		if o == nil {
+			break
+		}
+		if !s.awaitLocked(until, c.gone) {
+			return fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
 		}
 	}
 	if st.keep.Latest = s.cfg.Keep; req.Keep > 0 {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
 	}
 	c.set, c.rank, c.shard, c.saves = st, req.Rank, req.Shard, req.Saves
+	return nil
+}
+
+// saverLocked is the session that saves a shard, nil where there is none.
+func (s *Service) saverLocked(st *set, shard int) *session {
+	for o := range s.sessions {
+		if o.set == st && o.saves && o.shard == shard {
+			return o
+		}
+	}
 	return nil
 }
 
