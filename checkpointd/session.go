@@ -56,7 +56,7 @@ const finishLimit = time.Second
 // finish has the session read what its dead worker sent, and end.
 func (c *session) finish() {
 	c.leave.Do(func() { close(c.gone) })
-	_ = c.conn.SetReadDeadline(time.Now().Add(finishLimit))
+	_ = c.conn.SetDeadline(time.Now().Add(finishLimit))
 }
 
 // serve answers requests until the worker is gone.
