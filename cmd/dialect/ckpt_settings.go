@@ -15,7 +15,7 @@ func checkpointSettings() []setting {
 	return []setting{
 		{
 			flag: "ckpt", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true,
-			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for muster run and dlrover-run, and elsewhere where another flag of this group is given. On several nodes such saves go straight to disk.",
+			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group is given. On several nodes such saves go straight to disk.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
 		},
 		{
@@ -56,6 +56,6 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 			wrong.add(errors.New("cannot use --ckpt off with other flags of checkpoints: leave them out"))
 		}
 	default:
-		r.Job.Checkpoint.On = r.Job.Dialect == "run" || r.Job.Dialect == dlroverRun || others > 0
+		r.Job.Checkpoint.On = r.Job.Dialect == dlroverRun || others > 0
 	}
 }

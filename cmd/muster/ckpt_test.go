@@ -34,7 +34,7 @@ func TestFlashCheckpoint(t *testing.T) {
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "flash.py"), map[string]map[string]string{}
 	for _, die := range []string{"", "8"} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "-n", "2", "--max-restarts", "1", "--", python, "-u", script, dir)
+		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--", python, "-u", script, dir)
 		if got.status != 0 {
 			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 		}
@@ -69,7 +69,7 @@ assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "chec
 // nothing stays behind.
 func TestFlashCheckpointStopped(t *testing.T) {
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	j := start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "-n", "2", "--grace", "1s", "--", python, "-u", testScript(t, "torch", "flash.py"), dir)
+	j := start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "-n", "2", "--grace", "1s", "--", python, "-u", testScript(t, "torch", "flash.py"), dir)
 	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4", func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
 	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {
 		t.Fatalf("on disk already: %+v: %v", steps, err)
@@ -98,7 +98,7 @@ func TestInstalledDLRover(t *testing.T) {
 	}
 	// Behind PYTHONPATH, as site-packages are.
 	code := "import sys; sys.path.append('" + filepath.Join(site, "lib") + "'); import dlrover; print(dlrover.who, dlrover.__file__)"
-	got := muster(t, nil, "run", "--", python, "-c", code)
+	got := muster(t, nil, "run", "--ckpt", "on", "--", python, "-c", code)
 	if got.status != 0 || !strings.Contains(got.stdout, "installed "+site) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
