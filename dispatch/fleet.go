@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -425,11 +424,6 @@ func (f *Fleet) finished(n *node, r *Result) {
 	f.settleLocked()
 }
 
-// aboutNode reports whether a status says something of the node and not of the job.
-func aboutNode(status int) bool {
-	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.TryAgain
-}
-
 func (f *Fleet) endLocked() {
 	if !f.over {
 		f.over, f.first = true, time.Now()
@@ -504,58 +498,6 @@ func (f *Fleet) again(ctx context.Context, n *node) *session {
 	return nil
 }
 
-// Outcome is how the job ended.
-type Outcome struct {
-	// Status is the exit status, Report says why for people; Errors are those of single nodes.
-	Status int
-	Report string
-	Errors error
-	// Unclean are the machines whose agents have not said that nothing of the job is left.
-	Unclean []string
-}
-
-// outcome makes one of what the nodes have said. All that were in the last round say the same, so that the first one
-// counts; what is about single nodes counts only where nobody has more to say.
-func (f *Fleet) outcome() Outcome {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n.result == nil })
-	slices.SortStableFunc(ended, func(a, b *node) int { return a.at.Compare(b.at) })
-	o := Outcome{Status: errhint.TryAgain}
-	var all *multierror.Error
-	for _, n := range f.nodes {
-		switch {
-		case n.result == nil && n.reached:
-			o.Unclean = append(o.Unclean, n.Name)
-			if n.err != nil {
-				all = multierror.Append(all, errhint.With(fmt.Errorf("node %s was lost: %w", n.Name, n.err), errhint.Of(n.err)))
-			}
-		case n.result != nil && n.result.Error != "":
-			err := fmt.Errorf("node %s: %s", n.Name, strings.TrimSpace(n.result.Error))
-			all = multierror.Append(all, errhint.With(err, n.result.Hint))
-		}
-	}
-	pick := slices.IndexFunc(ended, func(n *node) bool { return !aboutNode(n.result.Status) && n.result.Status != errhint.Internal })
-	if pick < 0 && len(ended) > 0 {
-		pick = 0
-	}
-	if pick >= 0 {
-		o.Status = ended[pick].result.Status
-		if o.Status == errhint.OK {
-			return Outcome{Status: errhint.OK, Unclean: o.Unclean}
-		}
-		for _, n := range ended[pick:] { // a node that only follows the others may have nothing to report
-			if n.result.Status == o.Status && o.Report == "" {
-				o.Report = n.result.Report
-			}
-		}
-	}
-	if o.Report == "" {
-		o.Errors = all.ErrorOrNil()
-	}
-	return o
-}
-
 // Close ends all agents that have not ended.
 func (f *Fleet) Close() {
 	f.mu.Lock()
@@ -566,28 +508,4 @@ func (f *Fleet) Close() {
 		wg.Go(s.close)
 	}
 	wg.Wait()
-}
-
-// errNotThere is what comes of asking a machine that is not reached just now.
-var errNotThere = errors.New("its agent is gone")
-
-// StartProcess asks a machine's agent, which was ordered to run Processes, for a process. What becomes of it is told to
-// Config.Process.
-func (f *Fleet) StartProcess(machine int, p StartProcess) error {
-	return f.tell(machine, kindStart, p)
-}
-
-// StopProcess asks for the end of one.
-func (f *Fleet) StopProcess(machine int, p StopProcess) error {
-	return f.tell(machine, kindStop, p)
-}
-
-func (f *Fleet) tell(machine int, k kind, v any) error {
-	f.mu.Lock()
-	s := f.nodes[machine].session
-	f.mu.Unlock()
-	if s == nil {
-		return errNotThere
-	}
-	return s.wire.sendJSON(k, v)
 }

@@ -1,0 +1,68 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-multierror"
+
+	"muster/internal/errhint"
+)
+
+// Outcome is how the job ended.
+type Outcome struct {
+	// Status is the exit status, Report says why for people; Errors are those of single nodes.
+	Status int
+	Report string
+	Errors error
+	// Unclean are the machines whose agents have not said that nothing of the job is left.
+	Unclean []string
+}
+
+// outcome makes one of what the nodes have said. All that were in the last round say the same, so that the first one
+// counts; what is about single nodes counts only where nobody has more to say.
+func (f *Fleet) outcome() Outcome {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n.result == nil })
+	slices.SortStableFunc(ended, func(a, b *node) int { return a.at.Compare(b.at) })
+	o := Outcome{Status: errhint.TryAgain}
+	var all *multierror.Error
+	for _, n := range f.nodes {
+		switch {
+		case n.result == nil && n.reached:
+			o.Unclean = append(o.Unclean, n.Name)
+			if n.err != nil {
+				all = multierror.Append(all, errhint.With(fmt.Errorf("node %s was lost: %w", n.Name, n.err), errhint.Of(n.err)))
+			}
+		case n.result != nil && n.result.Error != "":
+			err := fmt.Errorf("node %s: %s", n.Name, strings.TrimSpace(n.result.Error))
+			all = multierror.Append(all, errhint.With(err, n.result.Hint))
+		}
+	}
+	pick := slices.IndexFunc(ended, func(n *node) bool { return !aboutNode(n.result.Status) && n.result.Status != errhint.Internal })
+	if pick < 0 && len(ended) > 0 {
+		pick = 0
+	}
+	if pick >= 0 {
+		o.Status = ended[pick].result.Status
+		if o.Status == errhint.OK {
+			return Outcome{Status: errhint.OK, Unclean: o.Unclean}
+		}
+		for _, n := range ended[pick:] { // a node that only follows the others may have nothing to report
+			if n.result.Status == o.Status && o.Report == "" {
+				o.Report = n.result.Report
+			}
+		}
+	}
+	if o.Report == "" {
+		o.Errors = all.ErrorOrNil()
+	}
+	return o
+}
+
+// aboutNode reports whether a status says something of the node and not of the job.
+func aboutNode(status int) bool {
+	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.TryAgain
+}
