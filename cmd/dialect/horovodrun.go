@@ -245,11 +245,11 @@ func (h *horovodJob) given() ([]horovod.Host, string) {
 		h.refuse("hostfile", err)
 		return nil, ""
 	}
-	found, warnings, err := discovery.ParseHostfile(string(content))
-	h.refuse("hostfile", err)
-	for _, w := range warnings {
-		h.warn("%s: %s", file.text, w)
+	found, warnings, err := discovery.ParseHostfile(file.text, content)
+	if err != nil {
+		h.wrong.addEach(given{source: file.source}, err)
 	}
+	h.job.Warnings = append(h.job.Warnings, warnings...)
 	return found, file.text
 }
 

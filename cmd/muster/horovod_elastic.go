@@ -115,7 +115,7 @@ func (j *elasticJob) source() discovery.Source {
 		return discovery.Script{Command: h.Script, Runner: shell, Slots: h.SlotsPerHost}
 	case h.Hostfile != "":
 		return discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
-			list, _, err := discovery.ParseHostfile(text)
+			list, _, err := discovery.ParseHostfile(h.Hostfile, []byte(text))
 			return list, err
 		}}
 	case h.DNS != "":

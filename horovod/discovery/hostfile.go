@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"muster/horovod"
+	"muster/internal/hosts"
 )
 
 // ParseList reads hosts as -H has them: HOST:SLOTS, with commas between.
@@ -27,40 +28,22 @@ func ParseList(text string) ([]horovod.Host, error) {
 	return list, nil
 }
 
-// ParseHostfile reads a hostfile: lines HOST slots=N, HOST:N, or HOST, which has one slot; # begins a comment. What OpenMPI
-// has beside slots is passed over with a warning.
-func ParseHostfile(text string) (list []horovod.Host, warnings []string, err error) {
-	number := 0
-	for line := range strings.Lines(text) {
-		number++
-		line, _, _ = strings.Cut(line, "#")
-		words := strings.Fields(line)
-		if len(words) == 0 {
-			continue
+// ParseHostfile reads a hostfile: lines HOST slots=N, HOST:N, or HOST, which has one slot; # begins a comment. What Open MPI
+// has beside slots is passed over with a warning. Errors name the file and its lines.
+func ParseHostfile(name string, content []byte) (list []horovod.Host, warnings []string, err error) {
+	file, err := hosts.Horovod(name, content)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, h := range file.Hosts {
+		if h.User != "" || h.Port != 0 {
+			return nil, nil, fmt.Errorf("%s: %s has a user or a port, and Horovod knows names only: ssh's configuration may say them", name, h.Name)
 		}
-		host, err := parseHost(words[0], 1)
-		for _, word := range words[1:] {
-			name, value, ok := strings.Cut(word, "=")
-			switch {
-			case err != nil:
-			case !ok:
-				err = fmt.Errorf("%q is not understood: write HOST slots=N", word)
-			case name == "slots":
-				host.Slots, err = parseSlots(value)
-			case name == "max_slots", name == "max-slots":
-				warnings = append(warnings, fmt.Sprintf("line %d: %s has no effect", number, name))
-			default:
-				err = fmt.Errorf("%q is not understood: write HOST slots=N", word)
-			}
-		}
-		if err == nil {
-			err = add(&list, host)
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("line %d: %w", number, err)
+		if err := add(&list, horovod.Host{Name: h.Name, Slots: max(h.Slots, 1)}); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return list, warnings, nil
+	return list, file.Warnings, nil
 }
 
 func add(list *[]horovod.Host, host horovod.Host) error {
