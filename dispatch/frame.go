@@ -75,6 +75,13 @@ func (w *wire) send(k kind, payload []byte) error {
 	return err
 }
 
+// end closes what frames are written to, between two of them.
+func (w *wire) end(c io.Closer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = c.Close()
+}
+
 // sendJSON writes one frame that holds v.
 func (w *wire) sendJSON(k kind, v any) error {
 	payload, err := json.Marshal(v)

@@ -176,7 +176,7 @@ func (s *session) receive(greeted chan<- error) error {
 				return err
 			}
 			s.result = &r
-			_ = s.conn.Stdin().Close() // it has nothing more to hear
+			go s.wire.end(s.conn.Stdin()) // it has nothing more to hear; a link that is stuck holds nobody up
 		case kindBeat:
 		default:
 			return fmt.Errorf("%w (kind %d)", errNoise, k)

@@ -61,7 +61,7 @@ func TestScenarioColossalAIDebug(t *testing.T) {
 			c := h.Command("sh", "-c", `. "$1" && printf '%s|%s|%s|%s' "$RANK" "$WORLD_SIZE" "$MASTER_ADDR" "$GREETING"`, "sh", fmt.Sprintf("%s/rank%d", dirs[i], rank))
 			c.Env = []string{"PATH=" + os.Getenv("PATH")}
 			got, err := c.Output()
-			if want := fmt.Sprintf("%d|4|node1|it's\n$HOME", rank); err != nil || string(got) != want {
+			if want := fmt.Sprintf("%d|4|%s|it's\n$HOME", rank, j.on[0].Addrs[0][0]); err != nil || string(got) != want {
 				t.Errorf("who enters rank %d on %s finds %q, want %q: %v", rank, h.Name, got, want, err)
 			}
 		}

@@ -25,7 +25,7 @@ var forwarded = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
 
 // sameSignal is how soon a signal that comes again is the same one: timeout of coreutils sends it to its child and to its
 // child's group, and nobody types as fast.
-const sameSignal = 50 * time.Millisecond
+const sameSignal = 5 * time.Millisecond
 
 // watchSignals receives signals until close. The first of handled ends the returned context with a launch.SignalError as
 // its cause, the second closes hurry. SIGHUP stays ignored where nohup had it ignored when muster started; SIGINT and
