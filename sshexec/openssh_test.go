@@ -259,7 +259,7 @@ func TestJump(t *testing.T) {
 		t.Errorf("after the jump host was cut it ended with %d, %v", status, err)
 	}
 	testutil.Eventually(t, 2*time.Minute, "inner is reached by a new way", func() bool {
-		r, err := d.Start(t.Context(), hosts.Host{Name: "inner"}, []string{"agent"})
+		r, err := d.Start(t.Context(), hosts.Host{Name: "inner"}, []string{"agent", "with words"})
 		if err != nil {
 			if !sshexec.Transient(err) {
 				t.Fatal(err)
