@@ -59,16 +59,11 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	}
 	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
 	defer in.close()
-	marker := "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12])
-	if l.tree, err = proc.Open(proc.Config{Log: log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
-		return fmt.Errorf("cannot look after processes: %w", err)
+	marker := launcherMarker()
+	if err := l.openTree(marker); err != nil {
+		return err
 	}
-	defer func() {
-		l.children.end()
-		if closeErr := l.tree.Close(); err == nil && closeErr != nil {
-			err = errhint.Code(closeErr, errhint.Internal)
-		}
-	}()
+	defer l.closeTree(&err)
 	machines, closeMachines, err := l.machines(marker)
 	if err != nil {
 		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
@@ -90,6 +85,25 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 		return a.refused(l.req, launch.Machine{Hostname: hostname()}, err)
 	}
 	return l.finish(ctx, in)
+}
+
+// launcherMarker is a variable by which a guardian knows what descends from this launcher.
+func launcherMarker() string { return "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12]) }
+
+// openTree begins to look after the launcher's own processes, which have the marker.
+func (l *launcher) openTree(marker string) (err error) {
+	if l.tree, err = proc.Open(proc.Config{Log: l.log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
+		return fmt.Errorf("cannot look after processes: %w", err)
+	}
+	return nil
+}
+
+// closeTree ends them, agents on this machine first. err is the launcher's result, which stays what it is unless it was a success.
+func (l *launcher) closeTree(err *error) {
+	l.children.end()
+	if closeErr := l.tree.Close(); *err == nil && closeErr != nil {
+		*err = errhint.Code(closeErr, errhint.Internal)
+	}
 }
 
 // linger is how long other nodes may go on after the first has ended: they say good-bye to each other, and the rules may leave

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -25,7 +25,6 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
 	"muster/internal/hosts"
-	"muster/internal/proc"
 	"muster/launch"
 	"muster/sshexec"
 )
@@ -47,7 +46,7 @@ type elasticJob struct {
 // horovodElastic runs an elastic Horovod job.
 func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
 	l := &launcher{app: a, req: req, log: log}
-	j := &elasticJob{launcher: l, marker: "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12]), hosts: map[string]*elasticHost{}}
+	j := &elasticJob{launcher: l, marker: launcherMarker(), hosts: map[string]*elasticHost{}}
 	if req.DryRun {
 		return j.showElastic()
 	}
@@ -58,15 +57,10 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	defer in.close()
 	j.reaching, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer j.stop()
-	if l.tree, err = proc.Open(proc.Config{Log: log, Marker: j.marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
-		return fmt.Errorf("cannot look after processes: %w", err)
+	if err := l.openTree(j.marker); err != nil {
+		return err
 	}
-	defer func() {
-		l.children.end()
-		if closeErr := l.tree.Close(); err == nil && closeErr != nil {
-			err = errhint.Code(closeErr, errhint.Internal)
-		}
-	}()
+	defer l.closeTree(&err)
 	if j.dialer, err = l.dialer(j.marker); err != nil {
 		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
 	}
@@ -134,6 +128,7 @@ func (j *elasticJob) config(l net.Listener) elastic.Config {
 	return elastic.Config{
 		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
 		Source: j.source(), MinInterval: soonest, Spawner: j, Listener: l, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
+		Grace: j.req.Job.Stop.Grace,
 	}
 }
 
@@ -152,7 +147,7 @@ func driverAddr(host string) string {
 	defer cancel()
 	addrs, _, err := hostaddr.Ours(ctx, host)
 	if err != nil || len(addrs) == 0 {
-		return cmpOwn(ownAddr())
+		return cmp.Or(ownAddr(), "127.0.0.1")
 	}
 	for _, addr := range addrs {
 		if !addr.Is4() {
@@ -162,14 +157,7 @@ func driverAddr(host string) string {
 			return own.String()
 		}
 	}
-	return cmpOwn(ownAddr())
-}
-
-func cmpOwn(addr string) string {
-	if addr == "" {
-		return "127.0.0.1"
-	}
-	return addr
+	return cmp.Or(ownAddr(), "127.0.0.1")
 }
 
 // elasticHost is the agent of a host.
