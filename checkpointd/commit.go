@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// shardSource writes one shard to a new file, and returns its size and CRC-32C.
-type shardSource struct {
-	// Path is the file that a worker asked for, absolute; empty: the usual one.
+// fileSource writes one file of a step, and returns its size and CRC-32C.
+type fileSource struct {
+	Shard int
+	// Path is relative to the step's directory; absolute where a worker wants the file elsewhere.
 	Path  string
 	Write func(ctx context.Context, f *os.File) (size int64, sum uint32, err error)
 }
@@ -26,14 +27,17 @@ type shardSource struct {
 // commitment is one attempt to bring a step to disk. The order of its writes is the whole point: whatever is cut off after
 // any of them, the step before or this one is there whole, and the trackers name nothing that is not.
 type commitment struct {
-	disk    disk
-	dir     string
-	step    int64
-	runID   string
-	attempt string
-	shards  []shardSource
-	now     func() time.Time
-	decided bool // the step is committed, whatever fails from now on
+	disk     disk
+	dir      string
+	step     int64
+	stepDir  string // the name of the step's directory
+	runID    string
+	attempt  string
+	shards   int
+	files    []fileSource
+	trackers [][2]string // name and text, for the framework's own tools
+	now      func() time.Time
+	decided  bool // the step is committed, whatever fails from now on
 }
 
 func newAttempt() string { return strings.ToLower(rand.Text()[:16]) }
@@ -41,40 +45,27 @@ func newAttempt() string { return strings.ToLower(rand.Text()[:16]) }
 // run writes the files and makes the step visible. An error leaves the step before as it was.
 func (c *commitment) run(ctx context.Context) (err error) {
 	stage := filepath.Join(c.dir, ownDir, stagePrefix+c.attempt)
+	staged := make([]string, len(c.files))
 	if err := c.disk.MkdirAll(stage); err != nil {
 		return err
-	}
-	m := Manifest{
-		Version: manifestVersion, Step: c.step, Attempt: c.attempt, RunID: c.runID, Shards: len(c.shards), Created: c.now().UTC(),
-		Files: make([]File, len(c.shards)),
-	}
-	staged, named := make([]string, len(c.shards)), 0
-	for shard, s := range c.shards {
-		if s.Path == "" {
-			staged[shard] = filepath.Join(stage, rankFile(shard))
-			m.Files[shard].Path = filepath.Join(strconv.FormatInt(c.step, 10), rankFile(shard))
-			continue
-		}
-		named++
-		if err := c.disk.MkdirAll(filepath.Dir(s.Path)); err != nil {
-			return err
-		}
-		staged[shard] = stagedFile(s.Path, c.attempt)
-		m.Files[shard].Path = s.Path
-		if rel, err := filepath.Rel(c.dir, s.Path); err == nil && filepath.IsLocal(rel) {
-			m.Files[shard].Path = rel
-		}
 	}
 	defer func() {
 		if err != nil && !c.decided {
 			err = errors.Join(err, c.disk.RemoveAll(stage))
 			for _, path := range staged {
-				err = errors.Join(err, c.disk.RemoveAll(path))
+				if path != "" {
+					err = errors.Join(err, c.disk.RemoveAll(path))
+				}
 			}
 		}
 	}()
-	if named > 0 && named < len(c.shards) {
-		return fmt.Errorf("only %d of %d shards have a path: give all of them one, or none", named, len(c.shards))
+	m := Manifest{
+		Version: manifestVersion, Step: c.step, Dir: c.stepDir, Attempt: c.attempt, RunID: c.runID, Shards: c.shards, Created: c.now().UTC(),
+		Trackers: c.trackers, Files: make([]File, len(c.files)),
+	}
+	elsewhere, err := c.place(stage, staged, m.Files)
+	if err != nil {
+		return err
 	}
 	if err := c.write(ctx, staged, m.Files); err != nil {
 		return err
@@ -86,18 +77,48 @@ func (c *commitment) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if named == 0 {
-		err = c.publish(stage, text)
-	} else {
+	if elsewhere {
 		err = c.publishNamed(stage, staged, text)
+	} else {
+		err = c.publish(stage, staged, text)
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.track(m); err != nil || named == 0 {
+	if err := c.track(m); err != nil || !elsewhere {
 		return err
 	}
 	return c.forgetReplaced(m)
+}
+
+// place settles where the files lie while they are written, and where later; elsewhere says that they do not share the step's
+// directory.
+func (c *commitment) place(stage string, staged []string, files []File) (elsewhere bool, err error) {
+	named := 0
+	for i, f := range c.files {
+		if !filepath.IsAbs(f.Path) {
+			staged[i] = filepath.Join(stage, f.Path)
+			files[i].Path = filepath.Join(c.stepDir, f.Path)
+			if sub := filepath.Dir(f.Path); sub != "." {
+				err = c.disk.MkdirAll(filepath.Join(stage, sub))
+			}
+		} else {
+			named++
+			staged[i] = stagedFile(f.Path, c.attempt)
+			files[i].Path = f.Path
+			if rel, err := filepath.Rel(c.dir, f.Path); err == nil && filepath.IsLocal(rel) {
+				files[i].Path = rel
+			}
+			err = c.disk.MkdirAll(filepath.Dir(f.Path))
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if named > 0 && named < len(c.files) {
+		return false, fmt.Errorf("only %d of %d files have a path of their own: give all of them one, or none", named, len(c.files))
+	}
+	return named > 0, nil
 }
 
 // forgetReplaced removes the manifests of older steps whose files this one has replaced.
@@ -129,12 +150,16 @@ func stagedFile(path, attempt string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+tempMark+attempt)
 }
 
-// write writes all shards.
+// filesAtOnce bounds how many files are written at the same time.
+const filesAtOnce = 64
+
+// write writes all files.
 func (c *commitment) write(ctx context.Context, staged []string, files []File) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for shard, s := range c.shards {
+	g.SetLimit(filesAtOnce)
+	for i, s := range c.files {
 		g.Go(func() (err error) {
-			f, err := c.disk.Create(staged[shard])
+			f, err := c.disk.Create(staged[i])
 			if err != nil {
 				return err
 			}
@@ -142,7 +167,7 @@ func (c *commitment) write(ctx context.Context, staged []string, files []File) e
 			if err == nil {
 				err = c.disk.Sync(f)
 			}
-			files[shard] = File{Shard: shard, Path: files[shard].Path, Size: size, CRC32C: fmt.Sprintf("%08x", sum), Attempt: c.attempt}
+			files[i] = File{Shard: s.Shard, Path: files[i].Path, Size: size, CRC32C: fmt.Sprintf("%08x", sum), Attempt: c.attempt}
 			return errors.Join(err, f.Close())
 		})
 	}
@@ -150,14 +175,20 @@ func (c *commitment) write(ctx context.Context, staged []string, files []File) e
 }
 
 // publish gives the stage directory, with the manifest in it, the step's name.
-func (c *commitment) publish(stage string, manifest []byte) error {
+func (c *commitment) publish(stage string, staged []string, manifest []byte) error {
 	if err := c.disk.Replace(filepath.Join(stage, manifestName), manifest); err != nil {
 		return err
 	}
-	if err := c.disk.SyncDir(stage); err != nil {
-		return err
+	synced := map[string]bool{}
+	for _, path := range append(staged, stage+"/") {
+		for dir := filepath.Dir(path); len(dir) >= len(stage) && !synced[dir]; dir = filepath.Dir(dir) {
+			synced[dir] = true
+			if err := c.disk.SyncDir(dir); err != nil {
+				return err
+			}
+		}
 	}
-	final := filepath.Join(c.dir, strconv.FormatInt(c.step, 10))
+	final := filepath.Join(c.dir, c.stepDir)
 	if _, err := os.Lstat(final); err == nil { // the step was saved before: by this job before it went back, or by another
 		if err := c.swap(stage, final); err != nil {
 			return err
@@ -192,8 +223,8 @@ func (c *commitment) swap(stage, final string) error {
 // finishes what is cut off here.
 func (c *commitment) publishNamed(stage string, staged []string, manifest []byte) error {
 	dirs := map[string]bool{}
-	for _, s := range c.shards {
-		dirs[filepath.Dir(s.Path)] = true
+	for _, f := range c.files {
+		dirs[filepath.Dir(f.Path)] = true
 	}
 	sync := func() error {
 		for dir := range dirs {
@@ -214,8 +245,8 @@ func (c *commitment) publishNamed(stage string, staged []string, manifest []byte
 		return err
 	}
 	c.decided = true
-	for shard, s := range c.shards {
-		if err := c.disk.Rename(staged[shard], s.Path); err != nil {
+	for i, f := range c.files {
+		if err := c.disk.Rename(staged[i], f.Path); err != nil {
 			return err
 		}
 	}
@@ -225,7 +256,7 @@ func (c *commitment) publishNamed(stage string, staged []string, manifest []byte
 	return c.disk.RemoveAll(stage)
 }
 
-// track writes the trackers, DLRover's last: it has no manifest to be compared with.
+// track writes the trackers, those that have no manifest to be compared with last.
 func (c *commitment) track(m Manifest) error {
 	t := tracker{Step: m.Step, Attempt: m.Attempt, Shards: m.Shards, Created: m.Created}
 	for _, f := range m.Files {
@@ -237,6 +268,11 @@ func (c *commitment) track(m Manifest) error {
 	}
 	if err := c.disk.Replace(filepath.Join(c.dir, trackerName), append(text, '\n')); err != nil {
 		return err
+	}
+	for _, t := range m.Trackers {
+		if err := c.disk.Replace(filepath.Join(c.dir, t[0]), []byte(t[1])); err != nil {
+			return err
+		}
 	}
 	return c.disk.Replace(filepath.Join(c.dir, dlroverTracker), strconv.AppendInt(nil, m.Step, 10))
 }
@@ -294,11 +330,16 @@ func finishStaged(d disk, dir string) error {
 			continue
 		}
 		whole := true
-		for i, f := range m.Files {
-			info, err := os.Stat(filepath.Join(stage, rankFile(i)))
+		for _, f := range m.Files {
+			rel, err := filepath.Rel(m.stepDir(), f.Path)
+			if err != nil || !filepath.IsLocal(rel) {
+				whole = false // a file with a place of its own
+				break
+			}
+			info, err := os.Stat(filepath.Join(stage, rel))
 			whole = whole && err == nil && info.Size() == f.Size
 		}
-		final := filepath.Join(dir, strconv.FormatInt(m.Step, 10))
+		final := filepath.Join(dir, m.stepDir())
 		if _, err := os.Lstat(final); !whole || err == nil {
 			continue
 		}

@@ -120,9 +120,11 @@ func content(attempt string, step int64, shard int) []byte {
 }
 
 func testCommitment(d disk, dir string, step int64, shards int, paths func(shard int) string) *commitment {
-	c := &commitment{disk: d, dir: dir, step: step, runID: "test", attempt: newAttempt(), now: time.Now}
+	c := &commitment{
+		disk: d, dir: dir, step: step, stepDir: strconv.FormatInt(step, 10), runID: "test", attempt: newAttempt(), shards: shards, now: time.Now,
+	}
 	for shard := range shards {
-		c.shards = append(c.shards, shardSource{Path: paths(shard), Write: func(_ context.Context, f *os.File) (int64, uint32, error) {
+		c.files = append(c.files, fileSource{Shard: shard, Path: paths(shard), Write: func(_ context.Context, f *os.File) (int64, uint32, error) {
 			data := content(c.attempt, step, shard)
 			_, err := f.Write(data)
 			return int64(len(data)), crc32.Checksum(data, castagnoli), err
@@ -131,7 +133,7 @@ func testCommitment(d disk, dir string, step int64, shards int, paths func(shard
 	return c
 }
 
-func noPath(int) string { return "" }
+func noPath(shard int) string { return rankFile(shard) }
 
 // TestCommitCutOff commits and prunes steps, is killed at any of its calls, and opens the directory again, many times over: what
 // is listed as whole is whole and of one attempt, the newest committed step is never lost, and nothing is left lying about.
@@ -395,12 +397,12 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	slot := make([]byte, headerSize+8<<20)
-	w, at, err := newArchiveWriter(slot, layout{Records: []record{{"data.pkl", headerSize, 10}, {"data/0", headerSize, 8 << 20}}})
+	w, err := newFileWriter(slot, []part{{Archive: []record{{pickleName, span{headerSize, 10}}, {"data/0", span{headerSize, 8 << 20}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := testCommitment(posix{}, dir, 2, 1, noPath)
-	c.shards[0].Write = func(ctx context.Context, f *os.File) (int64, uint32, error) { return w.archive(ctx, f, at) }
+	c.files[0].Write = w.write
 	if err := c.run(t.Context()); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("8 MiB went to 4: %v", err)
 	}

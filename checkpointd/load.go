@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -107,37 +108,63 @@ func (s *Service) decideLocked(st *set, d *decision) {
 		return
 	}
 	d.source, d.step, d.at = fromDisk, step, moment{Step: step.Step}
-	if step.Shards != st.shards && step.Shards != 1 {
+	if step.Shards != st.shards && step.Shards != 1 && !st.reshards {
 		d.err = fmt.Errorf("cannot restore step %d: %d ranks saved it, and %d restore; shards are not divided anew", step.Step, step.Shards, st.shards)
 	}
 }
 
 // restoreLocked carries a decision out for one worker.
 func (c *session) restoreLocked(d *decision) (reply, *os.File, error) {
-	st := c.set
 	rep := reply{Source: d.source, Step: d.at.Step, Note: d.note}
 	if d.err != nil {
 		return reply{}, nil, d.err
 	}
+	c.restored = d
 	switch d.source {
 	case fromMemory:
-		slot := st.book.at(c.shard, d.at)
-		if slot == nil {
-			return reply{}, nil, fmt.Errorf("step %d, which the other ranks have restored, is not in memory any more", d.at.Step)
-		}
-		at := st.copies[slot]
-		if c.held[slot.ID] == nil {
-			slot.Holds++
-			c.held[slot.ID] = slot
-		}
-		rep.MetaOffset, rep.MetaLength = at.metaOff, at.metaLen
-		m := st.mem[slot]
-		rep.Slot, rep.Capacity, rep.New = slot.ID, int64(len(m.bytes)), true
-		return rep, m.file, nil
+		return c.lookLocked(c.shard, rep)
 	case fromDisk:
-		rep.Path = d.step.Files[c.shard%d.step.Shards].at(d.step.Dir)
+		rep.Root = filepath.Join(d.step.Dir, d.step.stepDir())
+		if f := d.step.shardFile(c.shard % d.step.Shards); f != nil {
+			rep.Path = f.at(d.step.Dir)
+		}
 	}
 	return rep, nil, nil
+}
+
+// lookLocked lets the worker look at a shard of the step that it restores.
+func (c *session) lookLocked(shard int, rep reply) (reply, *os.File, error) {
+	st := c.set
+	slot := st.book.at(shard, c.restored.at)
+	if slot == nil {
+		return reply{}, nil, fmt.Errorf("step %d, which the other ranks have restored, is not in memory any more", c.restored.at.Step)
+	}
+	at := st.copies[slot]
+	if c.held[slot.ID] == nil {
+		slot.Holds++
+		c.held[slot.ID] = slot
+	}
+	rep.MetaOffset, rep.MetaLength = at.metaOff, at.metaLen
+	m := st.mem[slot]
+	rep.Slot, rep.Capacity, rep.New = slot.ID, int64(len(m.bytes)), true
+	return rep, m.file, nil
+}
+
+// open lets the worker look at the shard that has a file of the step that it restores.
+func (c *session) open(path string) (reply, *os.File, error) {
+	s := c.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.restored == nil || c.restored.source != fromMemory {
+		return reply{}, nil, errors.New("no step was restored from memory")
+	}
+	for shard := range c.set.shards {
+		slot := c.set.book.at(shard, c.restored.at)
+		if slot != nil && c.set.copies[slot].layout.find(path) != nil {
+			return c.lookLocked(shard, reply{})
+		}
+	}
+	return reply{}, nil, fmt.Errorf("step %d in memory has no file %q", c.restored.at.Step, path)
 }
 
 // wait waits until all that is to be written of a set is on disk.
@@ -201,7 +228,11 @@ func (s *Service) write(st *set, f *flush) (err error) {
 		}
 		level().Dur("dur_ms", time.Since(began)).Msg("checkpoint written")
 	}()
-	writers, directories, err := f.writers()
+	writers, err := f.writers()
+	if err != nil {
+		return err
+	}
+	c, err := f.commit(st, s.cfg.disk, s.cfg.RunID, writers)
 	if err != nil {
 		return err
 	}
@@ -223,7 +254,7 @@ func (s *Service) write(st *set, f *flush) (err error) {
 			}
 		}
 	})
-	if err := f.commit(st, s.cfg.disk, s.cfg.RunID, writers, directories).run(s.ctx); err != nil {
+	if err := c.run(s.ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Names in a directory of checkpoints. A step that nobody gave a path to is the directory <step> with a manifest in it; the
-// manifests of others are in ownDir.
+// Names in a directory of checkpoints. A step is a directory with a manifest in it, which has the step's number for a name
+// unless a worker gives it another one; the manifests of steps whose files lie elsewhere are in ownDir.
 const (
 	ownDir          = ".muster"
 	stagePrefix     = "stage-"
@@ -31,16 +31,20 @@ const (
 type Manifest struct {
 	Version int   `json:"version"`
 	Step    int64 `json:"step"`
+	// Dir is the name of the step's directory; empty: its number.
+	Dir string `json:"dir,omitempty"`
 	// Attempt is the name of this writing of the step, the same in all its files' entries.
 	Attempt string    `json:"attempt"`
 	RunID   string    `json:"run_id"`
 	Shards  int       `json:"shards"`
 	Created time.Time `json:"created"`
-	// Files are by shard.
+	// Trackers are further files that name the newest step, for the framework's own tools: names and texts.
+	Trackers [][2]string `json:"trackers,omitempty"`
+	// Files are by shard. A manifest is only written when all shards have said which files they have.
 	Files []File `json:"files"`
 }
 
-// File is one shard of a step.
+// File is one file of a step.
 type File struct {
 	Shard int `json:"shard"`
 	// Path is relative to the directory of checkpoints, unless it lies outside of that.
@@ -52,20 +56,45 @@ type File struct {
 	Attempt string `json:"attempt"`
 }
 
-// validate makes sure that a manifest names every shard once, and that all were written in one attempt.
+// validate makes sure that a manifest's files can be those of a step, and that all were written in one attempt.
 func (m *Manifest) validate() error {
 	if m.Version > manifestVersion {
 		return fmt.Errorf("its manifest is of version %d, newer than this muster's %d", m.Version, manifestVersion)
 	}
-	if m.Step < 0 || m.Shards < 1 || len(m.Files) != m.Shards {
+	if m.Step < 0 || m.Shards < 1 || len(m.Files) == 0 {
 		return fmt.Errorf("its manifest has %d files for %d shards of step %d", len(m.Files), m.Shards, m.Step)
 	}
-	for i, f := range m.Files {
-		if f.Shard != i || f.Attempt != m.Attempt {
-			return fmt.Errorf("its manifest has shard %d of attempt %q in place of shard %d of attempt %q", f.Shard, f.Attempt, i, m.Attempt)
+	l := layout{Dir: m.Dir, Trackers: m.Trackers}
+	if err := l.checkNames(); err != nil {
+		return err
+	}
+	paths := make(map[string]bool, len(m.Files))
+	before := 0
+	for _, f := range m.Files {
+		if f.Shard < before || f.Shard >= m.Shards || f.Attempt != m.Attempt || paths[f.Path] {
+			return fmt.Errorf("its manifest has a file %q of shard %d and attempt %q among those of %d shards and attempt %q", f.Path, f.Shard, f.Attempt, m.Shards, m.Attempt)
 		}
 		if !filepath.IsAbs(f.Path) && !filepath.IsLocal(f.Path) {
 			return fmt.Errorf("its manifest has a file %q that leads out of the directory", f.Path)
+		}
+		before, paths[f.Path] = f.Shard, true
+	}
+	return nil
+}
+
+// stepDir is the name of the step's directory.
+func (m *Manifest) stepDir() string {
+	if m.Dir != "" {
+		return m.Dir
+	}
+	return strconv.FormatInt(m.Step, 10)
+}
+
+// shardFile returns the first file of a shard, nil where it has none.
+func (m *Manifest) shardFile(shard int) *File {
+	for i := range m.Files {
+		if m.Files[i].Shard == shard {
+			return &m.Files[i]
 		}
 	}
 	return nil
@@ -202,18 +231,26 @@ func List(dir string) ([]Step, error) {
 	var steps []Step
 	var plain []int64 // directories named like a step, without a manifest
 	for _, e := range entries {
-		n, err := strconv.ParseInt(e.Name(), 10, 64)
-		if err != nil || n < 0 || !e.IsDir() {
+		if !e.IsDir() || isOwnName(e.Name()) {
 			continue
 		}
-		s, err := readStep(dir, filepath.Join(e.Name(), manifestName), n)
+		n, err := strconv.ParseInt(e.Name(), 10, 64)
+		numbered := err == nil && n >= 0
+		s, err := readStep(dir, filepath.Join(e.Name(), manifestName))
+		if err == nil && s.stepDir() != e.Name() {
+			err = fmt.Errorf("its manifest is of %s", s.stepDir())
+		}
 		switch {
 		case err == nil:
 			steps = append(steps, s)
-		case errors.Is(err, os.ErrNotExist):
+		case !errors.Is(err, os.ErrNotExist):
+			broken := Step{Manifest: Manifest{Step: -1, Dir: e.Name()}, Dir: dir, Problem: err}
+			if numbered {
+				broken.Manifest = Manifest{Step: n}
+			}
+			steps = append(steps, broken)
+		case numbered:
 			plain = append(plain, n)
-		default:
-			steps = append(steps, Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: err})
 		}
 	}
 	own, err := os.ReadDir(filepath.Join(dir, ownDir))
@@ -226,7 +263,10 @@ func List(dir string) ([]Step, error) {
 		if !ok || err != nil || n < 0 {
 			continue
 		}
-		s, err := readStep(dir, filepath.Join(ownDir, e.Name()), n)
+		s, err := readStep(dir, filepath.Join(ownDir, e.Name()))
+		if err == nil && s.Step != n {
+			err = fmt.Errorf("its manifest is of step %d", s.Step)
+		}
 		if err != nil {
 			s = Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: err}
 		}
@@ -257,16 +297,13 @@ func List(dir string) ([]Step, error) {
 	return steps, nil
 }
 
-func readStep(dir, path string, step int64) (Step, error) {
+func readStep(dir, path string) (Step, error) {
 	s := Step{Dir: dir, ManifestPath: path}
 	if err := readJSON(filepath.Join(dir, path), &s.Manifest); err != nil {
 		return s, err
 	}
 	if err := s.validate(); err != nil {
 		return s, err
-	}
-	if s.Step != step {
-		return s, fmt.Errorf("its manifest is of step %d", s.Step)
 	}
 	s.Problem = s.check(dir, false)
 	return s, nil
@@ -294,7 +331,7 @@ func latestStep(dir string) latest {
 		return l
 	}
 	manifest := filepath.Join(dir, strconv.FormatInt(n, 10), manifestName)
-	if _, err := os.Stat(manifest); n != l.step && errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(manifest); n != l.step && errors.Is(err, os.ErrNotExist) { // one that we wrote under another name was tracked by us, too
 		if _, err := os.Stat(filepath.Join(dir, ownDir, strconv.FormatInt(n, 10)+".json")); errors.Is(err, os.ErrNotExist) {
 			l.foreign = n
 		}

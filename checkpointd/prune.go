@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 )
 
 // KeepRules say which steps Prune leaves. The newest one that can be used stays, whatever they say.
@@ -78,7 +77,7 @@ func removeStep(d disk, s *Step, all []Step) error {
 		if err := d.MkdirAll(filepath.Join(s.Dir, ownDir)); err != nil {
 			return err
 		}
-		if err := d.Rename(filepath.Join(s.Dir, strconv.FormatInt(s.Step, 10)), trash); err != nil {
+		if err := d.Rename(filepath.Join(s.Dir, s.stepDir()), trash); err != nil {
 			return err
 		}
 		return d.RemoveAll(trash)

@@ -160,7 +160,7 @@ func (c *client) ready(slot int, step int64, size int, persist bool) error {
 	c.t.Helper()
 	m := c.maps[slot]
 	pickle := fmt.Sprintf("pickle of %d", step)
-	meta := fmt.Sprintf(`{"records":[["data.pkl",%d,%d],["data/0",%d,%d]]}`, headerSize+size, len(pickle), headerSize, size)
+	meta := fmt.Sprintf(`{"files":[{"path":"","parts":[{"archive":[["data.pkl",%d,%d],["data/0",%d,%d]]}]}]}`, headerSize+size, len(pickle), headerSize, size)
 	copy(m[headerSize+size:], pickle+meta)
 	_, err := c.ask(request{Op: "ready", Slot: slot, MetaOffset: int64(headerSize + size + len(pickle)), MetaLength: int64(len(meta)), Persist: persist})
 	return err
@@ -488,9 +488,15 @@ func TestHostileWorkers(t *testing.T) {
 }
 
 func FuzzLayout(f *testing.F) {
-	f.Add([]byte(`{"records":[["data.pkl",4096,3],["data/0",4100,10]]}`), int64(4096), int64(52))
-	f.Add([]byte(`{"records":[["data.pkl",9223372036854775807,1]]}`), int64(4096), int64(46))
-	f.Add([]byte(`{"records":[["../x",4096,-1]]}`), int64(-1), int64(1<<62))
+	for _, list := range []string{
+		`{"files":[{"path":"","parts":[{"archive":[["data.pkl",4096,3],["data/0",4100,10]]},{"bytes":[4096,9]}]}]}`,
+		`{"files":[{"path":"a/b","parts":[{"archive":[["data.pkl",9223372036854775807,1]]}]}]}`,
+		`{"files":[{"path":"../a","parts":[{"bytes":[4096,-1]}]}],"dir":"x","trackers":[["latest","x"]]}`,
+		`{"files":[{"path":"a","parts":[{}]}],"dir":"../x","trackers":[["../latest","x"],[]]}`,
+	} {
+		f.Add([]byte(list), int64(headerSize), int64(len(list)))
+	}
+	f.Add([]byte(`{"files":[]}`), int64(-1), int64(1<<62))
 	f.Fuzz(func(t *testing.T, data []byte, off, length int64) {
 		slot := append(make([]byte, headerSize), data...)
 		l, used, err := readLayout(slot, off, length)
@@ -500,8 +506,10 @@ func FuzzLayout(f *testing.F) {
 		if used < 0 || used > int64(len(data)) {
 			t.Fatalf("%d bytes of %d are used", used, len(data))
 		}
-		if _, _, err := newArchiveWriter(slot, l); err != nil {
-			t.Fatal(err)
+		for _, file := range l.Files {
+			if _, err := newFileWriter(slot, file.Parts); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

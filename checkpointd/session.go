@@ -42,6 +42,7 @@ type session struct {
 	set         *set
 	sent        map[int]bool  // slots whose descriptor it has
 	held        map[int]*slot // that it looks at, or copies to
+	restored    *decision     // what its last load told
 }
 
 // hangUp ends the session: it meets the end of the connection.
@@ -131,6 +132,8 @@ func (c *session) answer(req request) (reply, *os.File, error) {
 		return reply{}, nil, c.abort(req.Slot)
 	case "load":
 		return c.load()
+	case "open":
+		return c.open(req.Path)
 	case "release":
 		c.service.mu.Lock()
 		defer c.service.mu.Unlock()
@@ -174,6 +177,7 @@ func (c *session) hello(req request) error {
 			return fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
 		}
 	}
+	st.reshards = req.Reshards
 	if st.keep.Latest = s.cfg.Keep; req.Keep > 0 {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
 	}
@@ -335,16 +339,13 @@ func (c *session) ready(req request) error {
 	}
 	m := st.mem[slot]
 	l, used, err := readLayout(m.bytes, req.MetaOffset, req.MetaLength)
-	if err == nil && req.Path != "" && (!filepath.IsAbs(req.Path) || filepath.Clean(req.Path) != req.Path) {
-		err = fmt.Errorf("cannot write a checkpoint to %q: its path is not absolute and clean", req.Path)
-	}
 	if err != nil {
 		c.tearLocked(slot)
 		s.notifyLocked()
 		return err
 	}
 	slot.State = slotReady
-	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, path: req.Path, persist: req.Persist, pid: c.pid}
+	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, persist: req.Persist, pid: c.pid}
 	st.copies[slot] = copied
 	m.finish(req.MetaOffset, req.MetaLength, time.Now().UnixNano())
 	s.sealLocked(st, slot, copied)

@@ -1,7 +1,6 @@
 package checkpointd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +15,9 @@ type set struct {
 	dir    string
 	shards int
 	keep   KeepRules
-	lock   *dirLock
+	// reshards says that another number of shards can restore what these have saved.
+	reshards bool
+	lock     *dirLock
 
 	book   *book
 	mem    map[*slot]*memory
@@ -39,7 +40,6 @@ type copied struct {
 	metaOff int64
 	metaLen int64
 	used    int64 // bytes behind the header
-	path    string
 	persist bool
 	pid     int
 }
@@ -148,30 +148,59 @@ func (st *set) want(at moment, why string) bool {
 	return true
 }
 
-// commit is a flush as a commitment.
-func (f *flush) commit(st *set, d disk, runID string, writers []*archiveWriter, directories []int64) *commitment {
-	c := &commitment{disk: d, dir: st.dir, step: f.at.Step, runID: runID, attempt: newAttempt(), now: time.Now}
-	for i, w := range writers {
-		c.shards = append(c.shards, shardSource{
-			Path: f.copies[i].path,
-			Write: func(ctx context.Context, file *os.File) (int64, uint32, error) {
-				return w.archive(ctx, file, directories[i])
-			},
-		})
-	}
-	return c
+// shardWriter writes one file of one shard.
+type shardWriter struct {
+	shard int
+	path  string
+	*fileWriter
 }
 
-// writers are what writes the shards of a flush, and where their directories begin.
-func (f *flush) writers() (ws []*archiveWriter, directories []int64, err error) {
-	for i, c := range f.copies {
-		w, at, err := newArchiveWriter(f.mem[i].bytes, c.layout)
-		if err != nil {
-			return nil, nil, err
+// writers are what writes the files of a flush.
+func (f *flush) writers() (ws []shardWriter, err error) {
+	for shard, c := range f.copies {
+		for _, file := range c.layout.Files {
+			w, err := newFileWriter(f.mem[shard].bytes, file.Parts)
+			if err != nil {
+				return nil, err
+			}
+			path := file.Path
+			if path == "" {
+				path = rankFile(shard)
+			}
+			ws = append(ws, shardWriter{shard, path, w})
 		}
-		ws, directories = append(ws, w), append(directories, at)
 	}
-	return ws, directories, nil
+	return ws, nil
+}
+
+// commit is a flush as a commitment.
+func (f *flush) commit(st *set, d disk, runID string, writers []shardWriter) (*commitment, error) {
+	c := &commitment{
+		disk: d, dir: st.dir, step: f.at.Step, runID: runID, attempt: newAttempt(), shards: st.shards, now: time.Now,
+	}
+	names := map[string]string{}
+	for shard, copied := range f.copies {
+		dir := copied.layout.Dir
+		if dir == "" {
+			dir = strconv.FormatInt(f.at.Step, 10)
+		}
+		if c.stepDir != "" && c.stepDir != dir {
+			return nil, fmt.Errorf("shard %d is to be saved to %s and shard 0 to %s: give all ranks the same path", shard, dir, c.stepDir)
+		}
+		c.stepDir = dir
+		for _, t := range copied.layout.Trackers {
+			if old, ok := names[t[0]]; ok && old != t[1] {
+				return nil, fmt.Errorf("the ranks do not agree on what %s says", t[0])
+			} else if !ok {
+				c.trackers = append(c.trackers, t)
+			}
+			names[t[0]] = t[1]
+		}
+	}
+	for _, w := range writers {
+		c.files = append(c.files, fileSource{Shard: w.shard, Path: w.path, Write: w.write})
+	}
+	return c, nil
 }
 
 // chooseDisk returns the newest step on disk whose files of the shards are what was written, and a note about those that were

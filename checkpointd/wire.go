@@ -28,15 +28,18 @@ type request struct {
 	Shards  int    `json:"shards,omitempty"`
 	Saves   bool   `json:"saves,omitempty"`
 	Dir     string `json:"dir,omitempty"`
-	Keep    int    `json:"keep,omitempty"`
-	Every   int64  `json:"every,omitempty"`
-	// begin, ready, abort, release: which memory, for what.
+	// Reshards says that the worker can restore what another number of shards has saved.
+	Reshards bool  `json:"reshards,omitempty"`
+	Keep     int   `json:"keep,omitempty"`
+	Every    int64 `json:"every,omitempty"`
+	// begin, ready, abort, release, open: which memory, for what.
 	Step int64 `json:"step,omitempty"`
 	Size int64 `json:"size,omitempty"` // begin, reserve: bytes of records and their list
 	Slot int   `json:"slot,omitempty"`
-	// Persist asks for the step on disk, Path for a file of its own there.
-	Persist bool   `json:"persist,omitempty"`
-	Path    string `json:"path,omitempty"`
+	// Persist asks for the step on disk.
+	Persist bool `json:"persist,omitempty"`
+	// open: which file of the step that load told.
+	Path string `json:"path,omitempty"`
 	// ready: where the list of records lies.
 	MetaOffset int64 `json:"meta_offset,omitempty"`
 	MetaLength int64 `json:"meta_length,omitempty"`
@@ -60,7 +63,8 @@ type reply struct {
 	Step       int64  `json:"step,omitempty"`
 	MetaOffset int64  `json:"meta_offset,omitempty"`
 	MetaLength int64  `json:"meta_length,omitempty"`
-	Path       string `json:"path,omitempty"`
+	Path       string `json:"path,omitempty"` // of the shard's first file
+	Root       string `json:"root,omitempty"` // the directory of the step's files
 	Note       string `json:"note,omitempty"`
 
 	// wait: Committed is the newest step on disk, -1 for none.

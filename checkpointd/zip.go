@@ -34,9 +34,12 @@ type zipEntry struct {
 	CRC    uint32
 	Offset int64 // of its local header
 	Header int64 // bytes of that: the data follows
+	Base   int64 // where the archive begins in its file: Offset counts from there
+	Raw    bool  // no entry of an archive, but bytes of the file: it has no headers
 }
 
-func (e *zipEntry) data() int64 { return e.Offset + e.Header }
+func (e *zipEntry) start() int64 { return e.Base + e.Offset }
+func (e *zipEntry) data() int64  { return e.start() + e.Header }
 
 // layoutZip gives entries their places and returns where the directory begins.
 func layoutZip(entries []zipEntry) (int64, error) {
@@ -59,6 +62,9 @@ func layoutZip(entries []zipEntry) (int64, error) {
 
 // local is an entry's local header. Its CRC must be known.
 func (e *zipEntry) local() []byte {
+	if e.Raw {
+		return nil
+	}
 	le := binary.LittleEndian
 	h := make([]byte, 0, e.Header)
 	h = le.AppendUint32(h, zipLocal)

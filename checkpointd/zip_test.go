@@ -14,25 +14,35 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestArchive writes random records, small and large, and has the standard library read them: names, contents, CRCs and the
-// alignment of the data.
+// TestArchive writes files of random parts, of records small and large, and has the standard library read the archives: names,
+// contents, CRCs and the alignment of the data.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	n := 0
+	sizes := rapid.SampledFrom([]int{0, 1, 63, 64, 100, 4096, smallRecord, smallRecord + 1, pieceSize + 5})
 	rapid.Check(t, func(t *rapid.T) {
 		n++
-		sizes := rapid.SliceOfN(rapid.SampledFrom([]int{0, 1, 63, 64, 100, 4096, smallRecord, smallRecord + 1, pieceSize + 5}), 0, 12).Draw(t, "sizes")
 		slot := make([]byte, headerSize)
-		l := layout{}
-		add := func(name string, data []byte) {
-			l.Records = append(l.Records, record{name, int64(len(slot)), int64(len(data))})
+		add := func(size int) span {
+			data := bytes.Repeat([]byte{byte(len(slot)), byte(size), 7}, size/3+1)[:size]
 			slot = append(slot, data...)
+			return span{int64(len(slot) - size), int64(size)}
 		}
-		for i, size := range sizes {
-			add("data/"+strconv.Itoa(i), bytes.Repeat([]byte{byte(i + 1), byte(size), 7}, size/3+1)[:size])
+		var parts []part
+		for range rapid.IntRange(1, 4).Draw(t, "parts") {
+			if rapid.Bool().Draw(t, "bytes") {
+				at := add(sizes.Draw(t, "size"))
+				parts = append(parts, part{Bytes: &at})
+				continue
+			}
+			p := part{}
+			for i, size := range rapid.SliceOfN(sizes, 0, 6).Draw(t, "sizes") {
+				p.Archive = append(p.Archive, record{"data/" + strconv.Itoa(i), add(size)})
+			}
+			p.Archive = append(p.Archive, record{pickleName, add(6)})
+			parts = append(parts, p)
 		}
-		add("data.pkl", []byte("pickle"))
-		w, at, err := newArchiveWriter(slot, l)
+		w, err := newFileWriter(slot, parts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +53,7 @@ func TestArchive(t *testing.T) {
 		}
 		defer os.Remove(path)
 		defer f.Close()
-		size, sum, err := w.archive(context.Background(), f, at)
+		size, sum, err := w.write(context.Background(), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,34 +64,54 @@ func TestArchive(t *testing.T) {
 		if int64(len(whole)) != size || crc32.Checksum(whole, castagnoli) != sum {
 			t.Fatalf("the file has %d bytes and CRC %08x, told were %d and %08x", len(whole), crc32.Checksum(whole, castagnoli), size, sum)
 		}
-		z, err := zip.NewReader(bytes.NewReader(whole), size)
+		runs := w.archives
+		for _, p := range parts {
+			if p.Bytes != nil {
+				if want := slot[p.Bytes.Offset : p.Bytes.Offset+p.Bytes.Length]; !bytes.HasPrefix(whole, want) {
+					t.Fatalf("%d bytes are others", len(want))
+				}
+				whole = whole[p.Bytes.Length:]
+				continue
+			}
+			size := runs[0].directory + int64(len(zipDirectory(w.entries[runs[0].first:runs[0].end], runs[0].directory)))
+			checkArchiveOf(t, slot, p.Archive, whole[:size])
+			whole, runs = whole[size:], runs[1:]
+		}
+		if len(whole) > 0 {
+			t.Fatalf("%d bytes too many", len(whole))
+		}
+	})
+}
+
+// checkArchiveOf makes sure that an archive has the records of a slot.
+func checkArchiveOf(t *rapid.T, slot []byte, records []record, archive []byte) {
+	z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(z.File) != len(records)+2 || z.File[0].Name != "archive/data.pkl" {
+		t.Fatalf("%d entries, the first %q", len(z.File), z.File[0].Name)
+	}
+	byName := map[string]record{}
+	for _, r := range records {
+		byName[archiveName+r.Name] = r
+	}
+	for _, file := range z.File {
+		if off, err := file.DataOffset(); err != nil || off%archiveAlign != 0 {
+			t.Errorf("%s lies at %d: %v", file.Name, off, err)
+		}
+		r, err := file.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(z.File) != len(l.Records)+2 || z.File[0].Name != "archive/data.pkl" {
-			t.Fatalf("%d entries, the first %q", len(z.File), z.File[0].Name)
+		got, err := io.ReadAll(r) // compares the CRC
+		if err != nil {
+			t.Fatalf("%s: %v", file.Name, err)
 		}
-		byName := map[string]record{}
-		for _, r := range l.Records {
-			byName[archiveName+r.Name] = r
+		if want, ok := byName[file.Name]; ok && !bytes.Equal(got, slot[want.Offset:want.Offset+want.Length]) {
+			t.Fatalf("%s has other contents", file.Name)
 		}
-		for _, file := range z.File {
-			if off, err := file.DataOffset(); err != nil || off%archiveAlign != 0 {
-				t.Errorf("%s lies at %d: %v", file.Name, off, err)
-			}
-			r, err := file.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := io.ReadAll(r) // compares the CRC
-			if err != nil {
-				t.Fatalf("%s: %v", file.Name, err)
-			}
-			if want, ok := byName[file.Name]; ok && !bytes.Equal(got, slot[want.Offset:want.Offset+want.Length]) {
-				t.Errorf("%s has other contents", file.Name)
-			}
-		}
-	})
+	}
 }
 
 // TestLargeArchive lays out entries and a directory beyond 4 GiB and 65,535 entries, in a file with holes.

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from muster.checkpoint import Checkpointer, StorageType
+from muster.checkpoint import Archive, Bytes, Checkpointer, StorageType
 from muster.checkpoint import _copy, _state
 
 directory = sys.argv[1]
@@ -134,13 +134,43 @@ for step in (400, 401):
 assert c.load_checkpoint(resume_path=os.path.join(directory, "0", "rank_0.pt"))["step"] == 401
 print("kept paths", flush=True)
 
+# Several files of parts, in a directory with a name, with a tracker; shared storages are copied once.
+files = {
+    "a/model.pt": [Archive({"w": w, "tail": w[40:]})],
+    "optim.pt": [Archive({"w": w})],
+    "notes.json": [Bytes(b"{}")],
+    "raw.bin": [Bytes(b"head"), Bytes(w[10:20]), Archive([1, 2]), Archive(torch.ones(300, 300)), Bytes(base.t()[:2])],
+}
+assert c.save_files(402, files, "global_step402", [("latest", "global_step402")])
+assert c.wait_latest_checkpoint() == 402
+found = c.load_files()
+assert (found.source, found.step, found.exists("a/model.pt"), found.exists("b")) == ("memory", 402, True, False)
+root = os.path.join(directory, "global_step402")
+for path in ("a/model.pt", "optim.pt"):
+    same(found.load(path), torch.load(os.path.join(root, path)))
+assert found.load("a/model.pt")["w"].untyped_storage().nbytes() == 200
+parts = found.parts("raw.bin")
+assert bytes(parts[0]) == b"head" and bytes(parts[1]) == w[10:20].numpy().tobytes() and parts[2]() == [1, 2]
+raw = open(os.path.join(root, "raw.bin"), "rb").read()
+assert raw.startswith(b"head" + bytes(parts[1]) + b"PK") and raw.endswith(base.t()[:2].contiguous().numpy().tobytes())
+assert open(os.path.join(root, "notes.json")).read() == "{}" and open(os.path.join(directory, "latest")).read() == "global_step402"
+try:
+    c.save_files(403, {"../x": [Bytes(b"")]})
+    c.wait_latest_checkpoint()
+    raise SystemExit("a path led out of the directory")
+except RuntimeError as e:
+    assert "../x" in str(e), e
+del found, parts
+c.save_checkpoint(404, {"step": 401}, storage_type=StorageType.MEMORY)
+print("kept files", flush=True)
+
 # What cannot be pickled is refused as by torch.save, and harms nothing.
 try:
     c.save_checkpoint(500, {"x": torch.ones(5), "f": lambda: 0}, storage_type=StorageType.MEMORY)
     raise SystemExit("a lambda was pickled")
 except (AttributeError, TypeError, Exception) as e:
     assert "pickle" in str(e).lower() or "lambda" in str(e), e
-assert c.load_checkpoint()["step"] == 401 and c.step == 401
+assert c.load_checkpoint()["step"] == 401 and c.step == 404
 print("refused a lambda", flush=True)
 
 # A fork has no part in it.
@@ -173,4 +203,9 @@ assert alone.load_checkpoint() == {}
 assert alone.save_checkpoint(1, {"x": w}, storage_type=StorageType.MEMORY) is False
 assert alone.save_checkpoint(2, {"x": w}, storage_type=StorageType.DISK)
 assert torch.equal(alone.load_checkpoint()["x"], w) and alone.step == 2 and alone.wait_latest_checkpoint() == 2
+assert alone.save_files(3, files, trackers=[("latest", "3")])
+assert torch.equal(alone.load_files().load("optim.pt")["w"], w) and alone.step == 3 and open(directory + "-alone/latest").read() == "3"
+for name in ("raw.bin", "notes.json"):
+    ours, theirs = open(os.path.join(root, name), "rb").read(), open(os.path.join(directory + "-alone", "3", name), "rb").read()
+    assert ours[:44] == theirs[:44] and ours[-80:] == theirs[-80:], name
 print("kept without muster", flush=True)

@@ -13,5 +13,6 @@ writes it to disk behind the training as a file that torch.load reads. Without m
 once, and those for memory are not kept.
 """
 from ._checkpointer import Checkpointer, StorageType
+from ._files import Archive, Bytes
 
-__all__ = ["Checkpointer", "StorageType"]
+__all__ = ["Archive", "Bytes", "Checkpointer", "StorageType"]

@@ -4,12 +4,13 @@ import logging
 import mmap
 import os
 import threading
-import weakref
 
 import torch
 
-from . import _copy, _direct, _state
+from . import _copy, _direct
 from ._agent import VERSION, AgentError, Link
+from ._files import Archive, Plan
+from ._restore import DiskStep, MemoryStep, Views
 
 log = logging.getLogger("muster.checkpoint")
 
@@ -22,10 +23,6 @@ class StorageType(enum.Enum):
 
     MEMORY = 0
     DISK = 1
-
-
-class _View(mmap.mmap):
-    """A mapping that can be referred to weakly."""
 
 
 class _Slot:
@@ -51,9 +48,10 @@ class Checkpointer:
     keep: how many steps stay on disk; 0 leaves that to muster's --ckpt-keep.
     keep_every: besides these, steps that are multiples of it stay; 0: none.
     size_hint: how many bytes a rank's state has. Memory is then prepared at once, and the first save is as fast as later ones.
+    reshards: whether the files of a step can be restored by another number of ranks.
     """
 
-    def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0):
+    def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0, reshards=False):
         directory = directory or os.environ.get("MUSTER_CKPT_DIR")
         if not directory:
             raise ValueError("no directory for checkpoints: name one, or start with muster run --ckpt-dir DIR")
@@ -68,9 +66,8 @@ class Checkpointer:
         #: Where from: "memory", "disk" or "none".
         self.source = "none"
         self._shard, self._saves = self.rank % self.shards, self.rank < self.shards
-        self._keep, self._keep_every = int(keep), int(keep_every)
+        self._keep, self._keep_every, self._reshards = int(keep), int(keep_every), bool(reshards)
         self._slots = {}  # by id
-        self._released = []  # slots whose views have gone; the collector appends
         self._meta = 64 << 10  # bytes of the last list and pickle
         self._link = None
         self._told = set()
@@ -90,29 +87,36 @@ class Checkpointer:
         With StorageType.DISK the step is written to path, by default <directory>/<step>/rank_<shard>.pt, behind the training.
         Returns False where the rank saves nothing, or where nothing was kept because memory is still in use.
         """
+        path = os.path.abspath(os.fspath(path)) if path else ""
+        return self.save_files(step, {path: [Archive(state_dict)]}, storage_type=storage_type)
+
+    def save_files(self, step, files, directory="", trackers=(), storage_type=StorageType.DISK):
+        """Keeps files as this rank's part of a step: {path: [Archive or Bytes, ...]}.
+
+        Paths are relative to the step's directory, which lies in that of the Checkpointer and has the step's number for a name,
+        or directory. trackers are (name, text) pairs: files beside it that name the newest step. All ranks say the same.
+        """
         step, persist = int(step), storage_type == StorageType.DISK
-        if path:
-            path = os.path.abspath(os.fspath(path))
         if self._link is None:
-            return self._save_directly(step, state_dict, path, persist)
+            return self._save_directly(step, files, directory, trackers, persist)
         if not self._saves:
             return False
         self._check_process()
-        storages = _state.Storages()
-        storages.find(state_dict)
+        plan = Plan(files, directory, trackers)
         while True:
-            offsets, end = _layout(storages)
-            slot_id = self._begin(step, end + self._meta - HEADER, persist)
+            offsets, end = _layout(plan.storages)
+            room = end + plan.extra + self._meta - HEADER
+            slot_id = self._begin(step, room, persist)
             if slot_id is None:
                 return False
             if slot_id < 0:  # there is no memory
-                return persist and self._save_around(step, state_dict, path, end)
-            if self._fill(slot_id, state_dict, storages, offsets, end, persist, path):
+                return persist and self._save_around(step, files, directory, trackers, end)
+            if self._fill(slot_id, plan, offsets, end, persist):
                 break
-        self._prepare(end + self._meta - HEADER)
+        self._prepare(room)
         return True
 
-    def _save_around(self, step, state, path, size):
+    def _save_around(self, step, files, directory, trackers, size):
         """Writes a step that memory has no room for, while the training waits."""
         if self.shards > 1:
             raise MemoryError(f"there is no memory for {size >> 20} MiB of checkpoint beside the training, and {self.shards} shards cannot be written without it")
@@ -120,16 +124,23 @@ class Checkpointer:
             self._told.add("full")
             log.warning("there is no memory for %d MiB of checkpoint: the training waits until step %d is on disk", size >> 20, step)
         self.wait_latest_checkpoint()
-        _direct.write_file(path or os.path.join(self.directory, str(step), f"rank_{self._shard}.pt"), state)
-        if not path:
-            _direct.track(self.directory, step)
+        if self._write(step, files, directory, trackers):
             self._link.ask("written", step=step)
         return True
 
+    def _write(self, step, files, directory, trackers):
+        """Writes the files of a step at once, and returns whether the trackers name it now."""
+        inside = True
+        for path, parts in files.items():
+            inside = inside and not os.path.isabs(path)
+            _direct.write_file(os.path.join(self.directory, directory or str(step), path or f"rank_{self._shard}.pt"), parts)
+        if inside and self.rank == 0:
+            _direct.track(self.directory, step, trackers)
+        return inside
+
     def _begin(self, step, size, persist):
         """Returns the id of a slot that may be written: None where there is none now, -1 where there will be none."""
-        for slot in self._drop_released():
-            self._link.ask("release", slot=slot)
+        self._views.drop()
         with self._memory:
             reply, fd = self._link.ask("begin", step=step, size=size, persist=persist)
             if not reply.get("full") and not reply.get("busy"):
@@ -152,35 +163,33 @@ class Checkpointer:
                     slot.registered.close()
         return slot_id
 
-    def _fill(self, slot_id, state, storages, offsets, end, persist, path):
-        """Copies the state into a slot. Returns False where more was found than it has room for."""
+    def _fill(self, slot_id, plan, offsets, end, persist):
+        """Copies the files into a slot. Returns False where more was found than it has room for."""
         slot = self._slots[slot_id]
         copy = None
         try:
-            known = len(offsets)
-            copy = self._copy(slot, storages.list, offsets)
-            skeleton = _state.pickled(state, storages)
-            if len(storages.list) > known:  # in objects of classes of their own
-                offsets, end = _layout(storages)
+            known, storages = len(offsets), plan.storages.list
+            copy = self._copy(slot, storages, offsets)
+            plan.pickle()
+            if len(storages) > known:  # in objects of classes of their own
+                offsets, end = _layout(plan.storages)
                 if end > slot.size:
                     self._link.ask("abort", slot=slot_id)
                     return False
-                late = self._copy(slot, storages.list[known:], offsets[known:])
+                late = self._copy(slot, storages[known:], offsets[known:])
                 late.finish()
-            records = [["data.pkl", end, len(skeleton)]]
-            records += [[f"data/{i}", at, s.nbytes()] for i, (at, s) in enumerate(zip(offsets, storages.list))]
-            text = json.dumps({"records": records}).encode()
-            meta = len(skeleton) + len(text)
-            if end + meta > slot.size:
+            behind, listed = plan.listed(offsets, end)
+            text = json.dumps(listed).encode()
+            meta = len(behind) + len(text) - plan.extra
+            if end + len(behind) + len(text) > slot.size:
                 self._meta = meta + meta // 4
                 self._link.ask("abort", slot=slot_id)
                 return False
-            slot.map[end:end + meta] = skeleton + text
+            slot.map[end:end + len(behind) + len(text)] = behind + text
             self._meta = max(self._meta, meta + meta // 8)
             copy.finish()
             copy = None
-            self._link.tell(
-                "ready", slot=slot_id, meta_offset=end + len(skeleton), meta_length=len(text), persist=persist, path=path)
+            self._link.tell("ready", slot=slot_id, meta_offset=end + len(behind), meta_length=len(text), persist=persist)
             return True
         except AgentError:
             raise
@@ -230,18 +239,18 @@ class Checkpointer:
         except (AgentError, OSError, ValueError):
             pass  # the save that comes next meets the same, and tells
 
-    def _save_directly(self, step, state, path, persist):
+    def _save_directly(self, step, files, directory, trackers, persist):
         if not persist:
             if "memory" not in self._told:
                 self._told.add("memory")
                 log.warning("nothing keeps checkpoints in memory: muster did not start this process, or the job has several nodes")
             return False
-        if self._saves:
-            _direct.write_file(path or os.path.join(self.directory, str(step), f"rank_{self._shard}.pt"), state)
+        if self._saves and self.rank != 0:
+            self._write(step, files, directory, trackers)
         if self.shards > 1:
             _direct.barrier()
-        if self.rank == 0 and not path:
-            _direct.track(self.directory, step)
+        if self._saves and self.rank == 0:  # the trackers come last
+            self._write(step, files, directory, trackers)
         return self._saves
 
     # -- restoring
@@ -253,58 +262,36 @@ class Checkpointer:
         writing to them changes nothing there; load_state_dict copies them to where they belong. With resume_path what is on
         disk comes from that file.
         """
-        self.step, self.source = -1, "none"
-        if self._link is None:
-            if resume_path:
-                return self._load_file(resume_path, -1, map_location, weights_only)
-            return self._load_file(self._direct_path(), _direct.latest(self.directory), map_location, weights_only)
-        self._check_process()
-        for slot in self._drop_released():
-            self._link.ask("release", slot=slot)
-        reply, fd = self._link.ask("load")
-        if reply.get("note"):
-            log.warning("%s", reply["note"])
-        source = reply.get("source")
-        if source != "memory" and resume_path:
-            return self._load_file(resume_path, -1, map_location, weights_only)
-        if source == "disk":
-            return self._load_file(reply["path"], reply.get("step", 0), map_location, weights_only)
-        if source != "memory":
-            return {}
-        try:
-            view = _View(fd, reply["capacity"], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-        finally:
-            os.close(fd)
-        weakref.finalize(view, self._released.append, reply["slot"]).atexit = False
-        state = self._restore(view, reply, map_location)
-        self.step, self.source = reply.get("step", 0), "memory"
-        return state
-
-    def _restore(self, view, reply, map_location):
-        at, size = reply["meta_offset"], reply["meta_length"]
-        records = {name: (offset, length) for name, offset, length in json.loads(view[at:at + size])["records"]}
-
-        def storage_of(key):
-            offset, length = records["data/" + key]
-            if not length:
-                return torch.UntypedStorage(0)
-            return torch.frombuffer(view, dtype=torch.uint8, count=length, offset=offset).untyped_storage()
-
-        offset, length = records["data.pkl"]
-        whole = torch.frombuffer(view, dtype=torch.uint8)
-        _copy.populate(whole.data_ptr(), at + size, write=False)
-        return _state.restored(view[offset:offset + length], storage_of, map_location)
-
-    def _direct_path(self):
-        step = _direct.latest(self.directory)
-        return os.path.join(self.directory, str(step), f"rank_{self._shard}.pt") if step >= 0 else ""
-
-    def _load_file(self, path, step, map_location, weights_only):
+        found = self.load_files(not resume_path)
+        if found.source == "memory":
+            return found.load(found.own, map_location)
+        path = resume_path or found.own
         if not path or not os.path.exists(path):
+            self.step, self.source = -1, "none"
             return {}
         state = torch.load(path, map_location=map_location or "cpu", weights_only=weights_only)
-        self.step, self.source = step, "disk"
+        self.step, self.source = -1 if resume_path else found.step, "disk"
         return state
+
+    def load_files(self, newest=True):
+        """Decides, for all ranks alike, from which step they restore, and returns its files: a MemoryStep or a DiskStep."""
+        self.step, self.source = -1, "none"
+        if self._link is None:
+            found = _direct.newest(self.directory, f"rank_{self._shard}.pt") if newest else DiskStep()
+        else:
+            self._check_process()
+            reply, view = self._views.ask("load")
+            if reply.get("note"):
+                log.warning("%s", reply["note"])
+            step = reply.get("step", 0)
+            if reply.get("source") == "memory":
+                found = MemoryStep(step, self._views, view)
+            elif reply.get("source") == "disk":
+                found = DiskStep(step, reply["root"], reply.get("path", ""))
+            else:
+                found = DiskStep()
+        self.step, self.source = found.step, found.source
+        return found
 
     # -- waiting
 
@@ -324,19 +311,14 @@ class Checkpointer:
 
     def _connect(self, path):
         self._link = Link(path)
+        self._views = Views(self._link)
         self._link.ask(
             "hello", version=VERSION, rank=self.rank, shard=self._shard, shards=self.shards, saves=self._saves,
-            dir=self.directory, keep=self._keep, every=self._keep_every)
+            dir=self.directory, keep=self._keep, every=self._keep_every, reshards=self._reshards)
 
     def _check_process(self):
         if self._link.pid != os.getpid():
             raise RuntimeError("this Checkpointer belongs to the process that made it: make another one after a fork")
-
-    def _drop_released(self):
-        released = []
-        while self._released:
-            released.append(self._released.pop())
-        return released
 
 
 def _layout(storages):

@@ -1,18 +1,46 @@
 """Checkpoints without muster: written at once, found again by DLRover's tracker."""
+import ctypes
+import io
 import os
 
 import torch
 
+from ._files import Archive
+from ._restore import DiskStep
+
 TRACKER = "dlrover_latest.txt"
 
 
-def write_file(path, state):
-    """torch.save, so that path is there whole or not at all."""
+def write_file(path, parts):
+    """Writes a file of parts, so that path is there whole or not at all."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
+
+    def write(f):
+        for part in parts:
+            if not isinstance(part, Archive):
+                f.write(part.data if isinstance(part.data, (bytes, bytearray)) else _bytes_of(part.data))
+            elif len(parts) == 1:
+                torch.save(part.obj, f)
+            else:  # offsets in an archive count from its own beginning
+                out = io.BytesIO()
+                torch.save(part.obj, out)
+                f.write(out.getbuffer())
+
+    _replace(path, write)
+    _sync(os.path.dirname(path))
+
+
+def _bytes_of(tensor):
+    size = tensor.numel() * tensor.element_size()
+    tensor = tensor.cpu()
+    return ctypes.string_at(tensor.data_ptr(), size)
+
+
+def _replace(path, write):
     temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.muster-{os.getpid()}")
     try:
         with open(temporary, "xb") as f:
-            torch.save(state, f)
+            write(f)
             f.flush()
             os.fsync(f.fileno())
         os.rename(temporary, path)
@@ -20,7 +48,6 @@ def write_file(path, state):
         if os.path.exists(temporary):
             os.remove(temporary)
         raise
-    _sync(os.path.dirname(path))
 
 
 def _sync(directory):
@@ -36,14 +63,10 @@ def barrier():
         torch.distributed.barrier()
 
 
-def track(directory, step):
+def track(directory, step, trackers=()):
     """Names the newest step. Called by one rank when all have written."""
-    temporary = os.path.join(directory, f".{TRACKER}.{os.getpid()}")
-    with open(temporary, "w") as f:
-        f.write(str(step))
-        f.flush()
-        os.fsync(f.fileno())
-    os.rename(temporary, os.path.join(directory, TRACKER))
+    for name, text in [*trackers, (TRACKER, str(step))]:
+        _replace(os.path.join(directory, name), lambda f, text=text: f.write(text.encode()))
     _sync(directory)
 
 
@@ -54,3 +77,10 @@ def latest(directory):
             return int(f.read())
     except (FileNotFoundError, ValueError):
         return -1
+
+
+def newest(directory, own):
+    """Returns the newest step, where own is a rank's file."""
+    step = latest(directory)
+    root = os.path.join(directory, str(step))
+    return DiskStep(step, root, os.path.join(root, own)) if step >= 0 else DiskStep()

@@ -43,6 +43,22 @@ class Storages:
                 waiting.extend(obj.values() if isinstance(obj, dict) else obj)
 
 
+class Numbered:
+    """Gives the storages of one archive numbers of its own, in the order in which they are pickled."""
+
+    def __init__(self, storages):
+        self._storages, self._index = storages, {}
+        self.order = []  # their numbers among all
+
+    def add(self, storage):
+        n = self._storages.add(storage)
+        found = self._index.get(n)
+        if found is None:
+            found = self._index[n] = len(self.order)
+            self.order.append(n)
+        return found
+
+
 # These are classes of the module: one that is made in a function is a cycle, and keeps what it refers to until it is collected.
 
 

@@ -1,0 +1,77 @@
+"""What a rank's state becomes: files, each made of parts. In memory they lie as storages and, behind those, what was pickled;
+muster puts them together when it writes them (checkpointd/records.go)."""
+import torch
+
+from . import _state
+
+
+class Archive:
+    """A part of a file: what torch.save makes of an object."""
+
+    def __init__(self, obj):
+        self.obj = obj
+
+
+class Bytes:
+    """A part of a file: bytes as they are, or those of a tensor without its shape."""
+
+    def __init__(self, data):
+        self.data = data if isinstance(data, (bytes, bytearray)) else data.detach().contiguous()
+
+    def extra(self):
+        """How many bytes lie besides the storages."""
+        return len(self.data) if isinstance(self.data, (bytes, bytearray)) else 0
+
+
+class Plan:
+    """The files of one rank, {path: [parts]}, on their way into memory."""
+
+    def __init__(self, files, directory="", trackers=()):
+        self.files, self.directory, self.trackers = files, directory, [list(t) for t in trackers]
+        self.storages = _state.Storages()
+        self.extra = 0
+        for part in self._parts():
+            if isinstance(part, Archive):
+                self.storages.find(part.obj)
+            else:
+                self.extra += part.extra()
+                if isinstance(part.data, torch.Tensor):
+                    self.storages.add(part.data.untyped_storage())
+        self._pickles = []
+
+    def _parts(self):
+        return (part for parts in self.files.values() for part in parts)
+
+    def pickle(self):
+        """Pickles all archives; storages that were not found before are added."""
+        self._pickles = []
+        for part in self._parts():
+            if isinstance(part, Archive):
+                numbered = _state.Numbered(self.storages)
+                self._pickles.append((_state.pickled(part.obj, numbered), numbered.order))
+
+    def listed(self, offsets, end):
+        """Returns what lies behind the storages, and the list of files, for storages that lie at offsets and end there."""
+        behind, files, pickles = bytearray(), [], iter(self._pickles)
+
+        def put(data):
+            at = [end + len(behind), len(data)]
+            behind.extend(data)
+            return at
+
+        for path, parts in self.files.items():
+            listed = []
+            for part in parts:
+                if isinstance(part, Archive):
+                    pickled, order = next(pickles)
+                    records = [["data.pkl", *put(pickled)]]
+                    records += [[f"data/{i}", offsets[n], self.storages.list[n].nbytes()] for i, n in enumerate(order)]
+                    listed.append({"archive": records})
+                elif isinstance(part.data, torch.Tensor):
+                    t = part.data
+                    at = offsets[self.storages.add(t.untyped_storage())] + t.storage_offset() * t.element_size()
+                    listed.append({"bytes": [at, t.numel() * t.element_size()]})
+                else:
+                    listed.append({"bytes": put(part.data)})
+            files.append({"path": path, "parts": listed})
+        return bytes(behind), {"files": files, "dir": self.directory, "trackers": self.trackers}

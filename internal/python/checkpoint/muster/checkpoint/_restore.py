@@ -1,0 +1,120 @@
+"""A step that is restored: its files, in memory or on disk."""
+import json
+import mmap
+import os
+import weakref
+
+import torch
+
+from . import _copy, _state
+from ._agent import AgentError
+
+
+class _View(mmap.mmap):
+    """A mapping that can be referred to weakly. Writing to it changes nothing but itself."""
+
+    files = None  # {path: parts}, as the worker listed them that saved
+
+
+class Views:
+    """The slots that this process looks at. One is let go when nothing refers to its view any more."""
+
+    def __init__(self, link):
+        self._link = link
+        self._views = weakref.WeakValueDictionary()  # by slot
+        self._released = []  # slots whose views have gone; the collector appends
+
+    def drop(self):
+        """Tells muster of slots that are not looked at any more."""
+        while self._released:
+            self._link.ask("release", slot=self._released.pop())
+
+    def ask(self, op, **fields):
+        """Returns the reply, and a view where a slot came with it."""
+        self.drop()
+        reply, fd = self._link.ask(op, **fields)
+        if fd is None:
+            return reply, None
+        try:
+            view = self._views.get(reply["slot"])
+            if view is None:
+                view = _View(fd, reply["capacity"], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+                weakref.finalize(view, self._released.append, reply["slot"]).atexit = False
+                at = reply["meta_offset"]
+                view.files = {f["path"]: f["parts"] for f in json.loads(view[at:at + reply["meta_length"]])["files"]}
+                self._views[reply["slot"]] = view
+        finally:
+            os.close(fd)
+        return reply, view
+
+
+class MemoryStep:
+    """Files in memory. Tensors that are loaded lie there as long as they are used."""
+
+    source = "memory"
+
+    def __init__(self, step, views, view):
+        self.step, self._views, self._own = step, views, view
+        self.own = next(iter(view.files), "")  # the rank's first file
+
+    def _find(self, path):
+        if path in self._own.files:
+            return self._own
+        _, view = self._views.ask("open", path=path)
+        return view
+
+    def exists(self, path):
+        try:
+            return bool(self._find(path))
+        except AgentError:
+            return False
+
+    def load(self, path, map_location=None, weights_only=False):
+        """Returns the object of a file that is one archive."""
+        view = self._find(path)
+        (part,) = view.files[path]
+        return load_archive(view, part["archive"], map_location)
+
+    def parts(self, path):
+        """Returns a file's parts: a memoryview each, or a function of map_location that loads an archive's object."""
+        view = self._find(path)
+        parts = []
+        for part in view.files[path]:
+            if "archive" in part:
+                parts.append(lambda map_location=None, records=part["archive"]: load_archive(view, records, map_location))
+            else:
+                at, size = part["bytes"]
+                parts.append(memoryview(view)[at:at + size])
+        return parts
+
+
+class DiskStep:
+    """Files on disk, or none."""
+
+    def __init__(self, step=-1, root="", own=""):
+        self.step, self.root, self.own = step, root, own
+        self.source = "disk" if root else "none"
+
+    def exists(self, path):
+        return bool(self.root) and os.path.exists(os.path.join(self.root, path))
+
+    def load(self, path, map_location=None, weights_only=False):
+        return torch.load(os.path.join(self.root, path), map_location=map_location or "cpu", weights_only=weights_only)
+
+
+def load_archive(view, records, map_location=None):
+    """Undoes what made an archive: its tensors lie in the view."""
+    places = {name: (offset, size) for name, offset, size in records}
+    whole = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
+    first, end = min(offset for offset, _ in places.values()), max(offset + size for offset, size in places.values())
+    first -= first % mmap.PAGESIZE
+    _copy.populate(whole + first, end - first, write=False)
+
+    def storage_of(key):
+        offset, size = places["data/" + key]
+        if not size:
+            return torch.UntypedStorage(0)
+        return torch.frombuffer(view, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
+
+    offset, size = places["data.pkl"]
+    return _state.restored(view[offset:offset + size], storage_of, map_location)
