@@ -2,7 +2,6 @@ package checkpointd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -145,9 +144,6 @@ func (l *layout) checkNames() error {
 		if !isLocalName(t[0]) || filepath.Base(t[0]) != t[0] || isOwnName(t[0]) || t[0] == l.Dir {
 			return fmt.Errorf("%q is no name for a file that names the newest step", t[0])
 		}
-	}
-	if len(l.Files) == 0 && l.Trackers == nil && l.Dir == "" {
-		return errors.New("the list of files is empty")
 	}
 	seen := make(map[string]bool, len(l.Files))
 	for _, f := range l.Files {
