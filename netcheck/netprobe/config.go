@@ -8,11 +8,12 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"muster/internal/errhint"
+	"muster/internal/handshake"
 )
 
 // MinToken is the length of the shortest token that is taken, in bytes: a probe server shows to whoever has the token what
 // the network can do, and lets it be loaded.
-const MinToken = 16
+const MinToken = handshake.MinToken
 
 // Config is what both ends of a probe are told; zero means the default.
 type Config struct {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/handshake"
 )
 
 // dialer connects to servers.
@@ -41,7 +42,7 @@ func (d *dialer) dial(ctx context.Context, addr string) (*client, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	_ = conn.SetDeadline(began.Add(d.patience))
-	key, err := greet(conn, d.token)
+	key, err := handshake.Greet(conn, banner, d.token)
 	if err == nil && !stop() {
 		err = context.Cause(ctx)
 	}
@@ -57,13 +58,13 @@ func (d *dialer) dial(ctx context.Context, addr string) (*client, error) {
 // hintOf says what to try after dial has failed.
 func hintOf(err error) string {
 	switch {
-	case errors.Is(err, errToken):
+	case errors.Is(err, handshake.ErrToken):
 		return "give every agent of the job the same token (MUSTER_TOKEN_FILE)"
-	case errors.Is(err, errNotUs):
+	case errors.Is(err, handshake.ErrNotUs):
 		return "does another program listen at that port, or another version of muster?"
-	case errors.Is(err, errSilent):
+	case errors.Is(err, handshake.ErrSilent):
 		return "is the agent there stopped, or does another program listen at that port?"
-	case errors.Is(err, errBusy):
+	case errors.Is(err, handshake.ErrBusy):
 		return "too many nodes probe it at the same time: try again"
 	}
 	return "is the agent running there, and does a firewall let TCP connections to that port pass?"
@@ -115,7 +116,7 @@ func (c *client) ask(ctx context.Context, r request, limit time.Duration) (answe
 		return a, fmt.Errorf("no answer to %q: %w", r.Op, err)
 	}
 	if a.Busy {
-		return a, errBusy
+		return a, handshake.ErrBusy
 	}
 	if a.Error != "" {
 		return a, fmt.Errorf("the other node says: %s", clean(a.Error, 300))

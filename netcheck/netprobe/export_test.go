@@ -11,16 +11,8 @@ func ReadDatagram(b, key []byte) bool {
 	return ok
 }
 
-// Bytes the fuzz test needs.
-const (
-	Hello     = hello
-	NonceSize = nonceSize
-)
-
-// Proof is proof with the nonces as slices.
-func Proof(token []byte, who string, client, server []byte) []byte {
-	return proof(token, who, nonce(client), nonce(server))
-}
+// Banner is what a client says first.
+const Banner = banner
 
 // MaxMessage is how long a message may be.
 const MaxMessage = maxMessage

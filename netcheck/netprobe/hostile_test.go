@@ -3,6 +3,8 @@ package netprobe_test
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -35,18 +37,18 @@ func dial(t testing.TB, addr string) net.Conn {
 // letIn shakes hands as a client does.
 func letIn(t testing.TB, c net.Conn, token []byte) {
 	t.Helper()
-	ours := bytes.Repeat([]byte{7}, netprobe.NonceSize)
-	c.Write(append([]byte(netprobe.Hello), ours...))
-	first := make([]byte, 1+netprobe.NonceSize)
+	ours := bytes.Repeat([]byte{7}, nonceSize)
+	c.Write(append([]byte(netprobe.Banner), ours...))
+	first := make([]byte, 1+nonceSize)
 	if _, err := io.ReadFull(c, first); err != nil || first[0] != 0 {
 		t.Fatalf("%v %v", first, err)
 	}
-	c.Write(netprobe.Proof(token, "client", ours, first[1:]))
+	c.Write(proofOf(token, "client", ours, first[1:]))
 	second := make([]byte, 33)
 	if _, err := io.ReadFull(c, second); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(second[1:], netprobe.Proof(token, "server", ours, first[1:])) {
+	if !bytes.Equal(second[1:], proofOf(token, "server", ours, first[1:])) {
 		t.Fatal("the server's proof is wrong")
 	}
 }
@@ -101,10 +103,19 @@ func alive(t testing.TB, addr string) {
 	}
 }
 
+const nonceSize = 32
+
+// proofOf is what shows that one has the token, as the handshake's page says.
+func proofOf(token []byte, who string, client, server []byte) []byte {
+	h := hmac.New(sha256.New, token)
+	h.Write(append([]byte(who+"\x00"), append(slices.Clone(client), server...)...))
+	return h.Sum(nil)
+}
+
 // TestStrangers: what does not shake hands is shown nothing but a number that nobody has used.
 func TestStrangers(t *testing.T) {
 	addr := serve(t, config("there")).String()
-	hello := append([]byte(netprobe.Hello), make([]byte, netprobe.NonceSize)...)
+	hello := append([]byte(netprobe.Banner), make([]byte, nonceSize)...)
 	for name, c := range map[string]struct {
 		sends []byte
 		gets  int // bytes at most
@@ -134,17 +145,17 @@ func TestStrangers(t *testing.T) {
 // TestReplay: what one connection has shown does not open another one.
 func TestReplay(t *testing.T) {
 	addr := serve(t, config("there")).String()
-	ours := bytes.Repeat([]byte{7}, netprobe.NonceSize)
+	ours := bytes.Repeat([]byte{7}, nonceSize)
 	var proof []byte
 	for i := range 2 {
 		c := dial(t, addr)
-		c.Write(append([]byte(netprobe.Hello), ours...))
-		first := make([]byte, 1+netprobe.NonceSize)
+		c.Write(append([]byte(netprobe.Banner), ours...))
+		first := make([]byte, 1+nonceSize)
 		if _, err := io.ReadFull(c, first); err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {
-			proof = netprobe.Proof(token, "client", ours, first[1:])
+			proof = proofOf(token, "client", ours, first[1:])
 		}
 		c.Write(proof)
 		var status [1]byte
@@ -484,16 +495,16 @@ func TestPeerLies(t *testing.T) {
 
 // welcome shakes hands as a server does, and reports whether that went well.
 func welcome(conn net.Conn) bool {
-	b := make([]byte, len(netprobe.Hello)+netprobe.NonceSize)
+	b := make([]byte, len(netprobe.Banner)+nonceSize)
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return false
 	}
-	theirs, ours := b[len(netprobe.Hello):], bytes.Repeat([]byte{9}, netprobe.NonceSize)
+	theirs, ours := b[len(netprobe.Banner):], bytes.Repeat([]byte{9}, nonceSize)
 	conn.Write(append([]byte{0}, ours...))
 	if _, err := io.ReadFull(conn, make([]byte, 32)); err != nil {
 		return false
 	}
-	conn.Write(append([]byte{0}, netprobe.Proof(token, "server", theirs, ours)...))
+	conn.Write(append([]byte{0}, proofOf(token, "server", theirs, ours)...))
 	return true
 }
 
@@ -531,7 +542,7 @@ func FuzzServer(f *testing.F) {
 	f.Add(true, append(message(map[string]any{"op": "echo", "echoes": 2}), make([]byte, 128)...))
 	f.Add(true, message(map[string]any{"op": "run", "direction": "out", "streams": 1, "timed_ns": 1000000}))
 	f.Add(true, message(map[string]any{"op": "sizes", "port": 9}))
-	f.Add(false, []byte(netprobe.Hello))
+	f.Add(false, []byte(netprobe.Banner))
 	f.Add(false, []byte{})
 	f.Add(true, []byte{0, 0, 0, 2, '{'})
 	cfg := config("there")

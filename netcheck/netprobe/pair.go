@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/handshake"
 )
 
 // Pair probes the network between this node and the server at addr, "host:port". What could not be measured is in the
@@ -108,10 +109,10 @@ func (p *prober) connect(ctx context.Context) error {
 			p.addr = addrPort(conn.RemoteAddr()).String()
 			return nil
 		}
-		if errors.Is(err, errNotUs) || errors.Is(err, errSilent) {
+		if errors.Is(err, handshake.ErrNotUs) || errors.Is(err, handshake.ErrSilent) {
 			barren++
 		}
-		if errors.Is(err, errToken) || barren == fruitless || tries.Done >= p.cfg.Tries || !pause(ctx, p.cfg.Gap) {
+		if errors.Is(err, handshake.ErrToken) || barren == fruitless || tries.Done >= p.cfg.Tries || !pause(ctx, p.cfg.Gap) {
 			return err
 		}
 	}
@@ -337,7 +338,7 @@ func (p *prober) oneRun(ctx context.Context, dir Direction, streams int, warmUp,
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, errBusy) || !pause(ctx, p.cfg.Gap) {
+		if !errors.Is(err, handshake.ErrBusy) || !pause(ctx, p.cfg.Gap) {
 			return b, err
 		}
 	}

@@ -10,7 +10,11 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/handshake"
 )
+
+// banner is what a client of probes says first.
+const banner = "muster-probe 1\r\n"
 
 // Server offers this node to its peers' probes. Connections wait in the kernel until Serve is called.
 type Server struct {
@@ -76,8 +80,7 @@ func (s *Server) Serve(ctx context.Context) error {
 				s.handle(ctx, conn)
 			})
 		default:
-			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-			_, _ = conn.Write([]byte{statusBusy})
+			handshake.Refuse(conn)
 			_ = conn.Close()
 		}
 	}
@@ -97,8 +100,8 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	_ = conn.SetDeadline(time.Now().Add(handshakeTime))
-	key, err := admit(conn, s.cfg.Token)
+	_ = conn.SetDeadline(time.Now().Add(handshake.Time))
+	key, err := handshake.Admit(conn, banner, s.cfg.Token)
 	if err != nil {
 		return // a stranger, of whom there is nothing to say
 	}

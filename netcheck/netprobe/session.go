@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"muster/internal/handshake"
 )
 
 // session is one client at the server. One goroutine runs it.
@@ -146,7 +148,7 @@ func (se *session) openRun(ctx context.Context, r *request) error {
 		se.endRun()
 	}
 	if !se.server.takeRunSlot(ctx) {
-		return se.answer(answer{Error: errBusy.Error(), Busy: true})
+		return se.answer(answer{Error: handshake.ErrBusy.Error(), Busy: true})
 	}
 	_, se.run = newRun(ctx, plan{r.Direction == Back, r.Streams, r.WarmUp, r.Timed, se.server.cfg.MaxBytes})
 	se.server.addRun(se.run)

@@ -1,0 +1,442 @@
+package council
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Leader has the reports of all nodes and decides for them. It is not safe for concurrent use.
+type Leader struct {
+	// Replicas is on how many nodes a copy of each shard is to be, including the one whose worker saved it; 0 and 1: one.
+	Replicas int
+	// NewAttempt makes the name of a writing.
+	NewAttempt func() string
+
+	size    int             // of the round
+	nodes   map[int]*Report // by group rank: those that have reported in this round
+	gone    map[int]bool    // those that have left it
+	missing bool            // somebody will not come
+	sets    map[Key]*set
+	ended   bool // the end of this round was seen
+	actions []Action
+}
+
+// set is what the leader knows of one set besides the nodes' reports.
+type set struct {
+	Key
+	reshards    bool
+	keep        int
+	every       int64
+	opening     bool
+	open        bool
+	err         string
+	complete    []Moment // newest first
+	dead        []Moment
+	decisions   []Decision
+	verify      []Moment
+	choosing    bool
+	note        string
+	running     *flush
+	pending     *flush
+	tried       Moment // the newest that a writing of was begun
+	trigger     string // why the newest complete step is wanted on disk
+	urgent      map[int]int
+	committed   Moment
+	failed      string
+	replicating Moment
+	replicated  Moment
+}
+
+// flush is a step on its way to disk.
+type flush struct {
+	at         Moment
+	why        string
+	attempt    string
+	results    []json.RawMessage // by shard; nil where it is not written yet
+	committing bool
+}
+
+// NewLeader returns a leader without nodes.
+func NewLeader(replicas int, newAttempt func() string) *Leader {
+	return &Leader{Replicas: replicas, NewAttempt: newAttempt, nodes: map[int]*Report{}, sets: map[Key]*set{}}
+}
+
+// BeginRound begins with so many nodes. What is being written goes on; what workers had saved before and is not on disk
+// is wanted there.
+func (l *Leader) BeginRound(size int, why string) {
+	l.size, l.nodes, l.gone, l.missing, l.ended = size, map[int]*Report{}, map[int]bool{}, false, false
+	for _, s := range l.sets {
+		s.decisions, s.verify, s.choosing, s.note, s.urgent = nil, nil, false, "", map[int]int{}
+		if why != "" {
+			s.trigger = why
+		}
+	}
+}
+
+// Report takes a node's report, unless a newer one is known.
+func (l *Leader) Report(node int, r *Report) {
+	if old := l.nodes[node]; node < 0 || node >= l.size || old != nil && old.Seq >= r.Seq {
+		return
+	}
+	l.nodes[node] = r
+	for i := range r.Sets {
+		sr := &r.Sets[i]
+		s := l.sets[sr.Key]
+		if s == nil {
+			s = &set{Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}}
+			l.sets[sr.Key] = s
+		}
+		if len(sr.Saves) > 0 {
+			s.reshards, s.keep, s.every = sr.Reshards, sr.Keep, sr.Every
+		}
+		if sr.Committed.Compare(s.committed) > 0 {
+			s.committed = sr.Committed
+		}
+		if sr.Urgent > s.urgent[node] {
+			s.urgent[node], s.trigger = sr.Urgent, sr.Why
+		}
+		s.collect(sr)
+	}
+	l.step()
+}
+
+// collect takes what a node has written.
+func (s *set) collect(sr *SetReport) {
+	f := s.running
+	if f == nil || f.committing || sr.Attempt != f.attempt {
+		return
+	}
+	for _, w := range sr.Written {
+		if w.Shard < 0 || w.Shard >= s.Shards {
+			continue
+		}
+		if w.Err != "" && s.failed == "" {
+			s.failed = w.Err
+		}
+		f.results[w.Shard] = w.Result
+	}
+}
+
+// Gone says that a node is not there any more in this round.
+func (l *Leader) Gone(node int) {
+	delete(l.nodes, node)
+	l.gone[node] = true
+	l.step()
+}
+
+// GiveUp says that nodes which have not reported in this round will not.
+func (l *Leader) GiveUp() {
+	for n := range l.size {
+		if l.nodes[n] == nil && !l.gone[n] {
+			l.gone[n], l.missing = true, true
+		}
+	}
+	l.step()
+}
+
+// Opened tells the outcome of Open.
+func (l *Leader) Opened(k Key, err error) {
+	if s := l.sets[k]; s != nil {
+		s.open = err == nil
+		s.opening = false
+		if err != nil {
+			s.err = err.Error()
+		}
+		l.step()
+	}
+}
+
+// Chosen tells the outcome of Choose: a decision of FromDisk or FromNone.
+func (l *Leader) Chosen(k Key, d Decision) {
+	if s := l.sets[k]; s != nil && s.choosing {
+		s.choosing = false
+		d.Note = s.note + d.Note
+		s.note = ""
+		s.decisions = append(s.decisions, d)
+		l.step()
+	}
+}
+
+// Committed tells the outcome of Commit.
+func (l *Leader) Committed(k Key, attempt string, err error) {
+	s := l.sets[k]
+	if s == nil || s.running == nil || s.running.attempt != attempt {
+		return
+	}
+	if err != nil {
+		s.failed = err.Error()
+	} else if s.failed = ""; s.running.at.Compare(s.committed) > 0 {
+		s.committed = s.running.at
+	}
+	s.running = nil
+	l.step()
+}
+
+// Actions returns what is to be done since it was asked last.
+func (l *Leader) Actions() []Action {
+	a := l.actions
+	l.actions = nil
+	return a
+}
+
+// act asks for something to be done about a set.
+func (l *Leader) act(kind ActionKind, s *set, change func(*Action)) {
+	a := Action{Kind: kind, Key: s.Key, Reshards: s.reshards, Keep: s.keep, Every: s.every}
+	if change != nil {
+		change(&a)
+	}
+	l.actions = append(l.actions, a)
+}
+
+// all reports whether every node of the round has reported.
+func (l *Leader) all() bool { return l.size > 0 && len(l.nodes) == l.size }
+
+// allEnded reports whether the workers of every node that is there have ended.
+func (l *Leader) allEnded() bool {
+	for _, r := range l.nodes {
+		if !r.Ended {
+			return false
+		}
+	}
+	return l.size > 0 && len(l.nodes)+len(l.gone) == l.size
+}
+
+// report returns what a node says of a set, nil where it says nothing.
+func (l *Leader) report(node int, k Key) *SetReport {
+	r := l.nodes[node]
+	if r == nil {
+		return nil
+	}
+	for i := range r.Sets {
+		if r.Sets[i].Key == k {
+			return &r.Sets[i]
+		}
+	}
+	return nil
+}
+
+// order returns the nodes that are there, by group rank.
+func (l *Leader) order() []int { return slices.Sorted(maps.Keys(l.nodes)) }
+
+// step has everything follow from what is known.
+func (l *Leader) step() {
+	if ended := l.allEnded(); ended && !l.ended {
+		l.ended = true
+		for _, s := range l.sets {
+			s.trigger = "the workers have ended"
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(l.sets), func(a, b Key) int { return cmpKey(a, b) }) {
+		s := l.sets[k]
+		if !s.open {
+			if !s.opening && s.err == "" {
+				s.opening = true
+				l.act(Open, s, nil)
+			}
+			continue
+		}
+		l.tally(s)
+		l.flush(s)
+		l.decide(s)
+		l.replicate(s)
+	}
+}
+
+func cmpKey(a, b Key) int {
+	if a.Dir != b.Dir {
+		if a.Dir < b.Dir {
+			return -1
+		}
+		return 1
+	}
+	return a.Shards - b.Shards
+}
+
+// tally finds out which moments are complete, and which can never be.
+func (l *Leader) tally(s *set) {
+	have := map[Moment]map[int]bool{}
+	for n := range l.nodes {
+		sr := l.report(n, s.Key)
+		if sr == nil {
+			continue
+		}
+		for _, c := range sr.Copies {
+			if c.Shard < 0 || c.Shard >= s.Shards {
+				continue
+			}
+			if have[c.At] == nil {
+				have[c.At] = map[int]bool{}
+			}
+			have[c.At][c.Shard] = true
+		}
+	}
+	s.complete, s.dead = nil, nil
+	for m, shards := range have {
+		switch {
+		case len(shards) == s.Shards:
+			s.complete = append(s.complete, m)
+		case l.passedOver(s, m, shards):
+			s.dead = append(s.dead, m)
+		}
+	}
+	newestFirst := func(a, b Moment) int { return b.Compare(a) }
+	slices.SortFunc(s.complete, newestFirst)
+	slices.SortFunc(s.dead, newestFirst)
+}
+
+// passedOver reports whether a shard without a copy of a moment has gone on: that moment is not waited for.
+func (l *Leader) passedOver(s *set, m Moment, have map[int]bool) bool {
+	for n := range l.nodes {
+		sr := l.report(n, s.Key)
+		if sr == nil || sr.Begun.Compare(m) <= 0 {
+			continue
+		}
+		if slices.ContainsFunc(sr.Saves, func(shard int) bool { return !have[shard] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// holders returns the nodes with a copy of a shard at a moment, by group rank: the one whose worker saves it first.
+func (l *Leader) holders(s *set, shard int, m Moment) []int {
+	var found []int
+	for _, n := range l.order() {
+		sr := l.report(n, s.Key)
+		if sr == nil || !slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.Shard == shard && c.At == m }) {
+			continue
+		}
+		if slices.Contains(sr.Saves, shard) {
+			found = append([]int{n}, found...)
+		} else {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// decide answers workers that ask where to restore from: all are told the same.
+func (l *Leader) decide(s *set) {
+	asked := 0
+	for n := range l.nodes {
+		if sr := l.report(n, s.Key); sr != nil {
+			asked = max(asked, sr.Loads)
+		}
+	}
+	for l.missing && asked > len(s.decisions) {
+		s.decisions = append(s.decisions, Decision{Source: FromNone, Err: "not all nodes take part in what is to be restored"})
+	}
+	for l.all() && asked > len(s.decisions) && !s.choosing {
+		if len(s.complete) == 0 || s.committed.Compare(s.complete[0]) > 0 { // what was in memory since is lost
+			if l.writing(s.Dir) {
+				return // what is on its way to disk is what is needed
+			}
+			s.choosing = true
+			l.act(Choose, s, nil)
+			return
+		}
+		m := s.complete[0]
+		if s.verify = []Moment{m}; !l.verified(s, m) {
+			return
+		}
+		s.verify = nil
+		d := Decision{Source: FromMemory, At: m, Note: s.note}
+		s.note = ""
+		for shard := range s.Shards {
+			d.From = append(d.From, l.holders(s, shard, m)[0])
+		}
+		s.decisions = append(s.decisions, d)
+	}
+}
+
+// verified reports whether all nodes have compared their copies of a moment.
+func (l *Leader) verified(s *set, m Moment) bool {
+	for n := range l.nodes {
+		sr := l.report(n, s.Key)
+		if sr != nil && slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.At == m }) && !slices.Contains(sr.Verified, m) {
+			return false
+		}
+	}
+	return true
+}
+
+// writing reports whether a step is on its way to a directory.
+func (l *Leader) writing(dir string) bool {
+	for _, s := range l.sets {
+		if s.Dir == dir && (s.running != nil || s.pending != nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// flush has steps written, one after the other. A step that waits is given up for a newer one.
+func (l *Leader) flush(s *set) {
+	if len(s.complete) > 0 && s.trigger != "" && (l.all() || l.ended) {
+		s.want(s.complete[0], s.trigger)
+	}
+	if l.all() || l.ended {
+		s.trigger = ""
+	}
+	for _, m := range s.complete {
+		if l.persists(s, m) {
+			if m.Compare(s.tried) > 0 {
+				s.want(m, "")
+			}
+			break
+		}
+	}
+	if s.running == nil && s.pending != nil {
+		s.running, s.pending = s.pending, nil
+		f := s.running
+		f.attempt, f.results = l.NewAttempt(), make([]json.RawMessage, s.Shards)
+		s.failed = ""
+		if f.at.Compare(s.tried) > 0 {
+			s.tried = f.at
+		}
+	}
+	f := s.running
+	if f == nil || f.committing {
+		return
+	}
+	missing := 0
+	for shard, result := range f.results {
+		if result != nil {
+			continue
+		}
+		missing++
+		if (l.all() || l.ended) && s.failed == "" && len(l.holders(s, shard, f.at)) == 0 {
+			s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more: its node is gone", shard, f.at.Step)
+		}
+	}
+	switch {
+	case s.failed != "":
+		l.act(Abort, s, func(a *Action) { a.Attempt, a.At = f.attempt, f.at })
+		s.running = nil
+		l.flush(s)
+	case missing == 0:
+		f.committing = true
+		l.act(Commit, s, func(a *Action) { a.Attempt, a.At, a.Results, a.Why = f.attempt, f.at, f.results, f.why })
+	}
+}
+
+// want has a complete step written next.
+func (s *set) want(m Moment, why string) {
+	switch {
+	case m.Compare(s.committed) <= 0, s.running != nil && s.running.at == m, s.pending != nil && s.pending.at.Compare(m) >= 0:
+	default:
+		s.pending = &flush{at: m, why: why}
+	}
+}
+
+// persists reports whether a worker wants a moment on disk.
+func (l *Leader) persists(s *set, m Moment) bool {
+	for n := range l.nodes {
+		if sr := l.report(n, s.Key); sr != nil && slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.At == m && c.Persist }) {
+			return true
+		}
+	}
+	return false
+}
