@@ -165,11 +165,11 @@ func TestNobody(t *testing.T) {
 	}{
 		"closed":   {closed.Addr().String(), "refused", "is the agent running", 4},
 		"silent":   {listener(t, func(c net.Conn) { io.Copy(io.Discard, c) }), "says nothing", "stopped", 3},
-		"hangs up": {listener(t, func(c net.Conn) { io.ReadFull(c, make([]byte, 48)) }), "offers no probes", "another program", 3},
+		"hangs up": {listener(t, func(c net.Conn) { io.ReadFull(c, make([]byte, 48)) }), "is something else", "another program", 3},
 		"a web server": {listener(t, func(c net.Conn) {
 			io.ReadFull(c, make([]byte, 48))
 			io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
-		}), "offers no probes", "another program", 3},
+		}), "is something else", "another program", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
