@@ -1,20 +1,13 @@
 package checkpointd
 
 import (
-	"cmp"
 	"slices"
+
+	"muster/checkpointd/council"
 )
 
-// moment orders copies of a state: by the era, which begins anew when workers start or load, and in it by the step. After a
-// rollback the same step comes again in a later era, and the two must never be mixed.
-type moment struct {
-	Era  uint64
-	Step int64
-}
-
-func (m moment) compare(o moment) int {
-	return cmp.Or(cmp.Compare(m.Era, o.Era), cmp.Compare(m.Step, o.Step))
-}
+// moment orders copies of a state: by era, and in it by step.
+type moment = council.Moment
 
 // slot is what is known of one copy's place.
 type slot struct {
@@ -23,6 +16,7 @@ type slot struct {
 	At    moment // of what is, or was being, copied
 	Size  int64  // bytes that it has room for
 	Pins  int    // who writes it to disk, or is about to
+	Kept  bool   // one of the pins is the leader's, with other nodes
 	Holds int    // workers that look at it
 	Owner int    // the connection that copies, while State is slotWriting
 }
@@ -34,12 +28,18 @@ type book struct {
 	shards [][]*slot
 	begun  []moment // the newest that each shard has begun
 	nextID int
+	// told is what the leader of several nodes says of moments, nil where this node has all shards.
+	told *toldMoments
 }
+
+// toldMoments are the newest moments of which all shards have copies on some node, the newest first, and those that cannot
+// become complete any more.
+type toldMoments struct{ complete, dead []moment }
 
 func newBook(shards int) *book {
 	b := &book{shards: make([][]*slot, shards), begun: make([]moment, shards)}
 	for i := range b.begun {
-		b.begun[i] = moment{Step: -1}
+		b.begun[i] = council.Never
 	}
 	return b
 }
@@ -66,6 +66,9 @@ func (b *book) at(shard int, m moment) *slot {
 
 // complete returns the moments of which every shard has a whole copy, newest first.
 func (b *book) complete() []moment {
+	if b.told != nil {
+		return b.told.complete
+	}
 	var found []moment
 	for _, s := range b.shards[0] {
 		if s.State != slotReady || slices.Contains(found, s.At) {
@@ -79,14 +82,17 @@ func (b *book) complete() []moment {
 			found = append(found, s.At)
 		}
 	}
-	slices.SortFunc(found, func(a, b moment) int { return b.compare(a) })
+	slices.SortFunc(found, func(a, b moment) int { return b.Compare(a) })
 	return found
 }
 
 // dead reports whether a moment can become complete no more: a shard that has no copy of it has gone on.
 func (b *book) dead(m moment) bool {
+	if b.told != nil && slices.Contains(b.told.dead, m) {
+		return true
+	}
 	for shard, begun := range b.begun {
-		if begun.compare(m) <= 0 {
+		if begun.Compare(m) <= 0 {
 			continue
 		}
 		if !slices.ContainsFunc(b.shards[shard], func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) }) {
@@ -130,8 +136,8 @@ func (b *book) victim(shard int, rules slotRules) (victimKind, *slot) {
 		case !s.free():
 		case s.State != slotReady:
 			return takeSlot, s
-		case len(complete) > 0 && s.At.compare(complete[0]) < 0 || b.dead(s.At):
-			if stale == nil || s.At.compare(stale.At) < 0 {
+		case len(complete) > 0 && s.At.Compare(complete[0]) < 0 || b.dead(s.At):
+			if stale == nil || s.At.Compare(stale.At) < 0 {
 				stale = s
 			}
 		}

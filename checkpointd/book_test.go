@@ -24,7 +24,7 @@ func TestBook(t *testing.T) {
 		check := func(t *rapid.T) {
 			complete := b.complete()
 			for i := 1; i < len(complete); i++ {
-				if complete[i-1].compare(complete[i]) <= 0 {
+				if complete[i-1].Compare(complete[i]) <= 0 {
 					t.Fatalf("complete steps are out of order: %v", complete)
 				}
 			}
@@ -33,7 +33,7 @@ func TestBook(t *testing.T) {
 					t.Fatalf("shard %d has %d slots", shard, n)
 				}
 			}
-			if len(complete) > 0 && complete[0].compare(newest) > 0 {
+			if len(complete) > 0 && complete[0].Compare(newest) > 0 {
 				newest = complete[0]
 			}
 		}
@@ -55,7 +55,7 @@ func TestBook(t *testing.T) {
 					t.Fatalf("slot %+v is in use", *s)
 				}
 				step[shard]++
-				b.begin(shard, s, moment{era, step[shard]}, shard)
+				b.begin(shard, s, moment{Era: era, Step: step[shard]}, shard)
 				writing[shard] = s
 				after := b.complete()
 				switch {

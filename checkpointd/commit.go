@@ -43,32 +43,103 @@ type commitment struct {
 func newAttempt() string { return strings.ToLower(rand.Text()[:16]) }
 
 // run writes the files and makes the step visible. An error leaves the step before as it was.
-func (c *commitment) run(ctx context.Context) (err error) {
-	stage := filepath.Join(c.dir, ownDir, stagePrefix+c.attempt)
-	staged := make([]string, len(c.files))
-	if err := c.disk.MkdirAll(stage); err != nil {
-		return err
+func (c *commitment) run(ctx context.Context) error {
+	files, elsewhere, err := c.writeFiles(ctx)
+	if err == nil {
+		err = c.publish(files, elsewhere)
 	}
-	defer func() {
-		if err != nil && !c.decided {
-			err = errors.Join(err, c.disk.RemoveAll(stage))
-			for _, path := range staged {
-				if path != "" {
-					err = errors.Join(err, c.disk.RemoveAll(path))
-				}
+	if err != nil && !c.decided {
+		err = errors.Join(err, c.giveUp(files, elsewhere))
+	}
+	return err
+}
+
+// stage is the directory that becomes the step's.
+func (c *commitment) stage() string { return filepath.Join(c.dir, ownDir, stagePrefix+c.attempt) }
+
+// stagedPath is where a file lies until the step is committed.
+func (c *commitment) stagedPath(f *File, elsewhere bool) string {
+	if elsewhere {
+		return stagedFile(f.place(c.dir), c.attempt)
+	}
+	rel, err := filepath.Rel(c.stepDir, f.Path)
+	if err != nil {
+		rel = f.Path
+	}
+	return filepath.Join(c.stage(), rel)
+}
+
+// giveUp removes what was written.
+func (c *commitment) giveUp(files []File, elsewhere bool) error {
+	err := c.disk.RemoveAll(c.stage())
+	if elsewhere {
+		err = errors.Join(err, c.removeStaged(files))
+	}
+	return err
+}
+
+// removeStaged removes files that lie beside their places.
+func (c *commitment) removeStaged(files []File) (err error) {
+	for i := range files {
+		err = errors.Join(err, c.disk.RemoveAll(c.stagedPath(&files[i], true)))
+	}
+	return err
+}
+
+// errSomeElsewhere says that only some of a step's files have paths of their own.
+var errSomeElsewhere = errors.New("only some files have a path of their own: give all of them one, or none")
+
+// writeFiles writes the files to where they lie until the step is committed; elsewhere says that they do not share the step's
+// directory. What it returns with an error is what it has begun.
+func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bool, err error) {
+	files = make([]File, len(c.files))
+	if err := c.disk.MkdirAll(c.stage()); err != nil {
+		return nil, false, err
+	}
+	elsewhere = len(c.files) > 0 && filepath.IsAbs(c.files[0].Path)
+	for i, f := range c.files {
+		if filepath.IsAbs(f.Path) != elsewhere {
+			return nil, false, errSomeElsewhere
+		}
+		files[i].Path = f.Path
+		if !elsewhere {
+			files[i].Path = filepath.Join(c.stepDir, f.Path)
+		} else if rel, err := filepath.Rel(c.dir, f.Path); err == nil && filepath.IsLocal(rel) {
+			files[i].Path = rel
+		}
+		if dir := filepath.Dir(c.stagedPath(&files[i], elsewhere)); dir != c.stage() {
+			if err := c.disk.MkdirAll(dir); err != nil {
+				return nil, elsewhere, err
 			}
 		}
-	}()
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(filesAtOnce)
+	for i, s := range c.files {
+		g.Go(func() (err error) {
+			f, err := c.disk.Create(c.stagedPath(&files[i], elsewhere))
+			if err != nil {
+				return err
+			}
+			size, sum, err := s.Write(ctx, f)
+			if err == nil {
+				err = c.disk.Sync(f)
+			}
+			files[i].Shard, files[i].Size, files[i].CRC32C, files[i].Attempt = s.Shard, size, fmt.Sprintf("%08x", sum), c.attempt
+			return errors.Join(err, f.Close())
+		})
+	}
+	return files, elsewhere, g.Wait()
+}
+
+// filesAtOnce bounds how many files are written at the same time.
+const filesAtOnce = 64
+
+// publish makes a step of files that were written, and names it in the trackers.
+func (c *commitment) publish(files []File, elsewhere bool) error {
 	m := Manifest{
 		Version: manifestVersion, Step: c.step, Dir: c.stepDir, Attempt: c.attempt, RunID: c.runID, Shards: c.shards, Created: c.now().UTC(),
-		Trackers: c.trackers, Files: make([]File, len(c.files)),
-	}
-	elsewhere, err := c.place(stage, staged, m.Files)
-	if err != nil {
-		return err
-	}
-	if err := c.write(ctx, staged, m.Files); err != nil {
-		return err
+		Trackers: c.trackers, Files: files,
 	}
 	if err := m.validate(); err != nil {
 		return err
@@ -78,9 +149,9 @@ func (c *commitment) run(ctx context.Context) (err error) {
 		return err
 	}
 	if elsewhere {
-		err = c.publishNamed(stage, staged, text)
+		err = c.publishFiles(files, text)
 	} else {
-		err = c.publish(stage, staged, text)
+		err = c.publishDir(files, text)
 	}
 	if err != nil {
 		return err
@@ -89,36 +160,6 @@ func (c *commitment) run(ctx context.Context) (err error) {
 		return err
 	}
 	return c.forgetReplaced(m)
-}
-
-// place settles where the files lie while they are written, and where later; elsewhere says that they do not share the step's
-// directory.
-func (c *commitment) place(stage string, staged []string, files []File) (elsewhere bool, err error) {
-	named := 0
-	for i, f := range c.files {
-		if !filepath.IsAbs(f.Path) {
-			staged[i] = filepath.Join(stage, f.Path)
-			files[i].Path = filepath.Join(c.stepDir, f.Path)
-			if sub := filepath.Dir(f.Path); sub != "." {
-				err = c.disk.MkdirAll(filepath.Join(stage, sub))
-			}
-		} else {
-			named++
-			staged[i] = stagedFile(f.Path, c.attempt)
-			files[i].Path = f.Path
-			if rel, err := filepath.Rel(c.dir, f.Path); err == nil && filepath.IsLocal(rel) {
-				files[i].Path = rel
-			}
-			err = c.disk.MkdirAll(filepath.Dir(f.Path))
-		}
-		if err != nil {
-			return false, err
-		}
-	}
-	if named > 0 && named < len(c.files) {
-		return false, fmt.Errorf("only %d of %d files have a path of their own: give all of them one, or none", named, len(c.files))
-	}
-	return named > 0, nil
 }
 
 // forgetReplaced removes the manifests of older steps whose files this one has replaced.
@@ -150,38 +191,15 @@ func stagedFile(path, attempt string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+tempMark+attempt)
 }
 
-// filesAtOnce bounds how many files are written at the same time.
-const filesAtOnce = 64
-
-// write writes all files.
-func (c *commitment) write(ctx context.Context, staged []string, files []File) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(filesAtOnce)
-	for i, s := range c.files {
-		g.Go(func() (err error) {
-			f, err := c.disk.Create(staged[i])
-			if err != nil {
-				return err
-			}
-			size, sum, err := s.Write(ctx, f)
-			if err == nil {
-				err = c.disk.Sync(f)
-			}
-			files[i] = File{Shard: s.Shard, Path: files[i].Path, Size: size, CRC32C: fmt.Sprintf("%08x", sum), Attempt: c.attempt}
-			return errors.Join(err, f.Close())
-		})
-	}
-	return g.Wait()
-}
-
-// publish gives the stage directory, with the manifest in it, the step's name.
-func (c *commitment) publish(stage string, staged []string, manifest []byte) error {
+// publishDir gives the stage directory, with the manifest in it, the step's name.
+func (c *commitment) publishDir(files []File, manifest []byte) error {
+	stage := c.stage()
 	if err := c.disk.Replace(filepath.Join(stage, manifestName), manifest); err != nil {
 		return err
 	}
 	synced := map[string]bool{}
-	for _, path := range append(staged, stage+"/") {
-		for dir := filepath.Dir(path); len(dir) >= len(stage) && !synced[dir]; dir = filepath.Dir(dir) {
+	for i := range files {
+		for dir := filepath.Dir(c.stagedPath(&files[i], false)); len(dir) >= len(stage) && !synced[dir]; dir = filepath.Dir(dir) {
 			synced[dir] = true
 			if err := c.disk.SyncDir(dir); err != nil {
 				return err
@@ -218,13 +236,13 @@ func (c *commitment) swap(stage, final string) error {
 	return c.disk.RemoveAll(old)
 }
 
-// publishNamed gives files the names that workers chose. Several names cannot change at once, so the manifest decides: from
+// publishFiles gives files the names that workers chose. Several names cannot change at once, so the manifest decides: from
 // then on the files count, under the names that they have until they get their own, and whoever opens the directory next
 // finishes what is cut off here.
-func (c *commitment) publishNamed(stage string, staged []string, manifest []byte) error {
+func (c *commitment) publishFiles(files []File, manifest []byte) error {
 	dirs := map[string]bool{}
-	for _, f := range c.files {
-		dirs[filepath.Dir(f.Path)] = true
+	for i := range files {
+		dirs[filepath.Dir(files[i].place(c.dir))] = true
 	}
 	sync := func() error {
 		for dir := range dirs {
@@ -245,15 +263,15 @@ func (c *commitment) publishNamed(stage string, staged []string, manifest []byte
 		return err
 	}
 	c.decided = true
-	for i, f := range c.files {
-		if err := c.disk.Rename(staged[i], f.Path); err != nil {
+	for i := range files {
+		if err := c.disk.Rename(c.stagedPath(&files[i], true), files[i].place(c.dir)); err != nil {
 			return err
 		}
 	}
 	if err := sync(); err != nil {
 		return err
 	}
-	return c.disk.RemoveAll(stage)
+	return c.disk.RemoveAll(c.stage())
 }
 
 // track writes the trackers, those that have no manifest to be compared with last.

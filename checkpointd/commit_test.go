@@ -223,9 +223,7 @@ func TestCommitCutOff(t *testing.T) {
 
 // openForTest opens a directory as a job does.
 func openForTest(dir string) (*dirLock, error) {
-	st := newSet(dir, 1)
-	err := st.openDir(posix{})
-	return st.lock, err
+	return openDir(posix{}, dir)
 }
 
 // TestCommitCalls is killed at every single call of one commit over an older step, in each layout: the newest step is always one

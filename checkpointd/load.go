@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 )
 
 // load tells a worker where to restore from. All workers of a round are told the same, whenever they ask for the same time.
 func (c *session) load() (reply, *os.File, error) {
 	s, st := c.service, c.set
+	if s.team != nil {
+		return c.loadTogether()
+	}
 	s.mu.Lock()
 	for len(st.book.complete()) == 0 && s.writingLocked(st.dir) { // what is on its way to disk is what is needed
 		if !s.awaitLocked(time.Now().Add(waitSave), c.gone) {
@@ -50,7 +52,7 @@ func (c *session) load() (reply, *os.File, error) {
 
 // writingLocked reports whether a step is on its way to a directory.
 func (s *Service) writingLocked(dir string) bool {
-	for _, st := range append(append([]*set(nil), s.retired...), s.sets...) {
+	for _, st := range s.allSetsLocked() {
 		if st.dir == dir && (st.running != nil || st.pending != nil) {
 			return true
 		}
@@ -66,7 +68,7 @@ func (s *Service) decideLocked(st *set, d *decision) {
 			break
 		}
 		at := complete[0]
-		if st.committed.Step >= 0 && st.committed.compare(at) > 0 {
+		if st.committed.Step >= 0 && st.committed.Compare(at) > 0 {
 			break // what was in memory since is lost
 		}
 		f := st.plan(at, "")
@@ -108,9 +110,7 @@ func (s *Service) decideLocked(st *set, d *decision) {
 		return
 	}
 	d.source, d.step, d.at = fromDisk, step, moment{Step: step.Step}
-	if step.Shards != st.shards && step.Shards != 1 && !st.reshards {
-		d.err = fmt.Errorf("cannot restore step %d: %d ranks saved it, and %d restore; shards are not divided anew", step.Step, step.Shards, st.shards)
-	}
+	d.err = step.divides(st.shards, st.reshards)
 }
 
 // restoreLocked carries a decision out for one worker.
@@ -136,6 +136,12 @@ func (c *session) restoreLocked(d *decision) (reply, *os.File, error) {
 func (c *session) lookLocked(shard int, rep reply) (reply, *os.File, error) {
 	st := c.set
 	slot := st.book.at(shard, c.restored.at)
+	if slot == nil && c.restored.from != nil {
+		var err error
+		if slot, err = c.bringLocked(shard); err != nil {
+			return reply{}, nil, err
+		}
+	}
 	if slot == nil {
 		return reply{}, nil, fmt.Errorf("step %d, which the other ranks have restored, is not in memory any more", c.restored.at.Step)
 	}
@@ -158,11 +164,12 @@ func (c *session) open(path string) (reply, *os.File, error) {
 	if c.restored == nil || c.restored.source != fromMemory {
 		return reply{}, nil, errors.New("no step was restored from memory")
 	}
-	for shard := range c.set.shards {
-		slot := c.set.book.at(shard, c.restored.at)
-		if slot != nil && c.set.copies[slot].layout.find(path) != nil {
-			return c.lookLocked(shard, reply{})
-		}
+	shard, ok := c.set.shardOf(path, c.restored.at)
+	if !ok && c.restored.from != nil {
+		shard, ok = c.findLocked(path)
+	}
+	if ok {
+		return c.lookLocked(shard, reply{})
 	}
 	return reply{}, nil, fmt.Errorf("step %d in memory has no file %q", c.restored.at.Step, path)
 }
@@ -173,6 +180,9 @@ func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 	until := time.Now().Add(limit)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.team != nil {
+		return c.waitTogetherLocked(until)
+	}
 	for st.pending != nil || st.running != nil {
 		if !s.awaitLocked(until, c.gone) {
 			return reply{Committed: st.committed.Step}, nil, nil
@@ -182,86 +192,4 @@ func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 		return reply{}, nil, st.failed
 	}
 	return reply{Committed: st.committed.Step, Done: true}, nil, nil
-}
-
-// startLocked has the pending step of a set written, unless one is being written.
-func (s *Service) startLocked(st *set) {
-	if st.running != nil || st.pending == nil || s.closed {
-		return
-	}
-	f := st.pending
-	st.running, st.pending = f, nil
-	s.wg.Go(func() {
-		err := s.write(st, f)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		f.unpin()
-		st.running, st.failed = nil, err
-		if err == nil {
-			st.committed = f.at
-		}
-		if retired := st.lock == nil; retired && st.pending == nil {
-			st.release()
-		}
-		s.startLocked(st)
-		s.notifyLocked()
-	})
-}
-
-// progressEvery is how often a step that takes long to write says how far it is.
-const progressEvery = 10 * time.Second
-
-// write brings a step to disk, and removes those that are not to be kept.
-func (s *Service) write(st *set, f *flush) (err error) {
-	log := s.cfg.Log.With().Int64("step", f.at.Step).Str("path", st.dir).Int64("bytes", f.bytes()).Logger()
-	began := time.Now()
-	level := log.Debug
-	if f.why != "" {
-		level = log.Info
-		log.Info().Str("reason", f.why).Msg("writing the newest checkpoint in memory to disk")
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("cannot write the checkpoint of step %d to %s: %w", f.at.Step, st.dir, err)
-			log.Error().Err(err).Msg("checkpoint not written")
-			return
-		}
-		level().Dur("dur_ms", time.Since(began)).Msg("checkpoint written")
-	}()
-	writers, err := f.writers()
-	if err != nil {
-		return err
-	}
-	c, err := f.commit(st, s.cfg.disk, s.cfg.RunID, writers)
-	if err != nil {
-		return err
-	}
-	done := make(chan struct{})
-	defer close(done)
-	s.wg.Go(func() {
-		tick := time.NewTicker(progressEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				var written int64
-				for _, w := range writers {
-					written += w.written.Load()
-				}
-				log.Info().Str("written", strconv.FormatInt(written*100/max(1, f.bytes()), 10)+"%").Msg("writing a checkpoint")
-			}
-		}
-	})
-	if err := c.run(s.ctx); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	keep := st.keep
-	s.mu.Unlock()
-	if _, err := pruneOn(s.cfg.disk, st.dir, keep, false); err != nil {
-		log.Warn().Err(err).Msg("old checkpoints were not removed")
-	}
-	return nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"muster/checkpointd/council"
 )
 
 // Config says how a node keeps its workers' checkpoints.
@@ -30,6 +32,13 @@ type Config struct {
 	Keep int
 	Log  zerolog.Logger
 
+	// Token is the job's secret, where it has several nodes: they keep checkpoints together, and reach this one at Addr, a host
+	// or address. Node is this one's name. nil: the node is alone.
+	Token      []byte
+	Addr, Node string
+	// Replicas is on how many nodes a copy of each shard is, the one that saved it included; 0 and 1: on that.
+	Replicas int
+
 	// disk and available are the real ones where they are nil.
 	disk      disk
 	available func() int64
@@ -45,6 +54,7 @@ const (
 type Service struct {
 	cfg      Config
 	listener *net.UnixListener
+	team     *team // nil: this node is alone
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -75,6 +85,11 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx)) // Close ends it, after the workers
+	if cfg.Token != nil {
+		if s.team, err = openTeam(ctx, s); err != nil {
+			return nil, errors.Join(err, s.listener.Close())
+		}
+	}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -130,10 +145,28 @@ func (s *Service) accept() {
 	}
 }
 
-// notifyLocked wakes whoever waits for a change.
+// notifyLocked wakes whoever waits for a change, and has other nodes hear of it.
 func (s *Service) notifyLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
+	if s.team != nil {
+		s.team.reportLocked()
+	}
+}
+
+// allSetsLocked are the sets, and those of other numbers of shards that are only to be written still.
+func (s *Service) allSetsLocked() []*set {
+	return append(append([]*set(nil), s.retired...), s.sets...)
+}
+
+// findSetLocked returns a set, nil where there is none.
+func (s *Service) findSetLocked(k council.Key) *set {
+	for _, st := range s.allSetsLocked() {
+		if st.dir == k.Dir && st.shards == k.Shards {
+			return st
+		}
+	}
+	return nil
 }
 
 // awaitLocked waits until something changes, with the lock let go meanwhile, and reports whether that was before the
@@ -165,12 +198,28 @@ func (s *Service) RoundOver(why string) {
 	s.conns.Wait() // they were told to end, and do nothing that takes long
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.team != nil {
+		s.team.ended = true
+		s.notifyLocked()
+		return
+	}
 	s.round++
 	for _, st := range s.sets {
 		st.decisions, st.loads = nil, map[int]int{}
 		s.breakpointLocked(st, why)
 	}
 	s.notifyLocked()
+}
+
+// saveLocked has the newest complete step of a set written, by whoever decides that.
+func (s *Service) saveLocked(st *set, why string) {
+	if s.team == nil {
+		s.breakpointLocked(st, why)
+		return
+	}
+	st.urgent++
+	st.why = why
+	st.asked = s.team.reportLocked()
 }
 
 // breakpointLocked has the newest complete step written, whether a worker asked for that or not.
@@ -186,13 +235,16 @@ func (s *Service) breakpointLocked(st *set, why string) {
 
 // Drain waits until everything that is to be written was written, or ctx ends.
 func (s *Service) Drain(ctx context.Context) error {
+	if s.team != nil {
+		return s.team.drained(ctx)
+	}
 	told := time.NewTicker(drainTold)
 	defer told.Stop()
 	for {
 		s.mu.Lock()
 		var busy *set
 		var failed error
-		for _, st := range append(append([]*set(nil), s.retired...), s.sets...) {
+		for _, st := range s.allSetsLocked() {
 			if st.running != nil || st.pending != nil {
 				busy = st
 			}
@@ -233,6 +285,9 @@ func (s *Service) Close() error {
 	s.mu.Unlock()
 	s.cancel(errors.New("muster ends"))
 	err := s.listener.Close()
+	if s.team != nil {
+		err = errors.Join(err, s.team.close())
+	}
 	ended := make(chan struct{})
 	go func() {
 		s.conns.Wait()
@@ -277,14 +332,17 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 		next.lock, st.lock = st.lock, nil
 		s.cfg.Log.Warn().Str("path", dir).Int("shards", shards).Int("before", st.shards).
 			Msg("the number of shards has changed: what is in memory cannot be used, and is written to disk")
-		s.breakpointLocked(st, "the number of shards has changed")
+		s.saveLocked(st, "the number of shards has changed")
 		s.retired, s.sets[i] = append(s.retired, st), next
 		return next, nil
 	}
 	st := newSet(dir, shards)
-	if err := st.openDir(s.cfg.disk); err != nil {
-		st.lock.close()
-		return nil, err
+	if s.team == nil {
+		lock, err := openDir(s.cfg.disk, dir)
+		if err != nil {
+			return nil, err
+		}
+		st.lock = lock
 	}
 	s.sets = append(s.sets, st)
 	return st, nil

@@ -118,7 +118,8 @@ func (c *session) tearLocked(s *slot) {
 // answer does what a request asks for. A file goes to the worker with the reply.
 func (c *session) answer(req request) (reply, *os.File, error) {
 	if req.Op == "hello" {
-		return reply{}, nil, c.hello(req)
+		rep, err := c.hello(req)
+		return rep, nil, err
 	}
 	if c.set == nil {
 		return reply{}, nil, errors.New("the first message is to be hello")
@@ -150,23 +151,26 @@ func (c *session) answer(req request) (reply, *os.File, error) {
 	return reply{}, nil, fmt.Errorf("unknown request %q", req.Op)
 }
 
-func (c *session) hello(req request) error {
+func (c *session) hello(req request) (reply, error) {
 	switch {
 	case c.set != nil:
-		return errors.New("hello was said already")
+		return reply{}, errors.New("hello was said already")
 	case req.Version != protocolVersion:
-		return fmt.Errorf("this muster speaks version %d of the protocol, not %d: the package muster comes from another one", protocolVersion, req.Version)
+		return reply{}, fmt.Errorf("this muster speaks version %d of the protocol, not %d: the package muster comes from another one", protocolVersion, req.Version)
 	case !filepath.IsAbs(req.Dir) || filepath.Clean(req.Dir) == "/":
-		return fmt.Errorf("cannot save checkpoints to %q: give a directory of its own", req.Dir)
+		return reply{}, fmt.Errorf("cannot save checkpoints to %q: give a directory of its own", req.Dir)
 	case req.Shards < 1 || req.Shards > shardsMax || req.Shard < 0 || req.Shard >= req.Shards:
-		return fmt.Errorf("shard %d of %d is none", req.Shard, req.Shards)
+		return reply{}, fmt.Errorf("shard %d of %d is none", req.Shard, req.Shards)
 	}
 	s := c.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.team != nil && (s.team.direct || s.team.err != nil) {
+		return reply{Direct: s.team.direct}, s.team.err
+	}
 	st, err := s.setLocked(filepath.Clean(req.Dir), req.Shards)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	for until := time.Now().Add(finishLimit); req.Saves; { // that of a worker that has just died may not have been closed yet
 		o := s.saverLocked(st, req.Shard)
@@ -174,7 +178,7 @@ func (c *session) hello(req request) error {
 			break
 		}
 		if !s.awaitLocked(until, c.gone) {
-			return fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
+			return reply{}, fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
 		}
 	}
 	st.reshards = req.Reshards
@@ -182,7 +186,19 @@ func (c *session) hello(req request) error {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
 	}
 	c.set, c.rank, c.shard, c.saves = st, req.Rank, req.Shard, req.Saves
-	return nil
+	if s.team == nil {
+		return reply{}, nil
+	}
+	s.notifyLocked()
+	for until := time.Now().Add(joinLimit); !st.view.Open && st.view.Err == ""; {
+		if s.team.conn == nil || !s.awaitLocked(until, c.gone) {
+			return reply{}, errors.New("the node that leads in checkpoints does not answer")
+		}
+	}
+	if st.view.Err != "" {
+		return reply{}, errors.New(st.view.Err)
+	}
+	return reply{}, nil
 }
 
 // saverLocked is the session that saves a shard, nil where there is none.
@@ -247,8 +263,14 @@ func (c *session) eraLocked() uint64 {
 	if loads == 0 {
 		loads = len(c.set.decisions)
 	}
-	return c.service.round<<32 | uint64(loads)
+	return c.service.round<<eraShift | uint64(loads)
 }
+
+// eraShift leaves room in an era for the loads of a round.
+const eraShift = 32
+
+// firstEra is the first era of a round of several nodes.
+func firstEra(round int) uint64 { return (uint64(round) + 1) << eraShift }
 
 // reserveLocked makes the slot that the next save is going to take, and hands it over.
 func (c *session) reserveLocked(chosen *slot, size int64) (reply, *os.File, error) {
@@ -257,7 +279,7 @@ func (c *session) reserveLocked(chosen *slot, size int64) (reply, *os.File, erro
 			return reply{Busy: true}, nil, nil
 		}
 		var err error
-		if chosen, err = c.newSlotLocked(size); err != nil {
+		if chosen, err = c.service.newSlotLocked(c.set, c.shard, size); err != nil {
 			return reply{}, nil, err
 		}
 	}
@@ -276,7 +298,7 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 			return reply{Full: true}, nil, nil
 		}
 		var err error
-		if chosen, err = c.newSlotLocked(size); err != nil {
+		if chosen, err = c.service.newSlotLocked(c.set, c.shard, size); err != nil {
 			return reply{}, nil, err
 		}
 	}
@@ -300,18 +322,18 @@ func (s *Service) rulesLocked(size int64) slotRules {
 	return slotRules{Slots: 2, Room: func() bool { return s.roomLocked(size, memoryShare) }}
 }
 
-func (c *session) newSlotLocked(size int64) (*slot, error) {
-	st, s := c.set, c.service
+// newSlotLocked makes memory for a shard.
+func (s *Service) newSlotLocked(st *set, shard int, size int64) (*slot, error) {
 	name := "muster-" + strconv.Itoa(os.Getuid()) + "-" + s.cfg.RunID
 	if len(name) > 200 {
 		name = name[:200]
 	}
 	room := pageUp(size + size/slack)
-	m, err := newMemory(name, room, size, s.cfg.RunID, c.shard, st.shards)
+	m, err := newMemory(name, room, size, s.cfg.RunID, shard, st.shards)
 	if err != nil {
 		return nil, err
 	}
-	chosen := st.book.add(c.shard, room)
+	chosen := st.book.add(shard, room)
 	st.mem[chosen] = m
 	return chosen, nil
 }
@@ -349,18 +371,8 @@ func (c *session) ready(req request) error {
 	st.copies[slot] = copied
 	m.finish(req.MetaOffset, req.MetaLength, time.Now().UnixNano())
 	s.sealLocked(st, slot, copied)
-	for _, at := range st.book.complete() {
-		if at != slot.At {
-			continue
-		}
-		for shard := range st.shards {
-			if st.copies[st.book.at(shard, at)].persist {
-				if st.want(at, "") {
-					s.startLocked(st)
-				}
-				break
-			}
-		}
+	if s.team == nil && slices.Contains(st.book.complete(), slot.At) && st.persists(slot.At) && st.want(slot.At, "") {
+		s.startLocked(st)
 	}
 	s.notifyLocked()
 	return nil

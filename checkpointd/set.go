@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"muster/checkpointd/council"
 )
 
 // set is the checkpoints that go to one directory, from so many shards: their memory, what is to be written, and what was.
@@ -32,6 +34,19 @@ type set struct {
 	committed moment // the newest on disk that was saved in this job; Step is -1 for none
 	failed    error  // why the last writing failed, nil where it did not
 	told      map[string]bool
+
+	// With other nodes: what the leader shows, and what this node has done of that.
+	view      council.SetView
+	verified  []moment
+	verifying map[moment]bool
+	attempt   string // of the step that is being written
+	written   []council.Written
+	begun     map[int]bool // shards of it that were begun here
+	fetching  map[council.Copy]bool
+	fetchErr  error
+	urgent    int // how often the newest step was wanted on disk at once
+	why       string
+	asked     uint64 // the report that said so
 }
 
 // copied is what is known of a whole copy besides its slot.
@@ -61,6 +76,7 @@ type decision struct {
 	step   *Step // on disk
 	note   string
 	err    error
+	from   []int // in memory, with other nodes: the group rank of one with a copy, by shard
 }
 
 // the sources of a decision, as workers are told them.
@@ -73,21 +89,25 @@ const (
 func newSet(dir string, shards int) *set {
 	return &set{
 		dir: dir, shards: shards, book: newBook(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
-		loads: map[int]int{}, committed: moment{Step: -1}, told: map[string]bool{},
+		loads: map[int]int{}, committed: council.Never, told: map[string]bool{},
+		verifying: map[moment]bool{}, fetching: map[council.Copy]bool{},
 	}
 }
 
-// openDir makes and locks the directory.
-func (st *set) openDir(d disk) error {
-	if err := d.MkdirAll(filepath.Join(st.dir, ownDir)); err != nil {
-		return fmt.Errorf("cannot make a directory for checkpoints: %w", err)
+// openDir makes and locks a directory.
+func openDir(d disk, dir string) (*dirLock, error) {
+	if err := d.MkdirAll(filepath.Join(dir, ownDir)); err != nil {
+		return nil, fmt.Errorf("cannot make a directory for checkpoints: %w", err)
 	}
-	lock, err := lockCheckpoints(st.dir)
+	lock, err := lockCheckpoints(dir)
 	if err != nil {
-		return fmt.Errorf("cannot save checkpoints to %s: %w", st.dir, err)
+		return nil, fmt.Errorf("cannot save checkpoints to %s: %w", dir, err)
 	}
-	st.lock = lock
-	return sweep(d, st.dir)
+	if err := sweep(d, dir); err != nil {
+		lock.close()
+		return nil, err
+	}
+	return lock, nil
 }
 
 // release frees the memory of slots that are not being written to disk.
@@ -107,6 +127,16 @@ func (st *set) forget(shard int, s *slot) {
 	st.mem[s].release()
 	delete(st.mem, s)
 	delete(st.copies, s)
+}
+
+// persists reports whether a worker wants a complete moment on disk.
+func (st *set) persists(at moment) bool {
+	for shard := range st.shards {
+		if st.copies[st.book.at(shard, at)].persist {
+			return true
+		}
+	}
+	return false
 }
 
 // plan makes a flush of a complete moment, and pins its slots.
@@ -135,11 +165,11 @@ func (f *flush) bytes() (n int64) {
 // want has a complete step written, after the one that is being written. One that waits for that is given up for it: the
 // newest counts. It reports whether anything changed.
 func (st *set) want(at moment, why string) bool {
-	if st.committed.Step >= 0 && at.compare(st.committed) <= 0 || st.running != nil && st.running.at == at {
+	if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 || st.running != nil && st.running.at == at {
 		return false
 	}
 	if st.pending != nil {
-		if st.pending.at.compare(at) >= 0 {
+		if st.pending.at.Compare(at) >= 0 {
 			return false
 		}
 		st.pending.unpin()
@@ -155,52 +185,98 @@ type shardWriter struct {
 	*fileWriter
 }
 
-// writers are what writes the files of a flush.
-func (f *flush) writers() (ws []shardWriter, err error) {
-	for shard, c := range f.copies {
+// writers are what writes the files of a flush of shards.
+func (f *flush) writers(shards []int) (ws []shardWriter, err error) {
+	for i, c := range f.copies {
 		for _, file := range c.layout.Files {
-			w, err := newFileWriter(f.mem[shard].bytes, file.Parts)
+			w, err := newFileWriter(f.mem[i].bytes, file.Parts)
 			if err != nil {
 				return nil, err
 			}
 			path := file.Path
 			if path == "" {
-				path = rankFile(shard)
+				path = rankFile(shards[i])
 			}
-			ws = append(ws, shardWriter{shard, path, w})
+			ws = append(ws, shardWriter{shards[i], path, w})
 		}
 	}
 	return ws, nil
 }
 
-// commit is a flush as a commitment.
-func (f *flush) commit(st *set, d disk, runID string, writers []shardWriter) (*commitment, error) {
-	c := &commitment{
-		disk: d, dir: st.dir, step: f.at.Step, runID: runID, attempt: newAttempt(), shards: st.shards, now: time.Now,
-	}
-	names := map[string]string{}
-	for shard, copied := range f.copies {
-		dir := copied.layout.Dir
-		if dir == "" {
-			dir = strconv.FormatInt(f.at.Step, 10)
+// trackers are files that name the newest step, as all shards want them.
+type trackers struct {
+	list  [][2]string
+	texts map[string]string
+}
+
+func (t *trackers) add(more [][2]string) error {
+	for _, m := range more {
+		old, ok := t.texts[m[0]]
+		switch {
+		case ok && old != m[1]:
+			return fmt.Errorf("the ranks do not agree on what %s says", m[0])
+		case ok:
+			continue
+		case t.texts == nil:
+			t.texts = map[string]string{}
 		}
-		if c.stepDir != "" && c.stepDir != dir {
-			return nil, fmt.Errorf("shard %d is to be saved to %s and shard 0 to %s: give all ranks the same path", shard, dir, c.stepDir)
+		t.texts[m[0]] = m[1]
+		t.list = append(t.list, m)
+	}
+	return nil
+}
+
+// stepDirOf is the name of the directory that a copy of a step wants.
+func (c *copied) stepDirOf(step int64) string {
+	if c.layout.Dir != "" {
+		return c.layout.Dir
+	}
+	return strconv.FormatInt(step, 10)
+}
+
+func errDirectories(shard int, dir string, other int, otherDir string) error {
+	return fmt.Errorf("shard %d is to be saved to %s and shard %d to %s: give all ranks the same path", shard, dir, other, otherDir)
+}
+
+// commitment prepares the writing of shards of a step, their files still to be named by writers.
+func (s *Service) commitment(st *set, f *flush, shards []int, attempt string, writers []shardWriter) (*commitment, error) {
+	c := &commitment{
+		disk: s.cfg.disk, dir: st.dir, step: f.at.Step, runID: s.cfg.RunID, attempt: attempt, shards: st.shards, now: time.Now,
+	}
+	var names trackers
+	for i, of := range f.copies {
+		dir := of.stepDirOf(f.at.Step)
+		if i > 0 && c.stepDir != dir {
+			return nil, errDirectories(shards[i], dir, shards[0], c.stepDir)
 		}
 		c.stepDir = dir
-		for _, t := range copied.layout.Trackers {
-			if old, ok := names[t[0]]; ok && old != t[1] {
-				return nil, fmt.Errorf("the ranks do not agree on what %s says", t[0])
-			} else if !ok {
-				c.trackers = append(c.trackers, t)
-			}
-			names[t[0]] = t[1]
+		if err := names.add(of.layout.Trackers); err != nil {
+			return nil, err
 		}
 	}
+	c.trackers = names.list
 	for _, w := range writers {
 		c.files = append(c.files, fileSource{Shard: w.shard, Path: w.path, Write: w.write})
 	}
 	return c, nil
+}
+
+// shardOf returns the shard on this node with a file of a moment.
+func (st *set) shardOf(path string, at moment) (int, bool) {
+	for shard := range st.shards {
+		if slot := st.book.at(shard, at); slot != nil && st.copies[slot].layout.find(path) != nil {
+			return shard, true
+		}
+	}
+	return 0, false
+}
+
+// divides returns an error where a step on disk cannot be restored by so many shards.
+func (s *Step) divides(shards int, reshards bool) error {
+	if s.Shards == shards || s.Shards == 1 || reshards {
+		return nil
+	}
+	return fmt.Errorf("cannot restore step %d: %d ranks saved it, and %d restore; shards are not divided anew", s.Step, s.Shards, shards)
 }
 
 // chooseDisk returns the newest step on disk whose files of the shards are what was written, and a note about those that were

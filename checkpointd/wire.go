@@ -53,6 +53,8 @@ type reply struct {
 	// Busy says that there is no memory for the step now, Full that there will be none: the worker writes it itself.
 	Busy bool `json:"busy,omitempty"`
 	Full bool `json:"full,omitempty"`
+	// Direct tells a worker at hello to write its checkpoints by itself.
+	Direct bool `json:"direct,omitempty"`
 
 	Slot     int   `json:"slot,omitempty"`
 	Capacity int64 `json:"capacity,omitempty"` // bytes of the slot's file, with its header

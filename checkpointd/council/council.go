@@ -180,6 +180,6 @@ type Action struct {
 	Attempt  string
 	// Results are what the writers said, by shard.
 	Results []json.RawMessage
-	// Why is why a step is written that no worker wanted on disk.
+	// Why is why a step is written that no worker wanted on disk, or, of Abort, why it is not.
 	Why string
 }

@@ -15,9 +15,11 @@ type Leader struct {
 	NewAttempt func() string
 
 	size    int             // of the round
+	era     uint64          // the first of the round
 	nodes   map[int]*Report // by group rank: those that have reported in this round
 	gone    map[int]bool    // those that have left it
 	missing bool            // somebody will not come
+	why     string          // why what was saved before the round is wanted on disk
 	sets    map[Key]*set
 	ended   bool // the end of this round was seen
 	actions []Action
@@ -55,6 +57,7 @@ type flush struct {
 	why        string
 	attempt    string
 	results    []json.RawMessage // by shard; nil where it is not written yet
+	writers    []string          // by shard: the address of the node that writes it, which stays the same over rounds
 	committing bool
 }
 
@@ -63,10 +66,11 @@ func NewLeader(replicas int, newAttempt func() string) *Leader {
 	return &Leader{Replicas: replicas, NewAttempt: newAttempt, nodes: map[int]*Report{}, sets: map[Key]*set{}}
 }
 
-// BeginRound begins with so many nodes. What is being written goes on; what workers had saved before and is not on disk
-// is wanted there.
-func (l *Leader) BeginRound(size int, why string) {
-	l.size, l.nodes, l.gone, l.missing, l.ended = size, map[int]*Report{}, map[int]bool{}, false, false
+// BeginRound begins a round of so many nodes, whose eras begin with era. What is being written goes on; what workers had
+// saved before and is not on disk is wanted there, unless why is empty.
+func (l *Leader) BeginRound(size int, era uint64, why string) {
+	l.era = era
+	l.size, l.nodes, l.gone, l.missing, l.ended, l.why = size, map[int]*Report{}, map[int]bool{}, false, false, why
 	for _, s := range l.sets {
 		s.decisions, s.verify, s.choosing, s.note, s.urgent = nil, nil, false, "", map[int]int{}
 		if why != "" {
@@ -85,7 +89,7 @@ func (l *Leader) Report(node int, r *Report) {
 		sr := &r.Sets[i]
 		s := l.sets[sr.Key]
 		if s == nil {
-			s = &set{Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}}
+			s = &set{Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}, trigger: l.why}
 			l.sets[sr.Key] = s
 		}
 		if len(sr.Saves) > 0 {
@@ -277,7 +281,7 @@ func (l *Leader) tally(s *set) {
 		switch {
 		case len(shards) == s.Shards:
 			s.complete = append(s.complete, m)
-		case l.passedOver(s, m, shards):
+		case l.all() && m.Era < l.era, l.passedOver(s, m, shards): // nobody saves in an era that is over
 			s.dead = append(s.dead, m)
 		}
 	}
@@ -391,7 +395,7 @@ func (l *Leader) flush(s *set) {
 	if s.running == nil && s.pending != nil {
 		s.running, s.pending = s.pending, nil
 		f := s.running
-		f.attempt, f.results = l.NewAttempt(), make([]json.RawMessage, s.Shards)
+		f.attempt, f.results, f.writers = l.NewAttempt(), make([]json.RawMessage, s.Shards), make([]string, s.Shards)
 		s.failed = ""
 		if f.at.Compare(s.tried) > 0 {
 			s.tried = f.at
@@ -407,13 +411,21 @@ func (l *Leader) flush(s *set) {
 			continue
 		}
 		missing++
-		if (l.all() || l.ended) && s.failed == "" && len(l.holders(s, shard, f.at)) == 0 {
-			s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more: its node is gone", shard, f.at.Step)
+		if !l.all() && !l.ended {
+			continue
+		}
+		holders := l.holders(s, shard, f.at)
+		if len(holders) == 0 {
+			if s.failed == "" {
+				s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more: its node is gone", shard, f.at.Step)
+			}
+		} else if !slices.ContainsFunc(holders, func(n int) bool { return l.nodes[n].Addr == f.writers[shard] }) {
+			f.writers[shard] = l.nodes[holders[0]].Addr
 		}
 	}
 	switch {
 	case s.failed != "":
-		l.act(Abort, s, func(a *Action) { a.Attempt, a.At = f.attempt, f.at })
+		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
 		s.running = nil
 		l.flush(s)
 	case missing == 0:

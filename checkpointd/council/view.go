@@ -73,12 +73,12 @@ func (l *Leader) busy(s *set) bool {
 	return false
 }
 
-// part is what a node writes of the step that is being written: the shards of which it is the first holder.
+// part is what a node writes of the step that is being written.
 func (l *Leader) part(s *set, node int) *Order {
-	f := s.running
+	f, r := s.running, l.nodes[node]
 	o := &Order{At: f.at, Attempt: f.attempt}
 	for shard, result := range f.results {
-		if h := l.holders(s, shard, f.at); result == nil && len(h) > 0 && h[0] == node {
+		if r != nil && result == nil && f.writers[shard] == r.Addr {
 			o.Shards = append(o.Shards, shard)
 		}
 	}

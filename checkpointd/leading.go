@@ -1,0 +1,297 @@
+package checkpointd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"muster/checkpointd/council"
+)
+
+// leading is what the node with group rank 0 does for all: it has the reports, shows views, and does what the council
+// cannot do by itself.
+type leading struct {
+	s *Service
+
+	ctx    context.Context // ends with the service, or when another node leads
+	cancel context.CancelFunc
+	acts   sync.WaitGroup
+
+	mu      sync.Mutex
+	council *council.Leader
+	round   int
+	members map[int]*member // by group rank
+	late    *time.Timer
+	changed chan struct{} // closed when a member has left
+
+	opening sync.Mutex
+	locks   map[string]*dirLock // by directory, guarded by opening
+}
+
+// member is the connection of a node.
+type member struct {
+	conn net.Conn
+	poke chan struct{}
+	last []byte // the view that it was shown
+}
+
+func newLeading(s *Service) *leading {
+	l := &leading{s: s, council: council.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancel(s.ctx)
+	return l
+}
+
+// begin begins a round of so many nodes. Members of the round before have no part in it.
+func (l *leading) begin(round, size int, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.members {
+		_ = m.conn.Close()
+	}
+	l.members, l.round = map[int]*member{}, round
+	l.council.BeginRound(size, firstEra(round), why)
+	if l.late != nil {
+		l.late.Stop()
+	}
+	l.late = time.AfterFunc(joinLimit, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.round == round {
+			l.council.GiveUp()
+			l.followLocked()
+		}
+	})
+}
+
+// close ends the leading: what is being written is given up.
+func (l *leading) close() {
+	l.cancel()
+	l.mu.Lock()
+	l.late.Stop()
+	for _, m := range l.members {
+		_ = m.conn.Close()
+	}
+	l.mu.Unlock()
+	l.acts.Wait()
+	for _, lock := range l.locks {
+		lock.close()
+	}
+}
+
+// awaitMembers waits until the other nodes have gone: they have heard then that nothing is left to be done.
+func (l *leading) awaitMembers(ctx context.Context) {
+	limit := time.After(closeLimit)
+	for {
+		l.mu.Lock()
+		left, changed := len(l.members), l.changed
+		l.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serve takes a node's reports, and shows it views, until one of the two goes.
+func (l *leading) serve(conn net.Conn, rank, round int) {
+	m := &member{conn: conn, poke: make(chan struct{}, 1)}
+	l.mu.Lock()
+	if round != l.round || l.ctx.Err() != nil {
+		l.mu.Unlock()
+		return
+	}
+	if old := l.members[rank]; old != nil {
+		_ = old.conn.Close()
+	}
+	l.members[rank] = m
+	l.mu.Unlock()
+	var showing sync.WaitGroup
+	showing.Go(func() { l.show(m, rank) })
+	for {
+		r := &council.Report{}
+		if err := readFrame(conn, r); err != nil {
+			break
+		}
+		l.mu.Lock()
+		if l.members[rank] == m {
+			l.council.Report(rank, r)
+			l.followLocked()
+		}
+		l.mu.Unlock()
+	}
+	_ = conn.Close()
+	l.mu.Lock()
+	if l.members[rank] == m {
+		delete(l.members, rank)
+		l.council.Gone(rank)
+		l.followLocked()
+		close(l.changed)
+		l.changed = make(chan struct{})
+	}
+	l.mu.Unlock()
+	close(m.poke)
+	showing.Wait()
+}
+
+// show sends a node its view whenever that has changed.
+func (l *leading) show(m *member, rank int) {
+	for range m.poke {
+		l.mu.Lock()
+		v := l.council.View(rank)
+		text, err := json.Marshal(v)
+		same := string(text) == string(m.last)
+		m.last = text
+		l.mu.Unlock()
+		if err != nil || !same && writeFrame(m.conn, json.RawMessage(text)) != nil {
+			_ = m.conn.Close()
+			return
+		}
+	}
+}
+
+// followLocked does what follows from a change.
+func (l *leading) followLocked() {
+	for _, a := range l.council.Actions() {
+		l.acts.Go(func() { l.act(a) })
+	}
+	for _, m := range l.members {
+		select {
+		case m.poke <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tell has the council hear of an outcome.
+func (l *leading) tell(f func(*council.Leader)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(l.council)
+	l.followLocked()
+}
+
+// act does what the council has asked for.
+func (l *leading) act(a council.Action) {
+	switch a.Kind {
+	case council.Open:
+		err := l.open(a.Dir)
+		l.tell(func(c *council.Leader) { c.Opened(a.Key, err) })
+	case council.Choose:
+		d := l.choose(a)
+		l.tell(func(c *council.Leader) { c.Chosen(a.Key, d) })
+	case council.Commit:
+		err := l.commit(a)
+		l.tell(func(c *council.Leader) { c.Committed(a.Key, a.Attempt, err) })
+	case council.Abort:
+		l.s.cfg.Log.Error().Int64("step", a.At.Step).Str("path", a.Dir).Str("reason", a.Why).Msg("checkpoint not written")
+		if err := l.s.cfg.disk.RemoveAll(filepath.Join(a.Dir, ownDir, stagePrefix+a.Attempt)); err != nil {
+			l.s.cfg.Log.Debug().Err(err).Msg("what was written of a checkpoint is left")
+		}
+	}
+}
+
+// lockPatience is how long a directory may still be locked by the node that led before.
+const lockPatience = 10 * time.Second
+
+// open makes and locks a directory, once for all sets in it.
+func (l *leading) open(dir string) error {
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	if l.locks[dir] != nil { // by another set
+		return nil
+	}
+	for began := time.Now(); ; {
+		lock, err := openDir(l.s.cfg.disk, dir)
+		if err == nil {
+			l.locks[dir] = lock
+			return nil
+		}
+		if !errors.Is(err, errLocked) || time.Since(began) > lockPatience || l.ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// choose finds the newest usable step on disk.
+func (l *leading) choose(a council.Action) council.Decision {
+	step, note := chooseDisk(a.Dir)
+	if note != "" {
+		l.s.cfg.Log.Warn().Str("path", a.Dir).Str("reason", note).Msg("a checkpoint on disk was passed over")
+	}
+	if step == nil {
+		return council.Decision{Source: council.FromNone, Note: note}
+	}
+	d := council.Decision{Source: council.FromDisk, At: moment{Step: step.Step}, Attempt: step.Attempt, Note: note}
+	if err := step.divides(a.Shards, a.Reshards); err != nil {
+		d.Err = err.Error()
+	}
+	return d
+}
+
+// commit makes visible what all nodes have written.
+func (l *leading) commit(a council.Action) (err error) {
+	s := l.s
+	log := s.cfg.Log.With().Int64("step", a.At.Step).Str("path", a.Dir).Logger()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot commit the checkpoint of step %d in %s: %w", a.At.Step, a.Dir, err)
+			log.Error().Err(err).Msg("checkpoint not written")
+		} else if a.Why != "" {
+			log.Info().Str("reason", a.Why).Msg("checkpoint written")
+		} else {
+			log.Debug().Msg("checkpoint written")
+		}
+	}()
+	c := &commitment{
+		disk: s.cfg.disk, dir: a.Dir, step: a.At.Step, runID: s.cfg.RunID, attempt: a.Attempt, shards: a.Shards, now: time.Now,
+	}
+	var files []File
+	elsewhere := false
+	var parts trackers
+	for shard, text := range a.Results {
+		var r partResult
+		if err := json.Unmarshal(text, &r); err != nil {
+			return fmt.Errorf("cannot read what shard %d has become: %w", shard, err)
+		}
+		if c.stepDir != "" && r.StepDir != c.stepDir {
+			return errDirectories(shard, r.StepDir, 0, c.stepDir)
+		}
+		c.stepDir = r.StepDir
+		if err := parts.add(r.Trackers); err != nil {
+			return err
+		}
+		if len(files) > 0 && len(r.Files) > 0 && r.Elsewhere != elsewhere {
+			return errSomeElsewhere
+		}
+		elsewhere = elsewhere || r.Elsewhere
+		files = append(files, r.Files...)
+	}
+	c.trackers = parts.list
+	for i := range files {
+		path := c.stagedPath(&files[i], elsewhere)
+		info, err := os.Stat(path)
+		if err != nil || info.Size() != files[i].Size {
+			return fmt.Errorf("the file of shard %d, which another node has written, is not seen here: is %s on a file system that all nodes share? (%w)", files[i].Shard, a.Dir, err)
+		}
+	}
+	if err := c.publish(files, elsewhere); err != nil {
+		return errors.Join(err, c.giveUp(files, elsewhere))
+	}
+	if _, err := pruneOn(s.cfg.disk, a.Dir, KeepRules{Latest: a.Keep, Every: a.Every}, false); err != nil {
+		log.Warn().Err(err).Msg("old checkpoints were not removed")
+	}
+	return nil
+}

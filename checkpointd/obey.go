@@ -1,0 +1,296 @@
+package checkpointd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"muster/checkpointd/council"
+)
+
+// obeyLocked does what the leader's view of a set asks of this node. Views are whole: what was begun is not begun again.
+func (s *Service) obeyLocked(v *council.SetView) {
+	st := s.findSetLocked(v.Key)
+	if st == nil {
+		if len(v.Fetch) == 0 { // of others, and none of our business
+			return
+		}
+		st = newSet(v.Dir, v.Shards)
+		s.sets = append(s.sets, st)
+	}
+	st.view = *v
+	st.book.told = &toldMoments{complete: v.Complete, dead: v.Dead}
+	if v.Committed.Compare(st.committed) > 0 {
+		st.committed = v.Committed
+	}
+	st.repin(v.Pin)
+	for _, m := range v.Verify {
+		s.verifyLocked(st, m)
+	}
+	if v.Write != nil {
+		s.writePartLocked(st, *v.Write)
+	} else if st.attempt != "" && (len(v.Pin) == 0 || !v.Busy) { // what was written counts, or does not
+		st.attempt, st.written = "", nil
+	}
+	for _, f := range v.Fetch {
+		s.fetchLocked(st, f.Shard, f.At, f.From)
+	}
+	s.tidyLocked(st)
+	if i := slices.Index(s.retired, st); i >= 0 && !v.Busy && s.team.seen >= st.asked && (len(v.Complete) == 0 || v.Committed.Compare(v.Complete[0]) >= 0) {
+		st.release()
+		s.retired = slices.Delete(s.retired, i, i+1)
+	}
+}
+
+// repin keeps the slots of moments, and only those, from being overwritten.
+func (st *set) repin(moments []moment) {
+	for _, slots := range st.book.shards {
+		for _, slot := range slots {
+			pin := slot.State == slotReady && slices.Contains(moments, slot.At)
+			if pin != slot.Kept {
+				slot.Kept = pin
+				if pin {
+					slot.Pins++
+				} else {
+					slot.Pins--
+				}
+			}
+		}
+	}
+}
+
+// verifyLocked has this node's copies of a moment compared with their checksums; those that differ are given up.
+func (s *Service) verifyLocked(st *set, at moment) {
+	if slices.Contains(st.verified, at) || st.verifying[at] {
+		return
+	}
+	st.verifying[at] = true
+	var shards []int
+	var slots []*slot
+	for shard := range st.book.shards {
+		if slot := st.book.at(shard, at); slot != nil {
+			slot.Pins++
+			shards, slots = append(shards, shard), append(slots, slot)
+		}
+	}
+	s.wg.Go(func() {
+		errs := make([]error, len(slots))
+		for i, slot := range slots {
+			s.mu.Lock()
+			m, of := st.mem[slot], st.copies[slot]
+			s.mu.Unlock()
+			errs[i] = m.verify(of.used)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i, slot := range slots {
+			slot.Pins--
+			if errs[i] != nil {
+				s.cfg.Log.Warn().Err(errs[i]).Int64("step", at.Step).Int("shard", shards[i]).Msg("a checkpoint in memory was damaged: an older one is used")
+				s.spoilLocked(st, slot)
+			}
+		}
+		delete(st.verifying, at)
+		st.verified = append(slices.Clone(st.verified), at)
+		s.notifyLocked()
+	})
+}
+
+// spoilLocked gives up what a slot holds.
+func (s *Service) spoilLocked(st *set, slot *slot) {
+	slot.State = slotTorn
+	st.mem[slot].setState(slotTorn)
+	delete(st.copies, slot)
+	if slot.Kept {
+		slot.Kept = false
+		slot.Pins--
+	}
+}
+
+// fetchLocked gets a copy of a shard from another node, unless that is being done.
+func (s *Service) fetchLocked(st *set, shard int, at moment, from int) {
+	key := council.Copy{Shard: shard, At: at}
+	if st.fetching[key] || shard < 0 || shard >= st.shards || from < 0 || from >= len(s.team.addrs) || st.book.at(shard, at) != nil {
+		return
+	}
+	st.fetching[key] = true
+	addr := s.team.addrs[from]
+	s.wg.Go(func() {
+		err := s.fetch(st, shard, at, addr)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(st.fetching, key)
+		if errors.Is(err, errNoRoom) && !st.told["replicas"] {
+			st.told["replicas"] = true
+			s.cfg.Log.Warn().Str("path", st.dir).Msg("memory has no room for copies of other nodes' checkpoints")
+		} else if err != nil {
+			st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: %w", shard, at.Step, addr, err)
+			s.cfg.Log.Debug().Err(st.fetchErr).Msg("a copy of a checkpoint was not received")
+		}
+		s.notifyLocked()
+	})
+}
+
+// errNoRoom says that there is no memory for a copy.
+var errNoRoom = errors.New("there is no memory for it")
+
+// fetch receives a copy into a slot of its own.
+func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
+	conn, err := dialPeer(s.ctx, addr, s.cfg.Token, greeting{Op: "fetch", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Shard: shard})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(s.ctx, func() { _ = conn.Close() })
+	defer stop()
+	var head copyHead
+	if err := readFrame(conn, &head); err != nil {
+		return err
+	}
+	if head.Error != "" {
+		return errors.New(head.Error)
+	}
+	if head.Used < 0 || head.Used > 1<<50 {
+		return fmt.Errorf("a copy of %d bytes cannot be", head.Used)
+	}
+	s.mu.Lock()
+	if !s.roomLocked(head.Used, allMemory) || s.closed {
+		s.mu.Unlock()
+		return errNoRoom
+	}
+	slot, err := s.newSlotLocked(st, shard, head.Used)
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	slot.State, slot.At, slot.Owner = slotWriting, at, -1
+	m := st.mem[slot]
+	m.hold()
+	m.begin(at.Step, at.Era, 0, time.Now().UnixNano())
+	s.mu.Unlock()
+	err = receiveCopy(conn, head, m)
+	var of *copied
+	if err == nil {
+		var l layout
+		var used int64
+		if l, used, err = readLayout(m.bytes, head.MetaOff, head.MetaLen); err == nil {
+			of = &copied{layout: l, metaOff: head.MetaOff, metaLen: head.MetaLen, used: used, persist: head.Persist}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer m.release()
+	if err != nil {
+		st.forget(shard, slot)
+		return err
+	}
+	slot.State = slotReady
+	st.copies[slot] = of
+	m.finish(head.MetaOff, head.MetaLen, time.Now().UnixNano())
+	s.sealLocked(st, slot, of)
+	st.repin(st.view.Pin)
+	return nil
+}
+
+// tidyLocked frees copies of shards that other nodes' workers save, once a newer step of this round has come.
+func (s *Service) tidyLocked(st *set) {
+	complete := st.view.Complete
+	if len(complete) == 0 || complete[0].Era>>eraShift != s.round {
+		return
+	}
+	for shard, slots := range st.book.shards {
+		if s.saverLocked(st, shard) != nil {
+			continue
+		}
+		for _, slot := range slices.Clone(slots) {
+			if slot.free() && (slot.State != slotReady || slot.At.Compare(complete[0]) < 0) {
+				st.forget(shard, slot)
+			}
+		}
+	}
+}
+
+// partResult is what a node has written of a shard, for the node that commits.
+type partResult struct {
+	Files     []File      `json:"files,omitempty"`
+	StepDir   string      `json:"step_dir"`
+	Trackers  [][2]string `json:"trackers,omitempty"`
+	Elsewhere bool        `json:"elsewhere,omitempty"`
+}
+
+// writePartLocked writes this node's shards of a step.
+func (s *Service) writePartLocked(st *set, o council.Order) {
+	if st.attempt != o.Attempt {
+		st.attempt, st.written, st.begun = o.Attempt, nil, map[int]bool{}
+	}
+	f := &flush{at: o.At}
+	var shards []int
+	for _, shard := range o.Shards {
+		if shard < 0 || shard >= st.shards || st.begun[shard] {
+			continue
+		}
+		slot := st.book.at(shard, o.At)
+		if slot == nil { // the view is older than its loss
+			continue
+		}
+		st.begun[shard] = true
+		slot.Pins++
+		shards = append(shards, shard)
+		f.slots, f.copies, f.mem = append(f.slots, slot), append(f.copies, st.copies[slot]), append(f.mem, st.mem[slot])
+	}
+	if len(shards) == 0 {
+		return
+	}
+	s.wg.Go(func() {
+		results, err := s.writeShards(st, f, shards, o.Attempt)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f.unpin()
+		if st.attempt == o.Attempt {
+			st.written = slices.Clone(st.written)
+			for i, shard := range shards {
+				w := council.Written{Shard: shard}
+				if err != nil {
+					w.Err = fmt.Sprintf("node %s cannot write the checkpoint of step %d to %s: %v", s.cfg.Node, o.At.Step, st.dir, err)
+				} else {
+					w.Result, _ = json.Marshal(results[i]) // of names and numbers
+				}
+				st.written = append(st.written, w)
+			}
+		}
+		s.notifyLocked()
+	})
+}
+
+// writeShards writes the files of shards to where they lie until the step is committed.
+func (s *Service) writeShards(st *set, f *flush, shards []int, attempt string) ([]partResult, error) {
+	writers, err := f.writers(shards)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.commitment(st, f, shards, attempt, writers)
+	if err != nil {
+		return nil, err
+	}
+	stop := s.showProgress(st, f, writers)
+	files, elsewhere, err := c.writeFiles(s.ctx)
+	stop()
+	if err != nil && elsewhere {
+		return nil, errors.Join(err, c.removeStaged(files))
+	}
+	if err != nil {
+		return nil, err // the directory is the others', too: the node that leads removes it
+	}
+	results := make([]partResult, len(shards))
+	for i, of := range f.copies {
+		results[i] = partResult{StepDir: c.stepDir, Trackers: of.layout.Trackers, Elsewhere: elsewhere}
+	}
+	for _, file := range files {
+		i := slices.Index(shards, file.Shard)
+		results[i].Files = append(results[i].Files, file)
+	}
+	return results, nil
+}

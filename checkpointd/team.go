@@ -1,0 +1,396 @@
+package checkpointd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"muster/checkpointd/council"
+	"muster/internal/handshake"
+	"muster/rendezvous"
+)
+
+// joinLimit is how long nodes wait for each other when a round begins. That they all meet was settled before.
+const joinLimit = time.Minute
+
+// leaderKey is where the leader says on a round's board how it is reached.
+const leaderKey = "ckpt/leader"
+
+// team is this node's part among the nodes of a job: it reports to the leader what there is in memory, and does what the
+// leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
+type team struct {
+	s        *Service
+	listener net.Listener
+	addr     string
+	leading  *leading // on the node with group rank 0
+
+	direct bool  // agents of torchrun take part: workers write by themselves
+	err    error // why this node has no part in the round
+	conn   net.Conn
+	ended  bool // no worker is left of the round
+	seq    uint64
+	report council.Report // the newest, with seq
+	last   []byte         // the same as text, without seq
+	unsent bool
+	poke   chan struct{} // has an item when there is something to send
+	seen   uint64        // the newest report that the leader has answered
+	addrs  []string      // of all nodes, by group rank
+	drain  bool          // the leader says that nothing is left to be written
+	serve  sync.WaitGroup
+}
+
+// openTeam begins to listen for the other nodes.
+func openTeam(ctx context.Context, s *Service) (*team, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(s.cfg.Addr, "0"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for the checkpoints of other nodes: %w", err)
+	}
+	t := &team{s: s, listener: l, addr: l.Addr().String(), poke: make(chan struct{}, 1)}
+	s.wg.Go(t.accept)
+	return t, nil
+}
+
+// BeginRound is told of the round whose workers are about to start, and of the board that only its agents share: nil where
+// agents of others take part. again says that the round goes on, and only this node's workers start again.
+func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Store, again bool) error {
+	t := s.team
+	if t == nil {
+		return nil
+	}
+	if !again {
+		return t.begin(ctx, r, board)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.ended = false
+	s.notifyLocked()
+	return nil
+}
+
+// begin joins the leader of a round.
+func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.Store) error {
+	s := t.s
+	t.leave()
+	ctx, cancel := context.WithTimeout(ctx, joinLimit)
+	defer cancel()
+	s.mu.Lock()
+	s.round = firstEra(r.Number) >> eraShift
+	t.direct, t.err, t.ended, t.drain = r.GroupWorldSize > 1 && board == nil, nil, false, false
+	for _, st := range s.allSetsLocked() {
+		st.decisions, st.loads, st.verified, st.view = nil, map[int]int{}, nil, council.SetView{Key: st.view.Key}
+	}
+	direct := t.direct
+	s.mu.Unlock()
+	if direct {
+		s.cfg.Log.Warn().Msg("agents of torchrun take part: workers write their checkpoints to disk at once, and none are kept in memory")
+		return nil
+	}
+	why := ""
+	if r.Number > 0 {
+		why = "the workers start again"
+	}
+	addr, err := t.addr, error(nil)
+	if r.GroupRank == 0 {
+		if t.leading == nil {
+			t.leading = newLeading(s)
+		}
+		t.leading.begin(r.Number, r.GroupWorldSize, why)
+		if board != nil {
+			err = board.Set(ctx, leaderKey, []byte(addr))
+		}
+	} else {
+		if t.leading != nil {
+			t.leading.close()
+			t.leading = nil
+		}
+		var told []byte
+		told, err = board.Get(ctx, leaderKey)
+		addr = string(told)
+	}
+	var conn *net.TCPConn
+	if err == nil {
+		conn, err = dialPeer(ctx, addr, s.cfg.Token, greeting{Op: "join", Rank: r.GroupRank, Round: r.Number})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		t.err = fmt.Errorf("cannot reach the node that leads in checkpoints: %w", err)
+		return t.err
+	}
+	t.conn, t.seq, t.last, t.unsent, t.seen = conn, 0, nil, false, 0
+	t.serve.Go(func() { t.send(conn) })
+	t.serve.Go(func() { t.receive(conn) })
+	s.notifyLocked()
+	return nil
+}
+
+// leave ends the connection to the leader of the round before.
+func (t *team) leave() {
+	t.s.mu.Lock()
+	conn := t.conn
+	t.conn = nil
+	t.s.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+	t.wake()
+	t.serve.Wait()
+}
+
+func (t *team) wake() {
+	select {
+	case t.poke <- struct{}{}:
+	default:
+	}
+}
+
+// close ends the node's part. What it leads ends first.
+func (t *team) close() error {
+	err := t.listener.Close()
+	t.leave()
+	if t.leading != nil {
+		t.leading.close()
+		t.leading = nil
+	}
+	return err
+}
+
+// reportLocked has the leader told what has changed, and returns the number of the report that says what is now.
+func (t *team) reportLocked() uint64 {
+	if t.conn == nil {
+		return t.seq
+	}
+	r := council.Report{Addr: t.addr, Ended: t.ended}
+	for _, st := range t.s.allSetsLocked() {
+		r.Sets = append(r.Sets, t.s.setReportLocked(st))
+	}
+	text, err := json.Marshal(r)
+	if err != nil || bytes.Equal(text, t.last) {
+		return t.seq
+	}
+	t.seq++
+	r.Seq = t.seq
+	t.report, t.last, t.unsent = r, text, true
+	t.wake()
+	return t.seq
+}
+
+// setReportLocked is what there is of a set on this node.
+func (s *Service) setReportLocked(st *set) council.SetReport {
+	sr := council.SetReport{
+		Key: council.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Keep: st.keep.Latest, Every: st.keep.Every,
+		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Full: st.told["replicas"],
+		Urgent: st.urgent, Why: st.why, Begun: council.Never,
+	}
+	for shard, slots := range st.book.shards {
+		for _, slot := range slots {
+			if slot.State == slotReady {
+				sr.Copies = append(sr.Copies, council.Copy{Shard: shard, At: slot.At, Persist: st.copies[slot].persist})
+			}
+		}
+	}
+	for c := range s.sessions {
+		if c.set == st && c.saves {
+			if begun := st.book.begun[c.shard]; len(sr.Saves) == 0 || begun.Compare(sr.Begun) < 0 {
+				sr.Begun = begun
+			}
+			sr.Saves = append(sr.Saves, c.shard)
+		}
+	}
+	slices.Sort(sr.Saves)
+	for _, n := range st.loads {
+		sr.Loads = max(sr.Loads, n)
+	}
+	return sr
+}
+
+// send sends the newest report whenever there is another one.
+func (t *team) send(conn net.Conn) {
+	s := t.s
+	for range t.poke {
+		s.mu.Lock()
+		if t.conn != conn {
+			s.mu.Unlock()
+			return
+		}
+		r, unsent := t.report, t.unsent
+		t.unsent = false
+		s.mu.Unlock()
+		if unsent && writeFrame(conn, r) != nil {
+			_ = conn.Close() // receive tells
+			return
+		}
+	}
+}
+
+// receive takes the leader's views.
+func (t *team) receive(conn net.Conn) {
+	s := t.s
+	for {
+		var v council.View
+		err := readFrame(conn, &v)
+		s.mu.Lock()
+		if t.conn != conn {
+			s.mu.Unlock()
+			return
+		}
+		if err != nil {
+			t.conn = nil
+			if t.err == nil && !t.drain {
+				t.err = errors.New("the node that leads in checkpoints is gone")
+			}
+			s.notifyLocked()
+			s.mu.Unlock()
+			t.wake()
+			return
+		}
+		t.seen, t.addrs, t.drain = v.Seen, v.Addrs, v.Drained
+		for i := range v.Sets {
+			s.obeyLocked(&v.Sets[i])
+		}
+		s.notifyLocked()
+		s.mu.Unlock()
+	}
+}
+
+// answeredLocked waits until the leader's view follows from what is now, and tells whether it came.
+func (t *team) answeredLocked(until time.Time, gone <-chan struct{}) bool {
+	for seq := t.reportLocked(); t.seen < seq; {
+		if t.conn == nil || !t.s.awaitLocked(until, gone) {
+			return false
+		}
+	}
+	return true
+}
+
+// drained waits until the leader says that nothing is to be written any more.
+func (t *team) drained(ctx context.Context) error {
+	s := t.s
+	told := time.NewTicker(drainTold)
+	defer told.Stop()
+	for {
+		s.mu.Lock()
+		done := t.conn == nil || t.drain && t.seen >= t.reportLocked()
+		var failed []error
+		if t.conn == nil && t.err != nil && len(s.sets) > 0 {
+			failed = append(failed, fmt.Errorf("whether the last checkpoint is on disk is not known: %w", t.err))
+		}
+		for _, st := range s.sets {
+			if st.view.Failed != "" {
+				failed = append(failed, errors.New(st.view.Failed))
+			}
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if done {
+			return errors.Join(append(failed, t.leftBehind(ctx))...)
+		}
+		select {
+		case <-changed:
+		case <-told.C:
+			s.cfg.Log.Info().Msg("waiting until the last checkpoint is on disk (a second signal skips that)")
+		case <-ctx.Done():
+			return fmt.Errorf("the last checkpoint in memory was not written: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// leftBehind has the other nodes hear that all is done before the one that leads goes.
+func (t *team) leftBehind(ctx context.Context) error {
+	t.leave()
+	if t.leading != nil {
+		t.leading.awaitMembers(ctx)
+	}
+	return nil
+}
+
+// accept serves the other nodes.
+func (t *team) accept() {
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	for {
+		conn, err := t.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(100 * time.Millisecond) // such as for want of descriptors
+			continue
+		}
+		conns.Go(func() {
+			stop := context.AfterFunc(t.s.ctx, func() { _ = conn.Close() })
+			defer stop()
+			defer func() { _ = conn.Close() }()
+			t.answer(conn)
+		})
+	}
+}
+
+// answer serves one connection of another node.
+func (t *team) answer(conn net.Conn) {
+	_ = conn.SetDeadline(time.Now().Add(handshake.Time))
+	if _, err := handshake.Admit(conn, peerBanner, t.s.cfg.Token); err != nil {
+		return // a stranger
+	}
+	var g greeting
+	if readFrame(conn, &g) != nil {
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	switch g.Op {
+	case "join":
+		t.s.mu.Lock()
+		l := t.leading
+		t.s.mu.Unlock()
+		if l != nil {
+			l.serve(conn, g.Rank, g.Round)
+		}
+	case "fetch":
+		t.giveCopy(conn, g)
+	case "find":
+		t.s.mu.Lock()
+		head := copyHead{Error: "there is no such file"}
+		if st := t.s.findSetLocked(g.Key); st != nil {
+			if shard, ok := st.shardOf(g.Path, g.At); ok {
+				head = copyHead{Shard: shard}
+			}
+		}
+		t.s.mu.Unlock()
+		_ = writeFrame(conn, head)
+	}
+}
+
+// giveCopy sends a copy to another node.
+func (t *team) giveCopy(conn net.Conn, g greeting) {
+	s := t.s
+	s.mu.Lock()
+	var slot *slot
+	st := s.findSetLocked(g.Key)
+	if st != nil && g.Shard >= 0 && g.Shard < st.shards {
+		slot = st.book.at(g.Shard, g.At)
+	}
+	if slot == nil {
+		s.mu.Unlock()
+		_ = writeFrame(conn, copyHead{Error: fmt.Sprintf("shard %d of step %d is not in memory any more", g.Shard, g.At.Step)})
+		return
+	}
+	slot.Pins++
+	m, of := st.mem[slot], st.copies[slot]
+	s.mu.Unlock()
+	err := sendCopy(conn, m, of)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot.Pins--
+	s.notifyLocked()
+	if err != nil && !strings.Contains(err.Error(), "reset by peer") {
+		s.cfg.Log.Debug().Err(err).Int("shard", g.Shard).Msg("a copy of a checkpoint was not sent to its end")
+	}
+}

@@ -1,0 +1,119 @@
+package checkpointd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"muster/checkpointd/council"
+)
+
+// loadTogether is load where the leader of several nodes decides.
+func (c *session) loadTogether() (reply, *os.File, error) {
+	s, st := c.service, c.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := st.loads[c.rank]
+	st.loads[c.rank]++
+	s.notifyLocked()
+	for until := time.Now().Add(waitSave); len(st.view.Decisions) <= n; {
+		if s.team.conn == nil || !s.awaitLocked(until, c.gone) {
+			return reply{}, nil, errors.New("the node that leads in checkpoints does not say what is to be restored")
+		}
+	}
+	for len(st.decisions) < len(st.view.Decisions) {
+		st.decisions = append(st.decisions, st.decided(&st.view.Decisions[len(st.decisions)]))
+	}
+	return c.restoreLocked(st.decisions[n])
+}
+
+// decided makes a decision out of the leader's.
+func (st *set) decided(told *council.Decision) *decision {
+	d := &decision{source: told.Source, at: told.At, note: told.Note, from: told.From}
+	if told.Err != "" {
+		d.err = errors.New(told.Err)
+		return d
+	}
+	if told.Source != fromDisk {
+		return d
+	}
+	steps, err := List(st.dir)
+	for i := range steps {
+		if steps[i].Step == told.At.Step && steps[i].Attempt == told.Attempt {
+			d.step = &steps[i]
+			return d
+		}
+	}
+	d.err = fmt.Errorf("step %d, which the other nodes restore, is not in %s here: is that on a file system that all nodes share?", told.At.Step, st.dir)
+	if err != nil {
+		d.err = fmt.Errorf("%w (%w)", d.err, err)
+	}
+	return d
+}
+
+// bringLocked gets a shard of the step that is restored from the node that has it.
+func (c *session) bringLocked(shard int) (*slot, error) {
+	s, st, d := c.service, c.set, c.restored
+	if shard >= len(d.from) {
+		return nil, fmt.Errorf("nobody has shard %d", shard)
+	}
+	st.fetchErr = nil
+	for until := time.Now().Add(waitSave); ; {
+		if slot := st.book.at(shard, d.at); slot != nil {
+			return slot, nil
+		}
+		if st.fetchErr != nil {
+			return nil, st.fetchErr
+		}
+		s.fetchLocked(st, shard, d.at, d.from[shard])
+		if !st.fetching[council.Copy{Shard: shard, At: d.at}] {
+			return nil, fmt.Errorf("there is no way to get shard %d of step %d", shard, d.at.Step)
+		}
+		if !s.awaitLocked(until, c.gone) {
+			return nil, fmt.Errorf("shard %d of step %d does not come", shard, d.at.Step)
+		}
+	}
+}
+
+// findLocked asks the other nodes which shard has a file of the step that is restored.
+func (c *session) findLocked(path string) (shard int, ok bool) {
+	s, st, at := c.service, c.set, c.restored.at
+	addrs := s.team.addrs
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	for _, addr := range addrs {
+		conn, err := dialPeer(s.ctx, addr, s.cfg.Token, greeting{Op: "find", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Path: path})
+		if err != nil {
+			continue
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(peerTime))
+		var head copyHead
+		err = readFrame(conn, &head)
+		_ = conn.Close()
+		if err == nil && head.Error == "" && head.Shard >= 0 && head.Shard < st.shards {
+			return head.Shard, true
+		}
+	}
+	return 0, false
+}
+
+// waitTogetherLocked is wait where the leader of several nodes has steps written.
+func (c *session) waitTogetherLocked(until time.Time) (reply, *os.File, error) {
+	s, st := c.service, c.set
+	if !s.team.answeredLocked(until, c.gone) && s.team.conn == nil {
+		return reply{}, nil, s.team.err
+	}
+	for st.view.Busy {
+		if s.team.conn == nil {
+			return reply{}, nil, s.team.err
+		}
+		if !s.awaitLocked(until, c.gone) {
+			return reply{Committed: st.committed.Step}, nil, nil
+		}
+	}
+	if st.view.Failed != "" {
+		return reply{}, nil, errors.New(st.view.Failed)
+	}
+	return reply{Committed: st.committed.Step, Done: true}, nil, nil
+}
