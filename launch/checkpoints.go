@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"muster/internal/python"
+	"muster/rendezvous"
 )
 
 // CheckpointRules say how workers keep checkpoints through muster.
 type CheckpointRules struct {
-	// On puts the packages muster and, where there is no other, dlrover on the workers' path. On a single node their
-	// checkpoints are kept in the agent's memory.
+	// On puts the packages muster and, where there is no other, dlrover on the workers' path. Their checkpoints are kept in
+	// the agents' memory, on several nodes where these have a token.
 	On bool
 	// Dir is where a script saves that names no directory; empty: it has to.
 	Dir string
@@ -21,10 +22,15 @@ type CheckpointRules struct {
 	Keep int
 	// Slots is how many copies of its state a worker has in memory, 1 or 2; 0: two where memory allows.
 	Slots int
+	// Replicas is on how many nodes a copy of each state is kept, the worker's own included; 0 and 1: on that.
+	Replicas int
 }
 
 // Checkpoints keeps what workers save in memory, and writes it to disk behind them. checkpointd.Service is one.
 type Checkpoints interface {
+	// BeginRound is told of the round whose workers are about to start, and of the board that its agents share; again where
+	// only this node's workers start again in it.
+	BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Store, again bool) error
 	// RoundOver is told when all workers have ended, and why.
 	RoundOver(why string)
 	// Drain waits until everything that is to be written is on disk.
@@ -37,6 +43,12 @@ const (
 	pythonDir        = "python"
 	checkpointSocket = "socket"
 )
+
+// keepsCheckpoints reports whether workers' checkpoints are kept in memory: nodes give copies to each other, which takes a
+// token.
+func (p *Plan) keepsCheckpoints() bool {
+	return p.Job.Checkpoint.On && (p.Job.Alone() || p.token || p.Job.Meeting.TokenFile != "")
+}
 
 // setCheckpoints tells a worker where to find our Python, and where muster listens for it.
 func (p *Plan) setCheckpoints(vars map[string]Var) {
@@ -55,7 +67,7 @@ func (p *Plan) setCheckpoints(vars map[string]Var) {
 	if rules.Dir != "" {
 		vars["MUSTER_CKPT_DIR"] = Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
 	}
-	if p.Job.Alone() {
+	if p.keepsCheckpoints() {
 		set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
 	}
 }
@@ -68,13 +80,25 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if err := python.InstallCheckpoint(filepath.Join(a.Plan.RunDir, pythonDir)); err != nil {
 		return err
 	}
-	if rules := a.Plan.Job.Checkpoint; !a.Plan.Job.Alone() && (rules.Keep > 0 || rules.Slots > 0) {
-		a.Log.Warn().Msg("checkpoints are kept in memory, and old ones removed, on jobs of a single node only: --ckpt-keep and --ckpt-slots have no effect")
+	if !a.Plan.keepsCheckpoints() {
+		a.Log.Warn().Msg("no job token (MUSTER_TOKEN_FILE): workers write checkpoints to disk at once, and none are kept in memory, nor old ones removed")
+		return nil
 	}
-	if a.OpenCheckpoints != nil && a.Plan.Job.Alone() {
+	if a.OpenCheckpoints != nil {
 		a.checkpoints, err = a.OpenCheckpoints(ctx, filepath.Join(a.Plan.RunDir, checkpointSocket))
 	}
 	return err
+}
+
+// beginCheckpoints tells whoever keeps checkpoints of the workers that are about to start. Where the nodes do not come
+// together about checkpoints, workers meet that as an error.
+func (a *Agent) beginCheckpoints(ctx context.Context, again bool) {
+	if a.checkpoints == nil {
+		return
+	}
+	if err := a.checkpoints.BeginRound(ctx, a.meeting.Round, a.Handler.Board(), again); err != nil {
+		a.Log.Error().Err(err).Msg("checkpoints cannot be kept in this round")
+	}
 }
 
 // roundOver tells whoever keeps checkpoints that no worker is left of a round.

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -14,15 +15,20 @@ func TestCheckpointEnvironment(t *testing.T) {
 		nodes int
 		want  map[string]string
 	}{
-		"off":           {CheckpointRules{}, nil, 1, map[string]string{"MUSTER_SOCKET": "", "PYTHONPATH": ""}},
-		"on":            {CheckpointRules{On: true}, nil, 1, map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(python), "socket"), "PYTHONPATH": python, "MUSTER_CKPT_DIR": ""}},
-		"behind others": {CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": "/a:/b:" + python, "MUSTER_CKPT_DIR": "/ck"}},
-		"empty":         {CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1, map[string]string{"PYTHONPATH": python}}, // an empty entry would be the working directory
-		"several nodes": {CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": python, "MUSTER_SOCKET": ""}},
+		"off":                        {CheckpointRules{}, nil, 1, map[string]string{"MUSTER_SOCKET": "", "PYTHONPATH": ""}},
+		"on":                         {CheckpointRules{On: true}, nil, 1, map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(python), "socket"), "PYTHONPATH": python, "MUSTER_CKPT_DIR": ""}},
+		"behind others":              {CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": "/a:/b:" + python, "MUSTER_CKPT_DIR": "/ck"}},
+		"empty":                      {CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1, map[string]string{"PYTHONPATH": python}}, // an empty entry would be the working directory
+		"several nodes with a token": {CheckpointRules{On: true}, []string{"token"}, 2, map[string]string{"PYTHONPATH": python, "MUSTER_SOCKET": filepath.Join(filepath.Dir(python), "socket")}},
+		"several nodes":              {CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": python, "MUSTER_SOCKET": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := testJob("1")
 			job.Checkpoint, job.Nodes = try.rules, Range{Min: try.nodes, Max: try.nodes}
+			m := m
+			if slices.Equal(try.old, []string{"token"}) {
+				try.old, m.Token = nil, true
+			}
 			job.Environ = append(job.Environ, try.old...)
 			p, err := NewPlan(job, m)
 			if err != nil {

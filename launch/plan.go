@@ -39,6 +39,8 @@ type Machine struct {
 	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers. It has taken what
 	// Job.Lookup finds into account: its variables win over Env.Set and NodeEnv.
 	AssignDevices func(procs string, workers int) (DeviceVars, error)
+	// Token says that the launcher has brought the job's token.
+	Token bool
 }
 
 // DeviceVars are the variables of accelerators that workers get over the inherited ones. The zero value leaves these.
@@ -81,13 +83,15 @@ type Plan struct {
 	unbound   error   // why they are not, where that was asked for
 	warm      warmCommand
 	cold      error // why no template can be made, where one was asked for
+	// token says that the launcher has brought the job's.
+	token bool
 }
 
 // NewPlan looks up what job leaves open and refuses what could not run.
 func NewPlan(job Job, m Machine) (*Plan, error) {
 	p := &Plan{
 		Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, agentID: strings.ToLower(rand.Text()[:12]),
-		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv,
+		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, token: m.Token,
 	}
 	p.runIDFrom = p.source("rdzv-id")
 	if s := p.source("run-id"); s.Kind != FromDefault {

@@ -184,6 +184,7 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	if m.rest != nil {
 		started() // the round is over: nobody is to be started any more
 	}
+	a.untilVerdict(starting, func(ctx context.Context) { a.beginCheckpoints(ctx, again) })
 	a.dropSignals()
 	oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
 	a.groupMu.Lock()

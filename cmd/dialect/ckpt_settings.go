@@ -15,7 +15,7 @@ func checkpointSettings() []setting {
 	return []setting{
 		{
 			flag: "ckpt", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true,
-			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group is given. On several nodes such saves go straight to disk.",
+			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group is given. On several nodes this takes a job token (--token-file; with --hosts there always is one): without it such saves go straight to disk.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
 		},
 		{
@@ -27,6 +27,11 @@ func checkpointSettings() []setting {
 			flag: "ckpt-keep", form: formNumber, arg: "N", def: "0", group: groupCheckpoint, anywhere: true,
 			help: "How many steps stay on disk; older ones are removed when a newer one is there whole. 0: all.",
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Keep, text) },
+		},
+		{
+			flag: "ckpt-replicas", form: formNumber, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
+			help: "On how many nodes a copy of each worker's state is kept, its own included: with 2, what is in memory survives the loss of a node. Copies lie as far apart as the ranks do, which --topology-file sorts by switches.",
+			set:  func(r *Request, text string) error { return setCount(&rules(r).Replicas, text) },
 		},
 		{
 			flag: "ckpt-slots", arg: "auto|1|2", def: "auto", group: groupCheckpoint, anywhere: true,

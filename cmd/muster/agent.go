@@ -203,7 +203,7 @@ func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolo
 	telling, told := context.WithCancel(context.WithoutCancel(ctx))
 	var status sync.WaitGroup
 	status.Go(func() { n.tellStatus(telling) })
-	result, err := a.runAgent(ctx, plan, handler, a.newChecker(ctx, plan, at, log), in, log)
+	result, err := a.runAgent(ctx, plan, handler, at, a.newChecker(ctx, plan, at, log), in, log)
 	told()
 	status.Wait()
 	n.report = result.Report

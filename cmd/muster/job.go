@@ -87,7 +87,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		return a.refused(req, machine, err)
 	}
 	a.exportIface(ctx, plan, at, log)
-	return a.runJob(ctx, plan, handler, a.newChecker(ctx, plan, at, log), in, log)
+	return a.runJob(ctx, plan, handler, at, a.newChecker(ctx, plan, at, log), in, log)
 }
 
 // exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked for.
@@ -129,7 +129,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	if m.TempDir, err = filepath.Abs(os.TempDir()); err != nil {
 		return m, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
-	m.Hostname = cmp.Or(a.nodeName, hostname())
+	m.Hostname, m.Token = cmp.Or(a.nodeName, hostname()), a.token != nil || len(job.Hosts.Nodes) > 0
 	root := accel.Real()
 	seen := job.Lookup() // what workers will be told of devices counts, not what we were
 	near, lookup := root, seen
@@ -166,19 +166,19 @@ func formatLists(lists [][]int) []string {
 }
 
 // runJob runs the agent, and prints what it reports.
-func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
-	result, err := a.runAgent(ctx, plan, handler, checker, in, log)
+func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at reach, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
+	result, err := a.runAgent(ctx, plan, handler, at, checker, in, log)
 	say(a.stderr, "%s", result.Report)
 	return err
 }
 
 // runAgent runs the agent. Its error is a statusError where the report, or what was printed, says everything.
-func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
+func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at reach, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
 	agent := &launch.Agent{
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
-		OpenCheckpoints: checkpointService(plan, log),
+		OpenCheckpoints: checkpointService(plan, at, log),
 		ErrorFile:       a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
 	}
 	result, err := agent.Run(ctx)
