@@ -88,8 +88,8 @@ func (b *book) complete() []moment {
 
 // dead reports whether a moment can become complete no more: a shard that has no copy of it has gone on.
 func (b *book) dead(m moment) bool {
-	if b.told != nil && slices.Contains(b.told.dead, m) {
-		return true
+	if b.told != nil {
+		return slices.Contains(b.told.dead, m)
 	}
 	for shard, begun := range b.begun {
 		if begun.Compare(m) <= 0 {

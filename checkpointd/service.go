@@ -330,6 +330,9 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 		}
 		next := newSet(dir, shards)
 		next.lock, st.lock = st.lock, nil
+		if s.team != nil {
+			next.book.told = &toldMoments{}
+		}
 		s.cfg.Log.Warn().Str("path", dir).Int("shards", shards).Int("before", st.shards).
 			Msg("the number of shards has changed: what is in memory cannot be used, and is written to disk")
 		s.saveLocked(st, "the number of shards has changed")
@@ -337,12 +340,14 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 		return next, nil
 	}
 	st := newSet(dir, shards)
-	if s.team == nil {
-		lock, err := openDir(s.cfg.disk, dir)
-		if err != nil {
-			return nil, err
-		}
-		st.lock = lock
+	if s.team != nil { // the node that leads opens it
+		st.book.told = &toldMoments{}
+		s.sets = append(s.sets, st)
+		return st, nil
+	}
+	var err error
+	if st.lock, err = openDir(s.cfg.disk, dir); err != nil {
+		return nil, err
 	}
 	s.sets = append(s.sets, st)
 	return st, nil

@@ -17,8 +17,7 @@ type Leader struct {
 	size    int             // of the round
 	era     uint64          // the first of the round
 	nodes   map[int]*Report // by group rank: those that have reported in this round
-	gone    map[int]bool    // those that have left it
-	missing bool            // somebody will not come
+	gone    map[int]bool    // those that have left it; true for those that have never come
 	why     string          // why what was saved before the round is wanted on disk
 	sets    map[Key]*set
 	ended   bool // the end of this round was seen
@@ -49,6 +48,7 @@ type set struct {
 	failed      string
 	replicating Moment
 	replicated  Moment
+	spreadAgain bool // nodes may be gone that had copies of it
 }
 
 // flush is a step on its way to disk.
@@ -70,9 +70,11 @@ func NewLeader(replicas int, newAttempt func() string) *Leader {
 // saved before and is not on disk is wanted there, unless why is empty.
 func (l *Leader) BeginRound(size int, era uint64, why string) {
 	l.era = era
-	l.size, l.nodes, l.gone, l.missing, l.ended, l.why = size, map[int]*Report{}, map[int]bool{}, false, false, why
+	l.size, l.nodes, l.gone, l.ended, l.why = size, map[int]*Report{}, map[int]bool{}, false, why
 	for _, s := range l.sets {
 		s.decisions, s.verify, s.choosing, s.note, s.urgent = nil, nil, false, "", map[int]int{}
+		s.complete, s.dead = nil, nil
+		s.spreadAgain = true
 		if why != "" {
 			s.trigger = why
 		}
@@ -85,6 +87,10 @@ func (l *Leader) Report(node int, r *Report) {
 		return
 	}
 	l.nodes[node] = r
+	if _, left := l.gone[node]; left { // it came after all
+		delete(l.gone, node)
+		l.ended = false
+	}
 	for i := range r.Sets {
 		sr := &r.Sets[i]
 		s := l.sets[sr.Key]
@@ -126,15 +132,15 @@ func (s *set) collect(sr *SetReport) {
 // Gone says that a node is not there any more in this round.
 func (l *Leader) Gone(node int) {
 	delete(l.nodes, node)
-	l.gone[node] = true
+	l.gone[node] = false
 	l.step()
 }
 
 // GiveUp says that nodes which have not reported in this round will not.
 func (l *Leader) GiveUp() {
 	for n := range l.size {
-		if l.nodes[n] == nil && !l.gone[n] {
-			l.gone[n], l.missing = true, true
+		if _, left := l.gone[n]; l.nodes[n] == nil && !left {
+			l.gone[n] = true
 		}
 	}
 	l.step()
@@ -204,7 +210,7 @@ func (l *Leader) allEnded() bool {
 			return false
 		}
 	}
-	return l.size > 0 && len(l.nodes)+len(l.gone) == l.size
+	return len(l.nodes) > 0 && len(l.nodes)+len(l.gone) == l.size
 }
 
 // report returns what a node says of a set, nil where it says nothing.
@@ -329,7 +335,8 @@ func (l *Leader) decide(s *set) {
 			asked = max(asked, sr.Loads)
 		}
 	}
-	for l.missing && asked > len(s.decisions) {
+	missing := slices.Contains(slices.Collect(maps.Values(l.gone)), true)
+	for missing && asked > len(s.decisions) {
 		s.decisions = append(s.decisions, Decision{Source: FromNone, Err: "not all nodes take part in what is to be restored"})
 	}
 	for l.all() && asked > len(s.decisions) && !s.choosing {

@@ -99,10 +99,10 @@ func (l *Leader) replicate(s *set) {
 			if !l.spread(s, m) {
 				return
 			}
-			s.replicated = m
+			s.replicated, s.spreadAgain = m, false
 		}
 		s.replicating = Never
-		if len(s.complete) == 0 || s.complete[0].Compare(s.replicated) <= 0 {
+		if len(s.complete) == 0 || !s.spreadAgain && s.complete[0].Compare(s.replicated) <= 0 {
 			return
 		}
 		s.replicating = s.complete[0]

@@ -1,0 +1,367 @@
+package checkpointd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"muster/checkpointd/council"
+)
+
+// simNode is a node of a simulated job: the real book of its slots, and reports and views that are on their way.
+type simNode struct {
+	addr    string
+	book    *book
+	rank    int
+	seq     uint64
+	ended   bool
+	gone    bool // not heard of any more in this round
+	loads   int
+	writing *slot
+	attempt string
+	written []council.Written
+	sent    *council.Report
+	view    *council.View
+	told    council.SetView
+}
+
+func (n *simNode) report(k council.Key) *council.Report {
+	n.seq++
+	sr := council.SetReport{
+		Key: k, Saves: []int{n.rank}, Begun: n.book.begun[n.rank], Loads: n.loads, Attempt: n.attempt, Written: slices.Clone(n.written),
+		Committed: council.Never, Verified: n.told.Verify,
+	}
+	for shard, slots := range n.book.shards {
+		for _, s := range slots {
+			if s.State == slotReady {
+				sr.Copies = append(sr.Copies, council.Copy{Shard: shard, At: s.At, Persist: s.At.Step%3 == 0})
+			}
+		}
+	}
+	return &council.Report{Seq: n.seq, Addr: n.addr, Ended: n.ended, Sets: []council.SetReport{sr}}
+}
+
+// obey does what Service.obeyLocked does, without copies of anything.
+func (n *simNode) obey(v council.SetView) {
+	n.told = v
+	n.book.told = &toldMoments{v.Complete, v.Dead}
+	st := &set{book: n.book}
+	st.repin(v.Pin)
+	if v.Write == nil {
+		if !v.Busy {
+			n.attempt, n.written = "", nil
+		}
+		return
+	}
+	if n.attempt != v.Write.Attempt {
+		n.attempt, n.written = v.Write.Attempt, nil
+	}
+}
+
+// sim is a job whose messages come late, and whose nodes and disk fail.
+type sim struct {
+	t       *rapid.T
+	k       council.Key
+	leader  *council.Leader
+	nodes   []*simNode
+	round   int
+	born    int
+	disk    []moment // what was committed
+	seen    moment   // the newest that was shown as complete, and that no node was lost since
+	attempt int
+}
+
+func (s *sim) begin() {
+	s.leader.BeginRound(len(s.nodes), firstEra(s.round), map[bool]string{true: "again"}[s.round > 0])
+	for rank, n := range s.nodes {
+		n.rank, n.seq, n.loads, n.ended, n.gone, n.view, n.sent, n.told.Decisions = rank, 0, 0, false, false, nil, nil, nil
+		if n.writing != nil {
+			n.writing.State = slotTorn
+			n.writing = nil
+		}
+	}
+}
+
+// act carries out what the leader asks for. A disk may fail.
+func (s *sim) act(fail func() bool) {
+	for actions := s.leader.Actions(); len(actions) > 0; actions = s.leader.Actions() {
+		for _, a := range actions {
+			switch a.Kind {
+			case council.Open:
+				s.leader.Opened(s.k, nil)
+			case council.Choose:
+				d := council.Decision{Source: council.FromNone}
+				if len(s.disk) > 0 {
+					d = council.Decision{Source: council.FromDisk, At: s.disk[len(s.disk)-1]}
+				}
+				s.leader.Chosen(s.k, d)
+			case council.Commit:
+				for shard, r := range a.Results {
+					if want := fmt.Sprintf(`"%d %v %s"`, shard, a.At, a.Attempt); string(r) != want {
+						s.t.Fatalf("shard %d of %v was committed with %s, want %s", shard, a.At, r, want)
+					}
+				}
+				if fail() {
+					s.leader.Committed(s.k, a.Attempt, errors.New("disk full"))
+					continue
+				}
+				if len(s.disk) > 0 && a.At.Compare(s.disk[len(s.disk)-1]) <= 0 {
+					s.t.Fatalf("%v was committed after %v", a.At, s.disk)
+				}
+				s.disk = append(s.disk, a.At)
+				s.leader.Committed(s.k, a.Attempt, nil)
+			}
+		}
+	}
+}
+
+// complete are the moments of which all shards are there in truth, newest first.
+func (s *sim) complete() (found []moment) {
+	have := map[moment]map[int]bool{}
+	for _, n := range s.nodes {
+		for shard, slots := range n.book.shards {
+			for _, slot := range slots {
+				if slot.State == slotReady {
+					if have[slot.At] == nil {
+						have[slot.At] = map[int]bool{}
+					}
+					have[slot.At][shard] = true
+				}
+			}
+		}
+	}
+	for m, shards := range have {
+		if len(shards) == s.k.Shards {
+			found = append(found, m)
+		}
+	}
+	slices.SortFunc(found, func(a, b moment) int { return b.Compare(a) })
+	return found
+}
+
+// TestCouncil: whatever comes late, fails or is lost, a step that was shown as complete is not given up for one that is not;
+// what is committed is of one moment and one attempt; all restore the same; and in the end all is on disk.
+func TestCouncil(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 4).Draw(t, "nodes")
+		s := &sim{t: t, k: council.Key{Dir: "/d", Shards: size}, seen: council.Never}
+		s.leader = council.NewLeader(rapid.IntRange(1, 3).Draw(t, "replicas"), func() string { s.attempt++; return fmt.Sprint(s.attempt) })
+		add := func() *simNode {
+			s.born++
+			n := &simNode{addr: fmt.Sprint("node", s.born), book: newBook(size)}
+			n.book.told = &toldMoments{}
+			return n
+		}
+		for range size {
+			s.nodes = append(s.nodes, add())
+		}
+		s.begin()
+		rules := slotRules{Slots: 2, Room: func() bool { return true }}
+		fail := func() bool { return rapid.IntRange(0, 5).Draw(t, "disk") == 0 }
+		decided := map[string]council.Decision{}
+		step := int64(0)
+		deliver := func(n *simNode) {
+			if n.sent != nil && !n.gone {
+				s.leader.Report(n.rank, n.sent)
+				n.sent = nil
+				s.act(fail)
+			}
+		}
+		show := func(n *simNode) {
+			v := s.leader.View(n.rank)
+			if len(v.Sets) == 0 {
+				return
+			}
+			sv := v.Sets[0]
+			if len(sv.Complete) > 0 && sv.Complete[0].Compare(s.seen) > 0 {
+				s.seen = sv.Complete[0]
+			}
+			for i, d := range sv.Decisions {
+				key := fmt.Sprint(s.round, i)
+				if old, ok := decided[key]; ok && (old.Source != d.Source || old.At != d.At) {
+					t.Fatalf("decision %s was %+v, and is %+v", key, old, d)
+				}
+				decided[key] = d
+			}
+			n.view = &v
+		}
+		actions := map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				if c := s.complete(); s.seen != council.Never && (len(c) == 0 || c[0].Compare(s.seen) < 0) {
+					t.Fatalf("%v was shown as complete, there is %v", s.seen, c)
+				}
+			},
+			"save": func(t *rapid.T) {
+				n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]
+				if n.writing != nil {
+					n.writing.State = slotReady
+					n.writing = nil
+					return
+				}
+				if n.rank == 0 {
+					step++
+				}
+				at := moment{Era: firstEra(s.round), Step: step}
+				if kind, slot := n.book.victim(n.rank, rules); kind == takeSlot && at.Compare(n.book.begun[n.rank]) > 0 {
+					if slot == nil {
+						slot = n.book.add(n.rank, 1)
+					}
+					n.book.begin(n.rank, slot, at, 1)
+					n.writing = slot
+				}
+			},
+			"report":  func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.sent = n.report(s.k) },
+			"deliver": func(t *rapid.T) { deliver(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
+			"show":    func(t *rapid.T) { show(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
+			"obey": func(t *rapid.T) {
+				if n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.view != nil {
+					n.obey(n.view.Sets[0])
+					n.view = nil
+				}
+			},
+			"write": func(t *rapid.T) { s.write(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")], fail()) },
+			"fetch": func(t *rapid.T) { s.fetch(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
+			"load":  func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.loads++ },
+			"gone": func(t *rapid.T) {
+				if n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; rapid.IntRange(0, 9).Draw(t, "really") == 0 {
+					n.gone = true
+					s.leader.Gone(n.rank)
+					s.act(fail)
+				}
+			},
+			"give up": func(t *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
+					s.leader.GiveUp()
+					for _, n := range s.nodes {
+						n.gone = n.gone || n.seq == 0
+					}
+					s.act(fail)
+				}
+			},
+			"round": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
+					return
+				}
+				s.round++
+				step = max(0, step-2) // some of it is done again
+				if rapid.Bool().Draw(t, "lost") {
+					s.nodes[rapid.IntRange(0, size-1).Draw(t, "which")] = add()
+					s.seen = council.Never
+				}
+				if rapid.Bool().Draw(t, "moved") {
+					s.nodes = append(s.nodes[1:], s.nodes[0])
+				}
+				s.begin()
+			},
+		}
+		t.Repeat(actions)
+		// Everything comes through, and nothing fails any more.
+		never := func() bool { return false }
+		if slices.ContainsFunc(s.nodes, func(n *simNode) bool { return n.gone }) {
+			s.round++
+			s.begin()
+		}
+		for range 40 {
+			for _, n := range s.nodes {
+				if n.writing != nil {
+					n.writing.State = slotReady
+					n.writing = nil
+				}
+				n.ended = true
+				n.sent = n.report(s.k)
+				s.leader.Report(n.rank, n.sent)
+				s.act(never)
+				if v := s.leader.View(n.rank); len(v.Sets) > 0 {
+					n.obey(v.Sets[0])
+				}
+				s.write(n, false)
+				s.fetch(n)
+			}
+		}
+		if v := s.leader.View(0); !v.Drained {
+			text, _ := json.Marshal(v)
+			t.Fatalf("not at an end: %s", text)
+		}
+		c := s.complete()
+		if failed := len(c) > 0 && s.leader.View(0).Sets[0].Failed != ""; !failed && len(c) > 0 && (len(s.disk) == 0 || s.disk[len(s.disk)-1].Compare(c[0]) < 0) {
+			t.Fatalf("%v is in memory, on disk is %v, and nobody was told", c[0], s.disk)
+		}
+		if len(c) > 0 && s.leader.Replicas > 1 && size > 1 {
+			for shard := range size {
+				copies := 0
+				for _, n := range s.nodes {
+					if n.book.at(shard, c[0]) != nil {
+						copies++
+					}
+				}
+				if copies < min(s.leader.Replicas, size) {
+					t.Fatalf("shard %d of %v is on %d nodes", shard, c[0], copies)
+				}
+			}
+		}
+	})
+}
+
+// write has a node write one of the shards that it was told to.
+func (s *sim) write(n *simNode, fail bool) {
+	o := n.told.Write
+	if o == nil || n.attempt != o.Attempt {
+		return
+	}
+	for _, shard := range o.Shards {
+		if slices.ContainsFunc(n.written, func(w council.Written) bool { return w.Shard == shard }) || n.book.at(shard, o.At) == nil {
+			continue
+		}
+		w := council.Written{Shard: shard}
+		if fail {
+			w.Err = "disk full"
+		} else {
+			w.Result, _ = json.Marshal(fmt.Sprintf("%d %v %s", shard, o.At, o.Attempt))
+		}
+		n.written = append(n.written, w)
+		return
+	}
+}
+
+// fetch has a node get one of the copies that it was told to.
+func (s *sim) fetch(n *simNode) {
+	for _, f := range n.told.Fetch {
+		if n.book.at(f.Shard, f.At) != nil || f.From >= len(s.nodes) || s.nodes[f.From].book.at(f.Shard, f.At) == nil {
+			continue
+		}
+		slot := n.book.add(f.Shard, 1)
+		slot.State, slot.At = slotReady, f.At
+		return
+	}
+}
+
+// A frame from another node that is no report harms nobody.
+func FuzzReport(f *testing.F) {
+	f.Add(`{"seq":1,"addr":"a","sets":[{"dir":"/d","shards":2,"copies":[{"shard":5,"at":{"era":1,"step":1}}],"saves":[-1,9],"loads":99,"written":[{"shard":-1}]}]}`)
+	f.Add(`{"seq":18446744073709551615,"sets":[{"dir":"","shards":-3}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var r council.Report
+		if readFrame(strings.NewReader(frameOf(text)), &r) != nil {
+			return
+		}
+		l := council.NewLeader(2, newAttempt)
+		l.BeginRound(2, firstEra(0), "")
+		l.Report(0, &r)
+		for _, a := range l.Actions() {
+			if a.Kind == council.Open {
+				l.Opened(a.Key, nil)
+			}
+		}
+		l.Report(1, &r)
+		l.View(0)
+	})
+}
+
+func frameOf(text string) string {
+	return string([]byte{byte(len(text) >> 24), byte(len(text) >> 16), byte(len(text) >> 8), byte(len(text))}) + text
+}
