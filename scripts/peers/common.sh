@@ -15,10 +15,13 @@ peer_venv() {
 	echo "deps: installing $name into $V" >&2
 	rm -rf "$V"
 	"$torch/bin/python" -m venv "$V"
-	"$torch/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$("$V/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/zz_torch.pth"
+	peer_site "$torch" >"$(peer_site)/zz_torch.pth"
 	mkdir "$V/tmp"
 	export TMPDIR=$V/tmp
 }
+
+# peer_site [ENVIRONMENT] prints the folder of its packages; default: the one that is being made.
+peer_site() { "${1:-$V}/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 
 peer_pip() { "$V/bin/python" -m pip install -q --disable-pip-version-check --no-input --no-warn-script-location "$@" >&2; }
 
