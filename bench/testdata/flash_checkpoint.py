@@ -1,16 +1,19 @@
 """Saves and restores a state of GPT-2's shapes, through muster and in the ways that it is compared with, and writes the times
-of each, in seconds, to BENCH_DIR/<rank>.json. usage: flash_checkpoint.py MIB WITH_DCP"""
+of each, in seconds, to BENCH_DIR/<rank>.json; agent is muster's memory besides that of checkpoints, in MB.
+usage: flash_checkpoint.py MIB"""
 import json
 import os
 import shutil
 import sys
+import threading
 import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from flash_state import State
 from muster.checkpoint import Checkpointer, StorageType, _copy
 
-MIB, DCP = int(sys.argv[1]), sys.argv[2] == "1"
 rank = int(os.environ["RANK"])
 folder = os.environ["BENCH_DIR"]
 dist.init_process_group("gloo")
@@ -25,39 +28,9 @@ def took(name, f):
     return result
 
 
-LAYERS = 12
-WIDTH = int((MIB * 2**20 / 3 / 4 / (12 * LAYERS)) ** 0.5) // 8 * 8
-
-
-def weights():
-    shapes = {"c_attn": (WIDTH, 3 * WIDTH), "c_proj": (WIDTH, WIDTH), "c_fc": (WIDTH, 4 * WIDTH), "mlp_proj": (4 * WIDTH, WIDTH), "ln_1": (WIDTH,), "ln_2": (WIDTH,)}
-    found = {}
-    for i in range(LAYERS):
-        for name, shape in shapes.items():
-            found[f"h.{i}.{name}.weight"] = torch.rand(shape)
-            found[f"h.{i}.{name}.bias"] = torch.rand(shape[-1])
-    return found
-
-
-model, first, second = weights(), weights(), weights()
-optimizer = {
-    "state": {i: {"step": torch.tensor(1.0), "exp_avg": a, "exp_avg_sq": b} for i, (a, b) in enumerate(zip(first.values(), second.values()))},
-    "param_groups": [{"lr": 1e-3, "params": list(range(len(model)))}],
-}
-state = {"model": model, "optimizer": optimizer, "step": 0}
-size = sum(t.nbytes for part in (model, first, second) for t in part.values())
-
-
-def into_model(loaded):
-    for name, t in model.items():
-        t.copy_(loaded["model"][name])
-    for i, moments in optimizer["state"].items():
-        for name, t in moments.items():
-            t.copy_(loaded["optimizer"]["state"][i][name])
-
-
-checkpoints = os.path.join(folder, "checkpoints")
-ckpt = Checkpointer(checkpoints, shards="world", size_hint=size + (1 << 20))
+state = State(int(sys.argv[1]))
+size, sharded = state.size, {f"{rank}.{name}": t for name, t in state.named().items()}
+ckpt = Checkpointer(os.path.join(folder, "checkpoints"), shards="world", size_hint=size + (1 << 20))
 source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
 time.sleep(2)  # what a script does before its first save
 step = 0
@@ -66,8 +39,26 @@ step = 0
 def save(kind):
     global step
     step += 1
-    state["step"] = step
-    assert ckpt.save_checkpoint(step, state, storage_type=kind)
+    state.whole["step"] = step
+    assert ckpt.save_checkpoint(step, state.whole, storage_type=kind)
+
+
+def async_save():
+    return dcp.async_save(sharded, checkpoint_id=os.path.join(folder, "dcp"))
+
+
+def finish(future):
+    future.result()
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(os.path.join(folder, "dcp"))
+
+
+def agent():
+    """The memory of the launcher, in MB, less what it shares with the workers: checkpoints."""
+    with open(f"/proc/{os.getppid()}/smaps_rollup") as f:
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in f if "kB" in line}
+    times.setdefault("agent", []).append((kib["Pss"] - kib["Pss_Shmem"]) * 1024 / 1e6)
 
 
 took("first", lambda: save(StorageType.MEMORY))
@@ -75,11 +66,13 @@ for _ in range(9):
     time.sleep(0.5)  # training
     took("memcpy", lambda: _copy.Copy([(target.data_ptr(), source.data_ptr(), size)], _copy.helpers()).finish())
     took("memory", lambda: save(StorageType.MEMORY))
+finish(async_save())  # the first one meets memory that nobody has touched
 for _ in range(5):
-    def whole():
-        save(StorageType.DISK)
-        ckpt.wait_latest_checkpoint()
-    took("disk", whole)
+    finish(took("dcp", async_save))
+agent()
+for _ in range(5):
+    save(StorageType.DISK)
+    took("flush", ckpt.wait_latest_checkpoint)
 
     def raw():
         with open(os.path.join(folder, f"raw{rank}"), "wb", buffering=0) as f:
@@ -91,27 +84,52 @@ for _ in range(5):
 
     def plain():
         with open(os.path.join(folder, f"plain{rank}"), "wb") as f:
-            torch.save(state, f)
+            torch.save(state.whole, f)
             f.flush()
             os.fsync(f.fileno())
     took("torch.save", plain)
-for _ in range(5):
+agent()
+for _ in range(7):
     def restore():
-        into_model(ckpt.load_checkpoint())
+        state.restore(ckpt.load_checkpoint())
         assert ckpt.source == "memory"
     took("restore", restore)
-    took("torch.load", lambda: into_model(torch.load(os.path.join(folder, f"plain{rank}"), weights_only=False)))
-if DCP:
-    import torch.distributed.checkpoint as dcp
-    sharded = {f"{rank}.{name}": t for name, t in {**model, **{"a." + k: v for k, v in first.items()}, **{"b." + k: v for k, v in second.items()}}.items()}
-    for i in range(4):
-        out = os.path.join(folder, f"dcp{i}")
-        future = took("dcp", lambda: dcp.async_save(sharded, checkpoint_id=out))
-        future.result()
-        dist.barrier()
-        if rank == 0:
-            shutil.rmtree(out)
-times["size"] = [size]
+    took("torch.load", lambda: state.restore(torch.load(os.path.join(folder, f"plain{rank}"), weights_only=False)))
+agent()
+
+weights = torch.rand(384, 384)
+
+
+def train(done):
+    """Trains until done, and returns how often, and for how many seconds."""
+    count, began = 0, time.perf_counter()
+    while not done():
+        weights @ weights
+        count += 1
+    return count, time.perf_counter() - began
+
+
+def lost(name, done):
+    """The training that is lost until done, in seconds."""
+    count, seconds = train(done)
+    times.setdefault(name, []).append(max(0, seconds - count * pace))
+
+
+for _ in range(5):
+    dist.barrier()
+    until = time.perf_counter() + 0.5
+    count, seconds = train(lambda: time.perf_counter() > until)
+    pace = seconds / count
+    save(StorageType.DISK)
+    dist.barrier()
+    waiting = threading.Thread(target=ckpt.wait_latest_checkpoint)
+    waiting.start()
+    lost("slow", lambda: not waiting.is_alive())
+    dist.barrier()
+    future = async_save()
+    dist.barrier()
+    lost("dcp_slow", future.done)
+    finish(future)
 with open(os.path.join(folder, f"{rank}.json"), "w") as f:
     json.dump(times, f)
 dist.barrier()
