@@ -22,9 +22,7 @@ func (s *Service) startLocked(st *set) {
 		if err == nil {
 			st.committed = f.at
 		}
-		if retired := st.lock == nil; retired && st.pending == nil {
-			st.release()
-		}
+		st.releaseRetired()
 		s.startLocked(st)
 		s.notifyLocked()
 	})

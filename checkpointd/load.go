@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -72,16 +73,7 @@ func (s *Service) decideLocked(st *set, d *decision) {
 			break // what was in memory since is lost
 		}
 		f := st.plan(at, "")
-		s.mu.Unlock()
-		bad := -1
-		var err error
-		for shard, c := range f.copies {
-			if err = f.mem[shard].verify(c.used); err != nil {
-				bad = shard
-				break
-			}
-		}
-		s.mu.Lock()
+		bad, err := s.compareLocked(f)
 		f.unpin()
 		if bad < 0 {
 			d.source, d.at = fromMemory, at
@@ -111,6 +103,44 @@ func (s *Service) decideLocked(st *set, d *decision) {
 	}
 	d.source, d.step, d.at = fromDisk, step, moment{Step: step.Step}
 	d.err = step.divides(st.shards, st.reshards)
+}
+
+// compareLocked compares the checksums of a pinned step, with the lock let go, and returns the first shard whose are wrong,
+// -1 for none.
+func (s *Service) compareLocked(f *flush) (bad int, err error) {
+	var sound []func() error
+	for _, c := range f.copies {
+		sound = append(sound, c.sound)
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	for shard, ok := range sound {
+		if err := ok(); err != nil {
+			return shard, err
+		}
+	}
+	return -1, nil
+}
+
+// compareAheadLocked has the checksums of the newest complete step compared before workers ask for it: nobody is left who
+// could write to it.
+func (s *Service) compareAheadLocked(st *set) {
+	for slot, c := range st.copies {
+		c.compareAnew(st.mem[slot])
+	}
+	complete := st.book.complete()
+	if len(complete) == 0 || s.closed {
+		return
+	}
+	f := st.plan(complete[0], "")
+	s.wg.Go(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_, _ = s.compareLocked(f) // whoever loads is told
+		f.unpin()
+		st.releaseRetired()
+		s.notifyLocked()
+	})
 }
 
 // restoreLocked carries a decision out for one worker.
@@ -174,6 +204,25 @@ func (c *session) open(path string) (reply, *os.File, error) {
 	return reply{}, nil, fmt.Errorf("step %d in memory has no file %q", c.restored.at.Step, path)
 }
 
+// expectedLocked reports whether a step that is to be written lacks shards whose ranks have not come as far yet.
+func (c *session) expectedLocked() bool {
+	s, st := c.service, c.set
+	complete := st.book.complete()
+	for slot, of := range st.copies {
+		if !of.persist || slot.At.Era != c.eraLocked() || slot.At.Compare(st.committed) <= 0 || slices.Contains(complete, slot.At) || st.book.dead(slot.At) {
+			continue
+		}
+		gone := false
+		for shard := range st.shards {
+			gone = gone || st.book.at(shard, slot.At) == nil && s.saverLocked(st, shard) == nil
+		}
+		if !gone {
+			return true
+		}
+	}
+	return false
+}
+
 // wait waits until all that is to be written of a set is on disk.
 func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 	s, st := c.service, c.set
@@ -183,7 +232,7 @@ func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 	if s.team != nil {
 		return c.waitTogetherLocked(until)
 	}
-	for st.pending != nil || st.running != nil {
+	for st.pending != nil || st.running != nil || c.expectedLocked() {
 		if !s.awaitLocked(until, c.gone) {
 			return reply{Committed: st.committed.Step}, nil, nil
 		}

@@ -80,9 +80,9 @@ func (s *Service) verifyLocked(st *set, at moment) {
 		errs := make([]error, len(slots))
 		for i, slot := range slots {
 			s.mu.Lock()
-			m, of := st.mem[slot], st.copies[slot]
+			sound := st.copies[slot].sound
 			s.mu.Unlock()
-			errs[i] = m.verify(of.used)
+			errs[i] = sound()
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -188,6 +188,7 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 		return err
 	}
 	slot.State = slotReady
+	of.compareAnew(m)
 	st.copies[slot] = of
 	m.finish(head.MetaOff, head.MetaLen, time.Now().UnixNano())
 	s.sealLocked(st, slot, of)

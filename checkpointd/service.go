@@ -207,6 +207,7 @@ func (s *Service) RoundOver(why string) {
 	for _, st := range s.sets {
 		st.decisions, st.loads = nil, map[int]int{}
 		s.breakpointLocked(st, why)
+		s.compareAheadLocked(st)
 	}
 	s.notifyLocked()
 }

@@ -275,6 +275,9 @@ func TestDamagedMemory(t *testing.T) {
 		}
 		return len(slots) == 2
 	})
+	s.mu.Lock() // what a worker may do to its mapping
+	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: 0, Step: 2})].bytes[headerSize+77] ^= 16
+	s.mu.Unlock()
 	s.RoundOver("a test")
 	if err := s.Drain(t.Context()); err != nil {
 		t.Fatal(err)
@@ -284,12 +287,31 @@ func TestDamagedMemory(t *testing.T) {
 	}
 	s.mu.Lock()
 	s.sets[0].committed.Step = -1
-	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: 0, Step: 2})].bytes[headerSize+77] ^= 16
 	s.mu.Unlock()
 	a = dial(t, s).hello(dir, 0, 1)
 	a.want(a.load(0, size), fromMemory, 1)
 	if !strings.Contains(log.String(), "was damaged") {
 		t.Errorf("nobody was told: %s", log.String())
+	}
+}
+
+// A rank that has saved its shard for the disk, and asks before the others have, waits for the step nevertheless.
+func TestWaitBeforeOthersHaveSaved(t *testing.T) {
+	s, _ := testService(t, nil)
+	dir := t.TempDir()
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(3, 0, size, true)
+	if rep, err := a.ask(request{Op: "wait", Millis: 20}); err != nil || rep.Done {
+		t.Errorf("the step of one shard of two is on disk: %+v, %v", rep, err)
+	}
+	b.save(3, 1, size, true)
+	if rep, err := a.ask(request{Op: "wait", Millis: 60_000}); err != nil || !rep.Done || rep.Committed != 3 {
+		t.Errorf("%+v: %v", rep, err)
+	}
+	a.save(4, 0, size, true)
+	b.save(5, 1, size, false) // step 4 will never be complete
+	if rep, err := a.ask(request{Op: "wait", Millis: 60_000}); err != nil || !rep.Done || rep.Committed != 3 {
+		t.Errorf("%+v: %v", rep, err)
 	}
 }
 

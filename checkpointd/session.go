@@ -368,6 +368,7 @@ func (c *session) ready(req request) error {
 	}
 	slot.State = slotReady
 	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, persist: req.Persist, pid: c.pid}
+	copied.compareAnew(m)
 	st.copies[slot] = copied
 	m.finish(req.MetaOffset, req.MetaLength, time.Now().UnixNano())
 	s.sealLocked(st, slot, copied)
@@ -394,6 +395,7 @@ func (s *Service) sealLocked(st *set, slot *slot, of *copied) {
 		defer s.mu.Unlock()
 		if whole && st.copies[slot] == of && !s.closed {
 			m.seal(of.used, sums)
+			of.compareAnew(m)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"muster/checkpointd/council"
@@ -57,6 +58,13 @@ type copied struct {
 	used    int64 // bytes behind the header
 	persist bool
 	pid     int
+	// sound compares its checksums, once since somebody could last have written to it. It takes time, and is called without the lock.
+	sound func() error
+}
+
+// compareAnew has the checksums of a copy in m compared by the next call of sound.
+func (c *copied) compareAnew(m *memory) {
+	c.sound = sync.OnceValue(func() error { return m.verify(c.used) })
 }
 
 // flush is a complete step on its way to disk.
@@ -118,6 +126,13 @@ func (st *set) release() {
 				st.forget(shard, s)
 			}
 		}
+	}
+}
+
+// releaseRetired frees the memory of a set that another one has followed, where nothing of it is to be written any more.
+func (st *set) releaseRetired() {
+	if st.lock == nil && st.pending == nil && st.running == nil {
+		st.release()
 	}
 }
 

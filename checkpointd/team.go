@@ -85,6 +85,9 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 	s.round = firstEra(r.Number) >> eraShift
 	t.direct, t.err, t.ended, t.drain = r.GroupWorldSize > 1 && board == nil, nil, false, false
 	for _, st := range s.allSetsLocked() {
+		for slot, of := range st.copies {
+			of.compareAnew(st.mem[slot])
+		}
 		st.decisions, st.loads, st.verified, st.view = nil, map[int]int{}, nil, council.SetView{Key: st.view.Key}
 	}
 	direct := t.direct

@@ -1,5 +1,6 @@
 """Copies storages into a mapping: by threads from the memory of the host, by a stream of its own from CUDA devices."""
 import ctypes
+import mmap
 import os
 import sys
 import threading
@@ -26,6 +27,24 @@ def populate(address, size, write, stop=lambda: False, step=32 << 20):
     for at in range(0, size, step):
         if stop() or _madvise(address + at, min(step, size - at), _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ):
             return
+
+
+class Populated:
+    """Has pages mapped to be read, by threads; wait returns when they are."""
+
+    def __init__(self, address, size):
+        threads = max(1, helpers())
+        part = -(-size // threads // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._threads = [
+            threading.Thread(target=populate, args=(address + at, min(part, size - at), False), name="muster-populate", daemon=True)
+            for at in range(0, size, part)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self):
+        for thread in self._threads:
+            thread.join()
 
 
 class Copy:

@@ -108,7 +108,7 @@ def load_archive(view, records, map_location=None):
     whole = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
     first, end = min(offset for offset, _ in places.values()), max(offset + size for offset, size in places.values())
     first -= first % mmap.PAGESIZE
-    _copy.populate(whole + first, end - first, write=False)
+    mapped = _copy.Populated(whole + first, end - first)
 
     def storage_of(key):
         offset, size = places["data/" + key]
@@ -117,4 +117,7 @@ def load_archive(view, records, map_location=None):
         return torch.frombuffer(view, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
 
     offset, size = places["data.pkl"]
-    return _state.restored(view[offset:offset + size], storage_of, map_location)
+    try:
+        return _state.restored(view[offset:offset + size], storage_of, map_location)
+    finally:
+        mapped.wait()

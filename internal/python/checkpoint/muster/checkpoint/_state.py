@@ -9,6 +9,7 @@ from torch.serialization import location_tag
 
 _CONTAINERS = (dict, list, tuple)
 _FLAT = frozenset((int, float, str, bool, type(None), bytes))
+_STORAGES = (torch.storage.TypedStorage, torch.UntypedStorage)
 
 
 class Storages:
@@ -71,11 +72,16 @@ class _Ref:
         self.id = persistent_id
 
 
+def _reduce_ordered(d):
+    """What OrderedDict.__reduce__ says, without its long search for slots: each tensor has one for its hooks."""
+    return d.__reduce__() if vars(d) else (collections.OrderedDict, (), None, None, iter(d.items()))
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, out, storages):
         super().__init__(out, protocol=2)
         self.storages = storages
-        self.dispatch_table = {**copyreg.dispatch_table, torch.Tensor: self.reduce_tensor}
+        self.dispatch_table = {**copyreg.dispatch_table, torch.Tensor: self.reduce_tensor, collections.OrderedDict: _reduce_ordered}
         self.kinds = {}  # the class of a storage, by dtype
         self.places = {}  # where it is, by device
 
@@ -101,14 +107,14 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj):
         if type(obj) is _Ref:
             return obj.id
+        if not isinstance(obj, _STORAGES):  # it is asked about everything
+            return None
         if isinstance(obj, torch.storage.TypedStorage):
             storage = obj._untyped_storage
             kind, size = getattr(torch, obj._pickle_storage_type()), obj._size()
-        elif isinstance(obj, torch.UntypedStorage):
+        else:
             storage = obj
             kind, size = torch.storage.UntypedStorage, obj.nbytes()
-        else:
-            return None
         return "storage", kind, str(self.storages.add(storage)), location_tag(storage), size
 
 
@@ -119,10 +125,21 @@ def pickled(state, storages):
     return out.getvalue()
 
 
+def _rebuild_tensor(storage, offset, size, stride, requires_grad, hooks, metadata=None):
+    """What torch._utils._rebuild_tensor_v2 does, without asking for each tensor whether tensors are to be fake."""
+    if hooks or metadata:
+        return torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks, metadata)
+    t = torch._utils._rebuild_tensor(storage, offset, size, stride)
+    return t.requires_grad_() if requires_grad else t
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, data, storage_of, map_location):
         super().__init__(io.BytesIO(data))
         self.storage_of, self.map_location, self.typed = storage_of, map_location, {}
+
+    def find_class(self, module, name):
+        return _rebuild_tensor if (module, name) == ("torch._utils", "_rebuild_tensor_v2") else super().find_class(module, name)
 
     def persistent_load(self, saved):
         if saved[0] != "storage":
