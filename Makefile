@@ -83,9 +83,9 @@ short: ## the fast part of the tests, up to a minute
 	CGO_ENABLED=0 go test -short -shuffle=on -timeout 2m ./...
 
 .PHONY: soak
-soak: build test-deps ## the tests with their full random counts, and 100 crash runs (hours)
+soak: build test-deps ## the tests with their full random counts, 100 crash runs, and training with many failures (hours)
 	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -count=1 -timeout 4h ./...
-	go run ./bench -muster bin/muster -torch $(TORCH) -only survival -jobs 100 -json build/soak.json
+	go run ./bench -muster bin/muster -torch $(TORCH) -only survival,goodput -jobs 100 -json build/soak.json
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s) each

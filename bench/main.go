@@ -37,6 +37,8 @@ type bench struct {
 	jobs     int    // jobs of ours in the survival figure
 	peerJobs int    // the same of torchrun
 
+	goodputFor time.Duration // how long each job of the goodput figure trains
+
 	storebench string // path of the store's own benchmark
 	rollbench  string // path of the one of agents that meet
 	nvprobe    string // path of the NVML probe
@@ -53,6 +55,11 @@ type figure struct {
 var scaleFigures = []figure{
 	{"clients", clients},
 	{"agents", agents},
+}
+
+// soakFigures take so long that only make soak measures them.
+var soakFigures = []figure{
+	{"goodput", goodput},
 }
 
 // figures are what make bench measures, in the order of the table.
@@ -106,6 +113,7 @@ func run() (missed int, err error) {
 	only := flag.String("only", "", "the figures to measure, with commas between; empty: all")
 	jobs := flag.Int("jobs", 3, "jobs that lose a worker, for muster")
 	peerJobs := flag.Int("peer-jobs", 3, "jobs that lose a worker, for torchrun")
+	goodputFor := flag.Duration("goodput-for", 5*time.Minute, "how `long` each job of the goodput figure trains")
 	flag.Parse()
 	if flag.NArg() > 0 || *torch == "" {
 		flag.Usage()
@@ -118,13 +126,16 @@ func run() (missed int, err error) {
 	if *scale {
 		table = scaleFigures
 	}
+	if *only != "" && !*scale {
+		table = append(table, soakFigures...)
+	}
 	if table, err = choose(table, *only); err != nil {
 		return 0, err
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{jobs: *jobs, peerJobs: *peerJobs, storebench: *storebench, rollbench: *rollbench, nvprobe: *nvprobe, nvml: *nvml}
+	b := &bench{jobs: *jobs, peerJobs: *peerJobs, goodputFor: *goodputFor, storebench: *storebench, rollbench: *rollbench, nvprobe: *nvprobe, nvml: *nvml}
 	if err := b.open(*binary, *torch); err != nil {
 		return 0, err
 	}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// failEvery is how often a worker of the goodput figure is killed.
+const failEvery = 20 * time.Second
+
+// goodput measures how many steps a tiny GPT is trained while a worker is killed every 20 s.
+func goodput(ctx context.Context, b *bench) ([]row, error) {
+	type trainer struct {
+		launcher
+		kind string
+		env  []string
+	}
+	flags := []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks), "--max-restarts", "1000", b.program("goodput.py")}
+	ours := trainer{launcher{"muster", []string{b.binary, "dlrover-run"}}, "flash", []string{b.withTorch()}}
+	peers := []trainer{{b.torchrun, "torch", []string{b.withTorch(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}}
+	bin, missing := b.peer("dlrover")
+	if missing == "" {
+		peers = append(peers, trainer{launcher{"dlrover-run", []string{filepath.Join(bin, "dlrover-run")}}, "flash", []string{withPath(bin)}})
+	}
+	log.Printf("goodput: %v each, a worker is killed every %v", b.goodputFor, failEvery)
+	steps := func(t trainer) (done, kills float64, err error) {
+		j, err := b.start(ctx, t.launcher, jobSpec{args: append(flags[:len(flags):len(flags)], t.kind), env: t.env})
+		if err != nil {
+			return 0, 0, err
+		}
+		defer leftSegments()()
+		defer func() { err = errors.Join(err, j.end()) }()
+		done, kills, err = j.trainWithFailures(ctx, b.goodputFor)
+		log.Printf("goodput: %s: %.0f steps, %.0f failures", t.name, done, kills)
+		return done, kills, err
+	}
+	mine, kills, err := steps(ours)
+	if err != nil {
+		return nil, err
+	}
+	var rows []row
+	for _, p := range peers {
+		theirs, peerKills, err := steps(p)
+		if err != nil {
+			return nil, err
+		}
+		r := compare("steps in "+b.goodputFor.String()+" with a failure every 20 s, beside "+p.name, "steps", mine, theirs, "≥ 1.0",
+			func(_, ratio float64) bool { return ratio >= 1 })
+		r.Note = fmt.Sprintf("%.0f and %.0f failures; ", kills, peerKills)
+		if p.kind == "torch" {
+			r.Note += "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which torchrun's restart fails; torch.save after every 20th step, ours in memory after every 5th"
+		} else {
+			r.Note += "the same script: in memory after every 5th step, on disk after every 100th"
+		}
+		rows = append(rows, r)
+	}
+	if missing != "" {
+		rows = append(rows, row{Figure: "the same beside dlrover-run", Budget: "≥ 1.0", Skip: missing})
+	}
+	return rows, nil
+}
+
+// trainWithFailures lets a job train for so long, kills one of its ranks in turn every now and then, and returns how many steps
+// were done. A worker that has not come back when it is its turn is left alone: its job has failed already.
+func (j *job) trainWithFailures(ctx context.Context, limit time.Duration) (steps, kills float64, err error) {
+	end := time.After(limit)
+	tick := time.NewTicker(failEvery)
+	defer tick.Stop()
+	for turn := 0; ; {
+		select {
+		case <-ctx.Done():
+			return 0, 0, context.Cause(ctx)
+		case <-j.done:
+			return 0, 0, fmt.Errorf("%s ended while it was to train%s", j.cmd.Args[0], j.lastWords())
+		case <-tick.C:
+			found, err := j.stamps()
+			if err != nil {
+				return 0, 0, err
+			}
+			for i := len(found) - 1; i >= 0; i-- {
+				if found[i].rank != turn%checkpointRanks {
+					continue
+				}
+				if syscall.Kill(found[i].pid, syscall.SIGKILL) == nil {
+					kills++
+				}
+				break
+			}
+			turn++
+		case <-end:
+			text, err := os.ReadFile(filepath.Join(j.dir, "steps"))
+			if err != nil {
+				return 0, 0, fmt.Errorf("%s has done no step%s", j.cmd.Args[0], j.lastWords())
+			}
+			steps, err = strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+			return steps, kills, err
+		}
+	}
+}
