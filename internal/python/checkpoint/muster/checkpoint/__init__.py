@@ -14,5 +14,14 @@ once, and those for memory are not kept.
 """
 from ._checkpointer import Checkpointer, StorageType
 from ._files import Archive, Bytes
+from ._safetensors import safetensors_file
 
-__all__ = ["Archive", "Bytes", "Checkpointer", "StorageType"]
+__all__ = ["Archive", "Bytes", "Checkpointer", "ShardedCheckpointer", "StorageType", "safetensors_file"]
+
+
+def __getattr__(name):
+    if name == "ShardedCheckpointer":  # torch.distributed.checkpoint takes its time to import
+        from ._sharded import ShardedCheckpointer
+
+        return ShardedCheckpointer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

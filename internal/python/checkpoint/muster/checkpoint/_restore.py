@@ -8,6 +8,7 @@ import torch
 
 from . import _copy, _state
 from ._agent import AgentError
+from ._files import archive_size
 
 
 class _View(mmap.mmap):
@@ -86,6 +87,14 @@ class MemoryStep:
                 at, size = part["bytes"]
                 parts.append(memoryview(view)[at:at + size])
         return parts
+
+    def starts(self, path):
+        """Returns where each of a file's parts begins in it."""
+        starts, at = [], 0
+        for part in self._find(path).files[path]:
+            starts.append(at)
+            at += archive_size([(name, size) for name, _, size in part["archive"]]) if "archive" in part else part["bytes"][1]
+        return starts
 
 
 class DiskStep:

@@ -1,6 +1,7 @@
 """Takes a state apart into what torch.save would write: the pickle, and the storages whose bytes it names. And back."""
 import collections
 import copyreg
+import functools
 import io
 import pickle
 
@@ -25,6 +26,18 @@ class Storages:
         if found is None:
             found = self._index[storage._cdata] = len(self.list)
             self.list.append(storage)
+        return found
+
+    def add_run(self, tensor):
+        """Returns the number of the bytes of a dense tensor, of which its storage may have more."""
+        storage, size = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
+        if size == storage.nbytes():
+            return self.add(storage)
+        first = tensor.storage_offset() * tensor.element_size()
+        found = self._index.get((storage._cdata, first, size))
+        if found is None:
+            found = self._index[storage._cdata, first, size] = len(self.list)
+            self.list.append(storage[first:first + size] if size else torch.UntypedStorage(0, device="cpu"))  # keeps the whole one alive
         return found
 
     def find(self, state):
@@ -131,6 +144,14 @@ def _rebuild_tensor(storage, offset, size, stride, requires_grad, hooks, metadat
         return torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks, metadata)
     t = torch._utils._rebuild_tensor(storage, offset, size, stride)
     return t.requires_grad_() if requires_grad else t
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def pickled_alone(dtype, size, stride):
+    """Returns data.pkl of a dense tensor that has a storage to itself, in the memory of the host."""
+    none = torch.empty(0, dtype=dtype, device="cpu")
+    room = torch.UntypedStorage(size.numel() * none.element_size(), device="cpu")
+    return pickled(none.set_(room, 0, size, stride), Storages())
 
 
 class _Unpickler(pickle.Unpickler):

@@ -1,5 +1,6 @@
 """Which checkpoints stay on disk, in the words of DLRover's package (specification: its 0.6.1, python/common/storage.py)."""
 import abc
+import logging
 
 
 class CheckpointDeletionStrategy(abc.ABC):
@@ -26,3 +27,17 @@ class KeepLatestStepStrategy(CheckpointDeletionStrategy):
 
     def clean_up(self, step, delete_func):
         pass
+
+
+def keep_rules(strategy, storage=None):
+    """Returns what a strategy means to muster, keep and keep_every of a Checkpointer. Says what has no meaning to it."""
+    log = logging.getLogger("muster.checkpoint")
+    if storage is not None:
+        log.warning("the storage %s is not used: muster writes checkpoints itself", type(storage).__name__)
+    if isinstance(strategy, KeepLatestStepStrategy):
+        return strategy.max_to_keep, 0
+    if isinstance(strategy, KeepStepIntervalStrategy):
+        return 1, strategy.keep_interval
+    if strategy is not None:
+        log.warning("the strategy %s is not used: all steps stay on disk", type(strategy).__name__)
+    return 0, 0

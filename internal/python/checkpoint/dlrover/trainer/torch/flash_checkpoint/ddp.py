@@ -1,6 +1,6 @@
 import logging
 
-from dlrover.python.common.storage import KeepLatestStepStrategy, KeepStepIntervalStrategy
+from dlrover.python.common.storage import keep_rules
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import Checkpointer
 from muster.checkpoint import Checkpointer as _MusterCheckpointer
 from muster.checkpoint import StorageType
@@ -20,17 +20,9 @@ class DdpCheckpointer(Checkpointer):
                  save_timeout=600, replica_count=0, storage=None):
         if local_shard_num is not None and not isinstance(local_shard_num, int):
             local_shard_num, storage = 1, local_shard_num
-        if storage is not None:
-            _log.warning("the storage %s is not used: muster writes checkpoints itself", type(storage).__name__)
         if replica_count and replica_count > 1:
             _log.warning("replica_count=%d has no effect: muster keeps no copies on other nodes", replica_count)
-        keep = every = 0
-        if isinstance(deletion_strategy, KeepLatestStepStrategy):
-            keep = deletion_strategy.max_to_keep
-        elif isinstance(deletion_strategy, KeepStepIntervalStrategy):
-            keep, every = 1, deletion_strategy.keep_interval
-        elif deletion_strategy is not None:
-            _log.warning("the strategy %s is not used: all steps stay on disk", type(deletion_strategy).__name__)
+        keep, every = keep_rules(deletion_strategy, storage)
         self.checkpoint_dir = checkpoint_dir
         self._checkpointer = _MusterCheckpointer(checkpoint_dir, shards=global_shard_num, keep=keep, keep_every=every)
 

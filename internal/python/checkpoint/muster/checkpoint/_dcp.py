@@ -1,0 +1,220 @@
+"""Directories of torch.distributed.checkpoint: what each rank has of a state becomes a file __<rank>_0.distcp, and .metadata,
+which rank 0 adds, says what lies where. Formats and calls are those of PyTorch 2.15.0, torch/distributed/checkpoint."""
+import io
+import os
+import pickle
+
+import torch
+import torch.distributed as dist
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.distributed.checkpoint.utils import _DistWrapper
+from torch.futures import Future
+
+try:
+    from torch.distributed.tensor import DTensor
+except ImportError:  # before 2.5
+    from torch.distributed._tensor import DTensor
+
+from ._files import Bytes, TensorArchive
+
+METADATA = ".metadata"
+
+
+class Planner:
+    """Makes parts of states, and the metadata. What ranks agree on is kept as long as their states have the same form: a save
+    then costs one reduction of three numbers."""
+
+    def __init__(self, group):
+        self.group = group
+        self._ranks = _DistWrapper(group, group is not None, 0)
+        self.rank = self._ranks.get_rank()
+        self.file = f"__{self.rank}_0.distcp"
+        self._form = None  # of the state that was planned for
+        self._items = []  # of this rank's plan, tensors first: only what comes behind them changes its place
+        self._sizes = []  # of the byte items in the last save
+        self._metadata, self._pickled = None, b""  # rank 0's
+
+    def agree(self, *flags):
+        """Returns which flags any of the ranks has raised. Ranks wait for each other."""
+        if self.group is None:
+            return flags
+        numbers = torch.tensor([int(flag) for flag in flags], device="cpu")
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.group)
+        return tuple(bool(n) for n in numbers.tolist())
+
+    def files(self, state, full):
+        """Returns the rank's files of a state, whether they were planned anew, and whether memory is full for any rank."""
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(state_dict=state, is_coordinator=self.rank == 0)
+        form = _form(planner)
+        new = form is None or form != self._form
+        if not new:
+            parts, sizes = self._parts(planner)
+        new, moved, full = self.agree(new, not new and sizes != self._sizes, full)
+        if full:
+            return {}, new, True
+        if new:
+            self._form = None
+            self._items = self._planned(planner)
+            parts, sizes = self._parts(planner)
+        if new or moved:
+            self._tell(parts, sizes, new)
+            self._form, self._sizes = form, sizes
+        files = {self.file: parts} if parts else {}
+        if self.rank == 0:
+            files[METADATA] = [Bytes(self._pickled)]
+        return files, new, False
+
+    def _planned(self, planner):
+        def own():
+            for key, value in planner.state_dict.items():
+                if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+                    raise TypeError(f"cannot save {key}: torch.distributed.checkpoint has no tensors of the layout {value.layout}")
+            return planner.create_local_plan()
+
+        def every(plans):
+            plans, self._metadata = planner.create_global_plan(plans)
+            return plans
+
+        plan = planner.finish_plan(self._ranks.reduce_scatter("plan", own, every))
+        return sorted(plan.items, key=lambda item: item.type == WriteItemType.BYTE_IO)
+
+    def _parts(self, planner):
+        """Returns the parts of the rank's file, and the sizes of those at its end that may change."""
+        parts, sizes = [], []
+        for item in self._items:
+            data = planner.resolve_data(item)
+            if isinstance(data, torch.Tensor):
+                data = data.detach()
+                if not (data.is_quantized or data.is_conj() or data.is_neg()):
+                    parts.append(TensorArchive(data))
+                    continue
+                out = io.BytesIO()
+                torch.save(data.cpu(), out)
+                data = out
+            parts.append(Bytes(data.getvalue()))
+            sizes.append(len(parts[-1].data))
+        return parts, sizes
+
+    def _tell(self, parts, sizes, new):
+        """Has rank 0 write down where the ranks' parts lie."""
+        at, places = 0, []
+        for item, part in zip(self._items, parts):
+            size = part.size() if isinstance(part, TensorArchive) else len(part.data)
+            if new or isinstance(part, Bytes):
+                places.append((item.index, at, size))
+            at += size
+        told = self._ranks.gather_object((self.file, places))
+        if self.rank == 0:
+            if new:
+                self._metadata.storage_data, self._metadata.version = {}, "1.0.0"
+            for file, places in told:
+                self._metadata.storage_data.update((index, _StorageInfo(file, at, size)) for index, at, size in places)
+            self._pickled = pickle.dumps(self._metadata)
+
+
+def _form(planner):
+    """Returns what a plan depends on, None where that is not known. Two states of the same form have the same plan."""
+    form = []
+    for key, value in planner.state_dict.items():
+        kind = type(value)
+        if kind in (torch.Tensor, torch.nn.Parameter):
+            about = value.shape, value.stride()
+        elif kind is DTensor:
+            about = value._spec, value._local_tensor.shape, value._local_tensor.stride()
+        elif kind is ShardedTensor:
+            about = [(shard.metadata, shard.tensor.stride()) for shard in value.local_shards()], value.size()
+        elif isinstance(value, torch.Tensor):
+            return None
+        else:
+            form.append((key, kind))
+            continue
+        form.append((key, kind, value.dtype, value.layout, value.requires_grad, about))
+    return planner.mappings, form
+
+
+class MemoryReader(StorageReader):
+    """Reads a step in memory for torch.distributed.checkpoint, whichever rank of this node has saved what is asked for."""
+
+    def __init__(self, found):
+        self._found = found
+        self._files = {}  # parts by where they begin, by path
+
+    def _part(self, path, at):
+        parts = self._files.get(path)
+        if parts is None:
+            parts = self._files[path] = dict(zip(self._found.starts(path), self._found.parts(path)))
+        return parts[at]
+
+    def reset(self, checkpoint_id=None):
+        pass
+
+    def read_metadata(self, *args, **kwargs):
+        return pickle.loads(self._part(METADATA, 0))
+
+    def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
+        self._places = metadata.storage_data
+
+    def prepare_local_plan(self, plan):
+        return plan
+
+    def prepare_global_plan(self, plans):
+        return plans
+
+    def read_data(self, plan, planner):
+        for item in plan.items:
+            place = self._places[item.storage_index]
+            part = self._part(place.relative_path, place.offset)
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, io.BytesIO(part))
+            else:
+                _give(planner, item, part("cpu") if callable(part) else torch.load(io.BytesIO(part), weights_only=True))
+        return _done()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id):
+        return True
+
+
+class DiskReader(FileSystemReader):
+    """Reads a directory as torch does, and what DLRover's package writes into one: tensors without any format."""
+
+    def read_metadata(self, *args, **kwargs):
+        metadata = super().read_metadata(*args, **kwargs)
+        self._tensors = metadata.state_dict_metadata
+        return metadata
+
+    def read_data(self, plan, planner):
+        if all(isinstance(place, _StorageInfo) for place in self.storage_data.values()):
+            return super().read_data(plan, planner)
+        for item in plan.items:
+            place = self.storage_data[item.storage_index]
+            with open(os.path.join(self.path, place.relative_path), "rb") as f:
+                f.seek(place.offset)
+                data = bytearray(f.read(place.length))
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, io.BytesIO(data))
+                continue
+            about = self._tensors[item.storage_index.fqn]
+            chunk = next(c for c in about.chunks if item.storage_index.offset in (None, c.offsets))
+            tensor = torch.frombuffer(data, dtype=about.properties.dtype) if data else torch.empty(0, dtype=about.properties.dtype)
+            _give(planner, item, tensor.reshape(chunk.sizes))
+        return _done()
+
+
+def _give(planner, item, tensor):
+    """Puts the part of a tensor that an item asks for into its place in the state."""
+    target = planner.resolve_tensor(item).detach()
+    target.copy_(narrow_tensor_by_index(tensor, item.storage_offsets, item.lengths))
+    planner.commit_tensor(item, target)
+
+
+def _done():
+    future = Future()
+    future.set_result(None)
+    return future
