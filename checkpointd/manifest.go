@@ -339,20 +339,31 @@ func latestStep(dir string) latest {
 	return l
 }
 
-// foreignStep describes what DLRover's savers leave: <step>/rank_<rank>.pt.
+// foreignStep describes what is left where muster did not write: DLRover's <step>/rank_<rank>.pt, or a directory of
+// torch.distributed.checkpoint, whose .metadata comes last and whose files are no shards that a rank could ask for.
 func foreignStep(dir string, step int64) (Step, bool) {
 	s := Step{Manifest: Manifest{Step: step}, Dir: dir, Foreign: true}
-	for shard := 0; ; shard++ {
-		path := filepath.Join(strconv.FormatInt(step, 10), rankFile(shard))
+	add := func(shard int, name string) bool {
+		path := filepath.Join(strconv.FormatInt(step, 10), name)
 		info, err := os.Stat(filepath.Join(dir, path))
-		if err != nil {
-			break
+		if err == nil {
+			s.Files = append(s.Files, File{Shard: shard, Path: path, Size: info.Size()})
+			s.Created = info.ModTime()
 		}
-		s.Files = append(s.Files, File{Shard: shard, Path: path, Size: info.Size()})
-		s.Created = info.ModTime()
+		return err == nil
 	}
-	s.Shards = len(s.Files)
-	return s, s.Shards > 0
+	for shard := 0; add(shard, rankFile(shard)); shard++ {
+		s.Shards++
+	}
+	if s.Shards > 0 || !add(0, ".metadata") {
+		return s, s.Shards > 0
+	}
+	s.Shards = 1
+	parts, err := filepath.Glob(filepath.Join(dir, strconv.FormatInt(step, 10), "*.distcp"))
+	for _, path := range parts {
+		add(0, filepath.Base(path))
+	}
+	return s, err == nil
 }
 
 // rankFile is the name of a shard's file where nobody gave it another one, as DLRover names it.

@@ -295,6 +295,8 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 	}
 	if chosen == nil {
 		if !s.roomLocked(size, allMemory) {
+			st.book.begun[c.shard] = at // without a copy: nobody waits for one
+			s.notifyLocked()
 			return reply{Full: true}, nil, nil
 		}
 		var err error

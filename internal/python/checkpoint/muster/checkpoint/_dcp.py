@@ -27,7 +27,7 @@ METADATA = ".metadata"
 
 class Planner:
     """Makes parts of states, and the metadata. What ranks agree on is kept as long as their states have the same form: a save
-    then costs one reduction of three numbers."""
+    then costs one reduction of two numbers."""
 
     def __init__(self, group):
         self.group = group
@@ -47,17 +47,15 @@ class Planner:
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.group)
         return tuple(bool(n) for n in numbers.tolist())
 
-    def files(self, state, full):
-        """Returns the rank's files of a state, whether they were planned anew, and whether memory is full for any rank."""
+    def files(self, state):
+        """Returns the rank's files of a state."""
         planner = DefaultSavePlanner()
         planner.set_up_planner(state_dict=state, is_coordinator=self.rank == 0)
         form = _form(planner)
         new = form is None or form != self._form
         if not new:
             parts, sizes = self._parts(planner)
-        new, moved, full = self.agree(new, not new and sizes != self._sizes, full)
-        if full:
-            return {}, new, True
+        new, moved = self.agree(new, not new and sizes != self._sizes)
         if new:
             self._form = None
             self._items = self._planned(planner)
@@ -68,7 +66,7 @@ class Planner:
         files = {self.file: parts} if parts else {}
         if self.rank == 0:
             files[METADATA] = [Bytes(self._pickled)]
-        return files, new, False
+        return files
 
     def _planned(self, planner):
         def own():

@@ -26,7 +26,7 @@ class ShardedCheckpointer(Checkpointer):
 
     def __init__(self, directory=None, *, keep=0, keep_every=0, size_hint=0, group=None):
         super().__init__(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True)
-        self._group, self._planner, self._full = group, None, False
+        self._group, self._planner = group, None
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
         """Keeps a state as that of a step, and returns when the rank's part of it is copied.
@@ -39,30 +39,20 @@ class ShardedCheckpointer(Checkpointer):
         state = {key: v.state_dict() if hasattr(v, "state_dict") and not isinstance(v, torch.Tensor) else v for key, v in state_dict.items()}
         if self._link is None:
             return self._save_stock(step, state, name)
+        full = False
         with torch.no_grad():
-            files, new, self._full = self._plans().files(state, self._full)
-            if not self._full:
-                kept, full = self._keep_files(step, files, name, storage_type)
-                if not new:  # ranks hear of a full memory before the next save
-                    self._full = full
-                    return kept
-                (self._full,) = self._planner.agree(full)
-                if not self._full:
-                    return kept
-        if not persist:
-            return False
-        if self.rank == 0:
+            files = self._plans().files(state)
+            try:
+                kept = self.save_files(step, files, directory=name, storage_type=storage_type)
+            except _Full:
+                kept, full = False, True
+            if not persist or not any(self._planner.agree(full)):
+                return kept
+        if self.rank == 0 and "full" not in self._told:
+            self._told.add("full")
             log.warning("there is no memory for a checkpoint beside the training: it waits until step %d is on disk", step)
         self.wait_latest_checkpoint()
         return self._save_stock(step, state, name)
-
-    def _keep_files(self, step, files, name, storage_type):
-        """Returns whether they were kept, and whether memory is full."""
-        try:
-            return self.save_files(step, files, directory=name, storage_type=storage_type), False
-        except _Full:
-            log.warning("there is no memory for step %d beside the training", step)
-            return False, True
 
     def _save_around(self, *_):
         raise _Full
