@@ -127,6 +127,36 @@ print("done")
 	}
 }
 
+// TestShardedByDLRover restores, on two ranks, what DLRover's own package wrote on one.
+func TestShardedByDLRover(t *testing.T) {
+	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
+	write := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join("testdata", "dlrover_fsdp.py"), dir)
+	if out, err := write.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s, _ := testService(t, nil)
+	script := filepath.Join(t.TempDir(), "read.py")
+	if err := os.WriteFile(script, []byte(`
+import os, sys, torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from dlrover.trainer.torch.flash_checkpoint.fsdp import FsdpCheckpointer
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(os.environ["RANK"]), world_size=2)
+c = FsdpCheckpointer(sys.argv[1])
+rows = distribute_tensor(torch.zeros(4, 3), init_device_mesh("cpu", (2,)), [Shard(0)])
+state = {"model": {"rows": rows}, "plain": torch.zeros(5, dtype=torch.int64), "step": 0}
+dcp.load_state_dict(state_dict=state, storage_reader=c.get_storage_reader())
+assert torch.equal(rows.full_tensor(), torch.arange(12.0).view(4, 3)) and torch.equal(state["plain"], torch.arange(5)), state
+dist.barrier()
+print("restored", state["step"])
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := runRanks(t, s.cfg.Socket, 2, script, dir, store); strings.Count(out, "restored 7\n") != 2 {
+		t.Error(out)
+	}
+}
+
 // TestArchiveSize compares what Python says about the length of archives with where Go puts their ends.
 func TestArchiveSize(t *testing.T) {
 	var small []zipEntry
