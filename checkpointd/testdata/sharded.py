@@ -101,7 +101,7 @@ state = {
     "rows": rows, "columns": distribute_tensor(torch.randn(6, 7), mesh, [Shard(1)]), "same": distribute_tensor(torch.randn(3), mesh, [Replicate()]),
     "slice": flat[100:200], "turned": torch.randn(4, 6).t(), "spread": flat[::3], "none": torch.empty(0, 3), "one": torch.tensor(3, dtype=torch.int64),
     "conjugate": torch.randn(3, dtype=torch.complex64).conj(), "bits": torch.tensor([True, False]),
-    "text": "some", "nested": {"list": [1, torch.ones(2), {"deep": torch.arange(3)}], "pair": (1, 2.5)},
+    "text": "some", "history": [1], "nested": {"list": [1, torch.ones(2), {"deep": torch.arange(3)}], "pair": (1, 2.5), "numbered": {3: torch.ones(2)}},
 }
 state["model"], state["optim"] = get_state_dict(model, optimizer)
 directory = os.path.join(root, "any")
@@ -117,7 +117,8 @@ for step, text in ((2, "other"), (3, "a much longer one " * 200), (4, "a much lo
     with torch.no_grad():
         rows += step
         flat += step
-    state["text"] = text
+    state["text"] = state["history"][0] = text
+    state["history"] += [step]
     assert checkpointer.save_checkpoint(step, state, storage_type=StorageType.MEMORY)
     settle(checkpointer)
     got = blank(state)

@@ -3,6 +3,7 @@ which rank 0 adds, says what lies where. Formats and calls are those of PyTorch 
 import io
 import os
 import pickle
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader
-from torch.distributed.checkpoint.utils import _DistWrapper
+from torch.distributed.checkpoint.utils import _DistWrapper, find_tensor_shard
 from torch.futures import Future
 
 try:
@@ -35,7 +36,7 @@ class Planner:
         self.rank = self._ranks.get_rank()
         self.file = f"__{self.rank}_0.distcp"
         self._form = None  # of the state that was planned for
-        self._items = []  # of this rank's plan, tensors first: only what comes behind them changes its place
+        self._items, self._paths = [], []  # of this rank's plan, tensors first: only what comes behind them changes its place
         self._sizes = []  # of the byte items in the last save
         self._metadata, self._pickled = None, b""  # rank 0's
 
@@ -49,17 +50,19 @@ class Planner:
 
     def files(self, state):
         """Returns the rank's files of a state."""
-        planner = DefaultSavePlanner()
-        planner.set_up_planner(state_dict=state, is_coordinator=self.rank == 0)
-        form = _form(planner)
+        form = _form(state)
         new = form is None or form != self._form
         if not new:
-            parts, sizes = self._parts(planner)
+            parts, sizes = self._parts(state)
         new, moved = self.agree(new, not new and sizes != self._sizes)
         if new:
-            self._form = None
-            self._items = self._planned(planner)
-            parts, sizes = self._parts(planner)
+            planner = DefaultSavePlanner()
+            planner.set_up_planner(state_dict=state, is_coordinator=self.rank == 0)
+            self._form, self._items = None, self._planned(planner)
+            self._paths = [_keys(state, planner.mappings[item.index.fqn]) for item in self._items]
+            if not all(_at(state, path) is planner.state_dict[item.index.fqn] for item, path in zip(self._items, self._paths)):
+                form = None  # the planner has shards of shards taken apart, as it will have to next time
+            parts, sizes = self._parts(state, planner if form is None else None)
         if new or moved:
             self._tell(parts, sizes, new)
             self._form, self._sizes = form, sizes
@@ -82,20 +85,19 @@ class Planner:
         plan = planner.finish_plan(self._ranks.reduce_scatter("plan", own, every))
         return sorted(plan.items, key=lambda item: item.type == WriteItemType.BYTE_IO)
 
-    def _parts(self, planner):
+    def _parts(self, state, planner=None):
         """Returns the parts of the rank's file, and the sizes of those at its end that may change."""
         parts, sizes = [], []
-        for item in self._items:
-            data = planner.resolve_data(item)
-            if isinstance(data, torch.Tensor):
-                data = data.detach()
+        for item, path in zip(self._items, self._paths):
+            value, data = _at(state, path), None
+            if item.type != WriteItemType.BYTE_IO:
+                data = (planner.resolve_data(item) if planner else find_tensor_shard(value, item.index)).detach()
                 if not (data.is_quantized or data.is_conj() or data.is_neg()):
                     parts.append(TensorArchive(data))
                     continue
-                out = io.BytesIO()
-                torch.save(data.cpu(), out)
-                data = out
-            parts.append(Bytes(data.getvalue()))
+            out = io.BytesIO()
+            torch.save(value if data is None else data.cpu().clone(), out)
+            parts.append(Bytes(out.getvalue()))
             sizes.append(len(parts[-1].data))
         return parts, sizes
 
@@ -116,24 +118,50 @@ class Planner:
             self._pickled = pickle.dumps(self._metadata)
 
 
-def _form(planner):
+def _at(state, path):
+    for key in path:
+        state = state[key]
+    return state
+
+
+def _keys(state, path):
+    """Returns a path of the planner, in which all keys are text, with those that the state has."""
+    keys = []
+    for key in path:
+        if isinstance(state, Mapping) and key not in state:
+            key = next(k for k in state if str(k) == key)
+        keys.append(key)
+        state = state[key]
+    return keys
+
+
+def _form(state):
     """Returns what a plan depends on, None where that is not known. Two states of the same form have the same plan."""
-    form = []
-    for key, value in planner.state_dict.items():
+    form, waiting = [], [state]
+    while waiting:
+        value = waiting.pop()
         kind = type(value)
-        if kind in (torch.Tensor, torch.nn.Parameter):
-            about = value.shape, value.stride()
-        elif kind is DTensor:
-            about = value._spec, value._local_tensor.shape, value._local_tensor.stride()
-        elif kind is ShardedTensor:
-            about = [(shard.metadata, shard.tensor.stride()) for shard in value.local_shards()], value.size()
-        elif isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
+            if kind is DTensor:
+                about = value._spec, value._local_tensor.shape, value._local_tensor.stride()
+            elif kind is ShardedTensor:
+                about = [(shard.metadata, shard.tensor.stride()) for shard in value.local_shards()], value.size()
+            elif kind in (torch.Tensor, torch.nn.Parameter):
+                about = value.shape, value.stride()
+            else:
+                return None
+            form.append((kind, value.dtype, value.layout, value.requires_grad, about))
+        elif isinstance(value, dict):
+            form.append((kind, list(value)))
+            waiting.extend(value.values())
+        elif isinstance(value, Mapping):
             return None
+        elif isinstance(value, list) and any(isinstance(v, (torch.Tensor, Mapping, list)) for v in value):
+            form.append((kind, len(value)))
+            waiting.extend(value)
         else:
-            form.append((key, kind))
-            continue
-        form.append((key, kind, value.dtype, value.layout, value.requires_grad, about))
-    return planner.mappings, form
+            form.append(kind)
+    return form
 
 
 class MemoryReader(StorageReader):

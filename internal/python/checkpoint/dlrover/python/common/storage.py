@@ -38,6 +38,6 @@ def keep_rules(strategy, storage=None):
         return strategy.max_to_keep, 0
     if isinstance(strategy, KeepStepIntervalStrategy):
         return 1, strategy.keep_interval
-    if strategy is not None:
+    if strategy and not isinstance(strategy, str):  # text is what older releases had in that place, a backend
         log.warning("the strategy %s is not used: all steps stay on disk", type(strategy).__name__)
     return 0, 0
