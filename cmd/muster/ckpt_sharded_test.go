@@ -30,6 +30,9 @@ func TestShardedCheckpoint(t *testing.T) {
 		if err != nil || len(steps) == 0 || steps[0].Step != 12 || steps[0].Verify() != nil {
 			t.Fatalf("the last step is not on disk: %+v: %v", steps, err)
 		}
+		if die == "" {
+			continue
+		}
 		read := exec.CommandContext(t.Context(), python, "-W", "ignore", "-c", `import sys, torch
 import torch.distributed.checkpoint as dcp
 want = torch.load(sys.argv[1] + ".want")

@@ -8,6 +8,8 @@
     ckpt.save_checkpoint(step, {"model": model.state_dict(), "step": step}, storage_type=StorageType.DISK)
     ckpt.wait_latest_checkpoint()
 
+ShardedCheckpointer does the same for states that are divided over the ranks (FSDP, DTensor).
+
 The state is anything that torch.save takes. It is copied to memory that muster owns, and that outlives the worker; muster
 writes it to disk behind the training as a file that torch.load reads. Without muster, steps for the disk are written at
 once, and those for memory are not kept.
