@@ -1,5 +1,6 @@
 // Package platform tells which batch system, cloud or operator started this process, and what its variables say: how many
-// nodes the job has, which of them this is, and where they meet. Only cmd/dialect calls it, to fill what the user left open.
+// nodes the job has, which of them this is, and where they meet. cmd/dialect calls it, to fill what the user left
+// open; Cloud, which tells whose machine this is, is for cmd/muster.
 //
 // Everything here is pure: variables, files, the host name and this machine's address come in an Input, and nothing is
 // looked up by name or over a network. Everything read is taken for hostile: lists, files and numbers have bounds, and a
