@@ -223,6 +223,16 @@ func (s *Service) saveLocked(st *set, why string) {
 	st.asked = s.team.reportLocked()
 }
 
+// Save has the newest complete step written at once, while the workers go on. why stands in the log.
+func (s *Service) Save(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range s.sets {
+		s.saveLocked(st, why)
+	}
+	s.notifyLocked()
+}
+
 // breakpointLocked has the newest complete step written, whether a worker asked for that or not.
 func (s *Service) breakpointLocked(st *set, why string) {
 	complete := st.book.complete()

@@ -235,6 +235,46 @@ func TestKilledWhileSaving(t *testing.T) {
 	}
 }
 
+// Save has the newest complete step in memory written while workers go on, and nothing where it is on disk already.
+func TestSaveOnNotice(t *testing.T) {
+	dir := t.TempDir()
+	s, log := testService(t, nil)
+	s.Save("nobody is there")
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	s.Save("nothing is there")
+	for step := int64(1); step <= 2; step++ {
+		a.save(step, 0, size, false)
+		b.save(step, 1, size, false)
+	}
+	a.save(3, 0, size, false) // not complete
+	slot, err := b.begin(3, state(3, 1, size), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Save("a notice")
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found, note := chooseDisk(dir); found == nil || found.Step != 2 || found.Shards != 2 {
+		t.Fatalf("on disk is %+v %s", found, note)
+	}
+	s.Save("the same")
+	if err := b.ready(slot, 3, size, false); err != nil { // it went on
+		t.Fatal(err)
+	}
+	s.Save("another one")
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found, note := chooseDisk(dir); found == nil || found.Step != 3 {
+		t.Fatalf("on disk is %+v %s", found, note)
+	}
+	text := log.String()
+	if !strings.Contains(text, "a notice") || !strings.Contains(text, "another one") || strings.Contains(text, "the same") {
+		t.Error(text)
+	}
+}
+
 // All ranks restore what the first of them was told, although another one has become complete since.
 func TestOneDecision(t *testing.T) {
 	dir := t.TempDir()

@@ -2,6 +2,7 @@ package checkpointd
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -200,6 +201,22 @@ func (c *crew) end(order ...int) {
 		if err := <-errs; err != nil {
 			c.t.Error(err)
 		}
+	}
+}
+
+// TestTeamNotice has one of the nodes hear that its machine will go: the step of all is written, while all go on.
+func TestTeamNotice(t *testing.T) {
+	c := newCrew(t, 3, nil)
+	c.begin(0, 1, 2)
+	c.load(fromNone, 0)
+	for i, noticed := range []int{1, 2} { // the first node leads
+		step := int64(i + 1)
+		c.save(step, false)
+		testutil.Eventually(t, 20*time.Second, fmt.Sprintf("step %d on disk", step), func() bool {
+			c.nodes[noticed].Save("a notice") // one that comes before the leader has heard of the step finds nothing new
+			found, _ := chooseDisk(c.dir)
+			return found != nil && found.Step == step
+		})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
+	"muster/internal/preempt"
 	"muster/internal/proc"
 	"muster/rendezvous"
 )
@@ -43,6 +44,8 @@ type Agent struct {
 	Checker Checker
 	// OpenCheckpoints opens what keeps checkpoints, reached by workers at a socket; nil: nothing does.
 	OpenCheckpoints func(ctx context.Context, socket string) (Checkpoints, error)
+	// Notices are where the agent hears from that this machine will be taken away.
+	Notices []*preempt.Source
 	// Guardian is the command of the guardian process.
 	Guardian []string
 	// ErrorFile is the TORCHELASTIC_ERROR_FILE that muster itself was given, TerminationLog the file from which
@@ -69,6 +72,7 @@ type Agent struct {
 	told      []NodeFault
 
 	checkpoints Checkpoints // nil: none are kept
+	stopNotices func()      // nil: nobody looks for them
 }
 
 // Result is how a job ended.
@@ -129,6 +133,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if err := a.openCheckpoints(ctx); err != nil {
 		return err
 	}
+	a.stopNotices = a.watchNotices(ctx)
 	if err := a.tree.RemoveOnDeath(a.logs.disposable()...); err != nil {
 		return err
 	}
@@ -162,6 +167,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 
 // close undoes open, whatever of it was done.
 func (a *Agent) close(ctx context.Context, succeeded bool) error {
+	if a.stopNotices != nil {
+		a.stopNotices()
+	}
 	var errs []error
 	errs = append(errs, a.warm.Close(), a.closeCheckpoints(context.WithoutCancel(ctx)))
 	if a.watchdog != nil {

@@ -3,10 +3,14 @@ package launch
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"syscall"
 	"time"
 
+	"muster/internal/preempt"
 	"muster/internal/python"
 	"muster/rendezvous"
 )
@@ -24,6 +28,12 @@ type CheckpointRules struct {
 	Slots int
 	// Replicas is on how many nodes a copy of each state is kept, the worker's own included; 0 and 1: on that.
 	Replicas int
+	// The newest step in memory is written to disk, while training goes on, when muster gets Signal (0: none), when the file
+	// OnFile appears, or when the command OnCommand ends with status 0; empty: none. Where it is a machine of a cloud, whose
+	// metadata service is asked for notices, unless Unasked.
+	Signal            syscall.Signal
+	OnFile, OnCommand string
+	Unasked           bool
 }
 
 // Checkpoints keeps what workers save in memory, and writes it to disk behind them. checkpointd.Service is one.
@@ -33,6 +43,8 @@ type Checkpoints interface {
 	BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Store, again bool) error
 	// RoundOver is told when all workers have ended, and why.
 	RoundOver(why string)
+	// Save has the newest step in memory written to disk, and does not wait for that.
+	Save(why string)
 	// Drain waits until everything that is to be written is on disk.
 	Drain(ctx context.Context) error
 	// Close gives up what is left.
@@ -105,6 +117,35 @@ func (a *Agent) beginCheckpoints(ctx context.Context, again bool) {
 func (a *Agent) roundOver(d decision) {
 	if a.checkpoints != nil {
 		a.checkpoints.RoundOver(d.message())
+	}
+}
+
+// preemptedFile appears in the run directory when a notice has come; internal/python's Checkpointer.preempted looks for it.
+const preemptedFile = "preempted"
+
+// watchNotices hears of notices that this machine will be taken away, until the returned function is called.
+func (a *Agent) watchNotices(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { preempt.Watch(ctx, a.Log, a.noticed, a.Notices...) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// noticed saves what is in memory, and lets the workers know.
+func (a *Agent) noticed(n preempt.Notice) {
+	e := a.Log.Warn().Str("source", n.Source).Str("reason", n.What)
+	if !n.Deadline.IsZero() {
+		e = e.Time("deadline", n.Deadline)
+	}
+	e.Msg("this machine will be taken away: the newest checkpoint in memory is written to disk")
+	if a.checkpoints != nil {
+		a.checkpoints.Save("notice by " + n.Source + ": " + n.What)
+	}
+	if err := os.WriteFile(filepath.Join(a.Plan.RunDir, preemptedFile), nil, 0o600); err != nil {
+		a.Log.Warn().Err(err).Msg("workers do not hear that this machine will be taken away")
 	}
 }
 

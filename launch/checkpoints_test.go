@@ -1,10 +1,67 @@
 package launch
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/preempt"
+	"muster/internal/testutil"
+	"muster/rendezvous"
 )
+
+// keeper is a Checkpoints that remembers what it was told to save.
+type keeper struct{ saved chan string }
+
+func (k keeper) BeginRound(context.Context, rendezvous.Round, rendezvous.Store, bool) error {
+	return nil
+}
+func (k keeper) RoundOver(string)            {}
+func (k keeper) Save(why string)             { k.saved <- why }
+func (k keeper) Drain(context.Context) error { return nil }
+func (k keeper) Close() error                { return nil }
+
+// TestNotice has a cloud say when its machine will end. The agent saves, tells the deadline, and makes the file for workers.
+func TestNotice(t *testing.T) {
+	cloud := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/latest/api/token":
+			_, _ = fmt.Fprint(w, "token")
+		case "/latest/meta-data/spot/instance-action":
+			_, _ = fmt.Fprint(w, `{"action": "terminate", "time": "2026-11-22T18:22:00Z"}`)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer cloud.Close()
+	log, k := &testutil.Buffer{}, keeper{make(chan string, 1)}
+	a := Agent{Plan: &Plan{RunDir: t.TempDir()}, Log: zerolog.New(log), Notices: preempt.Cloud("aws", cloud.URL), checkpoints: k}
+	stop := a.watchNotices(t.Context())
+	select {
+	case why := <-k.saved:
+		if !strings.Contains(why, "AWS") || !strings.Contains(why, "terminate") {
+			t.Error(why)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("nothing was saved\n%s", log)
+	}
+	stop()
+	if text := log.String(); !strings.Contains(text, "2026-11-22T18:22:00Z") || !strings.Contains(text, "terminate") {
+		t.Error(text)
+	}
+	if _, err := os.Stat(filepath.Join(a.Plan.RunDir, preemptedFile)); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestCheckpointEnvironment(t *testing.T) {
 	m := testMachine(t.TempDir())

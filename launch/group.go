@@ -186,10 +186,12 @@ func (g *WorkerGroup) running() []*proc.Process {
 }
 
 // forward sends a signal to the workers themselves. Their children are left out: data loaders die of signals that the
-// script alone handles.
-func (g *WorkerGroup) forward(s syscall.Signal) {
+// script alone handles. With spare it is for those alone that handle it: the others would die of it.
+func (g *WorkerGroup) forward(s syscall.Signal, spare bool) {
 	for _, p := range g.running() {
-		_ = p.Signal(s) // it may have ended meanwhile
+		if !spare || p.Catches(s) {
+			_ = p.Signal(s) // it may have ended meanwhile
+		}
 	}
 }
 

@@ -300,7 +300,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 		case <-linger:
 			return lingering, nil
 		case s := <-a.Forward:
-			g.forward(s)
+			g.forward(s, s == a.Plan.Job.Checkpoint.Signal)
 		case local := <-g.again:
 			err = a.startWorkerAgain(ctx, g, local)
 		}

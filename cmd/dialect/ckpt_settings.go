@@ -2,6 +2,13 @@ package dialect
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"muster/launch"
 )
@@ -15,7 +22,7 @@ func checkpointSettings() []setting {
 	return []setting{
 		{
 			flag: "ckpt", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true,
-			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group is given. On several nodes this takes a job token (--token-file; with --hosts there always is one): without it such saves go straight to disk.",
+			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group but --ckpt-notices is given. On several nodes this takes a job token (--token-file; with --hosts there always is one): without it such saves go straight to disk.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
 		},
 		{
@@ -41,14 +48,66 @@ func checkpointSettings() []setting {
 				return oneOf(text, "auto", "1", "2")
 			},
 		},
+		{
+			flag: "ckpt-signal", arg: "SIG", group: groupCheckpoint, anywhere: true,
+			help: "The signal that has muster write the newest step in memory to disk while training goes on, such as USR1 for sbatch --signal=B:USR1@60. Workers that handle it get it, too.",
+			set: func(r *Request, text string) (err error) {
+				rules(r).Signal, err = parseSaveSignal(text)
+				return err
+			},
+		},
+		{
+			flag: "ckpt-on-file", arg: "FILE", group: groupCheckpoint, anywhere: true,
+			help: "The same when this file appears.",
+			set:  func(r *Request, text string) error { rules(r).OnFile = text; return notBlank(text, "a file") },
+		},
+		{
+			flag: "ckpt-on-command", arg: "CMD", group: groupCheckpoint, anywhere: true,
+			help: "The same when this command, which a shell runs every 5 seconds, ends with status 0.",
+			set:  func(r *Request, text string) error { rules(r).OnCommand = text; return notBlank(text, "a command") },
+		},
+		{
+			flag: "ckpt-notices", arg: "auto|off", def: "auto", group: groupCheckpoint, anywhere: true,
+			help: "The same when the metadata service of AWS, GCP or Azure says that the machine will be taken away. auto: it is asked where the machine is one of these clouds'.",
+			set: func(r *Request, text string) error {
+				rules(r).Unasked = text == "off"
+				return oneOf(text, "auto", "off")
+			},
+		},
 	}
+}
+
+// saveSignals are those that a program gets from batch systems and people, and from nobody else.
+var saveSignals = []syscall.Signal{
+	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU, syscall.SIGALRM, syscall.SIGPWR, syscall.SIGCONT, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM,
+}
+
+// parseSaveSignal reads a signal's name or number.
+func parseSaveSignal(text string) (syscall.Signal, error) {
+	name := strings.ToUpper(strings.TrimSpace(text))
+	s := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG"))
+	if n, err := strconv.Atoi(name); err == nil {
+		s = syscall.Signal(n)
+	}
+	if !slices.Contains(saveSignals, s) {
+		return 0, errors.New("give USR1, USR2, XCPU, ALRM, PWR or CONT")
+	}
+	return s, nil
+}
+
+// notBlank refuses a word without anything in it.
+func notBlank(text, what string) error {
+	if strings.TrimSpace(text) == "" || strings.Contains(text, "\x00") {
+		return errors.New("name " + what)
+	}
+	return nil
 }
 
 // settleCheckpoint decides whether workers keep checkpoints through muster.
 func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 	others := 0
 	for _, s := range checkpointSettings()[1:] {
-		if _, ok := words[s.flag]; ok {
+		if _, ok := words[s.flag]; ok && s.flag != "ckpt-notices" { // which says what is not wanted
 			others++
 		}
 	}
@@ -61,6 +120,11 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 			wrong.add(errors.New("cannot use --ckpt off with other flags of checkpoints: leave them out"))
 		}
 	default:
-		r.Job.Checkpoint.On = r.Job.Dialect == dlroverRun || others > 0
+		if r.Job.Checkpoint.On = r.Job.Dialect == dlroverRun || others > 0; !r.Job.Checkpoint.On {
+			r.Job.Checkpoint = launch.CheckpointRules{}
+		}
+	}
+	if s := r.Job.Checkpoint.Signal; s != 0 && slices.Contains(r.Job.Stop.Handled, s) {
+		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2", words["ckpt-signal"].written("ckpt-signal")))
 	}
 }

@@ -141,7 +141,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 		return errhint.Usagef("--log-level %q: %w", n.order.LogLevel, err)
 	}
 	log := zerolog.New(n.link.Log()).Level(level).With().Timestamp().Str("agent", n.order.Name).Logger()
-	ctx, in := watchSignals(ctx, job.Stop.Handled)
+	ctx, in := watchSignals(ctx, job.Stop.Handled, job.Checkpoint.Signal)
 	defer in.close()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

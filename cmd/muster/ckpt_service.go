@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"os"
 
 	"github.com/rs/zerolog"
 
 	"muster/checkpointd"
+	"muster/internal/platform"
+	"muster/internal/preempt"
 	"muster/launch"
 )
 
@@ -21,4 +24,24 @@ func checkpointService(plan *launch.Plan, at reach, log zerolog.Logger) func(con
 		}
 		return checkpointd.Open(ctx, cfg)
 	}
+}
+
+// notices are what the agent hears from that this machine will be taken away.
+func (a *app) notices(rules launch.CheckpointRules, in *interrupts) (sources []*preempt.Source) {
+	if !rules.On {
+		return nil
+	}
+	if rules.Signal != 0 {
+		sources = append(sources, preempt.Signals(in.save))
+	}
+	if rules.OnFile != "" {
+		sources = append(sources, preempt.File(rules.OnFile))
+	}
+	if rules.OnCommand != "" {
+		sources = append(sources, preempt.Command(rules.OnCommand, a.environ))
+	}
+	if !rules.Unasked {
+		sources = append(sources, preempt.Cloud(platform.Cloud(os.DirFS("/")), preempt.Metadata)...)
+	}
+	return sources
 }

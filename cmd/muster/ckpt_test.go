@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +84,53 @@ func TestFlashCheckpointStopped(t *testing.T) {
 	steps, err := checkpointd.List(dir)
 	if err != nil || len(steps) != 1 || steps[0].Step != 4 || steps[0].Verify() != nil {
 		t.Fatalf("on disk: %+v: %v\n%s", steps, err, j.err.String())
+	}
+	j.nothingLeft(dir)
+}
+
+// TestNoticesSave has steps that are saved to memory alone. A file, a command and a signal have each of them written while
+// training goes on; the worker has no handler for the signal, and hears of the first notice by Checkpointer.preempted.
+func TestNoticesSave(t *testing.T) {
+	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
+	at := func(name string) string { return filepath.Join(filepath.Dir(dir), name) }
+	touch := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(at(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := start(t, []string{"MARK=" + dir}, "run", "--ckpt-notices", "off", "--ckpt-dir", dir, "--ckpt-on-file", at("file"), "--ckpt-on-command", "test -e "+at("command"),
+		"--ckpt-signal", "USR1", "--", python, "-u", testScript(t, "torch", "notices.py"), filepath.Dir(dir))
+	for i, trigger := range []func(){
+		func() { touch("file") }, func() { touch("command") },
+		func() {
+			if err := j.Process.Signal(syscall.SIGUSR1); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		step := i + 1
+		testutil.Eventually(t, 2*time.Minute, fmt.Sprintf("step %d is in memory", step), func() bool {
+			return strings.Contains(j.out.String(), fmt.Sprintf("kept %d preempted %v", step, map[bool]string{false: "False", true: "True"}[i > 0]))
+		})
+		if steps, err := checkpointd.List(dir); err != nil || len(steps) != i {
+			t.Fatalf("on disk before the notice: %+v: %v\n%s", steps, err, j.err.String())
+		}
+		trigger()
+		testutil.Eventually(t, time.Minute, fmt.Sprintf("step %d is on disk\n%s", step, j.err.String()), func() bool {
+			steps, err := checkpointd.List(dir)
+			return err == nil && len(steps) == step && steps[0].Step == int64(step) && steps[0].Verify() == nil
+		})
+		touch(fmt.Sprint("next-", step))
+	}
+	got := j.wait()
+	if got.status != 0 || !strings.Contains(got.stdout, "end") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	for _, source := range []string{"file " + at("file"), "command test -e", "SIGUSR1"} {
+		if !strings.Contains(got.stderr, source) {
+			t.Errorf("the log has no %s:\n%s", source, got.stderr)
+		}
 	}
 	j.nothingLeft(dir)
 }

@@ -57,7 +57,7 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	if l.req.Job.RunID == "" {
 		l.req.Job.RunID = strings.ToLower(rand.Text()[:12])
 	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
+	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
 	defer in.close()
 	marker := launcherMarker()
 	if err := l.openTree(marker); err != nil {

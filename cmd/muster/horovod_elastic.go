@@ -53,7 +53,7 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	if err := l.prepare(); err != nil {
 		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
 	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
+	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, 0)
 	defer in.close()
 	j.reaching, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer j.stop()

@@ -77,7 +77,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		}
 		return a.showPlan(plan, req)
 	}
-	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled)
+	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled, plan.Job.Checkpoint.Signal)
 	defer in.close()
 	handler, at, err := a.meet(ctx, plan, log)
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
@@ -178,8 +178,8 @@ func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvou
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
-		OpenCheckpoints: checkpointService(plan, at, log),
-		ErrorFile:       a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
+		OpenCheckpoints: checkpointService(plan, at, log), Notices: a.notices(plan.Job.Checkpoint, in),
+		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
 	}
 	result, err := agent.Run(ctx)
 	if s := result.Status; err != nil && (s == errhint.Faulty || s == errhint.Straggler || s == errhint.Undecided) {

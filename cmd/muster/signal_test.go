@@ -69,6 +69,19 @@ func TestSecondInterruptKills(t *testing.T) {
 	}
 }
 
+// TestSaveSignal passes the signal of --ckpt-signal on to the worker that handles it. The other one, which would die of it, goes on.
+func TestSaveSignal(t *testing.T) {
+	for _, name := range []string{"USR1", "XCPU"} {
+		j := running(t, []string{"--ckpt-signal", name, "--ckpt-notices", "off"}, `if [ $RANK = 1 ]; then trap 'echo saved' `+name+`; fi; trap 'echo ended; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
+		j.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "XCPU": syscall.SIGXCPU}[name])
+		testutil.Eventually(t, 60*time.Second, "the worker got the signal", func() bool { return strings.Contains(j.out.String(), "saved") })
+		j.signal(syscall.SIGTERM)
+		if got := j.wait(); got.status != 143 || strings.Count(got.stdout, "ended") != 2 || strings.Count(got.stdout, "saved") != 1 || !strings.Contains(got.stderr, "SIG"+name) {
+			t.Errorf("%s: status %d\n%s%s", name, got.status, got.stdout, got.stderr)
+		}
+	}
+}
+
 // TestUserSignalEndsNothing passes SIGUSR1 on to the workers, which go on, and not to their children, whom it would end.
 func TestUserSignalEndsNothing(t *testing.T) {
 	j := running(t, nil, `trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)

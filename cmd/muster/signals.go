@@ -16,6 +16,7 @@ type interrupts struct {
 	hurry   chan struct{}       // closed by the second signal: no more grace
 	abandon chan struct{}       // closed by the third: nobody is waited for
 	forward chan syscall.Signal // signals for the workers that end nothing
+	save    chan syscall.Signal // those that have checkpoints saved; they are forwarded, too
 	raw     chan os.Signal
 	done    chan struct{}
 }
@@ -29,11 +30,13 @@ const sameSignal = 5 * time.Millisecond
 
 // watchSignals receives signals until close. The first of handled ends the returned context with a launch.SignalError as
 // its cause, the second closes hurry. SIGHUP stays ignored where nohup had it ignored when muster started; SIGINT and
-// SIGQUIT do not: a shell's background jobs begin with those ignored, and are to end when somebody sends them.
-func watchSignals(parent context.Context, handled []syscall.Signal) (context.Context, *interrupts) {
+// SIGQUIT do not: a shell's background jobs begin with those ignored, and are to end when somebody sends them. save is the
+// signal that has checkpoints saved, 0 for none; it is none of handled.
+func watchSignals(parent context.Context, handled []syscall.Signal, save syscall.Signal) (context.Context, *interrupts) {
 	ctx, cancel := context.WithCancelCause(parent)
 	in := &interrupts{
-		hurry: make(chan struct{}), abandon: make(chan struct{}), forward: make(chan syscall.Signal, 16), raw: make(chan os.Signal, 16), done: make(chan struct{}),
+		hurry: make(chan struct{}), abandon: make(chan struct{}), forward: make(chan syscall.Signal, 16), save: make(chan syscall.Signal, 1),
+		raw: make(chan os.Signal, 16), done: make(chan struct{}),
 	}
 	for _, s := range handled {
 		if s != syscall.SIGHUP || !signal.Ignored(s) {
@@ -41,6 +44,9 @@ func watchSignals(parent context.Context, handled []syscall.Signal) (context.Con
 		}
 	}
 	signal.Notify(in.raw, forwarded...)
+	if save != 0 {
+		signal.Notify(in.raw, save)
+	}
 	// A reader of our output that went away must not end the job. Receiving the signal, instead of ignoring it, keeps
 	// the workers' own disposition at its default.
 	signal.Notify(in.raw, syscall.SIGPIPE)
@@ -54,17 +60,19 @@ func watchSignals(parent context.Context, handled []syscall.Signal) (context.Con
 				continue
 			}
 			last, at = n, time.Now()
-			switch n {
-			case syscall.SIGPIPE:
-			case syscall.SIGUSR1, syscall.SIGUSR2:
-				if !slices.Contains(handled, n) {
+			switch {
+			case n == syscall.SIGPIPE:
+			case n == save, slices.Contains(forwarded, s) && !slices.Contains(handled, n):
+				if n == save {
 					select {
-					case in.forward <- n:
-					default: // sixteen are on their way already; the workers cannot tell more apart
+					case in.save <- n:
+					default: // one is on its way already
 					}
-					continue
 				}
-				fallthrough
+				select {
+				case in.forward <- n:
+				default: // sixteen are on their way already; the workers cannot tell more apart
+				}
 			default:
 				switch stopping++; stopping {
 				case 1:

@@ -37,7 +37,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	if req.Job.StatusFile != "" {
 		return errhint.Usagef("cannot use --status-file with --simulate-nodes: all nodes would write the same file")
 	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled)
+	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
 	defer in.close()
 	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
 	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}})

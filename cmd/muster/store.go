@@ -65,7 +65,7 @@ func (a *app) serveStore(ctx context.Context, bind string, allow []netip.Prefix)
 	if err != nil {
 		return errhint.Usagef("--bind %q: the port must be a number from 0 to 65535", bind)
 	}
-	ctx, in := watchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP})
+	ctx, in := watchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, 0)
 	defer in.close()
 	cfg := tcpstore.ServerConfig{Port: int(port), Allow: allow, Log: a.logger(zerolog.WarnLevel)}
 	server, err := listenStoreWith(ctx, host, cfg)

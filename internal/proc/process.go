@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -109,6 +111,18 @@ func (p *Process) Signal(sig syscall.Signal) error { return p.kill(p.id.PID, sig
 // SignalGroup sends sig to the process and to all that stayed in its process group. It returns os.ErrProcessDone after
 // the end of the process itself; Tree.Stop reaches what outlived it.
 func (p *Process) SignalGroup(sig syscall.Signal) error { return p.kill(-p.id.PID, sig) }
+
+// Catches reports whether the process has a handler for sig now.
+func (p *Process) Catches(sig syscall.Signal) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.id.PID))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(text), "\nSigCgt:")
+	mask, _, _ := strings.Cut(rest, "\n")
+	caught, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+	return err == nil && caught>>(sig-1)&1 != 0
+}
 
 func (p *Process) kill(pid int, sig syscall.Signal) error {
 	p.mu.Lock()

@@ -54,6 +54,22 @@ func waitExit(t *testing.T, p *proc.Process) proc.Exit {
 	}
 }
 
+func TestCatches(t *testing.T) {
+	tree := openTree(t, proc.Config{})
+	p := sh(t, tree, `trap : USR1; trap '' USR2; kill -STOP $$; exit 0`)
+	testutil.Eventually(t, 20*time.Second, "the handler is there", func() bool { return p.Catches(unix.SIGUSR1) })
+	for _, s := range []unix.Signal{unix.SIGUSR2, unix.SIGTERM, unix.SIGHUP} {
+		if p.Catches(s) {
+			t.Errorf("%s is not handled", proc.SignalName(s))
+		}
+	}
+	_ = p.Signal(unix.SIGCONT)
+	waitExit(t, p)
+	if p.Catches(unix.SIGUSR1) {
+		t.Error("a process that has ended handles nothing")
+	}
+}
+
 func TestExit(t *testing.T) {
 	tree := openTree(t, proc.Config{})
 	for _, c := range []struct {

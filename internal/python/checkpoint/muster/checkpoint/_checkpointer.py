@@ -307,6 +307,12 @@ class Checkpointer:
             raise TimeoutError(f"checkpoints were not written to {self.directory} within {timeout} s")
         return reply.get("committed", 0)
 
+    @property
+    def preempted(self):
+        """Whether muster has heard that this machine will be taken away. Each rank sees it at a moment of its own."""
+        path = os.environ.get("MUSTER_SOCKET")
+        return bool(path) and os.path.exists(os.path.join(os.path.dirname(path), "preempted"))
+
     # -- the connection
 
     def _connect(self, path):

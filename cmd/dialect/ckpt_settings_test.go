@@ -1,0 +1,62 @@
+package dialect_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/cmd/dialect"
+	"muster/launch"
+)
+
+func TestCheckpointNotices(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		env  []string
+		want launch.CheckpointRules
+	}{
+		{args: ""},
+		{args: "--ckpt on", want: launch.CheckpointRules{On: true}},
+		{args: "--ckpt on --ckpt-notices off", want: launch.CheckpointRules{On: true, Unasked: true}},
+		{args: "--ckpt-signal USR1", want: launch.CheckpointRules{On: true, Signal: syscall.SIGUSR1}},
+		{args: "--ckpt-signal sigusr2", want: launch.CheckpointRules{On: true, Signal: syscall.SIGUSR2}},
+		{args: "--ckpt-signal 24", want: launch.CheckpointRules{On: true, Signal: syscall.SIGXCPU}},
+		{args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"}, want: launch.CheckpointRules{On: true, OnFile: "/going"}},
+		{args: "--ckpt-notices off"},
+		{args: "", env: []string{"MUSTER_CKPT=off", "MUSTER_CKPT_SIGNAL=USR1"}},
+	} {
+		got := accepted(t, c.env, "", append(strings.Fields(c.args), "prog")...).Job.Checkpoint
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%q %q (-want +got):\n%s", c.args, c.env, diff)
+		}
+	}
+}
+
+func TestCheckpointNoticesRefused(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--ckpt-signal", "KILL"}, "give USR1, USR2"},
+		{[]string{"--ckpt-signal", "CHLD"}, "give USR1, USR2"},
+		{[]string{"--ckpt-signal", "nothing"}, "give USR1, USR2"},
+		{[]string{"--ckpt-signal", "0"}, "give USR1, USR2"},
+		{[]string{"--ckpt-signal", "-1"}, "give USR1, USR2"},
+		{[]string{"--ckpt-signal", "TERM"}, "that signal ends the job"},
+		{[]string{"--ckpt-on-file", ""}, "name a file"},
+		{[]string{"--ckpt-on-command", " "}, "name a command"},
+		{[]string{"--ckpt-notices", "aws"}, "auto"},
+	} {
+		_, err := native(nil, "", append(c.args, "prog")...)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.args[0]) {
+			t.Errorf("%q: %v, want %q and the flag's name", c.args, err, c.want)
+		}
+	}
+	// A signal that torchrun was told to end the job with.
+	inv := dialect.Invocation{Argv0: "torchrun", Args: []string{"--signals-to-handle", "SIGTERM,SIGUSR1", "train.py"}, Environ: []string{"MUSTER_CKPT_SIGNAL=USR1"}}
+	if _, err := dialect.Torchrun(inv); err == nil || !strings.Contains(err.Error(), "MUSTER_CKPT_SIGNAL=USR1") {
+		t.Errorf("torchrun: %v", err)
+	}
+}
