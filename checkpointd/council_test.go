@@ -115,6 +115,7 @@ func (s *sim) act(fail func() bool) {
 				}
 				s.disk = append(s.disk, a.At)
 				s.leader.Committed(s.k, a.Attempt, nil)
+			case council.Abort: // there is nothing to remove
 			}
 		}
 	}
@@ -344,7 +345,7 @@ func (s *sim) fetch(n *simNode) {
 func FuzzReport(f *testing.F) {
 	f.Add(`{"seq":1,"addr":"a","sets":[{"dir":"/d","shards":2,"copies":[{"shard":5,"at":{"era":1,"step":1}}],"saves":[-1,9],"loads":99,"written":[{"shard":-1}]}]}`)
 	f.Add(`{"seq":18446744073709551615,"sets":[{"dir":"","shards":-3}]}`)
-	f.Fuzz(func(t *testing.T, text string) {
+	f.Fuzz(func(_ *testing.T, text string) {
 		var r council.Report
 		if readFrame(strings.NewReader(frameOf(text)), &r) != nil {
 			return

@@ -294,7 +294,8 @@ func (t *team) drained(ctx context.Context) error {
 		changed := s.changed
 		s.mu.Unlock()
 		if done {
-			return errors.Join(append(failed, t.leftBehind(ctx))...)
+			t.leaveLast(ctx)
+			return errors.Join(failed...)
 		}
 		select {
 		case <-changed:
@@ -306,13 +307,12 @@ func (t *team) drained(ctx context.Context) error {
 	}
 }
 
-// leftBehind has the other nodes hear that all is done before the one that leads goes.
-func (t *team) leftBehind(ctx context.Context) error {
+// leaveLast leaves, the node that leads after all others: they have heard then that all is done.
+func (t *team) leaveLast(ctx context.Context) {
 	t.leave()
 	if t.leading != nil {
 		t.leading.awaitMembers(ctx)
 	}
-	return nil
 }
 
 // accept serves the other nodes.

@@ -166,7 +166,6 @@ const (
 	Choose                   // the newest usable step on disk: Chosen
 	Commit                   // what all nodes have written: Committed
 	Abort                    // remove what was written in an attempt; nothing is told
-	Close                    // give up a directory that nobody uses any more
 )
 
 // Action is one thing to be done by the leader's node.
