@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,7 +33,7 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 	}
 	log.Printf("goodput: %v each, a worker is killed every %v", b.goodputFor, failEvery)
 	steps := func(t trainer) (done, kills float64, err error) {
-		j, err := b.start(ctx, t.launcher, jobSpec{args: append(flags[:len(flags):len(flags)], t.kind), env: t.env})
+		j, err := b.start(ctx, t.launcher, jobSpec{args: append(slices.Clip(flags), t.kind), env: t.env})
 		if err != nil {
 			return 0, 0, err
 		}
@@ -85,11 +86,11 @@ func (j *job) trainWithFailures(ctx context.Context, limit time.Duration) (steps
 			if err != nil {
 				return 0, 0, err
 			}
-			for i := len(found) - 1; i >= 0; i-- {
-				if found[i].rank != turn%checkpointRanks {
+			for _, s := range slices.Backward(found) {
+				if s.rank != turn%checkpointRanks {
 					continue
 				}
-				if syscall.Kill(found[i].pid, syscall.SIGKILL) == nil {
+				if syscall.Kill(s.pid, syscall.SIGKILL) == nil {
 					kills++
 				}
 				break
