@@ -39,7 +39,7 @@ def same(a, b, where="state"):
         x, y = (t.to_dense() if t.layout is not torch.strided else t.dequantize() if t.is_quantized else t for t in (a.detach(), b.detach()))
         assert torch.equal(x.nan_to_num() if x.is_floating_point() else x, y.nan_to_num() if y.is_floating_point() else y), where
     elif isinstance(a, dict):
-        assert list(a) == list(b), where
+        assert list(a) == list(b) and getattr(a, "__dict__", None) == getattr(b, "__dict__", None), where
         for key in a:
             same(a[key], b[key], f"{where}.{key}")
     elif isinstance(a, (list, tuple)):
@@ -66,6 +66,7 @@ cases = {
     "parameter": torch.nn.Parameter(torch.randn(4, 4)),
     "sparse": {"coo": torch.eye(5).to_sparse(), "csr": torch.eye(5).to_sparse_csr()},
     "quantized": torch.quantize_per_tensor(torch.randn(8), 0.1, 3, torch.qint8),
+    "conjugate": torch.arange(3).to(torch.cfloat).conj(),
     "a number": 17,
     "nothing": {},
     "long": {f"t{i}": torch.full((i % 7,), float(i)) for i in range(5000)},
