@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from dlrover.python.common.storage import KeepLatestStepStrategy
 from dlrover.trainer.torch.flash_checkpoint.fsdp import FsdpCheckpointer, FsdpFullCheckpointer, FsdpShardCheckpointer
-from muster.checkpoint import ShardedCheckpointer, StorageType, safetensors_file
-from muster.checkpoint import _dcp, _files
+from dlrover.trainer.torch.flash_checkpoint.fsdp_engine import FileReader, FsdpCheckpointEngine, SlicedBufferedReader
+from muster.checkpoint import ShardedCheckpointer, StorageType, _dcp, safetensors_file
 
 torch.set_num_threads(1)
 torch.manual_seed(7)
@@ -214,6 +214,27 @@ for kind, name in ((FsdpShardCheckpointer, "newer"), (FsdpFullCheckpointer, "ful
         same(about(m, o), want)
         assert checkpointer.wait_latest_checkpoint(60) == 7
     say("newer calls,", name)
+
+# By the names of its modules.
+engine = FsdpCheckpointEngine(os.path.join(root, "engine"))
+assert engine.load() is None
+assert engine.save_to_memory(1, {"rows": rows}, {"model_states": os.path.join(root, "engine", "1")})
+assert engine.save_to_storage(2, {"rows": rows}, {"model_states": os.path.join(root, "engine", "step2")})
+settle(engine._checkpointer)
+assert engine.wait_latest_checkpoint(60) == 2
+got = {"rows": torch.zeros(64, 8).bfloat16()}
+dcp.load(got, storage_reader=FileReader(os.path.join(root, "engine", "step2")))
+same(got, whole({"rows": rows}))
+with open(os.path.join(root, "engine", "step2", f"__{rank}_0.distcp"), "rb", buffering=0) as f:
+    part = SlicedBufferedReader(f, 64, 100)
+    every = open(f.name, "rb").read()
+    assert part.read() == every[64:164] and part.tell() == 100 and part.seek(-10, 2) == 90 and part.read(20) == every[154:164]
+try:
+    safetensors_file({"rows": rows})
+except TypeError as e:
+    assert "'rows'" in str(e)
+else:
+    raise AssertionError("a DTensor as safetensors")
 
 # A file of another kind beside it.
 plain = ShardedCheckpointer(os.path.join(root, "tensors"))

@@ -26,7 +26,7 @@ def safetensors_file(tensors, metadata=None):
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):  # so that all are aligned
         t = tensors[name]
         if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is not torch.strided or t.dtype not in _NAMES:
-            raise TypeError(f"cannot write {name!r} as safetensors: {type(t).__name__}, {t.dtype}, {t.layout}")
+            raise TypeError(f"cannot write {name!r} as safetensors: {type(t).__name__}, {t.dtype}, {t.layout}; give whole, dense tensors")
         size = t.numel() * t.element_size()
         header[name] = {"dtype": _NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + size]}
         parts.append(Bytes(t.resolve_conj().resolve_neg()))
