@@ -127,6 +127,20 @@ print("done")
 	}
 }
 
+// Two ranks whose states have grown beyond memory are both told so: the second one does not wait for the first one's copy.
+func TestNoMemoryForAll(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, func(c *Config) { c.available = func() int64 { return 1 << 20 } })
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(1, 0, size, false)
+	b.save(1, 1, size, false)
+	for _, c := range []*client{a, b} {
+		if rep, err := c.ask(request{Op: "begin", Step: 2, Size: 1 << 21, Persist: true}); err != nil || !rep.Full {
+			t.Errorf("%+v: %v", rep, err)
+		}
+	}
+}
+
 // TestShardedByDLRover restores, on two ranks, what DLRover's own package wrote on one.
 func TestShardedByDLRover(t *testing.T) {
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
