@@ -171,6 +171,9 @@ func (b *burial) fence(fd int) {
 		}
 		// Workers first: one that sees its child die could still end with status 0, and pass for one whose work is done.
 		slices.SortStableFunc(found, func(x, y *procInfo) int { return b.rank(x) - b.rank(y) })
+		if readable(fd, 0) { // it goes on, and among those found may be workers that it has started since
+			return
+		}
 		for _, p := range found {
 			_ = p.signal(unix.SIGKILL, true) // looked for again in the next round
 		}
