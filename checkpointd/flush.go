@@ -52,7 +52,7 @@ func (s *Service) write(st *set, f *flush) (err error) {
 	for i := range shards {
 		shards[i] = i
 	}
-	writers, err := f.writers(shards)
+	writers, err := f.writers(shards, s.pace)
 	if err != nil {
 		return err
 	}

@@ -268,7 +268,7 @@ func (s *Service) writePartLocked(st *set, o council.Order) {
 
 // writeShards writes the files of shards to where they lie until the step is committed.
 func (s *Service) writeShards(st *set, f *flush, shards []int, attempt string) ([]partResult, error) {
-	writers, err := f.writers(shards)
+	writers, err := f.writers(shards, s.pace)
 	if err != nil {
 		return nil, err
 	}

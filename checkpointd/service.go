@@ -30,6 +30,8 @@ type Config struct {
 	Slots int
 	// Keep is how many committed steps stay on disk, 0 for all.
 	Keep int
+	// Rate is how many bytes a second are written to disk at most, 0 for as many as it takes.
+	Rate int64
 	Log  zerolog.Logger
 
 	// Token is the job's secret, where it has several nodes: they keep checkpoints together, and reach this one at Addr, a host
@@ -55,6 +57,7 @@ type Service struct {
 	cfg      Config
 	listener *net.UnixListener
 	team     *team // nil: this node is alone
+	pace     *pace
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -79,7 +82,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.available == nil {
 		cfg.available = availableMemory
 	}
-	s := &Service{cfg: cfg, changed: make(chan struct{}), sessions: map[*session]bool{}}
+	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), sessions: map[*session]bool{}}
 	var err error
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)

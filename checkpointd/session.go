@@ -290,14 +290,15 @@ func (c *session) reserveLocked(chosen *slot, size int64) (reply, *os.File, erro
 func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.File, error) {
 	s, st := c.service, c.set
 	if chosen != nil && chosen.Size < size { // the state has grown
+		if !s.roomLocked(size-chosen.Size, allMemory) {
+			return c.fullLocked(at), nil, nil
+		}
 		st.forget(c.shard, chosen)
 		chosen = nil
 	}
 	if chosen == nil {
 		if !s.roomLocked(size, allMemory) {
-			st.book.begun[c.shard] = at // without a copy: nobody waits for one
-			s.notifyLocked()
-			return reply{Full: true}, nil, nil
+			return c.fullLocked(at), nil, nil
 		}
 		var err error
 		if chosen, err = c.service.newSlotLocked(c.set, c.shard, size); err != nil {
@@ -314,6 +315,13 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 	st.mem[chosen].begin(at.Step, at.Era, c.pid, time.Now().UnixNano())
 	s.notifyLocked()
 	return c.handOverLocked(chosen)
+}
+
+// fullLocked says that there is no memory for a step; nobody waits for the shard's copy of it.
+func (c *session) fullLocked(at moment) reply {
+	c.set.book.begun[c.shard] = at
+	c.service.notifyLocked()
+	return reply{Full: true}
 }
 
 // rulesLocked are the rules for a shard's slots of so many bytes.

@@ -201,13 +201,14 @@ type shardWriter struct {
 }
 
 // writers are what writes the files of a flush of shards.
-func (f *flush) writers(shards []int) (ws []shardWriter, err error) {
+func (f *flush) writers(shards []int, pace *pace) (ws []shardWriter, err error) {
 	for i, c := range f.copies {
 		for _, file := range c.layout.Files {
 			w, err := newFileWriter(f.mem[i].bytes, file.Parts)
 			if err != nil {
 				return nil, err
 			}
+			w.pace = pace
 			path := file.Path
 			if path == "" {
 				path = rankFile(shards[i])

@@ -36,6 +36,7 @@ type fileWriter struct {
 	archives []archiveRun
 	pieces   []piece
 	written  atomic.Int64
+	pace     *pace
 }
 
 // archiveRun is an archive among the entries: [first, end) are its own, and its directory lies behind them, at an offset that
@@ -133,6 +134,9 @@ func (w *fileWriter) write(ctx context.Context, f *os.File) (size int64, sum uin
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
+			}
+			if err := w.pace.take(ctx, w.size/int64(len(w.pieces))); err != nil {
+				return err
 			}
 			return w.writePiece(f, p)
 		})

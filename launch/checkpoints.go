@@ -24,6 +24,8 @@ type CheckpointRules struct {
 	Dir string
 	// Keep is how many steps stay on disk, 0 for all.
 	Keep int
+	// Rate is how many bytes a second a node writes to disk at most, 0 for as many as it takes.
+	Rate int64
 	// Slots is how many copies of its state a worker has in memory, 1 or 2; 0: two where memory allows.
 	Slots int
 	// Replicas is on how many nodes a copy of each state is kept, the worker's own included; 0 and 1: on that.

@@ -36,6 +36,11 @@ func checkpointSettings() []setting {
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Keep, text) },
 		},
 		{
+			flag: "ckpt-rate", arg: "SIZE", def: "0", group: groupCheckpoint, anywhere: true,
+			help: "How many bytes a second a node writes to disk at most, such as 500MB (10^6) or 2GiB (2^30), so that training has the rest of the disk or network. 0: as many as it takes.",
+			set:  func(r *Request, text string) (err error) { rules(r).Rate, err = parseSize(text); return err },
+		},
+		{
 			flag: "ckpt-replicas", form: formNumber, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
 			help: "On how many nodes a copy of each worker's state is kept, its own included: with 2, what is in memory survives the loss of a node. Copies lie as far apart as the ranks do, which --topology-file sorts by switches.",
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Replicas, text) },
@@ -127,4 +132,26 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 	if s := r.Job.Checkpoint.Signal; s != 0 && slices.Contains(r.Job.Stop.Handled, s) {
 		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2", words["ckpt-signal"].written("ckpt-signal")))
 	}
+}
+
+// sizeUnits are what sizes are given in.
+var sizeUnits = []struct {
+	name  string
+	bytes float64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+
+// parseSize reads a number of bytes: 1.5GiB, 200MB, 4096.
+func parseSize(text string) (int64, error) {
+	for _, u := range sizeUnits {
+		digits, ok := strings.CutSuffix(text, u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
+		if err == nil && n >= 0 && n*u.bytes < 1<<62 && strings.Trim(digits, "0123456789. ") == "" {
+			return int64(n * u.bytes), nil
+		}
+		break
+	}
+	return 0, errors.New("give a number of bytes, such as 500MB or 2GiB")
 }

@@ -17,7 +17,7 @@ func checkpointService(plan *launch.Plan, at reach, log zerolog.Logger) func(con
 	return func(ctx context.Context, socket string) (launch.Checkpoints, error) {
 		rules := plan.Job.Checkpoint
 		cfg := checkpointd.Config{
-			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Log: log,
+			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate, Log: log,
 		}
 		if !plan.Job.Alone() {
 			cfg.Token, cfg.Addr, cfg.Node, cfg.Replicas = at.token, at.addr, plan.Hostname, rules.Replicas
