@@ -23,6 +23,8 @@ type guardianState struct {
 	Escaped  []ident  `json:"escaped,omitempty"`  // what left those sessions
 	Remove   []string `json:"remove,omitempty"`
 	Lease    int64    `json:"lease,omitempty"` // see Tree.SetLease; in ns of the monotonic clock, 0: none
+	Run      []string `json:"run,omitempty"`   // see Tree.RunOnDeath
+	RunLimit int64    `json:"run_limit,omitempty"`
 }
 
 // guardian is the agent's side of it.
@@ -56,7 +58,7 @@ func (t *Tree) startGuardian() error {
 		// One processor is all it needs, whatever the cgroup allows. Nothing of our environment: neither the marker, nor
 		// what we were told in secret.
 		Env:   []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "GOTRACEBACK=none"},
-		Files: []*os.File{nil, nil, nil, theirs},
+		Files: []*os.File{nil, nil, t.cfg.GuardianOutput, theirs},
 	}, asGuardian)
 	if err != nil {
 		_ = conn.Close()
@@ -137,7 +139,7 @@ func (t *Tree) pushLocked() {
 }
 
 func (t *Tree) guardianStateLocked() guardianState {
-	st := guardianState{Agent: t.self, Marker: t.cfg.Marker, Cgroup: t.cgroupPathLocked(), Remove: t.remove, Lease: t.lease}
+	st := guardianState{Agent: t.self, Marker: t.cfg.Marker, Cgroup: t.cgroupPathLocked(), Remove: t.remove, Lease: t.lease, Run: t.run, RunLimit: int64(t.runLimit)}
 	for _, p := range t.live {
 		switch p.role {
 		case asWorker:
@@ -190,6 +192,16 @@ func (t *Tree) RemoveOnDeath(paths ...string) error {
 	}
 	t.pushLocked()
 	return nil
+}
+
+// RunOnDeath has the guardian run a command after the agent was killed and nothing of the job is left: argv[0] is a path, the
+// environment is empty, and output goes to Config.GuardianOutput. It is killed after limit, and if the guardian is. A normal
+// end runs nothing, and a later call replaces the command.
+func (t *Tree) RunOnDeath(argv []string, limit time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.run, t.runLimit = slices.Clone(argv), limit
+	t.pushLocked()
 }
 
 func (t *Tree) addRemovals(paths []string) error {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +23,7 @@ const (
 )
 
 // RunGuardian is the whole life of the guardian process, and returns its exit status. It listens on descriptor 3 until
-// the agent is gone, kills what is left of the job, removes what the agent named, and ends. cmd calls it before anything
+// the agent is gone, kills what is left of the job, removes what the agent named, runs the command that it named, and ends. cmd calls it before anything
 // else when it finds that it was started as a guardian. It runs on one goroutine: the less there is of it, the less
 // memory it costs each job.
 func RunGuardian() int {
@@ -44,6 +46,9 @@ func RunGuardian() int {
 	removeCgroupSoon(st.Cgroup)
 	for _, path := range st.Remove {
 		ok = os.RemoveAll(path) == nil && ok
+	}
+	if len(st.Run) > 0 {
+		ok = runLast(st.Run, time.Duration(st.RunLimit)) && ok
 	}
 	if !ok {
 		return 1
@@ -259,6 +264,35 @@ func removeCgroupSoon(path string) {
 		return
 	}
 	for end := time.Now().Add(buryPolite); removeCgroup(path) != nil && time.Now().Before(end); {
+		time.Sleep(buryPause)
+	}
+}
+
+// runLast runs a command, and reports whether it ended well and in time. The kernel kills it with us.
+func runLast(argv []string, limit time.Duration) bool {
+	runtime.LockOSThread() // the thread's end, not the process's, sends the parent-death signal
+	defer runtime.UnlockOSThread()
+	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	})
+	if err != nil {
+		return false
+	}
+	end := time.Now().Add(limit)
+	for killed := false; ; {
+		var status unix.WaitStatus
+		got, err := unix.Wait4(pid, &status, unix.WNOHANG, nil)
+		switch {
+		case got == pid:
+			return status.Exited() && status.ExitStatus() == 0
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return false
+		case !killed && time.Now().After(end):
+			killed = true
+			_ = unix.Kill(pid, unix.SIGKILL) // ours, and not waited for
+		case time.Now().After(end.Add(buryPolite)): // it hangs in a call of the kernel
+			return false
+		}
 		time.Sleep(buryPause)
 	}
 }

@@ -51,6 +51,7 @@ func agent(mark, dir string, scripts []string) int {
 	cfg := proc.Config{
 		Marker: "MUSTER_AGENT=" + mark, Guardian: []string{"/proc/self/exe", roleArg, "guardian", mark},
 		RemoveOnDeath: []string{dir, "/dev/shm/" + mark + "-segment"}, Cgroup: os.Getenv("PROC_TEST_CGROUP") != "",
+		GuardianOutput: os.Stderr,
 	}
 	t, err := proc.Open(cfg)
 	if err != nil {
@@ -92,6 +93,11 @@ func agent(mark, dir string, scripts []string) int {
 					until = time.Now().Add(d)
 				}
 				t.SetLease(until)
+				say("%s done", cmd)
+			}
+			if path, ok := strings.CutPrefix(cmd, "on-death:"); ok {
+				script := `PATH=/usr/bin:/bin; cat /proc/[0-9]*/cmdline 2>&- | tr '\0' ' ' | grep -c "[s]leep 86400 $0" >` + path + `; exec sleep 86401 $0`
+				t.RunOnDeath([]string{"/bin/sh", "-c", script, mark}, 2*time.Second)
 				say("%s done", cmd)
 			}
 			if cmd == "guardian" {

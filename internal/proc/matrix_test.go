@@ -364,3 +364,18 @@ func TestKillMatrix(t *testing.T) {
 		})
 	}
 }
+
+// The guardian runs a command when nothing of the job is left, and kills it when its time is over. After a normal end it does not.
+func TestRunOnDeath(t *testing.T) {
+	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		j, path := startJob(t, nil, nil, grandchildren), filepath.Join(t.TempDir(), "left")
+		j.ready(grandchildrenCount)
+		j.ask("on-death:" + path)
+		j.kill(j.cmd.Process.Pid, sig)
+		j.wantNothing()
+		left, err := os.ReadFile(path)
+		if killed := sig == unix.SIGKILL; killed && string(left) != "0\n" || !killed && !os.IsNotExist(err) {
+			t.Errorf("after %v the command saw %q processes of the job (%v)", sig, left, err)
+		}
+	}
+}

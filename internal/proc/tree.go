@@ -39,6 +39,9 @@ type Config struct {
 	// Guardian is the command of the guardian, for example {"/proc/self/exe", "_guardian"}; the program must call
 	// RunGuardian. Nil: no guardian. None is started for PID 1, with whose death the kernel kills all the others.
 	Guardian []string
+	// GuardianOutput is the guardian's standard error, and that of what RunOnDeath names. Nil: /dev/null. Whoever reads it sees
+	// its end when the guardian ends.
+	GuardianOutput *os.File
 	// RemoveOnDeath lists what the guardian removes after the agent was killed; see Tree.RemoveOnDeath.
 	RemoveOnDeath []string
 	// Cgroup tries to keep the workers in a cgroup v2 below our own, which the kernel can kill at once. Where none can
@@ -64,17 +67,19 @@ type Tree struct {
 	looking sync.Mutex // one look at a time, so that an older snapshot never overwrites what a newer one taught
 
 	// mu is held across every start, so that the reaper never meets a child of ours that it does not know.
-	mu      sync.Mutex
-	live    map[int]*Process   // started and not yet reaped, the guardian among them
-	past    map[int]*Process   // ended, and their session may still have members; by session id
-	before  map[ident]struct{} // children we had before Open, and what they started: not ours
-	seen    map[ident]*Process // what left its worker's session, and whose it was (nil: unknown)
-	remove  []string
-	lease   int64     // as the guardian is told
-	cgroup  *cgroup   // nil: none
-	guard   *guardian // nil: none wanted, or none at the moment
-	leaving bool      // Close has begun: no new guardian
-	orphans uint64    // reaped so far
+	mu       sync.Mutex
+	live     map[int]*Process   // started and not yet reaped, the guardian among them
+	past     map[int]*Process   // ended, and their session may still have members; by session id
+	before   map[ident]struct{} // children we had before Open, and what they started: not ours
+	seen     map[ident]*Process // what left its worker's session, and whose it was (nil: unknown)
+	remove   []string
+	run      []string // what the guardian is to run, nil for nothing, and for how long at most
+	runLimit time.Duration
+	lease    int64     // as the guardian is told
+	cgroup   *cgroup   // nil: none
+	guard    *guardian // nil: none wanted, or none at the moment
+	leaving  bool      // Close has begun: no new guardian
+	orphans  uint64    // reaped so far
 	// expected counts the forks under way: until each is registered, no stranger is reaped.
 	expected int
 }
