@@ -21,6 +21,7 @@ func (s *Service) startLocked(st *set) {
 		st.running, st.failed = nil, err
 		if err == nil {
 			st.committed = f.at
+			s.headLocked(st.dir, st.next)
 		}
 		st.releaseRetired()
 		s.startLocked(st)
@@ -60,6 +61,10 @@ func (s *Service) write(st *set, f *flush) (err error) {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	st.next, st.nextAt = c.attempt, f.at
+	s.noteLocked()
+	s.mu.Unlock()
 	stop := s.showProgress(st, f, writers)
 	err = c.run(s.ctx)
 	stop()

@@ -44,7 +44,7 @@ func (c *session) load() (reply, *os.File, error) {
 	select {
 	case <-d.done:
 	case <-s.ctx.Done():
-		return reply{}, nil, errors.New("muster ends")
+		return reply{}, nil, errEnds
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

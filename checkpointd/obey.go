@@ -169,20 +169,25 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 	slot.State, slot.At, slot.Owner = slotWriting, at, -1
 	m := st.mem[slot]
 	m.hold()
-	m.begin(at.Step, at.Era, 0, time.Now().UnixNano())
+	err = m.begin(at.Step, at.Era, 0, time.Now().UnixNano())
 	s.mu.Unlock()
-	err = receiveCopy(conn, head, m)
+	if err == nil {
+		err = receiveCopy(conn, head, m)
+	}
 	var of *copied
 	if err == nil {
 		var l layout
 		var used int64
-		if l, used, err = readLayout(m.bytes, head.MetaOff, head.MetaLen); err == nil {
+		if l, used, err = m.layout(head.MetaOff, head.MetaLen); err == nil {
 			of = &copied{layout: l, metaOff: head.MetaOff, metaLen: head.MetaLen, used: used, persist: head.Persist}
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer m.release()
+	if err == nil {
+		err = m.finish(head.MetaOff, head.MetaLen, time.Now().UnixNano())
+	}
 	if err != nil {
 		st.forget(shard, slot)
 		return err
@@ -190,7 +195,6 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 	slot.State = slotReady
 	of.compareAnew(m)
 	st.copies[slot] = of
-	m.finish(head.MetaOff, head.MetaLen, time.Now().UnixNano())
 	s.sealLocked(st, slot, of)
 	st.repin(st.view.Pin)
 	return nil

@@ -9,11 +9,11 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// serveWord makes this test binary an agent: it serves at a socket, and obeys the lines of its standard input.
+// serveWord makes this test binary an agent: it serves at a socket, with memory in a directory, and obeys the lines of its standard input.
 const serveWord = "serve-checkpoints"
 
-func serveMain(socket, runID string) int {
-	s, err := Open(context.Background(), Config{Socket: socket, RunID: runID, Workers: 2, Log: zerolog.New(os.Stderr).Level(zerolog.WarnLevel)})
+func serveMain(socket, runID, memory string) int {
+	s, err := Open(context.Background(), Config{Socket: socket, RunID: runID, Workers: 2, Memory: memory, Log: zerolog.New(os.Stderr).Level(zerolog.WarnLevel)})
 	if err != nil {
 		fmt.Println(err)
 		return 1

@@ -32,7 +32,10 @@ type Config struct {
 	Keep int
 	// Rate is how many bytes a second are written to disk at most, 0 for as many as it takes.
 	Rate int64
-	Log  zerolog.Logger
+	// Memory is a directory in memory where the checkpoints of a node that is alone lie so that they outlive muster when it is killed:
+	// DefaultMemory, or one that somebody chose. Empty: none do.
+	Memory string
+	Log    zerolog.Logger
 
 	// Token is the job's secret, where it has several nodes: they keep checkpoints together, and reach this one at Addr, a host
 	// or address. Node is this one's name. nil: the node is alone.
@@ -69,9 +72,12 @@ type Service struct {
 	sets     []*set
 	retired  []*set // of rounds with another number of shards: they are written, and nothing else
 	sessions map[*session]bool
-	round    uint64 // counts the groups of workers
+	round    uint64 // counts the groups of workers; 0 is that of what was left by another muster
 	nextConn int
 	closed   bool
+	segments *segments // nil: memory has no names
+	begun    time.Time
+	setID    int // numbers the sets in the label
 }
 
 // Open begins to listen.
@@ -82,10 +88,15 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.available == nil {
 		cfg.available = availableMemory
 	}
-	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), sessions: map[*session]bool{}}
+	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), sessions: map[*session]bool{}, round: 1, begun: time.Now()}
 	var err error
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
+	}
+	if cfg.Memory != "" && cfg.Token == nil { // of several nodes, one that was killed has only parts of steps
+		if s.segments, err = openSegments(cfg.Memory, cfg.Memory != DefaultMemory, s.labelLocked()); err != nil {
+			s.cfg.Log.Warn().Err(err).Msg("checkpoints in memory are lost if muster is killed")
+		}
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx)) // Close ends it, after the workers
 	if cfg.Token != nil {
@@ -285,6 +296,9 @@ const closeLimit = 5 * time.Second
 // drainTold is how often whoever waits for the disk is told so.
 const drainTold = 10 * time.Second
 
+// errEnds is why what is under way when the service is closed is given up.
+var errEnds = errors.New("muster ends")
+
 // Close ends the service and frees the memory. What Drain has not waited for is not written.
 func (s *Service) Close() error {
 	s.mu.Lock()
@@ -297,7 +311,7 @@ func (s *Service) Close() error {
 		c.hangUp()
 	}
 	s.mu.Unlock()
-	s.cancel(errors.New("muster ends"))
+	s.cancel(errEnds)
 	err := s.listener.Close()
 	if s.team != nil {
 		err = errors.Join(err, s.team.close())
@@ -315,6 +329,9 @@ func (s *Service) Close() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.segments != nil {
+		err = errors.Join(err, s.segments.end(s.unwrittenLocked()))
+	}
 	for _, st := range append(s.retired, s.sets...) {
 		if st.pending != nil {
 			st.pending.unpin()
@@ -350,7 +367,12 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 		s.cfg.Log.Warn().Str("path", dir).Int("shards", shards).Int("before", st.shards).
 			Msg("the number of shards has changed: what is in memory cannot be used, and is written to disk")
 		s.saveLocked(st, "the number of shards has changed")
+		if s.team == nil && st.running == nil && st.pending == nil {
+			st.release() // it is on disk
+		}
 		s.retired, s.sets[i] = append(s.retired, st), next
+		next.head = st.head
+		s.nameLocked(next)
 		return next, nil
 	}
 	st := newSet(dir, shards)
@@ -363,7 +385,14 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 	if st.lock, err = openDir(s.cfg.disk, dir); err != nil {
 		return nil, err
 	}
+	st.head = headOf(dir)
+	if left := s.adoptLocked(st); left != nil {
+		s.sets = append(s.sets, left)
+		s.breakpointLocked(left, "it was left in memory")
+		return s.setLocked(dir, shards)
+	}
 	s.sets = append(s.sets, st)
+	s.nameLocked(st)
 	return st, nil
 }
 

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == serveWord {
-		os.Exit(serveMain(os.Args[2], os.Args[3]))
+		os.Exit(serveMain(os.Args[2], os.Args[3], os.Args[4]))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 func testService(t *testing.T, change func(*Config)) (*Service, *testutil.Buffer) {
 	t.Helper()
 	log := &testutil.Buffer{}
-	cfg := Config{Socket: filepath.Join(t.TempDir(), "socket"), RunID: "test", Workers: 2, Log: zerolog.New(log)}
+	memory := shm(t)
+	cfg := Config{Socket: filepath.Join(t.TempDir(), "socket"), RunID: "test", Workers: 2, Memory: memory, Log: zerolog.New(log)}
 	if change != nil {
 		change(&cfg)
 	}
@@ -44,8 +45,35 @@ func testService(t *testing.T, change func(*Config)) (*Service, *testutil.Buffer
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+		if left := inMemory(t, memory); len(left) > 0 && !strings.Contains(log.String(), howToSave) {
+			t.Errorf("left in memory: %v", left)
+		}
 	})
 	return s, log
+}
+
+// shm is a directory in memory of the test's own.
+func shm(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(DefaultMemory, "test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// inMemory are the names in such a directory.
+func inMemory(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // client is a worker in Go: what internal/python's does, without its speed.
@@ -57,7 +85,12 @@ type client struct {
 
 func dial(t testing.TB, s *Service) *client {
 	t.Helper()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.cfg.Socket, Net: "unix"})
+	return dialAt(t, s.cfg.Socket)
+}
+
+func dialAt(t testing.TB, socket string) *client {
+	t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +349,7 @@ func TestDamagedMemory(t *testing.T) {
 		return len(slots) == 2
 	})
 	s.mu.Lock() // what a worker may do to its mapping
-	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: 0, Step: 2})].bytes[headerSize+77] ^= 16
+	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: firstEra(0), Step: 2})].bytes[headerSize+77] ^= 16
 	s.mu.Unlock()
 	s.RoundOver("a test")
 	if err := s.Drain(t.Context()); err != nil {
@@ -493,7 +526,7 @@ func TestGrowingState(t *testing.T) {
 // TestHostileWorkers sends what no client of ours does. Each is refused in words or cut off, and the service goes on.
 func TestHostileWorkers(t *testing.T) {
 	dir := t.TempDir()
-	s, _ := testService(t, nil)
+	s, _ := testService(t, func(c *Config) { c.Memory = "" })
 	a := dial(t, s).hello(dir, 0, 1)
 	a.save(1, 0, size, false)
 	for name, bytes := range map[string]string{
@@ -543,7 +576,7 @@ func TestHostileWorkers(t *testing.T) {
 	s.RoundOver("a test")
 	a = dial(t, s).hello(dir, 0, 1)
 	a.want(a.load(0, size), fromMemory, 1)
-	// What a worker does to its mapping cannot make the agent fault.
+	// What a worker does to memory without a name cannot make the agent fault; TestCutMemory has the others.
 	if err := unix.Ftruncate(int(s.sets[0].mem[s.sets[0].book.shards[0][0]].file.Fd()), 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("memory can be made shorter: %v", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -21,7 +20,9 @@ const (
 	// the disk.
 	waitSave  = 10 * time.Minute
 	waitRanks = time.Minute
-	shardsMax = 1 << 16
+	// waitSalvage is how long a job waits for the steps that its killed predecessor has left to be brought to disk.
+	waitSalvage = 10 * time.Minute
+	shardsMax   = 1 << 16
 	// slack is what a new slot has beyond what was asked for, as a fraction of it: states grow a little. Pages of it that
 	// nobody writes cost nothing.
 	slack = 8
@@ -117,9 +118,12 @@ func (c *session) tearLocked(s *slot) {
 
 // answer does what a request asks for. A file goes to the worker with the reply.
 func (c *session) answer(req request) (reply, *os.File, error) {
-	if req.Op == "hello" {
+	switch req.Op {
+	case "hello":
 		rep, err := c.hello(req)
 		return rep, nil, err
+	case "save":
+		return reply{}, nil, c.service.saveNow(c.gone)
 	}
 	if c.set == nil {
 		return reply{}, nil, errors.New("the first message is to be hello")
@@ -141,9 +145,11 @@ func (c *session) answer(req request) (reply, *os.File, error) {
 		c.letGoLocked(req.Slot)
 		return reply{}, nil, nil
 	case "written": // by the worker itself
+		head := headOf(c.set.dir)
 		c.service.mu.Lock()
 		defer c.service.mu.Unlock()
 		c.set.committed = moment{Era: c.eraLocked(), Step: req.Step}
+		c.service.headLocked(c.set.dir, head)
 		return reply{}, nil, nil
 	case "wait":
 		return c.wait(time.Duration(req.Millis) * time.Millisecond)
@@ -169,6 +175,15 @@ func (c *session) hello(req request) (reply, error) {
 		return reply{Direct: s.team.direct}, s.team.err
 	}
 	st, err := s.setLocked(filepath.Clean(req.Dir), req.Shards)
+	for until := time.Now().Add(waitSalvage); errors.Is(err, errLocked) && s.beingSaved(filepath.Clean(req.Dir)) && time.Now().Before(until); {
+		_ = s.awaitLocked(time.Now().Add(time.Second), c.gone)
+		select {
+		case <-c.gone:
+			return reply{}, err
+		default:
+		}
+		st, err = s.setLocked(filepath.Clean(req.Dir), req.Shards)
+	}
 	if err != nil {
 		return reply{}, err
 	}
@@ -186,6 +201,7 @@ func (c *session) hello(req request) (reply, error) {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
 	}
 	c.set, c.rank, c.shard, c.saves = st, req.Rank, req.Shard, req.Saves
+	s.noteLocked()
 	if s.team == nil {
 		return reply{}, nil
 	}
@@ -289,7 +305,7 @@ func (c *session) reserveLocked(chosen *slot, size int64) (reply, *os.File, erro
 // takeLocked has a slot, a new one for nil, take a copy.
 func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.File, error) {
 	s, st := c.service, c.set
-	if chosen != nil && chosen.Size < size { // the state has grown
+	if chosen != nil && (chosen.Size < size || st.mem[chosen].grow(size) != nil) { // the state has grown, or somebody cut the file
 		if !s.roomLocked(size-chosen.Size, allMemory) {
 			return c.fullLocked(at), nil, nil
 		}
@@ -312,7 +328,10 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 	}
 	delete(st.copies, chosen)
 	st.book.begin(c.shard, chosen, at, c.id)
-	st.mem[chosen].begin(at.Step, at.Era, c.pid, time.Now().UnixNano())
+	if err := st.mem[chosen].begin(at.Step, at.Era, c.pid, time.Now().UnixNano()); err != nil {
+		c.tearLocked(chosen)
+		return reply{}, nil, err
+	}
 	s.notifyLocked()
 	return c.handOverLocked(chosen)
 }
@@ -334,12 +353,12 @@ func (s *Service) rulesLocked(size int64) slotRules {
 
 // newSlotLocked makes memory for a shard.
 func (s *Service) newSlotLocked(st *set, shard int, size int64) (*slot, error) {
-	name := "muster-" + strconv.Itoa(os.Getuid()) + "-" + s.cfg.RunID
-	if len(name) > 200 {
-		name = name[:200]
-	}
 	room := pageUp(size + size/slack)
-	m, err := newMemory(name, room, size, s.cfg.RunID, shard, st.shards)
+	file, path, err := s.newFile(st, shard, headerSize+room)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMemory(file, path, room, size, s.cfg.RunID, shard, st.shards)
 	if err != nil {
 		return nil, err
 	}
@@ -370,17 +389,20 @@ func (c *session) ready(req request) error {
 		return fmt.Errorf("slot %d is not being written by this worker", req.Slot)
 	}
 	m := st.mem[slot]
-	l, used, err := readLayout(m.bytes, req.MetaOffset, req.MetaLength)
+	l, used, err := m.layout(req.MetaOffset, req.MetaLength)
+	now := time.Now()
+	if err == nil {
+		err = m.finish(req.MetaOffset, req.MetaLength, now.UnixNano())
+	}
 	if err != nil {
 		c.tearLocked(slot)
 		s.notifyLocked()
 		return err
 	}
 	slot.State = slotReady
-	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, persist: req.Persist, pid: c.pid}
+	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, persist: req.Persist, pid: c.pid, end: now}
 	copied.compareAnew(m)
 	st.copies[slot] = copied
-	m.finish(req.MetaOffset, req.MetaLength, time.Now().UnixNano())
 	s.sealLocked(st, slot, copied)
 	if s.team == nil && slices.Contains(st.book.complete(), slot.At) && st.persists(slot.At) && st.want(slot.At, "") {
 		s.startLocked(st)

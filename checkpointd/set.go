@@ -21,6 +21,7 @@ type set struct {
 	// reshards says that another number of shards can restore what these have saved.
 	reshards bool
 	lock     *dirLock
+	id       int // in the label
 
 	book   *book
 	mem    map[*slot]*memory
@@ -35,6 +36,10 @@ type set struct {
 	committed moment // the newest on disk that was saved in this job; Step is -1 for none
 	failed    error  // why the last writing failed, nil where it did not
 	told      map[string]bool
+
+	// head is what the directory's trackers named last, next the attempt that writes nextAt: see labelSet.
+	head, next string
+	nextAt     moment
 
 	// With other nodes: what the leader shows, and what this node has done of that.
 	view      council.SetView
@@ -58,6 +63,7 @@ type copied struct {
 	used    int64 // bytes behind the header
 	persist bool
 	pid     int
+	end     time.Time // when it was whole
 	// sound compares its checksums, once since somebody could last have written to it. It takes time, and is called without the lock.
 	sound func() error
 }

@@ -51,10 +51,11 @@ const (
 	minBlock      = 4 << 20
 )
 
-// memory is one slot's file: a header, and what a worker copied behind it. It cannot be made shorter, so reading it cannot
-// fault.
+// memory is one slot's file: a header, and what a worker copied behind it. One without a name cannot be made shorter, so reading
+// it cannot fault; one with a name is only touched in guarded.
 type memory struct {
 	file  *os.File
+	path  string // its name in the directory of segments, removed with the last user; empty: none
 	bytes []byte // the whole of it, mapped
 	want  int64  // bytes that were asked for
 
@@ -66,13 +67,11 @@ type memory struct {
 // hold keeps the mapping until release. Whoever calls it has it.
 func (m *memory) hold() { m.users.Add(1) }
 
-// newMemory makes a file in memory for size bytes behind the header, and has want of them touched in the background.
-func newMemory(name string, size, want int64, runID string, shard, shards int) (m *memory, err error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make memory for a checkpoint: %w", err)
-	}
-	m = &memory{file: os.NewFile(uintptr(fd), name), want: want}
+// newMemory makes a new file in memory one for size bytes behind the header, and has want of them touched in the background. path
+// is the file's name, empty for none.
+func newMemory(file *os.File, path string, size, want int64, runID string, shard, shards int) (m *memory, err error) {
+	fd := int(file.Fd())
+	m = &memory{file: file, path: path, want: want}
 	m.hold()
 	defer func() {
 		if err != nil {
@@ -86,19 +85,45 @@ func newMemory(name string, size, want int64, runID string, shard, shards int) (
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return nil, fmt.Errorf("cannot make memory of %d bytes for a checkpoint: %w", size, err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return nil, fmt.Errorf("cannot seal the size of a checkpoint's memory: %w", err)
+	if path == "" {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+			return nil, fmt.Errorf("cannot seal the size of a checkpoint's memory: %w", err)
+		}
 	}
-	if m.bytes, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		return nil, fmt.Errorf("cannot map memory of %d bytes for a checkpoint: %w", size, err)
+	if err := m.mmap(size); err != nil {
+		return nil, err
 	}
-	_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // where shmem_enabled allows it
-	copy(m.bytes, headerMagic)
-	m.put32(headerShard, uint32(shard))
-	m.put32(headerShards, uint32(shards))
-	copy(m.bytes[headerRunID:headerRunID+64], runID)
+	if err := guarded(func() error {
+		copy(m.bytes, headerMagic)
+		m.put32(headerShard, uint32(shard))
+		m.put32(headerShards, uint32(shards))
+		copy(m.bytes[headerRunID:headerRunID+64], runID)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	m.prefault(want)
 	return m, nil
+}
+
+func (m *memory) mmap(size int64) (err error) {
+	if m.bytes, err = unix.Mmap(int(m.file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("cannot map memory of %d bytes for a checkpoint: %w", size, err)
+	}
+	_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // where shmem_enabled allows it
+	return nil
+}
+
+// whole returns errCut where the file is not as long as it was made.
+func (m *memory) whole() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(m.file.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Size < int64(len(m.bytes)) {
+		return errCut
+	}
+	return nil
 }
 
 // faultStep is how much is touched at once: whoever copies meanwhile waits no longer than for that.
@@ -116,6 +141,33 @@ func (m *memory) prefault(want int64) {
 	})
 }
 
+// layout reads the list of files at [off, off+length); see readLayout.
+func (m *memory) layout(off, length int64) (l layout, used int64, err error) {
+	if err = m.whole(); err != nil {
+		return l, 0, err
+	}
+	err = guarded(func() (err error) {
+		l, used, err = readLayout(m.bytes, off, length)
+		return err
+	})
+	return l, used, err
+}
+
+// grow makes sure that a file with a name has pages for want bytes behind the header, beyond those that prefault takes care of:
+// whoever writes to a page that the file system has no room for is killed.
+func (m *memory) grow(want int64) error {
+	if err := m.whole(); err != nil {
+		return err
+	}
+	if m.path != "" && want > m.want {
+		if err := unix.Fallocate(int(m.file.Fd()), 0, headerSize+m.want, want-m.want); err != nil {
+			return err
+		}
+	}
+	m.want = max(m.want, want)
+	return nil
+}
+
 // release ends what hold or newMemory began.
 func (m *memory) release() {
 	if m.users.Add(-1) > 0 {
@@ -127,33 +179,48 @@ func (m *memory) release() {
 		_ = unix.Munmap(m.bytes)
 		m.bytes = nil
 	}
+	if m.path != "" {
+		_ = os.Remove(m.path)
+	}
 	_ = m.file.Close()
 }
 
 func (m *memory) put32(at int, v uint32) { binary.LittleEndian.PutUint32(m.bytes[at:], v) }
 func (m *memory) put64(at int, v uint64) { binary.LittleEndian.PutUint64(m.bytes[at:], v) }
 
-// setState publishes the state after everything else of the header.
+// setState publishes the state after everything else of the header. Where that is cut off nobody can use the slot, as it says.
 func (m *memory) setState(s slotState) {
-	atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.bytes[headerState])), uint32(s))
+	_ = guarded(func() error {
+		atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.bytes[headerState])), uint32(s))
+		return nil
+	})
 }
 
 // begin marks that a worker copies.
-func (m *memory) begin(step int64, era uint64, pid int, nanos int64) {
+func (m *memory) begin(step int64, era uint64, pid int, nanos int64) error {
 	m.setState(slotWriting)
-	m.put32(headerBlocks, 0)
-	m.put64(headerStep, uint64(step))
-	m.put64(headerEra, era)
-	m.put32(headerPID, uint32(pid))
-	m.put64(headerBegin, uint64(nanos))
+	return guarded(func() error {
+		m.put32(headerBlocks, 0)
+		m.put64(headerStep, uint64(step))
+		m.put64(headerEra, era)
+		m.put32(headerPID, uint32(pid))
+		m.put64(headerBegin, uint64(nanos))
+		return nil
+	})
 }
 
 // finish marks a whole copy.
-func (m *memory) finish(metaOff, metaLen, nanos int64) {
-	m.put64(headerMetaOff, uint64(metaOff))
-	m.put64(headerMetaLen, uint64(metaLen))
-	m.put64(headerEnd, uint64(nanos))
-	m.setState(slotReady)
+func (m *memory) finish(metaOff, metaLen, nanos int64) error {
+	err := guarded(func() error {
+		m.put64(headerMetaOff, uint64(metaOff))
+		m.put64(headerMetaLen, uint64(metaLen))
+		m.put64(headerEnd, uint64(nanos))
+		return nil
+	})
+	if err == nil {
+		m.setState(slotReady)
+	}
+	return err
 }
 
 // blockOf is the size of a block with a checksum of its own, for n bytes.
@@ -165,7 +232,8 @@ func blockOf(n int64) int64 {
 	return block
 }
 
-// sums returns the checksums of the first n bytes behind the header, by blocks. It gives up, with false, when stop says so.
+// sums returns the checksums of the first n bytes behind the header, by blocks. It gives up, with false, when stop says so, or where
+// they cannot be read.
 func (m *memory) sums(n int64, procs int, stop func() bool) ([]uint32, bool) {
 	block := blockOf(n)
 	count := int((n + block - 1) / block)
@@ -177,22 +245,26 @@ func (m *memory) sums(n int64, procs int, stop func() bool) ([]uint32, bool) {
 			break
 		}
 		g.Go(func() error {
-			at := headerSize + int64(i)*block
-			sums[i] = crc32.Checksum(m.bytes[at:min(at+block, headerSize+n)], castagnoli)
-			return nil
+			return guarded(func() error {
+				at := headerSize + int64(i)*block
+				sums[i] = crc32.Checksum(m.bytes[at:min(at+block, headerSize+n)], castagnoli)
+				return nil
+			})
 		})
 	}
-	_ = g.Wait()
-	return sums, !stop()
+	return sums, g.Wait() == nil && !stop()
 }
 
-// seal writes checksums into the header.
+// seal writes checksums into the header. Where that is cut off verify tells.
 func (m *memory) seal(n int64, sums []uint32) {
-	m.put64(headerBlock, uint64(blockOf(n)))
-	for i, sum := range sums {
-		m.put32(headerSums+4*i, sum)
-	}
-	atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.bytes[headerBlocks])), uint32(len(sums)))
+	_ = guarded(func() error {
+		m.put64(headerBlock, uint64(blockOf(n)))
+		for i, sum := range sums {
+			m.put32(headerSums+4*i, sum)
+		}
+		atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.bytes[headerBlocks])), uint32(len(sums)))
+		return nil
+	})
 }
 
 // errChecksum is why a copy in memory or on disk is not used.
@@ -200,19 +272,27 @@ var errChecksum = errors.New("its checksum is wrong")
 
 // verify compares the first n bytes with the checksums that they had, where they were summed.
 func (m *memory) verify(n int64) error {
-	count := atomic.LoadUint32((*uint32)(unsafe.Pointer(&m.bytes[headerBlocks])))
-	if count == 0 {
-		return nil
+	if err := m.whole(); err != nil {
+		return err
 	}
-	block := blockOf(n)
-	if int64(count) != (n+block-1)/block || binary.LittleEndian.Uint64(m.bytes[headerBlock:]) != uint64(block) {
-		return fmt.Errorf("%w: its header was overwritten", errChecksum)
-	}
-	sums, _ := m.sums(n, runtime.GOMAXPROCS(0), func() bool { return false })
-	for i, sum := range sums {
-		if binary.LittleEndian.Uint32(m.bytes[headerSums+4*i:]) != sum {
-			return fmt.Errorf("%w (block %d of %d)", errChecksum, i, count)
+	return guarded(func() error {
+		count := atomic.LoadUint32((*uint32)(unsafe.Pointer(&m.bytes[headerBlocks])))
+		if count == 0 {
+			return nil
 		}
-	}
-	return nil
+		block := blockOf(n)
+		if int64(count) != (n+block-1)/block || binary.LittleEndian.Uint64(m.bytes[headerBlock:]) != uint64(block) {
+			return fmt.Errorf("%w: its header was overwritten", errChecksum)
+		}
+		sums, whole := m.sums(n, runtime.GOMAXPROCS(0), func() bool { return false })
+		if !whole {
+			return errCut
+		}
+		for i, sum := range sums {
+			if binary.LittleEndian.Uint32(m.bytes[headerSums+4*i:]) != sum {
+				return fmt.Errorf("%w (block %d of %d)", errChecksum, i, count)
+			}
+		}
+		return nil
+	})
 }

@@ -138,7 +138,7 @@ func (w *fileWriter) write(ctx context.Context, f *os.File) (size int64, sum uin
 			if err := w.pace.take(ctx, w.size/int64(len(w.pieces))); err != nil {
 				return err
 			}
-			return w.writePiece(f, p)
+			return guarded(func() error { return w.writePiece(f, p) })
 		})
 	}
 	if err := g.Wait(); err != nil {

@@ -1,0 +1,219 @@
+package checkpointd
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"slices"
+	"time"
+)
+
+// labelLocked is the label of the service as it is now.
+func (s *Service) labelLocked(more ...*set) label {
+	l := label{Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun}
+	for _, st := range slices.Concat(s.allSetsLocked(), more) {
+		l.Sets = append(l.Sets, labelSet{
+			ID: st.id, Dir: st.dir, Shards: st.shards, Reshards: st.reshards, Keep: st.keep,
+			Committed: st.committed, Head: st.head, Next: st.next, NextAt: st.nextAt,
+		})
+	}
+	return l
+}
+
+// noteLocked writes down what whoever finds the segments has to know. more are sets that are ours in a moment.
+func (s *Service) noteLocked(more ...*set) {
+	if s.segments == nil {
+		return
+	}
+	if err := s.segments.label.write(s.labelLocked(more...)); err != nil {
+		s.cfg.Log.Warn().Err(err).Msg("cannot describe the checkpoints in memory: if muster is killed they cannot be told from older ones")
+	}
+}
+
+// nameLocked gives a new set its number in the label.
+func (s *Service) nameLocked(st *set) {
+	s.setID++
+	st.id = s.setID
+	s.noteLocked()
+}
+
+// headLocked says which step the trackers of a directory name since one of ours was written.
+func (s *Service) headLocked(dir, head string) {
+	for _, st := range s.allSetsLocked() {
+		if st.dir == dir {
+			st.head = head
+		}
+	}
+	s.noteLocked()
+}
+
+// beingSaved reports whether somebody brings to disk what a dead agent has left for a directory.
+func (s *Service) beingSaved(dir string) bool {
+	return s.segments != nil && slices.ContainsFunc(labelPaths(s.segments.dir), func(path string) bool {
+		l, err := readLabel(path)
+		return err == nil && l.Saving && isKept(path) && slices.ContainsFunc(l.Sets, func(of labelSet) bool { return of.Dir == dir })
+	})
+}
+
+// Label is the file that describes the checkpoints in memory, for Salvage; empty where they die with muster.
+func (s *Service) Label() string {
+	if s.segments == nil {
+		return ""
+	}
+	return s.segments.label.path
+}
+
+// unwrittenLocked reports whether a step that is in memory could not be written to disk. Its memory then stays, for another attempt;
+// not so where somebody was in a hurry.
+func (s *Service) unwrittenLocked() bool {
+	left := false
+	for _, st := range s.allSetsLocked() {
+		at, unwritten := st.unwritten()
+		if st.failed == nil || errors.Is(st.failed, errEnds) || !unwritten {
+			continue
+		}
+		for shard := range st.shards {
+			if st.mem[st.book.at(shard, at)].path == "" {
+				unwritten = false
+			}
+		}
+		if unwritten {
+			left = true
+			for _, m := range st.mem {
+				m.path = ""
+			}
+			s.cfg.Log.Error().Int64("step", at.Step).Str("path", st.dir).Msg(howToSave)
+		}
+	}
+	return left
+}
+
+// howToSave is said where checkpoints stay in memory.
+const howToSave = "the newest checkpoint stays in memory: muster ckpt ls shows it, muster ckpt save writes it to disk, and muster ckpt drop gives it up"
+
+// end removes the label and what is left of segments, unless they are to stay.
+func (g *segments) end(stay bool) error {
+	if stay {
+		g.label.close()
+		return nil
+	}
+	return g.label.remove()
+}
+
+// adoptLocked looks for what a killed agent of the same run has left for a directory, which st has just locked. It returns a set
+// that has it, and st's lock; nil where there is nothing.
+func (s *Service) adoptLocked(st *set) *set {
+	if s.segments == nil {
+		return nil
+	}
+	type candidate struct {
+		*leftover
+		st *set
+	}
+	var found []candidate
+	for _, path := range labelPaths(s.segments.dir) {
+		l, err := readLabel(path)
+		if err != nil || !slices.ContainsFunc(l.Sets, func(o labelSet) bool { return o.Dir == st.dir }) || isKept(path) {
+			continue
+		}
+		log := s.cfg.Log.With().Str("path", st.dir).Str("run_id", l.RunID).Logger()
+		if l.RunID != s.cfg.RunID {
+			log.Warn().Msg("a job with another run id was killed and has left checkpoints in memory for this directory: muster ckpt ls")
+			continue
+		}
+		lo, err := openLeftover(path)
+		if err != nil {
+			log.Warn().Err(err).Msg("checkpoints in memory are not used")
+			continue
+		}
+		defer lo.close()
+		for _, err := range lo.problems {
+			log.Warn().Err(err).Msg("a checkpoint in memory is not used")
+		}
+		for _, old := range lo.sets {
+			if old.dir != st.dir {
+				continue
+			}
+			if err := old.settle(); err != nil {
+				log.Warn().Err(err).Msg("checkpoints in memory are not used: muster ckpt ls")
+				continue
+			}
+			found = append(found, candidate{lo, old})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b candidate) int {
+		return cmp.Or(b.st.saved().Compare(a.st.saved()), b.label.Begun.Compare(a.label.Begun))
+	})
+	var adopted *set
+	for _, c := range found {
+		if adopted == nil && len(c.st.book.complete()) > 0 {
+			if adopted = s.takeOverLocked(c.st); adopted == nil {
+				continue
+			}
+		}
+		if err := c.drop(c.st); err != nil { // its names, where it was adopted; else it is older than what was, or in pieces
+			s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("cannot remove checkpoints in memory")
+		}
+	}
+	if adopted != nil {
+		adopted.lock, st.lock = st.lock, nil
+	}
+	return adopted
+}
+
+// saved is when the newest complete step was, the zero time for none.
+func (st *set) saved() (newest time.Time) {
+	if complete := st.book.complete(); len(complete) > 0 {
+		for shard := range st.shards {
+			if end := st.copies[st.book.at(shard, complete[0])].end; end.After(newest) {
+				newest = end
+			}
+		}
+	}
+	return newest
+}
+
+// takeOverLocked makes the complete steps of a dead agent's set our own: each gets a second name, which is ours, before the old one
+// goes, so that at any time somebody can find them. Their eras come before all of ours.
+func (s *Service) takeOverLocked(old *set) *set {
+	st := newSet(old.dir, old.shards)
+	st.reshards, st.keep, st.head, st.next, st.nextAt = old.reshards, old.keep, old.head, old.next, old.nextAt
+	s.setID++
+	st.id = s.setID
+	complete := old.book.complete()
+	eras := []uint64{old.committed.Era}
+	for _, at := range complete {
+		eras = append(eras, at.Era)
+	}
+	slices.Sort(eras)
+	eras = slices.Compact(eras)
+	era := func(at moment) moment { return moment{Era: uint64(slices.Index(eras, at.Era)), Step: at.Step} }
+	st.committed = era(old.committed)
+	var errs []error
+	for _, at := range complete {
+		for shard := range old.shards {
+			slot := old.book.at(shard, at)
+			m, path := old.mem[slot], s.segments.path(st.id, shard)
+			if err := os.Link(m.path, path); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			mine := st.book.add(shard, slot.Size)
+			mine.State, mine.At = slotReady, era(at)
+			m.path = path
+			st.mem[mine], st.copies[mine] = m, old.copies[slot]
+			delete(old.mem, slot)
+		}
+	}
+	if len(errs) > 0 || len(st.book.complete()) == 0 {
+		s.cfg.Log.Warn().Err(errors.Join(errs...)).Str("path", st.dir).Msg("checkpoints in memory are not used")
+		st.release()
+		return nil
+	}
+	s.cfg.Log.Info().Int64("step", st.book.complete()[0].Step).Str("path", st.dir).Msg("a killed muster of this run has left checkpoints in memory, which are used")
+	s.noteLocked(st)
+	for mine, m := range st.mem {
+		_ = guarded(func() error { m.put64(headerEra, mine.At.Era); return nil }) // verify tells of memory that was cut
+	}
+	return st
+}

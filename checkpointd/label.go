@@ -1,0 +1,221 @@
+package checkpointd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// label says what the segments beside it are, for whoever finds them when their agent is dead. It is locked while the agent,
+// or somebody who saves what is left, looks after them. Fields are only ever added.
+type label struct {
+	Version int       `json:"version"`
+	RunID   string    `json:"run_id"`
+	PID     int       `json:"pid"`
+	Begun   time.Time `json:"begun"`
+	// Socket is where the agent is asked to save.
+	Socket string `json:"socket,omitempty"`
+	// Saving says that the agent is dead, and that whoever holds the lock brings to disk what it has left.
+	Saving bool       `json:"saving,omitempty"`
+	Sets   []labelSet `json:"sets"`
+}
+
+// labelSet is what has to be known of a set beside the headers of its slots.
+type labelSet struct {
+	ID       int       `json:"id"`
+	Dir      string    `json:"dir"`
+	Shards   int       `json:"shards"`
+	Reshards bool      `json:"reshards,omitempty"`
+	Keep     KeepRules `json:"keep"`
+	// Committed is the newest moment on disk, Step -1 for none.
+	Committed moment `json:"committed"`
+	// Head is what the trackers of the directory named when the agent looked last; see headOf. Next is the attempt by which it
+	// writes, or has just written, NextAt.
+	Head   string `json:"head"`
+	Next   string `json:"next,omitempty"`
+	NextAt moment `json:"next_at"`
+}
+
+const (
+	labelVersion = 1
+	labelLimit   = 1 << 20
+)
+
+// validate makes sure that a label can be one.
+func (l *label) validate() error {
+	if l.Version != labelVersion {
+		return fmt.Errorf("its label is of version %d, and this muster knows %d", l.Version, labelVersion)
+	}
+	seen := map[int]bool{}
+	for _, s := range l.Sets {
+		if !filepath.IsAbs(s.Dir) || filepath.Clean(s.Dir) != s.Dir || s.Dir == "/" || s.Shards < 1 || s.Shards > shardsMax || seen[s.ID] {
+			return fmt.Errorf("its label has %d shards of %q, which cannot be", s.Shards, s.Dir)
+		}
+		seen[s.ID] = true
+	}
+	return nil
+}
+
+// headOf identifies the step that the trackers of a directory name: by its attempt, or the number where DLRover wrote it. Empty for
+// none. Another head than the one before means that somebody else has written there.
+func headOf(dir string) string {
+	l := latestStep(dir)
+	if l.foreign >= 0 {
+		return "step " + strconv.FormatInt(l.foreign, 10)
+	}
+	return l.attempt
+}
+
+// labelFile is a label that is locked by us.
+type labelFile struct {
+	path string
+	file *os.File
+}
+
+// errKept says that a process looks after segments.
+var errKept = errors.New("a process of muster looks after it")
+
+func newLabel(path string, l label) (*labelFile, error) {
+	f := &labelFile{path: path}
+	return f, f.write(l)
+}
+
+// write replaces the label by another one, which is locked before anybody can see it.
+func (f *labelFile) write(l label) (err error) {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	temp := f.path + ".new"
+	_ = os.Remove(temp) // of a process that was killed
+	file, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(temp), file.Close())
+		}
+	}()
+	if err := lockLabel(file); err != nil {
+		return err
+	}
+	if _, err := file.Write(text); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, f.path); err != nil {
+		return err
+	}
+	if f.file != nil {
+		_ = f.file.Close()
+	}
+	f.file = file
+	return nil
+}
+
+// files are the names of the segments.
+func (f *labelFile) files() []string { return segmentFiles(f.path) }
+
+// close lets go of the label. It stays.
+func (f *labelFile) close() { _ = f.file.Close() }
+
+// remove takes the label away, and all segments that are left.
+func (f *labelFile) remove() error {
+	var errs []error
+	for _, path := range append(f.files(), f.path) {
+		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	f.close()
+	return errors.Join(errs...)
+}
+
+// segmentFiles are the files that belong to a label.
+func segmentFiles(path string) []string {
+	found, _ := filepath.Glob(globQuote(path) + ".*") // the pattern is a good one
+	return found
+}
+
+// labelPaths are the names of this user's labels in a directory.
+func labelPaths(dir string) []string {
+	found, _ := filepath.Glob(filepath.Join(globQuote(dir), segmentPrefix+strconv.Itoa(os.Geteuid())+"-*")) // the pattern is a good one
+	return slices.DeleteFunc(found, func(path string) bool { return filepath.Ext(path) != "" })
+}
+
+// readLabel reads a label, whoever looks after it.
+func readLabel(path string) (l label, err error) {
+	file, _, err := openOwn(path, os.O_RDONLY)
+	if err != nil {
+		return l, err
+	}
+	defer func() { _ = file.Close() }()
+	return decodeLabel(file)
+}
+
+func decodeLabel(file *os.File) (l label, err error) {
+	text, err := io.ReadAll(io.LimitReader(file, labelLimit))
+	if err != nil {
+		return l, err
+	}
+	if err := json.Unmarshal(text, &l); err != nil {
+		return l, fmt.Errorf("cannot read the label %s: %w", file.Name(), err)
+	}
+	return l, l.validate()
+}
+
+// takeLabel locks the label of a dead agent. It returns errKept where somebody looks after it.
+func takeLabel(path string) (*labelFile, label, error) {
+	for {
+		file, info, err := openOwn(path, os.O_RDWR)
+		if err != nil {
+			return nil, label{}, err
+		}
+		if err := lockLabel(file); err != nil {
+			return nil, label{}, errors.Join(err, file.Close())
+		}
+		if now, err := os.Lstat(path); err != nil || !os.SameFile(info, now) { // it was replaced before we had the lock
+			_ = file.Close()
+			if err != nil {
+				return nil, label{}, err
+			}
+			continue
+		}
+		l, err := decodeLabel(file)
+		return &labelFile{path, file}, l, err
+	}
+}
+
+// lockLabel locks a label for as long as the file is open, by a lock that can be asked about without being taken.
+func lockLabel(file *os.File) error {
+	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return errKept
+	}
+	return err
+}
+
+// isKept reports whether a process looks after a label.
+func isKept(path string) bool {
+	for {
+		file, info, err := openOwn(path, os.O_RDONLY)
+		if err != nil {
+			return false
+		}
+		lock := unix.Flock_t{Type: unix.F_WRLCK}
+		err = unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &lock)
+		_ = file.Close()
+		now, gone := os.Lstat(path)
+		if gone != nil || os.SameFile(info, now) { // else it was replaced meanwhile
+			return gone == nil && err == nil && lock.Type != unix.F_UNLCK
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package checkpointd
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+)
+
+// Salvage brings to disk what an agent that was killed has left in memory and not written: of each set the newest complete step.
+// Then the memory is given up. label is what Service.Label was; where the agent has ended in order nothing is there, and nothing is
+// done. to is another directory for the step than its own, empty for that. An error leaves in memory what was not written.
+func Salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
+	lo, err := openLeftover(label)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot save the checkpoints that a killed muster has left in memory: %w", err)
+	}
+	defer lo.close()
+	lo.label.Saving, lo.label.PID = true, os.Getpid()
+	if err := lo.file.write(lo.label); err != nil { // others then do not wait for us
+		log.Warn().Err(err).Msg("cannot note that checkpoints in memory are being saved")
+	}
+	for _, err := range lo.problems {
+		log.Warn().Err(err).Msg("a checkpoint in memory is not used")
+	}
+	var errs []error
+	for _, st := range append([]*set(nil), lo.sets...) {
+		err := salvageSet(ctx, st, lo.label.RunID, to, log)
+		if len(lo.problems) > 0 && len(st.book.complete()) == 0 { // another version of muster may know what these are
+			err = errors.Join(append([]error{err}, lo.problems...)...)
+		}
+		st.lock.close()
+		if err == nil {
+			err = lo.drop(st)
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return lo.file.remove()
+	}
+	if err := errors.Join(errs...); err != nil {
+		lo.label.Saving = false
+		return errors.Join(err, lo.file.write(lo.label))
+	}
+	return nil
+}
+
+// salvageSet writes the newest complete step of a set whose checksums hold, unless it is on disk.
+func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logger) error {
+	if _, unwritten := st.unwritten(); !unwritten && to == "" {
+		return nil
+	}
+	if to != "" {
+		st.dir, st.keep, st.committed = to, KeepRules{}, moment{Step: -1}
+	}
+	s := &Service{cfg: Config{RunID: runID, Log: log, disk: posix{}}, changed: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	defer s.wg.Wait()
+	defer s.cancel(nil)
+	lock, err := openDir(s.cfg.disk, st.dir)
+	if err != nil {
+		return err
+	}
+	if st.lock = lock; to == "" {
+		if err := st.settle(); err != nil {
+			return errhint.With(err, "muster ckpt save --to DIR writes it elsewhere, muster ckpt drop gives it up")
+		}
+	}
+	var bad []error
+	for _, at := range st.book.complete() {
+		if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 {
+			return nil
+		}
+		f := st.plan(at, "muster was killed")
+		err := f.verify()
+		if err == nil {
+			return s.write(st, f)
+		}
+		f.unpin()
+		log.Warn().Err(err).Int64("step", at.Step).Msg("a checkpoint in memory was damaged: an older one is saved")
+		bad = append(bad, fmt.Errorf("step %d: %w", at.Step, err))
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("no checkpoint in memory for %s can be used: %w", st.dir, errors.Join(bad...))
+	}
+	return nil
+}
+
+// verify compares all shards with their checksums.
+func (f *flush) verify() error {
+	for shard, c := range f.copies {
+		if err := f.mem[shard].verify(c.used); err != nil {
+			return fmt.Errorf("shard %d: %w", shard, err)
+		}
+	}
+	return nil
+}
+
+// Save writes the newest step that a MemoryStep's agent has in memory: a living one is asked to do it. to is another directory,
+// for the steps of dead ones.
+func (m *MemoryStep) Save(ctx context.Context, to string, log zerolog.Logger) error {
+	if !m.Running {
+		return Salvage(ctx, m.label, to, log)
+	}
+	if to != "" {
+		return fmt.Errorf("cannot save to %s: job %s runs, and saves to its own directory", to, m.RunID)
+	}
+	l, err := readLabel(m.label)
+	if err != nil {
+		return err
+	}
+	return askToSave(ctx, l.Socket)
+}
+
+// Drop gives up what a dead agent has left.
+func (m *MemoryStep) Drop() error {
+	file, _, err := takeLabel(m.label)
+	if file == nil {
+		return err
+	}
+	return file.remove() // whatever the label says
+}
+
+// Agent identifies the agent that has the step: others with the same are saved and dropped with it.
+func (m *MemoryStep) Agent() string { return m.label }
+
+// saveNow has the newest complete steps written, and waits for them.
+func (s *Service) saveNow(gone <-chan struct{}) error {
+	until := time.Now().Add(waitSave)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range s.sets {
+		s.breakpointLocked(st, "somebody asks for it")
+	}
+	for _, st := range append([]*set(nil), s.sets...) {
+		for st.pending != nil || st.running != nil {
+			if !s.awaitLocked(until, gone) {
+				return errors.New("the step that is being written to disk does not come to an end")
+			}
+		}
+		if st.failed != nil {
+			return st.failed
+		}
+	}
+	return nil
+}
+
+// askToSave is the other end of saveNow.
+func askToSave(ctx context.Context, socket string) error {
+	dir, err := os.Open(filepath.Dir(socket)) // see listen
+	if err != nil {
+		return fmt.Errorf("cannot ask the job to save: %w", err)
+	}
+	defer func() { _ = dir.Close() }()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(int(dir.Fd()))+"/"+filepath.Base(socket))
+	if err != nil {
+		return fmt.Errorf("cannot ask the job to save: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	text := []byte(`{"op":"save"}`)
+	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
+		return fmt.Errorf("cannot ask the job to save: %w", err)
+	}
+	head := make([]byte, 4)
+	if _, err = io.ReadFull(conn, head); err == nil {
+		if n := binary.BigEndian.Uint32(head); n <= frameLimit {
+			text = make([]byte, n)
+			_, err = io.ReadFull(conn, text)
+		} else {
+			err = fmt.Errorf("message of %d bytes exceeds the limit of %d", n, frameLimit)
+		}
+	}
+	var rep reply
+	if err == nil {
+		err = json.Unmarshal(text, &rep)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot hear whether the job has saved: %w", err)
+	}
+	if rep.Error != "" {
+		return errors.New(rep.Error)
+	}
+	return nil
+}
