@@ -82,14 +82,14 @@ func (s *Service) unwrittenLocked() bool {
 			for _, m := range st.mem {
 				m.path = ""
 			}
-			s.cfg.Log.Error().Int64("step", at.Step).Str("path", st.dir).Msg(howToSave)
+			s.cfg.Log.Error().Int64("step", at.Step).Str("path", st.dir).Msg(HowToSave)
 		}
 	}
 	return left
 }
 
-// howToSave is said where checkpoints stay in memory.
-const howToSave = "the newest checkpoint stays in memory: muster ckpt ls shows it, muster ckpt save writes it to disk, and muster ckpt drop gives it up"
+// HowToSave is said where checkpoints stay in memory.
+const HowToSave = "the newest checkpoint stays in memory: muster ckpt ls shows it, muster ckpt save writes it to disk, and muster ckpt drop gives it up"
 
 // end removes the label and what is left of segments, unless they are to stay.
 func (g *segments) end(stay bool) error {

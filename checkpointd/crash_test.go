@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"muster/internal/python"
 	"muster/internal/testutil"
 )
@@ -76,8 +78,9 @@ func (p *talker) kill() {
 }
 
 // TestCrashes kills workers and agents at random moments, 50 times (1,000 with MUSTER_SOAK=1). Whatever was saved by both
-// ranks is restored, by both from the same place and bit for bit; after the death of the agent, what was committed. In the end
-// every committed step is loaded without muster.
+// ranks is restored, by both from the same place and bit for bit; after the death of the agent, too, by what it has left in memory,
+// which either the next agent takes over or is brought to disk before. In the end every committed step is loaded without muster, and
+// nothing is left in memory.
 func TestCrashes(t *testing.T) {
 	interpreter, kills := testutil.Torch(t), 50
 	if os.Getenv("MUSTER_SOAK") == "1" {
@@ -87,18 +90,20 @@ func TestCrashes(t *testing.T) {
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
+	memory := shm(t)
 	cmd := exec.CommandContext(t.Context(), interpreter, filepath.Join("testdata", "crash.py"), dir)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket)
 	workers := talk(t, cmd)
 	serve := func() *talker {
 		_ = os.Remove(socket)
-		agent := talk(t, exec.CommandContext(t.Context(), "/proc/self/exe", serveWord, socket, "crashes"))
+		agent := talk(t, exec.CommandContext(t.Context(), "/proc/self/exe", serveWord, socket, "crashes", memory))
 		agent.hear("serving")
 		return agent
 	}
 	agent := serve()
 	random := rand.New(rand.NewPCG(8, 2026))
-	least, agents, fromMemories, last := -1, 0, 0, -1 // least: what must not be lost
+	least, agents, adopted, fromMemories, last := -1, 0, 0, 0, -1 // least: what must not be lost
+	adopting := false
 	for life := range kills {
 		workers.say("start " + strconv.Itoa(life))
 		line, heard := workers.hear("pids")
@@ -111,7 +116,7 @@ func TestCrashes(t *testing.T) {
 			pids = append(pids, pid)
 		}
 		time.Sleep(time.Duration(random.IntN(150)) * time.Millisecond) // the moment of the crash is what is random
-		agentDies := random.IntN(8) == 0
+		agentDies := random.IntN(8) == 0 && life < kills-1             // in the end somebody has to look after what is left
 		if agentDies {
 			agents++
 			agent.kill()
@@ -123,6 +128,7 @@ func TestCrashes(t *testing.T) {
 		workers.say("reap")
 		_, more := workers.hear("reaped")
 		loaded, saved := map[string]string{}, map[int]int{}
+		sets := map[string][]int{} // by rank: the steps that it has saved
 		for _, words := range append(heard, more...) {
 			switch words[0] {
 			case "loaded":
@@ -132,10 +138,14 @@ func TestCrashes(t *testing.T) {
 				}
 				if words[3] == fromMemory {
 					fromMemories++
+					if adopting {
+						adopted++
+					}
 				}
 			case "saved":
 				n, _ := strconv.Atoi(words[2])
-				if saved[n]++; saved[n] == 2 {
+				sets[words[1]] = append(sets[words[1]], n)
+				if saved[n]++; saved[n] == 2 && !agentDies {
 					least = max(least, n)
 				}
 			case "skipped":
@@ -150,12 +160,23 @@ func TestCrashes(t *testing.T) {
 		if len(loaded) == 2 && loaded["0"] != loaded["1"] {
 			t.Fatalf("life %d: rank 0 restored step %s, rank 1 step %s", life, loaded["0"], loaded["1"])
 		}
-		last = max(last, least)
+		last, adopting = max(last, least), false
 		if agentDies {
-			found, _ := chooseDisk(dir)
-			least = -1
-			if found != nil {
-				least = int(found.Step)
+			// A rank does not wait until the agent knows of its copy; but when it has begun another one the agent does.
+			if a, b := sets["0"], sets["1"]; len(a) > 1 && len(b) > 1 {
+				if sure := min(a[len(a)-2], b[len(b)-2]); saved[sure] == 2 {
+					least = max(least, sure)
+				}
+			}
+			if adopting = random.IntN(2) == 0; !adopting {
+				for _, label := range labelPaths(memory) {
+					if err := Salvage(t.Context(), label, "", zerolog.New(zerolog.NewTestWriter(t))); err != nil {
+						t.Fatalf("life %d: %v", life, err)
+					}
+				}
+				if found, _ := chooseDisk(dir); least >= 0 && (found == nil || int(found.Step) < least) || len(inMemory(t, memory)) > 0 {
+					t.Fatalf("life %d: on disk is %+v, and %d was kept; in memory %v", life, found, least, inMemory(t, memory))
+				}
 			}
 			agent = serve()
 			continue
@@ -165,6 +186,12 @@ func TestCrashes(t *testing.T) {
 	}
 	agent.say("drain")
 	agent.hear("done")
+	_ = agent.stdin.Close()
+	for range agent.lines {
+	}
+	if left := inMemory(t, memory); len(left) > 0 {
+		t.Errorf("left in memory: %v", left)
+	}
 	steps, err := List(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -188,6 +215,6 @@ func TestCrashes(t *testing.T) {
 	if len(steps) == 0 || fromMemories == 0 || int(steps[0].Step) < least {
 		t.Errorf("%d steps are committed, %d lives restored from memory, the newest is %+v and %d was kept", len(steps), fromMemories, steps, least)
 	}
-	t.Logf("%d kills, %d of them of the agent too; %d of %d restores from memory; the last step was %d; %d steps committed, %d files loaded",
-		kills, agents, fromMemories, 2*kills, last, len(steps), checked)
+	t.Logf("%d kills, %d of them of the agent too, after which %d ranks restored what it had in memory; %d of %d restores from memory; the last step was %d; %d steps committed, %d files loaded",
+		kills, agents, adopted, fromMemories, 2*kills, last, len(steps), checked)
 }

@@ -325,7 +325,7 @@ func TestFailedStays(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(log.String(), howToSave) {
+	if !strings.Contains(log.String(), HowToSave) {
 		t.Errorf("nobody was told: %s", log)
 	}
 	if err := Salvage(t.Context(), theOnlyLabel(t, s.cfg.Memory), "", zerolog.Nop()); err != nil {

@@ -45,7 +45,7 @@ func testService(t *testing.T, change func(*Config)) (*Service, *testutil.Buffer
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if left := inMemory(t, memory); len(left) > 0 && !strings.Contains(log.String(), howToSave) {
+		if left := inMemory(t, memory); len(left) > 0 && !strings.Contains(log.String(), HowToSave) {
 			t.Errorf("left in memory: %v", left)
 		}
 	})

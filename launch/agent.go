@@ -48,6 +48,9 @@ type Agent struct {
 	Notices []*preempt.Source
 	// Guardian is the command of the guardian process.
 	Guardian []string
+	// Salvager is the command by which the guardian saves the checkpoints that a killed agent has left in memory: their label and
+	// how long that may take are its last arguments.
+	Salvager []string
 	// ErrorFile is the TORCHELASTIC_ERROR_FILE that muster itself was given, TerminationLog the file from which
 	// Kubernetes reads why a container ended; empty for none.
 	ErrorFile, TerminationLog string
@@ -120,6 +123,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.tree, err = proc.Open(proc.Config{
 		Log: a.Log, Marker: "MUSTER_AGENT=" + a.Plan.agentID, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: remove,
+		GuardianOutput: a.lastWords(),
 	})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)

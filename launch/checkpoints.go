@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -36,6 +37,8 @@ type CheckpointRules struct {
 	Signal            syscall.Signal
 	OnFile, OnCommand string
 	Unasked           bool
+	// Salvage is how long what a killed agent has left in memory may take to be brought to disk; 0: it is lost.
+	Salvage time.Duration
 }
 
 // Checkpoints keeps what workers save in memory, and writes it to disk behind them. checkpointd.Service is one.
@@ -49,6 +52,8 @@ type Checkpoints interface {
 	Save(why string)
 	// Drain waits until everything that is to be written is on disk.
 	Drain(ctx context.Context) error
+	// Label names what is left in memory if the agent is killed, for Agent.Salvager; empty: nothing is.
+	Label() string
 	// Close gives up what is left.
 	Close() error
 }
@@ -98,10 +103,27 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 		a.Log.Warn().Msg("no job token (MUSTER_TOKEN_FILE): workers write checkpoints to disk at once, and none are kept in memory, nor old ones removed")
 		return nil
 	}
-	if a.OpenCheckpoints != nil {
-		a.checkpoints, err = a.OpenCheckpoints(ctx, filepath.Join(a.Plan.RunDir, checkpointSocket))
+	if a.OpenCheckpoints == nil {
+		return nil
 	}
-	return err
+	if a.checkpoints, err = a.OpenCheckpoints(ctx, filepath.Join(a.Plan.RunDir, checkpointSocket)); err != nil {
+		return err
+	}
+	if label, limit := a.checkpoints.Label(), a.Plan.Job.Checkpoint.Salvage; label != "" {
+		a.tree.RunOnDeath(append(slices.Clone(a.Salvager), label, limit.String()), limit+salvageGrace)
+	}
+	return nil
+}
+
+// salvageGrace is how much longer than it may take the salvager lives: to tell that its time was over.
+const salvageGrace = 5 * time.Second
+
+// lastWords is where the guardian and the salvager write; nil: they have nothing to say. Whoever reads our output waits for them.
+func (a *Agent) lastWords() *os.File {
+	if rules := a.Plan.Job.Checkpoint; rules.On && rules.Salvage > 0 && a.Plan.Job.Alone() {
+		return a.Stderr
+	}
+	return nil
 }
 
 // beginCheckpoints tells whoever keeps checkpoints of the workers that are about to start. Where the nodes do not come

@@ -27,6 +27,7 @@ func (k keeper) BeginRound(context.Context, rendezvous.Round, rendezvous.Store, 
 }
 func (k keeper) RoundOver(string)            {}
 func (k keeper) Save(why string)             { k.saved <- why }
+func (k keeper) Label() string               { return "" }
 func (k keeper) Drain(context.Context) error { return nil }
 func (k keeper) Close() error                { return nil }
 

@@ -18,26 +18,28 @@ import (
 func newCkptCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ckpt",
-		Short: "List, verify and remove checkpoints in a directory",
+		Short: "List, verify, save and remove checkpoints",
 		Long: `Look after the checkpoints that muster wrote to a directory: what there is, whether it is
 whole, what may go. A step counts when its manifest is there and every file is what the
-manifest says; a step that DLRover wrote has none, and is listed as unproven.`,
+manifest says; a step that DLRover wrote has none, and is listed as unproven. And what jobs
+on this machine have in memory, or have left there when they were killed: ls, save, drop.`,
 		Example:     "  muster ckpt ls /data/ckpt\n  muster ckpt verify /data/ckpt && muster ckpt prune --keep 3 /data/ckpt",
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errhint.With(errhint.Usagef("muster ckpt needs to be told what to do"), "ls, inspect, verify or prune; muster ckpt --help explains them")
+				return errhint.With(errhint.Usagef("muster ckpt needs to be told what to do"), "ls, inspect, verify, prune, save or drop; muster ckpt --help explains them")
 			}
-			return errhint.With(errhint.Usagef("muster ckpt cannot %q", args[0]), "it can ls, inspect, verify and prune")
+			return errhint.With(errhint.Usagef("muster ckpt cannot %q", args[0]), "it can ls, inspect, verify, prune, save and drop")
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCkptLsCmd(a), newCkptInspectCmd(a), newCkptVerifyCmd(a), newCkptPruneCmd(a))
+	cmd.AddCommand(newCkptLsCmd(a), newCkptInspectCmd(a), newCkptVerifyCmd(a), newCkptPruneCmd(a), newCkptSaveCmd(a), newCkptDropCmd(a))
 	return cmd
 }
 
 const ckptStatus = `  0    done; verify: every step that was asked for is whole
-  1    verify: a step is damaged, or there is none
+  1    verify: a step is damaged, or there is none; save, drop: it could not be done, or
+       nothing is there
   2    usage error, or the directory cannot be read
   125  internal error of muster
 `
@@ -45,21 +47,40 @@ const ckptStatus = `  0    done; verify: every step that was asked for is whole
 func newCkptLsCmd(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "ls [--json] DIR",
-		Short: "List the steps in a directory, the newest first",
-		Long: `List the steps in a directory, the newest first. Whether a step is usable is judged by
-manifest, names and sizes; muster ckpt verify reads the files, too.`,
+		Use:   "ls [--json] [DIR]",
+		Short: "List the steps in a directory, the newest first, and those in memory",
+		Long: `List the steps in a directory, the newest first, and those that belong there and are in the
+memory of a job on this machine; without a directory all that are in memory. Whether a step
+is usable is judged by manifest, names and sizes; muster ckpt verify reads the files, too.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
-		Args:        cobra.ExactArgs(1),
+		Args:        cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.listMemory(asJSON)
+			}
 			steps, err := listSteps(args[0])
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return writeJSON(a.stdout, stepReports(steps))
+			inMemory, err := (&memoryChoice{}).steps(a, args)
+			if err != nil {
+				return err
 			}
-			return writeSteps(a.stdout, steps)
+			if asJSON {
+				all := make([]any, 0, len(steps)+len(inMemory))
+				for _, r := range stepReports(steps) {
+					all = append(all, r)
+				}
+				for _, r := range memoryReports(inMemory) {
+					all = append(all, r)
+				}
+				return writeJSON(a.stdout, all)
+			}
+			if err := writeSteps(a.stdout, steps); err != nil || len(inMemory) == 0 {
+				return err
+			}
+			say(a.stdout, "\n")
+			return writeMemory(a.stdout, inMemory)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")

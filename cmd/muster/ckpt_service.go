@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 
@@ -12,12 +13,20 @@ import (
 	"muster/launch"
 )
 
+// memoryDir is where checkpoints lie that outlive a muster that is killed.
+func (a *app) memoryDir() string {
+	return cmp.Or(a.getenv("MUSTER_CKPT_MEMORY"), checkpointd.DefaultMemory)
+}
+
 // checkpointService opens what keeps the checkpoints of a plan's workers.
-func checkpointService(plan *launch.Plan, at reach, log zerolog.Logger) func(context.Context, string) (launch.Checkpoints, error) {
+func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.Logger) func(context.Context, string) (launch.Checkpoints, error) {
 	return func(ctx context.Context, socket string) (launch.Checkpoints, error) {
 		rules := plan.Job.Checkpoint
 		cfg := checkpointd.Config{
 			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate, Log: log,
+		}
+		if rules.Salvage > 0 {
+			cfg.Memory = memory
 		}
 		if !plan.Job.Alone() {
 			cfg.Token, cfg.Addr, cfg.Node, cfg.Replicas = at.token, at.addr, plan.Hostname, rules.Replicas

@@ -178,7 +178,8 @@ func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvou
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
-		OpenCheckpoints: checkpointService(plan, at, log), Notices: a.notices(plan.Job.Checkpoint, in),
+		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log), Salvager: []string{"/proc/self/exe", salvageArg},
+		Notices:   a.notices(plan.Job.Checkpoint, in),
 		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
 	}
 	result, err := agent.Run(ctx)

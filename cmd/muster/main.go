@@ -10,8 +10,12 @@ import (
 // version is set by the linker; see the Makefile.
 var version = ""
 
-// guardianArg is the argument with which muster starts itself as a guardian.
-const guardianArg = "_guardian"
+// guardianArg is the argument with which muster starts itself as a guardian, salvageArg that with which the guardian starts it to
+// save what a killed agent has left in memory.
+const (
+	guardianArg = "_guardian"
+	salvageArg  = "_salvage"
+)
 
 func main() { os.Exit(run()) }
 
@@ -20,8 +24,12 @@ func run() int {
 	if len(os.Args) > 1 && os.Args[1] == guardianArg {
 		return proc.RunGuardian() // before anything that costs time or memory
 	}
-	return (&app{
+	a := &app{
 		argv: os.Args, environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		version: buildVersion(version),
-	}).run()
+	}
+	if len(os.Args) == 4 && os.Args[1] == salvageArg {
+		return a.salvage(os.Args[2], os.Args[3])
+	}
+	return a.run()
 }

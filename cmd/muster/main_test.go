@@ -21,8 +21,8 @@ import (
 // TestMain puts this test binary on PATH as muster (and as torchrun, dlrover-run and accelerate, links users make), so that every test runs the
 // whole program in processes of its own.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == guardianArg {
-		os.Exit(run()) // muster starts its guardian as /proc/self/exe, a name that testscript does not know
+	if len(os.Args) > 1 && (os.Args[1] == guardianArg || os.Args[1] == salvageArg) {
+		os.Exit(run()) // muster starts these as /proc/self/exe, a name that testscript does not know
 	}
 	program := func() { os.Exit(run()) }
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {
