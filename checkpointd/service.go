@@ -367,8 +367,8 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 		s.cfg.Log.Warn().Str("path", dir).Int("shards", shards).Int("before", st.shards).
 			Msg("the number of shards has changed: what is in memory cannot be used, and is written to disk")
 		s.saveLocked(st, "the number of shards has changed")
-		if s.team == nil && st.running == nil && st.pending == nil {
-			st.release() // it is on disk
+		if s.team == nil {
+			st.releaseRetired() // what is on disk
 		}
 		s.retired, s.sets[i] = append(s.retired, st), next
 		next.head = st.head

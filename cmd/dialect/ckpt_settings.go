@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,9 @@ import (
 
 // groupCheckpoint is the help text's heading over checkpoints.
 const groupCheckpoint = "Checkpoints"
+
+// defaultSalvage is that of --ckpt-salvage.
+const defaultSalvage = time.Minute
 
 // checkpointSettings say how workers keep checkpoints through muster.
 func checkpointSettings() []setting {
@@ -136,6 +140,9 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 	}
 	if s := r.Job.Checkpoint.Signal; s != 0 && slices.Contains(r.Job.Stop.Handled, s) {
 		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2", words["ckpt-signal"].written("ckpt-signal")))
+	}
+	if _, ok := words["ckpt-salvage"]; !ok && r.Job.Checkpoint.On {
+		r.Job.Checkpoint.Salvage = defaultSalvage
 	}
 }
 

@@ -76,16 +76,17 @@ type job struct {
 	out, err   testutil.Buffer
 	began      time.Time
 	runtimeDir string
+	memory     string // where its checkpoints lie in memory
 }
 
 // start runs muster with args. Extra environment is "NAME=VALUE".
 func start(t *testing.T, environ []string, args ...string) *job {
 	t.Helper()
-	j := &job{t: t, began: time.Now(), runtimeDir: t.TempDir()}
+	j := &job{t: t, began: time.Now(), runtimeDir: t.TempDir(), memory: memoryDir(t)}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	j.Cmd = exec.CommandContext(ctx, "muster", args...)
-	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
+	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "MUSTER_CKPT_MEMORY="+j.memory)
 	j.Env = append(j.Env, environ...)
 	j.Stdout, j.Stderr = &j.out, &j.err
 	j.WaitDelay = 10 * time.Second
@@ -93,6 +94,17 @@ func start(t *testing.T, environ []string, args ...string) *job {
 		t.Fatal(err)
 	}
 	return j
+}
+
+// memoryDir makes a directory in memory that is removed with the test.
+func memoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "test-")
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // cleanEnviron is our environment without what would change a launcher's mind.
@@ -185,8 +197,8 @@ func (j *job) nothingLeft(mark string) {
 	testutil.Eventually(j.t, 20*time.Second, "muster and its guardian are gone", func() bool {
 		return len(processes(j.t, j.runtimeDir)) == 0
 	})
-	if shm, _ := filepath.Glob("/dev/shm/muster-*"); len(shm) > 0 {
-		j.t.Errorf("left in shared memory: %v", shm)
+	if left, err := os.ReadDir(j.memory); err != nil || len(left) > 0 {
+		j.t.Errorf("left in shared memory: %v, %v", left, err)
 	}
 }
 

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/checkpointd"
+	"muster/internal/testutil"
+)
+
+// lingering starts a job whose two workers save steps 1 to 4 to memory, and waits until they have.
+func lingering(t *testing.T, environ []string, args ...string) *job {
+	t.Helper()
+	python := testutil.Torch(t)
+	dir := args[len(args)-1]
+	args = append(append([]string{"run", "--ckpt", "on", "-n", "2"}, args[:len(args)-1]...), "--", python, "-u", testScript(t, "torch", "flash.py"), dir)
+	j := start(t, append(environ, "LINGER=4", "MARK="+dir), args...)
+	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4", func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
+	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {
+		t.Fatalf("on disk already: %+v: %v", steps, err)
+	}
+	return j
+}
+
+func onDisk(t *testing.T, dir string, step int64) {
+	t.Helper()
+	steps, err := checkpointd.List(dir)
+	if err != nil || len(steps) == 0 || steps[0].Step != step {
+		t.Fatalf("on disk: %+v: %v", steps, err)
+	}
+	if got := muster(t, nil, "ckpt", "verify", dir); got.status != 0 {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
+// TestAgentKilled kills a muster whose steps are in memory only: its guardian brings the newest to disk, and nothing stays behind.
+func TestAgentKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	j := lingering(t, nil, dir)
+	if err := j.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	got := j.wait() // its output ends when the guardian does
+	if !strings.Contains(got.stderr, "checkpoint written") {
+		t.Errorf("nobody was told:\n%s", got.stderr)
+	}
+	onDisk(t, dir, 4)
+	j.nothingLeft(dir)
+}
+
+// TestAgentKilledWithoutSalvage does not want anything to outlive muster.
+func TestAgentKilledWithoutSalvage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	j := lingering(t, nil, "--ckpt-salvage", "0", dir)
+	if err := j.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	j.wait()
+	j.nothingLeft(dir)
+	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {
+		t.Fatalf("on disk: %+v: %v", steps, err)
+	}
+}
+
+// TestAllKilled kills a muster together with its guardian, twice: what it had in memory stays. One is saved by hand; what the other
+// has left is where the next start with the same run id goes on.
+func TestAllKilled(t *testing.T) {
+	memory := []string{"MUSTER_CKPT_MEMORY=" + memoryDir(t)}
+	saved, adopted := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "adopted")
+	var last *job
+	for id, dir := range map[string]string{"one": saved, "two": adopted} {
+		last = lingering(t, memory, "--run-id", id, dir)
+		if got := muster(t, memory, "ckpt", "ls", dir); !strings.Contains(got.stdout, "its job runs; only in memory") {
+			t.Errorf("while it runs:\n%s%s", got.stdout, got.stderr)
+		}
+		if got := muster(t, memory, "ckpt", "drop", "--run-id", id); got.status != 1 {
+			t.Errorf("dropped while it runs: status %d\n%s%s", got.status, got.stdout, got.stderr)
+		}
+		guardian := last.guardians()
+		for _, hit := range []struct {
+			pid int
+			sig syscall.Signal
+		}{{last.Process.Pid, syscall.SIGSTOP}, {guardian[0], syscall.SIGKILL}, {last.Process.Pid, syscall.SIGKILL}} {
+			if err := syscall.Kill(hit.pid, hit.sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last.wait()
+		testutil.Eventually(t, 20*time.Second, "every process of the job is gone", func() bool { return len(processes(t, dir)) == 0 })
+	}
+	got := muster(t, memory, "ckpt", "ls")
+	if strings.Count(got.stdout, "its job was killed; only in memory") < 2 || !strings.Contains(got.stdout, adopted) {
+		t.Fatalf("%s%s", got.stdout, got.stderr)
+	}
+	if got := muster(t, memory, "ckpt", "save", saved); got.status != 0 || !strings.Contains(got.stdout, "run one is on disk") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	onDisk(t, saved, 4)
+	got = muster(t, memory, "run", "--ckpt", "on", "-n", "2", "--run-id", "two", "--", testutil.Torch(t), "-u", testScript(t, "torch", "flash.py"), adopted)
+	if got.status != 0 || strings.Count(got.stdout, "restored 4 memory") != 2 {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	onDisk(t, adopted, 12)
+	if got := muster(t, memory, "ckpt", "ls"); got.stdout != "no checkpoints in memory\n" {
+		t.Errorf("left in memory:\n%s%s", got.stdout, got.stderr)
+	}
+}
