@@ -8,6 +8,7 @@
 // Three promises hold whatever dies when: a copy that a worker was writing when it died is never used; a step counts only
 // when all its shards are there, in memory as on disk; and all workers of a round restore the same step from the same place.
 //
-// Config is filled by cmd, and launch calls Service at the ends of rounds. The memory goes with the agent: when that is killed
-// together with its workers only what was committed is left. The decisions are in docs/adr/0030-flash-checkpoint.md.
+// Config is filled by cmd, and launch calls Service at the ends of rounds. Where a node is alone
+// the memory outlives the agent: Salvage, which the agent's guardian runs, brings to disk what it had left, and the next agent of the
+// run adopts what nobody has saved. The decisions are in docs/adr/0030-flash-checkpoint.md and those that name it.
 package checkpointd

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -21,7 +20,7 @@ import (
 	"muster/internal/testutil"
 )
 
-// killed runs an agent with two shards in another process, has save use it, and kills it. It returns where its memory is.
+// killed runs an agent in another process, has save use it from two shards, and kills it.
 func killed(t *testing.T, runID string, memory, dir string, save func(a, b *client)) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "socket")
@@ -222,14 +221,13 @@ func TestNotAdopted(t *testing.T) {
 	killed(t, "test", memory, dir, saveBoth(11))
 	label := theOnlyLabel(t, memory)
 	for _, runID := range []string{"other", "test"} {
-		s, log := testService(t, func(c *Config) {
-			c.Memory, c.RunID = memory, runID
-			c.Log = zerolog.New(testLog(t))
-		})
-		_ = log
+		s, log := testService(t, func(c *Config) { c.Memory, c.RunID = memory, runID })
 		a := dial(t, s).hello(dir, 0, 2)
 		if runID == "other" {
 			a.want(a.load(0, size), fromNone, 0)
+			if !strings.Contains(log.String(), "a job with another run id was killed") {
+				t.Errorf("nobody was told: %s", log)
+			}
 			a.close()
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
@@ -240,6 +238,9 @@ func TestNotAdopted(t *testing.T) {
 			continue
 		}
 		a.want(a.load(0, size), fromDisk, 500)
+		if !strings.Contains(log.String(), errOthers.Error()) {
+			t.Errorf("nobody was told: %s", log)
+		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -248,8 +249,6 @@ func TestNotAdopted(t *testing.T) {
 		t.Errorf("it was taken: %v", err)
 	}
 }
-
-func testLog(t *testing.T) io.Writer { return zerolog.NewTestWriter(t) }
 
 // A worker that comes while somebody saves what its predecessor has left waits for that.
 func TestWaitsForSalvage(t *testing.T) {
@@ -469,14 +468,14 @@ func TestForeignSegments(t *testing.T) {
 	}
 	// Names that look like ours.
 	base := segmentPrefix + filepath.Base(label)[len(segmentPrefix):]
-	for name, make := range map[string]func(path string) error{
+	for name, create := range map[string]func(path string) error{
 		base + ".1-0-90": func(path string) error { return os.Symlink(files[0], path) },
 		base + ".1-0-91": func(path string) error { return unix.Mkfifo(path, 0o600) },
 		base + ".1-0-92": func(path string) error { return os.Mkdir(path, 0o700) },
 		base + ".1-0-93": func(path string) error { return os.WriteFile(path, nil, 0o600) },
-		base + ".1-0-94": func(path string) error { return os.WriteFile(path, make2(headerSize, "MUSTCKP9"), 0o600) },
-		base + ".7-0-95": func(path string) error { return os.WriteFile(path, make2(headerSize, headerMagic), 0o600) },
-		base + ".":       func(path string) error { return os.WriteFile(path, make2(headerSize, headerMagic), 0o600) },
+		base + ".1-0-94": func(path string) error { return os.WriteFile(path, page("MUSTCKP9"), 0o600) },
+		base + ".7-0-95": func(path string) error { return os.WriteFile(path, page(headerMagic), 0o600) },
+		base + ".":       func(path string) error { return os.WriteFile(path, page(headerMagic), 0o600) },
 		base + "b":       func(path string) error { return os.WriteFile(path, text, 0o644) },
 		base + "c":       func(path string) error { return os.WriteFile(path, []byte(`{"version":9}`), 0o600) },
 		base + "d": func(path string) error {
@@ -487,7 +486,7 @@ func TestForeignSegments(t *testing.T) {
 		},
 		base + "f": func(path string) error { return unix.Mkfifo(path, 0o600) },
 	} {
-		if err := make(filepath.Join(memory, name)); err != nil {
+		if err := create(filepath.Join(memory, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -521,7 +520,8 @@ func TestForeignSegments(t *testing.T) {
 	}
 }
 
-func make2(n int, magic string) []byte { return append([]byte(magic), make([]byte, n-len(magic))...) }
+// page is a header with nothing but its first word.
+func page(magic string) []byte { return append([]byte(magic), make([]byte, headerSize-len(magic))...) }
 
 // Random bytes in headers, lists and labels of what is left: it can be listed and saved, or not, and that is all.
 func TestDamagedLeftovers(t *testing.T) {

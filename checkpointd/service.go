@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/checkpointd/council"
+	"muster/internal/errhint"
 )
 
 // Config says how a node keeps its workers' checkpoints.
@@ -325,7 +326,11 @@ func (s *Service) Close() error {
 	select {
 	case <-ended:
 	case <-time.After(closeLimit):
-		return errors.Join(err, fmt.Errorf("a disk does not answer within %v: what is being written to it is given up", closeLimit))
+		err = errors.Join(err, fmt.Errorf("a disk does not answer within %v: what is being written to it is given up", closeLimit))
+		if s.segments != nil {
+			err = errhint.With(err, HowToSave)
+		}
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,7 @@ func testService(t *testing.T, change func(*Config)) (*Service, *testutil.Buffer
 // shm is a directory in memory of the test's own.
 func shm(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(DefaultMemory, "test-")
+	dir, err := os.MkdirTemp(DefaultMemory, "test-") //nolint:usetesting // temporary files lie elsewhere than memory
 	if err != nil {
 		t.Fatal(err)
 	}

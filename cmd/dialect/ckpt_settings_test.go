@@ -4,6 +4,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -18,12 +19,12 @@ func TestCheckpointNotices(t *testing.T) {
 		want launch.CheckpointRules
 	}{
 		{args: ""},
-		{args: "--ckpt on", want: launch.CheckpointRules{On: true}},
-		{args: "--ckpt on --ckpt-notices off", want: launch.CheckpointRules{On: true, Unasked: true}},
-		{args: "--ckpt-signal USR1", want: launch.CheckpointRules{On: true, Signal: syscall.SIGUSR1}},
-		{args: "--ckpt-signal sigusr2", want: launch.CheckpointRules{On: true, Signal: syscall.SIGUSR2}},
-		{args: "--ckpt-signal 24", want: launch.CheckpointRules{On: true, Signal: syscall.SIGXCPU}},
-		{args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"}, want: launch.CheckpointRules{On: true, OnFile: "/going"}},
+		{args: "--ckpt on", want: launch.CheckpointRules{On: true, Salvage: time.Minute}},
+		{args: "--ckpt on --ckpt-notices off", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Unasked: true}},
+		{args: "--ckpt-signal USR1", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR1}},
+		{args: "--ckpt-signal sigusr2", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR2}},
+		{args: "--ckpt-signal 24", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGXCPU}},
+		{args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"}, want: launch.CheckpointRules{On: true, Salvage: time.Minute, OnFile: "/going"}},
 		{args: "--ckpt-notices off"},
 		{args: "", env: []string{"MUSTER_CKPT=off", "MUSTER_CKPT_SIGNAL=USR1"}},
 	} {

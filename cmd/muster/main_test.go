@@ -99,7 +99,7 @@ func start(t *testing.T, environ []string, args ...string) *job {
 // memoryDir makes a directory in memory that is removed with the test.
 func memoryDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "test-")
+	dir, err := os.MkdirTemp("/dev/shm", "test-") //nolint:usetesting // temporary files lie elsewhere than memory
 	if err != nil {
 		dir = t.TempDir()
 	}
