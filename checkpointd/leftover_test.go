@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -378,6 +379,8 @@ func TestSmallMemory(t *testing.T) {
 	for step := int64(1); step < 5; step++ {
 		a.save(step, 0, 1<<20, false)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	named := 0
 	for _, m := range s.sets[0].mem {
 		if m.path != "" {
@@ -428,7 +431,12 @@ func TestCutMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range st.mem { // while a worker copies
+		memories := func() []*memory {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return slices.Collect(maps.Values(st.mem))
+		}
+		for _, m := range memories() { // while a worker copies
 			if err := os.Truncate(m.path, length); err != nil {
 				t.Fatal(err)
 			}
@@ -436,11 +444,13 @@ func TestCutMemory(t *testing.T) {
 		if _, err := a.ask(request{Op: "ready", Slot: slot, MetaOffset: headerSize, MetaLength: 2}); err == nil {
 			t.Errorf("cut at %d, it was a copy", length)
 		}
-		for _, m := range st.mem {
+		for _, m := range memories() {
 			if _, whole := m.sums(size, 2, func() bool { return false }); whole && length < headerSize+size/2 {
 				t.Errorf("cut at %d, it has checksums", length)
 			}
+			s.mu.Lock()
 			m.seal(size, []uint32{1})
+			s.mu.Unlock()
 			if err := m.verify(size); !errors.Is(err, errCut) {
 				t.Errorf("cut at %d: %v", length, err)
 			}
