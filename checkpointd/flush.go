@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -23,6 +24,9 @@ func (s *Service) startLocked(st *set) {
 			st.committed = f.at
 			s.headLocked(st.dir, st.next)
 		}
+		if errors.Is(err, errChecksum) { // an older one will do
+			s.breakpointLocked(st, f.why)
+		}
 		st.releaseRetired()
 		s.startLocked(st)
 		s.notifyLocked()
@@ -31,6 +35,18 @@ func (s *Service) startLocked(st *set) {
 
 // progressEvery is how often a step that takes long to write says how far it is.
 const progressEvery = 10 * time.Second
+
+// compare compares the checksums of what is to be written, and gives up a copy that is damaged.
+func (s *Service) compare(st *set, f *flush) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bad, err := s.compareLocked(f)
+	if err != nil {
+		s.cfg.Log.Warn().Err(err).Int64("step", f.at.Step).Int("shard", f.shards[bad]).Msg("a checkpoint in memory was damaged: an older one is used")
+		s.spoilLocked(st, f.slots[bad])
+	}
+	return err
+}
 
 // write brings a step to disk, and removes those that are not to be kept.
 func (s *Service) write(st *set, f *flush) (err error) {
@@ -49,15 +65,16 @@ func (s *Service) write(st *set, f *flush) (err error) {
 		}
 		level().Dur("dur_ms", time.Since(began)).Msg("checkpoint written")
 	}()
-	shards := make([]int, st.shards)
-	for i := range shards {
-		shards[i] = i
+	if f.why != "" { // it was saved some time ago: what is damaged must not get new checksums
+		if err := s.compare(st, f); err != nil {
+			return err
+		}
 	}
-	writers, err := f.writers(shards, s.pace)
+	writers, err := f.writers(s.pace)
 	if err != nil {
 		return err
 	}
-	c, err := s.commitment(st, f, shards, newAttempt(), writers)
+	c, err := s.commitment(st, f, newAttempt(), writers)
 	if err != nil {
 		return err
 	}

@@ -207,7 +207,7 @@ func (s *Service) tidyLocked(st *set) {
 		return
 	}
 	for shard, slots := range st.book.shards {
-		if s.saverLocked(st, shard) != nil {
+		if st.ours[shard] {
 			continue
 		}
 		for _, slot := range slices.Clone(slots) {
@@ -232,7 +232,6 @@ func (s *Service) writePartLocked(st *set, o council.Order) {
 		st.attempt, st.written, st.begun = o.Attempt, nil, map[int]bool{}
 	}
 	f := &flush{at: o.At}
-	var shards []int
 	for _, shard := range o.Shards {
 		if shard < 0 || shard >= st.shards || st.begun[shard] {
 			continue
@@ -243,20 +242,27 @@ func (s *Service) writePartLocked(st *set, o council.Order) {
 		}
 		st.begun[shard] = true
 		slot.Pins++
-		shards = append(shards, shard)
+		f.shards = append(f.shards, shard)
 		f.slots, f.copies, f.mem = append(f.slots, slot), append(f.copies, st.copies[slot]), append(f.mem, st.mem[slot])
 	}
-	if len(shards) == 0 {
+	if len(f.shards) == 0 {
 		return
 	}
 	s.wg.Go(func() {
-		results, err := s.writeShards(st, f, shards, o.Attempt)
+		var err error
+		if o.Compare {
+			err = s.compare(st, f)
+		}
+		var results []partResult
+		if err == nil {
+			results, err = s.writeShards(st, f, o.Attempt)
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		f.unpin()
 		if st.attempt == o.Attempt {
 			st.written = slices.Clone(st.written)
-			for i, shard := range shards {
+			for i, shard := range f.shards {
 				w := council.Written{Shard: shard}
 				if err != nil {
 					w.Err = fmt.Sprintf("node %s cannot write the checkpoint of step %d to %s: %v", s.cfg.Node, o.At.Step, st.dir, err)
@@ -271,12 +277,12 @@ func (s *Service) writePartLocked(st *set, o council.Order) {
 }
 
 // writeShards writes the files of shards to where they lie until the step is committed.
-func (s *Service) writeShards(st *set, f *flush, shards []int, attempt string) ([]partResult, error) {
-	writers, err := f.writers(shards, s.pace)
+func (s *Service) writeShards(st *set, f *flush, attempt string) ([]partResult, error) {
+	writers, err := f.writers(s.pace)
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.commitment(st, f, shards, attempt, writers)
+	c, err := s.commitment(st, f, attempt, writers)
 	if err != nil {
 		return nil, err
 	}
@@ -289,12 +295,12 @@ func (s *Service) writeShards(st *set, f *flush, shards []int, attempt string) (
 	if err != nil {
 		return nil, err // the directory is the others', too: the node that leads removes it
 	}
-	results := make([]partResult, len(shards))
+	results := make([]partResult, len(f.shards))
 	for i, of := range f.copies {
 		results[i] = partResult{StepDir: c.stepDir, Trackers: of.layout.Trackers, Elsewhere: elsewhere}
 	}
 	for _, file := range files {
-		i := slices.Index(shards, file.Shard)
+		i := slices.Index(f.shards, file.Shard)
 		results[i].Files = append(results[i].Files, file)
 	}
 	return results, nil

@@ -205,6 +205,7 @@ func (c *session) hello(req request) (reply, error) {
 	if s.team == nil {
 		return reply{}, nil
 	}
+	st.ours[c.shard] = st.ours[c.shard] || c.saves
 	s.notifyLocked()
 	for until := time.Now().Add(joinLimit); !st.view.Open && st.view.Err == ""; {
 		if s.team.conn == nil || !s.awaitLocked(until, c.gone) {

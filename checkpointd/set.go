@@ -43,6 +43,7 @@ type set struct {
 
 	// With other nodes: what the leader shows, and what this node has done of that.
 	view      council.SetView
+	ours      map[int]bool // shards that workers of this node save, or have saved in this round
 	verified  []moment
 	verifying map[moment]bool
 	attempt   string // of the step that is being written
@@ -77,6 +78,7 @@ func (c *copied) compareAnew(m *memory) {
 type flush struct {
 	at     moment
 	why    string // why it is written, where no worker asked for it
+	shards []int  // what follows is in their order
 	slots  []*slot
 	copies []*copied
 	mem    []*memory
@@ -104,7 +106,7 @@ func newSet(dir string, shards int) *set {
 	return &set{
 		dir: dir, shards: shards, book: newBook(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
 		loads: map[int]int{}, committed: council.Never, told: map[string]bool{},
-		verifying: map[moment]bool{}, fetching: map[council.Copy]bool{},
+		verifying: map[moment]bool{}, ours: map[int]bool{}, fetching: map[council.Copy]bool{},
 	}
 }
 
@@ -163,7 +165,8 @@ func (st *set) persists(at moment) bool {
 // plan makes a flush of a complete moment, and pins its slots.
 func (st *set) plan(at moment, why string) *flush {
 	f := &flush{at: at, why: why, slots: st.book.pin(at)}
-	for _, s := range f.slots {
+	for shard, s := range f.slots {
+		f.shards = append(f.shards, shard)
 		f.copies = append(f.copies, st.copies[s])
 		f.mem = append(f.mem, st.mem[s])
 	}
@@ -207,7 +210,7 @@ type shardWriter struct {
 }
 
 // writers are what writes the files of a flush of shards.
-func (f *flush) writers(shards []int, pace *pace) (ws []shardWriter, err error) {
+func (f *flush) writers(pace *pace) (ws []shardWriter, err error) {
 	for i, c := range f.copies {
 		for _, file := range c.layout.Files {
 			w, err := newFileWriter(f.mem[i].bytes, file.Parts)
@@ -217,9 +220,9 @@ func (f *flush) writers(shards []int, pace *pace) (ws []shardWriter, err error) 
 			w.pace = pace
 			path := file.Path
 			if path == "" {
-				path = rankFile(shards[i])
+				path = rankFile(f.shards[i])
 			}
-			ws = append(ws, shardWriter{shards[i], path, w})
+			ws = append(ws, shardWriter{f.shards[i], path, w})
 		}
 	}
 	return ws, nil
@@ -261,7 +264,7 @@ func errDirectories(shard int, dir string, other int, otherDir string) error {
 }
 
 // commitment prepares the writing of shards of a step, their files still to be named by writers.
-func (s *Service) commitment(st *set, f *flush, shards []int, attempt string, writers []shardWriter) (*commitment, error) {
+func (s *Service) commitment(st *set, f *flush, attempt string, writers []shardWriter) (*commitment, error) {
 	c := &commitment{
 		disk: s.cfg.disk, dir: st.dir, step: f.at.Step, runID: s.cfg.RunID, attempt: attempt, shards: st.shards, now: time.Now,
 	}
@@ -269,7 +272,7 @@ func (s *Service) commitment(st *set, f *flush, shards []int, attempt string, wr
 	for i, of := range f.copies {
 		dir := of.stepDirOf(f.at.Step)
 		if i > 0 && c.stepDir != dir {
-			return nil, errDirectories(shards[i], dir, shards[0], c.stepDir)
+			return nil, errDirectories(f.shards[i], dir, f.shards[0], c.stepDir)
 		}
 		c.stepDir = dir
 		if err := names.add(of.layout.Trackers); err != nil {

@@ -88,7 +88,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		for slot, of := range st.copies {
 			of.compareAnew(st.mem[slot])
 		}
-		st.decisions, st.loads, st.verified, st.view = nil, map[int]int{}, nil, council.SetView{Key: st.view.Key}
+		st.decisions, st.loads, st.verified, st.ours, st.view = nil, map[int]int{}, nil, map[int]bool{}, council.SetView{Key: st.view.Key}
 	}
 	direct := t.direct
 	s.mu.Unlock()

@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -277,6 +278,33 @@ func TestTeamDiskFails(t *testing.T) {
 		t.Errorf("step 2: %v", err)
 	}
 	c.end(0, 1)
+}
+
+// TestTeamDamagedMemory: a step of which one node's copy is damaged is neither restored nor written; the one before is, by all.
+func TestTeamDamagedMemory(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, false)
+	c.save(2, false)
+	s := c.nodes[1]
+	sealed := func(step int64) (m *memory, ok bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		m = s.sets[0].mem[s.sets[0].book.at(1, moment{Era: firstEra(0), Step: step})]
+		return m, m != nil && binary.LittleEndian.Uint32(m.bytes[headerBlocks:]) > 0
+	}
+	testutil.Eventually(t, 20*time.Second, "checksums of both", func() bool {
+		_, first := sealed(1)
+		_, second := sealed(2)
+		return first && second
+	})
+	m, _ := sealed(2)
+	m.bytes[headerSize+77] ^= 16
+	c.begin(0, 1)
+	c.load("", 1)
+	c.onDisk(1)
+	c.end(0, 1)
+	c.onDisk(1)
 }
 
 // TestTeamStrangers: without the token nobody hears or says anything.

@@ -129,6 +129,8 @@ type Order struct {
 	At      Moment `json:"at"`
 	Attempt string `json:"attempt"`
 	Shards  []int  `json:"shards"`
+	// Compare asks for checksums to be compared first: the step was saved some time ago.
+	Compare bool `json:"compare,omitempty"`
 }
 
 // Fetch is a copy that a node has to get from another one, by group rank.

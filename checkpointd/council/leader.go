@@ -433,7 +433,9 @@ func (l *Leader) flush(s *set) {
 	switch {
 	case s.failed != "":
 		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
-		s.running = nil
+		if s.running = nil; !slices.Contains(s.complete, f.at) {
+			s.trigger = f.why // a copy of it was damaged, or is gone: an older one will do
+		}
 		l.flush(s)
 	case missing == 0:
 		f.committing = true

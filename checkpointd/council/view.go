@@ -76,7 +76,7 @@ func (l *Leader) busy(s *set) bool {
 // part is what a node writes of the step that is being written.
 func (l *Leader) part(s *set, node int) *Order {
 	f, r := s.running, l.nodes[node]
-	o := &Order{At: f.at, Attempt: f.attempt}
+	o := &Order{At: f.at, Attempt: f.attempt, Compare: f.why != ""}
 	for shard, result := range f.results {
 		if r != nil && result == nil && f.writers[shard] == r.Addr {
 			o.Shards = append(o.Shards, shard)
