@@ -18,9 +18,11 @@ import (
 
 // CheckpointRules say how workers keep checkpoints through muster.
 type CheckpointRules struct {
-	// On puts the packages muster and, where there is no other, dlrover on the workers' path. Their checkpoints are kept in
-	// the agents' memory, on several nodes where these have a token.
+	// On puts the packages muster and dlrover on the workers' path. Their checkpoints are kept in the agents' memory, on
+	// several nodes where these have a token.
 	On bool
+	// Shim says when our package dlrover is the one that workers import.
+	Shim python.Shim
 	// Dir is where a script saves that names no directory; empty: it has to.
 	Dir string
 	// Keep is how many steps stay on disk, 0 for all.
@@ -79,7 +81,9 @@ func (p *Plan) setCheckpoints(vars map[string]Var) {
 		vars[name] = Var{Name: name, Value: value, Source: Source{FromMuster, why}}
 	}
 	path := filepath.Join(p.RunDir, pythonDir)
-	if old := vars["PYTHONPATH"].Value; old != "" {
+	if old := vars["PYTHONPATH"].Value; old != "" && rules.Shim == python.ShimAlways {
+		path += ":" + old
+	} else if old != "" {
 		path = old + ":" + path
 	}
 	set("with the packages that save checkpoints", "PYTHONPATH", path)
@@ -96,7 +100,11 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if !a.Plan.Job.Checkpoint.On {
 		return nil
 	}
-	if err := python.InstallCheckpoint(filepath.Join(a.Plan.RunDir, pythonDir)); err != nil {
+	dir := filepath.Join(a.Plan.RunDir, pythonDir)
+	if err := python.InstallCheckpoint(dir); err != nil {
+		return err
+	}
+	if err := a.Plan.Job.Checkpoint.Shim.Settle(dir); err != nil {
 		return err
 	}
 	if !a.Plan.keepsCheckpoints() {

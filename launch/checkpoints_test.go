@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/preempt"
+	"muster/internal/python"
 	"muster/internal/testutil"
 	"muster/rendezvous"
 )
@@ -66,7 +67,7 @@ func TestNotice(t *testing.T) {
 
 func TestCheckpointEnvironment(t *testing.T) {
 	m := testMachine(t.TempDir())
-	python := filepath.Join(m.RuntimeDir, "muster/job-job 7_a/python")
+	dir := filepath.Join(m.RuntimeDir, "muster/job-job 7_a/python")
 	for name, try := range map[string]struct {
 		rules CheckpointRules
 		old   []string
@@ -74,11 +75,12 @@ func TestCheckpointEnvironment(t *testing.T) {
 		want  map[string]string
 	}{
 		"off":                        {CheckpointRules{}, nil, 1, map[string]string{"MUSTER_SOCKET": "", "PYTHONPATH": ""}},
-		"on":                         {CheckpointRules{On: true}, nil, 1, map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(python), "socket"), "PYTHONPATH": python, "MUSTER_CKPT_DIR": ""}},
-		"behind others":              {CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": "/a:/b:" + python, "MUSTER_CKPT_DIR": "/ck"}},
-		"empty":                      {CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1, map[string]string{"PYTHONPATH": python}}, // an empty entry would be the working directory
-		"several nodes with a token": {CheckpointRules{On: true}, []string{"token"}, 2, map[string]string{"PYTHONPATH": python, "MUSTER_SOCKET": filepath.Join(filepath.Dir(python), "socket")}},
-		"several nodes":              {CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": python, "MUSTER_SOCKET": ""}},
+		"on":                         {CheckpointRules{On: true}, nil, 1, map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket"), "PYTHONPATH": dir, "MUSTER_CKPT_DIR": ""}},
+		"behind others":              {CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": "/a:/b:" + dir, "MUSTER_CKPT_DIR": "/ck"}},
+		"empty":                      {CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1, map[string]string{"PYTHONPATH": dir}}, // an empty entry would be the working directory
+		"several nodes with a token": {CheckpointRules{On: true}, []string{"token"}, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
+		"in front of others":         {CheckpointRules{On: true, Shim: python.ShimAlways}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": dir + ":/a:/b"}},
+		"several nodes":              {CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := testJob("1")
@@ -103,5 +105,24 @@ func TestCheckpointEnvironment(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The package dlrover of a job that does not want it is not there.
+func TestCheckpointShim(t *testing.T) {
+	for shim, want := range map[python.Shim]bool{python.ShimAuto: true, python.ShimAlways: true, python.ShimNever: false} {
+		job := testJob("1")
+		job.Checkpoint = CheckpointRules{On: true, Shim: shim}
+		p, err := NewPlan(job, testMachine(t.TempDir()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &Agent{Plan: p}
+		if err := a.openCheckpoints(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(p.RunDir, pythonDir, "dlrover", "__init__.py")); (err == nil) != want {
+			t.Errorf("shim %q: %v", shim, err)
+		}
 	}
 }

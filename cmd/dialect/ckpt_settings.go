@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"muster/internal/python"
 	"muster/launch"
 )
 
@@ -48,6 +49,14 @@ func checkpointSettings() []setting {
 			flag: "ckpt-replicas", form: formNumber, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
 			help: "On how many nodes a copy of each worker's state is kept, its own included: with 2, what is in memory survives the loss of a node. Copies lie as far apart as the ranks do, which --topology-file sorts by switches.",
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Replicas, text) },
+		},
+		{
+			flag: "ckpt-shim", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true,
+			help: "Whether workers that import DLRover's package dlrover get muster's. auto: where none is installed; otherwise that one, with a saver of its own. on: also there. off: never.",
+			set: func(r *Request, text string) error {
+				rules(r).Shim = map[string]python.Shim{"on": python.ShimAlways, "off": python.ShimNever}[text]
+				return oneOf(text, "auto", "on", "off")
+			},
 		},
 		{
 			flag: "ckpt-slots", arg: "auto|1|2", def: "auto", group: groupCheckpoint, anywhere: true,

@@ -68,7 +68,7 @@ func TestNativeFlags(t *testing.T) {
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
 		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full --network-check-timeout 90 --straggler-factor 1.5 --straggler-rule median
 		--exclude-straggler --comm-perf-test --min-net-bandwidth 2.5e3 --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
-		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-replicas 2 --ckpt-rate 1.5MB --ckpt-salvage 5s --ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off --event-log-handler console --dry-run --json --log-level debug -- prog`)...)
+		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-replicas 2 --ckpt-shim on --ckpt-rate 1.5MB --ckpt-salvage 5s --ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off --event-log-handler console --dry-run --json --log-level debug -- prog`)...)
 	codes := func(text string) launch.ExitCodes {
 		set, err := launch.ParseExitCodes(text)
 		if err != nil {
@@ -91,7 +91,7 @@ func TestNativeFlags(t *testing.T) {
 			Switchbox:   launch.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
 			OnNodeFault: "cordon", ReportDir: "out",
 		},
-		Checkpoint: launch.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Replicas: 2, Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
+		Checkpoint: launch.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Replicas: 2, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
 		Stop:       launch.StopRules{Grace: 2500 * time.Millisecond},
 		Logs: launch.LogRules{
 			Dir: "/dev/null", Redirect: launch.StreamMap{Default: launch.Both},

@@ -15,6 +15,30 @@ import (
 //go:embed all:checkpoint
 var checkpoint embed.FS
 
+// Shim says when our package dlrover is the one that a program imports.
+type Shim string
+
+// ShimAuto is for where none is installed.
+const (
+	ShimAuto   Shim = ""
+	ShimAlways Shim = "on"
+	ShimNever  Shim = "off"
+)
+
+// Settle changes what InstallCheckpoint wrote to dir so that it is as s says. With ShimAlways dir belongs in front of the user's
+// own entries on Python's path.
+func (s Shim) Settle(dir string) error {
+	dir = filepath.Join(dir, "dlrover")
+	switch s {
+	case ShimAlways: // what looks for another one goes
+		return os.WriteFile(filepath.Join(dir, "__init__.py"), nil, 0o600)
+	case ShimAuto:
+	case ShimNever:
+		return os.RemoveAll(dir)
+	}
+	return nil
+}
+
 // InstallCheckpoint writes the packages that save checkpoints through muster to dir, which it makes. dir then belongs on
 // Python's path, behind the user's own entries.
 func InstallCheckpoint(dir string) error {

@@ -11,6 +11,7 @@ from . import _copy, _direct
 from ._agent import VERSION, AgentError, Link
 from ._files import Archive, Plan
 from ._restore import DiskStep, MemoryStep, Views
+from ._strategy import Strategy
 
 log = logging.getLogger("muster.checkpoint")
 
@@ -47,11 +48,13 @@ class Checkpointer:
         rank 0 saves it for all; the world size, or "world", where each rank saves its own.
     keep: how many steps stay on disk; 0 leaves that to muster's --ckpt-keep.
     keep_every: besides these, steps that are multiples of it stay; 0: none.
+    strategy: an object whose clean_up(step, delete_func) rank 0 calls for each step that a newer one on disk has replaced;
+        delete_func removes the directory of a step. It is asked when a step is saved, and when steps are waited for.
     size_hint: how many bytes a rank's state has. Memory is then prepared at once, and the first save is as fast as later ones.
     reshards: whether the files of a step can be restored by another number of ranks.
     """
 
-    def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0, reshards=False):
+    def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0, reshards=False, strategy=None):
         directory = directory or os.environ.get("MUSTER_CKPT_DIR")
         if not directory:
             raise ValueError("no directory for checkpoints: name one, or start with muster run --ckpt-dir DIR")
@@ -67,6 +70,7 @@ class Checkpointer:
         self.source = "none"
         self._shard, self._saves = self.rank % self.shards, self.rank < self.shards
         self._keep, self._keep_every, self._reshards = int(keep), int(keep_every), bool(reshards)
+        self._strategy = Strategy(self.directory, strategy) if strategy is not None and self.rank == 0 else None
         self._slots = {}  # by id
         self._meta = 64 << 10  # bytes of the last list and pickle
         self._link = None
@@ -97,6 +101,7 @@ class Checkpointer:
         or directory. trackers are (name, text) pairs: files beside it that name the newest step. All ranks say the same.
         """
         step, persist = int(step), storage_type == StorageType.DISK
+        self._look(step if persist else None)
         if self._link is None:
             return self._save_directly(step, files, directory, trackers, persist)
         if not self._saves:
@@ -301,10 +306,12 @@ class Checkpointer:
         Raises TimeoutError after so many seconds, and RuntimeError where a step could not be written.
         """
         if self._link is None:
+            self._look()
             return _direct.latest(self.directory)
         reply, _ = self._link.ask("wait", millis=int(timeout * 1000))
         if not reply.get("done"):
             raise TimeoutError(f"checkpoints were not written to {self.directory} within {timeout} s")
+        self._look()
         return reply.get("committed", 0)
 
     @property
@@ -312,6 +319,13 @@ class Checkpointer:
         """Whether muster has heard that this machine will be taken away. Each rank sees it at a moment of its own."""
         path = os.environ.get("MUSTER_SOCKET")
         return bool(path) and os.path.exists(os.path.join(os.path.dirname(path), "preempted"))
+
+    def _look(self, saved=None):
+        """Tells the user's strategy what is on disk, and that a step is saved for it."""
+        if self._strategy is not None:
+            self._strategy.look()
+            if saved is not None:
+                self._strategy.saved(saved)
 
     # -- the connection
 

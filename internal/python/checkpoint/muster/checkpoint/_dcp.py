@@ -50,19 +50,15 @@ class Planner:
 
     def files(self, state):
         """Returns the rank's files of a state."""
-        form = _form(state)
+        form = self.form(state)
         new = form is None or form != self._form
         if not new:
             parts, sizes = self._parts(state)
         new, moved = self.agree(new, not new and sizes != self._sizes)
         if new:
-            planner = DefaultSavePlanner()
-            planner.set_up_planner(state_dict=state, is_coordinator=self.rank == 0)
-            self._form, self._items = None, self._planned(planner)
-            self._paths = [_keys(state, planner.mappings[item.index.fqn]) for item in self._items]
-            if not all(_at(state, path) is planner.state_dict[item.index.fqn] for item, path in zip(self._items, self._paths)):
-                form = None  # the planner has shards of shards taken apart, as it will have to next time
-            parts, sizes = self._parts(state, planner if form is None else None)
+            self._form = None
+            form, planner = self._plan(state, form)
+            parts, sizes = self._parts(state, planner)
         if new or moved:
             self._tell(parts, sizes, new)
             self._form, self._sizes = form, sizes
@@ -70,6 +66,20 @@ class Planner:
         if self.rank == 0:
             files[METADATA] = [Bytes(self._pickled)]
         return files
+
+    def form(self, state):
+        """Returns what a plan depends on, None where that is not known. Two states of the same form have the same plan."""
+        return _form(state)
+
+    def _plan(self, state, form):
+        """Has the ranks plan anew. Returns the form, and the planner where tensors can be had from it alone."""
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(state_dict=state, is_coordinator=self.rank == 0)
+        self._items = self._planned(planner)
+        self._paths = [_keys(state, planner.mappings[item.index.fqn]) for item in self._items]
+        if not all(_at(state, path) is planner.state_dict[item.index.fqn] for item, path in zip(self._items, self._paths)):
+            return None, planner  # it has shards of shards taken apart, as it will have to next time
+        return form, planner if form is None else None
 
     def _planned(self, planner):
         def own():
@@ -136,7 +146,6 @@ def _keys(state, path):
 
 
 def _form(state):
-    """Returns what a plan depends on, None where that is not known. Two states of the same form have the same plan."""
     form, waiting = [], [state]
     while waiting:
         value = waiting.pop()
@@ -184,7 +193,11 @@ class MemoryReader(StorageReader):
         return pickle.loads(self._part(METADATA, 0))
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
-        self._places = metadata.storage_data
+        self.places(metadata.storage_data)
+
+    def places(self, storage_data):
+        """Says where what will be asked for lies, as metadata does."""
+        self._places = storage_data
 
     def prepare_local_plan(self, plan):
         return plan

@@ -88,6 +88,10 @@ class MemoryStep:
                 parts.append(memoryview(view)[at:at + size])
         return parts
 
+    def paths(self):
+        """Returns those of this rank's own files."""
+        return list(self._own.files)
+
     def starts(self, path):
         """Returns where each of a file's parts begins in it."""
         starts, at = [], 0

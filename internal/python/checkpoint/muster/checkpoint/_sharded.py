@@ -24,8 +24,8 @@ class ShardedCheckpointer(Checkpointer):
     one on gloo. The other arguments are those of Checkpointer.
     """
 
-    def __init__(self, directory=None, *, keep=0, keep_every=0, size_hint=0, group=None):
-        super().__init__(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True)
+    def __init__(self, directory=None, *, keep=0, keep_every=0, size_hint=0, group=None, strategy=None):
+        super().__init__(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True, strategy=strategy)
         self._group, self._planner = group, None
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
@@ -59,6 +59,7 @@ class ShardedCheckpointer(Checkpointer):
 
     def _save_stock(self, step, state, name):
         """Has torch write a step, while the training waits."""
+        self._look(step)
         group = self._plans().group
         root = os.path.join(self.directory, name)
         stage = os.path.join(self.directory, f".{name}.muster-stage")  # muster removes what has such a name
@@ -120,8 +121,11 @@ class ShardedCheckpointer(Checkpointer):
                     group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
             elif world > 1:
                 raise RuntimeError("the ranks cannot agree on a checkpoint before torch.distributed.init_process_group")
-            self._planner = Planner(group)
+            self._planner = self._planner_of(group)
         return self._planner
+
+    def _planner_of(self, group):
+        return Planner(group)
 
     def _name(self, step, path):
         path = os.path.join(self.directory, os.fspath(path) if path else str(step))

@@ -1,6 +1,6 @@
 import logging
 
-from dlrover.python.common.storage import keep_rules
+from dlrover.python.common.storage import rules_of
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import Checkpointer
 from muster.checkpoint import Checkpointer as _MusterCheckpointer
 from muster.checkpoint import StorageType
@@ -22,9 +22,8 @@ class DdpCheckpointer(Checkpointer):
             local_shard_num, storage = 1, local_shard_num
         if replica_count and replica_count > 1:
             _log.warning("replica_count=%d has no effect: muster keeps no copies on other nodes", replica_count)
-        keep, every = keep_rules(deletion_strategy, storage)
         self.checkpoint_dir = checkpoint_dir
-        self._checkpointer = _MusterCheckpointer(checkpoint_dir, shards=global_shard_num, keep=keep, keep_every=every)
+        self._checkpointer = _MusterCheckpointer(checkpoint_dir, shards=global_shard_num, **rules_of(deletion_strategy, storage))
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
         return self._checkpointer.save_checkpoint(step, state_dict, path, storage_type)

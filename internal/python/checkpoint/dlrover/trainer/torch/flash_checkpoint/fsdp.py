@@ -8,7 +8,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, StateDictType
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-from dlrover.python.common.storage import keep_rules
+from dlrover.python.common.storage import rules_of
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import Checkpointer
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
 from muster.checkpoint import ShardedCheckpointer, StorageType
@@ -44,9 +44,9 @@ class FsdpShardCheckpointer(Checkpointer):
     """
 
     def __init__(self, checkpoint_dir, comm_backend="", deletion_strategy=None, save_timeout=600, storage=None):
-        keep, every = keep_rules(deletion_strategy, storage if isinstance(comm_backend, str) else comm_backend)
+        rules = rules_of(deletion_strategy, storage if isinstance(comm_backend, str) else comm_backend)
         self.checkpoint_dir = checkpoint_dir
-        self._checkpointer = ShardedCheckpointer(checkpoint_dir, keep=keep, keep_every=every)
+        self._checkpointer = ShardedCheckpointer(checkpoint_dir, **rules)
 
     def save_checkpoint(self, step, *args, **kwargs):
         """save_checkpoint(step, state_dict, path, storage_type=DISK), of states made in a block of FSDP.state_dict_type, or
