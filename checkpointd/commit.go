@@ -36,6 +36,7 @@ type commitment struct {
 	shards   int
 	files    []fileSource
 	trackers [][2]string // name and text, for the framework's own tools
+	spare    []int64     // older steps that stay
 	now      func() time.Time
 	decided  bool // the step is committed, whatever fails from now on
 }
@@ -139,7 +140,7 @@ const filesAtOnce = 64
 func (c *commitment) publish(files []File, elsewhere bool) error {
 	m := Manifest{
 		Version: manifestVersion, Step: c.step, Dir: c.stepDir, Attempt: c.attempt, RunID: c.runID, Shards: c.shards, Created: c.now().UTC(),
-		Trackers: c.trackers, Files: files,
+		Trackers: c.trackers, Spare: c.spare, Files: files,
 	}
 	if err := m.validate(); err != nil {
 		return err

@@ -320,6 +320,33 @@ func rewrite(dir string, change func(*Manifest)) error {
 	return errors.Join(err, os.WriteFile(path, text, 0o600))
 }
 
+// The newest step says which older ones stay, and they count among those that are kept.
+func TestPruneSpares(t *testing.T) {
+	for keep, want := range map[int][]int64{0: {6, 5, 4, 3, 2, 1}, 1: {6, 3}, 2: {6, 3}, 3: {6, 5, 3}, 4: {6, 5, 4, 3}} {
+		dir := t.TempDir()
+		for step := int64(1); step <= 6; step++ {
+			c := testCommitment(posix{}, dir, step, 1, noPath)
+			if c.spare = []int64{1}; step > 3 {
+				c.spare = []int64{3}
+			}
+			if err := c.run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Prune(dir, KeepRules{Latest: keep}, false); err != nil {
+			t.Fatal(err)
+		}
+		var left []int64
+		steps, err := List(dir)
+		for _, s := range steps {
+			left = append(left, s.Step)
+		}
+		if err != nil || !slices.Equal(left, want) {
+			t.Errorf("keep %d leaves %v, want %v (%v)", keep, left, want, err)
+		}
+	}
+}
+
 func TestPrune(t *testing.T) {
 	dir := t.TempDir()
 	for step := int64(1); step <= 6; step++ {

@@ -21,7 +21,7 @@ func (s *Service) startLocked(st *set) {
 		f.unpin()
 		st.running, st.failed = nil, err
 		if err == nil {
-			st.committed = f.at
+			st.committed, st.writtenTo = f.at, f.copies[0].stepDirOf(f.at.Step)
 			s.headLocked(st.dir, st.next)
 		}
 		if errors.Is(err, errChecksum) { // an older one will do

@@ -269,7 +269,7 @@ func (l *leading) commit(a council.Action) (err error) {
 		if c.stepDir != "" && r.StepDir != c.stepDir {
 			return errDirectories(shard, r.StepDir, 0, c.stepDir)
 		}
-		c.stepDir = r.StepDir
+		c.stepDir, c.spare = r.StepDir, append(c.spare, r.Spare...)
 		if err := parts.add(r.Trackers); err != nil {
 			return err
 		}

@@ -40,6 +40,8 @@ type Manifest struct {
 	Created time.Time `json:"created"`
 	// Trackers are further files that name the newest step, for the framework's own tools: names and texts.
 	Trackers [][2]string `json:"trackers,omitempty"`
+	// Spare are older steps that no rule removes while this one is the newest, such as the best one so far.
+	Spare []int64 `json:"spare,omitempty"`
 	// Files are by shard. A manifest is only written when all shards have said which files they have.
 	Files []File `json:"files"`
 }

@@ -223,6 +223,7 @@ type partResult struct {
 	Files     []File      `json:"files,omitempty"`
 	StepDir   string      `json:"step_dir"`
 	Trackers  [][2]string `json:"trackers,omitempty"`
+	Spare     []int64     `json:"spare,omitempty"`
 	Elsewhere bool        `json:"elsewhere,omitempty"`
 }
 
@@ -297,7 +298,7 @@ func (s *Service) writeShards(st *set, f *flush, attempt string) ([]partResult, 
 	}
 	results := make([]partResult, len(f.shards))
 	for i, of := range f.copies {
-		results[i] = partResult{StepDir: c.stepDir, Trackers: of.layout.Trackers, Elsewhere: elsewhere}
+		results[i] = partResult{StepDir: c.stepDir, Trackers: of.layout.Trackers, Spare: of.layout.Spare, Elsewhere: elsewhere}
 	}
 	for _, file := range files {
 		i := slices.Index(f.shards, file.Shard)

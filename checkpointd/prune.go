@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // KeepRules say which steps Prune leaves. The newest one that can be used stays, whatever they say.
@@ -15,15 +16,26 @@ type KeepRules struct {
 }
 
 // prunable returns the steps of a directory that the rules do not keep, the oldest first. Steps that nobody can use keep no
-// place; what has no manifest is not ours to remove.
+// place; what has no manifest is not ours to remove. Those that the newest one spares stay, and count.
 func prunable(steps []Step, rules KeepRules) []Step {
 	if rules.Latest <= 0 {
 		return nil
 	}
 	var gone []Step
+	var spare []int64
+	if len(steps) > 0 && steps[0].Latest {
+		spare = steps[0].Spare
+	}
+	spared := func(s Step) bool { return s.Problem == nil && slices.Contains(spare, s.Step) }
 	kept := 0
 	for _, s := range steps {
+		if spared(s) {
+			kept++
+		}
+	}
+	for _, s := range steps {
 		switch {
+		case spared(s):
 		case s.Foreign || s.ManifestPath == "" || s.Latest:
 			if s.Latest {
 				kept++

@@ -48,6 +48,8 @@ type layout struct {
 	Dir string `json:"dir,omitempty"`
 	// Trackers are files beside the step's directory that name it, for the framework's own tools: a name and a text each.
 	Trackers [][2]string `json:"trackers,omitempty"`
+	// Spare are older steps that are not removed while this one is the newest.
+	Spare []int64 `json:"spare,omitempty"`
 }
 
 // fileLayout is one file: its parts follow each other without a gap.

@@ -412,6 +412,34 @@ func TestSavesWhileWriting(t *testing.T) {
 	}
 }
 
+// A step that is in memory already is saved for the disk, as scripts do that save every tenth step there and every hundredth
+// here. Saved to memory once more, it is not written once more.
+func TestSavedAgain(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	for _, persist := range []bool{false, true, false} {
+		a.save(5, 0, size, persist)
+		b.save(5, 1, size, persist)
+		if rep, err := a.ask(request{Op: "wait", Millis: 60_000}); err != nil || !rep.Done || persist && rep.Committed != 5 {
+			t.Fatalf("%+v: %v", rep, err)
+		}
+	}
+	before, err := List(dir)
+	if err != nil || len(before) != 1 || before[0].Verify() != nil {
+		t.Fatalf("on disk: %+v: %v", before, err)
+	}
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := List(dir); err != nil || len(after) != 1 || after[0].Attempt != before[0].Attempt {
+		t.Errorf("written again: %+v: %v", after, err)
+	}
+	a = dial(t, s).hello(dir, 0, 2)
+	a.want(a.load(0, size), fromMemory, 5)
+}
+
 // slowDisk makes no file before open is closed.
 type slowDisk struct {
 	posix

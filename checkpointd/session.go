@@ -44,6 +44,8 @@ type session struct {
 	sent        map[int]bool  // slots whose descriptor it has
 	held        map[int]*slot // that it looks at, or copies to
 	restored    *decision     // what its last load told
+	saved       moment        // of its last save
+	ended       bool          // that has been brought to an end, with a copy or without
 }
 
 // hangUp ends the session: it meets the end of the connection.
@@ -229,7 +231,7 @@ func (s *Service) saverLocked(st *set, shard int) *session {
 }
 
 // begin gives the worker memory for a step. reserve, which is begin without a step, has it prepared ahead.
-func (c *session) begin(req request) (reply, *os.File, error) {
+func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 	reserve := req.Op == "reserve"
 	s, st := c.service, c.set
 	switch {
@@ -248,7 +250,11 @@ func (c *session) begin(req request) (reply, *os.File, error) {
 			return reply{Busy: true}, nil, nil
 		}
 	}
-	at := moment{Era: c.eraLocked(), Step: req.Step}
+	var at moment
+	if !reserve {
+		at = c.momentLocked(req.Step)
+		defer func() { c.ended = rep.Busy || rep.Full }()
+	}
 	began := time.Now()
 	for {
 		kind, chosen := st.book.victim(c.shard, s.rulesLocked(req.Size))
@@ -272,6 +278,20 @@ func (c *session) begin(req request) (reply, *os.File, error) {
 			return reply{Busy: true}, nil, nil
 		}
 	}
+}
+
+// momentLocked is the moment of a save that begins. One that is not brought to an end is begun anew by a worker that needs more
+// memory than it had thought.
+func (c *session) momentLocked(step int64) moment {
+	at := moment{Era: c.eraLocked(), Step: step, Again: c.saved.Again}
+	switch {
+	case c.saved.Era != at.Era || c.saved.Step != at.Step:
+		at.Again = 0
+	case c.ended:
+		at.Again++
+	}
+	c.saved, c.ended = at, false
+	return at
 }
 
 // eraLocked is the era of what the worker saves. Ranks that never load follow those that do.
@@ -400,7 +420,7 @@ func (c *session) ready(req request) error {
 		s.notifyLocked()
 		return err
 	}
-	slot.State = slotReady
+	slot.State, c.ended = slotReady, true
 	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, persist: req.Persist, pid: c.pid, end: now}
 	copied.compareAnew(m)
 	st.copies[slot] = copied

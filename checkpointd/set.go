@@ -34,6 +34,7 @@ type set struct {
 	pending   *flush // is to be written next
 	running   *flush
 	committed moment // the newest on disk that was saved in this job; Step is -1 for none
+	writtenTo string // the name of its directory, where this node wrote it alone
 	failed    error  // why the last writing failed, nil where it did not
 	told      map[string]bool
 
@@ -192,6 +193,9 @@ func (st *set) want(at moment, why string) bool {
 	if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 || st.running != nil && st.running.at == at {
 		return false
 	}
+	if why != "" && st.committed.Step == at.Step && st.committed.Era == at.Era && st.writtenTo == st.copies[st.book.at(0, at)].stepDirOf(at.Step) {
+		return false // saved to memory again since it was written
+	}
 	if st.pending != nil {
 		if st.pending.at.Compare(at) >= 0 {
 			return false
@@ -274,7 +278,7 @@ func (s *Service) commitment(st *set, f *flush, attempt string, writers []shardW
 		if i > 0 && c.stepDir != dir {
 			return nil, errDirectories(f.shards[i], dir, f.shards[0], c.stepDir)
 		}
-		c.stepDir = dir
+		c.stepDir, c.spare = dir, append(c.spare, of.layout.Spare...)
 		if err := names.add(of.layout.Trackers); err != nil {
 			return nil, err
 		}

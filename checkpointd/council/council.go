@@ -16,6 +16,8 @@ import (
 type Moment struct {
 	Era  uint64 `json:"era"`
 	Step int64  `json:"step"`
+	// Again is how often the step was saved before in its era: to memory and then to disk, or under another name.
+	Again int64 `json:"again,omitempty"`
 }
 
 // Never is before every moment that is.
@@ -23,7 +25,7 @@ var Never = Moment{Step: -1}
 
 // Compare returns -1, 0 or 1 where m is before, at or after o.
 func (m Moment) Compare(o Moment) int {
-	return cmp.Or(cmp.Compare(m.Era, o.Era), cmp.Compare(m.Step, o.Step))
+	return cmp.Or(cmp.Compare(m.Era, o.Era), cmp.Compare(m.Step, o.Step), cmp.Compare(m.Again, o.Again))
 }
 
 // Copy is a whole copy of one shard in a node's memory.

@@ -83,6 +83,11 @@ class Checkpointer:
             if self._saves:
                 self._prepare(int(size_hint))
 
+    @property
+    def connected(self):
+        """Whether muster keeps what is saved."""
+        return self._link is not None
+
     # -- saving
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):

@@ -15,6 +15,7 @@ class _View(mmap.mmap):
     """A mapping that can be referred to weakly. Writing to it changes nothing but itself."""
 
     files = None  # {path: parts}, as the worker listed them that saved
+    directory = ""  # the name that it gave the step's directory
 
 
 class Views:
@@ -30,6 +31,11 @@ class Views:
         while self._released:
             self._link.ask("release", slot=self._released.pop())
 
+    def holds(self, tensor):
+        """Whether a tensor lies in memory that this process looks at."""
+        at = tensor.data_ptr() if tensor.device.type == "cpu" else 0
+        return any(0 <= at - torch.frombuffer(view, dtype=torch.uint8).data_ptr() < len(view) for view in list(self._views.values()))
+
     def ask(self, op, **fields):
         """Returns the reply, and a view where a slot came with it."""
         self.drop()
@@ -42,7 +48,8 @@ class Views:
                 view = _View(fd, reply["capacity"], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
                 weakref.finalize(view, self._released.append, reply["slot"]).atexit = False
                 at = reply["meta_offset"]
-                view.files = {f["path"]: f["parts"] for f in json.loads(view[at:at + reply["meta_length"]])["files"]}
+                listed = json.loads(view[at:at + reply["meta_length"]])
+                view.files, view.directory = {f["path"]: f["parts"] for f in listed["files"]}, listed["dir"]
                 self._views[reply["slot"]] = view
         finally:
             os.close(fd)
@@ -57,6 +64,8 @@ class MemoryStep:
     def __init__(self, step, views, view):
         self.step, self._views, self._own = step, views, view
         self.own = next(iter(view.files), "")  # the rank's first file
+        self.names = list(view.files)  # all of the rank's files
+        self.directory = view.directory or str(step)  # the name of the step's directory
 
     def _find(self, path):
         if path in self._own.files:
@@ -91,6 +100,17 @@ class MemoryStep:
     def paths(self):
         """Returns those of this rank's own files."""
         return list(self._own.files)
+
+    def size(self, path):
+        """Returns how many bytes of memory a file has."""
+        return sum(part["bytes"][1] if "bytes" in part else sum(size for _, _, size in part["archive"]) for part in self._find(path).files[path])
+
+    def give(self, optimizer):
+        """Has an optimizer own what it restored: load_state_dict of an optimizer on the host keeps the tensors that it is given."""
+        for state in optimizer.state.values():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and self._views.holds(value):
+                    state[key] = value.clone()
 
     def starts(self, path):
         """Returns where each of a file's parts begins in it."""

@@ -1,0 +1,14 @@
+from dlrover.python.common.storage import keep_rules
+from muster.checkpoint.deepspeed import AsyncCheckpointAgent, StorageType
+from muster.checkpoint.deepspeed import DeepSpeedCheckpointer as _DeepSpeedCheckpointer
+
+__all__ = ["AsyncCheckpointAgent", "DeepSpeedCheckpointer", "StorageType"]
+
+
+class DeepSpeedCheckpointer(_DeepSpeedCheckpointer):
+    """DLRover's checkpointer for DeepSpeed, kept by muster."""
+
+    def __init__(self, engine, checkpoint_dir, comm_backend="", deletion_strategy=None, save_timeout=600):
+        keep, every = keep_rules(deletion_strategy)
+        super().__init__(engine, checkpoint_dir, keep=keep, keep_every=every)
+        self.checkpoint_dir = checkpoint_dir
