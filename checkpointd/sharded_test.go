@@ -18,17 +18,24 @@ import (
 // runRanks runs a script as the ranks of a job on this node, with our packages on its path, and returns what they print.
 func runRanks(t *testing.T, socket string, ranks int, script string, args ...string) string {
 	t.Helper()
-	interpreter, packages := testutil.Torch(t), t.TempDir()
+	return runRanksOf(t, testutil.Torch(t), nil, socket, ranks, script, args...)
+}
+
+// runRanksOf is runRanks with an interpreter, and with folders whose packages are on Python's path behind ours.
+func runRanksOf(t *testing.T, interpreter string, folders []string, socket string, ranks int, script string, args ...string) string {
+	t.Helper()
+	packages := t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
+	packages = strings.Join(append([]string{packages}, folders...), ":")
 	var wg sync.WaitGroup
 	out := &testutil.Buffer{}
 	for rank := range ranks {
 		cmd := exec.CommandContext(t.Context(), interpreter, append([]string{script}, args...)...)
 		world := strconv.Itoa(ranks)
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world, "LOCAL_WORLD_SIZE="+world,
-			"PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1")
+			"PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1", "LOCAL_RANK="+strconv.Itoa(rank), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1")
 		cmd.Stdout, cmd.Stderr = out, out
 		wg.Go(func() {
 			if err := cmd.Run(); err != nil {
