@@ -41,3 +41,30 @@ func TestDeepSpeed(t *testing.T) {
 		}
 	}
 }
+
+// TestTrainer has Hugging Face's Trainer train with DistributedDataParallel and with DeepSpeed: a training that goes on from memory
+// ends with the same weights as one that was never stopped, and directories are what Trainer itself writes and reads.
+func TestTrainer(t *testing.T) {
+	accelerate, deepspeed := testutil.Peer(t, "accelerate"), testutil.Peer(t, "deepspeed")
+	site, err := filepath.Glob(filepath.Join(filepath.Dir(accelerate), "lib", "python*", "site-packages"))
+	if err != nil || len(site) != 1 {
+		t.Fatal(site, err)
+	}
+	for kind, bin := range map[string]string{"ddp": accelerate, "deepspeed": deepspeed} {
+		t.Run(kind, func(t *testing.T) {
+			dir := t.TempDir()
+			s, log := testService(t, nil)
+			out := runRanksOf(t, filepath.Join(bin, "python"), site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir, filepath.Join(t.TempDir(), "store"), kind)
+			for _, what := range []string{"restored from memory", "the same as Trainer's", "the best", "by hand"} {
+				if !strings.Contains(out, "done: "+what+"\n") {
+					t.Errorf("not done: %s\n%s\n%s", what, out, log.String())
+				}
+			}
+			for name, want := range map[string]int{"flash": 2, "best": 2, "hand": 1} {
+				if n := verified(t, filepath.Join(dir, name)); n != want {
+					t.Errorf("%d steps in %s", n, name)
+				}
+			}
+		})
+	}
+}

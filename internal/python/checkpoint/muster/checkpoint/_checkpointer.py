@@ -99,11 +99,12 @@ class Checkpointer:
         path = os.path.abspath(os.fspath(path)) if path else ""
         return self.save_files(step, {path: [Archive(state_dict)]}, storage_type=storage_type)
 
-    def save_files(self, step, files, directory="", trackers=(), storage_type=StorageType.DISK):
+    def save_files(self, step, files, directory="", trackers=(), storage_type=StorageType.DISK, spare=()):
         """Keeps files as this rank's part of a step: {path: [Archive or Bytes, ...]}.
 
         Paths are relative to the step's directory, which lies in that of the Checkpointer and has the step's number for a name,
-        or directory. trackers are (name, text) pairs: files beside it that name the newest step. All ranks say the same.
+        or directory. trackers are (name, text) pairs: files beside it that name the newest step. While this one is the newest no rule
+        removes the older steps that spare has. All ranks say the same.
         """
         step, persist = int(step), storage_type == StorageType.DISK
         self._look(step if persist else None)
@@ -112,7 +113,7 @@ class Checkpointer:
         if not self._saves:
             return False
         self._check_process()
-        plan = Plan(files, directory, trackers)
+        plan = Plan(files, directory, trackers, spare)
         while True:
             offsets, end = _layout(plan.storages)
             room = end + plan.extra + self._meta - HEADER

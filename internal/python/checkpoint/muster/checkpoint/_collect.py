@@ -6,9 +6,12 @@ import struct
 import sys
 
 import torch
+import torch.distributed as dist
 
 from ._files import Archive, Bytes
 from ._safetensors import _NAMES, safetensors_file
+
+MANIFEST = "muster_manifest.json"  # in the directory of each step that muster wrote
 
 _save, _load = torch.save, torch.load
 
@@ -122,6 +125,20 @@ class AsyncCheckpointAgent:
                 continue
             with open(path, "wb") as f:
                 f.writelines(parts)
+
+
+def gathered(names):
+    """Returns the lists of all ranks."""
+    if not dist.is_available() or not dist.is_initialized():
+        return [names]
+    lists = [None] * dist.get_world_size()
+    dist.all_gather_object(lists, names)
+    return lists
+
+
+def anywhere(what):
+    """Whether it is so on some rank."""
+    return any(gathered(what))
 
 
 @contextlib.contextmanager

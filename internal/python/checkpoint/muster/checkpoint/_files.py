@@ -51,8 +51,8 @@ def archive_size(records):
 class Plan:
     """The files of one rank, {path: [parts]}, on their way into memory."""
 
-    def __init__(self, files, directory="", trackers=()):
-        self.files, self.directory, self.trackers = files, directory, [list(t) for t in trackers]
+    def __init__(self, files, directory="", trackers=(), spare=()):
+        self.files, self.head = files, {"dir": directory, "trackers": [list(t) for t in trackers], "spare": list(spare)}
         self.storages = _state.Storages()
         self.extra = 0
         for part in self._parts():
@@ -105,4 +105,4 @@ class Plan:
                 else:
                     listed.append({"bytes": put(part.data)})
             files.append({"path": path, "parts": listed})
-        return bytes(behind), {"files": files, "dir": self.directory, "trackers": self.trackers}
+        return bytes(behind), {"files": files, **self.head}

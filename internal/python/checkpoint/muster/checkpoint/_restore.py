@@ -63,15 +63,17 @@ class MemoryStep:
 
     def __init__(self, step, views, view):
         self.step, self._views, self._own = step, views, view
+        self._other = view  # of the rank whose file was asked for last
         self.own = next(iter(view.files), "")  # the rank's first file
         self.names = list(view.files)  # all of the rank's files
         self.directory = view.directory or str(step)  # the name of the step's directory
 
     def _find(self, path):
-        if path in self._own.files:
-            return self._own
-        _, view = self._views.ask("open", path=path)
-        return view
+        for view in (self._own, self._other):
+            if path in view.files:
+                return view
+        _, self._other = self._views.ask("open", path=path)
+        return self._other
 
     def exists(self, path):
         try:

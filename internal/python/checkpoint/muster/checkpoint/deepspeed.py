@@ -17,12 +17,10 @@ import tempfile
 import torch.distributed as dist
 
 from . import _direct
-from ._checkpointer import Checkpointer, StorageType
-from ._collect import AsyncCheckpointAgent
+from ._checkpointer import Checkpointer, StorageType, log
+from ._collect import MANIFEST, AsyncCheckpointAgent, anywhere, gathered
 
 __all__ = ["AsyncCheckpointAgent", "DeepSpeedCheckpointer", "StorageType"]
-
-_MANIFEST = "muster_manifest.json"  # in the directory of each step that muster wrote
 
 
 class DeepSpeedCheckpointer:
@@ -57,19 +55,30 @@ class DeepSpeedCheckpointer:
         step = int(number[1]) if number else self.engine.global_steps
         persist, trackers = storage_type == StorageType.DISK, [("latest", tag)] if save_latest else []
         if not self._checkpointer.connected:
-            if not persist:
-                return self._checkpointer.save_files(step, {}, tag, storage_type=storage_type)
-            self.engine.save_checkpoint(self.directory, tag, client_state or {}, save_latest, **options)
-            if dist.get_rank() == 0:
-                _direct.track(self.directory, step)
-            return True
+            return self._save_directly(step, tag, client_state, save_latest, options) if persist else self._checkpointer.save_files(step, {}, tag, storage_type=storage_type)
         agent = AsyncCheckpointAgent(root=root, engine=self.engine.checkpoint_engine)
         self.engine.checkpoint_engine = agent
         try:
             self.engine.save_checkpoint(self.directory, tag, client_state or {}, False, **options)
         finally:
             self.engine.checkpoint_engine = agent.engine
-        return self._checkpointer.save_files(step, agent.files, tag, trackers, storage_type)
+        kept = full = False
+        try:
+            kept = self._checkpointer.save_files(step, agent.files, tag, trackers, storage_type)
+        except MemoryError as e:
+            full = True
+            log.warning("step %d is not kept: %s", step, e)
+        if not persist or not anywhere(full):
+            return kept
+        self.wait_latest_checkpoint()
+        return self._save_directly(step, tag, client_state, save_latest, options)
+
+    def _save_directly(self, step, tag, client_state, save_latest, options):
+        """Has DeepSpeed write a step, while the training waits."""
+        self.engine.save_checkpoint(self.directory, tag, client_state or {}, save_latest, **options)
+        if dist.get_rank() == 0 and save_latest:
+            _direct.track(self.directory, step)
+        return True
 
     def load_checkpoint(self, load_dir=None, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True,
                         load_module_only=False, custom_load_fn=None):
@@ -111,7 +120,7 @@ class DeepSpeedCheckpointer:
 
     def _from_memory(self, found, options):
         """Has DeepSpeed load from a directory in which the files of all ranks are to be found, and nothing in them."""
-        names = gathered(found.names)
+        names = sum(gathered(found.names), [])
         # A model of ZeRO 3 without its optimizer is put together by a tool that opens the files itself.
         whole = self.engine.zero_optimization_stage() == 3 and not options["load_optimizer_states"]
         with tempfile.TemporaryDirectory(prefix="muster-") as scratch:
@@ -136,15 +145,6 @@ class DeepSpeedCheckpointer:
         return os.path.join(self.directory, os.path.relpath(path, scratch)), client_state
 
 
-def gathered(names):
-    """Returns the names of the files of all ranks."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return names
-    lists = [None] * dist.get_world_size()
-    dist.all_gather_object(lists, names)
-    return [name for names in lists for name in names]
-
-
 def foreign(directory, tracker):
     """Whether a tracker names a step that somebody else wrote: muster's are followed by it."""
     try:
@@ -152,4 +152,4 @@ def foreign(directory, tracker):
             step = os.path.join(directory, f.read().strip())
     except OSError:
         return False
-    return os.path.isdir(step) and not os.path.exists(os.path.join(step, _MANIFEST))
+    return os.path.isdir(step) and not os.path.exists(os.path.join(step, MANIFEST))

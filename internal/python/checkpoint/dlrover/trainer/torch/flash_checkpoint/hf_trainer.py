@@ -1,0 +1,3 @@
+from muster.checkpoint.huggingface import FlashCkptTrainer, HfDdpCheckpointer, HfDeepSpeedCheckpointer
+
+__all__ = ["FlashCkptTrainer", "HfDdpCheckpointer", "HfDeepSpeedCheckpointer"]
