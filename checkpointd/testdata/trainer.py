@@ -150,6 +150,7 @@ if rank == 0:
     open(os.path.join(root, "config.json"), "w").write("{}")
 hand.ckpt_agent.save({"x": torch.ones(3) * rank}, os.path.join(root, f"state{rank}.pt"))
 hand.ckpt_agent.commit(hand.ckpt_agent.create(3))
+dist.barrier()
 assert hand.save_checkpoint_to_storage(3)
 assert hand.async_save_engine.wait_latest_checkpoint(60) == 3
 dist.barrier()

@@ -9,7 +9,6 @@
 All ranks call these methods, as DeepSpeed's own. What lies on disk is what DeepSpeed writes, and reads without muster.
 """
 import copy
-import gc
 import os
 import re
 import tempfile
@@ -141,7 +140,6 @@ class DeepSpeedCheckpointer:
         for optimizer in (self.engine.optimizer, getattr(self.engine.optimizer, "optimizer", None)):
             if hasattr(optimizer, "state"):
                 found.give(optimizer)
-        gc.collect()
         return os.path.join(self.directory, os.path.relpath(path, scratch)), client_state
 
 

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"muster/checkpointd"
+	"muster/internal/testutil"
+)
+
+// TestFlashFrameworks kills a worker of jobs with DeepSpeed and with Hugging Face's Trainer, after it has told the loss of a step
+// and before it has saved that: both ranks go on from the step before, in memory, find the same loss again, and the last step is
+// on disk in the end. That trainings end as those that were never stopped is tested in checkpointd.
+func TestFlashFrameworks(t *testing.T) {
+	for _, c := range []struct{ peer, script, dir string }{
+		{"deepspeed", "zero.py", "global_step12"},
+		{"accelerate", "hugging.py", "checkpoint-12"},
+	} {
+		t.Run(c.peer, func(t *testing.T) {
+			python, dir := filepath.Join(testutil.Peer(t, c.peer), "python"), filepath.Join(t.TempDir(), "checkpoints")
+			got := muster(t, []string{"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1"}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1",
+				"--", python, "-u", "-W", "ignore", testScript(t, "torch", c.script), dir)
+			if got.status != 0 || strings.Count(got.stdout, "restored 8 memory") != 2 {
+				t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.status, got.stdout, got.stderr)
+			}
+			told := map[string][]string{} // by step and rank
+			for _, line := range lossLine.FindAllString(got.stdout, -1) {
+				at := strings.LastIndex(line, " ")
+				told[line[:at]] = append(told[line[:at]], line[at+1:])
+			}
+			if again := told["loss 9 1"]; len(told) != 24 || len(again) != 2 || again[0] != again[1] {
+				t.Errorf("%d losses, and of step 9 %v\n%s", len(told), again, got.stdout)
+			}
+			steps, err := checkpointd.List(dir)
+			if err != nil || len(steps) < 3 || steps[0].Manifest.Dir != c.dir {
+				t.Fatalf("the last step is not on disk: %+v: %v", steps, err)
+			}
+			for _, s := range steps {
+				if err := s.Verify(); err != nil {
+					t.Errorf("step %d: %v", s.Step, err)
+				}
+			}
+		})
+	}
+}
