@@ -86,6 +86,11 @@ func (b *book) complete() []moment {
 	return found
 }
 
+// refused reports whether a shard has come to a moment and has no copy of it, nor is making one: there was no memory.
+func (b *book) refused(shard int, m moment) bool {
+	return b.begun[shard].Compare(m) >= 0 && !slices.ContainsFunc(b.shards[shard], func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) })
+}
+
 // dead reports whether a moment can become complete no more: a shard that has no copy of it has gone on.
 func (b *book) dead(m moment) bool {
 	if b.told != nil {

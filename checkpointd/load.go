@@ -214,7 +214,7 @@ func (c *session) expectedLocked() bool {
 		}
 		gone := false
 		for shard := range st.shards {
-			gone = gone || st.book.at(shard, slot.At) == nil && s.saverLocked(st, shard) == nil
+			gone = gone || st.book.at(shard, slot.At) == nil && (s.saverLocked(st, shard) == nil || st.book.refused(shard, slot.At))
 		}
 		if !gone {
 			return true

@@ -440,6 +440,20 @@ func TestSavedAgain(t *testing.T) {
 	a.want(a.load(0, size), fromMemory, 5)
 }
 
+// A shard that finds no memory for a step is not waited for by those who ask whether that is on disk.
+func TestWaitWithoutMemory(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := testService(t, nil)
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(1, 0, size, true)
+	if rep, err := b.ask(request{Op: "begin", Step: 1, Size: 1 << 49, Persist: true}); err != nil || !rep.Full {
+		t.Fatalf("%+v: %v", rep, err)
+	}
+	if rep, err := a.ask(request{Op: "wait", Millis: 20_000}); err != nil || !rep.Done || rep.Committed != -1 {
+		t.Errorf("%+v: %v", rep, err)
+	}
+}
+
 // slowDisk makes no file before open is closed.
 type slowDisk struct {
 	posix

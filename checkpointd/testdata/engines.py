@@ -124,6 +124,24 @@ for stage in (0, 2, 3):
     if rank == 0:
         print(f"\nzero {stage}", flush=True)
 
+
+def full(*args, **kwargs):
+    raise MemoryError("no room")
+
+
+# One rank finds no memory: nothing is kept there, and DeepSpeed writes what is to be on disk.
+keeps = ckpt._checkpointer.save_files
+if rank == 1:
+    ckpt._checkpointer.save_files = full
+step = ckpt.engine.global_steps
+assert ckpt.save_checkpoint(storage_type=StorageType.MEMORY) is (rank == 0)
+assert ckpt.save_checkpoint(client_state={"epoch": 10}, storage_type=StorageType.DISK)
+want = train(ckpt.engine, 2)
+ckpt._checkpointer.save_files = keeps
+ckpt.engine = make(stage, 99)
+dist.barrier()
+assert ckpt.load_checkpoint()[1]["epoch"] == 10 and (ckpt.source, ckpt.step) == ("disk", step) and train(ckpt.engine, 2) == want, (ckpt.source, ckpt.step)
+
 agent = AsyncCheckpointAgent(None)
 assert agent.load(os.path.join(root, "7", files(os.path.join(root, "7"))[0]), map_location="cpu")
 

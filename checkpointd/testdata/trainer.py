@@ -164,3 +164,19 @@ for options, words in (({"fsdp": True}, "no checkpoints of FSDP"), ({"save_on_ea
         else:
             raise AssertionError(f"took {options}")
 say("by hand")
+
+
+def full(*args, **kwargs):
+    raise MemoryError("no room")
+
+
+# One rank finds no memory: Trainer writes what is to be on disk.
+late = make("late", FlashCkptTrainer, memory_steps=1)
+if rank == 1:
+    late.flash_checkpointer.async_save_engine.save_files = full
+late.train()
+dist.barrier()
+assert files(os.path.join(late.args.output_dir, "checkpoint-8")) == files(theirs)
+assert late.get_last_checkpoint() == os.path.join(late.args.output_dir, "checkpoint-8")
+same(load_file(os.path.join(late.get_last_checkpoint(), "model.safetensors")), load_file(os.path.join(theirs, "model.safetensors")))
+say("without memory")

@@ -264,6 +264,11 @@ class Checkpointer:
             self._write(step, files, directory, trackers)
         return self._saves
 
+    def wrote(self, step):
+        """Says that the ranks have written a step themselves: what is in memory is older. Rank 0 calls it, too."""
+        if self._link is not None and self.rank == 0:
+            self._link.ask("written", step=step)
+
     # -- restoring
 
     def load_checkpoint(self, map_location=None, weights_only=False, resume_path=""):

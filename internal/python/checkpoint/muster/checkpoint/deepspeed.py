@@ -77,6 +77,7 @@ class DeepSpeedCheckpointer:
         self.engine.save_checkpoint(self.directory, tag, client_state or {}, save_latest, **options)
         if dist.get_rank() == 0 and save_latest:
             _direct.track(self.directory, step)
+        self._checkpointer.wrote(step)
         return True
 
     def load_checkpoint(self, load_dir=None, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True,

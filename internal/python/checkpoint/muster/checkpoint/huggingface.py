@@ -114,6 +114,7 @@ class FlashCkptTrainer(Trainer):
             if self.is_world_process_zero():
                 log.warning("there is no memory for a checkpoint: the training waits until step %d is on disk", self.state.global_step)
             super()._save_checkpoint(model, trial, *args, **kwargs)
+            checkpointer.wrote(self.state.global_step)
 
     def _maybe_log_save_evaluate(self, *args, **kwargs):
         super()._maybe_log_save_evaluate(*args, **kwargs)
