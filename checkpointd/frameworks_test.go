@@ -55,7 +55,7 @@ func TestTrainer(t *testing.T) {
 			dir := t.TempDir()
 			s, log := testService(t, nil)
 			out := runRanksOf(t, filepath.Join(bin, "python"), site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir, filepath.Join(t.TempDir(), "store"), kind)
-			for _, what := range []string{"restored from memory", "the same as Trainer's", "the best", "by hand"} {
+			for _, what := range []string{"restored from memory", "the same as Trainer's", "the best", "by hand", "without memory"} {
 				if !strings.Contains(out, "done: "+what+"\n") {
 					t.Errorf("not done: %s\n%s\n%s", what, out, log.String())
 				}
