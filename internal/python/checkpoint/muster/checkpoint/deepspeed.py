@@ -54,7 +54,9 @@ class DeepSpeedCheckpointer:
         step = int(number[1]) if number else self.engine.global_steps
         persist, trackers = storage_type == StorageType.DISK, [("latest", tag)] if save_latest else []
         if not self._checkpointer.connected:
-            return self._save_directly(step, tag, client_state, save_latest, options) if persist else self._checkpointer.save_files(step, {}, tag, storage_type=storage_type)
+            if not persist:
+                return self._checkpointer.save_files(step, {}, tag, storage_type=storage_type)  # which says why not
+            return self._save_directly(step, tag, client_state, save_latest, options)
         agent = AsyncCheckpointAgent(root=root, engine=self.engine.checkpoint_engine)
         self.engine.checkpoint_engine = agent
         try:
