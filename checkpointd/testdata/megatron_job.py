@@ -66,11 +66,12 @@ class _FusedAdam(torch.optim.AdamW):
                 p.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt() + 1e-8, value=-group["lr"])
 
 
-def start(store):
-    """Begins a job of WORLD_SIZE ranks."""
+def start(store=None):
+    """Begins a job of WORLD_SIZE ranks that meet at a file, or where their launcher says."""
     global checkpointing
     _Host().__enter__()
-    dist.init_process_group("gloo", init_method="file://" + store, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    where = "file://" + store if store else "env://"
+    dist.init_process_group("gloo", init_method=where, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
     import megatron.core.optimizer as optimizers
     import megatron.core.optimizer.distrib_optimizer as distributed
     import megatron.training.checkpointing as checkpointing
