@@ -198,7 +198,7 @@ func (c *session) hello(req request) (reply, error) {
 			return reply{}, fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
 		}
 	}
-	st.reshards = req.Reshards
+	st.reshards, st.replicas = req.Reshards, req.Replicas
 	if st.keep.Latest = s.cfg.Keep; req.Keep > 0 {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
 	}

@@ -20,6 +20,8 @@ type set struct {
 	keep   KeepRules
 	// reshards says that another number of shards can restore what these have saved.
 	reshards bool
+	// replicas is on how many nodes its workers want a copy of each shard.
+	replicas int
 	lock     *dirLock
 	id       int // in the label
 

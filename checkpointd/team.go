@@ -189,7 +189,7 @@ func (t *team) reportLocked() uint64 {
 // setReportLocked is what there is of a set on this node.
 func (s *Service) setReportLocked(st *set) council.SetReport {
 	sr := council.SetReport{
-		Key: council.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Keep: st.keep.Latest, Every: st.keep.Every,
+		Key: council.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest, Every: st.keep.Every,
 		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Full: st.told["replicas"],
 		Urgent: st.urgent, Why: st.why, Begun: council.Never,
 	}

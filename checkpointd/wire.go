@@ -29,7 +29,9 @@ type request struct {
 	Saves   bool   `json:"saves,omitempty"`
 	Dir     string `json:"dir,omitempty"`
 	// Reshards says that the worker can restore what another number of shards has saved.
-	Reshards bool  `json:"reshards,omitempty"`
+	Reshards bool `json:"reshards,omitempty"`
+	// Replicas is on how many nodes it wants a copy of each shard, where that is more than muster was told.
+	Replicas int   `json:"replicas,omitempty"`
 	Keep     int   `json:"keep,omitempty"`
 	Every    int64 `json:"every,omitempty"`
 	// begin, ready, abort, release, open: which memory, for what.

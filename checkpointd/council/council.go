@@ -58,6 +58,8 @@ type SetReport struct {
 	Key
 	// Reshards says that a step of another number of shards can be restored.
 	Reshards bool `json:"reshards,omitempty"`
+	// Replicas is on how many nodes a copy of each shard is wanted, where that is more than the leader was told.
+	Replicas int `json:"replicas,omitempty"`
 	// Keep and Every are how many steps stay on disk, and which besides; 0 for all, and none.
 	Keep  int   `json:"keep,omitempty"`
 	Every int64 `json:"every,omitempty"`

@@ -28,6 +28,7 @@ type Leader struct {
 type set struct {
 	Key
 	reshards    bool
+	replicas    int
 	keep        int
 	every       int64
 	opening     bool
@@ -99,7 +100,7 @@ func (l *Leader) Report(node int, r *Report) {
 			l.sets[sr.Key] = s
 		}
 		if len(sr.Saves) > 0 {
-			s.reshards, s.keep, s.every = sr.Reshards, sr.Keep, sr.Every
+			s.reshards, s.replicas, s.keep, s.every = sr.Reshards, max(l.Replicas, sr.Replicas), sr.Keep, sr.Every
 		}
 		if sr.Committed.Compare(s.committed) > 0 {
 			s.committed = sr.Committed

@@ -90,7 +90,7 @@ func (l *Leader) part(s *set, node int) *Order {
 
 // replicate has the newest complete step copied to as many nodes as are wanted, one step after the other.
 func (l *Leader) replicate(s *set) {
-	if l.Replicas < 2 || !l.all() || l.size < 2 {
+	if s.replicas < 2 || !l.all() || l.size < 2 {
 		return
 	}
 	for {
@@ -134,7 +134,7 @@ func (l *Leader) wanting(s *set, m Moment, node int) []Fetch {
 	if sr != nil && sr.Full {
 		return nil
 	}
-	copies := min(l.Replicas, l.size)
+	copies := min(s.replicas, l.size)
 	stride := max(1, l.size/copies)
 	var found []Fetch
 	for shard := range s.Shards {

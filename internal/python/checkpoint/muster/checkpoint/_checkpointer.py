@@ -52,9 +52,10 @@ class Checkpointer:
         delete_func removes the directory of a step. It is asked when a step is saved, and when steps are waited for.
     size_hint: how many bytes a rank's state has. Memory is then prepared at once, and the first save is as fast as later ones.
     reshards: whether the files of a step can be restored by another number of ranks.
+    replicas: on how many nodes a copy of each state is kept in memory; 0 leaves that to muster's --ckpt-replicas. The larger counts.
     """
 
-    def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0, reshards=False, strategy=None):
+    def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0, reshards=False, strategy=None, replicas=0):
         directory = directory or os.environ.get("MUSTER_CKPT_DIR")
         if not directory:
             raise ValueError("no directory for checkpoints: name one, or start with muster run --ckpt-dir DIR")
@@ -69,7 +70,7 @@ class Checkpointer:
         #: Where from: "memory", "disk" or "none".
         self.source = "none"
         self._shard, self._saves = self.rank % self.shards, self.rank < self.shards
-        self._keep, self._keep_every, self._reshards = int(keep), int(keep_every), bool(reshards)
+        self._keep, self._keep_every, self._reshards, self._replicas = int(keep), int(keep_every), bool(reshards), int(replicas)
         self._strategy = Strategy(self.directory, strategy) if strategy is not None and self.rank == 0 else None
         self._slots = {}  # by id
         self._meta = 64 << 10  # bytes of the last list and pickle
@@ -345,7 +346,7 @@ class Checkpointer:
         self._views = Views(self._link)
         self._link.ask(
             "hello", version=VERSION, rank=self.rank, shard=self._shard, shards=self.shards, saves=self._saves,
-            dir=self.directory, keep=self._keep, every=self._keep_every, reshards=self._reshards)
+            dir=self.directory, keep=self._keep, every=self._keep_every, reshards=self._reshards, replicas=self._replicas)
 
     def _check_process(self):
         if self._link.pid != os.getpid():

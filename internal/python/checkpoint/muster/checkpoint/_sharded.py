@@ -24,8 +24,8 @@ class ShardedCheckpointer(Checkpointer):
     one on gloo. The other arguments are those of Checkpointer.
     """
 
-    def __init__(self, directory=None, *, keep=0, keep_every=0, size_hint=0, group=None, strategy=None):
-        super().__init__(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True, strategy=strategy)
+    def __init__(self, directory=None, *, keep=0, keep_every=0, size_hint=0, group=None, strategy=None, replicas=0):
+        super().__init__(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True, strategy=strategy, replicas=replicas)
         self._group, self._planner = group, None
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):

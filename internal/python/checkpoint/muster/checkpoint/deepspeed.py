@@ -25,18 +25,19 @@ __all__ = ["AsyncCheckpointAgent", "DeepSpeedCheckpointer", "StorageType"]
 class DeepSpeedCheckpointer:
     """Saves and restores an engine of DeepSpeed with ZeRO of any stage or none.
 
-    directory is where engine.save_checkpoint would save to. keep, keep_every and size_hint are those of Checkpointer. step and
+    directory is where engine.save_checkpoint would save to. The other arguments are those of Checkpointer. step and
     source say, after a load, what was restored: its step or -1, and "memory", "disk" or "none".
     """
 
-    def __init__(self, engine, directory=None, *, keep=0, keep_every=0, size_hint=0):
+    def __init__(self, engine, directory=None, *, keep=0, keep_every=0, size_hint=0, strategy=None, replicas=0):
         if not hasattr(engine, "checkpoint_engine"):
             raise TypeError(f"cannot keep checkpoints of a {type(engine).__name__}: give the engine that deepspeed.initialize returned")
         if engine.zero_nvme_offload_optimizer():
             raise ValueError("cannot keep checkpoints of an optimizer that is offloaded to NVMe: DeepSpeed copies its files itself; use engine.save_checkpoint")
         self.engine = engine
         # DeepSpeed knows itself with how many ranks a step can be restored.
-        self._checkpointer = Checkpointer(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True)
+        self._checkpointer = Checkpointer(
+            directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True, strategy=strategy, replicas=replicas)
         self.directory = self._checkpointer.directory
         self.step, self.source = -1, "none"
 

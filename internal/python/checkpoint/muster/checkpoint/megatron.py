@@ -54,12 +54,12 @@ class MegatronCheckpointer(ShardedCheckpointer):
 
     _instances = {}  # by directory
 
-    def __init__(self, checkpoint_dir=None, *, keep=0, keep_every=0, strategy=None):
+    def __init__(self, checkpoint_dir=None, *, keep=0, keep_every=0, strategy=None, replicas=0):
         args = _megatron().get_args()
         retained = getattr(args, "save_retain_interval", None)
         if retained and not keep and strategy is None:
             keep, keep_every = 1, retained
-        super().__init__(checkpoint_dir or args.save, keep=keep, keep_every=keep_every, strategy=strategy)
+        super().__init__(checkpoint_dir or args.save, keep=keep, keep_every=keep_every, strategy=strategy, replicas=replicas)
         self._context = {}  # Megatron keeps its plan of a step for the next one here
 
     @classmethod

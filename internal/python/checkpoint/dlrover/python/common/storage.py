@@ -193,11 +193,3 @@ def rules_of(strategy, storage=None):
     if not strategy or isinstance(strategy, str):  # text is what older releases had in that place, a backend
         return {}
     return {"strategy": strategy}
-
-
-def keep_rules(strategy, storage=None):
-    """Returns keep and keep_every of rules_of, for what does not follow other strategies, and says so."""
-    rules = rules_of(strategy, storage)
-    if "strategy" in rules:
-        logging.getLogger("muster.checkpoint").warning("the strategy %s is not used: all steps stay on disk", type(strategy).__name__)
-    return rules.get("keep", 0), rules.get("keep_every", 0)

@@ -1,13 +1,9 @@
-import logging
-
 from dlrover.python.common.storage import rules_of
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import Checkpointer
 from muster.checkpoint import Checkpointer as _MusterCheckpointer
 from muster.checkpoint import StorageType
 
 __all__ = ["DdpCheckpointer", "StorageType"]
-
-_log = logging.getLogger("muster.checkpoint")
 
 
 class DdpCheckpointer(Checkpointer):
@@ -20,10 +16,8 @@ class DdpCheckpointer(Checkpointer):
                  save_timeout=600, replica_count=0, storage=None):
         if local_shard_num is not None and not isinstance(local_shard_num, int):
             local_shard_num, storage = 1, local_shard_num
-        if replica_count and replica_count > 1:
-            _log.warning("replica_count=%d has no effect: muster keeps no copies on other nodes", replica_count)
         self.checkpoint_dir = checkpoint_dir
-        self._checkpointer = _MusterCheckpointer(checkpoint_dir, shards=global_shard_num, **rules_of(deletion_strategy, storage))
+        self._checkpointer = _MusterCheckpointer(checkpoint_dir, shards=global_shard_num, replicas=replica_count or 0, **rules_of(deletion_strategy, storage))
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
         return self._checkpointer.save_checkpoint(step, state_dict, path, storage_type)

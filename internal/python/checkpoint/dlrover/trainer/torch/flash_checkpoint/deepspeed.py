@@ -1,4 +1,4 @@
-from dlrover.python.common.storage import keep_rules
+from dlrover.python.common.storage import rules_of
 from muster.checkpoint.deepspeed import AsyncCheckpointAgent, StorageType
 from muster.checkpoint.deepspeed import DeepSpeedCheckpointer as _DeepSpeedCheckpointer
 
@@ -9,6 +9,5 @@ class DeepSpeedCheckpointer(_DeepSpeedCheckpointer):
     """DLRover's checkpointer for DeepSpeed, kept by muster."""
 
     def __init__(self, engine, checkpoint_dir, comm_backend="", deletion_strategy=None, save_timeout=600):
-        keep, every = keep_rules(deletion_strategy)
-        super().__init__(engine, checkpoint_dir, keep=keep, keep_every=every)
+        super().__init__(engine, checkpoint_dir, **rules_of(deletion_strategy))
         self.checkpoint_dir = checkpoint_dir

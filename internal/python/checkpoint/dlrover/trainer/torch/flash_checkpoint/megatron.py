@@ -1,5 +1,3 @@
-import logging
-
 from dlrover.python.common.storage import rules_of
 from muster.checkpoint.megatron import MegatronCheckpointer, StorageType
 
@@ -8,13 +6,7 @@ __all__ = ["MegatronCheckpointer", "StorageType", "load_checkpoint", "save_check
 
 def checkpointer(strategy=None, storage=None, replica_count=0):
     """Returns the one that keeps the checkpoints of --save; what it keeps on disk is said by the first call."""
-    if replica_count and replica_count > 1 and not checkpointer.told:
-        checkpointer.told = True
-        logging.getLogger("muster.checkpoint").warning("replica_count=%d has no effect: start with --ckpt-replicas", replica_count)
-    return MegatronCheckpointer.singleton_instance(**rules_of(strategy, storage))
-
-
-checkpointer.told = False
+    return MegatronCheckpointer.singleton_instance(replicas=replica_count or 0, **rules_of(strategy, storage))
 
 
 def save_checkpoint(iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far=0, storage_type=StorageType.DISK,
