@@ -93,7 +93,7 @@ func (lo *leftover) add(path string) error {
 	}
 	m.want = used
 	s := st.book.add(h.shard, int64(len(m.bytes))-headerSize)
-	s.State, s.At = slotReady, moment{Era: h.era, Step: h.step}
+	s.State, s.At = slotReady, h.at
 	st.mem[s] = m
 	st.copies[s] = &copied{layout: l, metaOff: h.metaOff, metaLen: h.metaLen, used: used, pid: h.pid, end: h.end}
 	st.copies[s].compareAnew(m)
@@ -131,8 +131,7 @@ func (m *memory) letGo() {
 type headerOf struct {
 	state              slotState
 	shard, shards, pid int
-	step               int64
-	era                uint64
+	at                 moment
 	metaOff, metaLen   int64
 	end                time.Time
 	runID              string
@@ -148,7 +147,7 @@ func (m *memory) header() (h headerOf, err error) {
 		get64 := func(at int) int64 { return int64(binary.LittleEndian.Uint64(m.bytes[at:])) }
 		h = headerOf{
 			state: slotState(atomic.LoadUint32((*uint32)(unsafe.Pointer(&m.bytes[headerState])))),
-			shard: get32(headerShard), shards: get32(headerShards), pid: get32(headerPID), step: get64(headerStep), era: uint64(get64(headerEra)),
+			shard: get32(headerShard), shards: get32(headerShards), pid: get32(headerPID), at: moment{Era: uint64(get64(headerEra)), Step: get64(headerStep), Again: int64(get32(headerAgain))},
 			metaOff: get64(headerMetaOff), metaLen: get64(headerMetaLen), end: time.Unix(0, get64(headerEnd)),
 			runID: strings.TrimRight(string(m.bytes[headerRunID:headerRunID+64]), "\x00"),
 		}
@@ -162,8 +161,8 @@ func (h *headerOf) check(runID string, shards int) error {
 	if want := strings.TrimRight(runID[:min(len(runID), 64)], "\x00"); h.runID != want {
 		return fmt.Errorf("it is of run %q, and its label of %q", h.runID, want)
 	}
-	if h.shards != shards || h.shard >= shards || h.step < 0 {
-		return fmt.Errorf("it is shard %d of %d of step %d, and its label has %d shards", h.shard, h.shards, h.step, shards)
+	if h.shards != shards || h.shard >= shards || h.at.Step < 0 {
+		return fmt.Errorf("it is shard %d of %d of step %d, and its label has %d shards", h.shard, h.shards, h.at.Step, shards)
 	}
 	return nil
 }

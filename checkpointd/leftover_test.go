@@ -203,6 +203,24 @@ func TestAdoptAgain(t *testing.T) {
 	}
 }
 
+// A step that one rank has saved once more is not mixed with what the other has saved.
+func TestAdoptSavedAgain(t *testing.T) {
+	memory, dir := shm(t), t.TempDir()
+	killed(t, "test", memory, dir, func(a, b *client) {
+		saveBoth(11, 12)(a, b)
+		slot, err := a.begin(12, state(99, 0, size), false) // in place of step 11, and before the other
+		if err == nil {
+			err = a.ready(slot, 12, size, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	s, _ := testService(t, func(c *Config) { c.RunID, c.Memory = "test", memory })
+	a := dial(t, s).hello(dir, 0, 2)
+	a.want(a.load(0, size), fromMemory, 12)
+}
+
 // Another number of shards cannot use what is left: it is written, and restored from disk.
 func TestAdoptOtherShards(t *testing.T) {
 	memory, dir := shm(t), t.TempDir()

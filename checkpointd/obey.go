@@ -169,7 +169,7 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 	slot.State, slot.At, slot.Owner = slotWriting, at, -1
 	m := st.mem[slot]
 	m.hold()
-	err = m.begin(at.Step, at.Era, 0, time.Now().UnixNano())
+	err = m.begin(at, 0, time.Now().UnixNano())
 	s.mu.Unlock()
 	if err == nil {
 		err = receiveCopy(conn, head, m)

@@ -349,7 +349,7 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 	}
 	delete(st.copies, chosen)
 	st.book.begin(c.shard, chosen, at, c.id)
-	if err := st.mem[chosen].begin(at.Step, at.Era, c.pid, time.Now().UnixNano()); err != nil {
+	if err := st.mem[chosen].begin(at, c.pid, time.Now().UnixNano()); err != nil {
 		c.tearLocked(chosen)
 		return reply{}, nil, err
 	}

@@ -45,6 +45,7 @@ const (
 	headerEnd     = 64  // 8 bytes
 	headerBlock   = 72  // 8 bytes: the size of a block with a checksum
 	headerBlocks  = 80  // 4 bytes: how many there are; 0: none were summed yet
+	headerAgain   = 84  // 4 bytes: how often the step was saved before in its era
 	headerRunID   = 96  // 64 bytes, padded with zeros
 	headerSums    = 192 // 4 bytes each: CRC-32C of the blocks behind the header
 	maxBlocks     = (headerSize - headerSums) / 4
@@ -197,12 +198,13 @@ func (m *memory) setState(s slotState) {
 }
 
 // begin marks that a worker copies.
-func (m *memory) begin(step int64, era uint64, pid int, nanos int64) error {
+func (m *memory) begin(at moment, pid int, nanos int64) error {
 	m.setState(slotWriting)
 	return guarded(func() error {
 		m.put32(headerBlocks, 0)
-		m.put64(headerStep, uint64(step))
-		m.put64(headerEra, era)
+		m.put64(headerStep, uint64(at.Step))
+		m.put64(headerEra, at.Era)
+		m.put32(headerAgain, uint32(at.Again))
 		m.put32(headerPID, uint32(pid))
 		m.put64(headerBegin, uint64(nanos))
 		return nil
