@@ -187,7 +187,7 @@ func (s *Service) takeOverLocked(old *set) *set {
 	}
 	slices.Sort(eras)
 	eras = slices.Compact(eras)
-	era := func(at moment) moment { return moment{Era: uint64(slices.Index(eras, at.Era)), Step: at.Step} }
+	era := func(at moment) moment { at.Era = uint64(slices.Index(eras, at.Era)); return at }
 	st.committed = era(old.committed)
 	var errs []error
 	for _, at := range complete {

@@ -280,6 +280,14 @@ func TestDamagedFiles(t *testing.T) {
 		},
 		"manifest newer":    func(dir, _ string) error { return rewrite(dir, func(m *Manifest) { m.Version = 99 }) },
 		"manifest of other": func(dir, _ string) error { return rewrite(dir, func(m *Manifest) { m.Files[0].Attempt = "other" }) },
+		"attempt leads away": func(dir, _ string) error {
+			return rewrite(dir, func(m *Manifest) {
+				m.Attempt = "x/../../../etc/passwd"
+				for i := range m.Files {
+					m.Files[i].Attempt = m.Attempt
+				}
+			})
+		},
 		"manifest leads away": func(dir, _ string) error {
 			return rewrite(dir, func(m *Manifest) { m.Files[0].Path = "../../etc/passwd" })
 		},

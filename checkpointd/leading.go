@@ -203,7 +203,7 @@ func (l *leading) act(a council.Action) {
 }
 
 // lockPatience is how long a directory may still be locked by the node that led before.
-const lockPatience = 10 * time.Second
+const lockPatience = 45 * time.Second
 
 // open makes and locks a directory, once for all sets in it.
 func (l *leading) open(dir string) error {
@@ -288,7 +288,10 @@ func (l *leading) commit(a council.Action) (err error) {
 		}
 	}
 	if err := c.publish(files, elsewhere); err != nil {
-		return errors.Join(err, c.giveUp(files, elsewhere))
+		if !c.decided {
+			err = errors.Join(err, c.giveUp(files, elsewhere))
+		}
+		return err
 	}
 	if _, err := pruneOn(s.cfg.disk, a.Dir, KeepRules{Latest: a.Keep, Every: a.Every}, false); err != nil {
 		log.Warn().Err(err).Msg("old checkpoints were not removed")

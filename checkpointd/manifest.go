@@ -63,6 +63,9 @@ func (m *Manifest) validate() error {
 	if m.Version > manifestVersion {
 		return fmt.Errorf("its manifest is of version %d, newer than this muster's %d", m.Version, manifestVersion)
 	}
+	if len(m.Attempt) > 64 || strings.Trim(m.Attempt, "abcdefghijklmnopqrstuvwxyz0123456789") != "" { // it is part of names of files
+		return fmt.Errorf("its manifest has an attempt %q", m.Attempt)
+	}
 	if m.Step < 0 || m.Shards < 1 || len(m.Files) == 0 {
 		return fmt.Errorf("its manifest has %d files for %d shards of step %d", len(m.Files), m.Shards, m.Step)
 	}

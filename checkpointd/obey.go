@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"muster/checkpointd/council"
 )
 
@@ -32,17 +34,30 @@ func (s *Service) obeyLocked(v *council.SetView) {
 	}
 	if v.Write != nil {
 		s.writePartLocked(st, *v.Write)
-	} else if st.attempt != "" && (len(v.Pin) == 0 || !v.Busy) { // what was written counts, or does not
-		st.attempt, st.written = "", nil
+	} else if len(v.Pin) == 0 || !v.Busy {
+		s.endPartLocked(st)
 	}
 	for _, f := range v.Fetch {
 		s.fetchLocked(st, f.Shard, f.At, f.From)
 	}
 	s.tidyLocked(st)
-	if i := slices.Index(s.retired, st); i >= 0 && !v.Busy && s.team.seen >= st.asked && (len(v.Complete) == 0 || v.Committed.Compare(v.Complete[0]) >= 0) {
+	if i := slices.Index(s.retired, st); i >= 0 && !v.Busy && s.team.seen >= st.asked && len(st.fetching) == 0 && len(st.verifying) == 0 &&
+		(len(v.Complete) == 0 || v.Committed.Compare(v.Complete[0]) >= 0) {
+		st.repin(nil)
 		st.release()
 		s.retired = slices.Delete(s.retired, i, i+1)
 	}
+}
+
+// endPartLocked forgets what was written of a step: it counts, or does not. Then it is removed here, too: where nodes do not share
+// the directory whoever leads does not see it.
+func (s *Service) endPartLocked(st *set) {
+	if st.attempt == "" {
+		return
+	}
+	stage := (&commitment{dir: st.dir, attempt: st.attempt}).stage()
+	st.attempt, st.written = "", nil
+	s.wg.Go(func() { _ = s.cfg.disk.RemoveAll(stage) })
 }
 
 // repin keeps the slots of moments, and only those, from being overwritten.
@@ -68,28 +83,27 @@ func (s *Service) verifyLocked(st *set, at moment) {
 		return
 	}
 	st.verifying[at] = true
-	var shards []int
-	var slots []*slot
+	f := &flush{at: at}
 	for shard := range st.book.shards {
 		if slot := st.book.at(shard, at); slot != nil {
-			slot.Pins++
-			shards, slots = append(shards, shard), append(slots, slot)
+			f.add(st, shard, slot)
 		}
 	}
+	sound := make([]func() error, len(f.copies))
+	for i, of := range f.copies {
+		sound[i] = of.sound
+	}
 	s.wg.Go(func() {
-		errs := make([]error, len(slots))
-		for i, slot := range slots {
-			s.mu.Lock()
-			sound := st.copies[slot].sound
-			s.mu.Unlock()
-			errs[i] = sound()
+		errs := make([]error, len(sound))
+		for i := range sound {
+			errs[i] = sound[i]()
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for i, slot := range slots {
-			slot.Pins--
-			if errs[i] != nil {
-				s.cfg.Log.Warn().Err(errs[i]).Int64("step", at.Step).Int("shard", shards[i]).Msg("a checkpoint in memory was damaged: an older one is used")
+		f.unpin()
+		for i, slot := range f.slots {
+			if errs[i] != nil && st.copies[slot] == f.copies[i] { // nobody has found that meanwhile
+				s.cfg.Log.Warn().Err(errs[i]).Int64("step", at.Step).Int("shard", f.shards[i]).Msg("a checkpoint in memory was damaged: an older one is used")
 				s.spoilLocked(st, slot)
 			}
 		}
@@ -128,7 +142,11 @@ func (s *Service) fetchLocked(st *set, shard int, at moment, from int) {
 			s.cfg.Log.Warn().Str("path", st.dir).Msg("memory has no room for copies of other nodes' checkpoints")
 		} else if err != nil {
 			st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: %w", shard, at.Step, addr, err)
-			s.cfg.Log.Debug().Err(st.fetchErr).Msg("a copy of a checkpoint was not received")
+			level := zerolog.DebugLevel
+			if !st.told["fetch"] {
+				st.told["fetch"], level = true, zerolog.WarnLevel
+			}
+			s.cfg.Log.WithLevel(level).Err(st.fetchErr).Msg("a copy of a checkpoint was not received")
 		}
 		s.notifyLocked()
 	})
@@ -188,6 +206,9 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 	if err == nil {
 		err = m.finish(head.MetaOff, head.MetaLen, time.Now().UnixNano())
 	}
+	if st.mem[slot] != m {
+		return errors.New("the set was given up meanwhile")
+	}
 	if err != nil {
 		st.forget(shard, slot)
 		return err
@@ -230,6 +251,7 @@ type partResult struct {
 // writePartLocked writes this node's shards of a step.
 func (s *Service) writePartLocked(st *set, o council.Order) {
 	if st.attempt != o.Attempt {
+		s.endPartLocked(st)
 		st.attempt, st.written, st.begun = o.Attempt, nil, map[int]bool{}
 	}
 	f := &flush{at: o.At}
@@ -242,9 +264,7 @@ func (s *Service) writePartLocked(st *set, o council.Order) {
 			continue
 		}
 		st.begun[shard] = true
-		slot.Pins++
-		f.shards = append(f.shards, shard)
-		f.slots, f.copies, f.mem = append(f.slots, slot), append(f.copies, st.copies[slot]), append(f.mem, st.mem[slot])
+		f.add(st, shard, slot)
 	}
 	if len(f.shards) == 0 {
 		return

@@ -144,9 +144,17 @@ func (s *Service) saveNow(gone <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, st := range s.sets {
-		s.breakpointLocked(st, "somebody asks for it")
+		s.saveLocked(st, "somebody asks for it")
 	}
 	for _, st := range append([]*set(nil), s.sets...) {
+		for s.team != nil && (st.view.Busy || s.team.seen < st.asked) {
+			if s.team.conn == nil || !s.awaitLocked(until, gone) {
+				return errors.New("the nodes of the job do not come to an end with the step that is being written to disk")
+			}
+		}
+		if s.team != nil && st.view.Failed != "" {
+			return errors.New(st.view.Failed)
+		}
 		for st.pending != nil || st.running != nil {
 			if !s.awaitLocked(until, gone) {
 				return errors.New("the step that is being written to disk does not come to an end")

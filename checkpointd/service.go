@@ -314,11 +314,11 @@ func (s *Service) Close() error {
 	s.mu.Unlock()
 	s.cancel(errEnds)
 	err := s.listener.Close()
-	if s.team != nil {
-		err = errors.Join(err, s.team.close())
-	}
 	ended := make(chan struct{})
 	go func() {
+		if s.team != nil {
+			s.team.close()
+		}
 		s.conns.Wait()
 		s.wg.Wait()
 		close(ended)

@@ -150,7 +150,9 @@ func (c *session) answer(req request) (reply, *os.File, error) {
 		head := headOf(c.set.dir)
 		c.service.mu.Lock()
 		defer c.service.mu.Unlock()
-		c.set.committed = moment{Era: c.eraLocked(), Step: req.Step}
+		if c.set.committed = (moment{Era: c.eraLocked(), Step: req.Step}); c.saved.Step == req.Step {
+			c.set.committed.Again = c.saved.Again
+		}
 		c.service.headLocked(c.set.dir, head)
 		return reply{}, nil, nil
 	case "wait":
@@ -266,7 +268,9 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 		case reserve:
 			return reply{Busy: true}, nil, nil
 		case kind == waitDisk && !slices.ContainsFunc(st.book.shards[c.shard], func(o *slot) bool { return o.Pins > 0 }):
-			return reply{Busy: true, Full: true}, nil, nil // workers look at what it would have to wait for
+			rep = c.fullLocked(at) // workers look at what it would have to wait for
+			rep.Busy = true
+			return rep, nil, nil
 		case kind == waitDisk && !req.Persist:
 			return reply{Busy: true}, nil, nil
 		}
@@ -298,7 +302,7 @@ func (c *session) momentLocked(step int64) moment {
 func (c *session) eraLocked() uint64 {
 	loads := c.set.loads[c.rank]
 	if loads == 0 {
-		loads = len(c.set.decisions)
+		loads = max(len(c.set.decisions), len(c.set.view.Decisions))
 	}
 	return c.service.round<<eraShift | uint64(loads)
 }

@@ -176,6 +176,12 @@ func (st *set) plan(at moment, why string) *flush {
 	return f
 }
 
+// add pins one slot.
+func (f *flush) add(st *set, shard int, slot *slot) {
+	slot.Pins++
+	f.shards, f.slots, f.copies, f.mem = append(f.shards, shard), append(f.slots, slot), append(f.copies, st.copies[slot]), append(f.mem, st.mem[slot])
+}
+
 func (f *flush) unpin() {
 	for _, s := range f.slots {
 		s.Pins--

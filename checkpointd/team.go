@@ -88,6 +88,8 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		for slot, of := range st.copies {
 			of.compareAnew(st.mem[slot])
 		}
+		st.urgent, st.asked = 0, 0
+		delete(st.told, "replicas") // there may be memory now
 		st.decisions, st.loads, st.verified, st.ours, st.view = nil, map[int]int{}, nil, map[int]bool{}, council.SetView{Key: st.view.Key}
 	}
 	direct := t.direct
@@ -111,7 +113,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		}
 	} else {
 		if t.leading != nil {
-			t.leading.close()
+			s.wg.Go(t.leading.close) // a disk may hang; whoever leads now waits for the lock
 			t.leading = nil
 		}
 		var told []byte
@@ -156,14 +158,13 @@ func (t *team) wake() {
 }
 
 // close ends the node's part. What it leads ends first.
-func (t *team) close() error {
-	err := t.listener.Close()
+func (t *team) close() {
+	_ = t.listener.Close()
 	t.leave()
 	if t.leading != nil {
 		t.leading.close()
 		t.leading = nil
 	}
-	return err
 }
 
 // reportLocked has the leader told what has changed, and returns the number of the report that says what is now.
@@ -202,7 +203,11 @@ func (s *Service) setReportLocked(st *set) council.SetReport {
 	}
 	for c := range s.sessions {
 		if c.set == st && c.saves {
-			if begun := st.book.begun[c.shard]; len(sr.Saves) == 0 || begun.Compare(sr.Begun) < 0 {
+			begun := st.book.begun[c.shard]
+			if st.book.refused(c.shard, begun) {
+				sr.Refused = append(sr.Refused, begun)
+			}
+			if len(sr.Saves) == 0 || begun.Compare(sr.Begun) < 0 {
 				sr.Begun = begun
 			}
 			sr.Saves = append(sr.Saves, c.shard)
@@ -246,6 +251,7 @@ func (t *team) receive(conn net.Conn) {
 			return
 		}
 		if err != nil {
+			_ = conn.Close()
 			t.conn = nil
 			if t.err == nil && !t.drain {
 				t.err = errors.New("the node that leads in checkpoints is gone")
@@ -286,7 +292,7 @@ func (t *team) drained(ctx context.Context) error {
 		if t.conn == nil && t.err != nil && len(s.sets) > 0 {
 			failed = append(failed, fmt.Errorf("whether the last checkpoint is on disk is not known: %w", t.err))
 		}
-		for _, st := range s.sets {
+		for _, st := range s.allSetsLocked() {
 			if st.view.Failed != "" {
 				failed = append(failed, errors.New(st.view.Failed))
 			}

@@ -221,20 +221,15 @@ func TestTeamNotice(t *testing.T) {
 	}
 }
 
-// TestTeamReplicas loses a node whose copies others keep.
-func TestTeamReplicas(t *testing.T) {
-	c := newCrew(t, 4, func(cfg *Config) { cfg.Replicas = 2 })
-	c.begin(0, 1, 2, 3)
-	c.load(fromNone, 0)
-	for step := range int64(5) {
-		c.save(step, false)
-	}
-	testutil.Eventually(t, 20*time.Second, "two copies of step 4", func() bool {
+// spread waits until every node of the first round has copies of two shards of a step.
+func (c *crew) spread(step int64, loads uint64) {
+	c.t.Helper()
+	testutil.Eventually(c.t, 20*time.Second, "two copies of a step", func() bool {
 		for _, s := range c.nodes {
 			s.mu.Lock()
 			copies := 0
 			for shard := range s.sets[0].shards {
-				if s.sets[0].book.at(shard, moment{Era: 1<<32 | 1, Step: 4}) != nil {
+				if s.sets[0].book.at(shard, moment{Era: firstEra(0) | loads, Step: step}) != nil {
 					copies++
 				}
 			}
@@ -245,6 +240,17 @@ func TestTeamReplicas(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// TestTeamReplicas loses a node whose copies others keep.
+func TestTeamReplicas(t *testing.T) {
+	c := newCrew(t, 4, func(cfg *Config) { cfg.Replicas = 2 })
+	c.begin(0, 1, 2, 3)
+	c.load(fromNone, 0)
+	for step := range int64(5) {
+		c.save(step, false)
+	}
+	c.spread(4, 1)
 	c.kill(0) // the one that leads
 	c.add()
 	c.begin(1, 2, 3, 4)
@@ -280,31 +286,88 @@ func TestTeamDiskFails(t *testing.T) {
 	c.end(0, 1)
 }
 
-// TestTeamDamagedMemory: a step of which one node's copy is damaged is neither restored nor written; the one before is, by all.
+// TestTeamDamagedMemory: a damaged copy is neither restored nor written: another node's is, where there is one, else the step
+// before, by all.
 func TestTeamDamagedMemory(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	for replicas, want := range map[int]int64{1: 1, 2: 2} {
+		c := newCrew(t, 2, func(cfg *Config) { cfg.Replicas = replicas })
+		c.begin(0, 1)
+		c.save(1, false)
+		c.save(2, false)
+		if replicas > 1 {
+			c.spread(2, 0)
+		}
+		s := c.nodes[1]
+		sealed := func(step int64) (m *memory, ok bool) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			m = s.sets[0].mem[s.sets[0].book.at(1, moment{Era: firstEra(0), Step: step})]
+			return m, m != nil && binary.LittleEndian.Uint32(m.bytes[headerBlocks:]) > 0
+		}
+		testutil.Eventually(t, 20*time.Second, "checksums", func() bool {
+			_, first := sealed(want)
+			_, second := sealed(2)
+			return first && second
+		})
+		m, _ := sealed(2)
+		m.bytes[headerSize+77] ^= 16
+		c.begin(0, 1)
+		c.load("", want)
+		c.onDisk(want)
+		c.end(0, 1)
+		c.onDisk(want)
+	}
+}
+
+// TestTeamFull: where one rank finds no memory, nobody waits for its part: the others' waits end.
+func TestTeamFull(t *testing.T) {
+	n := 0
+	c := newCrew(t, 2, func(cfg *Config) {
+		if n++; n == 2 {
+			cfg.available = func() int64 { return 1 << 10 }
+		}
+	})
 	c.begin(0, 1)
+	c.workers[0].save(1, 0, size, true)
+	if rep, err := c.workers[1].ask(request{Op: "begin", Step: 1, Size: size, Persist: true}); err != nil || !rep.Full {
+		t.Fatalf("%+v: %v", rep, err)
+	}
+	if rep, err := c.workers[0].ask(request{Op: "wait", Millis: 20_000}); err != nil || !rep.Done || rep.Committed != -1 {
+		t.Fatalf("%+v: %v", rep, err)
+	}
+	c.end(0, 1)
+}
+
+// TestTeamOtherShards: a job goes on with another number of ranks. What is in memory is written, and let go.
+func TestTeamOtherShards(t *testing.T) {
+	c := newCrew(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
+	c.begin(0, 1, 2)
 	c.save(1, false)
 	c.save(2, false)
-	s := c.nodes[1]
-	sealed := func(step int64) (m *memory, ok bool) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		m = s.sets[0].mem[s.sets[0].book.at(1, moment{Era: firstEra(0), Step: step})]
-		return m, m != nil && binary.LittleEndian.Uint32(m.bytes[headerBlocks:]) > 0
+	c.spread(2, 0)
+	for _, w := range c.workers {
+		w.close()
 	}
-	testutil.Eventually(t, 20*time.Second, "checksums of both", func() bool {
-		_, first := sealed(1)
-		_, second := sealed(2)
-		return first && second
-	})
-	m, _ := sealed(2)
-	m.bytes[headerSize+77] ^= 16
+	for _, s := range c.nodes {
+		s.RoundOver("a test")
+	}
+	c.kill(2)
 	c.begin(0, 1)
-	c.load("", 1)
-	c.onDisk(1)
+	c.onDisk(2)
+	c.save(3, true)
+	c.onDisk(3)
+	testutil.Eventually(t, 20*time.Second, "nothing is left of the three", func() bool {
+		for _, s := range c.nodes[:2] {
+			s.mu.Lock()
+			retired := len(s.retired)
+			s.mu.Unlock()
+			if retired > 0 {
+				return false
+			}
+		}
+		return true
+	})
 	c.end(0, 1)
-	c.onDisk(1)
 }
 
 // TestTeamStrangers: without the token nobody hears or says anything.

@@ -22,10 +22,11 @@ func (c *session) loadTogether() (reply, *os.File, error) {
 			return reply{}, nil, errors.New("the node that leads in checkpoints does not say what is to be restored")
 		}
 	}
-	for len(st.decisions) < len(st.view.Decisions) {
-		st.decisions = append(st.decisions, st.decided(&st.view.Decisions[len(st.decisions)]))
-	}
-	return c.restoreLocked(st.decisions[n])
+	told := st.view.Decisions[n]
+	s.mu.Unlock()
+	d := st.decided(&told) // reads the directory
+	s.mu.Lock()
+	return c.restoreLocked(d)
 }
 
 // decided makes a decision out of the leader's.
@@ -101,7 +102,10 @@ func (c *session) findLocked(path string) (shard int, ok bool) {
 // waitTogetherLocked is wait where the leader of several nodes has steps written.
 func (c *session) waitTogetherLocked(until time.Time) (reply, *os.File, error) {
 	s, st := c.service, c.set
-	if !s.team.answeredLocked(until, c.gone) && s.team.conn == nil {
+	if !s.team.answeredLocked(until, c.gone) && s.team.conn != nil {
+		return reply{Committed: st.committed.Step}, nil, nil
+	}
+	if s.team.conn == nil {
 		return reply{}, nil, s.team.err
 	}
 	for st.view.Busy {

@@ -68,6 +68,8 @@ type SetReport struct {
 	// Saves are the shards that workers of the node save, Begun is the oldest of what they began last.
 	Saves []int  `json:"saves,omitempty"`
 	Begun Moment `json:"begun"`
+	// Refused are moments of which one of those workers found no memory for a copy.
+	Refused []Moment `json:"refused,omitempty"`
 	// Loads is how often one of them has asked where to restore from, in this round.
 	Loads int `json:"loads,omitempty"`
 	// Verified are moments of which all copies here have been compared with their checksums; those that differed are gone.

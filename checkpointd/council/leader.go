@@ -39,7 +39,6 @@ type set struct {
 	decisions   []Decision
 	verify      []Moment
 	choosing    bool
-	note        string
 	running     *flush
 	pending     *flush
 	tried       Moment // the newest that a writing of was begun
@@ -73,7 +72,10 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 	l.era = era
 	l.size, l.nodes, l.gone, l.ended, l.why = size, map[int]*Report{}, map[int]bool{}, false, why
 	for _, s := range l.sets {
-		s.decisions, s.verify, s.choosing, s.note, s.urgent = nil, nil, false, "", map[int]int{}
+		s.decisions, s.verify, s.choosing, s.urgent = nil, nil, false, map[int]int{}
+		if !s.open {
+			s.err = "" // it may go now: another node's lock ends with it
+		}
 		s.complete, s.dead = nil, nil
 		s.spreadAgain = true
 		if why != "" {
@@ -163,8 +165,6 @@ func (l *Leader) Opened(k Key, err error) {
 func (l *Leader) Chosen(k Key, d Decision) {
 	if s := l.sets[k]; s != nil && s.choosing {
 		s.choosing = false
-		d.Note = s.note + d.Note
-		s.note = ""
 		s.decisions = append(s.decisions, d)
 		l.step()
 	}
@@ -301,6 +301,9 @@ func (l *Leader) tally(s *set) {
 func (l *Leader) passedOver(s *set, m Moment, have map[int]bool) bool {
 	for n := range l.nodes {
 		sr := l.report(n, s.Key)
+		if sr != nil && slices.Contains(sr.Refused, m) {
+			return true
+		}
 		if sr == nil || sr.Begun.Compare(m) <= 0 {
 			continue
 		}
@@ -354,8 +357,7 @@ func (l *Leader) decide(s *set) {
 			return
 		}
 		s.verify = nil
-		d := Decision{Source: FromMemory, At: m, Note: s.note}
-		s.note = ""
+		d := Decision{Source: FromMemory, At: m}
 		for shard := range s.Shards {
 			d.From = append(d.From, l.holders(s, shard, m)[0])
 		}

@@ -93,6 +93,11 @@ func (l *Leader) replicate(s *set) {
 	if s.replicas < 2 || !l.all() || l.size < 2 {
 		return
 	}
+	saved := func(n int) bool { sr := l.report(n, s.Key); return sr != nil && len(sr.Saves) > 0 }
+	if !slices.ContainsFunc(l.order(), saved) { // another one has followed, or workers have not come yet
+		s.replicating = Never
+		return
+	}
 	for {
 		m := s.replicating
 		if m != Never && slices.Contains(s.complete, m) {
