@@ -187,7 +187,7 @@ func TestCommitCutOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			lock.close()
-			found, note := chooseDisk(dir)
+			found, note := chooseDisk(context.Background(), dir)
 			switch {
 			case found == nil && committed >= 0:
 				t.Fatalf("step %d was committed, and nothing is there now (%s)", committed, note)
@@ -241,7 +241,7 @@ func TestCommitCalls(t *testing.T) {
 				}
 				m := &mortal{left: left}
 				err := testCommitment(m, dir, 8, 1, path(dir)).run(t.Context())
-				found, note := chooseDisk(dir)
+				found, note := chooseDisk(context.Background(), dir)
 				if found == nil || found.Step != 7 && found.Step != 8 || err == nil && found.Step != 8 {
 					t.Fatalf("killed at call %d: found %+v (%s)", left, found, note)
 				}
@@ -303,13 +303,13 @@ func TestDamagedFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if s, note := chooseDisk(dir); s == nil || s.Step != 8 || note != "" {
+			if s, note := chooseDisk(context.Background(), dir); s == nil || s.Step != 8 || note != "" {
 				t.Fatalf("before: %+v %s", s, note)
 			}
 			if err := damage(dir, filepath.Join(dir, "8", "rank_0.pt")); err != nil {
 				t.Fatal(err)
 			}
-			s, note := chooseDisk(dir)
+			s, note := chooseDisk(context.Background(), dir)
 			if want := map[string]int64{"foreign": 6}[name]; s == nil || s.Step != max(want, 6) && s.Step != 7 || want != 0 && s.Step != want || note == "" {
 				t.Fatalf("found %+v, note %q", s, note)
 			}
@@ -317,8 +317,11 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-func rewrite(dir string, change func(*Manifest)) error {
-	path := filepath.Join(dir, "8", manifestName)
+func rewrite(dir string, change func(*Manifest)) error { return rewriteAt(dir, "8", change) }
+
+// rewriteAt changes the manifest of a step.
+func rewriteAt(dir, step string, change func(*Manifest)) error {
+	path := filepath.Join(dir, step, manifestName)
 	var m Manifest
 	if err := readJSON(path, &m); err != nil {
 		return err
@@ -439,7 +442,7 @@ func TestFullDisk(t *testing.T) {
 	if err := c.run(t.Context()); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("8 MiB went to 4: %v", err)
 	}
-	if s, _ := chooseDisk(dir); s == nil || s.Step != 1 {
+	if s, _ := chooseDisk(context.Background(), dir); s == nil || s.Step != 1 {
 		t.Fatalf("left is %+v", s)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ownDir, "*-*")); len(left) > 0 {

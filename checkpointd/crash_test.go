@@ -2,6 +2,7 @@ package checkpointd
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -174,7 +175,7 @@ func TestCrashes(t *testing.T) {
 						t.Fatalf("life %d: %v", life, err)
 					}
 				}
-				if found, _ := chooseDisk(dir); least >= 0 && (found == nil || int(found.Step) < least) || len(inMemory(t, memory)) > 0 {
+				if found, _ := chooseDisk(context.Background(), dir); least >= 0 && (found == nil || int(found.Step) < least) || len(inMemory(t, memory)) > 0 {
 					t.Fatalf("life %d: on disk is %+v, and %d was kept; in memory %v", life, found, least, inMemory(t, memory))
 				}
 			}

@@ -227,7 +227,7 @@ func (l *leading) open(dir string) error {
 
 // choose finds the newest usable step on disk.
 func (l *leading) choose(a council.Action) council.Decision {
-	step, note := chooseDisk(a.Dir)
+	step, note := chooseDisk(l.ctx, a.Dir)
 	if note != "" {
 		l.s.cfg.Log.Warn().Str("path", a.Dir).Str("reason", note).Msg("a checkpoint on disk was passed over")
 	}

@@ -37,12 +37,18 @@ func (c *session) load() (reply, *os.File, error) {
 		} else {
 			st.decisions[n] = d
 		}
-		s.decideLocked(st, d)
-		close(d.done)
+		s.wg.Go(func() { // reading what is on disk takes long, and nobody waits for it whose worker has gone
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.decideLocked(st, d)
+			close(d.done)
+		})
 	}
 	s.mu.Unlock()
 	select {
 	case <-d.done:
+	case <-c.gone:
+		return reply{}, nil, errors.New("the worker has gone")
 	case <-s.ctx.Done():
 		return reply{}, nil, errEnds
 	}
@@ -91,7 +97,7 @@ func (s *Service) decideLocked(st *set, d *decision) {
 		s.notifyLocked()
 	}
 	s.mu.Unlock()
-	step, note := chooseDisk(st.dir)
+	step, note := chooseDisk(s.ctx, st.dir)
 	s.mu.Lock()
 	d.note += note
 	if note != "" {

@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -124,27 +125,30 @@ func (f *File) at(dir string) string {
 	return path
 }
 
-// check compares the files with what was written: their sizes, and their checksums where sums is true.
-func (m *Manifest) check(dir string, sums bool) error {
+// check compares the files with what was written, as far as names and sizes tell.
+func (m *Manifest) check(dir string) error {
 	for i := range m.Files {
-		if err := m.Files[i].check(dir, sums); err != nil {
+		if err := m.Files[i].check(dir); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *File) check(dir string, sums bool) error {
+func (f *File) check(dir string) error {
 	info, err := os.Stat(f.at(dir))
 	switch {
 	case err != nil:
 		return fmt.Errorf("cannot use %s: %w", f.Path, err)
 	case !info.Mode().IsRegular() || info.Size() != f.Size:
 		return fmt.Errorf("cannot use %s: it has %d bytes and was written with %d", f.Path, info.Size(), f.Size)
-	case !sums:
-		return nil
 	}
-	sum, err := fileSum(f.at(dir))
+	return nil
+}
+
+// compare reads a file, and compares its checksum with that of what was written. ctx ends that.
+func (f *File) compare(ctx context.Context, dir string) error {
+	sum, err := fileSum(ctx, f.at(dir))
 	if err != nil {
 		return fmt.Errorf("cannot use %s: %w", f.Path, err)
 	}
@@ -154,15 +158,25 @@ func (f *File) check(dir string, sums bool) error {
 	return nil
 }
 
-func fileSum(path string) (string, error) {
+func fileSum(ctx context.Context, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = f.Close() }()
 	h := crc32.New(castagnoli)
-	if _, err := io.CopyBuffer(h, struct{ io.Reader }{f}, make([]byte, 1<<20)); err != nil {
-		return "", err
+	for buf := make([]byte, 1<<20); ; {
+		n, err := f.Read(buf)
+		_, _ = h.Write(buf[:n])
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return "", err
+		}
 	}
 	return fmt.Sprintf("%08x", h.Sum32()), nil
 }
@@ -215,11 +229,21 @@ func (s *Step) Bytes() (n int64) {
 }
 
 // Verify reads all files of a step and compares their checksums.
-func (s *Step) Verify() error {
+func (s *Step) Verify() error { return s.verify(context.Background()) }
+
+func (s *Step) verify(ctx context.Context) error {
 	if s.Problem != nil {
 		return s.Problem
 	}
-	return s.check(s.Dir, !s.Foreign)
+	if err := s.check(s.Dir); err != nil || s.Foreign {
+		return err
+	}
+	for i := range s.Files {
+		if err := s.Files[i].compare(ctx, s.Dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // List returns the steps in a directory of checkpoints: that of the trackers first, then from the newest to the oldest.
@@ -310,7 +334,7 @@ func readStep(dir, path string) (Step, error) {
 	if err := s.validate(); err != nil {
 		return s, err
 	}
-	s.Problem = s.check(dir, false)
+	s.Problem = s.check(dir)
 	return s, nil
 }
 

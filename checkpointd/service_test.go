@@ -262,7 +262,7 @@ func TestKilledWhileSaving(t *testing.T) {
 	if err := s.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	found, note := chooseDisk(dir)
+	found, note := chooseDisk(context.Background(), dir)
 	if found == nil || found.Step != 3 || found.Shards != 2 {
 		t.Fatalf("on disk is %+v %s", found, note)
 	}
@@ -288,7 +288,7 @@ func TestSaveOnNotice(t *testing.T) {
 	if err := s.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if found, note := chooseDisk(dir); found == nil || found.Step != 2 || found.Shards != 2 {
+	if found, note := chooseDisk(context.Background(), dir); found == nil || found.Step != 2 || found.Shards != 2 {
 		t.Fatalf("on disk is %+v %s", found, note)
 	}
 	s.Save("the same")
@@ -299,7 +299,7 @@ func TestSaveOnNotice(t *testing.T) {
 	if err := s.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if found, note := chooseDisk(dir); found == nil || found.Step != 3 {
+	if found, note := chooseDisk(context.Background(), dir); found == nil || found.Step != 3 {
 		t.Fatalf("on disk is %+v %s", found, note)
 	}
 	text := log.String()
@@ -454,6 +454,41 @@ func TestWaitWithoutMemory(t *testing.T) {
 	}
 }
 
+// A worker that asks where to restore from, while that is found out by reading much, does not keep the round from its end.
+func TestRoundEndsWhileReading(t *testing.T) {
+	dir := t.TempDir()
+	if err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "1", rankFile(0)) // reading it does not come to an end
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rewriteAt(dir, "1", func(m *Manifest) { m.Files[0].Size = 1 << 40 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 1<<40); err != nil {
+		t.Skipf("no file of a TiB that has holes, after %d bytes: %v", info.Size(), err)
+	}
+	s, _ := testService(t, nil)
+	a := dial(t, s).hello(dir, 0, 1)
+	asked := make(chan error, 1)
+	go func() {
+		_, err := a.ask(request{Op: "load"})
+		asked <- err
+	}()
+	testutil.Eventually(t, 20*time.Second, "the worker asks", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.sets) == 1 && len(s.sets[0].decisions) == 1
+	})
+	s.RoundOver("a test")
+	if err := <-asked; err == nil {
+		t.Error("a file of a TiB was read")
+	}
+}
+
 // slowDisk makes no file before open is closed.
 type slowDisk struct {
 	posix
@@ -494,7 +529,7 @@ func TestOneSlot(t *testing.T) {
 	if err := s.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if found, _ := chooseDisk(dir); found == nil || found.Step != 3 {
+	if found, _ := chooseDisk(context.Background(), dir); found == nil || found.Step != 3 {
 		t.Fatalf("on disk: %+v", found)
 	}
 	if !strings.Contains(log.String(), "room for one copy only") {
@@ -527,7 +562,7 @@ func TestDiskRefuses(t *testing.T) {
 	if err := s.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if found, _ := chooseDisk(dir); found == nil || found.Step != 1 {
+	if found, _ := chooseDisk(context.Background(), dir); found == nil || found.Step != 1 {
 		t.Fatalf("on disk: %+v", found)
 	}
 }

@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -318,7 +319,7 @@ func (s *Step) divides(shards int, reshards bool) error {
 
 // chooseDisk returns the newest step on disk whose files of the shards are what was written, and a note about those that were
 // passed over.
-func chooseDisk(dir string) (*Step, string) {
+func chooseDisk(ctx context.Context, dir string) (*Step, string) {
 	steps, err := List(dir)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -328,7 +329,7 @@ func chooseDisk(dir string) (*Step, string) {
 	}
 	note := ""
 	for i := range steps {
-		err := steps[i].Verify()
+		err := steps[i].verify(ctx)
 		if err == nil {
 			return &steps[i], note
 		}

@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -121,7 +122,7 @@ func (c *crew) load(source string, step int64) {
 func (c *crew) onDisk(step int64) {
 	c.t.Helper()
 	testutil.Eventually(c.t, 20*time.Second, "step "+strconv.FormatInt(step, 10)+" on disk", func() bool {
-		found, _ := chooseDisk(c.dir)
+		found, _ := chooseDisk(context.Background(), c.dir)
 		return found != nil && found.Step == step
 	})
 }
@@ -215,7 +216,7 @@ func TestTeamNotice(t *testing.T) {
 		c.save(step, false)
 		testutil.Eventually(t, 20*time.Second, fmt.Sprintf("step %d on disk", step), func() bool {
 			c.nodes[noticed].Save("a notice") // one that comes before the leader has heard of the step finds nothing new
-			found, _ := chooseDisk(c.dir)
+			found, _ := chooseDisk(context.Background(), c.dir)
 			return found != nil && found.Step == step
 		})
 	}
