@@ -97,6 +97,16 @@ class _Pickler(pickle.Pickler):
         self.dispatch_table = {**copyreg.dispatch_table, torch.Tensor: self.reduce_tensor, collections.OrderedDict: _reduce_ordered}
         self.kinds = {}  # the class of a storage, by dtype
         self.places = {}  # where it is, by device
+        self.dtypes = {}  # of the tensors that view a storage, by its key
+
+    def key_of(self, storage, dtype):
+        """Returns what names a storage. The format has one dtype for each."""
+        key = str(self.storages.add(storage))
+        if self.dtypes.setdefault(key, dtype) is not dtype and storage.nbytes():
+            raise RuntimeError(
+                f"cannot save tensors or storages that view the same data as different types, {self.dtypes[key]} and {dtype}: "
+                "clone one of them")
+        return key
 
     def reduce_tensor(self, t):
         """What Tensor.__reduce_ex__ says of a plain tensor, at a fraction of its time; it is asked about all others."""
@@ -114,7 +124,7 @@ class _Pickler(pickle.Pickler):
         place = self.places.get(device)
         if place is None:
             place = self.places[device] = location_tag(storage)
-        ref = _Ref(("storage", kind, str(self.storages.add(storage)), place, storage.nbytes() // t.element_size()))
+        ref = _Ref(("storage", kind, self.key_of(storage, dtype), place, storage.nbytes() // t.element_size()))
         return torch._utils._rebuild_tensor_v2, (ref, t.storage_offset(), tuple(t.size()), t.stride(), t.requires_grad, collections.OrderedDict())
 
     def persistent_id(self, obj):
@@ -123,12 +133,12 @@ class _Pickler(pickle.Pickler):
         if not isinstance(obj, _STORAGES):  # it is asked about everything
             return None
         if isinstance(obj, torch.storage.TypedStorage):
-            storage = obj._untyped_storage
+            storage, dtype = obj._untyped_storage, obj.dtype
             kind, size = getattr(torch, obj._pickle_storage_type()), obj._size()
         else:
-            storage = obj
+            storage, dtype = obj, torch.uint8
             kind, size = torch.storage.UntypedStorage, obj.nbytes()
-        return "storage", kind, str(self.storages.add(storage)), location_tag(storage), size
+        return "storage", kind, self.key_of(storage, dtype), location_tag(storage), size
 
 
 def pickled(state, storages):
