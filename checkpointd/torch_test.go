@@ -9,6 +9,7 @@ import (
 
 	"muster/internal/python"
 	"muster/internal/testutil"
+	"muster/rendezvous"
 )
 
 // runPython runs a script of testdata with our packages on its path.
@@ -43,6 +44,42 @@ func TestClient(t *testing.T) {
 		if err := s.Verify(); err != nil {
 			t.Errorf("step %d: %v", s.Step, err)
 		}
+	}
+}
+
+// TestClientTrouble has the client meet what goes wrong, and use that goes on for longer than one would think.
+func TestClientTrouble(t *testing.T) {
+	s, log := testService(t, func(c *Config) { c.Workers = 1 })
+	out := runPython(t, s.cfg.Socket, filepath.Join("testdata", "client_trouble.py"), filepath.Join(t.TempDir(), "checkpoints"))
+	if !strings.Contains(out, "mapped again") {
+		t.Errorf("%s\n%s", out, log.String())
+	}
+}
+
+// Where agents of torchrun take part workers write by themselves.
+func TestClientDirect(t *testing.T) {
+	s, _ := testService(t, func(c *Config) { c.Workers, c.Token, c.Addr = 1, []byte("secret"), "127.0.0.1" })
+	if err := s.BeginRound(t.Context(), rendezvous.Round{GroupWorldSize: 2}, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	script := `
+import sys, torch
+from muster.checkpoint import Checkpointer, StorageType
+c = Checkpointer(sys.argv[1], size_hint=1 << 20)
+assert not c.connected
+assert c.save_checkpoint(1, {"x": torch.ones(9)}, storage_type=StorageType.MEMORY) is False
+assert c.save_checkpoint(2, {"x": torch.ones(9)})
+assert c.wait_latest_checkpoint() == 2
+got = c.load_checkpoint()
+assert (c.step, c.source) == (2, "disk") and torch.equal(got["x"], torch.ones(9)), (c.step, c.source)
+print("done")
+`
+	path := filepath.Join(t.TempDir(), "direct.py")
+	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := runPython(t, s.cfg.Socket, path, filepath.Join(t.TempDir(), "checkpoints")); !strings.Contains(out, "done") {
+		t.Error(out)
 	}
 }
 

@@ -20,6 +20,7 @@ class Link:
     def __init__(self, path):
         self._lock = threading.Lock()
         self._owed = False  # the reply to a message of tell has not been read
+        self._error = None  # what it was, where nobody has been told
         self.pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # An address has 107 bytes, a path may have more.
@@ -32,13 +33,15 @@ class Link:
         finally:
             os.close(directory)
 
-    def ask(self, op, **fields):
-        """Returns the reply, and a descriptor or None."""
+    def ask(self, op, *, behind=False, **fields):
+        """Returns the reply, and a descriptor or None. What is asked behind the training leaves errors of tell to the next call."""
         fields["op"] = op
         text = json.dumps(fields).encode()
         try:
             with self._lock:
                 self._settle()
+                if not behind:
+                    self._raise()
                 self._socket.sendall(struct.pack(">I", len(text)) + text)
                 return self._reply()
         except OSError as e:
@@ -51,15 +54,33 @@ class Link:
         try:
             with self._lock:
                 self._settle()
+                self._raise()
                 self._socket.sendall(struct.pack(">I", len(text)) + text)
                 self._owed = True
+        except OSError as e:
+            raise AgentError(f"muster has gone: {e}") from e
+
+    def settle(self):
+        """Waits for the reply to the last message of tell."""
+        try:
+            with self._lock:
+                self._settle()
+                self._raise()
         except OSError as e:
             raise AgentError(f"muster has gone: {e}") from e
 
     def _settle(self):
         if self._owed:
             self._owed = False
-            self._reply()
+            try:
+                self._reply()
+            except AgentError as e:
+                self._error = e
+
+    def _raise(self):
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _reply(self):
         head, fd = self._receive(4)

@@ -27,17 +27,18 @@ class StorageType(enum.Enum):
 
 
 class _Slot:
-    """Memory for one copy, mapped to be written."""
+    """Memory for one copy, to be written."""
 
     def __init__(self, fd, size):
-        try:
-            self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        finally:
-            os.close(fd)
-        self.size = size
-        self.whole = torch.frombuffer(self.map, dtype=torch.uint8)
-        self.address = self.whole.data_ptr()
-        self.registered = None
+        self._file, self.size, self.map, self.registered = os.fdopen(fd, "rb", buffering=0), size, None, None
+
+    def open(self):
+        """Maps it. Where that fails the descriptor is kept for the next time: muster sends it once."""
+        if self.map is None:
+            self.map = mmap.mmap(self._file.fileno(), self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            self._file.close()
+            self.whole = torch.frombuffer(self.map, dtype=torch.uint8)
+            self.address = self.whole.data_ptr()
 
 
 class Checkpointer:
@@ -74,14 +75,14 @@ class Checkpointer:
         self._strategy = Strategy(self.directory, strategy) if strategy is not None and self.rank == 0 else None
         self._slots = {}  # by id
         self._meta = 64 << 10  # bytes of the last list and pickle
-        self._link = None
+        self._link = self._views = None
         self._told = set()
         self._background = None
         self._memory = threading.Lock()  # held while muster is asked for memory, until that is mapped
-        path = os.environ.get("MUSTER_SOCKET")
-        if path:
-            self._connect(path)
-            if self._saves:
+        self._socket = os.environ.get("MUSTER_SOCKET")
+        if self._socket:
+            self._link = self._connect(self._saves)
+            if self._link is not None and self._saves:
                 self._prepare(int(size_hint))
 
     @property
@@ -152,11 +153,16 @@ class Checkpointer:
 
     def _begin(self, step, size, persist):
         """Returns the id of a slot that may be written: None where there is none now, -1 where there will be none."""
-        self._views.drop()
+        if self._views is not None:
+            self._views.drop()
         with self._memory:
             reply, fd = self._link.ask("begin", step=step, size=size, persist=persist)
             if not reply.get("full") and not reply.get("busy"):
-                return self._take(reply, fd)
+                try:
+                    return self._take(reply, fd)
+                except BaseException:  # memory for it may be short in this process
+                    self._link.ask("abort", slot=reply["slot"])
+                    raise
         if reply.get("full"):
             return -1
         if reply.get("busy"):
@@ -173,13 +179,14 @@ class Checkpointer:
                 slot = self._slots.pop(old)
                 if slot.registered:
                     slot.registered.close()
+        self._slots[slot_id].open()
         return slot_id
 
     def _fill(self, slot_id, plan, offsets, end, persist):
         """Copies the files into a slot. Returns False where more was found than it has room for."""
-        slot = self._slots[slot_id]
         copy = None
         try:
+            slot = self._slots[slot_id]
             known, storages = len(offsets), plan.storages.list
             copy = self._copy(slot, storages, offsets)
             plan.pickle()
@@ -244,7 +251,7 @@ class Checkpointer:
     def _reserve(self, size):
         try:
             with self._memory:
-                reply, fd = self._link.ask("reserve", size=size)
+                reply, fd = self._link.ask("reserve", behind=True, size=size)
                 slot = self._slots[self._take(reply, fd)] if fd is not None else None
             if slot is not None:
                 _copy.populate(slot.address, min(slot.size, size + HEADER) if size else slot.size, write=True)
@@ -275,9 +282,9 @@ class Checkpointer:
     def load_checkpoint(self, map_location=None, weights_only=False, resume_path=""):
         """Returns the newest state, {} where there is none; self.step says of which step it is.
 
-        All ranks get the same step, from memory or from disk. Tensors from memory lie there, as long as they are used, and
-        writing to them changes nothing there; load_state_dict copies them to where they belong. With resume_path what is on
-        disk comes from that file.
+        All ranks get the same step, from memory or from disk. Tensors from memory, but for small ones, lie there as long as they
+        are used, and writing to them changes nothing there; load_state_dict copies them to where they belong. With resume_path
+        what is on disk comes from that file.
         """
         found = self.load_files(not resume_path)
         if found.source == "memory":
@@ -297,6 +304,9 @@ class Checkpointer:
             found = _direct.newest(self.directory, f"rank_{self._shard}.pt") if newest else DiskStep()
         else:
             self._check_process()
+            self._link.settle()  # what was saved last comes before this
+            if self._views is None:
+                self._views = Views(self._connect(False))
             reply, view = self._views.ask("load")
             if reply.get("note"):
                 log.warning("%s", reply["note"])
@@ -341,12 +351,17 @@ class Checkpointer:
 
     # -- the connection
 
-    def _connect(self, path):
-        self._link = Link(path)
-        self._views = Views(self._link)
-        self._link.ask(
-            "hello", version=VERSION, rank=self.rank, shard=self._shard, shards=self.shards, saves=self._saves,
+    def _connect(self, saves):
+        """Returns a Link; None where muster has workers write by themselves. What is looked at has one of its own, which stays as
+        long as that: the one that saves ends with the Checkpointer, so that another one can save."""
+        link = Link(self._socket)
+        reply, _ = link.ask(
+            "hello", version=VERSION, rank=self.rank, shard=self._shard, shards=self.shards, saves=saves,
             dir=self.directory, keep=self._keep, every=self._keep_every, reshards=self._reshards, replicas=self._replicas)
+        if not reply.get("direct"):
+            return link
+        link.close()
+        return None
 
     def _check_process(self):
         if self._link.pid != os.getpid():

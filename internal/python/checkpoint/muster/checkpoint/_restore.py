@@ -2,6 +2,7 @@
 import json
 import mmap
 import os
+import threading
 import weakref
 
 import torch
@@ -10,12 +11,15 @@ from . import _copy, _state
 from ._agent import AgentError
 from ._files import archive_size
 
+OWN = 64 << 10  # bytes; storages up to this are copied: an optimizer keeps small tensors, and with them whole copies of states
+
 
 class _View(mmap.mmap):
     """A mapping that can be referred to weakly. Writing to it changes nothing but itself."""
 
     files = None  # {path: parts}, as the worker listed them that saved
     directory = ""  # the name that it gave the step's directory
+    link = None  # muster leaves the slot alone as long as this is open
 
 
 class Views:
@@ -24,12 +28,17 @@ class Views:
     def __init__(self, link):
         self._link = link
         self._views = weakref.WeakValueDictionary()  # by slot
-        self._released = []  # slots whose views have gone; the collector appends
+        self._made = {}  # how many views were made when a slot's newest was, by slot
+        self._released = []  # slots whose views have gone, and which these were; the collector appends
+        self._lock = threading.RLock()  # nothing is let go between muster's reply and the view
 
     def drop(self):
         """Tells muster of slots that are not looked at any more."""
-        while self._released:
-            self._link.ask("release", slot=self._released.pop())
+        with self._lock:
+            while self._released:
+                slot, n = self._released.pop()
+                if self._made[slot] == n:
+                    self._link.ask("release", slot=slot)
 
     def holds(self, tensor):
         """Whether a tensor lies in memory that this process looks at."""
@@ -38,22 +47,27 @@ class Views:
 
     def ask(self, op, **fields):
         """Returns the reply, and a view where a slot came with it."""
-        self.drop()
-        reply, fd = self._link.ask(op, **fields)
-        if fd is None:
-            return reply, None
+        with self._lock:
+            self.drop()
+            reply, fd = self._link.ask(op, **fields)
+            return reply, None if fd is None else self._view(reply, fd)
+
+    def _view(self, reply, fd):
+        slot = reply["slot"]
         try:
-            view = self._views.get(reply["slot"])
+            view = self._views.get(slot)
             if view is None:
                 view = _View(fd, reply["capacity"], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-                weakref.finalize(view, self._released.append, reply["slot"]).atexit = False
+                view.link = self._link
+                n = self._made[slot] = 1 + max(self._made.values(), default=0)
+                weakref.finalize(view, self._released.append, (slot, n)).atexit = False
                 at = reply["meta_offset"]
                 listed = json.loads(view[at:at + reply["meta_length"]])
                 view.files, view.directory = {f["path"]: f["parts"] for f in listed["files"]}, listed["dir"]
-                self._views[reply["slot"]] = view
+                self._views[slot] = view
         finally:
             os.close(fd)
-        return reply, view
+        return view
 
 
 class MemoryStep:
@@ -138,7 +152,7 @@ class DiskStep:
 
 
 def load_archive(view, records, map_location=None):
-    """Undoes what made an archive: its tensors lie in the view."""
+    """Undoes what made an archive: its tensors lie in the view, but for small ones."""
     places = {name: (offset, size) for name, offset, size in records}
     whole = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
     first, end = min(offset for offset, _ in places.values()), max(offset + size for offset, size in places.values())
@@ -149,7 +163,8 @@ def load_archive(view, records, map_location=None):
         offset, size = places["data/" + key]
         if not size:
             return torch.UntypedStorage(0)
-        return torch.frombuffer(view, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
+        there = torch.frombuffer(view, dtype=torch.uint8, count=size, offset=offset)
+        return (there.clone() if size <= OWN else there).untyped_storage()
 
     offset, size = places["data.pkl"]
     try:
