@@ -51,7 +51,6 @@ func agent(mark, dir string, scripts []string) int {
 	cfg := proc.Config{
 		Marker: "MUSTER_AGENT=" + mark, Guardian: []string{"/proc/self/exe", roleArg, "guardian", mark},
 		RemoveOnDeath: []string{dir, "/dev/shm/" + mark + "-segment"}, Cgroup: os.Getenv("PROC_TEST_CGROUP") != "",
-		GuardianOutput: os.Stderr,
 	}
 	t, err := proc.Open(cfg)
 	if err != nil {
