@@ -74,7 +74,7 @@ test-deps:
 
 .PHONY: test
 test: test-deps ## everything, with the race detector and the real PyTorch; nothing may skip
-	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 40m ./...
+	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 50m ./...
 	cd rendezvous/etcdstore/etcdtest && MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on ./...
 	$(TORCH)/bin/python -m unittest discover -s examples/digits
 
@@ -94,7 +94,7 @@ fuzz: ## every fuzz target for FUZZTIME (20s) each
 .PHONY: cover
 cover: test-deps ## build/cover.html and the total
 	@mkdir -p build
-	go test -timeout 40m -coverpkg ./... -coverprofile build/cover.out ./...
+	go test -timeout 50m -coverpkg ./... -coverprofile build/cover.out ./...
 	go tool cover -html build/cover.out -o build/cover.html
 	go tool cover -func build/cover.out | tail -n 1
 
