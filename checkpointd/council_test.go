@@ -347,7 +347,7 @@ func FuzzReport(f *testing.F) {
 	f.Add(`{"seq":18446744073709551615,"sets":[{"dir":"","shards":-3}]}`)
 	f.Fuzz(func(_ *testing.T, text string) {
 		var r council.Report
-		if readFrame(strings.NewReader(frameOf(text)), &r) != nil {
+		if readFrame(strings.NewReader(framed(text)), peerLimit, &r) != nil {
 			return
 		}
 		l := council.NewLeader(2, newAttempt)
@@ -363,6 +363,6 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-func frameOf(text string) string {
+func framed(text string) string {
 	return string([]byte{byte(len(text) >> 24), byte(len(text) >> 16), byte(len(text) >> 8), byte(len(text))}) + text
 }

@@ -42,8 +42,7 @@ func (s *Service) compare(st *set, f *flush) error {
 	defer s.mu.Unlock()
 	bad, err := s.compareLocked(f)
 	if err != nil {
-		s.cfg.Log.Warn().Err(err).Int64("step", f.at.Step).Int("shard", f.shards[bad]).Msg("a checkpoint in memory was damaged: an older one is used")
-		s.spoilLocked(st, f.slots[bad])
+		s.damagedLocked(st, f.shards[bad], f.slots[bad], err)
 	}
 	return err
 }

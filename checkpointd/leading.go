@@ -121,7 +121,7 @@ func (l *leading) serve(conn net.Conn, rank, round int) {
 	showing.Go(func() { l.show(m, rank) })
 	for {
 		r := &council.Report{}
-		if err := readFrame(conn, r); err != nil {
+		if err := readFrame(conn, peerLimit, r); err != nil {
 			break
 		}
 		l.mu.Lock()

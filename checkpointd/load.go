@@ -85,15 +85,12 @@ func (s *Service) decideLocked(st *set, d *decision) {
 			d.source, d.at = fromMemory, at
 			return
 		}
-		st.mem[f.slots[bad]].setState(slotTorn)
-		f.slots[bad].State = slotTorn
-		delete(st.copies, f.slots[bad])
+		s.damagedLocked(st, bad, f.slots[bad], err)
 		if st.pending != nil && st.pending.at == at {
 			st.pending.unpin()
 			st.pending = nil
 		}
 		d.note += fmt.Sprintf("step %d in memory is not used: shard %d: %v; ", at.Step, bad, err)
-		s.cfg.Log.Warn().Err(err).Int64("step", at.Step).Int("shard", bad).Msg("a checkpoint in memory was damaged: an older one is used")
 		s.notifyLocked()
 	}
 	s.mu.Unlock()
@@ -109,6 +106,12 @@ func (s *Service) decideLocked(st *set, d *decision) {
 	}
 	d.source, d.step, d.at = fromDisk, step, moment{Step: step.Step}
 	d.err = step.divides(st.shards, st.reshards)
+}
+
+// damagedLocked gives up a copy whose checksums are wrong.
+func (s *Service) damagedLocked(st *set, shard int, slot *slot, err error) {
+	s.cfg.Log.Warn().Err(err).Int64("step", slot.At.Step).Int("shard", shard).Msg("a checkpoint in memory was damaged: an older one is used")
+	st.tear(slot)
 }
 
 // compareLocked compares the checksums of a pinned step, with the lock let go, and returns the first shard whose are wrong,

@@ -103,25 +103,13 @@ func (s *Service) verifyLocked(st *set, at moment) {
 		f.unpin()
 		for i, slot := range f.slots {
 			if errs[i] != nil && st.copies[slot] == f.copies[i] { // nobody has found that meanwhile
-				s.cfg.Log.Warn().Err(errs[i]).Int64("step", at.Step).Int("shard", f.shards[i]).Msg("a checkpoint in memory was damaged: an older one is used")
-				s.spoilLocked(st, slot)
+				s.damagedLocked(st, f.shards[i], slot, errs[i])
 			}
 		}
 		delete(st.verifying, at)
 		st.verified = append(slices.Clone(st.verified), at)
 		s.notifyLocked()
 	})
-}
-
-// spoilLocked gives up what a slot holds.
-func (s *Service) spoilLocked(st *set, slot *slot) {
-	slot.State = slotTorn
-	st.mem[slot].setState(slotTorn)
-	delete(st.copies, slot)
-	if slot.Kept {
-		slot.Kept = false
-		slot.Pins--
-	}
 }
 
 // fetchLocked gets a copy of a shard from another node, unless that is being done.
@@ -165,7 +153,7 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 	stop := context.AfterFunc(s.ctx, func() { _ = conn.Close() })
 	defer stop()
 	var head copyHead
-	if err := readFrame(conn, &head); err != nil {
+	if err := readFrame(conn, peerLimit, &head); err != nil {
 		return err
 	}
 	if head.Error != "" {

@@ -3,7 +3,6 @@ package checkpointd
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -19,7 +18,7 @@ import (
 // with a greeting, which says what it is for. Frames are as those of workers, and may be longer.
 const (
 	peerBanner = "muster-ckpt 1\r\n"
-	peerFrame  = 64 << 20
+	peerLimit  = 64 << 20 // bytes of a frame
 	// peerTime is how long connecting and greeting may take.
 	peerTime = 10 * time.Second
 	// chunkSize is what is summed and sent at once of a copy: it stays in the processor's cache.
@@ -50,36 +49,6 @@ type copyHead struct {
 	MetaLen int64  `json:"meta_length,omitempty"`
 	Persist bool   `json:"persist,omitempty"`
 	Shard   int    `json:"shard,omitempty"` // find
-}
-
-// writeFrame writes a value as a frame.
-func writeFrame(w io.Writer, v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...))
-	return err
-}
-
-// readFrame reads a value that writeFrame has written. Memory is taken as the bytes come.
-func readFrame(r io.Reader, into any) error {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return err
-	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n > peerFrame {
-		return fmt.Errorf("message of %d bytes exceeds the limit of %d", n, peerFrame)
-	}
-	text, err := io.ReadAll(io.LimitReader(r, int64(n)))
-	if err == nil && len(text) < int(n) {
-		err = io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		return fmt.Errorf("truncated message: %w", err)
-	}
-	return json.Unmarshal(text, into)
 }
 
 // dialPeer connects to another node and greets it.

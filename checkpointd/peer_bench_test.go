@@ -22,7 +22,7 @@ func BenchmarkCopy(b *testing.B) {
 			func(c net.Conn) error { return sendCopy(c, from, of) },
 			func(c net.Conn) error {
 				var head copyHead
-				if err := readFrame(c, &head); err != nil {
+				if err := readFrame(c, peerLimit, &head); err != nil {
 					return err
 				}
 				return receiveCopy(c, head, to)

@@ -2,11 +2,8 @@ package checkpointd
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -180,23 +177,11 @@ func askToSave(ctx context.Context, socket string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	text := []byte(`{"op":"save"}`)
-	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
+	if err := writeFrame(conn, request{Op: "save"}); err != nil {
 		return fmt.Errorf("cannot ask the job to save: %w", err)
 	}
-	head := make([]byte, 4)
-	if _, err = io.ReadFull(conn, head); err == nil {
-		if n := binary.BigEndian.Uint32(head); n <= frameLimit {
-			text = make([]byte, n)
-			_, err = io.ReadFull(conn, text)
-		} else {
-			err = fmt.Errorf("message of %d bytes exceeds the limit of %d", n, frameLimit)
-		}
-	}
 	var rep reply
-	if err == nil {
-		err = json.Unmarshal(text, &rep)
-	}
+	err = readFrame(conn, frameLimit, &rep)
 	if err != nil {
 		return fmt.Errorf("cannot hear whether the job has saved: %w", err)
 	}

@@ -732,7 +732,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x16{\"op\":\"ready\",\"slot\":-1}"))
 	f.Add([]byte("\x7f\xff\xff\xff{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		req, err := readRequest(strings.NewReader(string(data)))
+		var req request
+		err := readFrame(strings.NewReader(string(data)), frameLimit, &req)
 		if err == nil && len(data) < 4+len(req.Op) {
 			t.Fatalf("%d bytes became %+v", len(data), req)
 		}

@@ -67,8 +67,8 @@ func (c *session) finish() {
 func (c *session) serve() {
 	defer c.end()
 	for {
-		req, err := readRequest(c.conn)
-		if err != nil {
+		var req request
+		if err := readFrame(c.conn, frameLimit, &req); err != nil {
 			quiet := errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrDeadlineExceeded)
 			if !quiet { // it did not just die
 				c.service.cfg.Log.Warn().Err(err).Int("pid", c.pid).Msg("a worker's connection for checkpoints was ended")
@@ -104,18 +104,12 @@ func (c *session) end() {
 		for _, slots := range c.set.book.shards {
 			for _, slot := range slots {
 				if slot.State == slotWriting && slot.Owner == c.id {
-					c.tearLocked(slot)
+					c.set.tear(slot)
 				}
 			}
 		}
 	}
 	s.notifyLocked()
-}
-
-func (c *session) tearLocked(s *slot) {
-	s.State = slotTorn
-	c.set.mem[s].setState(slotTorn)
-	delete(c.set.copies, s)
 }
 
 // answer does what a request asks for. A file goes to the worker with the reply.
@@ -354,7 +348,7 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 	delete(st.copies, chosen)
 	st.book.begin(c.shard, chosen, at, c.id)
 	if err := st.mem[chosen].begin(at, c.pid, time.Now().UnixNano()); err != nil {
-		c.tearLocked(chosen)
+		c.set.tear(chosen)
 		return reply{}, nil, err
 	}
 	s.notifyLocked()
@@ -420,7 +414,7 @@ func (c *session) ready(req request) error {
 		err = m.finish(req.MetaOffset, req.MetaLength, now.UnixNano())
 	}
 	if err != nil {
-		c.tearLocked(slot)
+		c.set.tear(slot)
 		s.notifyLocked()
 		return err
 	}
@@ -466,7 +460,7 @@ func (c *session) abort(id int) error {
 	if slot == nil || slot.State != slotWriting || slot.Owner != c.id {
 		return fmt.Errorf("slot %d is not being written by this worker", id)
 	}
-	c.tearLocked(slot)
+	c.set.tear(slot)
 	s.notifyLocked()
 	return nil
 }

@@ -148,6 +148,17 @@ func (st *set) releaseRetired() {
 	}
 }
 
+// tear gives up what a slot holds.
+func (st *set) tear(s *slot) {
+	s.State = slotTorn
+	st.mem[s].setState(slotTorn)
+	delete(st.copies, s)
+	if s.Kept {
+		s.Kept = false
+		s.Pins--
+	}
+}
+
 // forget frees one slot.
 func (st *set) forget(shard int, s *slot) {
 	st.book.drop(shard, s)

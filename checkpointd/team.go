@@ -29,7 +29,8 @@ type team struct {
 	s        *Service
 	listener net.Listener
 	addr     string
-	leading  *leading // on the node with group rank 0
+
+	leading *leading // on the node with group rank 0
 
 	direct bool  // agents of torchrun take part: workers write by themselves
 	err    error // why this node has no part in the round
@@ -104,17 +105,18 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 	}
 	addr, err := t.addr, error(nil)
 	if r.GroupRank == 0 {
-		if t.leading == nil {
-			t.leading = newLeading(s)
+		l := t.leads()
+		if l == nil {
+			l = newLeading(s)
+			t.lead(l)
 		}
-		t.leading.begin(r.Number, r.GroupWorldSize, why)
+		l.begin(r.Number, r.GroupWorldSize, why)
 		if board != nil {
 			err = board.Set(ctx, leaderKey, []byte(addr))
 		}
 	} else {
-		if t.leading != nil {
-			s.wg.Go(t.leading.close) // a disk may hang; whoever leads now waits for the lock
-			t.leading = nil
+		if l := t.lead(nil); l != nil {
+			s.wg.Go(l.close) // a disk may hang; whoever leads now waits for the lock
 		}
 		var told []byte
 		told, err = board.Get(ctx, leaderKey)
@@ -161,10 +163,24 @@ func (t *team) wake() {
 func (t *team) close() {
 	_ = t.listener.Close()
 	t.leave()
-	if t.leading != nil {
-		t.leading.close()
-		t.leading = nil
+	if l := t.lead(nil); l != nil {
+		l.close()
 	}
+}
+
+// leads is what this node leads, nil where another one does.
+func (t *team) leads() *leading {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.leading
+}
+
+// lead sets what this node leads, and returns what it has led.
+func (t *team) lead(l *leading) (before *leading) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	before, t.leading = t.leading, l
+	return before
 }
 
 // reportLocked has the leader told what has changed, and returns the number of the report that says what is now.
@@ -214,6 +230,7 @@ func (s *Service) setReportLocked(st *set) council.SetReport {
 		}
 	}
 	slices.Sort(sr.Saves)
+	slices.SortFunc(sr.Refused, moment.Compare) // sessions come in no order, and the same is not said twice
 	for _, n := range st.loads {
 		sr.Loads = max(sr.Loads, n)
 	}
@@ -244,7 +261,7 @@ func (t *team) receive(conn net.Conn) {
 	s := t.s
 	for {
 		var v council.View
-		err := readFrame(conn, &v)
+		err := readFrame(conn, peerLimit, &v)
 		s.mu.Lock()
 		if t.conn != conn {
 			s.mu.Unlock()
@@ -316,8 +333,8 @@ func (t *team) drained(ctx context.Context) error {
 // leaveLast leaves, the node that leads after all others: they have heard then that all is done.
 func (t *team) leaveLast(ctx context.Context) {
 	t.leave()
-	if t.leading != nil {
-		t.leading.awaitMembers(ctx)
+	if l := t.leads(); l != nil {
+		l.awaitMembers(ctx)
 	}
 }
 
@@ -350,16 +367,13 @@ func (t *team) answer(conn net.Conn) {
 		return // a stranger
 	}
 	var g greeting
-	if readFrame(conn, &g) != nil {
+	if readFrame(conn, peerLimit, &g) != nil {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
 	switch g.Op {
 	case "join":
-		t.s.mu.Lock()
-		l := t.leading
-		t.s.mu.Unlock()
-		if l != nil {
+		if l := t.leads(); l != nil {
 			l.serve(conn, g.Rank, g.Round)
 		}
 	case "fetch":

@@ -391,7 +391,7 @@ func TestTeamStrangers(t *testing.T) {
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		var head copyHead
-		if err := readFrame(conn, &head); err == nil && head.Error == "" && g.Op != "join" {
+		if err := readFrame(conn, peerLimit, &head); err == nil && head.Error == "" && g.Op != "join" {
 			t.Errorf("%+v: %+v", g, head)
 		}
 		conn.Close()

@@ -90,7 +90,7 @@ func (c *session) findLocked(path string) (shard int, ok bool) {
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(peerTime))
 		var head copyHead
-		err = readFrame(conn, &head)
+		err = readFrame(conn, peerLimit, &head)
 		_ = conn.Close()
 		if err == nil && head.Error == "" && head.Shard >= 0 && head.Shard < st.shards {
 			return head.Shard, true

@@ -1,18 +1,12 @@
 package checkpointd
 
 import (
-	"encoding/binary"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
 
 	"golang.org/x/sys/unix"
 )
 
-// A frame is four bytes, the length of what follows in network order, and a JSON object. Python's half of this is
-// internal/python/checkpoint/muster/checkpoint/_agent.py. Fields are only ever added.
+// Python's half of this is internal/python/checkpoint/muster/checkpoint/_agent.py. Fields are only ever added.
 const (
 	frameLimit      = 1 << 20
 	protocolVersion = 1
@@ -76,41 +70,12 @@ type reply struct {
 	Done      bool  `json:"done,omitempty"`
 }
 
-// readRequest reads one frame. io.EOF means that the worker has closed the connection between two of them.
-func readRequest(r io.Reader) (request, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return request{}, err
-	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n > frameLimit {
-		return request{}, fmt.Errorf("message of %d bytes exceeds the limit of %d", n, frameLimit)
-	}
-	text := make([]byte, n)
-	if _, err := io.ReadFull(r, text); err != nil {
-		return request{}, fmt.Errorf("truncated message: %w", noEOF(err))
-	}
-	var req request
-	if err := json.Unmarshal(text, &req); err != nil {
-		return request{}, fmt.Errorf("cannot read a message: %w", err)
-	}
-	return req, nil
-}
-
-func noEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
 // writeReply writes one frame, with a descriptor unless fd is -1.
 func writeReply(conn *net.UnixConn, rep reply, fd int) error {
-	text, err := json.Marshal(rep)
+	frame, err := frameOf(rep)
 	if err != nil {
 		return err
 	}
-	frame := append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
 	if fd < 0 {
 		_, err = conn.Write(frame)
 		return err
