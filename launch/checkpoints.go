@@ -111,6 +111,9 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 		a.Log.Warn().Msg("no job token (MUSTER_TOKEN_FILE): workers write checkpoints to disk at once, and none are kept in memory, nor old ones removed")
 		return nil
 	}
+	if a.Plan.Job.Alone() && a.Plan.Job.Checkpoint.Replicas > 1 {
+		a.Log.Warn().Msg("the job has one node: --ckpt-replicas has no effect")
+	}
 	if a.OpenCheckpoints == nil {
 		return nil
 	}
