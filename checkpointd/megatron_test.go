@@ -2,44 +2,13 @@ package checkpointd
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
-	"muster/internal/python"
 	"muster/internal/testutil"
 )
-
-// runPeerRanks runs a script as the ranks of a job on this node, by the interpreter of a peer's environment, and returns what they print.
-func runPeerRanks(t *testing.T, interpreter, socket string, ranks int, script string, args ...string) string {
-	t.Helper()
-	packages := t.TempDir()
-	if err := python.InstallCheckpoint(packages); err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	out := &testutil.Buffer{}
-	for rank := range ranks {
-		cmd := exec.CommandContext(t.Context(), interpreter, append([]string{script}, args...)...)
-		world := strconv.Itoa(ranks)
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world, "LOCAL_WORLD_SIZE="+world,
-			"OMP_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1")
-		cmd.Stdout, cmd.Stderr = out, out
-		wg.Go(func() {
-			if err := cmd.Run(); err != nil {
-				t.Errorf("rank %d: %v", rank, err)
-			}
-		})
-	}
-	wg.Wait()
-	if t.Failed() {
-		t.Log(out.String())
-	}
-	return out.String()
-}
 
 // TestMegatron has two ranks keep a model of the real megatron-core through the functions of the real megatron.training, and DLRover's
 // in front of them. Then processes without muster load what it wrote, with as many ranks and with one.
@@ -48,7 +17,7 @@ func TestMegatron(t *testing.T) {
 	root := t.TempDir()
 	s, log := testService(t, nil)
 	cases := []string{"classic", "classic distributed", "dist", "dist distributed"}
-	out := runPeerRanks(t, interpreter, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root, filepath.Join(t.TempDir(), "store"))
+	out := runRanksOf(t, interpreter, nil, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root, filepath.Join(t.TempDir(), "store"))
 	for _, c := range cases {
 		for _, what := range []string{"memory", "disk", "flags", "lean"} {
 			if !strings.Contains(out, "done "+c+" "+what+"\n") {
@@ -90,7 +59,7 @@ func TestMegatron(t *testing.T) {
 	for ranks, want := range map[int]int{2: 5, 1: 3} {
 		store, socket := filepath.Join(t.TempDir(), "store"), map[int]*Service{2: next, 1: full}[ranks].cfg.Socket
 		wg.Go(func() {
-			out := runPeerRanks(t, interpreter, "", ranks, filepath.Join("testdata", "megatron_check.py"), root, store, socket)
+			out := runRanksOf(t, interpreter, nil, "", ranks, filepath.Join("testdata", "megatron_check.py"), root, store, socket)
 			if got := strings.Count(out, "equal "); got != want {
 				t.Errorf("%d ranks: %d directories are equal, want %d\n%s", ranks, got, want, out)
 			}

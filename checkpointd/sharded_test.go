@@ -35,7 +35,7 @@ func runRanksOf(t *testing.T, interpreter string, folders []string, socket strin
 		cmd := exec.CommandContext(t.Context(), interpreter, append([]string{script}, args...)...)
 		world := strconv.Itoa(ranks)
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world, "LOCAL_WORLD_SIZE="+world,
-			"PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1", "LOCAL_RANK="+strconv.Itoa(rank), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1")
+			"PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "LOCAL_RANK="+strconv.Itoa(rank), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1")
 		cmd.Stdout, cmd.Stderr = out, out
 		wg.Go(func() {
 			if err := cmd.Run(); err != nil {
