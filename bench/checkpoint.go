@@ -75,7 +75,8 @@ func checkpoints(ctx context.Context, b *bench) ([]row, error) {
 	}
 	memory := slices.Max(agent.values)
 	rows := []row{
-		within("memory save of 256 MiB a rank, training blocked, beside memcpy", all["memory"], all["memcpy"], 1/0.9, "≤ 1/0.9", "memcpy by as many threads"),
+		within("memory save of 256 MiB a rank, training blocked, beside memcpy", all["memory"], all["memcpy"], 1/0.9, "≤ 1/0.9",
+			"memcpy of the same tensors by as many threads", spread(all["block"], "ms")),
 		within("the same beside DCP's async_save, training blocked", all["memory"], all["dcp"], 1.0/3, "≤ 1/3"),
 		within("the same beside torch.save and fsync", all["memory"], all["torch.save"], 1.0/3, "≤ 1/3"),
 		within("first memory save of a job with a size hint, beside later ones", all["first"], all["memory"], 1.3, "≤ 1.3"),

@@ -47,6 +47,13 @@ func TestClient(t *testing.T) {
 	}
 }
 
+// TestStream copies with and without code of our own.
+func TestStream(t *testing.T) {
+	if out := runPython(t, "", filepath.Join("testdata", "stream.py")); !strings.HasSuffix(out, "copied\n") {
+		t.Error(out)
+	}
+}
+
 // TestClientTrouble has the client meet what goes wrong, and use that goes on for longer than one would think.
 func TestClientTrouble(t *testing.T) {
 	s, log := testService(t, func(c *Config) { c.Workers = 1 })

@@ -7,15 +7,15 @@ import threading
 
 import torch
 
+from . import _stream
+
 PIECE = 16 << 20  # what a thread copies before it looks for more
 SMALL = 64 << 10  # storages below this are copied without letting go of the interpreter
 COALESCE = 1 << 20  # storages on a device below this go there through one buffer, many at once
 
 _libc = ctypes.CDLL(None)
-_memmove = _libc.memmove
-_memmove.argtypes, _memmove.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
 _held = ctypes.PyDLL(None).memmove  # keeps the interpreter's lock
-_held.argtypes, _held.restype = _memmove.argtypes, _memmove.restype
+_held.argtypes, _held.restype = _stream.memmove.argtypes, _stream.memmove.restype
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 _madvise = _libc.madvise
@@ -72,7 +72,7 @@ class Copy:
                 self._next += 1
             if at >= len(self._pieces):
                 return
-            _memmove(*self._pieces[at])
+            _stream.copy(*self._pieces[at])
 
     def finish(self):
         try:
