@@ -254,7 +254,7 @@ class Checkpointer:
                 reply, fd = self._link.ask("reserve", behind=True, size=size)
                 slot = self._slots[self._take(reply, fd)] if fd is not None else None
             if slot is not None:
-                _copy.populate(slot.address, min(slot.size, size + HEADER) if size else slot.size, write=True)
+                _copy.populate(slot.address, min(slot.size, size + HEADER) if size else slot.size)
         except (AgentError, OSError, ValueError):
             pass  # the save that comes next meets the same, and tells
 

@@ -1,6 +1,5 @@
 """Copies storages into a mapping: by threads from the memory of the host, by a stream of its own from CUDA devices."""
 import ctypes
-import mmap
 import os
 import sys
 import threading
@@ -17,27 +16,33 @@ _libc = ctypes.CDLL(None)
 _held = ctypes.PyDLL(None).memmove  # keeps the interpreter's lock
 _held.argtypes, _held.restype = _stream.memmove.argtypes, _stream.memmove.restype
 
-_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+_MADV_POPULATE_WRITE = 23
 _madvise = _libc.madvise
 _madvise.argtypes, _madvise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
 
+STEP = 32 << 20  # what populate has mapped at once
+AROUND = 64 << 10  # the kernel maps so much of a file around what is read
 
-def populate(address, size, write, stop=lambda: False, step=32 << 20):
-    """Maps pages before they are used. Kernels before 5.14 cannot: then the first use does it."""
-    for at in range(0, size, step):
-        if stop() or _madvise(address + at, min(step, size - at), _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ):
+
+def populate(address, size):
+    """Maps pages before they are written. Kernels before 5.14 cannot: then the first use does it."""
+    for at in range(0, size, STEP):
+        if _madvise(address + at, min(STEP, size - at), _MADV_POPULATE_WRITE):
             return
 
 
 class Populated:
-    """Has pages mapped to be read, by threads; wait returns when they are."""
+    """Has the pages of a tensor of bytes mapped to be read, by threads; wait returns when they are.
 
-    def __init__(self, address, size):
+    A byte of each 64 KiB is read: madvise takes half as long again, since it looks at each page.
+    """
+
+    def __init__(self, whole):
         threads = max(1, helpers())
-        part = -(-size // threads // mmap.PAGESIZE) * mmap.PAGESIZE
+        part = -(-len(whole) // (threads * AROUND)) * AROUND
         self._threads = [
-            threading.Thread(target=populate, args=(address + at, min(part, size - at), False), name="muster-populate", daemon=True)
-            for at in range(0, size, part)
+            threading.Thread(target=whole[at:at + part:AROUND].sum, name="muster-populate", daemon=True)
+            for at in range(0, len(whole), part)
         ]
         for thread in self._threads:
             thread.start()

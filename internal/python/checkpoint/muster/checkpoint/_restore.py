@@ -154,10 +154,8 @@ class DiskStep:
 def load_archive(view, records, map_location=None):
     """Undoes what made an archive: its tensors lie in the view, but for small ones."""
     places = {name: (offset, size) for name, offset, size in records}
-    whole = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
     first, end = min(offset for offset, _ in places.values()), max(offset + size for offset, size in places.values())
-    first -= first % mmap.PAGESIZE
-    mapped = _copy.Populated(whole + first, end - first)
+    mapped = _copy.Populated(torch.frombuffer(view, dtype=torch.uint8)[first:end])
 
     def storage_of(key):
         offset, size = places["data/" + key]
