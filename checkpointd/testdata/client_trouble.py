@@ -96,6 +96,34 @@ for call in ("wait", "load", "save"):
     assert c.save_checkpoint(3, full(3), storage_type=MEMORY) and torch.equal(c.load_checkpoint()["x"], full(3)["x"]), call
 print("told of a failed save", flush=True)
 
+# An interrupt while muster is asked does not leave its reply to whoever asks next.
+c = Checkpointer(os.path.join(directory, "interrupted"))
+c.save_checkpoint(1, full(1), storage_type=MEMORY)
+receive = c._link._receive
+
+
+def interrupted(size):
+    c._link._receive = receive
+    raise KeyboardInterrupt
+
+
+for call in (lambda: c.save_checkpoint(2, full(2), storage_type=MEMORY), lambda: c.wait_latest_checkpoint()):
+    c._background.join()
+    c._link.settle()
+    c._link._receive = interrupted
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise SystemExit("there was no interrupt")
+    refused(lambda: c.save_checkpoint(3, full(3), storage_type=MEMORY), "interrupted")
+    c = Checkpointer(c.directory)
+    receive = c._link._receive
+    assert torch.equal(c.load_checkpoint()["x"], full(1)["x"]) and c.step == 1, c.step
+assert c.save_checkpoint(4, full(4), storage_type=MEMORY) and torch.equal(c.load_checkpoint()["x"], full(4)["x"])
+print("interrupted", flush=True)
+
 # Memory that cannot be mapped is not kept from later saves.
 
 

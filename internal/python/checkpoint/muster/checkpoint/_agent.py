@@ -1,6 +1,7 @@
 """The connection to muster. A message is four bytes, its length in network order, and a JSON object; a descriptor may come
 with a reply. The other half of this is checkpointd/wire.go."""
 import array
+import contextlib
 import json
 import os
 import socket
@@ -14,6 +15,11 @@ class AgentError(RuntimeError):
     """muster refused a request, or is gone."""
 
 
+def _message(op, fields):
+    text = json.dumps({**fields, "op": op}).encode()
+    return struct.pack(">I", len(text)) + text
+
+
 class Link:
     """One connection, for one directory of checkpoints. Threads may share it; processes may not."""
 
@@ -21,6 +27,7 @@ class Link:
         self._lock = threading.Lock()
         self._owed = False  # the reply to a message of tell has not been read
         self._error = None  # what it was, where nobody has been told
+        self._interrupted = False
         self.pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # An address has 107 bytes, a path may have more.
@@ -35,39 +42,45 @@ class Link:
 
     def ask(self, op, *, behind=False, **fields):
         """Returns the reply, and a descriptor or None. What is asked behind the training leaves errors of tell to the next call."""
-        fields["op"] = op
-        text = json.dumps(fields).encode()
-        try:
-            with self._lock:
-                self._settle()
-                if not behind:
-                    self._raise()
-                self._socket.sendall(struct.pack(">I", len(text)) + text)
-                return self._reply()
-        except OSError as e:
-            raise AgentError(f"muster has gone: {e}") from e
+        message = _message(op, fields)
+        with self._exchange():
+            self._settle()
+            if not behind:
+                self._raise()
+            self._socket.sendall(message)
+            return self._reply()
 
     def tell(self, op, **fields):
         """Does not wait for the reply: an error is raised by the next call."""
-        fields["op"] = op
-        text = json.dumps(fields).encode()
-        try:
-            with self._lock:
-                self._settle()
-                self._raise()
-                self._socket.sendall(struct.pack(">I", len(text)) + text)
-                self._owed = True
-        except OSError as e:
-            raise AgentError(f"muster has gone: {e}") from e
+        message = _message(op, fields)
+        with self._exchange():
+            self._settle()
+            self._raise()
+            self._socket.sendall(message)
+            self._owed = True
 
     def settle(self):
         """Waits for the reply to the last message of tell."""
-        try:
-            with self._lock:
-                self._settle()
-                self._raise()
-        except OSError as e:
-            raise AgentError(f"muster has gone: {e}") from e
+        with self._exchange():
+            self._settle()
+            self._raise()
+
+    @contextlib.contextmanager
+    def _exchange(self):
+        """An exception such as KeyboardInterrupt ends the connection: the next request would take the reply of this one for its own."""
+        with self._lock:
+            if self._interrupted:
+                raise AgentError("a request to muster was interrupted: make another Checkpointer")
+            try:
+                yield
+            except AgentError:
+                raise
+            except OSError as e:
+                raise AgentError(f"muster has gone: {e}") from e
+            except BaseException:
+                self._interrupted = True
+                self.close()
+                raise
 
     def _settle(self):
         if self._owed:

@@ -1,3 +1,4 @@
+import contextlib
 import enum
 import json
 import logging
@@ -161,7 +162,7 @@ class Checkpointer:
                 try:
                     return self._take(reply, fd)
                 except BaseException:  # memory for it may be short in this process
-                    self._link.ask("abort", slot=reply["slot"])
+                    self._abort(reply["slot"])
                     raise
         if reply.get("full"):
             return -1
@@ -213,11 +214,16 @@ class Checkpointer:
         except AgentError:
             raise
         except BaseException:
-            self._link.ask("abort", slot=slot_id)
+            self._abort(slot_id)
             raise
         finally:
             if copy is not None:
                 copy.finish()
+
+    def _abort(self, slot_id):
+        """Gives back a slot. Where the connection has ended muster has done that."""
+        with contextlib.suppress(AgentError):
+            self._link.ask("abort", slot=slot_id)
 
     def _copy(self, slot, storages, offsets):
         host, devices = [], []
