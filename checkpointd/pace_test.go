@@ -43,3 +43,27 @@ func TestPace(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRate: the files of all ranks share the rate of their node, and a save does not wait for them.
+func TestRate(t *testing.T) {
+	const size, rate = 12 << 20, 16 << 20
+	dir := t.TempDir()
+	s, log := testService(t, func(c *Config) { c.Rate = rate })
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	began := time.Now()
+	a.save(1, 0, size, true)
+	b.save(1, 1, size, true)
+	a.save(2, 0, size, false)
+	b.save(2, 1, size, false)
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const least = (2*size - pieceSize) * time.Second / rate // the last piece begins when those before have had their time
+	if took := time.Since(began); took < least {
+		t.Errorf("%d bytes were on disk after %v at %d bytes a second: %s", 2*size, took, rate, log.String())
+	}
+	steps, err := List(dir)
+	if err != nil || len(steps) != 1 || steps[0].Step != 1 || steps[0].Verify() != nil {
+		t.Errorf("%v: %v", steps, err)
+	}
+}
