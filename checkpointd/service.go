@@ -71,7 +71,8 @@ type Service struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and made anew when anything changes that somebody waits for
 	sets     []*set
-	retired  []*set // of rounds with another number of shards: they are written, and nothing else
+	retired  []*set              // of rounds with another number of shards: they are written, and nothing else
+	openings map[string]*opening // by directory, until that has a set
 	sessions map[*session]bool
 	round    uint64 // counts the groups of workers; 0 is that of what was left by another muster
 	nextConn int
@@ -89,7 +90,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.available == nil {
 		cfg.available = availableMemory
 	}
-	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), sessions: map[*session]bool{}, round: 1, begun: time.Now()}
+	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), openings: map[string]*opening{}, sessions: map[*session]bool{}, round: 1, begun: time.Now()}
 	var err error
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
@@ -345,7 +346,10 @@ func (s *Service) Close() error {
 		st.release()
 		st.lock.close()
 	}
-	s.sets, s.retired = nil, nil
+	for _, o := range s.openings { // by workers that have gone
+		o.lock.close()
+	}
+	s.sets, s.retired, s.openings = nil, nil, nil
 	return err
 }
 
@@ -386,11 +390,9 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 		s.sets = append(s.sets, st)
 		return st, nil
 	}
-	var err error
-	if st.lock, err = openDir(s.cfg.disk, dir); err != nil {
-		return nil, err
-	}
-	st.head = headOf(dir)
+	o := s.openings[dir] // see openedLocked
+	delete(s.openings, dir)
+	st.lock, st.head = o.lock, o.head
 	if left := s.adoptLocked(st); left != nil {
 		s.sets = append(s.sets, left)
 		s.breakpointLocked(left, "it was left in memory")

@@ -727,6 +727,61 @@ func TestRoundOverWhileWaiting(t *testing.T) {
 	}
 }
 
+// hungDir is a disk that makes no directory before open is closed.
+type hungDir struct {
+	posix
+	path string
+	open chan struct{}
+}
+
+func (d *hungDir) MkdirAll(path string) error {
+	if filepath.Dir(path) == d.path {
+		<-d.open
+	}
+	return d.posix.MkdirAll(path)
+}
+
+// A disk that hangs while a directory is opened keeps nobody waiting but those who want that directory.
+func TestOpeningHangs(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	hung := &hungDir{path: dir, open: make(chan struct{})}
+	s, _ := testService(t, func(c *Config) { c.disk = hung })
+	ended := make(chan error, 2)
+	for shard := range 2 {
+		c := dial(t, s)
+		go func() {
+			_, err := c.ask(request{Op: "hello", Version: protocolVersion, Rank: shard, Shard: shard, Shards: 2, Saves: true, Dir: dir})
+			ended <- err
+		}()
+	}
+	testutil.Eventually(t, time.Minute, "the directory is being opened", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.openings[dir] != nil
+	})
+	a := dial(t, s).hello(other, 0, 1)
+	a.save(1, 0, size, true)
+	if _, err := a.ask(request{Op: "wait", Millis: 60_000}); err != nil {
+		t.Fatal(err)
+	}
+	s.RoundOver("a test")
+	for range 2 {
+		if err := <-ended; err == nil {
+			t.Error("a directory was opened on a disk that hangs")
+		}
+	}
+	close(hung.open)
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(1, 0, size, true)
+	b.save(1, 1, size, true)
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if steps, err := List(dir); err != nil || len(steps) != 1 {
+		t.Fatalf("%+v: %v", steps, err)
+	}
+}
+
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x0e{\"op\":\"begin\"}"))
 	f.Add([]byte("\x00\x00\x00\x16{\"op\":\"ready\",\"slot\":-1}"))

@@ -172,16 +172,11 @@ func (c *session) hello(req request) (reply, error) {
 	if s.team != nil && (s.team.direct || s.team.err != nil) {
 		return reply{Direct: s.team.direct}, s.team.err
 	}
-	st, err := s.setLocked(filepath.Clean(req.Dir), req.Shards)
-	for until := time.Now().Add(waitSalvage); errors.Is(err, errLocked) && s.beingSaved(filepath.Clean(req.Dir)) && time.Now().Before(until); {
-		_ = s.awaitLocked(time.Now().Add(time.Second), c.gone)
-		select {
-		case <-c.gone:
-			return reply{}, err
-		default:
-		}
-		st, err = s.setLocked(filepath.Clean(req.Dir), req.Shards)
+	dir := filepath.Clean(req.Dir)
+	if err := s.openedLocked(dir, c.gone); err != nil {
+		return reply{}, err
 	}
+	st, err := s.setLocked(dir, req.Shards)
 	if err != nil {
 		return reply{}, err
 	}
