@@ -54,6 +54,13 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestDeviceCopy has storages that say they are on devices copied: nothing is written but where they belong.
+func TestDeviceCopy(t *testing.T) {
+	if out := runPython(t, "", filepath.Join("testdata", "devices.py")); !strings.HasSuffix(out, "memory is scarce\n") {
+		t.Error(out)
+	}
+}
+
 // TestClientTrouble has the client meet what goes wrong, and use that goes on for longer than one would think.
 func TestClientTrouble(t *testing.T) {
 	s, log := testService(t, func(c *Config) { c.Workers = 1 })

@@ -17,7 +17,6 @@ from ._strategy import Strategy
 log = logging.getLogger("muster.checkpoint")
 
 HEADER = 4096  # of a slot; checkpointd/slot.go
-ALIGN = 256
 
 
 class StorageType(enum.Enum):
@@ -240,9 +239,14 @@ class Checkpointer:
                 slot.whole[offset:offset + size].copy_(torch.empty(0, dtype=torch.uint8).set_(near, 0, (size,), (1,)))
         copy = _copy.Copy(host, _copy.helpers())
         if devices:
-            if slot.registered is None:
-                slot.registered = _copy.Registered(slot.address, slot.size)
-            _copy.from_devices(devices, slot.whole)
+            try:
+                if slot.registered is None:
+                    slot.registered = _copy.Registered(slot.address, slot.size)
+                copy.devices = _copy.DeviceCopy(slot.whole)
+                copy.devices.begin(devices)
+            except BaseException:
+                copy.finish()
+                raise
         return copy
 
     def _prepare(self, size):
@@ -379,5 +383,5 @@ def _layout(storages):
     offsets, at = [], HEADER
     for storage in storages.list:
         offsets.append(at)
-        at += -(-storage.nbytes() // ALIGN) * ALIGN
+        at += -(-storage.nbytes() // _copy.ALIGN) * _copy.ALIGN
     return offsets, at

@@ -10,7 +10,9 @@ from . import _stream
 
 PIECE = 16 << 20  # what a thread copies before it looks for more
 SMALL = 64 << 10  # storages below this are copied without letting go of the interpreter
-COALESCE = 1 << 20  # storages on a device below this go there through one buffer, many at once
+COALESCE = 1 << 20  # storages on a device up to this go there through one buffer, many at once
+GATHERED = 32 << 20  # what such a buffer has at most
+ALIGN = 256  # where a storage begins in the mapping: less than that between two is nobody's
 
 _libc = ctypes.CDLL(None)
 _held = ctypes.PyDLL(None).memmove  # keeps the interpreter's lock
@@ -53,9 +55,10 @@ class Populated:
 
 
 class Copy:
-    """Copies [(destination, source, size)] in the background; finish helps, and waits until all is done."""
+    """Copies [(destination, source, size)] in the background; finish helps, and waits until all is done, that of devices too."""
 
     def __init__(self, jobs, helpers):
+        self.devices = None  # a DeviceCopy
         self._small = [job for job in jobs if job[2] <= SMALL]
         self._pieces = [
             (to + at, source + at, min(PIECE, size - at))
@@ -88,6 +91,8 @@ class Copy:
             for thread in self._threads:
                 thread.join()
             sys.setswitchinterval(self._interval)
+            if self.devices is not None:
+                self.devices.finish()
 
 
 def helpers():
@@ -112,42 +117,55 @@ class Registered:
             self.ok = False
 
 
-def from_devices(jobs, whole):
-    """Copies [(offset, storage)] of CUDA devices into whole, a uint8 tensor over the mapping, and waits for it."""
-    streams = {}
-    kept = []  # until the copies are done
-    for device in {storage.device for _, storage in jobs}:
-        with torch.cuda.device(device):
-            stream = streams[device] = torch.cuda.Stream(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream):
-                run = []  # small ones that lie side by side
-                for offset, storage in sorted((job for job in jobs if job[1].device == device), key=lambda job: job[0]):
-                    size = storage.nbytes()
-                    source = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (size,), (1,))
-                    if size <= COALESCE:
-                        if run and offset - (run[-1][0] + run[-1][1].numel()) > 4096:
-                            _gathered(run, whole, kept)
-                            run = []
-                        run.append((offset, source))
-                        if offset + size - run[0][0] >= 32 * COALESCE:
-                            _gathered(run, whole, kept)
-                            run = []
-                    else:
-                        whole[offset:offset + size].copy_(source, non_blocking=True)
-                        kept.append(source)
-                _gathered(run, whole, kept)
-    for stream in streams.values():
-        stream.synchronize()
+class DeviceCopy:
+    """Copies storages of CUDA devices into whole, a uint8 tensor over the mapping, behind the caller; finish waits for it."""
 
+    def __init__(self, whole):
+        self._whole = whole
+        self._streams = []
+        self._kept = []  # until the copies are done
 
-def _gathered(run, whole, kept):
-    if not run:
-        return
-    first, end = run[0][0], run[-1][0] + run[-1][1].numel()
-    if end == first:
-        return
-    buffer = torch.empty(end - first, dtype=torch.uint8, device=run[0][1].device)
-    torch._foreach_copy_([buffer[at - first:at - first + source.numel()] for at, source in run], [source for _, source in run])
-    whole[first:end].copy_(buffer, non_blocking=True)
-    kept.append(buffer)
+    def begin(self, jobs):
+        """Copies [(offset, storage)]."""
+        for device in {storage.device for _, storage in jobs}:
+            with torch.cuda.device(device):
+                stream = torch.cuda.Stream(device)
+                stream.wait_stream(torch.cuda.current_stream(device))
+                self._streams.append(stream)
+                with torch.cuda.stream(stream):
+                    self._enqueue(sorted((job for job in jobs if job[1].device == device), key=lambda job: job[0]))
+
+    def _enqueue(self, jobs):
+        run = []  # small ones that lie side by side
+        for offset, storage in jobs:
+            size = storage.nbytes()
+            source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (size,), (1,))
+            if run and (offset - (run[-1][0] + run[-1][1].numel()) >= ALIGN or offset + size - run[0][0] > GATHERED):
+                self._gather(run)
+                run = []
+            if size <= COALESCE:
+                run.append((offset, source))
+            else:
+                self._copy(offset, source)
+        if run:
+            self._gather(run)
+
+    def _gather(self, run):
+        first, end = run[0][0], run[-1][0] + run[-1][1].numel()
+        try:
+            buffer = torch.empty(end - first, dtype=torch.uint8, device=run[0][1].device)
+        except torch.cuda.OutOfMemoryError:  # the training needs it all
+            for offset, source in run:
+                self._copy(offset, source)
+            return
+        torch._foreach_copy_([buffer[at - first:at - first + source.numel()] for at, source in run], [source for _, source in run])
+        self._copy(first, buffer)
+
+    def _copy(self, offset, source):
+        self._whole[offset:offset + source.numel()].copy_(source, non_blocking=True)
+        self._kept.append(source)
+
+    def finish(self):
+        for stream in self._streams:
+            stream.synchronize()
+        self._kept = []
