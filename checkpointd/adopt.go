@@ -11,6 +11,9 @@ import (
 // labelLocked is the label of the service as it is now.
 func (s *Service) labelLocked(more ...*set) label {
 	l := label{Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun}
+	if s.team != nil {
+		l.Lineage = s.team.lineage
+	}
 	for _, st := range slices.Concat(s.allSetsLocked(), more) {
 		l.Sets = append(l.Sets, labelSet{
 			ID: st.id, Dir: st.dir, Shards: st.shards, Reshards: st.reshards, Keep: st.keep,
@@ -30,7 +33,7 @@ func (s *Service) noteLocked(more ...*set) {
 	}
 }
 
-// nameLocked gives a new set its number in the label.
+// nameLocked gives a new set, which is among the others, its number in the label.
 func (s *Service) nameLocked(st *set) {
 	s.setID++
 	st.id = s.setID
@@ -67,13 +70,17 @@ func (s *Service) Label() string {
 // not so where somebody was in a hurry.
 func (s *Service) unwrittenLocked() bool {
 	left := false
+	how := HowToSave
+	if s.team != nil {
+		how = HowToGoOn
+	}
 	for _, st := range s.allSetsLocked() {
 		at, unwritten := st.unwritten()
-		if st.failed == nil || errors.Is(st.failed, errEnds) || !unwritten {
+		if !unwritten || !s.failedLocked(st) {
 			continue
 		}
 		for shard := range st.shards {
-			if st.mem[st.book.at(shard, at)].path == "" {
+			if slot := st.book.at(shard, at); slot != nil && st.mem[slot].path == "" { // else it is on another node
 				unwritten = false
 			}
 		}
@@ -82,14 +89,26 @@ func (s *Service) unwrittenLocked() bool {
 			for _, m := range st.mem {
 				m.path = ""
 			}
-			s.cfg.Log.Error().Int64("step", at.Step).Str("path", st.dir).Msg(HowToSave)
+			s.cfg.Log.Error().Int64("step", at.Step).Str("path", st.dir).Msg(how)
 		}
 	}
 	return left
 }
 
+// failedLocked reports whether the newest step of a set is, or may be, not on disk, though nobody gave up waiting for that.
+func (s *Service) failedLocked(st *set) bool {
+	if s.team != nil {
+		return !s.team.hurried && (st.view.Failed != "" || s.team.lost())
+	}
+	return st.failed != nil && !errors.Is(st.failed, errEnds)
+}
+
 // HowToSave is said where checkpoints stay in memory.
 const HowToSave = "the newest checkpoint stays in memory: muster ckpt ls shows it, muster ckpt save writes it to disk, and muster ckpt drop gives it up"
+
+// HowToGoOn is said where a node's part of checkpoints of several nodes stays in memory.
+const HowToGoOn = "what this node has of the newest checkpoint stays in memory: start the job again on all nodes with the same --rdzv-id, and it goes on from there; " +
+	"muster ckpt ls shows it, and muster ckpt drop gives it up"
 
 // end removes the label and what is left of segments, unless they are to stay.
 func (g *segments) end(stay bool) error {
@@ -121,23 +140,16 @@ func (s *Service) adoptLocked(st *set) *set {
 			log.Warn().Msg("a job with another run id was killed and has left checkpoints in memory for this directory: muster ckpt ls")
 			continue
 		}
-		lo, err := openLeftover(path)
-		if err != nil {
-			log.Warn().Err(err).Msg("checkpoints in memory are not used")
+		if l.Lineage != 0 {
+			log.Warn().Msg("a job of several nodes was killed and has left checkpoints in memory for this directory: muster ckpt ls")
+			continue
+		}
+		lo := s.openUsable(path, st.dir)
+		if lo == nil {
 			continue
 		}
 		defer lo.close()
-		for _, err := range lo.problems {
-			log.Warn().Err(err).Msg("a checkpoint in memory is not used")
-		}
 		for _, old := range lo.sets {
-			if old.dir != st.dir {
-				continue
-			}
-			if err := old.settle(); err != nil {
-				log.Warn().Err(err).Msg("checkpoints in memory are not used: muster ckpt ls")
-				continue
-			}
 			found = append(found, candidate{lo, old})
 		}
 	}
@@ -147,7 +159,7 @@ func (s *Service) adoptLocked(st *set) *set {
 	var adopted *set
 	for _, c := range found {
 		if adopted == nil && len(c.st.book.complete()) > 0 {
-			if adopted = s.takeOverLocked(c.st); adopted == nil {
+			if adopted = s.succeedLocked(c.st); adopted == nil {
 				continue
 			}
 		}
@@ -173,13 +185,11 @@ func (st *set) saved() (newest time.Time) {
 	return newest
 }
 
-// takeOverLocked makes the complete steps of a dead agent's set our own: each gets a second name, which is ours, before the old one
-// goes, so that at any time somebody can find them. Their eras come before all of ours.
-func (s *Service) takeOverLocked(old *set) *set {
-	st := newSet(old.dir, old.shards)
-	st.reshards, st.keep, st.head, st.next, st.nextAt = old.reshards, old.keep, old.head, old.next, old.nextAt
-	s.setID++
-	st.id = s.setID
+// leftUsed is said where an agent goes on with what another one has left.
+const leftUsed = "a killed muster of this run has left checkpoints in memory, which are used"
+
+// succeedLocked makes the complete steps of a dead agent's set our own. Their eras come before all of ours.
+func (s *Service) succeedLocked(old *set) *set {
 	complete := old.book.complete()
 	eras := []uint64{old.committed.Era}
 	for _, at := range complete {
@@ -188,32 +198,53 @@ func (s *Service) takeOverLocked(old *set) *set {
 	slices.Sort(eras)
 	eras = slices.Compact(eras)
 	era := func(at moment) moment { at.Era = uint64(slices.Index(eras, at.Era)); return at }
+	st := s.heirLocked(old)
 	st.committed = era(old.committed)
+	err := s.takeOverLocked(st, old, func(at moment) (moment, bool) { return era(at), slices.Contains(complete, at) })
+	if err != nil || len(st.book.complete()) == 0 {
+		s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("checkpoints in memory are not used")
+		st.release()
+		return nil
+	}
+	s.cfg.Log.Info().Int64("step", st.book.complete()[0].Step).Str("path", st.dir).Msg(leftUsed)
+	s.noteLocked(st)
+	for mine, m := range st.mem {
+		_ = guarded(func() error { m.put64(headerEra, mine.At.Era); return nil }) // verify tells of memory that was cut
+	}
+	return st
+}
+
+// heirLocked is a set that goes on where a dead agent's has ended, still without its copies.
+func (s *Service) heirLocked(old *set) *set {
+	st := newSet(old.dir, old.shards)
+	st.reshards, st.keep, st.committed, st.head, st.next, st.nextAt = old.reshards, old.keep, old.committed, old.head, old.next, old.nextAt
+	s.setID++
+	st.id = s.setID
+	return st
+}
+
+// takeOverLocked makes copies of a dead agent's set those of st. Each gets a second name, which is ours, before the old one goes, so
+// that at any time somebody can find them. as returns the moment of which a copy is here, and whether it is wanted. The error has what
+// was left out.
+func (s *Service) takeOverLocked(st, old *set, as func(moment) (moment, bool)) error {
 	var errs []error
-	for _, at := range complete {
-		for shard := range old.shards {
-			slot := old.book.at(shard, at)
+	for shard, slots := range old.book.shards {
+		for _, slot := range slots {
+			at, wanted := as(slot.At)
+			if !wanted || st.book.at(shard, at) != nil { // there twice, where an agent that took it over was killed, too
+				continue
+			}
 			m, path := old.mem[slot], s.segments.path(st.id, shard)
 			if err := os.Link(m.path, path); err != nil {
 				errs = append(errs, err)
 				continue
 			}
 			mine := st.book.add(shard, slot.Size)
-			mine.State, mine.At = slotReady, era(at)
+			mine.State, mine.At = slotReady, at
 			m.path = path
 			st.mem[mine], st.copies[mine] = m, old.copies[slot]
 			delete(old.mem, slot)
 		}
 	}
-	if len(errs) > 0 || len(st.book.complete()) == 0 {
-		s.cfg.Log.Warn().Err(errors.Join(errs...)).Str("path", st.dir).Msg("checkpoints in memory are not used")
-		st.release()
-		return nil
-	}
-	s.cfg.Log.Info().Int64("step", st.book.complete()[0].Step).Str("path", st.dir).Msg("a killed muster of this run has left checkpoints in memory, which are used")
-	s.noteLocked(st)
-	for mine, m := range st.mem {
-		_ = guarded(func() error { m.put64(headerEra, mine.At.Era); return nil }) // verify tells of memory that was cut
-	}
-	return st
+	return errors.Join(errs...)
 }

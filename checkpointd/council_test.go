@@ -76,8 +76,11 @@ type sim struct {
 	attempt int
 }
 
+// era is that of the round, whose part by chance is larger and smaller than that of the one before by turns.
+func (s *sim) era() uint64 { return firstEra(uint64(s.round)+1, uint64(s.round)%2*77) }
+
 func (s *sim) begin() {
-	s.leader.BeginRound(len(s.nodes), firstEra(s.round), map[bool]string{true: "again"}[s.round > 0])
+	s.leader.BeginRound(len(s.nodes), s.era(), map[bool]string{true: "again"}[s.round > 0])
 	for rank, n := range s.nodes {
 		n.rank, n.seq, n.loads, n.ended, n.gone, n.view, n.sent, n.told.Decisions = rank, 0, 0, false, false, nil, nil, nil
 		if n.writing != nil {
@@ -93,7 +96,7 @@ func (s *sim) act(fail func() bool) {
 		for _, a := range actions {
 			switch a.Kind {
 			case council.Open:
-				s.leader.Opened(s.k, nil)
+				s.leader.Opened(s.k, "", nil)
 			case council.Choose:
 				d := council.Decision{Source: council.FromNone}
 				if len(s.disk) > 0 {
@@ -207,7 +210,7 @@ func TestCouncil(t *testing.T) {
 				if n.rank == 0 {
 					step++
 				}
-				at := moment{Era: firstEra(s.round), Step: step}
+				at := moment{Era: s.era(), Step: step}
 				if kind, slot := n.book.victim(n.rank, rules); kind == takeSlot && at.Compare(n.book.begun[n.rank]) > 0 {
 					if slot == nil {
 						slot = n.book.add(n.rank, 1)
@@ -351,11 +354,11 @@ func FuzzReport(f *testing.F) {
 			return
 		}
 		l := council.NewLeader(2, newAttempt)
-		l.BeginRound(2, firstEra(0), "")
+		l.BeginRound(2, firstEra(1, 0), "")
 		l.Report(0, &r)
 		for _, a := range l.Actions() {
 			if a.Kind == council.Open {
-				l.Opened(a.Key, nil)
+				l.Opened(a.Key, "", nil)
 			}
 		}
 		l.Report(1, &r)

@@ -21,6 +21,8 @@ type label struct {
 	RunID   string    `json:"run_id"`
 	PID     int       `json:"pid"`
 	Begun   time.Time `json:"begun"`
+	// Lineage is that of the nodes of which the agent was one; 0 where it was alone. See standing.
+	Lineage int64 `json:"lineage,omitempty"`
 	// Socket is where the agent is asked to save.
 	Socket string `json:"socket,omitempty"`
 	// Saving says that the agent is dead, and that whoever holds the lock brings to disk what it has left.

@@ -47,15 +47,15 @@ func newLeading(s *Service) *leading {
 	return l
 }
 
-// begin begins a round of so many nodes. Members of the round before have no part in it.
-func (l *leading) begin(round, size int, why string) {
+// begin begins a round of so many nodes, whose eras begin with era. Members of the round before have no part in it.
+func (l *leading) begin(round, size int, era uint64, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.members {
 		_ = m.conn.Close()
 	}
 	l.members, l.round = map[int]*member{}, round
-	l.council.BeginRound(size, firstEra(round), why)
+	l.council.BeginRound(size, era, why)
 	if l.late != nil {
 		l.late.Stop()
 	}
@@ -187,7 +187,8 @@ func (l *leading) act(a council.Action) {
 	switch a.Kind {
 	case council.Open:
 		err := l.open(a.Dir)
-		l.tell(func(c *council.Leader) { c.Opened(a.Key, err) })
+		head := headOf(a.Dir)
+		l.tell(func(c *council.Leader) { c.Opened(a.Key, head, err) })
 	case council.Choose:
 		d := l.choose(a)
 		l.tell(func(c *council.Leader) { c.Chosen(a.Key, d) })

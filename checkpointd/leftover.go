@@ -56,6 +56,35 @@ func openLeftover(path string) (*leftover, error) {
 	return lo, nil
 }
 
+// openUsable takes over what a dead agent has left of sets in dir, of all for an empty one. It returns nil where that cannot be done.
+// What cannot be used is told, and stays.
+func (s *Service) openUsable(path, dir string) *leftover {
+	lo, err := openLeftover(path)
+	if err != nil {
+		if !errors.Is(err, errKept) { // such as by another agent of the run on this machine
+			s.cfg.Log.Warn().Err(err).Str("path", path).Msg("checkpoints in memory are not used")
+		}
+		return nil
+	}
+	for _, err := range lo.problems {
+		s.cfg.Log.Warn().Err(err).Msg("a checkpoint in memory is not used")
+	}
+	lo.sets = slices.DeleteFunc(lo.sets, func(st *set) bool {
+		unusable := dir != "" && st.dir != dir
+		if !unusable {
+			if err := st.settle(); err != nil {
+				s.cfg.Log.Warn().Err(err).Msg("checkpoints in memory are not used: muster ckpt ls")
+				unusable = true
+			}
+		}
+		if unusable {
+			st.letGo()
+		}
+		return unusable
+	})
+	return lo
+}
+
 // close gives back what openLeftover took.
 func (lo *leftover) close() {
 	lo.letGo()
@@ -196,6 +225,17 @@ func (lo *leftover) drop(st *set) error {
 		return errors.Join(append(errs, lo.file.remove())...)
 	}
 	return errors.Join(append(errs, lo.file.write(lo.label))...)
+}
+
+// dropAll drops what is used of it, and the label where nothing else is in it.
+func (lo *leftover) dropAll() (err error) {
+	for _, st := range slices.Clone(lo.sets) {
+		err = errors.Join(err, lo.drop(st))
+	}
+	if len(lo.label.Sets) == 0 {
+		err = errors.Join(err, lo.file.remove())
+	}
+	return err
 }
 
 // errOthers says that a directory has steps that came after those in memory, from somebody else.

@@ -22,12 +22,11 @@ func (s *Service) obeyLocked(v *council.SetView) {
 		}
 		st = newSet(v.Dir, v.Shards)
 		s.sets = append(s.sets, st)
+		s.nameLocked(st)
 	}
+	s.learnLocked(st, v)
 	st.view = *v
 	st.book.told = &toldMoments{complete: v.Complete, dead: v.Dead}
-	if v.Committed.Compare(st.committed) > 0 {
-		st.committed = v.Committed
-	}
 	st.repin(v.Pin)
 	for _, m := range v.Verify {
 		s.verifyLocked(st, m)
@@ -46,6 +45,27 @@ func (s *Service) obeyLocked(v *council.SetView) {
 		st.repin(nil)
 		st.release()
 		s.retired = slices.Delete(s.retired, i, i+1)
+	}
+}
+
+// learnLocked hears what is on disk, and what is on its way there, and notes it where that is new.
+func (s *Service) learnLocked(st *set, v *council.SetView) {
+	committed, head, next, nextAt := st.committed, st.head, st.next, st.nextAt
+	if v.Open && v.Head != st.view.Head { // else a worker may have written since
+		head = v.Head
+	}
+	if next != "" && head == next && nextAt.Compare(committed) > 0 { // whoever led before has died behind it, and told nobody
+		committed = nextAt
+	}
+	if v.Committed.Compare(committed) > 0 {
+		committed = v.Committed
+	}
+	if v.Next != "" {
+		next, nextAt = v.Next, v.NextAt
+	}
+	if committed != st.committed || head != st.head || next != st.next {
+		st.committed, st.head, st.next, st.nextAt = committed, head, next, nextAt
+		s.noteLocked()
 	}
 }
 
@@ -178,7 +198,7 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 	err = m.begin(at, 0, time.Now().UnixNano())
 	s.mu.Unlock()
 	if err == nil {
-		err = receiveCopy(conn, head, m)
+		err = guarded(func() error { return receiveCopy(conn, head, m) })
 	}
 	var of *copied
 	if err == nil {

@@ -75,8 +75,11 @@ func dialPeer(ctx context.Context, addr string, token []byte, g greeting) (*net.
 	return conn, nil
 }
 
-// sendCopy sends what a slot holds. The caller keeps it from being overwritten.
+// sendCopy sends what a slot holds, from within guarded. The caller keeps it from being overwritten.
 func sendCopy(conn net.Conn, m *memory, of *copied) error {
+	if err := m.whole(); err != nil {
+		return err
+	}
 	if err := writeFrame(conn, copyHead{Used: of.used, MetaOff: of.metaOff, MetaLen: of.metaLen, Persist: of.persist}); err != nil {
 		return err
 	}
@@ -94,7 +97,7 @@ func sendCopy(conn net.Conn, m *memory, of *copied) error {
 	return err
 }
 
-// receiveCopy reads the bytes behind a head into memory.
+// receiveCopy reads the bytes behind a head into memory, from within guarded.
 func receiveCopy(conn net.Conn, head copyHead, m *memory) error {
 	data, sum := m.bytes[headerSize:headerSize+head.Used], uint32(0)
 	for len(data) > 0 {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -33,8 +34,8 @@ type Config struct {
 	Keep int
 	// Rate is how many bytes a second are written to disk at most, 0 for as many as it takes.
 	Rate int64
-	// Memory is a directory in memory where the checkpoints of a node that is alone lie so that they outlive muster when it is killed:
-	// DefaultMemory, or one that somebody chose. Empty: none do.
+	// Memory is a directory in memory where checkpoints lie so that they outlive muster when it is killed: DefaultMemory, or one
+	// that somebody chose. Empty: none do.
 	Memory string
 	Log    zerolog.Logger
 
@@ -74,7 +75,7 @@ type Service struct {
 	retired  []*set              // of rounds with another number of shards: they are written, and nothing else
 	openings map[string]*opening // by directory, until that has a set
 	sessions map[*session]bool
-	round    uint64 // counts the groups of workers; 0 is that of what was left by another muster
+	round    uint64 // the upper part of an era. Of a node that is alone it counts the groups of workers; 0 is that of what was left by another muster
 	nextConn int
 	closed   bool
 	segments *segments // nil: memory has no names
@@ -95,7 +96,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
 	}
-	if cfg.Memory != "" && cfg.Token == nil { // of several nodes, one that was killed has only parts of steps
+	if cfg.Memory != "" {
 		if s.segments, err = openSegments(cfg.Memory, cfg.Memory != DefaultMemory, s.labelLocked()); err != nil {
 			s.cfg.Log.Warn().Err(err).Msg("checkpoints in memory are lost if muster is killed")
 		}
@@ -356,38 +357,69 @@ func (s *Service) Close() error {
 // setLocked returns the set of a directory and number of shards, which it makes where there is none. Another number of shards
 // than before comes with another world: what is in memory is written, and given up.
 func (s *Service) setLocked(dir string, shards int) (*set, error) {
-	for i, st := range s.sets {
-		if st.dir != dir {
-			continue
+	var st, before *set
+	for _, o := range s.sets { // of one directory there are several where they were left by a killed agent
+		switch {
+		case o.dir != dir:
+		case o.shards == shards:
+			st = o
+		default:
+			before = o
 		}
-		if st.shards == shards {
-			return st, nil
-		}
-		for c := range s.sessions {
-			if c.set == st {
-				return nil, fmt.Errorf("cannot save %d shards to %s: other workers save %d there", shards, dir, st.shards)
-			}
-		}
-		next := newSet(dir, shards)
-		next.lock, st.lock = st.lock, nil
-		if s.team != nil {
-			next.book.told = &toldMoments{}
-		}
-		s.cfg.Log.Warn().Str("path", dir).Int("shards", shards).Int("before", st.shards).
-			Msg("the number of shards has changed: what is in memory cannot be used, and is written to disk")
-		s.saveLocked(st, "the number of shards has changed")
-		if s.team == nil {
-			st.releaseRetired() // what is on disk
-		}
-		s.retired, s.sets[i] = append(s.retired, st), next
-		next.head = st.head
-		s.nameLocked(next)
-		return next, nil
 	}
+	if before == nil && st == nil {
+		return s.firstSetLocked(dir, shards)
+	}
+	if before == nil {
+		return st, nil
+	}
+	for c := range s.sessions {
+		if c.set == before {
+			return nil, fmt.Errorf("cannot save %d shards to %s: other workers save %d there", shards, dir, before.shards)
+		}
+	}
+	s.retireLocked(before, shards)
+	if st == nil {
+		s.succeedingLocked(before, shards)
+	}
+	return s.setLocked(dir, shards)
+}
+
+// succeedingLocked adds the set of so many shards that follows another one.
+func (s *Service) succeedingLocked(before *set, shards int) {
+	retired := func(o *set) bool { return o.dir == before.dir && o.shards == shards }
+	if i := slices.IndexFunc(s.retired, retired); s.team != nil && i >= 0 { // there are as many as once before
+		s.sets, s.retired = append(s.sets, s.retired[i]), slices.Delete(s.retired, i, i+1)
+		return
+	}
+	st := newSet(before.dir, shards)
+	st.lock, before.lock = before.lock, nil
+	st.head = before.head
+	if s.team != nil {
+		st.book.told = &toldMoments{}
+	} else {
+		before.releaseRetired() // what is on disk
+	}
+	s.sets = append(s.sets, st)
+	s.nameLocked(st)
+}
+
+// retireLocked has what is in memory of a set written, and then given up: so many shards follow it.
+func (s *Service) retireLocked(st *set, shards int) {
+	s.cfg.Log.Warn().Str("path", st.dir).Int("shards", shards).Int("before", st.shards).
+		Msg("the number of shards has changed: what is in memory cannot be used, and is written to disk")
+	s.sets = slices.DeleteFunc(s.sets, func(o *set) bool { return o == st })
+	s.retired = append(s.retired, st)
+	s.saveLocked(st, "the number of shards has changed")
+}
+
+// firstSetLocked makes the first set of a directory.
+func (s *Service) firstSetLocked(dir string, shards int) (*set, error) {
 	st := newSet(dir, shards)
 	if s.team != nil { // the node that leads opens it
 		st.book.told = &toldMoments{}
 		s.sets = append(s.sets, st)
+		s.nameLocked(st)
 		return st, nil
 	}
 	o := s.openings[dir] // see openedLocked

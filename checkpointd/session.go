@@ -293,14 +293,8 @@ func (c *session) eraLocked() uint64 {
 	if loads == 0 {
 		loads = max(len(c.set.decisions), len(c.set.view.Decisions))
 	}
-	return c.service.round<<eraShift | uint64(loads)
+	return c.service.round<<eraShift | uint64(min(loads, loadsMax))
 }
-
-// eraShift leaves room in an era for the loads of a round.
-const eraShift = 32
-
-// firstEra is the first era of a round of several nodes.
-func firstEra(round int) uint64 { return (uint64(round) + 1) << eraShift }
 
 // reserveLocked makes the slot that the next save is going to take, and hands it over.
 func (c *session) reserveLocked(chosen *slot, size int64) (reply, *os.File, error) {

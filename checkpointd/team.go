@@ -20,9 +20,6 @@ import (
 // joinLimit is how long nodes wait for each other when a round begins. That they all meet was settled before.
 const joinLimit = time.Minute
 
-// leaderKey is where the leader says on a round's board how it is reached.
-const leaderKey = "ckpt/leader"
-
 // team is this node's part among the nodes of a job: it reports to the leader what there is in memory, and does what the
 // leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
 type team struct {
@@ -31,6 +28,8 @@ type team struct {
 	addr     string
 
 	leading *leading // on the node with group rank 0
+
+	lineage int64 // that this node takes part in; 0: it has been in no round
 
 	direct bool  // agents of torchrun take part: workers write by themselves
 	err    error // why this node has no part in the round
@@ -44,6 +43,8 @@ type team struct {
 	seen   uint64        // the newest report that the leader has answered
 	addrs  []string      // of all nodes, by group rank
 	drain  bool          // the leader says that nothing is left to be written
+	// hurried says that nobody waits for the last step any more.
+	hurried bool
 	serve  sync.WaitGroup
 }
 
@@ -83,7 +84,6 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
 	s.mu.Lock()
-	s.round = firstEra(r.Number) >> eraShift
 	t.direct, t.err, t.ended, t.drain = r.GroupWorldSize > 1 && board == nil, nil, false, false
 	for _, st := range s.allSetsLocked() {
 		for slot, of := range st.copies {
@@ -99,32 +99,27 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		s.cfg.Log.Warn().Msg("agents of torchrun take part: workers write their checkpoints to disk at once, and none are kept in memory")
 		return nil
 	}
-	why := ""
-	if r.Number > 0 {
-		why = "the workers start again"
-	}
-	addr, err := t.addr, error(nil)
-	if r.GroupRank == 0 {
-		l := t.leads()
-		if l == nil {
-			l = newLeading(s)
-			t.lead(l)
+	left := t.leftBehind()
+	defer func() {
+		for _, lo := range left {
+			lo.close()
 		}
-		l.begin(r.Number, r.GroupWorldSize, why)
-		if board != nil {
-			err = board.Set(ctx, leaderKey, []byte(addr))
-		}
-	} else {
+	}()
+	meet := t.summon
+	if r.GroupRank != 0 {
 		if l := t.lead(nil); l != nil {
 			s.wg.Go(l.close) // a disk may hang; whoever leads now waits for the lock
 		}
-		var told []byte
-		told, err = board.Get(ctx, leaderKey)
-		addr = string(told)
+		meet = t.follow
 	}
+	call, err := meet(ctx, r, board, t.standing(left))
 	var conn *net.TCPConn
 	if err == nil {
-		conn, err = dialPeer(ctx, addr, s.cfg.Token, greeting{Op: "join", Rank: r.GroupRank, Round: r.Number})
+		s.mu.Lock()
+		s.round = call.Era >> eraShift
+		t.inheritLocked(left, call.Lineage)
+		s.mu.Unlock()
+		conn, err = dialPeer(ctx, call.Addr, s.cfg.Token, greeting{Op: "join", Rank: r.GroupRank, Round: r.Number})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,7 +301,7 @@ func (t *team) drained(ctx context.Context) error {
 		s.mu.Lock()
 		done := t.conn == nil || t.drain && t.seen >= t.reportLocked()
 		var failed []error
-		if t.conn == nil && t.err != nil && len(s.sets) > 0 {
+		if t.lost() && len(s.sets) > 0 {
 			failed = append(failed, fmt.Errorf("whether the last checkpoint is on disk is not known: %w", t.err))
 		}
 		for _, st := range s.allSetsLocked() {
@@ -325,10 +320,16 @@ func (t *team) drained(ctx context.Context) error {
 		case <-told.C:
 			s.cfg.Log.Info().Msg("waiting until the last checkpoint is on disk (a second signal skips that)")
 		case <-ctx.Done():
+			s.mu.Lock()
+			t.hurried = true
+			s.mu.Unlock()
 			return fmt.Errorf("the last checkpoint in memory was not written: %w", context.Cause(ctx))
 		}
 	}
 }
+
+// lost reports whether the leader has gone before this node.
+func (t *team) lost() bool { return t.conn == nil && t.err != nil }
 
 // leaveLast leaves, the node that leads after all others: they have heard then that all is done.
 func (t *team) leaveLast(ctx context.Context) {
@@ -408,7 +409,7 @@ func (t *team) giveCopy(conn net.Conn, g greeting) {
 	slot.Pins++
 	m, of := st.mem[slot], st.copies[slot]
 	s.mu.Unlock()
-	err := sendCopy(conn, m, of)
+	err := guarded(func() error { return sendCopy(conn, m, of) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot.Pins--

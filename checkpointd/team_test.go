@@ -230,7 +230,7 @@ func (c *crew) spread(step int64, loads uint64) {
 			s.mu.Lock()
 			copies := 0
 			for shard := range s.sets[0].shards {
-				if s.sets[0].book.at(shard, moment{Era: firstEra(0) | loads, Step: step}) != nil {
+				if s.sets[0].book.at(shard, moment{Era: s.round<<eraShift | loads, Step: step}) != nil {
 					copies++
 				}
 			}
@@ -302,7 +302,7 @@ func TestTeamDamagedMemory(t *testing.T) {
 		sealed := func(step int64) (m *memory, ok bool) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			m = s.sets[0].mem[s.sets[0].book.at(1, moment{Era: firstEra(0), Step: step})]
+			m = s.sets[0].mem[s.sets[0].book.at(1, moment{Era: s.round << eraShift, Step: step})]
 			return m, m != nil && binary.LittleEndian.Uint32(m.bytes[headerBlocks:]) > 0
 		}
 		testutil.Eventually(t, 20*time.Second, "checksums", func() bool {

@@ -115,6 +115,12 @@ type SetView struct {
 	// cannot become complete any more.
 	Complete []Moment `json:"complete,omitempty"`
 	Dead     []Moment `json:"dead,omitempty"`
+	// Head is the attempt that the directory's trackers name since they were last written, or were read when the directory was
+	// opened; Next is the one by which NextAt is, or was last, written. A node that is killed leaves them to whoever has to know
+	// whether what is in memory is newer than the directory.
+	Head   string `json:"head,omitempty"`
+	Next   string `json:"next,omitempty"`
+	NextAt Moment `json:"next_at"`
 	// Pin are moments whose copies must not be overwritten, Verify those whose checksums are to be compared.
 	Pin    []Moment `json:"pin,omitempty"`
 	Verify []Moment `json:"verify,omitempty"`

@@ -20,6 +20,7 @@ type Leader struct {
 	gone    map[int]bool    // those that have left it; true for those that have never come
 	why     string          // why what was saved before the round is wanted on disk
 	sets    map[Key]*set
+	heads   map[string]string // by directory that was opened: what its trackers name
 	ended   bool // the end of this round was seen
 	actions []Action
 }
@@ -41,6 +42,8 @@ type set struct {
 	choosing    bool
 	running     *flush
 	pending     *flush
+	next        string // the attempt that was begun last, and what it writes
+	nextAt      Moment
 	tried       Moment // the newest that a writing of was begun
 	trigger     string // why the newest complete step is wanted on disk
 	urgent      map[int]int
@@ -63,7 +66,7 @@ type flush struct {
 
 // NewLeader returns a leader without nodes.
 func NewLeader(replicas int, newAttempt func() string) *Leader {
-	return &Leader{Replicas: replicas, NewAttempt: newAttempt, nodes: map[int]*Report{}, sets: map[Key]*set{}}
+	return &Leader{Replicas: replicas, NewAttempt: newAttempt, nodes: map[int]*Report{}, sets: map[Key]*set{}, heads: map[string]string{}}
 }
 
 // BeginRound begins a round of so many nodes, whose eras begin with era. What is being written goes on; what workers had
@@ -149,8 +152,11 @@ func (l *Leader) GiveUp() {
 	l.step()
 }
 
-// Opened tells the outcome of Open.
-func (l *Leader) Opened(k Key, err error) {
+// Opened tells the outcome of Open, and what the trackers of the directory name: what is known already was written since.
+func (l *Leader) Opened(k Key, head string, err error) {
+	if _, known := l.heads[k.Dir]; !known && err == nil {
+		l.heads[k.Dir] = head
+	}
 	if s := l.sets[k]; s != nil {
 		s.open = err == nil
 		s.opening = false
@@ -178,8 +184,11 @@ func (l *Leader) Committed(k Key, attempt string, err error) {
 	}
 	if err != nil {
 		s.failed = err.Error()
-	} else if s.failed = ""; s.running.at.Compare(s.committed) > 0 {
-		s.committed = s.running.at
+	} else {
+		s.failed, l.heads[k.Dir] = "", attempt
+		if s.running.at.Compare(s.committed) > 0 {
+			s.committed = s.running.at
+		}
 	}
 	s.running = nil
 	l.step()
@@ -406,6 +415,7 @@ func (l *Leader) flush(s *set) {
 		s.running, s.pending = s.pending, nil
 		f := s.running
 		f.attempt, f.results, f.writers = l.NewAttempt(), make([]json.RawMessage, s.Shards), make([]string, s.Shards)
+		s.next, s.nextAt = f.attempt, f.at
 		s.failed = ""
 		if f.at.Compare(s.tried) > 0 {
 			s.tried = f.at

@@ -1,0 +1,79 @@
+package checkpointd
+
+import "muster/checkpointd/council"
+
+// leftBehind takes what killed agents of this run have left on the node where it has been one of several, unless the node takes part
+// in a lineage already. What somebody else's steps have followed on disk is not in it, and stays. The caller closes them.
+func (t *team) leftBehind() (found []*leftover) {
+	s := t.s
+	if s.segments == nil || t.lineage != 0 {
+		return nil
+	}
+	for _, path := range labelPaths(s.segments.dir) {
+		l, err := readLabel(path)
+		if err != nil || l.RunID != s.cfg.RunID || l.Lineage == 0 || isKept(path) {
+			continue
+		}
+		if lo := s.openUsable(path, ""); lo != nil {
+			found = append(found, lo)
+		}
+	}
+	return found
+}
+
+// inheritLocked takes part in a lineage. Its copies that were left on this node are ours from then on, under the moments that they had:
+// other nodes have the other shards. What is left of lineages before it is older, and is given up.
+func (t *team) inheritLocked(left []*leftover, lineage int64) {
+	s := t.s
+	if t.lineage != 0 && t.lineage != lineage { // the nodes that it was with are not among these
+		for _, st := range s.allSetsLocked() {
+			st.repin(nil)
+			st.release()
+		}
+	}
+	t.lineage = lineage
+	for _, lo := range left {
+		if lo.label.Lineage != lineage {
+			continue
+		}
+		for _, old := range lo.sets {
+			st := s.findSetLocked(council.Key{Dir: old.dir, Shards: old.shards})
+			if st == nil {
+				st = s.heirLocked(old)
+				st.book.told = &toldMoments{}
+				s.sets = append(s.sets, st)
+			}
+			if old.committed.Compare(st.committed) > 0 {
+				st.committed = old.committed
+			}
+			if err := s.takeOverLocked(st, old, func(at moment) (moment, bool) { return at, true }); err != nil {
+				s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("a checkpoint in memory is not used")
+			}
+			if len(st.copies) > 0 {
+				s.cfg.Log.Info().Str("path", st.dir).Int("shards", st.held()).Int("of", st.shards).Msg(leftUsed)
+			}
+		}
+	}
+	s.noteLocked()
+	for _, lo := range left {
+		if lo.label.Lineage > lineage {
+			continue
+		}
+		if lo.label.Lineage < lineage && len(lo.sets) > 0 {
+			s.cfg.Log.Warn().Msg("a killed muster of this run has left checkpoints in memory; the job has gone on without them, and they are given up")
+		}
+		if err := lo.dropAll(); err != nil {
+			s.cfg.Log.Warn().Err(err).Msg("cannot remove checkpoints in memory")
+		}
+	}
+}
+
+// held is of how many shards there are copies on this node.
+func (st *set) held() (n int) {
+	for _, slots := range st.book.shards {
+		if len(slots) > 0 {
+			n++
+		}
+	}
+	return n
+}
