@@ -76,11 +76,15 @@ func (s *Service) unwrittenLocked() bool {
 	}
 	for _, st := range s.allSetsLocked() {
 		at, unwritten := st.unwritten()
+		if s.team != nil { // whether all nodes have it nobody may be left to tell
+			at, _ = st.newestHere()
+			unwritten = at.Compare(st.committed) > 0
+		}
 		if !unwritten || !s.failedLocked(st) {
 			continue
 		}
 		for shard := range st.shards {
-			if slot := st.book.at(shard, at); slot != nil && st.mem[slot].path == "" { // else it is on another node
+			if slot := st.book.at(shard, at); slot != nil && st.mem[slot].path == "" {
 				unwritten = false
 			}
 		}
@@ -149,6 +153,9 @@ func (s *Service) adoptLocked(st *set) *set {
 			continue
 		}
 		defer lo.close()
+		for _, old := range lo.others {
+			s.tellOthers(old)
+		}
 		for _, old := range lo.sets {
 			found = append(found, candidate{lo, old})
 		}

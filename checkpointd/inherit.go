@@ -1,9 +1,13 @@
 package checkpointd
 
-import "muster/checkpointd/council"
+import (
+	"slices"
+
+	"muster/checkpointd/council"
+)
 
 // leftBehind takes what killed agents of this run have left on the node where it has been one of several, unless the node takes part
-// in a lineage already. What somebody else's steps have followed on disk is not in it, and stays. The caller closes them.
+// in a lineage already. The caller closes them.
 func (t *team) leftBehind() (found []*leftover) {
 	s := t.s
 	if s.segments == nil || t.lineage != 0 {
@@ -22,9 +26,10 @@ func (t *team) leftBehind() (found []*leftover) {
 }
 
 // inheritLocked takes part in a lineage. Its copies that were left on this node are ours from then on, under the moments that they had:
-// other nodes have the other shards. What is left of lineages before it is older, and is given up.
-func (t *team) inheritLocked(left []*leftover, lineage int64) {
-	s := t.s
+// other nodes have the other shards. What is left of lineages before it is older, and is given up, as is what the lineage has gone on
+// from without this node. What somebody else has written over stays.
+func (t *team) inheritLocked(left []*leftover, call summons) {
+	s, lineage := t.s, call.Lineage
 	if t.lineage != 0 && t.lineage != lineage { // the nodes that it was with are not among these
 		for _, st := range s.allSetsLocked() {
 			st.repin(nil)
@@ -56,10 +61,18 @@ func (t *team) inheritLocked(left []*leftover, lineage int64) {
 	}
 	s.noteLocked()
 	for _, lo := range left {
-		if lo.label.Lineage > lineage {
+		if lo.label.Lineage > lineage { // only where clocks have jumped
 			continue
 		}
-		if lo.label.Lineage < lineage && len(lo.sets) > 0 {
+		gone := lo.label.Lineage < lineage && len(lo.sets) > 0
+		for _, st := range lo.others {
+			if slices.Contains(call.Heads, headOf(st.dir)) {
+				lo.sets, gone = append(lo.sets, st), true
+			} else {
+				s.tellOthers(st)
+			}
+		}
+		if gone {
 			s.cfg.Log.Warn().Msg("a killed muster of this run has left checkpoints in memory; the job has gone on without them, and they are given up")
 		}
 		if err := lo.dropAll(); err != nil {

@@ -20,6 +20,8 @@ type leftover struct {
 	label label
 	file  *labelFile // nil: only looked at
 	sets  []*set     // as in the label
+	// others are sets that cannot be used, since others have written to their directories; see openUsable.
+	others []*set
 	// problems are why segments are not used.
 	problems []error
 	bytes    map[int]int64 // by set: of its files
@@ -57,7 +59,7 @@ func openLeftover(path string) (*leftover, error) {
 }
 
 // openUsable takes over what a dead agent has left of sets in dir, of all for an empty one. It returns nil where that cannot be done.
-// What cannot be used is told, and stays.
+// What cannot be used stays; sets in directories that others have written to are apart.
 func (s *Service) openUsable(path, dir string) *leftover {
 	lo, err := openLeftover(path)
 	if err != nil {
@@ -70,19 +72,23 @@ func (s *Service) openUsable(path, dir string) *leftover {
 		s.cfg.Log.Warn().Err(err).Msg("a checkpoint in memory is not used")
 	}
 	lo.sets = slices.DeleteFunc(lo.sets, func(st *set) bool {
-		unusable := dir != "" && st.dir != dir
-		if !unusable {
-			if err := st.settle(); err != nil {
-				s.cfg.Log.Warn().Err(err).Msg("checkpoints in memory are not used: muster ckpt ls")
-				unusable = true
-			}
-		}
-		if unusable {
+		if dir != "" && st.dir != dir {
 			st.letGo()
+			return true
 		}
-		return unusable
+		if st.settle() != nil {
+			st.letGo()
+			lo.others = append(lo.others, st)
+			return true
+		}
+		return false
 	})
 	return lo
+}
+
+// tellOthers says that others have written to the directory of a set.
+func (s *Service) tellOthers(st *set) {
+	s.cfg.Log.Warn().Str("path", st.dir).Err(errOthers).Msg("checkpoints in memory are not used: muster ckpt ls")
 }
 
 // close gives back what openLeftover took.
@@ -276,6 +282,8 @@ type MemoryStep struct {
 	Bytes int64
 	// Saved is when the last copy was whole.
 	Saved time.Time
+	// Several says that its agent was one of several nodes: these have the shards that are not in memory here.
+	Several bool
 	// OnDisk says that it, or a newer one, was written.
 	OnDisk bool
 	// Running says that its agent lives, Saving that its agent is dead and somebody writes the newest step to disk.
@@ -297,7 +305,7 @@ func ListMemory(memory string) ([]MemoryStep, error) {
 		if errors.Is(err, os.ErrNotExist) { // its agent has just ended
 			continue
 		}
-		common := MemoryStep{RunID: l.RunID, Step: -1, Running: isKept(path) && !l.Saving, Problem: err, label: path}
+		common := MemoryStep{RunID: l.RunID, Step: -1, Several: l.Lineage != 0, Running: isKept(path) && !l.Saving, Problem: err, label: path}
 		common.Saving = l.Saving && isKept(path)
 		if err != nil {
 			steps = append(steps, common)

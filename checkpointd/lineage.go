@@ -37,6 +37,8 @@ type standing struct {
 	Left []int64 `json:"left,omitempty"`
 	// Round is the largest number of a round that the node knows.
 	Round uint64 `json:"round,omitempty"`
+	// Heads are what the trackers of its directories name, as far as its lineages have written it: see set.head.
+	Heads []string `json:"heads,omitempty"`
 }
 
 // summons is what the leader tells all nodes when a round begins.
@@ -46,6 +48,8 @@ type summons struct {
 	Lineage int64  `json:"lineage"`
 	// Era is the first of the round.
 	Era uint64 `json:"era"`
+	// Heads are those of all nodes.
+	Heads []string `json:"heads,omitempty"`
 }
 
 // leaderKey is where the leader puts its summons on a round's board, standingKey where the node with a group rank says how it stands.
@@ -77,6 +81,9 @@ func (t *team) standing(left []*leftover) standing {
 	n := standing{Lineage: t.lineage, Round: s.round << eraShift >> roundShift}
 	know := func(st *set) {
 		n.Round = max(n.Round, st.newestEra()>>roundShift)
+		if st.head != "" && !slices.Contains(n.Heads, st.head) {
+			n.Heads = append(n.Heads, st.head)
+		}
 	}
 	for _, st := range s.allSetsLocked() {
 		know(st)
@@ -114,6 +121,11 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 		nodes = append(nodes, n)
 	}
 	call.Addr = t.addr
+	for _, n := range nodes {
+		call.Heads = append(call.Heads, n.Heads...)
+	}
+	slices.Sort(call.Heads)
+	call.Heads = slices.Compact(call.Heads)
 	var left bool
 	call.Lineage, call.Era, left = decide(nodes, time.Now(), rand.Uint64N(1<<(roundShift-eraShift)))
 	why := ""

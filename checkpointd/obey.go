@@ -54,9 +54,6 @@ func (s *Service) learnLocked(st *set, v *council.SetView) {
 	if v.Open && v.Head != st.view.Head { // else a worker may have written since
 		head = v.Head
 	}
-	if next != "" && head == next && nextAt.Compare(committed) > 0 { // whoever led before has died behind it, and told nobody
-		committed = nextAt
-	}
 	if v.Committed.Compare(committed) > 0 {
 		committed = v.Committed
 	}

@@ -7,18 +7,83 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"muster/checkpointd/council"
 	"muster/internal/errhint"
 )
 
 // Salvage brings to disk what an agent that was killed has left in memory and not written: of each set the newest complete step.
 // Then the memory is given up. label is what Service.Label was; where the agent has ended in order nothing is there, and nothing is
-// done. to is another directory for the step than its own, empty for that. An error leaves in memory what was not written.
+// done. to is another directory for the step than its own, empty for that. An error leaves in memory what was not written. What one of
+// several nodes has left stays as it is, for the next agent: other nodes have the other shards, and may go on.
 func Salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
+	if l, err := readLabel(label); err == nil && l.Lineage != 0 {
+		tellParts(label, l, log)
+		return nil
+	}
+	return salvage(ctx, label, to, log)
+}
+
+// tellParts says what one of several nodes has left.
+func tellParts(label string, l label, log zerolog.Logger) {
+	lo := mapLeftover(label, l)
+	defer lo.letGo()
+	for _, st := range lo.sets {
+		if at, shards := st.newestHere(); len(shards) > 0 {
+			log.Info().Int64("step", at.Step).Int("shards", len(shards)).Int("of", st.shards).Str("path", st.dir).Msg(HowToGoOn)
+		}
+	}
+}
+
+// newestHere is the newest moment of which a dead agent's set has copies, and the shards that they are of.
+func (st *set) newestHere() (at moment, shards []int) {
+	at = council.Never
+	for slot := range st.copies {
+		if slot.At.Compare(at) > 0 {
+			at = slot.At
+		}
+	}
+	for shard := range st.shards {
+		if st.book.at(shard, at) != nil {
+			shards = append(shards, shard)
+		}
+	}
+	return at, shards
+}
+
+// errParts returns an error where a set of one of several nodes cannot be saved from here: other nodes may have the rest of its
+// newest step. A step before that, which is whole here, goes to another directory at most.
+func (st *set) errParts(to string) error {
+	at, shards := st.newestHere()
+	complete := st.book.complete()
+	if len(shards) == st.shards || at.Compare(st.committed) <= 0 || to != "" && len(complete) > 0 {
+		return nil
+	}
+	var missing []string
+	for shard := range st.shards {
+		if !slices.Contains(shards, shard) {
+			missing = append(missing, strconv.Itoa(shard))
+		}
+	}
+	if more := len(missing) - 8; more > 0 {
+		missing = append(missing[:8], fmt.Sprintf("%d more", more))
+	}
+	hint := "start the job again on all its nodes with the same --rdzv-id: it goes on from there"
+	if len(complete) > 0 {
+		hint += fmt.Sprintf("; --to DIR writes step %d, which is whole here, elsewhere", complete[0].Step)
+	}
+	return errhint.With(fmt.Errorf("cannot save step %d of %s: %d of its %d shards are here, and shards %s were on other nodes",
+		at.Step, st.dir, len(shards), st.shards, strings.Join(missing, ", ")), hint)
+}
+
+// salvage is Salvage by somebody who knows which nodes there are.
+func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 	lo, err := openLeftover(label)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -34,26 +99,30 @@ func Salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 	for _, err := range lo.problems {
 		log.Warn().Err(err).Msg("a checkpoint in memory is not used")
 	}
+	several := lo.label.Lineage != 0
 	var errs []error
 	for _, st := range append([]*set(nil), lo.sets...) {
-		err := salvageSet(ctx, st, lo.label.RunID, to, log)
+		var err error
+		if several {
+			err = st.errParts(to)
+		}
+		if err == nil {
+			err = salvageSet(ctx, st, lo.label.RunID, to, log)
+		}
 		if len(lo.problems) > 0 && len(st.book.complete()) == 0 { // another version of muster may know what these are
 			err = errors.Join(append([]error{err}, lo.problems...)...)
 		}
 		st.lock.close()
-		if err == nil {
+		if err == nil && !(several && to != "") { // else the nodes may use it still
 			err = lo.drop(st)
 		}
 		errs = append(errs, err)
 	}
-	if len(errs) == 0 {
-		return lo.file.remove()
+	if len(lo.label.Sets) == 0 {
+		return errors.Join(append(errs, lo.file.remove())...)
 	}
-	if err := errors.Join(errs...); err != nil {
-		lo.label.Saving = false
-		return errors.Join(err, lo.file.write(lo.label))
-	}
-	return nil
+	lo.label.Saving = false
+	return errors.Join(append(errs, lo.file.write(lo.label))...)
 }
 
 // salvageSet writes the newest complete step of a set whose checksums hold, unless it is on disk.
@@ -111,7 +180,7 @@ func (f *flush) verify() error {
 // for the steps of dead ones.
 func (m *MemoryStep) Save(ctx context.Context, to string, log zerolog.Logger) error {
 	if !m.Running {
-		return Salvage(ctx, m.label, to, log)
+		return salvage(ctx, m.label, to, log)
 	}
 	if to != "" {
 		return fmt.Errorf("cannot save to %s: job %s runs, and saves to its own directory", to, m.RunID)

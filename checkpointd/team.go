@@ -45,7 +45,7 @@ type team struct {
 	drain  bool          // the leader says that nothing is left to be written
 	// hurried says that nobody waits for the last step any more.
 	hurried bool
-	serve  sync.WaitGroup
+	serve   sync.WaitGroup
 }
 
 // openTeam begins to listen for the other nodes.
@@ -117,7 +117,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 	if err == nil {
 		s.mu.Lock()
 		s.round = call.Era >> eraShift
-		t.inheritLocked(left, call.Lineage)
+		t.inheritLocked(left, call)
 		s.mu.Unlock()
 		conn, err = dialPeer(ctx, call.Addr, s.cfg.Token, greeting{Op: "join", Rank: r.GroupRank, Round: r.Number})
 	}
@@ -202,7 +202,7 @@ func (t *team) reportLocked() uint64 {
 func (s *Service) setReportLocked(st *set) council.SetReport {
 	sr := council.SetReport{
 		Key: council.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest, Every: st.keep.Every,
-		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Full: st.told["replicas"],
+		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Next: st.next, NextAt: st.nextAt, Full: st.told["replicas"],
 		Urgent: st.urgent, Why: st.why, Begun: council.Never,
 	}
 	for shard, slots := range st.book.shards {

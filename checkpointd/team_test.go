@@ -227,6 +227,9 @@ func (c *crew) spread(step int64, loads uint64) {
 	c.t.Helper()
 	testutil.Eventually(c.t, 20*time.Second, "two copies of a step", func() bool {
 		for _, s := range c.nodes {
+			if s == nil {
+				continue
+			}
 			s.mu.Lock()
 			copies := 0
 			for shard := range s.sets[0].shards {

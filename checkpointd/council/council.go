@@ -77,8 +77,11 @@ type SetReport struct {
 	// Written are the shards that were written at the order Attempt.
 	Attempt string    `json:"attempt,omitempty"`
 	Written []Written `json:"written,omitempty"`
-	// Committed is the newest moment that the node knows to be on disk.
+	// Committed is the newest moment that the node knows to be on disk, Next the newest attempt that it knows of, which writes NextAt:
+	// its leader may have died when that was done, and have told nobody.
 	Committed Moment `json:"committed"`
+	Next      string `json:"next,omitempty"`
+	NextAt    Moment `json:"next_at"`
 	// Full says that there is no memory for copies of other nodes' shards.
 	Full bool `json:"full,omitempty"`
 	// Urgent counts how often the newest step was wanted on disk at once; Why is the reason of the last time.

@@ -21,7 +21,7 @@ type Leader struct {
 	why     string          // why what was saved before the round is wanted on disk
 	sets    map[Key]*set
 	heads   map[string]string // by directory that was opened: what its trackers name
-	ended   bool // the end of this round was seen
+	ended   bool              // the end of this round was seen
 	actions []Action
 }
 
@@ -106,9 +106,6 @@ func (l *Leader) Report(node int, r *Report) {
 		}
 		if len(sr.Saves) > 0 {
 			s.reshards, s.replicas, s.keep, s.every = sr.Reshards, max(l.Replicas, sr.Replicas), sr.Keep, sr.Every
-		}
-		if sr.Committed.Compare(s.committed) > 0 {
-			s.committed = sr.Committed
 		}
 		if sr.Urgent > s.urgent[node] {
 			s.urgent[node], s.trigger = sr.Urgent, sr.Why
@@ -257,6 +254,7 @@ func (l *Leader) step() {
 			}
 			continue
 		}
+		l.learn(s)
 		l.tally(s)
 		l.flush(s)
 		l.decide(s)
@@ -272,6 +270,22 @@ func cmpKey(a, b Key) int {
 		return 1
 	}
 	return a.Shards - b.Shards
+}
+
+// learn finds out what is on disk already.
+func (l *Leader) learn(s *set) {
+	for n := range l.nodes {
+		sr := l.report(n, s.Key)
+		if sr == nil {
+			continue
+		}
+		if sr.Committed.Compare(s.committed) > 0 {
+			s.committed = sr.Committed
+		}
+		if sr.Next != "" && sr.Next == l.heads[s.Dir] && sr.NextAt.Compare(s.committed) > 0 {
+			s.committed = sr.NextAt
+		}
+	}
 }
 
 // tally finds out which moments are complete, and which can never be.

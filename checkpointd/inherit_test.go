@@ -1,0 +1,534 @@
+package checkpointd
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/checkpointd/council"
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+)
+
+// sigkill ends a node as SIGKILL does: what it has in memory stays, with a label that nobody looks after.
+func (c *crew) sigkill(n int) (memory string) {
+	c.t.Helper()
+	s := c.nodes[n]
+	s.mu.Lock()
+	memory = s.cfg.Memory
+	s.segments.label.close()
+	s.segments = nil
+	for _, st := range s.allSetsLocked() {
+		for _, m := range st.mem {
+			m.path = ""
+		}
+	}
+	s.mu.Unlock()
+	c.kill(n)
+	return memory
+}
+
+// heirs are as many nodes as there are places where something was left, which find it.
+func (c *crew) heirs(places ...string) (order []int) {
+	c.t.Helper()
+	before := c.change
+	for _, memory := range places {
+		c.change = func(cfg *Config) {
+			if before != nil {
+				before(cfg)
+			}
+			cfg.Memory = memory
+		}
+		order = append(order, len(c.nodes))
+		c.add()
+	}
+	c.change = before
+	return order
+}
+
+// sigkillAll kills all nodes of a round.
+func (c *crew) sigkillAll(order ...int) (places []string) {
+	c.t.Helper()
+	for _, n := range order {
+		places = append(places, c.sigkill(n))
+	}
+	return places
+}
+
+// nothingIn wants places to be empty.
+func (c *crew) nothingIn(places ...string) {
+	c.t.Helper()
+	for _, memory := range places {
+		if left := inMemory(c.t, memory); len(left) > 0 {
+			c.t.Errorf("left in memory: %v", left)
+		}
+	}
+}
+
+// TestInherit kills all nodes of a job, and again: the next ones have the newest step that all of them had saved, in the order that
+// they have now, bit for bit, and bring it to disk.
+func TestInherit(t *testing.T) {
+	c := newCrew(t, 3, nil)
+	order := []int{0, 1, 2}
+	c.begin(order...)
+	c.load(fromNone, 0)
+	c.save(1, true)
+	c.onDisk(1)
+	c.save(2, false)
+	c.save(3, false)
+	c.workers[1].save(4, 1, size, false) // the others never come so far
+	places := c.sigkillAll(order...)
+	c.round = -1 // they know nothing of what was before
+
+	order = c.heirs(places[1], places[2], places[0])
+	c.begin(order...)
+	c.load(fromMemory, 3)
+	c.onDisk(3)
+	c.save(4, false)
+	c.save(5, false)
+	lineage := c.nodes[order[0]].team.lineage
+	places = c.sigkillAll(order...)
+	c.round = -1
+
+	order = c.heirs(places...)
+	c.begin(order...)
+	c.load(fromMemory, 5)
+	if now := c.nodes[order[2]].team.lineage; now != lineage || now == 0 {
+		t.Errorf("the lineage was %d, and is %d", lineage, now)
+	}
+	c.save(6, false)
+	c.end(order...)
+	c.onDisk(6)
+	c.nothingIn(places...)
+}
+
+// TestInheritTwice: an agent was killed while it took over what another one had left, and both labels are there.
+func TestInheritTwice(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, false)
+	c.save(2, false)
+	places := c.sigkillAll(0, 1)
+	c.round = -1
+	second := c.heirs(places...)
+	for _, n := range second { // they come as far as the new label: the old names are still there
+		s := c.nodes[n]
+		left := s.team.leftBehind()
+		if len(left) != 1 || len(left[0].sets) != 1 {
+			t.Fatalf("left behind: %+v", left)
+		}
+		s.mu.Lock()
+		s.team.lineage = left[0].label.Lineage
+		st := s.heirLocked(left[0].sets[0])
+		st.book.told = &toldMoments{}
+		s.sets = append(s.sets, st)
+		if err := s.takeOverLocked(st, left[0].sets[0], func(at moment) (moment, bool) { return at, true }); err != nil {
+			t.Error(err)
+		}
+		s.noteLocked()
+		s.mu.Unlock()
+		left[0].close()
+	}
+	c.sigkillAll(second...)
+	if labels := labelPaths(places[0]); len(labels) != 2 {
+		t.Fatalf("labels: %v", labels)
+	}
+	third := c.heirs(places...)
+	c.begin(third...)
+	for _, n := range third {
+		s := c.nodes[n]
+		s.mu.Lock()
+		if len(s.sets) != 1 || len(s.sets[0].mem) != 2 {
+			t.Errorf("%d sets of %d copies", len(s.sets), len(s.sets[0].mem))
+		}
+		s.mu.Unlock()
+	}
+	c.load(fromMemory, 2)
+	c.end(third...)
+	c.onDisk(2)
+	c.nothingIn(places...)
+}
+
+// TestInheritLate: one node is killed, and comes back when the others have gone on without it. What it has left is of the same steps,
+// and of no use.
+func TestInheritLate(t *testing.T) {
+	c := newCrew(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
+	c.begin(0, 1, 2)
+	c.save(1, false)
+	c.save(2, false)
+	c.spread(2, 0)
+	place := c.sigkill(2)
+	c.add() // another host comes in its place
+	c.begin(0, 1, 3)
+	c.load(fromMemory, 2)
+	c.onDisk(2)
+	c.save(3, false)
+	c.spread(3, 1)
+	c.kill(3)
+	late := c.heirs(place)
+	c.begin(0, 1, late[0])
+	c.load(fromMemory, 3)
+	c.save(4, false)
+	c.end(0, 1, late[0])
+	c.onDisk(4)
+	c.nothingIn(place)
+}
+
+// TestInheritBack: one of the nodes is killed and comes back: what it had is there.
+func TestInheritBack(t *testing.T) {
+	c := newCrew(t, 3, nil)
+	c.begin(0, 1, 2)
+	c.save(1, false)
+	c.save(2, false)
+	place := c.sigkill(0) // the one that leads
+	back := c.heirs(place)
+	c.begin(1, back[0], 2)
+	c.load(fromMemory, 2)
+	c.onDisk(2)
+	c.end(1, back[0], 2)
+	c.nothingIn(place)
+}
+
+// TestInheritStrangers: two jobs with one run id were killed, each of which had saved the same steps in its first round. A node that
+// has what the older one left is among those of the newer: nothing is put together, and what is older goes.
+func TestInheritStrangers(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, true)
+	c.onDisk(1)
+	c.save(7, false)
+	older := c.sigkillAll(0, 1)
+	c.round = -1
+	c.add()
+	c.add()
+	c.begin(2, 3) // other hosts
+	c.load(fromDisk, 1)
+	for rank, w := range c.workers { // a step of the same number and bytes that differ
+		slot, err := w.begin(7, state(700, rank, size), false)
+		if err == nil {
+			err = w.ready(slot, 7, size, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	newer := c.sigkillAll(2, 3)
+	c.round = -1
+	mixed := c.heirs(older[0], newer[1])
+	c.begin(mixed...)
+	c.load(fromDisk, 1)
+	if !strings.Contains(c.logs[mixed[0]].String(), "the job has gone on without them") {
+		t.Errorf("nobody was told: %s", c.logs[mixed[0]])
+	}
+	if labels := labelPaths(older[0]); len(labels) != 1 {
+		t.Errorf("labels: %v", labels)
+	}
+	c.save(8, false)
+	c.end(mixed...)
+	c.onDisk(8)
+	c.nothingIn(older[0], newer[1])
+	for _, memory := range []string{older[1], newer[0]} {
+		if err := (&MemoryStep{label: theOnlyLabel(t, memory)}).Drop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestInheritOthersWrote: somebody else has written to the directory since. That is restored, and what is in memory stays.
+func TestInheritOthersWrote(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, true)
+	c.onDisk(1)
+	c.save(2, false)
+	places := c.sigkillAll(0, 1)
+	c.round = -1
+	if err := testCommitment(posix{}, c.dir, 500, 2, noPath).run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	heirs := c.heirs(places...)
+	c.begin(heirs...)
+	c.load(fromDisk, 500)
+	c.end(heirs...)
+	for i, memory := range places {
+		if log := c.logs[heirs[i]].String(); !strings.Contains(log, errOthers.Error()) {
+			t.Errorf("nobody was told: %s", log)
+		}
+		if err := (&MemoryStep{label: theOnlyLabel(t, memory)}).Drop(); err != nil {
+			t.Errorf("it was taken: %v", err)
+		}
+	}
+}
+
+// TestInheritCommitted: the step that all nodes had was committed just before they were killed, and none of them was told. It is not
+// written again, and later ones count as later.
+func TestInheritCommitted(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, true)
+	c.onDisk(1)
+	c.save(2, true)
+	c.onDisk(2)
+	committed, err := List(c.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.nodes { // their labels are as before the last view came
+		testutil.Eventually(t, 20*time.Second, "the node knows", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.sets[0].head == committed[0].Attempt
+		})
+		s.mu.Lock()
+		st := s.sets[0]
+		if st.next != committed[0].Attempt || st.nextAt != st.committed {
+			t.Errorf("it does not know of the attempt: %q %+v", st.next, st.nextAt)
+		}
+		st.head, st.committed = committed[1].Attempt, moment{Era: st.committed.Era, Step: 1}
+		s.noteLocked()
+		s.mu.Unlock()
+	}
+	places := c.sigkillAll(0, 1)
+	c.round = -1
+	heirs := c.heirs(places...)
+	c.begin(heirs...)
+	c.load(fromMemory, 2)
+	c.end(heirs...)
+	if after, err := List(c.dir); err != nil || after[0].Step != 2 || after[0].Attempt != committed[0].Attempt {
+		t.Errorf("%+v: %v", after, err)
+	}
+	c.nothingIn(places...)
+}
+
+// TestTeamLearns: a node that leads dies when it has committed a step and told nobody. Nothing older is restored, or written.
+func TestTeamLearns(t *testing.T) {
+	c := newCrew(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
+	c.begin(0, 1)
+	c.save(2, true)
+	c.onDisk(2)
+	c.spread(2, 0)
+	s := c.nodes[1]
+	testutil.Eventually(t, 20*time.Second, "the other node knows", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.sets[0].committed.Step == 2
+	})
+	c.kill(0)
+	s.mu.Lock()
+	st := s.sets[0]
+	st.committed, st.head = council.Never, ""
+	for slot := range st.copies {
+		slot.At.Step = 1 // it did not get the newest
+	}
+	s.mu.Unlock()
+	c.add()
+	c.begin(1, 2)
+	c.load(fromDisk, 2)
+	c.end(1, 2)
+	c.onDisk(2)
+}
+
+// TestInheritOtherShards: fewer nodes come back. What all of them have is written, and restored from disk by others.
+func TestInheritOtherShards(t *testing.T) {
+	c := newCrew(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
+	c.begin(0, 1, 2)
+	c.save(1, false)
+	c.save(2, false)
+	c.spread(2, 0)
+	places := c.sigkillAll(0, 1, 2)
+	c.round = -1
+	heirs := c.heirs(places[:2]...)
+	c.begin(heirs...)
+	c.onDisk(2)
+	c.save(3, true)
+	c.onDisk(3)
+	for _, n := range heirs {
+		testutil.Eventually(t, 20*time.Second, "nothing is left of the three", func() bool {
+			s := c.nodes[n]
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.retired) == 0 && len(s.sets) == 1 && s.sets[0].shards == 2
+		})
+	}
+	// Killed again: there are steps of two and of three shards, and three come.
+	places = append(c.sigkillAll(heirs...), places[2])
+	c.round = -1
+	heirs = c.heirs(places...)
+	c.begin(heirs...)
+	c.save(4, false)
+	c.end(heirs...)
+	c.onDisk(4)
+	c.nothingIn(places...)
+}
+
+// TestSeveralByHand: nobody but the job itself uses, removes or writes what one of several nodes has left, but for somebody who asks.
+func TestSeveralByHand(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, false)
+	c.save(2, false)
+	places := c.sigkillAll(0, 1)
+	log := &testutil.Buffer{}
+	for rank, memory := range places {
+		files := inMemory(t, memory)
+		label := theOnlyLabel(t, memory)
+		if err := Salvage(t.Context(), label, "", zerolog.New(log)); err != nil {
+			t.Error(err)
+		}
+		found, err := ListMemory(memory)
+		if err != nil || len(found) != 2 || found[0].Step != 2 || found[0].Whole != 1 || found[0].Shards != 2 || !found[0].Several || found[0].Running {
+			t.Fatalf("%+v: %v", found, err)
+		}
+		for _, to := range []string{"", filepath.Join(t.TempDir(), "to")} {
+			missing := "shards 1"
+			if rank == 1 {
+				missing = "shards 0"
+			}
+			if err := found[0].Save(t.Context(), to, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), missing) || !strings.Contains(errhint.Of(err), "--rdzv-id") {
+				t.Errorf("saved to %q: %v (%s)", to, err, errhint.Of(err))
+			}
+		}
+		if after := inMemory(t, memory); !slices.Equal(files, after) {
+			t.Errorf("there were %v, and there are %v", files, after)
+		}
+		if left, err := readLabel(label); err != nil || left.Saving {
+			t.Errorf("%+v: %v", left, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "2")); !errors.Is(err, os.ErrNotExist) || strings.Count(log.String(), HowToGoOn) != 2 {
+		t.Errorf("%v\n%s", err, log)
+	}
+	s, alone := testService(t, func(cfg *Config) { cfg.Memory = places[0] }) // a node that is alone has another job
+	a := dial(t, s).hello(c.dir, 0, 2)
+	a.want(a.load(0, size), fromNone, 0)
+	if !strings.Contains(alone.String(), "a job of several nodes was killed") {
+		t.Errorf("nobody was told: %s", alone)
+	}
+	a.close()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	c.round = -1
+	heirs := c.heirs(places...)
+	c.begin(heirs...)
+	c.load(fromMemory, 2)
+	c.end(heirs...)
+}
+
+// TestSeveralSave: one node has copies of all shards, and the others will not come back.
+func TestSeveralSave(t *testing.T) {
+	c := newCrew(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
+	c.begin(0, 1)
+	c.save(1, false)
+	c.save(2, false)
+	c.spread(2, 0)
+	c.workers[0].save(3, 0, size, false)
+	places := c.sigkillAll(0, 1)
+	// Here is more of step 3, which may be whole together with other nodes: step 2 goes elsewhere, and nothing is removed.
+	found, err := ListMemory(places[0])
+	if err != nil || len(found) == 0 || found[0].Step != 3 {
+		t.Fatalf("%+v: %v", found, err)
+	}
+	if err := found[0].Save(t.Context(), "", zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "step 3") || !strings.Contains(errhint.Of(err), "--to") {
+		t.Errorf("saved: %v", err)
+	}
+	to := filepath.Join(t.TempDir(), "to")
+	if err := found[0].Save(t.Context(), to, zerolog.Nop()); err != nil {
+		t.Error(err)
+	}
+	onDisk(t, to, 2)
+	if l, err := readLabel(theOnlyLabel(t, places[0])); err != nil || l.Saving || len(l.Sets) != 1 {
+		t.Errorf("%+v: %v", l, err)
+	}
+	if found, err = ListMemory(places[1]); err != nil || len(found) == 0 || found[0].Step != 2 || found[0].Whole != 2 {
+		t.Fatalf("%+v: %v", found, err)
+	}
+	if err := found[0].Save(t.Context(), "", zerolog.Nop()); err != nil {
+		t.Error(err)
+	}
+	onDisk(t, c.dir, 2)
+	c.nothingIn(places[1])
+	if err := (&MemoryStep{label: theOnlyLabel(t, places[0])}).Drop(); err != nil {
+		t.Error(err)
+	}
+	c.nothingIn(places[0])
+}
+
+// TestTeamFailedStays: the last step cannot be written. What all nodes have of it stays, and is there when they start again.
+func TestTeamFailedStays(t *testing.T) {
+	for _, hurry := range []bool{false, true} {
+		bad := &slowDisk{open: make(chan struct{}), fail: errDied}
+		close(bad.open)
+		c := newCrew(t, 2, func(cfg *Config) { cfg.disk = bad })
+		c.begin(0, 1)
+		c.save(1, false)
+		var places []string
+		errs := make(chan error)
+		for _, w := range c.workers {
+			w.close()
+		}
+		for _, s := range c.nodes {
+			places = append(places, s.cfg.Memory)
+			go func() {
+				s.RoundOver("the end")
+				err := s.Drain(t.Context())
+				if hurry {
+					s.mu.Lock()
+					s.team.hurried = true
+					s.mu.Unlock()
+				}
+				errs <- errors.Join(err, s.Close())
+			}()
+		}
+		for range c.nodes {
+			if err := <-errs; !errors.Is(err, errDied) && (err == nil || !strings.Contains(err.Error(), errDied.Error())) {
+				t.Errorf("nobody was told: %v", err)
+			}
+		}
+		if hurry {
+			c.nothingIn(places...)
+			continue
+		}
+		bad.fail = nil
+		c.round = -1
+		heirs := c.heirs(places...)
+		c.begin(heirs...)
+		c.load(fromMemory, 1)
+		c.end(heirs...)
+		c.onDisk(1)
+		c.nothingIn(places...)
+	}
+}
+
+// TestDecide: the newest lineage that nodes take part in, else the newest of which something is left, else a new one; rounds go on.
+func TestDecide(t *testing.T) {
+	now := time.Unix(0, 99)
+	for name, c := range map[string]struct {
+		nodes   []standing
+		lineage int64
+		round   uint64
+		left    bool
+	}{
+		"first":             {[]standing{{}, {}}, 99, 1, false},
+		"all were killed":   {[]standing{{Left: []int64{5}, Round: 4}, {Left: []int64{3, 7}, Round: 2}, {}}, 7, 5, true},
+		"one was killed":    {[]standing{{Lineage: 5, Round: 4}, {Left: []int64{5}, Round: 3}}, 5, 5, true},
+		"one is older":      {[]standing{{Lineage: 5, Round: 4}, {Left: []int64{3}, Round: 30}}, 5, 31, false},
+		"one is newer":      {[]standing{{Lineage: 5, Round: 4}, {Left: []int64{8}}}, 5, 5, false},
+		"two that meet":     {[]standing{{Lineage: 5, Round: 4}, {Lineage: 6, Round: 1}}, 6, 5, false},
+		"the workers again": {[]standing{{Lineage: 5, Round: 4}, {Lineage: 5, Round: 4}}, 5, 5, false},
+	} {
+		lineage, era, left := decide(c.nodes, now, 12345)
+		if lineage != c.lineage || era != firstEra(c.round, 12345) || left != c.left {
+			t.Errorf("%s: %d, %x, %v", name, lineage, era, left)
+		}
+	}
+	if firstEra(2, 0) <= firstEra(1, 1<<24-1)|loadsMax {
+		t.Error("a later round is not later")
+	}
+}
