@@ -131,7 +131,7 @@ const salvageGrace = 5 * time.Second
 
 // lastWords is where the guardian and the salvager write; nil: they have nothing to say. Whoever reads our output waits for them.
 func (a *Agent) lastWords() *os.File {
-	if rules := a.Plan.Job.Checkpoint; rules.On && rules.Salvage > 0 && a.Plan.Job.Alone() {
+	if rules := a.Plan.Job.Checkpoint; a.Plan.keepsCheckpoints() && rules.Salvage > 0 {
 		return a.Stderr
 	}
 	return nil

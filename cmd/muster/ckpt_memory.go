@@ -82,8 +82,9 @@ func newCkptSaveCmd(a *app) *cobra.Command {
 		Short: "Write the newest step in memory to disk",
 		Long: `Write the newest complete step in memory to disk, to the directory where its job saves, or
 to another one. Of a job that was killed together with its guardian the memory is given up
-then; one that runs is asked to write, and goes on. With DIR only what belongs there is
-saved, with --run-id only what is that job's.`,
+then; one that runs is asked to write, and goes on. Of a job of several nodes the step is
+written if all of its shards are on this one; else start the job again on all of them. With
+DIR only what belongs there is saved, with --run-id only what is that job's.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args:        cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,7 +102,7 @@ saved, with --run-id only what is that job's.`,
 			}
 			log := a.logger(zerolog.InfoLevel)
 			return eachAgent(agents, func(m *checkpointd.MemoryStep) error {
-				if !isWhole(m) {
+				if !isWhole(m) && !m.Several { // of several nodes that tells what is where
 					return errhint.With(errors.New("no step in its memory is whole"), "muster ckpt drop gives up what there is")
 				}
 				err := m.Save(cmd.Context(), to, log)
@@ -172,6 +173,8 @@ type memoryReport struct {
 	Saved  *time.Time `json:"saved,omitempty"`
 	State  string     `json:"state"`
 	Memory bool       `json:"memory"` // always
+	// SeveralNodes says that other nodes may have the shards that are missing.
+	SeveralNodes bool `json:"several_nodes,omitempty"`
 }
 
 func memoryReports(steps []checkpointd.MemoryStep) []memoryReport {
@@ -179,6 +182,7 @@ func memoryReports(steps []checkpointd.MemoryStep) []memoryReport {
 	for i, m := range steps {
 		reports[i] = memoryReport{
 			RunID: m.RunID, Dir: m.Dir, Step: m.Step, Shards: m.Shards, Whole: m.Whole, Bytes: m.Bytes, State: memoryState(&m), Memory: true,
+			SeveralNodes: m.Several,
 		}
 		if m.Step >= 0 {
 			reports[i].Saved = &m.Saved
@@ -201,7 +205,9 @@ func memoryState(m *checkpointd.MemoryStep) string {
 		return state + "; " + printable.Line(m.Problem.Error(), 300)
 	case m.Step < 0:
 		return state + "; no step is whole"
-	case m.Whole < m.Shards:
+	case m.Several && m.Whole < m.Shards && !m.OnDisk:
+		return state + "; " + strconv.Itoa(m.Whole) + " of " + strconv.Itoa(m.Shards) + " shards, the others are on other nodes"
+	case m.Whole < m.Shards && !m.Several:
 		return state + "; " + strconv.Itoa(m.Whole) + " of " + strconv.Itoa(m.Shards) + " shards"
 	case m.OnDisk:
 		return state + "; on disk"

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,76 @@ import (
 	"muster/internal/testutil"
 )
 
+// flashNodes is a job of three hosts whose workers save each of so many steps to memory.
+type flashNodes struct{ *nodes }
+
+func newFlashNodes(t *testing.T, steps int, own ...string) *flashNodes {
+	t.Helper()
+	j := &flashNodes{newNodes(t, 3, testScript(t, "nodes", "flash.py"))}
+	j.worker = append(j.worker, j.dir, fmt.Sprint(steps))
+	token := filepath.Join(j.dir, "token")
+	if err := os.WriteFile(token, []byte("a token of this job, long enough"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j.own = append([]string{"--ckpt=on", "--token-file=" + token}, own...)
+	j.flags = []string{
+		"--nnodes=3", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=flash",
+	}
+	return j
+}
+
+// ckpt runs muster ckpt on a host, which has memory of its own, and returns its status and all that it says.
+func (j *flashNodes) ckpt(host int, args ...string) (int, string) {
+	j.t.Helper()
+	c := j.hosts[host].Command("muster", append([]string{"ckpt"}, args...)...)
+	out, err := c.CombinedOutput()
+	if err != nil && c.ProcessState == nil {
+		j.t.Fatal(err)
+	}
+	return c.Status(), string(out)
+}
+
+// restored is what workers have said of where they began.
+func (j *flashNodes) restored() (all []string) {
+	for _, a := range j.agents {
+		for line := range strings.Lines(a.out.String()) {
+			if at := strings.Index(line, "restored "); at >= 0 {
+				all = append(all, strings.TrimSpace(line[at:]))
+			}
+		}
+	}
+	return all
+}
+
+// begins waits until workers have begun so many times, and are at the tenth step after another one.
+func (j *flashNodes) begins(what string, step, times int) {
+	j.t.Helper()
+	testutil.Eventually(j.t, time.Minute, what, func() bool { return len(j.restored()) == times })
+	j.hold(step + 10)
+	testutil.Eventually(j.t, time.Minute, what+", and trains", func() bool { return j.step() == step+10 })
+}
+
+// complete lets the job come to its end, which leaves the last step on disk and no process.
+func (j *flashNodes) complete(steps int64) {
+	j.t.Helper()
+	j.release()
+	for host := range j.hosts {
+		j.ends(j.agentOn(host), time.Minute, 0)
+	}
+	found, err := checkpointd.List(filepath.Join(j.dir, "ckpt"))
+	if err != nil || len(found) == 0 || found[0].Step != steps || found[0].Verify() != nil || len(found[0].Files) != 3 {
+		j.t.Fatalf("on disk: %+v: %v", found, err)
+	}
+	for host, h := range j.hosts {
+		if left := h.Processes(); len(left) > 0 {
+			j.t.Errorf("left on %s: %v", h.Name, left)
+		}
+		if _, left := j.ckpt(host, "ls"); left != "no checkpoints in memory\n" {
+			j.t.Errorf("left in memory of %s: %s", h.Name, left)
+		}
+	}
+}
+
 // TestNodesFlashCheckpoint has three hosts keep their workers' states in memory, each on two of them. A worker dies, then a
 // whole host, and the one that leads among them: each time all ranks go on from the same step in memory, and what is on
 // disk at the end is the last.
@@ -19,32 +91,16 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 60
-	j := newNodes(t, 3, testScript(t, "nodes", "flash.py"))
-	j.worker = append(j.worker, j.dir, fmt.Sprint(steps))
-	token := filepath.Join(j.dir, "token")
-	if err := os.WriteFile(token, []byte("a token of this job, long enough"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j.own = []string{"--ckpt=on", "--ckpt-replicas=2", "--token-file=" + token}
-	j.flags = []string{
-		"--nnodes=3", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=flash",
-	}
-	restored := func() (all []string) {
-		for _, a := range j.agents {
-			for line := range strings.Lines(a.out.String()) {
-				if at := strings.Index(line, "restored "); at >= 0 {
-					all = append(all, strings.TrimSpace(line[at:]))
-				}
-			}
-		}
-		return all
-	}
+	j := newFlashNodes(t, steps, "--ckpt-replicas=2")
 	begins := func(what string, step, times int) {
 		t.Helper()
-		testutil.Eventually(t, time.Minute, what, func() bool { return len(restored()) == times })
-		j.hold(step + 10)
-		testutil.Eventually(t, time.Minute, what+", and trains", func() bool { return j.step() == step+10 })
+		j.begins(what, step, times)
 		time.Sleep(time.Second) // for the copies; a copy that is late is no failure, but an older step
+	}
+	lose := func(host int) {
+		j.hosts[host].PowerOff()
+		j.hosts[host].Boot()
+		j.start(host, "muster")
 	}
 	j.hold(10)
 	for host := range 3 {
@@ -53,25 +109,12 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 	begins("the job starts", 0, 3)
 	j.killWorker(2)
 	begins("a worker was killed", 10, 6)
-	j.hosts[2].PowerOff()
-	j.hosts[2].Boot()
-	j.start(2, "muster")
+	lose(2)
 	begins("a host was lost", 20, 9)
-	j.hosts[0].PowerOff()
-	j.hosts[0].Boot()
-	j.start(0, "muster")
+	lose(0)
 	begins("the host that leads was lost", 30, 12)
-	j.release()
-	for _, a := range j.agents {
-		if !a.Host().Off() {
-			select {
-			case <-a.Ended():
-			case <-time.After(time.Minute):
-				t.Fatalf("the agent on %s does not end", a.Host().Name)
-			}
-		}
-	}
-	for i, line := range restored() {
+	j.complete(steps)
+	for i, line := range j.restored() {
 		var step, rank int
 		var source string
 		if _, err := fmt.Sscanf(line, "restored %d %s rank %d", &step, &source, &rank); err != nil {
@@ -81,13 +124,73 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 			t.Errorf("%d: %s", i, line)
 		}
 	}
-	found, err := checkpointd.List(filepath.Join(j.dir, "ckpt"))
-	if err != nil || len(found) == 0 || found[0].Step != steps || found[0].Verify() != nil || len(found[0].Files) != 3 {
-		t.Fatalf("on disk: %+v: %v", found, err)
+}
+
+// TestNodesFlashKilled kills the agents of all hosts, and then one: nothing was written to disk, and each time all ranks go on from
+// the newest step that was in memory.
+func TestNodesFlashKilled(t *testing.T) {
+	testutil.Torch(t)
+	t.Parallel()
+	const steps = 30
+	j := newFlashNodes(t, steps)
+	inMemory := func(step int64) {
+		t.Helper()
+		testutil.Eventually(t, 20*time.Second, fmt.Sprintf("step %d in memory", step), func() bool {
+			for host := range j.hosts {
+				if _, listed := j.ckpt(host, "ls"); !regexp.MustCompile(fmt.Sprintf(`(?m)^flash +%d +3 .* its job runs; 1 of 3 shards`, step)).MatchString(listed) {
+					return false
+				}
+			}
+			return true
+		})
 	}
-	for _, h := range j.hosts {
-		if left := h.Processes(); len(left) > 0 {
-			t.Errorf("left on %s: %v", h.Name, left)
+	kill := func(hosts ...int) {
+		t.Helper()
+		for _, host := range hosts {
+			if err := j.agentOn(host).Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
 		}
+		for _, host := range hosts {
+			a := j.agentOn(host)
+			j.ends(a, 20*time.Second, 128+9)
+			testutil.Eventually(t, 20*time.Second, "nothing runs", func() bool { return len(j.hosts[host].Processes()) == 0 })
+			if !strings.Contains(a.err.String(), checkpointd.HowToGoOn) {
+				t.Errorf("the guardian on %s does not say what is left", j.hosts[host].Name)
+			}
+		}
+	}
+	all := []int{0, 1, 2}
+	j.hold(10)
+	for _, host := range all {
+		j.start(host, "muster")
+	}
+	j.begins("the job starts", 0, 3)
+	inMemory(10)
+	kill(all...)
+	if found, err := checkpointd.List(filepath.Join(j.dir, "ckpt")); err != nil || len(found) > 0 {
+		t.Errorf("on disk already: %+v: %v", found, err)
+	}
+	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, "its job was killed; 1 of 3 shards, the others are on other nodes") {
+		t.Error(listed)
+	}
+	if status, said := j.ckpt(1, "save"); status != 1 || !strings.Contains(said, "--rdzv-id") {
+		t.Errorf("status %d: %s", status, said)
+	}
+	for _, host := range all {
+		j.start(host, "muster")
+	}
+	j.begins("all were killed", 10, 6)
+	inMemory(20)
+	kill(0)
+	j.start(0, "muster")
+	j.begins("one was killed", 20, 9)
+	j.complete(steps)
+	counts := map[string]int{}
+	for _, line := range j.restored() {
+		counts[strings.Split(line, " rank ")[0]]++
+	}
+	if want := map[string]int{"restored -1 none": 3, "restored 10 memory": 3, "restored 20 memory": 3}; !maps.Equal(counts, want) {
+		t.Errorf("%v, want %v", counts, want)
 	}
 }
