@@ -111,7 +111,7 @@ func (s *Service) failedLocked(st *set) bool {
 const HowToSave = "the newest checkpoint stays in memory: muster ckpt ls shows it, muster ckpt save writes it to disk, and muster ckpt drop gives it up"
 
 // HowToGoOn is said where a node's part of checkpoints of several nodes stays in memory.
-const HowToGoOn = "what this node has of the newest checkpoint stays in memory: start the job again on all nodes with the same --rdzv-id, and it goes on from there; " +
+const HowToGoOn = "what this node has of the newest checkpoint stays in memory: start the job again on all nodes with the same run id (--rdzv-id), and it goes on from there; " +
 	"muster ckpt ls shows it, and muster ckpt drop gives it up"
 
 // end removes the label and what is left of segments, unless they are to stay.

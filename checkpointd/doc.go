@@ -10,5 +10,5 @@
 //
 // Config is filled by cmd, and launch calls Service at the ends of rounds. Where a node is alone
 // the memory outlives the agent: Salvage, which the agent's guardian runs, brings to disk what it had left, and the next agent of the
-// run adopts what nobody has saved. The decisions are in docs/adr/0030-flash-checkpoint.md and those that name it.
+// run adopts what nobody has saved. Of several nodes each keeps its part, and they put it together when they meet again. The decisions are in docs/adr/0030-flash-checkpoint.md and those that name it.
 package checkpointd

@@ -94,7 +94,7 @@ func checkpointSettings() []setting {
 		},
 		{
 			flag: "ckpt-salvage", form: formTime, arg: "TIME", def: "60s", group: groupCheckpoint, anywhere: true,
-			help: "How long it may take, when muster itself is killed, to bring to disk the newest step that was in memory only. What cannot be stays in memory, for muster ckpt save and for the next start with the same run id; of several nodes it always does. 0: it is lost.",
+			help: "How long it may take, when muster itself is killed, to bring to disk the newest step that was in memory only. What cannot be, and on several nodes all of it, stays in memory, for muster ckpt save and for the next start with the same run id. 0: it is lost.",
 			set:  func(r *Request, text string) error { return setTime(&rules(r).Salvage, text) },
 		},
 	}
