@@ -53,6 +53,11 @@ func (c *crew) restore(whole []life) (found life) {
 			return string(c.workers[a.rank].maps[a.Slot][headerSize:headerSize+size]) == string(l.state(a.rank))
 		}
 		if l.step == all[0].Step && !slices.ContainsFunc(all, func(a answer) bool { return !has(a) }) {
+			for _, a := range all { // else it takes the place of a newer one
+				if _, err := c.workers[a.rank].ask(request{Op: "release", Slot: a.Slot}); err != nil {
+					c.t.Fatal(err)
+				}
+			}
 			return l
 		}
 	}
@@ -112,7 +117,11 @@ func TestInheritCrashes(t *testing.T) {
 		var places []string
 		for i, rank := range dead {
 			if lost && i == 0 { // its host, with all that is in its memory
+				memory := c.nodes[order[rank]].cfg.Memory
 				c.kill(order[rank])
+				if err := os.RemoveAll(memory); err != nil || os.Mkdir(memory, 0o700) != nil {
+					t.Fatal(err)
+				}
 				places = append(places, shm(t))
 				continue
 			}
