@@ -88,7 +88,7 @@ func TestInheritCrashes(t *testing.T) {
 		if found.salt >= 0 {
 			memory++
 		}
-		newest, lost = found, false
+		newest = found
 		for range random.IntN(5) {
 			l := life{newest.step + 1, salt}
 			persist := random.IntN(4) == 0
