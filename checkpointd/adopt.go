@@ -153,7 +153,7 @@ func (s *Service) adoptLocked(st *set) *set {
 			continue
 		}
 		defer lo.close()
-		for _, old := range lo.others {
+		for old := range lo.others {
 			s.tellOthers(old)
 		}
 		for _, old := range lo.sets {

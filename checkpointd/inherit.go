@@ -65,8 +65,8 @@ func (t *team) inheritLocked(left []*leftover, call summons) {
 			continue
 		}
 		gone := lo.label.Lineage < lineage && len(lo.sets) > 0
-		for _, st := range lo.others {
-			if slices.Contains(call.Heads, headOf(st.dir)) {
+		for st, head := range lo.others {
+			if slices.Contains(call.Heads, head) {
 				lo.sets, gone = append(lo.sets, st), true
 			} else {
 				s.tellOthers(st)

@@ -20,8 +20,8 @@ type leftover struct {
 	label label
 	file  *labelFile // nil: only looked at
 	sets  []*set     // as in the label
-	// others are sets that cannot be used, since others have written to their directories; see openUsable.
-	others []*set
+	// others are sets that cannot be used, since others have written to their directories, and what the trackers there name.
+	others map[*set]string
 	// problems are why segments are not used.
 	problems []error
 	bytes    map[int]int64 // by set: of its files
@@ -29,7 +29,7 @@ type leftover struct {
 
 // mapLeftover maps the segments beside a label that hold whole copies, all of it checked: nobody vouches for what is in them.
 func mapLeftover(path string, l label) *leftover {
-	lo := &leftover{label: l, bytes: map[int]int64{}}
+	lo := &leftover{label: l, others: map[*set]string{}, bytes: map[int]int64{}}
 	for _, of := range l.Sets {
 		st := newSet(of.Dir, of.Shards)
 		st.id, st.keep, st.reshards, st.committed = of.ID, of.Keep, of.Reshards, of.Committed
@@ -78,7 +78,7 @@ func (s *Service) openUsable(path, dir string) *leftover {
 		}
 		if st.settle() != nil {
 			st.letGo()
-			lo.others = append(lo.others, st)
+			lo.others[st] = headOf(st.dir)
 			return true
 		}
 		return false
