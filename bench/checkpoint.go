@@ -19,6 +19,8 @@ const (
 	checkpointLimit = 10 * time.Minute
 	// checkpointRanks save checkpointSize MiB each.
 	checkpointRanks, checkpointSize = 2, 256
+	// checkpointDeaths is how often they die before each way to restore.
+	checkpointDeaths = 5
 )
 
 // figuresOf are the runs of what a job's workers measured, by name.
@@ -56,10 +58,15 @@ func within(figure string, ours, peer measured, most float64, budget string, not
 func checkpoints(ctx context.Context, b *bench) ([]row, error) {
 	log.Printf("checkpoint: %d ranks save and restore %d MiB each, through muster and by other ways", checkpointRanks, checkpointSize)
 	all := figuresOf{}
-	for _, only := range [][]string{{"first"}, {"first"}, {"first"}, nil} { // a job has one first save
+	size := strconv.Itoa(checkpointSize)
+	for _, script := range [][]string{
+		{"flash_checkpoint.py", size, "first"}, {"flash_checkpoint.py", size, "first"}, {"flash_checkpoint.py", size, "first"}, // a job has one first save
+		{"flash_checkpoint.py", size},
+		{"flash_restore.py", size, strconv.Itoa(checkpointDeaths)},
+	} {
 		spec := jobSpec{args: append([]string{
-			"-n", strconv.Itoa(checkpointRanks), "--ckpt", "on", "--", b.python("python"), "-u", b.program("flash_checkpoint.py"), strconv.Itoa(checkpointSize),
-		}, only...)}
+			"-n", strconv.Itoa(checkpointRanks), "--max-restarts", strconv.Itoa(2 * checkpointDeaths), "--restart-backoff", "1:1s", "--ckpt", "on", "--", b.python("python"), "-u", b.program(script[0]),
+		}, script[1:]...)}
 		err := b.savingJob(ctx, b.native(), spec, func(j *job) error {
 			for rank := range checkpointRanks {
 				if err := all.add(filepath.Join(j.dir, strconv.Itoa(rank)+".json")); err != nil {
@@ -85,7 +92,8 @@ func checkpoints(ctx context.Context, b *bench) ([]row, error) {
 		within("first memory save of a job with a size hint, beside later ones", all["first"], all["memory"], 1.3, "≤ 1.3"),
 		within("a copy in memory until it is committed on disk, beside a plain writer with fsync", all["flush"], all["raw"], 1/0.9, "≤ 1/0.9"),
 		within("training lost while a copy goes to disk, beside DCP's async_save", all["slow"], all["dcp_slow"], 1.0/2, "≤ 1/2", "behind the time that a save blocks"),
-		within("restore from memory into the model, beside torch.load", all["restore"], all["torch.load"], 1.0/4, "≤ 1/4", "the file is in the page cache"),
+		within("restore from memory into the model after a death, beside torch.load", all["restore"], all["torch.load"], 1.0/4, "≤ 1/4",
+			"the file is in the page cache"),
 		{
 			Figure: "memory of the agent besides its checkpoints", Ours: memory, Unit: "MB", Budget: "≤ 40 MB", Pass: memory <= 40,
 			Note: spread(agent, "MB"),

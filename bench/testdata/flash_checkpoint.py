@@ -114,16 +114,6 @@ for _ in range(5):
             os.fsync(f.fileno())
     took("torch.save", plain)
 agent()
-for _ in range(7):
-    def restore(load):
-        loaded = load()
-        state.restore(loaded)
-        return loaded  # until it is in the model: it is given back later
-    took("restore", lambda: restore(ckpt.load_checkpoint))
-    assert ckpt.source == "memory"
-    took("torch.load", lambda: restore(lambda: torch.load(os.path.join(folder, f"plain{rank}"), weights_only=False)))
-agent()
-
 weights = torch.rand(384, 384)
 
 
