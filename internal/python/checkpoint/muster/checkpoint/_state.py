@@ -152,7 +152,8 @@ def _rebuild_tensor(storage, offset, size, stride, requires_grad, hooks, metadat
     """What torch._utils._rebuild_tensor_v2 does, without asking for each tensor whether tensors are to be fake."""
     if hooks or metadata:
         return torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks, metadata)
-    t = torch._utils._rebuild_tensor(storage, offset, size, stride)
+    bytes_ = storage._untyped_storage
+    t = torch.empty(0, dtype=storage.dtype, device=bytes_.device).set_(bytes_, offset, size, stride)
     return t.requires_grad_() if requires_grad else t
 
 
