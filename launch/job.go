@@ -356,7 +356,8 @@ type RestartRules struct {
 	// starts with no delay again. 0: limits count all restarts, and delays are never reset.
 	Window time.Duration
 	// Delay is the pause before the second restart; the first has none. It is multiplied by DelayFactor from restart to
-	// restart up to DelayMax, with jitter.
+	// restart up to DelayMax, with jitter. A group that ran ten times as long as the pause that is due starts at once, and
+	// pauses grow anew.
 	Delay       time.Duration
 	DelayFactor float64
 	DelayMax    time.Duration

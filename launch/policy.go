@@ -107,7 +107,7 @@ type counts struct {
 	here     int         // of this node or one of its workers, within a round
 	own      []time.Time // restarts that failures on this node caused, as far as the limits still count them
 	job      []time.Time // restarts and losses of the whole job, by the time at which this node learnt of them
-	inARow   int         // restarts since the group last ran healthy for a Window: the exponent of the delay
+	inARow   int         // restarts since the group last ran healthy: the exponent of the delay
 }
 
 // newPolicy returns the policy of a node with local workers. chance returns numbers in [0, 1) for the jitter of delays.
@@ -382,9 +382,13 @@ func (p *policy) again(now time.Time, d decision) decision {
 	return d
 }
 
-// heal forgets a row of restarts after a group that ran healthy for a Window.
+// healthy is how many times as long as the pause that is due a group has to run to have none: pauses cost a tenth of the time at most.
+const healthy = 10
+
+// heal forgets a row of restarts after a group that ran healthy: for a Window, or for long beside the pause that is due.
 func (p *policy) heal(now time.Time) {
-	if p.rules.Window > 0 && now.Sub(p.started) >= p.rules.Window {
+	ran := now.Sub(p.started)
+	if p.rules.Window > 0 && ran >= p.rules.Window || p.due() <= float64(ran/healthy) {
 		p.inARow = 0
 	}
 }
@@ -427,6 +431,11 @@ func (p *policy) keep() { p.before = p.counts }
 // delay returns the pause before the next restart. Its jitter takes away up to half: many nodes that fell over together
 // do not come back together.
 func (p *policy) delay() time.Duration {
+	return time.Duration(p.due() * (1 - p.chance()/2))
+}
+
+// due is the pause before the next restart, in nanoseconds, without its jitter.
+func (p *policy) due() float64 {
 	if p.inARow == 0 {
 		return 0
 	}
@@ -435,5 +444,5 @@ func (p *policy) delay() time.Duration {
 	if p.rules.DelayMax > 0 {
 		limit = float64(p.rules.DelayMax)
 	}
-	return time.Duration(min(d, limit) * (1 - p.chance()/2))
+	return min(d, limit)
 }

@@ -383,6 +383,30 @@ func TestDelayGrowsAndStays(t *testing.T) {
 	}
 }
 
+// TestDelayOfHealthyGroups: pauses cost a tenth of the time at most. A group that ran ten times as long as the pause that is due
+// starts at once, and pauses grow anew.
+func TestDelayOfHealthyGroups(t *testing.T) {
+	p := newPolicy(RestartRules{
+		Policy: RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,
+		Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+	}, 1, func() float64 { return 0 })
+	now := time.Now()
+	var delays []time.Duration
+	for _, ran := range []time.Duration{20, 20, 20, 9, 19, 39, 40, 9, 10} {
+		p.step(event{Kind: groupStarted, At: now})
+		now = now.Add(ran * time.Second)
+		delays = append(delays, p.step(event{Kind: workerExited, Status: 1, At: now}).Delay)
+	}
+	if got, want := fmt.Sprint(delays), "[0s 0s 0s 1s 2s 4s 8s 16s 32s]"; got != want {
+		t.Errorf("delays %v, want %v", got, want)
+	}
+	p.step(event{Kind: groupStarted, At: now})
+	now = now.Add(10 * time.Minute)
+	if d := p.step(event{Kind: workerExited, Status: 1, At: now}).Delay; d != 0 {
+		t.Errorf("after ten minutes a pause of %v", d)
+	}
+}
+
 // TestDelayNeverOverflows covers settings that multiply past what a Duration holds, and a factor below 1.
 func TestDelayNeverOverflows(t *testing.T) {
 	for _, rules := range []RestartRules{

@@ -247,7 +247,7 @@ func restartSettings() []setting {
 		},
 		{
 			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true,
-			help: "Pause before the second restart; the first has none.",
+			help: "Pause before the second restart; the first has none, nor has one of workers that ran ten times as long as the pause that is due: pauses then grow anew.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Delay, text) },
 		},
 		{
