@@ -60,7 +60,9 @@ func checkpoints(ctx context.Context, b *bench) ([]row, error) {
 	all := figuresOf{}
 	size := strconv.Itoa(checkpointSize)
 	for _, script := range [][]string{
-		{"flash_checkpoint.py", size, "first"}, {"flash_checkpoint.py", size, "first"}, {"flash_checkpoint.py", size, "first"}, // a job has one first save
+		{"flash_checkpoint.py", size, "first"},
+		{"flash_checkpoint.py", size, "first"},
+		{"flash_checkpoint.py", size, "first"}, // a job has one first save
 		{"flash_checkpoint.py", size},
 		{"flash_restore.py", size, strconv.Itoa(checkpointDeaths)},
 	} {

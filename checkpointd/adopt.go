@@ -102,7 +102,7 @@ func (s *Service) unwrittenLocked() bool {
 // failedLocked reports whether the newest step of a set is, or may be, not on disk, though nobody gave up waiting for that.
 func (s *Service) failedLocked(st *set) bool {
 	if s.team != nil {
-		return !s.team.hurried && (st.view.Failed != "" || s.team.lost())
+		return !s.team.hurried && (st.view.Failed != "" || !st.view.Open || s.team.lost())
 	}
 	return st.failed != nil && !errors.Is(st.failed, errEnds)
 }

@@ -118,7 +118,11 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 	g.SetLimit(filesAtOnce)
 	for i, s := range c.files {
 		g.Go(func() (err error) {
-			f, err := c.disk.Create(c.stagedPath(&files[i], elsewhere))
+			path := c.stagedPath(&files[i], elsewhere)
+			if err := c.disk.RemoveAll(path); err != nil { // of a node that was killed while it wrote this
+				return err
+			}
+			f, err := c.disk.Create(path)
 			if err != nil {
 				return err
 			}

@@ -1,8 +1,6 @@
 package checkpointd
 
 import (
-	"slices"
-
 	"muster/checkpointd/council"
 )
 
@@ -34,9 +32,12 @@ func (t *team) inheritLocked(left []*leftover, call summons) {
 		for _, st := range s.allSetsLocked() {
 			st.repin(nil)
 			st.release()
+			st.committed, st.head, st.next, st.nextAt = council.Never, "", "", council.Never
 		}
 	}
 	t.lineage = lineage
+	s.noteLocked() // whoever finds what is linked before it is noted again is to know whose it is
+	kept := map[*leftover]bool{}
 	for _, lo := range left {
 		if lo.label.Lineage != lineage {
 			continue
@@ -53,6 +54,7 @@ func (t *team) inheritLocked(left []*leftover, call summons) {
 			}
 			if err := s.takeOverLocked(st, old, func(at moment) (moment, bool) { return at, true }); err != nil {
 				s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("a checkpoint in memory is not used")
+				kept[lo] = true
 			}
 			if len(st.copies) > 0 {
 				s.cfg.Log.Info().Str("path", st.dir).Int("shards", st.held()).Int("of", st.shards).Msg(leftUsed)
@@ -61,12 +63,13 @@ func (t *team) inheritLocked(left []*leftover, call summons) {
 	}
 	s.noteLocked()
 	for _, lo := range left {
-		if lo.label.Lineage > lineage { // only where clocks have jumped
+		if lo.label.Lineage > lineage || kept[lo] { // newer only where clocks have jumped
 			continue
 		}
 		gone := lo.label.Lineage < lineage && len(lo.sets) > 0
 		for st, head := range lo.others {
-			if slices.Contains(call.Heads, head) {
+			written, ours := call.Heads[head]
+			if newest, _ := st.newestHere(); ours && newest.Compare(written) <= 0 {
 				lo.sets, gone = append(lo.sets, st), true
 			} else {
 				s.tellOthers(st)

@@ -30,8 +30,8 @@ type leading struct {
 	late    *time.Timer
 	changed chan struct{} // closed when a member has left
 
-	opening sync.Mutex
-	locks   map[string]*dirLock // by directory, guarded by opening
+	opening map[string]*sync.Mutex // by directory, guarded by mu: a disk may hang
+	locks   map[string]*dirLock    // by directory, guarded by mu
 }
 
 // member is the connection of a node.
@@ -42,7 +42,7 @@ type member struct {
 }
 
 func newLeading(s *Service) *leading {
-	l := &leading{s: s, council: council.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
+	l := &leading{s: s, council: council.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l
 }
@@ -208,15 +208,26 @@ const lockPatience = 45 * time.Second
 
 // open makes and locks a directory, once for all sets in it.
 func (l *leading) open(dir string) error {
-	l.opening.Lock()
-	defer l.opening.Unlock()
-	if l.locks[dir] != nil { // by another set
+	l.mu.Lock()
+	if l.opening[dir] == nil {
+		l.opening[dir] = &sync.Mutex{}
+	}
+	one := l.opening[dir]
+	l.mu.Unlock()
+	one.Lock()
+	defer one.Unlock()
+	l.mu.Lock()
+	opened := l.locks[dir] != nil // by another set
+	l.mu.Unlock()
+	if opened {
 		return nil
 	}
 	for began := time.Now(); ; {
 		lock, err := openDir(l.s.cfg.disk, dir)
 		if err == nil {
+			l.mu.Lock()
 			l.locks[dir] = lock
+			l.mu.Unlock()
 			return nil
 		}
 		if !errors.Is(err, errLocked) || time.Since(began) > lockPatience || l.ctx.Err() != nil {

@@ -37,8 +37,9 @@ type standing struct {
 	Left []int64 `json:"left,omitempty"`
 	// Round is the largest number of a round that the node knows.
 	Round uint64 `json:"round,omitempty"`
-	// Heads are what the trackers of its directories name, as far as its lineages have written it: see set.head.
-	Heads []string `json:"heads,omitempty"`
+	// Heads are what the trackers of its directories name, as far as its lineages have written it, and which moments these are:
+	// see set.head.
+	Heads map[string]moment `json:"heads,omitempty"`
 }
 
 // summons is what the leader tells all nodes when a round begins.
@@ -49,7 +50,7 @@ type summons struct {
 	// Era is the first of the round.
 	Era uint64 `json:"era"`
 	// Heads are those of all nodes.
-	Heads []string `json:"heads,omitempty"`
+	Heads map[string]moment `json:"heads,omitempty"`
 }
 
 // leaderKey is where the leader puts its summons on a round's board, standingKey where the node with a group rank says how it stands.
@@ -78,18 +79,20 @@ func (t *team) standing(left []*leftover) standing {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := standing{Lineage: t.lineage, Round: s.round << eraShift >> roundShift}
+	n := standing{Lineage: t.lineage, Round: s.round << eraShift >> roundShift, Heads: map[string]moment{}}
 	know := func(st *set) {
 		n.Round = max(n.Round, st.newestEra()>>roundShift)
-		if st.head != "" && !slices.Contains(n.Heads, st.head) {
-			n.Heads = append(n.Heads, st.head)
+		if st.head != "" {
+			n.Heads[st.head] = st.committed
 		}
 	}
 	for _, st := range s.allSetsLocked() {
 		know(st)
 	}
 	for _, lo := range left {
-		n.Left = append(n.Left, lo.label.Lineage)
+		if len(lo.sets) > 0 {
+			n.Left = append(n.Left, lo.label.Lineage)
+		}
 		for _, st := range lo.sets {
 			know(st)
 		}
@@ -113,19 +116,27 @@ func (st *set) newestEra() uint64 {
 // is the only one.
 func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.Store, own standing) (call summons, err error) {
 	nodes := []standing{own}
+	hearing, cancel := context.WithTimeout(ctx, joinLimit/2)
+	defer cancel()
 	for rank := 1; rank < r.GroupWorldSize; rank++ {
 		var n standing
-		if err := hear(ctx, board, standingKey(rank), &n); err != nil {
+		switch err := hear(hearing, board, standingKey(rank), &n); {
+		case err == nil:
+			nodes = append(nodes, n)
+		case hearing.Err() == nil || ctx.Err() != nil:
 			return call, fmt.Errorf("the node with group rank %d does not say what it has in memory: %w", rank, err)
+		default: // it may come later; the council gives it up if it does not
+			t.s.cfg.Log.Warn().Int("group_rank", rank).Msg("a node does not say what checkpoints it has in memory: what is done now is decided without it")
 		}
-		nodes = append(nodes, n)
 	}
-	call.Addr = t.addr
+	call.Addr, call.Heads = t.addr, map[string]moment{}
 	for _, n := range nodes {
-		call.Heads = append(call.Heads, n.Heads...)
+		for head, at := range n.Heads {
+			if known, ok := call.Heads[head]; !ok || at.Compare(known) > 0 {
+				call.Heads[head] = at
+			}
+		}
 	}
-	slices.Sort(call.Heads)
-	call.Heads = slices.Compact(call.Heads)
 	var left bool
 	call.Lineage, call.Era, left = decide(nodes, time.Now(), rand.Uint64N(1<<(roundShift-eraShift)))
 	why := ""

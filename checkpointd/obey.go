@@ -40,7 +40,7 @@ func (s *Service) obeyLocked(v *council.SetView) {
 		s.fetchLocked(st, f.Shard, f.At, f.From)
 	}
 	s.tidyLocked(st)
-	if i := slices.Index(s.retired, st); i >= 0 && !v.Busy && s.team.seen >= st.asked && len(st.fetching) == 0 && len(st.verifying) == 0 &&
+	if i := slices.Index(s.retired, st); i >= 0 && v.Open && !v.Busy && s.team.seen >= st.asked && len(st.fetching) == 0 && len(st.verifying) == 0 &&
 		(len(v.Complete) == 0 || v.Committed.Compare(v.Complete[0]) >= 0) {
 		st.repin(nil)
 		st.release()

@@ -94,8 +94,17 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		st.decisions, st.loads, st.verified, st.ours, st.view = nil, map[int]int{}, nil, map[int]bool{}, council.SetView{Key: st.view.Key}
 	}
 	direct := t.direct
+	if direct { // steps that workers write now are newer than what is in memory
+		for _, st := range s.allSetsLocked() {
+			st.repin(nil)
+			st.release()
+		}
+	}
 	s.mu.Unlock()
 	if direct {
+		if l := t.lead(nil); l != nil {
+			s.wg.Go(l.close)
+		}
 		s.cfg.Log.Warn().Msg("agents of torchrun take part: workers write their checkpoints to disk at once, and none are kept in memory")
 		return nil
 	}

@@ -58,15 +58,31 @@ func (c *crew) add() {
 // begin ends the round before, and begins one of the nodes in this order, with a worker on each that saves its rank's shard.
 func (c *crew) begin(order ...int) {
 	c.t.Helper()
+	c.meet(order...)
+	for rank, n := range order {
+		c.workers = append(c.workers, dial(c.t, c.nodes[n]).hello(c.dir, rank, len(order)))
+	}
+}
+
+// leaveRound ends the round before.
+func (c *crew) leaveRound() {
+	c.t.Helper()
 	for _, w := range c.workers {
 		w.close()
 	}
+	c.workers = nil
 	for _, s := range c.nodes {
 		if s != nil && c.round >= 0 {
 			s.RoundOver("a test")
 		}
 	}
 	c.round++
+}
+
+// meet ends the round before, and begins one of the nodes in this order.
+func (c *crew) meet(order ...int) {
+	c.t.Helper()
+	c.leaveRound()
 	space := memstore.NewSpace()
 	c.t.Cleanup(func() { _ = space.Close() })
 	errs := make(chan error)
@@ -79,10 +95,6 @@ func (c *crew) begin(order ...int) {
 		if err := <-errs; err != nil {
 			c.t.Fatal(err)
 		}
-	}
-	c.workers = nil
-	for rank, n := range order {
-		c.workers = append(c.workers, dial(c.t, c.nodes[n]).hello(c.dir, rank, len(order)))
 	}
 }
 

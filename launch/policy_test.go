@@ -392,9 +392,9 @@ func TestDelayOfHealthyGroups(t *testing.T) {
 	}, 1, func() float64 { return 0 })
 	now := time.Now()
 	var delays []time.Duration
-	for _, ran := range []time.Duration{20, 20, 20, 9, 19, 39, 40, 9, 10} {
+	for _, ran := range []int{20, 20, 20, 9, 19, 39, 40, 9, 10} {
 		p.step(event{Kind: groupStarted, At: now})
-		now = now.Add(ran * time.Second)
+		now = now.Add(time.Duration(ran) * time.Second)
 		delays = append(delays, p.step(event{Kind: workerExited, Status: 1, At: now}).Delay)
 	}
 	if got, want := fmt.Sprint(delays), "[0s 0s 0s 1s 2s 4s 8s 16s 32s]"; got != want {

@@ -25,7 +25,7 @@ func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.L
 		cfg := checkpointd.Config{
 			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate, Log: log,
 		}
-		if rules.Salvage > 0 {
+		if rules.Salvage > 0 && (plan.Job.Alone() || plan.RunID != "none") { // which torchrun's jobs share that have no id of their own
 			cfg.Memory = memory
 		}
 		if !plan.Job.Alone() {

@@ -193,6 +193,7 @@ class Checkpointer:
             if len(storages) > known:  # in objects of classes of their own
                 offsets, end = _layout(plan.storages)
                 if end > slot.size:
+                    copy.finish()
                     self._link.ask("abort", slot=slot_id)
                     return False
                 late = self._copy(slot, storages[known:], offsets[known:])
@@ -202,6 +203,7 @@ class Checkpointer:
             meta = len(behind) + len(text) - plan.extra
             if end + len(behind) + len(text) > slot.size:
                 self._meta = meta + meta // 4
+                copy.finish()
                 self._link.ask("abort", slot=slot_id)
                 return False
             slot.map[end:end + len(behind) + len(text)] = behind + text
@@ -213,11 +215,10 @@ class Checkpointer:
         except AgentError:
             raise
         except BaseException:
+            if copy is not None:
+                copy.finish()  # before the slot is another one's
             self._abort(slot_id)
             raise
-        finally:
-            if copy is not None:
-                copy.finish()
 
     def _abort(self, slot_id):
         """Gives back a slot. Where the connection has ended muster has done that."""

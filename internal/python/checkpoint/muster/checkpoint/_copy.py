@@ -70,8 +70,12 @@ class Copy:
         if helpers:
             sys.setswitchinterval(1e-4)  # whoever has copied a piece does not wait for long until it may ask for the next
         self._threads = [threading.Thread(target=self._work, name="muster-copy", daemon=True) for _ in range(helpers)]
-        for thread in self._threads:
-            thread.start()
+        for n, thread in enumerate(self._threads):
+            try:
+                thread.start()
+            except RuntimeError:  # there are no more to be had
+                del self._threads[n:]
+                break
 
     def _work(self):
         while True:
@@ -117,6 +121,9 @@ class Registered:
             self.ok = False
 
 
+_streams = {}  # one for each device: memory that a stream has used is kept for it
+
+
 class DeviceCopy:
     """Copies storages of CUDA devices into whole, a uint8 tensor over the mapping, behind the caller; finish waits for it."""
 
@@ -129,7 +136,9 @@ class DeviceCopy:
         """Copies [(offset, storage)]."""
         for device in {storage.device for _, storage in jobs}:
             with torch.cuda.device(device):
-                stream = torch.cuda.Stream(device)
+                stream = _streams.get(device)
+                if stream is None:
+                    stream = _streams[device] = torch.cuda.Stream(device)
                 stream.wait_stream(torch.cuda.current_stream(device))
                 self._streams.append(stream)
                 with torch.cuda.stream(stream):

@@ -1,0 +1,118 @@
+package checkpointd
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+	"muster/rendezvous"
+)
+
+// noDir is a disk that makes no directories.
+type noDir struct{ posix }
+
+func (noDir) MkdirAll(string) error { return errors.New("stale file handle") }
+
+// What was left in memory stays there when its directory cannot be opened: it is all that there is.
+func TestTeamDirectoryGone(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, false)
+	places := c.sigkillAll(0, 1)
+	c.change = func(cfg *Config) { cfg.disk = noDir{} }
+	heirs := c.heirs(places...)
+	c.meet(heirs...)
+	for rank, n := range heirs {
+		w := dial(t, c.nodes[n])
+		if _, err := w.ask(request{Op: "hello", Version: protocolVersion, Rank: rank, Shard: rank, Shards: 2, Saves: true, Dir: c.dir}); err == nil || !strings.Contains(err.Error(), "stale") {
+			t.Errorf("hello: %v", err)
+		}
+		w.close()
+	}
+	c.end(heirs...)
+	c.change = nil
+	heirs = c.heirs(places...)
+	c.begin(heirs...)
+	c.load(fromMemory, 1)
+	c.onDisk(1)
+	c.end(heirs...)
+}
+
+// halfDisk makes one file, and then hangs.
+type halfDisk struct {
+	posix
+	first, open chan struct{}
+}
+
+func (d *halfDisk) Create(path string) (*os.File, error) {
+	f, err := d.posix.Create(path)
+	close(d.first)
+	<-d.open
+	return f, err
+}
+
+// A node is killed while it writes its part of a step. The agent that follows it writes that again.
+func TestTeamKilledWhileWriting(t *testing.T) {
+	d := &halfDisk{first: make(chan struct{}), open: make(chan struct{})}
+	c := newCrew(t, 1, nil)
+	c.change = func(cfg *Config) { cfg.disk = d }
+	c.add()
+	c.change = nil
+	c.begin(0, 1)
+	c.save(1, true)
+	<-d.first
+	c.begin(0, c.heirs(c.sigkill(1))[0])
+	c.load(fromMemory, 1)
+	c.onDisk(1)
+	close(d.open)
+}
+
+// While agents of torchrun take part workers write by themselves: what was in memory before is older.
+func TestTeamDirectRound(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, true)
+	c.onDisk(1)
+	c.save(2, false)
+	c.leaveRound()
+	for rank := range 2 {
+		if err := c.nodes[rank].BeginRound(t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: 2}, nil, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(c.dir, "50"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{"50/rank_0.pt": "x", "50/rank_1.pt": "x", dlroverTracker: "50"} {
+		if err := os.WriteFile(filepath.Join(c.dir, path), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.begin(0, 1)
+	c.load(fromDisk, 50)
+}
+
+// Two groups have gone on without each other. Where they meet the newer one's memory counts, and is written.
+func TestTeamLineagesMeet(t *testing.T) {
+	c := newCrew(t, 4, nil)
+	c.begin(1, 0)
+	c.save(1, true)
+	c.onDisk(1)
+	c.begin(1, 0)
+	c.begin(1, 0)
+	c.save(2, true)
+	c.onDisk(2)
+	c.kill(1)
+	c.begin(2, 3)
+	c.load(fromDisk, 2)
+	c.save(7, false)
+	c.begin(2, 3, 0)
+	testutil.Eventually(t, time.Minute, "the newer one's step is on disk", func() bool {
+		step, _ := chooseDisk(t.Context(), c.dir)
+		return step != nil && step.Step == 7
+	})
+}
