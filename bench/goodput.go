@@ -25,7 +25,11 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 		env  []string
 	}
 	flags := []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks), "--max-restarts", "1000", b.program("goodput.py")}
-	ours := trainer{launcher{"muster", []string{b.binary, "dlrover-run"}}, "flash", []string{b.withTorch()}}
+	binary := []string{b.binary, "dlrover-run"}
+	ours := []trainer{
+		{launcher{"muster", binary}, "flash", []string{b.withTorch()}},
+		{launcher{"muster, workers forked from a warm one", binary}, "flash", []string{b.withTorch(), "MUSTER_WARM=auto"}},
+	}
 	peers := []trainer{{b.torchrun, "torch", []string{b.withTorch(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}}
 	bin, missing := b.peer("dlrover")
 	if missing == "" {
@@ -43,25 +47,28 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 		log.Printf("goodput: %s: %.0f steps, %.0f failures", t.name, done, kills)
 		return done, kills, err
 	}
-	mine, kills, err := steps(ours)
-	if err != nil {
-		return nil, err
-	}
 	var rows []row
-	for _, p := range peers {
-		theirs, peerKills, err := steps(p)
+	var done, kills []float64
+	for _, t := range append(ours, peers...) {
+		n, killed, err := steps(t)
 		if err != nil {
 			return nil, err
 		}
-		r := compare("steps in "+b.goodputFor.String()+" with a failure every 20 s, beside "+p.name, "steps", mine, theirs, "≥ 1.0",
-			func(_, ratio float64) bool { return ratio >= 1 })
-		r.Note = fmt.Sprintf("%.0f and %.0f failures; ", kills, peerKills)
-		if p.kind == "torch" {
-			r.Note += "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which torchrun's restart fails; torch.save after every 20th step, ours in memory after every 5th"
-		} else {
-			r.Note += "the same script: in memory after every 5th step, on disk after every 100th"
+		done, kills = append(done, n), append(kills, killed)
+	}
+	for i, p := range peers {
+		theirs := len(ours) + i
+		for mine, t := range ours {
+			r := compare("steps in "+b.goodputFor.String()+" with a failure every 20 s, "+t.name+", beside "+p.name, "steps", done[mine], done[theirs], "≥ 1.0",
+				func(_, ratio float64) bool { return ratio >= 1 })
+			r.Note = fmt.Sprintf("%.0f and %.0f failures; ", kills[mine], kills[theirs])
+			if p.kind == "torch" {
+				r.Note += "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which torchrun's restart fails; torch.save after every 20th step, ours in memory after every 5th"
+			} else {
+				r.Note += "the same script: in memory after every 5th step, on disk after every 100th"
+			}
+			rows = append(rows, r)
 		}
-		rows = append(rows, r)
 	}
 	if missing != "" {
 		rows = append(rows, row{Figure: "the same beside dlrover-run", Budget: "≥ 1.0", Skip: missing})
