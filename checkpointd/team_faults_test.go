@@ -76,7 +76,7 @@ func TestTeamDirectRound(t *testing.T) {
 	c := newCrew(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
-	c.onDisk(1)
+	testutil.Eventually(t, time.Minute, "the trackers name the step", func() bool { return strings.Contains(c.logs[0].String(), "checkpoint written") })
 	c.save(2, false)
 	c.leaveRound()
 	for rank := range 2 {

@@ -259,3 +259,4 @@ assert direct.save_checkpoint(4, state)
 leave("direct/4", state)
 say("without muster")
 dist.barrier()
+dist.destroy_process_group()  # else its threads may be there still when the process ends
