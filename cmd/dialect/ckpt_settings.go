@@ -43,7 +43,12 @@ func checkpointSettings() []setting {
 		{
 			flag: "ckpt-rate", arg: "SIZE", def: "0", group: groupCheckpoint, anywhere: true,
 			help: "How many bytes a second a node writes to disk at most, such as 500MB (10^6) or 2GiB (2^30), so that training has the rest of the disk or network. 0: as many as it takes.",
-			set:  func(r *Request, text string) (err error) { rules(r).Rate, err = parseSize(text); return err },
+			set: func(r *Request, text string) (err error) {
+				if rules(r).Rate, err = parseSize(text); err == nil && 0 < rules(r).Rate && rules(r).Rate < leastRate {
+					return errors.New("give 64KiB a second at least, such as 5MB (without a unit it is bytes), or 0 for as many as it takes")
+				}
+				return err
+			},
 		},
 		{
 			flag: "ckpt-replicas", form: formNumber, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
@@ -160,6 +165,9 @@ var sizeUnits = []struct {
 	name  string
 	bytes float64
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+
+// leastRate is the least --ckpt-rate, in bytes a second: below it a checkpoint takes days, and the end of the job waits for it.
+const leastRate = 64 << 10
 
 // parseSize reads a number of bytes: 1.5GiB, 200MB, 4096.
 func parseSize(text string) (int64, error) {

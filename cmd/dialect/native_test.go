@@ -174,6 +174,7 @@ func TestNativeRefusals(t *testing.T) {
 		{"--nproc 3 x", "", "", []string{"unknown flag --nproc: did you mean --nproc-per-node?"}},
 		{"-q x", "", "", []string{"unknown flag -q"}},
 		{"--max-restarts -1 x", "", "", []string{"--max-restarts -1"}},
+		{"--ckpt-rate 5 x", "", "", []string{"--ckpt-rate 5: give 64KiB a second at least"}},
 		{"--numa-binding cores x", "", "", []string{"--numa-binding cores: choose one of node, socket, exclusive, core-complex"}},
 		{"--numa-fallback x", "", "", []string{"--numa-fallback without --numa-binding"}},
 		{"--restart-policy sometimes x", "", "", []string{"never, on-failure, always, exit-code"}},
