@@ -1,16 +1,49 @@
 package checkpointd
 
 import (
+	"context"
+	"time"
+
 	"muster/checkpointd/council"
 )
 
-// leftBehind takes what killed agents of this run have left on the node where it has been one of several, unless the node takes part
-// in a lineage already. The caller closes them.
-func (t *team) leftBehind() (found []*leftover) {
-	s := t.s
-	if s.segments == nil || t.lineage != 0 {
+// leftLimit is how long workers wait for a disk that is to say what of the memory of a killed muster is still needed.
+const leftLimit = 10 * time.Second
+
+// awaitLeft is leftBehind within leftLimit, unless the node takes part in a lineage already. What is found later is left where it is.
+func (t *team) awaitLeft(ctx context.Context) []*leftover {
+	if t.s.segments == nil || t.lineage != 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, leftLimit)
+	defer cancel()
+	found := make(chan []*leftover)
+	t.s.wg.Go(func() {
+		left := t.leftBehind()
+		select {
+		case found <- left:
+		case <-ctx.Done():
+			closeAll(left)
+		}
+	})
+	select {
+	case left := <-found:
+		return left
+	case <-ctx.Done():
+		t.s.cfg.Log.Warn().Str("hint", HowToGoOn).Msg("the disk does not answer: what a killed muster of this run may have left in memory is not used")
+		return nil
+	}
+}
+
+func closeAll(left []*leftover) {
+	for _, lo := range left {
+		lo.close()
+	}
+}
+
+// leftBehind takes what killed agents of this run have left on the node where it has been one of several. The caller closes them.
+func (t *team) leftBehind() (found []*leftover) {
+	s := t.s
 	for _, path := range labelPaths(s.segments.dir) {
 		l, err := readLabel(path)
 		if err != nil || l.RunID != s.cfg.RunID || l.Lineage == 0 || isKept(path) {

@@ -2,9 +2,13 @@ package checkpointd
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"muster/checkpointd/council"
 	"muster/internal/testutil"
@@ -431,5 +435,36 @@ func TestDecide(t *testing.T) {
 	}
 	if firstEra(2, 0) <= firstEra(1, 1<<24-1)|loadsMax {
 		t.Error("a later round is not later")
+	}
+}
+
+// TestInheritHungDisk: the disk does not answer when the next nodes start. They train without what was left, which stays there.
+func TestInheritHungDisk(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, false)
+	places := c.sigkillAll(0, 1)
+	c.round = -1
+	tracker := filepath.Join(c.dir, trackerName)
+	if err := unix.Mkfifo(tracker, 0o600); err != nil { // whoever reads it waits
+		t.Fatal(err)
+	}
+	order := c.heirs(places...)
+	c.meet(order...)
+	answer, err := os.OpenFile(tracker, os.O_RDWR, 0) // at the end, so that what waits can end, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(tracker), answer.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c.end(order...)
+	for i, memory := range places {
+		if log := c.logs[order[i]].String(); !strings.Contains(log, HowToGoOn) {
+			t.Errorf("nobody was told: %s", log)
+		}
+		if err := (&MemoryStep{label: theOnlyLabel(t, memory)}).Drop(); err != nil {
+			t.Errorf("it was taken: %v", err)
+		}
 	}
 }

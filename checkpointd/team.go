@@ -108,12 +108,8 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		s.cfg.Log.Warn().Msg("agents of torchrun take part: workers write their checkpoints to disk at once, and none are kept in memory")
 		return nil
 	}
-	left := t.leftBehind()
-	defer func() {
-		for _, lo := range left {
-			lo.close()
-		}
-	}()
+	left := t.awaitLeft(ctx)
+	defer closeAll(left)
 	meet := t.summon
 	if r.GroupRank != 0 {
 		if l := t.lead(nil); l != nil {
