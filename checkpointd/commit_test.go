@@ -174,7 +174,7 @@ func TestCommitCutOff(t *testing.T) {
 			switch {
 			case err == nil:
 				committed = step
-				if _, err := pruneOn(m, dir, KeepRules{Latest: keep}, false); err != nil && !errors.Is(err, errDied) {
+				if err := pruneOn(m, dir, KeepRules{Latest: keep}); err != nil && !errors.Is(err, errDied) {
 					t.Fatal(err)
 				}
 			case !errors.Is(err, errDied):
@@ -419,6 +419,57 @@ func TestPrune(t *testing.T) {
 	}
 	if _, err := openForTest(dir); !errors.Is(err, errLocked) {
 		t.Errorf("two jobs with one directory: %v", err)
+	}
+}
+
+// The newest step that can be used stays and counts, whatever names and sizes say of those before it.
+func TestPruneDamaged(t *testing.T) {
+	spoil := map[string]func(dir string) error{
+		"manifest": func(dir string) error { return os.WriteFile(filepath.Join(dir, "6", manifestName), []byte("{"), 0o600) },
+		"path": func(dir string) error {
+			return rewriteAt(dir, "6", func(m *Manifest) { m.Files[0].Path = "../../escape" })
+		},
+		"a bit": func(dir string) error {
+			path := filepath.Join(dir, "6", "rank_0.pt")
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			content[len(content)/2] ^= 4
+			return os.WriteFile(path, content, 0o600)
+		},
+	}
+	for name, do := range spoil {
+		for _, spare := range []int64{0, 3} {
+			dir := t.TempDir()
+			for step := int64(1); step <= 6; step++ {
+				c := testCommitment(posix{}, dir, step, 1, noPath)
+				if spare > 0 {
+					c.spare = []int64{spare}
+				}
+				if err := c.run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := do(dir); err != nil {
+				t.Fatal(err)
+			}
+			dry, err := Prune(dir, KeepRules{Latest: 1}, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			removed, err := Prune(dir, KeepRules{Latest: 1}, false)
+			if err != nil || len(dry) != len(removed) {
+				t.Errorf("%s: removed %d, and %d were announced: %v", name, len(removed), len(dry), err)
+			}
+			steps, err := List(dir)
+			if err != nil || !slices.ContainsFunc(steps, func(s Step) bool { return s.Step == 5 && s.Verify() == nil }) {
+				t.Errorf("%s, spare %d: left are %+v: %v", name, spare, steps, err)
+			}
+			if slices.ContainsFunc(steps, func(s Step) bool { return s.Step == 4 }) {
+				t.Errorf("%s: step 4 is left", name)
+			}
+		}
 	}
 }
 

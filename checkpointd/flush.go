@@ -19,7 +19,7 @@ func (s *Service) startLocked(st *set) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		f.unpin()
-		st.running, st.failed = nil, err
+		st.running, st.failed, st.failedAt = nil, err, f.at
 		if err == nil {
 			st.committed, st.writtenTo = f.at, f.copies[0].stepDirOf(f.at.Step)
 			s.headLocked(st.dir, st.next)
@@ -90,7 +90,7 @@ func (s *Service) write(st *set, f *flush) (err error) {
 	s.mu.Lock()
 	keep := st.keep
 	s.mu.Unlock()
-	if _, err := pruneOn(s.cfg.disk, st.dir, keep, false); err != nil {
+	if err := pruneOn(s.cfg.disk, st.dir, keep); err != nil {
 		log.Warn().Err(err).Msg("old checkpoints were not removed")
 	}
 	return nil

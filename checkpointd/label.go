@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -151,6 +152,12 @@ func segmentFiles(path string) []string {
 func labelPaths(dir string) []string {
 	found, _ := filepath.Glob(filepath.Join(globQuote(dir), segmentPrefix+strconv.Itoa(os.Geteuid())+"-*")) // the pattern is a good one
 	return slices.DeleteFunc(found, func(path string) bool { return filepath.Ext(path) != "" })
+}
+
+// labelRun is the run id of which a label's name tells: plainName's.
+func labelRun(path string) string {
+	_, id, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), segmentPrefix), "-") // the user
+	return id[:max(0, strings.LastIndexByte(id, '-'))]
 }
 
 // readLabel reads a label, whoever looks after it.

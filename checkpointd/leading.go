@@ -305,7 +305,7 @@ func (l *leading) commit(a council.Action) (err error) {
 		}
 		return err
 	}
-	if _, err := pruneOn(s.cfg.disk, a.Dir, KeepRules{Latest: a.Keep, Every: a.Every}, false); err != nil {
+	if err := pruneOn(s.cfg.disk, a.Dir, KeepRules{Latest: a.Keep, Every: a.Every}); err != nil {
 		log.Warn().Err(err).Msg("old checkpoints were not removed")
 	}
 	return nil

@@ -110,7 +110,7 @@ func (s *Service) decideLocked(st *set, d *decision) {
 
 // damagedLocked gives up a copy whose checksums are wrong.
 func (s *Service) damagedLocked(st *set, shard int, slot *slot, err error) {
-	s.cfg.Log.Warn().Err(err).Int64("step", slot.At.Step).Int("shard", shard).Msg("a checkpoint in memory was damaged: an older one is used")
+	s.cfg.Log.Warn().Err(err).Int64("step", slot.At.Step).Int("shard", shard).Msg("a checkpoint in memory was damaged, and is not used")
 	st.tear(slot)
 }
 
@@ -246,7 +246,8 @@ func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 			return reply{Committed: st.committed.Step}, nil, nil
 		}
 	}
-	if st.failed != nil {
+	// What was damaged before this round is none of its workers' saves: they have restored something else.
+	if st.failed != nil && (st.failedAt.Era == c.eraLocked() || !errors.Is(st.failed, errChecksum)) {
 		return reply{}, nil, st.failed
 	}
 	return reply{Committed: st.committed.Step, Done: true}, nil, nil

@@ -16,34 +16,29 @@ type KeepRules struct {
 }
 
 // prunable returns the steps of a directory that the rules do not keep, the oldest first. Steps that nobody can use keep no
-// place; what has no manifest is not ours to remove. Those that the newest one spares stay, and count.
+// place; what has no manifest is not ours to remove. Those that the newest usable one spares stay, and count.
 func prunable(steps []Step, rules KeepRules) []Step {
-	if rules.Latest <= 0 {
+	newest := slices.IndexFunc(steps, func(s Step) bool { return s.Problem == nil && (s.Latest || !s.Foreign) })
+	if rules.Latest <= 0 || newest < 0 { // what cannot be used now may be all there is
 		return nil
 	}
 	var gone []Step
-	var spare []int64
-	if len(steps) > 0 && steps[0].Latest {
-		spare = steps[0].Spare
-	}
-	spared := func(s Step) bool { return s.Problem == nil && slices.Contains(spare, s.Step) }
+	spared := func(s Step) bool { return s.Problem == nil && slices.Contains(steps[newest].Spare, s.Step) }
 	kept := 0
 	for _, s := range steps {
 		if spared(s) {
 			kept++
 		}
 	}
-	for _, s := range steps {
+	for i, s := range steps {
 		switch {
-		case spared(s):
-		case s.Foreign || s.ManifestPath == "" || s.Latest:
-			if s.Latest {
-				kept++
-			}
+		case spared(s) || i < newest:
+		case i == newest:
+			kept++
+		case s.Foreign || s.ManifestPath == "":
 		case s.Problem == nil && kept < rules.Latest:
 			kept++
 		case s.Problem == nil && rules.Every > 0 && s.Step%rules.Every == 0:
-		case kept == 0: // a step that cannot be used now, and none that can: it may be all there is
 		default:
 			gone = append([]Step{s}, gone...)
 		}
@@ -52,7 +47,7 @@ func prunable(steps []Step, rules KeepRules) []Step {
 }
 
 // Prune removes the steps of a directory that the rules do not keep, and returns them; with dry it only returns them. It is
-// refused while a job saves there.
+// refused while a job saves there. The newest step that stays is read, and one whose checksums are wrong counts as one that cannot be used.
 func Prune(dir string, rules KeepRules, dry bool) ([]Step, error) {
 	if _, err := os.Stat(filepath.Join(dir, ownDir)); err == nil {
 		lock, err := lockCheckpoints(dir)
@@ -61,14 +56,30 @@ func Prune(dir string, rules KeepRules, dry bool) ([]Step, error) {
 		}
 		defer lock.close()
 	}
-	return pruneOn(posix{}, dir, rules, dry)
-}
-
-func pruneOn(d disk, dir string, rules KeepRules, dry bool) ([]Step, error) {
 	steps, err := List(dir)
 	if err != nil {
 		return nil, err
 	}
+	for i := range steps {
+		if steps[i].Problem == nil {
+			if steps[i].Problem = steps[i].Verify(); steps[i].Problem == nil {
+				break
+			}
+		}
+	}
+	return pruneSteps(posix{}, steps, rules, dry)
+}
+
+// pruneOn is Prune behind a step that was just written.
+func pruneOn(d disk, dir string, rules KeepRules) error {
+	steps, err := List(dir)
+	if err == nil {
+		_, err = pruneSteps(d, steps, rules, false)
+	}
+	return err
+}
+
+func pruneSteps(d disk, steps []Step, rules KeepRules, dry bool) ([]Step, error) {
 	var removed []Step
 	for _, s := range prunable(steps, rules) {
 		if !dry {

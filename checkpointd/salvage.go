@@ -157,7 +157,7 @@ func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logg
 			return s.write(st, f)
 		}
 		f.unpin()
-		log.Warn().Err(err).Int64("step", at.Step).Msg("a checkpoint in memory was damaged: an older one is saved")
+		log.Warn().Err(err).Int64("step", at.Step).Msg("a checkpoint in memory was damaged, and is not saved")
 		bad = append(bad, fmt.Errorf("step %d: %w", at.Step, err))
 	}
 	if len(bad) > 0 {

@@ -170,6 +170,24 @@ func TestOneDecision(t *testing.T) {
 	}
 }
 
+// flipBit damages the copy of a step of this round when all of the first set's are summed: a worker may do that to its mapping.
+func flipBit(t *testing.T, s *Service, step int64) {
+	t.Helper()
+	testutil.Eventually(t, 30*time.Second, "the copies are summed", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, slot := range s.sets[0].book.shards[0] {
+			if binary.LittleEndian.Uint32(s.sets[0].mem[slot].bytes[headerBlocks:]) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: s.round << eraShift, Step: step})].bytes[headerSize+77] ^= 16
+}
+
 // A bit flips in memory after a copy was summed: the older one is used, and that is said.
 func TestDamagedMemory(t *testing.T) {
 	dir := t.TempDir()
@@ -177,21 +195,7 @@ func TestDamagedMemory(t *testing.T) {
 	a := dial(t, s).hello(dir, 0, 1)
 	a.save(1, 0, size, false)
 	a.save(2, 0, size, false)
-	var slots []*slot
-	testutil.Eventually(t, 30*time.Second, "both copies are summed", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		slots = s.sets[0].book.shards[0]
-		for _, slot := range slots {
-			if binary.LittleEndian.Uint32(s.sets[0].mem[slot].bytes[headerBlocks:]) == 0 {
-				return false
-			}
-		}
-		return len(slots) == 2
-	})
-	s.mu.Lock() // what a worker may do to its mapping
-	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: s.round << eraShift, Step: 2})].bytes[headerSize+77] ^= 16
-	s.mu.Unlock()
+	flipBit(t, s, 2)
 	s.RoundOver("a test")
 	if err := s.Drain(t.Context()); err != nil {
 		t.Fatal(err)
@@ -206,6 +210,30 @@ func TestDamagedMemory(t *testing.T) {
 	a.want(a.load(0, size), fromMemory, 1)
 	if !strings.Contains(log.String(), "was damaged") {
 		t.Errorf("nobody was told: %s", log.String())
+	}
+}
+
+// A copy of the round before cannot be written, since it is damaged. Those who wait now have not saved it, and go on without it.
+func TestWaitAfterDamage(t *testing.T) {
+	s, log := testService(t, nil)
+	dir := t.TempDir()
+	a := dial(t, s).hello(dir, 0, 1)
+	a.save(1, 0, size, false)
+	flipBit(t, s, 1)
+	a.close()
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); !errors.Is(err, errChecksum) {
+		t.Fatalf("what is lost is told: %v", err)
+	}
+	a = dial(t, s).hello(dir, 0, 1)
+	a.want(a.load(0, size), fromNone, 0)
+	a.save(1, 0, size, false)
+	if rep, err := a.ask(request{Op: "wait", Millis: 60_000}); err != nil || !rep.Done {
+		t.Errorf("%+v: %v\n%s", rep, err, log.String())
+	}
+	a.save(2, 0, size, true)
+	if rep, err := a.ask(request{Op: "wait", Millis: 60_000}); err != nil || rep.Committed != 2 {
+		t.Errorf("%+v: %v", rep, err)
 	}
 }
 

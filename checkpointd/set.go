@@ -39,6 +39,7 @@ type set struct {
 	committed moment // the newest on disk that was saved in this job; Step is -1 for none
 	writtenTo string // the name of its directory, where this node wrote it alone
 	failed    error  // why the last writing failed, nil where it did not
+	failedAt  moment // of what
 	told      map[string]bool
 
 	// head is what the directory's trackers named last, next the attempt that writes nextAt: see labelSet.

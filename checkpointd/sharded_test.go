@@ -30,13 +30,13 @@ func runRanksOf(t *testing.T, interpreter string, folders []string, socket strin
 	}
 	packages = strings.Join(append([]string{packages}, folders...), ":")
 	var wg sync.WaitGroup
-	out := &testutil.Buffer{}
+	outs := make([]testutil.Buffer, ranks) // of each rank's own: lines that are written in pieces would mix
 	for rank := range ranks {
 		cmd := exec.CommandContext(t.Context(), interpreter, append([]string{script}, args...)...)
 		world := strconv.Itoa(ranks)
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world, "LOCAL_WORLD_SIZE="+world,
 			"PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "LOCAL_RANK="+strconv.Itoa(rank), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1")
-		cmd.Stdout, cmd.Stderr = out, out
+		cmd.Stdout, cmd.Stderr = &outs[rank], &outs[rank]
 		wg.Go(func() {
 			if err := cmd.Run(); err != nil {
 				t.Errorf("rank %d: %v", rank, err)
@@ -44,6 +44,10 @@ func runRanksOf(t *testing.T, interpreter string, folders []string, socket strin
 		})
 	}
 	wg.Wait()
+	var out strings.Builder
+	for i := range outs {
+		out.WriteString(outs[i].String())
+	}
 	if t.Failed() {
 		t.Fatal(out.String())
 	}

@@ -44,6 +44,25 @@ const ckptStatus = `  0    done; verify: every step that was asked for is whole
   125  internal error of muster
 `
 
+// noMoreThanDir takes a directory of checkpoints, or none. An empty one is what a variable is that was not set.
+func noMoreThanDir(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return errhint.With(errhint.Usagef("%s takes one directory, and not %d", cmd.CommandPath(), len(args)), "call it once for each")
+	}
+	if len(args) == 1 && args[0] == "" {
+		return errhint.With(errhint.Usagef("%s was given an empty name of a directory", cmd.CommandPath()), "is a variable not set? The working directory is .")
+	}
+	return nil
+}
+
+// oneDir takes a directory of checkpoints.
+func oneDir(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return errhint.With(errhint.Usagef("%s needs a directory of checkpoints", cmd.CommandPath()), "such as "+cmd.CommandPath()+" /data/ckpt")
+	}
+	return noMoreThanDir(cmd, args)
+}
+
 func newCkptLsCmd(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -53,7 +72,7 @@ func newCkptLsCmd(a *app) *cobra.Command {
 memory of a job on this machine; without a directory all that are in memory. Whether a step
 is usable is judged by manifest, names and sizes; muster ckpt verify reads the files, too.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
-		Args:        cobra.MaximumNArgs(1),
+		Args:        noMoreThanDir,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.listMemory(asJSON)
@@ -94,7 +113,7 @@ func newCkptInspectCmd(a *app) *cobra.Command {
 		Short:       "Show a step's manifest as JSON: its shards, files, sizes and checksums",
 		Long:        `Show a step's manifest as JSON: its shards, files, sizes and checksums.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
-		Args:        cobra.ExactArgs(1),
+		Args:        oneDir,
 		RunE: func(_ *cobra.Command, args []string) error {
 			steps, err := chooseSteps(args[0], step)
 			if err != nil {
@@ -114,7 +133,7 @@ func newCkptVerifyCmd(a *app) *cobra.Command {
 		Short:       "Read every file of the steps, and compare checksums",
 		Long:        `Read every file of the steps, and compare checksums with those of the manifests.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
-		Args:        cobra.ExactArgs(1),
+		Args:        oneDir,
 		RunE: func(_ *cobra.Command, args []string) error {
 			steps, err := chooseSteps(args[0], step)
 			if err != nil {
@@ -147,10 +166,11 @@ func newCkptPruneCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune --keep N [--every K] [--dry-run] DIR",
 		Short: "Remove old steps",
-		Long: `Remove old steps. The newest step that can be used stays in any case, and so does what
-muster has not written. It is refused while a job saves to the directory.`,
+		Long: `Remove old steps. The newest step that can be used stays in any case: its files are read for
+that. So does what muster has not written, and what is newer but damaged. It is refused while
+a job saves to the directory.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
-		Args:        cobra.ExactArgs(1),
+		Args:        oneDir,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if rules.Latest < 1 || rules.Every < 0 {
 				return errhint.With(errhint.Usagef("cannot prune without --keep N, N at least 1, and --every at least 0"), "say how many steps stay, such as --keep 3")

@@ -86,7 +86,7 @@ then; one that runs is asked to write, and goes on. Of a job of several nodes th
 written if all of its shards are on this one; else start the job again on all of them. With
 DIR only what belongs there is saved, with --run-id only what is that job's.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
-		Args:        cobra.MaximumNArgs(1),
+		Args:        noMoreThanDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			agents, err := choice.agents(a, args)
 			if err != nil {
@@ -126,7 +126,7 @@ func newCkptDropCmd(a *app) *cobra.Command {
 		Long: `Give up what a job that was killed together with its guardian has left in memory, without
 saving it. What a job has that runs is left alone.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
-		Args:        cobra.MaximumNArgs(1),
+		Args:        noMoreThanDir,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if choice.runID == "" && len(args) == 0 {
 				return errhint.With(errhint.Usagef("cannot drop everything that is in memory"), "name a job by --run-id, or a directory; muster ckpt ls shows them")

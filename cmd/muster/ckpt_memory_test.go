@@ -51,6 +51,21 @@ func TestAgentKilled(t *testing.T) {
 	j.nothingLeft(dir)
 }
 
+// killWithGuardian leaves nobody who could write what is in memory, or remove it.
+func (j *job) killWithGuardian() {
+	j.t.Helper()
+	guardian := j.guardians()
+	for _, hit := range []struct {
+		pid int
+		sig syscall.Signal
+	}{{j.Process.Pid, syscall.SIGSTOP}, {guardian[0], syscall.SIGKILL}, {j.Process.Pid, syscall.SIGKILL}} {
+		if err := syscall.Kill(hit.pid, hit.sig); err != nil {
+			j.t.Fatal(err)
+		}
+	}
+	j.wait()
+}
+
 // TestAgentKilledWithoutSalvage does not want anything to outlive muster.
 func TestAgentKilledWithoutSalvage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "checkpoints")
@@ -79,16 +94,7 @@ func TestAllKilled(t *testing.T) {
 		if got := muster(t, memory, "ckpt", "drop", "--run-id", id); got.status != 1 {
 			t.Errorf("dropped while it runs: status %d\n%s%s", got.status, got.stdout, got.stderr)
 		}
-		guardian := last.guardians()
-		for _, hit := range []struct {
-			pid int
-			sig syscall.Signal
-		}{{last.Process.Pid, syscall.SIGSTOP}, {guardian[0], syscall.SIGKILL}, {last.Process.Pid, syscall.SIGKILL}} {
-			if err := syscall.Kill(hit.pid, hit.sig); err != nil {
-				t.Fatal(err)
-			}
-		}
-		last.wait()
+		last.killWithGuardian()
 		testutil.Eventually(t, 20*time.Second, "every process of the job is gone", func() bool { return len(processes(t, dir)) == 0 })
 	}
 	got := muster(t, memory, "ckpt", "ls")
