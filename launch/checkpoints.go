@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
 	"muster/internal/preempt"
 	"muster/internal/python"
 	"muster/rendezvous"
@@ -100,6 +104,9 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if !a.Plan.Job.Checkpoint.On {
 		return nil
 	}
+	if err := a.checkCheckpointDir(ctx); err != nil {
+		return err
+	}
 	dir := filepath.Join(a.Plan.RunDir, pythonDir)
 	if err := python.InstallCheckpoint(dir); err != nil {
 		return err
@@ -122,6 +129,49 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	}
 	if label, limit := a.checkpoints.Label(), a.Plan.Job.Checkpoint.Salvage; label != "" {
 		a.tree.RunOnDeath(append(slices.Clone(a.Salvager), label, limit.String()), limit+salvageGrace)
+	}
+	return nil
+}
+
+// dirLimit is how long workers wait for the disk of --ckpt-dir to say whether it is one.
+const dirLimit = 10 * time.Second
+
+// checkCheckpointDir refuses a directory that cannot be one. A disk that does not answer is not judged.
+func (a *Agent) checkCheckpointDir(ctx context.Context) error {
+	dir := a.Plan.Job.Checkpoint.Dir
+	if dir == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dirLimit)
+	defer cancel()
+	checked := make(chan error, 1)
+	go func() { checked <- writable(within(a.Plan.Dir, dir)) }()
+	select {
+	case err := <-checked:
+		if err != nil {
+			return errhint.Code(errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", dir, err), "name a directory in which muster can write"), errhint.Usage)
+		}
+	case <-ctx.Done():
+		a.Log.Warn().Str("path", dir).Msg("the disk of --ckpt-dir does not answer")
+	}
+	return nil
+}
+
+// writable returns an error where a directory cannot be written to, or made: what it is to lie in tells.
+func writable(dir string) error {
+	info, err := os.Stat(dir)
+	for (errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		info, err = os.Stat(dir)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("cannot write to %s: %w", dir, err)
 	}
 	return nil
 }

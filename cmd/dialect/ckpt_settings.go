@@ -33,7 +33,7 @@ func checkpointSettings() []setting {
 		{
 			flag: "ckpt-dir", arg: "DIR", group: groupCheckpoint, anywhere: true,
 			help: "Where a script saves its checkpoints that names no directory.",
-			set:  func(r *Request, text string) error { rules(r).Dir = text; return nil },
+			set:  func(r *Request, text string) error { rules(r).Dir = text; return notBlank(text, "a directory") },
 		},
 		{
 			flag: "ckpt-keep", form: formNumber, arg: "N", def: "0", group: groupCheckpoint, anywhere: true,
