@@ -42,6 +42,7 @@ func watchCPU(program string) *cpuWatch {
 				return
 			case <-find.C:
 				pids = running(w.program)
+				w.forgetOthers()
 			case <-ask.C:
 			}
 			w.mu.Lock()
@@ -54,6 +55,17 @@ func watchCPU(program string) *cpuWatch {
 		}
 	})
 	return w
+}
+
+// forgetOthers takes back what was counted of a child between its fork and the start of another program.
+func (w *cpuWatch) forgetOthers() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for pid := range w.used {
+		if path, err := executable(pid); err == nil && path != w.program {
+			delete(w.used, pid)
+		}
+	}
 }
 
 // end returns what was used so far, and by how many processes.
@@ -74,11 +86,15 @@ func running(program string) (pids []int) {
 		if err != nil {
 			continue
 		}
-		if path, err := os.Readlink(filepath.Join("/proc", e.Name(), "exe")); err == nil && path == program {
+		if path, err := executable(pid); err == nil && path == program {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+func executable(pid int) (path string, err error) {
+	return os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
 }
 
 // cpuOf returns the processor time of all threads of a process, those that have ended included, by the clock that

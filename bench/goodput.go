@@ -14,10 +14,13 @@ import (
 	"time"
 )
 
-// failEvery is how often a worker of the goodput figure is killed.
-const failEvery = 20 * time.Second
+const (
+	failEvery    = 20 * time.Second // how often a worker of the goodput figure is killed
+	goodputTurns = 3                // jobs of each launcher
+)
 
-// goodput measures how many steps a tiny GPT is trained while a worker is killed every 20 s.
+// goodput measures how many steps a tiny GPT is trained while a worker is killed every 20 s. Launchers take turns, there and back:
+// a machine whose processors are faster at one time than at another is so for all of them.
 func goodput(ctx context.Context, b *bench) ([]row, error) {
 	type trainer struct {
 		launcher
@@ -35,7 +38,8 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 	if missing == "" {
 		peers = append(peers, trainer{launcher{"dlrover-run", []string{filepath.Join(bin, "dlrover-run")}}, "flash", []string{withPath(bin)}})
 	}
-	log.Printf("goodput: %v each, a worker is killed every %v", b.goodputFor, failEvery)
+	turn := b.goodputFor / goodputTurns
+	log.Printf("goodput: %d jobs of %v each, a worker is killed every %v", goodputTurns, turn, failEvery)
 	steps := func(t trainer) (done, kills float64, err error) {
 		j, err := b.start(ctx, t.launcher, jobSpec{args: append(slices.Clip(flags), t.kind), env: t.env})
 		if err != nil {
@@ -43,19 +47,28 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 		}
 		defer leftSegments()()
 		defer func() { err = errors.Join(err, j.end()) }()
-		done, kills, err = j.trainWithFailures(ctx, b.goodputFor)
+		done, kills, err = j.trainWithFailures(ctx, turn)
 		log.Printf("goodput: %s: %.0f steps, %.0f failures", t.name, done, kills)
 		return done, kills, err
 	}
-	var rows []row
-	var done, kills []float64
-	for _, t := range append(ours, peers...) {
-		n, killed, err := steps(t)
-		if err != nil {
-			return nil, err
-		}
-		done, kills = append(done, n), append(kills, killed)
+	trainers := append(ours, peers...)
+	done, kills := make([]float64, len(trainers)), make([]float64, len(trainers))
+	order := make([]int, len(trainers))
+	for i := range order {
+		order[i] = i
 	}
+	for range goodputTurns {
+		for _, i := range order {
+			n, killed, err := steps(trainers[i])
+			if err != nil {
+				return nil, err
+			}
+			done[i] += n
+			kills[i] += killed
+		}
+		slices.Reverse(order)
+	}
+	var rows []row
 	for i, p := range peers {
 		theirs := len(ours) + i
 		for mine, t := range ours {
@@ -76,9 +89,12 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 	return rows, nil
 }
 
-// trainWithFailures lets a job train for so long, kills one of its ranks in turn every now and then, and returns how many steps
-// were done. A worker that has not come back when it is its turn is left alone: its job has failed already.
+// trainWithFailures lets a job train for so long from its first step on, kills one of its ranks in turn every now and then, and
+// returns how many steps were done. A worker that has not come back when it is its turn is left alone: its job has failed already.
 func (j *job) trainWithFailures(ctx context.Context, limit time.Duration) (steps, kills float64, err error) {
+	if _, err := j.waitStamps(ctx, checkpointRanks); err != nil {
+		return 0, 0, err
+	}
 	end := time.After(limit)
 	tick := time.NewTicker(failEvery)
 	defer tick.Stop()

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"muster/checkpointd"
 )
 
 // launcher is one of the two programs compared. Torchrun's flags follow argv.
@@ -130,7 +132,21 @@ func (j *job) end() error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	<-j.done
-	return os.RemoveAll(j.dir)
+	return errors.Join(j.dropCheckpoints(), os.RemoveAll(j.dir))
+}
+
+// dropCheckpoints removes the memory in which muster keeps checkpoints for a directory of the job: it outlives an agent whose
+// guardian is killed, too.
+func (j *job) dropCheckpoints() error {
+	steps, err := checkpointd.ListMemory(checkpointd.DefaultMemory)
+	dropped := map[string]bool{}
+	for _, m := range steps {
+		if strings.HasPrefix(m.Dir, j.dir+"/") && !dropped[m.Agent()] {
+			dropped[m.Agent()] = true
+			err = errors.Join(err, m.Drop())
+		}
+	}
+	return err
 }
 
 // processes returns all live processes of the job: the launcher, its helpers, the workers. Those are the processes with
