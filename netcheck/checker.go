@@ -179,7 +179,8 @@ const shortest = 15 * time.Second
 const margin = 15 * time.Second
 
 // Check does the check. The record is the same on every node, and Fault says what it means for this one. An error means
-// that the check could not be done: the round has ended, or ctx has.
+// that the check could not be done: the round has ended, or ctx has. The node with rank 0 has the record also where a node
+// at fault has left, and ended the round, before it has read the record itself.
 func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if r.Suspect {
 		c.cleared = false
@@ -187,12 +188,13 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if r.Board == nil {
 		r.Board = memstore.NewSpace().Client()
 	}
+	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m := &member{cfg: &c.cfg, round: r, board: board{r.Board}}
+	l := &leader{cfg: &c.cfg, size: r.Size, board: m.board, measured: &c.measured}
 	led := make(chan error, 1)
 	if r.Rank == 0 {
-		l := &leader{cfg: &c.cfg, size: r.Size, board: m.board, measured: &c.measured}
 		go func() {
 			led <- l.lead(ctx)
 		}()
@@ -212,7 +214,11 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	ended()
 	if r.Rank == 0 {
 		cancel()
-		if leadErr := <-led; leadErr != nil && record == nil {
+		switch leadErr := <-led; {
+		case record != nil:
+		case l.judged && outer.Err() != nil: // whoever read the verdict first has left, and ended the round
+			record, err = &l.rec, nil
+		case leadErr != nil:
 			err = leadErr
 		}
 	}

@@ -23,6 +23,7 @@ type leader struct {
 	facts    []netprobe.Facts
 	next     int // number of the next plan
 	rec      Record
+	judged   bool // rec is complete
 }
 
 // lead runs the check. Where that fails the others hear of it: they wait for nobody else.
@@ -64,6 +65,7 @@ func (l *leader) run(ctx context.Context) error {
 		}
 	}
 	l.rec.Began, l.rec.Took, l.rec.Fake = began, time.Since(began), l.cfg.Fake
+	l.judged = true
 	return l.publish(ctx, plan{Stage: stageVerdict, Verdict: &l.rec})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/netcheck"
+	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 )
 
@@ -506,4 +507,56 @@ func TestLeaderFails(t *testing.T) {
 		}
 		wg.Wait()
 	})
+}
+
+// slowBoard is the leader's. What it reads of the verdict comes too late, and with write so does the answer to what it writes of it:
+// others have read that, and the round is over.
+type slowBoard struct {
+	*memstore.Client
+	write bool
+}
+
+func (b slowBoard) Set(ctx context.Context, key string, value []byte) error {
+	err := b.Client.Set(ctx, key, value)
+	if b.write && strings.HasPrefix(key, "plan/") && strings.Contains(string(value), "verdict") {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (b slowBoard) Get(ctx context.Context, key string) ([]byte, error) {
+	value, err := b.Client.Get(ctx, key)
+	if strings.HasPrefix(key, "plan/") && strings.Contains(string(value), "verdict") {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return value, err
+}
+
+// TestVerdictEndsRound: a node at fault leaves before the leader has read its own verdict. The leader has to tell of it all the same.
+func TestVerdictEndsRound(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSite(t, 2, netcheck.Rules{})
+			s.sick["n1"] = "rows are lost"
+			space := memstore.NewSpace()
+			ctx, over := context.WithCancel(t.Context())
+			boards := []rendezvous.Store{slowBoard{space.Client(), write}, space.Client()}
+			var wg sync.WaitGroup
+			for rank, m := range s.nodes {
+				wg.Go(func() {
+					record, err := m.checker.Check(ctx, netcheck.Round{
+						Board: boards[rank], Rank: rank, Size: 2,
+						Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
+					})
+					if err != nil || record.Nodes[1].Fault == nil {
+						t.Errorf("%s: %+v, %v", m.name, record, err)
+					}
+					over() // node 1 leaves
+				})
+			}
+			wg.Wait()
+		})
+	}
 }
