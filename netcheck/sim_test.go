@@ -542,6 +542,7 @@ func TestVerdictEndsRound(t *testing.T) {
 			s.sick["n1"] = "rows are lost"
 			space := memstore.NewSpace()
 			ctx, over := context.WithCancel(t.Context())
+			defer over()
 			boards := []rendezvous.Store{slowBoard{space.Client(), write}, space.Client()}
 			var wg sync.WaitGroup
 			for rank, m := range s.nodes {
