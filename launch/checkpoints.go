@@ -104,7 +104,7 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if !a.Plan.Job.Checkpoint.On {
 		return nil
 	}
-	if err := a.checkCheckpointDir(ctx); err != nil {
+	if err := a.checkCheckpointPaths(ctx); err != nil {
 		return err
 	}
 	dir := filepath.Join(a.Plan.RunDir, pythonDir)
@@ -133,26 +133,33 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	return nil
 }
 
-// dirLimit is how long workers wait for the disk of --ckpt-dir to say whether it is one.
-const dirLimit = 10 * time.Second
+// pathsLimit is how long workers wait for the disks of --ckpt-dir and --ckpt-on-file to say whether they can be used.
+const pathsLimit = 10 * time.Second
 
-// checkCheckpointDir refuses a directory that cannot be one. A disk that does not answer is not judged.
-func (a *Agent) checkCheckpointDir(ctx context.Context) error {
-	dir := a.Plan.Job.Checkpoint.Dir
-	if dir == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, dirLimit)
+// checkCheckpointPaths refuses paths that cannot be what they are to be. A disk that does not answer is not judged.
+func (a *Agent) checkCheckpointPaths(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pathsLimit)
 	defer cancel()
 	checked := make(chan error, 1)
-	go func() { checked <- writable(within(a.Plan.Dir, dir)) }()
+	go func() { checked <- a.Plan.Job.Checkpoint.checkPaths(a.Plan.Dir) }()
 	select {
 	case err := <-checked:
-		if err != nil {
-			return errhint.Code(errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", dir, err), "name a directory in which muster can write"), errhint.Usage)
-		}
+		return errhint.Code(err, errhint.Usage)
 	case <-ctx.Done():
-		a.Log.Warn().Str("path", dir).Msg("the disk of --ckpt-dir does not answer")
+		a.Log.Warn().Msg("a disk does not answer: --ckpt-dir and --ckpt-on-file are taken as they are")
+		return nil
+	}
+}
+
+// checkPaths reads what is there. Workers run in workDir.
+func (r *CheckpointRules) checkPaths(workDir string) error {
+	if r.Dir != "" {
+		if err := writable(within(workDir, r.Dir)); err != nil {
+			return errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", r.Dir, err), "name a directory in which muster can write")
+		}
+	}
+	if info, err := os.Stat(r.OnFile); err == nil && info.IsDir() {
+		return errhint.With(fmt.Errorf("cannot wait for --ckpt-on-file %s: it is a directory", r.OnFile), "name the file in it that somebody makes when the machine will go")
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func newCkptLsCmd(a *app) *cobra.Command {
 		Short: "List the steps in a directory, the newest first, and those in memory",
 		Long: `List the steps in a directory, the newest first, and those that belong there and are in the
 memory of a job on this machine; without a directory all that are in memory. Whether a step
-is usable is judged by manifest, names and sizes; muster ckpt verify reads the files, too.`,
+is complete is judged by manifest, names and sizes; muster ckpt verify reads the files, too.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args:        noMoreThanDir,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -200,15 +200,21 @@ func listSteps(dir string) ([]checkpointd.Step, error) {
 	return steps, errhint.Code(err, errhint.Usage)
 }
 
+// allSteps stands for any step.
+const allSteps = -1
+
 // chooseSteps returns the steps of a directory, or the one with a number.
 func chooseSteps(dir string, step int64) ([]checkpointd.Step, error) {
+	if step < allSteps {
+		return nil, errhint.Usagef("there is no step %d: --step takes a number from 0 on, or -1", step)
+	}
 	steps, err := listSteps(dir)
 	if err != nil {
 		return nil, err
 	}
 	var found []checkpointd.Step
 	for _, s := range steps {
-		if step < 0 || s.Step == step {
+		if step == allSteps || s.Step == step {
 			found = append(found, s)
 		}
 	}
@@ -216,7 +222,7 @@ func chooseSteps(dir string, step int64) ([]checkpointd.Step, error) {
 		return found, nil
 	}
 	err = errors.New("no checkpoint is in " + dir)
-	if step >= 0 {
+	if step != allSteps {
 		err = fmt.Errorf("no checkpoint of step %d is in %s", step, dir)
 	}
 	return nil, errhint.Code(errhint.With(err, "muster ckpt ls "+dir+" shows what is"), 1)
@@ -224,18 +230,22 @@ func chooseSteps(dir string, step int64) ([]checkpointd.Step, error) {
 
 // stepReport is a step in JSON.
 type stepReport struct {
-	checkpointd.Manifest
-	Dir      string `json:"dir"`
-	Latest   bool   `json:"latest"`
-	Unproven bool   `json:"unproven,omitempty"`
-	Bytes    int64  `json:"bytes"`
-	Problem  string `json:"problem,omitempty"`
+	*checkpointd.Manifest        // nil where it cannot be read
+	Step                  int64  `json:"step"` // -1: nobody knows
+	Dir                   string `json:"dir"`
+	Latest                bool   `json:"latest"`
+	Unproven              bool   `json:"unproven,omitempty"`
+	Bytes                 int64  `json:"bytes"`
+	Problem               string `json:"problem,omitempty"`
 }
 
 func stepReports(steps []checkpointd.Step) []stepReport {
 	reports := make([]stepReport, len(steps))
 	for i, s := range steps {
-		reports[i] = stepReport{Manifest: s.Manifest, Dir: s.Dir, Latest: s.Latest, Unproven: s.Foreign, Bytes: s.Bytes()}
+		reports[i] = stepReport{Step: s.Step, Dir: s.Dir, Latest: s.Latest, Unproven: s.Foreign, Bytes: s.Bytes()}
+		if s.Problem == nil || len(s.Files) > 0 {
+			reports[i].Manifest = &s.Manifest
+		}
 		if s.Problem != nil {
 			reports[i].Problem = s.Problem.Error()
 		}
@@ -251,7 +261,7 @@ func writeSteps(w io.Writer, steps []checkpointd.Step) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	say(table, "STEP\tSHARDS\tSIZE\tWRITTEN\tSTATE\n")
 	for _, s := range steps {
-		state := "ok"
+		state := "complete"
 		switch {
 		case s.Problem != nil:
 			state = s.Problem.Error()

@@ -26,6 +26,34 @@ func TestCheckpointDirRefused(t *testing.T) {
 	}
 }
 
+// TestCheckpointOnFileRefused: a directory is no file that appears.
+func TestCheckpointOnFileRefused(t *testing.T) {
+	got := muster(t, nil, "run", "--ckpt", "on", "--ckpt-on-file", t.TempDir(), "--no-python", "echo", "started")
+	if got.status != 2 || !strings.Contains(got.stderr, "--ckpt-on-file") || strings.Contains(got.stdout, "started") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
+// TestCheckpointUnreadableManifest has nothing made up about a step of which nothing is known.
+func TestCheckpointUnreadableManifest(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "6"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "6", "muster_manifest.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := muster(t, nil, "ckpt", "inspect", dir)
+	if got.status != 0 || !strings.Contains(got.stdout, `"problem"`) || strings.Contains(got.stdout, `"created"`) || strings.Contains(got.stdout, `"version"`) {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	for _, command := range []string{"inspect", "verify"} {
+		if got := muster(t, nil, "ckpt", command, "--step", "-7", dir); got.status != 2 || !strings.Contains(got.stderr, "--step") {
+			t.Errorf("%s --step -7: status %d\n%s%s", command, got.status, got.stdout, got.stderr)
+		}
+	}
+}
+
 // TestCheckpointNoDir: a name that is missing or empty is refused, and is not the working directory.
 func TestCheckpointNoDir(t *testing.T) {
 	for _, args := range [][]string{

@@ -37,7 +37,7 @@ const fileEvery = time.Second
 func File(path string) *Source {
 	old, _ := fileID(path)
 	return &Source{
-		name: "file " + path, every: fileEvery, instead: "name another file with --ckpt-on-file",
+		name: "file " + path, every: fileEvery, instead: "name another file with --ckpt-on-file", local: true,
 		ask: func(context.Context) (*Notice, error) {
 			id, err := fileID(path)
 			switch {
@@ -63,6 +63,9 @@ func fileID(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if info.IsDir() {
+		return "", fmt.Errorf("%s is a directory", path)
+	}
 	return info.ModTime().String(), nil
 }
 
@@ -79,7 +82,7 @@ func Command(command string, env []string) *Source {
 
 func commandWithin(limit time.Duration, command string, env []string) *Source {
 	return &Source{
-		name: "command " + printable.Line(command, 80), every: commandEvery, instead: "correct the command of --ckpt-on-command",
+		name: "command " + printable.Line(command, 80), every: commandEvery, instead: "correct the command of --ckpt-on-command", local: true,
 		ask: func(ctx context.Context) (*Notice, error) {
 			// The shell writes the status itself: while workers run somebody else may take that of the shell (proc.Confine).
 			done, err := proc.Confine(ctx, proc.Confinement{

@@ -151,6 +151,27 @@ func TestFileCannotBeLookedFor(t *testing.T) {
 	}
 }
 
+// What cannot work is told at the first question, of which there may be no second one before the machine goes.
+func TestTold(t *testing.T) {
+	for name, s := range map[string]*Source{
+		"a directory":  File(t.TempDir()),
+		"no such tool": Command("no-such-tool-here", []string{"PATH=" + os.Getenv("PATH")}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			once := s.ask
+			questions := 0
+			s.ask = func(ctx context.Context) (*Notice, error) {
+				if questions++; questions > 1 {
+					<-ctx.Done()
+				}
+				return once(ctx)
+			}
+			w, _ := start(t, s)
+			w.logged(`"level":"warn"`)
+		})
+	}
+}
+
 func TestCommand(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "going")
 	s, asked := counted(Command("echo noise; test -e $FILE", []string{"PATH=" + os.Getenv("PATH"), "FILE=" + path}))

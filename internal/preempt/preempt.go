@@ -31,6 +31,8 @@ type Source struct {
 	ask func(ctx context.Context) (*Notice, error)
 	// instead is what to try where it does not answer.
 	instead string
+	// local says that a failure is no accident, as it may be where a service is asked: it is told at once.
+	local bool
 }
 
 // String names the source, for people.
@@ -61,7 +63,7 @@ func (s *Source) watch(ctx context.Context, log zerolog.Logger, told func(Notice
 			failures++
 			pause = min(s.every<<min(failures, 8), max(s.every, longestPause))
 			level := zerolog.DebugLevel
-			if failures > 1 && !warned { // a single one may be an accident
+			if (failures > 1 || s.local) && !warned { // a single one of a service may be an accident
 				level, warned = zerolog.WarnLevel, true
 			}
 			log.WithLevel(level).Err(err).Str("try", s.instead).Msg("no word whether this machine will be taken away; asking goes on")
