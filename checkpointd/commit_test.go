@@ -303,14 +303,14 @@ func TestDamagedFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if s, note := chooseDisk(context.Background(), dir); s == nil || s.Step != 8 || note != "" {
+			if s, note := chooseDisk(context.Background(), dir); s == nil || s.Step != 8 || note != nil {
 				t.Fatalf("before: %+v %s", s, note)
 			}
 			if err := damage(dir, filepath.Join(dir, "8", "rank_0.pt")); err != nil {
 				t.Fatal(err)
 			}
 			s, note := chooseDisk(context.Background(), dir)
-			if want := map[string]int64{"foreign": 6}[name]; s == nil || s.Step != max(want, 6) && s.Step != 7 || want != 0 && s.Step != want || note == "" {
+			if want := map[string]int64{"foreign": 6}[name]; s == nil || s.Step != max(want, 6) && s.Step != 7 || want != 0 && s.Step != want || len(note) == 0 {
 				t.Fatalf("found %+v, note %q", s, note)
 			}
 		})

@@ -239,10 +239,9 @@ func (l *leading) open(dir string) error {
 
 // choose finds the newest usable step on disk.
 func (l *leading) choose(a council.Action) council.Decision {
-	step, note := chooseDisk(l.ctx, a.Dir)
-	if note != "" {
-		l.s.cfg.Log.Warn().Str("path", a.Dir).Str("reason", note).Msg("a checkpoint on disk was passed over")
-	}
+	step, notes := chooseDisk(l.ctx, a.Dir)
+	l.s.cfg.tellPassedOver(a.Dir, notes)
+	note := joinNotes(notes)
 	if step == nil {
 		return council.Decision{Source: council.FromNone, Note: note}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -90,16 +91,14 @@ func (s *Service) decideLocked(st *set, d *decision) {
 			st.pending.unpin()
 			st.pending = nil
 		}
-		d.note += fmt.Sprintf("step %d in memory is not used: shard %d: %v; ", at.Step, bad, err)
+		d.notes = append(d.notes, fmt.Sprintf("step %d in memory is not used: shard %d: %v", at.Step, bad, err))
 		s.notifyLocked()
 	}
 	s.mu.Unlock()
-	step, note := chooseDisk(s.ctx, st.dir)
+	step, notes := chooseDisk(s.ctx, st.dir)
 	s.mu.Lock()
-	d.note += note
-	if note != "" {
-		s.cfg.Log.Warn().Str("path", st.dir).Str("reason", note).Msg("a checkpoint on disk was passed over")
-	}
+	d.notes = append(d.notes, notes...)
+	s.cfg.tellPassedOver(st.dir, notes)
 	if step == nil {
 		d.source = fromNone
 		return
@@ -107,6 +106,15 @@ func (s *Service) decideLocked(st *set, d *decision) {
 	d.source, d.step, d.at = fromDisk, step, moment{Step: step.Step}
 	d.err = step.divides(st.shards, st.reshards)
 }
+
+// tellPassedOver has the log say why steps on disk are not restored.
+func (c *Config) tellPassedOver(dir string, notes []string) {
+	if len(notes) > 0 {
+		c.Log.Warn().Str("path", dir).Str("reason", joinNotes(notes)).Msg("a checkpoint on disk was passed over")
+	}
+}
+
+func joinNotes(notes []string) string { return strings.Join(notes, "; ") }
 
 // damagedLocked gives up a copy whose checksums are wrong.
 func (s *Service) damagedLocked(st *set, shard int, slot *slot, err error) {
@@ -154,11 +162,15 @@ func (s *Service) compareAheadLocked(st *set) {
 
 // restoreLocked carries a decision out for one worker.
 func (c *session) restoreLocked(d *decision) (reply, *os.File, error) {
-	rep := reply{Source: d.source, Step: d.at.Step, Note: d.note}
+	rep := reply{Source: d.source, Step: d.at.Step, Note: joinNotes(d.notes)}
 	if d.err != nil {
 		return reply{}, nil, d.err
 	}
 	c.restored = d
+	if st := c.set; d.source != fromNone && st.shown < st.loads[c.rank] {
+		st.shown = st.loads[c.rank]
+		c.service.cfg.Log.Info().Int64("step", d.at.Step).Str("from", d.source).Str("path", st.dir).Msg("workers restore a checkpoint")
+	}
 	switch d.source {
 	case fromMemory:
 		return c.lookLocked(c.shard, rep)

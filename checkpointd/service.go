@@ -222,7 +222,7 @@ func (s *Service) RoundOver(why string) {
 	}
 	s.round++
 	for _, st := range s.sets {
-		st.decisions, st.loads = nil, map[int]int{}
+		st.decisions, st.loads, st.shown = nil, map[int]int{}, 0
 		s.breakpointLocked(st, why)
 		s.compareAheadLocked(st)
 	}

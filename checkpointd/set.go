@@ -33,6 +33,7 @@ type set struct {
 	// decisions are where a round's workers restore from, by how often they have asked.
 	decisions []*decision
 	loads     map[int]int // by rank: how often it has loaded in this round
+	shown     int         // how many of the decisions the log has
 
 	pending   *flush // is to be written next
 	running   *flush
@@ -95,7 +96,7 @@ type decision struct {
 	source string // memory, disk or none
 	at     moment
 	step   *Step // on disk
-	note   string
+	notes  []string
 	err    error
 	from   []int // in memory, with other nodes: the group rank of one with a copy, by shard
 }
@@ -329,23 +330,22 @@ func (s *Step) divides(shards int, reshards bool) error {
 	return fmt.Errorf("cannot restore step %d: %d ranks saved it, and %d restore; shards are not divided anew", s.Step, s.Shards, shards)
 }
 
-// chooseDisk returns the newest step on disk whose files of the shards are what was written, and a note about those that were
+// chooseDisk returns the newest step on disk whose files of the shards are what was written, and notes about those that were
 // passed over.
-func chooseDisk(ctx context.Context, dir string) (*Step, string) {
+func chooseDisk(ctx context.Context, dir string) (_ *Step, notes []string) {
 	steps, err := List(dir)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, ""
+			return nil, nil
 		}
-		return nil, err.Error()
+		return nil, []string{err.Error()}
 	}
-	note := ""
 	for i := range steps {
 		err := steps[i].verify(ctx)
 		if err == nil {
-			return &steps[i], note
+			return &steps[i], notes
 		}
-		note += "step " + strconv.FormatInt(steps[i].Step, 10) + " on disk is not used: " + err.Error() + "; "
+		notes = append(notes, fmt.Sprintf("step %d on disk is not used: %v", steps[i].Step, err))
 	}
-	return nil, note
+	return nil, notes
 }

@@ -91,7 +91,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		}
 		st.urgent, st.asked = 0, 0
 		delete(st.told, "replicas") // there may be memory now
-		st.decisions, st.loads, st.verified, st.ours, st.view = nil, map[int]int{}, nil, map[int]bool{}, council.SetView{Key: st.view.Key}
+		st.decisions, st.loads, st.shown, st.verified, st.ours, st.view = nil, map[int]int{}, 0, nil, map[int]bool{}, council.SetView{Key: st.view.Key}
 	}
 	direct := t.direct
 	if direct { // steps that workers write now are newer than what is in memory

@@ -31,7 +31,10 @@ func (c *session) loadTogether() (reply, *os.File, error) {
 
 // decided makes a decision out of the leader's.
 func (st *set) decided(told *council.Decision) *decision {
-	d := &decision{source: told.Source, at: told.At, note: told.Note, from: told.From}
+	d := &decision{source: told.Source, at: told.At, from: told.From}
+	if told.Note != "" {
+		d.notes = []string{told.Note}
+	}
 	if told.Err != "" {
 		d.err = errors.New(told.Err)
 		return d

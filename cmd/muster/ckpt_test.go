@@ -42,6 +42,9 @@ func TestFlashCheckpoint(t *testing.T) {
 		if restored := strings.Count(got.stdout, "restored 8 memory"); die != "" && restored != 2 {
 			t.Errorf("%d ranks restored step 8 from memory\n%s%s", restored, got.stdout, got.stderr)
 		}
+		if told := strings.Count(got.stderr, "workers restore a checkpoint"); die != "" && told != 1 {
+			t.Errorf("it was told %d times\n%s", told, got.stderr)
+		}
 		runs[die] = losses(got.stdout)
 		steps, err := checkpointd.List(dir)
 		if err != nil || len(steps) == 0 || steps[0].Step != 12 {
