@@ -93,7 +93,9 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	if err == nil { // also where those who leave have said so already
 		a.suspect = false
 		for _, f := range out.Faults {
-			a.tellFault(bounded, f)
+			if bounded.Err() == nil { // who is told half is told wrong
+				a.tellFault(bounded, f)
+			}
 		}
 	}
 	switch {

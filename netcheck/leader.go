@@ -10,6 +10,7 @@ import (
 
 	"muster/netcheck/blame"
 	"muster/netcheck/netprobe"
+	"muster/rendezvous"
 )
 
 // leader is the part of the node with group rank 0 in one check: it decides what is tested.
@@ -77,6 +78,9 @@ func (l *leader) hear(ctx context.Context) error {
 	return l.all(ctx, everybody(l.size), func(ctx context.Context, rank int) error {
 		h := &l.nodes[rank]
 		err := l.board.get(ctx, limit, keyHello(rank), h)
+		if errors.Is(err, rendezvous.ErrStoreClosed) {
+			return err // that is nobody's silence
+		}
 		if err != nil {
 			h.Node, h.Cleared = fmt.Sprintf("with group rank %d", rank), false
 			h.Fault = &Fault{Status: statusFaulty, Reason: "it did not come to the check: " + err.Error()}
@@ -130,7 +134,11 @@ func (l *leader) results(ctx context.Context, p plan, ranks []int) ([]result, er
 	limit := l.cfg.Rules.limit(p.Stage) + margin
 	res := make([]result, l.size)
 	err := l.all(ctx, ranks, func(ctx context.Context, rank int) error {
-		if err := l.board.get(ctx, limit, keyResult(n, rank), &res[rank]); err != nil {
+		err := l.board.get(ctx, limit, keyResult(n, rank), &res[rank])
+		if errors.Is(err, rendezvous.ErrStoreClosed) {
+			return err
+		}
+		if err != nil {
 			res[rank] = result{Err: "it reported nothing: " + err.Error()}
 		}
 		return nil

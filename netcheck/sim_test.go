@@ -561,3 +561,48 @@ func TestVerdictEndsRound(t *testing.T) {
 		})
 	}
 }
+
+// lostBoard is the leader's, whose store is lost while nodes test themselves, and the round with it.
+type lostBoard struct {
+	*memstore.Client
+	over context.CancelFunc
+}
+
+func (b lostBoard) Get(ctx context.Context, key string) ([]byte, error) {
+	if strings.HasPrefix(key, "result/") {
+		return nil, rendezvous.ErrStoreClosed
+	}
+	return b.Client.Get(ctx, key)
+}
+
+func (b lostBoard) Set(ctx context.Context, key string, value []byte) error {
+	if strings.HasPrefix(key, "plan/") && !strings.Contains(string(value), `"local"`) {
+		b.over()
+		return rendezvous.ErrStoreClosed
+	}
+	return b.Client.Set(ctx, key, value)
+}
+
+// TestStoreLost blames nobody for a store that is lost.
+func TestStoreLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, 2, netcheck.Rules{})
+		space := memstore.NewSpace()
+		ctx, over := context.WithCancel(t.Context())
+		defer over()
+		boards := []rendezvous.Store{lostBoard{space.Client(), over}, space.Client()}
+		var wg sync.WaitGroup
+		for rank, m := range s.nodes {
+			wg.Go(func() {
+				record, err := m.checker.Check(ctx, netcheck.Round{
+					Board: boards[rank], Rank: rank, Size: 2,
+					Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
+				})
+				if err == nil {
+					t.Errorf("%s: %+v", m.name, record)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
