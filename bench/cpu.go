@@ -72,6 +72,7 @@ func (w *cpuWatch) forgetOthers() {
 func (w *cpuWatch) end() (sum time.Duration, processes int) {
 	close(w.stop)
 	w.wg.Wait()
+	w.forgetOthers()
 	for _, used := range w.used {
 		sum += used
 	}

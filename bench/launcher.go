@@ -26,11 +26,12 @@ type launcher struct {
 // job is one run of a launcher. Its processes are known by a mark in their environment, which the launcher and nearly all
 // that it starts inherit, so nothing that happened to be running is ever counted or killed.
 type job struct {
-	cmd   *exec.Cmd
-	dir   string // BENCH_DIR of the workers, removed by end
-	mark  []byte // "BENCH_DIR=..."
-	began time.Time
-	done  chan struct{}
+	cmd    *exec.Cmd
+	dir    string // BENCH_DIR of the workers, removed by end
+	memory string // where muster keeps checkpoints, which outlive an agent whose guardian is killed, too
+	mark   []byte // "BENCH_DIR=..."
+	began  time.Time
+	done   chan struct{}
 }
 
 // jobSpec says how to run a launcher.
@@ -46,7 +47,11 @@ func (b *bench) start(ctx context.Context, l launcher, spec jobSpec) (*job, erro
 	if err != nil {
 		return nil, err
 	}
-	j := &job{dir: dir, mark: []byte("BENCH_DIR=" + dir), done: make(chan struct{})}
+	memory, err := os.MkdirTemp(checkpointd.DefaultMemory, "bench-")
+	if err != nil {
+		return nil, err
+	}
+	j := &job{dir: dir, memory: memory, mark: []byte("BENCH_DIR=" + dir), done: make(chan struct{})}
 	stderr, err := os.Create(filepath.Join(dir, "stderr"))
 	if err != nil {
 		return nil, err
@@ -55,7 +60,7 @@ func (b *bench) start(ctx context.Context, l launcher, spec jobSpec) (*job, erro
 	argv := append(append([]string{}, l.argv...), spec.args...)
 	j.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	j.cmd.Env = append(os.Environ(), "BENCH_DIR="+dir, "TMPDIR="+dir, "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=",
-		"GLOO_SOCKET_IFNAME=lo", "PYTHONWARNINGS=ignore")
+		"GLOO_SOCKET_IFNAME=lo", "PYTHONWARNINGS=ignore", "MUSTER_CKPT_MEMORY="+memory)
 	j.cmd.Env = append(j.cmd.Env, spec.env...)
 	if spec.stdout != nil {
 		j.cmd.Stdout = spec.stdout
@@ -132,21 +137,7 @@ func (j *job) end() error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	<-j.done
-	return errors.Join(j.dropCheckpoints(), os.RemoveAll(j.dir))
-}
-
-// dropCheckpoints removes the memory in which muster keeps checkpoints for a directory of the job: it outlives an agent whose
-// guardian is killed, too.
-func (j *job) dropCheckpoints() error {
-	steps, err := checkpointd.ListMemory(checkpointd.DefaultMemory)
-	dropped := map[string]bool{}
-	for _, m := range steps {
-		if strings.HasPrefix(m.Dir, j.dir+"/") && !dropped[m.Agent()] {
-			dropped[m.Agent()] = true
-			err = errors.Join(err, m.Drop())
-		}
-	}
-	return err
+	return errors.Join(os.RemoveAll(j.memory), os.RemoveAll(j.dir))
 }
 
 // processes returns all live processes of the job: the launcher, its helpers, the workers. Those are the processes with

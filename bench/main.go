@@ -113,11 +113,14 @@ func run() (missed int, err error) {
 	only := flag.String("only", "", "the figures to measure, with commas between; empty: all")
 	jobs := flag.Int("jobs", 3, "jobs that lose a worker, for muster")
 	peerJobs := flag.Int("peer-jobs", 3, "jobs that lose a worker, for torchrun")
-	goodputFor := flag.Duration("goodput-for", 5*time.Minute, "how `long` each job of the goodput figure trains")
+	goodputFor := flag.Duration("goodput-for", 5*time.Minute, "how `long` each launcher trains for the goodput figure, in three jobs")
 	flag.Parse()
 	if flag.NArg() > 0 || *torch == "" {
 		flag.Usage()
 		return 0, errors.New("-torch is needed, and no further argument")
+	}
+	if *goodputFor <= goodputTurns*failEvery {
+		return 0, fmt.Errorf("-goodput-for is more than %v: a worker of each of %d jobs is killed every %v", goodputTurns*failEvery, goodputTurns, failEvery)
 	}
 	if *jobs < 1 || *peerJobs < 1 {
 		return 0, errors.New("-jobs and -peer-jobs are at least 1")
