@@ -136,19 +136,33 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 // pathsLimit is how long workers wait for the disks of --ckpt-dir and --ckpt-on-file to say whether they can be used.
 const pathsLimit = 10 * time.Second
 
-// checkCheckpointPaths refuses paths that cannot be what they are to be. A disk that does not answer is not judged.
+// checkCheckpointPaths refuses paths that cannot be what they are to be. A disk that does not answer, or fails, is not judged: it may
+// answer when it is needed.
 func (a *Agent) checkCheckpointPaths(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pathsLimit)
-	defer cancel()
 	checked := make(chan error, 1)
 	go func() { checked <- a.Plan.Job.Checkpoint.checkPaths(a.Plan.Dir) }()
+	late := time.NewTimer(pathsLimit)
+	defer late.Stop()
 	select {
 	case err := <-checked:
-		return errhint.Code(err, errhint.Usage)
-	case <-ctx.Done():
+		if isWrongPath(err) {
+			return errhint.Code(err, errhint.Usage)
+		}
+		if err != nil {
+			a.Log.Warn().Err(err).Msg("a disk fails: checkpoints may not get there")
+		}
+	case <-late.C:
 		a.Log.Warn().Msg("a disk does not answer: --ckpt-dir and --ckpt-on-file are taken as they are")
-		return nil
+	case <-ctx.Done():
 	}
+	return nil
+}
+
+// isWrongPath reports whether an error is about what the user wrote rather than about a disk that is in trouble.
+func isWrongPath(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENOTDIR, unix.EISDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG, unix.ELOOP}, func(of error) bool {
+		return errors.Is(err, of)
+	})
 }
 
 // checkPaths reads what is there. Workers run in workDir.
@@ -158,8 +172,10 @@ func (r *CheckpointRules) checkPaths(workDir string) error {
 			return errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", r.Dir, err), "name a directory in which muster can write")
 		}
 	}
-	if info, err := os.Stat(r.OnFile); err == nil && info.IsDir() {
-		return errhint.With(fmt.Errorf("cannot wait for --ckpt-on-file %s: it is a directory", r.OnFile), "name the file in it that somebody makes when the machine will go")
+	if r.OnFile != "" {
+		if info, err := os.Stat(r.OnFile); err == nil && info.IsDir() {
+			return errhint.With(fmt.Errorf("cannot wait for --ckpt-on-file %s: %w", r.OnFile, unix.EISDIR), "name the file in it that somebody makes when the machine will go")
+		}
 	}
 	return nil
 }
@@ -167,7 +183,10 @@ func (r *CheckpointRules) checkPaths(workDir string) error {
 // writable returns an error where a directory cannot be written to, or made: what it is to lie in tells.
 func writable(dir string) error {
 	info, err := os.Stat(dir)
-	for (errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) && dir != filepath.Dir(dir) {
+	for errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir) {
+		if _, dangling := os.Lstat(dir); dangling == nil {
+			return fmt.Errorf("%s is a symbolic link to what is not there: %w", dir, unix.ENOTDIR)
+		}
 		dir = filepath.Dir(dir)
 		info, err = os.Stat(dir)
 	}
@@ -175,10 +194,10 @@ func writable(dir string) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return fmt.Errorf("%s is not a directory", dir)
+		return fmt.Errorf("%s: %w", dir, unix.ENOTDIR)
 	}
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("cannot write to %s: %w", dir, err)
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
 }

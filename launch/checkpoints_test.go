@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"muster/internal/preempt"
 	"muster/internal/python"
@@ -123,6 +124,28 @@ func TestCheckpointShim(t *testing.T) {
 		}
 		if _, err := os.Stat(filepath.Join(p.RunDir, pythonDir, "dlrover", "__init__.py")); (err == nil) != want {
 			t.Errorf("shim %q: %v", shim, err)
+		}
+	}
+}
+
+// TestWrongPath: a disk that is in trouble is not the user's mistake.
+func TestWrongPath(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"nothing":      {nil, false},
+		"a file":       {writable(file), true},
+		"below a file": {writable(filepath.Join(file, "a", "b")), true},
+		"a disk fails": {&os.PathError{Op: "stat", Path: "/data", Err: unix.EIO}, false},
+		"a stale one":  {&os.PathError{Op: "stat", Path: "/data", Err: unix.ESTALE}, false},
+	} {
+		if got := isWrongPath(c.err); got != c.want {
+			t.Errorf("%s: %v is said to be the user's mistake: %t", name, c.err, got)
 		}
 	}
 }
