@@ -462,12 +462,18 @@ func TestPruneDamaged(t *testing.T) {
 			if err != nil || len(dry) != len(removed) {
 				t.Errorf("%s: removed %d, and %d were announced: %v", name, len(removed), len(dry), err)
 			}
-			steps, err := List(dir)
-			if err != nil || !slices.ContainsFunc(steps, func(s Step) bool { return s.Step == 5 && s.Verify() == nil }) {
-				t.Errorf("%s, spare %d: left are %+v: %v", name, spare, steps, err)
+			left := []string{"5", "6"} // 6 is newer than what can be used, and may be mended by somebody
+			if spare > 0 {
+				left = []string{"3", "5", "6"}
 			}
-			if slices.ContainsFunc(steps, func(s Step) bool { return s.Step == 4 }) {
-				t.Errorf("%s: step 4 is left", name)
+			var names []string
+			for n := 1; n <= 6; n++ {
+				if _, err := os.Stat(filepath.Join(dir, strconv.Itoa(n))); err == nil {
+					names = append(names, strconv.Itoa(n))
+				}
+			}
+			if !slices.Equal(names, left) {
+				t.Errorf("%s, spare %d: left are %v, want %v", name, spare, names, left)
 			}
 		}
 	}

@@ -1,37 +1,47 @@
 package checkpointd
 
 import (
+	"cmp"
 	"context"
 	"time"
 
 	"muster/checkpointd/council"
 )
 
-// leftLimit is how long workers wait for a disk that is to say what of the memory of a killed muster is still needed.
-const leftLimit = 10 * time.Second
+// leftLimit is how long workers wait for a disk that is to say what of the memory of a killed muster is still needed. Nodes that know
+// wait for those that do not: see summon.
+const leftLimit = joinLimit/2 - 5*time.Second
 
-// awaitLeft is leftBehind within leftLimit, unless the node takes part in a lineage already. What is found later is left where it is.
+// awaitLeft is leftBehind within a limit, unless the node takes part in a lineage already. A search that takes longer goes on, for a
+// round that begins before the node takes part in one.
 func (t *team) awaitLeft(ctx context.Context) []*leftover {
-	if t.s.segments == nil || t.lineage != 0 {
+	if t.s.segments == nil || t.lineage != 0 || ctx.Err() != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, leftLimit)
-	defer cancel()
-	found := make(chan []*leftover)
-	t.s.wg.Go(func() {
-		left := t.leftBehind()
-		select {
-		case found <- left:
-		case <-ctx.Done():
-			closeAll(left)
-		}
-	})
+	if t.search == nil {
+		found := make(chan []*leftover, 1)
+		t.search = found
+		go func() { found <- t.leftBehind() }() // nobody waits for it that ends: it touches nothing of this muster's
+	}
+	late := time.NewTimer(cmp.Or(t.s.cfg.leftLimit, leftLimit))
+	defer late.Stop()
 	select {
-	case left := <-found:
+	case left := <-t.search:
+		t.search = nil
 		return left
+	case <-late.C:
+		t.s.cfg.Log.Warn().Str("try", "end the job before it saves, and start it again when the disk answers").
+			Msg("the disk does not answer: what a killed muster of this run may have left in memory is not used")
 	case <-ctx.Done():
-		t.s.cfg.Log.Warn().Str("hint", HowToGoOn).Msg("the disk does not answer: what a killed muster of this run may have left in memory is not used")
-		return nil
+	}
+	return nil
+}
+
+// endSearch leaves what is found from now on to others.
+func (t *team) endSearch() {
+	if found := t.search; found != nil {
+		t.search = nil
+		go func() { closeAll(<-found) }()
 	}
 }
 

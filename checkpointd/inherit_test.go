@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"muster/checkpointd/council"
 	"muster/internal/testutil"
+	"muster/rendezvous"
+	"muster/rendezvous/memstore"
 )
 
 // sigkill ends a node as SIGKILL does: what it has in memory stays, with a label that nobody looks after.
@@ -438,33 +441,89 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestInheritHungDisk: the disk does not answer when the next nodes start. They train without what was left, which stays there.
+// hungDisk is a disk that does not answer: whoever reads the directory's tracker waits until release.
+func (c *crew) hungDisk() (release func()) {
+	c.t.Helper()
+	tracker := filepath.Join(c.dir, trackerName)
+	if err := unix.Mkfifo(tracker, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	return func() {
+		c.t.Helper()
+		answer, err := os.OpenFile(tracker, os.O_RDWR, 0)
+		if err == nil {
+			err = errors.Join(os.Remove(tracker), answer.Close())
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// TestInheritHungDisk: the disk does not answer when the next nodes start. What was left on it stays, and workers that save
+// elsewhere do so.
 func TestInheritHungDisk(t *testing.T) {
+	c := newCrew(t, 2, func(cfg *Config) { cfg.leftLimit = 2 * time.Second })
+	c.begin(0, 1)
+	c.save(1, false)
+	places := c.sigkillAll(0, 1)
+	c.round = -1
+	release, hung := c.hungDisk(), c.dir
+	heirs := c.heirs(places...)
+	c.dir = filepath.Join(t.TempDir(), "elsewhere")
+	c.begin(heirs...)
+	c.load(fromNone, 0)
+	c.save(1, true)
+	c.onDisk(1)
+	c.end(heirs...)
+	c.dir = hung
+	release()
+	for i, memory := range places {
+		if log := c.logs[heirs[i]].String(); !strings.Contains(log, "the disk does not answer") {
+			t.Errorf("nobody was told: %s", log)
+		}
+		drop := func() bool {
+			for _, path := range labelPaths(memory) {
+				if err := (&MemoryStep{label: path}).Drop(); err == nil {
+					return true
+				}
+			}
+			return false
+		}
+		testutil.Eventually(t, 20*time.Second, "what was left is there, and nobody's", drop)
+	}
+}
+
+// TestInheritSlowDisk: a round ends while the disk is asked what of the memory of a killed muster is needed. The next one has it.
+func TestInheritSlowDisk(t *testing.T) {
 	c := newCrew(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	places := c.sigkillAll(0, 1)
 	c.round = -1
-	tracker := filepath.Join(c.dir, trackerName)
-	if err := unix.Mkfifo(tracker, 0o600); err != nil { // whoever reads it waits
-		t.Fatal(err)
-	}
-	order := c.heirs(places...)
-	c.meet(order...)
-	answer, err := os.OpenFile(tracker, os.O_RDWR, 0) // at the end, so that what waits can end, too
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Remove(tracker), answer.Close()); err != nil {
-		t.Fatal(err)
-	}
-	c.end(order...)
-	for i, memory := range places {
-		if log := c.logs[order[i]].String(); !strings.Contains(log, HowToGoOn) {
-			t.Errorf("nobody was told: %s", log)
+	release := c.hungDisk()
+	heirs := c.heirs(places...)
+	c.leaveRound()
+	for _, limit := range []time.Duration{0, 200 * time.Millisecond} { // over before it begins, and meanwhile
+		for rank, n := range heirs {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			space := memstore.NewSpace()
+			err := c.nodes[n].BeginRound(ctx, rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: len(heirs)}, space.Client(), false)
+			if err == nil {
+				t.Error("a round began that was over")
+			}
+			cancel()
+			_ = space.Close()
 		}
-		if err := (&MemoryStep{label: theOnlyLabel(t, memory)}).Drop(); err != nil {
-			t.Errorf("it was taken: %v", err)
+	}
+	release()
+	c.begin(heirs...)
+	c.load(fromMemory, 1)
+	c.end(heirs...)
+	c.onDisk(1)
+	for _, n := range heirs {
+		if log := c.logs[n].String(); strings.Contains(log, "does not answer") {
+			t.Errorf("a disk was blamed for the end of a round: %s", log)
 		}
 	}
 }

@@ -46,9 +46,10 @@ type Config struct {
 	// Replicas is on how many nodes a copy of each shard is, the one that saved it included; 0 and 1: on that.
 	Replicas int
 
-	// disk and available are the real ones where they are nil.
+	// disk and available are the real ones where they are nil, leftLimit the usual one where it is 0.
 	disk      disk
 	available func() int64
+	leftLimit time.Duration
 }
 
 // memoryShare is how much of the available memory another copy may take, allMemory how much the only one may.

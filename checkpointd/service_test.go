@@ -237,6 +237,41 @@ func TestWaitAfterDamage(t *testing.T) {
 	}
 }
 
+// The same with other nodes.
+func TestWaitAfterDamageTogether(t *testing.T) {
+	c := newCrew(t, 2, nil)
+	c.begin(0, 1)
+	c.load(fromNone, 0)
+	c.save(1, false)
+	s := c.nodes[0]
+	s.mu.Lock()
+	at := moment{Era: s.round<<eraShift | 1, Step: 1}
+	mem := s.sets[0].mem[s.sets[0].book.at(0, at)]
+	s.mu.Unlock()
+	testutil.Eventually(t, 30*time.Second, "the copy is summed", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return binary.LittleEndian.Uint32(mem.bytes[headerBlocks:]) != 0
+	})
+	s.mu.Lock()
+	mem.bytes[headerSize+77] ^= 16
+	s.mu.Unlock()
+	c.begin(0, 1)
+	c.load(fromNone, 0)
+	c.save(1, false)
+	for _, w := range c.workers {
+		if rep, err := w.ask(request{Op: "wait", Millis: 60_000}); err != nil || !rep.Done {
+			t.Errorf("%+v: %v\n%s", rep, err, c.logs[0])
+		}
+	}
+	c.save(2, true)
+	for _, w := range c.workers {
+		if rep, err := w.ask(request{Op: "wait", Millis: 60_000}); err != nil || rep.Committed != 2 {
+			t.Errorf("%+v: %v", rep, err)
+		}
+	}
+}
+
 // A rank that has saved its shard for the disk, and asks before the others have, waits for the step nevertheless.
 func TestWaitBeforeOthersHaveSaved(t *testing.T) {
 	s, _ := testService(t, nil)

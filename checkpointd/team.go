@@ -29,7 +29,8 @@ type team struct {
 
 	leading *leading // on the node with group rank 0
 
-	lineage int64 // that this node takes part in; 0: it has been in no round
+	lineage int64            // that this node takes part in; 0: it has been in no round
+	search  chan []*leftover // has an item when it is known what was left here; nil: nobody looks. It is the agent's alone
 
 	direct bool  // agents of torchrun take part: workers write by themselves
 	err    error // why this node has no part in the round
@@ -124,6 +125,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		s.round = call.Era >> eraShift
 		t.inheritLocked(left, call)
 		s.mu.Unlock()
+		t.endSearch()
 		conn, err = dialPeer(ctx, call.Addr, s.cfg.Token, greeting{Op: "join", Rank: r.GroupRank, Round: r.Number})
 	}
 	s.mu.Lock()
@@ -162,6 +164,7 @@ func (t *team) wake() {
 // close ends the node's part. What it leads ends first.
 func (t *team) close() {
 	_ = t.listener.Close()
+	t.endSearch()
 	t.leave()
 	if l := t.lead(nil); l != nil {
 		l.close()

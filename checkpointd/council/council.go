@@ -133,9 +133,12 @@ type SetView struct {
 	Write *Order `json:"write,omitempty"`
 	// Fetch are copies that it has to get.
 	Fetch []Fetch `json:"fetch,omitempty"`
-	// Committed is the newest moment on disk, Failed why the last writing failed; Busy says that more is to be written.
+	// Committed is the newest moment on disk, Failed why the last writing failed, and FailedAt that of what; Lost says that copies of
+	// it were damaged or are gone. Busy says that more is to be written.
 	Committed Moment `json:"committed"`
 	Failed    string `json:"failed,omitempty"`
+	FailedAt  Moment `json:"failed_at"`
+	Lost      bool   `json:"lost,omitempty"`
 	Busy      bool   `json:"busy,omitempty"`
 }
 

@@ -49,6 +49,8 @@ type set struct {
 	urgent      map[int]int
 	committed   Moment
 	failed      string
+	failedAt    Moment // what could not be written; lost where copies of it are no more
+	lost        bool
 	replicating Moment
 	replicated  Moment
 	spreadAgain bool // nodes may be gone that had copies of it
@@ -180,7 +182,7 @@ func (l *Leader) Committed(k Key, attempt string, err error) {
 		return
 	}
 	if err != nil {
-		s.failed = err.Error()
+		s.failed, s.failedAt, s.lost = err.Error(), s.running.at, false
 	} else {
 		s.failed, l.heads[k.Dir] = "", attempt
 		if s.running.at.Compare(s.committed) > 0 {
@@ -460,8 +462,9 @@ func (l *Leader) flush(s *set) {
 	switch {
 	case s.failed != "":
 		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
-		if s.running = nil; !slices.Contains(s.complete, f.at) {
-			s.trigger = f.why // a copy of it was damaged, or is gone: an older one will do
+		s.failedAt, s.lost = f.at, !slices.Contains(s.complete, f.at)
+		if s.running = nil; s.lost {
+			s.trigger = f.why // an older one will do
 		}
 		l.flush(s)
 	case missing == 0:

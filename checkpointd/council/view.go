@@ -21,7 +21,7 @@ func (l *Leader) View(node int) View {
 		s := l.sets[k]
 		sv := SetView{
 			Key: k, Open: s.open, Err: s.err, Dead: s.dead, Verify: s.verify, Decisions: s.decisions,
-			Committed: s.committed, Failed: s.failed, Busy: l.busy(s),
+			Committed: s.committed, Failed: s.failed, FailedAt: s.failedAt, Lost: s.lost, Busy: l.busy(s),
 			Complete: s.complete[:min(shown, len(s.complete))], Head: l.heads[k.Dir], Next: s.next, NextAt: s.nextAt,
 		}
 		for _, m := range l.pinned(s) {
