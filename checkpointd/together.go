@@ -120,7 +120,7 @@ func (c *session) waitTogetherLocked(until time.Time) (reply, *os.File, error) {
 		}
 	}
 	// What was lost before this round is none of its workers' saves: they have restored something else.
-	if st.view.Failed != "" && !(st.view.Lost && st.view.FailedAt.Era < c.eraLocked()) {
+	if st.view.Failed != "" && (!st.view.Lost || st.view.FailedAt.Era >= c.eraLocked()) {
 		return reply{}, nil, errors.New(st.view.Failed)
 	}
 	return reply{Committed: st.committed.Step, Done: true}, nil, nil
