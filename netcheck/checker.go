@@ -218,7 +218,7 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 		case record != nil:
 		case l.judged && outer.Err() != nil: // whoever read the verdict first has left, and ended the round
 			record, err = &l.rec, nil
-		case leadErr != nil:
+		case leadErr != nil && !errors.Is(err, rendezvous.ErrStoreClosed): // which ended what this node leads, too
 			err = leadErr
 		}
 	}

@@ -583,6 +583,19 @@ func (b lostBoard) Set(ctx context.Context, key string, value []byte) error {
 	return b.Client.Set(ctx, key, value)
 }
 
+// TestStoreLostWhileIdle: the leader has nothing to do itself when its store is lost, and says what ended its check.
+func TestStoreLostWhileIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		space := memstore.NewSpace()
+		checker := netcheck.New(netcheck.Config{Node: "n0", Addr: "n0", Devices: 1, Rules: netcheck.Rules{Network: true}, Log: zerolog.Nop()})
+		time.AfterFunc(time.Second, func() { _ = space.Close() })
+		record, err := checker.Check(t.Context(), netcheck.Round{Board: space.Client(), Rank: 0, Size: 2}) // the other one never comes
+		if !errors.Is(err, rendezvous.ErrStoreClosed) {
+			t.Errorf("%+v: %v", record, err)
+		}
+	})
+}
+
 // TestStoreLost blames nobody for a store that is lost.
 func TestStoreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
