@@ -37,7 +37,7 @@ type bench struct {
 	jobs     int    // jobs of ours in the survival figure
 	peerJobs int    // the same of torchrun
 
-	goodputFor time.Duration // how long each job of the goodput figure trains
+	goodputFor time.Duration // how long each launcher trains for the goodput figure, in goodputTurns jobs
 
 	storebench string // path of the store's own benchmark
 	rollbench  string // path of the one of agents that meet
@@ -120,7 +120,7 @@ func run() (missed int, err error) {
 		return 0, errors.New("-torch is needed, and no further argument")
 	}
 	if *goodputFor <= goodputTurns*failEvery {
-		return 0, fmt.Errorf("-goodput-for is more than %v: a worker of each of %d jobs is killed every %v", goodputTurns*failEvery, goodputTurns, failEvery)
+		return 0, fmt.Errorf("-goodput-for has to be more than %v: in each of %d jobs a worker is killed every %v", goodputTurns*failEvery, goodputTurns, failEvery)
 	}
 	if *jobs < 1 || *peerJobs < 1 {
 		return 0, errors.New("-jobs and -peer-jobs are at least 1")

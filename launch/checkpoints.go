@@ -184,7 +184,7 @@ func (r *CheckpointRules) checkPaths(workDir string) error {
 func writable(dir string) error {
 	info, err := os.Stat(dir)
 	for errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir) {
-		if _, dangling := os.Lstat(dir); dangling == nil {
+		if link, err := os.Lstat(dir); err == nil && link.Mode()&os.ModeSymlink != 0 {
 			return fmt.Errorf("%s is a symbolic link to what is not there: %w", dir, unix.ENOTDIR)
 		}
 		dir = filepath.Dir(dir)

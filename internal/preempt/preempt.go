@@ -68,7 +68,7 @@ func (s *Source) watch(ctx context.Context, log zerolog.Logger, told func(Notice
 			}
 			log.WithLevel(level).Err(err).Str("try", s.instead).Msg("no word whether this machine will be taken away; asking goes on")
 		} else {
-			failures = 0
+			failures, warned = 0, false
 			switch {
 			case n == nil:
 				last = ""
