@@ -80,7 +80,7 @@ func (s *Service) unwrittenLocked() bool {
 			at, _ = st.newestHere()
 			unwritten = at.Compare(st.committed) > 0
 		}
-		if !unwritten || !s.failedLocked(st) {
+		if !unwritten || !s.failedLocked(st) && !s.untouchedLocked(at) {
 			continue
 		}
 		for shard := range st.shards {
@@ -105,6 +105,12 @@ func (s *Service) failedLocked(st *set) bool {
 		return !s.team.hurried && (st.view.Failed != "" || !st.view.Open || s.team.lost())
 	}
 	return st.failed != nil && !errors.Is(st.failed, errEnds)
+}
+
+// untouchedLocked reports whether a moment is of a job that was killed, which this one could not restore and has saved nothing since: other
+// nodes may have the shards that were missing.
+func (s *Service) untouchedLocked(at moment) bool {
+	return s.team != nil && !s.team.hurried && at.Era < s.team.joined
 }
 
 // HowToSave is said where checkpoints stay in memory.

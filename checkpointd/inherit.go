@@ -18,6 +18,12 @@ func (t *team) awaitLeft(ctx context.Context) []*leftover {
 	if t.s.segments == nil || t.lineage != 0 || ctx.Err() != nil {
 		return nil
 	}
+	select {
+	case old := <-t.search: // others may have written since then
+		closeAll(old)
+		t.search = nil
+	default:
+	}
 	if t.search == nil {
 		found := make(chan []*leftover, 1)
 		t.search = found

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -496,34 +497,67 @@ func TestInheritHungDisk(t *testing.T) {
 
 // TestInheritSlowDisk: a round ends while the disk is asked what of the memory of a killed muster is needed. The next one has it.
 func TestInheritSlowDisk(t *testing.T) {
+	for _, size := range []int{1, 2} {
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			c := newCrew(t, 2, nil)
+			c.begin(0, 1)
+			c.save(1, false)
+			places := c.sigkillAll(0, 1)
+			c.round = -1
+			release := c.hungDisk()
+			heirs := c.heirs(places...)
+			c.leaveRound()
+			for _, limit := range []time.Duration{0, 200 * time.Millisecond} { // over before it begins, and meanwhile
+				for rank, n := range heirs[:size] {
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					space := memstore.NewSpace()
+					r, board := rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: size}, rendezvous.Store(space.Client())
+					if size == 1 {
+						board = nil
+					}
+					if err := c.nodes[n].BeginRound(ctx, r, board, false); err == nil {
+						t.Error("a round began that was over")
+					}
+					cancel()
+					_ = space.Close()
+				}
+			}
+			release()
+			c.begin(heirs...)
+			c.load(fromMemory, 1)
+			c.end(heirs...)
+			c.onDisk(1)
+			for _, n := range heirs {
+				if log := c.logs[n].String(); strings.Contains(log, "does not answer") {
+					t.Errorf("a disk was blamed for the end of a round: %s", log)
+				}
+			}
+		})
+	}
+}
+
+// TestInheritPart: a node does not find its part of what a killed job has left. The parts of the others stay, for a start at which it does,
+// as long as nobody has saved since.
+func TestInheritPart(t *testing.T) {
 	c := newCrew(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	places := c.sigkillAll(0, 1)
 	c.round = -1
-	release := c.hungDisk()
-	heirs := c.heirs(places...)
-	c.leaveRound()
-	for _, limit := range []time.Duration{0, 200 * time.Millisecond} { // over before it begins, and meanwhile
-		for rank, n := range heirs {
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			space := memstore.NewSpace()
-			err := c.nodes[n].BeginRound(ctx, rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: len(heirs)}, space.Client(), false)
-			if err == nil {
-				t.Error("a round began that was over")
-			}
-			cancel()
-			_ = space.Close()
-		}
+	first := c.heirs(places[0])
+	c.add()
+	first = append(first, len(c.nodes)-1)
+	c.begin(first...)
+	c.load(fromNone, 0)
+	c.end(first...)
+	if log := c.logs[first[0]].String(); !strings.Contains(log, HowToGoOn) {
+		t.Errorf("nobody was told: %s", log)
 	}
-	release()
-	c.begin(heirs...)
+	c.workers, c.round = nil, -1
+	second := c.heirs(places...)
+	c.begin(second...)
 	c.load(fromMemory, 1)
-	c.end(heirs...)
+	c.end(second...)
 	c.onDisk(1)
-	for _, n := range heirs {
-		if log := c.logs[n].String(); strings.Contains(log, "does not answer") {
-			t.Errorf("a disk was blamed for the end of a round: %s", log)
-		}
-	}
+	c.nothingIn(places...)
 }

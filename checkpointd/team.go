@@ -30,6 +30,7 @@ type team struct {
 	leading *leading // on the node with group rank 0
 
 	lineage int64            // that this node takes part in; 0: it has been in no round
+	joined  uint64           // the era of the first round of this node
 	search  chan []*leftover // has an item when it is known what was left here; nil: nobody looks. It is the agent's alone
 
 	direct bool  // agents of torchrun take part: workers write by themselves
@@ -103,6 +104,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 	}
 	s.mu.Unlock()
 	if direct {
+		t.endSearch()
 		if l := t.lead(nil); l != nil {
 			s.wg.Go(l.close)
 		}
@@ -111,6 +113,12 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 	}
 	left := t.awaitLeft(ctx)
 	defer closeAll(left)
+	if ctx.Err() != nil { // a round that is over is not to be the first of a lineage
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		t.err = fmt.Errorf("cannot reach the node that leads in checkpoints: %w", context.Cause(ctx))
+		return t.err
+	}
 	meet := t.summon
 	if r.GroupRank != 0 {
 		if l := t.lead(nil); l != nil {
@@ -122,6 +130,9 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 	var conn *net.TCPConn
 	if err == nil {
 		s.mu.Lock()
+		if t.lineage == 0 {
+			t.joined = call.Era
+		}
 		s.round = call.Era >> eraShift
 		t.inheritLocked(left, call)
 		s.mu.Unlock()

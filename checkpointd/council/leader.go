@@ -460,14 +460,14 @@ func (l *Leader) flush(s *set) {
 		}
 	}
 	switch {
-	case s.failed != "":
+	case s.failed != "" && (l.all() || l.ended): // before nobody knows what is complete
 		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
 		s.failedAt, s.lost = f.at, !slices.Contains(s.complete, f.at)
 		if s.running = nil; s.lost {
 			s.trigger = f.why // an older one will do
 		}
 		l.flush(s)
-	case missing == 0:
+	case s.failed == "" && missing == 0:
 		f.committing = true
 		l.act(Commit, s, func(a *Action) { a.Attempt, a.At, a.Results, a.Why = f.attempt, f.at, f.results, f.why })
 	}
