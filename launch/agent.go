@@ -75,6 +75,7 @@ type Agent struct {
 	told      []NodeFault
 
 	checkpoints Checkpoints // nil: none are kept
+	drained     bool        // nobody waits for the last one any more
 	stopNotices func()      // nil: nobody looks for them
 }
 
@@ -175,7 +176,7 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 		a.stopNotices()
 	}
 	var errs []error
-	errs = append(errs, a.warm.Close(), a.closeCheckpoints(context.WithoutCancel(ctx)))
+	errs = append(errs, a.warm.Close(), a.closeCheckpoints(ctx))
 	if a.watchdog != nil {
 		errs = append(errs, a.watchdog.Close())
 	}

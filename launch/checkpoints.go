@@ -260,22 +260,32 @@ func (a *Agent) noticed(n preempt.Notice) {
 	}
 }
 
-// closeCheckpoints waits until the last checkpoint is on disk; the second signal to muster ends that.
-func (a *Agent) closeCheckpoints(ctx context.Context) error {
-	if a.checkpoints == nil {
+// drainCheckpoints waits until the last checkpoint is on disk; the second signal to muster ends that. Later calls do nothing.
+func (a *Agent) drainCheckpoints(ctx context.Context) error {
+	if a.checkpoints == nil || a.drained {
 		return nil
 	}
+	a.drained = true
 	a.checkpoints.RoundOver("the job ends")
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	stop := a.onHurry(func() { cancel(errors.New("a second signal came")) })
 	defer stop()
 	began := time.Now()
 	err := a.checkpoints.Drain(ctx)
-	if err != nil {
+	if waited := time.Since(began); err == nil && waited > time.Second {
+		a.Log.Info().Str("waited", strconv.FormatFloat(waited.Seconds(), 'f', 1, 64)+" s").Msg("no checkpoint is left to be written to disk")
+	}
+	return err
+}
+
+// closeCheckpoints ends what keeps checkpoints. What could not be written is told here where the job did not succeed in any case.
+func (a *Agent) closeCheckpoints(ctx context.Context) error {
+	if a.checkpoints == nil {
+		return nil
+	}
+	if err := a.drainCheckpoints(ctx); err != nil {
 		a.Log.Error().Err(err).Msg("the last checkpoint is not on disk")
-	} else if waited := time.Since(began); waited > time.Second {
-		a.Log.Info().Str("waited", strconv.FormatFloat(waited.Seconds(), 'f', 1, 64)+" s").Msg("the last checkpoint is on disk")
 	}
 	return a.checkpoints.Close()
 }

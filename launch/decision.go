@@ -42,6 +42,7 @@ const (
 	reasonLeaseOver    reason = "LeaseOver"            // reassembled: nobody heard of a node, whose workers were killed for that
 	reasonRefused      reason = "Refused"              // muster did not start the job
 	reasonNotMet       reason = "NodesNotMet"          // the nodes did not meet in time, or too few are left
+	reasonNotSaved     reason = "CheckpointNotSaved"   // the workers have succeeded, but what they saved last is not on disk
 	reasonInternal     reason = "InternalError"        // muster could not run the job, or not end it
 )
 

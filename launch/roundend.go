@@ -234,6 +234,11 @@ func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
 	switch {
 	case d.Verdict == succeed:
 		o.Status = errhint.OK
+		if err := a.drainCheckpoints(ctx); err != nil {
+			o.Status, o.Reason, o.Hint = 1, reasonNotSaved, errhint.Of(err)
+			o.Message = "the workers have succeeded, but the last checkpoint is not on disk: " + err.Error()
+			res.Report = "muster: error: " + o.Message + "\n"
+		}
 	case d.Verdict == stopForNow:
 		o.Status = errhint.FromSignal(int(stopSignal(ctx)))
 	case d.Reason == reasonDeadline && a.Plan.Job.Restart.Deadline > 0:
