@@ -107,6 +107,21 @@ func (b *book) dead(m moment) bool {
 	return false
 }
 
+// missing are the shards without a copy of a moment, whole or being made, as far as this node knows.
+func (b *book) missing(m moment) (shards []int) {
+	for shard, slots := range b.shards {
+		if !slices.ContainsFunc(slots, func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) }) {
+			shards = append(shards, shard)
+		}
+	}
+	return shards
+}
+
+// abandoned reports whether whoever saved a shard of which a moment has no copy is gone. The leader of several nodes says so itself.
+func (b *book) abandoned(m moment, gone func(shard int) bool) bool {
+	return b.told == nil && gone != nil && slices.ContainsFunc(b.missing(m), gone)
+}
+
 // slotRules bound what victim may answer.
 type slotRules struct {
 	// Slots is how many slots a shard has where memory allows: 2, and another one for each of up to extraSlots that are being
@@ -114,6 +129,8 @@ type slotRules struct {
 	Slots int
 	// Room says whether there is memory for another slot.
 	Room func() bool
+	// Gone says of a shard that somebody saved it in this round, and nobody does now. nil: of none.
+	Gone func(shard int) bool
 }
 
 // extraSlots are one for the step that is being written, and one for that which waits for it.
@@ -125,7 +142,7 @@ type victimKind int
 const (
 	takeSlot victimKind = iota // the slot that was returned; nil: a new one
 	waitDisk                   // none before a step was written to disk or let go
-	waitRank                   // none before another rank has saved its shard
+	waitRank                   // none before another rank has saved its shard of the step in the slot that was returned
 )
 
 // victim returns the slot of a shard that a new copy may overwrite. It keeps the newest complete step, unless that would
@@ -141,7 +158,7 @@ func (b *book) victim(shard int, rules slotRules) (victimKind, *slot) {
 		case !s.free():
 		case s.State != slotReady:
 			return takeSlot, s
-		case len(complete) > 0 && s.At.Compare(complete[0]) < 0 || b.dead(s.At):
+		case len(complete) > 0 && s.At.Compare(complete[0]) < 0 || b.dead(s.At) || b.abandoned(s.At, rules.Gone):
 			if stale == nil || s.At.Compare(stale.At) < 0 {
 				stale = s
 			}
@@ -151,12 +168,12 @@ func (b *book) victim(shard int, rules slotRules) (victimKind, *slot) {
 		return takeSlot, stale
 	}
 	taken := 0 // by others than savers
-	awaited := false
+	var awaited *slot
 	for _, s := range slots {
 		if s.Pins > 0 || s.Holds > 0 {
 			taken++
-		} else if s != newest && s.State == slotReady {
-			awaited = true
+		} else if s != newest && s.State == slotReady && (awaited == nil || s.At.Compare(awaited.At) < 0) {
+			awaited = s
 		}
 	}
 	allowed := rules.Slots
@@ -167,8 +184,8 @@ func (b *book) victim(shard int, rules slotRules) (victimKind, *slot) {
 		return takeSlot, nil
 	}
 	switch {
-	case awaited:
-		return waitRank, nil
+	case awaited != nil:
+		return waitRank, awaited
 	case newest != nil && newest.free() && (len(complete) > 1 || len(slots) == 1):
 		return takeSlot, newest
 	case len(slots) == 1 && slots[0].free():

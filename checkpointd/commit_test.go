@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -504,5 +505,37 @@ func TestFullDisk(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ownDir, "*-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A step that the tracker names, and of which there is no manifest, or no readable one, is told of: an older one is restored instead.
+func TestNoManifest(t *testing.T) {
+	for name, do := range map[string]func(path string) error{
+		"removed": os.Remove,
+		"garbage": func(path string) error { return os.WriteFile(path, []byte("garbage"), 0o600) },
+		"all of it": func(path string) error {
+			return os.RemoveAll(filepath.Dir(path))
+		},
+	} {
+		dir := t.TempDir()
+		for step := int64(1); step <= 3; step++ {
+			if err := testCommitment(posix{}, dir, step, 1, noPath).run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := do(filepath.Join(dir, "3", manifestName)); err != nil {
+			t.Fatal(err)
+		}
+		found, notes := chooseDisk(t.Context(), dir)
+		if found == nil || found.Step != 2 || len(notes) != 1 || !strings.Contains(notes[0], "step 3") {
+			t.Errorf("%s: found %+v, notes %q", name, found, notes)
+		}
+		steps, err := List(dir)
+		if err != nil || len(steps) != 3 || steps[0].Step != 3 || steps[0].Verify() == nil {
+			t.Errorf("%s: %+v, %v", name, steps, err)
+		}
+		if removed, err := Prune(dir, KeepRules{Latest: 1}, false); err != nil || len(removed) != 1 || removed[0].Step != 1 {
+			t.Errorf("%s: removed %+v, %v", name, removed, err)
+		}
 	}
 }

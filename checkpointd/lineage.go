@@ -40,6 +40,9 @@ type standing struct {
 	// Heads are what the trackers of its directories name, as far as its lineages have written it, and which moments these are:
 	// see set.head.
 	Heads map[string]moment `json:"heads,omitempty"`
+	// Node is its name, Dir what Config.Dir is there.
+	Node string `json:"node,omitempty"`
+	Dir  string `json:"dir,omitempty"`
 }
 
 // summons is what the leader tells all nodes when a round begins.
@@ -51,6 +54,8 @@ type summons struct {
 	Era uint64 `json:"era"`
 	// Heads are those of all nodes.
 	Heads map[string]moment `json:"heads,omitempty"`
+	// Apart says which nodes were given different directories, empty where none were.
+	Apart string `json:"apart,omitempty"`
 }
 
 // leaderKey is where the leader puts its summons on a round's board, standingKey where the node with a group rank says how it stands.
@@ -74,12 +79,22 @@ func decide(nodes []standing, now time.Time, nonce uint64) (lineage int64, era u
 	return lineage, firstEra(round+1, nonce), left
 }
 
+// apart says which nodes were given different directories of checkpoints: no step is ever whole in one of them.
+func apart(nodes []standing) string {
+	for _, n := range nodes {
+		if n.Dir != "" && nodes[0].Dir != "" && n.Dir != nodes[0].Dir {
+			return fmt.Sprintf("%s on node %s, %s on node %s", nodes[0].Dir, nodes[0].Node, n.Dir, n.Node)
+		}
+	}
+	return ""
+}
+
 // standing is how this node stands, with what was left there.
 func (t *team) standing(left []*leftover) standing {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := standing{Lineage: t.lineage, Round: s.round << eraShift >> roundShift, Heads: map[string]moment{}}
+	n := standing{Node: s.cfg.Node, Dir: s.cfg.Dir, Lineage: t.lineage, Round: s.round << eraShift >> roundShift, Heads: map[string]moment{}}
 	know := func(st *set) {
 		n.Round = max(n.Round, st.newestEra()>>roundShift)
 		if st.head != "" {
@@ -137,6 +152,7 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 			}
 		}
 	}
+	call.Apart = apart(nodes)
 	var left bool
 	call.Lineage, call.Era, left = decide(nodes, time.Now(), rand.Uint64N(1<<(roundShift-eraShift)))
 	why := ""

@@ -307,6 +307,9 @@ func List(dir string) ([]Step, error) {
 			steps = append(steps, s)
 		}
 	}
+	if n := latest.step; n >= 0 && latest.foreign < 0 && !slices.ContainsFunc(steps, func(s Step) bool { return s.Step == n }) {
+		steps = append(steps, Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: fmt.Errorf("%s names it, and there is no manifest of it", trackerName)})
+	}
 	for i := range steps {
 		s := &steps[i]
 		s.Latest = s.Foreign || s.Attempt == "" && s.Step == latest.step || s.Problem == nil && s.Step == latest.step && s.Attempt == latest.attempt && latest.foreign < 0

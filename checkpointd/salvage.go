@@ -142,16 +142,20 @@ func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logg
 		return err
 	}
 	if st.lock = lock; to == "" {
-		if err := st.settle(); err != nil {
+		if err := st.settle(runID); err != nil {
 			return errhint.With(err, "muster ckpt save --to DIR writes it elsewhere, muster ckpt drop gives it up")
 		}
+	} else if steps, err := List(to); err != nil {
+		return err
+	} else if len(steps) > 0 { // what is written now would be taken for the newest
+		return errhint.With(fmt.Errorf("cannot save to %s: step %d is there already", to, steps[0].Step), "name an empty directory")
 	}
 	var bad []error
 	for _, at := range st.book.complete() {
 		if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 {
 			return nil
 		}
-		f := st.plan(at, "muster was killed")
+		f := st.plan(at, "it was left in memory")
 		err := f.verify()
 		if err == nil {
 			return s.write(st, f)

@@ -37,7 +37,9 @@ type Config struct {
 	// Memory is a directory in memory where checkpoints lie so that they outlive muster when it is killed: DefaultMemory, or one
 	// that somebody chose. Empty: none do.
 	Memory string
-	Log    zerolog.Logger
+	// Dir is the directory of checkpoints that this node was given; empty: none, its workers choose. Nodes tell where theirs differ.
+	Dir string
+	Log zerolog.Logger
 
 	// Token is the job's secret, where it has several nodes: they keep checkpoints together, and reach this one at Addr, a host
 	// or address. Node is this one's name. nil: the node is alone.
@@ -46,10 +48,11 @@ type Config struct {
 	// Replicas is on how many nodes a copy of each shard is, the one that saved it included; 0 and 1: on that.
 	Replicas int
 
-	// disk and available are the real ones where they are nil, leftLimit the usual one where it is 0.
+	// disk and available are the real ones where they are nil, the limits are leftLimit and waitRanks where they are 0.
 	disk      disk
 	available func() int64
 	leftLimit time.Duration
+	rankLimit time.Duration
 }
 
 // memoryShare is how much of the available memory another copy may take, allMemory how much the only one may.
@@ -152,7 +155,7 @@ func (s *Service) accept() {
 			continue
 		}
 		s.nextConn++
-		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, gone: make(chan struct{}), sent: map[int]bool{}, held: map[int]*slot{}}
+		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, gone: make(chan struct{}), tired: council.Never, sent: map[int]bool{}, held: map[int]*slot{}}
 		s.sessions[c] = true
 		s.conns.Add(1)
 		s.mu.Unlock()
@@ -223,7 +226,7 @@ func (s *Service) RoundOver(why string) {
 	}
 	s.round++
 	for _, st := range s.sets {
-		st.decisions, st.loads, st.shown = nil, map[int]int{}, 0
+		st.decisions, st.loads, st.shown, st.ours = nil, map[int]int{}, 0, map[int]bool{}
 		s.breakpointLocked(st, why)
 		s.compareAheadLocked(st)
 	}
@@ -267,7 +270,7 @@ func (s *Service) Drain(ctx context.Context) error {
 	if s.team != nil {
 		return s.team.drained(ctx)
 	}
-	told := time.NewTicker(drainTold)
+	told := time.NewTimer(time.Second)
 	defer told.Stop()
 	for {
 		s.mu.Lock()
@@ -287,7 +290,8 @@ func (s *Service) Drain(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-told.C:
-			s.cfg.Log.Info().Str("path", busy.dir).Msg("waiting until the last checkpoint is on disk (a second signal skips that)")
+			told.Reset(drainTold)
+			s.cfg.Log.Info().Str("path", busy.dir).Msg("waiting until the last checkpoint is on disk (a second signal gives it up)")
 		case <-ctx.Done():
 			return fmt.Errorf("the last checkpoint in memory was not written to %s: %w", busy.dir, context.Cause(ctx))
 		}

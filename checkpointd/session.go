@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ type session struct {
 	// Of the worker; set and those below it are guarded by Service.mu.
 	rank, shard int
 	saves       bool
+	tired       moment // what a save has waited for in vain
 	set         *set
 	sent        map[int]bool  // slots whose descriptor it has
 	held        map[int]*slot // that it looks at, or copies to
@@ -194,11 +196,11 @@ func (c *session) hello(req request) (reply, error) {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
 	}
 	c.set, c.rank, c.shard, c.saves = st, req.Rank, req.Shard, req.Saves
+	st.ours[c.shard] = st.ours[c.shard] || c.saves
 	s.noteLocked()
 	if s.team == nil {
 		return reply{}, nil
 	}
-	st.ours[c.shard] = st.ours[c.shard] || c.saves
 	s.notifyLocked()
 	for until := time.Now().Add(joinLimit); !st.view.Open && st.view.Err == ""; {
 		if s.team.conn == nil || !s.awaitLocked(until, c.gone) {
@@ -246,9 +248,9 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 		at = c.momentLocked(req.Step)
 		defer func() { c.ended = rep.Busy || rep.Full }()
 	}
-	began := time.Now()
+	began, told := time.Now(), false
 	for {
-		kind, chosen := st.book.victim(c.shard, s.rulesLocked(req.Size))
+		kind, chosen := st.book.victim(c.shard, s.rulesLocked(st, req.Size))
 		switch {
 		case kind == takeSlot && reserve:
 			return c.reserveLocked(chosen, req.Size)
@@ -263,14 +265,38 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 		case kind == waitDisk && !req.Persist:
 			return reply{Busy: true}, nil, nil
 		}
-		limit := waitSave
-		if kind == waitRank {
-			limit = waitRanks
+		if kind != waitRank {
+			if !s.awaitLocked(began.Add(waitSave), c.gone) {
+				return reply{Busy: true}, nil, nil
+			}
+			continue
 		}
-		if !s.awaitLocked(began.Add(limit), c.gone) {
-			return reply{Busy: true}, nil, nil
+		if c.tired == chosen.At { // another save has waited for it long enough
+			return reply{Busy: true, Note: st.laggards(chosen.At)}, nil, nil
+		}
+		limit := cmp.Or(s.cfg.rankLimit, waitRanks)
+		until := limit
+		if !told {
+			until = limit / 10
+		}
+		switch {
+		case s.awaitLocked(began.Add(until), c.gone):
+		case !told:
+			told = true
+			s.cfg.Log.Warn().Int64("step", at.Step).Str("path", st.dir).Str("reason", st.laggards(chosen.At)).Msg("a worker waits until it may save")
+		default:
+			c.tired = chosen.At
+			return reply{Busy: true, Note: st.laggards(chosen.At)}, nil, nil
 		}
 	}
+}
+
+// laggards says what a moment lacks.
+func (st *set) laggards(at moment) string {
+	if st.book.told != nil {
+		return fmt.Sprintf("not all ranks have saved step %d to %s", at.Step, st.dir)
+	}
+	return fmt.Sprintf("of step %d nobody has saved the shards %v to %s", at.Step, st.book.missing(at), st.dir)
 }
 
 // momentLocked is the moment of a save that begins. One that is not brought to an end is begun anew by a worker that needs more
@@ -352,11 +378,15 @@ func (c *session) fullLocked(at moment) reply {
 }
 
 // rulesLocked are the rules for a shard's slots of so many bytes.
-func (s *Service) rulesLocked(size int64) slotRules {
-	if s.cfg.Slots > 0 { // as somebody said: as long as there is any memory
-		return slotRules{Slots: s.cfg.Slots, Room: func() bool { return s.roomLocked(size, allMemory) }}
+func (s *Service) rulesLocked(st *set, size int64) slotRules {
+	r := slotRules{
+		Slots: 2, Room: func() bool { return s.roomLocked(size, memoryShare) },
+		Gone: func(shard int) bool { return st.ours[shard] && s.saverLocked(st, shard) == nil },
 	}
-	return slotRules{Slots: 2, Room: func() bool { return s.roomLocked(size, memoryShare) }}
+	if s.cfg.Slots > 0 { // as somebody said: as long as there is any memory
+		r.Slots, r.Room = s.cfg.Slots, func() bool { return s.roomLocked(size, allMemory) }
+	}
+	return r
 }
 
 // newSlotLocked makes memory for a shard.

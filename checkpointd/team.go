@@ -135,6 +135,9 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		}
 		s.round = call.Era >> eraShift
 		t.inheritLocked(left, call)
+		if call.Apart != "" {
+			s.cfg.Log.Warn().Str("reason", call.Apart).Msg("nodes have different --ckpt-dir, and none of these gets a step of all nodes: give them one that all share, by the same name")
+		}
 		s.mu.Unlock()
 		t.endSearch()
 		conn, err = dialPeer(ctx, call.Addr, s.cfg.Token, greeting{Op: "join", Rank: r.GroupRank, Round: r.Number})
@@ -314,7 +317,7 @@ func (t *team) answeredLocked(until time.Time, gone <-chan struct{}) bool {
 // drained waits until the leader says that nothing is to be written any more.
 func (t *team) drained(ctx context.Context) error {
 	s := t.s
-	told := time.NewTicker(drainTold)
+	told := time.NewTimer(time.Second)
 	defer told.Stop()
 	for {
 		s.mu.Lock()
@@ -337,7 +340,8 @@ func (t *team) drained(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-told.C:
-			s.cfg.Log.Info().Msg("waiting until the last checkpoint is on disk (a second signal skips that)")
+			told.Reset(drainTold)
+			s.cfg.Log.Info().Msg("waiting until the last checkpoint is on disk (a second signal gives it up)")
 		case <-ctx.Done():
 			s.mu.Lock()
 			t.hurried = true

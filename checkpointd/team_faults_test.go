@@ -65,10 +65,12 @@ func TestTeamKilledWhileWriting(t *testing.T) {
 	c.begin(0, 1)
 	c.save(1, true)
 	<-d.first
-	c.begin(0, c.heirs(c.sigkill(1))[0])
+	order := append([]int{0}, c.heirs(c.sigkill(1))...)
+	c.begin(order...)
 	c.load(fromMemory, 1)
 	c.onDisk(1)
 	close(d.open)
+	c.end(order...)
 }
 
 // While agents of torchrun take part workers write by themselves: what was in memory before is older.

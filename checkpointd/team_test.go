@@ -415,3 +415,18 @@ func TestTeamStrangers(t *testing.T) {
 	c.load(fromMemory, 1)
 	c.end(0, 1)
 }
+
+// TestTeamApart: nodes were given different directories. Both say so.
+func TestTeamApart(t *testing.T) {
+	c := newCrew(t, 0, nil)
+	for _, dir := range []string{"/data/a", "/data/b"} {
+		c.change = func(cfg *Config) { cfg.Dir = dir }
+		c.add()
+	}
+	c.meet(0, 1)
+	for n, log := range c.logs {
+		if !strings.Contains(log.String(), "/data/a on node node0, /data/b on node node1") {
+			t.Errorf("node %d does not say so: %s", n, log)
+		}
+	}
+}

@@ -51,6 +51,7 @@ type set struct {
 	failed      string
 	failedAt    Moment // what could not be written; lost where copies of it are no more
 	lost        bool
+	saved       map[int]bool // shards that somebody has saved in this round
 	replicating Moment
 	replicated  Moment
 	spreadAgain bool // nodes may be gone that had copies of it
@@ -77,7 +78,7 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 	l.era = era
 	l.size, l.nodes, l.gone, l.ended, l.why = size, map[int]*Report{}, map[int]bool{}, false, why
 	for _, s := range l.sets {
-		s.decisions, s.verify, s.choosing, s.urgent = nil, nil, false, map[int]int{}
+		s.decisions, s.verify, s.choosing, s.urgent, s.saved = nil, nil, false, map[int]int{}, map[int]bool{}
 		if !s.open {
 			s.err = "" // it may go now: another node's lock ends with it
 		}
@@ -103,11 +104,14 @@ func (l *Leader) Report(node int, r *Report) {
 		sr := &r.Sets[i]
 		s := l.sets[sr.Key]
 		if s == nil {
-			s = &set{Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}, trigger: l.why}
+			s = &set{Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}, saved: map[int]bool{}, trigger: l.why}
 			l.sets[sr.Key] = s
 		}
 		if len(sr.Saves) > 0 {
 			s.reshards, s.replicas, s.keep, s.every = sr.Reshards, max(l.Replicas, sr.Replicas), sr.Keep, sr.Every
+		}
+		for _, shard := range sr.Saves {
+			s.saved[shard] = true
 		}
 		if sr.Urgent > s.urgent[node] {
 			s.urgent[node], s.trigger = sr.Urgent, sr.Why
@@ -313,7 +317,7 @@ func (l *Leader) tally(s *set) {
 		switch {
 		case len(shards) == s.Shards:
 			s.complete = append(s.complete, m)
-		case l.all() && m.Era < l.era, l.passedOver(s, m, shards): // nobody saves in an era that is over
+		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.abandoned(s, shards): // nobody saves in an era that is over
 			s.dead = append(s.dead, m)
 		}
 	}
@@ -333,6 +337,24 @@ func (l *Leader) passedOver(s *set, m Moment, have map[int]bool) bool {
 			continue
 		}
 		if slices.ContainsFunc(sr.Saves, func(shard int) bool { return !have[shard] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// abandoned reports whether somebody saved a shard in this round that has no copy, and nobody does now.
+func (l *Leader) abandoned(s *set, have map[int]bool) bool {
+	saved := map[int]bool{}
+	for n := range l.nodes {
+		if sr := l.report(n, s.Key); sr != nil {
+			for _, shard := range sr.Saves {
+				saved[shard] = true
+			}
+		}
+	}
+	for shard := range s.saved {
+		if !have[shard] && !saved[shard] {
 			return true
 		}
 	}
@@ -453,7 +475,7 @@ func (l *Leader) flush(s *set) {
 		holders := l.holders(s, shard, f.at)
 		if len(holders) == 0 {
 			if s.failed == "" {
-				s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more: its node is gone", shard, f.at.Step)
+				s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more", shard, f.at.Step)
 			}
 		} else if !slices.ContainsFunc(holders, func(n int) bool { return l.nodes[n].Addr == f.writers[shard] }) {
 			f.writers[shard] = l.nodes[holders[0]].Addr

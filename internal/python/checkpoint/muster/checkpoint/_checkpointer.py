@@ -166,9 +166,10 @@ class Checkpointer:
         if reply.get("full"):
             return -1
         if reply.get("busy"):
-            if "busy" not in self._told:
-                self._told.add("busy")
-                log.warning("step %d is not kept: all memory for checkpoints is being written to disk or looked at", step)
+            why = reply.get("note") or "all memory for checkpoints is being written to disk or looked at"
+            if why not in self._told:
+                self._told.add(why)
+                log.warning("step %d is not kept: %s", step, why)
         return None
 
     def _take(self, reply, fd):
