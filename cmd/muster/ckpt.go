@@ -183,6 +183,9 @@ a job saves to the directory.`,
 			if dry {
 				verb = "would remove"
 			}
+			if err == nil && len(removed) == 0 {
+				say(a.stdout, "nothing is to be removed\n")
+			}
 			for _, s := range removed {
 				say(a.stdout, "%s step %d, %s\n", verb, s.Step, mebibytes(s.Bytes()))
 			}

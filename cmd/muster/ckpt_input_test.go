@@ -1,10 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"muster/internal/testutil"
 )
 
 // TestCheckpointDirRefused: --ckpt-dir is no directory, or cannot be one. Nothing starts.
@@ -108,5 +112,85 @@ func TestCheckpointUnreadableLabel(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestCheckpointMemoryNamed: a place for memory that is not there is not an empty one.
+func TestCheckpointMemoryNamed(t *testing.T) {
+	got := muster(t, []string{"MUSTER_CKPT_MEMORY=" + filepath.Join(t.TempDir(), "nowhere")}, "ckpt", "ls")
+	if got.status != 2 || !strings.Contains(got.stderr, "MUSTER_CKPT_MEMORY") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
+// TestTokenFileEmpty: a variable that is not set does not switch off what the token protects.
+func TestTokenFileEmpty(t *testing.T) {
+	got := muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://127.0.0.1:1", "--run-id", "x", "--token-file", "", "--no-python", "true")
+	if got.status != 2 || !strings.Contains(got.stderr, "--token-file") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
+// TestLastCheckpointNotSaved: the workers succeed, and what they saved last finds no room on disk. The job has not succeeded.
+func TestLastCheckpointNotSaved(t *testing.T) {
+	python, dir, memory := testutil.Torch(t), t.TempDir(), memoryDir(t)
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("a small file system needs root: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	status := filepath.Join(t.TempDir(), "status.json")
+	environ := []string{"MUSTER_CKPT_MEMORY=" + memory}
+	got := muster(t, environ, "run", "--run-id", "full", "--ckpt-dir", dir, "--status-file", status, "--", python, "-c",
+		"import torch\nfrom muster.checkpoint import *\nassert Checkpointer().save_checkpoint(7, {'w': torch.ones(1 << 20)}, storage_type=StorageType.DISK)")
+	if got.status != 1 || !strings.Contains(got.stderr, "the last checkpoint is not on disk") || !strings.Contains(got.stderr, "no space left") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	var doc struct {
+		Phase, Reason string
+		ExitStatus    int `json:"exitStatus"`
+	}
+	if text, err := os.ReadFile(status); err != nil || strings.Contains(string(text), "WorkersSucceeded") || json.Unmarshal(text, &doc) != nil || doc.Reason != "CheckpointNotSaved" || doc.ExitStatus != 1 {
+		t.Errorf("%s: %v", text, err)
+	}
+	elsewhere := t.TempDir()
+	if got := muster(t, environ, "ckpt", "save", "--run-id", "full", "--to", elsewhere); got.status != 0 || !strings.Contains(got.stdout, "step 7 is the newest in "+elsewhere) {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	onDisk(t, elsewhere, 7)
+}
+
+// TestSaveToOthers does not put a step before those of somebody else.
+func TestSaveToOthers(t *testing.T) {
+	memory, dir := []string{"MUSTER_CKPT_MEMORY=" + memoryDir(t)}, filepath.Join(t.TempDir(), "checkpoints")
+	others := filepath.Join(t.TempDir(), "others")
+	first := lingering(t, memory, "--run-id", "first", others)
+	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	first.wait()
+	second := lingering(t, memory, "--run-id", "second", dir)
+	second.killWithGuardian()
+	if got := muster(t, memory, "ckpt", "save", "--to", others, dir); got.status != 1 || !strings.Contains(got.stderr, "is there already") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	if got := muster(t, memory, "ckpt", "save", dir); got.status != 0 || !strings.Contains(got.stdout, "run second: step 4 is the newest in "+dir) {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
+// TestSaveAlone: a rank ends, and the other one goes on saving without waiting for it.
+func TestSaveAlone(t *testing.T) {
+	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
+	got := muster(t, nil, "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
+from muster.checkpoint import Checkpointer, StorageType
+rank = int(os.environ["RANK"])
+c = Checkpointer(shards="world")
+began = time.monotonic()
+for step in range(20 if rank == 0 else 8):
+    time.sleep(0.1)
+    c.save_checkpoint(step, {"w": torch.ones(1000)}, storage_type=StorageType.DISK if step in (5, 10) else StorageType.MEMORY)
+print("rank", rank, "done", time.monotonic() - began < 30)`)
+	if got.status != 0 || strings.Count(got.stdout, "done True") != 2 {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -46,6 +48,11 @@ func (c *memoryChoice) steps(a *app, args []string) ([]checkpointd.MemoryStep, e
 		var err error
 		if c.dir, err = filepath.Abs(args[0]); err != nil {
 			return nil, err
+		}
+	}
+	if named := a.getenv("MUSTER_CKPT_MEMORY"); named != "" {
+		if _, err := os.Stat(named); err != nil {
+			return nil, errhint.Code(fmt.Errorf("cannot look for checkpoints in MUSTER_CKPT_MEMORY: %w", err), errhint.Usage)
 		}
 	}
 	all, err := checkpointd.ListMemory(a.memoryDir())
@@ -120,8 +127,13 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 					return errhint.With(errors.New("no step in its memory is whole"), "muster ckpt drop gives up what there is")
 				}
 				err := m.Save(cmd.Context(), to, log)
-				if err == nil {
-					say(a.stdout, "the newest step of run %s is on disk\n", printable.Line(m.RunID, 100))
+				if err != nil {
+					return err
+				}
+				dir := cmp.Or(to, m.Dir)
+				steps, err := checkpointd.List(dir)
+				if err == nil && len(steps) > 0 {
+					say(a.stdout, "run %s: step %d is the newest in %s\n", printable.Line(m.RunID, 100), steps[0].Step, printable.Line(dir, 4096))
 				}
 				return err
 			})
@@ -210,12 +222,12 @@ func memoryReports(steps []checkpointd.MemoryStep) []memoryReport {
 
 // memoryState says what is to be said of a step in memory.
 func memoryState(m *checkpointd.MemoryStep) string {
-	state := "its job was killed"
+	state := "its job has ended"
 	switch {
 	case m.Running:
 		state = "its job runs"
 	case m.Saving:
-		state = "its job was killed, and it is being saved"
+		state = "its job has ended, and it is being saved"
 	}
 	switch {
 	case m.Problem != nil:

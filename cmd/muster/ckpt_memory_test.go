@@ -98,7 +98,7 @@ func TestAllKilled(t *testing.T) {
 		testutil.Eventually(t, 20*time.Second, "every process of the job is gone", func() bool { return len(processes(t, dir)) == 0 })
 	}
 	got := muster(t, memory, "ckpt", "ls")
-	if strings.Count(got.stdout, "its job was killed; only in memory") < 2 || !strings.Contains(got.stdout, adopted) {
+	if strings.Count(got.stdout, "its job has ended; only in memory") < 2 || !strings.Contains(got.stdout, adopted) {
 		t.Fatalf("%s%s", got.stdout, got.stderr)
 	}
 	if got := muster(t, memory, "ckpt", "save", saved); got.status != 0 || !strings.Contains(got.stdout, "run one is on disk") {

@@ -171,7 +171,7 @@ func TestNodesFlashKilled(t *testing.T) {
 	if found, err := checkpointd.List(filepath.Join(j.dir, "ckpt")); err != nil || len(found) > 0 {
 		t.Errorf("on disk already: %+v: %v", found, err)
 	}
-	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, "its job was killed; 1 of 3 shards, the others are on other nodes") {
+	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, "its job has ended; 1 of 3 shards, the others are on other nodes") {
 		t.Error(listed)
 	}
 	if status, said := j.ckpt(1, "save"); status != 1 || !strings.Contains(said, "--rdzv-id") {
