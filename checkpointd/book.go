@@ -107,10 +107,10 @@ func (b *book) dead(m moment) bool {
 	return false
 }
 
-// missing are the shards without a copy of a moment, whole or being made, as far as this node knows.
+// missing are the shards without a whole copy of a moment, as far as this node knows.
 func (b *book) missing(m moment) (shards []int) {
-	for shard, slots := range b.shards {
-		if !slices.ContainsFunc(slots, func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) }) {
+	for shard := range b.shards {
+		if b.at(shard, m) == nil {
 			shards = append(shards, shard)
 		}
 	}

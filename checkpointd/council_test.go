@@ -311,6 +311,32 @@ func TestCouncil(t *testing.T) {
 	})
 }
 
+// TestCouncilNodeAway: a node's connection breaks, and what it has stays there: a step that is whole with it is not given up.
+func TestCouncilNodeAway(t *testing.T) {
+	k, at := council.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
+	l := council.NewLeader(1, func() string { return "attempt" })
+	l.BeginRound(2, 0, "")
+	report := func(node int, seq uint64, saves ...int) {
+		l.Report(node, &council.Report{Seq: seq, Addr: fmt.Sprint(node), Sets: []council.SetReport{{
+			Key: k, Saves: saves, Begun: at, Copies: []council.Copy{{Shard: node, At: at}}, Committed: council.Never,
+		}}})
+	}
+	report(0, 1, 0)
+	report(1, 1, 1)
+	l.Opened(k, "", nil)
+	if v := l.View(0).Sets[0]; !slices.Contains(v.Complete, at) {
+		t.Fatalf("not complete: %+v", v)
+	}
+	report(1, 2) // its worker has ended
+	if v := l.View(0).Sets[0]; !slices.Contains(v.Complete, at) || len(v.Dead) > 0 {
+		t.Errorf("a step was given up whose copies are all there: %+v", v)
+	}
+	l.Gone(1)
+	if v := l.View(0).Sets[0]; len(v.Dead) > 0 {
+		t.Errorf("a step was given up whose copies may all be there: %+v", v)
+	}
+}
+
 // write has a node write one of the shards that it was told to.
 func (s *sim) write(n *simNode, fail bool) {
 	o := n.told.Write

@@ -281,6 +281,8 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 		}
 		switch {
 		case s.awaitLocked(began.Add(until), c.gone):
+		case time.Since(began) < until: // the worker has gone, or muster ends
+			return reply{Busy: true}, nil, nil
 		case !told:
 			told = true
 			s.cfg.Log.Warn().Int64("step", at.Step).Str("path", st.dir).Str("reason", st.laggards(chosen.At)).Msg("a worker waits until it may save")

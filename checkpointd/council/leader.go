@@ -317,7 +317,7 @@ func (l *Leader) tally(s *set) {
 		switch {
 		case len(shards) == s.Shards:
 			s.complete = append(s.complete, m)
-		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.abandoned(s, shards): // nobody saves in an era that is over
+		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.all() && l.abandoned(s, shards): // nobody saves in an era that is over; a node that is away may have its shards
 			s.dead = append(s.dead, m)
 		}
 	}
