@@ -213,6 +213,8 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Resul
 			d.Rank, d.Status = o.Report.Root.Rank, o.Report.status()
 		}
 		d.Status = a.agree(ctx, max(d.Status, 1))
+	case d.Verdict == succeed:
+		o.Unsaved = a.drainCheckpoints(ctx)
 	default:
 	}
 	for _, w := range g.workers {
@@ -234,9 +236,9 @@ func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
 	switch {
 	case d.Verdict == succeed:
 		o.Status = errhint.OK
-		if err := a.drainCheckpoints(ctx); err != nil {
-			o.Status, o.Reason, o.Hint = 1, reasonNotSaved, errhint.Of(err)
-			o.Message = "the workers have succeeded, but the last checkpoint is not on disk: " + err.Error()
+		if o.Unsaved != nil {
+			o.Status, o.Reason, o.Hint = 1, reasonNotSaved, errhint.Of(o.Unsaved)
+			o.Message = "the workers have succeeded, but the last checkpoint is not on disk: " + o.Unsaved.Error()
 			res.Report = "muster: error: " + o.Message + "\n"
 		}
 	case d.Verdict == stopForNow:

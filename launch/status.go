@@ -251,6 +251,8 @@ type outcome struct {
 	// Exits are those of the last round's workers, nil where none was started. Report is nil unless a worker failed.
 	Exits  []workerExit
 	Report *failureReport
+	// Unsaved is why the last checkpoint of workers that succeeded is not on disk, nil where it is.
+	Unsaved error
 }
 
 // finished writes the last state, also to the termination log.
