@@ -76,7 +76,7 @@ func (s *Service) openUsable(path, dir string) *leftover {
 			st.letGo()
 			return true
 		}
-		if st.settle(lo.label.RunID) != nil {
+		if st.settle() != nil {
 			st.letGo()
 			lo.others[st] = headOf(st.dir)
 			return true
@@ -247,19 +247,14 @@ func (lo *leftover) dropAll() (err error) {
 // errOthers says that a directory has steps that came after those in memory, from somebody else.
 var errOthers = errors.New("other steps have been written there since")
 
-// settle compares a set of a run with its directory: it learns of a step that was committed just before its agent died, or by another
-// node, and returns errOthers where what is in memory is not the newest any more.
-func (st *set) settle(runID string) error {
+// settle compares a set with its directory: it learns of a step that was committed just before its agent died, and returns
+// errOthers where what is in memory is not the newest any more.
+func (st *set) settle() error {
 	switch head := headOf(st.dir); {
 	case head == st.head:
 	case st.next != "" && head == st.next:
 		st.head, st.committed = head, st.nextAt
 	default:
-		newest, _ := st.newestHere()
-		if steps, err := List(st.dir); err == nil && len(steps) > 0 && steps[0].Problem == nil && steps[0].RunID == runID && steps[0].Step == newest.Step {
-			st.head, st.committed = head, newest
-			return nil
-		}
 		return fmt.Errorf("cannot use what is in memory for %s: %w", st.dir, errOthers)
 	}
 	return nil
@@ -332,7 +327,7 @@ func ListMemory(memory string) ([]MemoryStep, error) {
 func (lo *leftover) steps(st *set, common MemoryStep) []MemoryStep {
 	common.Dir, common.Shards = st.dir, st.shards
 	if !common.Running {
-		common.Problem = errors.Join(append(slices.Clone(lo.problems), st.settle(lo.label.RunID))...)
+		common.Problem = errors.Join(append(slices.Clone(lo.problems), st.settle())...)
 	}
 	found := map[moment]*MemoryStep{}
 	for shard, slots := range st.book.shards {

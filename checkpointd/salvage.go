@@ -101,6 +101,12 @@ func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 	}
 	several := lo.label.Lineage != 0
 	var errs []error
+	if to != "" {
+		if err := lo.fits(to); err != nil {
+			lo.label.Saving = false
+			return errors.Join(err, lo.file.write(lo.label))
+		}
+	}
 	for _, st := range append([]*set(nil), lo.sets...) {
 		var err error
 		if several {
@@ -125,6 +131,27 @@ func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 	return errors.Join(append(errs, lo.file.write(lo.label))...)
 }
 
+// fits returns an error where what was left cannot go to a directory: what is written now would be taken for the newest that is there.
+func (lo *leftover) fits(to string) error {
+	steps, err := List(to)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if len(steps) > 0 {
+		return errhint.With(fmt.Errorf("cannot save to %s: step %d is there already", to, steps[0].Step), "name an empty directory")
+	}
+	var dirs []string
+	for _, st := range lo.sets {
+		if len(st.book.complete()) > 0 {
+			dirs = append(dirs, st.dir)
+		}
+	}
+	if len(dirs) > 1 {
+		return errhint.With(fmt.Errorf("cannot save to %s: there are steps of several directories, %s", to, strings.Join(dirs, ", ")), "without --to each goes to its own")
+	}
+	return nil
+}
+
 // salvageSet writes the newest complete step of a set whose checksums hold, unless it is on disk.
 func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logger) error {
 	if _, unwritten := st.unwritten(); !unwritten && to == "" {
@@ -142,13 +169,9 @@ func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logg
 		return err
 	}
 	if st.lock = lock; to == "" {
-		if err := st.settle(runID); err != nil {
+		if err := st.settle(); err != nil {
 			return errhint.With(err, "muster ckpt save --to DIR writes it elsewhere, muster ckpt drop gives it up")
 		}
-	} else if steps, err := List(to); err != nil {
-		return err
-	} else if len(steps) > 0 { // what is written now would be taken for the newest
-		return errhint.With(fmt.Errorf("cannot save to %s: step %d is there already", to, steps[0].Step), "name an empty directory")
 	}
 	var bad []error
 	for _, at := range st.book.complete() {

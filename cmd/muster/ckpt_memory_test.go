@@ -101,7 +101,7 @@ func TestAllKilled(t *testing.T) {
 	if strings.Count(got.stdout, "its job has ended; only in memory") < 2 || !strings.Contains(got.stdout, adopted) {
 		t.Fatalf("%s%s", got.stdout, got.stderr)
 	}
-	if got := muster(t, memory, "ckpt", "save", saved); got.status != 0 || !strings.Contains(got.stdout, "run one is on disk") {
+	if got := muster(t, memory, "ckpt", "save", saved); got.status != 0 || !strings.Contains(got.stdout, "run one: step 4 is the newest in "+saved) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 	onDisk(t, saved, 4)

@@ -26,7 +26,10 @@ func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.L
 		cfg := checkpointd.Config{
 			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate, Log: log,
 		}
-		if cfg.Dir = rules.Dir; cfg.Dir != "" && !filepath.IsAbs(cfg.Dir) {
+		switch cfg.Dir = rules.Dir; {
+		case filepath.IsAbs(cfg.Dir):
+			cfg.Dir = filepath.Clean(cfg.Dir)
+		case cfg.Dir != "":
 			cfg.Dir = filepath.Join(plan.Dir, cfg.Dir)
 		}
 		if rules.Salvage > 0 && (plan.Job.Alone() || plan.RunID != "none") { // which torchrun's jobs share that have no id of their own
