@@ -140,7 +140,7 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 		},
 	}
 	choice.flags(cmd)
-	cmd.Flags().StringVar(&to, "to", "", "save to this directory instead of the job's own")
+	cmd.Flags().StringVar(&to, "to", "", "save to this directory, which is to have no steps yet, instead of the job's own")
 	return cmd
 }
 
