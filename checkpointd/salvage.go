@@ -92,6 +92,11 @@ func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 		return fmt.Errorf("cannot save the checkpoints that a killed muster has left in memory: %w", err)
 	}
 	defer lo.close()
+	if to != "" {
+		if err := lo.fits(to); err != nil {
+			return err
+		}
+	}
 	lo.label.Saving, lo.label.PID = true, os.Getpid()
 	if err := lo.file.write(lo.label); err != nil { // others then do not wait for us
 		log.Warn().Err(err).Msg("cannot note that checkpoints in memory are being saved")
@@ -101,12 +106,6 @@ func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 	}
 	several := lo.label.Lineage != 0
 	var errs []error
-	if to != "" {
-		if err := lo.fits(to); err != nil {
-			lo.label.Saving = false
-			return errors.Join(err, lo.file.write(lo.label))
-		}
-	}
 	for _, st := range append([]*set(nil), lo.sets...) {
 		var err error
 		if several {

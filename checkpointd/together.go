@@ -31,10 +31,7 @@ func (c *session) loadTogether() (reply, *os.File, error) {
 
 // decided makes a decision out of the leader's.
 func (st *set) decided(told *council.Decision) *decision {
-	d := &decision{source: told.Source, at: told.At, from: told.From}
-	if told.Note != "" {
-		d.notes = []string{told.Note}
-	}
+	d := &decision{source: told.Source, at: told.At, notes: []string{told.Note}, from: told.From}
 	if told.Err != "" {
 		d.err = errors.New(told.Err)
 		return d

@@ -478,6 +478,21 @@ func TestRoundEnds(t *testing.T) {
 	})
 }
 
+// checkOn does one check in which each node has a board of its own to the same place, and calls ended when it ends on a node.
+func (s *site) checkOn(ctx context.Context, boards []rendezvous.Store, ended func(m *machine, record *netcheck.Record, err error)) {
+	var wg sync.WaitGroup
+	for rank, m := range s.nodes {
+		wg.Go(func() {
+			record, err := m.checker.Check(ctx, netcheck.Round{
+				Board: boards[rank], Rank: rank, Size: len(s.nodes),
+				Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
+			})
+			ended(m, record, err)
+		})
+	}
+	wg.Wait()
+}
+
 // brokenBoard refuses what the leader publishes.
 type brokenBoard struct{ *memstore.Client }
 
@@ -493,19 +508,12 @@ func TestLeaderFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, 2, netcheck.Rules{})
 		space := memstore.NewSpace()
-		var wg sync.WaitGroup
-		for rank, m := range s.nodes {
-			wg.Go(func() {
-				_, err := m.checker.Check(t.Context(), netcheck.Round{
-					Board: brokenBoard{space.Client()}, Rank: rank, Size: 2,
-					Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
-				})
-				if err == nil || !strings.Contains(err.Error(), "the value is too long") {
-					t.Errorf("%s: %v", m.name, err)
-				}
-			})
-		}
-		wg.Wait()
+		boards := []rendezvous.Store{brokenBoard{space.Client()}, brokenBoard{space.Client()}}
+		s.checkOn(t.Context(), boards, func(m *machine, _ *netcheck.Record, err error) {
+			if err == nil || !strings.Contains(err.Error(), "the value is too long") {
+				t.Errorf("%s: %v", m.name, err)
+			}
+		})
 	})
 }
 
@@ -544,20 +552,12 @@ func TestVerdictEndsRound(t *testing.T) {
 			ctx, over := context.WithCancel(t.Context())
 			defer over()
 			boards := []rendezvous.Store{slowBoard{space.Client(), write}, space.Client()}
-			var wg sync.WaitGroup
-			for rank, m := range s.nodes {
-				wg.Go(func() {
-					record, err := m.checker.Check(ctx, netcheck.Round{
-						Board: boards[rank], Rank: rank, Size: 2,
-						Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
-					})
-					if err != nil || record.Nodes[1].Fault == nil {
-						t.Errorf("%s: %+v, %v", m.name, record, err)
-					}
-					over() // node 1 leaves
-				})
-			}
-			wg.Wait()
+			s.checkOn(ctx, boards, func(m *machine, record *netcheck.Record, err error) {
+				if err != nil || record.Nodes[1].Fault == nil {
+					t.Errorf("%s: %+v, %v", m.name, record, err)
+				}
+				over() // node 1 leaves
+			})
 		})
 	}
 }
@@ -604,18 +604,10 @@ func TestStoreLost(t *testing.T) {
 		ctx, over := context.WithCancel(t.Context())
 		defer over()
 		boards := []rendezvous.Store{lostBoard{space.Client(), over}, space.Client()}
-		var wg sync.WaitGroup
-		for rank, m := range s.nodes {
-			wg.Go(func() {
-				record, err := m.checker.Check(ctx, netcheck.Round{
-					Board: boards[rank], Rank: rank, Size: 2,
-					Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
-				})
-				if err == nil {
-					t.Errorf("%s: %+v", m.name, record)
-				}
-			})
-		}
-		wg.Wait()
+		s.checkOn(ctx, boards, func(m *machine, record *netcheck.Record, err error) {
+			if err == nil {
+				t.Errorf("%s: %+v", m.name, record)
+			}
+		})
 	})
 }
