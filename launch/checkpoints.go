@@ -140,7 +140,7 @@ const pathsLimit = 10 * time.Second
 // answer when it is needed.
 func (a *Agent) checkCheckpointPaths(ctx context.Context) error {
 	checked := make(chan error, 1)
-	go func() { checked <- a.Plan.Job.Checkpoint.checkPaths(a.Plan.Dir) }()
+	go func() { checked <- a.Plan.checkPaths() }()
 	late := time.NewTimer(pathsLimit)
 	defer late.Stop()
 	select {
@@ -165,10 +165,20 @@ func isWrongPath(err error) bool {
 	})
 }
 
-// checkPaths reads what is there. Workers run in workDir.
-func (r *CheckpointRules) checkPaths(workDir string) error {
-	if r.Dir != "" {
-		if err := writable(within(workDir, r.Dir)); err != nil {
+// CheckpointDir is --ckpt-dir as workers find it, empty where there is none.
+func (p *Plan) CheckpointDir() string {
+	dir := p.Job.Checkpoint.Dir
+	if dir == "" {
+		return ""
+	}
+	return filepath.Clean(within(p.Dir, dir))
+}
+
+// checkPaths reads what is there.
+func (p *Plan) checkPaths() error {
+	r := &p.Job.Checkpoint
+	if dir := p.CheckpointDir(); dir != "" {
+		if err := writable(dir); err != nil {
 			return errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", r.Dir, err), "name a directory in which muster can write")
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"os"
-	"path/filepath"
 
 	"github.com/rs/zerolog"
 
@@ -24,13 +23,7 @@ func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.L
 	return func(ctx context.Context, socket string) (launch.Checkpoints, error) {
 		rules := plan.Job.Checkpoint
 		cfg := checkpointd.Config{
-			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate, Log: log,
-		}
-		switch cfg.Dir = rules.Dir; {
-		case filepath.IsAbs(cfg.Dir):
-			cfg.Dir = filepath.Clean(cfg.Dir)
-		case cfg.Dir != "":
-			cfg.Dir = filepath.Join(plan.Dir, cfg.Dir)
+			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate, Dir: plan.CheckpointDir(), Log: log,
 		}
 		if rules.Salvage > 0 && (plan.Job.Alone() || plan.RunID != "none") { // which torchrun's jobs share that have no id of their own
 			cfg.Memory = memory
