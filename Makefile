@@ -54,8 +54,15 @@ release: ## build/release/muster-linux-ARCH for this architecture, static, with 
 	install -m 644 "$$(go list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/LICENSE" build/release/LICENSE.go-nvml
 
 .PHONY: install
-install: build ## bin/muster to $(PREFIX)/bin (PREFIX=/usr/local)
+install: build ## bin/muster, its man pages and completions below $(PREFIX) (PREFIX=/usr/local)
 	install -D -m 755 bin/muster $(DESTDIR)$(PREFIX)/bin/muster
+	rm -rf build/man && go run -tags man ./cmd/muster man build/man
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	bin/muster completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/muster
+	bin/muster completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_muster
+	bin/muster completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/muster.fish
 
 .PHONY: static
 static: ## build/muster-linux-{amd64,arm64}; fails unless both are static
@@ -74,7 +81,7 @@ test-deps:
 
 .PHONY: test
 test: test-deps ## everything, with the race detector and the real PyTorch; nothing may skip
-	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 50m ./...
+	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 75m ./...
 	cd rendezvous/etcdstore/etcdtest && MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on ./...
 	$(TORCH)/bin/python -m unittest discover -s examples/digits
 

@@ -19,6 +19,7 @@ import (
 type meeting struct {
 	agents int
 	c10d   bool
+	token  bool // all that the agents tell each other is sealed
 }
 
 // meetings are the figures of all runs of one kind, in s.
@@ -36,7 +37,8 @@ const (
 func agents(ctx context.Context, b *bench) ([]row, error) {
 	const runs = 3
 	log.Printf("agents: %d and %d of them in one process complete rounds, %d times each", fewAgents, manyAgents, runs)
-	kinds := []meeting{{fewAgents, false}, {manyAgents, false}, {fewAgents, true}, {manyAgents, true}}
+	sealed := meeting{agents: manyAgents, token: true}
+	kinds := []meeting{{agents: fewAgents}, {agents: manyAgents}, sealed, {agents: fewAgents, c10d: true}, {agents: manyAgents, c10d: true}}
 	found := map[meeting]*meetings{}
 	for _, k := range kinds {
 		found[k] = &meetings{}
@@ -50,9 +52,28 @@ func agents(ctx context.Context, b *bench) ([]row, error) {
 	}
 	var rows []row
 	for _, c10d := range []bool{false, true} {
-		rows = append(rows, agentRows(c10d, found[meeting{fewAgents, c10d}], found[meeting{manyAgents, c10d}])...)
+		few, many := meeting{agents: fewAgents, c10d: c10d}, meeting{agents: manyAgents, c10d: c10d}
+		rows = append(rows, agentRows(c10d, found[few], found[many])...)
 	}
-	return rows, nil
+	return append(rows, sealedRows(found[sealed], found[meeting{agents: manyAgents}])...), nil
+}
+
+// sealedRows compare meetings with a job token to those without.
+func sealedRows(sealed, plain *meetings) []row {
+	const most = 1.3
+	var rows []row
+	for _, part := range []struct {
+		name          string
+		sealed, plain []float64
+	}{{"first round", sealed.first, plain.first}, {"restart", sealed.restart, plain.restart}} {
+		with, without := median(part.sealed), median(part.plain)
+		rows = append(rows, row{
+			Figure: fmt.Sprintf("%d agents, own protocol, %s: time with a job token in that without", manyAgents, part.name),
+			Ours:   with / without, Unit: "×", Budget: fmt.Sprintf("≤ %v ×", most), Pass: with/without <= most,
+			Note: fmt.Sprintf("%s and %s s", number(with), number(without)),
+		})
+	}
+	return rows
 }
 
 // agentRows are the rows of one protocol.
@@ -109,6 +130,9 @@ func (b *bench) rounds(ctx context.Context, k meeting, into *meetings) (err erro
 	args := []string{"-store", strings.TrimSpace(addr), "-agents", strconv.Itoa(k.agents), "-rounds", "3"}
 	if k.c10d {
 		args = append(args, "-c10d")
+	}
+	if k.token {
+		args = append(args, "-token")
 	}
 	out, err := b.output(ctx, b.rollbench, args...)
 	if err != nil {

@@ -79,6 +79,7 @@ var figures = []figure{
 	{"hosts", overHosts},
 	{"horovod", elasticGrowth},
 	{"checkpoint", checkpoints},
+	{"copies", copies},
 	{"store", store},
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"muster/internal/beneath"
 )
 
 // fileSource writes one file of a step, and returns its size and CRC-32C.
@@ -56,18 +59,21 @@ func (c *commitment) run(ctx context.Context) error {
 }
 
 // stage is the directory that becomes the step's.
-func (c *commitment) stage() string { return filepath.Join(c.dir, ownDir, stagePrefix+c.attempt) }
+func (c *commitment) stage() spot { return own(c.dir, stagePrefix+c.attempt) }
 
 // stagedPath is where a file lies until the step is committed.
-func (c *commitment) stagedPath(f *File, elsewhere bool) string {
+func (c *commitment) stagedPath(f *File, elsewhere bool) string { return c.staged(f, elsewhere).path() }
+
+func (c *commitment) staged(f *File, elsewhere bool) spot {
 	if elsewhere {
-		return stagedFile(f.place(c.dir), c.attempt)
+		at := f.spot(c.dir)
+		return spot{at.dir, stagedFile(at.name, c.attempt)}
 	}
 	rel, err := filepath.Rel(c.stepDir, f.Path)
 	if err != nil {
 		rel = f.Path
 	}
-	return filepath.Join(c.stage(), rel)
+	return spot{c.dir, filepath.Join(c.stage().name, rel)}
 }
 
 // giveUp removes what was written.
@@ -82,7 +88,7 @@ func (c *commitment) giveUp(files []File, elsewhere bool) error {
 // removeStaged removes files that lie beside their places.
 func (c *commitment) removeStaged(files []File) (err error) {
 	for i := range files {
-		err = errors.Join(err, c.disk.RemoveAll(c.stagedPath(&files[i], true)))
+		err = errors.Join(err, c.disk.Remove(c.staged(&files[i], true)))
 	}
 	return err
 }
@@ -105,11 +111,11 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 		files[i].Path = f.Path
 		if !elsewhere {
 			files[i].Path = filepath.Join(c.stepDir, f.Path)
-		} else if rel, err := filepath.Rel(c.dir, f.Path); err == nil && filepath.IsLocal(rel) {
+		} else if rel, err := filepath.Rel(c.dir, f.Path); err == nil && filepath.IsLocal(rel) && !throughLink(c.dir, rel) {
 			files[i].Path = rel
 		}
-		if dir := filepath.Dir(c.stagedPath(&files[i], elsewhere)); dir != c.stage() {
-			if err := c.disk.MkdirAll(dir); err != nil {
+		if at := c.staged(&files[i], elsewhere); elsewhere || filepath.Dir(at.name) != c.stage().name {
+			if err := c.disk.MkdirAll(spot{at.dir, filepath.Dir(at.name)}); err != nil {
 				return nil, elsewhere, err
 			}
 		}
@@ -118,11 +124,11 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 	g.SetLimit(filesAtOnce)
 	for i, s := range c.files {
 		g.Go(func() (err error) {
-			path := c.stagedPath(&files[i], elsewhere)
-			if err := c.disk.RemoveAll(path); err != nil { // of a node that was killed while it wrote this
+			at := c.staged(&files[i], elsewhere)
+			if err := c.disk.Remove(at); err != nil { // of a node that was killed while it wrote this
 				return err
 			}
-			f, err := c.disk.Create(path)
+			f, err := c.disk.Create(at)
 			if err != nil {
 				return err
 			}
@@ -137,13 +143,27 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 	return files, elsewhere, g.Wait()
 }
 
+// throughLink reports whether a symbolic link in a directory leads to a file: then it lies outside, where its worker wants it.
+func throughLink(dir, name string) bool {
+	for at := filepath.Dir(name); at != "."; at = filepath.Dir(at) {
+		if info, err := os.Lstat(filepath.Join(dir, at)); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // filesAtOnce bounds how many files are written at the same time.
 const filesAtOnce = 64
 
 // publish makes a step of files that were written, and names it in the trackers.
 func (c *commitment) publish(files []File, elsewhere bool) error {
+	commit, err := nextCommit(c.dir)
+	if err != nil {
+		return err
+	}
 	m := Manifest{
-		Version: manifestVersion, Step: c.step, Dir: c.stepDir, Attempt: c.attempt, RunID: c.runID, Shards: c.shards, Created: c.now().UTC(),
+		Commit: commit, Version: manifestVersion, Step: c.step, Dir: c.stepDir, Attempt: c.attempt, RunID: c.runID, Shards: c.shards, Created: c.now().UTC(),
 		Trackers: c.trackers, Spare: c.spare, Files: files,
 	}
 	if err := m.validate(); err != nil {
@@ -180,7 +200,7 @@ func (c *commitment) forgetReplaced(m Manifest) error {
 	for _, s := range steps {
 		replaced := slices.ContainsFunc(s.Files, func(f File) bool { return ours[f.place(c.dir)] })
 		if replaced && s.Attempt != m.Attempt && filepath.Dir(s.ManifestPath) == ownDir {
-			if err := c.disk.RemoveAll(filepath.Join(c.dir, s.ManifestPath)); err != nil {
+			if err := c.disk.Remove(spot{c.dir, s.ManifestPath}); err != nil {
 				return err
 			}
 		}
@@ -199,35 +219,35 @@ func stagedFile(path, attempt string) string {
 // publishDir gives the stage directory, with the manifest in it, the step's name.
 func (c *commitment) publishDir(files []File, manifest []byte) error {
 	stage := c.stage()
-	if err := c.disk.Replace(filepath.Join(stage, manifestName), manifest); err != nil {
+	if err := c.disk.Replace(spot{c.dir, filepath.Join(stage.name, manifestName)}, manifest); err != nil {
 		return err
 	}
 	synced := map[string]bool{}
 	for i := range files {
-		for dir := filepath.Dir(c.stagedPath(&files[i], false)); len(dir) >= len(stage) && !synced[dir]; dir = filepath.Dir(dir) {
+		for dir := filepath.Dir(c.staged(&files[i], false).name); len(dir) >= len(stage.name) && !synced[dir]; dir = filepath.Dir(dir) {
 			synced[dir] = true
-			if err := c.disk.SyncDir(dir); err != nil {
+			if err := c.disk.SyncDir(spot{c.dir, dir}); err != nil {
 				return err
 			}
 		}
 	}
-	final := filepath.Join(c.dir, c.stepDir)
-	if _, err := os.Lstat(final); err == nil { // the step was saved before: by this job before it went back, or by another
+	final := spot{c.dir, c.stepDir}
+	if _, err := os.Lstat(final.path()); err == nil { // the step was saved before: by this job before it went back, or by another
 		if err := c.swap(stage, final); err != nil {
 			return err
 		}
 	} else if err := c.disk.Rename(stage, final); err != nil {
 		return err
 	}
-	return c.disk.SyncDir(c.dir)
+	return c.disk.SyncDir(spot{c.dir, "."})
 }
 
 // swap puts the stage directory in the place of what has the step's name. Where the file system cannot do that at once,
 // what was there is moved aside first.
-func (c *commitment) swap(stage, final string) error {
+func (c *commitment) swap(stage, final spot) error {
 	old := stage
 	if err := c.disk.Exchange(stage, final); err != nil {
-		old = filepath.Join(c.dir, ownDir, trashPrefix+c.attempt)
+		old = own(c.dir, trashPrefix+c.attempt)
 		if err := c.disk.Rename(final, old); err != nil {
 			return err
 		}
@@ -235,7 +255,7 @@ func (c *commitment) swap(stage, final string) error {
 			return err
 		}
 	}
-	if err := c.disk.SyncDir(c.dir); err != nil {
+	if err := c.disk.SyncDir(spot{c.dir, "."}); err != nil {
 		return err
 	}
 	return c.disk.RemoveAll(old)
@@ -245,9 +265,10 @@ func (c *commitment) swap(stage, final string) error {
 // then on the files count, under the names that they have until they get their own, and whoever opens the directory next
 // finishes what is cut off here.
 func (c *commitment) publishFiles(files []File, manifest []byte) error {
-	dirs := map[string]bool{}
+	dirs := map[spot]bool{}
 	for i := range files {
-		dirs[filepath.Dir(files[i].place(c.dir))] = true
+		at := files[i].spot(c.dir)
+		dirs[spot{at.dir, filepath.Dir(at.name)}] = true
 	}
 	sync := func() error {
 		for dir := range dirs {
@@ -260,16 +281,20 @@ func (c *commitment) publishFiles(files []File, manifest []byte) error {
 	if err := sync(); err != nil {
 		return err
 	}
-	path := filepath.Join(c.dir, ownDir, strconv.FormatInt(c.step, 10)+".json")
-	if err := c.disk.Replace(path, manifest); err != nil {
-		if m := (Manifest{}); readJSON(path, &m) == nil && m.Attempt == c.attempt {
-			c.decided = true // it is there; only its durability is in doubt
-		}
+	at := own(c.dir, strconv.FormatInt(c.step, 10)+".json")
+	if err := c.disk.Replace(at, manifest); err != nil {
+		_ = in(at, func(t *beneath.Tree) error {
+			m := Manifest{}
+			if err := readJSON(t, at.name, &m); err == nil && m.Attempt == c.attempt {
+				c.decided = true // it is there; only its durability is in doubt
+			}
+			return nil
+		})
 		return err
 	}
 	c.decided = true
 	for i := range files {
-		if err := c.disk.Rename(c.stagedPath(&files[i], true), files[i].place(c.dir)); err != nil {
+		if err := c.disk.Rename(c.staged(&files[i], true), files[i].spot(c.dir)); err != nil {
 			return err
 		}
 	}
@@ -289,94 +314,13 @@ func (c *commitment) track(m Manifest) error {
 	if err != nil {
 		return err
 	}
-	if err := c.disk.Replace(filepath.Join(c.dir, trackerName), append(text, '\n')); err != nil {
+	if err := c.disk.Replace(spot{c.dir, trackerName}, append(text, '\n')); err != nil {
 		return err
 	}
 	for _, t := range m.Trackers {
-		if err := c.disk.Replace(filepath.Join(c.dir, t[0]), []byte(t[1])); err != nil {
+		if err := c.disk.Replace(spot{c.dir, t[0]}, []byte(t[1])); err != nil {
 			return err
 		}
 	}
-	return c.disk.Replace(filepath.Join(c.dir, dlroverTracker), strconv.AppendInt(nil, m.Step, 10))
-}
-
-// sweep finishes what a job that was killed had decided in a directory that is locked now, and removes what it had not.
-func sweep(d disk, dir string) error {
-	errs := []error{finishNamed(d, dir), finishStaged(d, dir)}
-	for _, pattern := range []string{
-		filepath.Join(ownDir, stagePrefix+"*"), filepath.Join(ownDir, trashPrefix+"*"), ".*" + tempMark + "*",
-	} {
-		found, err := filepath.Glob(filepath.Join(globQuote(dir), pattern))
-		if err != nil {
-			return err
-		}
-		for _, path := range found {
-			errs = append(errs, d.RemoveAll(path))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// finishNamed gives files of committed steps their names.
-func finishNamed(d disk, dir string) error {
-	steps, err := List(dir)
-	if err != nil {
-		return err
-	}
-	for _, s := range steps {
-		if s.Problem != nil || filepath.Dir(s.ManifestPath) != ownDir {
-			continue
-		}
-		for _, f := range s.Files {
-			if at := f.at(dir); at != f.place(dir) {
-				if err := d.Rename(at, f.place(dir)); err != nil {
-					return err
-				}
-				if err := d.SyncDir(filepath.Dir(at)); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// finishStaged gives whole stage directories the names of their steps, where nothing has those: swap was cut off.
-func finishStaged(d disk, dir string) error {
-	found, err := filepath.Glob(filepath.Join(globQuote(dir), ownDir, stagePrefix+"*"))
-	if err != nil {
-		return err
-	}
-	for _, stage := range found {
-		var m Manifest
-		if readJSON(filepath.Join(stage, manifestName), &m) != nil || m.validate() != nil {
-			continue
-		}
-		whole := true
-		for _, f := range m.Files {
-			rel, err := filepath.Rel(m.stepDir(), f.Path)
-			if err != nil || !filepath.IsLocal(rel) {
-				whole = false // a file with a place of its own
-				break
-			}
-			info, err := os.Stat(filepath.Join(stage, rel))
-			whole = whole && err == nil && info.Size() == f.Size
-		}
-		final := filepath.Join(dir, m.stepDir())
-		if _, err := os.Lstat(final); !whole || err == nil {
-			continue
-		}
-		if err := d.Rename(stage, final); err != nil {
-			return err
-		}
-		if err := d.SyncDir(dir); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// globQuote keeps filepath.Glob from reading a directory's name as a pattern.
-func globQuote(path string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+	return c.disk.Replace(spot{c.dir, dlroverTracker}, strconv.AppendInt(nil, m.Step, 10))
 }

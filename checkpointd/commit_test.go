@@ -2,6 +2,7 @@ package checkpointd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -49,18 +50,18 @@ func (m *mortal) tears() bool {
 	return m.torn && m.left == -1
 }
 
-func (m *mortal) MkdirAll(path string) error {
+func (m *mortal) MkdirAll(at spot) error {
 	if err := m.next(); err != nil {
 		return err
 	}
-	return m.posix.MkdirAll(path)
+	return m.posix.MkdirAll(at)
 }
 
-func (m *mortal) Create(path string) (*os.File, error) {
+func (m *mortal) Create(at spot) (*os.File, error) {
 	if err := m.next(); err != nil {
 		return nil, err
 	}
-	return m.posix.Create(path)
+	return m.posix.Create(at)
 }
 
 func (m *mortal) Sync(f *os.File) error {
@@ -74,14 +75,14 @@ func (m *mortal) Sync(f *os.File) error {
 	return m.posix.Sync(f)
 }
 
-func (m *mortal) Rename(from, to string) error {
+func (m *mortal) Rename(from, to spot) error {
 	if err := m.next(); err != nil {
 		return err
 	}
 	return m.posix.Rename(from, to)
 }
 
-func (m *mortal) Exchange(a, b string) error {
+func (m *mortal) Exchange(a, b spot) error {
 	if err := m.next(); err != nil {
 		return err
 	}
@@ -91,28 +92,35 @@ func (m *mortal) Exchange(a, b string) error {
 	return m.posix.Exchange(a, b)
 }
 
-func (m *mortal) Replace(path string, data []byte) error {
+func (m *mortal) Replace(at spot, data []byte) error {
 	if err := m.next(); err != nil {
 		if m.tears() { // half of the new file lies beside the old one
-			_ = os.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".HALF"), data[:len(data)/2], 0o600)
+			_ = os.WriteFile(filepath.Join(filepath.Dir(at.path()), "."+filepath.Base(at.name)+".HALF"), data[:len(data)/2], 0o600)
 		}
 		return err
 	}
-	return m.posix.Replace(path, data)
+	return m.posix.Replace(at, data)
 }
 
-func (m *mortal) SyncDir(path string) error {
+func (m *mortal) SyncDir(at spot) error {
 	if err := m.next(); err != nil {
 		return err
 	}
-	return m.posix.SyncDir(path)
+	return m.posix.SyncDir(at)
 }
 
-func (m *mortal) RemoveAll(path string) error {
+func (m *mortal) RemoveAll(at spot) error {
 	if err := m.next(); err != nil {
 		return err
 	}
-	return m.posix.RemoveAll(path)
+	return m.posix.RemoveAll(at)
+}
+
+func (m *mortal) Remove(at spot) error {
+	if err := m.next(); err != nil {
+		return err
+	}
+	return m.posix.Remove(at)
 }
 
 // content is what a shard's file of a writing holds.
@@ -324,11 +332,12 @@ func rewrite(dir string, change func(*Manifest)) error { return rewriteAt(dir, "
 func rewriteAt(dir, step string, change func(*Manifest)) error {
 	path := filepath.Join(dir, step, manifestName)
 	var m Manifest
-	if err := readJSON(path, &m); err != nil {
+	text, err := os.ReadFile(path)
+	if err := errors.Join(err, json.Unmarshal(text, &m)); err != nil {
 		return err
 	}
 	change(&m)
-	text, err := jsonText(m)
+	text, err = jsonText(m)
 	return errors.Join(err, os.WriteFile(path, text, 0o600))
 }
 

@@ -105,6 +105,12 @@ func (t *team) inheritLocked(left []*leftover, call summons) {
 				s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("a checkpoint in memory is not used")
 				kept[lo] = true
 			}
+			s.dirs[st.dir] = true // its workers had named it
+			for _, of := range st.copies {
+				if of.made() {
+					s.placeLocked(&of.layout)
+				}
+			}
 			if len(st.copies) > 0 {
 				s.cfg.Log.Info().Str("path", st.dir).Int("shards", st.held()).Int("of", st.shards).Msg(leftUsed)
 			}

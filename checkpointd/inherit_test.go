@@ -3,14 +3,11 @@ package checkpointd
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"muster/checkpointd/council"
 	"muster/internal/testutil"
@@ -442,22 +439,18 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// hungDisk is a disk that does not answer: whoever reads the directory's tracker waits until release.
+// hungDisk is a disk that does not answer: whoever reads the directory's trackers waits until release.
 func (c *crew) hungDisk() (release func()) {
-	c.t.Helper()
-	tracker := filepath.Join(c.dir, trackerName)
-	if err := unix.Mkfifo(tracker, 0o600); err != nil {
-		c.t.Fatal(err)
+	answers, disk := make(chan struct{}), c.dir
+	hangs := func(dir string) {
+		if dir == disk {
+			<-answers
+		}
 	}
+	beforeHead.Store(&hangs)
 	return func() {
-		c.t.Helper()
-		answer, err := os.OpenFile(tracker, os.O_RDWR, 0)
-		if err == nil {
-			err = errors.Join(os.Remove(tracker), answer.Close())
-		}
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		beforeHead.Store(nil)
+		close(answers)
 	}
 }
 

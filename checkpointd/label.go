@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,12 +72,18 @@ func (l *label) validate() error {
 // headOf identifies the step that the trackers of a directory name: by its attempt, or the number where DLRover wrote it. Empty for
 // none. Another head than the one before means that somebody else has written there.
 func headOf(dir string) string {
-	l := latestStep(dir)
+	if wait := beforeHead.Load(); wait != nil {
+		(*wait)(dir)
+	}
+	l := latestOf(dir)
 	if l.foreign >= 0 {
 		return "step " + strconv.FormatInt(l.foreign, 10)
 	}
 	return l.attempt
 }
+
+// beforeHead is what headOf waits for in tests: a disk that hangs.
+var beforeHead atomic.Pointer[func(dir string)]
 
 // labelFile is a label that is locked by us.
 type labelFile struct {
@@ -97,8 +105,7 @@ func (f *labelFile) write(l label) (err error) {
 	if err != nil {
 		return err
 	}
-	temp := f.path + ".new"
-	_ = os.Remove(temp) // of a process that was killed
+	temp := f.path + "." + strings.ToLower(rand.Text()[:8]) + newSuffix // nobody else can have put something there
 	file, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
@@ -130,6 +137,9 @@ func (f *labelFile) files() []string { return segmentFiles(f.path) }
 // close lets go of the label. It stays.
 func (f *labelFile) close() { _ = f.file.Close() }
 
+// newSuffix is at the end of labels that are being written.
+const newSuffix = ".new"
+
 // remove takes the label away, and all segments that are left.
 func (f *labelFile) remove() error {
 	var errs []error
@@ -142,10 +152,36 @@ func (f *labelFile) remove() error {
 	return errors.Join(errs...)
 }
 
-// segmentFiles are the files that belong to a label.
+// segmentFiles are this user's files that belong to a label. What somebody else gives such a name does not.
 func segmentFiles(path string) []string {
+	files, _ := filesOf(path)
+	return files
+}
+
+// filesOf returns the files with names of a label's segments: this user's, and those of others.
+func filesOf(path string) (files, strangers []string) {
 	found, _ := filepath.Glob(globQuote(path) + ".*") // the pattern is a good one
-	return found
+	for _, path := range found {
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) != nil {
+			continue
+		}
+		if int(st.Uid) == os.Geteuid() {
+			files = append(files, path)
+		} else {
+			strangers = append(strangers, path)
+		}
+	}
+	return files, strangers
+}
+
+// errStrangers names files of others that have names of a label's segments; nil where there are none.
+func errStrangers(path string) error {
+	_, strangers := filesOf(path)
+	if len(strangers) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d files of other users have names of checkpoints in memory, and are not looked at: %s", len(strangers), strangers[0])
 }
 
 // labelPaths are the names of this user's labels in a directory.

@@ -5,13 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"muster/checkpointd/council"
+	"muster/internal/peertls"
 )
 
 // leading is what the node with group rank 0 does for all: it has the reports, shows views, and does what the council
@@ -26,6 +28,7 @@ type leading struct {
 	mu      sync.Mutex
 	council *council.Leader
 	round   int
+	size    int             // of the round
 	members map[int]*member // by group rank
 	late    *time.Timer
 	changed chan struct{} // closed when a member has left
@@ -37,6 +40,7 @@ type leading struct {
 // member is the connection of a node.
 type member struct {
 	conn net.Conn
+	from peertls.Identity
 	poke chan struct{}
 	last []byte // the view that it was shown
 }
@@ -54,7 +58,7 @@ func (l *leading) begin(round, size int, era uint64, why string) {
 	for _, m := range l.members {
 		_ = m.conn.Close()
 	}
-	l.members, l.round = map[int]*member{}, round
+	l.members, l.round, l.size = map[int]*member{}, round, size
 	l.council.BeginRound(size, era, why)
 	if l.late != nil {
 		l.late.Stop()
@@ -105,14 +109,21 @@ func (l *leading) awaitMembers(ctx context.Context) {
 }
 
 // serve takes a node's reports, and shows it views, until one of the two goes.
-func (l *leading) serve(conn net.Conn, rank, round int) {
-	m := &member{conn: conn, poke: make(chan struct{}, 1)}
+func (l *leading) serve(conn net.Conn, g *greeting) {
+	rank := g.Rank
+	m := &member{conn: conn, from: g.From, poke: make(chan struct{}, 1)}
 	l.mu.Lock()
-	if round != l.round || l.ctx.Err() != nil {
+	if g.Round != l.round || l.ctx.Err() != nil {
 		l.mu.Unlock()
 		return
 	}
-	if old := l.members[rank]; old != nil {
+	old := l.members[rank]
+	if rank >= l.size || old != nil && old.from != m.from {
+		l.mu.Unlock()
+		l.misbehaved(conn, rank, fmt.Errorf("cannot join as node %d of %d, or that is another agent's place", rank, l.size))
+		return
+	}
+	if old != nil { // its connection broke, and it has noticed first
 		_ = old.conn.Close()
 	}
 	l.members[rank] = m
@@ -122,6 +133,13 @@ func (l *leading) serve(conn net.Conn, rank, round int) {
 	for {
 		r := &council.Report{}
 		if err := readFrame(conn, peerLimit, r); err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
+				l.misbehaved(conn, rank, err)
+			}
+			break
+		}
+		if err := r.Check(); err != nil || r.Addr != string(m.from) {
+			l.misbehaved(conn, rank, errors.Join(err, errReport))
 			break
 		}
 		l.mu.Lock()
@@ -143,6 +161,12 @@ func (l *leading) serve(conn net.Conn, rank, round int) {
 	l.mu.Unlock()
 	close(m.poke)
 	showing.Wait()
+}
+
+var errReport = errors.New("its report cannot be taken")
+
+func (l *leading) misbehaved(conn net.Conn, rank int, err error) {
+	l.s.cfg.Log.Warn().Err(err).Int("group_rank", rank).Stringer("addr", conn.RemoteAddr()).Msg(peerMisbehaved)
 }
 
 // show sends a node its view whenever that has changed.
@@ -186,8 +210,12 @@ func (l *leading) tell(f func(*council.Leader)) {
 func (l *leading) act(a council.Action) {
 	switch a.Kind {
 	case council.Open:
-		err := l.open(a.Dir)
-		head := headOf(a.Dir)
+		head := ""
+		err := l.awaitOpenable(a.Dir)
+		if err == nil {
+			err = l.open(a.Dir)
+			head = headOf(a.Dir)
+		}
 		l.tell(func(c *council.Leader) { c.Opened(a.Key, head, err) })
 	case council.Choose:
 		d := l.choose(a)
@@ -197,7 +225,10 @@ func (l *leading) act(a council.Action) {
 		l.tell(func(c *council.Leader) { c.Committed(a.Key, a.Attempt, err) })
 	case council.Abort:
 		l.s.cfg.Log.Error().Int64("step", a.At.Step).Str("path", a.Dir).Str("reason", a.Why).Msg("checkpoint not written")
-		if err := l.s.cfg.disk.RemoveAll(filepath.Join(a.Dir, ownDir, stagePrefix+a.Attempt)); err != nil {
+		if !l.s.named(a.Dir) {
+			return // nothing was written here
+		}
+		if err := l.s.cfg.disk.RemoveAll(own(a.Dir, stagePrefix+a.Attempt)); err != nil {
 			l.s.cfg.Log.Debug().Err(err).Msg("what was written of a checkpoint is left")
 		}
 	}
@@ -266,6 +297,9 @@ func (l *leading) commit(a council.Action) (err error) {
 			log.Debug().Msg("checkpoint written")
 		}
 	}()
+	if err := l.awaitNamed(a.Dir); err != nil {
+		return err
+	}
 	c := &commitment{
 		disk: s.cfg.disk, dir: a.Dir, step: a.At.Step, runID: s.cfg.RunID, attempt: a.Attempt, shards: a.Shards, now: time.Now,
 	}
@@ -276,6 +310,9 @@ func (l *leading) commit(a council.Action) (err error) {
 		var r partResult
 		if err := json.Unmarshal(text, &r); err != nil {
 			return fmt.Errorf("cannot read what shard %d has become: %w", shard, err)
+		}
+		if err := r.check(s, &a, shard); err != nil {
+			return fmt.Errorf("what shard %d has become cannot be: %w", shard, err)
 		}
 		if c.stepDir != "" && r.StepDir != c.stepDir {
 			return errDirectories(shard, r.StepDir, 0, c.stepDir)

@@ -71,6 +71,9 @@ func (s *Service) openUsable(path, dir string) *leftover {
 	for _, err := range lo.problems {
 		s.cfg.Log.Warn().Err(err).Msg("a checkpoint in memory is not used")
 	}
+	if err := errStrangers(path); err != nil {
+		s.cfg.Log.Warn().Err(err).Msg("somebody imitates checkpoints in memory")
+	}
 	lo.sets = slices.DeleteFunc(lo.sets, func(st *set) bool {
 		if dir != "" && st.dir != dir {
 			st.letGo()
@@ -100,7 +103,7 @@ func (lo *leftover) close() {
 // add adds a segment.
 func (lo *leftover) add(path string) error {
 	ext := filepath.Ext(path)
-	if ext == ".new" { // a label that was not finished
+	if ext == newSuffix { // a label that was not finished
 		return nil
 	}
 	first, _, _ := strings.Cut(ext[1:], "-")
@@ -131,6 +134,9 @@ func (lo *leftover) add(path string) error {
 	s.State, s.At = slotReady, h.at
 	st.mem[s] = m
 	st.copies[s] = &copied{layout: l, metaOff: h.metaOff, metaLen: h.metaLen, used: used, pid: h.pid, end: h.end}
+	if h.pid == 0 {
+		st.copies[s].digest = m.stated()
+	}
 	st.copies[s].compareAnew(m)
 	return nil
 }
@@ -316,6 +322,10 @@ func ListMemory(memory string) ([]MemoryStep, error) {
 			steps = append(steps, lo.steps(st, common)...)
 		}
 		if len(lo.sets) == 0 && !common.Running {
+			steps = append(steps, common)
+		}
+		if err := errStrangers(path); err != nil {
+			common.Problem = err
 			steps = append(steps, common)
 		}
 		lo.letGo()

@@ -129,7 +129,7 @@ func (st *set) newestEra() uint64 {
 
 // summon has all nodes of a round say how they stand, decides, leads them from then on, and tells them. board is nil where this node
 // is the only one.
-func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.Store, own standing) (call summons, err error) {
+func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call summons, err error) {
 	nodes := []standing{own}
 	hearing, cancel := context.WithTimeout(ctx, joinLimit/2)
 	defer cancel()
@@ -144,7 +144,7 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 			t.s.cfg.Log.Warn().Int("group_rank", rank).Msg("a node does not say what checkpoints it has in memory: what is done now is decided without it")
 		}
 	}
-	call.Addr, call.Heads = t.addr, map[string]moment{}
+	call.Addr, call.Heads = string(t.id), map[string]moment{}
 	for _, n := range nodes {
 		for head, at := range n.Heads {
 			if known, ok := call.Heads[head]; !ok || at.Compare(known) > 0 {
@@ -175,7 +175,7 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 }
 
 // follow says how this node stands, and hears what the leader has decided.
-func (t *team) follow(ctx context.Context, r rendezvous.Round, board rendezvous.Store, own standing) (call summons, err error) {
+func (t *team) follow(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call summons, err error) {
 	if err := say(ctx, board, standingKey(r.GroupRank), own); err != nil {
 		return call, err
 	}
@@ -183,7 +183,7 @@ func (t *team) follow(ctx context.Context, r rendezvous.Round, board rendezvous.
 }
 
 // say puts something on a board, hear waits for it.
-func say(ctx context.Context, board rendezvous.Store, key string, v any) error {
+func say(ctx context.Context, board rendezvous.Board, key string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func say(ctx context.Context, board rendezvous.Store, key string, v any) error {
 	return board.Set(ctx, key, text)
 }
 
-func hear(ctx context.Context, board rendezvous.Store, key string, v any) error {
+func hear(ctx context.Context, board rendezvous.Board, key string, v any) error {
 	text, err := board.Get(ctx, key)
 	if err != nil {
 		return err

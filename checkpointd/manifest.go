@@ -7,12 +7,18 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+
+	"muster/internal/beneath"
+	"muster/internal/printable"
 )
 
 // Names in a directory of checkpoints. A step is a directory with a manifest in it, which has the step's number for a name
@@ -26,6 +32,7 @@ const (
 	dlroverTracker  = "dlrover_latest.txt"
 	manifestVersion = 1
 	manifestLimit   = 64 << 20
+	trackerLimit    = 4 << 10 // of those that have a number alone
 )
 
 // Manifest says which files make up a step. A step without one was never committed.
@@ -39,6 +46,9 @@ type Manifest struct {
 	RunID   string    `json:"run_id"`
 	Shards  int       `json:"shards"`
 	Created time.Time `json:"created"`
+	// Commit counts what was committed to the directory, from 1 on: it says what is newer, whatever clocks say. 0: an earlier muster has
+	// written it.
+	Commit int64 `json:"commit,omitempty"`
 	// Trackers are further files that name the newest step, for the framework's own tools: names and texts.
 	Trackers [][2]string `json:"trackers,omitempty"`
 	// Spare are older steps that no rule removes while this one is the newest, such as the best one so far.
@@ -59,6 +69,13 @@ type File struct {
 	Attempt string `json:"attempt"`
 }
 
+// errName says that something in a directory of checkpoints has a name that no step's file has, or is something else than a file. muster
+// never removes what has such a problem.
+var errName = errors.New("it is not used, and nothing of it is removed")
+
+// commitLast bounds the numbers of commits, far beyond what can be counted to.
+const commitLast = 1 << 62
+
 // validate makes sure that a manifest's files can be those of a step, and that all were written in one attempt.
 func (m *Manifest) validate() error {
 	if m.Version > manifestVersion {
@@ -67,26 +84,41 @@ func (m *Manifest) validate() error {
 	if len(m.Attempt) > 64 || strings.Trim(m.Attempt, "abcdefghijklmnopqrstuvwxyz0123456789") != "" { // it is part of names of files
 		return fmt.Errorf("its manifest has an attempt %q", m.Attempt)
 	}
-	if m.Step < 0 || m.Shards < 1 || len(m.Files) == 0 {
-		return fmt.Errorf("its manifest has %d files for %d shards of step %d", len(m.Files), m.Shards, m.Step)
+	if m.Step < 0 || m.Shards < 1 || m.Shards > shardsMax || len(m.Files) == 0 || m.Commit < 0 || m.Commit > commitLast {
+		return fmt.Errorf("its manifest has %d files for %d shards of step %d, commit %d", len(m.Files), m.Shards, m.Step, m.Commit)
 	}
 	l := layout{Dir: m.Dir, Trackers: m.Trackers}
 	if err := l.checkNames(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errName, err)
 	}
 	paths := make(map[string]bool, len(m.Files))
-	before := 0
+	before, whole := 0, int64(0)
 	for _, f := range m.Files {
 		if f.Shard < before || f.Shard >= m.Shards || f.Attempt != m.Attempt || paths[f.Path] {
 			return fmt.Errorf("its manifest has a file %q of shard %d and attempt %q among those of %d shards and attempt %q", f.Path, f.Shard, f.Attempt, m.Shards, m.Attempt)
 		}
-		if !filepath.IsAbs(f.Path) && !filepath.IsLocal(f.Path) {
-			return fmt.Errorf("its manifest has a file %q that leads out of the directory", f.Path)
+		if !f.named() {
+			return fmt.Errorf("%w: its manifest has a file %q, which leads out of the directory, or is no step's", errName, f.Path)
 		}
+		if f.Size < 0 || f.Size > math.MaxInt64-whole {
+			return fmt.Errorf("its manifest has a file %q of %d bytes", f.Path, f.Size)
+		}
+		whole += f.Size
 		before, paths[f.Path] = f.Shard, true
 	}
 	return nil
 }
+
+// named reports whether a file can have its name: a clean one, of nothing that muster itself has in a directory of checkpoints.
+func (f *File) named() bool {
+	if filepath.IsAbs(f.Path) {
+		return filepath.Clean(f.Path) == f.Path && f.Path != "/" && !strings.ContainsFunc(f.Path, unprintable)
+	}
+	return isLocalName(f.Path) && !slices.ContainsFunc(strings.Split(f.Path, "/"), isOwnName)
+}
+
+// unprintable reports whether no name has a rune.
+func unprintable(r rune) bool { return unicode.IsControl(r) }
 
 // stepDir is the name of the step's directory.
 func (m *Manifest) stepDir() string {
@@ -106,64 +138,97 @@ func (m *Manifest) shardFile(shard int) *File {
 	return nil
 }
 
-// place is the name that a manifest's file has, or is to get.
-func (f *File) place(dir string) string {
+// spot is where a file lies when it has its name: in the directory of checkpoints, or in that one outside of it which a worker chose.
+func (f *File) spot(dir string) spot {
 	if filepath.IsAbs(f.Path) {
-		return f.Path
+		return spot{filepath.Dir(f.Path), filepath.Base(f.Path)}
 	}
-	return filepath.Join(dir, f.Path)
+	return spot{dir, f.Path}
 }
 
+// staged is where a file lies before it has its name, if it does not lie in the step's directory.
+func (f *File) staged(dir string) spot {
+	at := f.spot(dir)
+	return spot{at.dir, stagedFile(at.name, f.Attempt)}
+}
+
+// place is the name that a manifest's file has, or is to get.
+func (f *File) place(dir string) string { return f.spot(dir).path() }
+
 // at is where a manifest's file lies: beside its place, where the writer was killed before it could give it its name.
-func (f *File) at(dir string) string {
-	path := f.place(dir)
-	if staged := stagedFile(path, f.Attempt); f.Attempt != "" {
-		if _, err := os.Lstat(staged); err == nil {
-			return staged
+func (f *File) at(dir string) string { return f.lies(dir).path() }
+
+func (f *File) lies(dir string) spot {
+	if f.Attempt != "" {
+		at := f.staged(dir)
+		if _, err := os.Lstat(at.path()); err == nil {
+			return at
 		}
 	}
-	return path
+	return f.spot(dir)
+}
+
+// look calls do with the directory that a file lies in, and its name there. t is the directory of checkpoints.
+func (f *File) look(t *beneath.Tree, dir string, do func(t *beneath.Tree, name string) error) error {
+	at := f.lies(dir)
+	if at.dir == dir {
+		return do(t, at.name)
+	}
+	return in(at, func(t *beneath.Tree) error { return do(t, at.name) })
 }
 
 // check compares the files with what was written, as far as names and sizes tell.
-func (m *Manifest) check(dir string) error {
+func (m *Manifest) check(t *beneath.Tree, dir string) error {
 	for i := range m.Files {
-		if err := m.Files[i].check(dir); err != nil {
+		f := &m.Files[i]
+		if err := f.look(t, dir, func(t *beneath.Tree, name string) error {
+			info, err := t.Regular(name)
+			return f.fits(info, err)
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *File) check(dir string) error {
-	info, err := os.Stat(f.at(dir))
+// fits compares what was found with what was written.
+func (f *File) fits(info fs.FileInfo, err error) error {
 	switch {
+	case errors.Is(err, beneath.ErrKind):
+		return fmt.Errorf("cannot use %s: %w: %w", f.Path, err, errName)
 	case err != nil:
 		return fmt.Errorf("cannot use %s: %w", f.Path, err)
-	case !info.Mode().IsRegular() || info.Size() != f.Size:
+	case info.Size() != f.Size:
 		return fmt.Errorf("cannot use %s: it has %d bytes and was written with %d", f.Path, info.Size(), f.Size)
 	}
 	return nil
 }
 
 // compare reads a file, and compares its checksum with that of what was written. ctx ends that.
-func (f *File) compare(ctx context.Context, dir string) error {
-	sum, err := fileSum(ctx, f.at(dir))
-	if err != nil {
-		return fmt.Errorf("cannot use %s: %w", f.Path, err)
-	}
-	if sum != f.CRC32C {
-		return fmt.Errorf("cannot use %s: %w: %s was written as %s", f.Path, errChecksum, sum, f.CRC32C)
-	}
-	return nil
+func (f *File) compare(ctx context.Context, t *beneath.Tree, dir string) error {
+	return f.look(t, dir, func(t *beneath.Tree, name string) error {
+		file, info, err := t.OpenFile(name)
+		if err := f.fits(info, err); err != nil {
+			if file != nil {
+				err = errors.Join(err, file.Close())
+			}
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		sum, err := fileSum(ctx, file, f.Size)
+		if err != nil {
+			return fmt.Errorf("cannot use %s: %w", f.Path, err)
+		}
+		if sum != f.CRC32C {
+			return fmt.Errorf("cannot use %s: %w: %s was written as %s", f.Path, errChecksum, sum, f.CRC32C)
+		}
+		return nil
+	})
 }
 
-func fileSum(ctx context.Context, path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }()
+// fileSum is the checksum of the first size bytes of a file. It may grow meanwhile.
+func fileSum(ctx context.Context, f io.Reader, size int64) (string, error) {
+	f = io.LimitReader(f, size)
 	h := crc32.New(castagnoli)
 	for buf := make([]byte, 1<<20); ; {
 		n, err := f.Read(buf)
@@ -190,18 +255,17 @@ type tracker struct {
 	Created time.Time `json:"created"`
 }
 
-func readJSON(path string, into any) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
+// readJSON reads a file of a directory of checkpoints.
+func readJSON(t *beneath.Tree, name string, into any) error {
+	text, err := t.Read(name, manifestLimit)
+	if errors.Is(err, beneath.ErrKind) {
+		return fmt.Errorf("%w: %w", err, errName)
 	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, manifestLimit))
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("cannot read %s: %w", path, err)
+		return fmt.Errorf("cannot read %s: %w", name, err)
 	}
 	return nil
 }
@@ -220,6 +284,17 @@ type Step struct {
 	Problem error
 }
 
+// Name is what a step is called towards people: its number, or the name of what is there instead.
+func (s *Step) Name() string {
+	switch {
+	case s.Step >= 0:
+		return "step " + strconv.FormatInt(s.Step, 10)
+	case s.Manifest.Dir != "":
+		return printable.Line(s.Manifest.Dir, 100)
+	}
+	return "a tracker"
+}
+
 // Bytes is the size of all its files.
 func (s *Step) Bytes() (n int64) {
 	for _, f := range s.Files {
@@ -235,167 +310,17 @@ func (s *Step) verify(ctx context.Context) error {
 	if s.Problem != nil {
 		return s.Problem
 	}
-	if err := s.check(s.Dir); err != nil || s.Foreign {
-		return err
-	}
-	for i := range s.Files {
-		if err := s.Files[i].compare(ctx, s.Dir); err != nil {
+	return in(spot{dir: s.Dir}, func(t *beneath.Tree) error {
+		if err := s.check(t, s.Dir); err != nil || s.Foreign {
 			return err
 		}
-	}
-	return nil
-}
-
-// List returns the steps in a directory of checkpoints: that of the trackers first, then from the newest to the oldest.
-// Errors are about the directory; those of a step are its Problem.
-func List(dir string) ([]Step, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
-	}
-	var steps []Step
-	var plain []int64 // directories named like a step, without a manifest
-	for _, e := range entries {
-		if !e.IsDir() || isOwnName(e.Name()) {
-			continue
-		}
-		n, err := strconv.ParseInt(e.Name(), 10, 64)
-		numbered := err == nil && n >= 0
-		s, err := readStep(dir, filepath.Join(e.Name(), manifestName))
-		if err == nil && s.stepDir() != e.Name() {
-			err = fmt.Errorf("its manifest is of %s", s.stepDir())
-		}
-		switch {
-		case err == nil:
-			steps = append(steps, s)
-		case !errors.Is(err, os.ErrNotExist):
-			broken := Step{Manifest: Manifest{Step: -1, Dir: e.Name()}, Dir: dir, Problem: err}
-			if numbered {
-				broken.Manifest = Manifest{Step: n}
+		for i := range s.Files {
+			if err := s.Files[i].compare(ctx, t, s.Dir); err != nil {
+				return err
 			}
-			steps = append(steps, broken)
-		case numbered:
-			plain = append(plain, n)
 		}
-	}
-	own, err := os.ReadDir(filepath.Join(dir, ownDir))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
-	}
-	for _, e := range own {
-		base, ok := strings.CutSuffix(e.Name(), ".json")
-		n, err := strconv.ParseInt(base, 10, 64)
-		if !ok || err != nil || n < 0 {
-			continue
-		}
-		s, err := readStep(dir, filepath.Join(ownDir, e.Name()))
-		if err == nil && s.Step != n {
-			err = fmt.Errorf("its manifest is of step %d", s.Step)
-		}
-		if err != nil {
-			s = Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: err}
-		}
-		steps = append(steps, s)
-	}
-	latest := latestStep(dir)
-	for _, n := range plain {
-		if s, ok := foreignStep(dir, n); ok && n == latest.foreign {
-			steps = append(steps, s)
-		}
-	}
-	if n := latest.step; n >= 0 && latest.foreign < 0 && !slices.ContainsFunc(steps, func(s Step) bool { return s.Step == n }) {
-		steps = append(steps, Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: fmt.Errorf("%s names it, and there is no manifest of it", trackerName)})
-	}
-	for i := range steps {
-		s := &steps[i]
-		s.Latest = s.Foreign || s.Attempt == "" && s.Step == latest.step || s.Problem == nil && s.Step == latest.step && s.Attempt == latest.attempt && latest.foreign < 0
-	}
-	slices.SortStableFunc(steps, func(a, b Step) int {
-		if a.Latest != b.Latest {
-			if a.Latest {
-				return -1
-			}
-			return 1
-		}
-		if c := b.Created.Compare(a.Created); c != 0 {
-			return c
-		}
-		return int(b.Step - a.Step)
+		return nil
 	})
-	return steps, nil
-}
-
-func readStep(dir, path string) (Step, error) {
-	s := Step{Dir: dir, ManifestPath: path}
-	if err := readJSON(filepath.Join(dir, path), &s.Manifest); err != nil {
-		return s, err
-	}
-	if err := s.validate(); err != nil {
-		return s, err
-	}
-	s.Problem = s.check(dir)
-	return s, nil
-}
-
-// latest is what the trackers say.
-type latest struct {
-	step    int64
-	attempt string
-	foreign int64 // the step that DLRover's tracker alone names, else -1
-}
-
-func latestStep(dir string) latest {
-	l := latest{step: -1, foreign: -1}
-	var t tracker
-	if readJSON(filepath.Join(dir, trackerName), &t) == nil {
-		l.step, l.attempt = t.Step, t.Attempt
-	}
-	text, err := os.ReadFile(filepath.Join(dir, dlroverTracker))
-	if err != nil {
-		return l
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil || n < 0 {
-		return l
-	}
-	manifest := filepath.Join(dir, strconv.FormatInt(n, 10), manifestName)
-	if _, err := os.Stat(manifest); n != l.step && errors.Is(err, os.ErrNotExist) { // one that we wrote under another name was tracked by us, too
-		if _, err := os.Stat(filepath.Join(dir, ownDir, strconv.FormatInt(n, 10)+".json")); errors.Is(err, os.ErrNotExist) {
-			l.foreign = n
-		}
-	}
-	return l
-}
-
-// foreignStep describes what is left where muster did not write: DLRover's <step>/rank_<rank>.pt, or a directory of
-// torch.distributed.checkpoint, whose .metadata comes last and whose files are no shards that a rank could ask for.
-func foreignStep(dir string, step int64) (Step, bool) {
-	s := Step{Manifest: Manifest{Step: step}, Dir: dir, Foreign: true}
-	add := func(shard int, name string) bool {
-		path := filepath.Join(strconv.FormatInt(step, 10), name)
-		info, err := os.Stat(filepath.Join(dir, path))
-		if err == nil {
-			s.Files = append(s.Files, File{Shard: shard, Path: path, Size: info.Size()})
-			s.Created = info.ModTime()
-		}
-		return err == nil
-	}
-	for shard := 0; add(shard, rankFile(shard)); shard++ {
-		s.Shards++
-	}
-	if s.Shards > 0 || !add(0, ".metadata") {
-		return s, s.Shards > 0
-	}
-	s.Shards = 1
-	parts, err := filepath.Glob(filepath.Join(dir, strconv.FormatInt(step, 10), "*.distcp"))
-	for _, path := range parts {
-		add(0, filepath.Base(path))
-	}
-	return s, err == nil
 }
 
 // rankFile is the name of a shard's file where nobody gave it another one, as DLRover names it.

@@ -1,16 +1,19 @@
 package checkpointd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"muster/checkpointd/council"
+	"muster/internal/peertls"
 )
 
 // obeyLocked does what the leader's view of a set asks of this node. Views are whole: what was begun is not begun again.
@@ -35,6 +38,11 @@ func (s *Service) obeyLocked(v *council.SetView) {
 		s.writePartLocked(st, *v.Write)
 	} else if len(v.Pin) == 0 || !v.Busy {
 		s.endPartLocked(st)
+	}
+	for _, c := range v.Sum {
+		if slot := st.book.at(c.Shard, c.At); slot != nil {
+			s.digestLocked(st, slot)
+		}
 	}
 	for _, f := range v.Fetch {
 		s.fetchLocked(st, f.Shard, f.At, f.From)
@@ -135,18 +143,29 @@ func (s *Service) fetchLocked(st *set, shard int, at moment, from int) {
 	if st.fetching[key] || shard < 0 || shard >= st.shards || from < 0 || from >= len(s.team.addrs) || st.book.at(shard, at) != nil {
 		return
 	}
-	st.fetching[key] = true
 	addr := s.team.addrs[from]
+	bad := council.Bad{Shard: shard, At: at, Addr: addr}
+	if slices.Contains(st.bad, bad) {
+		st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: what it has is not what was saved", shard, at.Step, peertls.Identity(addr).Addr())
+		return
+	}
+	st.fetching[key], st.wants[key] = true, true
 	s.wg.Go(func() {
-		err := s.fetch(st, shard, at, addr)
+		err := s.fetch(st, shard, at, peertls.Identity(addr))
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(st.fetching, key)
+		if err == nil {
+			delete(st.wants, key)
+		}
+		if _, differs := errors.AsType[*digestError](err); differs {
+			st.bad = append(slices.Clone(st.bad[max(0, len(st.bad)-maxBad+1):]), bad) // a report may have the old list
+		}
 		if errors.Is(err, errNoRoom) && !st.told["replicas"] {
 			st.told["replicas"] = true
 			s.cfg.Log.Warn().Str("path", st.dir).Msg("memory has no room for copies of other nodes' checkpoints")
 		} else if err != nil {
-			st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: %w", shard, at.Step, addr, err)
+			st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: %w", shard, at.Step, peertls.Identity(addr).Addr(), err)
 			level := zerolog.DebugLevel
 			if !st.told["fetch"] {
 				st.told["fetch"], level = true, zerolog.WarnLevel
@@ -157,27 +176,68 @@ func (s *Service) fetchLocked(st *set, shard int, at moment, from int) {
 	})
 }
 
+// maxBad is how many copies that were not what had been stated are remembered.
+const maxBad = 256
+
+// wanting are the copies that are, or were to be, got, in order, whose digest is not known.
+func (st *set) wanting() (list []council.Copy) {
+	for c := range st.wants {
+		if st.stated(c) == nil {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b council.Copy) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Shard, b.Shard)) })
+	return list
+}
+
+// stated is the digest of a copy, as the leader passes it on from the node that made it; nil for none yet.
+func (st *set) stated(c council.Copy) *council.Digest {
+	for i := range st.view.Sums {
+		if s := &st.view.Sums[i]; s.Shard == c.Shard && s.At == c.At {
+			return &s.Digest
+		}
+	}
+	return nil
+}
+
+// statedLimit is how long a copy that has come waits for what the node that made it states.
+const statedLimit = 2 * time.Minute
+
+// agreedLocked compares the digest of a copy that has come with what the node that made it has stated, and waits for that.
+func (s *Service) agreedLocked(st *set, c council.Copy, came council.Digest) error {
+	for until := time.Now().Add(statedLimit); ; {
+		if stated := st.stated(c); stated != nil {
+			if *stated != came {
+				return &digestError{came, *stated}
+			}
+			return nil
+		}
+		if s.team.conn == nil || !s.awaitLocked(until, nil) {
+			return errors.New("nobody says what its digest is")
+		}
+	}
+}
+
 // errNoRoom says that there is no memory for a copy.
 var errNoRoom = errors.New("there is no memory for it")
 
 // fetch receives a copy into a slot of its own.
-func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
-	conn, err := dialPeer(s.ctx, addr, s.cfg.Token, greeting{Op: "fetch", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Shard: shard})
+func (s *Service) fetch(st *set, shard int, at moment, from peertls.Identity) error {
+	ask := greeting{Op: "fetch", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Shard: shard}
+	conn, err := dialPeer(s.ctx, s.cfg.domain(), from, ask)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(s.ctx, func() { _ = conn.Close() })
 	defer stop()
+	_ = conn.SetReadDeadline(time.Now().Add(stallTime))
 	var head copyHead
-	if err := readFrame(conn, peerLimit, &head); err != nil {
+	if err := readFrame(conn, greetingLimit, &head); err != nil {
+		return noEOF(err)
+	}
+	if err := head.check(); err != nil {
 		return err
-	}
-	if head.Error != "" {
-		return errors.New(head.Error)
-	}
-	if head.Used < 0 || head.Used > 1<<50 {
-		return fmt.Errorf("a copy of %d bytes cannot be", head.Used)
 	}
 	s.mu.Lock()
 	if !s.roomLocked(head.Used, allMemory) || s.closed {
@@ -194,20 +254,33 @@ func (s *Service) fetch(st *set, shard int, at moment, addr string) error {
 	m.hold()
 	err = m.begin(at, 0, time.Now().UnixNano())
 	s.mu.Unlock()
+	var digest council.Digest
 	if err == nil {
-		err = guarded(func() error { return receiveCopy(conn, head, m) })
+		digest, err = receiveCopy(s.ctx, conn, &head, m, func(ctx context.Context, part int) (net.Conn, error) {
+			ask.Part, ask.Parts = part, head.Parts
+			return dialPeer(ctx, s.cfg.domain(), from, ask)
+		})
 	}
 	var of *copied
 	if err == nil {
 		var l layout
 		var used int64
 		if l, used, err = m.layout(head.MetaOff, head.MetaLen); err == nil {
-			of = &copied{layout: l, metaOff: head.MetaOff, metaLen: head.MetaLen, used: used, persist: head.Persist}
+			of = &copied{layout: l, metaOff: head.MetaOff, metaLen: head.MetaLen, used: used, persist: head.Persist, digest: &digest}
+			if used > head.Used {
+				err = fmt.Errorf("its files have %d bytes, and %d came", used, head.Used)
+			}
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer m.release()
+	if err == nil {
+		err = s.agreedLocked(st, council.Copy{Shard: shard, At: at}, digest)
+	}
+	if err == nil {
+		err = m.state(digest)
+	}
 	if err == nil {
 		err = m.finish(head.MetaOff, head.MetaLen, time.Now().UnixNano())
 	}
@@ -255,6 +328,9 @@ type partResult struct {
 
 // writePartLocked writes this node's shards of a step.
 func (s *Service) writePartLocked(st *set, o council.Order) {
+	if !s.namedLocked(st.dir) { // yet: see hello
+		return
+	}
 	if st.attempt != o.Attempt {
 		s.endPartLocked(st)
 		st.attempt, st.written, st.begun = o.Attempt, nil, map[int]bool{}
@@ -274,9 +350,13 @@ func (s *Service) writePartLocked(st *set, o council.Order) {
 	if len(f.shards) == 0 {
 		return
 	}
+	var place error
+	for _, of := range f.copies {
+		place = errors.Join(place, s.checkLayoutLocked(st.dir, of))
+	}
 	s.wg.Go(func() {
-		var err error
-		if o.Compare {
+		err := place
+		if err == nil && o.Compare {
 			err = s.compare(st, f)
 		}
 		var results []partResult

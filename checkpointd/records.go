@@ -129,7 +129,7 @@ const pickleName = "data.pkl"
 
 // isLocalName reports whether a path leads to something below where it begins, in its shortest form.
 func isLocalName(path string) bool {
-	return path != "" && path != "." && len(path) <= 1024 && filepath.IsLocal(path) && filepath.Clean(path) == path && !strings.ContainsAny(path, "\x00\n")
+	return path != "" && path != "." && len(path) <= 1024 && filepath.IsLocal(path) && filepath.Clean(path) == path && !strings.ContainsFunc(path, unprintable)
 }
 
 // isOwnName reports whether a name in a directory of checkpoints is one that muster gives.
@@ -149,7 +149,7 @@ func (l *layout) checkNames() error {
 	}
 	seen := make(map[string]bool, len(l.Files))
 	for _, f := range l.Files {
-		absolute := filepath.IsAbs(f.Path) && filepath.Clean(f.Path) == f.Path
+		absolute := filepath.IsAbs(f.Path) && (&File{Path: f.Path}).named()
 		if f.Path != "" && !absolute && !isLocalName(f.Path) || f.Path == manifestName || seen[f.Path] {
 			return fmt.Errorf("%q is no path for a file of a checkpoint, or another's: give a clean one", f.Path)
 		}

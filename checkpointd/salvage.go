@@ -137,7 +137,7 @@ func (lo *leftover) fits(to string) error {
 		return err
 	}
 	if len(steps) > 0 {
-		return errhint.With(fmt.Errorf("cannot save to %s: step %d is there already", to, steps[0].Step), "name an empty directory")
+		return errhint.With(fmt.Errorf("cannot save to %s: %s is there already", to, steps[0].Name()), "name an empty directory")
 	}
 	var dirs []string
 	for _, st := range lo.sets {

@@ -18,7 +18,7 @@ import (
 const DefaultMemory = "/dev/shm"
 
 // Names in the directory of segments: a label is muster-<uid>-<run id>-<token>, and each of its segments that, a dot, and what the
-// segment is of: <set>-<shard>-<number>. The token is the agent's, so that two agents of one run id do not meet.
+// segment is of: <set>-<shard>-<random>. The token is the agent's, so that two agents of one run id do not meet.
 const segmentPrefix = "muster-"
 
 // segments is a directory in memory where an agent's slots lie as files, so that they outlive it. Nil: there is none, and memory
@@ -26,8 +26,9 @@ const segmentPrefix = "muster-"
 type segments struct {
 	dir   string
 	label *labelFile
-	next  int  // numbers the files
 	told  bool // that there was no room
+	// strangers says that files of others were told of.
+	strangers bool
 }
 
 // errNoSegments says that memory cannot have names.
@@ -61,17 +62,17 @@ func plainName(id string) string {
 	return string(plain)
 }
 
-// path is the name of another segment.
+// path is the name of another segment, which nobody can have taken before.
 func (g *segments) path(set, shard int) string {
-	g.next++
-	return fmt.Sprintf("%s.%d-%d-%d", g.label.path, set, shard, g.next)
+	return fmt.Sprintf("%s.%d-%d-%s", g.label.path, set, shard, strings.ToLower(rand.Text()[:10]))
 }
 
 // othersShare is the part of the file system that segments leave to others: a worker that loads data through it, or writes to a
 // page that it cannot have, is killed.
 const othersShare = 8
 
-// room reports whether a file of size bytes has room beside all segments that there are, when they will have been filled.
+// room reports whether a file of size bytes has room beside all segments that there are, when they will have been filled. What counts
+// besides is what the file system has given away: files of others may be as long as they like.
 func (g *segments) room(size int64) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(g.dir, &st) != nil {
@@ -80,7 +81,7 @@ func (g *segments) room(size int64) bool {
 	total, free := int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
 	for _, path := range g.label.files() { // pages that nobody has touched yet
 		var st unix.Stat_t
-		if unix.Lstat(path, &st) == nil {
+		if unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o077 == 0 {
 			free -= max(0, st.Size-st.Blocks*512)
 		}
 	}
@@ -90,6 +91,12 @@ func (g *segments) room(size int64) bool {
 // newFile makes memory for a slot, and returns its name, empty for memory without one.
 func (s *Service) newFile(st *set, shard int, size int64) (*os.File, string, error) {
 	g := s.segments
+	if g != nil && !g.strangers {
+		if err := errStrangers(g.label.path); err != nil {
+			g.strangers = true
+			s.cfg.Log.Warn().Err(err).Msg("somebody imitates checkpoints in memory")
+		}
+	}
 	if g != nil && g.room(size) {
 		path := g.path(st.id, shard)
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)

@@ -79,7 +79,9 @@ type Service struct {
 	retired  []*set              // of rounds with another number of shards: they are written, and nothing else
 	openings map[string]*opening // by directory, until that has a set
 	sessions map[*session]bool
-	round    uint64 // the upper part of an era. Of a node that is alone it counts the groups of workers; 0 is that of what was left by another muster
+	dirs     map[string]bool // that workers of this node have named
+	places   map[string]bool // directories of files outside of those, likewise
+	round    uint64          // the upper part of an era. Of a node that is alone it counts the groups of workers; 0 is that of what was left by another muster
 	nextConn int
 	closed   bool
 	segments *segments // nil: memory has no names
@@ -95,7 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.available == nil {
 		cfg.available = availableMemory
 	}
-	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), openings: map[string]*opening{}, sessions: map[*session]bool{}, round: 1, begun: time.Now()}
+	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), openings: map[string]*opening{}, sessions: map[*session]bool{}, dirs: map[string]bool{}, places: map[string]bool{}, round: 1, begun: time.Now()}
 	var err error
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)

@@ -387,12 +387,12 @@ type slowDisk struct {
 	fail error
 }
 
-func (d *slowDisk) Create(path string) (*os.File, error) {
+func (d *slowDisk) Create(at spot) (*os.File, error) {
 	<-d.open
 	if d.fail != nil {
 		return nil, d.fail
 	}
-	return d.posix.Create(path)
+	return d.posix.Create(at)
 }
 
 // With memory for one copy alone a save waits for the disk, or is passed over, and never tears what is being written.
@@ -625,11 +625,11 @@ type hungDir struct {
 	open chan struct{}
 }
 
-func (d *hungDir) MkdirAll(path string) error {
-	if filepath.Dir(path) == d.path {
+func (d *hungDir) MkdirAll(at spot) error {
+	if at.dir == d.path {
 		<-d.open
 	}
-	return d.posix.MkdirAll(path)
+	return d.posix.MkdirAll(at)
 }
 
 // A disk that hangs while a directory is opened keeps nobody waiting but those who want that directory.

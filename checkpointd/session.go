@@ -197,12 +197,16 @@ func (c *session) hello(req request) (reply, error) {
 	}
 	c.set, c.rank, c.shard, c.saves = st, req.Rank, req.Shard, req.Saves
 	st.ours[c.shard] = st.ours[c.shard] || c.saves
+	s.dirs[dir] = true
 	s.noteLocked()
 	if s.team == nil {
 		return reply{}, nil
 	}
 	s.notifyLocked()
-	for until := time.Now().Add(joinLimit); !st.view.Open && st.view.Err == ""; {
+	if st.view.Write != nil { // which was asked for before a worker had named the directory
+		s.writePartLocked(st, *st.view.Write)
+	}
+	for until := time.Now().Add(namedLimit + joinLimit); !st.view.Open && st.view.Err == ""; {
 		if s.team.conn == nil || !s.awaitLocked(until, c.gone) {
 			return reply{}, errors.New("the node that leads in checkpoints does not answer")
 		}
@@ -440,6 +444,7 @@ func (c *session) ready(req request) error {
 		return err
 	}
 	slot.State, c.ended = slotReady, true
+	s.placeLocked(&l)
 	copied := &copied{layout: l, metaOff: req.MetaOffset, metaLen: req.MetaLength, used: used, persist: req.Persist, pid: c.pid, end: now}
 	copied.compareAnew(m)
 	st.copies[slot] = copied

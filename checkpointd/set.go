@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -57,7 +56,9 @@ type set struct {
 	begun     map[int]bool // shards of it that were begun here
 	fetching  map[council.Copy]bool
 	fetchErr  error
-	urgent    int // how often the newest step was wanted on disk at once
+	wants     map[council.Copy]bool // copies that are, or were to be, got here in this round
+	bad       []council.Bad         // what came from others, and was not what had been stated
+	urgent    int                   // how often the newest step was wanted on disk at once
 	why       string
 	asked     uint64 // the report that said so
 }
@@ -69,11 +70,17 @@ type copied struct {
 	metaLen int64
 	used    int64 // bytes behind the header
 	persist bool
-	pid     int
+	pid     int       // of the worker that made it; 0: it came from another node
 	end     time.Time // when it was whole
 	// sound compares its checksums, once since somebody could last have written to it. It takes time, and is called without the lock.
 	sound func() error
+	// digest is known where another node has asked for it, or the copy came from one; digesting while it is computed.
+	digest    *council.Digest
+	digesting bool
 }
+
+// made reports whether a worker of this node has made the copy.
+func (c *copied) made() bool { return c.pid != 0 }
 
 // compareAnew has the checksums of a copy in m compared by the next call of sound.
 func (c *copied) compareAnew(m *memory) {
@@ -112,13 +119,13 @@ func newSet(dir string, shards int) *set {
 	return &set{
 		dir: dir, shards: shards, book: newBook(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
 		loads: map[int]int{}, committed: council.Never, told: map[string]bool{},
-		verifying: map[moment]bool{}, ours: map[int]bool{}, fetching: map[council.Copy]bool{},
+		verifying: map[moment]bool{}, ours: map[int]bool{}, fetching: map[council.Copy]bool{}, wants: map[council.Copy]bool{},
 	}
 }
 
 // openDir makes and locks a directory.
 func openDir(d disk, dir string) (*dirLock, error) {
-	if err := d.MkdirAll(filepath.Join(dir, ownDir)); err != nil {
+	if err := d.MkdirAll(spot{dir, ownDir}); err != nil {
 		return nil, fmt.Errorf("cannot make a directory for checkpoints: %w", err)
 	}
 	lock, err := lockCheckpoints(dir)
@@ -345,7 +352,7 @@ func chooseDisk(ctx context.Context, dir string) (_ *Step, notes []string) {
 		if err == nil {
 			return &steps[i], notes
 		}
-		notes = append(notes, fmt.Sprintf("step %d on disk is not used: %v", steps[i].Step, err))
+		notes = append(notes, fmt.Sprintf("%s on disk is not used: %v", steps[i].Name(), err))
 	}
 	return nil, notes
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"muster/checkpointd/council"
 )
 
 // slotState is what a slot's memory holds. The numbers stand in its header: append only.
@@ -47,6 +49,7 @@ const (
 	headerBlocks  = 80  // 4 bytes: how many there are; 0: none were summed yet
 	headerAgain   = 84  // 4 bytes: how often the step was saved before in its era
 	headerRunID   = 96  // 64 bytes, padded with zeros
+	headerDigest  = 160 // 32 bytes: of a copy that came from another node, what the one that made it has stated; else zeros
 	headerSums    = 192 // 4 bytes each: CRC-32C of the blocks behind the header
 	maxBlocks     = (headerSize - headerSums) / 4
 	minBlock      = 4 << 20
@@ -202,6 +205,7 @@ func (m *memory) begin(at moment, pid int, nanos int64) error {
 	m.setState(slotWriting)
 	return guarded(func() error {
 		m.put32(headerBlocks, 0)
+		clear(m.bytes[headerDigest:headerSums])
 		m.put64(headerStep, uint64(at.Step))
 		m.put64(headerEra, at.Era)
 		m.put32(headerAgain, uint32(at.Again))
@@ -209,6 +213,22 @@ func (m *memory) begin(at moment, pid int, nanos int64) error {
 		m.put64(headerBegin, uint64(nanos))
 		return nil
 	})
+}
+
+// state notes the digest of a copy that came from another node.
+func (m *memory) state(d council.Digest) error {
+	return guarded(func() error { copy(m.bytes[headerDigest:], d[:]); return nil })
+}
+
+// stated is what state has noted, nil for nothing.
+func (m *memory) stated() (d *council.Digest) {
+	_ = guarded(func() error {
+		if sum := council.Digest(m.bytes[headerDigest:headerSums]); sum != (council.Digest{}) {
+			d = &sum
+		}
+		return nil
+	})
+	return d
 }
 
 // finish marks a whole copy.

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"muster/checkpointd/council"
-	"muster/internal/handshake"
+	"muster/internal/admission"
+	"muster/internal/peertls"
 	"muster/rendezvous"
 )
 
@@ -24,8 +25,9 @@ const joinLimit = time.Minute
 // leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
 type team struct {
 	s        *Service
-	listener net.Listener
-	addr     string
+	listener *admission.Gate
+	acceptor *peertls.Acceptor
+	id       peertls.Identity // where the other nodes reach this one
 
 	leading *leading // on the node with group rank 0
 
@@ -36,6 +38,7 @@ type team struct {
 	direct bool  // agents of torchrun take part: workers write by themselves
 	err    error // why this node has no part in the round
 	conn   net.Conn
+	size   int  // of the round
 	ended  bool // no worker is left of the round
 	seq    uint64
 	report council.Report // the newest, with seq
@@ -57,14 +60,18 @@ func openTeam(ctx context.Context, s *Service) (*team, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for the checkpoints of other nodes: %w", err)
 	}
-	t := &team{s: s, listener: l, addr: l.Addr().String(), poke: make(chan struct{}, 1)}
+	t := &team{s: s, id: peertls.NewIdentity(l.Addr().String()), poke: make(chan struct{}, 1)}
+	t.listener = admission.Listener(l, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse})
+	if t.acceptor, err = s.cfg.domain().Acceptor(t.id); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	s.wg.Go(t.accept)
 	return t, nil
 }
 
 // BeginRound is told of the round whose workers are about to start, and of the board that only its agents share: nil where
 // agents of others take part. again says that the round goes on, and only this node's workers start again.
-func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Store, again bool) error {
+func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, again bool) error {
 	t := s.team
 	if t == nil {
 		return nil
@@ -80,7 +87,7 @@ func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rend
 }
 
 // begin joins the leader of a round.
-func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.Store) error {
+func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.Board) error {
 	s := t.s
 	t.leave()
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
@@ -92,6 +99,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 			of.compareAnew(st.mem[slot])
 		}
 		st.urgent, st.asked = 0, 0
+		st.wants = map[council.Copy]bool{}
 		delete(st.told, "replicas") // there may be memory now
 		st.decisions, st.loads, st.shown, st.verified, st.ours, st.view = nil, map[int]int{}, 0, nil, map[int]bool{}, council.SetView{Key: st.view.Key}
 	}
@@ -127,7 +135,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		meet = t.follow
 	}
 	call, err := meet(ctx, r, board, t.standing(left))
-	var conn *net.TCPConn
+	var conn *peertls.Conn
 	if err == nil {
 		s.mu.Lock()
 		if t.lineage == 0 {
@@ -140,7 +148,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		}
 		s.mu.Unlock()
 		t.endSearch()
-		conn, err = dialPeer(ctx, call.Addr, s.cfg.Token, greeting{Op: "join", Rank: r.GroupRank, Round: r.Number})
+		conn, err = dialPeer(ctx, s.cfg.domain(), peertls.Identity(call.Addr), greeting{Op: "join", Rank: r.GroupRank, Round: r.Number, From: t.id})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +156,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.S
 		t.err = fmt.Errorf("cannot reach the node that leads in checkpoints: %w", err)
 		return t.err
 	}
-	t.conn, t.seq, t.last, t.unsent, t.seen = conn, 0, nil, false, 0
+	t.conn, t.size, t.seq, t.last, t.unsent, t.seen = conn, r.GroupWorldSize, 0, nil, false, 0
 	t.serve.Go(func() { t.send(conn) })
 	t.serve.Go(func() { t.receive(conn) })
 	s.notifyLocked()
@@ -205,7 +213,7 @@ func (t *team) reportLocked() uint64 {
 	if t.conn == nil {
 		return t.seq
 	}
-	r := council.Report{Addr: t.addr, Ended: t.ended}
+	r := council.Report{Addr: string(t.id), Ended: t.ended}
 	for _, st := range t.s.allSetsLocked() {
 		r.Sets = append(r.Sets, t.s.setReportLocked(st))
 	}
@@ -225,12 +233,16 @@ func (s *Service) setReportLocked(st *set) council.SetReport {
 	sr := council.SetReport{
 		Key: council.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest, Every: st.keep.Every,
 		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Next: st.next, NextAt: st.nextAt, Full: st.told["replicas"],
-		Urgent: st.urgent, Why: st.why, Begun: council.Never,
+		Urgent: st.urgent, Why: st.why, Begun: council.Never, Want: st.wanting(), Bad: st.bad,
 	}
 	for shard, slots := range st.book.shards {
 		for _, slot := range slots {
 			if slot.State == slotReady {
-				sr.Copies = append(sr.Copies, council.Copy{Shard: shard, At: slot.At, Persist: st.copies[slot].persist})
+				of := st.copies[slot]
+				sr.Copies = append(sr.Copies, council.Copy{Shard: shard, At: slot.At, Persist: of.persist})
+				if of.digest != nil {
+					sr.Sums = append(sr.Sums, council.Sum{Shard: shard, At: slot.At, Digest: *of.digest, Made: of.made()})
+				}
 			}
 		}
 	}
@@ -279,6 +291,14 @@ func (t *team) receive(conn net.Conn) {
 	for {
 		var v council.View
 		err := readFrame(conn, peerLimit, &v)
+		if err == nil {
+			if err = v.Check(); err == nil && len(v.Addrs) != t.size {
+				err = fmt.Errorf("it shows %d nodes, and this round has %d", len(v.Addrs), t.size)
+			}
+			if err != nil {
+				s.cfg.Log.Warn().Err(err).Msg("the node that leads in checkpoints says what cannot be: it is not heard any more")
+			}
+		}
 		s.mu.Lock()
 		if t.conn != conn {
 			s.mu.Unlock()
@@ -368,37 +388,43 @@ func (t *team) accept() {
 	defer conns.Wait()
 	for {
 		conn, err := t.listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
-			time.Sleep(100 * time.Millisecond) // such as for want of descriptors
-			continue
+			return // it was closed: others pass
 		}
 		conns.Go(func() {
 			stop := context.AfterFunc(t.s.ctx, func() { _ = conn.Close() })
 			defer stop()
 			defer func() { _ = conn.Close() }()
-			t.answer(conn)
+			proven, err := t.acceptor.Server(t.s.ctx, conn)
+			if err == nil && admission.Proven(conn) { // else a stranger, of whom there is nothing to say
+				t.answer(proven)
+			}
 		})
 	}
 }
 
+// peerMisbehaved is said of a node that has the token, and says what no node of ours does.
+const peerMisbehaved = "a node says about checkpoints what cannot be: its connection was ended"
+
 // answer serves one connection of another node.
-func (t *team) answer(conn net.Conn) {
-	_ = conn.SetDeadline(time.Now().Add(handshake.Time))
-	if _, err := handshake.Admit(conn, peerBanner, t.s.cfg.Token); err != nil {
-		return // a stranger
-	}
+func (t *team) answer(conn *peertls.Conn) {
+	_ = conn.SetDeadline(time.Now().Add(peerTime))
 	var g greeting
-	if readFrame(conn, peerLimit, &g) != nil {
+	if readFrame(conn, greetingLimit, &g) != nil {
+		return // it has gone, or is none of ours
+	}
+	if err := g.check(); err != nil {
+		t.s.cfg.Log.Warn().Err(err).Stringer("addr", conn.RemoteAddr()).Msg(peerMisbehaved)
+		if g.Op != "join" {
+			_ = writeFrame(conn, copyHead{Error: err.Error()})
+		}
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
 	switch g.Op {
 	case "join":
 		if l := t.leads(); l != nil {
-			l.serve(conn, g.Rank, g.Round)
+			l.serve(conn, &g)
 		}
 	case "fetch":
 		t.giveCopy(conn, g)
@@ -421,7 +447,7 @@ func (t *team) giveCopy(conn net.Conn, g greeting) {
 	s.mu.Lock()
 	var slot *slot
 	st := s.findSetLocked(g.Key)
-	if st != nil && g.Shard >= 0 && g.Shard < st.shards {
+	if st != nil {
 		slot = st.book.at(g.Shard, g.At)
 	}
 	if slot == nil {
@@ -432,7 +458,7 @@ func (t *team) giveCopy(conn net.Conn, g greeting) {
 	slot.Pins++
 	m, of := st.mem[slot], st.copies[slot]
 	s.mu.Unlock()
-	err := guarded(func() error { return sendCopy(conn, m, of) })
+	err := guarded(func() error { return sendCopy(conn, m, of, g.Part, g.Parts) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot.Pins--

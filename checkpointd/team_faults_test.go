@@ -15,7 +15,7 @@ import (
 // noDir is a disk that makes no directories.
 type noDir struct{ posix }
 
-func (noDir) MkdirAll(string) error { return errors.New("stale file handle") }
+func (noDir) MkdirAll(spot) error { return errors.New("stale file handle") }
 
 // What was left in memory stays there when its directory cannot be opened: it is all that there is.
 func TestTeamDirectoryGone(t *testing.T) {
@@ -48,8 +48,8 @@ type halfDisk struct {
 	first, open chan struct{}
 }
 
-func (d *halfDisk) Create(path string) (*os.File, error) {
-	f, err := d.posix.Create(path)
+func (d *halfDisk) Create(at spot) (*os.File, error) {
+	f, err := d.posix.Create(at)
 	close(d.first)
 	<-d.open
 	return f, err

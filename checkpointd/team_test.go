@@ -392,7 +392,9 @@ func TestTeamStrangers(t *testing.T) {
 	c.begin(0, 1)
 	c.save(1, false)
 	for _, g := range []greeting{{Op: "join", Rank: 1}, {Op: "fetch"}, {Op: "find"}} {
-		conn, err := dialPeer(t.Context(), c.nodes[0].team.addr, []byte("not the token of the job"), g)
+		d := c.nodes[0].cfg.domain()
+		d.Token = []byte("not the token of the job")
+		conn, err := dialPeer(t.Context(), d, c.nodes[0].team.id, g)
 		if err == nil {
 			conn.Close()
 			t.Errorf("%s: a stranger was let in", g.Op)
@@ -400,13 +402,13 @@ func TestTeamStrangers(t *testing.T) {
 	}
 	// Friends that ask for nonsense get an answer, and harm nobody.
 	for _, g := range []greeting{{Op: "fetch", Shard: 99}, {Op: "fetch", Shard: -1}, {Op: "find", Path: "x"}, {Op: "join", Rank: 77}, {Op: "join", Rank: -1}, {Op: "?"}} {
-		conn, err := dialPeer(t.Context(), c.nodes[0].team.addr, []byte("a token of the job"), g)
+		conn, err := dialPeer(t.Context(), c.nodes[0].cfg.domain(), c.nodes[0].team.id, g)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		var head copyHead
-		if err := readFrame(conn, peerLimit, &head); err == nil && head.Error == "" && g.Op != "join" {
+		if err := readFrame(conn, greetingLimit, &head); err == nil && head.Error == "" && g.Op != "join" {
 			t.Errorf("%+v: %+v", g, head)
 		}
 		conn.Close()

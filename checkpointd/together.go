@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"muster/checkpointd/council"
+	"muster/internal/peertls"
 )
 
 // loadTogether is load where the leader of several nodes decides.
@@ -68,6 +70,7 @@ func (c *session) bringLocked(shard int) (*slot, error) {
 			return nil, st.fetchErr
 		}
 		s.fetchLocked(st, shard, d.at, d.from[shard])
+		s.team.reportLocked() // its digest is wanted
 		if !st.fetching[council.Copy{Shard: shard, At: d.at}] {
 			return nil, fmt.Errorf("there is no way to get shard %d of step %d", shard, d.at.Step)
 		}
@@ -80,17 +83,17 @@ func (c *session) bringLocked(shard int) (*slot, error) {
 // findLocked asks the other nodes which shard has a file of the step that is restored.
 func (c *session) findLocked(path string) (shard int, ok bool) {
 	s, st, at := c.service, c.set, c.restored.at
-	addrs := s.team.addrs
+	addrs := slices.Clone(s.team.addrs)
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	for _, addr := range addrs {
-		conn, err := dialPeer(s.ctx, addr, s.cfg.Token, greeting{Op: "find", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Path: path})
+		conn, err := dialPeer(s.ctx, s.cfg.domain(), peertls.Identity(addr), greeting{Op: "find", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Path: path})
 		if err != nil {
 			continue
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(peerTime))
 		var head copyHead
-		err = readFrame(conn, peerLimit, &head)
+		err = readFrame(conn, greetingLimit, &head)
 		_ = conn.Close()
 		if err == nil && head.Error == "" && head.Shard >= 0 && head.Shard < st.shards {
 			return head.Shard, true

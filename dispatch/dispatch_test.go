@@ -10,13 +10,16 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/internal/testutil"
 )
 
@@ -303,7 +306,7 @@ func TestPrefix(t *testing.T) {
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	var told testutil.Buffer
-	f := newFiles(dir, zerolog.New(&told))
+	f := CollectLogs(dir, 1<<30, zerolog.New(&told))
 	f.begin("node0", fileMessage{Path: "attempt_0/1/stdout.log"})
 	f.data("node0", []byte("hello "))
 	f.data("node0", []byte("world"))
@@ -328,6 +331,95 @@ func TestFiles(t *testing.T) {
 	}
 	if !strings.Contains(told.String(), "could not be collected") {
 		t.Errorf("nobody was told: %q", told.String())
+	}
+}
+
+// A node may have any name: its directory lies right in the one for all of them, and is no other node's.
+func TestFilesOfNamedNodes(t *testing.T) {
+	for _, node := range []string{"..", ".", "", "/", "a/../../b", "a\x1b[2J", "a\nb", "\xff", strings.Repeat("n", 400), ".hidden"} {
+		dir := filepath.Join(t.TempDir(), "logs")
+		f := CollectLogs(dir, 0, zerolog.Nop())
+		f.begin(node, fileMessage{Path: "stdout.log"})
+		f.data(node, []byte("text"))
+		f.close(node)
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) != 1 {
+			t.Errorf("%q: %v, %v", node, entries, err)
+			continue
+		}
+		name := entries[0].Name()
+		if printable.Line(name, 255) != name || strings.HasPrefix(name, ".") {
+			t.Errorf("%q is called %q", node, name)
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, name, "stdout.log")); err != nil || string(text) != "text" {
+			t.Errorf("%q: %q, %v", node, text, err)
+		}
+		if beside, _ := os.ReadDir(filepath.Dir(dir)); len(beside) != 1 {
+			t.Errorf("%q: %v", node, beside)
+		}
+	}
+	if dirName("a/b") == dirName("a_b") || dirName("node0") != "node0" || dirName("2001:db8::1") != "2001:db8::1" {
+		t.Error("names of directories")
+	}
+}
+
+// What is collected has a bound over all nodes, which is told once, and at the end of the file that it cuts.
+func TestFilesLimit(t *testing.T) {
+	dir := t.TempDir()
+	var told testutil.Buffer
+	f := CollectLogs(dir, 3*fileCost, zerolog.New(&told))
+	for _, node := range []string{"a", "b"} {
+		for i := range 100 {
+			f.begin(node, fileMessage{Path: fmt.Sprint(i, ".log")})
+			f.data(node, bytes.Repeat([]byte("x"), 700))
+			f.data(node, nil)
+		}
+	}
+	var files, size int64
+	cut := ""
+	if err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files, size = files+1, size+int64(len(text))
+		if strings.HasSuffix(string(text), cutOff+"\n") {
+			cut += path
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if files != 2 || size > 3*fileCost || cut != filepath.Join(dir, "a", "1.log") {
+		t.Errorf("%d files with %d bytes; cut off is %q", files, size, cut)
+	}
+	if n := strings.Count(told.String(), "\n"); n != 1 || !strings.Contains(told.String(), "--collect-logs-limit") {
+		t.Errorf("told: %s", told.String())
+	}
+}
+
+// What others have put where a log file goes is not written to.
+func TestFilesPlanted(t *testing.T) {
+	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
+	if err := errors.Join(os.WriteFile(victim, []byte("old"), 0o600), os.Mkdir(filepath.Join(dir, "a"), 0o700),
+		os.Symlink(victim, filepath.Join(dir, "a", "link")), unix.Mkfifo(filepath.Join(dir, "a", "fifo"), 0o600),
+		os.Mkdir(filepath.Join(dir, "a", "other"), 0o700), os.Symlink("other", filepath.Join(dir, "a", "inside"))); err != nil {
+		t.Fatal(err)
+	}
+	f := CollectLogs(dir, 0, zerolog.Nop())
+	for _, path := range []string{"link", "fifo", "inside/file", "x\x1b[2J", "."} {
+		f.begin("a", fileMessage{Path: path})
+		f.data("a", []byte("new"))
+		f.close("a")
+	}
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "old" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if in, _ := os.ReadDir(filepath.Join(dir, "a", "other")); len(in) > 0 {
+		t.Errorf("through a link: %v", in)
+	}
+	if in, _ := os.ReadDir(filepath.Join(dir, "a")); len(in) != 4 {
+		t.Errorf("made: %v", in)
 	}
 }
 
@@ -406,6 +498,52 @@ func TestLostReason(t *testing.T) {
 	}
 }
 
+// When a machine is given up and too few are left, the others are not left waiting for it: the job ends with 75, and the machine
+// is named.
+func TestTooFewLeft(t *testing.T) {
+	lost := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+		return 137
+	}
+	var asked atomic.Bool
+	waits := func(l *Link) int {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+		select {
+		case <-l.Signals():
+			asked.Store(true)
+			_ = l.Result(Result{Status: 143})
+			<-l.Lost()
+		case <-l.Lost():
+		}
+		return 0
+	}
+	f, shown := newFleet(t, machine("waits", waits), machine("away", lost))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := f.Reach(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Prepare(ctx, func(int) Order { return Order{} }); err != nil {
+		t.Fatal(err)
+	}
+	o := f.Run(ctx)
+	if ctx.Err() != nil || !asked.Load() {
+		t.Fatalf("the node that is left was not asked to end: %+v\n%s", o, shown.String())
+	}
+	if o.Status != errhint.TryAgain || o.Errors == nil || !strings.Contains(o.Errors.Error(), "node away was lost") || o.Decided != -1 {
+		t.Errorf("%+v", o)
+	}
+	if !strings.Contains(shown.String(), "too few machines are left") || !strings.Contains(shown.String(), `"away"`) {
+		t.Errorf("nobody has said so:\n%s", shown.String())
+	}
+}
+
 // pieces is a file that comes a little at a time.
 type pieces int
 
@@ -432,7 +570,7 @@ func TestFilesTakeTheirTime(t *testing.T) {
 	}
 	dir := t.TempDir()
 	f, shown := newFleet(t, machine("short", obedient(Result{})), machine("long", brings))
-	f.Linger, f.files = time.Second, newFiles(dir, zerolog.Nop())
+	f.Linger, f.Logs = time.Second, CollectLogs(dir, 1<<30, zerolog.Nop())
 	o := run(t, f)
 	if st, err := os.Stat(filepath.Join(dir, "long", "big.log")); err != nil || st.Size() != 30*maxOutput {
 		t.Errorf("%v %v", st, err)

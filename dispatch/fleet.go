@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -44,9 +43,9 @@ type Config struct {
 	Linger, Grace time.Duration
 	// Transient reports whether an error of Start may go away by itself.
 	Transient func(error) bool
-	// Output shows what agents say; CollectLogs is the directory for their workers' log files, empty for none.
-	Output      *Output
-	CollectLogs string
+	// Output shows what agents say; Logs takes their workers' log files, nil for none.
+	Output *Output
+	Logs   *LogFiles
 	// Status takes the status file of a machine whenever that has changed, Process what becomes of processes that agents
 	// were asked to start one by one; nil where nobody asks.
 	Status  func(machine int, data []byte)
@@ -57,7 +56,6 @@ type Config struct {
 // Fleet is the agents of a job.
 type Fleet struct {
 	Config
-	files files
 	slots chan struct{} // for those that are reached at once
 
 	mu    sync.Mutex
@@ -65,6 +63,8 @@ type Fleet struct {
 	begun bool // workers may run
 	over  bool // the job has ended on a node
 	early bool // because that could not run it
+	// hopeless says that too few machines were left for the job, so that the others were asked to end.
+	hopeless bool
 	// succeeded says that it has been a success there.
 	succeeded bool
 	let       bool          // all agents were let go: Close was called
@@ -90,7 +90,7 @@ func New(cfg Config) *Fleet {
 	if cfg.Parallel < 1 {
 		cfg.Parallel = 64
 	}
-	f := &Fleet{Config: cfg, files: newFiles(cfg.CollectLogs, cfg.Log), slots: make(chan struct{}, cfg.Parallel), ended: make(chan struct{})}
+	f := &Fleet{Config: cfg, slots: make(chan struct{}, cfg.Parallel), ended: make(chan struct{})}
 	for i, m := range cfg.Machines {
 		f.nodes = append(f.nodes, &node{Machine: m, index: i})
 	}
@@ -376,6 +376,8 @@ func (f *Fleet) await(ctx context.Context, n *node, s *session) {
 		switch {
 		case f.early:
 			linger = min(linger, time.Second)
+		case f.hopeless: // their errors may say more
+			linger = min(linger, givenUp)
 		case f.succeeded: // no worker is being stopped
 			linger = max(linger-f.Grace, time.Second)
 		}
@@ -450,11 +452,39 @@ func (f *Fleet) giveUp(n *node) {
 	f.settleLocked()
 }
 
-// settleLocked ends the job when no node is left that runs it.
+// settleLocked ends the job when no node is left that runs it, and when those that run it or may come back are too few for
+// it: they would wait for machines that nobody tries to reach any more.
 func (f *Fleet) settleLocked() {
-	if !slices.ContainsFunc(f.nodes, func(n *node) bool { return n.session != nil && n.result == nil }) {
+	running, possible := 0, 0
+	for _, n := range f.nodes {
+		if n.result == nil && !n.out {
+			possible++
+			if n.session != nil {
+				running++
+			}
+		}
+	}
+	switch {
+	case running == 0:
+		f.endLocked()
+	case possible < f.Min && f.begun && !f.over && !f.let:
+		f.hopeless = true
+		if gone := f.goneLocked(); len(gone) > 0 {
+			f.Log.Error().Int("nodes", possible).Int("needed", f.Min).Strs("gone", gone).Msg("too few machines are left for the job: it ends")
+		}
 		f.endLocked()
 	}
+}
+
+// goneLocked are the machines that were given up, and those that have left the job while it was to go on.
+func (f *Fleet) goneLocked() []string {
+	var names []string
+	for _, n := range f.nodes {
+		if n.out || n.result != nil && n.result.Status != errhint.TryAgain {
+			names = append(names, n.Name)
+		}
+	}
+	return names
 }
 
 // again reaches a lost machine for as long as the job goes on elsewhere, and brings it into the job. It returns nil where

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"net/netip"
 	"time"
 
 	"muster/launch"
@@ -16,6 +17,8 @@ type Hello struct {
 	Addr string `json:"addr"`
 	// Own is the address from which the machine reaches others, by its routes; empty where it has none.
 	Own string `json:"own"`
+	// Addrs are the addresses of its interfaces, by one of which its connections to others come.
+	Addrs []netip.Addr `json:"addrs"`
 	// Port is free on that machine just now.
 	Port int `json:"port"`
 	PID  int `json:"pid"`
@@ -30,6 +33,8 @@ type Order struct {
 	// Dir is the working directory, LogLevel what the agent says of itself.
 	Dir      string `json:"dir"`
 	LogLevel string `json:"log_level"`
+	// LogFormat is the form of what is said when the launcher cannot be asked any more.
+	LogFormat string `json:"log_format,omitzero"`
 	// Environ are the launcher's variables that go to the node, "NAME=VALUE".
 	Environ launch.Strings `json:"environ"`
 	// Token is the job's secret, nil for none.

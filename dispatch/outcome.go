@@ -16,6 +16,8 @@ type Outcome struct {
 	Status int
 	Report string
 	Errors error
+	// Decided is the machine whose word Status and Report are, -1 where it is nobody's.
+	Decided int
 	// Unclean are the machines whose agents have not said that nothing of the job is left.
 	Unclean []string
 }
@@ -27,7 +29,10 @@ func (f *Fleet) outcome() Outcome {
 	defer f.mu.Unlock()
 	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n.result == nil })
 	slices.SortStableFunc(ended, func(a, b *node) int { return a.at.Compare(b.at) })
-	o := Outcome{Status: errhint.TryAgain}
+	if f.hopeless { // what the others said when they were asked to end says nothing of why
+		ended = slices.DeleteFunc(ended, func(n *node) bool { return n.at.After(f.first) && !aboutNode(n.result.Status) })
+	}
+	o := Outcome{Status: errhint.TryAgain, Decided: -1}
 	var all *multierror.Error
 	for _, n := range f.nodes {
 		switch {
@@ -46,9 +51,9 @@ func (f *Fleet) outcome() Outcome {
 		pick = 0
 	}
 	if pick >= 0 {
-		o.Status = ended[pick].result.Status
+		o.Status, o.Decided = ended[pick].result.Status, ended[pick].index
 		if o.Status == errhint.OK {
-			return Outcome{Status: errhint.OK, Unclean: o.Unclean}
+			return Outcome{Status: errhint.OK, Decided: o.Decided, Unclean: o.Unclean}
 		}
 		for _, n := range ended[pick:] { // a node that only follows the others may have nothing to report
 			if n.result.Status == o.Status && o.Report == "" {

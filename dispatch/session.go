@@ -75,7 +75,7 @@ func (s *session) read(greeted chan<- error) {
 	err := s.receive(greeted)
 	s.pending.Store(false)
 	s.fleet.Output.finish(s.name)
-	s.fleet.files.close(s.name)
+	s.fleet.Logs.close(s.name)
 	if s.result == nil {
 		s.why = s.explain(err)
 	}
@@ -158,10 +158,10 @@ func (s *session) receive(greeted chan<- error) error {
 				return err
 			}
 			s.filed.Store(time.Now().UnixNano())
-			s.fleet.files.begin(s.name, m)
+			s.fleet.Logs.begin(s.name, m)
 		case kindData:
 			s.filed.Store(time.Now().UnixNano())
-			s.fleet.files.data(s.name, payload)
+			s.fleet.Logs.data(s.name, payload)
 		case kindStarted, kindEnded:
 			var e ProcessEvent
 			if err := decode(payload, &e); err != nil {

@@ -40,6 +40,8 @@ type Agent struct {
 	// Hurry, once closed, ends the grace of workers that are being stopped. Forward delivers signals for the workers.
 	Hurry   <-chan struct{}
 	Forward <-chan syscall.Signal
+	// StopTold says that people hear from somebody else that workers are being stopped.
+	StopTold bool
 	// Checker examines the nodes before workers start; nil: nothing is examined.
 	Checker Checker
 	// OpenCheckpoints opens what keeps checkpoints, reached by workers at a socket; nil: nothing does.
@@ -54,6 +56,8 @@ type Agent struct {
 	// ErrorFile is the TORCHELASTIC_ERROR_FILE that muster itself was given, TerminationLog the file from which
 	// Kubernetes reads why a container ended; empty for none.
 	ErrorFile, TerminationLog string
+	// LogsGo says where a launcher takes the workers' log files when the job has ended; empty: they stay where they are.
+	LogsGo string
 
 	tree     *proc.Tree
 	logs     *logs
@@ -73,6 +77,8 @@ type Agent struct {
 	// debugDirs hold the workers' environments in debug mode.
 	debugDirs []string
 	told      []NodeFault
+	// unfit is how this node leaves that a check has found unfit, while another one leaves before it; nil for none.
+	unfit *decision
 
 	checkpoints Checkpoints // nil: none are kept
 	drained     bool        // nobody waits for the last one any more
@@ -99,7 +105,11 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		res.LogDir = a.logs.runDir()
 	}
 	if err != nil && a.status != nil {
-		a.status.finished(outcomeOf(err, reasonInternal))
+		o := outcomeOf(err, reasonInternal)
+		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
+			o.Exits = g.exits()
+		}
+		a.status.finished(o)
 	}
 	return res, err
 }
@@ -146,7 +156,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		a.Log.Warn().Str("path", dir).Msg("output goes to a temporary directory (--log-dir chooses another one)")
 	}
 	a.stdin = a.Stdin
-	if !job.InheritStdin {
+	if !job.InheritStdin && !a.hasTerminal() {
 		if a.stdin, err = os.Open(os.DevNull); err != nil {
 			return fmt.Errorf("cannot give the workers an empty standard input: %w", err)
 		}
@@ -168,6 +178,20 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.policy = newPolicy(job.Restart, a.Plan.Procs, rand.Float64)
 	return nil
+}
+
+// hasTerminal reports whether this node has the job's only worker, which is on a terminal that somebody looks at.
+func (a *Agent) hasTerminal() bool {
+	job := &a.Plan.Job
+	if job.NoStdin || a.Plan.Procs != 1 || !job.Alone() || job.Logs.Redirect.Any() || job.Logs.RankDir != "" {
+		return false
+	}
+	for _, f := range []*os.File{a.Stdin, a.Stdout, a.Stderr} {
+		if fd, ok := fileDescriptor(f); !ok || !isTerminal(fd) {
+			return false
+		}
+	}
+	return true
 }
 
 // close undoes open, whatever of it was done.
@@ -218,16 +242,17 @@ func (a *Agent) onHurry(f func()) (stop func()) {
 	return func() { close(done) }
 }
 
-// signalWorker sends a signal to the worker with a process id, for the watchdog.
-func (a *Agent) signalWorker(pid int, s syscall.Signal) error {
+// signalWorker sends a signal to the worker with a process id, whose timer scope has run out, and notes that for the report.
+func (a *Agent) signalWorker(pid int, s syscall.Signal, scope string) error {
 	a.groupMu.Lock()
 	defer a.groupMu.Unlock()
 	if a.group == nil {
 		return errors.New("no worker runs")
 	}
-	for _, p := range a.group.running() {
-		if p.PID() == pid {
-			return p.Signal(s)
+	for _, w := range a.group.workers {
+		if w.proc.PID() == pid && w.runs() {
+			w.expired.Store(&expiredTimer{signal: s, scope: scope}) // first: the worker may end at once
+			return w.proc.Signal(s)
 		}
 	}
 	return fmt.Errorf("no worker has the process id %d", pid)

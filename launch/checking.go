@@ -25,7 +25,7 @@ type Checker interface {
 type CheckInput struct {
 	Round rendezvous.Round
 	// Board is where the agents of the round meet; nil for a node that is alone.
-	Board rendezvous.Store
+	Board rendezvous.Board
 	// Suspect says that workers of this node failed in the last round.
 	Suspect bool
 	// Tree has the check's processes. Fork makes one of them from the template of warm starts, if it runs a Program in the
@@ -92,6 +92,10 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	a.untilVerdict(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
 	if err == nil { // also where those who leave have said so already
 		a.suspect = false
+		a.unfit = nil
+		if d := afterCheck(out); d != nil && d.Verdict == leave {
+			a.unfit = d // another one may leave before it, and end the round
+		}
 		for _, f := range out.Faults {
 			if bounded.Err() == nil { // who is told half is told wrong
 				a.tellFault(bounded, f)
@@ -110,6 +114,11 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 			Text: "node " + a.Plan.Hostname + " (group rank " + strconv.Itoa(m.GroupRank) + ") leaves: " + err.Error(),
 		}, nil
 	}
+	return afterCheck(out), nil
+}
+
+// afterCheck is what a check decides, nil where the workers may start.
+func afterCheck(out CheckOutcome) *decision {
 	d := decision{Verdict: leave, Reason: reasonFaulty, Rank: -1, Status: out.Status, Text: printable(out.Message)}
 	switch {
 	case out.Everybody:
@@ -117,13 +126,13 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	case out.Again && out.Status == errhint.OK:
 		d.Verdict, d.Reason = waitForVerdict, reasonUnfit
 	case out.Status == errhint.OK:
-		return nil, nil //nolint:nilnil // see above
+		return nil
 	case out.Status == errhint.Straggler:
 		d.Reason = reasonStraggler
 	case out.Status == errhint.Undecided:
 		d.Reason = reasonUndecided
 	}
-	return &d, nil
+	return &d
 }
 
 // checkEnv is CheckInput's Env.
@@ -207,6 +216,16 @@ func (a *Agent) turnedAway(ctx context.Context, d decision) (*Result, error) {
 	}
 	res := a.finish(ctx, outcome{Reason: d.Reason}, d)
 	return &res, nil
+}
+
+// unfitLeaves ends the part of a node that is to leave and waits for a round in which it would be told so again: there may be
+// too few nodes left for one. It returns nothing where err has another cause.
+func (a *Agent) unfitLeaves(ctx, waiting context.Context) *Result {
+	if a.unfit == nil || ctx.Err() == nil && waiting.Err() == nil {
+		return nil
+	}
+	res := a.finish(ctx, outcome{Reason: a.unfit.Reason}, *a.unfit)
+	return &res
 }
 
 // leavePatience is how long nodes that are fit wait for those that have to leave.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -51,7 +50,7 @@ type CheckpointRules struct {
 type Checkpoints interface {
 	// BeginRound is told of the round whose workers are about to start, and of the board that its agents share; again where
 	// only this node's workers start again in it.
-	BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Store, again bool) error
+	BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, again bool) error
 	// RoundOver is told when all workers have ended, and why.
 	RoundOver(why string)
 	// Save has the newest step in memory written to disk, and does not wait for that.
@@ -209,6 +208,10 @@ func writable(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
+	var fs unix.Statfs_t                                                                                                               // root may write to what holds no files of anybody's
+	if err := unix.Statfs(dir, &fs); err == nil && slices.Contains([]int64{unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC}, int64(fs.Type)) { //nolint:unconvert // 32 bits elsewhere
+		return fmt.Errorf("%s is of a file system of the kernel's own: %w", dir, unix.EROFS)
+	}
 	return nil
 }
 
@@ -284,7 +287,7 @@ func (a *Agent) drainCheckpoints(ctx context.Context) error {
 	began := time.Now()
 	err := a.checkpoints.Drain(ctx)
 	if waited := time.Since(began); err == nil && waited > time.Second {
-		a.Log.Info().Str("waited", strconv.FormatFloat(waited.Seconds(), 'f', 1, 64)+" s").Msg("no checkpoint is left to be written to disk")
+		a.Log.Info().Dur("waited_ms", waited).Msg("no checkpoint is left to be written to disk")
 	}
 	return err
 }

@@ -24,7 +24,7 @@ import (
 // keeper is a Checkpoints that remembers what it was told to save.
 type keeper struct{ saved chan string }
 
-func (k keeper) BeginRound(context.Context, rendezvous.Round, rendezvous.Store, bool) error {
+func (k keeper) BeginRound(context.Context, rendezvous.Round, rendezvous.Board, bool) error {
 	return nil
 }
 func (k keeper) RoundOver(string)            {}

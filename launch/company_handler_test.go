@@ -30,6 +30,7 @@ type testHandler struct {
 	restarts     int
 	replacements int
 	verdicts     chan rendezvous.Verdict
+	sum          chan rendezvous.Tally
 	leases       chan time.Time
 	stopWatch    func()
 }
@@ -107,7 +108,7 @@ func (h *testHandler) Next(ctx context.Context, m rendezvous.Member) (rendezvous
 		r.WorldSize += other.LocalWorldSize
 		stay = append(stay, i)
 	}
-	h.members, h.world = stay, r.WorldSize
+	h.members, h.world, h.sum = stay, r.WorldSize, make(chan rendezvous.Tally, 1)
 	r.RoleWorldSize, r.GroupWorldSize = r.WorldSize, len(stay)
 	if len(stay) > 1 {
 		r.LossNotice = h.LossNotice
@@ -169,12 +170,17 @@ func (h *testHandler) Propose(ctx context.Context, v rendezvous.Verdict) (rendez
 	return said, err
 }
 
-func (h *testHandler) Tally(ctx context.Context, t rendezvous.Tally) (rendezvous.Tally, bool, error) {
+func (h *testHandler) Tally(ctx context.Context, t rendezvous.Tally) error {
 	const shift = 32
 	sum, err := h.Store.Add(ctx, h.key("tally"), int64(t.Ended)+int64(t.Failed)<<shift)
 	all := rendezvous.Tally{Ended: int(sum & (1<<shift - 1)), Failed: int(sum >> shift)}
-	return all, all.Ended == h.world, err
+	if all.Ended == h.world {
+		h.sum <- all
+	}
+	return err
 }
+
+func (h *testHandler) Tallied() <-chan rendezvous.Tally { return h.sum }
 
 func (h *testHandler) Report(ctx context.Context, report []byte) error {
 	return h.Store.Set(ctx, h.key("report/%d", h.Index), append([]byte("="), report...))
@@ -203,7 +209,7 @@ func (h *testHandler) Agree(ctx context.Context, value []byte) ([]byte, error) {
 	return h.Store.CompareAndSet(ctx, h.key("agree"), nil, value)
 }
 
-func (h *testHandler) Board() rendezvous.Store { return h.Store }
+func (h *testHandler) Board() rendezvous.Board { return h.Store }
 
 func (h *testHandler) Close() error {
 	h.stopWatching()

@@ -23,7 +23,9 @@ type console struct {
 	name     string
 	out      sink
 	terminal bool
-	log      zerolog.Logger
+	// live says that what is shown comes to a terminal, which shows progress bars moving.
+	live bool
+	log  zerolog.Logger
 
 	// turn holds a token while somebody writes. A channel rather than a mutex: those who wait can be called off, and are
 	// served in the order they came.
@@ -48,7 +50,7 @@ var foreign = &pump{}
 func newConsole(name string, w io.Writer, log zerolog.Logger) *console {
 	out, terminal := newSink(w)
 	return &console{
-		name: name, out: out, terminal: terminal, log: log.With().Str("stream", name).Logger(),
+		name: name, out: out, terminal: terminal, live: terminal, log: log.With().Str("stream", name).Logger(),
 		turn: make(chan struct{}, 1),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"al.essio.dev/pkg/shellescape"
+	"golang.org/x/sys/unix"
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
@@ -126,34 +128,87 @@ func shellName(name string) bool {
 	return name != ""
 }
 
+// runDirs returns the run directories of this user's jobs, without looking into them. Somebody else's parent is refused: the user
+// would run what that says.
+func runDirs(parent string) ([]string, error) {
+	d, err := openOwnDir(parent)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errhint.Code(fmt.Errorf("cannot look for jobs in %s: %w", parent, err), errhint.Usage)
+	}
+	defer func() { _ = d.Close() }()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("cannot look for jobs in %s: %w", parent, err)
+	}
+	var dirs []string
+	for _, name := range names {
+		if strings.HasPrefix(name, jobDirPrefix) {
+			dirs = append(dirs, filepath.Join(parent, name))
+		}
+	}
+	slices.Sort(dirs)
+	return dirs, nil
+}
+
+// debugFiles reads what the agent of a job that runs has written of its ranks, by the names of the files; none where it has ended.
+// The directory has to be ours: what is read there is executed.
+func debugFiles(dir string) (map[string][]byte, error) {
+	d, err := openOwnDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	if unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return nil, nil // its agent has ended
+	}
+	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(d.Fd()))) // this directory, whatever the path leads to by now
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	list, err := fs.ReadDir(root.FS(), debugDir)
+	if err != nil {
+		return nil, nil // no debug job, or it has just ended
+	}
+	files := map[string][]byte{}
+	for _, entry := range list {
+		if !strings.HasPrefix(entry.Name(), "rank") || !entry.Type().IsRegular() {
+			continue
+		}
+		if text, err := root.ReadFile(filepath.Join(debugDir, entry.Name())); err == nil { // else the job has just ended
+			files[entry.Name()] = text
+		}
+	}
+	return files, nil
+}
+
 // FindDebugRank finds a rank of a debug job that runs on this machine: of the job with that run directory or run id, or of
 // the only one there is where both are empty.
 func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 	dirs := []string{dir}
 	if dir == "" {
 		var err error
-		if dirs, err = filepath.Glob(filepath.Join(runParent(m), jobDirPrefix+"*")); err != nil {
+		if dirs, err = runDirs(runParent(m)); err != nil {
 			return DebugRank{}, err
 		}
 	}
 	var found []DebugRank
 	var places, ranks []string
-	for _, dir := range dirs {
-		if lock := lockDir(dir); lock != nil {
-			_ = lock.Close()
-			continue // its agent has ended
+	for _, in := range dirs {
+		files, err := debugFiles(in)
+		if err != nil && dir != "" {
+			return DebugRank{}, errhint.Code(fmt.Errorf("cannot use the run directory %s: %w", in, err), errhint.Usage)
 		}
-		files, _ := filepath.Glob(filepath.Join(dir, debugDir, "rank*"))
-		for _, file := range files {
+		for name, text := range files { // a directory that is not ours is nobody's job
 			var r DebugRank
-			text, err := os.ReadFile(file)
-			if err != nil {
-				continue // the job has just ended
-			}
 			if err := json.Unmarshal(text, &r); err != nil {
-				return DebugRank{}, fmt.Errorf("cannot read %s: %w", file, err)
+				return DebugRank{}, fmt.Errorf("cannot read %s of %s: %w", name, in, err)
 			}
-			switch number := strings.TrimPrefix(filepath.Base(file), "rank"); {
+			dir := in
+			switch number := strings.TrimPrefix(name, "rank"); {
 			case runID != "" && r.RunID != runID:
 			case number != strconv.Itoa(rank):
 				ranks = append(ranks, number)

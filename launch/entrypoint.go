@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,11 @@ func resolveCommand(c Command, dir string, environ []string) (entrypoint, error)
 		if err != nil {
 			return entrypoint{}, err
 		}
+		if script := scriptOf(c, path); script != "" {
+			if err := checkScript(script, dir); err != nil {
+				return entrypoint{}, err
+			}
+		}
 		return entrypoint{path: path, prefix: []string{c.Name}, name: programName(c)}, nil
 	}
 	interpreter, path, err := findInterpreter(c.Interpreters, dir, environ)
@@ -50,6 +56,26 @@ func resolveCommand(c Command, dir string, environ []string) (entrypoint, error)
 		e.prefix = append(e.prefix, c.Name)
 	}
 	return e, nil
+}
+
+// plainOptions are those of Python that take no word and change nothing of where its script is.
+var plainOptions = []string{"-u", "-B", "-E", "-I", "-O", "-OO", "-s", "-S", "-v", "-b", "-q"}
+
+// scriptOf is the script that a command "python train.py" runs, where that can be told for sure; else empty.
+func scriptOf(c Command, path string) string {
+	if !isPython(path) && !isPython(c.Name) {
+		return ""
+	}
+	for _, a := range c.Args {
+		switch {
+		case slices.Contains(plainOptions, a):
+			continue
+		case strings.HasSuffix(a, ".py") && !strings.HasPrefix(a, "-") && !strings.Contains(a, "${"):
+			return a
+		}
+		break
+	}
+	return ""
 }
 
 // programName is the script's name in "python train.py", else the program's, as torchrun titles its summary.

@@ -18,7 +18,7 @@ var (
 	staleNames = []string{
 		"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
 		"ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-		"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_TIMER_FILE",
+		"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
 		"SLURM_PROCID", "SLURM_LOCALID",
 	}
 	// MUSTER_ variables are our own settings: a muster inside the job would write the same status file.
@@ -198,31 +198,4 @@ func (p *Plan) environ() []string {
 		env = append(env, name+"="+vars[name].Value)
 	}
 	return env
-}
-
-// secretWords end the words of names whose values are not to be shown.
-var secretWords = []string{"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASS", "PASSPHRASE", "PWD", "KEY", "KEYS", "CREDENTIAL", "CREDENTIALS", "COOKIE", "AUTH"}
-
-// Secret reports whether a variable's name looks like that of a secret, such as HF_TOKEN or AWS_SECRET_ACCESS_KEY. Values of
-// those are never shown.
-func Secret(name string) bool {
-	name = strings.ToUpper(name)
-	if name == "PWD" || name == "OLDPWD" {
-		return false
-	}
-	words := strings.FieldsFunc(name, func(r rune) bool { return r == '_' || r == '-' || r == '.' })
-	return strings.Contains(name, "SECRET") || slices.ContainsFunc(words, func(word string) bool {
-		return slices.ContainsFunc(secretWords, func(s string) bool { return strings.HasSuffix(word, s) })
-	})
-}
-
-// userInURL is what somebody put in front of a URL's host.
-var userInURL = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`//[^/@\s]*@`) })
-
-// Shown is the variable's value as it may be shown: "…" stands for a secret, and for who logs in by a URL.
-func (v Var) Shown() string {
-	if Secret(v.Name) {
-		return "…"
-	}
-	return userInURL().ReplaceAllString(v.Value, "//…@")
 }

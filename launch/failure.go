@@ -39,6 +39,9 @@ type workerExit struct {
 	LastLines []string
 	// ErrorFile is the path it was given for its error file, empty for none.
 	ErrorFile string
+	// Watchdog says which timer the worker had set and let run out (torchelastic's file timer): muster's watchdog has sent the
+	// signal that the timer asks for. Empty for none.
+	Watchdog string
 }
 
 // status returns 0 to 255, with 128+n for signal n.
@@ -90,6 +93,9 @@ func (e evidence) shmScarce() bool { return e.shmFull() || e.ShmSize > 0 && e.Sh
 // about returns what the kernel says about one worker's end beside its status, a sentence each.
 func (e evidence) about(w *workerExit) []string {
 	var facts []string
+	if w.Watchdog != "" {
+		facts = append(facts, "muster's watchdog has sent the signal: the worker's timer "+strconv.Quote(w.Watchdog)+" had run out (TORCHELASTIC_ENABLE_FILE_TIMER)")
+	}
 	if w.CoreDumped {
 		facts = append(facts, "core dumped")
 	}
@@ -141,6 +147,9 @@ type failureReport struct {
 	// Others are the other failures, by time; Stopped the workers that muster ended on this node, by rank.
 	Others  []workerFailure
 	Stopped []workerExit
+	// Restarts says how many restarts were used and why there is no more, Logs where the workers' output is. Empty where the
+	// report is not about the end of a job.
+	Restarts, Logs string
 }
 
 // failureInput is what a report is made of.

@@ -23,23 +23,24 @@ const (
 	maxTraceback = 60
 )
 
-// text returns the report for people. Its layout is that of torchrun's summary (PyTorch 2.14.1, observed), which other
-// programs read: title, "Failures:", "Root Cause (first observed failure):", and their fields. What torchrun does not
-// know follows behind the fields of each failure.
+// text returns the report for people. Its frame is that of torchrun's summary (PyTorch 2.14.1, observed), which other
+// programs read: title, "Failures:", "Root Cause (first observed failure):", and their fields. A field that torchrun fills
+// with nothing ("<NO_OTHER_FAILURES>", "error_file: <N/A>", "To enable traceback see: …") is left out. What torchrun does
+// not know follows behind the fields of each failure, and what people look for next stands at the end: whether anything
+// was started again, why nothing is any more, and where the logs are.
 func (r *failureReport) text() string {
 	title := printable(r.Title) + " FAILED"
 	var body []string
 	add := func(lines ...string) { body = append(body, lines...) }
 	rule := "\x00" // replaced when the width is known
-	add(rule, "Failures:")
+	if len(r.Others) > 0 {
+		add(rule, "Failures:")
+	}
 	for i, f := range r.Others[:min(len(r.Others), maxListed)] {
 		add(fmt.Sprintf("[%d]:", i+1))
 		add(r.entry(&f)...)
 	}
-	switch more := len(r.Others) - maxListed; {
-	case len(r.Others) == 0:
-		add("  <NO_OTHER_FAILURES>")
-	case more > 0:
+	if more := len(r.Others) - maxListed; more > 0 {
 		add(fmt.Sprintf("  and %d more: %s", more, endings(exitsOf(r.Others[maxListed:]))))
 	}
 	add(rule, "Root Cause (first observed failure):", "[0]:")
@@ -50,6 +51,15 @@ func (r *failureReport) text() string {
 			where = " of this node"
 		}
 		add(rule, "Ended while muster was stopping the workers"+where+":", "  "+endings(r.Stopped))
+	}
+	if r.Restarts != "" || r.Logs != "" {
+		add(rule)
+	}
+	if r.Restarts != "" {
+		add("  restarts  : " + printable(r.Restarts))
+	}
+	if r.Logs != "" {
+		add("  logs      : " + printable(r.Logs))
 	}
 	width := len(title)
 	for _, line := range body {
@@ -71,7 +81,7 @@ func exitsOf(failures []workerFailure) []workerExit {
 
 // entry returns the lines about one failure.
 func (r *failureReport) entry(f *workerFailure) []string {
-	file, trace := "<N/A>", []string{"To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"}
+	file, trace := "", []string(nil)
 	if f.Signal != 0 {
 		trace = []string{fmt.Sprintf("Signal %d (%s) received by PID %d", int(f.Signal), proc.SignalName(f.Signal), f.PID)}
 	}
@@ -93,11 +103,15 @@ func (r *failureReport) entry(f *workerFailure) []string {
 		"  host      : " + printable(f.Host),
 		fmt.Sprintf("  rank      : %d (local_rank: %d)", f.Rank, f.LocalRank),
 		fmt.Sprintf("  exitcode  : %d (pid: %d)%s", f.exitcode(), f.PID, signal),
-		"  error_file: " + file,
-		"  traceback : " + printable(trace[0]),
 	}
-	for _, line := range trace[1:] {
-		lines = append(lines, "  "+printable(line))
+	if file != "" {
+		lines = append(lines, "  error_file: "+file)
+	}
+	for i, line := range trace {
+		if line = printable(line); i == 0 {
+			line = "traceback : " + line
+		}
+		lines = append(lines, "  "+line)
 	}
 	if r.Nodes > 1 {
 		lines = append(lines, fmt.Sprintf("  node      : group rank %d of %d nodes", f.GroupRank, r.Nodes))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,6 +27,14 @@ type worker struct {
 	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before the exit
 	// is announced.
 	stopped bool
+	// expired is the worker's timer that the watchdog has sent a signal for, nil for none.
+	expired atomic.Pointer[expiredTimer]
+}
+
+// expiredTimer is a timer of torchelastic's file timer that ran out, and the signal which its worker was sent.
+type expiredTimer struct {
+	signal syscall.Signal
+	scope  string
 }
 
 // WorkerGroup is the workers of one agent in one round: they start together and they stop together, and between that only
@@ -172,13 +181,21 @@ func (g *WorkerGroup) kill() {
 	}
 }
 
+// runs reports whether the worker has not ended.
+func (w *worker) runs() bool {
+	select {
+	case <-w.proc.Done():
+		return false
+	default:
+		return true
+	}
+}
+
 // running returns the processes that have not ended.
 func (g *WorkerGroup) running() []*proc.Process {
 	var procs []*proc.Process
 	for _, w := range g.workers {
-		select {
-		case <-w.proc.Done():
-		default:
+		if w.runs() {
 			procs = append(procs, w.proc)
 		}
 	}
@@ -253,9 +270,13 @@ func (g *WorkerGroup) exits() []workerExit {
 
 func (w *worker) exit() workerExit {
 	e := w.proc.Exit()
-	return workerExit{
+	exit := workerExit{
 		Rank: w.Rank, LocalRank: w.LocalRank, PID: w.proc.PID(),
 		Code: e.Code, Signal: e.Signal, CoreDumped: e.CoreDumped, At: e.Ended, Stopped: w.stopped,
 		LastLines: w.logs.lastLines(lastLinesKept), ErrorFile: w.logs.errorFile(),
 	}
+	if t := w.expired.Load(); t != nil && t.signal == e.Signal { // it may have survived that signal and died of something else
+		exit.Watchdog = t.scope
+	}
+	return exit
 }

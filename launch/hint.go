@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -48,6 +49,9 @@ type cause struct {
 // causeConnectionLost is the name of the rule that marks failures as consequences of another one.
 const causeConnectionLost = "connection-lost"
 
+// causeWatchdog is the name of the rule for workers whose own timer has run out.
+const causeWatchdog = "watchdog"
+
 // hintFor returns the name and the sentence of the first rule that fits, "" and "" where none does or nothing failed.
 func hintFor(s symptoms) (name, hint string) {
 	if s.exit.status() == 0 || s.exit.Stopped {
@@ -79,6 +83,13 @@ func whenSaid(name, hint string, patterns ...string) cause {
 // The texts are those of PyTorch 2.15.0 and 1.13.1 and NCCL 2.30.7 (observed, or read in their libraries), CPython 3.11,
 // dash and bash 5.2; testdata/hints has samples with their origin.
 var causes = [...]cause{
+	{causeWatchdog, func(s symptoms) string {
+		if s.exit.Watchdog == "" {
+			return ""
+		}
+		return "the worker did not release its timer " + strconv.Quote(printable(s.exit.Watchdog)) + " in time, and muster's watchdog ended it: " +
+			"see in its last lines what it was doing, and give what it guards (torch.distributed.elastic.timer.expires) more time if it is only slow"
+	}},
 	{"oom-killer", func(s symptoms) string {
 		_, loader := s.said("DataLoader worker (pid*killed by signal: Killed")
 		if s.kernel.OOMKills > 0 && (s.exit.Signal == syscall.SIGKILL || loader) {
@@ -129,6 +140,11 @@ var causes = [...]cause{
 			return ""
 		}
 		name, _, _ = strings.Cut(name, " ")
+		if top, _, _ := strings.Cut(strings.Trim(name, `'");`), "."); top == "muster" {
+			// Another project's package has that name on PyPI.
+			return "the Python package muster is no package to install: muster brings it along. Give --ckpt on (or MUSTER_CKPT=on), which puts it " +
+				"on the workers' path"
+		}
 		return "Python does not find the module " + printable(strings.Trim(name, `'");`)) + ": is it installed for the " +
 			"interpreter that runs the workers (python -m pip list), is the right virtual environment active, does " +
 			"PYTHONPATH lead to it?"

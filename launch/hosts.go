@@ -19,6 +19,8 @@ type Hosts struct {
 	Dir string
 	// CollectLogs is the directory into which the workers' log files of all nodes are brought; empty: they stay there.
 	CollectLogs string
+	// CollectLimit is how many bytes of log files are brought there, of all nodes together; 0: a GiB.
+	CollectLimit int64
 	// Preflight compares what the machines have, such as their Python, before workers start.
 	Preflight bool
 }

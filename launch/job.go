@@ -53,8 +53,9 @@ type Job struct {
 	Stop StopRules
 	// Logs says where the workers' output goes.
 	Logs LogRules
-	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null.
-	InheritStdin bool
+	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null, unless a job's only
+	// worker is on a terminal: it reads from there where NoStdin does not forbid it.
+	InheritStdin, NoStdin bool
 	// Isolate shows each worker the accelerator of its local rank alone.
 	Isolate bool
 	// Devices says which accelerators all workers of a node are told of.
@@ -167,6 +168,8 @@ type Meeting struct {
 	Topology, TokenFile string
 	// StoreAllow are the networks whose clients the stores serve; none: all.
 	StoreAllow []netip.Prefix
+	// StoreLimit is how many bytes each of the stores holds at most; 0 for their default.
+	StoreLimit int64
 	// Etcd says how etcd is spoken to.
 	Etcd EtcdAccess
 	// Conf are the settings of --rdzv-conf as they were given.
@@ -250,10 +253,12 @@ type LogRules struct {
 	// file goes to /dev/null.
 	Ranks []int
 	// Prefix is the template in front of each line shown: ${role_name}, ${local_rank}, ${rank}, ${hostname},
-	// ${stream}. Empty means torchrun's "[${role_name}${local_rank}]:".
+	// ${stream}. Empty means "[${rank}] " with PrefixAll, else torchrun's "[${role_name}${local_rank}]:".
 	Prefix string
 	// PrefixAll prefixes what is shown without Tee as well. The native command does, torchrun does not.
 	PrefixAll bool
+	// Live says that what is shown reaches a terminal, though it goes there through a pipe: progress bars move there.
+	Live bool
 	// Color gives each rank's prefix a color.
 	Color bool
 	// RankDir is a directory in which each worker has one file for both of its streams, as DeepSpeed names it, and nothing

@@ -73,6 +73,11 @@ func makeParent(parent string) error {
 	if !info.IsDir() || !ownedByUs(info) {
 		return fmt.Errorf("cannot use %s for run directories: it is not a directory of user %d", parent, os.Geteuid())
 	}
+	if info.Mode().Perm()&0o022 != 0 {
+		if err := os.Chmod(parent, info.Mode().Perm()&^0o022); err != nil {
+			return fmt.Errorf("others may write to the directory of run directories: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -81,9 +86,27 @@ func ownedByUs(info fs.FileInfo) bool {
 	return ok && int(st.Uid) == os.Geteuid()
 }
 
+// openOwnDir opens a directory that only this user can write to. Nothing else is waited for or followed: no link, no FIFO.
+func openOwnDir(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	d := os.NewFile(uintptr(fd), path)
+	info, err := d.Stat()
+	if err == nil && (!ownedByUs(info) || info.Mode().Perm()&0o022 != 0) {
+		err = fmt.Errorf("it is not a directory of user %d that nobody else can write to", os.Geteuid())
+	}
+	if err != nil {
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
 // lockDir locks a directory for as long as the returned file is open; nil where somebody else has locked it.
 func lockDir(path string) *os.File {
-	f, err := os.Open(path)
+	f, err := openOwnDir(path)
 	if err != nil {
 		return nil
 	}
@@ -96,7 +119,12 @@ func lockDir(path string) *os.File {
 
 // removeStale removes the run directories of agents that were killed before they had a guardian, or together with it.
 func removeStale(parent string) {
-	entries, err := os.ReadDir(parent)
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return
+	}
+	defer func() { _ = root.Close() }()
+	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return
 	}
@@ -107,7 +135,7 @@ func removeStale(parent string) {
 		}
 		path := filepath.Join(parent, e.Name())
 		if lock := lockDir(path); lock != nil {
-			_ = os.RemoveAll(path) // what cannot be removed now stays for the next time
+			_ = root.RemoveAll(e.Name()) // what cannot be removed now stays for the next time
 			_ = lock.Close()
 		}
 	}

@@ -67,11 +67,35 @@ func openLogs(setup logSetup) (*logs, error) {
 		inheritable: [2]io.Writer{setup.Stdout, setup.Stderr},
 	}
 	l.out, l.err = newConsoles(setup.Stdout, setup.Stderr, setup.Log)
+	if setup.Rules.Live {
+		l.out.live, l.err.live = true, true
+	}
 	return l, nil
 }
 
 // runDir returns the directory of the run, "" with --log-dir /dev/null. All attempts are below it.
 func (l *logs) runDir() string { return l.dir.path }
+
+// where says for people where the output of the workers is kept, for a job of several nodes on each of them.
+func (l *logs) where(node string, nodes int) string {
+	path := l.dir.path
+	switch {
+	case l.rules.RankDir != "":
+		path = l.rules.RankDir
+	case l.rules.RankFiles != "":
+		path = l.rules.RankFiles
+	case path == "" || !l.rules.Redirect.Any() && !l.rules.Tee.Any():
+		return "on the console only: no files were asked for"
+	case nodes > 1 && l.dir.temporary == "":
+		path = filepath.Dir(path) // the directory of a run has another name on each of them
+	case nodes > 1:
+		return path + " on node " + node
+	}
+	if nodes > 1 {
+		path += " on each node"
+	}
+	return path
+}
 
 // message returns the writer for what the agent itself says on standard error: each Write starts on a line of its own,
 // and no worker's line is mixed with it. It never fails, and drops what a console that stands still does not take within

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -49,12 +50,19 @@ func (s *timeline) read(p []byte, d time.Duration) (int, error) {
 func (s *timeline) stop()  {}
 func (s *timeline) close() {}
 
-// play shows the workers' writes on one console and returns what it showed.
+// play shows the workers' writes on one console, behind which there is a terminal, and returns what it showed.
 func play(t *testing.T, prefixed bool, workers ...[]written) string {
+	t.Helper()
+	return playOn(t, true, prefixed, workers...)
+}
+
+// playOn is play where live says whether there is a terminal.
+func playOn(t *testing.T, live, prefixed bool, workers ...[]written) string {
 	t.Helper()
 	var out bytes.Buffer
 	synctest.Test(t, func(*testing.T) {
 		c := newConsole("stdout", &out, zerolog.Nop())
+		c.live = live
 		var all sync.WaitGroup
 		start := time.Now()
 		for rank, writes := range workers {
@@ -220,6 +228,43 @@ func TestProgressDoesNotFloodBehindAPrefix(t *testing.T) {
 	together := play(t, true, bar(10), bar(10))
 	if n := strings.Count(together, "\n"); n < 8 || n > 30 {
 		t.Errorf("two bars took %d lines in 10 s, want about one a second each", n)
+	}
+}
+
+// TestProgressInAFile: where no terminal shows a bar moving, its last state is a line at most every 10 s, and at its end.
+func TestProgressInAFile(t *testing.T) {
+	bar := func(begin, seconds int) []written { // ten updates a second, as tqdm writes them
+		var w []written
+		for i := range seconds * 10 {
+			w = append(w, written{time.Duration(begin)*time.Second + time.Duration(i)*100*ms, fmt.Sprintf("\r%d", i)})
+		}
+		return append(w, written{time.Duration(begin+seconds)*time.Second - ms, "\rend\n"})
+	}
+	for _, c := range []struct {
+		name    string
+		workers [][]written
+		want    string
+	}{
+		{"one bar", [][]written{bar(0, 25)}, "0:99\n0:199\n0:end\n"},
+		{"two bars", [][]written{bar(0, 2), bar(0, 2)}, "0:end\n1:end\n"},
+		{"a bar that is done when it ends", [][]written{{{0, "1%\r"}, {time.Second, "100%\r"}, {2 * time.Second, "\n"}}}, "0:100%\n"},
+		{"the end was shown", [][]written{{{0, "\r1%"}, {time.Second, "\r100%"}, {30 * time.Second, "\nbye\n"}}}, "0:100%\n0:bye\n"},
+		{"a bar that stands still", [][]written{{{0, "\r1%"}, {time.Second, "\r2%"}, {30 * time.Second, "\r3%"}, {31 * time.Second, "\n"}}}, "0:2%\n0:3%\n"},
+		{"a bar that is not ended", [][]written{{{0, "\r1%"}, {time.Second, "\r2%"}}}, "0:2%\n"},
+		{"one bar after the other", [][]written{append(bar(0, 2), bar(2, 2)...)}, "0:end\n0:end\n"},
+		{"a bar behind a text", [][]written{{{0, "load: "}, {time.Second, "\r1%"}, {2 * time.Second, "\r2%\n"}}}, "0:load: \n0:2%\n"},
+		{"lines of Windows", [][]written{{{0, "a\r"}, {ms, "\nb\r\n"}}}, "0:a\n0:b\r\n"},
+		{"others in between", [][]written{{{0, "\r1%"}, {12 * time.Second, "\r2%"}, {13 * time.Second, "\r3%\n"}}, {{time.Second, "other\n"}}}, "1:other\n0:1%\n0:3%\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := playOn(t, false, true, c.workers...)
+			if c.name == "two bars" {
+				got = sortedLines(got) + "\n"
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
 	}
 }
 

@@ -307,13 +307,14 @@ func TestLinesOfWorkersAreNeverTorn(t *testing.T) {
 	}
 	none := func(int) string { return "" }
 	torchrun := func(rank int) string { return fmt.Sprintf("[default%d]:", rank) }
+	ranks := func(rank int) string { return fmt.Sprintf("[%d] ", 100+rank) }
 	for _, c := range []struct {
 		name   string
 		rules  LogRules
 		prefix func(int) string
 	}{
 		{"pipes", LogRules{Dir: os.DevNull}, none},
-		{"pipes with prefix", LogRules{Dir: os.DevNull, PrefixAll: true}, torchrun},
+		{"pipes with prefix", LogRules{Dir: os.DevNull, PrefixAll: true}, ranks},
 		{"tee", LogRules{Tee: StreamMap{Default: Both}}, torchrun},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -121,8 +121,13 @@ func (d logDir) tidy(succeeded bool) error {
 	if d.temporary == "" {
 		return nil
 	}
+	root, err := os.OpenRoot(d.temporary)
+	if err != nil {
+		return fmt.Errorf("cannot tidy the log directory: %w", err)
+	}
+	defer func() { _ = root.Close() }()
 	var dirs []string
-	err := filepath.WalkDir(d.temporary, func(path string, e fs.DirEntry, err error) error {
+	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -136,7 +141,7 @@ func (d logDir) tidy(succeeded bool) error {
 		}
 		empty := info.Mode().IsRegular() && info.Size() == 0
 		if empty || succeeded && e.Name() == errorFileName {
-			return os.Remove(path)
+			return root.Remove(path)
 		}
 		return nil
 	})
@@ -144,7 +149,8 @@ func (d logDir) tidy(succeeded bool) error {
 		return fmt.Errorf("cannot tidy the log directory: %w", err)
 	}
 	for _, dir := range slices.Backward(dirs) { // children come after their parents
-		_ = os.Remove(dir) // fails where something is in it
+		_ = root.Remove(dir) // fails where something is in it
 	}
+	_ = os.Remove(d.temporary)
 	return nil
 }

@@ -8,8 +8,14 @@ import (
 	"time"
 )
 
-// defaultPrefix is torchrun's.
-const defaultPrefix = "[${role_name}${local_rank}]:"
+// The prefixes where none is given: torchrun's, for tee'd lines of its dialect, and that of LogRules.PrefixAll.
+const (
+	defaultPrefix = "[${role_name}${local_rank}]:"
+	rankPrefix    = "[${rank}] "
+)
+
+// HostRankPrefix tells nodes apart, too.
+const HostRankPrefix = "[${hostname} ${rank}] "
 
 // workerIdentity says whose output it is.
 type workerIdentity struct {
@@ -32,7 +38,11 @@ func shortHost(name string) string {
 
 // prefix is what stands in front of one worker's lines. With Color it has one of six colors, by the worker's rank.
 func (r *LogRules) prefix(w workerIdentity) string {
-	text := linePrefix(r.Prefix, w)
+	template := r.Prefix
+	if template == "" && r.PrefixAll {
+		template = rankPrefix
+	}
+	text := linePrefix(template, w)
 	if !r.Color {
 		return text
 	}

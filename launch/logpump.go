@@ -24,6 +24,8 @@ const (
 	// each takes a line because another worker wrote in between.
 	updateApart       = promptWait
 	updateApartShared = time.Second
+	// stateApart is the same where no terminal shows a bar moving: each of its states is a line of a file.
+	stateApart = 10 * time.Second
 )
 
 // pump carries one stream of a worker to a console, line by line, and remembers its end. All fields belong to the
@@ -49,9 +51,10 @@ type pump struct {
 	buf  []byte
 	have int // bytes of buf: the unfinished line, as far as it was not shown
 	// about the unfinished line:
-	begun    bool // a part of it was shown
-	progress bool // it has updates
-	rewrite  bool // what comes next replaces what was shown of it
+	begun    bool   // a part of it was shown
+	progress bool   // it has updates
+	state    []byte // the last of them that was shown as a line
+	rewrite  bool   // what comes next replaces what was shown of it
 
 	shownAt   time.Time // last update
 	holding   bool
@@ -114,6 +117,9 @@ func (p *pump) patience() time.Duration {
 }
 
 func (p *pump) apart() time.Duration {
+	if !p.out.live {
+		return stateApart
+	}
 	if standing := p.out.standing.Load(); standing == nil || standing == p {
 		return updateApart
 	}
@@ -157,7 +163,7 @@ func (p *pump) show() {
 		p.begun, p.progress, p.rewrite = false, false, false
 	}
 	if end := lastUpdate(data); end > 0 {
-		p.progress = true
+		p.moves()
 		if p.prefixed {
 			if time.Since(p.shownAt) >= p.apart() {
 				p.showText(data[:end])
@@ -169,7 +175,7 @@ func (p *pump) show() {
 		p.letGo()
 		data = data[end:]
 	} else if p.prefixed && len(data) > 0 && data[len(data)-1] == '\r' {
-		p.progress = true
+		p.moves()
 	}
 	p.have = copy(p.buf, data)
 	if p.have == len(p.buf) {
@@ -179,6 +185,33 @@ func (p *pump) show() {
 	if p.holding && time.Since(p.heldSince) > holdMost {
 		p.letGo()
 	}
+}
+
+// moves notes that the unfinished line is a progress bar.
+func (p *pump) moves() {
+	if p.progress {
+		return
+	}
+	p.progress, p.state = true, nil
+	if !p.out.live {
+		p.shownAt = time.Now() // a bar that ends soon shows its end alone
+	}
+}
+
+// settled reports whether states of the unfinished line are shown as lines.
+func (p *pump) settled() bool { return p.prefixed && p.progress && !p.out.live }
+
+// appendState appends the last state of a bar as a line, unless it was shown. The caller has the turn.
+func (p *pump) appendState(to []byte, standing *pump, text []byte) []byte {
+	state := text[bytes.LastIndexByte(text, '\r')+1:]
+	if p.state != nil && (len(state) == 0 || bytes.Equal(state, p.state)) {
+		return to
+	}
+	if standing != nil {
+		to = append(to, '\n')
+	}
+	p.state = append([]byte{}, state...)
+	return append(append(p.head(to), state...), '\n')
 }
 
 // lastUpdate returns where the text behind the last carriage return of an unfinished line starts, 0 where there is none.
@@ -207,6 +240,14 @@ func (p *pump) showText(text []byte) {
 		}
 	}
 	if !p.turn() {
+		return
+	}
+	if p.settled() {
+		p.out.compose = p.appendState(p.out.compose[:0], p.out.standing.Load(), shown)
+		if len(p.out.compose) > 0 {
+			p.out.write(p.out.compose, nil, p.calledOff)
+		}
+		p.shownAt, p.begun, p.rewrite = time.Now(), false, false
 		return
 	}
 	if p.prefixed {
@@ -276,6 +317,11 @@ func (p *pump) writeLines(lines []byte) {
 		line := lines[:end]
 		lines = lines[end:]
 		switch {
+		case p.settled():
+			if more := p.appendState(out, standing, bytes.TrimRight(line, "\r\n")); len(more) > len(out) {
+				out, standing = more, nil
+			}
+			p.progress = false
 		case p.begun && standing != p && len(bytes.TrimRight(line, "\r\n")) == 0:
 			// All of it was shown, and somebody else ended it.
 		case returns || standing != nil:

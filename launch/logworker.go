@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"muster/internal/durable"
 )
 
 // workerLogs is the output of one worker: made before it starts, finished after it has ended.
@@ -105,16 +107,20 @@ func (l *logs) console(i int) *console {
 
 // openFile makes the worker's own file for stream i, and what follows it.
 func (w *workerLogs) openFile(i int, follow bool) error {
-	path, fresh := filepath.Join(w.dir, []string{stdoutFile, stderrFile}[i]), os.O_EXCL
+	path, create := filepath.Join(w.dir, []string{stdoutFile, stderrFile}[i]), func(path string) (*os.File, error) {
+		return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o666)
+	}
 	if rules := &w.attempt.rules; rules.RankFiles != "" {
 		dir := rules.RankFilesOf(w.id.Rank)
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return err
 		}
-		path, fresh = filepath.Join(dir, []string{"stdout", "stderr"}[i]), os.O_TRUNC
+		path, create = filepath.Join(dir, []string{"stdout", "stderr"}[i]), func(path string) (*os.File, error) {
+			return durable.Create(path, os.O_TRUNC|os.O_APPEND, 0o666)
+		}
 	}
 	// Appending, because what the worker starts may write there too, and rotators may empty it.
-	f, err := os.OpenFile(path, os.O_CREATE|fresh|os.O_WRONLY|os.O_APPEND, 0o666)
+	f, err := create(path)
 	if err != nil {
 		return err
 	}
@@ -157,7 +163,7 @@ func (w *workerLogs) openRankFile() error {
 		return err
 	}
 	path := filepath.Join(dir, fmt.Sprintf("%s_rank%d.log", w.attempt.began.Format("20060102150405"), w.id.Rank))
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
+	f, err := durable.Create(path, os.O_APPEND, 0o666)
 	if err != nil {
 		return err
 	}

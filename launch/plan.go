@@ -29,6 +29,8 @@ type Machine struct {
 	RuntimeDir, TempDir string
 	// CountWorkers resolves auto, cpu, gpu and the like to the number of workers, and says how.
 	CountWorkers func(word string) (n int, why string, err error)
+	// CountDevices counts the accelerators that workers would see, 0 where there are none.
+	CountDevices func() int
 	// BindWorkers returns the CPUs for each of the local ranks below workers, as BindRules.Mode has them.
 	BindWorkers func(mode string, workers int) ([][]int, error)
 	// DeviceEnv are the variables through which workers see a fake accelerator; nil for real ones.

@@ -38,6 +38,7 @@ func testMachine(dir string) Machine {
 			}
 			return 8, "8 GPUs", nil
 		},
+		CountDevices: func() int { return 8 },
 	}
 }
 
@@ -182,7 +183,7 @@ func TestEnvironmentRules(t *testing.T) {
 			want: map[string]string{"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "ib0"},
 		},
 		{name: "no interface", procs: "1", missing: []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}},
-		{name: "no file timer", procs: "1", change: func(j *Job) { j.Environ = append(j.Environ, "TORCHELASTIC_TIMER_FILE=/old") }, missing: []string{"TORCHELASTIC_TIMER_FILE"}},
+		{name: "somebody else's file timer", procs: "1", change: func(j *Job) { j.Environ = append(j.Environ, "TORCHELASTIC_TIMER_FILE=/old") }, want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/old"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job := testJob(c.procs)
@@ -403,6 +404,24 @@ func TestJobDirOfSomebodyElse(t *testing.T) {
 	}
 	if _, err := makeJobDir(filepath.Join(link, "job-x")); err == nil {
 		t.Error("followed a link")
+	}
+}
+
+// A directory of run directories that others could write to is closed for them.
+func TestJobDirClosed(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "muster-0")
+	if err := errors.Join(os.Mkdir(parent, 0o700), os.Chmod(parent, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	d, err := makeJobDir(filepath.Join(parent, "job-x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(parent); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := d.remove(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -445,4 +446,32 @@ func (p *policy) due() float64 {
 		limit = float64(p.rules.DelayMax)
 	}
 	return min(d, limit)
+}
+
+// account says how many restarts were used, and why d, which ends the job, leads to no other one. here is this node's name.
+func (p *policy) account(d decision, here string) string {
+	limit := p.rules.MaxRestarts
+	if limit == 0 {
+		return "none was asked for"
+	}
+	text := fmt.Sprintf("%d of %d used", len(p.own), limit)
+	if p.rules.Window > 0 {
+		text += fmt.Sprintf(" within %v", p.rules.Window)
+	}
+	if d.Node != "" && d.Node != here {
+		text += fmt.Sprintf(" on this node, %d by the whole job: node %s has decided", p.restarts, d.Node)
+	} else if p.restarts > len(p.own) {
+		text += fmt.Sprintf(" on this node, %d by the whole job", p.restarts)
+	}
+	switch {
+	case d.Reason == reasonMaxRestarts:
+		text += ": none is left"
+	case d.Reason == reasonBackoffLimit:
+		text += fmt.Sprintf(": the limit of %d for the whole job is reached (--backoff-limit)", p.rules.BackoffLimit)
+	case d.Reason == reasonFatal:
+		text += fmt.Sprintf(": status %d is fatal (--fatal-exit-codes)", d.Status)
+	case d.Reason == reasonWorkerFailed && !p.restartable(d.Status):
+		text += fmt.Sprintf(": --restart-policy %s starts nothing again after status %d", p.rules.Policy, d.Status)
+	}
+	return text
 }

@@ -460,3 +460,29 @@ func TestDecisionMessage(t *testing.T) {
 		}
 	}
 }
+
+// TestAccount checks what is said of restarts at the end of a job.
+func TestAccount(t *testing.T) {
+	rules := RestartRules{Policy: RestartOnFailure, MaxRestarts: 3, BackoffLimit: -1}
+	exitCode := rules
+	exitCode.Policy = RestartExitCode
+	now := time.Unix(0, 0)
+	for want, c := range map[string]struct {
+		rules RestartRules
+		d     decision
+		job   int
+	}{
+		"none was asked for":        {RestartRules{}, decision{Reason: reasonWorkerFailed}, 2},
+		"2 of 3 used: none is left": {rules, decision{Reason: reasonMaxRestarts}, 2},
+		"2 of 3 used on this node, 4 by the whole job: none is left":                  {rules, decision{Reason: reasonMaxRestarts, Node: "here"}, 4},
+		"2 of 3 used on this node, 4 by the whole job: node there has decided":        {rules, decision{Node: "there"}, 4},
+		"2 of 3 used: status 9 is fatal (--fatal-exit-codes)":                         {rules, decision{Reason: reasonFatal, Status: 9}, 2},
+		"2 of 3 used: --restart-policy exit-code starts nothing again after status 9": {exitCode, decision{Reason: reasonWorkerFailed, Status: 9}, 2},
+	} {
+		p := newPolicy(c.rules, 1, func() float64 { return 0 })
+		p.own, p.restarts = []time.Time{now, now}, c.job
+		if got := p.account(c.d, "here"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -60,12 +60,10 @@ func TakePreflight(ctx context.Context, job Job, m Machine) (*Plan, Preflight) {
 	f.OpenFiles, f.LockedMemory = softLimit(unix.RLIMIT_NOFILE), softLimit(unix.RLIMIT_MEMLOCK)
 	var st unix.Statfs_t
 	if unix.Statfs("/dev/shm", &st) == nil {
-		f.SharedMemory = st.Blocks * uint64(st.Bsize) //nolint:gosec // the kernel's block size is positive
+		f.SharedMemory = st.Blocks * uint64(st.Bsize)
 	}
-	if m.CountWorkers != nil {
-		if n, _, err := m.CountWorkers("gpu"); err == nil {
-			f.Accelerators = n
-		}
+	if m.CountDevices != nil {
+		f.Accelerators = m.CountDevices()
 	}
 	var plan *Plan
 	err := checkDir(m.Dir)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/rendezvous"
@@ -188,7 +190,11 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Resul
 	signal := syscall.SIGTERM
 	if d.Verdict == stopForNow {
 		signal = stopSignal(ctx)
-		a.Log.Warn().Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
+		level := zerolog.WarnLevel
+		if a.StopTold {
+			level = zerolog.DebugLevel
+		}
+		a.Log.WithLevel(level).Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
 	}
 	if err := a.clean(ctx, g, signal, d); err != nil {
 		return Result{}, err
@@ -198,6 +204,9 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Resul
 		blamed = d.Rank
 	}
 	in := a.failureInput(g.exits(), kernel, blamed)
+	if d.Verdict == stopForNow || d.Reason == reasonDeadline { // the report on a failure names them
+		a.tellKilled(in.Exits)
+	}
 	o := outcome{Reason: d.Reason, Exits: in.Exits}
 	switch {
 	case d.Verdict == stopForNow:
@@ -224,9 +233,26 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Resul
 	return a.finish(ctx, o, d), nil
 }
 
+// tellKilled names the workers that did not end when muster asked them to.
+func (a *Agent) tellKilled(exits []workerExit) {
+	var ranks []int
+	for _, e := range exits {
+		if e.Stopped && e.Signal == syscall.SIGKILL {
+			ranks = append(ranks, e.Rank)
+		}
+	}
+	if len(ranks) > 0 {
+		a.Log.Warn().Ints("ranks", ranks).Str("node", a.Plan.Hostname).Msg("workers killed with SIGKILL, which had not ended in time")
+	}
+}
+
 // finish writes how the job ended into the status file, and makes a Result of it.
 func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
 	var res Result
+	if d.Verdict == stopForNow && a.unfit != nil { // it was about to leave anyway, and why says more
+		d = *a.unfit
+		o.Reason = d.Reason
+	}
 	o.Message = d.message()
 	if o.Report != nil && d.Rank >= 0 {
 		root := d // the status that the nodes agreed on may be another's
@@ -256,6 +282,7 @@ func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
 			res.Report = "muster: error: " + o.Message + where + "\n"
 		}
 		if o.Report != nil {
+			o.Report.Restarts, o.Report.Logs = a.policy.account(d, a.Plan.Hostname), a.whereLogs()
 			res.Report += o.Report.text()
 			if a.ErrorFile != "" {
 				if err := o.Report.copyErrorFile(a.ErrorFile); err != nil {
@@ -270,6 +297,18 @@ func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
 	a.status.finished(o)
 	res.Status = o.Status
 	return res
+}
+
+// whereLogs says where the workers' output is.
+func (a *Agent) whereLogs() string {
+	if a.LogsGo != "" {
+		return a.LogsGo
+	}
+	nodes := 1
+	if a.meeting != nil {
+		nodes = a.meeting.GroupWorldSize
+	}
+	return a.logs.where(a.Plan.Hostname, nodes)
 }
 
 // agree returns the exit status that all nodes end with; ours is status.

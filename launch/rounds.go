@@ -127,8 +127,16 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	began := time.Now()
 	waiting, done := a.untilDeadline(ctx)
 	defer done()
+	if a.unfit != nil {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(waiting, leavePatience)
+		defer cancel()
+	}
 	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
 	if err != nil {
+		if res := a.unfitLeaves(ctx, waiting); res != nil {
+			return res, nil
+		}
 		return a.notMet(ctx, waiting, err)
 	}
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: a.Handler.Verdict()}
@@ -267,7 +275,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 	defer g.cancelAgain()
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
 	var lingering decision
-	over := m.lease.over
+	var borne *failureInput // of failures that were borne until everybody had ended
+	over, tallied := m.lease.over, a.Handler.Tallied()
 	a.policy.step(event{
 		Kind: groupStarted, At: time.Now(), World: m.WorldSize, Restarts: m.Restarts, Replacements: m.Replacements,
 	})
@@ -289,6 +298,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 					Text: "node " + a.Plan.Hostname + " was not heard of for too long, and its workers were killed",
 				}
 			}
+		case sum := <-tallied:
+			d = a.worldOver(ctx, sum, borne)
 		case <-word:
 			d = a.policy.step(event{Kind: waitedEnough, At: time.Now()})
 		case v, ok := <-m.verdicts:
@@ -312,7 +323,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 			d = decision{Rank: -1}
 		default:
 			if d.Verdict == tally {
-				d, err = a.tally(ctx, g)
+				borne, err = a.tally(ctx, g)
+				d = decision{Rank: -1}
 			}
 			if err == nil && !heard {
 				d, err = a.settle(ctx, d)
@@ -352,38 +364,35 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) decision {
 	})
 }
 
-// tally adds this node's workers, all of which have ended, to those of the other nodes. Where that completes the world,
-// the policy decides for it; else there is nothing to do but to wait for what others decide.
-func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (decision, error) {
-	none, own := decision{Rank: -1}, a.policy.tallied()
-	// Failures that were borne until everybody had ended: the first of them decides, on whichever node it was.
-	rules := &a.Plan.Job.Restart
-	var in *failureInput
-	borne := rules.Fail != QuorumAny && rules.Success != QuorumNone
-	if borne {
+// tally tells the other nodes what has become of this node's workers, all of which have ended. One of the nodes decides when
+// all have, in worldOver; else there is nothing to do but to wait for what others decide. borne is what is known here of
+// failures that do not decide before everybody has ended, nil where there are none such.
+func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *failureInput, err error) {
+	own, rules := a.policy.tallied(), &a.Plan.Job.Restart
+	if rules.Fail != QuorumAny && rules.Success != QuorumNone {
 		if err := a.finishGroup(context.WithoutCancel(ctx), g, restartPatience); err != nil {
-			return none, err
+			return nil, err
 		}
-		in = a.failureInput(g.exits(), a.evidence(), -1)
-		a.tellPeers(ctx, in.failures())
+		borne = a.failureInput(g.exits(), a.evidence(), -1)
+		a.tellPeers(ctx, borne.failures())
 	}
-	sum, complete, err := a.Handler.Tally(ctx, own)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return none, nil //nolint:nilerr // a signal came: the loop meets it next
-	case err != nil:
-		return none, fmt.Errorf("cannot count the workers of all nodes: %w", err)
-	case !complete:
-		return none, nil
+	if err := a.Handler.Tally(ctx, own); err != nil && ctx.Err() == nil { // where a signal came the loop meets it next
+		return nil, fmt.Errorf("cannot count the workers of all nodes: %w", err)
 	}
+	return borne, nil
+}
+
+// worldOver decides for a world whose workers have all ended. The first of the failures that were borne decides, on whichever
+// node it was.
+func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *failureInput) decision {
 	e := event{Kind: worldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1}
-	if borne && sum.Failed > 0 {
-		in.Elsewhere = a.gather(ctx, restartGather)
-		if r := newFailureReport(*in); r != nil {
+	if borne != nil && sum.Failed > 0 {
+		borne.Elsewhere = a.gather(ctx, restartGather)
+		if r := newFailureReport(*borne); r != nil {
 			e.Rank, e.Status = r.Root.Rank, r.status()
 		}
 	}
-	return a.policy.step(e), nil
+	return a.policy.step(e)
 }
 
 // untilDeadline returns a context that also ends with the job's deadline, once that runs.

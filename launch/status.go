@@ -29,6 +29,10 @@ const (
 	phaseSucceeded   phase = "Succeeded"
 	phaseFailed      phase = "Failed"
 	phaseTimeout     phase = "Timeout" // failed because the deadline was reached
+
+	// Of tasks alone.
+	phaseStopped phase = "Stopped" // muster has ended workers of the node, and none of them had failed
+	phaseUnknown phase = "Unknown" // nobody has said how the node's workers ended
 )
 
 // jobStatus is the status file. docs/status-file.md describes it for its readers: fields are added, never renamed.
@@ -56,7 +60,7 @@ type jobStatus struct {
 	RootCause    *statusCause      `json:"rootCause,omitempty"`
 }
 
-// statusCounts says how many workers of this node are in which state.
+// statusCounts says how many workers are in which state: those of this node, in a launcher's file those of all nodes.
 type statusCounts struct {
 	Pending     int `json:"pending"`
 	Creating    int `json:"creating"`
@@ -65,6 +69,22 @@ type statusCounts struct {
 	Succeeded   int `json:"succeeded"`
 	Failed      int `json:"failed"`
 	Stopped     int `json:"stopped"`
+	Unknown     int `json:"unknown"` // of nodes that were lost
+}
+
+func (c *statusCounts) add(more statusCounts) {
+	c.Pending += more.Pending
+	c.Creating += more.Creating
+	c.Running += more.Running
+	c.Terminating += more.Terminating
+	c.Succeeded += more.Succeeded
+	c.Failed += more.Failed
+	c.Stopped += more.Stopped
+	c.Unknown += more.Unknown
+}
+
+func (c *statusCounts) sum() int {
+	return c.Pending + c.Creating + c.Running + c.Terminating + c.Succeeded + c.Failed + c.Stopped + c.Unknown
 }
 
 // statusTask is the worker group of one node.
@@ -73,7 +93,8 @@ type statusTask struct {
 	Ranks        string `json:"ranks"`
 	RestartCount int    `json:"restartCount"`
 	Phase        phase  `json:"phase"`
-	ExitCode     *int   `json:"exitCode"`
+	// ExitCode is that of the worker that failed first here, 0 where all have succeeded; nil where neither is so.
+	ExitCode *int `json:"exitCode"`
 }
 
 // conditionType names a condition. Their meaning is that of Kubernetes' conditions: several can hold at once.
@@ -274,10 +295,11 @@ func (s *statusWriter) finished(o outcome) {
 	default:
 		s.enter(phaseFailed)
 	}
+	s.doc.Tasks[0].ExitCode = &o.Status
 	if o.Exits != nil {
 		s.doc.Counts = countExits(o.Exits)
+		s.doc.Tasks[0].Phase, s.doc.Tasks[0].ExitCode = taskEnd(&o)
 	}
-	s.doc.Tasks[0].ExitCode = &o.Status
 	s.condition(conditionRunning, false, o.Reason, o.Message)
 	if o.Reason == reasonSucceeded {
 		s.condition(conditionCompleted, true, o.Reason, o.Message)
@@ -286,6 +308,30 @@ func (s *statusWriter) finished(o outcome) {
 	}
 	s.write()
 	s.writeTerminationLog()
+}
+
+// taskEnd says how the workers of this node ended, whatever became of the job.
+func taskEnd(o *outcome) (phase, *int) {
+	code, stopped := 0, false
+	var first *workerExit
+	for i := range o.Exits {
+		switch e := &o.Exits[i]; {
+		case e.Stopped:
+			stopped = true
+		case e.status() != 0 && (first == nil || e.At.Before(first.At)):
+			first = e
+		}
+	}
+	switch {
+	case first != nil:
+		if code = first.status(); o.Report != nil && !o.Report.Root.Elsewhere {
+			code = o.Report.status() // its connections' echoes may have been seen before it
+		}
+		return phaseFailed, &code
+	case stopped:
+		return phaseStopped, nil
+	}
+	return phaseSucceeded, &code
 }
 
 func countExits(exits []workerExit) statusCounts {

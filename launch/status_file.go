@@ -5,27 +5,21 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"muster/internal/durable"
 )
 
-// replaceable returns where path leads to, and refuses what durable.Replace would damage: it would put a regular file in the
-// place of a device or a FIFO, and take outputs, which others still write to, away from under them.
+// replaceable returns where path leads to, and refuses what must not be replaced: links of other users, what is no regular file, and
+// outputs, which others still write to.
 func replaceable(path string, outputs []*os.File) (string, error) {
-	path, err := filepath.Abs(path)
+	target, err := durable.Target(path)
 	if err != nil {
 		return "", err
 	}
-	target, err := filepath.EvalSymlinks(path)
+	info, err := os.Lstat(target)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(path); err == nil {
-			return "", fmt.Errorf("%s is a symbolic link to nothing", path)
-		}
-		return path, nil // its directory is looked at when it is written
+		return target, nil // its directory is looked at when it is written
 	}
-	if err != nil {
-		return "", err
-	}
-	info, err := os.Stat(target)
 	if err != nil {
 		return "", err
 	}

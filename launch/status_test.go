@@ -222,6 +222,37 @@ func TestStatusThroughSymlink(t *testing.T) {
 	}
 }
 
+// TestStatusThroughStrangersLink: the status file is not written to where a link of another user leads, also one that comes while the job
+// runs; and a status file that was private stays so.
+func TestStatusThroughStrangersLink(t *testing.T) {
+	home, shared := testutil.ReachedDir(t, 0o755), testutil.ReachedDir(t, 0o777)
+	keys, path := filepath.Join(home, "authorized_keys"), filepath.Join(shared, "status.json")
+	writeFile(t, keys, "keys")
+	testutil.RunStranger(t, "ln", "-s", keys, path)
+	cfg := statusConfig{Path: path, RunID: "r", Now: time.Now}
+	if _, err := openStatus(cfg); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "symbolic link of user") {
+		t.Errorf("opened: %v", err)
+	}
+	testutil.RunStranger(t, "rm", path)
+	writeFile(t, path, "")
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, log := testStatus(t, path)
+	s.running()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	testutil.RunStranger(t, "ln", "-sf", keys, path)
+	s.finished(outcome{Reason: reasonSucceeded})
+	if text, err := os.ReadFile(keys); err != nil || string(text) != "keys" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if !strings.Contains(log.String(), "symbolic link of user") {
+		t.Errorf("log: %s", log)
+	}
+}
+
 // TestStatusDiskFull: a disk that fills up later costs one line of log, and the file keeps its last whole state.
 func TestStatusDiskFull(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -313,4 +344,22 @@ func TestTerminationLogOfSuccess(t *testing.T) {
 	if doc := readStatus(t, log); doc.Phase != phaseSucceeded || len(doc.Tasks) != 1 || len(doc.Conditions) == 0 {
 		t.Errorf("%+v", doc)
 	}
+}
+
+// FuzzTellTermination has any bytes for the status of a job that its first node has sent: what is written is JSON, and fits.
+func FuzzTellTermination(f *testing.F) {
+	f.Add([]byte(`{"version":1,"runId":"r","phase":"Failed","message":"m","conditions":[{"type":"Failed"}],"rootCause":{"host":"h","rank":1,"lastLines":["\u001b[2J"],"traceback":"t"}}`))
+	f.Add([]byte(`{"tasks":[{}],"rootCause":{}}`))
+	f.Add([]byte("null"))
+	f.Fuzz(func(t *testing.T, status []byte) {
+		log := filepath.Join(t.TempDir(), "termination-log")
+		writeFile(t, log, "")
+		if err := TellTermination(log, status); err != nil {
+			return
+		}
+		text, err := os.ReadFile(log)
+		if err != nil || len(text) > maxTerminationLog || !json.Valid(text) {
+			t.Errorf("%d bytes of %q: %v", len(text), text, err)
+		}
+	})
 }

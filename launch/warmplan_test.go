@@ -23,7 +23,7 @@ func TestPlanWarm(t *testing.T) {
 		"perl":          "#!/usr/bin/env perl\n",
 		"binary":        "\x7fELF\x02",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil { //nolint:gosec // programs
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -32,7 +32,7 @@ func TestPlanWarm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(python, program1, 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(python, program1, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	program := func(name string, args ...string) (Command, entrypoint) {

@@ -20,10 +20,11 @@ import (
 // workers write into a FIFO until when they will be done with something, and are sent a signal when they are not.
 // torchrun signals itself too, which ends the node's agent; here the worker's end is a failure like any other.
 type watchdog struct {
-	path   string
-	fifo   *os.File
-	log    zerolog.Logger
-	signal func(pid int, s syscall.Signal) error // to a worker; an error where pid is none
+	path string
+	fifo *os.File
+	log  zerolog.Logger
+	// signal sends s to a worker whose timer scope has run out; an error where pid is no worker's.
+	signal func(pid int, s syscall.Signal, scope string) error
 	done   sync.WaitGroup
 
 	mu     sync.Mutex
@@ -49,7 +50,7 @@ type watchdogRequest struct {
 const maxWatchdogTimers = 65536
 
 // openWatchdog makes the FIFO at path and starts to read it.
-func openWatchdog(path string, log zerolog.Logger, signal func(int, syscall.Signal) error) (*watchdog, error) {
+func openWatchdog(path string, log zerolog.Logger, signal func(int, syscall.Signal, string) error) (*watchdog, error) {
 	// One that a killed agent left is in the way; PyTorch's server removes it too.
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeNamedPipe {
 		_ = os.Remove(path) // making the new one tells if it is still there
@@ -128,7 +129,7 @@ func (w *watchdog) expire(key watchdogScope, timer **time.Timer, s syscall.Signa
 		return // a signal of 0 or less asks for no end, as upstream has it
 	}
 	log := w.log.Warn().Int("pid", key.pid).Str("scope", key.scope).Str("signal", unix.SignalName(s))
-	if err := w.signal(key.pid, s); err != nil {
+	if err := w.signal(key.pid, s, key.scope); err != nil {
 		log.Err(err).Msg("watchdog timer expired, but its process could not be signalled")
 		return
 	}

@@ -146,7 +146,7 @@ func New(cfg Config) *Checker {
 // Round is the round before which a check is done.
 type Round struct {
 	// Board is the round's; nil where this node is alone.
-	Board      rendezvous.Store
+	Board      rendezvous.Board
 	Rank, Size int
 	// Suspect says that something failed here in the last round: an earlier check says nothing of the node any more.
 	Suspect bool
@@ -324,7 +324,7 @@ func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
 		err = fmt.Errorf("stage %q is not known to this version of muster", p.Stage)
 	}
 	if err != nil {
-		res.Err, res.Unable = err.Error(), errors.Is(err, ErrUnable)
+		res.Err, res.Unable, res.Foreign = err.Error(), errors.Is(err, ErrUnable), errors.Is(err, rendezvous.ErrUntrusted)
 	}
 	return res
 }

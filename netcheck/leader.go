@@ -78,8 +78,8 @@ func (l *leader) hear(ctx context.Context) error {
 	return l.all(ctx, everybody(l.size), func(ctx context.Context, rank int) error {
 		h := &l.nodes[rank]
 		err := l.board.get(ctx, limit, keyHello(rank), h)
-		if errors.Is(err, rendezvous.ErrStoreClosed) {
-			return err // that is nobody's silence
+		if nobodysSilence(err) {
+			return err
 		}
 		if err != nil {
 			h.Node, h.Cleared = fmt.Sprintf("with group rank %d", rank), false
@@ -90,6 +90,12 @@ func (l *leader) hear(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// nobodysSilence reports whether a word is missing because the store is lost, or because somebody who is no agent of the job has
+// written in its place: the node that was to say it is not to blame.
+func nobodysSilence(err error) bool {
+	return errors.Is(err, rendezvous.ErrStoreClosed) || errors.Is(err, rendezvous.ErrUntrusted)
 }
 
 // maxDevices bounds what a node may claim to have.
@@ -135,8 +141,11 @@ func (l *leader) results(ctx context.Context, p plan, ranks []int) ([]result, er
 	res := make([]result, l.size)
 	err := l.all(ctx, ranks, func(ctx context.Context, rank int) error {
 		err := l.board.get(ctx, limit, keyResult(n, rank), &res[rank])
-		if errors.Is(err, rendezvous.ErrStoreClosed) {
+		if nobodysSilence(err) {
 			return err
+		}
+		if err == nil && res[rank].Foreign {
+			return fmt.Errorf("node %d could not hear another one: %s", rank, res[rank].Err)
 		}
 		if err != nil {
 			res[rank] = result{Err: "it reported nothing: " + err.Error()}
@@ -192,8 +201,10 @@ func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 		if err != nil {
 			return err
 		}
-		unable := func(rank int) bool { return res[rank].Unable }
-		everywhere := !able && !slices.ContainsFunc(ranks, func(rank int) bool { return !unable(rank) })
+		// What no node can do has one cause, which is none of theirs. One that failed before its devices were tested, as by a
+		// look at its files, does not speak for the others' being able.
+		tested := func(rank int) bool { return res[rank].Err == "" && res[rank].Local != nil }
+		everywhere := !able && !slices.ContainsFunc(ranks, tested)
 		for _, rank := range ranks {
 			n := &l.rec.Nodes[rank]
 			switch r := res[rank]; {

@@ -22,7 +22,7 @@ type hello struct {
 	// Compute is Local.Compute of that earlier check, Kind that of its devices: what the others are compared with.
 	Compute time.Duration `json:"compute_ns,omitempty"`
 	Kind    string        `json:"kind,omitempty"`
-	// Probe is host:port of the node's probe server, empty where it offers none.
+	// Probe is netprobe.Server.Identity of the node's probe server, empty where it offers none.
 	Probe string `json:"probe,omitempty"`
 }
 
@@ -109,10 +109,12 @@ func (p *plan) check(size int) error {
 type result struct {
 	Err string `json:"err,omitempty"`
 	// Unable says that the test could not be run, which is no failure: its Python has no torch.
-	Unable bool     `json:"unable,omitempty"`
-	Local  *Local   `json:"local,omitempty"`
-	Took   Timing   `json:"took"`
-	Perf   []Timing `json:"perf,omitempty"`
+	Unable bool `json:"unable,omitempty"`
+	// Foreign says that Err is no fault of the nodes: in the place of another one's word stood what no agent of the job has written.
+	Foreign bool     `json:"foreign,omitempty"`
+	Local   *Local   `json:"local,omitempty"`
+	Took    Timing   `json:"took"`
+	Perf    []Timing `json:"perf,omitempty"`
 	// Probe is what the network between a pair looks like, of the node that asked.
 	Probe *netprobe.Facts `json:"probe,omitempty"`
 }
@@ -127,7 +129,7 @@ type meeting struct {
 const maxMessage = 8 << 20
 
 // board is where the agents of a check meet.
-type board struct{ store rendezvous.Store }
+type board struct{ store rendezvous.Board }
 
 func (b board) put(ctx context.Context, key string, v any) error {
 	text, err := json.Marshal(v)

@@ -2,8 +2,6 @@ package netcheck
 
 import (
 	"context"
-	"net"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -12,16 +10,16 @@ import (
 )
 
 // serve offers this node to the others' probes, until ended is called. Without them the check is done all the same.
-func (m *member) serve(ctx context.Context) (addr string, ended func()) {
+func (m *member) serve(ctx context.Context) (identity string, ended func()) {
 	m.probe = *m.cfg.Probe
 	m.probe.Medium = m.round.Medium
-	m.probe.Node = m.cfg.Look(ctx)
+	m.probe.Node, m.probe.Host = m.cfg.Look(ctx), m.cfg.Addr
 	server, err := netprobe.Listen(ctx, m.probe)
 	if err != nil {
 		m.cfg.Log.Warn().Err(err).Msg("the network is not probed")
 		return "", func() {}
 	}
-	m.probe.ServePort = server.Addr().Port()
+	m.probe.Serve = server.Identity()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -29,13 +27,13 @@ func (m *member) serve(ctx context.Context) (addr string, ended func()) {
 			m.cfg.Log.Warn().Err(err).Msg("this node offers no more probes")
 		}
 	})
-	return net.JoinHostPort(m.cfg.Addr, strconv.Itoa(int(m.probe.ServePort))), func() { cancel(); wg.Wait() }
+	return m.probe.Serve, func() { cancel(); wg.Wait() }
 }
 
 // ask probes the network to the other node of the pair, if it is for this one to ask.
 func (m *member) ask(ctx context.Context, p *plan) *netprobe.Facts {
 	pair := p.pairOf(m.round.Rank)
-	if pair[0] != m.round.Rank || pair[1] >= len(p.Probes) || p.Probes[pair[1]] == "" || m.probe.ServePort == 0 {
+	if pair[0] != m.round.Rank || pair[1] >= len(p.Probes) || p.Probes[pair[1]] == "" || m.probe.Serve == "" {
 		return nil
 	}
 	if pair[1] < len(p.Names) {

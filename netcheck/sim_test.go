@@ -388,6 +388,14 @@ func TestNoTorch(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	})
+	simulate(t, "nowhere, and one node is sick", 4, netcheck.Rules{}, func(t *testing.T, s *site) {
+		for _, m := range s.nodes {
+			s.noPy[m.name] = true
+		}
+		s.sick["n1"] = "uncorrected errors"
+		left, _ := s.settle()
+		wantLeft(t, left, map[string]int{"n1": errhint.Faulty})
+	})
 	simulate(t, "on one node", 3, netcheck.Rules{}, func(t *testing.T, s *site) {
 		s.noPy["n1"] = true
 		left, _ := s.settle()
@@ -479,7 +487,7 @@ func TestRoundEnds(t *testing.T) {
 }
 
 // checkOn does one check in which each node has a board of its own to the same place, and calls ended when it ends on a node.
-func (s *site) checkOn(ctx context.Context, boards []rendezvous.Store, ended func(m *machine, record *netcheck.Record, err error)) {
+func (s *site) checkOn(ctx context.Context, boards []rendezvous.Board, ended func(m *machine, record *netcheck.Record, err error)) {
 	var wg sync.WaitGroup
 	for rank, m := range s.nodes {
 		wg.Go(func() {
@@ -508,7 +516,7 @@ func TestLeaderFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, 2, netcheck.Rules{})
 		space := memstore.NewSpace()
-		boards := []rendezvous.Store{brokenBoard{space.Client()}, brokenBoard{space.Client()}}
+		boards := []rendezvous.Board{brokenBoard{space.Client()}, brokenBoard{space.Client()}}
 		s.checkOn(t.Context(), boards, func(m *machine, _ *netcheck.Record, err error) {
 			if err == nil || !strings.Contains(err.Error(), "the value is too long") {
 				t.Errorf("%s: %v", m.name, err)
@@ -551,7 +559,7 @@ func TestVerdictEndsRound(t *testing.T) {
 			space := memstore.NewSpace()
 			ctx, over := context.WithCancel(t.Context())
 			defer over()
-			boards := []rendezvous.Store{slowBoard{space.Client(), write}, space.Client()}
+			boards := []rendezvous.Board{slowBoard{space.Client(), write}, space.Client()}
 			s.checkOn(ctx, boards, func(m *machine, record *netcheck.Record, err error) {
 				if err != nil || record.Nodes[1].Fault == nil {
 					t.Errorf("%s: %+v, %v", m.name, record, err)
@@ -603,11 +611,43 @@ func TestStoreLost(t *testing.T) {
 		space := memstore.NewSpace()
 		ctx, over := context.WithCancel(t.Context())
 		defer over()
-		boards := []rendezvous.Store{lostBoard{space.Client(), over}, space.Client()}
+		boards := []rendezvous.Board{lostBoard{space.Client(), over}, space.Client()}
 		s.checkOn(ctx, boards, func(m *machine, record *netcheck.Record, err error) {
 			if err == nil {
 				t.Errorf("%s: %+v", m.name, record)
 			}
 		})
 	})
+}
+
+// foreignBoard has what no agent of the job wrote in the place of one key.
+type foreignBoard struct {
+	rendezvous.Board
+	key string
+}
+
+func (b foreignBoard) Get(ctx context.Context, key string) ([]byte, error) {
+	if key != b.key {
+		return b.Board.Get(ctx, key)
+	}
+	<-ctx.Done() // as a board does, which waits for what can be believed
+	return nil, fmt.Errorf("%w; %w", context.Cause(ctx), rendezvous.ErrUntrusted)
+}
+
+// TestForeignWord blames nobody where somebody who is no agent of the job writes in the place of a node's word.
+func TestForeignWord(t *testing.T) {
+	for _, key := range []string{"hello/1", "result/0/1", "result/1/1"} {
+		t.Run(key, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSite(t, 2, netcheck.Rules{Network: true})
+				space := memstore.NewSpace()
+				boards := []rendezvous.Board{foreignBoard{space.Client(), key}, space.Client()}
+				s.checkOn(t.Context(), boards, func(m *machine, record *netcheck.Record, err error) {
+					if err == nil {
+						t.Errorf("%s: %+v", m.name, record)
+					}
+				})
+			})
+		})
+	}
 }

@@ -7,6 +7,7 @@ package rendezvous
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -54,10 +55,11 @@ type Handler interface {
 	// Propose says how the round is to end. Of all proposals of its agents and handlers the first one counts, and is
 	// returned: v itself, or what somebody else said before. Where the store is out of reach the answer is a Reassemble.
 	Propose(ctx context.Context, v Verdict) (Verdict, error)
-	// Tally adds the workers of this agent, all of which have ended, to those of the round's other agents and returns the
-	// sum so far; it is called once in a round. The agent whose call completes the sum, and only that one, is told so by
-	// complete, and decides.
-	Tally(ctx context.Context, t Tally) (sum Tally, complete bool, err error)
+	// Tally says what has become of the workers of this agent, all of which have ended. It is called once in a round.
+	Tally(ctx context.Context, t Tally) error
+	// Tallied delivers the sum over the agents of the round that Next returned last, once each of them has called Tally, to
+	// one of them, who decides; the others' channels stay silent, and so do all where something else ends the round.
+	Tallied() <-chan Tally
 	// Report leaves for the round's other agents what this one knows about failures on its node, nothing for none; it is
 	// called once in a round, when the workers have ended, before Reports.
 	Report(ctx context.Context, report []byte) error
@@ -66,14 +68,28 @@ type Handler interface {
 	Reports(ctx context.Context) ([][]byte, error)
 	// Agree returns the value of whichever agent called it first in this round: all leave with the same.
 	Agree(ctx context.Context, value []byte) ([]byte, error)
-	// Board is a store that only the agents of the round share, empty when the round begins: there they tell each other what
-	// must be known before workers start. nil where this node is alone, and where agents of torchrun take part, which know
-	// nothing of it.
-	Board() Store
+	// Board is what only the agents of the round share, empty when the round begins: there they tell each other what must be
+	// known before workers start. nil where this node is alone, and where agents of torchrun take part, which know nothing of
+	// it.
+	Board() Board
 	// Close leaves for good, and lets the others go first where they need this node. Rounds returned before are void
 	// afterwards.
 	Close() error
 }
+
+// Board is where the agents of one round tell each other something. What Get returns was written by one of them, in this
+// round, under this key: where the job has a token, nothing else is taken. The methods are safe for concurrent use, and end
+// when ctx ends, with context.Cause(ctx).
+type Board interface {
+	// Set stores value under key.
+	Set(ctx context.Context, key string, value []byte) error
+	// Get waits until there is a value under key, and returns it.
+	Get(ctx context.Context, key string) ([]byte, error)
+}
+
+// ErrUntrusted is wrapped by errors of a Board where something stands under a key that no agent of the job has written there. It says
+// nothing of the node whose word is missing.
+var ErrUntrusted = errors.New("not written by an agent of this job")
 
 // Server is the store that a Solo handler offers to the workers.
 type Server interface {
@@ -89,6 +105,7 @@ type Solo struct {
 	host   string
 	server Server
 	next   int
+	sum    chan Tally
 }
 
 // NewSolo returns a handler whose workers meet at host and server's port. It owns server from now on.
@@ -106,6 +123,7 @@ func (s *Solo) Next(_ context.Context, m Member) (Round, error) {
 		MasterAddr: s.host, MasterPort: s.server.Port(), AgentStore: true,
 	}
 	s.next++
+	s.sum = make(chan Tally, 1)
 	return r, nil
 }
 
@@ -118,8 +136,14 @@ func (s *Solo) Lease() <-chan time.Time { return nil }
 // Propose returns v.
 func (s *Solo) Propose(_ context.Context, v Verdict) (Verdict, error) { return v, nil }
 
-// Tally returns t, which is complete.
-func (s *Solo) Tally(_ context.Context, t Tally) (Tally, bool, error) { return t, true, nil }
+// Tally makes t the sum.
+func (s *Solo) Tally(_ context.Context, t Tally) error {
+	s.sum <- t
+	return nil
+}
+
+// Tallied delivers what Tally was told.
+func (s *Solo) Tallied() <-chan Tally { return s.sum }
 
 // Report drops the report: its only reader wrote it.
 func (s *Solo) Report(context.Context, []byte) error { return nil }
@@ -131,7 +155,7 @@ func (s *Solo) Reports(context.Context) ([][]byte, error) { return nil, nil }
 func (s *Solo) Agree(_ context.Context, value []byte) ([]byte, error) { return value, nil }
 
 // Board returns nil: nobody else would read it.
-func (s *Solo) Board() Store { return nil }
+func (s *Solo) Board() Board { return nil }
 
 // Close closes the server.
 func (s *Solo) Close() error { return s.server.Close() }

@@ -22,6 +22,9 @@ import (
 	"al.essio.dev/pkg/shellescape"
 )
 
+//go:embed ours.sh
+var oursScript string
+
 //go:embed find.sh
 var findScript string
 
@@ -90,12 +93,14 @@ func (p *payload) open(form string) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(b)), err
 }
 
-// shellLine makes the command that has /bin/sh run a script, whatever the login shell is.
+// shellLine makes the command that has /bin/sh run ours.sh and then a script, whatever the login shell is.
 func shellLine(script string, args ...string) string {
 	var lines []string
-	for line := range strings.SplitSeq(script, "\n") {
-		if line != "" && !strings.HasPrefix(line, "#") {
-			lines = append(lines, line)
+	for _, text := range []string{oursScript, script} {
+		for line := range strings.SplitSeq(text, "\n") {
+			if line != "" && !strings.HasPrefix(line, "#") {
+				lines = append(lines, line)
+			}
 		}
 	}
 	return "exec /bin/sh -c '" + strings.Join(lines, " ") + "' muster " + shellescape.QuoteCommand(args)

@@ -84,7 +84,7 @@ func (k *hostKeys) withoutOddLines(files []string) (db *knownhosts.HostKeyDB, or
 		lines := bytes.Split(text, []byte("\n"))
 		path := filepath.Join(dir, strconv.Itoa(i))
 		for n, line := range lines {
-			if err := os.WriteFile(path, line, 0o600); err != nil {
+			if err := os.WriteFile(path, line, 0o600); err != nil { //nolint:gosec // a number in a directory of ours
 				return nil, nil, err
 			}
 			if _, err := xknownhosts.New(path); err != nil {
@@ -92,7 +92,7 @@ func (k *hostKeys) withoutOddLines(files []string) (db *knownhosts.HostKeyDB, or
 				lines[n] = nil
 			}
 		}
-		if err := os.WriteFile(path, bytes.Join(lines, []byte("\n")), 0o600); err != nil {
+		if err := os.WriteFile(path, bytes.Join(lines, []byte("\n")), 0o600); err != nil { //nolint:gosec // as above
 			return nil, nil, err
 		}
 		copies, origin[path] = append(copies, path), f

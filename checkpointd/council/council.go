@@ -87,6 +87,11 @@ type SetReport struct {
 	// Urgent counts how often the newest step was wanted on disk at once; Why is the reason of the last time.
 	Urgent int    `json:"urgent,omitempty"`
 	Why    string `json:"why,omitempty"`
+	// Want are copies that the node is getting, whose digest it has not been told yet; Sums are the digests that it knows of its own,
+	// and Bad what it was given that had another one.
+	Want []Copy `json:"want,omitempty"`
+	Sums []Sum  `json:"sums,omitempty"`
+	Bad  []Bad  `json:"bad,omitempty"`
 }
 
 // Written is what became of one shard on disk.
@@ -133,6 +138,9 @@ type SetView struct {
 	Write *Order `json:"write,omitempty"`
 	// Fetch are copies that it has to get.
 	Fetch []Fetch `json:"fetch,omitempty"`
+	// Sum are copies whose digest is wanted of the node whose worker made them; Sums are digests that were stated.
+	Sum  []Copy `json:"sum,omitempty"`
+	Sums []Sum  `json:"sums,omitempty"`
 	// Committed is the newest moment on disk, Failed why the last writing failed, and FailedAt that of what; Lost says that copies of
 	// it were damaged or are gone. Busy says that more is to be written.
 	Committed Moment `json:"committed"`

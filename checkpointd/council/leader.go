@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Leader has the reports of all nodes and decides for them. It is not safe for concurrent use.
@@ -55,6 +56,10 @@ type set struct {
 	replicating Moment
 	replicated  Moment
 	spreadAgain bool // nodes may be gone that had copies of it
+
+	wanted map[Copy]bool // copies whose digest somebody wants, without Persist
+	sums   map[Copy]Sum  // what was stated
+	bad    map[Bad]bool  // what nodes say now
 }
 
 // flush is a step on its way to disk.
@@ -90,7 +95,8 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 	}
 }
 
-// Report takes a node's report, unless a newer one is known.
+// Report takes a node's report, unless a newer one is known. The caller has checked it. Of sets beyond those that a leader knows at
+// most nothing is heard.
 func (l *Leader) Report(node int, r *Report) {
 	if old := l.nodes[node]; node < 0 || node >= l.size || old != nil && old.Seq >= r.Seq {
 		return
@@ -103,8 +109,14 @@ func (l *Leader) Report(node int, r *Report) {
 	for i := range r.Sets {
 		sr := &r.Sets[i]
 		s := l.sets[sr.Key]
+		if s == nil && (len(l.sets) >= maxSets || sr.Check() != nil) {
+			continue
+		}
 		if s == nil {
-			s = &set{Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}, saved: map[int]bool{}, trigger: l.why}
+			s = &set{
+				Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}, saved: map[int]bool{}, trigger: l.why,
+				wanted: map[Copy]bool{}, sums: map[Copy]Sum{},
+			}
 			l.sets[sr.Key] = s
 		}
 		if len(sr.Saves) > 0 {
@@ -117,6 +129,7 @@ func (l *Leader) Report(node int, r *Report) {
 			s.urgent[node], s.trigger = sr.Urgent, sr.Why
 		}
 		s.collect(sr)
+		s.hear(sr)
 	}
 	l.step()
 }
@@ -132,7 +145,7 @@ func (s *set) collect(sr *SetReport) {
 			continue
 		}
 		if w.Err != "" && s.failed == "" {
-			s.failed = w.Err
+			s.failed = Clean(strings.ReplaceAll(w.Err, "\n", "; "), maxText)
 		}
 		f.results[w.Shard] = w.Result
 	}
@@ -140,6 +153,9 @@ func (s *set) collect(sr *SetReport) {
 
 // Gone says that a node is not there any more in this round.
 func (l *Leader) Gone(node int) {
+	if node < 0 || node >= l.size {
+		return
+	}
 	delete(l.nodes, node)
 	l.gone[node] = false
 	l.step()
@@ -297,13 +313,28 @@ func (l *Leader) learn(s *set) {
 // tally finds out which moments are complete, and which can never be.
 func (l *Leader) tally(s *set) {
 	have := map[Moment]map[int]bool{}
+	s.bad = nil
+	for n := range l.nodes {
+		sr := l.report(n, s.Key)
+		if sr == nil {
+			continue
+		}
+		for _, b := range sr.Bad {
+			if b.Addr != l.nodes[n].Addr { // of itself a node says so by not having it
+				if s.bad == nil {
+					s.bad = map[Bad]bool{}
+				}
+				s.bad[b] = true
+			}
+		}
+	}
 	for n := range l.nodes {
 		sr := l.report(n, s.Key)
 		if sr == nil {
 			continue
 		}
 		for _, c := range sr.Copies {
-			if c.Shard < 0 || c.Shard >= s.Shards {
+			if c.Shard < 0 || c.Shard >= s.Shards || s.bad[Bad{c.Shard, c.At, l.nodes[n].Addr}] {
 				continue
 			}
 			if have[c.At] == nil {
@@ -311,6 +342,9 @@ func (l *Leader) tally(s *set) {
 			}
 			have[c.At][c.Shard] = true
 		}
+	}
+	if l.all() {
+		s.forget(have)
 	}
 	s.complete, s.dead = nil, nil
 	for m, shards := range have {
@@ -366,7 +400,7 @@ func (l *Leader) holders(s *set, shard int, m Moment) []int {
 	var found []int
 	for _, n := range l.order() {
 		sr := l.report(n, s.Key)
-		if sr == nil || !slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.Shard == shard && c.At == m }) {
+		if sr == nil || !l.has(s, n, sr, shard, m) {
 			continue
 		}
 		if slices.Contains(sr.Saves, shard) {
@@ -378,6 +412,14 @@ func (l *Leader) holders(s *set, shard int, m Moment) []int {
 	return found
 }
 
+// Holders returns the nodes with a copy of a shard at a moment, by group rank.
+func (l *Leader) Holders(k Key, shard int, m Moment) []int {
+	if s := l.sets[k]; s != nil {
+		return l.holders(s, shard, m)
+	}
+	return nil
+}
+
 // decide answers workers that ask where to restore from: all are told the same.
 func (l *Leader) decide(s *set) {
 	asked := 0
@@ -386,6 +428,7 @@ func (l *Leader) decide(s *set) {
 			asked = max(asked, sr.Loads)
 		}
 	}
+	asked = min(asked, len(s.decisions)+1) // nobody asks again before there is an answer
 	missing := slices.Contains(slices.Collect(maps.Values(l.gone)), true)
 	for missing && asked > len(s.decisions) {
 		s.decisions = append(s.decisions, Decision{Source: FromNone, Err: "not all nodes take part in what is to be restored"})

@@ -33,6 +33,7 @@ func (l *Leader) View(node int) View {
 			sv.Write = l.part(s, node)
 		}
 		sv.Fetch = l.fetches(s, node)
+		sv.Sum, sv.Sums = s.asked()
 		v.Drained = v.Drained && !sv.Busy
 		v.Sets = append(v.Sets, sv)
 	}

@@ -133,7 +133,7 @@ func (a *accelerateJob) refuse(dest string, err error) {
 	if o := a.option(dest); o != nil && o.kind == kindFlag && v.source.Kind == launch.FromFlag {
 		v.text = ""
 	}
-	a.wrong.add(fmt.Errorf("cannot use %s: %w", given{v.text, v.source}.written(flag), err))
+	a.wrong.add(fmt.Errorf("cannot use %s: %w", given{text: v.text, source: v.source}.written(flag), err))
 }
 
 func (a *accelerateJob) warn(format string, args ...any) {

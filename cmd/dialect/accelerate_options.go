@@ -23,11 +23,17 @@ func accelerateOptions() []option {
 	options := slices.Concat(accelerateBase(), accelerateDeepSpeed(), accelerateFSDP(), accelerateMegatron(), accelerateFP8(), accelerateParallelism(), []option{
 		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
 	})
-	own := anywhereFlags()
+	own := settings()
 	for i := range options {
 		o := &options[i]
 		o.rare = slices.Contains([]string{groupTPU, groupAWS, groupDeepSpeed, groupFSDP, groupMegatron, groupFP8, groupParallelism}, o.group)
-		o.ownVariable = o.group != groupTPU && o.group != groupAWS && !slices.Contains(own, "--"+o.long)
+		if o.rare && o.group != groupTPU {
+			o.moot = "accelerate, too, reads it with its way of training only"
+		}
+		if o.long == "monitor-interval" {
+			o.moot = "exits are seen at once, and so within every interval"
+		}
+		o.ownVariable = o.group != groupTPU && o.group != groupAWS && !slices.ContainsFunc(own, func(s setting) bool { return s.anywhere && s.flag == o.long })
 	}
 	return options
 }

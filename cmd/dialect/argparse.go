@@ -51,6 +51,9 @@ type option struct {
 	own, foreign bool
 	// rare keeps the option out of what --dry-run shows unless it is given: it is one of many for one way to train.
 	rare bool
+	// moot says why nobody misses an effect of the option where it changes nothing in the job, empty where one would be missed:
+	// then there is a warning.
+	moot string
 	// hideDefault keeps def out of the help text, which says in words what the default is.
 	hideDefault bool
 	// union joins the words of an option that is given several times with commas; otherwise the last one counts.
@@ -92,6 +95,8 @@ func (o *option) spellings() []string {
 type parser struct {
 	prog, script string
 	options      []option
+	// beneath are those of the program that prog starts, which it takes by other means.
+	beneath []option
 	// prefixes are the prefixes of environment variables that stand for options, strongest first.
 	prefixes []string
 	// exact refuses abbreviated options (allow_abbrev=False).
@@ -484,7 +489,7 @@ func (p *parser) unknown(word string) error {
 	}
 	if own := strings.TrimPrefix(plain(typed), "--"); anywhere(own) != nil {
 		return errhint.With(fmt.Errorf("unknown flag %s", typed),
-			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … %s …", own, p.prog))
+			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … %s …; where a link has that name, set %s", own, p.prog, ownPrefix+strings.ToUpper(strings.ReplaceAll(own, "-", "_"))))
 	}
 	return unknownFlag(typed, known)
 }

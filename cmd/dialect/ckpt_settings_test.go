@@ -25,7 +25,6 @@ func TestCheckpointNotices(t *testing.T) {
 		{args: "--ckpt-signal sigusr2", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR2}},
 		{args: "--ckpt-signal 24", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGXCPU}},
 		{args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"}, want: launch.CheckpointRules{On: true, Salvage: time.Minute, OnFile: "/going"}},
-		{args: "--ckpt-notices off"},
 		{args: "", env: []string{"MUSTER_CKPT=off", "MUSTER_CKPT_SIGNAL=USR1"}},
 	} {
 		got := accepted(t, c.env, "", append(strings.Fields(c.args), "prog")...).Job.Checkpoint
@@ -49,6 +48,8 @@ func TestCheckpointNoticesRefused(t *testing.T) {
 		{[]string{"--ckpt-on-file", ""}, "name a file"},
 		{[]string{"--ckpt-on-command", " "}, "name a command"},
 		{[]string{"--ckpt-notices", "aws"}, "auto"},
+		{[]string{"--ckpt-notices", "off"}, "where --ckpt is not on"},
+		{[]string{"--ckpt-dir", "d", "--ckpt", "off"}, "where --ckpt is not on"},
 	} {
 		_, err := native(nil, "", append(c.args, "prog")...)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.args[0]) {

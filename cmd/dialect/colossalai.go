@@ -64,7 +64,7 @@ func ColossalRun(inv Invocation) (Request, error) {
 }
 
 func colossalParser() *parser {
-	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions()}
+	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions(), beneath: torchrunOptions()}
 	p.help = func() string { return p.helpText(colossalAbout) }
 	return p
 }
@@ -301,9 +301,10 @@ func (c *colossalJob) settings(p *parser, req *Request) {
 		list = append(list, Setting{Flag: o.long, Value: cmp.Or(v.text, o.def), Source: v.source})
 	}
 	req.Settings = append(list, req.Settings...)
-	req.finish()
+	req.sources()
 }
 
+// has reports whether the program knows an option, or hands it to the one that it starts.
 func (p *parser) has(long string) bool {
-	return slices.ContainsFunc(p.options, func(o option) bool { return o.long == long })
+	return slices.ContainsFunc(slices.Concat(p.options, p.beneath), func(o option) bool { return o.long == long })
 }

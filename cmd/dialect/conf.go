@@ -193,7 +193,7 @@ func applyConf(job *launch.Job, word given, wrong *problems) (equivalents map[st
 			}
 			source := word.source
 			source.Name += " " + key
-			equivalents[e.flag] = given{val, source}
+			equivalents[e.flag] = given{text: val, source: source}
 		}
 	}
 	seconds := func(to *time.Duration, key string) {

@@ -46,7 +46,7 @@ func readConfig(file string, list []setting, readFile func(string) ([]byte, erro
 			wrong.add(fmt.Errorf("%s: %w", at, err))
 			continue
 		}
-		words[flag] = given{text, launch.Source{Kind: launch.FromConfig, Name: at}}
+		words[flag] = given{text: text, source: launch.Source{Kind: launch.FromConfig, Name: at}}
 	}
 	return words, wrong
 }

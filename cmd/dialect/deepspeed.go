@@ -240,7 +240,14 @@ func (d *deepSpeedJob) finish() (Request, error) {
 	if d.on("quiet") {
 		level = d.given("quiet").source
 	}
-	return finishLauncher(&d.torchrunJob, d.inv, map[string]given{"log-level": {d.req.LogLevel, level}}, func(words map[string]given) {
+	habits := map[string]given{"log-level": {text: d.req.LogLevel, source: level}}
+	if d.on("bind-cores-to-rank") {
+		habits["numa-binding"] = given{text: launch.BindCores, source: d.given("bind-cores-to-rank").source}
+	}
+	if d.on("elastic-training") {
+		habits["max-restarts"] = given{text: strconv.Itoa(elasticRestarts), source: d.given("elastic-training").source}
+	}
+	return finishLauncher(&d.torchrunJob, d.inv, habits, func(words map[string]given) {
 		if d.job.Isolate {
 			d.wrong.add(fmt.Errorf("cannot use %s with deepspeed: its scripts choose the device of their local rank among all that are listed",
 				words["isolate-devices"].written("isolate-devices")))
@@ -259,9 +266,6 @@ func finishLauncher(t *torchrunJob, inv Invocation, habits map[string]given, che
 		}
 		t.req.Settings = append(t.req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
 	}
-	if !slices.ContainsFunc(t.req.Settings, func(s Setting) bool { return s.Flag == "max-restarts" }) {
-		t.tell("max-restarts", "0", launch.Source{})
-	}
 	all := map[string]given{
 		"stdin": {text: "inherit"}, "run-id": {text: t.job.RunID}, "grace": {text: t.job.Stop.Grace.String()},
 		"join-timeout": {text: t.job.Meeting.JoinTimeout.String()},
@@ -269,17 +273,16 @@ func finishLauncher(t *torchrunJob, inv Invocation, habits map[string]given, che
 	maps.Copy(all, habits)
 	words := t.own.apply(&t.req, inv, t.env, t.parser, all, &t.wrong)
 	check(words)
-	words = maps.Clone(words)
+	all = maps.Clone(words)
 	nodes := fmt.Sprint(t.job.Nodes.Max)
 	if t.job.Nodes.Min != t.job.Nodes.Max {
 		nodes = fmt.Sprintf("%d:%d", t.job.Nodes.Min, t.job.Nodes.Max)
 	}
-	words["nnodes"] = given{text: nodes}
-	settleMeeting(&t.req, words, &t.wrong)
-	if err := t.wrong.err(); err != nil {
+	all["nnodes"] = given{text: nodes}
+	settleMeeting(&t.req, all, &t.wrong)
+	if err := t.req.finish(words, &t.wrong); err != nil {
 		return Request{JSON: t.req.JSON}, err
 	}
-	t.req.finish()
 	return t.req, nil
 }
 

@@ -328,8 +328,6 @@ func (d *deepSpeedJob) elastic(total int) {
 	d.job.Nodes = launch.Range{Min: min(least, total), Max: min(most, total)}
 	d.job.Meeting.JoinTimeout = 10 * time.Minute
 	d.job.Restart.MaxRestarts = elasticRestarts
-	source := d.given("elastic-training").source
-	d.tell("max-restarts", strconv.Itoa(elasticRestarts), source)
 	d.job.RunID = cmp.Or(d.env["ELASTIC_RUN_ID"], elasticRunID)
 	if d.job.Nodes.Max > 1 {
 		d.job.Meeting.Backend = backendMuster

@@ -37,7 +37,7 @@ func deepSpeedOptions() []option {
 		},
 		{long: "force-multi", kind: kindFlag, group: groupReach, help: "Reach the host by ssh even where there is only one."},
 		{long: "no-ssh", kind: kindFlag, group: groupReach, help: "Start the workers of this node only: deepspeed is started on each host, with --node_rank and --master_addr."},
-		{long: "node-rank", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupReach, help: "With --no_ssh: which host of the hostfile this is, from 0."},
+		{long: "node-rank", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupReach, moot: "deepspeed, too, reads it with --no_ssh only", help: "With --no_ssh: which host of the hostfile this is, from 0."},
 		{long: "no-ssh-check", kind: kindFlag, group: groupReach, help: "Do not try ssh first. No effect: muster has no separate try."},
 		{long: "ssh-port", kind: kindInt, noDefault: true, arg: "PORT", group: groupReach, help: "Port of sshd on the hosts. Default: what ssh's configuration says, else 22."},
 		{

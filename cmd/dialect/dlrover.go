@@ -3,7 +3,6 @@ package dialect
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -17,7 +16,7 @@ const dlroverRun = "dlrover-run"
 // version 0.6.1, elastic_run.py), and those of MetaX's guide to it. What DLRover asks its master for, muster's agents
 // settle among themselves: they meet at the store of DLROVER_MASTER_ADDR, which is muster's.
 func DLRover(inv Invocation) (Request, error) {
-	return torchrun(inv, dlroverParser(), fromDLRover)
+	return torchrun(inv, dlroverParser(), func(t *torchrunJob) { fromDLRover(t, inv.Machine) })
 }
 
 func dlroverParser() *parser {
@@ -27,20 +26,49 @@ func dlroverParser() *parser {
 	return p
 }
 
-// dlroverReplacements is how many nodes of a job DLRover's operator replaces (restartCount).
+// dlroverReplacements is how often DLRover's operator replaces the node of a rank (restartCount).
 const dlroverReplacements = 3
 
 // fromDLRover puts what dlrover-run has beyond torchrun into terms of torchrun and of muster's own settings.
-func fromDLRover(t *torchrunJob) {
-	t.job.Restart.ReplaceLimit = dlroverReplacements
-	t.habits["restart-limit"] = given{text: strconv.Itoa(dlroverReplacements)}
+func fromDLRover(t *torchrunJob, machine Machine) {
 	t.dlroverNodes()
+	t.dlroverReplaces()
 	t.dlroverMeeting()
 	t.hostPorts()
 	t.dlroverChecks()
 	t.dlroverBinding()
 	t.dlroverLogLevel()
 	t.dlroverIdle()
+	t.dlroverAccelerator(machine)
+}
+
+// dlroverDevices are PyTorch's names for the devices of --accelerator.
+var dlroverDevices = map[string]string{"nvidia.com/gpu": "cuda", "ascend-npu": "npu", "mthreads.com/gpu": "musa", "metax-tech.com/gpu": "cuda"}
+
+// dlroverAccelerator holds --accelerator against what the machine has. DLRover chooses the program of its check by it; muster
+// looks for itself.
+func (t *torchrunJob) dlroverAccelerator(machine Machine) {
+	v, found := t.in.values["accelerator"], ""
+	if !v.explicit() {
+		return
+	}
+	if machine.Accelerators != nil {
+		found, _ = machine.Accelerators(fakeSpec(t.own, t.env))
+	}
+	if found != dlroverDevices[v.text] {
+		t.warn("%s has no effect: no such accelerator is found here, and workers take what there is", given{text: v.text, source: v.source}.written("accelerator"))
+	}
+}
+
+// dlroverReplaces bounds how many lost nodes are replaced. restartCount belongs to each rank: a job has as many for every one
+// of its nodes. A job that can go on with fewer nodes needs no replacement, so that nothing is counted there.
+func (t *torchrunJob) dlroverReplaces() {
+	nodes, err := parseNodes(t.in.values["nnodes"].text)
+	if err != nil || nodes.Min < nodes.Max {
+		return
+	}
+	t.job.Restart.ReplaceLimit = dlroverReplacements * nodes.Max
+	t.habits["restart-limit"] = given{text: strconv.Itoa(t.job.Restart.ReplaceLimit)}
 }
 
 // fill gives a flag that is not given otherwise the value of the first of the variables that is set.
@@ -178,14 +206,14 @@ func (t *torchrunJob) dlroverChecks() {
 			continue
 		}
 		if _, front := words[o.long]; !front {
-			words[o.long] = given{word.shown(o.kind), word.source}
+			words[o.long] = given{text: word.shown(o.kind), source: word.source, theirs: true}
 		} else if word.source.Kind == launch.FromFlag {
 			t.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.long, dlroverRun))
 		}
 	}
 	imply := func(flag string, by value) {
 		if !switched(words[flag]) {
-			words[flag] = given{"true", by.source}
+			words[flag] = given{text: "true", source: by.source}
 		}
 	}
 	level := v["precheck"]
@@ -201,7 +229,7 @@ func (t *torchrunJob) dlroverChecks() {
 	const timeout = "NETWORK_CHECK_TIMEOUT"
 	_, typed := words["network-check-timeout"]
 	if text := t.env[timeout]; text != "" && !typed && t.env[ownPrefix+timeout] == "" {
-		words["network-check-timeout"] = given{text, launch.Source{Kind: launch.FromVariable, Name: timeout}}
+		words["network-check-timeout"] = given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: timeout}}
 	}
 	t.own = Own{words}
 }
@@ -228,7 +256,7 @@ func (t *torchrunJob) dlroverBinding() {
 	}
 	v["numa_binding"] = value{text: "node", source: affinity.source}
 	t.job.Bind.Fallback = true // as DLRover, which starts such workers unbound
-	t.habits["numa-fallback"] = given{"true", affinity.source}
+	t.habits["numa-fallback"] = given{text: "true", source: affinity.source}
 }
 
 // dlroverLogLevel lets DLROVER_LOG_LEVEL stand for LOGLEVEL.
@@ -245,7 +273,7 @@ func (t *torchrunJob) dlroverIdle() {
 		if port.n < 1 || port.n > 65535 {
 			t.refuse("training-port", fmt.Errorf("give a number from 1 to 65535"))
 		}
-		t.job.Environ = slices.Concat(t.job.Environ, []string{"HCCL_IF_BASE_PORT=" + strconv.Itoa(port.n)})
+		t.job.Env.Set = append(t.job.Env.Set, launch.Var{Name: "HCCL_IF_BASE_PORT", Value: strconv.Itoa(port.n), Source: port.source})
 	}
 	if v["save_at_breakpoint"].on {
 		t.warn("--save_at_breakpoint changes nothing: on a single node the newest checkpoint in memory is written whenever workers end, and on several none is kept in memory")
@@ -258,6 +286,11 @@ func (t *torchrunJob) dlroverIdle() {
 	}
 	if conf, err := parseConf(v["rdzv_conf"].text); err == nil && conf["pend_timeout"] != "" {
 		t.warn("--rdzv-conf: pend_timeout has no effect: a node that is not needed waits until it is, or until the job ends")
+	}
+	for _, name := range []string{"NCCL_SETTINGS", "MCCL_SETTINGS"} {
+		if t.env[name] != "" {
+			t.warn("%s has no effect: the processes of the network check have the workers' environment as it is", name)
+		}
 	}
 	for _, name := range []string{"FAILURE_NODE_ERRORS", "DLROVER_EXTENSION_DYNAMIC_FAILOVER", "MOCK_ERR_RANK"} {
 		if t.env[name] != "" {

@@ -30,20 +30,22 @@ var dlroverCases = map[string]struct {
 	want func(job *launch.Job) bool
 	warn string
 }{
-	"auto-config":        {want: func(j *launch.Job) bool { return j.Procs == "auto" }},
-	"accelerator":        {word: "metax-tech.com/gpu", want: func(j *launch.Job) bool { return j.Fake == "" }},
-	"precheck":           {word: "2", want: func(j *launch.Job) bool { return j.Check.Network && j.Check.CommPerf }},
-	"node-unit":          {word: "2", with: "--nnodes 2:4 --rdzv-endpoint h", want: func(j *launch.Job) bool { return j.Meeting.NodeUnit == 2 }},
-	"network-check":      {want: func(j *launch.Job) bool { return j.Check.Network }},
-	"comm-perf-test":     {with: "--network-check", want: func(j *launch.Job) bool { return j.Check.CommPerf }},
-	"exclude-straggler":  {with: "--network-check", want: func(j *launch.Job) bool { return j.Check.ExcludeStraggler }},
-	"switchbox-check":    {with: "--network-check", want: func(j *launch.Job) bool { return len(j.Check.Switchbox.Pairs) == 4 }},
-	"box-pairs":          {word: "0:1 2:3", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) }},
-	"min-bandwidth":      {word: "50", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 }},
-	"min-channels":       {word: "4", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return j.Check.Switchbox.MinChannels == 4 }},
-	"numa-affinity":      {want: func(j *launch.Job) bool { return j.Bind == launch.BindRules{Mode: "node", Fallback: true} }},
-	"membind-policy":     {word: "bind", with: "--numa-affinity", want: func(j *launch.Job) bool { return j.Bind.Mode == "node" }, warn: "only as strong as preferred"},
-	"training-port":      {word: "61000", want: func(j *launch.Job) bool { return slices.Contains(j.Environ, "HCCL_IF_BASE_PORT=61000") }},
+	"auto-config":       {want: func(j *launch.Job) bool { return j.Procs == "auto" }},
+	"accelerator":       {word: "metax-tech.com/gpu", want: func(j *launch.Job) bool { return j.Fake == "" }, warn: "no such accelerator is found here"},
+	"precheck":          {word: "2", want: func(j *launch.Job) bool { return j.Check.Network && j.Check.CommPerf }},
+	"node-unit":         {word: "2", with: "--nnodes 2:4 --rdzv-endpoint h", want: func(j *launch.Job) bool { return j.Meeting.NodeUnit == 2 }},
+	"network-check":     {want: func(j *launch.Job) bool { return j.Check.Network }},
+	"comm-perf-test":    {with: "--network-check", want: func(j *launch.Job) bool { return j.Check.CommPerf }},
+	"exclude-straggler": {with: "--network-check", want: func(j *launch.Job) bool { return j.Check.ExcludeStraggler }},
+	"switchbox-check":   {with: "--network-check", want: func(j *launch.Job) bool { return len(j.Check.Switchbox.Pairs) == 4 }},
+	"box-pairs":         {word: "0:1 2:3", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) }},
+	"min-bandwidth":     {word: "50", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 }},
+	"min-channels":      {word: "4", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return j.Check.Switchbox.MinChannels == 4 }},
+	"numa-affinity":     {want: func(j *launch.Job) bool { return j.Bind == launch.BindRules{Mode: "node", Fallback: true} }},
+	"membind-policy":    {word: "bind", with: "--numa-affinity", want: func(j *launch.Job) bool { return j.Bind.Mode == "node" }, warn: "only as strong as preferred"},
+	"training-port": {word: "61000", want: func(j *launch.Job) bool {
+		return len(j.Env.Set) == 1 && j.Env.Set[0].Name == "HCCL_IF_BASE_PORT" && j.Env.Set[0].Value == "61000"
+	}},
 	"save-at-breakpoint": {want: func(j *launch.Job) bool { return j.Checkpoint.On }, warn: "changes nothing"},
 	"auto-tunning":       {want: func(*launch.Job) bool { return true }, warn: "no master"},
 	"ucp-device-type":    {word: "npu", want: func(*launch.Job) bool { return true }, warn: "universal checkpoints"},
@@ -127,7 +129,7 @@ func TestDLRoverGuide(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", line, diff)
 		}
 		if job.Command.Name != "train.py" || !slices.Equal(job.Command.Args, []string{"--box-pairs", "9:9"}) || job.Procs != "8" ||
-			job.Restart.MaxRestarts != 3 || job.Restart.ReplaceLimit != 3 || job.Role != "dlrover-trainer" || job.RunID != "job" || len(job.Warnings) > 0 {
+			job.Restart.MaxRestarts != 3 || job.Restart.ReplaceLimit != -1 || job.Role != "dlrover-trainer" || job.RunID != "job" || len(job.Warnings) > 0 {
 			t.Errorf("%s: %+v", line, job)
 		}
 	}
@@ -160,7 +162,7 @@ func TestDLRoverMeets(t *testing.T) {
 		nodes            launch.Range
 		alone            bool
 	}{
-		{line: "x.py", want: alone, nodes: launch.Range{Min: 1, Max: 1}, alone: true},
+		{line: "x.py", runID: "none", want: alone, nodes: launch.Range{Min: 1, Max: 1}, alone: true},
 		{line: "--standalone x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=0", want: alone, nodes: launch.Range{Min: 1, Max: 1}, alone: true},
 		{line: "x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=3 POD_IP=10.0.0.1 ELASTIC_JOB_NAME=j", runID: "j", want: alone, nodes: launch.Range{Min: 1, Max: 1}, alone: true},
 		{
@@ -237,7 +239,11 @@ func TestDLRoverEnvironment(t *testing.T) {
 		"HOST_PORTS=7001,7002":                                     func(r dialect.Request) bool { return cmp.Equal(r.Job.Meeting.WorkerPorts, []int{7001, 7002}) },
 		"PET_ROLE=r":                                               func(r dialect.Request) bool { return r.Job.Role == "r" },
 	} {
-		if req := dlrover(t, env, "--network-check", "x.py"); !ok(req) || len(req.Job.Warnings) > 0 {
+		args := []string{"--network-check", "x.py"}
+		if strings.Contains(env, "STRAGGLER") || strings.Contains(env, "LIMIT") { // which are about other nodes
+			args = append([]string{"--nnodes", "2", "--rdzv-endpoint", "a"}, args...)
+		}
+		if req := dlrover(t, env, args...); !ok(req) || len(req.Job.Warnings) > 0 {
 			t.Errorf("%s: %+v", env, req)
 		}
 	}

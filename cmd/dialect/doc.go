@@ -56,10 +56,16 @@ type Request struct {
 	Job launch.Job
 	// DryRun asks to show what would be done and to start nothing.
 	DryRun bool
+	// ShowValues asks for values that may be secrets in what DryRun shows.
+	ShowValues bool
+	// All asks to show the flags that have their defaults, too.
+	All bool
 	// JSON asks for output that a machine reads.
 	JSON bool
 	// LogLevel is how much muster itself says on standard error: debug, info, warn or error.
 	LogLevel string
+	// LogFormat is the form in which it says so: one of logtext.Formats.
+	LogFormat string
 	// SimulateNodes is how many nodes of the job are to run on this machine, each with an agent of its own; 0 for none but
 	// this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
 	SimulateNodes int

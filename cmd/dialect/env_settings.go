@@ -20,22 +20,22 @@ func envSettings() []setting {
 	later := func(*Request, string) error { return nil }
 	return []setting{
 		{
-			flag: "env", arg: "NAME[=VALUE]", separator: several, show: showEnv, group: groupEnv, anywhere: true,
+			flag: "env", arg: "NAME[=VALUE]", separator: several, group: groupEnv, anywhere: true, use: always,
 			help: "Set a variable for all workers on all nodes, byte for byte; without a value the one that muster has. May be given again; in a variable, one on each line.",
 			set:  later,
 		},
 		{
-			flag: "env-file", arg: "FILE", separator: several, group: groupEnv, anywhere: true,
+			flag: "env-file", arg: "FILE", separator: several, group: groupEnv, anywhere: true, use: always,
 			help: "Set the variables of FILE, NAME=VALUE on each line, with quotes as in dotenv files. May be given again; --env wins.",
 			set:  later,
 		},
 		{
-			flag: "env-expand", form: formSwitch, def: "false", group: groupEnv, anywhere: true,
+			flag: "env-expand", form: formSwitch, def: "false", group: groupEnv, anywhere: true, use: use{setsEnv},
 			help: "Replace $NAME and ${NAME} in values of --env and --env-file on each node; $$ is a dollar sign, and what stands in single quotes in a file stays.",
 			set:  checkSwitch,
 		},
 		{
-			flag: "env-unset", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			flag: "env-unset", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: always,
 			help: "Variables that workers do not get from anywhere, with commas between; * stands for any letters.",
 			set: func(r *Request, text string) error {
 				var err error
@@ -47,7 +47,7 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-mode", arg: "launcher|inherit|clean", def: string(launch.EnvLauncher), group: groupEnv, anywhere: true,
+			flag: "env-mode", arg: "launcher|inherit|clean", def: string(launch.EnvLauncher), group: groupEnv, anywhere: true, use: use{travels},
 			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and USER, here too (clean).",
 			set: func(r *Request, text string) error {
 				r.Job.Env.Mode = launch.EnvMode(text)
@@ -55,7 +55,7 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-pass", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			flag: "env-pass", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{travels},
 			help: "Variables of muster's own environment that workers get in every --env-mode, as in 'NCCL_*,MY_*'.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Env.Pass, err = patterns(text)
@@ -63,7 +63,7 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-deny", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			flag: "env-deny", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{onHosts},
 			help: "Variables of muster's own environment that do not go to other machines, beside those that describe this one.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Env.Deny, err = patterns(text)
@@ -71,22 +71,22 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "python", arg: "PATH", group: groupEnv, anywhere: true,
+			flag: "python", arg: "PATH", group: groupEnv, anywhere: true, use: use{strongest("python", "venv", "conda")},
 			help: "Interpreter that runs the script, or stands for python where the command begins with that.",
 			set:  later,
 		},
 		{
-			flag: "venv", arg: "DIR|auto", group: groupEnv, anywhere: true,
+			flag: "venv", arg: "DIR|auto", group: groupEnv, anywhere: true, use: use{strongest("venv", "python", "conda")},
 			help: "Virtual environment of the workers; no start-up file of a shell is read. auto: .venv, venv or env in the working directory, or the one that is active.",
 			set:  later,
 		},
 		{
-			flag: "conda", arg: "NAME|DIR", group: groupEnv, anywhere: true,
+			flag: "conda", arg: "NAME|DIR", group: groupEnv, anywhere: true, use: use{strongest("conda", "python", "venv")},
 			help: "Conda environment of the workers. Its variables are set; scripts in its activate.d are not run.",
 			set:  later,
 		},
 		{
-			flag: "debug-mode", arg: "[=COMMAND]", form: formOptional, group: groupEnv, anywhere: true,
+			flag: "debug-mode", arg: "[=COMMAND]", form: formOptional, group: groupEnv, anywhere: true, use: use{byAgents},
 			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment lies beside its logs; muster exec --rank N -- COMMAND enters one.",
 			set: func(r *Request, text string) error {
 				on, err := parseSwitch(text)
@@ -114,17 +114,6 @@ func patterns(text string) ([]string, error) {
 	return list, launch.CheckPatterns(list)
 }
 
-// showEnv shows words of --env without secrets.
-func showEnv(text string) string {
-	words := strings.Split(text, several)
-	for i, word := range words {
-		if name, value, ok := strings.Cut(word, "="); ok {
-			words[i] = name + "=" + launch.Var{Name: name, Value: value}.Shown()
-		}
-	}
-	return strings.Join(words, " ")
-}
-
 // pieces are the words of a setting that counts each of them, weakest first.
 func pieces(words map[string]given, flag string) []given {
 	word, ok := words[flag]
@@ -134,7 +123,7 @@ func pieces(words map[string]given, flag string) []given {
 	list := pieces(words, below(flag))
 	for text := range strings.SplitSeq(word.text, several) {
 		if text != "" {
-			list = append(list, given{text, word.source})
+			list = append(list, given{text: text, source: word.source})
 		}
 	}
 	return list

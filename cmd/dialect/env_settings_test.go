@@ -31,7 +31,7 @@ func TestEnvSettings(t *testing.T) {
 	conf := "env: [A=file, C=file]\nenv-file: [a.env]\nenv-pass: [NCCL_*, MY_*]\n"
 	content := map[string]string{"conf.yaml": conf, "a.env": "FILE=$HOME\nA=a.env\nRAW='$HOME'\n", "b.env": "FILE2=b c\n"}
 	own := []string{
-		"--config", "conf.yaml", "--env", "A=1", "--env", "B=x=y\n z", "--env=HERE", "--env", "EMPTY=", "--env-file", "b.env", "--env-expand", "--env-deny", "X*", "--env-deny=Y",
+		"--config", "conf.yaml", "--env", "A=1", "--env", "B=x=y\n z", "--env=HERE", "--env", "EMPTY=", "--env-file", "b.env", "--env-expand",
 		"--env-unset", "U,W_*", "--env-mode", "clean", "--conda", "ml",
 	}
 	native, err := files(content, env, append(append([]string{"run"}, own...), "--", "prog")...)
@@ -44,7 +44,7 @@ func TestEnvSettings(t *testing.T) {
 	}
 	at := func(kind launch.SourceKind, name string) launch.Source { return launch.Source{Kind: kind, Name: name} }
 	want := launch.EnvRules{
-		Mode: launch.EnvClean, Pass: []string{"NCCL_*", "MY_*"}, Deny: []string{"X*", "Y"}, Unset: []string{"U", "W_*"},
+		Mode: launch.EnvClean, Pass: []string{"NCCL_*", "MY_*"}, Unset: []string{"U", "W_*"},
 		Set: []launch.Var{
 			{Name: "FILE", Value: "$HOME", Expand: true, Source: at(launch.FromConfig, "a.env:1")},
 			{Name: "A", Value: "a.env", Expand: true, Source: at(launch.FromConfig, "a.env:2")},
@@ -113,22 +113,46 @@ func TestEnvRefused(t *testing.T) {
 	}
 }
 
-// No text about a job tells the value of what may be a secret.
+// No text about a job tells the value of what may be a secret, whichever launcher's way it was given in.
 func TestSecretsAreNotShown(t *testing.T) {
-	env := []string{"MUSTER_ENV=API_KEY=hunter2", "HF_TOKEN=hunter2"}
-	req, err := files(map[string]string{"e": "A_SECRET=hunter2"}, env, "run", "--env", "HF_TOKEN", "--env=WANDB_API_KEY=hunter2", "--env-file=e", "--env", "URL=https://me:hunter2@host/x", "--env=PLAIN=seen", "prog")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := ""
-	for _, s := range req.Settings {
-		shown += s.Flag + "=" + s.Value + "\n"
-	}
-	if strings.Contains(shown, "hunter2") || !strings.Contains(shown, "env=HF_TOKEN WANDB_API_KEY=… URL=https://…@host/x PLAIN=seen\n") {
-		t.Error(shown)
-	}
-	if n := len(req.Job.Env.Set); n != 6 || req.Job.Env.Set[3].Value != "hunter2" {
-		t.Errorf("%d variables: %+v", n, req.Job.Env.Set)
+	content := map[string]string{"e": "A_SECRET=hunter2\nFOO=hunter2", "h": "localhost slots=1\n"}
+	env := []string{"MUSTER_ENV=API_KEY=hunter2", "HF_TOKEN=hunter2", "FOO=hunter2"}
+	for line, want := range map[string]string{
+		"run --env HF_TOKEN --env=WANDB_API_KEY=hunter2 --env-file=e --env URL=https://me:hunter2@host/x --env=NCCL_DEBUG=INFO prog": "env=HF_TOKEN WANDB_API_KEY=(7 characters, not shown) URL=(25 characters, not shown) NCCL_DEBUG=INFO\n",
+		"run --env GH_PAT=hunter2 --env DB=user=x;password=hunter2 prog":                                                             "env=GH_PAT=(7 characters, not shown) DB=(23 characters, not shown)\n",
+		"--env=FOO=hunter2 torchrun t.py":                                        "env=FOO=(7 characters, not shown)\n",
+		"torchrun --rdzv-conf password=hunter2,read_timeout=5 --standalone t.py": "",
+		"mpirun -np 1 -x FOO=hunter2 -x NCCL_DEBUG=INFO -x BAR=hunter2 prog":     "x=FOO=(7 characters, not shown)\nx=NCCL_DEBUG=INFO\nx=BAR=(7 characters, not shown)\n",
+		"deepspeed --num_gpus 1 --launcher_args=-x\u00a0FOO=hunter2 t.py":        "",
+		"--env=FOO=hunter2 horovodrun -np 1 prog":                                "env=FOO=(7 characters, not shown)\n",
+		"--env=FOO=hunter2 accelerate launch t.py":                               "env=FOO=(7 characters, not shown)\n",
+		"--env=FOO=hunter2 dlrover-run --standalone t.py":                        "env=FOO=(7 characters, not shown)\n",
+		"--env=FOO=hunter2 colossalai run --nproc_per_node 1 t.py":               "env=FOO=(7 characters, not shown)\n",
+	} {
+		words := strings.Fields(line)
+		for i := range words {
+			words[i] = strings.ReplaceAll(words[i], "\u00a0", " ")
+		}
+		req, err := files(content, env, words...)
+		if err != nil {
+			if strings.Contains(err.Error()+errhint.Of(err), "hunter2") {
+				t.Errorf("%s: a value was told: %v", line, err)
+			} else if want != "" {
+				t.Errorf("%s: %v", line, err)
+			}
+			continue
+		}
+		shown, full := "", ""
+		for _, s := range req.Settings {
+			shown += s.Flag + "=" + s.Value + "\n"
+			full += s.Flag + "=" + s.Full + "\n"
+		}
+		if strings.Contains(shown, "hunter2") || !strings.Contains(shown, want) {
+			t.Errorf("%s:\n%s", line, shown)
+		}
+		if !strings.Contains(full, "hunter2") {
+			t.Errorf("%s: --show-values has nothing to show:\n%s", line, full)
+		}
 	}
 }
 

@@ -148,3 +148,80 @@ func HorovodrunOptions() []Option {
 	}
 	return options
 }
+
+// DialectOptions are the options of every launcher that is replaced, by the dialect's name, with a legal word for each that
+// takes one where the table has it: one of its choices that is not the default.
+func DialectOptions() map[string][]DialectOption {
+	parsers := map[string]*parser{
+		"torchrun": torchrunParser("torchrun"), "torch.distributed.launch": launchParser(), dlroverRun: dlroverParser(), accelerateLaunch: accelerateParser(),
+		deepSpeed: deepSpeedParser(), colossalRun: colossalParser(), horovodRun: horovodParser(),
+	}
+	all := map[string][]DialectOption{}
+	for name, p := range parsers {
+		for i := range p.options {
+			o := &p.options[i]
+			if o.kind == kindHelp || o.kind == kindPrint {
+				continue
+			}
+			d := DialectOption{Flag: o.long, Moot: o.moot != "", Spelling: "--" + o.long, Words: map[kind]int{kindFlag: 0, kindTwo: 2}[o.kind], Number: o.kind == kindInt || o.kind == kindFloat, Default: o.def}
+			if o.kind != kindFlag && o.kind != kindTwo {
+				d.Words = 1
+			}
+			for _, c := range o.choices {
+				if c != o.def {
+					d.Choice = c
+				}
+			}
+			all[name] = append(all[name], d)
+		}
+	}
+	for _, o := range mpiOptions() {
+		if o.refused == "" {
+			all[mpirun] = append(all[mpirun], DialectOption{Flag: o.names[0], Moot: o.moot != "", Spelling: mpiSpelling(o.names[0]), Words: o.words})
+		}
+	}
+	return all
+}
+
+// DialectOption is one of them.
+type DialectOption struct {
+	Flag, Spelling  string
+	Words           int
+	Number          bool
+	Default, Choice string
+	// Moot says that nobody misses an effect where it changes nothing.
+	Moot bool
+}
+
+// SettingRow is one of muster's own settings.
+type SettingRow struct {
+	Flag, Arg, Default string
+	Switch             bool
+	// Kind is time, number, fraction or nothing.
+	Kind string
+}
+
+// SettingRows are all of them, in the order of the help text.
+func SettingRows() []SettingRow {
+	var rows []SettingRow
+	for _, s := range allSettings() {
+		rows = append(rows, SettingRow{s.flag, s.arg, s.def, s.form == formSwitch, map[form]string{formTime: "time", formNumber: "number", formFraction: "fraction"}[s.form]})
+	}
+	return rows
+}
+
+// InFront are the flags of muster that may stand in front of a dialect's name.
+func InFront(name string) []string {
+	p := map[string]*parser{
+		"torchrun": torchrunParser("torchrun"), dlroverRun: dlroverParser(), accelerateLaunch: accelerateParser(), deepSpeed: deepSpeedParser(),
+		colossalRun: torchrunParser("torchrun"), horovodRun: horovodParser(), mpirun: mpiParser(),
+	}[name]
+	var flags []string
+	for _, s := range p.inFront() {
+		flags = append(flags, s.flag)
+	}
+	return flags
+}
+
+// Undeclared is the error for a row of settings that does not say in which jobs it is read.
+func Undeclared() error { return declared([]setting{{flag: "new"}}) }

@@ -175,15 +175,19 @@ func (p *parser) helpText(about string) string {
 	b.WriteString(about + "\n")
 	writeEntries(&b, p.entries())
 	fmt.Fprintf(&b, "Flags of muster itself, in front of the word %s, or as variables MUSTER_<FLAG>:\n", p.prog)
-	b.WriteString(ownHelp())
+	b.WriteString(p.ownHelp())
 	b.WriteString("\n" + ExitStatusHelp)
 	return b.String()
 }
 
 // ownHelp names muster's own flags in short; muster run --help explains them.
-func ownHelp() string {
+func (p *parser) ownHelp() string {
 	var b strings.Builder
-	for _, line := range wrap(strings.Join(anywhereFlags(), " "), helpWidth-2) {
+	var flags []string
+	for _, s := range p.inFront() {
+		flags = append(flags, "--"+s.flag)
+	}
+	for _, line := range wrap(strings.Join(flags, " "), helpWidth-2) {
 		b.WriteString("  " + line + "\n")
 	}
 	b.WriteString("  What they mean stands in: muster run --help\n")
@@ -279,7 +283,7 @@ func Flags(name string) *pflag.FlagSet {
 
 // OwnFlags returns the flags of muster that may stand in front of a dialect's name, for man pages and completion.
 func OwnFlags() *pflag.FlagSet {
-	return flagSet("muster", slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere }))
+	return flagSet("muster", slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && !s.lent }))
 }
 
 func (p *parser) flagSet() *pflag.FlagSet {

@@ -97,14 +97,30 @@ func Horovodrun(inv Invocation) (Request, error) {
 		}
 		h.req.Settings = append(h.req.Settings, shown)
 	}
-	habits := map[string]given{"grace": {text: horovodGrace.String()}, "log-level": {h.req.LogLevel, in.values["verbose"].source}}
+	habits := map[string]given{"grace": {text: horovodGrace.String()}, "log-level": {text: h.req.LogLevel, source: in.values["verbose"].source}}
 	words := inv.Own.apply(&h.req, inv, env, p, habits, &h.wrong)
+	h.fixedRules()
 	settleMeeting(&h.req, words, &h.wrong)
-	if err := h.wrong.err(); err != nil {
+	if err := h.req.finish(words, &h.wrong); err != nil {
 		return Request{JSON: h.req.JSON}, err
 	}
-	h.req.finish()
 	return h.req, nil
+}
+
+// fixedRules takes back what variables and files may say for many jobs and a job of Horovod does not do: a world that was made
+// once is not made anew, and the driver of an elastic job starts workers by itself.
+func (h *horovodJob) fixedRules() {
+	job := h.job
+	job.Restart.MaxRestarts = 0
+	if h.ask.Elastic {
+		given := job.Restart
+		job.Restart, job.Bind, job.Warm, job.Check = defaultRestart(), launch.BindRules{}, launch.WarmRules{}, launch.CheckRules{}
+		job.Restart.Deadline, job.Restart.Fatal, job.Restart.Retryable = given.Deadline, given.Fatal, given.Retryable
+		if slices.Contains(drivablePolicies, given.Policy) {
+			job.Restart.Policy = given.Policy
+		}
+		job.Checkpoint, job.Debug, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, launch.DebugRules{}, false, false
+	}
 }
 
 // horovodGrace is how long horovodrun's workers may take to end.
@@ -125,7 +141,7 @@ func hostsAsCommand(err error, args []string) error {
 func (h *horovodJob) refuse(flag string, err error) {
 	if err != nil {
 		v := h.in.values[strings.ReplaceAll(flag, "-", "_")]
-		h.wrong.add(fmt.Errorf("cannot use %s: %w", given{v.text, v.source}.written(flag), err))
+		h.wrong.add(fmt.Errorf("cannot use %s: %w", given{text: v.text, source: v.source}.written(flag), err))
 	}
 }
 
@@ -265,7 +281,7 @@ func (h *horovodJob) elastic(found []horovod.Host, np int) {
 	script, file, dns, least, most := h.value("host-discovery-script"), h.value("discovery-hostfile"), h.value("discovery-dns"), h.value("min-np"), h.value("max-np")
 	searches := !script.none || !file.none || !dns.none
 	if !searches && least.none {
-		for _, flag := range []string{"max-np", "slots-per-host", "reset-limit", "blacklist-cooldown-range"} {
+		for _, flag := range []string{"max-np", "slots-per-host", "elastic-timeout", "reset-limit", "blacklist-cooldown-range"} {
 			if h.value(flag).explicit() {
 				h.warn("--%s has no effect without --min-np or --host-discovery-script: the job is not elastic", flag)
 			}

@@ -35,7 +35,7 @@ func (h *horovodJob) config() {
 		switch strings.ToLower(node.Value) {
 		case "gloo", "":
 		case "mpi":
-			h.tuned["mpi"] = given{node.Value, source(&node)}
+			h.tuned["mpi"] = given{text: node.Value, source: source(&node)}
 		default:
 			h.wrong.add(fmt.Errorf("cannot use %s:%d: there is no controller %q: choose gloo", file.text, node.Line, node.Value))
 		}
@@ -62,7 +62,7 @@ func (h *horovodJob) config() {
 		if !ok && e.section == "stall_check" && e.key == "enabled" && len(values) > 0 {
 			// Horovod takes a section that does not say it for one that says yes.
 			section := sections[e.section]
-			h.tuned[e.flag] = given{"false", source(&section)}
+			h.tuned[e.flag] = given{text: "false", source: source(&section)}
 		}
 		if !ok || node.Tag == "!!null" {
 			continue
@@ -72,7 +72,7 @@ func (h *horovodJob) config() {
 			h.wrong.add(fmt.Errorf("cannot use %s:%d: %s: %w", file.text, node.Line, e.key, err))
 			continue
 		}
-		h.tuned[e.flag] = given{text, source(&node)}
+		h.tuned[e.flag] = given{text: text, source: source(&node)}
 	}
 }
 
@@ -123,12 +123,12 @@ func (h *horovodJob) word(e *envFlag) (given, bool) {
 				text = strconv.Itoa(v.n)
 			case envText:
 			}
-			return given{text, v.source}, true
+			return given{text: text, source: v.source}, true
 		}
 	}
 	for _, name := range []string{e.off, old[e.off]} {
 		if v := h.value(name); name != "" && v.explicit() {
-			return given{"false", v.source}, true
+			return given{text: "false", source: v.source}, true
 		}
 	}
 	word, ok := h.tuned[e.flag]

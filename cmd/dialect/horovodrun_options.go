@@ -1,5 +1,7 @@
 package dialect
 
+import "strings"
+
 const horovodAbout = `Starts the workers of a Horovod job on this and other hosts, as horovodrun does with the gloo controller, and watches over
 them. With --host-discovery-script or --min-np the job is elastic: hosts come and go, and the workers that stay keep
 their processes.
@@ -153,12 +155,15 @@ func horovodOptions() []option {
 			o.kind, o.noDefault = kindFlag, false
 		case envText:
 		}
+		if strings.HasPrefix(e.flag, autotune+"-") || strings.HasPrefix(e.flag, "timeline-mark") {
+			o.moot = "horovodrun, too, reads it with --autotune or --timeline-filename only"
+		}
 		if e.flag == "log-level" {
 			o.choices = []string{"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"}
 		}
 		options = append(options, o)
 		if e.off != "" {
-			options = append(options, option{long: e.off, kind: kindFlag, group: groupTuning, help: "The opposite of --" + e.flag + "."})
+			options = append(options, option{long: e.off, kind: kindFlag, group: groupTuning, moot: "it is off where nothing is said, or the opposite is told to the workers", help: "The opposite of --" + e.flag + "."})
 		}
 	}
 	return append(options, []option{
@@ -166,7 +171,7 @@ func horovodOptions() []option {
 		{long: "no-log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-with-timestamp."},
 		{long: "config-file", noDefault: true, arg: "FILE", group: groupTuning, help: "YAML file with these values in sections. Flags win over it."},
 
-		{long: "gloo", kind: kindFlag, group: groupController, help: "Workers find each other by gloo, which is the default of muster."},
+		{long: "gloo", kind: kindFlag, group: groupController, moot: "this is so already", help: "Workers find each other by gloo, which is the default of muster."},
 		{long: "mpi", kind: kindFlag, group: groupController, help: "Refused: start the job by mpirun instead, with muster run in front of the program."},
 		{long: "jsrun", kind: kindFlag, group: groupController, help: "Refused, as --mpi."},
 		{long: "mpi-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},

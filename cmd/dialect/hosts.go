@@ -109,15 +109,6 @@ func readHostfile(r *Request, inv Invocation, name string, form func(string, []b
 	return file.Hosts, err
 }
 
-// needHosts refuses flags that only mean something where hosts are named.
-func needHosts(words map[string]given, wrong *problems) {
-	for _, flag := range []string{"include", "exclude", "remote-dir", "collect-logs"} {
-		if word := words[flag]; word.source.Kind == launch.FromFlag {
-			wrong.add(fmt.Errorf("cannot use --%s without hosts: name them by --hosts or --hostfile", flag))
-		}
-	}
-}
-
 // fleet makes the nodes of a job of its hosts. flag names the hosts; nnodes and procs are what was said of the nodes and
 // their workers in any other way, nil where nothing was. exact refuses another number of nodes than there are hosts.
 type fleet struct {

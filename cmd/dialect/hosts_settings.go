@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,10 +16,11 @@ import (
 // groupHosts is the help text's heading over where muster itself starts the nodes.
 const groupHosts = "Hosts that muster starts the nodes on"
 
-// Defaults of how hosts are reached. Pods and virtual machines are up within minutes when they are up at all, and whoever waits
-// for a misspelt name is told of it every few seconds.
+// Defaults of how hosts are reached.
 const (
-	defaultStartTimeout = 5 * time.Minute
+	// A machine that somebody has typed is up or is not; a pod may still have to be scheduled and to pull its image.
+	defaultStartTimeout = time.Minute
+	podStartTimeout     = 5 * time.Minute
 
 	defaultParallel = 64
 )
@@ -32,27 +34,27 @@ func hostSettings() []setting {
 	later := func(*Request, string) error { return nil }
 	return []setting{
 		{
-			flag: "hosts", form: formList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
+			flag: "hosts", form: formList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true, use: use{strongest("hosts", "hostfile")},
 			help: "Start the whole job from here: a node on each of these hosts, in this order, by ssh. As in node1:8,user@node2:8, node[01-16]:8 or [2001:db8::1]:8; slots are the workers on that host.",
 			set:  later,
 		},
 		{
-			flag: "hostfile", arg: "FILE", group: groupHosts, anywhere: true,
+			flag: "hostfile", arg: "FILE", group: groupHosts, anywhere: true, use: use{strongest("hostfile", "hosts")},
 			help: "The same with a host on each line of FILE: HOST, HOST:SLOTS or HOST slots=N, and port=N or user=NAME behind it.",
 			set:  later,
 		},
 		{
-			flag: "include", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true,
+			flag: "include", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true, use: use{onHosts},
 			help: "Use only these of the hosts, and of a host only these accelerators, as in node1@node2:0,2.",
 			set:  later,
 		},
 		{
-			flag: "exclude", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true,
+			flag: "exclude", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true, use: use{onHosts},
 			help: "Use the hosts without these, or without these accelerators of theirs.",
 			set:  later,
 		},
 		{
-			flag: "remote-dir", arg: "DIR", group: groupHosts, anywhere: true,
+			flag: "remote-dir", arg: "DIR", group: groupHosts, anywhere: true, use: use{onHosts},
 			help: "Working directory on all hosts. Default: this one.",
 			set: func(r *Request, text string) error {
 				if !path.IsAbs(text) {
@@ -63,22 +65,32 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "collect-logs", arg: "DIR", group: groupHosts, anywhere: true,
+			flag: "collect-logs", arg: "DIR", group: groupHosts, anywhere: true, use: use{byAgents, onHosts},
 			help: "Bring the workers' log files of all hosts to DIR on this machine.",
 			set:  func(r *Request, text string) error { r.Job.Hosts.CollectLogs = text; return nil },
 		},
 		{
-			flag: "start-timeout", form: formTime, arg: "TIME", def: "5m", group: groupHosts, anywhere: true,
-			help: "How long hosts that are not up yet are waited for; then the job ends with status 75.",
+			flag: "collect-logs-limit", arg: "SIZE", def: "1GiB", group: groupHosts, anywhere: true, use: use{byAgents, onHosts, collecting},
+			help: "How many bytes --collect-logs takes of all hosts together; what is more stays there.",
+			set: func(r *Request, text string) (err error) {
+				if r.Job.Hosts.CollectLimit, err = parseSize(text); err == nil && r.Job.Hosts.CollectLimit <= 0 {
+					err = errors.New("give a size above 0, such as 10GiB")
+				}
+				return err
+			},
+		},
+		{
+			flag: "start-timeout", form: formTime, arg: "TIME", def: "60s", group: groupHosts, anywhere: true, use: use{onHosts},
+			help: "How long hosts that are not up yet are waited for; then the job ends with status 75. 5m in Kubernetes, where pods may still be made.",
 			set:  func(r *Request, text string) error { return setPositive(&r.Job.Hosts.StartTimeout, text, time.Second) },
 		},
 		{
-			flag: "preflight", arg: "on|off", def: "on", group: groupHosts, anywhere: true,
+			flag: "preflight", arg: "on|off", def: "on", group: groupHosts, anywhere: true, use: use{byAgents, onHosts},
 			help: "Compare what the hosts have, such as their Python, before workers start.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "on", "off") }, // finishHosts reads it
 		},
 		{
-			flag: "ssh-user", arg: "NAME", group: groupHosts, anywhere: true,
+			flag: "ssh-user", arg: "NAME", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "User on hosts that are named without one. Default: as ssh's configuration says.",
 			set: func(r *Request, text string) error {
 				if !hosts.IsUser(text) {
@@ -89,7 +101,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-port", form: formNumber, arg: "PORT", group: groupHosts, anywhere: true,
+			flag: "ssh-port", form: formNumber, arg: "PORT", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "Port of hosts that are named without one. Default: as ssh's configuration says.",
 			set: func(r *Request, text string) error {
 				n, err := pyInt(text)
@@ -101,12 +113,12 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-identity", arg: "FILE", group: groupHosts, anywhere: true,
+			flag: "ssh-identity", arg: "FILE", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "Private key to log in with, beside those of the agent and of ssh's configuration.",
 			set:  func(r *Request, text string) error { ssh(r).Identity = text; return nil },
 		},
 		{
-			flag: "ssh-host-key-policy", arg: "POLICY", group: groupHosts, anywhere: true,
+			flag: "ssh-host-key-policy", arg: "POLICY", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "What becomes of hosts whose key is not known. Default: what StrictHostKeyChecking of ssh's configuration says, else accept-new. accept-new (it is taken, and a changed one is refused), strict (they are refused), off (keys are not looked at).",
 			set: func(r *Request, text string) error {
 				ssh(r).HostKeys = text
@@ -114,7 +126,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-option", separator: several, arg: "NAME=VALUE", group: groupHosts, anywhere: true,
+			flag: "ssh-option", separator: several, arg: "NAME=VALUE", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "A further option, as ssh -o takes it; may be given again.",
 			set: func(r *Request, text string) error {
 				ssh(r).Options = nil
@@ -132,7 +144,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-program", arg: "PROGRAM", group: groupHosts, anywhere: true,
+			flag: "ssh-program", arg: "PROGRAM", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "Program that takes ssh's arguments, to be used in its place, with arguments of its own behind blanks, such as \"ssh -q\". Default: muster speaks the protocol itself.",
 			set: func(r *Request, text string) error {
 				if strings.ContainsAny(text, `'"\`) {
@@ -145,7 +157,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-parallel", form: formNumber, arg: "N", def: "64", group: groupHosts, anywhere: true,
+			flag: "ssh-parallel", form: formNumber, arg: "N", def: "64", group: groupHosts, anywhere: true, use: use{byAgents, onHosts, bySSH},
 			help: "How many hosts are reached at once.",
 			set: func(r *Request, text string) error {
 				n, err := pyInt(text)
@@ -162,11 +174,29 @@ func hostSettings() []setting {
 // sshOption is an option as ssh -o takes it.
 var sshOption = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*=\S.*$`)
 
+// podsFrom says by what it is known that the hosts of the job are pods, which may still have to be made; empty where they
+// are not.
+func (r *Request) podsFrom() string {
+	switch r.Job.Platform {
+	case "mpijob", "aitj", "dlrover", "kubeflow", "volcano":
+		return r.Job.Platform
+	}
+	const service = "KUBERNETES_SERVICE_HOST"
+	if slices.ContainsFunc(r.Job.Environ, func(v string) bool { return strings.HasPrefix(v, service+"=") && len(v) > len(service)+1 }) {
+		return service
+	}
+	return ""
+}
+
 // finishHosts fills in the defaults of a job that has hosts.
 func (r *Request) finishHosts() {
 	h := &r.Job.Hosts
 	if h.StartTimeout == 0 {
 		h.StartTimeout = defaultStartTimeout
+		if from := r.podsFrom(); from != "" {
+			h.StartTimeout = podStartTimeout
+			r.tell("start-timeout", "5m", launch.Source{Kind: launch.FromPlatform, Name: from})
+		}
 	}
 	if h.SSH.Parallel == 0 {
 		h.SSH.Parallel = defaultParallel

@@ -204,9 +204,9 @@ func TestHostRules(t *testing.T) {
 	}
 	// The same by variables, by a file, and in front of another dialect.
 	for line, want := range map[string]launch.Hosts{
-		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {SSH: launch.SSHRules{Port: 2222, Parallel: 64}, StartTimeout: 5 * time.Minute},
-		"--config conf.yaml --ssh-port 22 torchrun t.py":               {SSH: launch.SSHRules{Port: 22, Parallel: 64, Options: []string{"ProxyJump=gate", "Ciphers=x,y"}}, StartTimeout: 5 * time.Minute},
-		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py":    {SSH: launch.SSHRules{Parallel: 64, Options: []string{"A=1", "B=2"}}, StartTimeout: 5 * time.Minute, Preflight: true},
+		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {SSH: launch.SSHRules{Port: 2222, Parallel: 64}, StartTimeout: time.Minute},
+		"--config conf.yaml --ssh-port 22 torchrun t.py":               {SSH: launch.SSHRules{Port: 22, Parallel: 64, Options: []string{"ProxyJump=gate", "Ciphers=x,y"}}, StartTimeout: time.Minute},
+		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py":    {SSH: launch.SSHRules{Parallel: 64, Options: []string{"A=1", "B=2"}}, StartTimeout: time.Minute, Preflight: true},
 	} {
 		req, err := withHosts(t, line)
 		if err != nil || len(req.Job.Hosts.Nodes) == 0 {
@@ -233,5 +233,27 @@ func TestHostfileWithoutFiles(t *testing.T) {
 	_, err := dialect.Native(dialect.Invocation{Args: []string{"--hostfile", "f", "prog"}})
 	if err == nil || err.Error() != "cannot use --hostfile: f cannot be read here" {
 		t.Error(err)
+	}
+}
+
+// Machines that people type are waited for for a minute, pods that are being made for five.
+func TestStartTimeoutOfPods(t *testing.T) {
+	for line, want := range map[string]time.Duration{
+		"run --hosts a prog": time.Minute,
+		"KUBERNETES_SERVICE_HOST=10.0.0.1 run --hosts a prog":                      5 * time.Minute,
+		"KUBERNETES_SERVICE_HOST= run --hosts a prog":                              time.Minute,
+		"KUBERNETES_SERVICE_HOST=10.0.0.1 run --hosts a --start-timeout 20 prog":   20 * time.Second,
+		"KUBERNETES_SERVICE_HOST=10.0.0.1 --hosts a torchrun t.py":                 5 * time.Minute,
+		"KUBERNETES_SERVICE_HOST=10.0.0.1 horovodrun -np 1 -H a:1 prog":            30 * time.Second,
+		"SLURM_JOB_ID=7 SLURM_JOB_NODELIST=a,b SLURM_NNODES=2 run --hosts a prog ": time.Minute,
+	} {
+		req, err := withHosts(t, line)
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		if got := req.Job.Hosts.StartTimeout; got != want {
+			t.Errorf("%s: %v, want %v", line, got, want)
+		}
 	}
 }

@@ -42,28 +42,14 @@ func checkEndpoints(job *launch.Job) {
 }
 
 // settleMeeting holds the settings of the meeting against each other, wherever they came from. words are all flags that
-// were given in any way, by name. What was typed and cannot be is refused; a variable or a file that says it for many
-// jobs only has no effect.
+// were given in any way, by name.
 func settleMeeting(r *Request, words map[string]given, wrong *problems) {
 	job, m := &r.Job, &r.Job.Meeting
-	void := func(flag, why, instead string) bool {
-		word, ok := words[flag]
-		switch {
-		case !ok:
-			return false
-		case word.source.Kind == launch.FromFlag:
-			wrong.add(errhint.With(fmt.Errorf("cannot use %s: %s", word.written(flag), why), instead))
-		default:
-			job.Warnings = append(job.Warnings, fmt.Sprintf("%s has no effect: %s", word.written(flag), why))
-		}
-		return true
-	}
 	if m.LocalAddr != "" && m.Iface != "" {
 		settleAddress(m, words, wrong)
 	}
-	if m.Spares > 0 && (m.Backend == backendStandalone || m.Backend == backendStatic) &&
-		void("spares", "nodes with fixed ranks have no spares, nor has one node by itself", "let the nodes meet by c10d, muster or etcd") {
-		m.Spares = 0
+	if m.Backend == backendStandalone || m.Backend == backendStatic {
+		m.Spares = 0 // nodes with fixed ranks have none, nor has one node by itself; see the setting's use
 	}
 	alone := job.Alone()
 	if unit := max(m.NodeUnit, 1); job.Nodes.Max/unit*unit < job.Nodes.Min && (!alone || words["node-unit"].source.Kind == launch.FromFlag) {
@@ -71,7 +57,6 @@ func settleMeeting(r *Request, words map[string]given, wrong *problems) {
 			words["node-unit"].written("node-unit"), words["nnodes"].written("nnodes"), unit))
 	}
 	if alone {
-		settleAlone(r, words, void)
 		return
 	}
 	checkEndpoints(job)
@@ -81,7 +66,7 @@ func settleMeeting(r *Request, words map[string]given, wrong *problems) {
 			wrong.add(errhint.With(fmt.Errorf("cannot use %s with a static rendezvous: its number of nodes is fixed", words["nnodes"].written("nnodes")),
 				"give one number, or let the nodes meet by c10d, muster or etcd"))
 		}
-		if m.Topology != "" && void("topology-file", "the node ranks of a static rendezvous are fixed", "let the nodes meet by c10d, muster or etcd") {
+		if !looseRanks.met(r, words) {
 			m.Topology = ""
 		}
 		if m.NodeRank >= job.Nodes.Max {
@@ -89,7 +74,7 @@ func settleMeeting(r *Request, words map[string]given, wrong *problems) {
 				words["node-rank"].written("node-rank"), words["nnodes"].written("nnodes"), job.Nodes.Max-1))
 		}
 	}
-	settleEtcd(m, words, void, wrong)
+	settleEtcd(m, words, wrong)
 }
 
 // settleAddress decides between an address and an interface: the stronger source wins.
@@ -105,28 +90,9 @@ func settleAddress(m *launch.Meeting, words map[string]given, wrong *problems) {
 	}
 }
 
-// settleAlone tells of flags that mean nothing to a node that meets nobody.
-func settleAlone(r *Request, words map[string]given, void func(flag, why, instead string) bool) {
-	job := &r.Job
-	for _, flag := range []string{"join-timeout", "last-call", "keep-alive", "restart-limit", "topology-file", "iface", "export-iface"} {
-		if word := words[flag]; word.source.Kind == launch.FromFlag {
-			job.Warnings = append(job.Warnings, fmt.Sprintf("--%s has no effect on one node", flag))
-		}
-	}
-	if p := job.Restart.Policy; p == launch.RestartOnNodeFail || p == launch.RestartOnNodeFailOrExitCode {
-		void("restart-policy", "one node has no others that could fail", "give exit-code, on-failure or never")
-	}
-}
-
 // settleEtcd checks how etcd is spoken to.
-func settleEtcd(m *launch.Meeting, words map[string]given, void func(flag, why, instead string) bool, wrong *problems) {
-	flags := []string{"etcd-user", "etcd-password-file", "etcd-cacert", "etcd-cert", "etcd-key"}
+func settleEtcd(m *launch.Meeting, words map[string]given, wrong *problems) {
 	if m.Backend != backendEtcd {
-		for _, flag := range flags {
-			if word := words[flag]; word.source.Kind == launch.FromFlag {
-				void(flag, "the nodes do not meet by etcd", "leave it out, or let them meet by etcd")
-			}
-		}
 		m.Etcd = defaultMeeting("").Etcd
 		return
 	}

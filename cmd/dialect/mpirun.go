@@ -55,16 +55,11 @@ func MPIRun(inv Invocation) (Request, error) {
 			m.req.Settings = append(m.req.Settings, Setting{Flag: o.names[0], Value: word.text, Source: word.source})
 		}
 	}
-	known := make([]option, 0, len(mpiOptions()))
-	for _, o := range mpiOptions() {
-		known = append(known, option{long: o.names[0]})
-	}
-	words := m.inv.Own.apply(&m.req, inv, m.env, &parser{prog: mpirun, options: known}, m.equivalents(), &m.wrong)
+	words := m.inv.Own.apply(&m.req, inv, m.env, mpiParser(), m.equivalents(), &m.wrong)
 	settleMeeting(&m.req, withNodes(words, m.job), &m.wrong)
-	if err := m.wrong.err(); err != nil {
+	if err := m.req.finish(words, &m.wrong); err != nil {
 		return Request{JSON: m.req.JSON}, err
 	}
-	m.req.finish()
 	return m.req, nil
 }
 
@@ -117,7 +112,7 @@ func (m *mpiJob) read() (command []string, help bool) {
 			m.wrong.add(fmt.Errorf("cannot use %s without %s", spelling, o.arg))
 			continue
 		}
-		m.given[o.names[0]] = append(m.given[o.names[0]], given{strings.Join(words, " "), launch.Source{Kind: launch.FromFlag, Name: mpiSpelling(o.names[0])}})
+		m.given[o.names[0]] = append(m.given[o.names[0]], given{text: strings.Join(words, " "), source: launch.Source{Kind: launch.FromFlag, Name: mpiSpelling(o.names[0])}})
 	}
 	return args, false
 }
@@ -224,7 +219,7 @@ func (m *mpiJob) variables() {
 func (m *mpiJob) parameters() {
 	const args, agent, prefix = "plm_rsh_args", "plm_rsh_agent", "OMPI_MCA_"
 	if text := m.env[prefix+args]; text != "" {
-		m.sshArgs(given{text, launch.Source{Kind: launch.FromVariable, Name: prefix + args}})
+		m.sshArgs(given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: prefix + args}})
 	}
 	if text := m.env[prefix+agent]; text != "" {
 		m.warn("%s%s=%s has no effect: give --ssh-program in front of mpirun", prefix, agent, text)
@@ -233,7 +228,7 @@ func (m *mpiJob) parameters() {
 		name, value, _ := strings.Cut(word.text, " ")
 		switch name {
 		case args, "orte_rsh_args", "pls_rsh_args":
-			m.sshArgs(given{value, launch.Source{Kind: launch.FromFlag, Name: "--mca " + name}})
+			m.sshArgs(given{text: value, source: launch.Source{Kind: launch.FromFlag, Name: "--mca " + name}})
 		case agent, "orte_rsh_agent", "pls_rsh_agent":
 			m.job.Hosts.SSH.Program = strings.Fields(value)
 		default:
@@ -300,11 +295,14 @@ func (m *mpiJob) equivalents() map[string]given {
 	all := map[string]given{"log-level": {text: m.req.LogLevel}}
 	for _, name := range []string{"quiet", "verbose"} {
 		if word, ok := m.last(name); ok {
-			all["log-level"] = given{m.req.LogLevel, word.source}
+			all["log-level"] = given{text: m.req.LogLevel, source: word.source}
 		}
 	}
 	if word, ok := m.last("wdir"); ok {
 		all["remote-dir"] = word
+	}
+	if word, ok := m.last("bind-to"); ok && m.job.Bind.Mode != "" {
+		all["numa-binding"] = word
 	}
 	return all
 }

@@ -106,7 +106,7 @@ func (m *mpiJob) hosts() (list []hosts.Host, source launch.Source, ok bool) {
 	file, inFile := m.last("hostfile")
 	for _, name := range defaultHostfiles {
 		if text := m.env[name]; text != "" && !named && !inFile {
-			file, inFile = given{text, launch.Source{Kind: launch.FromVariable, Name: name}}, true
+			file, inFile = given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: name}}, true
 		}
 	}
 	var err error

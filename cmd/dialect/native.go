@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"muster/internal/errhint"
 	"muster/launch"
 )
 
@@ -31,6 +32,11 @@ func Native(inv Invocation) (Request, error) {
 	var wrong problems
 	env := newEnviron(inv.Environ)
 	rest, err := parseFlags(flags, inv.Args)
+	if typed := inv.Args[:len(inv.Args)-len(rest)]; err == nil && slices.Contains(typed, "-np") {
+		err = errhint.With(errors.New("unknown flag -np"), "-n N is the number of workers on each node, --np N that of the whole job")
+		wrong.add(err)
+		return Request{JSON: inv.Own.json(env) || asksForJSON(inv.Args)}, wrong.err()
+	}
 	if err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return Request{}, printed(nativeHelp())
@@ -42,9 +48,10 @@ func Native(inv Invocation) (Request, error) {
 	maps.Copy(command, inv.Own.words)
 	flags.Visit(func(f *pflag.Flag) {
 		name := f.Annotations[flagAnnotation][0]
-		command[name] = given{f.Value.String(), launch.Source{Kind: launch.FromFlag, Name: "--" + f.Name}}
+		command[name] = given{text: f.Value.String(), source: launch.Source{Kind: launch.FromFlag, Name: "--" + f.Name}}
 	})
 	words := resolve(list, command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
+	standalone(words, &wrong)
 	facts, warnings := askPlatform(inv, env, words, &wrong)
 	r := Request{LogLevel: "info", Job: launch.Job{
 		Dialect: "run", Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
@@ -67,18 +74,43 @@ func Native(inv Invocation) (Request, error) {
 	if hosted(words) {
 		nativeHosts(&r, inv, words, &wrong)
 	} else {
-		needHosts(words, &wrong)
 		nativeMeeting(&r, words, &wrong)
 	}
 	nativeCommand(&r, inv, rest, words, env, &wrong)
 	settleEnv(&r, inv, words, &wrong)
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
-	if err := wrong.err(); err != nil {
+	if err := r.finish(words, &wrong); err != nil {
 		return Request{JSON: r.JSON}, err
 	}
-	r.finish()
 	return r, nil
+}
+
+// standalone makes of --standalone what it says: this node alone, whatever a platform says of others.
+func standalone(words map[string]given, wrong *problems) {
+	word := words["standalone"]
+	if !switched(word) {
+		return
+	}
+	for _, flag := range []string{"hosts", "hostfile", "rdzv", "node-rank", "spares", "simulate-nodes"} {
+		if other, ok := words[flag]; ok && other.text != "" && other.text != "0" {
+			wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out", word.written("standalone"), other.written(flag)))
+		}
+	}
+	if nodes, ok := words["nnodes"]; ok && nodes.text != "1" && nodes.text != "1:1" {
+		wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out", word.written("standalone"), nodes.written("nnodes")))
+	}
+	words["platform"] = given{text: "none", source: word.source}
+}
+
+// behindScript warns of restart rules that stand behind the command, where they are the script's.
+func behindScript(args []string) (warnings []string) {
+	for _, a := range args {
+		if name, _, _ := strings.Cut(a, "="); plain(name) == "--max-restarts" {
+			warnings = append(warnings, name+" stands behind the script's name, so that the script gets it and muster does not: put it in front")
+		}
+	}
+	return warnings
 }
 
 // defaultSignals end a job when they reach muster; they are torchrun's.
@@ -89,6 +121,7 @@ func nativeCommand(r *Request, inv Invocation, args []string, words map[string]g
 		wrong.add(errors.New("cannot start without a command: name it behind the flags, as in muster run -n 2 -- python train.py"))
 		return
 	}
+	r.Job.Warnings = append(r.Job.Warnings, behindScript(args[1:])...)
 	module, plain := switched(words["module"]), switched(words["no-python"])
 	c := launch.Command{Kind: launch.Program, Name: args[0], Args: args[1:]}
 	switch {
@@ -124,8 +157,6 @@ func checkPolicy(r *Request, words map[string]given, wrong *problems) {
 		if r.Job.Restart.ReplaceLimit == 0 {
 			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: nothing would be restarted", words["restart-limit"].written("restart-limit")))
 		}
-	case policy != launch.RestartNever && restarts == 0:
-		wrong.add(fmt.Errorf("cannot use --restart-policy %s while --max-restarts is 0: nothing would be restarted; give --max-restarts N", policy))
 	}
 }
 
@@ -256,6 +287,11 @@ func flagProblem(err error, list []setting) error {
 			if s.alias != "" {
 				names = append(names, "--"+s.alias)
 			}
+		}
+		switch name := plain(unknown.GetSpecifiedName()); name {
+		case "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port":
+			return errhint.With(fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName()),
+				"muster run says both at once: --rdzv BACKEND://HOST:PORT, such as --rdzv c10d://node1:29500")
 		}
 		spelling := "--" + unknown.GetSpecifiedName()
 		if unknown.GetSpecifiedShortnames() != "" {

@@ -66,9 +66,8 @@ func TestNativeFlags(t *testing.T) {
 		--active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all --clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
 		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
-		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full --network-check-timeout 90 --straggler-factor 1.5 --straggler-rule median
-		--exclude-straggler --comm-perf-test --min-net-bandwidth 2.5e3 --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
-		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-replicas 2 --ckpt-shim on --ckpt-rate 1.5MB --ckpt-salvage 5s --ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off --event-log-handler console --dry-run --json --log-level debug -- prog`)...)
+		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full --network-check-timeout 90 --comm-perf-test --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
+		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-shim on --ckpt-rate 1.5MB --ckpt-salvage 5s --ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off --event-log-handler console --dry-run --show-values --json --log-level debug --log-format json -- prog`)...)
 	codes := func(text string) launch.ExitCodes {
 		set, err := launch.ParseExitCodes(text)
 		if err != nil {
@@ -87,11 +86,11 @@ func TestNativeFlags(t *testing.T) {
 		Warm: launch.WarmRules{Auto: true, Modules: []string{"torch", "a.b_c"}, Wait: 90 * time.Second},
 		Bind: launch.BindRules{Mode: "core-complex", Fallback: true},
 		Check: launch.CheckRules{
-			Network: true, Full: true, Budget: 90 * time.Second, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true, MinNetBandwidth: 2500,
+			Network: true, Full: true, Budget: 90 * time.Second, StragglerFactor: 2, CommPerf: true, MinNetBandwidth: 100,
 			Switchbox:   launch.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
 			OnNodeFault: "cordon", ReportDir: "out",
 		},
-		Checkpoint: launch.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Replicas: 2, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
+		Checkpoint: launch.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
 		Stop:       launch.StopRules{Grace: 2500 * time.Millisecond},
 		Logs: launch.LogRules{
 			Dir: "/dev/null", Redirect: launch.StreamMap{Default: launch.Both},
@@ -104,21 +103,31 @@ func TestNativeFlags(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(sameCodes), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if !req.DryRun || !req.JSON || req.LogLevel != "debug" {
-		t.Errorf("dry run %v, JSON %v, log level %q", req.DryRun, req.JSON, req.LogLevel)
+	if !req.DryRun || !req.ShowValues || !req.JSON || req.LogLevel != "debug" || req.LogFormat != "json" {
+		t.Errorf("dry run %v, JSON %v, log level %q, format %q", req.DryRun, req.JSON, req.LogLevel, req.LogFormat)
 	}
 	// What one node has no use for, and what only goes with something else; TestNativeMeetsOthers looks at what it means.
-	several := accepted(t, nil, "", strings.Fields(`--nodes 2 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h --rdzv-conf close_timeout=7 --iface i --export-iface
-		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c
+	several := accepted(t, nil, "", strings.Fields(`--nodes 2:3 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h --rdzv-conf close_timeout=7 --iface i --export-iface
+		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --store-limit 2GiB --etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c
 		--etcd-key k --restart-limit 4 --restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)
 	static := accepted(t, nil, "", strings.Fields("--rdzv static://h --nodes 2 --node-rank 1 --local-addr h prog")...)
-	simulated := accepted(t, nil, "", strings.Fields("--simulate-nodes 2 --accelerator fake:f --platform none prog")...)
+	simulated := accepted(t, nil, "", strings.Fields("--simulate-nodes 2 --accelerator fake:f --platform none --dry-run --all prog")...)
 	onHosts := accepted(t, nil, "", strings.Fields(`--hosts a --include a --ssh-user u --ssh-port 1 --ssh-identity k --ssh-host-key-policy off --ssh-option A=b
-		--ssh-program s --ssh-parallel 1 --start-timeout 1 --remote-dir /d --collect-logs l --preflight off prog`)...) // TestHosts has --hostfile and --exclude
+		--ssh-program s --ssh-parallel 1 --start-timeout 1 --remote-dir /d --collect-logs l --collect-logs-limit 1GB --preflight off --env-deny D prog`)...) // TestHosts has --hostfile and --exclude
+	checked := accepted(t, nil, "", strings.Fields(`--nodes 2 --rdzv c10d://h --rdzv-id j --network-check --straggler-factor 1.5 --straggler-rule median --exclude-straggler
+		--comm-perf-test --min-net-bandwidth 2.5e3 --ckpt-replicas 2 --token-file t prog`)...)
+	rules := launch.CheckRules{
+		Network: true, Budget: 2 * time.Minute, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true, MinNetBandwidth: 2500,
+	}
+	if diff := cmp.Diff(rules, checked.Job.Check); diff != "" || checked.Job.Checkpoint.Replicas != 2 {
+		t.Errorf("%d replicas, check (-want +got):\n%s", checked.Job.Checkpoint.Replicas, diff)
+	}
+	maps.Copy(static.Job.Sources, checked.Job.Sources)
 	maps.Copy(static.Job.Sources, simulated.Job.Sources)
 	maps.Copy(static.Job.Sources, onHosts.Job.Sources)
+	maps.Copy(static.Job.Sources, accepted(t, nil, "", "--standalone", "prog").Job.Sources)
 	for _, python := range []string{"--python p", "--venv v", "--conda c"} { // TestEnvSettings looks at what these mean
-		flags := "--env A=1 --env-file conf.yaml --env-expand --env-unset U --env-mode inherit --env-pass P --env-deny D --debug-mode " + python + " prog"
+		flags := "--env A=1 --env-file conf.yaml --env-expand --env-unset U --env-mode clean --env-pass P --debug-mode " + python + " prog"
 		maps.Copy(static.Job.Sources, accepted(t, nil, "", strings.Fields(flags)...).Job.Sources)
 	}
 	for flag := range dialect.SettingFlags() {
@@ -176,7 +185,7 @@ func TestNativeRefusals(t *testing.T) {
 		{"--max-restarts -1 x", "", "", []string{"--max-restarts -1"}},
 		{"--ckpt-rate 5 x", "", "", []string{"--ckpt-rate 5: give 64KiB a second at least"}},
 		{"--numa-binding cores x", "", "", []string{"--numa-binding cores: choose one of node, socket, exclusive, core-complex"}},
-		{"--numa-fallback x", "", "", []string{"--numa-fallback without --numa-binding"}},
+		{"--numa-fallback x", "", "", []string{"--numa-fallback: it has no effect without --numa-binding"}},
 		{"--restart-policy sometimes x", "", "", []string{"never, on-failure, always, exit-code"}},
 		{"--max-restarts 3 --restart-policy always x", "", "", []string{"--restart-policy always without --active-deadline"}},
 		{"--max-restarts 3 x", "MUSTER_RESTART_POLICY=always", "", []string{"MUSTER_RESTART_POLICY=always without --active-deadline"}},
@@ -187,7 +196,7 @@ func TestNativeRefusals(t *testing.T) {
 		{"--fatal-exit-codes 300 x", "", "", []string{"--fatal-exit-codes 300"}},
 		{"--restart-delay 2m --restart-backoff 2:60s x", "", "", []string{"--restart-delay 2m", "2:60s"}},
 		{"--restart-backoff 0.5 x", "", "", []string{"--restart-backoff 0.5"}},
-		{"--linger 5 x", "", "", []string{"--linger with --success-policy all"}},
+		{"--linger 5 x", "", "", []string{"--linger 5: it has no effect where the job ends with its last worker"}},
 		{"--fake-on-real x", "", "", []string{"--accelerator fake:FILE"}},
 		{"--accelerator gpu x", "", "", []string{"--accelerator gpu: give auto, or fake:FILE"}},
 		{"--accelerator fake: x", "", "", []string{"fake:FILE"}},
@@ -197,7 +206,7 @@ func TestNativeRefusals(t *testing.T) {
 		{"--active-deadline NaN x", "", "", []string{"--active-deadline NaN"}},
 		{"--master-port 70000 x", "", "", []string{"--master-port 70000"}},
 		{"--master-addr a/b x", "", "", []string{"--master-addr a/b"}},
-		{"--stdin file x", "", "", []string{"--stdin file: choose one of null, inherit"}},
+		{"--stdin file x", "", "", []string{"--stdin file: choose one of auto, null, inherit"}},
 		{"--warm torch,,x y", "", "", []string{"--warm torch,,x", `"" is no module's name`, "off, auto"}},
 		{"--warm torch,auto x", "", "", []string{`"auto" is no module's name`}},
 		{"--warm on x", "", "", []string{`"on" is no module's name: give off, auto`}},
@@ -349,24 +358,32 @@ func likeTorchrun(name string) bool {
 func TestOwnSettingsInEveryDialect(t *testing.T) {
 	for _, name := range dialect.Names() {
 		restarts := map[bool]string{true: " --max-restarts 2 ", false: " "}[likeTorchrun(name)]
+		onHosts, again := strings.HasPrefix(name, "mpi") || name == "horovodrun", 2
+		more := "--stdin=inherit --backoff-limit 2 "
+		switch {
+		case name == "horovodrun":
+			more, again = "", 0 // its world is made once
+		case onHosts:
+			more = "--backoff-limit 2 "
+		}
 		env := []string{"MUSTER_RESTART_POLICY=exit-code", "MUSTER_FAKE=f.yaml", "MUSTER_STATUS_FILE=env.json", "MUSTER_CONFIG=own.yaml"}
 		req, err := own(env, "log-level: error\nactive-deadline: 1h\nstatus-file: file.json\n",
-			"--dry-run --status_file s.json --stdin=inherit --backoff-limit 2 "+strings.Join(leading(name), " ")+restarts+"t.py")
+			"--dry-run --status_file s.json "+more+strings.Join(leading(name), " ")+restarts+"t.py")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		job := req.Job
 		if !req.DryRun || job.StatusFile != "s.json" || job.Restart.Policy != launch.RestartExitCode || job.Fake != "f.yaml" ||
-			job.Restart.Deadline != time.Hour || req.LogLevel != "error" || !job.InheritStdin || job.Restart.MaxRestarts != 2 {
+			job.Restart.Deadline != time.Hour || req.LogLevel != "error" || job.InheritStdin == onHosts || job.Restart.MaxRestarts != again {
 			t.Errorf("%s: %+v", name, req)
 		}
 		sources := map[string]string{
 			"dry-run": "flag --dry-run", "status-file": "flag --status-file", "restart-policy": "variable MUSTER_RESTART_POLICY",
 			"accelerator": "variable MUSTER_FAKE", "active-deadline": "config own.yaml:2", "max-restarts": "flag --" + map[bool]string{true: "max-restarts", false: "backoff-limit"}[likeTorchrun(name)],
 		}
-		if strings.HasPrefix(name, "mpi") || name == "horovodrun" {
-			delete(sources, "max-restarts") // it has no such flag
+		if name == "horovodrun" {
+			delete(sources, "max-restarts")
 		}
 		for flag, want := range sources {
 			if got := job.Sources[flag].String(); got != want {
@@ -459,7 +476,7 @@ func TestJSONWithErrors(t *testing.T) {
 }
 
 func TestDelayAboveTheDefaultBound(t *testing.T) {
-	if got := accepted(t, nil, "", "--restart-delay", "2m", "x").Job.Restart.DelayMax; got != 2*time.Minute {
+	if got := accepted(t, nil, "", "--max-restarts", "2", "--restart-delay", "2m", "x").Job.Restart.DelayMax; got != 2*time.Minute {
 		t.Errorf("longest pause %v", got)
 	}
 }

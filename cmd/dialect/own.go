@@ -1,7 +1,6 @@
 package dialect
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,7 +53,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		if before, again := own.words[name]; again && s.separator != "" {
 			text = before.text + s.separator + text
 		}
-		own.words[name] = given{text, launch.Source{Kind: launch.FromFlag, Name: "--" + name}}
+		own.words[name] = given{text: text, source: launch.Source{Kind: launch.FromFlag, Name: "--" + name}}
 	}
 	return own, args, wrong.err()
 }
@@ -68,33 +67,42 @@ func (o Own) json(env environ) bool {
 	return switched(word)
 }
 
+// anywhere returns the setting that may stand in front of a dialect's name, nil for none.
 func anywhere(flag string) *setting {
 	for _, s := range allSettings() {
-		if s.anywhere && s.flag == flag {
+		if (s.anywhere || s.lent) && s.flag == flag {
 			return &s
 		}
 	}
 	return nil
 }
 
+// anywhereFlags are the flags that may stand in front of some dialect's name.
 func anywhereFlags() []string {
 	var flags []string
-	for _, s := range settings() {
-		if s.anywhere {
+	for _, s := range allSettings() {
+		if s.anywhere || s.lent {
 			flags = append(flags, "--"+s.flag)
 		}
 	}
 	return flags
 }
 
+// inFront are the settings that may stand in front of the dialect's name, or as variables: it has none of the lent ones itself.
+func (p *parser) inFront() []setting {
+	return slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && (!s.lent || p.has(s.flag)) })
+}
+
 // apply makes muster's own settings count in a foreign dialect, and returns their words. equivalents are the values some
 // of them have there through the dialect's own flags, variables or habits.
 func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents map[string]given, wrong *problems) map[string]given {
-	var list []setting
-	for _, s := range settings() {
-		if s.anywhere {
-			s.alias = "" // it may be a flag of the dialect's
-			list = append(list, s)
+	list := p.inFront()
+	for i := range list {
+		list[i].alias = "" // it may be a flag of the dialect's
+	}
+	for _, flag := range slices.Sorted(maps.Keys(o.words)) {
+		if !namesFlag(list, flag) {
+			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it is a flag of that launcher; put it behind its name", flag, p.prog))
 		}
 	}
 	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
@@ -134,7 +142,7 @@ func (s *setting) give(r *Request, word given, found bool, wrong *problems) {
 		r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: s.def})
 		return
 	}
-	r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: s.shown(word.text), Source: word.source})
+	r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: word.text, Source: word.source})
 	if err := s.set(r, word.text); err != nil {
 		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(s.flag), err))
 	}
@@ -156,9 +164,9 @@ func resolve(list []setting, command map[string]given, env environ, prefixes []s
 				if s.separator == several {
 					text = strings.ReplaceAll(text, "\n", several)
 				}
-				s.over(words, given{text, launch.Source{Kind: launch.FromVariable, Name: name}})
+				s.over(words, given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: name}})
 			} else if text := env[fakeVariable]; text != "" && prefix == ownPrefix && s.flag == "accelerator" {
-				words[s.flag] = given{"fake:" + text, launch.Source{Kind: launch.FromVariable, Name: fakeVariable}}
+				words[s.flag] = given{text: "fake:" + text, source: launch.Source{Kind: launch.FromVariable, Name: fakeVariable}}
 			}
 		}
 	}
@@ -267,19 +275,6 @@ func checkRules(r *Request, words map[string]given, wrong *problems) {
 				words["restart-delay"].written("restart-delay"), words["restart-backoff"].written("restart-backoff")))
 		}
 		rules.DelayMax = rules.Delay
-	}
-	if word := words["fake-on-real"]; r.Job.FakeOnReal && r.Job.Fake == "" && word.source.Kind == launch.FromFlag {
-		wrong.add(fmt.Errorf("cannot use --fake-on-real without a fake accelerator: give --accelerator fake:FILE"))
-	}
-	if word := words["numa-fallback"]; r.Job.Bind.Fallback && r.Job.Bind.Mode == "" && word.source.Kind == launch.FromFlag {
-		wrong.add(errors.New("cannot use --numa-fallback without --numa-binding: say how workers are to be bound"))
-	}
-	if word := words["linger"]; word.source.Kind == launch.FromFlag && rules.Success != launch.QuorumAny && rules.Success != launch.QuorumRank0 {
-		wrong.add(fmt.Errorf("cannot use --linger with --success-policy %s: there the job ends with its last worker; give --success-policy any or rank0", rules.Success))
-	}
-	if word := words["retryable-exit-codes"]; word.source.Kind == launch.FromFlag && rules.Policy != launch.RestartExitCode &&
-		rules.Policy != launch.RestartOnNodeFailOrExitCode {
-		wrong.add(fmt.Errorf("cannot use --retryable-exit-codes with --restart-policy %s: give --restart-policy exit-code", rules.Policy))
 	}
 	settleCheck(r, words, wrong)
 	settleCheckpoint(r, words, wrong)

@@ -71,7 +71,7 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 		if v.Derived {
 			source.Name += derived
 		}
-		words[flag] = given{v.Text, source}
+		words[flag] = given{text: v.Text, source: source}
 	}
 	fill("nnodes", facts.Nodes)
 	fill("nproc-per-node", facts.Procs)

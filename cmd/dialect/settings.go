@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"muster/internal/logtext"
 	"muster/launch"
 )
 
@@ -66,17 +67,13 @@ type setting struct {
 	// anywhere makes the setting count in every dialect, as a variable or in front of the dialect's name. The others
 	// have a flag of their own in the replaced launchers.
 	anywhere bool
-	set      func(r *Request, text string) error
-	// show is how a value is shown; nil: as it was written.
-	show func(text string) string
-}
-
-// shown is a value of the setting for people.
-func (s *setting) shown(text string) string {
-	if s.show != nil {
-		return s.show(text)
-	}
-	return strings.ReplaceAll(text, several, " ")
+	// lent makes it count so in front of those dialects that have no flag of its name.
+	lent bool
+	// use says in which jobs something reads the setting.
+	use use
+	// insists says that giving the default asks for something, too.
+	insists bool
+	set     func(r *Request, text string) error
 }
 
 // groupMuster is the help text's heading over what concerns muster more than the job.
@@ -86,6 +83,8 @@ const groupMuster = "muster itself"
 type given struct {
 	text   string
 	source launch.Source
+	// theirs says that it stood among the flags of the replaced launcher, which may be of no use to it either.
+	theirs bool
 }
 
 // derived ends the source of a value that was made of a platform's variable and is not in it, such as a port that follows
@@ -116,43 +115,47 @@ func settings() []setting { return slices.Clone(allSettings()) }
 
 // allSettings are made once: parsers ask for them with each of their flags.
 var allSettings = sync.OnceValue(func() []setting {
-	return slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(), restartSettings(), logSettings(), checkpointSettings(), ownSettings())
+	list := slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(), restartSettings(), logSettings(), checkpointSettings(), ownSettings())
+	if err := declared(list); err != nil {
+		panic("internal error: " + err.Error())
+	}
+	return list
 })
 
 func commandSettings() []setting {
 	return []setting{
 		{
-			flag: "module", short: "m", form: formSwitch, def: "false", group: groupCommand,
+			flag: "module", short: "m", form: formSwitch, def: "false", group: groupCommand, use: always,
 			help: "The first word of the command is the name of a Python module, as in python -m.",
 			set:  checkSwitch,
 		},
 		{
-			flag: "no-python", form: formSwitch, def: "false", group: groupCommand,
+			flag: "no-python", form: formSwitch, def: "false", group: groupCommand, use: always,
 			help: "Run the command as it is, even when its first word ends in .py.",
 			set:  checkSwitch,
 		},
 		{
-			flag: "role", arg: "NAME", def: "default", group: groupCommand,
+			flag: "role", arg: "NAME", def: "default", group: groupCommand, use: always,
 			help: "Name of the workers' role, seen by them as ROLE_NAME.",
 			set:  func(r *Request, text string) error { r.Job.Role = text; return nil },
 		},
 		{
-			flag: "run-id", alias: "rdzv-id", arg: "ID", group: groupCommand, anywhere: true,
+			flag: "run-id", alias: "rdzv-id", arg: "ID", group: groupCommand, anywhere: true, use: use{byAgents},
 			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID, and the same on all its nodes. Default: a random one; several nodes need one unless they meet by --node-rank.",
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true,
+			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true, use: use{byAgents},
 			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed (auto), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why.",
 			set:  setWarm,
 		},
 		{
-			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true,
+			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true, use: use{byAgents, warmed},
 			help: "How long a start waits for the imports of --warm; then the workers start as usual, beside them, and restarts find them done.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
 		},
 		{
-			flag: "numa-binding", arg: strings.Join(bindModes(), "|"), group: groupCommand,
+			flag: "numa-binding", arg: strings.Join(bindModes(), "|"), group: groupCommand, lent: true, use: use{byAgents},
 			help: bindHelp,
 			set: func(r *Request, text string) error {
 				r.Job.Bind.Mode = text
@@ -160,21 +163,21 @@ func commandSettings() []setting {
 			},
 		},
 		{
-			flag: "numa-fallback", form: formSwitch, def: "false", group: groupCommand, anywhere: true,
+			flag: "numa-fallback", form: formSwitch, def: "false", group: groupCommand, anywhere: true, use: use{byAgents, bound},
 			help: "Start the workers unbound where --numa-binding cannot be done; otherwise the job is refused there.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Bind.Fallback, text) },
 		},
 		{
-			flag: "isolate-devices", form: formSwitch, def: "false", group: groupCommand, anywhere: true,
+			flag: "isolate-devices", form: formSwitch, def: "false", group: groupCommand, anywhere: true, use: use{byAgents},
 			help: "Show each worker the accelerator of its local rank and no other, so that a script uses device 0 whatever LOCAL_RANK says. Refused where a node has more or fewer workers than visible accelerators.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Isolate, text) },
 		},
 		{
-			flag: "stdin", arg: "null|inherit", def: "null", group: groupCommand, anywhere: true,
-			help: "What workers read: nothing, or muster's own standard input. torchrun's workers inherit.",
+			flag: "stdin", arg: "auto|null|inherit", def: "auto", group: groupCommand, anywhere: true, use: use{byAgents, withoutHosts},
+			help: "What workers read: nothing (null), or muster's own standard input. auto: a job's only worker has the terminal, for breakpoint() and the like; others read nothing. torchrun's workers inherit.",
 			set: func(r *Request, text string) error {
-				r.Job.InheritStdin = text == "inherit"
-				return oneOf(text, "null", "inherit")
+				r.Job.InheritStdin, r.Job.NoStdin = text == "inherit", text == "null"
+				return oneOf(text, "auto", "null", "inherit")
 			},
 		},
 	}
@@ -188,14 +191,14 @@ const bindHelp = "Bind each worker to CPUs near the accelerator of its local ran
 func restartSettings() []setting {
 	return []setting{
 		{
-			flag: "max-restarts", form: formNumber, arg: "N", def: "0", group: groupExits,
+			flag: "max-restarts", form: formNumber, arg: "N", def: "0", group: groupExits, lent: true, use: use{byAgents, remade},
 			help: "How often the workers are started anew because one of this node's failed.",
 			set: func(r *Request, text string) error {
 				return setCount(&r.Job.Restart.MaxRestarts, text)
 			},
 		},
 		{
-			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true,
+			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true, use: use{remade, drivable, othersFail, acting}, insists: true,
 			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Policy = launch.RestartPolicy(text)
@@ -204,7 +207,7 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true,
+			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true, use: use{byAgents, remade, retries, restarts},
 			help: "Who starts anew after a worker failed: world (the workers of all nodes, in a new round), node (those of its node), process (that worker alone). The last two are for programs that let workers join a running job.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Scope = launch.RestartScope(text)
@@ -212,7 +215,7 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "retryable-exit-codes", form: formList, arg: "CODES", def: defaultRetryable, group: groupExits, anywhere: true,
+			flag: "retryable-exit-codes", form: formList, arg: "CODES", def: defaultRetryable, group: groupExits, anywhere: true, use: use{remade, byExitCode, restarts},
 			help: "Exit codes that --restart-policy exit-code retries: numbers, ranges such as 1-100, bounds such as >=128, or kubeflow, which is >=128. A signal n counts as 128+n.",
 			set: func(r *Request, text string) (err error) {
 				if text == "kubeflow" {
@@ -223,7 +226,7 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "fatal-exit-codes", form: formList, arg: "CODES", group: groupExits, anywhere: true,
+			flag: "fatal-exit-codes", form: formList, arg: "CODES", group: groupExits, anywhere: true, use: use{remade, retries, restarts},
 			help: "Exit codes that are never retried, whatever the policy.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Restart.Fatal, err = launch.ParseExitCodes(text)
@@ -231,52 +234,52 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "backoff-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true,
+			flag: "backoff-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
 			help: "Restarts of the whole job, over all nodes, lost nodes among them.",
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.BackoffLimit, text) },
 		},
 		{
-			flag: "restart-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true,
+			flag: "restart-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{byAgents, remade, severalNodes, nodesReturn},
 			help: "How often the loss of a node may lead to a new round, over the whole job.",
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.ReplaceLimit, text) },
 		},
 		{
-			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
 			help: "Limits count only the restarts within this time, and workers that ran this long start with no delay again. 0: limits count all restarts.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Window, text) },
 		},
 		{
-			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true,
+			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
 			help: "Pause before the second restart; the first has none, nor has one of workers that ran ten times as long as the pause that is due: pauses then grow anew.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Delay, text) },
 		},
 		{
-			flag: "restart-backoff", arg: "FACTOR[:MAX]", def: "2:60s", group: groupExits, anywhere: true,
+			flag: "restart-backoff", arg: "FACTOR[:MAX]", def: "2:60s", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
 			help: "By what the pause grows from restart to restart, and its upper bound.",
 			set:  setBackoff,
 		},
 		{
-			flag: "active-deadline", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			flag: "active-deadline", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: always,
 			help: "Time the job may take from its first start; then it is stopped with status 124. 0: no deadline.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Deadline, text) },
 		},
 		{
-			flag: "grace", form: formTime, arg: "TIME", def: "30s", group: groupExits, anywhere: true,
+			flag: "grace", form: formTime, arg: "TIME", def: "30s", group: groupExits, anywhere: true, use: always,
 			help: "Time between the first signal to the workers and SIGKILL.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Stop.Grace, text) },
 		},
 		{
-			flag: "success-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true,
+			flag: "success-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: use{byAgents},
 			help: "When the job has succeeded: all workers did, any, rank0, or none (when all have ended).",
 			set:  func(r *Request, text string) error { return setQuorum(&r.Job.Restart.Success, text) },
 		},
 		{
-			flag: "fail-policy", arg: "POLICY", def: "any", group: groupExits, anywhere: true,
+			flag: "fail-policy", arg: "POLICY", def: "any", group: groupExits, anywhere: true, use: use{byAgents},
 			help: "When failures of workers end the job or use up a restart: any, all, rank0, none.",
 			set:  func(r *Request, text string) error { return setQuorum(&r.Job.Restart.Fail, text) },
 		},
 		{
-			flag: "clean-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true,
+			flag: "clean-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: use{byAgents},
 			help: "What is ended with the job: all (workers and whatever they left behind), unfinished (workers still running), none (muster waits for them).",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Clean = launch.CleanPolicy(text)
@@ -284,12 +287,12 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "linger", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			flag: "linger", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{byAgents, early},
 			help: "How long the other workers may go on after --success-policy any or rank0 was met.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Linger, text) },
 		},
 		{
-			flag: "exit-code-compat", form: formSwitch, def: "false", group: groupExits, anywhere: true,
+			flag: "exit-code-compat", form: formSwitch, def: "false", group: groupExits, anywhere: true, use: always,
 			help: "Status 1 for every failure of the job, as the replaced launchers do.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.Job.CompatExit, text) },
 		},
@@ -299,12 +302,12 @@ func restartSettings() []setting {
 func logSettings() []setting {
 	return []setting{
 		{
-			flag: "log-dir", arg: "DIR", group: groupLogs,
+			flag: "log-dir", arg: "DIR", group: groupLogs, lent: true, use: use{byAgents},
 			help: "Where the directory of this run is made. Default: a temporary one; /dev/null for none.",
 			set:  func(r *Request, text string) error { r.Job.Logs.Dir = logDir(text); return nil },
 		},
 		{
-			flag: "redirects", short: "r", arg: "SPEC", def: "0", group: groupLogs,
+			flag: "redirects", short: "r", arg: "SPEC", def: "0", group: groupLogs, lent: true, use: use{byAgents, shown},
 			help: "Streams that go to files and not to the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank, as in 0:3,1:2.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Logs.Redirect, err = parseStreams(text)
@@ -312,7 +315,7 @@ func logSettings() []setting {
 			},
 		},
 		{
-			flag: "tee", short: "t", arg: "SPEC", def: "0", group: groupLogs,
+			flag: "tee", short: "t", arg: "SPEC", def: "0", group: groupLogs, lent: true, use: use{byAgents, divided},
 			help: "Streams that go to files and to the console; SPEC as for --redirects.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Logs.Tee, err = parseStreams(text)
@@ -320,7 +323,7 @@ func logSettings() []setting {
 			},
 		},
 		{
-			flag: "local-ranks-filter", form: formList, arg: "RANKS", group: groupLogs,
+			flag: "local-ranks-filter", form: formList, arg: "RANKS", group: groupLogs, lent: true, use: use{byAgents, shown},
 			help: "Local ranks whose output is shown on the console, as in 0,1. Default: all.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Logs.Ranks, err = parseRanks(text)
@@ -328,8 +331,8 @@ func logSettings() []setting {
 			},
 		},
 		{
-			flag: "log-line-prefix-template", arg: "TEXT", group: groupLogs,
-			help: "What stands in front of each line of a worker; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. Default: '[${role_name}${local_rank}]:'.",
+			flag: "log-line-prefix-template", arg: "TEXT", group: groupLogs, lent: true, use: use{shown, prefixed},
+			help: "What stands in front of each line of a worker; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. Default: '[${rank}] ', with hosts '[${hostname} ${rank}] '.",
 			set:  func(r *Request, text string) error { r.Job.Logs.Prefix = text; return nil },
 		},
 	}
@@ -339,7 +342,7 @@ func logSettings() []setting {
 func ownSettings() []setting {
 	return []setting{
 		{
-			flag: "event-log-handler", arg: "null|console", def: "null", group: groupMuster,
+			flag: "event-log-handler", arg: "null|console", def: "null", group: groupMuster, lent: true, use: use{byAgents},
 			help: "Where torchelastic's event records go: nowhere, or to standard error as JSON.",
 			set: func(r *Request, text string) error {
 				r.Job.EventLog = text
@@ -347,31 +350,49 @@ func ownSettings() []setting {
 			},
 		},
 		{
-			flag: "status-file", arg: "FILE", group: groupMuster, anywhere: true,
+			flag: "status-file", arg: "FILE", group: groupMuster, anywhere: true, use: use{notSimulated},
 			help: "Keep the job's state in FILE as JSON.",
 			set:  func(r *Request, text string) error { r.Job.StatusFile = text; return nil },
 		},
 		{
-			flag: "config", arg: "FILE", group: groupMuster, anywhere: true,
+			flag: "config", arg: "FILE", group: groupMuster, anywhere: true, use: always,
 			help: "Read settings from FILE, a YAML map of flags without their dashes. The command line and variables win over it.",
 			set:  func(*Request, string) error { return nil },
 		},
 		{
-			flag: "dry-run", form: formSwitch, def: "false", group: groupMuster, anywhere: true,
+			flag: "dry-run", form: formSwitch, def: "false", group: groupMuster, anywhere: true, use: always,
 			help: "Show ranks, environment and where each value came from; start nothing.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.DryRun, text) },
 		},
 		{
-			flag: "json", form: formSwitch, def: "false", group: groupMuster, anywhere: true,
+			flag: "show-values", form: formSwitch, def: "false", group: groupMuster, anywhere: true, use: use{dry},
+			help: "With --dry-run: show all values that were given, secrets too. Else those of variables that are not known to be harmless, and what looks like a secret in a command line, are left out.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.ShowValues, text) },
+		},
+		{
+			flag: "all", form: formSwitch, def: "false", group: groupMuster, anywhere: true, use: use{dry},
+			help: "With --dry-run, show the flags that have their defaults, too.",
+			set:  func(r *Request, text string) error { return setSwitch(&r.All, text) },
+		},
+		{
+			flag: "json", form: formSwitch, def: "false", group: groupMuster, anywhere: true, use: always,
 			help: "Write --dry-run and what muster refuses as JSON.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.JSON, text) },
 		},
 		{
-			flag: "log-level", arg: "LEVEL", def: "info", group: groupMuster, anywhere: true,
+			flag: "log-level", arg: "LEVEL", def: "info", group: groupMuster, anywhere: true, use: always,
 			help: "What muster says on standard error: debug, info, warn or error. torchrun's default is warn, or what LOGLEVEL says.",
 			set: func(r *Request, text string) error {
 				r.LogLevel = text
 				return oneOf(text, "debug", "info", "warn", "error")
+			},
+		},
+		{
+			flag: "log-format", arg: "auto|text|json", def: logtext.Auto, group: groupMuster, anywhere: true, use: always,
+			help: "How muster says it, on every node: lines of text for people (auto, text), or of JSON for programs, with exact durations.",
+			set: func(r *Request, text string) error {
+				r.LogFormat = text
+				return oneOf(text, logtext.Formats()...)
 			},
 		},
 	}

@@ -112,17 +112,15 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 	if hosted(words) {
 		t.hosts(inv, words)
 	} else {
-		needHosts(words, &t.wrong)
 		t.place()
 		if t.last != nil {
 			t.last(t.job)
 		}
 		t.settle(words)
 	}
-	if err := t.wrong.err(); err != nil {
+	if err := req.finish(words, &t.wrong); err != nil {
 		return Request{JSON: req.JSON}, err
 	}
-	req.finish()
 	return *req, nil
 }
 
@@ -131,17 +129,17 @@ func (t *torchrunJob) equivalents() map[string]given {
 	all := map[string]given{
 		"stdin":     {text: "inherit"},
 		"log-level": {text: t.req.LogLevel},
-		"grace":     {t.job.Stop.Grace.String(), t.in.values["shutdown_timeout"].source},
+		"grace":     {text: t.job.Stop.Grace.String(), source: t.in.values["shutdown_timeout"].source},
 		"run-id":    {text: t.job.RunID},
 	}
 	if backend := t.job.Meeting.Backend; backend == backendStatic || backend == backendEtcd {
 		all["join-timeout"] = given{text: "900s"}
 	}
 	if id := t.in.values["rdzv_id"]; id.explicit() && id.text == t.job.RunID {
-		all["run-id"] = given{id.text, id.source}
+		all["run-id"] = given{text: id.text, source: id.source}
 	}
 	if t.env[t.levelFrom] != "" {
-		all["log-level"] = given{t.req.LogLevel, launch.Source{Kind: launch.FromVariable, Name: t.levelFrom}}
+		all["log-level"] = given{text: t.req.LogLevel, source: launch.Source{Kind: launch.FromVariable, Name: t.levelFrom}}
 	}
 	return all
 }
@@ -157,7 +155,7 @@ func (v value) shown(k kind) string {
 // given is the word of a flag and where it stood.
 func (t *torchrunJob) given(flag string) given {
 	v := t.in.values[strings.ReplaceAll(flag, "-", "_")]
-	return given{v.text, v.source}
+	return given{text: v.text, source: v.source}
 }
 
 // refuse adds a problem with the value of a flag, naming where the value came from.
@@ -206,6 +204,7 @@ func watchdog(job *launch.Job, env environ) {
 
 func (t *torchrunJob) command(argv0 string) {
 	v := t.in.values
+	t.job.Warnings = append(t.job.Warnings, behindScript(t.in.args)...)
 	c := launch.Command{
 		Kind: launch.Script, Name: t.in.script, Args: t.in.args, Interpreters: interpreters(argv0, t.env), Substitute: true,
 	}

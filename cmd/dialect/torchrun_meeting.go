@@ -40,7 +40,7 @@ func (t *torchrunJob) backend() {
 	case backend == backendStatic:
 		if v["rdzv_endpoint"].text == "" && v["master_port"].none && t.job.Nodes.Max <= 1 {
 			// torchrun always makes a new name up here; a name that was asked for is kept.
-			if !v["rdzv_id"].explicit() {
+			if !v["rdzv_id"].explicit() && t.parser.prog != dlroverRun { // whose agents make none up
 				t.job.RunID = ""
 			}
 			t.ignored("a static rendezvous without --master-port", "master-addr")
@@ -192,18 +192,21 @@ func (t *torchrunJob) staticAddress(endpoint string) (host string, port int, fla
 	return host, port, "master-addr", err
 }
 
-// ignored warns of flags that were typed and have no effect. Variables are often set for all jobs, so they are passed
-// over in silence.
+// ignored warns of flags that were typed, or stand in variables of muster, and have no effect. Operators set torchrun's own
+// variables for all jobs, so they are passed over in silence, as torchrun does.
 func (t *torchrunJob) ignored(by string, flags ...string) {
 	for _, flag := range flags {
-		if t.in.values[strings.ReplaceAll(flag, "-", "_")].source.Kind == launch.FromFlag {
+		switch word := t.given(flag); {
+		case word.source.Kind == launch.FromFlag:
 			t.warn("--%s has no effect with %s", flag, by)
+		case word.ours():
+			t.warn("%s has no effect with %s", word.source.Name, by)
 		}
 	}
 }
 
 func (t *torchrunJob) nodeRankIgnored() {
 	if v := t.in.values["node_rank"]; v.n != 0 {
-		t.warn("%s has no effect without the static rendezvous", given{v.text, v.source}.written("node-rank"))
+		t.warn("%s has no effect without the static rendezvous", given{text: v.text, source: v.source}.written("node-rank"))
 	}
 }

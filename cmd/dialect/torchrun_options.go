@@ -28,7 +28,7 @@ func torchrunOptions() []option {
 			help: "Rank of this node with the static rendezvous, from 0; the store is on node 0.",
 		},
 		{
-			long: "standalone", kind: kindFlag, variables: true, group: groupRdzv,
+			long: "standalone", kind: kindFlag, variables: true, group: groupRdzv, moot: "one node without a meeting place is alone already",
 			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is also what happens on one node when neither an endpoint nor --master-port is given.",
 		},
 		{
@@ -73,6 +73,7 @@ func torchrunOptions() []option {
 		},
 		{
 			long: "start-method", def: "spawn", choices: []string{"spawn", "fork", "forkserver"}, variables: true, arg: "METHOD", group: groupCommand,
+			moot: "torchrun, too, reads it with --run-path only",
 			help: "With --run-path: multiprocessing's start method.",
 		},
 		{
@@ -92,7 +93,7 @@ func torchrunOptions() []option {
 			help: "How often the workers are started anew after a failure.",
 		},
 		{
-			long: "monitor-interval", kind: kindFloat, def: "0.1", variables: true, arg: "SECONDS", group: groupExits,
+			long: "monitor-interval", kind: kindFloat, def: "0.1", variables: true, arg: "SECONDS", group: groupExits, moot: "exits are seen at once, and so within every interval",
 			help: "How often torchrun looks at its workers. muster sees exits at once and only checks the number.",
 		},
 		{
@@ -117,6 +118,7 @@ func torchrunOptions() []option {
 		},
 		{
 			long: "log-line-prefix-template", variables: true, arg: "TEXT", since: "2.10 to 2.14", group: groupLogs,
+			moot: "torchrun, too, puts it in front of lines of --tee only",
 			help: "What stands in front of each line of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. Default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[${role_name}${local_rank}]:'.",
 		},
 		{

@@ -16,6 +16,7 @@ import (
 
 	"muster/dispatch"
 	"muster/internal/errhint"
+	"muster/internal/hostaddr"
 	"muster/launch"
 )
 
@@ -55,7 +56,7 @@ func (a *app) agent(ctx context.Context) error {
 		return err
 	}
 	if err := link.Hello(dispatch.Hello{
-		Version: a.version, Hostname: hostname(), Addr: serverAddr(a.getenv(sshConnection)), Own: ownAddr(), Port: port, PID: os.Getpid(),
+		Version: a.version, Hostname: hostname(), Addr: serverAddr(a.getenv(sshConnection)), Own: ownAddr(), Addrs: hostaddr.All(), Port: port, PID: os.Getpid(),
 	}); err != nil {
 		return fmt.Errorf("cannot speak to the launcher: %w", err)
 	}
@@ -257,7 +258,10 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*la
 // the launcher. The returned function waits until the launcher has it.
 func (n *remoteNode) app(outer *app, environ []string) (*app, func(), error) {
 	n.order.Job.Environ = environ
-	a := &app{argv: outer.argv, environ: environ, version: outer.version, token: n.order.Token, nodeName: n.order.Name}
+	a := &app{argv: outer.argv, environ: environ, version: outer.version, logFormat: n.order.LogFormat, token: n.order.Token, nodeName: n.order.Name}
+	if n.order.Collect {
+		a.logsGo = "in the launcher's --collect-logs directory"
+	}
 	var err error
 	if a.stdin, err = os.Open(os.DevNull); err != nil {
 		return nil, nil, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/beneath"
 	"muster/launch"
 )
 
@@ -68,30 +69,40 @@ func (n *remoteNode) tellStatus(ctx context.Context) {
 	}
 }
 
+// send sends the files in a directory of a tree, and below.
+func (n *remoteNode) send(t *beneath.Tree, dir string) error {
+	entries, err := t.Names(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		switch {
+		case e.IsDir():
+			err = n.send(t, name)
+		case e.Type().IsRegular():
+			var f *os.File
+			var info fs.FileInfo
+			if f, info, err = t.OpenFile(name); err == nil {
+				err = errors.Join(n.link.File(name, info.Size(), f), f.Close())
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // collect sends the workers' log files home. Where they lay in a temporary directory they are removed then.
 func (n *remoteNode) collect(dir string, temporary bool, log zerolog.Logger) {
 	if dir == "" {
 		return
 	}
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		short, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		return n.link.File(short, info.Size(), f)
-	})
+	t, err := beneath.Open(dir)
+	if err == nil {
+		err = errors.Join(n.send(t, "."), t.Close())
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return // nothing was written
 	}

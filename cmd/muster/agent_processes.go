@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/dispatch"
+	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
@@ -176,5 +177,5 @@ func rankFile(dir, stream string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
-	return os.Create(filepath.Join(dir, stream))
+	return durable.Create(filepath.Join(dir, stream), os.O_TRUNC, 0o666)
 }

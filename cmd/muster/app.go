@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,8 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-multierror"
 	"github.com/rs/zerolog"
@@ -18,6 +19,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/internal/logtext"
 )
 
 // app is this run of the program: everything that a command may reach of the outside.
@@ -26,11 +28,14 @@ type app struct {
 	environ               []string
 	stdin, stdout, stderr *os.File
 	version               string
-	own                   dialect.Own // muster's own flags in front of a dialect's name
-	json                  bool        // errors are printed as JSON too
-	log                   logWriter   // where our own log goes
-	nodeName              string      // what the launcher calls this node, empty without one
-	token                 []byte      // the job's, from the launcher
+	own                   dialect.Own     // muster's own flags in front of a dialect's name
+	json                  bool            // errors are printed as JSON too
+	log                   logWriter       // where our own log goes
+	logFormat             string          // one of logtext.Formats; empty: nobody has said
+	merged                *logtext.Merger // of the nodes' logs; nil: there are none
+	nodeName              string          // what the launcher calls this node, empty without one
+	token                 []byte          // the job's, from the launcher
+	logsGo                string          // where the launcher takes log files, empty: they stay
 }
 
 // statusError ends the program with a status about which everything has been said already.
@@ -41,6 +46,7 @@ func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e
 // run executes the command line and returns the exit status.
 func (a *app) run() int {
 	err := a.execute()
+	a.flushLogs()
 	if status, ok := errors.AsType[statusError](err); ok {
 		return int(status)
 	}
@@ -126,7 +132,22 @@ func (a *app) readFile(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxRead))
 }
 
-// logger writes our own log to standard error: lines for people on a terminal, JSON elsewhere.
+// logFormatVariable says what --log-format says.
+const logFormatVariable = "MUSTER_LOG_FORMAT"
+
+// checkLogFormat refuses a format that a command without --log-format would not know.
+func (a *app) checkLogFormat() error {
+	format := a.getenv(logFormatVariable)
+	if format != "" && !slices.Contains(logtext.Formats(), format) {
+		return errhint.Usagef("cannot use %s=%s: choose one of %s", logFormatVariable, format, strings.Join(logtext.Formats(), ", "))
+	}
+	return nil
+}
+
+// logMark stands in front of each line of a simulated node's log, which shares standard error with its workers (RFC 7464).
+const logMark = "\x1e"
+
+// logger writes our own log to standard error, in the format of --log-format.
 func (a *app) logger(level zerolog.Level) zerolog.Logger {
 	return zerolog.New(a.logOutput()).Level(level).With().Timestamp().Logger()
 }
@@ -134,14 +155,55 @@ func (a *app) logger(level zerolog.Level) zerolog.Logger {
 // logOutput takes lines of JSON and writes them to standard error as logger says.
 func (a *app) logOutput() io.Writer {
 	a.log.to(a.stderr)
-	var out io.Writer = &a.log
-	if term.IsTerminal(int(a.stderr.Fd())) {
-		if kind := a.getenv("TERM"); kind != "" && kind != "dumb" {
-			a.log.terminal = a.stderr
-		}
-		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.TimeOnly, NoColor: a.getenv("NO_COLOR") != ""}
+	if a.getenv(simulatedNode) != "" {
+		return marked{&a.log}
 	}
-	return out
+	var out io.Writer = &a.log
+	if text := a.logText(); text != nil {
+		out = text
+	}
+	return &logtext.Repeats{Out: out}
+}
+
+// marked puts logMark in front of each line.
+type marked struct{ to io.Writer }
+
+func (m marked) Write(line []byte) (int, error) {
+	if _, err := m.to.Write(append([]byte(logMark), line...)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// logText shows our log as text; nil where it is to be JSON.
+func (a *app) logText() *logtext.Writer {
+	kind := a.getenv("TERM")
+	terminal := term.IsTerminal(int(a.stderr.Fd())) && kind != "" && kind != "dumb"
+	if terminal {
+		a.log.terminal = a.stderr
+	}
+	if cmp.Or(a.logFormat, a.getenv(logFormatVariable)) == logtext.JSON {
+		return nil
+	}
+	return &logtext.Writer{Out: &a.log, Color: terminal && a.getenv("NO_COLOR") == ""}
+}
+
+// nodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at once
+// is shown once. flushLogs shows what is left of them.
+func (a *app) nodesLog(nodes int) io.Writer {
+	text := a.logText()
+	if text == nil {
+		return a.logOutput()
+	}
+	a.log.to(a.stderr)
+	a.merged = logtext.NewMerger(text, nodes)
+	return &logtext.Repeats{Out: a.merged}
+}
+
+func (a *app) flushLogs() {
+	if a.merged != nil {
+		a.merged.Flush()
+	}
 }
 
 // colors reports whether what is printed may have colors.

@@ -12,6 +12,7 @@ import (
 
 	"muster/checkpointd"
 	"muster/internal/errhint"
+	"muster/internal/printable"
 )
 
 // newCkptCmd is "muster ckpt": the checkpoints in a directory.
@@ -144,11 +145,11 @@ func newCkptVerifyCmd(a *app) *cobra.Command {
 				verdict := "ok"
 				if err := s.Verify(); err != nil {
 					bad++
-					verdict = "damaged: " + err.Error()
+					verdict = "damaged: " + printable.Line(err.Error(), problemMost)
 				} else if s.Foreign {
 					verdict = "unproven: it has no manifest"
 				}
-				say(a.stdout, "step %d: %s\n", s.Step, verdict)
+				say(a.stdout, "%s: %s\n", s.Name(), verdict)
 			}
 			if bad > 0 {
 				return statusError(1)
@@ -267,19 +268,28 @@ func writeSteps(w io.Writer, steps []checkpointd.Step) error {
 		state := "complete"
 		switch {
 		case s.Problem != nil:
-			state = s.Problem.Error()
+			state = printable.Line(s.Problem.Error(), problemMost)
+			if s.Step < 0 && s.Manifest.Dir != "" {
+				state = s.Name() + ": " + state
+			}
 		case s.Foreign:
 			state = "latest, unproven"
 		case s.Latest:
 			state = "latest"
 		}
-		written := "-"
+		step, written := "-", "-"
+		if s.Step >= 0 {
+			step = strconv.FormatInt(s.Step, 10)
+		}
 		if !s.Created.IsZero() {
 			written = s.Created.Local().Format(time.DateTime)
 		}
-		say(table, "%d\t%d\t%s\t%s\t%s\n", s.Step, s.Shards, mebibytes(s.Bytes()), written, state)
+		say(table, "%s\t%d\t%s\t%s\t%s\n", step, s.Shards, mebibytes(s.Bytes()), written, state)
 	}
 	return table.Flush()
 }
+
+// problemMost is how much of a problem is shown, in bytes: names in it may be anything.
+const problemMost = 1000
 
 func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB" }

@@ -194,3 +194,49 @@ print("rank", rank, "done", time.monotonic() - began < 30)`)
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 }
+
+// TestCheckpointHostile has names and sizes in a directory of checkpoints that nobody could have meant: they are told, in one line each that a
+// terminal can show, at once, and nothing of them is removed.
+func TestCheckpointHostile(t *testing.T) {
+	dir := t.TempDir()
+	manifest := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifest("1/muster_manifest.json", `{"version":1,"step":1,"attempt":"a","shards":1,"files":[{"path":"1/\u001b[2J\u202e","attempt":"a"}]}`)
+	manifest("2/muster_manifest.json", `{"version":1,"step":2,"attempt":"a","shards":1,"files":[{"path":"2/x","size":-1099511627776,"attempt":"a"}]}`)
+	manifest("\x1b]0;title\a/muster_manifest.json", `{"version":1,"step":-3,"shards":-1}`)
+	manifest(".muster/4.json", `{"version":1,"step":4,"attempt":"a","shards":1,"files":[{"path":".","attempt":"a"}]}`)
+	if err := syscall.Mkfifo(filepath.Join(dir, "dlrover_latest.txt"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/zero", filepath.Join(dir, "muster_latest.json")); err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]int{"ls": 0, "verify": 1, "prune --keep 1": 0, "inspect": 0} {
+		got := muster(t, nil, append(append([]string{"ckpt"}, strings.Fields(command)...), dir)...)
+		if got.status != want || strings.ContainsAny(got.stdout+got.stderr, "\x1b\a\u202e") || strings.Contains(got.stdout, "-10485") {
+			t.Errorf("%s: status %d\n%q%q", command, got.status, got.stdout, got.stderr)
+		}
+		if command == "inspect" || command == "prune --keep 1" {
+			continue
+		}
+		for _, part := range []string{"muster_latest.json", "dlrover_latest.txt", "a FIFO", "a symbolic link", `\x1b]0;title\a`, "1099511627776"} {
+			if !strings.Contains(got.stdout, part) {
+				t.Errorf("%s says nothing of %q:\n%s", command, part, got.stdout)
+			}
+		}
+		if n := strings.Count(got.stdout, "\n"); n != 6+map[string]int{"ls": 1}[command] {
+			t.Errorf("%s: %d lines\n%s", command, n, got.stdout)
+		}
+	}
+	if names, _ := filepath.Glob(filepath.Join(dir, "*")); len(names) != 6 {
+		t.Errorf("left: %q", names)
+	}
+}

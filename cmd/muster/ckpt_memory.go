@@ -132,7 +132,7 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 				}
 				dir := cmp.Or(to, m.Dir)
 				steps, err := checkpointd.List(dir)
-				if err == nil && len(steps) > 0 {
+				if err == nil && len(steps) > 0 && steps[0].Step >= 0 {
 					say(a.stdout, "run %s: step %d is the newest in %s\n", printable.Line(m.RunID, 100), steps[0].Step, printable.Line(dir, 4096))
 				}
 				return err
@@ -182,7 +182,7 @@ func eachAgent(agents []checkpointd.MemoryStep, do func(*checkpointd.MemoryStep)
 	var failed *multierror.Error
 	for i := range agents {
 		if err := do(&agents[i]); err != nil {
-			failed = multierror.Append(failed, fmt.Errorf("run %s: %w", agents[i].RunID, err))
+			failed = multierror.Append(failed, fmt.Errorf("run %s: %w", printable.Line(agents[i].RunID, 100), err))
 		}
 	}
 	if failed == nil {

@@ -14,13 +14,16 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/term"
 
 	"muster/cmd/dialect"
 	"muster/dispatch"
-	"muster/internal/durable"
+	"muster/horovod/kv"
 	"muster/internal/errhint"
+	"muster/internal/logtext"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/rendezvous/topology"
 	"muster/sshexec"
 )
 
@@ -41,8 +44,7 @@ type launcher struct {
 	away      []atomic.Bool     // machines that are not this one
 	own       string            // the address of this machine that they reach
 	world     *worldServer      // of a Horovod job, else nil
-	// lastStatus is what the first node has said of the job last; it belongs to the goroutine that reads from it, until it ends.
-	lastStatus []byte
+	told      *worldStatus      // what the nodes have said of the job
 }
 
 // dispatch starts an agent on each of the job's machines, and shows and ends what they do.
@@ -73,9 +75,12 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	l.fleet = dispatch.New(dispatch.Config{
 		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
 		Linger: linger(job), Grace: job.Stop.Grace, Transient: sshexec.Transient,
-		Output:      &dispatch.Output{Stdout: a.stdout, Stderr: a.stderr, Log: a.logOutput()},
-		CollectLogs: job.Hosts.CollectLogs, Log: log, Status: l.status,
+		Output: &dispatch.Output{Stdout: a.stdout, Stderr: a.stderr, Log: a.nodesLog(len(machines))},
+		Logs:   dispatch.CollectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
+		Status: func(machine int, data []byte) { l.told.take(machine, data) },
 	})
+	l.told = keepStatus(l.nodeNames(), job.StatusFile, log)
+	defer l.told.close()
 	defer l.fleet.Close()
 	defer func() { l.world.close() }()
 	if err := l.start(ctx); err != nil {
@@ -141,9 +146,15 @@ func (l *launcher) prepare() error {
 		}
 		l.files[*path] = data
 	}
-	if logs := &job.Logs; logs.PrefixAll && len(job.Hosts.Nodes) > 1 && logs.Prefix == "" {
-		logs.Prefix = "[${rank}|${hostname}:${local_rank}]:"
+	if file := job.Meeting.Topology; file != "" {
+		if _, err := topology.Load(file); err != nil {
+			return errhint.Code(err, errhint.Usage)
+		}
 	}
+	if logs := &job.Logs; logs.PrefixAll && logs.Prefix == "" {
+		logs.Prefix = launch.HostRankPrefix
+	}
+	job.Logs.Live = term.IsTerminal(int(l.stdout.Fd())) && term.IsTerminal(int(l.stderr.Fd()))
 	if dir := job.Hosts.CollectLogs; dir != "" {
 		if job.Logs.Dir == os.DevNull {
 			return errhint.Usagef("cannot use --collect-logs with --log-dir /dev/null: there would be no files")
@@ -165,7 +176,7 @@ func (l *launcher) takeToken() (err error) {
 		l.token = []byte(rand.Text() + rand.Text())
 		return nil
 	}
-	l.token, err = readToken(m.TokenFile)
+	l.token, err = readToken(m.TokenFile, l.log)
 	m.TokenFile = ""
 	return err
 }
@@ -194,7 +205,7 @@ func (l *launcher) start(ctx context.Context) error {
 	}
 	if h := l.req.Horovod; h != nil {
 		var err error
-		if l.world, err = serveWorld(ctx, l.own, h.Slots, l.log); err != nil {
+		if l.world, err = serveWorld(ctx, l.own, h.Slots, kv.NewClients(l.req.Job.Meeting.StoreAllow, l.log), l.log); err != nil {
 			return err
 		}
 	}
@@ -233,6 +244,7 @@ func (l *launcher) finish(ctx context.Context, in *interrupts) error {
 	close(over)
 	wg.Wait()
 	l.app.log.show("")
+	l.flushLogs()
 	say(l.stderr, "%s", o.Report)
 	stopped, signaled := errors.AsType[*launch.SignalError](context.Cause(ctx))
 	if len(o.Unclean) > 0 && (signaled || abandoned) {
@@ -244,11 +256,7 @@ func (l *launcher) finish(ctx context.Context, in *interrupts) error {
 	if o.Errors != nil {
 		l.printError(o.Errors)
 	}
-	if path := l.terminationLog(); path != "" && l.lastStatus != nil {
-		if err := launch.TellTermination(path, l.lastStatus); err != nil {
-			l.log.Warn().Err(err).Str("path", path).Msg("the reason could not be written")
-		}
-	}
+	l.tellEnd(o)
 	if o.Status == errhint.OK {
 		return nil
 	}
@@ -277,20 +285,22 @@ func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	hurry, kill := in.hurry, true
+	tell := 0 // after how many seconds it is said in the log again
 	for seconds := 0; ; seconds++ {
 		nodes := l.fleet.Running()
 		text := fmt.Sprintf("stopping the workers of %d nodes with %s: SIGKILL in %v, or with another signal at once", len(nodes), proc.SignalName(signal),
-			max(time.Until(until), 0).Round(time.Second))
+			logtext.Duration(max(time.Until(until), 0).Round(time.Second)))
 		if !kill {
 			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", strings.Join(nodes, ", "))
 		}
-		if len(nodes) > 0 && !l.app.log.show(text) && seconds%5 == 0 {
+		if len(nodes) > 0 && !l.app.log.show(text) && seconds >= tell {
+			tell = 2*tell + int(logtext.RepeatFirst.Seconds())
 			l.log.Warn().Strs("nodes", nodes).Msg(text)
 		}
 		select {
 		case <-tick.C:
 		case <-hurry:
-			hurry, kill, seconds = nil, false, -1
+			hurry, kill, seconds, tell = nil, false, -1, 0
 			l.fleet.Signal(signal)
 		case <-in.abandon:
 			abandon()
@@ -298,19 +308,5 @@ func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func
 		case <-over:
 			return
 		}
-	}
-}
-
-// status keeps the status file, which is that of the job's first node.
-func (l *launcher) status(machine int, data []byte) {
-	if machine != 0 {
-		return
-	}
-	l.lastStatus = data
-	if l.req.Job.StatusFile == "" {
-		return
-	}
-	if err := durable.Replace(l.req.Job.StatusFile, data, 0o644); err != nil {
-		l.log.Warn().Err(err).Msg("the status file could not be written")
 	}
 }

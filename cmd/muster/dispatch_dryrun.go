@@ -75,7 +75,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 		}
 		if i == 0 || l.req.JSON { // the text shows no more
 			var err error
-			if m.dryRun, err = newDryRun(p, nil, place); err != nil {
+			if m.dryRun, err = newDryRun(p, nil, place, showing(l.req.ShowValues)); err != nil {
 				return err
 			}
 			d.RunID = m.RunID

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"net/netip"
 	"os"
 	"slices"
@@ -88,9 +89,10 @@ func (l *launcher) masterHost() string {
 	return host
 }
 
-// fixed reports whether every machine has its place in the job: the i-th has group rank i.
+// fixed reports whether every machine has its place in the job: the i-th has group rank i. Where a file says how the machines
+// hang together, their places follow from that.
 func fixed(job *launch.Job) bool {
-	return job.Nodes.Min == job.Nodes.Max && len(job.Hosts.Nodes) == job.Nodes.Max
+	return job.Meeting.Topology == "" && job.Nodes.Min == job.Nodes.Max && len(job.Hosts.Nodes) == job.Nodes.Max
 }
 
 // job is the i-th node's part of the job.
@@ -119,10 +121,24 @@ func (l *launcher) job(i int) launch.Job {
 	m.NodeRank = -1
 	if fixed(&job) {
 		m.NodeRank = i
+		job.Restart.ReplaceLimit = replaceLimit(&job)
 	}
-	m.LocalAddr = l.addrs[i]
+	if m.Iface == "" { // else each machine looks for its own
+		m.LocalAddr = l.addrs[i]
+	}
 	job.Hosts = launch.Hosts{}
 	return job
+}
+
+// replaceLimit is how many lost nodes a job may have in which every machine has its place: none where nothing is to be
+// started again. The others would wait for a machine that comes back to no workers.
+func replaceLimit(job *launch.Job) int {
+	rules := &job.Restart
+	again := rules.MaxRestarts > 0 || rules.Policy == launch.RestartOnNodeFail || rules.Policy == launch.RestartOnNodeFailOrExitCode
+	if rules.ReplaceLimit < 0 && !again {
+		return 0
+	}
+	return rules.ReplaceLimit
 }
 
 // order is what the i-th node is told.
@@ -132,7 +148,7 @@ func (l *launcher) order(i int) dispatch.Order {
 	}
 	hosts := &l.req.Job.Hosts
 	o := dispatch.Order{
-		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(hosts.Dir, l.dir), LogLevel: l.req.LogLevel, Token: l.token, Files: l.files,
+		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(hosts.Dir, l.dir), LogLevel: l.req.LogLevel, LogFormat: l.req.LogFormat, Token: l.token, Files: l.files,
 		Collect: hosts.CollectLogs != "", Preflight: hosts.Preflight, Environ: launch.Passed(l.req.Job.Env, l.environ),
 	}
 	o.Job.Environ = nil // made there
@@ -140,6 +156,8 @@ func (l *launcher) order(i int) dispatch.Order {
 		o.Job.StatusFile = os.DevNull // another path there, from which it comes home
 	}
 	if h := l.req.Horovod; h != nil {
+		hello, _ := l.fleet.Hello(i)
+		l.world.clients.Set(l.nodeNames()[i], cameFrom(context.Background(), hosts.Nodes[i].Name, hello, l.away[i].Load()))
 		o.Job.NodeEnv = slices.Concat(o.Job.NodeEnv, l.world.vars)
 		if len(h.NICs) > 0 {
 			o.Job.NodeEnv = append(o.Job.NodeEnv, horovodVars([]string{ifaceVars[0] + "=" + h.NICs[0], ifaceVars[1] + "=" + strings.Join(h.NICs, ",")})...)

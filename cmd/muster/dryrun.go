@@ -21,7 +21,7 @@ import (
 )
 
 // dryRun is what --dry-run prints: the job with every value's source, and each rank as it would be started. Inherited
-// variables appear by name only, because any of them may hold a secret, and others without what looks like one.
+// variables appear by name only, because any of them may hold a secret, and so do others that are not known to be harmless.
 type dryRun struct {
 	Dialect  string       `json:"dialect"`
 	RunID    string       `json:"run_id"`
@@ -76,8 +76,25 @@ type dryVar struct {
 	Source string `json:"source"`
 }
 
+// showing is whether --dry-run shows all values, or those that everybody may see.
+type showing bool
+
+func (all showing) value(v launch.Var) string {
+	if all {
+		return v.Value
+	}
+	return v.Shown()
+}
+
+func (all showing) args(args []string) []string {
+	if all {
+		return args
+	}
+	return launch.ShownArgs(args)
+}
+
 // newDryRun shows a node's plan. place is its round where that is known beforehand, nil where it is not.
-func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round) (*dryRun, error) {
+func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round, show showing) (*dryRun, error) {
 	round, meeting, unsettled := dryRound(p, place)
 	store := launch.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
 	switch {
@@ -101,14 +118,14 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round) (*dryRu
 		d.RunID = "<random>"
 	}
 	if p.Job.Debug.On {
-		d.Debug = shellescape.QuoteCommand(append([]string{p.Job.Command.Name}, p.Job.Command.Args...))
+		d.Debug = shellescape.QuoteCommand(show.args(append([]string{p.Job.Command.Name}, p.Job.Command.Args...)))
 	}
 	for local := range p.Procs {
 		w, err := p.Worker(round, local, 0, errorFile)
 		if err != nil {
 			return nil, err
 		}
-		dw := dryWorker{Rank: &w.Rank, LocalRank: local, Path: w.Path, Argv: w.Argv, CPUs: accel.FormatList(w.CPUs)}
+		dw := dryWorker{Rank: &w.Rank, LocalRank: local, Path: w.Path, Argv: show.args(w.Argv), CPUs: accel.FormatList(w.CPUs)}
 		if unsettled["RANK"] == decidedLater {
 			dw.Rank = nil
 		}
@@ -121,11 +138,11 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round) (*dryRu
 			case unsettled[v.Name] == decidedLater:
 				dw.Env = append(dw.Env, dryVar{v.Name, decidedLater, v.Source.String()})
 			case unsettled[v.Name] != "":
-				dw.Env = append(dw.Env, dryVar{v.Name, v.Shown(), v.Source.String() + ", " + unsettled[v.Name]})
+				dw.Env = append(dw.Env, dryVar{v.Name, show.value(v), v.Source.String() + ", " + unsettled[v.Name]})
 			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
 				dw.Env = append(dw.Env, dryVar{v.Name, "<a free port>", v.Source.String()})
 			default:
-				dw.Env = append(dw.Env, dryVar{v.Name, settled(v.Shown()), v.Source.String()})
+				dw.Env = append(dw.Env, dryVar{v.Name, settled(show.value(v)), v.Source.String()})
 			}
 		}
 		d.Workers = append(d.Workers, dw)
@@ -250,7 +267,7 @@ func (d *dryRun) writeText(out io.Writer) error {
 	for _, line := range d.Check.lines() {
 		printf("%s\t%s\n", line[0], line[1])
 	}
-	printf("\nflags\n")
+	printf("\nflags that were given or derived (--all shows those with their defaults, too)\n")
 	for _, f := range d.Flags {
 		printf("  %s\t%s\t%s\n", f.Name, oneLine(f.Value), f.Source)
 	}

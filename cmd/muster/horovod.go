@@ -4,12 +4,14 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/rs/zerolog"
 
+	"muster/dispatch"
 	"muster/horovod"
 	"muster/horovod/elastic"
 	"muster/horovod/kv"
@@ -23,13 +25,14 @@ var ifaceVars = []string{"HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"}
 
 // worldServer is the rendezvous of a Horovod job whose world does not change.
 type worldServer struct {
-	stop   context.CancelFunc
-	served sync.WaitGroup
-	vars   []launch.Var // that its workers find it by
+	stop    context.CancelFunc
+	served  sync.WaitGroup
+	vars    []launch.Var // that its workers find it by
+	clients *kv.Clients
 }
 
-// serveWorld serves the rendezvous of a world at an address of this machine that its hosts reach.
-func serveWorld(ctx context.Context, addr string, slots []horovod.Slot, log zerolog.Logger) (*worldServer, error) {
+// serveWorld serves the rendezvous of a world at an address of this machine that its hosts reach, and to them alone.
+func serveWorld(ctx context.Context, addr string, slots []horovod.Slot, clients *kv.Clients, log zerolog.Logger) (*worldServer, error) {
 	if ip, err := netip.ParseAddr(addr); err != nil || !ip.Unmap().Is4() {
 		return nil, errhint.With(errhint.Usagef("cannot serve the rendezvous of Horovod's workers at %s: they speak IPv4 only", addr),
 			"name the hosts so that they are reached by IPv4")
@@ -39,9 +42,10 @@ func serveWorld(ctx context.Context, addr string, slots []horovod.Slot, log zero
 		return nil, errhint.Code(err, errhint.Usage)
 	}
 	server := kv.New(nil)
+	server.Only(clients)
 	server.Begin(horovod.Scopes(slots))
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	w := &worldServer{stop: stop, vars: horovodVars(elastic.Env(addr, portOf(l.Addr())))}
+	w := &worldServer{stop: stop, clients: clients, vars: horovodVars(elastic.Env(addr, portOf(l.Addr())))}
 	w.served.Go(func() {
 		if err := server.Serve(ctx, l); err != nil {
 			log.Error().Err(err).Msg("the rendezvous of the workers has ended")
@@ -56,6 +60,26 @@ func (w *worldServer) close() {
 		w.stop()
 		w.served.Wait()
 	}
+}
+
+// cameFrom are the addresses that connections of a machine may come from: those that its agent has told, and those by which
+// the machine was reached. away says that it is not this one, whose loopback is another.
+func cameFrom(ctx context.Context, name string, h dispatch.Hello, away bool) []netip.Addr {
+	addrs := slices.Clone(h.Addrs)
+	for _, text := range []string{h.Addr, h.Own} {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, namesPatience)
+	defer cancel()
+	if named, _, err := hostaddr.Ours(ctx, name); err == nil {
+		addrs = append(addrs, named...)
+	}
+	if away {
+		return slices.DeleteFunc(addrs, netip.Addr.IsLoopback)
+	}
+	return append(addrs, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 }
 
 func portOf(addr net.Addr) string { return strconv.Itoa(addr.(*net.TCPAddr).Port) }

@@ -43,14 +43,14 @@ func (j *elasticJob) showElastic() error {
 	d := dryElastic{
 		Dialect: job.Dialect, Hosts: j.source().String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: cmp.Or(j.req.Job.Hosts.Dir, j.dir), Flags: dryFlags(j.req),
 	}
-	w := plan.Process(nil)
-	d.Argv = w.Argv
+	w, show := plan.Process(nil), showing(j.req.ShowValues)
+	d.Argv = show.args(w.Argv)
 	for _, v := range w.Env {
 		switch {
 		case v.Source.Kind == launch.Inherited:
 			d.Inherited = append(d.Inherited, v.Name)
 		case v.Name != "MUSTER_AGENT":
-			d.Env = append(d.Env, dryVar{v.Name, v.Shown(), v.Source.String()})
+			d.Env = append(d.Env, dryVar{v.Name, show.value(v), v.Source.String()})
 		}
 	}
 	if j.req.JSON {

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/go-multierror"
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
@@ -37,6 +38,9 @@ type elasticJob struct {
 	// reaching ends when hosts are no longer needed: those that are being reached then, too.
 	reaching context.Context
 	stop     context.CancelFunc
+	logs     *dispatch.LogFiles // of all hosts
+	doors    *kv.Doors          // where the driver listens: on what the hosts reach, and on nothing else
+	clients  *kv.Clients
 
 	mu    sync.Mutex
 	hosts map[string]*elasticHost
@@ -47,6 +51,7 @@ type elasticJob struct {
 func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
 	l := &launcher{app: a, req: req, log: log}
 	j := &elasticJob{launcher: l, marker: launcherMarker(), hosts: map[string]*elasticHost{}}
+	j.logs = dispatch.CollectLogs(req.Job.Hosts.CollectLogs, req.Job.Hosts.CollectLimit, log)
 	if req.DryRun {
 		return j.showElastic()
 	}
@@ -66,13 +71,19 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	}
 	defer func() { _ = j.dialer.Close() }()
 	defer j.closeHosts()
-	listener, err := kv.Listen(ctx, "0.0.0.0", 0)
-	if err != nil {
+	if j.doors, err = kv.NewDoors(); err != nil {
 		return errhint.Code(err, errhint.Usage)
 	}
-	driver, err := elastic.New(j.config(listener))
+	defer func() { _ = j.doors.Close() }()
+	j.clients = kv.NewClients(req.Job.Meeting.StoreAllow, log)
+	running, rules, err := j.rules(ctx)
 	if err != nil {
-		_ = listener.Close()
+		return err
+	}
+	cfg := j.config()
+	cfg.Began = rules.began
+	driver, err := elastic.New(cfg)
+	if err != nil {
 		return err
 	}
 	over := make(chan struct{})
@@ -84,12 +95,15 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 		case <-over:
 		}
 	})
-	result, err := driver.Run(ctx)
+	result, err := driver.Run(running)
 	close(over)
 	hurrying.Wait()
+	rules.result = result
 	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
+		rules.stopped(stopped)
 		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
 	}
+	defer func() { rules.ended(err) }()
 	if err != nil {
 		return a.compat(req.Job, err)
 	}
@@ -119,22 +133,28 @@ func (j *elasticJob) source() discovery.Source {
 }
 
 // config is what the driver works by.
-func (j *elasticJob) config(l net.Listener) elastic.Config {
+func (j *elasticJob) config() elastic.Config {
 	h := j.req.Horovod
 	var soonest time.Duration // of two discoveries
 	if h.DNS == "" {          // whose server others need too
 		soonest = 100 * time.Millisecond
 	}
 	return elastic.Config{
-		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
-		Source: j.source(), MinInterval: soonest, Spawner: j, Listener: l, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
+		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown, Final: j.req.Job.Restart.Final},
+		Source: j.source(), MinInterval: soonest, Spawner: j, Listener: j.doors, Clients: j.clients, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
 		Grace: j.req.Job.Stop.Grace,
 	}
 }
 
 // env are a host's own variables: where it reaches the driver, and the interfaces that were named.
 func (j *elasticJob) env(host string) []string {
-	env := []string{"HOROVOD_GLOO_RENDEZVOUS_ADDR=" + driverAddr(host)}
+	at := driverAddr(host)
+	if addr, err := netip.ParseAddr(at); err != nil {
+		j.log.Error().Err(err).Str("host", host).Msg("workers of a host cannot reach the rendezvous")
+	} else if err := j.doors.Open(j.reaching, addr); err != nil {
+		j.log.Error().Err(err).Str("host", host).Msg("workers of a host cannot reach the rendezvous")
+	}
+	env := []string{"HOROVOD_GLOO_RENDEZVOUS_ADDR=" + at}
 	if nics := j.req.Horovod.NICs; len(nics) > 0 {
 		env = append(env, ifaceVars[0]+"="+nics[0], ifaceVars[1]+"="+strings.Join(nics, ","))
 	}
@@ -278,8 +298,8 @@ func (j *elasticJob) host(name string) *elasticHost {
 			return j.dialer.Start(ctx, target, []string{agentName})
 		}}},
 		Min: 1, StartTimeout: job.Hosts.StartTimeout, Linger: job.Stop.Grace, Transient: sshexec.Transient,
-		Output:      &dispatch.Output{Stdout: j.stdout, Stderr: j.stderr, Log: j.logOutput()},
-		CollectLogs: job.Hosts.CollectLogs, Log: j.log, Process: func(_ int, e dispatch.ProcessEvent) { h.event(e) },
+		Output: &dispatch.Output{Stdout: j.stdout, Stderr: j.stderr, Log: j.logOutput()},
+		Logs:   j.logs, Log: j.log, Process: func(_ int, e dispatch.ProcessEvent) { h.event(e) },
 	})
 	j.hosts[name] = h
 	go func() {
@@ -291,29 +311,44 @@ func (j *elasticJob) host(name string) *elasticHost {
 		}
 		h.fleet.Close()
 		h.gone()
+		j.forget(name, h)
 	}()
 	return h
 }
 
+// forget has the driver listen no more to a host that is gone, unless it has come back meanwhile.
+func (j *elasticJob) forget(name string, h *elasticHost) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.hosts[name] == h {
+		j.clients.Drop(name)
+	}
+}
+
 // reach starts a host's agent, and tells it what its processes have in common.
 func (j *elasticJob) reach(h *elasticHost, name string) error {
-	ctx, cancel := context.WithTimeout(j.reaching, j.req.Job.Hosts.StartTimeout)
-	defer cancel()
-	if err := h.fleet.Reach(ctx); err != nil {
+	if err := h.fleet.Reach(j.reaching); err != nil { // it knows how long it may take, and says why a host was not there
+		if many, ok := errors.AsType[*multierror.Error](err); ok && len(many.Errors) == 1 {
+			err = errhint.Code(many.Errors[0], errhint.CodeOf(err))
+		}
 		return err
 	}
+	ctx, cancel := context.WithTimeoutCause(j.reaching, j.req.Job.Hosts.StartTimeout, errhint.Code(errors.New("it has not taken its order in time"), errhint.TryAgain))
+	defer cancel()
+	hello, _ := h.fleet.Hello(0)
+	j.clients.Set(name, cameFrom(ctx, name, hello, h.away.Load()))
 	_, err := h.fleet.Prepare(ctx, func(int) dispatch.Order {
 		job := j.req.Job
 		job.Hosts, job.Environ, job.Procs = launch.Hosts{}, nil, "1"
 		job.Meeting.Backend = "standalone"
 		o := dispatch.Order{
-			Job: job, Name: name, Dir: j.dir, LogLevel: j.req.LogLevel, Files: j.files, Processes: true,
+			Job: job, Name: name, Dir: j.dir, LogLevel: j.req.LogLevel, LogFormat: j.req.LogFormat, Files: j.files, Processes: true,
 			Environ: launch.Passed(job.Env, j.environ),
 		}
 		if dir := j.req.Job.Hosts.Dir; dir != "" {
 			o.Dir = dir
 		}
-		if hello, _ := h.fleet.Hello(0); len(j.req.Horovod.NICs) == 0 {
+		if len(j.req.Horovod.NICs) == 0 {
 			o.Interfaces, o.Addr = ifaceVars, hello.Addr
 			if o.Addr == "" && h.away.Load() {
 				o.Addr = hello.Own

@@ -89,7 +89,7 @@ func TestHorovodrunEnvironment(t *testing.T) {
 	}
 	theirDir, ourDir := t.TempDir(), t.TempDir()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "horovodrun"), args(theirDir)...)
-	cmd.Env = append(cleanEnviron(), environ...)
+	cmd.Env = append(peerEnviron(), environ...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("horovodrun: %v\n%s", err, out)
 	}

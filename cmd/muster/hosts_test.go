@@ -188,7 +188,7 @@ func TestHostsRun(t *testing.T) {
 	value := "a \"b\" 'c' $HOME `x`\n\\ é\xff"
 	j.env = []string{"ODD=" + value, "CUDA_VISIBLE_DEVICES=5", "SECRET_TOKEN=hush"}
 	r := j.start("run", "--hosts", "node3:1,node1:2,node2:1", "--", "sh", "-c", showRank+`echo "worker $RANK of $WORLD_SIZE on $(hostname)"; echo "to stderr" >&2`)
-	j.ends(r, 0, "worker 0 of 4 on node3", "worker 1 of 4 on node1", "worker 2 of 4 on node1", "worker 3 of 4 on node2", "[2|node1:1]:worker 2")
+	j.ends(r, 0, "worker 0 of 4 on node3", "worker 1 of 4 on node1", "worker 2 of 4 on node1", "worker 3 of 4 on node2", "[node1 2] worker 2")
 	workers := j.workers()
 	if got := slices.Sorted(maps.Keys(workers)); !slices.Equal(got, []string{"0.0", "1.0", "2.0", "3.0"}) {
 		t.Fatalf("workers %v", got)

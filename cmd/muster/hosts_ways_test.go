@@ -233,3 +233,40 @@ func TestHostsElastic(t *testing.T) {
 	j.ends(r, 0, "node lost", "the machine is there again")
 	j.clean(30 * time.Second)
 }
+
+// TestHostsLostForGood takes a host away from a job that has no restart left: the job ends at once and names it, and nobody waits
+// for a host to come back to no workers.
+func TestHostsLostForGood(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		host int
+		lose func(h *testutil.Host)
+	}{
+		"switched off":          {1, (*testutil.Host).PowerOff},
+		"cut":                   {1, func(h *testutil.Host) { h.Cut() }},
+		"the host of the store": {0, (*testutil.Host).PowerOff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newHostsJob(t, 3)
+			status := filepath.Join(t.TempDir(), "status.json")
+			r := j.start("--status-file", status, "run", "--hosts", j.names(), "--grace", "2s", "--start-timeout", "10m", "--", "sh", "-c", showRank+"exec sleep 1000")
+			testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) == 3 })
+			testutil.Eventually(t, time.Minute, "the status file has all of them", func() bool {
+				if _, err := os.Stat(status); err != nil {
+					return false
+				}
+				return readWorld(t, status).Counts["running"] == 3
+			})
+			c.lose(j.on[c.host])
+			j.ends(r, 75, j.on[c.host].Name, "no restart is left for a lost node")
+			w := readWorld(t, status)
+			if w.Phase != "Failed" || *w.ExitStatus != 75 || len(w.Tasks) != 3 || w.Tasks[c.host].Phase != "Unknown" || w.Tasks[2].Phase != "Stopped" || w.Counts["unknown"] != 1 {
+				t.Errorf("%+v", w)
+			}
+			t.Logf("the launcher has ended %v after its start", time.Since(r.began).Round(time.Second))
+			j.on[c.host].Heal()
+			j.on = slices.Delete(slices.Clone(j.on), c.host, c.host+1)
+			j.clean(30 * time.Second)
+		})
+	}
+}

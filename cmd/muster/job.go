@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/rs/zerolog"
 
@@ -16,6 +17,7 @@ import (
 	"muster/internal/accel"
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
+	"muster/internal/logtext"
 	"muster/launch"
 	"muster/rendezvous"
 )
@@ -26,11 +28,14 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if err != nil {
 		return errhint.Usagef("--log-level %q: %w", req.LogLevel, err)
 	}
+	a.logFormat = req.LogFormat
 	log := a.logger(level)
-	for _, w := range req.Job.Warnings {
-		log.Warn().Msg(w)
+	if a.getenv(simulatedNode) == "" { // else whoever simulates has read the same command line
+		for _, w := range req.Job.Warnings {
+			log.Warn().Msg(w)
+		}
+		tellPlatform(req, log)
 	}
-	tellPlatform(req, log)
 	if req.SimulateNodes > 0 && !req.DryRun && a.getenv(simulatedNode) == "" {
 		return a.simulate(ctx, req, log)
 	}
@@ -152,7 +157,7 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 	}
 	devices := newNodeDevices(&job, near, lookup, find, log)
 	devices.standIns = standIns
-	m.CountWorkers, m.AssignDevices, m.BindWorkers = devices.count, devices.assign, devices.bind
+	m.CountWorkers, m.CountDevices, m.AssignDevices, m.BindWorkers = devices.count, devices.visible, devices.assign, devices.bind
 	return m, nil
 }
 
@@ -177,10 +182,10 @@ func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvou
 	agent := &launch.Agent{
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
-		Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
-		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log), Salvager: []string{"/proc/self/exe", salvageArg},
+		StopTold: a.nodeName != "", Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
+		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log), Salvager: []string{"/proc/self/exe", salvageArg, cmp.Or(a.logFormat, logtext.Auto)},
 		Notices:   a.notices(plan.Job.Checkpoint, in),
-		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(),
+		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(), LogsGo: a.logsGo,
 	}
 	result, err := agent.Run(ctx)
 	if s := result.Status; err != nil && (s == errhint.Faulty || s == errhint.Straggler || s == errhint.Undecided) {
@@ -216,18 +221,34 @@ func (a *app) terminationLog() string {
 	return path
 }
 
-// dryFlags are a request's settings as --dry-run shows them.
+// dryFlags are a request's settings as --dry-run shows them: those that were given or derived, with --all and for machines
+// those that have their defaults, too. A flag that a launcher and muster both have stands there once, with its stronger source.
 func dryFlags(req dialect.Request) []dryFlag {
-	flags := make([]dryFlag, len(req.Settings))
-	for i, s := range req.Settings {
-		flags[i] = dryFlag{Name: s.Flag, Value: s.Value, Source: s.Source.String()}
+	flags := []dryFlag{}
+	strongest := map[string]launch.SourceKind{}
+	for _, s := range req.Settings {
+		strongest[s.Flag] = max(strongest[s.Flag], s.Source.Kind)
+	}
+	shown := map[string]bool{}
+	for _, s := range req.Settings {
+		name := strings.ReplaceAll(s.Flag, "_", "-")
+		byDefault := s.Source.Kind == launch.FromDefault
+		if shown[name] || s.Source.Kind < strongest[s.Flag] || byDefault && !req.All && !req.JSON {
+			continue
+		}
+		shown[name] = true
+		value := s.Value
+		if req.ShowValues {
+			value = s.Full
+		}
+		flags = append(flags, dryFlag{Name: s.Flag, Value: value, Source: s.Source.String()})
 	}
 	return flags
 }
 
 // showPlan is --dry-run.
 func (a *app) showPlan(plan *launch.Plan, req dialect.Request) error {
-	d, err := newDryRun(plan, dryFlags(req), nil)
+	d, err := newDryRun(plan, dryFlags(req), nil, showing(req.ShowValues))
 	if err != nil {
 		return err
 	}

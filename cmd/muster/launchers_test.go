@@ -104,7 +104,7 @@ func writeTree(t *testing.T, name, text string, mode fs.FileMode) {
 
 // environ is what both launchers are started in.
 func (c *launcherCase) environ(bins ...string) []string {
-	env := slices.DeleteFunc(cleanEnviron(), func(kv string) bool {
+	env := slices.DeleteFunc(peerEnviron(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"}, name) || strings.HasPrefix(name, "PYTHON")
 	})

@@ -28,8 +28,9 @@ func run() int {
 		argv: os.Args, environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		version: buildVersion(version),
 	}
-	if len(os.Args) == 4 && os.Args[1] == salvageArg {
-		return a.salvage(os.Args[2], os.Args[3])
+	if len(os.Args) == 5 && os.Args[1] == salvageArg {
+		a.logFormat = os.Args[2]
+		return a.salvage(os.Args[3], os.Args[4])
 	}
 	return a.run()
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,6 +40,7 @@ func TestScripts(t *testing.T) {
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"status": statusCommand},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir)
+			env.Setenv(logFormatVariable, "json")
 			return nil
 		},
 	})
@@ -107,9 +109,9 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// cleanEnviron is our environment without what would change a launcher's mind.
+// cleanEnviron is our environment without what would change a launcher's mind, with our log as JSON.
 func cleanEnviron() []string {
-	var out []string
+	out := []string{logFormatVariable + "=json"} // exact, and by node: what most tests look for
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") || name == "OMP_NUM_THREADS" {
@@ -118,6 +120,11 @@ func cleanEnviron() []string {
 		out = append(out, kv)
 	}
 	return out
+}
+
+// peerEnviron is cleanEnviron for other programs than ours, whose workers show what they are given.
+func peerEnviron() []string {
+	return slices.DeleteFunc(cleanEnviron(), func(kv string) bool { return strings.HasPrefix(kv, logFormatVariable+"=") })
 }
 
 // wait returns how the run ended.
@@ -208,7 +215,7 @@ func command(t *testing.T, environ []string, name string, args ...string) outcom
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(cleanEnviron(), environ...)
+	cmd.Env = append(peerEnviron(), environ...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

@@ -93,7 +93,7 @@ func TestMeetTooFew(t *testing.T) {
 	other := newMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=job8")
 	other.env = []string{"MUSTER_JOIN_TIMEOUT=3s"}
 	other.ends(other.start(1), 75, `cannot join job "job8"`, "1 of 2 nodes are there", `other jobs use this store: ["job7"]`)
-	got := m.ends(one, 75, "waiting for nodes", "1 of 2 nodes are there", "(127.0.0.1); 1 more to come", `cannot join job "job7" at the store at 127.0.0.1:`+port, `["job8"]`)
+	got := m.ends(one, 75, "waiting for nodes", "1 of 2 are there", "(127.0.0.1); 1 more to come", `cannot join job "job7" at the store at 127.0.0.1:`+port, `["job8"]`)
 	if got.elapsed < 7*time.Second || got.elapsed > 40*time.Second {
 		t.Errorf("given up after %v, the join timeout is 7s", got.elapsed)
 	}
@@ -247,7 +247,7 @@ func TestMeetSpares(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
 	m := meetAt(t, untilGate, freePort(t), "--nnodes=2:4")
-	m.env = []string{"MUSTER_SPARES=1", "MUSTER_LOG_LEVEL=info", "MUSTER_KEEP_ALIVE=400ms", "MUSTER_LAST_CALL=2s"}
+	m.env = []string{"MUSTER_SPARES=1", "MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=400ms", "MUSTER_LAST_CALL=2s"}
 	agents := []*job{m.start(0), m.start(1), m.start(2)}
 	begun := func(round int) (nodes []int) {
 		for node := range agents {
@@ -313,7 +313,7 @@ func TestMeetTopology(t *testing.T) {
 	if err := os.WriteFile(file, []byte("a1 p1 127.0.0.2\na2 p1 127.0.0.3\na1 p1 127.0.0.4\na2 p1 127.0.0.5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := newMeet(t, "", "--nnodes=4", "--rdzv=muster://127.0.0.1:"+freePort(t), "--run-id=x", "--topology-file="+file)
+	m := newMeet(t, "", "--nnodes=4", "--rdzv=muster://127.0.0.1:"+freePort(t), "--run-id=x", "--topology-file="+file, "--log-level=debug")
 	m.native = true
 	for node := range 4 {
 		m.start(node, "--local-addr=127.0.0."+strconv.Itoa(node+2))

@@ -97,7 +97,7 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 3)
 	m := newMeet(t, "", flags...)
-	m.env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=info"}
+	m.env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=debug"}
 	zero := m.start(0, "--node-rank=0")
 	one := m.start(1, "--node-rank=1", "--local-addr=127.0.0.2")
 	m.says(zero, "this node hosts the store")

@@ -35,7 +35,7 @@ func TestMeetToken(t *testing.T) {
 	} {
 		m := newMeet(t, rankOneFails, "--nnodes=2", "--rdzv=muster://127.0.0.1:"+freePort(t), "--run-id=x", "--join-timeout=4s", "--max-restarts=1")
 		m.native = true
-		m.env = []string{c.tokens[0]}
+		m.env = []string{c.tokens[0], "MUSTER_LOG_LEVEL=debug"}
 		host := m.start(0)
 		m.says(host, "hosts the store")
 		m.env = []string{c.tokens[1]}

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -56,6 +54,9 @@ func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (
 	}
 	if err := m.open(ctx, &cfg); err != nil {
 		return nil, reach{}, err
+	}
+	if cfg.Token == nil {
+		m.sayOpen(&cfg)
 	}
 	handler, err := rollcall.New(cfg)
 	if err != nil {
@@ -122,30 +123,13 @@ func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 		return cfg, nil
 	}
 	if m.TokenFile == "" {
-		m.log.Info().Msg("no job token (MUSTER_TOKEN_FILE): what agents tell each other is not authenticated, and services between nodes stay off")
 		return cfg, nil
 	}
 	var err error
-	cfg.Token, err = readToken(m.TokenFile)
+	m.token, err = readToken(m.TokenFile, m.log)
+	cfg.Token = m.token
 	return cfg, err
 }
-
-// readToken reads a job's token.
-func readToken(file string) ([]byte, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, errhint.Code(fmt.Errorf("cannot read the job's token: %w", err), errhint.Usage)
-	}
-	token := bytes.TrimSpace(text)
-	if len(token) < minToken {
-		return nil, errhint.With(errhint.Usagef("cannot use the token in %s: it has %d bytes, at least %d are wanted", file, len(token), minToken),
-			"make one, for example with: openssl rand -hex 32")
-	}
-	return token, nil
-}
-
-// minToken is the length of the shortest token, in bytes.
-const minToken = 16
 
 // orderBy ranks nodes by their switches. Newcomers come by address.
 func orderBy(switches *topology.Topology) func([]rollcall.Placement) []int {
@@ -359,7 +343,7 @@ func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e launch.
 	for _, addr := range addrs {
 		at := netip.AddrPortFrom(addr, uint16(e.Port))
 		client, err := m.dial(trying, at.String())
-		if err == nil && oneOfSeveral && !rollcall.Hosted(trying, client, m.runID) {
+		if err == nil && oneOfSeveral && !rollcall.Hosted(trying, client, m.runID, m.token) {
 			_ = client.Close()
 			err = errors.New("it is not the store of this job")
 		}
@@ -394,7 +378,7 @@ func (m *meeting) active(ctx context.Context, endpoints []launch.Endpoint) bool 
 		}
 		client, err := m.dial(trying, e.String())
 		if err == nil {
-			is := rollcall.Hosted(trying, client, m.runID)
+			is := rollcall.Hosted(trying, client, m.runID, m.token)
 			_ = client.Close()
 			if is {
 				cancel()
@@ -470,7 +454,9 @@ func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Ser
 
 // listenAlone opens the store of a node that meets nobody.
 func listenAlone(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (*tcpstore.Server, error) {
-	listen := func(port int) (*tcpstore.Server, error) { return listenStore(ctx, plan.MasterHost(), port, log) }
+	listen := func(port int) (*tcpstore.Server, error) {
+		return listenStoreWith(ctx, plan.MasterHost(), tcpstore.ServerConfig{Port: port, Limits: tcpstore.Limits{Total: plan.Job.Meeting.StoreLimit}, Log: log})
+	}
 	if m := &plan.Job.Meeting; m.Port == 0 {
 		return firstFree(m.WorkerPorts, listen)
 	}
@@ -492,5 +478,5 @@ func (m *meeting) listen(ips []netip.Addr, port int) (*tcpstore.Server, error) {
 	for i, ip := range ips {
 		hosts[i] = ip.String()
 	}
-	return tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Private: rollcall.KeyPrefix, Allow: m.StoreAllow, Log: m.log})
+	return tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Private: rollcall.KeyPrefix, Allow: m.StoreAllow, Limits: tcpstore.Limits{Total: m.StoreLimit}, Log: m.log})
 }

@@ -43,6 +43,15 @@ func (n *nodeDevices) count(word string) (int, string, error) {
 	return workers, why, err
 }
 
+// visible is launch.Machine's CountDevices: what is there, whatever a list of slots says.
+func (n *nodeDevices) visible() int {
+	inv := n.detect()
+	if inv.Undecided != nil {
+		return 0
+	}
+	return inv.VisibleCount
+}
+
 // assign is launch.Machine's AssignDevices.
 func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, error) {
 	var vars launch.DeviceVars

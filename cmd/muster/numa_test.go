@@ -180,7 +180,7 @@ func TestNUMABindingLikeTorchrun(t *testing.T) {
 	python := testutil.Torch(t)
 	bin := t.TempDir()
 	numactl := "#!/bin/sh\nlist=${1#--physcpubind=}\nshift\nexec taskset -c $list \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "numactl"), []byte(numactl), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(bin, "numactl"), []byte(numactl), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "MUSTER_FAKE=" + fakeGPUs(t, "0", "0"), "MUSTER_FAKE_ON_REAL=1"}

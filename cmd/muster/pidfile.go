@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 )
 
@@ -13,18 +15,13 @@ import (
 // removes the file. A file that an earlier process with our number has left behind is replaced.
 func savePID() (forget func(), err error) {
 	text := strconv.Itoa(os.Getpid())
-	path := filepath.Join("/tmp", text+".deepspeed")
-	if err = os.Remove(path); err == nil || os.IsNotExist(err) { // O_EXCL below does not follow what others may put there
-		var f *os.File
-		if f, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err == nil {
-			_, err = f.WriteString(text)
-			if closed := f.Close(); err == nil {
-				err = closed
-			}
-		}
+	name := text + ".deepspeed"
+	dir, err := os.OpenRoot("/tmp")
+	if err == nil {
+		err = errors.Join(durable.ReplaceIn(dir, name, []byte(text), 0o644), dir.Close()) // what others may put there is not followed
 	}
 	if err != nil {
 		return nil, errhint.Code(fmt.Errorf("cannot save the process id (--save_pid): %w", err), errhint.Usage)
 	}
-	return func() { _ = os.Remove(path) }, nil
+	return func() { _ = os.Remove(filepath.Join("/tmp", name)) }, nil
 }

@@ -8,11 +8,12 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/logtext"
 	"muster/netcheck"
 )
 
-// progress tells what a long work does just now: on a terminal in a line that changes every second, elsewhere in a line of
-// the log for each step, and again while the step goes on. Safe for concurrent use.
+// progress tells what a long work does just now: on a terminal in a line that changes every second, elsewhere in lines of the
+// log about a step that takes long, ever more rarely. Safe for concurrent use.
 type progress struct {
 	out  *logWriter
 	log  zerolog.Logger
@@ -22,23 +23,24 @@ type progress struct {
 	step   string
 	detail string // of the step, as whoever does it calls it
 	limit  time.Duration
-	began  time.Time // of the step
-	told   time.Time // in the log; zero: not yet
+	began  time.Time     // of the step
+	told   time.Time     // in the log, or that the step began
+	pause  time.Duration // until it is told the next time
 }
 
-// newProgress begins with a step, of which the log says nothing until it takes long. Whoever gets it has to end it.
+// newProgress begins with a step. Whoever gets it has to end it.
 func (a *app) newProgress(log zerolog.Logger, step string) *progress {
 	p := &progress{out: &a.log, log: log}
-	p.next(step, 0, time.Now())
+	p.next(step, 0)
 	p.stop = every(time.Second, func(time.Duration) { p.tell() })
 	return p
 }
 
-// next begins another step, which may take no longer than limit; 0: nobody knows how long. told is when the log has said so;
-// zero: it is to.
-func (p *progress) next(step string, limit time.Duration, told time.Time) {
+// next begins another step, which may take no longer than limit; 0: nobody knows how long.
+func (p *progress) next(step string, limit time.Duration) {
+	now := time.Now()
 	p.mu.Lock()
-	p.step, p.detail, p.limit, p.began, p.told = step, "", limit, time.Now(), told
+	p.step, p.detail, p.limit, p.began, p.told, p.pause = step, "", limit, now, now, logtext.RepeatFirst
 	p.mu.Unlock()
 	p.tell()
 }
@@ -46,15 +48,10 @@ func (p *progress) next(step string, limit time.Duration, told time.Time) {
 // check is next for a step of the check of nodes.
 func (p *progress) check(s netcheck.Step) {
 	what := string(s.Doing)
-	var told time.Time
-	switch s.Doing {
-	case netcheck.TestsPair:
+	if s.Doing == netcheck.TestsPair {
 		what = fmt.Sprintf("testing the link to the node with group rank %d, round %d of pairs", s.Peer, s.Pairs)
-	case netcheck.Waits: // between any two steps, mostly for no time
-		told = time.Now()
-	default:
 	}
-	p.next("check of the nodes: "+what, s.Limit, told)
+	p.next("check of the nodes: "+what, s.Limit)
 }
 
 // process tells what a process of the check program does in this step; see crew.Config.Progress.
@@ -83,15 +80,11 @@ func (p *progress) tell() {
 		}
 		line.WriteString(" s")
 	}
-	if p.out.show(line.String()) || time.Since(p.told) < progressEvery {
+	if p.out.show(line.String()) || time.Since(p.told) < p.pause {
 		return
 	}
-	again := !p.told.IsZero()
-	p.told = time.Now()
-	event := p.log.Info()
-	if again {
-		event.Dur("dur_ms", took)
-	}
+	p.told, p.pause = time.Now(), min(2*p.pause, logtext.RepeatMost)
+	event := p.log.Info().Dur("dur_ms", took)
 	if p.detail != "" {
 		event.Str("step", p.detail)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"muster/internal/logtext"
 	"muster/netcheck"
 )
 
@@ -89,19 +90,24 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
-// TestProgressInALog: without a terminal each step is a line of the log, but for waiting, unless it is long.
+// TestProgressInALog: without a terminal a step that takes long is a line of the log, and again, ever more rarely.
 func TestProgressInALog(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	a := &app{stderr: w}
+	a := &app{stderr: w, logFormat: logtext.JSON}
 	p := a.newProgress(a.logger(zerolog.InfoLevel), "check of the nodes")
+	p.stop()
+	p.check(netcheck.Step{Doing: netcheck.Waits})
 	p.check(netcheck.Step{Doing: netcheck.TestsPair, Peer: 2, Pairs: 1, Limit: time.Minute})
 	p.process(0, "not told by itself")
-	p.check(netcheck.Step{Doing: netcheck.Waits})
-	p.end()
+	for range 24 { // of five seconds each
+		p.told = p.told.Add(-5 * time.Second)
+		p.tell()
+	}
+	p.out.show("")
 	w.Close()
 	got, err := io.ReadAll(r)
 	if err != nil {
@@ -112,7 +118,7 @@ func TestProgressInALog(t *testing.T) {
 			t.Errorf("%q is missing in %s", want, got)
 		}
 	}
-	if n := strings.Count(string(got), "\n"); n != 1 || strings.ContainsAny(string(got), "\r\x1b") {
+	if n := strings.Count(string(got), "\n"); n != 4 || strings.ContainsAny(string(got), "\r\x1b") {
 		t.Errorf("%d lines: %q", n, got)
 	}
 }

@@ -44,8 +44,8 @@ link, and the same job runs.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 { // an entrypoint that lost its command must not look like a success
-				return errhint.With(errhint.Usagef("there is no command"), "name one, as in muster run -- python train.py; muster --help lists them")
+			if len(args) == 0 {
+				return nil // RunE shows the help
 			}
 			hint := "muster --help lists the commands"
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
@@ -54,7 +54,13 @@ link, and the same job runs.`,
 			return errhint.With(errhint.Usagef("unknown command %q", args[0]), hint)
 		},
 		Annotations: map[string]string{exitAnnotation: strings.TrimPrefix(dialect.ExitStatusHelp, exitTitle)},
-		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if dialect.Named(cmd.Name()) || cmd.Name() == agentName {
+				return nil // it has --log-format, or is told by one that has
+			}
+			return a.checkLogFormat()
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.help(cmd) })
 	root.SuggestionsMinimumDistance = 3
@@ -69,7 +75,7 @@ link, and the same job runs.`,
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
-	root.AddCommand(newStoreCmd(a), newExecCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a))
+	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a))
 	root.AddCommand(buildCommands(a)...)
 	root.InitDefaultCompletionCmd()
 	root.SetHelpCommand(newHelpCmd())

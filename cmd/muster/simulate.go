@@ -20,6 +20,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/internal/logtext"
 	"muster/internal/proc"
 	"muster/launch"
 )
@@ -55,8 +56,8 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	}
 	environ = append(environ, marker)
 	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job are simulated on this machine")
-	s := simulation{app: a, tree: tree}
-	defer s.wg.Wait()
+	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.nodesLog(req.SimulateNodes), own: log}
+	defer s.ended()
 	for i := range req.SimulateNodes {
 		own := withVariable(environ, "MUSTER_FAKE_NODE", simulatedName(i))
 		if chosen { // the address is everybody's: the same rehearsal has the same host each time
@@ -74,6 +75,8 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: req.Job.Stop.Grace}, s.procs...); err != nil {
 		return errhint.Code(err, errhint.Internal)
 	}
+	s.ended()
+	defer s.app.flushLogs()
 	return s.outcome(log)
 }
 
@@ -103,9 +106,20 @@ func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) (enviro
 type simulation struct {
 	app   *app
 	tree  *proc.Tree
+	log   io.Writer // takes the nodes' logs
 	procs []*proc.Process
 	wg    sync.WaitGroup // readers of their output
 	mu    sync.Mutex     // held while a line is shown
+	// min is how many nodes a round needs, tooFew says that fewer were left.
+	min    int
+	tooFew bool
+	own    zerolog.Logger // what muster says itself
+}
+
+// ended waits until all is shown that the nodes have said.
+func (s *simulation) ended() {
+	s.wg.Wait()
+	s.app.flushLogs()
 }
 
 // start starts a node. Its lines are shown behind its name.
@@ -140,9 +154,7 @@ func (s *simulation) show(from *os.File, to io.Writer, name string) {
 	for {
 		line, err := lines.ReadString('\n')
 		if line != "" {
-			s.mu.Lock()
-			say(to, "[%s] %s\n", name, strings.TrimSuffix(line, "\n"))
-			s.mu.Unlock()
+			s.line(line, to, name)
 		}
 		if err != nil {
 			return
@@ -150,15 +162,26 @@ func (s *simulation) show(from *os.File, to io.Writer, name string) {
 	}
 }
 
+// line shows one line of a node.
+func (s *simulation) line(line string, to io.Writer, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if entry, ours := strings.CutPrefix(line, logMark+"{"); ours {
+		_, _ = fmt.Fprintf(s.log, `{"%s":%q,%s`, logtext.NodeKey, name, entry) // nobody could be told
+		return
+	}
+	say(to, "[%s] %s\n", name, strings.TrimSuffix(line, "\n"))
+}
+
 // follow waits until all nodes have ended. Signals to us go to each of them.
 func (s *simulation) follow(ctx context.Context, in *interrupts) {
-	ended := make(chan struct{})
-	go func() {
-		for _, p := range s.procs {
+	ends := make(chan struct{}, len(s.procs))
+	for _, p := range s.procs {
+		go func() {
 			<-p.Done()
-		}
-		close(ended)
-	}()
+			ends <- struct{}{}
+		}()
+	}
 	tell := func(n syscall.Signal) {
 		for _, p := range s.procs {
 			_ = p.Signal(n) // it may have ended
@@ -166,10 +189,14 @@ func (s *simulation) follow(ctx context.Context, in *interrupts) {
 	}
 	stopped, hurry := ctx.Done(), in.hurry
 	var signal syscall.Signal
-	for {
+	for left := len(s.procs); left > 0; {
 		select {
-		case <-ended:
-			return
+		case <-ends:
+			if left--; left > 0 && !s.tooFew && signal == 0 && s.hopeless() {
+				s.tooFew = true
+				s.own.Error().Int("nodes", left).Int("needed", s.min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
+				tell(syscall.SIGTERM)
+			}
 		case <-stopped:
 			stopped, signal = nil, syscall.SIGTERM
 			if by, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
@@ -185,14 +212,41 @@ func (s *simulation) follow(ctx context.Context, in *interrupts) {
 	}
 }
 
+// hopeless reports whether the nodes that are left are too few for a round, because others had to leave or were killed. A job
+// that ends by itself is not.
+func (s *simulation) hopeless() bool {
+	running := 0
+	for _, p := range s.procs {
+		select {
+		case <-p.Done():
+			if e := p.Exit(); e.Signal == 0 && !leaves(e.Status()) {
+				return false
+			}
+		default:
+			running++
+		}
+	}
+	return running < s.min
+}
+
+// leaves reports whether a node's exit status says that a check has sent it away, and not how the job ended.
+func leaves(status int) bool {
+	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.Undecided
+}
+
 // outcome is the status of the job: that of a node which has succeeded, else of the first one that the job itself ended.
 func (s *simulation) outcome(log zerolog.Logger) error {
 	status := errhint.OK
 	succeeded, decided := false, false // decided: the status is not that of a node that left
 	for i, p := range s.procs {
 		n := p.Exit().Status()
-		log.Info().Str("node", simulatedName(i)).Int("exit_code", n).Msg("simulated node has ended")
-		left := n == errhint.Faulty || n == errhint.Straggler || n == errhint.Undecided
+		level := zerolog.InfoLevel
+		if n == errhint.OK {
+			level = zerolog.DebugLevel
+		}
+		ended := zerolog.New(s.log).Level(log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, simulatedName(i)).Logger()
+		ended.WithLevel(level).Int("exit_code", n).Msg("simulated node has ended")
+		left := leaves(n)
 		switch {
 		case n == errhint.OK:
 			succeeded = true
@@ -200,8 +254,11 @@ func (s *simulation) outcome(log zerolog.Logger) error {
 			status, decided = n, !left
 		}
 	}
-	if succeeded || status == errhint.OK {
+	switch {
+	case succeeded || status == errhint.OK:
 		return nil
+	case s.tooFew:
+		status = errhint.TryAgain
 	}
 	return statusError(status)
 }

@@ -19,9 +19,9 @@ import (
 
 // newStoreCmd is "muster store": a TCPStore on its own, until a signal.
 func newStoreCmd(a *app) *cobra.Command {
-	var bind, allow string
+	var bind, allow, limit string
 	cmd := &cobra.Command{
-		Use:   "store --bind HOST:PORT [--store-allow CIDR,...]",
+		Use:   "store --bind HOST:PORT [--store-allow CIDR,...] [--store-limit SIZE]",
 		Short: "Serve a PyTorch-compatible TCPStore",
 		Long: `Serve a PyTorch-compatible TCPStore until SIGTERM or SIGINT.
 
@@ -29,7 +29,10 @@ Clients of every PyTorch since 1.9 can use it. It prints the addresses it listen
 one line each, once it answers. Nobody is authenticated: bind an address that only
 the job's machines reach, or name their networks with --store-allow. Who comes from
 elsewhere is closed at once, and named in the log once a minute. Loopback counts as a
-network like any other: add 127.0.0.0/8 for clients on this machine.`,
+network like any other: add 127.0.0.0/8 for clients on this machine.
+
+It holds at most --store-limit bytes: a client that would add more is closed, and named
+in the log. A client that says nothing for 10 s is closed, too.`,
 		Example:     "  muster store --bind 127.0.0.1:29400\n  muster store --bind 10.0.0.1:29400 --store-allow 10.0.0.0/16,127.0.0.0/8",
 		Annotations: map[string]string{exitAnnotation: "  0    stopped by a signal\n  2    usage error, or the address cannot be bound\n  125  internal error of muster\n"},
 		Args:        cobra.NoArgs,
@@ -45,15 +48,24 @@ network like any other: add 127.0.0.0/8 for clients on this machine.`,
 					return errhint.Usagef("%s: %w", name, err)
 				}
 			}
-			return a.serveStore(cmd.Context(), bind, networks)
+			most, err := dialect.ParseStoreLimit(limit)
+			if err != nil {
+				name := "--store-limit"
+				if !cmd.Flags().Changed("store-limit") {
+					name = "MUSTER_STORE_LIMIT"
+				}
+				return errhint.Usagef("cannot use %s %s: %w", name, limit, err)
+			}
+			return a.serveStore(cmd.Context(), bind, tcpstore.ServerConfig{Allow: networks, Limits: tcpstore.Limits{Total: most}})
 		},
 	}
 	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.getenv("MUSTER_BIND"), "127.0.0.1:29400"), "address to listen on; port 0 takes a free one [MUSTER_BIND]")
 	cmd.Flags().StringVar(&allow, "store-allow", a.getenv("MUSTER_STORE_ALLOW"), "networks whose clients are served, as ADDRESS/BITS with commas between; empty: all [MUSTER_STORE_ALLOW]")
+	cmd.Flags().StringVar(&limit, "store-limit", cmp.Or(a.getenv("MUSTER_STORE_LIMIT"), "0"), "how many bytes it holds at most, such as 4GiB; 0: 1 GiB, or a quarter of the machine's memory where that is less [MUSTER_STORE_LIMIT]")
 	return cmd
 }
 
-func (a *app) serveStore(ctx context.Context, bind string, allow []netip.Prefix) error {
+func (a *app) serveStore(ctx context.Context, bind string, cfg tcpstore.ServerConfig) error {
 	host, portText, err := net.SplitHostPort(bind)
 	if err != nil {
 		return errhint.Usagef("--bind %q is not HOST:PORT: %w", bind, err)
@@ -67,7 +79,7 @@ func (a *app) serveStore(ctx context.Context, bind string, allow []netip.Prefix)
 	}
 	ctx, in := watchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, 0)
 	defer in.close()
-	cfg := tcpstore.ServerConfig{Port: int(port), Allow: allow, Log: a.logger(zerolog.WarnLevel)}
+	cfg.Port, cfg.Log = int(port), a.logger(zerolog.WarnLevel)
 	server, err := listenStoreWith(ctx, host, cfg)
 	if err != nil {
 		return err
@@ -79,12 +91,7 @@ func (a *app) serveStore(ctx context.Context, bind string, allow []netip.Prefix)
 	return server.Close()
 }
 
-// listenStore binds the store to what host means: an address, or every address of a name.
-func listenStore(ctx context.Context, host string, port int, log zerolog.Logger) (*tcpstore.Server, error) {
-	return listenStoreWith(ctx, host, tcpstore.ServerConfig{Port: port, Log: log})
-}
-
-// listenStoreWith is listenStore with more to say; cfg.Hosts are those of host.
+// listenStoreWith binds a store to what host means: an address, or every address of a name. These become cfg.Hosts.
 func listenStoreWith(ctx context.Context, host string, cfg tcpstore.ServerConfig) (*tcpstore.Server, error) {
 	hosts := []string{host}
 	switch {

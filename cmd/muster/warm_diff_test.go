@@ -151,7 +151,7 @@ func (c *warmCase) run(t *testing.T, dir, python, mode string) warmResult {
 	t.Helper()
 	logs := filepath.Join(t.TempDir(), "logs")
 	words, environ := c.command(t, python, logs)
-	own := []string{"--warm", mode, "--run-id", "job", "--log-level", "debug", "--success-policy", "none"}
+	own := []string{"--warm", mode, "--run-id", "job", "--log-level", "debug", "--log-format", "json", "--success-policy", "none"}
 	if !slices.Contains(c.muster, "--fail-policy") {
 		own = append(own, "--fail-policy", "none")
 	}
@@ -255,7 +255,7 @@ func (r *warmResult) readFiles(t *testing.T, logs string) string {
 // warmVarying is what differs between any two runs: addresses of memory, ports and random names; in reports and error
 // files also times and process ids.
 var (
-	warmPrefix  = regexp.MustCompile(`^\[default\d\]:`)
+	warmPrefix  = regexp.MustCompile(`^(\[default\d\]:|\[\d\] )`)
 	warmVarying = []warmName{
 		{regexp.MustCompile(`0x[0-9a-f]{4,}`), "0x…"},
 		{regexp.MustCompile(`muster-\d+-\d+`), "muster-N"}, // the cgroup

@@ -248,7 +248,7 @@ func TestWarmChanged(t *testing.T) {
 	t.Run("module", func(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
-		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").wait(), 0, 4, "]:anew", "making the template of warm starts anew", "mod.py")
+		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").wait(), 0, 4, "] anew", "making the template of warm starts anew", "mod.py")
 	})
 }
 
@@ -301,7 +301,7 @@ func TestWarmBadModules(t *testing.T) {
 		"file":          {"f = open(__file__)", 2, []string{"leaves descriptor 3 open", "bad.py"}},
 		"shared_memory": {"from multiprocessing.shared_memory import SharedMemory; s = SharedMemory(create=True, size=100)", 2, []string{"starts a process that goes on running", "python3"}},
 		"shared":        {"import mmap; m = mmap.mmap(-1, 4096)", 2, []string{"maps shared memory"}},
-		"prints":        {"print('one line')", 2, []string{"]:one line"}},
+		"prints":        {"print('one line')", 2, []string{"] one line"}},
 		"prints a lot":  {"print('x' * 3000000)", 0, []string{"more than 1048576 bytes are printed"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -111,7 +111,7 @@ func TestWarmModule(t *testing.T) {
 	}, nil, "torchrun", "--standalone", "--nproc-per-node", "2", "-m", "tiny.train", "--lr", "0.01")
 }
 
-var workerPrefix = regexp.MustCompile(`(?m)^\[default\d\]:`)
+var workerPrefix = regexp.MustCompile(`(?m)^\[\d\] `)
 
 // TestWarmRestarts kills one of two workers in each of three attempts, and in one under the oldest PyTorch in use. Every
 // restart forks anew from the one template and trains on from the checkpoint.

@@ -68,8 +68,12 @@ type Config struct {
 	// Listener is where workers ask, Advertise the host by which they reach it: an IPv4 address or a name of one.
 	Listener  net.Listener
 	Advertise string
+	// Clients are whose workers are answered; nil: everybody's.
+	Clients *kv.Clients
 	// Env returns variables for the workers of a host, such as HOROVOD_GLOO_IFACE; nil for none.
 	Env func(host string) []string
+	// Began is told of each world that begins: its number, from 1, and its slots. It may not wait. nil: nobody is.
+	Began func(number int, slots []horovod.Slot)
 	// Grace is the time between the first signal to a worker and SIGKILL. 0: 5 s.
 	Grace time.Duration
 	// Dialer reaches workers; nil: a plain one.
@@ -79,8 +83,8 @@ type Config struct {
 // Result tells how a job ended.
 type Result struct {
 	Verdict
-	// Worlds is how many there were; Size is the number of workers of the last.
-	Worlds, Size int
+	// Worlds is how many there were; Size is the number of workers of the last, Failed how many of those have failed.
+	Worlds, Size, Failed int
 }
 
 // Driver runs one job.
@@ -126,6 +130,9 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d.tell = newTeller(cfg.Log, cfg.Dialer)
 	d.server = kv.New(asked{d})
+	if cfg.Clients != nil {
+		d.server.Only(cfg.Clients)
+	}
 	return d, nil
 }
 
@@ -150,7 +157,7 @@ func (d *Driver) Run(ctx context.Context) (Result, error) {
 	d.loop(ctx, stop)
 	close(d.stopped)
 	d.wg.Wait()
-	r := Result{Verdict: d.m.verdict, Worlds: d.m.generation, Size: len(d.m.order)}
+	r := Result{Verdict: d.m.verdict, Worlds: d.m.generation, Size: len(d.m.order), Failed: len(d.m.failures)}
 	if d.failed != nil {
 		r.Verdict = Verdict{errhint.CodeOf(d.failed), d.failed.Error()}
 	}
@@ -239,6 +246,9 @@ func (d *Driver) perform(effects []effect) {
 		switch e := e.(type) {
 		case beginWorld:
 			d.server.Begin(horovod.Scopes(e.slots))
+			if d.cfg.Began != nil {
+				d.cfg.Began(e.generation, e.slots)
+			}
 			d.cfg.Log.Info().Int("world", e.generation).Int("size", len(e.slots)).Str("hosts", shape(e.slots)).Msg("new world")
 		case startWorker:
 			d.start(e)
@@ -260,9 +270,9 @@ func (d *Driver) perform(effects []effect) {
 				line.Msg("a worker failed: the host is not used any more")
 				continue
 			}
-			line.Stringer("for", time.Until(e.until).Round(time.Second)).Msg("a worker failed: the host is not used for some time")
+			line.Dur("for_ms", time.Until(e.until)).Msg("a worker failed: the host is not used for some time")
 		case waiting:
-			d.cfg.Log.Info().Int("slots", e.have).Int("needed", e.need).Stringer("timeout", d.cfg.Timeout).Msg("waiting for slots")
+			d.cfg.Log.Info().Int("slots", e.have).Int("needed", e.need).Dur("timeout_ms", d.cfg.Timeout).Msg("waiting for slots")
 		}
 	}
 }

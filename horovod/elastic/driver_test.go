@@ -232,6 +232,16 @@ func TestResetLimit(t *testing.T) {
 	w.wantEnd(6, "the number of resets has reached the limit, 1")
 }
 
+// A failure that the job's rules call final ends it at once, while others of the world run.
+func TestFinalFailure(t *testing.T) {
+	final := func(status int) string { return map[int]string{3: "3 is final"}[status] }
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Final, r.MinNP = final, 1 }), "A:1 B:1 C:1")
+	p := w.running(3, "A:0", "B:0", "C:0")
+	p[2].exit(1)
+	p[1].exit(3)
+	w.wantEnd(3, "3 is final")
+}
+
 func TestResetLimitWithoutFailure(t *testing.T) {
 	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.ResetLimit = 0 }), "A:2")
 	w.running(2)

@@ -21,6 +21,9 @@ type Rules struct {
 	MaxNP int
 	// ResetLimit is how many worlds may follow the first one; negative: any number.
 	ResetLimit int
+	// Final returns why the failure of a worker with a status ends the job, as the last part of a sentence, empty where it does
+	// not. nil: none does.
+	Final func(status int) string
 	// Timeout is how long a world may wait for slots. 0: 600 s.
 	Timeout time.Duration
 	// Cooldown is for how long hosts with a failed worker are not used.
@@ -299,7 +302,13 @@ func (m *machine) ended(key string, id, status int, now time.Time) []effect {
 		m.states[key] = success
 	} else {
 		m.states[key] = failure
-		m.failures = append(m.failures, Failure{slot.Host, slot.LocalRank, slot.Rank, status})
+		f := Failure{slot.Host, slot.LocalRank, slot.Rank, status}
+		m.failures = append(m.failures, f)
+		if m.rules.Final != nil {
+			if why := m.rules.Final(status); why != "" {
+				return m.finish(Verdict{status, f.String() + "; " + why})
+			}
+		}
 	}
 	if m.phase == running {
 		var effects []effect

@@ -15,9 +15,13 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+
+	"muster/internal/admission"
 )
 
 // Scopes that are not stored but belong to the driver of an elastic job.
@@ -54,14 +58,21 @@ type Driver interface {
 
 // Server is the store and its HTTP handler. Its methods may be called by several goroutines at once.
 type Server struct {
-	store  *store
-	driver Driver
+	store   *store
+	driver  Driver
+	clients *Clients // nil: everybody
+	log     zerolog.Logger
+	full    sync.Once // that the store is full was told
 }
 
 // New returns a server without keys. driver is nil for a job that is not elastic.
 func New(driver Driver) *Server {
-	return &Server{store: newStore(MaxTotal), driver: driver}
+	return &Server{store: newStore(MaxTotal), driver: driver, log: zerolog.Nop()}
 }
+
+// Only has the server answer these clients and nobody else, and say in the log what it refuses. A worker's registration and
+// its question for its place are taken from its own host only. Call it before Serve.
+func (s *Server) Only(c *Clients) { s.clients, s.log = c, c.log }
 
 // Begin forgets all values and begins a world whose scopes have these numbers of members, see horovod.Scopes.
 func (s *Server) Begin(scopes map[string]int) { s.store.begin(scopes) }
@@ -77,12 +88,27 @@ func Listen(ctx context.Context, host string, port int) (net.Listener, error) {
 	return l, nil
 }
 
+// What connections may cost that have not sent a whole request yet: 200 workers of a host that ask every 10 ms have fewer.
+const (
+	unproven      = 4096
+	unprovenOfOne = 1024
+	unprovenTime  = 10 * time.Second
+)
+
+// connKey finds a request's connection in its context.
+type connKey struct{}
+
 // Serve answers clients of l until ctx ends. It closes l and returns when all its goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if s.clients != nil {
+		l = known{l, s.clients}
+	}
+	l = admission.Listener(l, admission.Config{Total: unproven, PerAddr: unprovenOfOne, Time: unprovenTime})
 	// No WriteTimeout: a worker may wait for its place as long as an elastic job waits for hosts.
 	server := &http.Server{
-		Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: s, ReadHeaderTimeout: unprovenTime, IdleTimeout: unprovenTime, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
 	var g errgroup.Group
 	stop := context.AfterFunc(ctx, func() {
@@ -108,6 +134,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	scope, key, ok := split(r.RequestURI)
 	if !ok {
 		answer(w, http.StatusBadRequest, nil)
+		return
+	}
+	if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok {
+		admission.Proven(conn)
+	}
+	if s.driver != nil && (scope == addressScope || scope == placeScope) && !s.clients.owns(key, r) {
+		s.log.Warn().Str("addr", r.RemoteAddr).Str("worker", key).Msg("refused what a client says for a worker: it is not on that worker's host")
+		w.Header().Set("Connection", "close")
+		answer(w, http.StatusForbidden, nil)
 		return
 	}
 	switch r.Method {
@@ -163,6 +198,7 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, scope, key string) 
 	defer s.store.release(int64(cap(body))) // what is stored counts by itself
 	switch {
 	case errors.Is(err, errFull):
+		s.isFull(r, key)
 		w.Header().Set("Connection", "close")
 		answer(w, http.StatusInsufficientStorage, nil)
 		return
@@ -184,6 +220,7 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, scope, key string) 
 		return
 	}
 	if !s.store.put(scope, key, body) {
+		s.isFull(r, key)
 		answer(w, http.StatusInsufficientStorage, nil)
 		return
 	}
@@ -191,6 +228,14 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, scope, key string) 
 		s.driver.Seen(rank)
 	}
 	answer(w, http.StatusOK, nil)
+}
+
+// isFull says once that the store has no room.
+func (s *Server) isFull(r *http.Request, key string) {
+	s.full.Do(func() {
+		s.log.Error().Str("addr", r.RemoteAddr).Str("key", key).Int64("bytes", r.ContentLength).Int64("limit", MaxTotal).
+			Msg("the rendezvous of Horovod's workers is full: values are refused")
+	})
 }
 
 // looksForPeers reports whether a key is the first that the worker with a rank stores in its world.

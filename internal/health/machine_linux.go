@@ -19,7 +19,7 @@ func (host) Space(path string) (Space, error) {
 		return Space{}, fmt.Errorf("cannot be looked at: %w", err)
 	}
 	return Space{
-		Total: s.Blocks * uint64(s.Bsize), Free: s.Bavail * uint64(s.Bsize), //nolint:gosec // a block has a positive size
+		Total: s.Blocks * uint64(s.Bsize), Free: s.Bavail * uint64(s.Bsize),
 		Writable: s.Flags&unix.ST_RDONLY == 0 && unix.Access(path, unix.W_OK) == nil,
 	}, nil
 }

@@ -46,6 +46,15 @@ func Ours(ctx context.Context, host string) (addrs []netip.Addr, local bool, err
 	return Machine{}.Ours(ctx, host)
 }
 
+// All returns the addresses of this machine's interfaces that are up, nil where they cannot be listed.
+func All() []netip.Addr {
+	ifaces, err := Machine{}.interfaces()
+	if err != nil {
+		return nil
+	}
+	return everyAddr(ifaces)
+}
+
 // OfInterface is Machine.OfInterface of the real machine.
 func OfInterface(name string) (netip.Addr, error) { return Machine{}.OfInterface(name) }
 

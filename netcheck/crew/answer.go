@@ -70,7 +70,6 @@ type hello struct {
 
 type linkAnswer struct {
 	MBps     float64 `json:"mbps"`
-	Spread   float64 `json:"spread"`
 	Wrong    int     `json:"wrong"`
 	Peer     *bool   `json:"peer"`
 	HostMBps float64 `json:"host_mbps"`

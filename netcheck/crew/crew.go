@@ -57,7 +57,7 @@ type Config struct {
 	// LinkLimit is how long Switchbox may take for a pair, within the budget. A healthy one takes seconds, most of which are
 	// the first use of its devices. Default 30 s.
 	LinkLimit time.Duration
-	// Sample is how long a sample of a link's bandwidth takes at least: shorter ones measure the start of copies. Default 200 ms.
+	// Sample is about how long a sample of a link's bandwidth takes: shorter ones measure the start of copies. Default 50 ms.
 	Sample time.Duration
 	// Fake, when not nil, describes links between devices that are not there, for Switchbox to measure.
 	Fake *FakeLinks
@@ -74,7 +74,7 @@ type Config struct {
 const (
 	DefaultBudget    = 120 * time.Second
 	DefaultLinkLimit = 30 * time.Second
-	DefaultSample    = 200 * time.Millisecond
+	DefaultSample    = 50 * time.Millisecond
 )
 
 // Crew is the processes of one node. Commands given at the same time wait for each other; Close ends the one that runs.
@@ -92,6 +92,8 @@ type Crew struct {
 
 	mu      sync.Mutex // held while a command runs, during which one goroutine for each member may replace it
 	members []atomic.Pointer[member]
+	// linker is the idle process that tested links, nil for none. It keeps memory of every device: other commands end it.
+	linker *member // guarded by mu
 }
 
 // ErrClosed is the cause of commands that Close ended.
@@ -158,6 +160,10 @@ func (c *Crew) Close() error {
 				m.dismiss()
 			}
 		}
+	}
+	if m := c.linker; m != nil {
+		c.linker, members = nil, append(members, m)
+		m.dismiss()
 	}
 	// Those that are idle end by themselves. To kill them meanwhile would be to look for them again and again. Those that
 	// still import torch hear nothing.
@@ -232,6 +238,17 @@ func (c *Crew) giveUpForksLocked(ctx context.Context, why error) {
 			c.drop(ctx, m)
 		}
 	}
+	if m := c.linker; m != nil && m.forked {
+		c.dropLinkerLocked(ctx)
+	}
+}
+
+// dropLinkerLocked ends the idle process that tested links.
+func (c *Crew) dropLinkerLocked(ctx context.Context) {
+	if m := c.linker; m != nil {
+		c.linker = nil
+		c.drop(ctx, m)
+	}
 }
 
 // begin returns the context of a command, which Close ends; done is to be called when the command has ended.
@@ -277,6 +294,7 @@ func (c *Crew) command(ctx context.Context, stage string, members int, g *Group,
 		return nil, err
 	}
 	defer done()
+	c.dropLinkerLocked(ctx)
 	deadline := c.deadline(ctx)
 	out := make([]outcome, members)
 	var wg sync.WaitGroup

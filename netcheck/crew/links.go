@@ -2,6 +2,7 @@ package crew
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,8 +16,7 @@ func (p Pair) String() string { return fmt.Sprintf("%d:%d", p[0], p[1]) }
 
 // Way is the copies in one direction.
 type Way struct {
-	MBps     float64 // of 10^6 bytes, the median of three samples
-	Spread   float64 // of the samples: largest less smallest, by their median
+	MBps     float64 // of 10^6 bytes, that of the faster of two samples
 	Corrupt  bool    // what arrived was not what was sent
 	Peer     *bool   // the target can read the source's memory directly; nil: nobody knows
 	HostMBps float64 // of the slower of the copies from the source to the host, and from the host to the target
@@ -94,12 +94,19 @@ func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 		t.giveUp(pairs, &DeviceError{Local: -1, Stage: switchboxStage, Cause: Hung, Text: fmt.Sprintf("not tested within %v", c.cfg.Budget)})
 		return nil
 	}
-	starting, done := context.WithDeadline(ctx, t.deadline)
-	m, err := c.start(starting, -1)
-	done()
-	if err != nil {
-		return t.stuck(pairs, &DeviceError{Local: -1, Stage: switchboxStage, Cause: NotStarted, Text: err.Error()})
+	m := c.linker
+	c.linker = nil
+	old := m != nil
+	if !old {
+		starting, done := context.WithDeadline(ctx, t.deadline)
+		var err error
+		m, err = c.start(starting, -1)
+		done()
+		if err != nil {
+			return t.stuck(pairs, &DeviceError{Local: -1, Stage: switchboxStage, Cause: NotStarted, Text: err.Error()})
+		}
 	}
+	var err error
 	before := len(t.results)
 	t.at, t.wrong = nil, nil
 	if err = m.greet(ctx, t.deadline); err == nil {
@@ -112,6 +119,10 @@ func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 			err = t.wrong
 		}
 	}
+	if old && t.at == nil && len(t.results) == before && errors.Is(err, errDied) { // while it was idle: no pair has killed it
+		c.drop(ctx, m)
+		return nil // another one is started
+	}
 	var fault *DeviceError
 	switch {
 	case err != nil:
@@ -119,7 +130,11 @@ func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 	case len(t.results)-before != len(pairs):
 		fault = &DeviceError{Local: -1, Stage: switchboxStage, Cause: Garbled, Text: "it did not test all pairs"}
 	}
-	c.drop(ctx, m) // a process that tested links keeps memory of every device
+	if fault == nil && m.hello.Device != "npu" && ctx.Err() == nil {
+		c.linker = m // who asks again, because pairs failed, does not wait for another import of torch
+	} else {
+		c.drop(ctx, m)
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot finish the %s test: %w", switchboxStage, context.Cause(ctx))
 	}
@@ -184,6 +199,9 @@ func (t *linkTest) heard(a answer) time.Time {
 	switch {
 	case a.Event == "pair":
 		t.at = &a.Pair
+		if report := t.crew.cfg.Progress; report != nil {
+			report(-1, "pair "+a.Pair.String())
+		}
 	case t.at == nil || *t.at != a.Pair || a.Error == "" && len(a.Ways) != 2:
 		t.wrong = fmt.Errorf("%w: of the pair %v", errGarbled, a.Pair)
 	case a.Error != "":
@@ -199,7 +217,7 @@ func (t *linkTest) heard(a answer) time.Time {
 }
 
 func (a linkAnswer) way() Way {
-	return Way{MBps: a.MBps, Spread: a.Spread, Corrupt: a.Wrong != 0, Peer: a.Peer, HostMBps: a.HostMBps}
+	return Way{MBps: a.MBps, Corrupt: a.Wrong != 0, Peer: a.Peer, HostMBps: a.HostMBps}
 }
 
 // fitting returns how many of the first pairs have no more than so many devices together; at least one.

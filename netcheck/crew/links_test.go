@@ -1,8 +1,11 @@
 package crew_test
 
 import (
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/testutil"
 	"muster/netcheck/crew"
@@ -108,5 +111,49 @@ func TestFitting(t *testing.T) {
 		if got := crew.Fitting(pairs, devices); got != want {
 			t.Errorf("%d devices: %d pairs, not %d", devices, got, want)
 		}
+	}
+}
+
+// A pair costs two copies each way beside the import of torch, which is done once however often pairs are tested; and what is
+// told of the progress is what is done.
+func TestSwitchboxCost(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var steps []string
+	n := open(t, crew.Config{
+		Python: []string{testutil.Torch(t)}, LinkLimit: 15 * time.Second, // 16 copies each way would take longer
+		Fake: &crew.FakeLinks{Count: 4, Links: []crew.FakeLink{{Ends: &crew.Pair{0, 1}, MBps: 400}}},
+	})
+	n.steps = func(_ int, step string) { // no process runs before the first command
+		mu.Lock()
+		defer mu.Unlock()
+		steps = append(steps, step)
+	}
+	for _, pairs := range [][]crew.Pair{{{0, 1}, {2, 3}}, {{0, 2}, {1, 2}}} {
+		results, err := n.Switchbox(t.Context(), pairs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			if r.Err != nil {
+				t.Errorf("%v: %v", r.Pair, r.Err)
+			}
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	want := []string{"importing torch", "pair 0:1", "pair 2:3", "pair 0:2", "pair 1:2"}
+	if diff := cmp.Diff(want, steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// A single number that arrives wrong is found, wherever it is.
+func TestSwitchboxLooksAtAll(t *testing.T) {
+	t.Parallel()
+	n := open(t, crew.Config{Python: []string{testutil.Torch(t)}, Fake: &crew.FakeLinks{Count: 2, Links: []crew.FakeLink{{Corrupt: true}}}})
+	results, err := n.Switchbox(t.Context(), []crew.Pair{{0, 1}})
+	if err != nil || len(results) != 1 || results[0].Err != nil || !results[0].Corrupt() {
+		t.Errorf("%+v, %v", results, err)
 	}
 }

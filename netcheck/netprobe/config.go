@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"muster/internal/errhint"
-	"muster/internal/handshake"
+	"muster/internal/peertls"
 )
 
 // MinToken is the length of the shortest token that is taken, in bytes: a probe server shows to whoever has the token what
 // the network can do, and lets it be loaded.
-const MinToken = handshake.MinToken
+const MinToken = peertls.MinToken
 
 // Config is what both ends of a probe are told; zero means the default.
 type Config struct {
@@ -30,6 +30,8 @@ type Config struct {
 
 	// Listen is where the server listens, "host:port"; default ":0". Datagrams are exchanged at the same number.
 	Listen string
+	// Host is the name or address by which the others reach the server, default: where it listens.
+	Host string
 	// MaxConns is how many connections the server serves at a time, default 128. A pair needs six at once at most; those
 	// above it are told that it is busy, and try again.
 	MaxConns int
@@ -38,8 +40,8 @@ type Config struct {
 	// MaxBytes is how many bytes the server sends or takes in one run, default 64 GiB. A run that reaches it ends early.
 	MaxBytes int64
 
-	// ServePort is the port of this node's own server, by which Pair lets the other node try the way back; 0 leaves that out.
-	ServePort uint16
+	// Serve is Server.Identity of this node's own server, by which Pair lets the other node try the way back; empty leaves that out.
+	Serve string
 	// Budget bounds the whole probe of one pair, default 10 s. What does not fit is left out, and the facts say so.
 	Budget time.Duration
 	// Tries is how often is connected, default 10, each time for Patience at most (default 1 s), Gap apart after a failure
@@ -72,6 +74,9 @@ const (
 	maxRun     = 30 * time.Second // warm-up and measuring
 	maxBudget  = 10 * time.Minute
 )
+
+// domain is what the nodes of the job have in common.
+func (c *Config) domain() peertls.Domain { return peertls.Domain{Token: c.Token, Purpose: "probes"} }
 
 // withDefaults returns the settings as they are used, or everything that is wrong with them.
 func (c Config) withDefaults() (Config, error) {

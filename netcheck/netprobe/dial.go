@@ -8,28 +8,44 @@ import (
 	"time"
 
 	"muster/internal/errhint"
-	"muster/internal/handshake"
+	"muster/internal/peertls"
 )
 
 // dialer connects to servers.
 type dialer struct {
-	token    []byte
+	domain   peertls.Domain
 	patience time.Duration // for connecting and the handshake together
 	way      *way          // nil for the real one
 }
 
 // client is a connection to a server that has let us in.
 type client struct {
-	net.Conn
+	*peertls.Conn
 	key []byte
 }
 
-// dial connects and shakes hands. Errors do not name the address: the caller does.
-func (d *dialer) dial(ctx context.Context, addr string) (*client, error) {
+// datagrams is what the key of a connection is for.
+const datagrams = "datagrams"
+
+// plainOf returns the socket of a connection, for bytes that are counted and not believed: encrypting them would measure the
+// processors, not the network.
+func plainOf(conn *peertls.Conn) net.Conn {
+	below := conn.NetConn()
+	for {
+		wraps, ok := below.(interface{ NetConn() net.Conn })
+		if !ok {
+			return below
+		}
+		below = wraps.NetConn()
+	}
+}
+
+// dial connects to an address, and makes sure that id answers there. Errors do not name the address: the caller does.
+func (d *dialer) dial(ctx context.Context, addr string, id peertls.Identity) (*client, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, d.patience)
 	defer cancel()
-	conn, err := d.way.dial(ctx, addr)
+	raw, err := d.way.dial(ctx, addr)
 	if err != nil {
 		var slow net.Error
 		if ctx.Err() != nil || errors.As(err, &slow) && slow.Timeout() {
@@ -40,15 +56,17 @@ func (d *dialer) dial(ctx context.Context, addr string) (*client, error) {
 		}
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	_ = conn.SetDeadline(began.Add(d.patience))
-	key, err := handshake.Greet(conn, banner, d.token)
-	if err == nil && !stop() {
-		err = context.Cause(ctx)
+	_ = raw.SetDeadline(began.Add(d.patience))
+	conn, err := d.domain.Client(ctx, raw, id)
+	var key []byte
+	if err == nil {
+		key, err = conn.Key(datagrams)
 	}
 	if err != nil {
-		stop()
-		_ = conn.Close()
+		if errors.Is(ctx.Err(), context.Canceled) {
+			err = context.Cause(ctx)
+		}
+		_ = raw.Close()
 		return nil, err
 	}
 	_ = conn.SetDeadline(time.Time{})
@@ -58,13 +76,15 @@ func (d *dialer) dial(ctx context.Context, addr string) (*client, error) {
 // hintOf says what to try after dial has failed.
 func hintOf(err error) string {
 	switch {
-	case errors.Is(err, handshake.ErrToken):
+	case errors.Is(err, peertls.ErrToken):
 		return "give every agent of the job the same token (MUSTER_TOKEN_FILE)"
-	case errors.Is(err, handshake.ErrNotUs):
+	case errors.Is(err, peertls.ErrOther):
+		return "has the agent there been started again, or does something lead connections to another node?"
+	case errors.Is(err, peertls.ErrNotUs):
 		return "does another program listen at that port, or another version of muster?"
-	case errors.Is(err, handshake.ErrSilent):
+	case errors.Is(err, peertls.ErrSilent):
 		return "is the agent there stopped, or does another program listen at that port?"
-	case errors.Is(err, handshake.ErrBusy):
+	case errors.Is(err, peertls.ErrBusy):
 		return "too many nodes probe it at the same time: try again"
 	}
 	return "is the agent running there, and does a firewall let TCP connections to that port pass?"
@@ -116,7 +136,7 @@ func (c *client) ask(ctx context.Context, r request, limit time.Duration) (answe
 		return a, fmt.Errorf("no answer to %q: %w", r.Op, err)
 	}
 	if a.Busy {
-		return a, handshake.ErrBusy
+		return a, peertls.ErrBusy
 	}
 	if a.Error != "" {
 		return a, fmt.Errorf("the other node says: %s", clean(a.Error, 300))

@@ -136,6 +136,11 @@ type Sent struct {
 	RTT time.Duration
 }
 
+// sane reports whether a kernel could say so.
+func (s *Sent) sane() bool {
+	return s.Retransmitted <= s.Segments && s.MSS >= 0 && s.MSS <= 1<<16 && s.RTT >= 0 && s.RTT <= time.Hour
+}
+
 // add takes in the sums of another stream.
 func (s *Sent) add(o Sent) {
 	s.Segments += o.Segments

@@ -3,8 +3,6 @@ package netprobe_test
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -19,13 +17,15 @@ import (
 	"time"
 
 	"muster/internal/check"
+	"muster/internal/peertls"
 	"muster/internal/testutil"
 	"muster/netcheck/netprobe"
 )
 
-func dial(t testing.TB, addr string) net.Conn {
+// dial connects to a server by its identity, and says nothing.
+func dial(t testing.TB, id string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
+	c, err := net.Dial("tcp", peertls.Identity(id).Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,23 +34,35 @@ func dial(t testing.TB, addr string) net.Conn {
 	return c
 }
 
-// letIn shakes hands as a client does.
-func letIn(t testing.TB, c net.Conn, token []byte) {
+var domain = peertls.Domain{Token: token, Purpose: "probes"}
+
+// friend connects as a client that has the token.
+func friend(t testing.TB, id string) *peertls.Conn {
 	t.Helper()
-	ours := bytes.Repeat([]byte{7}, nonceSize)
-	c.Write(append([]byte(netprobe.Banner), ours...))
-	first := make([]byte, 1+nonceSize)
-	if _, err := io.ReadFull(c, first); err != nil || first[0] != 0 {
-		t.Fatalf("%v %v", first, err)
-	}
-	c.Write(proofOf(token, "client", ours, first[1:]))
-	second := make([]byte, 33)
-	if _, err := io.ReadFull(c, second); err != nil {
+	c, err := domain.Client(t.Context(), dial(t, id), peertls.Identity(id))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(second[1:], proofOf(token, "server", ours, first[1:])) {
-		t.Fatal("the server's proof is wrong")
+	return c
+}
+
+// hostile is a server that has the token. It serves until the test ends.
+func hostile(t testing.TB, serve func(*peertls.Conn)) (id string) {
+	t.Helper()
+	var a *peertls.Acceptor
+	ready := make(chan struct{})
+	id = listener(t, func(c net.Conn) {
+		<-ready
+		if proven, err := a.Server(context.Background(), c); err == nil {
+			serve(proven)
+		}
+	})
+	var err error
+	if a, err = domain.Acceptor(peertls.Identity(id)); err != nil {
+		t.Fatal(err)
 	}
+	close(ready)
+	return id
 }
 
 // message frames v.
@@ -103,71 +115,69 @@ func alive(t testing.TB, addr string) {
 	}
 }
 
-const nonceSize = 32
-
-// proofOf is what shows that one has the token, as the handshake's page says.
-func proofOf(token []byte, who string, client, server []byte) []byte {
-	h := hmac.New(sha256.New, token)
-	h.Write(append([]byte(who+"\x00"), append(slices.Clone(client), server...)...))
-	return h.Sum(nil)
-}
-
-// TestStrangers: what does not shake hands is shown nothing but a number that nobody has used.
+// TestStrangers: what has not the token is told no more than that.
 func TestStrangers(t *testing.T) {
-	addr := serve(t, config("there")).String()
-	hello := append([]byte(netprobe.Banner), make([]byte, nonceSize)...)
-	for name, c := range map[string]struct {
-		sends []byte
-		gets  int // bytes at most
-	}{
-		"nothing":        {nil, 0},
-		"half a hello":   {hello[:9], 0},
-		"HTTP":           {[]byte("GET / HTTP/1.1\r\nHost: here\r\n\r\n"), 0},
-		"no proof":       {hello, 33},
-		"a wrong proof":  {append(slices.Clone(hello), make([]byte, 32)...), 34},
-		"another hello":  {append([]byte("muster-probe 2\r\n"), make([]byte, 64)...), 0},
-		"much of no use": {bytes.Repeat([]byte{0xff}, 1<<20), 0},
+	id := serve(t, config("there"))
+	for name, text := range map[string][]byte{
+		"nothing": nil, "HTTP": []byte("GET / HTTP/1.1\r\nHost: here\r\n\r\n"), "much of no use": bytes.Repeat([]byte{0xff}, 1<<20),
+		"what clients said once": []byte("muster-probe 1\r\n" + strings.Repeat("n", 32)), "half a hello": {22, 3, 1, 1, 0, 1, 0},
 	} {
-		conn := dial(t, addr)
-		conn.Write(c.sends)
+		conn := dial(t, id)
+		conn.Write(text)
 		conn.(*net.TCPConn).CloseWrite()
 		got, err := io.ReadAll(conn)
 		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if len(got) > c.gets {
-			t.Errorf("%s: got %d bytes %q, want at most %d", name, len(got), got, c.gets)
+		if len(got) > 7 { // an alert
+			t.Errorf("%s: got %d bytes %q", name, len(got), got)
 		}
 	}
-	alive(t, addr)
+	alive(t, id)
 }
 
-// TestReplay: what one connection has shown does not open another one.
-func TestReplay(t *testing.T) {
-	addr := serve(t, config("there")).String()
-	ours := bytes.Repeat([]byte{7}, nonceSize)
-	var proof []byte
-	for i := range 2 {
-		c := dial(t, addr)
-		c.Write(append([]byte(netprobe.Banner), ours...))
-		first := make([]byte, 1+nonceSize)
-		if _, err := io.ReadFull(c, first); err != nil {
-			t.Fatal(err)
-		}
-		if i == 0 {
-			proof = proofOf(token, "client", ours, first[1:])
-		}
-		c.Write(proof)
-		var status [1]byte
-		if _, err := io.ReadFull(c, status[:]); err != nil || status[0] != byte(2*i) {
-			t.Errorf("connection %d: status %v %v", i, status, err)
+// TestRelayToAnotherNode: what leads a probe to another node of the job is found out.
+func TestRelayToAnotherNode(t *testing.T) {
+	meant, other := serve(t, config("meant")), serve(t, config("other"))
+	relay := func(to string) string {
+		return listener(t, func(c net.Conn) {
+			server := dial(t, to)
+			go func() { io.Copy(server, c); server.Close() }()
+			io.Copy(c, server)
+		})
+	}
+	_, nonce, _ := strings.Cut(meant, "/")
+	for to, words := range map[string]string{meant: "", other: "not the agent that is meant"} {
+		r := relay(to)
+		cfg := config("here")
+		cfg.Streams, cfg.Tries, cfg.Echoes, cfg.Sizes = []int{}, 1, 20, []int{}
+		f := pair(t, cfg, strings.Split(r, "/")[0]+"/"+nonce)
+		if !strings.Contains(f.Error, "not the agent that is meant") { // its address is part of what it is
+			t.Errorf("%s: %s", words, pretty(f))
 		}
 	}
+	alive(t, meant)
+	alive(t, other)
+}
+
+// TestManyStrangers: connections that prove nothing leave room for those that do.
+func TestManyStrangers(t *testing.T) {
+	id := serve(t, config("there"))
+	addr := peertls.Identity(id).Addr()
+	for range 500 {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+		c, err := d.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	alive(t, id)
 }
 
 // TestHostileRequests come from somebody who has the token, or from a friend gone mad.
 func TestHostileRequests(t *testing.T) {
-	addr := serve(t, config("there")).String()
+	addr := serve(t, config("there"))
 	type m = map[string]any
 	for name, c := range map[string]struct {
 		v     any
@@ -186,13 +196,13 @@ func TestHostileRequests(t *testing.T) {
 		"a negative run":        {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": -1}, "cannot take part"},
 		"a run that overflows":  {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": int64(1) << 62, "warm_up_ns": int64(1) << 62}, "cannot take part"},
 		"tries":                 {m{"op": "reach", "port": 1, "tries": 1 << 20, "patience_ns": 1, "limit_ns": 1}, "cannot connect back"},
+		"nobody to reach":       {m{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "x\n/../.."}, "cannot connect back"},
 		"port 0":                {m{"op": "sizes"}, "port 0"},
 		"a run nobody opened":   {m{"op": "join", "run": "xyz"}, "there is not"},
 		"a long name":           {m{"op": "join", "run": strings.Repeat("x", 100)}, "named by 100 bytes"},
 		"a result of nothing":   {m{"op": "result"}, "was not opened"},
 	} {
-		conn := dial(t, addr)
-		letIn(t, conn, token)
+		conn := friend(t, addr)
 		if a := ask(t, conn, c.v); a["error"] == nil || !strings.Contains(a["error"].(string), c.words) || strings.Contains(a["error"].(string), "\n") {
 			t.Errorf("%s: %v, want %q", name, a, c.words)
 		}
@@ -200,13 +210,11 @@ func TestHostileRequests(t *testing.T) {
 	}
 	// Lengths at the limit and beyond.
 	for _, n := range []uint32{netprobe.MaxMessage + 1, 1 << 31, 1<<32 - 1} {
-		conn := dial(t, addr)
-		letIn(t, conn, token)
+		conn := friend(t, addr)
 		conn.Write(binary.BigEndian.AppendUint32(nil, n))
 		ends(t, conn)
 	}
-	conn := dial(t, addr)
-	letIn(t, conn, token)
+	conn := friend(t, addr)
 	if a := ask(t, conn, `{"op":"about"`+strings.Repeat(" ", netprobe.MaxMessage-14)+"}"); a["error"] != nil {
 		t.Errorf("a message of %d bytes: %v", netprobe.MaxMessage, a)
 	}
@@ -216,25 +224,21 @@ func TestHostileRequests(t *testing.T) {
 // TestRunIsHeldByOne: a run that a client opened and forgot ends with its connection, and does not keep others waiting.
 func TestRunIsHeldByOne(t *testing.T) {
 	t.Parallel()
-	addr := serve(t, config("there")).String()
+	addr := serve(t, config("there"))
 	open := map[string]any{"op": "run", "direction": "back", "streams": 2, "timed_ns": int64(time.Second)}
-	one, two := dial(t, addr), dial(t, addr)
-	letIn(t, one, token)
-	letIn(t, two, token)
+	one, two := friend(t, addr), friend(t, addr)
 	run := ask(t, one, open)["run"]
 	if a := ask(t, two, open); a["busy"] != true {
 		t.Errorf("a second run at the same time: %v", a)
 	}
 	// A stream joins and stays alone: it is told that the run is over, whether it came before its end or after it.
-	stream := dial(t, addr)
-	letIn(t, stream, token)
+	stream := friend(t, addr)
 	stream.Write(message(map[string]any{"op": "join", "run": run}))
 	one.Close()
 	if _, err := io.ReadFull(stream, make([]byte, 4)); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the stream still waits")
 	}
-	late := dial(t, addr)
-	letIn(t, late, token)
+	late := friend(t, addr)
 	if a := ask(t, late, map[string]any{"op": "join", "run": run}); a["error"] == nil {
 		t.Errorf("joined a run that is over: %v", a)
 	}
@@ -251,15 +255,15 @@ func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	cfg := config("there")
 	cfg.MaxConns = 3
-	addr := serve(t, cfg).String()
+	addr := serve(t, cfg)
 	var held []net.Conn
 	for range 3 {
-		c := dial(t, addr)
-		letIn(t, c, token)
+		c := friend(t, addr)
+		ask(t, c, map[string]any{"op": "about"}) // the server has it, too
 		held = append(held, c)
 	}
 	extra := dial(t, addr)
-	if got, err := io.ReadAll(extra); len(got) != 1 || got[0] != 1 {
+	if got, err := io.ReadAll(extra); !bytes.Equal(got, []byte{21, 3, 3, 0, 2, 2, 90}) { // TLS's user_canceled
 		t.Errorf("one more is told %v, %v", got, err)
 	}
 	here := config("here")
@@ -294,18 +298,14 @@ func TestServerEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx) }()
-	addr := s.Addr().String()
+	addr := s.Identity()
 	dial(t, addr)
-	idle := dial(t, addr)
-	letIn(t, idle, token)
-	control := dial(t, addr)
-	letIn(t, control, token)
+	friend(t, addr) // and says nothing
+	control := friend(t, addr)
 	run := ask(t, control, map[string]any{"op": "run", "direction": "back", "streams": 1, "timed_ns": int64(20 * time.Second)})["run"]
-	stream := dial(t, addr)
-	letIn(t, stream, token)
+	stream := friend(t, addr)
 	ask(t, stream, map[string]any{"op": "join", "run": run}) // and reads nothing of it
-	sizes := dial(t, addr)
-	letIn(t, sizes, token)
+	sizes := friend(t, addr)
 	if a := ask(t, sizes, map[string]any{"op": "sizes", "port": 9}); a["port"] == nil {
 		t.Error(a)
 	}
@@ -324,7 +324,7 @@ func TestServerEnds(t *testing.T) {
 // bounded.
 func TestPeerStops(t *testing.T) {
 	testutil.Long(t)
-	behind := serve(t, config("there")).String()
+	behind := serve(t, config("there"))
 	for name, c := range map[string]struct {
 		after func(total int, sent []byte) bool // looks at what a client sends; from then on nothing passes
 		look  func(*testing.T, netprobe.Facts)
@@ -365,12 +365,9 @@ func TestPeerStops(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := &wedge{after: c.after, end: make(chan struct{})}
-			addr := listener(t, func(client net.Conn) {
-				server, err := net.Dial("tcp", behind)
-				if err != nil {
-					t.Error(err)
-					return
-				}
+			addr := hostile(t, func(client *peertls.Conn) { // it has the token, so it can be the other node to each of the two
+				server := friend(t, behind)
+				server.SetDeadline(time.Time{})
 				var wg sync.WaitGroup
 				wg.Go(func() { w.pass(client, server, false); client.Close() })
 				w.pass(server, client, true)
@@ -404,10 +401,11 @@ type wedge struct {
 	stopped bool
 }
 
-func (w *wedge) pass(to, from net.Conn, watch bool) {
-	b := make([]byte, 256<<10)
+func (w *wedge) pass(to, from *peertls.Conn, watch bool) {
+	b := make([]byte, 32<<10)
+	var in, out net.Conn = from, to
 	for {
-		n, err := from.Read(b)
+		n, err := in.Read(b)
 		if err != nil {
 			return
 		}
@@ -422,7 +420,10 @@ func (w *wedge) pass(to, from net.Conn, watch bool) {
 			<-w.end
 			return
 		}
-		to.Write(b[:n])
+		out.Write(b[:n])
+		if watch && bytes.Contains(b[:n], []byte(`"join"`)) { // what follows is not encrypted
+			in, out = from.NetConn(), to.NetConn()
+		}
 	}
 }
 
@@ -460,10 +461,7 @@ func TestPeerLies(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr := listener(t, func(conn net.Conn) {
-				if !welcome(conn) {
-					return
-				}
+			addr := hostile(t, func(conn *peertls.Conn) {
 				for {
 					var size [4]byte
 					if _, err := io.ReadFull(conn, size[:]); err != nil {
@@ -487,25 +485,10 @@ func TestPeerLies(t *testing.T) {
 				}
 			})
 			cfg := config("here")
-			cfg.Tries, cfg.ServePort, cfg.Echoes = 10, 9, 10
+			cfg.Tries, cfg.Serve, cfg.Echoes = 10, string(peertls.NewIdentity("127.0.0.1:9")), 10
 			c.look(t, pair(t, cfg, addr))
 		})
 	}
-}
-
-// welcome shakes hands as a server does, and reports whether that went well.
-func welcome(conn net.Conn) bool {
-	b := make([]byte, len(netprobe.Banner)+nonceSize)
-	if _, err := io.ReadFull(conn, b); err != nil {
-		return false
-	}
-	theirs, ours := b[len(netprobe.Banner):], bytes.Repeat([]byte{9}, nonceSize)
-	conn.Write(append([]byte{0}, ours...))
-	if _, err := io.ReadFull(conn, make([]byte, 32)); err != nil {
-		return false
-	}
-	conn.Write(append([]byte{0}, proofOf(token, "server", theirs, ours)...))
-	return true
 }
 
 // TestClockAhead gives the other node another clock.
@@ -522,7 +505,7 @@ func TestClockAhead(t *testing.T) {
 		go func() { done <- s.Serve(ctx) }()
 		cfg := config("here")
 		cfg.Streams = []int{}
-		f := pair(t, cfg, s.Addr().String())
+		f := pair(t, cfg, s.Identity())
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -542,21 +525,25 @@ func FuzzServer(f *testing.F) {
 	f.Add(true, append(message(map[string]any{"op": "echo", "echoes": 2}), make([]byte, 128)...))
 	f.Add(true, message(map[string]any{"op": "run", "direction": "out", "streams": 1, "timed_ns": 1000000}))
 	f.Add(true, message(map[string]any{"op": "sizes", "port": 9}))
-	f.Add(false, []byte(netprobe.Banner))
+	f.Add(false, []byte{22, 3, 1, 0, 1, 1})
 	f.Add(false, []byte{})
 	f.Add(true, []byte{0, 0, 0, 2, '{'})
 	cfg := config("there")
-	addr := serve(f, cfg).String()
-	f.Fuzz(func(t *testing.T, friend bool, data []byte) {
+	addr := serve(f, cfg)
+	f.Fuzz(func(t *testing.T, proven bool, data []byte) {
 		if bytes.Contains(data, []byte(`"reach"`)) || len(data) > 1<<20 {
 			t.Skip("it connects back for seconds")
 		}
-		c := dial(t, addr)
-		if friend {
-			letIn(t, c, token)
+		if !proven {
+			c := dial(t, addr)
+			c.Write(data)
+			c.(*net.TCPConn).CloseWrite()
+			ends(t, c)
+			return
 		}
+		c := friend(t, addr)
 		c.Write(data)
-		c.(*net.TCPConn).CloseWrite()
+		c.CloseWrite()
 		ends(t, c)
 	})
 }
@@ -568,12 +555,10 @@ func FuzzClient(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		addr := listener(t, func(c net.Conn) {
-			if welcome(c) {
-				c.Write(data)
-				c.(*net.TCPConn).CloseWrite()
-				io.Copy(io.Discard, c)
-			}
+		addr := hostile(t, func(c *peertls.Conn) {
+			c.Write(data)
+			c.CloseWrite()
+			io.Copy(io.Discard, c)
 		})
 		cfg := config("here")
 		cfg.Tries, cfg.Echoes, cfg.Gap, cfg.SizeTries, cfg.SizePatience = 1, 10, time.Millisecond, 1, 10*time.Millisecond
@@ -593,6 +578,23 @@ func FuzzDatagram(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if netprobe.ReadDatagram(data, []byte("a key")) {
 			t.Errorf("%x was taken", data)
+		}
+	})
+}
+
+// FuzzMessages: no bytes are taken for a request that no client of ours makes, or for a node with a name that is no line of text.
+func FuzzMessages(f *testing.F) {
+	f.Add(message(map[string]any{"op": "about"}))
+	f.Add(message(map[string]any{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "127.0.0.1:1/aaaaaaaaaaaaaaaa"}))
+	f.Add(message(map[string]any{"op": "run", "direction": "out", "streams": -1, "timed_ns": -5}))
+	f.Add(message(map[string]any{"node": map[string]any{"Name": "a\x1b[2J", "GPUs": []any{map[string]any{"Index": -1}}}}))
+	known := []string{"", "about", "reach", "echo", "sizes", "run", "join", "result"}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if op := netprobe.ReadRequest(data); !slices.Contains(known, op) {
+			t.Errorf("%q was taken", op)
+		}
+		if n := netprobe.ReadNode(data); n != nil && (len(n.Name) > 300 || strings.ContainsAny(n.Name+n.Route+n.NCCL.Why, "\x1b\n\r")) {
+			t.Errorf("%q was taken", n.Name)
 		}
 	})
 }

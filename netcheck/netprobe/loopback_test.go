@@ -2,8 +2,14 @@ package netprobe_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"io"
+	"math/big"
 	"net"
 	"strings"
 	"sync"
@@ -11,6 +17,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/peertls"
 	"muster/internal/testutil"
 	"muster/netcheck/netprobe"
 )
@@ -23,13 +30,11 @@ func TestPair(t *testing.T) {
 			there, here := config("there"), config("here")
 			there.Listen, here.Listen = listen, listen
 			here.Streams = []int{1, 2}
-			here.ServePort = serve(t, here).Port()
-			addr := serve(t, there).String()
 			if listen == ":0" {
-				_, port, _ := net.SplitHostPort(addr)
-				addr = "127.0.0.1:" + port
+				there.Host = "127.0.0.1"
 			}
-			f := pair(t, here, addr)
+			here.Serve = serve(t, here)
+			f := pair(t, here, serve(t, there))
 			if f.Error != "" || f.NoBulk != "" || f.MTU.Skip != "" || f.Clock.Skip != "" {
 				t.Fatalf("%s", pretty(f))
 			}
@@ -67,7 +72,7 @@ func TestOtherToken(t *testing.T) {
 	t.Parallel()
 	there, here := config("there"), config("here")
 	there.Token = []byte("the token of another job")
-	f := pair(t, here, serve(t, there).String())
+	f := pair(t, here, serve(t, there))
 	if f.Reach.Out.Done != 1 || f.Reach.Out.Failed != 1 || !strings.Contains(f.Error, "this job's token") || !strings.Contains(f.Hint, "MUSTER_TOKEN_FILE") {
 		t.Errorf("%s", pretty(f))
 	}
@@ -76,10 +81,7 @@ func TestOtherToken(t *testing.T) {
 // TestServerWithoutToken plays a server that lets everybody in, and that must not be believed.
 func TestServerWithoutToken(t *testing.T) {
 	addr := listener(t, func(c net.Conn) {
-		io.ReadFull(c, make([]byte, 16+32))
-		c.Write(make([]byte, 1+32)) // welcome
-		io.ReadFull(c, make([]byte, 32))
-		c.Write(make([]byte, 1+32))
+		tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{muster(t)}}).Handshake()
 		io.Copy(io.Discard, c)
 	})
 	if f := pair(t, config("here"), addr); !strings.Contains(f.Error, "this job's token") {
@@ -118,7 +120,22 @@ func TestConfigRefused(t *testing.T) {
 	}
 }
 
-// listener accepts connections and does with them what serve does, until the test ends.
+// muster is a certificate like that of an agent, of a key that anybody could make.
+func muster(t testing.TB) tls.Certificate {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "muster"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// listener accepts connections and does with them what serve does, until the test ends. It returns an identity that it cannot prove.
 func listener(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -149,7 +166,7 @@ func listener(t testing.TB, serve func(net.Conn)) string {
 		mu.Unlock()
 		wg.Wait()
 	})
-	return ln.Addr().String()
+	return string(peertls.NewIdentity(ln.Addr().String()))
 }
 
 // TestNobody: each way in which a port does not answer is told apart, and takes no longer than it may.
@@ -163,11 +180,11 @@ func TestNobody(t *testing.T) {
 		addr, words, hint string
 		tries             int
 	}{
-		"closed":   {closed.Addr().String(), "refused", "is the agent running", 4},
+		"closed":   {string(peertls.NewIdentity(closed.Addr().String())), "refused", "is the agent running", 4},
 		"silent":   {listener(t, func(c net.Conn) { io.Copy(io.Discard, c) }), "says nothing", "stopped", 3},
-		"hangs up": {listener(t, func(c net.Conn) { io.ReadFull(c, make([]byte, 48)) }), "is something else", "another program", 3},
+		"hangs up": {listener(t, func(c net.Conn) { io.ReadFull(c, make([]byte, 100)) }), "is something else", "another program", 3},
 		"a web server": {listener(t, func(c net.Conn) {
-			io.ReadFull(c, make([]byte, 48))
+			io.ReadFull(c, make([]byte, 100))
 			io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
 		}), "is something else", "another program", 3},
 	} {
@@ -176,7 +193,7 @@ func TestNobody(t *testing.T) {
 			cfg := config("here")
 			cfg.Tries, cfg.Patience = 4, 300*time.Millisecond
 			f := pair(t, cfg, c.addr)
-			if !strings.Contains(f.Error, c.words) || !strings.Contains(f.Error, c.addr) || !strings.Contains(f.Hint, c.hint) {
+			if !strings.Contains(f.Error, c.words) || !strings.Contains(f.Error, peertls.Identity(c.addr).Addr()) || !strings.Contains(f.Hint, c.hint) {
 				t.Errorf("%q, hint %q", f.Error, f.Hint)
 			}
 			if f.Reach.Out.Done != c.tries || f.Reach.Out.Failed != c.tries || f.Reach.Out.Last == "" {
@@ -194,9 +211,9 @@ func TestWayBackClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config("here")
-	cfg.ServePort = uint16(closed.Addr().(*net.TCPAddr).Port)
+	cfg.Serve = string(peertls.NewIdentity(closed.Addr().String()))
 	closed.Close()
-	f := pair(t, cfg, serve(t, config("there")).String())
+	f := pair(t, cfg, serve(t, config("there")))
 	if b := f.Reach.Back; b.Done != 10 || b.Failed != 10 || !strings.Contains(b.Last, "refused") {
 		t.Errorf("%+v", b)
 	}
@@ -208,7 +225,7 @@ func TestWayBackClosed(t *testing.T) {
 // TestCanceled: the caller's end ends the probe at once, whatever it does.
 func TestCanceled(t *testing.T) {
 	testutil.Long(t)
-	addr := serve(t, config("there")).String()
+	addr := serve(t, config("there"))
 	cfg := config("here")
 	cfg.Timed = 20 * time.Second
 	cfg.Budget = time.Minute
@@ -230,7 +247,7 @@ func TestCanceled(t *testing.T) {
 // TestBudget: what does not fit is left out, and said.
 func TestBudget(t *testing.T) {
 	t.Parallel()
-	addr := serve(t, config("there")).String()
+	addr := serve(t, config("there"))
 	cfg := config("here")
 	cfg.Budget, cfg.Timed, cfg.Streams = 5*time.Second, 20*time.Second, []int{1, 2, 3, 4}
 	if f := pair(t, cfg, addr); !strings.Contains(f.NoBulk, "budget of 5s") || f.RTT.Count == 0 {
@@ -242,7 +259,7 @@ func TestBudget(t *testing.T) {
 func TestTwoPairsAtOnce(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
-	addr := serve(t, config("there")).String()
+	addr := serve(t, config("there"))
 	var wg sync.WaitGroup
 	for _, name := range []string{"a", "b", "c"} {
 		wg.Go(func() {
@@ -269,7 +286,7 @@ func TestByteLimit(t *testing.T) {
 				there.MaxBytes = 64 << 20
 			}
 			here.WarmUp = time.Millisecond
-			f := pair(t, here, serve(t, there).String())
+			f := pair(t, here, serve(t, there))
 			if len(f.Bulk) != 2 || f.Took > soon {
 				t.Fatalf("%s", pretty(f))
 			}

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -44,7 +43,7 @@ func TestMain(m *testing.M) {
 // order is what a program is told on its standard input.
 type order struct {
 	Config netprobe.Config
-	Addr   string // whom to probe
+	Addr   string // the identity of whom to probe
 }
 
 // play serves until its standard input ends, or serves and probes.
@@ -73,11 +72,11 @@ func play(role string) error {
 		}
 	})
 	if role == "serve" {
-		fmt.Println(s.Addr().Port())
+		fmt.Println(s.Identity())
 		_, err := io.Copy(io.Discard, in)
 		return err
 	}
-	o.Config.ServePort = s.Addr().Port()
+	o.Config.Serve = s.Identity()
 	facts, err := netprobe.Pair(ctx, o.Config, o.Addr)
 	if err != nil {
 		return err
@@ -94,8 +93,8 @@ func config(name string) netprobe.Config {
 	}
 }
 
-// serve runs a server until the test ends.
-func serve(t testing.TB, cfg netprobe.Config) netip.AddrPort {
+// serve runs a server until the test ends, and returns its identity.
+func serve(t testing.TB, cfg netprobe.Config) string {
 	t.Helper()
 	s, err := netprobe.Listen(t.Context(), cfg)
 	if err != nil {
@@ -115,7 +114,7 @@ func serve(t testing.TB, cfg netprobe.Config) netip.AddrPort {
 			t.Error("the server does not end")
 		}
 	})
-	return s.Addr()
+	return s.Identity()
 }
 
 // pair probes addr and returns what it found.

@@ -24,8 +24,8 @@ func rehearsed(t *testing.T, here, there netprobe.Medium, path netprobe.Path, ch
 	if change != nil {
 		change(&mine)
 	}
-	mine.ServePort = serve(t, mine).Port()
-	return pair(t, mine, serve(t, theirs).String())
+	mine.Serve = serve(t, mine)
+	return pair(t, mine, serve(t, theirs))
 }
 
 // streams has a probe measure one.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func onHost(t *testing.T, h *testutil.Host, role string, o order) *testutil.Host
 func between(t *testing.T, from, to *testutil.Host, addr netip.Addr, change func(*netprobe.Config)) netprobe.Facts {
 	t.Helper()
 	there, here := config(to.Name), config(from.Name)
-	there.Listen, here.Listen = ":0", ":0"
+	there.Listen, here.Listen, there.Host, here.Host = ":0", ":0", addr.String(), from.Addrs[0][0].String()
 	if change != nil {
 		change(&here)
 	}
@@ -59,11 +58,7 @@ func between(t *testing.T, from, to *testutil.Host, addr netip.Addr, change func
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := onHost(t, from, "pair", order{Config: here, Addr: netip.AddrPortFrom(addr, uint16(port)).String()}).Output()
+	text, err := onHost(t, from, "pair", order{Config: here, Addr: strings.TrimSpace(line)}).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

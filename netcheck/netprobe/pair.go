@@ -10,16 +10,17 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"muster/internal/errhint"
-	"muster/internal/handshake"
+	"muster/internal/peertls"
 )
 
-// Pair probes the network between this node and the server at addr, "host:port". What could not be measured is in the
+// Pair probes the network between this node and the server that was announced as identity, "host:port/nonce". What could not be measured is in the
 // facts, with the reason; an error means that nothing was tried (the settings are wrong), or that ctx has ended.
-func Pair(ctx context.Context, cfg Config, addr string) (Facts, error) {
+func Pair(ctx context.Context, cfg Config, identity string) (Facts, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return Facts{}, err
@@ -27,8 +28,10 @@ func Pair(ctx context.Context, cfg Config, addr string) (Facts, error) {
 	began := time.Now()
 	within, cancel := context.WithTimeoutCause(ctx, cfg.Budget, fmt.Errorf("the budget of %v is used up", cfg.Budget))
 	defer cancel()
-	p := &prober{cfg: cfg, addr: addr, facts: Facts{From: cfg.Node, To: Node{Name: addr}}, began: began}
-	p.dialer = dialer{token: cfg.Token, patience: cfg.Patience, way: cfg.Medium.way(cfg.Peer)}
+	id := peertls.Identity(identity)
+	addr := clean(id.Addr(), nameLength)
+	p := &prober{cfg: cfg, id: id, addr: addr, facts: Facts{From: cfg.Node, To: Node{Name: addr}}, began: began}
+	p.dialer = dialer{domain: cfg.domain(), patience: cfg.Patience, way: cfg.Medium.way(cfg.Peer)}
 	p.probe(within)
 	p.facts.Took = time.Since(began)
 	if ctx.Err() != nil {
@@ -40,6 +43,7 @@ func Pair(ctx context.Context, cfg Config, addr string) (Facts, error) {
 // prober is one call of Pair.
 type prober struct {
 	cfg    Config
+	id     peertls.Identity
 	addr   string
 	began  time.Time
 	dialer dialer
@@ -65,17 +69,21 @@ func (p *prober) probe(ctx context.Context) {
 			_ = p.conn.Close()
 		}
 	}()
-	if err := p.connect(ctx); err != nil {
+	err := p.id.Check()
+	if err == nil {
+		err = p.connect(ctx)
+	}
+	if err != nil {
 		p.giveUp(err)
 		return
 	}
 	var wg sync.WaitGroup
 	back := Tries{Skip: "this node offers no probes itself"}
-	if p.cfg.ServePort != 0 {
+	if p.cfg.Serve != "" {
 		wg.Go(func() { back = p.reachBack(ctx) })
 	}
 	p.tryAgain(ctx)
-	err := p.about(ctx)
+	err = p.about(ctx)
 	if err == nil {
 		err = p.echo(ctx)
 	}
@@ -102,17 +110,17 @@ func (p *prober) giveUp(err error) {
 func (p *prober) connect(ctx context.Context) error {
 	tries, barren := &p.facts.Reach.Out, 0
 	for {
-		conn, err := p.dialer.dial(ctx, p.addr)
+		conn, err := p.dialer.dial(ctx, p.addr, p.id)
 		tries.count(err)
 		if err == nil {
 			p.conn = conn
 			p.addr = addrPort(conn.RemoteAddr()).String()
 			return nil
 		}
-		if errors.Is(err, handshake.ErrNotUs) || errors.Is(err, handshake.ErrSilent) {
+		if errors.Is(err, peertls.ErrNotUs) || errors.Is(err, peertls.ErrSilent) {
 			barren++
 		}
-		if errors.Is(err, handshake.ErrToken) || barren == fruitless || tries.Done >= p.cfg.Tries || !pause(ctx, p.cfg.Gap) {
+		if errors.Is(err, peertls.ErrToken) || errors.Is(err, peertls.ErrOther) || barren == fruitless || tries.Done >= p.cfg.Tries || !pause(ctx, p.cfg.Gap) {
 			return err
 		}
 	}
@@ -124,7 +132,7 @@ func (p *prober) tryAgain(ctx context.Context) {
 	var err error
 	for tries.Done < p.cfg.Tries && pause(ctx, gap(p.cfg.Gap, err)) {
 		var conn *client
-		conn, err = p.dialer.dial(ctx, p.addr)
+		conn, err = p.dialer.dial(ctx, p.addr, p.id)
 		if err != nil && ctx.Err() != nil {
 			return
 		}
@@ -138,13 +146,13 @@ func (p *prober) tryAgain(ctx context.Context) {
 // reachBack has the other node connect to ours, asking over a connection of its own.
 func (p *prober) reachBack(ctx context.Context) Tries {
 	limit := time.Duration(float64(p.cfg.Budget) * backShare)
-	conn, err := p.dialer.dial(ctx, p.addr)
+	conn, err := p.dialer.dial(ctx, p.addr, p.id)
 	if err != nil {
 		return Tries{Skip: fmt.Sprintf("the other node could not be asked: %v", err)}
 	}
 	defer func() { _ = conn.Close() }()
 	a, err := conn.ask(ctx, request{
-		Op: opReach, Port: p.cfg.ServePort, Tries: p.cfg.Tries, Patience: p.cfg.Patience, Gap: max(1, p.cfg.Gap), Limit: limit,
+		Op: opReach, From: peertls.Identity(p.cfg.Serve), Port: portOf(p.cfg.Serve), Tries: p.cfg.Tries, Patience: p.cfg.Patience, Gap: max(1, p.cfg.Gap), Limit: limit,
 	}, limit+askTime)
 	switch {
 	case err != nil:
@@ -338,7 +346,7 @@ func (p *prober) oneRun(ctx context.Context, dir Direction, streams int, warmUp,
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, handshake.ErrBusy) || !pause(ctx, p.cfg.Gap) {
+		if !errors.Is(err, peertls.ErrBusy) || !pause(ctx, p.cfg.Gap) {
 			return b, err
 		}
 	}
@@ -370,7 +378,7 @@ func (p *prober) oneRun(ctx context.Context, dir Direction, streams int, warmUp,
 	if b.Bytes < 0 || b.Window < 0 || b.Window > maxRun {
 		return b, fmt.Errorf("the other node says that %d bytes came in %v", b.Bytes, b.Window)
 	}
-	if b.Sent != nil && b.Sent.Segments == 0 {
+	if b.Sent != nil && (b.Sent.Segments == 0 || !b.Sent.sane()) {
 		b.Sent = nil // that kernel does not say
 	}
 	return b, nil
@@ -378,7 +386,7 @@ func (p *prober) oneRun(ctx context.Context, dir Direction, streams int, warmUp,
 
 // join opens one stream of a run and does its work.
 func (p *prober) join(ctx context.Context, r *run, id string) error {
-	conn, err := p.dialer.dial(ctx, p.addr)
+	conn, err := p.dialer.dial(ctx, p.addr, p.id)
 	if err != nil {
 		return err
 	}
@@ -387,8 +395,15 @@ func (p *prober) join(ctx context.Context, r *run, id string) error {
 		return err
 	}
 	_ = conn.SetDeadline(time.Time{})
-	r.stream(conn.Conn)
+	r.stream(plainOf(conn.Conn))
 	return nil
+}
+
+// portOf is the port of an identity, 0 for none.
+func portOf(id string) uint16 {
+	_, port, _ := net.SplitHostPort(peertls.Identity(id).Addr())
+	n, _ := strconv.ParseUint(port, 10, 16)
+	return uint16(n)
 }
 
 // endOf describes this node's end of a path.

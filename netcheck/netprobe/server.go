@@ -6,20 +6,21 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 
+	"muster/internal/admission"
 	"muster/internal/errhint"
-	"muster/internal/handshake"
+	"muster/internal/peertls"
 )
-
-// banner is what a client of probes says first.
-const banner = "muster-probe 1\r\n"
 
 // Server offers this node to its peers' probes. Connections wait in the kernel until Serve is called.
 type Server struct {
-	cfg Config
-	ln  net.Listener
+	cfg      Config
+	ln       *admission.Gate
+	id       peertls.Identity
+	acceptor *peertls.Acceptor
 	// slots holds one item per connection, runSlots one per run.
 	slots, runSlots chan struct{}
 	now             func() time.Time // the wall clock
@@ -39,13 +40,25 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, errhint.With(fmt.Errorf("cannot offer probes at %s: %w", cfg.Listen, err), "is the port in use? port 0 takes a free one")
 	}
+	host := cfg.Host
+	if host == "" {
+		host = addrPort(ln.Addr()).Addr().String()
+	}
+	id := peertls.NewIdentity(net.JoinHostPort(host, strconv.Itoa(int(addrPort(ln.Addr()).Port()))))
+	acceptor, err := cfg.domain().Acceptor(id)
+	if err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
 	return &Server{
-		cfg: cfg, ln: ln, slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns), now: func() time.Time { return cfg.Medium.wall(time.Now()) }, runs: map[string]*run{},
+		cfg: cfg, id: id, acceptor: acceptor, ln: admission.Listener(ln, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}), slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns), now: func() time.Time { return cfg.Medium.wall(time.Now()) }, runs: map[string]*run{},
 	}, nil
 }
 
 // Addr returns where the server listens, with the real port.
 func (s *Server) Addr() netip.AddrPort { return addrPort(s.ln.Addr()) }
+
+// Identity is what the server is announced as to the other nodes, for Pair: "host:port/nonce". It is another one in each process.
+func (s *Server) Identity() string { return string(s.id) }
 
 // Serve answers probes until ctx ends, and returns when nothing of it is left. Whatever a client does ends its own
 // connection only.
@@ -62,27 +75,14 @@ func (s *Server) Serve(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			var soft net.Error
-			if errors.As(err, &soft) && soft.Timeout() || isExhausted(err) {
-				// Out of descriptors: connections end by themselves, and the client tries again.
-				select {
-				case <-ctx.Done():
-				case <-time.After(50 * time.Millisecond):
-				}
-				continue
-			}
 			return fmt.Errorf("cannot accept connections for probes: %w", err)
 		}
-		select {
-		case s.slots <- struct{}{}:
-			wg.Go(func() {
-				defer func() { <-s.slots }()
-				s.handle(ctx, conn)
-			})
-		default:
-			handshake.Refuse(conn)
+		if len(s.slots) == cap(s.slots) { // those that have proven themselves
+			peertls.Refuse(conn)
 			_ = conn.Close()
+			continue
 		}
+		wg.Go(func() { s.handle(ctx, conn) })
 	}
 }
 
@@ -94,16 +94,26 @@ const (
 )
 
 // handle serves one connection.
-func (s *Server) handle(ctx context.Context, conn net.Conn) {
-	defer func() { _ = conn.Close() }()
+func (s *Server) handle(ctx context.Context, raw net.Conn) {
+	defer func() { _ = raw.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, sessionTime)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
-	_ = conn.SetDeadline(time.Now().Add(handshake.Time))
-	key, err := handshake.Admit(conn, banner, s.cfg.Token)
-	if err != nil {
+	conn, err := s.acceptor.Server(ctx, raw)
+	if err != nil || !admission.Proven(raw) {
 		return // a stranger, of whom there is nothing to say
+	}
+	key, err := conn.Key(datagrams)
+	if err != nil {
+		return
+	}
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default: // others were faster
+		_ = writeMessage(conn, answer{Error: peertls.ErrBusy.Error(), Busy: true})
+		return
 	}
 	se := &session{server: s, conn: conn, key: key, local: addrPort(conn.LocalAddr()), peer: addrPort(conn.RemoteAddr())}
 	defer se.end()

@@ -6,17 +6,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"net"
 	"net/netip"
 	"time"
 
-	"muster/internal/handshake"
+	"muster/internal/peertls"
 )
 
 // session is one client at the server. One goroutine runs it.
 type session struct {
 	server      *Server
-	conn        net.Conn
+	conn        *peertls.Conn
 	key         []byte
 	local, peer netip.AddrPort
 
@@ -94,11 +93,11 @@ func (se *session) answer(a answer) error {
 func (se *session) reachBack(ctx context.Context, r *request) *Tries {
 	ctx, cancel := context.WithTimeout(ctx, r.Limit)
 	defer cancel()
-	d := dialer{token: se.server.cfg.Token, patience: r.Patience}
+	d := dialer{domain: se.server.cfg.domain(), patience: r.Patience}
 	to := netip.AddrPortFrom(se.peer.Addr(), r.Port).String()
 	var t Tries
 	for {
-		conn, err := d.dial(ctx, to)
+		conn, err := d.dial(ctx, to, r.From)
 		if err != nil && ctx.Err() != nil && t.Done > 0 {
 			return &t // cut short by the limit: no try
 		}
@@ -148,7 +147,7 @@ func (se *session) openRun(ctx context.Context, r *request) error {
 		se.endRun()
 	}
 	if !se.server.takeRunSlot(ctx) {
-		return se.answer(answer{Error: handshake.ErrBusy.Error(), Busy: true})
+		return se.answer(answer{Error: peertls.ErrBusy.Error(), Busy: true})
 	}
 	_, se.run = newRun(ctx, plan{r.Direction == Back, r.Streams, r.WarmUp, r.Timed, se.server.cfg.MaxBytes})
 	se.server.addRun(se.run)
@@ -170,7 +169,7 @@ func (se *session) join(ctx context.Context, r *request) error {
 		run.cancel(err)
 		return err
 	}
-	run.stream(se.conn)
+	run.stream(plainOf(se.conn))
 	return errOver
 }
 

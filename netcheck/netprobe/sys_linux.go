@@ -13,10 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func isExhausted(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
-}
-
 // isTooBig says that a datagram is larger than the interface, or than something on the way that said so.
 func isTooBig(err error) bool { return errors.Is(err, unix.EMSGSIZE) }
 

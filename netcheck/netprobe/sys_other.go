@@ -11,8 +11,6 @@ import (
 	"syscall"
 )
 
-func isExhausted(error) bool { return false }
-
 func isTooBig(error) bool { return false }
 
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

@@ -7,11 +7,14 @@ import (
 	"io"
 	"net/netip"
 	"time"
+
+	"muster/internal/peertls"
 )
 
-// A connection begins with a handshake (handshake.go), after which the client sends requests and the server answers each:
+// A connection is one of peertls, over which the client sends requests and the server answers each:
 // a length of four bytes, big-endian, and so many bytes of JSON. Two requests change what follows: opEcho is followed by
-// frames of echoBytes in both directions, opJoin by a stream of bytes in one.
+// frames of echoBytes in both directions, opJoin by a stream of bytes in one, which is
+// not encrypted, and of which nothing is believed but how many came.
 
 // op is what is asked for. Append only, and never change a meaning: a node may run another version.
 type op string
@@ -33,8 +36,10 @@ const maxMessage = 256 << 10
 type request struct {
 	Op op `json:"op"`
 	// Port is the client's server for opReach, its datagram socket for opSizes.
-	Port  uint16 `json:"port,omitempty"`
-	Tries int    `json:"tries,omitempty"`
+	Port uint16 `json:"port,omitempty"`
+	// From is the identity of the client's server, for opReach.
+	From  peertls.Identity `json:"from,omitempty"`
+	Tries int              `json:"tries,omitempty"`
 	// Patience is for one try, Gap between two, Limit for all.
 	Patience time.Duration `json:"patience_ns,omitempty"`
 	Gap      time.Duration `json:"gap_ns,omitempty"`
@@ -58,6 +63,9 @@ func (r *request) check() error {
 		if r.Port == 0 || r.Tries < 1 || r.Tries > maxTries || r.Patience <= 0 || r.Patience > time.Minute || r.Gap < 0 || r.Gap > time.Minute ||
 			r.Limit <= 0 || r.Limit > maxBudget {
 			return fmt.Errorf("cannot connect back: port %d, %d tries of %v within %v", r.Port, r.Tries, r.Patience, r.Limit)
+		}
+		if err := r.From.Check(); err != nil {
+			return fmt.Errorf("cannot connect back: %w", err)
 		}
 	case opEcho:
 		if r.Echoes < 1 || r.Echoes > maxEchoes {

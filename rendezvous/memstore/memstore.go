@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 
@@ -32,6 +33,7 @@ type Space struct {
 	waits   map[string]map[*wait]struct{} // by a key that is not there; no empty ones
 	clients map[*Client]struct{}          // the open ones
 	closed  bool
+	tamper  func(key string, value []byte) (stored []byte, store bool)
 }
 
 // wait is a Get or a Wait that has not got all its keys.
@@ -102,8 +104,45 @@ func (s *Space) NumKeys() int {
 	return len(s.keys)
 }
 
+// Tamper has f see every value that clients store, and say what is stored in its place, or that nothing is, while the client
+// is told that it was stored: whoever controls a store can do that. f runs while the space is locked, and uses no client of it.
+func (s *Space) Tamper(f func(key string, value []byte) (stored []byte, store bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tamper = f
+}
+
+// Put stores value under key as a client does, but past Tamper; nil deletes the key.
+func (s *Space) Put(key string, value []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value == nil {
+		delete(s.keys, key)
+		return
+	}
+	s.putLocked(key, own(value))
+}
+
+// Keys returns what the space holds.
+func (s *Space) Keys() map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.keys)
+}
+
 // setLocked stores value, which belongs to the space from here on, and wakes who waits for key.
 func (s *Space) setLocked(key string, value []byte) {
+	if s.tamper != nil {
+		stored, store := s.tamper(key, value)
+		if !store {
+			return
+		}
+		value = own(stored)
+	}
+	s.putLocked(key, value)
+}
+
+func (s *Space) putLocked(key string, value []byte) {
 	s.keys[key] = value
 	for w := range s.waits[key] {
 		if w.missing--; w.missing == 0 {

@@ -16,7 +16,7 @@ func TestSameRunID(t *testing.T) {
 				j := newJob(t, 2, 2)
 				a, b := j.start("a"), j.start("b")
 				j.mustMeet(a, b)
-				if _, _, err := a.Tally(t.Context(), rendezvous.Tally{Ended: 2, Failed: 1}); err != nil {
+				if err := a.Tally(t.Context(), rendezvous.Tally{Ended: 2, Failed: 1}); err != nil {
 					t.Fatal(err)
 				}
 				if died {
@@ -49,9 +49,16 @@ func TestSameRunID(t *testing.T) {
 					default:
 					}
 				}
-				sum, complete, err := c.Tally(t.Context(), rendezvous.Tally{Ended: 2})
-				if err != nil || complete || sum.Failed != 0 {
-					t.Errorf("%+v, complete %v, %v", sum, complete, err)
+				if err := c.Tally(t.Context(), rendezvous.Tally{Ended: 2}); err != nil {
+					t.Error(err)
+				}
+				synctest.Wait()
+				for _, x := range []*agent{c, d} {
+					select {
+					case sum := <-x.Tallied():
+						t.Errorf("%s hears that all have ended: %+v", x.name, sum)
+					default:
+					}
 				}
 			})
 		})

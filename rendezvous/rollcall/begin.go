@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-
-	"muster/rendezvous"
 )
 
 // begin tells every node of a round its place.
@@ -34,21 +31,34 @@ func (c *coordinator) begin(ctx context.Context, b *beginning) error {
 		names[i] = s.rec.Addr
 	}
 	c.logOrder(b.number, world, names)
-	return c.assign(ctx, b.number, b.seats, places, c.answerKey)
+	return c.assign(ctx, roundID{b.number, newNonce()}, b.seats, places)
 }
 
 // assign writes the answers of a round that begins, and waits for its verdict from now on.
-func (c *coordinator) assign(ctx context.Context, number int, seats []seat, places []assignment, key func(ticket int64) string) error {
-	workers := 0
+func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, places []assignment) error {
+	if err := c.inOffice(ctx); err != nil { // what another coordinator begins is another world
+		return err
+	}
+	workers, last := 0, noRound
 	for _, s := range seats {
 		workers += s.rec.Workers
+		if c.began.Load() || s.rec.Job == "" || s.rec.Round <= last {
+			continue
+		}
+		if last = s.rec.Round; c.job == "" { // those who were in it know
+			c.job = s.rec.Job
+		}
+	}
+	if c.job == "" {
+		c.job = newNonce()
 	}
 	if c.hosted == "" && !c.cfg.Durable { // the host may have come after us; it leaves last, whether the store can move or not
-		host, err := peek(ctx, c.store, c.keys.job("host"))
-		if err != nil {
+		var host hostRecord
+		if _, err := c.store.peek(ctx, c.keys.job("host"), &host); storeFailed(err) {
 			return err
+		} else if err == nil {
+			c.hosted = host.Agent
 		}
-		c.hosted = string(host)
 		c.roster.quorum = c.hosted != "" && c.cfg.Failover && !c.roster.mixed
 	}
 	var heirs []heir
@@ -57,70 +67,40 @@ func (c *coordinator) assign(ctx context.Context, number int, seats []seat, plac
 	}
 	c.successors = heirs
 	// Who follows us in office reads whom to wait for; nobody else does.
-	roll := rollRecord{Round: number, Size: places[0].Size, Restarts: c.roster.restarts, Replacements: c.roster.replacements}
-	pairs := make([]rendezvous.Pair, len(seats))
+	roll := rollRecord{
+		Job: c.job, Nonce: id.nonce, Round: id.number, Size: places[0].Size, Restarts: c.roster.restarts, Replacements: c.roster.replacements,
+	}
+	answers := make([]record, len(seats))
 	for i, s := range seats {
 		a := &places[i]
-		a.Round, a.Company, a.Workers, a.Heirs, a.Host = number, len(seats), workers, heirs, c.hosted
+		a.Job, a.Nonce, a.Round, a.Company, a.Workers, a.Seat, a.Heirs, a.Host = c.job, id.nonce, id.number, len(seats), workers, i, heirs, c.hosted
 		a.Min, a.Max = c.cfg.Min, c.cfg.Max
 		a.Restarts, a.Replacements = c.roster.restarts, c.roster.replacements
 		roll.Members = append(roll.Members, rollMember{s.rec.Agent, a.Rank, s.rec.String()})
-		pairs[i] = rendezvous.Pair{Key: key(s.ticket), Value: c.codec.seal(key(s.ticket), answer{Begin: a})}
+		answers[i] = c.answering(s, answer{Begin: a})
 	}
-	if err := c.store.Set(ctx, c.keys.job("members"), c.codec.seal(c.keys.job("members"), roll)); err != nil {
+	c.nonces[id.number] = id.nonce
+	delete(c.nonces, id.number-2)
+	if err := c.store.set(ctx, c.keys.job("members"), roll); err != nil {
 		return err
 	}
-	if err := setAll(ctx, c.store, pairs); err != nil {
+	if err := c.store.setAll(ctx, answers); err != nil {
 		return err
 	}
 	c.began.Store(true)
-	c.tidy(ctx, number, seats)
-	c.wg.Go(func() { c.awaitVerdict(ctx, number) })
+	c.tidy(ctx, id, seats)
+	c.wg.Go(func() { c.awaitVerdict(ctx, id) })
 	return nil
 }
 
-// tidy deletes what was written for the round before the last one: nobody reads it any more.
-func (c *coordinator) tidy(ctx context.Context, number int, seats []seat) {
+// tidy deletes what was written for the round before the last one, and is not its agents' own: nobody reads it any more.
+func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
 	old := c.litter[0]
-	c.litter[0], c.litter[1] = c.litter[1], c.roundKeys(number)
+	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed")}
 	for _, s := range seats {
-		c.litter[1] = append(c.litter[1], c.keys.join(c.term, s.ticket), c.answerKey(s.ticket), c.answerKey(s.ticket)+"/2")
+		c.litter[1] = append(c.litter[1], c.ticketKeys(s.ticket)...)
 	}
-	c.wg.Go(func() {
-		for _, key := range old {
-			if _, err := c.store.Delete(ctx, key); err != nil {
-				return
-			}
-		}
-	})
-}
-
-// roundKeys are the keys of a round.
-func (c *coordinator) roundKeys(number int) []string {
-	var keys []string
-	for _, name := range []string{"open", "verdict", "ended", "stopped", "reports", "reported", "agreed", "passed"} {
-		keys = append(keys, c.keys.round(number, name))
-	}
-	for n := 1; n <= maxReports; n++ {
-		keys = append(keys, c.keys.round(number, "report/"+strconv.Itoa(n)))
-	}
-	return keys
-}
-
-// rollRecord is who is in the round that runs.
-type rollRecord struct {
-	Round   int          `json:"round"`
-	Size    int          `json:"size"`
-	Members []rollMember `json:"members"`
-	// Restarts and Replacements are those of the job before the round.
-	Restarts     int `json:"restarts"`
-	Replacements int `json:"replacements"`
-}
-
-type rollMember struct {
-	Agent string `json:"a"`
-	Rank  int    `json:"r"`
-	Name  string `json:"n"`
+	c.wg.Go(func() { _ = c.store.remove(ctx, old...) }) // where it fails the store is lost
 }
 
 // maxHeirs is how many agents the store may move to, one after the other.
@@ -139,7 +119,7 @@ func (c *coordinator) heirs(seats []seat) []heir {
 // logOrder logs which address has which rank.
 func (c *coordinator) logOrder(number, world int, names []string) {
 	const most = 64
-	l := c.log.Info().Int("round", number).Int("group_world_size", len(names)).Int("world_size", world)
+	l := c.log.Debug().Int("round", number).Int("group_world_size", len(names)).Int("world_size", world)
 	if len(names) > most {
 		names = append(slices.Clone(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
 	}

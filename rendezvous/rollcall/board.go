@@ -6,13 +6,13 @@ import (
 	"muster/rendezvous"
 )
 
-// board is a round's part of the store. A store that is lost ends the round: the verdict says so.
+// board is where the agents of a round tell each other something. A store that is lost ends the round: the verdict says so.
 type board struct{ r *round }
 
-var _ rendezvous.Store = board{}
+var _ rendezvous.Board = board{}
 
 // Board implements rendezvous.Handler.
-func (h *Handler) Board() rendezvous.Store {
+func (h *Handler) Board() rendezvous.Board {
 	if h.round == nil || h.round.a.Mixed || h.round.a.Company < 2 {
 		return nil
 	}
@@ -21,30 +21,22 @@ func (h *Handler) Board() rendezvous.Store {
 
 func (b board) key(name string) string { return b.r.key("board/" + name) }
 
+// boardLooks is how often an agent looks whether its word on the board is still there: what is said there is heard soon, or never.
+const boardLooks = 120
+
+// Set implements rendezvous.Board.
 func (b board) Set(ctx context.Context, key string, value []byte) error {
-	return b.r.s.conn.Set(ctx, b.key(key), value)
-}
-
-func (b board) Get(ctx context.Context, key string) ([]byte, error) {
-	return b.r.s.conn.Get(ctx, b.key(key))
-}
-
-func (b board) Wait(ctx context.Context, keys ...string) error {
-	own := make([]string, len(keys))
-	for i, k := range keys {
-		own[i] = b.key(k)
+	key = b.key(key)
+	b.r.noted(key)
+	if err := b.r.s.conn.setBytes(ctx, key, value); err != nil {
+		return err
 	}
-	return b.r.s.conn.Wait(ctx, own...)
+	// Whoever does not hear it takes this node for silent, and may blame it.
+	b.r.insist(key, b.r.h.codec.sealBytes(key, value), b.r.h.cfg.deadAfter()/2, boardLooks)
+	return nil
 }
 
-func (b board) Add(ctx context.Context, key string, delta int64) (int64, error) {
-	return b.r.s.conn.Add(ctx, b.key(key), delta)
-}
-
-func (b board) CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
-	return b.r.s.conn.CompareAndSet(ctx, b.key(key), expected, desired)
-}
-
-func (b board) Delete(ctx context.Context, key string) (bool, error) {
-	return b.r.s.conn.Delete(ctx, b.key(key))
+// Get implements rendezvous.Board.
+func (b board) Get(ctx context.Context, key string) ([]byte, error) {
+	return b.r.s.conn.awaitBytes(ctx, b.key(key), b.r.pause())
 }

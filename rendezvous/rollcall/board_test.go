@@ -1,8 +1,11 @@
 package rollcall_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"muster/rendezvous"
 )
@@ -30,8 +33,33 @@ func TestBoard(t *testing.T) {
 		a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Restarts: 1, Status: 1})
 		b.verdict()
 		meet(t.Context(), a, b)
-		if n, err := b.Board().Add(t.Context(), "k", 1); n != 1 || err != nil {
-			t.Errorf("%d, %v: not a board of its own", n, err)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if v, err := b.Board().Get(short, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%q, %v: not a board of its own", v, err)
+		}
+	})
+}
+
+// TestBoardSetAgain: what an agent says last under a key of the board stays there, and is no word that was taken away.
+func TestBoardSetAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 2, 2)
+		a, b := j.start("a"), j.start("b")
+		meet(t.Context(), a, b)
+		for _, word := range []string{"first", "second"} {
+			if err := a.Board().Set(t.Context(), "k", []byte(word)); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		if v, err := b.Board().Get(t.Context(), "k"); string(v) != "second" || err != nil {
+			t.Errorf("%q, %v", v, err)
+		}
+		select {
+		case v := <-a.Verdict():
+			t.Errorf("%+v", v)
+		default:
 		}
 	})
 }

@@ -15,7 +15,7 @@ func (r *roster) refuseDoubles(now time.Duration) {
 	claims := r.claims()
 	for _, s := range slices.Clone(r.waiting) {
 		if holder := claims.holder(s); holder != "" && now-s.since > r.doubt() {
-			r.refuse(s.ticket, fmt.Sprintf("node rank %d is taken by %s: node %s was started with the same", s.rec.NodeRank, holder, s.rec))
+			r.refuse(s, fmt.Sprintf("node rank %d is taken by %s: node %s was started with the same", s.rec.NodeRank, holder, s.rec))
 			r.drop(s.rec.Agent)
 		}
 	}

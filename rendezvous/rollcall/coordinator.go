@@ -1,6 +1,7 @@
 package rollcall
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/errhint"
 	"muster/rendezvous"
 )
 
@@ -17,12 +19,14 @@ type coordinator struct {
 	cfg    Config
 	keys   keys
 	codec  codec
-	store  rendezvous.Store
+	store  *records
 	bridge Bridge // nil where agents of torchrun may not take part
-	term   int
+	term   mandate
+	claim  []byte // the record by which it has the office, as it stands in the store
 	self   string
 	hosted string        // agent that serves the store
 	cut    *atomic.Int64 // the round most of which is out of reach, noRound for none
+	runs   *atomic.Bool  // whether a round runs
 	log    zerolog.Logger
 	begun  time.Time
 	events chan func() // happenings, to be taken in by the loop
@@ -35,32 +39,49 @@ type coordinator struct {
 	roster     *roster
 	pulses     map[string]*pulse
 	lastLook   time.Duration
-	shown      string // the lobby as it was written last
+	lastTold   time.Duration
+	proposedAt time.Duration // when no verdict was proposed last
+	shown      string        // the lobby as it was written last
 	mix        mix
 	left       []string               // addresses that the store was at before it moved here
 	goneTo     string                 // where the job has gone, to be told to whoever waits here; "" nowhere
 	began      atomic.Bool            // a round has begun since
 	world      atomic.Pointer[string] // an address among left where the job has begun again
 	litter     [2][]string            // keys of the last two rounds
-	successors []heir                 // of the host of the store, in the round that runs
+	job        string                 // nonce of this incarnation of the job, empty where it is not known yet
+	nonces     map[int]string         // of the last rounds
+	untold     []untold
+	skipped    bool   // it was said that tickets are missing
+	successors []heir // of the host of the store, in the round that runs
 
-	mu    sync.Mutex
-	here  map[string]bool // agents that have joined and are not gone
-	ready map[int64]bool  // tickets that were told to prepare: their answer is the second one
+	mu      sync.Mutex
+	here    map[string]bool // agents that have joined and are not gone
+	answers map[int64]int   // how many answers a ticket has
+	told    map[string]told // the last answer to an agent
+}
+
+// told is what an agent was told last, and on which wish.
+type told struct {
+	ticket int64
+	wish   string
+	answer answer
 }
 
 // pulse is what the coordinator saw of one agent's heartbeat.
 type pulse struct {
-	value  string
+	value  []byte // as it stands in the store
+	n      int64
+	left   bool
 	silent time.Duration // time in which we looked and saw no change
 }
 
-// newCoordinator takes office: claimed was written under the coordinator key of term already.
-func newCoordinator(ctx context.Context, h *Handler, term int, inherit *inheritance) (*coordinator, error) {
+// newCoordinator takes office: h.claimed was written under the coordinator key of h.term already.
+func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coordinator, error) {
 	c := &coordinator{
-		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: term, self: h.id, log: h.log, begun: time.Now(),
+		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: h.term, claim: h.claimed, job: h.job, self: h.id, log: h.log, begun: time.Now(),
 		events: make(chan func(), 1024), done: make(chan struct{}),
-		left: h.left, pulses: map[string]*pulse{}, here: map[string]bool{}, ready: map[int64]bool{}, hosted: h.host, cut: &h.session.cut,
+		left: h.left, pulses: map[string]*pulse{}, nonces: map[int]string{}, here: map[string]bool{}, answers: map[int64]int{}, told: map[string]told{},
+		hosted: h.host, cut: &h.session.cut, runs: &h.session.running,
 	}
 	c.roster = newRoster(h.cfg.rules(h.movable()))
 	if inherit != nil {
@@ -76,7 +97,7 @@ func newCoordinator(ctx context.Context, h *Handler, term int, inherit *inherita
 	}
 	if h.cfg.Bridge != nil {
 		var err error
-		if c.bridge, err = h.cfg.Bridge(h.conn); err != nil {
+		if c.bridge, err = h.cfg.Bridge(h.conn.conn); err != nil {
 			return nil, err
 		}
 	}
@@ -95,7 +116,7 @@ type inheritance struct {
 	ended   bool // it was another job, of the same name
 	moved   bool // the store is another one
 	round   int
-	size    int
+	size    int // 0 where what was read may be of an earlier job
 	members map[string]member
 	// wait is how long it takes until nobody of the others can still be running.
 	wait time.Duration
@@ -123,25 +144,31 @@ func (c *coordinator) now() time.Duration { return time.Since(c.begun) }
 func (c *coordinator) run(ctx context.Context) error {
 	failed := make(chan error, 8)
 	c.background(ctx, failed, c.listen)
+	c.background(ctx, failed, c.guard)
 	c.wg.Go(func() {
-		if err := noteID(ctx, c.store, c.cfg.RunID); err != nil && ctx.Err() == nil {
+		if err := noteID(ctx, c.store.conn, c.cfg.RunID); err != nil && ctx.Err() == nil {
 			c.log.Debug().Err(err).Msg("run id not noted for other jobs")
 		}
 	})
 	if c.bridge != nil {
 		c.background(ctx, failed, c.awaitOthers)
 	}
-	c.wg.Go(func() { c.awaitOtherWorld(ctx) })
+	for _, key := range c.elsewhereKeys() {
+		c.wg.Go(func() { c.awaitOtherWorld(ctx, key) })
+	}
 	if len(c.left) > 0 {
 		c.wg.Go(func() { c.seekOtherWorld(ctx) })
 	}
 	look := time.NewTicker(c.cfg.lookEvery())
 	defer look.Stop()
-	for agent := range c.pulses { // of those that we inherited some may never have had a heartbeat here
-		if _, err := c.store.CompareAndSet(ctx, c.keys.beat(agent), nil, []byte("0")); err != nil {
-			return err
-		}
+	inherited := make([]string, 0, len(c.pulses)) // some of those may never have had a heartbeat here
+	for agent := range c.pulses {
+		inherited = append(inherited, c.keys.beat(agent))
 	}
+	if _, err := c.store.filled(ctx, inherited, beat{}); err != nil {
+		return err
+	}
+	defer c.runs.Store(false)
 	if err := c.showLobby(ctx); err != nil {
 		return err
 	}
@@ -166,7 +193,9 @@ func (c *coordinator) run(ctx context.Context) error {
 			}
 		case <-settle:
 		case <-look.C:
-			err = c.look(ctx)
+			if err = c.unsaid(); err == nil {
+				err = c.look(ctx)
+			}
 		case err = <-failed:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
@@ -181,6 +210,10 @@ func (c *coordinator) run(ctx context.Context) error {
 			err = c.perform(ctx, c.roster.settle(c.now()))
 		}
 		c.cut.Store(c.roster.silentRound())
+		c.runs.Store(c.roster.phase == phaseRun)
+		if err == nil {
+			err = c.tellWaiting(ctx)
+		}
 		if err == nil {
 			c.mixing(ctx, failed)
 			err = c.showLobby(ctx)
@@ -236,16 +269,11 @@ func (c *coordinator) look(ctx context.Context) error {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, c.cfg.KeepAlive)
-	values, err := getAll(limited, c.store, keys)
+	values, err := c.store.raws(limited, keys)
 	missing := err != nil && limited.Err() != nil && ctx.Err() == nil
 	cancel()
-	if missing { // whoever has joined without a heartbeat gets one that stands still
-		for _, key := range keys {
-			if _, err := c.store.CompareAndSet(ctx, key, nil, []byte("0")); err != nil {
-				return err
-			}
-		}
-		return nil
+	if missing { // whoever has joined without a heartbeat, or whose was taken away, gets one that stands still
+		values, err = c.store.filled(ctx, keys, beat{})
 	}
 	if err != nil {
 		return err
@@ -254,24 +282,82 @@ func (c *coordinator) look(ctx context.Context) error {
 	gap := min(c.now()-c.lastLook, c.cfg.longestGap())
 	c.lastLook = c.now()
 	for i, agent := range agents {
-		p, value := c.pulses[agent], string(values[i])
-		if value != p.value {
-			p.value, p.silent = value, 0
+		p := c.pulses[agent]
+		if c.grown(p, agent, keys[i], values[i]) {
+			p.silent = 0
 		} else {
 			p.silent += gap
 		}
-		left := value == beatLeft
-		if !left && p.silent < c.cfg.deadAfter() {
+		if !p.left && p.silent < c.cfg.deadAfter() {
 			continue
 		}
 		delete(c.pulses, agent)
 		c.setHere(agent, false)
-		if !left {
+		if !p.left {
 			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("node lost")
 		}
-		c.roster.lost(c.now(), agent, left)
+		c.roster.lost(c.now(), agent, p.left)
 	}
 	return nil
+}
+
+// grown takes in an agent's heartbeat as it stands, and reports whether it is a later one. What is older, or was not written by
+// that agent, is silence.
+func (c *coordinator) grown(p *pulse, agent, key string, value []byte) bool {
+	if bytes.Equal(value, p.value) {
+		return false
+	}
+	p.value = value
+	var b beat
+	writer, err := c.codec.open(key, value, &b)
+	if err != nil || b.N <= p.n || c.codec.by(key, writer, agent) != nil {
+		return false
+	}
+	p.n, p.left = b.N, b.Left
+	return true
+}
+
+// errUnsaid is the end of a coordinator whose verdict does not come to stand in the store.
+var errUnsaid = errors.New("the verdict on the round does not stay in the store")
+
+// unsaid returns an error where a verdict was proposed long ago, and there is none.
+func (c *coordinator) unsaid() error {
+	if c.roster.phase != phaseRun || !c.roster.proposed {
+		c.proposedAt = c.now()
+	} else if c.now()-c.proposedAt > 5*c.cfg.deadAfter() {
+		return errhint.With(errUnsaid, foreignHint)
+	}
+	return nil
+}
+
+// errUsurped is the end of a coordinator whose office somebody else may have: two must not lead.
+var errUsurped = errors.New("the record of this job's coordinator in the store was removed or replaced")
+
+const usurpedHint = "does another program, or an agent of another version, write to this store under the same run id?"
+
+// guard notices when this coordinator's record does not stand any more.
+func (c *coordinator) guard(ctx context.Context) error {
+	tick := time.NewTicker(c.cfg.lookEvery())
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := c.inOffice(ctx); errors.Is(err, errUsurped) {
+			return err
+		}
+	}
+}
+
+// inOffice returns errUsurped where this coordinator's record does not stand any more, and errors of the store.
+func (c *coordinator) inOffice(ctx context.Context) error {
+	stands, err := c.store.standing(ctx, []string{c.keys.coordinator(c.term.term)})
+	if err == nil && !bytes.Equal(stands[0], c.claim) {
+		err = errhint.With(errUsurped, usurpedHint)
+	}
+	return err
 }
 
 // perform does what the roster decided.
@@ -287,7 +373,7 @@ func (c *coordinator) perform(ctx context.Context, effects []effect) error {
 			if why := e.reply.answer.Refused; why != "" {
 				c.log.Warn().Str("reason", shown(why)).Msg("join refused")
 			}
-			err = c.reply(ctx, e.reply.ticket, e.reply.answer)
+			err = c.reply(ctx, e.reply.seat, e.reply.answer)
 		}
 		if err != nil {
 			return err
@@ -296,45 +382,74 @@ func (c *coordinator) perform(ctx context.Context, effects []effect) error {
 	return nil
 }
 
-func (c *coordinator) answerKey(ticket int64) string {
-	return c.keys.answer(c.term, ticket)
+// answering returns the next answer to a ticket as it is to be stored.
+func (c *coordinator) answering(s seat, a answer) record {
+	a.Agent = s.rec.Agent
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers[s.ticket]++
+	c.told[s.rec.Agent] = told{s.ticket, s.rec.Wish, a}
+	return record{c.keys.answer(c.term, s.ticket, c.answers[s.ticket]), a}
 }
 
-func (c *coordinator) reply(ctx context.Context, ticket int64, a answer) error {
-	key := c.answerKey(ticket)
-	c.mu.Lock()
-	if c.ready[ticket] {
-		key += "/2"
+func (c *coordinator) reply(ctx context.Context, s seat, a answer) error {
+	r := c.answering(s, a)
+	return c.store.set(ctx, r.key, r.value)
+}
+
+// tellWaiting tells those who have drawn a ticket that it was heard: at once while a round runs, in which they have no part,
+// else after a while, since the answer is due when all are there. Who hears nothing asks again.
+func (c *coordinator) tellWaiting(ctx context.Context) error {
+	if len(c.untold) == 0 || c.roster.phase != phaseRun && c.now()-c.lastTold < c.cfg.lookEvery() {
+		return nil
 	}
-	c.ready[ticket] = c.ready[ticket] || a.Prepare != nil
-	c.mu.Unlock()
-	return c.store.Set(ctx, key, c.codec.seal(key, a))
+	c.lastTold = c.now()
+	seats := make(map[int64]seat, len(c.roster.waiting))
+	for _, s := range c.roster.waiting {
+		seats[s.ticket] = s
+	}
+	var later []untold
+	var answers []record
+	for _, u := range c.untold {
+		s, waits := seats[u.ticket]
+		switch {
+		case !waits: // it has its answer
+		case c.roster.phase == phaseRun || c.now()-u.since >= c.cfg.KeepAlive:
+			answers = append(answers, c.answering(s, answer{Wait: &waiting{Job: c.job}}))
+		default:
+			later = append(later, u)
+		}
+	}
+	c.untold = later
+	return c.store.setAll(ctx, answers)
 }
 
 // propose offers a verdict on a round; what counts comes back through awaitVerdict.
 func (c *coordinator) propose(ctx context.Context, round int, v rendezvous.Verdict) error {
 	v.Node = c.cfg.Node
-	key := c.keys.round(round, "verdict")
-	_, err := c.store.CompareAndSet(ctx, key, nil, c.codec.seal(key, v))
-	return err
+	var said verdictRecord
+	_, err := c.store.claim(ctx, c.keys.round(roundID{round, c.nonces[round]}, "verdict"), v, &said)
+	if storeFailed(err) {
+		return err
+	}
+	return nil
 }
 
 // awaitVerdict waits until the round is over.
-func (c *coordinator) awaitVerdict(ctx context.Context, number int) {
-	key := c.keys.round(number, "verdict")
-	value, err := c.store.Get(ctx, key)
-	if err != nil {
+func (c *coordinator) awaitVerdict(ctx context.Context, id roundID) {
+	var said verdictRecord
+	_, err := c.store.get(ctx, c.keys.round(id, "verdict"), &said)
+	if storeFailed(err) {
 		return // the store is lost or ctx has ended: the loop hears of it in another way
 	}
-	v, err := c.codec.verdict(key, value)
 	_ = c.tell(ctx, func() {
 		if err != nil {
 			c.log.Error().Err(err).Msg("verdict not understood; the round is over")
-			v = rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1}
+			said.Verdict = unreadable(err)
 		}
-		if number == c.roster.round {
-			c.mix.over(v)
-			c.roster.end(v)
+		if id.number == c.roster.round {
+			c.mix.over(said.Verdict)
+			c.roster.end(said.Verdict)
 		}
 	})
 }
@@ -348,23 +463,22 @@ func (c *coordinator) showLobby(ctx context.Context) error {
 	if l.Running {
 		l.Heirs = c.successors
 	}
-	key := c.keys.term(c.term, "lobby")
-	text := c.codec.seal(key, l)
-	if string(text) == c.shown {
+	text := string(encoded(l))
+	if text == c.shown {
 		return nil
 	}
-	c.shown = string(text)
-	return c.store.Set(ctx, key, text)
+	c.shown = text
+	return c.store.set(ctx, c.keys.term(c.term, "lobby"), l)
 }
 
 // othersGone waits until no other agent is left but the host of the store, or ctx ends.
 func (c *coordinator) othersGone(ctx context.Context) {
 	for ctx.Err() == nil {
-		var keys []string
+		var agents, keys []string
 		c.mu.Lock()
 		for agent := range c.here {
 			if agent != c.self && agent != c.hosted { // the host waits for us
-				keys = append(keys, c.keys.job("left/"+agent))
+				agents, keys = append(agents, agent), append(keys, c.keys.left(agent))
 			}
 		}
 		c.mu.Unlock()
@@ -373,9 +487,13 @@ func (c *coordinator) othersGone(ctx context.Context) {
 		}
 		// Some of them may die instead of leaving: then here becomes smaller.
 		limited, cancel := context.WithTimeout(ctx, c.cfg.KeepAlive/4)
-		err := c.store.Wait(limited, keys...)
+		err := c.store.collect(limited, keys, c.cfg.lookEvery(), func(i int, raw []byte) bool {
+			var left leftRecord
+			_, err := c.codec.open(keys[i], raw, &left)
+			return err == nil && left.Agent == agents[i]
+		})
 		cancel()
-		if err == nil || errors.Is(err, rendezvous.ErrStoreClosed) {
+		if err == nil || isClosed(err) {
 			return
 		}
 	}

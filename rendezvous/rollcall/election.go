@@ -31,6 +31,7 @@ import (
 type voteRecord struct {
 	Agent  string        `json:"agent"`
 	Round  int           `json:"round"`
+	Nonce  string        `json:"nonce"` // of the round
 	Silent time.Duration `json:"silent"`
 }
 
@@ -46,7 +47,7 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		seeking, cancel := context.WithTimeout(ctx, 2*h.cfg.deadAfter())
 		defer cancel()
 		if back := h.seekAgain(seeking, h.cfg.At, h.cfg.beatEvery()); back != nil {
-			h.conn = back
+			h.conn = newRecords(back, h.codec)
 			return nil
 		}
 		return h.noQuorum(need, fmt.Errorf("%w; %s too few to decide who goes on", cause, counted(voters, "is", "are")))
@@ -74,7 +75,7 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		return nil
 	case back != nil:
 		h.log.Warn().Str("addr", h.cfg.At).Dur("dur_ms", time.Since(began)).Msg("store found again")
-		h.conn = back
+		h.conn = newRecords(back, h.codec)
 		return nil
 	case context.Cause(ctx) != nil:
 		last = context.Cause(ctx)
@@ -136,14 +137,15 @@ func (h *Handler) noQuorum(need int, why error) error {
 }
 
 // voteAt gives an heir our vote and waits until it has enough of them.
-func (h *Handler) voteAt(ctx context.Context, to heir, need int, gone bool) (_ Conn, err error) {
-	term := h.term + 1
+func (h *Handler) voteAt(ctx context.Context, to heir, need int, gone bool) (_ *records, err error) {
+	term := h.term.term + 1
 	dialing, cancel := context.WithTimeout(ctx, h.cfg.KeepAlive)
-	conn, err := h.cfg.Dial(dialing, to.Addr)
+	dialed, err := h.cfg.Dial(dialing, to.Addr)
 	cancel()
 	if err != nil {
 		return nil, err
 	}
+	conn := newRecords(dialed, h.codec)
 	defer func() {
 		if err != nil {
 			_ = conn.Close()
@@ -151,27 +153,24 @@ func (h *Handler) voteAt(ctx context.Context, to heir, need int, gone bool) (_ C
 	}()
 	answering, cancel := context.WithTimeout(ctx, h.cfg.deadAfter())
 	defer cancel()
-	n, err := conn.Add(answering, h.keys.move(term, "votes"), 1)
+	vote := voteRecord{Agent: h.id, Round: h.last.Round, Nonce: h.last.Nonce, Silent: time.Since(h.session.lastWord())}
+	name := func(n int64) string { return h.voteKey(term, n) }
+	_, err = deposit(answering, conn, h.keys.move(term, h.job, "tickets"), name, vote, h.cfg.lookEvery())
 	if err != nil {
 		return nil, err
 	}
-	key := h.keys.move(term, "vote/"+strconv.FormatInt(n, 10))
-	vote := voteRecord{Agent: h.id, Round: h.last.Round, Silent: time.Since(h.session.lastWord())}
-	if err := conn.Set(answering, key, h.codec.seal(key, vote)); err != nil {
-		return nil, err
-	}
-	elected := h.keys.move(term, "elected")
+	elected := h.keys.move(term, h.job, "elected")
 	if to.Agent != h.id {
 		// An heir that does not come to an end may stand still, or be cut off from the rest: the next one gets our vote,
 		// and this one has it no longer, since we do not join there.
 		waiting, cancel := context.WithTimeout(ctx, h.cfg.deadAfter()+h.cfg.KeepAlive)
 		defer cancel()
-		value, err := conn.Get(waiting, elected)
-		if err != nil {
-			return nil, err
+		var who hostRecord
+		writer, err := conn.await(waiting, elected, h.cfg.lookEvery(), &who)
+		if err == nil {
+			err = h.codec.by(elected, writer, to.Agent)
 		}
-		var who string
-		return conn, h.codec.open(elected, value, &who)
+		return conn, err
 	}
 	counting, cancel := context.WithTimeout(ctx, h.cfg.deadAfter()+h.cfg.KeepAlive)
 	defer cancel()
@@ -179,34 +178,28 @@ func (h *Handler) voteAt(ctx context.Context, to heir, need int, gone bool) (_ C
 }
 
 // succeed makes this agent the host once it has the votes.
-func (h *Handler) succeed(ctx context.Context, conn rendezvous.Store, term, need int, gone bool) error {
+func (h *Handler) succeed(ctx context.Context, conn *records, term, need int, gone bool) error {
 	heir := &inheritance{moved: true, round: h.last.Round, size: h.last.Size, members: map[string]member{}}
 	names := map[string]member{}
 	for i, o := range h.last.Heirs {
 		names[o.Agent] = member{rank: i, name: o.Node}
 	}
-	reached := h.session.lastWord()             // when one of the voters may have reached the lost store last
-	for n := 1; len(heir.members) < need; n++ { // who has voted twice counts once
-		key := h.keys.move(term, "vote/"+strconv.Itoa(n))
-		value, err := conn.Get(ctx, key)
-		if err != nil {
-			return fmt.Errorf("%d of %d votes: %w", len(heir.members), need, err)
-		}
-		var vote voteRecord
-		if err := h.codec.open(key, value, &vote); err != nil {
-			return err
-		}
-		if vote.Round != h.last.Round { // somebody else's last round
-			continue
+	reached := h.session.lastWord() // when one of the voters may have reached the lost store last
+	count := func(vote voteRecord) {
+		if vote.Round != h.last.Round || vote.Nonce != h.last.Nonce { // somebody else's last round
+			return
 		}
 		m, known := names[vote.Agent]
 		if !known {
 			m = member{name: "agent " + vote.Agent}
 		}
-		heir.members[vote.Agent] = m
-		if at := time.Now().Add(-max(vote.Silent, 0)); at.After(reached) {
+		heir.members[vote.Agent] = m // who has voted twice counts once
+		if at := time.Now().Add(-vote.Silent); at.After(reached) {
 			reached = at
 		}
+	}
+	if err := h.votes(ctx, conn, term, func() bool { return len(heir.members) >= need }, count); err != nil {
+		return fmt.Errorf("%d of %d votes: %w", len(heir.members), need, err)
 	}
 	if gone {
 		heir.wait = h.cfg.deadAfter() + h.cfg.fenced()
@@ -217,24 +210,69 @@ func (h *Handler) succeed(ctx context.Context, conn rendezvous.Store, term, need
 		}
 		heir.wait = time.Until(reached.Add(look + 2*h.cfg.deadAfter() + h.cfg.fenced()))
 	}
-	if _, err := conn.Delete(ctx, h.keys.job(keyElsewhere)); err != nil { // of the last time
+	if err := conn.remove(ctx, h.keys.elsewhere(h.job)); err != nil { // of the last time
 		return err
 	}
-	for _, p := range []rendezvous.Pair{
-		{Key: h.keys.job("host"), Value: []byte(h.id)},
-		{Key: h.keys.job("term"), Value: []byte(strconv.Itoa(term))},
+	h.heritage = heir
+	for _, r := range []record{
+		{h.keys.job("host"), hostRecord{h.id}},
+		{h.keys.job("term"), termRecord{term}},
+		{h.keys.coordinator(term), coordinatorRecord{Agent: h.id, Node: h.cfg.Node, Nonce: newNonce()}},
+		{h.keys.move(term, h.job, "elected"), hostRecord{h.id}},
 	} {
-		if err := conn.Set(ctx, p.Key, p.Value); err != nil {
+		if err := conn.set(ctx, r.key, r.value); err != nil {
 			return err
 		}
 	}
-	h.heritage = heir
-	elected := h.keys.move(term, "elected")
-	key := h.keys.term(term, "coordinator")
-	if err := conn.Set(ctx, key, h.codec.seal(key, coordinatorRecord{Agent: h.id, Node: h.cfg.Node})); err != nil {
-		return err
+	return nil
+}
+
+func (h *Handler) voteKey(term int, n int64) string {
+	return h.keys.move(term, h.job, "vote/"+strconv.FormatInt(n, 10))
+}
+
+// votes reads votes until there are enough. Their counter is a hint, as that of tickets: a vote that is missing while others
+// stand behind it is passed over, and its agent votes again.
+func (h *Handler) votes(ctx context.Context, conn *records, term int, enough func() bool, count func(voteRecord)) error {
+	key := func(n int64) string { return h.voteKey(term, n) }
+	take := func(n int64, raw []byte) {
+		var vote voteRecord
+		if writer, err := h.codec.open(key(n), raw, &vote); err == nil && h.codec.by(key(n), writer, vote.Agent) == nil {
+			count(vote)
+		}
 	}
-	return conn.Set(ctx, elected, h.codec.seal(elected, h.id))
+	for n := int64(1); !enough(); {
+		waiting, cancel := context.WithTimeout(ctx, h.cfg.beatEvery())
+		values, err := conn.raws(waiting, []string{key(n)})
+		cancel()
+		if err == nil {
+			take(n, values[0])
+			n++
+			continue
+		}
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		drawn, err := conn.drawn(ctx, h.keys.move(term, h.job, "tickets"), n-1)
+		if err != nil {
+			return err
+		}
+		var keys []string
+		first := max(n, drawn-batch)
+		for i := first; i <= drawn; i++ {
+			keys = append(keys, key(i))
+		}
+		if values, err = conn.standing(ctx, keys); err != nil {
+			return err
+		}
+		for i, raw := range values {
+			if raw != nil {
+				take(first+int64(i), raw)
+				n = first + int64(i) + 1
+			}
+		}
+	}
+	return nil
 }
 
 // hostGone reports whether the process that served the lost store has certainly ended.

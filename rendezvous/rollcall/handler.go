@@ -2,11 +2,8 @@ package rollcall
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,21 +22,25 @@ type Handler struct {
 	id    string
 	log   zerolog.Logger
 
-	conn    Conn
+	conn    *records
 	host    string // agent that serves conn, empty for none of ours
-	term    int
+	term    mandate
 	led     map[int]bool // terms in which this agent was the coordinator
-	wished  bool         // whether it has wanted to join
-	waited  bool         // and the job had not ended by then
-	mu      sync.Mutex   // guards session against those who look how far a meeting is
-	session *session     // while conn answers
-	coord   *coordinator // while this agent is the coordinator
-	round   *round       // the one that Next returned last
-	last    assignment   // the last place in any round; Round is -1 before the first
+	claimed []byte       // the record by which it has claimed the last of them, as it stands in the store
+	// job is the nonce of this incarnation of the job: told to this agent by its coordinator, or made by it. Empty before.
+	job      string
+	mu       sync.Mutex   // guards session against those who look how far a meeting is
+	session  *session     // while conn answers
+	coord    *coordinator // while this agent is the coordinator
+	round    *round       // the one that Next returned last
+	litter   [2]*round    // the last two rounds
+	mistrust bool         // the store has closed the connection while a ticket was drawn
+	garbles  int          // rounds in a row whose verdict could not be read
+	last     assignment   // the last place in any round; Round is -1 before the first
 	// heritage is what this agent knows of the job as its elected host, until it is the coordinator.
 	heritage *inheritance
 	beats    atomic.Int64 // heartbeats so far
-	ballot   Conn         // where this agent has used its vote since its last round
+	ballot   *records     // where this agent has used its vote since its last round
 	hostLeft bool         // the host has announced that it leaves: last does not count it any more
 	left     []string     // addresses that the store was at before it moved
 	heirs    []heir       // where the store may move while this agent waits; guarded by mu
@@ -56,8 +57,10 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, errhint.Code(fmt.Errorf("cannot meet other nodes: %w", err), errhint.Usage)
 	}
+	id := newNonce()[:16]
+	code := newCodec(cfg.RunID, cfg.Token, id)
 	h := &Handler{
-		cfg: cfg, keys: newKeys(cfg.RunID), codec: codec{cfg.Token}, id: strings.ToLower(rand.Text()[:16]), log: cfg.Log, conn: cfg.Store,
+		cfg: cfg, keys: newKeys(cfg.RunID), codec: code, id: id, log: cfg.Log, conn: newRecords(cfg.Store, code),
 		last: assignment{Round: -1}, led: map[int]bool{},
 	}
 	return h, nil
@@ -70,6 +73,9 @@ func (h *Handler) movable() bool { return h.cfg.Failover && h.host != "" }
 func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
 	if h.round != nil {
 		h.round.leave()
+	}
+	if err := h.garbled(); err != nil {
+		return rendezvous.Round{}, err
 	}
 	began := time.Now()
 	ctx, stop := h.limit(ctx)
@@ -105,7 +111,7 @@ func (h *Handler) tooLate(began time.Time, err error) error {
 	hint := "do the other nodes run, with the same run id and endpoint? --join-timeout gives them more time"
 	asking, cancel := context.WithTimeout(context.Background(), h.cfg.KeepAlive)
 	defer cancel()
-	if others := otherIDs(asking, h.conn, h.cfg.RunID); others != "" {
+	if others := otherIDs(asking, h.conn.conn, h.cfg.RunID); others != "" {
 		hint += "; other jobs use this store: " + others
 	}
 	return errhint.Code(errhint.With(err, hint), errhint.TryAgain)
@@ -118,7 +124,7 @@ func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 		// The host ends its workers, waits for ours to end, and then ends the store. Whoever of the others is left decides
 		// without it.
 		ready, cancel := both(ctx, h.session.ctx)
-		_ = h.conn.Set(ready, h.keys.job("left/"+h.id), []byte("1"))
+		_ = h.conn.set(ready, h.keys.left(h.id), leftRecord{h.id})
 		cancel()
 		select {
 		case <-h.session.ctx.Done():
@@ -140,7 +146,7 @@ func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 	if err := h.findCoordinator(ctx); err != nil {
 		return none, h.excuse(ctx, err)
 	}
-	ctx, stop := both(ctx, h.session.office(h.term))
+	ctx, stop := both(ctx, h.session.office(h.term.term))
 	defer stop()
 	a, prepared, err := h.wish(ctx, m)
 	if err != nil {
@@ -185,7 +191,7 @@ func (h *Handler) connect(ctx context.Context) error {
 	key := h.keys.job("host")
 	ctx, cancel := both(ctx, h.session.ctx)
 	defer cancel()
-	if _, err := h.conn.CompareAndSet(ctx, key, nil, []byte(h.id)); err != nil {
+	if err := h.conn.set(ctx, key, hostRecord{h.id}); err != nil { // nobody else serves it, whatever stands there
 		return h.excuse(ctx, err)
 	}
 	h.host = h.id
@@ -201,66 +207,72 @@ func (h *Handler) stopCoordinator() {
 
 // findCoordinator finds out who the coordinator is, and becomes it where there is none.
 func (h *Handler) findCoordinator(ctx context.Context) error {
-	value, err := h.conn.CompareAndSet(ctx, h.keys.job("term"), nil, []byte("0"))
+	var in termRecord
+	key := h.keys.job("term")
+	stands, err := h.conn.claim(ctx, key, termRecord{}, &in)
+	if isUntrusted(err) {
+		return errhint.Code(errhint.With(err, "another program uses this store under the same run id: choose another one, or another port"), errhint.Usage)
+	}
 	if err != nil {
 		return err
 	}
-	term, err := strconv.Atoi(string(value))
-	if err != nil || term < 0 {
-		err = fmt.Errorf("cannot read %q in the store: %.40q is no number", h.keys.job("term"), value)
-		return errhint.Code(errhint.With(err, "another program uses this store under the same run id: choose another one, or another port"), errhint.Usage)
-	}
+	term := in.Term
 	if h.session.deposed(term) { // its coordinator is gone: begin another term; whoever is first decides nothing yet
-		_, err := h.conn.CompareAndSet(ctx, h.keys.job("term"), value, []byte(strconv.Itoa(term+1)))
-		if err != nil {
+		if _, err := h.conn.replace(ctx, key, stands.raw, termRecord{term + 1}, &in); storeFailed(err) {
 			return err
 		}
 		term++
 	}
 	var rec coordinatorRecord
-	key := h.keys.term(term, "coordinator")
-	own := h.codec.seal(key, coordinatorRecord{Agent: h.id, Node: h.cfg.Node})
-	value, err = h.conn.CompareAndSet(ctx, key, nil, own)
+	key = h.keys.coordinator(term)
+	claim, err := h.conn.claim(ctx, key, coordinatorRecord{Agent: h.id, Node: h.cfg.Node, Nonce: newNonce()}, &rec)
+	if err == nil {
+		err = h.codec.by(key, claim.writer, rec.Agent)
+	}
+	if isUntrusted(err) {
+		return errhint.Code(err, errhint.Usage)
+	}
 	if err != nil {
 		return err
 	}
-	if err := h.codec.open(key, value, &rec); err != nil {
-		return errhint.Code(err, errhint.Usage)
-	}
-	h.term = term
+	h.term = mandate{term, rec.Nonce}
 	if rec.Agent == h.id && h.coord == nil && h.led[term] {
 		// We were the coordinator before the store was lost, and have forgotten whom we have answered.
 		h.session.depose(term, errors.New("the coordinator has begun anew"))
 		return h.findCoordinator(ctx)
 	}
-	if rec.Agent == h.id && (h.coord == nil || h.coord.term != term) {
+	if rec.Agent == h.id && (h.coord == nil || h.coord.term != h.term) {
 		h.stopCoordinator()
+		h.claimed = claim.raw
 		inherit, err := h.inherit(ctx, term)
 		if err != nil {
 			return err
 		}
-		if err := h.lead(term, inherit); err != nil {
+		if err := h.lead(inherit); err != nil {
 			return err
 		}
 	}
-	h.session.follow(term, rec)
+	h.session.follow(h.term, rec.Agent)
 	if h.cfg.Hosts && !h.said { // not before we have the office: others would be faster
 		h.said = true
-		h.log.Info().Str("addr", h.cfg.At).Msg("this node hosts the store")
+		h.log.Debug().Str("addr", h.cfg.At).Msg("this node hosts the store")
 	}
 	return nil
 }
 
 // lead makes this agent the coordinator of a term.
-func (h *Handler) lead(term int, inherit *inheritance) error {
+func (h *Handler) lead(inherit *inheritance) error {
 	s := h.session
-	coord, err := newCoordinator(s.ctx, h, term, inherit)
+	if inherit == nil && h.job == "" && h.term.term == 0 { // nobody was in office before
+		h.job = newNonce()
+	}
+	coord, err := newCoordinator(s.ctx, h, inherit)
 	if err != nil {
 		return err
 	}
-	h.led[term] = true
+	h.led[h.term.term] = true
 	s.mu.Lock()
-	s.leads = term
+	s.leads = h.term.term
 	s.mu.Unlock()
 	h.coord = coord
 	s.wg.Go(func() { // a coordinator that cannot go on takes the session with it
@@ -277,17 +289,24 @@ func (h *Handler) lead(term int, inherit *inheritance) error {
 }
 
 // inherit reads what the coordinator before has left behind, nil for nothing.
+//
+// What it says may be of an earlier job of this name, put there again by somebody: it is this job's where that has the nonce
+// which this agent was told. Else it says which number the next round has and for whom to wait, and ends a round that may
+// run; how often the job has restarted, how large it was and how it ended it does not say.
 func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 	if i := h.heritage; i != nil {
 		h.heritage = nil
 		return i, nil
 	}
 	if h.host == "" && !h.cfg.Durable {
-		host, err := h.peek(ctx, h.keys.job("host"))
-		if err != nil {
+		var host hostRecord
+		if _, err := h.conn.peek(ctx, h.keys.job("host"), &host); storeFailed(err) {
 			return nil, err
+		} else if err != nil {
+			h.log.Warn().Err(err).Msg("not known which node hosts the store: if it dies, the job ends")
+		} else {
+			h.host = host.Agent
 		}
-		h.host = string(host)
 	}
 	if term == 0 {
 		return nil, nil //nolint:nilnil // the first coordinator inherits nothing, which is no error
@@ -296,57 +315,51 @@ func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 	if err != nil || roll == nil {
 		return nil, err
 	}
-	i := &inheritance{round: roll.Round, size: roll.Size, members: map[string]member{}, wait: h.cfg.fenced()}
+	ours := h.job != "" && roll.Job == h.job && roll.Round >= h.last.Round
+	i := &inheritance{round: roll.Round, members: map[string]member{}, wait: h.cfg.fenced()}
 	if final != nil {
-		if h.waited { // in that job
+		if ours {
 			h.over = true
 			return nil, &rendezvous.OverError{Verdict: *final}
 		}
 		i.ended = true
 		return i, nil
 	}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "CoordinatorAnew", Rank: -1, Message: "the coordinator has begun anew", Node: h.cfg.Node}
 	var before coordinatorRecord
-	key := h.keys.term(term-1, "coordinator")
-	value, err := h.peek(ctx, key)
-	if err == nil && value != nil {
-		err = h.codec.open(key, value, &before)
-	}
-	if err != nil {
-		return nil, err
+	if ours {
+		i.size = roll.Size
+		if _, err := h.conn.peek(ctx, h.keys.coordinator(term-1), &before); err != nil {
+			return nil, err
+		}
+		if before.Agent != h.id {
+			v = h.lossOf("node "+before.Node+" is not heard of any more", assignment{Restarts: roll.Restarts, Replacements: roll.Replacements})
+		}
 	}
 	for _, m := range roll.Members {
 		i.members[m.Agent] = member{rank: m.Rank, name: m.Name, gone: m.Agent == before.Agent && m.Agent != h.id}
 	}
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "CoordinatorAnew", Rank: -1, Message: "the coordinator has begun anew", Node: h.cfg.Node}
-	if before.Agent != h.id {
-		v = h.lossOf("node "+before.Node+" is not heard of any more", assignment{Restarts: roll.Restarts, Replacements: roll.Replacements})
+	var said verdictRecord
+	if _, err = h.conn.claim(ctx, h.keys.round(roll.id(), "verdict"), v, &said); storeFailed(err) {
+		return nil, err
 	}
-	verdictKey := h.keys.round(roll.Round, "verdict")
-	_, err = h.conn.CompareAndSet(ctx, verdictKey, nil, h.codec.seal(verdictKey, v))
-	return i, err
+	return i, nil
 }
 
 // lastRound reads the last round at the store, nil for none, and the verdict by which the job has ended with it, nil where
 // it has not.
 func (h *Handler) lastRound(ctx context.Context) (*rollRecord, *rendezvous.Verdict, error) {
-	key := h.keys.job("members")
-	value, err := h.peek(ctx, key)
-	if err != nil || value == nil {
-		return nil, nil, err
-	}
 	var roll rollRecord
-	if err := h.codec.open(key, value, &roll); err != nil {
+	f, err := h.conn.peek(ctx, h.keys.job("members"), &roll)
+	if err != nil || f.raw == nil {
 		return nil, nil, err
 	}
-	key = h.keys.round(roll.Round, "verdict")
-	if value, err = h.peek(ctx, key); err != nil || value == nil {
+	var v verdictRecord
+	f, err = h.conn.peek(ctx, h.keys.round(roll.id(), "verdict"), &v)
+	if err != nil || f.raw == nil || v.Kind != rendezvous.Succeed && v.Kind != rendezvous.Fail {
 		return &roll, nil, err
 	}
-	v, err := h.codec.verdict(key, value)
-	if err != nil || v.Kind != rendezvous.Succeed && v.Kind != rendezvous.Fail {
-		return &roll, nil, err
-	}
-	return &roll, &v, nil
+	return &roll, &v.Verdict, nil
 }
 
 // lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store.
@@ -355,10 +368,6 @@ func (h *Handler) lossOf(message string, a assignment) rendezvous.Verdict {
 	rules := h.cfg.rules(false)
 	rules.limit(&v, a.Restarts, a.Replacements+1)
 	return v
-}
-
-func (h *Handler) peek(ctx context.Context, key string) ([]byte, error) {
-	return peek(ctx, h.conn, key)
 }
 
 // Close implements rendezvous.Handler.
@@ -399,13 +408,13 @@ func (h *Handler) sayGoodbye(s *session) {
 	case h.coord != nil: // workers of others may still be ending, in the time that they have for it
 		h.coord.othersGone(ctx)
 	case h.over && h.host == h.id: // the coordinator leaves when the others have
-		waiting, stop := both(ctx, s.office(h.term))
-		_ = h.conn.Wait(waiting, h.keys.job("left/"+s.leader))
+		waiting, stop := both(ctx, s.office(h.term.term))
+		_, _ = h.conn.await(waiting, h.keys.left(s.leader), h.cfg.beatEvery(), &leftRecord{})
 		stop()
 	}
 	s.quiet() // no heartbeat may follow the good-bye
 	ctx, cancel = context.WithTimeout(s.ctx, min(h.cfg.CloseTimeout, h.cfg.KeepAlive))
 	defer cancel()
-	_ = h.conn.Set(ctx, h.keys.beat(h.id), []byte(beatLeft)) // where it does not arrive, our silence says the same
-	_ = h.conn.Set(ctx, h.keys.job("left/"+h.id), []byte("1"))
+	_ = h.conn.set(ctx, h.keys.beat(h.id), beat{N: h.beats.Add(1), Left: true}) // where it does not arrive, our silence says the same
+	_ = h.conn.set(ctx, h.keys.left(h.id), leftRecord{h.id})
 }

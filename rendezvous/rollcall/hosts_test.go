@@ -261,7 +261,7 @@ func TestElectedAndLeft(t *testing.T) {
 				}
 				conn.(*cable).before = func(op, key string) time.Duration {
 					switch {
-					case op == "set" && strings.Contains(key, "/vote/"):
+					case op == "cas" && strings.Contains(key, "/vote/"):
 						voted = true
 						n.mend("a", "b c")
 					case op == "get" && strings.HasSuffix(key, "/elected"):

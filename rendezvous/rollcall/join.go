@@ -16,9 +16,12 @@ import (
 // wish joins, and waits for the place. prepared says that the store for workers was emptied on the way.
 func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignment, prepared bool, err error) {
 	rec := joinRecord{
-		Agent: h.id, Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize, NodeRank: h.cfg.NodeRank,
+		Agent: h.id, Wish: newNonce(), Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize, NodeRank: h.cfg.NodeRank,
 		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks,
 		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
+	}
+	if h.round != nil {
+		rec.Restarts = max(rec.Restarts, h.round.restarts)
 	}
 	if h.cfg.Workers != nil {
 		rec.Port = h.cfg.Workers.Port()
@@ -27,52 +30,26 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		h.round.cut, h.ballot = false, h.conn
 	}
 	rec.Voter = h.ballot != nil && h.ballot == h.conn
-	if !h.wished {
-		ended := false
-		if h.coord == nil {
-			_, final, err := h.lastRound(ctx)
-			if err != nil {
-				return place, false, err
-			}
-			ended = final != nil
-		}
-		h.wished, h.waited = true, !ended
-	}
 	// The heartbeat is there before the coordinator can look for it.
 	sent := time.Now()
 	h.session.says(sent)
-	if err := h.conn.Set(ctx, h.keys.beat(h.id), h.heartbeat(-1, noRound)); err != nil {
+	if err := h.conn.set(ctx, h.keys.beat(h.id), h.heartbeat(-1, noRound, false)); err != nil {
 		return place, false, err
 	}
 	h.session.answered(sent)
-	ticket, err := h.conn.Add(ctx, h.keys.term(h.term, "tickets"), 1)
-	if err != nil {
-		return place, false, err
-	}
-	key := h.keys.join(h.term, ticket)
-	if err := h.conn.Set(ctx, key, h.codec.seal(key, rec)); err != nil {
-		return place, false, err
-	}
-	key = h.keys.answer(h.term, ticket)
-	for {
-		value, err := h.conn.Get(ctx, key)
-		if err != nil {
-			return place, false, err
-		}
-		var a answer
-		if err := h.codec.open(key, value, &a); err != nil {
-			return place, false, errhint.Code(err, errhint.Usage)
+	for unheard := 0; ; {
+		a, heard, err := h.ask(ctx, rec, &prepared)
+		if unheard++; heard {
+			unheard = 0
 		}
 		switch {
-		case a.Prepare != nil:
-			port, err := h.cfg.prepare(*a.Prepare)
-			if err == nil {
-				err = h.conn.Set(ctx, h.keys.round(a.Prepare.Round, "open"), []byte(strconv.Itoa(port)))
-			}
-			if err != nil {
-				return place, false, err
-			}
-			key, prepared = key+"/2", true
+		case err != nil:
+			return place, false, err
+		case unheard >= mostUnheard:
+			err := fmt.Errorf("cannot join job %q at %s: %w, asked %d times", h.cfg.RunID, h.cfg.Place, errUnanswered, unheard)
+			return place, false, errhint.Code(errhint.With(err, foreignHint), errhint.TryAgain)
+		case a == nil:
+			h.log.Debug().Msg("no answer from the coordinator; asking it again")
 		case a.Elsewhere != "":
 			h.cfg.At, h.cfg.Place = a.Elsewhere, "the store at "+shown(a.Elsewhere)
 			h.cfg.Hosts, h.host = false, "" // who hosts it we learn there
@@ -85,12 +62,91 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 			h.over = true
 			return place, false, &rendezvous.OverError{Verdict: *a.Over}
 		case a.Begin != nil:
-			return *a.Begin, prepared, a.Begin.check()
+			return *a.Begin, prepared, nil
 		default:
-			err := fmt.Errorf("cannot join job %q at %s: %s", h.cfg.RunID, h.cfg.Place, a.Refused)
+			err := fmt.Errorf("cannot join job %q at %s: %s", h.cfg.RunID, h.cfg.Place, shown(a.Refused))
 			return place, false, errhint.Code(errhint.With(err, "compare the command lines of the nodes"), errhint.TryAgain)
 		}
 	}
+}
+
+const (
+	// mostUnheard is how many tickets in a row are drawn to which no answer comes, though the coordinator lives.
+	mostUnheard = 15
+	// foreignHint is for what somebody else must have done.
+	foreignHint = "something else changes what this job's agents write to the store: does another program use it, or can strangers reach its port?"
+)
+
+// ask draws a ticket and returns the answer that ends it, nil where none comes for so long that the coordinator has not
+// heard of the ticket or its answer was taken away: another one is to be drawn then. heard says that any answer came.
+func (h *Handler) ask(ctx context.Context, rec joinRecord, prepared *bool) (_ *answer, heard bool, _ error) {
+	rec.Job = h.job
+	ticket, err := h.ticket(ctx, rec)
+	if err != nil {
+		return nil, false, err
+	}
+	limit := h.cfg.deadAfter()
+	for n := 1; ; n++ {
+		var a answer
+		waiting, cancel := context.WithTimeoutCause(ctx, limit, errUnanswered)
+		err := h.await(waiting, h.keys.answer(h.term, ticket, n), &a)
+		cancel()
+		switch {
+		case err != nil && ctx.Err() == nil && errors.Is(err, errUnanswered):
+			return nil, heard, nil
+		case err != nil:
+			return nil, heard, err
+		case a.Wait != nil:
+			if a.Wait.Job != "" {
+				h.job = a.Wait.Job
+			}
+			limit = 5 * h.cfg.deadAfter()
+		case a.Prepare != nil:
+			port, err := h.cfg.prepare(*a.Prepare)
+			if err == nil {
+				err = h.conn.set(ctx, h.keys.round(a.Prepare.id(), "open"), openRecord{port})
+			}
+			if err != nil {
+				return nil, true, err
+			}
+			*prepared, limit = true, 5*h.cfg.deadAfter()
+		default:
+			return &a, true, nil
+		}
+		heard = true
+	}
+}
+
+// errUnanswered is the cause of the end of a wait for an answer.
+var errUnanswered = errors.New("the coordinator does not answer")
+
+// await waits for an answer to this agent. An answer to somebody else, of an earlier job perhaps, is none.
+func (h *Handler) await(ctx context.Context, key string, a *answer) error {
+	return insist(ctx, h.cfg.lookEvery(), func() error {
+		*a = answer{}
+		writer, err := h.conn.get(ctx, key, a)
+		if err == nil && a.Agent != h.id {
+			err = &untrusted{fmt.Errorf("cannot trust %q in the store: it answers agent %s", key, a.Agent)}
+		}
+		if err == nil {
+			err = h.codec.by(key, writer, h.session.ledBy())
+		}
+		return err
+	})
+}
+
+// ticket draws a ticket and writes rec on it.
+func (h *Handler) ticket(ctx context.Context, rec joinRecord) (int64, error) {
+	counter := h.keys.term(h.term, "tickets")
+	if h.mistrust { // a store closes the connection of who counts up what is no number
+		if _, err := h.conn.drawn(ctx, counter, 0); err != nil {
+			return 0, err
+		}
+	}
+	key := func(n int64) string { return h.keys.join(h.term, n) }
+	n, err := deposit(ctx, h.conn, counter, key, rec, h.cfg.lookEvery())
+	h.mistrust = isClosed(err)
+	return n, err
 }
 
 // emptyStore empties this node's store for the workers of a new round.
@@ -122,20 +178,27 @@ func (c *Config) prepare(p preparation) (port int, err error) {
 
 // enter begins a round: rank 0 opens the store for workers, the others wait for that.
 func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rendezvous.Round, error) {
-	h.host, h.last, h.ballot, h.hostLeft = a.Host, a, nil, false
+	h.host, h.last, h.ballot, h.hostLeft, h.job = a.Host, a, nil, false, a.Job
 	if a.Min != h.cfg.Min || a.Max != h.cfg.Max {
 		h.log.Warn().Int("min_nodes", a.Min).Int("max_nodes", a.Max).Msg("this node was started with another --nnodes than the coordinator, whose one counts")
 	}
 	r := newRound(h, a) //nolint:contextcheck // a round outlives the call
+	h.tidy(h.session, r)
 	err := func() error {
-		open := h.keys.round(a.Round, "open")
+		open := r.key("open")
+		if prepared {
+			r.noted(open)
+			r.insistOn(open, openRecord{})
+		}
 		if a.Rank == 0 && !prepared && !a.Mixed {
 			h.cfg.emptyStore()
-			return h.conn.Set(ctx, open, []byte("1"))
+			r.insistOn(open, openRecord{})
+			return r.say(ctx, open, openRecord{})
 		}
 		opening, cancel := both(ctx, r.running)
 		defer cancel()
-		return h.conn.Wait(opening, open)
+		_, err := h.conn.await(opening, open, r.pause(), &openRecord{})
+		return err
 	}()
 	if err != nil {
 		if r.running.Err() != nil { // it ended before it began
@@ -159,14 +222,4 @@ func (a *assignment) round(notice time.Duration) rendezvous.Round {
 		BaseRoleRank: a.BaseRoleRank, RoleWorldSize: a.RoleWorld, MasterAddr: a.MasterAddr, MasterPort: a.MasterPort,
 		AgentStore: a.AgentStore, Restarts: a.Restarts, Replacements: a.Replacements, LossNotice: notice,
 	}
-}
-
-// check refuses a place that no coordinator of ours would give.
-func (a *assignment) check() error {
-	if a.Round < 0 || a.Size < 1 || a.Rank < 0 || a.Rank >= a.Size || a.BaseRank < 0 || a.World <= a.BaseRank || a.BaseRoleRank < 0 ||
-		a.RoleWorld <= a.BaseRoleRank || a.MasterAddr == "" || a.MasterPort < 0 || a.MasterPort > 65535 || a.Company < 1 || a.Workers < 1 ||
-		a.Restarts < 0 || a.Replacements < 0 || len(a.Heirs) > maxHeirs {
-		return fmt.Errorf("cannot use the place that the coordinator gave: %+v", *a)
-	}
-	return nil
 }

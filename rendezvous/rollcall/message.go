@@ -1,27 +1,15 @@
 package rollcall
 
-import (
-	"bytes"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"strconv"
-	"time"
-
-	"muster/internal/errhint"
-	"muster/rendezvous"
-)
-
-// maxRecord bounds what is decoded from the store, in bytes.
-const maxRecord = 8 << 20
+import "muster/rendezvous"
 
 // joinRecord is what an agent says of itself when it wants to join.
 type joinRecord struct {
 	// Agent is the id of this agent, the same in every round.
 	Agent string `json:"agent"`
+	// Wish names one call of Next: who draws another ticket for it wants the same as before.
+	Wish string `json:"wish,omitempty"`
+	// Job is the nonce of the job as this agent was told it, empty where it was not.
+	Job string `json:"job,omitempty"`
 	// Node is its host name, Addr the address by which others reach it, Port that of its store.
 	Node string `json:"node"`
 	Addr string `json:"addr"`
@@ -54,8 +42,12 @@ func (r joinRecord) String() string {
 	return r.Node + " (" + r.Addr + ")"
 }
 
-// answer is what becomes of a ticket. One of its fields is set.
+// answer is one of the answers to a ticket. One of its fields is set beside Agent. Those that end the ticket are the last.
 type answer struct {
+	// Agent is who has asked: an answer that was given to an agent of an earlier job is for nobody now.
+	Agent string `json:"agent"`
+	// Wait says that the ticket was heard, and another answer follows.
+	Wait    *waiting            `json:"wait,omitempty"`
 	Begin   *assignment         `json:"begin,omitempty"`
 	Over    *rendezvous.Verdict `json:"over,omitempty"`
 	Refused string              `json:"refused,omitempty"`
@@ -63,20 +55,36 @@ type answer struct {
 	Again bool `json:"again,omitempty"`
 	// Elsewhere is the address of the store where the job goes on.
 	Elsewhere string `json:"elsewhere,omitempty"`
-	// Prepare tells the agent that will have rank 0 to get ready; the second answer follows under the key with "/2" behind
-	// it.
+	// Prepare tells the agent that will have rank 0 to get ready; another answer follows.
 	Prepare *preparation `json:"prepare,omitempty"`
+}
+
+// waiting is what an agent is told that waits.
+type waiting struct {
+	// Job is the nonce of the job, empty where the coordinator does not know it yet.
+	Job string `json:"job,omitempty"`
 }
 
 // preparation is what rank 0 does before a round with agents of torchrun: it empties its store for the workers, or finds
 // a free port where worker 0 will serve them.
 type preparation struct {
-	Round int  `json:"round"`
-	Free  bool `json:"free,omitempty"`
+	Round int    `json:"round"`
+	Nonce string `json:"nonce"` // of the round
+	Free  bool   `json:"free,omitempty"`
+}
+
+func (p *preparation) id() roundID { return roundID{p.Round, p.Nonce} }
+
+// openRecord says that the store for the workers of a round is empty, and its port where that was asked for.
+type openRecord struct {
+	Port int `json:"port"`
 }
 
 // assignment is one agent's place in a round.
 type assignment struct {
+	// Job and Nonce are the nonces of the job and of the round, which are in the keys of both.
+	Job          string `json:"job"`
+	Nonce        string `json:"nonce"`
 	Round        int    `json:"round"`
 	Rank         int    `json:"rank"`
 	Size         int    `json:"size"`
@@ -88,9 +96,11 @@ type assignment struct {
 	MasterPort   int    `json:"master_port"`
 	Restarts     int    `json:"restarts"`
 	Replacements int    `json:"replacements"`
-	// Company is how many of the round's agents are ours, Workers how many workers they have.
+	// Company is how many of the round's agents are ours, Workers how many workers they have, and Seat the index of this agent
+	// among them, which is not its rank where agents of torchrun take part.
 	Company int `json:"company"`
 	Workers int `json:"workers"`
+	Seat    int `json:"seat"`
 	// Mixed says that agents of torchrun are among the others.
 	Mixed bool `json:"mixed,omitempty"`
 	// Exit are the keys of Joined, none where all agents are ours.
@@ -106,6 +116,8 @@ type assignment struct {
 	Heirs []heir `json:"heirs,omitempty"`
 }
 
+func (a *assignment) id() roundID { return roundID{a.Round, a.Nonce} }
+
 // heir is an agent to whom the store may move.
 type heir struct {
 	Agent string `json:"agent"`
@@ -113,10 +125,71 @@ type heir struct {
 	Addr  string `json:"addr"` // host:port
 }
 
-// coordinatorRecord says who the coordinator of a term is.
+// coordinatorRecord says who the coordinator of a term is. Its nonce is in every key of the term: what was written for
+// another coordinator, in this job or in an earlier one, is not found there.
 type coordinatorRecord struct {
 	Agent string `json:"agent"`
 	Node  string `json:"node"`
+	Nonce string `json:"nonce"`
+}
+
+// hostRecord says which agent serves the store.
+type hostRecord struct {
+	Agent string `json:"agent"`
+}
+
+// leftRecord says that its writer leaves.
+type leftRecord struct {
+	Agent string `json:"agent"`
+}
+
+// elsewhereRecord says at which store the job goes on.
+type elsewhereRecord struct {
+	At string `json:"at"` // host:port
+}
+
+// termRecord is the number of the term.
+type termRecord struct {
+	Term int `json:"term"`
+}
+
+// tallyRecord is how many workers of an agent have ended.
+type tallyRecord struct {
+	Ended  int `json:"ended"`
+	Failed int `json:"failed"`
+}
+
+// stoppedRecord says that the workers of an agent have been ended, and in which slot its report is, 0 for none.
+type stoppedRecord struct {
+	Slot int `json:"slot,omitempty"`
+}
+
+// reportedRecord lists the slots in which the reports of a round are.
+type reportedRecord struct {
+	Slots []int `json:"slots"`
+}
+
+// noteRecord says that something has happened: its key says what.
+type noteRecord struct{}
+
+// rollRecord is who is in the round that runs.
+type rollRecord struct {
+	Job     string       `json:"job"`
+	Nonce   string       `json:"nonce"`
+	Round   int          `json:"round"`
+	Size    int          `json:"size"`
+	Members []rollMember `json:"members"`
+	// Restarts and Replacements are those of the job before the round.
+	Restarts     int `json:"restarts"`
+	Replacements int `json:"replacements"`
+}
+
+func (r *rollRecord) id() roundID { return roundID{r.Round, r.Nonce} }
+
+type rollMember struct {
+	Agent string `json:"a"`
+	Rank  int    `json:"r"`
+	Name  string `json:"n"`
 }
 
 // lobby tells people how far a meeting has come.
@@ -135,97 +208,3 @@ type lobby struct {
 	// Heirs are where to look for the store when it is lost while a round runs.
 	Heirs []heir `json:"heirs,omitempty"`
 }
-
-// codec writes and reads what agents say to each other. With a token every record carries a code that nobody can make
-// without it, over key and content.
-type codec struct{ token []byte }
-
-// errUnsigned and errSigned are two agents of which only one has a token, or another one.
-var (
-	errUnsigned = errors.New("it is not signed with this job's token")
-	errSigned   = errors.New("it is signed with a token, and this agent has none")
-)
-
-const macHint = "give every agent of the job the same MUSTER_TOKEN_FILE (--token-file), or none of them"
-
-func (c codec) mac(key string, body []byte) []byte {
-	h := hmac.New(sha256.New, c.token)
-	h.Write([]byte(strconv.Itoa(len(key)) + ":" + key))
-	h.Write(body)
-	return []byte(hex.EncodeToString(h.Sum(nil)))
-}
-
-// seal encodes v for being stored under key.
-func (c codec) seal(key string, v any) []byte {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("internal error: cannot encode %T: %v", v, err)) // strings, numbers and bools only
-	}
-	if len(c.token) == 0 {
-		return body
-	}
-	return append(append(body, '\n'), c.mac(key, body)...)
-}
-
-// open decodes what was found under key.
-func (c codec) open(key string, value []byte, v any) error {
-	if len(value) > maxRecord {
-		return fmt.Errorf("cannot read %q in the store: %d bytes, at most %d are taken", key, len(value), maxRecord)
-	}
-	body, mac, signed := bytes.Cut(value, []byte{'\n'})
-	switch {
-	case signed && len(c.token) == 0:
-		return errhint.With(fmt.Errorf("cannot trust %q in the store: %w", key, errSigned), macHint)
-	case len(c.token) > 0 && !hmac.Equal(mac, c.mac(key, body)):
-		return errhint.With(fmt.Errorf("cannot trust %q in the store: %w", key, errUnsigned), macHint)
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return errhint.With(fmt.Errorf("cannot read %q in the store: %w", key, err),
-			"does another program or another version of muster use this store under the same run id?")
-	}
-	return nil
-}
-
-// verdict reads a verdict, and refuses what no agent of ours would say.
-func (c codec) verdict(key string, value []byte) (rendezvous.Verdict, error) {
-	var v rendezvous.Verdict
-	if err := c.open(key, value, &v); err != nil {
-		return v, err
-	}
-	switch v.Kind {
-	case rendezvous.Restart, rendezvous.Reassemble, rendezvous.Succeed, rendezvous.Fail:
-	default:
-		return v, fmt.Errorf("cannot read %q in the store: verdict of kind %q", key, v.Kind)
-	}
-	if v.Status < 0 || v.Status > 255 || v.Delay < 0 || v.Delay > maxDelay || v.Restarts < 0 || v.Linger < 0 || v.Grace < 0 {
-		return v, fmt.Errorf("cannot read %q in the store: status %d, delay %v, restarts %d", key, v.Status, v.Delay, v.Restarts)
-	}
-	return v, nil
-}
-
-// check refuses a record that no agent of ours would write.
-func (r *joinRecord) check() error {
-	switch {
-	case r.Agent == "" || len(r.Agent) > 128:
-		return errors.New("it names no agent")
-	case len(r.Node) > 512 || len(r.Addr) > 512 || len(r.Role) > 1024:
-		return errors.New("a name in it is too long")
-	case r.Workers < 1 || r.Workers > maxWorkers:
-		return fmt.Errorf("it has %d workers", r.Workers)
-	case r.Port < 0 || r.Port > 65535:
-		return fmt.Errorf("it has port %d", r.Port)
-	case r.NodeRank < -1 || r.NodeRank >= maxNodes || r.Round < -1 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes || r.Size < 0 || r.Size > maxNodes:
-		return fmt.Errorf("it has node rank %d, rank %d of %d in round %d", r.NodeRank, r.Rank, r.Size, r.Round)
-	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:
-		return fmt.Errorf("it has %d restarts and %d replacements", r.Restarts, r.Replacements)
-	}
-	return nil
-}
-
-// Bounds on what a record may claim.
-const (
-	maxWorkers = 1 << 16
-	maxNodes   = 1 << 20
-	maxRounds  = 1 << 30
-	maxDelay   = 10 * 365 * 24 * time.Hour
-)

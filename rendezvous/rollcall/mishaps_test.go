@@ -127,11 +127,12 @@ func TestNoHeartbeatKey(t *testing.T) {
 		j.cfg.JoinTimeout = 20 * time.Second
 		j.mustMeetLater(t, func(a, b *agent) {
 			foreign := j.space.Client()
-			n, err := foreign.Add(t.Context(), "muster/job7/t0/tickets", 1)
+			office := j.office(0)
+			n, err := foreign.Add(t.Context(), office+"tickets", 1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			foreign.Set(t.Context(), fmt.Sprintf("muster/job7/t0/join/%d", n), []byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":-1}`))
+			foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n), []byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":-1}`))
 			time.Sleep(10 * time.Second)
 			b.die()
 			select {
@@ -320,8 +321,14 @@ func TestMixedExit(t *testing.T) {
 					if n := <-c; n.err != nil {
 						t.Fatal(n.err)
 					}
-					if _, complete, err := agents[i].Tally(t.Context(), rendezvous.Tally{Ended: 2}); complete || err != nil {
-						t.Fatalf("complete %v, %v", complete, err)
+					if err := agents[i].Tally(t.Context(), rendezvous.Tally{Ended: 2}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				for _, a := range agents {
+					if len(a.Tallied()) > 0 {
+						t.Errorf("%s is to decide, and agents of torchrun have not ended", a.name)
 					}
 				}
 				time.Sleep(10 * time.Second)
@@ -408,9 +415,10 @@ func TestHugeRound(t *testing.T) {
 		first := a.begin(t.Context())
 		synctest.Wait()
 		foreign := j.space.Client()
-		foreign.Set(t.Context(), "muster/job7/beat/stranger", []byte("0"))
-		n, _ := foreign.Add(t.Context(), "muster/job7/t0/tickets", 1)
-		foreign.Set(t.Context(), fmt.Sprintf("muster/job7/t0/join/%d", n), []byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":9223372036854775807}`))
+		office := j.office(0)
+		foreign.Set(t.Context(), "muster/job7/beat/stranger", []byte(`{"n":1}`))
+		n, _ := foreign.Add(t.Context(), office+"tickets", 1)
+		foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n), []byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":9223372036854775807}`))
 		<-j.start("b").begin(t.Context())
 		r := <-first
 		if r.err != nil {
@@ -425,7 +433,7 @@ func TestGarbageVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 2)
 		j.mustMeetLater(t, func(a, b *agent) {
-			j.space.Client().Set(t.Context(), "muster/job7/0/verdict", []byte("garbage"))
+			j.space.Client().Set(t.Context(), j.inRound()+"verdict", []byte("garbage"))
 			t.Logf("%+v", a.verdict())
 			if _, err := b.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Restarts: 1}); err != nil {
 				t.Errorf("status %d: %v", errhint.CodeOf(err), err)

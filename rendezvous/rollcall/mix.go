@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 
 	"muster/rendezvous"
@@ -125,8 +124,9 @@ func (m *mix) fellows() []Fellow {
 func (c *coordinator) withOthers(ctx, round, holding context.Context, number int) error {
 	b := c.bridge
 	prepared := map[string]int{}
+	id := roundID{number, newNonce()}
 	master := func(ctx context.Context, agent string, served bool) (string, int, error) {
-		return c.prepare(ctx, preparation{number, !served}, agent, prepared)
+		return c.prepare(ctx, preparation{id.number, id.nonce, !served}, agent, prepared)
 	}
 	joined, err := b.Join(round, c.mix.fellows, c.mix.changed, master)
 	if over, ok := errors.AsType[*rendezvous.OverError](err); ok {
@@ -139,7 +139,7 @@ func (c *coordinator) withOthers(ctx, round, holding context.Context, number int
 		return fmt.Errorf("cannot meet the agents of torchrun: %w", err)
 	}
 	began := make(chan error, 1)
-	if err := c.tell(ctx, func() { began <- c.beginMixed(ctx, number, joined, prepared) }); err != nil {
+	if err := c.tell(ctx, func() { began <- c.beginMixed(ctx, id, joined, prepared) }); err != nil {
 		return err
 	}
 	select {
@@ -151,7 +151,7 @@ func (c *coordinator) withOthers(ctx, round, holding context.Context, number int
 		return context.Cause(ctx)
 	}
 	company := func() []Fellow { return c.stillHere(joined) }
-	v, err := c.stay(ctx, round, number, company)
+	v, err := c.stay(ctx, round, id, company)
 	if err != nil {
 		return err
 	}
@@ -183,12 +183,12 @@ func (c *coordinator) withOthers(ctx, round, holding context.Context, number int
 }
 
 // stay is the time in which workers run. It returns how the round is to end, as far as that is not decided already.
-func (c *coordinator) stay(ctx, round context.Context, number int, company func() []Fellow) (rendezvous.Verdict, error) {
+func (c *coordinator) stay(ctx, round context.Context, id roundID, company func() []Fellow) (rendezvous.Verdict, error) {
 	b := c.bridge
 	staying, stop := context.WithCancelCause(round)
 	defer stop(errRoundOver)
 	c.wg.Go(func() {
-		if c.store.Wait(staying, c.keys.round(number, "passed")) == nil {
+		if _, err := c.store.await(staying, c.keys.round(id, "passed"), c.cfg.lookEvery(), &noteRecord{}); err == nil {
 			stop(errPassed)
 		}
 	})
@@ -239,23 +239,19 @@ func (c *coordinator) prepare(ctx context.Context, p preparation, agent string, 
 	if port, done := prepared[agent]; done {
 		return s.rec.Addr, port, nil
 	}
-	if err := c.reply(ctx, s.ticket, answer{Prepare: &p}); err != nil {
+	if err := c.reply(ctx, s, answer{Prepare: &p}); err != nil {
 		return "", 0, err
 	}
-	value, err := c.store.Get(ctx, c.keys.round(p.Round, "open"))
-	if err != nil {
+	var open openRecord
+	if _, err := c.store.await(ctx, c.keys.round(p.id(), "open"), c.cfg.lookEvery(), &open); err != nil {
 		return "", 0, err
 	}
-	port, err := strconv.Atoi(string(value))
-	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("node %s serves the workers at port %q", s.rec, value)
-	}
-	prepared[agent] = port
-	return s.rec.Addr, port, nil
+	prepared[agent] = open.Port
+	return s.rec.Addr, open.Port, nil
 }
 
 // beginMixed tells our nodes their places among the others.
-func (c *coordinator) beginMixed(ctx context.Context, number int, j Joined, prepared map[string]int) error {
+func (c *coordinator) beginMixed(ctx context.Context, id roundID, j Joined, prepared map[string]int) error {
 	r := c.roster
 	var seats []seat
 	var places []assignment
@@ -283,25 +279,16 @@ func (c *coordinator) beginMixed(ctx context.Context, number int, j Joined, prep
 		})
 	}
 	if open {
-		if err := c.store.Set(ctx, c.keys.round(number, "open"), []byte("1")); err != nil {
+		if err := c.store.set(ctx, c.keys.round(id, "open"), openRecord{}); err != nil {
 			return err
 		}
 	}
 	if len(seats) == 0 {
 		return nil
 	}
-	c.logOrder(number, j.World, j.Names)
-	r.begun(number, j.Size, seats, ranks)
-	again := map[int64]bool{}
-	for _, s := range seats {
-		_, again[s.ticket] = prepared[s.rec.Agent]
-	}
-	return c.assign(ctx, number, seats, places, func(ticket int64) string {
-		if again[ticket] {
-			return c.answerKey(ticket) + "/2"
-		}
-		return c.answerKey(ticket)
-	})
+	c.logOrder(id.number, j.World, j.Names)
+	r.begun(id.number, j.Size, seats, ranks)
+	return c.assign(ctx, id, seats, places)
 }
 
 // stillHere are the nodes of ours in a round that have not gone.

@@ -28,21 +28,20 @@ func (h *Handler) lobby(ctx context.Context) (l lobby, text string) {
 		return l, s.place + " is out of reach"
 	}
 	s.mu.Lock()
-	term := s.term
+	term := s.mandate
 	s.mu.Unlock()
 	ctx, cancel := both(ctx, s.ctx)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, h.cfg.KeepAlive)
 	defer stop()
-	key := h.keys.term(term, "lobby")
-	value, err := s.conn.Get(ctx, key)
+	_, err := s.conn.get(ctx, h.keys.term(term, "lobby"), &l)
+	if isUntrusted(err) {
+		return lobby{}, err.Error()
+	}
 	if err != nil {
-		return l, "no word from the coordinator"
+		return lobby{}, "no word from the coordinator"
 	}
-	if err := h.codec.open(key, value, &l); err != nil {
-		return l, err.Error()
-	}
-	if len(l.Heirs) > 0 && len(l.Heirs) <= maxHeirs {
+	if len(l.Heirs) > 0 {
 		h.mu.Lock()
 		h.heirs = l.Heirs
 		h.mu.Unlock()
@@ -75,7 +74,7 @@ func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func
 				return
 			}
 			l, text := h.lobby(limited)
-			if l.Running {
+			if h.isSpare() {
 				since = time.Now()
 			}
 			if limited.Err() == nil && time.Since(since) < h.cfg.JoinTimeout {
@@ -83,11 +82,20 @@ func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func
 				if l.Running {
 					level = zerolog.InfoLevel
 				}
-				h.log.WithLevel(level).Str("nodes", text).Dur("dur_ms", time.Since(began)).Msg("waiting for nodes")
+				h.log.WithLevel(level).Str("nodes", strings.Replace(text, " nodes are there", " are there", 1)).Dur("dur_ms", time.Since(began)).Msg("waiting for nodes")
 			}
 		}
 	})
 	return limited, func() { cancel(nil); wg.Wait() }
+}
+
+// isSpare reports whether a round runs without this agent, by the word of a coordinator that lives: what it wrote into the
+// lobby may be old.
+func (h *Handler) isSpare() bool {
+	h.mu.Lock()
+	s := h.session
+	h.mu.Unlock()
+	return s != nil && s.ctx.Err() == nil && s.roundRuns()
 }
 
 // lobby tells how far the meeting is.

@@ -64,7 +64,7 @@ func (h *Handler) goBack(ctx context.Context, cause error) error {
 			return context.Cause(ctx)
 		}
 		if conn, p := h.firstOf(ctx, places); conn != nil {
-			if h.conn = conn; p.Addr != h.cfg.At {
+			if h.conn = newRecords(conn, h.codec); p.Addr != h.cfg.At {
 				h.host, h.cfg.At, h.cfg.Place = p.Agent, p.Addr, "the store of "+p.Node
 			}
 			return nil
@@ -124,7 +124,7 @@ func (h *Handler) seek(ctx context.Context, at string) (Conn, error) {
 	}
 	asking, cancel := context.WithTimeout(ctx, h.cfg.deadAfter()) // another connection, and a question: four round trips
 	defer cancel()
-	if !Hosted(asking, conn, h.cfg.RunID) {
+	if !Hosted(asking, conn, h.cfg.RunID, h.cfg.Token) {
 		return nil, errors.Join(errors.New("no store there"), conn.Close())
 	}
 	return conn, nil

@@ -55,6 +55,7 @@ type seat struct {
 	ticket int64
 	rec    joinRecord
 	since  time.Duration // when it came, by the coordinator's clock
+	first  int64         // its first ticket: it may have drawn others since
 }
 
 // member is an agent of the round that runs, or ran last.
@@ -115,14 +116,14 @@ type beginning struct {
 
 // reply ends a ticket without a place.
 type reply struct {
-	ticket int64
+	seat
 	answer answer
 }
 
 // join takes in a ticket. settle is to follow, as after every change.
 func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 	if why := r.misfit(rec); why != "" {
-		r.refuse(ticket, why)
+		r.refuse(seat{ticket: ticket, rec: rec}, why)
 		return
 	}
 	if _, again := r.tickets[rec.Agent]; again { // an agent has one wish at a time: the last one counts
@@ -134,9 +135,9 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		r.silent = max(r.silent-1, 0)
 	}
 	r.tickets[rec.Agent] = ticket
-	r.waiting = append(r.waiting, seat{ticket, rec, now})
-	if n := len(r.waiting); n > 1 && r.waiting[n-2].ticket > ticket {
-		slices.SortFunc(r.waiting, func(a, b seat) int { return cmp.Compare(a.ticket, b.ticket) })
+	r.waiting = append(r.waiting, seat{ticket, rec, now, ticket})
+	if n := len(r.waiting); n > 1 && r.waiting[n-2].first > ticket {
+		slices.SortFunc(r.waiting, func(a, b seat) int { return cmp.Compare(a.first, b.first) })
 	}
 	if rec.Round > r.round && !r.inherited && r.moved == 0 {
 		// Its last round was at a store whose place this one has taken: that has ended, and whoever has not heard of it yet
@@ -152,9 +153,24 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 	}
 }
 
+// again takes in another ticket of an agent that waits already, for the same wish: it keeps its place, and has this ticket in
+// the place of old. waits is false where it does not wait.
+func (r *roster) again(ticket int64, rec joinRecord) (old int64, waits bool) {
+	if old, waits = r.tickets[rec.Agent]; !waits || rec.Wish == "" {
+		return 0, false
+	}
+	for i := range r.waiting {
+		if s := &r.waiting[i]; s.rec.Agent == rec.Agent && s.rec.Wish == rec.Wish {
+			s.ticket, r.tickets[rec.Agent] = ticket, ticket
+			return old, true
+		}
+	}
+	return 0, false
+}
+
 // refuse ends a ticket.
-func (r *roster) refuse(ticket int64, why string) {
-	r.pending = append(r.pending, effect{reply: &reply{ticket, answer{Refused: why}}})
+func (r *roster) refuse(s seat, why string) {
+	r.pending = append(r.pending, effect{reply: &reply{s, answer{Refused: why}}})
 }
 
 // drop forgets what an agent waits for.
@@ -185,8 +201,10 @@ func withFlags(checks string) string {
 
 // lost takes in that an agent is gone: it left by itself, or was silent for too long.
 func (r *roster) lost(now time.Duration, agent string, left bool) {
-	if ticket, waits := r.tickets[agent]; waits && !left { // should it live, it asks again
-		r.pending = append(r.pending, effect{reply: &reply{ticket, answer{Again: true}}})
+	for _, s := range r.waiting { // should it live, it asks again
+		if s.rec.Agent == agent && !left {
+			r.pending = append(r.pending, effect{reply: &reply{s, answer{Again: true}}})
+		}
 	}
 	r.drop(agent)
 	m, ours := r.members[agent]
@@ -241,7 +259,11 @@ func (r *rules) limit(v *rendezvous.Verdict, restarts, replacements int) {
 	switch {
 	case r.replaceLimit >= 0 && replacements > r.replaceLimit:
 		v.Kind, v.Reason, v.Status = rendezvous.Fail, "RestartLimitReached", errhint.TryAgain
-		v.Message += fmt.Sprintf(", and the restart limit of %d lost nodes is reached", r.replaceLimit)
+		if r.replaceLimit == 0 {
+			v.Message += ", and no restart is left for a lost node"
+		} else {
+			v.Message += fmt.Sprintf(", and the restart limit of %d lost nodes is reached", r.replaceLimit)
+		}
 	case r.backoffLimit >= 0 && replacements+restarts > r.backoffLimit:
 		v.Kind, v.Reason, v.Status = rendezvous.Fail, "BackoffLimitReached", errhint.TryAgain
 		v.Message += fmt.Sprintf(", and the backoff limit of %d is reached", r.backoffLimit)
@@ -283,7 +305,7 @@ func (r *roster) settle(now time.Duration) []effect {
 	case phaseOver:
 		for _, s := range r.waiting {
 			v := r.verdict
-			r.pending = append(r.pending, effect{reply: &reply{s.ticket, answer{Over: &v}}})
+			r.pending = append(r.pending, effect{reply: &reply{s, answer{Over: &v}}})
 		}
 		r.waiting = nil
 		clear(r.tickets)

@@ -1,13 +1,17 @@
 package rollcall
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"muster/internal/errhint"
 	"muster/rendezvous"
 )
 
@@ -17,6 +21,7 @@ type round struct {
 	a       assignment
 	s       *session
 	verdict chan rendezvous.Verdict
+	tallied chan rendezvous.Tally
 	running context.Context // ends with the round
 	end     context.CancelFunc
 	exited  chan struct{}      // closed when attendExit has returned; nil where all agents are ours
@@ -27,11 +32,21 @@ type round struct {
 	cut     bool // the store was lost before anybody's verdict was heard; to be read after leave
 	// handover says that the host of the store has announced that it leaves; to be read after leave.
 	handover bool
+	// garbled says that nobody of this job has written what stands for the verdict; to be read after leave.
+	garbled bool
+	// restarts is how many restarts the job has had by the verdict that was heard; to be read after leave.
+	restarts int
+
+	mu    sync.Mutex
+	wrote map[string]bool   // keys that this agent has written for the round
+	kept  map[string][]byte // what is written again where it is gone: the newest of each key
 }
 
 // newRound begins to wait for the verdict.
 func newRound(h *Handler, a assignment) *round {
-	r := &round{h: h, a: a, s: h.session, verdict: make(chan rendezvous.Verdict, 1)}
+	r := &round{
+		h: h, a: a, s: h.session, verdict: make(chan rendezvous.Verdict, 1), tallied: make(chan rendezvous.Tally, 1), wrote: map[string]bool{},
+	}
 	r.running, r.end = context.WithCancel(r.s.ctx)
 	r.s.enter(a.Round, a.Company)
 	attending, dismiss := context.WithCancel(context.WithoutCancel(r.running)) // it outlives the session
@@ -45,7 +60,10 @@ func newRound(h *Handler, a assignment) *round {
 			if r.final = v.Kind == rendezvous.Succeed || v.Kind == rendezvous.Fail; r.final {
 				r.s.wg.Go(r.settle)
 			}
-			r.cut = v.Reason == reasonStoreLost
+			if v.Kind == rendezvous.Restart { // a coordinator that is lost now may not have heard it
+				r.restarts = v.Restarts
+			}
+			r.cut, r.garbled = v.Reason == reasonStoreLost, v.Reason == reasonGarbled
 			r.handover = v.Reason == reasonHostStopped && h.movable() && h.host != h.id
 			r.verdict <- v
 		}
@@ -56,18 +74,110 @@ func newRound(h *Handler, a assignment) *round {
 
 // settle ends the leases of a job that is decided, once everybody has heard that: those who have not may go on without us.
 func (r *round) settle() {
-	n, err := r.s.conn.Add(r.s.ctx, r.key("heard"), 1)
-	switch {
-	case err != nil:
-	case n == int64(r.a.Company):
-		err = r.s.conn.Set(r.s.ctx, r.key("allheard"), []byte("1"))
-	default:
-		err = r.s.conn.Wait(r.s.ctx, r.key("allheard"))
+	ctx, all := r.s.ctx, r.key("allheard")
+	err := r.say(ctx, r.seat("heard", r.a.Seat), noteRecord{})
+	if err == nil && r.a.Seat == 0 {
+		err = r.s.conn.collect(ctx, r.seats("heard"), r.pause(), func(i int, raw []byte) bool {
+			_, err := r.h.codec.open(r.seat("heard", i), raw, &noteRecord{})
+			return err == nil
+		})
+		if err == nil {
+			err = r.say(ctx, all, noteRecord{})
+		}
+	} else if err == nil {
+		_, err = r.s.conn.await(ctx, all, r.pause(), &noteRecord{})
 	}
 	if err == nil {
 		r.s.settled()
 	}
 }
+
+// say writes a record of this round.
+func (r *round) say(ctx context.Context, key string, v any) error {
+	r.noted(key)
+	return r.s.conn.set(ctx, key, v)
+}
+
+// noted takes in that this agent has written under key, and deletes it when nobody reads it any more.
+func (r *round) noted(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrote[key] = true
+}
+
+// mostLost is how often in a row a record may be gone that was written again before.
+const mostLost = 5
+
+// insistOn writes a record of this round again where it is gone, until the round ends: nobody may wait for ever because it was
+// taken away. Where it is gone each time, the job ends: what this node says is not heard.
+func (r *round) insistOn(key string, v any) {
+	r.insist(key, r.h.codec.seal(key, v), 5*r.h.cfg.deadAfter(), 0)
+}
+
+// insist is insistOn for a sealed value, that looks so many times, 0 for no end, with a pause before each. It ends when another
+// value is to stand under the key.
+func (r *round) insist(key string, own []byte, pause time.Duration, looks int) {
+	r.mu.Lock()
+	if r.kept == nil {
+		r.kept = map[string][]byte{}
+	}
+	r.kept[key] = own
+	r.mu.Unlock()
+	newest := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return bytes.Equal(r.kept[key], own)
+	}
+	r.wg.Go(func() {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for lost, n := 0, 0; looks == 0 || n < looks; n++ {
+			select {
+			case <-tick.C:
+			case <-r.running.Done():
+				return
+			}
+			if !newest() {
+				return
+			}
+			stands, err := r.s.conn.stands(r.running, key, own)
+			if err == nil && !stands {
+				lost++
+				err = r.s.conn.setSealed(r.running, key, own)
+			} else if err == nil {
+				lost = 0
+			}
+			if err == nil && lost >= mostLost {
+				_, _ = r.offer(r.running, rendezvous.Verdict{ // the loss of the store is met elsewhere
+					Kind: rendezvous.Fail, Reason: "RecordsLost", Rank: -1, Status: errhint.TryAgain, Node: r.h.cfg.Node,
+					Message: "what node " + r.h.cfg.Node + " tells the others does not stay in the store; " + foreignHint,
+				})
+				return
+			}
+		}
+	})
+}
+
+// litter returns what this agent has written for the round.
+func (r *round) litter() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.wrote))
+}
+
+// tidy deletes what this agent has written for the round before the last one: nobody reads it any more.
+func (h *Handler) tidy(s *session, r *round) {
+	old := h.litter[0]
+	h.litter[0], h.litter[1] = h.litter[1], r
+	if old == nil || old.s != s { // that store is lost
+		return
+	}
+	keys := old.litter()
+	s.wg.Go(func() { _ = s.conn.remove(s.ctx, keys...) }) // where it fails the store is lost
+}
+
+// pause is how long a round waits before it looks again at what nobody of this job can have written.
+func (r *round) pause() time.Duration { return r.h.cfg.lookEvery() }
 
 // leave ends the wait for the verdict.
 func (r *round) leave() {
@@ -76,22 +186,31 @@ func (r *round) leave() {
 	r.wg.Wait()
 }
 
-func (r *round) key(name string) string { return r.h.keys.round(r.a.Round, name) }
+func (r *round) key(name string) string            { return r.h.keys.round(r.a.id(), name) }
+func (r *round) seat(name string, seat int) string { return r.h.keys.seat(r.a.id(), name, seat) }
+
+// seats are the keys under which the agents of the round say something.
+func (r *round) seats(name string) []string {
+	keys := make([]string, r.a.Company)
+	for i := range keys {
+		keys[i] = r.seat(name, i)
+	}
+	return keys
+}
 
 // await waits for the verdict. Where the store or the coordinator is lost first, it is to meet again.
 func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
-	office := r.s.office(r.s.h.term)
+	office := r.s.office(r.h.term.term)
 	for {
 		waiting, cancel := both(ctx, office)
-		value, err := r.s.conn.Get(waiting, r.key("verdict"))
+		var said verdictRecord
+		_, err := r.s.conn.get(waiting, r.key("verdict"), &said)
 		cancel()
 		switch {
 		case err == nil:
-			v, err := r.h.codec.verdict(r.key("verdict"), value)
-			if err != nil {
-				v = rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1, Message: err.Error()}
-			}
-			return v, true
+			return said.Verdict, true
+		case isUntrusted(err):
+			return unreadable(err), true
 		case r.s.ctx.Err() == nil && errors.Is(err, rendezvous.ErrStoreClosed):
 			r.s.lose(err)
 			return r.lost(), true
@@ -170,18 +289,48 @@ func succeeded() rendezvous.Verdict {
 	return rendezvous.Verdict{Kind: rendezvous.Succeed, Reason: "WorkersSucceeded", Rank: -1, Message: "the workers succeeded"}
 }
 
+// unreadable is what every agent takes for the verdict where nobody of this job can have written what stands there.
+func unreadable(err error) rendezvous.Verdict {
+	return rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonGarbled, Rank: -1, Message: err.Error()}
+}
+
+// reasonGarbled is the reason of what every agent takes for the verdict where it cannot be read.
+const reasonGarbled = "VerdictGarbled"
+
+// mostGarbled is how many rounds in a row may end so.
+const mostGarbled = 10
+
+// garbled returns an error where too many rounds in a row have ended by a verdict that cannot be read.
+func (h *Handler) garbled() error {
+	if h.round == nil {
+		return nil
+	}
+	if h.garbles++; !h.round.garbled {
+		h.garbles = 0
+	}
+	if h.garbles < mostGarbled {
+		return nil
+	}
+	err := fmt.Errorf("cannot go on: nobody of this job has written the verdicts on its last %d rounds", h.garbles)
+	return errhint.Code(errhint.With(err, foreignHint), errhint.TryAgain)
+}
+
 // offer proposes a verdict and returns the one that counts.
 func (r *round) offer(ctx context.Context, v rendezvous.Verdict) (rendezvous.Verdict, error) {
 	key := r.key("verdict")
-	value, err := r.s.conn.CompareAndSet(ctx, key, nil, r.h.codec.seal(key, v))
-	if err != nil {
+	if len(v.Message) > maxMessage {
+		v.Message = v.Message[:maxMessage]
+	}
+	r.noted(key)
+	var counts verdictRecord
+	_, err := r.s.conn.claim(ctx, key, v, &counts)
+	switch {
+	case isUntrusted(err): // the others take it for the same
+		return unreadable(err), nil
+	case err != nil:
 		return v, err
 	}
-	counts, err := r.h.codec.verdict(key, value)
-	if err != nil { // the others take it for the same
-		counts, err = rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1, Message: err.Error()}, nil
-	}
-	return counts, err
+	return counts.Verdict, nil
 }
 
 // current returns the round that runs, and a context for calls in it.
@@ -242,33 +391,57 @@ func (h *Handler) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous
 	return counts, nil
 }
 
-// tallyShift separates the two counts of a Tally in one number.
-const tallyShift = 32
-
-// Tally implements rendezvous.Handler. In a round with agents of torchrun nobody is told complete where nobody has
-// failed: when the others' workers have succeeded, too, the coordinator proposes the end.
-func (h *Handler) Tally(ctx context.Context, t rendezvous.Tally) (rendezvous.Tally, bool, error) {
+// Tally implements rendezvous.Handler. Each agent says what has become of its workers, and the one with the first seat waits
+// for all of them. In a round with agents of torchrun nobody is told the sum where nobody has failed: when the others'
+// workers have succeeded, too, the coordinator proposes the end.
+func (h *Handler) Tally(ctx context.Context, t rendezvous.Tally) error {
 	r, both, cancel, err := h.current(ctx)
 	if err != nil {
-		return t, false, err
+		return err
 	}
 	defer cancel()
-	n, err := r.s.conn.Add(both, r.key("ended"), int64(t.Ended)|int64(t.Failed)<<tallyShift)
-	if err == nil {
-		sum := rendezvous.Tally{Ended: int(n & (1<<tallyShift - 1)), Failed: int(n >> tallyShift)}
-		complete := sum.Ended >= r.a.Workers
-		if complete && r.a.Mixed && sum.Failed == 0 {
-			complete = false
-			err = r.s.conn.Set(both, r.key("passed"), []byte("1"))
+	key, own := r.seat("ended", r.a.Seat), tallyRecord{t.Ended, t.Failed}
+	if err := r.say(both, key, own); err != nil {
+		if r.broken(err) && ctx.Err() == nil {
+			return nil // the verdict is on its way
 		}
-		if err == nil {
-			return sum, complete, nil
+		return fmt.Errorf("cannot count the workers of round %d: %w", r.a.Round, err)
+	}
+	r.insistOn(key, own)
+	if r.a.Seat == 0 {
+		r.wg.Go(r.tally)
+	}
+	return nil
+}
+
+// Tallied implements rendezvous.Handler.
+func (h *Handler) Tallied() <-chan rendezvous.Tally {
+	if h.round == nil {
+		return nil
+	}
+	return h.round.tallied
+}
+
+// tally adds up what has become of the workers of all agents.
+func (r *round) tally() {
+	var sum rendezvous.Tally
+	err := r.s.conn.collect(r.running, r.seats("ended"), r.pause(), func(i int, raw []byte) bool {
+		var t tallyRecord
+		if _, err := r.h.codec.open(r.seat("ended", i), raw, &t); err != nil {
+			return false
 		}
+		sum.Ended += t.Ended
+		sum.Failed += t.Failed
+		return true
+	})
+	switch {
+	case err != nil: // there is a verdict, or the store is lost, which will be said
+	case r.a.Mixed && sum.Failed == 0:
+		_ = r.say(r.running, r.key("passed"), noteRecord{})
+		r.insistOn(r.key("passed"), noteRecord{})
+	default:
+		r.tallied <- sum
 	}
-	if r.broken(err) && ctx.Err() == nil {
-		return t, false, nil // the verdict is on its way
-	}
-	return t, false, fmt.Errorf("cannot count the workers of round %d: %w", r.a.Round, err)
 }
 
 // Report implements rendezvous.Handler.
@@ -284,25 +457,59 @@ func (h *Handler) Report(ctx context.Context, report []byte) error {
 	return nil
 }
 
+// maxReports is how many agents' reports are read: where more have failed, the first ones tell why.
+const maxReports = 64
+
+// slotKey is the key of a report.
+func (r *round) slotKey(slot int) string { return r.key("report/" + strconv.Itoa(slot)) }
+
+// slots returns how many reports there may be.
+func (r *round) slots() int { return min(r.a.Company, maxReports) }
+
+// report leaves a report in a slot that nobody else has taken, and says where it is. In a large company most find the slots
+// taken by those who were faster.
 func (r *round) report(ctx context.Context, report []byte) error {
-	if len(report) > 0 {
-		n, err := r.s.conn.Add(ctx, r.key("reports"), 1)
+	slot := 0
+	for try := 0; len(report) > 0 && slot == 0 && try < 2; try++ {
+		n := (r.a.Seat+try*(1+r.a.Seat/maxReports))%r.slots() + 1
+		key := r.slotKey(n)
+		counts, err := r.s.conn.settle(ctx, key, report)
+		if isUntrusted(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		if err := r.s.conn.Set(ctx, r.key("report/"+strconv.FormatInt(n, 10)), report); err != nil {
-			return err
+		if bytes.Equal(counts, report) {
+			r.noted(key)
+			slot = n
 		}
 	}
-	stopped, err := r.s.conn.Add(ctx, r.key("stopped"), 1)
-	if err == nil && stopped == int64(r.a.Company) {
-		err = r.s.conn.Set(ctx, r.key("reported"), []byte("1"))
+	if r.a.Seat == 0 { // the round may be over here before all others have stopped
+		r.s.wg.Go(r.collectReports)
 	}
-	return err
+	return r.say(ctx, r.seat("stopped", r.a.Seat), stoppedRecord{slot})
 }
 
-// maxReports is how many agents' reports are read: where more have failed, the first ones tell why.
-const maxReports = 64
+// collectReports waits until every agent has stopped, and says in which slots they have reported.
+func (r *round) collectReports() {
+	ctx, cancel := context.WithTimeout(r.s.ctx, r.h.cfg.CloseTimeout)
+	defer cancel()
+	var all reportedRecord
+	err := r.s.conn.collect(ctx, r.seats("stopped"), r.pause(), func(i int, raw []byte) bool {
+		var s stoppedRecord
+		if _, err := r.h.codec.open(r.seat("stopped", i), raw, &s); err != nil {
+			return false
+		}
+		if s.Slot > 0 && s.Slot <= r.slots() && !slices.Contains(all.Slots, s.Slot) {
+			all.Slots = append(all.Slots, s.Slot)
+		}
+		return true
+	})
+	if err == nil {
+		_ = r.say(ctx, r.key("reported"), all) // without it the others take what is there
+	}
+}
 
 // Reports implements rendezvous.Handler.
 func (h *Handler) Reports(ctx context.Context) ([][]byte, error) {
@@ -311,20 +518,28 @@ func (h *Handler) Reports(ctx context.Context) ([][]byte, error) {
 		return nil, err
 	}
 	defer cancel()
-	_ = r.s.conn.Wait(waiting, r.key("reported")) // without it we take what is there
+	var all reportedRecord
+	if _, err := r.s.conn.await(waiting, r.key("reported"), r.pause(), &all); err != nil { // without it we take what is there
+		all.Slots = nil
+		for slot := range r.slots() {
+			all.Slots = append(all.Slots, slot+1)
+		}
+	}
 	reading, stop := context.WithTimeout(r.s.ctx, time.Second)
 	defer stop()
-	n, err := r.s.conn.Add(reading, r.key("reports"), 0) //nolint:contextcheck // ctx may have ended, which is no reason to read nothing
-	if err != nil {
-		return nil, nil // the store is lost, and with it what was said there
+	keys := make([]string, len(all.Slots))
+	for i, slot := range all.Slots {
+		keys[i] = r.slotKey(slot)
 	}
+	values, _ := r.s.conn.standing(reading, keys) //nolint:contextcheck // ctx may have ended, which is no reason to read nothing
 	var reports [][]byte
-	for i := int64(1); i <= min(n, maxReports); i++ {
-		report, err := r.s.conn.Get(reading, r.key("report/"+strconv.FormatInt(i, 10))) //nolint:contextcheck // as above
-		if err != nil {
-			break // somebody died while writing
+	for i, value := range values {
+		if value == nil {
+			continue // or the store is lost, and with it what was said there
 		}
-		reports = append(reports, report)
+		if report, _, err := h.codec.openBytes(keys[i], value); err == nil {
+			reports = append(reports, report)
+		}
 	}
 	return reports, nil
 }
@@ -336,7 +551,8 @@ func (h *Handler) Agree(ctx context.Context, value []byte) ([]byte, error) {
 		return value, err
 	}
 	defer cancel()
-	agreed, err := r.s.conn.CompareAndSet(both, r.key("agreed"), nil, value)
+	r.noted(r.key("agreed"))
+	agreed, err := r.s.conn.settle(both, r.key("agreed"), value)
 	if err != nil {
 		if r.broken(err) && ctx.Err() == nil {
 			return value, nil

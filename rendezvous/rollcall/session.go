@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +16,7 @@ import (
 // through it.
 type session struct {
 	h     *Handler
-	conn  Conn
+	conn  *records
 	place string // where that is, for people
 	ctx   context.Context
 	end   context.CancelCauseFunc
@@ -27,9 +25,10 @@ type session struct {
 	beats sync.WaitGroup
 
 	mu      sync.Mutex
-	term    int
-	leader  string // agent id of the coordinator of term
-	leads   int    // the term that this agent is the coordinator of, -1 for none
+	mandate mandate // that of the coordinator
+	leader  string  // agent id of the coordinator
+	runs    bool    // the coordinator has said that a round runs
+	leads   int     // the term that this agent is the coordinator of, -1 for none
 	offices map[int]*office
 	sent    time.Time      // when the last heartbeat was sent
 	heard   time.Time      // when the last one was sent that the store has answered
@@ -40,6 +39,7 @@ type session struct {
 
 	company atomic.Int64 // how many agents of ours are in the round
 	cut     atomic.Int64 // the round most of which the coordinator in this process does not hear of, noRound for none
+	running atomic.Bool  // whether the coordinator in this process has a round that runs
 }
 
 // contact is when the store was certainly reached last.
@@ -126,7 +126,7 @@ func (e *lostError) Error() string { return e.why.Error() }
 func (e *lostError) Unwrap() error { return e.why }
 
 func newSession(h *Handler) *session {
-	s := &session{h: h, conn: h.conn, place: h.cfg.Place, term: -1, leads: -1, offices: map[int]*office{}, sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1)}
+	s := &session{h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, offices: map[int]*office{}, sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1)}
 	s.round = noRound
 	s.cut.Store(noRound)
 	s.ctx, s.end = context.WithCancelCause(context.Background())
@@ -169,11 +169,24 @@ func (s *session) close() {
 }
 
 // follow says who the coordinator of a term is.
-func (s *session) follow(term int, rec coordinatorRecord) {
+func (s *session) follow(m mandate, agent string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.term, s.leader = term, rec.Agent
-	s.officeLocked(term)
+	if s.mandate != m {
+		s.runs = false
+	}
+	s.mandate, s.leader = m, agent
+	s.officeLocked(m.term)
+}
+
+// roundRuns reports whether the coordinator says that a round runs, in heartbeats that go on: who waits then is a spare.
+func (s *session) roundRuns() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leads == s.mandate.term {
+		return s.running.Load()
+	}
+	return s.runs
 }
 
 func (s *session) officeLocked(term int) *office {
@@ -219,13 +232,11 @@ func (s *session) depose(term int, why error) {
 func (s *session) beat(ctx context.Context) {
 	cfg := &s.h.cfg
 	pause := cfg.pause(0)
-	store := rendezvous.Store(s.conn)
-	if r, ok := s.conn.(rendezvous.Reserver); ok { // on a bad network a new connection takes most of the time that there is
-		store = r.Reserve()
-	}
+	store := s.conn.reserved() // on a bad network a new connection takes most of the time that there is
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	var leader, seen string
+	var leader string
+	var seen beat
 	var silent time.Duration
 	looked := time.Now()
 	for {
@@ -233,42 +244,47 @@ func (s *session) beat(ctx context.Context) {
 		sent, until := time.Now(), s.contact().Add(cfg.deadAfter())
 		once, cancel := context.WithDeadline(ctx, until)
 		s.mu.Lock()
-		term, who, leads := s.term, s.leader, s.leads
+		term, who, leads := s.mandate.term, s.leader, s.leads
 		s.mu.Unlock()
 		s.says(sent)
 		cut := s.cut.Load()
-		err := store.Set(once, s.h.keys.beat(s.h.id), s.h.heartbeat(leads, cut))
+		err := store.set(once, s.h.keys.beat(s.h.id), s.h.heartbeat(leads, cut, s.running.Load()))
 		if err == nil {
 			s.answered(sent)
 		}
-		var value []byte
+		var now beat
 		if err == nil && who != "" && who != s.h.id {
-			value, err = glance(once, store, s.h.keys.beat(who)) // there may be none
+			now, err = store.pulseOf(once, s.h.keys, who) // there may be none
 		}
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			now := time.Now()
-			gap := min(now.Sub(looked), cfg.longestGap())
-			looked = now
-			if who != leader || string(value) != seen {
-				leader, seen, silent = who, string(value), 0
-			} else if who != s.h.id && who != "" {
+			at := time.Now()
+			gap := min(at.Sub(looked), cfg.longestGap())
+			looked = at
+			switch {
+			case who != leader:
+				leader, seen, silent = who, now, 0
+			case now.N > seen.N: // an older one is no sign of life
+				seen, silent = now, 0
+			case who != s.h.id && who != "":
 				silent += gap
 			}
-			b := readBeat(seen)
-			s.outOfReach(cut, b.cut)
+			s.outOfReach(cut, seen.cut())
+			s.mu.Lock()
+			s.runs = seen.Runs && who == s.leader
+			s.mu.Unlock()
 			switch {
-			case seen == beatLeft:
+			case seen.Left:
 				s.depose(term, errors.New("the coordinator has left"))
 			case silent >= cfg.deadAfter():
 				s.depose(term, fmt.Errorf("the coordinator is not heard of for %v", cfg.deadAfter()))
-			case who != s.h.id && b.leads && b.term > term:
+			case who != s.h.id && seen.Term != nil && *seen.Term > term:
 				s.depose(term, errors.New("the coordinator has begun anew"))
 			}
-		case errors.Is(err, rendezvous.ErrStoreClosed):
+		case isClosed(err):
 			s.lose(err)
 			return
 		case !time.Now().Before(until):
@@ -287,41 +303,51 @@ func (s *session) beat(ctx context.Context) {
 	}
 }
 
-// heartbeat is what an agent writes, never twice the same; a coordinator says of which term, and of which round it does
-// not hear enough.
-func (h *Handler) heartbeat(leads int, cut int64) []byte {
-	b := strconv.AppendInt(nil, h.beats.Add(1), 10)
-	if leads >= 0 {
-		b = strconv.AppendInt(append(b, ' '), int64(leads), 10)
-	}
-	if leads >= 0 && cut != noRound {
-		b = strconv.AppendInt(append(b, ' '), cut, 10)
-	}
-	return b
-}
-
-// beat is what a coordinator's heartbeat says.
+// beat is a heartbeat. N grows from each of an agent to its next: what is written again later is no sign of life. A
+// coordinator says of which term it is, whether a round runs, and of which round it does not hear enough.
 type beat struct {
-	leads bool
-	term  int
-	cut   int64
+	N    int64  `json:"n"`
+	Left bool   `json:"left,omitempty"` // the agent has left
+	Term *int   `json:"term,omitempty"`
+	Runs bool   `json:"runs,omitempty"`
+	Cut  *int64 `json:"cut,omitempty"`
 }
 
-func readBeat(text string) beat {
-	b := beat{cut: noRound}
-	fields := strings.Fields(text)
-	if len(fields) < 2 {
-		return b
+func (b *beat) check() error {
+	if b.N < 0 || b.Term != nil && (*b.Term < 0 || *b.Term > maxTerms) {
+		return fmt.Errorf("it is heartbeat %d", b.N)
 	}
-	term, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return b
+	return nil
+}
+
+func (b *beat) cut() int64 {
+	if b.Term == nil || b.Cut == nil {
+		return noRound
 	}
-	b.leads, b.term = true, term
-	if len(fields) > 2 {
-		if round, err := strconv.ParseInt(fields[2], 10, 64); err == nil {
-			b.cut = round
+	return *b.Cut
+}
+
+// heartbeat is what an agent writes, never twice the same.
+func (h *Handler) heartbeat(leads int, cut int64, runs bool) beat {
+	b := beat{N: h.beats.Add(1)}
+	if leads >= 0 {
+		b.Term, b.Runs = &leads, runs
+		if cut != noRound {
+			b.Cut = &cut
 		}
 	}
 	return b
+}
+
+// pulseOf reads an agent's heartbeat. What that agent has not written is none.
+func (r *records) pulseOf(ctx context.Context, k keys, agent string) (beat, error) {
+	var b beat
+	f, err := r.glance(ctx, k.beat(agent), &b)
+	if storeFailed(err) {
+		return beat{}, err
+	}
+	if err != nil || f.raw == nil || r.codec.by(k.beat(agent), f.writer, agent) != nil {
+		return beat{}, nil //nolint:nilerr // what cannot be trusted is silence
+	}
+	return b, nil
 }

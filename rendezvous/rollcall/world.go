@@ -2,6 +2,7 @@ package rollcall
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"muster/internal/errhint"
@@ -42,18 +43,18 @@ func (c *coordinator) yield(ctx context.Context) error {
 // come back to it.
 func (c *coordinator) abandon(ctx context.Context, at string) error {
 	c.goneTo = at
-	key := c.keys.job(keyElsewhere)
-	if err := c.store.Set(ctx, key, c.codec.seal(key, at)); err != nil {
-		return err
+	if c.job != "" {
+		if err := c.store.set(ctx, c.keys.elsewhere(c.job), elsewhereRecord{at}); err != nil {
+			return err
+		}
 	}
-	_, err := c.store.Delete(ctx, c.keys.job("host")) // nobody is to take it for a place to go
-	return err
+	return c.store.remove(ctx, c.keys.job("host")) // nobody is to take it for a place to go
 }
 
 // sendBack tells nodes that wait where the job is.
 func (c *coordinator) sendBack(ctx context.Context, seats []seat) error {
 	for _, s := range seats {
-		if err := c.reply(ctx, s.ticket, answer{Elsewhere: c.goneTo}); err != nil {
+		if err := c.reply(ctx, s, answer{Elsewhere: c.goneTo}); err != nil {
 			return err
 		}
 	}
@@ -68,22 +69,27 @@ func (c *coordinator) abandoned(ctx context.Context) error {
 	if at := c.elsewhere(); at != "" { // the old host has come back meanwhile, with nodes that know nothing of us
 		return c.abandon(ctx, at)
 	}
-	key := c.keys.job(keyElsewhere)
-	value, err := peek(ctx, c.store, key)
-	if err != nil || value == nil {
-		return err
+	for _, key := range c.elsewhereKeys() {
+		var word elsewhereRecord
+		if _, err := c.store.peek(ctx, key, &word); storeFailed(err) {
+			return err
+		} else if err == nil && word.At != "" && word.At != c.cfg.At {
+			c.goneTo = word.At
+			return nil
+		}
 	}
-	c.goneTo = c.openElsewhere(key, value)
 	return nil
 }
 
-// openElsewhere returns what an address that is under key says, "" for one that was not written by us.
-func (c *coordinator) openElsewhere(key string, value []byte) (at string) {
-	if err := c.codec.open(key, value, &at); err != nil {
-		c.log.Warn().Err(err).Msg("not believed that the job goes on elsewhere")
-		return ""
+// elsewhereKeys are under which this store says to us where the job has gone. One is bound to the job, for who comes back to a
+// store that was given up; it is of another job where its nonce is another. One is bound to this coordinator, for nodes that
+// have begun the job again and cannot know that nonce: whoever tells them has seen their coordinator's.
+func (c *coordinator) elsewhereKeys() []string {
+	keys := []string{c.keys.term(c.term, keyElsewhere)}
+	if c.job != "" {
+		keys = append(keys, c.keys.elsewhere(c.job))
 	}
-	return at
+	return keys
 }
 
 // otherWorld returns an address that the store has left and at which an agent serves this job again, "" for none: nodes
@@ -97,13 +103,22 @@ func (c *coordinator) otherWorld(ctx context.Context) (at, gone string) {
 			return false
 		}
 		defer func() { _ = conn.Close() }()
-		key := c.keys.job(keyElsewhere)
-		value, err := peek(trying, conn, key)
-		if err != nil || !Hosted(trying, conn, c.cfg.RunID) {
+		there := newRecords(conn, c.codec)
+		if !Hosted(trying, conn, c.cfg.RunID, c.cfg.Token) {
 			return false
 		}
-		if gone = ""; value != nil {
-			gone = c.openElsewhere(key, value)
+		gone = ""
+		keys := []string{c.keys.elsewhere(c.job)}
+		if office, err := c.officeAt(trying, there); err == nil {
+			keys = append(keys, c.keys.term(office, keyElsewhere))
+		}
+		for _, key := range keys {
+			var word elsewhereRecord
+			if _, err := there.peek(trying, key, &word); storeFailed(err) {
+				return false
+			} else if err == nil && word.At != "" {
+				gone = word.At
+			}
 		}
 		return true
 	}
@@ -137,6 +152,20 @@ func (c *coordinator) seekOtherWorld(ctx context.Context) {
 	}
 }
 
+// officeAt returns whose office it is at another store.
+func (c *coordinator) officeAt(ctx context.Context, there *records) (mandate, error) {
+	var term termRecord
+	var rec coordinatorRecord
+	f, err := there.peek(ctx, c.keys.job("term"), &term)
+	if err == nil && f.raw != nil {
+		f, err = there.peek(ctx, c.keys.coordinator(term.Term), &rec)
+	}
+	if err == nil && f.raw == nil {
+		err = errors.New("nobody is coordinator there")
+	}
+	return mandate{term.Term, rec.Nonce}, err
+}
+
 // dissolve tells the nodes at another store that the job goes on here.
 func (c *coordinator) dissolve(ctx context.Context, at string) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.KeepAlive)
@@ -145,35 +174,34 @@ func (c *coordinator) dissolve(ctx context.Context, at string) {
 	if err != nil {
 		return
 	}
-	key := c.keys.job(keyElsewhere)
-	if err := conn.Set(ctx, key, c.codec.seal(key, c.cfg.At)); err == nil {
+	defer func() { _ = conn.Close() }()
+	there := newRecords(conn, c.codec)
+	office, err := c.officeAt(ctx, there)
+	if err == nil {
+		err = there.set(ctx, c.keys.term(office, keyElsewhere), elsewhereRecord{c.cfg.At})
+	}
+	if err == nil {
 		c.log.Warn().Str("addr", at).Msg("nodes have begun this job again where its store was before: they are told")
 	}
-	_ = conn.Close()
 }
 
 // awaitOtherWorld ends what we have begun where the job goes on at another store; nodes that only wait are sent there.
-func (c *coordinator) awaitOtherWorld(ctx context.Context) {
-	key := c.keys.job(keyElsewhere)
-	value, err := c.store.Get(ctx, key)
-	if err != nil {
+func (c *coordinator) awaitOtherWorld(ctx context.Context, key string) {
+	var word elsewhereRecord
+	if _, err := c.store.await(ctx, key, c.cfg.beatEvery(), &word); err != nil || word.At == c.cfg.At {
 		return
 	}
-	at := c.openElsewhere(key, value)
-	if at == "" {
-		return
-	}
+	told := key == c.keys.term(c.term, keyElsewhere) // this coordinator; else it is older, and of a time before our rounds
 	_ = c.tell(ctx, func() {
-		if c.goneTo != "" {
-			return
+		switch {
+		case c.goneTo != "" || c.began.Load() && !told:
+		case c.roster.phase != phaseRun:
+			c.goneTo = word.At
+		default:
+			c.roster.propose(rendezvous.Verdict{
+				Kind: rendezvous.Fail, Reason: "JobElsewhere", Status: errhint.TryAgain, Rank: -1, Grace: c.cfg.fence(),
+				Message: "the job goes on at " + shown(word.At) + ", to which its store has moved: name that node behind the first one in the endpoint",
+			})
 		}
-		if c.roster.phase != phaseRun {
-			c.goneTo = at
-			return
-		}
-		c.roster.propose(rendezvous.Verdict{
-			Kind: rendezvous.Fail, Reason: "JobElsewhere", Status: errhint.TryAgain, Rank: -1, Grace: c.cfg.fence(),
-			Message: "the job goes on at " + shown(at) + ", to which its store has moved: name that node behind the first one in the endpoint",
-		})
 	})
 }

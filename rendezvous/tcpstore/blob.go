@@ -35,6 +35,7 @@ type blobPool struct {
 	mu   sync.Mutex
 	free map[int][]*blob // by capacity
 	held int             // bytes in free
+	live atomic.Int64    // bytes of blobs that somebody holds, and of requests that are arriving
 }
 
 // sizeClass rounds n up to a quarter of a power of two, so that blobs fit again at the price of a fifth of memory.
@@ -58,11 +59,13 @@ func (p *blobPool) get(n, have int) *blob {
 		p.held -= class
 		p.mu.Unlock()
 		b.refs.Store(1)
+		p.live.Add(int64(cap(b.b)))
 		return b
 	}
 	p.mu.Unlock()
 	b := &blob{b: make([]byte, 0, min(class, max(firstGrab, 4*have)))}
 	b.refs.Store(1)
+	p.live.Add(int64(cap(b.b)))
 	return b
 }
 
@@ -70,6 +73,7 @@ func (p *blobPool) get(n, have int) *blob {
 func (p *blobPool) grow(b *blob, n int) {
 	bigger := make([]byte, len(b.b), min(sizeClass(n), 4*cap(b.b)))
 	copy(bigger, b.b)
+	p.live.Add(int64(cap(bigger) - cap(b.b)))
 	b.b = bigger
 }
 
@@ -79,6 +83,7 @@ func (p *blobPool) release(b *blob) {
 		return
 	}
 	class := cap(b.b)
+	p.live.Add(int64(-class))
 	if class != sizeClass(class) {
 		return // appended to or abandoned half-way, and the garbage collector's
 	}

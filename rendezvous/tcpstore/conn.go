@@ -22,20 +22,24 @@ const (
 type conn struct {
 	waiter
 
-	loop    *loop
-	fd      int32
-	slot    int32
-	serial  int32 // tells apart the users of one slot
-	gen     int8
-	closed  bool
-	paused  bool // too much is unsent: do not read
-	hungup  bool // the peer has closed its side; read until the end
-	polling bool // registered for writability too
-	again   bool // in loop.again
-	hoards  bool // known to the server's hoard
-	ending  bool // nothing more is read; to be closed once its replies are sent
-	agent   bool // has named a key of the agents
-	asks    bool // an old client that began with a request other than WATCH_KEY and has not sent DELETE_KEY of G0
+	loop      *loop
+	from      *source
+	fd        int32
+	counted   int32 // bytes of in that count as arriving
+	slot      int32
+	serial    int32 // tells apart the users of one slot
+	gen       int8
+	closed    bool
+	paused    bool // too much is unsent: do not read
+	hungup    bool // the peer has closed its side; read until the end
+	polling   bool // registered for writability too
+	again     bool // in loop.again
+	hoards    bool // known to the server's hoard
+	ending    bool // nothing more is read; to be closed once its replies are sent
+	agent     bool // has named a key of the agents
+	spoke     bool // a handshake or a whole request has come
+	dismissed bool // it was silent, and is out of the counts of its address already
+	asks      bool // an old client that began with a request other than WATCH_KEY and has not sent DELETE_KEY of G0
 
 	scan scan
 	in   []byte  // what has come of a request that is not whole, or of requests while paused

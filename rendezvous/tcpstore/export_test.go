@@ -15,6 +15,13 @@ func Waiting(s *Server) int {
 	return len(waits)
 }
 
+// Held returns how many bytes count against Limits.Total.
+func Held(s *Server) int64 {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	return s.space.heldLocked()
+}
+
 // Awaited returns how many names are waited for, keys and barriers of one name counted apart.
 func Awaited(s *Server) (n int) {
 	s.space.mu.Lock()

@@ -21,6 +21,16 @@ type keyspace struct {
 
 // clearLocked drops everything but the waits of connections that are still there: they go on waiting.
 func (ks *keyspace) clearLocked() {
+	for _, e := range ks.keys {
+		ks.freeLocked(e)
+	}
+	for _, q := range ks.queues {
+		for i := range q {
+			ks.freeLocked(&q[i])
+			ks.space.stored -= entryCost
+		}
+	}
+	ks.space.stored -= int64(ks.names + entryCost*len(ks.keys))
 	ks.keys, ks.names = make(map[string]*entry), 0
 	ks.queues = make(map[string][]entry)
 	ks.waiters, ks.barriers = rehung(ks.waiters), rehung(ks.barriers)
@@ -49,6 +59,15 @@ func (e *entry) bytes() []byte {
 	return e.val
 }
 
+// freeLocked gives up what e holds.
+func (ks *keyspace) freeLocked(e *entry) {
+	ks.space.stored -= int64(cap(e.val))
+	if e.big != nil {
+		ks.space.pool.release(e.big)
+	}
+	*e = entry{}
+}
+
 // storeLocked sets key to val. A non-nil big holds val and belongs to the entry from here on.
 func (ks *keyspace) storeLocked(key, val []byte, big *blob) {
 	e := ks.keys[string(key)]
@@ -56,6 +75,7 @@ func (ks *keyspace) storeLocked(key, val []byte, big *blob) {
 		e = &entry{}
 		ks.keys[string(key)] = e
 		ks.names += len(key)
+		ks.space.stored += int64(entryCost + len(key))
 		ks.fillLocked(e, val, big)
 		ks.space.wakeAllLocked(ks.waiters, key)
 		return
@@ -64,6 +84,7 @@ func (ks *keyspace) storeLocked(key, val []byte, big *blob) {
 }
 
 func (ks *keyspace) fillLocked(e *entry, val []byte, big *blob) {
+	before := cap(e.val)
 	if e.big != nil {
 		ks.space.pool.release(e.big)
 		e.big = nil
@@ -80,6 +101,7 @@ func (ks *keyspace) fillLocked(e *entry, val []byte, big *blob) {
 		}
 		e.val = append(e.val[:0], val...)
 	}
+	ks.space.stored += int64(cap(e.val) - before)
 }
 
 func (ks *keyspace) appendLocked(key, val []byte) error {
@@ -100,7 +122,9 @@ func (ks *keyspace) appendLocked(key, val []byte) error {
 		b.b = append(append(b.b, old...), val...)
 		ks.fillLocked(e, nil, b)
 	default:
+		before := cap(e.val)
 		e.val = append(e.val, val...)
+		ks.space.stored += int64(cap(e.val) - before)
 	}
 	return nil
 }
@@ -169,6 +193,7 @@ func (ks *keyspace) presentLocked(key []byte) bool {
 func (ks *keyspace) pushLocked(key, val []byte, big *blob) {
 	var e entry
 	ks.fillLocked(&e, val, big)
+	ks.space.stored += entryCost
 	ks.queues[string(key)] = append(ks.queues[string(key)], e)
 	if l := ks.waiters[string(key)]; l != nil {
 		ks.wakeOneLocked(l)
@@ -182,6 +207,7 @@ func (ks *keyspace) popLocked(key []byte) (e entry, n int) {
 		return entry{}, 0
 	}
 	e, q[0] = q[0], entry{}
+	ks.space.stored -= int64(entryCost + cap(e.val))
 	if len(q) == 1 {
 		delete(ks.queues, string(key))
 	} else {
@@ -195,10 +221,9 @@ func (ks *keyspace) deleteLocked(key []byte) bool {
 	if !ok {
 		return false
 	}
-	if e.big != nil {
-		ks.space.pool.release(e.big)
-	}
+	ks.freeLocked(e)
 	delete(ks.keys, string(key))
 	ks.names -= len(key)
+	ks.space.stored -= int64(entryCost + len(key))
 	return true
 }

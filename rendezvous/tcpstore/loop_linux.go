@@ -34,7 +34,7 @@ type loop struct {
 	conns   []*conn // by slot
 	free    []int32 // slots without connection
 	serial  int32
-	count   int
+	taken   int
 	buf     []byte
 	out     reply
 	peer    peer               // of the connection accepted last, where that matters
@@ -42,13 +42,14 @@ type loop struct {
 	stalled map[*conn]struct{} // with a full reply buffer
 	woken   []*conn
 	dues    []int
+	mutes   []mute    // connections that have said nothing valid, the one that must speak first in front
 	backlog bool      // listeners may have more
 	retry   time.Time // when to accept again after running out of descriptors; zero: now
 	stopped bool
 
 	box struct {
 		mu     sync.Mutex
-		fds    []int
+		fds    []arrival
 		woken  []*conn
 		calls  []func()
 		posted bool // the eventfd has been written since the last look
@@ -156,6 +157,11 @@ func (l *loop) run() {
 		if len(l.stalled) > 0 {
 			l.closeStalled()
 		}
+		if len(l.mutes) > 0 {
+			if now := time.Now(); !now.Before(l.mutes[0].till) {
+				l.closeSilent(now)
+			}
+		}
 	}
 	l.hangUp(false)
 	closeAll(l.listeners)
@@ -171,6 +177,8 @@ func (l *loop) timeout() int {
 		return int(acceptPause / time.Millisecond)
 	case len(l.stalled) > 0:
 		return int(min(time.Second, l.srv.cfg.StallTimeout/4+time.Millisecond) / time.Millisecond)
+	case len(l.mutes) > 0:
+		return int(min(max(time.Until(l.mutes[0].till), 0)+time.Millisecond, time.Minute) / time.Millisecond)
 	}
 	return -1
 }
@@ -181,8 +189,8 @@ func (l *loop) openBox() {
 	fds, woken, calls := l.box.fds, l.box.woken, l.box.calls
 	l.box.fds, l.box.woken, l.box.calls, l.box.posted = nil, nil, nil, false
 	l.box.mu.Unlock()
-	for _, fd := range fds {
-		l.adopt(fd)
+	for _, a := range fds {
+		l.adopt(a)
 	}
 	l.woken = append(l.woken, woken...)
 	for _, f := range calls {
@@ -195,28 +203,24 @@ func (l *loop) accept() {
 	starved := !l.retry.IsZero()
 	l.backlog, l.retry = false, time.Time{}
 	loops := l.srv.loops
-	shares := make([][]int, len(loops))
+	shares := make([][]arrival, len(loops))
 	taken := 0
-	var from *peer
-	if l.srv.gate != nil {
-		from = &l.peer
-	}
 	for _, listener := range l.listeners {
 		for {
 			if taken == acceptBurst {
 				l.backlog = true
 				break
 			}
-			fd, err := accept(listener, from)
-			if err == 0 && from != nil && !l.srv.gate.admit(from.addr(), time.Now()) {
-				_ = unix.Close(fd)
-				taken++
-				continue
-			}
+			fd, err := accept(listener, &l.peer)
 			if err == 0 {
-				l.count++
-				shares[l.count%len(loops)] = append(shares[l.count%len(loops)], fd)
 				taken++
+				from := l.admit()
+				if from == nil {
+					_ = unix.Close(fd)
+					continue
+				}
+				l.taken++
+				shares[l.taken%len(loops)] = append(shares[l.taken%len(loops)], arrival{fd, from})
 				continue
 			}
 			if ofOneClient(err) {
@@ -242,10 +246,24 @@ func (l *loop) accept() {
 			o.ringLocked()
 			continue
 		}
-		for _, fd := range fds {
-			l.adopt(fd)
+		for _, a := range fds {
+			l.adopt(a)
 		}
 	}
+}
+
+// admit counts the connection that was accepted last. It returns nil where its address may not come in, or has too many
+// connections that say nothing.
+func (l *loop) admit() *source {
+	addr, now := l.peer.addr(), time.Now()
+	if l.srv.gate != nil && !l.srv.gate.admit(addr, now) {
+		return nil
+	}
+	from := l.srv.crowd.enter(addr)
+	if from == nil && l.srv.due(addr, now) {
+		l.srv.cfg.Log.Warn().Stringer("addr", addr).Int32("limit", l.srv.crowd.limit).Msg("store refuses a client: too many connections from its address send nothing")
+	}
+	return from
 }
 
 // accept takes one connection, and notes where it comes from unless from is nil.
@@ -266,9 +284,10 @@ func ofOneClient(err unix.Errno) bool {
 }
 
 // adopt makes fd a connection of this loop.
-func (l *loop) adopt(fd int) {
+func (l *loop) adopt(a arrival) {
 	l.serial++
-	c := &conn{loop: l, fd: int32(fd), serial: l.serial, gen: int8(genUnknown)}
+	fd := a.fd
+	c := &conn{loop: l, from: a.from, fd: int32(fd), serial: l.serial, gen: int8(genUnknown)}
 	c.conn = c
 	if n := len(l.free); n > 0 {
 		c.slot, l.free = l.free[n-1], l.free[:n-1]
@@ -277,6 +296,7 @@ func (l *loop) adopt(fd int) {
 		c.slot = int32(len(l.conns))
 		l.conns = append(l.conns, c)
 	}
+	l.mutes = append(l.mutes, mute{c, time.Now().Add(l.srv.cfg.SilentTimeout)})
 	if err := l.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN|unix.EPOLLRDHUP, c.slot, c.serial); err != nil {
 		l.close(c, fmt.Errorf("cannot watch a connection: %w", err))
 	}
@@ -294,6 +314,7 @@ func (l *loop) finish(c *conn, reason error) {
 		l.srv.pool.release(c.fill.blob)
 	}
 	c.in, c.fill = nil, nil
+	_ = l.count(c)
 	l.stalled[c] = struct{}{}
 	l.leave(c)
 }
@@ -336,6 +357,8 @@ func (l *loop) close(c *conn, reason error) {
 		}
 	}
 	c.in, c.fill, c.out = nil, nil, nil
+	_ = l.count(c)
+	c.gone()
 	delete(l.stalled, c)
 	l.conns[c.slot] = nil
 	l.free = append(l.free, c.slot)
@@ -355,7 +378,9 @@ func peerName(fd int) string {
 // hangUp closes every connection, also those that were not adopted yet, or all but the agents'.
 func (l *loop) hangUp(spare bool) {
 	l.box.mu.Lock()
-	closeAll(l.box.fds)
+	for _, a := range l.box.fds {
+		a.hangUp()
+	}
 	l.box.fds = nil
 	l.box.mu.Unlock()
 	for _, c := range l.conns {
@@ -367,6 +392,7 @@ func (l *loop) hangUp(spare bool) {
 	gone := func(c *conn) bool { return c.closed }
 	l.again = slices.Clone(slices.DeleteFunc(l.again, gone)) // a clone is as long as what is left
 	l.woken = slices.Clone(slices.DeleteFunc(l.woken, gone))
+	l.mutes = slices.Clone(slices.DeleteFunc(l.mutes, func(m mute) bool { return m.c.closed }))
 	l.trim()
 }
 

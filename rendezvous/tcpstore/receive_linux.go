@@ -1,6 +1,7 @@
 package tcpstore
 
 import (
+	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +17,11 @@ func (l *loop) read(c *conn) {
 		if c.fill != nil {
 			b := c.fill.blob
 			if len(b.b) == cap(b.b) {
-				l.srv.pool.grow(b, c.fill.size)
+				if err := l.grow(b, c.fill.size); err != nil {
+					l.refuse(c, err)
+					l.close(c, err)
+					return
+				}
 			}
 			into = b.b[len(b.b):min(cap(b.b), c.fill.size)]
 		}
@@ -52,6 +57,18 @@ func (l *loop) read(c *conn) {
 	}
 }
 
+// grow gives a value that arrives more room, if the store has it.
+func (l *loop) grow(b *blob, size int) error {
+	s := l.srv.space
+	s.mu.Lock()
+	err := s.roomForValueLocked(min(size, 4*cap(b.b)) - cap(b.b))
+	s.mu.Unlock()
+	if err == nil {
+		l.srv.pool.grow(b, size)
+	}
+	return err
+}
+
 // take adds b to what came of c before, carries out the requests in it and keeps the rest.
 func (l *loop) take(c *conn, b []byte) {
 	if c.in != nil {
@@ -62,6 +79,9 @@ func (l *loop) take(c *conn, b []byte) {
 		rest, full, err := l.feed(c, b)
 		l.flush(c)
 		if err != nil {
+			if errors.Is(err, errFull) {
+				l.refuse(c, err)
+			}
 			l.finish(c, err)
 			return
 		}
@@ -87,6 +107,10 @@ func (l *loop) take(c *conn, b []byte) {
 	default:
 		c.in = append(c.in[:0], b...) // a move to the front; b lies in c.in
 	}
+	if err := l.count(c); err != nil {
+		l.refuse(c, err)
+		l.finish(c, err)
+	}
 }
 
 // feed carries out the whole requests at the start of b. It stops early, and returns full, when the replies reach their
@@ -106,6 +130,9 @@ func (l *loop) feed(c *conn, b []byte) (rest []byte, full bool, err error) {
 				return b, false, nil
 			}
 			if used > 0 {
+				if !c.spoke {
+					c.speaks()
+				}
 				b = b[used:]
 				continue
 			}
@@ -116,12 +143,18 @@ func (l *loop) feed(c *conn, b []byte) (rest []byte, full bool, err error) {
 			return b, false, err
 		}
 		if !whole {
-			return l.beginFill(c, b), false, nil
+			rest, err := l.beginFill(c, b)
+			return rest, false, err
 		}
 		o, n := c.scan.op, c.scan.pos
 		c.scan = scan{}
 		c.forgetLocked(s)
-		err = s.do(o, request(b[1:n:n]), &c.waiter, &l.out)
+		if !c.spoke {
+			c.speaks()
+		}
+		if err = s.roomForLocked(o, request(b[1:n:n]), n, &c.waiter); err == nil {
+			err = s.do(o, request(b[1:n:n]), &c.waiter, &l.out)
+		}
 		l.collectLocked(c)
 		if err != nil {
 			return b, false, err
@@ -143,17 +176,20 @@ func (c *conn) forgetLocked(s *space) {
 }
 
 // beginFill returns b, a part of a request, unless the rest of it is a big value that can be read into place.
-func (l *loop) beginFill(c *conn, b []byte) []byte {
+func (l *loop) beginFill(c *conn, b []byte) ([]byte, error) {
 	start, size, ok := c.scan.tail(b)
 	if !ok || size < bigValue {
-		return b
+		return b, nil
+	}
+	if err := l.srv.space.roomForValueLocked(size); err != nil {
+		return b, err
 	}
 	head := request(b[1:start])
 	blob := l.srv.pool.get(size, len(b)-start)
 	blob.b = append(blob.b, b[start:]...)
 	c.fill = &fill{op: c.scan.op, key: append([]byte(nil), head.bytes()...), blob: blob, size: size}
 	c.scan = scan{}
-	return nil
+	return nil, nil
 }
 
 // filled carries out the request whose big value is complete.
@@ -163,6 +199,9 @@ func (l *loop) filled(c *conn) {
 	var err error
 	s.mu.Lock()
 	c.forgetLocked(s)
+	if !c.spoke {
+		c.speaks()
+	}
 	ks := s.of(f.key, &c.waiter)
 	switch f.op {
 	case opSet:

@@ -12,9 +12,10 @@ func TestLongRequestInSmallPieces(t *testing.T) {
 	s := &Server{}
 	s.cfg.Limits = s.cfg.Limits.withDefaults()
 	s.space = newSpace(s.cfg.Limits, "", &s.pool)
+	s.cfg.Limits = s.space.lim
 	l := &loop{srv: s}
 	s.loops = []*loop{l}
-	c := &conn{loop: l, fd: -1, gen: int8(G2)}
+	c := &conn{loop: l, from: &source{}, fd: -1, gen: int8(G2)}
 	c.conn = c
 	request := appendU64([]byte{byte(opMultiSet)}, 2)
 	for range 2 {

@@ -45,10 +45,13 @@ type ServerConfig struct {
 	// per address and minute. None: all are served. Loopback has to be named like any other, and an IPv4 client is one in
 	// whatever form its address comes: 0.0.0.0/0 and ::/0 are needed for all.
 	Allow []netip.Prefix
+	// SilentTimeout is how long a connection may stay open from which nothing valid has come, save as many as its address has
+	// others: old clients have a second one that is silent. 0 means 10 s.
+	SilentTimeout time.Duration
 	// StallTimeout is how long a full reply buffer may stay as full as it is before its connection is closed; 0 means 60 s.
 	StallTimeout time.Duration
-	// Log gets one line at debug level for a connection that is closed for what it sent, and a warning when no
-	// descriptor is left for new ones or one is refused.
+	// Log gets one line at debug level for a connection that is closed for what it sent, a warning when no descriptor is left
+	// for new ones or one is refused, and an error where the store is full: of each address one a minute.
 	Log zerolog.Logger
 }
 
@@ -79,6 +82,9 @@ func (c ServerConfig) withDefaults() (ServerConfig, error) {
 		allow = append(allow, p)
 	}
 	c.Allow = allow
+	if c.SilentTimeout <= 0 {
+		c.SilentTimeout = 10 * time.Second
+	}
 	if c.StallTimeout <= 0 {
 		c.StallTimeout = time.Minute
 	}

@@ -19,6 +19,8 @@ type Server struct {
 	gate  *gate // nil: open to all
 	pool  blobPool
 	hoard hoard
+	crowd crowd
+	notices
 	addrs []netip.AddrPort
 	loops []*loop
 
@@ -42,8 +44,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, addrs: addrs}
+	s := &Server{cfg: cfg, addrs: addrs, crowd: newCrowd()}
 	s.space = newSpace(cfg.Limits, cfg.Private, &s.pool)
+	s.cfg.Limits = s.space.lim
 	if len(cfg.Allow) > 0 {
 		s.gate = newGate(cfg)
 	}

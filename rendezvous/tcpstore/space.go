@@ -18,10 +18,14 @@ type space struct {
 	mu      sync.Mutex
 	workers keyspace
 	agents  keyspace
+	stored  int64     // bytes of keys, of small values, and of waits; see heldLocked
 	woken   []*waiter // whose due has grown since the one who holds the lock last looked
 }
 
 func newSpace(lim Limits, private string, pool *blobPool) *space {
+	if lim.Total <= 0 {
+		lim.Total = defaultTotal()
+	}
 	s := &space{lim: lim, private: private, pool: pool}
 	s.workers.space, s.agents.space = s, s
 	s.workers.clearLocked()
@@ -73,10 +77,12 @@ func (s *space) waitLocked(w *waiter, n int, r *request) {
 		key := r.bytes()
 		if ks := s.of(key, w); !ks.presentLocked(key) {
 			w.wait.nodes[i].wait = w.wait
+			w.wait.cost += int64(nodeCost + len(key))
 			addNode(ks.waiters, key, &w.wait.nodes[i])
 			i++
 		}
 	}
+	s.stored += w.wait.cost
 }
 
 func (s *space) barrierLocked(w *waiter, key []byte, world int64) error {
@@ -91,7 +97,8 @@ func (s *space) barrierLocked(w *waiter, key []byte, world int64) error {
 		s.wakeLocked(w)
 		return nil
 	}
-	w.wait = &wait{by: w, left: 1, nodes: make([]waitNode, 1)}
+	w.wait = &wait{by: w, left: 1, nodes: make([]waitNode, 1), cost: int64(nodeCost + len(key))}
+	s.stored += w.wait.cost
 	w.wait.nodes[0].wait = w.wait
 	addNode(ks.barriers, key, &w.wait.nodes[0])
 	return nil

@@ -19,6 +19,13 @@ type wait struct {
 	by    *waiter
 	left  int // keys not seen yet
 	nodes []waitNode
+	cost  int64 // what it counts for in space.stored
+}
+
+// endLocked takes the pending wait of w away.
+func (s *space) endLocked(w *waiter) {
+	s.stored -= w.wait.cost
+	w.wait = nil
 }
 
 // waitNode is a wait's place in the list of one key.
@@ -79,7 +86,7 @@ func (ks *keyspace) wakeOneLocked(l *waitList) {
 			}
 		}
 		if w.left == 0 {
-			w.by.wait = nil
+			ks.space.endLocked(w.by)
 			w.by.claims, w.by.claim = ks, l.key
 			ks.space.wakeLocked(w.by)
 			return
@@ -110,7 +117,7 @@ func (s *space) dropWaitLocked(w *waiter) {
 			n.list.remove(n)
 		}
 	}
-	w.wait = nil
+	s.endLocked(w)
 }
 
 func (s *space) wakeLocked(w *waiter) {
@@ -124,7 +131,7 @@ func (s *space) seenLocked(l *waitList) {
 	w := n.wait
 	l.remove(n)
 	if w.left--; w.left == 0 {
-		w.by.wait = nil
+		s.endLocked(w.by)
 		s.wakeLocked(w.by)
 	}
 }

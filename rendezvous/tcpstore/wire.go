@@ -163,6 +163,9 @@ type Limits struct {
 	ReplyAtOnce  int // one reply, leaving out values of 16 KiB and more, which are not copied; default 512 MiB
 	ReplyTotal   int // unread replies of all connections, big values left out; beyond, who has most is closed; default 512 MiB
 	RequestBytes int // one request as a whole; default 1 GiB, the 131,072 keys of 8 KiB that the others allow
+	// Total bounds keys, values, waits, and what is arriving or being sent of big values; who would add to it is closed.
+	// Default 1 GiB, or a quarter of the machine's memory where that is less. The process has about twice as much at worst.
+	Total int64
 }
 
 func (l Limits) withDefaults() Limits {

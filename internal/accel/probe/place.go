@@ -105,7 +105,7 @@ func unpack(w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("the embedded probe is damaged: %w", err)
 	}
-	_, err = io.Copy(w, r)
+	_, err = io.Copy(w, r) //nolint:gosec // what was embedded when muster was built
 	return err
 }
 

@@ -1,11 +1,12 @@
 // Command rollbench measures how long many agents take to complete a round. All of them are in this process, each with
 // connections of its own to one store, which runs elsewhere.
 //
-//	rollbench -store 127.0.0.1:29400 -agents 4000 -rounds 3 [-c10d]
+//	rollbench -store 127.0.0.1:29400 -agents 4000 -rounds 3 [-c10d] [-token]
 //
 // It prints one line of JSON per round: agents and seconds, counted from when the first agent joins, all being connected,
 // until the last one has its place. With -c10d the rounds are those of a job in which an agent of torchrun has been:
-// all nodes are in the pickled state of its protocol, with ranks given there.
+// all nodes are in the pickled state of its protocol, with ranks given there. With -token the agents have a job token, so that
+// all they tell each other is sealed.
 package main
 
 import (
@@ -32,8 +33,13 @@ func main() {
 	agents := flag.Int("agents", 1000, "number of agents")
 	rounds := flag.Int("rounds", 3, "number of rounds, each a restart of the one before")
 	c10d := flag.Bool("c10d", false, "in torchrun's rendezvous")
+	sealed := flag.Bool("token", false, "with a job token")
 	flag.Parse()
-	if err := run(context.Background(), *store, *agents, *rounds, *c10d); err != nil {
+	var token []byte
+	if *sealed {
+		token = []byte("a token of thirty-two bytes here")
+	}
+	if err := run(context.Background(), *store, *agents, *rounds, *c10d, token); err != nil {
 		fmt.Fprintln(os.Stderr, "rollbench:", err)
 		os.Exit(1) //nolint:forbidigo // this is a main
 	}
@@ -45,14 +51,14 @@ type result struct {
 	Seconds float64 `json:"seconds"`
 }
 
-func run(ctx context.Context, store string, n, rounds int, torchrun bool) error {
+func run(ctx context.Context, store string, n, rounds int, torchrun bool, token []byte) error {
 	handlers := make([]*rollcall.Handler, n)
 	g, dialing := errgroup.WithContext(ctx)
 	g.SetLimit(64)
 	id := fmt.Sprintf("bench-%d-%d", n, time.Now().UnixNano())
 	for i := range handlers {
 		g.Go(func() (err error) {
-			handlers[i], err = agent(dialing, store, id, i, n, torchrun)
+			handlers[i], err = agent(dialing, store, id, i, n, torchrun, token)
 			return err
 		})
 	}
@@ -111,7 +117,7 @@ func visit(ctx context.Context, store, id string) error {
 	return errors.Join(err, conn.Close())
 }
 
-func agent(ctx context.Context, store, id string, i, n int, torchrun bool) (*rollcall.Handler, error) {
+func agent(ctx context.Context, store, id string, i, n int, torchrun bool, token []byte) (*rollcall.Handler, error) {
 	conn, err := tcpstore.Dial(ctx, store, tcpstore.ClientConfig{})
 	if err != nil {
 		return nil, err
@@ -123,8 +129,8 @@ func agent(ctx context.Context, store, id string, i, n int, torchrun bool) (*rol
 		}
 	}
 	return rollcall.New(rollcall.Config{
-		Bridge: bridge,
-		RunID:  id, Min: n, Max: n, Unit: 1, NodeRank: -1, Node: fmt.Sprintf("node%05d", i), Addr: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255),
+		Bridge: bridge, Token: token,
+		RunID: id, Min: n, Max: n, Unit: 1, NodeRank: -1, Node: fmt.Sprintf("node%05d", i), Addr: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255),
 		KeepAlive: 2500 * time.Millisecond, Attempts: 3, JoinTimeout: time.Minute, CloseTimeout: 30 * time.Second, LastCall: 3 * time.Second,
 		ReplaceLimit: -1, BackoffLimit: -1, Order: identity, Store: conn, Place: store, Log: zerolog.Nop(),
 	})

@@ -19,6 +19,25 @@ log = logging.getLogger("muster.checkpoint")
 HEADER = 4096  # of a slot; checkpointd/slot.go
 
 
+_unread = set()
+
+
+def unread(comm_backend="", save_timeout=600, local_shard_num=1, shards=1):
+    """Tells once, on rank 0, which of the options that DLRover's checkpointers take mean nothing here."""
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE") or 1)
+    idle = {
+        "comm_backend": comm_backend if isinstance(comm_backend, str) and comm_backend else None,
+        "save_timeout": None if save_timeout in (None, 600) else save_timeout,
+        # Where all nodes have the same number, the number of all shards says it.
+        "local_shard_num": None if local_shard_num in (None, 1) or local_shard_num * nodes == shards else local_shard_num,
+    }
+    idle = {name: value for name, value in idle.items() if value is not None and name not in _unread}
+    _unread.update(idle)
+    if idle and int(os.environ.get("RANK") or 0) == 0:
+        log.warning("no effect: %s: muster copies a state without a process group, waits for the disk only where the script does, and "
+                    "tells the shards of a node by global_shard_num", ", ".join(f"{name}={value!r}" for name, value in idle.items()))
+
+
 class StorageType(enum.Enum):
     """Where a step is kept: in memory, or in memory and from there on disk."""
 
@@ -73,6 +92,7 @@ class Checkpointer:
         self._shard, self._saves = self.rank % self.shards, self.rank < self.shards
         self._keep, self._keep_every, self._reshards, self._replicas = int(keep), int(keep_every), bool(reshards), int(replicas)
         self._strategy = Strategy(self.directory, strategy) if strategy is not None and self.rank == 0 else None
+        self._strategy_given = strategy
         self._slots = {}  # by id
         self._meta = 64 << 10  # bytes of the last list and pickle
         self._link = self._views = None
@@ -84,6 +104,26 @@ class Checkpointer:
             self._link = self._connect(self._saves)
             if self._link is not None and self._saves:
                 self._prepare(int(size_hint))
+
+    def also(self, *, keep=0, keep_every=0, strategy=None, replicas=0):
+        """Takes rules that nobody has given before, and a larger number of replicas. Where others were given for what stays on disk
+        those stay, and that is told once."""
+        hello = int(replicas) > self._replicas
+        self._replicas = max(self._replicas, int(replicas))
+        if keep or strategy is not None:
+            ours = self._strategy_given
+            same = (int(keep), int(keep_every)) == (self._keep, self._keep_every) and _alike(strategy, ours)
+            if not self._keep and ours is None:
+                self._keep, self._keep_every, self._strategy_given, hello = int(keep), int(keep_every), strategy, True
+                self._strategy = Strategy(self.directory, strategy) if strategy is not None and self.rank == 0 else None
+            elif not same and "rules" not in self._told:
+                self._told.add("rules")
+                if self.rank == 0:
+                    log.warning("no effect: what is to stay on disk in %s was said before, and in other words", self.directory)
+        if hello and self._link is not None:
+            link = self._connect(False)  # muster hears of it as somebody says hello
+            if link is not None:
+                link.close()
 
     @property
     def connected(self):
@@ -378,6 +418,11 @@ class Checkpointer:
     def _check_process(self):
         if self._link.pid != os.getpid():
             raise RuntimeError("this Checkpointer belongs to the process that made it: make another one after a fork")
+
+
+def _alike(a, b):
+    """Says whether two strategies are the same one, or were made in the same way."""
+    return a is b or type(a) is type(b) and getattr(a, "__dict__", a) == getattr(b, "__dict__", b)
 
 
 def _layout(storages):

@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from . import _direct
-from ._checkpointer import Checkpointer, StorageType, log
+from ._checkpointer import Checkpointer, StorageType, log, unread
 from ._collect import MANIFEST, AsyncCheckpointAgent, anywhere, gathered
 from ._files import Bytes
 
@@ -32,6 +32,7 @@ class HfDdpCheckpointer:
     """
 
     def __init__(self, checkpoint_dir, storage=None, comm_backend="", *, keep=0):
+        unread(comm_backend)
         self.checkpoint_dir = checkpoint_dir
         self.async_save_engine = Checkpointer(checkpoint_dir, shards="world", keep=keep, reshards=True)
         self.ckpt_agent = AsyncCheckpointAgent(storage, checkpoint_dir)

@@ -64,10 +64,12 @@ class MegatronCheckpointer(ShardedCheckpointer):
 
     @classmethod
     def singleton_instance(cls, checkpoint_dir=None, **options):
-        """Returns the one of a directory; options count when it is made."""
+        """Returns the one of a directory. Options of a later call count where no earlier one had them; see Checkpointer.also."""
         directory = os.path.abspath(checkpoint_dir or _megatron().get_args().save)
         if directory not in cls._instances:
             cls._instances[directory] = cls(directory, **options)
+        else:
+            cls._instances[directory].also(**options)
         return cls._instances[directory]
 
     def save(self, iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far=0, storage_type=StorageType.DISK):

@@ -2,6 +2,7 @@ from dlrover.python.common.storage import rules_of
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import Checkpointer
 from muster.checkpoint import Checkpointer as _MusterCheckpointer
 from muster.checkpoint import StorageType
+from muster.checkpoint._checkpointer import unread
 
 __all__ = ["DdpCheckpointer", "StorageType"]
 
@@ -16,6 +17,7 @@ class DdpCheckpointer(Checkpointer):
                  save_timeout=600, replica_count=0, storage=None):
         if local_shard_num is not None and not isinstance(local_shard_num, int):
             local_shard_num, storage = 1, local_shard_num
+        unread(comm_backend, save_timeout, local_shard_num, global_shard_num)
         self.checkpoint_dir = checkpoint_dir
         self._checkpointer = _MusterCheckpointer(checkpoint_dir, shards=global_shard_num, replicas=replica_count or 0, **rules_of(deletion_strategy, storage))
 

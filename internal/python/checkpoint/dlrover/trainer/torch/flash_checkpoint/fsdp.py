@@ -12,6 +12,7 @@ from dlrover.python.common.storage import rules_of
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import Checkpointer
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
 from muster.checkpoint import ShardedCheckpointer, StorageType
+from muster.checkpoint._checkpointer import unread
 
 __all__ = ["FsdpCheckpointer", "FsdpFullCheckpointer", "FsdpShardCheckpointer", "StorageType"]
 
@@ -45,6 +46,7 @@ class FsdpShardCheckpointer(Checkpointer):
 
     def __init__(self, checkpoint_dir, comm_backend="", deletion_strategy=None, save_timeout=600, storage=None):
         rules = rules_of(deletion_strategy, storage if isinstance(comm_backend, str) else comm_backend)
+        unread(comm_backend, save_timeout)
         self.checkpoint_dir = checkpoint_dir
         self._checkpointer = ShardedCheckpointer(checkpoint_dir, **rules)
 
@@ -98,6 +100,7 @@ class FsdpFullCheckpointer(Checkpointer):
     """DLRover's checkpointer for FSDP's full states, which all ranks gather and rank 0 saves."""
 
     def __init__(self, checkpoint_dir, comm_backend="", deletion_strategy=None, save_timeout=600):
+        unread(comm_backend, save_timeout)
         self.checkpoint_dir = checkpoint_dir
         self._checkpointer = DdpCheckpointer(checkpoint_dir, deletion_strategy=deletion_strategy)
 

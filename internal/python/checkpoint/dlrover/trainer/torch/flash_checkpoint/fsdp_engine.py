@@ -4,6 +4,7 @@ import io
 import os
 
 from muster.checkpoint import ShardedCheckpointer, StorageType
+from muster.checkpoint._checkpointer import unread
 from muster.checkpoint._dcp import DiskReader as FileReader
 from muster.checkpoint._dcp import MemoryReader as SharedMemoryReader
 
@@ -44,6 +45,7 @@ class FsdpCheckpointEngine:
     """What FsdpShardCheckpointer of DLRover is made of. paths is {"model_states": directory}."""
 
     def __init__(self, checkpoint_dir, storage=None, comm_backend="", save_timeout=600):
+        unread(comm_backend, save_timeout)
         self.checkpoint_dir = checkpoint_dir
         self._checkpointer = ShardedCheckpointer(checkpoint_dir)
 

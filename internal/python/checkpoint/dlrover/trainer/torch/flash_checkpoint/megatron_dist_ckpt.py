@@ -3,6 +3,7 @@ import torch.distributed as dist
 from dlrover.python.common import storage as _storage
 from dlrover.python.common.storage import get_checkpoint_storage
 from dlrover.trainer.torch.flash_checkpoint.megatron import checkpointer, wait_latest_checkpoint
+from muster.checkpoint._checkpointer import unread
 from muster.checkpoint.megatron import StorageType
 
 __all__ = [
@@ -24,6 +25,7 @@ def save_checkpoint(iteration, model, optimizer, opt_param_scheduler, num_floati
                     comm_backend="", deletion_strategy=None, save_timeout=600, replica_count=0):
     """Keeps what Megatron's save_checkpoint would write, in the format of its --ckpt-format: DLRover's own one, which Megatron cannot
     load, is not written."""
+    unread(comm_backend, save_timeout)
     return checkpointer(deletion_strategy, None, replica_count).save(
         iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, storage_type)
 
@@ -31,6 +33,7 @@ def save_checkpoint(iteration, model, optimizer, opt_param_scheduler, num_floati
 def load_checkpoint(model, optimizer, opt_param_scheduler, load_arg="load", strict=True, comm_backend="", deletion_strategy=None,
                     save_timeout=600, replica_count=0):
     """Returns the iteration and the number of floating point operations, 0 and 0 where there is no checkpoint."""
+    unread(comm_backend, save_timeout)
     found = checkpointer(deletion_strategy, None, replica_count).load(model, optimizer, opt_param_scheduler, load_arg, strict)
     return found if isinstance(found, tuple) else (found, 0)
 

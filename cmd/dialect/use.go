@@ -1,0 +1,278 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"muster/launch"
+)
+
+// use says in which jobs something reads a setting: in those that meet all of its conditions, the most telling one first.
+// Every setting declares it in its own row, and allSettings takes no row without one, so that a new flag cannot be
+// forgotten; docs/adr/0038-settings-are-read.md says why it is done so.
+type use []condition
+
+// condition is something without which a setting has no effect on a job.
+type condition struct {
+	// lack completes "it has no effect …", such as "without hosts"; remedy says what to do.
+	lack, remedy string
+	// met looks at the finished job. words are muster's own settings that were given.
+	met func(r *Request, words map[string]given) bool
+}
+
+// always is the use of settings that every job reads.
+var always = use{}
+
+// when makes a condition of a look at the job alone.
+func when(lack, remedy string, met func(job *launch.Job) bool) condition {
+	return condition{lack, remedy, func(r *Request, _ map[string]given) bool { return met(&r.Job) }}
+}
+
+// Conditions of settings.
+var (
+	// byAgents is met where agents look after groups of workers. The driver of an elastic horovodrun starts them one by one.
+	byAgents = condition{
+		"on an elastic horovodrun, whose driver in the launcher goes by Horovod's own rules", "leave it out, or start a job whose hosts do not change",
+		func(r *Request, _ map[string]given) bool { return !r.driven() },
+	}
+	onHosts = condition{
+		"without hosts", "name them by --hosts or --hostfile, or as the launcher names hosts",
+		func(r *Request, _ map[string]given) bool { return len(r.Job.Hosts.Nodes) > 0 || r.Horovod != nil },
+	}
+	bySSH = condition{
+		"where all hosts are this machine", "leave it out: nothing is reached by ssh",
+		func(r *Request, _ map[string]given) bool {
+			return r.driven() || slices.ContainsFunc(r.Job.Hosts.Nodes, func(n launch.Node) bool {
+				return n.User != "" || n.Port != 0 || !isLoopback(n.Name)
+			})
+		},
+	}
+	withoutHosts = when("on hosts, whose workers read nothing", "start the workers that are to read it with muster run on their own machine",
+		func(job *launch.Job) bool { return len(job.Hosts.Nodes) == 0 })
+	severalNodes = when("on one node", "leave it out: one node meets no others", func(job *launch.Job) bool { return !job.Alone() })
+	// elasticNodes is met where a round may begin before all nodes that it could have are there.
+	elasticNodes = when("where the number of nodes is fixed", "give --nnodes MIN:MAX or --spares N",
+		func(job *launch.Job) bool { return job.Nodes.Min < job.Nodes.Max || job.Meeting.Spares > 0 })
+	// looseRanks is met where nodes get their ranks when they meet.
+	looseRanks = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd", func(job *launch.Job) bool {
+		return job.Meeting.Backend != backendStatic || len(job.Hosts.Nodes) > 0 && !fixedWorkers(job)
+	})
+	spareNodes = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd",
+		func(job *launch.Job) bool { return job.Meeting.Backend != backendStatic })
+	byEtcd = when("where the nodes do not meet by etcd", "leave it out, or let them meet by etcd",
+		func(job *launch.Job) bool { return job.Meeting.Backend == backendEtcd })
+	// notSimulated is for what all simulated nodes would do with the same file.
+	notSimulated = condition{
+		"on simulated nodes", "leave it out", func(r *Request, _ map[string]given) bool { return r.SimulateNodes == 0 },
+	}
+	faked  = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *launch.Job) bool { return job.Fake != "" })
+	warmed = when("without --warm", "give --warm auto, or --warm with the modules", func(job *launch.Job) bool { return job.Warm.Auto || len(job.Warm.Modules) > 0 })
+	bound  = when("without --numa-binding", "say how workers are to be bound, as in --numa-binding node", func(job *launch.Job) bool { return job.Bind.Mode != "" })
+
+	// remade is met by jobs whose workers can be started anew by agents.
+	remade = condition{
+		"on a Horovod job, whose world is made once", "an elastic job (--min-np, --host-discovery-script) survives the loss of workers",
+		func(r *Request, _ map[string]given) bool { return r.Horovod == nil || r.Horovod.Elastic },
+	}
+	restarts = condition{
+		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
+		func(r *Request, _ map[string]given) bool { return r.Job.Restart.MaxRestarts > 0 || r.driven() },
+	}
+	// drivable is met by the restart policies that the driver of an elastic horovodrun knows, too.
+	drivable = condition{
+		"on an elastic horovodrun, whose driver starts anew whatever it has lost", "give on-failure, exit-code or never", func(r *Request, words map[string]given) bool {
+			return !r.driven() || slices.Contains(drivablePolicies, launch.RestartPolicy(words["restart-policy"].text))
+		},
+	}
+	rounds = when("while --max-restarts is 0 on one node: nothing would be restarted", "give --max-restarts N",
+		func(job *launch.Job) bool { return job.Restart.MaxRestarts > 0 || !job.Alone() })
+	// retries is met where the exit of a worker may start it anew.
+	retries = when("with a --restart-policy by which no exit of a worker is retried", "leave one of them out", func(job *launch.Job) bool {
+		return job.Restart.Policy != launch.RestartNever && job.Restart.Policy != launch.RestartOnNodeFail
+	})
+	byExitCode = when("unless --restart-policy is exit-code", "give --restart-policy exit-code", func(job *launch.Job) bool {
+		return job.Restart.Policy == launch.RestartExitCode || job.Restart.Policy == launch.RestartOnNodeFailOrExitCode
+	})
+	// acting is met by a restart policy that can do something else than the default would.
+	acting = condition{"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N", func(r *Request, words map[string]given) bool {
+		switch r.Job.Restart.Policy {
+		case launch.RestartNever, launch.RestartOnNodeFail:
+			return true // which need no restarts
+		default:
+			return restarts.met(r, words)
+		}
+	}}
+	othersFail = when("on one node: it has no others that could fail", "give exit-code, on-failure or never", func(job *launch.Job) bool {
+		p := job.Restart.Policy
+		return p != launch.RestartOnNodeFail && p != launch.RestartOnNodeFailOrExitCode || !job.Alone()
+	})
+	nodesReturn = when("with --restart-policy never", "leave one of them out", func(job *launch.Job) bool { return job.Restart.Policy != launch.RestartNever })
+	early       = when("where the job ends with its last worker", "give --success-policy any or rank0", func(job *launch.Job) bool {
+		return job.Restart.Success == launch.QuorumAny || job.Restart.Success == launch.QuorumRank0
+	})
+
+	checked  = when("without --network-check", "give --network-check too", func(job *launch.Job) bool { return job.Check.Network })
+	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check", func(job *launch.Job) bool { return job.Check.On() })
+	boxed    = when("without --switchbox-check", "give --switchbox-check too", func(job *launch.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
+	measured = when("without --comm-perf-test", "give --comm-perf-test too", func(job *launch.Job) bool { return job.Check.CommPerf })
+
+	// servesStore is met where machines besides this one come to a store, or to the driver of an elastic horovodrun.
+	servesStore = condition{
+		"on one node", "leave it out: one node meets no others", func(r *Request, _ map[string]given) bool { return !r.Job.Alone() || r.driven() },
+	}
+	collecting = when("without --collect-logs", "give --collect-logs DIR", func(job *launch.Job) bool { return job.Hosts.CollectLogs != "" })
+	dry        = condition{"without --dry-run", "give --dry-run too", func(r *Request, _ map[string]given) bool { return r.DryRun }}
+
+	tokened = when("without a job token", "give --token-file", func(job *launch.Job) bool { return job.Meeting.TokenFile != "" || len(job.Hosts.Nodes) > 0 })
+
+	keeps = when("where --ckpt is not on", "give --ckpt on, or leave it out", func(job *launch.Job) bool { return job.Checkpoint.On })
+
+	// shows is met where the workers' output goes to the console, and divided where some goes to files of the run as well.
+	shown   = when("with a file for each rank, in which all output goes", "leave one of them out", func(job *launch.Job) bool { return job.Logs.RankDir == "" })
+	divided = when("where the launcher's own flag names a file for each rank", "leave one of them out",
+		func(job *launch.Job) bool { return job.Logs.RankDir == "" && job.Logs.RankFiles == "" })
+	prefixed = when("where no line has a prefix", "give --tee 3", func(job *launch.Job) bool { return job.Logs.PrefixAll || job.Logs.Tee.Any() })
+
+	// travels is met where variables go to other machines, or where not all of them reach the workers.
+	travels = when("without hosts: workers here inherit everything", "name hosts, or give --env-mode clean",
+		func(job *launch.Job) bool { return len(job.Hosts.Nodes) > 0 || job.Env.Mode == launch.EnvClean })
+	setsEnv = when("without --env or --env-file: there is nothing to expand", "give one of them", func(job *launch.Job) bool {
+		return slices.ContainsFunc(job.Env.Set, func(v launch.Var) bool {
+			return v.Source.Kind != launch.FromDefault && v.Source.Kind != launch.FromMuster
+		})
+	})
+)
+
+// driven reports whether a driver in the launcher starts the workers one by one, as of an elastic horovodrun.
+func (r *Request) driven() bool { return r.Horovod != nil && r.Horovod.Elastic }
+
+// drivablePolicies are what such a driver can do with a worker that has failed: start it anew, or end the job.
+var drivablePolicies = []launch.RestartPolicy{launch.RestartOnFailure, launch.RestartExitCode, launch.RestartNever}
+
+// fixedWorkers reports whether workers are told places in the world that follow from the order of the hosts, as programs for
+// MPI and Horovod are.
+func fixedWorkers(job *launch.Job) bool {
+	return slices.ContainsFunc(job.Hosts.Nodes, func(n launch.Node) bool { return n.WorkerEnv != nil })
+}
+
+// rankOf is met by a node rank that is true of this node: one that a static meeting goes by, or 0 of a node by itself.
+var rankOf = condition{
+	"where ranks are given when the nodes meet", "leave it out", func(r *Request, words map[string]given) bool {
+		if n, err := pyInt(words["node-rank"].text); r.Job.Alone() {
+			return err == nil && n == 0
+		}
+		return r.Job.Meeting.Backend == backendStatic
+	},
+}
+
+// masterHere is met where the address and port of node 0 say where the store listens.
+var masterHere = condition{
+	"beside another meeting place", "leave it out", func(r *Request, words map[string]given) bool {
+		_, byURL := words["rdzv"]
+		return !byURL && r.SimulateNodes == 0
+	},
+}
+
+// confRead is met where the nodes meet, or the settings say that this one meets others.
+var confRead = when("on one node", "leave it out: one node meets no others", func(job *launch.Job) bool { return !job.Alone() || job.Meeting.IsHost != nil })
+
+// strongest is met by the setting of several that was given in the strongest place; the others say something else.
+func strongest(flag string, others ...string) condition {
+	names := make([]string, len(others))
+	for i, other := range others {
+		names[i] = "--" + other
+	}
+	return condition{
+		"beside a stronger " + strings.Join(names, " or "), "leave one of them out", func(_ *Request, words map[string]given) bool {
+			return !slices.ContainsFunc(others, func(other string) bool { return words[other].source.Kind > words[flag].source.Kind })
+		},
+	}
+}
+
+// unmet is the first condition that the job does not meet, nil for none.
+func (u use) unmet(r *Request, words map[string]given) *condition {
+	for i := range u {
+		if !u[i].met(r, words) {
+			return &u[i]
+		}
+	}
+	return nil
+}
+
+// asksNothing reports whether the word asks for what happens anyway: the default, or a switch that is off.
+func (s *setting) asksNothing(text string) bool {
+	off, err := parseSwitch(text)
+	return !s.insists && s.def != "" && text == s.def || (s.form == formSwitch || s.form == formOptional) && err == nil && !off
+}
+
+// unread refuses the typed settings that nothing in the job reads, with what they would need, and warns in one line of those
+// that variables and files give, which may be meant for many jobs. words are muster's own settings that were given.
+func (r *Request) unread(words map[string]given, wrong *problems) {
+	var idle []string
+	lacks := map[string][]string{} // the settings of variables and files, by what the job lacks
+	for _, s := range allSettings() {
+		lack := s.use.unmet(r, words)
+		if lack == nil {
+			continue
+		}
+		flag := s.flag
+		for word, ok := words[flag]; ok; word, ok = words[flag] {
+			flag = below(flag)
+			harmless := Setting{Flag: s.flag, Value: word.text}
+			harmless.hide()
+			switch said := (given{text: harmless.Value, source: word.source}).typed(s.flag); {
+			case s.asksNothing(word.text) || word.ofOperators() || word.theirs && lack.lack == severalNodes.lack && !word.ours():
+			case word.theirs && word.source.Kind == launch.FromFlag:
+				r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("--%s has no effect %s", s.flag, lack.lack))
+			case word.source.Kind == launch.FromFlag:
+				wrong.add(fmt.Errorf("cannot use %s: it has no effect %s; %s", said, lack.lack, lack.remedy))
+			default:
+				if len(lacks[lack.lack]) == 0 {
+					idle = append(idle, lack.lack)
+				}
+				lacks[lack.lack] = append(lacks[lack.lack], word.place(s.flag))
+			}
+		}
+	}
+	if len(idle) == 0 {
+		return
+	}
+	for i, lack := range idle {
+		idle[i] = strings.Join(lacks[lack], ", ") + " (" + lack + ")"
+	}
+	r.Job.Warnings = append(r.Job.Warnings, "no effect on this job: "+strings.Join(idle, "; "))
+}
+
+// ours reports whether the word stands in a variable of muster.
+func (g given) ours() bool {
+	return g.source.Kind == launch.FromVariable && strings.HasPrefix(g.source.Name, ownPrefix)
+}
+
+// place is where a word of a variable or a file stands, for people who look for it there.
+func (g given) place(flag string) string {
+	if g.source.Kind == launch.FromConfig {
+		return fmt.Sprintf("%s: %s", g.source.Name, flag)
+	}
+	return g.source.Name
+}
+
+// ofOperators reports whether the word is a platform's, or stands in one of the variables of torchrun that operators set for
+// all jobs alike.
+func (g given) ofOperators() bool {
+	name, pet := strings.CutPrefix(g.source.Name, petPrefix)
+	return g.source.Kind == launch.FromPlatform || g.source.Kind == launch.FromVariable && pet && slices.ContainsFunc(torchrunOptions(), func(o option) bool {
+		return o.variables && variable("", o.long) == name
+	})
+}
+
+// declared refuses rows that do not say who reads the setting. It is a mistake in this package.
+func declared(list []setting) error {
+	for _, s := range list {
+		if s.use == nil {
+			return errors.New("the setting --" + s.flag + " does not say in which jobs it is read")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,378 @@
+package dialect_test
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"muster/cmd/dialect"
+	"muster/launch"
+)
+
+// legal are words for the settings whose tables do not tell one, none of them the default.
+var legal = map[string]string{
+	"nnodes": "1:1", "nproc-per-node": "2", "node-rank": "0", "master-addr": "n0", "master-port": "2345", "platform": "none", "topology-file": "t", "accelerator": "fake:f", "simulate-nodes": "2",
+	"hosts": "a,b", "hostfile": "hosts", "include": "a", "exclude": "b", "remote-dir": "/d", "collect-logs": "d", "preflight": "off", "ssh-user": "u", "ssh-identity": "k",
+	"ssh-host-key-policy": "off", "ssh-option": "A=b", "ssh-program": "s", "rdzv": "c10d://h", "rdzv-conf": "join_timeout=7", "local-addr": "h", "iface": "eth0", "token-file": "t",
+	"store-allow": "::1", "store-limit": "2GiB", "log-format": "json", "standalone": "true", "collect-logs-limit": "2GiB", "etcd-user": "u", "etcd-password-file": "p", "etcd-cacert": "a", "etcd-cert": "c", "etcd-key": "k", "role": "r", "run-id": "j", "warm": "torch",
+	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-pass": "A", "env-deny": "A", "python": "p", "venv": "v",
+	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d", "restart-policy": "exit-code", "restart-scope": "node",
+	"retryable-exit-codes": "3", "fatal-exit-codes": "3", "backoff-limit": "3", "restart-limit": "3", "restart-backoff": "3:70s", "success-policy": "rank0", "fail-policy": "all",
+	"clean-policy": "none", "log-dir": "d", "redirects": "3", "tee": "3", "local-ranks-filter": "0", "log-line-prefix-template": "x:", "event-log-handler": "console", "status-file": "s",
+	"config": "empty", "log-level": "error", "ckpt": "on", "ckpt-dir": "d", "ckpt-rate": "5MB", "ckpt-shim": "on", "ckpt-slots": "2", "ckpt-signal": "USR1", "ckpt-on-file": "f",
+	"ckpt-on-command": "c", "ckpt-notices": "off",
+}
+
+// word is a legal word for a setting.
+func word(t *testing.T, s dialect.SettingRow) string {
+	t.Helper()
+	if w, ok := legal[s.Flag]; ok {
+		return w
+	}
+	switch {
+	case s.Switch:
+		return "true"
+	case s.Kind == "time":
+		return "7s"
+	case s.Kind == "number", s.Kind == "fraction":
+		return "3"
+	}
+	t.Fatalf("--%s is new: give it a legal word here", s.Flag)
+	return ""
+}
+
+// bare are jobs that have no use for most settings, with what stands behind muster's own flags.
+var bare = map[string]string{
+	"run": "run prog", "run on nodes": "run --nnodes 2 --rdzv muster://n0 --run-id j prog", "run static": "run --nnodes 2 --node-rank 1 --master-addr n0 prog",
+	"run elastic": "run --nnodes 1:2 --rdzv c10d://n0 --run-id j prog", "run on hosts": "run --hosts n0,n1 prog", "run on this host": "run --hosts localhost:2 prog",
+	"run by etcd": "run --nnodes 2 --rdzv etcd://n0 --run-id j prog", "simulation": "run --simulate-nodes 2 --accelerator fake:f prog", "torchrun": "torchrun t.py",
+	"torchrun static": "torchrun --nnodes 2 --master-addr n0 t.py", "torchrun with restarts": "torchrun --max-restarts 2 t.py", "dlrover": "dlrover-run t.py",
+	"accelerate": "accelerate-launch t.py", "deepspeed": "deepspeed t.py", "deepspeed with files": "deepspeed --enable_each_rank_log d t.py", "colossalai": "colossalairun --nproc_per_node 2 t.py",
+	"mpirun": "mpirun -np 2 prog", "mpirun on hosts": "mpirun -np 2 --host a,b prog", "horovodrun": "horovodrun -np 2 prog",
+	"horovodrun with files": "horovodrun -np 2 --output-filename d prog", "elastic horovodrun": "horovodrun -np 2 --min-np 1 -H a:2,b:2 prog",
+}
+
+// settingsFile is what --config and MUSTER_CONFIG name in ask.
+const settingsFile = "settings.yaml"
+
+// ask reads a command line for which some files are there, the settings file with the given content.
+func ask(settings string, env []string, words ...string) (dialect.Request, error) {
+	flags, rest, err := dialect.ParseOwn(words)
+	if err != nil {
+		return dialect.Request{}, err
+	}
+	return dialect.Read(rest[0], dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(name string) ([]byte, error) {
+		switch name {
+		case settingsFile:
+			return []byte(settings), nil
+		case "hosts":
+			return []byte("a slots=2\nb slots=2\n"), nil
+		case "env", "empty":
+			return []byte("X=1\n")[:map[bool]int{true: 4, false: 0}[name == "env"]], nil
+		}
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}})
+}
+
+// stripped is what is left of a job when all is taken away that somebody else than the settings' own tables thinks it has no
+// use for: an opinion on which of its fields are read. launch and cmd/muster read the rest.
+func stripped(r dialect.Request) dialect.Request {
+	j := &r.Job
+	r.Settings, j.Sources, j.Warnings = nil, nil, nil
+	elastic, allow := r.Horovod != nil && r.Horovod.Elastic, j.Meeting.StoreAllow
+	if len(j.Hosts.Nodes) == 0 && !elastic {
+		j.Hosts, j.Env.Deny = launch.Hosts{}, nil
+		if j.Env.Mode != launch.EnvClean {
+			j.Env.Mode, j.Env.Pass = "", nil
+		}
+	} else {
+		j.InheritStdin = false
+	}
+	m := &j.Meeting
+	if j.Alone() {
+		alone := launch.Meeting{Backend: "alone", Host: m.Host, Port: m.Port, WorkerPorts: m.WorkerPorts}
+		j.Meeting, j.Restart.ReplaceLimit, j.Check.StragglerFactor, j.Check.StragglerMedian, j.Check.ExcludeStraggler = alone, 0, 0, false, false
+		j.Checkpoint.Replicas, j.Check.MinNetBandwidth = 0, 0
+	}
+	if m.Backend != "etcd" {
+		m.Etcd = launch.EtcdAccess{}
+	}
+	if j.Nodes.Min == j.Nodes.Max && m.Spares == 0 {
+		m.LastCall = 0
+	}
+	if restart := &j.Restart; restart.MaxRestarts == 0 && !elastic {
+		restart.Fatal, restart.Retryable, restart.Scope = launch.ExitCodes{}, launch.ExitCodes{}, ""
+		if j.Alone() {
+			restart.Policy, restart.BackoffLimit, restart.Window, restart.Delay, restart.DelayFactor, restart.DelayMax = "", 0, 0, 0, 0, 0
+		}
+	}
+	if p := j.Restart.Policy; p != launch.RestartExitCode && p != launch.RestartOnNodeFailOrExitCode {
+		j.Restart.Retryable = launch.ExitCodes{}
+	}
+	if s := j.Restart.Success; s != launch.QuorumAny && s != launch.QuorumRank0 {
+		j.Restart.Linger = 0
+	}
+	if !j.Warm.Auto && len(j.Warm.Modules) == 0 {
+		j.Warm.Wait = 0
+	}
+	if j.Bind.Mode == "" {
+		j.Bind = launch.BindRules{}
+	}
+	if j.Fake == "" {
+		j.FakeOnReal = false
+	}
+	if !j.Checkpoint.On {
+		j.Checkpoint = launch.CheckpointRules{Unasked: j.Checkpoint.Unasked}
+	}
+	if j.Logs.RankDir != "" {
+		j.Logs = launch.LogRules{RankDir: j.Logs.RankDir, Dir: j.Logs.Dir}
+	}
+	if j.Logs.RankFiles != "" {
+		j.Logs.Tee = launch.StreamMap{}
+	}
+	if !j.Logs.PrefixAll && !j.Logs.Tee.Any() {
+		j.Logs.Prefix = ""
+	}
+	if elastic { // the driver reads no more
+		hosts := launch.Hosts{SSH: j.Hosts.SSH, StartTimeout: j.Hosts.StartTimeout, Dir: j.Hosts.Dir}
+		hosts.SSH.Parallel = 0
+		r.Job = launch.Job{
+			Command: j.Command, Env: j.Env, Python: j.Python, Fake: j.Fake, FakeOnReal: j.FakeOnReal, Stop: j.Stop, Hosts: hosts, CompatExit: j.CompatExit,
+			Logs: launch.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile, Meeting: launch.Meeting{StoreAllow: allow},
+			Restart: launch.RestartRules{Policy: j.Restart.Policy, Fatal: j.Restart.Fatal, Retryable: j.Restart.Retryable, Deadline: j.Restart.Deadline},
+		}
+	}
+	return r
+}
+
+// heard reports whether a job tells of a setting: it is refused by name, or there is a warning that names it.
+func heard(req dialect.Request, err error, names ...string) bool {
+	text := strings.Join(req.Job.Warnings, "\n")
+	if err != nil {
+		text = err.Error()
+	}
+	names = append(names, settingsFile+":", "with hosts") // what stands there, or makes hosts of nodes
+	return slices.ContainsFunc(names, func(name string) bool { return strings.Contains(text, name) })
+}
+
+// mute are settings of which another of muster's parts takes notice, what is asked of the program and not of the job; and --standalone, which asks
+// of one node for what it does.
+var mute = []string{"standalone", "config", "platform", "json", "dry-run", "log-level", "log-format"}
+
+// Every setting of every dialect is given, in a job that has no use for it as well as in one that has: it changes the job,
+// or is refused by name, or there is a warning that names it.
+func TestNoSettingIsSilent(t *testing.T) {
+	rows := dialect.SettingRows()
+	for name, line := range bare {
+		plain, err := ask("", nil, strings.Fields(line)...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		want := stripped(plain)
+		words := strings.Fields(line)
+		for _, s := range rows {
+			text := word(t, s)
+			typed, variable, flag := slices.Clone(words), "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag+"="+text
+			inFront := words[0] == "run" || slices.Contains(dialect.InFront(words[0]), s.Flag)
+			switch {
+			case words[0] == "run":
+				typed = slices.Insert(typed, 1, flag)
+			case inFront:
+				typed = slices.Insert(typed, 0, flag)
+			}
+			inFile := s.Flag + ": " + text
+			if strings.Contains(text, ":") || s.Flag == "env" {
+				inFile = s.Flag + ": \"" + text + "\""
+			}
+			type given struct {
+				how, settings string
+				env, words    []string
+			}
+			ways := []given{{"typed", "", nil, typed}, {"a variable", "", []string{variable + "=" + text}, words}}
+			if s.Flag != "config" {
+				ways = append(ways, given{"a file", inFile, []string{"MUSTER_CONFIG=" + settingsFile}, words})
+			}
+			if !inFront || slices.Contains(words, "--"+s.Flag) {
+				continue // a flag of the launcher; TestNoOptionIsSilent gives those. Or the job has it.
+			}
+			for _, way := range ways {
+				req, err := ask(way.settings, way.env, way.words...)
+				switch {
+				case heard(req, err, "--"+s.Flag, variable, s.Flag+":", ": "+s.Flag), slices.Contains(mute, s.Flag):
+				case err != nil:
+					t.Errorf("%s, --%s by %s: refused by another name: %v", name, s.Flag, way.how, err)
+				case cmp.Equal(want, stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) && !asIs(req, s, text):
+					t.Errorf("%s, --%s %s by %s: nothing tells that it is not read", name, s.Flag, text, way.how)
+				}
+			}
+		}
+	}
+}
+
+// asIs reports whether the word asks for what the job has anyway.
+func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
+	switch s.Flag {
+	case "nnodes", "nproc-per-node", "node-rank", "hosts", "hostfile", "simulate-nodes", "module", "no-python", "start-timeout", "preflight":
+		return true // the job says as much by itself, or in other words
+	case "stdin":
+		return req.Job.InheritStdin // as torchrun's workers do
+	case "ckpt":
+		return req.Job.Dialect == "dlrover-run"
+	case "env-mode":
+		return req.Job.Dialect == "mpirun"
+	}
+	return text == s.Default
+}
+
+// Every option of every launcher that is replaced changes the job, or is refused, or there is a warning; or its row says why
+// nobody misses anything.
+func TestNoOptionIsSilent(t *testing.T) {
+	for name, list := range dialect.DialectOptions() {
+		plain, err := own(nil, "", strings.Join(append(leading(name), "t.py"), " "))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, o := range list {
+			words := append(leading(name), o.Spelling)
+			for range o.Words {
+				words = append(words, map[bool]string{true: o.Choice, false: "3"}[o.Choice != ""])
+			}
+			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"], strings.Join(append(words, "t.py"), " "))
+			if err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || o.Moot {
+				continue
+			}
+			if cmp.Equal(stripped(plain), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) {
+				t.Errorf("%s: %s changes nothing, and nobody is told", name, strings.Join(words, " "))
+			}
+		}
+	}
+}
+
+// A row that does not say who reads its setting is a mistake that no test can miss: the package refuses it at its first use.
+func TestUndeclaredUse(t *testing.T) {
+	if err := dialect.Undeclared(); err == nil || !strings.Contains(err.Error(), "--new") {
+		t.Errorf("a row without a use: %v", err)
+	}
+}
+
+// What is typed and has no effect is refused, with what it would need.
+func TestUnreadTyped(t *testing.T) {
+	for line, want := range map[string]string{
+		"run --ssh-user u prog":                                             "cannot use --ssh-user u: it has no effect without hosts",
+		"run --ssh-port 22 prog":                                            "--ssh-port 22: it has no effect without hosts",
+		"run --ssh-identity k prog":                                         "--ssh-identity k",
+		"run --ssh-host-key-policy x prog":                                  "choose one of",
+		"run --ssh-host-key-policy off prog":                                "--ssh-host-key-policy off: it has no effect without hosts",
+		"run --ssh-option A=b prog":                                         "--ssh-option A=b: it has no effect without hosts",
+		"run --ssh-program s prog":                                          "--ssh-program s: it has no effect without hosts",
+		"run --ssh-parallel 3 prog":                                         "--ssh-parallel 3: it has no effect without hosts",
+		"run --start-timeout 9s prog":                                       "--start-timeout 9s: it has no effect without hosts; name them by --hosts",
+		"run --preflight off prog":                                          "--preflight off: it has no effect without hosts",
+		"run --env-deny A prog":                                             "--env-deny A: it has no effect without hosts",
+		"run --etcd-user u prog":                                            "--etcd-user u: it has no effect where the nodes do not meet by etcd",
+		"run --etcd-cacert c prog":                                          "--etcd-cacert c",
+		"run --warm-wait 9s prog":                                           "--warm-wait 9s: it has no effect without --warm",
+		"run --restart-delay 9s prog":                                       "--restart-delay 9s: it has no effect while --max-restarts is 0",
+		"run --restart-backoff 3 prog":                                      "--restart-backoff 3: it has no effect while --max-restarts is 0",
+		"run --join-timeout 9s prog":                                        "--join-timeout 9s: it has no effect on one node",
+		"run --hosts a,b --stdin inherit prog":                              "--stdin inherit: it has no effect on hosts",
+		"run --hosts localhost --ssh-user u prog":                           "--ssh-user u: it has no effect where all hosts are this machine",
+		"--max-restarts 2 horovodrun -np 2 prog":                            "--max-restarts 2: it has no effect on a Horovod job",
+		"--max-restarts 2 torchrun t.py":                                    "cannot use --max-restarts in front of torchrun: it is a flag of that launcher",
+		"--tee 3 deepspeed --enable_each_rank_log d t.py":                   "--tee 3: it has no effect where",
+		"--topology-file t mpirun -np 2 --host a,b prog":                    "--topology-file t: it has no effect where each node's rank is fixed",
+		"run --nnodes 2 --rdzv c10d://n0 --run-id j --ckpt-replicas 2 prog": "--ckpt-replicas 2: it has no effect without a job token",
+		"--restart-policy exit-code torchrun t.py":                          "--restart-policy exit-code: it has no effect while --max-restarts is 0",
+	} {
+		_, err := ask("", nil, strings.Fields(line)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+			continue
+		}
+		wantRefused(t, err, want)
+	}
+	for flag := range strings.FieldsSeq(`--debug-mode --network-check --restart-policy=on-node-fail --restart-scope=node --restart-window=9s
+		--backoff-limit=3 --success-policy=any --fail-policy=all --clean-policy=none --warm=auto --ckpt=on --ckpt-dir=d`) {
+		_, err := ask("", nil, append([]string{flag}, strings.Fields(bare["elastic horovodrun"])...)...)
+		name, _, _ := strings.Cut(flag, "=")
+		if err == nil || !strings.Contains(err.Error(), "cannot use "+name) || !strings.Contains(err.Error(), "elastic horovodrun") {
+			t.Errorf("elastic horovodrun, %s: %v", flag, err)
+		}
+	}
+}
+
+// What variables and files say for many jobs is told in one line, and does not stop the job.
+func TestUnreadElsewhere(t *testing.T) {
+	env := []string{"MUSTER_SSH_USER=u", "MUSTER_SSH_OPTION=A=b\nC=d", "MUSTER_RESTART_DELAY=9s", "MUSTER_CONFIG=" + settingsFile, "MUSTER_GRACE=3s", "PET_NODE_RANK=0", "MUSTER_ENV_MODE=launcher"}
+	req, err := ask("keep-alive: 3s\nstart-timeout: 9s\n", env, "run", "prog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"no effect on this job: settings.yaml:2: start-timeout, MUSTER_SSH_USER, MUSTER_SSH_OPTION (without hosts); settings.yaml:1: keep-alive (on one node); " +
+		"MUSTER_RESTART_DELAY (while --max-restarts is 0 on one node: nothing would be restarted)"}
+	if diff := cmp.Diff(want, req.Job.Warnings); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	elastic, err := ask("", []string{"MUSTER_DEBUG_MODE=1", "MUSTER_MAX_RESTARTS=3", "MUSTER_NUMA_BINDING=node", "MUSTER_STATUS_FILE=s", "MUSTER_SUCCESS_POLICY=any"}, strings.Fields(bare["elastic horovodrun"])...)
+	if err != nil || !heard(elastic, nil, "MUSTER_NUMA_BINDING, MUSTER_DEBUG_MODE, MUSTER_MAX_RESTARTS, MUSTER_SUCCESS_POLICY") || len(elastic.Job.Warnings) != 1 {
+		t.Errorf("elastic horovodrun: %q, %v", elastic.Job.Warnings, err)
+	}
+	if j := elastic.Job; j.Debug.On || j.Bind.Mode != "" || j.Restart.MaxRestarts != 0 {
+		t.Errorf("elastic horovodrun: %+v", j)
+	}
+}
+
+// Flags of torchrun that other launchers lack count in front of those, and as variables.
+func TestLentSettings(t *testing.T) {
+	for _, line := range []string{"deepspeed t.py", "mpirun -np 2 prog"} {
+		env := []string{"MUSTER_MAX_RESTARTS=2", "MUSTER_LOG_DIR=d", "MUSTER_TEE=3", "MUSTER_NUMA_BINDING=socket"}
+		byVariable, err := ask("", env, strings.Fields(line)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		typed, err := ask("", nil, strings.Fields("--max-restarts 2 --log-dir d --tee 3 --numa-binding socket "+line)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for how, job := range map[string]launch.Job{"variables": byVariable.Job, "flags": typed.Job} {
+			if job.Restart.MaxRestarts != 2 || job.Logs.Dir != "d" || job.Logs.Tee.Default != launch.Both || job.Bind.Mode != "socket" || len(job.Warnings) > 0 {
+				t.Errorf("%s, %s: %+v", line, how, job)
+			}
+		}
+	}
+	req, err := ask("", []string{"MUSTER_MAX_RESTARTS=2", "MUSTER_LOG_DIR=d", "MUSTER_NUMA_BINDING=socket"}, strings.Fields("--tee 3 horovodrun -np 2 prog")...)
+	if err != nil || req.Job.Logs.Dir != "d" || req.Job.Bind.Mode != "socket" || req.Job.Logs.Tee.Default != launch.Both || req.Job.Restart.MaxRestarts != 0 ||
+		!heard(req, nil, "MUSTER_MAX_RESTARTS (on a Horovod job") {
+		t.Errorf("horovodrun: %+v, %v", req.Job, err)
+	}
+	both, err := ask("", nil, strings.Fields("--numa-binding socket mpirun -np 2 --bind-to numa prog")...)
+	if err == nil {
+		t.Errorf("two ways to bind: %+v", both.Job.Bind)
+	}
+	weaker, err := ask("", []string{"MUSTER_NUMA_BINDING=socket"}, strings.Fields("mpirun -np 2 --bind-to numa prog")...)
+	if err != nil || weaker.Job.Bind.Mode != "node" {
+		t.Errorf("a flag against a variable: %+v, %v", weaker.Job.Bind, err)
+	}
+}
+
+// DLRover's settings that muster makes nothing of are told by name.
+func TestDLRoverUnread(t *testing.T) {
+	for env, want := range map[string]string{
+		"NCCL_SETTINGS=A=1": "NCCL_SETTINGS has no effect", "MCCL_SETTINGS=A=1": "MCCL_SETTINGS has no effect", "PET_ACCELERATOR=ascend-npu": "PET_ACCELERATOR=ascend-npu has no effect",
+	} {
+		req, err := ask("", []string{env}, "dlrover-run", "t.py")
+		if err != nil || !heard(req, nil, want) {
+			t.Errorf("%s: %q, %v", env, req.Job.Warnings, err)
+		}
+	}
+	inv := dialect.Invocation{Args: []string{"--accelerator", "ascend-npu", "t.py"}}
+	inv.Machine.Accelerators = func(string) (string, int) { return "npu", 8 }
+	if req, err := dialect.DLRover(inv); err != nil || len(req.Job.Warnings) > 0 {
+		t.Errorf("the accelerator that is there: %q, %v", req.Job.Warnings, err)
+	}
+}

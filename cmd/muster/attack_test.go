@@ -1,0 +1,362 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"muster/rendezvous/rollcall"
+	"muster/rendezvous/tcpstore"
+)
+
+// attacker stands between an agent and the store of a job, whose token it does not have: it reads along which keys there
+// are, and has a connection of its own to the store.
+type attacker struct {
+	t     *testing.T
+	relay net.Listener
+	store string // host:port of the real store
+	wg    sync.WaitGroup
+
+	mu   sync.Mutex
+	keys map[string]bool
+	said map[string][][]byte // what agents have sent for each key, in its order: also what did not come to count
+}
+
+// newAttacker begins to relay what comes to its address, to the store at host:port.
+func newAttacker(t *testing.T, store string) *attacker {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attacker{t: t, relay: l, store: store, keys: map[string]bool{}, said: map[string][][]byte{}}
+	a.wg.Go(a.serve)
+	t.Cleanup(func() { _ = l.Close(); a.wg.Wait() })
+	return a
+}
+
+func (a *attacker) serve() {
+	for {
+		client, err := a.relay.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", a.store)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		a.wg.Go(func() { a.pass(client, server); _ = server.Close() })
+		a.wg.Go(func() { a.pass(server, client); _ = client.Close() })
+	}
+}
+
+// pass copies bytes, and notes the keys of agents among them.
+func (a *attacker) pass(from, to net.Conn) {
+	defer func() { _ = to.Close() }()
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(buf)
+		a.note(buf[:n])
+		if _, werr := to.Write(buf[:n]); werr != nil || err != nil {
+			return
+		}
+	}
+}
+
+// note finds strings that begin with muster/, behind their lengths.
+func (a *attacker) note(b []byte) {
+	prefix := []byte(rollcall.KeyPrefix)
+	for at := 0; ; at++ {
+		i := bytes.Index(b[at:], prefix)
+		if i < 0 {
+			return
+		}
+		if at += i; at < 8 {
+			continue
+		}
+		key, rest := chunk(b[at-8:])
+		if len(key) == 0 || len(key) > 512 {
+			continue
+		}
+		value, rest := chunk(rest) // of a SET, or what a COMPARE_SET expects
+		if desired, _ := chunk(rest); desired != nil {
+			value = desired
+		}
+		a.mu.Lock()
+		a.keys[string(key)] = true
+		if len(value) > 0 {
+			a.said[string(key)] = append(a.said[string(key)], bytes.Clone(value))
+		}
+		a.mu.Unlock()
+	}
+}
+
+// chunk cuts bytes off that stand behind their length, nil where there are none: the layout of requests since PyTorch 2.2.
+func chunk(b []byte) (chunk, rest []byte) {
+	if len(b) < 8 {
+		return nil, nil
+	}
+	n := binary.LittleEndian.Uint64(b)
+	if n > uint64(len(b)-8) {
+		return nil, nil
+	}
+	return b[8 : 8+n : 8+n], b[8+n:]
+}
+
+// connect reaches the store as anybody can.
+func (a *attacker) connect(ctx context.Context) (*tcpstore.Client, error) {
+	return tcpstore.Dial(ctx, a.store, tcpstore.ClientConfig{Private: rollcall.KeyPrefix})
+}
+
+// known are the keys that were seen so far.
+func (a *attacker) known() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.keys))
+}
+
+// record reads what is under the keys that were seen.
+func (a *attacker) record(ctx context.Context, s *tcpstore.Client, into map[string][]byte) {
+	for _, key := range a.known() {
+		if value := peekStore(ctx, s, key); value != nil {
+			into[key] = value
+		}
+	}
+}
+
+// heard is one of the values that agents have sent for each key.
+func (a *attacker) heard() map[string][]byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	heard := map[string][]byte{}
+	for key, values := range a.said {
+		heard[key] = values[rand.IntN(len(values))]
+	}
+	return heard
+}
+
+// peekStore reads a key that may not be there, nil for none.
+func peekStore(ctx context.Context, s *tcpstore.Client, key string) []byte {
+	if there, err := s.Check(ctx, key); err != nil || !there {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	value, err := s.Get(ctx, key)
+	if err != nil {
+		return nil
+	}
+	return value
+}
+
+// assault is one way to change what is under a key. values are those of now.
+type assault func(ctx context.Context, s *tcpstore.Client, key string, values map[string][]byte, past past)
+
+// past is what was under keys once.
+type past struct {
+	before map[string][]byte // in an earlier incarnation of the job
+	heard  map[string][]byte // in this one
+}
+
+// verdictLies are plain records that an agent may write, as somebody without the token can write them, too.
+var verdictLies = []string{
+	`{"kind":"succeed","reason":"WorkersSucceeded","rank":-1}`,
+	`{"kind":"fail","reason":"WorkerFailed","rank":0,"status":99}`,
+	`{"stage":"failed","err":"forged"}`,
+	`{"agent":"x","node":"x"}`,
+	"left", "4294967299", "1", "0",
+}
+
+var assaults = map[string]assault{
+	"forge": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, _ past) {
+		_ = s.Set(ctx, key, []byte(verdictLies[rand.IntN(len(verdictLies))]))
+	},
+	"replay": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, past past) {
+		if value, ok := past.before[key]; ok {
+			_ = s.Set(ctx, key, value)
+		}
+	},
+	"replay this one": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, past past) {
+		if value, ok := past.heard[key]; ok {
+			_ = s.Set(ctx, key, value)
+		}
+	},
+	"swap": func(ctx context.Context, s *tcpstore.Client, key string, values map[string][]byte, _ past) {
+		for other, value := range values { // any
+			if other != key {
+				_ = s.Set(ctx, key, value)
+				return
+			}
+		}
+	},
+	"delete": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, _ past) {
+		_, _ = s.Delete(ctx, key)
+	},
+	"cut short": func(ctx context.Context, s *tcpstore.Client, key string, values map[string][]byte, _ past) {
+		if v := values[key]; len(v) > 1 {
+			_ = s.Set(ctx, key, v[:len(v)/2])
+		}
+	},
+	"garbage": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, _ past) {
+		b := make([]byte, rand.IntN(200))
+		for i := range b {
+			b[i] = byte(rand.Uint32())
+		}
+		_ = s.Set(ctx, key, b)
+	},
+	"add": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, _ past) {
+		_, _ = s.Add(ctx, key, 1_000_000_000)
+	},
+}
+
+// foreseen are keys that the agents of a job of two nodes with this run id write, or wrote in earlier versions, before anybody has.
+func foreseen(runID string) (keys []string) {
+	for round := range 3 {
+		for _, name := range []string{"verdict", "ended", "stopped", "reports", "reported", "agreed", "passed", "report/1", "report/2", "heard", "allheard"} {
+			keys = append(keys, fmt.Sprintf("%s%s/%d/%s", rollcall.KeyPrefix, runID, round, name))
+		}
+	}
+	return append(keys, rollcall.KeyPrefix+runID+"/elsewhere", rollcall.KeyPrefix+runID+"/members")
+}
+
+// attacked is a job of two nodes with a token, of which one comes through an attacker.
+type attacked struct {
+	*meet
+	*attacker
+}
+
+// workHonestly is a worker that waits at the gate, and leaves a note that its work is done. A rank FAILS fails after it.
+const workHonestly = untilGate + `: > "$OUT/done.$RANK"; [ "$RANK" != "$FAILS" ] || exit 7`
+
+func startAttacked(t *testing.T, token string, env ...string) *attacked {
+	t.Helper()
+	port := freePort(t)
+	a := &attacked{attacker: newAttacker(t, "127.0.0.1:"+port)}
+	a.meet = newMeet(t, workHonestly, "--nnodes=2", "--run-id=victim", "--join-timeout=15s", "--token-file="+token)
+	a.native = true
+	a.env = env
+	a.start(0, "--rdzv=muster://127.0.0.1:"+port)
+	a.start(1, "--rdzv=muster://"+a.relay.Addr().String())
+	return a
+}
+
+// done reports whether every worker has done its work.
+func (a *attacked) done() bool {
+	for rank := range 2 {
+		if _, err := os.Stat(filepath.Join(a.out, fmt.Sprintf("done.%d", rank))); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// TestAttackStore has somebody without the job's token change each key of a running job, in every way: nobody believes it. The job
+// does its work and says so, or ends with a named error.
+func TestAttackStore(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("a token that the attacker lacks"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := map[string][]byte{} // of an earlier incarnation, whose work was done
+	early := startAttacked(t, token, "FAILS=none")
+	s := early.reach(t)
+	early.watch(t, s, before, func() bool { return early.worker(0, 0, 0) != nil && early.worker(1, 0, 0) != nil })
+	early.record(t.Context(), s, before)
+	early.open()
+	early.watch(t, s, before, func() bool { return early.done() })
+	for _, j := range early.agents {
+		early.ends(j, 0)
+	}
+	maps.Copy(before, early.heard()) // the verdict among it
+	if len(before) < 8 {
+		t.Fatalf("only these were seen: %v", slices.Sorted(maps.Keys(before)))
+	}
+	for name, strike := range assaults {
+		for _, fails := range []string{"none", "1"} {
+			t.Run(name+", "+fails+" fails", func(t *testing.T) {
+				t.Parallel()
+				a := startAttacked(t, token, "FAILS="+fails)
+				s := a.reach(t)
+				ctx, stop := context.WithCancel(t.Context())
+				var striking sync.WaitGroup
+				striking.Go(func() {
+					for n := 0; ctx.Err() == nil; n++ {
+						values := map[string][]byte{}
+						a.record(ctx, s, values)
+						keys := slices.Concat(slices.Collect(maps.Keys(values)), slices.Collect(maps.Keys(before)), foreseen("victim"))
+						strike(ctx, s, keys[rand.IntN(len(keys))], values, past{before, a.heard()})
+						select {
+						case <-time.After(50 * time.Millisecond): // the job is to get somewhere in between
+						case <-ctx.Done():
+						}
+					}
+				})
+				time.Sleep(time.Duration(1+rand.IntN(3)) * time.Second) // for the attack; the gate is closed as long
+				if a.done() {
+					t.Error("workers went through a closed gate")
+				}
+				a.open()
+				for _, j := range a.agents {
+					got := j.wait()
+					a.judge(t, got, fails)
+				}
+				stop()
+				striking.Wait()
+			})
+		}
+	}
+}
+
+// judge fails the test where an agent has believed the attacker.
+func (a *attacked) judge(t *testing.T, got outcome, fails string) {
+	t.Helper()
+	switch {
+	case strings.Contains(got.stderr, "panic:"), strings.Contains(got.stderr, "internal error"):
+		t.Errorf("the agent broke:\n%s", got.stderr)
+	case got.status == 0 && fails == "none" && a.done(), got.status == 7 && fails == "1":
+	case got.status == 75 || got.status == 2: // a named error
+		if !strings.Contains(got.stderr, "error") {
+			t.Errorf("status %d without an error:\n%s", got.status, got.stderr)
+		}
+	default:
+		t.Errorf("status %d; work done: %v\n%s", got.status, a.done(), got.stderr)
+	}
+}
+
+// reach connects to the store as soon as it is there.
+func (a *attacked) reach(t *testing.T) *tcpstore.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err := a.connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// watch records until something is so.
+func (a *attacked) watch(t *testing.T, s *tcpstore.Client, into map[string][]byte, until func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !until(); {
+		if time.Now().After(deadline) {
+			t.Fatal("it takes too long")
+		}
+		a.record(t.Context(), s, into)
+		time.Sleep(5 * time.Millisecond) // as often as the store is asked
+	}
+}

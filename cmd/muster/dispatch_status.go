@@ -1,0 +1,108 @@
+package main
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"muster/dispatch"
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/launch"
+)
+
+// worldStatus keeps the launcher's status file: that of the whole world. The nodes of a large world say much at once, so that
+// what came while the file was being written is written together.
+type worldStatus struct {
+	path string // empty: no file
+	log  zerolog.Logger
+
+	mu     sync.Mutex
+	status *launch.WorldStatus
+	closed bool
+
+	news    chan struct{} // something is to be written; has room for one
+	written chan struct{} // closed when nobody writes any more
+}
+
+// keepStatus begins to keep the status of a job on the named nodes.
+func keepStatus(names []string, path string, log zerolog.Logger) *worldStatus {
+	w := &worldStatus{path: path, log: log, status: launch.NewWorldStatus(names), news: make(chan struct{}, 1), written: make(chan struct{})}
+	go func() {
+		defer close(w.written)
+		for range w.news {
+			w.write()
+		}
+	}()
+	return w
+}
+
+// take takes what a node has in its status file. After close nothing is taken any more.
+func (w *worldStatus) take(node int, data []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	if err := w.status.Take(node, data); err != nil {
+		w.log.Warn().Err(err).Msg("the status file may lack something")
+		return
+	}
+	select {
+	case w.news <- struct{}{}:
+	default: // it will be written with what came before
+	}
+}
+
+// write writes the file as things stand.
+func (w *worldStatus) write() {
+	w.mu.Lock()
+	data := w.status.Encode()
+	w.mu.Unlock()
+	if w.path == "" || data == nil {
+		return
+	}
+	if err := durable.Replace(w.path, data, 0o644); err != nil {
+		w.log.Warn().Err(err).Msg("the status file could not be written")
+	}
+}
+
+// close waits until all that was taken is written.
+func (w *worldStatus) close() {
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		close(w.news)
+	}
+	w.mu.Unlock()
+	<-w.written
+}
+
+// tellEnd writes how the job ended into the status file and, for Kubernetes, into the termination log. o.Status is that with
+// which the launcher ends.
+func (l *launcher) tellEnd(o dispatch.Outcome) {
+	l.told.close()
+	var lost []int
+	for i, name := range l.nodeNames() {
+		if slices.Contains(o.Unclean, name) {
+			lost = append(lost, i)
+		}
+	}
+	message := ""
+	if o.Errors != nil {
+		message = o.Errors.Error()
+	}
+	status := o.Status
+	if status != errhint.OK && l.req.Job.CompatExit {
+		status = 1
+	}
+	l.told.status.End(status, o.Decided, lost, message)
+	l.told.write()
+	path := l.terminationLog()
+	if data := l.told.status.Encode(); path != "" && data != nil {
+		if err := launch.TellTermination(path, data); err != nil {
+			l.log.Warn().Err(err).Str("path", path).Msg("the reason could not be written")
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// asText makes muster log text, as it does for people.
+const asText = logFormatVariable + "=auto"
+
+// ownLine is a line of our log as text.
+var ownLine = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d (debug|info |warn |error) .*$`)
+
+// fourNodes writes a spec for simulated nodes.
+func fourNodes(t *testing.T) string {
+	t.Helper()
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	if err := os.WriteFile(spec, []byte("version: 1\ndefaults: {count: 1, model: NVIDIA H100 80GB HBM3}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// TestLogOfAJobThatGoesWell: each launcher of a job that goes well says three lines at most, all of them text; as JSON the same.
+func TestLogOfAJobThatGoesWell(t *testing.T) {
+	meet := []string{"run", "--run-id", "x", "--nnodes", "2", "--rdzv", "muster://127.0.0.1:"}
+	for name, c := range map[string]struct {
+		args      []string
+		launchers int
+	}{
+		"one worker":  {[]string{"run", "--", "echo", "hi"}, 1},
+		"one node":    {[]string{"run", "-n", "2", "--", "echo", "hi"}, 1},
+		"torchrun":    {[]string{"torchrun", "--standalone", "--nproc-per-node=2", "--no-python", "echo", "hi"}, 1},
+		"hosts":       {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1", "--", "echo", "hi"}, 1},
+		"two agents":  {meet, 2},
+		"a warm node": {[]string{"run", "-n", "2", "--warm", "json", "--", "python3", "-c", "print('hi')"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if c.launchers == 2 {
+				c.args = append(slices.Clone(meet[:len(meet)-1]), meet[len(meet)-1]+freePort(t), "--", "echo", "hi")
+			}
+			for _, format := range []string{"auto", "json"} {
+				var jobs []*job
+				for range c.launchers {
+					jobs = append(jobs, start(t, []string{asText}, append([]string{"--log-format", format}, c.args...)...))
+				}
+				for _, j := range jobs {
+					got := j.wait()
+					lines := strings.Split(strings.TrimSuffix(got.stderr, "\n"), "\n")
+					if got.stderr == "" {
+						lines = nil
+					}
+					if got.status != 0 || len(lines) > 3 {
+						t.Errorf("status %d, with %d lines, want at most 3:\n%s", got.status, len(lines), got.stderr)
+					}
+					for _, line := range lines {
+						if format == "json" != json.Valid([]byte(line)) || format == "auto" && !ownLine.MatchString(line) || strings.ContainsRune(line, '\x1b') {
+							t.Errorf("a line of --log-format %s: %q", format, line)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestLogSaysOnce: what four simulated nodes say is said once, with their names; as JSON each says it.
+func TestLogSaysOnce(t *testing.T) {
+	spec := fourNodes(t)
+	args := []string{"run", "--simulate-nodes", "4", "--nnodes", "4", "--", "echo", "hi"}
+	got := muster(t, []string{asText, "MUSTER_FAKE=" + spec}, args...)
+	lines := ownLine.FindAllString(got.stderr, -1)
+	takePart := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, "takes part in a round") })
+	if got.status != 0 || len(takePart) != 1 || !strings.HasSuffix(takePart[0], " [node-0, node-1, node-2, node-3]") {
+		t.Errorf("status %d, %q", got.status, takePart)
+	}
+	if len(lines) > 5 || strings.Count(got.stderr, "\n") != len(lines) || strings.Contains(got.stderr, "{") || strings.Count(got.stdout, "hi\n") != 4 {
+		t.Errorf("%d lines:\n%s%s", len(lines), got.stderr, got.stdout)
+	}
+	got = muster(t, []string{"MUSTER_FAKE=" + spec}, args...)
+	nodes := map[string]bool{}
+	for line := range strings.Lines(got.stderr) {
+		var entry struct{ Agent, Message string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Errorf("%q: %v", line, err)
+		}
+		if strings.Contains(entry.Message, "takes part in a round") {
+			nodes[entry.Agent] = true
+		}
+	}
+	if len(nodes) != 4 {
+		t.Errorf("as JSON of %v:\n%s", nodes, got.stderr)
+	}
+}
+
+// TestLogFormatRefused refuses a format that there is not, from wherever it comes.
+func TestLogFormatRefused(t *testing.T) {
+	for _, c := range []struct {
+		env  string
+		args []string
+		want string
+	}{
+		{asText, []string{"run", "--log-format", "xml", "--", "true"}, "--log-format xml: choose one of auto, text, json"},
+		{logFormatVariable + "=xml", []string{"run", "--", "true"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
+		{logFormatVariable + "=xml", []string{"store", "--bind", "127.0.0.1:0"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
+	} {
+		if got := muster(t, []string{c.env}, c.args...); got.status != 2 || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("%s %v: status %d\n%s", c.env, c.args, got.status, got.stderr)
+		}
+	}
+}
+
+// TestPrefixes: muster run puts the rank in front, with hosts the node, too; torchrun's tee has torchrun's prefix.
+func TestPrefixes(t *testing.T) {
+	for name, c := range map[string]struct{ args, want []string }{
+		"ranks":    {[]string{"run", "-n", "2"}, []string{"[0] hi", "[1] hi"}},
+		"one host": {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
+		"hosts":    {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"own":      {[]string{"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts", "localhost:2"}, []string{"localhost/0> hi", "localhost/1> hi"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := muster(t, nil, append(c.args, "--", "echo", "hi")...)
+			lines := slices.Sorted(strings.Lines(got.stdout))
+			if want := strings.Join(c.want, "\n") + "\n"; got.status != 0 || strings.Join(lines, "") != want {
+				t.Errorf("status %d, %q, want %q\n%s", got.status, lines, want, got.stderr)
+			}
+		})
+	}
+	got := muster(t, nil, "torchrun", "--standalone", "--nproc-per-node=2", "--tee=3", "--no-python", "echo", "hi")
+	if lines := slices.Sorted(strings.Lines(got.stdout)); strings.Join(lines, "") != "[default0]:hi\n[default1]:hi\n" {
+		t.Errorf("torchrun: %q", lines)
+	}
+}
+
+// TestStopIsTold: the first signal says what happens, how long it may take, and what a second one does; who had to be killed is named.
+func TestStopIsTold(t *testing.T) {
+	const stubborn = `[ $RANK = 0 ] || trap '' TERM; echo ready; while :; do sleep 0.05; done`
+	for name, c := range map[string]struct {
+		args         []string
+		stop, killed string
+	}{
+		"one node": {[]string{"-n", "3"}, "warn  stopping the workers: SIGTERM, SIGKILL in 1 s, or at once with a second signal\n", `which had not ended in time: ranks 1, 2, node \S+\n`},
+		"hosts":    {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, "warn  stopping the workers of 2 nodes with SIGTERM: SIGKILL in 1 s, or with another signal at once", `which had not ended in time: rank 1 \[127.0.0.1\]\n`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := start(t, []string{asText}, slices.Concat([]string{"run", "--grace", "1s"}, c.args, []string{"--", "sh", "-c", stubborn})...)
+			workers := map[string]int{"one node": 3, "hosts": 2}[name]
+			testutil.Eventually(t, time.Minute, "the workers run", func() bool { return strings.Count(j.out.String(), "ready") == workers })
+			j.signal(syscall.SIGTERM)
+			got := j.wait()
+			if got.status != 143 || strings.Count(got.stderr, "stopping the workers") != 1 || !strings.Contains(got.stderr, c.stop) || !regexp.MustCompile(c.killed).MatchString(got.stderr) {
+				t.Errorf("status %d\n%s", got.status, got.stderr)
+			}
+		})
+	}
+}
+
+// TestBreakpointOnATerminal: a job's only worker has the terminal to read from, unless somebody wants that it has not.
+func TestBreakpointOnATerminal(t *testing.T) {
+	for _, c := range []struct {
+		stdin, want string
+		status      int
+	}{{"", "it is 42", 0}, {"--stdin=null", "BdbQuit", 1}} {
+		program, screen := openTerminal(t)
+		args := append([]string{"run", "-n", "1"}, strings.Fields(c.stdin)...)
+		cmd := exec.Command("muster", append(args, "--", "python3", "-c", "x = 42; breakpoint(); print('end')")...)
+		cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var shown testutil.Buffer
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			buf := make([]byte, 4096)
+			for {
+				n, err := screen.Read(buf)
+				if err != nil {
+					return
+				}
+				_, _ = shown.Write(buf[:n])
+			}
+		}()
+		if _, err := screen.WriteString("p f'it is {x}'\nc\n"); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			_ = cmd.Process.Kill()
+			t.Fatalf("%q: it has not ended:\n%s", c.stdin, shown.String())
+		}
+		_ = program.Close()
+		<-read
+		if said := shown.String(); cmd.ProcessState.ExitCode() != c.status || !strings.Contains(strings.ReplaceAll(said, "f'it is {x}'", ""), c.want) {
+			t.Errorf("%q: status %d, want %d and %q:\n%s", c.stdin, cmd.ProcessState.ExitCode(), c.status, c.want, said)
+		}
+	}
+}
+
+// TestProgressBarsOfWorkers: bars of several ranks cost a line each where nobody sees them moving, and files have all of them.
+func TestProgressBarsOfWorkers(t *testing.T) {
+	dir := t.TempDir()
+	const bar = `i=0; while [ $i -lt 30 ]; do printf '\r%d%%' $i >&2; i=$((i+1)); sleep 0.03; done; printf '\r100%%\n' >&2`
+	for _, hosts := range []string{"--nproc-per-node=2", "--hosts=localhost:2"} {
+		got := muster(t, nil, "run", hosts, "--tee", "3", "--log-dir", dir, "--", "sh", "-c", bar)
+		lines := slices.Sorted(strings.Lines(got.stderr))
+		if got.status != 0 || len(lines) != 2 || !strings.HasSuffix(lines[0], "0] 100%\n") || !strings.HasSuffix(lines[1], "1] 100%\n") {
+			t.Errorf("%s: status %d, %q", hosts, got.status, lines)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*", "attempt_0", "*", "stderr.log"))
+	if err != nil || len(files) != 4 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		if data, err := os.ReadFile(file); err != nil || bytes.Count(data, []byte("\r")) != 31 {
+			t.Errorf("%s: %q, %v", file, data, err)
+		}
+	}
+}

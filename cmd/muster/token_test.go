@@ -1,0 +1,139 @@
+package main
+
+import (
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/testutil"
+)
+
+func TestToken(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "job.token")
+	seen := map[string]bool{}
+	for range 2 {
+		got := muster(t, nil, "token")
+		raw, err := hex.DecodeString(strings.TrimSuffix(got.stdout, "\n"))
+		if got.status != 0 || err != nil || len(raw) != 32 || got.stderr != "" || seen[got.stdout] {
+			t.Errorf("status %d, %q, %q", got.status, got.stdout, got.stderr)
+		}
+		seen[got.stdout] = true
+	}
+	if got := muster(t, nil, "token", file); got.status != 0 || got.stdout+got.stderr != "" {
+		t.Errorf("with a file: status %d, %q, %q", got.status, got.stdout, got.stderr)
+	}
+	text, err := os.ReadFile(file)
+	info, _ := os.Stat(file)
+	if raw, bad := hex.DecodeString(strings.TrimSpace(string(text))); err != nil || bad != nil || len(raw) != 32 || info.Mode() != 0o600 {
+		t.Errorf("the file has %d bytes (%v), mode %v", len(raw), bad, info.Mode())
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, link, dir, filepath.Join(dir, "none", "x")} {
+		if got := muster(t, nil, "token", path); got.status != 2 || !strings.Contains(got.stderr, "cannot write the token") || !strings.Contains(got.stderr, path) {
+			t.Errorf("%s: status %d, %q", path, got.status, got.stderr)
+		}
+	}
+	if again, _ := os.ReadFile(file); string(again) != string(text) {
+		t.Error("a file that was there was overwritten")
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "elsewhere")); err == nil {
+		t.Error("a link was followed")
+	}
+}
+
+// A token that others could have written is refused, and that they can read one is told, save of mounted secrets.
+func TestTokenFileModes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testutil.Missing(t, "root, to give files away,")
+	}
+	disk, memory := t.TempDir(), t.TempDir()
+	if err := unix.Mount("tmpfs", memory, "tmpfs", 0, "size=1m"); err != nil {
+		testutil.Missing(t, "the right to mount file systems")
+	}
+	defer func() { _ = unix.Unmount(memory, unix.MNT_DETACH) }()
+	token := strings.Repeat("5ecret", 10)
+	for name, c := range map[string]struct {
+		dir     string
+		mode    os.FileMode
+		owner   int
+		refused string
+		warns   bool
+	}{
+		"ours alone":             {disk, 0o600, 0, "", false},
+		"read-only":              {disk, 0o400, 0, "", false},
+		"a group reads":          {disk, 0o640, 0, "", true},
+		"all read":               {disk, 0o644, 0, "", true},
+		"a mounted secret":       {memory, 0o444, 0, "", false},
+		"a group writes":         {disk, 0o660, 0, "others may write to it (mode 0660)", false},
+		"all write":              {disk, 0o606, 0, "others may write to it", false},
+		"all write, in memory":   {memory, 0o666, 0, "others may write to it", false},
+		"of somebody else":       {disk, 0o600, 12345, "it belongs to another user (uid 12345)", false},
+		"of somebody, in memory": {memory, 0o444, 12345, "it belongs to another user", false},
+	} {
+		path := filepath.Join(c.dir, strings.ReplaceAll(name, " ", "-"))
+		if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(path, c.owner, c.owner); err != nil {
+			t.Fatal(err)
+		}
+		var log testutil.Buffer
+		got, err := readToken(path, zerolog.New(&log))
+		if c.refused == "" && (err != nil || string(got) != token) || c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused) || !strings.Contains(err.Error(), path)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if warned := strings.Contains(log.String(), "may read the job's token") && strings.Contains(log.String(), path); warned != c.warns {
+			t.Errorf("%s: warned %v: %s", name, warned, log.String())
+		}
+	}
+	for _, path := range []string{disk, "/dev/zero", filepath.Join(disk, "none")} {
+		if _, err := readToken(path, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	big := filepath.Join(disk, "big")
+	if err := os.WriteFile(big, make([]byte, maxToken+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readToken(big, zerolog.Nop()); err == nil {
+		t.Error("a token of any size was read")
+	}
+}
+
+// What is open without a token is said in one line, on the node that serves the store, and not where there is one.
+func TestOpenIsTold(t *testing.T) {
+	own := ownAddr()
+	if own == "" {
+		testutil.Missing(t, "an address that is not loopback")
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if got := muster(t, nil, "token", file); got.status != 0 {
+		t.Fatal(got.stderr)
+	}
+	at := own + ":" + freePort(t)
+	for name, c := range map[string]struct {
+		args []string
+		want int
+	}{
+		"none": {nil, 1}, "one": {[]string{"--token-file", file}, 0},
+	} {
+		args := append([]string{"--log-level", "warn", "run", "--nnodes", "1:2", "--last-call", "0.1", "--rdzv", "muster://" + at, "--run-id", "x"}, c.args...)
+		got := muster(t, nil, append(args, "--", "true")...)
+		said := "no job token: whoever reaches " + at + " can change what this job does"
+		if n := strings.Count(got.stderr, said); got.status != 0 || n != c.want || c.want > 0 && !strings.Contains(got.stderr, "--token-file job.token") {
+			t.Errorf("%s: status %d, said %d times:\n%s", name, got.status, n, got.stderr)
+		}
+	}
+}

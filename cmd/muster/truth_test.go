@@ -1,0 +1,196 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/internal/testutil"
+)
+
+// statusTask is an entry of the status file's tasks, in a line.
+type statusTask struct {
+	Node     string `json:"node"`
+	Ranks    string `json:"ranks"`
+	Phase    string `json:"phase"`
+	ExitCode *int   `json:"exitCode"`
+}
+
+// worldFile is what tests want of a status file.
+type worldFile struct {
+	Phase      string         `json:"phase"`
+	Reason     string         `json:"reason"`
+	ExitStatus *int           `json:"exitStatus"`
+	Counts     map[string]int `json:"counts"`
+	Tasks      []statusTask   `json:"tasks"`
+}
+
+func readWorld(t *testing.T, path string) worldFile {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var w worldFile
+	if err := json.Unmarshal(text, &w); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return w
+}
+
+// The launcher's status file is of the whole world, and the tasks of workers that muster has stopped say so.
+func TestStatusOfTheWorld(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "status.json")
+	got := muster(t, nil, "--status-file", path, "run", "--hosts", "localhost,127.0.0.1,127.0.0.2", "--grace", "5s", "--",
+		"sh", "-c", `[ "$RANK" != 2 ] || exit 4; exec sleep 100`)
+	if got.status != 4 {
+		t.Fatalf("status %d, want 4\n%s", got.status, got.stderr)
+	}
+	w, four := readWorld(t, path), 4
+	want := []statusTask{
+		{"localhost", "0", "Stopped", nil}, {"127.0.0.1", "1", "Stopped", nil}, {"127.0.0.2", "2", "Failed", &four},
+	}
+	if diff := cmp.Diff(want, w.Tasks); diff != "" {
+		t.Errorf("tasks (-want +got):\n%s", diff)
+	}
+	if w.Counts["stopped"] != 2 || w.Counts["failed"] != 1 || w.Phase != "Failed" || w.Reason != "WorkerFailed" || *w.ExitStatus != 4 {
+		t.Errorf("%+v", w)
+	}
+}
+
+// The report of a failure says what people look for, and nothing that says nothing.
+func TestReportSaysWhatPeopleLookFor(t *testing.T) {
+	t.Parallel()
+	logs := t.TempDir()
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"run", "-n", "2", "--max-restarts", "1", "--log-dir", logs, "--tee", "3"}, []string{"restarts  : 1 of 1 used: none is left", "logs      : " + logs}},
+		{[]string{"run", "-n", "2", "--max-restarts", "5", "--fatal-exit-codes", "3"}, []string{"restarts  : 0 of 5 used: status 3 is fatal", "on the console only"}},
+		{[]string{"torchrun", "--standalone", "--no-python"}, []string{"restarts  : none was asked for", "Root Cause (first observed failure):"}},
+	} {
+		got := muster(t, []string{"MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
+		if got.status != 3 {
+			t.Errorf("%q: status %d, want 3\n%s", c.args, got.status, got.stderr)
+		}
+		for _, w := range c.want {
+			if !strings.Contains(got.stderr, w) {
+				t.Errorf("%q: the report lacks %q:\n%s", c.args, w, got.stderr)
+			}
+		}
+		for _, filler := range []string{"NO_OTHER_FAILURES", "<N/A>", "To enable traceback"} {
+			if strings.Contains(got.stderr, filler) {
+				t.Errorf("%q: the report has %q:\n%s", c.args, filler, got.stderr)
+			}
+		}
+	}
+}
+
+// A worker that muster's own watchdog has ended was not killed by something outside the job.
+func TestWatchdogIsNamed(t *testing.T) {
+	t.Parallel()
+	script := `echo '{"version": 1, "pid": '$$', "scope_id": "save step", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; exec sleep 100`
+	got := muster(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "run", "-n", "2", "--", "sh", "-c", script)
+	if got.status != 137 || strings.Contains(got.stderr, "something outside the job") || !strings.Contains(got.stderr, "watchdog has sent the signal") ||
+		!strings.Contains(got.stderr, `did not release its timer "save step"`) {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+}
+
+// Hosts of an elastic Horovod job that cannot be reached are no internal error.
+func TestElasticHostsUnreachable(t *testing.T) {
+	t.Parallel()
+	got := muster(t, []string{"HOME=" + t.TempDir()}, "horovodrun", "--min-np", "1", "--max-np", "2", "-np", "2", "-H", "no-such-host.invalid:1,nor-this.invalid:1",
+		"--start-timeout", "2", "--elastic-timeout", "5", "true")
+	if got.status != 75 || !strings.Contains(got.stderr, "nobody knows the name no-such-host.invalid") {
+		t.Errorf("status %d, want 75\n%s", got.status, got.stderr)
+	}
+}
+
+// Slots of a hostfile are no accelerators.
+func TestSlotsAreNoAccelerators(t *testing.T) {
+	t.Parallel()
+	hostfile := filepath.Join(t.TempDir(), "hostfile")
+	if err := os.WriteFile(hostfile, []byte("localhost slots=2\n127.0.0.1 slots=2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := muster(t, nil, "deepspeed", "--hostfile", hostfile, "--num_gpus", "2", "--no_python", "true")
+	if got.status != 0 || strings.Contains(got.stderr, "accelerator") {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+	got = muster(t, nil, "deepspeed", "--hostfile", hostfile, "--no_python", "true")
+	if got.status != 0 || strings.Contains(got.stderr, "share") {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+}
+
+// On a node without accelerators the links between them are not tested; all else is.
+func TestChecksWithoutLinks(t *testing.T) {
+	python := testutil.Torch(t)
+	dir := t.TempDir()
+	got := muster(t, nil, "--network-check", "--switchbox-check", "--report", dir, "run", "-n", "1", "--", python, "-c", "pass")
+	if got.status != 0 || !strings.Contains(got.stderr, "are not tested: this node has none") || strings.Contains(got.stderr, "the check is skipped") {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "network-check-0.json"))
+	if err != nil || !strings.Contains(string(text), `"compute_ns"`) {
+		t.Errorf("the node was not tested: %v\n%s", err, text)
+	}
+}
+
+// What all nodes lack is no node's fault; a node that has to leave leaves, also when too few are left for another round; and a
+// simulation in which too few are left ends, since nobody can join it.
+func TestSimulatedNodesLeave(t *testing.T) {
+	const ecc = "    faults:\n      - {gpu: 1, kind: ecc-uncorrectable, value: 2}\n"
+	for name, c := range map[string]struct {
+		faulty, status int
+	}{
+		"one is faulty":  {1, 0},
+		"two are faulty": {2, 75},
+		"all are faulty": {4, 75},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			spec := "version: 1\ndefaults:\n  vendor: nvidia\n  count: 2\n  faults:\n    - {kind: no-torch}\nnodes:\n"
+			for i := range c.faulty {
+				spec += "  " + simulatedName(i) + ":\n" + ecc + "      - {kind: no-torch}\n"
+			}
+			file := filepath.Join(t.TempDir(), "spec.yaml")
+			if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := muster(t, nil, "run", "--simulate-nodes", "4", "--nnodes", "3:4", "--network-check", "--accelerator", "fake:"+file, "-n", "2", "--", "true")
+			if got.status != c.status {
+				t.Errorf("status %d, want %d", got.status, c.status)
+			}
+			gone := 0
+			for i := range 4 {
+				told, left := false, strings.Contains(got.stderr, "muster: error: node "+simulatedName(i)+" ")
+				for line := range strings.Lines(got.stderr) { // the others' leaving may end its check before it has the result
+					told = told || strings.Contains(line, `"agent":"`+simulatedName(i)+`"`) && strings.Contains(line, `"status":"FAIL"`)
+				}
+				if left != told || told && i >= c.faulty {
+					t.Errorf("%s was told to leave: %v, and has left: %v", simulatedName(i), told, left)
+				}
+				if left {
+					gone++
+				}
+			}
+			if gone < min(c.faulty, 2) {
+				t.Errorf("%d nodes have left", gone)
+			}
+			if tooFew := strings.Contains(got.stderr, "nobody can join"); tooFew != (c.status != 0) {
+				t.Errorf("ended for want of nodes: %v", tooFew)
+			}
+			if t.Failed() {
+				t.Log(got.stderr)
+			}
+		})
+	}
+}

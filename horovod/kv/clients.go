@@ -1,0 +1,152 @@
+package kv
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Clients are the machines whose workers a server answers. What Horovod's workers say carries no proof of who they are, so
+// their addresses are all there is to go by. Its methods may be called by several goroutines at once.
+type Clients struct {
+	networks []netip.Prefix
+	log      zerolog.Logger
+
+	mu     sync.Mutex
+	hosts  map[string][]netip.Addr
+	logged map[netip.Addr]time.Time // when the last line about an address was written
+}
+
+const (
+	refusalPause = time.Minute // between two lines of the log about one address
+	refusalNames = 1024        // addresses that are remembered for that
+	maxLocalRank = 4096
+)
+
+// NewClients returns clients without hosts. networks are those whose clients are answered besides: where addresses are
+// translated on their way, nobody knows a host's.
+func NewClients(networks []netip.Prefix, log zerolog.Logger) *Clients {
+	return &Clients{networks: networks, log: log, hosts: map[string][]netip.Addr{}, logged: map[netip.Addr]time.Time{}}
+}
+
+// Set says which addresses a host of the job has, as its workers' connections come from them.
+func (c *Clients) Set(host string, addrs []netip.Addr) {
+	plain := make([]netip.Addr, 0, len(addrs))
+	for _, a := range addrs {
+		plain = append(plain, bare(a))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hosts[host] = plain
+}
+
+// Drop forgets a host, which is not of the job any more.
+func (c *Clients) Drop(host string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.hosts, host)
+}
+
+// bare is an address as it is compared: IPv4 as such, without a zone, and any of loopback as 127.0.0.1.
+func bare(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.IsLoopback() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return a
+}
+
+func (c *Clients) inNetworks(addr netip.Addr) bool {
+	return slices.ContainsFunc(c.networks, func(p netip.Prefix) bool { return p.Contains(addr.Unmap().WithZone("")) })
+}
+
+// admits reports whether an address is one of the job's hosts, and writes down if not.
+func (c *Clients) admits(addr netip.Addr, now time.Time) bool {
+	if c.inNetworks(addr) {
+		return true
+	}
+	addr = bare(addr)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, addrs := range c.hosts {
+		if slices.Contains(addrs, addr) {
+			return true
+		}
+	}
+	if last, ok := c.logged[addr]; ok && now.Sub(last) < refusalPause {
+		return false
+	}
+	if len(c.logged) >= refusalNames {
+		for a, last := range c.logged {
+			if now.Sub(last) >= refusalPause {
+				delete(c.logged, a)
+			}
+		}
+	}
+	if len(c.logged) < refusalNames {
+		c.logged[addr] = now
+		c.log.Warn().Stringer("addr", addr).Msg("the rendezvous of Horovod's workers refuses a client: it is none of the job's hosts; --store-allow names networks whose clients are let in besides")
+	}
+	return false
+}
+
+// is reports whether an address may be that of a host.
+func (c *Clients) is(host string, addr netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Contains(c.hosts[host], bare(addr)) {
+		return true
+	}
+	if !c.inNetworks(addr) {
+		return false
+	}
+	for _, addrs := range c.hosts { // it may come by a translated address, but not by another host's
+		if slices.Contains(addrs, bare(addr)) {
+			return false
+		}
+	}
+	return true
+}
+
+// owns reports whether a client may speak for a worker: it comes from the worker's host.
+func (c *Clients) owns(slot string, r *http.Request) bool {
+	if c == nil {
+		return true
+	}
+	at := strings.LastIndexByte(slot, ':')
+	if at < 0 {
+		return false
+	}
+	if rank, err := strconv.Atoi(slot[at+1:]); err != nil || rank < 0 || rank >= maxLocalRank {
+		return false
+	}
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && c.is(slot[:at], from.Addr())
+}
+
+// known is a listener that closes connections from elsewhere than the job's hosts.
+type known struct {
+	net.Listener
+	clients *Clients
+}
+
+// Accept implements net.Listener.
+func (k known) Accept() (net.Conn, error) {
+	for {
+		conn, err := k.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if from, ok := conn.RemoteAddr().(*net.TCPAddr); ok && k.clients.admits(from.AddrPort().Addr(), time.Now()) {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+}

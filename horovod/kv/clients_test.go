@@ -1,0 +1,195 @@
+package kv_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/horovod/kv"
+)
+
+// from connects from an address of this machine's loopback, and asks.
+func from(t *testing.T, source, addr, request string) (string, error) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: 20 * time.Second}
+	conn, err := d.DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_, _ = io.WriteString(conn, request)
+	answer := make([]byte, 12)
+	_, err = io.ReadFull(conn, answer)
+	return string(answer), err
+}
+
+func addrs(list ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, text := range list {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
+
+// A worker's words count from its own host, a value from any host of the job, and nobody else is answered.
+func TestClients(t *testing.T) {
+	d := &driver{place: make(chan string, 1), gone: make(chan string, 1), seen: make(chan int, 9)}
+	s := kv.New(d)
+	var log buffer
+	clients := kv.NewClients([]netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}, zerolog.New(&log))
+	s.Only(clients)
+	addr := serve(t, s)
+	put := ask("PUT", "/global/0", "x")
+	if _, err := from(t, "127.0.0.1", addr, put); err == nil {
+		t.Error("a client was answered before there was a host")
+	}
+	if got, err := from(t, "127.0.0.9", addr, put); err != nil || got != "HTTP/1.1 200" {
+		t.Errorf("a client from an allowed network: %q, %v", got, err)
+	}
+	clients.Set("n1", addrs("10.1.2.3", "127.0.0.1"))
+	if got, err := from(t, "127.0.0.1", addr, put); err != nil || got != "HTTP/1.1 200" {
+		t.Errorf("a client on a host: %q, %v", got, err)
+	}
+	for slot, want := range map[string]string{
+		"n1:0": "HTTP/1.1 200", "n1:4095": "HTTP/1.1 200", "n1:4096": "HTTP/1.1 403", "n1:-1": "HTTP/1.1 403", "n1:x": "HTTP/1.1 403", "n1": "HTTP/1.1 403",
+		"n2:0": "HTTP/1.1 403", ":0": "HTTP/1.1 403", "10.1.2.3:0": "HTTP/1.1 403",
+	} {
+		if got, err := from(t, "127.0.0.1", addr, ask("PUT", "/worker_addresses/"+slot, "text")); err != nil || got != want {
+			t.Errorf("a registration of %s: %q, %v", slot, got, err)
+		}
+		d.place <- "place"
+		if got, err := from(t, "127.0.0.1", addr, ask("GET", "/rank_and_size/"+slot, "")); err != nil || got != want {
+			t.Errorf("a question of %s: %q, %v", slot, got, err)
+		}
+		select { // nobody took it
+		case <-d.place:
+		default:
+		}
+	}
+	clients.Drop("n1")
+	if _, err := from(t, "127.0.0.1", addr, put); err == nil {
+		t.Error("a client of a host that is gone was answered")
+	}
+	if n := strings.Count(log.String(), "none of the job's hosts"); n != 1 {
+		t.Errorf("an address was named %d times in the log:\n%s", n, log.String())
+	}
+}
+
+// Whoever connects and asks nothing has few connections, and not for long; a whole request ends that.
+func TestSilentClients(t *testing.T) {
+	t.Parallel()
+	addr := serve(t, kv.New(nil))
+	var silent []net.Conn
+	defer func() {
+		for _, c := range silent {
+			c.Close()
+		}
+	}()
+	closed := 0
+	for range 1100 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, c)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for _, c := range silent[1024:] {
+		_ = c.SetReadDeadline(deadline)
+		if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			closed++
+		}
+	}
+	if closed != 76 {
+		t.Errorf("%d of 76 connections beyond the limit were closed", closed)
+	}
+	_ = silent[0].SetReadDeadline(time.Now().Add(30 * time.Second))
+	if n, err := silent[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a client that says nothing is kept: %d, %v", n, err)
+	}
+	want(t, addr, ask("PUT", "/global/0", "x"), fmt.Sprintf(found, 0))
+}
+
+// buffer is a log that may be read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// One port on the addresses that were opened, and on no other.
+func TestDoors(t *testing.T) {
+	d, err := kv.NewDoors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- kv.New(nil).Serve(ctx, d) }()
+	reached := func(host string) bool {
+		c, err := net.Dial("tcp", net.JoinHostPort(host, strconv.Itoa(d.Port())))
+		if err != nil {
+			return false
+		}
+		c.Close()
+		return true
+	}
+	if reached("127.0.0.1") {
+		t.Error("it listens before a door was opened")
+	}
+	for range 2 {
+		if err := d.Open(ctx, netip.MustParseAddr("127.0.0.2")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reached("127.0.0.1") {
+		t.Error("it listens on an address that was not opened")
+	}
+	if err := d.Open(ctx, netip.MustParseAddr("127.0.0.3")); err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"127.0.0.2", "127.0.0.3"} {
+		want(t, fmt.Sprintf("%s:%d", host, d.Port()), ask("PUT", "/global/0", "x"), fmt.Sprintf(found, 0))
+	}
+	if l, err := kv.Listen(ctx, "127.0.0.2", d.Port()); err == nil {
+		l.Close()
+		t.Error("somebody else got the port on an address that is open")
+	}
+	if err := d.Open(ctx, netip.MustParseAddr("192.0.2.1")); err == nil {
+		t.Error("it listens on an address of another machine")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if reached("127.0.0.2") || d.Close() != nil {
+		t.Error("it listens when it is closed")
+	}
+	if err := d.Open(t.Context(), netip.MustParseAddr("127.0.0.4")); err != nil || reached("127.0.0.4") {
+		t.Error("a closed one was opened")
+	}
+}

@@ -1,0 +1,107 @@
+package launch
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/internal/errhint"
+)
+
+// nodeStatus is a node's status file with one task.
+func nodeStatus(t *testing.T, node string, p phase, counts statusCounts, exitStatus *int) []byte {
+	t.Helper()
+	d := jobStatus{Version: 1, Phase: p, ExitStatus: exitStatus, Counts: counts, Tasks: []statusTask{{Node: node, Phase: p}}, Conditions: []statusCondition{}}
+	if exitStatus != nil {
+		d.EndTime, d.Reason = &failedAt, reasonWorkerFailed
+	}
+	text, err := json.Marshal(&d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func worldOf(t *testing.T, w *WorldStatus) (jobStatus, []phase) {
+	t.Helper()
+	var d jobStatus
+	if err := json.Unmarshal(w.Encode(), &d); err != nil {
+		t.Fatal(err)
+	}
+	var phases []phase
+	for _, task := range d.Tasks {
+		phases = append(phases, task.Phase)
+	}
+	return d, phases
+}
+
+func TestWorldStatus(t *testing.T) {
+	w := NewWorldStatus([]string{"a", "b", "c"})
+	if w.Encode() != nil {
+		t.Error("there is a status of which nobody has said anything")
+	}
+	take := func(node int, data []byte) {
+		t.Helper()
+		if err := w.Take(node, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(1, nodeStatus(t, "b", phaseRunning, statusCounts{Running: 2}, nil))
+	d, phases := worldOf(t, w)
+	if diff := cmp.Diff([]phase{phasePending, phaseRunning, phasePending}, phases); diff != "" || d.Phase != phaseRunning || d.Counts.Running != 2 {
+		t.Errorf("%+v\n%s", d, diff)
+	}
+	take(0, nodeStatus(t, "a", phaseChecking, statusCounts{Pending: 2}, nil))
+	take(2, nodeStatus(t, "c", phaseRunning, statusCounts{Running: 3}, nil))
+	if d, _ = worldOf(t, w); d.Phase != phaseChecking || d.Counts != (statusCounts{Pending: 2, Running: 5}) {
+		t.Errorf("the first node does not lead: %+v", d)
+	}
+	if err := w.Take(0, []byte("{")); err == nil {
+		t.Error("half a file was taken")
+	}
+	// The first node is lost, the second has decided.
+	seven := 7
+	take(1, nodeStatus(t, "b", phaseFailed, statusCounts{Failed: 2}, &seven))
+	w.End(7, 1, []int{0}, "")
+	d, phases = worldOf(t, w)
+	if diff := cmp.Diff([]phase{phaseUnknown, phaseFailed, phaseRunning}, phases); diff != "" || *d.ExitStatus != 7 || d.Phase != phaseFailed ||
+		d.Reason != reasonWorkerFailed || d.Counts != (statusCounts{Unknown: 2, Failed: 2, Running: 3}) {
+		t.Errorf("%+v\n%s", d, diff)
+	}
+}
+
+// Where all nodes were lost no file says that the job runs.
+func TestWorldStatusOfLostNodes(t *testing.T) {
+	w := NewWorldStatus([]string{"a", "b"})
+	for i, name := range []string{"a", "b"} {
+		if err := w.Take(i, nodeStatus(t, name, phaseRunning, statusCounts{Running: 1}, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.End(errhint.TryAgain, -1, []int{0, 1}, "node a was lost")
+	d, phases := worldOf(t, w)
+	if diff := cmp.Diff([]phase{phaseUnknown, phaseUnknown}, phases); diff != "" || d.Phase != phaseFailed || d.Reason != reasonNotMet ||
+		*d.ExitStatus != errhint.TryAgain || d.EndTime == nil || d.Message != "node a was lost" {
+		t.Errorf("%+v\n%s", d, diff)
+	}
+}
+
+// What is said of a node's workers is how they ended, whatever became of the job.
+func TestTaskEnds(t *testing.T) {
+	four := workerExit{Code: 4, At: failedAt}
+	for name, c := range map[string]struct {
+		exits []workerExit
+		phase phase
+		code  int // -1: none
+	}{
+		"all succeeded, the job failed elsewhere": {[]workerExit{{}, {}}, phaseSucceeded, 0},
+		"muster stopped them":                     {[]workerExit{{}, {Stopped: true, Signal: 15}}, phaseStopped, -1},
+		"one failed, one was stopped":             {[]workerExit{{Stopped: true, Signal: 15}, four}, phaseFailed, 4},
+	} {
+		p, code := taskEnd(&outcome{Status: 4, Exits: c.exits})
+		if p != c.phase || (code == nil) != (c.code < 0) || code != nil && *code != c.code {
+			t.Errorf("%s: %s with %v", name, p, code)
+		}
+	}
+}
