@@ -2,6 +2,8 @@ package sshexec_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -63,6 +65,7 @@ func TestUploadAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sum := sha256.Sum256(scriptText)
 	var names []string
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".ok") {
@@ -71,6 +74,10 @@ func TestUploadAtOnce(t *testing.T) {
 	}
 	if got := strings.Join(names, " "); len(names) != 3 || !strings.Contains(got, "muster-0000000000000004 ") || !strings.Contains(got, "muster-0000000000000003 ") {
 		t.Errorf("the cache has %s", got)
+	}
+	elsewhere, err := filepath.Glob("/tmp/muster-bin-" + strconv.Itoa(os.Geteuid()) + "/muster-" + hex.EncodeToString(sum[:8]))
+	if len(elsewhere) > 0 || err != nil {
+		t.Errorf("one launcher took another place: %v, %v", elsewhere, err)
 	}
 }
 

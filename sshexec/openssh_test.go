@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	crand "crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -60,7 +61,8 @@ func script(t *testing.T) string {
 	t.Helper()
 	scripted.Do(func() {
 		random := make([]byte, 3<<19)
-		_, _ = rand.NewChaCha8([32]byte{}).Read(random) // the same for all launchers
+		// The same for all launchers, and another one in each run: a copy that an earlier run left in /tmp must not be found.
+		_, _ = rand.NewChaCha8([32]byte(binary.BigEndian.AppendUint64(make([]byte, 24), uint64(time.Now().UnixNano())))).Read(random)
 		scriptText = append([]byte("#!/bin/sh\nshift\ncase $1 in die) kill -9 $$ ;; full) echo the last words >&2; exit 3 ;; esac\n"+
 			"echo \"agent $* in $HOME\"\ncat\nexit 7\n"), hex.EncodeToString(random)...)
 	})
