@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,6 +25,9 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == guardianArg || os.Args[1] == salvageArg) {
 		os.Exit(run()) // muster starts these as /proc/self/exe, a name that testscript does not know
+	}
+	if strings.HasSuffix(os.Args[0], ".test") && signal.Ignored(syscall.SIGHUP) { // by nohup, in front of go test: what the tests start would ignore it, too
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	program := func() { os.Exit(run()) }
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {

@@ -260,7 +260,7 @@ func TestMeetSpares(t *testing.T) {
 	testutil.Eventually(t, time.Minute, "two nodes train", func() bool { return len(begun(0)) == 2 })
 	training := begun(0)
 	victim := training[1]
-	if strings.Contains(agents[victim].err.String(), "this node hosts the store") { // without it, one of two must stop
+	if strings.Contains(agents[victim].err.String(), `"message":"this node hosts the store"`) { // without it, one of two must stop
 		victim = training[0]
 	}
 	m.kill(agents[victim])

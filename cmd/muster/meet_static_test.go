@@ -100,7 +100,7 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 	m.env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=debug"}
 	zero := m.start(0, "--node-rank=0")
 	one := m.start(1, "--node-rank=1", "--local-addr=127.0.0.2")
-	m.says(zero, "this node hosts the store")
+	m.says(zero, `"message":"this node hosts the store"`)
 	again := m.start(2, "--node-rank=1", "--local-addr=127.0.0.3")
 	// Which of the two came first is up to them.
 	var refused *job
