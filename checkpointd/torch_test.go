@@ -47,13 +47,6 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestStream copies with and without code of our own.
-func TestStream(t *testing.T) {
-	if out := runPython(t, "", filepath.Join("testdata", "stream.py")); !strings.HasSuffix(out, "copied\n") {
-		t.Error(out)
-	}
-}
-
 // TestDeviceCopy has storages that say they are on devices copied: nothing is written but where they belong.
 func TestDeviceCopy(t *testing.T) {
 	if out := runPython(t, "", filepath.Join("testdata", "devices.py")); !strings.HasSuffix(out, "memory is scarce\n") {

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from flash_state import State
-from muster.checkpoint import Checkpointer, StorageType, _copy, _stream
+from muster.checkpoint import Checkpointer, StorageType, _copy
 
 rank = int(os.environ["RANK"])
 folder = os.environ["BENCH_DIR"]
@@ -41,7 +41,7 @@ def memcpy(pairs):
     """Copies tensors by the C library's memmove, with as many threads as a save has."""
     def some(first):
         for to, t in pairs[first::threads]:
-            _stream.memmove(to.data_ptr(), t.data_ptr(), t.nbytes)
+            _copy.memmove(to.data_ptr(), t.data_ptr(), t.nbytes)
     threads = 1 + _copy.helpers()
     helping = [threading.Thread(target=some, args=(i,)) for i in range(1, threads)]
     for thread in helping:

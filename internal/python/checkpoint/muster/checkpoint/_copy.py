@@ -6,8 +6,6 @@ import threading
 
 import torch
 
-from . import _stream
-
 PIECE = 16 << 20  # what a thread copies before it looks for more
 SMALL = 64 << 10  # storages below this are copied without letting go of the interpreter
 COALESCE = 1 << 20  # storages on a device up to this go there through one buffer, many at once
@@ -15,8 +13,10 @@ GATHERED = 32 << 20  # what such a buffer has at most
 ALIGN = 256  # where a storage begins in the mapping: less than that between two is nobody's
 
 _libc = ctypes.CDLL(None)
+memmove = _libc.memmove  # lets go of the interpreter's lock
+memmove.argtypes, memmove.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
 _held = ctypes.PyDLL(None).memmove  # keeps the interpreter's lock
-_held.argtypes, _held.restype = _stream.memmove.argtypes, _stream.memmove.restype
+_held.argtypes, _held.restype = memmove.argtypes, memmove.restype
 
 _MADV_POPULATE_WRITE = 23
 _madvise = _libc.madvise
@@ -84,7 +84,7 @@ class Copy:
                 self._next += 1
             if at >= len(self._pieces):
                 return
-            _stream.copy(*self._pieces[at])
+            memmove(*self._pieces[at])
 
     def finish(self):
         try:
