@@ -21,11 +21,6 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Ping asks a worker for a sign of life.
-func Ping(ctx context.Context, d Dialer, to Registration) error {
-	return to.exchange(ctx, d, ping(), pingReply)
-}
-
 // Tell tells a worker what changed. Its addresses are tried in their order, each up to three times, until one of them
 // answers with the worker's key: what else listens there, such as another machine with the same private address, has not
 // got it. A worker ignores a message that is not later than the last one, by at's whole seconds.

@@ -41,7 +41,6 @@ func (c Change) String() string {
 const (
 	networkModule = "horovod.runner.common.util.network"
 	workerModule  = "horovod.runner.elastic.worker"
-	pingReply     = "PingResponse"
 	ackReply      = "AckResponse"
 )
 
@@ -51,8 +50,6 @@ func object(module, class string) []byte {
 	b = append(b, module+"\n"+class+"\n"...)
 	return append(b, ')', 0x81)
 }
-
-func ping() []byte { return append(object(networkModule, "PingRequest"), '.') }
 
 // hostsUpdated is the message of a change. Workers take it only if at is later than that of the last one, in seconds.
 func hostsUpdated(at time.Time, change Change) []byte {

@@ -82,8 +82,6 @@ func TestFrames(t *testing.T) {
 		body []byte
 		want string
 	}{
-		"ping": {ping(), `0662473e717297ab3f9e95a8ca6b4268dc414db85ac8bfee3133b4c39b1af97135000000800263686f726f766f642e72756e6e65722e636f
-			6d6d6f6e2e7574696c2e6e6574776f726b0a50696e67526571756573740a29812e`},
 		"removed": {hostsUpdated(at, Removed), `108aae3a19c48f1c4178c80fe0d3d0b107b0ae0b110ae860068d457e628100ae59000000800263686f726f766f642e72756e
 			6e65722e656c61737469632e776f726b65720a486f73747355706461746564526571756573740a29817d28580900000074696d657374616d704a00f1536558030000007265734b0175622e`},
 		"added": {hostsUpdated(at, Added), `abbd0b85f80e4c5c3b47f558adbe4fb61d0a3b8fa6403362ac53aa353277a81b59000000800263686f726f766f642e72756e
@@ -167,8 +165,8 @@ func TestTell(t *testing.T) {
 		t.Errorf("an impostor: %v", err)
 	}
 	reg, _ = worker(t, ack, ack, ack)
-	if err := Ping(t.Context(), &net.Dialer{}, reg); err == nil || !strings.Contains(err.Error(), "PingResponse") {
-		t.Errorf("a ping answered by something else: %v", err)
+	if err := reg.exchange(t.Context(), &net.Dialer{}, hostsUpdated(time.Unix(1700000000, 0), Mixed), "PingResponse"); err == nil || !strings.Contains(err.Error(), "PingResponse") {
+		t.Errorf("an answer of another class: %v", err)
 	}
 	long := append(bytes.Clone(ack[:32]), 0xff, 0xff, 0xff, 0x7f)
 	if _, err := readFrame(bytes.NewReader(long), reg.key[:]); err == nil || !strings.Contains(err.Error(), "larger") {

@@ -268,13 +268,3 @@ func (t *Tree) parentFile(name string) (*os.File, string, error) {
 	f, err := dir.Open(".")
 	return f, last, err
 }
-
-// ReadFile reads a file right in a directory, as Tree.Read does.
-func ReadFile(path string, limit int64) ([]byte, error) {
-	t, err := Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = t.Close() }()
-	return t.Read(filepath.Base(path), limit)
-}

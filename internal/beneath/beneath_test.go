@@ -67,7 +67,7 @@ func TestTree(t *testing.T) {
 	if err := tree.Rename("a/b/c/file", "inside/e/file", 0); !errors.Is(err, beneath.ErrKind) {
 		t.Error(err)
 	}
-	if text, err := beneath.ReadFile(filepath.Join(dir, "a", "b", "c", "file"), 100); err != nil || string(text) != "text" {
+	if text, err := tree.Read("a/b/c/file", 100); err != nil || string(text) != "text" {
 		t.Errorf("%q, %v", text, err)
 	}
 	entries, err := tree.Names(".")

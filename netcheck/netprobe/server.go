@@ -54,9 +54,6 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Addr returns where the server listens, with the real port.
-func (s *Server) Addr() netip.AddrPort { return addrPort(s.ln.Addr()) }
-
 // Identity is what the server is announced as to the other nodes, for Pair: "host:port/nonce". It is another one in each process.
 func (s *Server) Identity() string { return string(s.id) }
 
