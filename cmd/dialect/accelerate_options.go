@@ -162,7 +162,7 @@ func accelerateBase() []option {
 			help: "Name of the workers' role, seen by them as ROLE_NAME.",
 		},
 		{
-			long: "rdzv-backend", def: "static", arg: "NAME", group: groupMachines,
+			long: "rdzv-backend", def: "static", suggested: meetingBackends(), arg: "NAME", group: groupMachines,
 			help: "How machines meet: static (fixed ranks), c10d, muster or etcd, as in muster torchrun --help.",
 		},
 		{
@@ -276,7 +276,7 @@ func accelerateDeepSpeed() []option {
 			help: "Machines or slots of the hostfile to use, and no others.",
 		},
 		{
-			long: "deepspeed-multinode-launcher", noDefault: true, arg: "NAME", group: groupDeepSpeed,
+			long: "deepspeed-multinode-launcher", noDefault: true, suggested: []string{"standard", "nossh", "pdsh", "openmpi", "mvapich", "mpich", "slurm"}, arg: "NAME", group: groupDeepSpeed,
 			help: "How several machines are reached: standard (this command runs on each of them, as with torchrun), nossh (the same, with the hostfile's slots), or pdsh, openmpi, mvapich, mpich, slurm, for all of which muster starts the machines of the hostfile itself. Default: pdsh.",
 		},
 		{

@@ -42,6 +42,8 @@ type option struct {
 	noDefault bool
 	// choices are the accepted words, empty for any.
 	choices []string
+	// suggested are words that completion offers where others are accepted, too, or refused later.
+	suggested []string
 	// variables makes environment variables stand for the option, see parser.prefixes.
 	variables bool
 	// ownVariable makes muster's own variable stand for the option, where the replaced program has none.

@@ -1,10 +1,65 @@
 package dialect
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
+
+// Choices are the fixed words that a flag of Flags or OwnFlags takes, nil where it takes others or none.
+func Choices(f *pflag.Flag) []string {
+	if w, ok := f.Value.(*word); ok && w.choices != nil && !w.isSwitch {
+		return w.choices()
+	}
+	return nil
+}
+
+// FlagNamed is the flag of Flags or OwnFlags that a word on a command line names, in any of its spellings; nil for none.
+func FlagNamed(flags *pflag.FlagSet, spelling string) *pflag.Flag {
+	spelling, _, _ = strings.Cut(spelling, "=")
+	name := strings.ReplaceAll(strings.TrimLeft(spelling, "-"), "_", "-")
+	if len(name) == 1 {
+		return flags.ShorthandLookup(name)
+	}
+	found := flags.Lookup(name)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if w, ok := f.Value.(*word); ok && found == nil && slices.Contains(w.spellings, spelling) {
+			found = f
+		}
+	})
+	return found
+}
+
+// choices are the words that the setting takes: those that it names when it refuses another one, else those of its help text.
+func (s *setting) choices() []string {
+	if refused, ok := errors.AsType[*choiceError](s.set(&Request{}, "\x00")); ok {
+		return refused.choices
+	}
+	return wordsOf(s.arg)
+}
+
+// words are those that completion offers: the option's choices, else those that are suggested or stand in its help text.
+func (o *option) words() []string {
+	switch {
+	case len(o.choices) > 0:
+		return o.choices
+	case len(o.suggested) > 0:
+		return o.suggested
+	}
+	return wordsOf(o.arg)
+}
+
+// wordsOf are the fixed words in a help text's name for a word, such as auto and gpu in N|auto|gpu.
+func wordsOf(arg string) []string {
+	all := strings.Split(arg, "|")
+	if len(all) < 2 {
+		return nil
+	}
+	return slices.DeleteFunc(all, func(w string) bool { return strings.Trim(w, "abcdefghijklmnopqrstuvwxyz0123456789") != "" })
+}
 
 func completionShells() []string { return []string{"bash", "zsh", "tcsh"} }
 
@@ -35,8 +90,8 @@ func (p *parser) words() (flags, withWord []string, choices map[string][]string)
 		}
 		withWord = append(withWord, names...)
 		for _, name := range names {
-			if len(o.choices) > 0 {
-				choices[name] = o.choices
+			if fixed := o.words(); len(fixed) > 0 {
+				choices[name] = fixed
 			}
 		}
 	}
@@ -71,8 +126,8 @@ func (p *parser) zsh() string {
 		first, _, _ := strings.Cut(o.help, ". ")
 		action := ""
 		switch {
-		case len(o.choices) > 0:
-			action = fmt.Sprintf(":%s:(%s)", o.dest(), strings.Join(o.choices, " "))
+		case len(o.words()) > 0:
+			action = fmt.Sprintf(":%s:(%s)", o.dest(), strings.Join(o.words(), " "))
 		case o.long == "log-dir":
 			action = ":directory:_files -/"
 		case o.kind.takesWord():

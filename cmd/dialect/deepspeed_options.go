@@ -41,7 +41,7 @@ func deepSpeedOptions() []option {
 		{long: "no-ssh-check", kind: kindFlag, group: groupReach, help: "Do not try ssh first. No effect: muster has no separate try."},
 		{long: "ssh-port", kind: kindInt, noDefault: true, arg: "PORT", group: groupReach, help: "Port of sshd on the hosts. Default: what ssh's configuration says, else 22."},
 		{
-			long: "launcher", def: "pdsh", arg: "NAME", group: groupReach,
+			long: "launcher", def: "pdsh", suggested: []string{"pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"}, arg: "NAME", group: groupReach,
 			help: "pdsh, openmpi, mpich, impi, mvapich or slurm. muster starts the workers itself, by ssh; they get the variables that the named one gives.",
 		},
 		{long: "launcher-args", arg: "TEXT", group: groupReach, help: "Arguments for the launcher: -l, -f and -t of pdsh have a meaning here."},

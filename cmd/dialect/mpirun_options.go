@@ -125,8 +125,10 @@ func mpirunFlags(prog string) *pflag.FlagSet {
 		if o.refused != "" {
 			continue
 		}
-		f := &pflag.Flag{Name: o.names[0], Usage: o.help, Value: &word{arg: o.arg, isSwitch: o.words == 0}}
+		w := &word{arg: o.arg, isSwitch: o.words == 0, choices: func() []string { return wordsOf(o.arg) }}
+		f := &pflag.Flag{Name: o.names[0], Usage: o.help, Value: w}
 		for _, name := range o.names {
+			w.spellings = append(w.spellings, "-"+name, "--"+name)
 			if len(name) == 1 && f.Shorthand == "" {
 				f.Shorthand = name
 			}

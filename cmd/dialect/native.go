@@ -189,6 +189,8 @@ type word struct {
 	isSwitch  bool
 	pairs     bool
 	separator string // between several words, where each counts and not only the last
+	choices   func() []string
+	spellings []string // further ones, with their dashes
 }
 
 func (w *word) String() string { return w.text }
@@ -220,7 +222,8 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName { return normal(name) })
 	flags.Usage = func() {}
 	for _, s := range list {
-		shared := &word{arg: s.arg, isSwitch: s.withoutWord(), pairs: s.pairs, separator: s.separator} // of a flag and its alias the last one typed counts
+		// Of a flag and its alias the last one typed counts.
+		shared := &word{arg: s.arg, isSwitch: s.withoutWord(), pairs: s.pairs, separator: s.separator, choices: s.choices}
 		for _, name := range []string{s.flag, s.alias} {
 			if name == "" {
 				continue

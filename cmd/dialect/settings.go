@@ -398,11 +398,18 @@ func ownSettings() []setting {
 	}
 }
 
+// choiceError refuses a word that is none of a setting's fixed ones.
+type choiceError struct {
+	choices []string
+}
+
+func (e *choiceError) Error() string { return "choose one of " + strings.Join(e.choices, ", ") }
+
 func oneOf(text string, choices ...string) error {
 	if slices.Contains(choices, text) {
 		return nil
 	}
-	return fmt.Errorf("choose one of %s", strings.Join(choices, ", "))
+	return &choiceError{choices}
 }
 
 func setSwitch(to *bool, text string) (err error) {

@@ -210,3 +210,8 @@ func (t *torchrunJob) nodeRankIgnored() {
 		t.warn("%s has no effect without the static rendezvous", given{text: v.text, source: v.source}.written("node-rank"))
 	}
 }
+
+// meetingBackends are the backends that completion offers.
+func meetingBackends() []string {
+	return []string{backendStatic, backendC10d, backendMuster, backendEtcd}
+}

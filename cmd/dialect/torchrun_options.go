@@ -32,7 +32,7 @@ func torchrunOptions() []option {
 			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is also what happens on one node when neither an endpoint nor --master-port is given.",
 		},
 		{
-			long: "rdzv-backend", def: "static", variables: true, arg: "NAME", group: groupRdzv,
+			long: "rdzv-backend", def: "static", variables: true, suggested: meetingBackends(), arg: "NAME", group: groupRdzv,
 			help: "How agents meet: static (fixed node ranks), c10d (through a store on one of the nodes, which agents of torchrun may share), muster (such a store for muster only), etcd (v3; etcd-v2 and etcd-v3 mean the same, and agents of torchrun speak something else there). Backends from Python packages cannot be loaded.",
 		},
 		{

@@ -75,7 +75,7 @@ func (a *app) execute() error {
 	}
 	a.own = own
 	root := newRootCmd(a)
-	root.SetArgs(rest)
+	root.SetArgs(completing(root, rest))
 	return root.ExecuteContext(context.Background())
 }
 

@@ -71,6 +71,7 @@ The checks, and what each is if it does not pass:
 	flags.StringVar(&f.policy, "policy", "", "YAML file that says what results mean")
 	flags.BoolVar(&f.all, "all", false, "show what passed, too")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
+	fixedWords(cmd, map[string][]string{"on-skip": {"ignore", "warn", "fail"}, "nproc-per-node": {"auto", "cpu", "gpu"}, "probe-exec": probeWords})
 	return cmd
 }
 

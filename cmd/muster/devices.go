@@ -38,6 +38,7 @@ the same way. muster check judges the whole node.`,
 	}
 	f.add(cmd.Flags(), a)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
+	fixedWords(cmd, map[string][]string{"probe-exec": probeWords})
 	return cmd
 }
 

@@ -166,25 +166,11 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 			}
 			return a.launch(cmd.Context(), req)
 		},
-		ValidArgsFunction: func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-			return flagNames(dialect.Flags(name), toComplete)
+		ValidArgsFunction: func(_ *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+			return completed(name, dialect.Flags(name), args, toComplete)
 		},
 	}
 	// The text is made when it is asked for: starting a job must not pay for it.
 	cmd.SetHelpFunc(func(*cobra.Command, []string) { say(a.stdout, "%s", dialect.Help(name)) })
 	return cmd
-}
-
-// flagNames completes a word that starts like a flag; any other word is a file.
-func flagNames(flags *pflag.FlagSet, toComplete string) ([]string, cobra.ShellCompDirective) {
-	if !strings.HasPrefix(toComplete, "-") {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	var found []string
-	flags.VisitAll(func(f *pflag.Flag) {
-		if long := "--" + f.Name; strings.HasPrefix(long, toComplete) {
-			found = append(found, long+"\t"+f.Usage)
-		}
-	})
-	return found, cobra.ShellCompDirectiveNoFileComp
 }

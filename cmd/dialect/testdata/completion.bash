@@ -3,8 +3,11 @@ _muster_torchrun() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
   COMPREPLY=()
   case $prev in
+    --nproc-per-node) COMPREPLY=($(compgen -W 'auto cpu gpu' -- "$cur")); return ;;
+    --rdzv-backend) COMPREPLY=($(compgen -W 'static c10d muster etcd' -- "$cur")); return ;;
     --start-method) COMPREPLY=($(compgen -W 'spawn fork forkserver' -- "$cur")); return ;;
     --numa-binding) COMPREPLY=($(compgen -W 'node socket exclusive core-complex' -- "$cur")); return ;;
+    --event-log-handler) COMPREPLY=($(compgen -W 'null console' -- "$cur")); return ;;
     --print-completion) COMPREPLY=($(compgen -W 'bash zsh tcsh' -- "$cur")); return ;;
   esac
   if [[ $cur == -* ]]; then

@@ -2,10 +2,10 @@
 # zsh completion for torchrun, made by muster
 _arguments -s \
   '--nnodes[Number of nodes, or the least and the most of them\: then nodes may come and go while the job runs]:nnodes:' \
-  '--nproc-per-node[Workers on each node\: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto)]:nproc_per_node:' \
+  '--nproc-per-node[Workers on each node\: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto)]:nproc_per_node:(auto cpu gpu)' \
   '--node-rank[Rank of this node with the static rendezvous, from 0; the store is on node 0]:node_rank:' \
   '--standalone[One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored]' \
-  '--rdzv-backend[How agents meet\: static (fixed node ranks), c10d (through a store on one of the nodes, which agents of torchrun may share), muster (such a store for muster only), etcd (v3; etcd-v2 and etcd-v3 mean the same, and agents of torchrun speak something else there)]:rdzv_backend:' \
+  '--rdzv-backend[How agents meet\: static (fixed node ranks), c10d (through a store on one of the nodes, which agents of torchrun may share), muster (such a store for muster only), etcd (v3; etcd-v2 and etcd-v3 mean the same, and agents of torchrun speak something else there)]:rdzv_backend:(static c10d muster etcd)' \
   '--rdzv-endpoint[Where the nodes meet, the same on all of them\: port 29400 with c10d and muster, 2379 with etcd; static needs the port]:rdzv_endpoint:' \
   '--rdzv-id[Name of the job, the same on all its nodes, seen by workers as TORCHELASTIC_RUN_ID]:rdzv_id:' \
   '--rdzv-conf[Settings of the rendezvous, such as join_timeout=600 (seconds)]:rdzv_conf:' \
@@ -34,7 +34,7 @@ _arguments -s \
   '--duplicate-stdout-filters[Lines of --tee with one of these words also go to filtered_stdout.log; two commas stand for one in a word]:duplicate_stdout_filters:' \
   '--duplicate-stderr-filters[Lines of --tee with one of these words also go to filtered_stderr.log; two commas stand for one in a word]:duplicate_stderr_filters:' \
   '--logs-specs[A Python class that arranges logs]:logs_specs:' \
-  '--event-log-handler[Where torchelastic'\''s event records go\: nowhere, or to standard error as JSON]:event_log_handler:' \
+  '--event-log-handler[Where torchelastic'\''s event records go\: nowhere, or to standard error as JSON]:event_log_handler:(null console)' \
   '--print-completion[Print a completion script and exit]:print_completion:(bash zsh tcsh)' \
   '--help[Print this text and exit]' \
   '-h[Print this text and exit]' \
