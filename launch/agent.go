@@ -34,7 +34,8 @@ type Agent struct {
 	// Stdin is given to the workers where the job says so; Stdout and Stderr are where their output is shown.
 	Stdin, Stdout, Stderr *os.File
 	// Log is our own log. While workers' output is shown too, its lines must go to the writer that LogTo is told, so
-	// that they tear none of the workers'; LogTo(nil) says that this is over.
+	// that they tear none of the workers'; LogTo(nil) says that this is over. It is told the
+	// writer again when the agent does not wait for other nodes any more.
 	Log   zerolog.Logger
 	LogTo func(io.Writer)
 	// Hurry, once closed, ends the grace of workers that are being stopped. Forward delivers signals for the workers.

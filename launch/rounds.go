@@ -133,6 +133,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		defer cancel()
 	}
 	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
+	a.LogTo(a.logs.message())
 	if err != nil {
 		if res := a.unfitLeaves(ctx, waiting); res != nil {
 			return res, nil

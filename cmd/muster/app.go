@@ -28,14 +28,15 @@ type app struct {
 	environ               []string
 	stdin, stdout, stderr *os.File
 	version               string
-	own                   dialect.Own     // muster's own flags in front of a dialect's name
-	json                  bool            // errors are printed as JSON too
-	log                   logWriter       // where our own log goes
-	logFormat             string          // one of logtext.Formats; empty: nobody has said
-	merged                *logtext.Merger // of the nodes' logs; nil: there are none
-	nodeName              string          // what the launcher calls this node, empty without one
-	token                 []byte          // the job's, from the launcher
-	logsGo                string          // where the launcher takes log files, empty: they stay
+	own                   dialect.Own       // muster's own flags in front of a dialect's name
+	json                  bool              // errors are printed as JSON too
+	log                   logWriter         // where our own log goes
+	logFormat             string            // one of logtext.Formats; empty: nobody has said
+	merged                *logtext.Merger   // of the nodes' logs; nil: there are none
+	shown                 []*logtext.Writer // our log as text
+	nodeName              string            // what the launcher calls this node, empty without one
+	token                 []byte            // the job's, from the launcher
+	logsGo                string            // where the launcher takes log files, empty: they stay
 }
 
 // statusError ends the program with a status about which everything has been said already.
@@ -155,14 +156,13 @@ func (a *app) logger(level zerolog.Level) zerolog.Logger {
 // logOutput takes lines of JSON and writes them to standard error as logger says.
 func (a *app) logOutput() io.Writer {
 	a.log.to(a.stderr)
-	if a.getenv(simulatedNode) != "" {
+	if a.simulated() {
 		return marked{&a.log}
 	}
-	var out io.Writer = &a.log
 	if text := a.logText(); text != nil {
-		out = text
+		return &logtext.Repeats{Out: text, Live: text.Status != nil}
 	}
-	return &logtext.Repeats{Out: out}
+	return &logtext.Repeats{Out: &a.log}
 }
 
 // marked puts logMark in front of each line.
@@ -185,7 +185,12 @@ func (a *app) logText() *logtext.Writer {
 	if cmp.Or(a.logFormat, a.getenv(logFormatVariable)) == logtext.JSON {
 		return nil
 	}
-	return &logtext.Writer{Out: &a.log, Color: terminal && a.getenv("NO_COLOR") == ""}
+	text := &logtext.Writer{Out: &a.log, Color: terminal && a.getenv("NO_COLOR") == ""}
+	if terminal {
+		text.Status = a.log.show
+	}
+	a.shown = append(a.shown, text)
+	return text
 }
 
 // nodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at once
@@ -197,13 +202,32 @@ func (a *app) nodesLog(nodes int) io.Writer {
 	}
 	a.log.to(a.stderr)
 	a.merged = logtext.NewMerger(text, nodes)
-	return &logtext.Repeats{Out: a.merged}
+	return &logtext.Repeats{Out: a.merged, Live: text.Status != nil}
 }
 
 func (a *app) flushLogs() {
 	if a.merged != nil {
 		a.merged.Flush()
 	}
+	a.endWaiting()
+}
+
+// endWaiting takes the line away that says on a terminal what is waited for.
+func (a *app) endWaiting() {
+	for _, text := range a.shown {
+		text.EndStatus()
+	}
+}
+
+// afterWaiting is a writer for workers' output, which must not come behind what is waited for.
+type afterWaiting struct {
+	*app
+	to io.Writer
+}
+
+func (w afterWaiting) Write(p []byte) (int, error) {
+	w.endWaiting()
+	return w.to.Write(p)
 }
 
 // colors reports whether what is printed may have colors.

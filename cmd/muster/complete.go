@@ -48,7 +48,9 @@ var probeWords = []string{probe.ExecAuto, probe.ExecMemfd, probe.ExecFile, probe
 // fixedWords completes the words of a command's flags.
 func fixedWords(cmd *cobra.Command, words map[string][]string) {
 	for flag, choices := range words {
-		complete := func(_ *cobra.Command, _ []string, part string) ([]string, cobra.ShellCompDirective) { return starting(choices, part) }
+		complete := func(_ *cobra.Command, _ []string, part string) ([]string, cobra.ShellCompDirective) {
+			return starting(choices, part)
+		}
 		if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 			panic("internal error: " + err.Error())
 		}

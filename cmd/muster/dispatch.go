@@ -75,7 +75,7 @@ func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Log
 	l.fleet = dispatch.New(dispatch.Config{
 		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
 		Linger: linger(job), Grace: job.Stop.Grace, Transient: sshexec.Transient,
-		Output: &dispatch.Output{Stdout: a.stdout, Stderr: a.stderr, Log: a.nodesLog(len(machines))},
+		Output: &dispatch.Output{Stdout: afterWaiting{a, a.stdout}, Stderr: afterWaiting{a, a.stderr}, Log: a.nodesLog(len(machines))},
 		Logs:   dispatch.CollectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
 		Status: func(machine int, data []byte) { l.told.take(machine, data) },
 	})

@@ -30,13 +30,13 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	a.logFormat = req.LogFormat
 	log := a.logger(level)
-	if a.getenv(simulatedNode) == "" { // else whoever simulates has read the same command line
+	if !a.simulated() { // else whoever simulates has read the same command line
 		for _, w := range req.Job.Warnings {
 			log.Warn().Msg(w)
 		}
 		tellPlatform(req, log)
 	}
-	if req.SimulateNodes > 0 && !req.DryRun && a.getenv(simulatedNode) == "" {
+	if req.SimulateNodes > 0 && !req.DryRun && !a.simulated() {
 		return a.simulate(ctx, req, log)
 	}
 	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.colors()
@@ -146,7 +146,11 @@ func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error
 		if err != nil {
 			return m, err
 		}
-		log.Warn().Str("spec", fake.Path()).Msg(fake.Banner())
+		level := zerolog.WarnLevel
+		if a.simulated() {
+			level = zerolog.DebugLevel // whoever simulates the nodes has said so of all
+		}
+		log.WithLevel(level).Str("spec", fake.Path()).Msg(fake.Banner())
 		if fake.HasNetwork() && !job.Check.Network {
 			log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check (--network-check), and with a token (--token-file)")
 		}
@@ -207,6 +211,7 @@ func (a *app) logTo(out io.Writer) {
 		out = a.stderr
 	}
 	a.log.to(out)
+	a.endWaiting()
 }
 
 // terminationLog is the file from which Kubernetes reads why a container ended, empty outside of it.

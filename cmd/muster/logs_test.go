@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"muster/internal/testutil"
 )
@@ -83,10 +86,13 @@ func TestLogSaysOnce(t *testing.T) {
 	got := muster(t, []string{asText, "MUSTER_FAKE=" + spec}, args...)
 	lines := ownLine.FindAllString(got.stderr, -1)
 	takePart := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, "takes part in a round") })
+	if !strings.Contains(got.stderr, "accelerator=fake") {
+		t.Errorf("nobody said that this is a rehearsal:\n%s", got.stderr)
+	}
 	if got.status != 0 || len(takePart) != 1 || !strings.HasSuffix(takePart[0], " [node-0, node-1, node-2, node-3]") {
 		t.Errorf("status %d, %q", got.status, takePart)
 	}
-	if len(lines) > 5 || strings.Count(got.stderr, "\n") != len(lines) || strings.Contains(got.stderr, "{") || strings.Count(got.stdout, "hi\n") != 4 {
+	if len(lines) > 3 || strings.Count(got.stderr, "\n") != len(lines) || strings.Contains(got.stderr, "{") || strings.Count(got.stdout, "hi\n") != 4 {
 		t.Errorf("%d lines:\n%s%s", len(lines), got.stderr, got.stdout)
 	}
 	got = muster(t, []string{"MUSTER_FAKE=" + spec}, args...)
@@ -213,6 +219,106 @@ func TestBreakpointOnATerminal(t *testing.T) {
 		if said := shown.String(); cmd.ProcessState.ExitCode() != c.status || !strings.Contains(strings.ReplaceAll(said, "f'it is {x}'", ""), c.want) {
 			t.Errorf("%q: status %d, want %d and %q:\n%s", c.stdin, cmd.ProcessState.ExitCode(), c.status, c.want, said)
 		}
+	}
+}
+
+// readScreen collects what programs show on a terminal, until they and the test have closed their end of it.
+func readScreen(screen *os.File) (shown *testutil.Buffer, ended <-chan struct{}) {
+	shown = &testutil.Buffer{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := screen.Read(buf)
+			if err != nil {
+				return
+			}
+			_, _ = shown.Write(buf[:n])
+		}
+	}()
+	return shown, done
+}
+
+// screenLines are the lines that stay on a terminal, and what stood in lines that changed.
+func screenLines(shown string) (lines, states []string) {
+	for line := range strings.SplitSeq(shown, "\r\n") {
+		parts := strings.Split(line, "\r\x1b[K")
+		for i, part := range parts {
+			if i < len(parts)-1 {
+				if part != "" {
+					states = append(states, part)
+				}
+			} else if part != "" {
+				lines = append(lines, part)
+			}
+		}
+	}
+	return lines, states
+}
+
+// TestWaitingOnATerminal: what is waited for stands in one line that changes, with how long it has been; no line of it stays, and
+// no other line is torn.
+func TestWaitingOnATerminal(t *testing.T) {
+	t.Parallel()
+	program, screen := openTerminal(t)
+	shown, read := readScreen(screen)
+	a := &app{stderr: program, environ: []string{"NO_COLOR=1", "TERM=linux"}}
+	log := a.logger(zerolog.InfoLevel)
+	wait := func(seconds int) {
+		log.Warn().Str("nodes", "1 of 2 are there").Dur("dur_ms", time.Duration(seconds)*time.Second).Msg("waiting for nodes")
+	}
+	wait(5)
+	wait(10)
+	log.Warn().Msg("hello")
+	wait(15)
+	a.logTo(nil) // workers begin
+	if _, err := program.WriteString("step 1\n"); err != nil {
+		t.Fatal(err)
+	}
+	log.Info().Dur("dur_ms", time.Second).Msg("waiting for nodes") // beside workers, whose output would come behind it
+	wait(5)
+	a.flushLogs()
+	a.printError(errors.New("the end"))
+	_ = program.Close()
+	<-read
+	lines, states := screenLines(shown.String())
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(regexp.MustCompile(`^\d\d:\d\d:\d\d `).ReplaceAllString(line, ""))
+	}
+	if want := []string{"warn  hello", "step 1", "info  waiting for nodes: for 1 s", "muster: error: the end"}; !slices.Equal(lines, want) {
+		t.Errorf("lines that stay: %q, want %q", lines, want)
+	}
+	var want []string
+	for _, s := range []string{"5 s", "10 s", "15 s", "5 s"} {
+		want = append(want, ("waiting for nodes, " + s + ": 1 of 2 are there")[:39])
+	}
+	if !slices.Equal(states, want) {
+		t.Errorf("states %q, want %q", states, want)
+	}
+}
+
+// TestNodeWaitsOnATerminal: a node that waits for another one says so in a line that changes, and the job's output begins where it stood.
+func TestNodeWaitsOnATerminal(t *testing.T) {
+	t.Parallel()
+	program, screen := openTerminal(t)
+	shown, read := readScreen(screen)
+	args := []string{"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + freePort(t), "--no-python", "echo", "hi"}
+	cmd := exec.Command("muster", args...)
+	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux", "NO_COLOR=1", asText)
+	cmd.Stdout, cmd.Stderr = program, program
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, time.Minute, "it waits", func() bool { return strings.Contains(shown.String(), "waiting for nodes, ") })
+	other := muster(t, nil, args...)
+	err := cmd.Wait()
+	_ = program.Close()
+	<-read
+	lines, states := screenLines(shown.String())
+	if err != nil || other.status != 0 || len(states) == 0 || !slices.Contains(lines, "hi") || strings.Contains(strings.Join(lines, "\n"), "waiting") {
+		t.Errorf("%v, %d: lines %q, states %q\n%s", err, other.status, lines, states, other.stderr)
 	}
 }
 

@@ -56,7 +56,7 @@ func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (
 		return nil, reach{}, err
 	}
 	if cfg.Token == nil {
-		m.sayOpen(&cfg)
+		m.sayOpen(&cfg, a.simulated())
 	}
 	handler, err := rollcall.New(cfg)
 	if err != nil {

@@ -28,6 +28,9 @@ import (
 // simulatedNode is set for a muster that is one of the nodes of a simulation: it starts no more of them.
 const simulatedNode = "MUSTER_SIMULATED"
 
+// simulated reports whether this is one of the nodes of a simulation.
+func (a *app) simulated() bool { return a.getenv(simulatedNode) != "" }
+
 // simulatedName is what the i-th simulated node is called, in specs and reports.
 func simulatedName(i int) string { return "node-" + strconv.Itoa(i) }
 
@@ -55,7 +58,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 		return err
 	}
 	environ = append(environ, marker)
-	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job are simulated on this machine")
+	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
 	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.nodesLog(req.SimulateNodes), own: log}
 	defer s.ended()
 	for i := range req.SimulateNodes {
@@ -170,6 +173,7 @@ func (s *simulation) line(line string, to io.Writer, name string) {
 		_, _ = fmt.Fprintf(s.log, `{"%s":%q,%s`, logtext.NodeKey, name, entry) // nobody could be told
 		return
 	}
+	s.app.endWaiting()
 	say(to, "[%s] %s\n", name, strings.TrimSuffix(line, "\n"))
 }
 

@@ -134,8 +134,8 @@ func rootOwner() uint32 {
 }
 
 // sayOpen says what is open to whom in a job of several nodes without a token, and how to close it: as a warning on the node
-// that serves the store, so that it is said once.
-func (m *meeting) sayOpen(cfg *rollcall.Config) {
+// that serves the store, so that it is said once. Of simulated nodes, which are on this machine for a while, hardly anybody wants to know.
+func (m *meeting) sayOpen(cfg *rollcall.Config, simulated bool) {
 	level, at := zerolog.InfoLevel, cfg.Place
 	first := m.Endpoints[0]
 	if m.Backend != "etcd" {
@@ -144,6 +144,8 @@ func (m *meeting) sayOpen(cfg *rollcall.Config) {
 	addr, err := netip.ParseAddr(first.Host)
 	if local := first.Host == "localhost" || err == nil && addr.IsLoopback(); !local && (cfg.Hosts || m.Backend == "etcd") {
 		level = zerolog.WarnLevel
+	} else if local && simulated {
+		level = zerolog.DebugLevel
 	}
 	m.log.WithLevel(level).Msg("no job token: whoever reaches " + at + " can change what this job does, and services between nodes stay off; " +
 		"muster token job.token makes one, and --token-file job.token (MUSTER_TOKEN_FILE) on every node closes this")

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"muster/internal/printable"
@@ -33,6 +34,12 @@ const NodeKey = "agent"
 type Writer struct {
 	Out   io.Writer
 	Color bool
+	// Status shows what is waited for in a line that changes, "" ends that; it reports whether there is a place for such a line.
+	// nil: there is none, and a line is written each time.
+	Status func(text string) bool
+
+	mu      sync.Mutex
+	waiting bool // Status shows something
 }
 
 // Write shows one line.
@@ -41,10 +48,59 @@ func (w *Writer) Write(p []byte) (int, error) {
 	if !ok {
 		return w.Out.Write(p)
 	}
-	if _, err := io.WriteString(w.Out, e.text(w.Color)+"\n"); err != nil {
+	if err := w.show(&e); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// show writes a line, or shows what is waited for.
+func (w *Writer) show(e *entry) error {
+	if w.Status != nil && e.waits() && w.Status(e.status()) {
+		w.mu.Lock()
+		w.waiting = true
+		w.mu.Unlock()
+		return nil
+	}
+	w.EndStatus()
+	_, err := io.WriteString(w.Out, e.text(w.Color)+"\n")
+	return err
+}
+
+// EndStatus takes away the line with what was waited for. Workers' output must not come behind it.
+func (w *Writer) EndStatus() {
+	w.mu.Lock()
+	waiting := w.waiting
+	w.waiting = false
+	w.mu.Unlock()
+	if waiting {
+		w.Status("")
+	}
+}
+
+// durationKey is the field with how long something took, or was waited for.
+const durationKey = "dur_ms"
+
+// waits reports whether the line says again and again what a node waits for. (As information it is said while workers run, whose
+// output would come behind a line that changes.)
+func (e *entry) waits() bool {
+	return strings.HasPrefix(e.message, "waiting") && e.level == "warn" && e.has(durationKey)
+}
+
+// status is the line where it changes: how long it has been waited stands in front, as the end may be cut off.
+func (e *entry) status() string {
+	short, waited := *e, ""
+	short.fields = slices.DeleteFunc(slices.Clone(e.fields), func(f field) bool {
+		if f.key != durationKey {
+			return false
+		}
+		if ms, err := strconv.ParseFloat(fmt.Sprint(f.value), 64); err == nil {
+			waited = ", " + Duration(time.Duration(ms*float64(time.Millisecond)))
+		}
+		return true
+	})
+	short.at, short.level = time.Time{}, ""
+	return strings.Replace(strings.TrimSpace(short.text(false)), e.message, e.message+waited, 1)
 }
 
 // entry is a line of the log.
@@ -168,6 +224,14 @@ func (e *entry) has(key string) bool {
 	return slices.ContainsFunc(e.fields, func(f field) bool { return f.key == key })
 }
 
+// begins reports whether the text of a field begins like that.
+func (e *entry) begins(with string) bool {
+	return slices.ContainsFunc(e.fields, func(f field) bool {
+		text, ok := f.value.(string)
+		return ok && strings.HasPrefix(text, with)
+	})
+}
+
 // words are what the fields say; hint is what can be done about it.
 func (e *entry) words() (words []string, hint string) {
 	restarts := ""
@@ -182,6 +246,8 @@ func (e *entry) words() (words []string, hint string) {
 			continue
 		case (f.key == "local_rank" || f.key == "pid") && e.has("rank"):
 			continue
+		case f.key == "check" && e.begins(text+": "):
+			continue // the reason says it
 		}
 		format, isNamed := named[f.key]
 		name, isTime := strings.CutSuffix(f.key, "_ms")

@@ -158,6 +158,11 @@ func TestMerger(t *testing.T) {
 		out.want(t, "info  again [a]")
 		m.Flush()
 		out.want(t, "info  again [a]")
+		// A check that was passed is one event, whoever the partners were.
+		say(said("a", "info", "check", "status", `"PASS"`, "reason", `"passed with b"`))
+		say(said("b", "info", "check", "status", `"PASS"`, "reason", `"passed with a"`))
+		m.Flush()
+		out.want(t, "info  check: PASS [a, b]")
 		// A node that names itself says the same as others that do.
 		say(said("a", "warn", `fake (node "a")`))
 		say(said("b", "warn", `fake (node "b")`))

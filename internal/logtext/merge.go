@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,7 +121,7 @@ func (m *Merger) showLocked(h *held) {
 		return
 	}
 	slices.SortFunc(h.nodes, byNumber)
-	_, _ = io.WriteString(m.out.Out, h.text(m.out.Color)+"\n") // nobody could be told
+	_ = m.out.show(&h.entry) // nobody could be told
 }
 
 // join adds a node to those that say the line. Of the fields those stay that are the same.
@@ -139,12 +138,13 @@ func (h *held) join(e *entry) {
 }
 
 // sameKey is the same for lines that say the same of different nodes: durations, places in the job and process ids may
-// differ, and so may a node's own name.
+// differ, and so may a node's own name, and why a check was passed.
 func (e *entry) sameKey() string {
 	var b strings.Builder
 	b.WriteString(e.level + "\x00" + anonymous(e.message, e.nodes[0]))
+	passed := slices.ContainsFunc(e.fields, func(f field) bool { return f.key == "status" && f.value == "PASS" })
 	for _, f := range e.fields {
-		if f.key == "group_rank" || f.key == "pid" || strings.HasSuffix(f.key, "_ms") {
+		if f.key == "group_rank" || f.key == "pid" || strings.HasSuffix(f.key, "_ms") || f.key == "reason" && passed {
 			continue
 		}
 		b.WriteString("\x00" + f.key + "\x00" + raw(f.value))

@@ -18,7 +18,9 @@ const (
 // line that says something new is shown at once. Safe for concurrent use as far as Out is.
 type Repeats struct {
 	Out io.Writer
-	now func() time.Time // nil: time.Now
+	// Live says that Out shows in a line that changes what is waited for: all of that passes.
+	Live bool
+	now  func() time.Time // nil: time.Now
 
 	mu   sync.Mutex
 	said map[string]*repetition // by node and message
@@ -45,6 +47,9 @@ const repeatSlack = RepeatFirst / 10
 func (r *Repeats) leavesOut(p []byte) bool {
 	e, ok := parse(p)
 	if !ok || !strings.HasPrefix(e.message, "waiting") || e.level == "error" {
+		return false
+	}
+	if r.Live && e.waits() {
 		return false
 	}
 	if e.nodes == nil {
