@@ -62,6 +62,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 		d = late
 	}
 	in := a.failureInput(g.exits(), kernel, -1)
+	a.tellKilled(in.Exits)
 	failures := in.failures()
 	for {
 		timer := time.NewTimer(d.Delay)
@@ -235,14 +236,14 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Resul
 
 // tellKilled names the workers that did not end when muster asked them to.
 func (a *Agent) tellKilled(exits []workerExit) {
-	var ranks []int
+	var ranks, pids []int
 	for _, e := range exits {
 		if e.Stopped && e.Signal == syscall.SIGKILL {
-			ranks = append(ranks, e.Rank)
+			ranks, pids = append(ranks, e.Rank), append(pids, e.PID)
 		}
 	}
 	if len(ranks) > 0 {
-		a.Log.Warn().Ints("ranks", ranks).Str("node", a.Plan.Hostname).Msg("workers killed with SIGKILL, which had not ended in time")
+		a.Log.Warn().Ints("ranks", ranks).Ints("pids", pids).Str("node", a.Plan.Hostname).Msg("workers killed with SIGKILL, which had not ended in time")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -158,8 +159,8 @@ func TestStopIsTold(t *testing.T) {
 		args         []string
 		stop, killed string
 	}{
-		"one node": {[]string{"-n", "3"}, "warn  stopping the workers: SIGTERM, SIGKILL in 1 s, or at once with a second signal\n", `which had not ended in time: ranks 1, 2, node \S+\n`},
-		"hosts":    {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, "warn  stopping the workers of 2 nodes with SIGTERM: SIGKILL in 1 s, or with another signal at once", `which had not ended in time: rank 1 \[127.0.0.1\]\n`},
+		"one node": {[]string{"-n", "3"}, "warn  stopping the workers: SIGTERM, SIGKILL in 1 s, or at once with a second signal\n", `which had not ended in time: ranks 1, 2, process ids \d+, \d+, node \S+\n`},
+		"hosts":    {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, "warn  stopping the workers of 2 nodes with SIGTERM: SIGKILL in 1 s, or with another signal at once", `which had not ended in time: rank 1, process id \d+ \[127.0.0.1\]\n`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -170,6 +171,37 @@ func TestStopIsTold(t *testing.T) {
 			got := j.wait()
 			if got.status != 143 || strings.Count(got.stderr, "stopping the workers") != 1 || !strings.Contains(got.stderr, c.stop) || !regexp.MustCompile(c.killed).MatchString(got.stderr) {
 				t.Errorf("status %d\n%s", got.status, got.stderr)
+			}
+		})
+	}
+}
+
+// TestKilledBeforeARestart: workers that had to be killed before a restart are named as at the end of a job.
+func TestKilledBeforeARestart(t *testing.T) {
+	for name, c := range map[string]struct {
+		args   []string
+		killed string
+	}{
+		"one node": {[]string{"-n", "3"}, `ranks 1, 2, process ids (\d+), (\d+), node \S+\n`},
+		"hosts":    {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, `rank 1, process id (\d+) \[127.0.0.1\]\n`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// Rank 0 fails in the first round, when the others are ready; these do not end when they are asked to.
+			dir, others := t.TempDir(), map[string]string{"one node": "2", "hosts": "1"}[name]
+			script := `[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0
+if [ $RANK = 0 ]; then while [ $(ls "$1" | wc -l) -lt "$2" ]; do sleep 0.05; done; exit 3; fi
+trap '' TERM; echo $$ > "$1/$RANK"; while :; do sleep 0.05; done`
+			args := slices.Concat([]string{"run", "--grace", "1s", "--max-restarts", "1"}, c.args, []string{"--", "sh", "-c", script, "sh", dir, others})
+			got := muster(t, []string{asText}, args...)
+			named := regexp.MustCompile(`workers killed with SIGKILL, which had not ended in time: ` + c.killed).FindStringSubmatch(got.stderr)
+			if got.status != 0 || len(named) == 0 {
+				t.Fatalf("status %d\n%s", got.status, got.stderr)
+			}
+			for i, pid := range named[1:] {
+				if wrote, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(i+1))); err != nil || strings.TrimSpace(string(wrote)) != pid {
+					t.Errorf("rank %d was process %s (%v), said is %s", i+1, wrote, err, pid)
+				}
 			}
 		})
 	}

@@ -208,7 +208,7 @@ var plain = map[string]bool{
 // named are the words for fields whose names are not good enough; %s is the value. Empty: people do not need it.
 var named = map[string]string{
 	"group_world_size": "%s nodes", "world_size": "%s workers", "local_world_size": "%s workers", "exit_code": "exit status %s",
-	"restart_count": "restart %s", "max_restarts": "at most %s", "last_line": "last line: %s", "addresses_by_rank": "", "pid": "process %s",
+	"restart_count": "restart %s", "max_restarts": "at most %s", "last_line": "last line: %s", "addresses_by_rank": "", "pid": "process %s", "pids": "process ids %s",
 	"found_by": "found by %s", "meet_at": "they meet at %s", "max_nodes": "at most %s nodes", "min_nodes": "at least %s nodes",
 }
 
@@ -271,6 +271,8 @@ func (e *entry) words() (words []string, hint string) {
 			words = append(words, fmt.Sprintf(format, Duration(time.Duration(d*float64(time.Millisecond)))))
 		case f.value == true:
 			words = append(words, spaced(f.key))
+		case f.key == "pids" && !strings.Contains(text, ","):
+			words = append(words, "process id "+text)
 		case f.key == "ranks" && !strings.Contains(text, ","):
 			words = append(words, "rank "+text)
 		case f.key == "nodes" && isNumber(f.value):
