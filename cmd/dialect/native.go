@@ -32,8 +32,9 @@ func Native(inv Invocation) (Request, error) {
 	var wrong problems
 	env := newEnviron(inv.Environ)
 	rest, err := parseFlags(flags, inv.Args)
-	if typed := inv.Args[:len(inv.Args)-len(rest)]; err == nil && slices.Contains(typed, "-np") {
-		err = errhint.With(errors.New("unknown flag -np"), "-n N is the number of workers on each node, --np N that of the whole job")
+	if err == nil && isNP(flags, inv.Args[:len(inv.Args)-len(rest)]) {
+		err = errhint.With(errors.New("unknown flag -np"),
+			"-n N is the number of workers on each node; how many nodes there are is said by --nnodes, or --hosts with the workers of each")
 		wrong.add(err)
 		return Request{JSON: inv.Own.json(env) || asksForJSON(inv.Args)}, wrong.err()
 	}
@@ -178,6 +179,12 @@ func backendOf(words map[string]given) string {
 		return backendStatic
 	}
 	return backendStandalone
+}
+
+// isNP reports whether -np stands among flags, as in mpirun: it is read as -n with the word p.
+func isNP(flags *pflag.FlagSet, typed []string) bool {
+	return strings.HasPrefix(flags.Lookup("nproc-per-node").Value.String(), "p") &&
+		slices.ContainsFunc(typed, func(word string) bool { return strings.HasPrefix(word, "-np") })
 }
 
 // flagAnnotation holds the name of the setting that a flag, or its alias, sets.

@@ -267,7 +267,11 @@ func (d *dryRun) writeText(out io.Writer) error {
 	for _, line := range d.Check.lines() {
 		printf("%s\t%s\n", line[0], line[1])
 	}
-	printf("\nflags that were given or derived (--all shows those with their defaults, too)\n")
+	title := "flags that were given or derived (--all shows those with their defaults, too)"
+	if slices.ContainsFunc(d.Flags, func(f dryFlag) bool { return f.Source == launch.Source{}.String() }) {
+		title = "all flags"
+	}
+	printf("\n%s\n", title)
 	for _, f := range d.Flags {
 		printf("  %s\t%s\t%s\n", f.Name, oneLine(f.Value), f.Source)
 	}

@@ -194,3 +194,89 @@ func TestSimulatedNodesLeave(t *testing.T) {
 		})
 	}
 }
+
+// What Python says where a script wants our package leads to the flag that brings it, not to another project's package on PyPI.
+func TestOurPackageIsNotOnPyPI(t *testing.T) {
+	t.Parallel()
+	for _, script := range []string{"import muster", "import muster.checkpoint", "from muster.checkpoint import load"} {
+		for _, args := range [][]string{{"run", "--ckpt", "off", "--"}, {"torchrun", "--no-python"}} {
+			got := muster(t, nil, append(args, "python3", "-c", script)...)
+			if got.status != 1 || !strings.Contains(got.stderr, "Give --ckpt on (or MUSTER_CKPT=on)") || strings.Contains(got.stderr, "pip") {
+				t.Errorf("%s by %q: status %d\n%s", script, args, got.status, got.stderr)
+			}
+		}
+	}
+	// What the hint says helps.
+	if got := muster(t, nil, "run", "--ckpt", "on", "--ckpt-dir", t.TempDir(), "--", "python3", "-c", "import importlib.util as u; print(u.find_spec('muster').name)"); got.status != 0 {
+		t.Errorf("with --ckpt on: status %d\n%s", got.status, got.stderr)
+	}
+	// Names that only begin like it are modules like others.
+	if got := muster(t, nil, "run", "--", "python3", "-c", "import mustered"); !strings.Contains(got.stderr, "module mustered: is it installed") {
+		t.Errorf("another module: %s", got.stderr)
+	}
+}
+
+// -np is no flag of muster run, and is told so; a value that reads -np is a value.
+func TestNPIsNoFlag(t *testing.T) {
+	t.Parallel()
+	for line, np := range map[string]bool{
+		"run -np 2 echo hi": true, "run -np=2 echo hi": true, "run -np2 echo hi": true, "run --grace 3s -np 2 -- echo hi": true,
+		"run --run-id -np echo hi": false, "run --run-id -np -n 1 -- echo hi": false, "run --role=-np echo hi": false, "run -n 1 echo hi -np 2": false,
+	} {
+		got := muster(t, nil, strings.Fields(line)...)
+		told := strings.Contains(got.stderr, "unknown flag -np") && strings.Contains(got.stderr, "-n N is the number of workers on each node")
+		if told != np || np != (got.status == 2) || np == strings.Contains(got.stdout, "hi") {
+			t.Errorf("%s: status %d\n%s%s", line, got.status, got.stdout, got.stderr)
+		}
+	}
+}
+
+// A dry run shows what was given, derived or differs, each flag once; with --all the others, too.
+func TestDryRunShowsFlagsOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	hosts, script := filepath.Join(dir, "hosts"), filepath.Join(dir, "train.py")
+	for file, text := range map[string]string{hosts: "localhost\n127.0.0.1\n", script: ""} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := []string{"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", script}
+	for _, all := range []bool{false, true} {
+		flags := []string{"--dry-run"}
+		if all {
+			flags = append(flags, "--all")
+		}
+		got := muster(t, nil, append(flags, args...)...)
+		_, table, found := strings.Cut(got.stdout, "flags that were given or derived")
+		if all {
+			_, table, found = strings.Cut(got.stdout, "all flags")
+		}
+		table, _, ended := strings.Cut(table, "\n\n")
+		if got.status != 0 || !found || !ended {
+			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+		}
+		seen := map[string]int{}
+		for line := range strings.Lines(table) {
+			if words := strings.Fields(line); strings.HasPrefix(line, "  ") {
+				seen[words[0]]++
+				if !all && words[len(words)-1] == "default" {
+					t.Errorf("a default: %q", line)
+				}
+			}
+		}
+		for name, n := range seen {
+			if n > 1 {
+				t.Errorf("--%s stands there %d times", name, n)
+			}
+		}
+		for _, name := range []string{"hostfile", "include", "nproc-per-node"} {
+			if seen[name] != 1 {
+				t.Errorf("--%s stands there %d times", name, seen[name])
+			}
+		}
+		if few := len(seen) < 15; few == all || seen["exclude"] > 0 != all || seen["ssh-port"] > 0 != all {
+			t.Errorf("all: %v, %d flags: %v", all, len(seen), seen)
+		}
+	}
+}
