@@ -276,7 +276,7 @@ func (t *torchrunJob) dlroverIdle() {
 		t.job.Env.Set = append(t.job.Env.Set, launch.Var{Name: "HCCL_IF_BASE_PORT", Value: strconv.Itoa(port.n), Source: port.source})
 	}
 	if v["save_at_breakpoint"].on {
-		t.warn("--save_at_breakpoint changes nothing: on a single node the newest checkpoint in memory is written whenever workers end, and on several none is kept in memory")
+		t.warn("--save_at_breakpoint changes nothing: wherever muster keeps checkpoints in memory, the newest one is written whenever workers end")
 	}
 	if v["auto_tunning"].on {
 		t.warn("--auto_tunning has no effect: no master tunes data loaders and optimizers")

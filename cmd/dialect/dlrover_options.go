@@ -75,7 +75,7 @@ func dlroverOptions() []option {
 		},
 		{
 			long: "save-at-breakpoint", kind: kindFlag, variables: true, group: groupExits,
-			help: "Write the checkpoint in memory to disk when workers fail. muster does that in any case, on a single node.",
+			help: "Write the checkpoint in memory to disk when workers fail. muster does that in any case.",
 		},
 		{
 			long: "auto-tunning", kind: kindFlag, variables: true, group: groupOther,

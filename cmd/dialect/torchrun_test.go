@@ -1,7 +1,9 @@
 package dialect_test
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
@@ -476,5 +479,20 @@ func TestNUMABinding(t *testing.T) {
 		if got := job.Sources["numa-binding"].String(); job.Bind != c.want || got != c.source {
 			t.Errorf("%s %s: %+v from %s, want %+v from %s", c.env, c.args, job.Bind, got, c.want, c.source)
 		}
+	}
+}
+
+// The page that README's "What each flag does" leads to says of every flag what becomes of it.
+func TestTorchrunPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/compat/torchrun.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"torchrun", "torch.distributed.launch"} {
+		dialect.Flags(name).VisitAll(func(f *pflag.Flag) {
+			if !bytes.Contains(page, []byte("`--"+f.Name+"`")) {
+				t.Errorf("%s: --%s is not on the page", name, f.Name)
+			}
+		})
 	}
 }

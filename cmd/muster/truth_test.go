@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -277,6 +278,51 @@ func TestDryRunShowsFlagsOnce(t *testing.T) {
 		}
 		if few := len(seen) < 15; few == all || seen["exclude"] > 0 != all || seen["ssh-port"] > 0 != all {
 			t.Errorf("all: %v, %d flags: %v", all, len(seen), seen)
+		}
+	}
+}
+
+// The figures of README are those of docs/performance.md, and its links to what each flag does lead to pages with flags.
+func TestReadmeIsOfThisVersion(t *testing.T) {
+	t.Parallel()
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	readme, measured := read("README.md"), read("docs/performance.md")
+	rows := 0
+	for line := range strings.Lines(readme) {
+		for _, row := range []string{"| command start to a worker's first", "| memory of the launcher,", "| 8 workers to their first all-reduce"} {
+			if !strings.HasPrefix(line, row) {
+				continue
+			}
+			rows++
+			figures := regexp.MustCompile(`\d[\d.,]* (?:ms|s|MB)\b`).FindAllString(line, -1)
+			if len(figures) < 2 {
+				t.Errorf("no figures: %s", line)
+			}
+			for _, f := range figures {
+				if !strings.Contains(measured, " "+f) {
+					t.Errorf("docs/performance.md has no %q: %s", f, line)
+				}
+			}
+		}
+	}
+	if rows != 3 {
+		t.Errorf("%d rows with figures", rows)
+	}
+	_, line, found := strings.Cut(readme, "What each flag does")
+	line, _, _ = strings.Cut(line, "\n")
+	links := regexp.MustCompile(`\((docs/compat/\w+\.md)\)`).FindAllStringSubmatch(line, -1)
+	if !found || len(links) != 7 {
+		t.Fatalf("%d links", len(links))
+	}
+	for _, link := range links {
+		if page := read(link[1]); !regexp.MustCompile("(?m)^\\| (?:flag|option) \\| here \\|\n\\|[- |]+\\|\n\\| `-").MatchString(page) {
+			t.Errorf("%s has no table of flags", link[1])
 		}
 	}
 }
