@@ -229,9 +229,9 @@ func (l *logs) keeps() string {
 }
 
 // disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one, where
-// no stream was to be written to a file.
+// no stream was to be written to a file in it.
 func (l *logs) disposable() []string {
-	files := l.rules.Redirect.Any() || l.rules.Tee.Any()
+	files := (l.rules.Redirect.Any() || l.rules.Tee.Any()) && l.rules.RankFiles == "" && l.rules.RankDir == ""
 	if l.dir.temporary == "" || files {
 		return nil
 	}

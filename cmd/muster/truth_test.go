@@ -326,3 +326,21 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 		}
 	}
 }
+
+// Where horovodrun's --output-filename says where output goes, nobody is sent to a temporary directory.
+func TestOutputGoesWhereItWasAsked(t *testing.T) {
+	t.Parallel()
+	out, tmp := filepath.Join(t.TempDir(), "out"), t.TempDir()
+	got := muster(t, []string{"TMPDIR=" + tmp}, "horovodrun", "-np", "2", "-H", "localhost:2", "--output-filename", out, "echo", "hi")
+	if got.status != 0 || strings.Contains(got.stderr, "temporary directory") {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+	for _, rank := range []string{"rank.0", "rank.1"} {
+		if text, err := os.ReadFile(filepath.Join(out, rank, "stdout")); err != nil || string(text) != "hi\n" {
+			t.Errorf("%s: %q, %v", rank, text, err)
+		}
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}

@@ -276,7 +276,7 @@ func (e *entry) words() (words []string, hint string) {
 		case f.key == "ranks" && !strings.Contains(text, ","):
 			words = append(words, "rank "+text)
 		case f.key == "nodes" && isNumber(f.value):
-			words = append(words, text+" nodes")
+			words = append(words, strings.TrimSuffix(text+" nodes", map[bool]string{true: "s"}[text == "1"]))
 		case f.key == "max_restarts" && restarts != "":
 			if last := len(words) - 1; last >= 0 {
 				words[last] = strings.TrimSuffix(words[last], "; restart "+restarts)
@@ -287,7 +287,11 @@ func (e *entry) words() (words []string, hint string) {
 			words = append(words, text)
 		case isNamed && format == "":
 		case isNamed:
-			words = append(words, fmt.Sprintf(format, text))
+			word := fmt.Sprintf(format, text)
+			if text == "1" { // not 1 workers
+				word = strings.TrimSuffix(word, "s")
+			}
+			words = append(words, word)
 		default:
 			words = append(words, spaced(f.key)+" "+text)
 		}

@@ -29,6 +29,7 @@ func TestText(t *testing.T) {
 		`{"level":"warn","nodes":"2 of 3 to 4 are there (node-0, node-2)","dur_ms":550151.29,"time":"` + at + `","message":"waiting for nodes"}`: "17:32:59 warn  waiting for nodes: 2 of 3 to 4 are there (node-0, node-2), for 9 min 10 s\n",
 		`{"level":"info","message":"hello"}`:                                                                                         "info  hello\n",
 		`{"level":"error","error":"no such file","path":"/a","message":"cannot write"}`:                                              "error cannot write: no such file, /a\n",
+		`{"level":"info","nodes":1,"world_size":1,"message":"m"}`:                                                                    "info  m: 1 node, 1 worker\n",
 		`{"level":"debug","error":"e","message":"cannot write: why"}`:                                                                "debug cannot write: why (e)\n",
 		`{"level":"warn","given_up":false,"last":true,"stream":"stdout","message":"m"}`:                                              "warn  m: last, stream stdout\n",
 		`{"level":"warn","reason":"r","hint":"do it","message":"m"}`:                                                                 "warn  m: r; hint: do it\n",
