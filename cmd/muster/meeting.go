@@ -438,7 +438,7 @@ func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Ser
 	} else if ips, _, err = hostaddr.Ours(ctx, addr); err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
 	}
-	if len(m.Endpoints) > 1 && m.Backend != "etcd" {
+	if first := m.IsHost != nil && *m.IsHost; len(m.Endpoints) > 1 && m.Backend != "etcd" && !first { // the first has its place
 		for _, e := range m.Endpoints[1:] {
 			if at, local, err := hostaddr.Ours(ctx, e.Host); err == nil && local {
 				ips, ports = at, []int{e.Port} // which another agent of this node may have

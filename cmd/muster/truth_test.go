@@ -344,3 +344,23 @@ func TestOutputGoesWhereItWasAsked(t *testing.T) {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
 	}
 }
+
+// Workers of several hosts find their store at the port that was asked for, also where the hosts are one machine.
+func TestMasterPortOfHosts(t *testing.T) {
+	t.Parallel()
+	for _, launcher := range []string{"run --hosts localhost,127.0.0.1 --master-port", "deepspeed"} {
+		port := freePort(t)
+		args := append(strings.Fields(launcher), port)
+		if launcher == "deepspeed" {
+			hostfile := filepath.Join(t.TempDir(), "hostfile")
+			if err := os.WriteFile(hostfile, []byte("localhost slots=1\n127.0.0.1 slots=1\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args = []string{"deepspeed", "--hostfile", hostfile, "--no_python", "--no_local_rank", "--master_port", port}
+		}
+		got := muster(t, nil, append(args, "sh", "-c", "echo at $MASTER_PORT")...)
+		if got.status != 0 || strings.Count(got.stdout, "at "+port+"\n") != 2 {
+			t.Errorf("%s: status %d, %q, want port %s\n%s", launcher, got.status, got.stdout, port, got.stderr)
+		}
+	}
+}
