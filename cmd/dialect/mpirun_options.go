@@ -52,7 +52,7 @@ func mpiOptions() []mpiOption {
 		{names: []string{"bind-to-core", "bind-to-socket", "bycore", "bysocket", "cpus-per-proc", "cpus-per-rank", "use-hwthread-cpus", "rankfile", "rf", "cpu-set", "cpu-list"}, refused: "workers are bound as --bind-to says, or not at all"},
 		{names: []string{"report-bindings", "display-map", "display-allocation", "display"}, refused: "muster shows it before a start", hint: "muster --dry-run mpirun … shows ranks, hosts and bindings"},
 		{names: []string{"timeout"}, refused: "muster has its own word for it", hint: "give --active-deadline TIME in front of mpirun"},
-		{names: []string{"output-filename", "output", "timestamp-output", "xterm", "merge-stderr-to-stdout", "xml"}, refused: "muster keeps the workers' output its own way", hint: "muster run --log-dir DIR -t 3 writes the output of each worker to a file"},
+		{names: []string{"output-filename", "output", "timestamp-output", "xterm", "merge-stderr-to-stdout", "xml"}, refused: "muster keeps the workers' output its own way", hint: "muster --log-dir DIR --tee 3 mpirun … writes the output of each worker to a file"},
 		{names: []string{"stdin"}, refused: "workers read nothing", hint: "start the one worker that is to read something with muster run --stdin inherit"},
 		{names: []string{"genv", "env", "genvlist", "envlist", "genvall", "genvnone", "envall", "envnone"}, refused: "variables are given Open MPI's way", hint: "give -x NAME=VALUE"},
 		{names: []string{"app", "configfile"}, refused: "one job runs one program"},
