@@ -5,6 +5,7 @@ package tcpstore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -43,7 +44,7 @@ func TestQueuesAreBounded(t *testing.T) {
 	for i := range 50 {
 		queue := appendBytes(nil, fmt.Sprint(i))
 		for range 10_000 {
-			if err := do(opQueuePush, appendBytes(queue[:len(queue):len(queue)], "")); err != nil {
+			if err := do(opQueuePush, appendBytes(slices.Clip(queue), "")); err != nil {
 				t.Fatal(err)
 			}
 		}
