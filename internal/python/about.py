@@ -1,7 +1,9 @@
 """Says which Python this is, and which torch a script would import here, without importing that."""
-import json, os, sys
+import sys
 
-sys.path[:] = [p for p in sys.path if p]  # not the directory that the interpreter stands in
+sys.path[:] = [p for p in sys.path if p]  # not the directory that the interpreter stands in: others may write there
+import json, os
+
 torch = ""
 try:
     from importlib.util import find_spec

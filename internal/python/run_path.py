@@ -1,6 +1,10 @@
+import sys
+
+# With -c Python looks for modules in the working directory first, where others may have put some. torchrun does not.
+if sys.path[:1] == [""]:
+    del sys.path[0]
 import multiprocessing
 import runpy
-import sys
 
 # argv is ["-c", start method, script, the script's arguments...]; the script must see itself first.
 method = sys.argv[1]

@@ -82,7 +82,11 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 			grows += set(key, len(r.bytes()))
 		}
 	case opQueuePush:
-		return int64(entryCost + len(r.bytes()) + len(r.bytes()))
+		key := r.bytes()
+		grows = int64(entryCost + len(r.bytes()))
+		if s.of(key, w).queues[string(key)] == nil {
+			grows += int64(entryCost + len(key))
+		}
 	case opWait:
 		for range r.u64() {
 			if key := r.bytes(); !s.of(key, w).presentLocked(key) {

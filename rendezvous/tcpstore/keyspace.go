@@ -5,6 +5,7 @@ package tcpstore
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -13,8 +14,8 @@ type keyspace struct {
 	space *space
 
 	keys     map[string]*entry
-	names    int                // bytes of all keys
-	queues   map[string][]entry // no empty ones
+	names    int               // bytes of all keys
+	queues   map[string]*queue // no empty ones
 	waiters  map[string]*waitList
 	barriers map[string]*waitList // apart from waiters: setting a barrier's key does not open it, unlike upstream
 }
@@ -24,15 +25,15 @@ func (ks *keyspace) clearLocked() {
 	for _, e := range ks.keys {
 		ks.freeLocked(e)
 	}
-	for _, q := range ks.queues {
-		for i := range q {
-			ks.freeLocked(&q[i])
-			ks.space.stored -= entryCost
+	for key, q := range ks.queues {
+		for i := range q.items {
+			ks.freeLocked(&q.items[i])
 		}
+		ks.space.stored -= int64(entryCost*(q.len()+1) + len(key))
 	}
 	ks.space.stored -= int64(ks.names + entryCost*len(ks.keys))
 	ks.keys, ks.names = make(map[string]*entry), 0
-	ks.queues = make(map[string][]entry)
+	ks.queues = make(map[string]*queue)
 	ks.waiters, ks.barriers = rehung(ks.waiters), rehung(ks.barriers)
 }
 
@@ -190,11 +191,33 @@ func (ks *keyspace) presentLocked(key []byte) bool {
 	return ok
 }
 
+// queue is the elements of a queue, the oldest first, behind those that were popped.
+type queue struct {
+	items  []entry
+	popped int
+}
+
+// fewPopped is how many places of popped elements a queue may keep, or as many as it has elements.
+const fewPopped = 32
+
+func (q *queue) len() int {
+	if q == nil {
+		return 0
+	}
+	return len(q.items) - q.popped
+}
+
 func (ks *keyspace) pushLocked(key, val []byte, big *blob) {
+	q := ks.queues[string(key)]
+	if q == nil {
+		q = &queue{}
+		ks.queues[string(key)] = q
+		ks.space.stored += int64(entryCost + len(key))
+	}
 	var e entry
 	ks.fillLocked(&e, val, big)
 	ks.space.stored += entryCost
-	ks.queues[string(key)] = append(ks.queues[string(key)], e)
+	q.items = append(q.items, e)
 	if l := ks.waiters[string(key)]; l != nil {
 		ks.wakeOneLocked(l)
 	}
@@ -203,17 +226,21 @@ func (ks *keyspace) pushLocked(key, val []byte, big *blob) {
 // popLocked takes the oldest element of the queue and returns the length the queue had. The caller takes over e.big.
 func (ks *keyspace) popLocked(key []byte) (e entry, n int) {
 	q := ks.queues[string(key)]
-	if len(q) == 0 {
+	n = q.len()
+	if n == 0 {
 		return entry{}, 0
 	}
-	e, q[0] = q[0], entry{}
+	e, q.items[q.popped] = q.items[q.popped], entry{}
+	q.popped++
 	ks.space.stored -= int64(entryCost + cap(e.val))
-	if len(q) == 1 {
+	switch {
+	case n == 1:
 		delete(ks.queues, string(key))
-	} else {
-		ks.queues[string(key)] = q[1:]
+		ks.space.stored -= int64(entryCost + len(key))
+	case q.popped > fewPopped && q.popped > len(q.items)/2: // what is popped counts no more, and must not take memory
+		q.items, q.popped = slices.Clone(q.items[q.popped:]), 0
 	}
-	return e, len(q)
+	return e, n
 }
 
 func (ks *keyspace) deleteLocked(key []byte) bool {

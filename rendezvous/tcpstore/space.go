@@ -194,7 +194,7 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 		}
 	case opQueueLen:
 		key := r.bytes()
-		out.buf = appendU64(out.buf, uint64(len(s.of(key, w).queues[string(key)])))
+		out.buf = appendU64(out.buf, uint64(s.of(key, w).queues[string(key)].len()))
 	case opListKeys:
 		if err := s.roomLocked(o, 8+8*len(s.workers.keys)+s.workers.names, out); err != nil {
 			return err

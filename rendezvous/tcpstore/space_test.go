@@ -2,7 +2,71 @@
 
 package tcpstore
 
-import "testing"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What queues take counts against the limit: their names, and the places of elements that were popped.
+func TestQueuesAreBounded(t *testing.T) {
+	const total = 4 << 20
+	s := newSpace(Limits{Total: total}.withDefaults(), "", &blobPool{})
+	c := conn{loop: &loop{}}
+	c.conn = &c
+	do := func(o op, r []byte) error {
+		var out reply
+		err := s.roomForLocked(o, request(r), len(r)+1, &c.waiter)
+		if err == nil {
+			err = s.do(o, request(r), &c.waiter, &out)
+		}
+		return err
+	}
+	names := 0
+	for i := 0; ; i++ {
+		name := fmt.Sprint(i) + strings.Repeat("x", 8000)
+		if err := do(opQueuePush, appendBytes(appendBytes(nil, name), "")); errors.Is(err, errFull) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if names += len(name); names > total {
+			t.Fatalf("%d queues have names of %d bytes together, and the limit is %d", i+1, names, total)
+		}
+	}
+	s.workers.clearLocked()
+	if s.stored != 0 {
+		t.Errorf("%d bytes count when everything is gone", s.stored)
+	}
+	places := 0
+	for i := range 50 {
+		queue := appendBytes(nil, fmt.Sprint(i))
+		for range 10_000 {
+			if err := do(opQueuePush, appendBytes(slices.Clip(queue), "")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 9_999 {
+			if err := do(opQueuePop, queue); err != nil {
+				t.Fatal(err)
+			}
+		}
+		places += cap(s.workers.queues[fmt.Sprint(i)].items)
+	}
+	if places > 50*2*fewPopped {
+		t.Errorf("50 queues with one element each keep %d places", places)
+	}
+	for i := range 50 {
+		if err := do(opQueuePop, appendBytes(nil, fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.stored != 0 || len(s.workers.queues) != 0 {
+		t.Errorf("%d bytes count when all was popped", s.stored)
+	}
+}
 
 // BenchmarkRequests measures what a request costs under the lock of the space, beside its system calls.
 func BenchmarkRequests(b *testing.B) {

@@ -101,7 +101,7 @@ func (s *space) passOnLocked(w *waiter) {
 		return
 	}
 	w.claims = nil
-	if l := ks.waiters[w.claim]; l != nil && len(ks.queues[w.claim]) > 0 {
+	if l := ks.waiters[w.claim]; l != nil && ks.queues[w.claim].len() > 0 {
 		ks.wakeOneLocked(l)
 	}
 	w.claim = ""
