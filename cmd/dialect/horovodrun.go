@@ -98,6 +98,9 @@ func Horovodrun(inv Invocation) (Request, error) {
 		h.req.Settings = append(h.req.Settings, shown)
 	}
 	habits := map[string]given{"grace": {text: horovodGrace.String()}, "log-level": {text: h.req.LogLevel, source: in.values["verbose"].source}}
+	if h.ask.Elastic { // the workers of a host, as Horovod has it
+		h.job.Restart.Scope, habits["restart-scope"] = launch.ScopeNode, given{text: string(launch.ScopeNode)}
+	}
 	words := inv.Own.apply(&h.req, inv, env, p, habits, &h.wrong)
 	h.fixedRules()
 	settleMeeting(&h.req, words, &h.wrong)
@@ -113,13 +116,11 @@ func (h *horovodJob) fixedRules() {
 	job := h.job
 	job.Restart.MaxRestarts = 0
 	if h.ask.Elastic {
-		given := job.Restart
-		job.Restart, job.Bind, job.Warm, job.Check = defaultRestart(), launch.BindRules{}, launch.WarmRules{}, launch.CheckRules{}
-		job.Restart.Deadline, job.Restart.Fatal, job.Restart.Retryable = given.Deadline, given.Fatal, given.Retryable
-		if slices.Contains(drivablePolicies, given.Policy) {
-			job.Restart.Policy = given.Policy
+		if !h.req.bounded() {
+			job.Restart.Scope = launch.ScopeNode
 		}
-		job.Checkpoint, job.Debug, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, launch.DebugRules{}, false, false
+		job.Bind, job.Warm, job.Check = launch.BindRules{}, launch.WarmRules{}, launch.CheckRules{}
+		job.Checkpoint, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, false, false
 	}
 }
 

@@ -28,12 +28,20 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	if err != nil {
 		return err
 	}
-	tree, err := proc.Open(proc.Config{Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true, RemoveOnDeath: []string{n.dir}})
+	room, err := launch.OpenDebug(plan, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, room.Close()) }()
+	tree, err := proc.Open(proc.Config{
+		Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true,
+		RemoveOnDeath: append(room.Removed(), n.dir),
+	})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
-	p := &processSet{node: n, plan: plan, tree: tree, running: map[int]*proc.Process{}}
+	p := &processSet{node: n, plan: plan, tree: tree, room: room, running: map[int]*proc.Process{}}
 	for ctx.Err() == nil {
 		select {
 		case m := <-n.link.Processes():
@@ -54,6 +62,8 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
 	if bySignal {
 		ladder.Signal = stopped.Signal
+	} else {
+		ladder.Spare = plan.Job.Restart.Clean != launch.CleanAll // what ended workers have left behind
 	}
 	err = tree.Stop(context.WithoutCancel(ctx), ladder, p.all()...)
 	p.wg.Wait()
@@ -71,7 +81,8 @@ type processSet struct {
 	node *remoteNode
 	plan *launch.Plan
 	tree *proc.Tree
-	wg   sync.WaitGroup // one for each, and for each that is being stopped
+	room *launch.DebugRoom // nil but in debug mode
+	wg   sync.WaitGroup    // one for each, and for each that is being stopped
 
 	mu      sync.Mutex
 	running map[int]*proc.Process
@@ -90,6 +101,7 @@ func (p *processSet) all() []*proc.Process {
 // start starts a process, whose output goes to the launcher behind its prefixes.
 func (p *processSet) start(m dispatch.StartProcess) {
 	w := p.plan.Process(m.Env)
+	w.Rank = m.Rank
 	var theirs []*os.File
 	var shown sync.WaitGroup
 	defer func() {
@@ -127,6 +139,10 @@ func (p *processSet) start(m dispatch.StartProcess) {
 			dispatch.Prefix(to, from, func() string { return logs.ProcessPrefix(m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
+	if err := p.room.Tell(w); err != nil {
+		failed(err)
+		return
+	}
 	started, err := p.tree.Start(proc.Spec{
 		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir, Files: slices.Concat([]*os.File{nil}, theirs), Label: m.Label,
 	})
@@ -140,6 +156,9 @@ func (p *processSet) start(m dispatch.StartProcess) {
 	p.tell(dispatch.ProcessEvent{ID: m.ID, PID: started.PID()})
 	p.wg.Go(func() {
 		<-started.Done()
+		if err := p.room.Forget(w); err != nil {
+			_, _ = fmt.Fprintf(p.node.link.Stderr(), "muster: error: %v\n", err)
+		}
 		p.mu.Lock()
 		delete(p.running, m.ID)
 		p.mu.Unlock()
