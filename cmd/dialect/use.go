@@ -161,7 +161,9 @@ var (
 	collecting = when("without --collect-logs", "give --collect-logs DIR", func(job *launch.Job) bool { return job.Hosts.CollectLogs != "" })
 	dry        = condition{"without --dry-run", "give --dry-run too", func(r *Request, _ map[string]given) bool { return r.DryRun }}
 
-	tokened = when("without a job token", "give --token-file", func(job *launch.Job) bool { return job.Meeting.TokenFile != "" || len(job.Hosts.Nodes) > 0 })
+	tokened = condition{"without a job token", "give --token-file", func(r *Request, _ map[string]given) bool {
+		return r.Job.Meeting.TokenFile != "" || len(r.Job.Hosts.Nodes) > 0 || r.driven()
+	}}
 
 	keeps = when("where --ckpt is not on", "give --ckpt on, or leave it out", func(job *launch.Job) bool { return job.Checkpoint.On })
 

@@ -73,6 +73,13 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 	defer in.close()
 	j.reaching, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer j.stop()
+	source, err := j.checked(ctx, j.source())
+	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
+		return errhint.Code(fmt.Errorf("the job was stopped: muster %w", stopped), errhint.FromSignal(int(stopped.Signal)))
+	}
+	if err != nil {
+		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
 	if err := l.openTree(j.marker); err != nil {
 		return err
 	}
@@ -91,7 +98,7 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 	if err != nil {
 		return err
 	}
-	cfg := j.config()
+	cfg := j.config(source)
 	cfg.Began = rules.began
 	judged(&cfg.Rules, j.req.Job.Restart)
 	driver, err := elastic.New(cfg)
@@ -148,7 +155,7 @@ func (j *elasticJob) source() discovery.Source {
 }
 
 // config is what the driver works by.
-func (j *elasticJob) config() elastic.Config {
+func (j *elasticJob) config(source discovery.Source) elastic.Config {
 	h := j.req.Horovod
 	var soonest time.Duration // of two discoveries
 	if h.DNS == "" {          // whose server others need too
@@ -156,7 +163,7 @@ func (j *elasticJob) config() elastic.Config {
 	}
 	return elastic.Config{
 		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
-		Source: j.source(), MinInterval: soonest, Spawner: j, Listener: j.doors, Clients: j.clients, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
+		Source: source, MinInterval: soonest, Spawner: j, Listener: j.doors, Clients: j.clients, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
 		Grace: j.req.Job.Stop.Grace,
 	}
 }

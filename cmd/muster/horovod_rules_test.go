@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -175,6 +176,35 @@ func TestHorovodrunElasticDebug(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "muster*", "*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
+	}
+}
+
+// The hosts of the first world are checked before it begins, and it begins without those that are unfit.
+func TestHorovodrunElasticCheck(t *testing.T) {
+	t.Parallel()
+	path := "PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")
+	for name, c := range map[string]struct {
+		faults string
+		status int
+		says   string
+	}{
+		"one host": {"nodes:\n  127.0.0.1: {faults: [{kind: remap-failed, gpu: 0}]}\n", 0, "the job goes on without the hosts that are unfit"},
+		"all":      {"  faults: [{kind: remap-failed, gpu: 0}]\n", 80, "muster: error: the check has found all hosts unfit (--network-check)"},
+	} {
+		dir := t.TempDir()
+		spec, ran := filepath.Join(dir, "spec.yaml"), filepath.Join(dir, "ran")
+		if err := os.WriteFile(spec, []byte("version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n"+c.faults), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := muster(t, []string{path}, "--network-check", "--accelerator", "fake:"+spec, "--status-file", filepath.Join(dir, "status"), "horovodrun",
+			"-np", "1", "--min-np", "1", "--host-discovery-script", "echo 127.0.0.1:1; echo localhost:1", "sh", "-c", "echo $HOROVOD_HOSTNAME >> "+ran)
+		said, _ := os.ReadFile(ran)
+		if got.status != c.status || !strings.Contains(got.stderr, c.says) || !strings.Contains(got.stderr, "remap-failed") || string(said) != map[int]string{0: "localhost\n"}[c.status] {
+			t.Errorf("%s: status %d, want %d; ran on %q\n%s", name, got.status, c.status, said, got.stderr)
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, "status")); err != nil || !strings.Contains(string(text), fmt.Sprintf(`"exitStatus": %d`, c.status)) {
+			t.Errorf("%s: status file %s, %v", name, text, err)
+		}
 	}
 }
 
