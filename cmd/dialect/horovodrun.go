@@ -119,7 +119,7 @@ func (h *horovodJob) fixedRules() {
 		if !h.req.bounded() {
 			job.Restart.Scope = launch.ScopeNode
 		}
-		job.Bind, job.Warm = launch.BindRules{}, launch.WarmRules{}
+		job.Bind = launch.BindRules{}
 		job.Checkpoint, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, false, false
 	}
 }

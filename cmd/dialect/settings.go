@@ -145,12 +145,12 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true, use: use{byAgents},
+			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true, use: always,
 			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed (auto), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why.",
 			set:  setWarm,
 		},
 		{
-			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true, use: use{byAgents, warmed},
+			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true, use: use{warmed},
 			help: "How long a start waits for the imports of --warm; then the workers start as usual, beside them, and restarts find them done.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
 		},

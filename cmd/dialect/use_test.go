@@ -155,7 +155,7 @@ func stripped(r dialect.Request) dialect.Request {
 		r.Job = launch.Job{
 			Command: j.Command, Env: j.Env, Python: j.Python, Fake: j.Fake, FakeOnReal: j.FakeOnReal, Stop: j.Stop, Hosts: hosts, CompatExit: j.CompatExit,
 			Logs: launch.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile, Meeting: launch.Meeting{StoreAllow: allow},
-			Restart: j.Restart, Debug: j.Debug, Check: j.Check,
+			Restart: j.Restart, Debug: j.Debug, Check: j.Check, Warm: j.Warm,
 		}
 	}
 	return r
@@ -310,7 +310,7 @@ func TestUnreadTyped(t *testing.T) {
 		wantRefused(t, err, want)
 	}
 	for flag := range strings.FieldsSeq(`--max-restarts=3 --restart-scope=world --restart-scope=process --restart-window=9s --restart-delay=3s --restart-backoff=3
-		--warm=auto --ckpt=on --ckpt-dir=d`) {
+		--ckpt=on --ckpt-dir=d`) {
 		_, err := ask("", nil, append([]string{flag}, strings.Fields(bare["elastic horovodrun"])...)...)
 		name, _, _ := strings.Cut(flag, "=")
 		if err == nil || !strings.Contains(err.Error(), "cannot use "+name) || !strings.Contains(err.Error(), "elastic horovodrun") {

@@ -218,3 +218,46 @@ func TestHorovodrunElasticUnreachable(t *testing.T) {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
 }
+
+// A worker of Horovod that is killed is forked anew on its host, and the other one goes on with its state.
+func TestHorovodrunElasticWarmProcess(t *testing.T) {
+	t.Parallel()
+	bin := testutil.Peer(t, "horovod")
+	dir := t.TempDir()
+	j := start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
+		"--restart-scope", "process", "--backoff-limit", "2", "--warm", "auto", "--log-level", "debug", "horovodrun", "-np", "2", "--min-np", "2",
+		"--host-discovery-script", "echo localhost:2", "python", "-W", "ignore", horovodWorker(t, "elastic_worker.py"), dir)
+	// last are the workers of a world of two by their local rank, with their process ids and the batch that they are at.
+	last := func() (pids, batches [2]int) {
+		files, _ := filepath.Glob(filepath.Join(dir, "localhost:*"))
+		for _, file := range files {
+			var local, pid, rank, size, batch, sum int
+			_, wrong := fmt.Sscanf(filepath.Base(file), "localhost:%d.%d", &local, &pid)
+			text, err := os.ReadFile(file)
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			_, odd := fmt.Sscan(lines[len(lines)-1], &rank, &size, &batch, &sum)
+			if wrong == nil && err == nil && odd == nil && sum == 2 && syscall.Kill(pid, 0) == nil {
+				pids[local], batches[local] = pid, batch
+			}
+		}
+		return pids, batches
+	}
+	var before, at [2]int
+	testutil.Eventually(t, 90*time.Second, "a world of two", func() bool {
+		before, at = last()
+		return at[0] > 20 && at[1] > 20
+	})
+	if err := syscall.Kill(before[1], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, 90*time.Second, "another worker", func() bool {
+		now, on := last()
+		return now[0] == before[0] && now[1] != 0 && now[1] != before[1] && on[0] > at[0] && on[1] > at[1]
+	})
+	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.wait(); got.status != 0 || strings.Count(got.stderr, "worker forked from the template") != 3 || strings.Count(got.stderr, `"new world"`) != 2 {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}

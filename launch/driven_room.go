@@ -8,16 +8,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// DebugRoom is where the processes of a debug job are described that a driver starts one by one on this machine, so that muster exec
-// enters them. A nil room is that of a job that is none.
-type DebugRoom struct {
+// Room is the run directory of processes that a driver starts one by one on this machine: in a debug job they are described there, so
+// that muster exec enters them. Nil is the room of a job that needs none.
+type Room struct {
 	agent Agent
 }
 
-// OpenDebug makes the run directory of a debug job; nil where the plan's is none. The caller closes it, and has what Removed
-// returns removed when it is killed.
-func OpenDebug(p *Plan, log zerolog.Logger) (*DebugRoom, error) {
-	if !p.Job.Debug.On {
+// OpenRoom makes the run directory of a plan; nil where nothing would be in it. The caller closes it, and has what Removed returns
+// removed when it is killed.
+func OpenRoom(p *Plan, log zerolog.Logger) (*Room, error) {
+	if !p.Job.Debug.On && !p.Job.Warm.wanted() {
 		return nil, nil
 	}
 	dir, err := makeJobDir(p.RunDir)
@@ -25,20 +25,20 @@ func OpenDebug(p *Plan, log zerolog.Logger) (*DebugRoom, error) {
 		return nil, err
 	}
 	p.RunDir = dir.path
-	return &DebugRoom{agent: Agent{Plan: p, Log: log, dir: dir}}, nil
+	return &Room{agent: Agent{Plan: p, Log: log, dir: dir}}, nil
 }
 
 // Removed is the directory that is to be removed at the end, whoever does it.
-func (d *DebugRoom) Removed() []string {
+func (d *Room) Removed() []string {
 	if d == nil {
 		return nil
 	}
 	return []string{d.agent.Plan.RunDir}
 }
 
-// Tell describes the process of a rank that is about to start.
-func (d *DebugRoom) Tell(w Worker) error {
-	if d == nil {
+// Tell describes the process of a rank that is about to start, in a debug job.
+func (d *Room) Tell(w Worker) error {
+	if d == nil || !d.agent.Plan.Job.Debug.On {
 		return nil
 	}
 	dir := d.agent.Plan.RunDir
@@ -52,7 +52,7 @@ func (d *DebugRoom) Tell(w Worker) error {
 }
 
 // Forget removes what was told of a rank whose process has ended.
-func (d *DebugRoom) Forget(w Worker) error {
+func (d *Room) Forget(w Worker) error {
 	if d == nil {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (d *DebugRoom) Forget(w Worker) error {
 }
 
 // Close removes the directory.
-func (d *DebugRoom) Close() error {
+func (d *Room) Close() error {
 	if d == nil {
 		return nil
 	}
