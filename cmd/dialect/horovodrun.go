@@ -56,6 +56,7 @@ type horovodJob struct {
 	ask   *HorovodRequest  // of req
 	tuned map[string]given // words of the config file, by flag
 	wrong problems
+	few   bool // an elastic job has one host and no other ever
 }
 
 // Horovodrun reads a command line of horovodrun, as Horovod 0.28.1 does with gloo as its controller.
@@ -118,6 +119,10 @@ func (h *horovodJob) fixedRules() {
 	if h.ask.Elastic {
 		if !h.req.bounded() {
 			job.Restart.Scope = launch.ScopeNode
+		}
+		if h.few && job.Restart.Scope == launch.ScopeNode {
+			h.refuse("min-np", errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
+				"give -H host1:2,host2:2, or --host-discovery-script; or --restart-scope world with --backoff-limit N in front of horovodrun"))
 		}
 		job.Bind = launch.BindRules{}
 		job.Checkpoint, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, false, false
@@ -292,9 +297,8 @@ func (h *horovodJob) elastic(found []horovod.Host, np int) {
 	a := h.ask
 	a.Elastic, a.NP, a.MinNP, a.Hosts = true, np, np, found
 	a.Script, a.Hostfile, a.DNS = script.text, file.text, dns.text
-	if !searches && len(found) < 2 {
-		h.refuse("min-np", errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
-			"give -H host1:2,host2:2, or --host-discovery-script"))
+	if h.few = !searches && len(found) < 2; h.few && found == nil {
+		a.Hosts = []horovod.Host{{Name: "localhost", Slots: np}}
 	}
 	if searches && strings.TrimSpace(a.Script+a.Hostfile+a.DNS) == "" {
 		h.refuse("host-discovery-script", errors.New("it is empty"))

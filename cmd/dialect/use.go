@@ -34,7 +34,7 @@ func when(lack, remedy string, met func(job *launch.Job) bool) condition {
 var (
 	// byAgents is met where agents look after groups of workers. The driver of an elastic horovodrun starts them one by one.
 	byAgents = condition{
-		"on an elastic horovodrun, whose driver in the launcher goes by Horovod's own rules", "leave it out, or start a job whose hosts do not change",
+		"on an elastic horovodrun, whose driver in the launcher starts workers one by one", "leave it out, or start a job whose hosts do not change",
 		func(r *Request, _ map[string]given) bool { return !r.driven() },
 	}
 	onHosts = condition{

@@ -79,7 +79,11 @@ func TestHorovodrunElasticRules(t *testing.T) {
 func workers(t *testing.T, env []string, own, words []string, script string) (outcome, []string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "said")
-	args := append(append(own, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:2"), words...)
+	args := append(own, "horovodrun", "-np", "2", "--min-np", "1")
+	if len(words) == 0 || words[0] != "-H" {
+		args = append(args, "--host-discovery-script", "echo localhost:2")
+	}
+	args = append(args, words...)
 	got := muster(t, append(env, "SAID="+file), append(args, "sh", "-c", script)...)
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -97,7 +101,10 @@ func TestHorovodrunElasticScope(t *testing.T) {
 		said       int
 		reason     string
 	}{
-		"world":       {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, nil, 6, "limit of 2 restarts of the whole job"},
+		"world": {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, nil, 6, "limit of 2 restarts of the whole job"},
+		"one host": {
+			[]string{"--restart-scope", "world", "--backoff-limit", "1"}, []string{"-H", "localhost:2"}, 4, "limit of 1 restarts of the whole job",
+		},
 		"reset limit": {[]string{"--restart-scope", "world"}, []string{"--reset-limit", "1"}, 4, "the limit, 1 (--reset-limit)"},
 		"host":        {[]string{"--restart-scope", "node", "--backoff-limit", "2"}, []string{"--elastic-timeout", "1"}, 2, ""},
 	} {
