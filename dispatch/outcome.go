@@ -67,6 +67,16 @@ func (f *Fleet) outcome() Outcome {
 	return o
 }
 
+// EndedWith is the exit status that a machine has told; false where it has told none.
+func (f *Fleet) EndedWith(machine int) (int, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r := f.nodes[machine].result; r != nil {
+		return r.Status, true
+	}
+	return 0, false
+}
+
 // aboutNode reports whether a status says something of the node and not of the job.
 func aboutNode(status int) bool {
 	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.TryAgain

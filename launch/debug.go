@@ -57,36 +57,54 @@ func (a *Agent) tellDebug(logs *attemptLogs, w Worker) error {
 	if parent == "" {
 		parent = a.Plan.RunDir
 	}
-	text, err := json.Marshal(DebugRank{RunID: a.Plan.RunID, Dir: w.Dir, Env: w.Env.Strings()})
+	env, err := a.writeDebug(parent, w)
 	if err != nil {
 		return err
-	}
-	env, name := filepath.Join(parent, "env"), "rank"+strconv.Itoa(w.Rank)
-	for _, f := range []struct {
-		dir  string
-		text []byte
-	}{{env, w.Env.script()}, {filepath.Join(a.Plan.RunDir, debugDir), text}} {
-		if err = os.MkdirAll(f.dir, 0o700); err == nil {
-			path := filepath.Join(f.dir, name)
-			err = durable.Replace(path, f.text, 0o600)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot write the environment of rank %d for --debug-mode: %w", w.Rank, err)
-		}
 	}
 	if !slices.Contains(a.debugDirs, env) { // told once for an attempt, and removed at the end: all secrets of the workers are in it
 		a.debugDirs = append(a.debugDirs, env)
 		if err := a.tree.RemoveOnDeath(env); err != nil {
 			return err
 		}
-		file := filepath.Join(env, name)
-		command := shellescape.QuoteCommand(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank))
-		a.Log.Warn().Str("env", env).Str("run_dir", a.Plan.RunDir).
-			Str("try", "(cd "+shellescape.Quote(w.Dir)+" && . "+shellescape.Quote(file)+" && "+command+")").
-			Str("or", fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(a.Plan.RunDir), command)).
+		ways := a.enter(env, w)
+		a.Log.Warn().Str("env", env).Str("run_dir", a.Plan.RunDir).Str("try", ways[0]).Str("or", ways[1]).
 			Msg("debug mode: each rank can be entered")
 	}
 	return nil
+}
+
+// writeDebug writes what a person needs to enter a worker: a file for shells in the returned directory in parent, and one for
+// FindDebugRank.
+func (a *Agent) writeDebug(parent string, w Worker) (string, error) {
+	text, err := json.Marshal(DebugRank{RunID: a.Plan.RunID, Dir: w.Dir, Env: w.Env.Strings()})
+	if err != nil {
+		return "", err
+	}
+	env := filepath.Join(parent, "env")
+	for _, f := range []struct {
+		dir  string
+		text []byte
+	}{{env, w.Env.script()}, {filepath.Join(a.Plan.RunDir, debugDir), text}} {
+		if err = os.MkdirAll(f.dir, 0o700); err == nil {
+			err = durable.Replace(filepath.Join(f.dir, debugName(w.Rank)), f.text, 0o600)
+		}
+		if err != nil {
+			return "", fmt.Errorf("cannot write the environment of rank %d for --debug-mode: %w", w.Rank, err)
+		}
+	}
+	return env, nil
+}
+
+// debugName is the name of the files that describe a rank.
+func debugName(rank int) string { return "rank" + strconv.Itoa(rank) }
+
+// enter returns two commands that run the worker's own command in its place.
+func (a *Agent) enter(env string, w Worker) []string {
+	command := shellescape.QuoteCommand(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank))
+	return []string{
+		"(cd " + shellescape.Quote(w.Dir) + " && . " + shellescape.Quote(filepath.Join(env, debugName(w.Rank))) + " && " + command + ")",
+		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(a.Plan.RunDir), command),
+	}
 }
 
 // clearDebug forgets the ranks of the group before: the next one may have others.

@@ -12,7 +12,7 @@ import (
 // from argv and environment alone; nothing in it was looked up on the machine (Plan does that). A Job is not changed
 // after Validate.
 type Job struct {
-	// Dialect is the command line the job was written in, such as "torchrun" or "run". Messages name it.
+	// Dialect is the command line the job was written in, such as "torchrun" or "run". --dry-run names it.
 	Dialect string
 	// RunID names the job towards workers (TORCHELASTIC_RUN_ID) and in directories. Empty: a random one is made.
 	RunID string
@@ -172,7 +172,7 @@ type Meeting struct {
 	StoreLimit int64
 	// Etcd says how etcd is spoken to.
 	Etcd EtcdAccess
-	// Conf are the settings of --rdzv-conf as they were given.
+	// Conf are the settings of --rdzv-conf as they were given, for --dry-run.
 	Conf map[string]string
 }
 

@@ -20,7 +20,11 @@ func (p *Plan) Process(vars []string) Worker {
 	env[agentMark] = Var{Name: agentMark, Value: p.agentID, Source: Source{FromMuster, "random: marks what descends from this agent"}}
 	p.unset(env)
 	sorted := Env(slices.SortedFunc(maps.Values(env), func(a, b Var) int { return strings.Compare(a.Name, b.Name) }))
-	return Worker{Path: p.entry.path, Argv: p.entry.argv(p.Job.Command, 0), Env: sorted, Dir: p.Dir}
+	w := Worker{Path: p.entry.path, Argv: p.entry.argv(p.Job.Command, 0), Env: sorted, Dir: p.Dir}
+	if p.debug != nil {
+		w.Path, w.Argv = p.debug.path, p.debug.prefix
+	}
+	return w
 }
 
 // Mark is the variable, "NAME=VALUE", by which a guardian knows what descends from this plan's processes.

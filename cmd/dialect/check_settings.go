@@ -35,22 +35,22 @@ func checkSettings() []setting {
 	check := func(r *Request) *launch.CheckRules { return &r.Job.Check }
 	return []setting{
 		{
-			flag: "network-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{byAgents},
+			flag: "network-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test each node by itself and then pairs of nodes, before the first start and before each new round. A node at fault leaves the job with status 80, and only the guilty one is blamed.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Network, text) },
 		},
 		{
-			flag: "network-check-full", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{byAgents},
+			flag: "network-check-full", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test every pair of nodes, so that every link is judged; implies --network-check.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Full, text) },
 		},
 		{
-			flag: "network-check-timeout", form: formTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true, use: use{byAgents, anyCheck},
+			flag: "network-check-timeout", form: formTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true, use: use{anyCheck},
 			help: "What one node's own tests, and each round of pairs, may take.",
 			set:  func(r *Request, text string) error { return setPositive(&check(r).Budget, text, time.Millisecond) },
 		},
 		{
-			flag: "straggler-factor", form: formFraction, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true, use: use{byAgents, checked, severalNodes},
+			flag: "straggler-factor", form: formFraction, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true, use: use{checked, losable},
 			help: "How many times slower than the others a node is that counts as a straggler.",
 			set: func(r *Request, text string) error {
 				f, err := pyFloat(text)
@@ -62,7 +62,7 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "straggler-rule", arg: "mean|median", def: "mean", group: groupCheck, anywhere: true, use: use{byAgents, checked, severalNodes},
+			flag: "straggler-rule", arg: "mean|median", def: "mean", group: groupCheck, anywhere: true, use: use{checked, losable},
 			help: "What a node's time is compared with: the mean of the others, or the median of all, as DLRover does.",
 			set: func(r *Request, text string) error {
 				check(r).StragglerMedian = text == "median"
@@ -70,27 +70,27 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{byAgents, checked, severalNodes},
+			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{checked, losable},
 			help: "A straggler leaves the job with status 81; otherwise it is only told.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
-			flag: "comm-perf-test", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{byAgents, checked},
+			flag: "comm-perf-test", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{checked},
 			help: "Once the network check was passed, measure and print the bandwidth of all nodes together.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).CommPerf, text) },
 		},
 		{
-			flag: "min-net-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck, anywhere: true, use: use{byAgents, measured, severalNodes, tokened},
+			flag: "min-net-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck, anywhere: true, use: use{measured, losable, tokened},
 			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; less is told, and nobody leaves for it. 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
 		},
 		{
-			flag: "switchbox-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{byAgents},
+			flag: "switchbox-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test the links between pairs of accelerators of this node.",
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: DefaultBoxPairs, group: groupCheck, anywhere: true, use: use{byAgents, boxed},
+			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: DefaultBoxPairs, group: groupCheck, anywhere: true, use: use{boxed},
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
 				check(r).Switchbox.Pairs, err = ParsePairs(text)
@@ -98,22 +98,22 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true, use: use{byAgents, boxed},
+			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true, use: use{boxed},
 			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).Switchbox.MinBandwidth, text) },
 		},
 		{
-			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true, use: use{byAgents, boxed},
+			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true, use: use{boxed},
 			help: "How many healthy pairs a node needs; with fewer it is at fault.",
 			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },
 		},
 		{
-			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true, use: use{byAgents, anyCheck},
+			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true, use: use{anyCheck},
 			help: "Command for the shell, run by the node with group rank 0 for each node that has to leave: MUSTER_NODE, MUSTER_VERDICT (faulty, straggler, undecided), MUSTER_STATUS and MUSTER_REASON tell it which and why. It could cordon the node.",
 			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
 		},
 		{
-			flag: "report", arg: "DIR", group: groupCheck, anywhere: true, use: use{byAgents, anyCheck},
+			flag: "report", arg: "DIR", group: groupCheck, anywhere: true, use: use{anyCheck},
 			help: "Write the results of the tests to DIR.",
 			set:  func(r *Request, text string) error { check(r).ReportDir = text; return nil },
 		},

@@ -86,7 +86,7 @@ func envSettings() []setting {
 			set:  later,
 		},
 		{
-			flag: "debug-mode", arg: "[=COMMAND]", form: formOptional, group: groupEnv, anywhere: true, use: use{byAgents},
+			flag: "debug-mode", arg: "[=COMMAND]", form: formOptional, group: groupEnv, anywhere: true, use: always,
 			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment lies beside its logs; muster exec --rank N -- COMMAND enters one.",
 			set: func(r *Request, text string) error {
 				on, err := parseSwitch(text)

@@ -56,6 +56,7 @@ type horovodJob struct {
 	ask   *HorovodRequest  // of req
 	tuned map[string]given // words of the config file, by flag
 	wrong problems
+	few   bool // an elastic job has one host and no other ever
 }
 
 // Horovodrun reads a command line of horovodrun, as Horovod 0.28.1 does with gloo as its controller.
@@ -98,6 +99,9 @@ func Horovodrun(inv Invocation) (Request, error) {
 		h.req.Settings = append(h.req.Settings, shown)
 	}
 	habits := map[string]given{"grace": {text: horovodGrace.String()}, "log-level": {text: h.req.LogLevel, source: in.values["verbose"].source}}
+	if h.ask.Elastic { // the workers of a host, as Horovod has it
+		h.job.Restart.Scope, habits["restart-scope"] = launch.ScopeNode, given{text: string(launch.ScopeNode)}
+	}
 	words := inv.Own.apply(&h.req, inv, env, p, habits, &h.wrong)
 	h.fixedRules()
 	settleMeeting(&h.req, words, &h.wrong)
@@ -113,13 +117,15 @@ func (h *horovodJob) fixedRules() {
 	job := h.job
 	job.Restart.MaxRestarts = 0
 	if h.ask.Elastic {
-		given := job.Restart
-		job.Restart, job.Bind, job.Warm, job.Check = defaultRestart(), launch.BindRules{}, launch.WarmRules{}, launch.CheckRules{}
-		job.Restart.Deadline, job.Restart.Fatal, job.Restart.Retryable = given.Deadline, given.Fatal, given.Retryable
-		if slices.Contains(drivablePolicies, given.Policy) {
-			job.Restart.Policy = given.Policy
+		if !h.req.bounded() {
+			job.Restart.Scope = launch.ScopeNode
 		}
-		job.Checkpoint, job.Debug, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, launch.DebugRules{}, false, false
+		if h.few && job.Restart.Scope == launch.ScopeNode {
+			h.refuse("min-np", errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
+				"give -H host1:2,host2:2, or --host-discovery-script; or --restart-scope world with --backoff-limit N in front of horovodrun"))
+		}
+		job.Bind = launch.BindRules{}
+		job.Checkpoint, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, false, false
 	}
 }
 
@@ -291,9 +297,8 @@ func (h *horovodJob) elastic(found []horovod.Host, np int) {
 	a := h.ask
 	a.Elastic, a.NP, a.MinNP, a.Hosts = true, np, np, found
 	a.Script, a.Hostfile, a.DNS = script.text, file.text, dns.text
-	if !searches && len(found) < 2 {
-		h.refuse("min-np", errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
-			"give -H host1:2,host2:2, or --host-discovery-script"))
+	if h.few = !searches && len(found) < 2; h.few && found == nil {
+		a.Hosts = []horovod.Host{{Name: "localhost", Slots: np}}
 	}
 	if searches && strings.TrimSpace(a.Script+a.Hostfile+a.DNS) == "" {
 		h.refuse("host-discovery-script", errors.New("it is empty"))

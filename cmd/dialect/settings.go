@@ -145,12 +145,12 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true, use: use{byAgents},
+			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true, use: always,
 			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed (auto), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why.",
 			set:  setWarm,
 		},
 		{
-			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true, use: use{byAgents, warmed},
+			flag: "warm-wait", form: formTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true, use: use{warmed},
 			help: "How long a start waits for the imports of --warm; then the workers start as usual, beside them, and restarts find them done.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
 		},
@@ -191,14 +191,14 @@ const bindHelp = "Bind each worker to CPUs near the accelerator of its local ran
 func restartSettings() []setting {
 	return []setting{
 		{
-			flag: "max-restarts", form: formNumber, arg: "N", def: "0", group: groupExits, lent: true, use: use{byAgents, remade},
+			flag: "max-restarts", form: formNumber, arg: "N", def: "0", group: groupExits, lent: true, use: use{remade, counted},
 			help: "How often the workers are started anew because one of this node's failed.",
 			set: func(r *Request, text string) error {
 				return setCount(&r.Job.Restart.MaxRestarts, text)
 			},
 		},
 		{
-			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true, use: use{remade, drivable, othersFail, acting}, insists: true,
+			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true, use: use{remade, othersFail, acting}, insists: true,
 			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Policy = launch.RestartPolicy(text)
@@ -207,7 +207,7 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true, use: use{byAgents, remade, retries, restarts},
+			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true, use: use{remade, retries, restarts, bounded},
 			help: "Who starts anew after a worker failed: world (the workers of all nodes, in a new round), node (those of its node), process (that worker alone). The last two are for programs that let workers join a running job.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Scope = launch.RestartScope(text)
@@ -234,27 +234,27 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "backoff-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
+			flag: "backoff-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{remade, rounds},
 			help: "Restarts of the whole job, over all nodes, lost nodes among them.",
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.BackoffLimit, text) },
 		},
 		{
-			flag: "restart-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{byAgents, remade, severalNodes, nodesReturn},
+			flag: "restart-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{remade, losable, nodesReturn},
 			help: "How often the loss of a node may lead to a new round, over the whole job.",
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.ReplaceLimit, text) },
 		},
 		{
-			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
+			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{remade, rounds, windowed},
 			help: "Limits count only the restarts within this time, and workers that ran this long start with no delay again. 0: limits count all restarts.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Window, text) },
 		},
 		{
-			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
+			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true, use: use{remade, rounds, paused},
 			help: "Pause before the second restart; the first has none, nor has one of workers that ran ten times as long as the pause that is due: pauses then grow anew.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Delay, text) },
 		},
 		{
-			flag: "restart-backoff", arg: "FACTOR[:MAX]", def: "2:60s", group: groupExits, anywhere: true, use: use{byAgents, remade, rounds},
+			flag: "restart-backoff", arg: "FACTOR[:MAX]", def: "2:60s", group: groupExits, anywhere: true, use: use{remade, rounds, paused},
 			help: "By what the pause grows from restart to restart, and its upper bound.",
 			set:  setBackoff,
 		},
@@ -269,17 +269,17 @@ func restartSettings() []setting {
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Stop.Grace, text) },
 		},
 		{
-			flag: "success-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: use{byAgents},
+			flag: "success-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: always,
 			help: "When the job has succeeded: all workers did, any, rank0, or none (when all have ended).",
 			set:  func(r *Request, text string) error { return setQuorum(&r.Job.Restart.Success, text) },
 		},
 		{
-			flag: "fail-policy", arg: "POLICY", def: "any", group: groupExits, anywhere: true, use: use{byAgents},
+			flag: "fail-policy", arg: "POLICY", def: "any", group: groupExits, anywhere: true, use: always,
 			help: "When failures of workers end the job or use up a restart: any, all, rank0, none.",
 			set:  func(r *Request, text string) error { return setQuorum(&r.Job.Restart.Fail, text) },
 		},
 		{
-			flag: "clean-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: use{byAgents},
+			flag: "clean-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: always,
 			help: "What is ended with the job: all (workers and whatever they left behind), unfinished (workers still running), none (muster waits for them).",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Clean = launch.CleanPolicy(text)
@@ -287,7 +287,7 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "linger", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{byAgents, early},
+			flag: "linger", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{early},
 			help: "How long the other workers may go on after --success-policy any or rank0 was met.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Linger, text) },
 		},

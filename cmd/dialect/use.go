@@ -34,7 +34,7 @@ func when(lack, remedy string, met func(job *launch.Job) bool) condition {
 var (
 	// byAgents is met where agents look after groups of workers. The driver of an elastic horovodrun starts them one by one.
 	byAgents = condition{
-		"on an elastic horovodrun, whose driver in the launcher goes by Horovod's own rules", "leave it out, or start a job whose hosts do not change",
+		"on an elastic horovodrun, whose driver in the launcher starts workers one by one", "leave it out, or start a job whose hosts do not change",
 		func(r *Request, _ map[string]given) bool { return !r.driven() },
 	}
 	onHosts = condition{
@@ -80,14 +80,47 @@ var (
 		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
 		func(r *Request, _ map[string]given) bool { return r.Job.Restart.MaxRestarts > 0 || r.driven() },
 	}
-	// drivable is met by the restart policies that the driver of an elastic horovodrun knows, too.
-	drivable = condition{
-		"on an elastic horovodrun, whose driver starts anew whatever it has lost", "give on-failure, exit-code or never", func(r *Request, words map[string]given) bool {
-			return !r.driven() || slices.Contains(drivablePolicies, launch.RestartPolicy(words["restart-policy"].text))
+	rounds = condition{
+		"while --max-restarts is 0 on one node: nothing would be restarted", "give --max-restarts N",
+		func(r *Request, _ map[string]given) bool {
+			return r.driven() || r.Job.Restart.MaxRestarts > 0 || !r.Job.Alone()
 		},
 	}
-	rounds = when("while --max-restarts is 0 on one node: nothing would be restarted", "give --max-restarts N",
-		func(job *launch.Job) bool { return job.Restart.MaxRestarts > 0 || !job.Alone() })
+	// counted is met where restarts of a node are counted. An elastic horovodrun counts worlds.
+	counted = condition{
+		"on an elastic horovodrun, which begins new worlds instead",
+		"bound them with --reset-limit N behind horovodrun, or --backoff-limit N in front of it",
+		func(r *Request, _ map[string]given) bool { return !r.driven() },
+	}
+	// bounded is met where somebody has said how often workers that are started at once and on the same hosts may fail.
+	bounded = condition{
+		"on an elastic horovodrun that nothing bounds: workers that fail at once would be started for ever",
+		"give --backoff-limit N in front of horovodrun, or --reset-limit N behind it",
+		func(r *Request, _ map[string]given) bool { return !r.driven() || r.bounded() },
+	}
+	windowed = condition{
+		"on an elastic horovodrun without a limit or pauses", "give --backoff-limit N too",
+		func(r *Request, words map[string]given) bool {
+			return !r.driven() || r.Job.Restart.BackoffLimit >= 0 || paused.met(r, words)
+		},
+	}
+	paused = condition{
+		"on an elastic horovodrun whose other workers wait and hold its state, while a host that failed has its cool-down",
+		"give --restart-scope world or process, or horovodrun's --blacklist-cooldown-range",
+		func(r *Request, _ map[string]given) bool {
+			return !r.driven() || r.Job.Restart.Scope != launch.ScopeNode || r.Job.Restart.Policy == launch.RestartAlways
+		},
+	}
+	// losable is met where nodes can be lost that others outlive.
+	losable = condition{severalNodes.lack, severalNodes.remedy, func(r *Request, words map[string]given) bool {
+		return r.driven() || severalNodes.met(r, words)
+	}}
+	// ranked is met where workers keep their ranks while they run, by which checkpoints in memory are kept.
+	ranked = condition{
+		"on an elastic horovodrun, whose workers change their ranks while they run",
+		"keep the state with Horovod's state.commit(), or start a job whose hosts do not change",
+		func(r *Request, _ map[string]given) bool { return !r.driven() },
+	}
 	// retries is met where the exit of a worker may start it anew.
 	retries = when("with a --restart-policy by which no exit of a worker is retried", "leave one of them out", func(job *launch.Job) bool {
 		return job.Restart.Policy != launch.RestartNever && job.Restart.Policy != launch.RestartOnNodeFail
@@ -104,10 +137,13 @@ var (
 			return restarts.met(r, words)
 		}
 	}}
-	othersFail = when("on one node: it has no others that could fail", "give exit-code, on-failure or never", func(job *launch.Job) bool {
-		p := job.Restart.Policy
-		return p != launch.RestartOnNodeFail && p != launch.RestartOnNodeFailOrExitCode || !job.Alone()
-	})
+	othersFail = condition{
+		"on one node: it has no others that could fail", "give exit-code, on-failure or never",
+		func(r *Request, _ map[string]given) bool {
+			p := r.Job.Restart.Policy
+			return p != launch.RestartOnNodeFail && p != launch.RestartOnNodeFailOrExitCode || !r.Job.Alone() || r.driven()
+		},
+	}
 	nodesReturn = when("with --restart-policy never", "leave one of them out", func(job *launch.Job) bool { return job.Restart.Policy != launch.RestartNever })
 	early       = when("where the job ends with its last worker", "give --success-policy any or rank0", func(job *launch.Job) bool {
 		return job.Restart.Success == launch.QuorumAny || job.Restart.Success == launch.QuorumRank0
@@ -125,7 +161,9 @@ var (
 	collecting = when("without --collect-logs", "give --collect-logs DIR", func(job *launch.Job) bool { return job.Hosts.CollectLogs != "" })
 	dry        = condition{"without --dry-run", "give --dry-run too", func(r *Request, _ map[string]given) bool { return r.DryRun }}
 
-	tokened = when("without a job token", "give --token-file", func(job *launch.Job) bool { return job.Meeting.TokenFile != "" || len(job.Hosts.Nodes) > 0 })
+	tokened = condition{"without a job token", "give --token-file", func(r *Request, _ map[string]given) bool {
+		return r.Job.Meeting.TokenFile != "" || len(r.Job.Hosts.Nodes) > 0 || r.driven()
+	}}
 
 	keeps = when("where --ckpt is not on", "give --ckpt on, or leave it out", func(job *launch.Job) bool { return job.Checkpoint.On })
 
@@ -148,8 +186,8 @@ var (
 // driven reports whether a driver in the launcher starts the workers one by one, as of an elastic horovodrun.
 func (r *Request) driven() bool { return r.Horovod != nil && r.Horovod.Elastic }
 
-// drivablePolicies are what such a driver can do with a worker that has failed: start it anew, or end the job.
-var drivablePolicies = []launch.RestartPolicy{launch.RestartOnFailure, launch.RestartExitCode, launch.RestartNever}
+// bounded reports whether such a job is told how many worlds may follow the first one.
+func (r *Request) bounded() bool { return r.Horovod.ResetLimit >= 0 || r.Job.Restart.BackoffLimit >= 0 }
 
 // fixedWorkers reports whether workers are told places in the world that follow from the order of the hosts, as programs for
 // MPI and Horovod are.
@@ -202,9 +240,13 @@ func (u use) unmet(r *Request, words map[string]given) *condition {
 }
 
 // asksNothing reports whether the word asks for what happens anyway: the default, or a switch that is off.
-func (s *setting) asksNothing(text string) bool {
+func (r *Request) asksNothing(s *setting, text string) bool {
+	def := s.def
+	if s.flag == "restart-scope" && r.driven() {
+		def = string(launch.ScopeNode)
+	}
 	off, err := parseSwitch(text)
-	return !s.insists && s.def != "" && text == s.def || (s.form == formSwitch || s.form == formOptional) && err == nil && !off
+	return !s.insists && def != "" && text == def || (s.form == formSwitch || s.form == formOptional) && err == nil && !off
 }
 
 // unread refuses the typed settings that nothing in the job reads, with what they would need, and warns in one line of those
@@ -223,7 +265,7 @@ func (r *Request) unread(words map[string]given, wrong *problems) {
 			harmless := Setting{Flag: s.flag, Value: word.text}
 			harmless.hide()
 			switch said := (given{text: harmless.Value, source: word.source}).typed(s.flag); {
-			case s.asksNothing(word.text) || word.ofOperators() || word.theirs && lack.lack == severalNodes.lack && !word.ours():
+			case r.asksNothing(&s, word.text) || word.ofOperators() || word.theirs && lack.lack == severalNodes.lack && !word.ours():
 			case word.theirs && word.source.Kind == launch.FromFlag:
 				r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("--%s has no effect %s", s.flag, lack.lack))
 			case word.source.Kind == launch.FromFlag:

@@ -96,8 +96,13 @@ func stripped(r dialect.Request) dialect.Request {
 	m := &j.Meeting
 	if j.Alone() {
 		alone := launch.Meeting{Backend: "alone", Host: m.Host, Port: m.Port, WorkerPorts: m.WorkerPorts}
-		j.Meeting, j.Restart.ReplaceLimit, j.Check.StragglerFactor, j.Check.StragglerMedian, j.Check.ExcludeStraggler = alone, 0, 0, false, false
-		j.Checkpoint.Replicas, j.Check.MinNetBandwidth = 0, 0
+		if !elastic { // whose hosts may be lost
+			j.Restart.ReplaceLimit = 0
+		}
+		j.Meeting, j.Checkpoint.Replicas = alone, 0
+		if !elastic {
+			j.Check.StragglerFactor, j.Check.StragglerMedian, j.Check.ExcludeStraggler, j.Check.MinNetBandwidth = 0, false, false, 0
+		}
 	}
 	if m.Backend != "etcd" {
 		m.Etcd = launch.EtcdAccess{}
@@ -139,12 +144,18 @@ func stripped(r dialect.Request) dialect.Request {
 		j.Logs.Prefix = ""
 	}
 	if elastic { // the driver reads no more
+		if restart := &j.Restart; restart.Scope == launch.ScopeNode && restart.Policy != launch.RestartAlways {
+			restart.Delay, restart.DelayFactor, restart.DelayMax = 0, 0, 0
+			if restart.BackoffLimit < 0 {
+				restart.Window = 0
+			}
+		}
 		hosts := launch.Hosts{SSH: j.Hosts.SSH, StartTimeout: j.Hosts.StartTimeout, Dir: j.Hosts.Dir}
 		hosts.SSH.Parallel = 0
 		r.Job = launch.Job{
 			Command: j.Command, Env: j.Env, Python: j.Python, Fake: j.Fake, FakeOnReal: j.FakeOnReal, Stop: j.Stop, Hosts: hosts, CompatExit: j.CompatExit,
 			Logs: launch.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile, Meeting: launch.Meeting{StoreAllow: allow},
-			Restart: launch.RestartRules{Policy: j.Restart.Policy, Fatal: j.Restart.Fatal, Retryable: j.Restart.Retryable, Deadline: j.Restart.Deadline},
+			Restart: j.Restart, Debug: j.Debug, Check: j.Check, Warm: j.Warm,
 		}
 	}
 	return r
@@ -223,6 +234,8 @@ func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 		return req.Job.InheritStdin // as torchrun's workers do
 	case "ckpt":
 		return req.Job.Dialect == "dlrover-run"
+	case "restart-scope": // of an elastic job it is that
+		return text == "node" && req.Horovod != nil && req.Horovod.Elastic
 	case "env-mode":
 		return req.Job.Dialect == "mpirun"
 	}
@@ -296,8 +309,8 @@ func TestUnreadTyped(t *testing.T) {
 		}
 		wantRefused(t, err, want)
 	}
-	for flag := range strings.FieldsSeq(`--debug-mode --network-check --restart-policy=on-node-fail --restart-scope=node --restart-window=9s
-		--backoff-limit=3 --success-policy=any --fail-policy=all --clean-policy=none --warm=auto --ckpt=on --ckpt-dir=d`) {
+	for flag := range strings.FieldsSeq(`--max-restarts=3 --restart-scope=world --restart-scope=process --restart-window=9s --restart-delay=3s --restart-backoff=3
+		--ckpt=on --ckpt-dir=d`) {
 		_, err := ask("", nil, append([]string{flag}, strings.Fields(bare["elastic horovodrun"])...)...)
 		name, _, _ := strings.Cut(flag, "=")
 		if err == nil || !strings.Contains(err.Error(), "cannot use "+name) || !strings.Contains(err.Error(), "elastic horovodrun") {
@@ -318,11 +331,17 @@ func TestUnreadElsewhere(t *testing.T) {
 	if diff := cmp.Diff(want, req.Job.Warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	elastic, err := ask("", []string{"MUSTER_DEBUG_MODE=1", "MUSTER_MAX_RESTARTS=3", "MUSTER_NUMA_BINDING=node", "MUSTER_STATUS_FILE=s", "MUSTER_SUCCESS_POLICY=any"}, strings.Fields(bare["elastic horovodrun"])...)
-	if err != nil || !heard(elastic, nil, "MUSTER_NUMA_BINDING, MUSTER_DEBUG_MODE, MUSTER_MAX_RESTARTS, MUSTER_SUCCESS_POLICY") || len(elastic.Job.Warnings) != 1 {
+	env = []string{"MUSTER_CKPT=on", "MUSTER_MAX_RESTARTS=3", "MUSTER_NUMA_BINDING=node", "MUSTER_STATUS_FILE=s", "MUSTER_RESTART_SCOPE=world"}
+	elastic, err := ask("", env, strings.Fields(bare["elastic horovodrun"])...)
+	if err != nil || len(elastic.Job.Warnings) != 1 {
 		t.Errorf("elastic horovodrun: %q, %v", elastic.Job.Warnings, err)
 	}
-	if j := elastic.Job; j.Debug.On || j.Bind.Mode != "" || j.Restart.MaxRestarts != 0 {
+	for _, name := range []string{"MUSTER_NUMA_BINDING", "MUSTER_MAX_RESTARTS", "MUSTER_RESTART_SCOPE", "MUSTER_CKPT"} {
+		if !heard(elastic, nil, name+" (") {
+			t.Errorf("elastic horovodrun does not tell of %s: %q", name, elastic.Job.Warnings)
+		}
+	}
+	if j := elastic.Job; j.Checkpoint.On || j.Bind.Mode != "" || j.Restart.MaxRestarts != 0 || j.Restart.Scope != launch.ScopeNode {
 		t.Errorf("elastic horovodrun: %+v", j)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -181,12 +182,12 @@ func (n *node) degraded() string {
 	return ""
 }
 
+// fakeNodeName is the variable that names this node among those of a spec.
+const fakeNodeName = "MUSTER_FAKE_NODE"
+
 // fakeNode is the name of this node among those of a spec: several may be on one machine.
 func (a *app) fakeNode(host string) string {
-	if named := a.getenv("MUSTER_FAKE_NODE"); named != "" {
-		return named
-	}
-	return host
+	return cmp.Or(a.getenv(fakeNodeName), a.nodeName, host)
 }
 
 // loadFake reads a spec of accelerators that are not there, and refuses it where real ones are.

@@ -28,18 +28,33 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	if err != nil {
 		return err
 	}
-	tree, err := proc.Open(proc.Config{Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true, RemoveOnDeath: []string{n.dir}})
+	room, err := launch.OpenRoom(plan, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, room.Close()) }()
+	tree, err := proc.Open(proc.Config{
+		Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true,
+		RemoveOnDeath: append(room.Removed(), n.dir),
+	})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
-	p := &processSet{node: n, plan: plan, tree: tree, running: map[int]*proc.Process{}}
+	warm, err := launch.OpenWarm(plan, tree, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, warm.Close()) }()
+	p := &processSet{
+		node: n, plan: plan, tree: tree, room: room, warm: warm, running: map[int]*proc.Process{}, starting: map[int]*dispatch.StopProcess{},
+	}
 	for ctx.Err() == nil {
 		select {
 		case m := <-n.link.Processes():
 			switch m := m.(type) {
 			case dispatch.StartProcess:
-				p.start(m)
+				p.begin(ctx, m)
 			case dispatch.StopProcess:
 				p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), m) })
 			}
@@ -50,10 +65,13 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 		case <-ctx.Done():
 		}
 	}
+	p.starts.Wait() // which do not outlast ctx
 	ladder := proc.Ladder{Signal: syscall.SIGTERM, Grace: plan.Job.Stop.Grace, Now: in.hurry}
 	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
 	if bySignal {
 		ladder.Signal = stopped.Signal
+	} else {
+		ladder.Spare = plan.Job.Restart.Clean != launch.CleanAll // what ended workers have left behind
 	}
 	err = tree.Stop(context.WithoutCancel(ctx), ladder, p.all()...)
 	p.wg.Wait()
@@ -71,10 +89,28 @@ type processSet struct {
 	node *remoteNode
 	plan *launch.Plan
 	tree *proc.Tree
+	room *launch.Room // nil where nothing needs one
+	warm *launch.WarmStarts
 	wg   sync.WaitGroup // one for each, and for each that is being stopped
+	// starts are those that wait for the template of warm starts.
+	starts sync.WaitGroup
 
 	mu      sync.Mutex
 	running map[int]*proc.Process
+	// starting are those that do not run yet, with the request to stop that has come meanwhile; nil: none.
+	starting map[int]*dispatch.StopProcess
+}
+
+// begin starts a process, beside what else the launcher says where that may take some time.
+func (p *processSet) begin(ctx context.Context, m dispatch.StartProcess) {
+	if p.warm == nil {
+		p.start(ctx, m)
+		return
+	}
+	p.mu.Lock()
+	p.starting[m.ID] = nil
+	p.mu.Unlock()
+	p.starts.Go(func() { p.start(ctx, m) })
 }
 
 func (p *processSet) all() []*proc.Process {
@@ -88,8 +124,9 @@ func (p *processSet) all() []*proc.Process {
 }
 
 // start starts a process, whose output goes to the launcher behind its prefixes.
-func (p *processSet) start(m dispatch.StartProcess) {
+func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
 	w := p.plan.Process(m.Env)
+	w.Rank = m.Rank
 	var theirs []*os.File
 	var shown sync.WaitGroup
 	defer func() {
@@ -98,6 +135,9 @@ func (p *processSet) start(m dispatch.StartProcess) {
 		}
 	}()
 	failed := func(err error) {
+		p.mu.Lock()
+		delete(p.starting, m.ID)
+		p.mu.Unlock()
 		p.tell(dispatch.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
 	}
 	logs := &p.plan.Job.Logs
@@ -127,7 +167,11 @@ func (p *processSet) start(m dispatch.StartProcess) {
 			dispatch.Prefix(to, from, func() string { return logs.ProcessPrefix(m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
-	started, err := p.tree.Start(proc.Spec{
+	if err := p.room.Tell(w); err != nil {
+		failed(err)
+		return
+	}
+	started, err := p.warm.Start(ctx, p.tree, w, proc.Spec{
 		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir, Files: slices.Concat([]*os.File{nil}, theirs), Label: m.Label,
 	})
 	if err != nil {
@@ -136,10 +180,18 @@ func (p *processSet) start(m dispatch.StartProcess) {
 	}
 	p.mu.Lock()
 	p.running[m.ID] = started
+	stop := p.starting[m.ID]
+	delete(p.starting, m.ID)
 	p.mu.Unlock()
+	if stop != nil {
+		p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), *stop) })
+	}
 	p.tell(dispatch.ProcessEvent{ID: m.ID, PID: started.PID()})
 	p.wg.Go(func() {
 		<-started.Done()
+		if err := p.room.Forget(w); err != nil {
+			_, _ = fmt.Fprintf(p.node.link.Stderr(), "muster: error: %v\n", err)
+		}
 		p.mu.Lock()
 		delete(p.running, m.ID)
 		p.mu.Unlock()
@@ -163,6 +215,9 @@ func (p *processSet) tell(e dispatch.ProcessEvent) { _ = p.node.link.Process(e) 
 func (p *processSet) stop(ctx context.Context, m dispatch.StopProcess) {
 	p.mu.Lock()
 	running := p.running[m.ID]
+	if _, starts := p.starting[m.ID]; starts {
+		p.starting[m.ID] = &m
+	}
 	p.mu.Unlock()
 	if running == nil {
 		return

@@ -47,7 +47,9 @@ const maxCheckOutput = 8 << 20
 
 func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err error) {
 	args := []string{"muster", "check", "--json", "--nproc-per-node", strconv.Itoa(c.plan.Procs)}
+	env := withVariable(c.environ, fakeRound, strconv.Itoa(c.in.Round.Number))
 	if job := &c.plan.Job; job.Fake != "" {
+		env = withVariable(env, fakeNodeName, c.plan.Hostname) // which a launcher may have named
 		args = append(args, "--accelerator", "fake:"+job.Fake)
 		if job.FakeOnReal {
 			args = append(args, "--fake-on-real")
@@ -68,7 +70,7 @@ func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err er
 		})
 	}
 	p, err := c.in.Tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: args, Env: withVariable(c.environ, fakeRound, strconv.Itoa(c.in.Round.Number)), Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...), Label: "the check of this node",
+		Path: "/proc/self/exe", Args: args, Env: env, Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...), Label: "the check of this node",
 	})
 	for _, w := range theirs {
 		_ = w.Close()

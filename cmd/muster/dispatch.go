@@ -48,8 +48,12 @@ type launcher struct {
 }
 
 // dispatch starts an agent on each of the job's machines, and shows and ends what they do.
-func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
-	l := &launcher{app: a, req: req, log: log}
+func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
+	return (&launcher{app: a, req: req, log: log}).run(ctx)
+}
+
+func (l *launcher) run(ctx context.Context) (err error) {
+	a, req, log := l.app, l.req, l.log
 	if req.DryRun {
 		return l.showPlan(ctx)
 	}

@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
@@ -47,8 +50,16 @@ type elasticJob struct {
 	ids   int // of processes
 }
 
-// horovodElastic runs an elastic Horovod job.
-func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
+// horovodElastic runs an elastic Horovod job. Its error, which is printed last, says how the job has ended.
+func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
+	err := a.elasticJob(ctx, req, log)
+	if _, told := errors.AsType[statusError](err); told {
+		return err
+	}
+	return a.compat(req.Job, err)
+}
+
+func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
 	l := &launcher{app: a, req: req, log: log}
 	j := &elasticJob{launcher: l, marker: launcherMarker(), hosts: map[string]*elasticHost{}}
 	j.logs = dispatch.CollectLogs(req.Job.Hosts.CollectLogs, req.Job.Hosts.CollectLimit, log)
@@ -62,6 +73,13 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	defer in.close()
 	j.reaching, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer j.stop()
+	source, err := j.checked(ctx, j.source())
+	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
+		return errhint.Code(fmt.Errorf("the job was stopped: muster %w", stopped), errhint.FromSignal(int(stopped.Signal)))
+	}
+	if err != nil {
+		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+	}
 	if err := l.openTree(j.marker); err != nil {
 		return err
 	}
@@ -80,8 +98,9 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	if err != nil {
 		return err
 	}
-	cfg := j.config()
+	cfg := j.config(source)
 	cfg.Began = rules.began
+	judged(&cfg.Rules, j.req.Job.Restart)
 	driver, err := elastic.New(cfg)
 	if err != nil {
 		return err
@@ -99,19 +118,22 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 	close(over)
 	hurrying.Wait()
 	rules.result = result
-	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
+	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
+	if job := &j.req.Job; job.Restart.Clean != launch.CleanAll && (bySignal || err != nil) {
+		j.sweep(job.Stop.Grace)
+	}
+	if bySignal {
 		rules.stopped(stopped)
-		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
+		return errhint.Code(fmt.Errorf("the job was stopped: muster %w", stopped), errhint.FromSignal(int(stopped.Signal)))
 	}
-	defer func() { rules.ended(err) }()
-	if err != nil {
-		return a.compat(req.Job, err)
+	if err == nil && result.Status != errhint.OK {
+		err = errhint.Code(errors.New(result.Reason), result.Status)
 	}
-	if result.Status != errhint.OK {
-		say(a.stderr, "muster: error: %s\n", result.Reason)
-		return a.compat(req.Job, statusError(result.Status))
+	rules.ended(err)
+	if err == nil {
+		log.Info().Int("worlds", result.Worlds).Msg("the job has succeeded")
 	}
-	return nil
+	return err
 }
 
 // source is where the hosts come from.
@@ -133,15 +155,15 @@ func (j *elasticJob) source() discovery.Source {
 }
 
 // config is what the driver works by.
-func (j *elasticJob) config() elastic.Config {
+func (j *elasticJob) config(source discovery.Source) elastic.Config {
 	h := j.req.Horovod
 	var soonest time.Duration // of two discoveries
 	if h.DNS == "" {          // whose server others need too
 		soonest = 100 * time.Millisecond
 	}
 	return elastic.Config{
-		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown, Final: j.req.Job.Restart.Final},
-		Source: j.source(), MinInterval: soonest, Spawner: j, Listener: j.doors, Clients: j.clients, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
+		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
+		Source: source, MinInterval: soonest, Spawner: j, Listener: j.doors, Clients: j.clients, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
 		Grace: j.req.Job.Stop.Grace,
 	}
 }
@@ -201,6 +223,7 @@ type elasticProcess struct {
 	done   chan struct{}
 	once   sync.Once
 	status int
+	lost   bool // with its host
 }
 
 // Done implements elastic.Process.
@@ -209,16 +232,19 @@ func (p *elasticProcess) Done() <-chan struct{} { return p.done }
 // Status implements elastic.Process.
 func (p *elasticProcess) Status() int { return p.status }
 
+// Lost implements elastic.Process.
+func (p *elasticProcess) Lost() bool { return p.lost }
+
 // Stop implements elastic.Process.
 func (p *elasticProcess) Stop(grace time.Duration) {
 	if p.host.fleet.StopProcess(0, dispatch.StopProcess{ID: p.id, Grace: grace}) != nil {
-		p.end(errhint.TryAgain) // with its agent
+		p.end(errhint.TryAgain, true) // with its agent
 	}
 }
 
-func (p *elasticProcess) end(status int) {
+func (p *elasticProcess) end(status int, lost bool) {
 	p.once.Do(func() {
-		p.status = status
+		p.status, p.lost = status, lost
 		close(p.done)
 	})
 }
@@ -374,7 +400,7 @@ func (h *elasticHost) event(e dispatch.ProcessEvent) {
 	delete(h.processes, e.ID)
 	h.mu.Unlock()
 	if p != nil {
-		p.end(e.Status)
+		p.end(e.Status, false)
 	}
 }
 
@@ -383,8 +409,26 @@ func (h *elasticHost) gone() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, p := range h.processes {
-		p.end(errhint.FromSignal(9)) // as its host was
+		p.end(errhint.FromSignal(9), true) // as its host was
 		delete(h.processes, id)
+	}
+}
+
+// sweep has all agents end what workers have left behind, as of a job that is stopped from outside, whatever its clean policy is.
+func (j *elasticJob) sweep(grace time.Duration) {
+	late := time.After(grace + 10*time.Second)
+	j.mu.Lock()
+	all := slices.Collect(maps.Values(j.hosts))
+	j.mu.Unlock()
+	for _, h := range all {
+		h.fleet.Signal(syscall.SIGTERM)
+	}
+	for _, h := range all {
+		select {
+		case <-h.ended:
+		case <-late:
+			return
+		}
 	}
 }
 
@@ -392,10 +436,7 @@ func (h *elasticHost) gone() {
 func (j *elasticJob) closeHosts() {
 	j.stop()
 	j.mu.Lock()
-	var all []*elasticHost
-	for _, h := range j.hosts {
-		all = append(all, h)
-	}
+	all := slices.Collect(maps.Values(j.hosts))
 	j.mu.Unlock()
 	for _, h := range all {
 		h.fleet.Close()

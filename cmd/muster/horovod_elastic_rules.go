@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
@@ -13,8 +13,38 @@ import (
 	"muster/launch"
 )
 
-// elasticRules are those of muster's own rules for jobs that an elastic job goes by, beside Horovod's: its deadline, and its
-// status file.
+// judged has a driver go by muster's rules for the ends of workers, beside Horovod's.
+func judged(to *elastic.Rules, rules launch.RestartRules) {
+	to.Judge = judge{launch.NewDrivenPolicy(rules, rand.Float64)}
+	switch rules.Scope {
+	case launch.ScopeProcess:
+		to.Scope = elastic.ScopeProcess
+	case launch.ScopeWorld:
+		to.Scope = elastic.ScopeWorld
+	default:
+		to.Scope = elastic.ScopeHost
+	}
+	to.Wait = rules.Clean == launch.CleanNone
+}
+
+// judge is the policy of every job as the driver of an elastic job asks it.
+type judge struct{ *launch.DrivenPolicy }
+
+// Exited implements elastic.Judge.
+func (j judge) Exited(at time.Time, rank, status int) elastic.Ruling {
+	return elastic.Ruling(j.DrivenPolicy.Exited(at, rank, status))
+}
+
+// Lost implements elastic.Judge.
+func (j judge) Lost(at time.Time, rank, status int) elastic.Ruling {
+	return elastic.Ruling(j.DrivenPolicy.Lost(at, rank, status))
+}
+
+// Ended implements elastic.Judge.
+func (j judge) Ended(at time.Time) elastic.Ruling { return elastic.Ruling(j.DrivenPolicy.Ended(at)) }
+
+// elasticRules are those of muster's own rules for jobs that an elastic job goes by, beside those of its driver: its deadline, and
+// its status file.
 type elasticRules struct {
 	deadline time.Duration
 	expire   context.CancelCauseFunc // ends the job
@@ -55,10 +85,8 @@ func (r *elasticRules) ended(err error) {
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	end := launch.DrivenEnd{Status: errhint.CodeOf(err), Message: r.result.Reason, Size: r.result.Size, Failed: r.result.Failed}
-	if told, ok := errors.AsType[statusError](err); ok {
-		end.Status = int(told)
-	} else if err != nil {
+	end := launch.DrivenEnd{Status: errhint.CodeOf(err), Size: r.result.Size, Failed: r.result.Failed, Limit: r.result.Limit}
+	if err != nil {
 		end.Message, end.Hint = err.Error(), errhint.Of(err)
 	}
 	r.status.Ended(end)

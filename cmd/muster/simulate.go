@@ -62,7 +62,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.nodesLog(req.SimulateNodes), own: log}
 	defer s.ended()
 	for i := range req.SimulateNodes {
-		own := withVariable(environ, "MUSTER_FAKE_NODE", simulatedName(i))
+		own := withVariable(environ, fakeNodeName, simulatedName(i))
 		if chosen { // the address is everybody's: the same rehearsal has the same host each time
 			own = append(own, "MUSTER_RDZV_CONF=is_host="+strconv.FormatBool(i == 0))
 		}

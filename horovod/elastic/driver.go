@@ -40,6 +40,8 @@ type Process interface {
 	Done() <-chan struct{}
 	// Status is its exit status then, 128+n after signal n.
 	Status() int
+	// Lost reports whether it has ended with its host, and not by itself.
+	Lost() bool
 	// Stop asks it to end, kills it after the grace, and returns at once. Done is closed in any case then, also where the
 	// host is lost.
 	Stop(grace time.Duration)
@@ -159,7 +161,7 @@ func (d *Driver) Run(ctx context.Context) (Result, error) {
 	d.wg.Wait()
 	r := Result{Verdict: d.m.verdict, Worlds: d.m.generation, Size: len(d.m.order), Failed: len(d.m.failures)}
 	if d.failed != nil {
-		r.Verdict = Verdict{errhint.CodeOf(d.failed), d.failed.Error()}
+		r.Verdict = Verdict{Status: errhint.CodeOf(d.failed), Reason: d.failed.Error()}
 	}
 	return r, d.failed
 }
@@ -200,7 +202,8 @@ func (d *Driver) abandon(err error) {
 	if d.failed == nil && d.m.phase != over {
 		d.failed = err
 	}
-	d.perform(d.m.finish(Verdict{errhint.CodeOf(err), err.Error()}))
+	d.perform(d.m.finish(Verdict{Status: errhint.CodeOf(err), Reason: err.Error()}))
+	d.perform(d.m.stopAll())
 }
 
 // search finds hosts again and again. The first time it must succeed; later what was found before stays.
@@ -271,6 +274,8 @@ func (d *Driver) perform(effects []effect) {
 				continue
 			}
 			line.Dur("for_ms", time.Until(e.until)).Msg("a worker failed: the host is not used for some time")
+		case outlasting:
+			d.cfg.Log.Warn().Int("workers", e.workers).Msg("the job is decided; waiting for workers to end by themselves (--clean-policy none)")
 		case waiting:
 			d.cfg.Log.Info().Int("slots", e.have).Int("needed", e.need).Dur("timeout_ms", d.cfg.Timeout).Msg("waiting for slots")
 		}
@@ -305,8 +310,13 @@ func (d *Driver) start(e startWorker) {
 			before.leave(false)
 			<-before.ended
 		}
-		status, err := p.run(d.cfg.Spawner, e.slot, env)
+		status, gone, err := p.run(d.cfg.Spawner, e.slot, env)
+		lost := ""
+		if gone {
+			lost = "the host is gone"
+		}
 		if err != nil {
+			lost = err.Error()
 			log.Warn().Err(err).Msg("worker cannot be started")
 		}
 		close(p.ended)
@@ -315,7 +325,7 @@ func (d *Driver) start(e startWorker) {
 			if w := d.m.workers[e.slot.Key()]; err == nil && w.id == e.id && !w.leaving && status != 0 {
 				log.Warn().Int("exit_code", status).Msg("worker failed")
 			}
-			d.perform(d.m.ended(e.slot.Key(), e.id, status, time.Now()))
+			d.perform(d.m.ended(e.slot.Key(), e.id, status, lost, time.Now()))
 		})
 	})
 }
@@ -348,33 +358,33 @@ func (p *process) leave(told bool) {
 	}
 }
 
-// run starts the process and waits for its end.
-func (p *process) run(s Spawner, slot horovod.Slot, env []string) (int, error) {
+// run starts the process and waits for its end. lost says that its host was lost, or nothing could be started there.
+func (p *process) run(s Spawner, slot horovod.Slot, env []string) (status int, lost bool, err error) {
 	defer p.cut()
 	if p.leaving.Err() != nil {
-		return errhint.FromSignal(int(unix.SIGTERM)), nil
+		return errhint.FromSignal(int(unix.SIGTERM)), false, nil
 	}
 	started, err := s.Start(p.leaving, slot.Host, slot.LocalRank, env, strconv.Itoa(slot.Rank))
 	if err != nil {
 		if p.leaving.Err() != nil {
 			err = nil // it was not wanted any more
 		}
-		return max(1, errhint.CodeOf(err)), err
+		return max(1, errhint.CodeOf(err)), true, err
 	}
 	select {
 	case <-started.Done():
-		return started.Status(), nil
+		return started.Status(), started.Lost(), nil
 	case <-p.leaving.Done():
 	}
 	select {
 	case <-started.Done():
-		return started.Status(), nil
+		return started.Status(), started.Lost(), nil
 	case <-p.unasked.Done():
 	case <-time.After(leaveTime):
 	}
 	started.Stop(p.grace)
 	<-started.Done()
-	return started.Status(), nil
+	return started.Status(), started.Lost(), nil
 }
 
 // asked is the driver as the store's clients see it.

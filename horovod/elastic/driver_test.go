@@ -1,6 +1,7 @@
 package elastic_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -234,12 +235,127 @@ func TestResetLimit(t *testing.T) {
 
 // A failure that the job's rules call final ends it at once, while others of the world run.
 func TestFinalFailure(t *testing.T) {
-	final := func(status int) string { return map[int]string{3: "3 is final"}[status] }
-	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Final, r.MinNP = final, 1 }), "A:1 B:1 C:1")
+	final := ruled{3: {Over: true, Rank: 1, Status: 3, Why: "3 is final"}}
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Judge, r.MinNP = final, 1 }), "A:1 B:1 C:1")
 	p := w.running(3, "A:0", "B:0", "C:0")
 	p[2].exit(1)
 	p[1].exit(3)
-	w.wantEnd(3, "3 is final")
+	w.wantEnd(3, "the worker of rank 1 on B (local rank 0) ended with status 3; 3 is final")
+}
+
+// ruled is a judge that goes by exit statuses alone.
+type ruled map[int]elastic.Ruling
+
+func (r ruled) World(time.Time, int) {}
+
+func (r ruled) Exited(_ time.Time, _, status int) elastic.Ruling { return r[status] }
+
+func (r ruled) Lost(time.Time, int, int) elastic.Ruling { return elastic.Ruling{Anew: true} }
+
+func (r ruled) Ended(time.Time) elastic.Ruling { return elastic.Ruling{Over: true, Success: true} }
+
+// A worker that failed is started anew on its host, and the others keep their state.
+func TestProcessScope(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Judge, r.Scope = ruled{5: {Anew: true}}, elastic.ScopeProcess }), "A:2")
+	p := w.running(2, "A:0", "A:1")
+	p[1].exit(5)
+	a0 := w.ask("A:0")
+	again := w.running(3, "A:1")[0]
+	w.want("A:0", a0, "0,2,0,2,0,1")
+	if again.place() != "1,2,1,2,0,1" || p[0].killed {
+		t.Errorf("the worker is started anew with %s; the other one was ended: %v", again.place(), p[0].killed)
+	}
+	// The only one that has the state, and rank 0 could only be a new worker: all begin anew.
+	p[0].exit(5)
+	w.ask("A:1")
+	for _, p := range w.running(5, "A:0", "A:1") {
+		p.exit(0)
+	}
+	if !again.killed {
+		t.Error("a worker of the world before runs on")
+	}
+	w.wantEnd(0, "")
+}
+
+// The first failure ends all workers; the next world begins when none of them runs any more, and after its pause.
+func TestWorldScope(t *testing.T) {
+	pause := 700 * time.Millisecond
+	judge := ruled{5: {Anew: true, Delay: pause}}
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Judge, r.Scope = judge, elastic.ScopeWorld }), "A:2 B:1")
+	p := w.running(3, "A:0", "A:1", "B:0")
+	waits := w.ask("A:1")
+	began := time.Now()
+	p[2].exit(5)
+	w.want("A:1", waits, horovod.NoPlace)
+	again := w.running(6, "A:0", "A:1", "B:0")
+	if took := time.Since(began); took < pause {
+		t.Errorf("the next world begins after %v", took)
+	}
+	if !p[0].killed || !p[1].killed || again[2].place() != "2,3,0,1,1,2" {
+		t.Errorf("ended: %v, %v; anew: %s", p[0].killed, p[1].killed, again[2].place())
+	}
+	for _, p := range again {
+		p.exit(0)
+	}
+	w.wantEnd(0, "")
+}
+
+// In every scope a host that was lost is left out.
+func TestLostHostIsLeftOut(t *testing.T) {
+	for _, scope := range []elastic.Scope{elastic.ScopeHost, elastic.ScopeProcess, elastic.ScopeWorld} {
+		w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Judge, r.Scope, r.MinNP = ruled{}, scope, 1 }), "A:1 B:1")
+		p := w.running(2, "A:0", "B:0")
+		p[1].lost = true
+		p[1].exit(137)
+		if scope == elastic.ScopeWorld {
+			<-p[0].done
+			p = w.running(3, "A:0")
+		} else {
+			w.want("A:0", w.ask("A:0"), "0,1,0,1,0,1")
+		}
+		p[0].exit(0)
+		w.wantEnd(0, "")
+	}
+}
+
+// A success that is one for the whole job leaves the others time, and after that ends them.
+func TestEarlySuccess(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Judge = ruled{0: {Over: true, Success: true, Linger: time.Hour}} }), "A:3")
+	p := w.running(3, "A:0", "A:1", "A:2")
+	p[0].exit(0)
+	w.want("A:1", w.ask("A:1"), horovod.NoPlace)
+	p[1].exit(9) // which counts no more
+	p[2].exit(0)
+	w.wantEnd(0, "")
+	w = begin(t, with(unlimited, func(r *elastic.Rules) { r.Judge = ruled{0: {Over: true, Success: true}} }), "A:2")
+	p = w.running(2, "A:0", "A:1")
+	p[1].exit(0)
+	w.wantEnd(0, "")
+	if !p[0].killed {
+		t.Error("the other worker was not ended")
+	}
+}
+
+// Workers of a job that is decided are waited for, unless somebody ends the job.
+func TestDecidedJobWaits(t *testing.T) {
+	rules := with(unlimited, func(r *elastic.Rules) {
+		r.Judge, r.Wait = ruled{3: {Over: true, Rank: 1, Status: 3, Why: "final"}}, true
+	})
+	for _, ends := range []bool{true, false} {
+		w := begin(t, rules, "A:2")
+		p := w.running(2, "A:0", "A:1")
+		p[1].exit(3)
+		testutil.Eventually(t, patience, "it is told", func() bool { return strings.Contains(w.log.String(), "--clean-policy none") })
+		if ends {
+			p[0].exit(0)
+		} else {
+			w.stop(context.Canceled)
+		}
+		w.wantEnd(3, "final")
+		if p[0].killed == ends {
+			t.Errorf("the other worker was ended: %v", p[0].killed)
+		}
+	}
 }
 
 func TestResetLimitWithoutFailure(t *testing.T) {

@@ -95,10 +95,12 @@ type worker struct {
 	status int
 	once   sync.Once
 	killed bool
+	lost   bool
 }
 
 func (p *worker) Done() <-chan struct{} { return p.done }
 func (p *worker) Status() int           { return p.status }
+func (p *worker) Lost() bool            { return p.lost }
 func (p *worker) Stop(time.Duration)    { p.killed = true; p.exit(143) }
 
 func (p *worker) exit(status int) {

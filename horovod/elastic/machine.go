@@ -21,13 +21,54 @@ type Rules struct {
 	MaxNP int
 	// ResetLimit is how many worlds may follow the first one; negative: any number.
 	ResetLimit int
-	// Final returns why the failure of a worker with a status ends the job, as the last part of a sentence, empty where it does
-	// not. nil: none does.
-	Final func(status int) string
+	// Judge says what the ends of workers mean for the job, beside Horovod's own rules; nil: nothing.
+	Judge Judge
+	// Scope is who starts anew after a worker failed.
+	Scope Scope
+	// Wait leaves the workers that run when the job is decided to end by themselves.
+	Wait bool
 	// Timeout is how long a world may wait for slots. 0: 600 s.
 	Timeout time.Duration
 	// Cooldown is for how long hosts with a failed worker are not used.
 	Cooldown discovery.Cooldown
+}
+
+// Scope is who starts anew after a worker failed.
+type Scope int
+
+const (
+	// ScopeHost starts workers for the slots of other hosts: the host is not used for its cool-down, and the other workers go on,
+	// as Horovod has it.
+	ScopeHost Scope = iota
+	// ScopeProcess starts that worker anew, at once and on its host, and the others go on. Where none is left that could hand the
+	// job's state on, all start anew.
+	ScopeProcess
+	// ScopeWorld ends all workers and starts them anew.
+	ScopeWorld
+)
+
+// Judge says what the ends of workers mean for the job.
+type Judge interface {
+	// World says that a world of size workers has begun.
+	World(at time.Time, size int)
+	// Exited says that a worker of it has ended by itself, Lost that it was lost with its host, Ended that the world has succeeded.
+	Exited(at time.Time, rank, status int) Ruling
+	Lost(at time.Time, rank, status int) Ruling
+	Ended(at time.Time) Ruling
+}
+
+// Ruling is what a Judge says. The zero value leaves everything to Horovod's rules.
+type Ruling struct {
+	// Over says that the job is decided: with success, after Linger where others may go on for a while, or with the exit status
+	// Status of the worker of Rank for Why, the last part of a sentence. Limit says that it is for a limit of restarts.
+	Over, Success, Limit bool
+	Linger               time.Duration
+	Rank, Status         int
+	Why                  string
+	// Anew says that the world has failed, or is to begin again: the next one may begin after Delay, unless workers hold the job's
+	// state meanwhile.
+	Anew  bool
+	Delay time.Duration
 }
 
 // phase is what the machine waits for.
@@ -54,9 +95,14 @@ type Failure struct {
 	Host            string
 	LocalRank, Rank int
 	Status          int
+	// Lost says why it could not be started on its host, or was lost with it; empty where it has ended by itself.
+	Lost string
 }
 
 func (f Failure) String() string {
+	if f.Lost != "" {
+		return fmt.Sprintf("the worker of rank %d on %s (local rank %d) was lost: %s", f.Rank, f.Host, f.LocalRank, f.Lost)
+	}
 	return fmt.Sprintf("the worker of rank %d on %s (local rank %d) ended with status %d", f.Rank, f.Host, f.LocalRank, f.Status)
 }
 
@@ -90,8 +136,9 @@ type (
 		host  string
 		until time.Time
 	}
-	// waiting tells them that a world waits for slots.
-	waiting struct{ have, need int }
+	// waiting tells them that a world waits for slots, outlasting that the job is decided and waits for workers to end.
+	waiting    struct{ have, need int }
+	outlasting struct{ workers int }
 )
 
 type effect any
@@ -129,6 +176,11 @@ type machine struct {
 	workers  map[string]worker
 	lastID   int
 
+	// blank says that the next world begins anew: no worker of the last one is in it, or still runs when it begins.
+	blank bool
+	pause time.Time // until when no world begins
+	wonAt time.Time // when the job has succeeded, though others may go on until then; zero before
+
 	usable   []horovod.Host
 	deadline time.Time // of forming
 	short    int       // the number of slots that people were last told of, in forming; -1 for none
@@ -143,6 +195,8 @@ type Verdict struct {
 	Status int
 	// Reason is a sentence, empty after a success.
 	Reason string
+	// Limit says that a limit of restarts allowed no further world.
+	Limit bool
 }
 
 func newMachine(rules Rules, now time.Time) *machine {
@@ -161,6 +215,9 @@ func (m *machine) hosts(found []horovod.Host, now time.Time) []effect {
 func (m *machine) tick(now time.Time) []effect {
 	var change notify.Change
 	m.usable, change = m.table.Look(now)
+	if !m.wonAt.IsZero() {
+		return m.outlast(now)
+	}
 	switch m.phase {
 	case forming:
 		return m.form(now)
@@ -207,7 +264,7 @@ func (m *machine) push() []effect {
 func (m *machine) ask(key string, now time.Time) (string, []effect) {
 	slot, ours := m.plan[key]
 	switch {
-	case m.phase == over, !ours, m.table.Bad(slot.Host, now), m.workers[key].leaving:
+	case m.phase == over, !m.wonAt.IsZero(), !ours, m.table.Bad(slot.Host, now), m.workers[key].leaving:
 		return horovod.NoPlace, nil
 	case m.phase == running && m.fresh[key]:
 		return slot.Place(), nil
@@ -287,13 +344,17 @@ func (m *machine) giveUp() []effect {
 	return effects
 }
 
-// ended says that process id of a slot has ended.
-func (m *machine) ended(key string, id, status int, now time.Time) []effect {
+// ended says that process id of a slot has ended. lost says why it has not done so by itself, empty where
+// it has.
+func (m *machine) ended(key string, id, status int, lost string, now time.Time) []effect {
 	w := m.workers[key]
 	if w.id != id {
 		return nil // another has its place by now
 	}
 	delete(m.workers, key)
+	if m.blank && m.phase == forming {
+		return m.tick(now) // which has waited for it
+	}
 	slot, ours := m.plan[key]
 	if w.leaving || !ours || m.phase == over || m.states[key] == success || m.states[key] == failure {
 		return nil
@@ -302,13 +363,25 @@ func (m *machine) ended(key string, id, status int, now time.Time) []effect {
 		m.states[key] = success
 	} else {
 		m.states[key] = failure
-		f := Failure{slot.Host, slot.LocalRank, slot.Rank, status}
-		m.failures = append(m.failures, f)
-		if m.rules.Final != nil {
-			if why := m.rules.Final(status); why != "" {
-				return m.finish(Verdict{status, f.String() + "; " + why})
-			}
-		}
+		m.failures = append(m.failures, Failure{slot.Host, slot.LocalRank, slot.Rank, status, lost})
+	}
+	if !m.wonAt.IsZero() {
+		return m.outlast(now)
+	}
+	switch r := m.judge(slot, status, lost, now); {
+	case r.Over && r.Success && m.phase == running:
+		m.wonAt = now.Add(r.Linger)
+		effects := m.turnAway()
+		return append(effects, m.outlast(now)...)
+	case r.Over && r.Success:
+		return m.finish(Verdict{})
+	case r.Over:
+		return m.finish(m.defeat(r))
+	case r.Anew && (status == 0 || m.rules.Scope == ScopeWorld):
+		m.pause = now.Add(r.Delay)
+		return m.anew(now)
+	case r.Anew && m.rules.Scope == ScopeProcess:
+		m.pause = now.Add(r.Delay)
 	}
 	if m.phase == running {
 		var effects []effect
@@ -319,13 +392,109 @@ func (m *machine) ended(key string, id, status int, now time.Time) []effect {
 	}
 	// It had asked for its place in the next world, which waits for slots.
 	if status == 0 {
-		return m.finish(m.judged(""))
+		return m.succeed(now)
 	}
 	effects := m.exclude(now)
 	if m.phase == forming {
 		effects = append(effects, m.tick(now)...)
 	}
 	return effects
+}
+
+// judge asks what the end of a worker means beside Horovod's rules.
+func (m *machine) judge(slot horovod.Slot, status int, lost string, now time.Time) Ruling {
+	switch {
+	case m.rules.Judge == nil:
+		return Ruling{}
+	case lost != "":
+		return m.rules.Judge.Lost(now, slot.Rank, status)
+	}
+	return m.rules.Judge.Exited(now, slot.Rank, status)
+}
+
+// defeat is the verdict of a job that a ruling has ended.
+func (m *machine) defeat(r Ruling) Verdict {
+	v := Verdict{Status: r.Status, Reason: r.Why, Limit: r.Limit}
+	for _, f := range m.failures {
+		if f.Rank == r.Rank {
+			v.Reason = f.String() + "; " + r.Why
+		}
+	}
+	return v
+}
+
+// outlast ends a job that has succeeded, when the workers that may go on have ended, or had their time.
+func (m *machine) outlast(now time.Time) []effect {
+	if m.phase != over && (!now.Before(m.wonAt) || len(m.workers) == 0) {
+		return m.finish(Verdict{})
+	}
+	return nil
+}
+
+// succeed ends a world that has succeeded by Horovod's rules.
+func (m *machine) succeed(now time.Time) []effect {
+	if m.rules.Judge != nil {
+		if r := m.rules.Judge.Ended(now); r.Anew {
+			m.pause = now.Add(r.Delay)
+			return m.anew(now)
+		}
+	}
+	return m.finish(m.judged(""))
+}
+
+// anew ends the world, and the next one begins with workers that have nothing of it.
+func (m *machine) anew(now time.Time) []effect {
+	effects := m.wipe(now)
+	return append(effects, m.next(now)...)
+}
+
+// wipe ends all workers. The next world begins when none of them runs any more.
+func (m *machine) wipe(now time.Time) []effect {
+	var effects []effect
+	for _, f := range m.failures {
+		if f.Lost != "" && !m.table.Bad(f.Host, now) {
+			effects = append(effects, blacklist{f.Host, m.table.Blacklist(f.Host, now)})
+		}
+	}
+	effects = append(effects, m.turnAway()...)
+	m.blank = true
+	return append(effects, m.stopAll()...)
+}
+
+// turnAway gives all who have asked for their places no place.
+func (m *machine) turnAway() []effect {
+	var effects []effect
+	for _, slot := range m.order {
+		if key := slot.Key(); m.waits(key) || m.held[key] {
+			effects = append(effects, release{key, horovod.NoPlace})
+			m.states[key] = dropped
+		}
+	}
+	clear(m.held)
+	clear(m.starting)
+	return effects
+}
+
+// next lets the next world begin, as far as --reset-limit allows it.
+func (m *machine) next(now time.Time) []effect {
+	if m.rules.ResetLimit >= 0 && m.resets >= m.rules.ResetLimit {
+		v := m.judged(fmt.Sprintf("the number of resets has reached the limit, %d (--reset-limit)", m.rules.ResetLimit))
+		if v.Status == errhint.OK {
+			v.Status = errhint.DoNotRetry
+		}
+		return m.finish(v)
+	}
+	m.resets++
+	m.phase, m.deadline, m.short = forming, now.Add(m.rules.Timeout), -1
+	if now.Before(m.pause) {
+		m.deadline = m.pause.Add(m.rules.Timeout)
+	}
+	var effects []effect
+	if m.told {
+		m.told = false
+		effects = append(effects, untell{})
+	}
+	return append(effects, m.tick(now)...)
 }
 
 // decide ends the current world when every worker of it has a state.
@@ -339,7 +508,9 @@ func (m *machine) decide(now time.Time) []effect {
 	}
 	switch {
 	case count[success] > 0:
-		return m.finish(m.judged(""))
+		return m.succeed(now)
+	case count[failure] == len(m.plan) && m.rules.Scope != ScopeHost:
+		return m.anew(now)
 	case count[failure] == len(m.plan):
 		return m.finish(m.judged("all workers failed"))
 	}
@@ -347,30 +518,19 @@ func (m *machine) decide(now time.Time) []effect {
 	if m.phase == over {
 		return effects
 	}
-	if m.rules.ResetLimit >= 0 && m.resets >= m.rules.ResetLimit {
-		v := m.judged(fmt.Sprintf("the number of resets has reached the limit, %d (--reset-limit)", m.rules.ResetLimit))
-		if v.Status == errhint.OK {
-			v.Status = errhint.DoNotRetry
-		}
-		return append(effects, m.finish(v)...)
-	}
-	m.resets++
-	m.phase, m.deadline, m.short = forming, now.Add(m.rules.Timeout), -1
-	if m.told {
-		m.told = false
-		effects = append(effects, untell{})
-	}
-	return append(effects, m.tick(now)...)
+	return append(effects, m.next(now)...)
 }
 
-// exclude blacklists the hosts of failed workers and ends all other workers there. Without a host left the job is over.
+// exclude blacklists the hosts of failed workers, in ScopeProcess only those that were lost, and ends all other workers there.
+// Without a host left the job is over.
 func (m *machine) exclude(now time.Time) []effect {
 	var effects []effect
-	for _, slot := range m.order {
-		if m.states[slot.Key()] != failure || m.table.Bad(slot.Host, now) {
-			continue
+	for _, f := range m.failures {
+		if m.rules.Scope == ScopeHost || f.Lost != "" {
+			if !m.table.Bad(f.Host, now) {
+				effects = append(effects, blacklist{f.Host, m.table.Blacklist(f.Host, now)})
+			}
 		}
-		effects = append(effects, blacklist{slot.Host, m.table.Blacklist(slot.Host, now)})
 	}
 	left := 0
 	for _, slot := range m.order {
@@ -402,6 +562,9 @@ func (m *machine) leave(key string, told bool) []effect {
 
 // form begins the next world if there are slots enough.
 func (m *machine) form(now time.Time) []effect {
+	if now.Before(m.pause) || m.blank && len(m.workers) > 0 {
+		return nil
+	}
 	need := m.rules.MinNP
 	if m.generation == 0 {
 		need = m.rules.NP
@@ -427,7 +590,11 @@ func (m *machine) form(now time.Time) []effect {
 		return []effect{waiting{have, need}}
 	}
 	// All take their state from rank 0: a new worker there would have the others begin anew.
-	if m.generation > 0 && !m.survives(order[0].Key()) {
+	if m.generation > 0 && !m.blank && !m.survives(order[0].Key()) {
+		if m.rules.Scope == ScopeProcess {
+			effects := m.wipe(now)
+			return append(effects, m.form(now)...)
+		}
 		v := m.judged("no worker of the last world is left that could hand its state on")
 		if v.Status == errhint.OK {
 			v.Status = errhint.TryAgain
@@ -449,6 +616,9 @@ func (m *machine) form(now time.Time) []effect {
 	for _, slot := range order {
 		m.plan[slot.Key()] = slot
 	}
+	if m.rules.Judge != nil {
+		m.rules.Judge.World(now, len(order))
+	}
 	effects := []effect{beginWorld{m.generation, order}}
 	for _, slot := range waited {
 		key := slot.Key()
@@ -467,8 +637,9 @@ func (m *machine) form(now time.Time) []effect {
 		m.starting[key] = true
 		m.lastID++
 		effects = append(effects, startWorker{slot, m.lastID, m.workers[key].id})
-		m.workers[key] = worker{id: m.lastID, begun: m.generation == 1}
+		m.workers[key] = worker{id: m.lastID, begun: m.generation == 1 || m.blank}
 	}
+	m.blank = false
 	if len(m.starting) == 0 {
 		return append(effects, m.letGo()...)
 	}
@@ -502,7 +673,17 @@ func (m *machine) judged(why string) Verdict {
 	return v
 }
 
-// finish ends the job: all who wait get no place, all processes are ended. What they end with is not counted.
+// stopAll ends all processes of a job that is over, whatever they may do by the rules.
+func (m *machine) stopAll() []effect {
+	var effects []effect
+	for _, key := range slices.Sorted(maps.Keys(m.workers)) {
+		effects = append(effects, m.leave(key, false)...)
+	}
+	return effects
+}
+
+// finish ends the job: all who wait get no place, all processes are ended, or, by the rules, waited for. What they end with is not
+// counted.
 func (m *machine) finish(v Verdict) []effect {
 	if m.phase == over {
 		return nil
@@ -513,16 +694,11 @@ func (m *machine) finish(v Verdict) []effect {
 		m.told = false
 		effects = append(effects, untell{})
 	}
-	for _, slot := range m.order {
-		if key := slot.Key(); m.waits(key) || m.held[key] {
-			effects = append(effects, release{key, horovod.NoPlace})
-		}
+	effects = append(effects, m.turnAway()...)
+	if m.rules.Wait && len(m.workers) > 0 {
+		return append(effects, outlasting{len(m.workers)})
 	}
-	clear(m.held)
-	for _, key := range slices.Sorted(maps.Keys(m.workers)) {
-		effects = append(effects, m.leave(key, false)...)
-	}
-	return effects
+	return append(effects, m.stopAll()...)
 }
 
 // done reports whether the job is over and nothing of it runs.

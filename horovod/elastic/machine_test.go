@@ -23,6 +23,30 @@ type play struct {
 	world   int
 	stopped map[int]bool
 	inUse   map[string]int // the process that has the slot
+	blank   bool           // the current world has begun anew
+}
+
+// whim is a judge that says anything, as often as not nothing.
+type whim struct{ t *rapid.T }
+
+func (w whim) World(time.Time, int) {}
+
+func (w whim) Exited(_ time.Time, rank, status int) Ruling {
+	switch rapid.IntRange(0, 11).Draw(w.t, "ruling") {
+	case 0:
+		return Ruling{Over: true, Rank: rank, Status: max(1, status), Why: "of a whim"}
+	case 1:
+		return Ruling{Over: true, Success: true, Linger: time.Duration(rapid.IntRange(0, 9).Draw(w.t, "linger")) * time.Second}
+	case 2, 3, 4, 5, 6:
+		return Ruling{Anew: true, Delay: time.Duration(rapid.IntRange(0, 9).Draw(w.t, "delay")) * time.Second}
+	}
+	return Ruling{}
+}
+
+func (w whim) Lost(at time.Time, rank, status int) Ruling { return w.Exited(at, rank, status) }
+
+func (w whim) Ended(time.Time) Ruling {
+	return Ruling{Anew: rapid.IntRange(0, 3).Draw(w.t, "again") == 0}
 }
 
 func (p *play) do(effects []effect) {
@@ -32,7 +56,7 @@ func (p *play) do(effects []effect) {
 			if e.generation != p.world+1 {
 				p.t.Fatalf("world %d follows world %d", e.generation, p.world)
 			}
-			p.world = e.generation
+			p.world, p.blank = e.generation, false
 			p.holds(e.slots)
 		case release:
 			if !p.parked[e.key] {
@@ -48,7 +72,7 @@ func (p *play) do(effects []effect) {
 			}
 			p.procs[e.id], p.inUse[e.slot.Key()] = e.slot, e.id
 			delete(p.states, e.slot.Key())
-			if p.world == 1 {
+			if p.world == 1 || p.blank {
 				p.states[e.slot.Key()] = 1
 			}
 		case stopWorker:
@@ -69,6 +93,10 @@ func (p *play) holds(slots []horovod.Slot) {
 		if p.m.table.Bad(s.Host, p.now) {
 			p.t.Fatalf("%s is in a world and blacklisted", s.Host)
 		}
+	}
+	if p.world > 1 && p.m.rules.Judge != nil && len(p.procs) == 0 { // it begins anew
+		p.blank = true
+		return
 	}
 	// All take their state from rank 0.
 	if p.world > 1 && (p.states[slots[0].Key()] == 0 || !p.parked[slots[0].Key()]) {
@@ -91,6 +119,10 @@ func TestInvariants(t *testing.T) {
 		p := &play{
 			t: t, now: time.Unix(1000, 0), procs: map[int]horovod.Slot{}, parked: map[string]bool{}, states: map[string]int{},
 			stopped: map[int]bool{}, inUse: map[string]int{},
+		}
+		if rapid.Bool().Draw(t, "judged") {
+			rules.Judge, rules.Wait = whim{t}, rapid.Bool().Draw(t, "wait")
+			rules.Scope = rapid.SampledFrom([]Scope{ScopeHost, ScopeProcess, ScopeWorld}).Draw(t, "scope")
 		}
 		p.m = newMachine(rules, p.now)
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
@@ -130,7 +162,7 @@ func TestInvariants(t *testing.T) {
 				if p.inUse[key] == id {
 					delete(p.states, key)
 				}
-				effects := p.m.ended(key, id, status, p.now)
+				effects := p.m.ended(key, id, status, map[int]string{137: "gone"}[status], p.now)
 				p.do(effects)
 				if p.inUse[key] == id {
 					delete(p.parked, key)
@@ -148,7 +180,7 @@ func TestInvariants(t *testing.T) {
 			for _, id := range slices.Sorted(maps.Keys(p.procs)) {
 				slot := p.procs[id]
 				delete(p.procs, id)
-				p.do(p.m.ended(slot.Key(), id, 0, p.now))
+				p.do(p.m.ended(slot.Key(), id, 0, "", p.now))
 			}
 			p.check()
 		}
@@ -162,7 +194,7 @@ func (p *play) check() {
 	p.t.Helper()
 	switch p.m.phase {
 	case running:
-		if len(p.m.states) >= len(p.m.plan) {
+		if len(p.m.states) >= len(p.m.plan) && p.m.wonAt.IsZero() {
 			p.t.Fatalf("every worker has a state and nothing is decided: %v", p.m.states)
 		}
 		for key, slot := range p.m.plan {
@@ -170,18 +202,18 @@ func (p *play) check() {
 			if p.m.held[key] && (!runs || p.m.states[key] != "" || len(p.m.starting) == 0) {
 				p.t.Fatalf("%s is held: %v, %v", key, p.m.states, p.m.starting)
 			}
-			if p.m.states[key] == "" && !runs {
+			if p.m.states[key] == "" && !runs && p.m.wonAt.IsZero() {
 				p.t.Fatalf("%s is waited for and does not run (%+v)", key, slot)
 			}
 		}
 	case over:
 		for key := range p.parked {
-			if w, runs := p.m.workers[key]; runs && !w.leaving {
+			if w, runs := p.m.workers[key]; runs && !w.leaving && !p.m.rules.Wait {
 				p.t.Fatalf("%s waits and nobody ends it", key)
 			}
 		}
 		for id, slot := range p.procs {
-			if p.inUse[slot.Key()] == id && !p.stopped[id] {
+			if p.inUse[slot.Key()] == id && !p.stopped[id] && !p.m.rules.Wait {
 				p.t.Fatalf("process %d of %s runs on", id, slot.Key())
 			}
 		}
@@ -207,7 +239,7 @@ func TestStateIsNotLost(t *testing.T) {
 	if m.generation != 3 || !m.held["c:1"] || !m.starting["c:0"] {
 		t.Fatalf("world %d, held %v, starting %v", m.generation, m.held, m.starting)
 	}
-	m.ended("b:0", m.workers["b:0"].id, 1, now)
+	m.ended("b:0", m.workers["b:0"].id, 1, "", now)
 	if m.phase != over || m.verdict.Status == 0 {
 		t.Errorf("world %d begins with rank 0 on %+v: phase %s, %+v", m.generation, m.order[0], m.phase, m.verdict)
 	}

@@ -69,7 +69,9 @@ type realProcess struct {
 }
 
 func (p realProcess) Done() <-chan struct{} { return p.p.Done() }
-func (p realProcess) Status() int           { return p.p.Exit().Status() }
+func (p realProcess) Lost() bool            { return false }
+
+func (p realProcess) Status() int { return p.p.Exit().Status() }
 func (p realProcess) Stop(grace time.Duration) {
 	p.m.procs.Go(func() {
 		if err := p.m.tree.Stop(context.Background(), proc.Ladder{Grace: grace}, p.p); err != nil {

@@ -1,0 +1,123 @@
+package launch_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"muster/launch"
+)
+
+// A driver's policy goes by the same rules as that of agents.
+func TestDrivenPolicy(t *testing.T) {
+	at := time.Unix(1000, 0)
+	rules := launch.RestartRules{
+		Policy: launch.RestartOnFailure, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, Success: launch.QuorumAll, Fail: launch.QuorumAny,
+	}
+	type exit struct {
+		rank, status int
+		lost         bool
+		after        time.Duration
+		world        bool // the next one begins behind it
+	}
+	for name, c := range map[string]struct {
+		change func(*launch.RestartRules)
+		exits  []exit
+		want   launch.DrivenRuling // of the last exit; Why is contained in what is said
+	}{
+		"a failure": {nil, []exit{{rank: 1, status: 3}}, launch.DrivenRuling{Anew: true}},
+		"another": {
+			nil,
+			[]exit{{rank: 1, status: 3, world: true}, {rank: 0, status: 3}},
+			launch.DrivenRuling{Anew: true, Delay: time.Second},
+		},
+		"in its wake": {nil, []exit{{rank: 1, status: 3}, {rank: 0, status: 4}}, launch.DrivenRuling{}},
+		"fatal": {
+			func(r *launch.RestartRules) { r.Fatal, _ = launch.ParseExitCodes("4") },
+			[]exit{{rank: 1, status: 3}, {rank: 0, status: 4}},
+			launch.DrivenRuling{Over: true, Status: 4, Why: "--fatal-exit-codes"},
+		},
+		"all succeed": {nil, []exit{{rank: 1}, {rank: 0}}, launch.DrivenRuling{Over: true, Success: true}},
+		"one succeeds": {
+			func(r *launch.RestartRules) { r.Success, r.Linger = launch.QuorumAny, 7 },
+			[]exit{{rank: 1}},
+			launch.DrivenRuling{Over: true, Success: true, Linger: 7},
+		},
+		"borne": {func(r *launch.RestartRules) { r.Fail = launch.QuorumRank0 }, []exit{{rank: 1, status: 3}}, launch.DrivenRuling{}},
+		"never": {
+			func(r *launch.RestartRules) { r.Policy = launch.RestartNever },
+			[]exit{{rank: 1, status: 3}},
+			launch.DrivenRuling{Over: true, Rank: 1, Status: 3, Why: "--restart-policy never"},
+		},
+		"lost, never": {
+			func(r *launch.RestartRules) { r.Policy = launch.RestartNever },
+			[]exit{{rank: 1, status: 137, lost: true}},
+			launch.DrivenRuling{Over: true, Rank: 1, Status: 137, Why: "never"},
+		},
+		"lost, exit code": {
+			func(r *launch.RestartRules) { r.Policy = launch.RestartExitCode },
+			[]exit{{rank: 1, status: 137, lost: true}},
+			launch.DrivenRuling{Anew: true},
+		},
+		"lost too often": {
+			func(r *launch.RestartRules) { r.ReplaceLimit = 1 },
+			[]exit{{rank: 1, status: 137, lost: true, world: true}, {rank: 0, status: 75, lost: true}},
+			launch.DrivenRuling{Over: true, Limit: true, Status: 75, Why: "--restart-limit"},
+		},
+		"both count": {
+			func(r *launch.RestartRules) { r.BackoffLimit = 1 },
+			[]exit{{rank: 1, status: 137, lost: true, world: true}, {rank: 0, status: 3}},
+			launch.DrivenRuling{Over: true, Limit: true, Status: 3, Why: "--backoff-limit"},
+		},
+		"in a window": {
+			func(r *launch.RestartRules) { r.BackoffLimit, r.Window, r.Delay = 1, time.Minute, 0 },
+			[]exit{{rank: 1, status: 3, world: true}, {rank: 0, status: 3, after: time.Hour}},
+			launch.DrivenRuling{Anew: true},
+		},
+		"always": {
+			func(r *launch.RestartRules) { r.Policy = launch.RestartAlways },
+			[]exit{{rank: 1}, {rank: 0}},
+			launch.DrivenRuling{Anew: true},
+		},
+	} {
+		r := rules
+		if c.change != nil {
+			c.change(&r)
+		}
+		p := launch.NewDrivenPolicy(r, func() float64 { return 0 })
+		now, got := at, launch.DrivenRuling{}
+		p.World(now, 2)
+		for _, e := range c.exits {
+			now = now.Add(time.Millisecond + e.after)
+			if e.lost {
+				got = p.Lost(now, e.rank, e.status)
+			} else {
+				got = p.Exited(now, e.rank, e.status)
+			}
+			if e.world {
+				p.World(now, 2)
+			}
+		}
+		said := got.Why
+		if got.Why = c.want.Why; got != c.want || !strings.Contains(said, c.want.Why) || said == "" != (c.want.Why == "") {
+			t.Errorf("%s: %+v, %q; want %+v", name, got, said, c.want)
+		}
+	}
+}
+
+// A world that hosts have joined or left has lost nothing: its workers are judged as those of the first.
+func TestDrivenPolicyOfChangedWorld(t *testing.T) {
+	at := time.Unix(1000, 0)
+	rules := launch.RestartRules{Policy: launch.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Success: launch.QuorumAll, Fail: launch.QuorumAny}
+	p := launch.NewDrivenPolicy(rules, func() float64 { return 0 })
+	p.World(at, 2)
+	p.World(at, 4)
+	if got := p.Exited(at, 3, 1); !got.Anew {
+		t.Errorf("the first failure: %+v", got)
+	}
+	p.World(at, 3)
+	p.World(at, 4)
+	if got := p.Exited(at, 0, 1); !got.Over || !got.Limit {
+		t.Errorf("the second one: %+v", got)
+	}
+}
