@@ -18,7 +18,7 @@ own "$f" && good "$f" && { note "$d"; say done; exit; };
 room "$d" || { why="$why $d has no room for $s bytes;"; continue; };
 w=$({ runs "$d/.muster-try.$n"; } 2>&1) || { why="$why $d takes no programs (${w##*: });"; continue; };
 t=$d/.muster-$k.$n;
-if { if [ "$z" = gzip ]; then gzip -dc; else cat; fi; } >"$t" && chmod 700 "$t" && good "$t" && { dd if=/dev/null of="$t" conv=notrunc,fsync 2>/dev/null; [ ! -h "$f" ] || rm -f "$f"; mv -f "$t" "$f"; } && own "$f"; then
+if { if [ "$z" = gzip ]; then gzip -dc; else cat; fi; } >"$t" && chmod 700 "$t" && good "$t" && { dd if=/dev/null of="$t" conv=notrunc,fsync 2>/dev/null; [ -h "$f" ] && rm -f "$f"; mv -f "$t" "$f"; } && own "$f"; then
 note "$d";
 ls -t "$d" | grep "^muster-" | tail -n +4 | while IFS= read -r o; do rm -f "$d/$o"; done;
 find "$d" -name ".muster-*" -mtime +0 -exec rm -f {} + 2>/dev/null;
