@@ -134,6 +134,23 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
+// A job that succeeded has succeeded, also where the node that left it was heard first and too few seemed to be left.
+func TestOutcomeOfTooFew(t *testing.T) {
+	for _, c := range []struct{ other, want int }{{errhint.OK, errhint.OK}, {143, errhint.Faulty}} {
+		f, _ := newFleet(t, machine("node0", nil), machine("node1", nil))
+		f.begun, f.nodes[1].session = true, &session{}
+		f.finished(f.nodes[0], &Result{Status: errhint.Faulty})
+		if !f.hopeless {
+			t.Fatal("one node of two is enough")
+		}
+		f.finished(f.nodes[1], &Result{Status: c.other})
+		f.nodes[1].at = f.first.Add(time.Second)
+		if o := f.outcome(); o.Status != c.want {
+			t.Errorf("status %d of a job whose other node said %d, want %d", o.Status, c.other, c.want)
+		}
+	}
+}
+
 // Every machine that cannot be reached is named, in the order of the hosts; one that is not up yet is waited for.
 func TestReach(t *testing.T) {
 	var mu sync.Mutex

@@ -29,8 +29,10 @@ func (f *Fleet) outcome() Outcome {
 	defer f.mu.Unlock()
 	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n.result == nil })
 	slices.SortStableFunc(ended, func(a, b *node) int { return a.at.Compare(b.at) })
-	if f.hopeless { // what the others said when they were asked to end says nothing of why
-		ended = slices.DeleteFunc(ended, func(n *node) bool { return n.at.After(f.first) && !aboutNode(n.result.Status) })
+	if f.hopeless { // what the others said when they were asked to end says nothing of why, unless the job had succeeded by then
+		ended = slices.DeleteFunc(ended, func(n *node) bool {
+			return n.at.After(f.first) && !aboutNode(n.result.Status) && n.result.Status != errhint.OK
+		})
 	}
 	o := Outcome{Status: errhint.TryAgain, Decided: -1}
 	var all *multierror.Error
