@@ -15,9 +15,11 @@ TORCH := $(CACHE)/torch-$(shell sed -n 's/^torch==//p' scripts/requirements.txt)
 # that it reads, hence the Go version in the name.
 GOLANGCI_VERSION := v2.15.0
 GOFUMPT_VERSION := v0.12.0
+GOTESTSUM_VERSION := v1.13.0
 TOOLS := $(CACHE)/tools-$(shell go env GOVERSION)
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 GOFUMPT := $(TOOLS)/gofumpt-$(GOFUMPT_VERSION)
+GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 
 # go-nvml calls functions that are deprecated; its cgo files would say so thirty times.
 export CGO_CFLAGS ?= -O2 -g0 -Wno-deprecated-declarations
@@ -71,7 +73,7 @@ static: ## build/muster-linux-{amd64,arm64}; fails unless both are static
 	go run ./scripts/elfcheck build/muster-linux-amd64 build/muster-linux-arm64
 
 .PHONY: deps
-deps: test-deps $(GOLANGCI) $(GOFUMPT) ## all that the other targets need: PyTorch in a virtual environment, Debian packages (root), modules, tools
+deps: test-deps $(GOLANGCI) $(GOFUMPT) $(GOTESTSUM) ## all that the other targets need: PyTorch in a virtual environment, Debian packages (root), modules, tools
 
 .PHONY: test-deps
 test-deps:
@@ -79,12 +81,22 @@ test-deps:
 	@go mod download
 	@cd rendezvous/etcdstore/etcdtest && go mod download
 
+# The time of each test lies in build/test; `make slowest` shows the slowest ones of the last run.
+TIMED = $(GOTESTSUM) --format standard-quiet --jsonfile $(CURDIR)/build/test/$(1).json --
+
+# All parts run, also behind one that failed: who waited for the first wants to hear of the others, too.
 .PHONY: test
-test: test-deps ## everything, with the real PyTorch; nothing may skip
-	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 30m $$(go list ./... | grep -v '/cmd/muster$$')
-	MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -shuffle=on -parallel 4 -timeout 45m ./cmd/muster
-	cd rendezvous/etcdstore/etcdtest && MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on ./...
-	$(TORCH)/bin/python -m unittest discover -s examples/digits
+test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may skip
+	@mkdir -p build/test; export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1; failed=; set -x; \
+	$(call TIMED,packages) -race -shuffle=on -timeout 30m $$(go list ./... | grep -v '/cmd/muster$$') || failed+=" packages"; \
+	$(call TIMED,muster) -shuffle=on -parallel 4 -timeout 45m ./cmd/muster || failed+=" cmd/muster"; \
+	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd) -race -shuffle=on ./...) || failed+=" etcdtest"; \
+	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
+	{ set +x; } 2>/dev/null; [ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
+
+.PHONY: slowest
+slowest: $(GOTESTSUM) ## the 40 slowest tests of the last `make test`
+	@cat build/test/*.json | $(GOTESTSUM) tool slowest --threshold 1s --num 40
 
 .PHONY: short
 short: ## the fast part of the tests, up to a minute
@@ -170,3 +182,6 @@ $(GOLANGCI):
 
 $(GOFUMPT):
 	$(call install,mvdan.cc/gofumpt@$(GOFUMPT_VERSION))
+
+$(GOTESTSUM):
+	$(call install,gotest.tools/gotestsum@$(GOTESTSUM_VERSION))
