@@ -24,7 +24,7 @@ type CheckpointRules struct {
 	// On puts the packages muster and dlrover on the workers' path. Their checkpoints are kept in the agents' memory, on
 	// several nodes where these have a token.
 	On bool
-	// Shim says when our package dlrover is the one that workers import.
+	// Shim says when our package dlrover is the one that workers import. python.ShimBarred counts without On, too.
 	Shim python.Shim
 	// Dir is where a script saves that names no directory; empty: it has to.
 	Dir string
@@ -68,6 +68,11 @@ const (
 	checkpointSocket = "socket"
 )
 
+// bringsPython reports whether workers find packages of ours.
+func (p *Plan) bringsPython() bool {
+	return p.Job.Checkpoint.On || p.Job.Checkpoint.Shim == python.ShimBarred
+}
+
 // keepsCheckpoints reports whether workers' checkpoints are kept in memory: nodes give copies to each other, which takes a
 // token.
 func (p *Plan) keepsCheckpoints() bool {
@@ -77,19 +82,22 @@ func (p *Plan) keepsCheckpoints() bool {
 // setCheckpoints tells a worker where to find our Python, and where muster listens for it.
 func (p *Plan) setCheckpoints(vars map[string]Var) {
 	rules := p.Job.Checkpoint
-	if !rules.On {
+	if !p.bringsPython() {
 		return
 	}
 	set := func(why, name, value string) {
 		vars[name] = Var{Name: name, Value: value, Source: Source{FromMuster, why}}
 	}
 	path := filepath.Join(p.RunDir, pythonDir)
-	if old := vars["PYTHONPATH"].Value; old != "" && rules.Shim == python.ShimAlways {
+	if old := vars["PYTHONPATH"].Value; old != "" && rules.Shim.First() {
 		path += ":" + old
 	} else if old != "" {
 		path = old + ":" + path
 	}
 	set("with the packages that save checkpoints", "PYTHONPATH", path)
+	if !rules.On {
+		return
+	}
 	if rules.Dir != "" {
 		vars["MUSTER_CKPT_DIR"] = Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
 	}
@@ -100,7 +108,7 @@ func (p *Plan) setCheckpoints(vars map[string]Var) {
 
 // openCheckpoints makes our Python ready, and whatever keeps checkpoints.
 func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
-	if !a.Plan.Job.Checkpoint.On {
+	if !a.Plan.bringsPython() {
 		return nil
 	}
 	if err := a.checkCheckpointPaths(ctx); err != nil {
@@ -112,6 +120,9 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	}
 	if err := a.Plan.Job.Checkpoint.Shim.Settle(dir); err != nil {
 		return err
+	}
+	if !a.Plan.Job.Checkpoint.On {
+		return nil
 	}
 	if !a.Plan.keepsCheckpoints() {
 		a.Log.Warn().Msg("no job token (MUSTER_TOKEN_FILE): workers write checkpoints to disk at once, and none are kept in memory, nor old ones removed")
