@@ -177,19 +177,26 @@ class Checkpointer:
             self._told.add("full")
             log.warning("there is no memory for %d MiB of checkpoint: the training waits until step %d is on disk", size >> 20, step)
         self.wait_latest_checkpoint()
-        if self._write(step, files, directory, trackers):
-            self._link.ask("written", step=step)
+        self._track(step, trackers, self._write(step, files, directory))
+        self._link.ask("written", step=step)
         return True
 
-    def _write(self, step, files, directory, trackers):
-        """Writes the files of a step at once, and returns whether the trackers name it now."""
-        inside = True
+    def _write(self, step, files, directory):
+        """Writes the rank's files of a step at once, and returns those that have a place of their own: (shard, path) pairs."""
+        places = []
         for path, parts in files.items():
-            inside = inside and not os.path.isabs(path)
-            _direct.write_file(os.path.join(self.directory, directory or str(step), path or f"rank_{self._shard}.pt"), parts)
-        if inside and self.rank == 0:
+            at = os.path.join(self.directory, directory or str(step), path or f"rank_{self._shard}.pt")
+            _direct.write_file(at, parts)
+            if os.path.isabs(path):
+                places.append((self._shard, path))
+        return places
+
+    def _track(self, step, trackers, places):
+        """Has what was written be found again. Rank 0 calls it when all have written."""
+        if places:
+            _direct.track_places(self.directory, step, self.shards, places)
+        else:
             _direct.track(self.directory, step, trackers)
-        return inside
 
     def _begin(self, step, size, persist):
         """Returns the id of a slot that may be written: None where there is none now, -1 where there will be none."""
@@ -316,12 +323,19 @@ class Checkpointer:
                 self._told.add("memory")
                 log.warning("nothing keeps checkpoints in memory: muster did not start this process, or the job has several nodes")
             return False
-        if self._saves and self.rank != 0:
-            self._write(step, files, directory, trackers)
-        if self.shards > 1:
+        places = self._write(step, files, directory) if self._saves else []
+        if self.shards > 1 and any(os.path.isabs(path) for path in files):
+            parts = _direct.gather(places)
+            if parts is None:
+                parts = [places]
+                if "places" not in self._told and self.rank == 0:
+                    self._told.add("places")
+                    log.warning("step %d is not found again: its files have paths of their own, and without torch.distributed.init_process_group ranks cannot tell them to each other", step)
+            places = [place for part in parts for place in part]
+        elif self.shards > 1:
             _direct.barrier()
-        if self._saves and self.rank == 0:  # the trackers come last
-            self._write(step, files, directory, trackers)
+        if self.rank == 0 and (not places or len({shard for shard, _ in places}) == self.shards):  # the trackers come last
+            self._track(step, trackers, places)
         return self._saves
 
     def wrote(self, step):
@@ -353,7 +367,7 @@ class Checkpointer:
         """Decides, for all ranks alike, from which step they restore, and returns its files: a MemoryStep or a DiskStep."""
         self.step, self.source = -1, "none"
         if self._link is None:
-            found = _direct.newest(self.directory, f"rank_{self._shard}.pt") if newest else DiskStep()
+            found = _direct.newest(self.directory, self._shard) if newest else DiskStep()
         else:
             self._check_process()
             self._link.settle()  # what was saved last comes before this
