@@ -14,6 +14,7 @@ import (
 
 	"muster/checkpointd/council"
 	"muster/internal/peertls"
+	"muster/rendezvous"
 )
 
 // leading is what the node with group rank 0 does for all: it has the reports, shows views, and does what the council
@@ -35,6 +36,8 @@ type leading struct {
 
 	opening map[string]*sync.Mutex // by directory, guarded by mu: a disk may hang
 	locks   map[string]*dirLock    // by directory, guarded by mu
+
+	links []*boardConn // to the nodes of the round, where they have no token
 }
 
 // member is the connection of a node.
@@ -47,12 +50,33 @@ type member struct {
 
 func newLeading(s *Service) *leading {
 	l := &leading{s: s, council: council.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
+	l.council.Local, l.council.More = s.team.local, true
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l
 }
 
+// listen serves the other nodes of a round that have no token.
+func (l *leading) listen(r rendezvous.Round, board rendezvous.Board) {
+	for rank := 1; rank < r.GroupWorldSize; rank++ {
+		conn := dialBoard(l.ctx, board, viewKey(rank), reportKey(rank), string(l.s.team.id), r.GroupWorldSize)
+		l.links = append(l.links, conn)
+		l.acts.Go(func() {
+			defer func() { _ = conn.Close() }()
+			if from, err := conn.greet(); err == nil {
+				l.serve(conn, &greeting{Op: "join", Rank: rank, Round: r.Number, From: peertls.Identity(from)})
+			} else if !errors.Is(err, net.ErrClosed) {
+				l.misbehaved(conn, rank, err)
+			}
+		})
+	}
+}
+
 // begin begins a round of so many nodes, whose eras begin with era. Members of the round before have no part in it.
 func (l *leading) begin(round, size int, era uint64, why string) {
+	for _, conn := range l.links {
+		_ = conn.Close()
+	}
+	l.links = nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.members {
@@ -313,6 +337,9 @@ func (l *leading) commit(a council.Action) (err error) {
 		}
 		if err := r.check(s, &a, shard); err != nil {
 			return fmt.Errorf("what shard %d has become cannot be: %w", shard, err)
+		}
+		if !s.believes(&a, shard) {
+			r.Trackers, r.Spare = nil, nil // rank 0, which is here, says the same
 		}
 		if c.stepDir != "" && r.StepDir != c.stepDir {
 			return errDirectories(shard, r.StepDir, 0, c.stepDir)

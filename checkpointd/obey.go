@@ -20,7 +20,7 @@ import (
 func (s *Service) obeyLocked(v *council.SetView) {
 	st := s.findSetLocked(v.Key)
 	if st == nil {
-		if len(v.Fetch) == 0 { // of others, and none of our business
+		if len(v.Fetch) == 0 || s.team.local { // of others, and none of our business
 			return
 		}
 		st = newSet(v.Dir, v.Shards)
@@ -45,6 +45,9 @@ func (s *Service) obeyLocked(v *council.SetView) {
 		}
 	}
 	for _, f := range v.Fetch {
+		if s.team.local {
+			break // which no leader without a token asks for
+		}
 		s.fetchLocked(st, f.Shard, f.At, f.From)
 	}
 	s.tidyLocked(st)
@@ -306,7 +309,7 @@ func (s *Service) tidyLocked(st *set) {
 		return
 	}
 	for shard, slots := range st.book.shards {
-		if st.ours[shard] {
+		if st.ours[shard] || s.team.local {
 			continue
 		}
 		for _, slot := range slices.Clone(slots) {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"muster/checkpointd/council"
 )
 
-// Another node that has the job's token is believed what it says of its checkpoints, within bounds: see council's Check. It does not
+// Another node of the job, which has its token where there is one, is believed what it says of its checkpoints, within bounds: see council's Check. It does not
 // decide where files of this node lie: that the workers of this node do, by the directories that they name, and whoever started it,
 // by Config.Dir.
 
@@ -111,6 +112,17 @@ func (s *Service) checkLayoutLocked(dir string, of *copied) error {
 		}
 	}
 	return nil
+}
+
+// believes reports whether what a shard has become may name files beside the step's: without a token only where this node wrote the shard.
+func (s *Service) believes(a *council.Action, shard int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.team.local {
+		return true
+	}
+	st := s.findSetLocked(a.Key)
+	return st != nil && st.attempt == a.Attempt && slices.ContainsFunc(st.written, func(w council.Written) bool { return w.Shard == shard })
 }
 
 // filesMax is how many files a shard may have become.

@@ -21,8 +21,7 @@ import (
 
 // CheckpointRules say how workers keep checkpoints through muster.
 type CheckpointRules struct {
-	// On puts the packages muster and dlrover on the workers' path. Their checkpoints are kept in the agents' memory, on
-	// several nodes where these have a token.
+	// On puts the packages muster and dlrover on the workers' path. Their checkpoints are kept in the agents' memory.
 	On bool
 	// Shim says when our package dlrover is the one that workers import. python.ShimBarred counts without On, too.
 	Shim python.Shim
@@ -73,10 +72,9 @@ func (p *Plan) bringsPython() bool {
 	return p.Job.Checkpoint.On || p.Job.Checkpoint.Shim == python.ShimBarred
 }
 
-// keepsCheckpoints reports whether workers' checkpoints are kept in memory: nodes give copies to each other, which takes a
-// token.
-func (p *Plan) keepsCheckpoints() bool {
-	return p.Job.Checkpoint.On && (p.Job.Alone() || p.token || p.Job.Meeting.TokenFile != "")
+// sharesCheckpoints reports whether nodes give copies of their workers' checkpoints to each other, which takes a token.
+func (p *Plan) sharesCheckpoints() bool {
+	return !p.Job.Alone() && (p.token || p.Job.Meeting.TokenFile != "")
 }
 
 // setCheckpoints tells a worker where to find our Python, and where muster listens for it.
@@ -101,9 +99,7 @@ func (p *Plan) setCheckpoints(vars map[string]Var) {
 	if rules.Dir != "" {
 		vars["MUSTER_CKPT_DIR"] = Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
 	}
-	if p.keepsCheckpoints() {
-		set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
-	}
+	set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
 }
 
 // openCheckpoints makes our Python ready, and whatever keeps checkpoints.
@@ -124,9 +120,8 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if !a.Plan.Job.Checkpoint.On {
 		return nil
 	}
-	if !a.Plan.keepsCheckpoints() {
-		a.Log.Warn().Msg("no job token (MUSTER_TOKEN_FILE): workers write checkpoints to disk at once, and none are kept in memory, nor old ones removed")
-		return nil
+	if !a.Plan.Job.Alone() && !a.Plan.sharesCheckpoints() {
+		a.Log.Debug().Msg("no job token (MUSTER_TOKEN_FILE): what a node keeps in memory is lost with it")
 	}
 	if a.Plan.Job.Alone() && a.Plan.Job.Checkpoint.Replicas > 1 {
 		a.Log.Warn().Msg("the job has one node: --ckpt-replicas has no effect")
@@ -231,7 +226,7 @@ const salvageGrace = 5 * time.Second
 
 // lastWords is where the guardian and the salvager write; nil: they have nothing to say. Whoever reads our output waits for them.
 func (a *Agent) lastWords() *os.File {
-	if rules := a.Plan.Job.Checkpoint; a.Plan.keepsCheckpoints() && rules.Salvage > 0 {
+	if rules := a.Plan.Job.Checkpoint; rules.On && rules.Salvage > 0 {
 		return a.Stderr
 	}
 	return nil

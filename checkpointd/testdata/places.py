@@ -19,3 +19,5 @@ if step:
     path = os.path.join(directory, f"checkpoint-{step}-{rank}.pt")
     assert ckpt.save_checkpoint(step, state, path, storage_type=StorageType.DISK)
     assert world > 1 or ckpt.wait_latest_checkpoint(60) == step
+    if world > 1:
+        torch.distributed.destroy_process_group()  # else its threads may meet the end of the process

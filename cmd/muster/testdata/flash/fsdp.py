@@ -48,3 +48,5 @@ for step in range(start + 1, steps + 1):
         with open(died, "w"):
             os.kill(os.getpid(), signal.SIGKILL)
 print(f"rank {rank} ends with loss {loss.item():.9f}", flush=True)
+if dist.is_initialized():
+    dist.destroy_process_group()

@@ -24,6 +24,8 @@ class ShardedCheckpointer(Checkpointer):
     one on gloo. The other arguments are those of Checkpointer.
     """
 
+    _keeps_aside = True
+
     def __init__(self, directory=None, *, keep=0, keep_every=0, size_hint=0, group=None, strategy=None, replicas=0):
         super().__init__(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True, strategy=strategy, replicas=replicas)
         self._group, self._planner = group, None
@@ -42,8 +44,9 @@ class ShardedCheckpointer(Checkpointer):
         full = False
         with torch.no_grad():
             files = self._plans().files(state)
+            aside = self._planner.aside(state) if self._local else None
             try:
-                kept = self.save_files(step, files, directory=name, storage_type=storage_type)
+                kept = self.save_files(step, files, directory=name, storage_type=storage_type, aside=aside)
             except _Full:
                 kept, full = False, True
             if not persist or not any(self._planner.agree(full)):
@@ -125,7 +128,7 @@ class ShardedCheckpointer(Checkpointer):
         return self._planner
 
     def _planner_of(self, group):
-        return Planner(group)
+        return Planner(group, self._local)
 
     def _name(self, step, path):
         path = os.path.join(self.directory, os.fspath(path) if path else str(step))
