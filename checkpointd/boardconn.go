@@ -1,6 +1,8 @@
 package checkpointd
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -24,7 +26,7 @@ func viewKey(rank int) string   { return "ckpt/view/" + strconv.Itoa(rank) }
 
 // word is what stands on the board.
 type word struct {
-	// From is the agent that says it, N counts what it says there.
+	// From is the agent that says it, N counts what it says there, and how often it says it again: that it is there still.
 	From string `json:"from"`
 	N    uint64 `json:"n"`
 	// End says that nothing more will come.
@@ -39,34 +41,49 @@ const (
 	boardBusy  = 10 * time.Millisecond
 	boardIdle  = 200 * time.Millisecond
 	boardNodes = 8
+	// boardBeat is how often a node says its newest word again, so that the others know that it is there. One that is not heard of for
+	// so many of these has gone: a board has no end that could be broken.
+	boardBeat   = 5 * time.Second
+	beatsMissed = 6
 	// byeLimit is how long it may take to say that a node leaves.
 	byeLimit = 2 * time.Second
 )
 
+// errSilent says that the other end of a boardConn has said nothing for too long.
+var errSilent = errors.New("nothing is heard of it any more")
+
 // boardConn is a net.Conn to one other node over a board. What is written is one frame at a time, and the newest counts.
 type boardConn struct {
-	board     rendezvous.Board
-	says      string // the key
-	hears     string
-	from      string
-	slowness  int // how many times less often it looks
-	ctx       context.Context
-	cancel    context.CancelFunc
-	writing   sync.WaitGroup
-	poke      chan struct{}
-	heard     uint64 // the number of the newest word
-	other     string // whose words these are
-	unread    []byte
+	board            rendezvous.Board
+	says             string // the key
+	hears            string
+	from             string
+	busy, idle, beat time.Duration
+	ctx              context.Context
+	cancel           context.CancelFunc
+	writing          sync.WaitGroup
+	poke             chan struct{} // has an item when there is something to say
+
+	// Of the one who reads.
+	heard  uint64 // the number of the newest word
+	other  string // whose words these are
+	text   []byte // of the newest
+	alive  time.Time
+	ended  bool // the newest word is the last
+	unread []byte
+
 	mu        sync.Mutex
-	next      json.RawMessage // unsent, nil for none
-	said      uint64
+	next      json.RawMessage // unsaid, nil for none
 	end       bool
 	lastMoved time.Time
 }
 
-// dialBoard opens a connection by two keys of a board, in a round of so many nodes.
-func dialBoard(ctx context.Context, board rendezvous.Board, says, hears, from string, nodes int) *boardConn {
-	c := &boardConn{board: board, says: says, hears: hears, from: from, slowness: max(1, nodes/boardNodes), poke: make(chan struct{}, 1), lastMoved: time.Now()}
+// dialBoard opens a connection by two keys of a board, in a round of so many nodes. beat is boardBeat where it is 0.
+func dialBoard(ctx context.Context, board rendezvous.Board, says, hears, from string, nodes int, beat time.Duration) *boardConn {
+	now := time.Now()
+	c := &boardConn{board: board, says: says, hears: hears, from: from, poke: make(chan struct{}, 1), alive: now, lastMoved: now}
+	c.busy = boardBusy * time.Duration(max(1, nodes/boardNodes))
+	c.idle, c.beat = max(boardIdle, c.busy), max(cmp.Or(beat, boardBeat), 2*c.busy)
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.writing.Go(c.write)
 	return c
@@ -96,24 +113,27 @@ func (c *boardConn) wake() {
 
 // write brings the newest frame to the board, and no more than one for each look at it.
 func (c *boardConn) write() {
+	beat := time.NewTicker(c.beat)
+	defer beat.Stop()
+	var w word
 	for {
 		select {
 		case <-c.poke:
+		case <-beat.C:
 		case <-c.ctx.Done():
 			return
 		}
 		c.mu.Lock()
-		w := word{From: c.from, Text: c.next, End: c.end}
-		unsent := c.next != nil || c.end
-		c.next = nil
-		if unsent {
-			c.said++
-			w.N = c.said
+		if c.next != nil {
+			w.Text, c.next = c.next, nil
 		}
+		w.End = c.end
 		c.mu.Unlock()
-		if !unsent {
+		if w.Text == nil && !w.End { // nothing was ever said
 			continue
 		}
+		w.From = c.from
+		w.N++
 		text, err := json.Marshal(w)
 		if err == nil {
 			err = c.board.Set(c.ctx, c.says, text)
@@ -122,7 +142,7 @@ func (c *boardConn) write() {
 			c.cancel() // Read tells
 			return
 		}
-		if !c.pause(boardBusy) {
+		if !c.pause(c.busy) {
 			return
 		}
 	}
@@ -139,9 +159,9 @@ func (c *boardConn) bye() {
 	c.writing.Wait()
 }
 
-// pause waits so long, longer in a large job, and reports whether the connection is open still.
+// pause waits so long, and reports whether the connection is open still.
 func (c *boardConn) pause(d time.Duration) bool {
-	t := time.NewTimer(d * time.Duration(c.slowness))
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -153,17 +173,23 @@ func (c *boardConn) pause(d time.Duration) bool {
 
 // Read returns what the other node has said, as frames.
 func (c *boardConn) Read(into []byte) (int, error) {
-	for pause := boardBusy; len(c.unread) == 0; {
-		w, err := c.look()
+	for pause := c.busy; len(c.unread) == 0; {
+		if c.ctx.Err() != nil {
+			return 0, net.ErrClosed
+		}
+		if c.ended {
+			return 0, io.EOF
+		}
+		text, err := c.look()
 		switch {
 		case c.ctx.Err() != nil:
 			return 0, net.ErrClosed
 		case err != nil:
 			return 0, err
-		case w != nil && w.End:
-			return 0, io.EOF
-		case w != nil:
-			c.unread = append(binary.BigEndian.AppendUint32(nil, uint32(len(w.Text))), w.Text...)
+		case c.ended && text == nil:
+			continue
+		case text != nil:
+			c.unread = append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
 			c.mu.Lock()
 			c.lastMoved = time.Now()
 			c.mu.Unlock()
@@ -172,8 +198,8 @@ func (c *boardConn) Read(into []byte) (int, error) {
 		c.mu.Lock()
 		busy := time.Since(c.lastMoved) < time.Second
 		c.mu.Unlock()
-		if pause = min(pause*3/2, boardIdle); busy {
-			pause = boardBusy
+		if pause = min(pause*3/2, c.idle); busy {
+			pause = c.busy
 		}
 		if !c.pause(pause) {
 			return 0, net.ErrClosed
@@ -184,30 +210,43 @@ func (c *boardConn) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// look returns the other node's word if that is new, else nil. It waits for the first one.
-func (c *boardConn) look() (*word, error) {
-	text, err := c.board.Get(c.ctx, c.hears)
-	if errors.Is(err, rendezvous.ErrUntrusted) {
-		return nil, nil // what the node says may come yet
-	}
-	if err != nil {
+// look returns what the other node says if that is new, else nil. It waits for the first word.
+func (c *boardConn) look() ([]byte, error) {
+	silent := c.alive.Add(beatsMissed * c.beat)
+	ctx, cancel := context.WithTimeout(c.ctx, max(c.beat, time.Until(silent))) // this process may have stood still itself
+	defer cancel()
+	text, err := c.board.Get(ctx, c.hears)
+	switch {
+	case errors.Is(err, rendezvous.ErrUntrusted): // what the node says may come yet
+		text = nil
+	case err != nil && ctx.Err() == nil:
 		return nil, err
-	}
-	if len(text) > boardLimit+1<<10 {
+	case err != nil:
+		return nil, errSilent
+	case len(text) > boardLimit+1<<10:
 		return nil, fmt.Errorf("a word of %d bytes on the board exceeds the limit of %d", len(text), boardLimit)
 	}
 	var w word
-	if err := json.Unmarshal(text, &w); err != nil {
-		return nil, fmt.Errorf("cannot read a word on the board: %w", err)
+	if text != nil {
+		if err := json.Unmarshal(text, &w); err != nil {
+			return nil, fmt.Errorf("cannot read a word on the board: %w", err)
+		}
 	}
-	switch {
-	case w.N <= c.heard:
+	if w.N <= c.heard {
+		if time.Now().After(silent) {
+			return nil, errSilent
+		}
 		return nil, nil
-	case len(w.From) == 0 || len(w.From) > 128 || c.other != "" && w.From != c.other:
+	}
+	if len(w.From) == 0 || len(w.From) > 128 || c.other != "" && w.From != c.other {
 		return nil, errors.New("another agent has taken the node's place on the board")
 	}
-	c.heard, c.other = w.N, w.From
-	return &w, nil
+	c.heard, c.other, c.alive, c.ended = w.N, w.From, time.Now(), w.End
+	if bytes.Equal(w.Text, c.text) {
+		return nil, nil // it is there still
+	}
+	c.text = w.Text
+	return w.Text, nil
 }
 
 // greet waits for the first word, and returns whose it is.

@@ -24,8 +24,8 @@ func boardPair(t *testing.T) (a, b *boardConn, board *memstore.Client) {
 	space := memstore.NewSpace()
 	t.Cleanup(func() { _ = space.Close() })
 	board = space.Client()
-	a = dialBoard(t.Context(), board, "a", "b", "agent-a", 2)
-	b = dialBoard(t.Context(), space.Client(), "b", "a", "agent-b", 2)
+	a = dialBoard(t.Context(), board, "a", "b", "agent-a", 2, 0)
+	b = dialBoard(t.Context(), space.Client(), "b", "a", "agent-b", 2, 0)
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	return a, b, board
 }
@@ -55,7 +55,14 @@ func TestBoardConn(t *testing.T) {
 	if err := readFrame(a, peerLimit, &v); err != nil || v.Seen != 300 {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	a.bye()
+	if err := writeFrame(a, council.Report{Seq: 301, Addr: "agent-a"}); err != nil {
+		t.Fatal(err)
+	}
+	a.bye() // what it said last is heard
+	var r council.Report
+	if err := readFrame(b, peerLimit, &r); err != nil || r.Seq != 301 {
+		t.Errorf("%+v, %v", r, err)
+	}
 	if err := readFrame(b, peerLimit, &v); !errors.Is(err, io.EOF) {
 		t.Errorf("the other end has left: %v", err)
 	}
@@ -112,6 +119,48 @@ func TestBoardConnHostile(t *testing.T) {
 }
 
 func word0(from string, n uint64) word { return word{From: from, N: n, Text: json.RawMessage(`7`)} }
+
+// TestBoardConnSilence: a board has no end that breaks. Who has said something says again that it is there, and one that is not heard of
+// any more counts as gone, also where it had never come.
+func TestBoardConnSilence(t *testing.T) {
+	space := memstore.NewSpace()
+	defer space.Close()
+	board := space.Client()
+	const beat = 300 * time.Millisecond // the other end is the test, which may stand still
+	a := dialBoard(t.Context(), board, "a", "b", "agent-a", 2, beat)
+	b := dialBoard(t.Context(), space.Client(), "b", "a", "agent-b", 2, beat)
+	defer b.Close()
+	if err := writeFrame(a, council.View{Seen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, 20*time.Second, "it says again that it is there", func() bool {
+		var w word
+		text, err := board.Get(t.Context(), "a")
+		return err == nil && json.Unmarshal(text, &w) == nil && w.N > 3 && bytes.Contains(w.Text, []byte(`"seen":1`))
+	})
+	var v council.View
+	if err := readFrame(b, peerLimit, &v); err != nil || v.Seen != 1 {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	var n int
+	again := make(chan error, 1)
+	go func() {
+		err := readFrame(b, peerLimit, &v)
+		n++
+		again <- err
+	}()
+	if err := a.Close(); err != nil { // as one that is killed: no word is the last
+		t.Fatal(err)
+	}
+	if err := <-again; !errors.Is(err, errSilent) || n != 1 {
+		t.Errorf("it is gone: %v", err)
+	}
+	c := dialBoard(t.Context(), space.Client(), "c", "d", "agent-c", 2, beat)
+	defer c.Close()
+	if _, err := c.greet(); !errors.Is(err, errSilent) {
+		t.Errorf("it never came: %v", err)
+	}
+}
 
 // TestLocalTrackers: without a token the node that leads writes files beside a step that its own workers want, and none that only another
 // node names.

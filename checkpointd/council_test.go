@@ -203,6 +203,9 @@ func TestCouncil(t *testing.T) {
 					t.Fatalf("nodes without a token are to get copies: %+v", sv)
 				}
 			}
+			if s.leader.Local && slices.ContainsFunc(v.Addrs, func(addr string) bool { return addr != "" }) {
+				t.Fatalf("nodes without a token are to ask each other for something: %v", v.Addrs)
+			}
 			n.view = &v
 		}
 		actions := map[string]func(*rapid.T){

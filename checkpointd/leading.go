@@ -37,7 +37,7 @@ type leading struct {
 	opening map[string]*sync.Mutex // by directory, guarded by mu: a disk may hang
 	locks   map[string]*dirLock    // by directory, guarded by mu
 
-	links []*boardConn // to the nodes of the round, where they have no token
+	links []*boardConn // to the nodes of the round, where they have no token; the agent's alone
 }
 
 // member is the connection of a node.
@@ -58,15 +58,16 @@ func newLeading(s *Service) *leading {
 // listen serves the other nodes of a round that have no token.
 func (l *leading) listen(r rendezvous.Round, board rendezvous.Board) {
 	for rank := 1; rank < r.GroupWorldSize; rank++ {
-		conn := dialBoard(l.ctx, board, viewKey(rank), reportKey(rank), string(l.s.team.id), r.GroupWorldSize)
+		conn := dialBoard(l.ctx, board, viewKey(rank), reportKey(rank), string(l.s.team.id), r.GroupWorldSize, l.s.cfg.beat)
 		l.links = append(l.links, conn)
 		l.acts.Go(func() {
 			defer func() { _ = conn.Close() }()
-			if from, err := conn.greet(); err == nil {
-				l.serve(conn, &greeting{Op: "join", Rank: rank, Round: r.Number, From: peertls.Identity(from)})
-			} else if !errors.Is(err, net.ErrClosed) {
-				l.misbehaved(conn, rank, err)
+			from, err := conn.greet()
+			if err != nil {
+				l.ended(conn, rank, err)
+				return
 			}
+			l.serve(conn, &greeting{Op: "join", Rank: rank, Round: r.Number, From: peertls.Identity(from)})
 		})
 	}
 }
@@ -157,9 +158,7 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 	for {
 		r := &council.Report{}
 		if err := readFrame(conn, peerLimit, r); err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
-				l.misbehaved(conn, rank, err)
-			}
+			l.ended(conn, rank, err)
 			break
 		}
 		if err := r.Check(); err != nil || r.Addr != string(m.from) {
@@ -188,6 +187,17 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 }
 
 var errReport = errors.New("its report cannot be taken")
+
+// ended tells how a node's connection has ended, where that was not by the node's own end.
+func (l *leading) ended(conn net.Conn, rank int, err error) {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, errSilent):
+		l.s.cfg.Log.Warn().Int("group_rank", rank).Msg("a node is not heard of any more about checkpoints: what it alone has in memory counts as lost")
+	default:
+		l.misbehaved(conn, rank, err)
+	}
+}
 
 func (l *leading) misbehaved(conn net.Conn, rank int, err error) {
 	l.s.cfg.Log.Warn().Err(err).Int("group_rank", rank).Stringer("addr", conn.RemoteAddr()).Msg(peerMisbehaved)
@@ -353,6 +363,9 @@ func (l *leading) commit(a council.Action) (err error) {
 		}
 		elsewhere = elsewhere || r.Elsewhere
 		files = append(files, r.Files...)
+	}
+	if len(files) == 0 {
+		return errors.New("none of its shards has a file")
 	}
 	c.trackers = parts.list
 	for i := range files {

@@ -20,7 +20,7 @@ import (
 func (s *Service) obeyLocked(v *council.SetView) {
 	st := s.findSetLocked(v.Key)
 	if st == nil {
-		if len(v.Fetch) == 0 || s.team.local { // of others, and none of our business
+		if len(v.Fetch) == 0 { // of others, and none of our business
 			return
 		}
 		st = newSet(v.Dir, v.Shards)
@@ -45,9 +45,6 @@ func (s *Service) obeyLocked(v *council.SetView) {
 		}
 	}
 	for _, f := range v.Fetch {
-		if s.team.local {
-			break // which no leader without a token asks for
-		}
 		s.fetchLocked(st, f.Shard, f.At, f.From)
 	}
 	s.tidyLocked(st)
@@ -224,8 +221,14 @@ func (s *Service) agreedLocked(st *set, c council.Copy, came council.Digest) err
 // errNoRoom says that there is no memory for a copy.
 var errNoRoom = errors.New("there is no memory for it")
 
+// errNoToken refuses what would take a token.
+var errNoToken = errors.New("nodes have copies from each other only with a job token")
+
 // fetch receives a copy into a slot of its own.
 func (s *Service) fetch(st *set, shard int, at moment, from peertls.Identity) error {
+	if s.team.local {
+		return errNoToken
+	}
 	ask := greeting{Op: "fetch", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Shard: shard}
 	conn, err := dialPeer(s.ctx, s.cfg.domain(), from, ask)
 	if err != nil {
@@ -309,7 +312,7 @@ func (s *Service) tidyLocked(st *set) {
 		return
 	}
 	for shard, slots := range st.book.shards {
-		if st.ours[shard] || s.team.local {
+		if st.ours[shard] {
 			continue
 		}
 		for _, slot := range slices.Clone(slots) {

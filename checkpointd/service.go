@@ -50,11 +50,12 @@ type Config struct {
 	// Replicas is on how many nodes a copy of each shard is, the one that saved it included; 0 and 1: on that.
 	Replicas int
 
-	// disk and available are the real ones where they are nil, the limits are leftLimit and waitRanks where they are 0.
+	// disk and available are the real ones where they are nil, the times are leftLimit, waitRanks and boardBeat where they are 0.
 	disk      disk
 	available func() int64
 	leftLimit time.Duration
 	rankLimit time.Duration
+	beat      time.Duration // of a boardConn
 }
 
 // memoryShare is how much of the available memory another copy may take, allMemory how much the only one may.
@@ -323,6 +324,9 @@ func (s *Service) Close() error {
 		c.hangUp()
 	}
 	s.mu.Unlock()
+	if s.team != nil {
+		s.team.bye()
+	}
 	s.cancel(errEnds)
 	err := s.listener.Close()
 	ended := make(chan struct{})

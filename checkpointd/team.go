@@ -185,7 +185,7 @@ func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Bo
 		t.s.wg.Go(func() { l.serve(other, &g) })
 		return own, nil
 	}
-	return dialBoard(t.s.ctx, board, reportKey(r.GroupRank), viewKey(r.GroupRank), string(t.id), r.GroupWorldSize), nil //nolint:contextcheck // it lives on when the round has begun
+	return dialBoard(t.s.ctx, board, reportKey(r.GroupRank), viewKey(r.GroupRank), string(t.id), r.GroupWorldSize, t.s.cfg.beat), nil //nolint:contextcheck // it lives on when the round has begun
 }
 
 // leave ends the connection to the leader of the round before.
@@ -325,9 +325,7 @@ func (t *team) receive(conn net.Conn) {
 		var v council.View
 		err := readFrame(conn, peerLimit, &v)
 		if err == nil {
-			if err = v.Check(); err == nil && len(v.Addrs) != t.size {
-				err = fmt.Errorf("it shows %d nodes, and this round has %d", len(v.Addrs), t.size)
-			}
+			err = t.check(&v)
 			if err != nil {
 				s.cfg.Log.Warn().Err(err).Msg("the node that leads in checkpoints says what cannot be: it is not heard any more")
 			}
@@ -355,6 +353,23 @@ func (t *team) receive(conn net.Conn) {
 		s.notifyLocked()
 		s.mu.Unlock()
 	}
+}
+
+// check returns an error where a view is none that the leader of this round could show.
+func (t *team) check(v *council.View) error {
+	if err := v.Check(); err != nil {
+		return err
+	}
+	if len(v.Addrs) != t.size {
+		return fmt.Errorf("it shows %d nodes, and this round has %d", len(v.Addrs), t.size)
+	}
+	gives := func(d council.Decision) bool { return len(d.From) > 0 }
+	for i := range v.Sets {
+		if t.local && (len(v.Sets[i].Fetch) > 0 || slices.ContainsFunc(v.Sets[i].Decisions, gives)) {
+			return errNoToken
+		}
+	}
+	return nil
 }
 
 // answeredLocked waits until the leader's view follows from what is now, and tells whether it came.
@@ -412,15 +427,32 @@ func (t *team) lost() bool { return t.conn == nil && t.err != nil }
 
 // leaveLast leaves, the node that leads after all others: they have heard then that all is done.
 func (t *team) leaveLast(ctx context.Context) {
-	t.s.mu.Lock()
-	over, ok := t.conn.(*boardConn)
-	t.s.mu.Unlock()
-	if ok {
-		over.bye()
-	}
+	t.byeLeader()
 	t.leave()
 	if l := t.leads(); l != nil {
 		l.awaitMembers(ctx)
+	}
+}
+
+// byeLeader has the node that leads hear that this one leaves, where no connection breaks by that.
+func (t *team) byeLeader() {
+	t.s.mu.Lock()
+	own, ok := t.conn.(*boardConn)
+	t.s.mu.Unlock()
+	if ok {
+		own.bye()
+	}
+}
+
+// bye is byeLeader; whoever leads has the others hear that it leaves.
+func (t *team) bye() {
+	t.byeLeader()
+	if l := t.leads(); l != nil {
+		var said sync.WaitGroup
+		for _, link := range l.links {
+			said.Go(link.bye)
+		}
+		said.Wait()
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 	"muster/checkpointd/council"
 )
 
-// Another node of the job, which has its token where there is one, is believed what it says of its checkpoints, within bounds: see council's Check. It does not
-// decide where files of this node lie: that the workers of this node do, by the directories that they name, and whoever started it,
-// by Config.Dir.
+// Another node of the job, which has its token where there is one, is believed what it says of its checkpoints, within bounds: see
+// council's Check. It does not decide where files of this node lie: that the workers of this node do, by the directories that they
+// name, and whoever started it, by Config.Dir.
 
 // errNotNamed says that a directory is not written to, since only another node has named it.
 var errNotNamed = errors.New("no worker of this node has named this directory")
@@ -37,9 +37,10 @@ func (s *Service) named(dir string) bool {
 const namedLimit = 5 * time.Minute
 
 // awaitOpenable waits until a directory may be opened: until a worker of this node has named it. One in which this user has had
-// checkpoints written by muster before is opened at once: what a killed muster has left for it is known before workers come.
+// checkpoints written by muster before is opened at once: what a killed muster has left for it is known before workers come. Without a
+// token anybody may have named that one.
 func (l *leading) awaitOpenable(dir string) error {
-	if usedBefore(dir) {
+	if !l.s.team.local && usedBefore(dir) {
 		return nil
 	}
 	return l.awaitNamed(dir)

@@ -42,6 +42,7 @@ type set struct {
 	open        bool
 	err         string
 	complete    []Moment // newest first
+	whole       []Moment // the same, and those that a node has yet to come to: see awaited
 	dead        []Moment
 	decisions   []Decision
 	verify      []Moment
@@ -95,7 +96,7 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 		if !s.open {
 			s.err = "" // it may go now: another node's lock ends with it
 		}
-		s.complete, s.dead = nil, nil
+		s.complete, s.whole, s.dead = nil, nil, nil
 		s.spreadAgain, s.fellBack = true, Never
 		if why != "" {
 			s.trigger = why
@@ -361,18 +362,21 @@ func (l *Leader) tally(s *set) {
 	if l.all() {
 		s.forget(have)
 	}
-	s.complete, s.dead = nil, nil
+	s.complete, s.whole, s.dead = nil, nil, nil
 	for m, shards := range have {
 		switch {
-		case len(shards) == s.Shards && l.awaited(s, m):
 		case len(shards) == s.Shards:
-			s.complete = append(s.complete, m)
+			s.whole = append(s.whole, m)
+			if !l.awaited(s, m) {
+				s.complete = append(s.complete, m)
+			}
 		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.all() && l.abandoned(s, shards): // nobody saves in an era that is over; a node that is away may have its shards
 			s.dead = append(s.dead, m)
 		}
 	}
 	newestFirst := func(a, b Moment) int { return b.Compare(a) }
 	slices.SortFunc(s.complete, newestFirst)
+	slices.SortFunc(s.whole, newestFirst)
 	slices.SortFunc(s.dead, newestFirst)
 }
 
@@ -515,7 +519,7 @@ func (l *Leader) flush(s *set) {
 	if l.all() || l.ended {
 		s.trigger = ""
 	}
-	for _, m := range s.complete {
+	for _, m := range s.whole {
 		if l.persists(s, m) {
 			if m.Compare(s.tried) > 0 {
 				s.want(m, "")
@@ -561,7 +565,7 @@ func (l *Leader) flush(s *set) {
 	switch {
 	case s.failed != "" && (l.all() || l.ended): // before nobody knows what is complete
 		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
-		s.failedAt, s.lost = f.at, !slices.Contains(s.complete, f.at)
+		s.failedAt, s.lost = f.at, !slices.Contains(s.whole, f.at)
 		if s.running = nil; s.lost {
 			s.trigger = f.why // an older one will do
 		}

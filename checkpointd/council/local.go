@@ -4,9 +4,9 @@ import "slices"
 
 // What follows is for nodes that have no copies from each other: see Leader.Local.
 
-// awaited reports whether a node whose workers save has yet to come to a moment that others have.
+// awaited reports whether a node whose workers save has yet to come to a moment of this round that others have.
 func (l *Leader) awaited(s *set, m Moment) bool {
-	if !l.Local {
+	if !l.Local || m.Era < l.era {
 		return false
 	}
 	for n := range l.nodes {

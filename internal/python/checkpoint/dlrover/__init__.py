@@ -27,7 +27,10 @@ def behind(name):
 
 def _tell():
     """Says once, on rank 0 of the first round, which package counts."""
-    if any(int(os.environ.get(name) or 0) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT")):
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        return  # a data loader's, say, that was spawned
+    if any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "TORCHELASTIC_RESTART_COUNT")):
         return
     from importlib import metadata
     try:

@@ -12,7 +12,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.distributed.checkpoint.utils import _DistWrapper, find_tensor_shard
 from torch.futures import Future
@@ -207,10 +207,11 @@ def _form(state):
 
 
 class MemoryReader(StorageReader):
-    """Reads a step in memory for torch.distributed.checkpoint, whichever rank of this node has saved what is asked for."""
+    """Reads a step in memory for torch.distributed.checkpoint, whichever rank of this node has saved what is asked for. written, where
+    it is given, waits until the step is on disk, too, and returns a reader of that: for what this node has not."""
 
-    def __init__(self, found):
-        self._found = found
+    def __init__(self, found, written=None):
+        self._found, self._written = found, written
         self._files = {}  # parts by where they begin, by path
         self._here = {}  # whether this node has a file, by path
         self._beside, self._numbers = {}, {}  # what ranks of this node have kept aside, by path
@@ -222,7 +223,7 @@ class MemoryReader(StorageReader):
         return parts[at]
 
     def _stored(self, place, index):
-        """Returns a stored item: from the file that has it, or what a rank of this node has kept aside of it."""
+        """Returns a stored item: from the file that has it, or what a rank of this node has kept aside of it; None where it has neither."""
         path = place.relative_path
         if path not in self._here:
             self._here[path] = self._found.exists(path)
@@ -237,7 +238,7 @@ class MemoryReader(StorageReader):
                 self._numbers[path] = pickle.loads(self._beside[path][0]) if self._beside[path] else {}
             if index in self._numbers[path]:
                 return self._beside[path][self._numbers[path][index]]
-        raise RuntimeError(f"step {self._found.step} in memory has no {index} on this node")
+        return None
 
     def reset(self, checkpoint_id=None):
         pass
@@ -259,13 +260,20 @@ class MemoryReader(StorageReader):
         return plans
 
     def read_data(self, plan, planner):
+        elsewhere = []
         for item in plan.items:
             place = self._places[item.storage_index]
             part = self._stored(place, item.storage_index)
-            if item.type == LoadItemType.BYTE_IO:
+            if part is None:
+                elsewhere.append(item)
+            elif item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, io.BytesIO(part))
             else:
                 _give(planner, item, part("cpu") if callable(part) else torch.load(io.BytesIO(part), weights_only=True))
+        if elsewhere and self._written is None:
+            raise RuntimeError(f"step {self._found.step} in memory has no {elsewhere[0].storage_index} on this node")
+        if elsewhere:
+            self._written().read_data(LoadPlan(elsewhere), planner).wait()
         return _done()
 
     @classmethod

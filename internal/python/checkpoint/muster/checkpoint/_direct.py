@@ -103,18 +103,20 @@ def track_places(directory, step, shards, places):
 
 
 def _read(path):
+    """Returns what a manifest says, {} where there is none."""
     try:
         with open(path) as f:
-            return json.load(f)
+            manifest = json.load(f)
     except (OSError, ValueError):
         return {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def _commits(directory):
     """Returns the largest number of a commit to the directory, 0 for none."""
     root = glob.escape(directory)
     manifests = glob.glob(os.path.join(root, OWN, "*.json")) + glob.glob(os.path.join(root, "*", "muster_manifest.json"))
-    return max((m["commit"] for m in map(_read, manifests) if isinstance(m, dict) and isinstance(m.get("commit"), int)), default=0)
+    return max((m["commit"] for m in map(_read, manifests) if isinstance(m.get("commit"), int)), default=0)
 
 
 def latest(directory):
@@ -133,8 +135,9 @@ def newest(directory, shard):
         return DiskStep()
     root = os.path.join(directory, str(step))
     path = os.path.join(root, f"rank_{shard}.pt")
-    manifest = {} if os.path.exists(path) else _read(os.path.join(directory, OWN, f"{step}.json"))
-    for file in manifest.get("files", ()):
-        if file["shard"] == shard % manifest["shards"]:
-            return DiskStep(step, root, os.path.join(directory, file["path"]))
+    if not os.path.exists(path):
+        manifest = _read(os.path.join(directory, OWN, f"{step}.json"))
+        for file in manifest.get("files", ()):
+            if file["shard"] == shard % manifest["shards"]:
+                return DiskStep(step, root, os.path.join(directory, file["path"]))
     return DiskStep(step, root, path)

@@ -88,7 +88,7 @@ class ShardedCheckpointer(Checkpointer):
         no step. With path what is on disk comes from that directory."""
         found = self.load_files(not path)
         if found.source == "memory":
-            return MemoryReader(found)
+            return MemoryReader(found, lambda: self._written(found))
         if self._link is None and not path:
             found = DiskStep(found.step, _directory_of(self.directory, found.step))
             self.step, self.source = found.step if found.root else -1, found.source
@@ -99,6 +99,16 @@ class ShardedCheckpointer(Checkpointer):
             raise RuntimeError(f"{root} is no directory of torch.distributed.checkpoint: it has no {METADATA}. Was it saved by another kind of Checkpointer?")
         self.source = "disk"
         return DiskReader(root)
+
+    def _written(self, found):
+        """Returns a reader of a step in memory that muster writes behind the training, once it is on disk: without a job token a rank has
+        from there what only other nodes have in memory."""
+        log.info("parts of step %d are on other nodes: this rank waits until they are on disk", found.step)
+        if self.wait_latest_checkpoint() != found.step:
+            raise RuntimeError(f"parts of step {found.step} are in memory of other nodes alone, which without a job token give nothing away: save it with StorageType.DISK")
+        reader = DiskReader(os.path.join(self.directory, found.directory))
+        reader.set_up_storage_reader(reader.read_metadata(), False)
+        return reader
 
     def load_checkpoint(self, state_dict, path=""):
         """Loads the newest step into a state of the form that was saved, and returns whether there is one.
