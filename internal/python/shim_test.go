@@ -1,6 +1,7 @@
 package python
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,5 +81,33 @@ except ImportError:
 				t.Errorf("shim %q, installed %v, role %q, rank %s: %q, want %q: %v\n%s", try.shim, try.path == installed, try.role, rank, got, try.want, err, said.String())
 			}
 		}
+	}
+}
+
+// Whose package it is is said once: processes that a worker spawns, such as a data loader's, import it anew.
+func TestShimSpawned(t *testing.T) {
+	installed, dir := t.TempDir(), filepath.Join(t.TempDir(), "python")
+	if err := os.MkdirAll(filepath.Join(installed, "dlrover"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(installed, "dlrover", "__init__.py"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(InstallCheckpoint(dir), ShimAlways.Settle(dir)); err != nil {
+		t.Fatal(err)
+	}
+	const program = `
+import importlib, multiprocessing, sys
+sys.path.append(sys.argv[1])
+import dlrover
+child = multiprocessing.get_context("spawn").Process(target=importlib.import_module, args=("dlrover",))
+child.start()
+child.join()
+sys.exit(child.exitcode)
+`
+	cmd := exec.CommandContext(t.Context(), "python3", "-S", "-c", program, installed)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "PYTHONDONTWRITEBYTECODE=1", "RANK=0")
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "muster: ") != 1 {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -326,7 +326,7 @@ class Checkpointer:
         if not persist:
             if "memory" not in self._told:
                 self._told.add("memory")
-                log.warning("nothing keeps checkpoints in memory: muster did not start this process, or the job has several nodes")
+                log.warning("nothing keeps checkpoints in memory: muster did not start this process, or agents of torchrun take part in the job")
             return False
         places = self._write(step, files, directory) if self._saves else []
         if self.shards > 1 and any(os.path.isabs(path) for path in files):
