@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -358,20 +359,42 @@ func TestLocalElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newLocalCrew(t, 2)
-	for round, want := range []string{"saved", "restored 7 from memory"} {
-		c.meet(0, 1)
-		store := filepath.Join(t.TempDir(), "store")
-		var ranks sync.WaitGroup
-		for rank, s := range c.nodes {
-			cmd := exec.CommandContext(t.Context(), interpreter, filepath.Join("testdata", "elsewhere.py"), c.dir, store, strconv.Itoa(round))
-			cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+s.cfg.Socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0",
-				"GROUP_WORLD_SIZE=2", "PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1")
-			ranks.Go(func() {
-				if out, err := cmd.CombinedOutput(); err != nil || string(out) != want+"\n" {
-					t.Errorf("rank %d: %v\n%s", rank, err, out)
-				}
-			})
+	c.meet(0, 1)
+	store := filepath.Join(t.TempDir(), "store")
+	var ranks, saved sync.WaitGroup
+	var again []io.WriteCloser
+	for rank, s := range c.nodes {
+		cmd := exec.CommandContext(t.Context(), interpreter, filepath.Join("testdata", "elsewhere.py"), c.dir, store)
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+s.cfg.Socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0",
+			"GROUP_WORLD_SIZE=2", "PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
 		}
-		ranks.Wait()
+		again = append(again, in)
+		out := &testutil.Buffer{}
+		cmd.Stdout, cmd.Stderr = out, out
+		ended := make(chan struct{})
+		ranks.Go(func() {
+			defer close(ended)
+			if err := cmd.Run(); err != nil || out.String() != "saved\nrestored 7 from memory\n" {
+				t.Errorf("rank %d: %v\n%s", rank, err, out)
+			}
+		})
+		saved.Go(func() {
+			for !strings.Contains(out.String(), "saved\n") {
+				select {
+				case <-ended:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		})
 	}
+	saved.Wait()
+	c.meet(0, 1) // as if the workers had started again
+	for _, in := range again {
+		_ = in.Close()
+	}
+	ranks.Wait()
 }

@@ -1,5 +1,5 @@
-"""A rank of two on nodes of their own: elsewhere.py DIRECTORY STORE ROUND. In round 0 it saves a divided tensor to memory, in round 1 it
-restores that whole, and divided along its columns."""
+"""A rank of two on nodes of their own: elsewhere.py DIRECTORY STORE. It saves a divided tensor to memory, and restores that in the next
+round, which has begun when its input ends: whole, and divided along its columns."""
 import os
 import sys
 
@@ -14,15 +14,16 @@ dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, 
 mesh = init_device_mesh("cpu", (2,))
 want = torch.arange(48.0).reshape(8, 6)
 ckpt = ShardedCheckpointer(sys.argv[1])
-if sys.argv[3] == "0":
-    assert ckpt.save_checkpoint(7, {"rows": distribute_tensor(want, mesh, [Shard(0)]), "step": 7}, storage_type=StorageType.MEMORY)
-    ckpt._link.settle()
-    print("saved")
-else:
-    state = {"rows": torch.zeros(8, 6), "step": 0}
-    assert ckpt.load_checkpoint(state) and torch.equal(state["rows"], want) and state["step"] == 7, state
-    print("restored", ckpt.step, "from", ckpt.source)
-    state = {"rows": zeros(8, 6, device_mesh=mesh, placements=[Shard(1)]), "step": 0}
-    assert ckpt.load_checkpoint(state) and torch.equal(state["rows"].full_tensor(), want), state
+assert ckpt.save_checkpoint(7, {"rows": distribute_tensor(want, mesh, [Shard(0)]), "step": 7}, storage_type=StorageType.MEMORY)
+ckpt._link.settle()
+print("saved", flush=True)
+sys.stdin.read()
+
+ckpt = ShardedCheckpointer(sys.argv[1])
+state = {"rows": torch.zeros(8, 6), "step": 0}
+assert ckpt.load_checkpoint(state) and torch.equal(state["rows"], want) and state["step"] == 7, state
+print("restored", ckpt.step, "from", ckpt.source, flush=True)
+state = {"rows": zeros(8, 6, device_mesh=mesh, placements=[Shard(1)]), "step": 0}
+assert ckpt.load_checkpoint(state) and torch.equal(state["rows"].full_tensor(), want), state
 dist.barrier()
 dist.destroy_process_group()
