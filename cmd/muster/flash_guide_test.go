@@ -92,9 +92,12 @@ func flashGuide(t *testing.T, python, script string, nodes int, victim string) (
 
 // TestFlashRefused: what would wait a minute for the saver of DLRover's agent is refused before it waits.
 func TestFlashRefused(t *testing.T) {
-	python := filepath.Join(testutil.Peer(t, "dlrover"), "python")
+	python, script := filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(script, []byte("from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, off := range []string{"--ckpt-shim=off", "--ckpt=off"} {
-		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+python, off, "dlrover-run", "--standalone", testScript(t, "flash", "ddp.py"), t.TempDir(), "1")
+		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+python, off, "dlrover-run", "--standalone", script)
 		if got.status != 1 || !strings.Contains(got.stderr, "waits for the saver of DLRover's agent") {
 			t.Errorf("%s: status %d\n%s%s", off, got.status, got.stdout, got.stderr)
 		}
