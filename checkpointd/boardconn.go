@@ -24,8 +24,8 @@ import (
 func reportKey(rank int) string { return "ckpt/report/" + strconv.Itoa(rank) }
 func viewKey(rank int) string   { return "ckpt/view/" + strconv.Itoa(rank) }
 
-// word is what stands on the board.
-type word struct {
+// said is what stands on the board.
+type said struct {
 	// From is the agent that says it, N counts what it says there, and how often it says it again: that it is there still.
 	From string `json:"from"`
 	N    uint64 `json:"n"`
@@ -115,7 +115,7 @@ func (c *boardConn) wake() {
 func (c *boardConn) write() {
 	beat := time.NewTicker(c.beat)
 	defer beat.Stop()
-	var w word
+	var w said
 	for {
 		select {
 		case <-c.poke:
@@ -226,7 +226,7 @@ func (c *boardConn) look() ([]byte, error) {
 	case len(text) > boardLimit+1<<10:
 		return nil, fmt.Errorf("a word of %d bytes on the board exceeds the limit of %d", len(text), boardLimit)
 	}
-	var w word
+	var w said
 	if text != nil {
 		if err := json.Unmarshal(text, &w); err != nil {
 			return nil, fmt.Errorf("cannot read a word on the board: %w", err)

@@ -76,7 +76,7 @@ func TestBoardConn(t *testing.T) {
 
 // TestBoardConnHostile: what somebody else writes on the board costs the connection, and no more than so many bytes.
 func TestBoardConnHostile(t *testing.T) {
-	word := func(w word) []byte {
+	word := func(w said) []byte {
 		text, err := json.Marshal(w)
 		if err != nil {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func TestBoardConnHostile(t *testing.T) {
 	}
 }
 
-func word0(from string, n uint64) word { return word{From: from, N: n, Text: json.RawMessage(`7`)} }
+func word0(from string, n uint64) said { return said{From: from, N: n, Text: json.RawMessage(`7`)} }
 
 // TestBoardConnSilence: a board has no end that breaks. Who has said something says again that it is there, and one that is not heard of
 // any more counts as gone, also where it had never come.
@@ -134,7 +134,7 @@ func TestBoardConnSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, 20*time.Second, "it says again that it is there", func() bool {
-		var w word
+		var w said
 		text, err := board.Get(t.Context(), "a")
 		return err == nil && json.Unmarshal(text, &w) == nil && w.N > 3 && bytes.Contains(w.Text, []byte(`"seen":1`))
 	})

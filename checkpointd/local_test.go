@@ -270,7 +270,7 @@ func TestLocalHostileViews(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := say(t.Context(), board, viewKey(1), word{From: "agent-x", N: v.Seen, Text: text}); err != nil {
+				if err := say(t.Context(), board, viewKey(1), said{From: "agent-x", N: v.Seen, Text: text}); err != nil {
 					t.Fatal(err)
 				}
 			}
