@@ -14,10 +14,12 @@ TORCH := $(CACHE)/torch-$(shell sed -n 's/^torch==//p' scripts/requirements.txt)
 # Tools are built outside the module, so that their dependencies never enter go.sum; a linter must be as new as the Go
 # that it reads, hence the Go version in the name.
 GOLANGCI_VERSION := v2.15.0
+GOVULNCHECK_VERSION := v1.9.0
 GOFUMPT_VERSION := v0.12.0
 GOTESTSUM_VERSION := v1.13.0
 TOOLS := $(CACHE)/tools-$(shell go env GOVERSION)
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+GOVULNCHECK := $(TOOLS)/govulncheck-$(GOVULNCHECK_VERSION)
 GOFUMPT := $(TOOLS)/gofumpt-$(GOFUMPT_VERSION)
 GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 
@@ -123,6 +125,10 @@ lint: $(GOLANGCI) ## go vet, golangci-lint, formatting
 	go vet ./...
 	$(GOLANGCI) run ./...
 
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## known holes in what muster calls of its modules and of Go; needs Go's vulnerability database, by network or GOVULNDB
+	$(GOVULNCHECK) $(if $(GOVULNDB),-db $(GOVULNDB)) ./...
+
 .PHONY: fmt
 fmt: $(GOLANGCI) $(GOFUMPT) ## format the Go sources
 	$(GOFUMPT) -w .
@@ -185,3 +191,6 @@ $(GOFUMPT):
 
 $(GOTESTSUM):
 	$(call install,gotest.tools/gotestsum@$(GOTESTSUM_VERSION))
+
+$(GOVULNCHECK):
+	$(call install,golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION))

@@ -194,13 +194,10 @@ func say(ctx context.Context, board rendezvous.Board, key string, v any) error {
 	return board.Set(ctx, key, text)
 }
 
-func hear(ctx context.Context, board rendezvous.Board, key string, v any) error {
+func hear(ctx context.Context, board rendezvous.Board, key string, v word) error {
 	text, err := board.Get(ctx, key)
 	if err != nil {
 		return err
 	}
-	if len(text) > boardLimit {
-		return fmt.Errorf("a word of %d bytes on the board exceeds the limit of %d", len(text), boardLimit)
-	}
-	return json.Unmarshal(text, v)
+	return readWord(text, v)
 }

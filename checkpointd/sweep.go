@@ -2,7 +2,6 @@ package checkpointd
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +45,7 @@ func finishNamed(d disk, dir string) error {
 		}
 		for _, f := range s.Files {
 			at, place := f.lies(dir), f.spot(dir)
-			if at == place || !ours(at, dir) {
+			if at == place || at.dir != dir && (!ours(at) || !ours(spot{dir, s.ManifestPath})) {
 				continue
 			}
 			if err := d.Rename(at, place); err != nil {
@@ -60,24 +59,16 @@ func finishNamed(d disk, dir string) error {
 	return nil
 }
 
-// ours reports whether a job of muster can have written a file that lies outside of the directory of checkpoints: who may write a
-// manifest must not choose which names change there.
-func ours(at spot, dir string) bool {
-	if at.dir == dir {
-		return true
-	}
+// ours reports whether we alone have written a file. Only then a file that lies outside of the directory of checkpoints
+// gets its name, and only by a manifest of which the same is true: who may write a manifest must not choose which names
+// change elsewhere. Such a file is found under the name that it has.
+func ours(at spot) bool {
 	info, err := os.Lstat(at.path())
-	own, failed := os.Lstat(filepath.Join(dir, ownDir))
-	if err != nil || failed != nil {
+	if err != nil {
 		return false
 	}
-	return sameOwner(info, own)
-}
-
-func sameOwner(a, b fs.FileInfo) bool {
-	of, ok := a.Sys().(*syscall.Stat_t)
-	other, known := b.Sys().(*syscall.Stat_t)
-	return ok && known && (int(of.Uid) == os.Geteuid() || of.Uid == other.Uid)
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid() && info.Mode().Perm()&0o022 == 0
 }
 
 // finishStaged gives whole stage directories the names of their steps, where nothing has those: swap was cut off.

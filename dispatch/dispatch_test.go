@@ -3,11 +3,13 @@ package dispatch
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -309,6 +311,26 @@ func TestOutput(t *testing.T) {
 	testutil.Eventually(t, 30*time.Second, "the beginning of a line is shown", func() bool { return strings.HasSuffix(out.String(), "prompt> ") })
 }
 
+// What an agent says in its log reaches a terminal as lines of JSON, whatever it is; so does why the job has ended, as
+// text.
+func TestOutputOfTheLog(t *testing.T) {
+	var log testutil.Buffer
+	o := &Output{Stdout: io.Discard, Stderr: io.Discard, Log: &log}
+	o.output(kindLog, "a", []byte(`{"level":"info","message":"größe \u001b[2J"}`+"\n"+"\x1b]0;title\a\x1b[2Jtext\n"))
+	o.output(kindLog, "a", []byte("{\"level\":\"info\",\"message\":\"\u009b2J\x9b2J\"}"))
+	o.output(kindLog, "b\x1b[2J", []byte("{\"level\":\"info\",\"message\":\"\u009b2J\"}\n\n\x1b"))
+	want := []string{
+		`{"level":"info","message":"größe \u001b[2J"}`,
+		`{"level":"warn","agent":"a","message":"\\x1b]0;title\\a\\x1b[2Jtext"}`,
+		`{"level":"warn","agent":"a","message":"{\"level\":\"info\",\"message\":\"\\u009b2J\\x9b2J\"}"}`,
+		`{"level":"info","message":"\u009b2J"}`,
+		`{"level":"warn","agent":"b\\x1b[2J","message":"\\x1b"}`,
+	}
+	if got := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n"); !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+}
+
 func TestPrefix(t *testing.T) {
 	for text, want := range map[string]string{"": "", "a\nb": "> a\n> b\n", "1%\r2%\r\n": "> 1%\r> 2%\r> \n", "é\n": "> é\n"} {
 		var out bytes.Buffer
@@ -384,7 +406,7 @@ func TestFilesOfNamedNodes(t *testing.T) {
 func TestFilesLimit(t *testing.T) {
 	dir := t.TempDir()
 	var told testutil.Buffer
-	f := CollectLogs(dir, 3*fileCost, zerolog.New(&told))
+	f := CollectLogs(dir, dirCost+3*fileCost, zerolog.New(&told))
 	for _, node := range []string{"a", "b"} {
 		for i := range 100 {
 			f.begin(node, fileMessage{Path: fmt.Sprint(i, ".log")})
@@ -415,6 +437,37 @@ func TestFilesLimit(t *testing.T) {
 	}
 }
 
+// Directories take their part of the limit, each once, and are not deep.
+func TestFilesLimitOfDirectories(t *testing.T) {
+	dir := t.TempDir()
+	var told testutil.Buffer
+	f := CollectLogs(dir, 100*dirCost, zerolog.New(&told))
+	for i := range 300 {
+		f.begin("a", fileMessage{Path: fmt.Sprintf("%d/deep/er/file", i)})
+		f.data("a", nil)
+		f.begin("b", fileMessage{Path: fmt.Sprintf("file%d", i%20)})
+		f.data("b", nil)
+	}
+	f.begin("a", fileMessage{Path: strings.Repeat("d/", deepest) + "file"})
+	f.begin("a", fileMessage{Path: strings.Repeat("d/", deepest+1) + "file"})
+	dirs := 0
+	if err := filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			dirs++
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if dirs < 60 || dirs > 101 {
+		t.Errorf("%d directories were made", dirs)
+	}
+	if text := told.String(); strings.Count(text, "\n") != 2 ||
+		!strings.Contains(text, "no more log files are collected") || !strings.Contains(text, "in more than 32 directories") {
+		t.Errorf("told: %s", text)
+	}
+}
+
 // What others have put where a log file goes is not written to.
 func TestFilesPlanted(t *testing.T) {
 	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
@@ -438,6 +491,42 @@ func TestFilesPlanted(t *testing.T) {
 	if in, _ := os.ReadDir(filepath.Join(dir, "a")); len(in) != 4 {
 		t.Errorf("made: %v", in)
 	}
+}
+
+// FuzzLogLine: whatever an agent says in its log is shown as a line of JSON, in which nothing speaks to a terminal.
+func FuzzLogLine(f *testing.F) {
+	f.Add("a", []byte(`{"level":"info","message":"m"}`))
+	f.Add("\x1b[2J", []byte("\x1b]0;x\a\n\xff"))
+	f.Fuzz(func(t *testing.T, node string, line []byte) {
+		shown := strings.TrimSuffix(string(logLine(node, line)), "\n")
+		if !json.Valid([]byte(shown)) || printable.Line(shown, len(shown)) != shown {
+			t.Errorf("%q of %q becomes %q", line, node, shown)
+		}
+	})
+}
+
+// FuzzCollected: whatever a node calls its files, they lie below its directory.
+func FuzzCollected(f *testing.F) {
+	f.Add("node0", "attempt_0/1/stdout.log")
+	f.Add("..", "../x")
+	f.Add("a/b", "d/../../x")
+	f.Add("\x00", "\x00")
+	f.Fuzz(func(t *testing.T, node, path string) {
+		above := t.TempDir()
+		logs := CollectLogs(filepath.Join(above, "logs"), 1<<20, zerolog.Nop())
+		logs.begin(node, fileMessage{Path: path})
+		logs.data(node, []byte("x"))
+		logs.close(node)
+		if err := filepath.WalkDir(above, func(at string, e os.DirEntry, err error) error {
+			rel, _ := filepath.Rel(above, at)
+			if parts := strings.Split(rel, "/"); err == nil && (parts[0] != "." && parts[0] != "logs" || !e.IsDir() && len(parts) < 3) {
+				t.Errorf("%q of node %q is at %q", path, node, rel)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func FuzzReceive(f *testing.F) {

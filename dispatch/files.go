@@ -3,6 +3,7 @@ package dispatch
 import (
 	"cmp"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/beneath"
+	"muster/internal/printable"
 )
 
 // LogFiles takes the workers' log files of all nodes of a job, each below a directory with the node's name. Nil drops them.
@@ -31,8 +33,15 @@ type LogFiles struct {
 	names map[string]string   // by the name of a directory: the node that has it
 }
 
-// fileCost is what a file takes of the limit besides its bytes: a node must not fill a disk with empty ones.
-const fileCost = 1 << 10
+// fileCost is what a file takes of the limit besides its bytes, and dirCost what a directory does: a node must not fill
+// a disk with empty ones.
+const (
+	fileCost = 1 << 10
+	dirCost  = 4 << 10
+)
+
+// deepest is how many directories a file may lie in below its node's.
+const deepest = 32
 
 // defaultLimit is how many bytes of log files are taken where nothing else was said.
 const defaultLimit = 1 << 30
@@ -54,18 +63,18 @@ func (f *LogFiles) begin(node string, m fileMessage) {
 	f.close(node)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.limit-f.taken < fileCost {
+	switch file, err := f.createLocked(node, m.Path); {
+	case errors.Is(err, errLimit):
 		f.fullLocked(node)
-		return
-	}
-	f.taken += fileCost
-	file, err := f.createLocked(node, m.Path)
-	if err != nil {
+	case err != nil:
 		f.complainLocked(node, err)
-		return
+	default:
+		f.open[node] = file
 	}
-	f.open[node] = file
 }
+
+// errLimit says that there is no room for a file or its directories.
+var errLimit = errors.New("--collect-logs-limit is reached")
 
 // createLocked makes a file below the node's directory, whatever the node calls it.
 func (f *LogFiles) createLocked(node, path string) (*os.File, error) {
@@ -86,6 +95,20 @@ func (f *LogFiles) createLocked(node, path string) (*os.File, error) {
 	}
 	f.names[name] = node
 	path = filepath.Join(name, path)
+	above, cost := strings.Split(filepath.Dir(path), "/"), int64(fileCost)
+	if len(above) > deepest+1 {
+		return nil, fmt.Errorf("node %q names a log file %q, which lies in more than %d directories", node, printable.Line(path, 200), deepest)
+	}
+	for i := len(above); i > 0; i-- {
+		if _, err := t.Lstat(filepath.Join(above[:i]...)); err == nil {
+			break
+		}
+		cost += dirCost
+	}
+	if f.limit-f.taken < cost {
+		return nil, errLimit
+	}
+	f.taken += cost
 	if err := t.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, err
 	}

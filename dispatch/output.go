@@ -2,9 +2,13 @@ package dispatch
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
+	"strings"
 	"sync"
 	"time"
+
+	"muster/internal/printable"
 )
 
 // Output is where the launcher shows what its agents say. Lines of different nodes are not mixed: a carriage return ends
@@ -35,11 +39,33 @@ const (
 	longLine = 64 << 10
 )
 
+// logLine is a line of an agent's log as it may be shown: JSON in which nothing moves a terminal's cursor. What is no
+// JSON becomes a message of that node's.
+func logLine(node string, line []byte) []byte {
+	text := printable.Line(string(line), len(line))
+	if strings.HasPrefix(text, "{") && json.Valid([]byte(text)) {
+		return []byte(text + "\n")
+	}
+	said, err := json.Marshal(struct {
+		Level   string `json:"level"`
+		Node    string `json:"agent"`
+		Message string `json:"message"`
+	}{"warn", printable.Line(node, len(node)), text})
+	if err != nil {
+		return nil // strings are always JSON
+	}
+	return append(said, '\n')
+}
+
 func (o *Output) output(k kind, node string, p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if k == kindLog {
-		_, _ = o.Log.Write(p) // nobody could be told
+		for line := range bytes.Lines(p) {
+			if line = bytes.TrimSpace(line); len(line) > 0 {
+				_, _ = o.Log.Write(logLine(node, line)) // nobody could be told
+			}
+		}
 		return
 	}
 	at := source{node, k}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"muster/internal/printable"
 )
 
 // Conn is a running agent as a transport has started it.
@@ -175,6 +177,7 @@ func (s *session) receive(greeted chan<- error) error {
 			if err := decode(payload, &r); err != nil {
 				return err
 			}
+			r.Report, r.Error, r.Hint = printable.Text(r.Report), printable.Text(r.Error), printable.Text(r.Hint)
 			s.result = &r
 			go s.wire.end(s.conn.Stdin()) // it has nothing more to hear; a link that is stuck holds nobody up
 		case kindBeat:

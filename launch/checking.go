@@ -245,7 +245,7 @@ func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 	if verdict == "" {
 		verdict = "undecided"
 	}
-	log := a.Log.With().Str("node", f.Node).Str("command", command).Logger()
+	log := a.Log.With().Str("node", f.Node).Str("command", ShownText(command)).Logger()
 	env := append(os.Environ(), "MUSTER_NODE="+f.Node, "MUSTER_VERDICT="+verdict, "MUSTER_STATUS="+strconv.Itoa(f.Status), "MUSTER_REASON="+f.Reason, "MUSTER_RUN_ID="+a.Plan.RunID)
 	p, err := a.tree.Start(proc.Spec{
 		Path: "/bin/sh", Args: []string{"sh", "-c", command}, Env: env, Dir: a.Plan.Dir,

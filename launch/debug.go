@@ -98,9 +98,9 @@ func (a *Agent) writeDebug(parent string, w Worker) (string, error) {
 // debugName is the name of the files that describe a rank.
 func debugName(rank int) string { return "rank" + strconv.Itoa(rank) }
 
-// enter returns two commands that run the worker's own command in its place.
+// enter returns two commands that run the worker's own command in its place, as they may be shown.
 func (a *Agent) enter(env string, w Worker) []string {
-	command := shellescape.QuoteCommand(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank))
+	command := shellescape.QuoteCommand(ShownArgs(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank)))
 	return []string{
 		"(cd " + shellescape.Quote(w.Dir) + " && . " + shellescape.Quote(filepath.Join(env, debugName(w.Rank))) + " && " + command + ")",
 		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(a.Plan.RunDir), command),

@@ -2,6 +2,7 @@ package sshexec
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -109,6 +110,19 @@ func TestReadAnswer(t *testing.T) {
 			t.Errorf("%s: %q is left", name, rest)
 		}
 	}
+}
+
+// FuzzReadAnswer: whatever a machine says before our program runs there, only a line with the nonce is an answer, and
+// not much is read.
+func FuzzReadAnswer(f *testing.F) {
+	f.Add([]byte("motd\nmuster-bootstrap: N need gzip\r\nrest"))
+	f.Add([]byte("muster-bootstrap: nostdin\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		answer, err := readAnswer(bufio.NewReader(bytes.NewReader(text)), "N")
+		if err == nil && (!bytes.Contains(text, []byte("muster-bootstrap: N "+answer)) || strings.ContainsAny(answer, "\n")) {
+			t.Errorf("%q answers %q", text, answer)
+		}
+	})
 }
 
 // What a person writes into ssh's configuration, and what is made of it without OpenSSH's client.

@@ -47,7 +47,7 @@ func (a *app) notices(rules launch.CheckpointRules, in *interrupts) (sources []*
 		sources = append(sources, preempt.File(rules.OnFile))
 	}
 	if rules.OnCommand != "" {
-		sources = append(sources, preempt.Command(rules.OnCommand, a.environ))
+		sources = append(sources, preempt.Command(rules.OnCommand, launch.ShownText(rules.OnCommand), a.environ))
 	}
 	if !rules.Unasked {
 		sources = append(sources, preempt.Cloud(platform.Cloud(os.DirFS("/")), preempt.Metadata)...)

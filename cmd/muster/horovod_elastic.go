@@ -142,7 +142,7 @@ func (j *elasticJob) source() discovery.Source {
 	switch {
 	case h.Script != "":
 		shell := discovery.Shell{Env: j.environ, Stderr: func(line string) { say(j.stderr, "%s\n", line) }}
-		return discovery.Script{Command: h.Script, Runner: shell, Slots: h.SlotsPerHost}
+		return discovery.Script{Command: h.Script, Shown: launch.ShownText(h.Script), Runner: shell, Slots: h.SlotsPerHost}
 	case h.Hostfile != "":
 		return discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
 			list, _, err := discovery.ParseHostfile(h.Hostfile, []byte(text))

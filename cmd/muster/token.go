@@ -10,12 +10,15 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/rendezvous/rollcall"
 )
@@ -70,16 +73,17 @@ func writeToken(path, text string) (err error) {
 	return nil
 }
 
-// readToken reads a job's token. A file that others could have written is refused: they would know the token. Where others can
-// read it a warning says so, except in mounted secrets, which lie in memory or are read-only, and are given to the container
+// readToken reads a job's token. A file that others could have written is refused: they would know the token. So is one
+// that a stranger's link leads to, which may be a file of ours that he can read. Where others can read the token a
+// warning says so, except in mounted secrets, which lie in memory or are read-only, and are given to the container
 // alone, whatever their mode says.
 func readToken(file string, log zerolog.Logger) ([]byte, error) {
-	f, err := os.Open(file)
+	f, err := openToken(file)
 	if err != nil {
 		return nil, errhint.Code(fmt.Errorf("cannot read the job's token: %w", err), errhint.Usage)
 	}
 	defer func() { _ = f.Close() }()
-	if err := checkTokenFile(f, log); err != nil {
+	if err := checkTokenFile(f, file, log); err != nil {
 		return nil, err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxToken+1))
@@ -97,17 +101,64 @@ func readToken(file string, log zerolog.Logger) ([]byte, error) {
 	return token, nil
 }
 
-func checkTokenFile(f *os.File, log zerolog.Logger) error {
+// openToken opens a token's file, and of links on the way follows only those that nobody else chose. A named pipe is
+// waited for when it is known to be ours, and is looked at again when it is open.
+func openToken(file string) (*os.File, error) {
+	path := file
+	if !isDescriptor(file) {
+		var err error
+		if path, err = durable.Target(file); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer does not keep us
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if info.Mode()&fs.ModeNamedPipe == 0 || tokenOwner(info, file) != nil {
+		return f, nil
+	}
+	defer func() { _ = f.Close() }()
+	return os.Open(path)
+}
+
+// isDescriptor reports whether a path is that of an open file of this process, as of a shell's <(command): whoever
+// started us has opened it.
+func isDescriptor(path string) bool {
+	path = filepath.Clean(path)
+	for _, dir := range []string{"/dev/fd/", "/proc/self/fd/", fmt.Sprintf("/proc/%d/fd/", os.Getpid())} {
+		if number, ok := strings.CutPrefix(path, dir); ok && number != "" && strings.Trim(number, "0123456789") == "" {
+			return true
+		}
+	}
+	return path == "/dev/stdin"
+}
+
+// checkTokenFile returns an error where others could have written what an open file says.
+func checkTokenFile(f *os.File, path string, log zerolog.Logger) error {
 	info, err := f.Stat()
 	if err != nil {
 		return errhint.Code(fmt.Errorf("cannot read the job's token: %w", err), errhint.Usage)
 	}
-	if info.Mode()&fs.ModeNamedPipe != 0 { // a shell's <(command)
-		return nil
+	if !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0 {
+		return errhint.Usagef("cannot use the token in %s: it is no file", path)
 	}
-	if !info.Mode().IsRegular() {
-		return errhint.Usagef("cannot use the token in %s: it is no file", f.Name())
+	if err := tokenOwner(info, path); err != nil {
+		return err
 	}
+	if mode := info.Mode().Perm(); mode&0o044 != 0 && !mounted(f) {
+		log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).
+			Msg("others on this machine may read the job's token; chmod 600 keeps it from them")
+	}
+	return nil
+}
+
+// tokenOwner returns an error for a file or pipe that belongs to somebody else, or that others may write to.
+func tokenOwner(info fs.FileInfo, path string) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return nil
@@ -115,11 +166,10 @@ func checkTokenFile(f *os.File, log zerolog.Logger) error {
 	mode := info.Mode().Perm()
 	switch {
 	case int(stat.Uid) != os.Geteuid() && stat.Uid != 0 && stat.Uid != rootOwner():
-		return errhint.With(errhint.Usagef("cannot use the token in %s: it belongs to another user (uid %d)", f.Name(), stat.Uid), "it must be yours or root's: who can write it knows the token")
+		return errhint.With(errhint.Usagef("cannot use the token in %s: it belongs to another user (uid %d)", path, stat.Uid),
+			"it must be yours or root's: who can write it knows the token")
 	case mode&0o022 != 0:
-		return errhint.With(errhint.Usagef("cannot use the token in %s: others may write to it (mode %04o)", f.Name(), mode), "chmod 600 "+f.Name())
-	case mode&0o044 != 0 && !mounted(f):
-		log.Warn().Str("file", f.Name()).Str("mode", fmt.Sprintf("%04o", mode)).Msg("others on this machine may read the job's token; chmod 600 keeps it from them")
+		return errhint.With(errhint.Usagef("cannot use the token in %s: others may write to it (mode %04o)", path, mode), "chmod 600 "+path)
 	}
 	return nil
 }

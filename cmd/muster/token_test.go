@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,5 +136,78 @@ func TestOpenIsTold(t *testing.T) {
 		if n := strings.Count(got.stderr, said); got.status != 0 || n != c.want || c.want > 0 && !strings.Contains(got.stderr, "--token-file job.token") {
 			t.Errorf("%s: status %d, said %d times:\n%s", name, got.status, n, got.stderr)
 		}
+	}
+}
+
+// A token is as little taken through a stranger's pipe or link as from his file: he knows what it says. The user's own
+// ones stay.
+func TestTokenOfAStranger(t *testing.T) {
+	ours, shared := testutil.ReachedDir(t, 0o755), testutil.ReachedDir(t, 0o1777)
+	token := strings.Repeat("5ecret", 10)
+	known := filepath.Join(ours, "known") // whoever may read a file of ours could use what it says
+	for path, mode := range map[string]os.FileMode{known: 0o644, filepath.Join(ours, "mine"): 0o600} {
+		if err := os.WriteFile(path, []byte(token), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, link := range [][2]string{{"mine", filepath.Join(ours, "link")}, {ours, filepath.Join(shared, "ours")}} {
+		if err := os.Symlink(link[0], link[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := func(name string) string { return filepath.Join(shared, name) }
+	testutil.RunStranger(t, "mkfifo", "-m", "600", in("pipe"))
+	testutil.RunStranger(t, "mkfifo", "-m", "644", in("open-pipe"))
+	testutil.RunStranger(t, "ln", "-s", known, in("link"))
+	testutil.RunStranger(t, "ln", "-s", ours, in("dir"))
+	for name, c := range map[string]struct {
+		mode    uint32
+		refused string
+	}{"mine": {0o600, ""}, "writable": {0o622, "others may write to it (mode 0622)"}} {
+		if err := unix.Mkfifo(filepath.Join(ours, "fifo-"+name), c.mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(ours, "fifo-"+name), os.FileMode(c.mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := w.WriteString(token); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	done := make(chan error, 1)
+	go func() { // it waits for a reader
+		f, err := os.OpenFile(filepath.Join(ours, "fifo-mine"), os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(token)
+			f.Close()
+		}
+		done <- err
+	}()
+	for path, refused := range map[string]string{
+		in("pipe"):                            "it belongs to another user (uid 47114)",
+		in("open-pipe"):                       "it belongs to another user (uid 47114)",
+		in("link"):                            "is a symbolic link of user 47114, which is not followed",
+		filepath.Join(in("dir"), "known"):     "is a symbolic link of user 47114, which is not followed",
+		filepath.Join(ours, "fifo-writable"):  "others may write to it (mode 0622)",
+		filepath.Join(ours, "mine"):           "",
+		filepath.Join(ours, "link"):           "",
+		filepath.Join(in("ours"), "link"):     "",
+		filepath.Join(ours, "fifo-mine"):      "",
+		fmt.Sprintf("/dev/fd/%d", r.Fd()):     "",
+		filepath.Join(shared, "ours", "none"): "no such file",
+	} {
+		got, err := readToken(path, zerolog.Nop())
+		if refused == "" && (err != nil || string(got) != token) || refused != "" && (err == nil || !strings.Contains(err.Error(), refused)) {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

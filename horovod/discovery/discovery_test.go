@@ -238,3 +238,14 @@ func TestFile(t *testing.T) {
 		t.Error("a file that is gone is no error")
 	}
 }
+
+// What is said of a script has no secret of its command line in it, where a shown form is given.
+func TestScriptShown(t *testing.T) {
+	s := discovery.Script{Command: "hosts --token hunter2", Shown: "(21 characters, not shown)"}
+	if got := s.String(); got != `the host discovery script "(21 characters, not shown)"` {
+		t.Error(got)
+	}
+	if got := (discovery.Script{Command: "hosts"}).String(); got != `the host discovery script "hosts"` {
+		t.Error(got)
+	}
+}

@@ -4,6 +4,7 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,9 @@ const DefaultTimeout = 30 * time.Second
 // Script is a command that prints the hosts, one a line: NAME:SLOTS, or NAME.
 type Script struct {
 	Command string
-	Runner  Runner
+	// Shown is the command as it may be shown, without secrets; empty: all of it.
+	Shown  string
+	Runner Runner
 	// Slots is what a host without a number has.
 	Slots int
 	// Timeout bounds a run; 0 is DefaultTimeout.
@@ -73,7 +76,9 @@ func (s Script) Find(ctx context.Context) ([]horovod.Host, []string, error) {
 	return hosts, warnings, nil
 }
 
-func (s Script) String() string { return fmt.Sprintf("the host discovery script %q", s.Command) }
+func (s Script) String() string {
+	return fmt.Sprintf("the host discovery script %q", cmp.Or(s.Shown, s.Command))
+}
 
 // File is a hostfile that is read again each time.
 type File struct {

@@ -100,7 +100,7 @@ type Driver struct {
 	stopped chan struct{}
 
 	// The rest belongs to the loop.
-	parked map[string][]chan string // requests that wait, by slot
+	parked map[string][]chan string // requests that wait, by slot, the oldest first; a closed one is given up
 	procs  map[int]*process
 	failed error // what ended the job beside its workers
 	wg     sync.WaitGroup
@@ -394,12 +394,19 @@ type asked struct{ d *Driver }
 func (a asked) Register(slot string, body []byte) error {
 	reg, err := notify.ParseRegistration(body)
 	if err != nil {
-		a.d.cfg.Log.Warn().Err(err).Str("worker", slot).Msg("registration refused")
 		return err
 	}
-	a.d.tell.register(slot, reg)
+	a.d.post(func() {
+		if _, ours := a.d.m.plan[slot]; ours { // nobody else is ever told of anything
+			a.d.tell.register(slot, reg)
+		}
+	})
 	return nil
 }
+
+// parkedMost is how many requests for one slot's place may wait: its worker has one, and others whose connections broke
+// unnoticed. The oldest is given up for one more.
+const parkedMost = 16
 
 // Place implements kv.Driver.
 func (a asked) Place(ctx context.Context, key string) (string, error) {
@@ -410,7 +417,12 @@ func (a asked) Place(ctx context.Context, key string) (string, error) {
 			answer <- place
 		} else {
 			// Parked before the effects are done: they may release it.
-			a.d.parked[key] = append(a.d.parked[key], answer)
+			waiting := append(a.d.parked[key], answer)
+			if len(waiting) > parkedMost {
+				close(waiting[0])
+				waiting = waiting[1:]
+			}
+			a.d.parked[key] = waiting
 		}
 		a.d.perform(effects)
 	})
@@ -418,7 +430,10 @@ func (a asked) Place(ctx context.Context, key string) (string, error) {
 		return horovod.NoPlace, nil
 	}
 	select {
-	case place := <-answer:
+	case place, ok := <-answer:
+		if !ok {
+			return "", errGone
+		}
 		return place, nil
 	case <-ctx.Done():
 		a.d.post(func() { a.d.unpark(key, answer) })
@@ -435,7 +450,9 @@ func (d *Driver) unpark(key string, gone chan string) {
 			left = append(left, c)
 		}
 	}
-	d.parked[key] = left
+	if d.parked[key] = left; len(left) == 0 {
+		delete(d.parked, key)
+	}
 }
 
 // Seen implements kv.Driver.

@@ -431,6 +431,34 @@ func TestAskingAgain(t *testing.T) {
 	}
 }
 
+// However often a slot's place is asked for, few of those requests wait, the newest ones: the worker's is not among
+// those that it has given up itself.
+func TestAskingWithoutEnd(t *testing.T) {
+	w := begin(t, unlimited, "A:2")
+	p := w.running(2, "A:0", "A:1")
+	const many = 60
+	got := make(chan string, many)
+	for range many {
+		go func() {
+			place, err := w.do(t.Context(), "GET", "/rank_and_size/A:0", "")
+			if err != nil {
+				place = "given up"
+			}
+			got <- place
+		}()
+	}
+	for range many - 16 {
+		w.want("A:0", got, "given up")
+	}
+	w.want("A:1", w.ask("A:1"), "1,2,1,2,0,1")
+	for range 16 {
+		w.want("A:0", got, "0,2,0,2,0,1")
+	}
+	p[0].exit(0)
+	p[1].exit(0)
+	w.wantEnd(0, "")
+}
+
 // The answer was lost on its way: the worker has not begun to look for the others, and gets the same place at once.
 func TestAnswerIsLost(t *testing.T) {
 	w := begin(t, unlimited, "A:1 B:1")

@@ -19,9 +19,33 @@ type Clients struct {
 	networks []netip.Prefix
 	log      zerolog.Logger
 
-	mu     sync.Mutex
-	hosts  map[string][]netip.Addr
-	logged map[netip.Addr]time.Time // when the last line about an address was written
+	mu      sync.Mutex
+	hosts   map[string][]netip.Addr
+	unknown notices // of addresses that are no host's
+	wrong   notices // of addresses from where something was said for another host's worker, or that made no sense
+}
+
+// notices are when the last line of the log about an address was written.
+type notices map[netip.Addr]time.Time
+
+// due reports whether a line about an address is to be written, and notes it: one a minute, of a bounded number of
+// addresses.
+func (n notices) due(addr netip.Addr, now time.Time) bool {
+	if last, ok := n[addr]; ok && now.Sub(last) < refusalPause {
+		return false
+	}
+	if len(n) >= refusalNames {
+		for a, last := range n {
+			if now.Sub(last) >= refusalPause {
+				delete(n, a)
+			}
+		}
+	}
+	if len(n) >= refusalNames {
+		return false
+	}
+	n[addr] = now
+	return true
 }
 
 const (
@@ -33,7 +57,7 @@ const (
 // NewClients returns clients without hosts. networks are those whose clients are answered besides: where addresses are
 // translated on their way, nobody knows a host's.
 func NewClients(networks []netip.Prefix, log zerolog.Logger) *Clients {
-	return &Clients{networks: networks, log: log, hosts: map[string][]netip.Addr{}, logged: map[netip.Addr]time.Time{}}
+	return &Clients{networks: networks, log: log, hosts: map[string][]netip.Addr{}, unknown: notices{}, wrong: notices{}}
 }
 
 // Set says which addresses a host of the job has, as its workers' connections come from them.
@@ -80,21 +104,20 @@ func (c *Clients) admits(addr netip.Addr, now time.Time) bool {
 			return true
 		}
 	}
-	if last, ok := c.logged[addr]; ok && now.Sub(last) < refusalPause {
-		return false
-	}
-	if len(c.logged) >= refusalNames {
-		for a, last := range c.logged {
-			if now.Sub(last) >= refusalPause {
-				delete(c.logged, a)
-			}
-		}
-	}
-	if len(c.logged) < refusalNames {
-		c.logged[addr] = now
+	if c.unknown.due(addr, now) {
 		c.log.Warn().Stringer("addr", addr).Msg("the rendezvous of Horovod's workers refuses a client: it is none of the job's hosts; --store-allow names networks whose clients are let in besides")
 	}
 	return false
+}
+
+// words reports whether it is to be told that something was refused that came from an address.
+func (c *Clients) words(addr netip.Addr, now time.Time) bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wrong.due(bare(addr), now)
 }
 
 // is reports whether an address may be that of a host.

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/horovod/kv"
+	"muster/internal/testutil"
 )
 
 // from connects from an address of this machine's loopback, and asks.
@@ -86,6 +87,72 @@ func TestClients(t *testing.T) {
 	if n := strings.Count(log.String(), "none of the job's hosts"); n != 1 {
 		t.Errorf("an address was named %d times in the log:\n%s", n, log.String())
 	}
+}
+
+// Whatever a client sends that is refused, the log says it once, and shortly.
+func TestRefusalsAreFewLines(t *testing.T) {
+	d := &driver{place: make(chan string, 1), gone: make(chan string, 1), seen: make(chan int, 9)}
+	s := kv.New(d)
+	var log buffer
+	clients := kv.NewClients(nil, zerolog.New(&log))
+	clients.Set("n1", addrs("127.0.0.1"))
+	s.Only(clients)
+	addr := serve(t, s)
+	long := strings.Repeat("x", 4000)
+	for i := range 100 {
+		for request, want := range map[string]string{
+			ask("PUT", fmt.Sprintf("/worker_addresses/%s%d:0", long, i), "text"): "HTTP/1.1 403",
+			ask("GET", fmt.Sprintf("/rank_and_size/%s%d:0", long, i), ""):        "HTTP/1.1 403",
+			ask("PUT", fmt.Sprintf("/worker_addresses/n1:%d", i), ""):            "HTTP/1.1 400",
+			"NONSENSE\r\n\r\n": "HTTP/1.1 400",
+		} {
+			if got, err := from(t, "127.0.0.1", addr, request); err != nil || got != want {
+				t.Fatalf("%.40q: %q, %v", request, got, err)
+			}
+		}
+	}
+	text := log.String()
+	if strings.Count(text, "\n") != 1 || len(text) > 1000 || !strings.Contains(text, "refused what a client says for a worker") {
+		t.Errorf("%d lines of the log, %d bytes: %.2000s", strings.Count(text, "\n"), len(text), text)
+	}
+}
+
+// An address has few connections, also of those on which it asks one thing after the other. Others keep theirs.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	s := kv.New(nil)
+	s.Most(8)
+	addr := serve(t, s)
+	asking := func(source string) (net.Conn, bool) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+		conn, err := d.DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(conn, ask("GET", "/global/0", ""))
+		answer := make([]byte, 12)
+		_, err = io.ReadFull(conn, answer)
+		return conn, err == nil && string(answer) == "HTTP/1.1 404"
+	}
+	var last net.Conn
+	for i := range 20 {
+		conn, ok := asking("127.0.0.2")
+		if ok != (i < 8) {
+			t.Errorf("connection %d was answered: %v", i, ok)
+		}
+		if ok {
+			last = conn
+		}
+	}
+	if _, ok := asking("127.0.0.3"); !ok {
+		t.Error("another address was not answered")
+	}
+	last.Close()
+	testutil.Eventually(t, 20*time.Second, "there is room again", func() bool {
+		_, ok := asking("127.0.0.2")
+		return ok
+	})
 }
 
 // Whoever connects and asks nothing has few connections, and not for long; a whole request ends that.

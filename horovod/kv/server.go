@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"muster/internal/admission"
+	"muster/internal/printable"
 )
 
 // Scopes that are not stored but belong to the driver of an elastic job.
@@ -49,8 +52,9 @@ const (
 type Driver interface {
 	// Register takes the body of a worker's registration. It does not wait for the worker.
 	Register(slot string, body []byte) error
-	// Place returns a worker's place in the next world, as horovod.Slot.Place writes it, when that world is decided. The
-	// end of ctx means that the worker has hung up.
+	// Place returns a worker's place in the next world, as horovod.Slot.Place writes it, when that world is decided.
+	// The end of ctx means that the worker has hung up. An error means that nobody waits for the answer any more. How
+	// many wait at the same time is the driver's to bound: the server bounds their connections alone.
 	Place(ctx context.Context, slot string) (string, error)
 	// Seen is told that the worker with this rank has begun to look for the others of its world.
 	Seen(rank int)
@@ -63,11 +67,12 @@ type Server struct {
 	clients *Clients // nil: everybody
 	log     zerolog.Logger
 	full    sync.Once // that the store is full was told
+	most    int       // connections of one address
 }
 
 // New returns a server without keys. driver is nil for a job that is not elastic.
 func New(driver Driver) *Server {
-	return &Server{store: newStore(MaxTotal), driver: driver, log: zerolog.Nop()}
+	return &Server{store: newStore(MaxTotal), driver: driver, log: zerolog.Nop(), most: mostConns()}
 }
 
 // Only has the server answer these clients and nobody else, and say in the log what it refuses. A worker's registration and
@@ -100,6 +105,7 @@ type connKey struct{}
 
 // Serve answers clients of l until ctx ends. It closes l and returns when all its goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	l = newFew(l, s.most, s.log)
 	if s.clients != nil {
 		l = known{l, s.clients}
 	}
@@ -107,6 +113,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	// No WriteTimeout: a worker may wait for its place as long as an elastic job waits for hosts.
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: unprovenTime, IdleTimeout: unprovenTime, MaxHeaderBytes: 16 << 10,
+		ErrorLog:    stdlog.New(io.Discard, "", 0), // what clients do wrong is not worth a line each
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
@@ -140,7 +147,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		admission.Proven(conn)
 	}
 	if s.driver != nil && (scope == addressScope || scope == placeScope) && !s.clients.owns(key, r) {
-		s.log.Warn().Str("addr", r.RemoteAddr).Str("worker", key).Msg("refused what a client says for a worker: it is not on that worker's host")
+		s.refused(r, key, "it is not on that worker's host")
 		w.Header().Set("Connection", "close")
 		answer(w, http.StatusForbidden, nil)
 		return
@@ -212,7 +219,8 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, scope, key string) 
 		return
 	}
 	if registers {
-		if s.driver.Register(key, body) != nil {
+		if err := s.driver.Register(key, body); err != nil {
+			s.refused(r, key, err.Error())
 			answer(w, http.StatusBadRequest, nil)
 			return
 		}
@@ -230,10 +238,22 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, scope, key string) 
 	answer(w, http.StatusOK, nil)
 }
 
+// refused says why something was refused that a client says for a worker, now and then for each address.
+func (s *Server) refused(r *http.Request, worker, why string) {
+	if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && s.clients.words(from.Addr(), time.Now()) {
+		s.log.Warn().Str("addr", r.RemoteAddr).Str("worker", printable.Line(worker, shownMost)).Str("why", printable.Line(why, shownMost)).
+			Msg("refused what a client says for a worker; more of that from its address is not told for a minute")
+	}
+}
+
+// shownMost is how much of a client's text is shown, in bytes.
+const shownMost = 100
+
 // isFull says once that the store has no room.
 func (s *Server) isFull(r *http.Request, key string) {
 	s.full.Do(func() {
-		s.log.Error().Str("addr", r.RemoteAddr).Str("key", key).Int64("bytes", r.ContentLength).Int64("limit", MaxTotal).
+		s.log.Error().Str("addr", r.RemoteAddr).Str("key", printable.Line(key, shownMost)).
+			Int64("bytes", r.ContentLength).Int64("limit", MaxTotal).
 			Msg("the rendezvous of Horovod's workers is full: values are refused")
 	})
 }

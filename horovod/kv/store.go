@@ -2,11 +2,16 @@ package kv
 
 import (
 	"errors"
+	"strings"
 	"sync"
 )
 
-// overhead is about what an entry costs beside its key and value, in bytes.
-const overhead = 128
+// What an entry and a scope cost beside their names and values, in bytes, as it was measured: their places in maps that
+// have just grown.
+const (
+	overhead      = 192
+	scopeOverhead = 768
+)
 
 var errFull = errors.New("the store is full")
 
@@ -14,11 +19,22 @@ var errFull = errors.New("the store is full")
 type store struct {
 	budget int64
 
-	mu       sync.Mutex
-	used     int64
-	scopes   map[string]map[string][]byte
-	sizes    map[string]int             // members of the scopes that the world has
-	finished map[string]map[string]bool // members of those that need the scope no more
+	mu     sync.Mutex
+	used   int64
+	scopes map[string]*scope
+	sizes  map[string]int // members of the scopes that the world has
+}
+
+// scope is where some workers meet.
+type scope struct {
+	entries   map[string]entry
+	addresses int // entries that are a member's addresses
+	finished  int // members that need the scope no more
+}
+
+type entry struct {
+	value    []byte
+	finished bool
 }
 
 func newStore(budget int64) *store {
@@ -30,92 +46,110 @@ func newStore(budget int64) *store {
 func (s *store) begin(sizes map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for scope := range s.scopes {
-		s.dropLocked(scope)
+	for name := range s.scopes {
+		s.dropLocked(name)
 	}
-	s.scopes, s.finished = map[string]map[string][]byte{}, map[string]map[string]bool{}
-	s.sizes = sizes
+	s.scopes, s.sizes = map[string]*scope{}, sizes
 }
 
-func (s *store) get(scope, key string) ([]byte, bool) {
+func (s *store) get(name, key string) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	value, ok := s.scopes[scope][key]
-	return value, ok
+	in := s.scopes[name]
+	if in == nil {
+		return nil, false
+	}
+	e, ok := in.entries[key]
+	return e.value, ok
 }
 
 // put keeps value, which nobody changes any more, and reports whether there was room.
-func (s *store) put(scope, key string, value []byte) bool {
+func (s *store) put(name, key string, value []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, had := s.scopes[scope][key]
+	in := s.scopes[name]
 	more := cost(key, value)
-	if had {
-		more -= cost(key, before)
+	var before entry
+	had := false
+	if in == nil {
+		more += scopeCost(name)
+	} else if before, had = in.entries[key]; had {
+		more -= cost(key, before.value)
 	}
 	if s.used+more > s.budget {
 		return false
 	}
 	s.used += more
-	if s.scopes[scope] == nil {
-		s.scopes[scope] = map[string][]byte{}
+	if in == nil {
+		in = &scope{entries: map[string]entry{}}
+		s.scopes[strings.Clone(name)] = in // a part of a request would keep all of it
 	}
-	s.scopes[scope][key] = value
+	if !had {
+		key = strings.Clone(key)
+		if isAddress(key) {
+			in.addresses++
+		}
+	}
+	in.entries[key] = entry{value, before.finished}
 	return true
 }
 
 func cost(key string, value []byte) int64 { return int64(len(key)+cap(value)) + overhead }
 
+func scopeCost(name string) int64 { return int64(len(name)) + scopeOverhead }
+
 // finish notes that a member has found its peers. When all members of a scope have, its values are dropped, so that the
 // same world can meet again under the same names. Scopes that are not of the world are those of process sets, whose
 // number of members nobody told us: each member takes its own value away. A member may say it twice, where its first
 // answer was lost.
-func (s *store) finish(scope, key string) {
+func (s *store) finish(name, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	size, ours := s.sizes[scope]
-	if !ours {
-		if value, ok := s.scopes[scope][key]; ok {
-			s.used -= cost(key, value)
-			delete(s.scopes[scope], key)
-		}
-		// What members say of themselves under rank_N goes with the last address.
-		for left := range s.scopes[scope] {
-			if _, ok := addressOf(left); ok {
-				return
-			}
-		}
-		s.dropLocked(scope)
+	in := s.scopes[name]
+	if in == nil {
 		return
 	}
-	if _, ok := s.scopes[scope][key]; !ok {
+	e, ok := in.entries[key]
+	size, ours := s.sizes[name]
+	if !ours {
+		if ok {
+			s.used -= cost(key, e.value)
+			delete(in.entries, key)
+			if isAddress(key) {
+				in.addresses--
+			}
+		}
+		if in.addresses == 0 { // what members say of themselves under rank_N goes with the last address
+			s.dropLocked(name)
+		}
+		return
+	}
+	if !ok {
 		return // nobody who met here, or said already when the others had too
 	}
-	if s.finished[scope] == nil {
-		s.finished[scope] = map[string]bool{}
+	if !e.finished {
+		e.finished = true
+		in.entries[key] = e
+		in.finished++
 	}
-	s.finished[scope][key] = true
-	if len(s.finished[scope]) >= size {
-		s.dropLocked(scope)
+	if in.finished >= size {
+		s.dropLocked(name)
 	}
 }
 
-// addressOf reports whether a key is that of a member's addresses, which is its number.
-func addressOf(key string) (string, bool) {
-	for _, c := range key {
-		if c < '0' || c > '9' {
-			return "", false
-		}
-	}
-	return key, key != ""
-}
+// isAddress reports whether a key is that of a member's addresses, which is its number.
+func isAddress(key string) bool { return key != "" && strings.Trim(key, "0123456789") == "" }
 
-func (s *store) dropLocked(scope string) {
-	for key, value := range s.scopes[scope] {
-		s.used -= cost(key, value)
+func (s *store) dropLocked(name string) {
+	in := s.scopes[name]
+	if in == nil {
+		return
 	}
-	delete(s.scopes, scope)
-	delete(s.finished, scope)
+	for key, e := range in.entries {
+		s.used -= cost(key, e.value)
+	}
+	s.used -= scopeCost(name)
+	delete(s.scopes, name)
 }
 
 // reserve takes n bytes of the budget for a body that arrives, release gives them back.

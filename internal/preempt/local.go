@@ -75,14 +75,16 @@ const (
 )
 
 // Command has a notice when a command of the shell ends with status 0. env is its environment, "NAME=VALUE". A command that
-// hangs is killed.
-func Command(command string, env []string) *Source {
-	return commandWithin(commandLimit, command, env)
+// hangs is killed. shown is the command as it may be shown, without secrets.
+func Command(command, shown string, env []string) *Source {
+	s := commandWithin(commandLimit, command, env)
+	s.name = "command " + printable.Line(shown, 80)
+	return s
 }
 
 func commandWithin(limit time.Duration, command string, env []string) *Source {
 	return &Source{
-		name: "command " + printable.Line(command, 80), every: commandEvery, instead: "correct the command of --ckpt-on-command", local: true,
+		name: "command", every: commandEvery, instead: "correct the command of --ckpt-on-command", local: true,
 		ask: func(ctx context.Context) (*Notice, error) {
 			// The shell writes the status itself: while workers run somebody else may take that of the shell (proc.Confine).
 			done, err := proc.Confine(ctx, proc.Confinement{

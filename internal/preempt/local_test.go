@@ -155,7 +155,7 @@ func TestFileCannotBeLookedFor(t *testing.T) {
 func TestTold(t *testing.T) {
 	for name, s := range map[string]*Source{
 		"a directory":  File(t.TempDir()),
-		"no such tool": Command("no-such-tool-here", []string{"PATH=" + os.Getenv("PATH")}),
+		"no such tool": Command("no-such-tool-here", "no-such-tool-here", []string{"PATH=" + os.Getenv("PATH")}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			once := s.ask
@@ -174,14 +174,14 @@ func TestTold(t *testing.T) {
 
 func TestCommand(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "going")
-	s, asked := counted(Command("echo noise; test -e $FILE", []string{"PATH=" + os.Getenv("PATH"), "FILE=" + path}))
+	s, asked := counted(Command("echo noise; test -e $FILE", "test -e (6 characters, not shown)", []string{"PATH=" + os.Getenv("PATH"), "FILE=" + path}))
 	w, _ := start(t, s)
 	again(t, asked)
 	w.silent()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n := w.hear(); !strings.Contains(n.Source, "test -e") {
+	if n := w.hear(); n.Source != "command test -e (6 characters, not shown)" {
 		t.Errorf("%+v", n)
 	}
 	again(t, asked)
@@ -217,7 +217,7 @@ func TestCommandEnds(t *testing.T) {
 }
 
 func TestCommandNotThere(t *testing.T) {
-	w, _ := start(t, Command("no-such-command-anywhere", nil))
+	w, _ := start(t, Command("no-such-command-anywhere", "x", nil))
 	w.logged("status 127")
 	w.logged("--ckpt-on-command")
 	w.silent()

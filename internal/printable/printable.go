@@ -10,6 +10,19 @@ import (
 	"unicode/utf8"
 )
 
+// Text returns a text of several lines with each of them as Line has it, save for tabs, which stay.
+func Text(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		parts := strings.Split(line, "\t")
+		for j, part := range parts {
+			parts[j] = Line(part, len(part))
+		}
+		lines[i] = strings.Join(parts, "\t")
+	}
+	return strings.Join(lines, "\n")
+}
+
 // Line returns text as one line fit for a terminal, and for XML: what is not printable is escaped as in Go, also what would
 // change the direction of writing. Of a text longer than most bytes only the beginning is looked at, and "…" follows.
 func Line(text string, most int) string {

@@ -28,6 +28,17 @@ func TestLine(t *testing.T) {
 	}
 }
 
+func TestText(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "a\n\tb c\n": "a\n\tb c\n", "\x1b[2Ja\r\n\x9bb\u009b": `\x1b[2Ja\r` + "\n" + `\x9bb\u009b`,
+		strings.Repeat("x", 5000): strings.Repeat("x", 5000),
+	} {
+		if got := printable.Text(text); got != want {
+			t.Errorf("Text(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
 func FuzzLine(f *testing.F) {
 	f.Add("a\x1b[0m\xff\u2028", 5)
 	f.Fuzz(func(t *testing.T, text string, most int) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -226,7 +227,7 @@ func (s *Static) assign(ctx context.Context, ours map[int]rollcall.Fellow, j *ro
 			if err != nil {
 				return err
 			}
-			if err := json.Unmarshal(text, &infos[rank]); err != nil || infos[rank].Local < 1 || infos[rank].Local > maxLocal {
+			if infos[rank], err = readBrings(text); err != nil {
 				return fmt.Errorf("cannot use what key %q of the store says: %.100q is not what an agent of torchrun writes there", s.role(rank), text)
 			}
 		}
@@ -266,14 +267,37 @@ func (s *Static) follow(ctx context.Context, ours map[int]rollcall.Fellow, j *ro
 		if err != nil {
 			return err
 		}
-		f, v := ours[rank], []int{}
-		if err := json.Unmarshal(text, &v); err != nil || len(v) != 4 || v[0] < 0 || v[0]+f.Workers > v[1] || v[2] < 0 || v[2]+f.Workers > v[3] || v[3] > v[1] {
+		f := ours[rank]
+		v, err := readRanks(text, f.Workers)
+		if err != nil {
 			return fmt.Errorf("cannot use what key %q of the store says: %.100q is not what an agent of torchrun writes there", s.ranks(rank), text)
 		}
 		j.World = v[1]
 		j.Places = append(j.Places, rollcall.Place{Agent: f.Agent, Rank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})
 	}
 	return nil
+}
+
+// errForeign is what comes of a text that no agent of torchrun writes.
+var errForeign = errors.New("no agent of torchrun writes that")
+
+// readBrings reads what an agent brings.
+func readBrings(text []byte) (b brings, err error) {
+	if err := json.Unmarshal(text, &b); err != nil || b.Local < 1 || b.Local > maxLocal {
+		return brings{}, errForeign
+	}
+	return b, nil
+}
+
+// readRanks reads which ranks an agent of some workers gets: the first one and how many there are, then the same of its
+// role.
+func readRanks(text []byte, workers int) ([]int, error) {
+	var v []int
+	if err := json.Unmarshal(text, &v); err != nil || len(v) != 4 || v[1] > math.MaxInt32 || v[3] > v[1] ||
+		v[0] < 0 || v[0] > v[1]-workers || v[2] < 0 || v[2] > v[3]-workers {
+		return nil, errForeign
+	}
+	return v, nil
 }
 
 // forget removes what was said of every node under one of the two names.

@@ -35,3 +35,14 @@ func Awaited(s *Server) (n int) {
 func (s *space) tables() []map[string]*waitList {
 	return []map[string]*waitList{s.workers.waiters, s.workers.barriers, s.agents.waiters, s.agents.barriers}
 }
+
+// Hold keeps the server's loops from doing anything until the returned function is called.
+func Hold(s *Server) (release func()) {
+	gate := make(chan struct{})
+	for _, l := range s.loops {
+		held := make(chan struct{})
+		l.post(func() { close(held); <-gate })
+		<-held
+	}
+	return func() { close(gate) }
+}

@@ -39,6 +39,7 @@ type loop struct {
 	out     reply
 	peer    peer               // of the connection accepted last, where that matters
 	again   []*conn            // not read to the end
+	listed  bool               // all keys were listed in this turn, which takes long
 	stalled map[*conn]struct{} // with a full reply buffer
 	woken   []*conn
 	dues    []int
@@ -123,6 +124,7 @@ func (l *loop) run() {
 	defer close(l.done)
 	events := make([]unix.EpollEvent, maxEvents)
 	for !l.stopped {
+		l.listed = false
 		n, err := unix.EpollWait(l.epfd, events, l.timeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			// Only a broken descriptor or pointer of ours can cause this; going on would spin.
@@ -431,7 +433,7 @@ func (l *loop) handle(c *conn, events uint32) {
 // goOn reads on where read stopped to let others have their turn.
 func (l *loop) goOn() {
 	list := l.again
-	l.again = nil
+	l.again, l.listed = nil, false // who has waited is not behind those who come now
 	for _, c := range list {
 		if c.closed {
 			continue

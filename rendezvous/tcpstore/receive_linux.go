@@ -10,7 +10,7 @@ import (
 // read reads from c until there is no more, its reply buffer is full, or its turn is over.
 func (l *loop) read(c *conn) {
 	for range readRounds {
-		if c.closed || c.paused || c.ending {
+		if c.closed || c.paused || c.ending || c.again {
 			return
 		}
 		into := l.buf
@@ -51,7 +51,14 @@ func (l *loop) read(c *conn) {
 			return
 		}
 	}
-	if !c.again && !c.closed && !c.ending {
+	if !c.closed && !c.ending {
+		l.later(c)
+	}
+}
+
+// later goes on with c when others have had their turn.
+func (l *loop) later(c *conn) {
+	if !c.again {
 		c.again = true
 		l.again = append(l.again, c)
 	}
@@ -89,7 +96,7 @@ func (l *loop) take(c *conn, b []byte) {
 			return
 		}
 		b = rest
-		if !full {
+		if !full || c.again {
 			break
 		}
 		if c.unsent() >= l.srv.cfg.Limits.ReplyBuffer {
@@ -114,7 +121,7 @@ func (l *loop) take(c *conn, b []byte) {
 }
 
 // feed carries out the whole requests at the start of b. It stops early, and returns full, when the replies reach their
-// limit. The replies stand in l.out then.
+// limit, or at a second list of all keys in the same turn: c goes on later then. The replies stand in l.out.
 func (l *loop) feed(c *conn, b []byte) (rest []byte, full bool, err error) {
 	cfg, s := &l.srv.cfg, l.srv.space
 	s.mu.Lock()
@@ -148,6 +155,13 @@ func (l *loop) feed(c *conn, b []byte) (rest []byte, full bool, err error) {
 		}
 		o, n := c.scan.op, c.scan.pos
 		c.scan = scan{}
+		if o == opListKeys {
+			if l.listed {
+				l.later(c)
+				return b, true, nil
+			}
+			l.listed = true
+		}
 		c.forgetLocked(s)
 		if !c.spoke {
 			c.speaks()

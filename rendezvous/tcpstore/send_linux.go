@@ -170,10 +170,7 @@ func (l *loop) pause(c *conn) {
 func (l *loop) resume(c *conn) {
 	c.paused = false
 	delete(l.stalled, c)
-	if !c.again {
-		c.again = true
-		l.again = append(l.again, c)
-	}
+	l.later(c)
 }
 
 // closeStalled closes connections whose full reply buffer has not moved for too long.

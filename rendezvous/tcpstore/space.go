@@ -159,7 +159,7 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 				size += len(e.val)
 			}
 		}
-		if err := s.roomLocked(o, size, out); err != nil {
+		if err := s.roomLocked(o, size, s.lim.ReplyAtOnce, out); err != nil {
 			return err
 		}
 		for range n {
@@ -196,7 +196,8 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 		key := r.bytes()
 		out.buf = appendU64(out.buf, uint64(s.of(key, w).queues[string(key)].len()))
 	case opListKeys:
-		if err := s.roomLocked(o, 8+8*len(s.workers.keys)+s.workers.names, out); err != nil {
+		size, keys := 8+8*len(s.workers.keys)+s.workers.names, len(s.workers.keys)
+		if err := s.roomLocked(o, size, min(s.lim.ReplyAtOnce, s.lim.ListAtOnce-listCost*keys), out); err != nil {
 			return err
 		}
 		out.buf = appendU64(out.buf, uint64(len(s.workers.keys)))
@@ -217,11 +218,14 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 	return nil
 }
 
+// listCost is what it takes to find a key for a list, as bytes that are copied in the same time.
+const listCost = 100
+
 // roomLocked makes room in out for a reply of size bytes beside big values, before any of it is written: a client that was
 // promised a list must get all of it.
-func (s *space) roomLocked(o op, size int, out *reply) error {
-	if size > s.lim.ReplyAtOnce {
-		return fmt.Errorf("%w: answer of %d bytes to %v, limit %d", errProtocol, size, o, s.lim.ReplyAtOnce)
+func (s *space) roomLocked(o op, size, limit int, out *reply) error {
+	if size > limit {
+		return fmt.Errorf("%w: answer of %d bytes to %v, limit %d", errProtocol, size, o, limit)
 	}
 	out.buf = slices.Grow(out.buf, size)
 	return nil

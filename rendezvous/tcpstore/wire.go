@@ -161,6 +161,7 @@ type Limits struct {
 	KeysPerReq   int // most keys in one request; default 131,072, as PyTorch's libuv server
 	ReplyBuffer  int // unread replies of a connection, from which on its requests are left alone; default 1 MiB
 	ReplyAtOnce  int // one reply, leaving out values of 16 KiB and more, which are not copied; default 512 MiB
+	ListAtOnce   int // the answer to LIST_KEYS, for which all others wait, and 100 bytes more for each key; default 128 MiB
 	ReplyTotal   int // unread replies of all connections, big values left out; beyond, who has most is closed; default 512 MiB
 	RequestBytes int // one request as a whole; default 1 GiB, the 131,072 keys of 8 KiB that the others allow
 	// Total bounds keys, values, waits, and what is arriving or being sent of big values; who would add to it is closed.
@@ -179,6 +180,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.KeysPerReq, 128<<10)
 	def(&l.ReplyBuffer, 1<<20)
 	def(&l.ReplyAtOnce, 512<<20)
+	def(&l.ListAtOnce, 128<<20)
 	def(&l.ReplyTotal, 512<<20)
 	def(&l.RequestBytes, 1<<30)
 	return l
