@@ -22,6 +22,7 @@ type simNode struct {
 	ended   bool
 	gone    bool // not heard of any more in this round
 	loads   int
+	reads   bool // what its own rank has saved, and nothing else
 	writing *slot
 	attempt string
 	written []council.Written
@@ -35,6 +36,9 @@ func (n *simNode) report(k council.Key) *council.Report {
 	sr := council.SetReport{
 		Key: k, Saves: []int{n.rank}, Begun: n.book.begun[n.rank], Loads: n.loads, Attempt: n.attempt, Written: slices.Clone(n.written),
 		Committed: council.Never, Verified: n.told.Verify,
+	}
+	if n.reads {
+		sr.Reads = []int{n.rank}
 	}
 	for shard, slots := range n.book.shards {
 		for _, s := range slots {
@@ -155,9 +159,13 @@ func TestCouncil(t *testing.T) {
 		size := rapid.IntRange(1, 4).Draw(t, "nodes")
 		s := &sim{t: t, k: council.Key{Dir: "/d", Shards: size}, seen: council.Never}
 		s.leader = council.NewLeader(rapid.IntRange(1, 3).Draw(t, "replicas"), func() string { s.attempt++; return fmt.Sprint(s.attempt) })
+		s.leader.More = true
+		if s.leader.Local = rapid.Bool().Draw(t, "local"); s.leader.Local {
+			s.leader.Replicas = 1
+		}
 		add := func() *simNode {
 			s.born++
-			n := &simNode{addr: fmt.Sprint("node", s.born), book: newBook(size)}
+			n := &simNode{addr: fmt.Sprint("node", s.born), book: newBook(size), reads: s.leader.Local}
 			n.book.told = &toldMoments{}
 			return n
 		}
@@ -191,6 +199,12 @@ func TestCouncil(t *testing.T) {
 					t.Fatalf("decision %s was %+v, and is %+v", key, old, d)
 				}
 				decided[key] = d
+				if s.leader.Local && (d.From != nil || len(sv.Fetch) > 0) {
+					t.Fatalf("nodes without a token are to get copies: %+v", sv)
+				}
+			}
+			if s.leader.Local && slices.ContainsFunc(v.Addrs, func(addr string) bool { return addr != "" }) {
+				t.Fatalf("nodes without a token are to ask each other for something: %v", v.Addrs)
 			}
 			n.view = &v
 		}
@@ -270,6 +284,8 @@ func TestCouncil(t *testing.T) {
 			s.round++
 			s.begin()
 		}
+		s.leader.Last()
+		s.act(never)
 		for range 40 {
 			for _, n := range s.nodes {
 				if n.writing != nil {

@@ -14,6 +14,7 @@ import (
 
 	"muster/checkpointd/council"
 	"muster/internal/peertls"
+	"muster/rendezvous"
 )
 
 // leading is what the node with group rank 0 does for all: it has the reports, shows views, and does what the council
@@ -35,6 +36,8 @@ type leading struct {
 
 	opening map[string]*sync.Mutex // by directory, guarded by mu: a disk may hang
 	locks   map[string]*dirLock    // by directory, guarded by mu
+
+	links []*boardConn // to the nodes of the round, where they have no token; the agent's alone
 }
 
 // member is the connection of a node.
@@ -47,12 +50,34 @@ type member struct {
 
 func newLeading(s *Service) *leading {
 	l := &leading{s: s, council: council.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
+	l.council.Local, l.council.More = s.team.local, true
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l
 }
 
+// listen serves the other nodes of a round that have no token.
+func (l *leading) listen(r rendezvous.Round, board rendezvous.Board) {
+	for rank := 1; rank < r.GroupWorldSize; rank++ {
+		conn := dialBoard(l.ctx, board, viewKey(rank), reportKey(rank), string(l.s.team.id), r.GroupWorldSize, l.s.cfg.beat)
+		l.links = append(l.links, conn)
+		l.acts.Go(func() {
+			defer func() { _ = conn.Close() }()
+			from, err := conn.greet()
+			if err != nil {
+				l.ended(conn, rank, err)
+				return
+			}
+			l.serve(conn, &greeting{Op: "join", Rank: rank, Round: r.Number, From: peertls.Identity(from)})
+		})
+	}
+}
+
 // begin begins a round of so many nodes, whose eras begin with era. Members of the round before have no part in it.
 func (l *leading) begin(round, size int, era uint64, why string) {
+	for _, conn := range l.links {
+		_ = conn.Close()
+	}
+	l.links = nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.members {
@@ -133,9 +158,7 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 	for {
 		r := &council.Report{}
 		if err := readFrame(conn, peerLimit, r); err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
-				l.misbehaved(conn, rank, err)
-			}
+			l.ended(conn, rank, err)
 			break
 		}
 		if err := r.Check(); err != nil || r.Addr != string(m.from) {
@@ -164,6 +187,17 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 }
 
 var errReport = errors.New("its report cannot be taken")
+
+// ended tells how a node's connection has ended, where that was not by the node's own end.
+func (l *leading) ended(conn net.Conn, rank int, err error) {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, errSilent):
+		l.s.cfg.Log.Warn().Int("group_rank", rank).Msg("a node is not heard of any more about checkpoints: what it alone has in memory counts as lost")
+	default:
+		l.misbehaved(conn, rank, err)
+	}
+}
 
 func (l *leading) misbehaved(conn net.Conn, rank int, err error) {
 	l.s.cfg.Log.Warn().Err(err).Int("group_rank", rank).Stringer("addr", conn.RemoteAddr()).Msg(peerMisbehaved)
@@ -314,6 +348,9 @@ func (l *leading) commit(a council.Action) (err error) {
 		if err := r.check(s, &a, shard); err != nil {
 			return fmt.Errorf("what shard %d has become cannot be: %w", shard, err)
 		}
+		if !s.believes(&a, shard) {
+			r.Trackers, r.Spare = nil, nil // rank 0, which is here, says the same
+		}
 		if c.stepDir != "" && r.StepDir != c.stepDir {
 			return errDirectories(shard, r.StepDir, 0, c.stepDir)
 		}
@@ -326,6 +363,9 @@ func (l *leading) commit(a council.Action) (err error) {
 		}
 		elsewhere = elsewhere || r.Elsewhere
 		files = append(files, r.Files...)
+	}
+	if len(files) == 0 {
+		return errors.New("none of its shards has a file")
 	}
 	c.trackers = parts.list
 	for i := range files {

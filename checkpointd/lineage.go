@@ -83,7 +83,7 @@ func decide(nodes []standing, now time.Time, nonce uint64) (lineage int64, era u
 func apart(nodes []standing) string {
 	for _, n := range nodes {
 		if n.Dir != "" && nodes[0].Dir != "" && n.Dir != nodes[0].Dir {
-			return fmt.Sprintf("%s on node %s, %s on node %s", nodes[0].Dir, nodes[0].Node, n.Dir, n.Node)
+			return council.Clean(fmt.Sprintf("%s on node %s, %s on node %s", nodes[0].Dir, nodes[0].Node, n.Dir, n.Node), 2000)
 		}
 	}
 	return ""
@@ -168,6 +168,9 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 		t.lead(l)
 	}
 	l.begin(r.Number, r.GroupWorldSize, call.Era, why)
+	if t.local {
+		l.listen(r, board)
+	}
 	if board != nil {
 		err = say(ctx, board, leaderKey, call)
 	}

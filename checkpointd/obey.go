@@ -221,8 +221,14 @@ func (s *Service) agreedLocked(st *set, c council.Copy, came council.Digest) err
 // errNoRoom says that there is no memory for a copy.
 var errNoRoom = errors.New("there is no memory for it")
 
+// errNoToken refuses what would take a token.
+var errNoToken = errors.New("nodes have copies from each other only with a job token")
+
 // fetch receives a copy into a slot of its own.
 func (s *Service) fetch(st *set, shard int, at moment, from peertls.Identity) error {
+	if s.team.local {
+		return errNoToken
+	}
 	ask := greeting{Op: "fetch", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Shard: shard}
 	conn, err := dialPeer(s.ctx, s.cfg.domain(), from, ask)
 	if err != nil {

@@ -44,6 +44,8 @@ func (r *record) UnmarshalJSON(text []byte) error {
 // layout is what a worker writes behind its data: the files that a copy becomes, and where their bytes lie.
 type layout struct {
 	Files []fileLayout `json:"files"`
+	// Aside are files that workers restore from memory, and that are not written: what other nodes have the files of.
+	Aside []fileLayout `json:"aside,omitempty"`
 	// Dir is the name of the step's directory, the step's number where it is empty.
 	Dir string `json:"dir,omitempty"`
 	// Trackers are files beside the step's directory that name it, for the framework's own tools: a name and a text each.
@@ -87,7 +89,7 @@ func readLayout(slot []byte, off, length int64) (layout, int64, error) {
 	if err := l.checkNames(); err != nil {
 		return layout{}, 0, err
 	}
-	for _, f := range l.Files {
+	for _, f := range slices.Concat(l.Files, l.Aside) {
 		for _, p := range f.Parts {
 			if (p.Bytes == nil) == (p.Archive == nil) {
 				return layout{}, 0, fmt.Errorf("a part of file %q is neither an archive nor bytes", f.Path)
@@ -148,7 +150,7 @@ func (l *layout) checkNames() error {
 		}
 	}
 	seen := make(map[string]bool, len(l.Files))
-	for _, f := range l.Files {
+	for _, f := range slices.Concat(l.Files, l.Aside) {
 		absolute := filepath.IsAbs(f.Path) && (&File{Path: f.Path}).named()
 		if f.Path != "" && !absolute && !isLocalName(f.Path) || f.Path == manifestName || seen[f.Path] {
 			return fmt.Errorf("%q is no path for a file of a checkpoint, or another's: give a clean one", f.Path)
@@ -161,12 +163,7 @@ func (l *layout) checkNames() error {
 	return nil
 }
 
-// find returns the file with a path as it stands in the layout, nil where there is none.
-func (l *layout) find(path string) *fileLayout {
-	for i := range l.Files {
-		if l.Files[i].Path == path {
-			return &l.Files[i]
-		}
-	}
-	return nil
+// has reports whether there is a file with a path, as it stands in the layout.
+func (l *layout) has(path string) bool {
+	return slices.ContainsFunc(slices.Concat(l.Files, l.Aside), func(f fileLayout) bool { return f.Path == path })
 }

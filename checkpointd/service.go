@@ -41,18 +41,21 @@ type Config struct {
 	Dir string
 	Log zerolog.Logger
 
-	// Token is the job's secret, where it has several nodes: they keep checkpoints together, and reach this one at Addr, a host
-	// or address. Node is this one's name. nil: the node is alone.
+	// Several says that the job has several nodes, which keep checkpoints together; Node is this one's name. Token is the job's secret:
+	// they reach each other at Addr, a host or address, and have copies from each other. nil: they agree through the rounds' boards, and
+	// copies stay where they are made.
+	Several    bool
 	Token      []byte
 	Addr, Node string
 	// Replicas is on how many nodes a copy of each shard is, the one that saved it included; 0 and 1: on that.
 	Replicas int
 
-	// disk and available are the real ones where they are nil, the limits are leftLimit and waitRanks where they are 0.
+	// disk and available are the real ones where they are nil, the times are leftLimit, waitRanks and boardBeat where they are 0.
 	disk      disk
 	available func() int64
 	leftLimit time.Duration
 	rankLimit time.Duration
+	beat      time.Duration // of a boardConn
 }
 
 // memoryShare is how much of the available memory another copy may take, allMemory how much the only one may.
@@ -108,7 +111,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		}
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx)) // Close ends it, after the workers
-	if cfg.Token != nil {
+	if cfg.Several {
 		if s.team, err = openTeam(ctx, s); err != nil {
 			return nil, errors.Join(err, s.listener.Close())
 		}
@@ -321,6 +324,9 @@ func (s *Service) Close() error {
 		c.hangUp()
 	}
 	s.mu.Unlock()
+	if s.team != nil {
+		s.team.bye()
+	}
 	s.cancel(errEnds)
 	err := s.listener.Close()
 	ended := make(chan struct{})

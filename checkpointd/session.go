@@ -182,6 +182,9 @@ func (c *session) hello(req request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	told := reply{Local: s.team != nil && s.team.local}
+	req.Saves = req.Saves || req.Copies && told.Local
+	told.Saves = req.Saves
 	for until := time.Now().Add(finishLimit); req.Saves; { // that of a worker that has just died may not have been closed yet
 		o := s.saverLocked(st, req.Shard)
 		if o == nil {
@@ -191,7 +194,11 @@ func (c *session) hello(req request) (reply, error) {
 			return reply{}, fmt.Errorf("rank %d saves shard %d to %s already", o.rank, req.Shard, st.dir)
 		}
 	}
-	st.reshards, st.replicas = req.Reshards, req.Replicas
+	st.reshards, st.replicas, st.across = req.Reshards, req.Replicas, req.Across
+	if told.Local && req.Replicas > 1 && !st.told["token"] {
+		st.told["token"] = true
+		s.cfg.Log.Warn().Str("path", dir).Int("replicas", req.Replicas).Msg("no copies are made on other nodes: that takes a job token (--token-file)")
+	}
 	if st.keep.Latest = s.cfg.Keep; req.Keep > 0 {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
 	}
@@ -200,7 +207,7 @@ func (c *session) hello(req request) (reply, error) {
 	s.dirs[dir] = true
 	s.noteLocked()
 	if s.team == nil {
-		return reply{}, nil
+		return told, nil
 	}
 	s.notifyLocked()
 	if st.view.Write != nil { // which was asked for before a worker had named the directory
@@ -214,7 +221,7 @@ func (c *session) hello(req request) (reply, error) {
 	if st.view.Err != "" {
 		return reply{}, errors.New(st.view.Err)
 	}
-	return reply{}, nil
+	return told, nil
 }
 
 // saverLocked is the session that saves a shard, nil where there is none.

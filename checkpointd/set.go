@@ -22,8 +22,10 @@ type set struct {
 	reshards bool
 	// replicas is on how many nodes its workers want a copy of each shard.
 	replicas int
-	lock     *dirLock
-	id       int // in the label
+	// across says that ranks read what others have saved.
+	across bool
+	lock   *dirLock
+	id     int // in the label
 
 	book   *book
 	mem    map[*slot]*memory
@@ -322,7 +324,7 @@ func (s *Service) commitment(st *set, f *flush, attempt string, writers []shardW
 // shardOf returns the shard on this node with a file of a moment.
 func (st *set) shardOf(path string, at moment) (int, bool) {
 	for shard := range st.shards {
-		if slot := st.book.at(shard, at); slot != nil && st.copies[slot].layout.find(path) != nil {
+		if slot := st.book.at(shard, at); slot != nil && st.copies[slot].layout.has(path) {
 			return shard, true
 		}
 	}

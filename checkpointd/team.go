@@ -25,9 +25,13 @@ const joinLimit = time.Minute
 // leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
 type team struct {
 	s        *Service
-	listener *admission.Gate
+	listener *admission.Gate // nil without a token
 	acceptor *peertls.Acceptor
 	id       peertls.Identity // where the other nodes reach this one
+
+	// local says that there is no token: nodes agree through the rounds' boards, and copies stay on the node that made them.
+	local bool
+	base  int // the round's rank of this node's first worker
 
 	leading *leading // on the node with group rank 0
 
@@ -53,8 +57,11 @@ type team struct {
 	serve   sync.WaitGroup
 }
 
-// openTeam begins to listen for the other nodes.
+// openTeam begins to listen for the other nodes, where they have a token.
 func openTeam(ctx context.Context, s *Service) (*team, error) {
+	if s.cfg.Token == nil {
+		return &team{s: s, id: peertls.NewIdentity("board"), local: true, poke: make(chan struct{}, 1)}, nil
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(s.cfg.Addr, "0"))
 	if err != nil {
@@ -93,7 +100,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
 	s.mu.Lock()
-	t.direct, t.err, t.ended, t.drain = r.GroupWorldSize > 1 && board == nil, nil, false, false
+	t.direct, t.err, t.ended, t.drain, t.base = r.GroupWorldSize > 1 && board == nil, nil, false, false, r.BaseRank
 	for _, st := range s.allSetsLocked() {
 		for slot, of := range st.copies {
 			of.compareAnew(st.mem[slot])
@@ -135,7 +142,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 		meet = t.follow
 	}
 	call, err := meet(ctx, r, board, t.standing(left))
-	var conn *peertls.Conn
+	var conn net.Conn
 	if err == nil {
 		s.mu.Lock()
 		if t.lineage == 0 {
@@ -148,7 +155,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 		}
 		s.mu.Unlock()
 		t.endSearch()
-		conn, err = dialPeer(ctx, s.cfg.domain(), peertls.Identity(call.Addr), greeting{Op: "join", Rank: r.GroupRank, Round: r.Number, From: t.id})
+		conn, err = t.join(ctx, r, board, call)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,6 +168,24 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 	t.serve.Go(func() { t.receive(conn) })
 	s.notifyLocked()
 	return nil
+}
+
+// join connects to the leader of a round, which may be this node.
+func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Board, call summons) (net.Conn, error) {
+	g := greeting{Op: "join", Rank: r.GroupRank, Round: r.Number, From: t.id}
+	if !t.local {
+		conn, err := dialPeer(ctx, t.s.cfg.domain(), peertls.Identity(call.Addr), g)
+		if err != nil {
+			return nil, err
+		}
+		return conn, nil
+	}
+	if l := t.leads(); l != nil {
+		own, other := net.Pipe()
+		t.s.wg.Go(func() { l.serve(other, &g) })
+		return own, nil
+	}
+	return dialBoard(t.s.ctx, board, reportKey(r.GroupRank), viewKey(r.GroupRank), string(t.id), r.GroupWorldSize, t.s.cfg.beat), nil //nolint:contextcheck // it lives on when the round has begun
 }
 
 // leave ends the connection to the leader of the round before.
@@ -185,7 +210,9 @@ func (t *team) wake() {
 
 // close ends the node's part. What it leads ends first.
 func (t *team) close() {
-	_ = t.listener.Close()
+	if t.listener != nil {
+		_ = t.listener.Close()
+	}
 	t.endSearch()
 	t.leave()
 	if l := t.lead(nil); l != nil {
@@ -234,6 +261,12 @@ func (s *Service) setReportLocked(st *set) council.SetReport {
 		Key: council.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest, Every: st.keep.Every,
 		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Next: st.next, NextAt: st.nextAt, Full: st.told["replicas"],
 		Urgent: st.urgent, Why: st.why, Begun: council.Never, Want: st.wanting(), Bad: st.bad,
+	}
+	if t := s.team; t.local {
+		sr.Replicas, sr.Across = 0, st.across
+		for i := range min(s.cfg.Workers, st.shards) {
+			sr.Reads = append(sr.Reads, (t.base+i)%st.shards)
+		}
 	}
 	for shard, slots := range st.book.shards {
 		for _, slot := range slots {
@@ -292,9 +325,7 @@ func (t *team) receive(conn net.Conn) {
 		var v council.View
 		err := readFrame(conn, peerLimit, &v)
 		if err == nil {
-			if err = v.Check(); err == nil && len(v.Addrs) != t.size {
-				err = fmt.Errorf("it shows %d nodes, and this round has %d", len(v.Addrs), t.size)
-			}
+			err = t.check(&v)
 			if err != nil {
 				s.cfg.Log.Warn().Err(err).Msg("the node that leads in checkpoints says what cannot be: it is not heard any more")
 			}
@@ -324,6 +355,23 @@ func (t *team) receive(conn net.Conn) {
 	}
 }
 
+// check returns an error where a view is none that the leader of this round could show.
+func (t *team) check(v *council.View) error {
+	if err := v.Check(); err != nil {
+		return err
+	}
+	if len(v.Addrs) != t.size {
+		return fmt.Errorf("it shows %d nodes, and this round has %d", len(v.Addrs), t.size)
+	}
+	gives := func(d council.Decision) bool { return len(d.From) > 0 }
+	for i := range v.Sets {
+		if t.local && (len(v.Sets[i].Fetch) > 0 || slices.ContainsFunc(v.Sets[i].Decisions, gives)) {
+			return errNoToken
+		}
+	}
+	return nil
+}
+
 // answeredLocked waits until the leader's view follows from what is now, and tells whether it came.
 func (t *team) answeredLocked(until time.Time, gone <-chan struct{}) bool {
 	for seq := t.reportLocked(); t.seen < seq; {
@@ -339,6 +387,9 @@ func (t *team) drained(ctx context.Context) error {
 	s := t.s
 	told := time.NewTimer(time.Second)
 	defer told.Stop()
+	if l := t.leads(); l != nil {
+		l.tell((*council.Leader).Last)
+	}
 	for {
 		s.mu.Lock()
 		done := t.conn == nil || t.drain && t.seen >= t.reportLocked()
@@ -376,9 +427,32 @@ func (t *team) lost() bool { return t.conn == nil && t.err != nil }
 
 // leaveLast leaves, the node that leads after all others: they have heard then that all is done.
 func (t *team) leaveLast(ctx context.Context) {
+	t.byeLeader()
 	t.leave()
 	if l := t.leads(); l != nil {
 		l.awaitMembers(ctx)
+	}
+}
+
+// byeLeader has the node that leads hear that this one leaves, where no connection breaks by that.
+func (t *team) byeLeader() {
+	t.s.mu.Lock()
+	own, ok := t.conn.(*boardConn)
+	t.s.mu.Unlock()
+	if ok {
+		own.bye()
+	}
+}
+
+// bye is byeLeader; whoever leads has the others hear that it leaves.
+func (t *team) bye() {
+	t.byeLeader()
+	if l := t.leads(); l != nil {
+		var said sync.WaitGroup
+		for _, link := range l.links {
+			said.Go(link.bye)
+		}
+		said.Wait()
 	}
 }
 

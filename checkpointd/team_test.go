@@ -47,7 +47,7 @@ func (c *crew) add() {
 		})
 	}()
 	s, log := testService(c.t, func(cfg *Config) {
-		cfg.Token, cfg.Addr, cfg.Node, cfg.Workers = []byte("a token of the job"), "127.0.0.1", "node"+strconv.Itoa(n), 1
+		cfg.Several, cfg.Token, cfg.Addr, cfg.Node, cfg.Workers = true, []byte("a token of the job"), "127.0.0.1", "node"+strconv.Itoa(n), 1
 		if c.change != nil {
 			c.change(cfg)
 		}
@@ -88,7 +88,7 @@ func (c *crew) meet(order ...int) {
 	errs := make(chan error)
 	for rank, n := range order {
 		go func() {
-			errs <- c.nodes[n].BeginRound(c.t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: len(order)}, space.Client(), false)
+			errs <- c.nodes[n].BeginRound(c.t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: len(order), BaseRank: rank, WorldSize: len(order)}, space.Client(), false)
 		}()
 	}
 	for range order {

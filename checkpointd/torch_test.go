@@ -65,7 +65,7 @@ func TestClientTrouble(t *testing.T) {
 
 // Where agents of torchrun take part workers write by themselves.
 func TestClientDirect(t *testing.T) {
-	s, _ := testService(t, func(c *Config) { c.Workers, c.Token, c.Addr = 1, []byte("secret"), "127.0.0.1" })
+	s, _ := testService(t, func(c *Config) { c.Workers, c.Several, c.Token, c.Addr = 1, true, []byte("secret"), "127.0.0.1" })
 	if err := s.BeginRound(t.Context(), rendezvous.Round{GroupWorldSize: 2}, nil, false); err != nil {
 		t.Fatal(err)
 	}

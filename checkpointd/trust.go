@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -13,9 +14,9 @@ import (
 	"muster/checkpointd/council"
 )
 
-// Another node that has the job's token is believed what it says of its checkpoints, within bounds: see council's Check. It does not
-// decide where files of this node lie: that the workers of this node do, by the directories that they name, and whoever started it,
-// by Config.Dir.
+// Another node of the job, which has its token where there is one, is believed what it says of its checkpoints, within bounds: see
+// council's Check. It does not decide where files of this node lie: that the workers of this node do, by the directories that they
+// name, and whoever started it, by Config.Dir.
 
 // errNotNamed says that a directory is not written to, since only another node has named it.
 var errNotNamed = errors.New("no worker of this node has named this directory")
@@ -36,9 +37,10 @@ func (s *Service) named(dir string) bool {
 const namedLimit = 5 * time.Minute
 
 // awaitOpenable waits until a directory may be opened: until a worker of this node has named it. One in which this user has had
-// checkpoints written by muster before is opened at once: what a killed muster has left for it is known before workers come.
+// checkpoints written by muster before is opened at once: what a killed muster has left for it is known before workers come. Without a
+// token anybody may have named that one.
 func (l *leading) awaitOpenable(dir string) error {
-	if usedBefore(dir) {
+	if !l.s.team.local && usedBefore(dir) {
 		return nil
 	}
 	return l.awaitNamed(dir)
@@ -111,6 +113,17 @@ func (s *Service) checkLayoutLocked(dir string, of *copied) error {
 		}
 	}
 	return nil
+}
+
+// believes reports whether what a shard has become may name files beside the step's: without a token only where this node wrote the shard.
+func (s *Service) believes(a *council.Action, shard int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.team.local {
+		return true
+	}
+	st := s.findSetLocked(a.Key)
+	return st != nil && st.attempt == a.Attempt && slices.ContainsFunc(st.written, func(w council.Written) bool { return w.Shard == shard })
 }
 
 // filesMax is how many files a shard may have become.

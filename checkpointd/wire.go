@@ -16,14 +16,18 @@ const (
 type request struct {
 	Op string `json:"op"`
 	// hello: who asks, and about which checkpoints.
-	Version int    `json:"version,omitempty"`
-	Rank    int    `json:"rank,omitempty"`
-	Shard   int    `json:"shard,omitempty"` // the one that it reads, and writes where Saves is true
-	Shards  int    `json:"shards,omitempty"`
-	Saves   bool   `json:"saves,omitempty"`
-	Dir     string `json:"dir,omitempty"`
+	Version int  `json:"version,omitempty"`
+	Rank    int  `json:"rank,omitempty"`
+	Shard   int  `json:"shard,omitempty"` // the one that it reads, and writes where Saves is true
+	Shards  int  `json:"shards,omitempty"`
+	Saves   bool `json:"saves,omitempty"`
+	// Copies says that it saves the shard, too, where no node may have it from another one: it is the first of its node that reads it.
+	Copies bool   `json:"copies,omitempty"`
+	Dir    string `json:"dir,omitempty"`
 	// Reshards says that the worker can restore what another number of shards has saved.
 	Reshards bool `json:"reshards,omitempty"`
+	// Across says that it reads what other workers have saved, besides its own shard.
+	Across bool `json:"across,omitempty"`
 	// Replicas is on how many nodes it wants a copy of each shard, where that is more than muster was told.
 	Replicas int   `json:"replicas,omitempty"`
 	Keep     int   `json:"keep,omitempty"`
@@ -49,6 +53,9 @@ type reply struct {
 	// Busy says that there is no memory for the step now, Full that there will be none: the worker writes it itself.
 	Busy bool `json:"busy,omitempty"`
 	Full bool `json:"full,omitempty"`
+	// Saves tells a worker at hello whether it saves its shard, Local that nodes have no copies from each other.
+	Saves bool `json:"saves,omitempty"`
+	Local bool `json:"local,omitempty"`
 	// Direct tells a worker at hello to write its checkpoints by itself.
 	Direct bool `json:"direct,omitempty"`
 

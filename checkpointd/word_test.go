@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// said is a board on which there is one text.
-type said string
+// oneWord is a board on which there is one text.
+type oneWord string
 
-func (s said) Get(context.Context, string) ([]byte, error) { return []byte(s), nil }
-func (said) Set(context.Context, string, []byte) error     { return nil }
+func (s oneWord) Get(context.Context, string) ([]byte, error) { return []byte(s), nil }
+func (oneWord) Set(context.Context, string, []byte) error     { return nil }
 
 // A node that has the token and says what no node can is refused, before anything is made of it.
 func TestWordsOnTheBoard(t *testing.T) {
@@ -28,7 +28,7 @@ func TestWordsOnTheBoard(t *testing.T) {
 		`[]`: "cannot unmarshal",
 	} {
 		var n standing
-		if err := hear(t.Context(), said(text), "key", &n); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
+		if err := hear(t.Context(), oneWord(text), "key", &n); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
 			t.Errorf("%.60s: %v", text, err)
 		}
 	}
@@ -39,7 +39,7 @@ func TestWordsOnTheBoard(t *testing.T) {
 		`{"lineage":1,"apart":"` + strings.Repeat("x", textMost+1) + `"}`: "the limit is",
 	} {
 		var call summons
-		if err := hear(t.Context(), said(text), "key", &call); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
+		if err := hear(t.Context(), oneWord(text), "key", &call); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
 			t.Errorf("%.60s: %v", text, err)
 		}
 	}

@@ -21,10 +21,9 @@ import (
 
 // CheckpointRules say how workers keep checkpoints through muster.
 type CheckpointRules struct {
-	// On puts the packages muster and dlrover on the workers' path. Their checkpoints are kept in the agents' memory, on
-	// several nodes where these have a token.
+	// On puts the packages muster and dlrover on the workers' path. Their checkpoints are kept in the agents' memory.
 	On bool
-	// Shim says when our package dlrover is the one that workers import.
+	// Shim says when our package dlrover is the one that workers import. python.ShimBarred counts without On, too.
 	Shim python.Shim
 	// Dir is where a script saves that names no directory; empty: it has to.
 	Dir string
@@ -68,39 +67,44 @@ const (
 	checkpointSocket = "socket"
 )
 
-// keepsCheckpoints reports whether workers' checkpoints are kept in memory: nodes give copies to each other, which takes a
-// token.
-func (p *Plan) keepsCheckpoints() bool {
-	return p.Job.Checkpoint.On && (p.Job.Alone() || p.token || p.Job.Meeting.TokenFile != "")
+// bringsPython reports whether workers find packages of ours.
+func (p *Plan) bringsPython() bool {
+	return p.Job.Checkpoint.On || p.Job.Checkpoint.Shim == python.ShimBarred
+}
+
+// sharesCheckpoints reports whether nodes give copies of their workers' checkpoints to each other, which takes a token.
+func (p *Plan) sharesCheckpoints() bool {
+	return !p.Job.Alone() && (p.token || p.Job.Meeting.TokenFile != "")
 }
 
 // setCheckpoints tells a worker where to find our Python, and where muster listens for it.
 func (p *Plan) setCheckpoints(vars map[string]Var) {
 	rules := p.Job.Checkpoint
-	if !rules.On {
+	if !p.bringsPython() {
 		return
 	}
 	set := func(why, name, value string) {
 		vars[name] = Var{Name: name, Value: value, Source: Source{FromMuster, why}}
 	}
 	path := filepath.Join(p.RunDir, pythonDir)
-	if old := vars["PYTHONPATH"].Value; old != "" && rules.Shim == python.ShimAlways {
+	if old := vars["PYTHONPATH"].Value; old != "" && rules.Shim.First() {
 		path += ":" + old
 	} else if old != "" {
 		path = old + ":" + path
 	}
 	set("with the packages that save checkpoints", "PYTHONPATH", path)
+	if !rules.On {
+		return
+	}
 	if rules.Dir != "" {
 		vars["MUSTER_CKPT_DIR"] = Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
 	}
-	if p.keepsCheckpoints() {
-		set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
-	}
+	set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
 }
 
 // openCheckpoints makes our Python ready, and whatever keeps checkpoints.
 func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
-	if !a.Plan.Job.Checkpoint.On {
+	if !a.Plan.bringsPython() {
 		return nil
 	}
 	if err := a.checkCheckpointPaths(ctx); err != nil {
@@ -113,9 +117,11 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if err := a.Plan.Job.Checkpoint.Shim.Settle(dir); err != nil {
 		return err
 	}
-	if !a.Plan.keepsCheckpoints() {
-		a.Log.Warn().Msg("no job token (MUSTER_TOKEN_FILE): workers write checkpoints to disk at once, and none are kept in memory, nor old ones removed")
+	if !a.Plan.Job.Checkpoint.On {
 		return nil
+	}
+	if !a.Plan.Job.Alone() && !a.Plan.sharesCheckpoints() {
+		a.Log.Debug().Msg("no job token (MUSTER_TOKEN_FILE): what a node keeps in memory is lost with it")
 	}
 	if a.Plan.Job.Alone() && a.Plan.Job.Checkpoint.Replicas > 1 {
 		a.Log.Warn().Msg("the job has one node: --ckpt-replicas has no effect")
@@ -220,7 +226,7 @@ const salvageGrace = 5 * time.Second
 
 // lastWords is where the guardian and the salvager write; nil: they have nothing to say. Whoever reads our output waits for them.
 func (a *Agent) lastWords() *os.File {
-	if rules := a.Plan.Job.Checkpoint; a.Plan.keepsCheckpoints() && rules.Salvage > 0 {
+	if rules := a.Plan.Job.Checkpoint; rules.On && rules.Salvage > 0 {
 		return a.Stderr
 	}
 	return nil

@@ -81,7 +81,8 @@ func TestCheckpointEnvironment(t *testing.T) {
 		"empty":                      {CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1, map[string]string{"PYTHONPATH": dir}}, // an empty entry would be the working directory
 		"several nodes with a token": {CheckpointRules{On: true}, []string{"token"}, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
 		"in front of others":         {CheckpointRules{On: true, Shim: python.ShimAlways}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": dir + ":/a:/b"}},
-		"several nodes":              {CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": ""}},
+		"several nodes":              {CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
+		"no saver":                   {CheckpointRules{Shim: python.ShimBarred}, []string{"PYTHONPATH=/a"}, 1, map[string]string{"PYTHONPATH": dir + ":/a", "MUSTER_SOCKET": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := testJob("1")

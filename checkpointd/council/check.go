@@ -146,6 +146,7 @@ func (r *Report) Check() error {
 		c.number("which steps to keep", s.Every, math.MaxInt64)
 		c.copies("copies", s.Key, s.Copies)
 		c.shards("the shards that are saved", s.Key, s.Saves...)
+		c.shards("the shards that are read", s.Key, s.Reads...)
 		c.moments("refused moments", s.Refused...)
 		c.moments("compared moments", s.Verified...)
 		c.moments("moments", s.Begun, s.Committed, s.NextAt)

@@ -65,6 +65,9 @@ type SetReport struct {
 	Every int64 `json:"every,omitempty"`
 
 	Copies []Copy `json:"copies,omitempty"`
+	// Reads are the shards that workers of the node restore from, Across says that they read others, too. Both are for Leader.Local.
+	Reads  []int `json:"reads,omitempty"`
+	Across bool  `json:"across,omitempty"`
 	// Saves are the shards that workers of the node save, Begun is the oldest of what they began last.
 	Saves []int  `json:"saves,omitempty"`
 	Begun Moment `json:"begun"`

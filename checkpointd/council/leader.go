@@ -12,6 +12,11 @@ import (
 type Leader struct {
 	// Replicas is on how many nodes a copy of each shard is to be, including the one whose worker saved it; 0 and 1: one.
 	Replicas int
+	// Local says that no node may have a copy from another one. Workers of several nodes may save one shard, and restore from memory
+	// where each node has all that its workers read; else from disk, where what is in memory is written first.
+	Local bool
+	// More says that another round may come: nodes that leave one whose workers have ended bring what they have to the next.
+	More bool
 	// NewAttempt makes the name of a writing.
 	NewAttempt func() string
 
@@ -37,6 +42,7 @@ type set struct {
 	open        bool
 	err         string
 	complete    []Moment // newest first
+	whole       []Moment // the same, and those that a node has yet to come to: see awaited
 	dead        []Moment
 	decisions   []Decision
 	verify      []Moment
@@ -56,6 +62,9 @@ type set struct {
 	replicating Moment
 	replicated  Moment
 	spreadAgain bool // nodes may be gone that had copies of it
+
+	across   bool   // ranks read what others have saved
+	fellBack Moment // what was to be written since not all nodes had it
 
 	wanted map[Copy]bool // copies whose digest somebody wants, without Persist
 	sums   map[Copy]Sum  // what was stated
@@ -87,8 +96,8 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 		if !s.open {
 			s.err = "" // it may go now: another node's lock ends with it
 		}
-		s.complete, s.dead = nil, nil
-		s.spreadAgain = true
+		s.complete, s.whole, s.dead = nil, nil, nil
+		s.spreadAgain, s.fellBack = true, Never
 		if why != "" {
 			s.trigger = why
 		}
@@ -114,12 +123,13 @@ func (l *Leader) Report(node int, r *Report) {
 		}
 		if s == nil {
 			s = &set{
-				Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, urgent: map[int]int{}, saved: map[int]bool{}, trigger: l.why,
+				Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, fellBack: Never, urgent: map[int]int{}, saved: map[int]bool{}, trigger: l.why,
 				wanted: map[Copy]bool{}, sums: map[Copy]Sum{},
 			}
 			l.sets[sr.Key] = s
 		}
-		if len(sr.Saves) > 0 {
+		s.across = s.across || sr.Across
+		if len(sr.Saves) > 0 && (!l.Local || node == 0) { // whoever leads is node 0, and believes nobody else without a token
 			s.reshards, s.replicas, s.keep, s.every = sr.Reshards, max(l.Replicas, sr.Replicas), sr.Keep, sr.Every
 		}
 		for _, shard := range sr.Saves {
@@ -168,6 +178,12 @@ func (l *Leader) GiveUp() {
 			l.gone[n] = true
 		}
 	}
+	l.step()
+}
+
+// Last says that no other round will come.
+func (l *Leader) Last() {
+	l.More = false
 	l.step()
 }
 
@@ -346,17 +362,21 @@ func (l *Leader) tally(s *set) {
 	if l.all() {
 		s.forget(have)
 	}
-	s.complete, s.dead = nil, nil
+	s.complete, s.whole, s.dead = nil, nil, nil
 	for m, shards := range have {
 		switch {
 		case len(shards) == s.Shards:
-			s.complete = append(s.complete, m)
+			s.whole = append(s.whole, m)
+			if !l.awaited(s, m) {
+				s.complete = append(s.complete, m)
+			}
 		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.all() && l.abandoned(s, shards): // nobody saves in an era that is over; a node that is away may have its shards
 			s.dead = append(s.dead, m)
 		}
 	}
 	newestFirst := func(a, b Moment) int { return b.Compare(a) }
 	slices.SortFunc(s.complete, newestFirst)
+	slices.SortFunc(s.whole, newestFirst)
 	slices.SortFunc(s.dead, newestFirst)
 }
 
@@ -403,7 +423,7 @@ func (l *Leader) holders(s *set, shard int, m Moment) []int {
 		if sr == nil || !l.has(s, n, sr, shard, m) {
 			continue
 		}
-		if slices.Contains(sr.Saves, shard) {
+		if slices.Contains(sr.Saves, shard) && !l.Local { // there each that has one has made it
 			found = append([]int{n}, found...)
 		} else {
 			found = append(found, n)
@@ -442,13 +462,24 @@ func (l *Leader) decide(s *set) {
 			l.act(Choose, s, nil)
 			return
 		}
-		m := s.complete[0]
+		m := l.restorable(s)
+		if m == Never {
+			if l.fallBack(s, s.complete[0]) {
+				return
+			}
+			s.choosing = true
+			l.act(Choose, s, nil)
+			return
+		}
 		if s.verify = []Moment{m}; !l.verified(s, m) {
 			return
 		}
 		s.verify = nil
 		d := Decision{Source: FromMemory, At: m}
 		for shard := range s.Shards {
+			if l.Local {
+				break
+			}
 			d.From = append(d.From, l.holders(s, shard, m)[0])
 		}
 		s.decisions = append(s.decisions, d)
@@ -479,12 +510,16 @@ func (l *Leader) writing(dir string) bool {
 // flush has steps written, one after the other. A step that waits is given up for a newer one.
 func (l *Leader) flush(s *set) {
 	if len(s.complete) > 0 && s.trigger != "" && (l.all() || l.ended) {
-		s.want(s.complete[0], s.trigger)
+		m := s.complete[0]
+		if here := l.restorable(s); here != Never && !l.ended {
+			m = here // what workers go on from
+		}
+		s.want(m, s.trigger)
 	}
 	if l.all() || l.ended {
 		s.trigger = ""
 	}
-	for _, m := range s.complete {
+	for _, m := range s.whole {
 		if l.persists(s, m) {
 			if m.Compare(s.tried) > 0 {
 				s.want(m, "")
@@ -516,6 +551,9 @@ func (l *Leader) flush(s *set) {
 			continue
 		}
 		holders := l.holders(s, shard, f.at)
+		if len(holders) == 0 && !l.all() && l.More {
+			continue
+		}
 		if len(holders) == 0 {
 			if s.failed == "" {
 				s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more", shard, f.at.Step)
@@ -527,7 +565,7 @@ func (l *Leader) flush(s *set) {
 	switch {
 	case s.failed != "" && (l.all() || l.ended): // before nobody knows what is complete
 		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
-		s.failedAt, s.lost = f.at, !slices.Contains(s.complete, f.at)
+		s.failedAt, s.lost = f.at, !slices.Contains(s.whole, f.at)
 		if s.running = nil; s.lost {
 			s.trigger = f.why // an older one will do
 		}

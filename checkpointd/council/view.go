@@ -15,7 +15,9 @@ func (l *Leader) View(node int) View {
 		v.Seen = r.Seq
 	}
 	for n, r := range l.nodes {
-		v.Addrs[n] = r.Addr
+		if !l.Local { // else nobody asks another one for anything
+			v.Addrs[n] = r.Addr
+		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(l.sets), cmpKey) {
 		s := l.sets[k]

@@ -27,7 +27,7 @@ func checkpointSettings() []setting {
 	return []setting{
 		{
 			flag: "ckpt", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked},
-			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group but --ckpt-notices is given. On several nodes this takes a job token (--token-file; with --hosts there always is one): without it such saves go straight to disk.",
+			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group but --ckpt-notices is given. On several nodes without a job token (--token-file; with --hosts there always is one) each keeps its own workers' alone.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
 		},
 		{
@@ -57,7 +57,7 @@ func checkpointSettings() []setting {
 		},
 		{
 			flag: "ckpt-shim", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
-			help: "Whether workers that import DLRover's package dlrover get muster's. auto: where none is installed; otherwise that one, with a saver of its own. on: also there. off: never.",
+			help: "Whether workers that import DLRover's package dlrover get muster's flash checkpoint. on: always; what else an installed package has is found behind it. auto: the same in dlrover-run; elsewhere where none is installed, otherwise that one, with a saver of its own. off: never; in dlrover-run the installed one's flash checkpoint is refused at once then, as it would wait for DLRover's agent.",
 			set: func(r *Request, text string) error {
 				rules(r).Shim = map[string]python.Shim{"on": python.ShimAlways, "off": python.ShimNever}[text]
 				return oneOf(text, "auto", "on", "off")
@@ -144,10 +144,16 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 		r.Job.Checkpoint.On = true
 	case "off":
 		r.Job.Checkpoint = launch.CheckpointRules{}
+		if r.Job.Dialect == dlroverRun {
+			r.Job.Checkpoint.Shim = python.ShimBarred // it would wait for DLRover's agent
+		}
 	default:
 		if r.Job.Checkpoint.On = r.Job.Dialect == dlroverRun || others > 0; !r.Job.Checkpoint.On {
 			r.Job.Checkpoint = launch.CheckpointRules{}
 		}
+	}
+	if c := &r.Job.Checkpoint; c.On && r.Job.Dialect == dlroverRun { // its scripts take for granted that their launcher keeps checkpoints
+		c.Shim = map[python.Shim]python.Shim{python.ShimAuto: python.ShimAlways, python.ShimAlways: python.ShimAlways, python.ShimNever: python.ShimBarred}[c.Shim]
 	}
 	if s := r.Job.Checkpoint.Signal; s != 0 && slices.Contains(r.Job.Stop.Handled, s) {
 		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2", words["ckpt-signal"].written("ckpt-signal")))

@@ -232,7 +232,7 @@ func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 		return true // the job says as much by itself, or in other words
 	case "stdin":
 		return req.Job.InheritStdin // as torchrun's workers do
-	case "ckpt":
+	case "ckpt", "ckpt-shim":
 		return req.Job.Dialect == "dlrover-run"
 	case "restart-scope": // of an elastic job it is that
 		return text == "node" && req.Horovod != nil && req.Horovod.Elastic

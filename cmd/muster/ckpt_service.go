@@ -29,7 +29,7 @@ func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.L
 			cfg.Memory = memory
 		}
 		if !plan.Job.Alone() {
-			cfg.Token, cfg.Addr, cfg.Node, cfg.Replicas = at.token, at.addr, plan.Hostname, rules.Replicas
+			cfg.Several, cfg.Token, cfg.Addr, cfg.Node, cfg.Replicas = true, at.token, at.addr, plan.Hostname, rules.Replicas
 		}
 		return checkpointd.Open(ctx, cfg)
 	}

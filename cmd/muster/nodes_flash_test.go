@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,34 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		if source == "disk" || source == "none" && step != -1 {
+			t.Errorf("%d: %s", i, line)
+		}
+	}
+}
+
+// TestNodesFlashNoToken has three hosts without a job token keep their own workers' states. After a worker's death all go on from memory;
+// after a host's from the newest step on disk.
+func TestNodesFlashNoToken(t *testing.T) {
+	testutil.Torch(t)
+	t.Parallel()
+	const steps = 30
+	j := newFlashNodes(t, steps)
+	j.own = []string{"--ckpt=on"}
+	j.hold(10)
+	for host := range 3 {
+		j.start(host, "muster")
+	}
+	j.begins("the job starts", 0, 3)
+	j.killWorker(2)
+	j.begins("a worker was killed", 10, 6)
+	j.hosts[1].PowerOff()
+	j.hosts[1].Boot()
+	j.start(1, "muster")
+	j.begins("a host was lost", 10, 9)
+	j.complete(steps)
+	for i, line := range j.restored() {
+		want := []string{"restored -1 none", "restored 10 memory", "restored 10 disk"}
+		if !slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(line, w+" rank ") }) {
 			t.Errorf("%d: %s", i, line)
 		}
 	}

@@ -18,20 +18,24 @@ var checkpoint embed.FS
 // Shim says when our package dlrover is the one that a program imports.
 type Shim string
 
-// ShimAuto is for where none is installed.
+// ShimAuto is for where none is installed. ShimBarred leaves an installed one alone, but has it refuse at once what would wait for the
+// saver of DLRover's agent; there is nothing else of ours in its directory unless InstallCheckpoint has put it there.
 const (
 	ShimAuto   Shim = ""
 	ShimAlways Shim = "on"
 	ShimNever  Shim = "off"
+	ShimBarred Shim = "barred"
 )
 
-// Settle changes what InstallCheckpoint wrote to dir so that it is as s says. With ShimAlways dir belongs in front of the user's
-// own entries on Python's path.
+// First reports whether the directory belongs in front of the user's own entries on Python's path.
+func (s Shim) First() bool { return s == ShimAlways || s == ShimBarred }
+
+// Settle changes what InstallCheckpoint wrote to dir so that it is as s says.
 func (s Shim) Settle(dir string) error {
 	dir = filepath.Join(dir, "dlrover")
 	switch s {
-	case ShimAlways: // what looks for another one goes
-		return os.WriteFile(filepath.Join(dir, "__init__.py"), nil, 0o600)
+	case ShimAlways, ShimBarred:
+		return os.WriteFile(filepath.Join(dir, "_mode.py"), fmt.Appendf(nil, "MODE = %q\n", string(s)), 0o600)
 	case ShimAuto:
 	case ShimNever:
 		return os.RemoveAll(dir)

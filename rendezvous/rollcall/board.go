@@ -28,12 +28,10 @@ const boardLooks = 120
 func (b board) Set(ctx context.Context, key string, value []byte) error {
 	key = b.key(key)
 	b.r.noted(key)
-	if err := b.r.s.conn.setBytes(ctx, key, value); err != nil {
-		return err
-	}
+	sealed := b.r.h.codec.sealBytes(key, value)
 	// Whoever does not hear it takes this node for silent, and may blame it.
-	b.r.insist(key, b.r.h.codec.sealBytes(key, value), b.r.h.cfg.deadAfter()/2, boardLooks)
-	return nil
+	b.r.insist(key, sealed, b.r.h.cfg.deadAfter()/2, boardLooks)
+	return b.r.s.conn.setSealed(ctx, key, sealed)
 }
 
 // Get implements rendezvous.Board.

@@ -3,6 +3,8 @@ package rollcall_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +62,29 @@ func TestBoardSetAgain(t *testing.T) {
 		case v := <-a.Verdict():
 			t.Errorf("%+v", v)
 		default:
+		}
+	})
+}
+
+// TestBoardSetOften: an agent that says something often has one look at each key, and what it has said last stands there.
+func TestBoardSetOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 2, 2)
+		a, b := j.start("a"), j.start("b")
+		meet(t.Context(), a, b)
+		before := runtime.NumGoroutine()
+		for n := range 500 {
+			if err := a.Board().Set(t.Context(), "k", fmt.Append(nil, n)); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if more := runtime.NumGoroutine() - before; more > 50 {
+			t.Errorf("%d goroutines look after one key", more)
+		}
+		time.Sleep(2 * time.Minute)
+		if v, err := b.Board().Get(t.Context(), "k"); string(v) != "499" || err != nil {
+			t.Errorf("%q, %v", v, err)
 		}
 	})
 }

@@ -47,11 +47,6 @@ func (r *records) stands(ctx context.Context, key string, value []byte) (bool, e
 	return err == nil && bytes.Equal(raw, value), err
 }
 
-// setBytes is set for a value that is no JSON.
-func (r *records) setBytes(ctx context.Context, key string, body []byte) error {
-	return r.store.Set(ctx, key, r.codec.sealBytes(key, body))
-}
-
 // setSealed stores what is sealed already.
 func (r *records) setSealed(ctx context.Context, key string, sealed []byte) error {
 	return r.store.Set(ctx, key, sealed)

@@ -114,36 +114,54 @@ func (r *round) insistOn(key string, v any) {
 	r.insist(key, r.h.codec.seal(key, v), 5*r.h.cfg.deadAfter(), 0)
 }
 
-// insist is insistOn for a sealed value, that looks so many times, 0 for no end, with a pause before each. It ends when another
-// value is to stand under the key.
+// insist is insistOn for a sealed value, that looks so many times, 0 for no end, with a pause before each. The value that is insisted on
+// last is to stand under the key: whoever changes it insists before it writes.
 func (r *round) insist(key string, own []byte, pause time.Duration, looks int) {
 	r.mu.Lock()
 	if r.kept == nil {
 		r.kept = map[string][]byte{}
 	}
+	_, looking := r.kept[key]
 	r.kept[key] = own
 	r.mu.Unlock()
-	newest := func() bool {
+	if looking {
+		return
+	}
+	changed := func() bool { // own is the newest then
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return bytes.Equal(r.kept[key], own)
+		before := own
+		own = r.kept[key]
+		return !bytes.Equal(before, own)
 	}
 	r.wg.Go(func() {
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
-		for lost, n := 0, 0; looks == 0 || n < looks; n++ {
+		for lost, n := 0, 0; ; n++ {
 			select {
 			case <-tick.C:
 			case <-r.running.Done():
 				return
 			}
-			if !newest() {
-				return
+			if changed() {
+				lost, n = 0, 0
+			}
+			if looks != 0 && n >= looks {
+				r.mu.Lock()
+				if bytes.Equal(r.kept[key], own) {
+					delete(r.kept, key)
+					r.mu.Unlock()
+					return
+				}
+				r.mu.Unlock()
 			}
 			stands, err := r.s.conn.stands(r.running, key, own)
-			if err == nil && !stands {
+			if err == nil && !stands && !changed() {
 				lost++
 				err = r.s.conn.setSealed(r.running, key, own)
+				for err == nil && changed() { // that may have replaced what was written meanwhile
+					err = r.s.conn.setSealed(r.running, key, own)
+				}
 			} else if err == nil {
 				lost = 0
 			}

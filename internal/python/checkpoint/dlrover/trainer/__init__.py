@@ -1,0 +1,3 @@
+from dlrover import behind
+
+__path__.extend(behind(__name__))

@@ -75,6 +75,8 @@ class Checkpointer:
     replicas: on how many nodes a copy of each state is kept in memory; 0 leaves that to muster's --ckpt-replicas. The larger counts.
     """
 
+    _keeps_aside = False  # whether a node has all that its ranks restore, where it can have nothing from others
+
     def __init__(self, directory=None, *, shards=1, keep=0, keep_every=0, size_hint=0, reshards=False, strategy=None, replicas=0):
         directory = directory or os.environ.get("MUSTER_CKPT_DIR")
         if not directory:
@@ -90,6 +92,7 @@ class Checkpointer:
         #: Where from: "memory", "disk" or "none".
         self.source = "none"
         self._shard, self._saves = self.rank % self.shards, self.rank < self.shards
+        self._local = False  # nodes have no copies from each other
         self._keep, self._keep_every, self._reshards, self._replicas = int(keep), int(keep_every), bool(reshards), int(replicas)
         self._strategy = Strategy(self.directory, strategy) if strategy is not None and self.rank == 0 else None
         self._strategy_given = strategy
@@ -101,7 +104,7 @@ class Checkpointer:
         self._memory = threading.Lock()  # held while muster is asked for memory, until that is mapped
         self._socket = os.environ.get("MUSTER_SOCKET")
         if self._socket:
-            self._link = self._connect(self._saves)
+            self._link = self._connect(self._saves, int(os.environ.get("LOCAL_RANK") or 0) < self.shards)
             if self._link is not None and self._saves:
                 self._prepare(int(size_hint))
 
@@ -141,12 +144,12 @@ class Checkpointer:
         path = os.path.abspath(os.fspath(path)) if path else ""
         return self.save_files(step, {path: [Archive(state_dict)]}, storage_type=storage_type)
 
-    def save_files(self, step, files, directory="", trackers=(), storage_type=StorageType.DISK, spare=()):
+    def save_files(self, step, files, directory="", trackers=(), storage_type=StorageType.DISK, spare=(), aside=None):
         """Keeps files as this rank's part of a step: {path: [Archive or Bytes, ...]}.
 
         Paths are relative to the step's directory, which lies in that of the Checkpointer and has the step's number for a name,
         or directory. trackers are (name, text) pairs: files beside it that name the newest step. While this one is the newest no rule
-        removes the older steps that spare has. All ranks say the same.
+        removes the older steps that spare has. All ranks say the same. aside are files that are kept in memory and not written.
         """
         step, persist = int(step), storage_type == StorageType.DISK
         self._look(step if persist else None)
@@ -155,7 +158,7 @@ class Checkpointer:
         if not self._saves:
             return False
         self._check_process()
-        plan = Plan(files, directory, trackers, spare)
+        plan = Plan(files, directory, trackers, spare, aside)
         while True:
             offsets, end = _layout(plan.storages)
             room = end + plan.extra + self._meta - HEADER
@@ -171,25 +174,34 @@ class Checkpointer:
 
     def _save_around(self, step, files, directory, trackers, size):
         """Writes a step that memory has no room for, while the training waits."""
+        if self.rank >= self.shards:
+            return False  # it would have been a copy for this node; rank 0 writes
         if self.shards > 1:
             raise MemoryError(f"there is no memory for {size >> 20} MiB of checkpoint beside the training, and {self.shards} shards cannot be written without it")
         if "full" not in self._told:
             self._told.add("full")
             log.warning("there is no memory for %d MiB of checkpoint: the training waits until step %d is on disk", size >> 20, step)
         self.wait_latest_checkpoint()
-        if self._write(step, files, directory, trackers):
-            self._link.ask("written", step=step)
+        self._track(step, trackers, self._write(step, files, directory))
+        self._link.ask("written", step=step)
         return True
 
-    def _write(self, step, files, directory, trackers):
-        """Writes the files of a step at once, and returns whether the trackers name it now."""
-        inside = True
+    def _write(self, step, files, directory):
+        """Writes the rank's files of a step at once, and returns those that have a place of their own: (shard, path) pairs."""
+        places = []
         for path, parts in files.items():
-            inside = inside and not os.path.isabs(path)
-            _direct.write_file(os.path.join(self.directory, directory or str(step), path or f"rank_{self._shard}.pt"), parts)
-        if inside and self.rank == 0:
+            at = os.path.join(self.directory, directory or str(step), path or f"rank_{self._shard}.pt")
+            _direct.write_file(at, parts)
+            if os.path.isabs(path):
+                places.append((self._shard, path))
+        return places
+
+    def _track(self, step, trackers, places):
+        """Has what was written be found again. Rank 0 calls it when all have written."""
+        if places:
+            _direct.track_places(self.directory, step, self.shards, places)
+        else:
             _direct.track(self.directory, step, trackers)
-        return inside
 
     def _begin(self, step, size, persist):
         """Returns the id of a slot that may be written: None where there is none now, -1 where there will be none."""
@@ -314,14 +326,21 @@ class Checkpointer:
         if not persist:
             if "memory" not in self._told:
                 self._told.add("memory")
-                log.warning("nothing keeps checkpoints in memory: muster did not start this process, or the job has several nodes")
+                log.warning("nothing keeps checkpoints in memory: muster did not start this process, or agents of torchrun take part in the job")
             return False
-        if self._saves and self.rank != 0:
-            self._write(step, files, directory, trackers)
-        if self.shards > 1:
+        places = self._write(step, files, directory) if self._saves else []
+        if self.shards > 1 and any(os.path.isabs(path) for path in files):
+            parts = _direct.gather(places)
+            if parts is None:
+                parts = [places]
+                if "places" not in self._told and self.rank == 0:
+                    self._told.add("places")
+                    log.warning("step %d is not found again: its files have paths of their own, and without torch.distributed.init_process_group ranks cannot tell them to each other", step)
+            places = [place for part in parts for place in part]
+        elif self.shards > 1:
             _direct.barrier()
-        if self._saves and self.rank == 0:  # the trackers come last
-            self._write(step, files, directory, trackers)
+        if self.rank == 0 and (not places or len({shard for shard, _ in places}) == self.shards):  # the trackers come last
+            self._track(step, trackers, places)
         return self._saves
 
     def wrote(self, step):
@@ -353,7 +372,7 @@ class Checkpointer:
         """Decides, for all ranks alike, from which step they restore, and returns its files: a MemoryStep or a DiskStep."""
         self.step, self.source = -1, "none"
         if self._link is None:
-            found = _direct.newest(self.directory, f"rank_{self._shard}.pt") if newest else DiskStep()
+            found = _direct.newest(self.directory, self._shard) if newest else DiskStep()
         else:
             self._check_process()
             self._link.settle()  # what was saved last comes before this
@@ -403,14 +422,16 @@ class Checkpointer:
 
     # -- the connection
 
-    def _connect(self, saves):
+    def _connect(self, saves, copies=False):
         """Returns a Link; None where muster has workers write by themselves. What is looked at has one of its own, which stays as
         long as that: the one that saves ends with the Checkpointer, so that another one can save."""
         link = Link(self._socket)
         reply, _ = link.ask(
-            "hello", version=VERSION, rank=self.rank, shard=self._shard, shards=self.shards, saves=saves,
+            "hello", version=VERSION, rank=self.rank, shard=self._shard, shards=self.shards, saves=saves, copies=copies, across=self._reshards and not self._keeps_aside,
             dir=self.directory, keep=self._keep, every=self._keep_every, reshards=self._reshards, replicas=self._replicas)
         if not reply.get("direct"):
+            if copies:
+                self._saves, self._local = bool(reply.get("saves")), bool(reply.get("local"))
             return link
         link.close()
         return None

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader
+from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.distributed.checkpoint.utils import _DistWrapper, find_tensor_shard
 from torch.futures import Future
@@ -28,10 +29,16 @@ METADATA = ".metadata"
 
 class Planner:
     """Makes parts of states, and the metadata. What ranks agree on is kept as long as their states have the same form: a save
-    then costs one reduction of two numbers."""
+    then costs one reduction of two numbers.
 
-    def __init__(self, group):
-        self.group = group
+    local says that a node can have nothing from others: each rank keeps aside what it has and another one saves, the first of its node
+    also what all have."""
+
+    def __init__(self, group, local=False):
+        self.group, self._local = group, local
+        self._first = int(os.environ.get("LOCAL_RANK") or 0) == 0  # of its node
+        self._beside = [], []  # what it keeps aside: items, paths
+        self._last = None  # the planner of the last state, where it is needed still
         self._ranks = _DistWrapper(group, group is not None, 0)
         self.rank = self._ranks.get_rank()
         self.file = f"__{self.rank}_0.distcp"
@@ -59,6 +66,7 @@ class Planner:
             self._form = None
             form, planner = self._plan(state, form)
             parts, sizes = self._parts(state, planner)
+            self._last = planner if self._local else None
         if new or moved:
             self._tell(parts, sizes, new)
             self._form, self._sizes = form, sizes
@@ -77,7 +85,13 @@ class Planner:
         planner.set_up_planner(state_dict=state, is_coordinator=self.rank == 0)
         self._items = self._planned(planner)
         self._paths = [_keys(state, planner.mappings[item.index.fqn]) for item in self._items]
-        if not all(_at(state, path) is planner.state_dict[item.index.fqn] for item, path in zip(self._items, self._paths)):
+        if self._local:
+            mine = {item.index for item in self._items}
+            every = create_default_local_save_plan(planner.state_dict, self._first).items
+            items = [item for item in every if item.index not in mine and (self._first or item.type == WriteItemType.SHARD)]
+            self._beside = items, [_keys(state, planner.mappings[item.index.fqn]) for item in items]
+        planned = zip([*self._items, *self._beside[0]], [*self._paths, *self._beside[1]])
+        if not all(_at(state, path) is planner.state_dict[item.index.fqn] for item, path in planned):
             return None, planner  # it has shards of shards taken apart, as it will have to next time
         return form, planner if form is None else None
 
@@ -95,10 +109,22 @@ class Planner:
         plan = planner.finish_plan(self._ranks.reduce_scatter("plan", own, every))
         return sorted(plan.items, key=lambda item: item.type == WriteItemType.BYTE_IO)
 
-    def _parts(self, state, planner=None):
+    def aside(self, state):
+        """Returns files for the memory of this node, when files has planned: what others save and this rank has, and the metadata."""
+        parts, _ = self._parts(state, self._last, *self._beside)
+        files, self._last = {}, None
+        if self._first and self.rank != 0:
+            files[METADATA] = [Bytes(self._pickled)]
+        if parts:
+            numbers = {item.index: n for n, item in enumerate(self._beside[0], 1)}
+            files[_aside(self.rank)] = [Bytes(pickle.dumps(numbers)), *parts]
+        return files
+
+    def _parts(self, state, planner=None, items=None, paths=None):
         """Returns the parts of the rank's file, and the sizes of those at its end that may change."""
         parts, sizes = [], []
-        for item, path in zip(self._items, self._paths):
+        items, paths = (self._items, self._paths) if items is None else (items, paths)
+        for item, path in zip(items, paths):
             value, data = _at(state, path), None
             if item.type != WriteItemType.BYTE_IO:
                 data = (planner.resolve_data(item) if planner else find_tensor_shard(value, item.index)).detach()
@@ -126,6 +152,13 @@ class Planner:
             for file, places in told:
                 self._metadata.storage_data.update((index, _StorageInfo(file, at, size)) for index, at, size in places)
             self._pickled = pickle.dumps(self._metadata)
+        if self._local:
+            self._pickled = self._ranks.broadcast_object(self._pickled)
+
+
+def _aside(rank):
+    """Returns the name of what a rank keeps aside."""
+    return f"__{rank}.aside"
 
 
 def _at(state, path):
@@ -174,17 +207,38 @@ def _form(state):
 
 
 class MemoryReader(StorageReader):
-    """Reads a step in memory for torch.distributed.checkpoint, whichever rank of this node has saved what is asked for."""
+    """Reads a step in memory for torch.distributed.checkpoint, whichever rank of this node has saved what is asked for. written, where
+    it is given, waits until the step is on disk, too, and returns a reader of that: for what this node has not."""
 
-    def __init__(self, found):
-        self._found = found
+    def __init__(self, found, written=None):
+        self._found, self._written = found, written
         self._files = {}  # parts by where they begin, by path
+        self._here = {}  # whether this node has a file, by path
+        self._beside, self._numbers = {}, {}  # what ranks of this node have kept aside, by path
 
     def _part(self, path, at):
         parts = self._files.get(path)
         if parts is None:
             parts = self._files[path] = dict(zip(self._found.starts(path), self._found.parts(path)))
         return parts[at]
+
+    def _stored(self, place, index):
+        """Returns a stored item: from the file that has it, or what a rank of this node has kept aside of it; None where it has neither."""
+        path = place.relative_path
+        if path not in self._here:
+            self._here[path] = self._found.exists(path)
+        if self._here[path]:
+            return self._part(place.relative_path, place.offset)
+        rank, local = int(os.environ.get("RANK") or 0), int(os.environ.get("LOCAL_RANK") or 0)
+        first = rank - local
+        for other in [rank, *range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE") or 1))]:
+            path = _aside(other)
+            if path not in self._beside:
+                self._beside[path] = self._found.parts(path) if self._found.exists(path) else None
+                self._numbers[path] = pickle.loads(self._beside[path][0]) if self._beside[path] else {}
+            if index in self._numbers[path]:
+                return self._beside[path][self._numbers[path][index]]
+        return None
 
     def reset(self, checkpoint_id=None):
         pass
@@ -206,13 +260,20 @@ class MemoryReader(StorageReader):
         return plans
 
     def read_data(self, plan, planner):
+        elsewhere = []
         for item in plan.items:
             place = self._places[item.storage_index]
-            part = self._part(place.relative_path, place.offset)
-            if item.type == LoadItemType.BYTE_IO:
+            part = self._stored(place, item.storage_index)
+            if part is None:
+                elsewhere.append(item)
+            elif item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, io.BytesIO(part))
             else:
                 _give(planner, item, part("cpu") if callable(part) else torch.load(io.BytesIO(part), weights_only=True))
+        if elsewhere and self._written is None:
+            raise RuntimeError(f"step {self._found.step} in memory has no {elsewhere[0].storage_index} on this node")
+        if elsewhere:
+            self._written().read_data(LoadPlan(elsewhere), planner).wait()
         return _done()
 
     @classmethod

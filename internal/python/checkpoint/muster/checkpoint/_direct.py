@@ -1,6 +1,9 @@
-"""Checkpoints without muster: written at once, found again by DLRover's tracker."""
+"""Checkpoints without muster: written at once, found again by DLRover's tracker, and by a manifest where they have paths of their own."""
 import ctypes
+import datetime
+import glob
 import io
+import json
 import os
 
 import torch
@@ -9,6 +12,7 @@ from ._files import Archive
 from ._restore import DiskStep
 
 TRACKER = "dlrover_latest.txt"
+OWN = ".muster"
 
 
 def write_file(path, parts):
@@ -63,11 +67,56 @@ def barrier():
         torch.distributed.barrier()
 
 
+def gather(part):
+    """Returns what all ranks have given, None where they cannot tell each other."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return [part] if int(os.environ.get("WORLD_SIZE") or 1) == 1 else None
+    parts = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(parts, part)
+    return parts
+
+
 def track(directory, step, trackers=()):
     """Names the newest step. Called by one rank when all have written."""
     for name, text in [*trackers, (TRACKER, str(step))]:
         _replace(os.path.join(directory, name), lambda f, text=text: f.write(text.encode()))
     _sync(directory)
+
+
+def track_places(directory, step, shards, places):
+    """Names the newest step, whose files have paths of their own: places are (shard, path) pairs. It leaves what muster leaves
+    (checkpointd/manifest.go), but for checksums."""
+    files = []
+    for shard, path in sorted(places):
+        inside = os.path.relpath(path, directory)
+        inside = not inside.startswith("..") and os.path.realpath(path) == os.path.join(os.path.realpath(directory), inside) and inside
+        files.append({"shard": shard, "path": inside or path, "size": os.path.getsize(path), "crc32c": "", "attempt": ""})
+    manifest = {"version": 1, "step": step, "attempt": "", "run_id": os.environ.get("TORCHELASTIC_RUN_ID", ""), "shards": shards,
+                "created": datetime.datetime.now(datetime.timezone.utc).isoformat(), "commit": _commits(directory) + 1, "files": files}
+    own = os.path.join(directory, OWN)
+    os.makedirs(own, mode=0o755, exist_ok=True)
+    _replace(os.path.join(own, f"{step}.json"), lambda f: f.write(json.dumps(manifest).encode()))
+    _sync(own)
+    newest = {"step": step, "attempt": "", "shards": shards, "paths": [file["path"] for file in files], "created": manifest["created"]}
+    _replace(os.path.join(directory, "muster_latest.json"), lambda f: f.write(json.dumps(newest).encode()))
+    track(directory, step)
+
+
+def _read(path):
+    """Returns what a manifest says, {} where there is none."""
+    try:
+        with open(path) as f:
+            manifest = json.load(f)
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _commits(directory):
+    """Returns the largest number of a commit to the directory, 0 for none."""
+    root = glob.escape(directory)
+    manifests = glob.glob(os.path.join(root, OWN, "*.json")) + glob.glob(os.path.join(root, "*", "muster_manifest.json"))
+    return max((m["commit"] for m in map(_read, manifests) if isinstance(m.get("commit"), int)), default=0)
 
 
 def latest(directory):
@@ -79,8 +128,16 @@ def latest(directory):
         return -1
 
 
-def newest(directory, own):
-    """Returns the newest step, where own is a rank's file."""
+def newest(directory, shard):
+    """Returns the newest step, and in it the file of a shard."""
     step = latest(directory)
+    if step < 0:
+        return DiskStep()
     root = os.path.join(directory, str(step))
-    return DiskStep(step, root, os.path.join(root, own)) if step >= 0 else DiskStep()
+    path = os.path.join(root, f"rank_{shard}.pt")
+    if not os.path.exists(path):
+        manifest = _read(os.path.join(directory, OWN, f"{step}.json"))
+        for file in manifest.get("files", ()):
+            if file["shard"] == shard % manifest["shards"]:
+                return DiskStep(step, root, os.path.join(directory, file["path"]))
+    return DiskStep(step, root, path)

@@ -49,9 +49,11 @@ def archive_size(records):
 
 
 class Plan:
-    """The files of one rank, {path: [parts]}, on their way into memory."""
+    """The files of one rank, {path: [parts]}, on their way into memory. Those of aside are for memory alone, and are not written."""
 
-    def __init__(self, files, directory="", trackers=(), spare=()):
+    def __init__(self, files, directory="", trackers=(), spare=(), aside=None):
+        self._aside = aside or {}
+        files = {**files, **self._aside}
         self.files, self.head = files, {"dir": directory, "trackers": [list(t) for t in trackers], "spare": list(spare)}
         self.storages = _state.Storages()
         self.extra = 0
@@ -80,7 +82,7 @@ class Plan:
 
     def listed(self, offsets, end):
         """Returns what lies behind the storages, and the list of files, for storages that lie at offsets and end there."""
-        behind, files, pickles = bytearray(), [], iter(self._pickles)
+        behind, files, aside, pickles = bytearray(), [], [], iter(self._pickles)
 
         def put(data):
             at = [end + len(behind), len(data)]
@@ -104,5 +106,5 @@ class Plan:
                     listed.append({"bytes": [at, t.numel() * t.element_size()]})
                 else:
                     listed.append({"bytes": put(part.data)})
-            files.append({"path": path, "parts": listed})
-        return bytes(behind), {"files": files, **self.head}
+            (aside if path in self._aside else files).append({"path": path, "parts": listed})
+        return bytes(behind), {"files": files, "aside": aside, **self.head}

@@ -63,7 +63,7 @@ class Views:
                 weakref.finalize(view, self._released.append, (slot, n)).atexit = False
                 at = reply["meta_offset"]
                 listed = json.loads(view[at:at + reply["meta_length"]])
-                view.files, view.directory = {f["path"]: f["parts"] for f in listed["files"]}, listed["dir"]
+                view.files, view.directory = {f["path"]: f["parts"] for f in [*listed["files"], *listed.get("aside", ())]}, listed["dir"]
                 self._views[slot] = view
         finally:
             os.close(fd)

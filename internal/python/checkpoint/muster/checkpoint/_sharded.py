@@ -24,6 +24,8 @@ class ShardedCheckpointer(Checkpointer):
     one on gloo. The other arguments are those of Checkpointer.
     """
 
+    _keeps_aside = True
+
     def __init__(self, directory=None, *, keep=0, keep_every=0, size_hint=0, group=None, strategy=None, replicas=0):
         super().__init__(directory, shards="world", keep=keep, keep_every=keep_every, size_hint=size_hint, reshards=True, strategy=strategy, replicas=replicas)
         self._group, self._planner = group, None
@@ -42,8 +44,9 @@ class ShardedCheckpointer(Checkpointer):
         full = False
         with torch.no_grad():
             files = self._plans().files(state)
+            aside = self._planner.aside(state) if self._local else None
             try:
-                kept = self.save_files(step, files, directory=name, storage_type=storage_type)
+                kept = self.save_files(step, files, directory=name, storage_type=storage_type, aside=aside)
             except _Full:
                 kept, full = False, True
             if not persist or not any(self._planner.agree(full)):
@@ -85,7 +88,7 @@ class ShardedCheckpointer(Checkpointer):
         no step. With path what is on disk comes from that directory."""
         found = self.load_files(not path)
         if found.source == "memory":
-            return MemoryReader(found)
+            return MemoryReader(found, lambda: self._written(found))
         if self._link is None and not path:
             found = DiskStep(found.step, _directory_of(self.directory, found.step))
             self.step, self.source = found.step if found.root else -1, found.source
@@ -96,6 +99,16 @@ class ShardedCheckpointer(Checkpointer):
             raise RuntimeError(f"{root} is no directory of torch.distributed.checkpoint: it has no {METADATA}. Was it saved by another kind of Checkpointer?")
         self.source = "disk"
         return DiskReader(root)
+
+    def _written(self, found):
+        """Returns a reader of a step in memory that muster writes behind the training, once it is on disk: without a job token a rank has
+        from there what only other nodes have in memory."""
+        log.info("parts of step %d are on other nodes: this rank waits until they are on disk", found.step)
+        if self.wait_latest_checkpoint() != found.step:
+            raise RuntimeError(f"parts of step {found.step} are in memory of other nodes alone, which without a job token give nothing away: save it with StorageType.DISK")
+        reader = DiskReader(os.path.join(self.directory, found.directory))
+        reader.set_up_storage_reader(reader.read_metadata(), False)
+        return reader
 
     def load_checkpoint(self, state_dict, path=""):
         """Loads the newest step into a state of the form that was saved, and returns whether there is one.
@@ -125,7 +138,7 @@ class ShardedCheckpointer(Checkpointer):
         return self._planner
 
     def _planner_of(self, group):
-        return Planner(group)
+        return Planner(group, self._local)
 
     def _name(self, step, path):
         path = os.path.join(self.directory, os.fspath(path) if path else str(step))

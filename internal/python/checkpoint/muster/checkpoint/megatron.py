@@ -53,6 +53,7 @@ class MegatronCheckpointer(ShardedCheckpointer):
     """Keeps the checkpoints of one directory, that of Megatron's --save by default. All ranks make one, and call it together."""
 
     _instances = {}  # by directory
+    _keeps_aside = False
 
     def __init__(self, checkpoint_dir=None, *, keep=0, keep_every=0, strategy=None, replicas=0):
         args = _megatron().get_args()

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"muster/checkpointd"
+	"muster/internal/testutil"
+)
+
+// TestFlashGuide runs the guide's scripts for DistributedDataParallel and FSDP as dlrover-run has them, on one node and on two without a
+// job token, with DLRover's wheel installed and without. Rank 1, or 2, is killed after step 17, which nobody has written to disk: all go
+// on from it, from memory. With MUSTER_SOAK=1 each of the eight jobs runs, and ends as one without a crash does; else the three that have
+// each script, number of nodes and package once at least. The table in docs/compat/dlrover.md says what was found here.
+func TestFlashGuide(t *testing.T) {
+	pythons := map[string]string{"torch": testutil.Torch(t), "wheel": filepath.Join(testutil.Peer(t, "dlrover"), "python")}
+	soak := os.Getenv("MUSTER_SOAK") == "1"
+	short := []string{"ddp 1 wheel", "ddp 2 torch", "fsdp 2 wheel"}
+	for _, script := range []string{"ddp", "fsdp"} {
+		for nodes := 1; nodes <= 2; nodes++ {
+			var calm map[int]string
+			if soak {
+				calm, _ = flashGuide(t, pythons["torch"], script, nodes, "")
+			}
+			for name, python := range pythons {
+				job := fmt.Sprint(script, " ", nodes, " ", name)
+				if !soak && !slices.Contains(short, job) {
+					continue
+				}
+				t.Run(job, func(t *testing.T) {
+					t.Parallel()
+					ends, said := flashGuide(t, python, script, nodes, fmt.Sprintf("%d@17", nodes))
+					for rank := range 2 * nodes {
+						if line := fmt.Sprintf("rank %d begins behind step 17 from memory\n", rank); strings.Count(said, line) != 1 {
+							t.Errorf("no %s%s", line, said)
+						}
+						if soak && ends[rank] != calm[rank] {
+							t.Errorf("rank %d ends with %q, and with %q without a crash\n%s", rank, ends[rank], calm[rank], said)
+						}
+						if script == "ddp" && ends[rank] != ends[0] {
+							t.Errorf("rank %d ends with %q, and rank 0 with %q\n%s", rank, ends[rank], ends[0], said)
+						}
+					}
+					if told := strings.Count(said, "muster: dlrover's flash checkpoint is muster's here"); told != map[string]int{"torch": 0, "wheel": 1}[name] {
+						t.Errorf("whose package it is was told %d times\n%s", told, said)
+					}
+				})
+			}
+		}
+	}
+}
+
+// flashGuide runs one of the scripts, and returns how each rank has ended, and all that was said.
+func flashGuide(t *testing.T, python, script string, nodes int, victim string) (ends map[int]string, said string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "ckpt")
+	args := []string{"--python=" + python, "dlrover-run", fmt.Sprint("--nnodes=", nodes), "--nproc-per-node=2", "--max-restarts=2"}
+	args = append(args, testScript(t, "flash", script+".py"), dir, "25")
+	environ := []string{"VICTIM=" + victim, "PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1", "DLROVER_MASTER_ADDR=127.0.0.1:" + freePort(t)}
+	jobs := make([]*job, nodes)
+	for i := range jobs {
+		jobs[i] = start(t, environ, args...)
+	}
+	for _, j := range jobs {
+		got := j.wait()
+		said += got.stdout + got.stderr
+		if got.status != 0 {
+			t.Fatalf("status %d\n%s", got.status, said)
+		}
+	}
+	if strings.Contains(said, "checkpoint not written") {
+		t.Errorf("a checkpoint was not written:\n%s", said)
+	}
+	ends = map[int]string{}
+	for line := range strings.Lines(said) {
+		var rank int
+		var loss string
+		if n, _ := fmt.Sscanf(line, "rank %d ends with loss %s", &rank, &loss); n == 2 {
+			ends[rank] = loss
+		}
+	}
+	steps, err := checkpointd.List(dir)
+	if err != nil || len(ends) != 2*nodes || len(steps) == 0 || steps[0].Step != 25 || steps[0].Verify() != nil {
+		t.Fatalf("%v, on disk %+v, %v\n%s", ends, steps, err, said)
+	}
+	return ends, said
+}
+
+// TestFlashRefused: what would wait a minute for the saver of DLRover's agent is refused before it waits.
+func TestFlashRefused(t *testing.T) {
+	python, script := filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(script, []byte("from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, off := range []string{"--ckpt-shim=off", "--ckpt=off"} {
+		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+python, off, "dlrover-run", "--standalone", script)
+		if got.status != 1 || !strings.Contains(got.stderr, "waits for the saver of DLRover's agent") {
+			t.Errorf("%s: status %d\n%s%s", off, got.status, got.stdout, got.stderr)
+		}
+	}
+}
