@@ -107,6 +107,12 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
+	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") { // a launcher without it has no prefix of its own for such lines
+		logs.Prefix = launch.RankPrefix
+		if len(r.Job.Hosts.Nodes) > 0 {
+			logs.Prefix = launch.HostRankPrefix
+		}
+	}
 	flags := make([]string, 0, len(p.options))
 	for _, opt := range p.options {
 		flags = append(flags, opt.long)
