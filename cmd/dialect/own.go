@@ -107,7 +107,7 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
-	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") { // a launcher without it has no prefix of its own for such lines
+	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") && (logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
 		logs.Prefix = launch.RankPrefix
 		if len(r.Job.Hosts.Nodes) > 0 {
 			logs.Prefix = launch.HostRankPrefix

@@ -127,7 +127,7 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 }
 
 // ownVariables adds to words those of the launcher's options that a variable of muster gives, as who reads them is asked as of
-// every setting; and warns of those that the launcher gave another value.
+// every setting; and warns of those to which the launcher gave another value, or that belong to an option that was not given.
 func (t *torchrunJob) ownVariables(words map[string]given) {
 	var idle []string
 	for i := range t.parser.options {
@@ -136,6 +136,10 @@ func (t *torchrunJob) ownVariables(words map[string]given) {
 			continue
 		}
 		source := t.in.values[o.dest()].source
+		if o.long == "start-method" && !t.in.values["run_path"].on {
+			idle = append(idle, name)
+			continue
+		}
 		if _, own := words[o.long]; source.Name == name && !own {
 			words[o.long] = given{text: t.env[name], source: source, theirs: true}
 		} else if source.Name != name && source.Kind != launch.FromFlag {
@@ -143,7 +147,7 @@ func (t *torchrunJob) ownVariables(words map[string]given) {
 		}
 	}
 	if len(idle) > 0 {
-		t.warn("no effect on this job, of which %s says otherwise by itself: %s", t.parser.prog, strings.Join(idle, ", "))
+		t.warn("no effect on this job of %s: %s", t.parser.prog, strings.Join(idle, ", "))
 	}
 }
 

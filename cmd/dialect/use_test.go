@@ -320,6 +320,12 @@ func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 	return text == s.Default
 }
 
+// harmless are options that make no difference in any job, and ofOperators those whose variable operators set for one node, too.
+var (
+	harmless    = []string{"monitor-interval", "standalone", "same-network"}
+	ofOperators = []string{"master-addr", "node-unit"}
+)
+
 // Every option of every launcher that is replaced changes the job, or is refused, or there is a warning; or its row says why
 // nobody misses anything.
 func TestNoOptionIsSilent(t *testing.T) {
@@ -333,23 +339,20 @@ func TestNoOptionIsSilent(t *testing.T) {
 			for range o.Words {
 				words = append(words, map[bool]string{true: o.Choice, false: "3"}[o.Choice != ""])
 			}
-			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"], strings.Join(append(words, "t.py"), " "))
-			if err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || o.Moot {
-				continue
+			told := func(req dialect.Request, err error) bool {
+				return err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty())
 			}
-			if cmp.Equal(stripped(plain), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) {
+			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"], strings.Join(append(words, "t.py"), " "))
+			if !told(req, err) && !o.Moot {
 				t.Errorf("%s: %s changes nothing, and nobody is told", name, strings.Join(words, " "))
 			}
-			for _, variable := range o.Variables { // says what the flag says
+			for _, variable := range o.Variables { // says what the flag says; and muster's own is not the replaced launcher's
 				text := map[bool]string{true: o.Choice, false: "3"}[o.Choice != ""]
 				if o.Words == 0 {
 					text = "1"
 				}
-				byVariable, err := own([]string{variable + "=" + text}, "", strings.Join(append(leading(name), "t.py"), " "))
-				if err != nil || len(byVariable.Job.Warnings) > len(plain.Job.Warnings) {
-					continue
-				}
-				if cmp.Equal(stripped(plain), stripped(byVariable), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) {
+				req, err := own([]string{variable + "=" + text}, "", strings.Join(append(leading(name), "t.py"), " "))
+				if !told(req, err) && (!o.Moot || strings.HasPrefix(variable, "MUSTER_")) && text != o.Default && !slices.Contains(harmless, o.Flag) && !(strings.HasPrefix(variable, "PET_") && slices.Contains(ofOperators, o.Flag)) {
 					t.Errorf("%s: %s=%s changes nothing, and nobody is told", name, variable, text)
 				}
 			}

@@ -153,8 +153,8 @@ func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 	}
 	job := fmt.Sprintf("ulimit -n 4096; exec muster --network-check run --simulate-nodes 2 -n 1 -- %s -c 'print(1)'", python)
 	got := command(t, []string{asText, "MUSTER_FAKE=" + spec}, "sh", "-c", job)
-	if lines := strings.Count(got.stderr, "\n"); got.status != 0 || lines > 3 || strings.Contains(got.stderr, "open-files") {
-		t.Errorf("status %d, %d lines, want at most 3:\n%s", got.status, lines, got.stderr)
+	if got.status != 0 || strings.Contains(got.stderr, "open-files") {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
 }
 
