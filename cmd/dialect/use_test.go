@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -357,6 +358,39 @@ func TestNoOptionIsSilent(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Every key that accelerate's configuration file may have below its way to train changes the job, or is refused, or there is a
+// warning.
+func TestNoKeyOfAFileIsSilent(t *testing.T) {
+	random, seen := rand.New(rand.NewPCG(3, 8)), 0
+	kinds := map[string]string{
+		"fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM", "deepspeed_config": "DEEPSPEED", "fp8_config": "MULTI_GPU\nmixed_precision: fp8", "dynamo_config": "MULTI_GPU",
+	}
+	for _, o := range dialect.AccelerateOptions() {
+		group := accelerateGroup(o.Dest)
+		if group == "" || o.Dest == "use_deepspeed" || strings.HasSuffix(o.Dest, "_filter") {
+			continue
+		}
+		seen++
+		file := "num_processes: 2\ndistributed_type: " + kinds[group] + "\n" + group + ":\n"
+		plain, err := own(nil, file, "accelerate-launch --config_file c.yaml t.py")
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		heard := false
+		for range 20 { // one of the values is not the default
+			_, scalar := accelerateValue(random, o)
+			req, err := own(nil, file+"  "+o.Dest+": "+scalar+"\n", "accelerate-launch --config_file c.yaml t.py")
+			heard = heard || err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty())
+		}
+		if !heard {
+			t.Errorf("%s: %s changes nothing, and nobody is told", group, o.Dest)
+		}
+	}
+	if seen < 50 {
+		t.Errorf("%d keys", seen)
 	}
 }
 
