@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -164,6 +165,9 @@ func stripped(r dialect.Request) dialect.Request {
 	return r
 }
 
+// sameJob has fields of jobs compared by what they mean.
+var sameJob = cmp.Options{cmp.Comparer(sameCodes), cmpopts.EquateComparable(netip.Prefix{}), cmpopts.EquateEmpty()}
+
 // heard reports whether a job tells of a setting: it is refused by name, or there is a warning that names it.
 func heard(req dialect.Request, err error, names ...string) bool {
 	text := strings.Join(req.Job.Warnings, "\n")
@@ -201,7 +205,7 @@ func TestNoSettingIsSilent(t *testing.T) {
 				case heard(req, err, "--"+s.Flag, job.variable, s.Flag+":", ": "+s.Flag, fmt.Sprintf("setting %q", s.Flag)), slices.Contains(mute, s.Flag):
 				case err != nil:
 					t.Errorf("%s, --%s by %s: refused by another name: %v", name, s.Flag, way, err)
-				case cmp.Equal(want, stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) && !asIs(req, s, text):
+				case cmp.Equal(want, stripped(req), sameJob) && !asIs(req, s, text):
 					t.Errorf("%s, --%s %s by %s: nothing tells that it is not read", name, s.Flag, text, way)
 				}
 			}
@@ -297,7 +301,7 @@ func TestNoSettingIsSilentBesideOthers(t *testing.T) {
 			if err != nil || asIs(req, s, text) || slices.ContainsFunc(picked, func(at int) bool { return implied(s.Flag, rows[at].Flag) }) || heard(req, nil, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag, ": "+s.Flag) {
 				continue
 			}
-			if cmp.Equal(stripped(rest), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) {
+			if cmp.Equal(stripped(rest), stripped(req), sameJob) {
 				t.Errorf("%s: %q, %q with %q: nothing tells that --%s is not read", name, all.words, all.env, all.settings, s.Flag)
 			}
 		}
@@ -341,7 +345,7 @@ func TestNoOptionIsSilent(t *testing.T) {
 				words = append(words, map[bool]string{true: o.Choice, false: "3"}[o.Choice != ""])
 			}
 			told := func(req dialect.Request, err error) bool {
-				return err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty())
+				return err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), sameJob)
 			}
 			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"], strings.Join(append(words, "t.py"), " "))
 			if !told(req, err) && !o.Moot {
@@ -383,7 +387,7 @@ func TestNoKeyOfAFileIsSilent(t *testing.T) {
 		for try := 0; try < 20 && !heard; try++ { // one of the values is not the default
 			_, scalar := accelerateValue(random, o)
 			req, err := own(nil, file+"  "+o.Dest+": "+scalar+"\n", "accelerate-launch --config_file c.yaml t.py")
-			heard = err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty())
+			heard = err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), sameJob)
 		}
 		if !heard {
 			t.Errorf("%s: %s changes nothing, and nobody is told", group, o.Dest)
