@@ -313,7 +313,7 @@ func (p *pump) head(to []byte) []byte {
 // writeLines shows lines, the first of which may have been begun before. The caller has the turn.
 func (p *pump) writeLines(lines []byte) {
 	returns := bytes.IndexByte(lines, '\r') >= 0
-	if !p.prefixed && !(p.sifted() && (returns || p.progress)) {
+	if bars := returns || p.progress; !p.prefixed && (!bars || !p.sifted()) {
 		p.writeRaw(lines, nil)
 		return
 	}
