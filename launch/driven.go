@@ -2,6 +2,7 @@ package launch
 
 import (
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -12,6 +13,19 @@ import (
 type Driven struct {
 	status *statusWriter
 	fatal  ExitCodes
+	hosts  []DrivenHost
+}
+
+// DrivenHost is a host of a world: its name, and the ranks of its workers.
+type DrivenHost struct {
+	Name  string
+	Ranks []int
+}
+
+// DrivenFailure is a worker that has failed, or was lost with its host.
+type DrivenFailure struct {
+	Rank, Status int
+	Lost         bool
 }
 
 // DrivenEnd is how such a job ended.
@@ -21,8 +35,9 @@ type DrivenEnd struct {
 	Stopped bool
 	// Message is a sentence for people, Hint what to try.
 	Message, Hint string
-	// Size is how many workers there were at the end, Failed how many of them have failed.
-	Size, Failed int
+	// Size is how many workers there were at the end, Failures those of them that have failed, the first one first.
+	Size     int
+	Failures []DrivenFailure
 	// Limit says that --backoff-limit allowed no further world.
 	Limit bool
 }
@@ -39,20 +54,48 @@ func OpenDriven(job Job, node string, outputs []*os.File, terminationLog string,
 	return &Driven{status: s, fatal: job.Restart.Fatal}, nil
 }
 
-// World says that a world has begun: its number, from 1, its workers, and on how many hosts they are.
-func (d *Driven) World(number, workers, hosts int) {
-	s := d.status
-	s.cfg.Workers, s.doc.Generation, s.doc.RestartCount, s.doc.Nodes, s.doc.WorldSize = workers, number, number-1, hosts, workers
+// World says that a world has begun: its number, from 1, and its hosts.
+func (d *Driven) World(number int, hosts []DrivenHost) {
+	s, workers := d.status, 0
+	s.cfg.Tasks = make([]statusTask, len(hosts))
+	for i, h := range hosts {
+		workers += len(h.Ranks)
+		s.cfg.Tasks[i] = statusTask{Node: h.Name, Ranks: rankList(h.Ranks), RestartCount: number - 1}
+	}
+	d.hosts = hosts
+	s.cfg.Workers, s.doc.Generation, s.doc.RestartCount, s.doc.Nodes, s.doc.WorldSize = workers, number, number-1, len(hosts), workers
 	s.running()
 }
 
 // Ended writes the last state.
 func (d *Driven) Ended(end DrivenEnd) {
 	o := outcome{Status: end.Status, Reason: d.reasonOf(end), Message: end.Message, Hint: end.Hint}
-	counts := statusCounts{Failed: end.Failed, Stopped: max(0, end.Size-end.Failed)}
+	failed := len(end.Failures)
+	counts := statusCounts{Failed: failed, Stopped: max(0, end.Size-failed)}
 	if o.Reason == reasonSucceeded {
-		counts = statusCounts{Failed: end.Failed, Succeeded: max(0, end.Size-end.Failed)}
+		counts = statusCounts{Failed: failed, Succeeded: max(0, end.Size-failed)}
 	}
 	d.status.doc.Counts = counts
+	for i := range d.hosts {
+		t := &d.status.cfg.Tasks[i]
+		t.Phase, t.ExitCode = d.taskEnd(&d.hosts[i], end.Failures, o.Reason)
+	}
 	d.status.finished(o)
+}
+
+// taskEnd says how the workers of a host ended. A host that was lost has told nobody.
+func (d *Driven) taskEnd(h *DrivenHost, failures []DrivenFailure, why reason) (phase, *int) {
+	for _, f := range failures {
+		switch {
+		case !slices.Contains(h.Ranks, f.Rank):
+		case f.Lost:
+			return phaseUnknown, nil
+		default:
+			return phaseFailed, &f.Status
+		}
+	}
+	if why == reasonSucceeded {
+		return phaseSucceeded, new(int)
+	}
+	return phaseStopped, nil
 }

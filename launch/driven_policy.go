@@ -129,11 +129,11 @@ func (d *Driven) reasonOf(end DrivenEnd) reason {
 		return reasonDeadline
 	case end.Limit:
 		return reasonBackoffLimit
-	case end.Failed == 0 && end.Status == errhint.TryAgain:
+	case len(end.Failures) == 0 && end.Status == errhint.TryAgain:
 		return reasonNotMet
-	case end.Failed == 0 && end.Status == errhint.Usage:
+	case len(end.Failures) == 0 && end.Status == errhint.Usage:
 		return reasonRefused
-	case end.Failed == 0 && end.Status == errhint.Internal:
+	case len(end.Failures) == 0 && end.Status == errhint.Internal:
 		return reasonInternal
 	case d.fatal.Has(end.Status):
 		return reasonFatal

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// The prefixes where none is given: torchrun's, for tee'd lines of its dialect, and that of LogRules.PrefixAll.
-const (
-	defaultPrefix = "[${role_name}${local_rank}]:"
-	rankPrefix    = "[${rank}] "
-)
+// defaultPrefix is the prefix where none is given: torchrun's, for tee'd lines of its dialect.
+const defaultPrefix = "[${role_name}${local_rank}]:"
 
-// HostRankPrefix tells nodes apart, too.
-const HostRankPrefix = "[${hostname} ${rank}] "
+// RankPrefix is muster's own, and that of LogRules.PrefixAll; HostRankPrefix tells nodes apart, too.
+const (
+	RankPrefix     = "[${rank}] "
+	HostRankPrefix = "[${hostname} ${rank}] "
+)
 
 // workerIdentity says whose output it is.
 type workerIdentity struct {
@@ -40,7 +40,7 @@ func shortHost(name string) string {
 func (r *LogRules) prefix(w workerIdentity) string {
 	template := r.Prefix
 	if template == "" && r.PrefixAll {
-		template = rankPrefix
+		template = RankPrefix
 	}
 	text := linePrefix(template, w)
 	if !r.Color {

@@ -38,7 +38,8 @@ type pump struct {
 	// alone says that no other worker is shown, so that no line of another one can come in between.
 	alone bool
 	// prefixed says that each line starts with prefix, and that of a progress bar's updates (separated by \r) only some
-	// are shown. Otherwise every byte passes as it is.
+	// are shown. Otherwise every byte passes as it is, but for the bars of several workers where no terminal shows them moving:
+	// they would tear each other, an update a line.
 	prefixed bool
 	prefix   []byte
 	// stamp puts the time in front of the prefix.
@@ -108,7 +109,7 @@ func (p *pump) patience() time.Duration {
 		return holdIdle
 	case p.have == 0:
 		return -1
-	case p.progress && p.prefixed:
+	case p.progress && p.sifted():
 		return max(promptWait, time.Until(p.shownAt.Add(p.apart())))
 	case p.progress || p.alone:
 		return promptWait
@@ -164,7 +165,7 @@ func (p *pump) show() {
 	}
 	if end := lastUpdate(data); end > 0 {
 		p.moves()
-		if p.prefixed {
+		if p.sifted() {
 			if time.Since(p.shownAt) >= p.apart() {
 				p.showText(data[:end])
 			}
@@ -174,7 +175,7 @@ func (p *pump) show() {
 		}
 		p.letGo()
 		data = data[end:]
-	} else if p.prefixed && len(data) > 0 && data[len(data)-1] == '\r' {
+	} else if p.sifted() && len(data) > 0 && data[len(data)-1] == '\r' {
 		p.moves()
 	}
 	p.have = copy(p.buf, data)
@@ -199,7 +200,10 @@ func (p *pump) moves() {
 }
 
 // settled reports whether states of the unfinished line are shown as lines.
-func (p *pump) settled() bool { return p.prefixed && p.progress && !p.out.live }
+func (p *pump) settled() bool { return p.sifted() && p.progress && !p.out.live }
+
+// sifted reports whether of a bar's updates only some are shown.
+func (p *pump) sifted() bool { return p.prefixed || !p.alone && !p.out.live }
 
 // appendState appends the last state of a bar as a line, unless it was shown. The caller has the turn.
 func (p *pump) appendState(to []byte, standing *pump, text []byte) []byte {
@@ -232,7 +236,7 @@ func (p *pump) showUnfinished() {
 // showText shows a part of the unfinished line; the turn is kept.
 func (p *pump) showText(text []byte) {
 	shown := text
-	if p.prefixed {
+	if p.prefixed || p.settled() {
 		shown = bytes.TrimRight(text, "\r")
 		if len(shown) == 0 {
 			p.rewrite = true
@@ -300,18 +304,21 @@ func (p *pump) head(to []byte) []byte {
 	if p.stamp {
 		to = time.Now().AppendFormat(to, time.ANSIC) // as C's asctime writes it
 	}
+	if !p.prefixed {
+		return to
+	}
 	return append(to, p.prefix...)
 }
 
 // writeLines shows lines, the first of which may have been begun before. The caller has the turn.
 func (p *pump) writeLines(lines []byte) {
-	if !p.prefixed {
+	returns := bytes.IndexByte(lines, '\r') >= 0
+	if bars := returns || p.progress; !p.prefixed && (!bars || !p.sifted()) {
 		p.writeRaw(lines, nil)
 		return
 	}
 	out := p.out.compose[:0]
 	standing := p.out.standing.Load()
-	returns := bytes.IndexByte(lines, '\r') >= 0
 	for len(lines) > 0 {
 		end := bytes.IndexByte(lines, '\n') + 1
 		line := lines[:end]

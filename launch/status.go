@@ -2,10 +2,12 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -145,6 +147,8 @@ type statusConfig struct {
 	RunID, Name, Node string
 	// Workers is the number of workers here.
 	Workers int
+	// Tasks are those of the hosts of a driven job, nil where this node's alone is told. What has no phase is in that of the job.
+	Tasks []statusTask
 	// Outputs are files that must not be replaced by the status file: muster's own output.
 	Outputs []*os.File
 	Log     zerolog.Logger
@@ -295,7 +299,9 @@ func (s *statusWriter) finished(o outcome) {
 	default:
 		s.enter(phaseFailed)
 	}
-	s.doc.Tasks[0].ExitCode = &o.Status
+	if s.cfg.Tasks == nil {
+		s.doc.Tasks[0].ExitCode = &o.Status
+	}
 	if o.Exits != nil {
 		s.doc.Counts = countExits(o.Exits)
 		s.doc.Tasks[0].Phase, s.doc.Tasks[0].ExitCode = taskEnd(&o)
@@ -384,6 +390,13 @@ func (s *statusWriter) enter(p phase) {
 	case phaseRestarting, phaseTerminating:
 		s.doc.Counts = statusCounts{Terminating: n}
 	default: // finished counts the exits
+	}
+	if s.cfg.Tasks != nil {
+		s.doc.Tasks = slices.Clone(s.cfg.Tasks)
+		for i := range s.doc.Tasks {
+			s.doc.Tasks[i].Phase = cmp.Or(s.doc.Tasks[i].Phase, p)
+		}
+		return
 	}
 	ranks := make([]int, n)
 	for i := range ranks {

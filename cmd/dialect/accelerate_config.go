@@ -150,6 +150,9 @@ func (a *accelerateJob) key(key string, node *yaml.Node, source launch.Source) e
 			return errhint.With(fmt.Errorf("compute_environment: %s: muster starts jobs on the machines that it runs on", text), "write LOCAL_MACHINE")
 		}
 	case "distributed_type":
+		if node.Kind == yaml.ScalarNode && text == "False" { // NO without quotes is false in YAML 1.1, and accelerate takes it for NO
+			text = "NO"
+		}
 		if !slices.Contains(accelerateTypes, text) {
 			return fmt.Errorf("distributed_type: %s: choose one of %s", text, strings.Join(accelerateTypes, ", "))
 		}

@@ -153,6 +153,33 @@ func (a *accelerateJob) variables() {
 	if a.launcher != simpleLauncher && a.on("use_parallelism_config") {
 		a.parallelism()
 	}
+	a.idleVariables()
+}
+
+// idleVariables warns of muster's variables for options of ways to train that this job does not take, and of a meeting place. accelerate has no such
+// variables, and makes nothing of the options, either.
+func (a *accelerateJob) idleVariables() {
+	taken := map[string]bool{
+		groupDeepSpeed: a.on("use_deepspeed"), groupFSDP: a.on("use_fsdp"), groupMegatron: a.on("use_megatron_lm"),
+		groupFP8: a.v["mixed_precision"].text == "fp8", groupParallelism: a.on("use_parallelism_config"),
+	}
+	var idle []string
+	here := a.machines <= 1 && len(a.nodes) == 0 && !a.outer // where nobody is met
+	for dest, unread := range map[string]bool{"main_process_ip": here, "main_process_port": here && a.single} {
+		if source := a.v[dest].source; unread && source.Kind == launch.FromVariable {
+			idle = append(idle, source.Name)
+		}
+	}
+	slices.Sort(idle)
+	for i := range a.parser.options {
+		o := &a.parser.options[i]
+		if is, way := taken[o.group]; way && !is && a.v[o.dest()].source.Name == variable(ownPrefix, o.long) {
+			idle = append(idle, variable(ownPrefix, o.long))
+		}
+	}
+	if len(idle) > 0 {
+		a.warn("no effect on this job, which meets no machines, or does not train in the way that they are for: %s", strings.Join(idle, ", "))
+	}
 }
 
 // deviceMasks are the variables by which processes see some of their accelerators, by PyTorch's names for these.

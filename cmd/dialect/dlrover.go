@@ -242,8 +242,8 @@ func (t *torchrunJob) dlroverBinding() {
 	v := t.in.values
 	policy, affinity := v["membind_policy"], v["numa_affinity"]
 	if !affinity.on {
-		if policy.source.Kind == launch.FromFlag {
-			t.warn("--membind-policy has no effect without --numa-affinity")
+		if policy.explicit() {
+			t.warn("%s has no effect without --numa-affinity", t.given("membind-policy").written("membind-policy"))
 		}
 		return
 	}

@@ -167,6 +167,9 @@ func DialectOptions() map[string][]DialectOption {
 			if o.kind != kindFlag && o.kind != kindTwo {
 				d.Words = 1
 			}
+			for _, prefix := range p.prefixesOf(o) {
+				d.Variables = append(d.Variables, variable(prefix, o.long))
+			}
 			for _, c := range o.choices {
 				if c != o.def {
 					d.Choice = c
@@ -189,6 +192,8 @@ type DialectOption struct {
 	Words           int
 	Number          bool
 	Default, Choice string
+	// Variables are those that stand for it.
+	Variables []string
 	// Moot says that nobody misses an effect where it changes nothing.
 	Moot bool
 }

@@ -3,6 +3,7 @@ package dialect_test
 import (
 	"bytes"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +28,22 @@ func TestLauncherPages(t *testing.T) {
 			}
 			if !found {
 				t.Errorf("%s: --%s is not on the page", name, o.Dest)
+			}
+		}
+	}
+}
+
+// The pages of the other launchers name every option, in one of its spellings.
+func TestPagesNameEveryOption(t *testing.T) {
+	for name, file := range map[string]string{"torchrun": "torchrun", "torch.distributed.launch": "torchrun", "dlrover-run": "dlrover", "horovodrun": "horovodrun", "mpirun": "mpirun"} {
+		page, err := os.ReadFile("../../docs/compat/" + file + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range dialect.DialectOptions()[name] {
+			dashes, under := strings.TrimLeft(o.Spelling, "-"), strings.ReplaceAll(strings.TrimLeft(o.Spelling, "-"), "-", "_")
+			if !regexp.MustCompile("`-{1,2}(" + regexp.QuoteMeta(dashes) + "|" + regexp.QuoteMeta(under) + ")[` ]").Match(page) {
+				t.Errorf("docs/compat/%s.md: %s of %s is not on the page", file, o.Spelling, name)
 			}
 		}
 	}

@@ -140,7 +140,7 @@ func meetingSettings() []setting {
 			set:  func(*Request, string) error { return nil }, // applyConf reads it, before all others
 		},
 		{
-			flag: "local-addr", arg: "HOST", group: groupRdzv, use: use{severalNodes, strongest("local-addr", "iface")},
+			flag: "local-addr", arg: "HOST", group: groupRdzv, use: use{notSimulated, severalNodes, strongest("local-addr", "iface")},
 			help: "Address by which the other nodes reach this one. Default: the one from which the meeting place is reached.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Meeting.LocalAddr, err = parseLocalAddr(text)

@@ -107,11 +107,18 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
+	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") && (logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
+		logs.Prefix = launch.RankPrefix
+		if len(r.Job.Hosts.Nodes) > 0 {
+			logs.Prefix = launch.HostRankPrefix
+		}
+	}
 	flags := make([]string, 0, len(p.options))
 	for _, opt := range p.options {
 		flags = append(flags, opt.long)
 	}
 	r.Job.Warnings = append(r.Job.Warnings, misspelt(env, flags)...)
+	r.Job.Warnings = append(r.Job.Warnings, p.unreadVariables(r, env, list)...)
 	settleEnv(r, inv, words, wrong)
 	checkRules(r, words, wrong)
 	checkHosted(r, words, wrong)
@@ -246,6 +253,33 @@ func misspelt(env environ, flags []string) []string {
 		}
 	}
 	return warnings
+}
+
+// unreadVariables warns in one line of the variables of settings that count for other launchers and not for this one, which
+// reads those of the list and of its own options.
+func (p *parser) unreadVariables(r *Request, env environ, list []setting) []string {
+	read := map[string]bool{fakeVariable: true}
+	for i := range p.options {
+		if o := &p.options[i]; slices.Contains(p.prefixesOf(o), ownPrefix) {
+			read[variable(ownPrefix, o.long)] = true
+		}
+	}
+	for _, s := range list {
+		read[variable(ownPrefix, s.flag)] = true
+	}
+	var idle []string
+	for _, s := range allSettings() {
+		for _, flag := range []string{s.flag, s.alias} {
+			name := variable(ownPrefix, flag)
+			if text := env[name]; flag != "" && text != "" && !read[name] && !r.asksNothing(&s, text) {
+				idle = append(idle, name)
+			}
+		}
+	}
+	if len(idle) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("no effect in front of %s, which has flags of its own for what it takes: %s", p.prog, strings.Join(idle, ", "))}
 }
 
 // tell corrects what Settings and Sources say of a flag whose value follows from another one.

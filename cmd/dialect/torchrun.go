@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -118,10 +119,36 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 		}
 		t.settle(words)
 	}
+	t.ownVariables(words)
 	if err := req.finish(words, &t.wrong); err != nil {
 		return Request{JSON: req.JSON}, err
 	}
 	return *req, nil
+}
+
+// ownVariables adds to words those of the launcher's options that a variable of muster gives, as who reads them is asked as of
+// every setting; and warns of those to which the launcher gave another value, or that belong to an option that was not given.
+func (t *torchrunJob) ownVariables(words map[string]given) {
+	var idle []string
+	for i := range t.parser.options {
+		o, name := &t.parser.options[i], variable(ownPrefix, t.parser.options[i].long)
+		if t.env[name] == "" || !slices.Contains(t.parser.prefixesOf(o), ownPrefix) {
+			continue
+		}
+		source := t.in.values[o.dest()].source
+		if o.long == "start-method" && !t.in.values["run_path"].on {
+			idle = append(idle, name)
+			continue
+		}
+		if _, own := words[o.long]; source.Name == name && !own {
+			words[o.long] = given{text: t.env[name], source: source, theirs: true}
+		} else if source.Name != name && source.Kind != launch.FromFlag {
+			idle = append(idle, name)
+		}
+	}
+	if len(idle) > 0 {
+		t.warn("no effect on this job of %s: %s", t.parser.prog, strings.Join(idle, ", "))
+	}
 }
 
 // equivalents are the values that muster's own settings have through torchrun's flags, variables and habits.

@@ -3,12 +3,16 @@ package dialect_test
 import (
 	"fmt"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
 
 	"muster/cmd/dialect"
 	"muster/launch"
@@ -83,7 +87,7 @@ func ask(settings string, env []string, words ...string) (dialect.Request, error
 // use for: an opinion on which of its fields are read. launch and cmd/muster read the rest.
 func stripped(r dialect.Request) dialect.Request {
 	j := &r.Job
-	r.Settings, j.Sources, j.Warnings = nil, nil, nil
+	r.Settings, j.Sources, j.Warnings, j.Environ = nil, nil, nil, nil // which hold what was given, whoever reads it
 	elastic, allow := r.Horovod != nil && r.Horovod.Elastic, j.Meeting.StoreAllow
 	if len(j.Hosts.Nodes) == 0 && !elastic {
 		j.Hosts, j.Env.Deny = launch.Hosts{}, nil
@@ -161,6 +165,9 @@ func stripped(r dialect.Request) dialect.Request {
 	return r
 }
 
+// sameJob has fields of jobs compared by what they mean.
+var sameJob = cmp.Options{cmp.Comparer(sameCodes), cmpopts.EquateComparable(netip.Prefix{}), cmpopts.EquateEmpty()}
+
 // heard reports whether a job tells of a setting: it is refused by name, or there is a warning that names it.
 func heard(req dialect.Request, err error, names ...string) bool {
 	text := strings.Join(req.Job.Warnings, "\n")
@@ -188,41 +195,117 @@ func TestNoSettingIsSilent(t *testing.T) {
 		words := strings.Fields(line)
 		for _, s := range rows {
 			text := word(t, s)
-			typed, variable, flag := slices.Clone(words), "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag+"="+text
-			inFront := words[0] == "run" || slices.Contains(dialect.InFront(words[0]), s.Flag)
-			switch {
-			case words[0] == "run":
-				typed = slices.Insert(typed, 1, flag)
-			case inFront:
-				typed = slices.Insert(typed, 0, flag)
-			}
-			inFile := s.Flag + ": " + text
-			if strings.Contains(text, ":") || s.Flag == "env" {
-				inFile = s.Flag + ": \"" + text + "\""
-			}
-			type given struct {
-				how, settings string
-				env, words    []string
-			}
-			ways := []given{{"typed", "", nil, typed}, {"a variable", "", []string{variable + "=" + text}, words}}
-			if s.Flag != "config" {
-				ways = append(ways, given{"a file", inFile, []string{"MUSTER_CONFIG=" + settingsFile}, words})
-			}
-			if !inFront || slices.Contains(words, "--"+s.Flag) {
-				continue // a flag of the launcher; TestNoOptionIsSilent gives those. Or the job has it.
-			}
 			for _, way := range ways {
-				req, err := ask(way.settings, way.env, way.words...)
+				job := commandLine{words: words}
+				if !job.give(s, text, way) {
+					continue
+				}
+				req, err := job.ask()
 				switch {
-				case heard(req, err, "--"+s.Flag, variable, s.Flag+":", ": "+s.Flag), slices.Contains(mute, s.Flag):
+				case heard(req, err, "--"+s.Flag, job.variable, s.Flag+":", ": "+s.Flag, fmt.Sprintf("setting %q", s.Flag)), slices.Contains(mute, s.Flag):
 				case err != nil:
-					t.Errorf("%s, --%s by %s: refused by another name: %v", name, s.Flag, way.how, err)
-				case cmp.Equal(want, stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) && !asIs(req, s, text):
-					t.Errorf("%s, --%s %s by %s: nothing tells that it is not read", name, s.Flag, text, way.how)
+					t.Errorf("%s, --%s by %s: refused by another name: %v", name, s.Flag, way, err)
+				case cmp.Equal(want, stripped(req), sameJob) && !asIs(req, s, text):
+					t.Errorf("%s, --%s %s by %s: nothing tells that it is not read", name, s.Flag, text, way)
 				}
 			}
 		}
 	}
+}
+
+// ways are where a setting may be given.
+var ways = []string{"flag", "variable", "file"}
+
+// commandLine is a job to which settings are given.
+type commandLine struct {
+	words, env         []string
+	settings, variable string
+}
+
+// give adds a setting by one of the ways, and reports whether that can be done: what the job has as a flag already is the
+// stronger one, and a flag of the launcher itself is no setting of ours.
+func (c *commandLine) give(s dialect.SettingRow, text, way string) bool {
+	launcher := c.words[slices.IndexFunc(c.words, func(w string) bool { return !strings.HasPrefix(w, "--") })]
+	if slices.Contains(c.words, "--"+s.Flag) {
+		return false
+	}
+	c.variable = "MUSTER_" + strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_"))
+	switch way {
+	case "flag":
+		flag := "--" + s.Flag + "=" + text
+		if launcher == "run" {
+			c.words = slices.Insert(slices.Clone(c.words), slices.Index(c.words, "run")+1, flag)
+			return true
+		}
+		c.words = slices.Insert(slices.Clone(c.words), 0, flag)
+		return slices.Contains(dialect.InFront(launcher), s.Flag)
+	case "variable":
+		c.env = append(slices.Clone(c.env), c.variable+"="+text)
+	default:
+		if strings.Contains(text, ":") || s.Flag == "env" {
+			text = `"` + text + `"`
+		}
+		c.settings += s.Flag + ": " + text + "\n"
+		return s.Flag != "config"
+	}
+	return true
+}
+
+// ask reads the job.
+func (c *commandLine) ask() (dialect.Request, error) {
+	env := c.env
+	if c.settings != "" {
+		env = append(slices.Clone(env), "MUSTER_CONFIG="+settingsFile)
+	}
+	return ask(c.settings, env, c.words...)
+}
+
+// implied reports whether one of two settings asks for what the other one does.
+func implied(flag, by string) bool {
+	return flag == "ckpt" && strings.HasPrefix(by, "ckpt-") || flag == "max-restarts" && by == "backoff-limit"
+}
+
+// Settings meet each other: some of any kind are given at random, by any way, to any job. What is given and not read is told,
+// whatever stands beside it; so the job without it is another one.
+func TestNoSettingIsSilentBesideOthers(t *testing.T) {
+	rows := slices.DeleteFunc(dialect.SettingRows(), func(s dialect.SettingRow) bool { return slices.Contains(mute, s.Flag) })
+	names, texts := slices.Sorted(maps.Keys(bare)), make([]string, len(rows))
+	for i, s := range rows {
+		texts[i] = word(t, s)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SampledFrom(names).Draw(t, "job")
+		picked := rapid.SliceOfNDistinct(rapid.IntRange(0, len(rows)-1), 2, 4, rapid.ID[int]).Draw(t, "settings")
+		by := rapid.SliceOfN(rapid.SampledFrom(ways), len(picked), len(picked)).Draw(t, "ways")
+		without := func(left int) (commandLine, bool) {
+			job := commandLine{words: strings.Fields(bare[name])}
+			for i, at := range picked {
+				if i != left && !job.give(rows[at], texts[at], by[i]) {
+					return job, false
+				}
+			}
+			return job, true
+		}
+		all, possible := without(-1)
+		if !possible {
+			return
+		}
+		req, err := all.ask()
+		if err != nil {
+			return // it tells what is wrong before it asks what is read
+		}
+		for i, at := range picked {
+			s, text := rows[at], texts[at]
+			job, _ := without(i)
+			rest, err := job.ask()
+			if err != nil || asIs(req, s, text) || slices.ContainsFunc(picked, func(at int) bool { return implied(s.Flag, rows[at].Flag) }) || heard(req, nil, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag, ": "+s.Flag) {
+				continue
+			}
+			if cmp.Equal(stripped(rest), stripped(req), sameJob) {
+				t.Errorf("%s: %q, %q with %q: nothing tells that --%s is not read", name, all.words, all.env, all.settings, s.Flag)
+			}
+		}
+	})
 }
 
 // asIs reports whether the word asks for what the job has anyway.
@@ -242,6 +325,12 @@ func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 	return text == s.Default
 }
 
+// harmless are options that make no difference in any job, and ofOperators those whose variable operators set for one node, too.
+var (
+	harmless    = []string{"monitor-interval", "standalone", "same-network"}
+	ofOperators = []string{"master-addr", "node-unit"}
+)
+
 // Every option of every launcher that is replaced changes the job, or is refused, or there is a warning; or its row says why
 // nobody misses anything.
 func TestNoOptionIsSilent(t *testing.T) {
@@ -255,14 +344,61 @@ func TestNoOptionIsSilent(t *testing.T) {
 			for range o.Words {
 				words = append(words, map[bool]string{true: o.Choice, false: "3"}[o.Choice != ""])
 			}
-			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"], strings.Join(append(words, "t.py"), " "))
-			if err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || o.Moot {
-				continue
+			told := func(req dialect.Request, err error) bool {
+				return err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), sameJob)
 			}
-			if cmp.Equal(stripped(plain), stripped(req), cmp.Comparer(sameCodes), cmpopts.EquateEmpty()) {
+			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"], strings.Join(append(words, "t.py"), " "))
+			if !told(req, err) && !o.Moot {
 				t.Errorf("%s: %s changes nothing, and nobody is told", name, strings.Join(words, " "))
 			}
+			for _, variable := range o.Variables { // says what the flag says; and muster's own is not the replaced launcher's
+				text := map[bool]string{true: o.Choice, false: "3"}[o.Choice != ""]
+				if o.Words == 0 {
+					text = "1"
+				}
+				req, err := own([]string{variable + "=" + text}, "", strings.Join(append(leading(name), "t.py"), " "))
+				mute := harmless
+				if strings.HasPrefix(variable, "PET_") {
+					mute = slices.Concat(harmless, ofOperators)
+				}
+				if !told(req, err) && (!o.Moot || strings.HasPrefix(variable, "MUSTER_")) && text != o.Default && !slices.Contains(mute, o.Flag) {
+					t.Errorf("%s: %s=%s changes nothing, and nobody is told", name, variable, text)
+				}
+			}
 		}
+	}
+}
+
+// Every key that accelerate's configuration file may have below its way to train changes the job, or is refused, or there is a
+// warning.
+func TestNoKeyOfAFileIsSilent(t *testing.T) {
+	random, seen := rand.New(rand.NewPCG(3, 8)), 0
+	kinds := map[string]string{
+		"fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM", "deepspeed_config": "DEEPSPEED", "fp8_config": "MULTI_GPU\nmixed_precision: fp8", "dynamo_config": "MULTI_GPU",
+	}
+	for _, o := range dialect.AccelerateOptions() {
+		group := accelerateGroup(o.Dest)
+		if group == "" || o.Dest == "use_deepspeed" || strings.HasSuffix(o.Dest, "_filter") {
+			continue
+		}
+		seen++
+		file := "num_processes: 2\ndistributed_type: " + kinds[group] + "\n" + group + ":\n"
+		plain, err := own(nil, file, "accelerate-launch --config_file c.yaml t.py")
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		heard := false
+		for try := 0; try < 20 && !heard; try++ { // one of the values is not the default
+			_, scalar := accelerateValue(random, o)
+			req, err := own(nil, file+"  "+o.Dest+": "+scalar+"\n", "accelerate-launch --config_file c.yaml t.py")
+			heard = err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), sameJob)
+		}
+		if !heard {
+			t.Errorf("%s: %s changes nothing, and nobody is told", group, o.Dest)
+		}
+	}
+	if seen < 50 {
+		t.Errorf("%d keys", seen)
 	}
 }
 

@@ -160,7 +160,7 @@ func (n *node) health(ctx context.Context, a *app) *health.Node {
 		Tool: func(tool string, args ...string) probe.Answer { return n.tools.Ask(ctx, tool, args...) },
 	}
 	if n.fake != nil {
-		h.Machine = health.Faked(h.Machine, n.fake)
+		h.Machine = health.Faked(h.Machine, n.fake, a.simulated())
 	}
 	return h
 }

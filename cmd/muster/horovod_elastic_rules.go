@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"muster/horovod"
@@ -72,11 +73,24 @@ func (r *elasticRules) began(number int, slots []horovod.Slot) {
 			r.expire(errhint.Code(fmt.Errorf("the job was stopped: it has taken %v (--active-deadline)", r.deadline), errhint.Deadline))
 		})
 	}
-	hosts := map[string]bool{}
+	var hosts []launch.DrivenHost
 	for _, s := range slots {
-		hosts[s.Host] = true
+		i := slices.IndexFunc(hosts, func(h launch.DrivenHost) bool { return h.Name == s.Host })
+		if i < 0 {
+			i, hosts = len(hosts), append(hosts, launch.DrivenHost{Name: s.Host})
+		}
+		hosts[i].Ranks = append(hosts[i].Ranks, s.Rank)
 	}
-	r.status.World(number, len(slots), len(hosts))
+	r.status.World(number, hosts)
+}
+
+// end is how the job ended, but for the reason.
+func (r *elasticRules) end(status int) launch.DrivenEnd {
+	end := launch.DrivenEnd{Status: status, Size: r.result.Size, Limit: r.result.Limit}
+	for _, f := range r.result.Failures {
+		end.Failures = append(end.Failures, launch.DrivenFailure{Rank: f.Rank, Status: f.Status, Lost: f.Lost != ""})
+	}
+	return end
 }
 
 // ended writes the job's last state: err is what the launcher ends with.
@@ -85,7 +99,7 @@ func (r *elasticRules) ended(err error) {
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	end := launch.DrivenEnd{Status: errhint.CodeOf(err), Size: r.result.Size, Failed: r.result.Failed, Limit: r.result.Limit}
+	end := r.end(errhint.CodeOf(err))
 	if err != nil {
 		end.Message, end.Hint = err.Error(), errhint.Of(err)
 	}
@@ -98,7 +112,7 @@ func (r *elasticRules) stopped(signal *launch.SignalError) {
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	r.status.Ended(launch.DrivenEnd{
-		Status: errhint.FromSignal(int(signal.Signal)), Stopped: true, Message: "muster " + signal.Error(), Size: r.result.Size, Failed: r.result.Failed,
-	})
+	end := r.end(errhint.FromSignal(int(signal.Signal)))
+	end.Stopped, end.Message = true, "muster "+signal.Error()
+	r.status.Ended(end)
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"muster/internal/testutil"
 )
 
@@ -71,6 +73,22 @@ func TestHorovodrunElasticRules(t *testing.T) {
 		}
 		if err != nil || doc.Phase != c.phase || doc.Reason != c.reason || doc.ExitStatus == nil || *doc.ExitStatus != c.status || doc.Generation != 1 || doc.WorldSize != 2 || doc.Counts["running"] != 0 {
 			t.Errorf("%s: %v\n%s", name, err, text)
+		}
+	}
+}
+
+// The status file of an elastic job is of the whole world, as that of every job on hosts: a task for each host.
+func TestHorovodrunElasticTasks(t *testing.T) {
+	t.Parallel()
+	three, none := 3, 0
+	for script, want := range map[string][]statusTask{
+		"[ $HOROVOD_RANK = 2 ] || exec sleep 1000; exit 3": {{"localhost", "0-1", "Stopped", nil}, {"127.0.0.1", "2", "Failed", &three}},
+		"true": {{"localhost", "0-1", "Succeeded", &none}, {"127.0.0.1", "2", "Succeeded", &none}},
+	} {
+		file := filepath.Join(t.TempDir(), "status.json")
+		got := muster(t, nil, "--restart-policy", "never", "--status-file", file, "horovodrun", "-np", "3", "--min-np", "2", "-H", "localhost:2,127.0.0.1:1", "sh", "-c", script)
+		if diff := cmp.Diff(want, readWorld(t, file).Tasks); diff != "" {
+			t.Errorf("%s: status %d (-want +got):\n%s\n%s", script, got.status, diff, got.stderr)
 		}
 	}
 }

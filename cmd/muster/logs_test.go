@@ -129,17 +129,28 @@ func TestLogFormatRefused(t *testing.T) {
 	}
 }
 
-// TestPrefixes: muster run puts the rank in front, with hosts the node, too; torchrun's tee has torchrun's prefix.
+// TestPrefixes: muster run puts the rank in front, with hosts the node, too; torchrun's tee has torchrun's prefix,
+// and that of launchers which have none is ours.
 func TestPrefixes(t *testing.T) {
+	hostfile := filepath.Join(t.TempDir(), "hostfile")
+	if err := os.WriteFile(hostfile, []byte("localhost slots=1\n127.0.0.1 slots=1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct{ args, want []string }{
-		"ranks":    {[]string{"run", "-n", "2"}, []string{"[0] hi", "[1] hi"}},
-		"one host": {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
-		"hosts":    {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"own":      {[]string{"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts", "localhost:2"}, []string{"localhost/0> hi", "localhost/1> hi"}},
+		"ranks":            {[]string{"run", "-n", "2"}, []string{"[0] hi", "[1] hi"}},
+		"one host":         {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
+		"hosts":            {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"deepspeed":        {[]string{"--tee", "3", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--no_python"}, []string{"[0] hi", "[1] hi"}},
+		"deepspeed, hosts": {[]string{"--tee", "3", "deepspeed", "--hostfile", hostfile, "--no_local_rank", "--no_python"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"mpirun, hosts":    {[]string{"--tee", "3", "mpirun", "-np", "2", "--host", "localhost,127.0.0.1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"own":              {[]string{"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts", "localhost:2"}, []string{"localhost/0> hi", "localhost/1> hi"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := muster(t, nil, append(c.args, "--", "echo", "hi")...)
+			if c.args[0] == "run" {
+				c.args = append(c.args, "--")
+			}
+			got := muster(t, nil, append(c.args, "echo", "hi")...)
 			lines := slices.Sorted(strings.Lines(got.stdout))
 			if want := strings.Join(c.want, "\n") + "\n"; got.status != 0 || strings.Join(lines, "") != want {
 				t.Errorf("status %d, %q, want %q\n%s", got.status, lines, want, got.stderr)
@@ -364,6 +375,10 @@ func TestProgressBarsOfWorkers(t *testing.T) {
 		if got.status != 0 || len(lines) != 2 || !strings.HasSuffix(lines[0], "0] 100%\n") || !strings.HasSuffix(lines[1], "1] 100%\n") {
 			t.Errorf("%s: status %d, %q", hosts, got.status, lines)
 		}
+	}
+	got := muster(t, nil, "torchrun", "--nproc-per-node", "2", "--no-python", "sh", "-c", bar)
+	if got.status != 0 || got.stderr != "100%\n100%\n" {
+		t.Errorf("torchrun: status %d, %q", got.status, got.stderr)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*", "attempt_0", "*", "stderr.log"))
 	if err != nil || len(files) != 4 {

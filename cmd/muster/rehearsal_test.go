@@ -144,6 +144,20 @@ func TestRehearsedCheck(t *testing.T) {
 	}
 }
 
+// TestRehearsalHasNoLimitsOfThisMachine: what the shell allows is no finding about nodes that are made up, and costs no line.
+func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
+	python := testutil.Torch(t)
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	if err := os.WriteFile(spec, []byte("version: 1\ndefaults: {count: 1, model: NVIDIA H100 80GB HBM3}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	job := fmt.Sprintf("ulimit -n 4096; exec muster --network-check run --simulate-nodes 2 -n 1 -- %s -c 'print(1)'", python)
+	got := command(t, []string{asText, "MUSTER_FAKE=" + spec}, "sh", "-c", job)
+	if got.status != 0 || strings.Contains(got.stderr, "open-files") {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+}
+
 // TestRehearsedAlone: a node that cannot be tested is skipped, and has not passed. That nobody probes the network is told where
 // the spec has one.
 func TestRehearsedAlone(t *testing.T) {

@@ -85,8 +85,10 @@ type Config struct {
 // Result tells how a job ended.
 type Result struct {
 	Verdict
-	// Worlds is how many there were; Size is the number of workers of the last, Failed how many of those have failed.
-	Worlds, Size, Failed int
+	// Worlds is how many there were; Size is the number of workers of the last, Failures those of them that have failed, the
+	// first one first.
+	Worlds, Size int
+	Failures     []Failure
 }
 
 // Driver runs one job.
@@ -159,7 +161,7 @@ func (d *Driver) Run(ctx context.Context) (Result, error) {
 	d.loop(ctx, stop)
 	close(d.stopped)
 	d.wg.Wait()
-	r := Result{Verdict: d.m.verdict, Worlds: d.m.generation, Size: len(d.m.order), Failed: len(d.m.failures)}
+	r := Result{Verdict: d.m.verdict, Worlds: d.m.generation, Size: len(d.m.order), Failures: d.m.failures}
 	if d.failed != nil {
 		r.Verdict = Verdict{Status: errhint.CodeOf(d.failed), Reason: d.failed.Error()}
 	}

@@ -6,15 +6,18 @@ import (
 	"muster/internal/accel"
 )
 
-// Faked is a machine with what a spec says in the place of its own file systems, limits and kernel log.
-func Faked(machine Machine, fake *accel.Fake) Machine {
-	return faked{machine, fake, fake.Limits()}
+// Faked is a machine with what a spec says in the place of its own file systems, limits and kernel log. One of several that are
+// simulated has no limits but the spec's: those of the process are no node's, and the same for all.
+func Faked(machine Machine, fake *accel.Fake, simulated bool) Machine {
+	return faked{machine, fake, fake.Limits(), simulated}
 }
 
 type faked struct {
 	Machine
 	fake   *accel.Fake
 	limits accel.FakeLimits
+	// simulated says that the node is one of several on this machine.
+	simulated bool
 }
 
 // Space is the machine's, with the spec's sizes.
@@ -36,21 +39,26 @@ func (f faked) Space(path string) (Space, error) {
 	return s, err
 }
 
-// OpenFiles is the spec's limit, or the machine's.
+// OpenFiles is the spec's limit, or the process's.
 func (f faked) OpenFiles() (uint64, error) {
 	if files := f.limits.OpenFiles; files != nil {
 		return uint64(*files), nil
 	}
+	if f.simulated {
+		return Unlimited, nil
+	}
 	return f.Machine.OpenFiles()
 }
 
-// LockedMemory is the spec's limit, or the machine's.
+// LockedMemory is the spec's limit, or the process's.
 func (f faked) LockedMemory() (uint64, error) {
 	switch kib := f.limits.LockedKiB; {
 	case kib != nil && *kib < 0:
 		return Unlimited, nil
 	case kib != nil:
 		return uint64(*kib) << 10, nil
+	case f.simulated:
+		return Unlimited, nil
 	}
 	return f.Machine.LockedMemory()
 }

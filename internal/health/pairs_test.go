@@ -47,7 +47,7 @@ func fakeNode(t *testing.T, spec string) *Node {
 	none := func(string) (string, bool) { return "", false }
 	root := fake.Root(machine)
 	n := &Node{
-		Root: root, Machine: Faked(unlimited{facts{temp: Space{Total: 8 * gib, Free: 8 * gib, Writable: true}, files: 1 << 20}}, fake),
+		Root: root, Machine: Faked(unlimited{facts{temp: Space{Total: 8 * gib, Free: 8 * gib, Writable: true}, files: 1 << 20}}, fake, false),
 		Inventory: fake.Detect(machine, none), Lookup: fake.Lookup(none), Workers: 2, TempDir: "/tmp",
 	}
 	n.CPUs, _ = accel.CPUs(root)

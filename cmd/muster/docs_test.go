@@ -1,0 +1,90 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// theirFlags are flags on our pages that belong to other programs, which the pages name beside them.
+var theirFlags = map[string][]string{
+	"a platform's or a tool's":   {"--am", "--api-key", "--app", "--count-ecc", "--ipc", "--ntasks-per-node", "--query-gpu", "--shm-size", "--deepspeed", "--token"},
+	"Megatron's":                 {"--async-save", "--ckpt-format", "--ckpt-step", "--exit-on-missing-checkpoint", "--finetune", "--load", "--no-load-rng", "--no-save-optim", "--save", "--save-retain-interval", "--verify-integrity"},
+	"mpirun's, which is refused": {"--bind-to-core", "--bynode", "--cpu-set", "--cpus-per-proc", "--display-allocation", "--display-map", "--merge-stderr-to-stdout", "--path", "--prefix", "--preload-binary", "--rankfile", "--report-bindings", "--show-state", "--timeout", "--timestamp-output", "--tune", "--use-hwthread-cpus", "--xterm"},
+	"horovodrun's, abbreviated":  {"--slots"},
+}
+
+var (
+	flagOnPage     = regexp.MustCompile(`(?:^|[^A-Za-z0-9_-])(--[a-z][A-Za-z0-9_-]*[A-Za-z0-9])(\*|_\*|-\*|-…|_…)?`)
+	variableOnPage = regexp.MustCompile(`\bMUSTER_[A-Z_]*[A-Z]\b`)
+	flagInHelp     = regexp.MustCompile(`--[a-z][A-Za-z0-9_-]*`)
+)
+
+// Every flag and variable that a page of ours names is there: in the help of a command, or in the code that reads it.
+func TestPagesNameWhatThereIs(t *testing.T) {
+	t.Parallel()
+	var flags []string
+	for _, command := range []string{
+		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun", "mpirun", "store", "check",
+		"devices", "exec", "token", "ckpt", "ckpt ls", "ckpt inspect", "ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",
+	} {
+		got := muster(t, nil, append(strings.Fields(command), "--help")...)
+		if got.status != 0 {
+			t.Fatalf("%s --help: status %d\n%s", command, got.status, got.stderr)
+		}
+		for _, flag := range flagInHelp.FindAllString(got.stdout, -1) {
+			flags = append(flags, strings.ReplaceAll(flag, "_", "-"))
+		}
+	}
+	for _, list := range theirFlags {
+		flags = append(flags, list...)
+	}
+	var code strings.Builder
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		ext := filepath.Ext(path)
+		if err != nil || d.IsDir() || ext != ".go" && ext != ".py" && filepath.Base(path) != "Makefile" || strings.HasSuffix(path, "docs_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		code.Write(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compat, err := filepath.Glob("../../docs/compat/*.md")
+	if err != nil || len(pages) < 15 || len(compat) < 7 {
+		t.Fatalf("%d and %d pages, %v", len(pages), len(compat), err)
+	}
+	for _, page := range slices.Concat([]string{"../../README.md"}, pages, compat) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Base(page)
+		for _, m := range flagOnPage.FindAllStringSubmatch(string(text), -1) {
+			flag := strings.ReplaceAll(m[1], "_", "-")
+			known := slices.Contains(flags, flag)
+			if m[2] != "" { // of several that begin so
+				known = slices.ContainsFunc(flags, func(f string) bool { return strings.HasPrefix(f, flag) })
+			}
+			if !known {
+				t.Errorf("%s names %s, which no command has", name, m[1])
+			}
+		}
+		for _, variable := range variableOnPage.FindAllString(string(text), -1) {
+			flag := "--" + strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable, "MUSTER_")), "_", "-")
+			if !slices.Contains(flags, flag) && !strings.Contains(code.String(), variable) {
+				t.Errorf("%s names %s, which nobody reads or sets", name, variable)
+			}
+		}
+	}
+}
