@@ -91,7 +91,9 @@ type Config struct {
 	Node, Addr string
 	// Devices is how many processes the check program has here, ≥ 1.
 	Devices int
-	Rules   Rules
+	// IDs are those of its accelerators, where they have some: by them a node that is excluded is known again.
+	IDs   []string
+	Rules Rules
 	// Inspect examines the node without the check program, and returns what makes it unfit, "" for nothing; nil: nothing is.
 	Inspect func(ctx context.Context) string
 	// Probe is how the network between two nodes is measured; nil: it is not, and this node offers no probes. Look tells what
@@ -130,7 +132,8 @@ type Checker struct {
 	cfg     Config
 	cleared bool
 	fault   *Fault
-	local   Local // when it was cleared
+	tested  bool  // by itself only, at the door
+	local   Local // when it was cleared, or tested
 
 	measured []string // see leader
 }
@@ -150,6 +153,9 @@ type Round struct {
 	Rank, Size int
 	// Suspect says that something failed here in the last round: an earlier check says nothing of the node any more.
 	Suspect bool
+	// Door says that the nodes are in no round yet: others train. What it finds of a node by itself is not looked for again in
+	// the round that it joins.
+	Door bool
 	// Medium is the network in between where it is rehearsed, as it is in this round; nil for the real one.
 	Medium *netprobe.Medium
 	// Open starts the check program. It is called when that is needed, if at all.
@@ -183,7 +189,7 @@ const margin = 15 * time.Second
 // at fault has left, and ended the round, before it has read the record itself.
 func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if r.Suspect {
-		c.cleared = false
+		c.cleared, c.tested = false, false
 	}
 	if r.Board == nil {
 		r.Board = memstore.NewSpace().Client()
@@ -199,8 +205,8 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 			led <- l.lead(ctx)
 		}()
 	}
-	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Fault: c.fault}
-	if c.cleared {
+	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Tested: c.tested, IDs: c.cfg.IDs, Fault: c.fault}
+	if c.cleared || c.tested {
 		own.Compute, own.Kind = c.local.Compute, c.local.Kind
 	}
 	ended := func() {}
@@ -229,7 +235,13 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if verdict.Local != (Local{}) {
 		c.local = verdict.Local
 	}
-	c.cleared, c.fault = verdict.Status == Pass, verdict.Fault
+	c.fault = verdict.Fault
+	if r.Door { // a node that has tested itself has not been tested by another one
+		c.tested = verdict.Fault == nil && verdict.Local != (Local{})
+		c.cleared = verdict.Status == Pass && r.Size > 1
+	} else {
+		c.cleared = verdict.Status == Pass
+	}
 	return record, nil
 }
 

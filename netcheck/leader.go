@@ -172,7 +172,7 @@ func (l *leader) begin() (*blame.Check, error) {
 		if f := l.nodes[i].Fault; f != nil && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p string) bool { return named[p] > 0 }) {
 			l.nodes[i].Fault = nil // the other end of the bad link has left
 		}
-		l.rec.Nodes[i].Node = ids[i]
+		l.rec.Nodes[i].Node, l.rec.Nodes[i].IDs = ids[i], h.IDs
 		if h.Cleared {
 			opts.Cleared = append(opts.Cleared, ids[i])
 		}
@@ -189,7 +189,7 @@ func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 		switch {
 		case h.Fault != nil:
 			locals = append(locals, blame.Local{Node: i, Err: h.Fault.Reason})
-		case !h.Cleared || l.cfg.Rules.Full:
+		case !h.Cleared && !h.Tested || l.cfg.Rules.Full:
 			ranks = append(ranks, i)
 		default:
 			able, l.rec.Nodes[i].Local = true, Local{Compute: h.Compute, Kind: h.Kind}

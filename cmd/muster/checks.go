@@ -20,6 +20,7 @@ import (
 	"muster/netcheck/netprobe"
 	"muster/netcheck/report"
 	"muster/netcheck/switchbox"
+	"muster/rendezvous"
 )
 
 // nodeChecker does this node's part in the checks of a job.
@@ -45,7 +46,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	}
 	devices, fake := a.checkedHardware(ctx, plan, log)
 	cfg := netcheck.Config{
-		Node: plan.Hostname, Addr: at.addr, Devices: devices, Fake: plan.Job.Fake, Log: log,
+		Node: plan.Hostname, Addr: at.addr, Devices: devices, IDs: at.ids, Fake: plan.Job.Fake, Log: log,
 		Rules: netcheck.Rules{
 			Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
 			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf, Limits: netLimits(rules),
@@ -158,7 +159,7 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	began := time.Now()
 	c.in = in
 	round := netcheck.Round{
-		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
+		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect, Door: in.Door,
 		Open: func(ctx context.Context) (netcheck.Crew, error) { return c.open(ctx, in) },
 	}
 	if c.fake != nil {
@@ -173,7 +174,11 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 		return launch.CheckOutcome{}, err
 	}
 	c.tell(in, record, time.Since(began))
-	return outcomeFor(record, in.Round.GroupRank), nil
+	out := outcomeFor(record, in.Round.GroupRank)
+	if in.Door && out.Everybody { // what is wrong shows when they are tested with nodes that are known to be good
+		out = launch.CheckOutcome{}
+	}
+	return out, nil
 }
 
 // outcomeFor is what a record means for the node with a group rank.
@@ -189,6 +194,7 @@ func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
 		case i == rank:
 			out.Status, out.Message = f.Status, fmt.Sprintf("node %s (group rank %d) has to leave: %s", n.Node, i, f.Reason)
 		}
+		out.Excluded = append(out.Excluded, rendezvous.Exclusion{Node: n.Node, IDs: n.IDs, Reason: n.Fault.Reason})
 		if rank == 0 {
 			out.Faults = append(out.Faults, launch.NodeFault{Node: n.Node, Reason: n.Fault.Reason, Status: n.Fault.Status})
 		}
@@ -203,7 +209,7 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 	if own.Fault != nil || len(r.Undecided) > 0 || own.Unable != "" {
 		level = zerolog.WarnLevel
 	}
-	c.log.WithLevel(level).Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg("check of this node")
+	c.log.WithLevel(level).Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg(map[bool]string{false: "check of this node", true: "check of this node before it joins"}[in.Door])
 	if own.Unable != "" {
 		c.log.Warn().Str("reason", own.Unable).Msg("nodes could not be tested: the check is skipped")
 	}
@@ -224,7 +230,7 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 			c.log.Warn().Strs("nodes", []string{r.Nodes[link.A].Node, r.Nodes[link.B].Node}).Str("reason", link.Err).Msg("link is bad")
 		}
 	}
-	if in.Round.GroupRank != 0 {
+	if in.Round.GroupRank != 0 || in.Door {
 		return
 	}
 	if len(r.Links) > 0 || len(r.Perf) > 0 || !r.Fit() {

@@ -31,7 +31,7 @@ func (r *joinRecord) check() error {
 		return errors.New("it names no agent")
 	case r.Wish != "" && !isNonce(r.Wish) || r.Job != "" && !isNonce(r.Job):
 		return errors.New("a nonce in it is none")
-	case len(r.Node) > maxHost || len(r.Addr) > maxHost || len(r.Role) > 1024 || len(r.Checks) > 8<<10:
+	case len(r.Node) > maxHost || len(r.Addr) > maxHost || len(r.Role) > 1024 || len(r.Checks) > 8<<10 || len(r.IDs) > maxIDs*(maxID+1):
 		return errors.New("a name in it is too long")
 	case r.Workers < 1 || r.Workers > maxWorkers:
 		return fmt.Errorf("it has %d workers", r.Workers)
@@ -173,8 +173,15 @@ func (a *answer) check() error {
 			return fmt.Errorf("it prepares round %d", p.Round)
 		}
 	case a.Wait != nil:
-		if j := a.Wait.Job; j != "" && !isNonce(j) {
+		w := a.Wait
+		if w.Job != "" && !isNonce(w.Job) {
 			return errors.New("a nonce in it is none")
+		}
+		if w.Held < 0 || w.Held > longestCool || len(w.Why) > maxLabel {
+			return fmt.Errorf("it says that the node is in quarantine for %v", w.Held)
+		}
+		if w.Door != nil {
+			return w.Door.check()
 		}
 	case a.Elsewhere != "":
 		return checkHostPort(a.Elsewhere)

@@ -44,6 +44,10 @@ type Config struct {
 	// Checks are the flags by which the nodes of a round examine each other before their workers start, empty for none. None
 	// may take part that has others: it would not come to the check, or start its workers at once.
 	Checks string
+	// Quarantine is how long a node that a check has excluded may not come back, twice as long with each time; 0: it may at once.
+	// IDs are those of this node's accelerators, by which it is known under another name, too.
+	Quarantine time.Duration
+	IDs        []string
 	// Token is the job's secret; every agent has the same, or none has one.
 	Token []byte
 	// Order ranks nodes: Order(p)[r] is the index of the node that gets group rank r.
@@ -137,7 +141,7 @@ func (c *Config) lease() time.Duration { return c.deadAfter() + c.fence() + c.lo
 
 func (c *Config) rules(movable bool) rules {
 	return rules{
-		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, checks: c.Checks, lastCall: c.LastCall, patience: c.deadAfter(),
+		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, checks: c.Checks, doors: c.Checks != "" && !c.Fixed, lastCall: c.LastCall, patience: c.deadAfter(),
 		replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit, quorum: movable, fence: c.fence(), fenced: c.fenced(), order: c.Order,
 	}
 }

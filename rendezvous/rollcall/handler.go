@@ -48,9 +48,11 @@ type Handler struct {
 	leaving  bool         // we have announced that we leave, and host the store
 	closed   bool
 	said     bool // that this node hosts the store
+	excluded quarantine
+	examine  func(ctx context.Context, d rendezvous.Door) error // nil: nothing is examined
 }
 
-var _ rendezvous.Handler = (*Handler)(nil)
+var _ rendezvous.Doorkeeper = (*Handler)(nil)
 
 // New returns a handler. It owns cfg.Store and cfg.Workers from now on.
 func New(cfg Config) (*Handler, error) {

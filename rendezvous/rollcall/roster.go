@@ -27,6 +27,8 @@ type rules struct {
 	fixed bool
 	// checks are the flags by which the nodes examine each other.
 	checks string
+	// doors says that nodes which come while a round runs are examined before it ends for them.
+	doors bool
 	// lastCall is how long a round that could begin waits for more nodes after the last one came.
 	lastCall time.Duration
 	// patience is how long a node may be silent before it is lost.
@@ -56,6 +58,7 @@ type seat struct {
 	rec    joinRecord
 	since  time.Duration // when it came, by the coordinator's clock
 	first  int64         // its first ticket: it may have drawn others since
+	door   doorState
 }
 
 // member is an agent of the round that runs, or ran last.
@@ -135,7 +138,7 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		r.silent = max(r.silent-1, 0)
 	}
 	r.tickets[rec.Agent] = ticket
-	r.waiting = append(r.waiting, seat{ticket, rec, now, ticket})
+	r.waiting = append(r.waiting, seat{ticket: ticket, rec: rec, since: now, first: ticket})
 	if n := len(r.waiting); n > 1 && r.waiting[n-2].first > ticket {
 		slices.SortFunc(r.waiting, func(a, b seat) int { return cmp.Compare(a.first, b.first) })
 	}
@@ -339,8 +342,8 @@ func (r *roster) target(n int) int {
 
 // candidates are the waiting nodes that may be in the next round, best first: survivors by their old rank, then the
 // others as they came.
-func (r *roster) candidates() []seat {
-	seats := slices.Clone(r.waiting)
+func (r *roster) candidates(now time.Duration) []seat {
+	seats := r.outside(slices.Clone(r.waiting), now)
 	if r.fixed {
 		claims := r.claims()
 		seats = slices.DeleteFunc(seats, func(s seat) bool { return claims.holder(s) != "" })
@@ -374,7 +377,7 @@ const never = time.Duration(math.MaxInt64)
 
 // choose returns the nodes of the next round, or how long to wait before asking again.
 func (r *roster) choose(now time.Duration) (seats []seat, wait time.Duration) {
-	all := r.candidates()
+	all := r.candidates(now)
 	n := r.target(len(all))
 	switch {
 	case n == 0 || r.leaving || len(r.missing()) > 0:
@@ -413,7 +416,7 @@ func (r *roster) grow(now time.Duration) {
 func (r *roster) newcomers() int {
 	n := 0
 	for _, s := range r.waiting {
-		if _, ours := r.members[s.rec.Agent]; !ours {
+		if _, ours := r.members[s.rec.Agent]; !ours && (!r.doors || r.mixed || s.door.passed) {
 			n++
 		}
 	}
@@ -452,6 +455,9 @@ func (r *roster) wake(now time.Duration) time.Duration {
 	case phaseRun:
 		wait = r.growIn(now)
 	default:
+	}
+	if _, examined := r.examinedIn(now); examined > 0 {
+		wait = min(wait, examined)
 	}
 	if r.fixed {
 		claims := r.claims()

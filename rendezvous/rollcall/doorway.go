@@ -1,0 +1,143 @@
+package rollcall
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"muster/rendezvous"
+)
+
+// doorOrder tells a node that waits to examine itself, as Rank of Size nodes.
+type doorOrder struct {
+	Nonce string `json:"nonce"`
+	Round int    `json:"round"`
+	Rank  int    `json:"rank"`
+	Size  int    `json:"size"`
+}
+
+func (o *doorOrder) check() error {
+	if !isNonce(o.Nonce) || o.Round < 0 || o.Round > maxRounds || o.Size < 1 || o.Size > mostExamined || o.Rank < 0 || o.Rank >= o.Size {
+		return fmt.Errorf("it has rank %d of %d nodes to be examined for round %d", o.Rank, o.Size, o.Round)
+	}
+	return nil
+}
+
+// doorway is an agent's part in examinations, while it waits for one place.
+type doorway struct {
+	h       *Handler
+	ctx     context.Context         // of the wait
+	refused context.CancelCauseFunc // ends it
+	nonce   string                  // of the order that stands, or stood last
+	held    bool                    // it was said that this node is in quarantine
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	board   *doorBoard
+}
+
+// AtDoor implements rendezvous.Doorkeeper.
+func (h *Handler) AtDoor(examine func(ctx context.Context, d rendezvous.Door) error) {
+	h.examine = examine
+}
+
+// atDoor begins a wait. It returns the context in which to wait, and what ends all of it.
+func (h *Handler) atDoor(ctx context.Context) (context.Context, *doorway) {
+	d := &doorway{h: h, cancel: func() {}}
+	d.ctx, d.refused = context.WithCancelCause(ctx)
+	return d.ctx, d
+}
+
+// close ends what goes on.
+func (d *doorway) close() {
+	d.stop()
+	d.refused(nil)
+}
+
+func (d *doorway) stop() {
+	d.cancel()
+	d.wg.Wait()
+	if d.board != nil {
+		d.board.tidy(d.ctx)
+	}
+}
+
+// hear does what the coordinator tells a node that waits. The last word counts.
+func (d *doorway) hear(w *waiting) {
+	h := d.h
+	if w.Held > 0 && !d.held {
+		d.held = true
+		h.log.Warn().Dur("left_ms", w.Held).Str("reason", shown(w.Why)).
+			Msg("this node is in quarantine, since a check has excluded it: it waits, and is examined again then")
+	}
+	switch {
+	case w.Door == nil:
+		d.stop()
+		return
+	case w.Door.Nonce == d.nonce: // said again
+		return
+	}
+	d.stop()
+	d.nonce = w.Door.Nonce
+	term, order := h.term, *w.Door
+	key := func(name string) string { return h.keys.door(term, order.Nonce, name) }
+	in := rendezvous.Door{Round: order.Round, Rank: order.Rank, Size: order.Size}
+	if order.Size > 1 {
+		d.board = &doorBoard{conn: h.conn, key: key, pause: h.cfg.lookEvery(), tidying: h.cfg.KeepAlive}
+		in.Board = d.board
+	}
+	ctx, cancel := context.WithCancel(d.ctx)
+	d.cancel = cancel
+	d.wg.Go(func() {
+		var err error
+		if h.examine != nil {
+			err = h.examine(ctx, in)
+		}
+		if ctx.Err() != nil {
+			return // called off
+		}
+		telling, told := context.WithTimeout(ctx, h.cfg.CloseTimeout)
+		defer told()
+		if saidErr := h.conn.set(telling, key(fmt.Sprint("found/", order.Rank)), foundRecord{h.id, err == nil}); saidErr != nil {
+			h.log.Debug().Err(saidErr).Msg("what was found at the door is not told")
+		}
+		if err != nil {
+			d.refused(err)
+		}
+	})
+}
+
+// doorBoard is the board of an examination.
+type doorBoard struct {
+	conn    *records
+	key     func(name string) string
+	pause   time.Duration
+	tidying time.Duration
+
+	mu      sync.Mutex
+	written []string
+}
+
+// Set implements rendezvous.Board.
+func (b *doorBoard) Set(ctx context.Context, name string, value []byte) error {
+	key := b.key("board/" + name)
+	b.mu.Lock()
+	b.written = append(b.written, key)
+	b.mu.Unlock()
+	return b.conn.setBytes(ctx, key, value)
+}
+
+// Get implements rendezvous.Board.
+func (b *doorBoard) Get(ctx context.Context, name string) ([]byte, error) {
+	return b.conn.awaitBytes(ctx, b.key("board/"+name), b.pause)
+}
+
+// tidy deletes what this agent has written, when nobody reads it any more.
+func (b *doorBoard) tidy(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.tidying)
+	defer cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_ = b.conn.remove(ctx, b.written...) // where it fails the store is lost
+	b.written = nil
+}
