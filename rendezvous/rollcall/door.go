@@ -31,6 +31,19 @@ func (r *roster) outside(seats []seat, now time.Duration) []seat {
 	return slices.DeleteFunc(seats, func(s seat) bool { return s.shut(now) })
 }
 
+// quarantined begins the words on nodes in quarantine.
+const quarantined = "in quarantine: "
+
+// inQuarantine names some of the nodes that are.
+func (r *roster) inQuarantine(now time.Duration) (names []string) {
+	for _, s := range r.waiting {
+		if s.shut(now) && len(names) < lobbyNames {
+			names = append(names, s.rec.String())
+		}
+	}
+	return names
+}
+
 // examinedIn returns which waiting nodes are to be examined, or how long to wait before asking again.
 func (r *roster) examinedIn(now time.Duration) (seats []seat, wait time.Duration) {
 	if !r.doors || r.mixed || r.fixed || r.phase == phaseOver {

@@ -34,6 +34,7 @@ type doorway struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	board   *doorBoard
+	unfit   error // why this node must not join; to be read when wg has ended
 }
 
 // AtDoor implements rendezvous.Doorkeeper.
@@ -52,6 +53,14 @@ func (h *Handler) atDoor(ctx context.Context) (context.Context, *doorway) {
 func (d *doorway) close() {
 	d.stop()
 	d.refused(nil)
+}
+
+// reason is why a wait ended with err.
+func (d *doorway) reason(err error) error {
+	if d.stop(); d.unfit != nil {
+		return d.unfit
+	}
+	return err
 }
 
 func (d *doorway) stop() {
@@ -102,6 +111,7 @@ func (d *doorway) hear(w *waiting) {
 			h.log.Debug().Err(saidErr).Msg("what was found at the door is not told")
 		}
 		if err != nil {
+			d.unfit = err
 			d.refused(err)
 		}
 	})

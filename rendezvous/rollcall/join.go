@@ -47,7 +47,7 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		}
 		switch {
 		case err != nil:
-			return place, false, err
+			return place, false, door.reason(err)
 		case unheard >= mostUnheard:
 			err := fmt.Errorf("cannot join job %q at %s: %w, asked %d times", h.cfg.RunID, h.cfg.Place, errUnanswered, unheard)
 			return place, false, errhint.Code(errhint.With(err, foreignHint), errhint.TryAgain)

@@ -1,6 +1,7 @@
 package rollcall
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -169,47 +170,50 @@ func (h *Handler) Exclude(ctx context.Context, gone []rendezvous.Exclusion, lead
 	if h.cfg.Quarantine <= 0 || len(gone) == 0 {
 		return nil
 	}
-	now := time.Now()
-	h.excluded.mu.Lock()
-	for _, g := range gone {
-		h.excluded.known.note(now, h.cfg.Quarantine, g)
+	known, now := h.excluded.all(), time.Now()
+	note := func(q *quarantineRecord) {
+		for _, g := range gone {
+			q.note(now, h.cfg.Quarantine, g)
+		}
 	}
-	h.excluded.mu.Unlock()
-	if !leads {
-		return nil
+	var err error
+	if leads {
+		ctx, cancel := context.WithTimeout(ctx, h.cfg.CloseTimeout)
+		defer cancel()
+		if err = h.conn.remember(ctx, h.keys.job(keyQuarantine), &known, note); err != nil {
+			err = fmt.Errorf("cannot note in the store which nodes were excluded: %w", err)
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.CloseTimeout)
-	defer cancel()
-	if err := h.conn.remember(ctx, h.keys.job(keyQuarantine), h.excluded.all()); err != nil {
-		return fmt.Errorf("cannot note in the store which nodes were excluded: %w", err)
+	if !leads || err != nil {
+		note(&known)
 	}
-	return nil
+	h.excluded.learn(known)
+	return err
 }
 
-// remember adds to what stands under key. What nobody of this job has written there makes way.
-func (r *records) remember(ctx context.Context, key string, add quarantineRecord) error {
-	var err error
+// remember changes what stands under key, with all that is known, and makes what stands there then known. What nobody of this job
+// has written there makes way.
+func (r *records) remember(ctx context.Context, key string, known *quarantineRecord, change func(*quarantineRecord)) error {
 	for range 8 { // others may write there at the same time
 		var stands quarantineRecord
-		var was found
-		if was, err = r.peek(ctx, key, &stands); storeFailed(err) {
+		was, err := r.peek(ctx, key, &stands)
+		if storeFailed(err) {
 			return err
-		} else if err != nil {
+		}
+		if err != nil {
 			stands = quarantineRecord{}
 		}
-		if !stands.merge(add) {
-			return nil
-		}
-		stands.forget(time.Now())
+		stands.merge(*known)
+		change(&stands)
 		sealed := r.codec.seal(key, stands)
-		raw, casErr := r.store.CompareAndSet(ctx, key, was.raw, sealed)
-		if casErr != nil {
-			return casErr
+		raw, err := r.store.CompareAndSet(ctx, key, was.raw, sealed)
+		if err != nil {
+			return err
 		}
-		if string(raw) == string(sealed) {
+		if bytes.Equal(raw, sealed) {
+			*known = stands
 			return nil
 		}
-		err = errors.New("somebody else changes it all the time")
 	}
-	return err
+	return errors.New("something else changes it all the time")
 }
