@@ -115,7 +115,7 @@ func checkSettings() []setting {
 		},
 		{
 			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true, use: use{byAgents, anyCheck, severalNodes, looseRanks},
-			help: "How long a node that had to leave may not come back, by its name and its accelerators' ids; twice as long with each time, and 0 for not at all.",
+			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
 			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
 		},
 		{

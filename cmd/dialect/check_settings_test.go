@@ -14,7 +14,7 @@ import (
 
 // checks are the rules of a job that tests its network, changed by the functions.
 func checks(change ...func(*launch.CheckRules)) launch.CheckRules {
-	c := launch.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2, MinNetBandwidth: 100}
+	c := launch.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2, MinNetBandwidth: 100, Quarantine: 10 * time.Minute}
 	for _, f := range change {
 		f(&c)
 	}

@@ -99,7 +99,7 @@ func stripped(r dialect.Request) dialect.Request {
 		if !elastic { // whose hosts may be lost
 			j.Restart.ReplaceLimit = 0
 		}
-		j.Meeting, j.Checkpoint.Replicas = alone, 0
+		j.Meeting, j.Checkpoint.Replicas, j.Check.Quarantine = alone, 0, 0
 		if !elastic {
 			j.Check.StragglerFactor, j.Check.StragglerMedian, j.Check.ExcludeStraggler, j.Check.MinNetBandwidth = 0, false, false, 0
 		}
