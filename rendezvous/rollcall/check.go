@@ -39,6 +39,8 @@ func (r *joinRecord) check() error {
 		return fmt.Errorf("it has port %d", r.Port)
 	case r.NodeRank < -1 || r.NodeRank >= maxNodes || r.Round < -1 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes || r.Size < 0 || r.Size > maxNodes:
 		return fmt.Errorf("it has node rank %d, rank %d of %d in round %d", r.NodeRank, r.Rank, r.Size, r.Round)
+	case badLosses(r.LostOf):
+		return fmt.Errorf("it has %.40q of lost nodes", r.LostOf)
 	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:
 		return fmt.Errorf("it has %d restarts and %d replacements", r.Restarts, r.Replacements)
 	}
@@ -199,7 +201,7 @@ func (a *assignment) check() error {
 		a.MasterAddr == "" || len(a.MasterAddr) > maxHost || !within(a.MasterPort, 0, 65535) || !within(a.Company, 1, a.Size) ||
 		!within(a.Seat, 0, a.Company-1) || !within(a.Workers, 1, a.World) || !within(a.Restarts, 0, maxRounds) ||
 		!within(a.Replacements, 0, maxRounds) || !within(a.Min, 1, maxNodes) || !within(a.Max, a.Min, maxNodes) || !isNonce(a.Job) ||
-		!isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || len(a.Exit) > maxExit {
+		!isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || badLosses(a.LostOf) || !within(a.LeadRank, noRank, a.Size-1) || !within(a.HostRank, noRank, a.Size-1) || len(a.Exit) > maxExit {
 		return fmt.Errorf("cannot use the place that the coordinator gave: %+v", *a)
 	}
 	for _, key := range a.Exit {

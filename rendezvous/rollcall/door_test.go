@@ -198,7 +198,7 @@ func TestQuarantine(t *testing.T) {
 		came := time.Now()
 		var examined []time.Duration
 		back := j.start("renamed", with("GPU-2", "GPU-3"))
-		back.AtDoor(func(ctx context.Context, d rendezvous.Door) error {
+		back.AtDoor(func(ctx context.Context, _ rendezvous.Door) error {
 			examined = append(examined, time.Since(came).Round(time.Minute))
 			if err := back.Exclude(ctx, gone, true); err != nil {
 				return err
@@ -307,7 +307,7 @@ func TestQuarantineOfANodeThatIsNeeded(t *testing.T) {
 // Without a quarantine a node may come back at once; and what is in the store is believed only from an agent of the job.
 func TestNoQuarantine(t *testing.T) {
 	for name, harm := range map[string]func(j *job, a *agent){
-		"switched off": func(j *job, a *agent) { a.Exclude(t.Context(), []rendezvous.Exclusion{{Node: "c"}}, true) },
+		"switched off": func(_ *job, a *agent) { a.Exclude(t.Context(), []rendezvous.Exclusion{{Node: "c"}}, true) },
 		"forged": func(j *job, _ *agent) {
 			forged := []byte(`{"nodes":[{"node":"c","count":1,"until":99999999999999,"cool":600000}]}`)
 			if err := j.space.Client().Set(t.Context(), "muster/job7/quarantine", forged); err != nil {

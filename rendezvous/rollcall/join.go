@@ -19,7 +19,7 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 	rec := joinRecord{
 		Agent: h.id, Wish: newNonce(), Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize, NodeRank: h.cfg.NodeRank,
 		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
-		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
+		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements, LostOf: h.last.LostOf,
 	}
 	if h.round != nil {
 		rec.Restarts = max(rec.Restarts, h.round.restarts)
@@ -104,7 +104,7 @@ func (h *Handler) ask(ctx context.Context, rec joinRecord, door *doorway, prepar
 				h.job = a.Wait.Job
 			}
 			limit = 5 * h.cfg.deadAfter()
-			door.hear(a.Wait)
+			door.hear(a.Wait) //nolint:contextcheck // an examination lasts longer than one ticket, and has the context of the whole wait
 		case a.Prepare != nil:
 			port, err := h.cfg.prepare(*a.Prepare)
 			if err == nil {

@@ -38,6 +38,8 @@ type joinRecord struct {
 	Voter        bool `json:"voter,omitempty"`
 	Restarts     int  `json:"restarts"`
 	Replacements int  `json:"replacements"`
+	// LostOf is losses.String.
+	LostOf string `json:"lost_of,omitempty"`
 }
 
 // String names the node for people.
@@ -107,6 +109,10 @@ type assignment struct {
 	MasterPort   int    `json:"master_port"`
 	Restarts     int    `json:"restarts"`
 	Replacements int    `json:"replacements"`
+	LostOf       string `json:"lost_of,omitempty"`
+	// LeadRank and HostRank are the ranks of the coordinator and of the host of the agents' store, -1 for not in the round.
+	LeadRank int `json:"lead_rank"`
+	HostRank int `json:"host_rank"`
 	// Company is how many of the round's agents are ours, Workers how many workers they have, and Seat the index of this agent
 	// among them, which is not its rank where agents of torchrun take part.
 	Company int `json:"company"`

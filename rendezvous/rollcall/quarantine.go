@@ -136,11 +136,11 @@ type quarantine struct {
 	known quarantineRecord
 }
 
-// learn adds what stands in the store, and reports whether that was anything new.
-func (q *quarantine) learn(rec quarantineRecord) bool {
+// learn adds what stands in the store.
+func (q *quarantine) learn(rec quarantineRecord) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.known.merge(rec)
+	q.known.merge(rec)
 }
 
 // find returns what is remembered of a node whose cool-down is not over, nil for nothing.

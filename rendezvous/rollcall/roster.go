@@ -35,6 +35,10 @@ type rules struct {
 	patience time.Duration
 	// replaceLimit bounds lost nodes, backoffLimit them and restarts together; negative: no limit.
 	replaceLimit, backoffLimit int
+	// rankLimit bounds how often the node of each rank may be replaced; 0: no limit.
+	rankLimit int
+	// lossLimit bounds restarts and lost nodes together where a node is lost; 0: no limit.
+	lossLimit int
 	// quorum says that the others may go on elsewhere when most of them cannot reach us: we must not go on then. fence is
 	// the grace that workers get in a round that is cut so, fenced how long after a node is given up its workers have ended.
 	quorum        bool
@@ -95,12 +99,13 @@ type roster struct {
 	verdict rendezvous.Verdict // on the last round, once it is over
 
 	restarts, replacements int
+	lostOf                 losses
 	predecessor            string // agent whose office we have; where it does not come back it is a lost node
 	leaving                bool   // the host of the store leaves: the next round is for its successor
 }
 
 func newRoster(r rules) *roster {
-	return &roster{rules: r, round: -1, last: -1, members: map[string]member{}, tickets: map[string]int64{}}
+	return &roster{rules: r, round: -1, last: -1, members: map[string]member{}, tickets: map[string]int64{}, lostOf: losses{}}
 }
 
 // effect is one thing to be done.
@@ -223,7 +228,7 @@ func (r *roster) lost(now time.Duration, agent string, left bool) {
 	if r.phase == phaseOver {
 		return
 	}
-	switch v := r.afterLoss(m.name, left); {
+	switch v := r.afterLoss(m, left); {
 	case r.phase == phaseRun && !r.proposed:
 		r.propose(v)
 	case r.phase == phaseGather && v.Kind == rendezvous.Fail:
@@ -241,11 +246,11 @@ func (r *roster) propose(v rendezvous.Verdict) {
 const reasonNodeLost = "NodeLost"
 
 // afterLoss is the verdict on a round that has lost a node.
-func (r *roster) afterLoss(name string, left bool) rendezvous.Verdict {
+func (r *roster) afterLoss(m member, left bool) rendezvous.Verdict {
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1}
-	v.Message = fmt.Sprintf("node %s is not heard of for %v", name, r.patience)
+	v.Message = fmt.Sprintf("node %s is not heard of for %v", m.name, r.patience)
 	if left {
-		v.Message = fmt.Sprintf("node %s has left", name)
+		v.Message = fmt.Sprintf("node %s has left", m.name)
 	}
 	if r.quorum && !left {
 		v.Grace = r.fence
@@ -254,6 +259,9 @@ func (r *roster) afterLoss(name string, left bool) rendezvous.Verdict {
 		r.replacements++
 	}
 	r.limit(&v, r.restarts, r.replacements)
+	if !left && !r.inherited {
+		r.replaces(m.rank, &v)
+	}
 	return v
 }
 
@@ -267,6 +275,9 @@ func (r *rules) limit(v *rendezvous.Verdict, restarts, replacements int) {
 		} else {
 			v.Message += fmt.Sprintf(", and the restart limit of %d lost nodes is reached", r.replaceLimit)
 		}
+	case r.lossLimit > 0 && replacements+restarts > r.lossLimit:
+		v.Kind, v.Reason, v.Status = rendezvous.Fail, "RestartLimitReached", errhint.TryAgain
+		v.Message += fmt.Sprintf(", and no restart is left for a lost node: %d of %d used", r.lossLimit, r.lossLimit)
 	case r.backoffLimit >= 0 && replacements+restarts > r.backoffLimit:
 		v.Kind, v.Reason, v.Status = rendezvous.Fail, "BackoffLimitReached", errhint.TryAgain
 		v.Message += fmt.Sprintf(", and the backoff limit of %d is reached", r.backoffLimit)
@@ -503,10 +514,16 @@ func (r *roster) begun(number, size int, seats []seat, ranks []int) {
 	for _, s := range seats {
 		r.restarts = max(r.restarts, s.rec.Restarts)
 		r.replacements = max(r.replacements, s.rec.Replacements)
+		if known, err := parseLosses(s.rec.LostOf); err == nil { // which was checked
+			r.lostOf.learn(known)
+		}
 	}
 	r.replacements += r.moved // the host whose store it was before
-	if r.members[r.predecessor].gone {
+	if before := r.members[r.predecessor]; before.gone {
 		r.replacements++
+		if size >= r.size && r.rankLimit > 0 {
+			r.lostOf[before.rank]++
+		}
 	}
 	r.phase, r.round, r.last, r.size = phaseRun, number, number, size
 	r.silent, r.proposed, r.inherited, r.notBefore, r.moved, r.predecessor, r.gathers = 0, false, false, 0, 0, "", false
