@@ -111,8 +111,8 @@ func (q *quarantineRecord) forget(now time.Time) {
 	q.Nodes = q.Nodes[:min(len(q.Nodes), maxExcluded)]
 }
 
-// merge adds what another one has remembered, and reports whether that was anything new.
-func (q *quarantineRecord) merge(other quarantineRecord) (news bool) {
+// merge adds what another one has remembered.
+func (q *quarantineRecord) merge(other quarantineRecord) {
 	for _, e := range other.Nodes {
 		have := q.find(e.Node, e.IDs)
 		switch {
@@ -121,11 +121,8 @@ func (q *quarantineRecord) merge(other quarantineRecord) (news bool) {
 		case have.Until < e.Until:
 			*have = e
 		default:
-			continue
 		}
-		news = true
 	}
-	return news
 }
 
 func clip(text string, most int) string { return strings.ToValidUTF8(text[:min(len(text), most)], "") }
