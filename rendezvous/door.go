@@ -21,7 +21,17 @@ type Door struct {
 	Round, Rank, Size int
 	// Board is what only they share; nil for one that is alone.
 	Board Board
+	// Standard is what the nodes that train have written on the board of their round under StandardKey; nil for nothing. It is at
+	// most MaxStandard bytes long.
+	Standard []byte
 }
+
+// StandardKey is where a check says on the board of its round what newcomers are compared with, and MaxStandard how much of it
+// they are told.
+const (
+	StandardKey = "standard"
+	MaxStandard = 1024
+)
 
 // Exclusion is a node that a check has excluded.
 type Exclusion struct {

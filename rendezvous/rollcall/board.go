@@ -19,7 +19,7 @@ func (h *Handler) Board() rendezvous.Board {
 	return board{h.round}
 }
 
-func (b board) key(name string) string { return b.r.key("board/" + name) }
+func (b board) key(name string) string { return b.r.key(onBoard + name) }
 
 // boardLooks is how often an agent looks whether its word on the board is still there: what is said there is heard soon, or never.
 const boardLooks = 120

@@ -172,6 +172,7 @@ func (c *coordinator) run(ctx context.Context) error {
 		return err
 	}
 	defer c.runs.Store(false)
+	c.recall(ctx)
 	if err := c.showLobby(ctx); err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"muster/rendezvous"
 )
 
 // Nodes that wait while a round runs examine themselves before that round may end for them: alone, or together where several
@@ -103,6 +105,7 @@ type room struct {
 	nonce  string
 	agents []string
 	silent map[string]bool // those whose word is still to come
+	litter []string        // keys that nobody needs any more when it is over
 	cancel context.CancelFunc
 }
 
@@ -110,9 +113,21 @@ type room struct {
 type foundRecord struct {
 	Agent string `json:"agent"`
 	Fit   bool   `json:"fit"`
+	// Written are the names that it has written on the examination's board: the coordinator deletes them when all have said what
+	// they found.
+	Written []string `json:"written,omitempty"`
 }
 
-func (r *foundRecord) check() error { return checkAgent(r.Agent) }
+func (r *foundRecord) check() error {
+	if len(r.Written) > maxWritten || slices.ContainsFunc(r.Written, func(name string) bool { return len(name) > maxLabel }) {
+		return fmt.Errorf("it has written %d values", len(r.Written))
+	}
+	return checkAgent(r.Agent)
+}
+
+// maxWritten is how many values an agent may have on the board of an examination: the one that leads it has a plan for each round
+// of pairs, and each has a word for each plan.
+const maxWritten = 1 << 14
 
 // recall looks whether more nodes were excluded. That the store does not answer is found out elsewhere.
 func (c *coordinator) recall(ctx context.Context) {
@@ -190,13 +205,17 @@ func (c *coordinator) openRoom(ctx context.Context, seats []seat) error {
 	examining, cancel := context.WithCancel(ctx)
 	in := &room{nonce: newNonce(), silent: map[string]bool{}, cancel: cancel}
 	c.room = in
+	standard, err := c.standard(ctx)
+	if err != nil {
+		return err
+	}
 	var names []string
 	for rank, s := range seats {
 		agent := s.rec.Agent
 		in.agents, in.silent[agent] = append(in.agents, agent), true
 		names = append(names, s.rec.String())
 		c.roster.edit(agent, func(d *doorState) { d.inside = true })
-		order := doorOrder{Nonce: in.nonce, Round: c.roster.round + 1, Rank: rank, Size: len(seats)}
+		order := doorOrder{Nonce: in.nonce, Round: c.roster.round + 1, Rank: rank, Size: len(seats), Standard: standard}
 		if err := c.reply(ctx, s, answer{Wait: &waiting{Job: c.job, Door: &order}}); err != nil {
 			return err
 		}
@@ -204,6 +223,25 @@ func (c *coordinator) openRoom(ctx context.Context, seats []seat) error {
 	}
 	c.log.Debug().Strs("nodes", names).Msg("nodes that wait are examined")
 	return nil
+}
+
+// standard is what the check of the round that runs says of its nodes, nil for nothing.
+func (c *coordinator) standard(ctx context.Context) ([]byte, error) {
+	nonce := c.nonces[c.roster.round]
+	if c.roster.phase != phaseRun || nonce == "" {
+		return nil, nil
+	}
+	key := c.keys.round(roundID{c.roster.round, nonce}, onBoard+rendezvous.StandardKey)
+	raw, err := peek(ctx, c.store.store, key)
+	if err != nil || raw == nil {
+		return nil, err
+	}
+	body, _, err := c.codec.openBytes(key, raw)
+	if err != nil || len(body) > rendezvous.MaxStandard {
+		c.log.Debug().Err(err).Msg("what newcomers are to be compared with is not believed")
+		return nil, nil
+	}
+	return body, nil
 }
 
 // awaitFound waits for what an examination has found of one of its nodes.
@@ -226,6 +264,10 @@ func (c *coordinator) awaitFound(ctx context.Context, in *room, rank int, agent 
 	}
 	_ = c.tell(ctx, func() {
 		delete(in.silent, agent)
+		in.litter = append(in.litter, key)
+		for _, name := range rec.Written {
+			in.litter = append(in.litter, c.keys.door(c.term, in.nonce, onBoard+name))
+		}
 		c.roster.edit(agent, func(d *doorState) { d.inside, d.passed = false, rec.Fit })
 		if !rec.Fit { // it leaves
 			c.roster.drop(agent)
@@ -245,6 +287,8 @@ func (c *coordinator) leaveRoom(ctx context.Context) error {
 	}
 	in.cancel()
 	c.room = nil
+	litter := in.litter
+	c.wg.Go(func() { _ = c.store.remove(ctx, litter...) }) // where it fails the store is lost
 	for _, s := range slices.Clone(c.roster.waiting) {
 		if !in.silent[s.rec.Agent] {
 			continue

@@ -15,10 +15,13 @@ type doorOrder struct {
 	Round int    `json:"round"`
 	Rank  int    `json:"rank"`
 	Size  int    `json:"size"`
+	// Standard is rendezvous.Door.Standard.
+	Standard []byte `json:"standard,omitempty"`
 }
 
 func (o *doorOrder) check() error {
-	if !isNonce(o.Nonce) || o.Round < 0 || o.Round > maxRounds || o.Size < 1 || o.Size > mostExamined || o.Rank < 0 || o.Rank >= o.Size {
+	if !isNonce(o.Nonce) || o.Round < 0 || o.Round > maxRounds || o.Size < 1 || o.Size > mostExamined || o.Rank < 0 || o.Rank >= o.Size ||
+		len(o.Standard) > rendezvous.MaxStandard {
 		return fmt.Errorf("it has rank %d of %d nodes to be examined for round %d", o.Rank, o.Size, o.Round)
 	}
 	return nil
@@ -63,6 +66,7 @@ func (d *doorway) reason(err error) error {
 	return err
 }
 
+// stop calls off what goes on. What the others may still read stays: the coordinator deletes it when all have said what they found.
 func (d *doorway) stop() {
 	d.cancel()
 	d.wg.Wait()
@@ -90,11 +94,12 @@ func (d *doorway) hear(w *waiting) {
 	d.nonce = w.Door.Nonce
 	term, order := h.term, *w.Door
 	key := func(name string) string { return h.keys.door(term, order.Nonce, name) }
-	in := rendezvous.Door{Round: order.Round, Rank: order.Rank, Size: order.Size}
+	in := rendezvous.Door{Round: order.Round, Rank: order.Rank, Size: order.Size, Standard: order.Standard}
 	if order.Size > 1 {
 		d.board = &doorBoard{conn: h.conn, key: key, pause: h.cfg.lookEvery(), tidying: h.cfg.KeepAlive}
 		in.Board = d.board
 	}
+	board := d.board
 	ctx, cancel := context.WithCancel(d.ctx)
 	d.cancel = cancel
 	d.wg.Go(func() {
@@ -107,7 +112,11 @@ func (d *doorway) hear(w *waiting) {
 		}
 		telling, told := context.WithTimeout(ctx, h.cfg.CloseTimeout)
 		defer told()
-		if saidErr := h.conn.set(telling, key(fmt.Sprint("found/", order.Rank)), foundRecord{h.id, err == nil}); saidErr != nil {
+		found := foundRecord{Agent: h.id, Fit: err == nil}
+		if board != nil {
+			found.Written = board.handOver()
+		}
+		if saidErr := h.conn.set(telling, key(fmt.Sprint("found/", order.Rank)), found); saidErr != nil {
 			h.log.Debug().Err(saidErr).Msg("what was found at the door is not told")
 		}
 		if err != nil {
@@ -125,29 +134,42 @@ type doorBoard struct {
 	tidying time.Duration
 
 	mu      sync.Mutex
-	written []string
+	written []string // names
 }
 
 // Set implements rendezvous.Board.
 func (b *doorBoard) Set(ctx context.Context, name string, value []byte) error {
-	key := b.key("board/" + name)
 	b.mu.Lock()
-	b.written = append(b.written, key)
+	b.written = append(b.written, name)
 	b.mu.Unlock()
-	return b.conn.setBytes(ctx, key, value)
+	return b.conn.setBytes(ctx, b.key(onBoard+name), value)
 }
 
 // Get implements rendezvous.Board.
 func (b *doorBoard) Get(ctx context.Context, name string) ([]byte, error) {
-	return b.conn.awaitBytes(ctx, b.key("board/"+name), b.pause)
+	return b.conn.awaitBytes(ctx, b.key(onBoard+name), b.pause)
 }
 
-// tidy deletes what this agent has written, when nobody reads it any more.
+// onBoard begins the names of keys that are on a board.
+const onBoard = "board/"
+
+// handOver returns what this agent has written, which is for the coordinator to delete from now on.
+func (b *doorBoard) handOver() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	names := b.written
+	b.written = nil
+	return names
+}
+
+// tidy deletes what this agent has written of an examination that was called off: nobody reads it any more.
 func (b *doorBoard) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.tidying)
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_ = b.conn.remove(ctx, b.written...) // where it fails the store is lost
+	for _, name := range b.written {
+		_ = b.conn.remove(ctx, b.key(onBoard+name)) // where it fails the store is lost
+	}
 	b.written = nil
 }

@@ -59,6 +59,7 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, errhint.Code(fmt.Errorf("cannot meet other nodes: %w", err), errhint.Usage)
 	}
+	cfg.IDs = knownBy(cfg.IDs)
 	id := newNonce()[:16]
 	code := newCodec(cfg.RunID, cfg.Token, id)
 	h := &Handler{

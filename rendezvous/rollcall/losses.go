@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"muster/internal/errhint"
 	"muster/rendezvous"
@@ -61,8 +62,8 @@ func (l losses) learn(other losses) {
 }
 
 // replaces counts the loss of the node with a rank, where another one has to take its place, and makes v the end of the job where
-// that was one too many.
-func (r *roster) replaces(rank int, v *rendezvous.Verdict) {
+// that was one too many. Nodes that wait may take it, but for those in quarantine.
+func (r *roster) replaces(now time.Duration, rank int, v *rendezvous.Verdict) {
 	if r.rankLimit <= 0 {
 		return
 	}
@@ -73,7 +74,7 @@ func (r *roster) replaces(rank int, v *rendezvous.Verdict) {
 		}
 	}
 	for _, s := range r.waiting {
-		if _, ours := r.members[s.rec.Agent]; !ours {
+		if _, ours := r.members[s.rec.Agent]; !ours && !s.shut(now) {
 			left++
 		}
 	}

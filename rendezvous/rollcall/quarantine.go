@@ -81,13 +81,22 @@ func (q *quarantineRecord) find(node string, ids []string) *excludedNode {
 	return found
 }
 
+// knownBy are the ids by which a node is known: not more than a record may have.
+func knownBy(ids []string) []string {
+	var known []string
+	for _, id := range ids {
+		if id != "" && len(id) <= maxID && !strings.Contains(id, ",") && len(known) < maxIDs {
+			known = append(known, id)
+		}
+	}
+	return known
+}
+
 // note takes in that a node was excluded now; cool is the first cool-down.
 func (q *quarantineRecord) note(now time.Time, cool time.Duration, gone rendezvous.Exclusion) {
-	n := excludedNode{Node: clip(gone.Node, maxLabel), Reason: clip(gone.Reason, maxLabel/2), Count: 1}
-	for _, id := range gone.IDs {
-		if len(id) <= maxID && len(n.IDs) < maxIDs {
-			n.IDs = append(n.IDs, id)
-		}
+	n := excludedNode{Node: clip(gone.Node, maxLabel), IDs: knownBy(gone.IDs), Reason: clip(gone.Reason, maxLabel/2), Count: 1}
+	if n.Node == "" {
+		return // nobody has that name
 	}
 	if before := q.find(n.Node, n.IDs); before != nil {
 		n.Count = before.Count

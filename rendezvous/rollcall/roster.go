@@ -228,7 +228,11 @@ func (r *roster) lost(now time.Duration, agent string, left bool) {
 	if r.phase == phaseOver {
 		return
 	}
-	switch v := r.afterLoss(m, left); {
+	v := r.afterLoss(m.name, left)
+	if !left && !r.inherited {
+		r.replaces(now, m.rank, &v)
+	}
+	switch {
 	case r.phase == phaseRun && !r.proposed:
 		r.propose(v)
 	case r.phase == phaseGather && v.Kind == rendezvous.Fail:
@@ -246,11 +250,11 @@ func (r *roster) propose(v rendezvous.Verdict) {
 const reasonNodeLost = "NodeLost"
 
 // afterLoss is the verdict on a round that has lost a node.
-func (r *roster) afterLoss(m member, left bool) rendezvous.Verdict {
+func (r *roster) afterLoss(name string, left bool) rendezvous.Verdict {
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1}
-	v.Message = fmt.Sprintf("node %s is not heard of for %v", m.name, r.patience)
+	v.Message = fmt.Sprintf("node %s is not heard of for %v", name, r.patience)
 	if left {
-		v.Message = fmt.Sprintf("node %s has left", m.name)
+		v.Message = fmt.Sprintf("node %s has left", name)
 	}
 	if r.quorum && !left {
 		v.Grace = r.fence
@@ -259,9 +263,6 @@ func (r *roster) afterLoss(m member, left bool) rendezvous.Verdict {
 		r.replacements++
 	}
 	r.limit(&v, r.restarts, r.replacements)
-	if !left && !r.inherited {
-		r.replaces(m.rank, &v)
-	}
 	return v
 }
 
