@@ -30,6 +30,8 @@ type CheckInput struct {
 	Suspect bool
 	// Door says that the nodes are in no round yet: they wait, while others train. Round has their places among each other.
 	Door bool
+	// Standard is what the nodes that train have said of themselves, for those at the door; nil for nothing.
+	Standard []byte
 	// Tree has the check's processes. Fork makes one of them from the template of warm starts, if it runs a Program in the
 	// interpreter of the workers; nil: it is to be started in Tree. It waits for the template for a part of the time that
 	// ctx leaves. Several goroutines may call it.

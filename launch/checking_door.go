@@ -21,7 +21,7 @@ func (a *Agent) examine(ctx context.Context, d rendezvous.Door) error {
 		Number: d.Round, GroupRank: d.Rank, GroupWorldSize: d.Size, WorldSize: a.Plan.Procs, RoleWorldSize: a.Plan.Procs, MasterAddr: a.Plan.MasterHost(),
 	}
 	out, err := a.Checker.Check(ctx, CheckInput{
-		Round: round, Board: d.Board, Door: true, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
+		Round: round, Board: d.Board, Door: true, Standard: d.Standard, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
 		Env:  func(localRank int) ([]string, error) { return a.Plan.checkEnv(round, localRank) },
 		Fork: a.checkForker(),
 	})
@@ -33,6 +33,9 @@ func (a *Agent) examine(ctx context.Context, d rendezvous.Door) error {
 		return nil
 	}
 	a.exclude(ctx, out.Excluded, d.Rank == 0)
+	for _, f := range out.Faults {
+		a.tellFault(ctx, f)
+	}
 	if out.Status == errhint.OK {
 		return nil
 	}

@@ -156,6 +156,8 @@ type Round struct {
 	// Door says that the nodes are in no round yet: others train. What it finds of a node by itself is not looked for again in
 	// the round that it joins.
 	Door bool
+	// Standard is what the check of the nodes that train has left for those at the door (rendezvous.StandardKey), nil for nothing.
+	Standard []byte
 	// Medium is the network in between where it is rehearsed, as it is in this round; nil for the real one.
 	Medium *netprobe.Medium
 	// Open starts the check program. It is called when that is needed, if at all.
@@ -198,7 +200,7 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m := &member{cfg: &c.cfg, round: r, board: board{r.Board}}
-	l := &leader{cfg: &c.cfg, size: r.Size, board: m.board, measured: &c.measured}
+	l := &leader{cfg: &c.cfg, size: r.Size, board: m.board, measured: &c.measured, door: r.Door, others: readStandard(r.Standard)}
 	led := make(chan error, 1)
 	if r.Rank == 0 {
 		go func() {

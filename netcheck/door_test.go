@@ -3,25 +3,34 @@ package netcheck_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/errhint"
 	"muster/netcheck"
+	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 )
 
 // door has nodes examine each other that are in no round, and returns the record of the first.
 func (s *site) door(waiting ...*machine) *netcheck.Record {
 	s.t.Helper()
+	return s.doorBeside(nil, waiting...)
+}
+
+// doorBeside is door, beside nodes that train and have left a standard.
+func (s *site) doorBeside(standard []byte, waiting ...*machine) *netcheck.Record {
+	s.t.Helper()
 	space := memstore.NewSpace()
 	records := make([]*netcheck.Record, len(waiting))
 	var wg sync.WaitGroup
 	for rank, m := range waiting {
 		wg.Go(func() {
-			r := netcheck.Round{Rank: rank, Size: len(waiting), Door: true, Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil }}
+			r := netcheck.Round{Rank: rank, Size: len(waiting), Door: true, Standard: standard, Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil }}
 			if len(waiting) > 1 {
 				r.Board = space.Client()
 			}
@@ -104,6 +113,88 @@ func TestDoor(t *testing.T) {
 		if r := s.check("new"); r.Fit() {
 			t.Errorf("workers failed on it, and it is not tested: %+v", r)
 		}
+	})
+}
+
+// checkAndStandard is a check of a round, and what it leaves for newcomers.
+func (s *site) checkAndStandard() []byte {
+	s.t.Helper()
+	space := memstore.NewSpace()
+	boards := make([]rendezvous.Board, len(s.nodes))
+	for i := range boards {
+		boards[i] = space.Client()
+	}
+	s.checkOn(s.t.Context(), boards, func(m *machine, _ *netcheck.Record, err error) {
+		if err != nil {
+			s.t.Errorf("%s: %v", m.name, err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+	defer cancel()
+	text, err := space.Client().Get(ctx, rendezvous.StandardKey)
+	if err != nil {
+		s.t.Errorf("no standard: %v", err)
+	}
+	return text
+}
+
+// What a node lacks or how slow it is shows only beside others: those that train have said what they can do, so that no such node
+// stops them. Beside nodes that could not be tested either it is good enough.
+func TestDoorStandard(t *testing.T) {
+	exclude := netcheck.Rules{ExcludeStraggler: true}
+	want := func(t *testing.T, r *netcheck.Record, status int, reason string) {
+		t.Helper()
+		f := r.Nodes[0].Fault
+		if status == 0 && f == nil {
+			return
+		}
+		if f == nil || f.Status != status || !strings.Contains(f.Reason, reason) {
+			t.Errorf("%+v of %+v, want status %d", f, r.Nodes[0], status)
+		}
+	}
+	simulate(t, "no torch", 2, netcheck.Rules{}, func(t *testing.T, s *site) {
+		text := s.checkAndStandard()
+		s.noPy["new"] = true
+		m := s.add("new")
+		want(t, s.door(m), 0, "")
+		want(t, s.doorBeside(text, m), errhint.Faulty, "torch")
+	})
+	simulate(t, "no accelerator", 2, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.kind["new"] = "cpu"
+		for _, m := range s.nodes {
+			s.kind[m.name] = "H100"
+		}
+		text := s.checkAndStandard()
+		want(t, s.doorBeside(text, s.add("new")), errhint.Faulty, "torch finds no accelerator here, and on other nodes it finds H100")
+	})
+	for name, c := range map[string]struct {
+		rules  netcheck.Rules
+		slow   float64
+		busy   bool
+		status int
+	}{
+		"slow":            {exclude, 5, false, errhint.Straggler},
+		"a little slower": {exclude, 1.2, false, 0},
+		"slow, and kept":  {netcheck.Rules{}, 5, false, 0},
+		"busy just then":  {exclude, 1, true, 0},
+	} {
+		simulate(t, name, 3, c.rules, func(t *testing.T, s *site) {
+			text := s.checkAndStandard()
+			s.slow["new"], s.busy["new"] = c.slow, c.busy
+			want(t, s.doorBeside(text, s.add("new")), c.status, "a straggler")
+		})
+	}
+	simulate(t, "nobody has torch", 2, netcheck.Rules{}, func(t *testing.T, s *site) {
+		for _, m := range s.nodes {
+			s.noPy[m.name] = true
+		}
+		s.noPy["new"] = true
+		s.check()
+		want(t, s.doorBeside(nil, s.add("new")), 0, "")
+	})
+	simulate(t, "not understood", 2, netcheck.Rules{}, func(t *testing.T, s *site) {
+		s.noPy["new"] = true
+		want(t, s.doorBeside([]byte("{"), s.add("new")), 0, "")
 	})
 }
 

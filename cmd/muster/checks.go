@@ -159,7 +159,7 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	began := time.Now()
 	c.in = in
 	round := netcheck.Round{
-		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect, Door: in.Door,
+		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect, Door: in.Door, Standard: in.Standard,
 		Open: func(ctx context.Context) (netcheck.Crew, error) { return c.open(ctx, in) },
 	}
 	if c.fake != nil {
@@ -209,7 +209,11 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 	if own.Fault != nil || len(r.Undecided) > 0 || own.Unable != "" {
 		level = zerolog.WarnLevel
 	}
-	c.log.WithLevel(level).Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg(map[bool]string{false: "check of this node", true: "check of this node before it joins"}[in.Door])
+	what := "check of this node"
+	if in.Door {
+		what += " before it joins"
+	}
+	c.log.WithLevel(level).Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg(what)
 	if own.Unable != "" {
 		c.log.Warn().Str("reason", own.Unable).Msg("nodes could not be tested: the check is skipped")
 	}

@@ -28,8 +28,8 @@ type doorState struct {
 // shut reports whether a seat is in quarantine.
 func (s *seat) shut(now time.Duration) bool { return !s.door.passed && s.door.until > now }
 
-// outside are nodes that may not be in the next round: those in quarantine. What was in a round is not meant.
-func (r *roster) outside(seats []seat, now time.Duration) []seat {
+// admitted returns those of seats that may be in the next round: all that are not in quarantine.
+func (r *roster) admitted(seats []seat, now time.Duration) []seat {
 	return slices.DeleteFunc(seats, func(s seat) bool { return s.shut(now) })
 }
 
@@ -54,7 +54,7 @@ func (r *roster) examinedIn(now time.Duration) (seats []seat, wait time.Duration
 	wait = never
 	needed := false // no round can begin without those in quarantine
 	if r.phase == phaseGather && len(r.missing()) == 0 {
-		free := r.target(len(r.outside(slices.Clone(r.waiting), now)))
+		free := r.target(len(r.admitted(slices.Clone(r.waiting), now)))
 		needed = free == 0 && r.target(len(r.waiting)) > 0
 		if quiet := now - r.lastJoin; needed && quiet < r.lastCall { // others may come
 			needed, wait = false, r.lastCall-quiet
@@ -287,10 +287,8 @@ func (c *coordinator) leaveRoom(ctx context.Context) error {
 	}
 	in.cancel()
 	c.room = nil
-	litter := in.litter
-	c.wg.Go(func() { _ = c.store.remove(ctx, litter...) }) // where it fails the store is lost
 	for _, s := range slices.Clone(c.roster.waiting) {
-		if !in.silent[s.rec.Agent] {
+		if !slices.Contains(in.agents, s.rec.Agent) {
 			continue
 		}
 		c.roster.edit(s.rec.Agent, func(d *doorState) { d.inside = false })
@@ -298,6 +296,8 @@ func (c *coordinator) leaveRoom(ctx context.Context) error {
 			return err
 		}
 	}
+	litter := in.litter
+	c.wg.Go(func() { _ = c.store.remove(ctx, litter...) }) // where it fails the store is lost
 	return nil
 }
 

@@ -3,6 +3,9 @@ package rollcall
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +69,7 @@ func (d *doorway) reason(err error) error {
 	return err
 }
 
-// stop calls off what goes on. What the others may still read stays: the coordinator deletes it when all have said what they found.
+// stop ends an examination. What the others may still read stays: the coordinator deletes it when all have said what they found.
 func (d *doorway) stop() {
 	d.cancel()
 	d.wg.Wait()
@@ -93,15 +96,17 @@ func (d *doorway) hear(w *waiting) {
 	d.stop()
 	d.nonce = w.Door.Nonce
 	term, order := h.term, *w.Door
-	key := func(name string) string { return h.keys.door(term, order.Nonce, name) }
+	board := &doorBoard{
+		conn: h.conn, key: func(name string) string { return h.keys.door(term, order.Nonce, name) },
+		pause: h.cfg.lookEvery(), again: h.cfg.deadAfter() / 2, tidying: h.cfg.KeepAlive, said: map[string][]byte{},
+	}
 	in := rendezvous.Door{Round: order.Round, Rank: order.Rank, Size: order.Size, Standard: order.Standard}
 	if order.Size > 1 {
-		d.board = &doorBoard{conn: h.conn, key: key, pause: h.cfg.lookEvery(), tidying: h.cfg.KeepAlive}
-		in.Board = d.board
+		in.Board = board
 	}
-	board := d.board
 	ctx, cancel := context.WithCancel(d.ctx)
-	d.cancel = cancel
+	d.cancel, d.board = cancel, board
+	d.wg.Go(func() { board.insist(ctx) })
 	d.wg.Go(func() {
 		var err error
 		if h.examine != nil {
@@ -112,11 +117,7 @@ func (d *doorway) hear(w *waiting) {
 		}
 		telling, told := context.WithTimeout(ctx, h.cfg.CloseTimeout)
 		defer told()
-		found := foundRecord{Agent: h.id, Fit: err == nil}
-		if board != nil {
-			found.Written = board.handOver()
-		}
-		if saidErr := h.conn.set(telling, key(fmt.Sprint("found/", order.Rank)), found); saidErr != nil {
+		if saidErr := board.found(telling, order.Rank, foundRecord{Agent: h.id, Fit: err == nil}); saidErr != nil {
 			h.log.Debug().Err(saidErr).Msg("what was found at the door is not told")
 		}
 		if err != nil {
@@ -126,40 +127,73 @@ func (d *doorway) hear(w *waiting) {
 	})
 }
 
-// doorBoard is the board of an examination.
+// doorBoard is what an agent says in one examination.
 type doorBoard struct {
 	conn    *records
 	key     func(name string) string
-	pause   time.Duration
+	pause   time.Duration // before it looks again at what it does not believe
+	again   time.Duration // between two looks whether its own words are still there
 	tidying time.Duration
 
-	mu      sync.Mutex
-	written []string // names
-}
-
-// Set implements rendezvous.Board.
-func (b *doorBoard) Set(ctx context.Context, name string, value []byte) error {
-	b.mu.Lock()
-	b.written = append(b.written, name)
-	b.mu.Unlock()
-	return b.conn.setBytes(ctx, b.key(onBoard+name), value)
-}
-
-// Get implements rendezvous.Board.
-func (b *doorBoard) Get(ctx context.Context, name string) ([]byte, error) {
-	return b.conn.awaitBytes(ctx, b.key(onBoard+name), b.pause)
+	mu   sync.Mutex
+	said map[string][]byte // as it is to stand, by key
+	told bool              // what it has found was said, and the coordinator deletes its words
 }
 
 // onBoard begins the names of keys that are on a board.
 const onBoard = "board/"
 
-// handOver returns what this agent has written, which is for the coordinator to delete from now on.
-func (b *doorBoard) handOver() []string {
+// Set implements rendezvous.Board.
+func (b *doorBoard) Set(ctx context.Context, name string, value []byte) error {
+	key := b.key(onBoard + name)
+	return b.say(ctx, key, b.conn.codec.sealBytes(key, value))
+}
+
+func (b *doorBoard) say(ctx context.Context, key string, sealed []byte) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	names := b.written
-	b.written = nil
-	return names
+	b.said[key] = sealed
+	b.mu.Unlock()
+	return b.conn.setSealed(ctx, key, sealed)
+}
+
+// found says what was found of this node, and which keys are to be deleted when all have said that.
+func (b *doorBoard) found(ctx context.Context, rank int, rec foundRecord) error {
+	b.mu.Lock()
+	for key := range b.said {
+		rec.Written = append(rec.Written, strings.TrimPrefix(key, b.key(onBoard)))
+	}
+	b.told = true
+	b.mu.Unlock()
+	slices.Sort(rec.Written)
+	key := b.key(fmt.Sprint("found/", rank))
+	return b.say(ctx, key, b.conn.codec.seal(key, rec))
+}
+
+// insist says again what was taken away, until the examination is over: whoever does not hear a node takes it for silent, and may
+// blame it, and the door is shut until all have said what they found.
+func (b *doorBoard) insist(ctx context.Context) {
+	tick := time.NewTicker(b.again)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		b.mu.Lock()
+		said := maps.Clone(b.said)
+		b.mu.Unlock()
+		for key, sealed := range said {
+			if stands, err := b.conn.stands(ctx, key, sealed); err == nil && !stands {
+				_ = b.conn.setSealed(ctx, key, sealed) // where it fails the store is lost
+			}
+		}
+	}
+}
+
+// Get implements rendezvous.Board.
+func (b *doorBoard) Get(ctx context.Context, name string) ([]byte, error) {
+	return b.conn.awaitBytes(ctx, b.key(onBoard+name), b.pause)
 }
 
 // tidy deletes what this agent has written of an examination that was called off: nobody reads it any more.
@@ -168,8 +202,8 @@ func (b *doorBoard) tidy(ctx context.Context) {
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, name := range b.written {
-		_ = b.conn.remove(ctx, b.key(onBoard+name)) // where it fails the store is lost
+	if !b.told {
+		_ = b.conn.remove(ctx, slices.Collect(maps.Keys(b.said))...) // where it fails the store is lost
 	}
-	b.written = nil
+	clear(b.said)
 }

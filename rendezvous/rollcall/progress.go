@@ -110,7 +110,7 @@ func (r *roster) lobby(now time.Duration) lobby {
 		for _, m := range missing[:min(len(missing), lobbyNames)] {
 			l.Missing = append(l.Missing, m.name)
 		}
-		l.Lacking = max(len(missing), r.min-len(r.outside(slices.Clone(r.waiting), now)))
+		l.Lacking = max(len(missing), r.min-len(r.admitted(slices.Clone(r.waiting), now)))
 	}
 	return l
 }

@@ -355,7 +355,7 @@ func (r *roster) target(n int) int {
 // candidates are the waiting nodes that may be in the next round, best first: survivors by their old rank, then the
 // others as they came.
 func (r *roster) candidates(now time.Duration) []seat {
-	seats := r.outside(slices.Clone(r.waiting), now)
+	seats := r.admitted(slices.Clone(r.waiting), now)
 	if r.fixed {
 		claims := r.claims()
 		seats = slices.DeleteFunc(seats, func(s seat) bool { return claims.holder(s) != "" })
