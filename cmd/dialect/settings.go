@@ -239,7 +239,7 @@ func restartSettings() []setting {
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.BackoffLimit, text) },
 		},
 		{
-			flag: "restart-limit", form: formNumber, arg: "N|N/rank|none", def: "none", group: groupExits, anywhere: true, use: use{remade, losable, nodesReturn},
+			flag: "restart-limit", form: formNumber, arg: "N|N/rank|none", def: "none", group: groupExits, anywhere: true, use: use{remade, losable, nodesReturn, ranksLast},
 			help: "How often the loss of a node may lead to a new round, over the whole job; with /rank how often the node of each group rank may be replaced, where going on with fewer nodes replaces nobody.",
 			set:  func(r *Request, text string) error { return setReplacements(&r.Job.Restart, text) },
 		},

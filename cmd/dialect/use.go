@@ -115,6 +115,13 @@ var (
 	losable = condition{severalNodes.lack, severalNodes.remedy, func(r *Request, words map[string]given) bool {
 		return r.driven() || severalNodes.met(r, words)
 	}}
+	// ranksLast is met by a --restart-limit for each rank where nodes keep theirs from round to round.
+	ranksLast = condition{
+		"on an elastic horovodrun, whose workers change their ranks while they run", "give --restart-limit N, for the whole job",
+		func(r *Request, words map[string]given) bool {
+			return !r.driven() || !strings.HasSuffix(words["restart-limit"].text, perRank)
+		},
+	}
 	// ranked is met where workers keep their ranks while they run, by which checkpoints in memory are kept.
 	ranked = condition{
 		"on an elastic horovodrun, whose workers change their ranks while they run",
