@@ -114,7 +114,7 @@ func checkSettings() []setting {
 			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
 		},
 		{
-			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true, use: use{byAgents, anyCheck, severalNodes, looseRanks},
+			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true, use: use{byAgents, anyCheck, severalNodes, comeBack, spareNodes},
 			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
 			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
 		},

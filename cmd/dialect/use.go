@@ -61,6 +61,9 @@ var (
 	})
 	spareNodes = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd",
 		func(job *launch.Job) bool { return job.Meeting.Backend != backendStatic })
+	// comeBack is met where a node that had to leave may be started again.
+	comeBack = when("on hosts, of which none that had to leave is asked again", "leave it out",
+		func(job *launch.Job) bool { return len(job.Hosts.Nodes) == 0 })
 	byEtcd = when("where the nodes do not meet by etcd", "leave it out, or let them meet by etcd",
 		func(job *launch.Job) bool { return job.Meeting.Backend == backendEtcd })
 	// notSimulated is for what all simulated nodes would do with the same file.
