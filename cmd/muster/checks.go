@@ -175,8 +175,13 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	}
 	c.tell(in, record, time.Since(began))
 	out := outcomeFor(record, in.Round.GroupRank)
-	if in.Door && out.Everybody { // what is wrong shows when they are tested with nodes that are known to be good
+	switch {
+	case !in.Door:
+	case out.Everybody: // what is wrong shows when they are tested with nodes that are known to be good
 		out = launch.CheckOutcome{}
+	case out.Status != errhint.OK:
+		own := record.Nodes[in.Round.GroupRank]
+		out.Message = fmt.Sprintf("node %s does not join: %s", own.Node, own.Fault.Reason)
 	}
 	return out, nil
 }

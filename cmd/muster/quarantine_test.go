@@ -61,3 +61,42 @@ func TestExcludedNodeComesBack(t *testing.T) {
 	}
 	testutil.Eventually(t, time.Minute, "the others were told", func() bool { return strings.Contains(agentsSaid(m), "a node that a check has excluded is back") })
 }
+
+// TestNewcomerWithoutTorch: a node whose Python has no torch looks good enough by itself. It is compared with those that train, and
+// does not stop them.
+func TestNewcomerWithoutTorch(t *testing.T) {
+	t.Parallel()
+	python := testutil.Torch(t)
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\nnodes:\n  node-2: {faults: [{kind: no-torch}]}\n"
+	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	told := filepath.Join(t.TempDir(), "told")
+	m := newMeet(t, `until [ -e "$OUT/stop" ]; do sleep 0.05; done`)
+	m.native = true
+	m.flags = []string{
+		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=torchless", "--last-call=2s", "--network-check", "--log-level=info",
+		"--on-node-fault=echo $MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS >> " + told,
+	}
+	join := func(node int) *job {
+		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node), "PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH")}
+		return m.start(node)
+	}
+	first, second := join(0), join(1)
+	m.seen(0, 0, 0)
+	m.seen(1, 0, 0)
+	m.ends(join(2), errhint.Faulty, "node node-2 does not join", "cannot import torch")
+	if text, err := os.ReadFile(told); err != nil || string(text) != "node-2 faulty 80\n" {
+		t.Errorf("--on-node-fault was told %q, %v", text, err)
+	}
+	if err := os.WriteFile(filepath.Join(m.out, "stop"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range []*job{first, second} {
+		m.ends(j, errhint.OK)
+		if strings.Contains(j.err.String(), "the nodes have changed") {
+			t.Error("the world was stopped")
+		}
+	}
+}
