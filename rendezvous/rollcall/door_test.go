@@ -3,6 +3,7 @@ package rollcall_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,6 +47,9 @@ func TestNewcomersAreExaminedAtTheDoor(t *testing.T) {
 		a, b := j.start("a"), j.start("b")
 		j.mustMeet(a, b)
 
+		if err := a.Board().Set(t.Context(), rendezvous.StandardKey, []byte("what they can do")); err != nil {
+			t.Fatal(err)
+		}
 		bad := j.start("bad")
 		sick := errors.New("a GPU has fallen off the bus")
 		var asked rendezvous.Door
@@ -54,7 +58,7 @@ func TestNewcomersAreExaminedAtTheDoor(t *testing.T) {
 		if n := <-refused; !errors.Is(n.err, sick) {
 			t.Fatalf("%+v, %v", n.round, n.err)
 		}
-		if asked.Round != 1 || asked.Rank != 0 || asked.Size != 1 || asked.Board != nil {
+		if asked.Round != 1 || asked.Rank != 0 || asked.Size != 1 || asked.Board != nil || string(asked.Standard) != "what they can do" {
 			t.Errorf("it was examined as %+v", asked)
 		}
 		bad.Close()
@@ -344,4 +348,69 @@ func TestNoQuarantine(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node with more accelerators than a record has room for is not refused for that, and known by the first of them; one that has no
+// name takes nothing from the others that are remembered.
+func TestQuarantineOfManyAccelerators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := checked(t, 2, 4)
+		a, b := j.start("a"), j.start("b")
+		j.mustMeet(a, b)
+		var ids []string
+		for i := range 500 {
+			ids = append(ids, strings.Repeat("GPU", 20)+strconv.Itoa(i))
+		}
+		for _, gone := range []rendezvous.Exclusion{{Node: "c", IDs: ids, Reason: "ecc"}, {Reason: "nobody"}} {
+			if err := a.Exclude(t.Context(), []rendezvous.Exclusion{gone}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		came := time.Now()
+		c := j.start("renamed", func(c *rollcall.Config) { c.IDs = append([]string{"", "a,b"}, ids...) })
+		place := c.begin(t.Context())
+		a.quiet(9*time.Minute + 55*time.Second)
+		nothing(t, place)
+		a.verdict()
+		if b.verdict(); time.Since(came) > 11*time.Minute {
+			t.Errorf("it was kept out for %v", time.Since(came))
+		}
+		meet(t.Context(), a, b)
+		if n := <-place; n.err != nil {
+			t.Error(n.err)
+		}
+	})
+}
+
+// A coordinator that is new knows at once who is in quarantine: also where a job begins anew at a store that has kept it.
+func TestQuarantineFromTheFirstRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := checked(t, 2, 3)
+		a, b := j.start("a"), j.start("b")
+		j.mustMeet(a, b)
+		if err := a.Exclude(t.Context(), []rendezvous.Exclusion{{Node: "c", Reason: "ecc"}}, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Succeed, Rank: -1}); err != nil {
+			t.Fatal(err)
+		}
+		a.verdict()
+		b.verdict()
+		<-a.begin(t.Context())
+		<-b.begin(t.Context())
+		a.Close()
+		b.Close()
+		kept := j.space.Keys()["muster/job7/quarantine"]
+		again := checked(t, 2, 3)
+		again.space.Put("muster/job7/quarantine", kept)
+		c := again.start("c").begin(t.Context())
+		synctest.Wait()
+		d, e := again.start("d"), again.start("e")
+		for _, n := range meet(t.Context(), d, e) {
+			if n.err != nil || n.round.GroupWorldSize != 2 {
+				t.Errorf("%+v, %v", n.round, n.err)
+			}
+		}
+		nothing(t, c)
+	})
 }
