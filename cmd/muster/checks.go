@@ -239,14 +239,17 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 			c.log.Warn().Strs("nodes", []string{r.Nodes[link.A].Node, r.Nodes[link.B].Node}).Str("reason", link.Err).Msg("link is bad")
 		}
 	}
-	if in.Round.GroupRank != 0 || in.Door {
+	if in.Round.GroupRank != 0 {
 		return
 	}
-	if len(r.Links) > 0 || len(r.Perf) > 0 || !r.Fit() {
+	write := report.Write
+	if in.Door {
+		write = report.WriteDoor
+	} else if len(r.Links) > 0 || len(r.Perf) > 0 || !r.Fit() {
 		say(c.out, "%s", report.Text(r))
 	}
 	if dir := c.plan.Job.Check.ReportDir; dir != "" {
-		paths, err := report.Write(dir, in.Round.Number, r)
+		paths, err := write(dir, in.Round.Number, r)
 		if err != nil {
 			c.log.Warn().Err(err).Msg("report not written")
 			return

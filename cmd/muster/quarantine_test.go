@@ -77,7 +77,7 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 	m.native = true
 	m.flags = []string{
 		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=torchless", "--last-call=2s", "--network-check", "--log-level=info",
-		"--on-node-fault=echo $MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS >> " + told,
+		"--on-node-fault=echo $MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS >> " + told, "--report=" + filepath.Dir(told),
 	}
 	join := func(node int) *job {
 		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node), "PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH")}
@@ -89,6 +89,9 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 	m.ends(join(2), errhint.Faulty, "node node-2 does not join", "cannot import torch")
 	if text, err := os.ReadFile(told); err != nil || string(text) != "node-2 faulty 80\n" {
 		t.Errorf("--on-node-fault was told %q, %v", text, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(told), "network-check-1-door-node-2.txt")); err != nil || !strings.Contains(string(text), "cannot import torch") {
+		t.Errorf("the report is %q, %v", text, err)
 	}
 	if err := os.WriteFile(filepath.Join(m.out, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
