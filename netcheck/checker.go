@@ -132,7 +132,8 @@ type Checker struct {
 	cfg     Config
 	cleared bool
 	fault   *Fault
-	tested  bool  // by itself only, at the door
+	tested  bool  // by itself, at the door
+	met     bool  // tested with others there, too, which says nothing of its links to those that train
 	local   Local // when it was cleared, or tested
 
 	measured []string // see leader
@@ -191,7 +192,7 @@ const margin = 15 * time.Second
 // at fault has left, and ended the round, before it has read the record itself.
 func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if r.Suspect {
-		c.cleared, c.tested = false, false
+		c.cleared, c.tested, c.met = false, false, false
 	}
 	if r.Board == nil {
 		r.Board = memstore.NewSpace().Client()
@@ -207,7 +208,7 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 			led <- l.lead(ctx)
 		}()
 	}
-	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Tested: c.tested, IDs: c.cfg.IDs, Fault: c.fault}
+	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared || r.Door && c.met, Tested: c.tested, IDs: c.cfg.IDs, Fault: c.fault}
 	if c.cleared || c.tested {
 		own.Compute, own.Kind = c.local.Compute, c.local.Kind
 	}
@@ -238,9 +239,9 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 		c.local = verdict.Local
 	}
 	c.fault = verdict.Fault
-	if r.Door { // a node that has tested itself has not been tested by another one
+	if r.Door {
 		c.tested = verdict.Fault == nil && verdict.Local != (Local{})
-		c.cleared = verdict.Status == Pass && r.Size > 1
+		c.met = verdict.Status == Pass && r.Size > 1
 	} else {
 		c.cleared = verdict.Status == Pass
 	}
