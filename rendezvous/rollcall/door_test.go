@@ -414,3 +414,34 @@ func TestQuarantineFromTheFirstRound(t *testing.T) {
 		nothing(t, c)
 	})
 }
+
+// A node that was not excluded again for as long as its last cool-down was is forgotten, by those who remember it too: the next time
+// is the first.
+func TestQuarantineForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := checked(t, 2, 4)
+		a, b := j.start("a"), j.start("b")
+		j.mustMeet(a, b)
+		exclude := func() {
+			for i, x := range []*agent{a, b} {
+				if err := x.Exclude(t.Context(), []rendezvous.Exclusion{{Node: "c", Reason: "ecc"}}, i == 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		exclude()
+		time.Sleep(11 * time.Minute)
+		exclude()                    // for 20 min
+		time.Sleep(41 * time.Minute) // and 20 more
+		exclude()
+		place := j.start("c").begin(t.Context())
+		a.quiet(9*time.Minute + 50*time.Second)
+		nothing(t, place)
+		a.verdict()
+		b.verdict()
+		meet(t.Context(), a, b)
+		if n := <-place; n.err != nil {
+			t.Error(n.err)
+		}
+	})
+}

@@ -98,6 +98,7 @@ func (q *quarantineRecord) note(now time.Time, cool time.Duration, gone rendezvo
 	if n.Node == "" {
 		return // nobody has that name
 	}
+	q.forget(now)
 	if before := q.find(n.Node, n.IDs); before != nil {
 		n.Count = before.Count
 		if before.left(now) == 0 { // else it has not been away: nodes leave one after the other, and are found at fault until then
@@ -147,6 +148,7 @@ func (q *quarantine) learn(rec quarantineRecord) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.known.merge(rec)
+	q.known.forget(time.Now())
 }
 
 // find returns what is remembered of a node whose cool-down is not over, nil for nothing.
