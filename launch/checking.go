@@ -85,6 +85,9 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 		a.Log.Warn().Msg("nodes are not checked: agents of torchrun take part, which know of no check")
 		return nil, nil //nolint:nilnil // see above
 	}
+	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && board == nil {
+		board = keeper.RoundBoard()
+	}
 	a.status.checking(m.Round)
 	in := CheckInput{
 		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),

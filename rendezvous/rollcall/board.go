@@ -13,7 +13,15 @@ var _ rendezvous.Board = board{}
 
 // Board implements rendezvous.Handler.
 func (h *Handler) Board() rendezvous.Board {
-	if h.round == nil || h.round.a.Mixed || h.round.a.Company < 2 {
+	if h.round == nil || h.round.a.Company < 2 {
+		return nil
+	}
+	return h.RoundBoard()
+}
+
+// RoundBoard implements rendezvous.Doorkeeper.
+func (h *Handler) RoundBoard() rendezvous.Board {
+	if h.round == nil || h.round.a.Mixed {
 		return nil
 	}
 	return board{h.round}

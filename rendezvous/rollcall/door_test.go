@@ -445,3 +445,30 @@ func TestQuarantineForgets(t *testing.T) {
 		}
 	})
 }
+
+// A node that trains alone has said what it can do, too.
+func TestStandardOfOneNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := checked(t, 1, 2)
+		a := j.start("a")
+		if n := <-a.begin(t.Context()); n.err != nil || a.Board() != nil {
+			t.Fatalf("%+v, %v", n.round, n.err)
+		}
+		if err := a.RoundBoard().Set(t.Context(), rendezvous.StandardKey, []byte("what it can do")); err != nil {
+			t.Fatal(err)
+		}
+		b := j.start("b")
+		asked := make(chan string, 1)
+		b.AtDoor(func(_ context.Context, d rendezvous.Door) error {
+			asked <- string(d.Standard)
+			return nil
+		})
+		place := b.begin(t.Context())
+		if text := <-asked; text != "what it can do" {
+			t.Errorf("it is compared with %q", text)
+		}
+		a.verdict()
+		meet(t.Context(), a)
+		<-place
+	})
+}
