@@ -107,8 +107,8 @@ func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 		Fixed: m.Backend == "static" || m.Backend == "muster" && m.NodeRank >= 0, NodeRank: -1, Node: m.hostname,
 		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
 		JoinTimeout: m.JoinTimeout, CloseTimeout: m.CloseTimeout, LastCall: cmp.Or(m.LastCall, ownLastCall),
-		ReplaceLimit: job.Restart.ReplaceLimit, BackoffLimit: job.Restart.BackoffLimit, RankLimit: job.Restart.RankLimit, LossLimit: job.Restart.LossLimit, Checks: job.Check.Flags(),
-		Quarantine: job.Check.Quarantine, Log: m.log,
+		ReplaceLimit: job.Restart.ReplaceLimit, RankLimit: job.Restart.RankLimit, LossLimit: job.Restart.LossLimit, BackoffLimit: job.Restart.BackoffLimit,
+		Checks: job.Check.Flags(), Quarantine: job.Check.Quarantine, Log: m.log,
 	}
 	if cfg.Fixed {
 		cfg.NodeRank = m.NodeRank
