@@ -80,6 +80,8 @@ type Agent struct {
 	told      []NodeFault
 	// unfit is how this node leaves that a check has found unfit, while another one leaves before it; nil for none.
 	unfit *decision
+	// atDoor is how this node leaves that was found unfit while it waited to join; nil: it was not.
+	atDoor *decision
 
 	checkpoints Checkpoints // nil: none are kept
 	drained     bool        // nobody waits for the last one any more

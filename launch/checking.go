@@ -28,6 +28,10 @@ type CheckInput struct {
 	Board rendezvous.Board
 	// Suspect says that workers of this node failed in the last round.
 	Suspect bool
+	// Door says that the nodes are in no round yet: they wait, while others train. Round has their places among each other.
+	Door bool
+	// Standard is what the nodes that train have said of themselves, for those at the door; nil for nothing.
+	Standard []byte
 	// Tree has the check's processes. Fork makes one of them from the template of warm starts, if it runs a Program in the
 	// interpreter of the workers; nil: it is to be started in Tree. It waits for the template for a part of the time that
 	// ctx leaves. Several goroutines may call it.
@@ -49,8 +53,10 @@ type CheckOutcome struct {
 	Again bool
 	// Message says why, in a sentence for people.
 	Message string
-	// Faults are the nodes that leave, on the one agent that is to tell others of them; else none.
-	Faults []NodeFault
+	// Faults are the nodes that leave, on the one agent that is to tell others of them; else none. Excluded are the same on
+	// every agent, as they are remembered.
+	Faults   []NodeFault
+	Excluded []rendezvous.Exclusion
 }
 
 // NodeFault is a node that has to leave.
@@ -79,6 +85,9 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 		a.Log.Warn().Msg("nodes are not checked: agents of torchrun take part, which know of no check")
 		return nil, nil //nolint:nilnil // see above
 	}
+	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && board == nil {
+		board = keeper.RoundBoard()
+	}
 	a.status.checking(m.Round)
 	in := CheckInput{
 		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
@@ -96,6 +105,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 		if d := afterCheck(out); d != nil && d.Verdict == leave {
 			a.unfit = d // another one may leave before it, and end the round
 		}
+		a.exclude(ctx, out.Excluded, m.GroupRank == 0)
 		for _, f := range out.Faults {
 			if bounded.Err() == nil { // who is told half is told wrong
 				a.tellFault(bounded, f)

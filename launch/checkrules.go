@@ -27,6 +27,8 @@ type CheckRules struct {
 	// OnNodeFault is a command that the agent with group rank 0 runs for each node that has to leave; empty for none. It is
 	// given the verdict.
 	OnNodeFault string
+	// Quarantine is how long a node that had to leave may not come back, twice as long with each time; 0: it may at once.
+	Quarantine time.Duration
 	// ReportDir is where the results are written, empty for nowhere.
 	ReportDir string
 }

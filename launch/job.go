@@ -357,6 +357,11 @@ type RestartRules struct {
 	// ReplaceLimit bounds how often a lost node leads to a new round, BackoffLimit restarts and losses of the whole job
 	// together; negative: no limit of its own.
 	ReplaceLimit, BackoffLimit int
+	// LossLimit is how many restarts and lost nodes together the job may have had when a node is lost; 0: no limit of its own.
+	LossLimit int
+	// RankLimit bounds how often the node of each group rank may be replaced; 0: no limit of its own. A job that goes on with
+	// fewer nodes has replaced nobody.
+	RankLimit int
 	// Window makes the limits count only restarts within the last Window, and a group that ran healthy for that long
 	// starts with no delay again. 0: limits count all restarts, and delays are never reset.
 	Window time.Duration

@@ -61,6 +61,7 @@ func (m *meeting) learn(v rendezvous.Verdict, own bool) {
 
 // rounds runs one round after the other until the job is decided.
 func (a *Agent) rounds(ctx context.Context) (Result, error) {
+	a.guardDoor()
 	for {
 		if res, err := a.meet(ctx); res != nil || err != nil {
 			return orEmpty(res), err
@@ -135,6 +136,10 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
 	a.LogTo(a.logs.message())
 	if err != nil {
+		if a.atDoor != nil && ctx.Err() == nil {
+			res := a.finish(ctx, outcome{Reason: a.atDoor.Reason}, *a.atDoor)
+			return &res, nil
+		}
 		if res := a.unfitLeaves(ctx, waiting); res != nil {
 			return res, nil
 		}

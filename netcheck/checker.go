@@ -91,7 +91,9 @@ type Config struct {
 	Node, Addr string
 	// Devices is how many processes the check program has here, ≥ 1.
 	Devices int
-	Rules   Rules
+	// IDs are those of its accelerators, where they have some: by them a node that is excluded is known again.
+	IDs   []string
+	Rules Rules
 	// Inspect examines the node without the check program, and returns what makes it unfit, "" for nothing; nil: nothing is.
 	Inspect func(ctx context.Context) string
 	// Probe is how the network between two nodes is measured; nil: it is not, and this node offers no probes. Look tells what
@@ -130,7 +132,9 @@ type Checker struct {
 	cfg     Config
 	cleared bool
 	fault   *Fault
-	local   Local // when it was cleared
+	tested  bool  // by itself, at the door
+	met     bool  // tested with others there, too, which says nothing of its links to those that train
+	local   Local // when it was cleared, or tested
 
 	measured []string // see leader
 }
@@ -150,6 +154,11 @@ type Round struct {
 	Rank, Size int
 	// Suspect says that something failed here in the last round: an earlier check says nothing of the node any more.
 	Suspect bool
+	// Door says that the nodes are in no round yet: others train. What it finds of a node by itself is not looked for again in
+	// the round that it joins.
+	Door bool
+	// Standard is what the check of the nodes that train has left for those at the door (rendezvous.StandardKey), nil for nothing.
+	Standard []byte
 	// Medium is the network in between where it is rehearsed, as it is in this round; nil for the real one.
 	Medium *netprobe.Medium
 	// Open starts the check program. It is called when that is needed, if at all.
@@ -183,7 +192,7 @@ const margin = 15 * time.Second
 // at fault has left, and ended the round, before it has read the record itself.
 func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if r.Suspect {
-		c.cleared = false
+		c.cleared, c.tested, c.met = false, false, false
 	}
 	if r.Board == nil {
 		r.Board = memstore.NewSpace().Client()
@@ -192,15 +201,15 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m := &member{cfg: &c.cfg, round: r, board: board{r.Board}}
-	l := &leader{cfg: &c.cfg, size: r.Size, board: m.board, measured: &c.measured}
+	l := &leader{cfg: &c.cfg, size: r.Size, board: m.board, measured: &c.measured, door: r.Door, others: readStandard(r.Standard)}
 	led := make(chan error, 1)
 	if r.Rank == 0 {
 		go func() {
 			led <- l.lead(ctx)
 		}()
 	}
-	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared, Fault: c.fault}
-	if c.cleared {
+	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared || r.Door && c.met, Tested: c.tested, IDs: c.cfg.IDs, Fault: c.fault}
+	if c.cleared || c.tested {
 		own.Compute, own.Kind = c.local.Compute, c.local.Kind
 	}
 	ended := func() {}
@@ -229,7 +238,13 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if verdict.Local != (Local{}) {
 		c.local = verdict.Local
 	}
-	c.cleared, c.fault = verdict.Status == Pass, verdict.Fault
+	c.fault = verdict.Fault
+	if r.Door {
+		c.tested = verdict.Fault == nil && verdict.Local != (Local{})
+		c.met = verdict.Status == Pass && r.Size > 1
+	} else {
+		c.cleared = verdict.Status == Pass
+	}
 	return record, nil
 }
 

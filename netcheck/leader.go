@@ -15,9 +15,11 @@ import (
 
 // leader is the part of the node with group rank 0 in one check: it decides what is tested.
 type leader struct {
-	cfg   *Config
-	size  int
-	board board
+	cfg    *Config
+	size   int
+	board  board
+	door   bool     // the nodes are in no round yet
+	others standard // the nodes that train, for those at the door
 
 	measured *[]string // the nodes that were measured together last
 	nodes    []hello
@@ -60,6 +62,7 @@ func (l *leader) run(ctx context.Context) error {
 	}
 	l.judge(b)
 	l.judgeProbes()
+	l.compare()
 	if l.cfg.Rules.CommPerf && l.rec.Fit() && !l.unable() && !slices.Equal(*l.measured, l.names()) {
 		if err := l.perf(ctx); err != nil {
 			return err
@@ -67,6 +70,9 @@ func (l *leader) run(ctx context.Context) error {
 	}
 	l.rec.Began, l.rec.Took, l.rec.Fake = began, time.Since(began), l.cfg.Fake
 	l.judged = true
+	if err := l.leaveStandard(ctx); err != nil {
+		return err
+	}
 	return l.publish(ctx, plan{Stage: stageVerdict, Verdict: &l.rec})
 }
 
@@ -172,7 +178,7 @@ func (l *leader) begin() (*blame.Check, error) {
 		if f := l.nodes[i].Fault; f != nil && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p string) bool { return named[p] > 0 }) {
 			l.nodes[i].Fault = nil // the other end of the bad link has left
 		}
-		l.rec.Nodes[i].Node = ids[i]
+		l.rec.Nodes[i].Node, l.rec.Nodes[i].IDs = ids[i], h.IDs
 		if h.Cleared {
 			opts.Cleared = append(opts.Cleared, ids[i])
 		}
@@ -184,12 +190,12 @@ func (l *leader) begin() (*blame.Check, error) {
 func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 	var ranks []int
 	var locals []blame.Local
-	able := false // a node has been tested already
+	able := l.others.able() // a node has been tested already
 	for i, h := range l.nodes {
 		switch {
 		case h.Fault != nil:
 			locals = append(locals, blame.Local{Node: i, Err: h.Fault.Reason})
-		case !h.Cleared || l.cfg.Rules.Full:
+		case !h.Cleared && !h.Tested || l.cfg.Rules.Full:
 			ranks = append(ranks, i)
 		default:
 			able, l.rec.Nodes[i].Local = true, Local{Compute: h.Compute, Kind: h.Kind}
@@ -227,14 +233,17 @@ func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 // odd blames the nodes on which torch found no accelerator, where it found one on others: they cannot sum together, and
 // their times cannot be compared.
 func (l *leader) odd(locals []blame.Local) []blame.Local {
-	kind := ""
+	kind := l.others.Kind
+	if kind == onCPU {
+		kind = ""
+	}
 	for _, n := range l.rec.Nodes {
-		if k := n.Local.Kind; k != "" && k != "cpu" {
+		if k := n.Local.Kind; k != "" && k != onCPU {
 			kind = k
 		}
 	}
 	for i := range locals {
-		if local := &locals[i]; local.Err == "" && kind != "" && l.rec.Nodes[local.Node].Local.Kind == "cpu" {
+		if local := &locals[i]; local.Err == "" && kind != "" && l.rec.Nodes[local.Node].Local.Kind == onCPU {
 			local.Err = "torch finds no accelerator here, and on other nodes it finds " + kind
 		}
 	}
@@ -247,6 +256,11 @@ func (l *leader) again(ctx context.Context, b *blame.Check) error {
 	for _, s := range b.Verdict().Stragglers {
 		if s.Resource == blame.Compute {
 			ranks = append(ranks, s.Node)
+		}
+	}
+	for i := range l.rec.Nodes {
+		if l.lags(i) && !slices.Contains(ranks, i) {
+			ranks = append(ranks, i)
 		}
 	}
 	if len(ranks) == 0 {

@@ -19,6 +19,10 @@ type hello struct {
 	// Cleared says that an earlier check found the node good, and nothing has happened since; Fault is what one found.
 	Cleared bool   `json:"cleared,omitempty"`
 	Fault   *Fault `json:"fault,omitempty"`
+	// Tested says that the node has been tested by itself already, at the door.
+	Tested bool `json:"tested,omitempty"`
+	// IDs are those of its accelerators.
+	IDs []string `json:"ids,omitempty"`
 	// Compute is Local.Compute of that earlier check, Kind that of its devices: what the others are compared with.
 	Compute time.Duration `json:"compute_ns,omitempty"`
 	Kind    string        `json:"kind,omitempty"`

@@ -54,9 +54,11 @@ type Record struct {
 
 // NodeRecord is what a check says of a node.
 type NodeRecord struct {
-	Node   string `json:"node"`
-	Status Status `json:"status"`
-	Reason string `json:"reason"`
+	Node string `json:"node"`
+	// IDs are those of its accelerators.
+	IDs    []string `json:"ids,omitempty"`
+	Status Status   `json:"status"`
+	Reason string   `json:"reason"`
 	// Fault is why the node is not to take part; nil: it is.
 	Fault *Fault `json:"fault,omitempty"`
 	// Unable is why nothing could be tested, on no node; empty: it could.

@@ -21,6 +21,7 @@ const (
 	defaultBudget       = "120s"
 	defaultFactorSlow   = "2"
 	defaultNetBandwidth = 100
+	defaultQuarantine   = "10m"
 )
 
 // Defaults of the test of the links between accelerators, which are MetaX's: pairs of devices, MB/s and healthy pairs.
@@ -111,6 +112,11 @@ func checkSettings() []setting {
 			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true, use: use{anyCheck},
 			help: "Command for the shell, run by the node with group rank 0 for each node that has to leave: MUSTER_NODE, MUSTER_VERDICT (faulty, straggler, undecided), MUSTER_STATUS and MUSTER_REASON tell it which and why. It could cordon the node.",
 			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
+		},
+		{
+			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true, use: use{byAgents, anyCheck, severalNodes, comeBack, spareNodes},
+			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
+			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
 		},
 		{
 			flag: "report", arg: "DIR", group: groupCheck, anywhere: true, use: use{anyCheck},

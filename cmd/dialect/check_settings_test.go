@@ -14,7 +14,7 @@ import (
 
 // checks are the rules of a job that tests its network, changed by the functions.
 func checks(change ...func(*launch.CheckRules)) launch.CheckRules {
-	c := launch.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2, MinNetBandwidth: 100}
+	c := launch.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2, MinNetBandwidth: 100, Quarantine: 10 * time.Minute}
 	for _, f := range change {
 		f(&c)
 	}
@@ -43,7 +43,7 @@ func TestChecks(t *testing.T) {
 		{
 			name: "a file", args: "--config conf.yaml", config: "switchbox-check: true\nbox-pairs: ['0:1', '2:3']\nmin-bandwidth: 1.5\nstraggler-factor: 3\n",
 			want: launch.CheckRules{
-				Budget: 2 * time.Minute, StragglerFactor: 3, MinNetBandwidth: 100,
+				Budget: 2 * time.Minute, StragglerFactor: 3, MinNetBandwidth: 100, Quarantine: 10 * time.Minute,
 				Switchbox: launch.SwitchboxRules{Pairs: [][2]int{{0, 1}, {2, 3}}, MinBandwidth: 1.5, MinChannels: 2},
 			},
 		},

@@ -60,15 +60,11 @@ func (t *torchrunJob) dlroverAccelerator(machine Machine) {
 	}
 }
 
-// dlroverReplaces bounds how many lost nodes are replaced. restartCount belongs to each rank: a job has as many for every one
-// of its nodes. A job that can go on with fewer nodes needs no replacement, so that nothing is counted there.
+// dlroverReplaces bounds how often the node of a rank is replaced: restartCount belongs to each rank. A job that goes on with fewer
+// nodes needs no replacement.
 func (t *torchrunJob) dlroverReplaces() {
-	nodes, err := parseNodes(t.in.values["nnodes"].text)
-	if err != nil || nodes.Min < nodes.Max {
-		return
-	}
-	t.job.Restart.ReplaceLimit = dlroverReplacements * nodes.Max
-	t.habits["restart-limit"] = given{text: strconv.Itoa(t.job.Restart.ReplaceLimit)}
+	t.job.Restart.RankLimit = dlroverReplacements
+	t.habits["restart-limit"] = given{text: strconv.Itoa(dlroverReplacements) + perRank}
 }
 
 // fill gives a flag that is not given otherwise the value of the first of the variables that is set.

@@ -129,7 +129,7 @@ func TestDLRoverGuide(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", line, diff)
 		}
 		if job.Command.Name != "train.py" || !slices.Equal(job.Command.Args, []string{"--box-pairs", "9:9"}) || job.Procs != "8" ||
-			job.Restart.MaxRestarts != 3 || job.Restart.ReplaceLimit != -1 || job.Role != "dlrover-trainer" || job.RunID != "job" || len(job.Warnings) > 0 {
+			job.Restart.MaxRestarts != 3 || job.Restart.ReplaceLimit != -1 || job.Restart.RankLimit != 3 || job.Role != "dlrover-trainer" || job.RunID != "job" || len(job.Warnings) > 0 {
 			t.Errorf("%s: %+v", line, job)
 		}
 	}
@@ -235,7 +235,8 @@ func TestDLRoverEnvironment(t *testing.T) {
 		"MUSTER_ACCELERATOR=fake:f.yaml":                           func(r dialect.Request) bool { return r.Job.Fake == "f.yaml" },
 		"MUSTER_PRECHECK=2":                                        func(r dialect.Request) bool { return r.Job.Check.CommPerf },
 		"MUSTER_EXCLUDE_STRAGGLER=yes":                             func(r dialect.Request) bool { return r.Job.Check.ExcludeStraggler },
-		"MUSTER_RESTART_LIMIT=7":                                   func(r dialect.Request) bool { return r.Job.Restart.ReplaceLimit == 7 },
+		"MUSTER_RESTART_LIMIT=7":                                   func(r dialect.Request) bool { return r.Job.Restart.ReplaceLimit == 7 && r.Job.Restart.RankLimit == 0 },
+		"MUSTER_RESTART_LIMIT=2/rank":                              func(r dialect.Request) bool { return r.Job.Restart.ReplaceLimit == -1 && r.Job.Restart.RankLimit == 2 },
 		"HOST_PORTS=7001,7002":                                     func(r dialect.Request) bool { return cmp.Equal(r.Job.Meeting.WorkerPorts, []int{7001, 7002}) },
 		"PET_ROLE=r":                                               func(r dialect.Request) bool { return r.Job.Role == "r" },
 	} {

@@ -299,6 +299,7 @@ func TestMeetingRefusals(t *testing.T) {
 		"run --nnodes 2 --etcd-cacert a" + c10d + "x":                                  {"cannot use --etcd-cacert a: it has no effect where the nodes do not meet by etcd"},
 		"run --nnodes 2 --rdzv-conf keep_alive_interval=2 --keep-alive 1" + c10d + "x": {"--keep-alive and --rdzv-conf keep_alive_interval together"},
 		"run --nnodes 2 --rdzv-conf x" + c10d + "x":                                    {`cannot use --rdzv-conf x: the key "x" must have a value`},
+		"run --nnodes 2 --restart-limit 0/rank" + c10d + "x":                           {"--restart-limit 0/rank: give a number from 1 in front of /rank"},
 		"run --restart-limit x y":                                                      {"--restart-limit x: give a number from 0, or none"},
 		"run --restart-scope galaxy y":                                                 {"--restart-scope galaxy: choose one of world, node, process"},
 		"run --nnodes 2 --restart-policy on-node-fail --max-restarts 2" + c10d + "x":   {"cannot use --restart-policy on-node-fail with --max-restarts 2"},

@@ -88,7 +88,7 @@ func TestNativeFlags(t *testing.T) {
 		Check: launch.CheckRules{
 			Network: true, Full: true, Budget: 90 * time.Second, StragglerFactor: 2, CommPerf: true, MinNetBandwidth: 100,
 			Switchbox:   launch.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
-			OnNodeFault: "cordon", ReportDir: "out",
+			OnNodeFault: "cordon", ReportDir: "out", Quarantine: 10 * time.Minute,
 		},
 		Checkpoint: launch.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
 		Stop:       launch.StopRules{Grace: 2500 * time.Millisecond},
@@ -114,10 +114,11 @@ func TestNativeFlags(t *testing.T) {
 	simulated := accepted(t, nil, "", strings.Fields("--simulate-nodes 2 --accelerator fake:f --platform none --dry-run --all prog")...)
 	onHosts := accepted(t, nil, "", strings.Fields(`--hosts a --include a --ssh-user u --ssh-port 1 --ssh-identity k --ssh-host-key-policy off --ssh-option A=b
 		--ssh-program s --ssh-parallel 1 --start-timeout 1 --remote-dir /d --collect-logs l --collect-logs-limit 1GB --preflight off --env-deny D prog`)...) // TestHosts has --hostfile and --exclude
-	checked := accepted(t, nil, "", strings.Fields(`--nodes 2 --rdzv c10d://h --rdzv-id j --network-check --straggler-factor 1.5 --straggler-rule median --exclude-straggler
+	checked := accepted(t, nil, "", strings.Fields(`--nodes 2 --rdzv c10d://h --rdzv-id j --network-check --straggler-factor 1.5 --straggler-rule median --exclude-straggler --quarantine 5m
 		--comm-perf-test --min-net-bandwidth 2.5e3 --ckpt-replicas 2 --token-file t prog`)...)
 	rules := launch.CheckRules{
 		Network: true, Budget: 2 * time.Minute, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true, MinNetBandwidth: 2500,
+		Quarantine: 5 * time.Minute,
 	}
 	if diff := cmp.Diff(rules, checked.Job.Check); diff != "" || checked.Job.Checkpoint.Replicas != 2 {
 		t.Errorf("%d replicas, check (-want +got):\n%s", checked.Job.Checkpoint.Replicas, diff)

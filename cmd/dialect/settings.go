@@ -239,9 +239,9 @@ func restartSettings() []setting {
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.BackoffLimit, text) },
 		},
 		{
-			flag: "restart-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{remade, losable, nodesReturn},
-			help: "How often the loss of a node may lead to a new round, over the whole job.",
-			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.ReplaceLimit, text) },
+			flag: "restart-limit", form: formNumber, arg: "N|N/rank|none", def: "none", group: groupExits, anywhere: true, use: use{remade, losable, nodesReturn, ranksLast},
+			help: "How often the loss of a node may lead to a new round, over the whole job; with /rank how often the node of each group rank may be replaced, where going on with fewer nodes replaces nobody.",
+			set:  func(r *Request, text string) error { return setReplacements(&r.Job.Restart, text) },
 		},
 		{
 			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{remade, rounds, windowed},
@@ -445,6 +445,22 @@ func setLimit(to *int, text string) error {
 	}
 	if err := setCount(to, text); err != nil {
 		return errors.New("give a number from 0, or none")
+	}
+	return nil
+}
+
+// perRank ends a --restart-limit that each group rank has for itself.
+const perRank = "/rank"
+
+func setReplacements(rules *launch.RestartRules, text string) error {
+	count, each := strings.CutSuffix(text, perRank)
+	if !each {
+		rules.RankLimit = 0
+		return setLimit(&rules.ReplaceLimit, text)
+	}
+	rules.ReplaceLimit = -1
+	if err := setCount(&rules.RankLimit, count); err != nil || rules.RankLimit == 0 {
+		return errors.New("give a number from 1 in front of " + perRank)
 	}
 	return nil
 }

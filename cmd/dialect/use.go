@@ -61,6 +61,9 @@ var (
 	})
 	spareNodes = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd",
 		func(job *launch.Job) bool { return job.Meeting.Backend != backendStatic })
+	// comeBack is met where a node that had to leave may be started again.
+	comeBack = when("on hosts, of which none that had to leave is asked again", "leave it out",
+		func(job *launch.Job) bool { return len(job.Hosts.Nodes) == 0 })
 	byEtcd = when("where the nodes do not meet by etcd", "leave it out, or let them meet by etcd",
 		func(job *launch.Job) bool { return job.Meeting.Backend == backendEtcd })
 	// notSimulated is for what all simulated nodes would do with the same file.
@@ -115,6 +118,13 @@ var (
 	losable = condition{severalNodes.lack, severalNodes.remedy, func(r *Request, words map[string]given) bool {
 		return r.driven() || severalNodes.met(r, words)
 	}}
+	// ranksLast is met by a --restart-limit for each rank where nodes keep theirs from round to round.
+	ranksLast = condition{
+		"on an elastic horovodrun, whose workers change their ranks while they run", "give --restart-limit N, for the whole job",
+		func(r *Request, words map[string]given) bool {
+			return !r.driven() || !strings.HasSuffix(words["restart-limit"].text, perRank)
+		},
+	}
 	// ranked is met where workers keep their ranks while they run, by which checkpoints in memory are kept.
 	ranked = condition{
 		"on an elastic horovodrun, whose workers change their ranks while they run",

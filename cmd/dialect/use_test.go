@@ -103,10 +103,13 @@ func stripped(r dialect.Request) dialect.Request {
 		if !elastic { // whose hosts may be lost
 			j.Restart.ReplaceLimit = 0
 		}
-		j.Meeting, j.Checkpoint.Replicas = alone, 0
+		j.Meeting, j.Checkpoint.Replicas, j.Check.Quarantine = alone, 0, 0
 		if !elastic {
 			j.Check.StragglerFactor, j.Check.StragglerMedian, j.Check.ExcludeStraggler, j.Check.MinNetBandwidth = 0, false, false, 0
 		}
+	}
+	if m.Backend == "static" || len(j.Hosts.Nodes) > 0 {
+		j.Check.Quarantine = 0
 	}
 	if m.Backend != "etcd" {
 		m.Etcd = launch.EtcdAccess{}
@@ -412,31 +415,33 @@ func TestUndeclaredUse(t *testing.T) {
 // What is typed and has no effect is refused, with what it would need.
 func TestUnreadTyped(t *testing.T) {
 	for line, want := range map[string]string{
-		"run --ssh-user u prog":                                             "cannot use --ssh-user u: it has no effect without hosts",
-		"run --ssh-port 22 prog":                                            "--ssh-port 22: it has no effect without hosts",
-		"run --ssh-identity k prog":                                         "--ssh-identity k",
-		"run --ssh-host-key-policy x prog":                                  "choose one of",
-		"run --ssh-host-key-policy off prog":                                "--ssh-host-key-policy off: it has no effect without hosts",
-		"run --ssh-option A=b prog":                                         "--ssh-option A=b: it has no effect without hosts",
-		"run --ssh-program s prog":                                          "--ssh-program s: it has no effect without hosts",
-		"run --ssh-parallel 3 prog":                                         "--ssh-parallel 3: it has no effect without hosts",
-		"run --start-timeout 9s prog":                                       "--start-timeout 9s: it has no effect without hosts; name them by --hosts",
-		"run --preflight off prog":                                          "--preflight off: it has no effect without hosts",
-		"run --env-deny A prog":                                             "--env-deny A: it has no effect without hosts",
-		"run --etcd-user u prog":                                            "--etcd-user u: it has no effect where the nodes do not meet by etcd",
-		"run --etcd-cacert c prog":                                          "--etcd-cacert c",
-		"run --warm-wait 9s prog":                                           "--warm-wait 9s: it has no effect without --warm",
-		"run --restart-delay 9s prog":                                       "--restart-delay 9s: it has no effect while --max-restarts is 0",
-		"run --restart-backoff 3 prog":                                      "--restart-backoff 3: it has no effect while --max-restarts is 0",
-		"run --join-timeout 9s prog":                                        "--join-timeout 9s: it has no effect on one node",
-		"run --hosts a,b --stdin inherit prog":                              "--stdin inherit: it has no effect on hosts",
-		"run --hosts localhost --ssh-user u prog":                           "--ssh-user u: it has no effect where all hosts are this machine",
-		"--max-restarts 2 horovodrun -np 2 prog":                            "--max-restarts 2: it has no effect on a Horovod job",
-		"--max-restarts 2 torchrun t.py":                                    "cannot use --max-restarts in front of torchrun: it is a flag of that launcher",
-		"--tee 3 deepspeed --enable_each_rank_log d t.py":                   "--tee 3: it has no effect where",
-		"--topology-file t mpirun -np 2 --host a,b prog":                    "--topology-file t: it has no effect where each node's rank is fixed",
-		"run --nnodes 2 --rdzv c10d://n0 --run-id j --ckpt-replicas 2 prog": "--ckpt-replicas 2: it has no effect without a job token",
-		"--restart-policy exit-code torchrun t.py":                          "--restart-policy exit-code: it has no effect while --max-restarts is 0",
+		"run --ssh-user u prog":                                "cannot use --ssh-user u: it has no effect without hosts",
+		"run --ssh-port 22 prog":                               "--ssh-port 22: it has no effect without hosts",
+		"run --ssh-identity k prog":                            "--ssh-identity k",
+		"run --ssh-host-key-policy x prog":                     "choose one of",
+		"run --ssh-host-key-policy off prog":                   "--ssh-host-key-policy off: it has no effect without hosts",
+		"run --ssh-option A=b prog":                            "--ssh-option A=b: it has no effect without hosts",
+		"run --ssh-program s prog":                             "--ssh-program s: it has no effect without hosts",
+		"run --ssh-parallel 3 prog":                            "--ssh-parallel 3: it has no effect without hosts",
+		"run --start-timeout 9s prog":                          "--start-timeout 9s: it has no effect without hosts; name them by --hosts",
+		"run --preflight off prog":                             "--preflight off: it has no effect without hosts",
+		"run --env-deny A prog":                                "--env-deny A: it has no effect without hosts",
+		"run --etcd-user u prog":                               "--etcd-user u: it has no effect where the nodes do not meet by etcd",
+		"run --etcd-cacert c prog":                             "--etcd-cacert c",
+		"run --warm-wait 9s prog":                              "--warm-wait 9s: it has no effect without --warm",
+		"run --restart-delay 9s prog":                          "--restart-delay 9s: it has no effect while --max-restarts is 0",
+		"run --restart-backoff 3 prog":                         "--restart-backoff 3: it has no effect while --max-restarts is 0",
+		"run --join-timeout 9s prog":                           "--join-timeout 9s: it has no effect on one node",
+		"run --hosts a,b --stdin inherit prog":                 "--stdin inherit: it has no effect on hosts",
+		"run --hosts localhost --ssh-user u prog":              "--ssh-user u: it has no effect where all hosts are this machine",
+		"--max-restarts 2 horovodrun -np 2 prog":               "--max-restarts 2: it has no effect on a Horovod job",
+		"--max-restarts 2 torchrun t.py":                       "cannot use --max-restarts in front of torchrun: it is a flag of that launcher",
+		"--tee 3 deepspeed --enable_each_rank_log d t.py":      "--tee 3: it has no effect where",
+		"--network-check --quarantine 5m run --hosts a,b prog": "--quarantine 5m: it has no effect on hosts",
+		"--network-check --quarantine 5m torchrun --nnodes 2 --node-rank 0 --master-addr h t.py": "--quarantine 5m: it has no effect where each node's rank is fixed",
+		"--topology-file t mpirun -np 2 --host a,b prog":                                         "--topology-file t: it has no effect where each node's rank is fixed",
+		"run --nnodes 2 --rdzv c10d://n0 --run-id j --ckpt-replicas 2 prog":                      "--ckpt-replicas 2: it has no effect without a job token",
+		"--restart-policy exit-code torchrun t.py":                                               "--restart-policy exit-code: it has no effect while --max-restarts is 0",
 	} {
 		_, err := ask("", nil, strings.Fields(line)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -445,7 +450,7 @@ func TestUnreadTyped(t *testing.T) {
 		}
 		wantRefused(t, err, want)
 	}
-	for flag := range strings.FieldsSeq(`--max-restarts=3 --restart-scope=world --restart-scope=process --restart-window=9s --restart-delay=3s --restart-backoff=3
+	for flag := range strings.FieldsSeq(`--max-restarts=3 --restart-scope=world --restart-scope=process --restart-window=9s --restart-delay=3s --restart-backoff=3 --restart-limit=3/rank --quarantine=9m
 		--ckpt=on --ckpt-dir=d`) {
 		_, err := ask("", nil, append([]string{flag}, strings.Fields(bare["elastic horovodrun"])...)...)
 		name, _, _ := strings.Cut(flag, "=")

@@ -20,6 +20,7 @@ import (
 	"muster/netcheck/netprobe"
 	"muster/netcheck/report"
 	"muster/netcheck/switchbox"
+	"muster/rendezvous"
 )
 
 // nodeChecker does this node's part in the checks of a job.
@@ -45,7 +46,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 	}
 	devices, fake := a.checkedHardware(ctx, plan, log)
 	cfg := netcheck.Config{
-		Node: plan.Hostname, Addr: at.addr, Devices: devices, Fake: plan.Job.Fake, Log: log,
+		Node: plan.Hostname, Addr: at.addr, Devices: devices, IDs: at.ids, Fake: plan.Job.Fake, Log: log,
 		Rules: netcheck.Rules{
 			Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
 			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf, Limits: netLimits(rules),
@@ -158,7 +159,7 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	began := time.Now()
 	c.in = in
 	round := netcheck.Round{
-		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect,
+		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect, Door: in.Door, Standard: in.Standard,
 		Open: func(ctx context.Context) (netcheck.Crew, error) { return c.open(ctx, in) },
 	}
 	if c.fake != nil {
@@ -173,7 +174,16 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 		return launch.CheckOutcome{}, err
 	}
 	c.tell(in, record, time.Since(began))
-	return outcomeFor(record, in.Round.GroupRank), nil
+	out := outcomeFor(record, in.Round.GroupRank)
+	switch {
+	case !in.Door:
+	case out.Everybody: // what is wrong shows when they are tested with nodes that are known to be good
+		out = launch.CheckOutcome{}
+	case out.Status != errhint.OK:
+		own := record.Nodes[in.Round.GroupRank]
+		out.Message = fmt.Sprintf("node %s does not join: %s", own.Node, own.Fault.Reason)
+	}
+	return out, nil
 }
 
 // outcomeFor is what a record means for the node with a group rank.
@@ -189,6 +199,7 @@ func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
 		case i == rank:
 			out.Status, out.Message = f.Status, fmt.Sprintf("node %s (group rank %d) has to leave: %s", n.Node, i, f.Reason)
 		}
+		out.Excluded = append(out.Excluded, rendezvous.Exclusion{Node: n.Node, IDs: n.IDs, Reason: n.Fault.Reason})
 		if rank == 0 {
 			out.Faults = append(out.Faults, launch.NodeFault{Node: n.Node, Reason: n.Fault.Reason, Status: n.Fault.Status})
 		}
@@ -203,7 +214,11 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 	if own.Fault != nil || len(r.Undecided) > 0 || own.Unable != "" {
 		level = zerolog.WarnLevel
 	}
-	c.log.WithLevel(level).Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg("check of this node")
+	what := "check of this node"
+	if in.Door {
+		what += " before it joins"
+	}
+	c.log.WithLevel(level).Str("status", string(own.Status)).Str("reason", own.Reason).Int("rounds", r.Rounds).Dur("dur_ms", took).Msg(what)
 	if own.Unable != "" {
 		c.log.Warn().Str("reason", own.Unable).Msg("nodes could not be tested: the check is skipped")
 	}
@@ -227,11 +242,14 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 	if in.Round.GroupRank != 0 {
 		return
 	}
-	if len(r.Links) > 0 || len(r.Perf) > 0 || !r.Fit() {
+	write := report.Write
+	if in.Door {
+		write = report.WriteDoor
+	} else if len(r.Links) > 0 || len(r.Perf) > 0 || !r.Fit() {
 		say(c.out, "%s", report.Text(r))
 	}
 	if dir := c.plan.Job.Check.ReportDir; dir != "" {
-		paths, err := report.Write(dir, in.Round.Number, r)
+		paths, err := write(dir, in.Round.Number, r)
 		if err != nil {
 			c.log.Warn().Err(err).Msg("report not written")
 			return

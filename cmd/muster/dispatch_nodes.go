@@ -121,6 +121,7 @@ func (l *launcher) job(i int) launch.Job {
 	m.NodeRank = -1
 	if fixed(&job) {
 		m.NodeRank = i
+		job.Restart.LossLimit = lossLimit(&job)
 		job.Restart.ReplaceLimit = replaceLimit(&job)
 	}
 	if m.Iface == "" { // else each machine looks for its own
@@ -135,10 +136,19 @@ func (l *launcher) job(i int) launch.Job {
 func replaceLimit(job *launch.Job) int {
 	rules := &job.Restart
 	again := rules.MaxRestarts > 0 || rules.Policy == launch.RestartOnNodeFail || rules.Policy == launch.RestartOnNodeFailOrExitCode
-	if rules.ReplaceLimit < 0 && !again {
+	if rules.ReplaceLimit < 0 && rules.RankLimit == 0 && !again {
 		return 0
 	}
 	return rules.ReplaceLimit
+}
+
+// lossLimit is how many restarts and lost nodes together such a job may have: a lost machine uses up a restart, and where none is left
+// the others do not wait for it.
+func lossLimit(job *launch.Job) int {
+	if rules := &job.Restart; rules.ReplaceLimit < 0 && rules.RankLimit == 0 {
+		return rules.MaxRestarts
+	}
+	return 0
 }
 
 // order is what the i-th node is told.

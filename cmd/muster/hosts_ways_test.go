@@ -241,21 +241,27 @@ func TestHostsLostForGood(t *testing.T) {
 	for name, c := range map[string]struct {
 		host int
 		lose func(h *testutil.Host)
+		used bool // there was a restart, and it was used
 	}{
-		"switched off":          {1, (*testutil.Host).PowerOff},
-		"cut":                   {1, func(h *testutil.Host) { h.Cut() }},
-		"the host of the store": {0, (*testutil.Host).PowerOff},
+		"switched off":              {1, (*testutil.Host).PowerOff, false},
+		"cut":                       {1, func(h *testutil.Host) { h.Cut() }, false},
+		"the host of the store":     {0, (*testutil.Host).PowerOff, false},
+		"cut, and the restart used": {1, func(h *testutil.Host) { h.Cut() }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newHostsJob(t, 3)
 			status := filepath.Join(t.TempDir(), "status.json")
-			r := j.start("--status-file", status, "run", "--hosts", j.names(), "--grace", "2s", "--start-timeout", "10m", "--", "sh", "-c", showRank+"exec sleep 1000")
+			flags, script := []string{"--status-file", status, "run", "--hosts", j.names(), "--grace", "2s", "--start-timeout", "10m"}, "exec sleep 1000"
+			if c.used {
+				flags, script = append(flags, "--max-restarts", "1"), `[ "$RANK$TORCHELASTIC_RESTART_COUNT" != 20 ] || exit 3; exec sleep 1000`
+			}
+			r := j.start(append(flags, "--", "sh", "-c", showRank+script)...)
 			testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) == 3 })
 			testutil.Eventually(t, time.Minute, "the status file has all of them", func() bool {
 				if _, err := os.Stat(status); err != nil {
 					return false
 				}
-				return readWorld(t, status).Counts["running"] == 3
+				return readWorld(t, status).Counts["running"] == 3 && (!c.used || strings.Contains(r.err.String(), "restarting the workers"))
 			})
 			c.lose(j.on[c.host])
 			j.ends(r, 75, j.on[c.host].Name, "no restart is left for a lost node")

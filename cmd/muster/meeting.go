@@ -34,6 +34,7 @@ const (
 type reach struct {
 	addr  string
 	token []byte
+	ids   []string // of this node's accelerators, where nodes are checked
 }
 
 // meet opens what the nodes of a job meet through.
@@ -52,6 +53,7 @@ func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (
 	if err != nil {
 		return nil, reach{}, err
 	}
+	cfg.IDs = a.acceleratorIDs(ctx, job)
 	if err := m.open(ctx, &cfg); err != nil {
 		return nil, reach{}, err
 	}
@@ -63,7 +65,7 @@ func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (
 		release(&cfg)
 		return nil, reach{}, err
 	}
-	return handler, reach{cfg.Addr, cfg.Token}, nil
+	return handler, reach{cfg.Addr, cfg.Token, cfg.IDs}, nil
 }
 
 // checkMeeting returns what meet would refuse before it opens anything: a topology or a token that cannot be used.
@@ -105,7 +107,8 @@ func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
 		Fixed: m.Backend == "static" || m.Backend == "muster" && m.NodeRank >= 0, NodeRank: -1, Node: m.hostname,
 		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
 		JoinTimeout: m.JoinTimeout, CloseTimeout: m.CloseTimeout, LastCall: cmp.Or(m.LastCall, ownLastCall),
-		ReplaceLimit: job.Restart.ReplaceLimit, BackoffLimit: job.Restart.BackoffLimit, Checks: job.Check.Flags(), Log: m.log,
+		ReplaceLimit: job.Restart.ReplaceLimit, RankLimit: job.Restart.RankLimit, LossLimit: job.Restart.LossLimit, BackoffLimit: job.Restart.BackoffLimit,
+		Checks: job.Check.Flags(), Quarantine: job.Check.Quarantine, Log: m.log,
 	}
 	if cfg.Fixed {
 		cfg.NodeRank = m.NodeRank

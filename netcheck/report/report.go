@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"unicode"
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
@@ -34,11 +36,26 @@ func JSON(r *netcheck.Record) ([]byte, error) {
 // file is replaced as a whole, so that nobody reads a part. paths are those that were written, also beside an error,
 // which names the first file that could not be and carries a hint.
 func Write(dir string, round int, r *netcheck.Record) (paths []string, err error) {
+	return write(dir, fmt.Sprintf("network-check-%d", round), r)
+}
+
+// WriteDoor is Write for a check of nodes that wait to join a round, in files with the name of the first of them.
+func WriteDoor(dir string, round int, r *netcheck.Record) (paths []string, err error) {
+	name := strings.Map(func(c rune) rune {
+		if c < 128 && (unicode.IsLetter(c) || unicode.IsDigit(c) || strings.ContainsRune("._-", c)) {
+			return c
+		}
+		return '_'
+	}, r.Nodes[0].Node)
+	return write(dir, fmt.Sprintf("network-check-%d-door-%s", round, name[:min(len(name), 64)]), r)
+}
+
+func write(dir, name string, r *netcheck.Record) (paths []string, err error) {
 	record, err := JSON(r)
 	if err != nil {
 		return nil, err
 	}
-	base := filepath.Join(dir, fmt.Sprintf("network-check-%d", round))
+	base := filepath.Join(dir, name)
 	for _, file := range []struct {
 		path string
 		data []byte

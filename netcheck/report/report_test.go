@@ -273,6 +273,12 @@ func TestWrite(t *testing.T) {
 			t.Error(diff)
 		}
 	}
+	strange := clean(1)
+	strange.Nodes[0].Node = "../a node/é"
+	aside := t.TempDir()
+	if paths, err := report.WriteDoor(aside, 4, strange); err != nil || len(paths) != 3 || paths[0] != filepath.Join(aside, "network-check-4-door-.._a_node__.txt") {
+		t.Errorf("%q, %v", paths, err)
+	}
 	if _, err := report.Write(dir, 4, clean(1)); err != nil {
 		t.Fatal(err)
 	}

@@ -230,7 +230,7 @@ func (tr *trial) succeeded() bool {
 
 var (
 	nonce  = regexp.MustCompile(`\.[a-z0-9]{20,}`)
-	agents = regexp.MustCompile(`/(beat|left)/[a-z0-9]+`)
+	agents = regexp.MustCompile(`/(beat|left|door)/[a-z0-9]+`)
 	number = regexp.MustCompile(`[0-9]+`)
 )
 

@@ -70,12 +70,22 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 	roll := rollRecord{
 		Job: c.job, Nonce: id.nonce, Round: id.number, Size: places[0].Size, Restarts: c.roster.restarts, Replacements: c.roster.replacements,
 	}
-	answers := make([]record, len(seats))
+	answers, lostOf := make([]record, len(seats)), c.roster.lostOf.String()
+	lead, hostRank := noRank, noRank
+	for i, s := range seats {
+		if s.rec.Agent == c.self {
+			lead = places[i].Rank
+		}
+		if s.rec.Agent == c.hosted {
+			hostRank = places[i].Rank
+		}
+	}
 	for i, s := range seats {
 		a := &places[i]
 		a.Job, a.Nonce, a.Round, a.Company, a.Workers, a.Seat, a.Heirs, a.Host = c.job, id.nonce, id.number, len(seats), workers, i, heirs, c.hosted
 		a.Min, a.Max = c.cfg.Min, c.cfg.Max
-		a.Restarts, a.Replacements = c.roster.restarts, c.roster.replacements
+		a.Restarts, a.Replacements, a.LostOf = c.roster.restarts, c.roster.replacements, lostOf
+		a.LeadRank, a.HostRank = lead, hostRank
 		roll.Members = append(roll.Members, rollMember{s.rec.Agent, a.Rank, s.rec.String()})
 		answers[i] = c.answering(s, answer{Begin: a})
 	}

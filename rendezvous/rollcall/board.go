@@ -13,13 +13,21 @@ var _ rendezvous.Board = board{}
 
 // Board implements rendezvous.Handler.
 func (h *Handler) Board() rendezvous.Board {
-	if h.round == nil || h.round.a.Mixed || h.round.a.Company < 2 {
+	if h.round == nil || h.round.a.Company < 2 {
+		return nil
+	}
+	return h.RoundBoard()
+}
+
+// RoundBoard implements rendezvous.Doorkeeper.
+func (h *Handler) RoundBoard() rendezvous.Board {
+	if h.round == nil || h.round.a.Mixed {
 		return nil
 	}
 	return board{h.round}
 }
 
-func (b board) key(name string) string { return b.r.key("board/" + name) }
+func (b board) key(name string) string { return b.r.key(onBoard + name) }
 
 // boardLooks is how often an agent looks whether its word on the board is still there: what is said there is heard soon, or never.
 const boardLooks = 120

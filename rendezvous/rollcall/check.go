@@ -31,7 +31,7 @@ func (r *joinRecord) check() error {
 		return errors.New("it names no agent")
 	case r.Wish != "" && !isNonce(r.Wish) || r.Job != "" && !isNonce(r.Job):
 		return errors.New("a nonce in it is none")
-	case len(r.Node) > maxHost || len(r.Addr) > maxHost || len(r.Role) > 1024 || len(r.Checks) > 8<<10:
+	case len(r.Node) > maxHost || len(r.Addr) > maxHost || len(r.Role) > 1024 || len(r.Checks) > 8<<10 || len(r.IDs) > maxIDs*(maxID+1):
 		return errors.New("a name in it is too long")
 	case r.Workers < 1 || r.Workers > maxWorkers:
 		return fmt.Errorf("it has %d workers", r.Workers)
@@ -39,6 +39,8 @@ func (r *joinRecord) check() error {
 		return fmt.Errorf("it has port %d", r.Port)
 	case r.NodeRank < -1 || r.NodeRank >= maxNodes || r.Round < -1 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes || r.Size < 0 || r.Size > maxNodes:
 		return fmt.Errorf("it has node rank %d, rank %d of %d in round %d", r.NodeRank, r.Rank, r.Size, r.Round)
+	case badLosses(r.LostOf):
+		return fmt.Errorf("it has %.40q of lost nodes", r.LostOf)
 	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:
 		return fmt.Errorf("it has %d restarts and %d replacements", r.Restarts, r.Replacements)
 	}
@@ -173,8 +175,15 @@ func (a *answer) check() error {
 			return fmt.Errorf("it prepares round %d", p.Round)
 		}
 	case a.Wait != nil:
-		if j := a.Wait.Job; j != "" && !isNonce(j) {
+		w := a.Wait
+		if w.Job != "" && !isNonce(w.Job) {
 			return errors.New("a nonce in it is none")
+		}
+		if w.Held < 0 || w.Held > longestCool || len(w.Why) > maxLabel {
+			return fmt.Errorf("it says that the node is in quarantine for %v", w.Held)
+		}
+		if w.Door != nil {
+			return w.Door.check()
 		}
 	case a.Elsewhere != "":
 		return checkHostPort(a.Elsewhere)
@@ -192,7 +201,8 @@ func (a *assignment) check() error {
 		a.MasterAddr == "" || len(a.MasterAddr) > maxHost || !within(a.MasterPort, 0, 65535) || !within(a.Company, 1, a.Size) ||
 		!within(a.Seat, 0, a.Company-1) || !within(a.Workers, 1, a.World) || !within(a.Restarts, 0, maxRounds) ||
 		!within(a.Replacements, 0, maxRounds) || !within(a.Min, 1, maxNodes) || !within(a.Max, a.Min, maxNodes) || !isNonce(a.Job) ||
-		!isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || len(a.Exit) > maxExit {
+		!isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || len(a.Exit) > maxExit ||
+		badLosses(a.LostOf) || !within(a.LeadRank, noRank, a.Size-1) || !within(a.HostRank, noRank, a.Size-1) {
 		return fmt.Errorf("cannot use the place that the coordinator gave: %+v", *a)
 	}
 	for _, key := range a.Exit {

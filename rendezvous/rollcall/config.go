@@ -41,9 +41,18 @@ type Config struct {
 	// ReplaceLimit bounds how many lost nodes lead to a new round, BackoffLimit those and restarts together; negative:
 	// no limit. Those of the coordinator count.
 	ReplaceLimit, BackoffLimit int
+	// LossLimit is how many restarts and lost nodes together a job may have had when a node is lost; 0: no limit.
+	LossLimit int
+	// RankLimit bounds how often the node of each group rank may be replaced; 0: no limit. A round that goes on with fewer nodes
+	// has replaced nobody.
+	RankLimit int
 	// Checks are the flags by which the nodes of a round examine each other before their workers start, empty for none. None
 	// may take part that has others: it would not come to the check, or start its workers at once.
 	Checks string
+	// Quarantine is how long a node that a check has excluded may not come back, twice as long with each time; 0: it may at once.
+	// IDs are those of this node's accelerators, by which it is known under another name, too.
+	Quarantine time.Duration
+	IDs        []string
 	// Token is the job's secret; every agent has the same, or none has one.
 	Token []byte
 	// Order ranks nodes: Order(p)[r] is the index of the node that gets group rank r.
@@ -138,6 +147,7 @@ func (c *Config) lease() time.Duration { return c.deadAfter() + c.fence() + c.lo
 func (c *Config) rules(movable bool) rules {
 	return rules{
 		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, checks: c.Checks, lastCall: c.LastCall, patience: c.deadAfter(),
-		replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit, quorum: movable, fence: c.fence(), fenced: c.fenced(), order: c.Order,
+		doors: c.Checks != "" && !c.Fixed, replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit, rankLimit: c.RankLimit, lossLimit: c.LossLimit,
+		quorum: movable, fence: c.fence(), fenced: c.fenced(), order: c.Order,
 	}
 }

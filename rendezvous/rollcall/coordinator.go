@@ -51,7 +51,10 @@ type coordinator struct {
 	job        string                 // nonce of this incarnation of the job, empty where it is not known yet
 	nonces     map[int]string         // of the last rounds
 	untold     []untold
-	skipped    bool   // it was said that tickets are missing
+	skipped    bool // it was said that tickets are missing
+	excluded   *quarantine
+	recalled   string // what stood in the store of excluded nodes last
+	room       *room  // nodes that are examined; nil for none
 	successors []heir // of the host of the store, in the round that runs
 
 	mu      sync.Mutex
@@ -81,7 +84,7 @@ func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coo
 		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: h.term, claim: h.claimed, job: h.job, self: h.id, log: h.log, begun: time.Now(),
 		events: make(chan func(), 1024), done: make(chan struct{}),
 		left: h.left, pulses: map[string]*pulse{}, nonces: map[int]string{}, here: map[string]bool{}, answers: map[int64]int{}, told: map[string]told{},
-		hosted: h.host, cut: &h.session.cut, runs: &h.session.running,
+		hosted: h.host, excluded: &h.excluded, cut: &h.session.cut, runs: &h.session.running,
 	}
 	c.roster = newRoster(h.cfg.rules(h.movable()))
 	if inherit != nil {
@@ -169,6 +172,7 @@ func (c *coordinator) run(ctx context.Context) error {
 		return err
 	}
 	defer c.runs.Store(false)
+	c.recall(ctx)
 	if err := c.showLobby(ctx); err != nil {
 		return err
 	}
@@ -196,6 +200,7 @@ func (c *coordinator) run(ctx context.Context) error {
 			if err = c.unsaid(); err == nil {
 				err = c.look(ctx)
 			}
+			c.recall(ctx)
 		case err = <-failed:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
@@ -207,12 +212,16 @@ func (c *coordinator) run(ctx context.Context) error {
 			err = c.yield(ctx)
 		}
 		if err == nil {
+			c.screen(ctx)
 			err = c.perform(ctx, c.roster.settle(c.now()))
 		}
 		c.cut.Store(c.roster.silentRound())
 		c.runs.Store(c.roster.phase == phaseRun)
 		if err == nil {
 			err = c.tellWaiting(ctx)
+		}
+		if err == nil {
+			err = c.doors(ctx)
 		}
 		if err == nil {
 			c.mixing(ctx, failed)
@@ -413,7 +422,7 @@ func (c *coordinator) tellWaiting(ctx context.Context) error {
 	for _, u := range c.untold {
 		s, waits := seats[u.ticket]
 		switch {
-		case !waits: // it has its answer
+		case !waits || s.door.inside || s.door.told: // it has its answer
 		case c.roster.phase == phaseRun || c.now()-u.since >= c.cfg.KeepAlive:
 			answers = append(answers, c.answering(s, answer{Wait: &waiting{Job: c.job}}))
 		default:

@@ -48,20 +48,23 @@ type Handler struct {
 	leaving  bool         // we have announced that we leave, and host the store
 	closed   bool
 	said     bool // that this node hosts the store
+	excluded quarantine
+	examine  func(ctx context.Context, d rendezvous.Door) error // nil: nothing is examined
 }
 
-var _ rendezvous.Handler = (*Handler)(nil)
+var _ rendezvous.Doorkeeper = (*Handler)(nil)
 
 // New returns a handler. It owns cfg.Store and cfg.Workers from now on.
 func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, errhint.Code(fmt.Errorf("cannot meet other nodes: %w", err), errhint.Usage)
 	}
+	cfg.IDs = knownBy(cfg.IDs)
 	id := newNonce()[:16]
 	code := newCodec(cfg.RunID, cfg.Token, id)
 	h := &Handler{
 		cfg: cfg, keys: newKeys(cfg.RunID), codec: code, id: id, log: cfg.Log, conn: newRecords(cfg.Store, code),
-		last: assignment{Round: -1}, led: map[int]bool{},
+		last: assignment{Round: -1, LeadRank: noRank, HostRank: noRank}, led: map[int]bool{},
 	}
 	return h, nil
 }
@@ -333,7 +336,7 @@ func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 			return nil, err
 		}
 		if before.Agent != h.id {
-			v = h.lossOf("node "+before.Node+" is not heard of any more", assignment{Restarts: roll.Restarts, Replacements: roll.Replacements})
+			v = h.lossOf("node "+before.Node+" is not heard of any more", h.heirOf(roll), h.last.LeadRank)
 		}
 	}
 	for _, m := range roll.Members {
@@ -362,11 +365,13 @@ func (h *Handler) lastRound(ctx context.Context) (*rollRecord, *rendezvous.Verdi
 	return &roll, &v.Verdict, nil
 }
 
-// lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store.
-func (h *Handler) lossOf(message string, a assignment) rendezvous.Verdict {
+// lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store: that with a rank,
+// noRank for one that is not known.
+func (h *Handler) lossOf(message string, a assignment, rank int) rendezvous.Verdict {
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message, Grace: h.cfg.fence()}
 	rules := h.cfg.rules(false)
 	rules.limit(&v, a.Restarts, a.Replacements+1)
+	rules.limitRank(&v, a, rank)
 	return v
 }
 

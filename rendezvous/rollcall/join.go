@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"muster/internal/errhint"
@@ -17,8 +18,8 @@ import (
 func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignment, prepared bool, err error) {
 	rec := joinRecord{
 		Agent: h.id, Wish: newNonce(), Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize, NodeRank: h.cfg.NodeRank,
-		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks,
-		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
+		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
+		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements, LostOf: h.last.LostOf,
 	}
 	if h.round != nil {
 		rec.Restarts = max(rec.Restarts, h.round.restarts)
@@ -37,14 +38,16 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		return place, false, err
 	}
 	h.session.answered(sent)
+	ctx, door := h.atDoor(ctx)
+	defer door.close()
 	for unheard := 0; ; {
-		a, heard, err := h.ask(ctx, rec, &prepared)
+		a, heard, err := h.ask(ctx, rec, door, &prepared)
 		if unheard++; heard {
 			unheard = 0
 		}
 		switch {
 		case err != nil:
-			return place, false, err
+			return place, false, door.reason(err)
 		case unheard >= mostUnheard:
 			err := fmt.Errorf("cannot join job %q at %s: %w, asked %d times", h.cfg.RunID, h.cfg.Place, errUnanswered, unheard)
 			return place, false, errhint.Code(errhint.With(err, foreignHint), errhint.TryAgain)
@@ -79,7 +82,7 @@ const (
 
 // ask draws a ticket and returns the answer that ends it, nil where none comes for so long that the coordinator has not
 // heard of the ticket or its answer was taken away: another one is to be drawn then. heard says that any answer came.
-func (h *Handler) ask(ctx context.Context, rec joinRecord, prepared *bool) (_ *answer, heard bool, _ error) {
+func (h *Handler) ask(ctx context.Context, rec joinRecord, door *doorway, prepared *bool) (_ *answer, heard bool, _ error) {
 	rec.Job = h.job
 	ticket, err := h.ticket(ctx, rec)
 	if err != nil {
@@ -101,6 +104,7 @@ func (h *Handler) ask(ctx context.Context, rec joinRecord, prepared *bool) (_ *a
 				h.job = a.Wait.Job
 			}
 			limit = 5 * h.cfg.deadAfter()
+			door.hear(a.Wait) //nolint:contextcheck // an examination lasts longer than one ticket, and has the context of the whole wait
 		case a.Prepare != nil:
 			port, err := h.cfg.prepare(*a.Prepare)
 			if err == nil {

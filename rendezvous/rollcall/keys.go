@@ -53,6 +53,9 @@ func (k keys) answer(m mandate, ticket int64, n int) string {
 	return k.term(m, fmt.Sprintf("answer/%d/%d", ticket, n))
 }
 
+// door is a key of the examination with nonce n.
+func (k keys) door(m mandate, n, name string) string { return k.term(m, "door/"+n+"/"+name) }
+
 func (k keys) round(r roundID, name string) string {
 	return fmt.Sprintf("%s%d.%s/%s", k.prefix, r.number, r.nonce, name)
 }

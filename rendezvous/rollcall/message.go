@@ -1,6 +1,10 @@
 package rollcall
 
-import "muster/rendezvous"
+import (
+	"time"
+
+	"muster/rendezvous"
+)
 
 // joinRecord is what an agent says of itself when it wants to join.
 type joinRecord struct {
@@ -23,6 +27,8 @@ type joinRecord struct {
 	Max int `json:"max"`
 	// Checks is its Config.Checks.
 	Checks string `json:"checks,omitempty"`
+	// IDs are those of its accelerators, with commas between.
+	IDs string `json:"ids,omitempty"`
 	// Round is the round that it was in last, -1 for none, as rank Rank of Size nodes; Restarts and Replacements what
 	// it knows of the job. A coordinator that knows nothing learns the job's past from these.
 	Round int `json:"round"`
@@ -32,6 +38,8 @@ type joinRecord struct {
 	Voter        bool `json:"voter,omitempty"`
 	Restarts     int  `json:"restarts"`
 	Replacements int  `json:"replacements"`
+	// LostOf is losses.String.
+	LostOf string `json:"lost_of,omitempty"`
 }
 
 // String names the node for people.
@@ -63,6 +71,11 @@ type answer struct {
 type waiting struct {
 	// Job is the nonce of the job, empty where the coordinator does not know it yet.
 	Job string `json:"job,omitempty"`
+	// Door tells it to examine itself; nil: it is not to, or no longer.
+	Door *doorOrder `json:"door,omitempty"`
+	// Held is how long it is in quarantine, and Why it is.
+	Held time.Duration `json:"held,omitempty"`
+	Why  string        `json:"why,omitempty"`
 }
 
 // preparation is what rank 0 does before a round with agents of torchrun: it empties its store for the workers, or finds
@@ -96,6 +109,10 @@ type assignment struct {
 	MasterPort   int    `json:"master_port"`
 	Restarts     int    `json:"restarts"`
 	Replacements int    `json:"replacements"`
+	LostOf       string `json:"lost_of,omitempty"`
+	// LeadRank and HostRank are the ranks of the coordinator and of the host of the agents' store, -1 for not in the round.
+	LeadRank int `json:"lead_rank"`
+	HostRank int `json:"host_rank"`
 	// Company is how many of the round's agents are ours, Workers how many workers they have, and Seat the index of this agent
 	// among them, which is not its rank where agents of torchrun take part.
 	Company int `json:"company"`

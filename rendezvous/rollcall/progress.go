@@ -3,6 +3,7 @@ package rollcall
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -109,7 +110,7 @@ func (r *roster) lobby(now time.Duration) lobby {
 		for _, m := range missing[:min(len(missing), lobbyNames)] {
 			l.Missing = append(l.Missing, m.name)
 		}
-		l.Lacking = max(len(missing), r.min-len(r.waiting))
+		l.Lacking = max(len(missing), r.min-len(r.admitted(slices.Clone(r.waiting), now)))
 	}
 	return l
 }
@@ -141,6 +142,10 @@ func (l lobby) text(minNodes, maxNodes int) string {
 		}
 	case l.Lacking > 0:
 		text += fmt.Sprintf("; %d more to come", l.Lacking)
+	}
+	switch {
+	case len(l.Missing) > 0:
+	case l.Lacking > 0 && !strings.HasPrefix(l.Awaits, quarantined):
 	case l.Awaits != "":
 		text += "; " + l.Awaits
 	}
@@ -159,6 +164,8 @@ func (r *roster) awaits(now time.Duration) string {
 		return "waiting until no worker of the last round can be left on a node that was lost"
 	case r.fixed:
 		return r.absent()
+	case len(r.inQuarantine(now)) > 0:
+		return quarantined + strings.Join(r.inQuarantine(now), ", ")
 	case r.target(len(r.waiting)) > 0 && (r.round < 0 || r.inherited):
 		return "that is enough, and the last call for others runs"
 	case r.target(len(r.waiting)) == 0 && r.unit > 1:

@@ -27,12 +27,18 @@ type rules struct {
 	fixed bool
 	// checks are the flags by which the nodes examine each other.
 	checks string
+	// doors says that nodes which come while a round runs are examined before it ends for them.
+	doors bool
 	// lastCall is how long a round that could begin waits for more nodes after the last one came.
 	lastCall time.Duration
 	// patience is how long a node may be silent before it is lost.
 	patience time.Duration
 	// replaceLimit bounds lost nodes, backoffLimit them and restarts together; negative: no limit.
 	replaceLimit, backoffLimit int
+	// rankLimit bounds how often the node of each rank may be replaced; 0: no limit.
+	rankLimit int
+	// lossLimit bounds restarts and lost nodes together where a node is lost; 0: no limit.
+	lossLimit int
 	// quorum says that the others may go on elsewhere when most of them cannot reach us: we must not go on then. fence is
 	// the grace that workers get in a round that is cut so, fenced how long after a node is given up its workers have ended.
 	quorum        bool
@@ -56,6 +62,7 @@ type seat struct {
 	rec    joinRecord
 	since  time.Duration // when it came, by the coordinator's clock
 	first  int64         // its first ticket: it may have drawn others since
+	door   doorState
 }
 
 // member is an agent of the round that runs, or ran last.
@@ -92,12 +99,13 @@ type roster struct {
 	verdict rendezvous.Verdict // on the last round, once it is over
 
 	restarts, replacements int
+	lostOf                 losses
 	predecessor            string // agent whose office we have; where it does not come back it is a lost node
 	leaving                bool   // the host of the store leaves: the next round is for its successor
 }
 
 func newRoster(r rules) *roster {
-	return &roster{rules: r, round: -1, last: -1, members: map[string]member{}, tickets: map[string]int64{}}
+	return &roster{rules: r, round: -1, last: -1, members: map[string]member{}, tickets: map[string]int64{}, lostOf: losses{}}
 }
 
 // effect is one thing to be done.
@@ -135,7 +143,7 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		r.silent = max(r.silent-1, 0)
 	}
 	r.tickets[rec.Agent] = ticket
-	r.waiting = append(r.waiting, seat{ticket, rec, now, ticket})
+	r.waiting = append(r.waiting, seat{ticket: ticket, rec: rec, since: now, first: ticket})
 	if n := len(r.waiting); n > 1 && r.waiting[n-2].first > ticket {
 		slices.SortFunc(r.waiting, func(a, b seat) int { return cmp.Compare(a.first, b.first) })
 	}
@@ -220,7 +228,11 @@ func (r *roster) lost(now time.Duration, agent string, left bool) {
 	if r.phase == phaseOver {
 		return
 	}
-	switch v := r.afterLoss(m.name, left); {
+	v := r.afterLoss(m.name, left)
+	if !left && !r.inherited {
+		r.replaces(now, m.rank, &v)
+	}
+	switch {
 	case r.phase == phaseRun && !r.proposed:
 		r.propose(v)
 	case r.phase == phaseGather && v.Kind == rendezvous.Fail:
@@ -264,6 +276,9 @@ func (r *rules) limit(v *rendezvous.Verdict, restarts, replacements int) {
 		} else {
 			v.Message += fmt.Sprintf(", and the restart limit of %d lost nodes is reached", r.replaceLimit)
 		}
+	case r.lossLimit > 0 && replacements+restarts > r.lossLimit:
+		v.Kind, v.Reason, v.Status = rendezvous.Fail, "RestartLimitReached", errhint.TryAgain
+		v.Message += fmt.Sprintf(", and no restart is left for a lost node: %d of %d used", r.lossLimit, r.lossLimit)
 	case r.backoffLimit >= 0 && replacements+restarts > r.backoffLimit:
 		v.Kind, v.Reason, v.Status = rendezvous.Fail, "BackoffLimitReached", errhint.TryAgain
 		v.Message += fmt.Sprintf(", and the backoff limit of %d is reached", r.backoffLimit)
@@ -339,8 +354,8 @@ func (r *roster) target(n int) int {
 
 // candidates are the waiting nodes that may be in the next round, best first: survivors by their old rank, then the
 // others as they came.
-func (r *roster) candidates() []seat {
-	seats := slices.Clone(r.waiting)
+func (r *roster) candidates(now time.Duration) []seat {
+	seats := r.admitted(slices.Clone(r.waiting), now)
 	if r.fixed {
 		claims := r.claims()
 		seats = slices.DeleteFunc(seats, func(s seat) bool { return claims.holder(s) != "" })
@@ -374,7 +389,7 @@ const never = time.Duration(math.MaxInt64)
 
 // choose returns the nodes of the next round, or how long to wait before asking again.
 func (r *roster) choose(now time.Duration) (seats []seat, wait time.Duration) {
-	all := r.candidates()
+	all := r.candidates(now)
 	n := r.target(len(all))
 	switch {
 	case n == 0 || r.leaving || len(r.missing()) > 0:
@@ -413,7 +428,7 @@ func (r *roster) grow(now time.Duration) {
 func (r *roster) newcomers() int {
 	n := 0
 	for _, s := range r.waiting {
-		if _, ours := r.members[s.rec.Agent]; !ours {
+		if _, ours := r.members[s.rec.Agent]; !ours && (!r.doors || r.mixed || s.door.passed) {
 			n++
 		}
 	}
@@ -452,6 +467,9 @@ func (r *roster) wake(now time.Duration) time.Duration {
 	case phaseRun:
 		wait = r.growIn(now)
 	default:
+	}
+	if _, examined := r.examinedIn(now); examined > 0 {
+		wait = min(wait, examined)
 	}
 	if r.fixed {
 		claims := r.claims()
@@ -497,10 +515,16 @@ func (r *roster) begun(number, size int, seats []seat, ranks []int) {
 	for _, s := range seats {
 		r.restarts = max(r.restarts, s.rec.Restarts)
 		r.replacements = max(r.replacements, s.rec.Replacements)
+		if known, err := parseLosses(s.rec.LostOf); err == nil { // which was checked
+			r.lostOf.learn(known)
+		}
 	}
 	r.replacements += r.moved // the host whose store it was before
-	if r.members[r.predecessor].gone {
+	if before := r.members[r.predecessor]; before.gone {
 		r.replacements++
+		if size >= r.size && r.rankLimit > 0 {
+			r.lostOf[before.rank]++
+		}
 	}
 	r.phase, r.round, r.last, r.size = phaseRun, number, number, size
 	r.silent, r.proposed, r.inherited, r.notBefore, r.moved, r.predecessor, r.gathers = 0, false, false, 0, 0, "", false

@@ -239,7 +239,7 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 			return rendezvous.Verdict{}, false
 		case office.Err() != nil:
 			// Whoever follows in office may say it, too: the first one counts.
-			v := r.h.lossOf("the node of the coordinator is lost", r.a)
+			v := r.h.lossOf("the node of the coordinator is lost", r.a, r.a.LeadRank)
 			if v, err := r.offer(ctx, v); err == nil {
 				return v, true
 			}
