@@ -29,6 +29,8 @@ type warmer struct {
 	Stdin  *os.File
 	// HookDir is made; it holds what the interpreter reads.
 	HookDir string
+	// Memory is where the script's late imports are kept between jobs.
+	Memory memory
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -41,10 +43,21 @@ type warmer struct {
 	late    bool    // it was told that the template is not ready in time
 	modules []string
 	limit   int // imports of the script that are made
+
+	known    learned            // what workers import late
+	cuts     int                // how often something of that was found not to be sharable
+	upgrades int                // templates that were made because of it
+	hopeless bool               // no template can be made, and none is tried again
+	why      string             // why workers start as usual, where nobody asked for a warm start
+	untended context.CancelFunc // ends what goes on between two starts
+	restarts bool               // workers have started before
 }
 
 // making is a template that is being made, or was.
 type making struct {
+	learned  []string      // files of what workers import late, to be imported as well
+	polite   bool          // it is made beside the training, which comes first
+	upgrade  bool          // it is made beside another one that is ready
 	done     chan struct{} // closed when it is decided
 	template *template     // nil: there will be none
 	waited   bool          // a start has waited for it in vain
@@ -81,25 +94,39 @@ func (w *warmer) begin(ctx context.Context) {
 	w.modules, w.limit = w.Rules.Modules, allImports
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.beginLocked()
+	w.known = learned{Version: learnedVersion}
+	if w.Rules.Auto {
+		var err error
+		if w.known, err = w.Memory.load(); err != nil {
+			w.Log.Debug().Err(err).Msg("what workers have imported in earlier jobs cannot be used")
+		}
+	}
+	if !w.Rules.Restarts {
+		w.beginLocked(w.known.usable(), false)
+	}
 }
 
-func (w *warmer) beginLocked() {
-	m := &making{done: make(chan struct{})}
+// beginLocked has a template made that imports, beside what the rules say, what was learned: files.
+func (w *warmer) beginLocked(files []string, polite bool) {
+	m := &making{done: make(chan struct{}), learned: files, polite: polite}
 	w.next = m
 	w.wg.Go(func() {
 		t := w.make(m)
 		m.template, m.looked = t, t != nil // what was imported just now is up to date
 		close(m.done)
-		if t == nil {
-			return
-		}
-		select {
-		case <-t.proc.Done():
-			w.ended(m)
-		case <-w.ctx.Done():
+		if t != nil {
+			w.guard(m)
 		}
 	})
+}
+
+// guard waits for the end of a template.
+func (w *warmer) guard(m *making) {
+	select {
+	case <-m.template.proc.Done():
+		w.ended(m)
+	case <-w.ctx.Done():
+	}
 }
 
 // ended replaces a template that has ended by itself.
@@ -117,39 +144,60 @@ func (w *warmer) ended(m *making) {
 		w.next = nil
 		return
 	}
+	if w.Rules.Restarts {
+		l.Msg("the template of warm starts ended")
+		w.next = nil // the next start is as usual, and another one is made after it
+		return
+	}
 	l.Msg("the template of warm starts ended: making another one")
-	w.beginLocked()
+	w.beginLocked(nil, false) // a start may wait for it
 }
 
 // make makes a template, with fewer imports where one of them cannot be shared. It returns nil where there can be none,
 // and has told why.
 func (w *warmer) make(m *making) *template {
-	for range cutsLimit {
+	for range cutsLimit + learnCuts {
 		began := time.Now()
 		t, imports, err := w.try(m)
 		if err == nil {
-			l := w.Log.Info()
+			l := w.Log.WithLevel(w.level(zerolog.InfoLevel))
 			if t.until != "" {
 				l = l.Str("until", t.until)
 			}
-			if imports == 0 {
+			if imports == 0 && t.learned == 0 {
+				w.giveUp("the script begins with no import that can be shared")
 				l.Msg("no warm start: the script begins with no import that can be shared")
 				_ = t.Close()
 				return nil
 			}
-			l.Int("pid", t.proc.PID()).Int("imports", imports).Int("modules", t.modules).Dur("dur_ms", time.Since(began)).Msg("template ready")
+			l.Int("pid", t.proc.PID()).Int("imports", imports).Int("modules", t.modules).Int("learned", t.learned).Dur("dur_ms", time.Since(began))
+			if m.upgrade {
+				l.Msg("better template ready: it has what workers import late")
+			} else {
+				l.Msg("template ready")
+			}
 			return t
 		}
 		if w.ctx.Err() != nil {
 			return nil
 		}
 		r, ok := errors.AsType[*refusal](err)
-		l := w.Log.Warn().Err(err)
+		l := w.Log.WithLevel(w.level(zerolog.WarnLevel)).Err(err)
+		if ok && r.Learned != "" {
+			l = w.Log.Debug().Err(err) // nobody asked for this module
+		}
 		if ok && r.Hint != "" {
 			l = l.Str("hint", r.Hint)
 		}
 		switch {
+		case ok && r.Learned != "":
+			w.cutLearned(m, r)
+			l.Msg("the template of warm starts is made without a module that workers import late")
+		case m.upgrade:
+			l.Msg("no better template of warm starts: the one that is there stays")
+			return nil
 		case !ok || !w.cut(r):
+			w.giveUp(err.Error())
 			l.Msg("no warm start: workers start as usual")
 			return nil
 		case r.Module >= 0:
@@ -164,6 +212,8 @@ func (w *warmer) make(m *making) *template {
 // cut leaves out what a refusal is about, and reports whether anything is left. What a script imports behind it is left
 // out with it.
 func (w *warmer) cut(r *refusal) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch {
 	case r.Module >= 0 && r.Module < len(w.modules):
 		w.modules = slices.Delete(slices.Clone(w.modules), r.Module, r.Module+1)
@@ -175,13 +225,45 @@ func (w *warmer) cut(r *refusal) bool {
 	return len(w.modules) > 0 || w.Rules.Auto && w.limit > 0
 }
 
+// cutLearned leaves out a late import that a refusal is about, for good. After some of them all are left out, in this job.
+func (w *warmer) cutLearned(m *making, r *refusal) {
+	w.mu.Lock()
+	w.known.refuse(r.Learned)
+	w.cuts++
+	before := len(m.learned)
+	m.learned = slices.DeleteFunc(slices.Clone(m.learned), w.known.refuses)
+	if w.cuts >= learnCuts || len(m.learned) == before {
+		m.learned, w.upgrades = nil, upgradesLimit
+	}
+	w.mu.Unlock()
+	w.remember()
+}
+
+// level is that of what is told of the template: nobody wants to know it who has not asked for one.
+func (w *warmer) level(asked zerolog.Level) zerolog.Level {
+	if w.Rules.Restarts {
+		return zerolog.DebugLevel
+	}
+	return asked
+}
+
+// giveUp notes that there can be no template, and why.
+func (w *warmer) giveUp(why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hopeless, w.why = true, why
+}
+
 func (w *warmer) try(m *making) (*template, int, error) {
+	w.mu.Lock()
+	modules, limit, variables, probed := w.modules, w.limit, w.known.Variables, w.probed
+	w.mu.Unlock()
 	entries, own := templateEnv(w.Worker.Env)
 	env, err := python.Hook(w.HookDir, entries)
 	if err != nil {
 		return nil, 0, err
 	}
-	if !w.probed {
+	if !probed {
 		probe := proc.Spec{Path: w.Command.probePath, Args: w.Command.probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil}, Label: "a trial of the interpreter"}
 		t, err := startTemplate(w.ctx, w.Tree, probe, []string{"probe", ""})
 		if err != nil {
@@ -190,16 +272,24 @@ func (w *warmer) try(m *making) (*template, int, error) {
 		if err := t.Close(); err != nil {
 			return nil, 0, err
 		}
+		w.mu.Lock()
 		w.probed = true
+		w.mu.Unlock()
 	}
 	order := []string{
 		"agent", strconv.Itoa(os.Getpid()), "arguments", strconv.Itoa(w.Command.arguments),
-		"form", w.Command.form, "name", w.Command.name, "limit", strconv.Itoa(w.limit),
+		"form", w.Command.form, "name", w.Command.name, "limit", strconv.Itoa(limit),
 	}
 	if w.Rules.Auto {
-		order = append(order, "auto", "")
+		order = append(order, "auto", "", "learn", "")
+		for _, path := range m.learned {
+			order = append(order, "learned", path)
+		}
+		for _, name := range variables {
+			order = append(order, "assigned", name)
+		}
 	}
-	for _, name := range w.modules {
+	for _, name := range modules {
 		order = append(order, "module", name)
 	}
 	for _, name := range append(own, w.Worker.Varying...) {
@@ -216,7 +306,15 @@ func (w *warmer) try(m *making) (*template, int, error) {
 	}
 	stop := context.AfterFunc(w.ctx, func() { _ = t.proc.Kill() })
 	defer stop()
+	undo := func() error { return nil }
+	if m.polite {
+		undo = sync.OnceValue(yield(t.proc.PID()))
+		defer time.AfterFunc(politeFor, func() { _ = undo() }).Stop() // it has an answer for the one who asks next
+	}
 	imports, err := t.await(m.importing)
+	if undone := undo(); err == nil {
+		err = undone // workers would be as patient
+	}
 	if err != nil {
 		return nil, 0, errors.Join(err, t.Close())
 	}
@@ -236,11 +334,40 @@ func (m *making) at() string {
 }
 
 // take returns the template for a start of workers, nil where they are to start as usual. It waits for one that is being
-// made, and has one made anew that is out of date.
+// made, unless it is for restarts alone, and has one made anew that is out of date. It never waits for a better one.
 func (w *warmer) take(ctx context.Context) *template {
 	if w == nil {
 		return nil
 	}
+	w.mu.Lock()
+	if w.untended != nil {
+		w.untended()
+	}
+	again := w.restarts
+	w.mu.Unlock()
+	t := w.choose(ctx)
+	if w.Rules.Restarts && again {
+		w.tellRestart(t)
+	}
+	return t
+}
+
+// tellRestart says how the workers of a restart come to their imports, where nobody asked for a warm start.
+func (w *warmer) tellRestart(t *template) {
+	if t != nil {
+		w.Log.Info().Int("modules", t.modules).Msg("the workers restart warm: their modules are imported already (--warm off: as usual)")
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.Log.Debug()
+	if w.why != "" {
+		l = l.Str("reason", w.why)
+	}
+	l.Msg("the workers restart as usual: no template of warm starts is ready")
+}
+
+func (w *warmer) choose(ctx context.Context) *template {
 	limit := time.NewTimer(w.Rules.Wait)
 	defer limit.Stop()
 	tell := time.NewTicker(tellEvery)
@@ -251,6 +378,13 @@ func (w *warmer) take(ctx context.Context) *template {
 		w.mu.Unlock()
 		if m == nil {
 			return nil
+		}
+		if w.Rules.Restarts {
+			select {
+			case <-m.done:
+			default:
+				return nil
+			}
 		}
 		if m.waited {
 			limit.Reset(0) // its time is spent
@@ -316,28 +450,48 @@ func (w *warmer) lookAhead() {
 	})
 }
 
-// prepare is told that workers have started. Where there can be another start its workers are forked ahead, some time
-// later: now the processors are needed. Else the template has nothing left to do.
-func (w *warmer) prepare(n int, again bool) {
-	m := w.ready()
-	switch {
-	case m == nil:
-	case !again:
-		w.mu.Lock()
-		w.next = nil
-		w.mu.Unlock()
-		w.warn(m.template.Close())
-	default:
-		w.wg.Go(func() {
-			select {
-			case <-time.After(prepareAfter):
-				if err := m.template.prepare(n); err != nil {
-					w.failedFork(m.template, err)
-				}
-			case <-m.template.proc.Done():
-			}
-		})
+// prepare is told that workers have started, and with which process ids those that were forked. Where there can be another
+// start its workers are forked ahead, some time later: now the processors are needed. Else the template is kept for a
+// while, for what it can learn for the next job.
+func (w *warmer) prepare(n int, again bool, pids []int) {
+	if w == nil {
+		return
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx.Err() != nil {
+		return
+	}
+	if w.untended != nil {
+		w.untended()
+	}
+	w.restarts = true
+	if !again && w.Rules.Restarts && w.next == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.untended = cancel
+	w.wg.Go(func() {
+		defer cancel()
+		if m := w.ready(); m != nil && !again && (!w.Rules.Auto || len(pids) == 0) {
+			w.release(m)
+			return
+		}
+		w.tend(ctx, n, again, pids)
+		if m := w.ready(); m != nil && !again && ctx.Err() == nil {
+			w.release(m)
+		}
+	})
+}
+
+// release ends a template that no start will need.
+func (w *warmer) release(m *making) {
+	w.mu.Lock()
+	if w.next == m {
+		w.next = nil
+	}
+	w.mu.Unlock()
+	w.warn(m.template.Close())
 }
 
 // ready returns the template that is ready, nil where there is none.
@@ -376,15 +530,15 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 	}
 	if err == nil {
 		w.modules, w.limit = w.Rules.Modules, allImports // what could not be shared may be mended
-		w.Log.Info().Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
+		w.Log.WithLevel(w.level(zerolog.InfoLevel)).Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
 	} else {
 		w.failed++
 		w.Log.Warn().Err(err).Msg(message)
 	}
 	w.next = nil
 	w.warn(m.template.Close())
-	if w.failed < templatesLimit {
-		w.beginLocked()
+	if w.failed < templatesLimit && !w.Rules.Restarts {
+		w.beginLocked(nil, false)
 	}
 }
 
@@ -420,12 +574,15 @@ func (w *warmer) Close() error {
 // newWarmer returns the warmer of a plan, nil where its workers start as usual.
 func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*warmer, error) {
 	rules := p.Job.Warm
-	if !rules.wanted() {
+	if !p.warms() {
 		return nil, nil
 	}
 	if p.cold != nil {
 		level := zerolog.WarnLevel
-		if rules.Auto { // asked for whatever the command is
+		switch {
+		case rules.Restarts:
+			level = zerolog.DebugLevel
+		case rules.Auto: // asked for whatever the command is
 			level = zerolog.InfoLevel
 		}
 		log.WithLevel(level).Err(p.cold).Msg("no warm start: workers start as usual")
@@ -437,5 +594,6 @@ func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*w
 	}
 	return &warmer{
 		Tree: tree, Log: log, Rules: rules, Command: p.warm, Worker: worker, Stdin: stdin, HookDir: filepath.Join(p.RunDir, "template"),
+		Memory: newMemory(p.cacheDir, p.warm, p.entry.path, p.Dir, worker.Env.Strings()),
 	}, nil
 }

@@ -93,6 +93,9 @@ func start(t *testing.T, environ []string, args ...string) *job {
 	t.Cleanup(cancel)
 	j.Cmd = exec.CommandContext(ctx, "muster", args...)
 	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "MUSTER_CKPT_MEMORY="+j.memory)
+	if slices.Contains(args, "--warm") {
+		j.Env = append(j.Env, "XDG_CACHE_HOME="+t.TempDir()) // what a template learns is not for the tests of tomorrow
+	}
 	j.Env = append(j.Env, environ...)
 	j.Stdout, j.Stderr = &j.out, &j.err
 	j.WaitDelay = 10 * time.Second
