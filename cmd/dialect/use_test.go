@@ -289,7 +289,7 @@ func TestUnreadTyped(t *testing.T) {
 		"run --env-deny A prog":                                             "--env-deny A: it has no effect without hosts",
 		"run --etcd-user u prog":                                            "--etcd-user u: it has no effect where the nodes do not meet by etcd",
 		"run --etcd-cacert c prog":                                          "--etcd-cacert c",
-		"run --warm-wait 9s prog":                                           "--warm-wait 9s: it has no effect without --warm",
+		"run --warm-wait 9s prog":                                           "--warm-wait 9s: it has no effect without --warm auto",
 		"run --restart-delay 9s prog":                                       "--restart-delay 9s: it has no effect while --max-restarts is 0",
 		"run --restart-backoff 3 prog":                                      "--restart-backoff 3: it has no effect while --max-restarts is 0",
 		"run --join-timeout 9s prog":                                        "--join-timeout 9s: it has no effect on one node",
