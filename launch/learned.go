@@ -1,28 +1,17 @@
 package launch
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
-
-	"muster/internal/durable"
 )
 
-// learned is what the workers of a script have imported after they were forked. It is kept in the user's cache. What is read
+// learned is what the workers of a script have imported after they were forked. It is kept in the user's cache: see memory. What is read
 // from there is checked as if a stranger had written it, and names files only: the template imports what is installed
 // under such a name, and nothing else.
 type learned struct {
@@ -44,12 +33,9 @@ type learnedFile struct {
 
 const (
 	learnedVersion = 1
-	// learnedFilesLimit and learnedSizeLimit bound what one script imports: files, and bytes of all that is kept of them.
-	// PyTorch and transformers are some 5,000 files, of which a script imports half.
+	// learnedFilesLimit bounds what one script imports, in files. PyTorch and transformers are some 5,000 files, of which a script
+	// imports half.
 	learnedFilesLimit = 4096
-	learnedSizeLimit  = 1 << 20
-	// learnedKept is how many scripts are remembered.
-	learnedKept = 64
 	// learnedPathLimit bounds a path, learnedTextLimit all of them in a message, in bytes.
 	learnedPathLimit = 512
 	learnedTextLimit = 1 << 19
@@ -168,147 +154,4 @@ func (l *learned) usable() []string {
 		}
 	}
 	return files
-}
-
-// memory is where a script's learned modules are kept between jobs. The zero value keeps nothing.
-type memory struct{ dir, name string }
-
-// newMemory returns the memory for a script in an environment. What decides which modules it finds is in the name: the
-// interpreter, its options, the script with its content, and the variables that Python reads. That packages are the same
-// is seen by the files themselves.
-func newMemory(cache string, w warmCommand, interpreter, dir string, environ []string) memory {
-	if cache == "" {
-		return memory{}
-	}
-	h := sha256.New()
-	part := func(s string) { _, _ = fmt.Fprintf(h, "%d:%s\n", len(s), s) }
-	part(within(dir, interpreter))
-	if target, err := filepath.EvalSymlinks(within(dir, interpreter)); err == nil {
-		info, _ := learnedStat(target)
-		part(fmt.Sprint(info))
-	}
-	for _, s := range []string{w.form, w.name, dir, strings.Join(w.probe, "\x00")} {
-		part(s)
-	}
-	if w.form == "script" || w.form == "run_path" {
-		if f, err := os.Open(within(dir, w.name)); err == nil {
-			if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
-				_, _ = io.Copy(h, io.LimitReader(f, 16<<20))
-			}
-			_ = f.Close()
-		}
-	}
-	for _, entry := range environ {
-		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PYTHON") || name == "VIRTUAL_ENV" || name == "CONDA_PREFIX" {
-			part(entry)
-		}
-	}
-	return memory{filepath.Join(cache, "muster", "warm"), hex.EncodeToString(h.Sum(nil)[:16]) + ".json"}
-}
-
-// load returns what is kept; nothing where there is none. An error says why what is there cannot be used.
-func (m memory) load() (l learned, err error) {
-	fresh := learned{Version: learnedVersion}
-	if m.dir == "" {
-		return fresh, nil
-	}
-	dir, err := m.open()
-	if errors.Is(err, fs.ErrNotExist) {
-		return fresh, nil
-	} else if err != nil {
-		return fresh, err
-	}
-	defer func() { _ = dir.Close() }()
-	f, err := dir.OpenFile(m.name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fresh, nil
-	} else if err != nil {
-		return fresh, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return fresh, err
-	case !info.Mode().IsRegular() || !ownedByUs(info) || info.Mode().Perm()&0o022 != 0:
-		return fresh, fmt.Errorf("%s is not this user's alone", filepath.Join(m.dir, m.name))
-	}
-	text, err := io.ReadAll(io.LimitReader(f, learnedSizeLimit+1))
-	if err == nil && len(text) > learnedSizeLimit {
-		err = errors.New("it is too long")
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &l)
-	}
-	if err == nil {
-		err = l.check()
-	}
-	if err != nil {
-		return fresh, fmt.Errorf("%s: %w", filepath.Join(m.dir, m.name), err)
-	}
-	_ = dir.Chtimes(m.name, time.Now(), time.Now()) // it is used; see forgetOld
-	return l, nil
-}
-
-// open opens the directory, which must be ours alone to write to.
-func (m memory) open() (*os.Root, error) {
-	for _, dir := range []string{filepath.Dir(m.dir), m.dir} {
-		info, err := os.Lstat(dir)
-		if err != nil {
-			return nil, err
-		}
-		if !info.IsDir() || !ownedByUs(info) || info.Mode().Perm()&0o022 != 0 {
-			return nil, fmt.Errorf("%s is not a directory to which this user alone may write", dir)
-		}
-	}
-	return os.OpenRoot(m.dir)
-}
-
-// save keeps l, as a whole or not at all, and forgets the scripts that nobody has started for the longest time.
-func (m memory) save(l learned) error {
-	if m.dir == "" {
-		return nil
-	}
-	if err := l.check(); err != nil {
-		return err
-	}
-	text, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	if len(text) > learnedSizeLimit {
-		return errors.New("it is too long")
-	}
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
-		return err
-	}
-	dir, err := m.open()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dir.Close() }()
-	if err := durable.ReplaceIn(dir, m.name, text, 0o600); err != nil {
-		return err
-	}
-	return forgetOld(dir)
-}
-
-func forgetOld(dir *os.Root) error {
-	entries, err := fs.ReadDir(dir.FS(), ".")
-	if err != nil {
-		return err
-	}
-	var files []fs.FileInfo
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), ".json") {
-			files = append(files, info)
-		}
-	}
-	slices.SortFunc(files, func(a, b fs.FileInfo) int { return cmp.Compare(b.ModTime().UnixNano(), a.ModTime().UnixNano()) })
-	for _, f := range files[min(len(files), learnedKept):] {
-		if err := dir.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
 }

@@ -2,14 +2,17 @@ package launch
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // TestLearnedKept: what was learned is there for the next job, private, and goes with what it depends on.
@@ -27,7 +30,10 @@ func TestLearnedKept(t *testing.T) {
 	a, b, odd := path("a.py", "1"), path("__init__.py", "22"), path("b c.py", "3")
 	cache := filepath.Join(dir, "cache")
 	at := func(environ ...string) memory {
-		return newMemory(cache, warmCommand{form: "script", name: "train.py", probe: []string{"python"}}, python, dir, environ)
+		return memorySource{
+			Cache: cache, Command: warmCommand{form: "script", name: "train.py", probePath: python, probe: []string{"python"}},
+			Path: python, Dir: dir, Environ: environ,
+		}.memory()
 	}
 	m := at()
 	got, err := m.load()
@@ -55,7 +61,7 @@ func TestLearnedKept(t *testing.T) {
 	if !got.refuses(a) || got.refuses(dir+"other.py") {
 		t.Errorf("refused: %v", got.Refused)
 	}
-	for _, p := range []string{m.dir, filepath.Join(m.dir, m.name)} {
+	for _, p := range []string{memoryDir(m), filepath.Join(memoryDir(m), m.name)} {
 		if info, err := os.Stat(p); err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s: %v, %v", p, info.Mode(), err)
 		}
@@ -105,7 +111,7 @@ func TestLearnedHostile(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"garbage": "\x00\xff", "not an object": "[]", "another version": `{"version":2}`, "deep": strings.Repeat("[", 1<<19),
-		"too long": strings.Repeat(" ", learnedSizeLimit+1) + "{}",
+		"too long": strings.Repeat(" ", memoryLimit+1) + "{}",
 		"relative": entry("a.py"), "parent": entry("/usr/../tmp/a.py"), "no module": entry("/etc/passwd"), "a semicolon": entry("/a;b.py"),
 		"a line": entry("/a\n.py"), "NUL": entry("/a\x00.py"), "a quote": entry(`/a".py`), "odd name": entry("/os system.py"),
 		"long":       entry("/" + strings.Repeat("a/", 300) + "a.py"),
@@ -113,11 +119,11 @@ func TestLearnedHostile(t *testing.T) {
 		"negative": `{"version":1,"modules":[{"path":"/a.py","size":-1}]}`,
 		"too many": string(manyText),
 	} {
-		m := memory{filepath.Join(t.TempDir(), "muster", "warm"), "x.json"}
-		if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		m := memory{t.TempDir(), "x.json"}
+		if err := os.MkdirAll(memoryDir(m), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(m.dir, m.name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(memoryDir(m), m.name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := m.load(); err == nil || len(got.Modules)+len(got.Variables)+len(got.Refused) > 0 || got.Version != learnedVersion {
@@ -129,48 +135,54 @@ func TestLearnedHostile(t *testing.T) {
 // TestLearnedPlaces: a file or directory that others could have written to is not read, nor written to.
 func TestLearnedPlaces(t *testing.T) {
 	t.Parallel()
+	l := learned{Version: learnedVersion, Variables: []string{"A"}}
 	fresh := func() memory {
-		m := memory{filepath.Join(t.TempDir(), "muster", "warm"), "x.json"}
-		l := learned{Version: learnedVersion, Variables: []string{"A"}}
+		m := memory{filepath.Join(t.TempDir(), "cache"), "x.json"}
 		if err := m.save(l); err != nil {
 			t.Fatal(err)
 		}
 		return m
 	}
-	for name, spoil := range map[string]func(m memory) error{
-		"directory for all": func(m memory) error { return os.Chmod(m.dir, 0o777) },
-		"parent for all":    func(m memory) error { return os.Chmod(filepath.Dir(m.dir), 0o777) },
-		"file for all":      func(m memory) error { return os.Chmod(filepath.Join(m.dir, m.name), 0o666) },
-		"link to a directory": func(m memory) error {
-			if err := os.Rename(m.dir, m.dir+"2"); err != nil {
-				return err
-			}
-			return os.Symlink(m.dir+"2", m.dir)
-		},
-		"link": func(m memory) error {
-			p := filepath.Join(m.dir, m.name)
-			if err := os.Rename(p, p+"2"); err != nil {
-				return err
-			}
-			return os.Symlink(p+"2", p)
-		},
-		"no file": func(m memory) error {
-			p := filepath.Join(m.dir, m.name)
-			if err := os.Remove(p); err != nil {
-				return err
-			}
-			return os.Mkdir(p, 0o700)
-		},
+	instead := func(path string) error {
+		return errors.Join(os.Rename(path, path+"2"), os.Symlink(filepath.Base(path)+"2", path))
+	}
+	for name, c := range map[string]struct {
+		spoil func(m memory) error
+		saves bool // it can be replaced by one that is in order
+	}{
+		"directory for all":       {func(m memory) error { return os.Chmod(memoryDir(m), 0o777) }, false},
+		"parent for all":          {func(m memory) error { return os.Chmod(filepath.Join(m.cache, "muster"), 0o777) }, false},
+		"cache for all":           {func(m memory) error { return os.Chmod(m.cache, 0o777) }, false},
+		"a directory above":       {func(m memory) error { return os.Chmod(filepath.Dir(m.cache), 0o770) }, false},
+		"file for all":            {func(m memory) error { return os.Chmod(filepath.Join(memoryDir(m), m.name), 0o666) }, true},
+		"link to a directory":     {func(m memory) error { return instead(memoryDir(m)) }, false},
+		"link to another one":     {func(m memory) error { return instead(filepath.Join(m.cache, "muster")) }, false},
+		"link":                    {func(m memory) error { return instead(filepath.Join(memoryDir(m), m.name)) }, true},
+		"FIFO":                    {func(m memory) error { return fifo(filepath.Join(memoryDir(m), m.name)) }, false},
+		"no file":                 {func(m memory) error { return directory(filepath.Join(memoryDir(m), m.name)) }, false},
+		"half a file":             {func(m memory) error { return os.Truncate(filepath.Join(memoryDir(m), m.name), 11) }, true},
+		"somebody else's file":    {func(m memory) error { return os.Chown(filepath.Join(memoryDir(m), m.name), 4711, -1) }, true},
+		"somebody else's cache":   {func(m memory) error { return os.Chown(m.cache, 4711, -1) }, false},
+		"somebody else's, within": {func(m memory) error { return os.Chown(memoryDir(m), 4711, -1) }, false},
 	} {
+		if strings.HasPrefix(name, "somebody") && os.Geteuid() != 0 {
+			continue // only root can give files away
+		}
 		m := fresh()
 		if got, err := m.load(); err != nil || len(got.Variables) != 1 {
 			t.Fatalf("%s, before: %v, %v", name, got, err)
 		}
-		if err := spoil(m); err != nil {
+		if err := c.spoil(m); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := m.load(); err == nil || len(got.Variables) > 0 {
 			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		if err := m.save(l); (err == nil) != c.saves {
+			t.Errorf("%s: saved: %v", name, err)
+		}
+		if got, err := m.load(); c.saves && (err != nil || len(got.Variables) != 1) {
+			t.Errorf("%s, saved anew: %v, %v", name, got, err)
 		}
 	}
 	if got, err := (memory{}).load(); err != nil || got.Version != learnedVersion || (memory{}).save(got) != nil {
@@ -178,22 +190,127 @@ func TestLearnedPlaces(t *testing.T) {
 	}
 }
 
-// TestLearnedBounded: the cache forgets the scripts that were not started for the longest time.
-func TestLearnedBounded(t *testing.T) {
+// TestLearnedElsewhere has caches that are in order and look odd, and homes in which nothing is to be made.
+func TestLearnedElsewhere(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "muster", "warm")
-	for i := range learnedKept + 3 {
-		m := memory{dir, fmt.Sprintf("%03d.json", i)}
-		if err := m.save(learned{Version: learnedVersion}); err != nil {
+	l := learned{Version: learnedVersion, Variables: []string{"A"}}
+	sticky := t.TempDir()
+	if err := errors.Join(os.Chmod(sticky, 0o777|os.ModeSticky), os.Symlink("real", filepath.Join(sticky, "cache"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(sticky, "real"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for _, cache := range []string{filepath.Join(sticky, "cache"), filepath.Join(sticky, "not", "yet"), sticky} {
+		m := memory{cache, "x.json"}
+		if err := m.save(l); err != nil {
+			t.Errorf("%s: %v", cache, err)
+		}
+		if got, err := m.load(); err != nil || len(got.Variables) != 1 {
+			t.Errorf("%s: %v, %v", cache, got, err)
+		}
+	}
+	if err := (memory{"/proc/self/cache", "x.json"}).save(l); err == nil {
+		t.Error("a cache was made in /proc")
+	}
+	if os.Geteuid() == 0 { // as sudo has it: root with the home of a user
+		home := t.TempDir()
+		if err := os.Chown(home, 4711, -1); err != nil {
 			t.Fatal(err)
 		}
-		old := time.Now().Add(time.Duration(i-1000) * time.Minute)
-		if err := os.Chtimes(filepath.Join(dir, m.name), old, old); err != nil {
+		if err := (memory{filepath.Join(home, ".cache"), "x.json"}).save(l); err == nil || !strings.Contains(err.Error(), "belongs to user 4711") {
+			t.Error(err)
+		}
+		if left, err := os.ReadDir(home); err != nil || len(left) > 0 {
+			t.Errorf("%v was made in a user's home by root; %v", left, err)
+		}
+	}
+}
+
+// TestLearnedTogether has two jobs write the same memory at once, and a third read it: it is always a whole one.
+func TestLearnedTogether(t *testing.T) {
+	t.Parallel()
+	m := memory{t.TempDir(), "x.json"}
+	l := learned{Version: learnedVersion}
+	for i := range 500 {
+		l.Variables = append(l.Variables, fmt.Sprintf("V%d", i))
+	}
+	if err := m.save(l); err != nil {
+		t.Fatal(err)
+	}
+	var writers sync.WaitGroup
+	for range 2 {
+		writers.Go(func() {
+			for range 50 {
+				if err := m.save(l); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	written := make(chan struct{})
+	go func() { writers.Wait(); close(written) }()
+	for {
+		if got, err := m.load(); err != nil || len(got.Variables) != 500 {
+			t.Fatalf("%d, %v", len(got.Variables), err)
+		}
+		select {
+		case <-written:
+			if left, err := os.ReadDir(memoryDir(m)); err != nil || len(left) != 1 {
+				t.Errorf("%v, %v", left, err)
+			}
+			return
+		default:
+		}
+	}
+}
+
+func memoryDir(m memory) string { return filepath.Join(m.cache, "muster", "warm") }
+
+func fifo(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) }
+
+func directory(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) }
+
+// TestLearnedBounded: the cache forgets the scripts that were not started for the longest time, and what was begun; other files stay.
+func TestLearnedBounded(t *testing.T) {
+	t.Parallel()
+	cache := t.TempDir()
+	dir := memoryDir(memory{cache: cache})
+	name := func(i int) string { return fmt.Sprintf("%032x.json", i) }
+	put := func(name string) {
+		path := filepath.Join(dir, name)
+		old := time.Now().Add(-24 * time.Hour)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, old, old)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(left) > learnedKept || filepath.Base(left[len(left)-1]) != fmt.Sprintf("%03d.json", learnedKept+2) {
-		t.Errorf("%d files are left, the last %v; %v", len(left), left[len(left)-1:], err)
+	for i := range memoriesKept + 3 {
+		if i == 1 {
+			put("package.json")
+			put("." + name(7) + ".ABCDEFGH")
+		}
+		if err := (memory{cache, name(i)}).save(learned{Version: learnedVersion}); err != nil {
+			t.Fatal(err)
+		}
+		old := time.Now().Add(time.Duration(i-1000) * time.Minute)
+		if err := os.Chtimes(filepath.Join(dir, name(i)), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var want []string
+	for i := range memoriesKept {
+		want = append(want, name(i+3))
+	}
+	want = append(want, "package.json")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if diff := cmp.Diff(want, left); diff != "" {
+		t.Error(diff)
 	}
 }

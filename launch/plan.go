@@ -128,7 +128,7 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 			return nil, err
 		}
 		p.cold = errors.New("the command is replaced by --debug-mode")
-	case job.Warm.wanted():
+	case p.warms():
 		if p.warm, p.cold = planWarm(command, p.entry, job.Warm.Auto, m.Dir, environ); p.cold == nil {
 			p.cold = warmBound(p.cpus, environ)
 		}

@@ -29,8 +29,8 @@ type warmer struct {
 	Stdin  *os.File
 	// HookDir is made; it holds what the interpreter reads.
 	HookDir string
-	// Memory is where the script's late imports are kept between jobs.
-	Memory memory
+	// Source is what the script's late imports are kept under between jobs.
+	Source memorySource
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -44,18 +44,18 @@ type warmer struct {
 	modules []string
 	limit   int // imports of the script that are made
 
-	known    learned            // what workers import late
-	cuts     int                // how often something of that was found not to be sharable
-	upgrades int                // templates that were made because of it
 	hopeless bool               // no template can be made, and none is tried again
 	why      string             // why workers start as usual, where nobody asked for a warm start
 	untended context.CancelFunc // ends what goes on between two starts
 	restarts bool               // workers have started before
+
+	lore lore
 }
 
 // making is a template that is being made, or was.
 type making struct {
 	learned  []string      // files of what workers import late, to be imported as well
+	recall   bool          // learned is to be looked up
 	polite   bool          // it is made beside the training, which comes first
 	upgrade  bool          // it is made beside another one that is ready
 	done     chan struct{} // closed when it is decided
@@ -94,23 +94,19 @@ func (w *warmer) begin(ctx context.Context) {
 	w.modules, w.limit = w.Rules.Modules, allImports
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.known = learned{Version: learnedVersion}
-	if w.Rules.Auto {
-		var err error
-		if w.known, err = w.Memory.load(); err != nil {
-			w.Log.Debug().Err(err).Msg("what workers have imported in earlier jobs cannot be used")
-		}
-	}
 	if !w.Rules.Restarts {
-		w.beginLocked(w.known.usable(), false)
+		w.beginLocked(&making{recall: w.Rules.Auto})
 	}
 }
 
-// beginLocked has a template made that imports, beside what the rules say, what was learned: files.
-func (w *warmer) beginLocked(files []string, polite bool) {
-	m := &making{done: make(chan struct{}), learned: files, polite: polite}
+// beginLocked has a template made.
+func (w *warmer) beginLocked(m *making) {
+	m.done = make(chan struct{})
 	w.next = m
 	w.wg.Go(func() {
+		if m.recall {
+			m.learned = w.recall()
+		}
 		t := w.make(m)
 		m.template, m.looked = t, t != nil // what was imported just now is up to date
 		close(m.done)
@@ -138,19 +134,20 @@ func (w *warmer) ended(m *making) {
 	}
 	w.warn(m.template.Close()) // its spares
 	w.failed++
-	l := w.Log.Warn().Int("pid", m.template.proc.PID()).Str("exit", m.template.proc.Exit().String())
+	l := w.Log.WithLevel(w.level(zerolog.WarnLevel)).Int("pid", m.template.proc.PID()).Str("exit", m.template.proc.Exit().String())
 	if w.failed == templatesLimit {
 		l.Msg("the template of warm starts ended again: workers start as usual from now on")
 		w.next = nil
 		return
 	}
 	if w.Rules.Restarts {
-		l.Msg("the template of warm starts ended")
-		w.next = nil // the next start is as usual, and another one is made after it
+		w.why = "it ended: it " + m.template.proc.Exit().String()
+		l.Msg("the template of warm starts ended: another one is made after the next start")
+		w.next = nil
 		return
 	}
 	l.Msg("the template of warm starts ended: making another one")
-	w.beginLocked(nil, false) // a start may wait for it
+	w.beginLocked(&making{}) // a start may wait for it: without what was learned
 }
 
 // make makes a template, with fewer imports where one of them cannot be shared. It returns nil where there can be none,
@@ -182,10 +179,11 @@ func (w *warmer) make(m *making) *template {
 			return nil
 		}
 		r, ok := errors.AsType[*refusal](err)
-		l := w.Log.WithLevel(w.level(zerolog.WarnLevel)).Err(err)
+		level := w.level(zerolog.WarnLevel)
 		if ok && r.Learned != "" {
-			l = w.Log.Debug().Err(err) // nobody asked for this module
+			level = zerolog.DebugLevel // nobody asked for this module
 		}
+		l := w.Log.WithLevel(level).Err(err)
 		if ok && r.Hint != "" {
 			l = l.Str("hint", r.Hint)
 		}
@@ -225,20 +223,6 @@ func (w *warmer) cut(r *refusal) bool {
 	return len(w.modules) > 0 || w.Rules.Auto && w.limit > 0
 }
 
-// cutLearned leaves out a late import that a refusal is about, for good. After some of them all are left out, in this job.
-func (w *warmer) cutLearned(m *making, r *refusal) {
-	w.mu.Lock()
-	w.known.refuse(r.Learned)
-	w.cuts++
-	before := len(m.learned)
-	m.learned = slices.DeleteFunc(slices.Clone(m.learned), w.known.refuses)
-	if w.cuts >= learnCuts || len(m.learned) == before {
-		m.learned, w.upgrades = nil, upgradesLimit
-	}
-	w.mu.Unlock()
-	w.remember()
-}
-
 // level is that of what is told of the template: nobody wants to know it who has not asked for one.
 func (w *warmer) level(asked zerolog.Level) zerolog.Level {
 	if w.Rules.Restarts {
@@ -256,8 +240,9 @@ func (w *warmer) giveUp(why string) {
 
 func (w *warmer) try(m *making) (*template, int, error) {
 	w.mu.Lock()
-	modules, limit, variables, probed := w.modules, w.limit, w.known.Variables, w.probed
+	modules, limit, probed := w.modules, w.limit, w.probed
 	w.mu.Unlock()
+	variables := w.lore.assigned()
 	entries, own := templateEnv(w.Worker.Env)
 	env, err := python.Hook(w.HookDir, entries)
 	if err != nil {
@@ -538,7 +523,7 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 	w.next = nil
 	w.warn(m.template.Close())
 	if w.failed < templatesLimit && !w.Rules.Restarts {
-		w.beginLocked(nil, false)
+		w.beginLocked(&making{})
 	}
 }
 
@@ -594,6 +579,7 @@ func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*w
 	}
 	return &warmer{
 		Tree: tree, Log: log, Rules: rules, Command: p.warm, Worker: worker, Stdin: stdin, HookDir: filepath.Join(p.RunDir, "template"),
-		Memory: newMemory(p.cacheDir, p.warm, p.entry.path, p.Dir, worker.Env.Strings()),
+		Source: memorySource{p.cacheDir, p.warm, p.entry.path, p.Dir, worker.Env.Strings()},
+		lore:   lore{known: learned{Version: learnedVersion}},
 	}, nil
 }

@@ -2,11 +2,15 @@ package launch
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"muster/internal/proc"
 )
 
 const (
@@ -27,9 +31,78 @@ const (
 	learnCuts = 4
 	// retireAfter is how long a template is kept that a better one has replaced: a start may have taken it just before.
 	retireAfter = 10 * time.Second
-	// politeFor is how long a template that is made beside the training gives way to it.
-	politeFor = 20 * time.Second
+	// politeFor is how long a template that is made beside the training gives way to it. Where nothing is left to it its work is
+	// only put off, and a restart may come.
+	politeFor = 3 * time.Second
+	// templateRoom is how much memory, in bytes, must be free for a template that nobody asked for. PyTorch and transformers take a
+	// third of it.
+	templateRoom = 2 << 30
 )
+
+// lore is what is known of late imports in this job. It has a lock of its own, for which no start of workers waits.
+type lore struct {
+	recalled sync.Once
+	memory   memory
+
+	// learning is held by who has a better template made: one at a time.
+	learning sync.Mutex
+
+	mu       sync.Mutex
+	known    learned
+	cuts     int // how often something of that was found not to be sharable
+	upgrades int // templates that were made because of it
+}
+
+// copy returns what is known, for who looks at it without the lock.
+func (o *lore) copy() learned {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l := o.known
+	l.Modules, l.Variables, l.Refused = slices.Clone(l.Modules), slices.Clone(l.Variables), slices.Clone(l.Refused)
+	return l
+}
+
+// assigned are the variables that scripts had set by the time of their late imports.
+func (o *lore) assigned() []string { return o.copy().Variables }
+
+// recall returns the late imports that are known and may be made, with those of earlier jobs. It reads files: no start waits for it
+// but one that waits for its template.
+func (w *warmer) recall() []string {
+	w.lore.recalled.Do(func() {
+		m := w.Source.memory()
+		known, err := m.load()
+		if err != nil {
+			w.Log.Debug().Err(err).Msg("what workers have imported in earlier jobs cannot be used")
+		}
+		w.lore.mu.Lock()
+		defer w.lore.mu.Unlock()
+		w.lore.memory, w.lore.known = m, known
+	})
+	known := w.lore.copy()
+	return known.usable()
+}
+
+// remember keeps for other jobs what was learned.
+func (w *warmer) remember() {
+	if err := w.lore.memory.save(w.lore.copy()); err != nil {
+		w.Log.Debug().Err(err).Msg("what workers import is not kept for the next job")
+	}
+}
+
+// cutLearned leaves out a late import that a refusal is about, for good. After some of them all are left out, in this job.
+func (w *warmer) cutLearned(m *making, r *refusal) {
+	o := &w.lore
+	o.mu.Lock()
+	o.known.refuse(r.Learned)
+	o.cuts++
+	before := len(m.learned)
+	m.learned = slices.DeleteFunc(slices.Clone(m.learned), o.known.refuses)
+	if o.cuts >= learnCuts || len(m.learned) == before {
+		m.learned, o.upgrades = nil, upgradesLimit
+	}
+	o.mu.Unlock()
+	w.remember()
+}
 
 // tend looks after the template between a start of workers and the next one: it has the next ones forked ahead, hears what
 // these import, and has a better template made. ctx ends when the next start begins. pids are the workers that were forked.
@@ -38,30 +111,42 @@ func (w *warmer) tend(ctx context.Context, n int, again bool, pids []int) {
 		return
 	}
 	m := w.ready()
-	if m != nil && again {
-		if err := m.template.prepare(n); err != nil {
-			w.failedFork(m.template, err)
-		}
-	}
-	if w.Rules.Restarts && m == nil {
+	if m == nil && again && w.Rules.Restarts {
 		if !sleep(ctx, restartsAfter-prepareAfter) {
 			return
 		}
-		w.mu.Lock()
-		if w.next == nil && !w.hopeless && w.ctx.Err() == nil && ctx.Err() == nil {
-			w.beginLocked(w.known.usable(), true)
-		}
-		w.mu.Unlock()
+		w.beginBeside(ctx)
+	}
+	if m == nil {
 		m = w.await(ctx)
-		if m == nil {
-			return
-		}
+	}
+	if m == nil {
+		return
+	}
+	if again {
 		if err := m.template.prepare(n); err != nil {
 			w.failedFork(m.template, err)
+			return
 		}
 	}
-	if m != nil && w.Rules.Auto {
+	if w.Rules.Auto {
 		w.learn(ctx, m, n, again, pids)
+	}
+}
+
+// beginBeside has a template made beside the training, for restarts, where none is there and nobody asked for one.
+func (w *warmer) beginBeside(ctx context.Context) {
+	free, known := proc.FreeMemory()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.next != nil || w.hopeless || w.failed >= templatesLimit || w.ctx.Err() != nil || ctx.Err() != nil:
+	case known && free < templateRoom:
+		w.why = fmt.Sprintf("the training leaves %d MiB of memory free, and a template is made where there are %d", free>>20, templateRoom>>20)
+		w.Log.Debug().Msg("no template of warm starts: " + w.why)
+	default:
+		w.why = "none was ready in time"
+		w.beginLocked(&making{recall: true, polite: true})
 	}
 }
 
@@ -118,34 +203,47 @@ func (w *warmer) learn(ctx context.Context, m *making, n int, again bool, pids [
 			last = len(files)
 			continue
 		}
-		w.mu.Lock()
-		fresh := w.known.add(files, variables)
-		files = w.known.usable()
-		missing := w.missingLocked(m, files)
-		upgrade := again && missing >= learnWorth && w.upgrades < upgradesLimit
-		if upgrade {
-			w.upgrades++
-		}
-		w.mu.Unlock()
-		if fresh > 0 {
-			w.remember()
-		}
-		if upgrade {
-			if better := w.upgrade(m, files); better != nil {
-				if err := better.template.prepare(n); err != nil {
-					w.failedFork(better.template, err)
-				}
-			}
-			return
-		}
-		if !again && fresh > 0 || len(pids) == 0 {
+		if w.settle(m, n, again, files, variables) || len(pids) == 0 {
 			return
 		}
 	}
 }
 
-// missingLocked returns how many bytes of code a template lacks.
-func (w *warmer) missingLocked(m *making, files []string) (size int64) {
+// settle takes what all workers have imported, and has a better template made where this one lacks much of it. It reports whether there is
+// nothing more to learn before the next start.
+func (w *warmer) settle(m *making, n int, again bool, files, variables []string) (done bool) {
+	w.lore.learning.Lock()
+	defer w.lore.learning.Unlock()
+	if w.ready() != m {
+		return true
+	}
+	w.recall()
+	known := w.lore.copy()
+	fresh := known.add(files, variables) // looks at the files, which may be far away
+	files = known.usable()
+	w.lore.mu.Lock()
+	w.lore.known = known
+	upgrade := again && m.missing(files) >= learnWorth && w.lore.upgrades < upgradesLimit
+	if upgrade {
+		w.lore.upgrades++
+	}
+	w.lore.mu.Unlock()
+	if fresh > 0 {
+		w.remember()
+	}
+	if !upgrade {
+		return !again && fresh > 0
+	}
+	if better := w.upgrade(m, files); better != nil {
+		if err := better.template.prepare(n); err != nil {
+			w.failedFork(better.template, err)
+		}
+	}
+	return true
+}
+
+// missing returns how many bytes of code a template lacks.
+func (m *making) missing(files []string) (size int64) {
 	for _, path := range files {
 		if !slices.Contains(m.learned, path) {
 			if f, ok := learnedStat(path); ok {
@@ -154,17 +252,6 @@ func (w *warmer) missingLocked(m *making, files []string) (size int64) {
 		}
 	}
 	return size
-}
-
-// remember keeps for other jobs what was learned.
-func (w *warmer) remember() {
-	w.mu.Lock()
-	l := w.known
-	l.Modules, l.Variables, l.Refused = slices.Clone(l.Modules), slices.Clone(l.Variables), slices.Clone(l.Refused)
-	w.mu.Unlock()
-	if err := w.Memory.save(l); err != nil {
-		w.Log.Debug().Err(err).Msg("what workers import is not kept for the next job")
-	}
 }
 
 // upgrade makes a better template beside old, which serves restarts until it is ready.

@@ -56,17 +56,18 @@ class Notes:
             finally:
                 lock.release()
 
-        def hook(event, args, frame=sys._getframe, homes=homes):
+        def hook(event, args, frame=sys._getframe, homes=homes, kind=type(Notes.read.__code__), decode=os.fsdecode):
+            # Scripts may raise events, too, of the same names with other arguments.
             if event == "exec":
-                code = args[0]
-                if getattr(code, "co_name", "") == "<module>" and code.co_filename.startswith(homes):
+                code = args[0] if args else None
+                if isinstance(code, kind) and code.co_name == "<module>" and code.co_filename.startswith(homes):
                     note(b"f", code.co_filename)
             elif event == "import":
-                if args[1] and isinstance(args[1], str) and args[1].startswith(homes):  # an extension module
+                if len(args) > 1 and isinstance(args[1], str) and args[1].startswith(homes):  # an extension module
                     note(b"f", args[1])
             elif event == "os.putenv" or event == "os.unsetenv":
-                if not importing(frame(1), homes):
-                    note(b"e", args[0] if isinstance(args[0], str) else args[0].decode("utf-8", "surrogateescape"))
+                if args and isinstance(args[0], (str, bytes)) and not importing(frame(1), homes):
+                    note(b"e", args[0] if isinstance(args[0], str) else decode(args[0]))
 
         sys.addaudithook(hook)
 

@@ -4,6 +4,7 @@ import sys
 
 from muster_checks import borrow, read
 
+OOM = "/proc/self/oom_score_adj"
 TEMPLATE = b"muster-template"  # what the kernel calls the template, and spares
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP, SIGKILL = 1, 35, 14, 9
 
@@ -20,6 +21,22 @@ class Template:
         self.notes = [] if "learn" in order else None  # of each worker to be; None: nobody asks for them
         self.mine = None  # of this worker
         self.given = dict(entry.partition(b"=")[::2] for entry in order.get("env", []))
+        self.yielding = self.volunteer()
+
+    @staticmethod
+    def volunteer():
+        """Has the OOM killer take the template and its spares before anybody else, where a worker can take that back; returns
+        what it is to write then, nothing where it has nothing to undo."""
+        before = read(OOM)
+        try:
+            for value in (b"1000", before, b"1000"):
+                with open(OOM, "wb", 0) as f:
+                    f.write(value)
+        except OSError as e:
+            if read(OOM) != before:
+                raise RuntimeError("the OOM killer's score cannot be lowered again: %s" % e)
+            return b""
+        return before
 
     def serve(self, imports, gc):
         """Answers until it returns in a worker."""
@@ -153,6 +170,9 @@ class Template:
             shown[len(shown) - self.arguments:] = argv[len(argv) - self.arguments:]
         self.look(shown, env)
         self.environ(env)
+        if self.yielding:
+            with open(OOM, "wb", 0) as f:
+                f.write(self.yielding)
         self.renew()
         # What was frozen would not be collected at the end either, and some modules count what is left then.
         self.atexit.register(self.gc.unfreeze)
