@@ -209,7 +209,6 @@ func TestNativeRefusals(t *testing.T) {
 		{"--stdin file x", "", "", []string{"--stdin file: choose one of auto, null, inherit"}},
 		{"--warm torch,,x y", "", "", []string{"--warm torch,,x", `"" is no module's name`, "off, restarts, auto"}},
 		{"--warm torch,restarts x", "", "", []string{`"restarts" is no module's name`}},
-		{"--warm restarts x", "", "", []string{"--warm restarts: it has no effect in a job that is not restarted", "--max-restarts"}},
 		{"--max-restarts 1 --warm restarts --warm-wait 9s x", "", "", []string{"--warm-wait 9s: it has no effect without --warm auto"}},
 		{"--warm torch,auto x", "", "", []string{`"auto" is no module's name`}},
 		{"--warm on x", "", "", []string{`"on" is no module's name: give off, restarts, auto`}},

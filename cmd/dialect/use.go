@@ -250,6 +250,9 @@ func (r *Request) asksNothing(s *setting, text string) bool {
 	if s.flag == "restart-scope" && r.driven() {
 		def = string(launch.ScopeNode)
 	}
+	if s.flag == "warm" && r.Job.Dialect != "run" {
+		def = warmElsewhere
+	}
 	off, err := parseSwitch(text)
 	return !s.insists && def != "" && text == def || (s.form == formSwitch || s.form == formOptional) && err == nil && !off
 }

@@ -300,6 +300,7 @@ func TestUnreadTyped(t *testing.T) {
 		"--tee 3 deepspeed --enable_each_rank_log d t.py":                   "--tee 3: it has no effect where",
 		"--topology-file t mpirun -np 2 --host a,b prog":                    "--topology-file t: it has no effect where each node's rank is fixed",
 		"run --nnodes 2 --rdzv c10d://n0 --run-id j --ckpt-replicas 2 prog": "--ckpt-replicas 2: it has no effect without a job token",
+		"--warm restarts torchrun t.py":                                     "--warm restarts: it has no effect in a job that is not restarted",
 		"--restart-policy exit-code torchrun t.py":                          "--restart-policy exit-code: it has no effect while --max-restarts is 0",
 	} {
 		_, err := ask("", nil, strings.Fields(line)...)

@@ -1,8 +1,8 @@
 """What workers import after they were forked, so that the next template has it.
 
 A worker notes the file of each installed module that it executes, in memory that it shares with the template: no thread, no
-descriptor, no file, nothing that the script could find in its modules, and nothing is lost when it is killed. It hears of
-them by an audit hook, which Python calls itself. The template reads the notes when the launcher asks.
+descriptor, no file, nothing that the script could find in its modules, and nothing is lost when it is killed. Python's own
+loaders are wrapped for that: nothing is slower but an import. The template reads the notes when the launcher asks.
 """
 import os
 import sys
@@ -36,14 +36,13 @@ class Notes:
         return not pid or os.path.exists("/proc/%d" % pid)
 
     def install(self):
-        """Has this process write here from now on. What calls the hook must not notice: it raises nothing of its own, and
-        everything it needs is bound here, because modules are taken apart before the last events."""
-        me, memory, homes = os.getpid(), self.memory, places()
+        """Has this process write here from now on. All that is needed is bound here: modules are taken apart at the end."""
+        me, memory, homes, getpid = os.getpid(), self.memory, places(), os.getpid
         lock, seen, at = sys.modules["_thread"].allocate_lock(), set(), [0]
         memory[8:HEAD] = me.to_bytes(8, "little")
 
-        def note(kind, text, getpid=os.getpid, encode=os.fsencode):
-            if text in seen or getpid() != me or not lock.acquire(False):
+        def note(kind, text, encode=os.fsencode):
+            if text in seen or not lock.acquire(False):
                 return  # another thread is here: it costs one module
             try:
                 seen.add(text)
@@ -56,27 +55,62 @@ class Notes:
             finally:
                 lock.release()
 
-        def hook(event, args, frame=sys._getframe, homes=homes, kind=type(Notes.read.__code__), decode=os.fsdecode):
-            # Scripts may raise events, too, of the same names with other arguments.
-            if event == "exec":
-                code = args[0] if args else None
-                if isinstance(code, kind) and code.co_name == "<module>" and code.co_filename.startswith(homes):
-                    note(b"f", code.co_filename)
-            elif event == "import":
-                if len(args) > 1 and isinstance(args[1], str) and args[1].startswith(homes):  # an extension module
-                    note(b"f", args[1])
-            elif event == "os.putenv" or event == "os.unsetenv":
-                if args and isinstance(args[0], (str, bytes)) and not importing(frame(1), homes):
-                    note(b"e", args[0] if isinstance(args[0], str) else decode(args[0]))
+        here, environ = sys.modules["_thread"]._local(), os.environ
+        known = dict(environ)  # variables as they were when the last import of an installed module ended
 
-        sys.addaudithook(hook)
+        def began(path):
+            """Notes a file, and what was set since the last import: by the script, or on its behalf."""
+            if not isinstance(path, str) or not path.startswith(homes) or getpid() != me:
+                return False
+            note(b"f", path)
+            here.depth = getattr(here, "depth", 0) + 1
+            if here.depth == 1:
+                now = dict(environ)
+                for name in now.keys() | known.keys():
+                    if now.get(name) != known.get(name):
+                        note(b"e", name)
+            return True
+
+        def ended():
+            here.depth -= 1
+            if here.depth == 0:
+                known.clear()
+                known.update(environ)
+
+        names = {"began": began, "ended": ended}
+        exec(compile(LOADER, "<frozen importlib._bootstrap_external>", "exec"), names)
+        external = sys.modules["_frozen_importlib_external"]
+        for of, what in ((external._LoaderBasics, "exec_module"), (external.ExtensionFileLoader, "create_module")):
+            old = getattr(of, what)
+            new = names[what](old)
+            for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+                setattr(new, name, getattr(old, name))
+            setattr(of, what, new)
 
 
-def importing(frame, homes):
-    """Reports whether an installed module is being executed there: what it sets it will set in a template, too."""
-    while frame and frame.f_code.co_name != "<module>":
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.startswith(homes)
+# What Python's loaders do, with a note of it. These frames are taken for importlib's, so that they are left out of tracebacks and
+# are no place for a warning. Nothing is called but by an import.
+LOADER = """
+def exec_module(call):
+    def exec_module(self, module):
+        noted = began(getattr(self, "path", None))
+        try:
+            return call(self, module)
+        finally:
+            if noted:
+                ended()
+    return exec_module
+
+def create_module(call):
+    def create_module(self, spec):
+        noted = began(getattr(self, "path", None))
+        try:
+            return call(self, spec)
+        finally:
+            if noted:
+                ended()
+    return create_module
+"""
 
 
 def answer(books, pids):
