@@ -175,17 +175,18 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 	}
 }
 
-// checkLimit is how long a look at the imported files may take. It takes milliseconds where they are near.
-const checkLimit = 5 * time.Second
+// checkLimit is how long a look at the imported files may take, hastyLimit where an ordinary start is to be had at once. It takes
+// milliseconds where they are near.
+const checkLimit, hastyLimit = 5 * time.Second, time.Second
 
 // changed asks whether what was imported still is what a worker would import, and returns what is not; "" for nothing.
-func (t *template) changed() (string, error) {
+func (t *template) changed(limit time.Duration) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.proc.Send("check", ""); err != nil {
 		return "", err
 	}
-	word, err := t.proc.Receive(time.Now().Add(checkLimit))
+	word, err := t.proc.Receive(time.Now().Add(limit))
 	if err != nil {
 		return "", err
 	}

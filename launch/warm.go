@@ -352,6 +352,7 @@ func (w *warmer) tellRestart(t *template) {
 	l.Msg("the workers restart as usual: no template of warm starts is ready")
 }
 
+// choose is take for who starts no workers.
 func (w *warmer) choose(ctx context.Context) *template {
 	limit := time.NewTimer(w.Rules.Wait)
 	defer limit.Stop()
@@ -418,7 +419,15 @@ func (w *warmer) look(m *making) (what string, err error) {
 		m.looked = false
 		return m.changed, m.err
 	}
-	return m.template.changed()
+	return m.template.changed(w.patience())
+}
+
+// patience is how long a start waits for what a template says of its files.
+func (w *warmer) patience() time.Duration {
+	if w.Rules.Restarts {
+		return hastyLimit // nobody asked for a template
+	}
+	return checkLimit
 }
 
 // lookAhead has the template looked at behind the back of whoever is going to take it at once.
@@ -430,7 +439,7 @@ func (w *warmer) lookAhead() {
 	m.looking.Lock()
 	w.wg.Go(func() {
 		defer m.looking.Unlock()
-		m.changed, m.err = m.template.changed()
+		m.changed, m.err = m.template.changed(w.patience())
 		m.looked = true
 	})
 }

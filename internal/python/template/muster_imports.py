@@ -392,7 +392,10 @@ class Imports:
                 new = set(sys.modules) - done
                 done |= new
                 for module in sorted(new):
-                    file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
+                    inside = getattr(sys.modules.get(module), "__dict__", {})
+                    file = inside.get("__file__")
+                    if getattr(inside.get("__spec__"), "origin", "") == "frozen":
+                        continue  # the interpreter has it in itself, and a file only for people
                     if isinstance(file, str) and file not in allowed:
                         raise Refusal("imports %s, which the workers did not" % file)
                 outside.check()
