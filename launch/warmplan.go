@@ -118,7 +118,7 @@ func warmBound(cpus [][]int, environ []string) error {
 // WarmStart says in a few words how the workers come to their imports.
 func (p *Plan) WarmStart() string {
 	switch {
-	case !p.warms():
+	case !p.warms(), p.Job.Warm.Restarts && errors.Is(p.cold, errNotPython): // nobody asked for it
 		return "off"
 	case p.cold != nil:
 		return "no: " + p.cold.Error()

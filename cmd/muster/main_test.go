@@ -111,7 +111,7 @@ func startFor(t *testing.T, limit time.Duration, environ []string, args ...strin
 		return j.Process.Kill()
 	}
 	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "MUSTER_CKPT_MEMORY="+j.memory)
-	if slices.Contains(args, "--warm") {
+	if slices.Contains(args, "--warm") || slices.Contains(args, "--max-restarts") && !slices.Contains(args, "--hosts") {
 		j.Env = append(j.Env, "XDG_CACHE_HOME="+t.TempDir()) // what a template learns is not for the tests of tomorrow
 	}
 	j.Env = append(j.Env, environ...)

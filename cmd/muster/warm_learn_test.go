@@ -179,6 +179,30 @@ func TestWarmLearnsSlowly(t *testing.T) {
 	j.nothingLeft(dir)
 }
 
+// TestWarmDefault: muster run restarts warm where it restarts, and nothing else does so unasked.
+func TestWarmDefault(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(warmDir(t, "script.py", "import json\n"), "script.py")
+	for args, want := range map[string]string{
+		"run --max-restarts 1 -- python3 " + script:                                    "of restarts, where they can be shared",
+		"run --max-restarts 1 --warm off -- python3 " + script:                         "",
+		"run --max-restarts 1 --warm auto -- python3 " + script:                        "where they can be shared",
+		"run -- python3 " + script:                                                     "",
+		"run --max-restarts 1 -- sh -c true":                                           "",
+		"run --max-restarts 1 -- python3 -I " + script:                                 "option -I keeps Python from a warm start",
+		"run --nnodes 2 --rdzv c10d://localhost:29400 --run-id j -- python3 " + script: "of restarts",
+		"torchrun --standalone --max-restarts 1 " + script:                             "",
+		"--warm restarts torchrun --standalone --max-restarts 1 " + script:             "of restarts",
+	} {
+		o := muster(t, []string{"PATH=/usr/bin:" + os.Getenv("PATH"), "PYTHON_EXEC=/usr/bin/python3"}, append([]string{"--dry-run"}, strings.Fields(args)...)...)
+		_, got, _ := strings.Cut(o.stdout, "warm start")
+		got, _, _ = strings.Cut(got, "\n")
+		if o.status != 0 || !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: status %d, warm start %q, want %q\n%s", args, o.status, got, want, o.stderr)
+		}
+	}
+}
+
 // TestWarmRestartsOnly starts as usual, and restarts warm: not before its time, and never waiting.
 func TestWarmRestartsOnly(t *testing.T) {
 	testutil.Long(t)
@@ -198,6 +222,15 @@ func TestWarmRestartsOnly(t *testing.T) {
 			t.Error("there is a template at once")
 		}
 		j.waitFor("template ready")
+		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+		touch(t, filepath.Join(dir, "go"))
+		wantWarm(t, j.wait(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
+		j.nothingLeft(dir)
+	})
+	t.Run("by default", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+		j := startWarm(t, dir, environ, "--max-restarts", "1")
 		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
 		touch(t, filepath.Join(dir, "go"))
 		wantWarm(t, j.wait(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
