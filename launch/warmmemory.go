@@ -171,8 +171,8 @@ func (m memory) save(l learned) error {
 
 // open opens the directory of memories, if nobody but this user can put anything there, or in its place. Links on the way to the cache are
 // followed, and none behind it.
-func (m memory) open(make bool) (*os.Root, error) {
-	if make {
+func (m memory) open(create bool) (*os.Root, error) {
+	if create {
 		if err := makeCache(m.cache); err != nil {
 			return nil, err
 		}
@@ -183,7 +183,7 @@ func (m memory) open(make bool) (*os.Root, error) {
 	}
 	for _, part := range []string{"muster", "warm"} {
 		dir = filepath.Join(dir, part)
-		if make {
+		if create {
 			if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 				return nil, err
 			}
