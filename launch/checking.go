@@ -176,7 +176,7 @@ func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 			if end, limited := ctx.Deadline(); limited {
 				waiting, done = context.WithTimeout(ctx, time.Until(end)/templatePart)
 			}
-			t, waited = a.warm.take(waiting), true
+			t, waited = a.warm.choose(waiting), true
 			done()
 		}
 		if t == nil || ctx.Err() != nil {

@@ -57,6 +57,9 @@ func (s *WarmStarts) Start(ctx context.Context, tree *proc.Tree, w Worker, spec 
 		return nil, context.Cause(ctx)
 	}
 	spec.Files = append([]*os.File{s.stdin}, spec.Files[1:]...)
+	if s.warm.Rules.Restarts {
+		defer s.warm.prepare(1, true, nil) //nolint:contextcheck // what it starts outlives this start: it ends with the job
+	}
 	if t != nil {
 		procs, err := t.start([]proc.Spec{spec})
 		if err != nil {

@@ -24,6 +24,8 @@ type worker struct {
 	Worker
 	proc *proc.Process
 	logs *workerLogs
+	// forked says that it comes from a template.
+	forked bool
 	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before the exit
 	// is announced.
 	stopped bool
@@ -123,6 +125,7 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 	}
 	for i, w := range workers {
 		if w.proc = procs[i]; w.proc != nil {
+			w.forked = true
 			a.Log.Debug().Int("rank", w.Rank).Int("pid", w.proc.PID()).Msg("worker forked from the template")
 		} else if w.proc, err = a.tree.Start(specs[i]); err != nil {
 			return err
@@ -189,6 +192,19 @@ func (w *worker) runs() bool {
 	default:
 		return true
 	}
+}
+
+// forked returns the process ids of the workers that were forked from a template, nil where some were not: what only some
+// have noted says nothing of the others.
+func (g *WorkerGroup) forked() []int {
+	var pids []int
+	for _, w := range g.workers {
+		if !w.forked {
+			return nil
+		}
+		pids = append(pids, w.proc.PID())
+	}
+	return pids
 }
 
 // running returns the processes that have not ended.

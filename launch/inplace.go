@@ -60,7 +60,7 @@ func (a *Agent) startWorkerAgain(ctx context.Context, g *WorkerGroup, local int)
 	}
 	a.events.started(g.workers[local], &g.round, g.restarts)
 	a.status.running()
-	a.warm.prepare(a.Plan.Procs, true)
+	a.warm.prepare(a.Plan.Procs, true, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return nil
 }
 

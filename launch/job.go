@@ -281,6 +281,8 @@ type WarmRules struct {
 	// Auto imports what the script begins with, as far as it is installed. Modules are imported after that.
 	Auto    bool
 	Modules []string
+	// Restarts leaves the first start as it is, and makes the template beside the training. No start waits for it.
+	Restarts bool
 	// Wait bounds how long a start waits for the template; then the workers start by themselves.
 	Wait time.Duration
 }

@@ -27,6 +27,8 @@ type Machine struct {
 	Hostname string
 	// RuntimeDir is $XDG_RUNTIME_DIR, empty where there is none; TempDir is where temporary files go.
 	RuntimeDir, TempDir string
+	// CacheDir is the user's directory of what can be made again, empty for none: ~/.cache, or $XDG_CACHE_HOME.
+	CacheDir string
 	// CountWorkers resolves auto, cpu, gpu and the like to the number of workers, and says how.
 	CountWorkers func(word string) (n int, why string, err error)
 	// CountDevices counts the accelerators that workers would see, 0 where there are none.
@@ -66,6 +68,7 @@ type Plan struct {
 	// Scratch is a directory that is to be removed where the agent is killed; empty for none.
 	Scratch string
 
+	cacheDir  string
 	agentID   string // no other agent's, of this job or another
 	runIDFrom Source
 	// Iface is the network interface that workers are told to use; empty: none. It is known when the nodes have met.
@@ -93,7 +96,7 @@ type Plan struct {
 func NewPlan(job Job, m Machine) (*Plan, error) {
 	p := &Plan{
 		Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, agentID: strings.ToLower(rand.Text()[:12]),
-		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, token: m.Token,
+		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, token: m.Token, cacheDir: m.CacheDir,
 	}
 	p.runIDFrom = p.source("rdzv-id")
 	if s := p.source("run-id"); s.Kind != FromDefault {
@@ -125,7 +128,7 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 			return nil, err
 		}
 		p.cold = errors.New("the command is replaced by --debug-mode")
-	case job.Warm.wanted():
+	case p.warms():
 		if p.warm, p.cold = planWarm(command, p.entry, job.Warm.Auto, m.Dir, environ); p.cold == nil {
 			p.cold = warmBound(p.cpus, environ)
 		}

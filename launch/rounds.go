@@ -215,7 +215,7 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	a.status.running()
 	rules := job.Restart
 	another := len(a.policy.own) < rules.MaxRestarts || rules.MaxRestarts > 0 && rules.Window > 0
-	a.warm.prepare(a.Plan.Procs, another || m.verdicts != nil)
+	a.warm.prepare(a.Plan.Procs, another || m.verdicts != nil, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return g, nil
 }
 

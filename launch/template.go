@@ -24,6 +24,7 @@ type template struct {
 	out     printed
 	until   string   // the line of the script that ends its imports
 	modules int      // that were imported
+	learned int      // imports that workers made late, and that it has made
 	output  []string // what each worker is let go with: it prints it again
 	reads   []*os.File
 	wg      sync.WaitGroup // readers of them
@@ -40,6 +41,8 @@ type refusal struct {
 	Step, Module int
 	// Label is that import in words.
 	Label string
+	// Learned is the file of what workers imported late, where that is to blame; Step and Module are -1 then.
+	Learned string
 }
 
 func (r *refusal) Error() string {
@@ -134,22 +137,28 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 		case len(word) == 3 && word[0] == "importing":
 			at.Step++
 			at.Label = word[1]
-			if at.Module, err = strconv.Atoi(word[2]); err != nil {
+			at.Learned = ""
+			if path, late := strings.CutPrefix(word[2], "learned "); late {
+				at.Module, at.Learned = -1, path
+			} else if at.Module, err = strconv.Atoi(word[2]); err != nil {
 				return 0, err
 			}
 			step(at.Label)
 		case len(word) == 4 && word[0] == "refused":
 			at.Reason, at.Hint = word[1], word[2]
 			if n, err := strconv.Atoi(word[3]); err != nil || n != at.Step {
-				at.Step, at.Module, at.Label = -1, -1, ""
+				at.Step, at.Module, at.Label, at.Learned = -1, -1, "", ""
 			}
 			return 0, &at
-		case len(word) == 4 && word[0] == "ready":
+		case len(word) == 5 && word[0] == "ready":
 			t.until = word[3]
 			if imports, err = strconv.Atoi(word[1]); err != nil {
 				return 0, err
 			}
 			if t.modules, err = strconv.Atoi(word[2]); err != nil {
+				return 0, err
+			}
+			if t.learned, err = strconv.Atoi(word[4]); err != nil {
 				return 0, err
 			}
 			pieces, err := t.out.await(t.proc.Done())
@@ -166,17 +175,18 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 	}
 }
 
-// checkLimit is how long a look at the imported files may take. It takes milliseconds where they are near.
-const checkLimit = 5 * time.Second
+// checkLimit is how long a look at the imported files may take, hastyLimit where an ordinary start is to be had at once. It takes
+// milliseconds where they are near.
+const checkLimit, hastyLimit = 5 * time.Second, time.Second
 
 // changed asks whether what was imported still is what a worker would import, and returns what is not; "" for nothing.
-func (t *template) changed() (string, error) {
+func (t *template) changed(limit time.Duration) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.proc.Send("check", ""); err != nil {
 		return "", err
 	}
-	word, err := t.proc.Receive(time.Now().Add(checkLimit))
+	word, err := t.proc.Receive(time.Now().Add(limit))
 	if err != nil {
 		return "", err
 	}
@@ -184,6 +194,37 @@ func (t *template) changed() (string, error) {
 		return "", fmt.Errorf("template: unexpected message %q", word)
 	}
 	return word[1], nil
+}
+
+// noted asks what all of the workers with these process ids have imported since they were forked, in order, and which
+// variables their script has set. Nothing where one of them was not forked here.
+func (t *template) noted(pids []int) (files, variables []string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	message := make([]string, 0, 2+2*len(pids))
+	message = append(message, "noted", "")
+	for _, pid := range pids {
+		message = append(message, "pid", strconv.Itoa(pid))
+	}
+	if err := t.proc.Send(message...); err != nil {
+		return nil, nil, err
+	}
+	word, err := t.proc.Receive(time.Now().Add(checkLimit))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(word) < 2 || len(word)%2 != 0 || word[0] != "noted" {
+		return nil, nil, fmt.Errorf("template: unexpected message %.100q", word)
+	}
+	for i := 2; i < len(word); i += 2 {
+		switch word[i] {
+		case "file":
+			files = append(files, word[i+1])
+		case "variable":
+			variables = append(variables, word[i+1])
+		}
+	}
+	return files, variables, nil
 }
 
 // prepare forks workers to be until there are n.

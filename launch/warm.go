@@ -29,6 +29,8 @@ type warmer struct {
 	Stdin  *os.File
 	// HookDir is made; it holds what the interpreter reads.
 	HookDir string
+	// Source is what the script's late imports are kept under between jobs.
+	Source memorySource
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -41,10 +43,21 @@ type warmer struct {
 	late    bool    // it was told that the template is not ready in time
 	modules []string
 	limit   int // imports of the script that are made
+
+	hopeless bool               // no template can be made, and none is tried again
+	why      string             // why workers start as usual, where nobody asked for a warm start
+	untended context.CancelFunc // ends what goes on between two starts
+	restarts bool               // workers have started before
+
+	lore lore
 }
 
 // making is a template that is being made, or was.
 type making struct {
+	learned  []string      // files of what workers import late, to be imported as well
+	recall   bool          // learned is to be looked up
+	polite   bool          // it is made beside the training, which comes first
+	upgrade  bool          // it is made beside another one that is ready
 	done     chan struct{} // closed when it is decided
 	template *template     // nil: there will be none
 	waited   bool          // a start has waited for it in vain
@@ -81,25 +94,35 @@ func (w *warmer) begin(ctx context.Context) {
 	w.modules, w.limit = w.Rules.Modules, allImports
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.beginLocked()
+	if !w.Rules.Restarts {
+		w.beginLocked(&making{recall: w.Rules.Auto})
+	}
 }
 
-func (w *warmer) beginLocked() {
-	m := &making{done: make(chan struct{})}
+// beginLocked has a template made.
+func (w *warmer) beginLocked(m *making) {
+	m.done = make(chan struct{})
 	w.next = m
 	w.wg.Go(func() {
+		if m.recall {
+			m.learned = w.recall()
+		}
 		t := w.make(m)
 		m.template, m.looked = t, t != nil // what was imported just now is up to date
 		close(m.done)
-		if t == nil {
-			return
-		}
-		select {
-		case <-t.proc.Done():
-			w.ended(m)
-		case <-w.ctx.Done():
+		if t != nil {
+			w.guard(m)
 		}
 	})
+}
+
+// guard waits for the end of a template.
+func (w *warmer) guard(m *making) {
+	select {
+	case <-m.template.proc.Done():
+		w.ended(m)
+	case <-w.ctx.Done():
+	}
 }
 
 // ended replaces a template that has ended by itself.
@@ -111,45 +134,68 @@ func (w *warmer) ended(m *making) {
 	}
 	w.warn(m.template.Close()) // its spares
 	w.failed++
-	l := w.Log.Warn().Int("pid", m.template.proc.PID()).Str("exit", m.template.proc.Exit().String())
+	l := w.Log.WithLevel(w.level(zerolog.WarnLevel)).Int("pid", m.template.proc.PID()).Str("exit", m.template.proc.Exit().String())
 	if w.failed == templatesLimit {
 		l.Msg("the template of warm starts ended again: workers start as usual from now on")
 		w.next = nil
 		return
 	}
+	if w.Rules.Restarts {
+		w.why = "it ended: it " + m.template.proc.Exit().String()
+		l.Msg("the template of warm starts ended: another one is made after the next start")
+		w.next = nil
+		return
+	}
 	l.Msg("the template of warm starts ended: making another one")
-	w.beginLocked()
+	w.beginLocked(&making{}) // a start may wait for it: without what was learned
 }
 
 // make makes a template, with fewer imports where one of them cannot be shared. It returns nil where there can be none,
 // and has told why.
 func (w *warmer) make(m *making) *template {
-	for range cutsLimit {
+	for range cutsLimit + learnCuts {
 		began := time.Now()
 		t, imports, err := w.try(m)
 		if err == nil {
-			l := w.Log.Info()
+			l := w.Log.WithLevel(w.level(zerolog.InfoLevel))
 			if t.until != "" {
 				l = l.Str("until", t.until)
 			}
-			if imports == 0 {
+			if imports == 0 && t.learned == 0 {
+				w.giveUp("the script begins with no import that can be shared")
 				l.Msg("no warm start: the script begins with no import that can be shared")
 				_ = t.Close()
 				return nil
 			}
-			l.Int("pid", t.proc.PID()).Int("imports", imports).Int("modules", t.modules).Dur("dur_ms", time.Since(began)).Msg("template ready")
+			l.Int("pid", t.proc.PID()).Int("imports", imports).Int("modules", t.modules).Int("learned", t.learned).Dur("dur_ms", time.Since(began))
+			if m.upgrade {
+				l.Msg("better template ready: it has what workers import late")
+			} else {
+				l.Msg("template ready")
+			}
 			return t
 		}
 		if w.ctx.Err() != nil {
 			return nil
 		}
 		r, ok := errors.AsType[*refusal](err)
-		l := w.Log.Warn().Err(err)
+		level := w.level(zerolog.WarnLevel)
+		if ok && r.Learned != "" {
+			level = zerolog.DebugLevel // nobody asked for this module
+		}
+		l := w.Log.WithLevel(level).Err(err)
 		if ok && r.Hint != "" {
 			l = l.Str("hint", r.Hint)
 		}
 		switch {
+		case ok && r.Learned != "":
+			w.cutLearned(m, r)
+			l.Msg("the template of warm starts is made without a module that workers import late")
+		case m.upgrade:
+			l.Msg("no better template of warm starts: the one that is there stays")
+			return nil
 		case !ok || !w.cut(r):
+			w.giveUp(err.Error())
 			l.Msg("no warm start: workers start as usual")
 			return nil
 		case r.Module >= 0:
@@ -164,6 +210,8 @@ func (w *warmer) make(m *making) *template {
 // cut leaves out what a refusal is about, and reports whether anything is left. What a script imports behind it is left
 // out with it.
 func (w *warmer) cut(r *refusal) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch {
 	case r.Module >= 0 && r.Module < len(w.modules):
 		w.modules = slices.Delete(slices.Clone(w.modules), r.Module, r.Module+1)
@@ -175,13 +223,32 @@ func (w *warmer) cut(r *refusal) bool {
 	return len(w.modules) > 0 || w.Rules.Auto && w.limit > 0
 }
 
+// level is that of what is told of the template: nobody wants to know it who has not asked for one.
+func (w *warmer) level(asked zerolog.Level) zerolog.Level {
+	if w.Rules.Restarts {
+		return zerolog.DebugLevel
+	}
+	return asked
+}
+
+// giveUp notes that there can be no template, and why.
+func (w *warmer) giveUp(why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hopeless, w.why = true, why
+}
+
 func (w *warmer) try(m *making) (*template, int, error) {
+	w.mu.Lock()
+	modules, limit, probed := w.modules, w.limit, w.probed
+	w.mu.Unlock()
+	variables := w.lore.assigned()
 	entries, own := templateEnv(w.Worker.Env)
 	env, err := python.Hook(w.HookDir, entries)
 	if err != nil {
 		return nil, 0, err
 	}
-	if !w.probed {
+	if !probed {
 		probe := proc.Spec{Path: w.Command.probePath, Args: w.Command.probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil}, Label: "a trial of the interpreter"}
 		t, err := startTemplate(w.ctx, w.Tree, probe, []string{"probe", ""})
 		if err != nil {
@@ -190,16 +257,24 @@ func (w *warmer) try(m *making) (*template, int, error) {
 		if err := t.Close(); err != nil {
 			return nil, 0, err
 		}
+		w.mu.Lock()
 		w.probed = true
+		w.mu.Unlock()
 	}
 	order := []string{
 		"agent", strconv.Itoa(os.Getpid()), "arguments", strconv.Itoa(w.Command.arguments),
-		"form", w.Command.form, "name", w.Command.name, "limit", strconv.Itoa(w.limit),
+		"form", w.Command.form, "name", w.Command.name, "limit", strconv.Itoa(limit),
 	}
 	if w.Rules.Auto {
-		order = append(order, "auto", "")
+		order = append(order, "auto", "", "learn", "")
+		for _, path := range m.learned {
+			order = append(order, "learned", path)
+		}
+		for _, name := range variables {
+			order = append(order, "assigned", name)
+		}
 	}
-	for _, name := range w.modules {
+	for _, name := range modules {
 		order = append(order, "module", name)
 	}
 	for _, name := range append(own, w.Worker.Varying...) {
@@ -216,7 +291,15 @@ func (w *warmer) try(m *making) (*template, int, error) {
 	}
 	stop := context.AfterFunc(w.ctx, func() { _ = t.proc.Kill() })
 	defer stop()
+	undo := func() error { return nil }
+	if m.polite {
+		undo = sync.OnceValue(yield(t.proc.PID()))
+		defer time.AfterFunc(politeFor, func() { _ = undo() }).Stop() // it has an answer for the one who asks next
+	}
 	imports, err := t.await(m.importing)
+	if undone := undo(); err == nil {
+		err = undone // workers would be as patient
+	}
 	if err != nil {
 		return nil, 0, errors.Join(err, t.Close())
 	}
@@ -236,11 +319,41 @@ func (m *making) at() string {
 }
 
 // take returns the template for a start of workers, nil where they are to start as usual. It waits for one that is being
-// made, and has one made anew that is out of date.
+// made, unless it is for restarts alone, and has one made anew that is out of date. It never waits for a better one.
 func (w *warmer) take(ctx context.Context) *template {
 	if w == nil {
 		return nil
 	}
+	w.mu.Lock()
+	if w.untended != nil {
+		w.untended()
+	}
+	again := w.restarts
+	w.mu.Unlock()
+	t := w.choose(ctx)
+	if w.Rules.Restarts && again {
+		w.tellRestart(t)
+	}
+	return t
+}
+
+// tellRestart says how the workers of a restart come to their imports, where nobody asked for a warm start.
+func (w *warmer) tellRestart(t *template) {
+	if t != nil {
+		w.Log.Info().Int("modules", t.modules).Msg("the workers restart warm: their modules are imported already (--warm off: as usual)")
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.Log.Debug()
+	if w.why != "" {
+		l = l.Str("reason", w.why)
+	}
+	l.Msg("the workers restart as usual: no template of warm starts is ready")
+}
+
+// choose is take for who starts no workers.
+func (w *warmer) choose(ctx context.Context) *template {
 	limit := time.NewTimer(w.Rules.Wait)
 	defer limit.Stop()
 	tell := time.NewTicker(tellEvery)
@@ -251,6 +364,13 @@ func (w *warmer) take(ctx context.Context) *template {
 		w.mu.Unlock()
 		if m == nil {
 			return nil
+		}
+		if w.Rules.Restarts {
+			select {
+			case <-m.done:
+			default:
+				return nil
+			}
 		}
 		if m.waited {
 			limit.Reset(0) // its time is spent
@@ -299,7 +419,15 @@ func (w *warmer) look(m *making) (what string, err error) {
 		m.looked = false
 		return m.changed, m.err
 	}
-	return m.template.changed()
+	return m.template.changed(w.patience())
+}
+
+// patience is how long a start waits for what a template says of its files.
+func (w *warmer) patience() time.Duration {
+	if w.Rules.Restarts {
+		return hastyLimit // nobody asked for a template
+	}
+	return checkLimit
 }
 
 // lookAhead has the template looked at behind the back of whoever is going to take it at once.
@@ -311,33 +439,53 @@ func (w *warmer) lookAhead() {
 	m.looking.Lock()
 	w.wg.Go(func() {
 		defer m.looking.Unlock()
-		m.changed, m.err = m.template.changed()
+		m.changed, m.err = m.template.changed(w.patience())
 		m.looked = true
 	})
 }
 
-// prepare is told that workers have started. Where there can be another start its workers are forked ahead, some time
-// later: now the processors are needed. Else the template has nothing left to do.
-func (w *warmer) prepare(n int, again bool) {
-	m := w.ready()
-	switch {
-	case m == nil:
-	case !again:
-		w.mu.Lock()
-		w.next = nil
-		w.mu.Unlock()
-		w.warn(m.template.Close())
-	default:
-		w.wg.Go(func() {
-			select {
-			case <-time.After(prepareAfter):
-				if err := m.template.prepare(n); err != nil {
-					w.failedFork(m.template, err)
-				}
-			case <-m.template.proc.Done():
-			}
-		})
+// prepare is told that workers have started, and with which process ids those that were forked. Where there can be another
+// start its workers are forked ahead, some time later: now the processors are needed. Else the template is kept for a
+// while, for what it can learn for the next job.
+func (w *warmer) prepare(n int, again bool, pids []int) {
+	if w == nil {
+		return
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx.Err() != nil {
+		return
+	}
+	if w.untended != nil {
+		w.untended()
+	}
+	w.restarts = true
+	if !again && w.Rules.Restarts && w.next == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.untended = cancel
+	w.wg.Go(func() {
+		defer cancel()
+		if m := w.ready(); m != nil && !again && (!w.Rules.Auto || len(pids) == 0) {
+			w.release(m)
+			return
+		}
+		w.tend(ctx, n, again, pids)
+		if m := w.ready(); m != nil && !again && ctx.Err() == nil {
+			w.release(m)
+		}
+	})
+}
+
+// release ends a template that no start will need.
+func (w *warmer) release(m *making) {
+	w.mu.Lock()
+	if w.next == m {
+		w.next = nil
+	}
+	w.mu.Unlock()
+	w.warn(m.template.Close())
 }
 
 // ready returns the template that is ready, nil where there is none.
@@ -376,15 +524,15 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 	}
 	if err == nil {
 		w.modules, w.limit = w.Rules.Modules, allImports // what could not be shared may be mended
-		w.Log.Info().Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
+		w.Log.WithLevel(w.level(zerolog.InfoLevel)).Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
 	} else {
 		w.failed++
 		w.Log.Warn().Err(err).Msg(message)
 	}
 	w.next = nil
 	w.warn(m.template.Close())
-	if w.failed < templatesLimit {
-		w.beginLocked()
+	if w.failed < templatesLimit && !w.Rules.Restarts {
+		w.beginLocked(&making{})
 	}
 }
 
@@ -420,12 +568,15 @@ func (w *warmer) Close() error {
 // newWarmer returns the warmer of a plan, nil where its workers start as usual.
 func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*warmer, error) {
 	rules := p.Job.Warm
-	if !rules.wanted() {
+	if !p.warms() {
 		return nil, nil
 	}
 	if p.cold != nil {
 		level := zerolog.WarnLevel
-		if rules.Auto { // asked for whatever the command is
+		switch {
+		case rules.Restarts:
+			level = zerolog.DebugLevel
+		case rules.Auto: // asked for whatever the command is
 			level = zerolog.InfoLevel
 		}
 		log.WithLevel(level).Err(p.cold).Msg("no warm start: workers start as usual")
@@ -437,5 +588,7 @@ func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*w
 	}
 	return &warmer{
 		Tree: tree, Log: log, Rules: rules, Command: p.warm, Worker: worker, Stdin: stdin, HookDir: filepath.Join(p.RunDir, "template"),
+		Source: memorySource{p.cacheDir, p.warm, p.entry.path, p.Dir, worker.Env.Strings()},
+		lore:   lore{known: learned{Version: learnedVersion}},
 	}, nil
 }

@@ -118,7 +118,7 @@ func warmBound(cpus [][]int, environ []string) error {
 // WarmStart says in a few words how the workers come to their imports.
 func (p *Plan) WarmStart() string {
 	switch {
-	case !p.Job.Warm.wanted():
+	case !p.warms(), p.Job.Warm.Restarts && errors.Is(p.cold, errNotPython): // nobody asked for it
 		return "off"
 	case p.cold != nil:
 		return "no: " + p.cold.Error()
@@ -127,7 +127,17 @@ func (p *Plan) WarmStart() string {
 	if p.Job.Warm.Auto {
 		what = slices.Insert(what, 0, "the imports that "+p.warm.name+" begins with")
 	}
+	if p.Job.Warm.Restarts {
+		return "of restarts, where they can be shared: " + strings.Join(what, ", ")
+	}
 	return "where they can be shared: " + strings.Join(what, ", ")
+}
+
+// warms reports whether there will be a start for which modules are to be imported ahead. In a job of several nodes others
+// may cause restarts.
+func (p *Plan) warms() bool {
+	w, job := p.Job.Warm, &p.Job
+	return w.wanted() && (!w.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone())
 }
 
 // pythonName is what interpreters are called. What is behind a name is asked before anything depends on it.

@@ -57,7 +57,7 @@ func Native(inv Invocation) (Request, error) {
 	r := Request{LogLevel: "info", Job: launch.Job{
 		Dialect: "run", Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
 		Meeting: defaultMeeting(backendOf(words)), Restart: defaultRestart(),
-		Warm: launch.WarmRules{Wait: defaultWarmWait},
+		Warm: launch.WarmRules{Auto: true, Restarts: true, Wait: defaultWarmWait}, // warmDefault
 		Stop: launch.StopRules{Grace: defaultGrace}, Logs: launch.LogRules{PrefixAll: true}, EventLog: "null",
 		Environ: inv.Environ, Warnings: append(misspelt(env, nil), warnings...),
 	}}

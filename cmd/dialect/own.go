@@ -90,7 +90,13 @@ func anywhereFlags() []string {
 
 // inFront are the settings that may stand in front of the dialect's name, or as variables: it has none of the lent ones itself.
 func (p *parser) inFront() []setting {
-	return slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && (!s.lent || p.has(s.flag)) })
+	list := slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && (!s.lent || p.has(s.flag)) })
+	for i := range list {
+		if list[i].flag == "warm" {
+			list[i].def = warmElsewhere
+		}
+	}
+	return list
 }
 
 // apply makes muster's own settings count in a foreign dialect, and returns their words. equivalents are the values some

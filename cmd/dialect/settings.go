@@ -145,8 +145,8 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			flag: "warm", form: formList, arg: "off|auto|[auto,]MODULES", def: "off", group: groupCommand, anywhere: true, use: always,
-			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed (auto), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why.",
+			flag: "warm", form: formList, arg: "off|restarts|auto|[auto,]MODULES", def: warmDefault, group: groupCommand, anywhere: true, use: use{warmable},
+			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed, and those that its workers were seen to import later (auto), the same for restarts alone, beside the training (restarts), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why. Under other launchers' names the default is off.",
 			set:  setWarm,
 		},
 		{
@@ -470,8 +470,12 @@ func setQuorum(to *launch.Quorum, text string) error {
 	return oneOf(text, string(launch.QuorumAll), string(launch.QuorumAny), string(launch.QuorumRank0), string(launch.QuorumNone))
 }
 
+// warmDefault is --warm's default in the run command: a restart may come in another way where the first start stays as it is. Other
+// launchers have no such thing, and under their names nothing is warm that nobody asked for: warmElsewhere.
+const warmDefault, warmElsewhere = "restarts", "off"
+
 func setWarm(r *Request, text string) error {
-	r.Job.Warm.Auto, r.Job.Warm.Modules = false, nil
+	r.Job.Warm.Auto, r.Job.Warm.Restarts, r.Job.Warm.Modules = false, false, nil
 	if text == "off" {
 		return nil
 	}
@@ -481,12 +485,16 @@ func setWarm(r *Request, text string) error {
 			r.Job.Warm.Auto = true
 			continue
 		}
+		if name == "restarts" && i == 0 {
+			r.Job.Warm.Auto, r.Job.Warm.Restarts = true, true
+			continue
+		}
 		switch strings.ToLower(name) {
-		case "off", "auto", "on", "true", "yes", "1", "false", "no", "0":
-			return fmt.Errorf("%q is no module's name: give off, auto, modules with commas between such as torch,transformers, or auto,torch", name)
+		case "off", "auto", "restarts", "on", "true", "yes", "1", "false", "no", "0":
+			return fmt.Errorf("%q is no module's name: give off, restarts, auto, modules with commas between such as torch,transformers, or auto,torch", name)
 		}
 		if !moduleName().MatchString(name) {
-			return fmt.Errorf("%q is no module's name: give off, auto, modules with commas between such as torch,transformers, or auto,torch", name)
+			return fmt.Errorf("%q is no module's name: give off, restarts, auto, modules with commas between such as torch,transformers, or auto,torch", name)
 		}
 		r.Job.Warm.Modules = append(r.Job.Warm.Modules, name)
 	}

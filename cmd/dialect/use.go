@@ -70,9 +70,14 @@ var (
 	notSimulated = condition{
 		"on simulated nodes", "leave it out", func(r *Request, _ map[string]given) bool { return r.SimulateNodes == 0 },
 	}
-	faked  = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *launch.Job) bool { return job.Fake != "" })
-	warmed = when("without --warm", "give --warm auto, or --warm with the modules", func(job *launch.Job) bool { return job.Warm.Auto || len(job.Warm.Modules) > 0 })
-	bound  = when("without --numa-binding", "say how workers are to be bound, as in --numa-binding node", func(job *launch.Job) bool { return job.Bind.Mode != "" })
+	faked    = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *launch.Job) bool { return job.Fake != "" })
+	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too", func(job *launch.Job) bool {
+		return !job.Warm.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone()
+	})
+	warmed = when("without --warm auto or --warm MODULES", "give --warm auto, or --warm with the modules", func(job *launch.Job) bool {
+		return !job.Warm.Restarts && (job.Warm.Auto || len(job.Warm.Modules) > 0) // for restarts alone nobody waits
+	})
+	bound = when("without --numa-binding", "say how workers are to be bound, as in --numa-binding node", func(job *launch.Job) bool { return job.Bind.Mode != "" })
 
 	// remade is met by jobs whose workers can be started anew by agents.
 	remade = condition{
@@ -254,6 +259,9 @@ func (r *Request) asksNothing(s *setting, text string) bool {
 	def := s.def
 	if s.flag == "restart-scope" && r.driven() {
 		def = string(launch.ScopeNode)
+	}
+	if s.flag == "warm" && r.Job.Dialect != "run" {
+		def = warmElsewhere
 	}
 	off, err := parseSwitch(text)
 	return !s.insists && def != "" && text == def || (s.form == formSwitch || s.form == formOptional) && err == nil && !off

@@ -428,7 +428,7 @@ func TestUnreadTyped(t *testing.T) {
 		"run --env-deny A prog":                                "--env-deny A: it has no effect without hosts",
 		"run --etcd-user u prog":                               "--etcd-user u: it has no effect where the nodes do not meet by etcd",
 		"run --etcd-cacert c prog":                             "--etcd-cacert c",
-		"run --warm-wait 9s prog":                              "--warm-wait 9s: it has no effect without --warm",
+		"run --warm-wait 9s prog":                              "--warm-wait 9s: it has no effect without --warm auto",
 		"run --restart-delay 9s prog":                          "--restart-delay 9s: it has no effect while --max-restarts is 0",
 		"run --restart-backoff 3 prog":                         "--restart-backoff 3: it has no effect while --max-restarts is 0",
 		"run --join-timeout 9s prog":                           "--join-timeout 9s: it has no effect on one node",
@@ -442,6 +442,7 @@ func TestUnreadTyped(t *testing.T) {
 		"--topology-file t mpirun -np 2 --host a,b prog":                                         "--topology-file t: it has no effect where each node's rank is fixed",
 		"run --nnodes 2 --rdzv c10d://n0 --run-id j --ckpt-replicas 2 prog":                      "--ckpt-replicas 2: it has no effect without a job token",
 		"--restart-policy exit-code torchrun t.py":                                               "--restart-policy exit-code: it has no effect while --max-restarts is 0",
+		"--warm restarts torchrun t.py":                                                          "--warm restarts: it has no effect in a job that is not restarted",
 	} {
 		_, err := ask("", nil, strings.Fields(line)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

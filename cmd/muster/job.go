@@ -124,9 +124,19 @@ func (a *app) compat(job launch.Job, err error) error {
 	return err
 }
 
+// cacheDir is where what can be made again is kept for this user, empty where there is no such place.
+func (a *app) cacheDir() string {
+	for _, dir := range []string{a.getenv("XDG_CACHE_HOME"), filepath.Join(a.getenv("HOME"), ".cache")} {
+		if filepath.IsAbs(dir) { // as the XDG Base Directory Specification has it
+			return dir
+		}
+	}
+	return ""
+}
+
 // machine is what a plan needs to know of this node.
 func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error) {
-	m := launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR")}
+	m := launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), CacheDir: a.cacheDir()}
 	var err error
 	if m.Dir, err = os.Getwd(); err != nil {
 		return m, errhint.Code(errhint.With(fmt.Errorf("cannot tell the working directory: %w", err), "was it removed? change to one that is there"), errhint.Usage)

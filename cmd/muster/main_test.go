@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -85,14 +86,34 @@ type job struct {
 	memory     string // where its checkpoints lie in memory
 }
 
+// jobLimit is how long a job of a test may take, compileLimit one in which PyTorch compiles: a minute on two processors that have
+// nothing else to do, and four with load averages of 30.
+const jobLimit, compileLimit = 3 * time.Minute, 12 * time.Minute
+
 // start runs muster with args. Extra environment is "NAME=VALUE".
 func start(t *testing.T, environ []string, args ...string) *job {
 	t.Helper()
+	return startFor(t, jobLimit, environ, args...)
+}
+
+// startFor is start for a job that may take so long. It says what the job's processes were at where that is not enough.
+func startFor(t *testing.T, limit time.Duration, environ []string, args ...string) *job {
+	t.Helper()
 	j := &job{t: t, began: time.Now(), runtimeDir: t.TempDir(), memory: memoryDir(t)}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	j.Cmd = exec.CommandContext(ctx, "muster", args...)
+	j.Cancel = func() error {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Logf("after %v, PID, what, state, where in the kernel, ticks of processor time of itself and of children:\n%s",
+				limit, standing(t, j.Process.Pid))
+		}
+		return j.Process.Kill()
+	}
 	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "MUSTER_CKPT_MEMORY="+j.memory)
+	if slices.Contains(args, "--warm") || slices.Contains(args, "--max-restarts") && !slices.Contains(args, "--hosts") {
+		j.Env = append(j.Env, "XDG_CACHE_HOME="+t.TempDir()) // what a template learns is not for the tests of tomorrow
+	}
 	j.Env = append(j.Env, environ...)
 	j.Stdout, j.Stderr = &j.out, &j.err
 	j.WaitDelay = 10 * time.Second
@@ -195,6 +216,25 @@ func children(t *testing.T, pid int) map[int]string {
 		}
 	}
 	return found
+}
+
+// standing describes a process and what it has started, for who has to tell a job that stands still from one that is slow.
+func standing(t *testing.T, pid int) string {
+	t.Helper()
+	read := func(name string) string {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+		return strings.TrimSpace(string(text))
+	}
+	stat := read("stat")
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 15 {
+		return "" // it is gone
+	}
+	text := fmt.Sprintln(pid, read("comm"), fields[0], read("wchan"), fields[11:15], strings.ReplaceAll(read("cmdline"), "\x00", " "))
+	for child := range children(t, pid) {
+		text += standing(t, child)
+	}
+	return text
 }
 
 // nothingLeft fails the test unless every process marked with mark, and every file of the job, is gone soon.

@@ -251,7 +251,7 @@ func (c *warmCase) install(t *testing.T, dir, python string) {
 func warmEnviron(dir string) []string {
 	environ := []string{
 		"GORACE=atexit_sleep_ms=0", // else each of our processes takes a second to end under the race detector
-		"LANG=C.UTF-8", "XDG_RUNTIME_DIR=" + filepath.Join(dir, "run"), "PYTHONUSERBASE=" + filepath.Join(dir, "user"), "PWD=" + dir,
+		"LANG=C.UTF-8", "XDG_RUNTIME_DIR=" + filepath.Join(dir, "run"), "XDG_CACHE_HOME=" + filepath.Join(dir, "cache"), "PYTHONUSERBASE=" + filepath.Join(dir, "user"), "PWD=" + dir,
 	}
 	path := os.Getenv("PATH")
 	if python, err := plainPython(); err == nil {

@@ -205,6 +205,40 @@ func TestWarmAgentKilled(t *testing.T) {
 	}
 }
 
+// slowFork is a module by which it takes a while until a fork that is made ahead is a spare.
+const slowFork = `
+import os, time
+generation = [0]
+def child():
+    generation[0] += 1
+    if generation[0] == 2 and os.path.exists(os.environ["DIR"] + "/started"):
+        open(os.environ["DIR"] + "/forking", "w").close()
+        time.sleep(0.5)
+os.register_at_fork(after_in_child=child)
+`
+
+// TestWarmFailsWhileForking lets workers fail in the moment in which those of the next attempt are forked ahead: these are not stopped
+// as if somebody had left them behind.
+func TestWarmFailsWhileForking(t *testing.T) {
+	testutil.Long(t)
+	dir := warmDir(t, "slow_fork.py", slowFork, "script.py", `
+import os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    open(os.environ["DIR"] + "/started", "w").close()
+    while not os.path.exists(os.environ["DIR"] + "/forking"):
+        time.sleep(0.001)
+    sys.exit(3)
+print("rank", os.environ["RANK"], "again", flush=True)
+`)
+	j := startWarm(t, dir, nil, "--warm", "slow_fork", "--max-restarts", "1")
+	o := j.wait()
+	wantWarm(t, o, 0, 4, "rank 0 again", "rank 1 again")
+	if strings.Contains(o.stderr, "cannot fork") {
+		t.Errorf("the spares were lost:\n%s", o.stderr)
+	}
+	j.nothingLeft(dir)
+}
+
 // TestWarmStopWhileWaiting ends a job that still waits for its template.
 func TestWarmStopWhileWaiting(t *testing.T) {
 	testutil.Long(t)

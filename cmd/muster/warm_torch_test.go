@@ -69,12 +69,12 @@ func sortedLines(text string) []string {
 // The last entry of a name in an environment counts: warmOnly overrides environ.
 func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
 	t.Helper()
-	warm := muster(t, slices.Concat(environ, warmOnly), warmed(args...)...)
+	warm := startFor(t, compileLimit, slices.Concat(environ, warmOnly), warmed(args...)...).wait()
 	if warm.status != 0 || strings.Count(warm.stdout, "finished") != 2 {
 		t.Fatalf("warm: status %d\n%s%s", warm.status, warm.stdout, warm.stderr)
 	}
 	wantForks(t, warm, 1)
-	cold := muster(t, environ, args...)
+	cold := startFor(t, compileLimit, environ, args...).wait()
 	if cold.status != 0 {
 		t.Fatalf("cold: status %d\n%s%s", cold.status, cold.stdout, cold.stderr)
 	}

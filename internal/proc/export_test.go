@@ -52,6 +52,8 @@ func (t *Tree) WithoutPidfd() { t.noPidfd = true }
 
 func OOMKillsBelow(root string) (int64, string, error) { return oomKills(root) }
 
+func FreeMemoryBelow(root string) (int64, bool) { return freeMemory(root) }
+
 func CheckELF(path string, f io.ReaderAt, head []byte) error { return checkELF(path, f, head) }
 
 // Children returns how many children we have, and how many of them are dead and not reaped.

@@ -106,6 +106,7 @@ func (t *Tree) look(procs map[*Process]bool, spare bool) (scope, error) {
 	sc := scope{all: !spare}
 	t.looking.Lock()
 	defer t.looking.Unlock()
+	t.awaitForks()
 	t.mu.Lock()
 	past := slices.Collect(maps.Values(t.past))
 	t.mu.Unlock()

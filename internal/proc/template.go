@@ -245,11 +245,41 @@ func (s *Spare) Close() error {
 
 // expect says that children will come, or have come, that are to be registered before anybody reaps them.
 func (t *Tree) expect(n int) {
+	if n > 0 {
+		t.looking.Lock() // a fork that is half done when somebody looks is taken for a stranger
+		defer t.looking.Unlock()
+	}
 	t.mu.Lock()
+	if t.expected == 0 {
+		t.forked = make(chan struct{})
+	}
 	t.expected += n
+	if t.expected == 0 {
+		close(t.forked)
+	}
 	t.mu.Unlock()
 	if n < 0 {
 		t.reap()
+	}
+}
+
+// forksPatience is how long a look at the processes waits for forks under way. They take milliseconds; of one that stands still the
+// processes are strangers, and are stopped with the others.
+const forksPatience = 2 * time.Second
+
+// awaitForks waits until no fork is under way. The caller keeps others from being begun.
+func (t *Tree) awaitForks() {
+	t.mu.Lock()
+	n, forked := t.expected, t.forked
+	t.mu.Unlock()
+	if n == 0 {
+		return
+	}
+	timer := time.NewTimer(forksPatience)
+	defer timer.Stop()
+	select {
+	case <-forked:
+	case <-timer.C:
 	}
 }
 

@@ -82,6 +82,7 @@ type Tree struct {
 	orphans  uint64    // reaped so far
 	// expected counts the forks under way: until each is registered, no stranger is reaped.
 	expected int
+	forked   chan struct{} // closed when there is none any more
 }
 
 // open guards against a second Tree: being a sub-reaper is a property of the whole process.

@@ -3,6 +3,7 @@
 package python
 
 import (
+	"bytes"
 	"embed"
 	"errors"
 	"fmt"
@@ -45,7 +46,11 @@ func Hook(dir string, env []string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(filepath.Join(dir, f.Name()), content, 0o600); err != nil {
+		path := filepath.Join(dir, f.Name())
+		if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) {
+			continue // another template may be reading it
+		}
+		if err := os.WriteFile(path, content, 0o600); err != nil {
 			return nil, err
 		}
 	}

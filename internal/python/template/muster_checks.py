@@ -98,17 +98,18 @@ class Watch:
     differs is not there."""
 
     seen = []
+    now = None  # the one that is entered
 
     def __init__(self, names):
         self.names = frozenset(map(os.fsdecode, names))
         self.ordinary = type(os.environ)
 
     def __enter__(self):
-        names = self.names
+        watch = Watch.now = self
 
         class Environ(self.ordinary):
             def __getitem__(self, key):
-                if (os.fsdecode(key) if isinstance(key, bytes) else key) in names:
+                if (os.fsdecode(key) if isinstance(key, bytes) else key) in watch.names:
                     Watch.seen.append((key, asker(sys._getframe(1))))
                 return super().__getitem__(key)
 

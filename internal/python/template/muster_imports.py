@@ -75,6 +75,15 @@ class Guard:
 
 def homes():
     """Returns where installed modules are: the standard library, site-packages, dist-packages."""
+    return tuple({os.path.realpath(p) + os.sep for p in folders()})
+
+
+def places():
+    """Returns the same as homes, and as they are called where links lead to them."""
+    return tuple({p for folder in folders() for p in (os.path.abspath(folder) + os.sep, os.path.realpath(folder) + os.sep)})
+
+
+def folders():
     site = sys.modules["site"]
     found = {os.path.dirname(os.__file__)}
     found.update(p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages", "lib-dynload"))
@@ -82,7 +91,7 @@ def homes():
         found.update(site.getsitepackages())
     if site.ENABLE_USER_SITE:
         found.add(site.getusersitepackages())
-    return tuple(os.path.realpath(p) + os.sep for p in found)
+    return found
 
 
 def type_name(node):
@@ -229,12 +238,17 @@ def sources(form, name, origin):
 class Imports:
     """What the template imports, and whether it still is what a worker would."""
 
-    def __init__(self, order):
+    def __init__(self, order, late):
+        """late is the module muster_learn."""
+        self.late = late
         text = {key: [os.fsdecode(v) for v in order[key]] for key in order if key != "env"}
         self.modules, self.auto = text.get("module", []), "auto" in text
         self.form, self.name = text["form"][0], text["name"][0]
         self.limit, self.varying = int(text["limit"][0]), text.get("varying", [])
         self.files, self.end = {}, ""
+        # What workers have imported late, in their order, and what their script had set by then.
+        self.learned, self.assigned, self.told = text.get("learned", []), text.get("assigned", []), 0
+        self.late_ones = 0
         if self.form == "script":
             real = os.path.realpath(self.name)
             self.origin = real if os.path.isdir(real) else os.path.dirname(real)
@@ -305,6 +319,7 @@ class Imports:
                 if skipping and step.module == "-1":
                     continue
                 tell("importing", step.label, step.module)
+                self.told += 1
                 skipping = self.step(step, number, state, tell)
                 self.done += step.imports
                 if skipping:
@@ -312,6 +327,8 @@ class Imports:
         except Refusal as e:
             e.step = str(number)
             raise
+        if self.learned and not skipping:
+            self.learn(state, tell)
         if self.hides:
             if sys.path and sys.path[0] in ("", self.origin):
                 del sys.path[0]
@@ -346,6 +363,64 @@ class Imports:
             raise failure
         state.check()
         return step.soft
+
+    def learn(self, state, tell):
+        """Imports what workers have imported after they were forked. They did it when the script had done more; so what could
+        come out differently here is left out."""
+        late = self.late
+        done, allowed, homes = set(sys.modules), set(self.learned), places()
+        Watch.now.names |= frozenset(self.assigned)
+        for path in self.learned:
+            name = late.module_name(path, homes)
+            top = name.partition(".")[0]
+            if not name or name in sys.modules or not installed(top) or self.hides and (beside(self.origin, top) or shared(self.origin, top)):
+                continue
+            tell("importing", "import " + name, "learned " + path)
+            loaded = late.libraries() if self.assigned else set()
+            outside = late.Globals()
+            try:
+                with outside:  # ends before the state is checked: it holds descriptors
+                    failure = self.import_late(name)
+                if os.getpid() != state.pid:
+                    tell("refused", "forks, and lets both processes go on", "", str(self.told))
+                    os._exit(0)
+                if failure:
+                    raise failure
+                Watch.check()
+                for found in self.guard.found:
+                    raise Refusal("imports %s, which is in the script's directory" % found)
+                new = set(sys.modules) - done
+                done |= new
+                for module in sorted(new):
+                    inside = getattr(sys.modules.get(module), "__dict__", {})
+                    file = inside.get("__file__")
+                    if getattr(inside.get("__spec__"), "origin", "") == "frozen":
+                        continue  # the interpreter has it in itself, and a file only for people
+                    if isinstance(file, str) and file not in allowed:
+                        raise Refusal("imports %s, which the workers did not" % file)
+                outside.check()
+                more = late.libraries() - loaded
+                if self.assigned and more:
+                    raise Refusal("loads %s, and the script had set %s before" % (os.fsdecode(sorted(more)[0]), ", ".join(self.assigned)))
+                state.check()
+            except Refusal as e:
+                e.step = str(self.told)
+                raise
+            self.told += 1
+            self.late_ones += 1
+
+    @staticmethod
+    def import_late(name):
+        """Imports a module, and returns why it cannot be shared."""
+        try:
+            __import__(name)
+        except ImportError:
+            pass  # as it was in the workers, where something tried it
+        except SystemExit as e:
+            return Refusal("calls sys.exit(%s)" % ("" if e.code is None else repr(e.code)))
+        except BaseException as e:
+            return Refusal("fails: %s: %s" % (type(e).__name__, e))
+        return None
 
     def changed(self):
         """Returns what is not as it was when it was imported, "" for nothing."""

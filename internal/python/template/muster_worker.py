@@ -4,18 +4,39 @@ import sys
 
 from muster_checks import borrow, read
 
+OOM = "/proc/self/oom_score_adj"
 TEMPLATE = b"muster-template"  # what the kernel calls the template, and spares
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP, SIGKILL = 1, 35, 14, 9
 
 
 class Template:
-    def __init__(self, connection, connect, order, comm):
-        """connect makes a connection of a descriptor; comm is what the kernel calls this process without us."""
+    def __init__(self, connection, connect, order, comm, learn):
+        """connect makes a connection of a descriptor; comm is what the kernel calls this process without us; learn is the
+        module muster_learn."""
+        self.learn = learn
         self.connection, self.connect, self.comm = connection, connect, comm
         self.agent = int(order["agent"][0])
         self.arguments = int(order["arguments"][0])
         self.program = []  # that a fork runs instead of the worker's: its script and arguments
+        self.notes = [] if "learn" in order else None  # of each worker to be; None: nobody asks for them
+        self.mine = None  # of this worker
         self.given = dict(entry.partition(b"=")[::2] for entry in order.get("env", []))
+        self.yielding = self.volunteer()
+
+    @staticmethod
+    def volunteer():
+        """Has the OOM killer take the template and its spares before anybody else, where a worker can take that back; returns
+        what it is to write then, nothing where it has nothing to undo."""
+        before = read(OOM)
+        try:
+            for value in (b"1000", before, b"1000"):
+                with open(OOM, "wb", 0) as f:
+                    f.write(value)
+        except OSError as e:
+            if read(OOM) != before:
+                raise RuntimeError("the OOM killer's score cannot be lowered again: %s" % e)
+            return b""
+        return before
 
     def serve(self, imports, gc):
         """Answers until it returns in a worker."""
@@ -29,28 +50,32 @@ class Template:
         now = dict(os.environb)
         self.set = {name: value for name, value in now.items() if self.given.get(name) != value}
         self.unset = [name for name in self.given if name not in now]
-        self.connection.send("ready", str(imports.done), str(imports.modules_made), imports.end)
+        self.connection.send("ready", str(imports.done), str(imports.modules_made), imports.end, str(imports.late_ones))
         while True:
             message, fds = self.connection.receive()
             if message is None:
                 os._exit(0)
             if message[0][0] == "check":
                 self.connection.send("checked", imports.changed())
+            elif message[0][0] == "noted":
+                self.connection.send("noted", "", *self.learn.answer(self.notes or [], {int(pid) for key, pid in message if key == "pid"}))
             elif self.fork(fds):
                 return
 
     def fork(self, fds):
         """Forks workers to be, one for each descriptor, and returns True in each when it is to be one. Their parent shall
         be the launcher: a middleman forks them and ends, and orphans go to the launcher."""
-        middle = -1
+        middle, books = -1, [self.learn.Notes() for _ in fds] if self.notes is not None else []
         try:
             middle = os.fork()
         except OSError as e:
             self.failed(fds, e)
         if not middle:
-            return self.middleman(fds)
+            return self.middleman(fds, books)
         for fd in fds:
             os.close(fd)
+        if books:
+            self.notes = [book for book in self.notes if book.wanted()] + books
         if middle > 0:
             os.waitpid(middle, 0)
         return False
@@ -61,7 +86,7 @@ class Template:
             connection.send("failed", "cannot fork: %s" % error.strerror)
             connection.socket.close()
 
-    def middleman(self, fds):
+    def middleman(self, fds, books):
         me = os.getpid()
         ended, end = os.pipe()
         for i, own in enumerate(fds):
@@ -74,6 +99,8 @@ class Template:
                 os.close(end)
                 for other in fds[:i] + fds[i + 1:]:
                     os.close(other)
+                self.notes, self.mine = None, books[i] if books else None  # the others' memory is let go
+                del books
                 return self.wait(self.connect(own), me, ended)
         os._exit(0)
 
@@ -103,6 +130,8 @@ class Template:
             finally:
                 os._exit(1)
         connection.socket.close()
+        if self.mine and not self.program:
+            self.mine.install()
         return True
 
     def belong(self, middle, ended):
@@ -141,6 +170,9 @@ class Template:
             shown[len(shown) - self.arguments:] = argv[len(argv) - self.arguments:]
         self.look(shown, env)
         self.environ(env)
+        if self.yielding:
+            with open(OOM, "wb", 0) as f:
+                f.write(self.yielding)
         self.renew()
         # What was frozen would not be collected at the end either, and some modules count what is left then.
         self.atexit.register(self.gc.unfreeze)

@@ -73,6 +73,7 @@ def parts():
         sys.dont_write_bytecode = True
     import muster_checks
     import muster_imports
+    import muster_learn
     import muster_worker
     sys.dont_write_bytecode = writes
     compiled = globals().get("__cached__")
@@ -81,7 +82,7 @@ def parts():
         os.removedirs(os.path.dirname(compiled))
     for name in set(sys.modules) - known:
         del sys.modules[name]
-    return muster_checks, muster_imports, muster_worker
+    return muster_checks, muster_imports, muster_learn, muster_worker
 
 
 def undo(directory, given):
@@ -115,7 +116,7 @@ def wait():
     order = {}
     for key, value in message:
         order.setdefault(key, []).append(value)
-    checks, imports, worker = parts()
+    checks, imports, learn, worker = parts()
     comm = checks.read("/proc/self/comm").strip()
     with open("/proc/self/comm", "wb", 0) as f:
         f.write(worker.TEMPLATE)
@@ -126,9 +127,9 @@ def wait():
     if checks.traced():
         connection.send("refused", "the interpreter is traced from its start, by coverage for example", "", "")
         os._exit(0)
-    template = worker.Template(connection, lambda fd: Connection(_socket.socket(fileno=high(fd))), order, comm)
+    template = worker.Template(connection, lambda fd: Connection(_socket.socket(fileno=high(fd))), order, comm, learn)
 
-    wanted = imports.Imports(order)
+    wanted = imports.Imports(order, learn)
     main, argv = sys.modules["__main__"], list(sys.argv)
     if wanted.form == "script":  # what modules see of the script when they are imported
         main.__file__ = os.path.abspath(wanted.name)

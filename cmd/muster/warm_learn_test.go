@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// lateBulk makes a module large enough for a template to be made because of it.
+var lateBulk = strings.Repeat("# "+strings.Repeat("x", 98)+"\n", 3000)
+
+// lateSite is a user site with modules, given as name and content in turn, for /usr/bin/python3, and the environment by
+// which it is found.
+func lateSite(t *testing.T, modules ...string) (environ []string) {
+	t.Helper()
+	if _, err := os.Stat("/usr/bin/python3"); err != nil {
+		testutil.Missing(t, "/usr/bin/python3")
+	}
+	environ = []string{"PYTHONUSERBASE=" + t.TempDir(), "XDG_CACHE_HOME=" + t.TempDir()}
+	cmd := exec.Command("/usr/bin/python3", "-c", "import site; print(site.getusersitepackages())")
+	cmd.Env = append(os.Environ(), environ...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := strings.TrimSpace(string(out))
+	for i := 0; i < len(modules); i += 2 {
+		path := filepath.Join(site, modules[i])
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(modules[i+1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return environ
+}
+
+// lateScript imports a module inside a function, says whether it was there already, runs until it is told to fail, and ends
+// well in its second attempt. %s is what it does before.
+const lateScript = `
+import os, sys, time
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+def main():
+    %s
+    there = "late" in sys.modules
+    import late
+    print("rank", os.environ["RANK"], "attempt", attempt, "there" if there else "not there", late.value, flush=True)
+main()
+while attempt == "0":
+    if os.path.exists(os.environ["DIR"] + "/go"):
+        os.kill(os.getpid(), 9)
+    time.sleep(0.01)
+`
+
+// TestWarmLearns: what all workers import after their start is in the template of the restart, and of the next job's start,
+// until the module or the script is another one.
+func TestWarmLearns(t *testing.T) {
+	testutil.Long(t)
+	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
+	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+	run := func() outcome {
+		j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+		testutil.Eventually(t, time.Minute, "a template knows what they import", func() bool {
+			return strings.Contains(j.err.String(), `"learned":1`)
+		})
+		time.Sleep(time.Second) // it is taken a moment after it is ready
+		touch(t, filepath.Join(dir, "go"))
+		o := j.wait()
+		j.nothingLeft(dir)
+		if err := os.Remove(filepath.Join(dir, "go")); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 1", "rank 1 attempt 0 not there 1", "rank 0 attempt 1 there 1", "rank 1 attempt 1 there 1",
+		"better template ready")
+	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 there 1", "rank 1 attempt 0 there 1", "rank 0 attempt 1 there 1")
+
+	site, err := filepath.Glob(filepath.Join(strings.TrimPrefix(environ[0], "PYTHONUSERBASE="), "lib", "*", "site-packages", "late.py"))
+	if err != nil || len(site) != 1 {
+		t.Fatal(site, err)
+	}
+	if err := os.WriteFile(site[0], []byte(lateBulk+"value = 22\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 22", "rank 0 attempt 1 there 22")
+}
+
+// TestWarmLearnsNoHarm: late imports that come out differently when they come early, each in a job whose restart must do
+// without, and say why in its log. All is as in a usual start.
+func TestWarmLearnsNoHarm(t *testing.T) {
+	testutil.Long(t)
+	for name, c := range map[string]struct{ before, module, says string }{
+		"reads what the script set": {"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')", "reads LATE_MODE"},
+		"draws a random number":     {"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'", "changes the state of random"},
+		"filters warnings":          {"pass", "import warnings\nwarnings.filterwarnings('ignore', category=UserWarning)\nvalue = 'x'", "changes filters of warnings"},
+		"handles a signal":          {"pass", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)\nvalue = 'x'", "changes signal handlers"},
+		"prints":                    {"pass", "print('hello from late', flush=True)\nvalue = 'x'", "prints 16 bytes"},
+		"prints below Python":       {"pass", "import os\nos.write(2, b'from below')\nvalue = 'x'", "prints 10 bytes"},
+		"starts a thread":           {"pass", "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()\nvalue = 'x'", "starts threads: watcher"},
+		"opens a socket":            {"pass", "import socket\ns = socket.socket()\nvalue = 'x'", "leaves descriptor"},
+		"reads the rank":            {"pass", "import os\nvalue = 'x' + os.environ.get('RANK', '')[:0]", "reads RANK"},
+		"goes its own way":          {"sys.late_way = True", "import sys\nif hasattr(sys, 'late_way'):\n    import one_way\nelse:\n    import other_way\nvalue = 'x'", "other_way.py, which the workers did not"},
+		"sets the search path":      {"pass", "import sys\nsys.path.append('/nowhere')\nvalue = 'x'", "changes sys.path"},
+		"exits":                     {"sys.late_way = True", "import sys\nif not hasattr(sys, 'late_way'): sys.exit(3)\nvalue = 'x'", "calls sys.exit(3)"},
+		"dies":                      {"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.kill(os.getpid(), 9)\nvalue = 'x'", "was killed by SIGKILL"},
+		"forks":                     {"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.fork()\nvalue = 'x'", "forks, and lets both processes go on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			environ := lateSite(t, "late.py", lateBulk+c.module+"\n", "one_way.py", "", "other_way.py", "")
+			dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, c.before))
+			j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+			testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+			j.waitFor("better template ready") // with the rest
+			time.Sleep(time.Second)
+			touch(t, filepath.Join(dir, "go"))
+			o := j.wait()
+			wantWarm(t, o, 0, 4, "rank 0 attempt 1 not there", "rank 1 attempt 1 not there", c.says)
+			if name != "reads what the script set" && strings.Count(o.stdout, "there x") != 4 || strings.Contains(o.stdout, "unset") {
+				t.Errorf("the module came out differently:\n%s", o.stdout)
+			}
+			j.nothingLeft(dir)
+		})
+	}
+}
+
+// TestWarmLearnsWhatAllImport leaves out what only one rank imports, and what is the project's own.
+func TestWarmLearnsWhatAllImport(t *testing.T) {
+	testutil.Long(t)
+	environ := lateSite(t, "late.py", lateBulk+"value = 1\n", "board.py", lateBulk)
+	dir := warmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py", fmt.Sprintf(lateScript, "import own\n    if os.environ['RANK'] == '0': import board")+
+		"print('had', [m for m in ('late', 'board', 'own') if m in had], flush=True)\n")
+	script := filepath.Join(dir, "script.py")
+	text, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte("import sys\nhad = set(sys.modules)\n"+string(text)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := startWarm(t, dir, append(environ, "PYTHONPATH="), "--warm", "auto", "--max-restarts", "1")
+	j.waitFor("better template ready")
+	time.Sleep(time.Second)
+	touch(t, filepath.Join(dir, "go"))
+	o := j.wait()
+	wantWarm(t, o, 0, 4, "had ['late']")
+	if strings.Count(o.stdout, "had ['late']") != 2 || strings.Count(o.stdout, "own runs") != 4 {
+		t.Errorf("unexpected output:\n%s", o.stdout)
+	}
+}
+
+// TestWarmLearnsSlowly restarts while the better template is being made: the older one serves, and nobody waits.
+func TestWarmLearnsSlowly(t *testing.T) {
+	testutil.Long(t)
+	environ := lateSite(t, "late.py", lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
+	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+	touch(t, filepath.Join(dir, "slow"))
+	testutil.Eventually(t, time.Minute, "another template is being made", func() bool { return len(j.templates()) == 4 }) // and two spares
+	time.Sleep(time.Second)
+	if err := os.WriteFile(filepath.Join(dir, "script.py"), []byte("import os\nprint('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], 'anew')\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	touch(t, filepath.Join(dir, "go"))
+	o := j.wait() // the better one never becomes ready
+	if o.status != 0 || strings.Count(o.stdout, "attempt 1 anew") != 2 {
+		t.Errorf("status %d\n%s%s", o.status, o.stdout, o.stderr)
+	}
+	j.nothingLeft(dir)
+}
+
+// TestWarmDefault: muster run restarts warm where it restarts, and nothing else does so unasked.
+func TestWarmDefault(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(warmDir(t, "script.py", "import json\n"), "script.py")
+	for args, want := range map[string]string{
+		"run --max-restarts 1 -- python3 " + script:                                    "of restarts, where they can be shared",
+		"run --max-restarts 1 --warm off -- python3 " + script:                         "",
+		"run --max-restarts 1 --warm auto -- python3 " + script:                        "where they can be shared",
+		"run -- python3 " + script:                                                     "",
+		"run --max-restarts 1 -- sh -c true":                                           "",
+		"run --max-restarts 1 -- python3 -I " + script:                                 "option -I keeps Python from a warm start",
+		"run --nnodes 2 --rdzv c10d://localhost:29400 --run-id j -- python3 " + script: "of restarts",
+		"torchrun --standalone --max-restarts 1 " + script:                             "",
+		"--warm restarts torchrun --standalone --max-restarts 1 " + script:             "of restarts",
+	} {
+		o := muster(t, []string{"PATH=/usr/bin:" + os.Getenv("PATH"), "PYTHON_EXEC=/usr/bin/python3"}, append([]string{"--dry-run"}, strings.Fields(args)...)...)
+		_, got, _ := strings.Cut(o.stdout, "warm start")
+		got, _, _ = strings.Cut(got, "\n")
+		if o.status != 0 || !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: status %d, warm start %q, want %q\n%s", args, o.status, got, want, o.stderr)
+		}
+	}
+}
+
+// TestWarmRestartsOnly starts as usual, and restarts warm: not before its time, and never waiting.
+func TestWarmRestartsOnly(t *testing.T) {
+	testutil.Long(t)
+	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
+	t.Run("early", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"), "go", "")
+		o := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1").wait()
+		wantWarm(t, o, 0, 0, "rank 1 attempt 1 not there", "no template of warm starts is ready")
+	})
+	t.Run("later", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+		j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
+		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+		if len(j.templates()) > 0 {
+			t.Error("there is a template at once")
+		}
+		j.waitFor("template ready")
+		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+		touch(t, filepath.Join(dir, "go"))
+		wantWarm(t, j.wait(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
+		j.nothingLeft(dir)
+	})
+	t.Run("by default", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+		j := startWarm(t, dir, environ, "--max-restarts", "1")
+		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+		touch(t, filepath.Join(dir, "go"))
+		wantWarm(t, j.wait(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
+		j.nothingLeft(dir)
+	})
+	t.Run("while it is made", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "script.py", strings.Replace(fmt.Sprintf(lateScript, "pass"), "import os,", "import late\nimport os,", 1))
+		slow := lateSite(t, "late.py", "import os, time\nwhile 'RANK' not in os.environ.copy(): time.sleep(1)\nvalue = 1\n")
+		j := startWarm(t, dir, slow, "--warm", "restarts", "--max-restarts", "1")
+		testutil.Eventually(t, time.Minute, "a template is being made", func() bool { return len(j.templates()) == 1 })
+		touch(t, filepath.Join(dir, "go"))
+		wantWarm(t, j.wait(), 0, 0, "rank 1 attempt 1 there", "no template of warm starts is ready")
+		j.nothingLeft(dir)
+	})
+	t.Run("stopped", func(t *testing.T) {
+		t.Parallel()
+		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+		j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
+		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+		for _, pid := range j.templates() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		testutil.Eventually(t, time.Minute, "it is seen", func() bool { return strings.Contains(j.err.String(), "the template of warm starts ended") })
+		touch(t, filepath.Join(dir, "go"))
+		wantWarm(t, j.wait(), 0, 0, "rank 1 attempt 1 not there")
+		j.nothingLeft(dir)
+	})
+}
