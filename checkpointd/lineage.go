@@ -169,7 +169,7 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 	}
 	l.begin(r.Number, r.GroupWorldSize, call.Era, why)
 	if t.local {
-		l.listen(r, board)
+		l.listen(r, board) //nolint:contextcheck // it listens as long as the round lasts, not only while it begins
 	}
 	if board != nil {
 		err = say(ctx, board, leaderKey, call)

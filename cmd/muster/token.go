@@ -102,7 +102,7 @@ func readToken(file string, log zerolog.Logger) ([]byte, error) {
 }
 
 // openToken opens a token's file, and of links on the way follows only those that nobody else chose. A named pipe is
-// waited for when it is known to be ours, and is looked at again when it is open.
+// waited for when it is known to be ours.
 func openToken(file string) (*os.File, error) {
 	path := file
 	if !isDescriptor(file) {
@@ -122,8 +122,28 @@ func openToken(file string) (*os.File, error) {
 	if info.Mode()&fs.ModeNamedPipe == 0 || tokenOwner(info, file) != nil {
 		return f, nil
 	}
-	defer func() { _ = f.Close() }()
-	return os.Open(path)
+	if err := awaitWriter(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// awaitWriter waits until somebody has written to a named pipe that was opened without a writer. To open it a second time
+// would lose what a writer sent to the first: our opening is what lets it write.
+func awaitWriter(f *os.File) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		for {
+			if _, failed = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); !errors.Is(failed, unix.EINTR) {
+				return
+			}
+		}
+	})
+	return errors.Join(err, failed)
 }
 
 // isDescriptor reports whether a path is that of an open file of this process, as of a shell's <(command): whoever

@@ -100,7 +100,7 @@ func TestEnvironmentLikeTorchrun(t *testing.T) {
 		}
 	}
 	// Ours, and what the shell and the test set.
-	for _, name := range []string{"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "DUMP", "_", "SHLVL", "PWD", "OLDPWD"} {
+	for _, name := range []string{"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "DUMP", "_", "SHLVL", "PWD", "OLDPWD"} {
 		delete(ours, name)
 		delete(theirs, name)
 	}
