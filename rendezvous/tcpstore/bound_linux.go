@@ -58,7 +58,7 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 		if e == nil {
 			return int64(entryCost + len(key) + size)
 		}
-		return max(0, int64(size-cap(e.bytes())))
+		return max(0, int64(size-e.reusable()))
 	}
 	switch o { //nolint:exhaustive // the others add nothing
 	case opSet, opAppend:
@@ -95,6 +95,18 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 		}
 	}
 	return grows
+}
+
+// roomForAppendLocked refuses to append size bytes, which count already, to a value that unread replies hold: it is kept for them
+// beside its copy.
+func (s *space) roomForAppendLocked(e *entry, size int) error {
+	if e == nil || !e.shared() {
+		return nil
+	}
+	if held, grows := s.heldLocked(), int64(len(e.bytes())+size); held+grows > s.lim.Total {
+		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a copy of a value of %d bytes", errFull, held, s.lim.Total, grows)
+	}
+	return nil
 }
 
 // roomForValueLocked is roomForLocked for a big value that is about to be read into place.
