@@ -1,0 +1,78 @@
+package sockowner
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"muster/internal/testutil"
+)
+
+// TestOwner asks for the other ends of connections over loopback: our own, a stranger's, and one that is closed.
+func TestOwner(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+			if err != nil {
+				t.Skip(err)
+			}
+			defer l.Close()
+			var a Asker
+			defer a.Close()
+			accept := func() (*net.TCPConn, netip.AddrPort, netip.AddrPort) {
+				t.Helper()
+				c, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				tcp := c.(*net.TCPConn)
+				raw, err := tcp.SyscallConn()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var remote, local netip.AddrPort
+				if err := errors.Join(raw.Control(func(fd uintptr) { remote, local, err = Ends(int(fd)) }), err); err != nil {
+					t.Fatal(err)
+				}
+				if remote.String() != c.RemoteAddr().String() || local.String() != c.LocalAddr().String() {
+					t.Fatalf("ends %s and %s of %s and %s", remote, local, c.RemoteAddr(), c.LocalAddr())
+				}
+				return tcp, remote, local
+			}
+			mine, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, remote, local := accept()
+			defer c.Close()
+			if ours, uid, err := a.Ours(remote, local); !ours || err != nil || int(uid) != os.Geteuid() {
+				t.Errorf("our own: %v, user %d, %v", ours, uid, err)
+			}
+			_ = mine.Close()
+			_, _ = io.Copy(io.Discard, c)
+			if ours, _, err := a.Ours(remote, local); ours || !errors.Is(err, ErrGone) {
+				t.Errorf("closed: %v, %v", ours, err)
+			}
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			cmd := testutil.Stranger(t, "bash", "-c", "exec 3<>/dev/tcp/"+host+"/"+port+" && cat")
+			stdin, _ := testutil.StartPiped(t, cmd)
+			defer func() { _ = stdin.Close(); _ = cmd.Wait() }()
+			c, remote, local = accept()
+			defer c.Close()
+			if ours, uid, err := a.Ours(remote, local); ours || err != nil || uid != testutil.StrangerID {
+				t.Errorf("a stranger's: %v, user %d, %v", ours, uid, err)
+			}
+		})
+	}
+}
+
+// TestOtherMachines: who comes from elsewhere is not asked for.
+func TestOtherMachines(t *testing.T) {
+	var a Asker
+	if ours, _, err := a.Ours(netip.MustParseAddrPort("192.0.2.1:5"), netip.MustParseAddrPort("192.0.2.2:6")); !ours || err != nil || a.opened {
+		t.Errorf("%v, %v", ours, err)
+	}
+}
