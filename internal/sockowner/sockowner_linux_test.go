@@ -76,3 +76,25 @@ func TestOtherMachines(t *testing.T) {
 		t.Errorf("%v, %v", ours, err)
 	}
 }
+
+// BenchmarkOwner is what a store of one node asks for each client.
+func BenchmarkOwner(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	var a Asker
+	defer a.Close()
+	from, to := c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	for b.Loop() {
+		if _, err := a.Owner(from, to); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -68,3 +68,42 @@ func TestUnreadListsOfValuesAreBounded(t *testing.T) {
 	testutil.Eventually(t, patience, "somebody is closed", func() bool { return tcpstore.Hoarders(s) == 1 && tcpstore.Hoarded(s) <= limit })
 	writer.alive()
 }
+
+// TestAgentsReadNoMoreThanTheyWrite: a stranger may make the value of an agents' key as long as the store holds. An agent that reads it
+// has no more of it in memory than an agent can have written, and sees that it is longer; the connection is in step.
+func TestAgentsReadNoMoreThanTheyWrite(t *testing.T) {
+	const most = 1 << 20
+	s := listen(t, tcpstore.ServerConfig{Private: "own/"})
+	stranger := dialHello(t, s)
+	for range 8 {
+		stranger.send(opAppend + str("own/long") + str(strings.Repeat("x", 1<<20)))
+		stranger.send(opAppend + str("long") + str(strings.Repeat("x", 1<<20)))
+	}
+	stranger.alive()
+	ctx := t.Context()
+	c, err := tcpstore.Dial(ctx, s.Addrs()[0].String(), tcpstore.ClientConfig{Private: "own/", Limits: tcpstore.Limits{Value: most}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for name, read := range map[string]func(key string) ([]byte, error){
+		"GET":         func(key string) ([]byte, error) { return c.Get(ctx, key) },
+		"COMPARE_SET": func(key string) ([]byte, error) { return c.CompareAndSet(ctx, key, []byte("y"), []byte("z")) },
+		"MULTI_GET": func(key string) ([]byte, error) {
+			values, err := c.MultiGet(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			return values[0], nil
+		},
+	} {
+		for key, want := range map[string]int{"own/long": most + 1, "long": 8 << 20} {
+			if v, err := read(key); err != nil || len(v) != want {
+				t.Errorf("%s %s: %d bytes, %v; want %d", name, key, len(v), err, want)
+			}
+		}
+	}
+	if n, err := c.Add(ctx, "own/count", 1); err != nil || n != 1 {
+		t.Errorf("the connection is out of step: %d, %v", n, err)
+	}
+}
