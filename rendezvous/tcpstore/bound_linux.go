@@ -126,13 +126,18 @@ func (l *loop) count(c *conn) error {
 	if n == int(c.counted) {
 		return nil
 	}
-	total := l.srv.pool.live.Add(int64(n) - int64(c.counted))
-	more := n > int(c.counted)
-	c.counted = int32(n)
-	if limit := l.srv.cfg.Limits.Total; more && total > limit {
-		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, total, limit, n)
+	limit := l.srv.cfg.Limits.Total
+	for live := &l.srv.pool.live; ; {
+		before := live.Load()
+		total := before + int64(n) - int64(c.counted)
+		if n > int(c.counted) && total > limit { // it is not counted: c is closed now
+			return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, total, limit, n)
+		}
+		if live.CompareAndSwap(before, total) {
+			c.counted = int32(n)
+			return nil
+		}
 	}
-	return nil
 }
 
 // refuse writes down that a client was closed because the store is full.
