@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -26,6 +27,7 @@ type Asker struct {
 	fd     int
 	opened bool
 	seq    uint32
+	proven bool // the kernel has told of a connection
 }
 
 // Close closes the socket.
@@ -51,6 +53,35 @@ const (
 func (a *Asker) Owner(from, to netip.AddrPort) (uid uint32, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	uid, err = a.askLocked(from, to)
+	if errors.Is(err, ErrGone) && !a.proven {
+		if err := a.proveLocked(); err != nil {
+			return 0, err
+		}
+	}
+	return uid, err
+}
+
+// proveLocked asks for a connection of our own, which is there: a kernel that cannot tell of any answers as for one that is gone.
+func (a *Asker) proveLocked() error {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	defer func() { _ = l.Close() }()
+	conn, err := net.DialTCP("tcp4", nil, l.Addr().(*net.TCPAddr)) //nolint:forcetypeassert // a listener of TCP
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	defer func() { _ = conn.Close() }()
+	from, to := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr) //nolint:forcetypeassert // as above
+	if _, err := a.askLocked(from.AddrPort(), to.AddrPort()); err != nil {
+		return fmt.Errorf("%w: it does not know a connection of our own (%s)", ErrUnknown, err) //nolint:errorlint // ErrGone is of another one
+	}
+	return nil
+}
+
+func (a *Asker) askLocked(from, to netip.AddrPort) (uid uint32, err error) {
 	if !a.opened {
 		if a.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG); err != nil {
 			return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -75,7 +106,9 @@ func (a *Asker) Owner(from, to netip.AddrPort) (uid uint32, err error) {
 		if order.Uint32(buf[8:]) != a.seq {
 			continue // the answer to a question that was given up
 		}
-		return parse(buf[:n])
+		uid, err := parse(buf[:n])
+		a.proven = a.proven || err == nil
+		return uid, err
 	}
 }
 
@@ -133,10 +166,10 @@ func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error)
 	}
 	uid, err = a.Owner(from, to)
 	switch {
-	case errors.Is(err, ErrGone):
-		return false, 0, err
-	case err != nil:
+	case errors.Is(err, ErrUnknown):
 		return true, 0, err
+	case err != nil: // it is gone
+		return false, 0, err
 	}
 	return uid == uint32(os.Geteuid()) || uid == 0, uid, nil
 }

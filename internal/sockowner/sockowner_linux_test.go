@@ -77,6 +77,45 @@ func TestOtherMachines(t *testing.T) {
 	}
 }
 
+// TestParse: what a kernel answers that has no such connection, that has no sock_diag, and that has one which nobody holds any more.
+func TestParse(t *testing.T) {
+	failure := func(errno int32) []byte {
+		b := make([]byte, 36)
+		order.PutUint16(b[4:], 2)
+		order.PutUint32(b[16:], uint32(-errno))
+		return b
+	}
+	found := func(uid, inode uint32) []byte {
+		b := make([]byte, headerBytes+answerBytes)
+		order.PutUint16(b[4:], sockDiagByFamily)
+		order.PutUint32(b[headerBytes+atUID:], uid)
+		order.PutUint32(b[headerBytes+atInode:], inode)
+		return b
+	}
+	for name, c := range map[string]struct {
+		answer []byte
+		uid    uint32
+		err    error
+	}{
+		"found": {found(7, 9), 7, nil}, "orphan": {found(0, 0), 0, ErrGone}, "none": {failure(2), 0, ErrGone},
+		"denied": {failure(13), 0, ErrUnknown}, "empty": {make([]byte, headerBytes), 0, ErrUnknown}, "short": {found(7, 9)[:40], 0, ErrUnknown},
+	} {
+		if uid, err := parse(c.answer); uid != c.uid || !errors.Is(err, c.err) {
+			t.Errorf("%s: %d, %v", name, uid, err)
+		}
+	}
+}
+
+// TestFirstIsGone: the first connection that is asked for is gone, and the kernel is known to tell of others.
+func TestFirstIsGone(t *testing.T) {
+	var a Asker
+	defer a.Close()
+	nowhere := netip.MustParseAddrPort("127.0.0.1:1")
+	if ours, _, err := a.Ours(nowhere, nowhere); ours || !errors.Is(err, ErrGone) || !a.proven {
+		t.Errorf("%v, %v", ours, err)
+	}
+}
+
 // BenchmarkOwner is what a store of one node asks for each client.
 func BenchmarkOwner(b *testing.B) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
