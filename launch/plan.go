@@ -299,7 +299,7 @@ func runParents(m Machine) []string {
 			return
 		}
 		path := filepath.Join(dir, name)
-		if info, err := os.Lstat(path); err == nil && !(info.IsDir() && ownedByUs(info)) { // somebody has taken the name
+		if info, err := os.Lstat(path); err == nil && (!info.IsDir() || !ownedByUs(info)) { // somebody has taken the name
 			return
 		}
 		if !slices.Contains(safe, path) {
