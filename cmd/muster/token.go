@@ -119,11 +119,10 @@ func openToken(file string) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	if info.Mode()&fs.ModeNamedPipe == 0 || tokenOwner(info, file) != nil {
-		return f, nil
-	}
-	if err := awaitWriter(f); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if ours := tokenOwner(info, file) == nil; ours && info.Mode()&fs.ModeNamedPipe != 0 {
+		if err := awaitWriter(f); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
 	}
 	return f, nil
 }
