@@ -10,8 +10,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"muster/internal/sockowner"
 )
 
 // Server serves a store until Close. Its methods are safe for concurrent use.
@@ -19,7 +17,6 @@ type Server struct {
 	cfg   ServerConfig
 	space *space
 	gate  *gate // nil: open to all
-	owner sockowner.Asker
 	pool  blobPool
 	hoard hoard
 	crowd crowd
@@ -175,7 +172,6 @@ func (s *Server) Close() error {
 	if s.spare >= 0 {
 		_ = unix.Close(s.spare)
 	}
-	s.owner.Close()
 	return nil
 }
 
