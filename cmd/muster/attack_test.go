@@ -240,14 +240,13 @@ type attacked struct {
 // workHonestly is a worker that waits at the gate, and leaves a note that its work is done. A rank FAILS fails after it.
 const workHonestly = untilGate + `: > "$OUT/done.$RANK"; [ "$RANK" != "$FAILS" ] || exit 7`
 
-func startAttacked(t *testing.T, token, fails string, flags ...string) *attacked {
+func startAttacked(t *testing.T, token string, env ...string) *attacked {
 	t.Helper()
 	port := freePort(t)
 	a := &attacked{attacker: newAttacker(t, "127.0.0.1:"+port)}
-	a.meet = newMeet(t, workHonestly, append(flags, "--nnodes=2", "--run-id=victim", "--join-timeout=15s", "--token-file="+token,
-		"--ckpt=on", "--ckpt-dir="+t.TempDir(), "--ckpt-replicas=1")...)
+	a.meet = newMeet(t, workHonestly, "--nnodes=2", "--run-id=victim", "--join-timeout=15s", "--token-file="+token)
 	a.native = true
-	a.env = []string{"FAILS=" + fails}
+	a.env = env
 	a.start(0, "--rdzv=muster://127.0.0.1:"+port)
 	a.start(1, "--rdzv=muster://"+a.relay.Addr().String())
 	return a
@@ -272,7 +271,7 @@ func TestAttackStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := map[string][]byte{} // of an earlier incarnation, whose work was done
-	early := startAttacked(t, token, "none", "--network-check")
+	early := startAttacked(t, token, "FAILS=none")
 	s := early.reach(t)
 	early.watch(t, s, before, func() bool { return early.worker(0, 0, 0) != nil && early.worker(1, 0, 0) != nil })
 	early.record(t.Context(), s, before)
@@ -282,17 +281,14 @@ func TestAttackStore(t *testing.T) {
 		early.ends(j, 0)
 	}
 	maps.Copy(before, early.heard()) // the verdict among it
-	for _, part := range []string{"/verdict", "/members", "/hello/1", "/plan/0", "/result/0/1", "/ckpt/leader", "/ckpt/node/1"} {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(before)), func(key string) bool { return strings.HasSuffix(key, part) }) {
-			t.Errorf("no key ends with %s: %v", part, slices.Sorted(maps.Keys(before)))
-		}
+	if len(before) < 8 {
+		t.Fatalf("only these were seen: %v", slices.Sorted(maps.Keys(before)))
 	}
 	for name, strike := range assaults {
 		for _, fails := range []string{"none", "1"} {
 			t.Run(name+", "+fails+" fails", func(t *testing.T) {
 				t.Parallel()
-				flags := map[string][]string{"none": {"--network-check"}}[fails] // the other job meets the attacker when its workers run
-				a := startAttacked(t, token, fails, flags...)
+				a := startAttacked(t, token, "FAILS="+fails)
 				s := a.reach(t)
 				ctx, stop := context.WithCancel(t.Context())
 				var striking sync.WaitGroup
@@ -327,12 +323,11 @@ func TestAttackStore(t *testing.T) {
 // judge fails the test where an agent has believed the attacker.
 func (a *attacked) judge(t *testing.T, got outcome, fails string) {
 	t.Helper()
-	t.Logf("status %d", got.status)
 	switch {
 	case strings.Contains(got.stderr, "panic:"), strings.Contains(got.stderr, "internal error"):
 		t.Errorf("the agent broke:\n%s", got.stderr)
 	case got.status == 0 && fails == "none" && a.done(), got.status == 7 && fails == "1":
-	case got.status == 75 || got.status == 2 || got.status == 82: // a named error
+	case got.status == 75 || got.status == 2: // a named error
 		if !strings.Contains(got.stderr, "error") {
 			t.Errorf("status %d without an error:\n%s", got.status, got.stderr)
 		}
