@@ -114,7 +114,9 @@ func (d *Dialer) dialThrough(ctx context.Context, s *settings, again bool) (net.
 	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := via.DialContext(limited, "tcp", s.addr())
+	opening, stop := via.whileThere(limited)
+	defer stop()
+	conn, err := via.DialContext(opening, "tcp", s.addr())
 	switch _, refused := errors.AsType[*ssh.OpenChannelError](err); {
 	case err == nil:
 		return conn, nil
@@ -208,6 +210,39 @@ func (c *connection) lost() error {
 	return net.ErrClosed
 }
 
+// whileThere returns a context that ends with the connection, too. The library waits without end for a channel that is asked for at
+// the moment when the connection ends.
+func (c *connection) whileThere(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { // ends with its caller
+		select {
+		case <-c.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// session opens a session, or fails when the connection ends.
+func (c *connection) session() (*ssh.Session, error) {
+	type opened struct {
+		run *ssh.Session
+		err error
+	}
+	answer := make(chan opened, 1)
+	go func() { // ends with the answer of the other side; see whileThere for the one that never comes
+		run, err := c.NewSession()
+		answer <- opened{run, err}
+	}()
+	select {
+	case o := <-answer:
+		return o.run, o.err
+	case <-c.done:
+		return nil, c.lost()
+	}
+}
+
 // close ends the connection, of which cause is told to those who still use it, and waits for its goroutines.
 func (c *connection) close(cause error) {
 	c.end(cause)
@@ -239,7 +274,7 @@ func (c *connection) keepAlive() {
 	for {
 		select {
 		case err := <-ended:
-			if brokenOff(err) {
+			if _, said := errors.AsType[*proxyError](err); brokenOff(err) && !said {
 				err = errors.New("the other side ended it")
 			}
 			c.end(err)

@@ -113,7 +113,7 @@ func (l *sshLink) unreached(int, string, bool) error { return nil } // the proto
 func (l *sshLink) run(ctx context.Context, command string) (*session, error) {
 	stop := context.AfterFunc(ctx, func() { l.c.end(context.Cause(ctx)) })
 	defer stop()
-	run, err := l.c.NewSession()
+	run, err := l.c.session()
 	if err != nil {
 		return nil, l.broken(err, "its sshd may allow no sessions (MaxSessions), or no processes are left there")
 	}

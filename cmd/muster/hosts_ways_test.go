@@ -256,7 +256,7 @@ func TestHostsLostForGood(t *testing.T) {
 				flags, script = append(flags, "--max-restarts", "1"), `[ "$RANK$TORCHELASTIC_RESTART_COUNT" != 20 ] || exit 3; exec sleep 1000`
 			}
 			r := j.start(append(flags, "--", "sh", "-c", showRank+script)...)
-			testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) == 3 })
+			testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) >= 3 }) // of two rounds, where one was restarted
 			testutil.Eventually(t, time.Minute, "the status file has all of them", func() bool {
 				if _, err := os.Stat(status); err != nil {
 					return false

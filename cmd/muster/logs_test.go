@@ -140,8 +140,8 @@ func TestPrefixes(t *testing.T) {
 		"ranks":            {[]string{"run", "-n", "2"}, []string{"[0] hi", "[1] hi"}},
 		"one host":         {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
 		"hosts":            {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"deepspeed":        {[]string{"--tee", "3", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--no_python"}, []string{"[0] hi", "[1] hi"}},
-		"deepspeed, hosts": {[]string{"--tee", "3", "deepspeed", "--hostfile", hostfile, "--no_local_rank", "--no_python"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"deepspeed":        {[]string{"--tee", "3", "deepspeed", "--num_gpus", "2", "--master_port", freePort(t), "--no_local_rank", "--no_python"}, []string{"[0] hi", "[1] hi"}},
+		"deepspeed, hosts": {[]string{"--tee", "3", "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_local_rank", "--no_python"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
 		"mpirun, hosts":    {[]string{"--tee", "3", "mpirun", "-np", "2", "--host", "localhost,127.0.0.1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
 		"own":              {[]string{"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts", "localhost:2"}, []string{"localhost/0> hi", "localhost/1> hi"}},
 	} {
