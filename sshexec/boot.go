@@ -123,7 +123,7 @@ func (d *Dialer) boot(ctx context.Context, l link, args []string) (*Remote, erro
 		case word == "run":
 			return newRemote(c, l), nil
 		case word == "need" && tries == 0:
-			c.run.close()
+			c.run.finish()
 			if err := d.bring(ctx, l, short, sum, rest); err != nil {
 				return nil, err
 			}

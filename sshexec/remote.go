@@ -87,6 +87,21 @@ type session struct {
 	close  func()
 }
 
+// finish closes a session whose command has given its last answer and is about to end. It waits for that: Dropbear may close a session
+// that is opened while another one ends.
+func (s *session) finish() {
+	ended := make(chan struct{})
+	go func() { // ends with the session, which is closed below
+		_, _ = s.wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(goodbye):
+	}
+	s.close()
+}
+
 // sshLink runs commands over one connection of our own client.
 type sshLink struct{ c *connection }
 
@@ -162,7 +177,7 @@ func (l *sshLink) broken(err error, hint string) error {
 		return l.fail(Lost, "", lost)
 	}
 	if brokenOff(err) {
-		return l.fail(Lost, "", errors.New("the other side ended it"))
+		return l.fail(Lost, "", errors.New("the other side ended the session before the command ran"))
 	}
 	return l.fail(NoProgram, hint, fmt.Errorf("it runs no command: %w", err))
 }
