@@ -610,3 +610,24 @@ func TestDamagedLeftovers(t *testing.T) {
 		t.Errorf("%d of 300 damaged leftovers were saved", saved)
 	}
 }
+
+// TestCutMemoryStaysCut cuts a file of memory short while its pages are being allocated.
+func TestCutMemoryStaysCut(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "memory"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMemory(f, f.Name(), size, 0, "run", 0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.release()
+	if err := os.Truncate(m.path, headerSize); err != nil {
+		t.Fatal(err)
+	}
+	m.prefault(size)
+	m.faulting.Wait()
+	if err := m.whole(); !errors.Is(err, errCut) {
+		t.Errorf("it is whole again: %v", err)
+	}
+}

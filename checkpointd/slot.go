@@ -133,12 +133,13 @@ func (m *memory) whole() error {
 // faultStep is how much is touched at once: whoever copies meanwhile waits no longer than for that.
 const faultStep = 8 << 20
 
-// prefault has pages allocated in the background, in the order in which they are going to be written.
+// prefault has pages allocated in the background, in the order in which they are going to be written. The file keeps its size: one that
+// was cut short must not look whole again.
 func (m *memory) prefault(want int64) {
 	fd, size := int(m.file.Fd()), int64(len(m.bytes))
 	m.faulting.Go(func() {
 		for at := int64(0); at < min(want+headerSize, size) && !m.stop.Load(); at += faultStep {
-			if unix.Fallocate(fd, 0, at, min(faultStep, size-at)) != nil {
+			if unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, at, min(faultStep, size-at)) != nil {
 				return // whoever writes meets the same
 			}
 		}
@@ -164,7 +165,7 @@ func (m *memory) grow(want int64) error {
 		return err
 	}
 	if m.path != "" && want > m.want {
-		if err := unix.Fallocate(int(m.file.Fd()), 0, headerSize+m.want, want-m.want); err != nil {
+		if err := unix.Fallocate(int(m.file.Fd()), unix.FALLOC_FL_KEEP_SIZE, headerSize+m.want, want-m.want); err != nil {
 			return err
 		}
 	}
