@@ -54,7 +54,7 @@ func (a *Agent) tellDebug(logs *attemptLogs, w Worker) error {
 		return nil
 	}
 	parent := logs.path
-	if parent == "" {
+	if _, err := durable.Ours(parent); parent == "" || err != nil { // a person has a shell read it: others must not replace it
 		parent = a.Plan.RunDir
 	}
 	env, err := a.writeDebug(parent, w)
@@ -208,9 +208,17 @@ func debugFiles(dir string) (map[string][]byte, error) {
 func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 	dirs := []string{dir}
 	if dir == "" {
-		var err error
-		if dirs, err = runDirs(runParent(m)); err != nil {
-			return DebugRank{}, err
+		parents := runParents(m)
+		if len(parents) == 0 {
+			parents = []string{firstRunParent(m)}
+		}
+		dirs = nil
+		for _, parent := range parents {
+			more, err := runDirs(parent)
+			if err != nil {
+				return DebugRank{}, err
+			}
+			dirs = append(dirs, more...)
 		}
 	}
 	var found []DebugRank

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/rendezvous"
 )
@@ -278,16 +280,60 @@ func (p *Plan) MasterHost() string {
 // jobDirPrefix begins the names of run directories.
 const jobDirPrefix = "job-"
 
-// runParent is the directory that holds the run directories of this user: in XDG_RUNTIME_DIR where that is ours, which it
-// is not after su, and else in the directory of temporary files.
+// runParent is the directory that holds the run directories of this user. Workers take code from there, so it lies where nobody else
+// can put another one in its place, if there is such a place: in XDG_RUNTIME_DIR, which is gone in many containers and belongs to
+// somebody else after su, or among temporary files.
 func runParent(m Machine) string {
-	if filepath.IsAbs(m.RuntimeDir) {
-		info, err := os.Stat(m.RuntimeDir)
-		if err == nil && info.IsDir() && ownedByUs(info) && unix.Access(m.RuntimeDir, unix.W_OK|unix.X_OK) == nil {
-			return filepath.Join(m.RuntimeDir, "muster")
+	if safe := runParents(m); len(safe) > 0 {
+		return safe[0]
+	}
+	return firstRunParent(m)
+}
+
+// runParents are the places for run directories that others can do nothing to, as they are tried.
+func runParents(m Machine) []string {
+	var safe []string
+	add := func(dir, name string) {
+		dir, err := durable.Ours(dir)
+		if err != nil || unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
+			return
+		}
+		path := filepath.Join(dir, name)
+		if info, err := os.Lstat(path); err == nil && (!info.IsDir() || !ownedByUs(info)) { // somebody has taken the name
+			return
+		}
+		if !slices.Contains(safe, path) {
+			safe = append(safe, path)
 		}
 	}
-	return filepath.Join(m.TempDir, "muster-"+strconv.Itoa(os.Getuid()))
+	if ownRuntimeDir(m) {
+		add(m.RuntimeDir, runtimeName)
+	}
+	for _, dir := range durable.Temporaries(m.TempDir) {
+		add(dir, tempName())
+	}
+	return safe
+}
+
+// firstRunParent is the place where nobody looks who could put something there.
+func firstRunParent(m Machine) string {
+	if ownRuntimeDir(m) {
+		return filepath.Join(m.RuntimeDir, runtimeName)
+	}
+	return filepath.Join(m.TempDir, tempName())
+}
+
+// runtimeName is what holds run directories in XDG_RUNTIME_DIR, tempName in a directory of all users.
+const runtimeName = "muster"
+
+func tempName() string { return "muster-" + strconv.Itoa(os.Getuid()) }
+
+func ownRuntimeDir(m Machine) bool {
+	if !filepath.IsAbs(m.RuntimeDir) {
+		return false
+	}
+	info, err := os.Stat(m.RuntimeDir)
+	return err == nil && info.IsDir() && ownedByUs(info) && unix.Access(m.RuntimeDir, unix.W_OK|unix.X_OK) == nil
 }
 
 // ProcsFrom says where the number of workers came from, and how a word such as auto was understood.

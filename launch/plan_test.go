@@ -1,18 +1,22 @@
 package launch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/rendezvous"
 )
@@ -326,11 +330,11 @@ func TestArgv(t *testing.T) {
 // TestJobDirIsNeverShared makes the directory of two jobs with one run id.
 func TestJobDirIsNeverShared(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "muster", "job-x")
-	first, err := makeJobDir(dir)
+	first, err := makeJobDir(dir, zerolog.Nop())
 	if err != nil || first.path != dir {
 		t.Fatalf("%q, %v", first.path, err)
 	}
-	second, err := makeJobDir(dir)
+	second, err := makeJobDir(dir, zerolog.Nop())
 	if err != nil || second.path == first.path {
 		t.Fatalf("the second job got %q, %v", second.path, err)
 	}
@@ -349,10 +353,61 @@ func TestJobDirIsNeverShared(t *testing.T) {
 	}
 }
 
+// TestRunParent: workers take code from the run directory. It does not lie where others could rename it, or have taken its name, if
+// there is another place; what lies in the others that are safe is found by muster exec.
+func TestRunParent(t *testing.T) {
+	mkdir := func(mode os.FileMode) string {
+		dir := filepath.Join(t.TempDir(), "x")
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	private, open := mkdir(0o700), mkdir(0o777)
+	name := "muster-" + strconv.Itoa(os.Getuid())
+	taken := mkdir(0o777 | os.ModeSticky)
+	if err := os.WriteFile(filepath.Join(taken, name), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		says string
+		m    Machine
+		want string // "" is any other directory
+	}{
+		{"XDG_RUNTIME_DIR", Machine{RuntimeDir: private, TempDir: private}, filepath.Join(private, "muster")},
+		{"TMPDIR", Machine{TempDir: private}, filepath.Join(private, name)},
+		{"XDG_RUNTIME_DIR to which all may write", Machine{RuntimeDir: open, TempDir: private}, filepath.Join(private, name)},
+		{"TMPDIR to which all may write", Machine{TempDir: open}, ""},
+		{"TMPDIR where the name is taken", Machine{TempDir: taken}, ""},
+	} {
+		got := runParent(c.m)
+		if c.want != "" && got != c.want {
+			t.Errorf("%s: %s, want %s", c.says, got, c.want)
+		}
+		if c.want == "" {
+			_, err := durable.Ours(filepath.Dir(got))
+			if _, safe := durable.Ours("/tmp"); safe == nil && (err != nil || strings.HasPrefix(got, c.m.TempDir)) {
+				t.Errorf("%s: %s (%v)", c.says, got, err)
+			}
+		}
+	}
+	var log bytes.Buffer
+	d, err := makeJobDir(filepath.Join(open, name, "job-x"), zerolog.New(&log)) // there was no better place
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "could replace the run directory") || !strings.Contains(log.String(), open) {
+		t.Errorf("the log has %q", log.String())
+	}
+	if err := d.remove(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStaleJobDirs removes what killed agents left, and nothing that is in use.
 func TestStaleJobDirs(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "muster")
-	running, err := makeJobDir(filepath.Join(parent, "job-running"))
+	running, err := makeJobDir(filepath.Join(parent, "job-running"), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +422,7 @@ func TestStaleJobDirs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next, err := makeJobDir(filepath.Join(parent, "job-next"))
+	next, err := makeJobDir(filepath.Join(parent, "job-next"), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,14 +450,14 @@ func TestJobDirOfSomebodyElse(t *testing.T) {
 	if err := os.Chown(parent, 12345, 12345); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := makeJobDir(filepath.Join(parent, "job-x")); err == nil {
+	if _, err := makeJobDir(filepath.Join(parent, "job-x"), zerolog.Nop()); err == nil {
 		t.Error("took a directory that belongs to somebody else")
 	}
 	link := filepath.Join(t.TempDir(), "muster-0")
 	if err := os.Symlink(t.TempDir(), link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := makeJobDir(filepath.Join(link, "job-x")); err == nil {
+	if _, err := makeJobDir(filepath.Join(link, "job-x"), zerolog.Nop()); err == nil {
 		t.Error("followed a link")
 	}
 }
@@ -413,7 +468,7 @@ func TestJobDirClosed(t *testing.T) {
 	if err := errors.Join(os.Mkdir(parent, 0o700), os.Chmod(parent, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	d, err := makeJobDir(filepath.Join(parent, "job-x"))
+	d, err := makeJobDir(filepath.Join(parent, "job-x"), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

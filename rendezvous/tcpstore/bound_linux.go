@@ -58,7 +58,7 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 		if e == nil {
 			return int64(entryCost + len(key) + size)
 		}
-		return max(0, int64(size-cap(e.bytes())))
+		return max(0, int64(size-e.reusable()))
 	}
 	switch o { //nolint:exhaustive // the others add nothing
 	case opSet, opAppend:
@@ -97,6 +97,18 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 	return grows
 }
 
+// roomForAppendLocked refuses to append size bytes, which count already, to a value that unread replies hold: it is kept for them
+// beside its copy.
+func (s *space) roomForAppendLocked(e *entry, size int) error {
+	if e == nil || !e.shared() {
+		return nil
+	}
+	if held, grows := s.heldLocked(), int64(len(e.bytes())+size); held+grows > s.lim.Total {
+		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a copy of a value of %d bytes", errFull, held, s.lim.Total, grows)
+	}
+	return nil
+}
+
 // roomForValueLocked is roomForLocked for a big value that is about to be read into place.
 func (s *space) roomForValueLocked(size int) error {
 	if held := s.heldLocked(); held+int64(size) > s.lim.Total {
@@ -114,13 +126,18 @@ func (l *loop) count(c *conn) error {
 	if n == int(c.counted) {
 		return nil
 	}
-	total := l.srv.pool.live.Add(int64(n) - int64(c.counted))
-	more := n > int(c.counted)
-	c.counted = int32(n)
-	if limit := l.srv.cfg.Limits.Total; more && total > limit {
-		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, total, limit, n)
+	limit := l.srv.cfg.Limits.Total
+	for live := &l.srv.pool.live; ; {
+		before := live.Load()
+		total := before + int64(n) - int64(c.counted)
+		if n > int(c.counted) && total > limit { // it is not counted: c is closed now
+			return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, total, limit, n)
+		}
+		if live.CompareAndSwap(before, total) {
+			c.counted = int32(n)
+			return nil
+		}
 	}
-	return nil
 }
 
 // refuse writes down that a client was closed because the store is full.

@@ -223,13 +223,18 @@ func (l *loop) filled(c *conn) {
 	case opQueuePush:
 		ks.pushLocked(f.key, nil, f.blob)
 	default:
-		err = ks.appendLocked(f.key, f.blob.b)
+		if err = s.roomForAppendLocked(ks.keys[string(f.key)], len(f.blob.b)); err == nil {
+			err = ks.appendLocked(f.key, f.blob.b)
+		}
 		l.srv.pool.release(f.blob)
 	}
 	l.collectLocked(c)
 	s.mu.Unlock()
 	l.flush(c)
 	if err != nil {
+		if errors.Is(err, errFull) {
+			l.refuse(c, err)
+		}
 		l.finish(c, err)
 	}
 }
