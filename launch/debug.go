@@ -208,9 +208,10 @@ func debugFiles(dir string) (map[string][]byte, error) {
 func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 	dirs := []string{dir}
 	if dir == "" {
-		parents := runParents(m)
+		places := findRunPlaces(m)
+		parents := places.safe
 		if len(parents) == 0 {
-			parents = []string{firstRunParent(m)}
+			parents = []string{places.parent}
 		}
 		dirs = nil
 		for _, parent := range parents {
@@ -252,7 +253,7 @@ func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 		slices.Sort(ranks)
 		return DebugRank{}, errhint.Usagef("there is no rank %d of a debug job on this machine, only %s", rank, strings.Join(slices.Compact(ranks), ", "))
 	}
-	where := runParent(m)
+	where := findRunPlaces(m).parent
 	if dir != "" {
 		where = dir
 	}

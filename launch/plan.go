@@ -4,16 +4,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/rendezvous"
 )
@@ -91,7 +88,8 @@ type Plan struct {
 	warm      warmCommand
 	cold      error // why no template can be made, where one was asked for
 	// token says that the launcher has brought the job's.
-	token bool
+	token      bool
+	passedOver error // why RunDir does not lie where a variable says, or nil
 }
 
 // NewPlan looks up what job leaves open and refuses what could not run.
@@ -135,7 +133,8 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 			p.cold = warmBound(p.cpus, environ)
 		}
 	}
-	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))
+	places := findRunPlaces(m)
+	p.RunDir, p.passedOver = filepath.Join(places.parent, jobDirPrefix+safeName(p.RunID)), places.passedOver
 	// What would fail for one worker fails for the last.
 	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
@@ -275,65 +274,6 @@ func (p *Plan) MasterHost() string {
 		return "127.0.0.1"
 	}
 	return p.Job.Meeting.Host
-}
-
-// jobDirPrefix begins the names of run directories.
-const jobDirPrefix = "job-"
-
-// runParent is the directory that holds the run directories of this user. Workers take code from there, so it lies where nobody else
-// can put another one in its place, if there is such a place: in XDG_RUNTIME_DIR, which is gone in many containers and belongs to
-// somebody else after su, or among temporary files.
-func runParent(m Machine) string {
-	if safe := runParents(m); len(safe) > 0 {
-		return safe[0]
-	}
-	return firstRunParent(m)
-}
-
-// runParents are the places for run directories that others can do nothing to, as they are tried.
-func runParents(m Machine) []string {
-	var safe []string
-	add := func(dir, name string) {
-		dir, err := durable.Ours(dir)
-		if err != nil || unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
-			return
-		}
-		path := filepath.Join(dir, name)
-		if info, err := os.Lstat(path); err == nil && (!info.IsDir() || !ownedByUs(info)) { // somebody has taken the name
-			return
-		}
-		if !slices.Contains(safe, path) {
-			safe = append(safe, path)
-		}
-	}
-	if ownRuntimeDir(m) {
-		add(m.RuntimeDir, runtimeName)
-	}
-	for _, dir := range durable.Temporaries(m.TempDir) {
-		add(dir, tempName())
-	}
-	return safe
-}
-
-// firstRunParent is the place where nobody looks who could put something there.
-func firstRunParent(m Machine) string {
-	if ownRuntimeDir(m) {
-		return filepath.Join(m.RuntimeDir, runtimeName)
-	}
-	return filepath.Join(m.TempDir, tempName())
-}
-
-// runtimeName is what holds run directories in XDG_RUNTIME_DIR, tempName in a directory of all users.
-const runtimeName = "muster"
-
-func tempName() string { return "muster-" + strconv.Itoa(os.Getuid()) }
-
-func ownRuntimeDir(m Machine) bool {
-	if !filepath.IsAbs(m.RuntimeDir) {
-		return false
-	}
-	info, err := os.Stat(m.RuntimeDir)
-	return err == nil && info.IsDir() && ownedByUs(info) && unix.Access(m.RuntimeDir, unix.W_OK|unix.X_OK) == nil
 }
 
 // ProcsFrom says where the number of workers came from, and how a word such as auto was understood.

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Ours returns a directory without links, and an error where somebody else than this user and root could put something in the place of
@@ -43,13 +45,34 @@ func Ours(dir string) (string, error) {
 	}
 }
 
+// SystemTemp is where temporary files go that no directory was chosen for.
+const SystemTemp = "/tmp"
+
 // Temporaries are the directories for temporary files in the order in which they are to be tried: the one that was chosen, by TMPDIR for
 // example, and those that every system has.
-func Temporaries(chosen string) []string { return []string{chosen, "/tmp", "/var/tmp", "/dev/shm"} }
+func Temporaries(chosen string) []string { return []string{chosen, SystemTemp, "/var/tmp", "/dev/shm"} }
+
+// Writable returns an error where this user can make no files in a directory.
+func Writable(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return &os.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return &os.PathError{Op: "write to", Path: dir, Err: err}
+	}
+	return nil
+}
 
 // MkdirTemp makes a directory for this user alone in the chosen one, or in another of Temporaries where others could put something in its
-// place. Where all are so it is in the chosen one.
+// place. Where all are so it is in the chosen one; where that cannot be written to it is in none.
 func MkdirTemp(chosen, pattern string) (string, error) {
+	if err := Writable(chosen); err != nil {
+		return "", fmt.Errorf("cannot use the directory of temporary files (TMPDIR): %w", err)
+	}
 	for _, dir := range Temporaries(chosen) {
 		if dir, err := Ours(dir); err == nil {
 			if made, err := os.MkdirTemp(dir, pattern); err == nil {

@@ -78,4 +78,18 @@ func TestMkdirTempKeepsAway(t *testing.T) {
 	if err := os.Remove(away); err != nil {
 		t.Error(err)
 	}
+	for _, bad := range []string{filepath.Join(open, "missing"), file(t)} {
+		if made, err := durable.MkdirTemp(bad, "x-"); err == nil || !strings.Contains(err.Error(), "TMPDIR") || !strings.Contains(err.Error(), bad) {
+			t.Errorf("%q, %v; want an error that names TMPDIR and %s", made, err, bad)
+		}
+	}
+}
+
+func file(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
