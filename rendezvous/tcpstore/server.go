@@ -19,6 +19,10 @@ import (
 	"muster/internal/errhint"
 )
 
+// KeyFull is the name, behind ServerConfig.Private, of a key that says why a client of the agents was closed because the store
+// was full: the protocol has no answer that could. It is a hint, that anybody may write.
+const KeyFull = "full"
+
 // ServerConfig says where a Server listens and what it allows. The zero value listens on a free port of the loopback
 // addresses.
 type ServerConfig struct {
