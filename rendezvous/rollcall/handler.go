@@ -99,6 +99,8 @@ func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 			h.log.Debug().Err(err).Msg("meeting begins anew")
 		case errors.Is(err, errJoinTimeout):
 			return r, h.tooLate(began, err) //nolint:contextcheck // ctx has ended
+		case isUntrusted(err) && errhint.CodeOf(err) == errhint.Internal: // whoever has written it is to blame, and not we
+			return r, errhint.Code(err, errhint.TryAgain)
 		default:
 			return r, err
 		}

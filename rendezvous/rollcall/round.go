@@ -305,6 +305,13 @@ const reasonRoundOver = "RoundOver"
 func (r *round) attendExit(ctx context.Context, at string) {
 	defer close(r.exited)
 	conn, err := r.h.cfg.Dial(ctx, at)
+	for err != nil && ctx.Err() == nil { // the store may be busy
+		select {
+		case <-time.After(r.h.cfg.beatEvery()):
+			conn, err = r.h.cfg.Dial(ctx, at)
+		case <-ctx.Done():
+		}
+	}
 	if err != nil {
 		return // the verdict is all that we hear
 	}
