@@ -72,8 +72,8 @@ func (s *session) answered(at time.Time) {
 	defer s.mu.Unlock()
 	s.heard = at
 	switch {
-	case !s.leadsLocked(): // others say that they have heard us
-		if s.vacant {
+	case !s.leadsLocked(): // others say that they have heard us; without a token that proves no more than the store's answer
+		if s.vacant || s.h.codec.macs == nil {
 			s.proven = at
 			s.renewLocked(at)
 		}
