@@ -129,3 +129,25 @@ func TestForeignMembers(t *testing.T) {
 		}
 	})
 }
+
+// TestFarCoordinator: the coordinator is far from the store, and nobody is lost for that.
+func TestFarCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 3, 3)
+		a := j.start("a", func(c *rollcall.Config) { c.Store = &wire{Client: j.space.Client(), late: 350 * time.Millisecond} })
+		first := a.begin(t.Context())
+		time.Sleep(5 * time.Second) // a is the coordinator
+		agents := []*agent{a, j.start("b"), j.start("c")}
+		for _, c := range []chan next{agents[1].begin(t.Context()), agents[2].begin(t.Context()), first} {
+			if n := <-c; n.err != nil {
+				t.Fatal(n.err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, x := range agents {
+			if len(x.Verdict()) > 0 {
+				t.Errorf("%s hears %+v", x.name, x.verdict())
+			}
+		}
+	})
+}

@@ -144,7 +144,7 @@ func (s *session) enter(ctx context.Context, a assignment, asked time.Time) cont
 	if at := s.replies.at(a.Heard); at.After(asked) {
 		s.proven = at
 	}
-	if s.leadsLocked() {
+	if s.leadsLocked() || s.h.codec.macs == nil {
 		s.proven = s.heard
 	}
 	s.grantLocked(s.proven.Add(s.h.cfg.lease()))
