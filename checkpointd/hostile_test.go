@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -518,4 +520,51 @@ func TestStrangersSegments(t *testing.T) {
 		t.Errorf("ours are %v", left)
 	}
 	testutil.RunStranger(t, "sh", "-c", "rm -f '"+label+"'.1-0-1 '"+label+"'.1-0-99 '"+label+"'.new '"+label+"x'")
+}
+
+// TestManifestOfManyEntries: a manifest, or a tracker, of many entries that are nothing takes no more memory than its bytes allow.
+func TestManifestOfManyEntries(t *testing.T) {
+	const most = 16 << 20
+	for name, c := range map[string]struct{ file, begin, entry string }{
+		"files":    {"5/" + manifestName, `{"files":[`, `{}`},
+		"trackers": {"5/" + manifestName, `{"trackers":[`, `[]`},
+		"spare":    {"5/" + manifestName, `{"spare":[`, `0`},
+		"paths":    {trackerName, `{"paths":[`, `""`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			text := c.begin + strings.Repeat(c.entry+",", most/(len(c.entry)+1)) + c.entry + "]}"
+			if err := errors.Join(os.Mkdir(filepath.Join(dir, "5"), 0o700), os.WriteFile(filepath.Join(dir, c.file), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			steps, err := List(dir)
+			runtime.ReadMemStats(&after)
+			if err != nil || len(steps) != 1 || steps[0].Problem == nil {
+				t.Fatalf("%+v, %v", steps, err)
+			}
+			if took := after.TotalAlloc - before.TotalAlloc; took > 6*most { // io.ReadAll has taken some of it
+				t.Errorf("%d bytes of text took %d bytes of memory", len(text), took)
+			}
+		})
+	}
+}
+
+// TestLargeManifest: what a job of many shards writes is read, with strange names, too.
+func TestLargeManifest(t *testing.T) {
+	m := Manifest{Version: manifestVersion, Step: 5, Attempt: "a", Shards: 1 << 18}
+	for i := range m.Shards {
+		m.Files = append(m.Files, File{Shard: i, Path: fmt.Sprintf("5/%d", i), CRC32C: "00000000", Attempt: "a"})
+	}
+	for i := range 1000 {
+		m.Files[i].Path, m.Spare = "5/"+strings.Repeat("{[,", 20)+strconv.Itoa(i), append(m.Spare, int64(i))
+	}
+	text, err := json.Marshal(&m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dense(text); err != nil {
+		t.Error(err)
+	}
 }

@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -267,8 +268,29 @@ func readJSON(t *beneath.Tree, name string, into any) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(text, into); err != nil {
+	err = dense(text)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	return nil
+}
+
+// entryBytes is less than any file takes in a manifest, numberBytes less than a number of a step's; fewEntries are read whatever they
+// take. "{}," becomes 30 times as many bytes in memory, and entries of files no more than these have.
+const (
+	entryBytes  = 48
+	numberBytes = 8
+	fewEntries  = 1 << 16
+)
+
+// dense returns an error for JSON that would take far more memory than its text, as no manifest or tracker of ours does.
+func dense(text []byte) error {
+	objects := bytes.Count(text, []byte("{")) + bytes.Count(text, []byte("["))
+	if objects > fewEntries+len(text)/entryBytes || bytes.Count(text, []byte(",")) > fewEntries+len(text)/numberBytes {
+		return fmt.Errorf("its %d bytes have more entries than such a file can have", len(text))
 	}
 	return nil
 }

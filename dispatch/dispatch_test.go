@@ -191,7 +191,7 @@ func TestReach(t *testing.T) {
 
 // What speaks before the agent, or in its place, is no message.
 func TestNoise(t *testing.T) {
-	for name, text := range map[string]string{"words": "Welcome to node1!\n", "a long message": "\x10\xff\xff\xff\xff", "the wrong message": "\x15\x00\x00\x00\x02{}"} {
+	for name, text := range map[string]string{"words": "Welcome to node1!\n", "a long message": "\x10\xff\xff\xff\xff", "as long as an order": "\x10\x02\x00\x00\x00" + strings.Repeat(" ", 32<<20) + "{}", "the wrong message": "\x15\x00\x00\x00\x02{}"} {
 		t.Run(name, func(t *testing.T) {
 			f, _ := newFleet(t, Machine{Name: "odd", Start: func(context.Context) (Conn, error) {
 				_, stdin := io.Pipe()
@@ -533,7 +533,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte("\x10\x00\x00\x00\x02{}"))
 	f.Add([]byte("\x12\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		w := wire{r: bytes.NewReader(data)}
+		w := wire{r: bytes.NewReader(data), most: maxFrame}
 		for {
 			_, payload, err := w.receive()
 			if err != nil {

@@ -42,6 +42,8 @@ const (
 	// maxFrame bounds what is taken at once: an order with the largest environment and command line that a kernel takes,
 	// several times over.
 	maxFrame = 64 << 20
+	// maxAnswer bounds a frame of an agent: nothing that one says is as long as an order.
+	maxAnswer = 8 << 20
 	// maxOutput bounds a frame of output or of a file, so that beats and results are not behind much of it.
 	maxOutput = 64 << 10
 )
@@ -54,7 +56,8 @@ var errNoise = errors.New("what came is no message of muster's agent")
 
 // wire sends and receives frames. Each direction may be used by one reader, and by many writers.
 type wire struct {
-	r io.Reader
+	r    io.Reader
+	most uint32 // bytes of a frame that is received
 
 	mu sync.Mutex
 	w  io.Writer
@@ -98,7 +101,7 @@ func (w *wire) receive() (kind, []byte, error) {
 		return 0, nil, err
 	}
 	size := binary.BigEndian.Uint32(header[1:])
-	if size > maxFrame {
+	if size > w.most {
 		return 0, nil, fmt.Errorf("%w: it begins with %q", errNoise, header[:])
 	}
 	payload, err := readAtMost(w.r, int(size))

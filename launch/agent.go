@@ -119,7 +119,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 
 // open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
-	if a.dir, err = makeJobDir(a.Plan.RunDir); err != nil {
+	if a.dir, err = a.Plan.openRunDir(a.Log); err != nil {
 		return err
 	}
 	a.Plan.RunDir = a.dir.path

@@ -54,7 +54,7 @@ func (a *Agent) tellDebug(logs *attemptLogs, w Worker) error {
 		return nil
 	}
 	parent := logs.path
-	if parent == "" {
+	if _, err := durable.Ours(parent); parent == "" || err != nil { // a person has a shell read it: others must not replace it
 		parent = a.Plan.RunDir
 	}
 	env, err := a.writeDebug(parent, w)
@@ -208,9 +208,18 @@ func debugFiles(dir string) (map[string][]byte, error) {
 func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 	dirs := []string{dir}
 	if dir == "" {
-		var err error
-		if dirs, err = runDirs(runParent(m)); err != nil {
-			return DebugRank{}, err
+		places := findRunPlaces(m)
+		parents := places.safe
+		if len(parents) == 0 {
+			parents = []string{places.parent}
+		}
+		dirs = nil
+		for _, parent := range parents {
+			more, err := runDirs(parent)
+			if err != nil {
+				return DebugRank{}, err
+			}
+			dirs = append(dirs, more...)
 		}
 	}
 	var found []DebugRank
@@ -244,7 +253,7 @@ func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 		slices.Sort(ranks)
 		return DebugRank{}, errhint.Usagef("there is no rank %d of a debug job on this machine, only %s", rank, strings.Join(slices.Compact(ranks), ", "))
 	}
-	where := runParent(m)
+	where := findRunPlaces(m).parent
 	if dir != "" {
 		where = dir
 	}

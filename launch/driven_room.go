@@ -20,7 +20,7 @@ func OpenRoom(p *Plan, log zerolog.Logger) (*Room, error) {
 	if !p.Job.Debug.On && !p.Job.Warm.wanted() {
 		return nil, nil
 	}
-	dir, err := makeJobDir(p.RunDir)
+	dir, err := p.openRunDir(log)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package launch
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -166,7 +167,7 @@ type Meeting struct {
 	Spares, NodeUnit int
 	// Topology is the path of a file that names the switches, TokenFile of one that holds the job's token; empty for none.
 	Topology, TokenFile string
-	// StoreAllow are the networks whose clients the stores serve; none: all.
+	// StoreAllow are the networks whose clients the stores serve; none: all. On one node see AllowsLoopback.
 	StoreAllow []netip.Prefix
 	// StoreLimit is how many bytes each of the stores holds at most; 0 for their default.
 	StoreLimit int64
@@ -174,6 +175,12 @@ type Meeting struct {
 	Etcd EtcdAccess
 	// Conf are the settings of --rdzv-conf as they were given, for --dry-run.
 	Conf map[string]string
+}
+
+// AllowsLoopback reports whether StoreAllow names loopback. On one node the store serves processes of this user and of root, which the
+// kernel tells apart, and those of all users where that is so.
+func (m *Meeting) AllowsLoopback() bool {
+	return slices.ContainsFunc(m.StoreAllow, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
 }
 
 // Endpoint is where something listens: a name or an address, and a port.

@@ -11,8 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"muster/internal/durable"
 	"muster/internal/errhint"
 )
 
@@ -30,7 +32,7 @@ const staleAfter = time.Minute
 // makeJobDir makes the job's directory, for its user alone, and removes those that killed agents left beside it. Where a
 // job with the same run id has it already, ours gets another name: two jobs never share a directory. Errors carry
 // status 2: nothing was started.
-func makeJobDir(path string) (d jobDir, err error) {
+func makeJobDir(path string, log zerolog.Logger) (d jobDir, err error) {
 	defer func() {
 		if err != nil {
 			err = errhint.Code(errhint.With(err, "set XDG_RUNTIME_DIR or TMPDIR to a directory that you can write to"), errhint.Usage)
@@ -56,6 +58,10 @@ func makeJobDir(path string) (d jobDir, err error) {
 			return jobDir{}, fmt.Errorf("cannot make the run directory: %w", err)
 		}
 		d.lock = lockDir(d.path)
+		if _, err := durable.Ours(d.path); err != nil {
+			log.Warn().Err(err).Str("path", d.path).Str("hint", "set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").
+				Msg("other users of this machine could replace the run directory, from which workers take code")
+		}
 		return d, nil
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -89,7 +88,8 @@ type Plan struct {
 	warm      warmCommand
 	cold      error // why no template can be made, where one was asked for
 	// token says that the launcher has brought the job's.
-	token bool
+	token      bool
+	passedOver error // why RunDir does not lie where a variable says, or nil
 }
 
 // NewPlan looks up what job leaves open and refuses what could not run.
@@ -133,7 +133,8 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 			p.cold = warmBound(p.cpus, environ)
 		}
 	}
-	p.RunDir = filepath.Join(runParent(m), jobDirPrefix+safeName(p.RunID))
+	places := findRunPlaces(m)
+	p.RunDir, p.passedOver = filepath.Join(places.parent, jobDirPrefix+safeName(p.RunID)), places.passedOver
 	// What would fail for one worker fails for the last.
 	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
@@ -273,21 +274,6 @@ func (p *Plan) MasterHost() string {
 		return "127.0.0.1"
 	}
 	return p.Job.Meeting.Host
-}
-
-// jobDirPrefix begins the names of run directories.
-const jobDirPrefix = "job-"
-
-// runParent is the directory that holds the run directories of this user: in XDG_RUNTIME_DIR where that is ours, which it
-// is not after su, and else in the directory of temporary files.
-func runParent(m Machine) string {
-	if filepath.IsAbs(m.RuntimeDir) {
-		info, err := os.Stat(m.RuntimeDir)
-		if err == nil && info.IsDir() && ownedByUs(info) && unix.Access(m.RuntimeDir, unix.W_OK|unix.X_OK) == nil {
-			return filepath.Join(m.RuntimeDir, "muster")
-		}
-	}
-	return filepath.Join(m.TempDir, "muster-"+strconv.Itoa(os.Getuid()))
 }
 
 // ProcsFrom says where the number of workers came from, and how a word such as auto was understood.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
 	"muster/rendezvous"
@@ -326,11 +327,11 @@ func TestArgv(t *testing.T) {
 // TestJobDirIsNeverShared makes the directory of two jobs with one run id.
 func TestJobDirIsNeverShared(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "muster", "job-x")
-	first, err := makeJobDir(dir)
+	first, err := makeJobDir(dir, zerolog.Nop())
 	if err != nil || first.path != dir {
 		t.Fatalf("%q, %v", first.path, err)
 	}
-	second, err := makeJobDir(dir)
+	second, err := makeJobDir(dir, zerolog.Nop())
 	if err != nil || second.path == first.path {
 		t.Fatalf("the second job got %q, %v", second.path, err)
 	}
@@ -352,7 +353,7 @@ func TestJobDirIsNeverShared(t *testing.T) {
 // TestStaleJobDirs removes what killed agents left, and nothing that is in use.
 func TestStaleJobDirs(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "muster")
-	running, err := makeJobDir(filepath.Join(parent, "job-running"))
+	running, err := makeJobDir(filepath.Join(parent, "job-running"), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +368,7 @@ func TestStaleJobDirs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next, err := makeJobDir(filepath.Join(parent, "job-next"))
+	next, err := makeJobDir(filepath.Join(parent, "job-next"), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,14 +396,14 @@ func TestJobDirOfSomebodyElse(t *testing.T) {
 	if err := os.Chown(parent, 12345, 12345); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := makeJobDir(filepath.Join(parent, "job-x")); err == nil {
+	if _, err := makeJobDir(filepath.Join(parent, "job-x"), zerolog.Nop()); err == nil {
 		t.Error("took a directory that belongs to somebody else")
 	}
 	link := filepath.Join(t.TempDir(), "muster-0")
 	if err := os.Symlink(t.TempDir(), link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := makeJobDir(filepath.Join(link, "job-x")); err == nil {
+	if _, err := makeJobDir(filepath.Join(link, "job-x"), zerolog.Nop()); err == nil {
 		t.Error("followed a link")
 	}
 }
@@ -413,7 +414,7 @@ func TestJobDirClosed(t *testing.T) {
 	if err := errors.Join(os.Mkdir(parent, 0o700), os.Chmod(parent, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	d, err := makeJobDir(filepath.Join(parent, "job-x"))
+	d, err := makeJobDir(filepath.Join(parent, "job-x"), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 	"golang.org/x/sys/unix"
+
+	"muster/internal/durable"
 )
 
 // hostKeys are the keys of machines that this user knows. Its methods may be called by several goroutines at once.
@@ -69,7 +71,7 @@ func (k *hostKeys) loadLocked(files []string) (*knownFiles, error) {
 // withoutOddLines reads copies of the files, less the lines that cannot be understood: the library takes a single one, for
 // example with a kind of key that has gone out of use, for the end of everything. OpenSSH passes over them.
 func (k *hostKeys) withoutOddLines(files []string) (db *knownhosts.HostKeyDB, origin map[string]string, err error) {
-	dir, err := os.MkdirTemp("", "muster-known-hosts-")
+	dir, err := durable.MkdirTemp(os.TempDir(), "muster-known-hosts-")
 	if err != nil {
 		return nil, nil, err
 	}

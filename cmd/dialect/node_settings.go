@@ -189,7 +189,7 @@ func meetingSettings() []setting {
 		},
 		{
 			flag: "store-allow", form: formList, arg: "CIDR,...", group: groupRdzv, anywhere: true, use: use{servesStore},
-			help: "Networks whose clients the store serves, such as 10.0.0.0/8,fd00::/8. Default: all that reach it.",
+			help: "Networks whose clients the store serves, such as 10.0.0.0/8,fd00::/8. Default: all that reach it; on one node, processes of this user and of root.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Meeting.StoreAllow, err = ParseNetworks(text)
 				return err

@@ -169,9 +169,13 @@ var (
 	boxed    = when("without --switchbox-check", "give --switchbox-check too", func(job *launch.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
 	measured = when("without --comm-perf-test", "give --comm-perf-test too", func(job *launch.Job) bool { return job.Check.CommPerf })
 
-	// servesStore is met where machines besides this one come to a store, or to the driver of an elastic horovodrun.
+	// servesStore is met where machines besides this one come to a store, or to the driver of an elastic horovodrun, and where other
+	// users of this one are let in.
 	servesStore = condition{
-		"on one node", "leave it out: one node meets no others", func(r *Request, _ map[string]given) bool { return !r.Job.Alone() || r.driven() },
+		"on one node", "leave it out: one node meets no others; or name loopback, 127.0.0.0/8, for processes of other users",
+		func(r *Request, _ map[string]given) bool {
+			return !r.Job.Alone() || r.driven() || r.Job.Meeting.AllowsLoopback()
+		},
 	}
 	collecting = when("without --collect-logs", "give --collect-logs DIR", func(job *launch.Job) bool { return job.Hosts.CollectLogs != "" })
 	dry        = condition{"without --dry-run", "give --dry-run too", func(r *Request, _ map[string]given) bool { return r.DryRun }}

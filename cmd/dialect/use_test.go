@@ -23,7 +23,7 @@ var legal = map[string]string{
 	"nnodes": "1:1", "nproc-per-node": "2", "node-rank": "0", "master-addr": "n0", "master-port": "2345", "platform": "none", "topology-file": "t", "accelerator": "fake:f", "simulate-nodes": "2",
 	"hosts": "a,b", "hostfile": "hosts", "include": "a", "exclude": "b", "remote-dir": "/d", "collect-logs": "d", "preflight": "off", "ssh-user": "u", "ssh-identity": "k",
 	"ssh-host-key-policy": "off", "ssh-option": "A=b", "ssh-program": "s", "rdzv": "c10d://h", "rdzv-conf": "join_timeout=7", "local-addr": "h", "iface": "eth0", "token-file": "t",
-	"store-allow": "::1", "store-limit": "2GiB", "log-format": "json", "standalone": "true", "collect-logs-limit": "2GiB", "etcd-user": "u", "etcd-password-file": "p", "etcd-cacert": "a", "etcd-cert": "c", "etcd-key": "k", "role": "r", "run-id": "j", "warm": "torch",
+	"store-allow": "10.0.0.0/8", "store-limit": "2GiB", "log-format": "json", "standalone": "true", "collect-logs-limit": "2GiB", "etcd-user": "u", "etcd-password-file": "p", "etcd-cacert": "a", "etcd-cert": "c", "etcd-key": "k", "role": "r", "run-id": "j", "warm": "torch",
 	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-pass": "A", "env-deny": "A", "python": "p", "venv": "v",
 	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d", "restart-policy": "exit-code", "restart-scope": "node",
 	"retryable-exit-codes": "3", "fatal-exit-codes": "3", "backoff-limit": "3", "restart-limit": "3", "restart-backoff": "3:70s", "success-policy": "rank0", "fail-policy": "all",

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/beneath"
+	"muster/internal/durable"
 	"muster/launch"
 )
 
@@ -25,7 +26,7 @@ func jobFiles(job *launch.Job) []*string {
 // unpack writes the files that came with the order, and lets the job name them there. Only this user can read them.
 func (n *remoteNode) unpack() error {
 	var err error
-	if n.dir, err = os.MkdirTemp("", "muster-agent-"); err != nil {
+	if n.dir, err = durable.MkdirTemp(os.TempDir(), "muster-agent-"); err != nil {
 		return fmt.Errorf("cannot keep the job's files: %w", err)
 	}
 	for i, path := range jobFiles(&n.order.Job) {

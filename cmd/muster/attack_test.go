@@ -10,12 +10,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"muster/internal/testutil"
 	"muster/rendezvous/rollcall"
 	"muster/rendezvous/tcpstore"
 )
@@ -75,24 +77,31 @@ func (a *attacker) pass(from, to net.Conn) {
 	}
 }
 
-// note finds strings that begin with muster/, behind their lengths.
-func (a *attacker) note(b []byte) {
+// note finds strings that begin with muster/, behind their lengths. It returns the end of b, which goes on in what comes next.
+func (a *attacker) note(b []byte) (rest []byte) {
 	prefix := []byte(rollcall.KeyPrefix)
 	for at := 0; ; at++ {
 		i := bytes.Index(b[at:], prefix)
 		if i < 0 {
-			return
+			return bytes.Clone(b[max(at, len(b)-requestHead-len(prefix)+1):])
 		}
-		if at += i; at < 8 {
+		if at += i; at < requestHead {
 			continue
 		}
-		key, rest := chunk(b[at-8:])
-		if len(key) == 0 || len(key) > 512 {
+		request := b[at-requestHead:]
+		if n := binary.LittleEndian.Uint64(request[1:]); n > 512 { // no key
 			continue
 		}
-		value, rest := chunk(rest) // of a SET, or what a COMPARE_SET expects
-		if desired, _ := chunk(rest); desired != nil {
-			value = desired
+		key, more := chunk(request[1:])
+		if key == nil {
+			return bytes.Clone(request)
+		}
+		value, more := chunk(more)
+		if request[0] == compareAndSet { // that was what it expects
+			value, _ = chunk(more)
+		}
+		if wanted := request[0] == set || request[0] == compareAndSet; wanted && value == nil && len(request) < maxRequest {
+			return bytes.Clone(request)
 		}
 		a.mu.Lock()
 		a.keys[string(key)] = true
@@ -102,6 +111,13 @@ func (a *attacker) note(b []byte) {
 		a.mu.Unlock()
 	}
 }
+
+// A request of the store is its number, a key behind its length, and maybe a value behind its length.
+const (
+	set, compareAndSet = 1, 2
+	requestHead        = 1 + 8
+	maxRequest         = 1 << 20 // of those that agents send
+)
 
 // chunk cuts bytes off that stand behind their length, nil where there are none: the layout of requests since PyTorch 2.2.
 func chunk(b []byte) (chunk, rest []byte) {
@@ -127,13 +143,76 @@ func (a *attacker) known() []string {
 	return slices.Sorted(maps.Keys(a.keys))
 }
 
-// record reads what is under the keys that were seen.
+// record reads what is under the keys that were seen, and those that every job has.
 func (a *attacker) record(ctx context.Context, s *tcpstore.Client, into map[string][]byte) {
-	for _, key := range a.known() {
+	for _, key := range append(a.known(), victim+"members", victim+"term", victim+"host", victim+"tickets") {
 		if value := peekStore(ctx, s, key); value != nil {
 			into[key] = value
 		}
 	}
+}
+
+// spy begins to record all that a job writes. What stands in the store for a moment only, at the end, it waits for. The returned
+// function ends that, and returns what was recorded.
+func (a *attacked) spy(ctx context.Context, s *tcpstore.Client) (recorded func() map[string][]byte) {
+	all, last := map[string][]byte{}, map[string][]byte{}
+	ctx, stop := context.WithCancel(ctx)
+	var mu sync.Mutex
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		waits := map[string]bool{}
+		for ctx.Err() == nil {
+			a.record(ctx, s, all)
+			for _, key := range lastWords(a.known()) {
+				if waits[key] {
+					continue
+				}
+				waits[key] = true
+				watching.Go(func() {
+					if value, err := s.Get(ctx, key); err == nil {
+						mu.Lock()
+						defer mu.Unlock()
+						last[key] = value
+					}
+				})
+			}
+			time.Sleep(5 * time.Millisecond) // as often as the store is asked
+		}
+	})
+	return func() map[string][]byte {
+		stop()
+		watching.Wait()
+		maps.Copy(all, a.heard())
+		maps.Copy(all, last)
+		return all
+	}
+}
+
+// victim begins the keys of the attacked job.
+const victim = rollcall.KeyPrefix + "victim/"
+
+var (
+	roundOfKey = regexp.MustCompile(`^` + regexp.QuoteMeta(victim) + `[0-9]+\.[a-z0-9]+/`) // what keys of a round begin with
+	nonceInKey = regexp.MustCompile(`\.[a-z0-9]{20,}`)
+	agentInKey = regexp.MustCompile(`/(beat|left)/[a-z0-9]+`)
+)
+
+// kindOf is a key as it is in every incarnation of a job: without what is drawn by lot.
+func kindOf(key string) string {
+	return agentInKey.ReplaceAllString(nonceInKey.ReplaceAllString(key, ""), "/$1")
+}
+
+// lastWords are the keys by which rounds and jobs end, of the rounds that keys were seen of.
+func lastWords(seen []string) (keys []string) {
+	for _, key := range seen {
+		if round := roundOfKey.FindString(key); round != "" {
+			for _, name := range []string{"verdict", "decided", "reported", "agreed", "settled"} {
+				keys = append(keys, round+name)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // heard is one of the values that agents have sent for each key.
@@ -166,8 +245,8 @@ type assault func(ctx context.Context, s *tcpstore.Client, key string, values ma
 
 // past is what was under keys once.
 type past struct {
-	before map[string][]byte // in an earlier incarnation of the job
-	heard  map[string][]byte // in this one
+	before map[string][][]byte // in earlier incarnations of the job, by kind
+	heard  map[string][]byte   // in this one, by key
 }
 
 // verdictLies are plain records that an agent may write, as somebody without the token can write them, too.
@@ -184,8 +263,8 @@ var assaults = map[string]assault{
 		_ = s.Set(ctx, key, []byte(verdictLies[rand.IntN(len(verdictLies))]))
 	},
 	"replay": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, past past) {
-		if value, ok := past.before[key]; ok {
-			_ = s.Set(ctx, key, value)
+		if values := past.before[kindOf(key)]; len(values) > 0 {
+			_ = s.Set(ctx, key, values[rand.IntN(len(values))])
 		}
 	},
 	"replay this one": func(ctx context.Context, s *tcpstore.Client, key string, _ map[string][]byte, past past) {
@@ -221,14 +300,15 @@ var assaults = map[string]assault{
 	},
 }
 
-// foreseen are keys that the agents of a job of two nodes with this run id write, or wrote in earlier versions, before anybody has.
-func foreseen(runID string) (keys []string) {
+// foreseen are keys that agents of a job write once, before anybody has, of the rounds that keys were seen of; and those that
+// agents wrote in earlier versions.
+func foreseen(seen []string) (keys []string) {
 	for round := range 3 {
 		for _, name := range []string{"verdict", "ended", "stopped", "reports", "reported", "agreed", "passed", "report/1", "report/2", "heard", "allheard"} {
-			keys = append(keys, fmt.Sprintf("%s%s/%d/%s", rollcall.KeyPrefix, runID, round, name))
+			keys = append(keys, fmt.Sprintf("%s%d/%s", victim, round, name))
 		}
 	}
-	return append(keys, rollcall.KeyPrefix+runID+"/elsewhere", rollcall.KeyPrefix+runID+"/members")
+	return append(append(keys, lastWords(seen)...), victim+"elsewhere", victim+"members", victim+"host")
 }
 
 // attacked is a job of two nodes with a token, of which one comes through an attacker.
@@ -240,13 +320,15 @@ type attacked struct {
 // workHonestly is a worker that waits at the gate, and leaves a note that its work is done. A rank FAILS fails after it.
 const workHonestly = untilGate + `: > "$OUT/done.$RANK"; [ "$RANK" != "$FAILS" ] || exit 7`
 
-func startAttacked(t *testing.T, token string, env ...string) *attacked {
+// startAttacked starts a job that keeps checkpoints. Python has torch: without it a network check tells little.
+func startAttacked(t *testing.T, token, fails string, flags ...string) *attacked {
 	t.Helper()
 	port := freePort(t)
 	a := &attacked{attacker: newAttacker(t, "127.0.0.1:"+port)}
-	a.meet = newMeet(t, workHonestly, "--nnodes=2", "--run-id=victim", "--join-timeout=15s", "--token-file="+token)
+	a.meet = newMeet(t, workHonestly, append(flags, "--nnodes=2", "--run-id=victim", "--join-timeout=15s", "--token-file="+token,
+		"--ckpt=on", "--ckpt-dir="+t.TempDir(), "--ckpt-replicas=1")...)
 	a.native = true
-	a.env = env
+	a.env = []string{"FAILS=" + fails, "PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")}
 	a.start(0, "--rdzv=muster://127.0.0.1:"+port)
 	a.start(1, "--rdzv=muster://"+a.relay.Addr().String())
 	return a
@@ -262,6 +344,9 @@ func (a *attacked) done() bool {
 	return true
 }
 
+// withCheck are the flags of the jobs that have a check: in the others the attacker has all his time for the work, and its end.
+var withCheck = map[string][]string{"none": {"--network-check"}}
+
 // TestAttackStore has somebody without the job's token change each key of a running job, in every way: nobody believes it. The job
 // does its work and says so, or ends with a named error.
 func TestAttackStore(t *testing.T) {
@@ -270,25 +355,33 @@ func TestAttackStore(t *testing.T) {
 	if err := os.WriteFile(token, []byte("a token that the attacker lacks"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	before := map[string][]byte{} // of an earlier incarnation, whose work was done
-	early := startAttacked(t, token, "FAILS=none")
-	s := early.reach(t)
-	early.watch(t, s, before, func() bool { return early.worker(0, 0, 0) != nil && early.worker(1, 0, 0) != nil })
-	early.record(t.Context(), s, before)
-	early.open()
-	early.watch(t, s, before, func() bool { return early.done() })
-	for _, j := range early.agents {
-		early.ends(j, 0)
+	before, keys := map[string][][]byte{}, map[string]bool{}
+	for fails, status := range map[string]int{"none": 0, "1": 7} { // the work of one of them is done
+		early := startAttacked(t, token, fails, withCheck[fails]...)
+		recorded := early.spy(t.Context(), early.reach(t))
+		early.seen(0, 0, 0)
+		early.seen(1, 0, 0)
+		early.open()
+		for _, j := range early.agents {
+			early.ends(j, status)
+		}
+		for key, value := range recorded() {
+			keys[key], before[kindOf(key)] = true, append(before[kindOf(key)], value)
+		}
 	}
-	maps.Copy(before, early.heard()) // the verdict among it
-	if len(before) < 8 {
-		t.Fatalf("only these were seen: %v", slices.Sorted(maps.Keys(before)))
+	for _, name := range []string{
+		"members", "term", "t0/coordinator", "beat", "0/board/hello/1", "0/board/plan/0", "0/board/result/0/1", "0/board/ckpt/leader", "0/board/ckpt/node/1",
+		"0/ended/1", "0/verdict", "0/decided", "0/reported", "0/agreed", "0/settled",
+	} {
+		if before[victim+name] == nil {
+			t.Errorf("nothing was recorded for %s, only for %q", name, slices.Sorted(maps.Keys(before)))
+		}
 	}
 	for name, strike := range assaults {
 		for _, fails := range []string{"none", "1"} {
 			t.Run(name+", "+fails+" fails", func(t *testing.T) {
 				t.Parallel()
-				a := startAttacked(t, token, "FAILS="+fails)
+				a := startAttacked(t, token, fails, withCheck[fails]...)
 				s := a.reach(t)
 				ctx, stop := context.WithCancel(t.Context())
 				var striking sync.WaitGroup
@@ -296,7 +389,7 @@ func TestAttackStore(t *testing.T) {
 					for n := 0; ctx.Err() == nil; n++ {
 						values := map[string][]byte{}
 						a.record(ctx, s, values)
-						keys := slices.Concat(slices.Collect(maps.Keys(values)), slices.Collect(maps.Keys(before)), foreseen("victim"))
+						keys := slices.Concat(slices.Collect(maps.Keys(values)), slices.Collect(maps.Keys(keys)), foreseen(a.known()))
 						strike(ctx, s, keys[rand.IntN(len(keys))], values, past{before, a.heard()})
 						select {
 						case <-time.After(50 * time.Millisecond): // the job is to get somewhere in between
@@ -323,11 +416,12 @@ func TestAttackStore(t *testing.T) {
 // judge fails the test where an agent has believed the attacker.
 func (a *attacked) judge(t *testing.T, got outcome, fails string) {
 	t.Helper()
+	t.Logf("status %d after %v", got.status, got.elapsed)
 	switch {
 	case strings.Contains(got.stderr, "panic:"), strings.Contains(got.stderr, "internal error"):
 		t.Errorf("the agent broke:\n%s", got.stderr)
 	case got.status == 0 && fails == "none" && a.done(), got.status == 7 && fails == "1":
-	case got.status == 75 || got.status == 2: // a named error
+	case got.status == 75 || got.status == 2 || got.status == 82: // a named error
 		if !strings.Contains(got.stderr, "error") {
 			t.Errorf("status %d without an error:\n%s", got.status, got.stderr)
 		}
@@ -347,16 +441,4 @@ func (a *attacked) reach(t *testing.T) *tcpstore.Client {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
-}
-
-// watch records until something is so.
-func (a *attacked) watch(t *testing.T, s *tcpstore.Client, into map[string][]byte, until func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !until(); {
-		if time.Now().After(deadline) {
-			t.Fatal("it takes too long")
-		}
-		a.record(t.Context(), s, into)
-		time.Sleep(5 * time.Millisecond) // as often as the store is asked
-	}
 }

@@ -458,7 +458,9 @@ func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Ser
 // listenAlone opens the store of a node that meets nobody.
 func listenAlone(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (*tcpstore.Server, error) {
 	listen := func(port int) (*tcpstore.Server, error) {
-		return listenStoreWith(ctx, plan.MasterHost(), tcpstore.ServerConfig{Port: port, Limits: tcpstore.Limits{Total: plan.Job.Meeting.StoreLimit}, Log: log})
+		return listenStoreWith(ctx, plan.MasterHost(), tcpstore.ServerConfig{
+			Port: port, OwnUser: !plan.Job.Meeting.AllowsLoopback(), Limits: tcpstore.Limits{Total: plan.Job.Meeting.StoreLimit}, Log: log,
+		})
 	}
 	if m := &plan.Job.Meeting; m.Port == 0 {
 		return firstFree(m.WorkerPorts, listen)

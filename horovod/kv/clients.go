@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"muster/internal/sockowner"
 )
 
 // Clients are the machines whose workers a server answers. What Horovod's workers say carries no proof of who they are, so
@@ -21,8 +23,10 @@ type Clients struct {
 
 	mu      sync.Mutex
 	hosts   map[string][]netip.Addr
-	unknown notices // of addresses that are no host's
-	wrong   notices // of addresses from where something was said for another host's worker, or that made no sense
+	unknown notices   // of addresses that are no host's
+	wrong   notices   // of addresses from where something was said for another host's worker, or that made no sense
+	others  time.Time // when the last line about another user of this machine was written
+	owner   sockowner.Asker
 }
 
 // notices are when the last line of the log about an address was written.
@@ -154,10 +158,36 @@ func (c *Clients) owns(slot string, r *http.Request) bool {
 	return err == nil && c.is(slot[:at], from.Addr())
 }
 
+// ours reports whether a connection is from another machine, or from a process of this user or of root: all users of this machine
+// reach loopback. Whose it is is not asked where the networks name loopback, and told where it is another's.
+func (c *Clients) ours(remote, local netip.AddrPort, now time.Time) bool {
+	if c.inNetworks(remote.Addr()) {
+		return true
+	}
+	ours, uid, err := c.owner.Ours(remote, local)
+	if ours || err != nil {
+		return ours
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.others) >= refusalPause {
+		c.others = now
+		c.log.Warn().Uint32("uid", uid).Stringer("addr", remote).
+			Msg("the rendezvous of Horovod's workers refuses a client: its process is another user's; --store-allow 127.0.0.0/8 lets those in")
+	}
+	return false
+}
+
 // known is a listener that closes connections from elsewhere than the job's hosts.
 type known struct {
 	net.Listener
 	clients *Clients
+}
+
+// Close implements net.Listener.
+func (k known) Close() error {
+	k.clients.owner.Close()
+	return k.Listener.Close()
 }
 
 // Accept implements net.Listener.
@@ -167,7 +197,10 @@ func (k known) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if from, ok := conn.RemoteAddr().(*net.TCPAddr); ok && k.clients.admits(from.AddrPort().Addr(), time.Now()) {
+		from, remote := conn.RemoteAddr().(*net.TCPAddr)
+		to, local := conn.LocalAddr().(*net.TCPAddr)
+		now := time.Now()
+		if remote && local && k.clients.admits(from.AddrPort().Addr(), now) && k.clients.ours(from.AddrPort(), to.AddrPort(), now) {
 			return conn, nil
 		}
 		_ = conn.Close()

@@ -71,6 +71,7 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 		Job: c.job, Nonce: id.nonce, Round: id.number, Size: places[0].Size, Restarts: c.roster.restarts, Replacements: c.roster.replacements,
 	}
 	answers, lostOf := make([]record, len(seats)), c.roster.lostOf.String()
+	agents, heard := make([]string, len(seats)), make([]int64, len(seats))
 	lead, hostRank := noRank, noRank
 	for i, s := range seats {
 		if s.rec.Agent == c.self {
@@ -86,27 +87,32 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 		a.Min, a.Max = c.cfg.Min, c.cfg.Max
 		a.Restarts, a.Replacements, a.LostOf = c.roster.restarts, c.roster.replacements, lostOf
 		a.LeadRank, a.HostRank = lead, hostRank
+		agents[i] = s.rec.Agent
+		if p := c.pulses[s.rec.Agent]; p != nil {
+			a.Heard, heard[i] = p.heard, p.heard
+		}
 		roll.Members = append(roll.Members, rollMember{s.rec.Agent, a.Rank, s.rec.String()})
 		answers[i] = c.answering(s, answer{Begin: a})
 	}
+	c.ledger.begin(id.nonce, agents, heard)
 	c.nonces[id.number] = id.nonce
 	delete(c.nonces, id.number-2)
 	if err := c.store.set(ctx, c.keys.job("members"), roll); err != nil {
 		return err
 	}
+	c.decideOn(ctx, id) // the agent in this process looks for it when it has its answer
 	if err := c.store.setAll(ctx, answers); err != nil {
 		return err
 	}
 	c.began.Store(true)
 	c.tidy(ctx, id, seats)
-	c.wg.Go(func() { c.awaitVerdict(ctx, id) })
 	return nil
 }
 
 // tidy deletes what was written for the round before the last one, and is not its agents' own: nobody reads it any more.
 func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
 	old := c.litter[0]
-	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed")}
+	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"), c.keys.round(id, keyDecided), c.keys.round(id, keySettled)}
 	for _, s := range seats {
 		c.litter[1] = append(c.litter[1], c.ticketKeys(s.ticket)...)
 	}

@@ -201,7 +201,7 @@ func (a *assignment) check() error {
 		a.MasterAddr == "" || len(a.MasterAddr) > maxHost || !within(a.MasterPort, 0, 65535) || !within(a.Company, 1, a.Size) ||
 		!within(a.Seat, 0, a.Company-1) || !within(a.Workers, 1, a.World) || !within(a.Restarts, 0, maxRounds) ||
 		!within(a.Replacements, 0, maxRounds) || !within(a.Min, 1, maxNodes) || !within(a.Max, a.Min, maxNodes) || !isNonce(a.Job) ||
-		!isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || len(a.Exit) > maxExit ||
+		a.Heard < 0 || !isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || len(a.Exit) > maxExit ||
 		badLosses(a.LostOf) || !within(a.LeadRank, noRank, a.Size-1) || !within(a.HostRank, noRank, a.Size-1) {
 		return fmt.Errorf("cannot use the place that the coordinator gave: %+v", *a)
 	}

@@ -27,11 +27,15 @@ type coordinator struct {
 	hosted string        // agent that serves the store
 	cut    *atomic.Int64 // the round most of which is out of reach, noRound for none
 	runs   *atomic.Bool  // whether a round runs
+	ledger *ledger
+	nudge  chan<- struct{} // our heartbeat is to be sent
+	resign func(term int)  // another agent has the office, of a later term
 	log    zerolog.Logger
 	begun  time.Time
 	events chan func() // happenings, to be taken in by the loop
 	cancel context.CancelFunc
 	done   chan struct{}
+	ended  atomic.Bool // stop was called
 	wg     sync.WaitGroup
 	err    error // why the loop ended; to be read after done
 
@@ -53,14 +57,18 @@ type coordinator struct {
 	untold     []untold
 	skipped    bool // it was said that tickets are missing
 	excluded   *quarantine
-	recalled   string // what stood in the store of excluded nodes last
-	room       *room  // nodes that are examined; nil for none
-	successors []heir // of the host of the store, in the round that runs
+	recalled   string             // what stood in the store of excluded nodes last
+	room       *room              // nodes that are examined; nil for none
+	successors []heir             // of the host of the store, in the round that runs
+	deciding   context.CancelFunc // ends what keeps the decisions on the last round in the store
 
 	mu      sync.Mutex
 	here    map[string]bool // agents that have joined and are not gone
 	answers map[int64]int   // how many answers a ticket has
 	told    map[string]told // the last answer to an agent
+	// decision is the one on the last round, which is decides.
+	decision *decision
+	decides  roundID
 }
 
 // told is what an agent was told last, and on which wish.
@@ -72,10 +80,15 @@ type told struct {
 
 // pulse is what the coordinator saw of one agent's heartbeat.
 type pulse struct {
-	value  []byte // as it stands in the store
-	n      int64
-	left   bool
-	silent time.Duration // time in which we looked and saw no change
+	value   []byte // as it stands in the store
+	n       int64
+	heard   int64 // which of our heartbeats it has answered last
+	left    bool
+	silent  time.Duration // time in which we looked and saw no change
+	garbled bool          // nobody of this job has written what stood there in that time
+	foreign bool          // nor what stands there now
+	deaf    time.Duration // that time when it wrote a heartbeat last, which answers none of ours that is not old
+	joined  bool          // it has come here: its first heartbeat was there before that
 }
 
 // newCoordinator takes office: h.claimed was written under the coordinator key of h.term already.
@@ -84,11 +97,14 @@ func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coo
 		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: h.term, claim: h.claimed, job: h.job, self: h.id, log: h.log, begun: time.Now(),
 		events: make(chan func(), 1024), done: make(chan struct{}),
 		left: h.left, pulses: map[string]*pulse{}, nonces: map[int]string{}, here: map[string]bool{}, answers: map[int64]int{}, told: map[string]told{},
-		hosted: h.host, excluded: &h.excluded, cut: &h.session.cut, runs: &h.session.running,
+		hosted: h.host, excluded: &h.excluded, cut: &h.session.cut, runs: &h.session.running, ledger: newLedger(h.cfg.deadAfter()), nudge: h.session.nudge,
 	}
+	session, term := h.session, h.term.term
+	c.resign = func(next int) { c.ledger.resign(next); session.resigned(term) }
 	c.roster = newRoster(h.cfg.rules(h.movable()))
 	if inherit != nil {
 		inherit.into(c.roster)
+		c.ledger.begin(inherit.nonce, inherit.seats, make([]int64, len(inherit.seats)))
 		c.began.Store(inherit.round >= 0 && !inherit.moved && !inherit.ended)
 		for agent, m := range inherit.members { // whoever else of them is gone is found silent
 			if m.gone {
@@ -121,6 +137,8 @@ type inheritance struct {
 	round   int
 	size    int // 0 where what was read may be of an earlier job
 	members map[string]member
+	nonce   string   // of the round, "" where nobody can be left in it
+	seats   []string // its agents, by seat
 	// wait is how long it takes until nobody of the others can still be running.
 	wait time.Duration
 }
@@ -290,10 +308,11 @@ func (c *coordinator) look(ctx context.Context) error {
 	// Only time in which we looked counts: while this process or the store stood still, no heartbeat could reach us.
 	gap := min(c.now()-c.lastLook, c.cfg.longestGap())
 	c.lastLook = c.now()
+	c.ledger.look(gap)
 	for i, agent := range agents {
 		p := c.pulses[agent]
 		if c.grown(p, agent, keys[i], values[i]) {
-			p.silent = 0
+			p.silent, p.garbled, p.deaf = 0, false, 0
 		} else {
 			p.silent += gap
 		}
@@ -302,27 +321,53 @@ func (c *coordinator) look(ctx context.Context) error {
 		}
 		delete(c.pulses, agent)
 		c.setHere(agent, false)
-		if !p.left {
+		switch {
+		case p.left:
+			c.roster.lost(c.now(), agent, goesLeft)
+		case p.garbled:
+			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("heartbeats of a node are replaced or removed by something that is no agent of this job")
+			c.roster.lost(c.now(), agent, goesGarbled)
+		case p.deaf > c.cfg.deadAfter()/2: // it was alive then
+			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("a node does not hear the coordinator")
+			c.roster.lost(c.now(), agent, goesDeaf)
+		default:
 			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("node lost")
+			c.roster.lost(c.now(), agent, goesSilent)
 		}
-		c.roster.lost(c.now(), agent, p.left)
+	}
+	select { // what we have heard is said at once
+	case c.nudge <- struct{}{}:
+	default:
 	}
 	return nil
 }
 
-// grown takes in an agent's heartbeat as it stands, and reports whether it is a later one. What is older, or was not written by
-// that agent, is silence.
+// grown takes in an agent's heartbeat as it stands, and reports whether it is a later one, and answers one of ours that is not
+// old. What is older, or was not written by that agent, is silence: somebody may have saved it up.
 func (c *coordinator) grown(p *pulse, agent, key string, value []byte) bool {
 	if bytes.Equal(value, p.value) {
+		p.garbled = p.garbled || p.foreign
 		return false
 	}
 	p.value = value
 	var b beat
 	writer, err := c.codec.open(key, value, &b)
-	if err != nil || b.N <= p.n || c.codec.by(key, writer, agent) != nil {
+	if err == nil {
+		err = c.codec.by(key, writer, agent)
+	}
+	p.foreign = err != nil && (writer != c.self || p.joined) // what stands where there was none we have written ourselves
+	if p.garbled = p.garbled || p.foreign; err != nil || b.N <= p.n {
 		return false
 	}
 	p.n, p.left = b.N, b.Left
+	if agent == c.self || b.Left {
+		return true
+	}
+	if b.To != c.self || !c.ledger.answered(agent, b.Heard) {
+		p.deaf = p.silent
+		return false
+	}
+	p.heard = max(p.heard, b.Heard)
 	return true
 }
 
@@ -356,6 +401,13 @@ func (c *coordinator) guard(ctx context.Context) error {
 		}
 		if err := c.inOffice(ctx); errors.Is(err, errUsurped) {
 			return err
+		}
+		// One that has the office after us waits for members of our round that answer it. From then on we must not grant them
+		// anything, and end our own workers: it does not wait for us.
+		var now termRecord
+		if _, err := c.store.glance(ctx, c.keys.job("term"), &now); err == nil && now.Term > c.term.term {
+			c.resign(now.Term)
+			return nil
 		}
 	}
 }
@@ -444,25 +496,6 @@ func (c *coordinator) propose(ctx context.Context, round int, v rendezvous.Verdi
 	return nil
 }
 
-// awaitVerdict waits until the round is over.
-func (c *coordinator) awaitVerdict(ctx context.Context, id roundID) {
-	var said verdictRecord
-	_, err := c.store.get(ctx, c.keys.round(id, "verdict"), &said)
-	if storeFailed(err) {
-		return // the store is lost or ctx has ended: the loop hears of it in another way
-	}
-	_ = c.tell(ctx, func() {
-		if err != nil {
-			c.log.Error().Err(err).Msg("verdict not understood; the round is over")
-			said.Verdict = unreadable(err)
-		}
-		if id.number == c.roster.round {
-			c.mix.over(said.Verdict)
-			c.roster.end(said.Verdict)
-		}
-	})
-}
-
 // showLobby writes how far the meeting has come, when that has changed.
 func (c *coordinator) showLobby(ctx context.Context) error {
 	l := c.roster.lobby(c.now())
@@ -510,6 +543,7 @@ func (c *coordinator) othersGone(ctx context.Context) {
 
 // stop ends the coordinator and waits for it.
 func (c *coordinator) stop() {
+	c.ended.Store(true)
 	c.cancel()
 	<-c.done
 }

@@ -1,15 +1,16 @@
 // Package rollcall is the rendezvous of agents that are all ours: event-driven, on any rendezvous.Store.
 //
 // One agent is the coordinator. The others write one record to join, wait for one answer, and begin; in a round they wait
-// for one key, the verdict, which says how the round ends for everybody. Nobody polls for what happens. Liveness is a
-// heartbeat: every agent counts a key of its own up, and the coordinator watches all of them by its own clock.
+// for one key, which says how the round ends for everybody: they propose, and the coordinator decides (decide.go). Nobody
+// polls for what happens. Liveness is a heartbeat: every agent counts a key of its own up and answers the coordinator's, which
+// watches all of them by its own clock and says in its own whom it hears (ledger.go).
 //
 // Keys, under muster/<run id>/ but for muster/ids, which lists the run ids of a store for people (a term is the time of one coordinator):
 //
 //	term                       number of the term
 //	host                       agent id of who serves the store; absent where that is not an agent of ours
 //	members                    rollRecord: who is in the last round
-//	beat/<agent>               beat: a heartbeat of an agent, or that it has left
+//	beat/<agent>               beat: a heartbeat of an agent, or that it has left; the coordinator's says whom it hears
 //	left/<agent>               set when an agent leaves
 //	elsewhere/<J>              where the job has gone from a store that was given up
 //	t<term>/coordinator        who it is, and its nonce Nc; the first one who claims it
@@ -20,7 +21,9 @@
 //	t<term>.<Nc>/lobby         who is there and who is waited for, for people
 //	t<term>.<Nc>/elsewhere     where the job goes on, for nodes that have begun it again
 //	<round>.<Nr>/open          set by rank 0 once the store for workers is empty
-//	<round>.<Nr>/verdict       rendezvous.Verdict: the first one counts
+//	<round>.<Nr>/verdict       rendezvous.Verdict: the first one that is proposed
+//	<round>.<Nr>/decided       rendezvous.Verdict: the one that counts, by the coordinator
+//	<round>.<Nr>/settled       settledRecord: what counts of agreed, by the coordinator
 //	<round>.<Nr>/ended/<seat>, passed, stopped/<seat>, report/<n>, reported, agreed, heard/<seat>, allheard, board/...
 //	                           what Tally, Report, Agree, the leases and Board need
 //	move/<term>.<J>/tickets, vote/<n>, elected

@@ -34,11 +34,13 @@ func newHosts(t *testing.T, minNodes, maxNodes int) *hosts {
 type wire struct {
 	*memstore.Client
 	cuts []*atomic.Bool
+	late time.Duration // each request, and each answer
 }
 
 func (w *wire) through(ctx context.Context, do func() error) error {
 	for _, when := range []func() error{func() error { return nil }, do} {
 		err := when()
+		time.Sleep(w.late)
 		for _, c := range w.cuts {
 			for c.Load() {
 				select {

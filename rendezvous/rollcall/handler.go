@@ -35,7 +35,8 @@ type Handler struct {
 	round    *round       // the one that Next returned last
 	litter   [2]*round    // the last two rounds
 	mistrust bool         // the store has closed the connection while a ticket was drawn
-	garbles  int          // rounds in a row whose verdict could not be read
+	garbles  int          // rounds in a row that have ended soon by a disturbance
+	asked    time.Time    // when the last ticket was drawn
 	last     assignment   // the last place in any round; Round is -1 before the first
 	// heritage is what this agent knows of the job as its elected host, until it is the coordinator.
 	heritage *inheritance
@@ -85,6 +86,9 @@ func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 	defer stop()
 	for {
 		r, err := h.meet(ctx, m)
+		if errors.Is(err, errAgain) && ctx.Err() != nil { // whoever has called says why, perhaps by the end of another session
+			err = context.Cause(ctx)
+		}
 		switch {
 		case err == nil:
 			h.log.Info().Int("round", r.Number).Int("group_rank", r.GroupRank).Int("group_world_size", r.GroupWorldSize).
@@ -95,6 +99,8 @@ func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 			h.log.Debug().Err(err).Msg("meeting begins anew")
 		case errors.Is(err, errJoinTimeout):
 			return r, h.tooLate(began, err) //nolint:contextcheck // ctx has ended
+		case isUntrusted(err) && errhint.CodeOf(err) == errhint.Internal: // whoever has written it is to blame, and not we
+			return r, errhint.Code(err, errhint.TryAgain)
 		default:
 			return r, err
 		}
@@ -114,6 +120,9 @@ func (h *Handler) tooLate(began time.Time, err error) error {
 	hint := "do the other nodes run, with the same run id and endpoint? --join-timeout gives them more time"
 	asking, cancel := context.WithTimeout(context.Background(), h.cfg.KeepAlive)
 	defer cancel()
+	if full := whyFull(asking, h.conn.conn); full != "" {
+		hint = "the store is full, and closes who adds to it (" + full + "): --store-limit gives it more room, --store-allow keeps strangers out"
+	}
 	if others := otherIDs(asking, h.conn.conn, h.cfg.RunID); others != "" {
 		hint += "; other jobs use this store: " + others
 	}
@@ -205,6 +214,7 @@ func (h *Handler) stopCoordinator() {
 	if h.coord != nil {
 		h.coord.stop()
 		h.coord = nil
+		h.session.leadsNot()
 	}
 }
 
@@ -241,7 +251,7 @@ func (h *Handler) findCoordinator(ctx context.Context) error {
 	h.term = mandate{term, rec.Nonce}
 	if rec.Agent == h.id && h.coord == nil && h.led[term] {
 		// We were the coordinator before the store was lost, and have forgotten whom we have answered.
-		h.session.depose(term, errors.New("the coordinator has begun anew"))
+		h.session.depose(term, errAnew)
 		return h.findCoordinator(ctx)
 	}
 	if rec.Agent == h.id && (h.coord == nil || h.coord.term != h.term) {
@@ -254,6 +264,9 @@ func (h *Handler) findCoordinator(ctx context.Context) error {
 		if err := h.lead(inherit); err != nil {
 			return err
 		}
+	}
+	if rec.Agent != h.id && h.coord != nil { // we had the office before
+		h.stopCoordinator()
 	}
 	h.session.follow(h.term, rec.Agent)
 	if h.cfg.Hosts && !h.said { // not before we have the office: others would be faster
@@ -275,13 +288,13 @@ func (h *Handler) lead(inherit *inheritance) error {
 	}
 	h.led[h.term.term] = true
 	s.mu.Lock()
-	s.leads = h.term.term
+	s.leads, s.ledger, s.retired = h.term.term, coord.ledger, false
 	s.mu.Unlock()
 	h.coord = coord
 	s.wg.Go(func() { // a coordinator that cannot go on takes the session with it
 		<-coord.done
 		switch {
-		case coord.err == nil || s.ctx.Err() != nil:
+		case coord.err == nil || coord.ended.Load() || s.ctx.Err() != nil:
 		case errors.Is(coord.err, rendezvous.ErrStoreClosed):
 			s.lose(coord.err)
 		default:
@@ -319,27 +332,28 @@ func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 		return nil, err
 	}
 	ours := h.job != "" && roll.Job == h.job && roll.Round >= h.last.Round
-	i := &inheritance{round: roll.Round, members: map[string]member{}, wait: h.cfg.fenced()}
+	i := &inheritance{round: roll.Round, nonce: roll.Nonce, members: map[string]member{}, wait: h.cfg.fenced()}
 	if final != nil {
 		if ours {
 			h.over = true
 			return nil, &rendezvous.OverError{Verdict: *final}
 		}
-		i.ended = true
+		i.ended, i.nonce = true, ""
 		return i, nil
 	}
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "CoordinatorAnew", Rank: -1, Message: "the coordinator has begun anew", Node: h.cfg.Node}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonAnew, Rank: -1, Message: errAnew.Error(), Node: h.cfg.Node}
 	var before coordinatorRecord
 	if ours {
 		i.size = roll.Size
 		if _, err := h.conn.peek(ctx, h.keys.coordinator(term-1), &before); err != nil {
 			return nil, err
 		}
-		if before.Agent != h.id {
+		if before.Agent != h.id && before.Agent != "" {
 			v = h.lossOf("node "+before.Node+" is not heard of any more", h.heirOf(roll), h.last.LeadRank)
 		}
 	}
 	for _, m := range roll.Members {
+		i.seats = append(i.seats, m.Agent)
 		i.members[m.Agent] = member{rank: m.Rank, name: m.Name, gone: m.Agent == before.Agent && m.Agent != h.id}
 	}
 	var said verdictRecord
@@ -357,13 +371,24 @@ func (h *Handler) lastRound(ctx context.Context) (*rollRecord, *rendezvous.Verdi
 	if err != nil || f.raw == nil {
 		return nil, nil, err
 	}
-	var v verdictRecord
-	f, err = h.conn.peek(ctx, h.keys.round(roll.id(), "verdict"), &v)
-	if err != nil || f.raw == nil || v.Kind != rendezvous.Succeed && v.Kind != rendezvous.Fail {
-		return &roll, nil, err
+	leader := f.writer
+	for _, name := range []string{keyDecided, "verdict"} {
+		var v verdictRecord
+		key := h.keys.round(roll.id(), name)
+		f, err = h.conn.peek(ctx, key, &v)
+		if name == keyDecided && !storeFailed(err) && (err != nil || f.raw == nil || h.codec.by(key, f.writer, leader) != nil) {
+			continue // the coordinator had not decided, or somebody has taken it away
+		}
+		if err != nil || f.raw == nil || v.Kind != rendezvous.Succeed && v.Kind != rendezvous.Fail {
+			return &roll, nil, err
+		}
+		return &roll, &v.Verdict, nil
 	}
-	return &roll, &v.Verdict, nil
+	return &roll, nil, nil
 }
+
+// reasonAnew is the reason of a verdict on a round whose coordinator has lost its office, and not its node.
+const reasonAnew = "CoordinatorAnew"
 
 // lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store: that with a rank,
 // noRank for one that is not known.

@@ -79,3 +79,16 @@ func otherIDs(ctx context.Context, store rendezvous.Store, own string) string {
 	}
 	return shown(fmt.Sprintf("%q%s", ids, more))
 }
+
+// keyFull is under which a store of ours says that it had no room for what an agent wrote (tcpstore.KeyFull): all that an agent
+// sees is that its connection was closed. It is for people, and not authenticated.
+const keyFull = KeyPrefix + "full"
+
+// whyFull returns what a store says of that, "" for nothing.
+func whyFull(ctx context.Context, store rendezvous.Store) string {
+	value, err := glance(ctx, store, keyFull)
+	if err != nil || len(value) == 0 || len(value) > maxMessage {
+		return ""
+	}
+	return shown(string(value))
+}

@@ -32,12 +32,9 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 	}
 	rec.Voter = h.ballot != nil && h.ballot == h.conn
 	// The heartbeat is there before the coordinator can look for it.
-	sent := time.Now()
-	h.session.says(sent)
-	if err := h.conn.set(ctx, h.keys.beat(h.id), h.heartbeat(-1, noRound, false)); err != nil {
+	if err := h.session.sendBeat(ctx, h.conn); err != nil {
 		return place, false, err
 	}
-	h.session.answered(sent)
 	ctx, door := h.atDoor(ctx)
 	defer door.close()
 	for unheard := 0; ; {
@@ -84,11 +81,17 @@ const (
 // heard of the ticket or its answer was taken away: another one is to be drawn then. heard says that any answer came.
 func (h *Handler) ask(ctx context.Context, rec joinRecord, door *doorway, prepared *bool) (_ *answer, heard bool, _ error) {
 	rec.Job = h.job
-	ticket, err := h.ticket(ctx, rec)
-	if err != nil {
+	h.asked = time.Now()
+	limit := h.cfg.deadAfter()
+	drawing, cancel := context.WithTimeoutCause(ctx, limit, errUnanswered)
+	ticket, err := h.ticket(drawing, rec)
+	cancel()
+	switch {
+	case err != nil && ctx.Err() == nil && errors.Is(err, errUnanswered): // somebody sets the counter back all the time
+		return nil, false, nil
+	case err != nil:
 		return nil, false, err
 	}
-	limit := h.cfg.deadAfter()
 	for n := 1; ; n++ {
 		var a answer
 		waiting, cancel := context.WithTimeoutCause(ctx, limit, errUnanswered)

@@ -118,6 +118,8 @@ type assignment struct {
 	Company int `json:"company"`
 	Workers int `json:"workers"`
 	Seat    int `json:"seat"`
+	// Heard is which of the coordinator's heartbeats the agent has answered last, as far as the coordinator knows.
+	Heard int64 `json:"heard,omitempty"`
 	// Mixed says that agents of torchrun are among the others.
 	Mixed bool `json:"mixed,omitempty"`
 	// Exit are the keys of Joined, none where all agents are ours.

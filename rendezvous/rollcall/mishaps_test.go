@@ -2,6 +2,7 @@ package rollcall_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -306,7 +307,17 @@ func TestMixedExit(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := newJob(t, 3, 3)
 				b := &bridge{join: make(chan rollcall.Joined)}
-				mixed := func(c *rollcall.Config) { c.Bridge = func(rollcall.Conn) (rollcall.Bridge, error) { return b, nil } }
+				var refused atomic.Int64
+				mixed := func(c *rollcall.Config) {
+					c.Bridge = func(rollcall.Conn) (rollcall.Bridge, error) { return b, nil }
+					dial := c.Dial
+					c.Dial = func(ctx context.Context, at string) (rollcall.Conn, error) {
+						if refused.Add(1) <= 2 { // once for each
+							return nil, errors.New("the store is busy")
+						}
+						return dial(ctx, at)
+					}
+				}
 				agents := []*agent{j.start("a", mixed), j.start("b", mixed)}
 				var firsts []chan next
 				for _, a := range agents {

@@ -214,7 +214,7 @@ func (r *records) remember(ctx context.Context, key string, known *quarantineRec
 		stands.merge(*known)
 		change(&stands)
 		sealed := r.codec.seal(key, stands)
-		raw, err := r.store.CompareAndSet(ctx, key, was.raw, sealed)
+		raw, err := r.swapSealed(ctx, key, was.raw, sealed)
 		if err != nil {
 			return err
 		}

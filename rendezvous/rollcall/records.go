@@ -52,6 +52,11 @@ func (r *records) setSealed(ctx context.Context, key string, sealed []byte) erro
 	return r.store.Set(ctx, key, sealed)
 }
 
+// swapSealed stores what is sealed already where was is, nil for nothing, and returns what stands there then.
+func (r *records) swapSealed(ctx context.Context, key string, was, sealed []byte) ([]byte, error) {
+	return r.store.CompareAndSet(ctx, key, was, sealed)
+}
+
 // record is one value to be stored.
 type record struct {
 	key   string
@@ -353,6 +358,14 @@ func Hosted(ctx context.Context, store rendezvous.Store, runID string, token []b
 	var host hostRecord
 	_, err = newCodec(runID, token, "").open(key, value, &host)
 	return err == nil
+}
+
+// storeError returns err where it is of the store, and nil for what stands there.
+func storeError(err error) error {
+	if storeFailed(err) {
+		return err
+	}
+	return nil
 }
 
 // storeFailed reports whether an error is of the store, and not of what stands there.

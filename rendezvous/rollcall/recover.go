@@ -64,6 +64,12 @@ func (h *Handler) goBack(ctx context.Context, cause error) error {
 			return context.Cause(ctx)
 		}
 		if conn, p := h.firstOf(ctx, places); conn != nil {
+			asking, cancel := context.WithTimeout(ctx, h.cfg.deadAfter())
+			if full := whyFull(asking, conn); full != "" {
+				h.log.Error().Str("addr", p.Addr).Str("reason", full).
+					Msg("the store had no room, and closes who adds to it then. --store-limit gives it more, --store-allow keeps strangers out")
+			}
+			cancel()
 			if h.conn = newRecords(conn, h.codec); p.Addr != h.cfg.At {
 				h.host, h.cfg.At, h.cfg.Place = p.Agent, p.Addr, "the store of "+p.Node
 			}

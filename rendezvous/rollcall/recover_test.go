@@ -2,6 +2,7 @@ package rollcall_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"muster/internal/errhint"
+	"muster/rendezvous"
 	"muster/rendezvous/rollcall"
 )
 
@@ -99,4 +102,52 @@ func syn(n *network, from string) func(*rollcall.Config) {
 			return n.dial(ctx, from, to)
 		}
 	}
+}
+
+// TestForeignMembers: somebody without the token has replaced what the next coordinator reads of the last round. It is no fault of
+// this agent that it cannot go on.
+func TestForeignMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 1, 2)
+		j.cfg.Token = jobToken
+		a, b := j.start("a"), j.start("b")
+		first := a.begin(t.Context())
+		synctest.Wait() // a is the coordinator
+		second := b.begin(t.Context())
+		for _, n := range []next{<-first, <-second} {
+			if n.err != nil {
+				t.Fatal(n.err)
+			}
+		}
+		a.die()
+		b.verdict()
+		if err := j.space.Client().Set(t.Context(), "muster/"+j.cfg.RunID+"/members", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-b.begin(t.Context()); !errors.Is(n.err, rendezvous.ErrUntrusted) || errhint.CodeOf(n.err) != errhint.TryAgain {
+			t.Errorf("%+v, %v: status %d, want %d", n.round, n.err, errhint.CodeOf(n.err), errhint.TryAgain)
+		}
+	})
+}
+
+// TestFarCoordinator: the coordinator is far from the store, and nobody is lost for that.
+func TestFarCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 3, 3)
+		a := j.start("a", func(c *rollcall.Config) { c.Store = &wire{Client: j.space.Client(), late: 350 * time.Millisecond} })
+		first := a.begin(t.Context())
+		time.Sleep(5 * time.Second) // a is the coordinator
+		agents := []*agent{a, j.start("b"), j.start("c")}
+		for _, c := range []chan next{agents[1].begin(t.Context()), agents[2].begin(t.Context()), first} {
+			if n := <-c; n.err != nil {
+				t.Fatal(n.err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, x := range agents {
+			if len(x.Verdict()) > 0 {
+				t.Errorf("%s hears %+v", x.name, x.verdict())
+			}
+		}
+	})
 }

@@ -207,8 +207,19 @@ func withFlags(checks string) string {
 	return "with " + checks
 }
 
-// lost takes in that an agent is gone: it left by itself, or was silent for too long.
-func (r *roster) lost(now time.Duration, agent string, left bool) {
+// goes is how an agent goes.
+type goes int
+
+const (
+	goesSilent  goes = iota // nothing was heard of it for too long
+	goesLeft                // it has left by itself
+	goesDeaf                // it writes heartbeats, or somebody has saved them up, and they answer none of the coordinator's
+	goesGarbled             // what stands in the place of its heartbeats nobody of this job has written: it may live
+)
+
+// lost takes in that an agent is gone.
+func (r *roster) lost(now time.Duration, agent string, how goes) {
+	left := how == goesLeft
 	for _, s := range r.waiting { // should it live, it asks again
 		if s.rec.Agent == agent && !left {
 			r.pending = append(r.pending, effect{reply: &reply{s, answer{Again: true}}})
@@ -228,8 +239,8 @@ func (r *roster) lost(now time.Duration, agent string, left bool) {
 	if r.phase == phaseOver {
 		return
 	}
-	v := r.afterLoss(m.name, left)
-	if !left && !r.inherited {
+	v := r.afterLoss(m.name, how)
+	if how == goesSilent && !r.inherited {
 		r.replaces(now, m.rank, &v)
 	}
 	switch {
@@ -249,8 +260,16 @@ func (r *roster) propose(v rendezvous.Verdict) {
 // reasonNodeLost is the reason of a verdict on a round that has lost a node.
 const reasonNodeLost = "NodeLost"
 
+// reasonBeatsGarbled is the reason of a verdict on a round with a node whose heartbeats were replaced, reasonUnheard of one with
+// a node of which the coordinator does not hear, while it hears the coordinator.
+const (
+	reasonBeatsGarbled = "HeartbeatsGarbled"
+	reasonUnheard      = "NodeUnheard"
+)
+
 // afterLoss is the verdict on a round that has lost a node.
-func (r *roster) afterLoss(name string, left bool) rendezvous.Verdict {
+func (r *roster) afterLoss(name string, how goes) rendezvous.Verdict {
+	left := how == goesLeft
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1}
 	v.Message = fmt.Sprintf("node %s is not heard of for %v", name, r.patience)
 	if left {
@@ -258,6 +277,15 @@ func (r *roster) afterLoss(name string, left bool) rendezvous.Verdict {
 	}
 	if r.quorum && !left {
 		v.Grace = r.fence
+	}
+	if how == goesDeaf {
+		v.Reason, v.Message = reasonUnheard, "node "+name+" does not hear the coordinator: its heartbeats answer none that is not old"
+		return v
+	}
+	if how == goesGarbled { // that says nothing of the node: it is no loss that counts, and it may come back at once
+		v.Reason = reasonBeatsGarbled
+		v.Message = "something that is no agent of this job replaces or removes the heartbeats of node " + name + " in the store; " + foreignHint
+		return v
 	}
 	if !left && !r.inherited { // in an office that we took over nobody is counted who had gone long before
 		r.replacements++

@@ -29,8 +29,8 @@ func TestTwoLostAtOnce(t *testing.T) {
 	if e := r.settle(0); len(e) != 1 || e[0].begin == nil {
 		t.Fatalf("%+v", e)
 	}
-	r.lost(10*time.Second, "agent2", false)
-	r.lost(10*time.Second, "agent3", false)
+	r.lost(10*time.Second, "agent2", goesSilent)
+	r.lost(10*time.Second, "agent3", goesSilent)
 	for _, e := range r.settle(10 * time.Second) {
 		if e.propose != nil {
 			r.end(*e.propose)
@@ -104,7 +104,7 @@ func TestLeftCounts(t *testing.T) {
 		r.join(0, int64(i+1), reviewRec(i, -1))
 	}
 	r.settle(0)
-	r.lost(10*time.Second, "agent1", true)
+	r.lost(10*time.Second, "agent1", goesLeft)
 	for _, e := range r.settle(10 * time.Second) {
 		if e.propose != nil && e.propose.Kind == rendezvous.Fail {
 			t.Errorf("a node has left by itself: %+v", e.propose)

@@ -209,7 +209,7 @@ func TestRosterInvariants(t *testing.T) {
 						}
 					}
 					delete(c.alive, p.rec.Agent)
-					c.r.lost(c.now, p.rec.Agent, rapid.Bool().Draw(t, "left"))
+					c.r.lost(c.now, p.rec.Agent, rapid.SampledFrom([]goes{goesSilent, goesLeft, goesDeaf, goesGarbled}).Draw(t, "how"))
 				}
 			case "fail":
 				if c.round >= 0 && !c.verdict && !c.ended {

@@ -23,17 +23,23 @@ type round struct {
 	verdict chan rendezvous.Verdict
 	tallied chan rendezvous.Tally
 	running context.Context // ends with the round
-	end     context.CancelFunc
-	exited  chan struct{}      // closed when attendExit has returned; nil where all agents are ours
-	dismiss context.CancelFunc // ends attendExit
-	passed  bool               // everybody has entered the exit barrier; to be read when exited is closed
-	wg      sync.WaitGroup
-	final   bool // the verdict ended the job; to be read after leave
-	cut     bool // the store was lost before anybody's verdict was heard; to be read after leave
+	leader  string          // agent id of the coordinator
+	// decision is the coordinator's where this agent has the office, else nil.
+	decision *decision
+	strayed  context.Context // ends before, where the round is not the coordinator's any more
+	end      context.CancelFunc
+	exited   chan struct{}      // closed when attendExit has returned; nil where all agents are ours
+	dismiss  context.CancelFunc // ends attendExit
+	passed   bool               // everybody has entered the exit barrier; to be read when exited is closed
+	wg       sync.WaitGroup
+	final    bool // the verdict ended the job; to be read after leave
+	cut      bool // the store was lost before anybody's verdict was heard; to be read after leave
 	// handover says that the host of the store has announced that it leaves; to be read after leave.
 	handover bool
-	// garbled says that nobody of this job has written what stands for the verdict; to be read after leave.
+	// garbled says that the round has ended soon because nobody of this job has written what stood for the verdict or for
+	// heartbeats; to be read after leave.
 	garbled bool
+	began   time.Time
 	// restarts is how many restarts the job has had by the verdict that was heard; to be read after leave.
 	restarts int
 
@@ -45,10 +51,13 @@ type round struct {
 // newRound begins to wait for the verdict.
 func newRound(h *Handler, a assignment) *round {
 	r := &round{
-		h: h, a: a, s: h.session, verdict: make(chan rendezvous.Verdict, 1), tallied: make(chan rendezvous.Tally, 1), wrote: map[string]bool{},
+		h: h, a: a, s: h.session, verdict: make(chan rendezvous.Verdict, 1), tallied: make(chan rendezvous.Tally, 1), wrote: map[string]bool{}, began: time.Now(),
 	}
 	r.running, r.end = context.WithCancel(r.s.ctx)
-	r.s.enter(a.Round, a.Company)
+	if r.leader = r.s.ledBy(); r.leader == h.id && h.coord != nil {
+		r.decision = h.coord.decisionOn(a.id())
+	}
+	r.strayed = r.s.enter(r.running, a, h.asked)
 	attending, dismiss := context.WithCancel(context.WithoutCancel(r.running)) // it outlives the session
 	r.dismiss = dismiss
 	if at := h.cfg.At; len(a.Exit) > 0 && at != "" {
@@ -63,7 +72,8 @@ func newRound(h *Handler, a assignment) *round {
 			if v.Kind == rendezvous.Restart { // a coordinator that is lost now may not have heard it
 				r.restarts = v.Restarts
 			}
-			r.cut, r.garbled = v.Reason == reasonStoreLost, v.Reason == reasonGarbled
+			r.cut = v.Reason == reasonStoreLost
+			r.garbled = isDisturbance(v.Reason) && time.Since(r.began) <= soon*h.cfg.deadAfter()
 			r.handover = v.Reason == reasonHostStopped && h.movable() && h.host != h.id
 			r.verdict <- v
 		}
@@ -166,10 +176,7 @@ func (r *round) insist(key string, own []byte, pause time.Duration, looks int) {
 				lost = 0
 			}
 			if err == nil && lost >= mostLost {
-				_, _ = r.offer(r.running, rendezvous.Verdict{ // the loss of the store is met elsewhere
-					Kind: rendezvous.Fail, Reason: "RecordsLost", Rank: -1, Status: errhint.TryAgain, Node: r.h.cfg.Node,
-					Message: "what node " + r.h.cfg.Node + " tells the others does not stay in the store; " + foreignHint,
-				})
+				_, _ = r.offer(r.running, r.recordsLost()) // the loss of the store is met elsewhere
 				return
 			}
 		}
@@ -221,14 +228,13 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 	office := r.s.office(r.h.term.term)
 	for {
 		waiting, cancel := both(ctx, office)
-		var said verdictRecord
-		_, err := r.s.conn.get(waiting, r.key("verdict"), &said)
+		waiting, stop := both(waiting, r.strayed)
+		v, err := r.decided(waiting)
+		stop()
 		cancel()
 		switch {
 		case err == nil:
-			return said.Verdict, true
-		case isUntrusted(err):
-			return unreadable(err), true
+			return v, true
 		case r.s.ctx.Err() == nil && errors.Is(err, rendezvous.ErrStoreClosed):
 			r.s.lose(err)
 			return r.lost(), true
@@ -237,9 +243,22 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 			return r.lost(), isLost
 		case ctx.Err() != nil:
 			return rendezvous.Verdict{}, false
+		case errors.Is(r.s.strays(), errStrayed): // what we could offer would not come to count
+			return r.roundOver(), true
+		case errors.Is(r.s.strays(), errNoAnswer):
+			return r.lost(), true
+		case r.strayed.Err() != nil:
+			v := r.lossBy(r.s.strays(), "the node of the coordinator is not heard of")
+			offering, cancel := context.WithTimeout(ctx, r.h.cfg.fence()/2)
+			counts, err := r.offer(offering, v)
+			cancel()
+			if err == nil {
+				v = counts
+			}
+			return v, true
 		case office.Err() != nil:
 			// Whoever follows in office may say it, too: the first one counts.
-			v := r.h.lossOf("the node of the coordinator is lost", r.a, r.a.LeadRank)
+			v := r.lossBy(context.Cause(office), "the node of the coordinator is lost") //nolint:contextcheck // only its cause
 			if v, err := r.offer(ctx, v); err == nil {
 				return v, true
 			}
@@ -251,6 +270,23 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 	}
 }
 
+// lossBy is the verdict on the round where the coordinator is not heard of, or does not hear this node: that is no lost node where
+// cause says so. Whoever has the office then may not wait for us.
+func (r *round) lossBy(cause error, message string) rendezvous.Verdict {
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1, Node: r.h.cfg.Node, Grace: r.h.cfg.fence()}
+	switch {
+	case errors.Is(cause, errUnheard):
+		v.Reason, v.Message = reasonUnheard, "the coordinator hears nothing of node "+r.h.cfg.Node+", which hears the coordinator"
+	case errors.Is(cause, errAnew):
+		v.Reason, v.Message = reasonAnew, errAnew.Error()
+	case errors.Is(cause, errGarbled):
+		v.Reason, v.Message = reasonBeatsGarbled, errGarbled.Error()+"; "+foreignHint
+	default:
+		return r.h.lossOf(message, r.a, r.a.LeadRank)
+	}
+	return v
+}
+
 // The reasons of a verdict of an agent that was told to stop: as it proposes it, and where it hosts the store.
 const (
 	reasonNodeStopped = "NodeStopped"
@@ -260,12 +296,22 @@ const (
 // reasonStoreLost is the reason of a verdict that this agent has found alone.
 const reasonStoreLost = "StoreLost"
 
+// reasonRoundOver is the reason of a verdict of an agent whose coordinator has ended the round.
+const reasonRoundOver = "RoundOver"
+
 // attendExit waits until everybody has entered the exit barrier of a round with agents of torchrun, for which there is no
 // verdict in time where one of those hosts the store: it takes that with it at once. The answer comes before the end of
 // the connection, and by one that nothing else happens to.
 func (r *round) attendExit(ctx context.Context, at string) {
 	defer close(r.exited)
 	conn, err := r.h.cfg.Dial(ctx, at)
+	for err != nil && ctx.Err() == nil { // the store may be busy
+		select {
+		case <-time.After(r.h.cfg.beatEvery()):
+			conn, err = r.h.cfg.Dial(ctx, at)
+		case <-ctx.Done():
+		}
+	}
 	if err != nil {
 		return // the verdict is all that we hear
 	}
@@ -294,7 +340,7 @@ func (r *round) lost() rendezvous.Verdict {
 	if r.hasPassed() {
 		return succeeded()
 	}
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonStoreLost, Rank: -1, Message: r.s.place + " is lost"}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonStoreLost, Rank: -1, Message: r.s.place + " does not answer"}
 	if cause := context.Cause(r.s.ctx); cause != nil {
 		v.Message = cause.Error()
 	}
@@ -315,10 +361,19 @@ func unreadable(err error) rendezvous.Verdict {
 // reasonGarbled is the reason of what every agent takes for the verdict where it cannot be read.
 const reasonGarbled = "VerdictGarbled"
 
-// mostGarbled is how many rounds in a row may end so.
-const mostGarbled = 10
+// isDisturbance reports whether a round has ended because something changes what agents write, or keeps it from others.
+func isDisturbance(reason string) bool {
+	return reason == reasonGarbled || reason == reasonBeatsGarbled || reason == reasonUnheard
+}
 
-// garbled returns an error where too many rounds in a row have ended by a verdict that cannot be read.
+// mostGarbled is how many rounds in a row may end so, soon after they have begun: in no more than soon times as long as a node may
+// be silent. What disturbs the network once in a while is no reason to give up.
+const (
+	mostGarbled = 10
+	soon        = 10
+)
+
+// garbled returns an error where too many rounds in a row have ended so.
 func (h *Handler) garbled() error {
 	if h.round == nil {
 		return nil
@@ -329,7 +384,7 @@ func (h *Handler) garbled() error {
 	if h.garbles < mostGarbled {
 		return nil
 	}
-	err := fmt.Errorf("cannot go on: nobody of this job has written the verdicts on its last %d rounds", h.garbles)
+	err := fmt.Errorf("cannot go on: the last %d rounds have ended because words of this job's agents did not arrive, or others stood in their place", h.garbles)
 	return errhint.Code(errhint.With(err, foreignHint), errhint.TryAgain)
 }
 
@@ -398,6 +453,9 @@ func (h *Handler) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous
 		v.Reason = reasonHostStopped
 	}
 	counts, err := r.offer(both, v)
+	if err == nil {
+		counts, err = r.confirm(both, counts)
+	}
 	if err != nil {
 		if r.broken(err) && ctx.Err() == nil {
 			return r.lost(), nil
@@ -575,6 +633,9 @@ func (h *Handler) Agree(ctx context.Context, value []byte) ([]byte, error) {
 		if r.broken(err) && ctx.Err() == nil {
 			return value, nil
 		}
+		return value, fmt.Errorf("cannot agree with the others: %w", err)
+	}
+	if agreed, err = r.settledOn(both, agreed); err != nil && !r.broken(err) {
 		return value, fmt.Errorf("cannot agree with the others: %w", err)
 	}
 	return agreed, nil

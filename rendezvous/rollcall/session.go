@@ -30,23 +30,28 @@ type session struct {
 	runs    bool    // the coordinator has said that a round runs
 	leads   int     // the term that this agent is the coordinator of, -1 for none
 	offices map[int]*office
-	sent    time.Time      // when the last heartbeat was sent
-	heard   time.Time      // when the last one was sent that the store has answered
-	leases  chan time.Time // what follows from that, the newest only
-	final   bool           // the job is decided, and all have heard it
-	round   int64          // the one that this agent is in, or was in last; noRound before
-	fenced  bool           // most of it is out of reach
+	sent    time.Time       // when the last heartbeat was sent
+	heard   time.Time       // when the last one was sent that the store has answered
+	leases  chan time.Time  // what follows from that, the newest only
+	final   bool            // the job is decided, and all have heard it
+	round   int64           // the one that this agent is in, or was in last; noRound before
+	host    string          // agent id of who serves the store, empty for none of ours
+	nonce   string          // of that round
+	seat    int             // in it
+	fenced  bool            // most of it is out of reach
+	replies replies         // to the coordinator's heartbeats
+	proven  time.Time       // when a word of ours was sent that has certainly been heard by who may begin a round without us
+	vacant  bool            // the coordinator has left: nobody can, before another one has the office
+	retired bool            // another one has the office that this agent had
+	ledger  *ledger         // of the coordinator in this process, nil where there was none
+	current context.Context // of the round; ends with it, and where it is not the coordinator's any more
+	strayed context.CancelCauseFunc
+	astray  time.Duration // how long the coordinator has said so
+	nudge   chan struct{} // a heartbeat is to be sent now
 
 	company atomic.Int64 // how many agents of ours are in the round
 	cut     atomic.Int64 // the round most of which the coordinator in this process does not hear of, noRound for none
 	running atomic.Bool  // whether the coordinator in this process has a round that runs
-}
-
-// contact is when the store was certainly reached last.
-func (s *session) contact() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.heard
 }
 
 // lastWord is when the store may have heard of us last: the answer may have been lost.
@@ -66,6 +71,53 @@ func (s *session) answered(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.heard = at
+	switch {
+	case !s.leadsLocked(): // others say that they have heard us; without a token that proves no more than the store's answer
+		if s.vacant || s.h.codec.macs == nil {
+			s.proven = at
+			s.renewLocked(at)
+		}
+		return
+	case s.retired:
+		return
+	}
+	// Who could follow us in office has heard us as long as anybody of them has. Where there is only one other its silence may
+	// be its own end, and nobody can answer in the place of a store that we serve.
+	if s.company.Load() > 2 && s.host != s.h.id && s.current != nil && s.current.Err() == nil {
+		if at = s.ledger.heardUntil(); at.IsZero() {
+			return
+		}
+	}
+	s.proven = at
+	s.renewLocked(at)
+}
+
+// patience returns until when the store may take to answer, before it is lost, and before the round of this agent ends: its
+// lease counts from when it was heard last, which may be earlier.
+func (s *session) patience() (store, round time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	store = s.heard.Add(s.h.cfg.deadAfter())
+	if s.current == nil || s.current.Err() != nil {
+		return store, store
+	}
+	if at := s.proven.Add(s.h.cfg.deadAfter()); at.After(time.Now()) && at.Before(store) {
+		return store, at
+	}
+	return store, store
+}
+
+// unanswered ends the round: the store does not answer, and what is left of the lease is for the workers to end.
+func (s *session) unanswered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		s.strayed(errNoAnswer)
+	}
+}
+
+// renewLocked renews the lease: what we have sent at a time was heard by who may begin a round without us.
+func (s *session) renewLocked(at time.Time) {
 	if !s.final && !s.fenced {
 		s.grantLocked(at.Add(s.h.cfg.lease()))
 	}
@@ -81,13 +133,88 @@ func (s *session) grantLocked(until time.Time) {
 }
 
 // enter takes in that this agent is in a round with so many others of ours. What was granted for the last one counts no
-// longer: most of that may have been out of reach.
-func (s *session) enter(round, company int) {
-	s.company.Store(int64(company))
+// longer: most of that may have been out of reach. asked is when the agent sent the wish that has led to its place. The context
+// ends where the coordinator is in another round, or in none.
+func (s *session) enter(ctx context.Context, a assignment, asked time.Time) context.Context {
+	s.company.Store(int64(a.Company))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.round, s.fenced = int64(round), false
-	s.grantLocked(s.heard.Add(s.h.cfg.lease()))
+	s.round, s.nonce, s.seat, s.host, s.fenced = int64(a.Round), a.Nonce, a.Seat, a.Host, false
+	s.proven = asked
+	if at := s.replies.at(a.Heard); at.After(asked) {
+		s.proven = at
+	}
+	if s.leadsLocked() || s.h.codec.macs == nil {
+		s.proven = s.heard
+	}
+	s.grantLocked(s.proven.Add(s.h.cfg.lease()))
+	s.current, s.strayed = context.WithCancelCause(ctx)
+	s.astray = 0
+	return s.current
+}
+
+// hears takes in a later heartbeat of the coordinator, gap after the one before: it says what it has heard of us, and which
+// round it has.
+func (s *session) hears(agent string, b beat, gap time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if agent != s.replies.to {
+		return
+	}
+	s.replies.heard = max(s.replies.heard, b.N)
+	switch {
+	case s.current == nil || s.current.Err() != nil:
+	case b.Round == s.nonce && b.Runs:
+		s.astray = 0
+	default: // the verdict is on its way, or does not come
+		if s.astray += gap; s.astray >= s.h.cfg.deadAfter() {
+			s.strayed(errStrayed)
+		}
+	}
+	if b.Round != s.nonce {
+		return
+	}
+	if at := s.replies.at(b.answeredBy(s.seat)); at.After(s.proven) {
+		s.proven = at
+		s.renewLocked(at)
+	}
+}
+
+// errStrayed is the end of a round whose verdict was kept from this agent.
+var errStrayed = errors.New("the coordinator has ended this round, and its verdict does not come")
+
+// strays is why the round of this agent has ended for it alone, nil where it has not.
+func (s *session) strays() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil {
+		return nil
+	}
+	return context.Cause(s.current)
+}
+
+// errUnheard, errSilent and errNoAnswer are the end of a round in which the coordinator may have given up this node: it says
+// nothing of us, or nothing at all, or the store does not answer.
+var (
+	errUnheard  = errors.New("the coordinator is not known to have heard of this node for too long")
+	errSilent   = errors.New("the coordinator is not heard of")
+	errNoAnswer = errors.New("the store does not answer")
+)
+
+// errGarbled is the end of the office of a coordinator that may live.
+var errGarbled = errors.New("something that is no agent of this job replaces or removes the heartbeats of the coordinator in the store")
+
+// errAnew is the end of the office of a coordinator that lives.
+var errAnew = errors.New("the coordinator has begun anew")
+
+// unheard ends the round where nothing that we have sent for as long as a node may be silent has certainly been heard: what is
+// left of our lease is for the workers to end. The coordinator stays in office until it is silent for as long itself.
+func (s *session) unheard(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil && time.Since(s.proven) >= s.h.cfg.deadAfter() {
+		s.strayed(why)
+	}
 }
 
 // settled takes in that the job is decided for all: no round follows, so that nobody goes on without this node.
@@ -126,7 +253,7 @@ func (e *lostError) Error() string { return e.why.Error() }
 func (e *lostError) Unwrap() error { return e.why }
 
 func newSession(h *Handler) *session {
-	s := &session{h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, offices: map[int]*office{}, sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1)}
+	s := &session{h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, offices: map[int]*office{}, sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1), nudge: make(chan struct{}, 1)}
 	s.round = noRound
 	s.cut.Store(noRound)
 	s.ctx, s.end = context.WithCancelCause(context.Background())
@@ -172,18 +299,66 @@ func (s *session) close() {
 func (s *session) follow(m mandate, agent string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.followLocked(m, agent)
+}
+
+func (s *session) followLocked(m mandate, agent string) {
 	if s.mandate != m {
-		s.runs = false
+		s.runs, s.vacant = false, false
 	}
 	s.mandate, s.leader = m, agent
+	s.replies.follow(agent)
 	s.officeLocked(m.term)
 }
+
+// followNext follows whoever has the office after a term, if anybody has. The workers of the round before may take their time to
+// end, and until then we ask for no place: it counts us by our answers to its heartbeats.
+func (s *session) followNext(ctx context.Context, store *records, term int) error {
+	var in termRecord
+	f, err := store.glance(ctx, s.h.keys.job("term"), &in)
+	if err != nil || f.raw == nil || in.Term <= term {
+		return storeError(err)
+	}
+	var rec coordinatorRecord
+	key := s.h.keys.coordinator(in.Term)
+	f, err = store.glance(ctx, key, &rec)
+	if err != nil || f.raw == nil || s.h.codec.by(key, f.writer, rec.Agent) != nil || rec.Agent == s.h.id {
+		return storeError(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in.Term > s.mandate.term {
+		s.followLocked(mandate{in.Term, rec.Nonce}, rec.Agent)
+	}
+	return nil
+}
+
+// resigned takes in that another agent has the office that this one had. It does not wait for us: our workers end before it
+// begins a round.
+func (s *session) resigned(term int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.officeLocked(term).end(&lostError{why: errAnew})
+	if s.retired = true; !s.final {
+		s.grantLocked(time.Now().Add(s.h.cfg.fence()))
+	}
+}
+
+// leadsNot takes in that this agent's time as the coordinator is over.
+func (s *session) leadsNot() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leads, s.ledger = -1, nil
+}
+
+// leadsLocked reports whether this agent is the coordinator.
+func (s *session) leadsLocked() bool { return s.leads >= 0 && s.leads == s.mandate.term }
 
 // roundRuns reports whether the coordinator says that a round runs, in heartbeats that go on: who waits then is a spare.
 func (s *session) roundRuns() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leads == s.mandate.term {
+	if s.leadsLocked() {
 		return s.running.Load()
 	}
 	return s.runs
@@ -228,93 +403,146 @@ func (s *session) depose(term int, why error) {
 	s.officeLocked(term).end(&lostError{why: why})
 }
 
+// watch is what an agent has seen of its coordinator's heartbeats.
+type watch struct {
+	agent  string
+	term   int
+	seen   beat
+	silent time.Duration // time in which we looked and saw no change
+	looked time.Time
+	// foreign says that nobody of this job has written what stood there in that time.
+	foreign bool
+}
+
 // beat writes our heartbeat and watches the coordinator's, until ctx ends or the store is lost.
 func (s *session) beat(ctx context.Context) {
 	cfg := &s.h.cfg
-	pause := cfg.pause(0)
 	store := s.conn.reserved() // on a bad network a new connection takes most of the time that there is
-	tick := time.NewTicker(pause)
+	tick := time.NewTicker(cfg.beatEvery())
 	defer tick.Stop()
-	var leader string
-	var seen beat
-	var silent time.Duration
-	looked := time.Now()
-	for {
-		// The coordinator counts our silence from when it saw a heartbeat, which is after we sent it: so we give up first.
-		sent, until := time.Now(), s.contact().Add(cfg.deadAfter())
-		once, cancel := context.WithDeadline(ctx, until)
+	w := watch{looked: time.Now()}
+	for turn := 0; ; turn++ {
 		s.mu.Lock()
-		term, who, leads := s.mandate.term, s.leader, s.leads
+		term, who, leads := s.mandate.term, s.leader, s.leadsLocked()
 		s.mu.Unlock()
-		s.says(sent)
-		cut := s.cut.Load()
-		err := store.set(once, s.h.keys.beat(s.h.id), s.h.heartbeat(leads, cut, s.running.Load()))
-		if err == nil {
-			s.answered(sent)
-		}
+		// In a large company, and before we know how large it is, we write at one turn and read at the next.
+		slow := cfg.pause(int(s.company.Load())) > cfg.beatEvery()
+		reads := who != "" && who != s.h.id && (!slow || turn%2 == 1)
+		writes := !slow || turn%2 == 0 || leads
+		// The coordinator counts our silence from when it saw a heartbeat, which is after we sent it: so we give up first.
+		until, round := s.patience()
+		once, cancel := context.WithDeadline(ctx, round)
 		var now beat
-		if err == nil && who != "" && who != s.h.id {
-			now, err = store.pulseOf(once, s.h.keys, who) // there may be none
+		var foreign bool
+		var err error
+		if reads { // first: what we write answers it
+			if now, foreign, err = store.pulseOf(once, s.h.keys, who); err == nil { // there may be none
+				s.watches(&w, term, who, now, foreign)
+			}
+		}
+		if err == nil && writes {
+			err = s.sendBeat(once, store)
+		}
+		if err == nil && s.deposed(term) {
+			err = s.followNext(once, store, term)
 		}
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			at := time.Now()
-			gap := min(at.Sub(looked), cfg.longestGap())
-			looked = at
-			switch {
-			case who != leader:
-				leader, seen, silent = who, now, 0
-			case now.N > seen.N: // an older one is no sign of life
-				seen, silent = now, 0
-			case who != s.h.id && who != "":
-				silent += gap
-			}
-			s.outOfReach(cut, seen.cut())
-			s.mu.Lock()
-			s.runs = seen.Runs && who == s.leader
-			s.mu.Unlock()
-			switch {
-			case seen.Left:
-				s.depose(term, errors.New("the coordinator has left"))
-			case silent >= cfg.deadAfter():
-				s.depose(term, fmt.Errorf("the coordinator is not heard of for %v", cfg.deadAfter()))
-			case who != s.h.id && seen.Term != nil && *seen.Term > term:
-				s.depose(term, errors.New("the coordinator has begun anew"))
-			}
+			s.outOfReach(s.cut.Load(), w.seen.cut())
 		case isClosed(err):
 			s.lose(err)
 			return
 		case !time.Now().Before(until):
 			s.lose(fmt.Errorf("%s does not answer for %v", s.place, cfg.deadAfter()))
 			return
-		}
-		if now := cfg.pause(int(s.company.Load())); now != pause {
-			pause = now
-			tick.Reset(pause)
+		case !time.Now().Before(round):
+			s.unanswered()
+			continue
 		}
 		select {
 		case <-tick.C:
+		case <-s.nudge:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
+// sendBeat writes a heartbeat.
+func (s *session) sendBeat(ctx context.Context, store *records) error {
+	sent := time.Now()
+	s.says(sent)
+	err := store.set(ctx, s.h.keys.beat(s.h.id), s.heartbeat(sent))
+	if err == nil {
+		s.answered(sent)
+	}
+	return err
+}
+
+// watches takes in the coordinator's heartbeat as it stands.
+func (s *session) watches(w *watch, term int, who string, now beat, foreign bool) {
+	cfg := &s.h.cfg
+	at := time.Now()
+	gap := min(at.Sub(w.looked), cfg.longestGap())
+	w.looked = at
+	if who != w.agent || term != w.term { // each has as long to be heard as those before it
+		*w = watch{agent: who, term: term, looked: at}
+	}
+	gone := false
+	if now.N > w.seen.N { // an older one is no sign of life
+		gone = w.seen.Term != nil && now.Term == nil
+		w.seen, w.silent, w.foreign = now, 0, false
+		s.hears(who, now, gap)
+	} else {
+		w.silent += gap
+	}
+	w.foreign = w.foreign || foreign
+	s.mu.Lock()
+	s.runs = w.seen.Runs && who == s.leader
+	s.vacant = w.seen.Left && who == s.leader
+	s.mu.Unlock()
+	switch limit := cfg.deadAfter(); {
+	case w.seen.Left:
+		s.depose(term, errors.New("the coordinator has left"))
+	case w.silent >= limit && w.foreign:
+		s.depose(term, errGarbled)
+	case w.silent >= limit:
+		s.depose(term, fmt.Errorf("the coordinator is not heard of for %v", cfg.deadAfter()))
+	case gone || w.seen.Term != nil && *w.seen.Term > term:
+		s.depose(term, errAnew)
+	default:
+		switch {
+		case w.silent < limit/2:
+			s.unheard(errUnheard)
+		case w.foreign:
+			s.unheard(errGarbled)
+		default:
+			s.unheard(errSilent)
+		}
+	}
+}
+
 // beat is a heartbeat. N grows from each of an agent to its next: what is written again later is no sign of life. A
-// coordinator says of which term it is, whether a round runs, and of which round it does not hear enough.
+// coordinator says of which term it is, which round it has begun last and whether that runs, what it has heard of each member,
+// and of which round it does not hear enough.
 type beat struct {
-	N    int64  `json:"n"`
-	Left bool   `json:"left,omitempty"` // the agent has left
-	Term *int   `json:"term,omitempty"`
-	Runs bool   `json:"runs,omitempty"`
-	Cut  *int64 `json:"cut,omitempty"`
+	N     int64  `json:"n"`
+	Left  bool   `json:"left,omitempty"` // the agent has left
+	To    string `json:"to,omitempty"`   // agent id of the coordinator whose heartbeat Heard it answers
+	Heard int64  `json:"heard,omitempty"`
+	Term  *int   `json:"term,omitempty"`
+	Round string `json:"round,omitempty"` // the nonce of the round
+	Runs  bool   `json:"runs,omitempty"`
+	Seen  string `json:"seen,omitempty"` // see seenAges
+	Cut   *int64 `json:"cut,omitempty"`
 }
 
 func (b *beat) check() error {
-	if b.N < 0 || b.Term != nil && (*b.Term < 0 || *b.Term > maxTerms) {
+	if b.N < 0 || b.Heard < 0 || b.Term != nil && (*b.Term < 0 || *b.Term > maxTerms) || len(b.Seen) > maxNodes ||
+		b.To != "" && !isNonce(b.To) || b.Round != "" && !isNonce(b.Round) {
 		return fmt.Errorf("it is heartbeat %d", b.N)
 	}
 	return nil
@@ -328,26 +556,33 @@ func (b *beat) cut() int64 {
 }
 
 // heartbeat is what an agent writes, never twice the same.
-func (h *Handler) heartbeat(leads int, cut int64, runs bool) beat {
-	b := beat{N: h.beats.Add(1)}
-	if leads >= 0 {
-		b.Term, b.Runs = &leads, runs
-		if cut != noRound {
+func (s *session) heartbeat(now time.Time) beat {
+	b := beat{N: s.h.beats.Add(1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leads >= 0 {
+		leads := s.leads
+		b.Term, b.Runs = &leads, s.running.Load()
+		if cut := s.cut.Load(); cut != noRound {
 			b.Cut = &cut
 		}
+		s.ledger.send(&b, now)
+	}
+	if s.replies.to != "" && s.replies.to != s.h.id {
+		b.To, b.Heard = s.replies.to, s.replies.answer(now)
 	}
 	return b
 }
 
-// pulseOf reads an agent's heartbeat. What that agent has not written is none.
-func (r *records) pulseOf(ctx context.Context, k keys, agent string) (beat, error) {
-	var b beat
+// pulseOf reads an agent's heartbeat. What that agent has not written is none; foreign says that this stands there, or nothing:
+// an agent writes its first one before it joins.
+func (r *records) pulseOf(ctx context.Context, k keys, agent string) (b beat, foreign bool, err error) {
 	f, err := r.glance(ctx, k.beat(agent), &b)
 	if storeFailed(err) {
-		return beat{}, err
+		return beat{}, false, err
 	}
 	if err != nil || f.raw == nil || r.codec.by(k.beat(agent), f.writer, agent) != nil {
-		return beat{}, nil //nolint:nilerr // what cannot be trusted is silence
+		return beat{}, true, nil //nolint:nilerr // what cannot be trusted is silence
 	}
-	return b, nil
+	return b, false, nil
 }

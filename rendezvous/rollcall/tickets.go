@@ -154,9 +154,12 @@ func (c *coordinator) take(ctx context.Context, ticket int64, rec joinRecord) {
 		c.log.Warn().Str("node", rec.String()).Int("min_nodes", rec.Min).Int("max_nodes", rec.Max).
 			Msg("node was started with another --nnodes; those of the coordinator count")
 	}
-	if c.pulses[rec.Agent] == nil {
-		c.pulses[rec.Agent] = &pulse{}
+	p := c.pulses[rec.Agent]
+	if p == nil {
+		p = &pulse{}
+		c.pulses[rec.Agent] = p
 	}
+	p.silent, p.garbled, p.deaf, p.joined = 0, false, 0, true // it lives
 	c.setHere(rec.Agent, true)
 	if c.heardBefore(ctx, ticket, rec) {
 		c.log.Debug().Str("node", rec.String()).Int64("ticket", ticket).Msg("node asks again")

@@ -1,6 +1,7 @@
 package tcpstore
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -43,22 +44,46 @@ func (s *space) roomForLocked(o op, r request, n int, w *waiter) error {
 		return nil
 	}
 	// Each key has 8 bytes for its length: it cannot cost more than this.
-	if held := s.heldLocked(); held+entryCost+nodeCost+32*int64(n) > s.lim.Total {
-		if grows := s.growthLocked(o, r, w); grows > 0 && held+grows > s.lim.Total {
-			return fmt.Errorf("%w: %d bytes are held, and the limit is %d: %v of %d bytes", errFull, held, s.lim.Total, o, n)
+	if held := s.heldLocked(); held+entryCost+nodeCost+32*int64(n) > s.limitFor(false) {
+		grows, agents := s.growthLocked(o, r, w)
+		if limit := s.limitFor(agents); grows > 0 && held+grows > limit {
+			return fmt.Errorf("%w: %d bytes are held, and the limit is %d: %v of %d bytes", errFull, held, limit, o, n)
 		}
 	}
 	return nil
 }
 
-// growthLocked is by how much a request makes the space grow.
-func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
-	set := func(key []byte, size int) int64 {
-		e := s.of(key, w).keys[string(key)]
-		if e == nil {
-			return int64(entryCost + len(key) + size)
+// reserveShare is which part of a store that has keys of agents is kept free for them, and maxReserve how many bytes at most:
+// without their keys the job ends, and what they need does not depend on what workers keep.
+const (
+	reserveShare = 8
+	maxReserve   = 64 << 20
+)
+
+// limitFor is how many bytes may be held when keys of the agents are added, or others.
+func (s *space) limitFor(agents bool) int64 {
+	if s.private == "" || agents {
+		return s.lim.Total
+	}
+	return s.lim.Total - min(s.lim.Total/reserveShare, maxReserve)
+}
+
+// isAgents reports whether a key is one of the agents'.
+func (s *space) isAgents(key []byte) bool {
+	return s.private != "" && bytes.HasPrefix(key, []byte(s.private))
+}
+
+// growthLocked is by how much a request makes the space grow, and whether all of that is for keys of the agents.
+func (s *space) growthLocked(o op, r request, w *waiter) (grows int64, agents bool) {
+	agents = true
+	set := func(key []byte, size int) (more int64) {
+		if e := s.of(key, w).keys[string(key)]; e == nil {
+			more = int64(entryCost + len(key) + size)
+		} else {
+			more = max(0, int64(size-e.reusable()))
 		}
-		return max(0, int64(size-cap(e.bytes())))
+		agents = agents && (more == 0 || s.isAgents(key))
+		return more
 	}
 	switch o { //nolint:exhaustive // the others add nothing
 	case opSet, opAppend:
@@ -67,14 +92,14 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 		if e := s.of(key, w).keys[string(key)]; e != nil && o == opAppend {
 			size += len(e.bytes())
 		}
-		return set(key, size)
+		grows = set(key, size)
 	case opCompareSet:
 		key := r.bytes()
 		r.bytes()
-		return set(key, len(r.bytes()))
+		grows = set(key, len(r.bytes()))
 	case opAdd, opBarrier:
 		if key := r.bytes(); s.of(key, w).keys[string(key)] == nil {
-			return set(key, 20)
+			grows = set(key, 20)
 		}
 	case opMultiSet:
 		for range r.u64() {
@@ -83,7 +108,7 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 		}
 	case opQueuePush:
 		key := r.bytes()
-		grows = int64(entryCost + len(r.bytes()))
+		grows, agents = int64(entryCost+len(r.bytes())), s.isAgents(key)
 		if s.of(key, w).queues[string(key)] == nil {
 			grows += int64(entryCost + len(key))
 		}
@@ -91,16 +116,29 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64) {
 		for range r.u64() {
 			if key := r.bytes(); !s.of(key, w).presentLocked(key) {
 				grows += int64(nodeCost + len(key))
+				agents = agents && s.isAgents(key)
 			}
 		}
 	}
-	return grows
+	return grows, agents
+}
+
+// roomForAppendLocked refuses to append size bytes, which count already, to a value that unread replies hold: it is kept for them
+// beside its copy.
+func (s *space) roomForAppendLocked(e *entry, size int) error {
+	if e == nil || !e.shared() {
+		return nil
+	}
+	if held, grows := s.heldLocked(), int64(len(e.bytes())+size); held+grows > s.lim.Total {
+		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a copy of a value of %d bytes", errFull, held, s.lim.Total, grows)
+	}
+	return nil
 }
 
 // roomForValueLocked is roomForLocked for a big value that is about to be read into place.
-func (s *space) roomForValueLocked(size int) error {
-	if held := s.heldLocked(); held+int64(size) > s.lim.Total {
-		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a value of %d bytes", errFull, held, s.lim.Total, size)
+func (s *space) roomForValueLocked(key []byte, size int) error {
+	if held, limit := s.heldLocked(), s.limitFor(s.isAgents(key)); held+int64(size) > limit {
+		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a value of %d bytes", errFull, held, limit, size)
 	}
 	return nil
 }
@@ -114,17 +152,32 @@ func (l *loop) count(c *conn) error {
 	if n == int(c.counted) {
 		return nil
 	}
-	total := l.srv.pool.live.Add(int64(n) - int64(c.counted))
-	more := n > int(c.counted)
-	c.counted = int32(n)
-	if limit := l.srv.cfg.Limits.Total; more && total > limit {
-		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, total, limit, n)
+	limit := l.srv.space.limitFor(c.agent)
+	for live := &l.srv.pool.live; ; {
+		before := live.Load()
+		total := before + int64(n) - int64(c.counted)
+		if n > int(c.counted) && total > limit { // it is not counted: c is closed now
+			return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, total, limit, n)
+		}
+		if live.CompareAndSwap(before, total) {
+			c.counted = int32(n)
+			return nil
+		}
 	}
-	return nil
+}
+
+// noteFull leaves it for the agents.
+func (s *space) noteFull(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.agents.storeLocked([]byte(s.private+KeyFull), []byte(why.Error()), nil)
 }
 
 // refuse writes down that a client was closed because the store is full.
 func (l *loop) refuse(c *conn, err error) {
+	if c.agent {
+		l.srv.space.noteFull(err)
+	}
 	if addr := c.from.addr; l.srv.due(addr, time.Now()) {
 		l.srv.cfg.Log.Error().Err(err).Str("addr", peerName(int(c.fd))).Int64("limit", l.srv.cfg.Limits.Total).
 			Msg("the store is full: a client that wanted to add to it was closed")

@@ -214,3 +214,67 @@ func TestSilentClientsAreClosed(t *testing.T) {
 	other.send(hello, opPing, "p")
 	old.ask("\x03"+str("init/")+u64(1), u64(2))
 }
+
+// TestRoomForAgents: what others put into a store does not take the room of the agents, whose keys the job needs to go on.
+func TestRoomForAgents(t *testing.T) {
+	const limit = 4 << 20
+	for name, junk := range map[string]func(i int) string{
+		"small values": func(i int) string { return opSet + str(fmt.Sprint("k", i)) + str(strings.Repeat("v", 1000)) },
+		"big values":   func(i int) string { return opSet + str(fmt.Sprint("k", i)) + str(strings.Repeat("v", 100<<10)) },
+		"a queue":      func(int) string { return opQueuePush + str("q") + str(strings.Repeat("v", 1000)) },
+		"behind a key of the agents": func(i int) string {
+			return opMultiSet + u64(2) + str("own/x") + str("1") + str(fmt.Sprint("k", i)) + str(strings.Repeat("v", 1000))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := listen(t, tcpstore.ServerConfig{Private: "own/", Limits: tcpstore.Limits{Total: limit}})
+			for i, refused := 0, 0; refused < 20; i++ { // the last byte that there is
+				stranger := dialHello(t, s)
+				for range 100 {
+					i++
+					if _, err := stranger.Write([]byte(junk(i))); err != nil {
+						break
+					}
+				}
+				_, _ = stranger.Write([]byte(opPing + "ping"))
+				if _, err := stranger.Read(make([]byte, 4)); err != nil {
+					refused++
+				}
+				stranger.Close()
+			}
+			agent := dialHello(t, s)
+			for i := range 50 {
+				agent.send(opSet + str(fmt.Sprint("own/", i)) + str(strings.Repeat("v", 1000)))
+			}
+			agent.send(opSet + str("own/big") + str(strings.Repeat("b", 100<<10)))
+			agent.ask(opAdd+str("own/count")+u64(1), u64(1))
+			agent.ask(opGet+str("own/big"), str(strings.Repeat("b", 100<<10)))
+			if held := tcpstore.Held(s); held > limit {
+				t.Errorf("it holds %d bytes", held)
+			}
+		})
+	}
+}
+
+// TestAgentsAreToldWhy: an agent that was closed because the store is full finds there why.
+func TestAgentsAreToldWhy(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{Private: "own/", Limits: tcpstore.Limits{Total: 1 << 20}})
+	agent := dialHello(t, s)
+	for i := range 2000 {
+		if _, err := agent.Write([]byte(opSet + str(fmt.Sprint("own/", i)) + str(strings.Repeat("v", 1000)))); err != nil {
+			break
+		}
+	}
+	_, _ = agent.Write([]byte(opPing + "ping"))
+	if _, err := agent.Read(make([]byte, 4)); err == nil {
+		t.Fatal("the store takes twice what it holds")
+	}
+	agent = dialHello(t, s)
+	agent.send(opGet + str("own/"+tcpstore.KeyFull))
+	var answer [512]byte
+	n, _ := agent.Read(answer[:])
+	if text := string(answer[:n]); !strings.Contains(text, "no room in the store") || !strings.Contains(text, "1048576") {
+		t.Errorf("%q", text)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -503,6 +504,29 @@ func readInt(into *int64) func(*bufio.Reader) error {
 	}
 }
 
+// readValue reads the value of a key. A key of the agents has no longer one than SET takes, unless a stranger has appended to it: what is
+// beyond is dropped, all but a byte by which it can be told.
+func (c *Client) readValue(key string, into *[]byte) func(*bufio.Reader) error {
+	most := int64(c.cfg.Limits.Value)
+	if c.cfg.Private == "" || !strings.HasPrefix(key, c.cfg.Private) || most >= maxReply {
+		return readBytes(into, maxReply)
+	}
+	return func(r *bufio.Reader) error {
+		var n int64
+		if err := readInt(&n)(r); err != nil {
+			return err
+		}
+		if n < 0 || n > maxReply {
+			return fmt.Errorf("%w: %d bytes where at most %d can be", errAnswer, uint64(n), maxReply)
+		}
+		if err := readSized(into, min(n, most+1), r); err != nil {
+			return err
+		}
+		_, err := io.CopyN(io.Discard, r, max(0, n-most-1))
+		return err
+	}
+}
+
 // readBytes reads a length, of at most limit, and as many bytes, and allocates as they come.
 func readBytes(into *[]byte, limit int64) func(*bufio.Reader) error {
 	return func(r *bufio.Reader) error {
@@ -513,16 +537,21 @@ func readBytes(into *[]byte, limit int64) func(*bufio.Reader) error {
 		if n < 0 || n > limit {
 			return fmt.Errorf("%w: %d bytes where at most %d can be", errAnswer, uint64(n), limit)
 		}
-		if n <= 64<<10 {
-			*into = make([]byte, n)
-			_, err := io.ReadFull(r, *into)
-			return err
-		}
-		var buf bytes.Buffer
-		if _, err := io.CopyN(&buf, r, n); err != nil {
-			return err
-		}
-		*into = buf.Bytes()
-		return nil
+		return readSized(into, n, r)
 	}
+}
+
+// readSized reads n bytes, and allocates as they come.
+func readSized(into *[]byte, n int64, r *bufio.Reader) error {
+	if n <= 64<<10 {
+		*into = make([]byte, n)
+		_, err := io.ReadFull(r, *into)
+		return err
+	}
+	var buf bytes.Buffer
+	if _, err := io.CopyN(&buf, r, n); err != nil {
+		return err
+	}
+	*into = buf.Bytes()
+	return nil
 }

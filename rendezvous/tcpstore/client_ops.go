@@ -136,7 +136,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	if err != nil {
 		return nil, err
 	}
-	err = c.call(ctx, opGet, key, wait, step{request: b, read: readBytes(&value, maxReply)})
+	err = c.call(ctx, opGet, key, wait, step{request: b, read: c.readValue(key, &value)})
 	return value, err
 }
 
@@ -165,7 +165,7 @@ func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desire
 	if err != nil {
 		return nil, err
 	}
-	err = c.call(ctx, opCompareSet, key, step{request: b, read: readBytes(&value, maxReply)})
+	err = c.call(ctx, opCompareSet, key, step{request: b, read: c.readValue(key, &value)})
 	return value, err
 }
 
@@ -215,7 +215,7 @@ func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
 	values := make([][]byte, len(keys))
 	err = c.call(ctx, opMultiGet, firstOf(keys), wait, step{request: b, read: func(r *bufio.Reader) error {
 		for i := range values {
-			if err := readBytes(&values[i], maxReply)(r); err != nil {
+			if err := c.readValue(keys[i], &values[i])(r); err != nil {
 				return err
 			}
 		}

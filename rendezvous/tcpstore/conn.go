@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+	"unsafe"
 )
 
 // genUnknown is the generation of a connection that has not sent enough to tell.
@@ -67,6 +68,9 @@ type segment struct {
 	b    []byte
 	blob *blob // holder of b, nil for small bytes
 }
+
+// kept is what the outbox has in memory besides big values: these are there once, but one answer may name them very often.
+func (o *outbox) kept() int { return o.small + len(o.segs)*int(unsafe.Sizeof(segment{})) }
 
 func (c *conn) unsent() int {
 	if c.out == nil {

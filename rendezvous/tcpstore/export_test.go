@@ -46,3 +46,17 @@ func Hold(s *Server) (release func()) {
 	}
 	return func() { close(gate) }
 }
+
+// Hoarded returns how many bytes of unread replies count against Limits.ReplyTotal, and Hoarders how many connections leave them.
+func Hoarded(s *Server) int {
+	s.hoard.mu.Lock()
+	defer s.hoard.mu.Unlock()
+	return s.hoard.total
+}
+
+// Hoarders is how many connections Hoarded is about.
+func Hoarders(s *Server) int {
+	s.hoard.mu.Lock()
+	defer s.hoard.mu.Unlock()
+	return len(s.hoard.by)
+}

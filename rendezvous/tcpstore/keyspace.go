@@ -60,6 +60,17 @@ func (e *entry) bytes() []byte {
 	return e.val
 }
 
+// shared reports whether unread replies hold the value, too: it then stays in memory when the entry gets another one.
+func (e *entry) shared() bool { return e.big != nil && e.big.refs.Load() > 1 }
+
+// reusable is how many bytes come free, or can be written to, when the entry gets another value.
+func (e *entry) reusable() int {
+	if e.shared() {
+		return 0
+	}
+	return cap(e.bytes())
+}
+
 // freeLocked gives up what e holds.
 func (ks *keyspace) freeLocked(e *entry) {
 	ks.space.stored -= int64(cap(e.val))
@@ -116,7 +127,7 @@ func (ks *keyspace) appendLocked(key, val []byte) error {
 		return fmt.Errorf("%w: APPEND to a value of %d bytes", errProtocol, len(old))
 	}
 	switch {
-	case e.big != nil && cap(old)-len(old) >= len(val) && e.big.refs.Load() == 1:
+	case e.big != nil && cap(old)-len(old) >= len(val) && !e.shared():
 		e.big.b = append(old, val...)
 	case len(old)+len(val) >= bigValue:
 		b := ks.space.pool.get(max(2*len(old), len(old)+len(val)), len(old)+len(val))

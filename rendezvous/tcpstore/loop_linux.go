@@ -3,12 +3,15 @@ package tcpstore
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"muster/internal/sockowner"
 )
 
 const (
@@ -216,7 +219,7 @@ func (l *loop) accept() {
 			fd, err := accept(listener, &l.peer)
 			if err == 0 {
 				taken++
-				from := l.admit()
+				from := l.admit(fd)
 				if from == nil {
 					_ = unix.Close(fd)
 					continue
@@ -255,10 +258,13 @@ func (l *loop) accept() {
 }
 
 // admit counts the connection that was accepted last. It returns nil where its address may not come in, or has too many
-// connections that say nothing.
-func (l *loop) admit() *source {
+// connections that say nothing, or its process is another user's.
+func (l *loop) admit(fd int) *source {
 	addr, now := l.peer.addr(), time.Now()
 	if l.srv.gate != nil && !l.srv.gate.admit(addr, now) {
+		return nil
+	}
+	if l.srv.cfg.OwnUser && !l.srv.ours(fd, addr, now) {
 		return nil
 	}
 	from := l.srv.crowd.enter(addr)
@@ -266,6 +272,19 @@ func (l *loop) admit() *source {
 		l.srv.cfg.Log.Warn().Stringer("addr", addr).Int32("limit", l.srv.crowd.limit).Msg("store refuses a client: too many connections from its address send nothing")
 	}
 	return from
+}
+
+// ours reports whether the process at the other end of a connection may be another user's.
+func (s *Server) ours(fd int, addr netip.Addr, now time.Time) bool {
+	remote, local, err := sockowner.Ends(fd)
+	if err != nil { // it has been closed by its other end
+		return false
+	}
+	ours, uid, err := s.owner.Ours(remote, local)
+	if !ours && err == nil && s.due(addr, now) {
+		s.cfg.Log.Warn().Uint32("uid", uid).Str("addr", remote.String()).Msg("the store refuses a client: its process is another user's")
+	}
+	return ours
 }
 
 // accept takes one connection, and notes where it comes from unless from is nil.

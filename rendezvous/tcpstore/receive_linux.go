@@ -17,7 +17,7 @@ func (l *loop) read(c *conn) {
 		if c.fill != nil {
 			b := c.fill.blob
 			if len(b.b) == cap(b.b) {
-				if err := l.grow(b, c.fill.size); err != nil {
+				if err := l.grow(c.fill.key, b, c.fill.size); err != nil {
 					l.refuse(c, err)
 					l.close(c, err)
 					return
@@ -65,10 +65,10 @@ func (l *loop) later(c *conn) {
 }
 
 // grow gives a value that arrives more room, if the store has it.
-func (l *loop) grow(b *blob, size int) error {
+func (l *loop) grow(key []byte, b *blob, size int) error {
 	s := l.srv.space
 	s.mu.Lock()
-	err := s.roomForValueLocked(min(size, 4*cap(b.b)) - cap(b.b))
+	err := s.roomForValueLocked(key, min(size, 4*cap(b.b))-cap(b.b))
 	s.mu.Unlock()
 	if err == nil {
 		l.srv.pool.grow(b, size)
@@ -195,13 +195,14 @@ func (l *loop) beginFill(c *conn, b []byte) ([]byte, error) {
 	if !ok || size < bigValue {
 		return b, nil
 	}
-	if err := l.srv.space.roomForValueLocked(size); err != nil {
+	head := request(b[1:start])
+	key := head.bytes()
+	if err := l.srv.space.roomForValueLocked(key, size); err != nil {
 		return b, err
 	}
-	head := request(b[1:start])
 	blob := l.srv.pool.get(size, len(b)-start)
 	blob.b = append(blob.b, b[start:]...)
-	c.fill = &fill{op: c.scan.op, key: append([]byte(nil), head.bytes()...), blob: blob, size: size}
+	c.fill = &fill{op: c.scan.op, key: append([]byte(nil), key...), blob: blob, size: size}
 	c.scan = scan{}
 	return nil, nil
 }
@@ -223,13 +224,18 @@ func (l *loop) filled(c *conn) {
 	case opQueuePush:
 		ks.pushLocked(f.key, nil, f.blob)
 	default:
-		err = ks.appendLocked(f.key, f.blob.b)
+		if err = s.roomForAppendLocked(ks.keys[string(f.key)], len(f.blob.b)); err == nil {
+			err = ks.appendLocked(f.key, f.blob.b)
+		}
 		l.srv.pool.release(f.blob)
 	}
 	l.collectLocked(c)
 	s.mu.Unlock()
 	l.flush(c)
 	if err != nil {
+		if errors.Is(err, errFull) {
+			l.refuse(c, err)
+		}
 		l.finish(c, err)
 	}
 }

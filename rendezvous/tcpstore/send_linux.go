@@ -135,8 +135,8 @@ func (l *loop) push(c *conn) {
 			o.segs = o.segs[1:]
 		}
 	}
-	if o.small >= hoardFrom || c.hoards {
-		if l.hoards(c, o.small); c.closed {
+	if kept := o.kept(); kept >= hoardFrom || c.hoards {
+		if l.hoards(c, kept); c.closed {
 			return
 		}
 	}

@@ -19,6 +19,10 @@ import (
 	"muster/internal/errhint"
 )
 
+// KeyFull is the name, behind ServerConfig.Private, of a key that says why a client of the agents was closed because the store
+// was full: the protocol has no answer that could. It is a hint, that anybody may write.
+const KeyFull = "full"
+
 // ServerConfig says where a Server listens and what it allows. The zero value listens on a free port of the loopback
 // addresses.
 type ServerConfig struct {
@@ -45,6 +49,10 @@ type ServerConfig struct {
 	// per address and minute. None: all are served. Loopback has to be named like any other, and an IPv4 client is one in
 	// whatever form its address comes: 0.0.0.0/0 and ::/0 are needed for all.
 	Allow []netip.Prefix
+	// OwnUser has clients from loopback served only where the kernel says that their process is of this user, or of root: every user
+	// of a machine reaches loopback. Connections of others are closed as they come, with a warning. Where the kernel cannot tell
+	// they are served.
+	OwnUser bool
 	// SilentTimeout is how long a connection may stay open from which nothing valid has come, save as many as its address has
 	// others: old clients have a second one that is silent. 0 means 10 s.
 	SilentTimeout time.Duration

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"muster/internal/sockowner"
 )
 
 // Server serves a store until Close. Its methods are safe for concurrent use.
@@ -17,6 +19,7 @@ type Server struct {
 	cfg   ServerConfig
 	space *space
 	gate  *gate // nil: open to all
+	owner sockowner.Asker
 	pool  blobPool
 	hoard hoard
 	crowd crowd
@@ -172,6 +175,7 @@ func (s *Server) Close() error {
 	if s.spare >= 0 {
 		_ = unix.Close(s.spare)
 	}
+	s.owner.Close()
 	return nil
 }
 

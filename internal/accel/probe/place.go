@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"muster/internal/durable"
 )
 
 // place is an executable probe, ready to be started.
@@ -131,6 +133,9 @@ func inMemory() (place, error) {
 
 // inFile writes the embedded probe into a file of dir that is gone as soon as it runs.
 func inFile(dir string) (_ place, err error) {
+	if dir, err = durable.Ours(dir); err != nil { // it is executed by its name
+		return place{}, err
+	}
 	f, err := os.CreateTemp(dir, Name+"-*")
 	if err != nil {
 		return place{}, reason(err)

@@ -1,12 +1,13 @@
 // Command rollbench measures how long many agents take to complete a round. All of them are in this process, each with
 // connections of its own to one store, which runs elsewhere.
 //
-//	rollbench -store 127.0.0.1:29400 -agents 4000 -rounds 3 [-c10d] [-token]
+//	rollbench -store 127.0.0.1:29400 -agents 4000 -rounds 3 [-c10d] [-token] [-hold 20s]
 //
 // It prints one line of JSON per round: agents and seconds, counted from when the first agent joins, all being connected,
 // until the last one has its place. With -c10d the rounds are those of a job in which an agent of torchrun has been:
 // all nodes are in the pickled state of its protocol, with ranks given there. With -token the agents have a job token, so that
-// all they tell each other is sealed.
+// all they tell each other is sealed. With -hold the last round runs for so long, and a line says how much of a processor the
+// agents took in that time: what their heartbeats cost.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"muster/rendezvous"
 	"muster/rendezvous/c10d"
@@ -34,12 +36,13 @@ func main() {
 	rounds := flag.Int("rounds", 3, "number of rounds, each a restart of the one before")
 	c10d := flag.Bool("c10d", false, "in torchrun's rendezvous")
 	sealed := flag.Bool("token", false, "with a job token")
+	hold := flag.Duration("hold", 0, "how long the last round runs")
 	flag.Parse()
 	var token []byte
 	if *sealed {
 		token = []byte("a token of thirty-two bytes here")
 	}
-	if err := run(context.Background(), *store, *agents, *rounds, *c10d, token); err != nil {
+	if err := run(context.Background(), *store, *agents, *rounds, *c10d, token, *hold); err != nil {
 		fmt.Fprintln(os.Stderr, "rollbench:", err)
 		os.Exit(1) //nolint:forbidigo // this is a main
 	}
@@ -51,7 +54,7 @@ type result struct {
 	Seconds float64 `json:"seconds"`
 }
 
-func run(ctx context.Context, store string, n, rounds int, torchrun bool, token []byte) error {
+func run(ctx context.Context, store string, n, rounds int, torchrun bool, token []byte, hold time.Duration) error {
 	handlers := make([]*rollcall.Handler, n)
 	g, dialing := errgroup.WithContext(ctx)
 	g.SetLimit(64)
@@ -89,6 +92,13 @@ func run(ctx context.Context, store string, n, rounds int, torchrun bool, token 
 		if err := out.Encode(result{n, round, time.Since(began).Seconds()}); err != nil {
 			return err
 		}
+		if round == rounds-1 && hold > 0 {
+			before := processorTime()
+			time.Sleep(hold)
+			if err := out.Encode(held{n, hold.Seconds(), (processorTime() - before).Seconds() / hold.Seconds()}); err != nil {
+				return err
+			}
+		}
 		v := rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: round + 1}
 		if round == rounds-1 {
 			v = rendezvous.Verdict{Kind: rendezvous.Succeed, Rank: -1}
@@ -105,6 +115,22 @@ func run(ctx context.Context, store string, n, rounds int, torchrun bool, token 
 		closing.Go(h.Close)
 	}
 	return closing.Wait()
+}
+
+// held is what agents cost while a round runs.
+type held struct {
+	Agents     int     `json:"agents"`
+	Held       float64 `json:"held_s"`
+	Processors float64 `json:"processors"`
+}
+
+// processorTime is how long this process has used processors.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // visit does what an agent of torchrun does first, and no more.

@@ -1,0 +1,139 @@
+package sockowner
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"muster/internal/testutil"
+)
+
+// TestOwner asks for the other ends of connections over loopback: our own, a stranger's, and one that is closed.
+func TestOwner(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+			if err != nil {
+				t.Skip(err)
+			}
+			defer l.Close()
+			var a Asker
+			defer a.Close()
+			accept := func() (*net.TCPConn, netip.AddrPort, netip.AddrPort) {
+				t.Helper()
+				c, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				tcp := c.(*net.TCPConn)
+				raw, err := tcp.SyscallConn()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var remote, local netip.AddrPort
+				if err := errors.Join(raw.Control(func(fd uintptr) { remote, local, err = Ends(int(fd)) }), err); err != nil {
+					t.Fatal(err)
+				}
+				if remote.String() != c.RemoteAddr().String() || local.String() != c.LocalAddr().String() {
+					t.Fatalf("ends %s and %s of %s and %s", remote, local, c.RemoteAddr(), c.LocalAddr())
+				}
+				return tcp, remote, local
+			}
+			mine, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, remote, local := accept()
+			defer c.Close()
+			if ours, uid, err := a.Ours(remote, local); !ours || err != nil || int(uid) != os.Geteuid() {
+				t.Errorf("our own: %v, user %d, %v", ours, uid, err)
+			}
+			_ = mine.Close()
+			_, _ = io.Copy(io.Discard, c)
+			if ours, _, err := a.Ours(remote, local); ours || !errors.Is(err, ErrGone) {
+				t.Errorf("closed: %v, %v", ours, err)
+			}
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			cmd := testutil.Stranger(t, "bash", "-c", "exec 3<>/dev/tcp/"+host+"/"+port+" && cat")
+			stdin, _ := testutil.StartPiped(t, cmd)
+			defer func() { _ = stdin.Close(); _ = cmd.Wait() }()
+			c, remote, local = accept()
+			defer c.Close()
+			if ours, uid, err := a.Ours(remote, local); ours || err != nil || uid != testutil.StrangerID {
+				t.Errorf("a stranger's: %v, user %d, %v", ours, uid, err)
+			}
+		})
+	}
+}
+
+// TestOtherMachines: who comes from elsewhere is not asked for.
+func TestOtherMachines(t *testing.T) {
+	var a Asker
+	if ours, _, err := a.Ours(netip.MustParseAddrPort("192.0.2.1:5"), netip.MustParseAddrPort("192.0.2.2:6")); !ours || err != nil || a.opened {
+		t.Errorf("%v, %v", ours, err)
+	}
+}
+
+// TestParse: what a kernel answers that has no such connection, that has no sock_diag, and that has one which nobody holds any more.
+func TestParse(t *testing.T) {
+	failure := func(errno int32) []byte {
+		b := make([]byte, 36)
+		order.PutUint16(b[4:], 2)
+		order.PutUint32(b[16:], uint32(-errno))
+		return b
+	}
+	found := func(uid, inode uint32) []byte {
+		b := make([]byte, headerBytes+answerBytes)
+		order.PutUint16(b[4:], sockDiagByFamily)
+		order.PutUint32(b[headerBytes+atUID:], uid)
+		order.PutUint32(b[headerBytes+atInode:], inode)
+		return b
+	}
+	for name, c := range map[string]struct {
+		answer []byte
+		uid    uint32
+		err    error
+	}{
+		"found": {found(7, 9), 7, nil}, "orphan": {found(0, 0), 0, ErrGone}, "none": {failure(2), 0, ErrGone},
+		"denied": {failure(13), 0, ErrUnknown}, "empty": {make([]byte, headerBytes), 0, ErrUnknown}, "short": {found(7, 9)[:40], 0, ErrUnknown},
+	} {
+		if uid, err := parse(c.answer); uid != c.uid || !errors.Is(err, c.err) {
+			t.Errorf("%s: %d, %v", name, uid, err)
+		}
+	}
+}
+
+// TestFirstIsGone: the first connection that is asked for is gone, and the kernel is known to tell of others.
+func TestFirstIsGone(t *testing.T) {
+	var a Asker
+	defer a.Close()
+	nowhere := netip.MustParseAddrPort("127.0.0.1:1")
+	if ours, _, err := a.Ours(nowhere, nowhere); ours || !errors.Is(err, ErrGone) || !a.proven {
+		t.Errorf("%v, %v", ours, err)
+	}
+}
+
+// BenchmarkOwner is what a store of one node asks for each client.
+func BenchmarkOwner(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	var a Asker
+	defer a.Close()
+	from, to := c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	for b.Loop() {
+		if _, err := a.Owner(from, to); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
