@@ -57,6 +57,15 @@ func (d *DrivenPolicy) Ended(at time.Time) DrivenRuling {
 	return d.ruling(d.p.success(at, true))
 }
 
+// Next says that another world is to follow this one by the driver's own rules. Where failures that the policy has borne are why,
+// it is a restart as any other: a worker that always fails would have worlds begun for ever. The zero ruling agrees.
+func (d *DrivenPolicy) Next(at time.Time) DrivenRuling {
+	if d.p.state != running || len(d.p.failures) == 0 {
+		return DrivenRuling{} // hosts have changed, or it was judged when the worker ended
+	}
+	return d.ruling(d.p.judge(at))
+}
+
 // Lost says that a node of the world was lost, or could not be reached, with all its workers: status counts for those. It leads
 // to a new world under every policy but never.
 func (d *DrivenPolicy) Lost(at time.Time, rank, status int) DrivenRuling {

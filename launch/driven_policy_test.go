@@ -105,6 +105,45 @@ func TestDrivenPolicy(t *testing.T) {
 	}
 }
 
+// A world that follows failures which the policy bears counts as every restart does; one that only hosts have changed does not.
+func TestDrivenPolicyCountsWhatItBears(t *testing.T) {
+	rules := launch.RestartRules{
+		Policy: launch.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Delay: time.Second, DelayFactor: 2, Success: launch.QuorumAll, Fail: launch.QuorumNone,
+	}
+	borne := func(p *launch.DrivenPolicy, at time.Time) launch.DrivenRuling {
+		p.World(at, 2)
+		if got := p.Exited(at, 1, 9); got != (launch.DrivenRuling{}) {
+			t.Errorf("a failure that is borne: %+v", got)
+		}
+		return p.Next(at)
+	}
+	at := time.Unix(1000, 0)
+	p := launch.NewDrivenPolicy(rules, func() float64 { return 0 })
+	p.World(at, 2)
+	if got := p.Next(at); got != (launch.DrivenRuling{}) {
+		t.Errorf("hosts have changed: %+v", got)
+	}
+	if got := borne(p, at); !got.Anew || got.Delay != 0 {
+		t.Errorf("the first failure: %+v", got)
+	}
+	if got := p.Next(at); got != (launch.DrivenRuling{}) {
+		t.Errorf("it counts twice: %+v", got)
+	}
+	if got := borne(p, at); !got.Over || !got.Limit || got.Rank != 1 || got.Status != 9 || !strings.Contains(got.Why, "--backoff-limit") {
+		t.Errorf("the second one: %+v", got)
+	}
+	rules.BackoffLimit = -1
+	p = launch.NewDrivenPolicy(rules, func() float64 { return 0 })
+	borne(p, at)
+	if got := borne(p, at); !got.Anew || got.Delay != time.Second {
+		t.Errorf("the second one without a limit: %+v", got)
+	}
+	rules.Policy = launch.RestartNever
+	if got := borne(launch.NewDrivenPolicy(rules, func() float64 { return 0 }), at); !got.Over || got.Status != 9 || !strings.Contains(got.Why, "--restart-policy never") {
+		t.Errorf("nothing is restarted: %+v", got)
+	}
+}
+
 // A world that hosts have joined or left has lost nothing: its workers are judged as those of the first.
 func TestDrivenPolicyOfChangedWorld(t *testing.T) {
 	at := time.Unix(1000, 0)

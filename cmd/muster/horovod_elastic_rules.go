@@ -44,6 +44,9 @@ func (j judge) Lost(at time.Time, rank, status int) elastic.Ruling {
 // Ended implements elastic.Judge.
 func (j judge) Ended(at time.Time) elastic.Ruling { return elastic.Ruling(j.DrivenPolicy.Ended(at)) }
 
+// Next implements elastic.Judge.
+func (j judge) Next(at time.Time) elastic.Ruling { return elastic.Ruling(j.DrivenPolicy.Next(at)) }
+
 // elasticRules are those of muster's own rules for jobs that an elastic job goes by, beside those of its driver: its deadline, and
 // its status file.
 type elasticRules struct {

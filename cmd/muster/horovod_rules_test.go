@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -132,6 +133,45 @@ func TestHorovodrunElasticScope(t *testing.T) {
 		got, said := workers(t, nil, c.own, c.words, fail)
 		if len(said) != c.said || got.status == 0 || !strings.Contains(got.stderr, c.reason) {
 			t.Errorf("%s: status %d, %d starts, want %d and %q\n%s", name, got.status, len(said), c.said, c.reason, got.stderr)
+		}
+	}
+}
+
+// borneWorker is a worker by Horovod's protocol without Horovod: rank 1 fails in each world, and rank 0 asks for its place in the next one.
+const borneWorker = `
+import os, sys, urllib.request
+at = "http://%s:%s" % (os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+me = os.environ["HOROVOD_HOSTNAME"] + ":" + os.environ["HOROVOD_LOCAL_RANK"]
+rank = os.environ["HOROVOD_RANK"]
+print("world", rank, flush=True)
+while rank != "-1":
+    urllib.request.urlopen(urllib.request.Request(at + "/global/rank_" + rank, b"host", method="PUT")).read()
+    if rank == "1":
+        sys.exit(9)
+    rank = urllib.request.urlopen(at + "/rank_and_size/" + me).read().decode().split(",")[0]
+`
+
+// A failure that --fail-policy bears leads to a new world, which counts: a worker that always fails is not started for ever.
+func TestHorovodrunElasticBorne(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		own    []string
+		starts int // of rank 1
+		says   string
+	}{
+		"process": {[]string{"--restart-scope", "process", "--backoff-limit", "2"}, 3, "limit of 2 restarts of the whole job is reached (--backoff-limit)"},
+		"world":   {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, 3, "limit of 2 restarts of the whole job is reached (--backoff-limit)"},
+		"host":    {[]string{"--backoff-limit", "0"}, 1, "limit of 0 restarts of the whole job is reached (--backoff-limit)"},
+		"never":   {[]string{"--restart-policy", "never"}, 1, "--restart-policy never"},
+	} {
+		args := append(c.own, "--fail-policy", "none", "--restart-delay", "10ms", "--active-deadline", "60s")
+		if !slices.Contains(c.own, "--restart-scope") {
+			args = append(c.own, "--fail-policy", "none", "--active-deadline", "60s")
+		}
+		got := muster(t, nil, append(args, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:1; echo 127.0.0.1:1",
+			"python3", "-c", borneWorker)...)
+		if got.status != 9 || strings.Count(got.stdout, "world 1") != c.starts || !strings.Contains(got.stderr, c.says) {
+			t.Errorf("%s: status %d, rank 1 started %d times, want %d and %q\n%s%s", name, got.status, strings.Count(got.stdout, "world 1"), c.starts, c.says, got.stdout, got.stderr)
 		}
 	}
 }

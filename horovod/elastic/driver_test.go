@@ -254,6 +254,8 @@ func (r ruled) Lost(time.Time, int, int) elastic.Ruling { return elastic.Ruling{
 
 func (r ruled) Ended(time.Time) elastic.Ruling { return elastic.Ruling{Over: true, Success: true} }
 
+func (r ruled) Next(time.Time) elastic.Ruling { return elastic.Ruling{} }
+
 // A worker that failed is started anew on its host, and the others keep their state.
 func TestProcessScope(t *testing.T) {
 	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.Judge, r.Scope = ruled{5: {Anew: true}}, elastic.ScopeProcess }), "A:2")

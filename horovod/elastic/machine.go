@@ -51,10 +51,12 @@ const (
 type Judge interface {
 	// World says that a world of size workers has begun.
 	World(at time.Time, size int)
-	// Exited says that a worker of it has ended by itself, Lost that it was lost with its host, Ended that the world has succeeded.
+	// Exited says that a worker of it has ended by itself, Lost that it was lost with its host, Ended that the world has succeeded,
+	// Next that another world is to follow this one.
 	Exited(at time.Time, rank, status int) Ruling
 	Lost(at time.Time, rank, status int) Ruling
 	Ended(at time.Time) Ruling
+	Next(at time.Time) Ruling
 }
 
 // Ruling is what a Judge says. The zero value leaves everything to Horovod's rules.
@@ -513,6 +515,17 @@ func (m *machine) decide(now time.Time) []effect {
 		return m.anew(now)
 	case count[failure] == len(m.plan):
 		return m.finish(m.judged("all workers failed"))
+	}
+	if m.rules.Judge != nil {
+		switch r := m.rules.Judge.Next(now); {
+		case r.Over:
+			return m.finish(m.defeat(r))
+		case r.Anew && m.rules.Scope == ScopeWorld:
+			m.pause = now.Add(r.Delay)
+			return m.anew(now)
+		case r.Anew && m.rules.Scope == ScopeProcess:
+			m.pause = now.Add(r.Delay)
+		}
 	}
 	effects := m.exclude(now)
 	if m.phase == over {

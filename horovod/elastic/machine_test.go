@@ -49,6 +49,13 @@ func (w whim) Ended(time.Time) Ruling {
 	return Ruling{Anew: rapid.IntRange(0, 3).Draw(w.t, "again") == 0}
 }
 
+func (w whim) Next(at time.Time) Ruling {
+	if r := w.Exited(at, 0, 1); !r.Success {
+		return r
+	}
+	return Ruling{}
+}
+
 func (p *play) do(effects []effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
