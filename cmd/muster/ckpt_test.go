@@ -154,3 +154,28 @@ func TestInstalledDLRover(t *testing.T) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 }
+
+// TestCkptHorovod: workers of a fixed horovodrun, which have none of torch's variables, save by the ranks that Horovod's name: rank 0 for
+// all, or each its own shard.
+func TestCkptHorovod(t *testing.T) {
+	python := testutil.Torch(t)
+	for shards, saved := range map[string][2]string{"1": {"True", "False"}, "world": {"True", "True"}} {
+		dir := filepath.Join(t.TempDir(), "checkpoints")
+		got := muster(t, nil, "--ckpt", "on", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c", `import os, sys, torch
+from muster.checkpoint import Checkpointer, StorageType
+shards = sys.argv[2]
+checkpointer = Checkpointer(sys.argv[1], shards=shards if shards == "world" else int(shards))
+assert checkpointer.load_checkpoint() == {}
+done = checkpointer.save_checkpoint(1, {"rank": torch.tensor(checkpointer.rank)}, storage_type=StorageType.MEMORY)
+print("rank", os.environ["HOROVOD_RANK"], "saved", done)`, dir, shards)
+		for rank, done := range saved {
+			if line := fmt.Sprint("rank ", rank, " saved ", done); got.status != 0 || !strings.Contains(got.stdout, line) {
+				t.Errorf("%s: status %d, no %q\n%s%s", shards, got.status, line, got.stdout, got.stderr)
+			}
+		}
+		steps, err := checkpointd.List(dir)
+		if err != nil || len(steps) != 1 || steps[0].Verify() != nil || len(steps[0].Files) != map[string]int{"1": 1, "world": 2}[shards] {
+			t.Errorf("%s: on disk %+v: %v", shards, steps, err)
+		}
+	}
+}

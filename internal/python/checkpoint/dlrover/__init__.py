@@ -30,7 +30,7 @@ def _tell():
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
         return  # a data loader's, say, that was spawned
-    if any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "TORCHELASTIC_RESTART_COUNT")):
+    if any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "HOROVOD_RANK", "TORCHELASTIC_RESTART_COUNT")):
         return
     from importlib import metadata
     try:

@@ -8,7 +8,7 @@ import threading
 
 import torch
 
-from . import _copy, _direct
+from . import _copy, _direct, _place
 from ._agent import VERSION, AgentError, Link
 from ._files import Archive, Plan
 from ._restore import DiskStep, MemoryStep, Views
@@ -24,7 +24,7 @@ _unread = set()
 
 def unread(comm_backend="", save_timeout=600, local_shard_num=1, shards=1):
     """Tells once, on rank 0, which of the options that DLRover's checkpointers take mean nothing here."""
-    nodes = int(os.environ.get("GROUP_WORLD_SIZE") or 1)
+    nodes = _place.nodes()
     idle = {
         "comm_backend": comm_backend if isinstance(comm_backend, str) and comm_backend else None,
         "save_timeout": None if save_timeout in (None, 600) else save_timeout,
@@ -33,7 +33,7 @@ def unread(comm_backend="", save_timeout=600, local_shard_num=1, shards=1):
     }
     idle = {name: value for name, value in idle.items() if value is not None and name not in _unread}
     _unread.update(idle)
-    if idle and int(os.environ.get("RANK") or 0) == 0:
+    if idle and _place.rank() == 0:
         log.warning("no effect: %s: muster copies a state without a process group, waits for the disk only where the script does, and "
                     "tells the shards of a node by global_shard_num", ", ".join(f"{name}={value!r}" for name, value in idle.items()))
 
@@ -82,8 +82,8 @@ class Checkpointer:
         if not directory:
             raise ValueError("no directory for checkpoints: name one, or start with muster run --ckpt-dir DIR")
         self.directory = os.path.abspath(os.fspath(directory))
-        self.rank = int(os.environ.get("RANK") or 0)
-        world = int(os.environ.get("WORLD_SIZE") or 1)
+        self.rank = _place.rank()
+        world = _place.world()
         self.shards = world if shards == "world" else int(shards)
         if not 1 <= self.shards <= world:
             raise ValueError(f"{self.shards} shards for {world} ranks: give a number from 1 to {world}")
@@ -104,7 +104,7 @@ class Checkpointer:
         self._memory = threading.Lock()  # held while muster is asked for memory, until that is mapped
         self._socket = os.environ.get("MUSTER_SOCKET")
         if self._socket:
-            self._link = self._connect(self._saves, int(os.environ.get("LOCAL_RANK") or 0) < self.shards)
+            self._link = self._connect(self._saves, _place.local_rank() < self.shards)
             if self._link is not None and self._saves:
                 self._prepare(int(size_hint))
 

@@ -6,6 +6,8 @@ import threading
 
 import torch
 
+from . import _place
+
 PIECE = 16 << 20  # what a thread copies before it looks for more
 SMALL = 64 << 10  # storages below this are copied without letting go of the interpreter
 COALESCE = 1 << 20  # storages on a device up to this go there through one buffer, many at once
@@ -101,7 +103,7 @@ class Copy:
 
 def helpers():
     """How many threads help the one that saves: the node's processors are shared by its workers."""
-    share = len(os.sched_getaffinity(0)) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+    share = len(os.sched_getaffinity(0)) // max(1, _place.local_world())
     return max(1, min(4, share) - 1) if (os.cpu_count() or 1) > 1 else 0
 
 

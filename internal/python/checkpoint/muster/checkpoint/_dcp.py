@@ -22,6 +22,7 @@ try:
 except ImportError:  # before 2.5
     from torch.distributed._tensor import DTensor
 
+from . import _place
 from ._files import Bytes, TensorArchive
 
 METADATA = ".metadata"
@@ -36,7 +37,7 @@ class Planner:
 
     def __init__(self, group, local=False):
         self.group, self._local = group, local
-        self._first = int(os.environ.get("LOCAL_RANK") or 0) == 0  # of its node
+        self._first = _place.local_rank() == 0  # of its node
         self._beside = [], []  # what it keeps aside: items, paths
         self._last = None  # the planner of the last state, where it is needed still
         self._ranks = _DistWrapper(group, group is not None, 0)
@@ -229,9 +230,9 @@ class MemoryReader(StorageReader):
             self._here[path] = self._found.exists(path)
         if self._here[path]:
             return self._part(place.relative_path, place.offset)
-        rank, local = int(os.environ.get("RANK") or 0), int(os.environ.get("LOCAL_RANK") or 0)
+        rank, local = _place.rank(), _place.local_rank()
         first = rank - local
-        for other in [rank, *range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE") or 1))]:
+        for other in [rank, *range(first, first + _place.local_world())]:
             path = _aside(other)
             if path not in self._beside:
                 self._beside[path] = self._found.parts(path) if self._found.exists(path) else None

@@ -8,6 +8,7 @@ import os
 
 import torch
 
+from . import _place
 from ._files import Archive
 from ._restore import DiskStep
 
@@ -70,7 +71,7 @@ def barrier():
 def gather(part):
     """Returns what all ranks have given, None where they cannot tell each other."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return [part] if int(os.environ.get("WORLD_SIZE") or 1) == 1 else None
+        return [part] if _place.world() == 1 else None
     parts = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(parts, part)
     return parts

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from . import _direct
+from . import _direct, _place
 from ._checkpointer import Checkpointer, StorageType, log
 from ._dcp import METADATA, DiskReader, MemoryReader, Planner
 from ._restore import DiskStep
@@ -125,7 +125,7 @@ class ShardedCheckpointer(Checkpointer):
 
     def _plans(self):
         if self._planner is None:
-            world = int(os.environ.get("WORLD_SIZE") or 1)
+            world = _place.world()
             group = self._group
             if dist.is_available() and dist.is_initialized():
                 if dist.get_world_size(group) != world:
