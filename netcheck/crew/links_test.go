@@ -1,6 +1,9 @@
 package crew_test
 
 import (
+	"fmt"
+	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,6 +67,52 @@ func TestSwitchbox(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
+	}
+}
+
+// TestPairTakesASecondAtMost counts what a pair costs on a clock that only copies move: two verified copies of 256 MiB each way where the
+// link is slow, and never more than a second at 2 GB/s or more.
+func TestPairTakesASecondAtMost(t *testing.T) {
+	t.Parallel()
+	const program = `import json, os, sys
+sys.path.insert(0, "../../internal/python/netcheck")
+import muster_links, torch
+
+class Clock:
+    now = 0.0
+    def monotonic(self): return self.now
+    def sleep(self, seconds): self.now += seconds
+
+for mbps in (2000, 20000, 400000):
+    os.environ[muster_links.FAKE] = json.dumps({"count": 2, "links": [{"mbps": mbps}]})
+    clock, copies, checks = Clock(), {True: 0, False: 0}, []
+    muster_links.time = clock
+    class Counted(muster_links.Paced):
+        def take(self, target, source, size, mbps):
+            assert size in (256 << 20, 64 << 20)
+            copies[size == 256 << 20] += 1
+            super().take(target, source, size, mbps)
+        def wrong(self):
+            checks.append(super().wrong())
+            return checks[-1]
+    measured, muster_links.Paced = muster_links.Paced, Counted
+    for ends in ((0, 1), (1, 0)):
+        muster_links.measure(torch, None, *ends, float(sys.argv[1]))
+    muster_links.Paced = measured
+    print(mbps, copies[True], copies[False], len(checks), sum(checks), clock.now < 1)
+`
+	out, err := exec.CommandContext(t.Context(), testutil.Torch(t), "-c", program, fmt.Sprint(crew.DefaultSample.Seconds())).CombinedOutput()
+	var slow, usual, fast [4]int // copies of 256 MiB and of 64 MiB, how often they were compared, how many numbers were wrong
+	var ok [3]string
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	for i, counts := range []*[4]int{&slow, &usual, &fast} {
+		var mbps int
+		if i < len(lines) {
+			_, _ = fmt.Sscan(lines[i], &mbps, &counts[0], &counts[1], &counts[2], &counts[3], &ok[i])
+		}
+	}
+	if err != nil || slow[0] != 4 || slow[2] != 4 || slow[3]+usual[3]+fast[3] != 0 || usual[2] != 4 || fast[2] != 4 || ok != [3]string{"True", "True", "True"} {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
