@@ -2,7 +2,11 @@ package launch
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
+
+	"muster/internal/python"
 )
 
 const (
@@ -27,11 +31,25 @@ func (a *Agent) isEcho(ctx context.Context, w *worker) bool {
 	if a.meeting.wordTime() == 0 || w.stopped || exit.Success() || !a.policy.echoesOnly(exit.Ended) {
 		return false
 	}
+	f := a.failureNow(ctx, w)
+	return echo(&f) == 1
+}
+
+// isHopeless reports whether a worker failed because our package dlrover has refused an import, as it would again.
+func (a *Agent) isHopeless(ctx context.Context, w *worker) bool {
+	if a.Plan.Job.Checkpoint.Shim != python.ShimBarred || w.stopped || w.proc.Exit().Success() {
+		return false
+	}
+	f := a.failureNow(ctx, w)
+	return slices.ContainsFunc(f.words(), func(line string) bool { return strings.Contains(line, python.Barred) })
+}
+
+// failureNow is what is known of the failure of a worker that has just ended.
+func (a *Agent) failureNow(ctx context.Context, w *worker) workerFailure {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
 	w.logs.catchUp(ctx)
-	f := newWorkerFailure(w.exit(), a.evidence())
-	return echo(&f) == 1
+	return newWorkerFailure(w.exit(), a.evidence())
 }
 
 // awaitWord returns a channel that delivers when word of the other nodes is not to be waited for any longer.

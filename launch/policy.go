@@ -34,6 +34,8 @@ type event struct {
 	Stopped bool
 	// Echo says of a workerExited that the worker failed because a connection of it broke.
 	Echo bool
+	// Hopeless says of a workerExited that what it failed of would be there again after a restart.
+	Hopeless bool
 	// World belongs to groupStarted: the workers of all nodes, 0 where this node is alone. Restarts and Replacements are
 	// the whole job's so far.
 	World, Restarts, Replacements int
@@ -189,12 +191,12 @@ func (p *policy) exit(e event) decision {
 		p.failures = append(p.failures, e)
 	}
 	stopping := p.state == waiting // for a restart; this worker ended by itself before our signal reached it
-	fatal := e.Status != 0 && p.rules.Fatal.Has(e.Status)
+	fatal := e.Status != 0 && p.final(e) != ""
 	switch {
 	case p.succeeded() && (!stopping || p.rules.Policy != RestartAlways):
 		return p.success(e.At, len(p.statuses) == p.world)
 	case stopping && fatal:
-		return p.failure(e, reasonFatal)
+		return p.failure(e, p.final(e))
 	case stopping:
 		return none
 	case (fatal || p.failed(e) || p.held) && p.echoesOnly(e.At):
@@ -213,6 +215,17 @@ func (p *policy) exit(e event) decision {
 	}
 }
 
+// final returns why no restart follows a failure whatever the limits are, "" where one may.
+func (p *policy) final(e event) reason {
+	switch {
+	case p.rules.Fatal.Has(e.Status):
+		return reasonFatal
+	case e.Hopeless:
+		return reasonWorkerFailed
+	}
+	return ""
+}
+
 // echoesOnly reports whether all failures so far may be the echo of one on another node that will be heard of. One that
 // was borne long before now explains no connection that breaks now.
 func (p *policy) echoesOnly(now time.Time) bool {
@@ -224,8 +237,8 @@ func (p *policy) echoesOnly(now time.Time) bool {
 func (p *policy) judge(now time.Time) decision {
 	p.held = false
 	first := func(is func(event) bool) int { return slices.IndexFunc(p.failures, is) }
-	if i := first(func(f event) bool { return p.rules.Fatal.Has(f.Status) }); i >= 0 {
-		return p.failure(p.failures[i], reasonFatal)
+	if i := first(func(f event) bool { return p.final(f) != "" }); i >= 0 {
+		return p.failure(p.failures[i], p.final(p.failures[i]))
 	}
 	decides := first(func(f event) bool { return !f.Echo })
 	if p.rules.Fail == QuorumRank0 {
@@ -472,6 +485,8 @@ func (p *policy) account(d decision, here string) string {
 		text += fmt.Sprintf(": status %d is fatal (--fatal-exit-codes)", d.Status)
 	case d.Reason == reasonWorkerFailed && !p.restartable(d.Status):
 		text += fmt.Sprintf(": --restart-policy %s starts nothing again after status %d", p.rules.Policy, d.Status)
+	case d.Reason == reasonWorkerFailed && (d.Node == "" || d.Node == here):
+		text += ": it would fail of the same again"
 	}
 	return text
 }

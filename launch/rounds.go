@@ -367,6 +367,7 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) decision {
 	}).Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
 	return a.policy.step(event{
 		Kind: workerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped, Echo: a.isEcho(ctx, w),
+		Hopeless: a.isHopeless(ctx, w),
 	})
 }
 

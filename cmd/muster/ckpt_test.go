@@ -138,10 +138,14 @@ func TestNoticesSave(t *testing.T) {
 	j.nothingLeft(dir)
 }
 
-// TestInstalledDLRover has a package dlrover installed: scripts get that one, not ours.
+// TestInstalledDLRover has a package dlrover installed: scripts get that one, not ours, and rank 0 says so where its flash checkpoint is used.
 func TestInstalledDLRover(t *testing.T) {
 	python, site := testutil.Torch(t), t.TempDir()
-	if err := os.MkdirAll(filepath.Join(site, "lib", "dlrover"), 0o700); err != nil {
+	flash := filepath.Join(site, "lib", "dlrover", "trainer", "torch", "flash_checkpoint")
+	if err := os.MkdirAll(flash, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(flash, "ddp.py"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(site, "lib", "dlrover", "__init__.py"), []byte("who = 'installed'\n"), 0o600); err != nil {
@@ -152,6 +156,13 @@ func TestInstalledDLRover(t *testing.T) {
 	got := muster(t, nil, "run", "--ckpt", "on", "--", python, "-c", code)
 	if got.status != 0 || !strings.Contains(got.stdout, "installed "+site) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+	if strings.Contains(got.stderr, "flash checkpoint is that of the installed package") {
+		t.Errorf("it was told of what nobody uses\n%s", got.stderr)
+	}
+	got = muster(t, nil, "run", "--ckpt", "on", "-n", "2", "--", python, "-c", code+"; import dlrover.trainer.torch.flash_checkpoint.ddp")
+	if got.status != 0 || strings.Count(got.stderr, "flash checkpoint is that of the installed package, and muster keeps nothing of it; --ckpt-shim on") != 1 {
+		t.Errorf("it was not told once: status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"muster/checkpointd"
+	"muster/internal/python"
 	"muster/internal/testutil"
 )
 
@@ -57,8 +58,13 @@ func TestFlashGuide(t *testing.T) {
 // flashGuide runs one of the scripts, and returns how each rank has ended, and all that was said.
 func flashGuide(t *testing.T, python, script string, nodes int, victim string) (ends map[int]string, said string) {
 	t.Helper()
+	return flashJob(t, script, nodes, victim, "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes), "--nproc-per-node=2", "--max-restarts=2")
+}
+
+// flashJob does so with any launcher's name and flags.
+func flashJob(t *testing.T, script string, nodes int, victim string, args ...string) (ends map[int]string, said string) {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "ckpt")
-	args := []string{"--python=" + python, "dlrover-run", fmt.Sprint("--nnodes=", nodes), "--nproc-per-node=2", "--max-restarts=2"}
 	args = append(args, testScript(t, "flash", script+".py"), dir, "25")
 	environ := []string{"VICTIM=" + victim, "PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1", "DLROVER_MASTER_ADDR=127.0.0.1:" + freePort(t)}
 	jobs := make([]*job, nodes)
@@ -90,15 +96,43 @@ func flashGuide(t *testing.T, python, script string, nodes int, victim string) (
 	return ends, said
 }
 
-// TestFlashRefused: what would wait a minute for the saver of DLRover's agent is refused before it waits.
+// TestFlashWays runs the guide's scripts under other launchers' names, and with a number of nodes that may change. With MUSTER_SOAK=1 both
+// scripts go each way, else one.
+func TestFlashWays(t *testing.T) {
+	interpreter := testutil.Torch(t)
+	for way, c := range map[string]struct {
+		script string
+		nodes  int
+		args   []string
+	}{
+		"deepspeed":  {"fsdp", 1, []string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank"}},
+		"accelerate": {"ddp", 1, []string{"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2"}},
+		"elastic":    {"ddp", 2, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=2"}},
+	} {
+		for _, script := range []string{"ddp", "fsdp"} {
+			if script != c.script && os.Getenv("MUSTER_SOAK") != "1" {
+				continue
+			}
+			t.Run(way+" "+script, func(t *testing.T) {
+				t.Parallel()
+				_, said := flashJob(t, script, c.nodes, fmt.Sprintf("%d@17", c.nodes), append([]string{"--python=" + interpreter}, c.args...)...)
+				if n := strings.Count(said, "begins behind step 17 from memory\n"); n != 2*c.nodes {
+					t.Errorf("%d ranks begin behind step 17 from memory, want %d\n%s", n, 2*c.nodes, said)
+				}
+			})
+		}
+	}
+}
+
+// TestFlashRefused: what would wait a minute for the saver of DLRover's agent is refused before it waits, and never started again.
 func TestFlashRefused(t *testing.T) {
-	python, script := filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join(t.TempDir(), "train.py")
+	interpreter, script := filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join(t.TempDir(), "train.py")
 	if err := os.WriteFile(script, []byte("from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, off := range []string{"--ckpt-shim=off", "--ckpt=off"} {
-		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+python, off, "dlrover-run", "--standalone", script)
-		if got.status != 1 || !strings.Contains(got.stderr, "waits for the saver of DLRover's agent") {
+		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+interpreter, off, "dlrover-run", "--standalone", "--max-restarts=3", script)
+		if got.status != 1 || !strings.Contains(got.stderr, python.Barred) || !strings.Contains(got.stderr, "0 of 3 used: it would fail of the same again") {
 			t.Errorf("%s: status %d\n%s%s", off, got.status, got.stdout, got.stderr)
 		}
 	}

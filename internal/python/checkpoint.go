@@ -27,6 +27,9 @@ const (
 	ShimBarred Shim = "barred"
 )
 
+// Barred is what the error of an import that ShimBarred refuses says in any case.
+const Barred = "it waits for the saver of DLRover's agent, and muster has none for it"
+
 // First reports whether the directory belongs in front of the user's own entries on Python's path.
 func (s Shim) First() bool { return s == ShimAlways || s == ShimBarred }
 

@@ -25,19 +25,29 @@ def behind(name):
     return [os.path.join(root, *name.split(".")[1:]) for root in roots]
 
 
-def _tell():
-    """Says once, on rank 0 of the first round, which package counts."""
+def _first():
+    """Whether this is rank 0 of the first round, which says once what counts for all."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
-        return  # a data loader's, say, that was spawned
-    if any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "HOROVOD_RANK", "TORCHELASTIC_RESTART_COUNT")):
-        return
+        return False  # a data loader's, say, that was spawned
+    return all(os.environ.get(name, "0") in ("", "0") for name in ("RANK", "HOROVOD_RANK", "TORCHELASTIC_RESTART_COUNT"))
+
+
+def _version():
     from importlib import metadata
     try:
-        version = " " + metadata.version("dlrover")
+        return " " + metadata.version("dlrover")
     except metadata.PackageNotFoundError:
-        version = ""
-    print(f"muster: dlrover's flash checkpoint is muster's here, and not that of the installed package{version} (--ckpt-shim)", file=sys.stderr, flush=True)
+        return ""
+
+
+class _Teller:
+    """Says whose flash checkpoint it is, where muster was asked to keep checkpoints and the installed package keeps its own."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "dlrover.trainer.torch.flash_checkpoint" and _first():
+            print(f"muster: dlrover's flash checkpoint is that of the installed package{_version()}, and muster keeps nothing of it; "
+                  "--ckpt-shim on has muster's in its place", file=sys.stderr, flush=True)
 
 
 class _Bar:
@@ -53,14 +63,16 @@ class _Bar:
 _spec = _installed()
 if MODE == "on":
     __path__.extend(behind(__name__))
-    if _spec is not None:
-        _tell()
+    if _spec is not None and _first():
+        print(f"muster: dlrover's flash checkpoint is muster's here, and not that of the installed package{_version()} (--ckpt-shim)", file=sys.stderr, flush=True)
 elif _spec is not None:
     _module = importlib.util.module_from_spec(_spec)
     sys.modules.pop("dlrover._mode", None)
     sys.modules[__name__] = _module
     if MODE == "barred":
         sys.meta_path.insert(0, _Bar())
+    elif os.environ.get("MUSTER_SOCKET"):
+        sys.meta_path.insert(0, _Teller())
     _spec.loader.exec_module(_module)
 elif MODE == "barred":
     raise ModuleNotFoundError("No module named 'dlrover'", name="dlrover")
