@@ -438,7 +438,16 @@ func (a asked) Place(ctx context.Context, key string) (string, error) {
 		}
 		return place, nil
 	case <-ctx.Done():
-		a.d.post(func() { a.d.unpark(key, answer) })
+		select {
+		case place, ok := <-answer: // both came at once
+			if ok {
+				return place, nil
+			}
+		case <-a.d.stopped: // it is the job that ended, and not the worker
+			return horovod.NoPlace, nil
+		default:
+			a.d.post(func() { a.d.unpark(key, answer) })
+		}
 		return "", errGone
 	}
 }
