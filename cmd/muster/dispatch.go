@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,7 +19,6 @@ import (
 	"muster/dispatch"
 	"muster/horovod/kv"
 	"muster/internal/errhint"
-	"muster/internal/logtext"
 	"muster/internal/proc"
 	"muster/launch"
 	"muster/rendezvous/topology"
@@ -265,52 +263,4 @@ func (l *launcher) finish(ctx context.Context, in *interrupts) error {
 		return nil
 	}
 	return l.compat(l.req.Job, statusError(o.Status))
-}
-
-// passSignals tells the agents of signals that reach the launcher: the first stops the workers, the second kills them, the
-// third gives the machines up.
-func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func(), over <-chan struct{}) {
-	for stopping := false; !stopping; {
-		select {
-		case <-over:
-			return
-		case s := <-in.forward:
-			l.fleet.Signal(s)
-		case <-ctx.Done():
-			stopping = true
-		}
-	}
-	signal := syscall.SIGTERM
-	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
-		signal = stopped.Signal
-	}
-	l.fleet.Signal(signal)
-	until := time.Now().Add(l.req.Job.Stop.Grace)
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	hurry, kill := in.hurry, true
-	tell := 0 // after how many seconds it is said in the log again
-	for seconds := 0; ; seconds++ {
-		nodes := l.fleet.Running()
-		text := fmt.Sprintf("stopping the workers of %d nodes with %s: SIGKILL in %v, or with another signal at once", len(nodes), proc.SignalName(signal),
-			logtext.Duration(max(time.Until(until), 0).Round(time.Second)))
-		if !kill {
-			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", strings.Join(nodes, ", "))
-		}
-		if len(nodes) > 0 && !l.app.log.show(text) && seconds >= tell {
-			tell = 2*tell + int(logtext.RepeatFirst.Seconds())
-			l.log.Warn().Strs("nodes", nodes).Msg(text)
-		}
-		select {
-		case <-tick.C:
-		case <-hurry:
-			hurry, kill, seconds, tell = nil, false, -1, 0
-			l.fleet.Signal(signal)
-		case <-in.abandon:
-			abandon()
-			return
-		case <-over:
-			return
-		}
-	}
 }
