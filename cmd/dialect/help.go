@@ -180,7 +180,7 @@ func (p *parser) helpText(about string) string {
 	return b.String()
 }
 
-// ownHelp names muster's own flags in short; muster run --help explains them.
+// ownHelp names muster's own flags in short; muster run --help-all explains them.
 func (p *parser) ownHelp() string {
 	var b strings.Builder
 	var flags []string
@@ -190,7 +190,7 @@ func (p *parser) ownHelp() string {
 	for _, line := range wrap(strings.Join(flags, " "), helpWidth-2) {
 		b.WriteString("  " + line + "\n")
 	}
-	b.WriteString("  What they mean stands in: muster run --help\n")
+	b.WriteString("  What they mean stands in: muster run --help-all\n")
 	return b.String()
 }
 
@@ -203,12 +203,23 @@ func (s *setting) usage() string {
 	return s.help + remarks(def, variable(ownPrefix, s.flag))
 }
 
-func nativeHelp() string {
+// frequent are the flags that muster run --help shows; --help-all shows the others, too.
+var frequent = []string{
+	"nnodes", "nproc-per-node", "node-rank", "master-addr", "hosts", "hostfile", "rdzv", "token-file", "module", "run-id", "warm", "env", "debug-mode",
+	"network-check", "max-restarts", "restart-policy", "active-deadline", "grace", "log-dir", "tee", "ckpt", "ckpt-dir", "status-file", "config", "dry-run",
+}
+
+// nativeHelp is the help text of muster run, with the flags that people use or with all.
+func nativeHelp(all bool) string {
 	var b strings.Builder
 	b.WriteString("Usage: muster run [flags] [--] command [arguments]\n       muster run [flags] script.py [arguments]\n       muster run [flags] -m module [arguments]\n\n")
 	b.WriteString(nativeAbout + "\n")
 	list := settings()
-	entries := make([]entry, len(list), len(list)+1)
+	total := len(list)
+	if !all {
+		list = slices.DeleteFunc(list, func(s setting) bool { return !slices.Contains(frequent, s.flag) })
+	}
+	entries := make([]entry, len(list), len(list)+2)
 	for i := range list {
 		s := &list[i]
 		names := strings.Repeat(" ", 4) + "--" + s.flag
@@ -224,17 +235,32 @@ func nativeHelp() string {
 		names += s.arg
 		entries[i] = entry{s.group, names, s.usage()}
 	}
-	entries = append(entries, entry{groupMuster, "-h, --help", "Print this text and exit."})
+	help, helpAll := "Print this text and exit.", "Print the same with all flags and exit."
+	if all {
+		help, helpAll = "Print the flags that people use most and exit.", "Print this text and exit."
+	}
+	entries = append(entries, entry{groupMuster, "-h, --help", help}, entry{groupMuster, "    --" + helpAllFlag, helpAll})
 	writeEntries(&b, entries)
+	if !all {
+		fmt.Fprintf(&b, "These are %d of %d flags: muster run --%s shows all of them.\n\n", len(list), total, helpAllFlag)
+	}
 	b.WriteString(ExitStatusHelp)
 	return b.String()
+}
+
+// HelpAll returns the help text of a dialect with all flags: of muster run, what --help-all prints.
+func HelpAll(name string) string {
+	if name == "run" {
+		return nativeHelp(true)
+	}
+	return Help(name)
 }
 
 // Help returns the help text of a dialect, "" for a name that Named refuses.
 func Help(name string) string {
 	switch name {
 	case "run":
-		return nativeHelp()
+		return nativeHelp(false)
 	case "torchrun", "torch.distributed.run":
 		return torchrunParser("torchrun").help()
 	case "torch.distributed.launch":
@@ -260,7 +286,7 @@ func Help(name string) string {
 func Flags(name string) *pflag.FlagSet {
 	switch name {
 	case "run":
-		return flagSet(name, settings())
+		return nativeFlags(settings())
 	case "torchrun", "torch.distributed.run":
 		return torchrunParser("torchrun").flagSet()
 	case "torch.distributed.launch":

@@ -28,7 +28,7 @@ func asksForJSON(args []string) bool {
 // and a module named by -m, are run by Python with unbuffered output.
 func Native(inv Invocation) (Request, error) {
 	list := settings()
-	flags := flagSet("run", list)
+	flags := nativeFlags(list)
 	var wrong problems
 	env := newEnviron(inv.Environ)
 	rest, err := parseFlags(flags, inv.Args)
@@ -40,10 +40,13 @@ func Native(inv Invocation) (Request, error) {
 	}
 	if err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			return Request{}, printed(nativeHelp())
+			return Request{}, printed(nativeHelp(false))
 		}
 		wrong.add(flagProblem(err, list))
 		return Request{JSON: inv.Own.json(env) || asksForJSON(inv.Args)}, wrong.err()
+	}
+	if flags.Changed(helpAllFlag) {
+		return Request{}, printed(nativeHelp(true))
 	}
 	command := map[string]given{}
 	maps.Copy(command, inv.Own.words)
@@ -85,6 +88,16 @@ func Native(inv Invocation) (Request, error) {
 		return Request{JSON: r.JSON}, err
 	}
 	return r, nil
+}
+
+// helpAllFlag asks for the help text with all flags. It is no setting: nothing but the command line asks for it.
+const helpAllFlag = "help-all"
+
+// nativeFlags are the flags of muster run.
+func nativeFlags(list []setting) *pflag.FlagSet {
+	flags := flagSet("run", list)
+	flags.Bool(helpAllFlag, false, "Print the help text with all flags and exit.")
+	return flags
 }
 
 // standalone makes of --standalone what it says: this node alone, whatever a platform says of others.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/spf13/pflag"
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
@@ -515,6 +517,36 @@ func TestHelp(t *testing.T) {
 			if len(line) > 130 {
 				t.Errorf("%s: a line of %d letters: %s", name, len(line), line)
 			}
+		}
+	}
+}
+
+// TestHelpAll: --help shows the flags that people use most, --help-all every flag.
+func TestHelpAll(t *testing.T) {
+	golden(t, "help-all-run.txt", dialect.HelpAll("run"))
+	_, err := dialect.Read("run", dialect.Invocation{Args: []string{"-n", "2", "--help-all", "x"}})
+	if text, ok := errorsAsHelp(err); !ok || text != dialect.HelpAll("run") {
+		t.Errorf("--help-all: %v", err)
+	}
+	few, all := map[string]bool{}, map[string]bool{}
+	named := regexp.MustCompile(`(?m)^  (?:-\w, |    )--([a-z-]+)`)
+	for _, m := range named.FindAllStringSubmatch(dialect.Help("run"), -1) {
+		few[m[1]] = true
+	}
+	for _, m := range named.FindAllStringSubmatch(dialect.HelpAll("run"), -1) {
+		all[m[1]] = true
+	}
+	if len(few) != 27 { // with --help and --help-all
+		t.Errorf("--help shows %d flags: %v", len(few), few)
+	}
+	dialect.Flags("run").VisitAll(func(f *pflag.Flag) {
+		if !regexp.MustCompile("--" + f.Name + `[][ =,\n]`).MatchString(dialect.HelpAll("run")) {
+			t.Errorf("--help-all has no --%s", f.Name)
+		}
+	})
+	for name := range few {
+		if !all[name] {
+			t.Errorf("--help-all has no --%s", name)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func buildCommands(a *app) []*cobra.Command {
 // literally keeps the line breaks of help texts, which are laid out for a terminal.
 func literally(cmd *cobra.Command) {
 	if dialect.Named(cmd.Name()) {
-		cmd.Long = dialect.Help(cmd.Name())
+		cmd.Long = dialect.HelpAll(cmd.Name())
 	}
 	if !dialect.Named(cmd.Name()) {
 		cmd.Long += "\n" + exitHelp(cmd)

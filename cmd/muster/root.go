@@ -122,7 +122,7 @@ func refuseArgs(cmd *cobra.Command) {
 func (a *app) help(cmd *cobra.Command) {
 	say(a.stdout, "%s\n\n%s", cmd.Long, cmd.UsageString())
 	if !cmd.HasParent() {
-		say(a.stdout, "\nmuster's own flags may stand in front of a launcher's name (muster run --help explains them):\n  %s\n",
+		say(a.stdout, "\nmuster's own flags may stand in front of a launcher's name (muster run --help-all explains them):\n  %s\n",
 			strings.Join(ownFlagNames(), " "))
 	}
 	say(a.stdout, "%s", exitHelp(cmd))
