@@ -568,6 +568,35 @@ func TestOrderTooLong(t *testing.T) {
 	}
 }
 
+// An agent that has more to say than a launcher takes at once is not taken for noise: its node is well.
+func TestAnswerTooLong(t *testing.T) {
+	long := strings.Repeat("\x01", maxAnswer) // each is six bytes as JSON
+	said := make(chan error, 1)
+	f, shown := newFleet(t, machine("node0", func(l *Link) int {
+		_ = l.Hello(Hello{Version: "test", Port: 1})
+		if _, err := l.Order(context.Background()); err != nil {
+			return 1
+		}
+		_ = l.Ready(Ready{})
+		if l.Go(context.Background()) != nil {
+			return 1
+		}
+		said <- l.Status(make([]byte, maxAnswer+1))
+		if l.Result(Result{Status: 7, Report: "it begins so" + long, Error: long, Hint: long}) != nil {
+			return 1
+		}
+		<-l.Lost()
+		return 0
+	}))
+	o := run(t, f)
+	if err := <-said; !errors.Is(err, errTooLong) {
+		t.Errorf("the status: %v", err)
+	}
+	if o.Status != 7 || !strings.HasPrefix(o.Report, "it begins so") || len(o.Report) >= maxAnswer {
+		t.Errorf("status %d, report %.40q of %d bytes\n%.1000s", o.Status, o.Report, len(o.Report), shown.String())
+	}
+}
+
 // When the job ends while a lost machine is being reached again, the reason that is told is why it was lost.
 func TestLostReason(t *testing.T) {
 	trying := make(chan struct{})

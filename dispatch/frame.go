@@ -44,6 +44,8 @@ const (
 	maxFrame = 64 << 20
 	// maxAnswer bounds a frame of an agent: nothing that one says is as long as an order.
 	maxAnswer = 8 << 20
+	// maxText bounds each text of a result: three of them fit into a frame, with six bytes for each of theirs.
+	maxText = 400 << 10
 	// maxOutput bounds a frame of output or of a file, so that beats and results are not behind much of it.
 	maxOutput = 64 << 10
 )
@@ -59,14 +61,15 @@ type wire struct {
 	r    io.Reader
 	most uint32 // bytes of a frame that is received
 
-	mu sync.Mutex
-	w  io.Writer
+	mu    sync.Mutex
+	w     io.Writer
+	takes int // bytes of a frame that the other side takes
 }
 
 // send writes one frame.
 func (w *wire) send(k kind, payload []byte) error {
-	if len(payload) > maxFrame {
-		return fmt.Errorf("%w of %d bytes: %d are the most", errTooLong, len(payload), maxFrame)
+	if len(payload) > w.takes {
+		return fmt.Errorf("%w of %d bytes: %d are the most", errTooLong, len(payload), w.takes)
 	}
 	frame := make([]byte, headerBytes, headerBytes+len(payload))
 	frame[0] = byte(k)

@@ -38,7 +38,7 @@ type Link struct {
 // OpenLink begins to talk to a launcher through r and w. It reads from r until that ends.
 func OpenLink(r io.Reader, w io.Writer) *Link {
 	l := &Link{
-		wire: wire{r: r, most: maxFrame, w: w}, orders: make(chan Order, 1), goes: make(chan struct{}), signals: make(chan syscall.Signal, 16),
+		wire: wire{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}), signals: make(chan syscall.Signal, 16),
 		processes: make(chan any, 1024), lost: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.heard.Store(time.Now().UnixNano())
@@ -192,8 +192,15 @@ func (l *Link) Ready(r Ready) error { return l.wire.sendJSON(kindReady, r) }
 // Status sends the status file as it is now.
 func (l *Link) Status(data []byte) error { return l.wire.send(kindStatus, data) }
 
-// Result says how it ended.
-func (l *Link) Result(r Result) error { return l.wire.sendJSON(kindResult, r) }
+// Result says how it ended. Of longer texts than a launcher takes it sends the beginning.
+func (l *Link) Result(r Result) error {
+	for _, text := range []*string{&r.Report, &r.Error, &r.Hint} {
+		if len(*text) > maxText {
+			*text = (*text)[:maxText] + "..."
+		}
+	}
+	return l.wire.sendJSON(kindResult, r)
+}
 
 // Stdout is a writer to the launcher's standard output.
 func (l *Link) Stdout() io.Writer { return stream{l, kindStdout} }

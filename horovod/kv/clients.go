@@ -159,7 +159,7 @@ func (c *Clients) owns(slot string, r *http.Request) bool {
 }
 
 // ours reports whether a connection is from another machine, or from a process of this user or of root: all users of this machine
-// reach loopback. Whose it is is not asked where the networks name loopback, and told where it is another's.
+// reach its addresses. Whose it is is not asked where the networks have its address, and told where it is another's.
 func (c *Clients) ours(remote, local netip.AddrPort, now time.Time) bool {
 	if c.inNetworks(remote.Addr()) {
 		return true
@@ -172,8 +172,8 @@ func (c *Clients) ours(remote, local netip.AddrPort, now time.Time) bool {
 	defer c.mu.Unlock()
 	if now.Sub(c.others) >= refusalPause {
 		c.others = now
-		c.log.Warn().Uint32("uid", uid).Stringer("addr", remote).
-			Msg("the rendezvous of Horovod's workers refuses a client: its process is another user's; --store-allow 127.0.0.0/8 lets those in")
+		c.log.Warn().Uint32("uid", uid).Stringer("addr", remote).Str("hint", "--store-allow "+bare(remote.Addr()).String()+" lets those in").
+			Msg("the rendezvous of Horovod's workers refuses a client: its process is another user's")
 	}
 	return false
 }

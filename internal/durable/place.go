@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
 )
 
 // Ours returns a directory without links, and an error where somebody else than this user and root could put something in the place of
@@ -68,10 +70,11 @@ func Writable(dir string) error {
 }
 
 // MkdirTemp makes a directory for this user alone in the chosen one, or in another of Temporaries where others could put something in its
-// place. Where all are so it is in the chosen one; where that cannot be written to it is in none.
+// place. Where all are so it is in the chosen one; where that cannot be written to it is in none, with status 2.
 func MkdirTemp(chosen, pattern string) (string, error) {
 	if err := Writable(chosen); err != nil {
-		return "", fmt.Errorf("cannot use the directory of temporary files (TMPDIR): %w", err)
+		err = fmt.Errorf("cannot use the directory of temporary files (TMPDIR): %w", err)
+		return "", errhint.Code(errhint.With(err, "set TMPDIR to a directory that you can write to"), errhint.Usage)
 	}
 	for _, dir := range Temporaries(chosen) {
 		if dir, err := Ours(dir); err == nil {

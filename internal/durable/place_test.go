@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"muster/internal/durable"
+	"muster/internal/errhint"
 )
 
 // TestOurs: a directory counts as ours where nobody else can put something else into it, or in its place.
@@ -79,8 +80,9 @@ func TestMkdirTempKeepsAway(t *testing.T) {
 		t.Error(err)
 	}
 	for _, bad := range []string{filepath.Join(open, "missing"), file(t)} {
-		if made, err := durable.MkdirTemp(bad, "x-"); err == nil || !strings.Contains(err.Error(), "TMPDIR") || !strings.Contains(err.Error(), bad) {
-			t.Errorf("%q, %v; want an error that names TMPDIR and %s", made, err, bad)
+		made, err := durable.MkdirTemp(bad, "x-")
+		if err == nil || !strings.Contains(err.Error(), "TMPDIR") || !strings.Contains(err.Error(), bad) || errhint.CodeOf(err) != errhint.Usage {
+			t.Errorf("%q, %v, status %d; want an error that names TMPDIR and %s, and status 2", made, err, errhint.CodeOf(err), bad)
 		}
 	}
 }

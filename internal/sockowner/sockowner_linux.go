@@ -1,4 +1,4 @@
-// Package sockowner tells whose the other end of a TCP connection within this machine is: loopback has no users, but the kernel knows
+// Package sockowner tells whose the other end of a TCP connection within this machine is: addresses have no users, but the kernel knows
 // of each socket who made it. Connections from other machines are not its matter.
 package sockowner
 
@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -161,7 +162,7 @@ func parse(b []byte) (uint32, error) {
 // Ours reports whether a connection that came from from to to may be served: its other end is on another machine, or it belongs to
 // this user or to root. Where the kernel cannot tell it is served, and err says why.
 func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error) {
-	if !from.Addr().Unmap().IsLoopback() {
+	if !here(from.Addr(), to.Addr()) {
 		return true, 0, nil
 	}
 	uid, err = a.Owner(from, to)
@@ -172,6 +173,20 @@ func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error)
 		return false, 0, err
 	}
 	return uid == uint32(os.Geteuid()) || uid == 0, uid, nil
+}
+
+// here reports whether a connection from from to to comes from this machine: who is on it may take any of its addresses, and reaches
+// loopback from each of them.
+func here(from, to netip.Addr) bool {
+	from, to = from.Unmap().WithZone(""), to.Unmap().WithZone("")
+	if from.IsLoopback() || from == to {
+		return true
+	}
+	own, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(own, func(a net.Addr) bool {
+		ip, is := a.(*net.IPNet)
+		return is && ip.IP.Equal(from.AsSlice())
+	})
 }
 
 // Ends returns both ends of a connected socket of TCP.

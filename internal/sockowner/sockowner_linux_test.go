@@ -6,8 +6,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
+	"muster/internal/hostaddr"
 	"muster/internal/testutil"
 )
 
@@ -66,6 +68,51 @@ func TestOwner(t *testing.T) {
 				t.Errorf("a stranger's: %v, user %d, %v", ours, uid, err)
 			}
 		})
+	}
+}
+
+// TestOwnAddress: every address of this machine leads to loopback, and who comes by one of those is asked for, too.
+func TestOwnAddress(t *testing.T) {
+	own := hostaddr.All()
+	own = slices.DeleteFunc(own, func(a netip.Addr) bool { return a.IsLoopback() || a.IsLinkLocalUnicast() })
+	if len(own) == 0 {
+		testutil.Missing(t, "an address besides loopback")
+	}
+	for _, from := range own {
+		to := netip.IPv6Loopback()
+		if from.Is4() {
+			to = netip.MustParseAddr("127.0.0.1")
+		}
+		for _, to := range []netip.Addr{to, from} {
+			t.Run(from.String()+" to "+to.String(), func(t *testing.T) {
+				l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to, 0)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				mine, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), l.Addr().(*net.TCPAddr))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer mine.Close()
+				c, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				var a Asker
+				defer a.Close()
+				remote, local := c.RemoteAddr().(*net.TCPAddr).AddrPort(), c.LocalAddr().(*net.TCPAddr).AddrPort()
+				if ours, uid, err := a.Ours(remote, local); !ours || err != nil || int(uid) != os.Geteuid() || !a.opened {
+					t.Errorf("%v, user %d, %v; the kernel was asked: %v", ours, uid, err, a.opened)
+				}
+				_ = mine.Close()
+				_, _ = io.Copy(io.Discard, c)
+				if ours, _, err := a.Ours(remote, local); ours || !errors.Is(err, ErrGone) {
+					t.Errorf("closed: %v, %v", ours, err)
+				}
+			})
+		}
 	}
 }
 

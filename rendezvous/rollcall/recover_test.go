@@ -151,3 +151,43 @@ func TestFarCoordinator(t *testing.T) {
 		}
 	})
 }
+
+// TestAllOthersDie: the nodes of a job without a token are at some distance from the store, and all but the coordinator's die at
+// once. Its workers are not killed before it says so: nobody else can have its office while it is heard in the store.
+func TestAllOthersDie(t *testing.T) {
+	for after := time.Duration(0); after < 500*time.Millisecond; after += 40 * time.Millisecond {
+		t.Run(after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newJob(t, 1, 3)
+				var agents []*agent
+				var nexts []chan next
+				var ways []*wire
+				for _, name := range []string{"a", "b", "c"} {
+					w := &wire{Client: j.space.Client(), late: 100 * time.Millisecond}
+					x := j.start(name, func(c *rollcall.Config) { c.Store = w })
+					agents, nexts, ways = append(agents, x), append(nexts, x.begin(t.Context())), append(ways, w)
+					time.Sleep(130 * time.Millisecond)
+				}
+				for _, n := range nexts {
+					if n := <-n; n.err != nil || n.round.GroupWorldSize != 3 {
+						t.Fatalf("%+v, %v", n.round, n.err)
+					}
+				}
+				a := agents[0]
+				lease := leaseOf(a)
+				time.Sleep(10*time.Second + after)
+				for _, w := range ways[1:] {
+					_ = w.Client.Close()
+				}
+				for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
+					if until := lease(); !until.After(time.Now()) {
+						t.Fatalf("the workers of the coordinator are killed %v after the others have died; a verdict is there: %v", time.Since(began), len(a.Verdict()) > 0)
+					}
+				}
+				if v := a.verdict(); v.Reason != "NodeLost" {
+					t.Errorf("%+v", v)
+				}
+			})
+		})
+	}
+}

@@ -82,8 +82,9 @@ func (s *session) answered(at time.Time) {
 		return
 	}
 	// Who could follow us in office has heard us as long as anybody of them has. Where there is only one other its silence may
-	// be its own end, and nobody can answer in the place of a store that we serve.
-	if s.company.Load() > 2 && s.host != s.h.id && s.current != nil && s.current.Err() == nil {
+	// be its own end, and nobody can answer in the place of a store that we serve. Without a token what others say proves no more
+	// than the answer of the store, in which they find our heartbeat.
+	if s.h.codec.macs != nil && s.company.Load() > 2 && s.host != s.h.id && s.current != nil && s.current.Err() == nil {
 		if at = s.ledger.heardUntil(); at.IsZero() {
 			return
 		}

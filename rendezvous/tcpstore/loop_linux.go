@@ -274,7 +274,7 @@ func (l *loop) admit(fd int) *source {
 	return from
 }
 
-// ours reports whether the process at the other end of a connection may be another user's.
+// ours reports whether a connection comes from another machine, or from a process of this user or of root.
 func (s *Server) ours(fd int, addr netip.Addr, now time.Time) bool {
 	remote, local, err := sockowner.Ends(fd)
 	if err != nil { // it has been closed by its other end
@@ -282,7 +282,8 @@ func (s *Server) ours(fd int, addr netip.Addr, now time.Time) bool {
 	}
 	ours, uid, err := s.owner.Ours(remote, local)
 	if !ours && err == nil && s.due(addr, now) {
-		s.cfg.Log.Warn().Uint32("uid", uid).Str("addr", remote.String()).Msg("the store refuses a client: its process is another user's")
+		s.cfg.Log.Warn().Uint32("uid", uid).Str("addr", remote.String()).
+			Msg("the store refuses a client: its process is another user's; --store-allow 127.0.0.0/8 lets those in")
 	}
 	return ours
 }

@@ -49,8 +49,8 @@ type ServerConfig struct {
 	// per address and minute. None: all are served. Loopback has to be named like any other, and an IPv4 client is one in
 	// whatever form its address comes: 0.0.0.0/0 and ::/0 are needed for all.
 	Allow []netip.Prefix
-	// OwnUser has clients from loopback served only where the kernel says that their process is of this user, or of root: every user
-	// of a machine reaches loopback. Connections of others are closed as they come, with a warning. Where the kernel cannot tell
+	// OwnUser has clients from this machine served only where the kernel says that their process is of this user, or of root: every
+	// user of a machine reaches all its addresses. Connections of others are closed as they come, with a warning. Where the kernel cannot tell
 	// they are served.
 	OwnUser bool
 	// SilentTimeout is how long a connection may stay open from which nothing valid has come, save as many as its address has
