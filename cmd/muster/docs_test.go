@@ -32,7 +32,11 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun", "mpirun", "store", "check",
 		"devices", "exec", "token", "ckpt", "ckpt ls", "ckpt inspect", "ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",
 	} {
-		got := muster(t, nil, append(strings.Fields(command), "--help")...)
+		help := "--help"
+		if command == "run" {
+			help = "--help-all"
+		}
+		got := muster(t, nil, append(strings.Fields(command), help)...)
 		if got.status != 0 {
 			t.Fatalf("%s --help: status %d\n%s", command, got.status, got.stderr)
 		}
