@@ -54,7 +54,13 @@ const (
 func (a *Asker) Owner(from, to netip.AddrPort) (uid uint32, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	uid, err = a.askLocked(from, to)
+	uid, err = a.askLocked(from, to, 0)
+	if errors.Is(err, ErrGone) && from.Addr().Is6() && from.Addr().IsLinkLocalUnicast() { // such a socket belongs to an interface
+		ifaces, _ := net.Interfaces()
+		for i := 0; i < len(ifaces) && errors.Is(err, ErrGone); i++ {
+			uid, err = a.askLocked(from, to, ifaces[i].Index)
+		}
+	}
 	if errors.Is(err, ErrGone) && !a.proven {
 		if err := a.proveLocked(); err != nil {
 			return 0, err
@@ -76,13 +82,13 @@ func (a *Asker) proveLocked() error {
 	}
 	defer func() { _ = conn.Close() }()
 	from, to := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr) //nolint:forcetypeassert // as above
-	if _, err := a.askLocked(from.AddrPort(), to.AddrPort()); err != nil {
+	if _, err := a.askLocked(from.AddrPort(), to.AddrPort(), 0); err != nil {
 		return fmt.Errorf("%w: it does not know a connection of our own (%s)", ErrUnknown, err) //nolint:errorlint // ErrGone is of another one
 	}
 	return nil
 }
 
-func (a *Asker) askLocked(from, to netip.AddrPort) (uid uint32, err error) {
+func (a *Asker) askLocked(from, to netip.AddrPort, iface int) (uid uint32, err error) {
 	if !a.opened {
 		if a.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG); err != nil {
 			return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -90,7 +96,7 @@ func (a *Asker) askLocked(from, to netip.AddrPort) (uid uint32, err error) {
 		a.opened = true
 	}
 	a.seq++
-	if err := unix.Sendto(a.fd, request(a.seq, from, to), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(a.fd, request(a.seq, from, to, iface), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	var buf [4096]byte
@@ -115,8 +121,8 @@ func (a *Asker) askLocked(from, to netip.AddrPort) (uid uint32, err error) {
 
 var order = binary.NativeEndian
 
-// request asks for one connection, by its two ends.
-func request(seq uint32, from, to netip.AddrPort) []byte {
+// request asks for one connection, by its two ends, and the interface that its socket belongs to; 0 for any.
+func request(seq uint32, from, to netip.AddrPort, iface int) []byte {
 	b := make([]byte, headerBytes+requestBytes)
 	order.PutUint32(b, uint32(len(b)))
 	order.PutUint16(b[4:], sockDiagByFamily)
@@ -133,6 +139,7 @@ func request(seq uint32, from, to netip.AddrPort) []byte {
 	}
 	copy(r[12:], source.AsSlice())
 	copy(r[28:], target.AsSlice())
+	order.PutUint32(r[44:], uint32(iface))
 	for i := 48; i < 56; i++ { // no cookie
 		r[i] = 0xff
 	}

@@ -73,24 +73,41 @@ func TestOwner(t *testing.T) {
 
 // TestOwnAddress: every address of this machine leads to loopback, and who comes by one of those is asked for, too.
 func TestOwnAddress(t *testing.T) {
-	own := hostaddr.All()
-	own = slices.DeleteFunc(own, func(a netip.Addr) bool { return a.IsLoopback() || a.IsLinkLocalUnicast() })
+	own := slices.DeleteFunc(hostaddr.All(), netip.Addr.IsLoopback)
 	if len(own) == 0 {
 		testutil.Missing(t, "an address besides loopback")
 	}
-	for _, from := range own {
-		to := netip.IPv6Loopback()
-		if from.Is4() {
-			to = netip.MustParseAddr("127.0.0.1")
+	ifaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range ifaces {
+		addrs, err := i.Addrs()
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, to := range []netip.Addr{to, from} {
+		for _, a := range addrs { // the sockets of such belong to an interface
+			if a, is := netip.AddrFromSlice(a.(*net.IPNet).IP); is && a.Is6() && a.IsLinkLocalUnicast() {
+				own = append(own, a.WithZone(i.Name))
+			}
+		}
+	}
+	for _, from := range own {
+		tos := []netip.Addr{from}
+		switch {
+		case from.Is4():
+			tos = append(tos, netip.MustParseAddr("127.0.0.1"))
+		case from.Zone() == "":
+			tos = append(tos, netip.IPv6Loopback())
+		}
+		for _, to := range tos {
 			t.Run(from.String()+" to "+to.String(), func(t *testing.T) {
 				l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to, 0)))
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer l.Close()
-				mine, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), l.Addr().(*net.TCPAddr))
+				mine, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.TCPAddrFromAddrPort(netip.AddrPortFrom(to, uint16(l.Addr().(*net.TCPAddr).Port))))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -94,9 +94,10 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64, agents bo
 		}
 		grows = set(key, size)
 	case opCompareSet:
-		key := r.bytes()
-		r.bytes()
-		grows = set(key, len(r.bytes()))
+		key, expected := r.bytes(), r.bytes()
+		if e := s.of(key, w).keys[string(key)]; e == nil && len(expected) == 0 || e != nil && string(e.bytes()) == string(expected) {
+			grows = set(key, len(r.bytes()))
+		}
 	case opAdd, opBarrier:
 		if key := r.bytes(); s.of(key, w).keys[string(key)] == nil {
 			grows = set(key, 20)

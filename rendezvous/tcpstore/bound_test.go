@@ -257,6 +257,28 @@ func TestRoomForAgents(t *testing.T) {
 	}
 }
 
+// TestFullStoreIsRead: a COMPARE_SET that stores nothing, by which agents read a key that may not be there, is never refused.
+func TestFullStoreIsRead(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{Private: "own/", Limits: tcpstore.Limits{Total: 1 << 20}})
+	writer := dialHello(t, s)
+	writer.send(opSet + str("own/there") + str("v"))
+	writer.alive()
+	for size, i := 1000, 0; size > 0; i++ { // until nothing more fits in
+		_, _ = writer.Write([]byte(opSet + str(fmt.Sprint("own/", i)) + str(strings.Repeat("v", size)) + opPing + "ping"))
+		if _, err := writer.Read(make([]byte, 4)); err != nil {
+			size /= 10
+			writer = dialHello(t, s)
+		}
+	}
+	agent, long := dialHello(t, s), strings.Repeat("x", 1000)
+	agent.ask(opCompareSet+str("own/missing")+str("absent")+str("absent"), str("absent"))
+	agent.ask(opCompareSet+str("own/there")+str("other")+str(long), str("v"))
+	agent.send(opCompareSet + str("own/there") + str("v") + str(long))
+	if _, err := agent.Read(make([]byte, 8)); err == nil {
+		t.Error("a longer value is taken, for which there is no room")
+	}
+}
+
 // TestAgentsAreToldWhy: an agent that was closed because the store is full finds there why.
 func TestAgentsAreToldWhy(t *testing.T) {
 	s := listen(t, tcpstore.ServerConfig{Private: "own/", Limits: tcpstore.Limits{Total: 1 << 20}})
