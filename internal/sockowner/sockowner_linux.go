@@ -159,9 +159,10 @@ func parse(b []byte) (uint32, error) {
 }
 
 // Ours reports whether a connection that came from from to to may be served: its other end is on another machine, or it belongs to
-// this user or to root. Where the kernel cannot tell it is served, and err says why.
+// this user or to root. Where the kernel cannot tell it is served, and err says why. One loopback address is enough for both ends to be
+// here: a process may have any address of its machine at its end, and reach 127.0.0.1 by it.
 func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error) {
-	if !from.Addr().Unmap().IsLoopback() {
+	if !from.Addr().Unmap().IsLoopback() && !to.Addr().Unmap().IsLoopback() {
 		return true, 0, nil
 	}
 	uid, err = a.Owner(from, to)
