@@ -431,7 +431,7 @@ func (c *Client) call(ctx context.Context, what op, key string, steps ...step) e
 		unbind()
 		switch {
 		case err == nil:
-		case errors.Is(err, errAnswer):
+		case errors.Is(err, errAnswer) && (c.cfg.Private == "" || what == opListKeys):
 			c.release(l, false)
 			return wrap(err)
 		case ctx.Err() != nil && isTimeout(err):
@@ -441,7 +441,7 @@ func (c *Client) call(ctx context.Context, what op, key string, steps ...step) e
 				c.release(l, false)
 			}
 			return wrap(context.Cause(ctx))
-		default:
+		default: // an agent whose store gives such answers is better off with another connection, or store
 			c.fail(err)
 			return wrap(c.closedError())
 		}
