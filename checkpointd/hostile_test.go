@@ -510,7 +510,7 @@ func TestStrangersSegments(t *testing.T) {
 			told++
 		}
 	}
-	if err != nil || told != 2 || !slices.ContainsFunc(found, func(m MemoryStep) bool { return m.Step == 1 && m.Problem == nil }) {
+	if err != nil || told != 1 || !slices.ContainsFunc(found, func(m MemoryStep) bool { return m.Step == 1 && m.Problem == nil }) {
 		t.Errorf("%+v, %v", found, err)
 	}
 	if !strings.Contains(log.String(), "3 files of other users") {
