@@ -355,6 +355,10 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 		l, err = c.open(ctx)
 	}
 	if err != nil {
+		if c.cfg.Private != "" && ctx.Err() == nil && !errors.Is(err, rendezvous.ErrStoreClosed) { // an agent reaches it anew, or another one
+			c.fail(err)
+			return nil, c.closedError()
+		}
 		return nil, err
 	}
 	c.mu.Lock()

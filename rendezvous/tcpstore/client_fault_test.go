@@ -25,7 +25,7 @@ type relay struct {
 	sent atomic.Int64 // bytes from the client
 	// spoiled has the first byte of what the server sends changed.
 	spoiled atomic.Bool
-	wg   sync.WaitGroup
+	wg      sync.WaitGroup
 
 	mu    sync.Mutex
 	drop  int // connections that are closed as soon as they are accepted
@@ -404,7 +404,7 @@ func TestReservedConnection(t *testing.T) {
 // TestSpoiledAnswer: an answer that no store gives is the end of the store for an agent, who then meets the others again. It is no error of
 // muster's own.
 func TestSpoiledAnswer(t *testing.T) {
-	ctx := t.Context()
+	ctx := timed(t)
 	s := listen(t, tcpstore.ServerConfig{})
 	for name, ask := range map[string]func(c *tcpstore.Client) error{
 		"WAIT":      func(c *tcpstore.Client) error { return c.Wait(ctx, "muster/k") },
@@ -426,5 +426,28 @@ func TestSpoiledAnswer(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// TestSpoiledGreeting: so it is where another connection to the store is needed, and what answers there is none.
+func TestSpoiledGreeting(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	r := newRelay(t, s.Addrs()[0].String(), 0)
+	c, err := tcpstore.Dial(timed(t), r.addr(), tcpstore.ClientConfig{Private: "muster/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	thaw := r.freeze()
+	lost, cancel := context.WithCancel(t.Context())
+	cancelled := time.AfterFunc(50*time.Millisecond, cancel)
+	defer cancelled.Stop()
+	if err := c.Set(lost, "muster/k", nil); !errors.Is(err, context.Canceled) { // costs the connection that there is
+		t.Fatalf("set on a dead network: %v", err)
+	}
+	r.spoiled.Store(true)
+	thaw()
+	if err := c.Set(timed(t), "muster/k", nil); !errors.Is(err, rendezvous.ErrStoreClosed) {
+		t.Errorf("%v", err)
 	}
 }
