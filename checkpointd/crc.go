@@ -9,7 +9,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // arithmetic is that of polynomials over GF(2) modulo the CRC's, in its reflected form: the highest power is bit 0.
 type combiner struct {
 	poly   uint32
-	powers [64]uint32 // x^(2^i)
+	powers [66]uint32 // x^(2^i), up to 8 bits for each of 2^62 bytes
 }
 
 var (

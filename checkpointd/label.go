@@ -187,7 +187,10 @@ func errStrangers(path string) error {
 // labelPaths are the names of this user's labels in a directory.
 func labelPaths(dir string) []string {
 	found, _ := filepath.Glob(filepath.Join(globQuote(dir), segmentPrefix+strconv.Itoa(os.Geteuid())+"-*")) // the pattern is a good one
-	return slices.DeleteFunc(found, func(path string) bool { return filepath.Ext(path) != "" })
+	return slices.DeleteFunc(found, func(path string) bool {
+		var st unix.Stat_t
+		return filepath.Ext(path) != "" || unix.Lstat(path, &st) == nil && int(st.Uid) != os.Geteuid() // somebody else's is none
+	})
 }
 
 // labelRun is the run id of which a label's name tells: plainName's.

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -228,26 +226,6 @@ func (f *File) compare(ctx context.Context, t *beneath.Tree, dir string) error {
 		}
 		return nil
 	})
-}
-
-// fileSum is the checksum of the first size bytes of a file. It may grow meanwhile.
-func fileSum(ctx context.Context, f io.Reader, size int64) (string, error) {
-	f = io.LimitReader(f, size)
-	h := crc32.New(castagnoli)
-	for buf := make([]byte, 1<<20); ; {
-		n, err := f.Read(buf)
-		_, _ = h.Write(buf[:n])
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err == nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return "", err
-		}
-	}
-	return fmt.Sprintf("%08x", h.Sum32()), nil
 }
 
 // tracker is the newest step, for us; DLRover's has the number alone.

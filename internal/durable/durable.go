@@ -21,7 +21,7 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.OpenRoot(filepath.Dir(path))
+	dir, err := openDir(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func Create(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|flags, mode)
+	f, err := openFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NONBLOCK|flags, mode)
 	if err != nil {
 		return nil, err
 	}

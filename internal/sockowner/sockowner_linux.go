@@ -167,7 +167,8 @@ func parse(b []byte) (uint32, error) {
 }
 
 // Ours reports whether a connection that came from from to to may be served: its other end is on another machine, or it belongs to
-// this user or to root. Where the kernel cannot tell it is served, and err says why.
+// this user or to root. Where the kernel cannot tell it is served, and err says why. One loopback address is enough for both ends to be
+// here: a process may have any address of its machine at its end, and reach 127.0.0.1 by it.
 func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error) {
 	if !here(from.Addr(), to.Addr()) {
 		return true, 0, nil
@@ -186,7 +187,7 @@ func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error)
 // loopback from each of them.
 func here(from, to netip.Addr) bool {
 	from, to = from.Unmap().WithZone(""), to.Unmap().WithZone("")
-	if from.IsLoopback() || from == to {
+	if from.IsLoopback() || to.IsLoopback() || from == to {
 		return true
 	}
 	own, err := net.InterfaceAddrs()

@@ -6,8 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"muster/internal/hostaddr"
 	"muster/internal/testutil"
@@ -75,7 +78,7 @@ func TestOwner(t *testing.T) {
 func TestOwnAddress(t *testing.T) {
 	own := slices.DeleteFunc(hostaddr.All(), netip.Addr.IsLoopback)
 	if len(own) == 0 {
-		testutil.Missing(t, "an address besides loopback")
+		t.Skip("this machine has loopback alone")
 	}
 	ifaces, err := net.Interfaces()
 	if err != nil {
@@ -131,6 +134,71 @@ func TestOwnAddress(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestOtherEndHasAnotherAddress: a process may reach 127.0.0.1 from any address of its machine, and is asked for all the same.
+func TestOtherEndHasAnotherAddress(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own net.IP
+	for _, at := range all {
+		if n, ok := at.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
+			own = n.IP
+		}
+	}
+	if own == nil {
+		t.Skip("this machine has loopback alone")
+	}
+	fd, err := dialAs(t, own.To4(), l.Addr().(*net.TCPAddr).Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var a Asker
+	defer a.Close()
+	remote, local := c.RemoteAddr().(*net.TCPAddr).AddrPort(), c.LocalAddr().(*net.TCPAddr).AddrPort()
+	if remote.Addr().Unmap().String() != own.String() {
+		t.Fatalf("it came from %s", remote)
+	}
+	if ours, uid, err := a.Ours(remote, local); ours || err != nil || uid != testutil.StrangerID {
+		t.Errorf("a stranger at %s: %v, user %d, %v", remote, ours, uid, err)
+	}
+}
+
+// dialAs connects a stranger's socket to a port of 127.0.0.1, from another address.
+func dialAs(t *testing.T, from net.IP, port int) (fd int, err error) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		testutil.Missing(t, "root, to be another user")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the function, as its user is another one
+		if err = unix.Setfsuid(testutil.StrangerID); err != nil {
+			return
+		}
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return
+		}
+		if err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte(from)}); err == nil {
+			err = unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+		}
+	}()
+	<-done
+	return fd, err
 }
 
 // TestOtherMachines: who comes from elsewhere is not asked for.

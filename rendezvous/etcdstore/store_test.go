@@ -277,10 +277,6 @@ func TestKeySpace(t *testing.T) {
 	if there, err := o.Delete(ctx, "plain"); err != nil || there {
 		t.Errorf("prefixes meet: %v, %v", there, err)
 	}
-	c.Ctl("put", cfg.Prefix+"foreign", "\xfemuster:what")
-	if _, err := s.Get(ctx, "foreign"); err == nil || !strings.Contains(err.Error(), "not what this store wrote") {
-		t.Errorf("a foreign value: %v", err)
-	}
 }
 
 func TestAddToNoNumber(t *testing.T) {

@@ -35,7 +35,7 @@ const (
 	pieceKeys = "~p/"
 )
 
-// Values stand there as they are, unless they begin with special.
+// Values stand there as they are, unless they begin with special. Ours that do are one of these:
 const (
 	special = "\xfemuster"
 	literal = special + " " // the value follows
@@ -144,33 +144,42 @@ func split(text []byte) (length int, name string, ok bool) {
 }
 
 // value returns what the user stored in kv. It returns nil without an error where that was replaced while its pieces
-// were read: kv is not what stands there any more.
+// were read: kv is not what stands there any more. What nobody of the job can have stored so is a value as it stands: whoever reads
+// it knows what to make of it, and waits for nothing.
 func (s *Store) value(ctx context.Context, kv *mvccpb.KeyValue) ([]byte, error) {
-	if !bytes.HasPrefix(kv.Value, []byte(special)) {
-		return append([]byte{}, kv.Value...), nil
-	}
 	if rest, ok := bytes.CutPrefix(kv.Value, []byte(literal)); ok {
 		return append([]byte{}, rest...), nil
 	}
 	length, name, ok := split(kv.Value)
 	if !ok {
-		return nil, fmt.Errorf("%w: a value that begins with %q", errForeign, kv.Value[:min(len(kv.Value), 32)])
+		return append([]byte{}, kv.Value...), nil
 	}
 	first := s.ownKey(pieceKeys, name+"/")
 	n := (length + piece - 1) / piece
-	got, err := s.client.Get(ctx, first, clientv3.WithRange(clientv3.GetPrefixRangeEnd(first)), clientv3.WithLimit(int64(n)),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	resp, err := s.client.Txn(ctx).Then(
+		clientv3.OpGet(string(kv.Key), clientv3.WithKeysOnly()),
+		clientv3.OpGet(first, clientv3.WithRange(clientv3.GetPrefixRangeEnd(first)), clientv3.WithLimit(int64(n)),
+			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend)),
+	).Commit()
+	if err != nil {
+		return nil, err
+	}
+	answers, err := answersOf((*txnResponse)(resp), 2, 0)
 	if err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
-	for _, part := range got.Kvs {
+	for _, part := range resp.Responses[1].GetResponseRange().GetKvs() {
 		out.Write(part.Value)
 	}
-	if out.Len() != length {
+	now := answers[0].kv
+	switch {
+	case out.Len() == length:
+		return out.Bytes(), nil
+	case now == nil || now.ModRevision != kv.ModRevision:
 		return nil, nil
 	}
-	return out.Bytes(), nil
+	return append([]byte{}, kv.Value...), nil
 }
 
 // dropPieces removes, behind the caller's back, what nobody can find any more: the pieces of a value that was replaced.

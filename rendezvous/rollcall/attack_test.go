@@ -494,6 +494,56 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
+// TestOldAnswer: somebody sets the counter of tickets back, so that a node draws one that it has had before, and puts there what it was
+// answered then: its place in a round that is over. It has no part in that.
+func TestOldAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 2, 2)
+		j.cfg.Token = jobToken
+		old, counter := map[string][]byte{}, ""
+		j.space.Tamper(func(key string, value []byte) ([]byte, bool) {
+			if strings.Contains(key, "/answer/2/") {
+				old[key] = value
+			}
+			if strings.HasSuffix(key, "/tickets") {
+				counter = key
+			}
+			return value, true
+		})
+		a := j.start("a")
+		first := a.begin(t.Context())
+		synctest.Wait()
+		b := j.start("b")
+		second := b.begin(t.Context())
+		for _, c := range []chan next{first, second} {
+			if n := <-c; n.err != nil || n.round.Number != 0 {
+				t.Fatalf("%+v, %v", n.round, n.err)
+			}
+		}
+		if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Restarts: 1}); err != nil {
+			t.Fatal(err)
+		}
+		b.verdict()
+		first = a.begin(t.Context())
+		synctest.Wait()
+		j.space.Tamper(nil)
+		if len(old) == 0 || counter == "" {
+			t.Fatal("b has had another ticket than 2")
+		}
+		for key, value := range old {
+			j.space.Put(key, value)
+			j.space.Put(key[:strings.Index(key, "/answer/")]+"/join/2", nil)
+		}
+		j.space.Put(counter, []byte("1"))
+		second = b.begin(t.Context())
+		for _, c := range []chan next{second, first} {
+			if n := <-c; n.err != nil || n.round.Number != 1 {
+				t.Errorf("round %+v, %v", n.round, n.err)
+			}
+		}
+	})
+}
+
 // TestEverythingIsSealed: over a life with all that agents say to each other, each value that is written can be made with the
 // token only.
 func TestEverythingIsSealed(t *testing.T) {

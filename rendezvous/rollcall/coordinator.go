@@ -445,7 +445,7 @@ func (c *coordinator) perform(ctx context.Context, effects []effect) error {
 
 // answering returns the next answer to a ticket as it is to be stored.
 func (c *coordinator) answering(s seat, a answer) record {
-	a.Agent = s.rec.Agent
+	a.Agent, a.Wish = s.rec.Agent, s.rec.Wish
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answers[s.ticket]++

@@ -95,7 +95,7 @@ func (h *Handler) ask(ctx context.Context, rec joinRecord, door *doorway, prepar
 	for n := 1; ; n++ {
 		var a answer
 		waiting, cancel := context.WithTimeoutCause(ctx, limit, errUnanswered)
-		err := h.await(waiting, h.keys.answer(h.term, ticket, n), &a)
+		err := h.await(waiting, h.keys.answer(h.term, ticket, n), rec.Wish, &a)
 		cancel()
 		switch {
 		case err != nil && ctx.Err() == nil && errors.Is(err, errUnanswered):
@@ -127,13 +127,17 @@ func (h *Handler) ask(ctx context.Context, rec joinRecord, door *doorway, prepar
 // errUnanswered is the cause of the end of a wait for an answer.
 var errUnanswered = errors.New("the coordinator does not answer")
 
-// await waits for an answer to this agent. An answer to somebody else, of an earlier job perhaps, is none.
-func (h *Handler) await(ctx context.Context, key string, a *answer) error {
+// await waits for an answer to this agent's wish. An answer to somebody else, of an earlier job perhaps, or to an earlier wish is none.
+func (h *Handler) await(ctx context.Context, key, wish string, a *answer) error {
 	return insist(ctx, h.cfg.lookEvery(), func() error {
 		*a = answer{}
 		writer, err := h.conn.get(ctx, key, a)
-		if err == nil && a.Agent != h.id {
+		switch {
+		case err != nil:
+		case a.Agent != h.id:
 			err = &untrusted{fmt.Errorf("cannot trust %q in the store: it answers agent %s", key, a.Agent)}
+		case a.Wish != wish:
+			err = &untrusted{fmt.Errorf("cannot trust %q in the store: it answers what this node has asked before", key)}
 		}
 		if err == nil {
 			err = h.codec.by(key, writer, h.session.ledBy())

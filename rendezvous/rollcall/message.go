@@ -50,10 +50,13 @@ func (r joinRecord) String() string {
 	return r.Node + " (" + r.Addr + ")"
 }
 
-// answer is one of the answers to a ticket. One of its fields is set beside Agent. Those that end the ticket are the last.
+// answer is one of the answers to a ticket. One of its fields is set beside Agent and Wish. Those that end the ticket are the last.
 type answer struct {
 	// Agent is who has asked: an answer that was given to an agent of an earlier job is for nobody now.
 	Agent string `json:"agent"`
+	// Wish is joinRecord.Wish: an answer to an earlier wish is none, though the same ticket may be drawn again where somebody sets the
+	// counter back.
+	Wish string `json:"wish,omitempty"`
 	// Wait says that the ticket was heard, and another answer follows.
 	Wait    *waiting            `json:"wait,omitempty"`
 	Begin   *assignment         `json:"begin,omitempty"`

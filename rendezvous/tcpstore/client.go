@@ -355,6 +355,10 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 		l, err = c.open(ctx)
 	}
 	if err != nil {
+		if c.cfg.Private != "" && ctx.Err() == nil && !errors.Is(err, rendezvous.ErrStoreClosed) { // an agent reaches it anew, or another one
+			c.fail(err)
+			return nil, c.closedError()
+		}
 		return nil, err
 	}
 	c.mu.Lock()
@@ -431,7 +435,7 @@ func (c *Client) call(ctx context.Context, what op, key string, steps ...step) e
 		unbind()
 		switch {
 		case err == nil:
-		case errors.Is(err, errAnswer):
+		case errors.Is(err, errAnswer) && (c.cfg.Private == "" || what == opListKeys):
 			c.release(l, false)
 			return wrap(err)
 		case ctx.Err() != nil && isTimeout(err):
@@ -441,7 +445,7 @@ func (c *Client) call(ctx context.Context, what op, key string, steps ...step) e
 				c.release(l, false)
 			}
 			return wrap(context.Cause(ctx))
-		default:
+		default: // an agent whose store gives such answers is better off with another connection, or store
 			c.fail(err)
 			return wrap(c.closedError())
 		}

@@ -23,7 +23,9 @@ type relay struct {
 	to   string
 	ln   net.Listener
 	sent atomic.Int64 // bytes from the client
-	wg   sync.WaitGroup
+	// spoiled has the first byte of what the server sends changed.
+	spoiled atomic.Bool
+	wg      sync.WaitGroup
 
 	mu    sync.Mutex
 	drop  int // connections that are closed as soon as they are accepted
@@ -74,15 +76,18 @@ func (r *relay) accepted(in net.Conn) {
 	}
 	p := &pipe{in: in, out: out}
 	r.pipes = append(r.pipes, p)
-	r.wg.Go(func() { p.copy(out, in, &r.sent) })
-	r.wg.Go(func() { p.copy(in, out, new(atomic.Int64)) })
+	r.wg.Go(func() { p.copy(out, in, &r.sent, nil) })
+	r.wg.Go(func() { p.copy(in, out, new(atomic.Int64), &r.spoiled) })
 }
 
-func (p *pipe) copy(to, from net.Conn, count *atomic.Int64) {
+func (p *pipe) copy(to, from net.Conn, count *atomic.Int64, spoiled *atomic.Bool) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
 		p.gate.RLock()
+		if n > 0 && spoiled != nil && spoiled.Load() {
+			buf[0] ^= 0x40
+		}
 		if err == nil {
 			_, err = to.Write(buf[:n])
 			count.Add(int64(n))
@@ -394,4 +399,55 @@ func TestReservedConnection(t *testing.T) {
 	testutil.Eventually(t, 10*time.Second, "what was reserved ends with the store", func() bool {
 		return errors.Is(reserved.Set(timed(t), "k", nil), rendezvous.ErrStoreClosed)
 	})
+}
+
+// TestSpoiledAnswer: an answer that no store gives is the end of the store for an agent, who then meets the others again. It is no error of
+// muster's own.
+func TestSpoiledAnswer(t *testing.T) {
+	ctx := timed(t)
+	s := listen(t, tcpstore.ServerConfig{})
+	for name, ask := range map[string]func(c *tcpstore.Client) error{
+		"WAIT":      func(c *tcpstore.Client) error { return c.Wait(ctx, "muster/k") },
+		"GET":       func(c *tcpstore.Client) error { _, err := c.Get(ctx, "muster/k"); return err },
+		"MULTI_GET": func(c *tcpstore.Client) error { _, err := c.MultiGet(ctx, "muster/k"); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRelay(t, s.Addrs()[0].String(), 0)
+			c, err := tcpstore.Dial(ctx, r.addr(), tcpstore.ClientConfig{Private: "muster/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if err := c.Set(ctx, "muster/k", []byte("v")); err != nil {
+				t.Fatal(err)
+			}
+			r.spoiled.Store(true)
+			if err := ask(c); !errors.Is(err, rendezvous.ErrStoreClosed) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// TestSpoiledGreeting: so it is where another connection to the store is needed, and what answers there is none.
+func TestSpoiledGreeting(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{})
+	r := newRelay(t, s.Addrs()[0].String(), 0)
+	c, err := tcpstore.Dial(timed(t), r.addr(), tcpstore.ClientConfig{Private: "muster/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	thaw := r.freeze()
+	lost, cancel := context.WithCancel(t.Context())
+	cancelled := time.AfterFunc(50*time.Millisecond, cancel)
+	defer cancelled.Stop()
+	if err := c.Set(lost, "muster/k", nil); !errors.Is(err, context.Canceled) { // costs the connection that there is
+		t.Fatalf("set on a dead network: %v", err)
+	}
+	r.spoiled.Store(true)
+	thaw()
+	if err := c.Set(timed(t), "muster/k", nil); !errors.Is(err, rendezvous.ErrStoreClosed) {
+		t.Errorf("%v", err)
+	}
 }
