@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"muster/internal/errhint"
 	"muster/rendezvous"
+	"muster/rendezvous/memstore"
 	"muster/rendezvous/rollcall"
 )
 
@@ -177,7 +179,7 @@ func TestAllOthersDie(t *testing.T) {
 				lease := leaseOf(a)
 				time.Sleep(10*time.Second + after)
 				for _, w := range ways[1:] {
-					_ = w.Client.Close()
+					_ = w.Close()
 				}
 				for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
 					if until := lease(); !until.After(time.Now()) {
@@ -190,4 +192,45 @@ func TestAllOthersDie(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowOnce is a store that takes long for one heartbeat, and answers others meanwhile.
+type slowOnce struct {
+	*memstore.Client
+	next atomic.Bool
+	late time.Duration
+}
+
+func (s *slowOnce) Set(ctx context.Context, key string, value []byte) error {
+	err := s.Client.Set(ctx, key, value)
+	if strings.Contains(key, "/beat/") && s.next.CompareAndSwap(true, false) {
+		time.Sleep(s.late)
+	}
+	return err
+}
+
+// TestLateAnswer: the answer to the heartbeat of a wish comes after those to later ones. The store has answered since.
+func TestLateAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 2, 2)
+		store := &slowOnce{Client: j.space.Client(), late: 3950 * time.Millisecond} // a store may be silent for 4 s
+		a, b := j.start("a", func(c *rollcall.Config) { c.Store = store }), j.start("b")
+		j.mustMeet(a, b)
+		if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}); err != nil {
+			t.Fatal(err)
+		}
+		b.verdict()
+		time.Sleep(100 * time.Millisecond) // the heartbeats go their own way
+		store.next.Store(true)
+		first, second := a.begin(t.Context()), b.begin(t.Context())
+		for _, c := range []chan next{first, second} {
+			if n := <-c; n.err != nil || n.round.GroupWorldSize != 2 {
+				t.Errorf("%+v, %v", n.round, n.err)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		if len(a.Verdict()) > 0 {
+			t.Errorf("the round ends with %+v", a.verdict())
+		}
+	})
 }

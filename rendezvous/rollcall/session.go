@@ -70,6 +70,9 @@ func (s *session) says(at time.Time) {
 func (s *session) answered(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if at.Before(s.heard) { // a wish's heartbeat goes another way than the others, and may take longer
+		return
+	}
 	s.heard = at
 	switch {
 	case !s.leadsLocked(): // others say that they have heard us; without a token that proves no more than the store's answer
@@ -558,9 +561,9 @@ func (b *beat) cut() int64 {
 
 // heartbeat is what an agent writes, never twice the same.
 func (s *session) heartbeat(now time.Time) beat {
-	b := beat{N: s.h.beats.Add(1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	b := beat{N: s.h.beats.Add(1)} // a later one never says less of our office
 	if s.leads >= 0 {
 		leads := s.leads
 		b.Term, b.Runs = &leads, s.running.Load()
