@@ -15,6 +15,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/accel/probe"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
 	"muster/internal/health"
 )
@@ -50,7 +51,7 @@ type node struct {
 	host    string
 	root    accel.Root
 	inv     accel.Inventory
-	fake    *accel.Fake // nil for this machine
+	fake    *rehearsal.Fake // nil for this machine
 	nvml    *probe.Report
 	nvmlErr error // why nvml is nil; both are nil where there is no NVIDIA GPU
 	tools   *probe.Tools
@@ -191,8 +192,8 @@ func (a *app) fakeNode(host string) string {
 }
 
 // loadFake reads a spec of accelerators that are not there, and refuses it where real ones are.
-func (a *app) loadFake(spec, host string, onReal bool) (*accel.Fake, error) {
-	fake, err := accel.LoadFake(spec, host)
+func (a *app) loadFake(spec, host string, onReal bool) (*rehearsal.Fake, error) {
+	fake, err := rehearsal.LoadFake(spec, host)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +205,7 @@ func (a *app) accelerators(fake string) (backend string, n int) {
 	inventory := accel.Inventory{}
 	if fake == "" {
 		inventory = accel.Detect(accel.Real(), a.lookupEnv)
-	} else if spec, err := accel.LoadFake(fake, a.fakeNode(hostname())); err == nil {
+	} else if spec, err := rehearsal.LoadFake(fake, a.fakeNode(hostname())); err == nil {
 		inventory = spec.Detect(accel.Real(), a.lookupEnv)
 	}
 	return inventory.Backend, inventory.VisibleCount

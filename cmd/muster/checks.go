@@ -13,6 +13,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/accel/probe"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/netcheck"
@@ -30,9 +31,9 @@ type nodeChecker struct {
 	environ []string
 	in      launch.CheckInput // of the check that is going on
 	checker *netcheck.Checker
-	fake    *accel.Fake // nil for real devices
-	files   accel.Root  // of this machine, or of the fake in the round of the check
-	out     io.Writer   // where tables go
+	fake    *rehearsal.Fake // nil for real devices
+	files   accel.Root      // of this machine, or of the fake in the round of the check
+	out     io.Writer       // where tables go
 	began   func() *progress
 	now     *progress // of the check that is going on
 	log     zerolog.Logger
@@ -72,7 +73,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 
 // checkedHardware is what the check program is given: how many processes test devices here, one for each worker but no more
 // than there are devices, and the fake that they are of, nil for real ones.
-func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (devices int, fake *accel.Fake) {
+func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (devices int, fake *rehearsal.Fake) {
 	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecNone}
 	if plan.Job.Fake != "" {
 		f.spec = "fake:" + plan.Job.Fake
@@ -89,7 +90,7 @@ func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolo
 }
 
 // linksOf says what a fake's spec says of its links as the check program takes it.
-func linksOf(fake *accel.Fake) *crew.FakeLinks {
+func linksOf(fake *rehearsal.Fake) *crew.FakeLinks {
 	f := &crew.FakeLinks{Count: fake.Count()}
 	for _, l := range fake.Links() {
 		link := crew.FakeLink{
@@ -104,7 +105,7 @@ func linksOf(fake *accel.Fake) *crew.FakeLinks {
 }
 
 // mediumOf says what a fake's spec says of networks as the probes take it.
-func mediumOf(fake *accel.Fake) *netprobe.Medium {
+func mediumOf(fake *rehearsal.Fake) *netprobe.Medium {
 	n := fake.Net()
 	return &netprobe.Medium{Iface: n.Iface, MTU: n.MTU, Speed: n.Speed, Clock: n.Clock, Path: func(peer string) netprobe.Path {
 		p := fake.PathTo(peer)

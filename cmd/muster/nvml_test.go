@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/check"
 	"muster/internal/testutil"
 )
@@ -23,7 +24,7 @@ func twoGPUs(t *testing.T) accel.Root {
 	if err := os.WriteFile(spec, []byte("version: 1\ndefaults: {count: 2, model: NVIDIA H100 80GB HBM3}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fake, err := accel.LoadFake(spec, "")
+	fake, err := rehearsal.LoadFake(spec, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,18 +14,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/check"
 )
 
 // fakeSpec writes a spec of two devices of a vendor, and loads it.
-func fakeSpec(t *testing.T, vendor, faults string) (string, *accel.Fake) {
+func fakeSpec(t *testing.T, vendor, faults string) (string, *rehearsal.Fake) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "spec.yaml")
 	text := fmt.Sprintf("version: 1\ndefaults: {vendor: %s, count: 2, numa: [0, 0], shm_mib: 2048, faults: [%s]}\n", vendor, faults)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fake, err := accel.LoadFake(path, "")
+	fake, err := rehearsal.LoadFake(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestToolsFromPath(t *testing.T) {
 }
 
 // script is a program that answers each question as the fake does.
-func script(t *testing.T, fake *accel.Fake, tool string) string {
+func script(t *testing.T, fake *rehearsal.Fake, tool string) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("case \"$*\" in\n")

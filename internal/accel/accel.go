@@ -2,11 +2,11 @@
 // and the presence and permissions of device nodes. It loads no library, starts no program and opens no device node, so
 // it cannot hang and costs a few milliseconds. What it knows of each vendor stands in one table, vendors.
 //
-// All it knows of the machine comes through Root and the environment function. A fake accelerator replaces these inputs
-// (LoadFake renders a file tree from a spec) and never a verdict: the detection code is the same for both.
+// All it knows of the machine comes through Root and the environment function. A fake accelerator (package rehearsal)
+// replaces these inputs, and never a verdict: the detection code is the same for both.
 //
-// cmd calls Detect or Fake.Detect once, CPUs once, and resolves a word like "auto" or "gpu" with Workers. Bind says which
-// CPUs lie near each worker's accelerator.
+// cmd calls Detect once, CPUs once, and resolves a word like "auto" or "gpu" with Workers. Bind says which CPUs lie near
+// each worker's accelerator.
 package accel
 
 import (
@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
+	"muster/internal/wording"
 )
 
 // Device is one accelerator that is present.
@@ -139,14 +140,14 @@ func pick(families []Family) Family {
 		chosen.Why = slices.Clone(chosen.Why)
 		for _, f := range families {
 			if n := len(f.Devices); n > 0 && f.Vendor != chosen.Vendor {
-				chosen.Why = append(chosen.Why, fmt.Sprintf("%s not taken: there are fewer", plural(n, f.Vendor+" device")))
+				chosen.Why = append(chosen.Why, fmt.Sprintf("%s not taken: there are fewer", wording.Plural(n, f.Vendor+" device")))
 			}
 		}
 		return chosen
 	}
 	var names, words []string
 	for _, f := range best {
-		names = append(names, plural(len(f.Devices), f.Vendor+" device"))
+		names = append(names, wording.Plural(len(f.Devices), f.Vendor+" device"))
 		words = append(words, "--nproc-per-node "+f.Vendor)
 	}
 	none.Undecided = errhint.With(
@@ -179,12 +180,4 @@ func cause(err error) string {
 		}
 		return "cannot be used: " + err.Error()
 	}
-}
-
-// plural returns "1 thing" or "n things".
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }

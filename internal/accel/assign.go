@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
+	"muster/internal/wording"
 )
 
 // Share is what one worker has for itself.
@@ -45,12 +46,13 @@ func (inv Inventory) ShareDevices(word string, workers int, lookup func(string) 
 	f := inv.meant(word)
 	shares, err := f.shareDevices(lookup)
 	if err == nil && len(shares) != workers {
-		one, hint := deviceWord(word, f), fmt.Sprintf(", or choose %s by %s", plural(workers, "device"), vendorNamed(f.Vendor).masks[0])
+		one, hint := deviceWord(word, f), fmt.Sprintf(", or choose %s by %s", wording.Plural(workers, "device"), vendorNamed(f.Vendor).masks[0])
 		if f.divided() > 0 {
 			one, hint = "MIG instance", ""
 		}
 		err = errhint.With(
-			fmt.Errorf("%s and %s that a worker would see: each is to have one", plural(workers, "worker"), plural(len(shares), one)),
+			fmt.Errorf("%s and %s that a worker would see: each is to have one",
+				wording.Plural(workers, "worker"), wording.Plural(len(shares), one)),
 			"start as many workers as there are (--nproc-per-node auto)"+hint)
 	}
 	if err != nil {
@@ -65,7 +67,8 @@ func (f Family) shareDevices(lookup lookup) ([]Share, error) {
 		if v := vendorNamed(f.Vendor); v != nil {
 			for _, name := range v.masks {
 				if text, set := lookup(name); set {
-					hint = fmt.Sprintf("unset %s, whose %q only the vendor's library can resolve, or name devices by plain numbers where that is possible", name, clip(text))
+					hint = fmt.Sprintf("unset %s, whose %q only the vendor's library can resolve, or name devices by plain numbers where that is possible",
+						name, wording.Clip(text))
 					break
 				}
 			}
@@ -83,7 +86,7 @@ func (f Family) shareDevices(lookup lookup) ([]Share, error) {
 	case err != nil:
 		return nil, err
 	case f.divided() > 0 && divided == nil:
-		return nil, fmt.Errorf("%d of %s are divided into MIG instances", f.divided(), plural(len(f.Visible), "visible GPU"))
+		return nil, fmt.Errorf("%d of %s are divided into MIG instances", f.divided(), wording.Plural(len(f.Visible), "visible GPU"))
 	case divided != nil:
 		return divided, nil
 	}
@@ -133,7 +136,8 @@ func same(names []string, value string) map[string]string {
 // tell one.
 func aloneCUDA(f Family, lookup lookup) ([]map[string]string, error) {
 	if order, set := lookup("CUDA_DEVICE_ORDER"); set && order != byBus && differ(f.Devices) {
-		return nil, fmt.Errorf("the GPUs are of several models, and with CUDA_DEVICE_ORDER=%q nobody can tell which has which number: set it to %s", clip(order), byBus)
+		return nil, fmt.Errorf("the GPUs are of several models, and with CUDA_DEVICE_ORDER=%q nobody can tell which has which number: set it to %s",
+			wording.Clip(order), byBus)
 	}
 	var masks []map[string]string
 	for _, d := range f.Visible {
@@ -154,7 +158,7 @@ func aloneROCm(f Family, lookup lookup) ([]map[string]string, error) {
 		return nil, fmt.Errorf("the visibility variables name %d devices, and only %d are there", f.VisibleCount, len(f.Visible))
 	}
 	if text, set := lookup("GPU_DEVICE_ORDINAL"); set {
-		return nil, fmt.Errorf("GPU_DEVICE_ORDINAL=%q would choose again: unset it", clip(text))
+		return nil, fmt.Errorf("GPU_DEVICE_ORDINAL=%q would choose again: unset it", wording.Clip(text))
 	}
 	base := upTo(len(f.Devices))
 	if text, set := lookup("ROCR_VISIBLE_DEVICES"); set {

@@ -54,7 +54,7 @@ func TestShareDevices(t *testing.T) {
 	} {
 		t.Run(c.vendor+" "+c.env, func(t *testing.T) {
 			fake, vars := fakeOf(t, c.vendor), strings.Fields(c.env)
-			inv := fake.Detect(tree{}.root(), env(vars...))
+			inv := fake.Detect(tree{}.Root(), env(vars...))
 			shares, err := inv.ShareDevices("auto", len(strings.Fields(c.want)), env(vars...))
 			if err != nil {
 				t.Fatal(err)
@@ -69,7 +69,7 @@ func TestShareDevices(t *testing.T) {
 				if s.Device.VisibleIndex != i {
 					t.Errorf("local rank %d has device %+v", i, s.Device)
 				}
-				alone := fake.Detect(tree{}.root(), over(vars, s.Vars))
+				alone := fake.Detect(tree{}.Root(), over(vars, s.Vars))
 				if c.vendor == "intel" {
 					continue // only the runtime can resolve its mask
 				}
@@ -86,7 +86,7 @@ func TestShareDevices(t *testing.T) {
 
 func TestShareDevicesRefuses(t *testing.T) {
 	two := tree{"proc/driver/nvidia/gpus/0000:1b:00.0/information": "Device Minor: 1\nModel: A\n"}
-	pair := control.with(bridge, gpuA, gpuB, allOpen)
+	pair := control.With(bridge, gpuA, gpuB, allOpen)
 	for _, c := range []struct {
 		name, word string
 		workers    int
@@ -98,26 +98,26 @@ func TestShareDevicesRefuses(t *testing.T) {
 		{"more workers", "4", 4, ascend, "", "4 workers and 2 NPUs that a worker would see", "choose 4 devices by ASCEND_RT_VISIBLE_DEVICES"},
 		{"masked away", "2", 2, pair, "CUDA_VISIBLE_DEVICES=", `there is no accelerator that a worker would see (found 2 NVIDIA GPUs with a usable device node; CUDA_VISIBLE_DEVICES="": 0 of 2 visible)`, ""},
 		{"none", "2", 2, tree{}, "", "there is no accelerator that a worker would see", ""},
-		{"a tie", "2", 2, pair.with(ascend), "", "cannot choose between 2 nvidia devices and 2 ascend devices", "name the vendor"},
+		{"a tie", "2", 2, pair.With(ascend), "", "cannot choose between 2 nvidia devices and 2 ascend devices", "name the vendor"},
 		{"Gaudi's modules", "hpu", 2, gaudi, "", "HABANA_VISIBLE_MODULES names Gaudi's modules, whose numbers no file tells", ""},
 		{"an integrated GPU", "xpu", 2, arc, "", "not known beside 0000:00:02.0: it is an integrated GPU", ""},
 		{"for the runtime to say", "2", 2, arc, "ZE_AFFINITY_MASK=0,1", "that is for the vendor's runtime to resolve", "unset ZE_AFFINITY_MASK"},
 		{"names that are not there", "amd", 2, mi210, "ROCR_VISIBLE_DEVICES=0,9", "the visibility variables name 2 devices, and only 1 are there", ""},
 		{"OpenCL's mask", "amd", 2, mi210, "GPU_DEVICE_ORDINAL=1", `GPU_DEVICE_ORDINAL="1" would choose again: unset it`, ""},
-		{"an order of its own", "2", 2, pair.with(two), "CUDA_DEVICE_ORDER=FASTEST_FIRST", `with CUDA_DEVICE_ORDER="FASTEST_FIRST" nobody can tell`, ""},
+		{"an order of its own", "2", 2, pair.With(two), "CUDA_DEVICE_ORDER=FASTEST_FIRST", `with CUDA_DEVICE_ORDER="FASTEST_FIRST" nobody can tell`, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lookup := env(strings.Fields(c.env)...)
-			shares, err := accel.Detect(c.tree.root(), lookup).ShareDevices(c.word, c.workers, lookup)
+			shares, err := accel.Detect(c.tree.Root(), lookup).ShareDevices(c.word, c.workers, lookup)
 			if err == nil || shares != nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(errhint.Of(err), c.hint) || errhint.CodeOf(err) != errhint.Usage {
 				t.Errorf("%v: status %d of %v, hint %q", shares, errhint.CodeOf(err), err, errhint.Of(err))
 			}
 		})
 	}
 	// A word chooses where a number does not; a GPU without a UUID goes by its number.
-	machine := pair.with(ascend, tree{"proc/driver/nvidia/gpus/0000:1b:00.0/information": "Device Minor: 1\n"})
+	machine := pair.With(ascend, tree{"proc/driver/nvidia/gpus/0000:1b:00.0/information": "Device Minor: 1\n"})
 	for word, want := range map[string]string{"npu": "ASCEND_RT_VISIBLE_DEVICES=0", "nvidia": "CUDA_VISIBLE_DEVICES=0"} {
-		shares, err := accel.Detect(machine.root(), env()).ShareDevices(word, 2, env())
+		shares, err := accel.Detect(machine.Root(), env()).ShareDevices(word, 2, env())
 		if err != nil || len(shares) != 2 {
 			t.Fatal(shares, err)
 		}
@@ -129,11 +129,11 @@ func TestShareDevicesRefuses(t *testing.T) {
 			t.Errorf("%s: %q, want %q", word, got, want)
 		}
 	}
-	mixed := spec(t, "count: 2", "mig: {1: [1g.10gb]}").Detect(tree{}.root(), env())
+	mixed := spec(t, "count: 2", "mig: {1: [1g.10gb]}").Detect(tree{}.Root(), env())
 	if shares, err := mixed.ShareDevices("2", 2, env()); err == nil || !strings.Contains(err.Error(), "1 of 2 visible GPUs are divided") {
 		t.Errorf("mixed: %v, %v", shares, err)
 	}
-	divided := spec(t, "count: 2", "mig: {0: [1g.10gb, 1g.10gb], 1: [1g.10gb]}").Detect(tree{}.root(), env())
+	divided := spec(t, "count: 2", "mig: {0: [1g.10gb, 1g.10gb], 1: [1g.10gb]}").Detect(tree{}.Root(), env())
 	if shares, err := divided.ShareDevices("3", 3, env()); err != nil || !strings.HasPrefix(shares[2].Vars["CUDA_VISIBLE_DEVICES"], "MIG-"+divided.Devices[1].UUID) {
 		t.Errorf("divided: %v, %v", shares, err)
 	}
@@ -160,11 +160,11 @@ func TestSharedVars(t *testing.T) {
 		{vendor: "metax", env: "CUDA_VISIBLE_DEVICES=1 MACA_VISIBLE_DEVICES=1", want: "map[]"},
 	} {
 		fake, lookup := fakeOf(t, c.vendor), env(strings.Fields(c.env)...)
-		inv := fake.Detect(tree{}.root(), lookup)
+		inv := fake.Detect(tree{}.Root(), lookup)
 		if got := fmt.Sprint(inv.SharedVars("auto", c.ordered, lookup)); got != c.want {
 			t.Errorf("%s %s: %s, want %s", c.vendor, c.env, got, c.want)
 		}
-		if got := accel.OneMaskOfTwo(fake.Root(tree{}.root()), lookup); got != c.asked {
+		if got := accel.OneMaskOfTwo(fake.Root(tree{}.Root()), lookup); got != c.asked {
 			t.Errorf("%s %s: asked %v", c.vendor, c.env, got)
 		}
 	}

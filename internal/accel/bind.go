@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
+	"muster/internal/wording"
 )
 
 // BindMode says which CPUs a worker is bound to, in the words of torchrun's --numa-binding.
@@ -51,7 +52,7 @@ func Bind(root Root, inv Inventory, mode BindMode, workers int) (Bound, error) {
 		BindNode: b.node, BindSocket: b.socket, BindExclusive: b.exclusive, BindCoreComplex: b.coreComplex,
 	}[mode]
 	if found == nil {
-		return Bound{}, errhint.Usagef("unknown mode %q", clip(string(mode)))
+		return Bound{}, errhint.Usagef("unknown mode %q", wording.Clip(string(mode)))
 	}
 	bound := Bound{Warnings: b.warnings(inv)}
 	for local := range workers {
@@ -92,7 +93,8 @@ func newBinder(root Root, inv Inventory, workers int) (*binder, error) {
 		return nil, errhint.With(err, "leave it out where workers train on CPUs")
 	case workers > len(inv.Visible):
 		return nil, errhint.With(
-			fmt.Errorf("%s and %s visible: local rank %d has none", plural(workers, "worker"), plural(len(inv.Visible), "accelerator"), len(inv.Visible)),
+			fmt.Errorf("%s and %s visible: local rank %d has none",
+				wording.Plural(workers, "worker"), wording.Plural(len(inv.Visible), "accelerator"), len(inv.Visible)),
 			"start one worker per accelerator: --nproc-per-node gpu")
 	}
 	allowed, err := root.Affinity()
@@ -167,7 +169,7 @@ func (b *binder) exclusive(gpu int) ([]int, error) {
 	each, rest := len(cores)/gpus, len(cores)%gpus
 	if each < 1 {
 		return nil, fmt.Errorf("NUMA node %d has %s that this process may use, and %s: too few for one each",
-			b.nodes[gpu], plural(len(cores), "physical core"), plural(gpus, "accelerator"))
+			b.nodes[gpu], wording.Plural(len(cores), "physical core"), wording.Plural(gpus, "accelerator"))
 	}
 	first := position*each + min(position, rest)
 	last := first + each
@@ -288,7 +290,7 @@ func (b *binder) socketOf(cpu int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		return 0, fmt.Errorf("cannot read /%s: %q is no number", name, clip(text))
+		return 0, fmt.Errorf("cannot read /%s: %q is no number", name, wording.Clip(text))
 	}
 	return n, nil
 }
@@ -333,7 +335,7 @@ func (b *binder) sharers(cpu int) ([]int, error) {
 		}
 		level, err := strconv.Atoi(text)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read /%s/level: %q is no number", cache, clip(text))
+			return nil, fmt.Errorf("cannot read /%s/level: %q is no number", cache, wording.Clip(text))
 		}
 		if level <= highest {
 			continue

@@ -150,7 +150,7 @@ func generatedBinds(t *testing.T, n int) []bindCase {
 	one := func(in int) bool { return rng.IntN(in) == 0 }
 	var cases []bindCase
 	for range n {
-		m := numaTree{nodes: map[int]string{}, sockets: map[int]int{}}
+		m := numaTree{Nodes: map[int]string{}, Sockets: map[int]int{}}
 		nodes, cores, threads := 1+rng.IntN(4), 1+rng.IntN(5), 1+rng.IntN(2)
 		together, behind, far := 1+rng.IntN(4), 1+rng.IntN(cores), one(2) // nodes of a socket, cores of a cache, siblings far
 		step := 1 + rng.IntN(2)                                           // of node numbers
@@ -169,24 +169,24 @@ func generatedBinds(t *testing.T, n int) []bindCase {
 					all = append(all, cpu(k*cores+c, thread))
 					siblings = append(siblings, fmt.Sprint(cpu(k*cores+c, thread)))
 				}
-				m.cores = append(m.cores, strings.Join(siblings, ","))
+				m.Cores = append(m.Cores, strings.Join(siblings, ","))
 				mine = append(mine, siblings...)
 				sharers = append(sharers, siblings...)
 				if (c+1)%behind == 0 || c == cores-1 {
-					m.caches = append(m.caches, strings.Join(sharers, ","))
+					m.Caches = append(m.Caches, strings.Join(sharers, ","))
 					sharers = nil
 				}
 			}
-			m.nodes[k*step], m.sockets[k*step] = strings.Join(mine, ","), k/together
+			m.Nodes[k*step], m.Sockets[k*step] = strings.Join(mine, ","), k/together
 		}
 		if one(6) {
-			m.caches = nil
+			m.Caches = nil
 		}
 		if one(6) {
-			m.nodes[nodes*step] = "" // memory
+			m.Nodes[nodes*step] = "" // memory
 		}
 		if one(6) {
-			m.virtual = []int{20}
+			m.Virtual = []int{20}
 		}
 		for range 1 + rng.IntN(6) {
 			node := rng.IntN(nodes) * step
@@ -196,7 +196,7 @@ func generatedBinds(t *testing.T, n int) []bindCase {
 			case one(40):
 				node = nodes * step
 			}
-			m.gpus = append(m.gpus, node)
+			m.GPUs = append(m.GPUs, node)
 		}
 		allowed := all
 		if one(3) {
@@ -208,11 +208,11 @@ func generatedBinds(t *testing.T, n int) []bindCase {
 			}
 		}
 		allowed = list(t, strings.Trim(strings.ReplaceAll(fmt.Sprint(allowed), " ", ","), "[]"))
-		files := m.render(t)
-		root := boundRoot{files.root(), allowed}
+		files := m.Files(t)
+		root := boundRoot{Root: files.Root(), Allowed: allowed}
 		environ := env()
 		if one(4) {
-			environ = env("CUDA_VISIBLE_DEVICES=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(rng.Perm(len(m.gpus))[:1+rng.IntN(len(m.gpus))]), " ", ","), "[]"))
+			environ = env("CUDA_VISIBLE_DEVICES=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(rng.Perm(len(m.GPUs))[:1+rng.IntN(len(m.GPUs))]), " ", ","), "[]"))
 		}
 		inv := accel.Detect(root, environ)
 		var bus []string

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"muster/internal/errhint"
+	"muster/internal/wording"
 )
 
 // ShareCPUs divides CPUs among workers: those of list (as in 0,2-5), or one of each core that this process may use where
@@ -38,13 +39,30 @@ func ShareCPUs(root Root, list string, workers int) ([][]int, error) {
 	}
 	each := len(cpus) / workers
 	if each == 0 {
-		return nil, errhint.Code(fmt.Errorf("%s for %s: each needs one at least", plural(len(cpus), what), plural(workers, "worker")), errhint.Usage)
+		err := fmt.Errorf("%s for %s: each needs one at least", wording.Plural(len(cpus), what), wording.Plural(workers, "worker"))
+		return nil, errhint.Code(err, errhint.Usage)
 	}
 	shares := make([][]int, workers)
 	for i := range shares {
 		shares[i] = slices.Sorted(slices.Values(cpus[i*each : (i+1)*each]))
 	}
 	return shares, nil
+}
+
+// Cores groups cpus by the physical core that they are of. A CPU of which the machine does not tell the core counts as a
+// core of its own.
+func Cores(root Root, cpus []int) [][]int {
+	groups, _ := groupCPUs(cpus, func(cpu int) ([]int, error) { // nothing below fails
+		if list, err := siblings(root, cpu); err == nil {
+			return list, nil
+		}
+		return []int{cpu}, nil
+	})
+	cores := make([][]int, len(groups))
+	for i, g := range groups {
+		cores[i] = g.cpus
+	}
+	return cores
 }
 
 // NUMANodes counts the NUMA nodes that have CPUs, at least 1.
@@ -65,5 +83,5 @@ func NUMANodes(root Root) (n int, why string, err error) {
 	if n == 0 {
 		return 0, "", errors.New("no NUMA node has a CPU")
 	}
-	return n, plural(n, "NUMA node") + " with CPUs", nil
+	return n, wording.Plural(n, "NUMA node") + " with CPUs", nil
 }

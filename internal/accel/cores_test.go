@@ -10,7 +10,7 @@ import (
 )
 
 func TestShareCPUs(t *testing.T) {
-	files := numaTree{nodes: map[int]string{0: "0-3,8-11", 1: "4-7,12-15", 2: ""}, cores: []string{"0,8", "1,9", "2,10", "3,11", "4,12", "5,13", "6,14", "7,15"}}.render(t)
+	files := numaTree{Nodes: map[int]string{0: "0-3,8-11", 1: "4-7,12-15", 2: ""}, Cores: []string{"0,8", "1,9", "2,10", "3,11", "4,12", "5,13", "6,14", "7,15"}}.Files(t)
 	for _, c := range []struct {
 		allowed, list string
 		workers       int
@@ -26,7 +26,7 @@ func TestShareCPUs(t *testing.T) {
 		{"0-1", "", 3, nil},
 		{"0-15", "x", 1, nil},
 	} {
-		got, err := accel.ShareCPUs(boundRoot{files.root(), list(t, c.allowed)}, c.list, c.workers)
+		got, err := accel.ShareCPUs(boundRoot{Root: files.Root(), Allowed: list(t, c.allowed)}, c.list, c.workers)
 		if c.want == nil {
 			if errhint.CodeOf(err) != errhint.Usage || err == nil {
 				t.Errorf("%+v: %v, %v", c, got, err)
@@ -45,11 +45,11 @@ func TestShareCPUs(t *testing.T) {
 
 func TestNUMANodes(t *testing.T) {
 	for want, nodes := range map[int]map[int]string{1: {0: "0-3"}, 2: {0: "0-1", 1: "2-3", 2: ""}} {
-		if n, why, err := accel.NUMANodes(numaTree{nodes: nodes}.render(t).root()); n != want || err != nil {
+		if n, why, err := accel.NUMANodes(numaTree{Nodes: nodes}.Files(t).Root()); n != want || err != nil {
 			t.Errorf("%v: %d (%s), %v", nodes, n, why, err)
 		}
 	}
-	if n, _, err := accel.NUMANodes(tree{}.root()); n != 1 || err != nil {
+	if n, _, err := accel.NUMANodes(tree{}.Root()); n != 1 || err != nil {
 		t.Errorf("a machine without NUMA: %d, %v", n, err)
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/wording"
 )
 
-// maxCPUs is one more than the largest number of a CPU or a NUMA node that is taken for one; Linux is built for at most
+// MaxCPUs is one more than the largest number of a CPU or a NUMA node that is taken for one; Linux is built for at most
 // 8192 CPUs.
-const maxCPUs = 8192
+const MaxCPUs = 8192
 
 // readList reads a file of /sys that holds a list of CPUs or NUMA nodes.
 func readList(root fs.FS, name string) ([]int, error) {
@@ -43,10 +45,10 @@ func parseList(text string) ([]int, error) {
 		last, err2 := strconv.ParseUint(high, 10, 32)
 		switch {
 		case errors.Join(err1, err2) != nil || first > last:
-			return nil, fmt.Errorf("%q is neither a number nor a range of numbers", clip(item))
-		case last >= maxCPUs:
-			return nil, fmt.Errorf("%q is above the limit of %d", clip(item), maxCPUs-1)
-		case len(list) > maxCPUs:
+			return nil, fmt.Errorf("%q is neither a number nor a range of numbers", wording.Clip(item))
+		case last >= MaxCPUs:
+			return nil, fmt.Errorf("%q is above the limit of %d", wording.Clip(item), MaxCPUs-1)
+		case len(list) > MaxCPUs:
 			return nil, errors.New("numbers are repeated")
 		}
 		for n := first; n <= last; n++ {

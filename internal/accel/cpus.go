@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/wording"
 )
 
 // CPUs returns how many CPUs this process may really use, at least 1, and says how: the smaller of its affinity mask and
@@ -21,9 +23,9 @@ func CPUs(root Root) (n int, why string) {
 	n = len(list)
 	quota, file := cpuQuota(root)
 	if quota > 0 && quota < n {
-		return quota, fmt.Sprintf("%s by the quota in /%s (the affinity mask has %d)", plural(quota, "CPU"), file, n)
+		return quota, fmt.Sprintf("%s by the quota in /%s (the affinity mask has %d)", wording.Plural(quota, "CPU"), file, n)
 	}
-	return n, fmt.Sprintf("%s in the affinity mask", plural(n, "CPU"))
+	return n, fmt.Sprintf("%s in the affinity mask", wording.Plural(n, "CPU"))
 }
 
 // cgroupMount is one mounted cgroup file system.

@@ -14,43 +14,8 @@ import (
 	"muster/internal/errhint"
 )
 
-// pci returns one device of the bus as sysfs shows it: a link to a folder with files and the link to its driver.
-func pci(address, vendor, class, driver string) tree {
-	dir := "sys/devices/pci0000:00/" + address
-	t := tree{
-		"sys/bus/pci/devices/" + address: "-> ../../../devices/pci0000:00/" + address,
-		dir + "/vendor":                  vendor + "\n",
-		dir + "/class":                   class + "\n",
-		dir + "/numa_node":               "-1\n",
-	}
-	if driver != "" {
-		t[dir+"/driver"] = "-> ../../../bus/pci/drivers/" + driver
-	}
-	return t
-}
-
-// proc returns what the driver says of a GPU, in the driver's own layout.
-func proc(address, uuid string, minor int) tree {
-	return tree{"proc/driver/nvidia/gpus/" + address + "/information": fmt.Sprintf(
-		"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 170\nGPU UUID: \t %s\nVideo BIOS: \t 96.00.74.00.01\nBus Type: \t PCIe\n"+
-			"DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t 550.54.15\nGPU Excluded:\t No\n",
-		uuid, address, minor)}
-}
-
-var (
-	control = tree{"dev/nvidiactl": "node", "dev/nvidia-uvm": "node", "dev/null": "node", "dev/nvidia-caps/nvidia-cap1": "node"}
-	bridge  = pci("0000:00:00.0", "0x8086", "0x060000", "")
-	gpuA    = pci("0000:1b:00.0", "0x10de", "0x030200", "nvidia").with(proc("0000:1b:00.0", "GPU-a", 1))
-	gpuB    = pci("0000:43:00.0", "0x10de", "0x030000", "nvidia").with(proc("0000:43:00.0", "GPU-b", 0))
-	// Domain 1 comes after domain 0, and 0000:9b after 0000:1b.
-	gpuC    = pci("0001:03:00.0", "0x10de", "0x030200", "nvidia").with(proc("0001:03:00.0", "GPU-c", 2))
-	allOpen = tree{"dev/nvidia0": "node", "dev/nvidia1": "node", "dev/nvidia2": "node"}
-)
-
-func information(address string) string { return "proc/driver/nvidia/gpus/" + address + "/information" }
-
 func TestDetect(t *testing.T) {
-	three := control.with(bridge, gpuA, gpuB, gpuC, allOpen)
+	three := control.With(bridge, gpuA, gpuB, gpuC, allOpen)
 	for _, c := range []struct {
 		name  string
 		tree  tree
@@ -61,7 +26,7 @@ func TestDetect(t *testing.T) {
 	}{
 		{name: "nothing", tree: tree{}, why: "no NVIDIA GPU was found in /sys/bus/pci/devices"},
 		{
-			name: "no NVIDIA", tree: bridge.with(tree{"dev/null": "node"}),
+			name: "no NVIDIA", tree: bridge.With(tree{"dev/null": "node"}),
 			why: "no NVIDIA GPU was found in /sys/bus/pci/devices",
 		},
 		{
@@ -71,98 +36,98 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			name: "NVSwitch bridge and audio are no GPUs",
-			tree: control.with(gpuA, allOpen, pci("0000:1b:00.1", "0x10de", "0x040300", "nvidia"), pci("0000:05:00.0", "0x10de", "0x068000", "nvidia")),
+			tree: control.With(gpuA, allOpen, pci("0000:1b:00.1", "0x10de", "0x040300", "nvidia"), pci("0000:05:00.0", "0x10de", "0x068000", "nvidia")),
 
 			found: "0000:1b:00.0:1", shown: "GPU-a", why: "found 1 NVIDIA GPU with a usable device node",
 		},
 		{
-			name: "bound to vfio-pci", tree: three.with(pci("0000:43:00.0", "0x10de", "0x030200", "vfio-pci")),
+			name: "bound to vfio-pci", tree: three.With(pci("0000:43:00.0", "0x10de", "0x030200", "vfio-pci")),
 			found: "0000:1b:00.0:1 0001:03:00.0:2", shown: "GPU-a GPU-c",
 			why: "GPU 0000:43:00.0 is not counted: it is bound to the driver vfio-pci",
 		},
 		{
-			name: "no driver", tree: control.with(allOpen, pci("0000:43:00.0", "0x10de", "0x030200", "")),
+			name: "no driver", tree: control.With(allOpen, pci("0000:43:00.0", "0x10de", "0x030200", "")),
 			why: "GPU 0000:43:00.0 is not counted: no driver is bound to it",
 		},
 		{
-			name: "driver known by its proc folder only", tree: control.with(allOpen, gpuA.with(tree{"sys/devices/pci0000:00/0000:1b:00.0/driver": ""})),
+			name: "driver known by its proc folder only", tree: control.With(allOpen, gpuA.With(tree{"sys/devices/pci0000:00/0000:1b:00.0/driver": ""})),
 			found: "0000:1b:00.0:1", shown: "GPU-a",
 		},
 		{
-			name: "proc lists the host's GPUs, dev has one", tree: three.with(tree{"dev/nvidia0": "", "dev/nvidia2": ""}),
+			name: "proc lists the host's GPUs, dev has one", tree: three.With(tree{"dev/nvidia0": "", "dev/nvidia2": ""}),
 			found: "0000:1b:00.0:1", shown: "GPU-a",
 			why: "GPU 0000:43:00.0 is not counted: /dev/nvidia0 does not exist",
 		},
 		{
-			name: "node without permission", tree: three.with(tree{"dev/nvidia0": "denied"}),
+			name: "node without permission", tree: three.With(tree{"dev/nvidia0": "denied"}),
 			found: "0000:1b:00.0:1 0001:03:00.0:2", shown: "GPU-a GPU-c",
 			why: "GPU 0000:43:00.0 is not counted: /dev/nvidia0 may not be read and written by this process",
 		},
 		{
-			name: "no control node", tree: three.with(tree{"dev/nvidiactl": ""}),
+			name: "no control node", tree: three.With(tree{"dev/nvidiactl": ""}),
 			why: "no NVIDIA GPU can be used: /dev/nvidiactl does not exist",
 		},
 		{
-			name: "node that answers otherwise", tree: three.with(tree{"dev/nvidia2": "odd"}),
+			name: "node that answers otherwise", tree: three.With(tree{"dev/nvidia2": "odd"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0", shown: "GPU-a GPU-b",
 			why: "GPU 0001:03:00.0 is not counted: /dev/nvidia2 cannot be used: input/output error",
 		},
 		{
-			name: "no nvidia-uvm", tree: three.with(tree{"dev/nvidia-uvm": ""}),
+			name: "no nvidia-uvm", tree: three.With(tree{"dev/nvidia-uvm": ""}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 			why: "/dev/nvidia-uvm does not exist: CUDA may not start",
 		},
 		{
-			name: "excluded by the driver", tree: three.with(tree{information("0000:43:00.0"): "Device Minor: 0\nGPU Excluded: Yes\n"}),
+			name: "excluded by the driver", tree: three.With(tree{information("0000:43:00.0"): "Device Minor: 0\nGPU Excluded: Yes\n"}),
 			found: "0000:1b:00.0:1 0001:03:00.0:2", shown: "GPU-a GPU-c",
 			why: "GPU 0000:43:00.0 is not counted: the driver excludes it",
 		},
 		{
-			name: "excluded, older word", tree: three.with(tree{information("0000:43:00.0"): "Device Minor: 0\nBlacklisted: Yes\n"}),
+			name: "excluded, older word", tree: three.With(tree{information("0000:43:00.0"): "Device Minor: 0\nBlacklisted: Yes\n"}),
 			found: "0000:1b:00.0:1 0001:03:00.0:2", shown: "GPU-a GPU-c",
 		},
 		{
-			name: "minor missing, a node is left", tree: three.with(tree{information("0000:43:00.0"): "Model: X\nGPU UUID: GPU-b\n"}),
+			name: "minor missing, a node is left", tree: three.With(tree{information("0000:43:00.0"): "Model: X\nGPU UUID: GPU-b\n"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 			why: "the driver tells no device number for 1 GPU: matched with the /dev/nvidia* nodes in order",
 		},
 		{
 			// Sorted as text, domain 10000 would come first.
 			name: "minors missing, matched in PCI order",
-			tree: control.with(allOpen, pci("10000:01:00.0", "0x10de", "0x030200", "nvidia"), pci("2000:01:00.0", "0x10de", "0x030200", "nvidia")),
+			tree: control.With(allOpen, pci("10000:01:00.0", "0x10de", "0x030200", "nvidia"), pci("2000:01:00.0", "0x10de", "0x030200", "nvidia")),
 
 			found: "2000:01:00.0:0 10000:01:00.0:1", shown: " ",
 		},
 		{
 			name: "minors missing, fewer nodes than GPUs",
-			tree: three.with(tree{information("0000:43:00.0"): "Model: X\n", information("0000:1b:00.0"): "", "dev/nvidia0": ""}),
+			tree: three.With(tree{information("0000:43:00.0"): "Model: X\n", information("0000:1b:00.0"): "", "dev/nvidia0": ""}),
 
 			found: "0001:03:00.0:2 :1", shown: "GPU-c ",
 			why: "the driver tells no device number for 2 GPUs and 1 other /dev/nvidia* node may be used: these count, without an address",
 		},
 		{
-			name: "minor missing, no node left", tree: three.with(tree{information("0000:43:00.0"): "Model: X\n", "dev/nvidia0": ""}),
+			name: "minor missing, no node left", tree: three.With(tree{information("0000:43:00.0"): "Model: X\n", "dev/nvidia0": ""}),
 			found: "0000:1b:00.0:1 0001:03:00.0:2", shown: "GPU-a GPU-c",
 		},
 		{
-			name: "sandbox without PCI", tree: control.with(tree{"dev/nvidia0": "node", "dev/nvidia3": "node", "dev/nvidia03": "node", "dev/nvidia-modeset": "node"}),
+			name: "sandbox without PCI", tree: control.With(tree{"dev/nvidia0": "node", "dev/nvidia3": "node", "dev/nvidia03": "node", "dev/nvidia-modeset": "node"}),
 			found: ":0 :3", shown: " ",
 			why: "/sys shows no PCI devices: counted 2 /dev/nvidia* nodes that this process may use",
 		},
 		{
-			name: "sandbox without PCI but with the driver's files", tree: control.with(allOpen, proc("0000:1b:00.0", "GPU-a", 0), proc("0000:43:00.0", "GPU-b", 1)),
+			name: "sandbox without PCI but with the driver's files", tree: control.With(allOpen, proc("0000:1b:00.0", "GPU-a", 0), proc("0000:43:00.0", "GPU-b", 1)),
 			found: "0000:1b:00.0:0 0000:43:00.0:1 :2", shown: "GPU-a GPU-b ",
 		},
 		{
-			name: "names that are no PCI address", tree: three.with(tree{"sys/bus/pci/devices/0000:zz:00.0": "x", "sys/bus/pci/devices/slot7": "x"}),
+			name: "names that are no PCI address", tree: three.With(tree{"sys/bus/pci/devices/0000:zz:00.0": "x", "sys/bus/pci/devices/slot7": "x"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 		},
 		{
-			name: "left-over nodes, no GPU on the bus", tree: control.with(bridge, allOpen),
+			name: "left-over nodes, no GPU on the bus", tree: control.With(bridge, allOpen),
 			why: "no NVIDIA GPU was found in /sys/bus/pci/devices",
 		},
 		{
-			name: "garbage from the driver", tree: three.with(tree{information("0000:43:00.0"): "\x00\xff:\n:::\nDevice Minor: -7\nDevice Minor\n"}),
+			name: "garbage from the driver", tree: three.With(tree{information("0000:43:00.0"): "\x00\xff:\n:::\nDevice Minor: -7\nDevice Minor\n"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a  GPU-c",
 		},
 		{
@@ -183,23 +148,23 @@ func TestDetect(t *testing.T) {
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 		},
 		{
-			name: "container given no GPU", tree: bridge.with(gpuA), env: []string{"NVIDIA_VISIBLE_DEVICES=void"},
+			name: "container given no GPU", tree: bridge.With(gpuA), env: []string{"NVIDIA_VISIBLE_DEVICES=void"},
 			why: `NVIDIA_VISIBLE_DEVICES="void": this container was given no GPU`,
 		},
 		{
-			name: "MIG", tree: three.with(tree{"proc/driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": "DeviceFileMinor: 30\n", "proc/driver/nvidia/capabilities/gpu0/mig/config": "DeviceFileMinor: 1\n"}),
+			name: "MIG", tree: three.With(tree{"proc/driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": "DeviceFileMinor: 30\n", "proc/driver/nvidia/capabilities/gpu0/mig/config": "DeviceFileMinor: 1\n"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 			why: "GPU 0 is divided into MIG instances: it counts as one device",
 		},
 		{
 			name: "another vendor",
-			tree: bridge.with(pci("0000:05:00.0", "0x1002", "0x120000", "amdgpu"), pci("0000:06:00.0", "0x1002", "0x038000", "amdgpu"), pci("0000:07:00.0", "0x1d94", "0x060400", "pcieport")),
+			tree: bridge.With(pci("0000:05:00.0", "0x1002", "0x120000", "amdgpu"), pci("0000:06:00.0", "0x1002", "0x038000", "amdgpu"), pci("0000:07:00.0", "0x1d94", "0x060400", "pcieport")),
 
 			why: "AMD GPU 0000:05:00.0 is not counted: the driver lists it for no computing, or not for this process",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inv := accel.Detect(c.tree.root(), env(c.env...))
+			inv := accel.Detect(c.tree.Root(), env(c.env...))
 			var found, shown []string
 			for i, d := range inv.Devices {
 				found = append(found, fmt.Sprintf("%s:%d", d.BusID, d.Minor))
@@ -228,7 +193,7 @@ func TestDetect(t *testing.T) {
 
 func TestDetectDescribesDevices(t *testing.T) {
 	dir := "sys/devices/pci0000:00/0000:1b:00.0/"
-	root := control.with(gpuA, allOpen, tree{dir + "numa_node": "1\n", dir + "local_cpulist": "0-31,64-95\n"}).root()
+	root := control.With(gpuA, allOpen, tree{dir + "numa_node": "1\n", dir + "local_cpulist": "0-31,64-95\n"}).Root()
 	want := accel.Device{
 		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", UUID: "GPU-a", BusID: "0000:1b:00.0", Node: "/dev/nvidia1", Minor: 1,
 		Driver: "nvidia", NUMANode: 1, LocalCPUs: "0-31,64-95",
@@ -244,7 +209,7 @@ func TestDetectDescribesDevices(t *testing.T) {
 }
 
 func TestDetectUndecided(t *testing.T) {
-	asleep := control.with(allOpen, pci("0000:1b:00.0", "0x10de", "0x030200", "nvidia"), proc("0000:1b:00.0", "GPU-????????-????-????-????-????????????", 1))
+	asleep := control.With(allOpen, pci("0000:1b:00.0", "0x10de", "0x030200", "nvidia"), proc("0000:1b:00.0", "GPU-????????-????-????-????-????????????", 1))
 	wsl := tree{"dev/dxg": "node", "usr/lib/wsl/lib/libnvidia-ml.so.1": "library"}
 	for _, c := range []struct {
 		name string
@@ -252,17 +217,17 @@ func TestDetectUndecided(t *testing.T) {
 		mask string
 		want string
 	}{
-		{"MIG mask", control.with(gpuA, allOpen), "MIG-1,MIG-2", "cannot count the MIG instances that CUDA_VISIBLE_DEVICES names"},
-		{"malformed mask", control.with(gpuA, allOpen), "+", `cannot read CUDA_VISIBLE_DEVICES="+": element "+": a sign without a number`},
+		{"MIG mask", control.With(gpuA, allOpen), "MIG-1,MIG-2", "cannot count the MIG instances that CUDA_VISIBLE_DEVICES names"},
+		{"malformed mask", control.With(gpuA, allOpen), "+", `cannot read CUDA_VISIBLE_DEVICES="+": element "+": a sign without a number`},
 		{"UUID of a sleeping GPU", asleep, "GPU-1", `cannot resolve CUDA_VISIBLE_DEVICES="GPU-1": the driver does not tell every GPU's UUID`},
 		{"WSL", wsl, "0", "cannot count GPUs under WSL: it has no device node per GPU"},
 	} {
-		inv := accel.Detect(c.tree.root(), env("CUDA_VISIBLE_DEVICES="+c.mask))
+		inv := accel.Detect(c.tree.Root(), env("CUDA_VISIBLE_DEVICES="+c.mask))
 		if inv.Undecided == nil || inv.Undecided.Error() != c.want || errhint.Of(inv.Undecided) == "" || inv.VisibleCount != 0 {
 			t.Errorf("%s: got %v with %d visible, want %s", c.name, inv.Undecided, inv.VisibleCount, c.want)
 		}
 	}
-	if inv := accel.Detect(wsl.root(), env("CUDA_VISIBLE_DEVICES=-1")); inv.Undecided != nil {
+	if inv := accel.Detect(wsl.Root(), env("CUDA_VISIBLE_DEVICES=-1")); inv.Undecided != nil {
 		t.Errorf("WSL with everything hidden: %v", inv.Undecided)
 	}
 }
@@ -270,7 +235,7 @@ func TestDetectUndecided(t *testing.T) {
 // A rendered folder must give the same answer as the tree in memory: the links are followed by the kernel then.
 func TestDetectInFolder(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range control.with(bridge, gpuA, gpuB, allOpen) {
+	for name, text := range control.With(bridge, gpuA, gpuB, allOpen) {
 		file := filepath.Join(dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
@@ -286,7 +251,7 @@ func TestDetectInFolder(t *testing.T) {
 		}
 	}
 	root := accel.Dir(dir)
-	want := accel.Detect(control.with(bridge, gpuA, gpuB, allOpen).root(), env())
+	want := accel.Detect(control.With(bridge, gpuA, gpuB, allOpen).Root(), env())
 	if d := cmp.Diff(want, accel.Detect(root, env())); d != "" || len(want.Devices) != 2 {
 		t.Errorf("%d devices (-memory +folder)\n%s", len(want.Devices), d)
 	}

@@ -1,14 +1,9 @@
 package accel
 
-import (
-	"errors"
-	"maps"
-	"slices"
-)
+import "errors"
 
 var (
 	ResolveCUDA = resolveCUDA
-	ReadSpec    = readSpec
 	ParseList   = parseList
 )
 
@@ -23,6 +18,3 @@ func CountROCm(lookup func(string) (string, bool), n int) (count int, ask, bad b
 	v, err := seeROCm(vendorNamed("amd"), lookup, make([]Device, n))
 	return v.count, errors.Is(err, errAsk), err != nil && !errors.Is(err, errAsk)
 }
-
-// FaultKinds returns all kinds of faults.
-func FaultKinds() []string { return slices.Sorted(maps.Keys(faultKinds)) }

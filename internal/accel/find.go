@@ -6,6 +6,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"muster/internal/wording"
 )
 
 // number returns n of a name that is prefix and the decimal n, as the kernel writes it.
@@ -40,7 +42,8 @@ func findNumbered(v *vendor, bus *pciBus) Family {
 		}
 	case len(nodes) != len(served):
 		if len(served) > 0 {
-			f.note("%s on the PCI bus and %s: counted by the nodes, without an address", plural(len(served), v.title), plural(len(nodes), "device node"))
+			f.note("%s on the PCI bus and %s: counted by the nodes, without an address",
+				wording.Plural(len(served), v.title), wording.Plural(len(nodes), "device node"))
 		}
 		served = nil
 	}

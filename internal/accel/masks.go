@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"muster/internal/wording"
 )
 
 // view is what the visibility variables leave of a vendor's devices.
@@ -22,7 +24,7 @@ func newView(shown []int, name, text string, set bool, of int) view {
 	if !set {
 		return view{shown, len(shown), fmt.Sprintf("%s is not set: %d of %d visible", name, len(shown), of)}
 	}
-	return view{shown, len(shown), fmt.Sprintf("%s=%q: %d of %d visible", name, clip(text), len(shown), of)}
+	return view{shown, len(shown), fmt.Sprintf("%s=%q: %d of %d visible", name, wording.Clip(text), len(shown), of)}
 }
 
 // seeCUDA applies CUDA_VISIBLE_DEVICES.
@@ -60,7 +62,8 @@ func seeMetaX(v *vendor, lookup lookup, devices []Device) (view, error) {
 			return view{}, err
 		}
 		if !slices.Equal(shown, other) {
-			return view{}, fmt.Errorf("%s=%q and %s=%q name different devices: set both to the same value", maca, clip(macaText), cuda, clip(cudaText))
+			return view{}, fmt.Errorf("%s=%q and %s=%q name different devices: set both to the same value",
+				maca, wording.Clip(macaText), cuda, wording.Clip(cudaText))
 		}
 	}
 	return newView(shown, name, text, macaSet || cudaSet, len(devices)), nil
@@ -86,7 +89,7 @@ func resolveNumbers(name, text string, set bool, n int) ([]int, error) {
 
 // askRuntime says that only the vendor's library, in a worker, knows how many devices a variable leaves.
 func askRuntime(name, text string) error {
-	return fmt.Errorf("cannot tell how many devices %s=%q leaves: %w", name, clip(text), errAsk)
+	return fmt.Errorf("cannot tell how many devices %s=%q leaves: %w", name, wording.Clip(text), errAsk)
 }
 
 var errAsk = errors.New("that is for the vendor's runtime to resolve")
@@ -123,7 +126,8 @@ func seeROCm(_ *vendor, lookup lookup, devices []Device) (view, error) {
 	if hip, ok := lookup("HIP_VISIBLE_DEVICES"); ok {
 		name, text, set = "HIP_VISIBLE_DEVICES", hip, true
 		if entries := strings.Count(rocr, ",") + 1; rocrSet && strings.Count(hip, ",")+1 > entries {
-			return view{}, fmt.Errorf("HIP_VISIBLE_DEVICES=%q has more devices than ROCR_VISIBLE_DEVICES=%q, of which it chooses", clip(hip), clip(rocr))
+			return view{}, fmt.Errorf("HIP_VISIBLE_DEVICES=%q has more devices than ROCR_VISIBLE_DEVICES=%q, of which it chooses",
+				wording.Clip(hip), wording.Clip(rocr))
 		}
 	} else if rocrSet {
 		name, text, set = "ROCR_VISIBLE_DEVICES", rocr, true
@@ -157,10 +161,10 @@ func seeROCm(_ *vendor, lookup lookup, devices []Device) (view, error) {
 		}
 	}
 	if len(v.shown) < v.count {
-		v.why += fmt.Sprintf(", by PyTorch's count; ROCR_VISIBLE_DEVICES=%q names %d of them", clip(rocr), len(v.shown))
+		v.why += fmt.Sprintf(", by PyTorch's count; ROCR_VISIBLE_DEVICES=%q names %d of them", wording.Clip(rocr), len(v.shown))
 	}
 	if ordinals, ok := lookup("GPU_DEVICE_ORDINAL"); ok {
-		v.why += fmt.Sprintf(" (PyTorch does not count by GPU_DEVICE_ORDINAL=%q, which the runtime applies)", clip(ordinals))
+		v.why += fmt.Sprintf(" (PyTorch does not count by GPU_DEVICE_ORDINAL=%q, which the runtime applies)", wording.Clip(ordinals))
 	}
 	return v, nil
 }
@@ -211,7 +215,7 @@ func resolveAscend(text string, set bool, n int) ([]int, error) {
 	for elem := range strings.SplitSeq(text, ",") {
 		digits, ok, err := leadingNumber(elem)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read ASCEND_RT_VISIBLE_DEVICES=%q: element %q: %w", clip(text), clip(elem), err)
+			return nil, fmt.Errorf("cannot read ASCEND_RT_VISIBLE_DEVICES=%q: element %q: %w", wording.Clip(text), wording.Clip(elem), err)
 		}
 		if !ok {
 			break

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/wording"
 )
 
 const nvidiaCapabilities = "proc/driver/nvidia/capabilities"
@@ -45,7 +47,8 @@ func (s *nvidiaScan) findMIG() {
 		if divided {
 			d.Divided = true
 			s.note("GPU %d is divided into MIG instances: it counts as one device", d.Index)
-			s.note("GPU %d: this process may use %d of %s", d.Index, len(d.usableInstances()), plural(len(d.Instances), "MIG compute instance"))
+			s.note("GPU %d: this process may use %d of %s",
+				d.Index, len(d.usableInstances()), wording.Plural(len(d.Instances), "MIG compute instance"))
 		}
 	}
 }

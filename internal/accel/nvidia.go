@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/wording"
 )
 
 const nvidiaGPUs = "proc/driver/nvidia/gpus"
@@ -75,10 +77,10 @@ func findNVIDIA(v *vendor, bus *pciBus) Family {
 	}
 	if len(gpus) == 0 {
 		s.fromNodes(nodes)
-		s.note("/sys shows no PCI devices: counted %s that this process may use", plural(len(s.Devices), "/dev/nvidia* node"))
+		s.note("/sys shows no PCI devices: counted %s that this process may use", wording.Plural(len(s.Devices), "/dev/nvidia* node"))
 	} else {
 		s.join(gpus, nodes)
-		s.note("found %s with a usable device node", plural(len(s.Devices), "NVIDIA GPU"))
+		s.note("found %s with a usable device node", wording.Plural(len(s.Devices), "NVIDIA GPU"))
 	}
 	slices.SortStableFunc(s.Devices, func(a, b Device) int {
 		x, okX := parsePCIAddress(a.BusID)
@@ -173,7 +175,7 @@ func (s *nvidiaScan) join(gpus []Device, nodes []int) {
 	}
 	if len(left) < len(unknown) {
 		s.note("the driver tells no device number for %s and %s may be used: these count, without an address",
-			plural(len(unknown), "GPU"), plural(len(left), "other /dev/nvidia* node"))
+			wording.Plural(len(unknown), "GPU"), wording.Plural(len(left), "other /dev/nvidia* node"))
 		for _, n := range left {
 			d := newDevice(s.v.name)
 			d.Minor = n
@@ -181,7 +183,7 @@ func (s *nvidiaScan) join(gpus []Device, nodes []int) {
 		}
 		return
 	}
-	s.note("the driver tells no device number for %s: matched with the /dev/nvidia* nodes in order", plural(len(unknown), "GPU"))
+	s.note("the driver tells no device number for %s: matched with the /dev/nvidia* nodes in order", wording.Plural(len(unknown), "GPU"))
 	for i, d := range unknown {
 		d.Minor = left[i]
 		s.Devices = append(s.Devices, d)

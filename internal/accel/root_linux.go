@@ -24,12 +24,12 @@ func (d dirRoot) access(name string, mode uint32) error {
 
 // Affinity asks the kernel for this thread's set, which workers inherit.
 func (d dirRoot) Affinity() ([]int, error) {
-	set := unix.NewCPUSet(maxCPUs)
+	set := unix.NewCPUSet(MaxCPUs)
 	if err := unix.SchedGetaffinityDynamic(0, set); err != nil {
 		return nil, fmt.Errorf("cannot read the CPU affinity: %w", err)
 	}
 	var cpus []int
-	for c := range maxCPUs {
+	for c := range MaxCPUs {
 		if set.IsSet(c) {
 			cpus = append(cpus, c)
 		}

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"muster/internal/wording"
 )
 
 // How what is known of a vendor was checked.
@@ -173,7 +175,7 @@ func (v *vendor) conclude(root Root, f *Family) {
 	if len(f.Devices) == 0 {
 		return
 	}
-	f.note("found %s with a usable device node", plural(len(f.Devices), v.title))
+	f.note("found %s with a usable device node", wording.Plural(len(f.Devices), v.title))
 	for _, n := range v.wants {
 		if err := root.Access("dev/" + n); err != nil {
 			f.note("/dev/%s %s: the devices may not start", n, cause(err))
@@ -209,18 +211,34 @@ func (v *vendor) nodes(bus *pciBus) []numbered {
 	return list
 }
 
+// variables are those that decide which devices a worker sees, and in which order.
+func (v *vendor) variables() []string {
+	if v.name == "nvidia" {
+		return append(slices.Clone(v.masks), "CUDA_DEVICE_ORDER")
+	}
+	return v.masks
+}
+
 // VendorInfo is what is known of how a vendor's devices are found.
 type VendorInfo struct {
-	Name     string // the word for it
-	Backend  string // PyTorch's name for its devices
-	Verified string // how detection was checked: "documentation" or "vendor's fixture"
+	Name      string   // the word for it
+	Title     string   // what one device is called, such as "NVIDIA GPU"
+	Backend   string   // PyTorch's name for its devices
+	Verified  string   // how detection was checked: "documentation" or "vendor's fixture"
+	PCIID     string   // the vendor's id on the PCI bus, such as "0x10de"
+	Nodes     []string // device nodes, below /dev, that all devices share
+	Pattern   string   // name below /dev of the node of one device, where # stands for its number
+	Variables []string // variables that decide which devices a worker sees, and in which order
 }
 
 // Vendors returns all vendors that are looked for, in the order in which "auto" does.
 func Vendors() []VendorInfo {
 	all := make([]VendorInfo, len(vendors))
 	for i, v := range vendors {
-		all[i] = VendorInfo{v.name, v.backend, v.verified}
+		all[i] = VendorInfo{
+			Name: v.name, Title: v.title, Backend: v.backend, Verified: v.verified,
+			PCIID: v.pciIDs[0], Nodes: slices.Concat(v.needs, v.wants), Pattern: v.patterns[0], Variables: slices.Clone(v.variables()),
+		}
 	}
 	return all
 }

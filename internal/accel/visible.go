@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"muster/internal/wording"
 )
 
 // maxOrdinals is how many devices PyTorch looks at where CUDA_VISIBLE_DEVICES is not set.
@@ -36,7 +38,7 @@ func resolveCUDA(mask string, set bool, uuids []string) ([]int, error) {
 	case strings.HasPrefix(mask, "GPU-"):
 		ids := idsWithPrefix(mask, "GPU-")
 		if len(ids) > 0 && slices.Contains(uuids, "") {
-			return nil, fmt.Errorf("cannot resolve CUDA_VISIBLE_DEVICES=%q: the driver does not tell every GPU's UUID", clip(mask))
+			return nil, fmt.Errorf("cannot resolve CUDA_VISIBLE_DEVICES=%q: the driver does not tell every GPU's UUID", wording.Clip(mask))
 		}
 		return resolveUUIDs(ids, uuids), nil
 	case strings.HasPrefix(mask, "MIG-"):
@@ -110,7 +112,7 @@ func resolveOrdinals(name, mask string, n int) ([]int, error) {
 	for elem := range strings.SplitSeq(mask, ",") {
 		digits, ok, err := leadingNumber(strings.TrimFunc(elem, isPythonSpace))
 		if err != nil {
-			return nil, fmt.Errorf("cannot read %s=%q: element %q: %w", name, clip(mask), clip(elem), err)
+			return nil, fmt.Errorf("cannot read %s=%q: element %q: %w", name, wording.Clip(mask), wording.Clip(elem), err)
 		}
 		if !ok {
 			break

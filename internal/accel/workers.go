@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
+	"muster/internal/wording"
 )
 
 // backendWords are PyTorch's names of devices, which torchrun takes for the number of workers, and "gpu" for "cuda".
@@ -41,9 +42,9 @@ func Workers(word string, inv Inventory, cpus int) (n int, why string, err error
 	family := inv.meant(word)
 	switch {
 	case word == "cpu":
-		return cpus, fmt.Sprintf("%s allowed", plural(cpus, "CPU")), nil
+		return cpus, fmt.Sprintf("%s allowed", wording.Plural(cpus, "CPU")), nil
 	case word == "auto" && inv.Undecided == nil && inv.VisibleCount == 0:
-		return cpus, fmt.Sprintf("%s allowed, and no accelerator that a worker would see", plural(cpus, "CPU")), nil
+		return cpus, fmt.Sprintf("%s allowed, and no accelerator that a worker would see", wording.Plural(cpus, "CPU")), nil
 	case word == "auto":
 		if family.divided() > 0 && family.Undecided == nil {
 			return family.instanceWorkers()
@@ -55,7 +56,7 @@ func Workers(word string, inv Inventory, cpus int) (n int, why string, err error
 			"say how many workers to start: --nproc-per-node N")
 	default:
 		return 0, "", errhint.With(
-			errhint.Usagef("Unsupported nproc_per_node value: %s", clip(word)), // torchrun's own words
+			errhint.Usagef("Unsupported nproc_per_node value: %s", wording.Clip(word)), // torchrun's own words
 			"give a number, or one of auto, cpu, gpu")
 	}
 	device := deviceWord(word, family)
@@ -65,7 +66,8 @@ func Workers(word string, inv Inventory, cpus int) (n int, why string, err error
 	case family.VisibleCount == 0:
 		return 0, "", none(word, device, family.Why, inv)
 	}
-	return family.VisibleCount, fmt.Sprintf("%d of %s visible", family.VisibleCount, plural(len(family.Devices), family.Vendor+" device")), nil
+	all := wording.Plural(len(family.Devices), family.Vendor+" device")
+	return family.VisibleCount, fmt.Sprintf("%d of %s visible", family.VisibleCount, all), nil
 }
 
 // of returns what pick would take of the families that match.
@@ -105,7 +107,8 @@ func none(word, device string, why []string, inv Inventory) error {
 	}
 	hint := "to train on CPUs say --nproc-per-node cpu or --nproc-per-node N"
 	if inv.VisibleCount > 0 && inv.Vendor != "" {
-		hint = fmt.Sprintf("this node has %s: --nproc-per-node %s; %s", plural(inv.VisibleCount, "visible "+inv.Vendor+" device"), inv.Vendor, hint)
+		hint = fmt.Sprintf("this node has %s: --nproc-per-node %s; %s",
+			wording.Plural(inv.VisibleCount, "visible "+inv.Vendor+" device"), inv.Vendor, hint)
 	}
 	return errhint.With(errhint.Code(err, errhint.Usage), hint)
 }
@@ -135,11 +138,12 @@ func (f Family) instanceWorkers() (n int, why string, err error) {
 	divided, instances := f.divided(), f.usableInstances()
 	switch {
 	case divided < len(f.Visible):
-		err = fmt.Errorf("%d of %s are divided into MIG instances", divided, plural(len(f.Visible), "visible GPU"))
+		err = fmt.Errorf("%d of %s are divided into MIG instances", divided, wording.Plural(len(f.Visible), "visible GPU"))
 	case len(instances) == 0:
 		err = errors.New("this process may use no MIG instance of the visible GPUs")
 	default:
-		return len(instances), fmt.Sprintf("%s of %s", plural(len(instances), "usable MIG compute instance"), plural(divided, "visible GPU")), nil
+		why := wording.Plural(len(instances), "usable MIG compute instance") + " of " + wording.Plural(divided, "visible GPU")
+		return len(instances), why, nil
 	}
 	return 0, "", undecided(fmt.Errorf("cannot start one worker per GPU: %w", err))
 }

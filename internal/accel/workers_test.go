@@ -9,10 +9,10 @@ import (
 )
 
 func TestWorkers(t *testing.T) {
-	none := accel.Detect(tree{}.root(), env())
-	masked := accel.Detect(control.with(gpuA, gpuB, allOpen).root(), env("CUDA_VISIBLE_DEVICES=1"))
-	hidden := accel.Detect(control.with(gpuA, gpuB, allOpen).root(), env("CUDA_VISIBLE_DEVICES="))
-	mig := accel.Detect(control.with(gpuA, gpuB, allOpen).root(), env("CUDA_VISIBLE_DEVICES=MIG-1"))
+	none := accel.Detect(tree{}.Root(), env())
+	masked := accel.Detect(control.With(gpuA, gpuB, allOpen).Root(), env("CUDA_VISIBLE_DEVICES=1"))
+	hidden := accel.Detect(control.With(gpuA, gpuB, allOpen).Root(), env("CUDA_VISIBLE_DEVICES="))
+	mig := accel.Detect(control.With(gpuA, gpuB, allOpen).Root(), env("CUDA_VISIBLE_DEVICES=MIG-1"))
 	for _, c := range []struct {
 		word string
 		inv  accel.Inventory
@@ -81,37 +81,37 @@ func TestCPUs(t *testing.T) {
 	}{
 		{"no cgroup", tree{}, 8, "8 CPUs in the affinity mask"},
 		{"no mountinfo", tree{"proc/self/cgroup": "0::/\n"}, 8, "8 CPUs in the affinity mask"},
-		{"v2 none", v2.with(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "max 100000\n"}), 8, "8 CPUs in the affinity mask"},
-		{"v2 rounded up", v2.with(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "210000 100000\n"}), 3, "3 CPUs by the quota in /sys/fs/cgroup/kube/pod:1/job/cpu.max (the affinity mask has 8)"},
-		{"v2 exact", v2.with(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "200000 100000\n"}), 2, "2 CPUs by the quota in /sys/fs/cgroup/kube/pod:1/job/cpu.max (the affinity mask has 8)"},
-		{"v2 below one", v2.with(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "1000 100000\n"}), 1, "1 CPU by the quota in /sys/fs/cgroup/kube/pod:1/job/cpu.max (the affinity mask has 8)"},
-		{"v2 ancestor", v2.with(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "400000 100000\n", "sys/fs/cgroup/kube/cpu.max": "250000 50000\n", "sys/fs/cgroup/kube/pod:1/cpu.max": "100000 50000\n"}), 2, "2 CPUs by the quota in /sys/fs/cgroup/kube/pod:1/cpu.max (the affinity mask has 8)"},
-		{"v2 more than the mask", v2.with(tree{"sys/fs/cgroup/kube/cpu.max": "6400000 100000\n"}), 8, "8 CPUs in the affinity mask"},
-		{"v2 path of another namespace", v2.with(tree{"proc/self/cgroup": "0::/../../job\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"}), 1, "1 CPU by the quota in /sys/fs/cgroup/cpu.max (the affinity mask has 8)"},
-		{"v2 mount shows a part", v2.with(tree{
+		{"v2 none", v2.With(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "max 100000\n"}), 8, "8 CPUs in the affinity mask"},
+		{"v2 rounded up", v2.With(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "210000 100000\n"}), 3, "3 CPUs by the quota in /sys/fs/cgroup/kube/pod:1/job/cpu.max (the affinity mask has 8)"},
+		{"v2 exact", v2.With(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "200000 100000\n"}), 2, "2 CPUs by the quota in /sys/fs/cgroup/kube/pod:1/job/cpu.max (the affinity mask has 8)"},
+		{"v2 below one", v2.With(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "1000 100000\n"}), 1, "1 CPU by the quota in /sys/fs/cgroup/kube/pod:1/job/cpu.max (the affinity mask has 8)"},
+		{"v2 ancestor", v2.With(tree{"sys/fs/cgroup/kube/pod:1/job/cpu.max": "400000 100000\n", "sys/fs/cgroup/kube/cpu.max": "250000 50000\n", "sys/fs/cgroup/kube/pod:1/cpu.max": "100000 50000\n"}), 2, "2 CPUs by the quota in /sys/fs/cgroup/kube/pod:1/cpu.max (the affinity mask has 8)"},
+		{"v2 more than the mask", v2.With(tree{"sys/fs/cgroup/kube/cpu.max": "6400000 100000\n"}), 8, "8 CPUs in the affinity mask"},
+		{"v2 path of another namespace", v2.With(tree{"proc/self/cgroup": "0::/../../job\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"}), 1, "1 CPU by the quota in /sys/fs/cgroup/cpu.max (the affinity mask has 8)"},
+		{"v2 mount shows a part", v2.With(tree{
 			"proc/self/mountinfo":       "31 23 0:28 /kube/pod:1 /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
 			"sys/fs/cgroup/job/cpu.max": "300000 100000\n",
 		}), 3, "3 CPUs by the quota in /sys/fs/cgroup/job/cpu.max (the affinity mask has 8)"},
-		{"v2 garbage", v2.with(tree{"sys/fs/cgroup/kube/cpu.max": "lots\n", "sys/fs/cgroup/cpu.max": "100000 0\n"}), 8, "8 CPUs in the affinity mask"},
-		{"v1 none", v1.with(tree{v1dir + "docker/abc/cpu.cfs_quota_us": "-1\n", v1dir + "docker/abc/cpu.cfs_period_us": "100000\n"}), 8, "8 CPUs in the affinity mask"},
-		{"v1 on a hybrid system", v1.with(tree{
+		{"v2 garbage", v2.With(tree{"sys/fs/cgroup/kube/cpu.max": "lots\n", "sys/fs/cgroup/cpu.max": "100000 0\n"}), 8, "8 CPUs in the affinity mask"},
+		{"v1 none", v1.With(tree{v1dir + "docker/abc/cpu.cfs_quota_us": "-1\n", v1dir + "docker/abc/cpu.cfs_period_us": "100000\n"}), 8, "8 CPUs in the affinity mask"},
+		{"v1 on a hybrid system", v1.With(tree{
 			v1dir + "docker/abc/cpu.cfs_quota_us": "350000\n", v1dir + "docker/abc/cpu.cfs_period_us": "100000\n",
 			"sys/fs/cgroup/unified/cpu.max": "100000 100000\n",
 		}), 4, "4 CPUs by the quota in /sys/fs/cgroup/cpu x/docker/abc/cpu.cfs_quota_us (the affinity mask has 8)"},
-		{"v1 path outside of the container's mount", v1.with(tree{
+		{"v1 path outside of the container's mount", v1.With(tree{
 			"proc/self/mountinfo":                "32 23 0:29 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n",
 			"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000\n",
 		}), 3, "3 CPUs by the quota in /sys/fs/cgroup/cpu/cpu.cfs_quota_us (the affinity mask has 8)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			root := c.tree.root()
-			root.cpus = 8
+			root := c.tree.Root()
+			root.CPUs = 8
 			if n, why := accel.CPUs(root); n != c.n || why != c.why {
 				t.Errorf("got %d, %q\nwant %d, %q", n, why, c.n, c.why)
 			}
 		})
 	}
-	if n, _ := accel.CPUs(tree{}.root()); n < 1 {
+	if n, _ := accel.CPUs(tree{}.Root()); n < 1 {
 		t.Errorf("%d CPUs where the affinity cannot be read", n)
 	}
 	n, why := accel.CPUs(accel.Real())

@@ -3,19 +3,19 @@ package health
 import (
 	"time"
 
-	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 )
 
 // Faked is a machine with what a spec says in the place of its own file systems, limits and kernel log. One of several that are
 // simulated has no limits but the spec's: those of the process are no node's, and the same for all.
-func Faked(machine Machine, fake *accel.Fake, simulated bool) Machine {
+func Faked(machine Machine, fake *rehearsal.Fake, simulated bool) Machine {
 	return faked{machine, fake, fake.Limits(), simulated}
 }
 
 type faked struct {
 	Machine
-	fake   *accel.Fake
-	limits accel.FakeLimits
+	fake   *rehearsal.Fake
+	limits rehearsal.FakeLimits
 	// simulated says that the node is one of several on this machine.
 	simulated bool
 }

@@ -14,6 +14,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/accel/probe"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/check"
 )
 
@@ -35,7 +36,7 @@ func fakeNode(t *testing.T, spec string) *Node {
 	if err := os.WriteFile(path, []byte(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fake, err := accel.LoadFake(path, "")
+	fake, err := rehearsal.LoadFake(path, "")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, spec)
 	}

@@ -1,4 +1,4 @@
-"""Faults of a rehearsal that are to happen in this program. internal/accel/spec_job.go tells what the list holds."""
+"""Faults of a rehearsal that are to happen in this program. internal/accel/rehearsal/spec_job.go tells what the list holds."""
 import json
 import os
 import signal

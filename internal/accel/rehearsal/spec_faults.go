@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"maps"
@@ -171,7 +171,7 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 	}
 	where += "." + f.kind
 	if kind.of != nil && !of.madeBy(kind.of...) {
-		r.add(entries[at].line, "%s: vendor %s has no such fault, only %s", where, of.vendor.name, strings.Join(kind.of, " and "))
+		r.add(entries[at].line, "%s: vendor %s has no such fault, only %s", where, of.vendor.Name, strings.Join(kind.of, " and "))
 		return f, false
 	}
 	for key, s := range kind.nums {
@@ -190,7 +190,7 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 		switch {
 		case e.key == "kind":
 		case e.key == "pid" && number && !of.madeBy(nvidia...): // NVML alone tells processes
-			r.add(e.line, "%s: vendor %s tells no pid, only nvidia does", where, of.vendor.name)
+			r.add(e.line, "%s: vendor %s tells no pid, only nvidia does", where, of.vendor.Name)
 		case number:
 			f.nums[e.key] = r.number(e.value, where+"."+e.key, s.lowest, s.highest)
 		case words && e.key == "pair":

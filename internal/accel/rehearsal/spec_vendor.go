@@ -1,10 +1,12 @@
-package accel
+package rehearsal
 
 import (
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/accel"
 )
 
 // defaultDriver is the version of NVIDIA's driver that a spec does not give.
@@ -29,7 +31,7 @@ func (r *specReader) vendor(keys map[string]*yaml.Node, where string, s *nodeSpe
 	}
 	for _, key := range nvidiaKeys {
 		if v, ok := keys[key]; ok && !s.madeBy(nvidia...) {
-			r.add(v.Line, "%s.%s is for vendor nvidia, and this is %s", where, key, s.vendor.name)
+			r.add(v.Line, "%s.%s is for vendor nvidia, and this is %s", where, key, s.vendor.Name)
 		}
 	}
 }
@@ -37,7 +39,7 @@ func (r *specReader) vendor(keys map[string]*yaml.Node, where string, s *nodeSpe
 // madeBy reports whether the node's vendor is one of names. One that is unknown has been told, and is no reason for more
 // complaints.
 func (s *nodeSpec) madeBy(names ...string) bool {
-	return s.vendor == nil || slices.Contains(names, s.vendor.name)
+	return s.vendor == nil || slices.Contains(names, s.vendor.Name)
 }
 
 // modelName is what the node's devices are called.
@@ -45,18 +47,18 @@ func (s *nodeSpec) modelName() string {
 	if s.model != "" {
 		return s.model
 	}
-	device := lastWord(s.vendor.title)
-	return strings.TrimSuffix(s.vendor.title, device) + "Fake " + device
+	device := strings.LastIndexByte(s.vendor.Title, ' ') + 1
+	return s.vendor.Title[:device] + "Fake " + s.vendor.Title[device:]
 }
 
 // visible reads the visibility variables of a vendor; of any where it is unknown.
-func (r *specReader) visible(n *yaml.Node, where string, v *vendor) map[string]string {
+func (r *specReader) visible(n *yaml.Node, where string, v *accel.VendorInfo) map[string]string {
 	where += ".visible"
 	vars := map[string]string{}
 	for _, e := range r.entries(n, where) {
 		switch {
-		case v != nil && !slices.Contains(v.variables(), e.key):
-			r.add(e.line, "%s: %s is no visibility variable of %s (known: %s)", where, quote(e.key), v.name, strings.Join(v.variables(), ", "))
+		case v != nil && !slices.Contains(v.Variables, e.key):
+			r.add(e.line, "%s: %s is no visibility variable of %s (known: %s)", where, quote(e.key), v.Name, strings.Join(v.Variables, ", "))
 		default:
 			vars[e.key], _ = r.text(e.value, where+"."+e.key, maxMaskLen) // the problem is noted
 		}
@@ -64,23 +66,26 @@ func (r *specReader) visible(n *yaml.Node, where string, v *vendor) map[string]s
 	return vars
 }
 
-// variables are those that decide which devices a worker sees, and in which order.
-func (v *vendor) variables() []string {
-	if v.name == "nvidia" {
-		return append(slices.Clone(v.masks), "CUDA_DEVICE_ORDER")
-	}
-	return v.masks
-}
-
 // isMask reports whether a variable is a visibility variable of any vendor.
 func isMask(name string) bool {
-	return slices.ContainsFunc(vendors, func(v *vendor) bool { return slices.Contains(v.variables(), name) })
+	return slices.ContainsFunc(vendors, func(v accel.VendorInfo) bool { return slices.Contains(v.Variables, name) })
+}
+
+// vendors are all that a node's devices can be of, the first one by default.
+var vendors = accel.Vendors()
+
+// vendorNamed returns the vendor of that name, nil where there is none.
+func vendorNamed(name string) *accel.VendorInfo {
+	if i := slices.IndexFunc(vendors, func(v accel.VendorInfo) bool { return v.Name == name }); i >= 0 {
+		return &vendors[i]
+	}
+	return nil
 }
 
 func vendorNames() []string {
 	names := make([]string, len(vendors))
 	for i, v := range vendors {
-		names[i] = v.name
+		names[i] = v.Name
 	}
 	return names
 }

@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"encoding/json"
@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/wording"
 )
 
 // What a fault of a job's processes is about: the check program, the workers, or both.
@@ -129,10 +131,11 @@ const maxPeers = 10000
 func (r *specReader) resolve(nodes map[string]nodeSpec) {
 	for _, ref := range r.named {
 		if ref.name == ref.node {
-			r.add(ref.line, "%s: %s names itself, and a node is no peer of its own", ref.where, clip(ref.name))
+			r.add(ref.line, "%s: %s names itself, and a node is no peer of its own", ref.where, wording.Clip(ref.name))
 		}
 		if _, ok := nodes[ref.name]; !ok {
-			r.add(ref.line, "%s: no node of nodes is called %s (one that has the defaults can be added as %s: {})", ref.where, quote(ref.name), clip(ref.name))
+			r.add(ref.line, "%s: no node of nodes is called %s (one that has the defaults can be added as %s: {})",
+				ref.where, quote(ref.name), wording.Clip(ref.name))
 		}
 	}
 }

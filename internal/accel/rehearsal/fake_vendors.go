@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"crypto/sha256"
@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"strconv"
+	"strings"
 )
 
-// fakeVendor is what a fake shows of a vendor's devices besides what the table vendors knows.
+// fakeVendor is what a fake shows of a vendor's devices besides what accel.Vendors knows.
 type fakeVendor struct {
 	class  string // of the PCI bus
 	driver string // that is bound to the devices
@@ -32,6 +34,9 @@ var fakeVendors = map[string]fakeVendor{
 	"intel":     {"0x038000", "xe", (*Fake).renderFiles},
 }
 
+// gaudiDevice is the PCI device id of a fake Gaudi; detection knows several.
+const gaudiDevice = "0x1000"
+
 // firstRender is the number of the first render node, as DRM gives it.
 const firstRender = 128
 
@@ -41,7 +46,7 @@ func (f *Fake) deviceNode(t fakeTree, i int, pattern string, n int) {
 	if f.spec.has("node-denied", i) {
 		perm = 0
 	}
-	t.node(node(pattern, n), perm)
+	t.node("dev/"+strings.Replace(pattern, "#", strconv.Itoa(n), 1), perm)
 }
 
 // nvidiaFiles is what the driver tells of a GPU in /proc, its MIG instances and its node.
@@ -51,12 +56,12 @@ func (f *Fake) nvidiaFiles(t fakeTree, i int, _ string) {
 		"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Excluded:\t No\n",
 		f.model(i), 100+i, f.uuid(i), address, i))
 	f.migFiles(t, i)
-	f.deviceNode(t, i, f.spec.vendor.patterns[0], i)
+	f.deviceNode(t, i, f.spec.vendor.Pattern, i)
 }
 
 // numberedFiles is a node that bears the device's number.
 func (f *Fake) numberedFiles(t fakeTree, i int, _ string) {
-	f.deviceNode(t, i, f.spec.vendor.patterns[0], i)
+	f.deviceNode(t, i, f.spec.vendor.Pattern, i)
 }
 
 // renderFiles is a render node, and the folder in which the driver names it.
@@ -70,11 +75,11 @@ func (f *Fake) renderFiles(t fakeTree, i int, dir string) {
 func (f *Fake) kfdFiles(t fakeTree, i int, dir string) {
 	f.renderFiles(t, i, dir)
 	t.put(kfdNodes+"/0/properties", "cpu_cores_count 64\nsimd_count 0\ndrm_render_minor 0\n")
-	at, _ := parsePCIAddress(fakeAddress(i)) // our own
+	domain, bus := fakeLocation(i)
 	h := sha256.Sum256([]byte(f.uuid(i)))
 	t.put(fmt.Sprintf("%s/%d/properties", kfdNodes, i+1), fmt.Sprintf(
 		"cpu_cores_count 0\nsimd_count 1216\nmem_banks_count 1\nvendor_id %d\nlocation_id %d\ndomain %d\ndrm_render_minor %d\nunique_id %d\n",
-		f.pciVendor(), at.bus<<8|at.device<<3|at.function, at.domain, firstRender+i, binary.LittleEndian.Uint64(h[:])))
+		f.pciVendor(), bus<<8, domain, firstRender+i, binary.LittleEndian.Uint64(h[:])))
 	t.put(dir+"/product_name", f.model(i)+"\n")
 }
 
@@ -92,5 +97,5 @@ func (f *Fake) gaudiFiles(t fakeTree, i int, dir string) {
 		t.link(fmt.Sprintf("sys/class/accel/%s%d/device", name, i), "../../../"+fakeAddress(i))
 		f.deviceNode(t, i, "accel/"+name+"#", i)
 	}
-	t.put(dir+"/device", f.spec.vendor.devices[0]+"\n")
+	t.put(dir+"/device", gaudiDevice+"\n")
 }

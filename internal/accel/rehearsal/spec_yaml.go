@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/wording"
 )
 
 // entry is one pair of a mapping.
@@ -79,9 +81,9 @@ func (r *specReader) number(n *yaml.Node, where string, lowest, highest int) int
 	case !huge && err == nil && lowest <= v && v <= highest:
 		return v
 	case lowest == highest:
-		r.add(line, "%s is %s; this version of muster knows %d only", where, clip(n.Value), lowest)
+		r.add(line, "%s is %s; this version of muster knows %d only", where, wording.Clip(n.Value), lowest)
 	default:
-		r.add(line, "%s is %s, not between %d and %d", where, clip(n.Value), lowest, highest)
+		r.add(line, "%s is %s, not between %d and %d", where, wording.Clip(n.Value), lowest, highest)
 	}
 	return lowest
 }
@@ -132,18 +134,9 @@ func describe(n *yaml.Node) string {
 	case "!!bool":
 		return "the truth value " + quote(n.Value)
 	default:
-		return clip(n.Value)
+		return wording.Clip(n.Value)
 	}
 }
 
 // quote quotes a word of the file for a message.
-func quote(s string) string { return fmt.Sprintf("%q", clip(s)) }
-
-// clip cuts a word of the file to a readable length.
-func clip(s string) string {
-	const longest = 64 // bytes
-	if len(s) > longest {
-		return strings.ToValidUTF8(s[:longest], "") + "…"
-	}
-	return s
-}
+func quote(s string) string { return fmt.Sprintf("%q", wording.Clip(s)) }

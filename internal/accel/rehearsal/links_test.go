@@ -1,4 +1,4 @@
-package accel_test
+package rehearsal_test
 
 import (
 	"os"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 )
 
 // TestFakeLinks reads what a spec says of links, and what its faults make of them.
@@ -30,11 +30,11 @@ defaults:
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fake, err := accel.LoadFake(file, "any")
+	fake, err := rehearsal.LoadFake(file, "any")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []accel.FakeLink{
+	want := []rehearsal.FakeLink{
 		{All: true, MBps: 20000, HostMBps: 5000},
 		{A: 2, B: 4, MBps: 3000},
 		{A: 4, B: 2, OneWay: true, MBps: 9000},

@@ -1,4 +1,4 @@
-package accel_test
+package rehearsal_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 // TestFakeMIG: the instances of a spec are found where real ones are, by their nodes, and each worker has one.
 func TestFakeMIG(t *testing.T) {
 	fake := spec(t, "count: 3", "mig: {0: [3g.40gb, 1g.10gb+me], 2: [7g.80gb]}")
-	inv := fake.Detect(tree{}.root(), env())
+	inv := fake.Detect(tree{}.Root(), env())
 	var got []string
 	for _, d := range inv.Devices {
 		for _, in := range d.Instances {
@@ -37,7 +37,7 @@ func TestFakeMIG(t *testing.T) {
 	if shares, err := inv.ShareInstances(); shares != nil || err != nil {
 		t.Errorf("mixed: %v, %v", shares, err)
 	}
-	inv = fake.Detect(tree{}.root(), env("CUDA_VISIBLE_DEVICES=2,0"))
+	inv = fake.Detect(tree{}.Root(), env("CUDA_VISIBLE_DEVICES=2,0"))
 	n, _, err := accel.Workers("auto", inv, 6)
 	shares, err2 := inv.ShareInstances()
 	if n != 3 || err != nil || err2 != nil || len(shares) != 3 {

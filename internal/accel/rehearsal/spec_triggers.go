@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"crypto/sha256"
@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/wording"
 )
 
 // trigger says when a fault is there. The zero value but for probability: always.
@@ -98,7 +100,7 @@ func (r *specReader) real(n *yaml.Node, where string, lowest, highest float64) f
 		return lowest
 	}
 	if !(lowest <= v && v <= highest) { // nor is .nan
-		r.add(line, "%s is %s, not between %g and %g", where, clip(n.Value), lowest, highest)
+		r.add(line, "%s is %s, not between %g and %g", where, wording.Clip(n.Value), lowest, highest)
 		return lowest
 	}
 	return v

@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"bytes"
@@ -234,7 +234,7 @@ func (f *Fake) KernelLog() ([]FakeLogLine, error) {
 			}
 		case x.kind == "kernel-log":
 			line.Text = x.text["line"]
-		case x.kind == "gpu-lost" && x.nums["value"] != 0 && f.spec.vendor.name == "nvidia":
+		case x.kind == "gpu-lost" && x.nums["value"] != 0 && f.spec.vendor.Name == "nvidia":
 			line.Text = fmt.Sprintf("NVRM: GPU %s.0: GPU has fallen off the bus.", at)
 		default:
 			continue
@@ -303,7 +303,13 @@ func (f *Fake) memoryMiB(i int) int {
 
 // fakeAddress is the PCI address of GPU i. A bus each; a domain has 256 of them, of which the lowest belong to bridges and
 // on-board devices.
-func fakeAddress(i int) string { return fmt.Sprintf("%04x:%02x:00.0", i/128, 0x10+i%128) }
+func fakeAddress(i int) string {
+	domain, bus := fakeLocation(i)
+	return fmt.Sprintf("%04x:%02x:00.0", domain, bus)
+}
+
+// fakeLocation is where on the PCI buses GPU i is: device 0 of a bus of its own.
+func fakeLocation(i int) (domain, bus int) { return i / 128, 0x10 + i%128 }
 
 // fakeBridge is the folder of the bridge above GPU i.
 func fakeBridge(i int) string {

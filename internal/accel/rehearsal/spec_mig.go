@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/wording"
 )
 
 // migProfile is the name of a GPU instance with one compute instance in it, such as 1g.10gb: slices of the GPU and memory.
@@ -19,9 +21,9 @@ func (r *specReader) mig(n *yaml.Node, where string, count int) map[int][]string
 	where += ".mig"
 	divided := map[int][]string{}
 	for _, e := range r.entries(n, where) {
-		gpu, ok := number(e.key, "")
-		if !ok || gpu >= count {
-			r.add(e.line, "%s: %s is none of %s, which are numbered from 0", where, quote(e.key), plural(count, "GPU"))
+		gpu, err := strconv.Atoi(e.key)
+		if err != nil || strconv.Itoa(gpu) != e.key || gpu < 0 || gpu >= count {
+			r.add(e.line, "%s: %s is none of %s, which are numbered from 0", where, quote(e.key), wording.Plural(count, "GPU"))
 			continue
 		}
 		at := fmt.Sprintf("%s.%d", where, gpu)

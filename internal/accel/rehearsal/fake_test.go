@@ -1,4 +1,4 @@
-package accel_test
+package rehearsal_test
 
 import (
 	"flag"
@@ -15,16 +15,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
 )
 
-const testdata = "../../testdata/accel"
+const testdata = "../../../testdata/accel"
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func load(t *testing.T, file, node string) *accel.Fake {
+func load(t *testing.T, file, node string) *rehearsal.Fake {
 	t.Helper()
-	f, err := accel.LoadFake(filepath.Join(testdata, "good", file), node)
+	f, err := rehearsal.LoadFake(filepath.Join(testdata, "good", file), node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func load(t *testing.T, file, node string) *accel.Fake {
 }
 
 func TestFakeDetect(t *testing.T) {
-	machine := bridge.with(control, gpuA, allOpen).root() // none of its GPUs may show through
+	machine := bridge.With(control, gpuA, allOpen).Root() // none of its GPUs may show through
 	for _, c := range []struct {
 		file, node string
 		numa       []int // of the devices found
@@ -89,7 +90,7 @@ func TestFakeBanner(t *testing.T) {
 
 // The variables of the spec win over the inherited ones; where it has none, the inherited ones count.
 func TestFakeEnv(t *testing.T) {
-	machine := tree{}.root()
+	machine := tree{}.Root()
 	own := load(t, "eight.yaml", "node-2")
 	if d := cmp.Diff(map[string]string{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, own.Env()); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
@@ -109,11 +110,11 @@ func TestFakeUUIDsFollowTheSeed(t *testing.T) {
 		if err := os.WriteFile(file, fmt.Appendf(nil, "version: 1\nseed: %d\ndefaults: {count: 256}\n", seed), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		fake, err := accel.LoadFake(file, node)
+		fake, err := rehearsal.LoadFake(file, node)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, d := range fake.Detect(tree{}.root(), env()).Devices {
+		for _, d := range fake.Detect(tree{}.Root(), env()).Devices {
 			ids = append(ids, d.UUID)
 		}
 		return ids
@@ -140,8 +141,8 @@ func TestFakeUUIDsFollowTheSeed(t *testing.T) {
 
 // The fake's files replace the machine's accelerators; what is no accelerator stays the machine's.
 func TestFakeRoot(t *testing.T) {
-	machine := control.with(gpuA, allOpen, tree{"etc/hostname": "real\n", "dev/nvidia9": "node"}).root()
-	machine.cpus = 5
+	machine := control.With(gpuA, allOpen, tree{"etc/hostname": "real\n", "dev/nvidia9": "node"}).Root()
+	machine.CPUs = 5
 	root := load(t, "eight.yaml", "node-3").Root(machine)
 	if text, err := fs.ReadFile(root, "etc/hostname"); err != nil || string(text) != "real\n" {
 		t.Errorf("%q, %v", text, err)
@@ -177,7 +178,7 @@ func TestFakeCheckMachine(t *testing.T) {
 	for node, refused := range map[string]bool{
 		"dev/nvidiactl": true, "dev/davinci_manager": true, "dev/mxcd": true, "dev/null": false,
 	} {
-		machine := tree{node: "node"}.root()
+		machine := tree{node: "node"}.Root()
 		err := fake.CheckMachine(machine, false)
 		if (err != nil) != refused {
 			t.Errorf("%s: %v", node, err)
@@ -189,7 +190,7 @@ func TestFakeCheckMachine(t *testing.T) {
 			t.Errorf("%s, meant so: %v", node, err)
 		}
 	}
-	if err := fake.CheckMachine(tree{"dev/nvidiactl": "denied"}.root(), false); err != nil {
+	if err := fake.CheckMachine(tree{"dev/nvidiactl": "denied"}.Root(), false); err != nil {
 		t.Errorf("a GPU that nobody may use: %v", err)
 	}
 }
@@ -206,7 +207,7 @@ func TestMalformedSpecs(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			_, err = accel.ReadSpec(f)
+			_, err = rehearsal.ReadSpec(f)
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -224,7 +225,7 @@ func TestMalformedSpecs(t *testing.T) {
 			if d := cmp.Diff(string(want), got); d != "" {
 				t.Errorf("(-want +got)\n%s", d)
 			}
-			if _, err := accel.LoadFake(file, ""); errhint.CodeOf(err) != errhint.Usage || !strings.HasPrefix(err.Error(), fmt.Sprintf("cannot use fake accelerator %q: ", file)) {
+			if _, err := rehearsal.LoadFake(file, ""); errhint.CodeOf(err) != errhint.Usage || !strings.HasPrefix(err.Error(), fmt.Sprintf("cannot use fake accelerator %q: ", file)) {
 				t.Errorf("status %d of %v", errhint.CodeOf(err), err)
 			}
 		})
@@ -238,12 +239,12 @@ func TestSpecLimits(t *testing.T) {
 		if err := os.WriteFile(file, []byte(head+strings.Repeat("x", size-len(head))), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := accel.LoadFake(file, ""); (err == nil) != ok {
+		if _, err := rehearsal.LoadFake(file, ""); (err == nil) != ok {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
 	for _, missing := range []string{filepath.Join(t.TempDir(), "none.yaml"), t.TempDir()} {
-		if _, err := accel.LoadFake(missing, ""); errhint.CodeOf(err) != errhint.Usage {
+		if _, err := rehearsal.LoadFake(missing, ""); errhint.CodeOf(err) != errhint.Usage {
 			t.Errorf("%s: status %d of %v", missing, errhint.CodeOf(err), err)
 		}
 	}
@@ -257,7 +258,7 @@ func TestSpecWithReferenceBomb(t *testing.T) {
 		fmt.Fprintf(&b, "  k%d: &a%d [%s]\n", i, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
 	}
 	start := time.Now()
-	_, err := accel.ReadSpec(strings.NewReader(b.String()))
+	_, err := rehearsal.ReadSpec(strings.NewReader(b.String()))
 	if err == nil || !strings.Contains(err.Error(), "line 5: defaults: unknown key \"k0\"") || time.Since(start) > time.Minute {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
@@ -269,7 +270,7 @@ func TestSpecWithManyReferences(t *testing.T) {
 	names := "[&f {kind: unreachable, peers: " + list("b", 10000) + "}, " + strings.Repeat("*f,", 999) + "]"
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := accel.ReadSpec(strings.NewReader("version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a:\n    faults: &l " + names + "\n  c: {faults: *l}\n"))
+	_, err := rehearsal.ReadSpec(strings.NewReader("version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a:\n    faults: &l " + names + "\n  c: {faults: *l}\n"))
 	if want := "line 6: nodes.a.faults.unreachable.peers: more than 100000 items and keys have been read, what an alias stands for each time that it is used"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
@@ -282,14 +283,14 @@ func TestSpecWithManyReferences(t *testing.T) {
 	for i := range 40 {
 		text += fmt.Sprintf("  n%d: {faults: *l}\n", i)
 	}
-	if _, err := accel.ReadSpec(strings.NewReader(text)); err == nil || !strings.HasSuffix(err.Error(), "\n  and 40990 more") {
+	if _, err := rehearsal.ReadSpec(strings.NewReader(text)); err == nil || !strings.HasSuffix(err.Error(), "\n  and 40990 more") {
 		t.Errorf("%v", err)
 	}
 	// 37 items besides those of the last list, and nine lists of 10000.
 	for n, ok := range map[int]bool{100_000 - 90_037: true, 100_000 - 90_036: false} {
 		text := "version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a: {faults: [{kind: unreachable, peers: &p " + list("b", 10000) + "}, " +
 			strings.Repeat("{kind: unreachable, peers: *p}, ", 8) + "{kind: unreachable, peers: " + list("b", n) + "}]}\n"
-		if _, err := accel.ReadSpec(strings.NewReader(text)); (err == nil) != ok {
+		if _, err := rehearsal.ReadSpec(strings.NewReader(text)); (err == nil) != ok {
 			t.Errorf("%d peers: %v", n, err)
 		}
 	}
@@ -310,7 +311,7 @@ func FuzzReadSpec(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		_, err := accel.ReadSpec(strings.NewReader(text))
+		_, err := rehearsal.ReadSpec(strings.NewReader(text))
 		if err != nil && strings.TrimSpace(err.Error()) == "" {
 			t.Error("an error without a word")
 		}

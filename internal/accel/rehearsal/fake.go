@@ -1,4 +1,8 @@
-package accel
+// Package rehearsal stands in for the accelerators of a node, so that a run can be tried where there are none. A spec in
+// YAML or JSON (docs/fake-accelerator.md) says which devices a node has and what fails there. Fake renders it into the
+// inputs from which muster would learn of real devices: files for package accel, the lines of the NVML probe, the output of
+// vendors' tools, the limits of a machine, the network. A fake replaces these inputs and never a verdict.
+package rehearsal
 
 import (
 	"cmp"
@@ -12,6 +16,7 @@ import (
 	"testing/fstest" // the standard library's file system in memory; it depends on nothing of testing itself
 	"time"
 
+	"muster/internal/accel"
 	"muster/internal/errhint"
 )
 
@@ -80,8 +85,8 @@ func (f *Fake) Lookup(lookup func(string) (string, bool)) func(string) (string, 
 
 // Detect is accel.Detect on the fake's files, with the fake's variables over those of lookup; machine answers for all that
 // is no accelerator.
-func (f *Fake) Detect(machine Root, lookup func(string) (string, bool)) Inventory {
-	inv := Detect(f.Root(machine), f.Lookup(lookup))
+func (f *Fake) Detect(machine accel.Root, lookup func(string) (string, bool)) accel.Inventory {
+	inv := accel.Detect(f.Root(machine), f.Lookup(lookup))
 	inv.Fake = f.path
 	inv.Why = append([]string{f.Banner()}, inv.Why...)
 	for i := range inv.Families { // Workers gives the reasons of those that a word asks for
@@ -92,7 +97,7 @@ func (f *Fake) Detect(machine Root, lookup func(string) (string, bool)) Inventor
 
 // CheckMachine returns an error where machine has real accelerators, unless onReal says that this is meant: a rehearsal
 // by mistake would look like a training run.
-func (f *Fake) CheckMachine(machine Root, onReal bool) error {
+func (f *Fake) CheckMachine(machine accel.Root, onReal bool) error {
 	if onReal {
 		return nil
 	}
@@ -105,14 +110,14 @@ func (f *Fake) CheckMachine(machine Root, onReal bool) error {
 }
 
 // realDevice names what shows that machine has an accelerator that this process may use, "" where nothing does.
-func (f *Fake) realDevice(machine Root) string {
+func (f *Fake) realDevice(machine accel.Root) string {
 	// Nodes that nothing but a driver of accelerators makes. /dev/kfd is none of them: a desktop's graphics has it, too.
 	for _, node := range []string{"dev/nvidiactl", "dev/davinci_manager", "dev/mxcd"} {
 		if machine.Access(node) == nil {
 			return "/" + node
 		}
 	}
-	for _, family := range Detect(machine, func(string) (string, bool) { return "", false }).Families {
+	for _, family := range accel.Detect(machine, func(string) (string, bool) { return "", false }).Families {
 		for _, d := range family.Devices {
 			return cmp.Or(d.Node, d.BusID)
 		}
@@ -123,7 +128,7 @@ func (f *Fake) realDevice(machine Root) string {
 // Root returns the files of the fake: /dev, /proc/driver and what /sys has of PCI and of accelerators are the fake's, all
 // else is machine's.
 // CPUs are the fake's where the spec has some. Else, where it names a NUMA node that the machine has not, the nodes are.
-func (f *Fake) Root(machine Root) Root {
+func (f *Fake) Root(machine accel.Root) accel.Root {
 	r := fakeRoot{tree: f.render(), machine: machine, cgroup: f.spec.cpuMax != "", cpus: f.spec.cpus, grown: f.grown}
 	if r.cpus != nil {
 		return r
@@ -151,22 +156,16 @@ func (f *Fake) nodes() []int {
 
 // renderNodes writes NUMA nodes that share the machine's allowed CPUs among them, whole cores each. Where there are more
 // nodes than cores, several have the same one: a rehearsal on two CPUs is to start all the same.
-func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine Root) {
+func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine accel.Root) {
 	put := func(name, text string) { tree[name] = &fstest.MapFile{Data: []byte(text + "\n"), Mode: 0o444} }
-	put(path.Join(nodesDir, "possible"), FormatList(nodes))
-	put(path.Join(nodesDir, "online"), FormatList(nodes))
+	put(path.Join(nodesDir, "possible"), accel.FormatList(nodes))
+	put(path.Join(nodesDir, "online"), accel.FormatList(nodes))
 	allowed, err := machine.Affinity()
 	if err != nil {
 		return // the nodes have no CPUs then, and whoever asks hears why
 	}
-	cores, err := groupCPUs(allowed, func(cpu int) ([]int, error) {
-		list, err := siblings(machine, cpu)
-		if err != nil || len(list) == 0 {
-			list = []int{cpu} // a machine that does not tell
-		}
-		return list, nil
-	})
-	if err != nil || len(cores) == 0 {
+	cores := accel.Cores(machine, allowed)
+	if len(cores) == 0 {
 		return
 	}
 	for i, n := range nodes {
@@ -177,17 +176,17 @@ func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine Root) {
 		}
 		var cpus []int
 		for _, core := range cores[first:last] {
-			cpus = append(cpus, core.cpus...)
+			cpus = append(cpus, core...)
 		}
 		slices.Sort(cpus)
-		put(cpulist(n), FormatList(cpus))
+		put(cpulist(n), accel.FormatList(cpus))
 	}
 }
 
 // OnMachine returns the CPUs of the machine that stand for CPUs of the fake, which are the same ones where the spec has none.
 // The fake's cores are dealt out to those that this process may use, in order: CPUs of other NUMA nodes are other ones
 // where there are enough.
-func (f *Fake) OnMachine(cpus []int, machine Root) ([]int, error) {
+func (f *Fake) OnMachine(cpus []int, machine accel.Root) ([]int, error) {
 	if f.spec.cpus == nil {
 		return cpus, nil
 	}

@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"encoding/binary"
@@ -9,7 +9,22 @@ import (
 	"strconv"
 	"strings"
 	"testing/fstest" // the standard library's file system in memory; it depends on nothing of testing itself
+
+	"muster/internal/accel"
 )
+
+// Where the kernel and the drivers show what detection reads.
+const (
+	pciDevices         = "sys/bus/pci/devices"
+	nodesDir           = "sys/devices/system/node"
+	cpusDir            = "sys/devices/system/cpu"
+	kfdNodes           = "sys/class/kfd/kfd/topology/nodes"
+	nvidiaGPUs         = "proc/driver/nvidia/gpus"
+	nvidiaCapabilities = "proc/driver/nvidia/capabilities"
+)
+
+// cpulist is the file that lists the CPUs of a NUMA node.
+func cpulist(node int) string { return fmt.Sprintf("%s/node%d/cpulist", nodesDir, node) }
 
 // fakeProcess is the folder of a process that hangs; its number is one above those that Linux gives.
 const fakeProcess = "proc/4194305/stat"
@@ -26,10 +41,10 @@ func (f *Fake) render() fstest.MapFS {
 		"dev":      {Mode: fs.ModeDir | 0o755},
 		pciDevices: {Mode: fs.ModeDir | 0o755},
 	}}
-	nvidia := s.vendor.name == "nvidia"
+	nvidia := s.vendor.Name == "nvidia"
 	loaded := !s.has("driver-not-loaded", -1)
 	if s.count > 0 && loaded {
-		for _, node := range slices.Concat(s.vendor.needs, s.vendor.wants) {
+		for _, node := range s.vendor.Nodes {
 			t.node("dev/"+node, 0o666)
 		}
 		if nvidia {
@@ -86,8 +101,8 @@ func (f *Fake) renderDevice(t fakeTree, i int, loaded bool) {
 	if s.numa != nil {
 		numa = s.numa[i]
 	}
-	kind := fakeVendors[s.vendor.name]
-	t.put(dir+"/vendor", s.vendor.pciIDs[0]+"\n")
+	kind := fakeVendors[s.vendor.Name]
+	t.put(dir+"/vendor", s.vendor.PCIID+"\n")
 	t.put(dir+"/class", kind.class+"\n")
 	t.put(dir+"/numa_node", fmt.Sprintf("%d\n", numa))
 	config := binary.LittleEndian.AppendUint16(nil, f.pciVendor())
@@ -113,9 +128,9 @@ func (f *Fake) renderDevice(t fakeTree, i int, loaded bool) {
 
 // pciVendor is the number of the vendor on the PCI bus.
 func (f *Fake) pciVendor() uint16 {
-	id, err := strconv.ParseUint(f.spec.vendor.pciIDs[0], 0, 16)
+	id, err := strconv.ParseUint(f.spec.vendor.PCIID, 0, 16)
 	if err != nil {
-		panic("internal error: " + err.Error()) // the table vendors has another form
+		panic("internal error: " + err.Error()) // the table of vendors has another form
 	}
 	return uint16(id)
 }
@@ -133,7 +148,7 @@ func acsConfig(on bool) string {
 // fakeRoot shows the fake's accelerator files and the machine's other files.
 type fakeRoot struct {
 	tree    fstest.MapFS
-	machine Root
+	machine accel.Root
 	nodes   bool      // the NUMA nodes are the fake's
 	cgroup  bool      // the control groups are the fake's
 	cpus    *cpusSpec // the fake's CPUs, and NUMA nodes; nil: the machine's

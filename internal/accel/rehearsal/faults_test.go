@@ -1,21 +1,21 @@
-package accel_test
+package rehearsal_test
 
 import (
 	"os"
 	"strings"
 	"testing"
 
-	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 )
 
 // TestDocsNameEveryFault: docs/fake-accelerator.md tells of each kind.
 func TestDocsNameEveryFault(t *testing.T) {
-	text, err := os.ReadFile("../../docs/fake-accelerator.md")
+	text, err := os.ReadFile("../../../docs/fake-accelerator.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, _ := strings.Cut(string(text), "\n## Faults\n")
-	for _, kind := range accel.FaultKinds() {
+	for _, kind := range rehearsal.FaultKinds() {
 		if !strings.Contains(table, "`"+kind+"`") {
 			t.Errorf("%s is not there", kind)
 		}
@@ -24,13 +24,13 @@ func TestDocsNameEveryFault(t *testing.T) {
 
 // TestDocsSpec: the spec that the documentation shows is one.
 func TestDocsSpec(t *testing.T) {
-	text, err := os.ReadFile("../../docs/fake-accelerator.md")
+	text, err := os.ReadFile("../../../docs/fake-accelerator.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), "```yaml\n")
 	spec, _, _ := strings.Cut(rest, "```")
-	if _, err := accel.ReadSpec(strings.NewReader(spec)); err != nil || !strings.Contains(spec, "faults:") {
+	if _, err := rehearsal.ReadSpec(strings.NewReader(spec)); err != nil || !strings.Contains(spec, "faults:") {
 		t.Errorf("%v\n%s", err, spec)
 	}
 }

@@ -1,9 +1,12 @@
-package accel
+package rehearsal
 
 import (
 	"fmt"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/accel"
+	"muster/internal/wording"
 )
 
 // cpusSpec is the CPUs of a node, all sockets and nodes alike.
@@ -38,11 +41,11 @@ func (r *specReader) cpus(n *yaml.Node, where string) *cpusSpec {
 	case c.cores == 0:
 		r.add(n.Line, "%s: cores_per_node is missing", where)
 	case c.nodes%c.sockets != 0:
-		r.add(n.Line, "%s: %s cannot be dealt out to %s evenly", where, plural(c.nodes, "node"), plural(c.sockets, "socket"))
+		r.add(n.Line, "%s: %s cannot be dealt out to %s evenly", where, wording.Plural(c.nodes, "node"), wording.Plural(c.sockets, "socket"))
 	case c.cores%c.complex != 0:
-		r.add(n.Line, "%s: %s of a node cannot be divided into groups of %d (l3_cores)", where, plural(c.cores, "core"), c.complex)
-	case c.count() > maxCPUs:
-		r.add(n.Line, "%s: %d CPUs in all, more than the limit of %d", where, c.count(), maxCPUs)
+		r.add(n.Line, "%s: %s of a node cannot be divided into groups of %d (l3_cores)", where, wording.Plural(c.cores, "core"), c.complex)
+	case c.count() > accel.MaxCPUs:
+		r.add(n.Line, "%s: %d CPUs in all, more than the limit of %d", where, c.count(), accel.MaxCPUs)
 	}
 	return c
 }
@@ -54,7 +57,8 @@ func (r *specReader) fits(where string, s *nodeSpec) {
 	}
 	for i, node := range s.numa {
 		if node >= s.cpus.nodes {
-			r.add(s.cpus.line, "%s: device %d is on NUMA node %d (numa, line %d), and cpus has %s", where, i, node, s.numaLine, plural(s.cpus.nodes, "node"))
+			r.add(s.cpus.line, "%s: device %d is on NUMA node %d (numa, line %d), and cpus has %s",
+				where, i, node, s.numaLine, wording.Plural(s.cpus.nodes, "node"))
 			return
 		}
 	}
@@ -83,12 +87,12 @@ func (c *cpusSpec) render(t fakeTree) {
 	nodes := make([]int, c.nodes)
 	for node := range nodes {
 		nodes[node] = node
-		t.put(cpulist(node), FormatList(c.list(node, 0, c.cores))+"\n")
+		t.put(cpulist(node), accel.FormatList(c.list(node, 0, c.cores))+"\n")
 		for core := range c.cores {
-			siblings := FormatList(c.list(node, core, 1)) + "\n"
-			sharers := FormatList(c.list(node, core/c.complex*c.complex, c.complex)) + "\n"
+			siblings := accel.FormatList(c.list(node, core, 1)) + "\n"
+			sharers := accel.FormatList(c.list(node, core/c.complex*c.complex, c.complex)) + "\n"
 			for thread := range c.threads {
-				dir := cpuDir(c.cpu(node, core, thread))
+				dir := fmt.Sprintf("%s/cpu%d", cpusDir, c.cpu(node, core, thread))
 				t.put(dir+"/topology/physical_package_id", fmt.Sprintln(node/(c.nodes/c.sockets)))
 				t.put(dir+"/topology/thread_siblings_list", siblings)
 				for key, text := range map[string]string{"type": "Unified\n", "level": "3\n", "shared_cpu_list": sharers} {
@@ -97,7 +101,7 @@ func (c *cpusSpec) render(t fakeTree) {
 			}
 		}
 	}
-	all := FormatList(nodes) + "\n"
+	all := accel.FormatList(nodes) + "\n"
 	t.put(nodesDir+"/possible", all)
 	t.put(nodesDir+"/online", all)
 }

@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"bytes"
@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/accel"
+	"muster/internal/wording"
 )
 
 // Limits of a spec. A node of today has up to 16 accelerators; more are for rehearsing wide nodes on one machine.
@@ -29,7 +32,7 @@ const (
 
 // nodeSpec is what a spec says of one node, defaults applied.
 type nodeSpec struct {
-	vendor    *vendor // nil: unknown, which is noted
+	vendor    *accel.VendorInfo // nil: unknown, which is noted
 	count     int
 	model     string // "": that of a fake of the vendor's
 	memoryMiB int
@@ -158,7 +161,7 @@ func yamlError(err error) error {
 
 func (r *specReader) spec(n *yaml.Node) spec {
 	s := spec{
-		defaults: nodeSpec{vendor: vendors[0], memoryMiB: 81559, driver: defaultDriver, gen: 5, width: 16},
+		defaults: nodeSpec{vendor: &vendors[0], memoryMiB: 81559, driver: defaultDriver, gen: 5, width: 16},
 		nodes:    map[string]nodeSpec{},
 	}
 	switch n = deref(n); {
@@ -190,7 +193,7 @@ func (r *specReader) spec(n *yaml.Node) spec {
 			}
 			own := s.defaults
 			r.within = e.key
-			r.node(e.value, "nodes."+clip(e.key), &own)
+			r.node(e.value, "nodes."+wording.Clip(e.key), &own)
 			s.nodes[e.key] = own
 		}
 	}
@@ -232,6 +235,6 @@ func (r *specReader) node(n *yaml.Node, where string, s *nodeSpec) {
 		if _, own := keys["numa"]; !own {
 			line, hint = s.countLine, fmt.Sprintf(" (numa is on line %d)", s.numaLine)
 		}
-		r.add(line, "%s: numa has %s for %s%s", where, plural(len(s.numa), "value"), plural(s.count, "device"), hint)
+		r.add(line, "%s: numa has %s for %s%s", where, wording.Plural(len(s.numa), "value"), wording.Plural(s.count, "device"), hint)
 	}
 }

@@ -1,4 +1,4 @@
-package accel_test
+package rehearsal_test
 
 import (
 	"fmt"
@@ -10,28 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
 )
-
-// spec writes a spec whose defaults have these lines, and loads it.
-func spec(t *testing.T, lines ...string) *accel.Fake {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "spec.yaml")
-	if err := os.WriteFile(file, []byte("version: 1\ndefaults:\n  "+strings.Join(lines, "\n  ")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	fake, err := accel.LoadFake(file, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fake
-}
-
-// fakeOf is a node with four devices of a vendor.
-func fakeOf(t *testing.T, vendor string, lines ...string) *accel.Fake {
-	t.Helper()
-	return spec(t, append([]string{"vendor: " + vendor, "count: 4", "numa: [0, 0, 1, 1]"}, lines...)...)
-}
 
 // fakeCases has for each vendor the nodes of its devices, and a mask that leaves two of four, in the order in which a worker
 // sees them; "" for vendors whose masks only their runtime can resolve.
@@ -54,7 +35,7 @@ var fakeCases = map[string]struct {
 
 // TestFakeVendors: each vendor's fake is found by the code that finds the real ones, and counted by every word for it.
 func TestFakeVendors(t *testing.T) {
-	machine := control.with(bridge, gpuA, allOpen, ascend).root() // none of these may show through
+	machine := control.With(bridge, gpuA, allOpen, ascend).Root() // none of these may show through
 	for _, v := range accel.Vendors() {
 		c, ok := fakeCases[v.Name]
 		if !ok {
@@ -106,7 +87,7 @@ func TestFakeVendors(t *testing.T) {
 // TestFakeFaultsOfTheBus: faults that every vendor's devices can have, as detection shows them.
 func TestFakeFaultsOfTheBus(t *testing.T) {
 	for name := range fakeCases {
-		inv := fakeOf(t, name, "faults: [{kind: gpu-lost, gpu: 1}, {kind: pcie-width, gpu: 2, value: 4}, {kind: pcie-speed, gpu: 2, value: 3}, {kind: node-denied, gpu: 3}]").Detect(tree{}.root(), env())
+		inv := fakeOf(t, name, "faults: [{kind: gpu-lost, gpu: 1}, {kind: pcie-width, gpu: 2, value: 4}, {kind: pcie-speed, gpu: 2, value: 3}, {kind: node-denied, gpu: 3}]").Detect(tree{}.Root(), env())
 		if len(inv.Devices) != 3 || inv.Devices[0].Lost != "" || inv.Devices[1].Lost == "" || inv.Devices[2].Link != "4 × 8.0 GT/s" {
 			t.Errorf("%s: %+v", name, inv.Devices)
 		}
@@ -117,7 +98,7 @@ func TestFakeFaultsOfTheBus(t *testing.T) {
 		if len(unusable) != 1 || !strings.HasSuffix(unusable[0].WhyNot, "may not be read and written by this process") {
 			t.Errorf("%s: %+v", name, unusable)
 		}
-		inv = fakeOf(t, name, "faults: [{kind: driver-not-loaded}]").Detect(tree{}.root(), env())
+		inv = fakeOf(t, name, "faults: [{kind: driver-not-loaded}]").Detect(tree{}.Root(), env())
 		if n, _, err := accel.Workers("auto", inv, 6); n != 6 || err != nil {
 			t.Errorf("%s without a driver: %d workers, %v", name, n, err)
 		}
@@ -142,13 +123,22 @@ nodes:
 	}{
 		"other": {"Hygon Fake DCU", "map[]", 2}, "same": {"NVIDIA H100", "map[CUDA_VISIBLE_DEVICES:1]", 1},
 	} {
-		fake, err := accel.LoadFake(file, node)
+		fake, err := rehearsal.LoadFake(file, node)
 		if err != nil {
 			t.Fatal(err)
 		}
-		inv := fake.Detect(tree{}.root(), env())
+		inv := fake.Detect(tree{}.Root(), env())
 		if inv.VisibleCount != want.visible || inv.Devices[1].NUMANode != 1 || inv.Devices[1].Model != want.model || fmt.Sprint(fake.Env()) != want.env {
 			t.Errorf("%s: %+v, %v", node, inv.Devices, fake.Env())
+		}
+	}
+}
+
+// A fake's accelerators are the only ones, whatever the machine under it has.
+func TestFakeHidesOtherVendors(t *testing.T) {
+	for name, machine := range vendorTrees {
+		if inv := load(t, "eight.yaml", "node-3").Detect(machine.Root(), env()); inv.Vendor != "nvidia" || len(inv.Families) != 1 || len(inv.Devices) != 2 {
+			t.Errorf("%s: %+v", name, inv.Families)
 		}
 	}
 }
@@ -157,17 +147,17 @@ nodes:
 func TestFakeCheckMachineOfVendors(t *testing.T) {
 	fake := fakeOf(t, "ascend")
 	for name, machine := range vendorTrees {
-		if err := fake.CheckMachine(machine.root(), false); errhint.CodeOf(err) != errhint.Usage || err == nil || !strings.Contains(err.Error(), "has a real one (/dev/") {
+		if err := fake.CheckMachine(machine.Root(), false); errhint.CodeOf(err) != errhint.Usage || err == nil || !strings.Contains(err.Error(), "has a real one (/dev/") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := fake.CheckMachine(machine.root(), true); err != nil {
+		if err := fake.CheckMachine(machine.Root(), true); err != nil {
 			t.Errorf("%s, meant so: %v", name, err)
 		}
 	}
 	for name, machine := range map[string]tree{
-		"nothing": {}, "an integrated GPU": pci("0000:00:02.0", "0x8086", "0x030000", "i915").with(dri("0000:00:02.0", 128)), "a processor's KFD": nodes("kfd").with(cpuNode),
+		"nothing": {}, "an integrated GPU": pci("0000:00:02.0", "0x8086", "0x030000", "i915").With(dri("0000:00:02.0", 128)), "a processor's KFD": nodes("kfd").With(cpuNode),
 	} {
-		if err := fake.CheckMachine(machine.root(), false); err != nil {
+		if err := fake.CheckMachine(machine.Root(), false); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"fmt"

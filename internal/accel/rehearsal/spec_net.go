@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/wording"
 )
 
 // netSpec is what a spec says of a node's network. What is zero is not said.
@@ -63,7 +65,7 @@ func (r *specReader) net(n *yaml.Node, where string) netSpec {
 	if v, ok := keys["peers"]; ok {
 		s.peers = map[string]pathSpec{}
 		for _, e := range r.entries(v, where+".peers") {
-			at := where + ".peers." + clip(e.key)
+			at := where + ".peers." + wording.Clip(e.key)
 			r.named = append(r.named, reference{e.line, where + ".peers", e.key, r.within})
 			own := r.mapping(e.value, at, []string{"mtu", "icmp", "rate_mbps", "rtt_us", "loss"}, nil)
 			p := r.path(own, at)

@@ -1,4 +1,4 @@
-package accel_test
+package rehearsal_test
 
 import (
 	"fmt"
@@ -12,16 +12,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/accel"
+	"muster/internal/accel/rehearsal"
 )
 
 // loadText loads a spec of a test for one of its nodes.
-func loadText(t *testing.T, text, node string) *accel.Fake {
+func loadText(t *testing.T, text, node string) *rehearsal.Fake {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "spec.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fake, err := accel.LoadFake(file, node)
+	fake, err := rehearsal.LoadFake(file, node)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -29,7 +30,7 @@ func loadText(t *testing.T, text, node string) *accel.Fake {
 }
 
 // ofFault is a node of four GPUs with one fault, as it is in a spec.
-func ofFault(t *testing.T, fault string) *accel.Fake {
+func ofFault(t *testing.T, fault string) *rehearsal.Fake {
 	t.Helper()
 	return loadText(t, "version: 1\nseed: 3\ndefaults:\n  count: 4\n  nvlinks: 2\n  faults:\n    - {kind: "+fault+"}\n", "n")
 }
@@ -157,11 +158,11 @@ nodes:
 
 // TestPaths: what is between two nodes is the same seen from both, and is what either section says.
 func TestPaths(t *testing.T) {
-	path := func(mtu int, quiet bool, mbps int, rtt time.Duration) accel.FakePath {
-		return accel.FakePath{MTU: mtu, Quiet: quiet, RateMbps: mbps, RTT: rtt}
+	path := func(mtu int, quiet bool, mbps int, rtt time.Duration) rehearsal.FakePath {
+		return rehearsal.FakePath{MTU: mtu, Quiet: quiet, RateMbps: mbps, RTT: rtt}
 	}
 	const near = 80 * time.Microsecond
-	for ends, want := range map[[2]string]accel.FakePath{
+	for ends, want := range map[[2]string]rehearsal.FakePath{
 		{"node-1", "elsewhere"}: path(0, false, 3000, near),
 		{"node-1", "node-2"}:    path(0, false, 3000, near+5*time.Millisecond),
 		{"node-1", "node-3"}:    path(1500, true, 300, near),
@@ -185,10 +186,10 @@ func TestPaths(t *testing.T) {
 	if fake.PathTo("node-2").Seed == fake.PathTo("node-3").Seed {
 		t.Error("chance is the same everywhere")
 	}
-	if d := cmp.Diff(accel.FakeNet{MTU: 9000, Clock: -2960 * time.Millisecond}, loadText(t, clusterText, "node-2").Net()); d != "" {
+	if d := cmp.Diff(rehearsal.FakeNet{MTU: 9000, Clock: -2960 * time.Millisecond}, loadText(t, clusterText, "node-2").Net()); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
-	if d := cmp.Diff(accel.FakeNet{Iface: "eth0", MTU: 9000, Speed: 3000}, fake.Net()); d != "" {
+	if d := cmp.Diff(rehearsal.FakeNet{Iface: "eth0", MTU: 9000, Speed: 3000}, fake.Net()); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
 }
@@ -204,14 +205,14 @@ func TestCounters(t *testing.T) {
 		return strings.TrimSpace(string(text))
 	}
 	for counter, file := range map[string]string{"link_downed": "counters/link_downed", "out_of_sequence": "hw_counters/out_of_sequence"} {
-		root := loadText(t, fmt.Sprintf(spec, counter, ""), "n").Root(tree{}.root())
+		root := loadText(t, fmt.Sprintf(spec, counter, ""), "n").Root(tree{}.Root())
 		if got := read(root, "mlx5_1", file); got == "0" {
 			t.Errorf("%s does not grow", counter)
 		}
 		if got := read(root, "mlx5_0", file) + read(root, "mlx5_1", "counters/symbol_error"); got != "00" {
 			t.Errorf("others grow: %s", got)
 		}
-		root = loadText(t, fmt.Sprintf(spec, counter, ", after_s: 3600"), "n").Root(tree{}.root())
+		root = loadText(t, fmt.Sprintf(spec, counter, ", after_s: 3600"), "n").Root(tree{}.Root())
 		if got := read(root, "mlx5_1", file); got != "0" {
 			t.Errorf("%s is %s before its time", counter, got)
 		}
@@ -230,7 +231,7 @@ defaults:
   numa: [0, 1, 2, 3]
   cpus: {sockets: 2, nodes: 4, cores_per_node: 4, threads: 2, l3_cores: 2}
 `, "n")
-	machine := sixCPUs{tree{}.root()}
+	machine := sixCPUs{tree{}.Root()}
 	root := fake.Root(machine)
 	if n, why := accel.CPUs(root); n != 32 {
 		t.Errorf("%d CPUs, %s", n, why)

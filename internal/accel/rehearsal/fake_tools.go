@@ -1,4 +1,4 @@
-package accel
+package rehearsal
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ var fakeTools = map[string]struct {
 // Tool is what a vendor's tool says of the fake's devices, and its exit status; ok is false where the node has no such tool.
 func (f *Fake) Tool(args []string) (text string, status int, ok bool) {
 	tool, known := fakeTools[args[0]]
-	if !known || tool.vendor != f.spec.vendor.name || f.spec.has("tools-missing", -1) {
+	if !known || tool.vendor != f.spec.vendor.Name || f.spec.has("tools-missing", -1) {
 		return "", 0, false
 	}
 	if text, known = tool.say(f, strings.Join(args[1:], " ")); !known {
