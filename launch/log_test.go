@@ -280,7 +280,7 @@ func start(t *testing.T, a *attemptLogs, localRank int, argv ...string) (*worker
 	stdout, stderr := w.files()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // no Pdeathsig: it comes when the thread ends that has started it
 	if argv[0] == os.Args[0] {
 		cmd.Args, cmd.Env = []string{argv[0], "-test.run=^TestLogWorker$"}, append(os.Environ(),
 			"MUSTER_LOG_WORKER="+strings.Join(argv[1:], " "), "GORACE=atexit_sleep_ms=0")

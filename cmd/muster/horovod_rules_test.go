@@ -114,7 +114,9 @@ func workers(t *testing.T, env []string, own, words []string, script string) (ou
 // A failure starts anew whom --restart-scope names, as often as the limits allow.
 func TestHorovodrunElasticScope(t *testing.T) {
 	t.Parallel()
-	fail := `echo $HOROVOD_RANK >> $SAID; [ $HOROVOD_RANK = 1 ] || exec sleep 1000; exit 3`
+	// Rank 1 fails when rank 0 has said that it was started, too.
+	fail := `echo $HOROVOD_RANK >> $SAID; [ $HOROVOD_RANK = 1 ] || exec sleep 1000
+		until [ $(grep -c 0 $SAID) -ge $(grep -c 1 $SAID) ]; do sleep 0.05; done; exit 3`
 	for name, c := range map[string]struct {
 		own, words []string
 		said       int

@@ -229,7 +229,7 @@ func TestBreakpointOnATerminal(t *testing.T) {
 		cmd := exec.Command("muster", append(args, "--", "python3", "-c", "x = 42; breakpoint(); print('end')")...)
 		cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux")
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -350,10 +350,11 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	cmd := exec.Command("muster", args...)
 	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux", "NO_COLOR=1", asText)
 	cmd.Stdout, cmd.Stderr = program, program
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no Pdeathsig: it comes when the thread ends that has started it
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	testutil.Eventually(t, time.Minute, "it waits", func() bool { return strings.Contains(shown.String(), "waiting for nodes, ") })
 	other := muster(t, nil, args...)
 	err := cmd.Wait()
