@@ -40,8 +40,8 @@ func fileSum(ctx context.Context, f *os.File, size int64) (string, error) {
 	return fmt.Sprintf("%08x", sum), nil
 }
 
-// nextData returns where bytes that are on the disk begin and end, from at on: at the end of the file, or at size, there are none. Where the
-// file system does not tell holes all are.
+// nextData returns where the next bytes that are on the disk begin and end, in bytes from the start of the file. Where there are none
+// behind at, both are the end of the file, or size. Where the file system does not tell of holes, all bytes count as on the disk.
 func nextData(f *os.File, at, size int64) (from, to int64) {
 	from, err := f.Seek(at, unix.SEEK_DATA)
 	if errors.Is(err, unix.ENXIO) { // a hole up to the end

@@ -205,8 +205,10 @@ func (s *setting) usage() string {
 
 // frequent are the flags that muster run --help shows; --help-all shows the others, too.
 var frequent = []string{
-	"nnodes", "nproc-per-node", "node-rank", "master-addr", "hosts", "hostfile", "rdzv", "token-file", "module", "run-id", "warm", "env", "debug-mode",
-	"network-check", "max-restarts", "restart-policy", "active-deadline", "grace", "log-dir", "tee", "ckpt", "ckpt-dir", "status-file", "config", "dry-run",
+	"nnodes", "nproc-per-node", "node-rank", "master-addr", "hosts", "hostfile", "rdzv", "token-file",
+	"module", "run-id", "warm", "env", "debug-mode", "network-check",
+	"max-restarts", "restart-policy", "active-deadline", "grace", "log-dir", "tee",
+	"ckpt", "ckpt-dir", "status-file", "config", "dry-run",
 }
 
 // nativeHelp is the help text of muster run, with the flags that people use or with all.

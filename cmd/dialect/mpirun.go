@@ -137,7 +137,7 @@ func (m *mpiJob) unknown(spelling, name string) {
 		m.wrong.add(errhint.With(fmt.Errorf("unknown flag %s", spelling), fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … mpirun …", name)))
 		return
 	}
-	m.wrong.add(unknownFlag(spelling, known))
+	m.wrong.add(unknownFlag(spelling, known, "-h"))
 }
 
 // last is the word of an option, of several the last.

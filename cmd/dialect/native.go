@@ -45,12 +45,15 @@ func Native(inv Invocation) (Request, error) {
 		wrong.add(flagProblem(err, list))
 		return Request{JSON: inv.Own.json(env) || asksForJSON(inv.Args)}, wrong.err()
 	}
-	if flags.Changed(helpAllFlag) {
+	if all, _ := flags.GetBool(helpAllFlag); all {
 		return Request{}, printed(nativeHelp(true))
 	}
 	command := map[string]given{}
 	maps.Copy(command, inv.Own.words)
 	flags.Visit(func(f *pflag.Flag) {
+		if f.Name == helpAllFlag { // --help-all=false, which asks for nothing
+			return
+		}
 		name := f.Annotations[flagAnnotation][0]
 		command[name] = given{text: f.Value.String(), source: launch.Source{Kind: launch.FromFlag, Name: "--" + f.Name}}
 	})
@@ -304,7 +307,7 @@ func lastOfPairs(flags *pflag.FlagSet, args []string) *word {
 
 func flagProblem(err error, list []setting) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		var names []string
+		names := []string{"--" + helpAllFlag}
 		for _, s := range list {
 			names = append(names, "--"+s.flag)
 			if s.alias != "" {
@@ -320,7 +323,7 @@ func flagProblem(err error, list []setting) error {
 		if unknown.GetSpecifiedShortnames() != "" {
 			spelling = "-" + unknown.GetSpecifiedName()
 		}
-		return unknownFlag(spelling, names)
+		return unknownFlag(spelling, names, "--"+helpAllFlag)
 	}
 	if missing, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return fmt.Errorf("cannot use %s without a value", flagSpelling(missing.GetFlag(), missing.GetSpecifiedShortnames()))

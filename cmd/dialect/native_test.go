@@ -528,6 +528,15 @@ func TestHelpAll(t *testing.T) {
 	if text, ok := errorsAsHelp(err); !ok || text != dialect.HelpAll("run") {
 		t.Errorf("--help-all: %v", err)
 	}
+	if req, err := dialect.Read("run", dialect.Invocation{Args: []string{"--help-all=false", "--", "x"}}); err != nil || req.Job.Dialect != "run" {
+		t.Errorf("--help-all=false: %v", err)
+	}
+	for args, want := range map[string]string{"--helpall x": "did you mean --help-all?", "--nothing-like-it x": "--help-all lists the flags"} {
+		_, err := dialect.Read("run", dialect.Invocation{Args: strings.Fields(args)})
+		if said := fmt.Sprint(err, errhint.Of(err)); !strings.Contains(said, want) {
+			t.Errorf("%s: %s", args, said)
+		}
+	}
 	few, all := map[string]bool{}, map[string]bool{}
 	named := regexp.MustCompile(`(?m)^  (?:-\w, |    )--([a-z-]+)`)
 	for _, m := range named.FindAllStringSubmatch(dialect.Help("run"), -1) {

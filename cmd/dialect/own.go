@@ -32,7 +32,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		s := anywhere(name)
 		if s == nil {
 			if near := nearest(spelling, anywhereFlags()); near != "" {
-				wrong.add(unknownFlag(spelling, anywhereFlags()))
+				wrong.add(unknownFlag(spelling, anywhereFlags(), "-h"))
 			}
 			break
 		}

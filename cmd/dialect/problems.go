@@ -58,12 +58,12 @@ func printed(text string) error {
 }
 
 // unknownFlag is the error for a flag that does not exist, with the nearest one that does. known are spellings with
-// their dashes.
-func unknownFlag(name string, known []string) error {
+// their dashes, and help is the flag that lists all flags.
+func unknownFlag(name string, known []string, help string) error {
 	err := fmt.Errorf("unknown flag %s", name)
 	near := nearest(name, known)
 	if near == "" {
-		return errhint.With(err, "-h lists the flags; a flag of the training script belongs behind the script's name")
+		return errhint.With(err, help+" lists the flags; a flag of the training script belongs behind the script's name")
 	}
 	return fmt.Errorf("%w: did you mean %s?", err, near)
 }
