@@ -51,6 +51,7 @@ type coordinator struct {
 	goneTo     string                 // where the job has gone, to be told to whoever waits here; "" nowhere
 	began      atomic.Bool            // a round has begun since
 	world      atomic.Pointer[string] // an address among left where the job has begun again
+	most       atomic.Bool            // the store has moved here, and more than half of the last round waits here
 	litter     [2][]string            // keys of the last two rounds
 	job        string                 // nonce of this incarnation of the job, empty where it is not known yet
 	nonces     map[int]string         // of the last rounds
@@ -235,6 +236,7 @@ func (c *coordinator) run(ctx context.Context) error {
 		}
 		c.cut.Store(c.roster.silentRound())
 		c.runs.Store(c.roster.phase == phaseRun)
+		c.most.Store(c.roster.phase == phaseGather && c.roster.moved > 0 && !c.roster.cutOff())
 		if err == nil {
 			err = c.tellWaiting(ctx)
 		}

@@ -42,6 +42,7 @@ type Handler struct {
 	heritage *inheritance
 	beats    atomic.Int64 // heartbeats so far
 	ballot   *records     // where this agent has used its vote since its last round
+	asks     mandate      // the first coordinator that it has asked there
 	hostLeft bool         // the host has announced that it leaves: last does not count it any more
 	left     []string     // addresses that the store was at before it moved
 	heirs    []heir       // where the store may move while this agent waits; guarded by mu

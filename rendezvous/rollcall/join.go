@@ -28,7 +28,7 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		rec.Port = h.cfg.Workers.Port()
 	}
 	if h.round != nil && h.round.cut { // from now on we may be in a round that we do not know of, so we have no other vote
-		h.round.cut, h.ballot = false, h.conn
+		h.round.cut, h.ballot, h.asks = false, h.conn, h.term
 	}
 	rec.Voter = h.ballot != nil && h.ballot == h.conn
 	// The heartbeat is there before the coordinator can look for it.
@@ -51,6 +51,9 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		case a == nil:
 			h.log.Debug().Msg("no answer from the coordinator; asking it again")
 		case a.Elsewhere != "":
+			if a.Unbegun && h.round != nil && h.ballot == h.conn && h.asks == h.term { // we are in no round that we do not know of
+				h.round.cut, h.ballot = true, nil
+			}
 			h.cfg.At, h.cfg.Place = a.Elsewhere, "the store at "+shown(a.Elsewhere)
 			h.cfg.Hosts, h.host = false, "" // who hosts it we learn there
 			h.left = slices.DeleteFunc(slices.Clone(h.left), func(at string) bool { return at == a.Elsewhere })

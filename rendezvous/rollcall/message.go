@@ -64,8 +64,10 @@ type answer struct {
 	Refused string              `json:"refused,omitempty"`
 	// Again says that the ticket is void: its agent was taken for dead.
 	Again bool `json:"again,omitempty"`
-	// Elsewhere is the address of the store where the job goes on.
+	// Elsewhere is the address of the store where the job goes on. Unbegun says that this coordinator has begun no round: who
+	// asks there has been in none of its.
 	Elsewhere string `json:"elsewhere,omitempty"`
+	Unbegun   bool   `json:"unbegun,omitempty"`
 	// Prepare tells the agent that will have rank 0 to get ready; another answer follows.
 	Prepare *preparation `json:"prepare,omitempty"`
 }

@@ -1,8 +1,10 @@
 package rollcall_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -164,5 +166,44 @@ func TestChaosReborn(t *testing.T) {
 				n.allEnd(&lives)
 			})
 		})
+	}
+}
+
+// TestRebornHostWhileElected: the host a of three dies, and its supervisor starts it again, sooner or later. All three go on:
+// where the others have elected b already, a2 is told so; where c has voted for b and then found that a's address is served
+// again, b gives its store up, and its vote counts at a2's.
+func TestRebornHostWhileElected(t *testing.T) {
+	afters, delays, part := []time.Duration{0}, []time.Duration{0, 30 * time.Millisecond}, time.Duration(1)
+	if os.Getenv("MUSTER_SOAK") == "1" {
+		delays, part = append(delays, time.Millisecond, 200*time.Millisecond), 6
+	}
+	for d := time.Millisecond; d < 20*time.Second; d += d/part + time.Millisecond {
+		afters = append(afters, d)
+	}
+	for _, gone := range []bool{false, true} {
+		for _, after := range afters {
+			for _, delay := range delays {
+				t.Run(fmt.Sprint(gone, after, delay), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						n := newNetwork(t, 3, 3)
+						n.cfg.Gone = func(context.Context, string) bool { return gone }
+						var lives sync.WaitGroup
+						all := append(n.come("a", n.mortal, &lives), n.come("b c", n.live, &lives)...)
+						time.Sleep(20 * time.Second)
+						n.link("b", "c").delay.Store(int64(delay))
+						n.spacesOf("a").Close()
+						time.Sleep(after)
+						a2 := n.reborn()
+						n.live(a2, &lives)
+						time.Sleep(time.Minute)
+						n.worlds()
+						n.overlaps()
+						n.goOn(3)
+						n.end(append(all, a2)...)
+						lives.Wait()
+					})
+				})
+			}
+		}
 	}
 }

@@ -54,7 +54,7 @@ func (c *coordinator) abandon(ctx context.Context, at string) error {
 // sendBack tells nodes that wait where the job is.
 func (c *coordinator) sendBack(ctx context.Context, seats []seat) error {
 	for _, s := range seats {
-		if err := c.reply(ctx, s, answer{Elsewhere: c.goneTo}); err != nil {
+		if err := c.reply(ctx, s, answer{Elsewhere: c.goneTo, Unbegun: !c.began.Load()}); err != nil {
 			return err
 		}
 	}
@@ -141,7 +141,7 @@ func (c *coordinator) seekOtherWorld(ctx context.Context) {
 		} else { // who serves that one knows that the job is not there
 			c.world.Store(nil)
 		}
-		if at != "" && c.began.Load() {
+		if at != "" && (c.began.Load() || c.most.Load()) { // elsewhere no round can begin with most of the last one
 			c.dissolve(ctx, at)
 		}
 		select {
