@@ -406,12 +406,27 @@ func (c *coordinator) guard(ctx context.Context) error {
 		}
 		// One that has the office after us waits for members of our round that answer it. From then on we must not grant them
 		// anything, and end our own workers: it does not wait for us.
-		var now termRecord
-		if _, err := c.store.glance(ctx, c.keys.job("term"), &now); err == nil && now.Term > c.term.term {
-			c.resign(now.Term)
+		if next := c.keepTerm(ctx); next > c.term.term {
+			c.resign(next)
 			return nil
 		}
 	}
+}
+
+// keepTerm returns the term that stands in the store, and puts this coordinator's there where nobody of this job has written what
+// stands: everybody who looks for the office would end by that.
+func (c *coordinator) keepTerm(ctx context.Context) int {
+	var now termRecord
+	key := c.keys.job("term")
+	stands, err := c.store.glance(ctx, key, &now)
+	if isUntrusted(err) {
+		_, err = c.store.replace(ctx, key, stands.raw, termRecord{c.term.term}, &now)
+		c.log.Debug().Err(err).Msg("something that is no agent of this job has written over the record of its coordinator; written again")
+	}
+	if err != nil {
+		return c.term.term
+	}
+	return now.Term
 }
 
 // inOffice returns errUsurped where this coordinator's record does not stand any more, and errors of the store.

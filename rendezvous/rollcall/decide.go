@@ -151,6 +151,11 @@ func (r *round) settledOn(ctx context.Context, value []byte) ([]byte, error) {
 			return value, nil
 		}
 	}
+	defer func() {
+		if waiting.Err() != nil && ctx.Err() == nil && office.Err() == nil {
+			r.h.log.Warn().Msg("the coordinator does not say with which status the job ends: other nodes may end with another one")
+		}
+	}()
 	key := r.key(keySettled)
 	for {
 		var said settledRecord

@@ -221,15 +221,11 @@ func (h *Handler) stopCoordinator() {
 
 // findCoordinator finds out who the coordinator is, and becomes it where there is none.
 func (h *Handler) findCoordinator(ctx context.Context) error {
-	var in termRecord
-	key := h.keys.job("term")
-	stands, err := h.conn.claim(ctx, key, termRecord{}, &in)
-	if isUntrusted(err) {
-		return errhint.Code(errhint.With(err, "another program uses this store under the same run id: choose another one, or another port"), errhint.Usage)
-	}
+	in, stands, err := h.claimTerm(ctx)
 	if err != nil {
 		return err
 	}
+	key := h.keys.job("term")
 	term := in.Term
 	if h.session.deposed(term) { // its coordinator is gone: begin another term; whoever is first decides nothing yet
 		if _, err := h.conn.replace(ctx, key, stands.raw, termRecord{term + 1}, &in); storeFailed(err) {
@@ -275,6 +271,35 @@ func (h *Handler) findCoordinator(ctx context.Context) error {
 		h.log.Debug().Str("addr", h.cfg.At).Msg("this node hosts the store")
 	}
 	return nil
+}
+
+// claimTerm returns the term that counts. What nobody of this job has written there is looked at again: a coordinator that lives puts
+// its own in the place of it (coordinator.keepTerm).
+func (h *Handler) claimTerm(ctx context.Context) (in termRecord, stands found, err error) {
+	limit := h.cfg.deadAfter()
+	if h.last.Round < 0 { // more likely this node has another token
+		limit = 4 * h.cfg.lookEvery()
+	}
+	for began := time.Now(); ; {
+		in = termRecord{}
+		stands, err = h.conn.claim(ctx, h.keys.job("term"), termRecord{}, &in)
+		if !isUntrusted(err) || time.Since(began) > limit {
+			break
+		}
+		select {
+		case <-time.After(h.cfg.lookEvery()):
+		case <-ctx.Done():
+			return in, stands, context.Cause(ctx)
+		}
+	}
+	switch {
+	case !isUntrusted(err):
+	case h.last.Round >= 0: // it was ours before
+		err = errhint.Code(errhint.With(fmt.Errorf("cannot go on: %w", err), foreignHint), errhint.TryAgain)
+	default:
+		err = errhint.Code(errhint.With(err, "another program uses this store under the same run id: choose another one, or another port"), errhint.Usage)
+	}
+	return in, stands, err
 }
 
 // lead makes this agent the coordinator of a term.

@@ -3,6 +3,7 @@ package rollcall_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -448,4 +449,41 @@ func TestFullStoreIsNamed(t *testing.T) {
 			t.Errorf("%v\nhint: %s", n.err, hint)
 		}
 	})
+}
+
+// TestTermGarbled: somebody writes garbage over the record of who has the office, once, and a round ends. All take part in the
+// next one. Where the garbage comes back each time, an agent that was in the job ends with a status that lets it be tried again.
+func TestTermGarbled(t *testing.T) {
+	const key = "muster/job7/term"
+	for _, always := range []bool{false, true} {
+		t.Run(fmt.Sprint(always), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j, a, b, c := threeAt(t, nil)
+				if always {
+					j.space.Tamper(func(k string, value []byte) ([]byte, bool) {
+						if k == key {
+							value = []byte("garbage")
+						}
+						return value, true
+					})
+				}
+				if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}); err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range []*agent{a, b, c} {
+					x.verdict()
+				}
+				j.space.Put(key, []byte("garbage"))
+				for _, n := range []chan next{a.begin(t.Context()), b.begin(t.Context()), c.begin(t.Context())} {
+					n := <-n
+					if !always && (n.err != nil || n.round.GroupWorldSize != 3) {
+						t.Errorf("%+v, %v", n.round, n.err)
+					}
+					if always && (n.err == nil || errhint.CodeOf(n.err) != errhint.TryAgain) {
+						t.Errorf("%+v, %v", n.round, n.err)
+					}
+				}
+			})
+		})
+	}
 }
