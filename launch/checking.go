@@ -80,7 +80,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 		return nil, nil //nolint:nilnil // see above
 	}
 	m := a.meeting
-	board := a.Handler.Board()
+	board := a.meeting.Board()
 	if board == nil && !m.alone() {
 		a.Log.Warn().Msg("nodes are not checked: agents of torchrun take part, which know of no check")
 		return nil, nil //nolint:nilnil // see above

@@ -238,7 +238,7 @@ func (a *Agent) beginCheckpoints(ctx context.Context, again bool) {
 	if a.checkpoints == nil {
 		return
 	}
-	if err := a.checkpoints.BeginRound(ctx, a.meeting.Round, a.Handler.Board(), again); err != nil {
+	if err := a.checkpoints.BeginRound(ctx, a.meeting.Round, a.meeting.Board(), again); err != nil {
 		a.Log.Error().Err(err).Msg("checkpoints cannot be kept in this round")
 	}
 }

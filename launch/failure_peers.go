@@ -271,7 +271,7 @@ func (a *Agent) tellPeers(ctx context.Context, failures []workerFailure) {
 	m.reported = true
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
-	if err := a.Handler.Report(ctx, encodePeerReport(failures, m.began)); err != nil {
+	if err := a.meeting.Report(ctx, encodePeerReport(failures, m.began)); err != nil {
 		a.Log.Warn().Err(err).Msg("the other nodes could not be told of the failures here")
 	}
 }
@@ -286,7 +286,7 @@ func (a *Agent) gather(ctx context.Context, limit time.Duration) (elsewhere []wo
 	defer cancel()
 	stop := a.onHurry(cancel)
 	defer stop()
-	reports, err := a.Handler.Reports(ctx)
+	reports, err := a.meeting.Reports(ctx)
 	if err != nil {
 		a.Log.Warn().Err(err).Msg("failures on other nodes are not known")
 		return nil

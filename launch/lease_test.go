@@ -12,23 +12,23 @@ import (
 	"muster/rendezvous"
 )
 
-// lostHandler is the Handler of a node that has lost the store after the job was decided.
-type lostHandler struct {
-	rendezvous.Handler
+// lostExchange is the Exchange of a node that has lost the store after the job was decided.
+type lostExchange struct {
+	rendezvous.Exchange
 }
 
-func (h *lostHandler) Propose(context.Context, rendezvous.Verdict) (rendezvous.Verdict, error) {
+func (lostExchange) Propose(context.Context, rendezvous.Verdict) (rendezvous.Verdict, error) {
 	return rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store does not answer for 4s", Grace: time.Second / 2}, nil
 }
 
-func lingeringAgent(h rendezvous.Handler) *Agent {
+func lingeringAgent(x rendezvous.Exchange) *Agent {
 	rules := RestartRules{Policy: RestartOnFailure, BackoffLimit: -1, Success: QuorumRank0, Fail: QuorumAny, Linger: time.Minute}
 	p := newPolicy(rules, 1, func() float64 { return 0 })
 	p.step(event{Kind: groupStarted, At: time.Now(), World: 3})
-	m := &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 3}}
+	m := &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 3, Exchange: x}}
 	said := rendezvous.Verdict{Kind: rendezvous.Succeed, Reason: string(reasonSucceeded), Rank: -1, Linger: time.Minute, Message: "the workers succeeded"}
 	m.learn(said, false)
-	a := &Agent{Plan: &Plan{Hostname: "node-1"}, Handler: h, policy: p, meeting: m}
+	a := &Agent{Plan: &Plan{Hostname: "node-1"}, policy: p, meeting: m}
 	if d := a.follow(); d.Verdict != succeed || p.state != lingering {
 		panic(d)
 	}
@@ -39,7 +39,7 @@ var leaseOver = decision{Verdict: reassemble, Reason: reasonLeaseOver, Rank: -1,
 
 // TestLeaseOverWhileLingering: what has been decided is not undone by a store that is lost.
 func TestLeaseOverWhileLingering(t *testing.T) {
-	a := lingeringAgent(&lostHandler{})
+	a := lingeringAgent(lostExchange{})
 	d, err := a.settle(t.Context(), leaseOver)
 	if err != nil || d.Verdict != succeed || a.meeting.verdict.Kind != rendezvous.Succeed {
 		t.Errorf("the job has succeeded, and lingers; its lease ends, and the store is lost: decision %+v, %v, policy state %v; verdict now %+v", d, err, a.policy.state, *a.meeting.verdict)

@@ -319,7 +319,7 @@ func (a *Agent) agree(ctx context.Context, status int) int {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
-	value, err := a.Handler.Agree(ctx, strconv.AppendInt(nil, int64(status), 10))
+	value, err := a.meeting.Agree(ctx, strconv.AppendInt(nil, int64(status), 10))
 	if err != nil {
 		a.Log.Warn().Err(err).Msg("the other nodes may end with another exit status")
 		return status

@@ -145,7 +145,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		}
 		return a.notMet(ctx, waiting, err)
 	}
-	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: a.Handler.Verdict()}
+	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
 	a.events.joined(before, restarts, time.Since(began))
 	if a.begun.IsZero() {
 		a.begun = time.Now()
@@ -282,7 +282,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
 	var lingering decision
 	var borne *failureInput // of failures that were borne until everybody had ended
-	over, tallied := m.lease.over, a.Handler.Tallied()
+	over, tallied := m.lease.over, a.meeting.Tallied()
 	a.policy.step(event{
 		Kind: groupStarted, At: time.Now(), World: m.WorldSize, Restarts: m.Restarts, Replacements: m.Replacements,
 	})
@@ -383,7 +383,7 @@ func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *failureInput,
 		borne = a.failureInput(g.exits(), a.evidence(), -1)
 		a.tellPeers(ctx, borne.failures())
 	}
-	if err := a.Handler.Tally(ctx, own); err != nil && ctx.Err() == nil { // where a signal came the loop meets it next
+	if err := a.meeting.Tally(ctx, own); err != nil && ctx.Err() == nil { // where a signal came the loop meets it next
 		return nil, fmt.Errorf("cannot count the workers of all nodes: %w", err)
 	}
 	return borne, nil
@@ -452,7 +452,7 @@ func (a *Agent) settle(ctx context.Context, d decision) (decision, error) {
 	if s := stopSignal(ctx); d.Verdict == stopForNow {
 		v.Message = fmt.Sprintf("node %s was stopped by %s", a.Plan.Hostname, proc.SignalName(s))
 	}
-	said, err := a.Handler.Propose(bounded, v)
+	said, err := a.meeting.Propose(bounded, v)
 	switch {
 	case err != nil && leaving:
 		a.Log.Warn().Err(err).Msg("the other nodes could not be told")

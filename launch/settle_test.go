@@ -11,7 +11,7 @@ import (
 
 // firstCounts answers every proposal with the first.
 type firstCounts struct {
-	rendezvous.Solo
+	rendezvous.Exchange
 	first *rendezvous.Verdict
 }
 
@@ -31,8 +31,8 @@ func TestRestartCountedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &firstCounts{}
-	a := &Agent{Plan: &Plan{Hostname: "node-0", Job: Job{Restart: rules}}, Handler: h, policy: newPolicy(rules, 2, func() float64 { return 0 })}
-	a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 6}}
+	a := &Agent{Plan: &Plan{Hostname: "node-0", Job: Job{Restart: rules}}, policy: newPolicy(rules, 2, func() float64 { return 0 })}
+	a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 6, Exchange: h}}
 	now := time.Now()
 	a.policy.step(event{Kind: groupStarted, At: now, World: 6})
 	d, err := a.settle(t.Context(), a.policy.step(event{Kind: workerExited, At: now, Rank: 0, Status: 1}))
@@ -48,9 +48,9 @@ func TestRestartCountedOnce(t *testing.T) {
 	}
 }
 
-type outOfReach struct{ rendezvous.Solo }
+type outOfReach struct{ rendezvous.Exchange }
 
-func (h *outOfReach) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.Verdict, error) {
+func (outOfReach) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.Verdict, error) {
 	return v, ctx.Err()
 }
 
@@ -59,8 +59,8 @@ func (h *outOfReach) Propose(ctx context.Context, v rendezvous.Verdict) (rendezv
 func TestNotAgreed(t *testing.T) {
 	for status, ended := range map[int]verdict{0: succeed, 143: fail} {
 		rules := RestartRules{Policy: RestartOnFailure, BackoffLimit: -1, Success: QuorumRank0, Fail: QuorumAny}
-		a := &Agent{Plan: &Plan{Hostname: "node-0", Job: Job{Restart: rules}}, Handler: &outOfReach{}, policy: newPolicy(rules, 2, func() float64 { return 0 })}
-		a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 2, WorldSize: 4}}
+		a := &Agent{Plan: &Plan{Hostname: "node-0", Job: Job{Restart: rules}}, policy: newPolicy(rules, 2, func() float64 { return 0 })}
+		a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 2, WorldSize: 4, Exchange: outOfReach{}}}
 		a.policy.step(event{Kind: groupStarted, At: time.Now(), World: 4})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(&SignalError{Signal: syscall.SIGTERM})

@@ -31,6 +31,8 @@ type Round struct {
 	Restarts, Replacements int
 	// LossNotice is how long it takes at most until the handler says that a node was lost; 0 where there is no other.
 	LossNotice time.Duration
+	// Exchange is what the agents of this round tell each other.
+	Exchange
 }
 
 // Member is what an agent brings into a round.
@@ -40,25 +42,33 @@ type Member struct {
 	LocalWorldSize int
 }
 
-// Handler gives an agent its rounds, and carries what the agents of a round tell each other. Its methods are called from
-// one goroutine at a time.
+// Handler gives an agent its rounds. Its methods are called from one goroutine at a time, and from the one that calls those of
+// the Round that Next returned last.
 type Handler interface {
-	// Next blocks until the next round is fixed and returns it. The workers of the round before must have ended. It
-	// returns an *OverError when the job has ended without this agent, and context.Cause(ctx) when ctx ends.
+	// Next blocks until the next round is fixed and returns it. The workers of the round before must have ended, and its
+	// Exchange is not used any more. It returns an *OverError when the job has ended without this agent, and
+	// context.Cause(ctx) when ctx ends.
 	Next(ctx context.Context, m Member) (Round, error)
-	// Verdict delivers the verdict on the round that Next returned last, once there is one; each round has its own
-	// channel. Some verdicts come from the handler itself: a node was lost, another one came, the store does not answer.
-	Verdict() <-chan Verdict
 	// Lease delivers until when the workers of this node may run, a later time as long as the other nodes hear of it: they
 	// may begin a round without it soon after that. nil where it depends on nobody. Receiving is allowed at any time.
 	Lease() <-chan time.Time
+	// Close leaves for good, and lets the others go first where they need this node. Rounds returned before are void
+	// afterwards.
+	Close() error
+}
+
+// Exchange is what the agents of one round tell each other. It says nothing of other rounds.
+type Exchange interface {
+	// Verdict delivers the verdict on the round, once there is one. Some verdicts come from the handler itself: a node was
+	// lost, another one came, the store does not answer.
+	Verdict() <-chan Verdict
 	// Propose says how the round is to end. Of all proposals of its agents and handlers the first one counts, and is
 	// returned: v itself, or what somebody else said before. Where the store is out of reach the answer is a Reassemble.
 	Propose(ctx context.Context, v Verdict) (Verdict, error)
 	// Tally says what has become of the workers of this agent, all of which have ended. It is called once in a round.
 	Tally(ctx context.Context, t Tally) error
-	// Tallied delivers the sum over the agents of the round that Next returned last, once each of them has called Tally, to
-	// one of them, who decides; the others' channels stay silent, and so do all where something else ends the round.
+	// Tallied delivers the sum over the agents of the round, once each of them has called Tally, to one of them, who decides;
+	// the others' channels stay silent, and so do all where something else ends the round.
 	Tallied() <-chan Tally
 	// Report leaves for the round's other agents what this one knows about failures on its node, nothing for none; it is
 	// called once in a round, when the workers have ended, before Reports.
@@ -72,9 +82,6 @@ type Handler interface {
 	// known before workers start. nil where this node is alone, and where agents of torchrun take part, which know nothing of
 	// it.
 	Board() Board
-	// Close leaves for good, and lets the others go first where they need this node. Rounds returned before are void
-	// afterwards.
-	Close() error
 }
 
 // Board is where the agents of one round tell each other something. What Get returns was written by one of them, in this
@@ -105,7 +112,6 @@ type Solo struct {
 	host   string
 	server Server
 	next   int
-	sum    chan Tally
 }
 
 // NewSolo returns a handler whose workers meet at host and server's port. It owns server from now on.
@@ -121,41 +127,26 @@ func (s *Solo) Next(_ context.Context, m Member) (Round, error) {
 		Number: s.next, GroupWorldSize: 1,
 		WorldSize: m.LocalWorldSize, RoleWorldSize: m.LocalWorldSize,
 		MasterAddr: s.host, MasterPort: s.server.Port(), AgentStore: true,
+		Exchange: alone{make(chan Tally, 1)},
 	}
 	s.next++
-	s.sum = make(chan Tally, 1)
 	return r, nil
 }
-
-// Verdict returns nil: nobody else can end the round.
-func (s *Solo) Verdict() <-chan Verdict { return nil }
 
 // Lease returns nil: nobody else goes on.
 func (s *Solo) Lease() <-chan time.Time { return nil }
 
-// Propose returns v.
-func (s *Solo) Propose(_ context.Context, v Verdict) (Verdict, error) { return v, nil }
-
-// Tally makes t the sum.
-func (s *Solo) Tally(_ context.Context, t Tally) error {
-	s.sum <- t
-	return nil
-}
-
-// Tallied delivers what Tally was told.
-func (s *Solo) Tallied() <-chan Tally { return s.sum }
-
-// Report drops the report: its only reader wrote it.
-func (s *Solo) Report(context.Context, []byte) error { return nil }
-
-// Reports returns nothing.
-func (s *Solo) Reports(context.Context) ([][]byte, error) { return nil, nil }
-
-// Agree returns value.
-func (s *Solo) Agree(_ context.Context, value []byte) ([]byte, error) { return value, nil }
-
-// Board returns nil: nobody else would read it.
-func (s *Solo) Board() Board { return nil }
-
 // Close closes the server.
 func (s *Solo) Close() error { return s.server.Close() }
+
+// alone is the Exchange of an agent that is alone: nobody else ends its rounds, or reads what it reports.
+type alone struct{ sum chan Tally }
+
+func (alone) Verdict() <-chan Verdict                               { return nil }
+func (alone) Propose(_ context.Context, v Verdict) (Verdict, error) { return v, nil }
+func (a alone) Tally(_ context.Context, t Tally) error              { a.sum <- t; return nil }
+func (a alone) Tallied() <-chan Tally                               { return a.sum }
+func (alone) Report(context.Context, []byte) error                  { return nil }
+func (alone) Reports(context.Context) ([][]byte, error)             { return nil, nil }
+func (alone) Agree(_ context.Context, value []byte) ([]byte, error) { return value, nil }
+func (alone) Board() Board                                          { return nil }

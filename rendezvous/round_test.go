@@ -23,6 +23,10 @@ func TestSoloRounds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if got.Verdict() != nil || got.Board() != nil { // nobody else is there
+			t.Errorf("round %d: verdicts %v, board %v", i, got.Verdict(), got.Board())
+		}
+		got.Exchange = nil
 		want := rendezvous.Round{
 			Number: i, GroupWorldSize: 1, WorldSize: 8, RoleWorldSize: 8,
 			MasterAddr: "127.0.0.1", MasterPort: 4711, AgentStore: true,

@@ -11,12 +11,12 @@ type board struct{ r *round }
 
 var _ rendezvous.Board = board{}
 
-// Board implements rendezvous.Handler.
-func (h *Handler) Board() rendezvous.Board {
-	if h.round == nil || h.round.a.Company < 2 {
+// Board implements rendezvous.Exchange.
+func (r *round) Board() rendezvous.Board {
+	if r.a.Company < 2 || r.a.Mixed {
 		return nil
 	}
-	return h.RoundBoard()
+	return board{r}
 }
 
 // RoundBoard implements rendezvous.Doorkeeper.

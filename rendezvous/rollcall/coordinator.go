@@ -1,7 +1,6 @@
 package rollcall
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -77,19 +76,6 @@ type told struct {
 	ticket int64
 	wish   string
 	answer answer
-}
-
-// pulse is what the coordinator saw of one agent's heartbeat.
-type pulse struct {
-	value   []byte // as it stands in the store
-	n       int64
-	heard   int64 // which of our heartbeats it has answered last
-	left    bool
-	silent  time.Duration // time in which we looked and saw no change
-	garbled bool          // nobody of this job has written what stood there in that time
-	foreign bool          // nor what stands there now
-	deaf    time.Duration // that time when it wrote a heartbeat last, which answers none of ours that is not old
-	joined  bool          // it has come here: its first heartbeat was there before that
 }
 
 // newCoordinator takes office: h.claimed was written under the coordinator key of h.term already.
@@ -217,7 +203,7 @@ func (c *coordinator) run(ctx context.Context) error {
 		case <-settle:
 		case <-look.C:
 			if err = c.unsaid(); err == nil {
-				err = c.look(ctx)
+				err = c.findLost(ctx)
 			}
 			c.recall(ctx)
 		case err = <-failed:
@@ -285,94 +271,6 @@ func (c *coordinator) setHere(agent string, here bool) {
 	}
 }
 
-// look reads every heartbeat.
-func (c *coordinator) look(ctx context.Context) error {
-	agents := make([]string, 0, len(c.pulses))
-	keys := make([]string, 0, len(c.pulses))
-	for agent := range c.pulses {
-		agents = append(agents, agent)
-		keys = append(keys, c.keys.beat(agent))
-	}
-	if len(keys) == 0 {
-		c.lastLook = c.now()
-		return nil
-	}
-	limited, cancel := context.WithTimeout(ctx, c.cfg.KeepAlive)
-	values, err := c.store.raws(limited, keys)
-	missing := err != nil && limited.Err() != nil && ctx.Err() == nil
-	cancel()
-	if missing { // whoever has joined without a heartbeat, or whose was taken away, gets one that stands still
-		values, err = c.store.filled(ctx, keys, beat{})
-	}
-	if err != nil {
-		return err
-	}
-	// Only time in which we looked counts: while this process or the store stood still, no heartbeat could reach us.
-	gap := min(c.now()-c.lastLook, c.cfg.longestGap())
-	c.lastLook = c.now()
-	c.ledger.look(gap)
-	for i, agent := range agents {
-		p := c.pulses[agent]
-		if c.grown(p, agent, keys[i], values[i]) {
-			p.silent, p.garbled, p.deaf = 0, false, 0
-		} else {
-			p.silent += gap
-		}
-		if !p.left && p.silent < c.cfg.deadAfter() {
-			continue
-		}
-		delete(c.pulses, agent)
-		c.setHere(agent, false)
-		switch {
-		case p.left:
-			c.roster.lost(c.now(), agent, goesLeft)
-		case p.garbled:
-			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("heartbeats of a node are replaced or removed by something that is no agent of this job")
-			c.roster.lost(c.now(), agent, goesGarbled)
-		case p.deaf > c.cfg.deadAfter()/2: // it was alive then
-			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("a node does not hear the coordinator")
-			c.roster.lost(c.now(), agent, goesDeaf)
-		default:
-			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("node lost")
-			c.roster.lost(c.now(), agent, goesSilent)
-		}
-	}
-	select { // what we have heard is said at once
-	case c.nudge <- struct{}{}:
-	default:
-	}
-	return nil
-}
-
-// grown takes in an agent's heartbeat as it stands, and reports whether it is a later one, and answers one of ours that is not
-// old. What is older, or was not written by that agent, is silence: somebody may have saved it up.
-func (c *coordinator) grown(p *pulse, agent, key string, value []byte) bool {
-	if bytes.Equal(value, p.value) {
-		p.garbled = p.garbled || p.foreign
-		return false
-	}
-	p.value = value
-	var b beat
-	writer, err := c.codec.open(key, value, &b)
-	if err == nil {
-		err = c.codec.by(key, writer, agent)
-	}
-	p.foreign = err != nil && (writer != c.self || p.joined) // what stands where there was none we have written ourselves
-	if p.garbled = p.garbled || p.foreign; err != nil || b.N <= p.n {
-		return false
-	}
-	p.n, p.left = b.N, b.Left
-	if agent == c.self || b.Left {
-		return true
-	}
-	if b.To != c.self || !c.ledger.answered(agent, b.Heard) {
-		p.deaf = p.silent
-		return false
-	}
-	p.heard = max(p.heard, b.Heard)
-	return true
-}
-
 // errUnsaid is the end of a coordinator whose verdict does not come to stand in the store.
 var errUnsaid = errors.New("the verdict on the round does not stay in the store")
 
@@ -384,58 +282,6 @@ func (c *coordinator) unsaid() error {
 		return errhint.With(errUnsaid, foreignHint)
 	}
 	return nil
-}
-
-// errUsurped is the end of a coordinator whose office somebody else may have: two must not lead.
-var errUsurped = errors.New("the record of this job's coordinator in the store was removed or replaced")
-
-const usurpedHint = "does another program, or an agent of another version, write to this store under the same run id?"
-
-// guard notices when this coordinator's record does not stand any more.
-func (c *coordinator) guard(ctx context.Context) error {
-	tick := time.NewTicker(c.cfg.lookEvery())
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-		if err := c.inOffice(ctx); errors.Is(err, errUsurped) {
-			return err
-		}
-		// One that has the office after us waits for members of our round that answer it. From then on we must not grant them
-		// anything, and end our own workers: it does not wait for us.
-		if next := c.keepTerm(ctx); next > c.term.term {
-			c.resign(next)
-			return nil
-		}
-	}
-}
-
-// keepTerm returns the term that stands in the store, and puts this coordinator's there where nobody of this job has written what
-// stands: everybody who looks for the office would end by that.
-func (c *coordinator) keepTerm(ctx context.Context) int {
-	var now termRecord
-	key := c.keys.job("term")
-	stands, err := c.store.glance(ctx, key, &now)
-	if isUntrusted(err) {
-		_, err = c.store.replace(ctx, key, stands.raw, termRecord{c.term.term}, &now)
-		c.log.Debug().Err(err).Msg("something that is no agent of this job has written over the record of its coordinator; written again")
-	}
-	if err != nil {
-		return c.term.term
-	}
-	return now.Term
-}
-
-// inOffice returns errUsurped where this coordinator's record does not stand any more, and errors of the store.
-func (c *coordinator) inOffice(ctx context.Context) error {
-	stands, err := c.store.standing(ctx, []string{c.keys.coordinator(c.term.term)})
-	if err == nil && !bytes.Equal(stands[0], c.claim) {
-		err = errhint.With(errUsurped, usurpedHint)
-	}
-	return err
 }
 
 // perform does what the roster decided.

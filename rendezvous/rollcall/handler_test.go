@@ -91,13 +91,49 @@ func (j *job) inRound() string {
 	return fmt.Sprintf("muster/%s/%d.%s/", j.cfg.RunID, r.Round, r.Nonce)
 }
 
-// agent is one node.
+// agent is one node. What it tells others it tells those of the round that Next returned last.
 type agent struct {
 	*rollcall.Handler
 	j     *job
 	name  string
 	store *memstore.Client
 	nexts sync.WaitGroup // calls of Next
+	mu    sync.Mutex
+	last  rendezvous.Exchange
+}
+
+func (a *agent) round() rendezvous.Exchange {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}
+
+func (a *agent) Verdict() <-chan rendezvous.Verdict { return a.round().Verdict() }
+func (a *agent) Tallied() <-chan rendezvous.Tally   { return a.round().Tallied() }
+func (a *agent) Board() rendezvous.Board            { return a.round().Board() }
+func (a *agent) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.Verdict, error) {
+	return a.round().Propose(ctx, v)
+}
+
+func (a *agent) Tally(ctx context.Context, t rendezvous.Tally) error { return a.round().Tally(ctx, t) }
+
+func (a *agent) Report(ctx context.Context, report []byte) error {
+	return a.round().Report(ctx, report)
+}
+func (a *agent) Reports(ctx context.Context) ([][]byte, error) { return a.round().Reports(ctx) }
+func (a *agent) Agree(ctx context.Context, value []byte) ([]byte, error) {
+	return a.round().Agree(ctx, value)
+}
+
+// Next is the Handler's.
+func (a *agent) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
+	r, err := a.Handler.Next(ctx, m)
+	if err == nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.last = r.Exchange
+	}
+	return r, err
 }
 
 // start makes an agent; change may alter its configuration.

@@ -223,7 +223,9 @@ func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rende
 		return rendezvous.Round{}, h.excuse(ctx, err)
 	}
 	h.round = r
-	return a.round(h.cfg.KeepAlive * time.Duration(h.cfg.Attempts)), nil
+	place := a.round(h.cfg.KeepAlive * time.Duration(h.cfg.Attempts))
+	place.Exchange = r
+	return place, nil
 }
 
 // round is the assignment as the agent sees it.

@@ -73,7 +73,7 @@ func run(ctx context.Context, store string, n, rounds int, torchrun bool, token 
 			return err
 		}
 	}
-	out := json.NewEncoder(os.Stdout)
+	out, met := json.NewEncoder(os.Stdout), make([]rendezvous.Round, n)
 	for round := range rounds {
 		began := time.Now()
 		g, meeting := errgroup.WithContext(ctx) // without one of them the others would wait for it, for minutes
@@ -81,8 +81,9 @@ func run(ctx context.Context, store string, n, rounds int, torchrun bool, token 
 			g.Go(func() error {
 				r, err := h.Next(meeting, rendezvous.Member{Role: "default", LocalWorldSize: 8})
 				if err == nil && (r.GroupWorldSize != n || r.Number != round || r.WorldSize != 8*n) {
-					err = fmt.Errorf("agent %d is in %+v", i, r)
+					err = fmt.Errorf("agent %d is in round %d of %d nodes, %d workers", i, r.Number, r.GroupWorldSize, r.WorldSize)
 				}
+				met[i] = r
 				return err
 			})
 		}
@@ -103,11 +104,11 @@ func run(ctx context.Context, store string, n, rounds int, torchrun bool, token 
 		if round == rounds-1 {
 			v = rendezvous.Verdict{Kind: rendezvous.Succeed, Rank: -1}
 		}
-		if _, err := handlers[n/2].Propose(ctx, v); err != nil {
+		if _, err := met[n/2].Propose(ctx, v); err != nil {
 			return err
 		}
-		for _, h := range handlers {
-			<-h.Verdict()
+		for _, r := range met {
+			<-r.Verdict()
 		}
 	}
 	var closing errgroup.Group
