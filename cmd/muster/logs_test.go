@@ -112,6 +112,40 @@ func TestLogSaysOnce(t *testing.T) {
 	}
 }
 
+// TestRestartIsToldOnce: a restart of several nodes and its root cause are a line each, in which the node is named and counted once.
+func TestRestartIsToldOnce(t *testing.T) {
+	const failing = `test $MUSTER_ROUND = 0 || exit 0; test $RANK = 1 || exec sleep 100; echo no more disk; exit 4`
+	spec := fourNodes(t)
+	for name, c := range map[string]struct {
+		args   []string
+		failed string
+	}{
+		"hosts":     {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, "127.0.0.1"},
+		"simulated": {[]string{"--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + spec}, "node-1"},
+		"one node":  {[]string{"-n", "2"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := muster(t, []string{asText}, slices.Concat([]string{"run", "--max-restarts", "1"}, c.args, []string{"--", "sh", "-c", failing})...)
+			node := map[bool]string{false: ", node " + c.failed, true: ", " + c.failed}[strings.HasPrefix(c.failed, "node")]
+			if c.failed == "" {
+				node = ""
+			}
+			restarting := "warn  restarting the workers: rank 1 ended with status 4" + node + ", restart 1 of at most 1"
+			cause := "warn  root cause of the restart: rank 1, exit 4" + node + ", last line: no more disk"
+			for _, want := range []string{restarting, cause} {
+				message, _, _ := strings.Cut(want, ":")
+				if strings.Count(got.stderr, want) != 1 || strings.Count(got.stderr, message) != 1 {
+					t.Errorf("not once, and as %q:\n%s", want, got.stderr)
+				}
+			}
+			if got.status != 0 || strings.Count(got.stderr, "restart 1") != 1 || strings.Contains(got.stderr, "host ") {
+				t.Errorf("status %d\n%s", got.status, got.stderr)
+			}
+		})
+	}
+}
+
 // TestLogFormatRefused refuses a format that there is not, from wherever it comes.
 func TestLogFormatRefused(t *testing.T) {
 	for _, c := range []struct {
