@@ -194,6 +194,29 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
+// TestPrefixesOfSimulatedNodes: a worker's line has one prefix, as on hosts.
+func TestPrefixesOfSimulatedNodes(t *testing.T) {
+	environ := []string{"MUSTER_FAKE=" + fourNodes(t)}
+	for name, c := range map[string]struct {
+		args []string
+		want string // of each line
+	}{
+		"ours": {nil, `^\[node-[01] [01]\] hi$`},
+		"own":  {[]string{"--log-line-prefix-template", "${hostname}/$local_rank> "}, `^node-[01]/0> hi$`},
+		"tee":  {[]string{"--tee", "3"}, `^\[node-[01] [01]\] hi$`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := muster(t, environ, slices.Concat([]string{"run", "--simulate-nodes", "2", "--nnodes", "2"}, c.args, []string{"--", "echo", "hi"})...)
+			lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
+			bad := slices.ContainsFunc(lines, func(line string) bool { return !regexp.MustCompile(c.want).MatchString(line) })
+			if got.status != 0 || len(lines) != 2 || bad {
+				t.Errorf("status %d, %q, want %s\n%s", got.status, lines, c.want, got.stderr)
+			}
+		})
+	}
+}
+
 // TestStopIsTold: the first signal says what happens, how long it may take, and what a second one does; who had to be killed is named.
 func TestStopIsTold(t *testing.T) {
 	const stubborn = `[ $RANK = 0 ] || trap '' TERM; echo ready; while :; do sleep 0.05; done`
