@@ -249,7 +249,7 @@ func TestLostMachine(t *testing.T) {
 	if o := run(t, f); o.Status != 0 {
 		t.Errorf("%+v\n%s", o, shown.String())
 	}
-	for _, words := range []string{"node lost", "status 137", "the machine is there again"} {
+	for _, words := range []string{"node lost", "status 137", "the node is there again"} {
 		if !strings.Contains(shown.String(), words) {
 			t.Errorf("nobody was told %q:\n%s", words, shown.String())
 		}
@@ -674,7 +674,7 @@ func TestTooFewLeft(t *testing.T) {
 	if o.Status != errhint.TryAgain || o.Errors == nil || !strings.Contains(o.Errors.Error(), "node away was lost") || o.Decided != -1 {
 		t.Errorf("%+v", o)
 	}
-	if !strings.Contains(shown.String(), "too few machines are left") || !strings.Contains(shown.String(), `"away"`) {
+	if !strings.Contains(shown.String(), "too few nodes are left") || !strings.Contains(shown.String(), `"away"`) {
 		t.Errorf("nobody has said so:\n%s", shown.String())
 	}
 }

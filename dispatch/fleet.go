@@ -125,7 +125,7 @@ func (f *Fleet) Reach(ctx context.Context) error {
 		case n := <-done:
 			if n.err == nil {
 				reached++
-				f.Log.Debug().Str("node", n.Name).Dur("dur_ms", time.Since(began)).Msg("machine reached")
+				f.Log.Debug().Str("node", n.Name).Dur("dur_ms", time.Since(began)).Msg("node reached")
 				continue
 			}
 			if failed++; len(f.nodes)-failed == f.Min-1 && ctx.Err() == nil {
@@ -133,13 +133,13 @@ func (f *Fleet) Reach(ctx context.Context) error {
 			}
 		case <-tell.C:
 			f.Log.Warn().Strs("nodes", f.missing()).Int("reached", reached).Dur("dur_ms", time.Since(began)).Dur("timeout_ms", f.StartTimeout).
-				Msg("waiting for machines of the job")
+				Msg("waiting for nodes of the job")
 		}
 	}
 	if reached >= f.Min {
 		for _, n := range f.nodes {
 			if n.err != nil {
-				f.Log.Warn().Err(n.err).Str("node", n.Name).Msg("the job begins without this machine")
+				f.Log.Warn().Err(n.err).Str("node", n.Name).Msg("the job begins without this node")
 			}
 		}
 		return nil
@@ -152,7 +152,7 @@ var errStartTimeout = errors.New("it was not there in time")
 // unreached is the error about machines that could not be reached.
 func (f *Fleet) unreached(ctx context.Context) error {
 	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, errStartTimeout) && !errors.Is(cause, context.Canceled) {
-		f.Log.Warn().Strs("nodes", f.missing()).Msg("stopped while machines were waited for")
+		f.Log.Warn().Strs("nodes", f.missing()).Msg("stopped while nodes were waited for")
 		return cause // a signal
 	}
 	var all *multierror.Error
@@ -203,7 +203,7 @@ func (f *Fleet) reach(ctx context.Context, n *node) {
 		if err == nil || !f.Transient(err) {
 			return
 		}
-		f.Log.Debug().Err(err).Str("node", n.Name).Msg("machine not reached yet")
+		f.Log.Debug().Err(err).Str("node", n.Name).Msg("node not reached yet")
 		select {
 		case <-ctx.Done():
 			return
@@ -470,7 +470,7 @@ func (f *Fleet) settleLocked() {
 	case possible < f.Min && f.begun && !f.over && !f.let:
 		f.hopeless = true
 		if gone := f.goneLocked(); len(gone) > 0 {
-			f.Log.Error().Int("nodes", possible).Int("needed", f.Min).Strs("gone", gone).Msg("too few machines are left for the job: it ends")
+			f.Log.Error().Int("nodes", possible).Int("needed", f.Min).Strs("gone", gone).Msg("too few nodes are left for the job: it ends")
 		}
 		f.endLocked()
 	}
@@ -506,7 +506,7 @@ func (f *Fleet) again(ctx context.Context, n *node) *session {
 		f.mu.Unlock()
 		if s == nil {
 			if ctx.Err() == nil || errors.Is(context.Cause(ctx), errStartTimeout) {
-				f.Log.Warn().Err(err).Str("node", n.Name).Msg("the job goes on without this machine")
+				f.Log.Warn().Err(err).Str("node", n.Name).Msg("the job goes on without this node")
 			}
 			return nil
 		}
@@ -515,7 +515,7 @@ func (f *Fleet) again(ctx context.Context, n *node) *session {
 			err = s.wire.send(kindGo, nil)
 		}
 		if err == nil {
-			f.Log.Info().Str("node", n.Name).Msg("the machine is there again: its node joins the job")
+			f.Log.Info().Str("node", n.Name).Msg("the node is there again, and joins the job")
 			return s
 		}
 		s.close()

@@ -129,6 +129,28 @@ func decisionOf(v rendezvous.Verdict) decision {
 
 // message returns the decision as a sentence for people.
 func (d decision) message() string {
+	text := d.cause()
+	if d.Text != "" {
+		return text
+	}
+	switch d.Verdict {
+	case restart:
+		text += fmt.Sprintf("; restart %d", d.Restarts)
+	case restartNode:
+		text += fmt.Sprintf("; restart %d, on this node alone", d.Restarts)
+	case restartWorker:
+		text += fmt.Sprintf("; restart %d, of this worker alone", d.Restarts)
+	default:
+		return text
+	}
+	if d.Delay > 0 {
+		text += fmt.Sprintf(" after %v", d.Delay.Round(time.Millisecond))
+	}
+	return text
+}
+
+// cause is the part of the message that says why, for those who say by themselves what is done about it.
+func (d decision) cause() string {
 	var text string
 	switch {
 	case d.Text != "":
@@ -154,19 +176,6 @@ func (d decision) message() string {
 	case reasonBackoffLimit:
 		text += ", and the backoff limit is reached"
 	default:
-	}
-	switch d.Verdict {
-	case restart:
-		text += fmt.Sprintf("; restart %d", d.Restarts)
-	case restartNode:
-		text += fmt.Sprintf("; restart %d, on this node alone", d.Restarts)
-	case restartWorker:
-		text += fmt.Sprintf("; restart %d, of this worker alone", d.Restarts)
-	default:
-		return text
-	}
-	if d.Delay > 0 {
-		text += fmt.Sprintf(" after %v", d.Delay.Round(time.Millisecond))
 	}
 	return text
 }

@@ -12,8 +12,8 @@ import (
 func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d decision) error {
 	local := d.Rank - g.round.BaseRank
 	w := g.workers[local]
-	a.Log.Warn().Str("reason", d.message()).Int("rank", d.Rank).Int("restart_count", d.Restarts).
-		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the worker")
+	a.Log.Warn().Str("reason", d.cause()).Int("rank", d.Rank).Int("restart_count", d.Restarts).
+		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the worker alone")
 	kernel := a.evidence()
 	g.delays = append(g.delays, time.AfterFunc(d.Delay, func() { g.again <- local })) // it has room for each worker once
 	a.status.restartingWorker(d)
@@ -30,7 +30,7 @@ func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d decision) error
 	w.logs.finish(shown)
 	in := a.failureInput([]workerExit{w.exit()}, kernel, -1)
 	if r := newFailureReport(*in); r != nil {
-		a.tell(r)
+		a.tell(r, d)
 	}
 	g.restarts = d.Restarts
 	return nil

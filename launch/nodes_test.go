@@ -44,7 +44,7 @@ echo "no more disk" >&2; exit 7`, func(_ int, n *testNode) { n.Restart.MaxRestar
 			t.Errorf("node %d has the logs %q of the second attempt", i, logs)
 		}
 	}
-	c.nodes[0].wantLog(t, "root cause of the restart", `"host":"node-1"`)
+	c.nodes[0].wantLog(t, "root cause of the restart", `"node":"node-1"`)
 }
 
 // TestFailureIsToldOnEveryNode: the same root cause and the same status everywhere, with the host it happened on.

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -25,13 +26,17 @@ const (
 // endRound stops what is left of a group that is to be started again, and waits until it may be. It returns d, or what
 // was decided meanwhile.
 func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decision, error) {
-	l := a.Log.Warn().Str("reason", d.message()).Int("restart_count", d.Restarts)
-	if d.Node != "" && d.Node != a.Plan.Hostname {
-		l = l.Str("node", d.Node)
+	l := a.Log.Warn().Str("reason", d.cause())
+	if node := cmp.Or(d.Node, a.Plan.Hostname); !a.meeting.alone() && (d.Node != "" || a.meeting.own || d.Verdict == restartNode) {
+		l = l.Str("node", node) // on that node, too: all say the same
 	}
-	if d.Verdict == reassemble {
+	l = l.Int("restart_count", d.Restarts)
+	switch {
+	case d.Verdict == reassemble:
 		l.Msg("the nodes have changed: meeting the others again")
-	} else {
+	case d.Verdict == restartNode && !a.meeting.alone():
+		l.Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers of this node alone")
+	default:
 		l.Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
 	}
 	kernel := a.evidence()
@@ -72,7 +77,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 		}
 		// Where the nodes have changed, that is why connections broke.
 		if r := in.report(failures); r != nil && (d.Verdict != reassemble || echo(&r.Root) == 0) {
-			a.tell(r)
+			a.tell(r, d)
 		}
 		next, err := a.pause(ctx, d, timer.C)
 		timer.Stop()
@@ -137,16 +142,20 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 	return d, err
 }
 
-// tell says in the log why a group is restarted; the whole report is for the end.
-func (a *Agent) tell(r *failureReport) {
+// tell says in the log why a group is restarted, where that is more than the decision has said; the whole report is for the end.
+func (a *Agent) tell(r *failureReport, d decision) {
+	lines := r.Root.words()
+	if r.Root.Rank == d.Rank && r.Root.Hint == "" && len(lines) == 0 {
+		return
+	}
 	l := a.Log.Warn().Int("rank", r.Root.Rank).Str("ended", r.Root.ending())
-	if r.Root.Host != a.Plan.Hostname {
-		l = l.Str("host", r.Root.Host)
+	if !a.meeting.alone() {
+		l = l.Str("node", r.Root.Host)
 	}
 	if r.Root.Hint != "" {
 		l = l.Str("hint", r.Root.Hint)
 	}
-	if lines := r.Root.words(); len(lines) > 0 {
+	if len(lines) > 0 {
 		l = l.Str("last_line", printable(lines[len(lines)-1]))
 	}
 	l.Msg("root cause of the restart")

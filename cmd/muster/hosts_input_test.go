@@ -77,7 +77,7 @@ func TestHostsDiesInOrder(t *testing.T) {
 	}
 	j.on[1].Rate(1000)
 	r := j.start("run", "--hosts", j.names(), "--log-level", "debug", "--", "sh", "-c", showRank)
-	testutil.Eventually(t, time.Minute, "both hosts are reached", func() bool { return strings.Count(r.err.String(), "machine reached") == 2 })
+	testutil.Eventually(t, time.Minute, "both hosts are reached", func() bool { return strings.Count(r.err.String(), "node reached") == 2 })
 	j.on[1].PowerOff()
 	off := time.Now()
 	j.ends(r, 75, "node2")

@@ -55,7 +55,7 @@ func TestHostsKilled(t *testing.T) {
 		switch {
 		case len(j.workers()) > 0:
 			phase = "run"
-		case strings.Count(r.err.String(), "machine reached") == 2:
+		case strings.Count(r.err.String(), "node reached") == 2:
 			phase = "prepare"
 		}
 		j.clean(soon)

@@ -305,7 +305,7 @@ func TestHostsUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := j.start("run", "--hosts", j.names()+",nowhere", "--start-timeout", "8", "--", "true")
-	j.ends(r, 75, "on node1:", "on node2:", "on nowhere:", "waiting for machines of the job")
+	j.ends(r, 75, "on node1:", "on node2:", "on nowhere:", "waiting for nodes of the job")
 	if strings.Contains(r.err.String(), "on node3:") {
 		t.Error("a host is blamed that was there")
 	}
@@ -321,7 +321,7 @@ func TestHostsLost(t *testing.T) {
 		[ $MUSTER_ROUND != 0 ] || sleep 1000`)
 	testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) == 3 })
 	j.sshd[1].Cut()
-	j.ends(r, 0, "node lost", "the machine is there again")
+	j.ends(r, 0, "node lost", "the node is there again")
 	if got := len(j.workers()); got != 6 {
 		t.Errorf("%d workers have shown themselves in two rounds", got)
 	}

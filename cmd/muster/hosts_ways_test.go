@@ -230,7 +230,7 @@ func TestHostsElastic(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(j.out, "done"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j.ends(r, 0, "node lost", "the machine is there again")
+	j.ends(r, 0, "node lost", "the node is there again")
 	j.clean(30 * time.Second)
 }
 

@@ -40,6 +40,9 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		return a.simulate(ctx, req, log)
 	}
 	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.colors()
+	if a.simulated() {
+		markWorkers(&req.Job.Logs)
+	}
 	if h := req.Horovod; h != nil && h.Elastic {
 		return a.horovodElastic(ctx, req, log)
 	}

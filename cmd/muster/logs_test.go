@@ -112,6 +112,37 @@ func TestLogSaysOnce(t *testing.T) {
 	}
 }
 
+// TestRestartIsToldOnce: a restart of several nodes and its root cause are a line each, in which the node is named and counted once.
+func TestRestartIsToldOnce(t *testing.T) {
+	const failing = `test $MUSTER_ROUND = 0 || exit 0; test $RANK = 1 || exec sleep 100; echo no more disk; exit 4`
+	spec := fourNodes(t)
+	for name, c := range map[string]struct {
+		args []string
+		node string // that is named
+	}{
+		"hosts":     {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, `, node 127\.0\.0\.1`},
+		"simulated": {[]string{"--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + spec}, `, node-[01]`}, // rank 1 is who comes later
+		"one node":  {[]string{"-n", "2"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := muster(t, []string{asText}, slices.Concat([]string{"run", "--max-restarts", "1"}, c.args, []string{"--", "sh", "-c", failing})...)
+			for message, fields := range map[string]string{
+				"restarting the workers":    "rank 1 ended with status 4" + c.node + ", restart 1 of at most 1",
+				"root cause of the restart": "rank 1, exit 4" + c.node + ", last line: no more disk",
+			} {
+				want := regexp.MustCompile("(?m)warn  " + message + ": " + fields + `( \[.*, .*\])?$`)
+				if len(want.FindAllString(got.stderr, -1)) != 1 || strings.Count(got.stderr, message) != 1 {
+					t.Errorf("not once, and as %q:\n%s", want, got.stderr)
+				}
+			}
+			if got.status != 0 || strings.Count(got.stderr, "restart 1") != 1 || strings.Contains(got.stderr, "host ") {
+				t.Errorf("status %d\n%s", got.status, got.stderr)
+			}
+		})
+	}
+}
+
 // TestLogFormatRefused refuses a format that there is not, from wherever it comes.
 func TestLogFormatRefused(t *testing.T) {
 	for _, c := range []struct {
@@ -160,6 +191,29 @@ func TestPrefixes(t *testing.T) {
 	got := muster(t, nil, "torchrun", "--standalone", "--nproc-per-node=2", "--tee=3", "--no-python", "echo", "hi")
 	if lines := slices.Sorted(strings.Lines(got.stdout)); strings.Join(lines, "") != "[default0]:hi\n[default1]:hi\n" {
 		t.Errorf("torchrun: %q", lines)
+	}
+}
+
+// TestPrefixesOfSimulatedNodes: a worker's line has one prefix, as on hosts.
+func TestPrefixesOfSimulatedNodes(t *testing.T) {
+	environ := []string{"MUSTER_FAKE=" + fourNodes(t)}
+	for name, c := range map[string]struct {
+		args []string
+		want string // of each line
+	}{
+		"ours": {nil, `^\[node-[01] [01]\] hi$`},
+		"own":  {[]string{"--log-line-prefix-template", "${hostname}/$local_rank> "}, `^node-[01]/0> hi$`},
+		"tee":  {[]string{"--tee", "3"}, `^\[node-[01] [01]\] hi$`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := muster(t, environ, slices.Concat([]string{"run", "--simulate-nodes", "2", "--nnodes", "2"}, c.args, []string{"--", "echo", "hi"})...)
+			lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
+			bad := slices.ContainsFunc(lines, func(line string) bool { return !regexp.MustCompile(c.want).MatchString(line) })
+			if got.status != 0 || len(lines) != 2 || bad {
+				t.Errorf("status %d, %q, want %s\n%s", got.status, lines, c.want, got.stderr)
+			}
+		})
 	}
 }
 

@@ -65,12 +65,12 @@ nodes:
 			if got.status != 0 || strings.Count(said, "] rehearsal: crash after step 3") != restarts || strings.Contains(said, "attempt 1") != (restarts == 1) {
 				t.Errorf("status %d, want %d restarts", got.status, restarts)
 			}
-			if restarts == 1 && regexp.MustCompile(`\[node-1\] \[\d\] attempt 0 rank 1 step 4`).MatchString(said) {
+			if restarts == 1 && regexp.MustCompile(`\[node-1 \d\] attempt 0 rank 1 step 4`).MatchString(said) {
 				t.Error("the worker goes on")
 			}
 			for _, node := range []string{"node-0", "node-1"} {
 				for _, rank := range []string{"0", "1"} {
-					if last := fmt.Sprintf(`\[%s\] \[\d\] attempt %d rank %s step 20`, node, restarts, rank); !regexp.MustCompile(last).MatchString(said) {
+					if last := fmt.Sprintf(`\[%s \d\] attempt %d rank %s step 20`, node, restarts, rank); !regexp.MustCompile(last).MatchString(said) {
 						t.Errorf("%q is missing", last)
 					}
 				}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -165,7 +166,15 @@ func (s *simulation) show(from *os.File, to io.Writer, name string) {
 	}
 }
 
-// line shows one line of a node.
+// workerMark stands in front of the lines of a simulated node's workers, which have a prefix of their own.
+const workerMark = "\x1f"
+
+// markWorkers has the lines of a simulated node's workers say whose they are, as those of a job on hosts do.
+func markWorkers(logs *launch.LogRules) {
+	logs.Prefix = workerMark + cmp.Or(logs.Prefix, launch.HostRankPrefix)
+}
+
+// line shows one line of a node, behind its name where no prefix of a worker says whose it is.
 func (s *simulation) line(line string, to io.Writer, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,6 +183,10 @@ func (s *simulation) line(line string, to io.Writer, name string) {
 		return
 	}
 	s.app.endWaiting()
+	if of, marked := strings.CutPrefix(line, workerMark); marked {
+		say(to, "%s\n", strings.TrimSuffix(of, "\n"))
+		return
+	}
 	say(to, "[%s] %s\n", name, strings.TrimSuffix(line, "\n"))
 }
 

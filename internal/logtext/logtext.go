@@ -278,11 +278,8 @@ func (e *entry) words() (words []string, hint string) {
 		case f.key == "nodes" && isNumber(f.value):
 			words = append(words, strings.TrimSuffix(text+" nodes", map[bool]string{true: "s"}[text == "1"]))
 		case f.key == "max_restarts" && restarts != "":
-			if last := len(words) - 1; last >= 0 {
-				words[last] = strings.TrimSuffix(words[last], "; restart "+restarts)
-			}
 			words = append(words, "restart "+restarts+" of at most "+text)
-		case f.key == "node" && slices.Contains(e.nodes, text), isText && len(text) > minSaid && strings.Contains(strings.Join(words, ", "), text):
+		case f.key == "node" && len(e.nodes) == 1 && e.nodes[0] == text, isText && len(text) > minSaid && strings.Contains(strings.Join(words, ", "), text):
 		case f.key == "node" && strings.HasPrefix(text, "node"), plain[f.key]:
 			words = append(words, text)
 		case isNamed && format == "":
