@@ -168,19 +168,22 @@ func (j *elasticJob) config(source discovery.Source) elastic.Config {
 	}
 }
 
-// env are a host's own variables: where it reaches the driver, and the interfaces that were named.
-func (j *elasticJob) env(host string) []string {
+// env are a host's own variables: where it reaches the driver, and the interfaces that were named. No worker starts where the driver
+// cannot listen at its address: somebody else may.
+func (j *elasticJob) env(host string) ([]string, error) {
 	at := driverAddr(host)
-	if addr, err := netip.ParseAddr(at); err != nil {
-		j.log.Error().Err(err).Str("host", host).Msg("workers of a host cannot reach the rendezvous")
-	} else if err := j.doors.Open(j.reaching, addr); err != nil {
-		j.log.Error().Err(err).Str("host", host).Msg("workers of a host cannot reach the rendezvous")
+	addr, err := netip.ParseAddr(at)
+	if err == nil {
+		err = j.doors.Open(j.reaching, addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("workers of %s cannot reach the rendezvous: %w", host, err)
 	}
 	env := []string{"HOROVOD_GLOO_RENDEZVOUS_ADDR=" + at}
 	if nics := j.req.Horovod.NICs; len(nics) > 0 {
 		env = append(env, ifaceVars[0]+"="+nics[0], ifaceVars[1]+"="+strings.Join(nics, ","))
 	}
-	return env
+	return env, nil
 }
 
 // driverAddr is the address of this machine by which a host reaches it.

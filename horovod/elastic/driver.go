@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,8 +73,9 @@ type Config struct {
 	Advertise string
 	// Clients are whose workers are answered; nil: everybody's.
 	Clients *kv.Clients
-	// Env returns variables for the workers of a host, such as HOROVOD_GLOO_IFACE; nil for none.
-	Env func(host string) []string
+	// Env returns variables for the workers of a host, such as HOROVOD_GLOO_IFACE; nil for none. An error says why no worker may start
+	// there.
+	Env func(host string) ([]string, error)
 	// Began is told of each world that begins: its number, from 1, and its slots. It may not wait. nil: nobody is.
 	Began func(number int, slots []horovod.Slot)
 	// Grace is the time between the first signal to a worker and SIGKILL. 0: 5 s.
@@ -123,7 +125,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg.Dialer = &net.Dialer{}
 	}
 	if cfg.Env == nil {
-		cfg.Env = func(string) []string { return nil }
+		cfg.Env = func(string) ([]string, error) { return nil, nil }
 	}
 	if cfg.MinNP < 1 || cfg.NP < cfg.MinNP || cfg.MaxNP > 0 && cfg.MaxNP < cfg.NP {
 		return nil, errhint.Usagef("cannot have worlds of %d to %d workers and begin with %d", cfg.MinNP, cfg.MaxNP, cfg.NP)
@@ -285,11 +287,14 @@ func (d *Driver) perform(effects []effect) {
 }
 
 // env are the variables of a worker that starts in slot.
-func (d *Driver) env(slot horovod.Slot) []string {
+func (d *Driver) env(slot horovod.Slot) ([]string, error) {
+	own, err := d.cfg.Env(slot.Host)
+	if err != nil {
+		return nil, err
+	}
 	_, port, _ := net.SplitHostPort(d.cfg.Listener.Addr().String())
 	env := append(Env(d.cfg.Advertise, port), "HOROVOD_ELASTIC=1")
-	env = append(env, d.cfg.Env(slot.Host)...)
-	return append(env, slot.Env()...)
+	return slices.Concat(env, own, slot.Env()), nil
 }
 
 // Env are the variables by which all workers find the rendezvous.
@@ -305,14 +310,13 @@ func (d *Driver) start(e startWorker) {
 	p := newProcess(d.cfg.Grace)
 	before := d.procs[e.after]
 	d.procs[e.id] = p
-	env := d.env(e.slot)
 	log := d.cfg.Log.With().Int("rank", e.slot.Rank).Str("host", e.slot.Host).Int("local_rank", e.slot.LocalRank).Logger()
 	d.wg.Go(func() {
 		if before != nil { // a slot has one worker at a time: it may hold the accelerator
 			before.leave(false)
 			<-before.ended
 		}
-		status, gone, err := p.run(d.cfg.Spawner, e.slot, env)
+		status, gone, err := p.run(d.cfg.Spawner, e.slot, d.env)
 		lost := ""
 		if gone {
 			lost = "the host is gone"
@@ -361,12 +365,16 @@ func (p *process) leave(told bool) {
 }
 
 // run starts the process and waits for its end. lost says that its host was lost, or nothing could be started there.
-func (p *process) run(s Spawner, slot horovod.Slot, env []string) (status int, lost bool, err error) {
+func (p *process) run(s Spawner, slot horovod.Slot, env func(horovod.Slot) ([]string, error)) (status int, lost bool, err error) {
 	defer p.cut()
 	if p.leaving.Err() != nil {
 		return errhint.FromSignal(int(unix.SIGTERM)), false, nil
 	}
-	started, err := s.Start(p.leaving, slot.Host, slot.LocalRank, env, strconv.Itoa(slot.Rank))
+	var started Process
+	vars, err := env(slot)
+	if err == nil {
+		started, err = s.Start(p.leaving, slot.Host, slot.LocalRank, vars, strconv.Itoa(slot.Rank))
+	}
 	if err != nil {
 		if p.leaving.Err() != nil {
 			err = nil // it was not wanted any more

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -498,6 +499,52 @@ func TestHostThatCannotBeReached(t *testing.T) {
 		t.Error("the failure was not told")
 	}
 	w.running(1, "A:0")[0].exit(0)
+	w.wantEnd(0, "")
+}
+
+// Where the rendezvous cannot be served at the address that a host would be told, no worker starts there: somebody else may listen.
+func TestHostWithoutRendezvous(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.NP, r.MinNP = 1, 1 }), "A:1")
+	w.running(1)
+	told := w.listens("A:0", 0)
+	w.mu.Lock()
+	w.unheard["B"] = errors.New("address already in use")
+	w.mu.Unlock()
+	w.source.set("A:1 B:1", nil)
+	told.change(t)
+	w.want("A:0", w.ask("A:0"), "0,1,0,1,0,1")
+	if !strings.Contains(w.log.String(), "address already in use") {
+		t.Error("the failure was not told")
+	}
+	w.running(1, "A:0")[0].exit(0)
+	w.wantEnd(0, "")
+}
+
+// A worker that registers anew, as one that took another's place, is told at once, although nobody answers where the one before said
+// that it listens: 199 addresses that take 15 s each.
+func TestSilentRegistration(t *testing.T) {
+	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.NP, r.MinNP, r.MaxNP = 1, 1, 0 }), "A:1")
+	p := w.running(1, "A:0")
+	silent, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	var hosts []string
+	for i := range 199 {
+		hosts = append(hosts, fmt.Sprintf("127.0.1.%d", i+1))
+	}
+	w.register("A:0", make([]byte, 32), silent.Addr().(*net.TCPAddr).Port, hosts...)
+	w.source.set("A:1 B:1", nil)
+	conn, err := silent.Accept() // it is being told
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if change, _ := w.listens("A:0", 0).change(t); change != "2" {
+		t.Errorf("the worker was told %s, want 2 (added)", change)
+	}
+	p[0].exit(0)
 	w.wantEnd(0, "")
 }
 

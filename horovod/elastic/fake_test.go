@@ -83,6 +83,7 @@ type world struct {
 	workers map[string]*worker // the last of each slot
 	starts  int
 	refuse  map[string]error // hosts on which nothing can be started
+	unheard map[string]error // hosts where the rendezvous is not served
 	slow    bool             // started workers do not begin by themselves
 }
 
@@ -150,7 +151,7 @@ func beginFrom(t *testing.T, rules elastic.Rules, s *source) *world {
 	}
 	w := &world{
 		t: t, source: s, addr: l.Addr().String(), result: make(chan elastic.Result, 1), workers: map[string]*worker{},
-		refuse: map[string]error{},
+		refuse: map[string]error{}, unheard: map[string]error{},
 	}
 	w.ctx, w.stop = context.WithCancelCause(context.Background())
 	if rules.MinNP == 0 {
@@ -162,6 +163,11 @@ func beginFrom(t *testing.T, rules elastic.Rules, s *source) *world {
 	d, err := elastic.New(elastic.Config{
 		Rules: rules, Log: zerolog.New(&w.log), Source: w.source, Interval: 10 * time.Millisecond, Spawner: w,
 		Listener: l, Advertise: "127.0.0.1", Grace: time.Second,
+		Env: func(host string) ([]string, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return nil, w.unheard[host]
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -346,10 +352,20 @@ func (w *world) listens(key string, deaf int) *listener {
 		}
 	}()
 	w.t.Cleanup(func() { l.Close(); <-done })
+	w.register(key, secret, l.Addr().(*net.TCPAddr).Port, "127.0.0.1")
+	return s
+}
+
+// register says for a slot's worker where it listens.
+func (w *world) register(key string, secret []byte, port int, hosts ...string) {
+	w.t.Helper()
+	var addresses []any
+	for _, host := range hosts {
+		addresses = append(addresses, ogorek.Tuple{host, int64(port)})
+	}
 	var pickle bytes.Buffer
-	port := l.Addr().(*net.TCPAddr).Port
-	err = ogorek.NewEncoderWithConfig(&pickle, &ogorek.EncoderConfig{Protocol: 4, StrictUnicode: true}).Encode(ogorek.Tuple{
-		map[any]any{"lo": []any{ogorek.Tuple{"127.0.0.1", int64(port)}}}, ogorek.Bytes(secret),
+	err := ogorek.NewEncoderWithConfig(&pickle, &ogorek.EncoderConfig{Protocol: 4, StrictUnicode: true}).Encode(ogorek.Tuple{
+		map[any]any{"lo": addresses}, ogorek.Bytes(secret),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -357,7 +373,6 @@ func (w *world) listens(key string, deaf int) *listener {
 	if _, err := w.do(w.t.Context(), "PUT", "/worker_addresses/"+key, base64.StdEncoding.EncodeToString(pickle.Bytes())); err != nil {
 		w.t.Fatal(err)
 	}
-	return s
 }
 
 // change waits for the next message and returns its change and time.

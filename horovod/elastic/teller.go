@@ -22,10 +22,11 @@ type teller struct {
 	change  notify.Change
 	serial  int // of what is to be told, and to whom
 	last    int64
+	cut     context.CancelFunc // ends what is under way; never nil
 }
 
 func newTeller(log zerolog.Logger, d notify.Dialer) *teller {
-	return &teller{log: log, dialer: d, wake: make(chan struct{}, 1), workers: map[string]notify.Registration{}}
+	return &teller{log: log, dialer: d, wake: make(chan struct{}, 1), workers: map[string]notify.Registration{}, cut: func() {}}
 }
 
 // register notes where the worker of a slot listens. A new process in a slot takes the place of an old one.
@@ -34,8 +35,7 @@ func (t *teller) register(key string, reg notify.Registration) {
 	defer t.mu.Unlock()
 	t.workers[key] = reg
 	if key == t.to {
-		t.serial++
-		t.nudge()
+		t.nextLocked()
 	}
 }
 
@@ -47,11 +47,13 @@ func (t *teller) set(key string, change notify.Change) {
 		change |= t.change
 	}
 	t.to, t.change = key, change
-	t.serial++
-	t.nudge()
+	t.nextLocked()
 }
 
-func (t *teller) nudge() {
+// nextLocked has something else told. A worker may take hours to answer at none of its addresses.
+func (t *teller) nextLocked() {
+	t.serial++
+	t.cut()
 	select {
 	case t.wake <- struct{}{}:
 	default:
@@ -73,11 +75,15 @@ func (t *teller) run(ctx context.Context) {
 			// Workers ignore what is not later than the last message, in whole seconds.
 			t.last = max(t.last+1, time.Now().Unix())
 			at := time.Unix(t.last, 0)
+			telling, cut := context.WithCancel(ctx)
+			t.cut = cut
 			t.mu.Unlock()
 			if to == "" || !known {
+				cut()
 				break // until it registers
 			}
-			err := notify.Tell(ctx, t.dialer, worker, at, change)
+			err := notify.Tell(telling, t.dialer, worker, at, change)
+			cut()
 			t.mu.Lock()
 			current := serial == t.serial
 			if err == nil && current {
@@ -87,7 +93,7 @@ func (t *teller) run(ctx context.Context) {
 			if err == nil && current || ctx.Err() != nil {
 				break
 			}
-			if err != nil && warned != serial {
+			if err != nil && current && warned != serial {
 				warned = serial
 				t.log.Warn().Err(err).Str("worker", to).Msg("a worker was not told that hosts changed: it is tried again")
 			}

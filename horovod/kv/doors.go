@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,8 +32,9 @@ type Doors struct {
 func NewDoors() (*Doors, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
-		// With this, and as long as it does not listen, others of ours may listen on the same port.
-		if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err == nil {
+		// With this, sockets of this user that have it too may listen on the same port, and no other user's: with SO_REUSEADDR
+		// everybody's could.
+		if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
 			err = unix.Bind(fd, &unix.SockaddrInet4{})
 		}
 		var name unix.Sockaddr
@@ -57,7 +59,11 @@ func (d *Doors) Open(ctx context.Context, addr netip.Addr) error {
 	if _, ok := d.open[addr]; ok || d.closed {
 		return nil
 	}
-	l, err := Listen(ctx, addr.String(), d.port)
+	l, err := listen(ctx, addr.String(), d.port, func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(err, failed)
+	})
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,16 @@
 package kv_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"muster/horovod/kv"
 	"muster/internal/testutil"
@@ -37,4 +41,66 @@ func TestOtherUsers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDoorsAreHeld: who listens on the port of a job's rendezvous, at an address where it is not served yet, is taken for it by the
+// workers that are told of that address later. Another user cannot, whichever way he shares ports.
+func TestDoorsAreHeld(t *testing.T) {
+	d, err := kv.NewDoors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	ways := map[string][]int{
+		"alone": nil, "SO_REUSEADDR": {unix.SO_REUSEADDR}, "SO_REUSEPORT": {unix.SO_REUSEPORT}, "both": {unix.SO_REUSEADDR, unix.SO_REUSEPORT},
+	}
+	for name, options := range ways {
+		for _, addr := range []unix.Sockaddr{
+			&unix.SockaddrInet4{Port: d.Port(), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet4{Port: d.Port()}, &unix.SockaddrInet6{Port: d.Port()},
+		} {
+			if err := strangerListens(t, addr, options); !errors.Is(err, unix.EADDRINUSE) {
+				t.Errorf("another user who shares ports by %s listens at %+v: %v", name, addr, err)
+			}
+		}
+	}
+	if err := d.Open(t.Context(), netip.MustParseAddr("127.0.0.1")); err != nil {
+		t.Error(err)
+	}
+}
+
+// strangerListens tries to listen as another user.
+func strangerListens(t *testing.T, addr unix.Sockaddr, options []int) error {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		testutil.Missing(t, "root, to be another user")
+	}
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and not unlocked: the thread ends with its user
+		if _, err := unix.SetfsuidRetUid(testutil.StrangerID); err != nil {
+			result <- err
+			return
+		}
+		family := unix.AF_INET
+		if _, is := addr.(*unix.SockaddrInet6); is {
+			family = unix.AF_INET6
+		}
+		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			result <- err
+			return
+		}
+		defer unix.Close(fd)
+		for _, option := range options {
+			err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 1))
+		}
+		if err == nil {
+			err = unix.Bind(fd, addr)
+		}
+		if err == nil {
+			err = unix.Listen(fd, 1)
+		}
+		result <- err
+	}()
+	return <-result
 }

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -85,7 +86,12 @@ func (s *Server) Begin(scopes map[string]int) { s.store.begin(scopes) }
 // Listen opens the port on all addresses of both families, or on the one of host. Port 0 takes a free one. Workers
 // connect by IPv4 only.
 func Listen(ctx context.Context, host string, port int) (net.Listener, error) {
-	config := net.ListenConfig{KeepAlive: 15 * time.Second}
+	return listen(ctx, host, port, nil)
+}
+
+// listen is Listen with what is done to the socket before.
+func listen(ctx context.Context, host string, port int, control func(network, address string, c syscall.RawConn) error) (net.Listener, error) {
+	config := net.ListenConfig{KeepAlive: 15 * time.Second, Control: control}
 	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("cannot serve the rendezvous of Horovod's workers: %w", err)
