@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -198,11 +199,11 @@ test $GROUP_WORLD_SIZE = 1 && exit 0; exec sleep 100`, func(_ int, n *testNode) 
 
 // TestNothingIsHeldBack: where a failure is the affair of one worker or node, or there is no other node.
 func TestNothingIsHeldBack(t *testing.T) {
-	for name, nodes := range map[string]int{string(ScopeProcess): 2, string(ScopeNode): 2, string(ScopeWorld): 1} {
+	for name, nodes := range map[string]int{string(job.ScopeProcess): 2, string(job.ScopeNode): 2, string(job.ScopeWorld): 1} {
 		t.Run(name, func(t *testing.T) {
 			c := startCompany(t, nodes, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 && test $RANK = 0 && echo_of_another
 test $RANK != 0 || touch $ALL/again; wait_for $ALL/again`, func(_ int, n *testNode) {
-				n.LossNotice, n.Restart.MaxRestarts, n.Restart.Scope = time.Hour, 1, RestartScope(name)
+				n.LossNotice, n.Restart.MaxRestarts, n.Restart.Scope = time.Hour, 1, job.RestartScope(name)
 			})
 			c.ends([]int{0, 0}[:nodes]...)
 			if strings.Contains(c.nodes[0].log.String(), "waiting for word") {

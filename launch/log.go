@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 )
 
 // outputWait is how long after a worker's exit its pipe may stay open, in the hands of something the worker has started,
@@ -23,7 +24,7 @@ const stallWait = 10 * time.Second
 
 // logSetup is what openLogs needs.
 type logSetup struct {
-	Rules LogRules
+	Rules job.LogRules
 	// RunID goes into the name of the run's directory.
 	RunID string
 	// TempDir is where a directory is made when Rules name none.
@@ -37,7 +38,7 @@ type logSetup struct {
 // where there is one, and shown is what the agent reads back from it: a terminal that stands still never makes a worker
 // wait. Only output that goes nowhere but to the console takes the way through a pipe.
 type logs struct {
-	rules       LogRules
+	rules       job.LogRules
 	dir         logDir
 	out, err    *console
 	inheritable [2]io.Writer // our stdout and stderr as they were given

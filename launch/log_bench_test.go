@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"muster/launch/job"
 )
 
 // benchOutput runs workers that do job, with the rules, while their console is read to the end. It returns what they
 // said on standard error.
-func benchOutput(b *testing.B, rules LogRules, workers int, job string) string {
+func benchOutput(b *testing.B, rules job.LogRules, workers int, job string) string {
 	b.Helper()
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -71,11 +73,11 @@ func BenchmarkOutput(b *testing.B) {
 		for _, line := range []int{100, 4096} {
 			for _, c := range []struct {
 				name  string
-				rules LogRules
+				rules job.LogRules
 			}{
-				{"raw", LogRules{Dir: os.DevNull}},
-				{"prefix", LogRules{Dir: os.DevNull, PrefixAll: true}},
-				{"tee", LogRules{Tee: StreamMap{Default: Both}}},
+				{"raw", job.LogRules{Dir: os.DevNull}},
+				{"prefix", job.LogRules{Dir: os.DevNull, PrefixAll: true}},
+				{"tee", job.LogRules{Tee: job.StreamMap{Default: job.Both}}},
 			} {
 				b.Run(fmt.Sprintf("%s/workers=%d/line=%d", c.name, workers, line), func(b *testing.B) {
 					b.SetBytes(int64(workers) * mb * 1e6)
@@ -99,11 +101,11 @@ func BenchmarkWorkerThatPrints(b *testing.B) {
 		return time.Duration(n)
 	}
 	for _, size := range []int{400, 8192} {
-		job := fmt.Sprintf("busy 100 100 %d", size)
+		j := fmt.Sprintf("busy 100 100 %d", size)
 		alone := func() time.Duration {
 			var said bytes.Buffer
 			cmd := exec.Command(os.Args[0], "-test.run=^TestLogWorker$")
-			cmd.Env = append(os.Environ(), "MUSTER_LOG_WORKER="+job)
+			cmd.Env = append(os.Environ(), "MUSTER_LOG_WORKER="+j)
 			cmd.Stderr = &said
 			if err := cmd.Run(); err != nil {
 				b.Fatal(err)
@@ -112,18 +114,18 @@ func BenchmarkWorkerThatPrints(b *testing.B) {
 		}
 		for _, c := range []struct {
 			name  string
-			rules LogRules
+			rules job.LogRules
 		}{
-			{"redirect", LogRules{Redirect: StreamMap{Default: Stdout}}},
-			{"raw", LogRules{Dir: os.DevNull}},
-			{"prefix", LogRules{Dir: os.DevNull, PrefixAll: true, Prefix: " "}},
-			{"tee", LogRules{Tee: StreamMap{Default: Stdout}}},
+			{"redirect", job.LogRules{Redirect: job.StreamMap{Default: job.Stdout}}},
+			{"raw", job.LogRules{Dir: os.DevNull}},
+			{"prefix", job.LogRules{Dir: os.DevNull, PrefixAll: true, Prefix: " "}},
+			{"tee", job.LogRules{Tee: job.StreamMap{Default: job.Stdout}}},
 		} {
 			b.Run(fmt.Sprintf("%s/write=%d", c.name, size), func(b *testing.B) {
 				var with, without time.Duration
 				for b.Loop() {
 					without += alone()
-					with += nanoseconds(benchOutput(b, c.rules, 1, job))
+					with += nanoseconds(benchOutput(b, c.rules, 1, j))
 				}
 				b.ReportMetric(100*(with.Seconds()/without.Seconds()-1), "%slower")
 			})

@@ -22,6 +22,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/launch/job"
 )
 
 // tree lists what is below dir, with the random parts of names as RANDOM and file contents behind a colon.
@@ -66,16 +67,16 @@ func TestFilesAreTorchruns(t *testing.T) {
 	torchrun := testutil.Torchrun(t)
 	// Each worker writes where its error file is to be, which the comparison of the trees then shows.
 	const script = `echo out $1; echo "warn $1" >&2; echo "other $1" >&2; echo "${TORCHELASTIC_ERROR_FILE##*/}" >"$TORCHELASTIC_ERROR_FILE"`
-	one := StreamMap{ByRank: map[int]Streams{0: Both, 1: Stdout}}
-	two := StreamMap{ByRank: map[int]Streams{1: Stderr}}
+	one := job.StreamMap{ByRank: map[int]job.Streams{0: job.Both, 1: job.Stdout}}
+	two := job.StreamMap{ByRank: map[int]job.Streams{1: job.Stderr}}
 	for _, c := range []struct {
 		name  string
-		rules LogRules
+		rules job.LogRules
 		flags []string
 	}{
 		{
 			"log directory, mixed streams, template, filter",
-			LogRules{Dir: "logs", Redirect: one, Tee: two, KeepStderr: []string{"warn", "nowhere"}, Prefix: "${role_name}|$local_rank|${rank}|${nix}|"},
+			job.LogRules{Dir: "logs", Redirect: one, Tee: two, KeepStderr: []string{"warn", "nowhere"}, Prefix: "${role_name}|$local_rank|${rank}|${nix}|"},
 			[]string{
 				"--log-dir", "logs", "-r", "0:3,1:1", "-t", "1:2", "--duplicate-stderr-filters", "warn,nowhere",
 				"--log-line-prefix-template", "${role_name}|$local_rank|${rank}|${nix}|",
@@ -83,7 +84,7 @@ func TestFilesAreTorchruns(t *testing.T) {
 		},
 		{
 			"temporary directory, one rank shown",
-			LogRules{Tee: StreamMap{Default: Both}, Ranks: []int{1}},
+			job.LogRules{Tee: job.StreamMap{Default: job.Both}, Ranks: []int{1}},
 			[]string{"-t", "3", "--local-ranks-filter", "1"},
 		},
 	} {
@@ -150,7 +151,7 @@ func TestFilesAreTorchruns(t *testing.T) {
 }
 
 func TestAnAttemptsDirectoryIsNeverTakenAgain(t *testing.T) {
-	r := newRig(t, LogRules{Dir: t.TempDir(), Redirect: StreamMap{Default: Stdout}})
+	r := newRig(t, job.LogRules{Dir: t.TempDir(), Redirect: job.StreamMap{Default: job.Stdout}})
 	var paths []string
 	for _, restartCount := range []int{0, 1, 1, 1} {
 		w := r.run(t, restartCount, shell("echo attempt"))[0]
@@ -200,11 +201,11 @@ func TestLogDirectoryThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, setup := range map[string]logSetup{
-		"a file":                        {Rules: LogRules{Dir: file}},
-		"below a file":                  {Rules: LogRules{Dir: filepath.Join(file, "x")}},
-		"not to be written":             {Rules: LogRules{Dir: "/proc/muster"}},
+		"a file":                        {Rules: job.LogRules{Dir: file}},
+		"below a file":                  {Rules: job.LogRules{Dir: filepath.Join(file, "x")}},
+		"not to be written":             {Rules: job.LogRules{Dir: "/proc/muster"}},
 		"no place for a temporary one":  {TempDir: filepath.Join(file, "x")},
-		"filtered lines, but no folder": {Rules: LogRules{Dir: os.DevNull, KeepStderr: []string{"x"}}},
+		"filtered lines, but no folder": {Rules: job.LogRules{Dir: os.DevNull, KeepStderr: []string{"x"}}},
 	} {
 		setup.Stdout, setup.Stderr = io.Discard, io.Discard
 		_, err := openLogs(setup)
@@ -220,19 +221,19 @@ func TestLogDirectoryThatCannotBe(t *testing.T) {
 func TestATemporaryDirectoryIsRemovedWhenItIsOfNoUse(t *testing.T) {
 	for _, c := range []struct {
 		name      string
-		rules     LogRules
+		rules     job.LogRules
 		script    string
 		succeeded bool
 		want      int // files left
 	}{
-		{"nothing in it", LogRules{}, "echo x", true, 0},
-		{"nothing in it, failed", LogRules{}, "exit 1", false, 0},
-		{"empty files", LogRules{Redirect: StreamMap{Default: Both}}, "", true, 0},
-		{"output that was asked for", LogRules{Redirect: StreamMap{Default: Both}}, "echo x", true, 1},
-		{"an error file, failed", LogRules{}, "echo x >$ERR", false, 1},
-		{"an error file, succeeded later", LogRules{}, "echo x >$ERR", true, 0},
-		{"a file of the worker's own", LogRules{}, "echo x >${ERR%/*}/own", true, 1},
-		{"a log directory that was given", LogRules{Dir: "given"}, "", true, -1},
+		{"nothing in it", job.LogRules{}, "echo x", true, 0},
+		{"nothing in it, failed", job.LogRules{}, "exit 1", false, 0},
+		{"empty files", job.LogRules{Redirect: job.StreamMap{Default: job.Both}}, "", true, 0},
+		{"output that was asked for", job.LogRules{Redirect: job.StreamMap{Default: job.Both}}, "echo x", true, 1},
+		{"an error file, failed", job.LogRules{}, "echo x >$ERR", false, 1},
+		{"an error file, succeeded later", job.LogRules{}, "echo x >$ERR", true, 0},
+		{"a file of the worker's own", job.LogRules{}, "echo x >${ERR%/*}/own", true, 1},
+		{"a log directory that was given", job.LogRules{Dir: "given"}, "", true, -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			temp := t.TempDir()
@@ -296,7 +297,7 @@ func TestFilteredLines(t *testing.T) {
 	if err := os.WriteFile(input, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, LogRules{Dir: t.TempDir(), Tee: StreamMap{Default: Stdout}, KeepStdout: []string{"needle", "second"}})
+	r := newRig(t, job.LogRules{Dir: t.TempDir(), Tee: job.StreamMap{Default: job.Stdout}, KeepStdout: []string{"needle", "second"}})
 	// dd makes the pieces end elsewhere than cat's.
 	r.run(t, 0, shell("dd bs=70001 status=none if="+input))
 	got, err := os.ReadFile(filepath.Join(r.runDir(), "attempt_0", keptStdout))
@@ -360,7 +361,7 @@ func openTerminal(t *testing.T) (near, far *os.File) {
 
 func TestALoneWorkerGetsTheTerminalItself(t *testing.T) {
 	near, far := openTerminal(t)
-	l, err := openLogs(logSetup{Rules: LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
+	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +387,7 @@ func TestALoneWorkerGetsTheTerminalItself(t *testing.T) {
 
 func TestAStoppedTerminalDoesNotKeepUs(t *testing.T) {
 	_, far := openTerminal(t) // nobody reads it
-	l, err := openLogs(logSetup{Rules: LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
+	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

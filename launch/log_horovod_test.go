@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"muster/launch/job"
 )
 
 // The output of horovodrun: prefixes that tell the stream, with the time in front, and a folder for each rank.
 func TestHorovodsOutput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
-	r := newRig(t, LogRules{
-		Prefix: "[${rank}]<${stream}>:", PrefixAll: true, Stamp: true, Tee: StreamMap{Default: Both}, RankFiles: dir, RankDigits: 4,
+	r := newRig(t, job.LogRules{
+		Prefix: "[${rank}]<${stream}>:", PrefixAll: true, Stamp: true, Tee: job.StreamMap{Default: job.Both}, RankFiles: dir, RankDigits: 4,
 	})
 	r.run(t, 0, shell("echo to out; echo to err >&2"))
 	stdout, stderr := r.close(t, true)
@@ -29,7 +31,7 @@ func TestHorovodsOutput(t *testing.T) {
 	}
 
 	// Without files too, and where both streams go to the same place.
-	r = newRig(t, LogRules{Dir: os.DevNull, Prefix: "[${rank}]<${stream}>:", PrefixAll: true})
+	r = newRig(t, job.LogRules{Dir: os.DevNull, Prefix: "[${rank}]<${stream}>:", PrefixAll: true})
 	r.run(t, 0, shell("echo to out; echo to err >&2"))
 	if stdout, stderr = r.close(t, true); stdout != "[100]<stdout>:to out\n" || stderr != "[100]<stderr>:to err\n" {
 		t.Errorf("%q %q", stdout, stderr)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/job"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
@@ -209,7 +210,7 @@ type rig struct {
 	out, err *collector
 }
 
-func newRig(t *testing.T, rules LogRules) *rig {
+func newRig(t *testing.T, rules job.LogRules) *rig {
 	t.Helper()
 	goroutines, descriptors := goleak.IgnoreCurrent(), openDescriptors(t)
 	t.Cleanup(func() {
@@ -310,12 +311,12 @@ func TestLinesOfWorkersAreNeverTorn(t *testing.T) {
 	ranks := func(rank int) string { return fmt.Sprintf("[%d] ", 100+rank) }
 	for _, c := range []struct {
 		name   string
-		rules  LogRules
+		rules  job.LogRules
 		prefix func(int) string
 	}{
-		{"pipes", LogRules{Dir: os.DevNull}, none},
-		{"pipes with prefix", LogRules{Dir: os.DevNull, PrefixAll: true}, ranks},
-		{"tee", LogRules{Tee: StreamMap{Default: Both}}, torchrun},
+		{"pipes", job.LogRules{Dir: os.DevNull}, none},
+		{"pipes with prefix", job.LogRules{Dir: os.DevNull, PrefixAll: true}, ranks},
+		{"tee", job.LogRules{Tee: job.StreamMap{Default: job.Both}}, torchrun},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.rules.Dir == "" {
@@ -347,60 +348,60 @@ func TestLinesOfWorkersAreNeverTorn(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	say := shell("echo out; echo err >&2; printf tail")
-	two := func(m map[int]Streams) StreamMap { return StreamMap{ByRank: m} }
+	two := func(m map[int]job.Streams) job.StreamMap { return job.StreamMap{ByRank: m} }
 	for _, c := range []struct {
 		name           string
-		rules          LogRules
+		rules          job.LogRules
 		stdout, stderr string
 		files          []string // of the attempt, with their size
 		last           string   // of local rank 1
 	}{
 		{
 			"shown as it is",
-			LogRules{},
+			job.LogRules{},
 			"out\nout\ntailtail", "err\nerr\n", nil, "err",
 		},
 		{
 			"shown with prefix",
-			LogRules{PrefixAll: true, Prefix: "${hostname}/$rank> "},
+			job.LogRules{PrefixAll: true, Prefix: "${hostname}/$rank> "},
 			"node/100> out\nnode/100> tail\nnode/101> out\nnode/101> tail\n", "node/100> err\nnode/101> err\n", nil, "err",
 		},
 		{
 			"redirected",
-			LogRules{Redirect: StreamMap{Default: Both}},
+			job.LogRules{Redirect: job.StreamMap{Default: job.Both}},
 			"", "",
 			[]string{"0/stderr.log 4", "0/stdout.log 8", "1/stderr.log 4", "1/stdout.log 8"},
 			"err",
 		},
 		{
 			"tee'd",
-			LogRules{Tee: StreamMap{Default: Both}},
+			job.LogRules{Tee: job.StreamMap{Default: job.Both}},
 			"[default0]:out\n[default0]:tail\n[default1]:out\n[default1]:tail\n", "[default0]:err\n[default1]:err\n",
 			[]string{"0/stderr.log 4", "0/stdout.log 8", "1/stderr.log 4", "1/stdout.log 8"},
 			"err",
 		},
 		{
 			"tee wins over redirect",
-			LogRules{Tee: two(map[int]Streams{0: Stdout}), Redirect: two(map[int]Streams{0: Both, 1: Stderr})},
+			job.LogRules{Tee: two(map[int]job.Streams{0: job.Stdout}), Redirect: two(map[int]job.Streams{0: job.Both, 1: job.Stderr})},
 			"[default0]:out\n[default0]:tail\nout\ntail", "",
 			[]string{"0/stderr.log 4", "0/stdout.log 8", "1/stderr.log 4"},
 			"err",
 		},
 		{
 			"one rank shown",
-			LogRules{Ranks: []int{0}},
+			job.LogRules{Ranks: []int{0}},
 			"out\ntail", "err\n", nil, "err",
 		},
 		{
 			"one rank shown, tee'd",
-			LogRules{Ranks: []int{0}, Tee: StreamMap{Default: Stdout}},
+			job.LogRules{Ranks: []int{0}, Tee: job.StreamMap{Default: job.Stdout}},
 			"[default0]:out\n[default0]:tail\n", "err\n",
 			[]string{"0/stdout.log 8", "1/stdout.log 8"},
 			"err",
 		},
 		{
 			"no files: all is shown as it is, as torchrun does",
-			LogRules{Dir: os.DevNull, Tee: StreamMap{Default: Stdout}, Redirect: StreamMap{Default: Both}},
+			job.LogRules{Dir: os.DevNull, Tee: job.StreamMap{Default: job.Stdout}, Redirect: job.StreamMap{Default: job.Both}},
 			"out\nout\ntailtail", "err\nerr\n", nil, "err",
 		},
 	} {
@@ -460,7 +461,7 @@ func logFiles(t *testing.T, runDir string) []string {
 }
 
 func TestStdoutIsRememberedWhereStderrIsEmpty(t *testing.T) {
-	r := newRig(t, LogRules{Dir: os.DevNull})
+	r := newRig(t, job.LogRules{Dir: os.DevNull})
 	all := r.run(t, 0, shell("echo only; echo ' ' >&2"))
 	r.close(t, true)
 	if diff := cmp.Diff([]string{"only"}, all[0].lastLines(20)); diff != "" {
@@ -470,7 +471,7 @@ func TestStdoutIsRememberedWhereStderrIsEmpty(t *testing.T) {
 
 func TestBothStreamsOnOneOutputKeepTheirOrder(t *testing.T) {
 	both := collect(t)
-	l, err := openLogs(logSetup{Rules: LogRules{Dir: os.DevNull}, Stdout: both.w, Stderr: both.w, Log: zerolog.Nop()})
+	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: both.w, Stderr: both.w, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,10 +493,10 @@ func TestBothStreamsOnOneOutputKeepTheirOrder(t *testing.T) {
 }
 
 func TestAKilledWorkersLastLineIsThere(t *testing.T) {
-	for name, rules := range map[string]LogRules{
+	for name, rules := range map[string]job.LogRules{
 		"pipe":       {Dir: os.DevNull},
-		"redirected": {Redirect: StreamMap{Default: Both}},
-		"tee'd":      {Tee: StreamMap{Default: Both}},
+		"redirected": {Redirect: job.StreamMap{Default: job.Both}},
+		"tee'd":      {Tee: job.StreamMap{Default: job.Both}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, rules)
@@ -513,7 +514,7 @@ func TestAKilledWorkersLastLineIsThere(t *testing.T) {
 }
 
 func TestGrandchildThatKeepsThePipeDelaysTheEndOnlyForAWhile(t *testing.T) {
-	r := newRig(t, LogRules{Dir: os.DevNull})
+	r := newRig(t, job.LogRules{Dir: os.DevNull})
 	r.outputWait = 200 * time.Millisecond
 	begin := time.Now()
 	r.run(t, 0, shell("sleep 600 & echo before"), shell("(while :; do echo flood; done) & echo before"))
@@ -526,7 +527,7 @@ func TestGrandchildThatKeepsThePipeDelaysTheEndOnlyForAWhile(t *testing.T) {
 }
 
 func TestAReaderThatLeavesDoesNotHarmWorkers(t *testing.T) {
-	r := newRig(t, LogRules{Dir: os.DevNull})
+	r := newRig(t, job.LogRules{Dir: os.DevNull})
 	// The collector's end goes away: like "| head" after its lines.
 	a, err := r.attempt(0, 1)
 	if err != nil {
@@ -558,7 +559,7 @@ func TestAFullDiskBehindTheConsoleDoesNotHarmWorkers(t *testing.T) {
 	}
 	defer full.Close()
 	var logged bytes.Buffer
-	l, err := openLogs(logSetup{Rules: LogRules{Dir: os.DevNull}, Stdout: full, Stderr: io.Discard, Log: zerolog.New(&logged)})
+	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: full, Stderr: io.Discard, Log: zerolog.New(&logged)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -594,11 +595,11 @@ func TestAConsoleThatStandsStill(t *testing.T) {
 	const mb = 40
 	for _, c := range []struct {
 		name  string
-		rules LogRules
+		rules job.LogRules
 		tee   bool
 	}{
-		{"tee", LogRules{Tee: StreamMap{Default: Stdout}}, true},
-		{"pipe", LogRules{Dir: os.DevNull}, false},
+		{"tee", job.LogRules{Tee: job.StreamMap{Default: job.Stdout}}, true},
+		{"pipe", job.LogRules{Dir: os.DevNull}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := goleak.IgnoreCurrent()
@@ -671,7 +672,7 @@ func TestANonBlockingConsole(t *testing.T) {
 	}
 	near, far := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
 	defer far.Close()
-	l, err := openLogs(logSetup{Rules: LogRules{Dir: os.DevNull}, Stdout: near, Stderr: io.Discard, Log: zerolog.Nop()})
+	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: near, Stderr: io.Discard, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -692,7 +693,7 @@ func TestANonBlockingConsole(t *testing.T) {
 }
 
 func TestAWorkerThatCouldNotBeStarted(t *testing.T) {
-	r := newRig(t, LogRules{})
+	r := newRig(t, job.LogRules{})
 	a, err := r.attempt(0, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -714,7 +715,7 @@ func TestAWorkerThatCouldNotBeStarted(t *testing.T) {
 func TestTeedLinesAreShownWhileTheWorkerRuns(t *testing.T) {
 	for name, blind := range map[string]bool{"with inotify": false, "without inotify": true} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, LogRules{Dir: t.TempDir(), Tee: StreamMap{Default: Stdout}, KeepStdout: []string{"a"}})
+			r := newRig(t, job.LogRules{Dir: t.TempDir(), Tee: job.StreamMap{Default: job.Stdout}, KeepStdout: []string{"a"}})
 			if blind {
 				r.watchOnce.Do(func() {})
 			} else if r.watcher() == nil {

@@ -6,16 +6,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"muster/launch/job"
 )
 
 // defaultPrefix is the prefix where none is given: torchrun's, for tee'd lines of its dialect.
 const defaultPrefix = "[${role_name}${local_rank}]:"
-
-// RankPrefix is muster's own, and that of LogRules.PrefixAll; HostRankPrefix tells nodes apart, too.
-const (
-	RankPrefix     = "[${rank}] "
-	HostRankPrefix = "[${hostname} ${rank}] "
-)
 
 // workerIdentity says whose output it is.
 type workerIdentity struct {
@@ -36,11 +32,11 @@ func shortHost(name string) string {
 	return short
 }
 
-// prefix is what stands in front of one worker's lines. With Color it has one of six colors, by the worker's rank.
-func (r *LogRules) prefix(w workerIdentity) string {
+// prefixOf is what stands in front of one worker's lines. With Color it has one of six colors, by the worker's rank.
+func prefixOf(r *job.LogRules, w workerIdentity) string {
 	template := r.Prefix
 	if template == "" && r.PrefixAll {
-		template = RankPrefix
+		template = job.RankPrefix
 	}
 	text := linePrefix(template, w)
 	if !r.Color {
@@ -51,8 +47,8 @@ func (r *LogRules) prefix(w workerIdentity) string {
 }
 
 // ProcessPrefix returns what stands in front of the next line of a process with a rank on a host; stream is stdout or stderr.
-func (r *LogRules) ProcessPrefix(rank int, host, stream string, now time.Time) string {
-	text := r.prefix(workerIdentity{Rank: rank, Host: shortHost(host), Stream: stream})
+func ProcessPrefix(r *job.LogRules, rank int, host, stream string, now time.Time) string {
+	text := prefixOf(r, workerIdentity{Rank: rank, Host: shortHost(host), Stream: stream})
 	if r.Stamp {
 		text = now.Format(time.ANSIC) + text
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/durable"
+	"muster/launch/job"
 )
 
 // workerLogs is the output of one worker: made before it starts, finished after it has ended.
@@ -42,7 +43,7 @@ func (a *attemptLogs) worker(id workerIdentity) (*workerLogs, error) {
 	}
 	for i, stream := range []string{"stdout", "stderr"} {
 		id.Stream = stream
-		w.prefix[i] = []byte(a.rules.prefix(id))
+		w.prefix[i] = []byte(prefixOf(&a.rules, id))
 	}
 	if err := w.open(); err != nil {
 		w.closeChild()
@@ -68,15 +69,15 @@ func (w *workerLogs) open() error {
 		return w.openRankFile()
 	}
 	tee, redirect := a.rules.Tee.For(rank), a.rules.Redirect.For(rank)
-	toFile := NoStream
+	toFile := job.NoStream
 	if w.dir != "" {
 		toFile = tee | redirect
 	}
 	// One pipe for both streams keeps their order, where they end at the same place anyway.
-	if toFile == NoStream && a.out == a.err && !w.inherit(0) && (!a.rules.PrefixAll || bytes.Equal(w.prefix[0], w.prefix[1])) {
+	if toFile == job.NoStream && a.out == a.err && !w.inherit(0) && (!a.rules.PrefixAll || bytes.Equal(w.prefix[0], w.prefix[1])) {
 		return w.openPipe(0, 1)
 	}
-	for i, stream := range []Streams{Stdout, Stderr} {
+	for i, stream := range []job.Streams{job.Stdout, job.Stderr} {
 		var err error
 		switch {
 		case toFile&stream != 0:
@@ -304,9 +305,4 @@ func (w *workerLogs) lastLines(n int) []string {
 		}
 	}
 	return nil
-}
-
-// RankFilesOf is the directory of a rank's files in RankFiles.
-func (r *LogRules) RankFilesOf(rank int) string {
-	return filepath.Join(r.RankFiles, fmt.Sprintf("rank.%0*d", r.RankDigits, rank))
 }

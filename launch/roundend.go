@@ -12,6 +12,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -337,9 +338,9 @@ func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal
 	switch policy := a.Plan.Job.Restart.Clean; {
 	case d.Verdict == stopForNow || d.Reason == reasonDeadline:
 		patience = restartPatience // who stops a job counts the seconds
-	case policy == CleanNone && a.awaitEnd(ctx, g):
+	case policy == job.CleanNone && a.awaitEnd(ctx, g):
 		return a.finishGroup(stop, g, 0)
-	case policy == CleanUnfinished:
+	case policy == job.CleanUnfinished:
 		ladder.Spare = true
 	default:
 		ladder = a.ladder(signal) // another node may have bounded the grace while we waited

@@ -1,4 +1,4 @@
-package launch
+package job
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ var harmlessNames = []string{
 
 // Harmless reports whether the value of a variable with this name may be shown to everybody.
 func Harmless(name string) bool {
-	return !Secret(name) && (TellsWorkers(name) || slices.Contains(staleNames, name) || matches(harmlessNames, name))
+	return !Secret(name) && (TellsWorkers(name) || slices.Contains(staleNames, name) || Matches(harmlessNames, name))
 }
 
 // secretWords end the words of names whose values are not to be shown, and secretWhole are such words by themselves.

@@ -1,4 +1,4 @@
-package launch
+package job
 
 import (
 	"maps"
@@ -36,17 +36,17 @@ func HostNames() []string { return slices.Concat(hostNames, deviceNames) }
 // leaves reports whether a variable of the launcher is sent to other machines.
 func (r EnvRules) leaves(name string) bool {
 	switch {
-	case matches(r.Deny, name), isStale(name, false):
+	case Matches(r.Deny, name), Stale(name, false):
 		return false
-	case matches(r.Pass, name):
+	case Matches(r.Pass, name):
 		return true
 	}
-	return r.Mode != EnvInherit && r.Mode != EnvClean && !matches(hostNames, name) && !matches(deviceNames, name)
+	return r.Mode != EnvInherit && r.Mode != EnvClean && !Matches(hostNames, name) && !Matches(deviceNames, name)
 }
 
 // Passed returns what of the launcher's environment leaves its machine: entries "NAME=VALUE", sorted by name.
 func Passed(rules EnvRules, launcher []string) []string {
-	vars := entries(launcher)
+	vars := Variables(launcher)
 	maps.DeleteFunc(vars, func(name, _ string) bool { return !rules.leaves(name) })
 	return environOf(vars)
 }
@@ -54,14 +54,14 @@ func Passed(rules EnvRules, launcher []string) []string {
 // RemoteEnviron returns what a job has as Environ on another machine than the launcher's, where machine is the environment of
 // the process that serves the job there, and launcher what the launcher began with, or Passed of that.
 func RemoteEnviron(rules EnvRules, machine, launcher []string) []string {
-	vars := entries(machine)
+	vars := Variables(machine)
 	for _, name := range []string{"PWD", "OLDPWD", "SHLVL", "_"} { // of a shell that the workers have nothing to do with
 		delete(vars, name)
 	}
 	if rules.Mode == EnvClean {
-		maps.DeleteFunc(vars, func(name, _ string) bool { return !slices.Contains(cleanNames, name) && !matches(deviceNames, name) })
+		maps.DeleteFunc(vars, func(name, _ string) bool { return !slices.Contains(cleanNames, name) && !Matches(deviceNames, name) })
 	}
-	for name, value := range entries(launcher) {
+	for name, value := range Variables(launcher) {
 		if !rules.leaves(name) {
 			continue
 		}
@@ -87,8 +87,8 @@ func joinPaths(list, more string) string {
 	return strings.Join(known, ":")
 }
 
-// entries are the variables of an environment; of several with one name the last counts.
-func entries(environ []string) map[string]string {
+// Variables are those of an environment, by name; of several with one name the last counts.
+func Variables(environ []string) map[string]string {
 	vars := make(map[string]string, len(environ))
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok && name != "" {

@@ -1,10 +1,10 @@
-package launch_test
+package job_test
 
 import (
 	"strings"
 	"testing"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -23,7 +23,7 @@ func TestExitCodes(t *testing.T) {
 		{"0-255", []int{0, 255}, []int{256, -1}},
 		{"7-7", []int{7}, []int{6, 8}},
 	} {
-		set, err := launch.ParseExitCodes(c.text)
+		set, err := job.ParseExitCodes(c.text)
 		if err != nil {
 			t.Errorf("%q: %v", c.text, err)
 			continue
@@ -45,7 +45,7 @@ func TestExitCodesRefused(t *testing.T) {
 	for _, text := range []string{
 		"256", "-1", "+1", "1,", ",", "a", "1-", "-", "5-3", ">=", ">=256", ">128", "<5", ">=1-5", "1-2-3", "1;2", "0x10", "kubeflow-", "1.5",
 	} {
-		if set, err := launch.ParseExitCodes(text); err == nil {
+		if set, err := job.ParseExitCodes(text); err == nil {
 			t.Errorf("%q was read as %v", text, set)
 		} else if !strings.Contains(err.Error(), "exit code") {
 			t.Errorf("%q: the error does not say what is wanted: %v", text, err)
@@ -59,11 +59,11 @@ func FuzzParseExitCodes(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		set, err := launch.ParseExitCodes(text)
+		set, err := job.ParseExitCodes(text)
 		if err != nil {
 			return
 		}
-		again, err := launch.ParseExitCodes(set.String())
+		again, err := job.ParseExitCodes(set.String())
 		if err != nil {
 			t.Fatalf("%q was written as %q, which cannot be read: %v", text, set, err)
 		}

@@ -1,4 +1,4 @@
-package launch_test
+package job_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // fill sets everything below v to a value that is not its zero, and another one each time. It fails on what it cannot set, so
@@ -18,8 +18,8 @@ func fill(t *testing.T, v reflect.Value, path string, n *int) {
 	t.Helper()
 	*n++
 	switch special := v.Addr().Interface().(type) {
-	case *launch.ExitCodes:
-		codes, err := launch.ParseExitCodes(fmt.Sprintf("%d,%d-255", *n%100, 100+*n%100))
+	case *job.ExitCodes:
+		codes, err := job.ParseExitCodes(fmt.Sprintf("%d,%d-255", *n%100, 100+*n%100))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,28 +76,28 @@ func fill(t *testing.T, v reflect.Value, path string, n *int) {
 
 // A job is sent to the agents of other machines as JSON: nothing of it may be lost or changed on the way.
 func TestJobAsJSON(t *testing.T) {
-	codes := cmp.Comparer(func(a, b launch.ExitCodes) bool { return a.String() == b.String() })
+	codes := cmp.Comparer(func(a, b job.ExitCodes) bool { return a.String() == b.String() })
 	prefixes := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
-	var full launch.Job
+	var full job.Job
 	n := 0
 	fill(t, reflect.ValueOf(&full).Elem(), "Job", &n)
 	if n < 200 {
 		t.Fatalf("only %d values were set", n)
 	}
-	for name, job := range map[string]launch.Job{"full": full, "zero": {}} {
-		text, err := json.Marshal(job)
+	for name, j := range map[string]job.Job{"full": full, "zero": {}} {
+		text, err := json.Marshal(j)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got launch.Job
+		var got job.Job
 		if err := json.Unmarshal(text, &got); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(job, got, codes, prefixes); diff != "" {
+		if diff := cmp.Diff(j, got, codes, prefixes); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	var job launch.Job
+	var job job.Job
 	if err := json.Unmarshal([]byte(`{"Restart": {"Retryable": "1-0"}}`), &job); err == nil {
 		t.Error("exit codes that are none were read")
 	}

@@ -1,4 +1,4 @@
-package launch
+package job
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package launch_test
+package job_test
 
 import (
 	"encoding/json"
@@ -207,8 +207,8 @@ func (m *module) unread(t types.Type, seen map[string]bool) []string {
 
 // shownOnly are the fields of a job that are there to be shown, and why nobody misses anything else.
 var shownOnly = map[string]string{
-	"muster/launch.Job.Dialect":  "the command line that --dry-run names",
-	"muster/launch.Meeting.Conf": "the words of --rdzv-conf for --dry-run: what they ask for stands in other fields, and the dialects refuse the rest",
+	"muster/launch/job.Job.Dialect":  "the command line that --dry-run names",
+	"muster/launch/job.Meeting.Conf": "the words of --rdzv-conf for --dry-run: what they ask for stands in other fields, and the dialects refuse the rest",
 }
 
 // Every field of a job is read by somebody, or a setting could stand there and mean nothing: fields that only the dialects and
@@ -217,7 +217,7 @@ func TestEveryFieldOfAJobIsRead(t *testing.T) {
 	m := loadModule(t)
 	delete(m.types, "muster/internal/platform")
 	found := map[string]bool{}
-	for _, root := range []struct{ pkg, name string }{{"muster/launch", "Job"}, {"muster/cmd/dialect", "Request"}} {
+	for _, root := range []struct{ pkg, name string }{{"muster/launch/job", "Job"}, {"muster/cmd/dialect", "Request"}} {
 		for _, key := range m.unread(m.types[root.pkg].Scope().Lookup(root.name).Type(), map[string]bool{}) {
 			found[key] = true
 		}

@@ -1,8 +1,10 @@
-package launch
+package job
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
@@ -282,6 +284,17 @@ type LogRules struct {
 	KeepStdout, KeepStderr []string
 }
 
+// RankFilesOf is the directory of a rank's files in RankFiles.
+func (r *LogRules) RankFilesOf(rank int) string {
+	return filepath.Join(r.RankFiles, fmt.Sprintf("rank.%0*d", r.RankDigits, rank))
+}
+
+// RankPrefix is muster's own, and that of LogRules.PrefixAll; HostRankPrefix tells nodes apart, too.
+const (
+	RankPrefix     = "[${rank}] "
+	HostRankPrefix = "[${hostname} ${rank}] "
+)
+
 // WarmRules say whether workers are forked from a process that has imported their modules, the template. The zero value
 // starts every worker by itself.
 type WarmRules struct {
@@ -294,8 +307,8 @@ type WarmRules struct {
 	Wait time.Duration
 }
 
-// wanted reports whether anything is to be imported ahead.
-func (w WarmRules) wanted() bool { return w.Auto || len(w.Modules) > 0 }
+// Wanted reports whether anything is to be imported ahead.
+func (w WarmRules) Wanted() bool { return w.Auto || len(w.Modules) > 0 }
 
 // BindRules say whether each worker is bound to the CPUs near its accelerator. The zero value binds none.
 type BindRules struct {
