@@ -18,6 +18,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch/job"
+	"muster/launch/output"
 )
 
 // asleep is what workers do in debug mode where no command was given. It dies of any signal.
@@ -50,11 +51,11 @@ type DebugRank struct {
 
 // tellDebug writes what a person needs to enter a worker that is about to start: a file for shells among the logs, or in the
 // run directory where there are none, and one for FindDebugRank.
-func (a *Agent) tellDebug(logs *attemptLogs, w Worker) error {
+func (a *Agent) tellDebug(logs *output.Attempt, w Worker) error {
 	if !a.Plan.Job.Debug.On {
 		return nil
 	}
-	parent := logs.path
+	parent := logs.Path
 	if _, err := durable.Ours(parent); parent == "" || err != nil { // a person has a shell read it: others must not replace it
 		parent = a.Plan.RunDir
 	}

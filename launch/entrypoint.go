@@ -142,7 +142,7 @@ func (e entrypoint) argv(c job.Command, localRank int) []string {
 	}
 	for _, a := range c.Args {
 		if c.Substitute {
-			a = expandTemplate(a, map[string]string{"local_rank": strconv.Itoa(localRank)})
+			a = python.Substitute(a, map[string]string{"local_rank": strconv.Itoa(localRank)})
 		}
 		argv = append(argv, a)
 	}

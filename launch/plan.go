@@ -135,7 +135,7 @@ func NewPlan(j job.Job, m Machine) (*Plan, error) {
 		}
 	}
 	places := findRunPlaces(m)
-	p.RunDir, p.passedOver = filepath.Join(places.parent, jobDirPrefix+safeName(p.RunID)), places.passedOver
+	p.RunDir, p.passedOver = filepath.Join(places.parent, jobDirPrefix+job.FileName(p.RunID)), places.passedOver
 	// What would fail for one worker fails for the last.
 	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {
 		return nil, errhint.Code(err, errhint.Usage)

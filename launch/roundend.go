@@ -310,7 +310,7 @@ func (a *Agent) whereLogs() string {
 	if a.meeting != nil {
 		nodes = a.meeting.GroupWorldSize
 	}
-	return a.logs.where(a.Plan.Hostname, nodes)
+	return a.logs.Where(a.Plan.Hostname, nodes)
 }
 
 // agree returns the exit status that all nodes end with; ours is status.

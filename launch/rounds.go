@@ -135,7 +135,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		defer cancel()
 	}
 	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
-	a.LogTo(a.logs.message())
+	a.LogTo(a.logs.Message())
 	if err != nil {
 		if a.atDoor != nil && ctx.Err() == nil {
 			res := a.finish(ctx, outcome{Reason: a.atDoor.Reason}, *a.atDoor)

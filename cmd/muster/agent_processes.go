@@ -21,6 +21,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/output"
 )
 
 // processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
@@ -165,7 +166,7 @@ func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
 			if copies != nil {
 				from = io.TeeReader(r, copies)
 			}
-			dispatch.Prefix(to, from, func() string { return launch.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
+			dispatch.Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
 	if err := p.room.Tell(w); err != nil {

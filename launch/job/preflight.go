@@ -1,8 +1,6 @@
 package job
 
-import (
-	"time"
-)
+import "time"
 
 // Preflight is what a node has that must fit the others, looked up before any worker starts.
 type Preflight struct {

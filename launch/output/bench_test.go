@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"bytes"
@@ -32,35 +32,35 @@ func benchOutput(b *testing.B, rules job.LogRules, workers int, job string) stri
 		shown <- errors.Join(err, read.Close())
 	}()
 	var said bytes.Buffer
-	l, err := openLogs(logSetup{Rules: rules, TempDir: b.TempDir(), Stdout: write, Stderr: &said, Log: zerolog.Nop()})
+	l, err := Open(Setup{Rules: rules, TempDir: b.TempDir(), Stdout: write, Stderr: &said, Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
-	a, err := l.attempt(0, workers)
+	a, err := l.Attempt(0, workers)
 	if err != nil {
 		b.Fatal(err)
 	}
-	logs, running := make([]*workerLogs, workers), make([]*exec.Cmd, workers)
+	logs, running := make([]*Worker, workers), make([]*exec.Cmd, workers)
 	for i := range workers {
-		if logs[i], err = a.worker(workerIdentity{LocalRank: i, Role: "default"}); err != nil {
+		if logs[i], err = a.Worker(Identity{LocalRank: i, Role: "default"}); err != nil {
 			b.Fatal(err)
 		}
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLogWorker$")
 		cmd.Env = append(os.Environ(), "MUSTER_LOG_WORKER="+job)
-		cmd.Stdout, cmd.Stderr = logs[i].files()
+		cmd.Stdout, cmd.Stderr = logs[i].Files()
 		if err := cmd.Start(); err != nil {
 			b.Fatal(err)
 		}
-		logs[i].started()
+		logs[i].Started()
 		running[i] = cmd
 	}
 	for i := range workers {
 		if err := running[i].Wait(); err != nil {
 			b.Error(err)
 		}
-		logs[i].finish(context.Background())
+		logs[i].Finish(context.Background())
 	}
-	if err := errors.Join(a.close(), l.Close(true), write.Close(), <-shown); err != nil {
+	if err := errors.Join(a.Close(), l.Close(true), write.Close(), <-shown); err != nil {
 		b.Error(err)
 	}
 	return said.String()

@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"bytes"
@@ -13,10 +13,10 @@ import (
 	"muster/launch/job"
 )
 
-// workerLogs is the output of one worker: made before it starts, finished after it has ended.
-type workerLogs struct {
-	attempt *attemptLogs
-	id      workerIdentity
+// Worker is the output of one worker: made before it starts, finished after it has ended.
+type Worker struct {
+	attempt *Attempt
+	id      Identity
 	prefix  [2][]byte // of stdout and stderr
 	dir     string
 
@@ -35,9 +35,9 @@ type workerLogs struct {
 	offOnce   sync.Once
 }
 
-// worker opens a worker's files and pipes. With an error nothing stays open.
-func (a *attemptLogs) worker(id workerIdentity) (*workerLogs, error) {
-	w := &workerLogs{
+// Worker opens a worker's files and pipes. With an error nothing stays open.
+func (a *Attempt) Worker(id Identity) (*Worker, error) {
+	w := &Worker{
 		attempt: a, id: id, dir: a.workerDir(id.LocalRank),
 		pumped: make(chan struct{}), calledOff: make(chan struct{}),
 	}
@@ -58,7 +58,7 @@ func (a *attemptLogs) worker(id workerIdentity) (*workerLogs, error) {
 	return w, nil
 }
 
-func (w *workerLogs) open() error {
+func (w *Worker) open() error {
 	if w.dir != "" {
 		if err := os.Mkdir(w.dir, 0o777); err != nil {
 			return err
@@ -97,17 +97,17 @@ func (w *workerLogs) open() error {
 // inherit reports whether stream i (0 stdout, 1 stderr) is our own. A lone worker gets the terminal itself, so that
 // debuggers, colours and progress bars work; its last lines are then known to the user alone. torchrun lets every worker
 // inherit everything, and their lines are torn.
-func (w *workerLogs) inherit(i int) bool {
+func (w *Worker) inherit(i int) bool {
 	_, ok := w.attempt.inheritable[i].(*os.File)
 	return ok && w.attempt.lone && w.attempt.shown(w.id.LocalRank) && w.attempt.console(i).terminal
 }
 
-func (l *logs) console(i int) *console {
+func (l *Logs) console(i int) *console {
 	return []*console{l.out, l.err}[i]
 }
 
 // openFile makes the worker's own file for stream i, and what follows it.
-func (w *workerLogs) openFile(i int, follow bool) error {
+func (w *Worker) openFile(i int, follow bool) error {
 	path, create := filepath.Join(w.dir, []string{stdoutFile, stderrFile}[i]), func(path string) (*os.File, error) {
 		return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o666)
 	}
@@ -155,7 +155,7 @@ func (w *workerLogs) openFile(i int, follow bool) error {
 }
 
 // openRankFile makes the worker's file in LogRules.RankDir. A restart within the same second goes on with it.
-func (w *workerLogs) openRankFile() error {
+func (w *Worker) openRankFile() error {
 	dir, err := filepath.Abs(w.attempt.rules.RankDir)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (w *workerLogs) openRankFile() error {
 
 // openPipe makes a pipe for the streams. Output that is not shown is read all the same: if the worker fails, its last
 // lines are wanted.
-func (w *workerLogs) openPipe(streams ...int) error {
+func (w *Worker) openPipe(streams ...int) error {
 	poll, err := w.attempt.pipePoller()
 	if err != nil {
 		return err
@@ -202,26 +202,26 @@ func (w *workerLogs) openPipe(streams ...int) error {
 	return nil
 }
 
-// files returns what the worker gets as standard output and error. They are valid until started or finish.
-func (w *workerLogs) files() (stdout, stderr *os.File) { return w.child[0], w.child[1] }
+// Files returns what the worker gets as standard output and error. They are valid until started or finish.
+func (w *Worker) Files() (stdout, stderr *os.File) { return w.child[0], w.child[1] }
 
-// errorFile is the worker's TORCHELASTIC_ERROR_FILE, "" with --log-dir /dev/null.
-func (w *workerLogs) errorFile() string {
+// ErrorFile is the worker's TORCHELASTIC_ERROR_FILE, "" with --log-dir /dev/null.
+func (w *Worker) ErrorFile() string {
 	if w.dir == "" {
 		return ""
 	}
 	return filepath.Join(w.dir, errorFileName)
 }
 
-func (w *workerLogs) closeChild() {
+func (w *Worker) closeChild() {
 	for _, f := range w.owned {
 		_ = f.Close() // the worker has its own; nothing was written here
 	}
 	w.owned = nil
 }
 
-// started is called once the worker runs: our copies of its files are closed, and its output is read.
-func (w *workerLogs) started() {
+// Started is called once the worker runs: our copies of its files are closed, and its output is read.
+func (w *Worker) Started() {
 	w.startOnce.Do(func() {
 		w.closeChild()
 		var all sync.WaitGroup
@@ -235,11 +235,11 @@ func (w *workerLogs) started() {
 	})
 }
 
-// finish is called after the worker has exited, or could not be started, and best after what it left behind is gone. It
+// Finish is called after the worker has exited, or could not be started, and best after what it left behind is gone. It
 // returns when all output was shown. Something that still holds the worker's pipe delays it by outputWait at the most; a
 // console that takes nothing by stallWait, or until ctx ends. What is in no file is lost then.
-func (w *workerLogs) finish(ctx context.Context) {
-	w.started()
+func (w *Worker) Finish(ctx context.Context) {
+	w.Started()
 	for _, s := range w.sources {
 		s.stop()
 	}
@@ -264,16 +264,16 @@ func (w *workerLogs) finish(ctx context.Context) {
 	}
 }
 
-// catchUp waits until lastLines are those of all that the worker, which has exited, had written; what it has started may
+// CatchUp waits until LastLines are those of all that the worker, which has exited, had written; what it has started may
 // go on writing. Until ctx ends: a pipe is not read while a console takes nothing.
-func (w *workerLogs) catchUp(ctx context.Context) {
+func (w *Worker) CatchUp(ctx context.Context) {
 	for _, s := range w.pipes { // files are read back from where the worker wrote
 		s.caughtUp(ctx.Done())
 	}
 }
 
 // waitShown waits until all was shown, and returns false when that is not going to be.
-func (w *workerLogs) waitShown(ctx context.Context) bool {
+func (w *Worker) waitShown(ctx context.Context) bool {
 	stall := time.NewTicker(w.attempt.stallWait)
 	defer stall.Stop()
 	for taken := w.attempt.taken(); ; {
@@ -293,9 +293,9 @@ func (w *workerLogs) waitShown(ctx context.Context) bool {
 	}
 }
 
-// lastLines returns the last n lines of the worker's standard error, or of its standard output when nothing can be seen on
-// the other; nil where they are not known. Call it after finish or catchUp.
-func (w *workerLogs) lastLines(n int) []string {
+// LastLines returns the last n lines of the worker's standard error, or of its standard output when nothing can be seen on
+// the other; nil where they are not known. Call it after finish or CatchUp.
+func (w *Worker) LastLines(n int) []string {
 	for _, i := range []int{1, 0} {
 		if w.last[i] == nil {
 			continue

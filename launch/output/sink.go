@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"errors"
@@ -43,6 +43,12 @@ func fileDescriptor(w any) (int, bool) {
 func isTerminal(fd int) bool {
 	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	return err == nil
+}
+
+// OnTerminal reports whether w is a terminal.
+func OnTerminal(w any) bool {
+	fd, ok := fileDescriptor(w)
+	return ok && isTerminal(fd)
 }
 
 // newSink returns the sink for w and whether it is a terminal.

@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"bytes"
@@ -395,7 +395,7 @@ func TestTailIsBounded(t *testing.T) {
 
 func TestTemplate(t *testing.T) {
 	// Expectations come from Python 3.11's string.Template(...).safe_substitute(role_name="default", local_rank=11, ...).
-	w := workerIdentity{LocalRank: 11, Rank: 107, Role: "default", Host: "n1"}
+	w := Identity{LocalRank: 11, Rank: 107, Role: "default", Host: "n1"}
 	for template, want := range map[string]string{
 		"":                                     "[default11]:",
 		"[${role_name}${local_rank}]:":         "[default11]:",

@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"bytes"
@@ -108,33 +108,33 @@ func TestFilesAreTorchruns(t *testing.T) {
 				c.rules.Dir = filepath.Join(ours, c.rules.Dir)
 			}
 			out, err := collect(t), collect(t)
-			l, e := openLogs(logSetup{Rules: c.rules, RunID: "job 7", TempDir: ours, Stdout: out.w, Stderr: err.w, Log: zerolog.Nop()})
+			l, e := Open(Setup{Rules: c.rules, RunID: "job 7", TempDir: ours, Stdout: out.w, Stderr: err.w, Log: zerolog.Nop()})
 			if e != nil {
 				t.Fatal(e)
 			}
-			a, e := l.attempt(0, 2)
+			a, e := l.Attempt(0, 2)
 			if e != nil {
 				t.Fatal(e)
 			}
 			for rank := range 2 {
-				w, e := a.worker(workerIdentity{LocalRank: rank, Rank: rank, Role: "default"})
+				w, e := a.Worker(Identity{LocalRank: rank, Rank: rank, Role: "default"})
 				if e != nil {
 					t.Fatal(e)
 				}
 				cmd := exec.CommandContext(ctx, "/bin/sh", "-c", script, "sh", fmt.Sprint(rank))
-				cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+w.errorFile())
-				cmd.Stdout, cmd.Stderr = w.files()
+				cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+w.ErrorFile())
+				cmd.Stdout, cmd.Stderr = w.Files()
 				if e := cmd.Start(); e != nil {
 					t.Fatal(e)
 				}
-				w.started()
+				w.Started()
 				if e := cmd.Wait(); e != nil {
 					t.Error(e)
 				}
-				w.finish(t.Context())
+				w.Finish(t.Context())
 			}
 			// Not a success: after one, we tidy up the temporary directory, which torchrun does not.
-			if e := errors.Join(a.close(), l.Close(false)); e != nil {
+			if e := errors.Join(a.Close(), l.Close(false)); e != nil {
 				t.Error(e)
 			}
 			if diff := cmp.Diff(tree(t, theirs), tree(t, ours)); diff != "" {
@@ -155,12 +155,12 @@ func TestAnAttemptsDirectoryIsNeverTakenAgain(t *testing.T) {
 	var paths []string
 	for _, restartCount := range []int{0, 1, 1, 1} {
 		w := r.run(t, restartCount, shell("echo attempt"))[0]
-		path, err := filepath.Rel(r.runDir(), w.errorFile())
+		path, err := filepath.Rel(r.RunDir(), w.ErrorFile())
 		if err != nil {
 			t.Error(err)
 		}
 		paths = append(paths, path)
-		if got := strings.Join(w.lastLines(9), " "); got != "attempt" {
+		if got := strings.Join(w.LastLines(9), " "); got != "attempt" {
 			t.Errorf("last lines %q", got)
 		}
 	}
@@ -200,7 +200,7 @@ func TestLogDirectoryThatCannotBe(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, setup := range map[string]logSetup{
+	for name, setup := range map[string]Setup{
 		"a file":                        {Rules: job.LogRules{Dir: file}},
 		"below a file":                  {Rules: job.LogRules{Dir: filepath.Join(file, "x")}},
 		"not to be written":             {Rules: job.LogRules{Dir: "/proc/muster"}},
@@ -208,7 +208,7 @@ func TestLogDirectoryThatCannotBe(t *testing.T) {
 		"filtered lines, but no folder": {Rules: job.LogRules{Dir: os.DevNull, KeepStderr: []string{"x"}}},
 	} {
 		setup.Stdout, setup.Stderr = io.Discard, io.Discard
-		_, err := openLogs(setup)
+		_, err := Open(setup)
 		if err == nil || errhint.CodeOf(err) != errhint.Usage {
 			t.Errorf("%s: error %v with status %d, want status %d", name, err, errhint.CodeOf(err), errhint.Usage)
 		}
@@ -240,28 +240,28 @@ func TestATemporaryDirectoryIsRemovedWhenItIsOfNoUse(t *testing.T) {
 			if c.rules.Dir != "" {
 				c.rules.Dir = filepath.Join(temp, c.rules.Dir)
 			}
-			l, err := openLogs(logSetup{Rules: c.rules, RunID: "job", TempDir: temp, Stdout: io.Discard, Stderr: io.Discard, Log: zerolog.Nop()})
+			l, err := Open(Setup{Rules: c.rules, RunID: "job", TempDir: temp, Stdout: io.Discard, Stderr: io.Discard, Log: zerolog.Nop()})
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, err := l.attempt(0, 1)
+			a, err := l.Attempt(0, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, err := a.worker(workerIdentity{})
+			w, err := a.Worker(Identity{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			cmd := exec.Command("/bin/sh", "-c", c.script)
-			cmd.Env = append(os.Environ(), "ERR="+w.errorFile())
-			cmd.Stdout, cmd.Stderr = w.files()
+			cmd.Env = append(os.Environ(), "ERR="+w.ErrorFile())
+			cmd.Stdout, cmd.Stderr = w.Files()
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			w.started()
+			w.Started()
 			cmd.Wait()
-			w.finish(t.Context())
-			if err := errors.Join(a.close(), l.Close(c.succeeded)); err != nil {
+			w.Finish(t.Context())
+			if err := errors.Join(a.Close(), l.Close(c.succeeded)); err != nil {
 				t.Error(err)
 			}
 			left, err := filepath.Glob(filepath.Join(temp, "*", "*", "attempt_0", "0", "*"))
@@ -300,7 +300,7 @@ func TestFilteredLines(t *testing.T) {
 	r := newRig(t, job.LogRules{Dir: t.TempDir(), Tee: job.StreamMap{Default: job.Stdout}, KeepStdout: []string{"needle", "second"}})
 	// dd makes the pieces end elsewhere than cat's.
 	r.run(t, 0, shell("dd bs=70001 status=none if="+input))
-	got, err := os.ReadFile(filepath.Join(r.runDir(), "attempt_0", keptStdout))
+	got, err := os.ReadFile(filepath.Join(r.RunDir(), "attempt_0", keptStdout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,15 +361,15 @@ func openTerminal(t *testing.T) (near, far *os.File) {
 
 func TestALoneWorkerGetsTheTerminalItself(t *testing.T) {
 	near, far := openTerminal(t)
-	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
+	l, err := Open(Setup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{logs: l}
+	r := &rig{Logs: l}
 	const ask = "if [ -t 1 ] && [ -t 2 ]; then echo yes; else echo no; fi"
 	alone := r.run(t, 0, shell(ask))
 	r.run(t, 1, shell(ask), shell(ask))
-	if lines := alone[0].lastLines(20); lines != nil {
+	if lines := alone[0].LastLines(20); lines != nil {
 		t.Errorf("last lines %q of output that was not read", lines)
 	}
 	if err := l.Close(true); err != nil {
@@ -387,11 +387,11 @@ func TestALoneWorkerGetsTheTerminalItself(t *testing.T) {
 
 func TestAStoppedTerminalDoesNotKeepUs(t *testing.T) {
 	_, far := openTerminal(t) // nobody reads it
-	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
+	l, err := Open(Setup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: far, Stderr: far, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := l.attempt(0, 2)
+	a, err := l.Attempt(0, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,11 +400,11 @@ func TestAStoppedTerminalDoesNotKeepUs(t *testing.T) {
 		t.Error(err)
 	}
 	l.stallWait = 200 * time.Millisecond
-	w.finish(t.Context())
-	if err := errors.Join(a.close(), l.Close(true)); err != nil {
+	w.Finish(t.Context())
+	if err := errors.Join(a.Close(), l.Close(true)); err != nil {
 		t.Error(err)
 	}
-	if got := w.lastLines(1); len(got) != 1 || got[0] != "end" {
+	if got := w.LastLines(1); len(got) != 1 || got[0] != "end" {
 		t.Errorf("last lines %q", got)
 	}
 }

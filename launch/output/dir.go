@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"crypto/rand"
@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 )
 
 // The files in a worker's directory, and beside the workers' directories, as torchrun names them.
@@ -56,7 +56,7 @@ func makeRunDir(dir, runID, tempDir string) (d logDir, err error) {
 	} else if err = os.MkdirAll(dir, 0o777); err != nil {
 		return d, err
 	}
-	d.path, err = makeRandomDir(dir, safeName(runID)+"_")
+	d.path, err = makeRandomDir(dir, job.FileName(runID)+"_")
 	return d, err
 }
 
@@ -79,21 +79,6 @@ func makeRandomDir(dir, prefix string) (string, error) {
 		}
 	}
 	return "", err
-}
-
-// safeName makes a run ID, which may be anything, the start of a file name that stays in its directory.
-func safeName(runID string) string {
-	name := strings.Map(func(r rune) rune {
-		if r == '/' || r < ' ' || r == 0x7f || r == '�' {
-			return '_'
-		}
-		return r
-	}, runID)
-	const most = 200 // of the 255 bytes that a name may have
-	if len(name) > most {
-		name = strings.ToValidUTF8(name[:most], "")
-	}
-	return name
 }
 
 // attempt makes the directory of one attempt. One that is there is never taken again, or even emptied as torchrun does

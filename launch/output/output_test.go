@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"bufio"
@@ -206,7 +206,7 @@ func (c *collector) end() []byte {
 
 // rig is an agent's output with collected consoles.
 type rig struct {
-	*logs
+	*Logs
 	out, err *collector
 }
 
@@ -221,7 +221,7 @@ func newRig(t *testing.T, rules job.LogRules) *rig {
 	})
 	r := &rig{out: collect(t), err: collect(t)}
 	var err error
-	r.logs, err = openLogs(logSetup{
+	r.Logs, err = Open(Setup{
 		Rules: rules, RunID: "job", TempDir: t.TempDir(), Stdout: r.out.w, Stderr: r.err.w, Log: zerolog.New(zerolog.NewTestWriter(t)),
 	})
 	if err != nil {
@@ -242,22 +242,22 @@ func openDescriptors(t *testing.T) int {
 }
 
 // run runs one attempt of workers to its end and returns what they left.
-func (r *rig) run(t *testing.T, restartCount int, commands ...[]string) []*workerLogs {
+func (r *rig) run(t *testing.T, restartCount int, commands ...[]string) []*Worker {
 	t.Helper()
-	a, err := r.attempt(restartCount, len(commands))
+	a, err := r.Attempt(restartCount, len(commands))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := make([]*workerLogs, len(commands))
+	all := make([]*Worker, len(commands))
 	running := make([]*exec.Cmd, len(commands))
 	for i, argv := range commands {
 		all[i], running[i] = start(t, a, i, argv...)
 	}
 	for i, w := range all {
 		running[i].Wait()
-		w.finish(t.Context())
+		w.Finish(t.Context())
 	}
-	if err := a.close(); err != nil {
+	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
 	return all
@@ -272,13 +272,13 @@ func (r *rig) close(t *testing.T, succeeded bool) (stdout, stderr string) {
 	return string(r.out.end()), string(r.err.end())
 }
 
-func start(t *testing.T, a *attemptLogs, localRank int, argv ...string) (*workerLogs, *exec.Cmd) {
+func start(t *testing.T, a *Attempt, localRank int, argv ...string) (*Worker, *exec.Cmd) {
 	t.Helper()
-	w, err := a.worker(workerIdentity{LocalRank: localRank, Rank: 100 + localRank, Role: "default", Host: "node"})
+	w, err := a.Worker(Identity{LocalRank: localRank, Rank: 100 + localRank, Role: "default", Host: "node"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr := w.files()
+	stdout, stderr := w.Files()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // no Pdeathsig: it comes when the thread ends that has started it
@@ -290,7 +290,7 @@ func start(t *testing.T, a *attemptLogs, localRank int, argv ...string) (*worker
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }) // what the worker may have left
-	w.started()
+	w.Started()
 	return w, cmd
 }
 
@@ -418,10 +418,10 @@ func TestStreams(t *testing.T) {
 			if diff := cmp.Diff(sortedLines(c.stderr), sortedLines(stderr)); diff != "" {
 				t.Errorf("stderr (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(c.files, logFiles(t, r.runDir())); diff != "" {
+			if diff := cmp.Diff(c.files, logFiles(t, r.RunDir())); diff != "" {
 				t.Errorf("files (-want +got):\n%s", diff)
 			}
-			if got := strings.Join(all[1].lastLines(20), "|"); got != c.last {
+			if got := strings.Join(all[1].LastLines(20), "|"); got != c.last {
 				t.Errorf("last lines %q, want %q", got, c.last)
 			}
 		})
@@ -464,18 +464,18 @@ func TestStdoutIsRememberedWhereStderrIsEmpty(t *testing.T) {
 	r := newRig(t, job.LogRules{Dir: os.DevNull})
 	all := r.run(t, 0, shell("echo only; echo ' ' >&2"))
 	r.close(t, true)
-	if diff := cmp.Diff([]string{"only"}, all[0].lastLines(20)); diff != "" {
+	if diff := cmp.Diff([]string{"only"}, all[0].LastLines(20)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
 func TestBothStreamsOnOneOutputKeepTheirOrder(t *testing.T) {
 	both := collect(t)
-	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: both.w, Stderr: both.w, Log: zerolog.Nop()})
+	l, err := Open(Setup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: both.w, Stderr: both.w, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{logs: l}
+	r := &rig{Logs: l}
 	all := r.run(t, 0, shell("for i in 0 1 2 3 4 5 6 7 8 9; do echo o$i; echo e$i >&2; done"), shell(""))
 	if err := l.Close(true); err != nil {
 		t.Error(err)
@@ -487,7 +487,7 @@ func TestBothStreamsOnOneOutputKeepTheirOrder(t *testing.T) {
 	if diff := cmp.Diff(want, string(both.end())); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := strings.Join(all[0].lastLines(3), " "); got != "e8 o9 e9" {
+	if got := strings.Join(all[0].LastLines(3), " "); got != "e8 o9 e9" {
 		t.Errorf("last lines %q", got)
 	}
 }
@@ -505,7 +505,7 @@ func TestAKilledWorkersLastLineIsThere(t *testing.T) {
 			if rules.Redirect.Default == 0 && !strings.Contains(stderr, "last") {
 				t.Errorf("the last line was not shown: %q", stderr[max(0, len(stderr)-40):])
 			}
-			lines := all[0].lastLines(20)
+			lines := all[0].LastLines(20)
 			if len(lines) != 20 || lines[0] != "29982" || lines[19] != "last" {
 				t.Errorf("last lines are %q", lines)
 			}
@@ -529,7 +529,7 @@ func TestGrandchildThatKeepsThePipeDelaysTheEndOnlyForAWhile(t *testing.T) {
 func TestAReaderThatLeavesDoesNotHarmWorkers(t *testing.T) {
 	r := newRig(t, job.LogRules{Dir: os.DevNull})
 	// The collector's end goes away: like "| head" after its lines.
-	a, err := r.attempt(0, 1)
+	a, err := r.Attempt(0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -538,14 +538,14 @@ func TestAReaderThatLeavesDoesNotHarmWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone.Close()
-	r.logs.out.close()
-	r.logs.out.out = newFDSink(int(w.Fd()))
+	r.Logs.out.close()
+	r.Logs.out.out = newFDSink(int(w.Fd()))
 	logs, cmd := start(t, a, 0, workerArgv("bulk", 30, 100)...)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the worker failed: %v", err)
 	}
-	logs.finish(t.Context())
-	if !r.logs.out.lost.Load() {
+	logs.Finish(t.Context())
+	if !r.Logs.out.lost.Load() {
 		t.Error("the console was not given up")
 	}
 	w.Close()
@@ -559,11 +559,11 @@ func TestAFullDiskBehindTheConsoleDoesNotHarmWorkers(t *testing.T) {
 	}
 	defer full.Close()
 	var logged bytes.Buffer
-	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: full, Stderr: io.Discard, Log: zerolog.New(&logged)})
+	l, err := Open(Setup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: full, Stderr: io.Discard, Log: zerolog.New(&logged)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := l.attempt(0, 1)
+	a, err := l.Attempt(0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -571,7 +571,7 @@ func TestAFullDiskBehindTheConsoleDoesNotHarmWorkers(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the worker failed: %v", err)
 	}
-	w.finish(t.Context())
+	w.Finish(t.Context())
 	if err := l.Close(true); err != nil {
 		t.Error(err)
 	}
@@ -605,11 +605,11 @@ func TestAConsoleThatStandsStill(t *testing.T) {
 			before := goleak.IgnoreCurrent()
 			defer goleak.VerifyNone(t, before)
 			read, write := stalled(t)
-			l, err := openLogs(logSetup{Rules: c.rules, TempDir: t.TempDir(), Stdout: write, Stderr: io.Discard, Log: zerolog.Nop()})
+			l, err := Open(Setup{Rules: c.rules, TempDir: t.TempDir(), Stdout: write, Stderr: io.Discard, Log: zerolog.Nop()})
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, err := l.attempt(0, 2)
+			a, err := l.Attempt(0, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -628,11 +628,11 @@ func TestAConsoleThatStandsStill(t *testing.T) {
 				// Somebody wants to end: what was not shown is in the file.
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
-				w.finish(ctx)
+				w.Finish(ctx)
 				if info, err := os.Stat(filepath.Join(w.dir, stdoutFile)); err != nil || info.Size() < mb*1e6 {
 					t.Errorf("the file: %v, %v", info, err)
 				}
-				if err := errors.Join(a.close(), l.Close(true)); err != nil {
+				if err := errors.Join(a.Close(), l.Close(true)); err != nil {
 					t.Error(err)
 				}
 				return
@@ -645,8 +645,8 @@ func TestAConsoleThatStandsStill(t *testing.T) {
 			if err := cmd.Wait(); err != nil {
 				t.Error(err)
 			}
-			w.finish(t.Context())
-			if err := errors.Join(a.close(), l.Close(true)); err != nil {
+			w.Finish(t.Context())
+			if err := errors.Join(a.Close(), l.Close(true)); err != nil {
 				t.Error(err)
 			}
 			write.Close()
@@ -672,7 +672,7 @@ func TestANonBlockingConsole(t *testing.T) {
 	}
 	near, far := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
 	defer far.Close()
-	l, err := openLogs(logSetup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: near, Stderr: io.Discard, Log: zerolog.Nop()})
+	l, err := Open(Setup{Rules: job.LogRules{Dir: os.DevNull}, Stdout: near, Stderr: io.Discard, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -681,7 +681,7 @@ func TestANonBlockingConsole(t *testing.T) {
 		n, _ := io.Copy(io.Discard, far)
 		total <- n
 	}()
-	r := &rig{logs: l}
+	r := &rig{Logs: l}
 	r.run(t, 0, workerArgv("bulk", 5, 1000))
 	if err := l.Close(true); err != nil {
 		t.Error(err)
@@ -694,17 +694,17 @@ func TestANonBlockingConsole(t *testing.T) {
 
 func TestAWorkerThatCouldNotBeStarted(t *testing.T) {
 	r := newRig(t, job.LogRules{})
-	a, err := r.attempt(0, 1)
+	a, err := r.Attempt(0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := a.worker(workerIdentity{Role: "default"})
+	w, err := a.Worker(Identity{Role: "default"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.finish(t.Context())
-	fmt.Fprintln(r.message(), "cannot start")
-	if lines := w.lastLines(20); lines != nil {
+	w.Finish(t.Context())
+	fmt.Fprintln(r.Message(), "cannot start")
+	if lines := w.LastLines(20); lines != nil {
 		t.Errorf("last lines %q", lines)
 	}
 	if stdout, stderr := r.close(t, false); stdout != "" || stderr != "cannot start\n" {
@@ -721,7 +721,7 @@ func TestTeedLinesAreShownWhileTheWorkerRuns(t *testing.T) {
 			} else if r.watcher() == nil {
 				t.Fatal("inotify cannot be had")
 			}
-			a, err := r.attempt(0, 1)
+			a, err := r.Attempt(0, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -753,8 +753,8 @@ func TestTeedLinesAreShownWhileTheWorkerRuns(t *testing.T) {
 				t.Error(err)
 			}
 			hold.Close()
-			w.finish(t.Context())
-			if err := a.close(); err != nil {
+			w.Finish(t.Context())
+			if err := a.Close(); err != nil {
 				t.Error(err)
 			}
 			r.close(t, true)

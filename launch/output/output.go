@@ -1,4 +1,4 @@
-package launch
+package output
 
 import (
 	"errors"
@@ -22,8 +22,8 @@ const outputWait = time.Second
 // stallWait is how long a console may take nothing at all, after a worker's exit, before the rest is not shown any more.
 const stallWait = 10 * time.Second
 
-// logSetup is what openLogs needs.
-type logSetup struct {
+// Setup is what Open needs.
+type Setup struct {
 	Rules job.LogRules
 	// RunID goes into the name of the run's directory.
 	RunID string
@@ -34,10 +34,10 @@ type logSetup struct {
 	Log            zerolog.Logger
 }
 
-// logs is where the output of one agent's workers goes, for all of their attempts. A worker writes to its file itself
+// Logs is where the output of one agent's workers goes, for all of their attempts. A worker writes to its file itself
 // where there is one, and shown is what the agent reads back from it: a terminal that stands still never makes a worker
 // wait. Only output that goes nowhere but to the console takes the way through a pipe.
-type logs struct {
+type Logs struct {
 	rules       job.LogRules
 	dir         logDir
 	out, err    *console
@@ -54,8 +54,8 @@ type logs struct {
 	pumps     sync.WaitGroup
 }
 
-// openLogs makes the run's directory. Its errors carry status 2: nothing was started.
-func openLogs(setup logSetup) (*logs, error) {
+// Open makes the run's directory. Its errors carry status 2: nothing was started.
+func Open(setup Setup) (*Logs, error) {
 	dir, err := makeLogDir(setup.Rules.Dir, setup.RunID, setup.TempDir)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func openLogs(setup logSetup) (*logs, error) {
 	if dir.path == "" && len(setup.Rules.KeepStdout)+len(setup.Rules.KeepStderr) > 0 {
 		return nil, errhint.Usagef("cannot keep filtered lines with --log-dir /dev/null: there is no directory for them")
 	}
-	l := &logs{
+	l := &Logs{
 		rules: setup.Rules, dir: dir, log: setup.Log, outputWait: outputWait, stallWait: stallWait,
 		inheritable: [2]io.Writer{setup.Stdout, setup.Stderr},
 	}
@@ -74,11 +74,11 @@ func openLogs(setup logSetup) (*logs, error) {
 	return l, nil
 }
 
-// runDir returns the directory of the run, "" with --log-dir /dev/null. All attempts are below it.
-func (l *logs) runDir() string { return l.dir.path }
+// RunDir returns the directory of the run, "" with --log-dir /dev/null. All attempts are below it.
+func (l *Logs) RunDir() string { return l.dir.path }
 
-// where says for people where the output of the workers is kept, for a job of several nodes on each of them.
-func (l *logs) where(node string, nodes int) string {
+// Where says for people where the output of the workers is kept, for a job of several nodes on each of them.
+func (l *Logs) Where(node string, nodes int) string {
 	path := l.dir.path
 	switch {
 	case l.rules.RankDir != "":
@@ -98,23 +98,23 @@ func (l *logs) where(node string, nodes int) string {
 	return path
 }
 
-// message returns the writer for what the agent itself says on standard error: each Write starts on a line of its own,
+// Message returns the writer for what the agent itself says on standard error: each Write starts on a line of its own,
 // and no worker's line is mixed with it. It never fails, and drops what a console that stands still does not take within
 // 5 s.
-func (l *logs) message() io.Writer { return l.err }
+func (l *Logs) Message() io.Writer { return l.err }
 
 // shown reports whether a local rank's output is to be shown. An empty list shows all, as in torchrun.
-func (l *logs) shown(localRank int) bool {
+func (l *Logs) shown(localRank int) bool {
 	return len(l.rules.Ranks) == 0 || slices.Contains(l.rules.Ranks, localRank)
 }
 
 // taken counts the bytes that the consoles have taken.
-func (l *logs) taken() int64 {
+func (l *Logs) taken() int64 {
 	return l.out.out.taken() + l.err.out.taken()
 }
 
 // watcher returns what tells followers about new output, nil where it cannot be had.
-func (l *logs) watcher() *watcher {
+func (l *Logs) watcher() *watcher {
 	l.watchOnce.Do(func() {
 		w, err := openWatcher()
 		if err != nil {
@@ -127,14 +127,14 @@ func (l *logs) watcher() *watcher {
 }
 
 // pipePoller returns what tells the readers of pipes that there is something.
-func (l *logs) pipePoller() (*pipePoller, error) {
+func (l *Logs) pipePoller() (*pipePoller, error) {
 	l.pollOnce.Do(func() { l.poll, l.pollErr = openPipePoller() })
 	return l.poll, l.pollErr
 }
 
 // Close waits for what is still being shown, a second at the most: after finish of every worker there is nothing. It
 // removes the directory if it was a temporary one in which nothing is of use: succeeded says whether the job was.
-func (l *logs) Close(succeeded bool) error {
+func (l *Logs) Close(succeeded bool) error {
 	shown := make(chan struct{})
 	go func() {
 		l.pumps.Wait()
@@ -161,11 +161,11 @@ func (l *logs) Close(succeeded bool) error {
 	return errors.Join(append(errs, l.dir.tidy(succeeded))...)
 }
 
-// attemptLogs is where the output of one worker group goes.
-type attemptLogs struct {
-	*logs
-	// path is the attempt's directory, "" with --log-dir /dev/null.
-	path string
+// Attempt is where the output of one worker group goes.
+type Attempt struct {
+	*Logs
+	// Path is the attempt's directory, "" with --log-dir /dev/null.
+	Path string
 	// lone says that one worker at the most is shown.
 	lone bool
 	// began is when it was made.
@@ -174,11 +174,11 @@ type attemptLogs struct {
 	keep [2]*keptLines
 }
 
-// attempt makes the directory of a worker group that has this many workers here. An error may be met only now, after
-// openLogs went well: the disk may be full.
-func (l *logs) attempt(restartCount, workers int) (a *attemptLogs, err error) {
-	a = &attemptLogs{logs: l, began: time.Now()}
-	if a.path, err = l.dir.attempt(restartCount); err != nil {
+// Attempt makes the directory of a worker group that has this many workers here. An error may be met only now, after
+// Open went well: the disk may be full.
+func (l *Logs) Attempt(restartCount, workers int) (a *Attempt, err error) {
+	a = &Attempt{Logs: l, began: time.Now()}
+	if a.Path, err = l.dir.attempt(restartCount); err != nil {
 		return nil, err
 	}
 	shown := 0
@@ -195,23 +195,23 @@ func (l *logs) attempt(restartCount, workers int) (a *attemptLogs, err error) {
 		if len(f.needles) == 0 {
 			continue
 		}
-		if a.keep[i], err = openKeptLines(filepath.Join(a.path, f.name), f.needles, l.log); err != nil {
-			return nil, errors.Join(err, a.close())
+		if a.keep[i], err = openKeptLines(filepath.Join(a.Path, f.name), f.needles, l.log); err != nil {
+			return nil, errors.Join(err, a.Close())
 		}
 	}
 	return a, nil
 }
 
 // workerDir is the directory of a local rank, "" with --log-dir /dev/null.
-func (a *attemptLogs) workerDir(localRank int) string {
-	if a.path == "" {
+func (a *Attempt) workerDir(localRank int) string {
+	if a.Path == "" {
 		return ""
 	}
-	return filepath.Join(a.path, strconv.Itoa(localRank))
+	return filepath.Join(a.Path, strconv.Itoa(localRank))
 }
 
-// close is called after finish of every worker of the attempt.
-func (a *attemptLogs) close() error {
+// Close is called after finish of every worker of the attempt.
+func (a *Attempt) Close() error {
 	var errs []error
 	for _, k := range a.keep {
 		if k != nil {
@@ -221,17 +221,17 @@ func (a *attemptLogs) close() error {
 	return errors.Join(errs...)
 }
 
-// keeps returns the temporary directory in which output will be found, "" where there is none.
-func (l *logs) keeps() string {
-	if l.dir.temporary == "" || len(l.disposable()) > 0 {
+// Keeps returns the temporary directory in which output will be found, "" where there is none.
+func (l *Logs) Keeps() string {
+	if l.dir.temporary == "" || len(l.Disposable()) > 0 {
 		return ""
 	}
 	return l.dir.path
 }
 
-// disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one, where
+// Disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one, where
 // no stream was to be written to a file in it.
-func (l *logs) disposable() []string {
+func (l *Logs) Disposable() []string {
 	files := (l.rules.Redirect.Any() || l.rules.Tee.Any()) && l.rules.RankFiles == "" && l.rules.RankDir == ""
 	if l.dir.temporary == "" || files {
 		return nil
