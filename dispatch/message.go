@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Hello is the first thing that an agent says.
@@ -27,7 +27,7 @@ type Hello struct {
 // Order is what an agent is to do.
 type Order struct {
 	// Job is the node's part of the job. Its Environ is made on the node.
-	Job launch.Job `json:"job"`
+	Job job.Job `json:"job"`
 	// Name is how the launcher calls the node.
 	Name string `json:"name"`
 	// Dir is the working directory, LogLevel what the agent says of itself.
@@ -36,7 +36,7 @@ type Order struct {
 	// LogFormat is the form of what is said when the launcher cannot be asked any more.
 	LogFormat string `json:"log_format,omitzero"`
 	// Environ are the launcher's variables that go to the node, "NAME=VALUE".
-	Environ launch.Strings `json:"environ"`
+	Environ job.Strings `json:"environ"`
 	// Token is the job's secret, nil for none.
 	Token []byte `json:"token,omitempty"`
 	// Files are files of the launcher's machine that the job names, by their paths there.
@@ -55,7 +55,7 @@ type Order struct {
 // Ready says that an agent could start its workers.
 type Ready struct {
 	// Preflight is what the machine has, nil where nobody asked.
-	Preflight *launch.Preflight `json:"preflight,omitempty"`
+	Preflight *job.Preflight `json:"preflight,omitempty"`
 }
 
 // Result is how a node's part of the job ended.
@@ -77,7 +77,7 @@ type StartProcess struct {
 	// ID is the launcher's name for it, never used twice.
 	ID int `json:"id"`
 	// Env are variables that it has beside those of the order.
-	Env launch.Strings `json:"env"`
+	Env job.Strings `json:"env"`
 	// Label names it in errors; Rank is the rank that it begins with, which its output is known by.
 	Label string `json:"label"`
 	Rank  int    `json:"rank"`

@@ -17,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/preempt"
 	"muster/internal/proc"
+	"muster/launch/output"
 	"muster/rendezvous"
 )
 
@@ -61,7 +62,7 @@ type Agent struct {
 	LogsGo string
 
 	tree     *proc.Tree
-	logs     *logs
+	logs     *output.Logs
 	policy   *policy
 	status   *statusWriter
 	events   *eventLog
@@ -105,7 +106,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.close(ctx, err == nil && res.Status == errhint.OK)) }()
 	if err = a.open(ctx); err == nil {
 		res, err = a.rounds(ctx)
-		res.LogDir = a.logs.runDir()
+		res.LogDir = a.logs.RunDir()
 	}
 	if err != nil && a.status != nil {
 		o := outcomeOf(err, reasonInternal)
@@ -142,20 +143,20 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
-	if a.logs, err = openLogs(logSetup{
+	if a.logs, err = output.Open(output.Setup{
 		Rules: job.Logs, RunID: a.Plan.RunID, TempDir: a.Plan.TempDir, Stdout: a.Stdout, Stderr: a.Stderr, Log: a.Log,
 	}); err != nil {
 		return err
 	}
-	a.LogTo(a.logs.message())
+	a.LogTo(a.logs.Message())
 	if err := a.openCheckpoints(ctx); err != nil {
 		return err
 	}
 	a.stopNotices = a.watchNotices(ctx)
-	if err := a.tree.RemoveOnDeath(a.logs.disposable()...); err != nil {
+	if err := a.tree.RemoveOnDeath(a.logs.Disposable()...); err != nil {
 		return err
 	}
-	if dir := a.logs.keeps(); dir != "" {
+	if dir := a.logs.Keeps(); dir != "" {
 		a.Log.Warn().Str("path", dir).Msg("output goes to a temporary directory (--log-dir chooses another one)")
 	}
 	a.stdin = a.Stdin
@@ -177,7 +178,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		}
 	}
 	if job.EventLog == "console" {
-		a.events = &eventLog{out: a.logs.message(), plan: a.Plan, begun: time.Now()}
+		a.events = &eventLog{out: a.logs.Message(), plan: a.Plan, begun: time.Now()}
 	}
 	a.policy = newPolicy(job.Restart, a.Plan.Procs, rand.Float64)
 	return nil
@@ -190,7 +191,7 @@ func (a *Agent) hasTerminal() bool {
 		return false
 	}
 	for _, f := range []*os.File{a.Stdin, a.Stdout, a.Stderr} {
-		if fd, ok := fileDescriptor(f); !ok || !isTerminal(fd) {
+		if !output.OnTerminal(f) {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -255,7 +256,7 @@ func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 	if verdict == "" {
 		verdict = "undecided"
 	}
-	log := a.Log.With().Str("node", f.Node).Str("command", ShownText(command)).Logger()
+	log := a.Log.With().Str("node", f.Node).Str("command", job.ShownText(command)).Logger()
 	env := append(os.Environ(), "MUSTER_NODE="+f.Node, "MUSTER_VERDICT="+verdict, "MUSTER_STATUS="+strconv.Itoa(f.Status), "MUSTER_REASON="+f.Reason, "MUSTER_RUN_ID="+a.Plan.RunID)
 	p, err := a.tree.Start(proc.Spec{
 		Path: "/bin/sh", Args: []string{"sh", "-c", command}, Env: env, Dir: a.Plan.Dir,
@@ -284,7 +285,7 @@ func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 
 // python is the path of the interpreter that the workers run in, as far as that can be told.
 func (p *Plan) python() string {
-	if p.Job.Command.Kind != Program || isPython(p.entry.path) {
+	if p.Job.Command.Kind != job.Program || isPython(p.entry.path) {
 		return p.entry.path
 	}
 	for _, name := range []string{"python3", "python"} {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,34 +15,9 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/preempt"
 	"muster/internal/python"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
-
-// CheckpointRules say how workers keep checkpoints through muster.
-type CheckpointRules struct {
-	// On puts the packages muster and dlrover on the workers' path. Their checkpoints are kept in the agents' memory.
-	On bool
-	// Shim says when our package dlrover is the one that workers import. python.ShimBarred counts without On, too.
-	Shim python.Shim
-	// Dir is where a script saves that names no directory; empty: it has to.
-	Dir string
-	// Keep is how many steps stay on disk, 0 for all.
-	Keep int
-	// Rate is how many bytes a second a node writes to disk at most, 0 for as many as it takes.
-	Rate int64
-	// Slots is how many copies of its state a worker has in memory, 1 or 2; 0: two where memory allows.
-	Slots int
-	// Replicas is on how many nodes a copy of each state is kept, the worker's own included; 0 and 1: on that.
-	Replicas int
-	// The newest step in memory is written to disk, while training goes on, when muster gets Signal (0: none), when the file
-	// OnFile appears, or when the command OnCommand ends with status 0; empty: none. Where it is a machine of a cloud, whose
-	// metadata service is asked for notices, unless Unasked.
-	Signal            syscall.Signal
-	OnFile, OnCommand string
-	Unasked           bool
-	// Salvage is how long what a killed agent has left in memory may take to be brought to disk; 0: it is lost.
-	Salvage time.Duration
-}
 
 // Checkpoints keeps what workers save in memory, and writes it to disk behind them. checkpointd.Service is one.
 type Checkpoints interface {
@@ -78,13 +52,13 @@ func (p *Plan) sharesCheckpoints() bool {
 }
 
 // setCheckpoints tells a worker where to find our Python, and where muster listens for it.
-func (p *Plan) setCheckpoints(vars map[string]Var) {
+func (p *Plan) setCheckpoints(vars map[string]job.Var) {
 	rules := p.Job.Checkpoint
 	if !p.bringsPython() {
 		return
 	}
 	set := func(why, name, value string) {
-		vars[name] = Var{Name: name, Value: value, Source: Source{FromMuster, why}}
+		vars[name] = job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: why}}
 	}
 	path := filepath.Join(p.RunDir, pythonDir)
 	if old := vars["PYTHONPATH"].Value; old != "" && rules.Shim.First() {
@@ -97,7 +71,7 @@ func (p *Plan) setCheckpoints(vars map[string]Var) {
 		return
 	}
 	if rules.Dir != "" {
-		vars["MUSTER_CKPT_DIR"] = Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
+		vars["MUSTER_CKPT_DIR"] = job.Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
 	}
 	set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
 }

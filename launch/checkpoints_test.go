@@ -18,6 +18,7 @@ import (
 	"muster/internal/preempt"
 	"muster/internal/python"
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -70,29 +71,29 @@ func TestCheckpointEnvironment(t *testing.T) {
 	m := testMachine(t.TempDir())
 	dir := filepath.Join(m.RuntimeDir, "muster/job-job 7_a/python")
 	for name, try := range map[string]struct {
-		rules CheckpointRules
+		rules job.CheckpointRules
 		old   []string
 		nodes int
 		want  map[string]string
 	}{
-		"off":                        {CheckpointRules{}, nil, 1, map[string]string{"MUSTER_SOCKET": "", "PYTHONPATH": ""}},
-		"on":                         {CheckpointRules{On: true}, nil, 1, map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket"), "PYTHONPATH": dir, "MUSTER_CKPT_DIR": ""}},
-		"behind others":              {CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": "/a:/b:" + dir, "MUSTER_CKPT_DIR": "/ck"}},
-		"empty":                      {CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1, map[string]string{"PYTHONPATH": dir}}, // an empty entry would be the working directory
-		"several nodes with a token": {CheckpointRules{On: true}, []string{"token"}, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
-		"in front of others":         {CheckpointRules{On: true, Shim: python.ShimAlways}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": dir + ":/a:/b"}},
-		"several nodes":              {CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
-		"no saver":                   {CheckpointRules{Shim: python.ShimBarred}, []string{"PYTHONPATH=/a"}, 1, map[string]string{"PYTHONPATH": dir + ":/a", "MUSTER_SOCKET": ""}},
+		"off":                        {job.CheckpointRules{}, nil, 1, map[string]string{"MUSTER_SOCKET": "", "PYTHONPATH": ""}},
+		"on":                         {job.CheckpointRules{On: true}, nil, 1, map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket"), "PYTHONPATH": dir, "MUSTER_CKPT_DIR": ""}},
+		"behind others":              {job.CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": "/a:/b:" + dir, "MUSTER_CKPT_DIR": "/ck"}},
+		"empty":                      {job.CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1, map[string]string{"PYTHONPATH": dir}}, // an empty entry would be the working directory
+		"several nodes with a token": {job.CheckpointRules{On: true}, []string{"token"}, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
+		"in front of others":         {job.CheckpointRules{On: true, Shim: python.ShimAlways}, []string{"PYTHONPATH=/a:/b"}, 1, map[string]string{"PYTHONPATH": dir + ":/a:/b"}},
+		"several nodes":              {job.CheckpointRules{On: true}, nil, 2, map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
+		"no saver":                   {job.CheckpointRules{Shim: python.ShimBarred}, []string{"PYTHONPATH=/a"}, 1, map[string]string{"PYTHONPATH": dir + ":/a", "MUSTER_SOCKET": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			job := testJob("1")
-			job.Checkpoint, job.Nodes = try.rules, Range{Min: try.nodes, Max: try.nodes}
+			j := testJob("1")
+			j.Checkpoint, j.Nodes = try.rules, job.Range{Min: try.nodes, Max: try.nodes}
 			m := m
 			if slices.Equal(try.old, []string{"token"}) {
 				try.old, m.Token = nil, true
 			}
-			job.Environ = append(job.Environ, try.old...)
-			p, err := NewPlan(job, m)
+			j.Environ = append(j.Environ, try.old...)
+			p, err := NewPlan(j, m)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,9 +114,9 @@ func TestCheckpointEnvironment(t *testing.T) {
 // The package dlrover of a job that does not want it is not there.
 func TestCheckpointShim(t *testing.T) {
 	for shim, want := range map[python.Shim]bool{python.ShimAuto: true, python.ShimAlways: true, python.ShimNever: false} {
-		job := testJob("1")
-		job.Checkpoint = CheckpointRules{On: true, Shim: shim}
-		p, err := NewPlan(job, testMachine(t.TempDir()))
+		j := testJob("1")
+		j.Checkpoint = job.CheckpointRules{On: true, Shim: shim}
+		p, err := NewPlan(j, testMachine(t.TempDir()))
 		if err != nil {
 			t.Fatal(err)
 		}

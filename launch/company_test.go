@@ -22,6 +22,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 	"muster/rendezvous/tcpstore"
@@ -59,7 +60,7 @@ type testNode struct {
 	Python       string   // a script that is started warm instead; empty: none
 	Environ      []string // of the job, beside what every node has
 	Interpreter  string   // of Python
-	Restart      RestartRules
+	Restart      job.RestartRules
 	Fatal        string
 	Grace        time.Duration
 	LossNotice   time.Duration
@@ -91,7 +92,7 @@ func runTestAgent(config string) error {
 	if err := json.Unmarshal(text, &n); err != nil {
 		return err
 	}
-	if n.Restart.Fatal, err = ParseExitCodes(n.Fatal); n.Fatal != "" && err != nil {
+	if n.Restart.Fatal, err = job.ParseExitCodes(n.Fatal); n.Fatal != "" && err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -117,19 +118,19 @@ func runTestAgent(config string) error {
 		return err
 	}
 	host := fmt.Sprintf("node-%d", n.Index)
-	command, warm := Command{Kind: Program, Name: "sh", Args: []string{"-c", n.Script}}, WarmRules{}
+	command, warm := job.Command{Kind: job.Program, Name: "sh", Args: []string{"-c", n.Script}}, job.WarmRules{}
 	if n.Python != "" {
-		command = Command{Kind: Script, Name: n.Python, Interpreters: []string{n.Interpreter}}
-		warm = WarmRules{Auto: true, Wait: time.Hour}
+		command = job.Command{Kind: job.Script, Name: n.Python, Interpreters: []string{n.Interpreter}}
+		warm = job.WarmRules{Auto: true, Wait: time.Hour}
 	}
-	toFiles := StreamMap{Default: Both}
+	toFiles := job.StreamMap{Default: job.Both}
 	if n.Pipes {
-		toFiles = StreamMap{}
+		toFiles = job.StreamMap{}
 	}
-	plan, err := NewPlan(Job{
+	plan, err := NewPlan(job.Job{
 		Dialect: "run", RunID: "company", Procs: strconv.Itoa(n.Procs), Role: "default",
 		Command: command, Warm: warm, Restart: n.Restart,
-		Stop: StopRules{Grace: n.Grace}, Logs: LogRules{Dir: n.path("logs"), Redirect: toFiles},
+		Stop: job.StopRules{Grace: n.Grace}, Logs: job.LogRules{Dir: n.path("logs"), Redirect: toFiles},
 		StatusFile: n.path("status.json"), Environ: append([]string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)}, n.Environ...),
 	}, Machine{Dir: n.Dir, Hostname: host, RuntimeDir: n.Dir, TempDir: n.Dir})
 	if err != nil {
@@ -196,8 +197,8 @@ func startCompany(t *testing.T, n int, script string, set func(i int, n *testNod
 	for i := range n {
 		node := testNode{
 			Store: c.addr, Dir: filepath.Join(c.dir, fmt.Sprint(i)), Index: i, Nodes: n, Procs: 2, Script: script, Grace: 20 * time.Second,
-			Restart: RestartRules{
-				Policy: RestartOnFailure, BackoffLimit: -1, ReplaceLimit: -1, Success: QuorumAll, Fail: QuorumAny, Clean: CleanAll,
+			Restart: job.RestartRules{
+				Policy: job.RestartOnFailure, BackoffLimit: -1, ReplaceLimit: -1, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
 				Delay: time.Second, DelayFactor: 1,
 			},
 		}

@@ -17,6 +17,8 @@ import (
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
+	"muster/launch/output"
 )
 
 // asleep is what workers do in debug mode where no command was given. It dies of any signal.
@@ -42,18 +44,18 @@ const debugDir = "debug"
 
 // DebugRank is a rank of a debug job on this machine, as it can be entered.
 type DebugRank struct {
-	RunID string  `json:"run_id"`
-	Dir   string  `json:"dir"` // the working directory
-	Env   Strings `json:"env"`
+	RunID string      `json:"run_id"`
+	Dir   string      `json:"dir"` // the working directory
+	Env   job.Strings `json:"env"`
 }
 
 // tellDebug writes what a person needs to enter a worker that is about to start: a file for shells among the logs, or in the
 // run directory where there are none, and one for FindDebugRank.
-func (a *Agent) tellDebug(logs *attemptLogs, w Worker) error {
+func (a *Agent) tellDebug(logs *output.Attempt, w Worker) error {
 	if !a.Plan.Job.Debug.On {
 		return nil
 	}
-	parent := logs.path
+	parent := logs.Path
 	if _, err := durable.Ours(parent); parent == "" || err != nil { // a person has a shell read it: others must not replace it
 		parent = a.Plan.RunDir
 	}
@@ -84,7 +86,7 @@ func (a *Agent) writeDebug(parent string, w Worker) (string, error) {
 	for _, f := range []struct {
 		dir  string
 		text []byte
-	}{{env, w.Env.script()}, {filepath.Join(a.Plan.RunDir, debugDir), text}} {
+	}{{env, exportScript(w.Env)}, {filepath.Join(a.Plan.RunDir, debugDir), text}} {
 		if err = os.MkdirAll(f.dir, 0o700); err == nil {
 			err = durable.Replace(filepath.Join(f.dir, debugName(w.Rank)), f.text, 0o600)
 		}
@@ -100,7 +102,7 @@ func debugName(rank int) string { return "rank" + strconv.Itoa(rank) }
 
 // enter returns two commands that run the worker's own command in its place, as they may be shown.
 func (a *Agent) enter(env string, w Worker) []string {
-	command := shellescape.QuoteCommand(ShownArgs(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank)))
+	command := shellescape.QuoteCommand(job.ShownArgs(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank)))
 	return []string{
 		"(cd " + shellescape.Quote(w.Dir) + " && . " + shellescape.Quote(filepath.Join(env, debugName(w.Rank))) + " && " + command + ")",
 		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(a.Plan.RunDir), command),
@@ -124,8 +126,8 @@ func (a *Agent) forgetDebug() error {
 	return errors.Join(errs...)
 }
 
-// script is the environment as a shell reads it with its command ".".
-func (e Env) script() []byte {
+// exportScript is the environment as a shell reads it with its command ".".
+func exportScript(e Env) []byte {
 	var b strings.Builder
 	for _, v := range e {
 		if shellName(v.Name) {

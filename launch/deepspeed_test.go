@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"muster/launch/job"
 )
 
 // What DeepSpeed's workers are told beside torchelastic's variables, and what they are not.
 func TestCrossEnvironment(t *testing.T) {
-	job := testJob("3")
-	job.Env = EnvRules{NoDefaults: true, Cross: true}
-	p, err := NewPlan(job, testMachine(t.TempDir()))
+	j := testJob("3")
+	j.Env = job.EnvRules{NoDefaults: true, Cross: true}
+	p, err := NewPlan(j, testMachine(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,16 +31,16 @@ func TestCrossEnvironment(t *testing.T) {
 
 // Workers that share cores know how many they have, whatever was inherited.
 func TestCoresEnvironment(t *testing.T) {
-	job, m := testJob("2"), testMachine(t.TempDir())
-	job.Bind = BindRules{Mode: BindCores, CPUs: "0-4"}
-	job.Environ = append(job.Environ, "OMP_NUM_THREADS=9")
+	j, m := testJob("2"), testMachine(t.TempDir())
+	j.Bind = job.BindRules{Mode: job.BindCores, CPUs: "0-4"}
+	j.Environ = append(j.Environ, "OMP_NUM_THREADS=9")
 	m.BindWorkers = func(mode string, workers int) ([][]int, error) {
-		if mode != BindCores || workers != 2 {
+		if mode != job.BindCores || workers != 2 {
 			t.Errorf("asked for mode %q, %d workers", mode, workers)
 		}
 		return [][]int{{0, 1}, {2, 3}}, nil
 	}
-	p, err := NewPlan(job, m)
+	p, err := NewPlan(j, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,7 @@ func TestCoresEnvironment(t *testing.T) {
 		}
 	}
 	m.BindWorkers = func(string, int) ([][]int, error) { return nil, strconv.ErrRange }
-	if _, err := NewPlan(job, m); err == nil {
+	if _, err := NewPlan(j, m); err == nil {
 		t.Error("workers that cannot share cores are not refused")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 )
 
 // DrivenPolicy decides about the workers of a job that a driver starts one by one, by the same rules as of every other job. What
@@ -30,8 +31,8 @@ type DrivenRuling struct {
 }
 
 // NewDrivenPolicy returns the policy of a job before its first world. chance returns numbers in [0, 1), for the jitter of pauses.
-func NewDrivenPolicy(rules RestartRules, chance func() float64) *DrivenPolicy {
-	rules.MaxRestarts, rules.Scope = math.MaxInt, ScopeWorld
+func NewDrivenPolicy(rules job.RestartRules, chance func() float64) *DrivenPolicy {
+	rules.MaxRestarts, rules.Scope = math.MaxInt, job.ScopeWorld
 	return &DrivenPolicy{p: newPolicy(rules, 0, chance), replace: rules.ReplaceLimit}
 }
 
@@ -78,7 +79,7 @@ func (d *DrivenPolicy) Lost(at time.Time, rank, status int) DrivenRuling {
 		return DrivenRuling{Over: true, Limit: limit, Rank: rank, Status: status, Why: why}
 	}
 	switch {
-	case p.rules.Policy == RestartNever:
+	case p.rules.Policy == job.RestartNever:
 		return over("--restart-policy never", false)
 	case d.replace >= 0 && p.replaced >= d.replace:
 		return over(fmt.Sprintf("the limit of %d lost nodes is reached (--restart-limit)", d.replace), true)
@@ -113,7 +114,7 @@ func (d *DrivenPolicy) why(made decision) string {
 		return fmt.Sprintf("%d is one of --fatal-exit-codes", made.Status)
 	case made.Reason == reasonBackoffLimit:
 		return d.limit()
-	case rules.Policy == RestartExitCode || rules.Policy == RestartOnNodeFailOrExitCode:
+	case rules.Policy == job.RestartExitCode || rules.Policy == job.RestartOnNodeFailOrExitCode:
 		return fmt.Sprintf("%d is none of --retryable-exit-codes", made.Status)
 	}
 	return "--restart-policy " + string(rules.Policy)

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // A driver's policy goes by the same rules as that of agents.
 func TestDrivenPolicy(t *testing.T) {
 	at := time.Unix(1000, 0)
-	rules := launch.RestartRules{
-		Policy: launch.RestartOnFailure, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, Success: launch.QuorumAll, Fail: launch.QuorumAny,
+	rules := job.RestartRules{
+		Policy: job.RestartOnFailure, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, Success: job.QuorumAll, Fail: job.QuorumAny,
 	}
 	type exit struct {
 		rank, status int
@@ -21,7 +22,7 @@ func TestDrivenPolicy(t *testing.T) {
 		world        bool // the next one begins behind it
 	}
 	for name, c := range map[string]struct {
-		change func(*launch.RestartRules)
+		change func(*job.RestartRules)
 		exits  []exit
 		want   launch.DrivenRuling // of the last exit; Why is contained in what is said
 	}{
@@ -33,49 +34,49 @@ func TestDrivenPolicy(t *testing.T) {
 		},
 		"in its wake": {nil, []exit{{rank: 1, status: 3}, {rank: 0, status: 4}}, launch.DrivenRuling{}},
 		"fatal": {
-			func(r *launch.RestartRules) { r.Fatal, _ = launch.ParseExitCodes("4") },
+			func(r *job.RestartRules) { r.Fatal, _ = job.ParseExitCodes("4") },
 			[]exit{{rank: 1, status: 3}, {rank: 0, status: 4}},
 			launch.DrivenRuling{Over: true, Status: 4, Why: "--fatal-exit-codes"},
 		},
 		"all succeed": {nil, []exit{{rank: 1}, {rank: 0}}, launch.DrivenRuling{Over: true, Success: true}},
 		"one succeeds": {
-			func(r *launch.RestartRules) { r.Success, r.Linger = launch.QuorumAny, 7 },
+			func(r *job.RestartRules) { r.Success, r.Linger = job.QuorumAny, 7 },
 			[]exit{{rank: 1}},
 			launch.DrivenRuling{Over: true, Success: true, Linger: 7},
 		},
-		"borne": {func(r *launch.RestartRules) { r.Fail = launch.QuorumRank0 }, []exit{{rank: 1, status: 3}}, launch.DrivenRuling{}},
+		"borne": {func(r *job.RestartRules) { r.Fail = job.QuorumRank0 }, []exit{{rank: 1, status: 3}}, launch.DrivenRuling{}},
 		"never": {
-			func(r *launch.RestartRules) { r.Policy = launch.RestartNever },
+			func(r *job.RestartRules) { r.Policy = job.RestartNever },
 			[]exit{{rank: 1, status: 3}},
 			launch.DrivenRuling{Over: true, Rank: 1, Status: 3, Why: "--restart-policy never"},
 		},
 		"lost, never": {
-			func(r *launch.RestartRules) { r.Policy = launch.RestartNever },
+			func(r *job.RestartRules) { r.Policy = job.RestartNever },
 			[]exit{{rank: 1, status: 137, lost: true}},
 			launch.DrivenRuling{Over: true, Rank: 1, Status: 137, Why: "never"},
 		},
 		"lost, exit code": {
-			func(r *launch.RestartRules) { r.Policy = launch.RestartExitCode },
+			func(r *job.RestartRules) { r.Policy = job.RestartExitCode },
 			[]exit{{rank: 1, status: 137, lost: true}},
 			launch.DrivenRuling{Anew: true},
 		},
 		"lost too often": {
-			func(r *launch.RestartRules) { r.ReplaceLimit = 1 },
+			func(r *job.RestartRules) { r.ReplaceLimit = 1 },
 			[]exit{{rank: 1, status: 137, lost: true, world: true}, {rank: 0, status: 75, lost: true}},
 			launch.DrivenRuling{Over: true, Limit: true, Status: 75, Why: "--restart-limit"},
 		},
 		"both count": {
-			func(r *launch.RestartRules) { r.BackoffLimit = 1 },
+			func(r *job.RestartRules) { r.BackoffLimit = 1 },
 			[]exit{{rank: 1, status: 137, lost: true, world: true}, {rank: 0, status: 3}},
 			launch.DrivenRuling{Over: true, Limit: true, Status: 3, Why: "--backoff-limit"},
 		},
 		"in a window": {
-			func(r *launch.RestartRules) { r.BackoffLimit, r.Window, r.Delay = 1, time.Minute, 0 },
+			func(r *job.RestartRules) { r.BackoffLimit, r.Window, r.Delay = 1, time.Minute, 0 },
 			[]exit{{rank: 1, status: 3, world: true}, {rank: 0, status: 3, after: time.Hour}},
 			launch.DrivenRuling{Anew: true},
 		},
 		"always": {
-			func(r *launch.RestartRules) { r.Policy = launch.RestartAlways },
+			func(r *job.RestartRules) { r.Policy = job.RestartAlways },
 			[]exit{{rank: 1}, {rank: 0}},
 			launch.DrivenRuling{Anew: true},
 		},
@@ -107,8 +108,8 @@ func TestDrivenPolicy(t *testing.T) {
 
 // A world that follows failures which the policy bears counts as every restart does; one that only hosts have changed does not.
 func TestDrivenPolicyCountsWhatItBears(t *testing.T) {
-	rules := launch.RestartRules{
-		Policy: launch.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Delay: time.Second, DelayFactor: 2, Success: launch.QuorumAll, Fail: launch.QuorumNone,
+	rules := job.RestartRules{
+		Policy: job.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Delay: time.Second, DelayFactor: 2, Success: job.QuorumAll, Fail: job.QuorumNone,
 	}
 	borne := func(p *launch.DrivenPolicy, at time.Time) launch.DrivenRuling {
 		p.World(at, 2)
@@ -138,7 +139,7 @@ func TestDrivenPolicyCountsWhatItBears(t *testing.T) {
 	if got := borne(p, at); !got.Anew || got.Delay != time.Second {
 		t.Errorf("the second one without a limit: %+v", got)
 	}
-	rules.Policy = launch.RestartNever
+	rules.Policy = job.RestartNever
 	if got := borne(launch.NewDrivenPolicy(rules, func() float64 { return 0 }), at); !got.Over || got.Status != 9 || !strings.Contains(got.Why, "--restart-policy never") {
 		t.Errorf("nothing is restarted: %+v", got)
 	}
@@ -147,7 +148,7 @@ func TestDrivenPolicyCountsWhatItBears(t *testing.T) {
 // A world that hosts have joined or left has lost nothing: its workers are judged as those of the first.
 func TestDrivenPolicyOfChangedWorld(t *testing.T) {
 	at := time.Unix(1000, 0)
-	rules := launch.RestartRules{Policy: launch.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Success: launch.QuorumAll, Fail: launch.QuorumAny}
+	rules := job.RestartRules{Policy: job.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Success: job.QuorumAll, Fail: job.QuorumAny}
 	p := launch.NewDrivenPolicy(rules, func() float64 { return 0 })
 	p.World(at, 2)
 	p.World(at, 4)

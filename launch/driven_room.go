@@ -17,7 +17,7 @@ type Room struct {
 // OpenRoom makes the run directory of a plan; nil where nothing would be in it. The caller closes it, and has what Removed returns
 // removed when it is killed.
 func OpenRoom(p *Plan, log zerolog.Logger) (*Room, error) {
-	if !p.Job.Debug.On && !p.Job.Warm.wanted() {
+	if !p.Job.Debug.On && !p.Job.Warm.Wanted() {
 		return nil, nil
 	}
 	dir, err := p.openRunDir(log)

@@ -25,7 +25,7 @@ type WarmStarts struct {
 // OpenWarm returns the warm starts of a plan that has a Room; nil where its processes start by themselves. The template is made when
 // the first of them is to start. The caller closes it when they have ended.
 func OpenWarm(p *Plan, tree *proc.Tree, log zerolog.Logger) (*WarmStarts, error) {
-	if !p.Job.Warm.wanted() {
+	if !p.Job.Warm.Wanted() {
 		return nil, nil
 	}
 	stdin, err := os.Open(os.DevNull)

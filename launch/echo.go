@@ -48,7 +48,7 @@ func (a *Agent) isHopeless(ctx context.Context, w *worker) bool {
 func (a *Agent) failureNow(ctx context.Context, w *worker) workerFailure {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
-	w.logs.catchUp(ctx)
+	w.logs.CatchUp(ctx)
 	return newWorkerFailure(w.exit(), a.evidence())
 }
 

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -198,75 +198,17 @@ test $GROUP_WORLD_SIZE = 1 && exit 0; exec sleep 100`, func(_ int, n *testNode) 
 
 // TestNothingIsHeldBack: where a failure is the affair of one worker or node, or there is no other node.
 func TestNothingIsHeldBack(t *testing.T) {
-	for name, nodes := range map[string]int{string(ScopeProcess): 2, string(ScopeNode): 2, string(ScopeWorld): 1} {
+	for name, nodes := range map[string]int{string(job.ScopeProcess): 2, string(job.ScopeNode): 2, string(job.ScopeWorld): 1} {
 		t.Run(name, func(t *testing.T) {
 			c := startCompany(t, nodes, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 && test $RANK = 0 && echo_of_another
 test $RANK != 0 || touch $ALL/again; wait_for $ALL/again`, func(_ int, n *testNode) {
-				n.LossNotice, n.Restart.MaxRestarts, n.Restart.Scope = time.Hour, 1, RestartScope(name)
+				n.LossNotice, n.Restart.MaxRestarts, n.Restart.Scope = time.Hour, 1, job.RestartScope(name)
 			})
 			c.ends([]int{0, 0}[:nodes]...)
 			if strings.Contains(c.nodes[0].log.String(), "waiting for word") {
 				t.Error("something was waited for")
 			}
 		})
-	}
-}
-
-// TestCatchUp: the last words of a worker are known, although something that it started holds its pipe open and goes on
-// writing, and reading them has an end when a console takes nothing.
-func TestCatchUp(t *testing.T) {
-	poll, err := openPipePoller()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := poll.close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	src, end, err := openPipe(poll)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &pump{src: src, tail: &tail{}, calledOff: make(chan struct{})}
-	w := &workerLogs{pipes: []*pipeSource{src}, last: [2]func(int) []string{p.tail.lines, p.tail.lines}}
-	reading := make(chan struct{})
-	write := func(text string) {
-		if _, err := end.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for i := range 500 {
-		write(strings.Repeat("x", i*40) + "\n")
-		text := fmt.Sprintf("last words %d", i)
-		write(text)
-		if i == 0 { // nobody reads yet
-			none, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-			w.catchUp(none)
-			cancel()
-			if lines := w.lastLines(1); lines != nil {
-				t.Errorf("%q", lines)
-			}
-			go func() {
-				p.run()
-				close(reading)
-			}()
-		}
-		w.catchUp(ctx)
-		if lines := w.lastLines(1); len(lines) != 1 || lines[0] != text {
-			t.Fatalf("%q, want %q", lines, text)
-		}
-		write("\n")
-	}
-	if err := end.Close(); err != nil {
-		t.Fatal(err)
-	}
-	<-reading
-	w.catchUp(ctx) // nobody reads any more
-	if ctx.Err() != nil {
-		t.Error("it took a minute")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/internal/python"
+	"muster/launch/job"
 )
 
 // entrypoint is the command with everything looked up: Path is executed with argv Prefix, then per-rank arguments.
@@ -24,8 +25,8 @@ type entrypoint struct {
 }
 
 // resolveCommand finds the program to execute, and refuses now what every worker would fail on.
-func resolveCommand(c Command, dir string, environ []string) (entrypoint, error) {
-	if c.Kind == Program {
+func resolveCommand(c job.Command, dir string, environ []string) (entrypoint, error) {
+	if c.Kind == job.Program {
 		path, err := proc.LookPath(c.Name, dir, environ)
 		if err != nil {
 			return entrypoint{}, err
@@ -41,16 +42,16 @@ func resolveCommand(c Command, dir string, environ []string) (entrypoint, error)
 	if err != nil {
 		return entrypoint{}, err
 	}
-	if c.Kind != Module {
+	if c.Kind != job.Module {
 		if err := checkScript(c.Name, dir); err != nil {
 			return entrypoint{}, err
 		}
 	}
 	e := entrypoint{path: path, prefix: []string{interpreter, "-u"}, name: c.Name}
 	switch c.Kind {
-	case Module:
+	case job.Module:
 		e.prefix = append(e.prefix, "-m", c.Name)
-	case RunPath:
+	case job.RunPath:
 		e.prefix = append(e.prefix, "-c", python.RunPath, c.StartMethod, c.Name)
 	default:
 		e.prefix = append(e.prefix, c.Name)
@@ -62,7 +63,7 @@ func resolveCommand(c Command, dir string, environ []string) (entrypoint, error)
 var plainOptions = []string{"-u", "-B", "-E", "-I", "-O", "-OO", "-s", "-S", "-v", "-b", "-q"}
 
 // scriptOf is the script that a command "python train.py" runs, where that can be told for sure; else empty.
-func scriptOf(c Command, path string) string {
+func scriptOf(c job.Command, path string) string {
 	if !isPython(path) && !isPython(c.Name) {
 		return ""
 	}
@@ -79,7 +80,7 @@ func scriptOf(c Command, path string) string {
 }
 
 // programName is the script's name in "python train.py", else the program's, as torchrun titles its summary.
-func programName(c Command) string {
+func programName(c job.Command) string {
 	if strings.HasPrefix(filepath.Base(c.Name), "python") {
 		for _, a := range c.Args {
 			if !strings.HasPrefix(a, "-") {
@@ -134,14 +135,14 @@ func checkScript(name, dir string) error {
 }
 
 // argv returns the argument vector of one worker.
-func (e entrypoint) argv(c Command, localRank int) []string {
+func (e entrypoint) argv(c job.Command, localRank int) []string {
 	argv := append([]string(nil), e.prefix...)
 	if c.LocalRankFlag != "" {
 		argv = append(argv, c.LocalRankFlag+"="+strconv.Itoa(localRank))
 	}
 	for _, a := range c.Args {
 		if c.Substitute {
-			a = expandTemplate(a, map[string]string{"local_rank": strconv.Itoa(localRank)})
+			a = python.Substitute(a, map[string]string{"local_rank": strconv.Itoa(localRank)})
 		}
 		argv = append(argv, a)
 	}

@@ -7,21 +7,12 @@ import (
 	"strconv"
 	"strings"
 
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
-// Var is one variable of a worker's environment.
-type Var struct {
-	Name, Value string
-	Source      Source
-	// Own is true where another worker, attempt or round has, or may have, another value.
-	Own bool
-	// Expand asks for $NAME and ${NAME} in the value to be replaced on the node where the worker runs; see EnvRules.Set.
-	Expand bool
-}
-
 // Env is a worker's whole environment, sorted by name.
-type Env []Var
+type Env []job.Var
 
 // Strings returns the environment as exec wants it.
 func (e Env) Strings() []string {
@@ -43,7 +34,7 @@ func (p *Plan) Lookup(name string) (string, bool) {
 }
 
 // exportIface tells NCCL and Gloo which interface to use, where nobody else has.
-func (p *Plan) exportIface(vars map[string]Var) {
+func (p *Plan) exportIface(vars map[string]job.Var) {
 	if p.Iface == "" {
 		return
 	}
@@ -52,7 +43,7 @@ func (p *Plan) exportIface(vars map[string]Var) {
 		"GLOO_SOCKET_IFNAME": p.Iface,
 	} {
 		if _, ok := vars[name]; !ok {
-			vars[name] = Var{Name: name, Value: value, Source: Source{FromDefault, "--export-iface"}}
+			vars[name] = job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromDefault, Name: "--export-iface"}}
 		}
 	}
 }
@@ -63,10 +54,10 @@ func (p *Plan) exportIface(vars map[string]Var) {
 // and our own; NodeEnv once more, as other launchers' ways may need other values of those; WorkerEnv. EnvRules.Unset takes away last.
 func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile string) (Env, error) {
 	vars := maps.Clone(p.base)
-	set := func(kind SourceKind, why, name, value string) {
-		vars[name] = Var{Name: name, Value: value, Source: Source{kind, why}}
+	set := func(kind job.SourceKind, why, name, value string) {
+		vars[name] = job.Var{Name: name, Value: value, Source: job.Source{Kind: kind, Name: why}}
 	}
-	own := func(kind SourceKind, why, name, value string) {
+	own := func(kind job.SourceKind, why, name, value string) {
 		set(kind, why, name, value)
 		v := vars[name]
 		v.Own = true
@@ -74,13 +65,13 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	}
 	orSet := func(why, name, value string) {
 		if _, ok := vars[name]; !ok {
-			set(FromDefault, why, name, value)
+			set(job.FromDefault, why, name, value)
 		}
 	}
 	rank := r.BaseRank + localRank
 	if p.roundEnv != nil {
 		for name, value := range p.roundEnv(r.Number) {
-			own(FromFlag, "fake accelerator", name, value)
+			own(job.FromFlag, "fake accelerator", name, value)
 		}
 	}
 	for _, v := range p.devices.Shared {
@@ -102,35 +93,35 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		if err != nil {
 			return nil, err
 		}
-		own(FromFlag, "--virtual-local-rank", "CUDA_VISIBLE_DEVICES", device)
+		own(job.FromFlag, "--virtual-local-rank", "CUDA_VISIBLE_DEVICES", device)
 		if _, metax := vars["MACA_VISIBLE_DEVICES"]; metax { // which of the two wins is not documented
-			own(FromFlag, "--virtual-local-rank", "MACA_VISIBLE_DEVICES", device)
+			own(job.FromFlag, "--virtual-local-rank", "MACA_VISIBLE_DEVICES", device)
 		}
 	}
-	own(FromMuster, "index on this node", "LOCAL_RANK", strconv.Itoa(shownLocalRank))
-	own(FromMuster, "base rank of this node + local rank", "RANK", strconv.Itoa(rank))
-	own(FromMuster, "agent's rank in the round", "GROUP_RANK", strconv.Itoa(r.GroupRank))
-	own(FromMuster, "base rank in the role + local rank", "ROLE_RANK", strconv.Itoa(r.BaseRoleRank+localRank))
+	own(job.FromMuster, "index on this node", "LOCAL_RANK", strconv.Itoa(shownLocalRank))
+	own(job.FromMuster, "base rank of this node + local rank", "RANK", strconv.Itoa(rank))
+	own(job.FromMuster, "agent's rank in the round", "GROUP_RANK", strconv.Itoa(r.GroupRank))
+	own(job.FromMuster, "base rank in the role + local rank", "ROLE_RANK", strconv.Itoa(r.BaseRoleRank+localRank))
 	set(p.source("role").Kind, p.source("role").Name, "ROLE_NAME", p.Job.Role)
 	set(p.procsFrom.Kind, p.procsFrom.Name, "LOCAL_WORLD_SIZE", strconv.Itoa(p.Procs))
-	own(FromMuster, "workers of all nodes", "WORLD_SIZE", strconv.Itoa(r.WorldSize))
-	own(FromMuster, "agents in the round", "GROUP_WORLD_SIZE", strconv.Itoa(r.GroupWorldSize))
-	own(FromMuster, "workers of the role", "ROLE_WORLD_SIZE", strconv.Itoa(r.RoleWorldSize))
-	own(FromMuster, "where the workers' store listens", "MASTER_ADDR", r.MasterAddr)
-	own(FromMuster, "where the workers' store listens", "MASTER_PORT", strconv.Itoa(r.MasterPort))
-	own(FromMuster, "restarts so far", "TORCHELASTIC_RESTART_COUNT", strconv.Itoa(restarts))
+	own(job.FromMuster, "workers of all nodes", "WORLD_SIZE", strconv.Itoa(r.WorldSize))
+	own(job.FromMuster, "agents in the round", "GROUP_WORLD_SIZE", strconv.Itoa(r.GroupWorldSize))
+	own(job.FromMuster, "workers of the role", "ROLE_WORLD_SIZE", strconv.Itoa(r.RoleWorldSize))
+	own(job.FromMuster, "where the workers' store listens", "MASTER_ADDR", r.MasterAddr)
+	own(job.FromMuster, "where the workers' store listens", "MASTER_PORT", strconv.Itoa(r.MasterPort))
+	own(job.FromMuster, "restarts so far", "TORCHELASTIC_RESTART_COUNT", strconv.Itoa(restarts))
 	set(p.source("max-restarts").Kind, p.source("max-restarts").Name, "TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.Job.Restart.MaxRestarts))
 	set(p.runIDFrom.Kind, p.runIDFrom.Name, "TORCHELASTIC_RUN_ID", p.RunID)
-	own(FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
-	own(FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
+	own(job.FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
+	own(job.FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
 	set(p.source("signals-to-handle").Kind, p.source("signals-to-handle").Name, "TORCHELASTIC_SIGNALS_TO_HANDLE", signalNames(p.Job.Stop.Handled))
 	if p.Job.Env.Cross {
 		set(p.procsFrom.Kind, p.procsFrom.Name, "LOCAL_SIZE", strconv.Itoa(p.Procs))
-		own(FromMuster, "this node's rank", "CROSS_RANK", strconv.Itoa(r.GroupRank))
-		own(FromMuster, "nodes of the job", "CROSS_SIZE", strconv.Itoa(r.GroupWorldSize))
+		own(job.FromMuster, "this node's rank", "CROSS_RANK", strconv.Itoa(r.GroupRank))
+		own(job.FromMuster, "nodes of the job", "CROSS_SIZE", strconv.Itoa(r.GroupWorldSize))
 	}
-	if p.Job.Bind.Mode == BindCores && p.cpus != nil {
-		own(FromMuster, "CPUs of this worker", "OMP_NUM_THREADS", strconv.Itoa(len(p.cpus[localRank])))
+	if p.Job.Bind.Mode == job.BindCores && p.cpus != nil {
+		own(job.FromMuster, "CPUs of this worker", "OMP_NUM_THREADS", strconv.Itoa(len(p.cpus[localRank])))
 	}
 	defaults := !p.Job.Env.NoDefaults
 	if defaults {
@@ -140,27 +131,27 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		orSet("several workers on a node, so that they do not fight for cores", "OMP_NUM_THREADS", "1")
 	}
 
-	if p.Job.Command.Kind == Program && !p.Job.InheritStdin {
+	if p.Job.Command.Kind == job.Program && !p.Job.InheritStdin {
 		orSet("so that output shows at once", "PYTHONUNBUFFERED", "1") // torchrun's workers run under python -u
 	}
 	if p.Job.Watchdog {
-		set(FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
+		set(job.FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
 	}
 	p.exportIface(vars)
 	p.setCheckpoints(vars)
-	set(FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
-	set(FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
-	own(FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
+	set(job.FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
+	set(job.FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
+	own(job.FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
 	p.overrule(vars, localRank)
 	p.unset(vars)
 
 	env := slices.Collect(maps.Values(vars))
-	slices.SortFunc(env, func(a, b Var) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(env, func(a, b job.Var) int { return strings.Compare(a.Name, b.Name) })
 	return env, nil
 }
 
 // virtualDevice returns the one entry of CUDA_VISIBLE_DEVICES that a worker under --virtual-local-rank sees.
-func virtualDevice(vars map[string]Var, localRank int) (string, error) {
+func virtualDevice(vars map[string]job.Var, localRank int) (string, error) {
 	list, ok := vars["CUDA_VISIBLE_DEVICES"]
 	if !ok {
 		return strconv.Itoa(localRank), nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -17,7 +18,7 @@ func TestFenceWhileWorkerIsEnded(t *testing.T) {
 	c := startCompany(t, 2, see+`trap "date +%s.%N > $ALL/asked.$RANK; exit 0" TERM
 test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && { (trap "" TERM; touch $ALL/left; while :; do sleep 0.1; done) & wait_for $ALL/left; wait_for $ALL/go; exit 4; }
 while :; do sleep 0.05; done`, func(_ int, n *testNode) {
-		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = ScopeProcess, 3, time.Millisecond
+		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = job.ScopeProcess, 3, time.Millisecond
 	})
 	c.lines(4)
 	writeFile(t, filepath.Join(c.dir, "go"), "")
@@ -39,7 +40,7 @@ while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 // (QuorumLost, JobElsewhere) says so itself.
 func TestGraceUnderCleanNone(t *testing.T) {
 	c := startCompany(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; n=0; while test $n -lt 80; do n=$((n+1)); sleep 0.1; done`,
-		func(_ int, n *testNode) { n.Procs, n.Grace, n.Restart.Clean = 1, time.Hour, CleanNone })
+		func(_ int, n *testNode) { n.Procs, n.Grace, n.Restart.Clean = 1, time.Hour, job.CleanNone })
 	c.lines(2)
 	said := time.Now()
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "QuorumLost", Message: "this node", Rank: -1, Status: 75, Grace: 200 * time.Millisecond})

@@ -13,6 +13,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/output"
 	"muster/rendezvous"
 )
 
@@ -23,7 +24,7 @@ const restartPatience = time.Second
 type worker struct {
 	Worker
 	proc *proc.Process
-	logs *workerLogs
+	logs *output.Worker
 	// forked says that it comes from a template.
 	forked bool
 	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before the exit
@@ -52,11 +53,11 @@ type WorkerGroup struct {
 	again  chan int
 	delays []*time.Timer
 
-	template *template      // what workers are forked from; nil: they start as usual
-	logs     *attemptLogs   // of those that are started now
-	attempts []*attemptLogs // all of them
-	finished bool           // all output was shown and its files are closed
-	wg       sync.WaitGroup // one for each worker: its exit is announced
+	template *template         // what workers are forked from; nil: they start as usual
+	logs     *output.Attempt   // of those that are started now
+	attempts []*output.Attempt // all of them
+	finished bool              // all output was shown and its files are closed
+	wg       sync.WaitGroup    // one for each worker: its exit is announced
 
 	lease *lease // of the round
 
@@ -67,7 +68,7 @@ type WorkerGroup struct {
 // startGroup starts the workers of a round in the order of their ranks. When one cannot be started, those before it are
 // killed again. When ctx or the lease ends meanwhile no more are started: they are about to be stopped.
 func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int, t *template) (*WorkerGroup, error) {
-	logs, err := a.logs.attempt(restarts, a.Plan.Procs)
+	logs, err := a.logs.Attempt(restarts, a.Plan.Procs)
 	if err == nil {
 		err = a.clearDebug()
 	}
@@ -76,7 +77,7 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 	}
 	g := &WorkerGroup{
 		round: r, restarts: restarts, exited: make(chan *worker, a.Plan.Procs), again: make(chan int, a.Plan.Procs),
-		template: t, logs: logs, attempts: []*attemptLogs{logs}, lease: a.meeting.lease,
+		template: t, logs: logs, attempts: []*output.Attempt{logs}, lease: a.meeting.lease,
 	}
 	size := 1
 	if t != nil {
@@ -100,9 +101,9 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 	var specs []proc.Spec
 	defer func() {
 		for _, w := range workers {
-			w.logs.started()
+			w.logs.Started()
 			if w.proc == nil {
-				w.logs.finish(ctx) // nothing was written: it returns at once
+				w.logs.Finish(ctx) // nothing was written: it returns at once
 			}
 		}
 	}()
@@ -138,18 +139,18 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 // newWorker makes a place for a worker's output, and says how it is to be started. With an error there is a worker where
 // its logs are to be finished.
 func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error) {
-	logs, err := g.logs.worker(workerIdentity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role, Host: shortHost(a.Plan.Hostname)})
+	logs, err := g.logs.Worker(output.Identity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role, Host: a.Plan.Hostname})
 	if err != nil {
 		return nil, proc.Spec{}, err
 	}
 	w := &worker{logs: logs}
-	if w.Worker, err = a.Plan.Worker(g.round, local, g.restarts, logs.errorFile()); err != nil {
+	if w.Worker, err = a.Plan.Worker(g.round, local, g.restarts, logs.ErrorFile()); err != nil {
 		return w, proc.Spec{}, err
 	}
 	if err := a.tellDebug(g.logs, w.Worker); err != nil {
 		return w, proc.Spec{}, err
 	}
-	stdout, stderr := logs.files()
+	stdout, stderr := logs.Files()
 	return w, proc.Spec{
 		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir, CPUs: w.CPUs,
 		Files: []*os.File{a.stdin, stdout, stderr}, Label: "rank " + strconv.Itoa(w.Rank),
@@ -265,12 +266,12 @@ func (a *Agent) finishGroup(ctx context.Context, g *WorkerGroup, patience time.D
 	}
 	var finished sync.WaitGroup
 	for _, w := range g.workers {
-		finished.Go(func() { w.logs.finish(ctx) })
+		finished.Go(func() { w.logs.Finish(ctx) })
 	}
 	finished.Wait()
 	var errs []error
 	for _, logs := range g.attempts {
-		errs = append(errs, logs.close())
+		errs = append(errs, logs.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -289,7 +290,7 @@ func (w *worker) exit() workerExit {
 	exit := workerExit{
 		Rank: w.Rank, LocalRank: w.LocalRank, PID: w.proc.PID(),
 		Code: e.Code, Signal: e.Signal, CoreDumped: e.CoreDumped, At: e.Ended, Stopped: w.stopped,
-		LastLines: w.logs.lastLines(lastLinesKept), ErrorFile: w.logs.errorFile(),
+		LastLines: w.logs.LastLines(lastLinesKept), ErrorFile: w.logs.ErrorFile(),
 	}
 	if t := w.expired.Load(); t != nil && t.signal == e.Signal { // it may have survived that signal and died of something else
 		exit.Watchdog = t.scope

@@ -27,7 +27,7 @@ func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d decision) error
 	}
 	shown, cancel := context.WithTimeout(ctx, restartPatience)
 	defer cancel()
-	w.logs.finish(shown)
+	w.logs.Finish(shown)
 	in := a.failureInput([]workerExit{w.exit()}, kernel, -1)
 	if r := newFailureReport(*in); r != nil {
 		a.tell(r, d)
@@ -38,7 +38,7 @@ func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d decision) error
 
 // startWorkerAgain starts a worker in the place of the one that failed.
 func (a *Agent) startWorkerAgain(ctx context.Context, g *WorkerGroup, local int) error {
-	logs, err := a.logs.attempt(g.restarts, a.Plan.Procs)
+	logs, err := a.logs.Attempt(g.restarts, a.Plan.Procs)
 	if err != nil {
 		return err
 	}

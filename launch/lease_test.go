@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -22,7 +23,7 @@ func (lostExchange) Propose(context.Context, rendezvous.Verdict) (rendezvous.Ver
 }
 
 func lingeringAgent(x rendezvous.Exchange) *Agent {
-	rules := RestartRules{Policy: RestartOnFailure, BackoffLimit: -1, Success: QuorumRank0, Fail: QuorumAny, Linger: time.Minute}
+	rules := job.RestartRules{Policy: job.RestartOnFailure, BackoffLimit: -1, Success: job.QuorumRank0, Fail: job.QuorumAny, Linger: time.Minute}
 	p := newPolicy(rules, 1, func() float64 { return 0 })
 	p.step(event{Kind: groupStarted, At: time.Now(), World: 3})
 	m := &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 3, Exchange: x}}
@@ -53,7 +54,7 @@ test $RANK$TORCHELASTIC_RESTART_COUNT = 10 && exit 4
 test $RANK$TORCHELASTIC_RESTART_COUNT = 11 && exit 4
 test $RANK = 1 && date +%s.%N > $ALL/again
 exec sleep 100`, func(i int, n *testNode) {
-		n.Procs, n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = 1, ScopeProcess, 3, 8*time.Second
+		n.Procs, n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = 1, job.ScopeProcess, 3, 8*time.Second
 		n.Restart.DelayFactor = 1
 		if i == 1 {
 			n.Lease, n.Alone = time.Second, true
@@ -73,7 +74,7 @@ func TestLeaseOfRestartedNode(t *testing.T) {
 	c := startCompany(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0
 test $RANK$TORCHELASTIC_RESTART_COUNT = 10 && exit 4
 exec sleep 100`, func(i int, n *testNode) {
-		n.Procs, n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = 1, ScopeNode, 3, time.Millisecond
+		n.Procs, n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = 1, job.ScopeNode, 3, time.Millisecond
 		if i == 1 {
 			n.Lease, n.Alone = 3*time.Second, true
 		}

@@ -12,6 +12,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -74,7 +75,7 @@ exit 9`, nil)
 // TestEchoOfAnotherNode: the first failure by time is a connection that broke when a worker elsewhere died.
 func TestEchoOfAnotherNode(t *testing.T) {
 	c := startCompany(t, 2, see+`if test $RANK = 0; then echo "`+glooLine+`" >&2; touch $ALL/echo; exit 1; fi
-wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, n.Restart.Fail = 1, QuorumAll })
+wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, n.Restart.Fail = 1, job.QuorumAll })
 	for i, r := range c.ends(137, 137) {
 		_, root, _ := strings.Cut(r.Report, "Root Cause")
 		if !strings.Contains(root, "rank      : 1 (") || !strings.Contains(r.Report, "secondary : its connection broke when rank 1 failed") {
@@ -87,7 +88,7 @@ wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, 
 func TestFatalCodeElsewhere(t *testing.T) {
 	c := startCompany(t, 2, see+`test $RANK = 0 && { touch $ALL/first; exit 5; }
 wait_for $ALL/first; exit 3`, func(_ int, n *testNode) {
-		n.Procs, n.Restart.Fail, n.Fatal, n.Restart.MaxRestarts = 1, QuorumNone, "3", 5
+		n.Procs, n.Restart.Fail, n.Fatal, n.Restart.MaxRestarts = 1, job.QuorumNone, "3", 5
 	})
 	for i, r := range c.ends(3, 3) {
 		if _, root, _ := strings.Cut(r.Report, "Root Cause"); !strings.Contains(root, "rank      : 1 (") {
@@ -275,8 +276,8 @@ func TestSignalBeforeTheFirstRound(t *testing.T) {
 
 // TestScopes: who starts anew after rank 1 has failed.
 func TestScopes(t *testing.T) {
-	for scope, want := range map[RestartScope][4]int{
-		ScopeProcess: {1, 2, 1, 1}, ScopeNode: {2, 2, 1, 1}, ScopeWorld: {2, 2, 2, 2},
+	for scope, want := range map[job.RestartScope][4]int{
+		job.ScopeProcess: {1, 2, 1, 1}, job.ScopeNode: {2, 2, 1, 1}, job.ScopeWorld: {2, 2, 2, 2},
 	} {
 		t.Run(string(scope), func(t *testing.T) {
 			c := startCompany(t, 2, see+`if test $RANK$TORCHELASTIC_RESTART_COUNT = 10; then wait_for $ALL/go; echo "it broke" >&2; exit 4; fi
@@ -288,7 +289,7 @@ wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRes
 			writeFile(t, filepath.Join(c.dir, "end"), "")
 			c.ends(0, 0)
 			round := 0
-			if scope == ScopeWorld {
+			if scope == job.ScopeWorld {
 				round = 1
 			}
 			for rank, n := range want {
@@ -303,7 +304,7 @@ wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRes
 			c.nodes[0].wantLog(t, "root cause of the restart", `"rank":1`, "it broke")
 			for i, n := range c.nodes {
 				doc := readStatus(t, n.path("status.json"))
-				if doc.RestartCount != want[i*2]+want[i*2+1]-2 && scope == ScopeProcess || doc.Counts.Succeeded != 2 {
+				if doc.RestartCount != want[i*2]+want[i*2+1]-2 && scope == job.ScopeProcess || doc.Counts.Succeeded != 2 {
 					t.Errorf("status of node %d: %+v", i, doc)
 				}
 			}
@@ -318,7 +319,7 @@ wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRes
 // TestScopeLimits: restarts of one worker are counted, and the one too many ends the job on every node.
 func TestScopeLimits(t *testing.T) {
 	c := startCompany(t, 2, see+`test $RANK = 1 || exec sleep 100; exit 4`, func(_ int, n *testNode) {
-		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = ScopeProcess, 2, 10*time.Millisecond
+		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = job.ScopeProcess, 2, 10*time.Millisecond
 	})
 	c.ends(4, 4)
 	if lines := c.lines(6); count(lines, "1 of 4") != 3 || len(lines) != 6 {
@@ -330,7 +331,7 @@ func TestScopeLimits(t *testing.T) {
 func TestLingerOfTheWorld(t *testing.T) {
 	c := startCompany(t, 2, see+`test $RANK = 0 && { wait_for $ALL/go; exit 0; }; trap "echo asked >> $ALL/seen; exit 5" TERM
 while :; do sleep 0.05; done`, func(_ int, n *testNode) {
-		n.Procs, n.Restart.Success, n.Restart.Linger = 1, QuorumRank0, 300*time.Millisecond
+		n.Procs, n.Restart.Success, n.Restart.Linger = 1, job.QuorumRank0, 300*time.Millisecond
 	})
 	c.lines(2)
 	writeFile(t, filepath.Join(c.dir, "go"), "")
@@ -474,7 +475,7 @@ while :; do sleep 0.1; done`, lease},
 if test $GROUP_RANK = 0; then sleep 1; exit 0; fi
 sleep 6; touch $ALL/saved; exit 0`, func(i int, n *testNode) {
 			lease(i, n)
-			n.Restart.Success, n.Restart.Clean = QuorumAny, CleanNone
+			n.Restart.Success, n.Restart.Clean = job.QuorumAny, job.CleanNone
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -512,7 +513,7 @@ func TestRoundsBeginAlike(t *testing.T) {
 	c := startCompany(t, 2, see+`test $MUSTER_ROUND = 0 && test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && exit 4
 test $MUSTER_ROUND = 1 && exit 0
 exec sleep 100`, func(_ int, n *testNode) {
-		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = ScopeNode, 3, time.Millisecond
+		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = job.ScopeNode, 3, time.Millisecond
 	})
 	c.lines(6)
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeCame", Message: "another node", Rank: -1})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -48,14 +49,14 @@ type Machine struct {
 
 // DeviceVars are the variables of accelerators that workers get over the inherited ones. The zero value leaves these.
 type DeviceVars struct {
-	Shared []Var
+	Shared []job.Var
 	// Own are by local rank those by which a worker sees its own devices and no others; nil: all workers see the same.
-	Own [][]Var
+	Own [][]job.Var
 }
 
 // Plan is a Job with everything looked up on this machine. Making one starts nothing and writes nothing.
 type Plan struct {
-	Job   Job
+	Job   job.Job
 	RunID string
 	Procs int
 	// RunDir is the directory of the job's sockets and state, made by the Agent.
@@ -69,14 +70,14 @@ type Plan struct {
 
 	cacheDir  string
 	agentID   string // no other agent's, of this job or another
-	runIDFrom Source
+	runIDFrom job.Source
 	// Iface is the network interface that workers are told to use; empty: none. It is known when the nodes have met.
 	Iface string
 
-	procsFrom Source
+	procsFrom job.Source
 	entry     entrypoint
-	debug     *entrypoint    // what runs in the command's place; nil: the command itself
-	base      map[string]Var // what all workers of this node get in every round, under torchelastic's variables
+	debug     *entrypoint        // what runs in the command's place; nil: the command itself
+	base      map[string]job.Var // what all workers of this node get in every round, under torchelastic's variables
 	// notes are what is worth knowing of the choice of Python.
 	notes []string
 
@@ -93,17 +94,17 @@ type Plan struct {
 }
 
 // NewPlan looks up what job leaves open and refuses what could not run.
-func NewPlan(job Job, m Machine) (*Plan, error) {
+func NewPlan(j job.Job, m Machine) (*Plan, error) {
 	p := &Plan{
-		Job: job, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: job.RunID, agentID: strings.ToLower(rand.Text()[:12]),
+		Job: j, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: j.RunID, agentID: strings.ToLower(rand.Text()[:12]),
 		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, token: m.Token, cacheDir: m.CacheDir,
 	}
 	p.runIDFrom = p.source("rdzv-id")
-	if s := p.source("run-id"); s.Kind != FromDefault {
+	if s := p.source("run-id"); s.Kind != job.FromDefault {
 		p.runIDFrom = s
 	}
 	if p.RunID == "" {
-		p.RunID, p.runIDFrom = strings.ToLower(rand.Text()[:12]), Source{FromMuster, "random"}
+		p.RunID, p.runIDFrom = strings.ToLower(rand.Text()[:12]), job.Source{Kind: job.FromMuster, Name: "random"}
 	}
 	if err := p.countWorkers(m); err != nil {
 		return nil, err
@@ -123,18 +124,18 @@ func NewPlan(job Job, m Machine) (*Plan, error) {
 		return nil, err
 	}
 	switch {
-	case job.Debug.On:
-		if p.debug, err = debugEntry(job.Debug.Command, environ); err != nil {
+	case j.Debug.On:
+		if p.debug, err = debugEntry(j.Debug.Command, environ); err != nil {
 			return nil, err
 		}
 		p.cold = errors.New("the command is replaced by --debug-mode")
 	case p.warms():
-		if p.warm, p.cold = planWarm(command, p.entry, job.Warm.Auto, m.Dir, environ); p.cold == nil {
+		if p.warm, p.cold = planWarm(command, p.entry, j.Warm.Auto, m.Dir, environ); p.cold == nil {
 			p.cold = warmBound(p.cpus, environ)
 		}
 	}
 	places := findRunPlaces(m)
-	p.RunDir, p.passedOver = filepath.Join(places.parent, jobDirPrefix+safeName(p.RunID)), places.passedOver
+	p.RunDir, p.passedOver = filepath.Join(places.parent, jobDirPrefix+job.FileName(p.RunID)), places.passedOver
 	// What would fail for one worker fails for the last.
 	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
@@ -154,7 +155,7 @@ func (p *Plan) countWorkers(m Machine) error {
 	if n, err := strconv.Atoi(p.Job.Procs); err == nil {
 		p.Procs, p.procsFrom = n, p.source("nproc-per-node")
 	} else {
-		p.procsFrom.Kind = FromMuster
+		p.procsFrom.Kind = job.FromMuster
 		p.Procs, p.procsFrom.Name, err = m.CountWorkers(p.Job.Procs)
 		if err != nil {
 			return errhint.Code(fmt.Errorf("cannot resolve --nproc-per-node %s: %w", p.Job.Procs, err), errhint.Usage)
@@ -192,7 +193,7 @@ func (p *Plan) bindWorkers(m Machine) (err error) {
 	if p.cpus, err = m.BindWorkers(rules.Mode, p.Procs); err == nil {
 		return nil
 	}
-	if rules.Mode == BindCores {
+	if rules.Mode == job.BindCores {
 		return errhint.Code(fmt.Errorf("cannot give each worker CPUs of its own: %w", err), errhint.Usage)
 	}
 	err = fmt.Errorf("cannot use --numa-binding %s: %w", rules.Mode, err)
@@ -221,11 +222,11 @@ func (p *Plan) Bound() (cpus [][]int, err error) { return p.cpus, p.unbound }
 func (p *Plan) Notes() []string { return p.notes }
 
 // source returns where a flag's value came from.
-func (p *Plan) source(flag string) Source {
+func (p *Plan) source(flag string) job.Source {
 	if s, ok := p.Job.Sources[flag]; ok {
 		return s
 	}
-	return Source{FromDefault, "default"}
+	return job.Source{Kind: job.FromDefault, Name: "default"}
 }
 
 // Worker is one worker as it will be started.
@@ -277,10 +278,10 @@ func (p *Plan) MasterHost() string {
 }
 
 // ProcsFrom says where the number of workers came from, and how a word such as auto was understood.
-func (p *Plan) ProcsFrom() Source { return p.procsFrom }
+func (p *Plan) ProcsFrom() job.Source { return p.procsFrom }
 
 // RandomRunID reports whether nobody chose the run id: another run will have another one.
-func (p *Plan) RandomRunID() bool { return p.runIDFrom.Kind == FromMuster }
+func (p *Plan) RandomRunID() bool { return p.runIDFrom.Kind == job.FromMuster }
 
 // signalNames writes signals as torchrun's --signals-to-handle reads them.
 func signalNames(signals []syscall.Signal) string {

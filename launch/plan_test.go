@@ -15,18 +15,19 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
 // testJob is a job of n workers that run a program which every machine has.
-func testJob(procs string) Job {
-	return Job{
+func testJob(procs string) job.Job {
+	return job.Job{
 		Dialect: "run", RunID: "job 7/a", Procs: procs, Role: "trainer",
-		Command: Command{Kind: Program, Name: "true", Args: []string{"${local_rank}", "$$"}},
-		Restart: RestartRules{MaxRestarts: 3},
-		Stop:    StopRules{Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}},
+		Command: job.Command{Kind: job.Program, Name: "true", Args: []string{"${local_rank}", "$$"}},
+		Restart: job.RestartRules{MaxRestarts: 3},
+		Stop:    job.StopRules{Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}},
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=/home/me", "RANK=99", "OMPI_COMM_WORLD_RANK=5", "PMIX_RANK=5"},
-		Sources: Sources{"nproc-per-node": {FromFlag, "--nproc-per-node"}, "max-restarts": {FromVariable, "PET_MAX_RESTARTS"}},
+		Sources: job.Sources{"nproc-per-node": {Kind: job.FromFlag, Name: "--nproc-per-node"}, "max-restarts": {Kind: job.FromVariable, Name: "PET_MAX_RESTARTS"}},
 	}
 }
 
@@ -54,7 +55,7 @@ func testRound(procs int) rendezvous.Round {
 func (e Env) set() map[string]string {
 	vars := map[string]string{}
 	for _, v := range e {
-		if v.Source.Kind != Inherited {
+		if v.Source.Kind != job.Inherited {
 			vars[v.Name] = v.Value
 		}
 	}
@@ -90,7 +91,7 @@ func TestWorkerEnvironment(t *testing.T) {
 		t.Errorf("variables (-want +got):\n%s", diff)
 	}
 	for _, name := range []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"} {
-		if slices.ContainsFunc(w.Env, func(v Var) bool { return v.Name == name }) {
+		if slices.ContainsFunc(w.Env, func(v job.Var) bool { return v.Name == name }) {
 			t.Errorf("%s of an outer launcher was passed on", name)
 		}
 	}
@@ -144,7 +145,7 @@ func TestEnvironmentRules(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		procs   string
-		change  func(*Job)
+		change  func(*job.Job)
 		local   int
 		iface   string
 		want    map[string]string
@@ -153,38 +154,38 @@ func TestEnvironmentRules(t *testing.T) {
 		{name: "one worker leaves OMP_NUM_THREADS alone", procs: "1", missing: []string{"OMP_NUM_THREADS"}},
 		{
 			name: "an inherited value wins", procs: "2",
-			change: func(j *Job) {
+			change: func(j *job.Job) {
 				j.Environ = append(j.Environ, "OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0")
 			},
 			want: map[string]string{"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
 		},
 		{
-			name: "virtual local rank without a list", procs: "4", local: 3, change: func(j *Job) { j.VirtualLocalRank = true },
+			name: "virtual local rank without a list", procs: "4", local: 3, change: func(j *job.Job) { j.VirtualLocalRank = true },
 			want: map[string]string{"LOCAL_RANK": "0", "RANK": "7", "CUDA_VISIBLE_DEVICES": "3"},
 		},
 		{
 			name: "virtual local rank with a list", procs: "2", local: 1,
-			change: func(j *Job) { j.VirtualLocalRank = true; j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=5,7") },
+			change: func(j *job.Job) { j.VirtualLocalRank = true; j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=5,7") },
 			want:   map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "7"},
 		},
 		{
 			name: "virtual local rank with MetaX's list", procs: "2", local: 1,
-			change: func(j *Job) {
+			change: func(j *job.Job) {
 				j.VirtualLocalRank = true
 				j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=5,7", "MACA_VISIBLE_DEVICES=5,7")
 			},
 			want: map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "7", "MACA_VISIBLE_DEVICES": "7"},
 		},
 		{
-			name: "the file timer", procs: "1", change: func(j *Job) { j.Watchdog, j.WatchdogFile = true, "/timers/fifo" },
+			name: "the file timer", procs: "1", change: func(j *job.Job) { j.Watchdog, j.WatchdogFile = true, "/timers/fifo" },
 			want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/timers/fifo"},
 		},
 		{
-			name: "the interface by which nodes are reached", procs: "1", iface: "eth0", change: func(j *Job) { j.Environ = append(j.Environ, "GLOO_SOCKET_IFNAME=ib0") },
+			name: "the interface by which nodes are reached", procs: "1", iface: "eth0", change: func(j *job.Job) { j.Environ = append(j.Environ, "GLOO_SOCKET_IFNAME=ib0") },
 			want: map[string]string{"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "ib0"},
 		},
 		{name: "no interface", procs: "1", missing: []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}},
-		{name: "somebody else's file timer", procs: "1", change: func(j *Job) { j.Environ = append(j.Environ, "TORCHELASTIC_TIMER_FILE=/old") }, want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/old"}},
+		{name: "somebody else's file timer", procs: "1", change: func(j *job.Job) { j.Environ = append(j.Environ, "TORCHELASTIC_TIMER_FILE=/old") }, want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/old"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job := testJob(c.procs)
@@ -255,20 +256,20 @@ func TestPlanRefuses(t *testing.T) {
 	python := []string{"no-such-python", "python3"}
 	for _, c := range []struct {
 		name   string
-		change func(*Job)
+		change func(*job.Job)
 		code   int
 		text   string // part of the message or the hint
 	}{
-		{"no workers", func(j *Job) { j.Procs = "0" }, errhint.Usage, "--nproc-per-node"},
-		{"too many workers", func(j *Job) { j.Procs = "1000000" }, errhint.Usage, "4096"},
-		{"unknown word", func(j *Job) { j.Procs = "lots" }, errhint.Usage, "lots"},
-		{"program missing", func(j *Job) { j.Command.Name = "no-such-program" }, errhint.NotFound, "no-such-program"},
-		{"program not executable", func(j *Job) { j.Command.Name = "./plain" }, errhint.NotExecuted, "chmod"},
-		{"script missing", func(j *Job) { j.Command = Command{Kind: Script, Name: "gone.py", Interpreters: python} }, errhint.NotFound, "gone.py"},
-		{"script is a directory", func(j *Job) { j.Command = Command{Kind: Script, Name: "package", Interpreters: python} }, errhint.NotExecuted, "__main__.py"},
-		{"no device for the last worker", func(j *Job) { j.VirtualLocalRank = true; j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=0") }, errhint.Usage, "local rank 1"},
-		{"no interpreter", func(j *Job) {
-			j.Command = Command{Kind: Script, Name: "train.py", Interpreters: []string{"no-such-python", "nor-this"}}
+		{"no workers", func(j *job.Job) { j.Procs = "0" }, errhint.Usage, "--nproc-per-node"},
+		{"too many workers", func(j *job.Job) { j.Procs = "1000000" }, errhint.Usage, "4096"},
+		{"unknown word", func(j *job.Job) { j.Procs = "lots" }, errhint.Usage, "lots"},
+		{"program missing", func(j *job.Job) { j.Command.Name = "no-such-program" }, errhint.NotFound, "no-such-program"},
+		{"program not executable", func(j *job.Job) { j.Command.Name = "./plain" }, errhint.NotExecuted, "chmod"},
+		{"script missing", func(j *job.Job) { j.Command = job.Command{Kind: job.Script, Name: "gone.py", Interpreters: python} }, errhint.NotFound, "gone.py"},
+		{"script is a directory", func(j *job.Job) { j.Command = job.Command{Kind: job.Script, Name: "package", Interpreters: python} }, errhint.NotExecuted, "__main__.py"},
+		{"no device for the last worker", func(j *job.Job) { j.VirtualLocalRank = true; j.Environ = append(j.Environ, "CUDA_VISIBLE_DEVICES=0") }, errhint.Usage, "local rank 1"},
+		{"no interpreter", func(j *job.Job) {
+			j.Command = job.Command{Kind: job.Script, Name: "train.py", Interpreters: []string{"no-such-python", "nor-this"}}
 		}, errhint.NotFound, "PYTHON_EXEC"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -295,12 +296,12 @@ func TestArgv(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		command Command
+		command job.Command
 		want    []string // behind the interpreter
 	}{
-		{"script", Command{Kind: Script, Name: "train.py", Args: []string{"--rank=${local_rank}", "$$x", "${rank}"}, Substitute: true}, []string{"-u", "train.py", "--rank=3", "$x", "${rank}"}},
-		{"module", Command{Kind: Module, Name: "pkg.train", Args: []string{"a"}}, []string{"-u", "-m", "pkg.train", "a"}},
-		{"local rank flag", Command{Kind: Script, Name: "train.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"}, []string{"-u", "train.py", "--local-rank=3", "a"}},
+		{"script", job.Command{Kind: job.Script, Name: "train.py", Args: []string{"--rank=${local_rank}", "$$x", "${rank}"}, Substitute: true}, []string{"-u", "train.py", "--rank=3", "$x", "${rank}"}},
+		{"module", job.Command{Kind: job.Module, Name: "pkg.train", Args: []string{"a"}}, []string{"-u", "-m", "pkg.train", "a"}},
+		{"local rank flag", job.Command{Kind: job.Script, Name: "train.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"}, []string{"-u", "train.py", "--local-rank=3", "a"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.command.Interpreters = []string{"no-such-python", "python3"}
@@ -435,9 +436,9 @@ func TestDevices(t *testing.T) {
 		if procs != "gpu" || workers != 8 {
 			return DeviceVars{}, fmt.Errorf("devices for %d workers by %q", workers, procs)
 		}
-		vars := DeviceVars{Shared: []Var{{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", Source: Source{FromMuster, "why"}}}}
+		vars := DeviceVars{Shared: []job.Var{{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", Source: job.Source{Kind: job.FromMuster, Name: "why"}}}}
 		for local := range workers {
-			vars.Own = append(vars.Own, []Var{{Name: "CUDA_VISIBLE_DEVICES", Value: fmt.Sprintf("MIG-%d", local), Source: Source{FromMuster, "how"}}})
+			vars.Own = append(vars.Own, []job.Var{{Name: "CUDA_VISIBLE_DEVICES", Value: fmt.Sprintf("MIG-%d", local), Source: job.Source{Kind: job.FromMuster, Name: "how"}}})
 		}
 		return vars, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -83,7 +84,7 @@ const (
 // is no other failure here, what they would lead to is held back, unless it were this node's own affair (scope):
 // decided is when a worker fails in another way, on waitedEnough, or by what another node says.
 type policy struct {
-	rules RestartRules
+	rules job.RestartRules
 	// local is the number of workers on this node, world that of all nodes.
 	local, world int
 	// chance returns numbers in [0, 1).
@@ -114,7 +115,7 @@ type counts struct {
 }
 
 // newPolicy returns the policy of a node with local workers. chance returns numbers in [0, 1) for the jitter of delays.
-func newPolicy(rules RestartRules, local int, chance func() float64) *policy {
+func newPolicy(rules job.RestartRules, local int, chance func() float64) *policy {
 	return &policy{rules: rules, local: local, world: local, chance: chance}
 }
 
@@ -193,7 +194,7 @@ func (p *policy) exit(e event) decision {
 	stopping := p.state == waiting // for a restart; this worker ended by itself before our signal reached it
 	fatal := e.Status != 0 && p.final(e) != ""
 	switch {
-	case p.succeeded() && (!stopping || p.rules.Policy != RestartAlways):
+	case p.succeeded() && (!stopping || p.rules.Policy != job.RestartAlways):
 		return p.success(e.At, len(p.statuses) == p.world)
 	case stopping && fatal:
 		return p.failure(e, p.final(e))
@@ -208,7 +209,7 @@ func (p *policy) exit(e event) decision {
 		return none
 	case p.local < p.world:
 		return decision{Verdict: tally, Rank: -1}
-	case p.rules.Success == QuorumNone:
+	case p.rules.Success == job.QuorumNone:
 		return p.success(e.At, true)
 	default: // all have ended, and neither policy was met
 		return p.retry(e.At, p.failures[0], p.scope())
@@ -241,7 +242,7 @@ func (p *policy) judge(now time.Time) decision {
 		return p.failure(p.failures[i], p.final(p.failures[i]))
 	}
 	decides := first(func(f event) bool { return !f.Echo })
-	if p.rules.Fail == QuorumRank0 {
+	if p.rules.Fail == job.QuorumRank0 {
 		decides = first(func(f event) bool { return f.Rank == 0 }) // those before it were borne
 	}
 	return p.retry(now, p.failures[max(decides, 0)], p.scope())
@@ -257,7 +258,7 @@ func (p *policy) everybodyEnded(e event) decision {
 	switch {
 	case p.state != running:
 		return decision{Rank: -1}
-	case e.Failed == 0 || p.rules.Success == QuorumNone:
+	case e.Failed == 0 || p.rules.Success == job.QuorumNone:
 		return p.success(e.At, true)
 	case e.Rank < 0 && len(p.failures) > 0:
 		e.Rank, e.Status = p.failures[0].Rank, p.failures[0].Status
@@ -268,11 +269,11 @@ func (p *policy) everybodyEnded(e event) decision {
 // succeeded reports whether the exits so far meet the success policy.
 func (p *policy) succeeded() bool {
 	switch p.rules.Success {
-	case QuorumNone:
+	case job.QuorumNone:
 		return false // decided when all have ended
-	case QuorumAny:
+	case job.QuorumAny:
 		return len(p.statuses) > len(p.failures)
-	case QuorumRank0:
+	case job.QuorumRank0:
 		status, ended := p.statuses[0]
 		return ended && status == 0
 	default:
@@ -283,11 +284,11 @@ func (p *policy) succeeded() bool {
 // failed reports whether the exits so far, of which e is the last, meet the fail policy.
 func (p *policy) failed(e event) bool {
 	switch p.rules.Fail {
-	case QuorumNone:
+	case job.QuorumNone:
 		return false
-	case QuorumAll:
+	case job.QuorumAll:
 		return len(p.failures) == p.world
-	case QuorumRank0:
+	case job.QuorumRank0:
 		return e.Rank == 0 && e.Status != 0
 	default:
 		return e.Status != 0
@@ -297,7 +298,7 @@ func (p *policy) failed(e event) bool {
 // success ends the job, or under RestartAlways starts the group again while the limits allow it: restarts of any cause
 // count. all says that no worker runs any more.
 func (p *policy) success(now time.Time, all bool) decision {
-	if p.rules.Policy == RestartAlways && p.overLimit(now) == "" {
+	if p.rules.Policy == job.RestartAlways && p.overLimit(now) == "" {
 		return p.again(now, decision{Verdict: restart, Reason: reasonFinished, Rank: -1})
 	}
 	d := decision{Verdict: succeed, Reason: reasonSucceeded, Rank: -1}
@@ -312,9 +313,9 @@ func (p *policy) success(now time.Time, all bool) decision {
 // scope is who starts anew after a failure on this node. A node that is alone is the world, whose store is emptied.
 func (p *policy) scope() verdict {
 	switch {
-	case p.rules.Scope == ScopeProcess:
+	case p.rules.Scope == job.ScopeProcess:
 		return restartWorker
-	case p.rules.Scope == ScopeNode && p.local < p.world:
+	case p.rules.Scope == job.ScopeNode && p.local < p.world:
 		return restartNode
 	}
 	return restart
@@ -339,9 +340,9 @@ func (p *policy) failure(e event, why reason) decision {
 // restartable reports whether the restart policy wants a failure with this status restarted.
 func (p *policy) restartable(status int) bool {
 	switch p.rules.Policy {
-	case RestartOnFailure, RestartAlways:
+	case job.RestartOnFailure, job.RestartAlways:
 		return true
-	case RestartExitCode, RestartOnNodeFailOrExitCode:
+	case job.RestartExitCode, job.RestartOnNodeFailOrExitCode:
 		return p.rules.Retryable.Has(status)
 	default:
 		return false

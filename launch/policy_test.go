@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 
 	"pgregory.net/rapid"
@@ -101,11 +102,11 @@ func parseEvent(t *testing.T, word, rest string) event {
 	return e
 }
 
-func parseRules(t *testing.T, text string) (RestartRules, int) {
+func parseRules(t *testing.T, text string) (job.RestartRules, int) {
 	t.Helper()
-	rules := RestartRules{
-		Policy: RestartOnFailure, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
-		Success: QuorumAll, Fail: QuorumAny,
+	rules := job.RestartRules{
+		Policy: job.RestartOnFailure, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+		Success: job.QuorumAll, Fail: job.QuorumAny,
 	}
 	world := 2
 	for item := range strings.FieldsSeq(text) {
@@ -115,9 +116,9 @@ func parseRules(t *testing.T, text string) (RestartRules, int) {
 		case "world":
 			world, err = strconv.Atoi(value)
 		case "scope":
-			rules.Scope = RestartScope(value)
+			rules.Scope = job.RestartScope(value)
 		case "policy":
-			rules.Policy = RestartPolicy(value)
+			rules.Policy = job.RestartPolicy(value)
 		case "max":
 			rules.MaxRestarts, err = strconv.Atoi(value)
 		case "backoff":
@@ -131,13 +132,13 @@ func parseRules(t *testing.T, text string) (RestartRules, int) {
 		case "linger":
 			rules.Linger, err = time.ParseDuration(value)
 		case "retryable":
-			rules.Retryable, err = ParseExitCodes(value)
+			rules.Retryable, err = job.ParseExitCodes(value)
 		case "fatal":
-			rules.Fatal, err = ParseExitCodes(value)
+			rules.Fatal, err = job.ParseExitCodes(value)
 		case "success":
-			rules.Success = Quorum(value)
+			rules.Success = job.Quorum(value)
 		case "fail":
-			rules.Fail = Quorum(value)
+			rules.Fail = job.Quorum(value)
 		default:
 			t.Fatalf("unknown rule %q", item)
 		}
@@ -168,20 +169,28 @@ func describe(d decision) string {
 	return text
 }
 
+func exitCodes(text string) job.ExitCodes {
+	set, err := job.ParseExitCodes(text)
+	if err != nil {
+		panic(err)
+	}
+	return set
+}
+
 // TestPolicyInvariants drives random policies through random lives.
 func TestPolicyInvariants(t *testing.T) {
-	quorums := rapid.SampledFrom([]Quorum{QuorumAll, QuorumAny, QuorumRank0, QuorumNone})
+	quorums := rapid.SampledFrom([]job.Quorum{job.QuorumAll, job.QuorumAny, job.QuorumRank0, job.QuorumNone})
 	rapid.Check(t, func(t *rapid.T) {
 		world := rapid.IntRange(1, 5).Draw(t, "world")
-		rules := RestartRules{
-			Policy: rapid.SampledFrom([]RestartPolicy{
-				RestartNever, RestartOnFailure, RestartAlways, RestartExitCode,
+		rules := job.RestartRules{
+			Policy: rapid.SampledFrom([]job.RestartPolicy{
+				job.RestartNever, job.RestartOnFailure, job.RestartAlways, job.RestartExitCode,
 			}).Draw(t, "policy"),
 			MaxRestarts:  rapid.IntRange(0, 4).Draw(t, "max"),
 			BackoffLimit: rapid.IntRange(-1, 4).Draw(t, "backoff"),
 			Window:       time.Duration(rapid.IntRange(0, 100).Draw(t, "window")) * time.Second,
 			Delay:        time.Second, DelayFactor: 2, DelayMax: 5 * time.Second,
-			Retryable: ExitCodes{[]codeRange{{2, 3}}}, Fatal: ExitCodes{[]codeRange{{3, 4}}},
+			Retryable: exitCodes("2-3"), Fatal: exitCodes("3-4"),
 			Success: quorums.Draw(t, "success"), Fail: quorums.Draw(t, "fail"),
 			Linger: time.Second,
 		}
@@ -234,13 +243,13 @@ func TestPolicyInvariants(t *testing.T) {
 						t.Fatalf("restart although rank %d ended with the fatal %d", rank, status)
 					}
 				}
-				if rules.Policy == RestartNever {
+				if rules.Policy == job.RestartNever {
 					t.Fatalf("restart under never: %+v", d)
 				}
-				if rules.Policy == RestartExitCode && !rules.Retryable.Has(d.Status) {
+				if rules.Policy == job.RestartExitCode && !rules.Retryable.Has(d.Status) {
 					t.Fatalf("restart of status %d", d.Status)
 				}
-				if d.Status == 0 && rules.Policy != RestartAlways {
+				if d.Status == 0 && rules.Policy != job.RestartAlways {
 					t.Fatalf("restart without a failure: %+v", d)
 				}
 				if len(restarts) == 0 && d.Delay != 0 || d.Delay < 0 || d.Delay > rules.DelayMax {
@@ -260,7 +269,7 @@ func TestPolicyInvariants(t *testing.T) {
 					t.Fatalf("%d restarts within the window", within)
 				}
 			case succeed:
-				if rules.Success == QuorumRank0 && seen[0] != 0 || rules.Success == QuorumAll && len(seen) < world {
+				if rules.Success == job.QuorumRank0 && seen[0] != 0 || rules.Success == job.QuorumAll && len(seen) < world {
 					t.Fatalf("success with %v", seen)
 				}
 				final, pending = &d, false
@@ -279,9 +288,9 @@ func TestPoliciesAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const workers = 2
 		nodes := rapid.IntRange(2, 4).Draw(t, "nodes")
-		rules := RestartRules{
-			Policy: RestartOnFailure, MaxRestarts: rapid.IntRange(0, 3).Draw(t, "max"), BackoffLimit: rapid.IntRange(-1, 4).Draw(t, "backoff"),
-			Success: QuorumAll, Fail: QuorumAny, Delay: time.Second, DelayFactor: 1,
+		rules := job.RestartRules{
+			Policy: job.RestartOnFailure, MaxRestarts: rapid.IntRange(0, 3).Draw(t, "max"), BackoffLimit: rapid.IntRange(-1, 4).Draw(t, "backoff"),
+			Success: job.QuorumAll, Fail: job.QuorumAny, Delay: time.Second, DelayFactor: 1,
 		}
 		policies := make([]*policy, nodes)
 		caused := make([]int, nodes)
@@ -360,8 +369,8 @@ func TestPoliciesAgree(t *testing.T) {
 
 // TestDelayGrowsAndStays shows the pauses of a crash loop, and that jitter takes away at most half.
 func TestDelayGrowsAndStays(t *testing.T) {
-	rules := RestartRules{
-		Policy: RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,
+	rules := job.RestartRules{
+		Policy: job.RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,
 		Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
 	}
 	for _, c := range []struct {
@@ -386,8 +395,8 @@ func TestDelayGrowsAndStays(t *testing.T) {
 // TestDelayOfHealthyGroups: pauses cost a tenth of the time at most. A group that ran ten times as long as the pause that is due
 // starts at once, and pauses grow anew.
 func TestDelayOfHealthyGroups(t *testing.T) {
-	p := newPolicy(RestartRules{
-		Policy: RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,
+	p := newPolicy(job.RestartRules{
+		Policy: job.RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,
 		Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
 	}, 1, func() float64 { return 0 })
 	now := time.Now()
@@ -409,12 +418,12 @@ func TestDelayOfHealthyGroups(t *testing.T) {
 
 // TestDelayNeverOverflows covers settings that multiply past what a Duration holds, and a factor below 1.
 func TestDelayNeverOverflows(t *testing.T) {
-	for _, rules := range []RestartRules{
+	for _, rules := range []job.RestartRules{
 		{Delay: time.Hour, DelayFactor: 1e300},
 		{Delay: time.Hour, DelayFactor: 1e300, DelayMax: time.Minute},
 		{Delay: time.Second, DelayFactor: 0, DelayMax: time.Minute},
 	} {
-		rules.Policy, rules.MaxRestarts, rules.BackoffLimit = RestartOnFailure, 1000, -1
+		rules.Policy, rules.MaxRestarts, rules.BackoffLimit = job.RestartOnFailure, 1000, -1
 		p := newPolicy(rules, 1, func() float64 { return 0 })
 		last := time.Duration(0)
 		for range 1000 {
@@ -463,16 +472,16 @@ func TestDecisionMessage(t *testing.T) {
 
 // TestAccount checks what is said of restarts at the end of a job.
 func TestAccount(t *testing.T) {
-	rules := RestartRules{Policy: RestartOnFailure, MaxRestarts: 3, BackoffLimit: -1}
+	rules := job.RestartRules{Policy: job.RestartOnFailure, MaxRestarts: 3, BackoffLimit: -1}
 	exitCode := rules
-	exitCode.Policy = RestartExitCode
+	exitCode.Policy = job.RestartExitCode
 	now := time.Unix(0, 0)
 	for want, c := range map[string]struct {
-		rules RestartRules
+		rules job.RestartRules
 		d     decision
 		job   int
 	}{
-		"none was asked for":        {RestartRules{}, decision{Reason: reasonWorkerFailed}, 2},
+		"none was asked for":        {job.RestartRules{}, decision{Reason: reasonWorkerFailed}, 2},
 		"2 of 3 used: none is left": {rules, decision{Reason: reasonMaxRestarts}, 2},
 		"2 of 3 used on this node, 4 by the whole job: none is left":                  {rules, decision{Reason: reasonMaxRestarts, Node: "here"}, 4},
 		"2 of 3 used on this node, 4 by the whole job: node there has decided":        {rules, decision{Node: "there"}, 4},

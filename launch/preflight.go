@@ -17,46 +17,16 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/internal/python"
+	"muster/launch/job"
 )
-
-// Preflight is what a node has that must fit the others, looked up before any worker starts.
-type Preflight struct {
-	// Host is the machine's own name, Arch and Kernel its architecture and the release of its kernel.
-	Host   string `json:"host"`
-	Arch   string `json:"arch"`
-	Kernel string `json:"kernel"`
-	// Time is the node's clock when the rest was known. Received is that of whoever got this; it fills it in.
-	Time     time.Time `json:"time"`
-	Received time.Time `json:"received"`
-	// Dir is the working directory.
-	Dir string `json:"dir"`
-	// Problem is why the job cannot start here, such as a missing script, with a hint and an exit status; empty for none.
-	Problem string `json:"problem,omitempty"`
-	Hint    string `json:"hint,omitempty"`
-	Status  int    `json:"status,omitempty"`
-	// Python is the path of the workers' interpreter, PythonVersion and Torch what it says of itself; empty where the
-	// command is no Python, and where there is no torch. PythonProblem is why it cannot be asked.
-	Python        string `json:"python,omitempty"`
-	PythonVersion string `json:"python_version,omitempty"`
-	Torch         string `json:"torch,omitempty"`
-	PythonProblem string `json:"python_problem,omitempty"`
-	// Workers is how many the node starts, Accelerators how many workers may use.
-	Workers      int `json:"workers"`
-	Accelerators int `json:"accelerators"`
-	// OpenFiles and LockedMemory (bytes) are soft limits; the largest number there is stands for none. SharedMemory is the
-	// size of /dev/shm in bytes, 0 where there is none.
-	OpenFiles    uint64 `json:"open_files"`
-	LockedMemory uint64 `json:"locked_memory"`
-	SharedMemory uint64 `json:"shared_memory"`
-}
 
 // pythonPatience is how long an interpreter may take to say what it is: it may have to come from a network's disk.
 const pythonPatience = 30 * time.Second
 
 // TakePreflight makes the job's plan for this node and looks at what the node has for it. The plan is nil where the job
 // cannot start here; then Problem says why.
-func TakePreflight(ctx context.Context, job Job, m Machine) (*Plan, Preflight) {
-	f := Preflight{Host: m.Hostname, Arch: runtime.GOARCH, Kernel: kernelRelease(), Dir: m.Dir}
+func TakePreflight(ctx context.Context, j job.Job, m Machine) (*Plan, job.Preflight) {
+	f := job.Preflight{Host: m.Hostname, Arch: runtime.GOARCH, Kernel: kernelRelease(), Dir: m.Dir}
 	f.OpenFiles, f.LockedMemory = softLimit(unix.RLIMIT_NOFILE), softLimit(unix.RLIMIT_MEMLOCK)
 	var st unix.Statfs_t
 	if unix.Statfs("/dev/shm", &st) == nil {
@@ -68,7 +38,7 @@ func TakePreflight(ctx context.Context, job Job, m Machine) (*Plan, Preflight) {
 	var plan *Plan
 	err := checkDir(m.Dir)
 	if err == nil {
-		plan, err = NewPlan(job, m)
+		plan, err = NewPlan(j, m)
 	}
 	if err != nil {
 		f.Problem, f.Hint, f.Status = err.Error(), errhint.Of(err), errhint.CodeOf(err)
@@ -97,8 +67,8 @@ func checkDir(dir string) error {
 }
 
 // askPython asks the workers' interpreter for its version and torch's, without importing torch.
-func (p *Plan) askPython(ctx context.Context, f *Preflight) {
-	if p.Job.Command.Kind == Program && !isPython(p.entry.path) {
+func (p *Plan) askPython(ctx context.Context, f *job.Preflight) {
+	if p.Job.Command.Kind == job.Program && !isPython(p.entry.path) {
 		return
 	}
 	f.Python = within(p.Dir, p.entry.path)

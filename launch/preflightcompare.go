@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 )
 
 // maxSkew is by how much clocks may differ before it is told. Certificates, log files and time-outs that are compared between
@@ -21,7 +22,7 @@ const maxSkew = 2 * time.Second
 
 // ComparePreflight judges what the nodes of a job have, which have these names, in the order of their ranks. The error names
 // everything because of which the job cannot run, and carries an exit status; warnings are sentences.
-func ComparePreflight(names []string, all []Preflight) (warnings []string, err error) {
+func ComparePreflight(names []string, all []job.Preflight) (warnings []string, err error) {
 	var wrong *multierror.Error
 	for i, f := range all {
 		if f.Problem != "" {
@@ -33,41 +34,41 @@ func ComparePreflight(names []string, all []Preflight) (warnings []string, err e
 		}
 	}
 	const fix = "install the same on all machines, or choose one with --python, --venv or --conda"
-	differ := func(what string, value func(Preflight) string) bool {
+	differ := func(what string, value func(job.Preflight) string) bool {
 		text, different := tellApart(names, all, value)
 		if different {
 			wrong = multierror.Append(wrong, errhint.With(errhint.Usagef("the machines have different %s: %s", what, text), fix))
 		}
 		return different
 	}
-	warn := func(what string, value func(Preflight) string) {
+	warn := func(what string, value func(job.Preflight) string) {
 		if text, different := tellApart(names, all, value); different {
 			warnings = append(warnings, fmt.Sprintf("the machines have different %s: %s", what, text))
 		}
 	}
-	if !differ("versions of Python", func(f Preflight) string { return minorVersion(f.PythonVersion) }) {
-		warn("versions of Python", func(f Preflight) string { return f.PythonVersion })
+	if !differ("versions of Python", func(f job.Preflight) string { return minorVersion(f.PythonVersion) }) {
+		warn("versions of Python", func(f job.Preflight) string { return f.PythonVersion })
 	}
 	noted := func(torch string) string { // what has no torch is told only beside what has
 		return cmp.Or(torch, "none")
 	}
-	if !differ("versions of torch", func(f Preflight) string {
+	if !differ("versions of torch", func(f job.Preflight) string {
 		if f.PythonVersion == "" {
 			return ""
 		}
 		version, _, _ := strings.Cut(f.Torch, "+")
 		return noted(version)
 	}) {
-		warn("builds of torch", func(f Preflight) string { return f.Torch })
+		warn("builds of torch", func(f job.Preflight) string { return f.Torch })
 	}
-	warn("architectures", func(f Preflight) string { return f.Arch })
-	warn("working directories", func(f Preflight) string { return filepath.Clean(f.Dir) })
+	warn("architectures", func(f job.Preflight) string { return f.Arch })
+	warn("working directories", func(f job.Preflight) string { return filepath.Clean(f.Dir) })
 	for i, f := range all {
 		switch {
 		case f.Problem != "":
 		case f.Accelerators > 0 && f.Workers > f.Accelerators:
 			warnings = append(warnings, fmt.Sprintf("%s: %d workers share %d accelerators", names[i], f.Workers, f.Accelerators))
-		case f.Accelerators == 0 && slices.ContainsFunc(all, func(o Preflight) bool { return o.Accelerators > 0 }):
+		case f.Accelerators == 0 && slices.ContainsFunc(all, func(o job.Preflight) bool { return o.Accelerators > 0 }):
 			warnings = append(warnings, fmt.Sprintf("%s: no accelerator is found there, and others have some", names[i]))
 		}
 		if f.SharedMemory < smallShm && f.Workers > 0 {
@@ -79,7 +80,7 @@ func ComparePreflight(names []string, all []Preflight) (warnings []string, err e
 }
 
 // tellApart says which machines have which value, where they have several; empty ones do not count.
-func tellApart(names []string, all []Preflight, value func(Preflight) string) (text string, different bool) {
+func tellApart(names []string, all []job.Preflight, value func(job.Preflight) string) (text string, different bool) {
 	hosts := map[string][]string{}
 	for i, f := range all {
 		if v := value(f); v != "" {
@@ -113,14 +114,14 @@ func minorVersion(version string) string {
 }
 
 // compareLimits tells of machines where a limit is less than half of what it is elsewhere.
-func compareLimits(names []string, all []Preflight) (warnings []string) {
+func compareLimits(names []string, all []job.Preflight) (warnings []string) {
 	for _, limit := range []struct {
 		what  string
-		value func(Preflight) uint64
+		value func(job.Preflight) uint64
 	}{
-		{"open files (ulimit -n)", func(f Preflight) uint64 { return f.OpenFiles }},
-		{"bytes of locked memory (ulimit -l)", func(f Preflight) uint64 { return f.LockedMemory }},
-		{"bytes of /dev/shm", func(f Preflight) uint64 { return f.SharedMemory }},
+		{"open files (ulimit -n)", func(f job.Preflight) uint64 { return f.OpenFiles }},
+		{"bytes of locked memory (ulimit -l)", func(f job.Preflight) uint64 { return f.LockedMemory }},
+		{"bytes of /dev/shm", func(f job.Preflight) uint64 { return f.SharedMemory }},
 	} {
 		highest := uint64(0)
 		for _, f := range all {
@@ -140,8 +141,8 @@ func compareLimits(names []string, all []Preflight) (warnings []string) {
 }
 
 // compareClocks tells of clocks that differ. How long an answer was under way counts as a difference: it is far shorter.
-func compareClocks(names []string, all []Preflight) (warnings []string) {
-	offset := func(f Preflight) time.Duration { return f.Time.Sub(f.Received) }
+func compareClocks(names []string, all []job.Preflight) (warnings []string) {
+	offset := func(f job.Preflight) time.Duration { return f.Time.Sub(f.Received) }
 	first := -1
 	for i, f := range all {
 		if f.Received.IsZero() || f.Time.IsZero() {

@@ -12,6 +12,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
 )
 
 // choosePython makes the workers' environment and command that of the Python that PythonRules name. Nothing of it is run,
@@ -37,7 +38,7 @@ func (p *Plan) useInterpreter(path string) error {
 	}
 	c := &p.Job.Command
 	switch {
-	case c.Kind != Program:
+	case c.Kind != job.Program:
 		c.Interpreters = []string{found}
 	case isPython(c.Name):
 		c.Name = found
@@ -51,10 +52,10 @@ func (p *Plan) useInterpreter(path string) error {
 // set gives all workers of this node a variable, and remove takes some away, because of the choice of Python.
 func (p *Plan) set(flag, name, value string) {
 	source := p.source(flag)
-	if source.Kind == FromDefault {
-		source = Source{FromFlag, "--" + flag}
+	if source.Kind == job.FromDefault {
+		source = job.Source{Kind: job.FromFlag, Name: "--" + flag}
 	}
-	p.base[name] = Var{Name: name, Value: value, Source: source}
+	p.base[name] = job.Var{Name: name, Value: value, Source: source}
 }
 
 func (p *Plan) remove(names ...string) {
@@ -75,7 +76,7 @@ func (p *Plan) prependPath(flag, dir string) {
 
 // pinInterpreter makes Python that muster starts the one in the environment's directory.
 func (p *Plan) pinInterpreter(dir string) {
-	if c := &p.Job.Command; c.Kind != Program {
+	if c := &p.Job.Command; c.Kind != job.Program {
 		c.Interpreters = []string{filepath.Join(dir, "bin/python")}
 	}
 }
@@ -175,7 +176,7 @@ func (p *Plan) useConda(word string) error {
 			"conda env list shows where environments are; --conda takes a directory, too")
 	}
 	dir := filepath.Clean(tried[i])
-	if p.Job.Command.Kind != Program && !hasPython(dir) {
+	if p.Job.Command.Kind != job.Program && !hasPython(dir) {
 		return errhint.With(errhint.Usagef("cannot use --conda %s: there is no bin/python in %s", word, dir), "install python there")
 	}
 	vars, err := condaVars(dir)

@@ -13,6 +13,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -318,7 +319,7 @@ func (a *Agent) whereLogs() string {
 	if a.meeting != nil {
 		nodes = a.meeting.GroupWorldSize
 	}
-	return a.logs.where(a.Plan.Hostname, nodes)
+	return a.logs.Where(a.Plan.Hostname, nodes)
 }
 
 // agree returns the exit status that all nodes end with; ours is status.
@@ -346,9 +347,9 @@ func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal
 	switch policy := a.Plan.Job.Restart.Clean; {
 	case d.Verdict == stopForNow || d.Reason == reasonDeadline:
 		patience = restartPatience // who stops a job counts the seconds
-	case policy == CleanNone && a.awaitEnd(ctx, g):
+	case policy == job.CleanNone && a.awaitEnd(ctx, g):
 		return a.finishGroup(stop, g, 0)
-	case policy == CleanUnfinished:
+	case policy == job.CleanUnfinished:
 		ladder.Spare = true
 	default:
 		ladder = a.ladder(signal) // another node may have bounded the grace while we waited

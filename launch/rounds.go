@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/proc"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -134,7 +135,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		defer cancel()
 	}
 	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
-	a.LogTo(a.logs.message())
+	a.LogTo(a.logs.Message())
 	if err != nil {
 		if a.atDoor != nil && ctx.Err() == nil {
 			res := a.finish(ctx, outcome{Reason: a.atDoor.Reason}, *a.atDoor)
@@ -376,7 +377,7 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) decision {
 // failures that do not decide before everybody has ended, nil where there are none such.
 func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *failureInput, err error) {
 	own, rules := a.policy.tallied(), &a.Plan.Job.Restart
-	if rules.Fail != QuorumAny && rules.Success != QuorumNone {
+	if rules.Fail != job.QuorumAny && rules.Success != job.QuorumNone {
 		if err := a.finishGroup(context.WithoutCancel(ctx), g, restartPatience); err != nil {
 			return nil, err
 		}

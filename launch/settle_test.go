@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -25,13 +26,13 @@ func (h *firstCounts) Propose(_ context.Context, v rendezvous.Verdict) (rendezvo
 // A restart was agreed on, then the handler says that a node was lost, then a worker is seen that had failed fatally
 // before it was stopped: the restart is still one.
 func TestRestartCountedOnce(t *testing.T) {
-	rules := RestartRules{Policy: RestartOnFailure, MaxRestarts: 9, BackoffLimit: -1, Success: QuorumAll, Fail: QuorumAny, Delay: time.Second, DelayFactor: 1}
+	rules := job.RestartRules{Policy: job.RestartOnFailure, MaxRestarts: 9, BackoffLimit: -1, Success: job.QuorumAll, Fail: job.QuorumAny, Delay: time.Second, DelayFactor: 1}
 	var err error
-	if rules.Fatal, err = ParseExitCodes("3"); err != nil {
+	if rules.Fatal, err = job.ParseExitCodes("3"); err != nil {
 		t.Fatal(err)
 	}
 	h := &firstCounts{}
-	a := &Agent{Plan: &Plan{Hostname: "node-0", Job: Job{Restart: rules}}, policy: newPolicy(rules, 2, func() float64 { return 0 })}
+	a := &Agent{Plan: &Plan{Hostname: "node-0", Job: job.Job{Restart: rules}}, policy: newPolicy(rules, 2, func() float64 { return 0 })}
 	a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 6, Exchange: h}}
 	now := time.Now()
 	a.policy.step(event{Kind: groupStarted, At: now, World: 6})
@@ -58,8 +59,8 @@ func (outOfReach) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous
 // others, who were told nothing, are waited for (conclude gathers their reports for Grace + 5 s).
 func TestNotAgreed(t *testing.T) {
 	for status, ended := range map[int]verdict{0: succeed, 143: fail} {
-		rules := RestartRules{Policy: RestartOnFailure, BackoffLimit: -1, Success: QuorumRank0, Fail: QuorumAny}
-		a := &Agent{Plan: &Plan{Hostname: "node-0", Job: Job{Restart: rules}}, policy: newPolicy(rules, 2, func() float64 { return 0 })}
+		rules := job.RestartRules{Policy: job.RestartOnFailure, BackoffLimit: -1, Success: job.QuorumRank0, Fail: job.QuorumAny}
+		a := &Agent{Plan: &Plan{Hostname: "node-0", Job: job.Job{Restart: rules}}, policy: newPolicy(rules, 2, func() float64 { return 0 })}
 		a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 2, WorldSize: 4, Exchange: outOfReach{}}}
 		a.policy.step(event{Kind: groupStarted, At: time.Now(), World: 4})
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -15,6 +15,7 @@ import (
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -187,7 +188,7 @@ func openStatus(cfg statusConfig) (*statusWriter, error) {
 // TellRefused writes into a job's status file, and for Kubernetes into its termination log, that the job was refused
 // before anything was started. outputs are muster's own. That the file cannot be written changes nothing: the error is
 // told in any case.
-func TellRefused(job Job, node string, outputs []*os.File, terminationLog string, err error) {
+func TellRefused(job job.Job, node string, outputs []*os.File, terminationLog string, err error) {
 	s, openErr := openStatus(statusConfig{
 		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Now: time.Now,
 	})

@@ -15,6 +15,7 @@ import (
 
 	"muster/internal/proc"
 	"muster/internal/python"
+	"muster/launch/job"
 )
 
 // warmer keeps a template ready for the next start of workers. All trouble with it costs a line in the log and a start
@@ -22,7 +23,7 @@ import (
 type warmer struct {
 	Tree    *proc.Tree
 	Log     zerolog.Logger
-	Rules   WarmRules
+	Rules   job.WarmRules
 	Command warmCommand
 	// Worker is local rank 0; the others differ from it in what their Env calls their own.
 	Worker Worker

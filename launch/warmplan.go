@@ -13,6 +13,7 @@ import (
 
 	"muster/internal/proc"
 	"muster/internal/python"
+	"muster/launch/job"
 )
 
 // warmCommand is what is known of a Python command before its template is started.
@@ -31,15 +32,15 @@ var errNotPython = errors.New("the command is not Python")
 
 // planWarm finds out how a template for the command is started, and whether auto can find imports. Errors say why there
 // can be none.
-func planWarm(c Command, e entrypoint, auto bool, dir string, environ []string) (warmCommand, error) {
+func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []string) (warmCommand, error) {
 	w := warmCommand{probePath: e.path, arguments: len(e.argv(c, 0)) - len(e.prefix)}
-	if form, ours := map[CommandKind]string{Script: "script", Module: "module", RunPath: "run_path"}[c.Kind]; ours {
+	if form, ours := map[job.CommandKind]string{job.Script: "script", job.Module: "module", job.RunPath: "run_path"}[c.Kind]; ours {
 		w.form, w.name = form, c.Name
 		w.probe = []string{e.prefix[0], "-u", "-c", ""}
 		if err := checkInterpreter(e.path, dir); err != nil {
 			return w, err
 		}
-		if c.Kind == RunPath {
+		if c.Kind == job.RunPath {
 			w.arguments += 2 // the start method and the script
 		}
 		return w, nil
@@ -137,7 +138,7 @@ func (p *Plan) WarmStart() string {
 // may cause restarts.
 func (p *Plan) warms() bool {
 	w, job := p.Job.Warm, &p.Job
-	return w.wanted() && (!w.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone())
+	return w.Wanted() && (!w.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone())
 }
 
 // pythonName is what interpreters are called. What is behind a name is asked before anything depends on it.

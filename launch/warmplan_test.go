@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"muster/launch/job"
 )
 
 func TestPlanWarm(t *testing.T) {
@@ -35,8 +37,8 @@ func TestPlanWarm(t *testing.T) {
 	if err := os.WriteFile(python, program1, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	program := func(name string, args ...string) (Command, entrypoint) {
-		return Command{Kind: Program, Name: name, Args: args}, entrypoint{path: filepath.Join(dir, name), prefix: []string{name}}
+	program := func(name string, args ...string) (job.Command, entrypoint) {
+		return job.Command{Kind: job.Program, Name: name, Args: args}, entrypoint{path: filepath.Join(dir, name), prefix: []string{name}}
 	}
 	type words = []string
 	for _, c := range []struct {
@@ -80,7 +82,7 @@ func TestPlanWarm(t *testing.T) {
 	if _, err := planWarm(command, entry, true, dir, nil); err == nil || !strings.Contains(err.Error(), "option -I") {
 		t.Errorf("python -I: %v", err)
 	}
-	if _, err := planWarm(Command{Kind: Program, Name: "gone"}, entrypoint{path: "gone", prefix: []string{"gone"}}, false, dir, nil); !errors.Is(err, errNotPython) {
+	if _, err := planWarm(job.Command{Kind: job.Program, Name: "gone"}, entrypoint{path: "gone", prefix: []string{"gone"}}, false, dir, nil); !errors.Is(err, errNotPython) {
 		t.Errorf("a program that cannot be read: %v", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Names of Hugging Face's launcher: its program, which takes the word launch first, the one that does not, and the module.
@@ -96,11 +96,11 @@ type accelerateJob struct {
 	// single is true for one plain process, which sees no variables of torchelastic. outer is true for one that an MPI launcher
 	// started as one of several.
 	single, outer bool
-	nodes         []launch.Node // that muster starts
-	perNode       value         // workers of this machine
-	localRank     bool          // workers get --local_rank=N, too
-	own           []launch.Var  // variables of this machine's workers
-	vars          []launch.Var
+	nodes         []job.Node // that muster starts
+	perNode       value      // workers of this machine
+	localRank     bool       // workers get --local_rank=N, too
+	own           []job.Var  // variables of this machine's workers
+	vars          []job.Var
 	warnings      []string
 	wrong         problems
 }
@@ -130,7 +130,7 @@ func (a *accelerateJob) refuse(dest string, err error) {
 		return
 	}
 	v, flag := a.v[dest], strings.ReplaceAll(dest, "_", "-")
-	if o := a.option(dest); o != nil && o.kind == kindFlag && v.source.Kind == launch.FromFlag {
+	if o := a.option(dest); o != nil && o.kind == kindFlag && v.source.Kind == job.FromFlag {
 		v.text = ""
 	}
 	a.wrong.add(fmt.Errorf("cannot use %s: %w", given{text: v.text, source: v.source}.written(flag), err))
@@ -167,11 +167,11 @@ func (a *accelerateJob) check() {
 	if len(ways) > 1 {
 		a.wrong.add(fmt.Errorf("cannot use %s together: choose one of them", strings.Join(ways, " and ")))
 	}
-	if n := a.v["num_processes"]; a.on("multi_gpu") && n.source.Kind == launch.FromFlag && n.n < 2 {
+	if n := a.v["num_processes"]; a.on("multi_gpu") && n.source.Kind == job.FromFlag && n.n < 2 {
 		a.refuse("num_processes", errors.New("--multi-gpu is for at least 2 processes"))
 	}
 	if a.file.name != "" && !a.on("multi_gpu") && !a.on("tpu") && !a.on("use_deepspeed") && !a.on("use_fsdp") && !a.on("use_megatron_lm") &&
-		a.v["tpu_cluster"].source.Kind == launch.FromDefault {
+		a.v["tpu_cluster"].source.Kind == job.FromDefault {
 		a.byFile("use_deepspeed", "DEEPSPEED")
 		a.byFile("multi_gpu", accelerateGPUs...)
 		a.byFile("tpu", "XLA")
@@ -181,7 +181,7 @@ func (a *accelerateJob) check() {
 			a.v["use_parallelism_config"] = value{text: "true", on: true, source: a.file.kindFrom}
 		}
 	}
-	if v := a.v["use_parallelism_config"]; v.on && v.source.Kind != launch.FromConfig && !a.on("use_deepspeed") && (!a.on("use_fsdp") || a.v["fsdp_version"].text == "1") {
+	if v := a.v["use_parallelism_config"]; v.on && v.source.Kind != job.FromConfig && !a.on("use_deepspeed") && (!a.on("use_fsdp") || a.v["fsdp_version"].text == "1") {
 		a.refuse("use_parallelism_config", errhint.With(errors.New("it needs fully sharded data parallelism of version 2, or DeepSpeed"), "give --use-fsdp --fsdp-version 2"))
 	}
 	if a.on("no_python") && a.on("module") {
@@ -200,7 +200,7 @@ func (a *accelerateJob) check() {
 		return
 	}
 	for i := range a.parser.options {
-		if o := &a.parser.options[i]; o.group == groupTPU && a.v[o.dest()].source.Kind == launch.FromFlag {
+		if o := &a.parser.options[i]; o.group == groupTPU && a.v[o.dest()].source.Kind == job.FromFlag {
 			a.warn("--%s has no effect without --tpu", o.long)
 		}
 	}
@@ -248,7 +248,7 @@ func (a *accelerateJob) decide() {
 func (a *accelerateJob) idle(on string, dests ...string) {
 	var flags []string
 	for _, dest := range dests {
-		if a.v[dest].source.Kind == launch.FromFlag {
+		if a.v[dest].source.Kind == job.FromFlag {
 			flags = append(flags, "--"+strings.ReplaceAll(dest, "_", "-"))
 		}
 	}

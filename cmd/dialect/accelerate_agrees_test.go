@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"muster/cmd/dialect"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // accelerateAnswer is what the real accelerate makes of a case, see testdata/accelerate_oracle.py.
@@ -115,54 +115,54 @@ func differences(req dialect.Request, err error, theirs accelerateAnswer) map[st
 	return found
 }
 
-func compareTorchrun(job *launch.Job, args map[string]any, differ func(key string, want, got any)) {
-	differ("nnodes", args["nnodes"], map[bool]string{true: "1:1", false: strconv.Itoa(job.Nodes.Max)}[job.Nodes.Max == 1 && args["nnodes"] == "1:1"])
-	differ("nproc_per_node", args["nproc_per_node"], job.Procs)
-	differ("role", args["role"], job.Role)
-	differ("max_restarts", args["max_restarts"], job.Restart.MaxRestarts)
-	differ("tee", args["tee"], streamsOf(job.Logs.Tee))
+func compareTorchrun(j *job.Job, args map[string]any, differ func(key string, want, got any)) {
+	differ("nnodes", args["nnodes"], map[bool]string{true: "1:1", false: strconv.Itoa(j.Nodes.Max)}[j.Nodes.Max == 1 && args["nnodes"] == "1:1"])
+	differ("nproc_per_node", args["nproc_per_node"], j.Procs)
+	differ("role", args["role"], j.Role)
+	differ("max_restarts", args["max_restarts"], j.Restart.MaxRestarts)
+	differ("tee", args["tee"], streamsOf(j.Logs.Tee))
 	dir, _ := args["log_dir"].(string)
-	differ("log_dir", dir, job.Logs.Dir)
-	words := argv(job.Command)
+	differ("log_dir", dir, j.Logs.Dir)
+	words := argv(j.Command)
 	last := []string{args["training_script"].(string)}
 	for _, word := range args["training_script_args"].([]any) {
 		last = append(last, word.(string))
 	}
 	differ("command", last, words[len(words)-len(last):])
-	differ("module", args["module"] == true, job.Command.Kind == launch.Module)
-	differ("no_python", args["no_python"] == true, job.Command.Kind == launch.Program)
-	if job.Nodes.Max == 1 {
+	differ("module", args["module"] == true, j.Command.Kind == job.Module)
+	differ("no_python", args["no_python"] == true, j.Command.Kind == job.Program)
+	if j.Nodes.Max == 1 {
 		port, _ := args["master_port"].(string)
-		if n, err := strconv.Atoi(port); err == nil && n > 0 && job.Meeting.Backend == "standalone" {
-			differ("port", []int{n}, job.Meeting.WorkerPorts)
+		if n, err := strconv.Atoi(port); err == nil && n > 0 && j.Meeting.Backend == "standalone" {
+			differ("port", []int{n}, j.Meeting.WorkerPorts)
 		}
 		return
 	}
-	differ("rdzv_backend", args["rdzv_backend"], job.Meeting.Backend)
-	if job.Meeting.Backend == "static" {
-		differ("node_rank", args["node_rank"], job.Meeting.NodeRank)
+	differ("rdzv_backend", args["rdzv_backend"], j.Meeting.Backend)
+	if j.Meeting.Backend == "static" {
+		differ("node_rank", args["node_rank"], j.Meeting.NodeRank)
 	}
 	at := args["rdzv_endpoint"]
 	if at == "" {
 		port := args["master_port"]
 		at = fmt.Sprint(args["master_addr"], ":", port)
 	}
-	differ("endpoint", at, job.Meeting.Endpoints[0])
+	differ("endpoint", at, j.Meeting.Endpoints[0])
 }
 
 // compareEnv compares each variable that a worker has, without those by which torchelastic tells ranks where it runs.
-func compareEnv(job *launch.Job, theirs accelerateAnswer, differ func(key string, want, got any)) {
+func compareEnv(j *job.Job, theirs accelerateAnswer, differ func(key string, want, got any)) {
 	ours := map[string]string{}
-	for _, entry := range job.Environ {
+	for _, entry := range j.Environ {
 		name, value, _ := strings.Cut(entry, "=")
-		if !launch.TellsWorkers(name) {
+		if !job.TellsWorkers(name) {
 			ours[name] = value
 		}
 	}
-	for _, v := range slices.Concat(job.Env.Set, job.NodeEnv) {
+	for _, v := range slices.Concat(j.Env.Set, j.NodeEnv) {
 		ours[v.Name] = v.Value
 	}
-	for _, name := range job.Env.Unset {
+	for _, name := range j.Env.Unset {
 		delete(ours, name)
 	}
 	names := slices.Collect(maps.Keys(ours))
@@ -170,7 +170,7 @@ func compareEnv(job *launch.Job, theirs accelerateAnswer, differ func(key string
 		names = append(names, name)
 	}
 	for _, name := range names {
-		if launch.TellsWorkers(name) && !slices.Contains(job.Env.Unset, "RANK") {
+		if job.TellsWorkers(name) && !slices.Contains(j.Env.Unset, "RANK") {
 			continue // torchelastic's
 		}
 		want, theyHave := theirs.Env[name]

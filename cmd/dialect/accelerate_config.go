@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // accelerateFile is what a configuration file says beside the values of flags. Without one the name is empty.
@@ -21,7 +21,7 @@ type accelerateFile struct {
 	name string
 	// kind is distributed_type.
 	kind     string
-	kindFrom launch.Source
+	kindFrom job.Source
 	useCPU   bool
 	// parallelism is true where parallelism_config says anything.
 	parallelism bool
@@ -30,7 +30,7 @@ type accelerateFile struct {
 	precision bool
 	deepspeed []string
 	// fp8 are keys of fp8_config that are no flags, by their names with the prefix.
-	fp8 []launch.Var
+	fp8 []job.Var
 	// ignoredModules is fsdp_config's fsdp_ignored_modules, which has no flag.
 	ignoredModules value
 }
@@ -127,7 +127,7 @@ func (a *accelerateJob) keys(top *yaml.Node) {
 		at := fmt.Sprintf("%s:%d", a.file.name, key.Line)
 		if slices.Contains(seen, key.Value) {
 			a.wrong.add(fmt.Errorf("%s: %s is there twice", at, key.Value))
-		} else if err := a.key(key.Value, node, launch.Source{Kind: launch.FromConfig, Name: at}); err != nil {
+		} else if err := a.key(key.Value, node, job.Source{Kind: job.FromConfig, Name: at}); err != nil {
 			a.wrong.add(fmt.Errorf("%s: %w", at, err))
 		}
 		seen = append(seen, key.Value)
@@ -135,7 +135,7 @@ func (a *accelerateJob) keys(top *yaml.Node) {
 }
 
 // key reads one of them.
-func (a *accelerateJob) key(key string, node *yaml.Node, source launch.Source) error {
+func (a *accelerateJob) key(key string, node *yaml.Node, source job.Source) error {
 	prefix, group := accelerateGroups[key]
 	if group {
 		return a.group(key, prefix, node)
@@ -214,14 +214,14 @@ func (a *accelerateJob) group(group, prefix string, node *yaml.Node) error {
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, line := node.Content[i].Value, node.Content[i].Line
 		at := fmt.Sprintf("%s:%d", a.file.name, line)
-		if err := a.groupKey(group, prefix, key, node.Content[i+1], launch.Source{Kind: launch.FromConfig, Name: at}); err != nil {
+		if err := a.groupKey(group, prefix, key, node.Content[i+1], job.Source{Kind: job.FromConfig, Name: at}); err != nil {
 			a.wrong.add(fmt.Errorf("%s: %w", at, err))
 		}
 	}
 	return nil
 }
 
-func (a *accelerateJob) groupKey(group, prefix, key string, node *yaml.Node, source launch.Source) error {
+func (a *accelerateJob) groupKey(group, prefix, key string, node *yaml.Node, source job.Source) error {
 	if group == "deepspeed_config" {
 		a.file.deepspeed = append(a.file.deepspeed, key)
 	}
@@ -244,7 +244,7 @@ func (a *accelerateJob) groupKey(group, prefix, key string, node *yaml.Node, sou
 	case dest == "fsdp_ignored_modules":
 		a.file.ignoredModules = value{text: text, source: source}
 	case group == "fp8_config":
-		a.file.fp8 = append(a.file.fp8, launch.Var{Name: dest, Value: text, Source: source})
+		a.file.fp8 = append(a.file.fp8, job.Var{Name: dest, Value: text, Source: source})
 	default:
 		names := []string{"fsdp_ignored_modules"}
 		for i := range a.parser.options {
@@ -261,8 +261,8 @@ func (a *accelerateJob) groupKey(group, prefix, key string, node *yaml.Node, sou
 
 // fromFile gives an option the file's value unless it was given otherwise. None is as if the key were not there. Words are
 // not held against the flag's choices: files spell some of them otherwise.
-func (a *accelerateJob) fromFile(dest, text string, none bool, source launch.Source) error {
-	if none || a.v[dest].explicit() && a.v[dest].source.Kind != launch.FromConfig {
+func (a *accelerateJob) fromFile(dest, text string, none bool, source job.Source) error {
+	if none || a.v[dest].explicit() && a.v[dest].source.Kind != job.FromConfig {
 		return nil
 	}
 	o := *a.option(dest)

@@ -9,18 +9,18 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // set gives the workers a variable.
-func (a *accelerateJob) set(name, text string, source launch.Source) {
-	a.vars = append(a.vars, launch.Var{Name: name, Value: text, Source: source})
+func (a *accelerateJob) set(name, text string, source job.Source) {
+	a.vars = append(a.vars, job.Var{Name: name, Value: text, Source: source})
 }
 
 // by is the source of a variable that follows from an option, wherever that has its value from.
-func (a *accelerateJob) by(dest string) launch.Source {
+func (a *accelerateJob) by(dest string) job.Source {
 	source := a.v[dest].source
-	if source.Kind == launch.FromDefault {
+	if source.Kind == job.FromDefault {
 		source.Name = "--" + strings.ReplaceAll(dest, "_", "-")
 	}
 	return source
@@ -29,7 +29,7 @@ func (a *accelerateJob) by(dest string) launch.Source {
 // python is str() of the option's value in accelerate.
 func (a *accelerateJob) python(dest string) string {
 	v := a.v[dest]
-	if v.source.Kind == launch.FromConfig {
+	if v.source.Kind == job.FromConfig {
 		return v.text
 	}
 	switch a.option(dest).kind {
@@ -90,7 +90,7 @@ func (a *accelerateJob) words() {
 		switch {
 		case slices.Contains(accelerateBools, dest):
 			v.text = pythonBool(on)
-		case slices.Contains(accelerateNumbers, dest) && v.source.Kind != launch.FromConfig:
+		case slices.Contains(accelerateNumbers, dest) && v.source.Kind != job.FromConfig:
 			v.text = map[bool]string{true: "1", false: "0"}[on]
 		}
 		a.v[dest] = v
@@ -117,7 +117,7 @@ func (a *accelerateJob) variables() {
 	if a.launcher == simpleLauncher {
 		source := a.by("cpu")
 		if !a.on("cpu") && a.file.name != "" {
-			source = launch.Source{Kind: launch.FromConfig, Name: a.file.name}
+			source = job.Source{Kind: job.FromConfig, Name: a.file.name}
 		}
 		a.set("ACCELERATE_USE_CPU", pythonBool(a.cpu), source)
 		if a.cpu {
@@ -166,7 +166,7 @@ func (a *accelerateJob) idleVariables() {
 	var idle []string
 	here := a.machines <= 1 && len(a.nodes) == 0 && !a.outer // where nobody is met
 	for dest, unread := range map[string]bool{"main_process_ip": here, "main_process_port": here && a.single} {
-		if source := a.v[dest].source; unread && source.Kind == launch.FromVariable {
+		if source := a.v[dest].source; unread && source.Kind == job.FromVariable {
 			idle = append(idle, source.Name)
 		}
 	}
@@ -230,7 +230,7 @@ func (a *accelerateJob) precision() {
 			on, err := pythonTruth(strings.TrimSpace(words[i]))
 			a.refuse(o.dest(), err)
 			text := pythonBool(on)
-			if v.explicit() && v.source.Kind != launch.FromConfig {
+			if v.explicit() && v.source.Kind != job.FromConfig {
 				text = map[bool]string{true: "1", false: "0"}[on]
 			}
 			a.set(prefix+"FP8_OVERRIDE_"+name, text, a.by(o.dest()))
@@ -325,11 +325,11 @@ func (a *accelerateJob) deepspeed() {
 			paths = append(paths, item)
 		}
 	}
-	a.set("PYTHONPATH", strings.Join(append(paths, dir), ":"), launch.Source{Kind: launch.FromDefault, Name: "what was set, and the working directory"})
+	a.set("PYTHONPATH", strings.Join(append(paths, dir), ":"), job.Source{Kind: job.FromDefault, Name: "what was set, and the working directory"})
 	fields := slices.Clone(a.file.deepspeed)
-	source := launch.Source{Kind: launch.FromDefault, Name: "no configuration file"}
+	source := job.Source{Kind: job.FromDefault, Name: "no configuration file"}
 	if a.file.name != "" {
-		source = launch.Source{Kind: launch.FromConfig, Name: a.file.name}
+		source = job.Source{Kind: job.FromConfig, Name: a.file.name}
 		if a.file.precision {
 			fields = append(fields, "mixed_precision")
 		}
@@ -360,7 +360,7 @@ func (a *accelerateJob) threads() {
 		a.tell(name, "num_cpu_threads_per_process")
 		return
 	}
-	source := launch.Source{Kind: launch.FromDefault, Name: "unless set"}
+	source := job.Source{Kind: job.FromDefault, Name: "unless set"}
 	n := 1
 	if text := a.env[name]; text != "" {
 		inherited, err := pyInt(text)
@@ -368,10 +368,10 @@ func (a *accelerateJob) threads() {
 			a.wrong.add(fmt.Errorf("cannot use %s=%s: %w", name, text, err))
 		}
 		if inherited >= 0 {
-			n, source = inherited, launch.Source{Kind: launch.FromVariable, Name: name}
+			n, source = inherited, job.Source{Kind: job.FromVariable, Name: name}
 		}
 	}
-	if a.cpu && (a.env[name] == "" || n == 0 || source.Kind == launch.FromDefault) {
+	if a.cpu && (a.env[name] == "" || n == 0 || source.Kind == job.FromDefault) {
 		local := max(a.procs/max(a.machines, 1), 1)
 		for _, size := range []string{"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"} {
 			if ranks, err := pyInt(a.env[size]); err == nil && ranks > 0 {
@@ -380,7 +380,7 @@ func (a *accelerateJob) threads() {
 			}
 		}
 		if share := physicalCores(a.inv.Machine.Files) / local; share > 1 {
-			n, source = share, launch.Source{Kind: launch.FromMuster, Name: "a worker's share of this machine's cores"}
+			n, source = share, job.Source{Kind: job.FromMuster, Name: "a worker's share of this machine's cores"}
 		}
 	}
 	a.set(name, strconv.Itoa(n), source)

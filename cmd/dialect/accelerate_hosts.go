@@ -9,7 +9,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // ofHostfile is what muster starts itself, for messages.
@@ -54,12 +54,12 @@ func (a *accelerateJob) deepspeedNodes(launcher string) {
 		a.warn("the job has %d processes, the slots of those machines, and not %d as --num-processes says", total, a.procs)
 	}
 	a.machines, a.procs = len(list), total
-	var nodes []launch.Node
+	var nodes []job.Node
 	for i, h := range list {
-		node := launch.Node{Host: h, Procs: strconv.Itoa(h.Slots)}
-		source := launch.Source{Kind: v.source.Kind, Name: v.text}
+		node := job.Node{Host: h, Procs: strconv.Itoa(h.Slots)}
+		source := job.Source{Kind: v.source.Kind, Name: v.text}
 		set := func(name, text string) {
-			node.Env = append(node.Env, launch.Var{Name: name, Value: text, Source: source, Own: true})
+			node.Env = append(node.Env, job.Var{Name: name, Value: text, Source: source, Own: true})
 		}
 		devices := h.Devices
 		if devices == nil {
@@ -165,17 +165,17 @@ func (a *accelerateJob) mpiNodes(v value) {
 	a.idle(ofHostfile, "rdzv_backend", "rdzv_conf")
 	per := a.procs / a.machines
 	for i, h := range list[:a.machines] {
-		node := launch.Node{Host: h, Procs: strconv.Itoa(per)}
+		node := job.Node{Host: h, Procs: strconv.Itoa(per)}
 		for local := range per {
-			var vars []launch.Var
+			var vars []job.Var
 			for _, s := range []struct {
 				name string
 				n    int
 			}{
 				{"RANK", i*per + local}, {"SIZE", a.procs}, {"LOCAL_RANK", local}, {"LOCAL_SIZE", per}, {"NODE_RANK", local},
 			} {
-				vars = append(vars, launch.Var{
-					Name: "OMPI_COMM_WORLD_" + s.name, Value: strconv.Itoa(s.n), Own: true, Source: launch.Source{Kind: v.source.Kind, Name: v.text},
+				vars = append(vars, job.Var{
+					Name: "OMPI_COMM_WORLD_" + s.name, Value: strconv.Itoa(s.n), Own: true, Source: job.Source{Kind: v.source.Kind, Name: v.text},
 				})
 			}
 			node.WorkerEnv = append(node.WorkerEnv, vars)
@@ -185,7 +185,7 @@ func (a *accelerateJob) mpiNodes(v value) {
 }
 
 // nodesFrom is where the machines that muster starts were named.
-func (a *accelerateJob) nodesFrom() launch.Source {
+func (a *accelerateJob) nodesFrom() job.Source {
 	if a.launcher == deepspeedLauncher {
 		return a.v["deepspeed_hostfile"].source
 	}
@@ -198,21 +198,21 @@ func (a *accelerateJob) passMPI() {
 	for _, entry := range a.inv.Environ {
 		name, text, ok := strings.Cut(entry, "=")
 		if ok && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
-			a.set(name, text, launch.Source{Kind: launch.Inherited, Name: "environment"})
+			a.set(name, text, job.Source{Kind: job.Inherited, Name: "environment"})
 		}
 	}
 }
 
 // withoutHosts tells of hostfiles and filters that nobody looks at.
 func (a *accelerateJob) withoutHosts() {
-	if a.launcher != simpleLauncher && a.v["mpirun_hostfile"].source.Kind == launch.FromFlag {
+	if a.launcher != simpleLauncher && a.v["mpirun_hostfile"].source.Kind == job.FromFlag {
 		a.warn("--mpirun-hostfile has no effect: it is for jobs on CPUs, with --cpu")
 	}
 	if a.launcher == deepspeedLauncher && a.machines > 1 {
 		return
 	}
 	for _, dest := range []string{"deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"} {
-		if a.v[dest].source.Kind == launch.FromFlag {
+		if a.v[dest].source.Kind == job.FromFlag {
 			a.warn("--%s has no effect: it is for several machines with --use-deepspeed", strings.ReplaceAll(dest, "_", "-"))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // accelerateCase is a file of testdata/accelerate. Its parts are the command line, the environment, the accelerators of the
@@ -163,20 +163,20 @@ func (c *accelerateCase) rewrite(t *testing.T, want string) {
 // accelerateText writes what matters of a job of accelerate.
 func accelerateText(req dialect.Request) string {
 	var b strings.Builder
-	job := &req.Job
+	j := &req.Job
 	line := func(name, format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); text != "" {
 			fmt.Fprintf(&b, "%s: %s\n", name, text)
 		}
 	}
-	line("command", "%s", strings.Join(argv(job.Command), " "))
-	line("nodes", "%d of %s workers", job.Nodes.Max, job.Procs)
-	m := job.Meeting
+	line("command", "%s", strings.Join(argv(j.Command), " "))
+	line("nodes", "%d of %s workers", j.Nodes.Max, j.Procs)
+	m := j.Meeting
 	line("meeting", "%s", m.Backend)
 	if len(m.Endpoints) > 0 {
 		line("at", "%v", m.Endpoints)
 	}
-	if m.Backend == "static" && len(job.Hosts.Nodes) == 0 {
+	if m.Backend == "static" && len(j.Hosts.Nodes) == 0 {
 		line("node rank", "%d", m.NodeRank)
 	}
 	if len(m.WorkerPorts) > 0 {
@@ -185,36 +185,36 @@ func accelerateText(req dialect.Request) string {
 	if len(m.Conf) > 0 {
 		line("settings", "%v", m.Conf)
 	}
-	if job.Restart.MaxRestarts > 0 {
-		line("restarts", "%d", job.Restart.MaxRestarts)
+	if j.Restart.MaxRestarts > 0 {
+		line("restarts", "%d", j.Restart.MaxRestarts)
 	}
-	if job.Role != "default" {
-		line("role", "%s", job.Role)
+	if j.Role != "default" {
+		line("role", "%s", j.Role)
 	}
-	line("log directory", "%s", job.Logs.Dir)
-	if streams := streamsOf(job.Logs.Tee); streams != 0.0 {
+	line("log directory", "%s", j.Logs.Dir)
+	if streams := streamsOf(j.Logs.Tee); streams != 0.0 {
 		line("tee", "%v", streams)
 	}
 	if req.LogLevel != "warn" {
 		line("log level", "%s", req.LogLevel)
 	}
-	vars := func(what string, list []launch.Var) {
+	vars := func(what string, list []job.Var) {
 		for _, v := range list {
 			line(what, "%s=%s (%s)", v.Name, v.Value, v.Source)
 		}
 	}
-	vars("set", job.Env.Set)
-	vars("set on this node", job.NodeEnv)
-	line("unset", "%s", strings.Join(job.Env.Unset, " "))
-	line("inherit", "%s", job.Env.Mode)
-	for i, n := range job.Hosts.Nodes {
+	vars("set", j.Env.Set)
+	vars("set on this node", j.NodeEnv)
+	line("unset", "%s", strings.Join(j.Env.Unset, " "))
+	line("inherit", "%s", j.Env.Mode)
+	for i, n := range j.Hosts.Nodes {
 		line("host", "%d %s, %s workers, devices %v", i, n.Name, n.Procs, n.Devices)
 		vars("  set", n.Env)
 		for local, list := range n.WorkerEnv {
 			vars("  set for "+strconv.Itoa(local), list)
 		}
 	}
-	for _, w := range job.Warnings {
+	for _, w := range j.Warnings {
 		line("warning", "%s", w)
 	}
 	return b.String()

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // accelerateNames are accelerate's names for torchrun's flags.
@@ -108,56 +108,56 @@ func (a *accelerateJob) alone(values map[string]value) {
 
 // fill puts what goes beyond torchrun into the job.
 func (a *accelerateJob) fill(t *torchrunJob) {
-	job := t.job
-	job.Dialect = a.parser.prog
+	j := t.job
+	j.Dialect = a.parser.prog
 	t.names = accelerateNames
 	t.wrong.merge(a.wrong)
-	job.Warnings = append(job.Warnings, a.warnings...)
-	job.Env.Set, job.NodeEnv = a.vars, a.own
-	job.Sources["nproc-per-node"] = a.v["num_processes"].source
+	j.Warnings = append(j.Warnings, a.warnings...)
+	j.Env.Set, j.NodeEnv = a.vars, a.own
+	j.Sources["nproc-per-node"] = a.v["num_processes"].source
 	switch port := a.v["main_process_port"]; {
 	case a.single:
-		job.Env.Unset = elasticNames(a.env)
+		j.Env.Unset = elasticNames(a.env)
 		if a.outer {
-			a.outerStore(job)
+			a.outerStore(j)
 		}
 	case len(a.nodes) > 0:
-		job.Hosts.Nodes, job.Env.Mode = a.nodes, launch.EnvLauncher
+		j.Hosts.Nodes, j.Env.Mode = a.nodes, job.EnvLauncher
 	case a.machines > 1: // they have an endpoint
 	case port.none:
 		t.ports = []int{staticPort}
 	case port.n > 0:
 		t.ports = []int{port.n}
 	}
-	t.last = func(job *launch.Job) {
-		job.Command.Substitute = a.launcher != simpleLauncher
+	t.last = func(j *job.Job) {
+		j.Command.Substitute = a.launcher != simpleLauncher
 		if a.localRank {
-			job.Command.LocalRankFlag = "--local_rank"
+			j.Command.LocalRankFlag = "--local_rank"
 		}
 		host, port := a.v["main_process_ip"], a.v["main_process_port"]
 		if len(a.nodes) > 1 && (!host.none || port.n > 0) {
-			job.Meeting.Endpoints = []launch.Endpoint{{Host: host.text, Port: max(port.n, 0)}}
+			j.Meeting.Endpoints = []job.Endpoint{{Host: host.text, Port: max(port.n, 0)}}
 		}
 	}
 }
 
 // outerStore says where the processes that an MPI launcher started meet, as accelerate does.
-func (a *accelerateJob) outerStore(job *launch.Job) {
+func (a *accelerateJob) outerStore(j *job.Job) {
 	host, port := a.v["main_process_ip"], a.v["main_process_port"]
 	for _, s := range []struct {
 		name, def string
 		v         value
 	}{{"MASTER_ADDR", "127.0.0.1", host}, {"MASTER_PORT", strconv.Itoa(staticPort), port}} {
-		v := launch.Var{Name: s.name, Value: s.v.text, Source: s.v.source}
+		v := job.Var{Name: s.name, Value: s.v.text, Source: s.v.source}
 		if s.v.none || s.v.text == "" {
 			v.Value = s.def
 			if a.env[s.name] != "" && a.procs <= 1 && a.machines <= 1 {
-				v.Value, v.Source = a.env[s.name], launch.Source{Kind: launch.Inherited, Name: "environment"}
+				v.Value, v.Source = a.env[s.name], job.Source{Kind: job.Inherited, Name: "environment"}
 			}
 		}
-		job.NodeEnv = append(job.NodeEnv, v)
+		j.NodeEnv = append(j.NodeEnv, v)
 	}
-	job.Env.Unset = slices.DeleteFunc(job.Env.Unset, func(name string) bool { return name == "MASTER_ADDR" || name == "MASTER_PORT" })
+	j.Env.Unset = slices.DeleteFunc(j.Env.Unset, func(name string) bool { return name == "MASTER_ADDR" || name == "MASTER_PORT" })
 }
 
 // elasticNames are the variables that workers get of torchelastic's agent and a plain process does not have.
@@ -179,7 +179,7 @@ func (a *accelerateJob) quiet(req *Request) {
 		return
 	}
 	for i := range req.Settings {
-		if s := &req.Settings[i]; s.Flag == "log-level" && s.Source.Kind == launch.FromDefault {
+		if s := &req.Settings[i]; s.Flag == "log-level" && s.Source.Kind == job.FromDefault {
 			s.Value, s.Source = "error", a.v["quiet"].source
 			req.LogLevel = s.Value
 			req.Job.Sources[s.Flag] = s.Source

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // kind says what an option takes and what its value is.
@@ -132,10 +132,10 @@ type value struct {
 	f      float64
 	on     bool
 	list   []string
-	source launch.Source
+	source job.Source
 }
 
-func (v value) explicit() bool { return v.source.Kind != launch.FromDefault }
+func (v value) explicit() bool { return v.source.Kind != job.FromDefault }
 
 // parsed is a command line that was understood.
 type parsed struct {
@@ -281,7 +281,7 @@ func joined(spelling, word string) string {
 // take gives o the value word. The error is a *HelpError: the command line asks for a text, and nothing before was
 // wrong.
 func (p *parser) take(o *option, spelling, word string, given map[string]value, wrong *problems) error {
-	source := launch.Source{Kind: launch.FromFlag, Name: "--" + o.long}
+	source := job.Source{Kind: job.FromFlag, Name: "--" + o.long}
 	v, err := o.convert(word, source)
 	if err != nil {
 		wrong.add(fmt.Errorf("cannot use %s %s: %w", spelling, word, err))
@@ -310,7 +310,7 @@ func (p *parser) take(o *option, spelling, word string, given map[string]value, 
 }
 
 // convert makes the value of a word and checks it against the choices.
-func (o *option) convert(word string, source launch.Source) (value, error) {
+func (o *option) convert(word string, source job.Source) (value, error) {
 	v, err := value{text: word, source: source}, error(nil)
 	switch o.kind {
 	case kindInt:
@@ -348,7 +348,7 @@ func (p *parser) defaults(env environ, wrong *problems) map[string]value {
 			if !ok || (text == "" && prefix == ownPrefix) {
 				continue
 			}
-			v = value{text: text, source: launch.Source{Kind: launch.FromVariable, Name: name}}
+			v = value{text: text, source: job.Source{Kind: job.FromVariable, Name: name}}
 			if o.kind != kindFlag {
 				continue
 			}
@@ -402,7 +402,7 @@ func (p *parser) settle(values, given map[string]value, env environ, wrong *prob
 		if v.none || o.kind == kindFlag || o.kind == kindHelp || o.kind == kindPrint {
 			continue
 		}
-		if v.source.Kind == launch.FromDefault && o.kind == kindList && v.text == "" {
+		if v.source.Kind == job.FromDefault && o.kind == kindList && v.text == "" {
 			continue // an empty default list has no items, an empty word has one
 		}
 		read, err := o.convert(v.text, v.source)

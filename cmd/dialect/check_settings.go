@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // groupCheck is the help text's heading over the tests before a start.
@@ -33,7 +33,7 @@ const (
 
 // checkSettings say what is tested before workers start. They are a launcher's own flags only in dlrover-run.
 func checkSettings() []setting {
-	check := func(r *Request) *launch.CheckRules { return &r.Job.Check }
+	check := func(r *Request) *job.CheckRules { return &r.Job.Check }
 	return []setting{
 		{
 			flag: "network-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: always,
@@ -182,7 +182,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 			"give --network-check too; muster run takes --switchbox-check alone"))
 	}
 	if !c.Network && !box {
-		*c = launch.CheckRules{}
+		*c = job.CheckRules{}
 		return
 	}
 	for _, s := range checkSettings() { // what nobody gave has its default, as if it were typed
@@ -193,7 +193,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 		}
 	}
 	if !box {
-		c.Switchbox = launch.SwitchboxRules{}
+		c.Switchbox = job.SwitchboxRules{}
 		return
 	}
 	if b := c.Switchbox; len(b.Pairs) > 0 && b.MinChannels > len(b.Pairs) {
@@ -204,7 +204,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 
 // typed is written for a flag that may be a switch.
 func (g given) typed(flag string) string {
-	if g.source.Kind == launch.FromFlag && g.text == "true" {
+	if g.source.Kind == job.FromFlag && g.text == "true" {
 		return "--" + flag
 	}
 	return g.written(flag)

@@ -9,46 +9,46 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/cmd/dialect"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // checks are the rules of a job that tests its network, changed by the functions.
-func checks(change ...func(*launch.CheckRules)) launch.CheckRules {
-	c := launch.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2, MinNetBandwidth: 100, Quarantine: 10 * time.Minute}
+func checks(change ...func(*job.CheckRules)) job.CheckRules {
+	c := job.CheckRules{Network: true, Budget: 2 * time.Minute, StragglerFactor: 2, MinNetBandwidth: 100, Quarantine: 10 * time.Minute}
 	for _, f := range change {
 		f(&c)
 	}
 	return c
 }
 
-func switchbox(c *launch.CheckRules) {
-	c.Switchbox = launch.SwitchboxRules{Pairs: [][2]int{{0, 1}, {2, 4}, {3, 5}, {6, 7}}, MinBandwidth: 10000, MinChannels: 2}
+func switchbox(c *job.CheckRules) {
+	c.Switchbox = job.SwitchboxRules{Pairs: [][2]int{{0, 1}, {2, 4}, {3, 5}, {6, 7}}, MinBandwidth: 10000, MinChannels: 2}
 }
 
 func TestChecks(t *testing.T) {
-	boxOnly := checks(switchbox, func(c *launch.CheckRules) { c.Network = false })
+	boxOnly := checks(switchbox, func(c *job.CheckRules) { c.Network = false })
 	for _, c := range []struct {
 		name, args, config string
 		env                []string
-		want               launch.CheckRules
+		want               job.CheckRules
 	}{
 		{name: "nothing is tested unasked"},
 		{name: "network", args: "--network-check", want: checks()},
 		{name: "underscores", args: "--network_check", want: checks()},
-		{name: "full implies it", args: "--network-check-full", want: checks(func(c *launch.CheckRules) { c.Full = true })},
+		{name: "full implies it", args: "--network-check-full", want: checks(func(c *job.CheckRules) { c.Full = true })},
 		{name: "the switchbox alone", args: "--switchbox-check", want: boxOnly},
 		{name: "both", args: "--switchbox-check --network-check", want: checks(switchbox)},
-		{name: "variables", env: []string{"MUSTER_NETWORK_CHECK=1", "PET_EXCLUDE_STRAGGLER=1"}, want: checks(func(c *launch.CheckRules) { c.ExcludeStraggler = true })},
+		{name: "variables", env: []string{"MUSTER_NETWORK_CHECK=1", "PET_EXCLUDE_STRAGGLER=1"}, want: checks(func(c *job.CheckRules) { c.ExcludeStraggler = true })},
 		{name: "variables of a test that is off", env: []string{"MUSTER_ON_NODE_FAULT=x", "MUSTER_BOX_PAIRS=0:1", "MUSTER_REPORT=d"}},
 		{
 			name: "a file", args: "--config conf.yaml", config: "switchbox-check: true\nbox-pairs: ['0:1', '2:3']\nmin-bandwidth: 1.5\nstraggler-factor: 3\n",
-			want: launch.CheckRules{
+			want: job.CheckRules{
 				Budget: 2 * time.Minute, StragglerFactor: 3, MinNetBandwidth: 100, Quarantine: 10 * time.Minute,
-				Switchbox: launch.SwitchboxRules{Pairs: [][2]int{{0, 1}, {2, 3}}, MinBandwidth: 1.5, MinChannels: 2},
+				Switchbox: job.SwitchboxRules{Pairs: [][2]int{{0, 1}, {2, 3}}, MinBandwidth: 1.5, MinChannels: 2},
 			},
 		},
 		{
-			name: "no demands", args: "--switchbox-check --min-bandwidth 0 --min-channels 0", want: checks(switchbox, func(c *launch.CheckRules) {
+			name: "no demands", args: "--switchbox-check --min-bandwidth 0 --min-channels 0", want: checks(switchbox, func(c *job.CheckRules) {
 				c.Network, c.Switchbox.MinBandwidth, c.Switchbox.MinChannels = false, 0, 0
 			}),
 		},

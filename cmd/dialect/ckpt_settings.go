@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/python"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // groupCheckpoint is the help text's heading over checkpoints.
@@ -23,7 +23,7 @@ const defaultSalvage = time.Minute
 
 // checkpointSettings say how workers keep checkpoints through muster.
 func checkpointSettings() []setting {
-	rules := func(r *Request) *launch.CheckpointRules { return &r.Job.Checkpoint }
+	rules := func(r *Request) *job.CheckpointRules { return &r.Job.Checkpoint }
 	return []setting{
 		{
 			flag: "ckpt", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked},
@@ -143,13 +143,13 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 	case "on":
 		r.Job.Checkpoint.On = true
 	case "off":
-		r.Job.Checkpoint = launch.CheckpointRules{}
+		r.Job.Checkpoint = job.CheckpointRules{}
 		if r.Job.Dialect == dlroverRun {
 			r.Job.Checkpoint.Shim = python.ShimBarred // it would wait for DLRover's agent
 		}
 	default:
 		if r.Job.Checkpoint.On = r.Job.Dialect == dlroverRun || others > 0; !r.Job.Checkpoint.On {
-			r.Job.Checkpoint = launch.CheckpointRules{}
+			r.Job.Checkpoint = job.CheckpointRules{}
 		}
 	}
 	if c := &r.Job.Checkpoint; c.On && r.Job.Dialect == dlroverRun { // its scripts take for granted that their launcher keeps checkpoints

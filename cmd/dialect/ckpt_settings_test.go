@@ -9,22 +9,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/cmd/dialect"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 func TestCheckpointNotices(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		env  []string
-		want launch.CheckpointRules
+		want job.CheckpointRules
 	}{
 		{args: ""},
-		{args: "--ckpt on", want: launch.CheckpointRules{On: true, Salvage: time.Minute}},
-		{args: "--ckpt on --ckpt-notices off", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Unasked: true}},
-		{args: "--ckpt-signal USR1", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR1}},
-		{args: "--ckpt-signal sigusr2", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR2}},
-		{args: "--ckpt-signal 24", want: launch.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGXCPU}},
-		{args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"}, want: launch.CheckpointRules{On: true, Salvage: time.Minute, OnFile: "/going"}},
+		{args: "--ckpt on", want: job.CheckpointRules{On: true, Salvage: time.Minute}},
+		{args: "--ckpt on --ckpt-notices off", want: job.CheckpointRules{On: true, Salvage: time.Minute, Unasked: true}},
+		{args: "--ckpt-signal USR1", want: job.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR1}},
+		{args: "--ckpt-signal sigusr2", want: job.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR2}},
+		{args: "--ckpt-signal 24", want: job.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGXCPU}},
+		{args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"}, want: job.CheckpointRules{On: true, Salvage: time.Minute, OnFile: "/going"}},
 		{args: "", env: []string{"MUSTER_CKPT=off", "MUSTER_CKPT_SIGNAL=USR1"}},
 	} {
 		got := accepted(t, c.env, "", append(strings.Fields(c.args), "prog")...).Job.Checkpoint

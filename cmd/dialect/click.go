@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // clickParsed is a command line as click reads one whose unknown options are left to the script.
@@ -60,7 +60,7 @@ func parseClick(p *parser, argv []string) (*clickParsed, error) {
 		if len(rest) > 0 {
 			out.warnings = append(out.warnings, fmt.Sprintf("%s behind the script is taken for colossalai's own, as colossalai does: put -- in front of the script to leave it to that", spelling))
 		}
-		v, err := o.convert(text, launch.Source{Kind: launch.FromFlag, Name: "--" + o.long})
+		v, err := o.convert(text, job.Source{Kind: job.FromFlag, Name: "--" + o.long})
 		if err != nil {
 			wrong.add(fmt.Errorf("cannot use %s %s: %w", spelling, text, err))
 			continue

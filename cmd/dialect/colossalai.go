@@ -10,7 +10,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // colossalAI is the name of Colossal-AI's program, colossalRun a name for its launcher alone.
@@ -145,7 +145,7 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 	}
 	addr, port := c.value("master-addr"), c.value("master-port")
 	if count > 1 && addr.text == "127.0.0.1" {
-		addr = value{source: launch.Source{Kind: launch.FromMuster, Name: "the first host"}}
+		addr = value{source: job.Source{Kind: job.FromMuster, Name: "the first host"}}
 		if first := c.hosts[0].Name; !isLoopback(first) && first != "0.0.0.0" {
 			addr.text = first
 		}
@@ -157,16 +157,16 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 	t.job.Dialect = colossalAI
 	t.job.Warnings = append(t.job.Warnings, c.warnings...)
 	// Importing colossalai sets it, whatever it was, and its torchrun gets it.
-	t.job.Env.Set = append(t.job.Env.Set, launch.Var{
-		Name: "CUDA_DEVICE_MAX_CONNECTIONS", Value: "1", Source: launch.Source{Kind: launch.FromDefault, Name: "as colossalai sets it"},
+	t.job.Env.Set = append(t.job.Env.Set, job.Var{
+		Name: "CUDA_DEVICE_MAX_CONNECTIONS", Value: "1", Source: job.Source{Kind: job.FromDefault, Name: "as colossalai sets it"},
 	})
 	if len(c.hosts) == 0 {
 		return
 	}
-	t.job.Env.Mode = launch.EnvLauncher
-	t.last = func(job *launch.Job) { c.place(t, job) }
+	t.job.Env.Mode = job.EnvLauncher
+	t.last = func(job *job.Job) { c.place(t, job) }
 	for _, h := range c.hosts {
-		t.job.Hosts.Nodes = append(t.job.Hosts.Nodes, launch.Node{Host: h})
+		t.job.Hosts.Nodes = append(t.job.Hosts.Nodes, job.Node{Host: h})
 	}
 	if ssh := c.value("ssh-port"); !ssh.none {
 		if ssh.n < 1 || ssh.n > 65535 {
@@ -178,8 +178,8 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 
 // place says where several hosts meet: where --extra_launch_args has it, else on the first of them, by its name or, where
 // that means something else on every machine, by the address that it turns out to have.
-func (c *colossalJob) place(t *torchrunJob, job *launch.Job) {
-	m, v := &job.Meeting, t.in.values
+func (c *colossalJob) place(t *torchrunJob, j *job.Job) {
+	m, v := &j.Meeting, t.in.values
 	endpoint := v["rdzv_endpoint"].text
 	port, addr := c10dPort, v["master_addr"].text
 	if m.Backend == backendStatic {
@@ -192,10 +192,10 @@ func (c *colossalJob) place(t *torchrunJob, job *launch.Job) {
 		t.refuse("rdzv-backend", errors.New("nothing says where etcd is: give rdzv_endpoint=HOST:2379 too"))
 		return
 	case endpoint == "" && addr == "":
-		m.Endpoints = []launch.Endpoint{{Port: port}}
+		m.Endpoints = []job.Endpoint{{Port: port}}
 		return
 	case endpoint == "":
-		endpoint = launch.Endpoint{Host: strings.Trim(addr, "[]"), Port: port}.String()
+		endpoint = job.Endpoint{Host: strings.Trim(addr, "[]"), Port: port}.String()
 	}
 	if m.Backend == backendEtcd {
 		port = etcdPort
@@ -208,19 +208,19 @@ func (c *colossalJob) place(t *torchrunJob, job *launch.Job) {
 // give sets a flag of torchrun that --extra_launch_args does not have: torchrun takes the last of several.
 func (c *colossalJob) give(t *torchrunJob, flag string, v value) {
 	dest := strings.ReplaceAll(flag, "-", "_")
-	if t.in.values[dest].source.Kind == launch.FromFlag {
+	if t.in.values[dest].source.Kind == job.FromFlag {
 		return
 	}
 	t.in.values[dest] = v
 }
 
-func (c *colossalJob) source(flags ...string) launch.Source {
+func (c *colossalJob) source(flags ...string) job.Source {
 	for _, flag := range flags {
 		if v := c.value(flag); v.explicit() {
 			return v.source
 		}
 	}
-	return launch.Source{}
+	return job.Source{}
 }
 
 // findHosts reads --host, or --hostfile and what filters it.

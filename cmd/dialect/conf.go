@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // parseConf reads KEY=VALUE,... as torchrun does. Later keys win.
@@ -46,7 +46,7 @@ const (
 )
 
 // confKeys are the settings that the job's dialect looks at: DLRover has a few more, and its own name for the last call.
-func confKeys(job *launch.Job) map[string]confKind {
+func confKeys(job *job.Job) map[string]confKind {
 	keys := backendKeys(job.Meeting.Backend)
 	if job.Dialect == dlroverRun {
 		maps.Copy(keys, map[string]confKind{"lastcall_timeout": confSeconds, "pend_timeout": confFraction, "node_unit": confCount})
@@ -79,7 +79,7 @@ func backendKeys(backend string) map[string]confKind {
 
 // checkConf holds the settings of --rdzv-conf against what the backend makes of them. Keys that it does not look at are
 // only worth a warning, as torchrun ignores them.
-func checkConf(conf map[string]string, job *launch.Job) (warnings []string, wrong problems) {
+func checkConf(conf map[string]string, job *job.Job) (warnings []string, wrong problems) {
 	known, others := confKeys(job), map[string]confKind{}
 	for _, b := range []string{backendStatic, backendC10d, backendEtcd} {
 		maps.Copy(others, backendKeys(b))
@@ -164,7 +164,7 @@ var equivalentKeys = []struct {
 
 // applyConf puts the settings of --rdzv-conf into m, whose backend is known, and gathers what is wrong with them. It
 // returns the values that muster's own settings have through them. text is what was given, empty for nothing.
-func applyConf(job *launch.Job, word given, wrong *problems) (equivalents map[string]given) {
+func applyConf(job *job.Job, word given, wrong *problems) (equivalents map[string]given) {
 	m := &job.Meeting
 	m.Conf = map[string]string{}
 	equivalents = map[string]given{}
@@ -232,7 +232,7 @@ func applyConf(job *launch.Job, word given, wrong *problems) (equivalents map[st
 }
 
 // checkConfTimes refuses numbers that torchrun takes and that no meeting of several nodes can work with.
-func checkConfTimes(m *launch.Meeting, wrong *problems) {
+func checkConfTimes(m *job.Meeting, wrong *problems) {
 	for _, key := range []string{"keep_alive_interval", "keep_alive_max_attempt", "timeout"} {
 		val, ok := m.Conf[key]
 		if _, looked := backendKeys(m.Backend)[key]; !ok || !looked {

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // maxConfig is the size of the largest settings file that is read, in bytes: a few lines per flag are a few KiB.
@@ -46,7 +46,7 @@ func readConfig(file string, list []setting, readFile func(string) ([]byte, erro
 			wrong.add(fmt.Errorf("%s: %w", at, err))
 			continue
 		}
-		words[flag] = given{text: text, source: launch.Source{Kind: launch.FromConfig, Name: at}}
+		words[flag] = given{text: text, source: job.Source{Kind: job.FromConfig, Name: at}}
 	}
 	return words, wrong
 }

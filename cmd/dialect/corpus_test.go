@@ -15,7 +15,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // corpusCase is one command line with its surroundings: the files command, env and live, and all others as they are named.
@@ -95,21 +95,21 @@ func jobText(req dialect.Request, err error) string {
 		return text
 	}
 	var b strings.Builder
-	job, m := &req.Job, &req.Job.Meeting
-	fmt.Fprintf(&b, "nodes: %d:%d, %s", job.Nodes.Min, job.Nodes.Max, m.Backend)
+	j, m := &req.Job, &req.Job.Meeting
+	fmt.Fprintf(&b, "nodes: %d:%d, %s", j.Nodes.Min, j.Nodes.Max, m.Backend)
 	for _, e := range m.Endpoints {
 		fmt.Fprintf(&b, " at %s", e)
 	}
 	if m.Host != "" || m.Port != 0 {
 		fmt.Fprintf(&b, " on %q port %d", m.Host, m.Port)
 	}
-	fmt.Fprintf(&b, ", rank %d, id %q, role %s, restarts %d\n", m.NodeRank, job.RunID, job.Role, job.Restart.MaxRestarts)
-	c := job.Command
+	fmt.Fprintf(&b, ", rank %d, id %q, role %s, restarts %d\n", m.NodeRank, j.RunID, j.Role, j.Restart.MaxRestarts)
+	c := j.Command
 	fmt.Fprintf(&b, "command: %s %q %q", []string{"program", "script", "module", "path"}[c.Kind], c.Name, c.Args)
 	if c.LocalRankFlag != "" {
 		fmt.Fprintf(&b, " %s", c.LocalRankFlag)
 	}
-	fmt.Fprintf(&b, "\nworkers: %s\n", job.Procs)
+	fmt.Fprintf(&b, "\nworkers: %s\n", j.Procs)
 	show := func(name string, v, zero any) {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -119,28 +119,28 @@ func jobText(req dialect.Request, err error) string {
 			fmt.Fprintf(&b, "%s: %s\n", name, text)
 		}
 	}
-	show("devices", job.Devices, launch.DeviceRules{})
-	show("binding", job.Bind, launch.BindRules{})
-	show("python", job.Python, launch.PythonRules{})
-	show("ssh", job.Hosts.SSH, launch.SSHRules{})
+	show("devices", j.Devices, job.DeviceRules{})
+	show("binding", j.Bind, job.BindRules{})
+	show("python", j.Python, job.PythonRules{})
+	show("ssh", j.Hosts.SSH, job.SSHRules{})
 	show("environment", struct {
-		Mode       launch.EnvMode
+		Mode       job.EnvMode
 		Pass, Deny []string
-	}{job.Env.Mode, job.Env.Pass, job.Env.Deny}, struct {
-		Mode       launch.EnvMode
+	}{j.Env.Mode, j.Env.Pass, j.Env.Deny}, struct {
+		Mode       job.EnvMode
 		Pass, Deny []string
 	}{})
-	variable := func(indent string, v launch.Var) {
+	variable := func(indent string, v job.Var) {
 		fmt.Fprintf(&b, "%s%s=%s (%s)", indent, v.Name, v.Value, v.Source)
 		if v.Expand {
 			b.WriteString(" expanded")
 		}
 		b.WriteByte('\n')
 	}
-	for _, v := range job.Env.Set {
+	for _, v := range j.Env.Set {
 		variable("set: ", v)
 	}
-	for _, n := range job.Hosts.Nodes {
+	for _, n := range j.Hosts.Nodes {
 		fmt.Fprintf(&b, "host: %s, workers %q, devices %v\n", n.Name, n.Procs, n.Devices)
 		for local, vars := range n.WorkerEnv {
 			for _, v := range vars {
@@ -148,20 +148,20 @@ func jobText(req dialect.Request, err error) string {
 			}
 		}
 	}
-	if job.Logs.RankDir != "" || job.Logs.Dir != "" {
-		fmt.Fprintf(&b, "logs: %q, for each rank %q\n", job.Logs.Dir, job.Logs.RankDir)
+	if j.Logs.RankDir != "" || j.Logs.Dir != "" {
+		fmt.Fprintf(&b, "logs: %q, for each rank %q\n", j.Logs.Dir, j.Logs.RankDir)
 	}
 	fmt.Fprintf(&b, "log level: %s", req.LogLevel)
 	if req.SavePID {
 		b.WriteString(", process id saved")
 	}
 	b.WriteByte('\n')
-	for _, w := range job.Warnings {
+	for _, w := range j.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
 	var flags []string
 	for _, s := range req.Settings {
-		if s.Source.Kind != launch.FromDefault {
+		if s.Source.Kind != job.FromDefault {
 			flags = append(flags, fmt.Sprintf("%s=%q (%s)", s.Flag, s.Value, s.Source))
 		}
 	}

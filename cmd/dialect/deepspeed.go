@@ -11,7 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // deepSpeed is the name of DeepSpeed's launcher.
@@ -44,15 +44,15 @@ func deepSpeedParser() *parser {
 }
 
 // launcherJob is a job before anything was read of the command line of a launcher that reaches other hosts.
-func launcherJob(name string, inv Invocation) launch.Job {
+func launcherJob(name string, inv Invocation) job.Job {
 	signals, _, err := parseSignals(defaultSignals)
 	if err != nil {
 		panic("internal error: the default signals are wrong")
 	}
-	return launch.Job{
-		Dialect: name, Nodes: launch.Range{Min: 1, Max: 1}, Role: "default", Restart: defaultRestart(),
-		Stop: launch.StopRules{Grace: defaultGrace, Handled: signals}, Warm: launch.WarmRules{Wait: defaultWarmWait},
-		InheritStdin: true, EventLog: "null", Environ: inv.Environ, Sources: launch.Sources{},
+	return job.Job{
+		Dialect: name, Nodes: job.Range{Min: 1, Max: 1}, Role: "default", Restart: defaultRestart(),
+		Stop: job.StopRules{Grace: defaultGrace, Handled: signals}, Warm: job.WarmRules{Wait: defaultWarmWait},
+		InheritStdin: true, EventLog: "null", Environ: inv.Environ, Sources: job.Sources{},
 	}
 }
 
@@ -76,7 +76,7 @@ func (d *deepSpeedJob) number(flag string) int {
 	return d.in.values[strings.ReplaceAll(flag, "-", "_")].n
 }
 
-func (d *deepSpeedJob) typed(flag string) bool { return d.given(flag).source.Kind == launch.FromFlag }
+func (d *deepSpeedJob) typed(flag string) bool { return d.given(flag).source.Kind == job.FromFlag }
 
 // deepSpeedAccelerator is what deepspeed knows of a make of accelerator: the variable by which a process sees its devices,
 // and the beginnings of the names of variables that other hosts get.
@@ -134,8 +134,8 @@ func (d *deepSpeedJob) unsupported() {
 }
 
 func (d *deepSpeedJob) command() {
-	c := launch.Command{
-		Kind: launch.Script, Name: d.in.script, Args: d.in.args, Interpreters: interpreters(d.inv.Argv0, d.env), LocalRankFlag: "--local_rank",
+	c := job.Command{
+		Kind: job.Script, Name: d.in.script, Args: d.in.args, Interpreters: interpreters(d.inv.Argv0, d.env), LocalRankFlag: "--local_rank",
 	}
 	if d.on("no-local-rank") || d.mpi != nil {
 		c.LocalRankFlag = ""
@@ -145,9 +145,9 @@ func (d *deepSpeedJob) command() {
 		if d.on("module") {
 			d.wrong.add(errors.New("cannot use --no_python and --module together: a module needs Python; leave one of them out"))
 		}
-		c.Kind, c.Interpreters = launch.Program, nil
+		c.Kind, c.Interpreters = job.Program, nil
 	case d.on("module"):
-		c.Kind = launch.Module
+		c.Kind = job.Module
 	}
 	if c.Name == "" {
 		d.wrong.add(errors.New("cannot start without a training script: its name is empty"))
@@ -157,7 +157,7 @@ func (d *deepSpeedJob) command() {
 	d.binding()
 	// Importing deepspeed sets it, and the workers inherit it from their launcher.
 	if name := "PYTORCH_NVML_BASED_CUDA_CHECK"; d.env[name] == "" {
-		d.job.Env.Set = slices.Insert(d.job.Env.Set, 0, launch.Var{Name: name, Value: "1", Source: launch.Source{Kind: launch.FromDefault, Name: "as deepspeed sets it"}})
+		d.job.Env.Set = slices.Insert(d.job.Env.Set, 0, job.Var{Name: name, Value: "1", Source: job.Source{Kind: job.FromDefault, Name: "as deepspeed sets it"}})
 	}
 }
 
@@ -188,7 +188,7 @@ func (d *deepSpeedJob) binding() {
 		}
 		return
 	}
-	d.job.Bind.Mode = launch.BindCores
+	d.job.Bind.Mode = job.BindCores
 	if d.env["KMP_AFFINITY"] != "" {
 		d.refuse("bind-cores-to-rank", errhint.With(errors.New("KMP_AFFINITY says otherwise which CPUs a worker's threads take"), "unset KMP_AFFINITY"))
 	}
@@ -242,7 +242,7 @@ func (d *deepSpeedJob) finish() (Request, error) {
 	}
 	habits := map[string]given{"log-level": {text: d.req.LogLevel, source: level}}
 	if d.on("bind-cores-to-rank") {
-		habits["numa-binding"] = given{text: launch.BindCores, source: d.given("bind-cores-to-rank").source}
+		habits["numa-binding"] = given{text: job.BindCores, source: d.given("bind-cores-to-rank").source}
 	}
 	if d.on("elastic-training") {
 		habits["max-restarts"] = given{text: strconv.Itoa(elasticRestarts), source: d.given("elastic-training").source}

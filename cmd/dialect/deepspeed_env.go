@@ -12,13 +12,13 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/hosts"
 	"muster/internal/platform"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // exports says what workers on other hosts get of the environment: what deepspeed exports to them, and nothing else of ours.
 func (d *deepSpeedJob) exports() {
 	rules := &d.job.Env
-	rules.Mode = launch.EnvInherit
+	rules.Mode = job.EnvInherit
 	for _, beginning := range slices.Concat([]string{"MLFLOW", "PYTHON", "MV2", "UCX"}, d.accel.exports) {
 		rules.Pass = append(rules.Pass, beginning+"*")
 	}
@@ -52,7 +52,7 @@ func (d *deepSpeedJob) exports() {
 }
 
 func (d *deepSpeedJob) set(why, name, value string) {
-	d.job.Env.Set = append(d.job.Env.Set, launch.Var{Name: name, Value: value, Source: launch.Source{Kind: launch.FromDefault, Name: why}})
+	d.job.Env.Set = append(d.job.Env.Set, job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromDefault, Name: why}})
 }
 
 // envFile takes the variables of a .deepspeed_env, if it is there. As in deepspeed, $NAME in a value means the host's.
@@ -102,9 +102,9 @@ var mpiRunners = map[string]*mpiRunner{
 
 // asMPI gives workers the variables of the named launcher beside those by which torch knows them.
 func (d *deepSpeedJob) asMPI() {
-	job, nodes := d.job, d.job.Hosts.Nodes
+	j, nodes := d.job, d.job.Hosts.Nodes
 	d.warn("--launcher %s: muster reaches the hosts by ssh and starts the workers itself; they get %s's variables", d.mpi.name, d.mpi.name)
-	job.Devices = launch.DeviceRules{} // these launchers leave the workers' devices alone
+	j.Devices = job.DeviceRules{} // these launchers leave the workers' devices alone
 	total := 0
 	for _, n := range nodes {
 		count, err := strconv.Atoi(n.Procs)
@@ -113,21 +113,21 @@ func (d *deepSpeedJob) asMPI() {
 		}
 		total += count
 	}
-	if job.Nodes.Min != job.Nodes.Max || d.mpi.rank == "" {
+	if j.Nodes.Min != j.Nodes.Max || d.mpi.rank == "" {
 		return // ranks change, or torch's own names are all there are
 	}
 	rank := 0
 	for i := range nodes {
 		count := len(nodes[i].Devices)
 		for local := range count {
-			var own []launch.Var
+			var own []job.Var
 			for _, v := range []struct {
 				name  string
 				value int
 			}{{d.mpi.rank, rank}, {d.mpi.localRank, local}, {d.mpi.size, total}, {d.mpi.localSize, count}} {
 				if v.name != "" {
-					own = append(own, launch.Var{
-						Name: v.name, Value: strconv.Itoa(v.value), Source: launch.Source{Kind: launch.FromFlag, Name: "--launcher"}, Own: true,
+					own = append(own, job.Var{
+						Name: v.name, Value: strconv.Itoa(v.value), Source: job.Source{Kind: job.FromFlag, Name: "--launcher"}, Own: true,
 					})
 				}
 			}
@@ -156,6 +156,6 @@ func (d *deepSpeedJob) allocation() []hosts.Host {
 	for _, h := range facts.Hosts {
 		list = append(list, hosts.Host{Name: h.Name, Slots: max(h.Slots, slots)})
 	}
-	d.tell("hosts", fmt.Sprintf("%d of the allocation", len(list)), launch.Source{Kind: launch.FromPlatform, Name: "SLURM_JOB_NODELIST"})
+	d.tell("hosts", fmt.Sprintf("%d of the allocation", len(list)), job.Source{Kind: job.FromPlatform, Name: "SLURM_JOB_NODELIST"})
 	return list
 }

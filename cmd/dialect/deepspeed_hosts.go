@@ -15,7 +15,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // elasticRestarts is how often deepspeed starts the workers of an elastic job anew, elasticRunID the name that it gives
@@ -164,7 +164,7 @@ func (d *deepSpeedJob) filter(pool []hosts.Host) []hosts.Host {
 }
 
 // procs says how many workers this node has, and through what.
-func (d *deepSpeedJob) procs(count string, source launch.Source) {
+func (d *deepSpeedJob) procs(count string, source job.Source) {
 	d.job.Procs = count
 	if n, err := strconv.Atoi(count); err == nil && n > maxProcs {
 		d.wrong.add(fmt.Errorf("cannot start %d workers on a node: the limit is %d", n, maxProcs))
@@ -173,18 +173,18 @@ func (d *deepSpeedJob) procs(count string, source launch.Source) {
 }
 
 // tell shows a value that follows from several flags.
-func (t *torchrunJob) tell(flag, value string, source launch.Source) {
+func (t *torchrunJob) tell(flag, value string, source job.Source) {
 	t.req.Settings = append(t.req.Settings, Setting{Flag: flag, Value: value, Source: source})
 }
 
 // from is the first of the flags that was given.
-func (t *torchrunJob) from(flags ...string) launch.Source {
+func (t *torchrunJob) from(flags ...string) job.Source {
 	for _, flag := range flags {
-		if source := t.given(flag).source; source.Kind != launch.FromDefault {
+		if source := t.given(flag).source; source.Kind != job.FromDefault {
 			return source
 		}
 	}
-	return launch.Source{}
+	return job.Source{}
 }
 
 // here is a job on this machine alone: all of it, or the one host that is left of a hostfile.
@@ -199,7 +199,7 @@ func (d *deepSpeedJob) here(host *hosts.Host) {
 	}
 	if d.on("elastic-training") {
 		d.elastic(1)
-		d.job.Nodes = launch.Range{Min: 1, Max: 1}
+		d.job.Nodes = job.Range{Min: 1, Max: 1}
 	}
 	if host != nil {
 		if !d.isHere(host.Name) {
@@ -247,7 +247,7 @@ func (d *deepSpeedJob) localDevices() {
 	rules := &d.job.Devices
 	mask := cmp.Or(d.accel.mask, "CUDA_VISIBLE_DEVICES")
 	visible := d.env[mask]
-	only := func(devices []int, source launch.Source) {
+	only := func(devices []int, source job.Source) {
 		rules.Only = devices
 		d.procs(strconv.Itoa(len(devices)), source)
 	}
@@ -274,7 +274,7 @@ func (d *deepSpeedJob) localDevices() {
 	case filter != "" && list[0].Devices != nil:
 		only(list[0].Devices, source)
 	case visible != "" && filter == "":
-		source = launch.Source{Kind: launch.FromVariable, Name: mask}
+		source = job.Source{Kind: job.FromVariable, Name: mask}
 		if devices, ok := deviceNumbers(visible); ok {
 			only(devices, source)
 		} else {
@@ -282,7 +282,7 @@ func (d *deepSpeedJob) localDevices() {
 		}
 	default:
 		if size, err := pyInt(d.env["LOCAL_SIZE"]); err == nil && size > 0 && d.env["DS_ACCELERATOR"] == "cpu" {
-			only(numbers(min(size, maxProcs+1)), launch.Source{Kind: launch.FromVariable, Name: "LOCAL_SIZE"})
+			only(numbers(min(size, maxProcs+1)), job.Source{Kind: job.FromVariable, Name: "LOCAL_SIZE"})
 			return
 		}
 		d.procs(d.every(), source)
@@ -325,7 +325,7 @@ func (d *deepSpeedJob) elastic(total int) {
 		d.wrong.add(fmt.Errorf("cannot use --min_elastic_nodes %d and --max_elastic_nodes %d: give numbers from 1, the first not above the second", least, most))
 		least, most = 1, total
 	}
-	d.job.Nodes = launch.Range{Min: min(least, total), Max: min(most, total)}
+	d.job.Nodes = job.Range{Min: min(least, total), Max: min(most, total)}
 	d.job.Meeting.JoinTimeout = 10 * time.Minute
 	d.job.Restart.MaxRestarts = elasticRestarts
 	d.job.RunID = cmp.Or(d.env["ELASTIC_RUN_ID"], elasticRunID)
@@ -349,7 +349,7 @@ func (d *deepSpeedJob) oneOf(active []hosts.Host) {
 	if d.on("elastic-training") {
 		d.elastic(len(active))
 	} else {
-		d.job.Nodes = launch.Range{Min: len(active), Max: len(active)}
+		d.job.Nodes = job.Range{Min: len(active), Max: len(active)}
 	}
 	d.tell("nnodes", strconv.Itoa(len(active)), d.from("num-nodes", "include", "exclude", "hostfile"))
 	if d.job.Nodes.Max == 1 {
@@ -360,26 +360,26 @@ func (d *deepSpeedJob) oneOf(active []hosts.Host) {
 		m.NodeRank, d.job.RunID = rank, "none"
 	}
 	var err error
-	m.Endpoints, err = parseEndpoints(launch.Endpoint{Host: d.address(addr), Port: d.number("master-port")}.String(), staticPort)
+	m.Endpoints, err = parseEndpoints(job.Endpoint{Host: d.address(addr), Port: d.number("master-port")}.String(), staticPort)
 	d.refuse("master-addr", err)
 }
 
 // everywhere is a job on hosts that muster reaches.
 func (d *deepSpeedJob) everywhere(active []hosts.Host) {
-	job, m := d.job, &d.job.Meeting
+	j, m := d.job, &d.job.Meeting
 	n := len(active)
-	job.Nodes = launch.Range{Min: n, Max: n}
+	j.Nodes = job.Range{Min: n, Max: n}
 	if d.on("elastic-training") {
 		d.elastic(n)
 	}
 	for _, h := range active {
-		node := launch.Node{Host: h, Procs: d.every()}
+		node := job.Node{Host: h, Procs: d.every()}
 		if h.Devices != nil {
 			node.Procs = strconv.Itoa(len(h.Devices))
 		}
-		job.Hosts.Nodes = append(job.Hosts.Nodes, node)
+		j.Hosts.Nodes = append(j.Hosts.Nodes, node)
 	}
-	job.Procs = job.Hosts.Nodes[0].Procs
+	j.Procs = j.Hosts.Nodes[0].Procs
 	d.tell("nnodes", strconv.Itoa(n), d.from("num-nodes", "include", "exclude", "hostfile"))
 	addr, port := d.text("master-addr"), d.number("master-port")
 	if addr != "" {
@@ -388,13 +388,13 @@ func (d *deepSpeedJob) everywhere(active []hosts.Host) {
 	if n == 1 {
 		m.Host, m.Port = addr, port
 	} else {
-		m.Endpoints = []launch.Endpoint{{Host: addr, Port: port}} // without a host it is the first node's address
+		m.Endpoints = []job.Endpoint{{Host: addr, Port: port}} // without a host it is the first node's address
 	}
 	if ssh := d.in.values["ssh_port"]; !ssh.none {
 		if ssh.n < 1 || ssh.n > 65535 {
 			d.refuse("ssh-port", errors.New("give a number from 1 to 65535"))
 		}
-		job.Hosts.SSH.Port = ssh.n
+		j.Hosts.SSH.Port = ssh.n
 	}
 	d.sshArgs()
 	d.exports()

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // sshArgs reads what pdsh and the ssh below it were to be told: --launcher_args, and the variables that pdsh adds to ssh's
@@ -38,7 +38,7 @@ func (d *deepSpeedJob) sshArgs() {
 }
 
 // pdshArgs reads arguments of pdsh.
-func pdshArgs(rules *launch.SSHRules, words []string) error {
+func pdshArgs(rules *job.SSHRules, words []string) error {
 	return eachLetter(words, "lfutRwxg", func(letter byte, word string) error {
 		switch letter {
 		case 'l':
@@ -72,7 +72,7 @@ func pdshArgs(rules *launch.SSHRules, words []string) error {
 }
 
 // sshWords reads arguments of ssh.
-func sshWords(rules *launch.SSHRules, words []string) error {
+func sshWords(rules *job.SSHRules, words []string) error {
 	return eachLetter(words, "pliFJoE", func(letter byte, word string) error {
 		switch letter {
 		case 'p':

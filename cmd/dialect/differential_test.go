@@ -22,7 +22,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
 	"muster/internal/testutil"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // cmdline is a case for the real torchrun and for us.
@@ -260,80 +260,80 @@ func flat(values map[string]any) map[string]string {
 // compareJob holds the job against what torchrun would launch.
 func compareJob(t *testing.T, c cmdline, theirs answer, req dialect.Request) {
 	t.Helper()
-	job, config := req.Job, theirs.Config
+	j, config := req.Job, theirs.Config
 	same := func(what string, want, got any) {
 		t.Helper()
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%v\n%s (-torchrun +muster):\n%s", c, what, diff)
 		}
 	}
-	same("nodes", config.Nodes, [2]int{job.Nodes.Min, job.Nodes.Max})
-	if _, err := strconv.Atoi(job.Procs); err == nil {
-		same("workers", strconv.Itoa(config.Procs), job.Procs)
+	same("nodes", config.Nodes, [2]int{j.Nodes.Min, j.Nodes.Max})
+	if _, err := strconv.Atoi(j.Procs); err == nil {
+		same("workers", strconv.Itoa(config.Procs), j.Procs)
 	}
-	same("role", config.Role, job.Role)
-	same("restarts", config.MaxRestarts, float64(job.Restart.MaxRestarts))
-	same("argv", config.Argv, argv(job.Command))
-	same("redirects", config.Redirects, streamsOf(job.Logs.Redirect))
-	same("tee", config.Tee, streamsOf(job.Logs.Tee))
-	same("ranks", config.Ranks, job.Logs.Ranks)
-	same("prefix", config.Prefix, job.Logs.Prefix)
-	same("stdout filters", config.KeepStdout, job.Logs.KeepStdout)
-	same("stderr filters", config.KeepStderr, job.Logs.KeepStderr)
-	same("NUMA binding", config.NUMA, job.Bind.Mode)
-	same("virtual local rank", config.Virtual, job.VirtualLocalRank)
-	same("shutdown timeout", time.Duration(config.Shutdown)*time.Second, job.Stop.Grace)
-	if job.Command.Kind == launch.RunPath {
-		same("start method", config.StartMethod, job.Command.StartMethod)
+	same("role", config.Role, j.Role)
+	same("restarts", config.MaxRestarts, float64(j.Restart.MaxRestarts))
+	same("argv", config.Argv, argv(j.Command))
+	same("redirects", config.Redirects, streamsOf(j.Logs.Redirect))
+	same("tee", config.Tee, streamsOf(j.Logs.Tee))
+	same("ranks", config.Ranks, j.Logs.Ranks)
+	same("prefix", config.Prefix, j.Logs.Prefix)
+	same("stdout filters", config.KeepStdout, j.Logs.KeepStdout)
+	same("stderr filters", config.KeepStderr, j.Logs.KeepStderr)
+	same("NUMA binding", config.NUMA, j.Bind.Mode)
+	same("virtual local rank", config.Virtual, j.VirtualLocalRank)
+	same("shutdown timeout", time.Duration(config.Shutdown)*time.Second, j.Stop.Grace)
+	if j.Command.Kind == job.RunPath {
+		same("start method", config.StartMethod, j.Command.StartMethod)
 	}
 	if config.RandomPort && (theirs.Values["standalone"] == true || theirs.Values["rdzv_backend"] == "static") {
-		same("backend", "standalone", job.Meeting.Backend)
-		same("port", 0, job.Meeting.Port)
-		same("host", config.LocalAddr, job.Meeting.Host)
+		same("backend", "standalone", j.Meeting.Backend)
+		same("port", 0, j.Meeting.Port)
+		same("host", config.LocalAddr, j.Meeting.Host)
 		// torchrun makes a random id; so do we, unless one was asked for and --standalone was not.
-		if id, _ := theirs.Values["rdzv_id"].(string); job.RunID != "" && (job.RunID != id || theirs.Values["standalone"] == true) {
-			t.Errorf("%v\nrun id %q", c, job.RunID)
+		if id, _ := theirs.Values["rdzv_id"].(string); j.RunID != "" && (j.RunID != id || theirs.Values["standalone"] == true) {
+			t.Errorf("%v\nrun id %q", c, j.RunID)
 		}
 		return
 	}
-	same("run id", config.RunID, job.RunID)
+	same("run id", config.RunID, j.RunID)
 	if strings.HasPrefix(config.Backend, "etcd") {
-		same("backend", "etcd", job.Meeting.Backend)
+		same("backend", "etcd", j.Meeting.Backend)
 		return // what it is given is checked by its Python client, and by TestTorchrunMeeting
 	}
-	same("backend", config.Backend, job.Meeting.Backend)
+	same("backend", config.Backend, j.Meeting.Backend)
 	host, port := config.Endpoint[0].(string), int(config.Endpoint[1].(float64))
-	if !job.Alone() {
-		same("endpoints", []launch.Endpoint{{Host: host, Port: port}}, job.Meeting.Endpoints)
-		same("local address", strings.Trim(config.LocalAddr, "[]"), job.Meeting.LocalAddr)
+	if !j.Alone() {
+		same("endpoints", []job.Endpoint{{Host: host, Port: port}}, j.Meeting.Endpoints)
+		same("local address", strings.Trim(config.LocalAddr, "[]"), j.Meeting.LocalAddr)
 		if config.Backend == "static" {
-			same("node rank", theirs.Values["node_rank"], float64(job.Meeting.NodeRank))
+			same("node rank", theirs.Values["node_rank"], float64(j.Meeting.NodeRank))
 		}
 		return
 	}
-	same("port", port, job.Meeting.Port)
+	same("port", port, j.Meeting.Port)
 	if config.Backend == "c10d" && config.LocalAddr != "" {
 		host = config.LocalAddr
 	}
-	if host == "localhost" && job.Meeting.Host == "" {
+	if host == "localhost" && j.Meeting.Host == "" {
 		host = "" // no endpoint: both mean this node
 	}
-	same("host", host, job.Meeting.Host)
+	same("host", host, j.Meeting.Host)
 }
 
-func argv(c launch.Command) []string {
+func argv(c job.Command) []string {
 	local := []string(nil)
 	if c.LocalRankFlag != "" {
 		local = []string{c.LocalRankFlag + "=${local_rank}"}
 	}
-	front := map[launch.CommandKind][]string{
-		launch.Program: {c.Name}, launch.Script: {"py", "-u", c.Name}, launch.Module: {"py", "-u", "-m", c.Name},
-		launch.RunPath: {"<runpy>", c.Name},
+	front := map[job.CommandKind][]string{
+		job.Program: {c.Name}, job.Script: {"py", "-u", c.Name}, job.Module: {"py", "-u", "-m", c.Name},
+		job.RunPath: {"<runpy>", c.Name},
 	}[c.Kind]
 	return slices.Concat(front, local, c.Args)
 }
 
-func streamsOf(m launch.StreamMap) any {
+func streamsOf(m job.StreamMap) any {
 	if m.ByRank == nil {
 		return float64(m.Default)
 	}

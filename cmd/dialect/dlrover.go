@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // dlroverRun is the name of DLRover's launcher.
@@ -78,7 +78,7 @@ func (t *torchrunJob) fill(flag string, variables ...string) {
 			if t.env[name] == "" {
 				continue
 			}
-			source := launch.Source{Kind: launch.FromPlatform, Name: name}
+			source := job.Source{Kind: job.FromPlatform, Name: name}
 			v, err := o.convert(t.env[name], source)
 			if err != nil {
 				t.wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", name, t.env[name], flag, err))
@@ -203,7 +203,7 @@ func (t *torchrunJob) dlroverChecks() {
 		}
 		if _, front := words[o.long]; !front {
 			words[o.long] = given{text: word.shown(o.kind), source: word.source, theirs: true}
-		} else if word.source.Kind == launch.FromFlag {
+		} else if word.source.Kind == job.FromFlag {
 			t.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.long, dlroverRun))
 		}
 	}
@@ -225,7 +225,7 @@ func (t *torchrunJob) dlroverChecks() {
 	const timeout = "NETWORK_CHECK_TIMEOUT"
 	_, typed := words["network-check-timeout"]
 	if text := t.env[timeout]; text != "" && !typed && t.env[ownPrefix+timeout] == "" {
-		words["network-check-timeout"] = given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: timeout}}
+		words["network-check-timeout"] = given{text: text, source: job.Source{Kind: job.FromVariable, Name: timeout}}
 	}
 	t.own = Own{words}
 }
@@ -269,7 +269,7 @@ func (t *torchrunJob) dlroverIdle() {
 		if port.n < 1 || port.n > 65535 {
 			t.refuse("training-port", fmt.Errorf("give a number from 1 to 65535"))
 		}
-		t.job.Env.Set = append(t.job.Env.Set, launch.Var{Name: "HCCL_IF_BASE_PORT", Value: strconv.Itoa(port.n), Source: port.source})
+		t.job.Env.Set = append(t.job.Env.Set, job.Var{Name: "HCCL_IF_BASE_PORT", Value: strconv.Itoa(port.n), Source: port.source})
 	}
 	if v["save_at_breakpoint"].on {
 		t.warn("--save_at_breakpoint changes nothing: wherever muster keeps checkpoints in memory, the newest one is written whenever workers end")

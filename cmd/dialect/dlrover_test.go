@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/cmd/dialect"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 func dlrover(t *testing.T, env string, args ...string) dialect.Request {
@@ -27,28 +27,28 @@ func dlrover(t *testing.T, env string, args ...string) dialect.Request {
 var dlroverCases = map[string]struct {
 	word string // what is typed behind it, and what PET_ holds; empty for a switch
 	with string // what else it needs
-	want func(job *launch.Job) bool
+	want func(job *job.Job) bool
 	warn string
 }{
-	"auto-config":       {want: func(j *launch.Job) bool { return j.Procs == "auto" }},
-	"accelerator":       {word: "metax-tech.com/gpu", want: func(j *launch.Job) bool { return j.Fake == "" }, warn: "no such accelerator is found here"},
-	"precheck":          {word: "2", want: func(j *launch.Job) bool { return j.Check.Network && j.Check.CommPerf }},
-	"node-unit":         {word: "2", with: "--nnodes 2:4 --rdzv-endpoint h", want: func(j *launch.Job) bool { return j.Meeting.NodeUnit == 2 }},
-	"network-check":     {want: func(j *launch.Job) bool { return j.Check.Network }},
-	"comm-perf-test":    {with: "--network-check", want: func(j *launch.Job) bool { return j.Check.CommPerf }},
-	"exclude-straggler": {with: "--network-check", want: func(j *launch.Job) bool { return j.Check.ExcludeStraggler }},
-	"switchbox-check":   {with: "--network-check", want: func(j *launch.Job) bool { return len(j.Check.Switchbox.Pairs) == 4 }},
-	"box-pairs":         {word: "0:1 2:3", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) }},
-	"min-bandwidth":     {word: "50", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 }},
-	"min-channels":      {word: "4", with: "--network-check --switchbox-check", want: func(j *launch.Job) bool { return j.Check.Switchbox.MinChannels == 4 }},
-	"numa-affinity":     {want: func(j *launch.Job) bool { return j.Bind == launch.BindRules{Mode: "node", Fallback: true} }},
-	"membind-policy":    {word: "bind", with: "--numa-affinity", want: func(j *launch.Job) bool { return j.Bind.Mode == "node" }, warn: "only as strong as preferred"},
-	"training-port": {word: "61000", want: func(j *launch.Job) bool {
+	"auto-config":       {want: func(j *job.Job) bool { return j.Procs == "auto" }},
+	"accelerator":       {word: "metax-tech.com/gpu", want: func(j *job.Job) bool { return j.Fake == "" }, warn: "no such accelerator is found here"},
+	"precheck":          {word: "2", want: func(j *job.Job) bool { return j.Check.Network && j.Check.CommPerf }},
+	"node-unit":         {word: "2", with: "--nnodes 2:4 --rdzv-endpoint h", want: func(j *job.Job) bool { return j.Meeting.NodeUnit == 2 }},
+	"network-check":     {want: func(j *job.Job) bool { return j.Check.Network }},
+	"comm-perf-test":    {with: "--network-check", want: func(j *job.Job) bool { return j.Check.CommPerf }},
+	"exclude-straggler": {with: "--network-check", want: func(j *job.Job) bool { return j.Check.ExcludeStraggler }},
+	"switchbox-check":   {with: "--network-check", want: func(j *job.Job) bool { return len(j.Check.Switchbox.Pairs) == 4 }},
+	"box-pairs":         {word: "0:1 2:3", with: "--network-check --switchbox-check", want: func(j *job.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) }},
+	"min-bandwidth":     {word: "50", with: "--network-check --switchbox-check", want: func(j *job.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 }},
+	"min-channels":      {word: "4", with: "--network-check --switchbox-check", want: func(j *job.Job) bool { return j.Check.Switchbox.MinChannels == 4 }},
+	"numa-affinity":     {want: func(j *job.Job) bool { return j.Bind == job.BindRules{Mode: "node", Fallback: true} }},
+	"membind-policy":    {word: "bind", with: "--numa-affinity", want: func(j *job.Job) bool { return j.Bind.Mode == "node" }, warn: "only as strong as preferred"},
+	"training-port": {word: "61000", want: func(j *job.Job) bool {
 		return len(j.Env.Set) == 1 && j.Env.Set[0].Name == "HCCL_IF_BASE_PORT" && j.Env.Set[0].Value == "61000"
 	}},
-	"save-at-breakpoint": {want: func(j *launch.Job) bool { return j.Checkpoint.On }, warn: "changes nothing"},
-	"auto-tunning":       {want: func(*launch.Job) bool { return true }, warn: "no master"},
-	"ucp-device-type":    {word: "npu", want: func(*launch.Job) bool { return true }, warn: "universal checkpoints"},
+	"save-at-breakpoint": {want: func(j *job.Job) bool { return j.Checkpoint.On }, warn: "changes nothing"},
+	"auto-tunning":       {want: func(*job.Job) bool { return true }, warn: "no master"},
+	"ucp-device-type":    {word: "npu", want: func(*job.Job) bool { return true }, warn: "universal checkpoints"},
 }
 
 func TestDLRoverFlags(t *testing.T) {
@@ -106,7 +106,7 @@ func TestDLRoverFlags(t *testing.T) {
 	}
 }
 
-func checkDLRover(t *testing.T, name string, job *launch.Job, want func(*launch.Job) bool, warning string) {
+func checkDLRover(t *testing.T, name string, job *job.Job, want func(*job.Job) bool, warning string) {
 	t.Helper()
 	if !want(job) {
 		t.Errorf("%s: %+v", name, job)
@@ -140,82 +140,82 @@ func TestDLRoverGuide(t *testing.T) {
 }
 
 func TestDLRoverMeets(t *testing.T) {
-	at := func(host string, port int) func(*launch.Meeting) {
-		return func(m *launch.Meeting) {
-			m.Backend, m.Endpoints = "muster", []launch.Endpoint{{Host: host, Port: port}}
+	at := func(host string, port int) func(*job.Meeting) {
+		return func(m *job.Meeting) {
+			m.Backend, m.Endpoints = "muster", []job.Endpoint{{Host: host, Port: port}}
 		}
 	}
-	and := func(all ...func(*launch.Meeting)) launch.Meeting {
-		return meeting(func(m *launch.Meeting) {
+	and := func(all ...func(*job.Meeting)) job.Meeting {
+		return meeting(func(m *job.Meeting) {
 			for _, f := range all {
 				f(m)
 			}
 		})
 	}
-	conf := func(key, value string) func(*launch.Meeting) {
-		return func(m *launch.Meeting) { m.Conf[key] = value }
+	conf := func(key, value string) func(*job.Meeting) {
+		return func(m *job.Meeting) { m.Conf[key] = value }
 	}
-	alone := meeting(func(m *launch.Meeting) { m.Backend = "standalone" })
+	alone := meeting(func(m *job.Meeting) { m.Backend = "standalone" })
 	for _, c := range []struct {
 		env, line, runID string
-		want             launch.Meeting
-		nodes            launch.Range
+		want             job.Meeting
+		nodes            job.Range
 		alone            bool
 	}{
-		{line: "x.py", runID: "none", want: alone, nodes: launch.Range{Min: 1, Max: 1}, alone: true},
-		{line: "--standalone x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=0", want: alone, nodes: launch.Range{Min: 1, Max: 1}, alone: true},
-		{line: "x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=3 POD_IP=10.0.0.1 ELASTIC_JOB_NAME=j", runID: "j", want: alone, nodes: launch.Range{Min: 1, Max: 1}, alone: true},
+		{line: "x.py", runID: "none", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
+		{line: "--standalone x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=0", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
+		{line: "x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=3 POD_IP=10.0.0.1 ELASTIC_JOB_NAME=j", runID: "j", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
 		{
-			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m:50001", runID: "none", want: and(at("m", 50001)), nodes: launch.Range{Min: 2, Max: 2},
+			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m:50001", runID: "none", want: and(at("m", 50001)), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2:4 --rdzv_id k x.py", env: "DLROVER_MASTER_ADDR=m ELASTIC_JOB_NAME=j POD_IP=10.0.0.1 NODE_IP=10.1.0.1 NODE_RANK=1", runID: "k",
-			want: and(at("m", 29400), func(m *launch.Meeting) { m.LocalAddr = "10.0.0.1" }), nodes: launch.Range{Min: 2, Max: 4},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.0.0.1" }), nodes: job.Range{Min: 2, Max: 4},
 		},
 		{
 			line: "--nnodes 2 --local-addr 10.2.0.1 x.py", env: "DLROVER_MASTER_ADDR=m POD_IP=10.0.0.1", runID: "none",
-			want: and(at("m", 29400), func(m *launch.Meeting) { m.LocalAddr = "10.2.0.1" }), nodes: launch.Range{Min: 2, Max: 2},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.2.0.1" }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m POD_IP=10.0.0.1 MUSTER_IFACE=eth1", runID: "none",
-			want: and(at("m", 29400), func(m *launch.Meeting) { m.Iface = "eth1" }), nodes: launch.Range{Min: 2, Max: 2},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.Iface = "eth1" }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m NODE_IP=10.1.0.1", runID: "none",
-			want: and(at("m", 29400), func(m *launch.Meeting) { m.LocalAddr = "10.1.0.1" }), nodes: launch.Range{Min: 2, Max: 2},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.1.0.1" }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--nnodes 2 --rdzv-endpoint h:7 x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none", want: and(at("h", 7)), nodes: launch.Range{Min: 2, Max: 2},
+			line: "--nnodes 2 --rdzv-endpoint h:7 x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none", want: and(at("h", 7)), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--nnodes 2 --master-addr h --master_port 7 x.py", runID: "none", want: and(at("h", 7)), nodes: launch.Range{Min: 2, Max: 2},
+			line: "--nnodes 2 --master-addr h --master_port 7 x.py", runID: "none", want: and(at("h", 7)), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 --rdzv-backend c10d x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none",
-			want: and(at("m", 1), func(m *launch.Meeting) { m.Backend = "c10d" }), nodes: launch.Range{Min: 2, Max: 2},
+			want: and(at("m", 1), func(m *job.Meeting) { m.Backend = "c10d" }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 --rdzv-backend static --master-addr h x.py", env: "DLROVER_MASTER_ADDR=m:1 WORKER_RANK=1 RANK=7", runID: "none",
-			want: and(at("h", 29500), func(m *launch.Meeting) { m.Backend, m.NodeRank, m.JoinTimeout = "static", 1, 900*time.Second }), nodes: launch.Range{Min: 2, Max: 2},
+			want: and(at("h", 29500), func(m *job.Meeting) { m.Backend, m.NodeRank, m.JoinTimeout = "static", 1, 900*time.Second }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 --rdzv-backend etcd --rdzv-endpoint e x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none",
-			want: and(at("e", 2379), func(m *launch.Meeting) { m.Backend, m.JoinTimeout = "etcd", 900*time.Second }), nodes: launch.Range{Min: 2, Max: 2},
+			want: and(at("e", 2379), func(m *job.Meeting) { m.Backend, m.JoinTimeout = "etcd", 900*time.Second }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none", want: and(at("m", 29400)), nodes: launch.Range{Min: 3, Max: 3},
+			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none", want: and(at("m", 29400)), nodes: job.Range{Min: 3, Max: 3},
 		},
 		{
-			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)), nodes: launch.Range{Min: 4, Max: 4},
+			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)), nodes: job.Range{Min: 4, Max: 4},
 		},
 		{
-			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)), nodes: launch.Range{Min: 2, Max: 2},
+			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2:4 --rdzv_conf join_timeout=5,lastcall_timeout=7,node_unit=2 x.py", env: "DLROVER_MASTER_ADDR=m", runID: "none",
-			want: and(at("m", 29400), conf("join_timeout", "5"), conf("lastcall_timeout", "7"), conf("node_unit", "2"), func(m *launch.Meeting) {
+			want: and(at("m", 29400), conf("join_timeout", "5"), conf("lastcall_timeout", "7"), conf("node_unit", "2"), func(m *job.Meeting) {
 				m.JoinTimeout, m.LastCall, m.NodeUnit = 5*time.Second, 7*time.Second, 2
-			}), nodes: launch.Range{Min: 2, Max: 4},
+			}), nodes: job.Range{Min: 2, Max: 4},
 		},
 	} {
 		job := wantMeeting(t, c.env, "dlrover-run "+c.line, c.want, c.nodes, c.alone)

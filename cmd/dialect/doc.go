@@ -1,5 +1,5 @@
 // Package dialect reads the command lines of the launchers that muster replaces, and muster's own, and makes a
-// launch.Job of them.
+// job.Job of them.
 //
 // Everything here is pure: argv and environment come in an Invocation, files are read through its ReadFile and Machine
 // only, and the same input always gives the same Request. The package does not look at the machine (whether a script exists, how many
@@ -17,7 +17,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/platform"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Invocation is one command line with its surroundings.
@@ -53,7 +53,7 @@ type Machine struct {
 
 // Request is what a command line asks for: a job, and what to do with it.
 type Request struct {
-	Job launch.Job
+	Job job.Job
 	// DryRun asks to show what would be done and to start nothing.
 	DryRun bool
 	// ShowValues asks for values that may be secrets in what DryRun shows.

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Default ports: of the c10d rendezvous and ours, of the static one, and of etcd.
@@ -66,8 +66,8 @@ func checkHost(host string) error {
 }
 
 // parseEndpoints reads HOST[:PORT],... where nodes meet: others must be able to use what is written.
-func parseEndpoints(text string, defaultPort int) ([]launch.Endpoint, error) {
-	var list []launch.Endpoint
+func parseEndpoints(text string, defaultPort int) ([]job.Endpoint, error) {
+	var list []job.Endpoint
 	for item := range strings.SplitSeq(text, ",") {
 		if strings.TrimSpace(item) == "" {
 			return nil, errors.New("an endpoint is empty: write HOST[:PORT], several with commas between")
@@ -79,7 +79,7 @@ func parseEndpoints(text string, defaultPort int) ([]launch.Endpoint, error) {
 		if port < 0 {
 			port = defaultPort
 		}
-		e := launch.Endpoint{Host: host, Port: port}
+		e := job.Endpoint{Host: host, Port: port}
 		switch addr, _ := netip.ParseAddr(host); { // of a name it is the zero address
 		case port == 0:
 			return nil, fmt.Errorf("%s: the other nodes cannot know a free port: give one from 1 to 65535", e)
@@ -116,7 +116,7 @@ var rdzvSchemes = []struct {
 }
 
 // parseRdzv reads the value of --rdzv, SCHEME://HOST[:PORT],..., into m.
-func parseRdzv(m *launch.Meeting, text string) error {
+func parseRdzv(m *job.Meeting, text string) error {
 	scheme, rest, ok := strings.Cut(strings.TrimSpace(text), "://")
 	if !ok {
 		return errors.New("write it as c10d://HOST:PORT, muster://HOST:PORT, etcd://HOST:PORT,HOST:PORT or static://HOST:PORT")

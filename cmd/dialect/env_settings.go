@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 const groupEnv = "Environment and Python of the workers"
@@ -47,11 +47,11 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-mode", arg: "launcher|inherit|clean", def: string(launch.EnvLauncher), group: groupEnv, anywhere: true, use: use{travels},
+			flag: "env-mode", arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv, anywhere: true, use: use{travels},
 			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and USER, here too (clean).",
 			set: func(r *Request, text string) error {
-				r.Job.Env.Mode = launch.EnvMode(text)
-				return oneOf(text, string(launch.EnvLauncher), string(launch.EnvInherit), string(launch.EnvClean))
+				r.Job.Env.Mode = job.EnvMode(text)
+				return oneOf(text, string(job.EnvLauncher), string(job.EnvInherit), string(job.EnvClean))
 			},
 		},
 		{
@@ -90,7 +90,7 @@ func envSettings() []setting {
 			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment lies beside its logs; muster exec --rank N -- COMMAND enters one.",
 			set: func(r *Request, text string) error {
 				on, err := parseSwitch(text)
-				r.Job.Debug = launch.DebugRules{On: on || err != nil}
+				r.Job.Debug = job.DebugRules{On: on || err != nil}
 				if err != nil {
 					r.Job.Debug.Command = text
 				}
@@ -111,7 +111,7 @@ func patterns(text string) ([]string, error) {
 	if len(list) == 0 {
 		return nil, errors.New("give names of variables with commas between")
 	}
-	return list, launch.CheckPatterns(list)
+	return list, job.CheckPatterns(list)
 }
 
 // pieces are the words of a setting that counts each of them, weakest first.
@@ -139,7 +139,7 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 			continue
 		}
 		for _, v := range list {
-			if launch.TellsWorkers(v.Name) {
+			if job.TellsWorkers(v.Name) {
 				wrong.add(ownVariable(v.Source.Name+": "+v.Name, v.Name))
 			}
 		}
@@ -148,13 +148,13 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 	env := newEnviron(inv.Environ)
 	for _, word := range pieces(words, "env") {
 		name, value, given := strings.Cut(word.text, "=")
-		v := launch.Var{Name: name, Value: value, Source: word.source, Expand: expand && given}
+		v := job.Var{Name: name, Value: value, Source: word.source, Expand: expand && given}
 		shown := word.source.String() + " " + name
 		switch _, known := env[name]; {
 		case name == "" || strings.ContainsAny(name, " \t\n"):
 			wrong.add(fmt.Errorf("cannot use %s: there is no name of a variable in front of the value", word.source))
 			continue
-		case launch.TellsWorkers(name):
+		case job.TellsWorkers(name):
 			wrong.add(ownVariable(shown, name))
 			continue
 		case !given && !known:
@@ -165,7 +165,7 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 		}
 		r.Job.Env.Set = append(r.Job.Env.Set, v)
 	}
-	if word, ok := words["env-expand"]; ok && expand && word.source.Kind == launch.FromFlag && len(r.Job.Env.Set) == 0 {
+	if word, ok := words["env-expand"]; ok && expand && word.source.Kind == job.FromFlag && len(r.Job.Env.Set) == 0 {
 		wrong.add(errors.New("cannot use --env-expand without --env or --env-file: there is nothing to expand"))
 	}
 	settlePython(r, words, wrong)
@@ -175,7 +175,7 @@ func ownVariable(what, name string) error {
 	return errhint.With(fmt.Errorf("cannot use %s: muster tells each worker its own", what), "leave "+name+" out")
 }
 
-func readEnvFile(file string, readFile func(string) ([]byte, error), expand bool) ([]launch.Var, error) {
+func readEnvFile(file string, readFile func(string) ([]byte, error), expand bool) ([]job.Var, error) {
 	if readFile == nil {
 		return nil, fmt.Errorf("cannot read %s: no files can be read here", file)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // files reads a command line of a dialect with these files.
@@ -42,36 +42,36 @@ func TestEnvSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := func(kind launch.SourceKind, name string) launch.Source { return launch.Source{Kind: kind, Name: name} }
-	want := launch.EnvRules{
-		Mode: launch.EnvClean, Pass: []string{"NCCL_*", "MY_*"}, Unset: []string{"U", "W_*"},
-		Set: []launch.Var{
-			{Name: "FILE", Value: "$HOME", Expand: true, Source: at(launch.FromConfig, "a.env:1")},
-			{Name: "A", Value: "a.env", Expand: true, Source: at(launch.FromConfig, "a.env:2")},
-			{Name: "RAW", Value: "$HOME", Source: at(launch.FromConfig, "a.env:3")},
-			{Name: "FILE2", Value: "b c", Expand: true, Source: at(launch.FromConfig, "b.env:1")},
-			{Name: "A", Value: "file", Expand: true, Source: at(launch.FromConfig, "conf.yaml:1")},
-			{Name: "C", Value: "file", Expand: true, Source: at(launch.FromConfig, "conf.yaml:1")},
-			{Name: "A", Value: "variable", Expand: true, Source: at(launch.FromVariable, "MUSTER_ENV")},
-			{Name: "V", Value: "v", Expand: true, Source: at(launch.FromVariable, "MUSTER_ENV")},
-			{Name: "A", Value: "1", Expand: true, Source: at(launch.FromFlag, "--env")},
-			{Name: "B", Value: "x=y\n z", Expand: true, Source: at(launch.FromFlag, "--env")},
-			{Name: "HERE", Value: "it's \"here\"\n\xff", Source: at(launch.FromFlag, "--env")},
-			{Name: "EMPTY", Expand: true, Source: at(launch.FromFlag, "--env")},
+	at := func(kind job.SourceKind, name string) job.Source { return job.Source{Kind: kind, Name: name} }
+	want := job.EnvRules{
+		Mode: job.EnvClean, Pass: []string{"NCCL_*", "MY_*"}, Unset: []string{"U", "W_*"},
+		Set: []job.Var{
+			{Name: "FILE", Value: "$HOME", Expand: true, Source: at(job.FromConfig, "a.env:1")},
+			{Name: "A", Value: "a.env", Expand: true, Source: at(job.FromConfig, "a.env:2")},
+			{Name: "RAW", Value: "$HOME", Source: at(job.FromConfig, "a.env:3")},
+			{Name: "FILE2", Value: "b c", Expand: true, Source: at(job.FromConfig, "b.env:1")},
+			{Name: "A", Value: "file", Expand: true, Source: at(job.FromConfig, "conf.yaml:1")},
+			{Name: "C", Value: "file", Expand: true, Source: at(job.FromConfig, "conf.yaml:1")},
+			{Name: "A", Value: "variable", Expand: true, Source: at(job.FromVariable, "MUSTER_ENV")},
+			{Name: "V", Value: "v", Expand: true, Source: at(job.FromVariable, "MUSTER_ENV")},
+			{Name: "A", Value: "1", Expand: true, Source: at(job.FromFlag, "--env")},
+			{Name: "B", Value: "x=y\n z", Expand: true, Source: at(job.FromFlag, "--env")},
+			{Name: "HERE", Value: "it's \"here\"\n\xff", Source: at(job.FromFlag, "--env")},
+			{Name: "EMPTY", Expand: true, Source: at(job.FromFlag, "--env")},
 		},
 	}
 	for _, req := range []dialect.Request{native, torchrun} {
 		if diff := cmp.Diff(want, req.Job.Env); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", req.Job.Dialect, diff)
 		}
-		if got := req.Job.Python; got != (launch.PythonRules{Conda: "ml"}) { // the command line wins over MUSTER_VENV
+		if got := req.Job.Python; got != (job.PythonRules{Conda: "ml"}) { // the command line wins over MUSTER_VENV
 			t.Errorf("%s: %+v", req.Job.Dialect, got)
 		}
-		if got := req.Job.Debug; got != (launch.DebugRules{On: true, Command: "echo $RANK"}) {
+		if got := req.Job.Debug; got != (job.DebugRules{On: true, Command: "echo $RANK"}) {
 			t.Errorf("%s: %+v", req.Job.Dialect, got)
 		}
 	}
-	for word, want := range map[string]launch.DebugRules{"--debug-mode": {On: true}, "--debug-mode=false": {}, "--debug-mode=nvidia-smi -l": {On: true, Command: "nvidia-smi -l"}} {
+	for word, want := range map[string]job.DebugRules{"--debug-mode": {On: true}, "--debug-mode=false": {}, "--debug-mode=nvidia-smi -l": {On: true, Command: "nvidia-smi -l"}} {
 		for _, words := range [][]string{{"run", word, "prog"}, {word, "torchrun", "t.py"}} {
 			if req, err := files(nil, nil, words...); err != nil || req.Job.Debug != want {
 				t.Errorf("%q: %+v, %v", words, req.Job.Debug, err)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // ParseEnvFile reads a file of variables as dotenv and DeepSpeed's .deepspeed_env have them: a line NAME=VALUE each, with
@@ -16,13 +16,13 @@ import (
 // One in single quotes is taken as it is, one in double quotes has the escapes \n, \r, \t, \\, \", \$ and \`; both may have
 // several lines. With expand, all values but those in single quotes get Var.Expand. Errors name the file and the line, and
 // never a value: it may be a secret.
-func ParseEnvFile(file string, content []byte, expand bool) ([]launch.Var, error) {
+func ParseEnvFile(file string, content []byte, expand bool) ([]job.Var, error) {
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	if len(content) > maxConfig {
 		return nil, fmt.Errorf("cannot read %s: %d bytes exceed the limit of %d", file, len(content), maxConfig)
 	}
 	f := envFile{rest: string(content), line: 1, expand: expand}
-	var vars []launch.Var
+	var vars []job.Var
 	for f.rest != "" {
 		at := fmt.Sprintf("%s:%d", file, f.line)
 		v, found, err := f.next()
@@ -30,7 +30,7 @@ func ParseEnvFile(file string, content []byte, expand bool) ([]launch.Var, error
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 		if found {
-			v.Source = launch.Source{Kind: launch.FromConfig, Name: at}
+			v.Source = job.Source{Kind: job.FromConfig, Name: at}
 			vars = append(vars, v)
 		}
 	}
@@ -55,7 +55,7 @@ func (f *envFile) cut() string {
 }
 
 // next reads a line, and those behind it that belong to a value in quotes.
-func (f *envFile) next() (v launch.Var, found bool, err error) {
+func (f *envFile) next() (v job.Var, found bool, err error) {
 	line := strings.TrimLeft(f.cut(), " \t")
 	if line == "" || line[0] == '#' {
 		return v, false, nil
@@ -71,7 +71,7 @@ func (f *envFile) next() (v launch.Var, found bool, err error) {
 	case !envName().MatchString(name):
 		return v, false, errors.New("what stands in front of the = is no name of a variable")
 	}
-	v = launch.Var{Name: name, Expand: f.expand}
+	v = job.Var{Name: name, Expand: f.expand}
 	switch {
 	case strings.HasPrefix(value, "'"):
 		v.Value, value, err = f.quoted(value[1:], '\'')

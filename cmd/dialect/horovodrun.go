@@ -12,7 +12,7 @@ import (
 	"muster/horovod/discovery"
 	"muster/internal/errhint"
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // horovodRun is the name of Horovod's launcher.
@@ -52,7 +52,7 @@ type horovodJob struct {
 	inv   Invocation
 	in    *parsed
 	req   Request
-	job   *launch.Job      // of req
+	job   *job.Job         // of req
 	ask   *HorovodRequest  // of req
 	tuned map[string]given // words of the config file, by flag
 	wrong problems
@@ -68,10 +68,10 @@ func Horovodrun(inv Invocation) (Request, error) {
 		return Request{JSON: inv.Own.json(env)}, hostsAsCommand(err, inv.Args)
 	}
 	h := &horovodJob{env: env, inv: inv, in: in, tuned: map[string]given{}}
-	h.req.Job = launch.Job{
-		Dialect: horovodRun, Restart: defaultRestart(), Stop: launch.StopRules{Grace: horovodGrace}, Warm: launch.WarmRules{Wait: defaultWarmWait},
-		Command: launch.Command{Kind: launch.Program, Name: in.script, Args: in.args}, Environ: inv.Environ, EventLog: "null", Role: "default",
-		Sources: launch.Sources{},
+	h.req.Job = job.Job{
+		Dialect: horovodRun, Restart: defaultRestart(), Stop: job.StopRules{Grace: horovodGrace}, Warm: job.WarmRules{Wait: defaultWarmWait},
+		Command: job.Command{Kind: job.Program, Name: in.script, Args: in.args}, Environ: inv.Environ, EventLog: "null", Role: "default",
+		Sources: job.Sources{},
 	}
 	h.job, h.ask = &h.req.Job, &HorovodRequest{}
 	h.req.Horovod, h.req.LogLevel = h.ask, "info"
@@ -100,7 +100,7 @@ func Horovodrun(inv Invocation) (Request, error) {
 	}
 	habits := map[string]given{"grace": {text: horovodGrace.String()}, "log-level": {text: h.req.LogLevel, source: in.values["verbose"].source}}
 	if h.ask.Elastic { // the workers of a host, as Horovod has it
-		h.job.Restart.Scope, habits["restart-scope"] = launch.ScopeNode, given{text: string(launch.ScopeNode)}
+		h.job.Restart.Scope, habits["restart-scope"] = job.ScopeNode, given{text: string(job.ScopeNode)}
 	}
 	words := inv.Own.apply(&h.req, inv, env, p, habits, &h.wrong)
 	h.fixedRules()
@@ -114,18 +114,18 @@ func Horovodrun(inv Invocation) (Request, error) {
 // fixedRules takes back what variables and files may say for many jobs and a job of Horovod does not do: a world that was made
 // once is not made anew, and the driver of an elastic job starts workers by itself.
 func (h *horovodJob) fixedRules() {
-	job := h.job
-	job.Restart.MaxRestarts = 0
+	j := h.job
+	j.Restart.MaxRestarts = 0
 	if h.ask.Elastic {
 		if !h.req.bounded() {
-			job.Restart.Scope = launch.ScopeNode
+			j.Restart.Scope = job.ScopeNode
 		}
-		if h.few && job.Restart.Scope == launch.ScopeNode {
+		if h.few && j.Restart.Scope == job.ScopeNode {
 			h.refuse("min-np", errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
 				"give -H host1:2,host2:2, or --host-discovery-script; or --restart-scope world with --backoff-limit N in front of horovodrun"))
 		}
-		job.Bind = launch.BindRules{}
-		job.Checkpoint, job.Isolate, job.InheritStdin = launch.CheckpointRules{}, false, false
+		j.Bind = job.BindRules{}
+		j.Checkpoint, j.Isolate, j.InheritStdin = job.CheckpointRules{}, false, false
 	}
 }
 
@@ -207,7 +207,7 @@ func (h *horovodJob) hosts() {
 	case np.n < 1 || np.n > maxNodes:
 		h.refuse("num-proc", fmt.Errorf("give a number from 1 to %d", maxNodes))
 	}
-	h.job.Hosts.SSH = launch.SSHRules{Identity: h.value("ssh-identity-file").text}
+	h.job.Hosts.SSH = job.SSHRules{Identity: h.value("ssh-identity-file").text}
 	if port := h.value("ssh-port"); !port.none {
 		if port.n < 1 || port.n > 65535 {
 			h.refuse("ssh-port", errors.New("give a number from 1 to 65535"))
@@ -232,7 +232,7 @@ func (h *horovodJob) hosts() {
 	found, from := h.given()
 	h.elastic(found, np.n)
 	if h.ask.Elastic {
-		h.job.Nodes, h.job.Procs = launch.Range{Min: 1, Max: 1}, "1"
+		h.job.Nodes, h.job.Procs = job.Range{Min: 1, Max: 1}, "1"
 		h.job.Meeting = defaultMeeting(backendStandalone)
 		return
 	}
@@ -378,20 +378,20 @@ func (h *horovodJob) seconds(flag string, least int) time.Duration {
 func (h *horovodJob) nodes(slots []horovod.Slot) {
 	for _, s := range slots {
 		if s.LocalRank == 0 {
-			h.job.Hosts.Nodes = append(h.job.Hosts.Nodes, launch.Node{
+			h.job.Hosts.Nodes = append(h.job.Hosts.Nodes, job.Node{
 				Host: hosts.Host{Name: s.Host, Slots: s.LocalSize}, Procs: fmt.Sprint(s.LocalSize),
 			})
 		}
 		node := &h.job.Hosts.Nodes[len(h.job.Hosts.Nodes)-1]
-		var vars []launch.Var
+		var vars []job.Var
 		for _, kv := range s.Env() {
 			name, value, _ := strings.Cut(kv, "=")
-			vars = append(vars, launch.Var{Name: name, Value: value, Source: launch.Source{Kind: launch.FromMuster, Name: "place in the world"}, Own: name != "HOROVOD_SIZE"})
+			vars = append(vars, job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "place in the world"}, Own: name != "HOROVOD_SIZE"})
 		}
 		node.WorkerEnv = append(node.WorkerEnv, vars)
 	}
 	n := len(h.job.Hosts.Nodes)
-	h.job.Nodes = launch.Range{Min: n, Max: n}
+	h.job.Nodes = job.Range{Min: n, Max: n}
 	h.job.Procs = h.job.Hosts.Nodes[0].Procs
 	if n == 1 {
 		h.job.Meeting = defaultMeeting(backendStandalone)
@@ -405,13 +405,13 @@ func (h *horovodJob) nodes(slots []horovod.Slot) {
 func horovodPad(np int) int { return len(fmt.Sprint(max(0, np-1))) }
 
 func (h *horovodJob) logs() {
-	logs := launch.LogRules{Prefix: "[${rank}]<${stream}>:", PrefixAll: true, Stamp: h.value("prefix-output-with-timestamp").on}
+	logs := job.LogRules{Prefix: "[${rank}]<${stream}>:", PrefixAll: true, Stamp: h.value("prefix-output-with-timestamp").on}
 	if dir := h.value("output-filename"); !dir.none {
 		if dir.text == "" {
 			h.refuse("output-filename", errors.New("give a directory"))
 		}
 		logs.RankFiles, logs.RankDigits = dir.text, horovodPad(h.value("num-proc").n)
-		logs.Tee = launch.StreamMap{Default: launch.Both}
+		logs.Tee = job.StreamMap{Default: job.Both}
 	}
 	h.job.Logs = logs
 }

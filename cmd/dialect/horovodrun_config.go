@@ -9,7 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // config reads the file of --config-file into tuned. What Horovod does not know is passed over, as it does.
@@ -28,8 +28,8 @@ func (h *horovodJob) config() {
 		h.refuse("config-file", fmt.Errorf("%s: %s", file.text, yamlText(err)))
 		return
 	}
-	source := func(node *yaml.Node) launch.Source {
-		return launch.Source{Kind: launch.FromConfig, Name: fmt.Sprintf("%s:%d", file.text, node.Line)}
+	source := func(node *yaml.Node) job.Source {
+		return job.Source{Kind: job.FromConfig, Name: fmt.Sprintf("%s:%d", file.text, node.Line)}
 	}
 	if node, ok := sections["controller"]; ok {
 		switch strings.ToLower(node.Value) {
@@ -137,10 +137,10 @@ func (h *horovodJob) word(e *envFlag) (given, bool) {
 
 // environment makes variables of the tuning flags, and says what else the workers have.
 func (h *horovodJob) environment() {
-	set := func(name, value string, source launch.Source) {
-		h.job.Env.Set = append(h.job.Env.Set, launch.Var{Name: name, Value: value, Source: source})
+	set := func(name, value string, source job.Source) {
+		h.job.Env.Set = append(h.job.Env.Set, job.Var{Name: name, Value: value, Source: source})
 	}
-	ours := launch.Source{Kind: launch.FromMuster, Name: "horovodrun with gloo"}
+	ours := job.Source{Kind: job.FromMuster, Name: "horovodrun with gloo"}
 	set("HOROVOD_CONTROLLER", "gloo", ours)
 	set("HOROVOD_CPU_OPERATIONS", "gloo", ours)
 	set("PYTHONUNBUFFERED", "1", ours)

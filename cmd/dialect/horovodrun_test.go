@@ -19,7 +19,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
 	"muster/internal/testutil"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // horovodCase is a file of testdata/horovodrun: environment and command line, files, and what we make of it. A case that
@@ -370,16 +370,16 @@ func TestHorovodrunOwnFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job := &req.Job
-	if !req.DryRun || job.StatusFile != "s.json" || job.Stop.Grace.Seconds() != 9 || len(job.Stop.Handled) == 0 {
-		t.Errorf("%+v", job)
+	j := &req.Job
+	if !req.DryRun || j.StatusFile != "s.json" || j.Stop.Grace.Seconds() != 9 || len(j.Stop.Handled) == 0 {
+		t.Errorf("%+v", j)
 	}
 	for _, name := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"} {
-		if !slices.Contains(job.Env.Unset, name) {
+		if !slices.Contains(j.Env.Unset, name) {
 			t.Errorf("%s is not unset", name)
 		}
 	}
-	if got := job.Sources["num-proc"]; got != (launch.Source{Kind: launch.FromFlag, Name: "--num-proc"}) {
+	if got := j.Sources["num-proc"]; got != (job.Source{Kind: job.FromFlag, Name: "--num-proc"}) {
 		t.Errorf("source of -np: %v", got)
 	}
 }

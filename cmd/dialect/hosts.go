@@ -11,7 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // hosted reports whether words name hosts on which muster is to start the nodes.
@@ -32,7 +32,7 @@ func checkHosted(r *Request, words map[string]given, wrong *problems) {
 	for _, flag := range []string{"hosts", "hostfile", "include", "exclude"} {
 		switch word, ok := words[flag]; {
 		case !ok:
-		case word.source.Kind == launch.FromFlag:
+		case word.source.Kind == job.FromFlag:
 			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", flag, r.Job.Dialect))
 		default:
 			r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.source.Name, r.Job.Dialect))
@@ -121,7 +121,7 @@ type fleet struct {
 // settle fills in the job's nodes. It reports whether their number may change while the job runs, or some are held ready:
 // fixed ranks would be no use then.
 func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (elastic bool) {
-	job, m, n := &r.Job, &r.Job.Meeting, len(f.list)
+	j, m, n := &r.Job, &r.Job.Meeting, len(f.list)
 	source := words[f.flag].source
 	switch {
 	case f.nnodes == nil:
@@ -129,35 +129,35 @@ func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (ela
 			wrong.add(fmt.Errorf("cannot use %s with %d hosts: none would be left to train", words["spares"].written("spares"), n))
 			m.Spares = 0
 		}
-		job.Nodes = launch.Range{Min: n - m.Spares, Max: n - m.Spares}
+		j.Nodes = job.Range{Min: n - m.Spares, Max: n - m.Spares}
 		r.tell("nnodes", strconv.Itoa(n-m.Spares), source)
-	case job.Nodes.Min > n:
+	case j.Nodes.Min > n:
 		wrong.add(fmt.Errorf("cannot use %s with %s: there are only %d hosts", f.nnodes.written("nnodes"), source.Name, n))
-		return job.Nodes.Min < job.Nodes.Max
-	case job.Nodes.Min < job.Nodes.Max:
+		return j.Nodes.Min < j.Nodes.Max
+	case j.Nodes.Min < j.Nodes.Max:
 		// More than there are now would make each meeting wait for nodes that cannot come.
-		job.Nodes.Max = min(job.Nodes.Max, n)
+		j.Nodes.Max = min(j.Nodes.Max, n)
 		elastic = true
-	case job.Nodes.Max+m.Spares > n:
-		wrong.add(fmt.Errorf("cannot use %s with %s and %d hosts: %d would be needed", words["spares"].written("spares"), f.nnodes.written("nnodes"), n, job.Nodes.Max+m.Spares))
-	case job.Nodes.Max+m.Spares < n && f.exact:
+	case j.Nodes.Max+m.Spares > n:
+		wrong.add(fmt.Errorf("cannot use %s with %s and %d hosts: %d would be needed", words["spares"].written("spares"), f.nnodes.written("nnodes"), n, j.Nodes.Max+m.Spares))
+	case j.Nodes.Max+m.Spares < n && f.exact:
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d hosts", f.nnodes.written("nnodes"), n), "leave the number of nodes out: it is that of the hosts"))
 	default:
-		for _, h := range f.list[job.Nodes.Max+m.Spares:] {
-			job.Warnings = append(job.Warnings, fmt.Sprintf("the host %s is not used: %s asks for fewer", h.Name, f.nnodes.written("nnodes")))
-			if len(job.Warnings) > maxProblems {
+		for _, h := range f.list[j.Nodes.Max+m.Spares:] {
+			j.Warnings = append(j.Warnings, fmt.Sprintf("the host %s is not used: %s asks for fewer", h.Name, f.nnodes.written("nnodes")))
+			if len(j.Warnings) > maxProblems {
 				break
 			}
 		}
-		f.list = f.list[:job.Nodes.Max+m.Spares]
+		f.list = f.list[:j.Nodes.Max+m.Spares]
 	}
-	job.Hosts.Nodes = f.workers(r, source, wrong)
+	j.Hosts.Nodes = f.workers(r, source, wrong)
 	return elastic || m.Spares > 0
 }
 
 // workers gives each host its workers: its slots, unless the number was said for all.
-func (f *fleet) workers(r *Request, source launch.Source, wrong *problems) []launch.Node {
-	nodes := make([]launch.Node, len(f.list))
+func (f *fleet) workers(r *Request, source job.Source, wrong *problems) []job.Node {
+	nodes := make([]job.Node, len(f.list))
 	each, err := strconv.Atoi(r.Job.Procs)
 	told := "1"
 	for i, h := range f.list {
@@ -181,8 +181,8 @@ func (f *fleet) workers(r *Request, source launch.Source, wrong *problems) []lau
 // a variable or a file, which may be for many jobs.
 func voidWithHosts(r *Request, word given, flag, why string, wrong *problems) {
 	switch word.source.Kind {
-	case launch.FromDefault:
-	case launch.FromFlag:
+	case job.FromDefault:
+	case job.FromFlag:
 		wrong.add(fmt.Errorf("cannot use %s with hosts: %s", word.written(flag), why))
 	default:
 		r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect with hosts: %s", word.written(flag), why))
@@ -196,7 +196,7 @@ const (
 )
 
 // checkIsHost refuses the setting of --rdzv-conf that says whether this node serves the store.
-func checkIsHost(m *launch.Meeting, wrong *problems) {
+func checkIsHost(m *job.Meeting, wrong *problems) {
 	if m.IsHost != nil {
 		wrong.add(errors.New("cannot use --rdzv-conf is_host with hosts: it is about one node, and all are started here"))
 		m.IsHost = nil
@@ -205,7 +205,7 @@ func checkIsHost(m *launch.Meeting, wrong *problems) {
 
 // nativeHosts is nativeMeeting for a job whose nodes muster itself starts.
 func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *problems) {
-	job, m := &r.Job, &r.Job.Meeting
+	j, m := &r.Job, &r.Job.Meeting
 	f := fleet{}
 	if f.list, f.flag = readHosts(r, inv, words, wrong); f.list == nil {
 		return
@@ -229,7 +229,7 @@ func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *prob
 	switch {
 	case byURL:
 		for _, flag := range []string{"master-addr", "master-port"} {
-			if word := words[flag]; word.source.Kind == launch.FromFlag {
+			if word := words[flag]; word.source.Kind == job.FromFlag {
 				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out", word.written(flag)))
 			}
 		}
@@ -240,11 +240,11 @@ func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *prob
 		m.Host, m.Port = "", 0
 	case elastic:
 		m.Backend = backendMuster
-	case job.Nodes.Max > 1:
+	case j.Nodes.Max > 1:
 		m.Backend = backendStatic
 	}
-	settleMeeting(r, withNodes(words, job), wrong)
-	if job.Alone() {
+	settleMeeting(r, withNodes(words, j), wrong)
+	if j.Alone() {
 		if err := placeAlone(m); err != nil {
 			wrong.add(fmt.Errorf("cannot use %s: %w", url.written("rdzv"), err))
 		}
@@ -252,7 +252,7 @@ func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *prob
 }
 
 // withNodes adds the number of nodes to words where it follows from the hosts.
-func withNodes(words map[string]given, job *launch.Job) map[string]given {
+func withNodes(words map[string]given, job *job.Job) map[string]given {
 	if _, ok := words["nnodes"]; ok {
 		return words
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // groupHosts is the help text's heading over where muster itself starts the nodes.
@@ -30,7 +30,7 @@ const maxParallel = 1024
 
 // hostSettings name the hosts of a job and say how they are reached. Those that name hosts are read by readHosts.
 func hostSettings() []setting {
-	ssh := func(r *Request) *launch.SSHRules { return &r.Job.Hosts.SSH }
+	ssh := func(r *Request) *job.SSHRules { return &r.Job.Hosts.SSH }
 	later := func(*Request, string) error { return nil }
 	return []setting{
 		{
@@ -195,7 +195,7 @@ func (r *Request) finishHosts() {
 		h.StartTimeout = defaultStartTimeout
 		if from := r.podsFrom(); from != "" {
 			h.StartTimeout = podStartTimeout
-			r.tell("start-timeout", "5m", launch.Source{Kind: launch.FromPlatform, Name: from})
+			r.tell("start-timeout", "5m", job.Source{Kind: job.FromPlatform, Name: from})
 		}
 	}
 	if h.SSH.Parallel == 0 {

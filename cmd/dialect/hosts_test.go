@@ -13,7 +13,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // hostFiles are what the command lines of the tests about hosts can read.
@@ -72,7 +72,7 @@ func placed(req dialect.Request, err error) string {
 	}
 	for _, flag := range []string{"nnodes", "nproc-per-node"} {
 		if i := slices.IndexFunc(req.Settings, func(s dialect.Setting) bool { return s.Flag == flag }); i >= 0 {
-			if s := req.Settings[i]; s.Source.Kind != launch.FromDefault {
+			if s := req.Settings[i]; s.Source.Kind != job.FromDefault {
 				fmt.Fprintf(&b, "\n    --%s %s (%s)", flag, s.Value, s.Source)
 			}
 		}
@@ -192,8 +192,8 @@ func TestHostRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := launch.Hosts{
-		SSH: launch.SSHRules{
+	want := job.Hosts{
+		SSH: job.SSHRules{
 			Program: []string{"/bin/ssh"}, User: "u", Port: 2222, Identity: "key", HostKeys: "strict", Options: []string{"ProxyJump=g", "Ciphers=x,y"}, Parallel: 8,
 		},
 		StartTimeout: 90 * time.Second, Dir: "/d", CollectLogs: "logs",
@@ -203,10 +203,10 @@ func TestHostRules(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// The same by variables, by a file, and in front of another dialect.
-	for line, want := range map[string]launch.Hosts{
-		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {SSH: launch.SSHRules{Port: 2222, Parallel: 64}, StartTimeout: time.Minute},
-		"--config conf.yaml --ssh-port 22 torchrun t.py":               {SSH: launch.SSHRules{Port: 22, Parallel: 64, Options: []string{"ProxyJump=gate", "Ciphers=x,y"}}, StartTimeout: time.Minute},
-		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py":    {SSH: launch.SSHRules{Parallel: 64, Options: []string{"A=1", "B=2"}}, StartTimeout: time.Minute, Preflight: true},
+	for line, want := range map[string]job.Hosts{
+		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {SSH: job.SSHRules{Port: 2222, Parallel: 64}, StartTimeout: time.Minute},
+		"--config conf.yaml --ssh-port 22 torchrun t.py":               {SSH: job.SSHRules{Port: 22, Parallel: 64, Options: []string{"ProxyJump=gate", "Ciphers=x,y"}}, StartTimeout: time.Minute},
+		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py":    {SSH: job.SSHRules{Parallel: 64, Options: []string{"A=1", "B=2"}}, StartTimeout: time.Minute, Preflight: true},
 	} {
 		req, err := withHosts(t, line)
 		if err != nil || len(req.Job.Hosts.Nodes) == 0 {
@@ -219,7 +219,7 @@ func TestHostRules(t *testing.T) {
 	}
 	// A job without hosts has no rules for them.
 	req, err = withHosts(t, "run prog")
-	if err != nil || gocmp.Diff(launch.Hosts{}, req.Job.Hosts) != "" {
+	if err != nil || gocmp.Diff(job.Hosts{}, req.Job.Hosts) != "" {
 		t.Errorf("%v, %+v", err, req.Job.Hosts)
 	}
 	req, err = dialect.Native(dialect.Invocation{Args: []string{"--hosts", "a", "p"}, Environ: []string{"MUSTER_SSH_OPTION=A=1\n\nB=2 3\n"}})

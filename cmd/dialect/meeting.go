@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Backends of the rendezvous.
@@ -21,16 +21,16 @@ const (
 
 // defaultMeeting are the bounds of torchrun 2.15.0's c10d rendezvous. The time between heartbeats and the last call are
 // left to the protocol: muster's own is faster than torchrun's.
-func defaultMeeting(backend string) launch.Meeting {
-	return launch.Meeting{
+func defaultMeeting(backend string) job.Meeting {
+	return job.Meeting{
 		Backend: backend, NodeRank: -1,
 		JoinTimeout: 10 * time.Minute, CloseTimeout: 30 * time.Second, ReadTimeout: time.Minute, HeartbeatTimeout: 5 * time.Second,
-		KeepAliveAttempts: 3, Etcd: launch.EtcdAccess{Prefix: "/muster/"},
+		KeepAliveAttempts: 3, Etcd: job.EtcdAccess{Prefix: "/muster/"},
 	}
 }
 
 // checkEndpoints warns of a place that is another one on every machine.
-func checkEndpoints(job *launch.Job) {
+func checkEndpoints(job *job.Job) {
 	if job.Meeting.Backend == backendEtcd {
 		return // which may have a proxy on every machine
 	}
@@ -44,41 +44,41 @@ func checkEndpoints(job *launch.Job) {
 // settleMeeting holds the settings of the meeting against each other, wherever they came from. words are all flags that
 // were given in any way, by name.
 func settleMeeting(r *Request, words map[string]given, wrong *problems) {
-	job, m := &r.Job, &r.Job.Meeting
+	j, m := &r.Job, &r.Job.Meeting
 	if m.LocalAddr != "" && m.Iface != "" {
 		settleAddress(m, words, wrong)
 	}
 	if m.Backend == backendStandalone || m.Backend == backendStatic {
 		m.Spares = 0 // nodes with fixed ranks have none, nor has one node by itself; see the setting's use
 	}
-	alone := job.Alone()
-	if unit := max(m.NodeUnit, 1); job.Nodes.Max/unit*unit < job.Nodes.Min && (!alone || words["node-unit"].source.Kind == launch.FromFlag) {
+	alone := j.Alone()
+	if unit := max(m.NodeUnit, 1); j.Nodes.Max/unit*unit < j.Nodes.Min && (!alone || words["node-unit"].source.Kind == job.FromFlag) {
 		wrong.add(fmt.Errorf("cannot use %s with %s: no multiple of %d nodes is in that range",
 			words["node-unit"].written("node-unit"), words["nnodes"].written("nnodes"), unit))
 	}
 	if alone {
 		return
 	}
-	checkEndpoints(job)
+	checkEndpoints(j)
 	checkConfTimes(m, wrong)
 	if m.Backend == backendStatic {
-		if job.Nodes.Min != job.Nodes.Max {
+		if j.Nodes.Min != j.Nodes.Max {
 			wrong.add(errhint.With(fmt.Errorf("cannot use %s with a static rendezvous: its number of nodes is fixed", words["nnodes"].written("nnodes")),
 				"give one number, or let the nodes meet by c10d, muster or etcd"))
 		}
 		if !looseRanks.met(r, words) {
 			m.Topology = ""
 		}
-		if m.NodeRank >= job.Nodes.Max {
+		if m.NodeRank >= j.Nodes.Max {
 			wrong.add(fmt.Errorf("cannot use %s with %s: node ranks go from 0 to %d",
-				words["node-rank"].written("node-rank"), words["nnodes"].written("nnodes"), job.Nodes.Max-1))
+				words["node-rank"].written("node-rank"), words["nnodes"].written("nnodes"), j.Nodes.Max-1))
 		}
 	}
 	settleEtcd(m, words, wrong)
 }
 
 // settleAddress decides between an address and an interface: the stronger source wins.
-func settleAddress(m *launch.Meeting, words map[string]given, wrong *problems) {
+func settleAddress(m *job.Meeting, words map[string]given, wrong *problems) {
 	addr, iface := words["local-addr"], words["iface"]
 	switch {
 	case addr.source.Kind > iface.source.Kind:
@@ -91,7 +91,7 @@ func settleAddress(m *launch.Meeting, words map[string]given, wrong *problems) {
 }
 
 // settleEtcd checks how etcd is spoken to.
-func settleEtcd(m *launch.Meeting, words map[string]given, wrong *problems) {
+func settleEtcd(m *job.Meeting, words map[string]given, wrong *problems) {
 	if m.Backend != backendEtcd {
 		m.Etcd = defaultMeeting("").Etcd
 		return
@@ -118,7 +118,7 @@ func settleEtcd(m *launch.Meeting, words map[string]given, wrong *problems) {
 }
 
 // placeAlone puts the one endpoint of a node that meets nobody where its store listens.
-func placeAlone(m *launch.Meeting) error {
+func placeAlone(m *job.Meeting) error {
 	if len(m.Endpoints) > 1 {
 		return errors.New("one node has one endpoint")
 	}
@@ -130,9 +130,9 @@ func placeAlone(m *launch.Meeting) error {
 
 // nativeMeeting finds how the nodes of muster's own run command meet: by --rdzv, or by fixed ranks.
 func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
-	job, m := &r.Job, &r.Job.Meeting
+	j, m := &r.Job, &r.Job.Meeting
 	url, byURL := words["rdzv"]
-	typed := func(flag string) bool { return words[flag].source.Kind == launch.FromFlag }
+	typed := func(flag string) bool { return words[flag].source.Kind == job.FromFlag }
 	switch {
 	case byURL:
 		// A platform's variables may name a master for all jobs; who types both wants two things.
@@ -143,17 +143,17 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		}
 		m.Host, m.Port = "", 0
 	case r.SimulateNodes > 0: // at a place that is found when they start
-	case job.Nodes.Max > 1 && m.Host != "" && m.NodeRank >= 0:
+	case j.Nodes.Max > 1 && m.Host != "" && m.NodeRank >= 0:
 		m.Backend = backendStatic
 		if _, ok := words["master-port"]; !ok {
 			m.Port = staticPort
 		}
-		list, err := parseEndpoints(launch.Endpoint{Host: m.Host, Port: m.Port}.String(), staticPort)
+		list, err := parseEndpoints(job.Endpoint{Host: m.Host, Port: m.Port}.String(), staticPort)
 		if err != nil {
 			wrong.add(fmt.Errorf("cannot use --master-addr %s and --master-port %d: %w", m.Host, m.Port, err))
 		}
 		m.Endpoints, m.Host, m.Port = list, "", 0
-	case job.Nodes.Max > 1:
+	case j.Nodes.Max > 1:
 		if _, err := parseNodes(words["nnodes"].text); err != nil {
 			return // that is what is wrong
 		}
@@ -164,8 +164,8 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s: nothing says how the nodes meet", words["nnodes"].written("nnodes")), hint))
 		return
 	}
-	if m.Backend == backendStatic && m.NodeRank < 0 && job.Nodes.Max > 1 {
-		wrong.add(fmt.Errorf("cannot use %s without --node-rank: give this node's rank, from 0 to %d", url.written("rdzv"), job.Nodes.Max-1))
+	if m.Backend == backendStatic && m.NodeRank < 0 && j.Nodes.Max > 1 {
+		wrong.add(fmt.Errorf("cannot use %s without --node-rank: give this node's rank, from 0 to %d", url.written("rdzv"), j.Nodes.Max-1))
 	}
 	if m.Backend == backendStatic && len(m.Endpoints) > 1 {
 		wrong.add(fmt.Errorf("cannot use %s: a static rendezvous has one endpoint, on node 0", url.written("rdzv")))
@@ -177,7 +177,7 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		m.NodeRank = -1
 	}
 	settleMeeting(r, words, wrong)
-	if job.Alone() {
+	if j.Alone() {
 		if m.NodeRank > 0 {
 			wrong.add(fmt.Errorf("cannot use %s: one node has only node rank 0", words["node-rank"].written("node-rank")))
 		}
@@ -193,14 +193,14 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 
 // nativeRunID makes sure that all nodes have the same name for the job: a random one would be another on each.
 func nativeRunID(r *Request, wrong *problems) {
-	job := &r.Job
+	j := &r.Job
 	switch {
-	case job.RunID != "":
-	case job.Meeting.Backend == backendStatic:
-		job.RunID = "none" // as torchrun's
-		r.tell("run-id", job.RunID, launch.Source{})
+	case j.RunID != "":
+	case j.Meeting.Backend == backendStatic:
+		j.RunID = "none" // as torchrun's
+		r.tell("run-id", j.RunID, job.Source{})
 	default:
 		wrong.add(errhint.With(errors.New("cannot start a job of several nodes without --run-id"),
-			"give it a name that no other job at this meeting place has, the same on all nodes, such as --run-id "+strings.ToLower(job.Meeting.Backend)+"-job-7"))
+			"give it a name that no other job at this meeting place has, the same on all nodes, such as --run-id "+strings.ToLower(j.Meeting.Backend)+"-job-7"))
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // meeting is what a job that says nothing of its meeting has, changed by change.
-func meeting(change func(*launch.Meeting)) launch.Meeting {
-	m := launch.Meeting{
+func meeting(change func(*job.Meeting)) job.Meeting {
+	m := job.Meeting{
 		NodeRank: -1, JoinTimeout: 600 * time.Second, CloseTimeout: 30 * time.Second, ReadTimeout: 60 * time.Second,
-		HeartbeatTimeout: 5 * time.Second, KeepAliveAttempts: 3, Etcd: launch.EtcdAccess{Prefix: "/muster/"}, Conf: map[string]string{},
+		HeartbeatTimeout: 5 * time.Second, KeepAliveAttempts: 3, Etcd: job.EtcdAccess{Prefix: "/muster/"}, Conf: map[string]string{},
 	}
 	change(&m)
 	return m
@@ -27,12 +27,12 @@ func meeting(change func(*launch.Meeting)) launch.Meeting {
 var sameNetworks = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
 // wantMeeting reads a whole command line and compares how its job meets.
-func wantMeeting(t *testing.T, env, line string, want launch.Meeting, nodes launch.Range, alone bool) launch.Job {
+func wantMeeting(t *testing.T, env, line string, want job.Meeting, nodes job.Range, alone bool) job.Job {
 	t.Helper()
 	req, err := own(strings.Fields(env), "", line)
 	if err != nil {
 		t.Errorf("%s %s: %v", env, line, err)
-		return launch.Job{}
+		return job.Job{}
 	}
 	job := req.Job
 	if diff := cmp.Diff(want, job.Meeting, sameNetworks); diff != "" {
@@ -44,43 +44,43 @@ func wantMeeting(t *testing.T, env, line string, want launch.Meeting, nodes laun
 	return job
 }
 
-func at(list ...launch.Endpoint) []launch.Endpoint { return list }
+func at(list ...job.Endpoint) []job.Endpoint { return list }
 
 func TestTorchrunMeetsOthers(t *testing.T) {
-	static := func(rank int, e launch.Endpoint) launch.Meeting {
-		return meeting(func(m *launch.Meeting) {
+	static := func(rank int, e job.Endpoint) job.Meeting {
+		return meeting(func(m *job.Meeting) {
 			m.Backend, m.NodeRank, m.Endpoints, m.JoinTimeout = "static", rank, at(e), 900*time.Second
 		})
 	}
-	two, elastic := launch.Range{Min: 2, Max: 2}, launch.Range{Min: 2, Max: 4}
+	two, elastic := job.Range{Min: 2, Max: 2}, job.Range{Min: 2, Max: 4}
 	for _, c := range []struct {
 		env, line string
-		want      launch.Meeting
-		nodes     launch.Range
+		want      job.Meeting
+		nodes     job.Range
 	}{
-		{"", "--nnodes 2 --node-rank 1 --master-addr n0 --master-port 29501 t.py", static(1, launch.Endpoint{Host: "n0", Port: 29501}), two},
-		{"", "--nnodes 2:2 --master-addr n0 t.py", static(0, launch.Endpoint{Host: "n0", Port: 29500}), two},
-		{"", "--nnodes 2 --rdzv-endpoint [fd00::1]:7 --node_rank=1 t.py", static(1, launch.Endpoint{Host: "fd00::1", Port: 7}), two},
-		{"", "--nnodes 2 --rdzv-endpoint [fe80::1%eth0]:7 t.py", static(0, launch.Endpoint{Host: "fe80::1%eth0", Port: 7}), two},
-		{"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=n0 PET_MASTER_PORT=5", "t.py", static(1, launch.Endpoint{Host: "n0", Port: 5}), two},
-		{"", "--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 t.py", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints = "c10d", at(launch.Endpoint{Host: "n0", Port: 29400})
+		{"", "--nnodes 2 --node-rank 1 --master-addr n0 --master-port 29501 t.py", static(1, job.Endpoint{Host: "n0", Port: 29501}), two},
+		{"", "--nnodes 2:2 --master-addr n0 t.py", static(0, job.Endpoint{Host: "n0", Port: 29500}), two},
+		{"", "--nnodes 2 --rdzv-endpoint [fd00::1]:7 --node_rank=1 t.py", static(1, job.Endpoint{Host: "fd00::1", Port: 7}), two},
+		{"", "--nnodes 2 --rdzv-endpoint [fe80::1%eth0]:7 t.py", static(0, job.Endpoint{Host: "fe80::1%eth0", Port: 7}), two},
+		{"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=n0 PET_MASTER_PORT=5", "t.py", static(1, job.Endpoint{Host: "n0", Port: 5}), two},
+		{"", "--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 t.py", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints = "c10d", at(job.Endpoint{Host: "n0", Port: 29400})
 		}), elastic},
-		{"", "--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0:1,n1,[::2]:3 t.py", meeting(func(m *launch.Meeting) {
+		{"", "--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0:1,n1,[::2]:3 t.py", meeting(func(m *job.Meeting) {
 			m.Backend = "c10d"
-			m.Endpoints = at(launch.Endpoint{Host: "n0", Port: 1}, launch.Endpoint{Host: "n1", Port: 29400}, launch.Endpoint{Host: "::2", Port: 3})
+			m.Endpoints = at(job.Endpoint{Host: "n0", Port: 1}, job.Endpoint{Host: "n1", Port: 29400}, job.Endpoint{Host: "::2", Port: 3})
 		}), elastic},
-		{"", "--nnodes 2:4 --rdzv-backend muster --rdzv-endpoint n0 --local-addr [fd00::5] t.py", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.LocalAddr = "muster", at(launch.Endpoint{Host: "n0", Port: 29400}), "fd00::5"
+		{"", "--nnodes 2:4 --rdzv-backend muster --rdzv-endpoint n0 --local-addr [fd00::5] t.py", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.LocalAddr = "muster", at(job.Endpoint{Host: "n0", Port: 29400}), "fd00::5"
 		}), elastic},
-		{"", "--nnodes 1 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf is_host=no t.py", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.IsHost, m.Conf = "c10d", at(launch.Endpoint{Host: "n0", Port: 29400}), new(bool), map[string]string{"is_host": "no"}
-		}), launch.Range{Min: 1, Max: 1}},
+		{"", "--nnodes 1 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf is_host=no t.py", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.IsHost, m.Conf = "c10d", at(job.Endpoint{Host: "n0", Port: 29400}), new(bool), map[string]string{"is_host": "no"}
+		}), job.Range{Min: 1, Max: 1}},
 		{
 			"", "--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4," +
-				"keep_alive_interval=5,keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py", meeting(func(m *launch.Meeting) {
+				"keep_alive_interval=5,keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py", meeting(func(m *job.Meeting) {
 				yes := true
-				m.Backend, m.Endpoints = "c10d", at(launch.Endpoint{Host: "n0", Port: 29400})
+				m.Backend, m.Endpoints = "c10d", at(job.Endpoint{Host: "n0", Port: 29400})
 				m.JoinTimeout, m.LastCall, m.CloseTimeout, m.HeartbeatTimeout = time.Second, 2*time.Second, 3*time.Second, 4*time.Second
 				m.KeepAlive, m.KeepAliveAttempts, m.ReadTimeout, m.IsHost = 5*time.Second, 6, 7*time.Second, &yes
 				m.Conf = map[string]string{
@@ -89,21 +89,21 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 				}
 			}), elastic,
 		},
-		{"", "--nnodes 2 --master-addr n0 --rdzv-conf timeout=33,join_timeout=4 t.py", meeting(func(m *launch.Meeting) {
-			m.Backend, m.NodeRank, m.Endpoints, m.JoinTimeout = "static", 0, at(launch.Endpoint{Host: "n0", Port: 29500}), 33*time.Second
+		{"", "--nnodes 2 --master-addr n0 --rdzv-conf timeout=33,join_timeout=4 t.py", meeting(func(m *job.Meeting) {
+			m.Backend, m.NodeRank, m.Endpoints, m.JoinTimeout = "static", 0, at(job.Endpoint{Host: "n0", Port: 29500}), 33*time.Second
 			m.Conf = map[string]string{"timeout": "33", "join_timeout": "4"}
 		}), two},
-		{"", "--nnodes 2:4 --rdzv-backend etcd-v2 --rdzv-endpoint e0,e1:5 t.py", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(launch.Endpoint{Host: "e0", Port: 2379}, launch.Endpoint{Host: "e1", Port: 5}), 900*time.Second
+		{"", "--nnodes 2:4 --rdzv-backend etcd-v2 --rdzv-endpoint e0,e1:5 t.py", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}, job.Endpoint{Host: "e1", Port: 5}), 900*time.Second
 		}), elastic},
-		{"", "--rdzv-backend etcd-v3 --rdzv-endpoint e0 --rdzv-conf protocol=https,ssl_cert=c.pem,ssl_cert_key=k.pem,ca_cert=a.pem,etcd_prefix=/jobs t.py", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(launch.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
-			m.Etcd = launch.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/jobs/"}
+		{"", "--rdzv-backend etcd-v3 --rdzv-endpoint e0 --rdzv-conf protocol=https,ssl_cert=c.pem,ssl_cert_key=k.pem,ca_cert=a.pem,etcd_prefix=/jobs t.py", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
+			m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/jobs/"}
 			m.Conf = map[string]string{"protocol": "https", "ssl_cert": "c.pem", "ssl_cert_key": "k.pem", "ca_cert": "a.pem", "etcd_prefix": "/jobs"}
-		}), launch.Range{Min: 1, Max: 1}},
-		{"", "--nnodes 2:4 --rdzv-backend etcd --rdzv-endpoint e0 --rdzv-conf cacert=a.pem,cert=c.pem,key=k.pem t.py", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(launch.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
-			m.Etcd = launch.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/muster/"}
+		}), job.Range{Min: 1, Max: 1}},
+		{"", "--nnodes 2:4 --rdzv-backend etcd --rdzv-endpoint e0 --rdzv-conf cacert=a.pem,cert=c.pem,key=k.pem t.py", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
+			m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/muster/"}
 			m.Conf = map[string]string{"cacert": "a.pem", "cert": "c.pem", "key": "k.pem"}
 		}), elastic},
 	} {
@@ -115,12 +115,12 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 }
 
 func TestNativeMeetsOthers(t *testing.T) {
-	n0, two := launch.Endpoint{Host: "n0", Port: 29400}, launch.Range{Min: 2, Max: 2}
-	c10d := meeting(func(m *launch.Meeting) { m.Backend, m.Endpoints = "c10d", at(n0) })
+	n0, two := job.Endpoint{Host: "n0", Port: 29400}, job.Range{Min: 2, Max: 2}
+	c10d := meeting(func(m *job.Meeting) { m.Backend, m.Endpoints = "c10d", at(n0) })
 	for _, c := range []struct {
 		env, line string
-		want      launch.Meeting
-		nodes     launch.Range
+		want      job.Meeting
+		nodes     job.Range
 		alone     bool
 		runID     string
 	}{
@@ -128,55 +128,55 @@ func TestNativeMeetsOthers(t *testing.T) {
 		{"", "--nnodes 2 --rdzv C10D://n0:29400/ --rdzv-id j x", c10d, two, false, "j"},
 		{"PET_NNODES=2 MUSTER_RDZV=c10d://n0 PET_RDZV_ID=j PET_MASTER_ADDR=m PET_MASTER_PORT=7 PET_NODE_RANK=1", "x", c10d, two, false, "j"},
 		{"MUSTER_RUN_ID=j MUSTER_RDZV_ID=k", "--nnodes 2 --rdzv c10d://n0 x", c10d, two, false, "j"},
-		{"", "--nnodes 2:4 --rdzv muster://n0,[fd00::1]:3 --run-id j x", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints = "muster", at(n0, launch.Endpoint{Host: "fd00::1", Port: 3})
-		}), launch.Range{Min: 2, Max: 4}, false, "j"},
-		{"", "--nnodes 2 --rdzv etcds://e0,e1:1 --run-id j --etcd-user u --etcd-password-file p x", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints = "etcd", at(launch.Endpoint{Host: "e0", Port: 2379}, launch.Endpoint{Host: "e1", Port: 1})
+		{"", "--nnodes 2:4 --rdzv muster://n0,[fd00::1]:3 --run-id j x", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints = "muster", at(n0, job.Endpoint{Host: "fd00::1", Port: 3})
+		}), job.Range{Min: 2, Max: 4}, false, "j"},
+		{"", "--nnodes 2 --rdzv etcds://e0,e1:1 --run-id j --etcd-user u --etcd-password-file p x", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}, job.Endpoint{Host: "e1", Port: 1})
 			m.Etcd.TLS, m.Etcd.User, m.Etcd.PasswordFile = true, "u", "p"
 		}), two, false, "j"},
-		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --etcd-cert c --etcd-key k --etcd-cacert a --rdzv-conf etcd_prefix=p/ x", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints = "etcd", at(launch.Endpoint{Host: "e0", Port: 2379})
-			m.Etcd = launch.EtcdAccess{TLS: true, CACert: "a", Cert: "c", CertKey: "k", Prefix: "p/"}
+		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --etcd-cert c --etcd-key k --etcd-cacert a --rdzv-conf etcd_prefix=p/ x", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e0", Port: 2379})
+			m.Etcd = job.EtcdAccess{TLS: true, CACert: "a", Cert: "c", CertKey: "k", Prefix: "p/"}
 			m.Conf = map[string]string{"etcd_prefix": "p/"}
 		}), two, false, "j"},
-		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --rdzv-conf protocol=https x", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.Etcd.TLS = "etcd", at(launch.Endpoint{Host: "e0", Port: 2379}), true
+		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --rdzv-conf protocol=https x", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.Etcd.TLS = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), true
 			m.Conf = map[string]string{"protocol": "https"}
 		}), two, false, "j"},
-		{"", "--nnodes 2 --rdzv static://n0 --node-rank 1 x", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.NodeRank = "static", at(launch.Endpoint{Host: "n0", Port: 29500}), 1
+		{"", "--nnodes 2 --rdzv static://n0 --node-rank 1 x", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.NodeRank = "static", at(job.Endpoint{Host: "n0", Port: 29500}), 1
 		}), two, false, "none"},
-		{"", "--nnodes 2 --node-rank 0 --master-addr [fd00::1] x", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.NodeRank = "static", at(launch.Endpoint{Host: "fd00::1", Port: 29500}), 0
+		{"", "--nnodes 2 --node-rank 0 --master-addr [fd00::1] x", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.NodeRank = "static", at(job.Endpoint{Host: "fd00::1", Port: 29500}), 0
 		}), two, false, "none"},
-		{"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=n0 PET_MASTER_PORT=7", "--run-id j x", meeting(func(m *launch.Meeting) {
-			m.Backend, m.Endpoints, m.NodeRank = "static", at(launch.Endpoint{Host: "n0", Port: 7}), 1
+		{"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=n0 PET_MASTER_PORT=7", "--run-id j x", meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.NodeRank = "static", at(job.Endpoint{Host: "n0", Port: 7}), 1
 		}), two, false, "j"},
 		{
 			"", "--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface eth0 --export-iface --token-file tok" +
-				" --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 --rdzv c10d://n0 --run-id j x", meeting(func(m *launch.Meeting) {
+				" --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
 				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.ExportIface, m.TokenFile = "c10d", at(n0), 1, 2, "topo.txt", "eth0", true, "tok"
 				m.KeepAlive, m.LastCall, m.JoinTimeout = time.Second, 500*time.Millisecond, time.Minute
 				m.StoreAllow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::1/128"), netip.MustParsePrefix("192.168.0.0/16")}
-			}), launch.Range{Min: 4, Max: 8}, false, "j",
+			}), job.Range{Min: 4, Max: 8}, false, "j",
 		},
 		// A spare makes even one node meet.
-		{"", "--spares 1 --rdzv c10d://n0 --run-id j x", meeting(func(m *launch.Meeting) {
+		{"", "--spares 1 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.Spares = "c10d", at(n0), 1
-		}), launch.Range{Min: 1, Max: 1}, false, "j"},
-		{"", "--rdzv c10d://n0:7 x", meeting(func(m *launch.Meeting) { m.Backend, m.Host, m.Port = "c10d", "n0", 7 }), launch.Range{Min: 1, Max: 1}, true, ""},
-		{"", "--rdzv static://n0 x", meeting(func(m *launch.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 29500 }), launch.Range{Min: 1, Max: 1}, true, ""},
-		{"", "--master-port 7 --master-addr n0 x", meeting(func(m *launch.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 7 }), launch.Range{Min: 1, Max: 1}, true, ""},
-		{"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *launch.Meeting) { m.Backend, m.KeepAlive = "standalone", time.Second }), launch.Range{Min: 1, Max: 1}, true, ""},
+		}), job.Range{Min: 1, Max: 1}, false, "j"},
+		{"", "--rdzv c10d://n0:7 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "c10d", "n0", 7 }), job.Range{Min: 1, Max: 1}, true, ""},
+		{"", "--rdzv static://n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 29500 }), job.Range{Min: 1, Max: 1}, true, ""},
+		{"", "--master-port 7 --master-addr n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 7 }), job.Range{Min: 1, Max: 1}, true, ""},
+		{"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *job.Meeting) { m.Backend, m.KeepAlive = "standalone", time.Second }), job.Range{Min: 1, Max: 1}, true, ""},
 		// Of an address and an interface the stronger source counts.
-		{"MUSTER_IFACE=eth0", "--nnodes 2 --rdzv c10d://n0 --run-id j --local-addr 10.0.0.2 x", meeting(func(m *launch.Meeting) {
+		{"MUSTER_IFACE=eth0", "--nnodes 2 --rdzv c10d://n0 --run-id j --local-addr 10.0.0.2 x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.LocalAddr = "c10d", at(n0), "10.0.0.2"
 		}), two, false, "j"},
-		{"PET_LOCAL_ADDR=n7", "--nnodes 2 --rdzv c10d://n0 --run-id j --iface eth0 x", meeting(func(m *launch.Meeting) {
+		{"PET_LOCAL_ADDR=n7", "--nnodes 2 --rdzv c10d://n0 --run-id j --iface eth0 x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.Iface = "c10d", at(n0), "eth0"
 		}), two, false, "j"},
-		{"PET_RDZV_CONF=keep_alive_interval=9", "--nnodes 2 --rdzv c10d://n0 --run-id j --keep-alive 1 x", meeting(func(m *launch.Meeting) {
+		{"PET_RDZV_CONF=keep_alive_interval=9", "--nnodes 2 --rdzv c10d://n0 --run-id j --keep-alive 1 x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.KeepAlive, m.Conf = "c10d", at(n0), time.Second, map[string]string{"keep_alive_interval": "9"}
 		}), two, false, "j"},
 	} {
@@ -189,11 +189,11 @@ func TestNativeMeetsOthers(t *testing.T) {
 // Muster's own settings count in front of torchrun too, beside what torchrun calls them.
 func TestMeetingSettingsBesideTorchruns(t *testing.T) {
 	line := "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf keep_alive_interval=9,join_timeout=50,last_call_timeout=8 t.py"
-	job := wantMeeting(t, "MUSTER_LAST_CALL=3", "--keep-alive 1s --spares 1 "+strings.Replace(line, "keep_alive_interval=9,", "", 1), meeting(func(m *launch.Meeting) {
-		m.Backend, m.Endpoints, m.Spares, m.KeepAlive = "c10d", at(launch.Endpoint{Host: "n0", Port: 29400}), 1, time.Second
+	job := wantMeeting(t, "MUSTER_LAST_CALL=3", "--keep-alive 1s --spares 1 "+strings.Replace(line, "keep_alive_interval=9,", "", 1), meeting(func(m *job.Meeting) {
+		m.Backend, m.Endpoints, m.Spares, m.KeepAlive = "c10d", at(job.Endpoint{Host: "n0", Port: 29400}), 1, time.Second
 		m.JoinTimeout, m.LastCall = 50*time.Second, 8*time.Second
 		m.Conf = map[string]string{"join_timeout": "50", "last_call_timeout": "8"}
-	}), launch.Range{Min: 2, Max: 2}, false)
+	}), job.Range{Min: 2, Max: 2}, false)
 	want := map[string]string{
 		"keep-alive": "flag --keep-alive", "join-timeout": "flag --rdzv-conf join_timeout", "last-call": "flag --rdzv-conf last_call_timeout", "spares": "flag --spares",
 	}
@@ -366,18 +366,18 @@ func TestSecretsAreNotRepeated(t *testing.T) {
 }
 
 func TestRestartRulesOfSeveralNodes(t *testing.T) {
-	for line, want := range map[string]launch.RestartRules{
+	for line, want := range map[string]job.RestartRules{
 		"run --nnodes 2 --rdzv c10d://n0 --run-id j --restart-policy on-node-fail --restart-limit 3 x": {
-			Policy: launch.RestartOnNodeFail, Scope: launch.ScopeWorld, ReplaceLimit: 3, BackoffLimit: -1,
+			Policy: job.RestartOnNodeFail, Scope: job.ScopeWorld, ReplaceLimit: 3, BackoffLimit: -1,
 		},
 		"run --nnodes 2 --rdzv c10d://n0 --run-id j --restart-policy on-node-fail --backoff-limit 3 x": {
-			Policy: launch.RestartOnNodeFail, Scope: launch.ScopeWorld, ReplaceLimit: -1, BackoffLimit: 3, // and no exit is restarted
+			Policy: job.RestartOnNodeFail, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: 3, // and no exit is restarted
 		},
 		"run --nnodes 2 --rdzv c10d://n0 --run-id j --max-restarts 1 --restart-policy on-node-fail-or-exit-code --retryable-exit-codes 3 x": {
-			Policy: launch.RestartOnNodeFailOrExitCode, Scope: launch.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, MaxRestarts: 1,
+			Policy: job.RestartOnNodeFailOrExitCode, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, MaxRestarts: 1,
 		},
 		"--restart-scope process --restart-limit none torchrun --max-restarts 2 t.py": {
-			Policy: launch.RestartOnFailure, Scope: launch.ScopeProcess, ReplaceLimit: -1, BackoffLimit: -1, MaxRestarts: 2,
+			Policy: job.RestartOnFailure, Scope: job.ScopeProcess, ReplaceLimit: -1, BackoffLimit: -1, MaxRestarts: 2,
 		},
 	} {
 		req, err := own(nil, "", line)

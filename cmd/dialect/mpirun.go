@@ -11,7 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // MPIRun reads a command line of Open MPI's mpirun, as far as it can be done without MPI. The number of workers on each host
@@ -25,9 +25,9 @@ func MPIRun(inv Invocation) (Request, error) {
 		}
 		return Request{}, printed(mpirunHelp())
 	}
-	m.req = Request{LogLevel: "warn", Job: launch.Job{
-		Dialect: mpirun, Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default", Meeting: defaultMeeting(backendStandalone),
-		Restart: defaultRestart(), Warm: launch.WarmRules{Wait: defaultWarmWait}, Stop: launch.StopRules{Grace: defaultGrace}, EventLog: "null",
+	m.req = Request{LogLevel: "warn", Job: job.Job{
+		Dialect: mpirun, Nodes: job.Range{Min: 1, Max: 1}, Procs: "1", Role: "default", Meeting: defaultMeeting(backendStandalone),
+		Restart: defaultRestart(), Warm: job.WarmRules{Wait: defaultWarmWait}, Stop: job.StopRules{Grace: defaultGrace}, EventLog: "null",
 		Environ: inv.Environ,
 	}}
 	m.job = &m.req.Job
@@ -50,7 +50,7 @@ func MPIRun(inv Invocation) (Request, error) {
 		}
 		for _, word := range all {
 			if o.words == 0 {
-				word.text = strconv.FormatBool(word.source.Kind != launch.FromDefault)
+				word.text = strconv.FormatBool(word.source.Kind != job.FromDefault)
 			}
 			m.req.Settings = append(m.req.Settings, Setting{Flag: o.names[0], Value: word.text, Source: word.source})
 		}
@@ -69,7 +69,7 @@ type mpiJob struct {
 	env   environ
 	given map[string][]given // by an option's first name, in the order of the command line
 	req   Request
-	job   *launch.Job // of req
+	job   *job.Job // of req
 	wrong problems
 }
 
@@ -112,7 +112,7 @@ func (m *mpiJob) read() (command []string, help bool) {
 			m.wrong.add(fmt.Errorf("cannot use %s without %s", spelling, o.arg))
 			continue
 		}
-		m.given[o.names[0]] = append(m.given[o.names[0]], given{text: strings.Join(words, " "), source: launch.Source{Kind: launch.FromFlag, Name: mpiSpelling(o.names[0])}})
+		m.given[o.names[0]] = append(m.given[o.names[0]], given{text: strings.Join(words, " "), source: job.Source{Kind: job.FromFlag, Name: mpiSpelling(o.names[0])}})
 	}
 	return args, false
 }
@@ -188,7 +188,7 @@ func (m *mpiJob) command(words []string) {
 	if slices.Contains(words, ":") {
 		m.wrong.add(errors.New("cannot start several programs in one job, with : between them: muster starts one"))
 	}
-	m.job.Command = launch.Command{Name: words[0], Args: words[1:]}
+	m.job.Command = job.Command{Name: words[0], Args: words[1:]}
 }
 
 // mpiVariable is what -x takes: a name with a value, or a name or the beginning of one without.
@@ -197,14 +197,14 @@ var mpiVariable = regexp.MustCompile(`(?s)^[A-Za-z_][A-Za-z0-9_]*(=.*|\*)?$`)
 // variables are those of -x. Workers on other hosts inherit what these have, as under mpirun.
 func (m *mpiJob) variables() {
 	rules := &m.job.Env
-	rules.Mode = launch.EnvInherit
+	rules.Mode = job.EnvInherit
 	for _, word := range m.given["x"] {
 		name, value, set := strings.Cut(word.text, "=")
 		switch {
 		case !mpiVariable.MatchString(word.text):
 			m.refuse(word, errors.New("give NAME=VALUE, NAME or NAME*"))
 		case set:
-			rules.Set = append(rules.Set, launch.Var{Name: name, Value: value, Source: word.source})
+			rules.Set = append(rules.Set, job.Var{Name: name, Value: value, Source: word.source})
 		default:
 			if _, here := m.env[name]; !here && !strings.HasSuffix(name, "*") {
 				m.warn("-x %s has no effect: there is no such variable here", name)
@@ -219,7 +219,7 @@ func (m *mpiJob) variables() {
 func (m *mpiJob) parameters() {
 	const args, agent, prefix = "plm_rsh_args", "plm_rsh_agent", "OMPI_MCA_"
 	if text := m.env[prefix+args]; text != "" {
-		m.sshArgs(given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: prefix + args}})
+		m.sshArgs(given{text: text, source: job.Source{Kind: job.FromVariable, Name: prefix + args}})
 	}
 	if text := m.env[prefix+agent]; text != "" {
 		m.warn("%s%s=%s has no effect: give --ssh-program in front of mpirun", prefix, agent, text)
@@ -228,7 +228,7 @@ func (m *mpiJob) parameters() {
 		name, value, _ := strings.Cut(word.text, " ")
 		switch name {
 		case args, "orte_rsh_args", "pls_rsh_args":
-			m.sshArgs(given{text: value, source: launch.Source{Kind: launch.FromFlag, Name: "--mca " + name}})
+			m.sshArgs(given{text: value, source: job.Source{Kind: job.FromFlag, Name: "--mca " + name}})
 		case agent, "orte_rsh_agent", "pls_rsh_agent":
 			m.job.Hosts.SSH.Program = strings.Fields(value)
 		default:
@@ -236,7 +236,7 @@ func (m *mpiJob) parameters() {
 				m.refuse(word, errors.New("give the name of a parameter and its value"))
 				continue
 			}
-			m.job.Env.Set = append(m.job.Env.Set, launch.Var{Name: prefix + name, Value: value, Source: word.source})
+			m.job.Env.Set = append(m.job.Env.Set, job.Var{Name: prefix + name, Value: value, Source: word.source})
 		}
 	}
 }

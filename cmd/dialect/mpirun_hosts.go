@@ -11,7 +11,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/hosts"
 	"muster/internal/platform"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // nodes gives each host its workers, and each worker its rank.
@@ -40,7 +40,7 @@ func (m *mpiJob) nodes() {
 			list[i].Slots = each
 		}
 	}
-	if source.Kind == launch.FromDefault { // this machine, without a word about its slots
+	if source.Kind == job.FromDefault { // this machine, without a word about its slots
 		if np == 0 && each == 0 {
 			m.wrong.add(errors.New("cannot tell how many workers to start: give -np N, or hosts with slots"))
 			return
@@ -101,12 +101,12 @@ var defaultHostfiles = []string{"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte
 
 // hosts are those of --host or --hostfile, else those that the platform names, else this machine, which nothing names. All
 // have slots.
-func (m *mpiJob) hosts() (list []hosts.Host, source launch.Source, ok bool) {
+func (m *mpiJob) hosts() (list []hosts.Host, source job.Source, ok bool) {
 	byList, named := m.last("host")
 	file, inFile := m.last("hostfile")
 	for _, name := range defaultHostfiles {
 		if text := m.env[name]; text != "" && !named && !inFile {
-			file, inFile = given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: name}}, true
+			file, inFile = given{text: text, source: job.Source{Kind: job.FromVariable, Name: name}}, true
 		}
 	}
 	var err error
@@ -144,7 +144,7 @@ func (m *mpiJob) hosts() (list []hosts.Host, source launch.Source, ok bool) {
 	for _, h := range facts.Hosts {
 		list = append(list, hosts.Host{Name: h.Name, Slots: max(h.Slots, 1)})
 	}
-	return list, launch.Source{Kind: launch.FromPlatform, Name: facts.Name}, true
+	return list, job.Source{Kind: job.FromPlatform, Name: facts.Name}, true
 }
 
 // dealRanks returns how many workers each host has: its slots, from the first host on until there are np; 0 for all of the
@@ -182,20 +182,20 @@ func (m *mpiJob) place(list []hosts.Host, procs []int, slots int) {
 	for _, n := range procs {
 		world += n
 	}
-	source := launch.Source{Kind: launch.FromMuster, Name: "as mpirun sets it"}
-	number := func(name string, n int, own bool) launch.Var {
-		return launch.Var{Name: name, Value: strconv.Itoa(n), Source: source, Own: own}
+	source := job.Source{Kind: job.FromMuster, Name: "as mpirun sets it"}
+	number := func(name string, n int, own bool) job.Var {
+		return job.Var{Name: name, Value: strconv.Itoa(n), Source: source, Own: own}
 	}
 	for i, h := range list {
 		if procs[i] == 0 {
 			m.warn("the host %s is not used: there are enough slots in front of it", h.Name)
 			continue
 		}
-		node := launch.Node{Host: h, Procs: strconv.Itoa(procs[i]), Env: []launch.Var{
+		node := job.Node{Host: h, Procs: strconv.Itoa(procs[i]), Env: []job.Var{
 			number("OMPI_COMM_WORLD_LOCAL_SIZE", procs[i], false), number("OMPI_COMM_WORLD_SIZE", world, false), number("OMPI_UNIVERSE_SIZE", slots, false),
 		}}
 		for local := range procs[i] {
-			node.WorkerEnv = append(node.WorkerEnv, []launch.Var{
+			node.WorkerEnv = append(node.WorkerEnv, []job.Var{
 				number("OMPI_COMM_WORLD_LOCAL_RANK", local, true), number("OMPI_COMM_WORLD_NODE_RANK", local, true), number("OMPI_COMM_WORLD_RANK", rank, true),
 			})
 			rank++
@@ -203,7 +203,7 @@ func (m *mpiJob) place(list []hosts.Host, procs []int, slots int) {
 		m.job.Hosts.Nodes = append(m.job.Hosts.Nodes, node)
 	}
 	n := len(m.job.Hosts.Nodes)
-	m.job.Nodes = launch.Range{Min: n, Max: n}
+	m.job.Nodes = job.Range{Min: n, Max: n}
 	m.job.Procs = m.job.Hosts.Nodes[0].Procs
 	if n > 1 {
 		m.job.Meeting.Backend = backendStatic

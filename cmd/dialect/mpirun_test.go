@@ -9,7 +9,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // asMPI says what an mpirun asks for: where workers run, what they see, and the command.
@@ -21,8 +21,8 @@ func asMPI(req dialect.Request, err error) string {
 	text, warnings, _ := strings.Cut(text, "\n    warning: ")
 	var b strings.Builder
 	b.WriteString(text)
-	job := &req.Job
-	for _, n := range job.Hosts.Nodes {
+	j := &req.Job
+	for _, n := range j.Hosts.Nodes {
 		fmt.Fprintf(&b, "\n    on %s:", n.Name)
 		for _, v := range n.Env {
 			fmt.Fprintf(&b, " %s=%s", strings.TrimPrefix(v.Name, "OMPI_"), v.Value)
@@ -37,16 +37,16 @@ func asMPI(req dialect.Request, err error) string {
 			}
 		}
 	}
-	if e := job.Env; len(e.Set)+len(e.Pass) > 0 || e.Mode != launch.EnvInherit {
+	if e := j.Env; len(e.Set)+len(e.Pass) > 0 || e.Mode != job.EnvInherit {
 		fmt.Fprintf(&b, "\n    environment %s, pass %q, set", e.Mode, e.Pass)
 		for _, v := range e.Set {
 			fmt.Fprintf(&b, " %s=%q", v.Name, v.Value)
 		}
 	}
-	if s := job.Hosts.SSH; gocmp.Diff(launch.SSHRules{Parallel: 64}, s) != "" {
+	if s := j.Hosts.SSH; gocmp.Diff(job.SSHRules{Parallel: 64}, s) != "" {
 		fmt.Fprintf(&b, "\n    ssh %+v", s)
 	}
-	for _, more := range [][2]string{{"in", job.Hosts.Dir}, {"bound", job.Bind.Mode}, {"prefix", job.Logs.Prefix}} {
+	for _, more := range [][2]string{{"in", j.Hosts.Dir}, {"bound", j.Bind.Mode}, {"prefix", j.Logs.Prefix}} {
 		if more[1] != "" {
 			fmt.Fprintf(&b, "\n    %s %s", more[0], more[1])
 		}
@@ -54,7 +54,7 @@ func asMPI(req dialect.Request, err error) string {
 	if req.LogLevel != "warn" {
 		fmt.Fprintf(&b, "\n    log level %s", req.LogLevel)
 	}
-	fmt.Fprintf(&b, "\n    runs %q", append([]string{job.Command.Name}, job.Command.Args...))
+	fmt.Fprintf(&b, "\n    runs %q", append([]string{j.Command.Name}, j.Command.Args...))
 	if warnings != "" {
 		b.WriteString("\n    warning: " + warnings)
 	}
@@ -141,7 +141,7 @@ func TestMPIParameters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := launch.SSHRules{Program: []string{"ssh", "-q"}, User: "bob", Port: 2222, Identity: "key", Options: []string{"ProxyJump=g"}, Parallel: 64}
+	want := job.SSHRules{Program: []string{"ssh", "-q"}, User: "bob", Port: 2222, Identity: "key", Options: []string{"ProxyJump=g"}, Parallel: 64}
 	if diff := gocmp.Diff(want, req.Job.Hosts.SSH); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // asksForJSON reports whether --json stands among flags that could not be read to their end.
@@ -55,16 +55,16 @@ func Native(inv Invocation) (Request, error) {
 			return
 		}
 		name := f.Annotations[flagAnnotation][0]
-		command[name] = given{text: f.Value.String(), source: launch.Source{Kind: launch.FromFlag, Name: "--" + f.Name}}
+		command[name] = given{text: f.Value.String(), source: job.Source{Kind: job.FromFlag, Name: "--" + f.Name}}
 	})
 	words := resolve(list, command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
 	standalone(words, &wrong)
 	facts, warnings := askPlatform(inv, env, words, &wrong)
-	r := Request{LogLevel: "info", Job: launch.Job{
-		Dialect: "run", Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
+	r := Request{LogLevel: "info", Job: job.Job{
+		Dialect: "run", Nodes: job.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
 		Meeting: defaultMeeting(backendOf(words)), Restart: defaultRestart(),
-		Warm: launch.WarmRules{Auto: true, Restarts: true, Wait: defaultWarmWait}, // warmDefault
-		Stop: launch.StopRules{Grace: defaultGrace}, Logs: launch.LogRules{PrefixAll: true}, EventLog: "null",
+		Warm: job.WarmRules{Auto: true, Restarts: true, Wait: defaultWarmWait}, // warmDefault
+		Stop: job.StopRules{Grace: defaultGrace}, Logs: job.LogRules{PrefixAll: true}, EventLog: "null",
 		Environ: inv.Environ, Warnings: append(misspelt(env, nil), warnings...),
 	}}
 	if facts != nil {
@@ -140,16 +140,16 @@ func nativeCommand(r *Request, inv Invocation, args []string, words map[string]g
 	}
 	r.Job.Warnings = append(r.Job.Warnings, behindScript(args[1:])...)
 	module, plain := switched(words["module"]), switched(words["no-python"])
-	c := launch.Command{Kind: launch.Program, Name: args[0], Args: args[1:]}
+	c := job.Command{Kind: job.Program, Name: args[0], Args: args[1:]}
 	switch {
 	case module && plain:
 		wrong.add(errors.New("cannot use --no-python and --module together: a module needs Python; leave one of them out"))
 	case module:
-		c.Kind = launch.Module
+		c.Kind = job.Module
 	case !plain && strings.HasSuffix(args[0], ".py"):
-		c.Kind = launch.Script
+		c.Kind = job.Script
 	}
-	if c.Kind != launch.Program {
+	if c.Kind != job.Program {
 		c.Interpreters = interpreters(inv.Argv0, env)
 	}
 	r.Job.Command = c
@@ -164,11 +164,11 @@ func switched(word given) bool {
 func checkPolicy(r *Request, words map[string]given, wrong *problems) {
 	policy, restarts := r.Job.Restart.Policy, r.Job.Restart.MaxRestarts
 	switch {
-	case words["restart-policy"].source.Kind != launch.FromFlag:
-	case policy == launch.RestartNever && restarts > 0:
+	case words["restart-policy"].source.Kind != job.FromFlag:
+	case policy == job.RestartNever && restarts > 0:
 		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out", words["max-restarts"].written("max-restarts")))
-	case policy == launch.RestartOnNodeFail:
-		if word := words["max-restarts"]; restarts > 0 && word.source.Kind == launch.FromFlag {
+	case policy == job.RestartOnNodeFail:
+		if word := words["max-restarts"]; restarts > 0 && word.source.Kind == job.FromFlag {
 			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of them out", word.written("max-restarts")))
 		}
 		if r.Job.Restart.ReplaceLimit == 0 {
@@ -179,7 +179,7 @@ func checkPolicy(r *Request, words map[string]given, wrong *problems) {
 
 // backendOf is the backend whose settings --rdzv-conf has.
 func backendOf(words map[string]given) string {
-	var m launch.Meeting
+	var m job.Meeting
 	if word, ok := words["rdzv"]; ok {
 		if parseRdzv(&m, word.text) != nil {
 			return backendC10d // the word is refused later

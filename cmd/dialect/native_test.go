@@ -16,7 +16,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // native reads args with a settings file, which may be "", as conf.yaml.
@@ -41,19 +41,19 @@ func accepted(t *testing.T, env []string, config string, args ...string) dialect
 func TestNativeCommand(t *testing.T) {
 	for _, c := range []struct {
 		args string
-		want launch.Command
+		want job.Command
 	}{
-		{"-- python train.py --lr 0.1", launch.Command{Name: "python", Args: []string{"train.py", "--lr", "0.1"}}},
-		{"python train.py -n 3", launch.Command{Name: "python", Args: []string{"train.py", "-n", "3"}}},
-		{"-n 4 train.py --tee 3", launch.Command{Kind: launch.Script, Name: "train.py", Args: []string{"--tee", "3"}}},
-		{"-n4 -- train.py -- x", launch.Command{Kind: launch.Script, Name: "train.py", Args: []string{"--", "x"}}},
-		{"-m pkg.mod a", launch.Command{Kind: launch.Module, Name: "pkg.mod", Args: []string{"a"}}},
-		{"--no-python train.py", launch.Command{Name: "train.py"}},
-		{"--no_python=0 train.py", launch.Command{Kind: launch.Script, Name: "train.py"}},
-		{"-- -x", launch.Command{Name: "-x"}},
+		{"-- python train.py --lr 0.1", job.Command{Name: "python", Args: []string{"train.py", "--lr", "0.1"}}},
+		{"python train.py -n 3", job.Command{Name: "python", Args: []string{"train.py", "-n", "3"}}},
+		{"-n 4 train.py --tee 3", job.Command{Kind: job.Script, Name: "train.py", Args: []string{"--tee", "3"}}},
+		{"-n4 -- train.py -- x", job.Command{Kind: job.Script, Name: "train.py", Args: []string{"--", "x"}}},
+		{"-m pkg.mod a", job.Command{Kind: job.Module, Name: "pkg.mod", Args: []string{"a"}}},
+		{"--no-python train.py", job.Command{Name: "train.py"}},
+		{"--no_python=0 train.py", job.Command{Kind: job.Script, Name: "train.py"}},
+		{"-- -x", job.Command{Name: "-x"}},
 	} {
 		got := accepted(t, nil, "", strings.Fields(c.args)...).Job.Command
-		if c.want.Kind != launch.Program {
+		if c.want.Kind != job.Program {
 			c.want.Interpreters = []string{"python", "python3"}
 		}
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" {
@@ -70,33 +70,33 @@ func TestNativeFlags(t *testing.T) {
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
 		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full --network-check-timeout 90 --comm-perf-test --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
 		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-shim on --ckpt-rate 1.5MB --ckpt-salvage 5s --ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off --event-log-handler console --dry-run --show-values --json --log-level debug --log-format json -- prog`)...)
-	codes := func(text string) launch.ExitCodes {
-		set, err := launch.ParseExitCodes(text)
+	codes := func(text string) job.ExitCodes {
+		set, err := job.ParseExitCodes(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return set
 	}
-	want := launch.Job{
-		Dialect: "run", RunID: "j", Role: "r", Procs: "8", Nodes: launch.Range{Min: 1, Max: 1}, Command: launch.Command{Name: "prog"},
-		Meeting: meeting(func(m *launch.Meeting) { m.Backend, m.Host, m.Port = "static", "::1", 2345 }),
-		Restart: launch.RestartRules{
-			Policy: launch.RestartExitCode, Scope: launch.ScopeWorld, MaxRestarts: 3, ReplaceLimit: -1, BackoffLimit: 10, Window: time.Hour, Delay: 500 * time.Millisecond, DelayFactor: 1.5,
-			DelayMax: 10 * time.Second, Retryable: codes(">=128"), Fatal: codes("3,7-9"), Success: launch.QuorumRank0, Fail: launch.QuorumAll,
-			Linger: 5 * time.Second, Clean: launch.CleanUnfinished, Deadline: 90 * time.Second,
+	want := job.Job{
+		Dialect: "run", RunID: "j", Role: "r", Procs: "8", Nodes: job.Range{Min: 1, Max: 1}, Command: job.Command{Name: "prog"},
+		Meeting: meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "::1", 2345 }),
+		Restart: job.RestartRules{
+			Policy: job.RestartExitCode, Scope: job.ScopeWorld, MaxRestarts: 3, ReplaceLimit: -1, BackoffLimit: 10, Window: time.Hour, Delay: 500 * time.Millisecond, DelayFactor: 1.5,
+			DelayMax: 10 * time.Second, Retryable: codes(">=128"), Fatal: codes("3,7-9"), Success: job.QuorumRank0, Fail: job.QuorumAll,
+			Linger: 5 * time.Second, Clean: job.CleanUnfinished, Deadline: 90 * time.Second,
 		},
-		Warm: launch.WarmRules{Auto: true, Modules: []string{"torch", "a.b_c"}, Wait: 90 * time.Second},
-		Bind: launch.BindRules{Mode: "core-complex", Fallback: true},
-		Check: launch.CheckRules{
+		Warm: job.WarmRules{Auto: true, Modules: []string{"torch", "a.b_c"}, Wait: 90 * time.Second},
+		Bind: job.BindRules{Mode: "core-complex", Fallback: true},
+		Check: job.CheckRules{
 			Network: true, Full: true, Budget: 90 * time.Second, StragglerFactor: 2, CommPerf: true, MinNetBandwidth: 100,
-			Switchbox:   launch.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
+			Switchbox:   job.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
 			OnNodeFault: "cordon", ReportDir: "out", Quarantine: 10 * time.Minute,
 		},
-		Checkpoint: launch.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
-		Stop:       launch.StopRules{Grace: 2500 * time.Millisecond},
-		Logs: launch.LogRules{
-			Dir: "/dev/null", Redirect: launch.StreamMap{Default: launch.Both},
-			Tee: launch.StreamMap{ByRank: map[int]launch.Streams{0: launch.Stdout, 10: launch.Stderr}}, Ranks: []int{0, 10}, Prefix: "x:", PrefixAll: true,
+		Checkpoint: job.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
+		Stop:       job.StopRules{Grace: 2500 * time.Millisecond},
+		Logs: job.LogRules{
+			Dir: "/dev/null", Redirect: job.StreamMap{Default: job.Both},
+			Tee: job.StreamMap{ByRank: map[int]job.Streams{0: job.Stdout, 10: job.Stderr}}, Ranks: []int{0, 10}, Prefix: "x:", PrefixAll: true,
 		},
 		InheritStdin: true, Isolate: true, Fake: "f.yaml", FakeOnReal: true, EventLog: "console", StatusFile: "s.json", CompatExit: true,
 	}
@@ -118,7 +118,7 @@ func TestNativeFlags(t *testing.T) {
 		--ssh-program s --ssh-parallel 1 --start-timeout 1 --remote-dir /d --collect-logs l --collect-logs-limit 1GB --preflight off --env-deny D prog`)...) // TestHosts has --hostfile and --exclude
 	checked := accepted(t, nil, "", strings.Fields(`--nodes 2 --rdzv c10d://h --rdzv-id j --network-check --straggler-factor 1.5 --straggler-rule median --exclude-straggler --quarantine 5m
 		--comm-perf-test --min-net-bandwidth 2.5e3 --ckpt-replicas 2 --token-file t prog`)...)
-	rules := launch.CheckRules{
+	rules := job.CheckRules{
 		Network: true, Budget: 2 * time.Minute, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true, MinNetBandwidth: 2500,
 		Quarantine: 5 * time.Minute,
 	}
@@ -250,13 +250,13 @@ exit-code-compat: &yes true
 json: *yes
 role: 7
 `, "--config=conf.yaml", "x")
-	job := req.Job
-	if job.Procs != "4" || job.Restart.MaxRestarts != 2 || job.Restart.Retryable.String() != "130,140-255" || job.Restart.Fatal.String() != "3" ||
-		job.Stop.Grace != 1500*time.Millisecond || job.Logs.Tee.Default != launch.Both || !job.CompatExit || !req.JSON || job.Role != "7" ||
-		!cmp.Equal(job.Logs.Ranks, []int{0, 1}) {
+	j := req.Job
+	if j.Procs != "4" || j.Restart.MaxRestarts != 2 || j.Restart.Retryable.String() != "130,140-255" || j.Restart.Fatal.String() != "3" ||
+		j.Stop.Grace != 1500*time.Millisecond || j.Logs.Tee.Default != job.Both || !j.CompatExit || !req.JSON || j.Role != "7" ||
+		!cmp.Equal(j.Logs.Ranks, []int{0, 1}) {
 		t.Errorf("%+v", req)
 	}
-	if got := job.Sources["nproc-per-node"].String(); got != "config conf.yaml:3" {
+	if got := j.Sources["nproc-per-node"].String(); got != "config conf.yaml:3" {
 		t.Errorf("source %q", got)
 	}
 	for _, text := range []string{"", "# nothing\n", "{}", "---\n"} {
@@ -308,7 +308,7 @@ func FuzzSettingsFile(f *testing.F) {
 			t.Fatalf("status %d: %v", errhint.CodeOf(err), err)
 		}
 		for flag, source := range req.Job.Sources {
-			if flag != "config" && source.Kind != launch.FromConfig {
+			if flag != "config" && source.Kind != job.FromConfig {
 				t.Fatalf("%s from %v", flag, source)
 			}
 		}
@@ -378,9 +378,9 @@ func TestOwnSettingsInEveryDialect(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		job := req.Job
-		if !req.DryRun || job.StatusFile != "s.json" || job.Restart.Policy != launch.RestartExitCode || job.Fake != "f.yaml" ||
-			job.Restart.Deadline != time.Hour || req.LogLevel != "error" || job.InheritStdin == onHosts || job.Restart.MaxRestarts != again {
+		j := req.Job
+		if !req.DryRun || j.StatusFile != "s.json" || j.Restart.Policy != job.RestartExitCode || j.Fake != "f.yaml" ||
+			j.Restart.Deadline != time.Hour || req.LogLevel != "error" || j.InheritStdin == onHosts || j.Restart.MaxRestarts != again {
 			t.Errorf("%s: %+v", name, req)
 		}
 		sources := map[string]string{
@@ -391,7 +391,7 @@ func TestOwnSettingsInEveryDialect(t *testing.T) {
 			delete(sources, "max-restarts")
 		}
 		for flag, want := range sources {
-			if got := job.Sources[flag].String(); got != want {
+			if got := j.Sources[flag].String(); got != want {
 				t.Errorf("%s: %s from %q, want %q", name, flag, got, want)
 			}
 		}
@@ -438,7 +438,7 @@ func TestOwnRefusals(t *testing.T) {
 	}
 	// torchrun's scripts ask for restarts where a whole machine forbids them; that is no contradiction.
 	req, err := own([]string{"MUSTER_RESTART_POLICY=never"}, "", "torchrun --max-restarts 3 t.py")
-	if err != nil || req.Job.Restart.Policy != launch.RestartNever {
+	if err != nil || req.Job.Restart.Policy != job.RestartNever {
 		t.Errorf("%v, %v", req.Job.Restart, err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"muster/internal/accel"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // maxProcs bounds the workers on a node: more is a typing error, and would hurt the machine before it failed.
@@ -17,12 +17,12 @@ const maxProcs = 4096
 const maxNodes = 1 << 20
 
 // parseNodes reads N or MIN:MAX.
-func parseNodes(text string) (launch.Range, error) {
+func parseNodes(text string) (job.Range, error) {
 	low, high, isRange := strings.Cut(text, ":")
 	if !isRange {
 		high = low
 	}
-	var r launch.Range
+	var r job.Range
 	var err error
 	if r.Min, err = pyInt(low); err != nil {
 		return r, fmt.Errorf("%w: give a number of nodes, or MIN:MAX", err)

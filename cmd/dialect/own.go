@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Own are flags of muster itself that stood in front of a dialect's name, as in
@@ -53,7 +53,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		if before, again := own.words[name]; again && s.separator != "" {
 			text = before.text + s.separator + text
 		}
-		own.words[name] = given{text: text, source: launch.Source{Kind: launch.FromFlag, Name: "--" + name}}
+		own.words[name] = given{text: text, source: job.Source{Kind: job.FromFlag, Name: "--" + name}}
 	}
 	return own, args, wrong.err()
 }
@@ -114,9 +114,9 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
 	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") && (logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
-		logs.Prefix = launch.RankPrefix
+		logs.Prefix = job.RankPrefix
 		if len(r.Job.Hosts.Nodes) > 0 {
-			logs.Prefix = launch.HostRankPrefix
+			logs.Prefix = job.HostRankPrefix
 		}
 	}
 	flags := make([]string, 0, len(p.options))
@@ -141,7 +141,7 @@ func (r *Request) give(list []setting, words, equivalents map[string]given, wron
 			r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: other.text, Source: other.source})
 			continue
 		}
-		if both && word.source.Kind == launch.FromFlag && other.source.Kind == launch.FromFlag {
+		if both && word.source.Kind == job.FromFlag && other.source.Kind == job.FromFlag {
 			wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", word.source.Name, other.source.Name))
 			continue
 		}
@@ -177,9 +177,9 @@ func resolve(list []setting, command map[string]given, env environ, prefixes []s
 				if s.separator == several {
 					text = strings.ReplaceAll(text, "\n", several)
 				}
-				s.over(words, given{text: text, source: launch.Source{Kind: launch.FromVariable, Name: name}})
+				s.over(words, given{text: text, source: job.Source{Kind: job.FromVariable, Name: name}})
 			} else if text := env[fakeVariable]; text != "" && prefix == ownPrefix && s.flag == "accelerator" {
-				words[s.flag] = given{text: "fake:" + text, source: launch.Source{Kind: launch.FromVariable, Name: fakeVariable}}
+				words[s.flag] = given{text: "fake:" + text, source: job.Source{Kind: job.FromVariable, Name: fakeVariable}}
 			}
 		}
 	}
@@ -289,7 +289,7 @@ func (p *parser) unreadVariables(r *Request, env environ, list []setting) []stri
 }
 
 // tell corrects what Settings and Sources say of a flag whose value follows from another one.
-func (r *Request) tell(flag, value string, source launch.Source) {
+func (r *Request) tell(flag, value string, source job.Source) {
 	for i := range r.Settings {
 		if r.Settings[i].Flag == flag {
 			r.Settings[i].Value, r.Settings[i].Source = value, source
@@ -300,11 +300,11 @@ func (r *Request) tell(flag, value string, source launch.Source) {
 // checkRules refuses rules that contradict each other, wherever they came from.
 func checkRules(r *Request, words map[string]given, wrong *problems) {
 	rules := &r.Job.Restart
-	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 && rules.Policy != launch.RestartOnNodeFail { // who bounds restarts wants some
+	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 && rules.Policy != job.RestartOnNodeFail { // who bounds restarts wants some
 		rules.MaxRestarts = rules.BackoffLimit
 		r.tell("max-restarts", strconv.Itoa(rules.MaxRestarts), words["backoff-limit"].source)
 	}
-	if rules.Policy == launch.RestartAlways && rules.Deadline == 0 {
+	if rules.Policy == job.RestartAlways && rules.Deadline == 0 {
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --active-deadline: the job would never end",
 			words["restart-policy"].written("restart-policy")), "give the time after which the job ends, such as --active-deadline 8h"))
 	}

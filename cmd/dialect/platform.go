@@ -7,7 +7,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/platform"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // simulated is set for a muster that is one of the nodes of a simulation: what this machine's platform says is not about
@@ -67,7 +67,7 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 		if v.Text == "" || has(flag) {
 			return
 		}
-		source := launch.Source{Kind: launch.FromPlatform, Name: v.From}
+		source := job.Source{Kind: job.FromPlatform, Name: v.From}
 		if v.Derived {
 			source.Name += derived
 		}
@@ -99,7 +99,7 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 	case nodes.Min < nodes.Max && !placed && facts.MasterAddr.Text != "":
 		// Nodes that come and go have no fixed ranks: they meet where node 0 is at first.
 		at := facts.MasterAddr
-		at.Text, at.Derived = "c10d://"+strings.TrimSuffix(launch.Endpoint{Host: at.Text}.String(), ":0"), true
+		at.Text, at.Derived = "c10d://"+strings.TrimSuffix(job.Endpoint{Host: at.Text}.String(), ":0"), true
 		if port := facts.MasterPort.Text; port != "" {
 			at.Text += ":" + port
 		}

@@ -14,7 +14,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
 	"muster/internal/platform"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // on is a command line in the surroundings of a fixture of internal/platform, with further variables.
@@ -156,12 +156,12 @@ func TestPlatformSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := launch.Sources{
-		"nnodes":      {Kind: launch.FromPlatform, Name: "SLURM_STEP_NUM_NODES"},
-		"node-rank":   {Kind: launch.FromPlatform, Name: "SLURM_NODEID"},
-		"master-addr": {Kind: launch.FromPlatform, Name: "SLURM_STEP_NODELIST, derived"},
-		"master-port": {Kind: launch.FromPlatform, Name: "SLURM_JOB_ID, derived"},
-		"run-id":      {Kind: launch.FromPlatform, Name: "SLURM_JOB_ID, derived"},
+	want := job.Sources{
+		"nnodes":      {Kind: job.FromPlatform, Name: "SLURM_STEP_NUM_NODES"},
+		"node-rank":   {Kind: job.FromPlatform, Name: "SLURM_NODEID"},
+		"master-addr": {Kind: job.FromPlatform, Name: "SLURM_STEP_NODELIST, derived"},
+		"master-port": {Kind: job.FromPlatform, Name: "SLURM_JOB_ID, derived"},
+		"run-id":      {Kind: job.FromPlatform, Name: "SLURM_JOB_ID, derived"},
 	}
 	if diff := cmp.Diff(want, req.Job.Sources); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -3,7 +3,7 @@ package dialect
 import (
 	"strings"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Setting is a flag's value and where it came from, for --dry-run.
@@ -14,7 +14,7 @@ type Setting struct {
 	// given as it was written, secrets too.
 	Value, Full string
 	// Source is where the value came from.
-	Source launch.Source
+	Source job.Source
 }
 
 // finish refuses what was given and is not read, unless something else is wrong already, and notes where everything came from.
@@ -36,12 +36,12 @@ func (r *Request) finish(words map[string]given, wrong *problems) error {
 // sources notes the sources of all settings in the job.
 func (r *Request) sources() {
 	if r.Job.Sources == nil {
-		r.Job.Sources = launch.Sources{}
+		r.Job.Sources = job.Sources{}
 	}
 	for i := range r.Settings {
 		s := &r.Settings[i]
 		s.hide()
-		if s.Source.Kind != launch.FromDefault {
+		if s.Source.Kind != job.FromDefault {
 			r.Job.Sources[s.Flag] = s.Source
 		}
 	}
@@ -61,9 +61,9 @@ func (s *Setting) hide() {
 		name, value, given := strings.Cut(word, "=")
 		switch {
 		case !givesVariables[s.Flag]:
-			words[i] = launch.ShownText(word)
+			words[i] = job.ShownText(word)
 		case given:
-			words[i] = name + "=" + launch.Var{Name: name, Value: value}.Shown()
+			words[i] = name + "=" + job.Var{Name: name, Value: value}.Shown()
 		}
 	}
 	s.Value = strings.Join(words, " ")

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"muster/internal/logtext"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Defaults that the help text tells and the dialects share.
@@ -27,14 +27,14 @@ const (
 
 // defaultRestart are the restart rules where nothing else is asked for: as torchrun's, with a pause that grows from the
 // second restart on.
-func defaultRestart() launch.RestartRules {
-	retryable, err := launch.ParseExitCodes(defaultRetryable)
+func defaultRestart() job.RestartRules {
+	retryable, err := job.ParseExitCodes(defaultRetryable)
 	if err != nil {
 		panic("internal error: " + err.Error())
 	}
-	return launch.RestartRules{
-		Policy: launch.RestartOnFailure, Scope: launch.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: defaultDelay, DelayFactor: defaultFactor, DelayMax: defaultDelayMax,
-		Retryable: retryable, Success: launch.QuorumAll, Fail: launch.QuorumAny, Clean: launch.CleanAll,
+	return job.RestartRules{
+		Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: defaultDelay, DelayFactor: defaultFactor, DelayMax: defaultDelayMax,
+		Retryable: retryable, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
 	}
 }
 
@@ -82,7 +82,7 @@ const groupMuster = "muster itself"
 // given is a word for a setting and where it stood.
 type given struct {
 	text   string
-	source launch.Source
+	source job.Source
 	// theirs says that it stood among the flags of the replaced launcher, which may be of no use to it either.
 	theirs bool
 }
@@ -97,13 +97,13 @@ var credentials = regexp.MustCompile(`//[^/]*@`)
 // written is the word as the user wrote it: --flag word, NAME=word, or file:line: flag: word.
 func (g given) written(flag string) string {
 	text := credentials.ReplaceAllString(g.text, "//…@")
-	if g.source.Kind == launch.FromPlatform && strings.HasSuffix(g.source.Name, derived) {
+	if g.source.Kind == job.FromPlatform && strings.HasSuffix(g.source.Name, derived) {
 		return fmt.Sprintf("--%s %s (%s)", flag, text, g.source)
 	}
 	switch g.source.Kind {
-	case launch.FromVariable, launch.FromPlatform:
+	case job.FromVariable, job.FromPlatform:
 		return g.source.Name + "=" + text
-	case launch.FromConfig:
+	case job.FromConfig:
 		return fmt.Sprintf("%s (%s: %s)", g.source.Name, flag, text)
 	default:
 		return strings.TrimSpace("--" + flag + " " + text)
@@ -201,17 +201,17 @@ func restartSettings() []setting {
 			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true, use: use{remade, othersFail, acting}, insists: true,
 			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
 			set: func(r *Request, text string) error {
-				r.Job.Restart.Policy = launch.RestartPolicy(text)
-				return oneOf(text, string(launch.RestartNever), string(launch.RestartOnFailure), string(launch.RestartAlways), string(launch.RestartExitCode),
-					string(launch.RestartOnNodeFail), string(launch.RestartOnNodeFailOrExitCode))
+				r.Job.Restart.Policy = job.RestartPolicy(text)
+				return oneOf(text, string(job.RestartNever), string(job.RestartOnFailure), string(job.RestartAlways), string(job.RestartExitCode),
+					string(job.RestartOnNodeFail), string(job.RestartOnNodeFailOrExitCode))
 			},
 		},
 		{
 			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true, use: use{remade, retries, restarts, bounded},
 			help: "Who starts anew after a worker failed: world (the workers of all nodes, in a new round), node (those of its node), process (that worker alone). The last two are for programs that let workers join a running job.",
 			set: func(r *Request, text string) error {
-				r.Job.Restart.Scope = launch.RestartScope(text)
-				return oneOf(text, string(launch.ScopeWorld), string(launch.ScopeNode), string(launch.ScopeProcess))
+				r.Job.Restart.Scope = job.RestartScope(text)
+				return oneOf(text, string(job.ScopeWorld), string(job.ScopeNode), string(job.ScopeProcess))
 			},
 		},
 		{
@@ -221,7 +221,7 @@ func restartSettings() []setting {
 				if text == "kubeflow" {
 					text = kubeflowRetryable
 				}
-				r.Job.Restart.Retryable, err = launch.ParseExitCodes(text)
+				r.Job.Restart.Retryable, err = job.ParseExitCodes(text)
 				return err
 			},
 		},
@@ -229,7 +229,7 @@ func restartSettings() []setting {
 			flag: "fatal-exit-codes", form: formList, arg: "CODES", group: groupExits, anywhere: true, use: use{remade, retries, restarts},
 			help: "Exit codes that are never retried, whatever the policy.",
 			set: func(r *Request, text string) (err error) {
-				r.Job.Restart.Fatal, err = launch.ParseExitCodes(text)
+				r.Job.Restart.Fatal, err = job.ParseExitCodes(text)
 				return err
 			},
 		},
@@ -282,8 +282,8 @@ func restartSettings() []setting {
 			flag: "clean-policy", arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: always,
 			help: "What is ended with the job: all (workers and whatever they left behind), unfinished (workers still running), none (muster waits for them).",
 			set: func(r *Request, text string) error {
-				r.Job.Restart.Clean = launch.CleanPolicy(text)
-				return oneOf(text, string(launch.CleanAll), string(launch.CleanUnfinished), string(launch.CleanNone))
+				r.Job.Restart.Clean = job.CleanPolicy(text)
+				return oneOf(text, string(job.CleanAll), string(job.CleanUnfinished), string(job.CleanNone))
 			},
 		},
 		{
@@ -452,7 +452,7 @@ func setLimit(to *int, text string) error {
 // perRank ends a --restart-limit that each group rank has for itself.
 const perRank = "/rank"
 
-func setReplacements(rules *launch.RestartRules, text string) error {
+func setReplacements(rules *job.RestartRules, text string) error {
 	count, each := strings.CutSuffix(text, perRank)
 	if !each {
 		rules.RankLimit = 0
@@ -465,9 +465,9 @@ func setReplacements(rules *launch.RestartRules, text string) error {
 	return nil
 }
 
-func setQuorum(to *launch.Quorum, text string) error {
-	*to = launch.Quorum(text)
-	return oneOf(text, string(launch.QuorumAll), string(launch.QuorumAny), string(launch.QuorumRank0), string(launch.QuorumNone))
+func setQuorum(to *job.Quorum, text string) error {
+	*to = job.Quorum(text)
+	return oneOf(text, string(job.QuorumAll), string(job.QuorumAny), string(job.QuorumRank0), string(job.QuorumNone))
 }
 
 // warmDefault is --warm's default in the run command: a restart may come in another way where the first start stays as it is. Other

@@ -6,30 +6,30 @@ import (
 	"strconv"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // settleSimulation makes a job of several nodes of one whose nodes are simulated, and refuses what only real ones have.
 func settleSimulation(r *Request, words map[string]given, wrong *problems) {
-	n, job, m := r.SimulateNodes, &r.Job, &r.Job.Meeting
+	n, j, m := r.SimulateNodes, &r.Job, &r.Job.Meeting
 	if n == 0 {
 		return
 	}
 	word := words["simulate-nodes"]
-	if job.Fake == "" {
+	if j.Fake == "" {
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s without a fake accelerator: all nodes would share the real ones", word.written("simulate-nodes")),
 			"give --accelerator fake:FILE, or set MUSTER_FAKE=FILE"))
 	}
 	nodes, given := words["nnodes"]
 	switch {
 	case !given:
-		job.Nodes = launch.Range{Min: n, Max: n}
+		j.Nodes = job.Range{Min: n, Max: n}
 		r.tell("nnodes", strconv.Itoa(n), word.source)
-	case n < job.Nodes.Min || n > job.Nodes.Max+m.Spares:
+	case n < j.Nodes.Min || n > j.Nodes.Max+m.Spares:
 		wrong.add(fmt.Errorf("cannot use %s with %s: the job would not have that many nodes", word.written("simulate-nodes"), nodes.written("nnodes")))
 	}
 	for _, flag := range []string{"node-rank", "master-addr", "master-port", "local-addr"} {
-		if words[flag].source.Kind == launch.FromFlag {
+		if words[flag].source.Kind == job.FromFlag {
 			wrong.add(fmt.Errorf("cannot use %s with --simulate-nodes: it is for one of the nodes, and they are all started here", words[flag].written(flag)))
 		}
 	}

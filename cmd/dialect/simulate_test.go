@@ -6,24 +6,24 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 func TestSimulateNodes(t *testing.T) {
 	for _, c := range []struct {
 		env, line string
 		simulated int
-		nodes     launch.Range
-		want      launch.Meeting
+		nodes     job.Range
+		want      job.Meeting
 	}{
-		{"MUSTER_FAKE=f.yaml", "--simulate-nodes 4 prog", 4, launch.Range{Min: 4, Max: 4}, meeting(func(m *launch.Meeting) { m.Backend = "muster" })},
-		{"MUSTER_SIMULATE_NODES=64 MASTER_PORT=1", "--accelerator fake:f.yaml prog", 64, launch.Range{Min: 64, Max: 64}, meeting(func(m *launch.Meeting) { m.Backend = "muster" })},
-		{"MUSTER_FAKE=f.yaml PET_MASTER_PORT=7 PET_NODE_RANK=3", "--simulate-nodes 2 prog", 2, launch.Range{Min: 2, Max: 2}, meeting(func(m *launch.Meeting) { m.Backend = "muster" })},
-		{"MUSTER_FAKE=f.yaml", "--simulate-nodes 5 --nnodes 2:4 --spares 1 prog", 5, launch.Range{Min: 2, Max: 4}, meeting(func(m *launch.Meeting) { m.Backend, m.Spares = "muster", 1 })},
+		{"MUSTER_FAKE=f.yaml", "--simulate-nodes 4 prog", 4, job.Range{Min: 4, Max: 4}, meeting(func(m *job.Meeting) { m.Backend = "muster" })},
+		{"MUSTER_SIMULATE_NODES=64 MASTER_PORT=1", "--accelerator fake:f.yaml prog", 64, job.Range{Min: 64, Max: 64}, meeting(func(m *job.Meeting) { m.Backend = "muster" })},
+		{"MUSTER_FAKE=f.yaml PET_MASTER_PORT=7 PET_NODE_RANK=3", "--simulate-nodes 2 prog", 2, job.Range{Min: 2, Max: 2}, meeting(func(m *job.Meeting) { m.Backend = "muster" })},
+		{"MUSTER_FAKE=f.yaml", "--simulate-nodes 5 --nnodes 2:4 --spares 1 prog", 5, job.Range{Min: 2, Max: 4}, meeting(func(m *job.Meeting) { m.Backend, m.Spares = "muster", 1 })},
 		{
 			"MUSTER_FAKE=f.yaml", "--simulate-nodes 2 --rdzv etcd://e prog", 2,
-			launch.Range{Min: 2, Max: 2},
-			meeting(func(m *launch.Meeting) { m.Backend, m.Endpoints = "etcd", at(launch.Endpoint{Host: "e", Port: 2379}) }),
+			job.Range{Min: 2, Max: 2},
+			meeting(func(m *job.Meeting) { m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e", Port: 2379}) }),
 		},
 	} {
 		req := accepted(t, strings.Fields(c.env), "", strings.Fields(c.line)...)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // Variables that torchrun reads beside those that stand for its flags.
@@ -54,10 +54,10 @@ type torchrunJob struct {
 	// names are what the launcher calls flags of torchrun, where that is something else.
 	names map[string]string
 	// last, where there is one, changes what the job has become through torchrun's flags.
-	last   func(*launch.Job)
+	last   func(*job.Job)
 	habits map[string]given // values that muster's own settings have in a launcher that goes beyond torchrun
 	req    Request
-	job    *launch.Job // of req
+	job    *job.Job // of req
 	wrong  problems
 }
 
@@ -76,11 +76,11 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
 	env := newEnviron(inv.Environ)
 	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: map[string]given{}}
-	t.req.Job = launch.Job{
-		Dialect: p.prog, Restart: defaultRestart(), Stop: launch.StopRules{Grace: defaultGrace},
-		Warm:         launch.WarmRules{Wait: defaultWarmWait},
+	t.req.Job = job.Job{
+		Dialect: p.prog, Restart: defaultRestart(), Stop: job.StopRules{Grace: defaultGrace},
+		Warm:         job.WarmRules{Wait: defaultWarmWait},
 		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
-		Sources: launch.Sources{},
+		Sources: job.Sources{},
 	}
 	t.job = &t.req.Job
 	if adapt != nil {
@@ -142,7 +142,7 @@ func (t *torchrunJob) ownVariables(words map[string]given) {
 		}
 		if _, own := words[o.long]; source.Name == name && !own {
 			words[o.long] = given{text: t.env[name], source: source, theirs: true}
-		} else if source.Name != name && source.Kind != launch.FromFlag {
+		} else if source.Name != name && source.Kind != job.FromFlag {
 			idle = append(idle, name)
 		}
 	}
@@ -166,7 +166,7 @@ func (t *torchrunJob) equivalents() map[string]given {
 		all["run-id"] = given{text: id.text, source: id.source}
 	}
 	if t.env[t.levelFrom] != "" {
-		all["log-level"] = given{text: t.req.LogLevel, source: launch.Source{Kind: launch.FromVariable, Name: t.levelFrom}}
+		all["log-level"] = given{text: t.req.LogLevel, source: job.Source{Kind: job.FromVariable, Name: t.levelFrom}}
 	}
 	return all
 }
@@ -222,7 +222,7 @@ func (t *torchrunJob) unsupported() {
 }
 
 // watchdog asks for torchelastic's file timer where the environment does.
-func watchdog(job *launch.Job, env environ) {
+func watchdog(job *job.Job, env environ) {
 	if env[enableTimer] != "1" {
 		return
 	}
@@ -232,20 +232,20 @@ func watchdog(job *launch.Job, env environ) {
 func (t *torchrunJob) command(argv0 string) {
 	v := t.in.values
 	t.job.Warnings = append(t.job.Warnings, behindScript(t.in.args)...)
-	c := launch.Command{
-		Kind: launch.Script, Name: t.in.script, Args: t.in.args, Interpreters: interpreters(argv0, t.env), Substitute: true,
+	c := job.Command{
+		Kind: job.Script, Name: t.in.script, Args: t.in.args, Interpreters: interpreters(argv0, t.env), Substitute: true,
 	}
 	switch {
 	case v["run_path"].on:
-		c.Kind, c.StartMethod = launch.RunPath, v["start_method"].text
+		c.Kind, c.StartMethod = job.RunPath, v["start_method"].text
 		t.ignored("--run-path", "no-python", "module")
 	case v["no_python"].on:
 		if v["module"].on {
 			t.wrong.add(errors.New("cannot use --no-python and --module together: a module needs Python; leave one of them out"))
 		}
-		c.Kind, c.Interpreters = launch.Program, nil
+		c.Kind, c.Interpreters = job.Program, nil
 	case v["module"].on:
-		c.Kind = launch.Module
+		c.Kind = job.Module
 	}
 	if use, ok := v["use_env"]; ok && !use.on {
 		if v["no_python"].on {
@@ -295,7 +295,7 @@ func (t *torchrunJob) exits() {
 		if err != nil || n < 0 || n > maxSeconds {
 			t.wrong.add(fmt.Errorf("cannot use %s=%s: give seconds from 0", shutdownTimeout, text))
 		}
-		grace = value{text: text, n: n, source: launch.Source{Kind: launch.FromVariable, Name: shutdownTimeout}}
+		grace = value{text: text, n: n, source: job.Source{Kind: job.FromVariable, Name: shutdownTimeout}}
 		t.in.values["shutdown_timeout"] = grace
 	} else if grace.n < 0 || grace.n > maxSeconds {
 		t.refuse("shutdown-timeout", errors.New("give seconds from 0"))
@@ -307,11 +307,11 @@ func (t *torchrunJob) exits() {
 
 func (t *torchrunJob) logs() {
 	v := t.in.values
-	logs := launch.LogRules{Dir: logDir(v["log_dir"].text), Prefix: v["log_line_prefix_template"].text}
+	logs := job.LogRules{Dir: logDir(v["log_dir"].text), Prefix: v["log_line_prefix_template"].text}
 	if text := t.env[prefixTemplate]; logs.Prefix == "" && text != "" {
 		logs.Prefix = text
 		t.in.values["log_line_prefix_template"] = value{
-			text: text, source: launch.Source{Kind: launch.FromVariable, Name: prefixTemplate},
+			text: text, source: job.Source{Kind: job.FromVariable, Name: prefixTemplate},
 		}
 	}
 	var err error
@@ -322,17 +322,17 @@ func (t *torchrunJob) logs() {
 	logs.Ranks, err = parseRanks(v["local_ranks_filter"].text)
 	t.refuse("local-ranks-filter", err)
 	logs.KeepStdout, logs.KeepStderr = v["duplicate_stdout_filters"].list, v["duplicate_stderr_filters"].list
-	if len(logs.KeepStdout) > 0 && !shows(logs.Tee, launch.Stdout) {
+	if len(logs.KeepStdout) > 0 && !shows(logs.Tee, job.Stdout) {
 		t.warn("--duplicate-stdout-filters has no effect without --tee of stdout")
 	}
-	if len(logs.KeepStderr) > 0 && !shows(logs.Tee, launch.Stderr) {
+	if len(logs.KeepStderr) > 0 && !shows(logs.Tee, job.Stderr) {
 		t.warn("--duplicate-stderr-filters has no effect without --tee of stderr")
 	}
 	t.job.Logs = logs
 }
 
 // shows reports whether the map names the stream for any rank.
-func shows(m launch.StreamMap, stream launch.Streams) bool {
+func shows(m job.StreamMap, stream job.Streams) bool {
 	for _, s := range m.ByRank {
 		if s&stream != 0 {
 			return true
@@ -341,7 +341,7 @@ func shows(m launch.StreamMap, stream launch.Streams) bool {
 	return m.Default&stream != 0
 }
 
-// logDir returns dir in the spelling that launch.LogRules has for "none at all".
+// logDir returns dir in the spelling that job.LogRules has for "none at all".
 func logDir(dir string) string {
 	if dir != "" && filepath.Clean(dir) == os.DevNull {
 		return os.DevNull

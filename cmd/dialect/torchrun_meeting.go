@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 func (t *torchrunJob) nodes() {
@@ -95,7 +95,7 @@ func (t *torchrunJob) place() {
 		case alone:
 			m.Host, m.Port = host, port
 		default:
-			m.Endpoints, err = parseEndpoints(launch.Endpoint{Host: host, Port: port}.String(), staticPort)
+			m.Endpoints, err = parseEndpoints(job.Endpoint{Host: host, Port: port}.String(), staticPort)
 		}
 		t.refuse(flag, err)
 	case m.Backend == backendEtcd:
@@ -141,7 +141,7 @@ func (t *torchrunJob) settle(words map[string]given) {
 	m, v := &t.job.Meeting, t.in.values
 	all := maps.Clone(words)
 	for _, flag := range []string{"nnodes", "node-rank", "local-addr"} {
-		if word := t.given(flag); word.source.Kind != launch.FromDefault {
+		if word := t.given(flag); word.source.Kind != job.FromDefault {
 			all[flag] = word
 		} else {
 			all[flag] = given{text: word.text}
@@ -197,7 +197,7 @@ func (t *torchrunJob) staticAddress(endpoint string) (host string, port int, fla
 func (t *torchrunJob) ignored(by string, flags ...string) {
 	for _, flag := range flags {
 		switch word := t.given(flag); {
-		case word.source.Kind == launch.FromFlag:
+		case word.source.Kind == job.FromFlag:
 			t.warn("--%s has no effect with %s", flag, by)
 		case word.ours():
 			t.warn("%s has no effect with %s", word.source.Name, by)

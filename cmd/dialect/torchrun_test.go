@@ -15,7 +15,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 func torchrun(t *testing.T, env []string, args ...string) dialect.Request {
@@ -45,32 +45,32 @@ func wantRefused(t *testing.T, err error, pieces ...string) {
 
 func TestTorchrunDefaults(t *testing.T) {
 	env := []string{"PATH=/bin", "A=1"}
-	job := torchrun(t, env, "train.py", "--lr", "0.1").Job
-	retryable, err := launch.ParseExitCodes("130,137,138,143")
+	j := torchrun(t, env, "train.py", "--lr", "0.1").Job
+	retryable, err := job.ParseExitCodes("130,137,138,143")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := launch.Job{
+	want := job.Job{
 		Dialect: "torchrun",
-		Command: launch.Command{
-			Kind: launch.Script, Name: "train.py", Args: []string{"--lr", "0.1"}, Interpreters: []string{"python", "python3"}, Substitute: true,
+		Command: job.Command{
+			Kind: job.Script, Name: "train.py", Args: []string{"--lr", "0.1"}, Interpreters: []string{"python", "python3"}, Substitute: true,
 		},
-		Nodes: launch.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
-		Meeting: meeting(func(m *launch.Meeting) { m.Backend = "standalone" }),
-		Restart: launch.RestartRules{
-			Policy: launch.RestartOnFailure, Scope: launch.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
-			Retryable: retryable, Success: launch.QuorumAll, Fail: launch.QuorumAny, Clean: launch.CleanAll,
+		Nodes: job.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
+		Meeting: meeting(func(m *job.Meeting) { m.Backend = "standalone" }),
+		Restart: job.RestartRules{
+			Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+			Retryable: retryable, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
 		},
-		Warm:         launch.WarmRules{Wait: time.Minute},
-		Stop:         launch.StopRules{Grace: 30 * time.Second, Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}},
-		InheritStdin: true, EventLog: "null", Environ: env, Sources: launch.Sources{},
+		Warm:         job.WarmRules{Wait: time.Minute},
+		Stop:         job.StopRules{Grace: 30 * time.Second, Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}},
+		InheritStdin: true, EventLog: "null", Environ: env, Sources: job.Sources{},
 	}
-	if diff := cmp.Diff(want, job, cmp.AllowUnexported(launch.ExitCodes{}), cmp.Comparer(sameCodes)); diff != "" {
+	if diff := cmp.Diff(want, j, cmp.AllowUnexported(job.ExitCodes{}), cmp.Comparer(sameCodes)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func sameCodes(a, b launch.ExitCodes) bool { return a.String() == b.String() }
+func sameCodes(a, b job.ExitCodes) bool { return a.String() == b.String() }
 
 // Everything behind the script is the script's, also what Python 3.11's torchrun refuses as an ambiguous abbreviation of
 // its own options.
@@ -182,29 +182,29 @@ func TestManyMistakes(t *testing.T) {
 func TestTorchrunMeeting(t *testing.T) {
 	for _, c := range []struct {
 		args  string
-		want  launch.Meeting
+		want  job.Meeting
 		runID string
 	}{
-		{"t.py", launch.Meeting{Backend: "standalone"}, ""},
-		{"--standalone --rdzv-id x t.py", launch.Meeting{Backend: "standalone"}, ""},
-		{"--rdzv-id x t.py", launch.Meeting{Backend: "standalone"}, "x"},
-		{"--master-addr 10.0.0.9 t.py", launch.Meeting{Backend: "standalone"}, ""},
-		{"--standalone --local-addr 10.0.0.1 t.py", launch.Meeting{Backend: "standalone", Host: "10.0.0.1"}, ""},
-		{"--master-port 5 t.py", launch.Meeting{Backend: "static", Host: "127.0.0.1", Port: 5}, "none"},
-		{"--master-port 5 --master-addr [::1] t.py", launch.Meeting{Backend: "static", Host: "::1", Port: 5}, "none"},
-		{"--rdzv-endpoint [::1]:7 --master-port 5 t.py", launch.Meeting{Backend: "static", Host: "::1", Port: 7}, "none"},
-		{"--rdzv-backend c10d t.py", launch.Meeting{Backend: "c10d", Port: 29400}, "none"},
-		{"--rdzv-backend c10d --rdzv-endpoint localhost t.py", launch.Meeting{Backend: "c10d", Host: "localhost", Port: 29400}, "none"},
-		{"--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id j t.py", launch.Meeting{Backend: "c10d", Host: "localhost"}, "j"},
-		{"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py", launch.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9}, "none"},
+		{"t.py", job.Meeting{Backend: "standalone"}, ""},
+		{"--standalone --rdzv-id x t.py", job.Meeting{Backend: "standalone"}, ""},
+		{"--rdzv-id x t.py", job.Meeting{Backend: "standalone"}, "x"},
+		{"--master-addr 10.0.0.9 t.py", job.Meeting{Backend: "standalone"}, ""},
+		{"--standalone --local-addr 10.0.0.1 t.py", job.Meeting{Backend: "standalone", Host: "10.0.0.1"}, ""},
+		{"--master-port 5 t.py", job.Meeting{Backend: "static", Host: "127.0.0.1", Port: 5}, "none"},
+		{"--master-port 5 --master-addr [::1] t.py", job.Meeting{Backend: "static", Host: "::1", Port: 5}, "none"},
+		{"--rdzv-endpoint [::1]:7 --master-port 5 t.py", job.Meeting{Backend: "static", Host: "::1", Port: 7}, "none"},
+		{"--rdzv-backend c10d t.py", job.Meeting{Backend: "c10d", Port: 29400}, "none"},
+		{"--rdzv-backend c10d --rdzv-endpoint localhost t.py", job.Meeting{Backend: "c10d", Host: "localhost", Port: 29400}, "none"},
+		{"--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id j t.py", job.Meeting{Backend: "c10d", Host: "localhost"}, "j"},
+		{"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py", job.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9}, "none"},
 	} {
-		job := torchrun(t, nil, strings.Fields(c.args)...).Job
-		want := meeting(func(m *launch.Meeting) { m.Backend, m.Host, m.Port = c.want.Backend, c.want.Host, c.want.Port })
+		j := torchrun(t, nil, strings.Fields(c.args)...).Job
+		want := meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = c.want.Backend, c.want.Host, c.want.Port })
 		if want.Backend == "static" {
 			want.NodeRank, want.JoinTimeout = 0, 900*time.Second
 		}
-		if diff := cmp.Diff(want, job.Meeting); diff != "" || job.RunID != c.runID {
-			t.Errorf("%s: run id %q, want %q (-want +got):\n%s", c.args, job.RunID, c.runID, diff)
+		if diff := cmp.Diff(want, j.Meeting); diff != "" || j.RunID != c.runID {
+			t.Errorf("%s: run id %q, want %q (-want +got):\n%s", c.args, j.RunID, c.runID, diff)
 		}
 	}
 	conf := torchrun(t, nil, "--rdzv-conf", " join_timeout = 5 ,is_host=y", "t.py").Job.Meeting.Conf
@@ -281,25 +281,25 @@ func TestTorchrunVariables(t *testing.T) {
 		"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=/tmp/t",
 	}
 	req := torchrun(t, env, "--max-restarts=1", "t")
-	job := req.Job
-	if job.Procs != "2" || job.Role != "ours" || job.Restart.MaxRestarts != 1 || job.Logs.Tee.Default != launch.Both || job.Command.Kind != launch.Module {
-		t.Errorf("procs %s, role %s, restarts %d, tee %v, kind %v", job.Procs, job.Role, job.Restart.MaxRestarts, job.Logs.Tee, job.Command.Kind)
+	j := req.Job
+	if j.Procs != "2" || j.Role != "ours" || j.Restart.MaxRestarts != 1 || j.Logs.Tee.Default != job.Both || j.Command.Kind != job.Module {
+		t.Errorf("procs %s, role %s, restarts %d, tee %v, kind %v", j.Procs, j.Role, j.Restart.MaxRestarts, j.Logs.Tee, j.Command.Kind)
 	}
-	if !job.Watchdog || job.WatchdogFile != "/tmp/t" {
-		t.Errorf("watchdog %v at %q", job.Watchdog, job.WatchdogFile)
+	if !j.Watchdog || j.WatchdogFile != "/tmp/t" {
+		t.Errorf("watchdog %v at %q", j.Watchdog, j.WatchdogFile)
 	}
 	if req.LogLevel != "debug" {
 		t.Errorf("log level %q", req.LogLevel)
 	}
-	want := launch.Sources{
-		"nproc-per-node": {Kind: launch.FromVariable, Name: "PET_NPROC_PER_NODE"},
-		"role":           {Kind: launch.FromVariable, Name: "MUSTER_ROLE"},
-		"tee":            {Kind: launch.FromVariable, Name: "PET_TEE"},
-		"module":         {Kind: launch.FromVariable, Name: "MUSTER_MODULE"},
-		"max-restarts":   {Kind: launch.FromFlag, Name: "--max-restarts"},
-		"log-level":      {Kind: launch.FromVariable, Name: "LOGLEVEL"},
+	want := job.Sources{
+		"nproc-per-node": {Kind: job.FromVariable, Name: "PET_NPROC_PER_NODE"},
+		"role":           {Kind: job.FromVariable, Name: "MUSTER_ROLE"},
+		"tee":            {Kind: job.FromVariable, Name: "PET_TEE"},
+		"module":         {Kind: job.FromVariable, Name: "MUSTER_MODULE"},
+		"max-restarts":   {Kind: job.FromFlag, Name: "--max-restarts"},
+		"log-level":      {Kind: job.FromVariable, Name: "LOGLEVEL"},
 	}
-	if diff := cmp.Diff(want, job.Sources); diff != "" {
+	if diff := cmp.Diff(want, j.Sources); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
 	}
 }
@@ -315,13 +315,13 @@ func TestLogLevelOfTorchrun(t *testing.T) {
 }
 
 func TestStreamsOfManyRanks(t *testing.T) {
-	job := torchrun(t, nil, "-r", "0:1,12:3", "-t", "3", "--local-ranks-filter", "3,1,3", "--log-dir", "/dev//null", "t.py").Job
-	want := launch.LogRules{
+	j := torchrun(t, nil, "-r", "0:1,12:3", "-t", "3", "--local-ranks-filter", "3,1,3", "--log-dir", "/dev//null", "t.py").Job
+	want := job.LogRules{
 		Dir:      "/dev/null",
-		Redirect: launch.StreamMap{ByRank: map[int]launch.Streams{0: launch.Stdout, 12: launch.Both}},
-		Tee:      launch.StreamMap{Default: launch.Both}, Ranks: []int{1, 3},
+		Redirect: job.StreamMap{ByRank: map[int]job.Streams{0: job.Stdout, 12: job.Both}},
+		Tee:      job.StreamMap{Default: job.Both}, Ranks: []int{1, 3},
 	}
-	if diff := cmp.Diff(want, job.Logs); diff != "" {
+	if diff := cmp.Diff(want, j.Logs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -329,12 +329,12 @@ func TestStreamsOfManyRanks(t *testing.T) {
 func TestTorchLaunch(t *testing.T) {
 	for _, c := range []struct {
 		args string
-		want launch.Command
+		want job.Command
 	}{
-		{"t.py a", launch.Command{Kind: launch.Script, Name: "t.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"}},
-		{"--use-env t.py a", launch.Command{Kind: launch.Script, Name: "t.py", Args: []string{"a"}}},
-		{"--use_env -m mod", launch.Command{Kind: launch.Module, Name: "mod", Args: []string{}}},
-		{"--no-python --use-env prog", launch.Command{Kind: launch.Program, Name: "prog", Args: []string{}}},
+		{"t.py a", job.Command{Kind: job.Script, Name: "t.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"}},
+		{"--use-env t.py a", job.Command{Kind: job.Script, Name: "t.py", Args: []string{"a"}}},
+		{"--use_env -m mod", job.Command{Kind: job.Module, Name: "mod", Args: []string{}}},
+		{"--no-python --use-env prog", job.Command{Kind: job.Program, Name: "prog", Args: []string{}}},
 	} {
 		req, err := dialect.Read("torch.distributed.launch", dialect.Invocation{Args: strings.Fields(c.args)})
 		if err != nil {
@@ -342,7 +342,7 @@ func TestTorchLaunch(t *testing.T) {
 			continue
 		}
 		c.want.Substitute = true
-		if c.want.Kind != launch.Program {
+		if c.want.Kind != job.Program {
 			c.want.Interpreters = []string{"python", "python3"}
 		}
 		if diff := cmp.Diff(c.want, req.Job.Command); diff != "" {
@@ -465,15 +465,15 @@ func FuzzTorchrun(f *testing.F) {
 func TestNUMABinding(t *testing.T) {
 	for _, c := range []struct {
 		args, env string
-		want      launch.BindRules
+		want      job.BindRules
 		source    string
 	}{
-		{"t.py", "", launch.BindRules{}, "default"},
-		{"--numa-binding core-complex t.py", "", launch.BindRules{Mode: "core-complex"}, "flag --numa-binding"},
-		{"--numa_binding=exclusive t.py", "MUSTER_NUMA_BINDING=node", launch.BindRules{Mode: "exclusive"}, "flag --numa-binding"},
-		{"t.py", "MUSTER_NUMA_BINDING=socket", launch.BindRules{Mode: "socket"}, "variable MUSTER_NUMA_BINDING"},
-		{"t.py", "PET_NUMA_BINDING=node", launch.BindRules{}, "default"}, // torchrun reads none
-		{"t.py", "MUSTER_NUMA_FALLBACK=1", launch.BindRules{Fallback: true}, "default"},
+		{"t.py", "", job.BindRules{}, "default"},
+		{"--numa-binding core-complex t.py", "", job.BindRules{Mode: "core-complex"}, "flag --numa-binding"},
+		{"--numa_binding=exclusive t.py", "MUSTER_NUMA_BINDING=node", job.BindRules{Mode: "exclusive"}, "flag --numa-binding"},
+		{"t.py", "MUSTER_NUMA_BINDING=socket", job.BindRules{Mode: "socket"}, "variable MUSTER_NUMA_BINDING"},
+		{"t.py", "PET_NUMA_BINDING=node", job.BindRules{}, "default"}, // torchrun reads none
+		{"t.py", "MUSTER_NUMA_FALLBACK=1", job.BindRules{Fallback: true}, "default"},
 	} {
 		job := torchrun(t, []string{c.env}, strings.Fields(c.args)...).Job
 		if got := job.Sources["numa-binding"].String(); job.Bind != c.want || got != c.source {

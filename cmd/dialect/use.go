@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // use says in which jobs something reads a setting: in those that meet all of its conditions, the most telling one first.
@@ -26,7 +26,7 @@ type condition struct {
 var always = use{}
 
 // when makes a condition of a look at the job alone.
-func when(lack, remedy string, met func(job *launch.Job) bool) condition {
+func when(lack, remedy string, met func(job *job.Job) bool) condition {
 	return condition{lack, remedy, func(r *Request, _ map[string]given) bool { return met(&r.Job) }}
 }
 
@@ -44,40 +44,40 @@ var (
 	bySSH = condition{
 		"where all hosts are this machine", "leave it out: nothing is reached by ssh",
 		func(r *Request, _ map[string]given) bool {
-			return r.driven() || slices.ContainsFunc(r.Job.Hosts.Nodes, func(n launch.Node) bool {
+			return r.driven() || slices.ContainsFunc(r.Job.Hosts.Nodes, func(n job.Node) bool {
 				return n.User != "" || n.Port != 0 || !isLoopback(n.Name)
 			})
 		},
 	}
 	withoutHosts = when("on hosts, whose workers read nothing", "start the workers that are to read it with muster run on their own machine",
-		func(job *launch.Job) bool { return len(job.Hosts.Nodes) == 0 })
-	severalNodes = when("on one node", "leave it out: one node meets no others", func(job *launch.Job) bool { return !job.Alone() })
+		func(job *job.Job) bool { return len(job.Hosts.Nodes) == 0 })
+	severalNodes = when("on one node", "leave it out: one node meets no others", func(job *job.Job) bool { return !job.Alone() })
 	// elasticNodes is met where a round may begin before all nodes that it could have are there.
 	elasticNodes = when("where the number of nodes is fixed", "give --nnodes MIN:MAX or --spares N",
-		func(job *launch.Job) bool { return job.Nodes.Min < job.Nodes.Max || job.Meeting.Spares > 0 })
+		func(job *job.Job) bool { return job.Nodes.Min < job.Nodes.Max || job.Meeting.Spares > 0 })
 	// looseRanks is met where nodes get their ranks when they meet.
-	looseRanks = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd", func(job *launch.Job) bool {
+	looseRanks = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd", func(job *job.Job) bool {
 		return job.Meeting.Backend != backendStatic || len(job.Hosts.Nodes) > 0 && !fixedWorkers(job)
 	})
 	spareNodes = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd",
-		func(job *launch.Job) bool { return job.Meeting.Backend != backendStatic })
+		func(job *job.Job) bool { return job.Meeting.Backend != backendStatic })
 	// comeBack is met where a node that had to leave may be started again.
 	comeBack = when("on hosts, of which none that had to leave is asked again", "leave it out",
-		func(job *launch.Job) bool { return len(job.Hosts.Nodes) == 0 })
+		func(job *job.Job) bool { return len(job.Hosts.Nodes) == 0 })
 	byEtcd = when("where the nodes do not meet by etcd", "leave it out, or let them meet by etcd",
-		func(job *launch.Job) bool { return job.Meeting.Backend == backendEtcd })
+		func(job *job.Job) bool { return job.Meeting.Backend == backendEtcd })
 	// notSimulated is for what all simulated nodes would do with the same file.
 	notSimulated = condition{
 		"on simulated nodes", "leave it out", func(r *Request, _ map[string]given) bool { return r.SimulateNodes == 0 },
 	}
-	faked    = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *launch.Job) bool { return job.Fake != "" })
-	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too", func(job *launch.Job) bool {
+	faked    = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *job.Job) bool { return job.Fake != "" })
+	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too", func(job *job.Job) bool {
 		return !job.Warm.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone()
 	})
-	warmed = when("without --warm auto or --warm MODULES", "give --warm auto, or --warm with the modules", func(job *launch.Job) bool {
+	warmed = when("without --warm auto or --warm MODULES", "give --warm auto, or --warm with the modules", func(job *job.Job) bool {
 		return !job.Warm.Restarts && (job.Warm.Auto || len(job.Warm.Modules) > 0) // for restarts alone nobody waits
 	})
-	bound = when("without --numa-binding", "say how workers are to be bound, as in --numa-binding node", func(job *launch.Job) bool { return job.Bind.Mode != "" })
+	bound = when("without --numa-binding", "say how workers are to be bound, as in --numa-binding node", func(job *job.Job) bool { return job.Bind.Mode != "" })
 
 	// remade is met by jobs whose workers can be started anew by agents.
 	remade = condition{
@@ -116,7 +116,7 @@ var (
 		"on an elastic horovodrun whose other workers wait and hold its state, while a host that failed has its cool-down",
 		"give --restart-scope world or process, or horovodrun's --blacklist-cooldown-range",
 		func(r *Request, _ map[string]given) bool {
-			return !r.driven() || r.Job.Restart.Scope != launch.ScopeNode || r.Job.Restart.Policy == launch.RestartAlways
+			return !r.driven() || r.Job.Restart.Scope != job.ScopeNode || r.Job.Restart.Policy == job.RestartAlways
 		},
 	}
 	// losable is met where nodes can be lost that others outlive.
@@ -137,16 +137,16 @@ var (
 		func(r *Request, _ map[string]given) bool { return !r.driven() },
 	}
 	// retries is met where the exit of a worker may start it anew.
-	retries = when("with a --restart-policy by which no exit of a worker is retried", "leave one of them out", func(job *launch.Job) bool {
-		return job.Restart.Policy != launch.RestartNever && job.Restart.Policy != launch.RestartOnNodeFail
+	retries = when("with a --restart-policy by which no exit of a worker is retried", "leave one of them out", func(j *job.Job) bool {
+		return j.Restart.Policy != job.RestartNever && j.Restart.Policy != job.RestartOnNodeFail
 	})
-	byExitCode = when("unless --restart-policy is exit-code", "give --restart-policy exit-code", func(job *launch.Job) bool {
-		return job.Restart.Policy == launch.RestartExitCode || job.Restart.Policy == launch.RestartOnNodeFailOrExitCode
+	byExitCode = when("unless --restart-policy is exit-code", "give --restart-policy exit-code", func(j *job.Job) bool {
+		return j.Restart.Policy == job.RestartExitCode || j.Restart.Policy == job.RestartOnNodeFailOrExitCode
 	})
 	// acting is met by a restart policy that can do something else than the default would.
 	acting = condition{"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N", func(r *Request, words map[string]given) bool {
 		switch r.Job.Restart.Policy {
-		case launch.RestartNever, launch.RestartOnNodeFail:
+		case job.RestartNever, job.RestartOnNodeFail:
 			return true // which need no restarts
 		default:
 			return restarts.met(r, words)
@@ -156,18 +156,18 @@ var (
 		"on one node: it has no others that could fail", "give exit-code, on-failure or never",
 		func(r *Request, _ map[string]given) bool {
 			p := r.Job.Restart.Policy
-			return p != launch.RestartOnNodeFail && p != launch.RestartOnNodeFailOrExitCode || !r.Job.Alone() || r.driven()
+			return p != job.RestartOnNodeFail && p != job.RestartOnNodeFailOrExitCode || !r.Job.Alone() || r.driven()
 		},
 	}
-	nodesReturn = when("with --restart-policy never", "leave one of them out", func(job *launch.Job) bool { return job.Restart.Policy != launch.RestartNever })
-	early       = when("where the job ends with its last worker", "give --success-policy any or rank0", func(job *launch.Job) bool {
-		return job.Restart.Success == launch.QuorumAny || job.Restart.Success == launch.QuorumRank0
+	nodesReturn = when("with --restart-policy never", "leave one of them out", func(j *job.Job) bool { return j.Restart.Policy != job.RestartNever })
+	early       = when("where the job ends with its last worker", "give --success-policy any or rank0", func(j *job.Job) bool {
+		return j.Restart.Success == job.QuorumAny || j.Restart.Success == job.QuorumRank0
 	})
 
-	checked  = when("without --network-check", "give --network-check too", func(job *launch.Job) bool { return job.Check.Network })
-	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check", func(job *launch.Job) bool { return job.Check.On() })
-	boxed    = when("without --switchbox-check", "give --switchbox-check too", func(job *launch.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
-	measured = when("without --comm-perf-test", "give --comm-perf-test too", func(job *launch.Job) bool { return job.Check.CommPerf })
+	checked  = when("without --network-check", "give --network-check too", func(job *job.Job) bool { return job.Check.Network })
+	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check", func(job *job.Job) bool { return job.Check.On() })
+	boxed    = when("without --switchbox-check", "give --switchbox-check too", func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
+	measured = when("without --comm-perf-test", "give --comm-perf-test too", func(job *job.Job) bool { return job.Check.CommPerf })
 
 	// servesStore is met where machines besides this one come to a store, or to the driver of an elastic horovodrun, and where other
 	// users of this one are let in.
@@ -177,27 +177,27 @@ var (
 			return !r.Job.Alone() || r.driven() || r.Job.Meeting.AllowsLoopback()
 		},
 	}
-	collecting = when("without --collect-logs", "give --collect-logs DIR", func(job *launch.Job) bool { return job.Hosts.CollectLogs != "" })
+	collecting = when("without --collect-logs", "give --collect-logs DIR", func(job *job.Job) bool { return job.Hosts.CollectLogs != "" })
 	dry        = condition{"without --dry-run", "give --dry-run too", func(r *Request, _ map[string]given) bool { return r.DryRun }}
 
 	tokened = condition{"without a job token", "give --token-file", func(r *Request, _ map[string]given) bool {
 		return r.Job.Meeting.TokenFile != "" || len(r.Job.Hosts.Nodes) > 0 || r.driven()
 	}}
 
-	keeps = when("where --ckpt is not on", "give --ckpt on, or leave it out", func(job *launch.Job) bool { return job.Checkpoint.On })
+	keeps = when("where --ckpt is not on", "give --ckpt on, or leave it out", func(job *job.Job) bool { return job.Checkpoint.On })
 
 	// shows is met where the workers' output goes to the console, and divided where some goes to files of the run as well.
-	shown   = when("with a file for each rank, in which all output goes", "leave one of them out", func(job *launch.Job) bool { return job.Logs.RankDir == "" })
+	shown   = when("with a file for each rank, in which all output goes", "leave one of them out", func(job *job.Job) bool { return job.Logs.RankDir == "" })
 	divided = when("where the launcher's own flag names a file for each rank", "leave one of them out",
-		func(job *launch.Job) bool { return job.Logs.RankDir == "" && job.Logs.RankFiles == "" })
-	prefixed = when("where no line has a prefix", "give --tee 3", func(job *launch.Job) bool { return job.Logs.PrefixAll || job.Logs.Tee.Any() })
+		func(job *job.Job) bool { return job.Logs.RankDir == "" && job.Logs.RankFiles == "" })
+	prefixed = when("where no line has a prefix", "give --tee 3", func(job *job.Job) bool { return job.Logs.PrefixAll || job.Logs.Tee.Any() })
 
 	// travels is met where variables go to other machines, or where not all of them reach the workers.
 	travels = when("without hosts: workers here inherit everything", "name hosts, or give --env-mode clean",
-		func(job *launch.Job) bool { return len(job.Hosts.Nodes) > 0 || job.Env.Mode == launch.EnvClean })
-	setsEnv = when("without --env or --env-file: there is nothing to expand", "give one of them", func(job *launch.Job) bool {
-		return slices.ContainsFunc(job.Env.Set, func(v launch.Var) bool {
-			return v.Source.Kind != launch.FromDefault && v.Source.Kind != launch.FromMuster
+		func(j *job.Job) bool { return len(j.Hosts.Nodes) > 0 || j.Env.Mode == job.EnvClean })
+	setsEnv = when("without --env or --env-file: there is nothing to expand", "give one of them", func(j *job.Job) bool {
+		return slices.ContainsFunc(j.Env.Set, func(v job.Var) bool {
+			return v.Source.Kind != job.FromDefault && v.Source.Kind != job.FromMuster
 		})
 	})
 )
@@ -210,8 +210,8 @@ func (r *Request) bounded() bool { return r.Horovod.ResetLimit >= 0 || r.Job.Res
 
 // fixedWorkers reports whether workers are told places in the world that follow from the order of the hosts, as programs for
 // MPI and Horovod are.
-func fixedWorkers(job *launch.Job) bool {
-	return slices.ContainsFunc(job.Hosts.Nodes, func(n launch.Node) bool { return n.WorkerEnv != nil })
+func fixedWorkers(j *job.Job) bool {
+	return slices.ContainsFunc(j.Hosts.Nodes, func(n job.Node) bool { return n.WorkerEnv != nil })
 }
 
 // rankOf is met by a node rank that is true of this node: one that a static meeting goes by, or 0 of a node by itself.
@@ -233,7 +233,7 @@ var masterHere = condition{
 }
 
 // confRead is met where the nodes meet, or the settings say that this one meets others.
-var confRead = when("on one node", "leave it out: one node meets no others", func(job *launch.Job) bool { return !job.Alone() || job.Meeting.IsHost != nil })
+var confRead = when("on one node", "leave it out: one node meets no others", func(job *job.Job) bool { return !job.Alone() || job.Meeting.IsHost != nil })
 
 // strongest is met by the setting of several that was given in the strongest place; the others say something else.
 func strongest(flag string, others ...string) condition {
@@ -262,7 +262,7 @@ func (u use) unmet(r *Request, words map[string]given) *condition {
 func (r *Request) asksNothing(s *setting, text string) bool {
 	def := s.def
 	if s.flag == "restart-scope" && r.driven() {
-		def = string(launch.ScopeNode)
+		def = string(job.ScopeNode)
 	}
 	if s.flag == "warm" && r.Job.Dialect != "run" {
 		def = warmElsewhere
@@ -288,9 +288,9 @@ func (r *Request) unread(words map[string]given, wrong *problems) {
 			harmless.hide()
 			switch said := (given{text: harmless.Value, source: word.source}).typed(s.flag); {
 			case r.asksNothing(&s, word.text) || word.ofOperators() || word.theirs && lack.lack == severalNodes.lack && !word.ours():
-			case word.theirs && word.source.Kind == launch.FromFlag:
+			case word.theirs && word.source.Kind == job.FromFlag:
 				r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("--%s has no effect %s", s.flag, lack.lack))
-			case word.source.Kind == launch.FromFlag:
+			case word.source.Kind == job.FromFlag:
 				wrong.add(fmt.Errorf("cannot use %s: it has no effect %s; %s", said, lack.lack, lack.remedy))
 			default:
 				if len(lacks[lack.lack]) == 0 {
@@ -311,12 +311,12 @@ func (r *Request) unread(words map[string]given, wrong *problems) {
 
 // ours reports whether the word stands in a variable of muster.
 func (g given) ours() bool {
-	return g.source.Kind == launch.FromVariable && strings.HasPrefix(g.source.Name, ownPrefix)
+	return g.source.Kind == job.FromVariable && strings.HasPrefix(g.source.Name, ownPrefix)
 }
 
 // place is where a word of a variable or a file stands, for people who look for it there.
 func (g given) place(flag string) string {
-	if g.source.Kind == launch.FromConfig {
+	if g.source.Kind == job.FromConfig {
 		return fmt.Sprintf("%s: %s", g.source.Name, flag)
 	}
 	return g.source.Name
@@ -326,7 +326,7 @@ func (g given) place(flag string) string {
 // all jobs alike.
 func (g given) ofOperators() bool {
 	name, pet := strings.CutPrefix(g.source.Name, petPrefix)
-	return g.source.Kind == launch.FromPlatform || g.source.Kind == launch.FromVariable && pet && slices.ContainsFunc(torchrunOptions(), func(o option) bool {
+	return g.source.Kind == job.FromPlatform || g.source.Kind == job.FromVariable && pet && slices.ContainsFunc(torchrunOptions(), func(o option) bool {
 		return o.variables && variable("", o.long) == name
 	})
 }

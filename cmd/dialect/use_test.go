@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"muster/cmd/dialect"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // legal are words for the settings whose tables do not tell one, none of them the default.
@@ -90,8 +90,8 @@ func stripped(r dialect.Request) dialect.Request {
 	r.Settings, j.Sources, j.Warnings, j.Environ = nil, nil, nil, nil // which hold what was given, whoever reads it
 	elastic, allow := r.Horovod != nil && r.Horovod.Elastic, j.Meeting.StoreAllow
 	if len(j.Hosts.Nodes) == 0 && !elastic {
-		j.Hosts, j.Env.Deny = launch.Hosts{}, nil
-		if j.Env.Mode != launch.EnvClean {
+		j.Hosts, j.Env.Deny = job.Hosts{}, nil
+		if j.Env.Mode != job.EnvClean {
 			j.Env.Mode, j.Env.Pass = "", nil
 		}
 	} else {
@@ -99,7 +99,7 @@ func stripped(r dialect.Request) dialect.Request {
 	}
 	m := &j.Meeting
 	if j.Alone() {
-		alone := launch.Meeting{Backend: "alone", Host: m.Host, Port: m.Port, WorkerPorts: m.WorkerPorts}
+		alone := job.Meeting{Backend: "alone", Host: m.Host, Port: m.Port, WorkerPorts: m.WorkerPorts}
 		if !elastic { // whose hosts may be lost
 			j.Restart.ReplaceLimit = 0
 		}
@@ -112,56 +112,56 @@ func stripped(r dialect.Request) dialect.Request {
 		j.Check.Quarantine = 0
 	}
 	if m.Backend != "etcd" {
-		m.Etcd = launch.EtcdAccess{}
+		m.Etcd = job.EtcdAccess{}
 	}
 	if j.Nodes.Min == j.Nodes.Max && m.Spares == 0 {
 		m.LastCall = 0
 	}
 	if restart := &j.Restart; restart.MaxRestarts == 0 && !elastic {
-		restart.Fatal, restart.Retryable, restart.Scope = launch.ExitCodes{}, launch.ExitCodes{}, ""
+		restart.Fatal, restart.Retryable, restart.Scope = job.ExitCodes{}, job.ExitCodes{}, ""
 		if j.Alone() {
 			restart.Policy, restart.BackoffLimit, restart.Window, restart.Delay, restart.DelayFactor, restart.DelayMax = "", 0, 0, 0, 0, 0
 		}
 	}
-	if p := j.Restart.Policy; p != launch.RestartExitCode && p != launch.RestartOnNodeFailOrExitCode {
-		j.Restart.Retryable = launch.ExitCodes{}
+	if p := j.Restart.Policy; p != job.RestartExitCode && p != job.RestartOnNodeFailOrExitCode {
+		j.Restart.Retryable = job.ExitCodes{}
 	}
-	if s := j.Restart.Success; s != launch.QuorumAny && s != launch.QuorumRank0 {
+	if s := j.Restart.Success; s != job.QuorumAny && s != job.QuorumRank0 {
 		j.Restart.Linger = 0
 	}
 	if !j.Warm.Auto && len(j.Warm.Modules) == 0 {
 		j.Warm.Wait = 0
 	}
 	if j.Bind.Mode == "" {
-		j.Bind = launch.BindRules{}
+		j.Bind = job.BindRules{}
 	}
 	if j.Fake == "" {
 		j.FakeOnReal = false
 	}
 	if !j.Checkpoint.On {
-		j.Checkpoint = launch.CheckpointRules{Unasked: j.Checkpoint.Unasked}
+		j.Checkpoint = job.CheckpointRules{Unasked: j.Checkpoint.Unasked}
 	}
 	if j.Logs.RankDir != "" {
-		j.Logs = launch.LogRules{RankDir: j.Logs.RankDir, Dir: j.Logs.Dir}
+		j.Logs = job.LogRules{RankDir: j.Logs.RankDir, Dir: j.Logs.Dir}
 	}
 	if j.Logs.RankFiles != "" {
-		j.Logs.Tee = launch.StreamMap{}
+		j.Logs.Tee = job.StreamMap{}
 	}
 	if !j.Logs.PrefixAll && !j.Logs.Tee.Any() {
 		j.Logs.Prefix = ""
 	}
 	if elastic { // the driver reads no more
-		if restart := &j.Restart; restart.Scope == launch.ScopeNode && restart.Policy != launch.RestartAlways {
+		if restart := &j.Restart; restart.Scope == job.ScopeNode && restart.Policy != job.RestartAlways {
 			restart.Delay, restart.DelayFactor, restart.DelayMax = 0, 0, 0
 			if restart.BackoffLimit < 0 {
 				restart.Window = 0
 			}
 		}
-		hosts := launch.Hosts{SSH: j.Hosts.SSH, StartTimeout: j.Hosts.StartTimeout, Dir: j.Hosts.Dir}
+		hosts := job.Hosts{SSH: j.Hosts.SSH, StartTimeout: j.Hosts.StartTimeout, Dir: j.Hosts.Dir}
 		hosts.SSH.Parallel = 0
-		r.Job = launch.Job{
+		r.Job = job.Job{
 			Command: j.Command, Env: j.Env, Python: j.Python, Fake: j.Fake, FakeOnReal: j.FakeOnReal, Stop: j.Stop, Hosts: hosts, CompatExit: j.CompatExit,
-			Logs: launch.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile, Meeting: launch.Meeting{StoreAllow: allow},
+			Logs: job.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile, Meeting: job.Meeting{StoreAllow: allow},
 			Restart: j.Restart, Debug: j.Debug, Check: j.Check, Warm: j.Warm,
 		}
 	}
@@ -483,7 +483,7 @@ func TestUnreadElsewhere(t *testing.T) {
 			t.Errorf("elastic horovodrun does not tell of %s: %q", name, elastic.Job.Warnings)
 		}
 	}
-	if j := elastic.Job; j.Checkpoint.On || j.Bind.Mode != "" || j.Restart.MaxRestarts != 0 || j.Restart.Scope != launch.ScopeNode {
+	if j := elastic.Job; j.Checkpoint.On || j.Bind.Mode != "" || j.Restart.MaxRestarts != 0 || j.Restart.Scope != job.ScopeNode {
 		t.Errorf("elastic horovodrun: %+v", j)
 	}
 }
@@ -500,14 +500,14 @@ func TestLentSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for how, job := range map[string]launch.Job{"variables": byVariable.Job, "flags": typed.Job} {
-			if job.Restart.MaxRestarts != 2 || job.Logs.Dir != "d" || job.Logs.Tee.Default != launch.Both || job.Bind.Mode != "socket" || len(job.Warnings) > 0 {
-				t.Errorf("%s, %s: %+v", line, how, job)
+		for how, j := range map[string]job.Job{"variables": byVariable.Job, "flags": typed.Job} {
+			if j.Restart.MaxRestarts != 2 || j.Logs.Dir != "d" || j.Logs.Tee.Default != job.Both || j.Bind.Mode != "socket" || len(j.Warnings) > 0 {
+				t.Errorf("%s, %s: %+v", line, how, j)
 			}
 		}
 	}
 	req, err := ask("", []string{"MUSTER_MAX_RESTARTS=2", "MUSTER_LOG_DIR=d", "MUSTER_NUMA_BINDING=socket"}, strings.Fields("--tee 3 horovodrun -np 2 prog")...)
-	if err != nil || req.Job.Logs.Dir != "d" || req.Job.Bind.Mode != "socket" || req.Job.Logs.Tee.Default != launch.Both || req.Job.Restart.MaxRestarts != 0 ||
+	if err != nil || req.Job.Logs.Dir != "d" || req.Job.Bind.Mode != "socket" || req.Job.Logs.Tee.Default != job.Both || req.Job.Restart.MaxRestarts != 0 ||
 		!heard(req, nil, "MUSTER_MAX_RESTARTS (on a Horovod job") {
 		t.Errorf("horovodrun: %+v, %v", req.Job, err)
 	}

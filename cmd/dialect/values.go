@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // maxSeconds bounds every time that is given in seconds, well below what a time.Duration holds.
@@ -25,21 +25,21 @@ var (
 )
 
 // parseStreams reads the value of --redirects and --tee. Unlike torchrun it takes local ranks of several digits.
-func parseStreams(text string) (launch.StreamMap, error) {
+func parseStreams(text string) (job.StreamMap, error) {
 	if streamsForAll.MatchString(text) {
-		return launch.StreamMap{Default: launch.Streams(text[0] - '0')}, nil
+		return job.StreamMap{Default: job.Streams(text[0] - '0')}, nil
 	}
-	m := launch.StreamMap{ByRank: map[int]launch.Streams{}}
+	m := job.StreamMap{ByRank: map[int]job.Streams{}}
 	for item := range strings.SplitSeq(text, ",") {
 		parts := streamsForRank.FindStringSubmatch(item)
 		if parts == nil {
-			return launch.StreamMap{}, errors.New("give 0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:NUMBER,... with local ranks, as in 0:3,1:2")
+			return job.StreamMap{}, errors.New("give 0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:NUMBER,... with local ranks, as in 0:3,1:2")
 		}
 		rank, err := strconv.Atoi(parts[1])
 		if err != nil {
-			return launch.StreamMap{}, err
+			return job.StreamMap{}, err
 		}
-		m.ByRank[rank] = launch.Streams(parts[2][0] - '0')
+		m.ByRank[rank] = job.Streams(parts[2][0] - '0')
 	}
 	return m, nil
 }

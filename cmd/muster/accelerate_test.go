@@ -199,7 +199,7 @@ func TestAccelerateCPU(t *testing.T) {
 // these, and not by muster.
 func TestAccelerateUnderMPI(t *testing.T) {
 	bin, port := acceleratePeer(t), freePort(t)
-	var jobs []*job
+	var jobs []*testJob
 	for rank := range 2 {
 		place := fmt.Sprintf("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2", rank, rank)
 		environ := append(strings.Fields(place), "PYTHON_EXEC="+filepath.Join(bin, "python"), "HF_HOME="+t.TempDir(), "CUDA_VISIBLE_DEVICES=")

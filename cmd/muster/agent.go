@@ -18,6 +18,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // agentName is the command with which a launcher starts muster on the machines of a job.
@@ -125,14 +126,14 @@ type remoteNode struct {
 
 // run is the node from its order to its end.
 func (n *remoteNode) run(ctx context.Context, outer *app) error {
-	job := &n.order.Job
+	j := &n.order.Job
 	if n.order.Dir != "" {
 		if err := os.Chdir(n.order.Dir); err != nil {
 			return errhint.With(errhint.Usagef("cannot change to the working directory: %w", err),
 				"the machines of a job need the same files at the same places; --remote-dir names another directory")
 		}
 	}
-	a, closeOutput, err := n.app(outer, launch.RemoteEnviron(job.Env, outer.environ, n.order.Environ))
+	a, closeOutput, err := n.app(outer, job.RemoteEnviron(j.Env, outer.environ, n.order.Environ))
 	if err != nil {
 		return err
 	}
@@ -142,7 +143,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 		return errhint.Usagef("--log-level %q: %w", n.order.LogLevel, err)
 	}
 	log := zerolog.New(n.link.Log()).Level(level).With().Timestamp().Str("agent", n.order.Name).Logger()
-	ctx, in := watchSignals(ctx, job.Stop.Handled, job.Checkpoint.Signal)
+	ctx, in := watchSignals(ctx, j.Stop.Handled, j.Checkpoint.Signal)
 	defer in.close()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -180,7 +181,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 	if err != nil {
 		return err
 	}
-	job.NodeEnv = append(job.NodeEnv, vars...)
+	j.NodeEnv = append(j.NodeEnv, vars...)
 	if n.order.Processes {
 		return n.processes(ctx, a, in, log)
 	}
@@ -223,7 +224,7 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*la
 	var plan *launch.Plan
 	var r dispatch.Ready
 	if n.order.Preflight {
-		var facts launch.Preflight
+		var facts job.Preflight
 		if plan, facts = launch.TakePreflight(ctx, n.order.Job, machine); plan == nil {
 			err = errhint.Code(errhint.With(errors.New(facts.Problem), facts.Hint), facts.Status)
 		}
@@ -238,7 +239,7 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*la
 		return nil, err // which the launcher has in the preflight
 	}
 	plan.Scratch = n.dir
-	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
+	if from := plan.ProcsFrom(); from.Kind == job.FromMuster {
 		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
 	}
 	if _, unbound := plan.Bound(); unbound != nil {

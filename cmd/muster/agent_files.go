@@ -14,11 +14,11 @@ import (
 
 	"muster/internal/beneath"
 	"muster/internal/durable"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // jobFiles are the places in a job that name files of the launcher's machine: those that agents read.
-func jobFiles(job *launch.Job) []*string {
+func jobFiles(job *job.Job) []*string {
 	m := &job.Meeting
 	return []*string{&m.Topology, &job.Fake, &m.Etcd.CACert, &m.Etcd.Cert, &m.Etcd.CertKey, &m.Etcd.PasswordFile}
 }

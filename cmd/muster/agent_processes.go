@@ -20,6 +20,8 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/job"
+	"muster/launch/output"
 )
 
 // processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
@@ -71,7 +73,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	if bySignal {
 		ladder.Signal = stopped.Signal
 	} else {
-		ladder.Spare = plan.Job.Restart.Clean != launch.CleanAll // what ended workers have left behind
+		ladder.Spare = plan.Job.Restart.Clean != job.CleanAll // what ended workers have left behind
 	}
 	err = tree.Stop(context.WithoutCancel(ctx), ladder, p.all()...)
 	p.wg.Wait()
@@ -164,7 +166,7 @@ func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
 			if copies != nil {
 				from = io.TeeReader(r, copies)
 			}
-			dispatch.Prefix(to, from, func() string { return logs.ProcessPrefix(m.Rank, p.node.order.Name, stream, time.Now()) })
+			dispatch.Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
 	if err := p.room.Tell(w); err != nil {

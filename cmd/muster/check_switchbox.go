@@ -16,7 +16,7 @@ import (
 	"muster/internal/check"
 	"muster/internal/errhint"
 	"muster/internal/proc"
-	"muster/launch"
+	"muster/launch/job"
 	"muster/netcheck/crew"
 	"muster/netcheck/switchbox"
 )
@@ -67,7 +67,7 @@ func (f *boxFlags) rules() (switchbox.Rules, error) {
 	case f.minChannels < 0 || f.minChannels > len(pairs):
 		return switchbox.Rules{}, errhint.Usagef("--min-channels %d: from 0 to the number of pairs, which is %d", f.minChannels, len(pairs))
 	}
-	return switchboxRules(launch.SwitchboxRules{Pairs: pairs, MinBandwidth: f.minBandwidth, MinChannels: f.minChannels}), nil
+	return switchboxRules(job.SwitchboxRules{Pairs: pairs, MinBandwidth: f.minBandwidth, MinChannels: f.minChannels}), nil
 }
 
 // switchbox tests the links between the accelerators of a node. What could not be tested is skipped.

@@ -16,6 +16,7 @@ import (
 	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
 	"muster/launch"
+	"muster/launch/job"
 	"muster/netcheck"
 	"muster/netcheck/crew"
 	"muster/netcheck/netprobe"
@@ -54,7 +55,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log z
 		},
 	}
 	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: fake, files: accel.Real(), out: &a.log, log: log}
-	if floor := plan.Job.Sources["min-net-bandwidth"]; len(at.token) == 0 && floor.Kind == launch.FromFlag {
+	if floor := plan.Job.Sources["min-net-bandwidth"]; len(at.token) == 0 && floor.Kind == job.FromFlag {
 		log.Warn().Msg("--min-net-bandwidth has no effect: without a job token (--token-file) no stream between nodes is measured")
 	}
 	if len(at.token) > 0 {
@@ -122,7 +123,7 @@ type current struct{ *nodeChecker }
 func (c current) Open(name string) (fs.File, error) { return c.files.Open(name) }
 
 // probing is how the network between two nodes is measured: at length where its figures were asked for.
-func probing(rules launch.CheckRules, token []byte) *netprobe.Config {
+func probing(rules job.CheckRules, token []byte) *netprobe.Config {
 	cfg := &netprobe.Config{Token: token}
 	if !rules.CommPerf {
 		cfg.Tries, cfg.Echoes, cfg.EchoTime, cfg.Streams = 3, 500, 500*time.Millisecond, []int{}
@@ -131,7 +132,7 @@ func probing(rules launch.CheckRules, token []byte) *netprobe.Config {
 }
 
 // netLimits are what is wanted of the network between two nodes.
-func netLimits(rules launch.CheckRules) netprobe.Limits {
+func netLimits(rules job.CheckRules) netprobe.Limits {
 	if rules.MinNetBandwidth == 0 {
 		return netprobe.Limits{Bandwidth: -1} // zero would be the default
 	}
@@ -294,7 +295,7 @@ func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.
 // checkProgram is a crew as the network check uses it.
 type checkProgram struct {
 	crew  *crew.Crew
-	rules *launch.CheckRules
+	rules *job.CheckRules
 	kind  string // of its devices, once that is known
 	log   zerolog.Logger
 }
@@ -343,7 +344,7 @@ func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
 	return l, nil
 }
 
-func (p *checkProgram) switchbox(ctx context.Context, rules launch.SwitchboxRules) error {
+func (p *checkProgram) switchbox(ctx context.Context, rules job.SwitchboxRules) error {
 	r, err := switchbox.Test(ctx, p.crew, switchboxRules(rules))
 	if err != nil {
 		return err
@@ -361,7 +362,7 @@ func (p *checkProgram) switchbox(ctx context.Context, rules launch.SwitchboxRule
 	return nil
 }
 
-func switchboxRules(rules launch.SwitchboxRules) switchbox.Rules {
+func switchboxRules(rules job.SwitchboxRules) switchbox.Rules {
 	r := switchbox.Rules{MinBandwidth: rules.MinBandwidth, MinChannels: rules.MinChannels}
 	for _, p := range rules.Pairs {
 		r.Pairs = append(r.Pairs, crew.Pair(p))

@@ -12,7 +12,7 @@ import (
 )
 
 // lingering starts a job whose two workers save steps 1 to 4 to memory, and waits until they have.
-func lingering(t *testing.T, environ []string, args ...string) *job {
+func lingering(t *testing.T, environ []string, args ...string) *testJob {
 	t.Helper()
 	python := testutil.Torch(t)
 	dir := args[len(args)-1]
@@ -52,7 +52,7 @@ func TestAgentKilled(t *testing.T) {
 }
 
 // killWithGuardian leaves nobody who could write what is in memory, or remove it.
-func (j *job) killWithGuardian() {
+func (j *testJob) killWithGuardian() {
 	j.t.Helper()
 	guardian := j.guardians()
 	for _, hit := range []struct {
@@ -85,7 +85,7 @@ func TestAgentKilledWithoutSalvage(t *testing.T) {
 func TestAllKilled(t *testing.T) {
 	memory := []string{"MUSTER_CKPT_MEMORY=" + memoryDir(t)}
 	saved, adopted := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "adopted")
-	var last *job
+	var last *testJob
 	for id, dir := range map[string]string{"one": saved, "two": adopted} {
 		last = lingering(t, memory, "--run-id", id, dir)
 		if got := muster(t, memory, "ckpt", "ls", dir); !strings.Contains(got.stdout, "its job runs; only in memory") {

@@ -11,6 +11,7 @@ import (
 	"muster/internal/platform"
 	"muster/internal/preempt"
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // memoryDir is where checkpoints lie that outlive a muster that is killed.
@@ -36,7 +37,7 @@ func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.L
 }
 
 // notices are what the agent hears from that this machine will be taken away.
-func (a *app) notices(rules launch.CheckpointRules, in *interrupts) (sources []*preempt.Source) {
+func (a *app) notices(rules job.CheckpointRules, in *interrupts) (sources []*preempt.Source) {
 	if !rules.On {
 		return nil
 	}
@@ -47,7 +48,7 @@ func (a *app) notices(rules launch.CheckpointRules, in *interrupts) (sources []*
 		sources = append(sources, preempt.File(rules.OnFile))
 	}
 	if rules.OnCommand != "" {
-		sources = append(sources, preempt.Command(rules.OnCommand, launch.ShownText(rules.OnCommand), a.environ))
+		sources = append(sources, preempt.Command(rules.OnCommand, job.ShownText(rules.OnCommand), a.environ))
 	}
 	if !rules.Unasked {
 		sources = append(sources, preempt.Cloud(platform.Cloud(os.DirFS("/")), preempt.Metadata)...)

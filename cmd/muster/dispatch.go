@@ -21,6 +21,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/job"
 	"muster/rendezvous/topology"
 	"muster/sshexec"
 )
@@ -37,12 +38,12 @@ type launcher struct {
 	dir       string            // where the launcher was started
 	files     map[string][]byte // that the job names
 	token     []byte
-	endpoints []launch.Endpoint // where the nodes meet
-	addrs     []string          // by which each node is reached by the others, empty where it was not reached
-	away      []atomic.Bool     // machines that are not this one
-	own       string            // the address of this machine that they reach
-	world     *worldServer      // of a Horovod job, else nil
-	told      *worldStatus      // what the nodes have said of the job
+	endpoints []job.Endpoint // where the nodes meet
+	addrs     []string       // by which each node is reached by the others, empty where it was not reached
+	away      []atomic.Bool  // machines that are not this one
+	own       string         // the address of this machine that they reach
+	world     *worldServer   // of a Horovod job, else nil
+	told      *worldStatus   // what the nodes have said of the job
 }
 
 // dispatch starts an agent on each of the job's machines, and shows and ends what they do.
@@ -115,16 +116,16 @@ func (l *launcher) closeTree(err *error) {
 
 // linger is how long other nodes may go on after the first has ended: they say good-bye to each other, and the rules may leave
 // workers more time.
-func linger(job *launch.Job) time.Duration {
-	if job.Restart.Clean == launch.CleanNone {
+func linger(j *job.Job) time.Duration {
+	if j.Restart.Clean == job.CleanNone {
 		return 0 // as long as their workers run
 	}
-	return job.Stop.Grace + job.Restart.Linger + 10*time.Second
+	return j.Stop.Grace + j.Restart.Linger + 10*time.Second
 }
 
 // prepare refuses what can be told to be wrong before any machine is reached, and reads the files that the job names.
 func (l *launcher) prepare() error {
-	job := &l.req.Job
+	j := &l.req.Job
 	var err error
 	if l.dir, err = os.Getwd(); err != nil {
 		return errhint.Usagef("cannot tell the working directory: %w", err)
@@ -133,12 +134,12 @@ func (l *launcher) prepare() error {
 	if err := l.takeToken(); err != nil {
 		return err
 	}
-	if job.Restart.MaxRestarts > 0 && l.req.Horovod != nil {
+	if j.Restart.MaxRestarts > 0 && l.req.Horovod != nil {
 		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
 			"an elastic job (--min-np, --host-discovery-script) survives the loss of workers")
 	}
 	l.files = map[string][]byte{}
-	for _, path := range jobFiles(job) {
+	for _, path := range jobFiles(j) {
 		if *path == "" {
 			continue
 		}
@@ -148,24 +149,24 @@ func (l *launcher) prepare() error {
 		}
 		l.files[*path] = data
 	}
-	if file := job.Meeting.Topology; file != "" {
+	if file := j.Meeting.Topology; file != "" {
 		if _, err := topology.Load(file); err != nil {
 			return errhint.Code(err, errhint.Usage)
 		}
 	}
-	if logs := &job.Logs; logs.PrefixAll && logs.Prefix == "" {
-		logs.Prefix = launch.HostRankPrefix
+	if logs := &j.Logs; logs.PrefixAll && logs.Prefix == "" {
+		logs.Prefix = job.HostRankPrefix
 	}
-	job.Logs.Live = term.IsTerminal(int(l.stdout.Fd())) && term.IsTerminal(int(l.stderr.Fd()))
-	if dir := job.Hosts.CollectLogs; dir != "" {
-		if job.Logs.Dir == os.DevNull {
+	j.Logs.Live = term.IsTerminal(int(l.stdout.Fd())) && term.IsTerminal(int(l.stderr.Fd()))
+	if dir := j.Hosts.CollectLogs; dir != "" {
+		if j.Logs.Dir == os.DevNull {
 			return errhint.Usagef("cannot use --collect-logs with --log-dir /dev/null: there would be no files")
 		}
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return errhint.Usagef("cannot use --collect-logs %s: %w", dir, err)
 		}
-		if !job.Logs.Redirect.Any() && !job.Logs.Tee.Any() {
-			job.Logs.Tee = launch.StreamMap{Default: launch.Both}
+		if !j.Logs.Redirect.Any() && !j.Logs.Tee.Any() {
+			j.Logs.Tee = job.StreamMap{Default: job.Both}
 		}
 	}
 	return nil
@@ -185,13 +186,13 @@ func (l *launcher) takeToken() (err error) {
 
 // sameInterpreter lets hosts that do not get our PATH run the Python that is first in it here, by its path, where they have it.
 func (l *launcher) sameInterpreter() {
-	job := &l.req.Job
-	if job.Env.Mode != launch.EnvInherit || job.Command.Kind == launch.Program || job.Python != (launch.PythonRules{}) {
+	j := &l.req.Job
+	if j.Env.Mode != job.EnvInherit || j.Command.Kind == job.Program || j.Python != (job.PythonRules{}) {
 		return
 	}
-	for _, name := range job.Command.Interpreters {
+	for _, name := range j.Command.Interpreters {
 		if path, err := proc.LookPath(name, l.dir, l.environ); err == nil && filepath.IsAbs(path) {
-			job.Command.Interpreters = append([]string{path}, job.Command.Interpreters...)
+			j.Command.Interpreters = append([]string{path}, j.Command.Interpreters...)
 			return
 		}
 	}
@@ -221,7 +222,7 @@ func (l *launcher) start(ctx context.Context) error {
 // compare judges what the machines have, where that was asked for.
 func (l *launcher) compare(answers []*dispatch.Ready) error {
 	var names []string
-	var all []launch.Preflight
+	var all []job.Preflight
 	for i, r := range answers {
 		if r != nil && r.Preflight != nil {
 			names, all = append(names, l.nodeNames()[i]), append(all, *r.Preflight)

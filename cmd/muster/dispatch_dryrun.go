@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"muster/launch"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -36,17 +37,17 @@ func (l *launcher) showPlan(ctx context.Context) error {
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	job := &l.req.Job
+	j := &l.req.Job
 	names := l.nodeNames()
 	l.addrs = make([]string, len(names))
-	for i, n := range job.Hosts.Nodes {
+	for i, n := range j.Hosts.Nodes {
 		l.addrs[i] = n.Name
 	}
 	if host := l.masterHost(); host != "" {
 		l.addrs[0] = host
 	}
-	l.endpoints = []launch.Endpoint{{Host: l.addrs[0]}}
-	d := dryDispatch{Dialect: job.Dialect, RunID: job.RunID, Flags: dryFlags(l.req)}
+	l.endpoints = []job.Endpoint{{Host: l.addrs[0]}}
+	d := dryDispatch{Dialect: j.Dialect, RunID: j.RunID, Flags: dryFlags(l.req)}
 	plans, world := make([]*launch.Plan, len(names)), 0
 	for i := range names {
 		node := &app{environ: l.environ, nodeName: names[i]}
@@ -59,7 +60,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 		}
 		world += plans[i].Procs
 	}
-	base, local := 0, whichAreHere(ctx, job.Hosts.Nodes)
+	base, local := 0, whichAreHere(ctx, j.Hosts.Nodes)
 	for i, p := range plans {
 		r := rendezvous.Round{
 			GroupRank: i, GroupWorldSize: len(plans), BaseRank: base, WorldSize: world, BaseRoleRank: base, RoleWorldSize: world,
@@ -70,7 +71,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 		}
 		base += p.Procs
 		m, place := dryMachine{Name: names[i], ReachedBy: "ssh", first: r.BaseRank, workers: p.Procs}, &r
-		if !fixed(job) {
+		if !fixed(j) {
 			m.first, place = -1, nil
 		}
 		if i == 0 || l.req.JSON { // the text shows no more
@@ -95,7 +96,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 const namesPatience = 500 * time.Millisecond
 
 // whichAreHere reports of each node whether it would be on this machine.
-func whichAreHere(ctx context.Context, nodes []launch.Node) []bool {
+func whichAreHere(ctx context.Context, nodes []job.Node) []bool {
 	ctx, cancel := context.WithTimeout(ctx, namesPatience)
 	defer cancel()
 	local := make([]bool, len(nodes))

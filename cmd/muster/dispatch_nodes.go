@@ -12,7 +12,7 @@ import (
 	"muster/dispatch"
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // maxPlaces is how many machines the store of the agents may be on: the first of them has it, the others are where it goes
@@ -47,7 +47,7 @@ func (l *launcher) arrange() error {
 		}
 		l.addrs[i] = l.addr(i, h)
 		if len(l.endpoints) < maxPlaces {
-			l.endpoints = append(l.endpoints, launch.Endpoint{Host: l.addrs[i], Port: h.Port})
+			l.endpoints = append(l.endpoints, job.Endpoint{Host: l.addrs[i], Port: h.Port})
 		}
 	}
 	return nil
@@ -91,17 +91,17 @@ func (l *launcher) masterHost() string {
 
 // fixed reports whether every machine has its place in the job: the i-th has group rank i. Where a file says how the machines
 // hang together, their places follow from that.
-func fixed(job *launch.Job) bool {
+func fixed(job *job.Job) bool {
 	return job.Meeting.Topology == "" && job.Nodes.Min == job.Nodes.Max && len(job.Hosts.Nodes) == job.Nodes.Max
 }
 
 // job is the i-th node's part of the job.
-func (l *launcher) job(i int) launch.Job {
-	job := l.req.Job
-	n := job.Hosts.Nodes[i]
-	job.Procs = cmp.Or(n.Procs, job.Procs)
-	job.NodeEnv, job.WorkerEnv, job.Devices.Only = n.Env, n.WorkerEnv, n.Devices
-	m := &job.Meeting
+func (l *launcher) job(i int) job.Job {
+	j := l.req.Job
+	n := j.Hosts.Nodes[i]
+	j.Procs = cmp.Or(n.Procs, j.Procs)
+	j.NodeEnv, j.WorkerEnv, j.Devices.Only = n.Env, n.WorkerEnv, n.Devices
+	m := &j.Meeting
 	port := m.Port
 	if len(m.Endpoints) > 0 && m.Backend != "etcd" {
 		port = cmp.Or(port, m.Endpoints[0].Port)
@@ -109,33 +109,33 @@ func (l *launcher) job(i int) launch.Job {
 	if port > 0 {
 		m.WorkerPorts = []int{port}
 	}
-	if len(job.Hosts.Nodes) == 1 && job.Nodes.Max == 1 {
+	if len(j.Hosts.Nodes) == 1 && j.Nodes.Max == 1 {
 		m.Backend, m.Host, m.Port, m.Endpoints, m.NodeRank, m.IsHost = "standalone", "", 0, nil, -1, nil
-		job.Hosts = launch.Hosts{}
-		return job
+		j.Hosts = job.Hosts{}
+		return j
 	}
 	if m.Backend != "etcd" {
 		host := i == 0
 		m.Backend, m.Endpoints, m.Host, m.Port, m.IsHost = "muster", l.endpoints, "", 0, &host
 	}
 	m.NodeRank = -1
-	if fixed(&job) {
+	if fixed(&j) {
 		m.NodeRank = i
-		job.Restart.LossLimit = lossLimit(&job)
-		job.Restart.ReplaceLimit = replaceLimit(&job)
+		j.Restart.LossLimit = lossLimit(&j)
+		j.Restart.ReplaceLimit = replaceLimit(&j)
 	}
 	if m.Iface == "" { // else each machine looks for its own
 		m.LocalAddr = l.addrs[i]
 	}
-	job.Hosts = launch.Hosts{}
-	return job
+	j.Hosts = job.Hosts{}
+	return j
 }
 
 // replaceLimit is how many lost nodes a job may have in which every machine has its place: none where nothing is to be
 // started again. The others would wait for a machine that comes back to no workers.
-func replaceLimit(job *launch.Job) int {
-	rules := &job.Restart
-	again := rules.MaxRestarts > 0 || rules.Policy == launch.RestartOnNodeFail || rules.Policy == launch.RestartOnNodeFailOrExitCode
+func replaceLimit(j *job.Job) int {
+	rules := &j.Restart
+	again := rules.MaxRestarts > 0 || rules.Policy == job.RestartOnNodeFail || rules.Policy == job.RestartOnNodeFailOrExitCode
 	if rules.ReplaceLimit < 0 && rules.RankLimit == 0 && !again {
 		return 0
 	}
@@ -144,7 +144,7 @@ func replaceLimit(job *launch.Job) int {
 
 // lossLimit is how many restarts and lost nodes together such a job may have: a lost machine uses up a restart, and where none is left
 // the others do not wait for it.
-func lossLimit(job *launch.Job) int {
+func lossLimit(job *job.Job) int {
 	if rules := &job.Restart; rules.ReplaceLimit < 0 && rules.RankLimit == 0 {
 		return rules.MaxRestarts
 	}
@@ -159,7 +159,7 @@ func (l *launcher) order(i int) dispatch.Order {
 	hosts := &l.req.Job.Hosts
 	o := dispatch.Order{
 		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(hosts.Dir, l.dir), LogLevel: l.req.LogLevel, LogFormat: l.req.LogFormat, Token: l.token, Files: l.files,
-		Collect: hosts.CollectLogs != "", Preflight: hosts.Preflight, Environ: launch.Passed(l.req.Job.Env, l.environ),
+		Collect: hosts.CollectLogs != "", Preflight: hosts.Preflight, Environ: job.Passed(l.req.Job.Env, l.environ),
 	}
 	o.Job.Environ = nil // made there
 	if l.terminationLog() != "" && o.Job.StatusFile == "" {

@@ -81,7 +81,7 @@ func TestDLRoverNodesMeetAtTheMaster(t *testing.T) {
 		"DLROVER_MASTER_ADDR=" + strings.TrimSpace(store.out.String()), "ELASTIC_JOB_NAME=job", "POD_IP=127.0.0.1", "HOST_PORTS=" + strings.Join(ports, ","),
 		"NODE_NUM=2", "NODE_RANK=0", "NODE_ID=5",
 	}
-	var nodes []*job
+	var nodes []*testJob
 	for range 2 {
 		nodes = append(nodes, start(t, environ, "dlrover-run", "--auto_config", "--nproc_per_node=2", "--no-python",
 			"sh", "-c", "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT $ROLE_NAME $TORCHELASTIC_RUN_ID"))

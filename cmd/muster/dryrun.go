@@ -17,6 +17,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/launch"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -79,7 +80,7 @@ type dryVar struct {
 // showing is whether --dry-run shows all values, or those that everybody may see.
 type showing bool
 
-func (all showing) value(v launch.Var) string {
+func (all showing) value(v job.Var) string {
 	if all {
 		return v.Value
 	}
@@ -90,13 +91,13 @@ func (all showing) args(args []string) []string {
 	if all {
 		return args
 	}
-	return launch.ShownArgs(args)
+	return job.ShownArgs(args)
 }
 
 // newDryRun shows a node's plan. place is its round where that is known beforehand, nil where it is not.
 func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round, show showing) (*dryRun, error) {
 	round, meeting, unsettled := dryRound(p, place)
-	store := launch.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
+	store := job.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
 	switch {
 	case meeting != nil && meeting.NodeRank == nil:
 		store = decidedLater
@@ -131,7 +132,7 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round, show sh
 		}
 		for _, v := range w.Env {
 			switch {
-			case v.Source.Kind == launch.Inherited:
+			case v.Source.Kind == job.Inherited:
 				dw.Inherited = append(dw.Inherited, v.Name)
 			case v.Name == "MUSTER_AGENT":
 				dw.Env = append(dw.Env, dryVar{v.Name, "<random>", v.Source.String()})
@@ -268,7 +269,7 @@ func (d *dryRun) writeText(out io.Writer) error {
 		printf("%s\t%s\n", line[0], line[1])
 	}
 	title := "flags that were given or derived (--all shows those with their defaults, too)"
-	if slices.ContainsFunc(d.Flags, func(f dryFlag) bool { return f.Source == launch.Source{}.String() }) {
+	if slices.ContainsFunc(d.Flags, func(f dryFlag) bool { return f.Source == job.Source{}.String() }) {
 		title = "all flags"
 	}
 	printf("\n%s\n", title)

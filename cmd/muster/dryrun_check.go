@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // dryCheck is what is tested before a job starts.
@@ -30,7 +30,7 @@ type drySwitchbox struct {
 }
 
 // newDryCheck is nil for a job that tests nothing.
-func newDryCheck(c launch.CheckRules) *dryCheck {
+func newDryCheck(c job.CheckRules) *dryCheck {
 	if !c.On() {
 		return nil
 	}

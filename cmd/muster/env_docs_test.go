@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // docs/environment.md names all variables that stay on their machine.
@@ -14,7 +14,7 @@ func TestEnvironmentDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range launch.HostNames() {
+	for _, name := range job.HostNames() {
 		if !strings.Contains(string(text), "`"+name+"`") {
 			t.Errorf("%s is missing", name)
 		}

@@ -67,7 +67,7 @@ func flashJob(t *testing.T, script string, nodes int, victim string, args ...str
 	dir := filepath.Join(t.TempDir(), "ckpt")
 	args = append(args, testScript(t, "flash", script+".py"), dir, "25")
 	environ := []string{"VICTIM=" + victim, "PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1", "DLROVER_MASTER_ADDR=127.0.0.1:" + freePort(t)}
-	jobs := make([]*job, nodes)
+	jobs := make([]*testJob, nodes)
 	for i := range jobs {
 		jobs[i] = start(t, environ, args...)
 	}

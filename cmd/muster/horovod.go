@@ -17,7 +17,7 @@ import (
 	"muster/horovod/kv"
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // ifaceVars are the variables by which Horovod's workers learn their host's network interface.
@@ -27,7 +27,7 @@ var ifaceVars = []string{"HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"}
 type worldServer struct {
 	stop    context.CancelFunc
 	served  sync.WaitGroup
-	vars    []launch.Var // that its workers find it by
+	vars    []job.Var // that its workers find it by
 	clients *kv.Clients
 }
 
@@ -85,17 +85,17 @@ func cameFrom(ctx context.Context, name string, h dispatch.Hello, away bool) []n
 func portOf(addr net.Addr) string { return strconv.Itoa(addr.(*net.TCPAddr).Port) }
 
 // horovodVars makes variables of "NAME=VALUE" that Horovod's workers learn their world by.
-func horovodVars(list []string) []launch.Var {
-	vars := make([]launch.Var, len(list))
+func horovodVars(list []string) []job.Var {
+	vars := make([]job.Var, len(list))
 	for i, kv := range list {
 		name, value, _ := strings.Cut(kv, "=")
-		vars[i] = launch.Var{Name: name, Value: value, Source: launch.Source{Kind: launch.FromMuster, Name: "Horovod's rendezvous"}}
+		vars[i] = job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "Horovod's rendezvous"}}
 	}
 	return vars
 }
 
 // ifaceOf are the variables about the network interface that has an address of this machine.
-func ifaceOf(ctx context.Context, addr string, names []string) ([]launch.Var, error) {
+func ifaceOf(ctx context.Context, addr string, names []string) ([]job.Var, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -103,9 +103,9 @@ func ifaceOf(ctx context.Context, addr string, names []string) ([]launch.Var, er
 	if err != nil {
 		return nil, errhint.With(errhint.Usagef("cannot tell the network interface for Horovod: %w", err), "name it with --network-interfaces")
 	}
-	vars := make([]launch.Var, len(names))
+	vars := make([]job.Var, len(names))
 	for i, name := range names {
-		vars[i] = launch.Var{Name: name, Value: iface, Source: launch.Source{Kind: launch.FromMuster, Name: "the interface by which the other hosts reach this one"}}
+		vars[i] = job.Var{Name: name, Value: iface, Source: job.Source{Kind: job.FromMuster, Name: "the interface by which the other hosts reach this one"}}
 	}
 	return vars, nil
 }

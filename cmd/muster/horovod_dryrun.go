@@ -8,6 +8,7 @@ import (
 	"al.essio.dev/pkg/shellescape"
 
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // dryElastic is what --dry-run prints of an elastic job: which hosts it will have nobody knows.
@@ -29,25 +30,25 @@ func (j *elasticJob) showElastic() error {
 	if err := j.prepare(); err != nil {
 		return err
 	}
-	job := j.req.Job
-	job.Procs, job.Hosts = "1", launch.Hosts{}
-	machine, err := j.machine(job, j.log)
+	asked := j.req.Job
+	asked.Procs, asked.Hosts = "1", job.Hosts{}
+	machine, err := j.machine(asked, j.log)
 	if err != nil {
 		return err
 	}
-	plan, err := launch.NewPlan(job, machine)
+	plan, err := launch.NewPlan(asked, machine)
 	if err != nil {
 		return err
 	}
 	h := j.req.Horovod
 	d := dryElastic{
-		Dialect: job.Dialect, Hosts: j.source().String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: cmp.Or(j.req.Job.Hosts.Dir, j.dir), Flags: dryFlags(j.req),
+		Dialect: asked.Dialect, Hosts: j.source().String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: cmp.Or(j.req.Job.Hosts.Dir, j.dir), Flags: dryFlags(j.req),
 	}
 	w, show := plan.Process(nil), showing(j.req.ShowValues)
 	d.Argv = show.args(w.Argv)
 	for _, v := range w.Env {
 		switch {
-		case v.Source.Kind == launch.Inherited:
+		case v.Source.Kind == job.Inherited:
 			d.Inherited = append(d.Inherited, v.Name)
 		case v.Name != "MUSTER_AGENT":
 			d.Env = append(d.Env, dryVar{v.Name, show.value(v), v.Source.String()})

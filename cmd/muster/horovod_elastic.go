@@ -30,6 +30,7 @@ import (
 	"muster/internal/hostaddr"
 	"muster/internal/hosts"
 	"muster/launch"
+	"muster/launch/job"
 	"muster/sshexec"
 )
 
@@ -119,8 +120,8 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 	hurrying.Wait()
 	rules.result = result
 	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
-	if job := &j.req.Job; job.Restart.Clean != launch.CleanAll && (bySignal || err != nil) {
-		j.sweep(job.Stop.Grace)
+	if asked := &j.req.Job; asked.Restart.Clean != job.CleanAll && (bySignal || err != nil) {
+		j.sweep(asked.Stop.Grace)
 	}
 	if bySignal {
 		rules.stopped(stopped)
@@ -142,7 +143,7 @@ func (j *elasticJob) source() discovery.Source {
 	switch {
 	case h.Script != "":
 		shell := discovery.Shell{Env: j.environ, Stderr: func(line string) { say(j.stderr, "%s\n", line) }}
-		return discovery.Script{Command: h.Script, Shown: launch.ShownText(h.Script), Runner: shell, Slots: h.SlotsPerHost}
+		return discovery.Script{Command: h.Script, Shown: job.ShownText(h.Script), Runner: shell, Slots: h.SlotsPerHost}
 	case h.Hostfile != "":
 		return discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
 			list, _, err := discovery.ParseHostfile(h.Hostfile, []byte(text))
@@ -367,12 +368,12 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 	hello, _ := h.fleet.Hello(0)
 	j.clients.Set(name, cameFrom(ctx, name, hello, h.away.Load()))
 	_, err := h.fleet.Prepare(ctx, func(int) dispatch.Order {
-		job := j.req.Job
-		job.Hosts, job.Environ, job.Procs = launch.Hosts{}, nil, "1"
-		job.Meeting.Backend = "standalone"
+		asked := j.req.Job
+		asked.Hosts, asked.Environ, asked.Procs = job.Hosts{}, nil, "1"
+		asked.Meeting.Backend = "standalone"
 		o := dispatch.Order{
-			Job: job, Name: name, Dir: j.dir, LogLevel: j.req.LogLevel, LogFormat: j.req.LogFormat, Files: j.files, Processes: true,
-			Environ: launch.Passed(job.Env, j.environ),
+			Job: asked, Name: name, Dir: j.dir, LogLevel: j.req.LogLevel, LogFormat: j.req.LogFormat, Files: j.files, Processes: true,
+			Environ: job.Passed(asked.Env, j.environ),
 		}
 		if dir := j.req.Job.Hosts.Dir; dir != "" {
 			o.Dir = dir

@@ -12,20 +12,21 @@ import (
 	"muster/horovod/elastic"
 	"muster/internal/errhint"
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // judged has a driver go by muster's rules for the ends of workers, beside Horovod's.
-func judged(to *elastic.Rules, rules launch.RestartRules) {
+func judged(to *elastic.Rules, rules job.RestartRules) {
 	to.Judge = judge{launch.NewDrivenPolicy(rules, rand.Float64)}
 	switch rules.Scope {
-	case launch.ScopeProcess:
+	case job.ScopeProcess:
 		to.Scope = elastic.ScopeProcess
-	case launch.ScopeWorld:
+	case job.ScopeWorld:
 		to.Scope = elastic.ScopeWorld
 	default:
 		to.Scope = elastic.ScopeHost
 	}
-	to.Wait = rules.Clean == launch.CleanNone
+	to.Wait = rules.Clean == job.CleanNone
 }
 
 // judge is the policy of every job as the driver of an elastic job asks it.

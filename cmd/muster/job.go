@@ -19,6 +19,7 @@ import (
 	"muster/internal/hostaddr"
 	"muster/internal/logtext"
 	"muster/launch"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -67,7 +68,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	for _, note := range plan.Notes() {
 		log.Warn().Msg(note)
 	}
-	if from := plan.ProcsFrom(); from.Kind == launch.FromMuster {
+	if from := plan.ProcsFrom(); from.Kind == job.FromMuster {
 		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
 	}
 	cpus, unbound := plan.Bound()
@@ -119,7 +120,7 @@ func (a *app) refused(req dialect.Request, m launch.Machine, err error) error {
 
 // compat gives err the status 1 where the job is to fail as under the launchers that muster replaces. Refused input keeps
 // its status 2.
-func (a *app) compat(job launch.Job, err error) error {
+func (a *app) compat(job job.Job, err error) error {
 	if job.CompatExit && err != nil && errhint.CodeOf(err) != errhint.Usage {
 		a.printError(err)
 		return statusError(1)
@@ -138,7 +139,7 @@ func (a *app) cacheDir() string {
 }
 
 // machine is what a plan needs to know of this node.
-func (a *app) machine(job launch.Job, log zerolog.Logger) (launch.Machine, error) {
+func (a *app) machine(job job.Job, log zerolog.Logger) (launch.Machine, error) {
 	m := launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), CacheDir: a.cacheDir()}
 	var err error
 	if m.Dir, err = os.Getwd(); err != nil {
@@ -243,14 +244,14 @@ func (a *app) terminationLog() string {
 // those that have their defaults, too. A flag that a launcher and muster both have stands there once, with its stronger source.
 func dryFlags(req dialect.Request) []dryFlag {
 	flags := []dryFlag{}
-	strongest := map[string]launch.SourceKind{}
+	strongest := map[string]job.SourceKind{}
 	for _, s := range req.Settings {
 		strongest[s.Flag] = max(strongest[s.Flag], s.Source.Kind)
 	}
 	shown := map[string]bool{}
 	for _, s := range req.Settings {
 		name := strings.ReplaceAll(s.Flag, "_", "-")
-		byDefault := s.Source.Kind == launch.FromDefault
+		byDefault := s.Source.Kind == job.FromDefault
 		if shown[name] || s.Source.Kind < strongest[s.Flag] || byDefault && !req.All && !req.JSON {
 			continue
 		}

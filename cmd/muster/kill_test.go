@@ -100,7 +100,7 @@ func killOne(t *testing.T, target string, b blow, line string) {
 }
 
 // guardians returns the ids of the job's guardian processes.
-func (j *job) guardians() []int {
+func (j *testJob) guardians() []int {
 	var found []int
 	for pid := range children(j.t, j.Process.Pid) {
 		cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
@@ -113,7 +113,7 @@ func (j *job) guardians() []int {
 
 // workers returns the ids of the job's workers: shells that are children of the agent, the oldest first. A shell that a
 // worker has forked and left is one for a moment, too, but a younger one.
-func (j *job) workers(t *testing.T) []int {
+func (j *testJob) workers(t *testing.T) []int {
 	t.Helper()
 	var found []int
 	for pid := range children(t, j.Process.Pid) {

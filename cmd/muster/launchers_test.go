@@ -22,6 +22,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/launch"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -171,21 +172,21 @@ func (c *launcherCase) request(t *testing.T, environ []string) dialect.Request {
 }
 
 // plannedNode is the job on one node of several, where environ is what it has there, and the ranks before it.
-func (c *launcherCase) plannedNode(t *testing.T, job launch.Job, environ []string, node, nodes, base, world int, seen map[int]seenWorker) {
+func (c *launcherCase) plannedNode(t *testing.T, j job.Job, environ []string, node, nodes, base, world int, seen map[int]seenWorker) {
 	t.Helper()
-	job.Environ = environ
-	machine, err := (&app{environ: environ}).machine(job, zerolog.Nop())
+	j.Environ = environ
+	machine, err := (&app{environ: environ}).machine(j, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	machine.Dir = c.dir
-	plan, err := launch.NewPlan(job, machine)
+	plan, err := launch.NewPlan(j, machine)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := rendezvous.Round{
 		GroupRank: node, GroupWorldSize: nodes, BaseRank: base, BaseRoleRank: base, WorldSize: world, RoleWorldSize: world,
-		MasterAddr: job.Meeting.Endpoints[0].Host, MasterPort: job.Meeting.Endpoints[0].Port, AgentStore: true,
+		MasterAddr: j.Meeting.Endpoints[0].Host, MasterPort: j.Meeting.Endpoints[0].Port, AgentStore: true,
 	}
 	for local := range plan.Procs {
 		w, err := plan.Worker(r, local, 0, "/logs/attempt_0/0/error.json")
@@ -196,7 +197,7 @@ func (c *launcherCase) plannedNode(t *testing.T, job launch.Job, environ []strin
 		for _, v := range w.Env {
 			s.Env[v.Name] = v.Value
 		}
-		if plan.Job.Command.Kind == launch.Program {
+		if plan.Job.Command.Kind == job.Program {
 			s.Argv = w.Argv
 		}
 		seen[w.Rank] = s
@@ -209,7 +210,7 @@ func (c *launcherCase) plannedHosts(t *testing.T, req dialect.Request, far []str
 	t.Helper()
 	seen := map[int]seenWorker{}
 	world, base := 0, 0
-	procs := func(n launch.Node) int {
+	procs := func(n job.Node) int {
 		count := n.Procs
 		if count == "" {
 			count = req.Job.Procs
@@ -224,18 +225,18 @@ func (c *launcherCase) plannedHosts(t *testing.T, req dialect.Request, far []str
 		world += procs(n)
 	}
 	for i, n := range req.Job.Hosts.Nodes {
-		job := req.Job
-		job.Hosts = launch.Hosts{}
-		job.Procs, job.NodeEnv, job.WorkerEnv, job.Devices.Only = strconv.Itoa(procs(n)), n.Env, n.WorkerEnv, n.Devices
-		job.Meeting.NodeRank = i
-		if len(job.Meeting.Endpoints) == 0 {
-			job.Meeting.Endpoints = []launch.Endpoint{{Host: job.Meeting.Host, Port: job.Meeting.Port}}
+		j := req.Job
+		j.Hosts = job.Hosts{}
+		j.Procs, j.NodeEnv, j.WorkerEnv, j.Devices.Only = strconv.Itoa(procs(n)), n.Env, n.WorkerEnv, n.Devices
+		j.Meeting.NodeRank = i
+		if len(j.Meeting.Endpoints) == 0 {
+			j.Meeting.Endpoints = []job.Endpoint{{Host: j.Meeting.Host, Port: j.Meeting.Port}}
 		}
 		environ := req.Job.Environ
 		if far != nil {
-			environ = launch.RemoteEnviron(job.Env, far, environ)
+			environ = job.RemoteEnviron(j.Env, far, environ)
 		}
-		c.plannedNode(t, job, environ, i, len(req.Job.Hosts.Nodes), base, world, seen)
+		c.plannedNode(t, j, environ, i, len(req.Job.Hosts.Nodes), base, world, seen)
 		base += procs(n)
 	}
 	return seen

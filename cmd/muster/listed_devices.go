@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"muster/internal/accel"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // masks are by PyTorch's device types the variables by which workers see their accelerators as DeepSpeed sets them; all
@@ -65,10 +65,10 @@ func (n *nodeDevices) allButExcept() []int {
 }
 
 // listed is the variable that lists devices for all workers; false where it stays as it is.
-func (n *nodeDevices) listed(workers int) (launch.Var, bool) {
+func (n *nodeDevices) listed(workers int) (job.Var, bool) {
 	rules := n.job.Devices
 	if !rules.List {
-		return launch.Var{}, false
+		return job.Var{}, false
 	}
 	name, list, why := n.mask(), rules.Only, "the devices that were asked for"
 	switch {
@@ -77,7 +77,7 @@ func (n *nodeDevices) listed(workers int) (launch.Var, bool) {
 		list = n.allButExcept()
 	default:
 		if inherited, _ := n.lookup(name); inherited != "" && rules.Except == nil {
-			return launch.Var{}, false
+			return job.Var{}, false
 		}
 		why = "one device for each worker"
 		for i := 0; len(list) < workers; i++ {
@@ -90,5 +90,5 @@ func (n *nodeDevices) listed(workers int) (launch.Var, bool) {
 	for i, d := range list {
 		words[i] = strconv.Itoa(d)
 	}
-	return launch.Var{Name: name, Value: strings.Join(words, ","), Source: launch.Source{Kind: launch.FromMuster, Name: why}}, true
+	return job.Var{Name: name, Value: strings.Join(words, ","), Source: job.Source{Kind: job.FromMuster, Name: why}}, true
 }

@@ -56,7 +56,7 @@ func TestLogOfAJobThatGoesWell(t *testing.T) {
 				c.args = append(slices.Clone(meet[:len(meet)-1]), meet[len(meet)-1]+freePort(t), "--", "echo", "hi")
 			}
 			for _, format := range []string{"auto", "json"} {
-				var jobs []*job
+				var jobs []*testJob
 				for range c.launchers {
 					jobs = append(jobs, start(t, []string{asText}, append([]string{"--log-format", format}, c.args...)...))
 				}

@@ -76,8 +76,8 @@ type outcome struct {
 	elapsed        time.Duration
 }
 
-// job is a running muster.
-type job struct {
+// testJob is a running muster.
+type testJob struct {
 	*exec.Cmd
 	t          *testing.T
 	out, err   testutil.Buffer
@@ -91,15 +91,15 @@ type job struct {
 const jobLimit, compileLimit = 3 * time.Minute, 12 * time.Minute
 
 // start runs muster with args. Extra environment is "NAME=VALUE".
-func start(t *testing.T, environ []string, args ...string) *job {
+func start(t *testing.T, environ []string, args ...string) *testJob {
 	t.Helper()
 	return startFor(t, jobLimit, environ, args...)
 }
 
 // startFor is start for a job that may take so long. It says what the job's processes were at where that is not enough.
-func startFor(t *testing.T, limit time.Duration, environ []string, args ...string) *job {
+func startFor(t *testing.T, limit time.Duration, environ []string, args ...string) *testJob {
 	t.Helper()
-	j := &job{t: t, began: time.Now(), runtimeDir: t.TempDir(), memory: memoryDir(t)}
+	j := &testJob{t: t, began: time.Now(), runtimeDir: t.TempDir(), memory: memoryDir(t)}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	j.Cmd = exec.CommandContext(ctx, "muster", args...)
@@ -153,7 +153,7 @@ func peerEnviron() []string {
 }
 
 // wait returns how the run ended.
-func (j *job) wait() outcome {
+func (j *testJob) wait() outcome {
 	j.t.Helper()
 	err := j.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
@@ -166,7 +166,7 @@ func (j *job) wait() outcome {
 	return j.outcome(0)
 }
 
-func (j *job) outcome(status int) outcome {
+func (j *testJob) outcome(status int) outcome {
 	return outcome{status, j.out.String(), j.err.String(), time.Since(j.began)}
 }
 
@@ -238,7 +238,7 @@ func standing(t *testing.T, pid int) string {
 }
 
 // nothingLeft fails the test unless every process marked with mark, and every file of the job, is gone soon.
-func (j *job) nothingLeft(mark string) {
+func (j *testJob) nothingLeft(mark string) {
 	j.t.Helper()
 	testutil.Eventually(j.t, 20*time.Second, "every process of the job is gone", func() bool { return len(processes(j.t, mark)) == 0 })
 	testutil.Eventually(j.t, 20*time.Second, "the run directory is gone", func() bool {

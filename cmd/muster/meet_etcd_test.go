@@ -29,7 +29,7 @@ func TestMeetEtcd(t *testing.T) {
 			flags := func(backend string) []string {
 				return []string{"--rdzv-backend=" + backend, "--rdzv-endpoint=" + etcd, "--rdzv-id=fails"}
 			}
-			agents := []*job{m.start(0, flags("etcd")...)}
+			agents := []*testJob{m.start(0, flags("etcd")...)}
 			m.native = true
 			agents = append(agents, m.start(1, "--rdzv=etcd://"+etcd, "--run-id=fails"))
 			m.native, m.flags = false, nil
@@ -43,7 +43,7 @@ func TestMeetEtcd(t *testing.T) {
 		"an agent is killed": func(t *testing.T) {
 			m := newMeet(t, untilGate, "--nnodes=2:3", "--rdzv-backend=etcd-v3", "--rdzv-endpoint="+etcd, "--rdzv-id=killed")
 			m.env = []string{"MUSTER_KEEP_ALIVE=400ms"}
-			agents := []*job{m.start(0), m.start(1), m.start(2)}
+			agents := []*testJob{m.start(0), m.start(1), m.start(2)}
 			for node := range agents {
 				m.seen(node, 0, 0)
 			}
@@ -58,7 +58,7 @@ func TestMeetEtcd(t *testing.T) {
 			flags := []string{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=" + etcd, "--rdzv-id=again"}
 			for round := range 2 {
 				m := newMeet(t, "sleep 0.3; echo done", flags...)
-				agents := []*job{m.start(0), m.start(1)}
+				agents := []*testJob{m.start(0), m.start(1)}
 				for node, j := range agents {
 					m.ends(j, 0)
 					if m.expect(node, round, 0, "WORLD_SIZE=2"); !strings.Contains(j.out.String(), "done") {
@@ -114,7 +114,7 @@ func TestMeetEtcdLeader(t *testing.T) {
 	place := "--rdzv=etcd://" + strings.Join(etcd.Endpoints, ",")
 	m := newMeet(t, untilGate, "--nnodes=3", place, "--run-id=leader")
 	m.native = true
-	agents := []*job{m.start(0), m.start(1), m.start(2)}
+	agents := []*testJob{m.start(0), m.start(1), m.start(2)}
 	for node := range agents {
 		m.seen(node, 0, 0)
 	}
@@ -132,7 +132,7 @@ func TestMeetEtcdLeader(t *testing.T) {
 	// Workers that nobody can call off end, and begin anew when etcd is back.
 	cut := newMeet(t, untilGate, "--nnodes=2", place, "--run-id=cut", "--keep-alive=400ms")
 	cut.native = true
-	agents = []*job{cut.start(0), cut.start(1)}
+	agents = []*testJob{cut.start(0), cut.start(1)}
 	for node := range agents {
 		cut.seen(node, 0, 0)
 	}

@@ -248,7 +248,7 @@ func TestMeetSpares(t *testing.T) {
 	t.Parallel()
 	m := meetAt(t, untilGate, freePort(t), "--nnodes=2:4")
 	m.env = []string{"MUSTER_SPARES=1", "MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=400ms", "MUSTER_LAST_CALL=2s"}
-	agents := []*job{m.start(0), m.start(1), m.start(2)}
+	agents := []*testJob{m.start(0), m.start(1), m.start(2)}
 	begun := func(round int) (nodes []int) {
 		for node := range agents {
 			if m.worker(node, round, 0) != nil {

@@ -26,7 +26,7 @@ func TestMeetStatic(t *testing.T) {
 			flags, port := staticFlags(t, 3)
 			m := newMeet(t, "", flags...)
 			m.native = native
-			var agents []*job
+			var agents []*testJob
 			for _, rank := range []int{2, 0, 1} {
 				role := "--role=" + map[bool]string{true: "learner", false: "actor"}[rank == 1]
 				agents = append(agents, m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--nproc-per-node=%d", rank+1), role))
@@ -103,9 +103,9 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 	m.says(zero, `"message":"this node hosts the store"`)
 	again := m.start(2, "--node-rank=1", "--local-addr=127.0.0.3")
 	// Which of the two came first is up to them.
-	var refused *job
+	var refused *testJob
 	testutil.Eventually(t, time.Minute, "one of two agents is refused", func() bool {
-		for _, j := range []*job{one, again} {
+		for _, j := range []*testJob{one, again} {
 			if strings.Contains(j.err.String(), "muster: error:") {
 				refused = j
 			}
@@ -117,7 +117,7 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 		one = again
 	}
 	two := m.start(3, "--node-rank=2")
-	for _, j := range []*job{zero, one, two} {
+	for _, j := range []*testJob{zero, one, two} {
 		m.ends(j, 0)
 	}
 }
@@ -165,7 +165,7 @@ func TestMeetStaticTorchrun(t *testing.T) {
 				args := append(slices.Clone(flags), fmt.Sprintf("--node-rank=%d", c.theirs), "--no-python", "sh", "-c", m.script)
 				other = command(t, m.environ(c.theirs), torchrun, args...)
 			})
-			ours := map[int]*job{}
+			ours := map[int]*testJob{}
 			for rank := range c.nodes {
 				if rank != c.theirs {
 					ours[rank] = m.start(rank, fmt.Sprintf("--node-rank=%d", rank))

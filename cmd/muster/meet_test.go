@@ -22,7 +22,7 @@ type meet struct {
 	flags, env []string
 	script     string
 	native     bool // muster run, not muster torchrun
-	agents     []*job
+	agents     []*testJob
 }
 
 // showEnvironment is what each worker does first.
@@ -55,7 +55,7 @@ func newMeet(t *testing.T, script string, flags ...string) *meet {
 }
 
 // start starts the agent of a node.
-func (m *meet) start(node int, flags ...string) *job {
+func (m *meet) start(node int, flags ...string) *testJob {
 	m.t.Helper()
 	j := start(m.t, m.environ(node), m.args(flags)...)
 	m.agents = append(m.agents, j)
@@ -121,7 +121,7 @@ func (m *meet) expect(node, round, local int, want ...string) {
 }
 
 // ends waits for an agent and compares its status, and looks for words in what it said.
-func (m *meet) ends(j *job, status int, words ...string) outcome {
+func (m *meet) ends(j *testJob, status int, words ...string) outcome {
 	m.t.Helper()
 	got := j.wait()
 	if got.status != status {
@@ -136,13 +136,13 @@ func (m *meet) ends(j *job, status int, words ...string) outcome {
 }
 
 // says waits until an agent has said something.
-func (m *meet) says(j *job, words string) {
+func (m *meet) says(j *testJob, words string) {
 	m.t.Helper()
 	testutil.Eventually(m.t, time.Minute, "an agent says "+words, func() bool { return strings.Contains(j.err.String(), words) })
 }
 
 // kill ends an agent as the kernel does when memory is out. Its workers die with it.
-func (m *meet) kill(j *job) {
+func (m *meet) kill(j *testJob) {
 	m.t.Helper()
 	if err := j.Process.Signal(syscall.SIGKILL); err != nil {
 		m.t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
 	"muster/launch"
+	"muster/launch/job"
 	"muster/rendezvous"
 	"muster/rendezvous/rollcall"
 	"muster/rendezvous/tcpstore"
@@ -91,8 +92,8 @@ func release(cfg *rollcall.Config) {
 
 // meeting finds the store that a job's agents meet at, or serves it.
 type meeting struct {
-	launch.Meeting
-	nodes    launch.Range
+	job.Meeting
+	nodes    job.Range
 	runID    string
 	hostname string
 	ofMaster bool   // the endpoint is that of DLRover's master
@@ -101,7 +102,7 @@ type meeting struct {
 }
 
 // config is all of rollcall's configuration that needs no store.
-func (m *meeting) config(job *launch.Job) (rollcall.Config, error) {
+func (m *meeting) config(job *job.Job) (rollcall.Config, error) {
 	cfg := rollcall.Config{
 		RunID: m.runID, Min: m.nodes.Min, Max: m.nodes.Max, Spares: m.Spares, Unit: max(m.NodeUnit, 1),
 		Fixed: m.Backend == "static" || m.Backend == "muster" && m.NodeRank >= 0, NodeRank: -1, Node: m.hostname,
@@ -300,7 +301,7 @@ func (m *meeting) tryHost(ctx context.Context, cfg *rollcall.Config) error {
 		return errhint.Code(err, errhint.Usage)
 	}
 	listens := server.Addrs()[0]
-	at := launch.Endpoint{Host: listens.Addr().String(), Port: server.Port()}
+	at := job.Endpoint{Host: listens.Addr().String(), Port: server.Port()}
 	if listens.Addr().IsUnspecified() {
 		at.Host = "127.0.0.1"
 	}
@@ -332,12 +333,12 @@ func (m *meeting) tryHost(ctx context.Context, cfg *rollcall.Config) error {
 }
 
 // tryClient reaches the store at an endpoint. One of several must be the active one: its host has said so.
-func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e launch.Endpoint, oneOfSeveral bool) error {
+func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e job.Endpoint, oneOfSeveral bool) error {
 	addrs, local, err := hostaddr.Ours(ctx, e.Host)
 	if err != nil {
 		return err
 	}
-	if oneOfSeveral && local && !m.active(ctx, []launch.Endpoint{e}) {
+	if oneOfSeveral && local && !m.active(ctx, []job.Endpoint{e}) {
 		return errors.New("no store there")
 	}
 	trying, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -351,7 +352,7 @@ func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e launch.
 			err = errors.New("it is not the store of this job")
 		}
 		if err == nil {
-			err = m.ownAddr(ctx, cfg, launch.Endpoint{Host: addr.String(), Port: e.Port})
+			err = m.ownAddr(ctx, cfg, job.Endpoint{Host: addr.String(), Port: e.Port})
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -364,7 +365,7 @@ func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e launch.
 }
 
 // place is how the store at an endpoint is called.
-func (m *meeting) place(e launch.Endpoint) string {
+func (m *meeting) place(e job.Endpoint) string {
 	if m.Backend == "static" {
 		return "the store of node rank 0 at " + e.String()
 	}
@@ -372,7 +373,7 @@ func (m *meeting) place(e launch.Endpoint) string {
 }
 
 // active reports whether one of endpoints serves the store of this job.
-func (m *meeting) active(ctx context.Context, endpoints []launch.Endpoint) bool {
+func (m *meeting) active(ctx context.Context, endpoints []job.Endpoint) bool {
 	for _, e := range endpoints {
 		trying, cancel := context.WithTimeout(ctx, time.Second)
 		if !listens(trying, e.String()) { // a client would wait for it
@@ -408,7 +409,7 @@ func (m *meeting) dial(ctx context.Context, addr string) (*tcpstore.Client, erro
 }
 
 // ownAddr finds the address by which others reach this node: the one asked for, or the one from which it reaches at.
-func (m *meeting) ownAddr(ctx context.Context, cfg *rollcall.Config, at launch.Endpoint) error {
+func (m *meeting) ownAddr(ctx context.Context, cfg *rollcall.Config, at job.Endpoint) error {
 	switch {
 	case m.LocalAddr != "":
 		cfg.Addr = m.LocalAddr

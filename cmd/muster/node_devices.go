@@ -9,11 +9,12 @@ import (
 
 	"muster/internal/accel"
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // nodeDevices answers what a plan asks about this node's accelerators.
 type nodeDevices struct {
-	job    *launch.Job
+	job    *job.Job
 	near   accel.Root                  // where accelerators, and CPUs and their limits, are looked for
 	lookup func(string) (string, bool) // the environment, with a fake's variables
 	detect func() accel.Inventory      // looks once, and not before somebody asks
@@ -26,7 +27,7 @@ type nodeDevices struct {
 	ordered bool          // workers get the order in which we number devices
 }
 
-func newNodeDevices(job *launch.Job, near accel.Root, lookup func(string) (string, bool), find func() accel.Inventory, log zerolog.Logger) *nodeDevices {
+func newNodeDevices(job *job.Job, near accel.Root, lookup func(string) (string, bool), find func() accel.Inventory, log zerolog.Logger) *nodeDevices {
 	return &nodeDevices{job: job, near: near, lookup: lookup, detect: sync.OnceValue(find), log: log}
 }
 
@@ -61,14 +62,14 @@ func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, erro
 			return vars, err
 		}
 	}
-	source := func(s accel.Share) launch.Source { return launch.Source{Kind: launch.FromMuster, Name: s.How} }
+	source := func(s accel.Share) job.Source { return job.Source{Kind: job.FromMuster, Name: s.How} }
 	switch {
 	case n.job.Isolate:
 		if n.shares, err = n.detect().ShareDevices(procs, workers, n.lookup); err != nil {
 			return vars, fmt.Errorf("cannot use --isolate-devices: %w", err)
 		}
-		source = func(s accel.Share) launch.Source {
-			return launch.Source{Kind: launch.FromFlag, Name: "--isolate-devices: " + s.How}
+		source = func(s accel.Share) job.Source {
+			return job.Source{Kind: job.FromFlag, Name: "--isolate-devices: " + s.How}
 		}
 	case procs == "auto":
 		if n.shares, err = n.detect().ShareInstances(); err != nil {
@@ -79,11 +80,11 @@ func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, erro
 		vars.Own = append(vars.Own, deviceVars(s.Vars, source(s)))
 	}
 	// Numbers of devices matter where workers are told one, or bound near one.
-	byNumber := n.job.Isolate || n.job.Bind.Mode != "" && n.job.Bind.Mode != launch.BindCores
+	byNumber := n.job.Isolate || n.job.Bind.Mode != "" && n.job.Bind.Mode != job.BindCores
 	if byNumber || accel.OneMaskOfTwo(n.near, n.lookup) {
 		shared := n.detect().SharedVars(procs, byNumber, n.lookup)
 		_, n.ordered = shared["CUDA_DEVICE_ORDER"]
-		vars.Shared = deviceVars(shared, launch.Source{Kind: launch.FromMuster, Name: "as devices are numbered here"})
+		vars.Shared = deviceVars(shared, job.Source{Kind: job.FromMuster, Name: "as devices are numbered here"})
 	}
 	if listed, ok := n.listed(workers); ok {
 		vars.Shared = append(vars.Shared, listed)
@@ -91,17 +92,17 @@ func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, erro
 	return vars, nil
 }
 
-func deviceVars(values map[string]string, source launch.Source) []launch.Var {
-	var vars []launch.Var
+func deviceVars(values map[string]string, source job.Source) []job.Var {
+	var vars []job.Var
 	for name, value := range values {
-		vars = append(vars, launch.Var{Name: name, Value: value, Source: source})
+		vars = append(vars, job.Var{Name: name, Value: value, Source: source})
 	}
 	return vars
 }
 
 // bind is launch.Machine's BindWorkers. A worker with a share of its own is bound to the CPUs near that.
 func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
-	if mode == launch.BindCores {
+	if mode == job.BindCores {
 		return accel.ShareCPUs(n.near, n.job.Bind.CPUs, workers)
 	}
 	inv := n.detect()

@@ -4,12 +4,12 @@ import (
 	"context"
 
 	"muster/internal/accel/probe"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // acceleratorIDs are the ids of the accelerators that this node's workers see, by which it is known under another name, too: none
 // where nodes are not checked, and where accelerators have none of their own.
-func (a *app) acceleratorIDs(ctx context.Context, job *launch.Job) []string {
+func (a *app) acceleratorIDs(ctx context.Context, job *job.Job) []string {
 	if !job.Check.On() {
 		return nil
 	}

@@ -27,7 +27,7 @@ func TestExcludedNodeComesBack(t *testing.T) {
 		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=back", "--last-call=3s", "--network-check", "--quarantine=12s",
 		"--log-level=info",
 	}
-	join := func(node int) *job {
+	join := func(node int) *testJob {
 		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node)}
 		return m.start(node)
 	}
@@ -53,7 +53,7 @@ func TestExcludedNodeComesBack(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(m.out, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, j := range []*job{first, second, good} {
+	for _, j := range []*testJob{first, second, good} {
 		m.ends(j, errhint.OK)
 		if n := strings.Count(j.err.String(), "the nodes have changed"); n > round+1 {
 			t.Errorf("the world was stopped %d times", n)
@@ -79,7 +79,7 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=torchless", "--last-call=2s", "--network-check", "--log-level=info",
 		"--on-node-fault=echo $MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS >> " + told, "--report=" + filepath.Dir(told),
 	}
-	join := func(node int) *job {
+	join := func(node int) *testJob {
 		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node), "PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH")}
 		return m.start(node)
 	}
@@ -96,7 +96,7 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(m.out, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, j := range []*job{first, second} {
+	for _, j := range []*testJob{first, second} {
 		m.ends(j, errhint.OK)
 		if strings.Contains(j.err.String(), "the nodes have changed") {
 			t.Error("the world was stopped")

@@ -14,7 +14,7 @@ import (
 )
 
 // running starts muster with two workers that run a shell script, and waits until each has said ready.
-func running(t *testing.T, flags []string, script string) *job {
+func running(t *testing.T, flags []string, script string) *testJob {
 	t.Helper()
 	args := append(append([]string{"run", "-n", "2"}, flags...), "--", "sh", "-c", script)
 	j := start(t, nil, args...)
@@ -22,7 +22,7 @@ func running(t *testing.T, flags []string, script string) *job {
 	return j
 }
 
-func (j *job) signal(s syscall.Signal) {
+func (j *testJob) signal(s syscall.Signal) {
 	j.t.Helper()
 	if err := j.Process.Signal(s); err != nil {
 		j.t.Fatal(err)

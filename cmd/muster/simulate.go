@@ -24,6 +24,7 @@ import (
 	"muster/internal/logtext"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // simulatedNode is set for a muster that is one of the nodes of a simulation: it starts no more of them.
@@ -170,8 +171,8 @@ func (s *simulation) show(from *os.File, to io.Writer, name string) {
 const workerMark = "\x1f"
 
 // markWorkers has the lines of a simulated node's workers say whose they are, as those of a job on hosts do.
-func markWorkers(logs *launch.LogRules) {
-	logs.Prefix = workerMark + cmp.Or(logs.Prefix, launch.HostRankPrefix)
+func markWorkers(logs *job.LogRules) {
+	logs.Prefix = workerMark + cmp.Or(logs.Prefix, job.HostRankPrefix)
 }
 
 // line shows one line of a node, behind its name where no prefix of a worker says whose it is.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/job"
 )
 
 // dlroverMasterAddr is the variable in which DLRover's operator names the master of a job.
@@ -35,7 +35,7 @@ func (m *meeting) refuseMaster() error {
 }
 
 // stranger is what else than a store listens at one of the endpoints, "" where nothing does that is known.
-func (m *meeting) stranger() (what string, at launch.Endpoint) {
+func (m *meeting) stranger() (what string, at job.Endpoint) {
 	for _, e := range m.Endpoints {
 		conn, err := net.DialTimeout("tcp", e.String(), time.Second) //nolint:noctx // the context of the meeting may have ended
 		if err != nil {

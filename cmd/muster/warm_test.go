@@ -27,7 +27,7 @@ func warmDir(t *testing.T, files ...string) string {
 }
 
 // startWarm starts two workers of script.py in dir, where modules of their own may be. args come before the command.
-func startWarm(t *testing.T, dir string, env []string, args ...string) *job {
+func startWarm(t *testing.T, dir string, env []string, args ...string) *testJob {
 	t.Helper()
 	args = slices.Concat([]string{"run", "-n", "2", "--log-level", "debug"}, args, []string{"--", "python3", filepath.Join(dir, "script.py")})
 	return start(t, append(env, "PYTHONPATH="+dir, "PATH=/usr/bin:"+os.Getenv("PATH"), "DIR="+dir), args...)
@@ -101,7 +101,7 @@ func TestWarmKilledWhileForking(t *testing.T) {
 }
 
 // templates returns the template processes of the job.
-func (j *job) templates() []int {
+func (j *testJob) templates() []int {
 	var found []int
 	for pid := range children(j.t, j.Process.Pid) {
 		if comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(comm) == "muster-template\n" {
@@ -111,7 +111,7 @@ func (j *job) templates() []int {
 	return found
 }
 
-func (j *job) waitFor(text string) {
+func (j *testJob) waitFor(text string) {
 	j.t.Helper()
 	testutil.Eventually(j.t, time.Minute, "the log says "+text, func() bool { return strings.Contains(j.err.String(), text) })
 }
