@@ -27,11 +27,11 @@ const (
 // endRound stops what is left of a group that is to be started again, and waits until it may be. It returns d, or what
 // was decided meanwhile.
 func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decision, error) {
-	l := a.Log.Warn().Str("reason", d.cause())
-	if node := cmp.Or(d.Node, a.Plan.Hostname); !a.meeting.alone() && (d.Node != "" || a.meeting.own || d.Verdict == restartNode) {
-		l = l.Str("node", node) // on that node, too: all say the same
-	}
-	l = l.Int("restart_count", d.Restarts)
+	l := a.Log.Warn().Str("reason", d.cause()).Func(func(l *zerolog.Event) {
+		if !a.meeting.alone() && (d.Node != "" || a.meeting.own || d.Verdict == restartNode) {
+			l.Str("node", cmp.Or(d.Node, a.Plan.Hostname)) // on that node, too: all say the same
+		}
+	}).Int("restart_count", d.Restarts)
 	switch {
 	case d.Verdict == reassemble:
 		l.Msg("the nodes have changed: meeting the others again")
