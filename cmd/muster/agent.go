@@ -19,6 +19,7 @@ import (
 	"muster/internal/hostaddr"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/rendezvous/place"
 )
 
 // agentName is the command with which a launcher starts muster on the machines of a job.
@@ -194,7 +195,7 @@ func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolo
 	if err != nil {
 		return err
 	}
-	handler, at, err := a.meet(ctx, plan, log)
+	handler, at, err := place.Open(ctx, a.meeting(plan, log))
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 		return a.compat(plan.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
 	}

@@ -23,6 +23,7 @@ import (
 	"muster/netcheck/report"
 	"muster/netcheck/switchbox"
 	"muster/rendezvous"
+	"muster/rendezvous/place"
 )
 
 // nodeChecker does this node's part in the checks of a job.
@@ -41,25 +42,25 @@ type nodeChecker struct {
 }
 
 // newChecker returns what examines the nodes of a job, nil where nothing is asked for.
-func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at reach, log zerolog.Logger) launch.Checker {
+func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at place.Reach, log zerolog.Logger) launch.Checker {
 	rules := plan.Job.Check
 	if !rules.On() {
 		return nil
 	}
 	devices, fake := a.checkedHardware(ctx, plan, log)
 	cfg := netcheck.Config{
-		Node: plan.Hostname, Addr: at.addr, Devices: devices, IDs: at.ids, Fake: plan.Job.Fake, Log: log,
+		Node: plan.Hostname, Addr: at.Addr, Devices: devices, IDs: at.IDs, Fake: plan.Job.Fake, Log: log,
 		Rules: netcheck.Rules{
 			Network: rules.Network, Full: rules.Full, Budget: rules.Budget, Factor: rules.StragglerFactor, Median: rules.StragglerMedian,
 			ExcludeStraggler: rules.ExcludeStraggler, CommPerf: rules.CommPerf, Limits: netLimits(rules),
 		},
 	}
 	c := &nodeChecker{plan: plan, devices: devices, environ: a.environ, fake: fake, files: accel.Real(), out: &a.log, log: log}
-	if floor := plan.Job.Sources["min-net-bandwidth"]; len(at.token) == 0 && floor.Kind == job.FromFlag {
+	if floor := plan.Job.Sources["min-net-bandwidth"]; len(at.Token) == 0 && floor.Kind == job.FromFlag {
 		log.Warn().Msg("--min-net-bandwidth has no effect: without a job token (--token-file) no stream between nodes is measured")
 	}
-	if len(at.token) > 0 {
-		cfg.Probe, cfg.Look = probing(rules, at.token), a.lookAtNetwork(plan, current{c}, log)
+	if len(at.Token) > 0 {
+		cfg.Probe, cfg.Look = probing(rules, at.Token), a.lookAtNetwork(plan, current{c}, log)
 	} else if rules.Network && fake != nil && fake.HasNetwork() {
 		log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only with a token (--token-file)")
 	}

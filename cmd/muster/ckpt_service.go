@@ -12,6 +12,7 @@ import (
 	"muster/internal/preempt"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/rendezvous/place"
 )
 
 // memoryDir is where checkpoints lie that outlive a muster that is killed.
@@ -20,7 +21,7 @@ func (a *app) memoryDir() string {
 }
 
 // checkpointService opens what keeps the checkpoints of a plan's workers.
-func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.Logger) func(context.Context, string) (launch.Checkpoints, error) {
+func checkpointService(plan *launch.Plan, at place.Reach, memory string, log zerolog.Logger) func(context.Context, string) (launch.Checkpoints, error) {
 	return func(ctx context.Context, socket string) (launch.Checkpoints, error) {
 		rules := plan.Job.Checkpoint
 		cfg := checkpointd.Config{
@@ -30,7 +31,7 @@ func checkpointService(plan *launch.Plan, at reach, memory string, log zerolog.L
 			cfg.Memory = memory
 		}
 		if !plan.Job.Alone() {
-			cfg.Several, cfg.Token, cfg.Addr, cfg.Node, cfg.Replicas = true, at.token, at.addr, plan.Hostname, rules.Replicas
+			cfg.Several, cfg.Token, cfg.Addr, cfg.Node, cfg.Replicas = true, at.Token, at.Addr, plan.Hostname, rules.Replicas
 		}
 		return checkpointd.Open(ctx, cfg)
 	}

@@ -20,6 +20,7 @@ import (
 	"muster/horovod/kv"
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/internal/tokenfile"
 	"muster/launch"
 	"muster/launch/job"
 	"muster/rendezvous/topology"
@@ -179,7 +180,7 @@ func (l *launcher) takeToken() (err error) {
 		l.token = []byte(rand.Text() + rand.Text())
 		return nil
 	}
-	l.token, err = readToken(m.TokenFile, l.log)
+	l.token, err = tokenfile.Read(m.TokenFile, l.log)
 	m.TokenFile = ""
 	return err
 }

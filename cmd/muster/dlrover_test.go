@@ -13,26 +13,6 @@ import (
 	"muster/internal/testutil"
 )
 
-func TestServerKind(t *testing.T) {
-	for answer, want := range map[string]string{
-		"HTTP/":                 "a web server",
-		"\x00\x00\x00\x04\x00":  "a gRPC server", // without settings
-		"\x00\x00\x12\x04\x00":  "a gRPC server",
-		"\x00\x00\x13\x04\x00":  "", // no whole number of settings
-		"\x00\x00\x12\x04\x01":  "", // an answer to settings that nobody sent
-		"\x00\x00\x12\x00\x00":  "",
-		"\x01\x00\x12\x04\x00":  "",
-		"SSH-2":                 "",
-		"":                      "",
-		"\x00\x00\x00\x04":      "",
-		"\x00\x00\x00\x04\x00x": "",
-	} {
-		if got := serverKind([]byte(answer)); got != want {
-			t.Errorf("%q: %q, want %q", answer, got, want)
-		}
-	}
-}
-
 // DLRover's own master at DLROVER_MASTER_ADDR is told from a store that is late.
 func TestDLRoverMasterIsRefused(t *testing.T) {
 	testutil.Long(t)

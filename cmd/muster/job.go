@@ -21,6 +21,7 @@ import (
 	"muster/launch"
 	"muster/launch/job"
 	"muster/rendezvous"
+	"muster/rendezvous/place"
 )
 
 // launch does what a command line asked for: it shows the plan or runs the job, and returns how that ended.
@@ -81,14 +82,14 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		log.Warn().Ints("local_ranks", shown).Msg("--local-ranks-filter names no worker: nothing will be shown")
 	}
 	if req.DryRun {
-		if err := checkMeeting(plan); err != nil {
+		if err := place.Check(&plan.Job); err != nil {
 			return a.refused(req, machine, err)
 		}
 		return a.showPlan(plan, req)
 	}
 	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled, plan.Job.Checkpoint.Signal)
 	defer in.close()
-	handler, at, err := a.meet(ctx, plan, log)
+	handler, at, err := place.Open(ctx, a.meeting(plan, log))
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
 	}
@@ -99,13 +100,21 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	return a.runJob(ctx, plan, handler, at, a.newChecker(ctx, plan, at, log), in, log)
 }
 
+// meeting is where the nodes of a plan's job meet.
+func (a *app) meeting(plan *launch.Plan, log zerolog.Logger) place.Config {
+	return place.Config{
+		Job: &plan.Job, RunID: plan.RunID, Hostname: plan.Hostname, MasterHost: plan.MasterHost(), Token: a.token,
+		IDs: func(ctx context.Context) []string { return a.acceleratorIDs(ctx, &plan.Job) }, Simulated: a.simulated(), ClockOffset: clockOffset(), Log: log,
+	}
+}
+
 // exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked for.
-func (a *app) exportIface(ctx context.Context, plan *launch.Plan, at reach, log zerolog.Logger) {
+func (a *app) exportIface(ctx context.Context, plan *launch.Plan, at place.Reach, log zerolog.Logger) {
 	if !plan.Job.Meeting.ExportIface || plan.Job.Alone() {
 		return
 	}
 	var err error
-	if plan.Iface, err = hostaddr.InterfaceWith(ctx, at.addr); err != nil {
+	if plan.Iface, err = hostaddr.InterfaceWith(ctx, at.Addr); err != nil {
 		log.Warn().Err(err).Msg("workers are not told which network interface to use")
 	}
 }
@@ -189,14 +198,14 @@ func formatLists(lists [][]int) []string {
 }
 
 // runJob runs the agent, and prints what it reports.
-func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at reach, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
+func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
 	result, err := a.runAgent(ctx, plan, handler, at, checker, in, log)
 	say(a.stderr, "%s", result.Report)
 	return err
 }
 
 // runAgent runs the agent. Its error is a statusError where the report, or what was printed, says everything.
-func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at reach, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
+func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
 	agent := &launch.Agent{
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,

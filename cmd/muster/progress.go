@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/logtext"
+	"muster/internal/periodic"
 	"muster/netcheck"
 )
 
@@ -32,7 +33,7 @@ type progress struct {
 func (a *app) newProgress(log zerolog.Logger, step string) *progress {
 	p := &progress{out: &a.log, log: log}
 	p.next(step, 0)
-	p.stop = every(time.Second, func(time.Duration) { p.tell() })
+	p.stop = periodic.Every(time.Second, func(time.Duration) { p.tell() })
 	return p
 }
 

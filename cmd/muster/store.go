@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/rendezvous/place"
 	"muster/rendezvous/rollcall"
 	"muster/rendezvous/tcpstore"
 )
@@ -81,7 +81,7 @@ func (a *app) serveStore(ctx context.Context, bind string, cfg tcpstore.ServerCo
 	ctx, in := watchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, 0)
 	defer in.close()
 	cfg.Port, cfg.Log = int(port), a.logger(zerolog.WarnLevel)
-	server, err := listenStoreWith(ctx, host, cfg)
+	server, err := place.Listen(ctx, host, cfg)
 	if err != nil {
 		return err
 	}
@@ -90,43 +90,4 @@ func (a *app) serveStore(ctx context.Context, bind string, cfg tcpstore.ServerCo
 	}
 	<-ctx.Done()
 	return server.Close()
-}
-
-// listenStoreWith binds a store to what host means: an address, or every address of a name. These become cfg.Hosts.
-func listenStoreWith(ctx context.Context, host string, cfg tcpstore.ServerConfig) (*tcpstore.Server, error) {
-	hosts := []string{host}
-	switch {
-	case host == "localhost":
-		hosts = []string{"127.0.0.1"} // clients try ::1 first where the name has it, and come here when it refuses
-		if hasIPv6Loopback() {
-			hosts = append(hosts, "::1")
-		}
-	case host != "" && net.ParseIP(host) == nil:
-		found, err := net.DefaultResolver.LookupHost(ctx, host)
-		if err != nil {
-			return nil, errhint.Code(errhint.With(fmt.Errorf("cannot resolve the store's host %q: %w", host, err),
-				"on one node leave --master-addr and --rdzv-endpoint out: the store then listens on 127.0.0.1"), errhint.Usage)
-		}
-		hosts = found
-	}
-	cfg.Hosts = hosts
-	server, err := tcpstore.Listen(cfg)
-	if err != nil {
-		return nil, errhint.Code(err, errhint.Usage)
-	}
-	return server, nil
-}
-
-// hasIPv6Loopback reports whether ::1 is an address of this machine.
-func hasIPv6Loopback() bool {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return false
-	}
-	for _, a := range addrs {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.Equal(net.IPv6loopback) {
-			return true
-		}
-	}
-	return false
 }

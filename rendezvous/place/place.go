@@ -1,4 +1,6 @@
-package main
+// Package place opens what the nodes of a job meet through: it finds the store, or serves it where that is for this node to do, learns
+// the address by which others reach this node, and makes the rendezvous.Handler.
+package place
 
 import (
 	"cmp"
@@ -16,7 +18,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
-	"muster/launch"
+	"muster/internal/tokenfile"
 	"muster/launch/job"
 	"muster/rendezvous"
 	"muster/rendezvous/rollcall"
@@ -31,51 +33,66 @@ const (
 	ownLastCall  = 3 * time.Second
 )
 
-// reach is how the other nodes of a job reach this one: its address, and the token that opens its services, nil for none.
-type reach struct {
-	addr  string
-	token []byte
-	ids   []string // of this node's accelerators, where nodes are checked
+// Config says which job's nodes are to meet, and what of this node they are told.
+type Config struct {
+	Job *job.Job
+	// RunID names the job, Hostname this node.
+	RunID, Hostname string
+	// MasterHost is where workers meet where this node is alone.
+	MasterHost string
+	// Token is the job's, where the launcher has brought it; else that of the job's token file counts.
+	Token []byte
+	// IDs are of this node's accelerators, where nodes are checked.
+	IDs func(ctx context.Context) []string
+	// Simulated says that all nodes are of one simulation, on this machine.
+	Simulated bool
+	// ClockOffset is how far this node's clock is off, 0 but in tests.
+	ClockOffset time.Duration
+	Log         zerolog.Logger
 }
 
-// meet opens what the nodes of a job meet through.
-func (a *app) meet(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (rendezvous.Handler, reach, error) {
-	job := &plan.Job
-	if job.Alone() {
-		server, err := listenAlone(ctx, plan, log)
+// Reach is how the other nodes of a job reach this one: its address, and the token that opens its services, nil for none.
+type Reach struct {
+	Addr  string
+	Token []byte
+	IDs   []string // of this node's accelerators, where nodes are checked
+}
+
+// Open opens what the nodes meet through. The handler owns what was opened.
+func Open(ctx context.Context, c Config) (rendezvous.Handler, Reach, error) {
+	if c.Job.Alone() {
+		server, err := listenAlone(ctx, c)
 		if err != nil {
-			return nil, reach{}, err
+			return nil, Reach{}, err
 		}
-		return rendezvous.NewSolo(plan.MasterHost(), server), reach{addr: plan.MasterHost()}, nil
+		return rendezvous.NewSolo(c.MasterHost, server), Reach{Addr: c.MasterHost}, nil
 	}
-	m := &meeting{Meeting: job.Meeting, nodes: job.Nodes, runID: plan.RunID, hostname: plan.Hostname, token: a.token, log: log}
-	m.ofMaster = job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr
-	cfg, err := m.config(job)
+	m := newMeeting(c)
+	cfg, err := m.config(c.Job)
 	if err != nil {
-		return nil, reach{}, err
+		return nil, Reach{}, err
 	}
-	cfg.IDs = a.acceleratorIDs(ctx, job)
+	cfg.IDs = c.IDs(ctx)
 	if err := m.open(ctx, &cfg); err != nil {
-		return nil, reach{}, err
+		return nil, Reach{}, err
 	}
 	if cfg.Token == nil {
-		m.sayOpen(&cfg, a.simulated())
+		m.sayOpen(&cfg, c.Simulated)
 	}
 	handler, err := rollcall.New(cfg)
 	if err != nil {
 		release(&cfg)
-		return nil, reach{}, err
+		return nil, Reach{}, err
 	}
-	return handler, reach{cfg.Addr, cfg.Token, cfg.IDs}, nil
+	return handler, Reach{cfg.Addr, cfg.Token, cfg.IDs}, nil
 }
 
-// checkMeeting returns what meet would refuse before it opens anything: a topology or a token that cannot be used.
-func checkMeeting(plan *launch.Plan) error {
-	if plan.Job.Alone() {
+// Check returns what Open would refuse before it opens anything: a topology or a token that cannot be used.
+func Check(j *job.Job) error {
+	if j.Alone() {
 		return nil
 	}
-	m := &meeting{Meeting: plan.Job.Meeting, nodes: plan.Job.Nodes, log: zerolog.Nop()}
-	_, err := m.config(&plan.Job)
+	_, err := newMeeting(Config{Job: j, Log: zerolog.Nop()}).config(j)
 	return err
 }
 
@@ -98,7 +115,15 @@ type meeting struct {
 	hostname string
 	ofMaster bool   // the endpoint is that of DLRover's master
 	token    []byte // the job's, where the launcher has brought it
+	offset   time.Duration
 	log      zerolog.Logger
+}
+
+func newMeeting(c Config) *meeting {
+	return &meeting{
+		Meeting: c.Job.Meeting, nodes: c.Job.Nodes, runID: c.RunID, hostname: c.Hostname, token: c.Token, offset: c.ClockOffset, log: c.Log,
+		ofMaster: c.Job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr,
+	}
 }
 
 // config is all of rollcall's configuration that needs no store.
@@ -130,7 +155,7 @@ func (m *meeting) config(job *job.Job) (rollcall.Config, error) {
 		return cfg, nil
 	}
 	var err error
-	m.token, err = readToken(m.TokenFile, m.log)
+	m.token, err = tokenfile.Read(m.TokenFile, m.log)
 	cfg.Token = m.token
 	return cfg, err
 }
@@ -429,60 +454,4 @@ func (m *meeting) ownAddr(ctx context.Context, cfg *rollcall.Config, at job.Endp
 	addr, err := hostaddr.ToReach(netip.AddrPortFrom(addrs[0], uint16(at.Port)))
 	cfg.Addr = addr.String()
 	return err
-}
-
-// listenWorkers opens this node's store: for the workers when it has rank 0, and for the agents when it has to become the
-// host. On a listed endpoint it has that port, so that newcomers find it.
-func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Server, error) {
-	ports := m.WorkerPorts
-	var ips []netip.Addr
-	ip, err := netip.ParseAddr(addr)
-	if err == nil {
-		ips = []netip.Addr{ip}
-	} else if ips, _, err = hostaddr.Ours(ctx, addr); err != nil {
-		return nil, errhint.Code(err, errhint.Usage)
-	}
-	if first := m.IsHost != nil && *m.IsHost; len(m.Endpoints) > 1 && m.Backend != "etcd" && !first { // the first has its place
-		for _, e := range m.Endpoints[1:] {
-			if at, local, err := hostaddr.Ours(ctx, e.Host); err == nil && local {
-				ips, ports = at, []int{e.Port} // which another agent of this node may have
-			}
-		}
-	}
-	server, err := firstFree(ports, func(port int) (*tcpstore.Server, error) { return m.listen(ips, port) })
-	if err != nil {
-		return nil, errhint.Code(errhint.With(err, "--local-addr or --iface names the address of this node that others reach"), errhint.Usage)
-	}
-	return server, nil
-}
-
-// listenAlone opens the store of a node that meets nobody.
-func listenAlone(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (*tcpstore.Server, error) {
-	listen := func(port int) (*tcpstore.Server, error) {
-		return listenStoreWith(ctx, plan.MasterHost(), tcpstore.ServerConfig{
-			Port: port, OwnUser: !plan.Job.Meeting.AllowsLoopback(), Limits: tcpstore.Limits{Total: plan.Job.Meeting.StoreLimit}, Log: log,
-		})
-	}
-	if m := &plan.Job.Meeting; m.Port == 0 {
-		return firstFree(m.WorkerPorts, listen)
-	}
-	return listen(plan.Job.Meeting.Port)
-}
-
-// firstFree listens on the first of ports that nobody has, or on any that is free.
-func firstFree(ports []int, listen func(port int) (*tcpstore.Server, error)) (*tcpstore.Server, error) {
-	for _, port := range ports {
-		if server, err := listen(port); !errors.Is(err, syscall.EADDRINUSE) {
-			return server, err
-		}
-	}
-	return listen(0)
-}
-
-func (m *meeting) listen(ips []netip.Addr, port int) (*tcpstore.Server, error) {
-	hosts := make([]string, len(ips))
-	for i, ip := range ips {
-		hosts[i] = ip.String()
-	}
-	return tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Private: rollcall.KeyPrefix, Allow: m.StoreAllow, Limits: tcpstore.Limits{Total: m.StoreLimit}, Log: m.log})
 }

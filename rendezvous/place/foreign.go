@@ -1,13 +1,17 @@
-package main
+package place
 
 import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
 	"muster/launch/job"
+	"muster/rendezvous/rollcall"
 )
 
 // dlroverMasterAddr is the variable in which DLRover's operator names the master of a job.
@@ -64,4 +68,22 @@ func serverKind(answer []byte) string {
 		return "a gRPC server"
 	}
 	return ""
+}
+
+// sayOpen says what is open to whom in a job of several nodes without a token, and how to close it: as a warning on the node
+// that serves the store, so that it is said once. Of simulated nodes, which are on this machine for a while, hardly anybody wants to know.
+func (m *meeting) sayOpen(cfg *rollcall.Config, simulated bool) {
+	level, at := zerolog.InfoLevel, cfg.Place
+	first := m.Endpoints[0]
+	if m.Backend != "etcd" {
+		at = first.String()
+	}
+	addr, err := netip.ParseAddr(first.Host)
+	if local := first.Host == "localhost" || err == nil && addr.IsLoopback(); !local && (cfg.Hosts || m.Backend == "etcd") {
+		level = zerolog.WarnLevel
+	} else if local && simulated {
+		level = zerolog.DebugLevel
+	}
+	m.log.WithLevel(level).Msg("no job token: whoever reaches " + at + " can change what this job does, and services between nodes stay off; " +
+		"muster token job.token makes one, and --token-file job.token (MUSTER_TOKEN_FILE) on every node closes this")
 }

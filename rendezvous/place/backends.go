@@ -1,4 +1,4 @@
-package main
+package place
 
 import (
 	"cmp"
@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
+	"muster/internal/periodic"
 	"muster/rendezvous/c10d"
 	"muster/rendezvous/etcdstore"
 	"muster/rendezvous/mixed"
@@ -34,7 +34,7 @@ func (m *meeting) openEtcd(ctx context.Context, cfg *rollcall.Config) error {
 		}
 		e.Password = strings.TrimRight(string(password), "\r\n")
 	}
-	stop := every(progressEvery, func(since time.Duration) {
+	stop := periodic.Every(progressEvery, func(since time.Duration) {
 		m.log.Warn().Strs("endpoints", e.Endpoints).Dur("dur_ms", since).Msg("waiting for etcd")
 	})
 	defer stop()
@@ -65,25 +65,6 @@ func (m *meeting) awaitName(ctx context.Context, cfg *rollcall.Config) error {
 	}
 }
 
-// every calls f again and again, with the time since the call, until stop is called.
-func every(pause time.Duration, f func(since time.Duration)) (stop func()) {
-	var wg sync.WaitGroup
-	began, ended := time.Now(), make(chan struct{})
-	wg.Go(func() {
-		tick := time.NewTicker(pause)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				f(time.Since(began))
-			case <-ended:
-				return
-			}
-		}
-	})
-	return func() { close(ended); wg.Wait() }
-}
-
 // bridge lets agents of torchrun take part.
 func (m *meeting) bridge(store rollcall.Conn) (rollcall.Bridge, error) {
 	set := c10d.DefaultSettings(m.nodes.Min, m.nodes.Max)
@@ -93,7 +74,7 @@ func (m *meeting) bridge(store rollcall.Conn) (rollcall.Bridge, error) {
 	set.KeepAlive = cmp.Or(m.KeepAlive, set.KeepAlive)
 	set.KeepAliveAttempts = cmp.Or(m.KeepAliveAttempts, set.KeepAliveAttempts)
 	b, err := mixed.New(c10d.BridgeConfig{
-		Store: store, RunID: m.runID, Settings: set, ReadTimeout: m.ReadTimeout, Log: m.log, ClockOffset: clockOffset(),
+		Store: store, RunID: m.runID, Settings: set, ReadTimeout: m.ReadTimeout, Log: m.log, ClockOffset: m.offset,
 	})
 	if err != nil {
 		return nil, err
