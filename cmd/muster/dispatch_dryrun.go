@@ -4,35 +4,48 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"muster/internal/accel"
+	"muster/internal/wording"
 	"muster/launch"
 	"muster/launch/job"
 	"muster/rendezvous"
 )
 
-// dryDispatch is what --dry-run prints of a job that muster starts on machines: each of them as it would be with what this
-// one has.
+// dryDispatch is what --dry-run prints of a job that muster starts on hosts: each of its nodes, as far as that follows from what was
+// asked for. What the hosts have, their accelerators and addresses, is not known before they are reached.
 type dryDispatch struct {
-	Dialect string       `json:"dialect"`
-	RunID   string       `json:"run_id"`
-	Flags   []dryFlag    `json:"flags"`
-	Nodes   []dryMachine `json:"nodes"`
+	Dialect string    `json:"dialect"`
+	RunID   string    `json:"run_id"`
+	Flags   []dryFlag `json:"flags"`
+	Nodes   []dryNode `json:"nodes"`
 }
 
-type dryMachine struct {
+type dryNode struct {
 	Name string `json:"name"`
-	// first is the rank of its first worker, negative where that is decided later; workers is how many it has.
-	first, workers int
+	// first is the rank of its first worker, negative where that is decided later.
+	first int
 	// ReachedBy is "ssh", or "a process" for this machine.
 	ReachedBy string `json:"reached_by"`
+	// Counted is the word by which its host counts the workers, and Workers has one of them; empty where the number is known.
+	Counted string `json:"workers_counted_by,omitempty"`
+	workers int
 	*dryRun
 }
 
-// showPlan is --dry-run of a job on machines.
+// countedThere stands for what follows from the number of workers that a host counts.
+const countedThere = "<counted on each host>"
+
+// showPlan is --dry-run of a job on hosts.
 func (l *launcher) showPlan(ctx context.Context) error {
 	if err := l.prepare(); err != nil {
 		return err
@@ -41,44 +54,54 @@ func (l *launcher) showPlan(ctx context.Context) error {
 	names := l.nodeNames()
 	l.addrs = make([]string, len(names))
 	for i, n := range j.Hosts.Nodes {
-		l.addrs[i] = n.Name
+		l.addrs[i] = foreseenAddr(n)
 	}
-	if host := l.masterHost(); host != "" {
+	if host := l.masterHost(); host != "" && host != j.Hosts.Nodes[0].Name {
 		l.addrs[0] = host
 	}
 	l.endpoints = []job.Endpoint{{Host: l.addrs[0]}}
 	d := dryDispatch{Dialect: j.Dialect, RunID: j.RunID, Flags: dryFlags(l.req)}
 	plans, world := make([]*launch.Plan, len(names)), 0
+	counted := make([]string, len(names))
 	for i := range names {
+		part := l.job(i)
 		node := &app{environ: l.environ, nodeName: names[i]}
-		machine, err := node.machine(l.job(i), l.log)
+		machine, err := node.machine(part, l.log)
 		if err != nil {
 			return err
 		}
-		if plans[i], err = launch.NewPlan(l.job(i), machine); err != nil {
+		counted[i] = unseen(&part, &machine, l.log)
+		if plans[i], err = launch.NewPlan(part, machine); err != nil {
 			return fmt.Errorf("cannot plan node %s with what this machine has: %w", names[i], err)
 		}
 		world += plans[i].Procs
 	}
-	base, local := 0, whichAreHere(ctx, j.Hosts.Nodes)
+	all := slices.ContainsFunc(counted, func(word string) bool { return word != "" })
+	base, local, sure := 0, whichAreHere(ctx, j.Hosts.Nodes), true
 	for i, p := range plans {
-		r := rendezvous.Round{
+		place := &dryPlace{Round: rendezvous.Round{
 			GroupRank: i, GroupWorldSize: len(plans), BaseRank: base, WorldSize: world, BaseRoleRank: base, RoleWorldSize: world,
 			MasterAddr: l.addrs[0], AgentStore: true,
-		}
+		}, unsettled: unsettledCounts(all, !sure, counted[i] != "")}
 		if ports := p.Job.Meeting.WorkerPorts; len(ports) > 0 {
-			r.MasterPort = ports[0]
+			place.MasterPort = ports[0]
 		}
-		base += p.Procs
-		m, place := dryMachine{Name: names[i], ReachedBy: "ssh", first: r.BaseRank, workers: p.Procs}, &r
-		if !fixed(j) {
-			m.first, place = -1, nil
+		m := dryNode{Name: names[i], ReachedBy: "ssh", Counted: counted[i], first: base, workers: p.Procs}
+		if !fixed(j) || !sure {
+			m.first = -1
 		}
+		if p.Job.Alone() {
+			place.Round = p.DryRound()
+		} else if !fixed(j) {
+			place = nil
+		}
+		base, sure = base+p.Procs, sure && counted[i] == ""
 		if i == 0 || l.req.JSON { // the text shows no more
 			var err error
 			if m.dryRun, err = newDryRun(p, nil, place, showing(l.req.ShowValues)); err != nil {
 				return err
 			}
+			m.counted = counted[i]
 			d.RunID = m.RunID
 		}
 		if local[i] {
@@ -90,6 +113,50 @@ func (l *launcher) showPlan(ctx context.Context) error {
 		return writeJSON(l.stdout, d)
 	}
 	return d.writeText(l)
+}
+
+// foreseenAddr is the address by which the others will reach a node: the one that it was named by, or one that its host will say.
+func foreseenAddr(n job.Node) string {
+	if addr, err := netip.ParseAddr(n.Name); err == nil && !addr.IsLoopback() && !addr.IsUnspecified() {
+		return n.Name
+	}
+	return "<address of " + n.Name + ">"
+}
+
+// unseen takes the launcher's accelerators and CPUs out of what a node's plan is made with: the host has its own. It returns the
+// word by which the host will count its workers, empty where their number is known. What a fake is asked is the same everywhere.
+func unseen(j *job.Job, m *launch.Machine, log zerolog.Logger) string {
+	if j.Fake != "" {
+		return ""
+	}
+	devices := newNodeDevices(j, accel.Real(), j.Lookup(), func() accel.Inventory { return accel.Inventory{} }, log)
+	m.AssignDevices = func(_ string, workers int) (launch.DeviceVars, error) {
+		var vars launch.DeviceVars
+		if listed, ok := devices.listed(workers); ok {
+			vars.Shared = append(vars.Shared, listed)
+		}
+		return vars, nil
+	}
+	m.BindWorkers = func(string, int) ([][]int, error) { return nil, nil }
+	if _, err := strconv.Atoi(j.Procs); err == nil {
+		return ""
+	}
+	m.CountWorkers = func(string) (int, string, error) { return 1, "of what the host has", nil }
+	m.AssignDevices = nil // it depends on the number
+	return j.Procs
+}
+
+// unsettledCounts are the variables that follow from the number of workers: of all nodes, of those before a node, and of the node itself.
+func unsettledCounts(all, before, own bool) map[string]string {
+	unsettled := map[string]string{}
+	for names, unknown := range map[string]bool{"WORLD_SIZE ROLE_WORLD_SIZE": all, "RANK ROLE_RANK": before, "LOCAL_WORLD_SIZE LOCAL_SIZE": own} {
+		for name := range strings.FieldsSeq(names) {
+			if unknown {
+				unsettled[name] = countedThere
+			}
+		}
+	}
+	return unsettled
 }
 
 // namesPatience is how long a plan waits for name servers: what they do not say counts as another machine.
@@ -112,21 +179,36 @@ func whichAreHere(ctx context.Context, nodes []job.Node) []bool {
 	return local
 }
 
-// writeText shows the machines, and the first of them in full.
+// writeText shows the nodes, and the first of them in full.
 func (d *dryDispatch) writeText(l *launcher) error {
 	w := tabwriter.NewWriter(l.stdout, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintf(w, "machines\n") // Flush tells what failed
+	_, _ = fmt.Fprintf(w, "nodes\n") // Flush tells what failed
 	for _, n := range d.Nodes {
-		ranks := "ranks are decided when nodes meet"
-		if n.first >= 0 {
-			ranks = fmt.Sprintf("ranks %d to %d", n.first, n.first+n.workers-1)
+		reached, workers, ranks := "by ssh", wording.Plural(n.workers, "worker"), "ranks are decided when nodes meet"
+		if n.ReachedBy != "ssh" {
+			reached = "as a process of this machine"
 		}
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d workers\t%s\n", n.Name, n.ReachedBy, n.workers, ranks)
+		switch {
+		case n.Counted != "":
+			workers = "workers counted there (" + n.Counted + ")"
+			if n.first >= 0 {
+				ranks = fmt.Sprintf("ranks from %d", n.first)
+			} else if fixed(&l.req.Job) {
+				ranks = "ranks behind those of the node above"
+			}
+		case n.first >= 0 && n.workers == 1:
+			ranks = fmt.Sprintf("rank %d", n.first)
+		case n.first >= 0:
+			ranks = fmt.Sprintf("ranks %d to %d", n.first, n.first+n.workers-1)
+		case fixed(&l.req.Job):
+			ranks = "ranks behind those of the node above"
+		}
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, reached, workers, ranks)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	say(l.stdout, "\nthe first of them, as it would be with what this machine has (--json shows all)\n\n")
+	say(l.stdout, "\nthe first of them, with this machine's environment and programs and the accelerators of none (--json shows all)\n\n")
 	first := *d.Nodes[0].dryRun
 	first.Flags, first.Dialect = d.Flags, cmp.Or(d.Dialect, first.Dialect)
 	return first.writeText(l.stdout)

@@ -92,3 +92,36 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 		}
 	}
 }
+
+// The lines of README for other launchers say all that these need: a newcomer who has the files can start them.
+func TestReadmeLinesStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"train.py": "", "fsdp.yaml": "distributed_type: MULTI_GPU\nnum_processes: 4\n", "ds.json": "{}", "hostfile": "node1 slots=8\nnode2 slots=8\n", "hosts": "node1\nnode2\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^    muster ((?:accelerate|deepspeed|colossalai|torchrun) .*?)(?: +#.*)?$`).FindAllSubmatch(readme, -1)
+	if len(lines) < 4 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	for _, line := range lines {
+		args := strings.Fields(strings.ReplaceAll(string(line[1]), `"`, ""))
+		for i, arg := range args {
+			if _, err := os.Stat(filepath.Join(dir, arg)); err == nil {
+				args[i] = filepath.Join(dir, arg)
+			}
+		}
+		got := muster(t, nil, append([]string{"--dry-run"}, args...)...)
+		if got.status != 0 {
+			t.Errorf("%s: status %d\n%s", line[1], got.status, got.stderr)
+		}
+	}
+}

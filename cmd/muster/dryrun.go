@@ -40,6 +40,7 @@ type dryRun struct {
 	common   []dryVar     // variables that are the same in every rank
 	inherit  []string     // names of the inherited ones
 	boundBy  string       // source of Binding
+	counted  string       // the word by which another host counts its workers, of which one is shown; empty: they are all shown
 	argvs    map[int]bool // local ranks whose argv differs from that of local rank 0
 }
 
@@ -94,8 +95,14 @@ func (all showing) args(args []string) []string {
 	return job.ShownArgs(args)
 }
 
+// dryPlace is the round of a node, as far as that is known beforehand: of the variables in unsettled what stands there is shown.
+type dryPlace struct {
+	rendezvous.Round
+	unsettled map[string]string
+}
+
 // newDryRun shows a node's plan. place is its round where that is known beforehand, nil where it is not.
-func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round, show showing) (*dryRun, error) {
+func newDryRun(p *launch.Plan, flags []dryFlag, place *dryPlace, show showing) (*dryRun, error) {
 	round, meeting, unsettled := dryRound(p, place)
 	store := job.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
 	switch {
@@ -127,7 +134,7 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round, show sh
 			return nil, err
 		}
 		dw := dryWorker{Rank: &w.Rank, LocalRank: local, Path: w.Path, Argv: show.args(w.Argv), CPUs: accel.FormatList(w.CPUs)}
-		if unsettled["RANK"] == decidedLater {
+		if isOpen(unsettled["RANK"]) {
 			dw.Rank = nil
 		}
 		for _, v := range w.Env {
@@ -136,8 +143,8 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round, show sh
 				dw.Inherited = append(dw.Inherited, v.Name)
 			case v.Name == "MUSTER_AGENT":
 				dw.Env = append(dw.Env, dryVar{v.Name, "<random>", v.Source.String()})
-			case unsettled[v.Name] == decidedLater:
-				dw.Env = append(dw.Env, dryVar{v.Name, decidedLater, v.Source.String()})
+			case isOpen(unsettled[v.Name]):
+				dw.Env = append(dw.Env, dryVar{v.Name, unsettled[v.Name], v.Source.String()})
 			case unsettled[v.Name] != "":
 				dw.Env = append(dw.Env, dryVar{v.Name, show.value(v), v.Source.String() + ", " + unsettled[v.Name]})
 			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
@@ -162,21 +169,28 @@ func newDryRun(p *launch.Plan, flags []dryFlag, place *rendezvous.Round, show sh
 // decidedLater stands for what no node knows by itself.
 const decidedLater = "<decided when nodes meet>"
 
+// isOpen reports whether a text stands for a value that is not known.
+func isOpen(value string) bool { return strings.HasPrefix(value, "<") }
+
 // dryRound is the round to show. For a job that meets others it also returns how they meet, and the variables whose
 // values are not settled, each with decidedLater or what its value depends on.
-func dryRound(p *launch.Plan, place *rendezvous.Round) (rendezvous.Round, *dryMeeting, map[string]string) {
+func dryRound(p *launch.Plan, place *dryPlace) (rendezvous.Round, *dryMeeting, map[string]string) {
 	r, job, m := p.DryRound(), &p.Job, &p.Job.Meeting
+	if place != nil {
+		return place.Round, nil, place.unsettled
+	}
 	if job.Alone() {
 		return r, nil, nil
-	}
-	if place != nil {
-		return *place, nil, nil
 	}
 	d := &dryMeeting{
 		Backend: m.Backend, MinNodes: job.Nodes.Min, MaxNodes: job.Nodes.Max, Spares: m.Spares, NodeUnit: max(m.NodeUnit, 1), ReachedBy: m.LocalAddr,
 	}
 	for _, e := range m.Endpoints {
-		d.Endpoints = append(d.Endpoints, e.String())
+		at := e.String()
+		if e.Port == 0 {
+			at = strings.TrimSuffix(at, "0") + "<a free port>"
+		}
+		d.Endpoints = append(d.Endpoints, at)
 	}
 	if m.Iface != "" {
 		d.ReachedBy = "address of " + m.Iface
@@ -251,11 +265,15 @@ func (d *dryRun) writeText(out io.Writer) error {
 		}
 	}
 	printf("store\t%s\nrun id\t%s\nworking directory\t%s\n", d.Store, d.RunID, d.Dir)
-	printf("command\t%s\nworkers\t%d", shellescape.QuoteCommand(d.Workers[0].Argv), len(d.Workers))
-	if d.Meeting != nil {
-		printf(" on this node")
+	printf("command\t%s\nworkers\t", shellescape.QuoteCommand(d.Workers[0].Argv))
+	switch {
+	case d.counted != "":
+		printf("%s, by %s\n", countedThere, d.counted)
+	case d.Meeting != nil:
+		printf("%d on this node\n", len(d.Workers))
+	default:
+		printf("%d\n", len(d.Workers))
 	}
-	printf("\n")
 	if d.Debug != "" {
 		printf("debug mode\tin the place of %s\n", d.Debug)
 	}
@@ -276,26 +294,29 @@ func (d *dryRun) writeText(out io.Writer) error {
 	for _, f := range d.Flags {
 		printf("  %s\t%s\t%s\n", f.Name, oneLine(f.Value), f.Source)
 	}
-	printf("\nvariables of every rank\n")
+	whose := "every rank"
+	if len(d.Workers) == 1 {
+		whose = d.Workers[0].title()
+	}
+	printf("\nvariables of %s\n", whose)
 	for _, v := range d.common {
 		printf("  %s\t%s\t%s\n", v.Name, oneLine(v.Value), v.Source)
 	}
 	for _, k := range d.Workers {
-		if k.Rank == nil {
-			printf("\nlocal rank %d (its rank is decided when nodes meet)\n", k.LocalRank)
-		} else {
-			printf("\nrank %d (local rank %d)\n", *k.Rank, k.LocalRank)
-		}
+		var lines strings.Builder
 		if d.argvs[k.LocalRank] {
-			printf("  command\t%s\n", shellescape.QuoteCommand(k.Argv))
+			fmt.Fprintf(&lines, "  command\t%s\n", shellescape.QuoteCommand(k.Argv))
 		}
 		if k.CPUs != "" {
-			printf("  CPUs\t%s\t%s\n", k.CPUs, d.boundBy)
+			fmt.Fprintf(&lines, "  CPUs\t%s\t%s\n", k.CPUs, d.boundBy)
 		}
 		for _, v := range k.Env {
 			if !slices.Contains(d.common, v) {
-				printf("  %s\t%s\t%s\n", v.Name, oneLine(v.Value), v.Source)
+				fmt.Fprintf(&lines, "  %s\t%s\t%s\n", v.Name, oneLine(v.Value), v.Source)
 			}
+		}
+		if lines.Len() > 0 {
+			printf("\n%s\n%s", k.title(), &lines)
 		}
 	}
 	printf("\ninherited by every rank (values not shown): %s\n", strings.Join(d.inherit, " "))
@@ -303,6 +324,14 @@ func (d *dryRun) writeText(out io.Writer) error {
 		return err
 	}
 	return buffered.Flush()
+}
+
+// title is which worker it is.
+func (k *dryWorker) title() string {
+	if k.Rank == nil {
+		return fmt.Sprintf("local rank %d (its rank is decided when nodes meet)", k.LocalRank)
+	}
+	return fmt.Sprintf("rank %d (local rank %d)", *k.Rank, k.LocalRank)
 }
 
 // oneLine is a value as it fits into a table: quoted where it has lines, tabs or bytes that a terminal might obey.

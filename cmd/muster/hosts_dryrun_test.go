@@ -75,6 +75,49 @@ func TestHostsDryRun(t *testing.T) {
 	}
 }
 
+// TestHostsDryRunTellsNoTales: nothing of what only the hosts know is shown as if it were settled: how many devices they have, which need not be
+// those of the machine where somebody types, and by which addresses they reach each other.
+func TestHostsDryRunTellsNoTales(t *testing.T) {
+	t.Parallel()
+	for args, c := range map[string]struct{ want, never []string }{
+		"--hosts a,b -n gpu": {
+			[]string{
+				`a +by ssh +workers counted there \(gpu\) +ranks from 0\n`, `b +by ssh +workers counted there \(gpu\) +ranks behind those of the node above\n`, `workers +<counted on each host>, by gpu\n`,
+				`WORLD_SIZE +<counted on each host>`, `LOCAL_WORLD_SIZE +<counted on each host>`, ` RANK +0 `,
+			},
+			[]string{`(  |LOCAL_)WORLD_SIZE +\d`},
+		},
+		"--hosts a:2,b -n gpu":                  {[]string{`a +by ssh +workers counted there`, ` WORLD_SIZE +<counted`}, nil},
+		"--hosts a -n auto":                     {[]string{` WORLD_SIZE +<counted`, `MASTER_ADDR +127\.0\.0\.1`}, nil},
+		"--hosts a,b --nnodes 1:2 -n gpu":       {[]string{`a +by ssh +workers counted there \(gpu\) +ranks are decided when nodes meet\n`, `they meet by +muster at <address of a>:<a free port>\n`}, []string{":0\n"}},
+		"--hosts a,b --numa-binding node":       {[]string{`NUMA binding +node\n`}, nil},
+		"--hosts a,b -n 2 --isolate-devices":    {[]string{`WORLD_SIZE +4`}, nil},
+		"--hosts localhost,127.0.0.2,192.0.2.7": {[]string{`MASTER_ADDR +<address of localhost>`, `localhost +as a process of this machine +1 worker +rank 0\n`, `192.0.2.7 +by ssh +1 worker +rank 2\n`}, nil},
+		"--hosts 192.0.2.7,a":                   {[]string{`MASTER_ADDR +192\.0\.2\.7`, `192.0.2.7 +by ssh +1 worker +rank 0\n`, `variables of rank 0 `}, nil},
+		"--hosts a,b --master-addr c":           {[]string{`MASTER_ADDR +c `}, nil},
+		"--hosts localhost:2":                   {[]string{`MASTER_ADDR +127\.0\.0\.1`, `2 workers +ranks 0 to 1\n`}, nil},
+		"-n 1":                                  {[]string{`variables of rank 0 `}, nil},
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			got := muster(t, nil, append(append([]string{"run", "--dry-run"}, strings.Fields(args)...), "--", "true")...)
+			if got.status != 0 {
+				t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+			}
+			for _, want := range c.want {
+				if !regexp.MustCompile(want).MatchString(got.stdout) {
+					t.Errorf("no %q in:\n%s", want, got.stdout)
+				}
+			}
+			for _, never := range append(c.never, `MASTER_ADDR +localhost`, `\b1 workers`, `ranks (\d+) to 0\b`, `(?m)^rank \d.*\n\n`) {
+				if regexp.MustCompile(never).MatchString(got.stdout) {
+					t.Errorf("%q is in:\n%s", never, got.stdout)
+				}
+			}
+		})
+	}
+}
+
 // TestHostsDryRunNames does not wait for a name server that is silent.
 func TestHostsDryRunNames(t *testing.T) {
 	t.Parallel()
@@ -116,7 +159,7 @@ func TestHostsDryRunNames(t *testing.T) {
 	if took := time.Since(began); took > 4*time.Second { // one attempt of a resolver is 5 seconds
 		t.Errorf("it took %v", took)
 	}
-	for _, want := range []string{"node0 +a process", "rack2-08 +ssh"} {
+	for _, want := range []string{"node0 +as a process", "rack2-08 +by ssh"} {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("no %q in:\n%s", want, out)
 		}
