@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"muster/internal/beneath"
+	"muster/internal/durable"
 )
 
 // fileSource writes one file of a step, and returns its size and CRC-32C.
@@ -111,8 +112,8 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 		files[i].Path = f.Path
 		if !elsewhere {
 			files[i].Path = filepath.Join(c.stepDir, f.Path)
-		} else if rel, err := filepath.Rel(c.dir, f.Path); err == nil && filepath.IsLocal(rel) && !throughLink(c.dir, rel) {
-			files[i].Path = rel
+		} else if files[i].Path, err = placeOf(c.dir, f.Path); err != nil {
+			return nil, false, err
 		}
 		if at := c.staged(&files[i], elsewhere); elsewhere || filepath.Dir(at.name) != c.stage().name {
 			if err := c.disk.MkdirAll(spot{at.dir, filepath.Dir(at.name)}); err != nil {
@@ -143,14 +144,43 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 	return files, elsewhere, g.Wait()
 }
 
-// throughLink reports whether a symbolic link in a directory leads to a file: then it lies outside, where its worker wants it.
-func throughLink(dir, name string) bool {
-	for at := filepath.Dir(name); at != "."; at = filepath.Dir(at) {
-		if info, err := os.Lstat(filepath.Join(dir, at)); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			return true
+// placeOf is where a worker's path lies: relative where it is in a directory of checkpoints, whatever way leads there. A symbolic link
+// in the directory leads outside, where its user wants the file: what it leads to is named, so that nothing in the directory is on the
+// way. Who else may write to the directory does not choose that.
+func placeOf(dir, path string) (string, error) {
+	rel, ok := nameIn(dir, path)
+	for at := filepath.Dir(rel); ok && at != "."; at = filepath.Dir(at) {
+		if info, err := os.Lstat(filepath.Join(dir, at)); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			continue
+		}
+		to, err := durable.Target(filepath.Join(dir, at))
+		if err != nil {
+			return "", err
+		}
+		path = filepath.Join(to, strings.TrimPrefix(rel, at))
+		rel, ok = nameIn(dir, path)
+		break
+	}
+	if ok {
+		return rel, nil
+	}
+	return path, nil
+}
+
+// nameIn is the name in a directory that a path has, if it lies there.
+func nameIn(dir, path string) (name string, ok bool) {
+	root, err := os.Stat(dir)
+	if err != nil {
+		return "", false
+	}
+	for at := path; at != "/" && at != "."; {
+		at = filepath.Dir(at)
+		if info, err := os.Stat(at); err == nil && os.SameFile(root, info) {
+			name, err := filepath.Rel(at, path)
+			return name, err == nil
 		}
 	}
-	return false
+	return "", false
 }
 
 // filesAtOnce bounds how many files are written at the same time.

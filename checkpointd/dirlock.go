@@ -153,12 +153,13 @@ func openLock(at *os.Root) (*os.File, error) {
 	return f, nil
 }
 
-// closeForReaders takes the right to read from those who have no right to write.
+// closeForReaders takes the right to read from those who have no right to write. A file that has another name, too, may be one that
+// lies elsewhere.
 func closeForReaders(f *os.File, info fs.FileInfo) error {
 	perm := info.Mode().Perm()
 	closed := perm &^ ((^perm & 0o022) << 1)
 	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(st.Uid) != os.Geteuid() || closed == perm {
+	if !ok || int(st.Uid) != os.Geteuid() || st.Nlink > 1 || closed == perm {
 		return nil
 	}
 	return f.Chmod(closed)

@@ -484,6 +484,50 @@ func TestPathThroughLink(t *testing.T) {
 	}
 }
 
+// TestPathThroughStrangersLink: who may write to the directory does not choose what is replaced elsewhere, by a link in the way of a worker's path.
+func TestPathThroughStrangersLink(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testutil.Missing(t, "root, to be another user")
+	}
+	dir, victim := t.TempDir(), t.TempDir()
+	link, file := filepath.Join(dir, "models"), filepath.Join(victim, "latest.pt")
+	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(file, []byte("of another job"), 0o600),
+		os.Symlink(victim, link), os.Lchown(link, testutil.StrangerID, testutil.StrangerID)); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, victim)
+	for _, path := range []string{filepath.Join(link, "latest.pt"), filepath.Join(link, "more", "latest.pt")} {
+		err := testCommitment(posix{}, dir, 1, 1, func(int) string { return path }).run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "is a symbolic link of user") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if after := tree(t, victim); !mapsEqual(before, after) {
+		t.Errorf("behind the link: %v", after)
+	}
+}
+
+// TestLockIsLinked: the lock may be another name of a file that lies elsewhere, whose mode is not ours to change.
+func TestLockIsLinked(t *testing.T) {
+	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "file")
+	if err := errors.Join(os.WriteFile(victim, nil, 0o600), os.Chmod(victim, 0o644), os.MkdirAll(filepath.Join(dir, ownDir), 0o755),
+		os.Link(victim, filepath.Join(dir, ownDir, lockName))); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := lockCheckpoints(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.close()
+	if info, err := os.Stat(victim); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("the file has mode %v, %v", info.Mode(), err)
+	}
+	if other, err := lockCheckpoints(dir); !errors.Is(err, errLocked) {
+		other.close()
+		t.Errorf("it is locked twice: %v", err)
+	}
+}
+
 // Files of another user with names of our segments, as long as files can be: they take no room, are not looked at, and are told of.
 func TestStrangersSegments(t *testing.T) {
 	if os.Geteuid() != 0 {
