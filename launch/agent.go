@@ -17,7 +17,9 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/preempt"
 	"muster/internal/proc"
+	"muster/launch/job"
 	"muster/launch/output"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -63,7 +65,7 @@ type Agent struct {
 
 	tree     *proc.Tree
 	logs     *output.Logs
-	policy   *policy
+	policy   *policy.Policy
 	status   *statusWriter
 	events   *eventLog
 	watchdog *watchdog
@@ -80,9 +82,9 @@ type Agent struct {
 	debugDirs []string
 	told      []NodeFault
 	// unfit is how this node leaves that a check has found unfit, while another one leaves before it; nil for none.
-	unfit *decision
+	unfit *policy.Decision
 	// atDoor is how this node leaves that was found unfit while it waited to join; nil: it was not.
-	atDoor *decision
+	atDoor *policy.Decision
 
 	checkpoints Checkpoints // nil: none are kept
 	drained     bool        // nobody waits for the last one any more
@@ -109,7 +111,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		res.LogDir = a.logs.RunDir()
 	}
 	if err != nil && a.status != nil {
-		o := outcomeOf(err, reasonInternal)
+		o := outcomeOf(err, job.ReasonInternal)
 		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
 			o.Exits = g.exits()
 		}
@@ -180,7 +182,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if job.EventLog == "console" {
 		a.events = &eventLog{out: a.logs.Message(), plan: a.Plan, begun: time.Now()}
 	}
-	a.policy = newPolicy(job.Restart, a.Plan.Procs, rand.Float64)
+	a.policy = policy.New(job.Restart, a.Plan.Procs, rand.Float64)
 	return nil
 }
 

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/internal/proc"
 	"muster/launch/job"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -68,15 +70,15 @@ type NodeFault struct {
 
 // The reasons of a check, in the words of the status file.
 const (
-	reasonFaulty    reason = "NodeFaulty"
-	reasonStraggler reason = "NodeIsStraggler"
-	reasonUndecided reason = "CheckUndecided"
-	reasonUnfit     reason = "NodesUnfit" // other nodes have to leave
+	reasonFaulty    job.Reason = "NodeFaulty"
+	reasonStraggler job.Reason = "NodeIsStraggler"
+	reasonUndecided job.Reason = "CheckUndecided"
+	reasonUnfit     job.Reason = "NodesUnfit" // other nodes have to leave
 )
 
 // check has the nodes of the round examined. It returns nothing where the workers may start, or where something else has
 // ended the round: whoever watches it next meets that. Else it says what is to be done instead.
-func (a *Agent) check(ctx context.Context) (*decision, error) {
+func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	if a.Checker == nil {
 		return nil, nil //nolint:nilnil // see above
 	}
@@ -103,7 +105,7 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 	if err == nil { // also where those who leave have said so already
 		a.suspect = false
 		a.unfit = nil
-		if d := afterCheck(out); d != nil && d.Verdict == leave {
+		if d := afterCheck(out); d != nil && d.Verdict == policy.Leave {
 			a.unfit = d // another one may leave before it, and end the round
 		}
 		a.exclude(ctx, out.Excluded, m.GroupRank == 0)
@@ -118,10 +120,10 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 		return nil, nil //nolint:nilnil // the round has ended meanwhile
 	case errors.Is(err, rendezvous.ErrStoreClosed):
 		a.Log.Debug().Err(err).Msg("check given up")
-		return &decision{Verdict: waitForVerdict}, nil // the store is lost, which will be said
+		return &policy.Decision{Verdict: policy.WaitForVerdict}, nil // the store is lost, which will be said
 	case err != nil:
-		return &decision{
-			Verdict: leave, Reason: reasonUndecided, Rank: -1, Status: errhint.Undecided,
+		return &policy.Decision{
+			Verdict: policy.Leave, Reason: reasonUndecided, Rank: -1, Status: errhint.Undecided,
 			Text: "node " + a.Plan.Hostname + " (group rank " + strconv.Itoa(m.GroupRank) + ") leaves: " + err.Error(),
 		}, nil
 	}
@@ -129,13 +131,13 @@ func (a *Agent) check(ctx context.Context) (*decision, error) {
 }
 
 // afterCheck is what a check decides, nil where the workers may start.
-func afterCheck(out CheckOutcome) *decision {
-	d := decision{Verdict: leave, Reason: reasonFaulty, Rank: -1, Status: out.Status, Text: printable(out.Message)}
+func afterCheck(out CheckOutcome) *policy.Decision {
+	d := policy.Decision{Verdict: policy.Leave, Reason: reasonFaulty, Rank: -1, Status: out.Status, Text: printable.Output(out.Message)}
 	switch {
 	case out.Everybody:
-		d.Verdict, d.Reason = fail, reasonUndecided
+		d.Verdict, d.Reason = policy.Fail, reasonUndecided
 	case out.Again && out.Status == errhint.OK:
-		d.Verdict, d.Reason = waitForVerdict, reasonUnfit
+		d.Verdict, d.Reason = policy.WaitForVerdict, reasonUnfit
 	case out.Status == errhint.OK:
 		return nil
 	case out.Status == errhint.Straggler:
@@ -195,33 +197,33 @@ func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 }
 
 // turnedAway does what a check decided instead of starting workers. It returns nothing where another round follows.
-func (a *Agent) turnedAway(ctx context.Context, d decision) (*Result, error) {
+func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, error) {
 	var err error
-	if d.Verdict != waitForVerdict {
-		wanted := d.proposal(a.Plan.Hostname)
+	if d.Verdict != policy.WaitForVerdict {
+		wanted := d.Proposal(a.Plan.Hostname)
 		if d, err = a.settle(ctx, d); err != nil {
 			return nil, err
 		}
 		// One leaves at a time: if it is the host of the store, the others are to know that it moves. This node is at fault
 		// in the next round, too.
-		if v := a.meeting.verdict; d.Verdict == leave && v != nil && (v.Node != wanted.Node || v.Message != wanted.Message) {
+		if v := a.meeting.verdict; d.Verdict == policy.Leave && v != nil && (v.Node != wanted.Node || v.Message != wanted.Message) {
 			d = a.follow()
 		}
 	}
-	if d.Verdict == waitForVerdict {
+	if d.Verdict == policy.WaitForVerdict {
 		over := time.NewTimer(leavePatience)
 		defer over.Stop()
-		if d, err = a.pause(ctx, d, over.C); err == nil && d.Verdict == waitForVerdict {
-			d, err = a.settle(ctx, decision{
-				Verdict: reassemble, Reason: reasonUnfit, Rank: -1, Text: "a node that has to leave has not done so",
+		if d, err = a.pause(ctx, d, over.C); err == nil && d.Verdict == policy.WaitForVerdict {
+			d, err = a.settle(ctx, policy.Decision{
+				Verdict: policy.Reassemble, Reason: reasonUnfit, Rank: -1, Text: "a node that has to leave has not done so",
 			})
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if d.startsAgain() {
-		a.Log.Warn().Str("reason", d.message()).Msg("meeting the other nodes again")
+	if d.StartsAgain() {
+		a.Log.Warn().Str("reason", d.Message()).Msg("meeting the other nodes again")
 		a.status.restarting(d)
 		return nil, nil //nolint:nilnil // see above
 	}

@@ -20,6 +20,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/internal/testutil"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -176,7 +177,7 @@ func TestCheckedNodeLeaves(t *testing.T) {
 				}
 			}
 			doc := readStatus(t, c.nodes[1].path("status.json"))
-			want := map[int]reason{errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler, errhint.Undecided: reasonUndecided}[status]
+			want := map[int]job.Reason{errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler, errhint.Undecided: reasonUndecided}[status]
 			if doc.Phase != phaseFailed || doc.Reason != want || doc.ExitStatus == nil || *doc.ExitStatus != status {
 				t.Errorf("status: %+v", doc)
 			}

@@ -16,6 +16,7 @@ import (
 	"muster/internal/preempt"
 	"muster/internal/python"
 	"muster/launch/job"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -218,9 +219,9 @@ func (a *Agent) beginCheckpoints(ctx context.Context, again bool) {
 }
 
 // roundOver tells whoever keeps checkpoints that no worker is left of a round.
-func (a *Agent) roundOver(d decision) {
+func (a *Agent) roundOver(d policy.Decision) {
 	if a.checkpoints != nil {
-		a.checkpoints.RoundOver(d.message())
+		a.checkpoints.RoundOver(d.Message())
 	}
 }
 

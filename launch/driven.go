@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/errhint"
 	"muster/launch/job"
 )
 
@@ -74,7 +75,7 @@ func (d *Driven) Ended(end DrivenEnd) {
 	o := outcome{Status: end.Status, Reason: d.reasonOf(end), Message: end.Message, Hint: end.Hint}
 	failed := len(end.Failures)
 	counts := statusCounts{Failed: failed, Stopped: max(0, end.Size-failed)}
-	if o.Reason == reasonSucceeded {
+	if o.Reason == job.ReasonSucceeded {
 		counts = statusCounts{Failed: failed, Succeeded: max(0, end.Size-failed)}
 	}
 	d.status.doc.Counts = counts
@@ -86,7 +87,7 @@ func (d *Driven) Ended(end DrivenEnd) {
 }
 
 // taskEnd says how the workers of a host ended. A host that was lost has told nobody.
-func (d *Driven) taskEnd(h *DrivenHost, failures []DrivenFailure, why reason) (phase, *int) {
+func (d *Driven) taskEnd(h *DrivenHost, failures []DrivenFailure, why job.Reason) (phase, *int) {
 	for _, f := range failures {
 		switch {
 		case !slices.Contains(h.Ranks, f.Rank):
@@ -96,8 +97,31 @@ func (d *Driven) taskEnd(h *DrivenHost, failures []DrivenFailure, why reason) (p
 			return phaseFailed, &f.Status
 		}
 	}
-	if why == reasonSucceeded {
+	if why == job.ReasonSucceeded {
 		return phaseSucceeded, new(int)
 	}
 	return phaseStopped, nil
+}
+
+// reasonOf names the end of a driven job in the words of the status file.
+func (d *Driven) reasonOf(end DrivenEnd) job.Reason {
+	switch {
+	case end.Stopped:
+		return job.ReasonStopped
+	case end.Status == errhint.OK:
+		return job.ReasonSucceeded
+	case end.Status == errhint.Deadline:
+		return job.ReasonDeadline
+	case end.Limit:
+		return job.ReasonBackoffLimit
+	case len(end.Failures) == 0 && end.Status == errhint.TryAgain:
+		return job.ReasonNotMet
+	case len(end.Failures) == 0 && end.Status == errhint.Usage:
+		return job.ReasonRefused
+	case len(end.Failures) == 0 && end.Status == errhint.Internal:
+		return job.ReasonInternal
+	case d.fatal.Has(end.Status):
+		return job.ReasonFatal
+	}
+	return job.ReasonWorkerFailed
 }

@@ -28,7 +28,7 @@ func (m *meeting) wordTime() time.Duration {
 // node dies, the workers of the others fail within milliseconds, seconds before anybody can know why.
 func (a *Agent) isEcho(ctx context.Context, w *worker) bool {
 	exit := w.proc.Exit()
-	if a.meeting.wordTime() == 0 || w.stopped || exit.Success() || !a.policy.echoesOnly(exit.Ended) {
+	if a.meeting.wordTime() == 0 || w.stopped || exit.Success() || !a.policy.EchoesOnly(exit.Ended) {
 		return false
 	}
 	f := a.failureNow(ctx, w)

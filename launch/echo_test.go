@@ -189,7 +189,7 @@ test $GROUP_WORLD_SIZE = 1 && exit 0; exec sleep 100`, func(_ int, n *testNode) 
 			if r := c.wait(0); r.Status != status || r.Err != "" {
 				t.Errorf("status %d, error %q", r.Status, r.Err)
 			}
-			if v := c.verdict(0); v.Kind != rendezvous.Reassemble || v.Reason != string(reasonNodeStopped) {
+			if v := c.verdict(0); v.Kind != rendezvous.Reassemble || v.Reason != string(job.ReasonNodeStopped) {
 				t.Errorf("verdict %+v", v)
 			}
 		})

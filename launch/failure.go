@@ -12,11 +12,8 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
 )
-
-// rootCauseWindow is how close to another failure a worker must have ended for its broken connection to be put down to
-// that failure; longer where other failures were waited for.
-const rootCauseWindow = 5 * time.Second
 
 // lastLinesKept is how many last lines of a worker a failure keeps, for hints and the status file; lastLinesShown of
 // them stand in the summary.
@@ -209,7 +206,7 @@ func (in *failureInput) report(here []workerFailure) *failureReport {
 	}
 	slices.SortFunc(r.Stopped, func(a, b workerExit) int { return cmp.Compare(a.Rank, b.Rank) })
 	sortFailures(failures)
-	findVictims(failures, max(rootCauseWindow, in.Waited))
+	findVictims(failures, max(job.RootCauseWindow, in.Waited))
 	root := max(slices.IndexFunc(failures, func(f workerFailure) bool { return !f.Secondary }), 0)
 	if blamed := slices.IndexFunc(failures, func(f workerFailure) bool { return f.Rank == in.Blamed }); blamed >= 0 {
 		root = blamed
@@ -250,7 +247,7 @@ func findVictims(failures []workerFailure, later time.Duration) {
 		if echo(f) == 0 {
 			continue
 		}
-		first, _ := slices.BinarySearchFunc(others, f.At.Add(-rootCauseWindow), func(o *workerFailure, from time.Time) int {
+		first, _ := slices.BinarySearchFunc(others, f.At.Add(-job.RootCauseWindow), func(o *workerFailure, from time.Time) int {
 			return o.At.Compare(from)
 		})
 		if first < len(others) && others[first].At.Sub(f.At) <= later {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"muster/internal/printable"
 	"muster/rendezvous"
 )
 
@@ -125,21 +126,21 @@ func echo(f *workerFailure) int {
 func newPeerFailure(f *workerFailure, began time.Time, words int) peerFailure {
 	p := peerFailure{
 		Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Code: max(f.Code, 0), Signal: int(f.Signal), CoreDumped: f.CoreDumped,
-		After: int64(max(f.At.Sub(began), 0)), Cause: f.Cause, Hint: cut(f.Hint, maxLine),
+		After: int64(max(f.At.Sub(began), 0)), Cause: f.Cause, Hint: cut(f.Hint, printable.MaxOutput),
 	}
 	for _, fact := range f.Evidence {
-		p.Evidence = append(p.Evidence, cut(fact, maxLine/2))
+		p.Evidence = append(p.Evidence, cut(fact, printable.MaxOutput/2))
 	}
 	left := words
 	if f.Error != nil {
 		p.Error = &peerError{
-			Path: cut(f.Error.Path, maxLine/2), Problem: cut(f.Error.Problem, maxLine/2),
+			Path: cut(f.Error.Path, printable.MaxOutput/2), Problem: cut(f.Error.Problem, printable.MaxOutput/2),
 			Message: cut(f.Error.Message, words/4), Traceback: cutFront(f.Error.Traceback, words/2),
 		}
 		left -= len(p.Error.Message) + len(p.Error.Traceback)
 	}
 	for _, line := range slices.Backward(f.LastLines) {
-		line = printable(line)
+		line = printable.Output(line)
 		if left -= len(line) + 3; left < 0 || len(p.LastLines) == lastLinesKept {
 			break
 		}
@@ -208,7 +209,7 @@ func decodePeerReport(text []byte, r *rendezvous.Round, began time.Time) (groupR
 		if err != nil {
 			return 0, nil, err
 		}
-		f.Host, f.GroupRank = printable(p.Host), p.GroupRank
+		f.Host, f.GroupRank = printable.Output(p.Host), p.GroupRank
 		failures = append(failures, f)
 	}
 	return p.GroupRank, failures, nil
@@ -230,10 +231,10 @@ func (p *peerFailure) decode(r *rendezvous.Round, began time.Time) (workerFailur
 		Rank: p.Rank, LocalRank: p.LocalRank, PID: p.PID, Code: p.Code, Signal: syscall.Signal(p.Signal), CoreDumped: p.CoreDumped,
 		At: began.Add(time.Duration(p.After)), LastLines: printables(p.LastLines),
 	}
-	f.Cause, f.Hint, f.Evidence = printable(p.Cause), printable(p.Hint), printables(p.Evidence)
+	f.Cause, f.Hint, f.Evidence = printable.Output(p.Cause), printable.Output(p.Hint), printables(p.Evidence)
 	if e := p.Error; e != nil {
 		f.Error = &workerError{
-			Path: printable(e.Path), Problem: printable(e.Problem), Message: printableText(e.Message), Traceback: printableText(e.Traceback),
+			Path: printable.Output(e.Path), Problem: printable.Output(e.Problem), Message: printableText(e.Message), Traceback: printableText(e.Traceback),
 		}
 	}
 	return f, nil
@@ -242,7 +243,7 @@ func (p *peerFailure) decode(r *rendezvous.Round, began time.Time) (workerFailur
 func printables(lines []string) []string {
 	out := make([]string, len(lines))
 	for i, line := range lines {
-		out[i] = printable(line)
+		out[i] = printable.Output(line)
 	}
 	return out
 }

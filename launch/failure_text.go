@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
+	"muster/internal/printable"
 	"muster/internal/proc"
 )
 
@@ -17,8 +17,6 @@ const (
 	summaryWidth = 60
 	// maxListed is how many failures beside the root cause are shown in full; on a large node they are all alike.
 	maxListed = 8
-	// maxLine is how much of one line of a worker is shown, in bytes.
-	maxLine = 1000
 	// maxTraceback is how many last lines of a call stack are shown.
 	maxTraceback = 60
 )
@@ -29,7 +27,7 @@ const (
 // not know follows behind the fields of each failure, and what people look for next stands at the end: whether anything
 // was started again, why nothing is any more, and where the logs are.
 func (r *failureReport) text() string {
-	title := printable(r.Title) + " FAILED"
+	title := printable.Output(r.Title) + " FAILED"
 	var body []string
 	add := func(lines ...string) { body = append(body, lines...) }
 	rule := "\x00" // replaced when the width is known
@@ -56,10 +54,10 @@ func (r *failureReport) text() string {
 		add(rule)
 	}
 	if r.Restarts != "" {
-		add("  restarts  : " + printable(r.Restarts))
+		add("  restarts  : " + printable.Output(r.Restarts))
 	}
 	if r.Logs != "" {
-		add("  logs      : " + printable(r.Logs))
+		add("  logs      : " + printable.Output(r.Logs))
 	}
 	width := len(title)
 	for _, line := range body {
@@ -86,12 +84,12 @@ func (r *failureReport) entry(f *workerFailure) []string {
 		trace = []string{fmt.Sprintf("Signal %d (%s) received by PID %d", int(f.Signal), proc.SignalName(f.Signal), f.PID)}
 	}
 	if f.Error != nil {
-		file = printable(f.Error.Path)
+		file = printable.Output(f.Error.Path)
 		if lines := f.Error.lines(); len(lines) > 0 {
 			trace = lines[max(len(lines)-maxTraceback, 0):]
 		}
 		if f.Error.Problem != "" {
-			file += " (cannot be used: " + printable(f.Error.Problem) + ")"
+			file += " (cannot be used: " + printable.Output(f.Error.Problem) + ")"
 		}
 	}
 	signal := ""
@@ -100,7 +98,7 @@ func (r *failureReport) entry(f *workerFailure) []string {
 	}
 	lines := []string{
 		"  time      : " + f.At.Format("2006-01-02_15:04:05"),
-		"  host      : " + printable(f.Host),
+		"  host      : " + printable.Output(f.Host),
 		fmt.Sprintf("  rank      : %d (local_rank: %d)", f.Rank, f.LocalRank),
 		fmt.Sprintf("  exitcode  : %d (pid: %d)%s", f.exitcode(), f.PID, signal),
 	}
@@ -108,7 +106,7 @@ func (r *failureReport) entry(f *workerFailure) []string {
 		lines = append(lines, "  error_file: "+file)
 	}
 	for i, line := range trace {
-		if line = printable(line); i == 0 {
+		if line = printable.Output(line); i == 0 {
 			line = "traceback : " + line
 		}
 		lines = append(lines, "  "+line)
@@ -121,12 +119,12 @@ func (r *failureReport) entry(f *workerFailure) []string {
 		return append(lines, fmt.Sprintf("  secondary : its connection broke when rank %d failed", f.VictimOf))
 	}
 	for _, fact := range f.Evidence {
-		lines = append(lines, "  evidence  : "+printable(fact))
+		lines = append(lines, "  evidence  : "+printable.Output(fact))
 	}
 	if f.Error == nil && len(f.LastLines) > 0 {
 		lines = append(lines, "  last lines:")
 		for _, line := range f.LastLines[max(len(f.LastLines)-lastLinesShown, 0):] {
-			lines = append(lines, strings.TrimRight("    "+printable(line), " "))
+			lines = append(lines, strings.TrimRight("    "+printable.Output(line), " "))
 		}
 	}
 	if f.Hint != "" {
@@ -179,46 +177,6 @@ func rankList(ranks []int) string {
 			b.WriteString("-" + strconv.Itoa(ranks[j]))
 		}
 		i = j + 1
-	}
-	return b.String()
-}
-
-// colourLen returns the length of the sequence at the beginning of text that only colours what follows, 0 if it is none.
-func colourLen(text string) int {
-	rest, ok := strings.CutPrefix(text, "\x1b[")
-	if !ok {
-		return 0
-	}
-	rest = strings.TrimLeft(rest, "0123456789;")
-	if !strings.HasPrefix(rest, "m") {
-		return 0
-	}
-	return len(text) - len(rest) + 1
-}
-
-// printable returns a worker's text fit for a terminal: colours are dropped, other control characters and bytes that
-// are no UTF-8 are escaped as in Go, and what is beyond maxLine bytes is cut.
-func printable(text string) string {
-	var b strings.Builder
-	for i := 0; i < len(text); {
-		if b.Len() >= maxLine {
-			fmt.Fprintf(&b, " … (%d bytes)", len(text))
-			break
-		}
-		if n := colourLen(text[i:]); n > 0 {
-			i += n
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case unicode.IsPrint(r) || r == '\t':
-			b.WriteRune(r)
-		default:
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-		i += size
 	}
 	return b.String()
 }

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 )
 
 // symptoms are what a hint is found by.
@@ -87,7 +88,7 @@ var causes = [...]cause{
 		if s.exit.Watchdog == "" {
 			return ""
 		}
-		return "the worker did not release its timer " + strconv.Quote(printable(s.exit.Watchdog)) + " in time, and muster's watchdog ended it: " +
+		return "the worker did not release its timer " + strconv.Quote(printable.Output(s.exit.Watchdog)) + " in time, and muster's watchdog ended it: " +
 			"see in its last lines what it was doing, and give what it guards (torch.distributed.elastic.timer.expires) more time if it is only slow"
 	}},
 	{"oom-killer", func(s symptoms) string {
@@ -145,7 +146,7 @@ var causes = [...]cause{
 			return "the Python package muster is no package to install: muster brings it along. Give --ckpt on (or MUSTER_CKPT=on), which puts it " +
 				"on the workers' path"
 		}
-		return "Python does not find the module " + printable(strings.Trim(name, `'");`)) + ": is it installed for the " +
+		return "Python does not find the module " + printable.Output(strings.Trim(name, `'");`)) + ": is it installed for the " +
 			"interpreter that runs the workers (python -m pip list), is the right virtual environment active, does " +
 			"PYTHONPATH lead to it?"
 	}},
@@ -153,7 +154,7 @@ var causes = [...]cause{
 		script, missing := s.said("can't open file '*': [Errno 2]", "can't find '__main__' module in '*'")
 		switch {
 		case missing:
-			return "the script " + printable(script) + " is not there: the path counts from the workers' working directory"
+			return "the script " + printable.Output(script) + " is not there: the path counts from the workers' working directory"
 		case s.exit.Signal != 0:
 		case s.exit.Code == errhint.NotExecuted:
 			return "the command cannot be executed: does it have execute permission (chmod +x), is it built for this " +

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"syscall"
 	"time"
+
+	"muster/launch/policy"
 )
 
 // endWorker ends what a failed worker has left behind, and has the worker started again, alone, after its delay:
 // RestartRules.Scope process. All others go on.
-func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d decision) error {
+func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d policy.Decision) error {
 	local := d.Rank - g.round.BaseRank
 	w := g.workers[local]
-	a.Log.Warn().Str("reason", d.cause()).Int("rank", d.Rank).Int("restart_count", d.Restarts).
+	a.Log.Warn().Str("reason", d.Cause()).Int("rank", d.Rank).Int("restart_count", d.Restarts).
 		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the worker alone")
 	kernel := a.evidence()
 	g.delays = append(g.delays, time.AfterFunc(d.Delay, func() { g.again <- local })) // it has room for each worker once

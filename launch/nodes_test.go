@@ -62,7 +62,7 @@ exit 9`, nil)
 			}
 		}
 		doc := readStatus(t, c.nodes[i].path("status.json"))
-		if doc.RootCause == nil || doc.RootCause.Host != "node-1" || doc.RootCause.Rank != 2 || *doc.ExitStatus != 9 || doc.Reason != reasonWorkerFailed {
+		if doc.RootCause == nil || doc.RootCause.Host != "node-1" || doc.RootCause.Rank != 2 || *doc.ExitStatus != 9 || doc.Reason != job.ReasonWorkerFailed {
 			t.Errorf("status of node %d: %+v", i, doc)
 		}
 		handed, err := os.ReadFile(c.nodes[i].path("handed-on.json"))
@@ -109,7 +109,7 @@ func TestNodeIsStopped(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	c.nodes[0].wantLog(t, "meeting the others again", "node node-1 was stopped by SIGTERM")
-	if doc := readStatus(t, c.nodes[1].path("status.json")); doc.Reason != reasonStopped || *doc.ExitStatus != 143 {
+	if doc := readStatus(t, c.nodes[1].path("status.json")); doc.Reason != job.ReasonStopped || *doc.ExitStatus != 143 {
 		t.Errorf("status %+v", doc)
 	}
 }
@@ -222,7 +222,7 @@ func TestSpareIsTold(t *testing.T) {
 				}
 				return
 			}
-			if !strings.Contains(results[1].Report, "ended with status 6") || doc.Phase != phaseFailed || doc.Reason != reasonWorkerFailed {
+			if !strings.Contains(results[1].Report, "ended with status 6") || doc.Phase != phaseFailed || doc.Reason != job.ReasonWorkerFailed {
 				t.Errorf("status %+v, report %q", doc, results[1].Report)
 			}
 		})
@@ -381,7 +381,7 @@ func TestHandlerFails(t *testing.T) {
 			t.Errorf("worker %s is left: %v", pid, err)
 		}
 	}
-	if doc := readStatus(t, c.nodes[0].path("status.json")); doc.Reason != reasonInternal || *doc.ExitStatus != errhint.Internal {
+	if doc := readStatus(t, c.nodes[0].path("status.json")); doc.Reason != job.ReasonInternal || *doc.ExitStatus != errhint.Internal {
 		t.Errorf("status %+v", doc)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/internal/proc"
 	"muster/internal/python"
 	"muster/launch/job"
@@ -104,7 +105,7 @@ func lastLine(stderr []byte, exit proc.Exit) string {
 	if text == "" {
 		return exit.String()
 	}
-	return printable(text)
+	return printable.Output(text)
 }
 
 func softLimit(resource int) uint64 {

@@ -12,8 +12,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/internal/proc"
 	"muster/launch/job"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -26,16 +28,16 @@ const (
 
 // endRound stops what is left of a group that is to be started again, and waits until it may be. It returns d, or what
 // was decided meanwhile.
-func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decision, error) {
-	l := a.Log.Warn().Str("reason", d.cause()).Func(func(l *zerolog.Event) {
-		if !a.meeting.alone() && (d.Node != "" || a.meeting.own || d.Verdict == restartNode) {
+func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision) (policy.Decision, error) {
+	l := a.Log.Warn().Str("reason", d.Cause()).Func(func(l *zerolog.Event) {
+		if !a.meeting.alone() && (d.Node != "" || a.meeting.own || d.Verdict == policy.RestartNode) {
 			l.Str("node", cmp.Or(d.Node, a.Plan.Hostname)) // on that node, too: all say the same
 		}
 	}).Int("restart_count", d.Restarts)
 	switch {
-	case d.Verdict == reassemble:
+	case d.Verdict == policy.Reassemble:
 		l.Msg("the nodes have changed: meeting the others again")
-	case d.Verdict == restartNode && !a.meeting.alone():
+	case d.Verdict == policy.RestartNode && !a.meeting.alone():
 		l.Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers of this node alone")
 	default:
 		l.Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
@@ -50,19 +52,19 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 		return d, err
 	}
 	a.roundOver(d)
-	if heard.final() {
+	if heard.Final() {
 		return heard, nil
 	}
-	if heard.Verdict != carryOn {
+	if heard.Verdict != policy.CarryOn {
 		d = heard
 	}
 	// Workers that failed by themselves before they were stopped may change the verdict: with a fatal code.
 	for len(g.exited) > 0 {
 		late := a.stepExit(ctx, <-g.exited)
-		if late.Verdict == carryOn {
+		if late.Verdict == policy.CarryOn {
 			continue
 		}
-		if late, err = a.settle(ctx, late); err != nil || late.final() {
+		if late, err = a.settle(ctx, late); err != nil || late.Final() {
 			return late, err
 		}
 		d = late
@@ -72,17 +74,17 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 	failures := in.failures()
 	for {
 		timer := time.NewTimer(d.Delay)
-		if d.Verdict == restart {
+		if d.Verdict == policy.Restart {
 			a.tellPeers(ctx, failures)
 			in.Elsewhere = a.gather(ctx, restartGather)
 		}
 		// Where the nodes have changed, that is why connections broke.
-		if r := in.report(failures); r != nil && (d.Verdict != reassemble || echo(&r.Root) == 0) {
+		if r := in.report(failures); r != nil && (d.Verdict != policy.Reassemble || echo(&r.Root) == 0) {
 			a.tell(r, d)
 		}
 		next, err := a.pause(ctx, d, timer.C)
 		timer.Stop()
-		if err != nil || next.Verdict != restart || next == d {
+		if err != nil || next.Verdict != policy.Restart || next == d {
 			return next, err
 		}
 		d = next // of all nodes, while this one was about to start its own workers again
@@ -91,10 +93,10 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d decision) (decis
 
 // stopHearing is stopGroup for the group of a round that others may still have something to say about: what that is, and
 // its Grace ends the workers' own.
-func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Ladder, patience time.Duration) (decision, error) {
+func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Ladder, patience time.Duration) (policy.Decision, error) {
 	verdicts, rest := a.meeting.verdicts, a.meeting.rest
 	if verdicts == nil {
-		return decision{Rank: -1}, a.stopGroup(ctx, g, ladder, patience)
+		return policy.Decision{Rank: -1}, a.stopGroup(ctx, g, ladder, patience)
 	}
 	now, stopped := make(chan struct{}), make(chan struct{})
 	var said []rendezvous.Verdict
@@ -131,9 +133,9 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 	err := a.stopGroup(ctx, g, ladder, patience)
 	close(stopped)
 	wg.Wait()
-	d := decision{Rank: -1}
+	d := policy.Decision{Rank: -1}
 	for _, v := range said {
-		if heard := a.hear(v, true); heard.Verdict != carryOn {
+		if heard := a.hear(v, true); heard.Verdict != policy.CarryOn {
 			d = heard
 		}
 	}
@@ -144,7 +146,7 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 }
 
 // tell says in the log why a group is restarted, where that is more than the decision has said; the whole report is for the end.
-func (a *Agent) tell(r *failureReport, d decision) {
+func (a *Agent) tell(r *failureReport, d policy.Decision) {
 	lines := r.Root.words()
 	if r.Root.Rank == d.Rank && r.Root.Hint == "" && len(lines) == 0 {
 		return
@@ -157,15 +159,15 @@ func (a *Agent) tell(r *failureReport, d decision) {
 		l = l.Str("hint", r.Root.Hint)
 	}
 	if len(lines) > 0 {
-		l = l.Str("last_line", printable(lines[len(lines)-1]))
+		l = l.Str("last_line", printable.Output(lines[len(lines)-1]))
 	}
 	l.Msg("root cause of the restart")
 }
 
 // pause waits until over delivers. It returns d, or what was decided meanwhile.
-func (a *Agent) pause(ctx context.Context, d decision, over <-chan time.Time) (decision, error) {
+func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.Time) (policy.Decision, error) {
 	m := a.meeting
-	if d.Verdict == reassemble {
+	if d.Verdict == policy.Reassemble {
 		return d, nil
 	}
 	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
@@ -173,21 +175,21 @@ func (a *Agent) pause(ctx context.Context, d decision, over <-chan time.Time) (d
 	for {
 		select {
 		case <-ctx.Done():
-			return a.settle(ctx, a.policy.step(event{Kind: stopWasRequested, At: time.Now()}))
+			return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.StopRequested, At: time.Now()}))
 		case <-deadline:
-			return a.settle(ctx, a.policy.step(event{Kind: deadlineReached, At: time.Now()}))
+			return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()}))
 		case v, ok := <-m.verdicts:
 			heard := a.hear(v, ok)
-			if heard.startsAgain() {
+			if heard.StartsAgain() {
 				a.status.restarting(heard)
 			}
-			if heard.Verdict != carryOn {
+			if heard.Verdict != policy.CarryOn {
 				return heard, nil
 			}
 		case <-a.Forward: // there is nobody to receive it
 		case <-over:
 			if ctx.Err() != nil { // both were ready
-				return a.settle(ctx, a.policy.step(event{Kind: stopWasRequested, At: time.Now()}))
+				return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.StopRequested, At: time.Now()}))
 			}
 			return d, nil
 		}
@@ -195,11 +197,11 @@ func (a *Agent) pause(ctx context.Context, d decision, over <-chan time.Time) (d
 }
 
 // conclude ends what is left of a decided job, as the clean policy says, and tells how it went.
-func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Result, error) {
+func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision) (Result, error) {
 	kernel := a.evidence()
 	a.status.terminating(d)
 	signal := syscall.SIGTERM
-	if d.Verdict == stopForNow {
+	if d.Verdict == policy.StopForNow {
 		signal = stopSignal(ctx)
 		level := zerolog.WarnLevel
 		if a.StopTold {
@@ -211,20 +213,20 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Resul
 		return Result{}, err
 	}
 	blamed := -1
-	if d.Reason == reasonFatal {
+	if d.Reason == job.ReasonFatal {
 		blamed = d.Rank
 	}
 	in := a.failureInput(g.exits(), kernel, blamed)
-	if d.Verdict == stopForNow || d.Reason == reasonDeadline { // the report on a failure names them
+	if d.Verdict == policy.StopForNow || d.Reason == job.ReasonDeadline { // the report on a failure names them
 		a.tellKilled(in.Exits)
 	}
 	o := outcome{Reason: d.Reason, Exits: in.Exits}
 	switch {
-	case d.Verdict == stopForNow:
+	case d.Verdict == policy.StopForNow:
 		if v := a.meeting.verdict; v != nil && (v.Kind == rendezvous.Restart || v.Kind == rendezvous.Fail) {
 			a.tellPeers(ctx, in.failures()) // they wait for it
 		}
-	case d.Verdict == fail && d.Reason != reasonDeadline:
+	case d.Verdict == policy.Fail && d.Reason != job.ReasonDeadline:
 		failures := in.failures()
 		a.tellPeers(ctx, failures)
 		in.Elsewhere = a.gather(context.WithoutCancel(ctx), a.Plan.Job.Stop.Grace+endGather)
@@ -233,7 +235,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d decision) (Resul
 			d.Rank, d.Status = o.Report.Root.Rank, o.Report.status()
 		}
 		d.Status = a.agree(ctx, max(d.Status, 1))
-	case d.Verdict == succeed:
+	case d.Verdict == policy.Succeed:
 		o.Unsaved = a.drainCheckpoints(ctx)
 	default:
 	}
@@ -258,29 +260,29 @@ func (a *Agent) tellKilled(exits []workerExit) {
 }
 
 // finish writes how the job ended into the status file, and makes a Result of it.
-func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
+func (a *Agent) finish(ctx context.Context, o outcome, d policy.Decision) Result {
 	var res Result
-	if d.Verdict == stopForNow && a.unfit != nil { // it was about to leave anyway, and why says more
+	if d.Verdict == policy.StopForNow && a.unfit != nil { // it was about to leave anyway, and why says more
 		d = *a.unfit
 		o.Reason = d.Reason
 	}
-	o.Message = d.message()
+	o.Message = d.Message()
 	if o.Report != nil && d.Rank >= 0 {
 		root := d // the status that the nodes agreed on may be another's
 		root.Status = o.Report.status()
-		o.Message = root.message()
+		o.Message = root.Message()
 	}
 	switch {
-	case d.Verdict == succeed:
+	case d.Verdict == policy.Succeed:
 		o.Status = errhint.OK
 		if o.Unsaved != nil {
-			o.Status, o.Reason, o.Hint = 1, reasonNotSaved, errhint.Of(o.Unsaved)
+			o.Status, o.Reason, o.Hint = 1, job.ReasonNotSaved, errhint.Of(o.Unsaved)
 			o.Message = "the workers have succeeded, but the last checkpoint is not on disk: " + o.Unsaved.Error()
 			res.Report = "muster: error: " + o.Message + "\n"
 		}
-	case d.Verdict == stopForNow:
+	case d.Verdict == policy.StopForNow:
 		o.Status = errhint.FromSignal(int(stopSignal(ctx)))
-	case d.Reason == reasonDeadline && a.Plan.Job.Restart.Deadline > 0:
+	case d.Reason == job.ReasonDeadline && a.Plan.Job.Restart.Deadline > 0:
 		o.Status = errhint.Deadline
 		res.Report = fmt.Sprintf("muster: error: deadline of %v reached\n", a.Plan.Job.Restart.Deadline)
 	default:
@@ -293,7 +295,7 @@ func (a *Agent) finish(ctx context.Context, o outcome, d decision) Result {
 			res.Report = "muster: error: " + o.Message + where + "\n"
 		}
 		if o.Report != nil {
-			o.Report.Restarts, o.Report.Logs = a.policy.account(d, a.Plan.Hostname), a.whereLogs()
+			o.Report.Restarts, o.Report.Logs = a.policy.Account(d, a.Plan.Hostname), a.whereLogs()
 			res.Report += o.Report.text()
 			if a.ErrorFile != "" {
 				if err := o.Report.copyErrorFile(a.ErrorFile); err != nil {
@@ -341,15 +343,15 @@ func (a *Agent) agree(ctx context.Context, status int) int {
 }
 
 // clean does what the clean policy says, unless the job was stopped from outside: then all must end.
-func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal, d decision) error {
+func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal, d policy.Decision) error {
 	stop := context.WithoutCancel(ctx)
 	ladder, patience := a.ladder(signal), time.Duration(0)
-	switch policy := a.Plan.Job.Restart.Clean; {
-	case d.Verdict == stopForNow || d.Reason == reasonDeadline:
+	switch rules := a.Plan.Job.Restart.Clean; {
+	case d.Verdict == policy.StopForNow || d.Reason == job.ReasonDeadline:
 		patience = restartPatience // who stops a job counts the seconds
-	case policy == job.CleanNone && a.awaitEnd(ctx, g):
+	case rules == job.CleanNone && a.awaitEnd(ctx, g):
 		return a.finishGroup(stop, g, 0)
-	case policy == job.CleanUnfinished:
+	case rules == job.CleanUnfinished:
 		ladder.Spare = true
 	default:
 		ladder = a.ladder(signal) // another node may have bounded the grace while we waited

@@ -15,6 +15,7 @@ import (
 
 	"muster/internal/proc"
 	"muster/launch/job"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -87,18 +88,18 @@ func (a *Agent) round(ctx context.Context) (*Result, error) {
 			return nil, err
 		}
 		d, err := a.watch(ctx, g)
-		a.suspect = a.suspect || d.Verdict == restartNode
-		if err == nil && d.startsAgain() {
+		a.suspect = a.suspect || d.Verdict == policy.RestartNode
+		if err == nil && d.StartsAgain() {
 			d, err = a.endRound(ctx, g, d)
 		}
 		switch {
 		case err != nil:
 			return nil, a.abandon(ctx, g, err)
-		case !d.startsAgain():
+		case !d.StartsAgain():
 			res, err := a.conclude(ctx, g, d)
 			return &res, err
-		case d.Verdict != restartNode:
-			a.suspect = a.suspect || a.policy.failedHere()
+		case d.Verdict != policy.RestartNode:
+			a.suspect = a.suspect || a.policy.FailedHere()
 			return nil, nil //nolint:nilnil // see above
 		}
 	}
@@ -125,7 +126,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	if a.meeting != nil {
 		before = &a.meeting.Round
 	}
-	restarts := a.policy.restarts
+	restarts := a.policy.Restarts()
 	began := time.Now()
 	waiting, done := a.untilDeadline(ctx)
 	defer done()
@@ -156,24 +157,24 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 
 // notMet says how the job ends on a node that got no round.
 func (a *Agent) notMet(ctx, waiting context.Context, err error) (*Result, error) {
-	d := decision{Rank: -1}
+	d := policy.Decision{Rank: -1}
 	over, ended := errors.AsType[*rendezvous.OverError](err)
 	switch {
 	case ended:
-		d = decisionOf(over.Verdict)
-		if d.Verdict == succeed {
+		d = policy.DecisionOf(over.Verdict)
+		if d.Verdict == policy.Succeed {
 			level := zerolog.WarnLevel // its workers have never run
 			if a.meeting != nil || a.Plan.Job.Meeting.Spares > 0 {
 				level = zerolog.InfoLevel
 			}
 			a.Log.WithLevel(level).Str("reason", string(d.Reason)).Msg("the job has succeeded without this node")
 		} else {
-			d.Verdict = fail
+			d.Verdict = policy.Fail
 		}
 	case ctx.Err() != nil:
-		d.Verdict, d.Reason = stopForNow, reasonStopped
+		d.Verdict, d.Reason = policy.StopForNow, job.ReasonStopped
 	case waiting.Err() != nil:
-		d.Verdict, d.Reason = fail, reasonDeadline
+		d.Verdict, d.Reason = policy.Fail, job.ReasonDeadline
 	default:
 		return nil, fmt.Errorf("cannot take part in a round: %w", err)
 	}
@@ -187,10 +188,10 @@ func (a *Agent) notMet(ctx, waiting context.Context, err error) (*Result, error)
 
 // startRound starts the workers of the round, again in the same round where this node's group alone was restarted.
 func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error) {
-	m, job := a.meeting, &a.Plan.Job
-	restarts := max(a.policy.restarts, m.Restarts)
+	m := a.meeting
+	restarts := max(a.policy.Restarts(), m.Restarts)
 	if again { // in a new round all nodes must count alike: PyTorch up to 2.5 makes it part of the keys workers meet under
-		restarts += a.policy.here
+		restarts += a.policy.RestartsHere()
 	}
 	a.status.creating(m.Round, restarts, net.JoinHostPort(m.MasterAddr, strconv.Itoa(m.MasterPort)))
 	starting, started := a.untilDeadline(ctx)
@@ -214,9 +215,7 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 		a.events.started(w, &m.Round, restarts)
 	}
 	a.status.running()
-	rules := job.Restart
-	another := len(a.policy.own) < rules.MaxRestarts || rules.MaxRestarts > 0 && rules.Window > 0
-	a.warm.prepare(a.Plan.Procs, another || m.verdicts != nil, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
+	a.warm.prepare(a.Plan.Procs, a.policy.RestartsLeft() || m.verdicts != nil, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return g, nil
 }
 
@@ -275,46 +274,46 @@ func (a *Agent) untilVerdict(ctx context.Context, f func(context.Context)) {
 }
 
 // watch follows a running group until something is to be done about all of it. What it returns counts on every node.
-func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
+func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, error) {
 	m := a.meeting
 	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
 	defer stopDeadline()
 	defer g.cancelAgain()
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
-	var lingering decision
+	var lingering policy.Decision
 	var borne *failureInput // of failures that were borne until everybody had ended
 	over, tallied := m.lease.over, a.meeting.Tallied()
-	a.policy.step(event{
-		Kind: groupStarted, At: time.Now(), World: m.WorldSize, Restarts: m.Restarts, Replacements: m.Replacements,
+	a.policy.Step(policy.Event{
+		Kind: policy.GroupStarted, At: time.Now(), World: m.WorldSize, Restarts: m.Restarts, Replacements: m.Replacements,
 	})
 	for {
-		d, heard := decision{Rank: -1}, false // heard: it counts already
+		d, heard := policy.Decision{Rank: -1}, false // heard: it counts already
 		var err error
 		select {
 		case w := <-g.exited:
-			if d = a.stepExit(ctx, w); d.Verdict == hold {
+			if d = a.stepExit(ctx, w); d.Verdict == policy.Hold {
 				if word == nil {
 					word = a.awaitWord()
 				}
-				d = decision{Rank: -1}
+				d = policy.Decision{Rank: -1}
 			}
 		case <-over:
 			if over = nil; !m.decided() { // others may not have missed this node, and wait for its workers
-				d = decision{
-					Verdict: reassemble, Reason: reasonLeaseOver, Rank: -1,
+				d = policy.Decision{
+					Verdict: policy.Reassemble, Reason: job.ReasonLeaseOver, Rank: -1,
 					Text: "node " + a.Plan.Hostname + " was not heard of for too long, and its workers were killed",
 				}
 			}
 		case sum := <-tallied:
 			d = a.worldOver(ctx, sum, borne)
 		case <-word:
-			d = a.policy.step(event{Kind: waitedEnough, At: time.Now()})
+			d = a.policy.Step(policy.Event{Kind: policy.WaitedEnough, At: time.Now()})
 		case v, ok := <-m.verdicts:
 			d, heard = a.hear(v, ok), true
 		case <-ctx.Done():
-			d = a.policy.step(event{Kind: stopWasRequested, At: time.Now()})
+			d = a.policy.Step(policy.Event{Kind: policy.StopRequested, At: time.Now()})
 		case <-deadline:
-			d = a.policy.step(event{Kind: deadlineReached, At: time.Now()})
+			d = a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()})
 		case <-linger:
 			return lingering, nil
 		case s := <-a.Forward:
@@ -323,15 +322,15 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 			err = a.startWorkerAgain(ctx, g, local)
 		}
 		switch {
-		case err != nil || d.Verdict == carryOn:
-		case d.Verdict == restartWorker:
+		case err != nil || d.Verdict == policy.CarryOn:
+		case d.Verdict == policy.RestartWorker:
 			a.suspect = true
 			err = a.endWorker(ctx, g, d)
-			d = decision{Rank: -1}
+			d = policy.Decision{Rank: -1}
 		default:
-			if d.Verdict == tally {
+			if d.Verdict == policy.Tally {
 				borne, err = a.tally(ctx, g)
-				d = decision{Rank: -1}
+				d = policy.Decision{Rank: -1}
 			}
 			if err == nil && !heard {
 				d, err = a.settle(ctx, d)
@@ -340,21 +339,21 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (decision, error) {
 		if err != nil {
 			return d, err
 		}
-		if linger != nil && d.Verdict == carryOn && len(g.running()) == 0 {
+		if linger != nil && d.Verdict == policy.CarryOn && len(g.running()) == 0 {
 			return lingering, nil
 		}
-		if d.Verdict == succeed && d.Linger > 0 && linger == nil && len(g.running()) > 0 {
+		if d.Verdict == policy.Succeed && d.Linger > 0 && linger == nil && len(g.running()) > 0 {
 			linger, lingering = time.After(d.Linger), d
 			continue
 		}
-		if d.Verdict != carryOn {
+		if d.Verdict != policy.CarryOn {
 			return d, nil
 		}
 	}
 }
 
 // stepExit tells the policy of a worker's end.
-func (a *Agent) stepExit(ctx context.Context, w *worker) decision {
+func (a *Agent) stepExit(ctx context.Context, w *worker) policy.Decision {
 	exit := w.proc.Exit()
 	level := zerolog.DebugLevel
 	if !exit.Success() && !w.stopped {
@@ -366,8 +365,8 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) decision {
 			e.Str("signal", proc.SignalName(exit.Signal))
 		}
 	}).Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
-	return a.policy.step(event{
-		Kind: workerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped, Echo: a.isEcho(ctx, w),
+	return a.policy.Step(policy.Event{
+		Kind: policy.WorkerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped, Echo: a.isEcho(ctx, w),
 		Hopeless: a.isHopeless(ctx, w),
 	})
 }
@@ -376,7 +375,7 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) decision {
 // all have, in worldOver; else there is nothing to do but to wait for what others decide. borne is what is known here of
 // failures that do not decide before everybody has ended, nil where there are none such.
 func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *failureInput, err error) {
-	own, rules := a.policy.tallied(), &a.Plan.Job.Restart
+	own, rules := a.policy.Tallied(), &a.Plan.Job.Restart
 	if rules.Fail != job.QuorumAny && rules.Success != job.QuorumNone {
 		if err := a.finishGroup(context.WithoutCancel(ctx), g, restartPatience); err != nil {
 			return nil, err
@@ -392,15 +391,15 @@ func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *failureInput,
 
 // worldOver decides for a world whose workers have all ended. The first of the failures that were borne decides, on whichever
 // node it was.
-func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *failureInput) decision {
-	e := event{Kind: worldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1}
+func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *failureInput) policy.Decision {
+	e := policy.Event{Kind: policy.WorldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1}
 	if borne != nil && sum.Failed > 0 {
 		borne.Elsewhere = a.gather(ctx, restartGather)
 		if r := newFailureReport(*borne); r != nil {
 			e.Rank, e.Status = r.Root.Rank, r.status()
 		}
 	}
-	return a.policy.step(e)
+	return a.policy.Step(e)
 }
 
 // untilDeadline returns a context that also ends with the job's deadline, once that runs.
@@ -434,23 +433,23 @@ const leaveTime = 5 * time.Second
 
 // settle proposes a decision that ends the round, and returns the one that counts on every node. A signal to muster and
 // the deadline end this node's part whatever the others say.
-func (a *Agent) settle(ctx context.Context, d decision) (decision, error) {
+func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision, error) {
 	m := a.meeting
-	if !d.final() && d.Verdict != restart && d.Verdict != reassemble {
+	if !d.Final() && d.Verdict != policy.Restart && d.Verdict != policy.Reassemble {
 		return d, nil
 	}
-	if d.Verdict == succeed && m.verdict != nil && m.verdict.Kind == rendezvous.Succeed {
+	if d.Verdict == policy.Succeed && m.verdict != nil && m.verdict.Kind == rendezvous.Succeed {
 		return d, nil // it lingers no longer
 	}
-	v := d.proposal(a.Plan.Hostname)
-	leaving := d.leaves() || d.Reason == reasonDeadline
+	v := d.Proposal(a.Plan.Hostname)
+	leaving := d.Leaves() || d.Reason == job.ReasonDeadline
 	bounded := ctx
 	if leaving {
 		var cancel context.CancelFunc
 		bounded, cancel = context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
 	}
-	if s := stopSignal(ctx); d.Verdict == stopForNow {
+	if s := stopSignal(ctx); d.Verdict == policy.StopForNow {
 		v.Message = fmt.Sprintf("node %s was stopped by %s", a.Plan.Hostname, proc.SignalName(s))
 	}
 	said, err := a.meeting.Propose(bounded, v)
@@ -459,7 +458,7 @@ func (a *Agent) settle(ctx context.Context, d decision) (decision, error) {
 		a.Log.Warn().Err(err).Msg("the other nodes could not be told")
 		return d, nil
 	case err != nil && ctx.Err() != nil:
-		return a.settle(ctx, a.policy.step(event{Kind: notAgreed, At: time.Now()})) // a signal came meanwhile
+		return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.NotAgreed, At: time.Now()})) // a signal came meanwhile
 	case err != nil:
 		return d, fmt.Errorf("cannot agree with the other nodes on how the round ends: %w", err)
 	}
@@ -471,21 +470,21 @@ func (a *Agent) settle(ctx context.Context, d decision) (decision, error) {
 	default:
 		m.learn(said, said == v)
 	}
-	if *m.verdict == v && d.Verdict != reassemble || leaving && (d.Verdict == stopForNow || !m.decided()) {
+	if *m.verdict == v && d.Verdict != policy.Reassemble || leaving && (d.Verdict == policy.StopForNow || !m.decided()) {
 		return d, nil
 	}
 	return a.follow(), nil
 }
 
 // follow tells the policy what counts on every node.
-func (a *Agent) follow() decision {
-	return a.policy.step(event{Kind: verdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own})
+func (a *Agent) follow() policy.Decision {
+	return a.policy.Step(policy.Event{Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own})
 }
 
 // hear takes what the handler says about how the round ends; ok is false when it will say no more. What is known already
 // changes nothing, and neither does a change of the nodes once the job is decided: only its Grace counts then.
-func (a *Agent) hear(v rendezvous.Verdict, ok bool) decision {
-	m, none := a.meeting, decision{Rank: -1}
+func (a *Agent) hear(v rendezvous.Verdict, ok bool) policy.Decision {
+	m, none := a.meeting, policy.Decision{Rank: -1}
 	if m.rest != nil {
 		m.verdicts, m.rest = m.rest, nil
 	}
@@ -501,7 +500,7 @@ func (a *Agent) hear(v rendezvous.Verdict, ok bool) decision {
 		return none
 	}
 	if m.verdict != nil {
-		a.policy.keep() // the restart that was agreed on is a restart, whatever keeps this node from it
+		a.policy.Keep() // the restart that was agreed on is a restart, whatever keeps this node from it
 	}
 	m.learn(v, false)
 	return a.follow()

@@ -14,8 +14,10 @@ import (
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/internal/proc"
 	"muster/launch/job"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -44,7 +46,7 @@ type jobStatus struct {
 	RunID        string            `json:"runId"`
 	Name         string            `json:"name"`
 	Phase        phase             `json:"phase"`
-	Reason       reason            `json:"reason,omitempty"`
+	Reason       job.Reason        `json:"reason,omitempty"`
 	Message      string            `json:"message,omitempty"`
 	ExitStatus   *int              `json:"exitStatus"`
 	Hint         string            `json:"hint,omitempty"`
@@ -114,7 +116,7 @@ const (
 type statusCondition struct {
 	Type               conditionType `json:"type"`
 	Status             string        `json:"status"` // True or False
-	Reason             reason        `json:"reason,omitempty"`
+	Reason             job.Reason    `json:"reason,omitempty"`
 	Message            string        `json:"message,omitempty"`
 	LastTransitionTime time.Time     `json:"lastTransitionTime"`
 }
@@ -188,20 +190,20 @@ func openStatus(cfg statusConfig) (*statusWriter, error) {
 // TellRefused writes into a job's status file, and for Kubernetes into its termination log, that the job was refused
 // before anything was started. outputs are muster's own. That the file cannot be written changes nothing: the error is
 // told in any case.
-func TellRefused(job job.Job, node string, outputs []*os.File, terminationLog string, err error) {
+func TellRefused(asked job.Job, node string, outputs []*os.File, terminationLog string, err error) {
 	s, openErr := openStatus(statusConfig{
-		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Now: time.Now,
+		Path: asked.StatusFile, TerminationLog: terminationLog, RunID: asked.RunID, Name: asked.Command.Name, Node: node, Outputs: outputs, Now: time.Now,
 	})
 	if openErr == nil {
-		s.finished(outcomeOf(err, reasonRefused))
+		s.finished(outcomeOf(err, job.ReasonRefused))
 	}
 }
 
 // outcomeOf is how a job ends that err has kept from running: because of why, unless the nodes did not meet.
-func outcomeOf(err error, why reason) outcome {
+func outcomeOf(err error, why job.Reason) outcome {
 	o := outcome{Status: errhint.CodeOf(err), Reason: why, Message: err.Error(), Hint: errhint.Of(err)}
 	if o.Status == errhint.TryAgain {
-		o.Reason = reasonNotMet
+		o.Reason = job.ReasonNotMet
 	}
 	return o
 }
@@ -236,9 +238,9 @@ func (s *statusWriter) running() {
 }
 
 // restarting says that the group is being stopped and will be started again, as the policy decided.
-func (s *statusWriter) restarting(d decision) {
+func (s *statusWriter) restarting(d policy.Decision) {
 	s.doc.RestartCount = d.Restarts
-	s.doc.Reason, s.doc.Message = d.Reason, d.message()
+	s.doc.Reason, s.doc.Message = d.Reason, d.Message()
 	s.enter(phaseRestarting)
 	s.condition(conditionRunning, false, d.Reason, s.doc.Message)
 	if d.Rank >= 0 {
@@ -248,17 +250,17 @@ func (s *statusWriter) restarting(d decision) {
 }
 
 // restartingWorker says that a worker failed that will be started again while the others go on.
-func (s *statusWriter) restartingWorker(d decision) {
+func (s *statusWriter) restartingWorker(d policy.Decision) {
 	s.doc.RestartCount = d.Restarts
-	s.doc.Reason, s.doc.Message = d.Reason, d.message()
+	s.doc.Reason, s.doc.Message = d.Reason, d.Message()
 	s.enter(phaseRunning)
 	s.condition(conditionReplicaFailure, true, d.Reason, s.doc.Message)
 	s.write()
 }
 
 // terminating says that the job is decided and what is left of its workers is being stopped.
-func (s *statusWriter) terminating(d decision) {
-	s.doc.Reason, s.doc.Message = d.Reason, d.message()
+func (s *statusWriter) terminating(d policy.Decision) {
+	s.doc.Reason, s.doc.Message = d.Reason, d.Message()
 	s.enter(phaseTerminating)
 	s.condition(conditionRunning, false, d.Reason, s.doc.Message)
 	if d.Rank >= 0 {
@@ -271,7 +273,7 @@ func (s *statusWriter) terminating(d decision) {
 type outcome struct {
 	// Status is muster's exit status, Reason why it is that one.
 	Status int
-	Reason reason
+	Reason job.Reason
 	// Message is a sentence for people, Hint what to try when there is no Report or it has none.
 	Message, Hint string
 	// Exits are those of the last round's workers, nil where none was started. Report is nil unless a worker failed.
@@ -293,9 +295,9 @@ func (s *statusWriter) finished(o outcome) {
 		}
 	}
 	switch o.Reason {
-	case reasonSucceeded:
+	case job.ReasonSucceeded:
 		s.enter(phaseSucceeded)
-	case reasonDeadline:
+	case job.ReasonDeadline:
 		s.enter(phaseTimeout)
 	default:
 		s.enter(phaseFailed)
@@ -308,7 +310,7 @@ func (s *statusWriter) finished(o outcome) {
 		s.doc.Tasks[0].Phase, s.doc.Tasks[0].ExitCode = taskEnd(&o)
 	}
 	s.condition(conditionRunning, false, o.Reason, o.Message)
-	if o.Reason == reasonSucceeded {
+	if o.Reason == job.ReasonSucceeded {
 		s.condition(conditionCompleted, true, o.Reason, o.Message)
 	} else {
 		s.condition(conditionFailed, true, o.Reason, o.Message)
@@ -370,7 +372,7 @@ func newStatusCause(r *failureReport) *statusCause {
 		c.ErrorFile, c.Error, c.Traceback = f.Error.Path, f.Error.Message, f.Error.Traceback
 	}
 	for i, line := range f.LastLines {
-		c.LastLines[i] = printable(line)
+		c.LastLines[i] = printable.Output(line)
 	}
 	return c
 }
@@ -407,7 +409,7 @@ func (s *statusWriter) enter(p phase) {
 }
 
 // condition sets a condition. Its time is that of the last change of its status.
-func (s *statusWriter) condition(t conditionType, holds bool, why reason, message string) {
+func (s *statusWriter) condition(t conditionType, holds bool, why job.Reason, message string) {
 	c := statusCondition{Type: t, Status: "False", Reason: why, Message: message, LastTransitionTime: s.now()}
 	if holds {
 		c.Status = "True"

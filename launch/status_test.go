@@ -17,6 +17,8 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/launch/job"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -87,7 +89,7 @@ func TestStatusThroughALife(t *testing.T) {
 	s.running()
 	on := map[conditionType]string{"Initialized": "True", "Running": "True", "ReplicaFailure": "False"}
 	first := check(phaseRunning, statusCounts{Running: 4}, on)
-	s.restarting(decision{Verdict: restart, Reason: reasonWorkerFailed, Rank: 2, Status: 137, Restarts: 1, Delay: time.Second})
+	s.restarting(policy.Decision{Verdict: policy.Restart, Reason: job.ReasonWorkerFailed, Rank: 2, Status: 137, Restarts: 1, Delay: time.Second})
 	off := map[conditionType]string{"Initialized": "True", "Running": "False", "ReplicaFailure": "True"}
 	doc := check(phaseRestarting, statusCounts{Terminating: 4}, off)
 	if doc.RestartCount != 1 || doc.Tasks[0].RestartCount != 1 || doc.Message != "rank 2 ended with status 137; restart 1 after 1s" {
@@ -106,10 +108,10 @@ func TestStatusThroughALife(t *testing.T) {
 	if a, b := first.Conditions[1], doc.Conditions[1]; a.Type != "Running" || !b.LastTransitionTime.After(a.LastTransitionTime) {
 		t.Errorf("the time of a condition that changed stayed: %+v, %+v", a, b)
 	}
-	d := decision{Verdict: fail, Reason: reasonMaxRestarts, Rank: 2, Status: 137}
+	d := policy.Decision{Verdict: policy.Fail, Reason: job.ReasonMaxRestarts, Rank: 2, Status: 137}
 	s.terminating(d)
 	doc = check(phaseTerminating, statusCounts{Terminating: 4}, off)
-	if doc.Reason != reasonMaxRestarts || doc.Message != "rank 2 ended with status 137, and no restart is left" {
+	if doc.Reason != job.ReasonMaxRestarts || doc.Message != "rank 2 ended with status 137, and no restart is left" {
 		t.Errorf("%+v", doc)
 	}
 	exits := []workerExit{
@@ -121,7 +123,7 @@ func TestStatusThroughALife(t *testing.T) {
 		{Rank: 3, LocalRank: 3, Code: 1, At: failedAt, LastLines: []string{glooLine}},
 	}
 	report := newFailureReport(failureInput{Title: "train.py", Host: "node-1", Exits: exits, Blamed: -1})
-	s.finished(outcome{Status: 137, Reason: d.Reason, Message: d.message(), Exits: exits, Report: report})
+	s.finished(outcome{Status: 137, Reason: d.Reason, Message: d.Message(), Exits: exits, Report: report})
 	off["Failed"] = "True"
 	doc = check(phaseFailed, statusCounts{Succeeded: 1, Failed: 2, Stopped: 1}, off)
 	if *doc.ExitStatus != 137 || *doc.Tasks[0].ExitCode != 137 || doc.Hint == "" || !doc.EndTime.After(*doc.StartTime) {
@@ -146,10 +148,10 @@ func TestStatusEnds(t *testing.T) {
 		phase   phase
 		holds   conditionType
 	}{
-		{outcome{Reason: reasonSucceeded}, phaseSucceeded, conditionCompleted},
-		{outcome{Status: 124, Reason: reasonDeadline}, phaseTimeout, conditionFailed},
-		{outcome{Status: 143, Reason: reasonStopped}, phaseFailed, conditionFailed},
-		{outcome{Status: 125, Reason: reasonInternal, Message: "cannot start", Hint: "try"}, phaseFailed, conditionFailed},
+		{outcome{Reason: job.ReasonSucceeded}, phaseSucceeded, conditionCompleted},
+		{outcome{Status: 124, Reason: job.ReasonDeadline}, phaseTimeout, conditionFailed},
+		{outcome{Status: 143, Reason: job.ReasonStopped}, phaseFailed, conditionFailed},
+		{outcome{Status: 125, Reason: job.ReasonInternal, Message: "cannot start", Hint: "try"}, phaseFailed, conditionFailed},
 	} {
 		path := filepath.Join(t.TempDir(), "status.json")
 		s, _ := testStatus(t, path)
@@ -170,7 +172,7 @@ func TestStatusCauseFromErrorFile(t *testing.T) {
 	s, _ := testStatus(t, path)
 	exits := []workerExit{{Rank: 5, Signal: syscall.Signal(40), CoreDumped: true, At: failedAt, ErrorFile: file}}
 	report := newFailureReport(failureInput{Exits: exits, Kernel: evidence{OOMKills: 2, OOMGroup: "/job"}, Blamed: -1})
-	s.finished(outcome{Status: report.status(), Reason: reasonWorkerFailed, Exits: exits, Report: report})
+	s.finished(outcome{Status: report.status(), Reason: job.ReasonWorkerFailed, Exits: exits, Report: report})
 	c := readStatus(t, path).RootCause
 	if c.Error != "ValueError: boom" || c.Traceback != "Traceback" || c.ErrorFile != file {
 		t.Errorf("error %q, traceback %q, file %q", c.Error, c.Traceback, c.ErrorFile)
@@ -244,7 +246,7 @@ func TestStatusThroughStrangersLink(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	testutil.RunStranger(t, "ln", "-sf", keys, path)
-	s.finished(outcome{Reason: reasonSucceeded})
+	s.finished(outcome{Reason: job.ReasonSucceeded})
 	if text, err := os.ReadFile(keys); err != nil || string(text) != "keys" {
 		t.Errorf("%q, %v", text, err)
 	}
@@ -275,7 +277,7 @@ func TestStatusDiskFull(t *testing.T) {
 	}
 	_ = filler.Close()
 	s.running()
-	s.terminating(decision{Rank: -1, Reason: reasonSucceeded})
+	s.terminating(policy.Decision{Rank: -1, Reason: job.ReasonSucceeded})
 	if doc := readStatus(t, path); doc.Phase != phaseCreating {
 		t.Errorf("phase %s", doc.Phase)
 	}
@@ -285,7 +287,7 @@ func TestStatusDiskFull(t *testing.T) {
 	if err := os.Remove(filler.Name()); err != nil {
 		t.Fatal(err)
 	}
-	s.finished(outcome{Reason: reasonSucceeded})
+	s.finished(outcome{Reason: job.ReasonSucceeded})
 	if doc := readStatus(t, path); doc.Phase != phaseSucceeded {
 		t.Errorf("phase %s after there was room again", doc.Phase)
 	}
@@ -311,7 +313,7 @@ func TestTerminationLog(t *testing.T) {
 		}
 		s.creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "127.0.0.1:1")
 		s.running()
-		s.finished(outcome{Status: 9, Reason: reasonWorkerFailed, Message: strings.Repeat("é", 3000), Exits: exits, Report: report})
+		s.finished(outcome{Status: 9, Reason: job.ReasonWorkerFailed, Message: strings.Repeat("é", 3000), Exits: exits, Report: report})
 		doc := readStatus(t, log)
 		if doc.Phase != phaseFailed || *doc.ExitStatus != 9 || doc.RootCause.Rank != 1 || doc.RootCause.ExitCode != 9 {
 			t.Errorf("%+v", doc)
@@ -335,12 +337,12 @@ func TestTerminationLogOfSuccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.finished(outcome{Reason: reasonSucceeded})
+	s.finished(outcome{Reason: job.ReasonSucceeded})
 	if _, err := os.Stat(log); !os.IsNotExist(err) {
 		t.Fatalf("the file was made: %v", err)
 	}
 	writeFile(t, log, "")
-	s.finished(outcome{Reason: reasonSucceeded})
+	s.finished(outcome{Reason: job.ReasonSucceeded})
 	if doc := readStatus(t, log); doc.Phase != phaseSucceeded || len(doc.Tasks) != 1 || len(doc.Conditions) == 0 {
 		t.Errorf("%+v", doc)
 	}

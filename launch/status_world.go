@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 )
 
 // WorldStatus puts the status files of a job's nodes together into one of the whole world, for a launcher that started
@@ -102,15 +103,15 @@ func (w *WorldStatus) end(d *jobStatus) {
 	d.EndTime, d.Message, d.Hint = &w.ended, w.message, ""
 	switch *w.status {
 	case errhint.OK:
-		d.Phase, d.Reason = phaseSucceeded, reasonSucceeded
+		d.Phase, d.Reason = phaseSucceeded, job.ReasonSucceeded
 	case errhint.Deadline:
-		d.Phase, d.Reason = phaseTimeout, reasonDeadline
+		d.Phase, d.Reason = phaseTimeout, job.ReasonDeadline
 	case errhint.TryAgain:
-		d.Phase, d.Reason = phaseFailed, reasonNotMet
+		d.Phase, d.Reason = phaseFailed, job.ReasonNotMet
 	default:
-		d.Phase, d.Reason = phaseFailed, reasonInternal
+		d.Phase, d.Reason = phaseFailed, job.ReasonInternal
 		if *w.status > errhint.FromSignal(0) {
-			d.Reason = reasonStopped
+			d.Reason = job.ReasonStopped
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 )
 
 // nodeStatus is a node's status file with one task.
@@ -14,7 +15,7 @@ func nodeStatus(t *testing.T, node string, p phase, counts statusCounts, exitSta
 	t.Helper()
 	d := jobStatus{Version: 1, Phase: p, ExitStatus: exitStatus, Counts: counts, Tasks: []statusTask{{Node: node, Phase: p}}, Conditions: []statusCondition{}}
 	if exitStatus != nil {
-		d.EndTime, d.Reason = &failedAt, reasonWorkerFailed
+		d.EndTime, d.Reason = &failedAt, job.ReasonWorkerFailed
 	}
 	text, err := json.Marshal(&d)
 	if err != nil {
@@ -66,7 +67,7 @@ func TestWorldStatus(t *testing.T) {
 	w.End(7, 1, []int{0}, "")
 	d, phases = worldOf(t, w)
 	if diff := cmp.Diff([]phase{phaseUnknown, phaseFailed, phaseRunning}, phases); diff != "" || *d.ExitStatus != 7 || d.Phase != phaseFailed ||
-		d.Reason != reasonWorkerFailed || d.Counts != (statusCounts{Unknown: 2, Failed: 2, Running: 3}) {
+		d.Reason != job.ReasonWorkerFailed || d.Counts != (statusCounts{Unknown: 2, Failed: 2, Running: 3}) {
 		t.Errorf("%+v\n%s", d, diff)
 	}
 }
@@ -81,7 +82,7 @@ func TestWorldStatusOfLostNodes(t *testing.T) {
 	}
 	w.End(errhint.TryAgain, -1, []int{0, 1}, "node a was lost")
 	d, phases := worldOf(t, w)
-	if diff := cmp.Diff([]phase{phaseUnknown, phaseUnknown}, phases); diff != "" || d.Phase != phaseFailed || d.Reason != reasonNotMet ||
+	if diff := cmp.Diff([]phase{phaseUnknown, phaseUnknown}, phases); diff != "" || d.Phase != phaseFailed || d.Reason != job.ReasonNotMet ||
 		*d.ExitStatus != errhint.TryAgain || d.EndTime == nil || d.Message != "node a was lost" {
 		t.Errorf("%+v\n%s", d, diff)
 	}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"muster/internal/printable"
 	"muster/internal/proc"
 )
 
@@ -307,7 +308,7 @@ func (t *template) lastWords() string {
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	if last := lines[len(lines)-1]; last != "" {
-		return ": " + printable(last)
+		return ": " + printable.Output(last)
 	}
 	return ""
 }

@@ -13,11 +13,12 @@ import (
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/policy"
 )
 
 // judged has a driver go by muster's rules for the ends of workers, beside Horovod's.
 func judged(to *elastic.Rules, rules job.RestartRules) {
-	to.Judge = judge{launch.NewDrivenPolicy(rules, rand.Float64)}
+	to.Judge = judge{policy.NewDriven(rules, rand.Float64)}
 	switch rules.Scope {
 	case job.ScopeProcess:
 		to.Scope = elastic.ScopeProcess
@@ -30,23 +31,23 @@ func judged(to *elastic.Rules, rules job.RestartRules) {
 }
 
 // judge is the policy of every job as the driver of an elastic job asks it.
-type judge struct{ *launch.DrivenPolicy }
+type judge struct{ *policy.Driven }
 
 // Exited implements elastic.Judge.
 func (j judge) Exited(at time.Time, rank, status int) elastic.Ruling {
-	return elastic.Ruling(j.DrivenPolicy.Exited(at, rank, status))
+	return elastic.Ruling(j.Driven.Exited(at, rank, status))
 }
 
 // Lost implements elastic.Judge.
 func (j judge) Lost(at time.Time, rank, status int) elastic.Ruling {
-	return elastic.Ruling(j.DrivenPolicy.Lost(at, rank, status))
+	return elastic.Ruling(j.Driven.Lost(at, rank, status))
 }
 
 // Ended implements elastic.Judge.
-func (j judge) Ended(at time.Time) elastic.Ruling { return elastic.Ruling(j.DrivenPolicy.Ended(at)) }
+func (j judge) Ended(at time.Time) elastic.Ruling { return elastic.Ruling(j.Driven.Ended(at)) }
 
 // Next implements elastic.Judge.
-func (j judge) Next(at time.Time) elastic.Ruling { return elastic.Ruling(j.DrivenPolicy.Next(at)) }
+func (j judge) Next(at time.Time) elastic.Ruling { return elastic.Ruling(j.Driven.Next(at)) }
 
 // elasticRules are those of muster's own rules for jobs that an elastic job goes by, beside those of its driver: its deadline, and
 // its status file.

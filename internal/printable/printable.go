@@ -1,5 +1,5 @@
-// Package printable makes text from elsewhere — the network, a worker, a driver — fit to be shown. launch has a form of its
-// own, which knows the colours and tabs of workers.
+// Package printable makes text from elsewhere — the network, a worker, a driver — fit to be shown. Output is the form for what
+// workers print: it knows their colours and tabs.
 package printable
 
 import (

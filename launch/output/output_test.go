@@ -20,13 +20,13 @@ import (
 	"testing"
 	"time"
 
-	"muster/internal/testutil"
-	"muster/launch/job"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"muster/internal/testutil"
+	"muster/launch/job"
 )
 
 // TestLogWorker is no test: it is the worker process of the tests here, which start the test binary again.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"muster/internal/python"
-
 	"muster/launch/job"
 )
 

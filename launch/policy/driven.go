@@ -1,24 +1,23 @@
-package launch
+package policy
 
 import (
 	"fmt"
 	"math"
 	"time"
 
-	"muster/internal/errhint"
 	"muster/launch/job"
 )
 
-// DrivenPolicy decides about the workers of a job that a driver starts one by one, by the same rules as of every other job. What
+// Driven decides about the workers of a job that a driver starts one by one, by the same rules as of every other job. What
 // belongs to the driver is how those that are missing are started anew, and that no --max-restarts bounds it. Not safe for
 // concurrent use.
-type DrivenPolicy struct {
-	p       *policy
+type Driven struct {
+	p       *Policy
 	replace int // the limit of lost nodes; negative: none
 }
 
-// DrivenRuling is what such a policy says.
-type DrivenRuling struct {
+// Ruling is what such a policy says.
+type Ruling struct {
 	// Over says that the job is decided: with success, after Linger where others may go on for a while, or with the exit status
 	// Status of the worker of Rank for Why, the last part of a sentence. Limit says that it is for --backoff-limit or --restart-limit.
 	Over, Success, Limit bool
@@ -30,89 +29,89 @@ type DrivenRuling struct {
 	Delay time.Duration
 }
 
-// NewDrivenPolicy returns the policy of a job before its first world. chance returns numbers in [0, 1), for the jitter of pauses.
-func NewDrivenPolicy(rules job.RestartRules, chance func() float64) *DrivenPolicy {
+// NewDriven returns the policy of a job before its first world. chance returns numbers in [0, 1), for the jitter of pauses.
+func NewDriven(rules job.RestartRules, chance func() float64) *Driven {
 	rules.MaxRestarts, rules.Scope = math.MaxInt, job.ScopeWorld
-	return &DrivenPolicy{p: newPolicy(rules, 0, chance), replace: rules.ReplaceLimit}
+	return &Driven{p: New(rules, 0, chance), replace: rules.ReplaceLimit}
 }
 
 // World says that a world of size workers has begun.
-func (d *DrivenPolicy) World(at time.Time, size int) {
+func (d *Driven) World(at time.Time, size int) {
 	if d.p.state == running { // hosts came or went
 		d.p.state = waiting
 	}
 	d.p.local = size
-	d.p.step(event{Kind: groupStarted, At: at, World: size})
+	d.p.Step(Event{Kind: GroupStarted, At: at, World: size})
 }
 
 // Exited says that a worker of the world has ended by itself.
-func (d *DrivenPolicy) Exited(at time.Time, rank, status int) DrivenRuling {
-	return d.ruling(d.p.step(event{Kind: workerExited, At: at, Rank: rank, Status: status}))
+func (d *Driven) Exited(at time.Time, rank, status int) Ruling {
+	return d.ruling(d.p.Step(Event{Kind: WorkerExited, At: at, Rank: rank, Status: status}))
 }
 
 // Ended says that the world has succeeded by the driver's own rules.
-func (d *DrivenPolicy) Ended(at time.Time) DrivenRuling {
+func (d *Driven) Ended(at time.Time) Ruling {
 	if d.p.state == decided || d.p.state == lingering {
-		return DrivenRuling{Over: true, Success: true}
+		return Ruling{Over: true, Success: true}
 	}
 	return d.ruling(d.p.success(at, true))
 }
 
 // Next says that another world is to follow this one by the driver's own rules. Where failures that the policy has borne are why,
 // it is a restart as any other: a worker that always fails would have worlds begun for ever. The zero ruling agrees.
-func (d *DrivenPolicy) Next(at time.Time) DrivenRuling {
+func (d *Driven) Next(at time.Time) Ruling {
 	if d.p.state != running || len(d.p.failures) == 0 {
-		return DrivenRuling{} // hosts have changed, or it was judged when the worker ended
+		return Ruling{} // hosts have changed, or it was judged when the worker ended
 	}
 	return d.ruling(d.p.judge(at))
 }
 
 // Lost says that a node of the world was lost, or could not be reached, with all its workers: status counts for those. It leads
 // to a new world under every policy but never.
-func (d *DrivenPolicy) Lost(at time.Time, rank, status int) DrivenRuling {
+func (d *Driven) Lost(at time.Time, rank, status int) Ruling {
 	p := d.p
 	if p.state != running {
-		return DrivenRuling{}
+		return Ruling{}
 	}
-	over := func(why string, limit bool) DrivenRuling {
+	over := func(why string, limit bool) Ruling {
 		p.state = decided
-		return DrivenRuling{Over: true, Limit: limit, Rank: rank, Status: status, Why: why}
+		return Ruling{Over: true, Limit: limit, Rank: rank, Status: status, Why: why}
 	}
 	switch {
 	case p.rules.Policy == job.RestartNever:
 		return over("--restart-policy never", false)
 	case d.replace >= 0 && p.replaced >= d.replace:
 		return over(fmt.Sprintf("the limit of %d lost nodes is reached (--restart-limit)", d.replace), true)
-	case p.overLimit(at) == reasonBackoffLimit:
+	case p.overLimit(at) == job.ReasonBackoffLimit:
 		return over(d.limit(), true)
 	}
 	p.replaced++
 	p.learn(at, 1)
 	p.state = waiting
-	return DrivenRuling{Anew: true}
+	return Ruling{Anew: true}
 }
 
 // ruling is a decision of the policy as drivers take it.
-func (d *DrivenPolicy) ruling(made decision) DrivenRuling {
+func (d *Driven) ruling(made Decision) Ruling {
 	switch made.Verdict {
-	case restart:
-		return DrivenRuling{Anew: true, Delay: made.Delay}
-	case succeed:
-		return DrivenRuling{Over: true, Success: true, Linger: made.Linger}
-	case fail:
-		return DrivenRuling{Over: true, Limit: made.Reason == reasonBackoffLimit, Rank: made.Rank, Status: max(1, made.Status), Why: d.why(made)}
+	case Restart:
+		return Ruling{Anew: true, Delay: made.Delay}
+	case Succeed:
+		return Ruling{Over: true, Success: true, Linger: made.Linger}
+	case Fail:
+		return Ruling{Over: true, Limit: made.Reason == job.ReasonBackoffLimit, Rank: made.Rank, Status: max(1, made.Status), Why: d.why(made)}
 	default:
-		return DrivenRuling{}
+		return Ruling{}
 	}
 }
 
 // why says what no further world comes of.
-func (d *DrivenPolicy) why(made decision) string {
+func (d *Driven) why(made Decision) string {
 	rules := &d.p.rules
 	switch {
-	case made.Reason == reasonFatal:
+	case made.Reason == job.ReasonFatal:
 		return fmt.Sprintf("%d is one of --fatal-exit-codes", made.Status)
-	case made.Reason == reasonBackoffLimit:
+	case made.Reason == job.ReasonBackoffLimit:
 		return d.limit()
 	case rules.Policy == job.RestartExitCode || rules.Policy == job.RestartOnNodeFailOrExitCode:
 		return fmt.Sprintf("%d is none of --retryable-exit-codes", made.Status)
@@ -120,33 +119,10 @@ func (d *DrivenPolicy) why(made decision) string {
 	return "--restart-policy " + string(rules.Policy)
 }
 
-func (d *DrivenPolicy) limit() string {
+func (d *Driven) limit() string {
 	text := fmt.Sprintf("the limit of %d restarts of the whole job is reached (--backoff-limit)", d.p.rules.BackoffLimit)
 	if w := d.p.rules.Window; w > 0 {
 		text += fmt.Sprintf(" within %v (--restart-window)", w)
 	}
 	return text
-}
-
-// reasonOf names the end of a driven job in the words of the status file.
-func (d *Driven) reasonOf(end DrivenEnd) reason {
-	switch {
-	case end.Stopped:
-		return reasonStopped
-	case end.Status == errhint.OK:
-		return reasonSucceeded
-	case end.Status == errhint.Deadline:
-		return reasonDeadline
-	case end.Limit:
-		return reasonBackoffLimit
-	case len(end.Failures) == 0 && end.Status == errhint.TryAgain:
-		return reasonNotMet
-	case len(end.Failures) == 0 && end.Status == errhint.Usage:
-		return reasonRefused
-	case len(end.Failures) == 0 && end.Status == errhint.Internal:
-		return reasonInternal
-	case d.fatal.Has(end.Status):
-		return reasonFatal
-	}
-	return reasonWorkerFailed
 }

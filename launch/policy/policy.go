@@ -1,4 +1,4 @@
-package launch
+package policy
 
 import (
 	"fmt"
@@ -10,55 +10,56 @@ import (
 	"muster/rendezvous"
 )
 
-// eventKind says what happened to a worker group or its job.
-type eventKind int
+// EventKind says what happened to a worker group or its job.
+type EventKind int
 
+// The kinds of event.
 const (
-	groupStarted     eventKind = iota // every worker of this node runs
-	workerExited                      // one worker ended
-	deadlineReached                   // RestartRules.Deadline has passed since the first start
-	stopWasRequested                  // a signal, or somebody through the control socket
-	worldEnded                        // every worker of every node has ended by itself: told to one agent only
-	verdictHeard                      // how the round ends for all, whatever was decided here
-	waitedEnough                      // no word came of the other nodes after hold
-	notAgreed                         // muster is asked to stop, and nobody was told of what this node wanted
+	GroupStarted    EventKind = iota // every worker of this node runs
+	WorkerExited                     // one worker ended
+	DeadlineReached                  // RestartRules.Deadline has passed since the first start
+	StopRequested                    // a signal, or somebody through the control socket
+	WorldEnded                       // every worker of every node has ended by itself: told to one agent only
+	VerdictHeard                     // how the round ends for all, whatever was decided here
+	WaitedEnough                     // no word came of the other nodes after Hold
+	NotAgreed                        // muster is asked to stop, and nobody was told of what this node wanted
 )
 
-// event is what the policy is told. Events come in the order of their times.
-type event struct {
-	Kind eventKind
+// Event is what the policy is told. Events come in the order of their times.
+type Event struct {
+	Kind EventKind
 	At   time.Time
-	// Rank and Status belong to workerExited: the global rank, and 0 to 255 with 128+n for signal n.
+	// Rank and Status belong to WorkerExited: the global rank, and 0 to 255 with 128+n for signal n.
 	Rank, Status int
-	// Stopped says of a workerExited that muster had already signalled this worker: whatever its status is, it means
+	// Stopped says of a WorkerExited that muster had already signalled this worker: whatever its status is, it means
 	// nothing.
 	Stopped bool
-	// Echo says of a workerExited that the worker failed because a connection of it broke.
+	// Echo says of a WorkerExited that the worker failed because a connection of it broke.
 	Echo bool
-	// Hopeless says of a workerExited that what it failed of would be there again after a restart.
+	// Hopeless says of a WorkerExited that what it failed of would be there again after a restart.
 	Hopeless bool
-	// World belongs to groupStarted: the workers of all nodes, 0 where this node is alone. Restarts and Replacements are
+	// World belongs to GroupStarted: the workers of all nodes, 0 where this node is alone. Restarts and Replacements are
 	// the whole job's so far.
 	World, Restarts, Replacements int
-	// Failed belongs to worldEnded: how many of the world's workers failed. Rank and Status are then the first of them,
+	// Failed belongs to WorldEnded: how many of the world's workers failed. Rank and Status are then the first of them,
 	// -1 and 0 where nobody knows.
 	Failed int
-	// Said belongs to verdictHeard, and Own says that this node had proposed it.
+	// Said belongs to VerdictHeard, and Own says that this node had proposed it.
 	Said rendezvous.Verdict
 	Own  bool
 }
 
-// policyState is where a job stands. It only moves from waiting to running and back until it is decided.
-type policyState int
+// state is where a job stands. It only moves from waiting to running and back until it is decided.
+type state int
 
 const (
-	waiting   policyState = iota // for the first start, or for the next one while the last group is being stopped
-	running                      // a group runs
-	lingering                    // succeeded, but some workers still run
-	decided                      // nothing can happen any more, unless the other nodes decided otherwise
+	waiting   state = iota // for the first start, or for the next one while the last group is being stopped
+	running                // a group runs
+	lingering              // succeeded, but some workers still run
+	decided                // nothing can happen any more, unless the other nodes decided otherwise
 )
 
-// policy decides about worker exits. It is a pure state machine: it knows no clock, socket or process, time comes with
+// Policy decides about worker exits. It is a pure state machine: it knows no clock, socket or process, time comes with
 // the events and chance from a function. Not safe for concurrent use.
 //
 // The order of evaluation of an exit is fixed: an exit of a worker that muster ended is neutral; then the success policy
@@ -76,25 +77,25 @@ const (
 // before the signal came.
 //
 // In a world of several nodes each has a policy of its own, which sees its own workers. What it decides is a proposal: the
-// first one counts on every node, and comes as verdictHeard where it is another node's. What needs the whole world (all of
+// first one counts on every node, and comes as VerdictHeard where it is another node's. What needs the whole world (all of
 // success and fail, and none) is decided where the sum of all nodes becomes complete: a node whose workers have ended
-// without deciding anything answers tally, and one of them is told worldEnded.
+// without deciding anything answers tally, and one of them is told WorldEnded.
 //
 // In such a world workers whose connections broke may be victims of a node that nobody knows to be lost yet. While there
 // is no other failure here, what they would lead to is held back, unless it were this node's own affair (scope):
-// decided is when a worker fails in another way, on waitedEnough, or by what another node says.
-type policy struct {
+// decided is when a worker fails in another way, on WaitedEnough, or by what another node says.
+type Policy struct {
 	rules job.RestartRules
 	// local is the number of workers on this node, world that of all nodes.
 	local, world int
 	// chance returns numbers in [0, 1).
 	chance func() float64
 
-	state   policyState
+	state   state
 	started time.Time // of the running group
 	// statuses of the round's workers here that ended by themselves, by rank, and the failures among them, by time.
 	statuses map[int]int
-	failures []event
+	failures []Event
 	// held says that the failures so far decide, and are held back.
 	held bool
 
@@ -114,45 +115,56 @@ type counts struct {
 	inARow   int         // restarts since the group last ran healthy: the exponent of the delay
 }
 
-// newPolicy returns the policy of a node with local workers. chance returns numbers in [0, 1) for the jitter of delays.
-func newPolicy(rules job.RestartRules, local int, chance func() float64) *policy {
-	return &policy{rules: rules, local: local, world: local, chance: chance}
+// New returns the policy of a node with local workers. chance returns numbers in [0, 1) for the jitter of delays.
+func New(rules job.RestartRules, local int, chance func() float64) *Policy {
+	return &Policy{rules: rules, local: local, world: local, chance: chance}
 }
 
-// step takes one event and says what is to be done.
-func (p *policy) step(e event) decision {
+// Restarts is how often the whole job has been restarted because of failures.
+func (p *Policy) Restarts() int { return p.restarts }
+
+// RestartsHere is how often this node or one of its workers has been restarted within the round.
+func (p *Policy) RestartsHere() int { return p.here }
+
+// RestartsLeft reports whether a failure on this node may lead to a restart, now or once others no longer count.
+func (p *Policy) RestartsLeft() bool {
+	return len(p.own) < p.rules.MaxRestarts || p.rules.MaxRestarts > 0 && p.rules.Window > 0
+}
+
+// Step takes one event and says what is to be done.
+func (p *Policy) Step(e Event) Decision {
 	switch e.Kind {
-	case verdictHeard:
+	case VerdictHeard:
 		return p.follow(e)
-	case notAgreed: // what was decided here counts for nobody, a success included
+	case NotAgreed: // what was decided here counts for nobody, a success included
 		p.counts, p.held, p.state = p.before, false, decided
-		return decision{Verdict: stopForNow, Reason: reasonStopped, Rank: -1}
+		return Decision{Verdict: StopForNow, Reason: job.ReasonStopped, Rank: -1}
 	default:
 	}
 	if p.state == decided {
-		return decision{Rank: -1}
+		return Decision{Rank: -1}
 	}
 	switch e.Kind {
-	case groupStarted:
+	case GroupStarted:
 		p.begin(e)
-	case workerExited:
+	case WorkerExited:
 		return p.exit(e)
-	case deadlineReached:
-		return p.end(fail, reasonDeadline)
-	case stopWasRequested:
-		return p.end(stopForNow, reasonStopped)
-	case worldEnded:
+	case DeadlineReached:
+		return p.end(Fail, job.ReasonDeadline)
+	case StopRequested:
+		return p.end(StopForNow, job.ReasonStopped)
+	case WorldEnded:
 		return p.everybodyEnded(e)
-	case waitedEnough:
+	case WaitedEnough:
 		if p.held && p.state == running {
 			return p.judge(e.At)
 		}
 	default:
 	}
-	return decision{Rank: -1}
+	return Decision{Rank: -1}
 }
 
-func (p *policy) begin(e event) {
+func (p *Policy) begin(e Event) {
 	if p.state != waiting {
 		return
 	}
@@ -166,24 +178,24 @@ func (p *policy) begin(e event) {
 }
 
 // learn notes n restarts and losses of the job. More than the limit can count are not kept.
-func (p *policy) learn(now time.Time, n int) {
+func (p *Policy) learn(now time.Time, n int) {
 	for range min(n, max(p.rules.BackoffLimit, 0)+1) {
 		p.job = append(p.job, now)
 	}
 }
 
 // end ends the job for a reason outside the group. A job that has already succeeded stays so, and lingers no longer.
-func (p *policy) end(v verdict, why reason) decision {
+func (p *Policy) end(v Verdict, why job.Reason) Decision {
 	was := p.state
 	p.state, p.held = decided, false
 	if was == lingering {
-		return decision{Verdict: succeed, Reason: reasonSucceeded, Rank: -1}
+		return Decision{Verdict: Succeed, Reason: job.ReasonSucceeded, Rank: -1}
 	}
-	return decision{Verdict: v, Reason: why, Rank: -1}
+	return Decision{Verdict: v, Reason: why, Rank: -1}
 }
 
-func (p *policy) exit(e event) decision {
-	none := decision{Rank: -1}
+func (p *Policy) exit(e Event) Decision {
+	none := Decision{Rank: -1}
 	if _, again := p.statuses[e.Rank]; e.Stopped || again || p.statuses == nil || p.state == lingering {
 		return none
 	}
@@ -200,15 +212,15 @@ func (p *policy) exit(e event) decision {
 		return p.failure(e, p.final(e))
 	case stopping:
 		return none
-	case (fatal || p.failed(e) || p.held) && p.echoesOnly(e.At):
+	case (fatal || p.failed(e) || p.held) && p.EchoesOnly(e.At):
 		p.held = true
-		return decision{Verdict: hold, Rank: -1}
+		return Decision{Verdict: Hold, Rank: -1}
 	case fatal || p.failed(e) || p.held:
 		return p.judge(e.At)
 	case len(p.statuses) < p.local:
 		return none
 	case p.local < p.world:
-		return decision{Verdict: tally, Rank: -1}
+		return Decision{Verdict: Tally, Rank: -1}
 	case p.rules.Success == job.QuorumNone:
 		return p.success(e.At, true)
 	default: // all have ended, and neither policy was met
@@ -217,57 +229,57 @@ func (p *policy) exit(e event) decision {
 }
 
 // final returns why no restart follows a failure whatever the limits are, "" where one may.
-func (p *policy) final(e event) reason {
+func (p *Policy) final(e Event) job.Reason {
 	switch {
 	case p.rules.Fatal.Has(e.Status):
-		return reasonFatal
+		return job.ReasonFatal
 	case e.Hopeless:
-		return reasonWorkerFailed
+		return job.ReasonWorkerFailed
 	}
 	return ""
 }
 
-// echoesOnly reports whether all failures so far may be the echo of one on another node that will be heard of. One that
+// EchoesOnly reports whether all failures so far may be the echo of one on another node that will be heard of. One that
 // was borne long before now explains no connection that breaks now.
-func (p *policy) echoesOnly(now time.Time) bool {
-	return p.state == running && p.local < p.world && p.scope() == restart &&
-		!slices.ContainsFunc(p.failures, func(f event) bool { return !f.Echo && now.Sub(f.At) <= rootCauseWindow })
+func (p *Policy) EchoesOnly(now time.Time) bool {
+	return p.state == running && p.local < p.world && p.scope() == Restart &&
+		!slices.ContainsFunc(p.failures, func(f Event) bool { return !f.Echo && now.Sub(f.At) <= job.RootCauseWindow })
 }
 
 // judge decides for failures that meet the fail policy or are fatal.
-func (p *policy) judge(now time.Time) decision {
+func (p *Policy) judge(now time.Time) Decision {
 	p.held = false
-	first := func(is func(event) bool) int { return slices.IndexFunc(p.failures, is) }
-	if i := first(func(f event) bool { return p.final(f) != "" }); i >= 0 {
+	first := func(is func(Event) bool) int { return slices.IndexFunc(p.failures, is) }
+	if i := first(func(f Event) bool { return p.final(f) != "" }); i >= 0 {
 		return p.failure(p.failures[i], p.final(p.failures[i]))
 	}
-	decides := first(func(f event) bool { return !f.Echo })
+	decides := first(func(f Event) bool { return !f.Echo })
 	if p.rules.Fail == job.QuorumRank0 {
-		decides = first(func(f event) bool { return f.Rank == 0 }) // those before it were borne
+		decides = first(func(f Event) bool { return f.Rank == 0 }) // those before it were borne
 	}
 	return p.retry(now, p.failures[max(decides, 0)], p.scope())
 }
 
-// tallied counts the workers here that have ended.
-func (p *policy) tallied() rendezvous.Tally {
+// Tallied counts the workers here that have ended.
+func (p *Policy) Tallied() rendezvous.Tally {
 	return rendezvous.Tally{Ended: len(p.statuses), Failed: len(p.failures)}
 }
 
 // everybodyEnded decides for a world whose workers have all ended without meeting a policy on any node.
-func (p *policy) everybodyEnded(e event) decision {
+func (p *Policy) everybodyEnded(e Event) Decision {
 	switch {
 	case p.state != running:
-		return decision{Rank: -1}
+		return Decision{Rank: -1}
 	case e.Failed == 0 || p.rules.Success == job.QuorumNone:
 		return p.success(e.At, true)
 	case e.Rank < 0 && len(p.failures) > 0:
 		e.Rank, e.Status = p.failures[0].Rank, p.failures[0].Status
 	}
-	return p.retry(e.At, e, restart)
+	return p.retry(e.At, e, Restart)
 }
 
 // succeeded reports whether the exits so far meet the success policy.
-func (p *policy) succeeded() bool {
+func (p *Policy) succeeded() bool {
 	switch p.rules.Success {
 	case job.QuorumNone:
 		return false // decided when all have ended
@@ -282,7 +294,7 @@ func (p *policy) succeeded() bool {
 }
 
 // failed reports whether the exits so far, of which e is the last, meet the fail policy.
-func (p *policy) failed(e event) bool {
+func (p *Policy) failed(e Event) bool {
 	switch p.rules.Fail {
 	case job.QuorumNone:
 		return false
@@ -297,11 +309,11 @@ func (p *policy) failed(e event) bool {
 
 // success ends the job, or under RestartAlways starts the group again while the limits allow it: restarts of any cause
 // count. all says that no worker runs any more.
-func (p *policy) success(now time.Time, all bool) decision {
+func (p *Policy) success(now time.Time, all bool) Decision {
 	if p.rules.Policy == job.RestartAlways && p.overLimit(now) == "" {
-		return p.again(now, decision{Verdict: restart, Reason: reasonFinished, Rank: -1})
+		return p.again(now, Decision{Verdict: Restart, Reason: job.ReasonFinished, Rank: -1})
 	}
-	d := decision{Verdict: succeed, Reason: reasonSucceeded, Rank: -1}
+	d := Decision{Verdict: Succeed, Reason: job.ReasonSucceeded, Rank: -1}
 	if all {
 		p.state = decided
 		return d
@@ -311,34 +323,34 @@ func (p *policy) success(now time.Time, all bool) decision {
 }
 
 // scope is who starts anew after a failure on this node. A node that is alone is the world, whose store is emptied.
-func (p *policy) scope() verdict {
+func (p *Policy) scope() Verdict {
 	switch {
 	case p.rules.Scope == job.ScopeProcess:
-		return restartWorker
+		return RestartWorker
 	case p.rules.Scope == job.ScopeNode && p.local < p.world:
-		return restartNode
+		return RestartNode
 	}
-	return restart
+	return Restart
 }
 
 // retry decides between a restart and the end, for a round that has failed by the failure e.
-func (p *policy) retry(now time.Time, e event, how verdict) decision {
+func (p *Policy) retry(now time.Time, e Event, how Verdict) Decision {
 	if !p.restartable(e.Status) {
-		return p.failure(e, reasonWorkerFailed)
+		return p.failure(e, job.ReasonWorkerFailed)
 	}
 	if why := p.overLimit(now); why != "" {
 		return p.failure(e, why)
 	}
-	return p.again(now, decision{Verdict: how, Reason: reasonWorkerFailed, Rank: e.Rank, Status: e.Status})
+	return p.again(now, Decision{Verdict: how, Reason: job.ReasonWorkerFailed, Rank: e.Rank, Status: e.Status})
 }
 
-func (p *policy) failure(e event, why reason) decision {
+func (p *Policy) failure(e Event, why job.Reason) Decision {
 	p.state = decided
-	return decision{Verdict: fail, Reason: why, Rank: e.Rank, Status: e.Status}
+	return Decision{Verdict: Fail, Reason: why, Rank: e.Rank, Status: e.Status}
 }
 
 // restartable reports whether the restart policy wants a failure with this status restarted.
-func (p *policy) restartable(status int) bool {
+func (p *Policy) restartable(status int) bool {
 	switch p.rules.Policy {
 	case job.RestartOnFailure, job.RestartAlways:
 		return true
@@ -350,18 +362,18 @@ func (p *policy) restartable(status int) bool {
 }
 
 // overLimit returns the limit that one more restart would break, or "".
-func (p *policy) overLimit(now time.Time) reason {
+func (p *Policy) overLimit(now time.Time) job.Reason {
 	if p.rules.Window > 0 {
 		old := func(at time.Time) bool { return now.Sub(at) >= p.rules.Window }
 		p.own, p.job = dropWhile(p.own, old), dropWhile(p.job, old)
 	}
 	switch {
 	case p.rules.MaxRestarts == 0:
-		return reasonWorkerFailed // there was no limit to reach
+		return job.ReasonWorkerFailed // there was no limit to reach
 	case len(p.own) >= p.rules.MaxRestarts:
-		return reasonMaxRestarts
+		return job.ReasonMaxRestarts
 	case p.rules.BackoffLimit >= 0 && len(p.job) >= p.rules.BackoffLimit:
-		return reasonBackoffLimit
+		return job.ReasonBackoffLimit
 	}
 	return ""
 }
@@ -374,13 +386,13 @@ func dropWhile(times []time.Time, drop func(time.Time) bool) []time.Time {
 }
 
 // again completes d, a restart because of this node, and counts it.
-func (p *policy) again(now time.Time, d decision) decision {
+func (p *Policy) again(now time.Time, d Decision) Decision {
 	p.heal(now)
 	d.Delay = p.delay()
 	p.inARow++
 	p.own = append(p.own, now)
 	p.learn(now, 1)
-	if d.Verdict == restart {
+	if d.Verdict == Restart {
 		p.restarts++
 		p.state, d.Restarts = waiting, p.restarts
 		return d
@@ -388,12 +400,12 @@ func (p *policy) again(now time.Time, d decision) decision {
 	p.here++
 	d.Restarts = p.restarts + p.here
 	p.before = p.counts // no other node has a say in it
-	if d.Verdict == restartNode {
+	if d.Verdict == RestartNode {
 		p.state = waiting
 		return d
 	}
 	delete(p.statuses, d.Rank)
-	p.failures = slices.DeleteFunc(p.failures, func(f event) bool { return f.Rank == d.Rank })
+	p.failures = slices.DeleteFunc(p.failures, func(f Event) bool { return f.Rank == d.Rank })
 	return d
 }
 
@@ -401,7 +413,7 @@ func (p *policy) again(now time.Time, d decision) decision {
 const healthy = 10
 
 // heal forgets a row of restarts after a group that ran healthy: for a Window, or for long beside the pause that is due.
-func (p *policy) heal(now time.Time) {
+func (p *Policy) heal(now time.Time) {
 	ran := now.Sub(p.started)
 	if p.rules.Window > 0 && ran >= p.rules.Window || p.due() <= float64(ran/healthy) {
 		p.inARow = 0
@@ -409,11 +421,11 @@ func (p *policy) heal(now time.Time) {
 }
 
 // follow does what counts for all nodes, whatever was decided here. It may be told more than once in a round.
-func (p *policy) follow(e event) decision {
+func (p *Policy) follow(e Event) Decision {
 	p.counts, p.held = p.before, false
-	d := decisionOf(e.Said)
+	d := DecisionOf(e.Said)
 	switch d.Verdict {
-	case restart:
+	case Restart:
 		p.heal(e.At)
 		p.inARow++
 		p.learn(e.At, 1)
@@ -422,9 +434,9 @@ func (p *policy) follow(e event) decision {
 		}
 		p.restarts = max(p.restarts+1, e.Said.Restarts)
 		p.state, d.Restarts = waiting, p.restarts
-	case reassemble:
+	case Reassemble:
 		p.state, d.Restarts = waiting, p.restarts
-	case succeed:
+	case Succeed:
 		p.state = decided
 		if d.Linger > 0 {
 			p.state = lingering
@@ -435,22 +447,22 @@ func (p *policy) follow(e event) decision {
 	return d
 }
 
-// failedHere reports whether a worker of this node failed in the last round, and not because of another one.
-func (p *policy) failedHere() bool {
-	return slices.ContainsFunc(p.failures, func(f event) bool { return !f.Echo })
+// FailedHere reports whether a worker of this node failed in the last round, and not because of another one.
+func (p *Policy) FailedHere() bool {
+	return slices.ContainsFunc(p.failures, func(f Event) bool { return !f.Echo })
 }
 
-// keep makes what has been counted in this round final: a verdict that follows adds to it.
-func (p *policy) keep() { p.before = p.counts }
+// Keep makes what has been counted in this round final: a verdict that follows adds to it.
+func (p *Policy) Keep() { p.before = p.counts }
 
 // delay returns the pause before the next restart. Its jitter takes away up to half: many nodes that fell over together
 // do not come back together.
-func (p *policy) delay() time.Duration {
+func (p *Policy) delay() time.Duration {
 	return time.Duration(p.due() * (1 - p.chance()/2))
 }
 
 // due is the pause before the next restart, in nanoseconds, without its jitter.
-func (p *policy) due() float64 {
+func (p *Policy) due() float64 {
 	if p.inARow == 0 {
 		return 0
 	}
@@ -462,8 +474,8 @@ func (p *policy) due() float64 {
 	return min(d, limit)
 }
 
-// account says how many restarts were used, and why d, which ends the job, leads to no other one. here is this node's name.
-func (p *policy) account(d decision, here string) string {
+// Account says how many restarts were used, and why d, which ends the job, leads to no other one. here is this node's name.
+func (p *Policy) Account(d Decision, here string) string {
 	limit := p.rules.MaxRestarts
 	if limit == 0 {
 		return "none was asked for"
@@ -478,15 +490,15 @@ func (p *policy) account(d decision, here string) string {
 		text += fmt.Sprintf(" on this node, %d by the whole job", p.restarts)
 	}
 	switch {
-	case d.Reason == reasonMaxRestarts:
+	case d.Reason == job.ReasonMaxRestarts:
 		text += ": none is left"
-	case d.Reason == reasonBackoffLimit:
+	case d.Reason == job.ReasonBackoffLimit:
 		text += fmt.Sprintf(": the limit of %d for the whole job is reached (--backoff-limit)", p.rules.BackoffLimit)
-	case d.Reason == reasonFatal:
+	case d.Reason == job.ReasonFatal:
 		text += fmt.Sprintf(": status %d is fatal (--fatal-exit-codes)", d.Status)
-	case d.Reason == reasonWorkerFailed && !p.restartable(d.Status):
+	case d.Reason == job.ReasonWorkerFailed && !p.restartable(d.Status):
 		text += fmt.Sprintf(": --restart-policy %s starts nothing again after status %d", p.rules.Policy, d.Status)
-	case d.Reason == reasonWorkerFailed && (d.Node == "" || d.Node == here):
+	case d.Reason == job.ReasonWorkerFailed && (d.Node == "" || d.Node == here):
 		text += ": it would fail of the same again"
 	}
 	return text

@@ -1,4 +1,4 @@
-package launch
+package policy
 
 import (
 	"flag"
@@ -8,26 +8,26 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"muster/internal/testutil"
 	"muster/launch/job"
 	"muster/rendezvous"
-
-	"pgregory.net/rapid"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// TestPolicyTranscripts replays testdata/policy/*.txt. A line "rules ..." starts a policy, every other line at the left
+// TestPolicyTranscripts replays testdata/*.txt. A line "rules ..." starts a policy, every other line at the left
 // margin is an event, and the indented line below it is the decision. Without chance, delays are the largest possible.
 // "keep" is no event and has no decision. "world" in the rules are the workers of this node, on the line "started" those of all nodes.
 func TestPolicyTranscripts(t *testing.T) {
-	testutil.Transcripts(t, "../testdata/policy/*.txt", *update, replay)
+	testutil.Transcripts(t, "testdata/*.txt", *update, replay)
 }
 
 func replay(t *testing.T, transcript string) string {
 	t.Helper()
 	var out strings.Builder
-	var p *policy
+	var p *Policy
 	for line := range strings.Lines(transcript) {
 		line = strings.TrimRight(line, "\n")
 		if strings.HasPrefix(line, "  ") {
@@ -37,26 +37,26 @@ func replay(t *testing.T, transcript string) string {
 		word, rest, _ := strings.Cut(line, " ")
 		switch word {
 		case "keep":
-			p.keep()
+			p.Keep()
 		case "", "#":
 		case "rules":
 			rules, world := parseRules(t, rest)
-			p = newPolicy(rules, world, func() float64 { return 0 })
+			p = New(rules, world, func() float64 { return 0 })
 		default:
-			fmt.Fprintf(&out, "  %s\n", describe(p.step(parseEvent(t, word, rest))))
+			fmt.Fprintf(&out, "  %s\n", describe(p.Step(parseEvent(t, word, rest))))
 		}
 	}
 	return out.String()
 }
 
-func parseEvent(t *testing.T, word, rest string) event {
+func parseEvent(t *testing.T, word, rest string) Event {
 	t.Helper()
 	fields := strings.Fields(rest)
 	after, err := time.ParseDuration(fields[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := event{At: time.Unix(0, 0).Add(after)}
+	e := Event{At: time.Unix(0, 0).Add(after)}
 	value := func(name string, missing int) int {
 		for _, f := range fields[1:] {
 			if text, ok := strings.CutPrefix(f, name+"="); ok {
@@ -71,31 +71,31 @@ func parseEvent(t *testing.T, word, rest string) event {
 	}
 	switch word {
 	case "started":
-		e.Kind = groupStarted
+		e.Kind = GroupStarted
 		e.World, e.Restarts, e.Replacements = value("world", 0), value("restarts", 0), value("replaced", 0)
 	case "all-ended":
-		e.Kind = worldEnded
+		e.Kind = WorldEnded
 		e.Failed, e.Rank, e.Status = value("failed", 0), value("rank", -1), value("status", 0)
 	case "said", "agreed": // by another node; what this one proposed
-		e.Kind, e.Own = verdictHeard, word == "agreed"
+		e.Kind, e.Own = VerdictHeard, word == "agreed"
 		e.Said = rendezvous.Verdict{
 			Kind: rendezvous.VerdictKind(fields[1]), Reason: fields[2], Message: "why it is so", Node: "node-b",
 			Rank: value("rank", -1), Status: value("status", 0), Restarts: value("restarts", 0),
 			Delay: time.Duration(value("delay-s", 0)) * time.Second, Linger: time.Duration(value("linger-s", 0)) * time.Second,
 		}
 	case "deadline":
-		e.Kind = deadlineReached
+		e.Kind = DeadlineReached
 	case "stop":
-		e.Kind = stopWasRequested
+		e.Kind = StopRequested
 	case "exit":
-		e.Kind = workerExited
+		e.Kind = WorkerExited
 		if _, err := fmt.Sscanf(strings.Join(fields[1:3], " "), "rank=%d status=%d", &e.Rank, &e.Status); err != nil {
 			t.Fatalf("%q: %v", rest, err)
 		}
 		e.Stopped = len(fields) > 3 && fields[3] == "stopped"
 		e.Echo = len(fields) > 3 && fields[3] == "echo"
 	case "waited":
-		e.Kind = waitedEnough
+		e.Kind = WaitedEnough
 	default:
 		t.Fatalf("unknown event %q", word)
 	}
@@ -149,12 +149,12 @@ func parseRules(t *testing.T, text string) (job.RestartRules, int) {
 	return rules, world
 }
 
-func describe(d decision) string {
-	text := map[verdict]string{
-		carryOn: "continue", restart: "restart", succeed: "success", fail: "fail", stopForNow: "stop",
-		reassemble: "reassemble", restartNode: "restart this node", restartWorker: "restart this worker", tally: "tally", hold: "hold",
+func describe(d Decision) string {
+	text := map[Verdict]string{
+		CarryOn: "continue", Restart: "restart", Succeed: "success", Fail: "fail", StopForNow: "stop",
+		Reassemble: "reassemble", RestartNode: "restart this node", RestartWorker: "restart this worker", Tally: "tally", Hold: "hold",
 	}[d.Verdict]
-	if d.Verdict == restart || d.Verdict == restartNode || d.Verdict == restartWorker {
+	if d.Verdict == Restart || d.Verdict == RestartNode || d.Verdict == RestartWorker {
 		text += fmt.Sprintf(" %d after %v", d.Restarts, d.Delay)
 	}
 	if d.Linger > 0 {
@@ -194,50 +194,50 @@ func TestPolicyInvariants(t *testing.T) {
 			Success: quorums.Draw(t, "success"), Fail: quorums.Draw(t, "fail"),
 			Linger: time.Second,
 		}
-		p := newPolicy(rules, world, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "chance") })
+		p := New(rules, world, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "chance") })
 		now := time.Unix(0, 0)
 		var restarts []time.Time
-		var final *decision
+		var final *Decision
 		seen := make(map[int]int)       // the round's exits that were not ours
 		started, pending := false, true // a group has been started; a start would be the next one
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 50_000).Draw(t, "ms")) * time.Millisecond)
-			e := event{
-				Kind: rapid.SampledFrom([]eventKind{
-					groupStarted, workerExited, workerExited, workerExited, workerExited, deadlineReached, stopWasRequested,
+			e := Event{
+				Kind: rapid.SampledFrom([]EventKind{
+					GroupStarted, WorkerExited, WorkerExited, WorkerExited, WorkerExited, DeadlineReached, StopRequested,
 				}).Draw(t, "kind"),
 				At: now, Rank: rapid.IntRange(0, world-1).Draw(t, "rank"),
 				Status:  rapid.SampledFrom([]int{0, 0, 1, 2, 3, 4, 137}).Draw(t, "status"),
 				Stopped: rapid.IntRange(0, 3).Draw(t, "stopped") == 0,
 			}
-			if e.Kind >= deadlineReached && rapid.IntRange(0, 5).Draw(t, "rare") > 0 {
+			if e.Kind >= DeadlineReached && rapid.IntRange(0, 5).Draw(t, "rare") > 0 {
 				continue
 			}
-			d := p.step(e)
-			if e.Kind == groupStarted && d.Verdict != carryOn {
+			d := p.Step(e)
+			if e.Kind == GroupStarted && d.Verdict != CarryOn {
 				t.Fatalf("a start decided %+v", d)
 			}
-			if final != nil && d.Verdict != carryOn && (final.Verdict != succeed || d.Verdict != succeed) {
+			if final != nil && d.Verdict != CarryOn && (final.Verdict != Succeed || d.Verdict != Succeed) {
 				t.Fatalf("%+v after the job was decided: %+v", d, *final)
 			}
-			if e.Kind == workerExited && (e.Stopped || !started) && d.Verdict != carryOn {
+			if e.Kind == WorkerExited && (e.Stopped || !started) && d.Verdict != CarryOn {
 				t.Fatalf("an exit that counts for nothing decided %+v", d)
 			}
-			if e.Kind == workerExited && !e.Stopped && started {
+			if e.Kind == WorkerExited && !e.Stopped && started {
 				if _, again := seen[e.Rank]; !again {
 					seen[e.Rank] = e.Status
 				}
 			}
-			if e.Kind == groupStarted && pending {
+			if e.Kind == GroupStarted && pending {
 				started, pending, seen = true, false, make(map[int]int)
 			}
 			if d.Rank >= 0 && (d.Status == 0 || seen[d.Rank] != d.Status) {
 				t.Fatalf("%+v blames a rank that did not end so: %v", d, seen)
 			}
 			switch d.Verdict {
-			case carryOn:
+			case CarryOn:
 				continue
-			case restart:
+			case Restart:
 				for rank, status := range seen {
 					if rules.Fatal.Has(status) && status != 0 {
 						t.Fatalf("restart although rank %d ended with the fatal %d", rank, status)
@@ -268,12 +268,12 @@ func TestPolicyInvariants(t *testing.T) {
 				if within > rules.MaxRestarts || rules.BackoffLimit >= 0 && within > rules.BackoffLimit {
 					t.Fatalf("%d restarts within the window", within)
 				}
-			case succeed:
+			case Succeed:
 				if rules.Success == job.QuorumRank0 && seen[0] != 0 || rules.Success == job.QuorumAll && len(seen) < world {
 					t.Fatalf("success with %v", seen)
 				}
 				final, pending = &d, false
-			case fail, stopForNow:
+			case Fail, StopForNow:
 				final, pending = &d, false
 			default:
 				t.Fatalf("a node that is alone decides %+v", d)
@@ -292,16 +292,16 @@ func TestPoliciesAgree(t *testing.T) {
 			Policy: job.RestartOnFailure, MaxRestarts: rapid.IntRange(0, 3).Draw(t, "max"), BackoffLimit: rapid.IntRange(-1, 4).Draw(t, "backoff"),
 			Success: job.QuorumAll, Fail: job.QuorumAny, Delay: time.Second, DelayFactor: 1,
 		}
-		policies := make([]*policy, nodes)
+		policies := make([]*Policy, nodes)
 		caused := make([]int, nodes)
 		for i := range policies {
-			policies[i] = newPolicy(rules, workers, func() float64 { return 0 })
+			policies[i] = New(rules, workers, func() float64 { return 0 })
 		}
 		now, restarts, lost := time.Unix(0, 0), 0, 0
 		for {
 			now = now.Add(time.Second)
 			for _, p := range policies {
-				p.step(event{Kind: groupStarted, At: now, World: nodes * workers, Restarts: restarts, Replacements: lost})
+				p.Step(Event{Kind: GroupStarted, At: now, World: nodes * workers, Restarts: restarts, Replacements: lost})
 			}
 			// Some nodes see a failure at the same time, and a node may be lost before any of them has said so.
 			var said *rendezvous.Verdict
@@ -313,31 +313,31 @@ func TestPoliciesAgree(t *testing.T) {
 			failing := rapid.SliceOfNDistinct(rapid.IntRange(0, nodes-1), 1, nodes, rapid.ID[int]).Draw(t, "failing")
 			for _, i := range failing {
 				echo := rapid.Bool().Draw(t, "echo")
-				d := policies[i].step(event{Kind: workerExited, At: now, Rank: i * workers, Status: 1, Echo: echo})
-				if echo != (d.Verdict == hold) {
+				d := policies[i].Step(Event{Kind: WorkerExited, At: now, Rank: i * workers, Status: 1, Echo: echo})
+				if echo != (d.Verdict == Hold) {
 					t.Fatalf("node %d decides %+v of a failure that is an echo: %v", i, d, echo)
 				}
 				switch {
 				case echo && said != nil:
 					continue // it is told in time
 				case echo && rapid.Bool().Draw(t, "waited"):
-					d = policies[i].step(event{Kind: waitedEnough, At: now})
+					d = policies[i].Step(Event{Kind: WaitedEnough, At: now})
 				case echo:
-					d = policies[i].step(event{Kind: workerExited, At: now, Rank: i*workers + 1, Status: 1})
+					d = policies[i].Step(Event{Kind: WorkerExited, At: now, Rank: i*workers + 1, Status: 1})
 				}
-				if again := policies[i].step(event{Kind: waitedEnough, At: now}); again.Verdict != carryOn {
+				if again := policies[i].Step(Event{Kind: WaitedEnough, At: now}); again.Verdict != CarryOn {
 					t.Fatalf("node %d decides %+v, and then %+v", i, d, again)
 				}
-				if v := d.proposal(fmt.Sprint(i)); said == nil {
+				if v := d.Proposal(fmt.Sprint(i)); said == nil {
 					said, by = &v, i
 				}
 			}
 			for i, p := range policies {
-				d := p.step(event{Kind: verdictHeard, At: now, Said: *said, Own: i == by})
-				if again := p.step(event{Kind: verdictHeard, At: now, Said: *said, Own: i == by}); again != d {
+				d := p.Step(Event{Kind: VerdictHeard, At: now, Said: *said, Own: i == by})
+				if again := p.Step(Event{Kind: VerdictHeard, At: now, Said: *said, Own: i == by}); again != d {
 					t.Fatalf("told twice, node %d decides %+v and %+v", i, d, again)
 				}
-				if want := decisionOf(*said).Verdict; d.Verdict != want || d.Restarts != said.Restarts && d.Verdict == restart {
+				if want := DecisionOf(*said).Verdict; d.Verdict != want || d.Restarts != said.Restarts && d.Verdict == Restart {
 					t.Fatalf("node %d decides %+v of %+v", i, d, *said)
 				}
 			}
@@ -380,11 +380,11 @@ func TestDelayGrowsAndStays(t *testing.T) {
 		{0, "[0s 1s 2s 4s 8s 16s 32s 1m0s 1m0s]"},
 		{0.5, "[0s 750ms 1.5s 3s 6s 12s 24s 45s 45s]"},
 	} {
-		p := newPolicy(rules, 1, func() float64 { return c.chance })
+		p := New(rules, 1, func() float64 { return c.chance })
 		var delays []time.Duration
 		for range 9 {
-			p.step(event{Kind: groupStarted})
-			delays = append(delays, p.step(event{Kind: workerExited, Status: 1}).Delay)
+			p.Step(Event{Kind: GroupStarted})
+			delays = append(delays, p.Step(Event{Kind: WorkerExited, Status: 1}).Delay)
 		}
 		if got := fmt.Sprint(delays); got != c.want {
 			t.Errorf("chance %v: delays %v, want %v", c.chance, got, c.want)
@@ -395,23 +395,23 @@ func TestDelayGrowsAndStays(t *testing.T) {
 // TestDelayOfHealthyGroups: pauses cost a tenth of the time at most. A group that ran ten times as long as the pause that is due
 // starts at once, and pauses grow anew.
 func TestDelayOfHealthyGroups(t *testing.T) {
-	p := newPolicy(job.RestartRules{
+	p := New(job.RestartRules{
 		Policy: job.RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,
 		Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
 	}, 1, func() float64 { return 0 })
 	now := time.Now()
 	var delays []time.Duration
 	for _, ran := range []int{20, 20, 20, 9, 19, 39, 40, 9, 10} {
-		p.step(event{Kind: groupStarted, At: now})
+		p.Step(Event{Kind: GroupStarted, At: now})
 		now = now.Add(time.Duration(ran) * time.Second)
-		delays = append(delays, p.step(event{Kind: workerExited, Status: 1, At: now}).Delay)
+		delays = append(delays, p.Step(Event{Kind: WorkerExited, Status: 1, At: now}).Delay)
 	}
 	if got, want := fmt.Sprint(delays), "[0s 0s 0s 1s 2s 4s 8s 16s 32s]"; got != want {
 		t.Errorf("delays %v, want %v", got, want)
 	}
-	p.step(event{Kind: groupStarted, At: now})
+	p.Step(Event{Kind: GroupStarted, At: now})
 	now = now.Add(10 * time.Minute)
-	if d := p.step(event{Kind: workerExited, Status: 1, At: now}).Delay; d != 0 {
+	if d := p.Step(Event{Kind: WorkerExited, Status: 1, At: now}).Delay; d != 0 {
 		t.Errorf("after ten minutes a pause of %v", d)
 	}
 }
@@ -424,11 +424,11 @@ func TestDelayNeverOverflows(t *testing.T) {
 		{Delay: time.Second, DelayFactor: 0, DelayMax: time.Minute},
 	} {
 		rules.Policy, rules.MaxRestarts, rules.BackoffLimit = job.RestartOnFailure, 1000, -1
-		p := newPolicy(rules, 1, func() float64 { return 0 })
+		p := New(rules, 1, func() float64 { return 0 })
 		last := time.Duration(0)
 		for range 1000 {
-			p.step(event{Kind: groupStarted})
-			d := p.step(event{Kind: workerExited, Status: 1}).Delay
+			p.Step(Event{Kind: GroupStarted})
+			d := p.Step(Event{Kind: WorkerExited, Status: 1}).Delay
 			if d < last {
 				t.Fatalf("%+v: delay fell from %v to %v", rules, last, d)
 			}
@@ -442,29 +442,29 @@ func TestDelayNeverOverflows(t *testing.T) {
 
 func TestDecisionMessage(t *testing.T) {
 	for _, c := range []struct {
-		d    decision
+		d    Decision
 		want string
 	}{
-		{decision{Verdict: succeed, Reason: reasonSucceeded, Rank: -1}, "the workers succeeded"},
-		{decision{Verdict: restart, Reason: reasonFinished, Rank: -1, Restarts: 1}, "the workers succeeded; restart 1"},
+		{Decision{Verdict: Succeed, Reason: job.ReasonSucceeded, Rank: -1}, "the workers succeeded"},
+		{Decision{Verdict: Restart, Reason: job.ReasonFinished, Rank: -1, Restarts: 1}, "the workers succeeded; restart 1"},
 		{
-			decision{Verdict: restart, Reason: reasonWorkerFailed, Rank: 3, Status: 137, Restarts: 2, Delay: 1234567 * time.Microsecond},
+			Decision{Verdict: Restart, Reason: job.ReasonWorkerFailed, Rank: 3, Status: 137, Restarts: 2, Delay: 1234567 * time.Microsecond},
 			"rank 3 ended with status 137; restart 2 after 1.235s",
 		},
-		{decision{Verdict: fail, Reason: reasonWorkerFailed, Rank: 0, Status: 1}, "rank 0 ended with status 1"},
-		{decision{Verdict: fail, Reason: reasonFatal, Rank: 0, Status: 3}, "rank 0 ended with status 3, which is fatal"},
+		{Decision{Verdict: Fail, Reason: job.ReasonWorkerFailed, Rank: 0, Status: 1}, "rank 0 ended with status 1"},
+		{Decision{Verdict: Fail, Reason: job.ReasonFatal, Rank: 0, Status: 3}, "rank 0 ended with status 3, which is fatal"},
 		{
-			decision{Verdict: fail, Reason: reasonMaxRestarts, Rank: 0, Status: 1},
+			Decision{Verdict: Fail, Reason: job.ReasonMaxRestarts, Rank: 0, Status: 1},
 			"rank 0 ended with status 1, and no restart is left",
 		},
 		{
-			decision{Verdict: fail, Reason: reasonBackoffLimit, Rank: 0, Status: 1},
+			Decision{Verdict: Fail, Reason: job.ReasonBackoffLimit, Rank: 0, Status: 1},
 			"rank 0 ended with status 1, and the backoff limit is reached",
 		},
-		{decision{Verdict: fail, Reason: reasonDeadline, Rank: -1}, "the deadline was reached"},
-		{decision{Verdict: stopForNow, Reason: reasonStopped, Rank: -1}, "muster was asked to stop"},
+		{Decision{Verdict: Fail, Reason: job.ReasonDeadline, Rank: -1}, "the deadline was reached"},
+		{Decision{Verdict: StopForNow, Reason: job.ReasonStopped, Rank: -1}, "muster was asked to stop"},
 	} {
-		if got := c.d.message(); got != c.want {
+		if got := c.d.Message(); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.d, got, c.want)
 		}
 	}
@@ -478,19 +478,19 @@ func TestAccount(t *testing.T) {
 	now := time.Unix(0, 0)
 	for want, c := range map[string]struct {
 		rules job.RestartRules
-		d     decision
+		d     Decision
 		job   int
 	}{
-		"none was asked for":        {job.RestartRules{}, decision{Reason: reasonWorkerFailed}, 2},
-		"2 of 3 used: none is left": {rules, decision{Reason: reasonMaxRestarts}, 2},
-		"2 of 3 used on this node, 4 by the whole job: none is left":                  {rules, decision{Reason: reasonMaxRestarts, Node: "here"}, 4},
-		"2 of 3 used on this node, 4 by the whole job: node there has decided":        {rules, decision{Node: "there"}, 4},
-		"2 of 3 used: status 9 is fatal (--fatal-exit-codes)":                         {rules, decision{Reason: reasonFatal, Status: 9}, 2},
-		"2 of 3 used: --restart-policy exit-code starts nothing again after status 9": {exitCode, decision{Reason: reasonWorkerFailed, Status: 9}, 2},
+		"none was asked for":        {job.RestartRules{}, Decision{Reason: job.ReasonWorkerFailed}, 2},
+		"2 of 3 used: none is left": {rules, Decision{Reason: job.ReasonMaxRestarts}, 2},
+		"2 of 3 used on this node, 4 by the whole job: none is left":                  {rules, Decision{Reason: job.ReasonMaxRestarts, Node: "here"}, 4},
+		"2 of 3 used on this node, 4 by the whole job: node there has decided":        {rules, Decision{Node: "there"}, 4},
+		"2 of 3 used: status 9 is fatal (--fatal-exit-codes)":                         {rules, Decision{Reason: job.ReasonFatal, Status: 9}, 2},
+		"2 of 3 used: --restart-policy exit-code starts nothing again after status 9": {exitCode, Decision{Reason: job.ReasonWorkerFailed, Status: 9}, 2},
 	} {
-		p := newPolicy(c.rules, 1, func() float64 { return 0 })
+		p := New(c.rules, 1, func() float64 { return 0 })
 		p.own, p.restarts = []time.Time{now, now}, c.job
-		if got := p.account(c.d, "here"); got != want {
+		if got := p.Account(c.d, "here"); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -1,0 +1,28 @@
+package job
+
+import "time"
+
+// Reason names why a job or a round ended, in the words of the status file. Handlers bring more.
+type Reason string
+
+// The reasons.
+const (
+	ReasonSucceeded    Reason = "WorkersSucceeded"
+	ReasonWorkerFailed Reason = "WorkerFailed"         // restarted, or final because nothing asks for a restart
+	ReasonFatal        Reason = "FatalExitCode"        // a code of RestartRules.Fatal
+	ReasonMaxRestarts  Reason = "MaxRestartsReached"   // RestartRules.MaxRestarts
+	ReasonBackoffLimit Reason = "BackoffLimitReached"  // RestartRules.BackoffLimit
+	ReasonDeadline     Reason = "DeadlineExceeded"     // RestartRules.Deadline
+	ReasonStopped      Reason = "StopRequested"        // a signal to muster
+	ReasonFinished     Reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
+	ReasonNodeStopped  Reason = "NodeStopped"          // reassembled: muster was asked to stop on one of the nodes
+	ReasonLeaseOver    Reason = "LeaseOver"            // reassembled: nobody heard of a node, whose workers were killed for that
+	ReasonRefused      Reason = "Refused"              // muster did not start the job
+	ReasonNotMet       Reason = "NodesNotMet"          // the nodes did not meet in time, or too few are left
+	ReasonNotSaved     Reason = "CheckpointNotSaved"   // the workers have succeeded, but what they saved last is not on disk
+	ReasonInternal     Reason = "InternalError"        // muster could not run the job, or not end it
+)
+
+// RootCauseWindow is how close to another failure a worker must have ended for its broken connection to be put down to
+// that failure; longer where other failures were waited for.
+const RootCauseWindow = 5 * time.Second

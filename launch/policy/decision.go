@@ -1,0 +1,164 @@
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/launch/job"
+	"muster/rendezvous"
+)
+
+// Verdict is what is to be done after an event.
+type Verdict int
+
+// The verdicts.
+const (
+	CarryOn        Verdict = iota // nothing changes
+	Restart                       // stop the group, pause for Delay, meet the other nodes, start it again
+	Succeed                       // the job has succeeded; stop what is left after Linger
+	Fail                          // the job has failed; stop the group
+	StopForNow                    // muster was asked to stop; stop the group
+	Reassemble                    // the nodes have changed: stop the group, meet the others, start it again
+	RestartNode                   // stop the group, pause for Delay, start it again in the same round
+	RestartWorker                 // start the failed worker again after Delay, the others go on
+	Tally                         // this node's workers have ended, and the other nodes' are to be counted too
+	Leave                         // this node is not fit: it ends, the others go on without it
+	WaitForVerdict                // other nodes leave: nothing is started, how the round ends will be said
+	Hold                          // what failed may be the echo of a lost node: wait for word of the others before deciding
+)
+
+// Decision is the policy's answer to an event.
+type Decision struct {
+	Verdict Verdict
+	Reason  job.Reason
+	// Rank and Status are the failure that decided, -1 and 0 where none did. The failure report may know better which
+	// worker is to blame: it has read what they said. Without a rank, Status is the job's where it is not 0.
+	Rank, Status int
+	// Restarts belongs to what starts workers again: how often that was then done (TORCHELASTIC_RESTART_COUNT), by the whole
+	// job, and for RestartNode and RestartWorker by this node within rounds too.
+	Restarts int
+	// Delay is the pause before the next start.
+	Delay time.Duration
+	// Linger belongs to succeed: how long the workers that still run may go on.
+	Linger time.Duration
+	// Node is the host whose agent decided, empty for this one and for handlers. Text says why where Reason is none of ours.
+	Node, Text string
+}
+
+// Final reports whether the job ends with the decision, as far as this node is concerned.
+func (d Decision) Final() bool {
+	return d.Verdict == Succeed || d.Verdict == Fail || d.Leaves()
+}
+
+// Leaves reports whether this node leaves, and the others may go on.
+func (d Decision) Leaves() bool { return d.Verdict == StopForNow || d.Verdict == Leave }
+
+// StartsAgain reports whether this node's group ends and another one is started.
+func (d Decision) StartsAgain() bool {
+	return d.Verdict == Restart || d.Verdict == Reassemble || d.Verdict == RestartNode
+}
+
+// Proposal is what the other nodes are told of a decision that ends the round. Where this node leaves they are to go on
+// without it.
+func (d Decision) Proposal(node string) rendezvous.Verdict {
+	v := rendezvous.Verdict{Reason: string(d.Reason), Message: d.Message(), Node: node, Rank: d.Rank, Status: d.Status}
+	switch d.Verdict {
+	case Restart:
+		v.Kind, v.Restarts, v.Delay = rendezvous.Restart, d.Restarts, d.Delay
+	case Succeed:
+		v.Kind, v.Linger = rendezvous.Succeed, d.Linger
+	case Fail:
+		v.Kind = rendezvous.Fail
+		if d.Reason == job.ReasonDeadline {
+			v.Status = errhint.Deadline
+		}
+	case Reassemble:
+		v.Kind = rendezvous.Reassemble
+	default:
+		v.Kind, v.Reason = rendezvous.Reassemble, string(job.ReasonNodeStopped)
+	}
+	return v
+}
+
+// DecisionOf is what a verdict of all nodes means here. It came over the network: texts are made fit for a terminal, and
+// numbers that cannot be are not taken.
+func DecisionOf(v rendezvous.Verdict) Decision {
+	d := Decision{Reason: job.Reason(printable.Output(v.Reason)), Rank: max(v.Rank, -1), Status: v.Status, Node: printable.Output(v.Node)}
+	switch d.Reason {
+	case job.ReasonSucceeded, job.ReasonWorkerFailed, job.ReasonFatal, job.ReasonMaxRestarts, job.ReasonBackoffLimit, job.ReasonDeadline, job.ReasonFinished:
+	default:
+		d.Text = printable.Output(v.Message)
+	}
+	if d.Status < 0 || d.Status > 255 {
+		d.Status = errhint.Internal
+	}
+	switch v.Kind {
+	case rendezvous.Restart:
+		d.Verdict, d.Delay = Restart, max(v.Delay, 0)
+	case rendezvous.Reassemble:
+		d.Verdict, d.Rank, d.Status = Reassemble, -1, 0
+	case rendezvous.Succeed:
+		d.Verdict, d.Rank, d.Status, d.Linger = Succeed, -1, 0, max(v.Linger, 0)
+	case rendezvous.Fail:
+		d.Verdict = Fail
+	default: // of a later version of ours: what it wants is not known, and to go on would be to guess
+		d.Verdict, d.Rank, d.Status, d.Reason = Fail, -1, errhint.Internal, job.ReasonInternal
+		d.Text = fmt.Sprintf("another node ended the round with %q, which this version of muster does not know", v.Kind)
+	}
+	return d
+}
+
+// Message returns the decision as a sentence for people.
+func (d Decision) Message() string {
+	text := d.Cause()
+	if d.Text != "" {
+		return text
+	}
+	switch d.Verdict {
+	case Restart:
+		text += fmt.Sprintf("; restart %d", d.Restarts)
+	case RestartNode:
+		text += fmt.Sprintf("; restart %d, on this node alone", d.Restarts)
+	case RestartWorker:
+		text += fmt.Sprintf("; restart %d, of this worker alone", d.Restarts)
+	default:
+		return text
+	}
+	if d.Delay > 0 {
+		text += fmt.Sprintf(" after %v", d.Delay.Round(time.Millisecond))
+	}
+	return text
+}
+
+// Cause is the part of the message that says why, for those who say by themselves what is done about it.
+func (d Decision) Cause() string {
+	var text string
+	switch {
+	case d.Text != "":
+		return d.Text
+	case d.Rank >= 0:
+		text = fmt.Sprintf("rank %d ended with status %d", d.Rank, d.Status)
+	case d.Reason == job.ReasonDeadline:
+		text = "the deadline was reached"
+	case d.Reason == job.ReasonStopped:
+		text = "muster was asked to stop"
+	case d.Reason == job.ReasonSucceeded || d.Reason == job.ReasonFinished:
+		text = "the workers succeeded"
+	case d.Verdict == Reassemble:
+		text = "the nodes meet again"
+	default:
+		text = "workers failed"
+	}
+	switch d.Reason {
+	case job.ReasonFatal:
+		text += ", which is fatal"
+	case job.ReasonMaxRestarts:
+		text += ", and no restart is left"
+	case job.ReasonBackoffLimit:
+		text += ", and the backoff limit is reached"
+	default:
+	}
+	return text
+}
