@@ -63,6 +63,29 @@ func TestClientTrouble(t *testing.T) {
 	}
 }
 
+// TestClientEnds: a worker ends right behind a save, while the memory for its next one is being mapped in the background. A thread that
+// is in torch's code when the interpreter ends aborts the process, and the job would start it again.
+func TestClientEnds(t *testing.T) {
+	s, _ := testService(t, func(c *Config) { c.Workers = 1 })
+	out := runPython(t, s.cfg.Socket, "-c", `
+import sys, time, torch
+from muster.checkpoint import Checkpointer
+frombuffer = torch.frombuffer
+def slowly(*args, **kwargs):
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        torch.ones(1 << 20).sum()
+    return frombuffer(*args, **kwargs)
+torch.frombuffer = slowly
+Checkpointer(sys.argv[1], size_hint=1 << 20)
+time.sleep(0.2)
+print("ends")
+`, filepath.Join(t.TempDir(), "checkpoints"))
+	if out != "ends\n" {
+		t.Error(out)
+	}
+}
+
 // Where agents of torchrun take part workers write by themselves.
 func TestClientDirect(t *testing.T) {
 	s, _ := testService(t, func(c *Config) { c.Workers, c.Several, c.Token, c.Addr = 1, true, []byte("secret"), "127.0.0.1" })

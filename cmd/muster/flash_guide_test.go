@@ -105,8 +105,8 @@ func TestFlashWays(t *testing.T) {
 		nodes  int
 		args   []string
 	}{
-		"deepspeed":  {"fsdp", 1, []string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank"}},
-		"accelerate": {"ddp", 1, []string{"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2"}},
+		"deepspeed":  {"fsdp", 1, []string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", "PORT"}},
+		"accelerate": {"ddp", 1, []string{"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2", "--main_process_port", "PORT"}},
 		"elastic":    {"ddp", 2, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=2"}},
 	} {
 		for _, script := range []string{"ddp", "fsdp"} {
@@ -115,7 +115,11 @@ func TestFlashWays(t *testing.T) {
 			}
 			t.Run(way+" "+script, func(t *testing.T) {
 				t.Parallel()
-				_, said := flashJob(t, script, c.nodes, fmt.Sprintf("%d@17", c.nodes), append([]string{"--python=" + interpreter}, c.args...)...)
+				args := append([]string{"--python=" + interpreter}, c.args...)
+				if port := slices.Index(args, "PORT"); port >= 0 {
+					args[port] = freePort(t)
+				}
+				_, said := flashJob(t, script, c.nodes, fmt.Sprintf("%d@17", c.nodes), args...)
 				if n := strings.Count(said, "begins behind step 17 from memory\n"); n != 2*c.nodes {
 					t.Errorf("%d ranks begin behind step 17 from memory, want %d\n%s", n, 2*c.nodes, said)
 				}

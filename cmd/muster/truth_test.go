@@ -121,11 +121,11 @@ func TestSlotsAreNoAccelerators(t *testing.T) {
 	if err := os.WriteFile(hostfile, []byte("localhost slots=2\n127.0.0.1 slots=2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, nil, "deepspeed", "--hostfile", hostfile, "--num_gpus", "2", "--no_python", "true")
+	got := muster(t, nil, "deepspeed", "--hostfile", hostfile, "--num_gpus", "2", "--master_port", freePort(t), "--no_python", "true")
 	if got.status != 0 || strings.Contains(got.stderr, "accelerator") {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
-	got = muster(t, nil, "deepspeed", "--hostfile", hostfile, "--no_python", "true")
+	got = muster(t, nil, "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_python", "true")
 	if got.status != 0 || strings.Contains(got.stderr, "share") {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
@@ -242,7 +242,7 @@ func TestDryRunShowsFlagsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", script}
+	args := []string{"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", "--master_port", freePort(t), script}
 	for _, all := range []bool{false, true} {
 		flags := []string{"--dry-run"}
 		if all {

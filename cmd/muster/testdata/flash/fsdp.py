@@ -32,6 +32,7 @@ with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
 source = checkpointer._checkpointer.source if hasattr(checkpointer, "_checkpointer") else "none"
 print(f"rank {rank} begins behind step {start} from {source}", flush=True)
 
+loss = torch.zeros(())  # of a worker that is started again when all is done
 for step in range(start + 1, steps + 1):
     torch.manual_seed(100 * step + rank)
     loss = model(torch.randn(16, 8)).square().mean()

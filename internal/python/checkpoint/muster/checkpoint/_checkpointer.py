@@ -8,7 +8,7 @@ import threading
 
 import torch
 
-from . import _copy, _direct, _place
+from . import _copy, _direct, _place, _threads
 from ._agent import VERSION, AgentError, Link
 from ._files import Archive, Plan
 from ._restore import DiskStep, MemoryStep, Views
@@ -309,8 +309,7 @@ class Checkpointer:
             return
         if size and len(self._slots) > 1:
             return
-        self._background = threading.Thread(target=self._reserve, args=(size,), name="muster-reserve", daemon=True)
-        self._background.start()
+        self._background = _threads.start("muster-reserve", self._reserve, size)
 
     def _reserve(self, size):
         try:

@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from . import _place
+from . import _place, _threads
 
 PIECE = 16 << 20  # what a thread copies before it looks for more
 SMALL = 64 << 10  # storages below this are copied without letting go of the interpreter
@@ -45,11 +45,8 @@ class Populated:
         threads = max(1, helpers())
         part = -(-len(whole) // (threads * AROUND)) * AROUND
         self._threads = [
-            threading.Thread(target=whole[at:at + part:AROUND].sum, name="muster-populate", daemon=True)
-            for at in range(0, len(whole), part)
+            _threads.start("muster-populate", whole[at:at + part:AROUND].sum) for at in range(0, len(whole), part)
         ]
-        for thread in self._threads:
-            thread.start()
 
     def wait(self):
         for thread in self._threads:
@@ -71,12 +68,11 @@ class Copy:
         helpers = min(helpers, len(self._pieces))
         if helpers:
             sys.setswitchinterval(1e-4)  # whoever has copied a piece does not wait for long until it may ask for the next
-        self._threads = [threading.Thread(target=self._work, name="muster-copy", daemon=True) for _ in range(helpers)]
-        for n, thread in enumerate(self._threads):
+        self._threads = []
+        for _ in range(helpers):
             try:
-                thread.start()
+                self._threads.append(_threads.start("muster-copy", self._work))
             except RuntimeError:  # there are no more to be had
-                del self._threads[n:]
                 break
 
     def _work(self):
