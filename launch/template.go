@@ -176,18 +176,63 @@ func (t *template) await(step func(label string)) (imports int, err error) {
 	}
 }
 
-// checkLimit is how long a look at the imported files may take, hastyLimit where an ordinary start is to be had at once. It takes
-// milliseconds where they are near.
-const checkLimit, hastyLimit = 5 * time.Second, time.Second
+const (
+	// answerLimit is how long a template may take to answer. It takes milliseconds where the files are near and processors are free; where
+	// they are not, an ordinary start needs them for longer than the answer does.
+	answerLimit = 30 * time.Second
+	// stoppedLimit is how long one is waited for that a signal has stopped.
+	stoppedLimit = 5 * time.Second
+	// checkLimit is how long what a template has printed may be on its way, and how long a start waits for it beside workers that run.
+	checkLimit = 5 * time.Second
+)
+
+// ask returns the template's answer. The waiting ends with the process, and where that was stopped; a template that has given no answer
+// is not to be used again. The caller holds t.mu.
+func (t *template) ask(message ...string) ([]string, error) {
+	asked := time.Now()
+	if err := t.proc.Send(message...); err != nil {
+		return nil, err
+	}
+	answered := make(chan struct{})
+	var hopeless error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		look := time.NewTicker(time.Second)
+		defer look.Stop()
+		for hopeless == nil {
+			select {
+			case <-answered:
+				return
+			case <-t.proc.Done(): // its forks may hold the connection open
+				hopeless = errors.New("its process has ended")
+			case <-look.C:
+				if time.Since(asked) >= stoppedLimit && t.proc.Stopped() {
+					hopeless = fmt.Errorf("its process was stopped, and has not gone on for %v", stoppedLimit)
+				}
+			}
+		}
+		t.proc.GiveUp()
+	})
+	word, err := t.proc.Receive(asked.Add(answerLimit))
+	close(answered)
+	wg.Wait()
+	switch {
+	case err == nil:
+	case hopeless != nil:
+		err = hopeless
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("it has not answered for %v", answerLimit)
+	case errors.Is(err, io.EOF):
+		err = errors.New("its process has ended")
+	}
+	return word, err
+}
 
 // changed asks whether what was imported still is what a worker would import, and returns what is not; "" for nothing.
-func (t *template) changed(limit time.Duration) (string, error) {
+func (t *template) changed() (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.proc.Send("check", ""); err != nil {
-		return "", err
-	}
-	word, err := t.proc.Receive(time.Now().Add(limit))
+	word, err := t.ask("check", "")
 	if err != nil {
 		return "", err
 	}
@@ -207,10 +252,7 @@ func (t *template) noted(pids []int) (files, variables []string, err error) {
 	for _, pid := range pids {
 		message = append(message, "pid", strconv.Itoa(pid))
 	}
-	if err := t.proc.Send(message...); err != nil {
-		return nil, nil, err
-	}
-	word, err := t.proc.Receive(time.Now().Add(checkLimit))
+	word, err := t.ask(message...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -65,10 +65,21 @@ type making struct {
 	mu       sync.Mutex
 	step     string // what is being imported
 
-	looking sync.Mutex // held while the template is looked at
-	looked  bool       // changed and err are news
+	looking *looking // the look at the template that the next start goes by; nil: none has begun
+}
+
+// looking is a look at whether a template is out of date: what was changed, or why that is not known.
+type looking struct {
+	done    chan struct{} // closed when it is over
 	changed string
 	err     error
+}
+
+// justMade is the look at what was imported just now.
+func justMade() *looking {
+	l := &looking{done: make(chan struct{})}
+	close(l.done)
+	return l
 }
 
 const (
@@ -109,7 +120,7 @@ func (w *warmer) beginLocked(m *making) {
 			m.learned = w.recall()
 		}
 		t := w.make(m)
-		m.template, m.looked = t, t != nil // what was imported just now is up to date
+		m.template, m.looking = t, justMade()
 		close(m.done)
 		if t != nil {
 			w.guard(m)
@@ -401,48 +412,72 @@ func (w *warmer) choose(ctx context.Context) *template {
 		if m.template == nil {
 			return nil
 		}
-		what, err := w.look(m)
+		what, err := w.look(ctx, m, tell.C)
+		if ctx.Err() != nil {
+			return nil // who looks goes on, and what that says is there for the next start
+		}
 		if err == nil && what == "" {
 			return m.template
 		}
-		w.replace(m, what, err, "the template of warm starts does not answer: making another one")
+		message := "the template of warm starts does not answer: making another one"
+		if w.Rules.Restarts {
+			message = "the workers restart as usual: the template of warm starts does not answer"
+		}
+		w.replace(m, what, err, message)
 		if changes == changesLimit {
 			return nil // somebody is at work there; the next start may find it quiet
 		}
 	}
 }
 
-// look finds out whether the template is out of date, unless that has just been done.
-func (w *warmer) look(m *making) (what string, err error) {
-	m.looking.Lock()
-	defer m.looking.Unlock()
-	if m.looked {
-		m.looked = false
-		return m.changed, m.err
+// look finds out whether the template is out of date, or what the look that has begun already says. It returns early where ctx ends.
+func (w *warmer) look(ctx context.Context, m *making, tell <-chan time.Time) (what string, err error) {
+	l := w.beginLook(m, false)
+	for {
+		select {
+		case <-l.done:
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.looking == l {
+				m.looking = nil
+			}
+			return l.changed, l.err
+		case <-tell:
+			w.Log.Info().Str("step", "a look at what it has imported").Msg("waiting for the template of warm starts")
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
 	}
-	return m.template.changed(w.patience())
 }
 
-// patience is how long a start waits for what a template says of its files.
-func (w *warmer) patience() time.Duration {
-	if w.Rules.Restarts {
-		return hastyLimit // nobody asked for a template
+// beginLook has the template looked at, and returns at once. One look at a time: where anew is false the last one's result will do.
+func (w *warmer) beginLook(m *making, anew bool) *looking {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.looking; l != nil {
+		select {
+		case <-l.done:
+		default:
+			return l
+		}
+		if !anew {
+			return l
+		}
 	}
-	return checkLimit
+	l := &looking{done: make(chan struct{})}
+	m.looking = l
+	w.wg.Go(func() {
+		l.changed, l.err = m.template.changed()
+		close(l.done)
+	})
+	return l
 }
 
 // lookAhead has the template looked at behind the back of whoever is going to take it at once.
 func (w *warmer) lookAhead() {
-	m := w.ready()
-	if m == nil {
-		return
+	if m := w.ready(); m != nil {
+		w.beginLook(m, true)
 	}
-	m.looking.Lock()
-	w.wg.Go(func() {
-		defer m.looking.Unlock()
-		m.changed, m.err = m.template.changed(w.patience())
-		m.looked = true
-	})
 }
 
 // prepare is told that workers have started, and with which process ids those that were forked. Where there can be another
@@ -528,6 +563,7 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 		w.Log.WithLevel(w.level(zerolog.InfoLevel)).Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
 	} else {
 		w.failed++
+		w.why = err.Error()
 		w.Log.Warn().Err(err).Msg(message)
 	}
 	w.next = nil

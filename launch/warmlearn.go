@@ -258,7 +258,7 @@ func (m *making) missing(files []string) (size int64) {
 func (w *warmer) upgrade(old *making, files []string) *making {
 	m := &making{done: make(chan struct{}), learned: files, polite: true, upgrade: true}
 	t := w.make(m)
-	m.template, m.looked = t, t != nil
+	m.template, m.looking = t, justMade()
 	close(m.done)
 	if t == nil {
 		return nil

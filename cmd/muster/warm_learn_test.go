@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -259,4 +260,43 @@ func TestWarmRestartsOnly(t *testing.T) {
 		wantWarm(t, j.wait(), 0, 0, "rank 1 attempt 1 not there")
 		j.nothingLeft(dir)
 	})
+}
+
+// TestWarmSlowAnswer: a restart waits for a template that answers late, as on a loaded machine, and no longer than something can come of it.
+func TestWarmSlowAnswer(t *testing.T) {
+	testutil.Long(t)
+	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
+	for name, c := range map[string]struct {
+		after   time.Duration // from the restart to the signal
+		signal  syscall.Signal
+		workers int // that are forked
+		says    string
+	}{
+		"late":    {2500 * time.Millisecond, syscall.SIGCONT, 2, "the workers restart warm"},
+		"killed":  {0, syscall.SIGKILL, 0, "the template of warm starts"},
+		"stopped": {0, syscall.SIGSTOP, 0, `"error":"its process was stopped, and has not gone on for 5s"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+			j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
+			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+			template := slices.Min(j.templates()) // the others are its forks
+			if err := syscall.Kill(template, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			touch(t, filepath.Join(dir, "go"))
+			j.waitFor("restarting the workers")
+			time.Sleep(c.after) // so long the machine is too busy for the template
+			if err := syscall.Kill(template, c.signal); err != nil {
+				t.Fatal(err)
+			}
+			o := j.wait()
+			wantWarm(t, o, 0, c.workers, "rank 1 attempt 1 not there", c.says)
+			if name == "killed" && strings.Contains(o.stderr, "has not gone on") {
+				t.Errorf("the restart has waited for a template that was gone\n%s", o.stderr)
+			}
+			j.nothingLeft(dir)
+		})
+	}
 }

@@ -80,6 +80,15 @@ func (m *Template) Receive(deadline time.Time) ([]string, error) {
 	return message, err
 }
 
+// GiveUp ends a Receive that waits, as its deadline would.
+func (m *Template) GiveUp() { _ = m.conn.conn.SetReadDeadline(time.Now()) } // it fails where the connection is closed, and nobody waits
+
+// Stopped reports whether a signal or a debugger holds the template: it answers nobody until it is let go on.
+func (m *Template) Stopped() bool {
+	p, err := statOf(m.proc.PID())
+	return err == nil && (p.state == 'T' || p.state == 't')
+}
+
 // ForksLimit is how many processes Fork makes at once: the template gets a descriptor for each, and may have few.
 const ForksLimit = 16
 
