@@ -19,6 +19,7 @@ const (
 	kindSignal kind = 3 // a signalMessage: the launcher has received it
 	kindStart  kind = 4 // a StartProcess
 	kindStop   kind = 5 // a stopProcess
+	kindWhose  kind = 6 // a whoseMessage
 
 	// From an agent to the launcher.
 	kindHello   kind = 16 // a Hello
@@ -32,6 +33,7 @@ const (
 	kindStarted kind = 24 // a processMessage
 	kindEnded   kind = 25 // a processMessage
 	kindStatus  kind = 26 // the status file as it is now
+	kindOwner   kind = 27 // an ownerMessage
 
 	// Both ways.
 	kindBeat kind = 32 // nothing: whoever sends it lives

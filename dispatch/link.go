@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"muster/internal/sockowner"
 )
 
 // Times of the connection between launcher and agent. Whoever hears nothing for Patience takes the other for lost.
@@ -29,6 +31,7 @@ type Link struct {
 	goOnce    sync.Once
 	signals   chan syscall.Signal
 	processes chan any
+	owner     sockowner.Asker
 	lost      chan struct{}
 	why       error // why lost was closed
 	heard     atomic.Int64
@@ -43,7 +46,10 @@ func OpenLink(r io.Reader, w io.Writer) *Link {
 	}
 	l.heard.Store(time.Now().UnixNano())
 	ended := make(chan error, 1)
-	go func() { ended <- l.read() }()
+	go func() {
+		defer l.owner.Close()
+		ended <- l.read()
+	}()
 	go l.watch(ended)
 	go l.beat()
 	return l
@@ -91,6 +97,15 @@ func (l *Link) read() error {
 				return err
 			}
 			l.processes <- m
+		case kindWhose:
+			var m whoseMessage
+			if err := decode(payload, &m); err != nil {
+				return err
+			}
+			ours, _, _ := l.owner.Ours(m.From, m.To) // where the kernel cannot tell, everybody's connections are served, as on the launcher
+			if err := l.wire.sendJSON(kindOwner, ownerMessage{m.ID, ours}); err != nil {
+				return err
+			}
 		case kindBeat:
 		default:
 			return fmt.Errorf("a message of the unknown kind %d: is the launcher of another version?", k)

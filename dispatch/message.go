@@ -100,6 +100,19 @@ type ProcessEvent struct {
 	Ended  bool   `json:"-"`
 }
 
+// whoseMessage asks whose process the end at From of a connection to To is; ownerMessage answers whether it is the job's user's.
+type (
+	whoseMessage struct {
+		ID   uint64         `json:"id"`
+		From netip.AddrPort `json:"from"`
+		To   netip.AddrPort `json:"to"`
+	}
+	ownerMessage struct {
+		ID   uint64 `json:"id"`
+		Ours bool   `json:"ours"`
+	}
+)
+
 type fileMessage struct {
 	// Path counts from the directory of the run's logs.
 	Path string `json:"path"`

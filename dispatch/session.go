@@ -44,6 +44,8 @@ type session struct {
 	silent  atomic.Bool   // nothing came for too long
 	filed   atomic.Int64  // when a part of a log file came
 	closing sync.Once
+
+	questions questions
 }
 
 // greet waits for an agent's first words.
@@ -172,6 +174,12 @@ func (s *session) receive(greeted chan<- error) error {
 			if e.Ended = k == kindEnded; s.fleet.Process != nil {
 				s.fleet.Process(s.index, e)
 			}
+		case kindOwner:
+			var m ownerMessage
+			if err := decode(payload, &m); err != nil {
+				return err
+			}
+			s.questions.answer(m)
 		case kindResult:
 			var r Result
 			if err := decode(payload, &r); err != nil {

@@ -167,7 +167,8 @@ func (l *launcher) order(i int) dispatch.Order {
 	}
 	if h := l.req.Horovod; h != nil {
 		hello, _ := l.fleet.Hello(i)
-		l.world.clients.Set(l.nodeNames()[i], cameFrom(context.Background(), hosts.Nodes[i].Name, hello, l.away[i].Load()))
+		l.world.clients.Set(l.nodeNames()[i], cameFrom(context.Background(), hosts.Nodes[i].Name, hello, l.away[i].Load()),
+			whoseOn(l.fleet, i, l.away[i].Load()))
 		o.Job.NodeEnv = slices.Concat(o.Job.NodeEnv, l.world.vars)
 		if len(h.NICs) > 0 {
 			o.Job.NodeEnv = append(o.Job.NodeEnv, horovodVars([]string{ifaceVars[0] + "=" + h.NICs[0], ifaceVars[1] + "=" + strings.Join(h.NICs, ",")})...)

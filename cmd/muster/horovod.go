@@ -82,6 +82,16 @@ func cameFrom(ctx context.Context, name string, h dispatch.Hello, away bool) []n
 	return append(addrs, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 }
 
+// whoseOn asks a machine's agent whose process there a connection is. This machine's own kernel is asked without one.
+func whoseOn(fleet *dispatch.Fleet, machine int, away bool) kv.Whose {
+	if !away {
+		return nil
+	}
+	return func(ctx context.Context, from, to netip.AddrPort) (bool, error) {
+		return fleet.Ours(ctx, machine, from, to)
+	}
+}
+
 func portOf(addr net.Addr) string { return strconv.Itoa(addr.(*net.TCPAddr).Port) }
 
 // horovodVars makes variables of "NAME=VALUE" that Horovod's workers learn their world by.

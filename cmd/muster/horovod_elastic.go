@@ -366,7 +366,7 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 	ctx, cancel := context.WithTimeoutCause(j.reaching, j.req.Job.Hosts.StartTimeout, errhint.Code(errors.New("it has not taken its order in time"), errhint.TryAgain))
 	defer cancel()
 	hello, _ := h.fleet.Hello(0)
-	j.clients.Set(name, cameFrom(ctx, name, hello, h.away.Load()))
+	j.clients.Set(name, cameFrom(ctx, name, hello, h.away.Load()), whoseOn(h.fleet, 0, h.away.Load()))
 	_, err := h.fleet.Prepare(ctx, func(int) dispatch.Order {
 		asked := j.req.Job
 		asked.Hosts, asked.Environ, asked.Procs = job.Hosts{}, nil, "1"

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,17 +17,27 @@ import (
 )
 
 // Clients are the machines whose workers a server answers. What Horovod's workers say carries no proof of who they are, so
-// their addresses are all there is to go by. Its methods may be called by several goroutines at once.
+// their addresses are what there is to go by, and whose processes connect by them, as each machine's kernel knows it. Its methods may be
+// called by several goroutines at once.
 type Clients struct {
 	networks []netip.Prefix
 	log      zerolog.Logger
 
 	mu      sync.Mutex
-	hosts   map[string][]netip.Addr
+	hosts   map[string]host
 	unknown notices   // of addresses that are no host's
 	wrong   notices   // of addresses from where something was said for another host's worker, or that made no sense
 	others  time.Time // when the last line about another user of this machine was written
 	owner   sockowner.Asker
+}
+
+// Whose says whether a connection, whose end at from is on another machine, belongs to the job's user or to root there.
+type Whose func(ctx context.Context, from, to netip.AddrPort) (ours bool, err error)
+
+// host is a machine of the job.
+type host struct {
+	addrs []netip.Addr
+	whose Whose
 }
 
 // notices are when the last line of the log about an address was written.
@@ -56,23 +67,25 @@ const (
 	refusalPause = time.Minute // between two lines of the log about one address
 	refusalNames = 1024        // addresses that are remembered for that
 	maxLocalRank = 4096
+	whosePause   = 5 * time.Second // that a machine has to say whose a connection is
 )
 
 // NewClients returns clients without hosts. networks are those whose clients are answered besides: where addresses are
 // translated on their way, nobody knows a host's.
 func NewClients(networks []netip.Prefix, log zerolog.Logger) *Clients {
-	return &Clients{networks: networks, log: log, hosts: map[string][]netip.Addr{}, unknown: notices{}, wrong: notices{}}
+	return &Clients{networks: networks, log: log, hosts: map[string]host{}, unknown: notices{}, wrong: notices{}}
 }
 
-// Set says which addresses a host of the job has, as its workers' connections come from them.
-func (c *Clients) Set(host string, addrs []netip.Addr) {
+// Set says which addresses a host of the job has, as its workers' connections come from them, and who tells whose process there has
+// such a connection: nil for this machine, whose kernel was asked already.
+func (c *Clients) Set(name string, addrs []netip.Addr, whose Whose) {
 	plain := make([]netip.Addr, 0, len(addrs))
 	for _, a := range addrs {
 		plain = append(plain, bare(a))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hosts[host] = plain
+	c.hosts[name] = host{plain, whose}
 }
 
 // Drop forgets a host, which is not of the job any more.
@@ -103,8 +116,8 @@ func (c *Clients) admits(addr netip.Addr, now time.Time) bool {
 	addr = bare(addr)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, addrs := range c.hosts {
-		if slices.Contains(addrs, addr) {
+	for _, h := range c.hosts {
+		if slices.Contains(h.addrs, addr) {
 			return true
 		}
 	}
@@ -128,14 +141,14 @@ func (c *Clients) words(addr netip.Addr, now time.Time) bool {
 func (c *Clients) is(host string, addr netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if slices.Contains(c.hosts[host], bare(addr)) {
+	if slices.Contains(c.hosts[host].addrs, bare(addr)) {
 		return true
 	}
 	if !c.inNetworks(addr) {
 		return false
 	}
-	for _, addrs := range c.hosts { // it may come by a translated address, but not by another host's
-		if slices.Contains(addrs, bare(addr)) {
+	for _, h := range c.hosts { // it may come by a translated address, but not by another host's
+		if slices.Contains(h.addrs, bare(addr)) {
 			return false
 		}
 	}
@@ -156,6 +169,42 @@ func (c *Clients) owns(slot string, r *http.Request) bool {
 	}
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && c.is(slot[:at], from.Addr())
+}
+
+// speaks reports whether a client may change anything: its process is the job's user's, or root's, on its host. That is not asked where
+// the networks have its address.
+func (c *Clients) speaks(r *http.Request) bool {
+	if c == nil {
+		return true
+	}
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	to, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if err != nil || !ok {
+		return false
+	}
+	if c.inNetworks(from.Addr()) {
+		return true
+	}
+	c.mu.Lock()
+	var asked []Whose
+	for _, h := range c.hosts { // a machine may have several names
+		if slices.Contains(h.addrs, bare(from.Addr())) {
+			asked = append(asked, h.whose)
+		}
+	}
+	c.mu.Unlock()
+	at := to.AddrPort()
+	ctx, cancel := context.WithTimeout(r.Context(), whosePause)
+	defer cancel()
+	for _, whose := range asked {
+		if whose == nil {
+			return true
+		}
+		if ours, err := whose(ctx, from, netip.AddrPortFrom(at.Addr().Unmap(), at.Port())); err == nil && ours {
+			return true
+		}
+	}
+	return false
 }
 
 // ours reports whether a connection is from another machine, or from a process of this user or of root: all users of this machine

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,7 +61,7 @@ func TestClients(t *testing.T) {
 	if got, err := from(t, "127.0.0.9", addr, put); err != nil || got != "HTTP/1.1 200" {
 		t.Errorf("a client from an allowed network: %q, %v", got, err)
 	}
-	clients.Set("n1", addrs("10.1.2.3", "127.0.0.1"))
+	clients.Set("n1", addrs("10.1.2.3", "127.0.0.1"), nil)
 	if got, err := from(t, "127.0.0.1", addr, put); err != nil || got != "HTTP/1.1 200" {
 		t.Errorf("a client on a host: %q, %v", got, err)
 	}
@@ -89,13 +90,61 @@ func TestClients(t *testing.T) {
 	}
 }
 
+// On another machine, whose kernel is asked by its agent, other users read what is stored, and change nothing. Where the machine says
+// nothing nobody does.
+func TestOtherUsersOfAHost(t *testing.T) {
+	for name, c := range map[string]struct {
+		ours     bool
+		err      error
+		networks []netip.Prefix
+		asked    bool
+		status   string
+	}{
+		"of the job":     {true, nil, nil, true, "200"},
+		"of another":     {false, nil, nil, true, "403"},
+		"not known":      {true, errors.New("its agent is gone"), nil, true, "403"},
+		"by the network": {false, nil, []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, false, "200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &driver{place: make(chan string, 9), gone: make(chan string, 1), seen: make(chan int, 9)}
+			s := kv.New(d)
+			clients := kv.NewClients(c.networks, zerolog.Nop())
+			var asked atomic.Int32
+			addr := ""
+			clients.Set("n1", addrs("127.0.0.1"), func(_ context.Context, from, to netip.AddrPort) (bool, error) {
+				if asked.Add(1); from.Addr() != netip.MustParseAddr("127.0.0.1") || from.Port() == 0 || to.String() != addr {
+					t.Errorf("asked for a connection from %v to %v", from, to)
+				}
+				return c.ours, c.err
+			})
+			s.Only(clients)
+			addr = serve(t, s)
+			d.place <- "place"
+			changes := []string{
+				ask("PUT", "/global/0", "x"), ask("DELETE", "/global/1", ""), ask("PUT", "/worker_addresses/n1:0", "text"), ask("GET", "/rank_and_size/n1:0", ""),
+			}
+			for _, request := range changes {
+				if got, err := from(t, "127.0.0.1", addr, request); err != nil || got != "HTTP/1.1 "+c.status {
+					t.Errorf("%.40q: %q, %v", request, got, err)
+				}
+			}
+			if n := int(asked.Load()); c.asked != (n == len(changes)) || !c.asked && n > 0 {
+				t.Errorf("asked %d times", n)
+			}
+			if got, err := from(t, "127.0.0.1", addr, ask("GET", "/global/2", "")); err != nil || got != "HTTP/1.1 404" {
+				t.Errorf("a question: %q, %v", got, err)
+			}
+		})
+	}
+}
+
 // Whatever a client sends that is refused, the log says it once, and shortly.
 func TestRefusalsAreFewLines(t *testing.T) {
 	d := &driver{place: make(chan string, 1), gone: make(chan string, 1), seen: make(chan int, 9)}
 	s := kv.New(d)
 	var log buffer
 	clients := kv.NewClients(nil, zerolog.New(&log))
-	clients.Set("n1", addrs("127.0.0.1"))
+	clients.Set("n1", addrs("127.0.0.1"), nil)
 	s.Only(clients)
 	addr := serve(t, s)
 	long := strings.Repeat("x", 4000)

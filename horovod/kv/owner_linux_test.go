@@ -24,7 +24,7 @@ func TestOtherUsers(t *testing.T) {
 			s := kv.New(nil)
 			var log buffer
 			clients := kv.NewClients(networks, zerolog.New(&log))
-			clients.Set("here", addrs("127.0.0.1"))
+			clients.Set("here", addrs("127.0.0.1"), nil)
 			s.Only(clients)
 			addr := serve(t, s)
 			if got, err := from(t, "127.0.0.1", addr, ask("PUT", "/global/0", "ours")); err != nil || got != "HTTP/1.1 200" {

@@ -158,6 +158,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusForbidden, nil)
 		return
 	}
+	if reads := r.Method == http.MethodGet && (s.driver == nil || scope != placeScope); !reads && !s.clients.speaks(r) {
+		s.refused(r, key, "its process is not known to be one of the job's user on that host; --store-allow names networks where that is not asked")
+		w.Header().Set("Connection", "close")
+		answer(w, http.StatusForbidden, nil)
+		return
+	}
 	switch r.Method {
 	case http.MethodGet:
 		s.get(w, r, scope, key)

@@ -153,18 +153,15 @@ func (l *loop) count(c *conn) error {
 	if n == int(c.counted) {
 		return nil
 	}
-	limit := l.srv.space.limitFor(c.agent)
-	for live := &l.srv.pool.live; ; {
-		before := live.Load()
-		total := before + int64(n) - int64(c.counted)
-		if n > int(c.counted) && total > limit { // it is not counted: c is closed now
-			return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, total, limit, n)
-		}
-		if live.CompareAndSwap(before, total) {
-			c.counted = int32(n)
-			return nil
-		}
+	s, more := l.srv.space, int64(n)-int64(c.counted)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if held, limit := s.heldLocked(), s.limitFor(c.agent); more > 0 && held+more > limit { // it is not counted: c is closed now
+		return fmt.Errorf("%w: %d bytes are held, and the limit is %d: a request of more than %d bytes", errFull, held, limit, n)
 	}
+	s.pool.live.Add(more)
+	c.counted = int32(n)
+	return nil
 }
 
 // noteFull leaves it for the agents.

@@ -300,3 +300,41 @@ func TestAgentsAreToldWhy(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// TestArrivingLeavesRoomForAgents: requests that arrive beside what others have put into a store, and never are whole, do not take the
+// room of the agents either.
+func TestArrivingLeavesRoomForAgents(t *testing.T) {
+	const limit = 4 << 20
+	s := listen(t, tcpstore.ServerConfig{Private: "own/", Limits: tcpstore.Limits{Total: limit}})
+	for i, refused := 0, 0; refused < 3; { // small values: those that are not count as what arrives does
+		stranger := dialHello(t, s)
+		for range 100 {
+			i++
+			_, _ = stranger.Write([]byte(opSet + str(fmt.Sprint("k", i)) + str(strings.Repeat("v", 1000))))
+		}
+		_, _ = stranger.Write([]byte(opPing + "ping"))
+		if _, err := stranger.Read(make([]byte, 4)); err != nil {
+			refused++
+		}
+		stranger.Close()
+	}
+	part := opMultiSet + u64(64) + str("a") + str(strings.Repeat("v", 30<<10)) + str("b") + str(strings.Repeat("v", 30<<10))
+	var silent []raw
+	for range 100 {
+		stranger := dialHello(t, s)
+		_, _ = stranger.Write([]byte(part))
+		silent = append(silent, stranger)
+	}
+	for _, stranger := range silent { // what was sent is read, or refused
+		_ = stranger.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, _ = stranger.Read(make([]byte, 1))
+	}
+	agent := dialHello(t, s)
+	for i := range 50 {
+		agent.send(opSet + str(fmt.Sprint("own/", i)) + str(strings.Repeat("v", 1000)))
+	}
+	agent.ask(opAdd+str("own/count")+u64(1), u64(1))
+	if held := tcpstore.Held(s); held > limit {
+		t.Errorf("it holds %d bytes", held)
+	}
+}
