@@ -20,6 +20,7 @@ import (
 	"muster/launch/job"
 	"muster/launch/output"
 	"muster/launch/policy"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -66,8 +67,8 @@ type Agent struct {
 	tree     *proc.Tree
 	logs     *output.Logs
 	policy   *policy.Policy
-	status   *statusWriter
-	events   *eventLog
+	status   *report.StatusFile
+	events   *report.Events
 	watchdog *watchdog
 	stdin    *os.File
 	warm     *warmer // nil: workers start as usual
@@ -111,11 +112,11 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		res.LogDir = a.logs.RunDir()
 	}
 	if err != nil && a.status != nil {
-		o := outcomeOf(err, job.ReasonInternal)
+		o := report.OutcomeOf(err, job.ReasonInternal)
 		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
 			o.Exits = g.exits()
 		}
-		a.status.finished(o)
+		a.status.Finished(o)
 	}
 	return res, err
 }
@@ -127,7 +128,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.Plan.RunDir = a.dir.path
 	job := &a.Plan.Job
-	if a.status, err = openStatus(statusConfig{
+	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.entry.name,
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
 	}); err != nil {
@@ -180,7 +181,10 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		}
 	}
 	if job.EventLog == "console" {
-		a.events = &eventLog{out: a.logs.Message(), plan: a.Plan, begun: time.Now()}
+		a.events = &report.Events{
+			Out: a.logs.Message(), RunID: a.Plan.RunID, Role: job.Role, Backend: job.Meeting.Backend, EntryPoint: a.Plan.entry.name,
+			Hostname: a.Plan.Hostname, Begun: time.Now(),
+		}
 	}
 	a.policy = policy.New(job.Restart, a.Plan.Procs, rand.Float64)
 	return nil
@@ -227,12 +231,12 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 
 // evidence asks the kernel what happened to a group. It is asked before the group is stopped: what filled /dev/shm may
 // be gone afterwards.
-func (a *Agent) evidence() evidence {
+func (a *Agent) evidence() report.Evidence {
 	kills, where, err := proc.OOMKills()
 	if err != nil {
 		kills = a.oomKills
 	}
-	return gatherEvidence(a.oomKills, kills, where, unix.Statfs)
+	return report.GatherEvidence(a.oomKills, kills, where, unix.Statfs)
 }
 
 // onHurry calls f once Hurry is closed, until the returned function is called.

@@ -14,6 +14,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/policy"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -91,7 +92,7 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && board == nil {
 		board = keeper.RoundBoard()
 	}
-	a.status.checking(m.Round)
+	a.status.Checking(m.Round)
 	in := CheckInput{
 		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
 		Env:  func(localRank int) ([]string, error) { return a.Plan.checkEnv(m.Round, localRank) },
@@ -224,10 +225,10 @@ func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, err
 	}
 	if d.StartsAgain() {
 		a.Log.Warn().Str("reason", d.Message()).Msg("meeting the other nodes again")
-		a.status.restarting(d)
+		a.status.Restarting(d.Restarts, why(d))
 		return nil, nil //nolint:nilnil // see above
 	}
-	res := a.finish(ctx, outcome{Reason: d.Reason}, d)
+	res := a.finish(ctx, report.Outcome{Reason: d.Reason}, d)
 	return &res, nil
 }
 
@@ -237,7 +238,7 @@ func (a *Agent) unfitLeaves(ctx, waiting context.Context) *Result {
 	if a.unfit == nil || ctx.Err() == nil && waiting.Err() == nil {
 		return nil
 	}
-	res := a.finish(ctx, outcome{Reason: a.unfit.Reason}, *a.unfit)
+	res := a.finish(ctx, report.Outcome{Reason: a.unfit.Reason}, *a.unfit)
 	return &res
 }
 

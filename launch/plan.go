@@ -16,9 +16,6 @@ import (
 	"muster/rendezvous"
 )
 
-// MaxProcs is the largest number of workers on one node that is taken for meant.
-const MaxProcs = 4096
-
 // Machine is what a Plan needs to know of the node it is made on.
 type Machine struct {
 	// Dir is the working directory of the workers.
@@ -161,8 +158,8 @@ func (p *Plan) countWorkers(m Machine) error {
 			return errhint.Code(fmt.Errorf("cannot resolve --nproc-per-node %s: %w", p.Job.Procs, err), errhint.Usage)
 		}
 	}
-	if p.Procs < 1 || p.Procs > MaxProcs {
-		return errhint.Usagef("--nproc-per-node is %d: it must be from 1 to %d", p.Procs, MaxProcs)
+	if p.Procs < 1 || p.Procs > job.MaxProcs {
+		return errhint.Usagef("--nproc-per-node is %d: it must be from 1 to %d", p.Procs, job.MaxProcs)
 	}
 	return nil
 }

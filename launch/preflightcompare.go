@@ -71,7 +71,7 @@ func ComparePreflight(names []string, all []job.Preflight) (warnings []string, e
 		case f.Accelerators == 0 && slices.ContainsFunc(all, func(o job.Preflight) bool { return o.Accelerators > 0 }):
 			warnings = append(warnings, fmt.Sprintf("%s: no accelerator is found there, and others have some", names[i]))
 		}
-		if f.SharedMemory < smallShm && f.Workers > 0 {
+		if f.SharedMemory < job.SmallSharedMemory && f.Workers > 0 {
 			warnings = append(warnings, fmt.Sprintf("%s: /dev/shm has %d MiB, which data loaders soon fill: docker --shm-size, in Kubernetes an emptyDir with medium: Memory", names[i], f.SharedMemory>>20))
 		}
 	}

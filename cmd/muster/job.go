@@ -20,6 +20,7 @@ import (
 	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/report"
 	"muster/rendezvous"
 	"muster/rendezvous/place"
 )
@@ -122,7 +123,7 @@ func (a *app) exportIface(ctx context.Context, plan *launch.Plan, at place.Reach
 // refused is how a job ends that could not be started: its status file says so too.
 func (a *app) refused(req dialect.Request, m launch.Machine, err error) error {
 	if !req.DryRun {
-		launch.TellRefused(req.Job, m.Hostname, []*os.File{a.stdout, a.stderr}, a.terminationLog(), err)
+		report.TellRefused(req.Job, m.Hostname, []*os.File{a.stdout, a.stderr}, a.terminationLog(), err)
 	}
 	return a.compat(req.Job, err)
 }

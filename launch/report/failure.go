@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"cmp"
@@ -15,15 +15,15 @@ import (
 	"muster/launch/job"
 )
 
-// lastLinesKept is how many last lines of a worker a failure keeps, for hints and the status file; lastLinesShown of
+// LastLinesKept is how many last lines of a worker a failure keeps, for hints and the status file; lastLinesShown of
 // them stand in the summary.
 const (
-	lastLinesKept  = 50
+	LastLinesKept  = 50
 	lastLinesShown = 20
 )
 
-// workerExit is how one worker of a group ended.
-type workerExit struct {
+// Exit is how one worker of a group ended.
+type Exit struct {
 	Rank, LocalRank, PID int
 	// Code is the exit code where Signal is 0.
 	Code       int
@@ -32,7 +32,7 @@ type workerExit struct {
 	At         time.Time
 	// Stopped says that muster had signalled the worker before it ended: no failure, whatever its status.
 	Stopped bool
-	// LastLines are the last lines of its output, oldest first; lastLinesKept of them are of use.
+	// LastLines are the last lines of its output, oldest first; LastLinesKept of them are of use.
 	LastLines []string
 	// ErrorFile is the path it was given for its error file, empty for none.
 	ErrorFile string
@@ -42,23 +42,23 @@ type workerExit struct {
 }
 
 // status returns 0 to 255, with 128+n for signal n.
-func (e *workerExit) status() int {
+func (e *Exit) status() int {
 	if e.Signal != 0 {
 		return errhint.FromSignal(int(e.Signal))
 	}
 	return e.Code
 }
 
-// ending says in one word how the worker ended: a signal's name, or "exit 1".
-func (e *workerExit) ending() string {
+// Ending says in one word how the worker ended: a signal's name, or "exit 1".
+func (e *Exit) Ending() string {
 	if e.Signal != 0 {
 		return proc.SignalName(e.Signal)
 	}
 	return "exit " + strconv.Itoa(e.Code)
 }
 
-// evidence is what the kernel says about the node a group failed on.
-type evidence struct {
+// Evidence is what the kernel says about the node a group failed on.
+type Evidence struct {
 	// OOMKills is how many processes the kernel killed for want of memory in the cgroup OOMGroup while the group ran.
 	OOMKills int64
 	OOMGroup string
@@ -66,10 +66,10 @@ type evidence struct {
 	ShmSize, ShmFree uint64
 }
 
-// gatherEvidence looks at the node. oomBefore and oomAfter are readings of the OOM kill counter of the cgroup oomGroup,
+// GatherEvidence looks at the node. oomBefore and oomAfter are readings of the OOM kill counter of the cgroup oomGroup,
 // from before the group started and now; statfs is unix.Statfs.
-func gatherEvidence(oomBefore, oomAfter int64, oomGroup string, statfs func(string, *unix.Statfs_t) error) evidence {
-	e := evidence{OOMKills: max(oomAfter-oomBefore, 0), OOMGroup: oomGroup}
+func GatherEvidence(oomBefore, oomAfter int64, oomGroup string, statfs func(string, *unix.Statfs_t) error) Evidence {
+	e := Evidence{OOMKills: max(oomAfter-oomBefore, 0), OOMGroup: oomGroup}
 	var fs unix.Statfs_t
 	if err := statfs("/dev/shm", &fs); err == nil && fs.Bsize > 0 {
 		e.ShmSize, e.ShmFree = fs.Blocks*uint64(fs.Bsize), fs.Bavail*uint64(fs.Bsize)
@@ -77,18 +77,17 @@ func gatherEvidence(oomBefore, oomAfter int64, oomGroup string, statfs func(stri
 	return e
 }
 
-// smallShm is what container run-times give to /dev/shm unless asked otherwise (64 MiB), and a little more.
-const smallShm = 128 << 20
-
 // shmFull reports whether next to nothing is free in /dev/shm. Once the process is dead that filled it, it mostly is
 // not full any more.
-func (e evidence) shmFull() bool { return e.ShmSize > 0 && e.ShmFree <= e.ShmSize/100 }
+func (e Evidence) shmFull() bool { return e.ShmSize > 0 && e.ShmFree <= e.ShmSize/100 }
 
 // shmScarce reports whether want of /dev/shm explains a bus error.
-func (e evidence) shmScarce() bool { return e.shmFull() || e.ShmSize > 0 && e.ShmSize <= smallShm }
+func (e Evidence) shmScarce() bool {
+	return e.shmFull() || e.ShmSize > 0 && e.ShmSize <= job.SmallSharedMemory
+}
 
 // about returns what the kernel says about one worker's end beside its status, a sentence each.
-func (e evidence) about(w *workerExit) []string {
+func (e Evidence) about(w *Exit) []string {
 	var facts []string
 	if w.Watchdog != "" {
 		facts = append(facts, "muster's watchdog has sent the signal: the worker's timer "+strconv.Quote(w.Watchdog)+" had run out (TORCHELASTIC_ENABLE_FILE_TIMER)")
@@ -115,9 +114,9 @@ func (e evidence) about(w *workerExit) []string {
 
 func mebibytes(n uint64) float64 { return float64(n) / (1 << 20) }
 
-// workerFailure is a worker that failed by itself, and what is known about why.
-type workerFailure struct {
-	workerExit
+// Failure is a worker that failed by itself, and what is known about why.
+type Failure struct {
+	Exit
 	// Host is the name of its node, GroupRank that node's rank among the agents. Elsewhere says that it is not this node:
 	// At is then a time of our clock all the same, and files are not to be read.
 	Host      string
@@ -134,45 +133,45 @@ type workerFailure struct {
 	VictimOf  int
 }
 
-// failureReport says why a group failed: one root cause, and everybody else.
-type failureReport struct {
+// Report says why a group failed: one root cause, and everybody else.
+type Report struct {
 	// Title is the name of what ran.
 	Title string
 	// Nodes is how many nodes took part.
 	Nodes int
-	Root  workerFailure
+	Root  Failure
 	// Others are the other failures, by time; Stopped the workers that muster ended on this node, by rank.
-	Others  []workerFailure
-	Stopped []workerExit
+	Others  []Failure
+	Stopped []Exit
 	// Restarts says how many restarts were used and why there is no more, Logs where the workers' output is. Empty where the
 	// report is not about the end of a job.
 	Restarts, Logs string
 }
 
-// failureInput is what a report is made of.
-type failureInput struct {
+// Input is what a report is made of.
+type Input struct {
 	// Title is the name of what ran, Host of this node; GroupRank is the node's rank among Nodes.
 	Title, Host      string
 	GroupRank, Nodes int
 	// Exits are those of the whole group, in any order.
-	Exits  []workerExit
-	Kernel evidence
+	Exits  []Exit
+	Kernel Evidence
 	// Elsewhere are the failures on other nodes.
-	Elsewhere []workerFailure
+	Elsewhere []Failure
 	// Blamed is the rank whose fatal exit code ended the job: it is the root cause whatever happened before. -1: none.
 	Blamed int
 	// Waited is how long other failures were waited for after a connection had broken.
 	Waited time.Duration
 }
 
-// failures are those among the group's workers that failed by themselves, by time.
-func (in *failureInput) failures() []workerFailure {
-	var failures []workerFailure
+// Failures are those among the group's workers that failed by themselves, by time.
+func (in *Input) Failures() []Failure {
+	var failures []Failure
 	for _, e := range in.Exits {
 		if e.Stopped || e.status() == 0 {
 			continue
 		}
-		f := newWorkerFailure(e, in.Kernel)
+		f := NewFailure(e, in.Kernel)
 		f.Host, f.GroupRank = in.Host, in.GroupRank
 		failures = append(failures, f)
 	}
@@ -180,35 +179,35 @@ func (in *failureInput) failures() []workerFailure {
 	return failures
 }
 
-func sortFailures(failures []workerFailure) {
-	slices.SortFunc(failures, func(a, b workerFailure) int {
+func sortFailures(failures []Failure) {
+	slices.SortFunc(failures, func(a, b Failure) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Rank, b.Rank))
 	})
 }
 
-// newFailureReport finds the root cause among a world's exits: the first failure by time that is not the echo of another
+// New finds the root cause among a world's exits: the first failure by time that is not the echo of another
 // one. A worker whose connection to another rank broke, as gloo, NCCL and PyTorch's store put it, within five seconds of
 // a failure of another kind (or Waited before it) is such an echo, also when it was seen first: the death of a process
 // closes its connections before anybody can wait for it. Returns nil when no worker failed by itself.
-func newFailureReport(in failureInput) *failureReport { return in.report(in.failures()) }
+func New(in Input) *Report { return in.Report(in.Failures()) }
 
-// report is newFailureReport for failures of this node that are known already.
-func (in *failureInput) report(here []workerFailure) *failureReport {
+// Report is New for failures of this node that are known already.
+func (in *Input) Report(here []Failure) *Report {
 	failures := slices.Concat(here, in.Elsewhere)
 	if len(failures) == 0 {
 		return nil
 	}
-	r := &failureReport{Title: in.Title, Nodes: in.Nodes}
+	r := &Report{Title: in.Title, Nodes: in.Nodes}
 	for _, e := range in.Exits {
 		if e.Stopped {
 			r.Stopped = append(r.Stopped, e)
 		}
 	}
-	slices.SortFunc(r.Stopped, func(a, b workerExit) int { return cmp.Compare(a.Rank, b.Rank) })
+	slices.SortFunc(r.Stopped, func(a, b Exit) int { return cmp.Compare(a.Rank, b.Rank) })
 	sortFailures(failures)
 	findVictims(failures, max(job.RootCauseWindow, in.Waited))
-	root := max(slices.IndexFunc(failures, func(f workerFailure) bool { return !f.Secondary }), 0)
-	if blamed := slices.IndexFunc(failures, func(f workerFailure) bool { return f.Rank == in.Blamed }); blamed >= 0 {
+	root := max(slices.IndexFunc(failures, func(f Failure) bool { return !f.Secondary }), 0)
+	if blamed := slices.IndexFunc(failures, func(f Failure) bool { return f.Rank == in.Blamed }); blamed >= 0 {
 		root = blamed
 		failures[root].Secondary = false
 	}
@@ -217,26 +216,27 @@ func (in *failureInput) report(here []workerFailure) *failureReport {
 	return r
 }
 
-func newWorkerFailure(e workerExit, kernel evidence) workerFailure {
-	e.LastLines = e.LastLines[max(len(e.LastLines)-lastLinesKept, 0):]
-	f := workerFailure{workerExit: e, Error: readErrorFile(e.ErrorFile), Evidence: kernel.about(&e)}
-	f.Cause, f.Hint = hintFor(symptoms{exit: &f.workerExit, lines: f.words(), kernel: kernel})
+// NewFailure is what is known of a worker that failed: what its error file says, what the kernel says, and the hint that fits.
+func NewFailure(e Exit, kernel Evidence) Failure {
+	e.LastLines = e.LastLines[max(len(e.LastLines)-LastLinesKept, 0):]
+	f := Failure{Exit: e, Error: readErrorFile(e.ErrorFile), Evidence: kernel.about(&e)}
+	f.Cause, f.Hint = hintFor(symptoms{exit: &f.Exit, lines: f.Words(), kernel: kernel})
 	return f
 }
 
-// words returns what the worker said about its end, as far as hints look.
-func (f *workerFailure) words() []string {
+// Words returns what the worker said about its end, as far as hints look.
+func (f *Failure) Words() []string {
 	if f.Error == nil {
 		return f.LastLines
 	}
 	lines := f.Error.lines()
-	return slices.Concat(f.LastLines, lines[max(len(lines)-lastLinesKept, 0):])
+	return slices.Concat(f.LastLines, lines[max(len(lines)-LastLinesKept, 0):])
 }
 
 // findVictims marks the secondary ones among failures, which are sorted by time: those whose cause came no more than
 // later after them. A world may have failed on thousands of nodes.
-func findVictims(failures []workerFailure, later time.Duration) {
-	var others []*workerFailure
+func findVictims(failures []Failure, later time.Duration) {
+	var others []*Failure
 	for i := range failures {
 		if echo(&failures[i]) == 0 {
 			others = append(others, &failures[i])
@@ -247,7 +247,7 @@ func findVictims(failures []workerFailure, later time.Duration) {
 		if echo(f) == 0 {
 			continue
 		}
-		first, _ := slices.BinarySearchFunc(others, f.At.Add(-job.RootCauseWindow), func(o *workerFailure, from time.Time) int {
+		first, _ := slices.BinarySearchFunc(others, f.At.Add(-job.RootCauseWindow), func(o *Failure, from time.Time) int {
 			return o.At.Compare(from)
 		})
 		if first < len(others) && others[first].At.Sub(f.At) <= later {
@@ -257,5 +257,5 @@ func findVictims(failures []workerFailure, later time.Duration) {
 	}
 }
 
-// status returns the exit status of the job: the root cause's own.
-func (r *failureReport) status() int { return r.Root.status() }
+// Status returns the exit status of the job: the root cause's own.
+func (r *Report) Status() int { return r.Root.status() }

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 // it ended. Not safe for concurrent use.
 type WorldStatus struct {
 	names []string
-	docs  []*jobStatus // nil: the node has said nothing
+	docs  []*Status // nil: the node has said nothing
 	lost  map[int]bool
 	// decided is the node whose word counts at the end, -1 before.
 	decided int
@@ -26,12 +26,12 @@ type WorldStatus struct {
 
 // NewWorldStatus returns the status of a job on the named nodes, none of which has said anything.
 func NewWorldStatus(names []string) *WorldStatus {
-	return &WorldStatus{names: names, docs: make([]*jobStatus, len(names)), lost: map[int]bool{}, decided: -1}
+	return &WorldStatus{names: names, docs: make([]*Status, len(names)), lost: map[int]bool{}, decided: -1}
 }
 
 // Take takes what a node has in its status file.
 func (w *WorldStatus) Take(node int, data []byte) error {
-	var d jobStatus
+	var d Status
 	if err := json.Unmarshal(data, &d); err != nil {
 		return fmt.Errorf("cannot read the status of node %s: %w", w.names[node], err)
 	}
@@ -54,12 +54,12 @@ func (w *WorldStatus) Encode() []byte {
 	if d == nil {
 		return nil
 	}
-	s := statusWriter{doc: *d}
+	s := StatusFile{doc: *d}
 	return s.encode()
 }
 
-func (w *WorldStatus) merged() *jobStatus {
-	var base *jobStatus
+func (w *WorldStatus) merged() *Status {
+	var base *Status
 	if w.decided >= 0 {
 		base = w.docs[w.decided]
 	}
@@ -70,17 +70,17 @@ func (w *WorldStatus) merged() *jobStatus {
 		return nil
 	}
 	d := *base
-	d.Tasks, d.Counts = nil, statusCounts{}
+	d.Tasks, d.Counts = nil, Counts{}
 	for i, doc := range w.docs {
 		switch {
 		case doc == nil && w.lost[i]:
-			d.Tasks = append(d.Tasks, statusTask{Node: w.names[i], Phase: phaseUnknown})
+			d.Tasks = append(d.Tasks, Task{Node: w.names[i], Phase: PhaseUnknown})
 		case doc == nil:
-			d.Tasks = append(d.Tasks, statusTask{Node: w.names[i], Phase: phasePending})
+			d.Tasks = append(d.Tasks, Task{Node: w.names[i], Phase: PhasePending})
 		case w.lost[i]:
 			d.Counts.Unknown += doc.Counts.sum()
 			for _, t := range doc.Tasks {
-				t.Phase, t.ExitCode = phaseUnknown, nil
+				t.Phase, t.ExitCode = PhaseUnknown, nil
 				d.Tasks = append(d.Tasks, t)
 			}
 		default:
@@ -95,7 +95,7 @@ func (w *WorldStatus) merged() *jobStatus {
 }
 
 // end makes d that of a job that has ended, also where the node it is taken from did not live to see that.
-func (w *WorldStatus) end(d *jobStatus) {
+func (w *WorldStatus) end(d *Status) {
 	d.ExitStatus = w.status
 	if d.EndTime != nil {
 		return
@@ -103,13 +103,13 @@ func (w *WorldStatus) end(d *jobStatus) {
 	d.EndTime, d.Message, d.Hint = &w.ended, w.message, ""
 	switch *w.status {
 	case errhint.OK:
-		d.Phase, d.Reason = phaseSucceeded, job.ReasonSucceeded
+		d.Phase, d.Reason = PhaseSucceeded, job.ReasonSucceeded
 	case errhint.Deadline:
-		d.Phase, d.Reason = phaseTimeout, job.ReasonDeadline
+		d.Phase, d.Reason = PhaseTimeout, job.ReasonDeadline
 	case errhint.TryAgain:
-		d.Phase, d.Reason = phaseFailed, job.ReasonNotMet
+		d.Phase, d.Reason = PhaseFailed, job.ReasonNotMet
 	default:
-		d.Phase, d.Reason = phaseFailed, job.ReasonInternal
+		d.Phase, d.Reason = PhaseFailed, job.ReasonInternal
 		if *w.status > errhint.FromSignal(0) {
 			d.Reason = job.ReasonStopped
 		}

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"bytes"
@@ -18,16 +18,15 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/testutil"
 	"muster/launch/job"
-	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
 // testStatus opens a status file whose clock advances a second with each look.
-func testStatus(t *testing.T, path string) (*statusWriter, *bytes.Buffer) {
+func testStatus(t *testing.T, path string) (*StatusFile, *bytes.Buffer) {
 	t.Helper()
 	log := &bytes.Buffer{}
 	now := failedAt
-	s, err := openStatus(statusConfig{
+	s, err := OpenStatus(StatusConfig{
 		Path: path, RunID: "run7", Name: "train.py", Node: "node-1", Workers: 4, Log: zerolog.New(log),
 		Now: func() time.Time { now = now.Add(time.Second); return now },
 	})
@@ -37,22 +36,7 @@ func testStatus(t *testing.T, path string) (*statusWriter, *bytes.Buffer) {
 	return s, log
 }
 
-func readStatus(t *testing.T, path string) jobStatus {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var doc jobStatus
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&doc); err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	return doc
-}
-
-func conditions(doc jobStatus) map[conditionType]string {
+func conditions(doc Status) map[conditionType]string {
 	m := make(map[conditionType]string)
 	for _, c := range doc.Conditions {
 		m[c.Type] = c.Status
@@ -64,7 +48,7 @@ func conditions(doc jobStatus) map[conditionType]string {
 func TestStatusThroughALife(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "status.json")
 	s, _ := testStatus(t, path)
-	check := func(p phase, counts statusCounts, want map[conditionType]string) jobStatus {
+	check := func(p Phase, counts Counts, want map[conditionType]string) Status {
 		t.Helper()
 		doc := readStatus(t, path)
 		if doc.Phase != p || doc.Counts != counts || doc.Version != 1 || doc.RunID != "run7" || doc.Name != "train.py" {
@@ -81,24 +65,24 @@ func TestStatusThroughALife(t *testing.T) {
 		}
 		return doc
 	}
-	check(phasePending, statusCounts{Pending: 4}, map[conditionType]string{})
-	s.creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "127.0.0.1:29500")
-	if doc := check(phaseCreating, statusCounts{Creating: 4}, map[conditionType]string{}); doc.StoreAddress != "127.0.0.1:29500" {
+	check(PhasePending, Counts{Pending: 4}, map[conditionType]string{})
+	s.Creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "127.0.0.1:29500")
+	if doc := check(PhaseCreating, Counts{Creating: 4}, map[conditionType]string{}); doc.StoreAddress != "127.0.0.1:29500" {
 		t.Errorf("store address %q", doc.StoreAddress)
 	}
-	s.running()
+	s.Running()
 	on := map[conditionType]string{"Initialized": "True", "Running": "True", "ReplicaFailure": "False"}
-	first := check(phaseRunning, statusCounts{Running: 4}, on)
-	s.restarting(policy.Decision{Verdict: policy.Restart, Reason: job.ReasonWorkerFailed, Rank: 2, Status: 137, Restarts: 1, Delay: time.Second})
+	first := check(PhaseRunning, Counts{Running: 4}, on)
+	s.Restarting(1, Why{Reason: job.ReasonWorkerFailed, Message: "rank 2 ended with status 137; restart 1 after 1s", Failed: true})
 	off := map[conditionType]string{"Initialized": "True", "Running": "False", "ReplicaFailure": "True"}
-	doc := check(phaseRestarting, statusCounts{Terminating: 4}, off)
+	doc := check(PhaseRestarting, Counts{Terminating: 4}, off)
 	if doc.RestartCount != 1 || doc.Tasks[0].RestartCount != 1 || doc.Message != "rank 2 ended with status 137; restart 1 after 1s" {
 		t.Errorf("%+v", doc)
 	}
-	s.creating(rendezvous.Round{Number: 1, GroupWorldSize: 1, WorldSize: 4}, 1, "127.0.0.1:29501")
-	check(phaseCreating, statusCounts{Creating: 4}, off)
-	s.running()
-	doc = check(phaseRunning, statusCounts{Running: 4}, on)
+	s.Creating(rendezvous.Round{Number: 1, GroupWorldSize: 1, WorldSize: 4}, 1, "127.0.0.1:29501")
+	check(PhaseCreating, Counts{Creating: 4}, off)
+	s.Running()
+	doc = check(PhaseRunning, Counts{Running: 4}, on)
 	if doc.Generation != 1 || doc.Reason != "" || doc.Message != "" || !doc.StartTime.Equal(*first.StartTime) {
 		t.Errorf("%+v", doc)
 	}
@@ -108,13 +92,13 @@ func TestStatusThroughALife(t *testing.T) {
 	if a, b := first.Conditions[1], doc.Conditions[1]; a.Type != "Running" || !b.LastTransitionTime.After(a.LastTransitionTime) {
 		t.Errorf("the time of a condition that changed stayed: %+v, %+v", a, b)
 	}
-	d := policy.Decision{Verdict: policy.Fail, Reason: job.ReasonMaxRestarts, Rank: 2, Status: 137}
-	s.terminating(d)
-	doc = check(phaseTerminating, statusCounts{Terminating: 4}, off)
+	d := Why{Reason: job.ReasonMaxRestarts, Message: "rank 2 ended with status 137, and no restart is left", Failed: true}
+	s.Terminating(d)
+	doc = check(PhaseTerminating, Counts{Terminating: 4}, off)
 	if doc.Reason != job.ReasonMaxRestarts || doc.Message != "rank 2 ended with status 137, and no restart is left" {
 		t.Errorf("%+v", doc)
 	}
-	exits := []workerExit{
+	exits := []Exit{
 		{Rank: 0},
 		{Rank: 1, LocalRank: 1, Signal: syscall.SIGTERM, Stopped: true},
 		{
@@ -122,10 +106,10 @@ func TestStatusThroughALife(t *testing.T) {
 		},
 		{Rank: 3, LocalRank: 3, Code: 1, At: failedAt, LastLines: []string{glooLine}},
 	}
-	report := newFailureReport(failureInput{Title: "train.py", Host: "node-1", Exits: exits, Blamed: -1})
-	s.finished(outcome{Status: 137, Reason: d.Reason, Message: d.Message(), Exits: exits, Report: report})
+	report := New(Input{Title: "train.py", Host: "node-1", Exits: exits, Blamed: -1})
+	s.Finished(Outcome{Status: 137, Reason: d.Reason, Message: d.Message, Exits: exits, Report: report})
 	off["Failed"] = "True"
-	doc = check(phaseFailed, statusCounts{Succeeded: 1, Failed: 2, Stopped: 1}, off)
+	doc = check(PhaseFailed, Counts{Succeeded: 1, Failed: 2, Stopped: 1}, off)
 	if *doc.ExitStatus != 137 || *doc.Tasks[0].ExitCode != 137 || doc.Hint == "" || !doc.EndTime.After(*doc.StartTime) {
 		t.Errorf("%+v", doc)
 	}
@@ -134,7 +118,7 @@ func TestStatusThroughALife(t *testing.T) {
 		c.Cause != "killed" || c.Host != "node-1" || !c.Time.Equal(failedAt) {
 		t.Fatalf("root cause %+v", c)
 	}
-	if len(c.LastLines) != lastLinesKept || c.LastLines[0] != `x\x1bx` {
+	if len(c.LastLines) != LastLinesKept || c.LastLines[0] != `x\x1bx` {
 		t.Errorf("%d last lines, the first is %q", len(c.LastLines), c.LastLines[0])
 	}
 	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 1 {
@@ -144,18 +128,18 @@ func TestStatusThroughALife(t *testing.T) {
 
 func TestStatusEnds(t *testing.T) {
 	for _, c := range []struct {
-		outcome outcome
-		phase   phase
+		outcome Outcome
+		phase   Phase
 		holds   conditionType
 	}{
-		{outcome{Reason: job.ReasonSucceeded}, phaseSucceeded, conditionCompleted},
-		{outcome{Status: 124, Reason: job.ReasonDeadline}, phaseTimeout, conditionFailed},
-		{outcome{Status: 143, Reason: job.ReasonStopped}, phaseFailed, conditionFailed},
-		{outcome{Status: 125, Reason: job.ReasonInternal, Message: "cannot start", Hint: "try"}, phaseFailed, conditionFailed},
+		{Outcome{Reason: job.ReasonSucceeded}, PhaseSucceeded, conditionCompleted},
+		{Outcome{Status: 124, Reason: job.ReasonDeadline}, PhaseTimeout, conditionFailed},
+		{Outcome{Status: 143, Reason: job.ReasonStopped}, PhaseFailed, conditionFailed},
+		{Outcome{Status: 125, Reason: job.ReasonInternal, Message: "cannot start", Hint: "try"}, PhaseFailed, conditionFailed},
 	} {
 		path := filepath.Join(t.TempDir(), "status.json")
 		s, _ := testStatus(t, path)
-		s.finished(c.outcome)
+		s.Finished(c.outcome)
 		doc := readStatus(t, path)
 		if doc.Phase != c.phase || conditions(doc)[c.holds] != "True" || *doc.ExitStatus != c.outcome.Status ||
 			doc.Reason != c.outcome.Reason || doc.Hint != c.outcome.Hint || doc.StartTime != nil || doc.RootCause != nil {
@@ -170,9 +154,9 @@ func TestStatusCauseFromErrorFile(t *testing.T) {
 	path, file := filepath.Join(dir, "status.json"), filepath.Join(dir, "error.json")
 	writeFile(t, file, `{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback"}}}`)
 	s, _ := testStatus(t, path)
-	exits := []workerExit{{Rank: 5, Signal: syscall.Signal(40), CoreDumped: true, At: failedAt, ErrorFile: file}}
-	report := newFailureReport(failureInput{Exits: exits, Kernel: evidence{OOMKills: 2, OOMGroup: "/job"}, Blamed: -1})
-	s.finished(outcome{Status: report.status(), Reason: job.ReasonWorkerFailed, Exits: exits, Report: report})
+	exits := []Exit{{Rank: 5, Signal: syscall.Signal(40), CoreDumped: true, At: failedAt, ErrorFile: file}}
+	report := New(Input{Exits: exits, Kernel: Evidence{OOMKills: 2, OOMGroup: "/job"}, Blamed: -1})
+	s.Finished(Outcome{Status: report.Status(), Reason: job.ReasonWorkerFailed, Exits: exits, Report: report})
 	c := readStatus(t, path).RootCause
 	if c.Error != "ValueError: boom" || c.Traceback != "Traceback" || c.ErrorFile != file {
 		t.Errorf("error %q, traceback %q, file %q", c.Error, c.Traceback, c.ErrorFile)
@@ -197,7 +181,7 @@ func TestStatusPathRefused(t *testing.T) {
 		}
 	}
 	for _, path := range []string{dir, filepath.Join(dir, "missing", "status"), filepath.Join(file, "status"), fifo, dangling, null, "/dev/null", "/proc/status"} {
-		s, err := openStatus(statusConfig{Path: path, Workers: 1, Now: time.Now})
+		s, err := OpenStatus(StatusConfig{Path: path, Workers: 1, Now: time.Now})
 		if err == nil {
 			t.Errorf("%s was taken: %+v", path, s)
 		} else if errhint.CodeOf(err) != errhint.Usage || errhint.Of(err) == "" || !strings.HasPrefix(err.Error(), "cannot write the status file ") {
@@ -215,8 +199,8 @@ func TestStatusThroughSymlink(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ := testStatus(t, link)
-	s.running()
-	if doc := readStatus(t, file); doc.Phase != phaseRunning {
+	s.Running()
+	if doc := readStatus(t, file); doc.Phase != PhaseRunning {
 		t.Errorf("%+v", doc)
 	}
 	if to, err := os.Readlink(link); err != nil || to != "file" {
@@ -231,8 +215,8 @@ func TestStatusThroughStrangersLink(t *testing.T) {
 	keys, path := filepath.Join(home, "authorized_keys"), filepath.Join(shared, "status.json")
 	writeFile(t, keys, "keys")
 	testutil.RunStranger(t, "ln", "-s", keys, path)
-	cfg := statusConfig{Path: path, RunID: "r", Now: time.Now}
-	if _, err := openStatus(cfg); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "symbolic link of user") {
+	cfg := StatusConfig{Path: path, RunID: "r", Now: time.Now}
+	if _, err := OpenStatus(cfg); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "symbolic link of user") {
 		t.Errorf("opened: %v", err)
 	}
 	testutil.RunStranger(t, "rm", path)
@@ -241,12 +225,12 @@ func TestStatusThroughStrangersLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, log := testStatus(t, path)
-	s.running()
+	s.Running()
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
 	testutil.RunStranger(t, "ln", "-sf", keys, path)
-	s.finished(outcome{Reason: job.ReasonSucceeded})
+	s.Finished(Outcome{Reason: job.ReasonSucceeded})
 	if text, err := os.ReadFile(keys); err != nil || string(text) != "keys" {
 		t.Errorf("%q, %v", text, err)
 	}
@@ -267,7 +251,7 @@ func TestStatusDiskFull(t *testing.T) {
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	path := filepath.Join(dir, "status.json")
 	s, log := testStatus(t, path)
-	s.creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "")
+	s.Creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "")
 	filler, err := os.Create(filepath.Join(dir, "filler"))
 	if err != nil {
 		t.Fatal(err)
@@ -276,9 +260,9 @@ func TestStatusDiskFull(t *testing.T) {
 		_, err = filler.Write(make([]byte, 4096))
 	}
 	_ = filler.Close()
-	s.running()
-	s.terminating(policy.Decision{Rank: -1, Reason: job.ReasonSucceeded})
-	if doc := readStatus(t, path); doc.Phase != phaseCreating {
+	s.Running()
+	s.Terminating(Why{Reason: job.ReasonSucceeded})
+	if doc := readStatus(t, path); doc.Phase != PhaseCreating {
 		t.Errorf("phase %s", doc.Phase)
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "no space left") {
@@ -287,8 +271,8 @@ func TestStatusDiskFull(t *testing.T) {
 	if err := os.Remove(filler.Name()); err != nil {
 		t.Fatal(err)
 	}
-	s.finished(outcome{Reason: job.ReasonSucceeded})
-	if doc := readStatus(t, path); doc.Phase != phaseSucceeded {
+	s.Finished(Outcome{Reason: job.ReasonSucceeded})
+	if doc := readStatus(t, path); doc.Phase != PhaseSucceeded {
 		t.Errorf("phase %s after there was room again", doc.Phase)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 1 {
@@ -298,8 +282,8 @@ func TestStatusDiskFull(t *testing.T) {
 
 func TestTerminationLog(t *testing.T) {
 	lines := strings.Split(strings.Repeat(strings.Repeat("é\"", 300)+"\n", 60), "\n")
-	exits := []workerExit{{Rank: 1, Code: 9, At: failedAt, LastLines: lines}}
-	report := newFailureReport(failureInput{Title: "train.py", Host: "node-1", Exits: exits, Blamed: -1})
+	exits := []Exit{{Rank: 1, Code: 9, At: failedAt, LastLines: lines}}
+	report := New(Input{Title: "train.py", Host: "node-1", Exits: exits, Blamed: -1})
 	for _, name := range []string{"train.py", strings.Repeat("\x01", 5000)} {
 		log := filepath.Join(t.TempDir(), "termination-log")
 		writeFile(t, log, strings.Repeat("old", 9000))
@@ -307,15 +291,15 @@ func TestTerminationLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := openStatus(statusConfig{TerminationLog: log, Name: name, RunID: "r", Workers: 2, Now: time.Now})
+		s, err := OpenStatus(StatusConfig{TerminationLog: log, Name: name, RunID: "r", Workers: 2, Now: time.Now})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "127.0.0.1:1")
-		s.running()
-		s.finished(outcome{Status: 9, Reason: job.ReasonWorkerFailed, Message: strings.Repeat("é", 3000), Exits: exits, Report: report})
+		s.Creating(rendezvous.Round{Number: 0, GroupWorldSize: 1, WorldSize: 4}, 0, "127.0.0.1:1")
+		s.Running()
+		s.Finished(Outcome{Status: 9, Reason: job.ReasonWorkerFailed, Message: strings.Repeat("é", 3000), Exits: exits, Report: report})
 		doc := readStatus(t, log)
-		if doc.Phase != phaseFailed || *doc.ExitStatus != 9 || doc.RootCause.Rank != 1 || doc.RootCause.ExitCode != 9 {
+		if doc.Phase != PhaseFailed || *doc.ExitStatus != 9 || doc.RootCause.Rank != 1 || doc.RootCause.ExitCode != 9 {
 			t.Errorf("%+v", doc)
 		}
 		after, err := os.Stat(log)
@@ -332,18 +316,18 @@ func TestTerminationLog(t *testing.T) {
 func TestTerminationLogOfSuccess(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "termination-log")
-	config := statusConfig{TerminationLog: log, Name: "train.py", RunID: "r", Node: "n", Workers: 2, Now: time.Now}
-	s, err := openStatus(config)
+	config := StatusConfig{TerminationLog: log, Name: "train.py", RunID: "r", Node: "n", Workers: 2, Now: time.Now}
+	s, err := OpenStatus(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.finished(outcome{Reason: job.ReasonSucceeded})
+	s.Finished(Outcome{Reason: job.ReasonSucceeded})
 	if _, err := os.Stat(log); !os.IsNotExist(err) {
 		t.Fatalf("the file was made: %v", err)
 	}
 	writeFile(t, log, "")
-	s.finished(outcome{Reason: job.ReasonSucceeded})
-	if doc := readStatus(t, log); doc.Phase != phaseSucceeded || len(doc.Tasks) != 1 || len(doc.Conditions) == 0 {
+	s.Finished(Outcome{Reason: job.ReasonSucceeded})
+	if doc := readStatus(t, log); doc.Phase != PhaseSucceeded || len(doc.Tasks) != 1 || len(doc.Conditions) == 0 {
 		t.Errorf("%+v", doc)
 	}
 }

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"bytes"
@@ -17,56 +17,55 @@ import (
 	"muster/internal/printable"
 	"muster/internal/proc"
 	"muster/launch/job"
-	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
-// phase is where a job stands, in the status file's words.
-type phase string
+// Phase is where a job stands, in the status file's words.
+type Phase string
 
+// The phases. Stopped and Unknown are of tasks alone.
 const (
-	phasePending     phase = "Pending"     // nothing has been started
-	phaseChecking    phase = "Checking"    // the nodes of a round are being examined
-	phaseCreating    phase = "Creating"    // the workers of a round are being started
-	phaseRunning     phase = "Running"     // every worker of the round was started
-	phaseRestarting  phase = "Restarting"  // the group is being stopped, or pauses, and will start again
-	phaseTerminating phase = "Terminating" // the job is decided, its workers are being stopped
-	phaseSucceeded   phase = "Succeeded"
-	phaseFailed      phase = "Failed"
-	phaseTimeout     phase = "Timeout" // failed because the deadline was reached
+	PhasePending     Phase = "Pending"     // nothing has been started
+	PhaseChecking    Phase = "Checking"    // the nodes of a round are being examined
+	PhaseCreating    Phase = "Creating"    // the workers of a round are being started
+	PhaseRunning     Phase = "Running"     // every worker of the round was started
+	PhaseRestarting  Phase = "Restarting"  // the group is being stopped, or pauses, and will start again
+	PhaseTerminating Phase = "Terminating" // the job is decided, its workers are being stopped
+	PhaseSucceeded   Phase = "Succeeded"
+	PhaseFailed      Phase = "Failed"
+	PhaseTimeout     Phase = "Timeout" // failed because the deadline was reached
 
-	// Of tasks alone.
-	phaseStopped phase = "Stopped" // muster has ended workers of the node, and none of them had failed
-	phaseUnknown phase = "Unknown" // nobody has said how the node's workers ended
+	PhaseStopped Phase = "Stopped" // muster has ended workers of the node, and none of them had failed
+	PhaseUnknown Phase = "Unknown" // nobody has said how the node's workers ended
 )
 
-// jobStatus is the status file. docs/status-file.md describes it for its readers: fields are added, never renamed.
-type jobStatus struct {
-	Version      int               `json:"version"`
-	RunID        string            `json:"runId"`
-	Name         string            `json:"name"`
-	Phase        phase             `json:"phase"`
-	Reason       job.Reason        `json:"reason,omitempty"`
-	Message      string            `json:"message,omitempty"`
-	ExitStatus   *int              `json:"exitStatus"`
-	Hint         string            `json:"hint,omitempty"`
-	StartTime    *time.Time        `json:"startTime"`
-	EndTime      *time.Time        `json:"endTime"`
-	Generation   int               `json:"generation"`
-	RestartCount int               `json:"restartCount"`
-	Replacements int               `json:"replacements"`
-	Nodes        int               `json:"nodes"`
-	GroupRank    int               `json:"groupRank"`
-	WorldSize    int               `json:"worldSize"`
-	StoreAddress string            `json:"storeAddress,omitempty"`
-	Counts       statusCounts      `json:"counts"`
-	Tasks        []statusTask      `json:"tasks"`
-	Conditions   []statusCondition `json:"conditions"`
-	RootCause    *statusCause      `json:"rootCause,omitempty"`
+// Status is the status file. docs/status-file.md describes it for its readers: fields are added, never renamed.
+type Status struct {
+	Version      int         `json:"version"`
+	RunID        string      `json:"runId"`
+	Name         string      `json:"name"`
+	Phase        Phase       `json:"phase"`
+	Reason       job.Reason  `json:"reason,omitempty"`
+	Message      string      `json:"message,omitempty"`
+	ExitStatus   *int        `json:"exitStatus"`
+	Hint         string      `json:"hint,omitempty"`
+	StartTime    *time.Time  `json:"startTime"`
+	EndTime      *time.Time  `json:"endTime"`
+	Generation   int         `json:"generation"`
+	RestartCount int         `json:"restartCount"`
+	Replacements int         `json:"replacements"`
+	Nodes        int         `json:"nodes"`
+	GroupRank    int         `json:"groupRank"`
+	WorldSize    int         `json:"worldSize"`
+	StoreAddress string      `json:"storeAddress,omitempty"`
+	Counts       Counts      `json:"counts"`
+	Tasks        []Task      `json:"tasks"`
+	Conditions   []Condition `json:"conditions"`
+	RootCause    *Cause      `json:"rootCause,omitempty"`
 }
 
-// statusCounts says how many workers are in which state: those of this node, in a launcher's file those of all nodes.
-type statusCounts struct {
+// Counts says how many workers are in which state: those of this node, in a launcher's file those of all nodes.
+type Counts struct {
 	Pending     int `json:"pending"`
 	Creating    int `json:"creating"`
 	Running     int `json:"running"`
@@ -77,7 +76,7 @@ type statusCounts struct {
 	Unknown     int `json:"unknown"` // of nodes that were lost
 }
 
-func (c *statusCounts) add(more statusCounts) {
+func (c *Counts) add(more Counts) {
 	c.Pending += more.Pending
 	c.Creating += more.Creating
 	c.Running += more.Running
@@ -88,16 +87,16 @@ func (c *statusCounts) add(more statusCounts) {
 	c.Unknown += more.Unknown
 }
 
-func (c *statusCounts) sum() int {
+func (c *Counts) sum() int {
 	return c.Pending + c.Creating + c.Running + c.Terminating + c.Succeeded + c.Failed + c.Stopped + c.Unknown
 }
 
-// statusTask is the worker group of one node.
-type statusTask struct {
+// Task is the worker group of one node.
+type Task struct {
 	Node         string `json:"node"`
 	Ranks        string `json:"ranks"`
 	RestartCount int    `json:"restartCount"`
-	Phase        phase  `json:"phase"`
+	Phase        Phase  `json:"phase"`
 	// ExitCode is that of the worker that failed first here, 0 where all have succeeded; nil where neither is so.
 	ExitCode *int `json:"exitCode"`
 }
@@ -113,7 +112,8 @@ const (
 	conditionFailed         conditionType = "Failed"         // the job has failed
 )
 
-type statusCondition struct {
+// Condition is one of the conditions that hold, or do not any more.
+type Condition struct {
 	Type               conditionType `json:"type"`
 	Status             string        `json:"status"` // True or False
 	Reason             job.Reason    `json:"reason,omitempty"`
@@ -121,8 +121,8 @@ type statusCondition struct {
 	LastTransitionTime time.Time     `json:"lastTransitionTime"`
 }
 
-// statusCause is the worker that is to blame.
-type statusCause struct {
+// Cause is the worker that is to blame.
+type Cause struct {
 	Host       string    `json:"host"`
 	Rank       int       `json:"rank"`
 	LocalRank  int       `json:"localRank"`
@@ -139,8 +139,8 @@ type statusCause struct {
 	LastLines  []string  `json:"lastLines"`
 }
 
-// statusConfig says what a statusWriter writes about, and where.
-type statusConfig struct {
+// StatusConfig says what a StatusFile writes about, and where.
+type StatusConfig struct {
 	// Path of the status file; empty: none.
 	Path string
 	// TerminationLog is /dev/termination-log in a Kubernetes container, else empty. It is written at the end, and only
@@ -151,7 +151,7 @@ type statusConfig struct {
 	// Workers is the number of workers here.
 	Workers int
 	// Tasks are those of the hosts of a driven job, nil where this node's alone is told. What has no phase is in that of the job.
-	Tasks []statusTask
+	Tasks []Task
 	// Outputs are files that must not be replaced by the status file: muster's own output.
 	Outputs []*os.File
 	Log     zerolog.Logger
@@ -159,24 +159,24 @@ type statusConfig struct {
 	Now func() time.Time
 }
 
-// statusWriter keeps the job's state in a file. Each method is a transition and returns when the file is durable. Not
+// StatusFile keeps the job's state in a file. Each method is a transition and returns when the file is durable. Not
 // safe for concurrent use.
-type statusWriter struct {
-	cfg    statusConfig
-	doc    jobStatus
+type StatusFile struct {
+	cfg    StatusConfig
+	doc    Status
 	first  int // rank of the first worker here
 	warned bool
 }
 
-// openStatus writes the first state, Pending. A path that cannot be written is an error with status 2: the job must not
+// OpenStatus writes the first state, Pending. A path that cannot be written is an error with status 2: the job must not
 // start. Later writes never fail the job: the first that does is logged.
-func openStatus(cfg statusConfig) (*statusWriter, error) {
-	s := &statusWriter{cfg: cfg, doc: jobStatus{Version: 1, RunID: cfg.RunID, Name: cfg.Name, Conditions: []statusCondition{}}}
+func OpenStatus(cfg StatusConfig) (*StatusFile, error) {
+	s := &StatusFile{cfg: cfg, doc: Status{Version: 1, RunID: cfg.RunID, Name: cfg.Name, Conditions: []Condition{}}}
 	if cfg.Path != "" {
 		path, err := replaceable(cfg.Path, cfg.Outputs)
 		if err == nil {
 			s.cfg.Path = path
-			s.enter(phasePending)
+			s.enter(PhasePending)
 			err = durable.Replace(path, s.encode(), 0o644)
 		}
 		if err != nil {
@@ -191,116 +191,125 @@ func openStatus(cfg statusConfig) (*statusWriter, error) {
 // before anything was started. outputs are muster's own. That the file cannot be written changes nothing: the error is
 // told in any case.
 func TellRefused(asked job.Job, node string, outputs []*os.File, terminationLog string, err error) {
-	s, openErr := openStatus(statusConfig{
+	s, openErr := OpenStatus(StatusConfig{
 		Path: asked.StatusFile, TerminationLog: terminationLog, RunID: asked.RunID, Name: asked.Command.Name, Node: node, Outputs: outputs, Now: time.Now,
 	})
 	if openErr == nil {
-		s.finished(outcomeOf(err, job.ReasonRefused))
+		s.Finished(OutcomeOf(err, job.ReasonRefused))
 	}
 }
 
-// outcomeOf is how a job ends that err has kept from running: because of why, unless the nodes did not meet.
-func outcomeOf(err error, why job.Reason) outcome {
-	o := outcome{Status: errhint.CodeOf(err), Reason: why, Message: err.Error(), Hint: errhint.Of(err)}
+// OutcomeOf is how a job ends that err has kept from running: because of why, unless the nodes did not meet.
+func OutcomeOf(err error, why job.Reason) Outcome {
+	o := Outcome{Status: errhint.CodeOf(err), Reason: why, Message: err.Error(), Hint: errhint.Of(err)}
 	if o.Status == errhint.TryAgain {
 		o.Reason = job.ReasonNotMet
 	}
 	return o
 }
 
-// checking says that the nodes of a round are being examined.
-func (s *statusWriter) checking(r rendezvous.Round) {
+// Checking says that the nodes of a round are being examined.
+func (s *StatusFile) Checking(r rendezvous.Round) {
 	s.doc.Generation, s.doc.Nodes, s.doc.GroupRank, s.doc.WorldSize, s.first = r.Number, r.GroupWorldSize, r.GroupRank, r.WorldSize, r.BaseRank
-	s.enter(phaseChecking)
+	s.enter(PhaseChecking)
 	s.write()
 }
 
-// creating says that the workers of a round are being started, who meet at storeAddress and know of that many restarts.
-func (s *statusWriter) creating(r rendezvous.Round, restarts int, storeAddress string) {
+// Creating says that the workers of a round are being started, who meet at storeAddress and know of that many restarts.
+func (s *StatusFile) Creating(r rendezvous.Round, restarts int, storeAddress string) {
 	s.doc.Generation, s.doc.RestartCount, s.doc.Replacements, s.doc.StoreAddress = r.Number, restarts, r.Replacements, storeAddress
 	s.doc.Nodes, s.doc.GroupRank, s.doc.WorldSize, s.first = r.GroupWorldSize, r.GroupRank, r.WorldSize, r.BaseRank
-	s.enter(phaseCreating)
+	s.enter(PhaseCreating)
 	s.write()
 }
 
-// running says that every worker of the round was started.
-func (s *statusWriter) running() {
+// Running says that every worker of the round was started.
+func (s *StatusFile) Running() {
 	now := s.now()
 	if s.doc.StartTime == nil {
 		s.doc.StartTime = &now
 	}
 	s.doc.Reason, s.doc.Message = "", ""
-	s.enter(phaseRunning)
+	s.enter(PhaseRunning)
 	s.condition(conditionInitialized, true, "", "")
 	s.condition(conditionRunning, true, "", "")
 	s.condition(conditionReplicaFailure, false, "", "")
 	s.write()
 }
 
-// restarting says that the group is being stopped and will be started again, as the policy decided.
-func (s *statusWriter) restarting(d policy.Decision) {
-	s.doc.RestartCount = d.Restarts
-	s.doc.Reason, s.doc.Message = d.Reason, d.Message()
-	s.enter(phaseRestarting)
-	s.condition(conditionRunning, false, d.Reason, s.doc.Message)
-	if d.Rank >= 0 {
-		s.condition(conditionReplicaFailure, true, d.Reason, s.doc.Message)
+// Why says why a job's state changes.
+type Why struct {
+	Reason job.Reason
+	// Message is a sentence for people.
+	Message string
+	// Failed says that a worker failed.
+	Failed bool
+}
+
+// Restarting says that the group is being stopped and will be started again, which will then have been done that often.
+func (s *StatusFile) Restarting(restarts int, why Why) {
+	s.doc.RestartCount = restarts
+	s.doc.Reason, s.doc.Message = why.Reason, why.Message
+	s.enter(PhaseRestarting)
+	s.condition(conditionRunning, false, why.Reason, why.Message)
+	if why.Failed {
+		s.condition(conditionReplicaFailure, true, why.Reason, why.Message)
 	}
 	s.write()
 }
 
-// restartingWorker says that a worker failed that will be started again while the others go on.
-func (s *statusWriter) restartingWorker(d policy.Decision) {
-	s.doc.RestartCount = d.Restarts
-	s.doc.Reason, s.doc.Message = d.Reason, d.Message()
-	s.enter(phaseRunning)
-	s.condition(conditionReplicaFailure, true, d.Reason, s.doc.Message)
+// RestartingWorker says that a worker failed that will be started again while the others go on.
+func (s *StatusFile) RestartingWorker(restarts int, why Why) {
+	s.doc.RestartCount = restarts
+	s.doc.Reason, s.doc.Message = why.Reason, why.Message
+	s.enter(PhaseRunning)
+	s.condition(conditionReplicaFailure, true, why.Reason, why.Message)
 	s.write()
 }
 
-// terminating says that the job is decided and what is left of its workers is being stopped.
-func (s *statusWriter) terminating(d policy.Decision) {
-	s.doc.Reason, s.doc.Message = d.Reason, d.Message()
-	s.enter(phaseTerminating)
-	s.condition(conditionRunning, false, d.Reason, s.doc.Message)
-	if d.Rank >= 0 {
-		s.condition(conditionReplicaFailure, true, d.Reason, s.doc.Message)
+// Terminating says that the job is decided and what is left of its workers is being stopped.
+func (s *StatusFile) Terminating(why Why) {
+	s.doc.Reason, s.doc.Message = why.Reason, why.Message
+	s.enter(PhaseTerminating)
+	s.condition(conditionRunning, false, why.Reason, why.Message)
+	if why.Failed {
+		s.condition(conditionReplicaFailure, true, why.Reason, why.Message)
 	}
 	s.write()
 }
 
-// outcome is how a job ended.
-type outcome struct {
+// Outcome is how a job ended.
+type Outcome struct {
 	// Status is muster's exit status, Reason why it is that one.
 	Status int
 	Reason job.Reason
 	// Message is a sentence for people, Hint what to try when there is no Report or it has none.
 	Message, Hint string
 	// Exits are those of the last round's workers, nil where none was started. Report is nil unless a worker failed.
-	Exits  []workerExit
-	Report *failureReport
+	Exits  []Exit
+	Report *Report
 	// Unsaved is why the last checkpoint of workers that succeeded is not on disk, nil where it is.
 	Unsaved error
 }
 
-// finished writes the last state, also to the termination log.
-func (s *statusWriter) finished(o outcome) {
+// Finished writes the last state, also to the termination log.
+func (s *StatusFile) Finished(o Outcome) {
 	now := s.now()
 	s.doc.EndTime, s.doc.ExitStatus = &now, &o.Status
 	s.doc.Reason, s.doc.Message, s.doc.Hint = o.Reason, o.Message, o.Hint
 	if o.Report != nil {
-		s.doc.RootCause = newStatusCause(o.Report)
+		s.doc.RootCause = newCause(o.Report)
 		if o.Report.Root.Hint != "" {
 			s.doc.Hint = o.Report.Root.Hint
 		}
 	}
 	switch o.Reason {
 	case job.ReasonSucceeded:
-		s.enter(phaseSucceeded)
+		s.enter(PhaseSucceeded)
 	case job.ReasonDeadline:
-		s.enter(phaseTimeout)
+		s.enter(PhaseTimeout)
 	default:
-		s.enter(phaseFailed)
+		s.enter(PhaseFailed)
 	}
 	if s.cfg.Tasks == nil {
 		s.doc.Tasks[0].ExitCode = &o.Status
@@ -320,9 +329,9 @@ func (s *statusWriter) finished(o outcome) {
 }
 
 // taskEnd says how the workers of this node ended, whatever became of the job.
-func taskEnd(o *outcome) (phase, *int) {
+func taskEnd(o *Outcome) (Phase, *int) {
 	code, stopped := 0, false
-	var first *workerExit
+	var first *Exit
 	for i := range o.Exits {
 		switch e := &o.Exits[i]; {
 		case e.Stopped:
@@ -334,17 +343,17 @@ func taskEnd(o *outcome) (phase, *int) {
 	switch {
 	case first != nil:
 		if code = first.status(); o.Report != nil && !o.Report.Root.Elsewhere {
-			code = o.Report.status() // its connections' echoes may have been seen before it
+			code = o.Report.Status() // its connections' echoes may have been seen before it
 		}
-		return phaseFailed, &code
+		return PhaseFailed, &code
 	case stopped:
-		return phaseStopped, nil
+		return PhaseStopped, nil
 	}
-	return phaseSucceeded, &code
+	return PhaseSucceeded, &code
 }
 
-func countExits(exits []workerExit) statusCounts {
-	var c statusCounts
+func countExits(exits []Exit) Counts {
+	var c Counts
 	for i := range exits {
 		switch {
 		case exits[i].Stopped:
@@ -358,9 +367,9 @@ func countExits(exits []workerExit) statusCounts {
 	return c
 }
 
-func newStatusCause(r *failureReport) *statusCause {
+func newCause(r *Report) *Cause {
 	f := &r.Root
-	c := &statusCause{
+	c := &Cause{
 		Host: f.Host, Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Time: f.At.UTC().Round(time.Millisecond),
 		ExitCode: f.status(), CoreDumped: f.CoreDumped,
 		Evidence: f.Evidence, Cause: f.Cause, LastLines: make([]string, len(f.LastLines)),
@@ -377,21 +386,21 @@ func newStatusCause(r *failureReport) *statusCause {
 	return c
 }
 
-func (s *statusWriter) now() time.Time { return s.cfg.Now().UTC().Round(time.Millisecond) }
+func (s *StatusFile) now() time.Time { return s.cfg.Now().UTC().Round(time.Millisecond) }
 
 // enter sets the phase and what follows from it.
-func (s *statusWriter) enter(p phase) {
+func (s *StatusFile) enter(p Phase) {
 	s.doc.Phase = p
 	n := s.cfg.Workers
 	switch p {
-	case phasePending, phaseChecking:
-		s.doc.Counts = statusCounts{Pending: n}
-	case phaseCreating:
-		s.doc.Counts = statusCounts{Creating: n}
-	case phaseRunning:
-		s.doc.Counts = statusCounts{Running: n}
-	case phaseRestarting, phaseTerminating:
-		s.doc.Counts = statusCounts{Terminating: n}
+	case PhasePending, PhaseChecking:
+		s.doc.Counts = Counts{Pending: n}
+	case PhaseCreating:
+		s.doc.Counts = Counts{Creating: n}
+	case PhaseRunning:
+		s.doc.Counts = Counts{Running: n}
+	case PhaseRestarting, PhaseTerminating:
+		s.doc.Counts = Counts{Terminating: n}
 	default: // finished counts the exits
 	}
 	if s.cfg.Tasks != nil {
@@ -405,12 +414,12 @@ func (s *statusWriter) enter(p phase) {
 	for i := range ranks {
 		ranks[i] = s.first + i
 	}
-	s.doc.Tasks = []statusTask{{Node: s.cfg.Node, Ranks: rankList(ranks), RestartCount: s.doc.RestartCount, Phase: p}}
+	s.doc.Tasks = []Task{{Node: s.cfg.Node, Ranks: rankList(ranks), RestartCount: s.doc.RestartCount, Phase: p}}
 }
 
 // condition sets a condition. Its time is that of the last change of its status.
-func (s *statusWriter) condition(t conditionType, holds bool, why job.Reason, message string) {
-	c := statusCondition{Type: t, Status: "False", Reason: why, Message: message, LastTransitionTime: s.now()}
+func (s *StatusFile) condition(t conditionType, holds bool, why job.Reason, message string) {
+	c := Condition{Type: t, Status: "False", Reason: why, Message: message, LastTransitionTime: s.now()}
 	if holds {
 		c.Status = "True"
 	}
@@ -426,7 +435,7 @@ func (s *statusWriter) condition(t conditionType, holds bool, why job.Reason, me
 	s.doc.Conditions = append(s.doc.Conditions, c)
 }
 
-func (s *statusWriter) encode() []byte {
+func (s *StatusFile) encode() []byte {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
@@ -437,14 +446,14 @@ func (s *statusWriter) encode() []byte {
 	return text.Bytes()
 }
 
-func (s *statusWriter) write() {
+func (s *StatusFile) write() {
 	if s.cfg.Path != "" {
 		s.warn(durable.Replace(s.cfg.Path, s.encode(), 0o644), s.cfg.Path)
 	}
 }
 
 // warn logs the first failure to write: a full disk must not end the job, nor fill the log.
-func (s *statusWriter) warn(err error, path string) {
+func (s *StatusFile) warn(err error, path string) {
 	if err != nil && !s.warned {
 		s.warned = true
 		s.cfg.Log.Warn().Err(err).Str("path", path).Msg("cannot write status, going on without it")
@@ -456,13 +465,13 @@ const maxTerminationLog = 4096
 
 // writeTerminationLog writes the state to the termination log. The file is a mount of its own: it is written in place
 // and never made.
-func (s *statusWriter) writeTerminationLog() {
+func (s *StatusFile) writeTerminationLog() {
 	if s.cfg.TerminationLog != "" {
 		s.warn(s.doc.writeTo(s.cfg.TerminationLog), s.cfg.TerminationLog)
 	}
 }
 
-func (d jobStatus) writeTo(terminationLog string) error {
+func (d Status) writeTo(terminationLog string) error {
 	f, err := os.OpenFile(terminationLog, os.O_WRONLY|os.O_TRUNC, 0)
 	if os.IsNotExist(err) {
 		return nil
@@ -476,7 +485,7 @@ func (d jobStatus) writeTo(terminationLog string) error {
 
 // TellTermination writes a status, as a status file holds it, to the termination log of Kubernetes.
 func TellTermination(terminationLog string, status []byte) error {
-	var d jobStatus
+	var d Status
 	if err := json.Unmarshal(status, &d); err != nil {
 		return fmt.Errorf("cannot read the status of the job: %w", err)
 	}
@@ -485,8 +494,8 @@ func TellTermination(terminationLog string, status []byte) error {
 
 // shortened returns the status as JSON of at most limit bytes: the call stack goes first, then the oldest of the last
 // lines, then the ends of texts, then what can be read elsewhere.
-func (d jobStatus) shortened(limit int) []byte {
-	cause := statusCause{}
+func (d Status) shortened(limit int) []byte {
+	cause := Cause{}
 	if d.RootCause != nil {
 		cause = *d.RootCause
 		d.RootCause = &cause
@@ -509,7 +518,7 @@ func (d jobStatus) shortened(limit int) []byte {
 		} {
 			*part = (*part)[:min(len(*part), most)] // half a character becomes U+FFFD
 		}
-		cause.Evidence, d.Conditions, d.Tasks = nil, []statusCondition{}, []statusTask{}
+		cause.Evidence, d.Conditions, d.Tasks = nil, []Condition{}, []Task{}
 		text, ok = fits()
 	}
 	return text

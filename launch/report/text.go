@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"cmp"
@@ -21,12 +21,12 @@ const (
 	maxTraceback = 60
 )
 
-// text returns the report for people. Its frame is that of torchrun's summary (PyTorch 2.14.1, observed), which other
+// Text returns the report for people. Its frame is that of torchrun's summary (PyTorch 2.14.1, observed), which other
 // programs read: title, "Failures:", "Root Cause (first observed failure):", and their fields. A field that torchrun fills
 // with nothing ("<NO_OTHER_FAILURES>", "error_file: <N/A>", "To enable traceback see: …") is left out. What torchrun does
 // not know follows behind the fields of each failure, and what people look for next stands at the end: whether anything
 // was started again, why nothing is any more, and where the logs are.
-func (r *failureReport) text() string {
+func (r *Report) Text() string {
 	title := printable.Output(r.Title) + " FAILED"
 	var body []string
 	add := func(lines ...string) { body = append(body, lines...) }
@@ -69,16 +69,16 @@ func (r *failureReport) text() string {
 	return strings.ReplaceAll(text, rule, inner)
 }
 
-func exitsOf(failures []workerFailure) []workerExit {
-	exits := make([]workerExit, len(failures))
+func exitsOf(failures []Failure) []Exit {
+	exits := make([]Exit, len(failures))
 	for i := range failures {
-		exits[i] = failures[i].workerExit
+		exits[i] = failures[i].Exit
 	}
 	return exits
 }
 
 // entry returns the lines about one failure.
-func (r *failureReport) entry(f *workerFailure) []string {
+func (r *Report) entry(f *Failure) []string {
 	file, trace := "", []string(nil)
 	if f.Signal != 0 {
 		trace = []string{fmt.Sprintf("Signal %d (%s) received by PID %d", int(f.Signal), proc.SignalName(f.Signal), f.PID)}
@@ -134,10 +134,10 @@ func (r *failureReport) entry(f *workerFailure) []string {
 }
 
 // endings says how many workers ended, those that ended alike together: "SIGTERM: ranks 0, 2-6; exit 1: rank 7".
-func endings(exits []workerExit) string {
+func endings(exits []Exit) string {
 	ranks := make(map[string][]int)
 	for i := range exits {
-		how := exits[i].ending()
+		how := exits[i].Ending()
 		ranks[how] = append(ranks[how], exits[i].Rank)
 	}
 	type group struct {

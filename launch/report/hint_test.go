@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 // recordedHint is a sample of testdata/hints: lines "# name: value", an empty line, and what the worker said.
 type recordedHint struct {
 	want string
-	exit workerExit
+	exit Exit
 }
 
 func readHintSample(t *testing.T, file string) recordedHint {
@@ -32,7 +32,7 @@ func readHintSample(t *testing.T, file string) recordedHint {
 	if !ok || !strings.Contains(head, "\n# source: ") {
 		t.Fatalf("%s says nothing about its origin", file)
 	}
-	s := recordedHint{exit: workerExit{LastLines: strings.Split(strings.TrimSuffix(body, "\n"), "\n")}}
+	s := recordedHint{exit: Exit{LastLines: strings.Split(strings.TrimSuffix(body, "\n"), "\n")}}
 	for line := range strings.SplitSeq(head, "\n") {
 		name, value, _ := strings.Cut(strings.TrimPrefix(line, "# "), ":")
 		value = strings.TrimSpace(value)
@@ -59,14 +59,14 @@ func readHintSample(t *testing.T, file string) recordedHint {
 // TestHintsForRecordedFailures checks what real programs said when they failed. As much is given to the rules as the
 // report gives them.
 func TestHintsForRecordedFailures(t *testing.T) {
-	files, err := filepath.Glob("../testdata/hints/*.txt")
+	files, err := filepath.Glob("testdata/hints/*.txt")
 	if err != nil || len(files) < 15 {
 		t.Fatalf("%d samples, %v", len(files), err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			s := readHintSample(t, file)
-			f := newWorkerFailure(s.exit, evidence{})
+			f := NewFailure(s.exit, Evidence{})
 			if f.Cause != s.want || (f.Hint == "") != (s.want == "") {
 				t.Errorf("cause %q, want %q; hint %q", f.Cause, s.want, f.Hint)
 			}
@@ -83,7 +83,7 @@ func TestHintsForRecordedFailures(t *testing.T) {
 }
 
 // fail runs a program that is expected to fail, and returns how it did.
-func failing(t *testing.T, dir, program string, args ...string) workerExit {
+func failing(t *testing.T, dir, program string, args ...string) Exit {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -96,16 +96,16 @@ func failing(t *testing.T, dir, program string, args ...string) workerExit {
 	if !ok {
 		t.Fatalf("%s %q: %v, want a failure\n%s", program, args, err, out.String())
 	}
-	e := workerExit{LastLines: strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"), Code: exited.ExitCode()}
+	e := Exit{LastLines: strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"), Code: exited.ExitCode()}
 	if ws := exited.Sys().(syscall.WaitStatus); ws.Signaled() {
 		e.Code, e.Signal = 0, ws.Signal()
 	}
 	return e
 }
 
-func wantHint(t *testing.T, e workerExit, cause, words string) {
+func wantHint(t *testing.T, e Exit, cause, words string) {
 	t.Helper()
-	f := newWorkerFailure(e, evidence{})
+	f := NewFailure(e, Evidence{})
 	if f.Cause != cause || !strings.Contains(f.Hint, words) {
 		t.Errorf("cause %q, want %q; hint %q lacks %q; the program said:\n%s",
 			f.Cause, cause, f.Hint, words, strings.Join(e.LastLines, "\n"))
@@ -190,35 +190,35 @@ if __name__ == "__main__":
 
 // TestHintsFromKernel covers what only the kernel can tell.
 func TestHintsFromKernel(t *testing.T) {
-	killed := workerExit{Signal: syscall.SIGKILL}
-	bus := workerExit{Signal: syscall.SIGBUS}
-	loader := workerExit{Code: 1, LastLines: []string{"RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "}}
-	counted := evidence{OOMKills: 1, OOMGroup: "/job"}
-	small := evidence{ShmSize: 64 << 20, ShmFree: 60 << 20}
-	large := evidence{ShmSize: 16 << 30, ShmFree: 8 << 30}
-	full := evidence{ShmSize: 16 << 30}
+	killed := Exit{Signal: syscall.SIGKILL}
+	bus := Exit{Signal: syscall.SIGBUS}
+	loader := Exit{Code: 1, LastLines: []string{"RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "}}
+	counted := Evidence{OOMKills: 1, OOMGroup: "/job"}
+	small := Evidence{ShmSize: 64 << 20, ShmFree: 60 << 20}
+	large := Evidence{ShmSize: 16 << 30, ShmFree: 8 << 30}
+	full := Evidence{ShmSize: 16 << 30}
 	for _, c := range []struct {
 		name   string
-		exit   workerExit
-		kernel evidence
+		exit   Exit
+		kernel Evidence
 		want   string
 	}{
 		{"counted", killed, counted, "oom-killer"},
-		{"counted, though the worker spoke of a port", workerExit{
+		{"counted, though the worker spoke of a port", Exit{
 			Signal: syscall.SIGKILL, LastLines: []string{"Address already in use, trying the next port"},
 		}, counted, "oom-killer"},
 		{"a DataLoader worker", loader, counted, "oom-killer"},
-		{"a DataLoader worker, nothing counted", loader, evidence{}, ""},
-		{"not counted", killed, evidence{}, "killed"},
-		{"counted, but the worker failed by itself", workerExit{Code: 1}, counted, ""},
+		{"a DataLoader worker, nothing counted", loader, Evidence{}, ""},
+		{"not counted", killed, Evidence{}, "killed"},
+		{"counted, but the worker failed by itself", Exit{Code: 1}, counted, ""},
 		{"bus error, small", bus, small, "shared-memory"},
 		{"bus error, full", bus, full, "shared-memory"},
 		{"bus error, large", bus, large, ""},
-		{"bus error, unknown", bus, evidence{}, ""},
-		{"segmentation fault, small", workerExit{Signal: syscall.SIGSEGV}, small, ""},
+		{"bus error, unknown", bus, Evidence{}, ""},
+		{"segmentation fault, small", Exit{Signal: syscall.SIGSEGV}, small, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if f := newWorkerFailure(c.exit, c.kernel); f.Cause != c.want {
+			if f := NewFailure(c.exit, c.kernel); f.Cause != c.want {
 				t.Errorf("cause %q, want %q", f.Cause, c.want)
 			}
 		})
@@ -232,7 +232,7 @@ func TestHintFromErrorFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if f := newWorkerFailure(workerExit{Code: 1, ErrorFile: file}, evidence{}); f.Cause != "too-many-files" {
+	if f := NewFailure(Exit{Code: 1, ErrorFile: file}, Evidence{}); f.Cause != "too-many-files" {
 		t.Errorf("cause %q", f.Cause)
 	}
 }

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"encoding/json"
@@ -6,17 +6,23 @@ import (
 	"strconv"
 	"time"
 
+	"muster/internal/proc"
 	"muster/rendezvous"
 )
 
-// eventLog writes torchelastic's event records, one JSON object per line, for --event-log-handler console. The layout
+// Events writes torchelastic's event records, one JSON object per line, for --event-log-handler console. The layout
 // was captured from torchrun 2.15.0; unlike there, timestamp is the time in seconds since the epoch, not 0. The nil
-// eventLog writes nothing.
-type eventLog struct {
-	out   io.Writer
-	plan  *Plan
-	begun time.Time
+// Events writes nothing.
+type Events struct {
+	Out io.Writer
+	// RunID, Role and Backend are those of the job, EntryPoint is the name of what it runs; Hostname is this node's.
+	RunID, Role, Backend, EntryPoint, Hostname string
+	// Begun is when the agent began.
+	Begun time.Time
 }
+
+// EventWorker is a worker as the records name it.
+type EventWorker struct{ Rank, LocalRank, PID int }
 
 type eventRecord struct {
 	Name      string        `json:"name"`
@@ -51,8 +57,8 @@ type eventDetail struct {
 	WorkerPID      []*int `json:"worker_pid,omitempty"`
 }
 
-// agent records a state of the agent; r is nil before the first round, took is 0 where nothing was timed.
-func (l *eventLog) agent(state string, r *rendezvous.Round, restarts int, took time.Duration) {
+// Agent records a state of the agent; r is nil before the first round, took is 0 where nothing was timed.
+func (l *Events) Agent(state string, r *rendezvous.Round, restarts int, took time.Duration) {
 	if l == nil {
 		return
 	}
@@ -64,47 +70,46 @@ func (l *eventLog) agent(state string, r *rendezvous.Round, restarts int, took t
 	l.write("AGENT", m, detail)
 }
 
-// joined records that the agent has got a round, where before is the one it had, nil for none: torchrun tells the two
+// Joined records that the agent has got a round, where before is the one it had, nil for none: torchrun tells the two
 // steps of it with what it knew before.
-func (l *eventLog) joined(before *rendezvous.Round, restarts int, took time.Duration) {
-	l.agent("RENDEZVOUS", before, restarts, took)
-	l.agent("ASSIGN_WORKER_RANKS", before, restarts, took)
+func (l *Events) Joined(before *rendezvous.Round, restarts int, took time.Duration) {
+	l.Agent("RENDEZVOUS", before, restarts, took)
+	l.Agent("ASSIGN_WORKER_RANKS", before, restarts, took)
 }
 
-// started records that a worker runs.
-func (l *eventLog) started(w *worker, r *rendezvous.Round, restarts int) {
+// Started records that a worker runs.
+func (l *Events) Started(w EventWorker, r *rendezvous.Round, restarts int) {
 	if l == nil {
 		return
 	}
-	m, detail := l.worker("START", w.Worker, w.proc.PID(), r, restarts)
+	m, detail := l.worker("START", w, r, restarts)
 	l.write("WORKER", m, detail)
 }
 
-// ended records that a worker ended, with its exit code as Python counts it: -n for signal n.
-func (l *eventLog) ended(w *worker, r *rendezvous.Round, restarts int) {
+// Ended records that a worker ended, with its exit code as Python counts it: -n for signal n.
+func (l *Events) Ended(w EventWorker, exit proc.Exit, r *rendezvous.Round, restarts int) {
 	if l == nil {
 		return
 	}
-	exit, pid := w.proc.Exit(), w.proc.PID()
 	if exit.Status() == 0 {
-		m, detail := l.worker("SUCCEEDED", w.Worker, pid, r, restarts)
+		m, detail := l.worker("SUCCEEDED", w, r, restarts)
 		l.write("WORKER", m, detail)
 		return
 	}
-	m, detail := l.worker("FAILED", w.Worker, pid, r, restarts)
+	m, detail := l.worker("FAILED", w, r, restarts)
 	code := exit.Code
 	if exit.Signal != 0 {
 		code = -int(exit.Signal)
 	}
-	detail.ExitCode, detail.WorkerPID = []*int{&code}, []*int{&pid}
+	detail.ExitCode, detail.WorkerPID = []*int{&code}, []*int{&w.PID}
 	raw := `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`
 	m.RawError = &raw
 	l.write("WORKER", m, detail)
 }
 
-func (l *eventLog) worker(state string, w Worker, pid int, r *rendezvous.Round, restarts int) (eventMetadata, eventDetail) {
+func (l *Events) worker(state string, w EventWorker, r *rendezvous.Round, restarts int) (eventMetadata, eventDetail) {
 	m, detail := l.base(state, r, restarts)
-	id := strconv.Itoa(pid)
+	id := strconv.Itoa(w.PID)
 	m.GlobalRank, m.WorkerID = &w.Rank, &id
 	detail.LocalRank = []int{w.LocalRank}
 	detail.RoleRank = []int{r.BaseRoleRank + w.LocalRank}
@@ -113,27 +118,27 @@ func (l *eventLog) worker(state string, w Worker, pid int, r *rendezvous.Round, 
 	return m, detail
 }
 
-func (l *eventLog) base(state string, r *rendezvous.Round, restarts int) (eventMetadata, eventDetail) {
+func (l *Events) base(state string, r *rendezvous.Round, restarts int) (eventMetadata, eventDetail) {
 	m := eventMetadata{
-		RunID: l.plan.RunID, Role: l.plan.Job.Role, Hostname: l.plan.Hostname, State: state,
-		TotalRunTime: int64(time.Since(l.begun).Seconds()), RdzvBackend: l.plan.Job.Meeting.Backend, AgentRestarts: restarts,
+		RunID: l.RunID, Role: l.Role, Hostname: l.Hostname, State: state,
+		TotalRunTime: int64(time.Since(l.Begun).Seconds()), RdzvBackend: l.Backend, AgentRestarts: restarts,
 	}
 	if m.RdzvBackend == "standalone" {
 		m.RdzvBackend = "c10d" // what torchrun makes of it
 	}
-	detail := eventDetail{EntryPoint: l.plan.entry.name}
+	detail := eventDetail{EntryPoint: l.EntryPoint}
 	if r != nil {
 		m.GroupRank, detail.GroupWorldSize = &r.GroupRank, &r.GroupWorldSize
 	}
 	return m, detail
 }
 
-func (l *eventLog) write(source string, m eventMetadata, detail eventDetail) {
+func (l *Events) write(source string, m eventMetadata, detail eventDetail) {
 	nested, err := json.Marshal(detail)
 	if err != nil {
 		return // ints and strings always marshal
 	}
 	m.Metadata = string(nested)
 	// Nobody can be told that standard error is gone.
-	_ = json.NewEncoder(l.out).Encode(eventRecord{"torchelastic.worker.status." + m.State, source, time.Now().Unix(), m})
+	_ = json.NewEncoder(l.Out).Encode(eventRecord{"torchelastic.worker.status." + m.State, source, time.Now().Unix(), m})
 }

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"encoding/json"
@@ -21,11 +21,7 @@ import (
 
 var failedAt = time.Date(2026, 11, 21, 1, 59, 59, 0, time.Local)
 
-// glooLine is what a gloo worker says whose peer died (PyTorch 2.15.0, observed).
-const glooLine = "RuntimeError: [pair.cc:561] Connection closed by peer [127.0.0.1]:64162. This is typically caused by a " +
-	"remote worker crashing."
-
-func ranks(failures []workerFailure) []int {
+func ranks(failures []Failure) []int {
 	list := []int{}
 	for _, f := range failures {
 		list = append(list, f.Rank)
@@ -35,46 +31,46 @@ func ranks(failures []workerFailure) []int {
 
 // TestRootCause checks who is blamed. Times are milliseconds after failedAt.
 func TestRootCause(t *testing.T) {
-	exit := func(rank, ms, code int, lines ...string) workerExit {
-		return workerExit{Rank: rank, At: failedAt.Add(time.Duration(ms) * time.Millisecond), Code: code, LastLines: lines}
+	exit := func(rank, ms, code int, lines ...string) Exit {
+		return Exit{Rank: rank, At: failedAt.Add(time.Duration(ms) * time.Millisecond), Code: code, LastLines: lines}
 	}
-	killed := func(rank, ms int) workerExit {
+	killed := func(rank, ms int) Exit {
 		e := exit(rank, ms, 0)
 		e.Signal = syscall.SIGKILL
 		return e
 	}
-	stopped := func(rank, ms int) workerExit {
+	stopped := func(rank, ms int) Exit {
 		e := exit(rank, ms, 0)
 		e.Signal, e.Stopped = syscall.SIGTERM, true
 		return e
 	}
 	for _, c := range []struct {
 		name      string
-		exits     []workerExit
+		exits     []Exit
 		blamed    int
 		root      int
 		others    []int
 		secondary []int
 		status    int
 	}{
-		{"one", []workerExit{exit(0, 0, 0), exit(1, 5, 7)}, -1, 1, []int{}, nil, 7},
-		{"first by time", []workerExit{exit(0, 9, 1), exit(1, 5, 7)}, -1, 1, []int{0}, nil, 7},
-		{"lower rank at the same time", []workerExit{exit(1, 5, 7), exit(0, 5, 1)}, -1, 0, []int{1}, nil, 1},
-		{"victim later", []workerExit{exit(0, 40, 1, glooLine), killed(1, 5)}, -1, 1, []int{0}, []int{0}, 137},
-		{"victim seen first", []workerExit{exit(0, 1, 1, glooLine), killed(1, 5)}, -1, 1, []int{0}, []int{0}, 137},
-		{"victims around", []workerExit{exit(0, 1, 1, glooLine), exit(1, 5, 3), exit(2, 9, 1, glooLine)}, -1, 1, []int{0, 2}, []int{0, 2}, 3},
-		{"too far away", []workerExit{exit(0, 0, 1, glooLine), exit(1, 5001, 3)}, -1, 0, []int{1}, nil, 1},
-		{"near enough", []workerExit{exit(0, 0, 1, glooLine), exit(1, 5000, 3)}, -1, 1, []int{0}, []int{0}, 3},
-		{"only victims", []workerExit{exit(0, 2, 1, glooLine), exit(1, 1, 9, glooLine)}, -1, 1, []int{0}, nil, 9},
-		{"ours are no failures", []workerExit{exit(0, 1, 1, glooLine), stopped(1, 0)}, -1, 0, []int{}, nil, 1},
-		{"fatal code", []workerExit{exit(0, 1, 1), exit(1, 5, 3), killed(2, 9)}, 1, 1, []int{0, 2}, nil, 3},
-		{"fatal code of a victim", []workerExit{exit(0, 1, 1, glooLine), killed(1, 0)}, 0, 0, []int{1}, nil, 1},
-		{"blamed rank did not fail", []workerExit{exit(0, 1, 0), killed(1, 0)}, 0, 1, []int{}, nil, 137},
+		{"one", []Exit{exit(0, 0, 0), exit(1, 5, 7)}, -1, 1, []int{}, nil, 7},
+		{"first by time", []Exit{exit(0, 9, 1), exit(1, 5, 7)}, -1, 1, []int{0}, nil, 7},
+		{"lower rank at the same time", []Exit{exit(1, 5, 7), exit(0, 5, 1)}, -1, 0, []int{1}, nil, 1},
+		{"victim later", []Exit{exit(0, 40, 1, glooLine), killed(1, 5)}, -1, 1, []int{0}, []int{0}, 137},
+		{"victim seen first", []Exit{exit(0, 1, 1, glooLine), killed(1, 5)}, -1, 1, []int{0}, []int{0}, 137},
+		{"victims around", []Exit{exit(0, 1, 1, glooLine), exit(1, 5, 3), exit(2, 9, 1, glooLine)}, -1, 1, []int{0, 2}, []int{0, 2}, 3},
+		{"too far away", []Exit{exit(0, 0, 1, glooLine), exit(1, 5001, 3)}, -1, 0, []int{1}, nil, 1},
+		{"near enough", []Exit{exit(0, 0, 1, glooLine), exit(1, 5000, 3)}, -1, 1, []int{0}, []int{0}, 3},
+		{"only victims", []Exit{exit(0, 2, 1, glooLine), exit(1, 1, 9, glooLine)}, -1, 1, []int{0}, nil, 9},
+		{"ours are no failures", []Exit{exit(0, 1, 1, glooLine), stopped(1, 0)}, -1, 0, []int{}, nil, 1},
+		{"fatal code", []Exit{exit(0, 1, 1), exit(1, 5, 3), killed(2, 9)}, 1, 1, []int{0, 2}, nil, 3},
+		{"fatal code of a victim", []Exit{exit(0, 1, 1, glooLine), killed(1, 0)}, 0, 0, []int{1}, nil, 1},
+		{"blamed rank did not fail", []Exit{exit(0, 1, 0), killed(1, 0)}, 0, 1, []int{}, nil, 137},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newFailureReport(failureInput{Exits: c.exits, Blamed: c.blamed})
-			if r.Root.Rank != c.root || r.status() != c.status {
-				t.Errorf("root cause is rank %d with %d, want rank %d with %d", r.Root.Rank, r.status(), c.root, c.status)
+			r := New(Input{Exits: c.exits, Blamed: c.blamed})
+			if r.Root.Rank != c.root || r.Status() != c.status {
+				t.Errorf("root cause is rank %d with %d, want rank %d with %d", r.Root.Rank, r.Status(), c.root, c.status)
 			}
 			if diff := cmp.Diff(c.others, ranks(r.Others)); diff != "" {
 				t.Errorf("others (-want +got):\n%s", diff)
@@ -96,15 +92,15 @@ func TestRootCause(t *testing.T) {
 }
 
 func TestNoFailureNoReport(t *testing.T) {
-	exits := []workerExit{{Rank: 0}, {Rank: 1, Signal: syscall.SIGTERM, Stopped: true}, {Rank: 2, Code: 1, Stopped: true}}
-	if r := newFailureReport(failureInput{Exits: exits, Blamed: -1}); r != nil {
+	exits := []Exit{{Rank: 0}, {Rank: 1, Signal: syscall.SIGTERM, Stopped: true}, {Rank: 2, Code: 1, Stopped: true}}
+	if r := New(Input{Exits: exits, Blamed: -1}); r != nil {
 		t.Errorf("report %+v", r)
 	}
 }
 
 // TestSummaryText compares whole summaries with testdata/failure (rewritten by -update).
 func TestSummaryText(t *testing.T) {
-	goldens, err := filepath.Abs("../testdata/failure")
+	goldens, err := filepath.Abs("testdata/failure")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,25 +112,25 @@ func TestSummaryText(t *testing.T) {
 	for i := range 60 {
 		lines = append(lines, fmt.Sprintf("line %d", i))
 	}
-	killed := workerExit{
+	killed := Exit{
 		Rank: 1, LocalRank: 1, PID: 14086, Signal: syscall.SIGKILL, At: failedAt, LastLines: lines,
 	}
-	many := []workerExit{{Rank: 0, PID: 100, Code: 3, At: failedAt, LastLines: []string{"\x1b[31mred\x1b[0m", "bell\a", "no utf8 \xff", ""}}}
+	many := []Exit{{Rank: 0, PID: 100, Code: 3, At: failedAt, LastLines: []string{"\x1b[31mred\x1b[0m", "bell\a", "no utf8 \xff", ""}}}
 	for i := 1; i <= 20; i++ {
-		many = append(many, workerExit{
+		many = append(many, Exit{
 			Rank: i, LocalRank: i, PID: 100 + i, Code: 1, At: failedAt.Add(time.Second), LastLines: []string{glooLine},
 		})
 	}
 	for _, c := range []struct {
 		name string
-		in   failureInput
+		in   Input
 	}{
-		{"torchrun", failureInput{Title: "wrk.py", Exits: []workerExit{
+		{"torchrun", Input{Title: "wrk.py", Exits: []Exit{
 			{Rank: 0, PID: 14085, Signal: syscall.SIGTERM, At: failedAt.Add(time.Second)},
 			{Rank: 1, LocalRank: 1, PID: 14086, Code: 7, At: failedAt},
 		}}},
-		{"oom", failureInput{
-			Title: "train.py", Exits: []workerExit{
+		{"oom", Input{
+			Title: "train.py", Exits: []Exit{
 				killed,
 				{Rank: 0, PID: 14085, Code: 1, At: failedAt, LastLines: []string{glooLine}},
 				{Rank: 2, Signal: syscall.SIGTERM, Stopped: true},
@@ -143,22 +139,22 @@ func TestSummaryText(t *testing.T) {
 				{Rank: 5, Signal: syscall.SIGTERM, Stopped: true},
 				{Rank: 6, Code: 0},
 			},
-			Kernel: evidence{OOMKills: 1, OOMGroup: "/job"},
+			Kernel: Evidence{OOMKills: 1, OOMGroup: "/job"},
 		}},
-		{"errorfile", failureInput{Title: "train.py", Exits: []workerExit{
+		{"errorfile", Input{Title: "train.py", Exits: []Exit{
 			{Rank: 0, PID: 9, Code: 1, At: failedAt, ErrorFile: errorFile, LastLines: []string{"not shown"}},
 		}}},
-		{"core", failureInput{Title: "a.out", Exits: []workerExit{
+		{"core", Input{Title: "a.out", Exits: []Exit{
 			{Rank: 0, PID: 9, Signal: syscall.SIGBUS, CoreDumped: true, At: failedAt},
-		}, Kernel: evidence{ShmSize: 64 << 20, ShmFree: 1 << 20}}},
-		{"notfound", failureInput{Title: "run.sh", Exits: []workerExit{
+		}, Kernel: Evidence{ShmSize: 64 << 20, ShmFree: 1 << 20}}},
+		{"notfound", Input{Title: "run.sh", Exits: []Exit{
 			{Rank: 0, PID: 9, Code: 127, At: failedAt, LastLines: []string{"run.sh: 1: trian: not found"}},
 		}}},
-		{"many", failureInput{Title: "train\n.py", Exits: many}},
+		{"many", Input{Title: "train\n.py", Exits: many}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.in.Host, c.in.Blamed = "node-1", -1
-			got := newFailureReport(c.in).text()
+			got := New(c.in).Text()
 			golden := filepath.Join(goldens, c.name+".txt")
 			if *update {
 				writeFile(t, golden, got)
@@ -171,13 +167,6 @@ func TestSummaryText(t *testing.T) {
 				t.Errorf("summary (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -255,10 +244,10 @@ func TestCopyErrorFile(t *testing.T) {
 			dir := t.TempDir()
 			from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
 			writeFile(t, from, c.text)
-			r := newFailureReport(failureInput{
-				Exits: []workerExit{{Rank: 3, Signal: syscall.SIGKILL, ErrorFile: from}}, Blamed: -1,
+			r := New(Input{
+				Exits: []Exit{{Rank: 3, Signal: syscall.SIGKILL, ErrorFile: from}}, Blamed: -1,
 			})
-			err := r.copyErrorFile(to)
+			err := r.CopyErrorFile(to)
 			if (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
 				t.Errorf("error %v, want %q", err, c.problem)
 			}
@@ -275,8 +264,8 @@ func TestCopyErrorFile(t *testing.T) {
 	t.Run("unwritable", func(t *testing.T) {
 		from := filepath.Join(t.TempDir(), "from")
 		writeFile(t, from, `{"message":"gone"}`)
-		r := newFailureReport(failureInput{Exits: []workerExit{{Code: 1, ErrorFile: from}}, Blamed: -1})
-		if err := r.copyErrorFile(filepath.Join(from, "to")); err == nil || errhint.Of(err) == "" {
+		r := New(Input{Exits: []Exit{{Code: 1, ErrorFile: from}}, Blamed: -1})
+		if err := r.CopyErrorFile(filepath.Join(from, "to")); err == nil || errhint.Of(err) == "" {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -293,8 +282,8 @@ func FuzzReadErrorFile(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := newFailureReport(failureInput{Exits: []workerExit{{Code: 1, ErrorFile: path}}, Blamed: -1})
-		for _, c := range r.text() {
+		r := New(Input{Exits: []Exit{{Code: 1, ErrorFile: path}}, Blamed: -1})
+		for _, c := range r.Text() {
 			if c != '\n' && c != '\t' && !unicode.IsPrint(c) {
 				t.Fatalf("the summary has the character %q", c)
 			}
@@ -313,12 +302,12 @@ func TestGatherEvidence(t *testing.T) {
 		*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 1}
 		return nil
 	}
-	want := evidence{OOMKills: 2, OOMGroup: "/job", ShmSize: 409600, ShmFree: 4096}
-	if got := gatherEvidence(3, 5, "/job", statfs); got != want || !got.shmFull() {
+	want := Evidence{OOMKills: 2, OOMGroup: "/job", ShmSize: 409600, ShmFree: 4096}
+	if got := GatherEvidence(3, 5, "/job", statfs); got != want || !got.shmFull() {
 		t.Errorf("%+v, full %v", got, got.shmFull())
 	}
 	gone := func(string, *unix.Statfs_t) error { return unix.ENOENT }
-	if got := gatherEvidence(5, 3, "", gone); got != (evidence{}) || got.shmFull() || got.shmScarce() {
+	if got := GatherEvidence(5, 3, "", gone); got != (Evidence{}) || got.shmFull() || got.shmScarce() {
 		t.Errorf("without counters: %+v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"bytes"
@@ -13,17 +13,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
 var peerRound = rendezvous.Round{GroupRank: 1, GroupWorldSize: 3, BaseRank: 4096, WorldSize: 3 * 4096}
 
 // someFailures are n failures of node 0 from failedAt on, one a second.
-func someFailures(n int) []workerFailure {
-	failures := make([]workerFailure, n)
+func someFailures(n int) []Failure {
+	failures := make([]Failure, n)
 	for i := range failures {
-		failures[i] = workerFailure{
-			workerExit: workerExit{
+		failures[i] = Failure{
+			Exit: Exit{
 				Rank: i, LocalRank: i, PID: 100 + i, Code: 1, At: failedAt.Add(time.Duration(i) * time.Second), LastLines: []string{fmt.Sprint("line ", i)},
 			},
 			Host: "node-0",
@@ -35,17 +36,17 @@ func someFailures(n int) []workerFailure {
 // TestPeerReportRoundTrip: another node learns all of a failure, and its time as our clock would have had it.
 func TestPeerReportRoundTrip(t *testing.T) {
 	failures := someFailures(2)
-	failures[0] = workerFailure{
-		workerExit: workerExit{
+	failures[0] = Failure{
+		Exit: Exit{
 			Rank: 3, LocalRank: 3, PID: 77, Code: -1, Signal: syscall.SIGSEGV, CoreDumped: true, At: failedAt.Add(5 * time.Second),
 			LastLines: []string{"first", "bell \a", "\x1b[31mred\x1b[0m"}, ErrorFile: "/there/error.json",
 		},
 		Host: "node-0", Cause: "segfault", Hint: "try", Evidence: []string{"core dumped"},
 		Error: &workerError{Path: "/there/error.json", Message: "E: x", Traceback: "T\n  \x1b[2Jof it"},
 	}
-	text := encodePeerReport(failures, failedAt)
+	text := EncodeFailures(failures, failedAt)
 	ours := failedAt.Add(-time.Hour) // our clock is late
-	from, got, err := decodePeerReport(text, &peerRound, ours)
+	from, got, err := DecodeFailures(text, &peerRound, ours)
 	if err != nil || from != 0 {
 		t.Fatal(from, err)
 	}
@@ -59,10 +60,10 @@ func TestPeerReportRoundTrip(t *testing.T) {
 	for i := range want {
 		want[i].Elsewhere = true
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(workerFailure{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Failure{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if text := encodePeerReport(nil, failedAt); text != nil {
+	if text := EncodeFailures(nil, failedAt); text != nil {
 		t.Errorf("no failure became %q", text)
 	}
 }
@@ -77,8 +78,8 @@ func TestPeerReportIsBounded(t *testing.T) {
 	}{
 		{"one", 1, 50, "x"},
 		{"long lines", 9, 50, strings.Repeat("\x01", 5000)},
-		{"a whole node", MaxProcs, 50, strings.Repeat("é", 400)},
-		{"no two alike", MaxProcs, 50, "y"},
+		{"a whole node", job.MaxProcs, 50, strings.Repeat("é", 400)},
+		{"no two alike", job.MaxProcs, 50, "y"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			failures := someFailures(c.n)
@@ -96,11 +97,11 @@ func TestPeerReportIsBounded(t *testing.T) {
 			}
 			root := &failures[c.n-1]
 			root.Cause = ""
-			text := encodePeerReport(failures, failedAt)
+			text := EncodeFailures(failures, failedAt)
 			if len(text) > maxPeerReport {
 				t.Fatalf("%d bytes", len(text))
 			}
-			_, got, err := decodePeerReport(text, &peerRound, failedAt)
+			_, got, err := DecodeFailures(text, &peerRound, failedAt)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +118,7 @@ func TestPeerReportIsBounded(t *testing.T) {
 // TestPeerReportRefused: what cannot be is not believed.
 func TestPeerReportRefused(t *testing.T) {
 	good := `{"version":1,"host":"h","groupRank":0,"failures":[{"rank":1,"localRank":1,"pid":1,"code":1,"afterNs":1}]}`
-	if _, _, err := decodePeerReport([]byte(good), &peerRound, failedAt); err != nil {
+	if _, _, err := DecodeFailures([]byte(good), &peerRound, failedAt); err != nil {
 		t.Fatal(err)
 	}
 	for _, change := range [][2]string{
@@ -149,7 +150,7 @@ func TestPeerReportRefused(t *testing.T) {
 		if bad == good {
 			t.Fatalf("%q is not in it", change[0])
 		}
-		if _, failures, err := decodePeerReport([]byte(bad), &peerRound, failedAt); err == nil {
+		if _, failures, err := DecodeFailures([]byte(bad), &peerRound, failedAt); err == nil {
 			t.Errorf("%.200s was taken: %d failures", bad, len(failures))
 		}
 	}
@@ -158,30 +159,30 @@ func TestPeerReportRefused(t *testing.T) {
 // TestRootCauseOfTheWorld: failures of several nodes are put in one order, whatever their clocks say.
 func TestRootCauseOfTheWorld(t *testing.T) {
 	began := failedAt
-	exit := func(rank int, after time.Duration, lines ...string) workerExit {
-		return workerExit{Rank: rank, Code: rank + 1, At: began.Add(after), LastLines: lines}
+	exit := func(rank int, after time.Duration, lines ...string) Exit {
+		return Exit{Rank: rank, Code: rank + 1, At: began.Add(after), LastLines: lines}
 	}
 	// The other node's clock is two hours ahead.
-	there := failureInput{Host: "node-0", Nodes: 2, Exits: []workerExit{
+	there := Input{Host: "node-0", Nodes: 2, Exits: []Exit{
 		{Rank: 0, Code: 1, At: began.Add(2*time.Hour + 3*time.Second), LastLines: []string{"the real one"}},
 		{Rank: 1, Code: 2, At: began.Add(2*time.Hour + 9*time.Second)},
 	}}
-	_, elsewhere, err := decodePeerReport(encodePeerReport(there.failures(), began.Add(2*time.Hour)), &peerRound, began)
+	_, elsewhere, err := DecodeFailures(EncodeFailures(there.Failures(), began.Add(2*time.Hour)), &peerRound, began)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := failureInput{
+	in := Input{
 		Title: "train.py", Host: "node-1", GroupRank: 1, Nodes: 2, Blamed: -1, Elsewhere: elsewhere,
-		Exits: []workerExit{exit(4096, 2*time.Second, glooLine), exit(4097, 4*time.Second)},
+		Exits: []Exit{exit(4096, 2*time.Second, glooLine), exit(4097, 4*time.Second)},
 	}
-	r := newFailureReport(in)
+	r := New(in)
 	if r.Root.Rank != 0 || r.Root.Host != "node-0" || !r.Root.At.Equal(began.Add(3*time.Second)) {
 		t.Errorf("root cause %+v", r.Root)
 	}
 	if diff := cmp.Diff([]int{4096, 4097, 1}, ranks(r.Others)); diff != "" || !r.Others[0].Secondary || r.Others[0].VictimOf != 0 {
 		t.Errorf("others (-want +got):\n%s", diff)
 	}
-	text := r.text()
+	text := r.Text()
 	for _, want := range []string{"  host      : node-0\n", "  node      : group rank 0 of 2 nodes\n", "the real one"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -195,12 +196,12 @@ func TestManyVictims(t *testing.T) {
 	for i := range failures {
 		failures[i].Cause = causeConnectionLost
 	}
-	in := failureInput{Blamed: -1, Elsewhere: failures}
-	if r := newFailureReport(in); r.Root.Rank != 0 || r.Root.Secondary || len(r.Others) != len(failures)-1 {
+	in := Input{Blamed: -1, Elsewhere: failures}
+	if r := New(in); r.Root.Rank != 0 || r.Root.Secondary || len(r.Others) != len(failures)-1 {
 		t.Errorf("root cause %+v", r.Root)
 	}
 	failures[100_000].Cause = ""
-	r := newFailureReport(in)
+	r := New(in)
 	var victims []int
 	for _, f := range r.Others {
 		if f.Secondary {
@@ -213,28 +214,28 @@ func TestManyVictims(t *testing.T) {
 }
 
 func FuzzDecodePeerReport(f *testing.F) {
-	f.Add(encodePeerReport(someFailures(12), failedAt))
+	f.Add(EncodeFailures(someFailures(12), failedAt))
 	f.Add([]byte(`{"version":1,"host":"\u001b","groupRank":0,"failures":[{"rank":1,"localRank":1,"pid":1,"signal":9,"afterNs":1,"hint":"\u0007","error":{"message":"\n"}}]}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_, failures, err := decodePeerReport(text, &peerRound, failedAt)
+		_, failures, err := DecodeFailures(text, &peerRound, failedAt)
 		if err != nil {
 			return
 		}
-		in := failureInput{Title: "x", Host: "here", Nodes: 3, Elsewhere: failures, Blamed: -1}
-		r := newFailureReport(in)
+		in := Input{Title: "x", Host: "here", Nodes: 3, Elsewhere: failures, Blamed: -1}
+		r := New(in)
 		if r == nil {
 			if len(failures) > 0 {
 				t.Fatal("failures without a report")
 			}
 			return
 		}
-		for _, c := range r.text() {
+		for _, c := range r.Text() {
 			if c != '\n' && c != '\t' && !unicode.IsPrint(c) {
 				t.Fatalf("the summary has the character %q", c)
 			}
 		}
-		if doc, err := json.Marshal(newStatusCause(r)); err != nil || bytes.Contains(doc, []byte(`\u001b`)) {
+		if doc, err := json.Marshal(newCause(r)); err != nil || bytes.Contains(doc, []byte(`\u001b`)) {
 			t.Fatalf("status %s, %v", doc, err)
 		}
 	})

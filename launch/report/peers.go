@@ -1,9 +1,8 @@
-package launch
+package report
 
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"muster/internal/printable"
+	"muster/launch/job"
 	"muster/rendezvous"
 )
 
@@ -71,15 +71,15 @@ type peerRun struct {
 	Cause  string `json:"cause,omitempty"`
 }
 
-// encodePeerReport makes a report of the failures on this node, which had its round at began; nil for none.
-func encodePeerReport(failures []workerFailure, began time.Time) []byte {
+// EncodeFailures makes a report of the failures on this node, which had its round at began; nil for none.
+func EncodeFailures(failures []Failure, began time.Time) []byte {
 	if len(failures) == 0 {
 		return nil
 	}
 	r := peerReport{Version: peerVersion, Host: failures[0].Host, GroupRank: failures[0].GroupRank}
 	// The root cause is hardly one of those whose connection broke.
 	failures = slices.Clone(failures)
-	slices.SortStableFunc(failures, func(a, b workerFailure) int { return cmp.Compare(echo(&a), echo(&b)) })
+	slices.SortStableFunc(failures, func(a, b Failure) int { return cmp.Compare(echo(&a), echo(&b)) })
 	n := min(len(failures), maxPeerFailures)
 	r.More = peerRuns(failures[n:], began)
 	r.More = r.More[:min(len(r.More), maxPeerRuns)] // a node where no two ended alike has told enough
@@ -108,9 +108,12 @@ func encodePeerReport(failures []workerFailure, began time.Time) []byte {
 	}
 }
 
+// IsEcho reports whether a worker failed because its connection to another one broke.
+func (f *Failure) IsEcho() bool { return echo(f) == 1 }
+
 // echo is 1 for a worker that failed because its connection to another one broke, else 0. Who was killed or crashed did
 // not fail of that, whatever it had printed and survived before; NCCL's watchdog aborts.
-func echo(f *workerFailure) int {
+func echo(f *Failure) int {
 	switch f.Signal {
 	case syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE:
 		return 0
@@ -123,7 +126,7 @@ func echo(f *workerFailure) int {
 }
 
 // newPeerFailure says what is known about a failure in about as many bytes of words.
-func newPeerFailure(f *workerFailure, began time.Time, words int) peerFailure {
+func newPeerFailure(f *Failure, began time.Time, words int) peerFailure {
 	p := peerFailure{
 		Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Code: max(f.Code, 0), Signal: int(f.Signal), CoreDumped: f.CoreDumped,
 		After: int64(max(f.At.Sub(began), 0)), Cause: f.Cause, Hint: cut(f.Hint, printable.MaxOutput),
@@ -141,7 +144,7 @@ func newPeerFailure(f *workerFailure, began time.Time, words int) peerFailure {
 	}
 	for _, line := range slices.Backward(f.LastLines) {
 		line = printable.Output(line)
-		if left -= len(line) + 3; left < 0 || len(p.LastLines) == lastLinesKept {
+		if left -= len(line) + 3; left < 0 || len(p.LastLines) == LastLinesKept {
 			break
 		}
 		p.LastLines = append(p.LastLines, line)
@@ -155,9 +158,9 @@ func cut(text string, n int) string { return strings.ToValidUTF8(text[:min(len(t
 
 func cutFront(text string, n int) string { return strings.ToValidUTF8(text[max(len(text)-n, 0):], "") }
 
-func peerRuns(failures []workerFailure, began time.Time) []peerRun {
+func peerRuns(failures []Failure, began time.Time) []peerRun {
 	failures = slices.Clone(failures)
-	slices.SortFunc(failures, func(a, b workerFailure) int { return cmp.Compare(a.Rank, b.Rank) })
+	slices.SortFunc(failures, func(a, b Failure) int { return cmp.Compare(a.Rank, b.Rank) })
 	var runs []peerRun
 	for _, f := range failures {
 		r := peerRun{First: f.Rank, Last: f.Rank, Code: max(f.Code, 0), Signal: int(f.Signal), After: int64(max(f.At.Sub(began), 0)), Cause: f.Cause}
@@ -170,9 +173,9 @@ func peerRuns(failures []workerFailure, began time.Time) []peerRun {
 	return runs
 }
 
-// decodePeerReport reads what another agent of the round says. It came over the network: it is bounded, what cannot be is
+// DecodeFailures reads what another agent of the round says. It came over the network: it is bounded, what cannot be is
 // an error, and its texts are made fit for a terminal. began is when this node had the round.
-func decodePeerReport(text []byte, r *rendezvous.Round, began time.Time) (groupRank int, failures []workerFailure, err error) {
+func DecodeFailures(text []byte, r *rendezvous.Round, began time.Time) (groupRank int, failures []Failure, err error) {
 	if len(text) > maxPeerReport {
 		return 0, nil, fmt.Errorf("a report of %d bytes exceeds the limit of %d", len(text), maxPeerReport)
 	}
@@ -194,12 +197,12 @@ func decodePeerReport(text []byte, r *rendezvous.Round, began time.Time) (groupR
 		return 0, nil, fmt.Errorf("a report of %d and %d failures", len(p.Failures), len(p.More))
 	}
 	for _, m := range p.More {
-		if m.First < 0 || m.Last < m.First || m.Last-m.First >= MaxProcs || len(failures) > MaxProcs {
+		if m.First < 0 || m.Last < m.First || m.Last-m.First >= job.MaxProcs || len(failures) > job.MaxProcs {
 			return 0, nil, fmt.Errorf("a report of the ranks %d to %d", m.First, m.Last)
 		}
 		for rank := m.First; rank <= m.Last; rank++ {
 			p.Failures = append(p.Failures, peerFailure{Rank: rank, Code: m.Code, Signal: m.Signal, After: m.After, Cause: m.Cause})
-			if len(p.Failures) > maxPeerFailures+MaxProcs {
+			if len(p.Failures) > maxPeerFailures+job.MaxProcs {
 				return 0, nil, errors.New("a report of too many failures")
 			}
 		}
@@ -215,19 +218,19 @@ func decodePeerReport(text []byte, r *rendezvous.Round, began time.Time) (groupR
 	return p.GroupRank, failures, nil
 }
 
-func (p *peerFailure) decode(r *rendezvous.Round, began time.Time) (workerFailure, error) {
-	f := workerFailure{Elsewhere: true}
+func (p *peerFailure) decode(r *rendezvous.Round, began time.Time) (Failure, error) {
+	f := Failure{Elsewhere: true}
 	switch {
-	case p.Rank < 0 || p.Rank >= r.WorldSize || p.LocalRank < 0 || p.LocalRank >= MaxProcs || p.PID < 0:
+	case p.Rank < 0 || p.Rank >= r.WorldSize || p.LocalRank < 0 || p.LocalRank >= job.MaxProcs || p.PID < 0:
 		return f, fmt.Errorf("a report of rank %d (local rank %d, pid %d): the world has %d", p.Rank, p.LocalRank, p.PID, r.WorldSize)
 	case p.Code < 0 || p.Code > 255 || p.Signal < 0 || p.Signal > 127 || (p.Code == 0) == (p.Signal == 0):
 		return f, fmt.Errorf("a report of an end with code %d and signal %d", p.Code, p.Signal)
 	case p.After < 0 || p.After > math.MaxInt64/4:
 		return f, fmt.Errorf("a report of an end after %d ns", p.After)
-	case len(p.LastLines) > lastLinesKept || len(p.Evidence) > lastLinesKept:
+	case len(p.LastLines) > LastLinesKept || len(p.Evidence) > LastLinesKept:
 		return f, fmt.Errorf("a report of %d lines and %d facts", len(p.LastLines), len(p.Evidence))
 	}
-	f.workerExit = workerExit{
+	f.Exit = Exit{
 		Rank: p.Rank, LocalRank: p.LocalRank, PID: p.PID, Code: p.Code, Signal: syscall.Signal(p.Signal), CoreDumped: p.CoreDumped,
 		At: began.Add(time.Duration(p.After)), LastLines: printables(p.LastLines),
 	}
@@ -251,61 +254,4 @@ func printables(lines []string) []string {
 // printableText is printable for a text of several lines.
 func printableText(text string) string {
 	return strings.Join(printables(strings.Split(text, "\n")), "\n")
-}
-
-// failureInput is what a report about the round is made of.
-func (a *Agent) failureInput(exits []workerExit, kernel evidence, blamed int) *failureInput {
-	m := a.meeting
-	return &failureInput{
-		Title: a.Plan.entry.name, Host: a.Plan.Hostname, GroupRank: m.GroupRank, Nodes: m.GroupWorldSize,
-		Exits: exits, Kernel: kernel, Blamed: blamed, Waited: m.wordTime(),
-	}
-}
-
-// tellPeers leaves the failures on this node for the other nodes, once in a round. They may do without it: an error is no
-// reason to end anything.
-func (a *Agent) tellPeers(ctx context.Context, failures []workerFailure) {
-	m := a.meeting
-	if m.alone() || m.reported {
-		return
-	}
-	m.reported = true
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
-	defer cancel()
-	if err := a.meeting.Report(ctx, encodePeerReport(failures, m.began)); err != nil {
-		a.Log.Warn().Err(err).Msg("the other nodes could not be told of the failures here")
-	}
-}
-
-// gather waits until all nodes have told of their failures, for as long as limit, the end of ctx and Hurry allow.
-func (a *Agent) gather(ctx context.Context, limit time.Duration) (elsewhere []workerFailure) {
-	m := a.meeting
-	if m.alone() {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	stop := a.onHurry(cancel)
-	defer stop()
-	reports, err := a.meeting.Reports(ctx)
-	if err != nil {
-		a.Log.Warn().Err(err).Msg("failures on other nodes are not known")
-		return nil
-	}
-	seen := map[int]bool{m.GroupRank: true}
-	for _, text := range reports {
-		if len(text) == 0 {
-			continue
-		}
-		from, failures, err := decodePeerReport(text, &m.Round, m.began)
-		if err != nil {
-			a.Log.Warn().Err(err).Msg("failures on another node are not known")
-			continue
-		}
-		if !seen[from] {
-			seen[from] = true
-			elsewhere = append(elsewhere, failures...)
-		}
-	}
-	return elsewhere
 }

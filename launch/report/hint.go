@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"strconv"
@@ -11,9 +11,9 @@ import (
 
 // symptoms are what a hint is found by.
 type symptoms struct {
-	exit   *workerExit
+	exit   *Exit
 	lines  []string // what the worker said at last: its output, then its error file
-	kernel evidence
+	kernel Evidence
 }
 
 // maxSaid is how much of a line is looked at, in bytes. Messages stand at its beginning.

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"os"
@@ -14,7 +14,7 @@ import (
 // Driven is the status file of a job whose workers are started one by one, on hosts that come and go, by a driver in the
 // launcher. Its methods belong to one goroutine at a time.
 type Driven struct {
-	status *statusWriter
+	status *StatusFile
 	fatal  job.ExitCodes
 	hosts  []DrivenHost
 }
@@ -48,7 +48,7 @@ type DrivenEnd struct {
 // OpenDriven writes the first state. A path that cannot be written is an error with status 2. node is this machine, where the
 // driver runs; outputs are muster's own.
 func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog string, log zerolog.Logger) (*Driven, error) {
-	s, err := openStatus(statusConfig{
+	s, err := OpenStatus(StatusConfig{
 		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Log: log, Now: time.Now,
 	})
 	if err != nil {
@@ -60,47 +60,47 @@ func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog str
 // World says that a world has begun: its number, from 1, and its hosts.
 func (d *Driven) World(number int, hosts []DrivenHost) {
 	s, workers := d.status, 0
-	s.cfg.Tasks = make([]statusTask, len(hosts))
+	s.cfg.Tasks = make([]Task, len(hosts))
 	for i, h := range hosts {
 		workers += len(h.Ranks)
-		s.cfg.Tasks[i] = statusTask{Node: h.Name, Ranks: rankList(h.Ranks), RestartCount: number - 1}
+		s.cfg.Tasks[i] = Task{Node: h.Name, Ranks: rankList(h.Ranks), RestartCount: number - 1}
 	}
 	d.hosts = hosts
 	s.cfg.Workers, s.doc.Generation, s.doc.RestartCount, s.doc.Nodes, s.doc.WorldSize = workers, number, number-1, len(hosts), workers
-	s.running()
+	s.Running()
 }
 
 // Ended writes the last state.
 func (d *Driven) Ended(end DrivenEnd) {
-	o := outcome{Status: end.Status, Reason: d.reasonOf(end), Message: end.Message, Hint: end.Hint}
+	o := Outcome{Status: end.Status, Reason: d.reasonOf(end), Message: end.Message, Hint: end.Hint}
 	failed := len(end.Failures)
-	counts := statusCounts{Failed: failed, Stopped: max(0, end.Size-failed)}
+	counts := Counts{Failed: failed, Stopped: max(0, end.Size-failed)}
 	if o.Reason == job.ReasonSucceeded {
-		counts = statusCounts{Failed: failed, Succeeded: max(0, end.Size-failed)}
+		counts = Counts{Failed: failed, Succeeded: max(0, end.Size-failed)}
 	}
 	d.status.doc.Counts = counts
 	for i := range d.hosts {
 		t := &d.status.cfg.Tasks[i]
 		t.Phase, t.ExitCode = d.taskEnd(&d.hosts[i], end.Failures, o.Reason)
 	}
-	d.status.finished(o)
+	d.status.Finished(o)
 }
 
 // taskEnd says how the workers of a host ended. A host that was lost has told nobody.
-func (d *Driven) taskEnd(h *DrivenHost, failures []DrivenFailure, why job.Reason) (phase, *int) {
+func (d *Driven) taskEnd(h *DrivenHost, failures []DrivenFailure, why job.Reason) (Phase, *int) {
 	for _, f := range failures {
 		switch {
 		case !slices.Contains(h.Ranks, f.Rank):
 		case f.Lost:
-			return phaseUnknown, nil
+			return PhaseUnknown, nil
 		default:
-			return phaseFailed, &f.Status
+			return PhaseFailed, &f.Status
 		}
 	}
 	if why == job.ReasonSucceeded {
-		return phaseSucceeded, new(int)
+		return PhaseSucceeded, new(int)
 	}
-	return phaseStopped, nil
+	return PhaseStopped, nil
 }
 
 // reasonOf names the end of a driven job in the words of the status file.

@@ -1,4 +1,4 @@
-package launch
+package report
 
 import (
 	"bytes"
@@ -109,11 +109,11 @@ func readSmallFile(path string, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// copyErrorFile hands the root cause's error file on to whoever started muster with a TORCHELASTIC_ERROR_FILE of its
+// CopyErrorFile hands the root cause's error file on to whoever started muster with a TORCHELASTIC_ERROR_FILE of its
 // own, with the worker's exit code added as message.errorCode: negative for signals, as in Python. A file whose message
 // is no object is copied as it is; one on another node is written anew. Nothing is written when the worker left no error
 // file.
-func (r *failureReport) copyErrorFile(to string) error {
+func (r *Report) CopyErrorFile(to string) error {
 	if r.Root.Error == nil || r.Root.Elsewhere && r.Root.Error.Problem != "" {
 		return nil
 	}
@@ -138,7 +138,7 @@ func (r *failureReport) copyErrorFile(to string) error {
 }
 
 // errorFileAnew makes an error file of what another node said about its own.
-func (f *workerFailure) errorFileAnew() ([]byte, error) {
+func (f *Failure) errorFileAnew() ([]byte, error) {
 	extra := map[string]string{"py_callstack": f.Error.Traceback, "timestamp": strconv.FormatInt(f.At.Unix(), 10)}
 	return json.Marshal(map[string]any{"message": map[string]any{"message": f.Error.Message, "extraInfo": extra}})
 }
@@ -161,7 +161,7 @@ func addErrorCode(text []byte, code int) ([]byte, error) {
 }
 
 // exitcode returns what Python's multiprocessing calls so: the exit code, or -n for signal n.
-func (e *workerExit) exitcode() int {
+func (e *Exit) exitcode() int {
 	if e.Signal != 0 {
 		return -int(e.Signal)
 	}
