@@ -21,6 +21,7 @@ import (
 	"muster/launch/output"
 	"muster/launch/policy"
 	"muster/launch/report"
+	"muster/launch/rundir"
 	"muster/rendezvous"
 )
 
@@ -72,7 +73,7 @@ type Agent struct {
 	watchdog *watchdog
 	stdin    *os.File
 	warm     *warmer // nil: workers start as usual
-	dir      jobDir
+	dir      rundir.Dir
 	begun    time.Time  // the first start of workers, or of waiting for their template
 	meeting  *meeting   // the round that the agent has, or had last; nil before the first
 	groupMu  sync.Mutex // held while workers are started, so that whoever looks for one finds all
@@ -126,7 +127,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.dir, err = a.Plan.openRunDir(a.Log); err != nil {
 		return err
 	}
-	a.Plan.RunDir = a.dir.path
+	a.Plan.RunDir = a.dir.Path
 	job := &a.Plan.Job
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.entry.name,
@@ -222,7 +223,7 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stdin != nil && a.stdin != a.Stdin {
 		errs = append(errs, a.stdin.Close())
 	}
-	errs = append(errs, a.dir.remove())
+	errs = append(errs, a.dir.Remove())
 	if a.tree != nil {
 		errs = append(errs, a.tree.Close()) // last: until then the guardian would remove what we did not
 	}

@@ -19,6 +19,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/output"
+	"muster/launch/rundir"
 )
 
 // asleep is what workers do in debug mode where no command was given. It dies of any signal.
@@ -148,35 +149,10 @@ func shellName(name string) bool {
 	return name != ""
 }
 
-// runDirs returns the run directories of this user's jobs, without looking into them. Somebody else's parent is refused: the user
-// would run what that says.
-func runDirs(parent string) ([]string, error) {
-	d, err := openOwnDir(parent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, errhint.Code(fmt.Errorf("cannot look for jobs in %s: %w", parent, err), errhint.Usage)
-	}
-	defer func() { _ = d.Close() }()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("cannot look for jobs in %s: %w", parent, err)
-	}
-	var dirs []string
-	for _, name := range names {
-		if strings.HasPrefix(name, jobDirPrefix) {
-			dirs = append(dirs, filepath.Join(parent, name))
-		}
-	}
-	slices.Sort(dirs)
-	return dirs, nil
-}
-
 // debugFiles reads what the agent of a job that runs has written of its ranks, by the names of the files; none where it has ended.
 // The directory has to be ours: what is read there is executed.
 func debugFiles(dir string) (map[string][]byte, error) {
-	d, err := openOwnDir(dir)
+	d, err := durable.OpenOwn(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -210,14 +186,14 @@ func debugFiles(dir string) (map[string][]byte, error) {
 func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 	dirs := []string{dir}
 	if dir == "" {
-		places := findRunPlaces(m)
-		parents := places.safe
+		places := rundir.FindPlaces(m.RuntimeDir, m.TempDir)
+		parents := places.Safe
 		if len(parents) == 0 {
-			parents = []string{places.parent}
+			parents = []string{places.Parent}
 		}
 		dirs = nil
 		for _, parent := range parents {
-			more, err := runDirs(parent)
+			more, err := rundir.List(parent)
 			if err != nil {
 				return DebugRank{}, err
 			}
@@ -255,7 +231,7 @@ func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 		slices.Sort(ranks)
 		return DebugRank{}, errhint.Usagef("there is no rank %d of a debug job on this machine, only %s", rank, strings.Join(slices.Compact(ranks), ", "))
 	}
-	where := findRunPlaces(m).parent
+	where := rundir.FindPlaces(m.RuntimeDir, m.TempDir).Parent
 	if dir != "" {
 		where = dir
 	}

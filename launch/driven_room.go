@@ -24,7 +24,7 @@ func OpenRoom(p *Plan, log zerolog.Logger) (*Room, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.RunDir = dir.path
+	p.RunDir = dir.Path
 	return &Room{agent: Agent{Plan: p, Log: log, dir: dir}}, nil
 }
 
@@ -70,5 +70,5 @@ func (d *Room) Close() error {
 	if d == nil {
 		return nil
 	}
-	return d.agent.dir.remove()
+	return d.agent.dir.Remove()
 }

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
 	"muster/launch/job"
+	"muster/launch/rundir"
 	"muster/rendezvous"
 )
 
@@ -131,8 +133,8 @@ func NewPlan(j job.Job, m Machine) (*Plan, error) {
 			p.cold = warmBound(p.cpus, environ)
 		}
 	}
-	places := findRunPlaces(m)
-	p.RunDir, p.passedOver = filepath.Join(places.parent, jobDirPrefix+job.FileName(p.RunID)), places.passedOver
+	places := rundir.FindPlaces(m.RuntimeDir, m.TempDir)
+	p.RunDir, p.passedOver = filepath.Join(places.Parent, rundir.Name(p.RunID)), places.PassedOver
 	// What would fail for one worker fails for the last.
 	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
@@ -287,4 +289,14 @@ func signalNames(signals []syscall.Signal) string {
 		names[i] = unix.SignalName(s)
 	}
 	return strings.Join(names, ",")
+}
+
+// openRunDir makes the run directory, and says where it lies if that is not where a variable has it.
+func (p *Plan) openRunDir(log zerolog.Logger) (rundir.Dir, error) {
+	d, err := rundir.Make(p.RunDir, log)
+	if err == nil && p.passedOver != nil {
+		log.Warn().Err(p.passedOver).Str("path", d.Path).Str("hint", "set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").
+			Msg("the run directory lies elsewhere: another user of this machine could have replaced it")
+	}
+	return d, err
 }

@@ -9,10 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
 	"muster/launch/job"
@@ -322,108 +320,6 @@ func TestArgv(t *testing.T) {
 				t.Errorf("interpreter %s", w.Path)
 			}
 		})
-	}
-}
-
-// TestJobDirIsNeverShared makes the directory of two jobs with one run id.
-func TestJobDirIsNeverShared(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "muster", "job-x")
-	first, err := makeJobDir(dir, zerolog.Nop())
-	if err != nil || first.path != dir {
-		t.Fatalf("%q, %v", first.path, err)
-	}
-	second, err := makeJobDir(dir, zerolog.Nop())
-	if err != nil || second.path == first.path {
-		t.Fatalf("the second job got %q, %v", second.path, err)
-	}
-	for _, d := range []string{first.path, second.path} {
-		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", d, info.Mode(), err)
-		}
-	}
-	for _, d := range []jobDir{first, second} {
-		if err := d.remove(); err != nil {
-			t.Error(err)
-		}
-	}
-	if _, err := os.Stat(filepath.Dir(dir)); err == nil {
-		t.Error("the empty parent stays")
-	}
-}
-
-// TestStaleJobDirs removes what killed agents left, and nothing that is in use.
-func TestStaleJobDirs(t *testing.T) {
-	parent := filepath.Join(t.TempDir(), "muster")
-	running, err := makeJobDir(filepath.Join(parent, "job-running"), zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"job-dead", "other"} {
-		if err := os.MkdirAll(filepath.Join(parent, name, "below"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	old := time.Now().Add(-time.Hour)
-	for _, name := range []string{"job-running", "job-dead", "other"} {
-		if err := os.Chtimes(filepath.Join(parent, name), old, old); err != nil {
-			t.Fatal(err)
-		}
-	}
-	next, err := makeJobDir(filepath.Join(parent, "job-next"), zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]bool{"job-running": true, "job-dead": false, "other": true, "job-next": true} {
-		if _, err := os.Stat(filepath.Join(parent, name)); (err == nil) != want {
-			t.Errorf("%s is there: %v, want %v", name, err == nil, want)
-		}
-	}
-	for _, d := range []jobDir{running, next} {
-		if err := d.remove(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// TestJobDirOfSomebodyElse refuses a directory that another user has put where ours goes.
-func TestJobDirOfSomebodyElse(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make a directory of somebody else")
-	}
-	parent := filepath.Join(t.TempDir(), "muster-0")
-	if err := os.Mkdir(parent, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(parent, 12345, 12345); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := makeJobDir(filepath.Join(parent, "job-x"), zerolog.Nop()); err == nil {
-		t.Error("took a directory that belongs to somebody else")
-	}
-	link := filepath.Join(t.TempDir(), "muster-0")
-	if err := os.Symlink(t.TempDir(), link); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := makeJobDir(filepath.Join(link, "job-x"), zerolog.Nop()); err == nil {
-		t.Error("followed a link")
-	}
-}
-
-// A directory of run directories that others could write to is closed for them.
-func TestJobDirClosed(t *testing.T) {
-	parent := filepath.Join(t.TempDir(), "muster-0")
-	if err := errors.Join(os.Mkdir(parent, 0o700), os.Chmod(parent, 0o777)); err != nil {
-		t.Fatal(err)
-	}
-	d, err := makeJobDir(filepath.Join(parent, "job-x"), zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(parent); err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("%v, %v", info, err)
-	}
-	if err := d.remove(); err != nil {
-		t.Error(err)
 	}
 }
 

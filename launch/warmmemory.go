@@ -124,7 +124,7 @@ func (m memory) read(dir *os.Root) (l learned, err error) {
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
-	if err == nil && (!info.Mode().IsRegular() || !ownedByUs(info) || info.Mode().Perm()&0o022 != 0) {
+	if err == nil && (!info.Mode().IsRegular() || !durable.OwnedByUs(info) || info.Mode().Perm()&0o022 != 0) {
 		err = errors.New("others may have written to it")
 	}
 	if err != nil {
@@ -188,7 +188,7 @@ func (m memory) open(create bool) (*os.Root, error) {
 				return nil, err
 			}
 		}
-		own, err := openOwnDir(dir)
+		own, err := durable.OpenOwn(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		} else if err != nil {
@@ -236,7 +236,7 @@ func soleDir(path string) (string, error) {
 		switch {
 		case !info.IsDir():
 			return "", fmt.Errorf("%s is no directory", at)
-		case owner != 0 && !ownedByUs(info) && owner != top.Sys().(*syscall.Stat_t).Uid:
+		case owner != 0 && !durable.OwnedByUs(info) && owner != top.Sys().(*syscall.Stat_t).Uid:
 			return "", fmt.Errorf("%s belongs to user %d", at, owner)
 		case info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0:
 			return "", fmt.Errorf("others may write to %s", at)

@@ -1,4 +1,4 @@
-package launch
+package rundir
 
 import (
 	"crypto/rand"
@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,10 +17,10 @@ import (
 	"muster/internal/errhint"
 )
 
-// jobDir is the directory of a job's sockets and state. It is locked while the job's agent lives: that is how another
+// Dir is the directory of a job's sockets and state. It is locked while the job's agent lives: that is how another
 // agent knows what nobody will come back for. The zero value is no directory.
-type jobDir struct {
-	path string
+type Dir struct {
+	Path string
 	lock *os.File // nil where the file system has no locks: there nothing counts as left behind
 }
 
@@ -29,10 +28,10 @@ type jobDir struct {
 // was made.
 const staleAfter = time.Minute
 
-// makeJobDir makes the job's directory, for its user alone, and removes those that killed agents left beside it. Where a
+// Make makes the job's directory, for its user alone, and removes those that killed agents left beside it. Where a
 // job with the same run id has it already, ours gets another name: two jobs never share a directory. Errors carry
 // status 2: nothing was started.
-func makeJobDir(path string, log zerolog.Logger) (d jobDir, err error) {
+func Make(path string, log zerolog.Logger) (d Dir, err error) {
 	defer func() {
 		if err != nil {
 			err = errhint.Code(errhint.With(err, "set XDG_RUNTIME_DIR or TMPDIR to a directory that you can write to"), errhint.Usage)
@@ -43,8 +42,8 @@ func makeJobDir(path string, log zerolog.Logger) (d jobDir, err error) {
 		return d, err
 	}
 	removeStale(parent)
-	for d.path = path; ; d.path = path + "." + strings.ToLower(rand.Text()[:8]) {
-		err := os.Mkdir(d.path, 0o700)
+	for d.Path = path; ; d.Path = path + "." + strings.ToLower(rand.Text()[:8]) {
+		err := os.Mkdir(d.Path, 0o700)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
@@ -55,11 +54,11 @@ func makeJobDir(path string, log zerolog.Logger) (d jobDir, err error) {
 			}
 		}
 		if err != nil {
-			return jobDir{}, fmt.Errorf("cannot make the run directory: %w", err)
+			return Dir{}, fmt.Errorf("cannot make the run directory: %w", err)
 		}
-		d.lock = lockDir(d.path)
-		if _, err := durable.Ours(d.path); err != nil {
-			log.Warn().Err(err).Str("path", d.path).Str("hint", "set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").
+		d.lock = lockDir(d.Path)
+		if _, err := durable.Ours(d.Path); err != nil {
+			log.Warn().Err(err).Str("path", d.Path).Str("hint", "set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").
 				Msg("other users of this machine could replace the run directory, from which workers take code")
 		}
 		return d, nil
@@ -76,7 +75,7 @@ func makeParent(parent string) error {
 	if err != nil {
 		return fmt.Errorf("cannot use the directory of run directories: %w", err)
 	}
-	if !info.IsDir() || !ownedByUs(info) {
+	if !info.IsDir() || !durable.OwnedByUs(info) {
 		return fmt.Errorf("cannot use %s for run directories: it is not a directory of user %d", parent, os.Geteuid())
 	}
 	if info.Mode().Perm()&0o022 != 0 {
@@ -87,32 +86,9 @@ func makeParent(parent string) error {
 	return nil
 }
 
-func ownedByUs(info fs.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
-}
-
-// openOwnDir opens a directory that only this user can write to. Nothing else is waited for or followed: no link, no FIFO.
-func openOwnDir(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	d := os.NewFile(uintptr(fd), path)
-	info, err := d.Stat()
-	if err == nil && (!ownedByUs(info) || info.Mode().Perm()&0o022 != 0) {
-		err = fmt.Errorf("it is not a directory of user %d that nobody else can write to", os.Geteuid())
-	}
-	if err != nil {
-		_ = d.Close()
-		return nil, err
-	}
-	return d, nil
-}
-
 // lockDir locks a directory for as long as the returned file is open; nil where somebody else has locked it.
 func lockDir(path string) *os.File {
-	f, err := openOwnDir(path)
+	f, err := durable.OpenOwn(path)
 	if err != nil {
 		return nil
 	}
@@ -136,7 +112,7 @@ func removeStale(parent string) {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || !info.IsDir() || !strings.HasPrefix(e.Name(), jobDirPrefix) || time.Since(info.ModTime()) < staleAfter {
+		if err != nil || !info.IsDir() || !strings.HasPrefix(e.Name(), prefix) || time.Since(info.ModTime()) < staleAfter {
 			continue
 		}
 		path := filepath.Join(parent, e.Name())
@@ -147,15 +123,15 @@ func removeStale(parent string) {
 	}
 }
 
-// remove removes the directory, and its parent when no other job has one there.
-func (d jobDir) remove() error {
-	if d.path == "" {
+// Remove removes the directory, and its parent when no other job has one there.
+func (d Dir) Remove() error {
+	if d.Path == "" {
 		return nil
 	}
-	err := os.RemoveAll(d.path)
+	err := os.RemoveAll(d.Path)
 	if d.lock != nil {
 		_ = d.lock.Close()
 	}
-	_ = os.Remove(filepath.Dir(d.path)) // fails while there are others
+	_ = os.Remove(filepath.Dir(d.Path)) // fails while there are others
 	return err
 }
