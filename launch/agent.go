@@ -19,6 +19,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/output"
+	"muster/launch/plan"
 	"muster/launch/policy"
 	"muster/launch/report"
 	"muster/launch/rundir"
@@ -33,7 +34,7 @@ func (e *SignalError) Error() string { return "received " + proc.SignalName(e.Si
 // Agent runs a Plan on this node; there is one per node and job. The agents of several nodes decide together: each has a
 // policy of its own for its own workers, and what that decides is proposed to all through the Handler. Fill the exported fields, then call Run once.
 type Agent struct {
-	Plan *Plan
+	Plan *plan.Plan
 	// Handler gives the agent its rounds. Run closes it.
 	Handler rendezvous.Handler
 	// Stdin is given to the workers where the job says so; Stdout and Stderr are where their output is shown.
@@ -124,13 +125,13 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 
 // open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
-	if a.dir, err = a.Plan.openRunDir(a.Log); err != nil {
+	if a.dir, err = a.Plan.OpenRunDir(a.Log); err != nil {
 		return err
 	}
 	a.Plan.RunDir = a.dir.Path
 	job := &a.Plan.Job
 	if a.status, err = report.OpenStatus(report.StatusConfig{
-		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.entry.name,
+		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
 	}); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		remove = append(remove, a.Plan.Scratch)
 	}
 	a.tree, err = proc.Open(proc.Config{
-		Log: a.Log, Marker: "MUSTER_AGENT=" + a.Plan.agentID, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: remove,
+		Log: a.Log, Marker: a.Plan.Mark(), Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: remove,
 		GuardianOutput: a.lastWords(),
 	})
 	if err != nil {
@@ -174,7 +175,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.warm.begin(ctx)
 	if job.Watchdog {
-		if a.watchdog, err = openWatchdog(a.Plan.watchdogFile(), a.Log, a.signalWorker); err != nil {
+		if a.watchdog, err = openWatchdog(a.Plan.WatchdogFile(), a.Log, a.signalWorker); err != nil {
 			return err
 		}
 		if err := a.tree.RemoveOnDeath(a.watchdog.path); err != nil {
@@ -183,7 +184,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	if job.EventLog == "console" {
 		a.events = &report.Events{
-			Out: a.logs.Message(), RunID: a.Plan.RunID, Role: job.Role, Backend: job.Meeting.Backend, EntryPoint: a.Plan.entry.name,
+			Out: a.logs.Message(), RunID: a.Plan.RunID, Role: job.Role, Backend: job.Meeting.Backend, EntryPoint: a.Plan.Title(),
 			Hostname: a.Plan.Hostname, Begun: time.Now(),
 		}
 	}

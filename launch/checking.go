@@ -94,8 +94,8 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	}
 	a.status.Checking(m.Round)
 	in := CheckInput{
-		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
-		Env:  func(localRank int) ([]string, error) { return a.Plan.checkEnv(m.Round, localRank) },
+		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.Python(),
+		Env:  func(localRank int) ([]string, error) { return a.Plan.CheckEnv(m.Round, localRank) },
 		Fork: a.checkForker(),
 	}
 	bounded, done := a.untilDeadline(ctx)
@@ -149,16 +149,6 @@ func afterCheck(out CheckOutcome) *policy.Decision {
 	return &d
 }
 
-// checkEnv is CheckInput's Env.
-func (p *Plan) checkEnv(r rendezvous.Round, localRank int) ([]string, error) {
-	plan := *p
-	if localRank < 0 {
-		localRank, plan.Job.VirtualLocalRank, plan.devices.Own, plan.Job.WorkerEnv = 0, false, nil, nil
-	}
-	env, err := plan.workerEnv(r, localRank, 0, "")
-	return env.Strings(), err
-}
-
 // templatePart is which part of the time that a process of a check has it may wait for the template: one that starts as
 // usual behind that has the rest, and imports in it what the template did.
 const templatePart = 4
@@ -168,11 +158,11 @@ const templatePart = 4
 func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 	var mu sync.Mutex
 	var t *template
-	waited := a.warm == nil || a.Plan.cpus != nil // those of a worker are not the check's
+	waited := a.warm == nil || a.Plan.IsBound() // those of a worker are not the check's
 	return func(ctx context.Context, spec proc.Spec) *proc.Process {
 		mu.Lock()
 		defer mu.Unlock()
-		if len(spec.Program) == 0 || spec.Path != a.Plan.entry.path {
+		if len(spec.Program) == 0 || spec.Path != a.Plan.Executable() {
 			return nil
 		}
 		if !waited {
@@ -284,17 +274,4 @@ func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 	if exit := p.Exit(); !exit.Success() {
 		log.Warn().Int("exit_code", exit.Status()).Msg("the command that is told of a node at fault failed")
 	}
-}
-
-// python is the path of the interpreter that the workers run in, as far as that can be told.
-func (p *Plan) python() string {
-	if p.Job.Command.Kind != job.Program || isPython(p.entry.path) {
-		return p.entry.path
-	}
-	for _, name := range []string{"python3", "python"} {
-		if path, err := proc.LookPath(name, p.Dir, p.environ()); err == nil {
-			return path
-		}
-	}
-	return ""
 }

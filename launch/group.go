@@ -14,6 +14,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch/output"
+	"muster/launch/plan"
 	"muster/launch/report"
 	"muster/rendezvous"
 )
@@ -23,7 +24,7 @@ const restartPatience = time.Second
 
 // worker is one training process of a group.
 type worker struct {
-	Worker
+	plan.Worker
 	proc *proc.Process
 	logs *output.Worker
 	// forked says that it comes from a template.

@@ -11,7 +11,7 @@ import (
 func (a *Agent) failureInput(exits []report.Exit, kernel report.Evidence, blamed int) *report.Input {
 	m := a.meeting
 	return &report.Input{
-		Title: a.Plan.entry.name, Host: a.Plan.Hostname, GroupRank: m.GroupRank, Nodes: m.GroupWorldSize,
+		Title: a.Plan.Title(), Host: a.Plan.Hostname, GroupRank: m.GroupRank, Nodes: m.GroupWorldSize,
 		Exits: exits, Kernel: kernel, Blamed: blamed, Waited: m.wordTime(),
 	}
 }

@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"strconv"
@@ -13,7 +13,7 @@ import (
 func TestCrossEnvironment(t *testing.T) {
 	j := testJob("3")
 	j.Env = job.EnvRules{NoDefaults: true, Cross: true}
-	p, err := NewPlan(j, testMachine(t.TempDir()))
+	p, err := New(j, testMachine(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestCoresEnvironment(t *testing.T) {
 		}
 		return [][]int{{0, 1}, {2, 3}}, nil
 	}
-	p, err := NewPlan(j, m)
+	p, err := New(j, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestCoresEnvironment(t *testing.T) {
 		}
 	}
 	m.BindWorkers = func(string, int) ([][]int, error) { return nil, strconv.ErrRange }
-	if _, err := NewPlan(j, m); err == nil {
+	if _, err := New(j, m); err == nil {
 		t.Error("workers that cannot share cores are not refused")
 	}
 }

@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"crypto/rand"
@@ -62,12 +62,11 @@ type Plan struct {
 	RunDir   string
 	Dir      string
 	Hostname string
-	// TempDir is where logs go that no directory was given for.
-	TempDir string
+	// TempDir is where logs go that no directory was given for, CacheDir the user's directory of what can be made again, empty for none.
+	TempDir, CacheDir string
 	// Scratch is a directory that is to be removed where the agent is killed; empty for none.
 	Scratch string
 
-	cacheDir  string
 	agentID   string // no other agent's, of this job or another
 	runIDFrom job.Source
 	// Iface is the network interface that workers are told to use; empty: none. It is known when the nodes have met.
@@ -85,18 +84,18 @@ type Plan struct {
 	roundEnv  func(round int) map[string]string
 	cpus      [][]int // by local rank; nil: workers are not bound
 	unbound   error   // why they are not, where that was asked for
-	warm      warmCommand
+	warm      WarmCommand
 	cold      error // why no template can be made, where one was asked for
 	// token says that the launcher has brought the job's.
 	token      bool
 	passedOver error // why RunDir does not lie where a variable says, or nil
 }
 
-// NewPlan looks up what job leaves open and refuses what could not run.
-func NewPlan(j job.Job, m Machine) (*Plan, error) {
+// New looks up what job leaves open and refuses what could not run.
+func New(j job.Job, m Machine) (*Plan, error) {
 	p := &Plan{
 		Job: j, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: j.RunID, agentID: strings.ToLower(rand.Text()[:12]),
-		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, token: m.Token, cacheDir: m.CacheDir,
+		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, token: m.Token, CacheDir: m.CacheDir,
 	}
 	p.runIDFrom = p.source("rdzv-id")
 	if s := p.source("run-id"); s.Kind != job.FromDefault {
@@ -128,7 +127,7 @@ func NewPlan(j job.Job, m Machine) (*Plan, error) {
 			return nil, err
 		}
 		p.cold = errors.New("the command is replaced by --debug-mode")
-	case p.warms():
+	case p.Warms():
 		if p.warm, p.cold = planWarm(command, p.entry, j.Warm.Auto, m.Dir, environ); p.cold == nil {
 			p.cold = warmBound(p.cpus, environ)
 		}
@@ -142,8 +141,17 @@ func NewPlan(j job.Job, m Machine) (*Plan, error) {
 	return p, nil
 }
 
-// watchdogFile is the FIFO of torchelastic's file timer.
-func (p *Plan) watchdogFile() string {
+// Title is what a failure summary calls the command: the script or program as the user wrote it.
+func (p *Plan) Title() string { return p.entry.name }
+
+// Executable is the path of the program that the command runs in, of Python's interpreter for a script.
+func (p *Plan) Executable() string { return p.entry.path }
+
+// CommandOf is the argument vector of the command of a local rank, whatever runs in its place.
+func (p *Plan) CommandOf(localRank int) []string { return p.entry.argv(p.Job.Command, localRank) }
+
+// WatchdogFile is the FIFO of torchelastic's file timer.
+func (p *Plan) WatchdogFile() string {
 	if p.Job.WatchdogFile != "" {
 		return p.Job.WatchdogFile
 	}
@@ -216,6 +224,9 @@ func (p *Plan) Binding() string {
 
 // Bound returns the CPUs of each local rank, nil where workers are not bound; err says why not where that was asked for.
 func (p *Plan) Bound() (cpus [][]int, err error) { return p.cpus, p.unbound }
+
+// IsBound reports whether each worker is bound to CPUs.
+func (p *Plan) IsBound() bool { return p.cpus != nil }
 
 // Notes are what is worth knowing of how the plan was made, one sentence each.
 func (p *Plan) Notes() []string { return p.notes }
@@ -291,8 +302,8 @@ func signalNames(signals []syscall.Signal) string {
 	return strings.Join(names, ",")
 }
 
-// openRunDir makes the run directory, and says where it lies if that is not where a variable has it.
-func (p *Plan) openRunDir(log zerolog.Logger) (rundir.Dir, error) {
+// OpenRunDir makes the run directory, and says where it lies if that is not where a variable has it.
+func (p *Plan) OpenRunDir(log zerolog.Logger) (rundir.Dir, error) {
 	d, err := rundir.Make(p.RunDir, log)
 	if err == nil && p.passedOver != nil {
 		log.Warn().Err(p.passedOver).Str("path", d.Path).Str("hint", "set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").

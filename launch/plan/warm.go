@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"bufio"
@@ -16,15 +16,15 @@ import (
 	"muster/launch/job"
 )
 
-// warmCommand is what is known of a Python command before its template is started.
-type warmCommand struct {
+// WarmCommand is what is known of a Python command before its template is started.
+type WarmCommand struct {
 	// probe runs nothing in the interpreter that the command runs in, under the same options: path and argv.
-	probePath string
-	probe     []string
-	// form and name are how the program is named: script or run_path and a path, module and its name, code and nothing.
-	form, name string
-	// arguments is how many of the last words of argv are for the program.
-	arguments int
+	ProbePath string
+	Probe     []string
+	// Form and name are how the program is named: script or run_path and a path, module and its name, code and nothing.
+	Form, Name string
+	// Arguments is how many of the last words of argv are for the program.
+	Arguments int
 }
 
 // errNotPython is why most commands cannot be started from a template.
@@ -32,16 +32,16 @@ var errNotPython = errors.New("the command is not Python")
 
 // planWarm finds out how a template for the command is started, and whether auto can find imports. Errors say why there
 // can be none.
-func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []string) (warmCommand, error) {
-	w := warmCommand{probePath: e.path, arguments: len(e.argv(c, 0)) - len(e.prefix)}
+func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []string) (WarmCommand, error) {
+	w := WarmCommand{ProbePath: e.path, Arguments: len(e.argv(c, 0)) - len(e.prefix)}
 	if form, ours := map[job.CommandKind]string{job.Script: "script", job.Module: "module", job.RunPath: "run_path"}[c.Kind]; ours {
-		w.form, w.name = form, c.Name
-		w.probe = []string{e.prefix[0], "-u", "-c", ""}
+		w.Form, w.Name = form, c.Name
+		w.Probe = []string{e.prefix[0], "-u", "-c", ""}
 		if err := checkInterpreter(e.path, dir); err != nil {
 			return w, err
 		}
 		if c.Kind == job.RunPath {
-			w.arguments += 2 // the start method and the script
+			w.Arguments += 2 // the start method and the script
 		}
 		return w, nil
 	}
@@ -53,15 +53,15 @@ func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []stri
 		if err != nil {
 			return w, err
 		}
-		w.arguments = len(words.Args)
-		w.probe = append(append([]string{c.Name}, words.Options...), "-c", "")
+		w.Arguments = len(words.Args)
+		w.Probe = append(append([]string{c.Name}, words.Options...), "-c", "")
 		switch {
 		case words.Script != "":
-			w.form, w.name = "script", words.Script
+			w.Form, w.Name = "script", words.Script
 		case words.Module != "":
-			w.form, w.name = "module", words.Module
+			w.Form, w.Name = "module", words.Module
 		default:
-			w.form = "code"
+			w.Form = "code"
 			if auto {
 				return w, errors.New("its program is on the command line, and auto reads a script: name modules instead")
 			}
@@ -70,7 +70,7 @@ func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []stri
 			return w, fmt.Errorf("option -%s keeps Python from a warm start", letter)
 		}
 		if n := len(words.Options); n > 0 && words.Options[n-1] == "--" {
-			w.probe = append(append([]string{c.Name}, words.Options[:n-1]...), "-c", "")
+			w.Probe = append(append([]string{c.Name}, words.Options[:n-1]...), "-c", "")
 		}
 		return w, nil
 	}
@@ -78,7 +78,7 @@ func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []stri
 	if err != nil {
 		return w, err
 	}
-	if w.probePath, err = proc.LookPath(interpreter[0], dir, environ); err != nil {
+	if w.ProbePath, err = proc.LookPath(interpreter[0], dir, environ); err != nil {
 		return w, err
 	}
 	found, err := proc.LookPath(called, dir, environ)
@@ -88,8 +88,8 @@ func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []stri
 	if err := checkInterpreter(found, dir); err != nil {
 		return w, err
 	}
-	w.form, w.name = "script", e.path
-	w.probe = append(interpreter, "-c", "")
+	w.Form, w.Name = "script", e.path
+	w.Probe = append(interpreter, "-c", "")
 	return w, nil
 }
 
@@ -116,17 +116,20 @@ func warmBound(cpus [][]int, environ []string) error {
 	return nil
 }
 
+// Warm is how a template for the command is started. The error says why none can be made, where one was asked for.
+func (p *Plan) Warm() (WarmCommand, error) { return p.warm, p.cold }
+
 // WarmStart says in a few words how the workers come to their imports.
 func (p *Plan) WarmStart() string {
 	switch {
-	case !p.warms(), p.Job.Warm.Restarts && errors.Is(p.cold, errNotPython): // nobody asked for it
+	case !p.Warms(), p.Job.Warm.Restarts && errors.Is(p.cold, errNotPython): // nobody asked for it
 		return "off"
 	case p.cold != nil:
 		return "no: " + p.cold.Error()
 	}
 	what := slices.Clone(p.Job.Warm.Modules)
 	if p.Job.Warm.Auto {
-		what = slices.Insert(what, 0, "the imports that "+p.warm.name+" begins with")
+		what = slices.Insert(what, 0, "the imports that "+p.warm.Name+" begins with")
 	}
 	if p.Job.Warm.Restarts {
 		return "of restarts, where they can be shared: " + strings.Join(what, ", ")
@@ -134,9 +137,9 @@ func (p *Plan) WarmStart() string {
 	return "where they can be shared: " + strings.Join(what, ", ")
 }
 
-// warms reports whether there will be a start for which modules are to be imported ahead. In a job of several nodes others
+// Warms reports whether there will be a start for which modules are to be imported ahead. In a job of several nodes others
 // may cause restarts.
-func (p *Plan) warms() bool {
+func (p *Plan) Warms() bool {
 	w, job := p.Job.Warm, &p.Job
 	return w.Wanted() && (!w.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone())
 }
@@ -149,14 +152,14 @@ func isPython(path string) bool { return pythonName.MatchString(filepath.Base(pa
 // checkInterpreter refuses what stands in front of an interpreter: a script may choose devices or processors by the rank
 // before it starts Python, and a template has none.
 func checkInterpreter(path, dir string) error {
-	f, err := os.Open(within(dir, path))
+	f, err := os.Open(Within(dir, path))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(f, head); err != nil || string(head) != "\x7fELF" {
-		return fmt.Errorf("%s is a script in front of Python: name the interpreter itself, such as $(pyenv which python)", within(dir, path))
+		return fmt.Errorf("%s is a script in front of Python: name the interpreter itself, such as $(pyenv which python)", Within(dir, path))
 	}
 	return nil
 }
@@ -164,7 +167,7 @@ func checkInterpreter(path, dir string) error {
 // interpreterLine returns the words that the kernel puts in front of a script with a #! line, if they name Python, and
 // that name.
 func interpreterLine(path, dir string) (words []string, called string, err error) {
-	f, err := os.Open(within(dir, path))
+	f, err := os.Open(Within(dir, path))
 	if err != nil {
 		return nil, "", errNotPython // it can be executed all the same
 	}
@@ -194,10 +197,10 @@ func interpreterLine(path, dir string) (words []string, called string, err error
 	return words, called, nil
 }
 
-// templateEnv is the environment of a worker without what other workers, attempts or rounds have other values of, and
+// Common is the environment of a worker without what other workers, attempts or rounds have other values of, and
 // the names of that.
-func templateEnv(env Env) (entries, own []string) {
-	for _, v := range env {
+func (e Env) Common() (entries, own []string) {
+	for _, v := range e {
 		if v.Own {
 			own = append(own, v.Name)
 		} else {

@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"fmt"
@@ -107,8 +107,8 @@ func findInterpreter(candidates []string, dir string, environ []string) (name, p
 		"activate the environment, set PYTHON_EXEC, or give the whole command with --no-python"), errhint.NotFound)
 }
 
-// within is where a path that counts from dir is.
-func within(dir, path string) string {
+// Within is where a path that counts from dir is.
+func Within(dir, path string) string {
 	if filepath.IsAbs(path) {
 		return path
 	}
@@ -117,7 +117,7 @@ func within(dir, path string) string {
 
 // checkScript reports a script that Python could not run: missing, unreadable, or a directory without __main__.py.
 func checkScript(name, dir string) error {
-	path := within(dir, name)
+	path := Within(dir, name)
 	info, err := os.Stat(path)
 	if err != nil {
 		return errhint.Code(errhint.With(fmt.Errorf("cannot find the script %q: %w", name, err),
@@ -147,4 +147,22 @@ func (e entrypoint) argv(c job.Command, localRank int) []string {
 		argv = append(argv, a)
 	}
 	return argv
+}
+
+// asleep is what workers do in debug mode where no command was given. It dies of any signal.
+const asleep = "while :; do sleep 3600; done"
+
+// debugEntry is what runs in place of the job's command.
+func debugEntry(command string, environ []string) (*entrypoint, error) {
+	if command == "" {
+		command = asleep
+		if _, err := proc.LookPath("sleep", "/", environ); err != nil {
+			return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
+		}
+	}
+	const shell = "/bin/sh"
+	if _, err := proc.LookPath(shell, "/", environ); err != nil {
+		return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
+	}
+	return &entrypoint{path: shell, prefix: []string{"sh", "-c", command}, name: shell}, nil
 }

@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"errors"
@@ -62,7 +62,7 @@ func (e Env) set() map[string]string {
 
 func TestWorkerEnvironment(t *testing.T) {
 	m := testMachine(t.TempDir())
-	p, err := NewPlan(testJob("3"), m)
+	p, err := New(testJob("3"), m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestPlatformEnvironment(t *testing.T) {
 		"slurm": {"LOCAL_SCRATCH", "LSB_JOBID", "MPI_HOME", "SLURM_JOB_ID", "SLURM_NODEID"},
 	} {
 		job.Platform = platform
-		p, err := NewPlan(job, testMachine(t.TempDir()))
+		p, err := New(job, testMachine(t.TempDir()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestEnvironmentRules(t *testing.T) {
 			if c.change != nil {
 				c.change(&job)
 			}
-			p, err := NewPlan(job, testMachine(t.TempDir()))
+			p, err := New(job, testMachine(t.TempDir()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +227,7 @@ func TestLookup(t *testing.T) {
 	job, m := testJob("1"), testMachine(t.TempDir())
 	job.Environ = append(job.Environ, "NCCL_SOCKET_IFNAME=ib0", "GLOO_SOCKET_IFNAME=ib0")
 	m.DeviceEnv = map[string]string{"GLOO_SOCKET_IFNAME": "nosuch0"}
-	p, err := NewPlan(job, m)
+	p, err := New(job, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestPlanRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			job := testJob("2")
 			c.change(&job)
-			_, err := NewPlan(job, testMachine(dir))
+			_, err := New(job, testMachine(dir))
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -305,7 +305,7 @@ func TestArgv(t *testing.T) {
 			c.command.Interpreters = []string{"no-such-python", "python3"}
 			job := testJob("4")
 			job.Command = c.command
-			p, err := NewPlan(job, testMachine(dir))
+			p, err := New(job, testMachine(dir))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -342,7 +342,7 @@ func TestDevices(t *testing.T) {
 	job.Environ = append(job.Environ, "CUDA_DEVICE_ORDER=FASTEST_FIRST")
 	for _, virtual := range []bool{false, true} {
 		job.VirtualLocalRank = virtual
-		p, err := NewPlan(job, m)
+		p, err := New(job, m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -366,13 +366,13 @@ func TestDevices(t *testing.T) {
 			if rank := fmt.Sprint(round.BaseRank + 3); set["RANK"] != rank {
 				t.Errorf("a fake's RANK: %s, want %s", set["RANK"], rank)
 			}
-			entries, own := templateEnv(w.Env)
+			entries, own := w.Env.Common()
 			if !slices.Contains(own, "CUDA_VISIBLE_DEVICES") || !slices.Contains(entries, "CUDA_DEVICE_ORDER=PCI_BUS_ID") {
 				t.Errorf("a template has %q, and workers of their own %q", entries, own)
 			}
 		}
 		for local, want := range map[int]string{3: "CUDA_VISIBLE_DEVICES=MIG-3", -1: "CUDA_VISIBLE_DEVICES=0,1"} {
-			if env, err := p.checkEnv(testRound(8), local); err != nil || !slices.Contains(env, want) {
+			if env, err := p.CheckEnv(testRound(8), local); err != nil || !slices.Contains(env, want) {
 				t.Errorf("the check of %d has not %s: %q, %v", local, want, env, err)
 			}
 		}
@@ -381,7 +381,7 @@ func TestDevices(t *testing.T) {
 		}
 	}
 	m.AssignDevices = func(string, int) (DeviceVars, error) { return DeviceVars{}, errors.New("no device") }
-	if _, err := NewPlan(job, m); errhint.CodeOf(err) != errhint.Usage || err.Error() != "no device" {
+	if _, err := New(job, m); errhint.CodeOf(err) != errhint.Usage || err.Error() != "no device" {
 		t.Errorf("status %d of %v", errhint.CodeOf(err), err)
 	}
 }
@@ -397,7 +397,7 @@ func TestBinding(t *testing.T) {
 	}
 	job := testJob("2")
 	job.Bind.Mode = "node"
-	p, err := NewPlan(job, m)
+	p, err := New(job, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,12 +412,12 @@ func TestBinding(t *testing.T) {
 	}
 
 	job.Bind.Mode = "socket"
-	_, err = NewPlan(job, m)
+	_, err = New(job, m)
 	if err == nil || err.Error() != "cannot use --numa-binding socket: no CPU" || errhint.CodeOf(err) != errhint.Usage {
 		t.Errorf("error %v", err)
 	}
 	job.Bind.Fallback = true
-	if p, err = NewPlan(job, m); err != nil {
+	if p, err = New(job, m); err != nil {
 		t.Fatal(err)
 	}
 	w, err := p.Worker(testRound(2), 1, 0, "")

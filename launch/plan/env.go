@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"fmt"
@@ -135,7 +135,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 		orSet("so that output shows at once", "PYTHONUNBUFFERED", "1") // torchrun's workers run under python -u
 	}
 	if p.Job.Watchdog {
-		set(job.FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.watchdogFile())
+		set(job.FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.WatchdogFile())
 	}
 	p.exportIface(vars)
 	p.setCheckpoints(vars)
@@ -169,4 +169,14 @@ func pythonBool(b bool) string {
 		return "True"
 	}
 	return "False"
+}
+
+// CheckEnv is CheckInput's Env.
+func (p *Plan) CheckEnv(r rendezvous.Round, localRank int) ([]string, error) {
+	plan := *p
+	if localRank < 0 {
+		localRank, plan.Job.VirtualLocalRank, plan.devices.Own, plan.Job.WorkerEnv = 0, false, nil, nil
+	}
+	env, err := plan.workerEnv(r, localRank, 0, "")
+	return env.Strings(), err
 }

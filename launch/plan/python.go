@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"encoding/json"
@@ -88,7 +88,7 @@ func hasPython(dir string) bool {
 }
 
 func (p *Plan) useVenv(word string) error {
-	tried := []string{within(p.Dir, word)}
+	tried := []string{Within(p.Dir, word)}
 	hint := "make one with python3 -m venv " + word
 	if word == "auto" {
 		tried = nil
@@ -122,7 +122,7 @@ var (
 // its list of environments and habits name them.
 func (p *Plan) condaCandidates(word string) []string {
 	if strings.Contains(word, "/") {
-		return []string{within(p.Dir, word)}
+		return []string{Within(p.Dir, word)}
 	}
 	value := func(name string) string { return p.base[name].Value }
 	var dirs []string
@@ -241,4 +241,17 @@ func condaVars(dir string) (map[string]string, error) {
 	err = read(filepath.Join(dir, "conda-meta/state"), &state)
 	maps.Copy(vars, state.Vars)
 	return vars, err
+}
+
+// Python is the path of the interpreter that the workers run in, as far as that can be told.
+func (p *Plan) Python() string {
+	if p.Job.Command.Kind != job.Program || isPython(p.entry.path) {
+		return p.entry.path
+	}
+	for _, name := range []string{"python3", "python"} {
+		if path, err := proc.LookPath(name, p.Dir, p.environ()); err == nil {
+			return path
+		}
+	}
+	return ""
 }

@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ func TakePreflight(ctx context.Context, j job.Job, m Machine) (*Plan, job.Prefli
 	var plan *Plan
 	err := checkDir(m.Dir)
 	if err == nil {
-		plan, err = NewPlan(j, m)
+		plan, err = New(j, m)
 	}
 	if err != nil {
 		f.Problem, f.Hint, f.Status = err.Error(), errhint.Of(err), errhint.CodeOf(err)
@@ -72,7 +72,7 @@ func (p *Plan) askPython(ctx context.Context, f *job.Preflight) {
 	if p.Job.Command.Kind == job.Program && !isPython(p.entry.path) {
 		return
 	}
-	f.Python = within(p.Dir, p.entry.path)
+	f.Python = Within(p.Dir, p.entry.path)
 	c, err := proc.Confine(ctx, proc.Confinement{
 		Path: f.Python, Args: []string{p.entry.prefix[0], "-c", python.About}, Env: p.environ(),
 		Deadline: pythonPatience, Grace: time.Second, MaxStdout: 64 << 10, MaxStderr: 64 << 10,

@@ -1,4 +1,4 @@
-package launch
+package plan
 
 import (
 	"os"
@@ -45,7 +45,7 @@ func TestEnvPrecedence(t *testing.T) {
 	j.Env.Unset = []string{"GONE*", "TORCHELASTIC_RUN_ID", "*AGENT"}
 	m := testMachine(t.TempDir())
 	m.DeviceEnv = map[string]string{"DEVICE": "fake", "FAKE": "fake"}
-	p, err := NewPlan(j, m)
+	p, err := New(j, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestEnvPrecedence(t *testing.T) {
 	}
 
 	j.WorkerEnv = j.WorkerEnv[:1]
-	if _, err := NewPlan(j, m); err == nil || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "1 workers of this node, and it has 2") {
+	if _, err := New(j, m); err == nil || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "1 workers of this node, and it has 2") {
 		t.Errorf("variables for too few workers: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestEnvAndDevices(t *testing.T) {
 		return vars, nil
 	}
 	for range 2 {
-		p, err := NewPlan(j, m)
+		p, err := New(j, m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestCleanEnv(t *testing.T) {
 	j := testJob("1")
 	j.Env = job.EnvRules{Mode: job.EnvClean, Pass: []string{"NCCL_*"}}
 	j.Environ = append(j.Environ, "NCCL_DEBUG=INFO", "LD_PRELOAD=evil.so", "CUDA_VISIBLE_DEVICES=3", "LANG=C", "SECRET=x")
-	p, err := NewPlan(j, testMachine(t.TempDir()))
+	p, err := New(j, testMachine(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestPythonRules(t *testing.T) {
 		{"--conda with a path", job.PythonRules{Conda: ml}, ml + "/bin/python", conda(ml, ml)},
 	} {
 		for _, command := range []job.Command{script, program} {
-			p, err := NewPlan(asked(command, c.rules), m)
+			p, err := New(asked(command, c.rules), m)
 			if err != nil {
 				t.Errorf("%s: %v", c.name, err)
 				continue
@@ -230,7 +230,7 @@ func TestPythonRules(t *testing.T) {
 		}
 	}
 	near := fakeEnvironment(t, filepath.Join(dir, "venv"), false)
-	if p, err := NewPlan(asked(script, job.PythonRules{Venv: "auto"}), m); err != nil || p.entry.path != near+"/bin/python" {
+	if p, err := New(asked(script, job.PythonRules{Venv: "auto"}), m); err != nil || p.entry.path != near+"/bin/python" {
 		t.Errorf("--venv auto in the working directory: %+v, %v", p, err)
 	}
 	put(t, filepath.Join(ml, "conda-meta/state"), `{`, 0o644)
@@ -246,7 +246,7 @@ func TestPythonRules(t *testing.T) {
 		{script, job.PythonRules{Conda: given}, []string{"no conda-meta in " + given}},
 		{script, job.PythonRules{Conda: "ml"}, []string{"conda-meta/state"}},
 	} {
-		_, err := NewPlan(asked(c.command, c.rules), m)
+		_, err := New(asked(c.command, c.rules), m)
 		if err == nil || errhint.CodeOf(err) == errhint.Internal {
 			t.Errorf("%+v: %v", c.rules, err)
 			continue
