@@ -19,7 +19,10 @@ import (
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/output"
+	"muster/launch/plan"
 	"muster/launch/policy"
+	"muster/launch/report"
+	"muster/launch/rundir"
 	"muster/rendezvous"
 )
 
@@ -31,7 +34,7 @@ func (e *SignalError) Error() string { return "received " + proc.SignalName(e.Si
 // Agent runs a Plan on this node; there is one per node and job. The agents of several nodes decide together: each has a
 // policy of its own for its own workers, and what that decides is proposed to all through the Handler. Fill the exported fields, then call Run once.
 type Agent struct {
-	Plan *Plan
+	Plan *plan.Plan
 	// Handler gives the agent its rounds. Run closes it.
 	Handler rendezvous.Handler
 	// Stdin is given to the workers where the job says so; Stdout and Stderr are where their output is shown.
@@ -66,12 +69,12 @@ type Agent struct {
 	tree     *proc.Tree
 	logs     *output.Logs
 	policy   *policy.Policy
-	status   *statusWriter
-	events   *eventLog
+	status   *report.StatusFile
+	events   *report.Events
 	watchdog *watchdog
 	stdin    *os.File
 	warm     *warmer // nil: workers start as usual
-	dir      jobDir
+	dir      rundir.Dir
 	begun    time.Time  // the first start of workers, or of waiting for their template
 	meeting  *meeting   // the round that the agent has, or had last; nil before the first
 	groupMu  sync.Mutex // held while workers are started, so that whoever looks for one finds all
@@ -111,24 +114,24 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		res.LogDir = a.logs.RunDir()
 	}
 	if err != nil && a.status != nil {
-		o := outcomeOf(err, job.ReasonInternal)
+		o := report.OutcomeOf(err, job.ReasonInternal)
 		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
 			o.Exits = g.exits()
 		}
-		a.status.finished(o)
+		a.status.Finished(o)
 	}
 	return res, err
 }
 
 // open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
-	if a.dir, err = a.Plan.openRunDir(a.Log); err != nil {
+	if a.dir, err = a.Plan.OpenRunDir(a.Log); err != nil {
 		return err
 	}
-	a.Plan.RunDir = a.dir.path
+	a.Plan.RunDir = a.dir.Path
 	job := &a.Plan.Job
-	if a.status, err = openStatus(statusConfig{
-		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.entry.name,
+	if a.status, err = report.OpenStatus(report.StatusConfig{
+		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
 	}); err != nil {
 		return err
@@ -139,7 +142,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		remove = append(remove, a.Plan.Scratch)
 	}
 	a.tree, err = proc.Open(proc.Config{
-		Log: a.Log, Marker: "MUSTER_AGENT=" + a.Plan.agentID, Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: remove,
+		Log: a.Log, Marker: a.Plan.Mark(), Guardian: a.Guardian, Cgroup: true, RemoveOnDeath: remove,
 		GuardianOutput: a.lastWords(),
 	})
 	if err != nil {
@@ -172,7 +175,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.warm.begin(ctx)
 	if job.Watchdog {
-		if a.watchdog, err = openWatchdog(a.Plan.watchdogFile(), a.Log, a.signalWorker); err != nil {
+		if a.watchdog, err = openWatchdog(a.Plan.WatchdogFile(), a.Log, a.signalWorker); err != nil {
 			return err
 		}
 		if err := a.tree.RemoveOnDeath(a.watchdog.path); err != nil {
@@ -180,7 +183,10 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		}
 	}
 	if job.EventLog == "console" {
-		a.events = &eventLog{out: a.logs.Message(), plan: a.Plan, begun: time.Now()}
+		a.events = &report.Events{
+			Out: a.logs.Message(), RunID: a.Plan.RunID, Role: job.Role, Backend: job.Meeting.Backend, EntryPoint: a.Plan.Title(),
+			Hostname: a.Plan.Hostname, Begun: time.Now(),
+		}
 	}
 	a.policy = policy.New(job.Restart, a.Plan.Procs, rand.Float64)
 	return nil
@@ -218,7 +224,7 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stdin != nil && a.stdin != a.Stdin {
 		errs = append(errs, a.stdin.Close())
 	}
-	errs = append(errs, a.dir.remove())
+	errs = append(errs, a.dir.Remove())
 	if a.tree != nil {
 		errs = append(errs, a.tree.Close()) // last: until then the guardian would remove what we did not
 	}
@@ -227,12 +233,12 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 
 // evidence asks the kernel what happened to a group. It is asked before the group is stopped: what filled /dev/shm may
 // be gone afterwards.
-func (a *Agent) evidence() evidence {
+func (a *Agent) evidence() report.Evidence {
 	kills, where, err := proc.OOMKills()
 	if err != nil {
 		kills = a.oomKills
 	}
-	return gatherEvidence(a.oomKills, kills, where, unix.Statfs)
+	return report.GatherEvidence(a.oomKills, kills, where, unix.Statfs)
 }
 
 // onHurry calls f once Hurry is closed, until the returned function is called.

@@ -14,6 +14,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/policy"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -91,10 +92,10 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && board == nil {
 		board = keeper.RoundBoard()
 	}
-	a.status.checking(m.Round)
+	a.status.Checking(m.Round)
 	in := CheckInput{
-		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
-		Env:  func(localRank int) ([]string, error) { return a.Plan.checkEnv(m.Round, localRank) },
+		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.Python(),
+		Env:  func(localRank int) ([]string, error) { return a.Plan.CheckEnv(m.Round, localRank) },
 		Fork: a.checkForker(),
 	}
 	bounded, done := a.untilDeadline(ctx)
@@ -148,16 +149,6 @@ func afterCheck(out CheckOutcome) *policy.Decision {
 	return &d
 }
 
-// checkEnv is CheckInput's Env.
-func (p *Plan) checkEnv(r rendezvous.Round, localRank int) ([]string, error) {
-	plan := *p
-	if localRank < 0 {
-		localRank, plan.Job.VirtualLocalRank, plan.devices.Own, plan.Job.WorkerEnv = 0, false, nil, nil
-	}
-	env, err := plan.workerEnv(r, localRank, 0, "")
-	return env.Strings(), err
-}
-
 // templatePart is which part of the time that a process of a check has it may wait for the template: one that starts as
 // usual behind that has the rest, and imports in it what the template did.
 const templatePart = 4
@@ -167,11 +158,11 @@ const templatePart = 4
 func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 	var mu sync.Mutex
 	var t *template
-	waited := a.warm == nil || a.Plan.cpus != nil // those of a worker are not the check's
+	waited := a.warm == nil || a.Plan.IsBound() // those of a worker are not the check's
 	return func(ctx context.Context, spec proc.Spec) *proc.Process {
 		mu.Lock()
 		defer mu.Unlock()
-		if len(spec.Program) == 0 || spec.Path != a.Plan.entry.path {
+		if len(spec.Program) == 0 || spec.Path != a.Plan.Executable() {
 			return nil
 		}
 		if !waited {
@@ -224,10 +215,10 @@ func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, err
 	}
 	if d.StartsAgain() {
 		a.Log.Warn().Str("reason", d.Message()).Msg("meeting the other nodes again")
-		a.status.restarting(d)
+		a.status.Restarting(d.Restarts, why(d))
 		return nil, nil //nolint:nilnil // see above
 	}
-	res := a.finish(ctx, outcome{Reason: d.Reason}, d)
+	res := a.finish(ctx, report.Outcome{Reason: d.Reason}, d)
 	return &res, nil
 }
 
@@ -237,7 +228,7 @@ func (a *Agent) unfitLeaves(ctx, waiting context.Context) *Result {
 	if a.unfit == nil || ctx.Err() == nil && waiting.Err() == nil {
 		return nil
 	}
-	res := a.finish(ctx, outcome{Reason: a.unfit.Reason}, *a.unfit)
+	res := a.finish(ctx, report.Outcome{Reason: a.unfit.Reason}, *a.unfit)
 	return &res
 }
 
@@ -283,17 +274,4 @@ func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 	if exit := p.Exit(); !exit.Success() {
 		log.Warn().Int("exit_code", exit.Status()).Msg("the command that is told of a node at fault failed")
 	}
-}
-
-// python is the path of the interpreter that the workers run in, as far as that can be told.
-func (p *Plan) python() string {
-	if p.Job.Command.Kind != job.Program || isPython(p.entry.path) {
-		return p.entry.path
-	}
-	for _, name := range []string{"python3", "python"} {
-		if path, err := proc.LookPath(name, p.Dir, p.environ()); err == nil {
-			return path
-		}
-	}
-	return ""
 }

@@ -21,8 +21,8 @@ func (a *Agent) examine(ctx context.Context, d rendezvous.Door) error {
 		Number: d.Round, GroupRank: d.Rank, GroupWorldSize: d.Size, WorldSize: a.Plan.Procs, RoleWorldSize: a.Plan.Procs, MasterAddr: a.Plan.MasterHost(),
 	}
 	out, err := a.Checker.Check(ctx, CheckInput{
-		Round: round, Board: d.Board, Door: true, Standard: d.Standard, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.python(),
-		Env:  func(localRank int) ([]string, error) { return a.Plan.checkEnv(round, localRank) },
+		Round: round, Board: d.Board, Door: true, Standard: d.Standard, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.Python(),
+		Env:  func(localRank int) ([]string, error) { return a.Plan.CheckEnv(round, localRank) },
 		Fork: a.checkForker(),
 	})
 	switch {

@@ -21,6 +21,7 @@ import (
 	"muster/internal/proc"
 	"muster/internal/testutil"
 	"muster/launch/job"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -178,7 +179,7 @@ func TestCheckedNodeLeaves(t *testing.T) {
 			}
 			doc := readStatus(t, c.nodes[1].path("status.json"))
 			want := map[int]job.Reason{errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler, errhint.Undecided: reasonUndecided}[status]
-			if doc.Phase != phaseFailed || doc.Reason != want || doc.ExitStatus == nil || *doc.ExitStatus != status {
+			if doc.Phase != report.PhaseFailed || doc.Reason != want || doc.ExitStatus == nil || *doc.ExitStatus != status {
 				t.Errorf("status: %+v", doc)
 			}
 			told, _ := os.ReadFile(c.nodes[0].path("told"))

@@ -3,19 +3,16 @@ package launch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"muster/internal/errhint"
 	"muster/internal/preempt"
 	"muster/internal/python"
-	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/launch/policy"
 	"muster/rendezvous"
 )
@@ -37,55 +34,15 @@ type Checkpoints interface {
 	Close() error
 }
 
-const (
-	pythonDir        = "python"
-	checkpointSocket = "socket"
-)
-
-// bringsPython reports whether workers find packages of ours.
-func (p *Plan) bringsPython() bool {
-	return p.Job.Checkpoint.On || p.Job.Checkpoint.Shim == python.ShimBarred
-}
-
-// sharesCheckpoints reports whether nodes give copies of their workers' checkpoints to each other, which takes a token.
-func (p *Plan) sharesCheckpoints() bool {
-	return !p.Job.Alone() && (p.token || p.Job.Meeting.TokenFile != "")
-}
-
-// setCheckpoints tells a worker where to find our Python, and where muster listens for it.
-func (p *Plan) setCheckpoints(vars map[string]job.Var) {
-	rules := p.Job.Checkpoint
-	if !p.bringsPython() {
-		return
-	}
-	set := func(why, name, value string) {
-		vars[name] = job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: why}}
-	}
-	path := filepath.Join(p.RunDir, pythonDir)
-	if old := vars["PYTHONPATH"].Value; old != "" && rules.Shim.First() {
-		path += ":" + old
-	} else if old != "" {
-		path = old + ":" + path
-	}
-	set("with the packages that save checkpoints", "PYTHONPATH", path)
-	if !rules.On {
-		return
-	}
-	if rules.Dir != "" {
-		vars["MUSTER_CKPT_DIR"] = job.Var{Name: "MUSTER_CKPT_DIR", Value: rules.Dir, Source: p.source("ckpt-dir")}
-	}
-	set("where checkpoints are kept in memory", "MUSTER_SOCKET", filepath.Join(p.RunDir, checkpointSocket))
-}
-
 // openCheckpoints makes our Python ready, and whatever keeps checkpoints.
 func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
-	if !a.Plan.bringsPython() {
+	if !a.Plan.BringsPython() {
 		return nil
 	}
 	if err := a.checkCheckpointPaths(ctx); err != nil {
 		return err
 	}
-	dir := filepath.Join(a.Plan.RunDir, pythonDir)
+	dir := a.Plan.PythonDir()
 	if err := python.InstallCheckpoint(dir); err != nil {
 		return err
 	}
@@ -95,7 +52,7 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if !a.Plan.Job.Checkpoint.On {
 		return nil
 	}
-	if !a.Plan.Job.Alone() && !a.Plan.sharesCheckpoints() {
+	if !a.Plan.Job.Alone() && !a.Plan.SharesCheckpoints() {
 		a.Log.Debug().Msg("no job token (MUSTER_TOKEN_FILE): what a node keeps in memory is lost with it")
 	}
 	if a.Plan.Job.Alone() && a.Plan.Job.Checkpoint.Replicas > 1 {
@@ -104,7 +61,7 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if a.OpenCheckpoints == nil {
 		return nil
 	}
-	if a.checkpoints, err = a.OpenCheckpoints(ctx, filepath.Join(a.Plan.RunDir, checkpointSocket)); err != nil {
+	if a.checkpoints, err = a.OpenCheckpoints(ctx, a.Plan.CheckpointSocket()); err != nil {
 		return err
 	}
 	if label, limit := a.checkpoints.Label(), a.Plan.Job.Checkpoint.Salvage; label != "" {
@@ -120,12 +77,12 @@ const pathsLimit = 10 * time.Second
 // answer when it is needed.
 func (a *Agent) checkCheckpointPaths(ctx context.Context) error {
 	checked := make(chan error, 1)
-	go func() { checked <- a.Plan.checkPaths() }()
+	go func() { checked <- a.Plan.CheckPaths() }()
 	late := time.NewTimer(pathsLimit)
 	defer late.Stop()
 	select {
 	case err := <-checked:
-		if isWrongPath(err) {
+		if plan.WrongPath(err) {
 			return errhint.Code(err, errhint.Usage)
 		}
 		if err != nil {
@@ -134,64 +91,6 @@ func (a *Agent) checkCheckpointPaths(ctx context.Context) error {
 	case <-late.C:
 		a.Log.Warn().Msg("a disk does not answer: --ckpt-dir and --ckpt-on-file are taken as they are")
 	case <-ctx.Done():
-	}
-	return nil
-}
-
-// isWrongPath reports whether an error is about what the user wrote rather than about a disk that is in trouble.
-func isWrongPath(err error) bool {
-	return slices.ContainsFunc([]error{unix.ENOTDIR, unix.EISDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG, unix.ELOOP}, func(of error) bool {
-		return errors.Is(err, of)
-	})
-}
-
-// CheckpointDir is --ckpt-dir as workers find it, empty where there is none.
-func (p *Plan) CheckpointDir() string {
-	dir := p.Job.Checkpoint.Dir
-	if dir == "" {
-		return ""
-	}
-	return filepath.Clean(within(p.Dir, dir))
-}
-
-// checkPaths reads what is there.
-func (p *Plan) checkPaths() error {
-	r := &p.Job.Checkpoint
-	if dir := p.CheckpointDir(); dir != "" {
-		if err := writable(dir); err != nil {
-			return errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", r.Dir, err), "name a directory in which muster can write")
-		}
-	}
-	if r.OnFile != "" {
-		if info, err := os.Stat(r.OnFile); err == nil && info.IsDir() {
-			return errhint.With(fmt.Errorf("cannot wait for --ckpt-on-file %s: %w", r.OnFile, unix.EISDIR), "name the file in it that somebody makes when the machine will go")
-		}
-	}
-	return nil
-}
-
-// writable returns an error where a directory cannot be written to, or made: what it is to lie in tells.
-func writable(dir string) error {
-	info, err := os.Stat(dir)
-	for errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir) {
-		if link, err := os.Lstat(dir); err == nil && link.Mode()&os.ModeSymlink != 0 {
-			return fmt.Errorf("%s is a symbolic link to what is not there: %w", dir, unix.ENOTDIR)
-		}
-		dir = filepath.Dir(dir)
-		info, err = os.Stat(dir)
-	}
-	switch {
-	case err != nil:
-		return err
-	case !info.IsDir():
-		return fmt.Errorf("%s: %w", dir, unix.ENOTDIR)
-	}
-	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
-	}
-	var fs unix.Statfs_t                                                                                                               // root may write to what holds no files of anybody's
-	if err := unix.Statfs(dir, &fs); err == nil && slices.Contains([]int64{unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC}, int64(fs.Type)) { //nolint:unconvert // 32 bits elsewhere
-		return fmt.Errorf("%s is of a file system of the kernel's own: %w", dir, unix.EROFS)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"muster/internal/proc"
 	"muster/internal/testutil"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 	"muster/rendezvous/tcpstore"
@@ -127,12 +128,12 @@ func runTestAgent(config string) error {
 	if n.Pipes {
 		toFiles = job.StreamMap{}
 	}
-	plan, err := NewPlan(job.Job{
+	plan, err := plan.New(job.Job{
 		Dialect: "run", RunID: "company", Procs: strconv.Itoa(n.Procs), Role: "default",
 		Command: command, Warm: warm, Restart: n.Restart,
 		Stop: job.StopRules{Grace: n.Grace}, Logs: job.LogRules{Dir: n.path("logs"), Redirect: toFiles},
 		StatusFile: n.path("status.json"), Environ: append([]string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)}, n.Environ...),
-	}, Machine{Dir: n.Dir, Hostname: host, RuntimeDir: n.Dir, TempDir: n.Dir})
+	}, plan.Machine{Dir: n.Dir, Hostname: host, RuntimeDir: n.Dir, TempDir: n.Dir})
 	if err != nil {
 		return err
 	}

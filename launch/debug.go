@@ -16,28 +16,11 @@ import (
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
-	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/output"
+	"muster/launch/plan"
+	"muster/launch/rundir"
 )
-
-// asleep is what workers do in debug mode where no command was given. It dies of any signal.
-const asleep = "while :; do sleep 3600; done"
-
-// debugEntry is what runs in place of the job's command.
-func debugEntry(command string, environ []string) (*entrypoint, error) {
-	if command == "" {
-		command = asleep
-		if _, err := proc.LookPath("sleep", "/", environ); err != nil {
-			return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
-		}
-	}
-	const shell = "/bin/sh"
-	if _, err := proc.LookPath(shell, "/", environ); err != nil {
-		return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
-	}
-	return &entrypoint{path: shell, prefix: []string{"sh", "-c", command}, name: shell}, nil
-}
 
 // debugDir is where in a run directory the ranks of a debug job are described.
 const debugDir = "debug"
@@ -51,7 +34,7 @@ type DebugRank struct {
 
 // tellDebug writes what a person needs to enter a worker that is about to start: a file for shells among the logs, or in the
 // run directory where there are none, and one for FindDebugRank.
-func (a *Agent) tellDebug(logs *output.Attempt, w Worker) error {
+func (a *Agent) tellDebug(logs *output.Attempt, w plan.Worker) error {
 	if !a.Plan.Job.Debug.On {
 		return nil
 	}
@@ -68,7 +51,7 @@ func (a *Agent) tellDebug(logs *output.Attempt, w Worker) error {
 		if err := a.tree.RemoveOnDeath(env); err != nil {
 			return err
 		}
-		ways := a.enter(env, w)
+		ways := enter(a.Plan.RunDir, env, w, a.Plan.CommandOf(w.LocalRank))
 		a.Log.Warn().Str("env", env).Str("run_dir", a.Plan.RunDir).Str("try", ways[0]).Str("or", ways[1]).
 			Msg("debug mode: each rank can be entered")
 	}
@@ -77,7 +60,7 @@ func (a *Agent) tellDebug(logs *output.Attempt, w Worker) error {
 
 // writeDebug writes what a person needs to enter a worker: a file for shells in the returned directory in parent, and one for
 // FindDebugRank.
-func (a *Agent) writeDebug(parent string, w Worker) (string, error) {
+func (a *Agent) writeDebug(parent string, w plan.Worker) (string, error) {
 	text, err := json.Marshal(DebugRank{RunID: a.Plan.RunID, Dir: w.Dir, Env: w.Env.Strings()})
 	if err != nil {
 		return "", err
@@ -100,12 +83,12 @@ func (a *Agent) writeDebug(parent string, w Worker) (string, error) {
 // debugName is the name of the files that describe a rank.
 func debugName(rank int) string { return "rank" + strconv.Itoa(rank) }
 
-// enter returns two commands that run the worker's own command in its place, as they may be shown.
-func (a *Agent) enter(env string, w Worker) []string {
-	command := shellescape.QuoteCommand(job.ShownArgs(a.Plan.entry.argv(a.Plan.Job.Command, w.LocalRank)))
+// enter returns two commands that run argv, the own command of a worker, in its place, as they may be shown.
+func enter(runDir, env string, w plan.Worker, argv []string) []string {
+	command := shellescape.QuoteCommand(job.ShownArgs(argv))
 	return []string{
 		"(cd " + shellescape.Quote(w.Dir) + " && . " + shellescape.Quote(filepath.Join(env, debugName(w.Rank))) + " && " + command + ")",
-		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(a.Plan.RunDir), command),
+		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(runDir), command),
 	}
 }
 
@@ -127,7 +110,7 @@ func (a *Agent) forgetDebug() error {
 }
 
 // exportScript is the environment as a shell reads it with its command ".".
-func exportScript(e Env) []byte {
+func exportScript(e plan.Env) []byte {
 	var b strings.Builder
 	for _, v := range e {
 		if shellName(v.Name) {
@@ -148,35 +131,10 @@ func shellName(name string) bool {
 	return name != ""
 }
 
-// runDirs returns the run directories of this user's jobs, without looking into them. Somebody else's parent is refused: the user
-// would run what that says.
-func runDirs(parent string) ([]string, error) {
-	d, err := openOwnDir(parent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, errhint.Code(fmt.Errorf("cannot look for jobs in %s: %w", parent, err), errhint.Usage)
-	}
-	defer func() { _ = d.Close() }()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("cannot look for jobs in %s: %w", parent, err)
-	}
-	var dirs []string
-	for _, name := range names {
-		if strings.HasPrefix(name, jobDirPrefix) {
-			dirs = append(dirs, filepath.Join(parent, name))
-		}
-	}
-	slices.Sort(dirs)
-	return dirs, nil
-}
-
 // debugFiles reads what the agent of a job that runs has written of its ranks, by the names of the files; none where it has ended.
 // The directory has to be ours: what is read there is executed.
 func debugFiles(dir string) (map[string][]byte, error) {
-	d, err := openOwnDir(dir)
+	d, err := durable.OpenOwn(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -207,17 +165,17 @@ func debugFiles(dir string) (map[string][]byte, error) {
 
 // FindDebugRank finds a rank of a debug job that runs on this machine: of the job with that run directory or run id, or of
 // the only one there is where both are empty.
-func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
+func FindDebugRank(m plan.Machine, dir, runID string, rank int) (DebugRank, error) {
 	dirs := []string{dir}
 	if dir == "" {
-		places := findRunPlaces(m)
-		parents := places.safe
+		places := rundir.FindPlaces(m.RuntimeDir, m.TempDir)
+		parents := places.Safe
 		if len(parents) == 0 {
-			parents = []string{places.parent}
+			parents = []string{places.Parent}
 		}
 		dirs = nil
 		for _, parent := range parents {
-			more, err := runDirs(parent)
+			more, err := rundir.List(parent)
 			if err != nil {
 				return DebugRank{}, err
 			}
@@ -255,7 +213,7 @@ func FindDebugRank(m Machine, dir, runID string, rank int) (DebugRank, error) {
 		slices.Sort(ranks)
 		return DebugRank{}, errhint.Usagef("there is no rank %d of a debug job on this machine, only %s", rank, strings.Join(slices.Compact(ranks), ", "))
 	}
-	where := findRunPlaces(m).parent
+	where := rundir.FindPlaces(m.RuntimeDir, m.TempDir).Parent
 	if dir != "" {
 		where = dir
 	}

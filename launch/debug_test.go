@@ -12,6 +12,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/testutil"
 	"muster/launch"
+	"muster/launch/plan"
 )
 
 // Another user makes the directory of our run directories before we have one, or a run directory in ours, and holds a lock there as
@@ -36,7 +37,7 @@ func TestStrangersDebugJob(t *testing.T) {
 		return dir
 	}
 	find := func(runtime, dir string) (launch.DebugRank, error) {
-		return launch.FindDebugRank(launch.Machine{RuntimeDir: runtime, TempDir: runtime}, dir, "", 0)
+		return launch.FindDebugRank(plan.Machine{RuntimeDir: runtime, TempDir: runtime}, dir, "", 0)
 	}
 	ours := t.TempDir()
 	parent := filepath.Join(ours, "muster")

@@ -1,7 +1,7 @@
 // Package launch runs a job on one node: it turns a Job into a Plan, starts the workers, watches them, applies the
 // restart rules, and says at the end what happened and why.
 //
-// The way through it is straight: a dialect in cmd makes a Job; NewPlan looks up on this machine what the Job left open
+// The way through it is straight: a dialect in cmd makes a Job; New looks up on this machine what the Job left open
 // (interpreter, number of workers); Agent takes one rendezvous.Round after the other and starts a WorkerGroup for each;
 // every exit goes to the Policy, which knows no clock, socket or process and answers continue, restart or stop.
 //

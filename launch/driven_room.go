@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	"github.com/rs/zerolog"
+
+	"muster/launch/plan"
 )
 
 // Room is the run directory of processes that a driver starts one by one on this machine: in a debug job they are described there, so
@@ -16,15 +18,15 @@ type Room struct {
 
 // OpenRoom makes the run directory of a plan; nil where nothing would be in it. The caller closes it, and has what Removed returns
 // removed when it is killed.
-func OpenRoom(p *Plan, log zerolog.Logger) (*Room, error) {
+func OpenRoom(p *plan.Plan, log zerolog.Logger) (*Room, error) {
 	if !p.Job.Debug.On && !p.Job.Warm.Wanted() {
 		return nil, nil
 	}
-	dir, err := p.openRunDir(log)
+	dir, err := p.OpenRunDir(log)
 	if err != nil {
 		return nil, err
 	}
-	p.RunDir = dir.path
+	p.RunDir = dir.Path
 	return &Room{agent: Agent{Plan: p, Log: log, dir: dir}}, nil
 }
 
@@ -37,14 +39,14 @@ func (d *Room) Removed() []string {
 }
 
 // Tell describes the process of a rank that is about to start, in a debug job.
-func (d *Room) Tell(w Worker) error {
+func (d *Room) Tell(w plan.Worker) error {
 	if d == nil || !d.agent.Plan.Job.Debug.On {
 		return nil
 	}
 	dir := d.agent.Plan.RunDir
 	env, err := d.agent.writeDebug(dir, w)
 	if err == nil {
-		ways := d.agent.enter(env, w)
+		ways := enter(dir, env, w, d.agent.Plan.CommandOf(w.LocalRank))
 		d.agent.Log.Warn().Int("rank", w.Rank).Str("run_dir", dir).Str("try", ways[0]).Str("or", ways[1]).
 			Msg("debug mode: the rank can be entered")
 	}
@@ -52,7 +54,7 @@ func (d *Room) Tell(w Worker) error {
 }
 
 // Forget removes what was told of a rank whose process has ended.
-func (d *Room) Forget(w Worker) error {
+func (d *Room) Forget(w plan.Worker) error {
 	if d == nil {
 		return nil
 	}
@@ -70,5 +72,5 @@ func (d *Room) Close() error {
 	if d == nil {
 		return nil
 	}
-	return d.agent.dir.remove()
+	return d.agent.dir.Remove()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/proc"
+	"muster/launch/plan"
 )
 
 // WarmStarts forks the processes that a driver starts one by one from a template, by the same rules as the workers of every other job.
@@ -24,7 +25,7 @@ type WarmStarts struct {
 
 // OpenWarm returns the warm starts of a plan that has a Room; nil where its processes start by themselves. The template is made when
 // the first of them is to start. The caller closes it when they have ended.
-func OpenWarm(p *Plan, tree *proc.Tree, log zerolog.Logger) (*WarmStarts, error) {
+func OpenWarm(p *plan.Plan, tree *proc.Tree, log zerolog.Logger) (*WarmStarts, error) {
 	if !p.Job.Warm.Wanted() {
 		return nil, nil
 	}
@@ -40,7 +41,7 @@ func OpenWarm(p *Plan, tree *proc.Tree, log zerolog.Logger) (*WarmStarts, error)
 }
 
 // Start starts a process. ctx ends the waiting for the template, and nothing is started then.
-func (s *WarmStarts) Start(ctx context.Context, tree *proc.Tree, w Worker, spec proc.Spec) (*proc.Process, error) {
+func (s *WarmStarts) Start(ctx context.Context, tree *proc.Tree, w plan.Worker, spec proc.Spec) (*proc.Process, error) {
 	if s == nil {
 		return tree.Start(spec)
 	}

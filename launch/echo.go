@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"muster/internal/python"
+	"muster/launch/report"
 )
 
 const (
@@ -32,7 +33,7 @@ func (a *Agent) isEcho(ctx context.Context, w *worker) bool {
 		return false
 	}
 	f := a.failureNow(ctx, w)
-	return echo(&f) == 1
+	return f.IsEcho()
 }
 
 // isHopeless reports whether a worker failed because our package dlrover has refused an import, as it would again.
@@ -41,15 +42,15 @@ func (a *Agent) isHopeless(ctx context.Context, w *worker) bool {
 		return false
 	}
 	f := a.failureNow(ctx, w)
-	return slices.ContainsFunc(f.words(), func(line string) bool { return strings.Contains(line, python.Barred) })
+	return slices.ContainsFunc(f.Words(), func(line string) bool { return strings.Contains(line, python.Barred) })
 }
 
 // failureNow is what is known of the failure of a worker that has just ended.
-func (a *Agent) failureNow(ctx context.Context, w *worker) workerFailure {
+func (a *Agent) failureNow(ctx context.Context, w *worker) report.Failure {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
 	w.logs.CatchUp(ctx)
-	return newWorkerFailure(w.exit(), a.evidence())
+	return report.NewFailure(w.exit(), a.evidence())
 }
 
 // awaitWord returns a channel that delivers when word of the other nodes is not to be waited for any longer.

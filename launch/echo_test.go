@@ -114,25 +114,6 @@ wait_for $ALL/go; echo "no more disk" >&2; exit 9`, func(_ int, n *testNode) { n
 	}
 }
 
-// TestLateCauseOfAnEcho: what a connection broke of may be known later than any two failures are related otherwise.
-func TestLateCauseOfAnEcho(t *testing.T) {
-	began := time.Now()
-	in := failureInput{Blamed: -1, Waited: 8500 * time.Millisecond, Exits: []workerExit{
-		{Rank: 0, Code: 1, At: began, LastLines: []string{glooLine}}, {Rank: 1, Code: 9, At: began.Add(8 * time.Second)},
-	}}
-	if r := newFailureReport(in); r.Root.Rank != 1 || !r.Others[0].Secondary {
-		t.Errorf("root cause %+v", r.Root)
-	}
-	in.Exits[1].At = began.Add(9 * time.Second)
-	if r := newFailureReport(in); r.Root.Rank != 0 {
-		t.Errorf("root cause %+v", r.Root)
-	}
-	in.Exits[1].At = began.Add(-6 * time.Second) // that was borne
-	if r := newFailureReport(in); r.Root.Rank != 1 || r.Others[0].Secondary {
-		t.Errorf("root cause %+v", r.Root)
-	}
-}
-
 // TestConnectionBreaksByItself: nobody is lost and nobody else fails. When that is sure, the failure is one like any other.
 func TestConnectionBreaksByItself(t *testing.T) {
 	c := startCompany(t, 2, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 || { test $RANK = 0 && now > $ALL/again; exit 0; }
@@ -209,23 +190,5 @@ test $RANK != 0 || touch $ALL/again; wait_for $ALL/again`, func(_ int, n *testNo
 				t.Error("something was waited for")
 			}
 		})
-	}
-}
-
-// A worker that was killed or crashed is no victim of a connection, whatever it had printed and survived before. A watchdog aborts its worker when a
-// connection broke.
-func TestKilledIsNoEcho(t *testing.T) {
-	for s, want := range map[syscall.Signal]int{
-		syscall.SIGKILL: 0, syscall.SIGSEGV: 0, syscall.SIGBUS: 0, syscall.SIGILL: 0, syscall.SIGFPE: 0, syscall.SIGABRT: 1,
-	} {
-		exit := workerExit{Signal: s, At: time.Unix(100, 0), LastLines: []string{glooLine, "recovered", "step 1001"}}
-		f := newWorkerFailure(exit, evidence{})
-		if echo(&f) != want {
-			t.Errorf("echo of %v: %d, want %d", s, echo(&f), want)
-		}
-		other := workerExit{Rank: 1, Code: 1, At: exit.At.Add(time.Second)}
-		if r := newFailureReport(failureInput{Blamed: -1, Exits: []workerExit{exit, other}}); r.Root.Rank != want {
-			t.Errorf("%v: rank %d is to blame, want %d", s, r.Root.Rank, want)
-		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch/output"
+	"muster/launch/plan"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -22,7 +24,7 @@ const restartPatience = time.Second
 
 // worker is one training process of a group.
 type worker struct {
-	Worker
+	plan.Worker
 	proc *proc.Process
 	logs *output.Worker
 	// forked says that it comes from a template.
@@ -277,23 +279,28 @@ func (a *Agent) finishGroup(ctx context.Context, g *WorkerGroup, patience time.D
 }
 
 // exits returns what became of the group's workers. All must have ended and been finished.
-func (g *WorkerGroup) exits() []workerExit {
-	exits := make([]workerExit, len(g.workers))
+func (g *WorkerGroup) exits() []report.Exit {
+	exits := make([]report.Exit, len(g.workers))
 	for i, w := range g.workers {
 		exits[i] = w.exit()
 	}
 	return exits
 }
 
-func (w *worker) exit() workerExit {
+func (w *worker) exit() report.Exit {
 	e := w.proc.Exit()
-	exit := workerExit{
+	exit := report.Exit{
 		Rank: w.Rank, LocalRank: w.LocalRank, PID: w.proc.PID(),
 		Code: e.Code, Signal: e.Signal, CoreDumped: e.CoreDumped, At: e.Ended, Stopped: w.stopped,
-		LastLines: w.logs.LastLines(lastLinesKept), ErrorFile: w.logs.ErrorFile(),
+		LastLines: w.logs.LastLines(report.LastLinesKept), ErrorFile: w.logs.ErrorFile(),
 	}
 	if t := w.expired.Load(); t != nil && t.signal == e.Signal { // it may have survived that signal and died of something else
 		exit.Watchdog = t.scope
 	}
 	return exit
+}
+
+// named is the worker as event records name it.
+func (w *worker) named() report.EventWorker {
+	return report.EventWorker{Rank: w.Rank, LocalRank: w.LocalRank, PID: w.proc.PID()}
 }

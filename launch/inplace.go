@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"muster/launch/policy"
+	"muster/launch/report"
 )
 
 // endWorker ends what a failed worker has left behind, and has the worker started again, alone, after its delay:
@@ -18,7 +19,7 @@ func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d policy.Decision
 		Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the worker alone")
 	kernel := a.evidence()
 	g.delays = append(g.delays, time.AfterFunc(d.Delay, func() { g.again <- local })) // it has room for each worker once
-	a.status.restartingWorker(d)
+	a.status.RestartingWorker(d.Restarts, why(d))
 	// A verdict ends the patience with what the worker has left: the others may be on a node that is given up.
 	var err error
 	a.untilVerdict(context.WithoutCancel(ctx), func(ctx context.Context) {
@@ -30,8 +31,8 @@ func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d policy.Decision
 	shown, cancel := context.WithTimeout(ctx, restartPatience)
 	defer cancel()
 	w.logs.Finish(shown)
-	in := a.failureInput([]workerExit{w.exit()}, kernel, -1)
-	if r := newFailureReport(*in); r != nil {
+	in := a.failureInput([]report.Exit{w.exit()}, kernel, -1)
+	if r := report.New(*in); r != nil {
 		a.tell(r, d)
 	}
 	g.restarts = d.Restarts
@@ -60,8 +61,8 @@ func (a *Agent) startWorkerAgain(ctx context.Context, g *WorkerGroup, local int)
 	if over || err != nil {
 		return err
 	}
-	a.events.started(g.workers[local], &g.round, g.restarts)
-	a.status.running()
+	a.events.Started(g.workers[local].named(), &g.round, g.restarts)
+	a.status.Running()
 	a.warm.prepare(a.Plan.Procs, true, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"muster/launch/plan"
 )
 
 // TestLearnedKept: what was learned is there for the next job, private, and goes with what it depends on.
@@ -31,7 +33,7 @@ func TestLearnedKept(t *testing.T) {
 	cache := filepath.Join(dir, "cache")
 	at := func(environ ...string) memory {
 		return memorySource{
-			Cache: cache, Command: warmCommand{form: "script", name: "train.py", probePath: python, probe: []string{"python"}},
+			Cache: cache, Command: plan.WarmCommand{Form: "script", Name: "train.py", ProbePath: python, Probe: []string{"python"}},
 			Path: python, Dir: dir, Environ: environ,
 		}.memory()
 	}

@@ -10,6 +10,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/launch/policy"
 	"muster/rendezvous"
 )
@@ -30,7 +31,7 @@ func lingeringAgent(x rendezvous.Exchange) *Agent {
 	m := &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 3, Exchange: x}}
 	said := rendezvous.Verdict{Kind: rendezvous.Succeed, Reason: string(job.ReasonSucceeded), Rank: -1, Linger: time.Minute, Message: "the workers succeeded"}
 	m.learn(said, false)
-	a := &Agent{Plan: &Plan{Hostname: "node-1"}, policy: p, meeting: m}
+	a := &Agent{Plan: &plan.Plan{Hostname: "node-1"}, policy: p, meeting: m}
 	if d := a.follow(); d.Verdict != policy.Succeed || p.Step(policy.Event{Kind: policy.WorkerExited, At: time.Now(), Status: 1}).Verdict != policy.CarryOn {
 		panic(d)
 	}

@@ -13,6 +13,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/testutil"
 	"muster/launch/job"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -136,7 +137,7 @@ exec sleep 100`
 			for _, n := range c.nodes {
 				testutil.Eventually(t, time.Minute, "restarting", func() bool {
 					doc := readStatus(t, n.path("status.json"))
-					return doc.Phase == phaseRestarting && doc.RestartCount == 2
+					return doc.Phase == report.PhaseRestarting && doc.RestartCount == 2
 				})
 			}
 			c.push(1, 0, test.v)
@@ -217,12 +218,12 @@ func TestSpareIsTold(t *testing.T) {
 			doc := readStatus(t, c.nodes[1].path("status.json"))
 			if status == 0 {
 				c.nodes[1].wantLog(t, `"level":"warn"`, "without this node")
-				if doc.Phase != phaseSucceeded {
+				if doc.Phase != report.PhaseSucceeded {
 					t.Errorf("status %+v", doc)
 				}
 				return
 			}
-			if !strings.Contains(results[1].Report, "ended with status 6") || doc.Phase != phaseFailed || doc.Reason != job.ReasonWorkerFailed {
+			if !strings.Contains(results[1].Report, "ended with status 6") || doc.Phase != report.PhaseFailed || doc.Reason != job.ReasonWorkerFailed {
 				t.Errorf("status %+v, report %q", doc, results[1].Report)
 			}
 		})
@@ -245,7 +246,7 @@ func TestEndWhileWaiting(t *testing.T) {
 			c.push(0, 0, v)
 			testutil.Eventually(t, time.Minute, "waiting", func() bool {
 				doc := readStatus(t, c.nodes[0].path("status.json"))
-				return doc.Phase == phaseRestarting && doc.Reason == "NodeLost" && doc.Message == v.Message || doc.EndTime != nil
+				return doc.Phase == report.PhaseRestarting && doc.Reason == "NodeLost" && doc.Message == v.Message || doc.EndTime != nil
 			})
 			if end == "signal" {
 				if err := c.nodes[0].cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -399,7 +400,7 @@ func TestStoppedBetweenRounds(t *testing.T) {
 	_ = c.nodes[0].cmd.Process.Signal(syscall.SIGTERM)
 	c.ends(143)
 	doc := readStatus(t, c.nodes[0].path("status.json"))
-	if doc.Counts != (statusCounts{Stopped: 2}) {
+	if doc.Counts != (report.Counts{Stopped: 2}) {
 		t.Errorf("phase %s, counts %+v", doc.Phase, doc.Counts)
 	}
 }

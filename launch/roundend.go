@@ -16,6 +16,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/policy"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -43,7 +44,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		l.Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
 	}
 	kernel := a.evidence()
-	a.status.restarting(d)
+	a.status.Restarting(d.Restarts, why(d))
 	if d.Delay == 0 {
 		a.warm.lookAhead()
 	}
@@ -71,7 +72,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	}
 	in := a.failureInput(g.exits(), kernel, -1)
 	a.tellKilled(in.Exits)
-	failures := in.failures()
+	failures := in.Failures()
 	for {
 		timer := time.NewTimer(d.Delay)
 		if d.Verdict == policy.Restart {
@@ -79,7 +80,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 			in.Elsewhere = a.gather(ctx, restartGather)
 		}
 		// Where the nodes have changed, that is why connections broke.
-		if r := in.report(failures); r != nil && (d.Verdict != policy.Reassemble || echo(&r.Root) == 0) {
+		if r := in.Report(failures); r != nil && (d.Verdict != policy.Reassemble || !r.Root.IsEcho()) {
 			a.tell(r, d)
 		}
 		next, err := a.pause(ctx, d, timer.C)
@@ -146,12 +147,12 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 }
 
 // tell says in the log why a group is restarted, where that is more than the decision has said; the whole report is for the end.
-func (a *Agent) tell(r *failureReport, d policy.Decision) {
-	lines := r.Root.words()
+func (a *Agent) tell(r *report.Report, d policy.Decision) {
+	lines := r.Root.Words()
 	if r.Root.Rank == d.Rank && r.Root.Hint == "" && len(lines) == 0 {
 		return
 	}
-	l := a.Log.Warn().Int("rank", r.Root.Rank).Str("ended", r.Root.ending())
+	l := a.Log.Warn().Int("rank", r.Root.Rank).Str("ended", r.Root.Ending())
 	if !a.meeting.alone() {
 		l = l.Str("node", r.Root.Host)
 	}
@@ -181,7 +182,7 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 		case v, ok := <-m.verdicts:
 			heard := a.hear(v, ok)
 			if heard.StartsAgain() {
-				a.status.restarting(heard)
+				a.status.Restarting(heard.Restarts, why(heard))
 			}
 			if heard.Verdict != policy.CarryOn {
 				return heard, nil
@@ -199,7 +200,7 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 // conclude ends what is left of a decided job, as the clean policy says, and tells how it went.
 func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision) (Result, error) {
 	kernel := a.evidence()
-	a.status.terminating(d)
+	a.status.Terminating(why(d))
 	signal := syscall.SIGTERM
 	if d.Verdict == policy.StopForNow {
 		signal = stopSignal(ctx)
@@ -220,19 +221,19 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	if d.Verdict == policy.StopForNow || d.Reason == job.ReasonDeadline { // the report on a failure names them
 		a.tellKilled(in.Exits)
 	}
-	o := outcome{Reason: d.Reason, Exits: in.Exits}
+	o := report.Outcome{Reason: d.Reason, Exits: in.Exits}
 	switch {
 	case d.Verdict == policy.StopForNow:
 		if v := a.meeting.verdict; v != nil && (v.Kind == rendezvous.Restart || v.Kind == rendezvous.Fail) {
-			a.tellPeers(ctx, in.failures()) // they wait for it
+			a.tellPeers(ctx, in.Failures()) // they wait for it
 		}
 	case d.Verdict == policy.Fail && d.Reason != job.ReasonDeadline:
-		failures := in.failures()
+		failures := in.Failures()
 		a.tellPeers(ctx, failures)
 		in.Elsewhere = a.gather(context.WithoutCancel(ctx), a.Plan.Job.Stop.Grace+endGather)
-		if o.Report = in.report(failures); o.Report != nil && d.Rank >= 0 {
+		if o.Report = in.Report(failures); o.Report != nil && d.Rank >= 0 {
 			// The policy saw exits only, the report knows who was first.
-			d.Rank, d.Status = o.Report.Root.Rank, o.Report.status()
+			d.Rank, d.Status = o.Report.Root.Rank, o.Report.Status()
 		}
 		d.Status = a.agree(ctx, max(d.Status, 1))
 	case d.Verdict == policy.Succeed:
@@ -240,14 +241,14 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	default:
 	}
 	for _, w := range g.workers {
-		a.events.ended(w, &g.round, g.restarts)
+		a.events.Ended(w.named(), w.proc.Exit(), &g.round, g.restarts)
 	}
-	a.events.agent("SUCCEEDED", &g.round, g.restarts, 0)
+	a.events.Agent("SUCCEEDED", &g.round, g.restarts, 0)
 	return a.finish(ctx, o, d), nil
 }
 
 // tellKilled names the workers that did not end when muster asked them to.
-func (a *Agent) tellKilled(exits []workerExit) {
+func (a *Agent) tellKilled(exits []report.Exit) {
 	var ranks, pids []int
 	for _, e := range exits {
 		if e.Stopped && e.Signal == syscall.SIGKILL {
@@ -260,7 +261,7 @@ func (a *Agent) tellKilled(exits []workerExit) {
 }
 
 // finish writes how the job ended into the status file, and makes a Result of it.
-func (a *Agent) finish(ctx context.Context, o outcome, d policy.Decision) Result {
+func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision) Result {
 	var res Result
 	if d.Verdict == policy.StopForNow && a.unfit != nil { // it was about to leave anyway, and why says more
 		d = *a.unfit
@@ -269,7 +270,7 @@ func (a *Agent) finish(ctx context.Context, o outcome, d policy.Decision) Result
 	o.Message = d.Message()
 	if o.Report != nil && d.Rank >= 0 {
 		root := d // the status that the nodes agreed on may be another's
-		root.Status = o.Report.status()
+		root.Status = o.Report.Status()
 		o.Message = root.Message()
 	}
 	switch {
@@ -296,9 +297,9 @@ func (a *Agent) finish(ctx context.Context, o outcome, d policy.Decision) Result
 		}
 		if o.Report != nil {
 			o.Report.Restarts, o.Report.Logs = a.policy.Account(d, a.Plan.Hostname), a.whereLogs()
-			res.Report += o.Report.text()
+			res.Report += o.Report.Text()
 			if a.ErrorFile != "" {
-				if err := o.Report.copyErrorFile(a.ErrorFile); err != nil {
+				if err := o.Report.CopyErrorFile(a.ErrorFile); err != nil {
 					a.Log.Warn().Err(err).Msg("error file not handed on")
 				}
 			}
@@ -307,7 +308,7 @@ func (a *Agent) finish(ctx context.Context, o outcome, d policy.Decision) Result
 	if o.Status != errhint.OK && a.Plan.Job.CompatExit {
 		o.Status = 1
 	}
-	a.status.finished(o)
+	a.status.Finished(o)
 	res.Status = o.Status
 	return res
 }
@@ -389,4 +390,9 @@ func (a *Agent) awaitEnd(ctx context.Context, g *WorkerGroup) bool {
 		}
 	}
 	return true
+}
+
+// why is a decision as the status file tells it.
+func why(d policy.Decision) report.Why {
+	return report.Why{Reason: d.Reason, Message: d.Message(), Failed: d.Rank >= 0}
 }

@@ -16,6 +16,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/policy"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -139,7 +140,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	a.LogTo(a.logs.Message())
 	if err != nil {
 		if a.atDoor != nil && ctx.Err() == nil {
-			res := a.finish(ctx, outcome{Reason: a.atDoor.Reason}, *a.atDoor)
+			res := a.finish(ctx, report.Outcome{Reason: a.atDoor.Reason}, *a.atDoor)
 			return &res, nil
 		}
 		if res := a.unfitLeaves(ctx, waiting); res != nil {
@@ -148,7 +149,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		return a.notMet(ctx, waiting, err)
 	}
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
-	a.events.joined(before, restarts, time.Since(began))
+	a.events.Joined(before, restarts, time.Since(began))
 	if a.begun.IsZero() {
 		a.begun = time.Now()
 	}
@@ -178,7 +179,7 @@ func (a *Agent) notMet(ctx, waiting context.Context, err error) (*Result, error)
 	default:
 		return nil, fmt.Errorf("cannot take part in a round: %w", err)
 	}
-	o := outcome{Reason: d.Reason}
+	o := report.Outcome{Reason: d.Reason}
 	if a.group != nil {
 		o.Exits = a.group.exits() // of the round before: none of them is left
 	}
@@ -193,7 +194,7 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	if again { // in a new round all nodes must count alike: PyTorch up to 2.5 makes it part of the keys workers meet under
 		restarts += a.policy.RestartsHere()
 	}
-	a.status.creating(m.Round, restarts, net.JoinHostPort(m.MasterAddr, strconv.Itoa(m.MasterPort)))
+	a.status.Creating(m.Round, restarts, net.JoinHostPort(m.MasterAddr, strconv.Itoa(m.MasterPort)))
 	starting, started := a.untilDeadline(ctx)
 	defer started()
 	template := a.takeTemplate(starting)
@@ -212,9 +213,9 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	}
 	a.oomKills = oomKills
 	for _, w := range g.workers {
-		a.events.started(w, &m.Round, restarts)
+		a.events.Started(w.named(), &m.Round, restarts)
 	}
-	a.status.running()
+	a.status.Running()
 	a.warm.prepare(a.Plan.Procs, a.policy.RestartsLeft() || m.verdicts != nil, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return g, nil
 }
@@ -281,7 +282,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 	defer g.cancelAgain()
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
 	var lingering policy.Decision
-	var borne *failureInput // of failures that were borne until everybody had ended
+	var borne *report.Input // of failures that were borne until everybody had ended
 	over, tallied := m.lease.over, a.meeting.Tallied()
 	a.policy.Step(policy.Event{
 		Kind: policy.GroupStarted, At: time.Now(), World: m.WorldSize, Restarts: m.Restarts, Replacements: m.Replacements,
@@ -374,14 +375,14 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) policy.Decision {
 // tally tells the other nodes what has become of this node's workers, all of which have ended. One of the nodes decides when
 // all have, in worldOver; else there is nothing to do but to wait for what others decide. borne is what is known here of
 // failures that do not decide before everybody has ended, nil where there are none such.
-func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *failureInput, err error) {
+func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *report.Input, err error) {
 	own, rules := a.policy.Tallied(), &a.Plan.Job.Restart
 	if rules.Fail != job.QuorumAny && rules.Success != job.QuorumNone {
 		if err := a.finishGroup(context.WithoutCancel(ctx), g, restartPatience); err != nil {
 			return nil, err
 		}
 		borne = a.failureInput(g.exits(), a.evidence(), -1)
-		a.tellPeers(ctx, borne.failures())
+		a.tellPeers(ctx, borne.Failures())
 	}
 	if err := a.meeting.Tally(ctx, own); err != nil && ctx.Err() == nil { // where a signal came the loop meets it next
 		return nil, fmt.Errorf("cannot count the workers of all nodes: %w", err)
@@ -391,12 +392,12 @@ func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *failureInput,
 
 // worldOver decides for a world whose workers have all ended. The first of the failures that were borne decides, on whichever
 // node it was.
-func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *failureInput) policy.Decision {
+func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *report.Input) policy.Decision {
 	e := policy.Event{Kind: policy.WorldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1}
 	if borne != nil && sum.Failed > 0 {
 		borne.Elsewhere = a.gather(ctx, restartGather)
-		if r := newFailureReport(*borne); r != nil {
-			e.Rank, e.Status = r.Root.Rank, r.status()
+		if r := report.New(*borne); r != nil {
+			e.Rank, e.Status = r.Root.Rank, r.Status()
 		}
 	}
 	return a.policy.Step(e)

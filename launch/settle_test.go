@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/launch/policy"
 	"muster/rendezvous"
 )
@@ -33,7 +34,7 @@ func TestRestartCountedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &firstCounts{}
-	a := &Agent{Plan: &Plan{Hostname: "node-0", Job: job.Job{Restart: rules}}, policy: policy.New(rules, 2, func() float64 { return 0 })}
+	a := &Agent{Plan: &plan.Plan{Hostname: "node-0", Job: job.Job{Restart: rules}}, policy: policy.New(rules, 2, func() float64 { return 0 })}
 	a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 6, Exchange: h}}
 	now := time.Now()
 	a.policy.Step(policy.Event{Kind: policy.GroupStarted, At: now, World: 6})
@@ -66,7 +67,7 @@ func (outOfReach) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous
 func TestNotAgreed(t *testing.T) {
 	for status, ended := range map[int]policy.Verdict{0: policy.Succeed, 143: policy.Fail} {
 		rules := job.RestartRules{Policy: job.RestartOnFailure, BackoffLimit: -1, Success: job.QuorumRank0, Fail: job.QuorumAny}
-		a := &Agent{Plan: &Plan{Hostname: "node-0", Job: job.Job{Restart: rules}}, policy: policy.New(rules, 2, func() float64 { return 0 })}
+		a := &Agent{Plan: &plan.Plan{Hostname: "node-0", Job: job.Job{Restart: rules}}, policy: policy.New(rules, 2, func() float64 { return 0 })}
 		a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 2, WorldSize: 4, Exchange: outOfReach{}}}
 		a.policy.Step(policy.Event{Kind: policy.GroupStarted, At: time.Now(), World: 4})
 		ctx, cancel := context.WithCancelCause(t.Context())

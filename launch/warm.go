@@ -16,6 +16,7 @@ import (
 	"muster/internal/proc"
 	"muster/internal/python"
 	"muster/launch/job"
+	"muster/launch/plan"
 )
 
 // warmer keeps a template ready for the next start of workers. All trouble with it costs a line in the log and a start
@@ -24,9 +25,9 @@ type warmer struct {
 	Tree    *proc.Tree
 	Log     zerolog.Logger
 	Rules   job.WarmRules
-	Command warmCommand
+	Command plan.WarmCommand
 	// Worker is local rank 0; the others differ from it in what their Env calls their own.
-	Worker Worker
+	Worker plan.Worker
 	Stdin  *os.File
 	// HookDir is made; it holds what the interpreter reads.
 	HookDir string
@@ -255,13 +256,13 @@ func (w *warmer) try(m *making) (*template, int, error) {
 	modules, limit, probed := w.modules, w.limit, w.probed
 	w.mu.Unlock()
 	variables := w.lore.assigned()
-	entries, own := templateEnv(w.Worker.Env)
+	entries, own := w.Worker.Env.Common()
 	env, err := python.Hook(w.HookDir, entries)
 	if err != nil {
 		return nil, 0, err
 	}
 	if !probed {
-		probe := proc.Spec{Path: w.Command.probePath, Args: w.Command.probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil}, Label: "a trial of the interpreter"}
+		probe := proc.Spec{Path: w.Command.ProbePath, Args: w.Command.Probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil}, Label: "a trial of the interpreter"}
 		t, err := startTemplate(w.ctx, w.Tree, probe, []string{"probe", ""})
 		if err != nil {
 			return nil, 0, err
@@ -274,8 +275,8 @@ func (w *warmer) try(m *making) (*template, int, error) {
 		w.mu.Unlock()
 	}
 	order := []string{
-		"agent", strconv.Itoa(os.Getpid()), "arguments", strconv.Itoa(w.Command.arguments),
-		"form", w.Command.form, "name", w.Command.name, "limit", strconv.Itoa(limit),
+		"agent", strconv.Itoa(os.Getpid()), "arguments", strconv.Itoa(w.Command.Arguments),
+		"form", w.Command.Form, "name", w.Command.Name, "limit", strconv.Itoa(limit),
 	}
 	if w.Rules.Auto {
 		order = append(order, "auto", "", "learn", "")
@@ -603,12 +604,13 @@ func (w *warmer) Close() error {
 }
 
 // newWarmer returns the warmer of a plan, nil where its workers start as usual.
-func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*warmer, error) {
+func newWarmer(p *plan.Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*warmer, error) {
 	rules := p.Job.Warm
-	if !p.warms() {
+	if !p.Warms() {
 		return nil, nil
 	}
-	if p.cold != nil {
+	command, cold := p.Warm()
+	if cold != nil {
 		level := zerolog.WarnLevel
 		switch {
 		case rules.Restarts:
@@ -616,7 +618,7 @@ func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*w
 		case rules.Auto: // asked for whatever the command is
 			level = zerolog.InfoLevel
 		}
-		log.WithLevel(level).Err(p.cold).Msg("no warm start: workers start as usual")
+		log.WithLevel(level).Err(cold).Msg("no warm start: workers start as usual")
 		return nil, nil
 	}
 	worker, err := p.Worker(p.DryRound(), 0, 0, "")
@@ -624,8 +626,8 @@ func newWarmer(p *Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*w
 		return nil, fmt.Errorf("cannot make a template: %w", err)
 	}
 	return &warmer{
-		Tree: tree, Log: log, Rules: rules, Command: p.warm, Worker: worker, Stdin: stdin, HookDir: filepath.Join(p.RunDir, "template"),
-		Source: memorySource{p.cacheDir, p.warm, p.entry.path, p.Dir, worker.Env.Strings()},
+		Tree: tree, Log: log, Rules: rules, Command: command, Worker: worker, Stdin: stdin, HookDir: filepath.Join(p.RunDir, "template"),
+		Source: memorySource{p.CacheDir, command, p.Executable(), p.Dir, worker.Env.Strings()},
 		lore:   lore{known: learned{Version: learnedVersion}},
 	}, nil
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/durable"
+	"muster/launch/plan"
 )
 
 // memory is where a script's learned modules are kept between jobs: a file in the directory muster/warm of the user's cache. The zero
@@ -30,7 +31,7 @@ type memory struct{ cache, name string }
 type memorySource struct {
 	Cache string // the user's directory of what can be made again; empty for none
 	// Command and Path are the program; Dir is the working directory, and Environ the environment of its workers.
-	Command   warmCommand
+	Command   plan.WarmCommand
 	Path, Dir string
 	Environ   []string
 }
@@ -46,18 +47,18 @@ func (s memorySource) memory() memory {
 	}
 	h := sha256.New()
 	part := func(s string) { _, _ = fmt.Fprintf(h, "%d:%s\n", len(s), s) }
-	for _, path := range []string{s.Command.probePath, s.Path} {
-		part(within(s.Dir, path))
-		if target, err := filepath.EvalSymlinks(within(s.Dir, path)); err == nil {
+	for _, path := range []string{s.Command.ProbePath, s.Path} {
+		part(plan.Within(s.Dir, path))
+		if target, err := filepath.EvalSymlinks(plan.Within(s.Dir, path)); err == nil {
 			info, _ := learnedStat(target)
 			part(fmt.Sprint(info))
 		}
 	}
-	for _, text := range []string{s.Command.form, s.Command.name, s.Dir, strings.Join(s.Command.probe, "\x00")} {
+	for _, text := range []string{s.Command.Form, s.Command.Name, s.Dir, strings.Join(s.Command.Probe, "\x00")} {
 		part(text)
 	}
-	if s.Command.form == "script" || s.Command.form == "run_path" {
-		if f, err := os.OpenFile(within(s.Dir, s.Command.name), os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
+	if s.Command.Form == "script" || s.Command.Form == "run_path" {
+		if f, err := os.OpenFile(plan.Within(s.Dir, s.Command.Name), os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 			if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 				_, _ = io.Copy(h, io.LimitReader(f, scriptLimit))
 			}
@@ -124,7 +125,7 @@ func (m memory) read(dir *os.Root) (l learned, err error) {
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
-	if err == nil && (!info.Mode().IsRegular() || !ownedByUs(info) || info.Mode().Perm()&0o022 != 0) {
+	if err == nil && (!info.Mode().IsRegular() || !durable.OwnedByUs(info) || info.Mode().Perm()&0o022 != 0) {
 		err = errors.New("others may have written to it")
 	}
 	if err != nil {
@@ -188,7 +189,7 @@ func (m memory) open(create bool) (*os.Root, error) {
 				return nil, err
 			}
 		}
-		own, err := openOwnDir(dir)
+		own, err := durable.OpenOwn(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		} else if err != nil {
@@ -236,7 +237,7 @@ func soleDir(path string) (string, error) {
 		switch {
 		case !info.IsDir():
 			return "", fmt.Errorf("%s is no directory", at)
-		case owner != 0 && !ownedByUs(info) && owner != top.Sys().(*syscall.Stat_t).Uid:
+		case owner != 0 && !durable.OwnedByUs(info) && owner != top.Sys().(*syscall.Stat_t).Uid:
 			return "", fmt.Errorf("%s belongs to user %d", at, owner)
 		case info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0:
 			return "", fmt.Errorf("others may write to %s", at)

@@ -19,6 +19,7 @@ import (
 	"muster/internal/hostaddr"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/rendezvous/place"
 )
 
@@ -217,20 +218,20 @@ func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolo
 }
 
 // ready looks up what the job leaves open on this machine, tells the launcher, and waits until workers may be started.
-func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*launch.Plan, error) {
+func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*plan.Plan, error) {
 	machine, err := a.machine(n.order.Job, log)
 	if err != nil {
 		return nil, err
 	}
-	var plan *launch.Plan
+	var p *plan.Plan
 	var r dispatch.Ready
 	if n.order.Preflight {
 		var facts job.Preflight
-		if plan, facts = launch.TakePreflight(ctx, n.order.Job, machine); plan == nil {
+		if p, facts = plan.TakePreflight(ctx, n.order.Job, machine); p == nil {
 			err = errhint.Code(errhint.With(errors.New(facts.Problem), facts.Hint), facts.Status)
 		}
 		r.Preflight = &facts
-	} else if plan, err = launch.NewPlan(n.order.Job, machine); err != nil {
+	} else if p, err = plan.New(n.order.Job, machine); err != nil {
 		return nil, err
 	}
 	if err := n.link.Ready(r); err != nil {
@@ -239,21 +240,21 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*la
 	if err != nil {
 		return nil, err // which the launcher has in the preflight
 	}
-	plan.Scratch = n.dir
-	if from := plan.ProcsFrom(); from.Kind == job.FromMuster {
-		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
+	p.Scratch = n.dir
+	if from := p.ProcsFrom(); from.Kind == job.FromMuster {
+		log.Info().Int("local_world_size", p.Procs).Str("reason", from.Name).Msg("workers on this node")
 	}
-	if _, unbound := plan.Bound(); unbound != nil {
+	if _, unbound := p.Bound(); unbound != nil {
 		log.Warn().Err(unbound).Msg("workers are not bound to CPUs")
 	}
-	for _, note := range plan.Notes() {
+	for _, note := range p.Notes() {
 		log.Warn().Msg(note)
 	}
 	err = n.link.Go(ctx)
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 		return nil, statusError(errhint.FromSignal(int(stopped.Signal)))
 	}
-	return plan, err
+	return p, err
 }
 
 // app is the program as the node's part of the job sees it: its environment is that of the job, and what it prints goes to

@@ -22,6 +22,7 @@ import (
 	"muster/launch"
 	"muster/launch/job"
 	"muster/launch/output"
+	"muster/launch/plan"
 )
 
 // processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
@@ -89,7 +90,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 // processSet are those that an agent runs.
 type processSet struct {
 	node *remoteNode
-	plan *launch.Plan
+	plan *plan.Plan
 	tree *proc.Tree
 	room *launch.Room // nil where nothing needs one
 	warm *launch.WarmStarts

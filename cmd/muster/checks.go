@@ -17,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/netcheck"
 	"muster/netcheck/crew"
 	"muster/netcheck/netprobe"
@@ -28,7 +29,7 @@ import (
 
 // nodeChecker does this node's part in the checks of a job.
 type nodeChecker struct {
-	plan    *launch.Plan
+	plan    *plan.Plan
 	devices int // of this node that are tested
 	environ []string
 	in      launch.CheckInput // of the check that is going on
@@ -42,7 +43,7 @@ type nodeChecker struct {
 }
 
 // newChecker returns what examines the nodes of a job, nil where nothing is asked for.
-func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at place.Reach, log zerolog.Logger) launch.Checker {
+func (a *app) newChecker(ctx context.Context, plan *plan.Plan, at place.Reach, log zerolog.Logger) launch.Checker {
 	rules := plan.Job.Check
 	if !rules.On() {
 		return nil
@@ -75,7 +76,7 @@ func (a *app) newChecker(ctx context.Context, plan *launch.Plan, at place.Reach,
 
 // checkedHardware is what the check program is given: how many processes test devices here, one for each worker but no more
 // than there are devices, and the fake that they are of, nil for real ones.
-func (a *app) checkedHardware(ctx context.Context, plan *launch.Plan, log zerolog.Logger) (devices int, fake *rehearsal.Fake) {
+func (a *app) checkedHardware(ctx context.Context, plan *plan.Plan, log zerolog.Logger) (devices int, fake *rehearsal.Fake) {
 	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecNone}
 	if plan.Job.Fake != "" {
 		f.spec = "fake:" + plan.Job.Fake
@@ -141,7 +142,7 @@ func netLimits(rules job.CheckRules) netprobe.Limits {
 }
 
 // lookAtNetwork returns what tells what this node has of a network.
-func (a *app) lookAtNetwork(plan *launch.Plan, files fs.FS, log zerolog.Logger) func(context.Context) netprobe.Node {
+func (a *app) lookAtNetwork(plan *plan.Plan, files fs.FS, log zerolog.Logger) func(context.Context) netprobe.Node {
 	machine, err := netprobe.Real(files)
 	if err != nil {
 		log.Warn().Err(err).Msg("network interfaces not looked at")

@@ -12,6 +12,7 @@ import (
 	"muster/internal/preempt"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/rendezvous/place"
 )
 
@@ -21,7 +22,7 @@ func (a *app) memoryDir() string {
 }
 
 // checkpointService opens what keeps the checkpoints of a plan's workers.
-func checkpointService(plan *launch.Plan, at place.Reach, memory string, log zerolog.Logger) func(context.Context, string) (launch.Checkpoints, error) {
+func checkpointService(plan *plan.Plan, at place.Reach, memory string, log zerolog.Logger) func(context.Context, string) (launch.Checkpoints, error) {
 	return func(ctx context.Context, socket string) (launch.Checkpoints, error) {
 		rules := plan.Job.Checkpoint
 		cfg := checkpointd.Config{

@@ -23,6 +23,7 @@ import (
 	"muster/internal/tokenfile"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/rendezvous/topology"
 	"muster/sshexec"
 )
@@ -58,7 +59,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		return l.showPlan(ctx)
 	}
 	if err := l.prepare(); err != nil {
-		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
 	}
 	if l.req.Job.RunID == "" {
 		l.req.Job.RunID = strings.ToLower(rand.Text()[:12])
@@ -72,7 +73,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.closeTree(&err)
 	machines, closeMachines, err := l.machines(marker)
 	if err != nil {
-		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
 	}
 	defer closeMachines()
 	job := &l.req.Job
@@ -91,7 +92,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 			return a.compat(*job, statusError(errhint.FromSignal(int(stopped.Signal))))
 		}
-		return a.refused(l.req, launch.Machine{Hostname: hostname()}, err)
+		return a.refused(l.req, plan.Machine{Hostname: hostname()}, err)
 	}
 	return l.finish(ctx, in)
 }
@@ -229,7 +230,7 @@ func (l *launcher) compare(answers []*dispatch.Ready) error {
 			names, all = append(names, l.nodeNames()[i]), append(all, *r.Preflight)
 		}
 	}
-	warnings, err := launch.ComparePreflight(names, all)
+	warnings, err := plan.ComparePreflight(names, all)
 	for _, w := range warnings {
 		l.log.Warn().Msg(w)
 	}

@@ -16,8 +16,8 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/wording"
-	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/rendezvous"
 )
 
@@ -61,7 +61,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 	}
 	l.endpoints = []job.Endpoint{{Host: l.addrs[0]}}
 	d := dryDispatch{Dialect: j.Dialect, RunID: j.RunID, Flags: dryFlags(l.req)}
-	plans, world := make([]*launch.Plan, len(names)), 0
+	plans, world := make([]*plan.Plan, len(names)), 0
 	counted := make([]string, len(names))
 	for i := range names {
 		part := l.job(i)
@@ -71,7 +71,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 			return err
 		}
 		counted[i] = unseen(&part, &machine, l.log)
-		if plans[i], err = launch.NewPlan(part, machine); err != nil {
+		if plans[i], err = plan.New(part, machine); err != nil {
 			return fmt.Errorf("cannot plan node %s with what this machine has: %w", names[i], err)
 		}
 		world += plans[i].Procs
@@ -125,13 +125,13 @@ func foreseenAddr(n job.Node) string {
 
 // unseen takes the launcher's accelerators and CPUs out of what a node's plan is made with: the host has its own. It returns the
 // word by which the host will count its workers, empty where their number is known. What a fake is asked is the same everywhere.
-func unseen(j *job.Job, m *launch.Machine, log zerolog.Logger) string {
+func unseen(j *job.Job, m *plan.Machine, log zerolog.Logger) string {
 	if j.Fake != "" {
 		return ""
 	}
 	devices := newNodeDevices(j, accel.Real(), j.Lookup(), func() accel.Inventory { return accel.Inventory{} }, log)
-	m.AssignDevices = func(_ string, workers int) (launch.DeviceVars, error) {
-		var vars launch.DeviceVars
+	m.AssignDevices = func(_ string, workers int) (plan.DeviceVars, error) {
+		var vars plan.DeviceVars
 		if listed, ok := devices.listed(workers); ok {
 			vars.Shared = append(vars.Shared, listed)
 		}

@@ -9,7 +9,7 @@ import (
 	"muster/dispatch"
 	"muster/internal/durable"
 	"muster/internal/errhint"
-	"muster/launch"
+	"muster/launch/report"
 )
 
 // worldStatus keeps the launcher's status file: that of the whole world. The nodes of a large world say much at once, so that
@@ -19,7 +19,7 @@ type worldStatus struct {
 	log  zerolog.Logger
 
 	mu     sync.Mutex
-	status *launch.WorldStatus
+	status *report.WorldStatus
 	closed bool
 
 	news    chan struct{} // something is to be written; has room for one
@@ -28,7 +28,7 @@ type worldStatus struct {
 
 // keepStatus begins to keep the status of a job on the named nodes.
 func keepStatus(names []string, path string, log zerolog.Logger) *worldStatus {
-	w := &worldStatus{path: path, log: log, status: launch.NewWorldStatus(names), news: make(chan struct{}, 1), written: make(chan struct{})}
+	w := &worldStatus{path: path, log: log, status: report.NewWorldStatus(names), news: make(chan struct{}, 1), written: make(chan struct{})}
 	go func() {
 		defer close(w.written)
 		for range w.news {
@@ -101,7 +101,7 @@ func (l *launcher) tellEnd(o dispatch.Outcome) {
 	l.told.write()
 	path := l.terminationLog()
 	if data := l.told.status.Encode(); path != "" && data != nil {
-		if err := launch.TellTermination(path, data); err != nil {
+		if err := report.TellTermination(path, data); err != nil {
 			l.log.Warn().Err(err).Str("path", path).Msg("the reason could not be written")
 		}
 	}

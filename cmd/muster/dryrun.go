@@ -16,8 +16,8 @@ import (
 	"al.essio.dev/pkg/shellescape"
 
 	"muster/internal/accel"
-	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/rendezvous"
 )
 
@@ -102,7 +102,7 @@ type dryPlace struct {
 }
 
 // newDryRun shows a node's plan. place is its round where that is known beforehand, nil where it is not.
-func newDryRun(p *launch.Plan, flags []dryFlag, place *dryPlace, show showing) (*dryRun, error) {
+func newDryRun(p *plan.Plan, flags []dryFlag, place *dryPlace, show showing) (*dryRun, error) {
 	round, meeting, unsettled := dryRound(p, place)
 	store := job.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
 	switch {
@@ -174,7 +174,7 @@ func isOpen(value string) bool { return strings.HasPrefix(value, "<") }
 
 // dryRound is the round to show. For a job that meets others it also returns how they meet, and the variables whose
 // values are not settled, each with decidedLater or what its value depends on.
-func dryRound(p *launch.Plan, place *dryPlace) (rendezvous.Round, *dryMeeting, map[string]string) {
+func dryRound(p *plan.Plan, place *dryPlace) (rendezvous.Round, *dryMeeting, map[string]string) {
 	r, job, m := p.DryRound(), &p.Job, &p.Job.Meeting
 	if place != nil {
 		return place.Round, nil, place.unsettled

@@ -15,6 +15,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/plan"
 )
 
 // newExecCmd is "muster exec": a command in a rank's place.
@@ -76,7 +77,7 @@ func (a *app) findRank(rank int, runID, dir string) (launch.DebugRank, error) {
 	if err != nil {
 		return launch.DebugRank{}, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
-	return launch.FindDebugRank(launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: temp}, dir, runID, rank)
+	return launch.FindDebugRank(plan.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: temp}, dir, runID, rank)
 }
 
 // enter becomes the command args in the place of a rank.

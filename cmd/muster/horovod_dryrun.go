@@ -7,8 +7,8 @@ import (
 
 	"al.essio.dev/pkg/shellescape"
 
-	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 )
 
 // dryElastic is what --dry-run prints of an elastic job: which hosts it will have nobody knows.
@@ -36,7 +36,7 @@ func (j *elasticJob) showElastic() error {
 	if err != nil {
 		return err
 	}
-	plan, err := launch.NewPlan(asked, machine)
+	plan, err := plan.New(asked, machine)
 	if err != nil {
 		return err
 	}

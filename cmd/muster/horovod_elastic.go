@@ -31,6 +31,7 @@ import (
 	"muster/internal/hosts"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/sshexec"
 )
 
@@ -68,7 +69,7 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 		return j.showElastic()
 	}
 	if err := l.prepare(); err != nil {
-		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
 	}
 	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, 0)
 	defer in.close()
@@ -79,14 +80,14 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 		return errhint.Code(fmt.Errorf("the job was stopped: muster %w", stopped), errhint.FromSignal(int(stopped.Signal)))
 	}
 	if err != nil {
-		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
 	}
 	if err := l.openTree(j.marker); err != nil {
 		return err
 	}
 	defer l.closeTree(&err)
 	if j.dialer, err = l.dialer(j.marker); err != nil {
-		return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
 	}
 	defer func() { _ = j.dialer.Close() }()
 	defer j.closeHosts()

@@ -14,6 +14,7 @@ import (
 	"muster/launch"
 	"muster/launch/job"
 	"muster/launch/policy"
+	"muster/launch/report"
 )
 
 // judged has a driver go by muster's rules for the ends of workers, beside Horovod's.
@@ -55,7 +56,7 @@ type elasticRules struct {
 	deadline time.Duration
 	expire   context.CancelCauseFunc // ends the job
 	timer    *time.Timer
-	status   *launch.Driven
+	status   *report.Driven
 	result   elastic.Result
 }
 
@@ -64,7 +65,7 @@ func (j *elasticJob) rules(ctx context.Context) (context.Context, *elasticRules,
 	job := &j.req.Job
 	r := &elasticRules{deadline: job.Restart.Deadline}
 	var err error
-	if r.status, err = launch.OpenDriven(*job, hostname(), []*os.File{j.stdout, j.stderr}, j.terminationLog(), j.log); err != nil {
+	if r.status, err = report.OpenDriven(*job, hostname(), []*os.File{j.stdout, j.stderr}, j.terminationLog(), j.log); err != nil {
 		return ctx, nil, err
 	}
 	ctx, r.expire = context.WithCancelCause(ctx)
@@ -78,11 +79,11 @@ func (r *elasticRules) began(number int, slots []horovod.Slot) {
 			r.expire(errhint.Code(fmt.Errorf("the job was stopped: it has taken %v (--active-deadline)", r.deadline), errhint.Deadline))
 		})
 	}
-	var hosts []launch.DrivenHost
+	var hosts []report.DrivenHost
 	for _, s := range slots {
-		i := slices.IndexFunc(hosts, func(h launch.DrivenHost) bool { return h.Name == s.Host })
+		i := slices.IndexFunc(hosts, func(h report.DrivenHost) bool { return h.Name == s.Host })
 		if i < 0 {
-			i, hosts = len(hosts), append(hosts, launch.DrivenHost{Name: s.Host})
+			i, hosts = len(hosts), append(hosts, report.DrivenHost{Name: s.Host})
 		}
 		hosts[i].Ranks = append(hosts[i].Ranks, s.Rank)
 	}
@@ -90,10 +91,10 @@ func (r *elasticRules) began(number int, slots []horovod.Slot) {
 }
 
 // end is how the job ended, but for the reason.
-func (r *elasticRules) end(status int) launch.DrivenEnd {
-	end := launch.DrivenEnd{Status: status, Size: r.result.Size, Limit: r.result.Limit}
+func (r *elasticRules) end(status int) report.DrivenEnd {
+	end := report.DrivenEnd{Status: status, Size: r.result.Size, Limit: r.result.Limit}
 	for _, f := range r.result.Failures {
-		end.Failures = append(end.Failures, launch.DrivenFailure{Rank: f.Rank, Status: f.Status, Lost: f.Lost != ""})
+		end.Failures = append(end.Failures, report.DrivenFailure{Rank: f.Rank, Status: f.Status, Lost: f.Lost != ""})
 	}
 	return end
 }

@@ -20,6 +20,8 @@ import (
 	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
+	"muster/launch/report"
 	"muster/rendezvous"
 	"muster/rendezvous/place"
 )
@@ -51,7 +53,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if req.SavePID && !req.DryRun {
 		forget, err := savePID()
 		if err != nil {
-			return a.refused(req, launch.Machine{Hostname: hostname()}, err)
+			return a.refused(req, plan.Machine{Hostname: hostname()}, err)
 		}
 		defer forget()
 	}
@@ -62,7 +64,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
-	plan, err := launch.NewPlan(req.Job, machine)
+	plan, err := plan.New(req.Job, machine)
 	if err != nil {
 		return a.refused(req, machine, err)
 	}
@@ -101,7 +103,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 }
 
 // meeting is where the nodes of a plan's job meet.
-func (a *app) meeting(plan *launch.Plan, log zerolog.Logger) place.Config {
+func (a *app) meeting(plan *plan.Plan, log zerolog.Logger) place.Config {
 	return place.Config{
 		Job: &plan.Job, RunID: plan.RunID, Hostname: plan.Hostname, MasterHost: plan.MasterHost(), Token: a.token,
 		IDs: func(ctx context.Context) []string { return a.acceleratorIDs(ctx, &plan.Job) }, Simulated: a.simulated(), ClockOffset: clockOffset(), Log: log,
@@ -109,7 +111,7 @@ func (a *app) meeting(plan *launch.Plan, log zerolog.Logger) place.Config {
 }
 
 // exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked for.
-func (a *app) exportIface(ctx context.Context, plan *launch.Plan, at place.Reach, log zerolog.Logger) {
+func (a *app) exportIface(ctx context.Context, plan *plan.Plan, at place.Reach, log zerolog.Logger) {
 	if !plan.Job.Meeting.ExportIface || plan.Job.Alone() {
 		return
 	}
@@ -120,9 +122,9 @@ func (a *app) exportIface(ctx context.Context, plan *launch.Plan, at place.Reach
 }
 
 // refused is how a job ends that could not be started: its status file says so too.
-func (a *app) refused(req dialect.Request, m launch.Machine, err error) error {
+func (a *app) refused(req dialect.Request, m plan.Machine, err error) error {
 	if !req.DryRun {
-		launch.TellRefused(req.Job, m.Hostname, []*os.File{a.stdout, a.stderr}, a.terminationLog(), err)
+		report.TellRefused(req.Job, m.Hostname, []*os.File{a.stdout, a.stderr}, a.terminationLog(), err)
 	}
 	return a.compat(req.Job, err)
 }
@@ -148,8 +150,8 @@ func (a *app) cacheDir() string {
 }
 
 // machine is what a plan needs to know of this node.
-func (a *app) machine(job job.Job, log zerolog.Logger) (launch.Machine, error) {
-	m := launch.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), CacheDir: a.cacheDir()}
+func (a *app) machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
+	m := plan.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), CacheDir: a.cacheDir()}
 	var err error
 	if m.Dir, err = os.Getwd(); err != nil {
 		return m, errhint.Code(errhint.With(fmt.Errorf("cannot tell the working directory: %w", err), "was it removed? change to one that is there"), errhint.Usage)
@@ -198,14 +200,14 @@ func formatLists(lists [][]int) []string {
 }
 
 // runJob runs the agent, and prints what it reports.
-func (a *app) runJob(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
+func (a *app) runJob(ctx context.Context, plan *plan.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
 	result, err := a.runAgent(ctx, plan, handler, at, checker, in, log)
 	say(a.stderr, "%s", result.Report)
 	return err
 }
 
 // runAgent runs the agent. Its error is a statusError where the report, or what was printed, says everything.
-func (a *app) runAgent(ctx context.Context, plan *launch.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
+func (a *app) runAgent(ctx context.Context, plan *plan.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
 	agent := &launch.Agent{
 		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
@@ -275,7 +277,7 @@ func dryFlags(req dialect.Request) []dryFlag {
 }
 
 // showPlan is --dry-run.
-func (a *app) showPlan(plan *launch.Plan, req dialect.Request) error {
+func (a *app) showPlan(plan *plan.Plan, req dialect.Request) error {
 	d, err := newDryRun(plan, dryFlags(req), nil, showing(req.ShowValues))
 	if err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
-	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 	"muster/rendezvous"
 )
 
@@ -180,7 +180,7 @@ func (c *launcherCase) plannedNode(t *testing.T, j job.Job, environ []string, no
 		t.Fatal(err)
 	}
 	machine.Dir = c.dir
-	plan, err := launch.NewPlan(j, machine)
+	plan, err := plan.New(j, machine)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/accel"
-	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/plan"
 )
 
 // nodeDevices answers what a plan asks about this node's accelerators.
@@ -31,7 +31,7 @@ func newNodeDevices(job *job.Job, near accel.Root, lookup func(string) (string, 
 	return &nodeDevices{job: job, near: near, lookup: lookup, detect: sync.OnceValue(find), log: log}
 }
 
-// count is launch.Machine's CountWorkers.
+// count is plan.Machine's CountWorkers.
 func (n *nodeDevices) count(word string) (int, string, error) {
 	if n.job.Devices.List {
 		return n.countListed(word)
@@ -44,7 +44,7 @@ func (n *nodeDevices) count(word string) (int, string, error) {
 	return workers, why, err
 }
 
-// visible is launch.Machine's CountDevices: what is there, whatever a list of slots says.
+// visible is plan.Machine's CountDevices: what is there, whatever a list of slots says.
 func (n *nodeDevices) visible() int {
 	inv := n.detect()
 	if inv.Undecided != nil {
@@ -53,9 +53,9 @@ func (n *nodeDevices) visible() int {
 	return inv.VisibleCount
 }
 
-// assign is launch.Machine's AssignDevices.
-func (n *nodeDevices) assign(procs string, workers int) (launch.DeviceVars, error) {
-	var vars launch.DeviceVars
+// assign is plan.Machine's AssignDevices.
+func (n *nodeDevices) assign(procs string, workers int) (plan.DeviceVars, error) {
+	var vars plan.DeviceVars
 	var err error
 	if pairs := n.job.Check.Switchbox.Pairs; len(pairs) > 0 {
 		if err = pairsFit(pairs, n.detect()); err != nil {
@@ -100,7 +100,7 @@ func deviceVars(values map[string]string, source job.Source) []job.Var {
 	return vars
 }
 
-// bind is launch.Machine's BindWorkers. A worker with a share of its own is bound to the CPUs near that.
+// bind is plan.Machine's BindWorkers. A worker with a share of its own is bound to the CPUs near that.
 func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
 	if mode == job.BindCores {
 		return accel.ShareCPUs(n.near, n.job.Bind.CPUs, workers)

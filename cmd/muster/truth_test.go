@@ -13,7 +13,7 @@ import (
 	"muster/internal/testutil"
 )
 
-// statusTask is an entry of the status file's tasks, in a line.
+// Task is an entry of the status file's tasks, in a line.
 type statusTask struct {
 	Node     string `json:"node"`
 	Ranks    string `json:"ranks"`

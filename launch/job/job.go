@@ -88,6 +88,9 @@ type Job struct {
 	Sources Sources
 }
 
+// MaxProcs is the largest number of workers on one node that is taken for meant.
+const MaxProcs = 4096
+
 // Alone reports whether this node is the whole job: its agent meets nobody, and the workers' store listens at the host
 // and port of Meeting. All other jobs meet at its endpoints: those of several nodes or with spares, those on etcd, and
 // one node that was told to use somebody else's store.

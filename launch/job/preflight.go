@@ -32,3 +32,6 @@ type Preflight struct {
 	LockedMemory uint64 `json:"locked_memory"`
 	SharedMemory uint64 `json:"shared_memory"`
 }
+
+// SmallSharedMemory is what container run-times give to /dev/shm unless asked otherwise (64 MiB), and a little more.
+const SmallSharedMemory = 128 << 20

@@ -1,0 +1,168 @@
+package plan
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+	"muster/internal/proc"
+	"muster/internal/python"
+	"muster/launch/job"
+)
+
+// entrypoint is the command with everything looked up: Path is executed with argv Prefix, then per-rank arguments.
+type entrypoint struct {
+	path   string
+	prefix []string
+	// name is what a failure summary calls the command: the script or program as the user wrote it.
+	name string
+}
+
+// resolveCommand finds the program to execute, and refuses now what every worker would fail on.
+func resolveCommand(c job.Command, dir string, environ []string) (entrypoint, error) {
+	if c.Kind == job.Program {
+		path, err := proc.LookPath(c.Name, dir, environ)
+		if err != nil {
+			return entrypoint{}, err
+		}
+		if script := scriptOf(c, path); script != "" {
+			if err := checkScript(script, dir); err != nil {
+				return entrypoint{}, err
+			}
+		}
+		return entrypoint{path: path, prefix: []string{c.Name}, name: programName(c)}, nil
+	}
+	interpreter, path, err := findInterpreter(c.Interpreters, dir, environ)
+	if err != nil {
+		return entrypoint{}, err
+	}
+	if c.Kind != job.Module {
+		if err := checkScript(c.Name, dir); err != nil {
+			return entrypoint{}, err
+		}
+	}
+	e := entrypoint{path: path, prefix: []string{interpreter, "-u"}, name: c.Name}
+	switch c.Kind {
+	case job.Module:
+		e.prefix = append(e.prefix, "-m", c.Name)
+	case job.RunPath:
+		e.prefix = append(e.prefix, "-c", python.RunPath, c.StartMethod, c.Name)
+	default:
+		e.prefix = append(e.prefix, c.Name)
+	}
+	return e, nil
+}
+
+// plainOptions are those of Python that take no word and change nothing of where its script is.
+var plainOptions = []string{"-u", "-B", "-E", "-I", "-O", "-OO", "-s", "-S", "-v", "-b", "-q"}
+
+// scriptOf is the script that a command "python train.py" runs, where that can be told for sure; else empty.
+func scriptOf(c job.Command, path string) string {
+	if !isPython(path) && !isPython(c.Name) {
+		return ""
+	}
+	for _, a := range c.Args {
+		switch {
+		case slices.Contains(plainOptions, a):
+			continue
+		case strings.HasSuffix(a, ".py") && !strings.HasPrefix(a, "-") && !strings.Contains(a, "${"):
+			return a
+		}
+		break
+	}
+	return ""
+}
+
+// programName is the script's name in "python train.py", else the program's, as torchrun titles its summary.
+func programName(c job.Command) string {
+	if strings.HasPrefix(filepath.Base(c.Name), "python") {
+		for _, a := range c.Args {
+			if !strings.HasPrefix(a, "-") {
+				return a
+			}
+		}
+	}
+	return c.Name
+}
+
+// findInterpreter returns the first of candidates that can be executed, as it was named and as a path.
+func findInterpreter(candidates []string, dir string, environ []string) (name, path string, err error) {
+	for _, c := range candidates {
+		p, lookErr := proc.LookPath(c, dir, environ)
+		if lookErr == nil {
+			return p, p, nil
+		}
+		err = lookErr
+	}
+	if len(candidates) == 1 {
+		return "", "", fmt.Errorf("cannot use the Python interpreter %q: %w", candidates[0], err) // the user named it
+	}
+	return "", "", errhint.Code(errhint.With(fmt.Errorf("cannot find a Python interpreter: tried %s", strings.Join(candidates, ", ")),
+		"activate the environment, set PYTHON_EXEC, or give the whole command with --no-python"), errhint.NotFound)
+}
+
+// Within is where a path that counts from dir is.
+func Within(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+// checkScript reports a script that Python could not run: missing, unreadable, or a directory without __main__.py.
+func checkScript(name, dir string) error {
+	path := Within(dir, name)
+	info, err := os.Stat(path)
+	if err != nil {
+		return errhint.Code(errhint.With(fmt.Errorf("cannot find the script %q: %w", name, err),
+			"give its path relative to the working directory "+strconv.Quote(dir)), errhint.NotFound)
+	}
+	if info.IsDir() {
+		if _, err := os.Stat(filepath.Join(path, "__main__.py")); err != nil {
+			return errhint.Code(fmt.Errorf("cannot run %q: it is a directory without __main__.py", name), errhint.NotExecuted)
+		}
+	}
+	if err := unix.Access(path, unix.R_OK); err != nil {
+		return errhint.Code(fmt.Errorf("cannot read the script %q: %w", name, err), errhint.NotExecuted)
+	}
+	return nil
+}
+
+// argv returns the argument vector of one worker.
+func (e entrypoint) argv(c job.Command, localRank int) []string {
+	argv := append([]string(nil), e.prefix...)
+	if c.LocalRankFlag != "" {
+		argv = append(argv, c.LocalRankFlag+"="+strconv.Itoa(localRank))
+	}
+	for _, a := range c.Args {
+		if c.Substitute {
+			a = python.Substitute(a, map[string]string{"local_rank": strconv.Itoa(localRank)})
+		}
+		argv = append(argv, a)
+	}
+	return argv
+}
+
+// asleep is what workers do in debug mode where no command was given. It dies of any signal.
+const asleep = "while :; do sleep 3600; done"
+
+// debugEntry is what runs in place of the job's command.
+func debugEntry(command string, environ []string) (*entrypoint, error) {
+	if command == "" {
+		command = asleep
+		if _, err := proc.LookPath("sleep", "/", environ); err != nil {
+			return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
+		}
+	}
+	const shell = "/bin/sh"
+	if _, err := proc.LookPath(shell, "/", environ); err != nil {
+		return nil, fmt.Errorf("cannot use --debug-mode: %w", err)
+	}
+	return &entrypoint{path: shell, prefix: []string{"sh", "-c", command}, name: shell}, nil
+}

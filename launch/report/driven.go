@@ -1,0 +1,127 @@
+package report
+
+import (
+	"os"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/launch/job"
+)
+
+// Driven is the status file of a job whose workers are started one by one, on hosts that come and go, by a driver in the
+// launcher. Its methods belong to one goroutine at a time.
+type Driven struct {
+	status *StatusFile
+	fatal  job.ExitCodes
+	hosts  []DrivenHost
+}
+
+// DrivenHost is a host of a world: its name, and the ranks of its workers.
+type DrivenHost struct {
+	Name  string
+	Ranks []int
+}
+
+// DrivenFailure is a worker that has failed, or was lost with its host.
+type DrivenFailure struct {
+	Rank, Status int
+	Lost         bool
+}
+
+// DrivenEnd is how such a job ended.
+type DrivenEnd struct {
+	// Status is muster's exit status; Stopped says that a signal to muster is the reason.
+	Status  int
+	Stopped bool
+	// Message is a sentence for people, Hint what to try.
+	Message, Hint string
+	// Size is how many workers there were at the end, Failures those of them that have failed, the first one first.
+	Size     int
+	Failures []DrivenFailure
+	// Limit says that --backoff-limit allowed no further world.
+	Limit bool
+}
+
+// OpenDriven writes the first state. A path that cannot be written is an error with status 2. node is this machine, where the
+// driver runs; outputs are muster's own.
+func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog string, log zerolog.Logger) (*Driven, error) {
+	s, err := OpenStatus(StatusConfig{
+		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Log: log, Now: time.Now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Driven{status: s, fatal: job.Restart.Fatal}, nil
+}
+
+// World says that a world has begun: its number, from 1, and its hosts.
+func (d *Driven) World(number int, hosts []DrivenHost) {
+	s, workers := d.status, 0
+	s.cfg.Tasks = make([]Task, len(hosts))
+	for i, h := range hosts {
+		workers += len(h.Ranks)
+		s.cfg.Tasks[i] = Task{Node: h.Name, Ranks: rankList(h.Ranks), RestartCount: number - 1}
+	}
+	d.hosts = hosts
+	s.cfg.Workers, s.doc.Generation, s.doc.RestartCount, s.doc.Nodes, s.doc.WorldSize = workers, number, number-1, len(hosts), workers
+	s.Running()
+}
+
+// Ended writes the last state.
+func (d *Driven) Ended(end DrivenEnd) {
+	o := Outcome{Status: end.Status, Reason: d.reasonOf(end), Message: end.Message, Hint: end.Hint}
+	failed := len(end.Failures)
+	counts := Counts{Failed: failed, Stopped: max(0, end.Size-failed)}
+	if o.Reason == job.ReasonSucceeded {
+		counts = Counts{Failed: failed, Succeeded: max(0, end.Size-failed)}
+	}
+	d.status.doc.Counts = counts
+	for i := range d.hosts {
+		t := &d.status.cfg.Tasks[i]
+		t.Phase, t.ExitCode = d.taskEnd(&d.hosts[i], end.Failures, o.Reason)
+	}
+	d.status.Finished(o)
+}
+
+// taskEnd says how the workers of a host ended. A host that was lost has told nobody.
+func (d *Driven) taskEnd(h *DrivenHost, failures []DrivenFailure, why job.Reason) (Phase, *int) {
+	for _, f := range failures {
+		switch {
+		case !slices.Contains(h.Ranks, f.Rank):
+		case f.Lost:
+			return PhaseUnknown, nil
+		default:
+			return PhaseFailed, &f.Status
+		}
+	}
+	if why == job.ReasonSucceeded {
+		return PhaseSucceeded, new(int)
+	}
+	return PhaseStopped, nil
+}
+
+// reasonOf names the end of a driven job in the words of the status file.
+func (d *Driven) reasonOf(end DrivenEnd) job.Reason {
+	switch {
+	case end.Stopped:
+		return job.ReasonStopped
+	case end.Status == errhint.OK:
+		return job.ReasonSucceeded
+	case end.Status == errhint.Deadline:
+		return job.ReasonDeadline
+	case end.Limit:
+		return job.ReasonBackoffLimit
+	case len(end.Failures) == 0 && end.Status == errhint.TryAgain:
+		return job.ReasonNotMet
+	case len(end.Failures) == 0 && end.Status == errhint.Usage:
+		return job.ReasonRefused
+	case len(end.Failures) == 0 && end.Status == errhint.Internal:
+		return job.ReasonInternal
+	case d.fatal.Has(end.Status):
+		return job.ReasonFatal
+	}
+	return job.ReasonWorkerFailed
+}

@@ -1,0 +1,117 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch/job"
+)
+
+// WorldStatus puts the status files of a job's nodes together into one of the whole world, for a launcher that started
+// them: the tasks and counts of every node, and all else as the node says it that is first in the job or has decided how
+// it ended. Not safe for concurrent use.
+type WorldStatus struct {
+	names []string
+	docs  []*Status // nil: the node has said nothing
+	lost  map[int]bool
+	// decided is the node whose word counts at the end, -1 before.
+	decided int
+	// status is the exit status of the launcher, message what it says where no node has decided; nil before the end.
+	status  *int
+	message string
+	ended   time.Time
+}
+
+// NewWorldStatus returns the status of a job on the named nodes, none of which has said anything.
+func NewWorldStatus(names []string) *WorldStatus {
+	return &WorldStatus{names: names, docs: make([]*Status, len(names)), lost: map[int]bool{}, decided: -1}
+}
+
+// Take takes what a node has in its status file.
+func (w *WorldStatus) Take(node int, data []byte) error {
+	var d Status
+	if err := json.Unmarshal(data, &d); err != nil {
+		return fmt.Errorf("cannot read the status of node %s: %w", w.names[node], err)
+	}
+	w.docs[node] = &d
+	return nil
+}
+
+// End says how the job ended: with which exit status of the launcher, by which node's word (-1: nobody's), and of which
+// nodes nobody knows how they ended. message says why where no node has decided.
+func (w *WorldStatus) End(status, decided int, lost []int, message string) {
+	w.status, w.decided, w.message, w.ended = &status, decided, message, time.Now().UTC().Round(time.Millisecond)
+	for _, node := range lost {
+		w.lost[node] = true
+	}
+}
+
+// Encode returns the file, nil while no node has said anything.
+func (w *WorldStatus) Encode() []byte {
+	d := w.merged()
+	if d == nil {
+		return nil
+	}
+	s := StatusFile{doc: *d}
+	return s.encode()
+}
+
+func (w *WorldStatus) merged() *Status {
+	var base *Status
+	if w.decided >= 0 {
+		base = w.docs[w.decided]
+	}
+	for i := 0; i < len(w.docs) && base == nil; i++ {
+		base = w.docs[i]
+	}
+	if base == nil {
+		return nil
+	}
+	d := *base
+	d.Tasks, d.Counts = nil, Counts{}
+	for i, doc := range w.docs {
+		switch {
+		case doc == nil && w.lost[i]:
+			d.Tasks = append(d.Tasks, Task{Node: w.names[i], Phase: PhaseUnknown})
+		case doc == nil:
+			d.Tasks = append(d.Tasks, Task{Node: w.names[i], Phase: PhasePending})
+		case w.lost[i]:
+			d.Counts.Unknown += doc.Counts.sum()
+			for _, t := range doc.Tasks {
+				t.Phase, t.ExitCode = PhaseUnknown, nil
+				d.Tasks = append(d.Tasks, t)
+			}
+		default:
+			d.Counts.add(doc.Counts)
+			d.Tasks = append(d.Tasks, doc.Tasks...)
+		}
+	}
+	if w.status != nil {
+		w.end(&d)
+	}
+	return &d
+}
+
+// end makes d that of a job that has ended, also where the node it is taken from did not live to see that.
+func (w *WorldStatus) end(d *Status) {
+	d.ExitStatus = w.status
+	if d.EndTime != nil {
+		return
+	}
+	d.EndTime, d.Message, d.Hint = &w.ended, w.message, ""
+	switch *w.status {
+	case errhint.OK:
+		d.Phase, d.Reason = PhaseSucceeded, job.ReasonSucceeded
+	case errhint.Deadline:
+		d.Phase, d.Reason = PhaseTimeout, job.ReasonDeadline
+	case errhint.TryAgain:
+		d.Phase, d.Reason = PhaseFailed, job.ReasonNotMet
+	default:
+		d.Phase, d.Reason = PhaseFailed, job.ReasonInternal
+		if *w.status > errhint.FromSignal(0) {
+			d.Reason = job.ReasonStopped
+		}
+	}
+}
