@@ -154,8 +154,8 @@ bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in b
 .PHONY: bench-scale
 bench-scale: build test-deps ## the same with thousands of clients and agents; JSON in build/bench-scale.json (minutes, run it alone)
 	CGO_ENABLED=0 go build -o build/storebench ./rendezvous/tcpstore/storebench
-	CGO_ENABLED=0 go build -o build/rollbench ./rendezvous/rollcall/rollbench
-	go run ./bench -scale -muster bin/muster -torch $(TORCH) -storebench build/storebench -rollbench build/rollbench -json build/bench-scale.json
+	CGO_ENABLED=0 go build -o build/meetbench ./rendezvous/membership/meetbench
+	go run ./bench -scale -muster bin/muster -torch $(TORCH) -storebench build/storebench -meetbench build/meetbench -json build/bench-scale.json
 
 .PHONY: size
 size: static ## bytes and linked modules against the committed baseline

@@ -134,14 +134,14 @@ func (b *bench) rounds(ctx context.Context, k meeting, into *meetings) (err erro
 	if k.token {
 		args = append(args, "-token")
 	}
-	out, err := b.output(ctx, b.rollbench, args...)
+	out, err := b.output(ctx, b.meetbench, args...)
 	if err != nil {
 		return err
 	}
 	return into.add(out)
 }
 
-// add takes in what rollbench printed.
+// add takes in what meetbench printed.
 func (m *meetings) add(out []byte) error {
 	for decoder, round := json.NewDecoder(bytes.NewReader(out)), 0; ; round++ {
 		var line struct {

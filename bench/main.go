@@ -40,7 +40,7 @@ type bench struct {
 	goodputFor time.Duration // how long each launcher trains for the goodput figure, in goodputTurns jobs
 
 	storebench string // path of the store's own benchmark
-	rollbench  string // path of the one of agents that meet
+	meetbench  string // path of the one of agents that meet
 	nvprobe    string // path of the NVML probe
 	nvml       string // path of the library that it asks here
 }
@@ -106,7 +106,7 @@ func run() (missed int, err error) {
 	binary := flag.String("muster", "bin/muster", "the `binary` to measure")
 	torch := flag.String("torch", "", "the `folder` of the virtual environment that holds torchrun (make deps)")
 	storebench := flag.String("storebench", "build/storebench", "the `program` that measures the store")
-	rollbench := flag.String("rollbench", "build/rollbench", "the `program` that measures agents that meet")
+	meetbench := flag.String("meetbench", "build/meetbench", "the `program` that measures agents that meet")
 	nvprobe := flag.String("nvprobe", "build/bench/nvprobe", "the NVML `probe` (gcc)")
 	nvml := flag.String("nvml", "build/bench/libnvidia-ml.so.1", "the `library` without GPUs that the probe asks")
 	out := flag.String("json", "", "write the table as JSON to this `file`")
@@ -139,7 +139,7 @@ func run() (missed int, err error) {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{jobs: *jobs, peerJobs: *peerJobs, goodputFor: *goodputFor, storebench: *storebench, rollbench: *rollbench, nvprobe: *nvprobe, nvml: *nvml}
+	b := &bench{jobs: *jobs, peerJobs: *peerJobs, goodputFor: *goodputFor, storebench: *storebench, meetbench: *meetbench, nvprobe: *nvprobe, nvml: *nvml}
 	if err := b.open(*binary, *torch); err != nil {
 		return 0, err
 	}

@@ -84,7 +84,7 @@ func (s *Service) unwrittenLocked() bool {
 			continue
 		}
 		for shard := range st.shards {
-			if slot := st.book.at(shard, at); slot != nil && st.mem[slot].path == "" {
+			if slot := st.slots.at(shard, at); slot != nil && st.mem[slot].path == "" {
 				unwritten = false
 			}
 		}
@@ -171,7 +171,7 @@ func (s *Service) adoptLocked(st *set) *set {
 	})
 	var adopted *set
 	for _, c := range found {
-		if adopted == nil && len(c.st.book.complete()) > 0 {
+		if adopted == nil && len(c.st.slots.complete()) > 0 {
 			if adopted = s.succeedLocked(c.st); adopted == nil {
 				continue
 			}
@@ -188,9 +188,9 @@ func (s *Service) adoptLocked(st *set) *set {
 
 // saved is when the newest complete step was, the zero time for none.
 func (st *set) saved() (newest time.Time) {
-	if complete := st.book.complete(); len(complete) > 0 {
+	if complete := st.slots.complete(); len(complete) > 0 {
 		for shard := range st.shards {
-			if end := st.copies[st.book.at(shard, complete[0])].end; end.After(newest) {
+			if end := st.copies[st.slots.at(shard, complete[0])].end; end.After(newest) {
 				newest = end
 			}
 		}
@@ -203,7 +203,7 @@ const leftUsed = "a killed muster of this run has left checkpoints in memory, wh
 
 // succeedLocked makes the complete steps of a dead agent's set our own. Their eras come before all of ours.
 func (s *Service) succeedLocked(old *set) *set {
-	complete := old.book.complete()
+	complete := old.slots.complete()
 	eras := []uint64{old.committed.Era}
 	for _, at := range complete {
 		eras = append(eras, at.Era)
@@ -214,12 +214,12 @@ func (s *Service) succeedLocked(old *set) *set {
 	st := s.heirLocked(old)
 	st.committed = era(old.committed)
 	err := s.takeOverLocked(st, old, func(at moment) (moment, bool) { return era(at), slices.Contains(complete, at) })
-	if err != nil || len(st.book.complete()) == 0 {
+	if err != nil || len(st.slots.complete()) == 0 {
 		s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("checkpoints in memory are not used")
 		st.release()
 		return nil
 	}
-	s.cfg.Log.Info().Int64("step", st.book.complete()[0].Step).Str("path", st.dir).Msg(leftUsed)
+	s.cfg.Log.Info().Int64("step", st.slots.complete()[0].Step).Str("path", st.dir).Msg(leftUsed)
 	s.noteLocked(st)
 	for mine, m := range st.mem {
 		_ = guarded(func() error { m.put64(headerEra, mine.At.Era); return nil }) // verify tells of memory that was cut
@@ -241,10 +241,10 @@ func (s *Service) heirLocked(old *set) *set {
 // was left out.
 func (s *Service) takeOverLocked(st, old *set, as func(moment) (moment, bool)) error {
 	var errs []error
-	for shard, slots := range old.book.shards {
+	for shard, slots := range old.slots.shards {
 		for _, slot := range slots {
 			at, wanted := as(slot.At)
-			if !wanted || st.book.at(shard, at) != nil { // there twice, where an agent that took it over was killed, too
+			if !wanted || st.slots.at(shard, at) != nil { // there twice, where an agent that took it over was killed, too
 				continue
 			}
 			m, path := old.mem[slot], s.segments.path(st.id, shard)
@@ -252,7 +252,7 @@ func (s *Service) takeOverLocked(st, old *set, as func(moment) (moment, bool)) e
 				errs = append(errs, err)
 				continue
 			}
-			mine := st.book.add(shard, slot.Size)
+			mine := st.slots.add(shard, slot.Size)
 			mine.State, mine.At = slotReady, at
 			m.path = path
 			st.mem[mine], st.copies[mine] = m, old.copies[slot]

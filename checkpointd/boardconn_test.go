@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/testutil"
 	"muster/rendezvous/memstore"
 )
@@ -34,7 +34,7 @@ func boardPair(t *testing.T) (a, b *boardConn, board *memstore.Client) {
 func TestBoardConn(t *testing.T) {
 	a, b, _ := boardPair(t)
 	for n := range 300 {
-		if err := writeFrame(a, council.Report{Seq: uint64(n + 1), Addr: "agent-a"}); err != nil {
+		if err := writeFrame(a, planner.Report{Seq: uint64(n + 1), Addr: "agent-a"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -42,24 +42,24 @@ func TestBoardConn(t *testing.T) {
 		t.Fatalf("%q, %v", from, err)
 	}
 	for last := uint64(0); last < 300; {
-		var r council.Report
+		var r planner.Report
 		if err := readFrame(b, peerLimit, &r); err != nil || r.Seq <= last {
 			t.Fatalf("report %d behind %d: %v", r.Seq, last, err)
 		}
 		last = r.Seq
 	}
-	if err := writeFrame(b, council.View{Seen: 300}); err != nil {
+	if err := writeFrame(b, planner.View{Seen: 300}); err != nil {
 		t.Fatal(err)
 	}
-	var v council.View
+	var v planner.View
 	if err := readFrame(a, peerLimit, &v); err != nil || v.Seen != 300 {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	if err := writeFrame(a, council.Report{Seq: 301, Addr: "agent-a"}); err != nil {
+	if err := writeFrame(a, planner.Report{Seq: 301, Addr: "agent-a"}); err != nil {
 		t.Fatal(err)
 	}
 	a.bye() // what it said last is heard
-	var r council.Report
+	var r planner.Report
 	if err := readFrame(b, peerLimit, &r); err != nil || r.Seq != 301 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -96,10 +96,10 @@ func TestBoardConnHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b, board := boardPair(t)
-			if err := writeFrame(a, council.View{Seen: 1}); err != nil {
+			if err := writeFrame(a, planner.View{Seen: 1}); err != nil {
 				t.Fatal(err)
 			}
-			var v council.View
+			var v planner.View
 			if err := readFrame(b, peerLimit, &v); err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +130,7 @@ func TestBoardConnSilence(t *testing.T) {
 	a := dialBoard(t.Context(), board, "a", "b", "agent-a", 2, beat)
 	b := dialBoard(t.Context(), space.Client(), "b", "a", "agent-b", 2, beat)
 	defer b.Close()
-	if err := writeFrame(a, council.View{Seen: 1}); err != nil {
+	if err := writeFrame(a, planner.View{Seen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, 20*time.Second, "it says again that it is there", func() bool {
@@ -138,7 +138,7 @@ func TestBoardConnSilence(t *testing.T) {
 		text, err := board.Get(t.Context(), "a")
 		return err == nil && json.Unmarshal(text, &w) == nil && w.N > 3 && bytes.Contains(w.Text, []byte(`"seen":1`))
 	})
-	var v council.View
+	var v planner.View
 	if err := readFrame(b, peerLimit, &v); err != nil || v.Seen != 1 {
 		t.Fatalf("%+v, %v", v, err)
 	}
@@ -165,7 +165,7 @@ func TestBoardConnSilence(t *testing.T) {
 // TestLocalTrackers: without a token the node that leads writes files beside a step that its own workers want, and none that only another
 // node names.
 func TestLocalTrackers(t *testing.T) {
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	c.begin(0, 1)
 	for rank, w := range c.workers {
 		slot, err := w.begin(1, state(1, rank, size), true)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"hash"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 )
 
 // A copy that another node is to have is known by its digest: SHA-256 of where its list of files lies, and of the SHA-256 of its
@@ -31,7 +31,7 @@ func (d *digester) begin() hash.Hash { return sha256.New() }
 func (d *digester) end(at int64, sum hash.Hash) { sum.Sum(d.blocks[at/digestBlock][:0]) }
 
 // digest is that of the copy, all of whose blocks have come.
-func (d *digester) digest() (sum council.Digest) {
+func (d *digester) digest() (sum planner.Digest) {
 	h := sha256.New()
 	h.Write([]byte("muster copy 1\x00"))
 	for _, n := range []int64{d.used, d.metaOff, d.metaLen} {
@@ -45,7 +45,7 @@ func (d *digester) digest() (sum council.Digest) {
 }
 
 // digestError says that a copy is not what the node that made it has stated.
-type digestError struct{ came, stated council.Digest }
+type digestError struct{ came, stated planner.Digest }
 
 func (e *digestError) Error() string {
 	return fmt.Sprintf("it is not what the node whose worker saved it has: its SHA-256 is %.8s…, %.8s… was stated", e.came, e.stated)

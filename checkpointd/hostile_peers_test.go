@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/peertls"
 	"muster/internal/testutil"
 	"muster/rendezvous"
@@ -125,7 +125,7 @@ func TestHostileReports(t *testing.T) {
 		{"many sets", `{"seq":1,"addr":"ADDR","sets":[` + strings.Repeat(`{"dir":"/d","shards":1},`, 1000) + `{"dir":"/d","shards":1}]}`},
 	} {
 		t.Run(h.name, func(t *testing.T) {
-			c := newCrew(t, 1, nil)
+			c := newNodesUnderTest(t, 1, nil)
 			c.round++
 			space := memstore.NewSpace()
 			defer space.Close()
@@ -164,7 +164,7 @@ func TestHostileReports(t *testing.T) {
 // leader's workers have named another one.
 func TestHostileDirectory(t *testing.T) {
 	dir := filepath.Join(victim(t), "a")
-	c := newCrew(t, 1, nil)
+	c := newNodesUnderTest(t, 1, nil)
 	c.round++
 	space := memstore.NewSpace()
 	defer space.Close()
@@ -183,13 +183,13 @@ func TestHostileDirectory(t *testing.T) {
 	}
 	defer conn.Close()
 	at := moment{Era: s.round << eraShift, Step: 1}
-	r := council.Report{Seq: 1, Addr: string(us), Sets: []council.SetReport{{
-		Key: council.Key{Dir: dir, Shards: 1}, Copies: []council.Copy{{At: at, Persist: true}}, Saves: []int{0}, Begun: at, Committed: council.Never, NextAt: council.Never, Keep: 1, Loads: 1,
+	r := planner.Report{Seq: 1, Addr: string(us), Sets: []planner.SetReport{{
+		Key: planner.Key{Dir: dir, Shards: 1}, Copies: []planner.Copy{{At: at, Persist: true}}, Saves: []int{0}, Begun: at, Committed: planner.Never, NextAt: planner.Never, Keep: 1, Loads: 1,
 	}}}
 	if err := writeFrame(conn, r); err != nil {
 		t.Fatal(err)
 	}
-	var v council.View
+	var v planner.View
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	for len(v.Sets) == 0 {
 		if err := readFrame(conn, peerLimit, &v); err != nil {
@@ -203,8 +203,8 @@ func TestHostileDirectory(t *testing.T) {
 	w.save(3, 0, size, false)
 	w.close()
 	s.RoundOver("a test") // its workers have ended: nobody is to name it any more
-	for v.Sets == nil || v.Sets[0].Dir != dir && v.Sets[len(v.Sets)-1].Dir != dir || !slices.ContainsFunc(v.Sets, func(s council.SetView) bool { return s.Dir == dir && s.Err != "" }) {
-		v = council.View{}
+	for v.Sets == nil || v.Sets[0].Dir != dir && v.Sets[len(v.Sets)-1].Dir != dir || !slices.ContainsFunc(v.Sets, func(s planner.SetView) bool { return s.Dir == dir && s.Err != "" }) {
+		v = planner.View{}
 		if err := readFrame(conn, peerLimit, &v); err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestHostileResults(t *testing.T) {
 	s, _ := testService(t, nil)
 	ours := filepath.Join(t.TempDir(), "ckpt")
 	s.dirs[ours] = true
-	a := council.Action{Kind: council.Commit, Key: council.Key{Dir: ours, Shards: 1}, At: moment{Step: 1}, Attempt: "aaaa"}
+	a := planner.Action{Kind: planner.Commit, Key: planner.Key{Dir: ours, Shards: 1}, At: moment{Step: 1}, Attempt: "aaaa"}
 	file := func(path string) File {
 		return File{Shard: 0, Path: path, Size: 9, CRC32C: "00000000", Attempt: "aaaa"}
 	}
@@ -276,7 +276,7 @@ func TestHostileResults(t *testing.T) {
 
 // TestHostileJoins: who has the token takes no rank that there is not, and nobody's place.
 func TestHostileJoins(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
 	c.onDisk(1)
@@ -303,35 +303,41 @@ func TestHostileJoins(t *testing.T) {
 // TestHostileViews: whoever leads has the token, and asks a node for what no leader of ours does.
 func TestHostileViews(t *testing.T) {
 	victim(t) // beside the directories of checkpoints
-	key := func(c *crew) string {
+	key := func(c *nodesUnderTest) string {
 		return fmt.Sprintf(`"dir":%q,"shards":1,"next_at":{},"committed":{"step":-1},"failed_at":{}`, c.dir)
 	}
-	for name, set := range map[string]func(*crew) string{
-		"an attempt above": func(c *crew) string {
+	for name, set := range map[string]func(*nodesUnderTest) string{
+		"an attempt above": func(c *nodesUnderTest) string {
 			return `{` + key(c) + `,"write":{"at":{"era":1,"step":1},"attempt":"../../../victim/a","shards":[0]}}`
 		},
-		"no attempt": func(c *crew) string {
+		"no attempt": func(c *nodesUnderTest) string {
 			return `{` + key(c) + `,"write":{"at":{"era":1,"step":1},"attempt":"","shards":[0]}}`
 		},
-		"shards that are none": func(c *crew) string { return `{` + key(c) + `,"write":{"at":{"step":1},"attempt":"a","shards":[-1]}}` },
-		"negative shards":      func(*crew) string { return `{"dir":"/d","shards":-1,"fetch":[{"shard":0,"at":{"step":1},"from":0}]}` },
-		"many shards": func(*crew) string {
+		"shards that are none": func(c *nodesUnderTest) string {
+			return `{` + key(c) + `,"write":{"at":{"step":1},"attempt":"a","shards":[-1]}}`
+		},
+		"negative shards": func(*nodesUnderTest) string {
+			return `{"dir":"/d","shards":-1,"fetch":[{"shard":0,"at":{"step":1},"from":0}]}`
+		},
+		"many shards": func(*nodesUnderTest) string {
 			return `{"dir":"/d","shards":999999999,"fetch":[{"shard":0,"at":{"step":1},"from":0}]}`
 		},
-		"a directory above": func(*crew) string {
+		"a directory above": func(*nodesUnderTest) string {
 			return `{"dir":"/d/../e","shards":1,"fetch":[{"shard":0,"at":{"step":1},"from":0}]}`
 		},
-		"from nobody":      func(c *crew) string { return `{` + key(c) + `,"fetch":[{"shard":0,"at":{"step":1},"from":99}]}` },
-		"a head of a path": func(c *crew) string { return `{` + key(c) + `,"open":true,"head":"../../x"}` },
-		"a decision from nobody": func(c *crew) string {
+		"from nobody": func(c *nodesUnderTest) string {
+			return `{` + key(c) + `,"fetch":[{"shard":0,"at":{"step":1},"from":99}]}`
+		},
+		"a head of a path": func(c *nodesUnderTest) string { return `{` + key(c) + `,"open":true,"head":"../../x"}` },
+		"a decision from nobody": func(c *nodesUnderTest) string {
 			return `{` + key(c) + `,"open":true,"decisions":[{"source":"memory","at":{"step":1},"from":[77]}]}`
 		},
-		"a decision of nothing": func(c *crew) string {
+		"a decision of nothing": func(c *nodesUnderTest) string {
 			return `{` + key(c) + `,"open":true,"decisions":[{"source":"exec","at":{"step":1}}]}`
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCrew(t, 1, nil)
+			c := newNodesUnderTest(t, 1, nil)
 			s := c.nodes[0]
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -346,7 +352,7 @@ func TestHostileViews(t *testing.T) {
 			space := memstore.NewSpace()
 			defer space.Close()
 			board := space.Client()
-			if err := say(t.Context(), board, leaderKey, summons{Addr: string(id), Lineage: 7, Era: firstEra(1, 1)}); err != nil {
+			if err := say(t.Context(), board, leaderKey, roundCall{Addr: string(id), Lineage: 7, Era: firstEra(1, 1)}); err != nil {
 				t.Fatal(err)
 			}
 			joined := make(chan error, 1)
@@ -382,7 +388,7 @@ func TestHostileViews(t *testing.T) {
 
 // TestHostileCopies: a copy that is not what the node that made it has is not used, and named; another node's is, where there is one.
 func TestHostileCopies(t *testing.T) {
-	c := newCrew(t, 3, nil)
+	c := newNodesUnderTest(t, 3, nil)
 	c.begin(0, 1, 2)
 	c.save(1, false)
 	at := moment{Era: c.nodes[0].round << eraShift, Step: 1}
@@ -403,7 +409,7 @@ func TestHostileCopies(t *testing.T) {
 			return len(s.team.addrs) == 3 && done(s.sets[0])
 		})
 	}
-	here := func(st *set) bool { return st.book.at(0, at) != nil }
+	here := func(st *set) bool { return st.slots.at(0, at) != nil }
 	for n := range 3 {
 		await(n, "the addresses of all", func(*set) bool { return !slices.Contains(c.nodes[n].team.addrs, "") })
 	}
@@ -412,7 +418,7 @@ func TestHostileCopies(t *testing.T) {
 
 	s := c.nodes[0] // somebody changes what it has, so that it does not notice
 	s.mu.Lock()
-	m := s.sets[0].mem[s.sets[0].book.at(0, at)]
+	m := s.sets[0].mem[s.sets[0].slots.at(0, at)]
 	m.put32(headerBlocks, 0)
 	m.bytes[headerSize+77] ^= 16
 	s.mu.Unlock()
@@ -430,7 +436,7 @@ func TestHostileCopies(t *testing.T) {
 		l := c.nodes[0].team.leads()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return !slices.Contains(l.council.Holders(council.Key{Dir: c.dir, Shards: 3}, 0, at), 0)
+		return !slices.Contains(l.planner.Holders(planner.Key{Dir: c.dir, Shards: 3}, 0, at), 0)
 	})
 }
 
@@ -476,7 +482,7 @@ func TestHostileHeads(t *testing.T) {
 
 // TestManyStrangers: connections that prove nothing leave room for the nodes of the job.
 func TestManyStrangers(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	for range 500 {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
 		conn, err := d.Dial("tcp", c.nodes[0].team.id.Addr())
@@ -501,7 +507,7 @@ func FuzzView(f *testing.F) {
 	s := &Service{cfg: Config{disk: noDir{}}, dirs: map[string]bool{}, sessions: map[*session]bool{}, changed: make(chan struct{})}
 	s.team = &team{s: s}
 	f.Fuzz(func(t *testing.T, text string) {
-		var v council.View
+		var v planner.View
 		if readFrame(strings.NewReader(framed(text)), peerLimit, &v) != nil || v.Check() != nil {
 			return
 		}
@@ -514,8 +520,8 @@ func FuzzView(f *testing.F) {
 				s.sets = append(s.sets, newSet(v.Sets[i].Dir, v.Sets[i].Shards))
 			}
 			v.Sets[i].Verify = nil
-			s.obeyLocked(&v.Sets[i])
-			if o := v.Sets[i].Write; o != nil && !council.IsAttempt(o.Attempt) {
+			s.carryOutLocked(&v.Sets[i])
+			if o := v.Sets[i].Write; o != nil && !planner.IsAttempt(o.Attempt) {
 				t.Errorf("attempt %q was taken", o.Attempt)
 			}
 		}
@@ -532,7 +538,7 @@ func FuzzGreeting(f *testing.F) {
 		if readFrame(strings.NewReader(framed(text)), greetingLimit, &g) != nil || g.check() != nil {
 			return
 		}
-		if g.Op != "join" && (g.Shard < 0 || g.Shard >= g.Shards || g.Shards > council.MaxShards || !filepath.IsAbs(g.Dir) || g.Part >= max(1, g.Parts)) || g.Rank < 0 && g.Op == "join" {
+		if g.Op != "join" && (g.Shard < 0 || g.Shard >= g.Shards || g.Shards > planner.MaxShards || !filepath.IsAbs(g.Dir) || g.Part >= max(1, g.Parts)) || g.Rank < 0 && g.Op == "join" {
 			t.Errorf("%+v was taken", g)
 		}
 	})
@@ -566,7 +572,7 @@ func FuzzPartResult(f *testing.F) {
 	f.Add(`{"files":[{"path":"../x"}],"step_dir":".."}`)
 	f.Add(`{"elsewhere":true,"files":[{"path":"/etc/passwd","crc32c":"00000000","attempt":"aaaa"}],"step_dir":"1"}`)
 	s := &Service{dirs: map[string]bool{}, places: map[string]bool{}}
-	a := council.Action{Key: council.Key{Dir: "/d", Shards: 1}, Attempt: "aaaa"}
+	a := planner.Action{Key: planner.Key{Dir: "/d", Shards: 1}, Attempt: "aaaa"}
 	f.Fuzz(func(t *testing.T, text string) {
 		var r partResult
 		if json.Unmarshal([]byte(text), &r) != nil || r.check(s, &a, 0) != nil {

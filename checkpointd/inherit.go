@@ -5,11 +5,11 @@ import (
 	"context"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 )
 
 // leftLimit is how long workers wait for a disk that is to say what of the memory of a killed muster is still needed. Nodes that know
-// wait for those that do not: see summon.
+// wait for those that do not: see callRound.
 const leftLimit = joinLimit/2 - 5*time.Second
 
 // awaitLeft is leftBehind within a limit, unless the node takes part in a lineage already. A search that takes longer goes on, for a
@@ -75,13 +75,13 @@ func (t *team) leftBehind() (found []*leftover) {
 // inheritLocked takes part in a lineage. Its copies that were left on this node are ours from then on, under the moments that they had:
 // other nodes have the other shards. What is left of lineages before it is older, and is given up, as is what the lineage has gone on
 // from without this node. What somebody else has written over stays.
-func (t *team) inheritLocked(left []*leftover, call summons) {
+func (t *team) inheritLocked(left []*leftover, call roundCall) {
 	s, lineage := t.s, call.Lineage
 	if t.lineage != 0 && t.lineage != lineage { // the nodes that it was with are not among these
 		for _, st := range s.allSetsLocked() {
 			st.repin(nil)
 			st.release()
-			st.committed, st.head, st.next, st.nextAt = council.Never, "", "", council.Never
+			st.committed, st.head, st.next, st.nextAt = planner.Never, "", "", planner.Never
 		}
 	}
 	t.lineage = lineage
@@ -92,10 +92,10 @@ func (t *team) inheritLocked(left []*leftover, call summons) {
 			continue
 		}
 		for _, old := range lo.sets {
-			st := s.findSetLocked(council.Key{Dir: old.dir, Shards: old.shards})
+			st := s.findSetLocked(planner.Key{Dir: old.dir, Shards: old.shards})
 			if st == nil {
 				st = s.heirLocked(old)
-				st.book.told = &toldMoments{}
+				st.slots.told = &toldMoments{}
 				s.sets = append(s.sets, st)
 			}
 			if old.committed.Compare(st.committed) > 0 {
@@ -141,7 +141,7 @@ func (t *team) inheritLocked(left []*leftover, call summons) {
 
 // held is of how many shards there are copies on this node.
 func (st *set) held() (n int) {
-	for _, slots := range st.book.shards {
+	for _, slots := range st.slots.shards {
 		if len(slots) > 0 {
 			n++
 		}

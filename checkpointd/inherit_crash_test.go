@@ -18,7 +18,7 @@ func (l life) state(shard int) []byte { return state(l.step+1000*int64(l.salt), 
 
 // restore has all workers of a round restore, and makes sure that they have one step of one life among those that all had saved;
 // the salt is -1 where it came from disk, the step 0 where there was none.
-func (c *crew) restore(whole []life) (found life) {
+func (c *nodesUnderTest) restore(whole []life) (found life) {
 	c.t.Helper()
 	type answer struct {
 		rank int
@@ -74,7 +74,7 @@ func TestInheritCrashes(t *testing.T) {
 	}
 	const nodes = 3
 	random := rand.New(rand.NewPCG(3, 8))
-	c := newCrew(t, nodes, nil)
+	c := newNodesUnderTest(t, nodes, nil)
 	order := []int{0, 1, 2}
 	var whole []life // what all ranks have saved
 	newest, lost := life{0, -1}, false

@@ -16,7 +16,7 @@ import (
 
 // TestSeveralByHand: nobody but the job itself uses, removes or writes what one of several nodes has left, but for somebody who asks.
 func TestSeveralByHand(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	c.save(2, false)
@@ -70,7 +70,7 @@ func TestSeveralByHand(t *testing.T) {
 
 // TestSeveralSave: one node has copies of all shards, and the others will not come back.
 func TestSeveralSave(t *testing.T) {
-	c := newCrew(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
+	c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1)
 	c.save(1, false)
 	c.save(2, false)

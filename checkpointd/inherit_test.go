@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/testutil"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 )
 
 // sigkill ends a node as SIGKILL does: what it has in memory stays, with a label that nobody looks after.
-func (c *crew) sigkill(n int) (memory string) {
+func (c *nodesUnderTest) sigkill(n int) (memory string) {
 	c.t.Helper()
 	s := c.nodes[n]
 	s.mu.Lock()
@@ -34,7 +34,7 @@ func (c *crew) sigkill(n int) (memory string) {
 }
 
 // heirs are as many nodes as there are places where something was left, which find it.
-func (c *crew) heirs(places ...string) (order []int) {
+func (c *nodesUnderTest) heirs(places ...string) (order []int) {
 	c.t.Helper()
 	before := c.change
 	for _, memory := range places {
@@ -52,7 +52,7 @@ func (c *crew) heirs(places ...string) (order []int) {
 }
 
 // sigkillAll kills all nodes of a round.
-func (c *crew) sigkillAll(order ...int) (places []string) {
+func (c *nodesUnderTest) sigkillAll(order ...int) (places []string) {
 	c.t.Helper()
 	for _, n := range order {
 		places = append(places, c.sigkill(n))
@@ -61,7 +61,7 @@ func (c *crew) sigkillAll(order ...int) (places []string) {
 }
 
 // nothingIn wants places to be empty.
-func (c *crew) nothingIn(places ...string) {
+func (c *nodesUnderTest) nothingIn(places ...string) {
 	c.t.Helper()
 	for _, memory := range places {
 		if left := inMemory(c.t, memory); len(left) > 0 {
@@ -73,7 +73,7 @@ func (c *crew) nothingIn(places ...string) {
 // TestInherit kills all nodes of a job, and again: the next ones have the newest step that all of them had saved, in the order that
 // they have now, bit for bit, and bring it to disk.
 func TestInherit(t *testing.T) {
-	c := newCrew(t, 3, nil)
+	c := newNodesUnderTest(t, 3, nil)
 	order := []int{0, 1, 2}
 	c.begin(order...)
 	c.load(fromNone, 0)
@@ -109,7 +109,7 @@ func TestInherit(t *testing.T) {
 
 // TestInheritTwice: an agent was killed while it took over what another one had left, and both labels are there.
 func TestInheritTwice(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	c.save(2, false)
@@ -125,7 +125,7 @@ func TestInheritTwice(t *testing.T) {
 		s.mu.Lock()
 		s.team.lineage = left[0].label.Lineage
 		st := s.heirLocked(left[0].sets[0])
-		st.book.told = &toldMoments{}
+		st.slots.told = &toldMoments{}
 		s.sets = append(s.sets, st)
 		if err := s.takeOverLocked(st, left[0].sets[0], func(at moment) (moment, bool) { return at, true }); err != nil {
 			t.Error(err)
@@ -157,7 +157,7 @@ func TestInheritTwice(t *testing.T) {
 // TestInheritLate: one node is killed, and comes back when the others have gone on without it. What it has left is of the same steps,
 // and of no use.
 func TestInheritLate(t *testing.T) {
-	c := newCrew(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
+	c := newNodesUnderTest(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1, 2)
 	c.save(1, false)
 	c.save(2, false)
@@ -181,7 +181,7 @@ func TestInheritLate(t *testing.T) {
 
 // TestInheritBack: one of the nodes is killed and comes back: what it had is there.
 func TestInheritBack(t *testing.T) {
-	c := newCrew(t, 3, nil)
+	c := newNodesUnderTest(t, 3, nil)
 	c.begin(0, 1, 2)
 	c.save(1, false)
 	c.save(2, false)
@@ -197,7 +197,7 @@ func TestInheritBack(t *testing.T) {
 // TestInheritStrangers: two jobs with one run id were killed, each of which had saved the same steps in its first round. A node that
 // has what the older one left is among those of the newer: nothing is put together, and what is older goes.
 func TestInheritStrangers(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
 	c.onDisk(1)
@@ -241,7 +241,7 @@ func TestInheritStrangers(t *testing.T) {
 
 // TestInheritOthersWrote: somebody else has written to the directory since. That is restored, and what is in memory stays.
 func TestInheritOthersWrote(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
 	c.onDisk(1)
@@ -268,7 +268,7 @@ func TestInheritOthersWrote(t *testing.T) {
 // TestInheritCommitted: the step that all nodes had was committed just before they were killed, and none of them was told. It is not
 // written again, and later ones count as later.
 func TestInheritCommitted(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
 	c.onDisk(1)
@@ -307,7 +307,7 @@ func TestInheritCommitted(t *testing.T) {
 
 // TestTeamLearns: a node that leads dies when it has committed a step and told nobody. Nothing older is restored, or written.
 func TestTeamLearns(t *testing.T) {
-	c := newCrew(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
+	c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1)
 	c.save(2, true)
 	c.onDisk(2)
@@ -321,7 +321,7 @@ func TestTeamLearns(t *testing.T) {
 	c.kill(0)
 	s.mu.Lock()
 	st := s.sets[0]
-	st.committed, st.head = council.Never, ""
+	st.committed, st.head = planner.Never, ""
 	for slot := range st.copies {
 		slot.At.Step = 1 // it did not get the newest
 	}
@@ -335,7 +335,7 @@ func TestTeamLearns(t *testing.T) {
 
 // TestInheritOtherShards: fewer nodes come back. What all of them have is written, and restored from disk by others.
 func TestInheritOtherShards(t *testing.T) {
-	c := newCrew(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
+	c := newNodesUnderTest(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1, 2)
 	c.save(1, false)
 	c.save(2, false)
@@ -371,7 +371,7 @@ func TestTeamFailedStays(t *testing.T) {
 	for _, hurry := range []bool{false, true} {
 		bad := &slowDisk{open: make(chan struct{}), fail: errDied}
 		close(bad.open)
-		c := newCrew(t, 2, func(cfg *Config) { cfg.disk = bad })
+		c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.disk = bad })
 		c.begin(0, 1)
 		c.save(1, false)
 		var places []string
@@ -440,7 +440,7 @@ func TestDecide(t *testing.T) {
 }
 
 // hungDisk is a disk that does not answer: whoever reads the directory's trackers waits until release.
-func (c *crew) hungDisk() (release func()) {
+func (c *nodesUnderTest) hungDisk() (release func()) {
 	answers, disk := make(chan struct{}), c.dir
 	hangs := func(dir string) {
 		if dir == disk {
@@ -457,7 +457,7 @@ func (c *crew) hungDisk() (release func()) {
 // TestInheritHungDisk: the disk does not answer when the next nodes start. What was left on it stays, and workers that save
 // elsewhere do so.
 func TestInheritHungDisk(t *testing.T) {
-	c := newCrew(t, 2, func(cfg *Config) { cfg.leftLimit = 2 * time.Second })
+	c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.leftLimit = 2 * time.Second })
 	c.begin(0, 1)
 	c.save(1, false)
 	places := c.sigkillAll(0, 1)
@@ -492,7 +492,7 @@ func TestInheritHungDisk(t *testing.T) {
 func TestInheritSlowDisk(t *testing.T) {
 	for _, size := range []int{1, 2} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
-			c := newCrew(t, 2, nil)
+			c := newNodesUnderTest(t, 2, nil)
 			c.begin(0, 1)
 			c.save(1, false)
 			places := c.sigkillAll(0, 1)
@@ -532,7 +532,7 @@ func TestInheritSlowDisk(t *testing.T) {
 // TestInheritPart: a node does not find its part of what a killed job has left. The parts of the others stay, for a start at which it does,
 // as long as nobody has saved since.
 func TestInheritPart(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	places := c.sigkillAll(0, 1)

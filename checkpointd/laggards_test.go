@@ -32,7 +32,7 @@ func TestSavesWithoutOthers(t *testing.T) {
 
 // The same on several nodes.
 func TestTeamSavesWithoutOthers(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.load(fromNone, 0)
 	for step := int64(1); step <= 3; step++ {

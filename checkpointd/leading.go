@@ -12,12 +12,12 @@ import (
 	"syscall"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/peertls"
 	"muster/rendezvous"
 )
 
-// leading is what the node with group rank 0 does for all: it has the reports, shows views, and does what the council
+// leading is what the node with group rank 0 does for all: it has the reports, shows views, and does what the planner
 // cannot do by itself.
 type leading struct {
 	s *Service
@@ -27,7 +27,7 @@ type leading struct {
 	acts   sync.WaitGroup
 
 	mu      sync.Mutex
-	council *council.Leader
+	planner *planner.Leader
 	round   int
 	size    int             // of the round
 	members map[int]*member // by group rank
@@ -49,8 +49,8 @@ type member struct {
 }
 
 func newLeading(s *Service) *leading {
-	l := &leading{s: s, council: council.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
-	l.council.Local, l.council.More = s.team.local, true
+	l := &leading{s: s, planner: planner.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
+	l.planner.Local, l.planner.More = s.team.local, true
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l
 }
@@ -84,7 +84,7 @@ func (l *leading) begin(round, size int, era uint64, why string) {
 		_ = m.conn.Close()
 	}
 	l.members, l.round, l.size = map[int]*member{}, round, size
-	l.council.BeginRound(size, era, why)
+	l.planner.BeginRound(size, era, why)
 	if l.late != nil {
 		l.late.Stop()
 	}
@@ -92,7 +92,7 @@ func (l *leading) begin(round, size int, era uint64, why string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.round == round {
-			l.council.GiveUp()
+			l.planner.GiveUp()
 			l.followLocked()
 		}
 	})
@@ -156,7 +156,7 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 	var showing sync.WaitGroup
 	showing.Go(func() { l.show(m, rank) })
 	for {
-		r := &council.Report{}
+		r := &planner.Report{}
 		if err := readFrame(conn, peerLimit, r); err != nil {
 			l.ended(conn, rank, err)
 			break
@@ -167,7 +167,7 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 		}
 		l.mu.Lock()
 		if l.members[rank] == m {
-			l.council.Report(rank, r)
+			l.planner.Report(rank, r)
 			l.followLocked()
 		}
 		l.mu.Unlock()
@@ -176,7 +176,7 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 	l.mu.Lock()
 	if l.members[rank] == m {
 		delete(l.members, rank)
-		l.council.Gone(rank)
+		l.planner.Gone(rank)
 		l.followLocked()
 		close(l.changed)
 		l.changed = make(chan struct{})
@@ -207,7 +207,7 @@ func (l *leading) misbehaved(conn net.Conn, rank int, err error) {
 func (l *leading) show(m *member, rank int) {
 	for range m.poke {
 		l.mu.Lock()
-		v := l.council.View(rank)
+		v := l.planner.View(rank)
 		text, err := json.Marshal(v)
 		same := string(text) == string(m.last)
 		m.last = text
@@ -221,7 +221,7 @@ func (l *leading) show(m *member, rank int) {
 
 // followLocked does what follows from a change.
 func (l *leading) followLocked() {
-	for _, a := range l.council.Actions() {
+	for _, a := range l.planner.Actions() {
 		l.acts.Go(func() { l.act(a) })
 	}
 	for _, m := range l.members {
@@ -232,32 +232,32 @@ func (l *leading) followLocked() {
 	}
 }
 
-// tell has the council hear of an outcome.
-func (l *leading) tell(f func(*council.Leader)) {
+// tell has the planner hear of an outcome.
+func (l *leading) tell(f func(*planner.Leader)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f(l.council)
+	f(l.planner)
 	l.followLocked()
 }
 
-// act does what the council has asked for.
-func (l *leading) act(a council.Action) {
+// act does what the planner has asked for.
+func (l *leading) act(a planner.Action) {
 	switch a.Kind {
-	case council.Open:
+	case planner.Open:
 		head := ""
 		err := l.awaitOpenable(a.Dir)
 		if err == nil {
 			err = l.open(a.Dir)
 			head = headOf(a.Dir)
 		}
-		l.tell(func(c *council.Leader) { c.Opened(a.Key, head, err) })
-	case council.Choose:
+		l.tell(func(c *planner.Leader) { c.Opened(a.Key, head, err) })
+	case planner.Choose:
 		d := l.choose(a)
-		l.tell(func(c *council.Leader) { c.Chosen(a.Key, d) })
-	case council.Commit:
+		l.tell(func(c *planner.Leader) { c.Chosen(a.Key, d) })
+	case planner.Commit:
 		err := l.commit(a)
-		l.tell(func(c *council.Leader) { c.Committed(a.Key, a.Attempt, err) })
-	case council.Abort:
+		l.tell(func(c *planner.Leader) { c.Committed(a.Key, a.Attempt, err) })
+	case planner.Abort:
 		l.s.cfg.Log.Error().Int64("step", a.At.Step).Str("path", a.Dir).Str("reason", a.Why).Msg("checkpoint not written")
 		if !l.s.named(a.Dir) {
 			return // nothing was written here
@@ -303,14 +303,14 @@ func (l *leading) open(dir string) error {
 }
 
 // choose finds the newest usable step on disk.
-func (l *leading) choose(a council.Action) council.Decision {
+func (l *leading) choose(a planner.Action) planner.Decision {
 	step, notes := chooseDisk(l.ctx, a.Dir)
 	l.s.cfg.tellPassedOver(a.Dir, notes)
 	note := joinNotes(notes)
 	if step == nil {
-		return council.Decision{Source: council.FromNone, Note: note}
+		return planner.Decision{Source: planner.FromNone, Note: note}
 	}
-	d := council.Decision{Source: council.FromDisk, At: moment{Step: step.Step}, Attempt: step.Attempt, Note: note}
+	d := planner.Decision{Source: planner.FromDisk, At: moment{Step: step.Step}, Attempt: step.Attempt, Note: note}
 	if err := step.divides(a.Shards, a.Reshards); err != nil {
 		d.Err = err.Error()
 	}
@@ -318,7 +318,7 @@ func (l *leading) choose(a council.Action) council.Decision {
 }
 
 // commit makes visible what all nodes have written.
-func (l *leading) commit(a council.Action) (err error) {
+func (l *leading) commit(a planner.Action) (err error) {
 	s := l.s
 	log := s.cfg.Log.With().Int64("step", a.At.Step).Str("path", a.Dir).Logger()
 	defer func() {

@@ -130,7 +130,7 @@ func (lo *leftover) add(path string) error {
 		return err
 	}
 	m.want = used
-	s := st.book.add(h.shard, int64(len(m.bytes))-headerSize)
+	s := st.slots.add(h.shard, int64(len(m.bytes))-headerSize)
 	s.State, s.At = slotReady, h.at
 	st.mem[s] = m
 	st.copies[s] = &copied{layout: l, metaOff: h.metaOff, metaLen: h.metaLen, used: used, pid: h.pid, end: h.end}
@@ -268,7 +268,7 @@ func (st *set) settle() error {
 
 // unwritten returns the newest complete moment, and whether it is not on disk.
 func (st *set) unwritten() (moment, bool) {
-	complete := st.book.complete()
+	complete := st.slots.complete()
 	if len(complete) == 0 {
 		return moment{}, false
 	}
@@ -340,9 +340,9 @@ func (lo *leftover) steps(st *set, common MemoryStep) []MemoryStep {
 		common.Problem = errors.Join(append(slices.Clone(lo.problems), st.settle())...)
 	}
 	found := map[moment]*MemoryStep{}
-	for shard, slots := range st.book.shards {
+	for shard, slots := range st.slots.shards {
 		for _, s := range slots {
-			if st.book.at(shard, s.At) != s {
+			if st.slots.at(shard, s.At) != s {
 				continue
 			}
 			if found[s.At] == nil {

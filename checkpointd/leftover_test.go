@@ -432,7 +432,7 @@ func TestCutMemory(t *testing.T) {
 		a.save(2, 0, size, false)
 		s.mu.Lock()
 		st := s.sets[0]
-		newest := st.mem[st.book.at(0, st.book.complete()[0])]
+		newest := st.mem[st.slots.at(0, st.slots.complete()[0])]
 		if err := os.Truncate(newest.path, length); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/rendezvous"
 )
 
@@ -45,8 +45,8 @@ type standing struct {
 	Dir  string `json:"dir,omitempty"`
 }
 
-// summons is what the leader tells all nodes when a round begins.
-type summons struct {
+// roundCall is what the leader tells all nodes when a round begins.
+type roundCall struct {
 	// Addr is where the leader is reached.
 	Addr    string `json:"addr"`
 	Lineage int64  `json:"lineage"`
@@ -58,7 +58,7 @@ type summons struct {
 	Apart string `json:"apart,omitempty"`
 }
 
-// leaderKey is where the leader puts its summons on a round's board, standingKey where the node with a group rank says how it stands.
+// leaderKey is where the leader puts its roundCall on a round's board, standingKey where the node with a group rank says how it stands.
 const leaderKey = "ckpt/leader"
 
 func standingKey(rank int) string { return "ckpt/node/" + strconv.Itoa(rank) }
@@ -83,7 +83,7 @@ func decide(nodes []standing, now time.Time, nonce uint64) (lineage int64, era u
 func apart(nodes []standing) string {
 	for _, n := range nodes {
 		if n.Dir != "" && nodes[0].Dir != "" && n.Dir != nodes[0].Dir {
-			return council.Clean(fmt.Sprintf("%s on node %s, %s on node %s", nodes[0].Dir, nodes[0].Node, n.Dir, n.Node), 2000)
+			return planner.Clean(fmt.Sprintf("%s on node %s, %s on node %s", nodes[0].Dir, nodes[0].Node, n.Dir, n.Node), 2000)
 		}
 	}
 	return ""
@@ -118,7 +118,7 @@ func (t *team) standing(left []*leftover) standing {
 // newestEra is the newest era of what is in memory of a set, or on disk.
 func (st *set) newestEra() uint64 {
 	era := uint64(0)
-	if st.committed != council.Never {
+	if st.committed != planner.Never {
 		era = st.committed.Era
 	}
 	for slot := range st.copies {
@@ -127,9 +127,9 @@ func (st *set) newestEra() uint64 {
 	return era
 }
 
-// summon has all nodes of a round say how they stand, decides, leads them from then on, and tells them. board is nil where this node
+// callRound has all nodes of a round say how they stand, decides, leads them from then on, and tells them. board is nil where this node
 // is the only one.
-func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call summons, err error) {
+func (t *team) callRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call roundCall, err error) {
 	nodes := []standing{own}
 	hearing, cancel := context.WithTimeout(ctx, joinLimit/2)
 	defer cancel()
@@ -140,7 +140,7 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 			nodes = append(nodes, n)
 		case hearing.Err() == nil || ctx.Err() != nil:
 			return call, fmt.Errorf("the node with group rank %d does not say what it has in memory: %w", rank, err)
-		default: // it may come later; the council gives it up if it does not
+		default: // it may come later; the planner gives it up if it does not
 			t.s.cfg.Log.Warn().Int("group_rank", rank).Msg("a node does not say what checkpoints it has in memory: what is done now is decided without it")
 		}
 	}
@@ -178,7 +178,7 @@ func (t *team) summon(ctx context.Context, r rendezvous.Round, board rendezvous.
 }
 
 // follow says how this node stands, and hears what the leader has decided.
-func (t *team) follow(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call summons, err error) {
+func (t *team) follow(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call roundCall, err error) {
 	if err := say(ctx, board, standingKey(r.GroupRank), own); err != nil {
 		return call, err
 	}

@@ -17,7 +17,7 @@ func (c *session) load() (reply, *os.File, error) {
 		return c.loadTogether()
 	}
 	s.mu.Lock()
-	for len(st.book.complete()) == 0 && s.writingLocked(st.dir) { // what is on its way to disk is what is needed
+	for len(st.slots.complete()) == 0 && s.writingLocked(st.dir) { // what is on its way to disk is what is needed
 		if !s.awaitLocked(time.Now().Add(waitSave), c.gone) {
 			s.mu.Unlock()
 			return reply{}, nil, errors.New("the step that is being written to disk does not come to an end")
@@ -71,7 +71,7 @@ func (s *Service) writingLocked(dir string) bool {
 // decideLocked finds the newest step that is whole, in memory or on disk. Reading checksums takes time: the lock is let go.
 func (s *Service) decideLocked(st *set, d *decision) {
 	for {
-		complete := st.book.complete()
+		complete := st.slots.complete()
 		if len(complete) == 0 {
 			break
 		}
@@ -145,7 +145,7 @@ func (s *Service) compareAheadLocked(st *set) {
 	for slot, c := range st.copies {
 		c.compareAnew(st.mem[slot])
 	}
-	complete := st.book.complete()
+	complete := st.slots.complete()
 	if len(complete) == 0 || s.closed {
 		return
 	}
@@ -186,7 +186,7 @@ func (c *session) restoreLocked(d *decision) (reply, *os.File, error) {
 // lookLocked lets the worker look at a shard of the step that it restores.
 func (c *session) lookLocked(shard int, rep reply) (reply, *os.File, error) {
 	st := c.set
-	slot := st.book.at(shard, c.restored.at)
+	slot := st.slots.at(shard, c.restored.at)
 	if slot == nil && c.restored.from != nil {
 		var err error
 		if slot, err = c.bringLocked(shard); err != nil {
@@ -228,14 +228,14 @@ func (c *session) open(path string) (reply, *os.File, error) {
 // expectedLocked reports whether a step that is to be written lacks shards whose ranks have not come as far yet.
 func (c *session) expectedLocked() bool {
 	s, st := c.service, c.set
-	complete := st.book.complete()
+	complete := st.slots.complete()
 	for slot, of := range st.copies {
-		if !of.persist || slot.At.Era != c.eraLocked() || slot.At.Compare(st.committed) <= 0 || slices.Contains(complete, slot.At) || st.book.dead(slot.At) {
+		if !of.persist || slot.At.Era != c.eraLocked() || slot.At.Compare(st.committed) <= 0 || slices.Contains(complete, slot.At) || st.slots.dead(slot.At) {
 			continue
 		}
 		gone := false
 		for shard := range st.shards {
-			gone = gone || st.book.at(shard, slot.At) == nil && (s.saverLocked(st, shard) == nil || st.book.refused(shard, slot.At))
+			gone = gone || st.slots.at(shard, slot.At) == nil && (s.saverLocked(st, shard) == nil || st.slots.refused(shard, slot.At))
 		}
 		if !gone {
 			return true

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/peertls"
 	"muster/internal/python"
 	"muster/internal/testutil"
@@ -23,14 +23,14 @@ import (
 	"muster/rendezvous/memstore"
 )
 
-// newLocalCrew are the services of nodes without a job token.
-func newLocalCrew(t *testing.T, size int) *crew {
-	return newCrew(t, size, func(c *Config) { c.Token, c.Addr = nil, "" })
+// newLocalNodes are the services of nodes without a job token.
+func newLocalNodes(t *testing.T, size int) *nodesUnderTest {
+	return newNodesUnderTest(t, size, func(c *Config) { c.Token, c.Addr = nil, "" })
 }
 
 // beginCopies begins a round of these nodes with a worker on each that has the only shard, as with DistributedDataParallel: rank 0's
 // counts, and the others' are copies for their nodes.
-func (c *crew) beginCopies(order ...int) {
+func (c *nodesUnderTest) beginCopies(order ...int) {
 	c.t.Helper()
 	c.meet(order...)
 	for rank, n := range order {
@@ -44,14 +44,14 @@ func (c *crew) beginCopies(order ...int) {
 }
 
 // saveCopies has each worker save the same.
-func (c *crew) saveCopies(step int64, persist bool) {
+func (c *nodesUnderTest) saveCopies(step int64, persist bool) {
 	c.t.Helper()
 	for _, w := range c.workers {
 		w.save(step, 0, size, persist)
 	}
 }
 
-func (c *crew) loadCopies(source string, step int64) {
+func (c *nodesUnderTest) loadCopies(source string, step int64) {
 	c.t.Helper()
 	for rank, w := range c.workers {
 		rep := w.load(0, size)
@@ -64,7 +64,7 @@ func (c *crew) loadCopies(source string, step int64) {
 // TestLocalShards: nodes without a token keep their own workers' shards in memory, and all restore the newest step that each of them
 // has. When a node is lost all restore what is on disk.
 func TestLocalShards(t *testing.T) {
-	c := newLocalCrew(t, 3)
+	c := newLocalNodes(t, 3)
 	c.begin(0, 1, 2)
 	c.load(fromNone, 0)
 	c.save(10, true)
@@ -91,7 +91,7 @@ func TestLocalShards(t *testing.T) {
 // TestLocalCopies: with one shard each node has a copy of its own, which its workers restore. Where a node is new the others' copy is
 // written first, and all read that.
 func TestLocalCopies(t *testing.T) {
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	c.beginCopies(0, 1)
 	c.loadCopies(fromNone, 0)
 	for step := range int64(17) {
@@ -119,7 +119,7 @@ func TestLocalCopies(t *testing.T) {
 
 // TestLocalOneSaves: a script in which rank 0 alone calls for a save goes on from it, too.
 func TestLocalOneSaves(t *testing.T) {
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	c.beginCopies(0, 1)
 	for step := range int64(5) {
 		c.workers[0].save(1+step, 0, size, false)
@@ -130,7 +130,7 @@ func TestLocalOneSaves(t *testing.T) {
 
 // TestLocalDiskOfOne: a step that rank 0 alone saves for the disk is written, although the others have saved before and do not come to it.
 func TestLocalDiskOfOne(t *testing.T) {
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	c.beginCopies(0, 1)
 	for step := range int64(3) {
 		c.saveCopies(1+step, false)
@@ -146,7 +146,7 @@ func TestLocalDiskOfOne(t *testing.T) {
 
 // TestLocalRanksMoved: nodes that have changed places read what was saved from disk, and keep none of each other's shards in memory.
 func TestLocalRanksMoved(t *testing.T) {
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	c.begin(0, 1)
 	c.save(1, false)
 	c.save(2, false)
@@ -159,7 +159,7 @@ func TestLocalRanksMoved(t *testing.T) {
 		for rank, n := range []int{1, 0} {
 			s := c.nodes[n]
 			s.mu.Lock()
-			left := len(s.sets[0].book.shards[1-rank])
+			left := len(s.sets[0].slots.shards[1-rank])
 			s.mu.Unlock()
 			if left > 0 {
 				return false
@@ -176,7 +176,7 @@ func TestLocalRanksMoved(t *testing.T) {
 func TestLocalNodeDies(t *testing.T) {
 	for name, dies := range map[string]int{"one that follows": 1, "the one that leads": 0} {
 		t.Run(name, func(t *testing.T) {
-			c := newCrew(t, 2, func(c *Config) { c.Token, c.Addr, c.beat = nil, "", 200*time.Millisecond })
+			c := newNodesUnderTest(t, 2, func(c *Config) { c.Token, c.Addr, c.beat = nil, "", 200*time.Millisecond })
 			c.begin(0, 1)
 			c.load(fromNone, 0)
 			c.save(1, false)
@@ -210,7 +210,7 @@ func TestLocalNodeDies(t *testing.T) {
 
 // TestLocalLeaves: a node that gives up the last step, at a second signal, is missed at once.
 func TestLocalLeaves(t *testing.T) {
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	c.begin(0, 1)
 	c.load(fromNone, 0)
 	c.save(1, false)
@@ -238,14 +238,14 @@ func TestLocalLeaves(t *testing.T) {
 // TestLocalHostileViews: without a token whoever writes on the board can show a node what no leader says. It gets no copy from elsewhere,
 // and asks nobody for one.
 func TestLocalHostileViews(t *testing.T) {
-	for name, set := range map[string]func(*council.SetView){
-		"a decision that names who has a copy": func(v *council.SetView) {
-			v.Decisions = []council.Decision{{Source: council.FromMemory, At: moment{Era: 1, Step: 1}, From: []int{0}}}
+	for name, set := range map[string]func(*planner.SetView){
+		"a decision that names who has a copy": func(v *planner.SetView) {
+			v.Decisions = []planner.Decision{{Source: planner.FromMemory, At: moment{Era: 1, Step: 1}, From: []int{0}}}
 		},
-		"a copy to be got": func(v *council.SetView) { v.Fetch = []council.Fetch{{At: moment{Era: 1, Step: 1}}} },
+		"a copy to be got": func(v *planner.SetView) { v.Fetch = []planner.Fetch{{At: moment{Era: 1, Step: 1}}} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newLocalCrew(t, 1)
+			c := newLocalNodes(t, 1)
 			s := c.nodes[0]
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -255,14 +255,14 @@ func TestLocalHostileViews(t *testing.T) {
 			space := memstore.NewSpace()
 			defer space.Close()
 			board := space.Client()
-			if err := say(t.Context(), board, leaderKey, summons{Lineage: 7, Era: firstEra(1, 1)}); err != nil {
+			if err := say(t.Context(), board, leaderKey, roundCall{Lineage: 7, Era: firstEra(1, 1)}); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.BeginRound(t.Context(), rendezvous.Round{GroupRank: 1, GroupWorldSize: 2}, board, false); err != nil {
 				t.Fatal(err)
 			}
-			v := council.View{Addrs: []string{string(peertls.NewIdentity(l.Addr().String())), ""}, Sets: []council.SetView{{
-				Key: council.Key{Dir: c.dir, Shards: 1}, Open: true, NextAt: council.Never, Committed: council.Never, FailedAt: council.Never,
+			v := planner.View{Addrs: []string{string(peertls.NewIdentity(l.Addr().String())), ""}, Sets: []planner.SetView{{
+				Key: planner.Key{Dir: c.dir, Shards: 1}, Open: true, NextAt: planner.Never, Committed: planner.Never, FailedAt: planner.Never,
 			}}}
 			view := func() {
 				v.Seen++
@@ -311,7 +311,7 @@ func TestLocalHostileViews(t *testing.T) {
 // TestLocalDirectory: without a token a node that leads opens no directory that only another node has named, though this user has had
 // checkpoints there before.
 func TestLocalDirectory(t *testing.T) {
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	other := filepath.Join(t.TempDir(), "another's")
 	if err := os.MkdirAll(filepath.Join(other, ownDir), 0o700); err != nil {
 		t.Fatal(err)
@@ -326,7 +326,7 @@ func TestLocalDirectory(t *testing.T) {
 		l := c.nodes[0].team.leads()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return len(l.council.View(1).Sets) > 0
+		return len(l.planner.View(1).Sets) > 0
 	})
 	c.nodes[0].RoundOver("its workers have ended") // none of them is to name it any more
 	if err := <-said; err == nil || !strings.Contains(err.Error(), errNotNamed.Error()) {
@@ -341,7 +341,7 @@ func TestStepWithoutFiles(t *testing.T) {
 	s.dirs[dir] = true
 	s.team = &team{local: true}
 	defer func() { s.mu.Lock(); s.team = nil; s.mu.Unlock() }()
-	a := council.Action{Kind: council.Commit, Key: council.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1, Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)}}
+	a := planner.Action{Kind: planner.Commit, Key: planner.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1, Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)}}
 	if err := (&leading{s: s, ctx: t.Context()}).commit(a); err == nil {
 		t.Error("it was committed")
 	}
@@ -358,7 +358,7 @@ func TestLocalElsewhere(t *testing.T) {
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
-	c := newLocalCrew(t, 2)
+	c := newLocalNodes(t, 2)
 	c.meet(0, 1)
 	store := filepath.Join(t.TempDir(), "store")
 	var ranks, saved sync.WaitGroup

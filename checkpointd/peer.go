@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/peertls"
 )
 
@@ -49,7 +49,7 @@ type greeting struct {
 	Round int              `json:"round,omitempty"`
 	From  peertls.Identity `json:"from,omitempty"`
 	// fetch, find: of what.
-	council.Key
+	planner.Key
 	At    moment `json:"at"`
 	Shard int    `json:"shard,omitempty"`
 	Path  string `json:"path,omitempty"`
@@ -62,7 +62,7 @@ type greeting struct {
 func (g *greeting) check() error {
 	switch g.Op {
 	case "join":
-		if g.Rank < 0 || g.Rank >= council.MaxNodes || g.Round < 0 {
+		if g.Rank < 0 || g.Rank >= planner.MaxNodes || g.Round < 0 {
 			return fmt.Errorf("cannot join round %d as node %d", g.Round, g.Rank)
 		}
 		return g.From.Check()
@@ -102,7 +102,7 @@ const copyLimit = 1 << 50
 func (h *copyHead) check() error {
 	switch {
 	case h.Error != "":
-		return fmt.Errorf("the other node says: %s", council.Clean(h.Error, 300))
+		return fmt.Errorf("the other node says: %s", planner.Clean(h.Error, 300))
 	case h.Used < 0 || h.Used > copyLimit:
 		return fmt.Errorf("a copy of %d bytes cannot be", h.Used)
 	case h.Parts < 1 || h.Parts > maxParts:
@@ -217,7 +217,7 @@ func receivePart(conn net.Conn, head *copyHead, m *memory, part int, sums *diges
 
 // receiveCopy reads a copy of which the first part comes over conn, the others over connections that dial makes. It returns what its
 // bytes sum up to.
-func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory, dial func(ctx context.Context, part int) (net.Conn, error)) (council.Digest, error) {
+func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory, dial func(ctx context.Context, part int) (net.Conn, error)) (planner.Digest, error) {
 	sums := newDigester(head.Used, head.MetaOff, head.MetaLen)
 	g, ctx := errgroup.WithContext(ctx)
 	for part := range head.Parts {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/errhint"
 )
 
@@ -43,14 +43,14 @@ func tellParts(label string, l label, log zerolog.Logger) {
 
 // newestHere is the newest moment of which a dead agent's set has copies, and the shards that they are of.
 func (st *set) newestHere() (at moment, shards []int) {
-	at = council.Never
+	at = planner.Never
 	for slot := range st.copies {
 		if slot.At.Compare(at) > 0 {
 			at = slot.At
 		}
 	}
 	for shard := range st.shards {
-		if st.book.at(shard, at) != nil {
+		if st.slots.at(shard, at) != nil {
 			shards = append(shards, shard)
 		}
 	}
@@ -61,7 +61,7 @@ func (st *set) newestHere() (at moment, shards []int) {
 // newest step. A step before that, which is whole here, goes to another directory at most.
 func (st *set) errParts(to string) error {
 	at, shards := st.newestHere()
-	complete := st.book.complete()
+	complete := st.slots.complete()
 	if len(shards) == st.shards || at.Compare(st.committed) <= 0 || to != "" && len(complete) > 0 {
 		return nil
 	}
@@ -114,7 +114,7 @@ func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 		if err == nil {
 			err = salvageSet(ctx, st, lo.label.RunID, to, log)
 		}
-		if len(lo.problems) > 0 && len(st.book.complete()) == 0 { // another version of muster may know what these are
+		if len(lo.problems) > 0 && len(st.slots.complete()) == 0 { // another version of muster may know what these are
 			err = errors.Join(append([]error{err}, lo.problems...)...)
 		}
 		st.lock.close()
@@ -141,7 +141,7 @@ func (lo *leftover) fits(to string) error {
 	}
 	var dirs []string
 	for _, st := range lo.sets {
-		if len(st.book.complete()) > 0 {
+		if len(st.slots.complete()) > 0 {
 			dirs = append(dirs, st.dir)
 		}
 	}
@@ -173,7 +173,7 @@ func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logg
 		}
 	}
 	var bad []error
-	for _, at := range st.book.complete() {
+	for _, at := range st.slots.complete() {
 		if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 {
 			return nil
 		}

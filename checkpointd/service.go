@@ -15,7 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/errhint"
 )
 
@@ -160,7 +160,7 @@ func (s *Service) accept() {
 			continue
 		}
 		s.nextConn++
-		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, gone: make(chan struct{}), tired: council.Never, sent: map[int]bool{}, held: map[int]*slot{}}
+		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, gone: make(chan struct{}), tired: planner.Never, sent: map[int]bool{}, held: map[int]*slot{}}
 		s.sessions[c] = true
 		s.conns.Add(1)
 		s.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *Service) allSetsLocked() []*set {
 }
 
 // findSetLocked returns a set, nil where there is none.
-func (s *Service) findSetLocked(k council.Key) *set {
+func (s *Service) findSetLocked(k planner.Key) *set {
 	for _, st := range s.allSetsLocked() {
 		if st.dir == k.Dir && st.shards == k.Shards {
 			return st
@@ -261,7 +261,7 @@ func (s *Service) Save(why string) {
 
 // breakpointLocked has the newest complete step written, whether a worker asked for that or not.
 func (s *Service) breakpointLocked(st *set, why string) {
-	complete := st.book.complete()
+	complete := st.slots.complete()
 	if len(complete) == 0 {
 		return
 	}
@@ -409,7 +409,7 @@ func (s *Service) succeedingLocked(before *set, shards int) {
 	st.lock, before.lock = before.lock, nil
 	st.head = before.head
 	if s.team != nil {
-		st.book.told = &toldMoments{}
+		st.slots.told = &toldMoments{}
 	} else {
 		before.releaseRetired() // what is on disk
 	}
@@ -430,7 +430,7 @@ func (s *Service) retireLocked(st *set, shards int) {
 func (s *Service) firstSetLocked(dir string, shards int) (*set, error) {
 	st := newSet(dir, shards)
 	if s.team != nil { // the node that leads opens it
-		st.book.told = &toldMoments{}
+		st.slots.told = &toldMoments{}
 		s.sets = append(s.sets, st)
 		s.nameLocked(st)
 		return st, nil

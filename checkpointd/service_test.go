@@ -178,7 +178,7 @@ func flipBit(t *testing.T, s *Service, step int64) {
 	testutil.Eventually(t, 30*time.Second, "the copies are summed", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, slot := range s.sets[0].book.shards[0] {
+		for _, slot := range s.sets[0].slots.shards[0] {
 			if binary.LittleEndian.Uint32(s.sets[0].mem[slot].bytes[headerBlocks:]) == 0 {
 				return false
 			}
@@ -187,7 +187,7 @@ func flipBit(t *testing.T, s *Service, step int64) {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sets[0].mem[s.sets[0].book.at(0, moment{Era: s.round << eraShift, Step: step})].bytes[headerSize+77] ^= 16
+	s.sets[0].mem[s.sets[0].slots.at(0, moment{Era: s.round << eraShift, Step: step})].bytes[headerSize+77] ^= 16
 }
 
 // A bit flips in memory after a copy was summed: the older one is used, and that is said.
@@ -241,7 +241,7 @@ func TestWaitAfterDamage(t *testing.T) {
 
 // The same with other nodes.
 func TestWaitAfterDamageTogether(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	flipBit(t, c.nodes[0], 1)
@@ -556,7 +556,7 @@ func TestHostileWorkers(t *testing.T) {
 	a = dial(t, s).hello(dir, 0, 1)
 	a.want(a.load(0, size), fromMemory, 1)
 	// What a worker does to memory without a name cannot make the agent fault; TestCutMemory has the others.
-	if err := unix.Ftruncate(int(s.sets[0].mem[s.sets[0].book.shards[0][0]].file.Fd()), 0); !errors.Is(err, unix.EPERM) {
+	if err := unix.Ftruncate(int(s.sets[0].mem[s.sets[0].slots.shards[0][0]].file.Fd()), 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("memory can be made shorter: %v", err)
 	}
 }

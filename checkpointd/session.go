@@ -103,7 +103,7 @@ func (c *session) end() {
 		for _, slot := range c.held {
 			slot.Holds--
 		}
-		for _, slots := range c.set.book.shards {
+		for _, slots := range c.set.slots.shards {
 			for _, slot := range slots {
 				if slot.State == slotWriting && slot.Owner == c.id {
 					c.set.tear(slot)
@@ -247,7 +247,7 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if reserve {
-		for _, o := range st.book.shards[c.shard] { // as much as what there is, where the worker does not know
+		for _, o := range st.slots.shards[c.shard] { // as much as what there is, where the worker does not know
 			req.Size = max(req.Size, st.mem[o].want)
 		}
 		if req.Size == 0 {
@@ -261,7 +261,7 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 	}
 	began, told := time.Now(), false
 	for {
-		kind, chosen := st.book.victim(c.shard, s.rulesLocked(st, req.Size))
+		kind, chosen := st.slots.victim(c.shard, s.rulesLocked(st, req.Size))
 		switch {
 		case kind == takeSlot && reserve:
 			return c.reserveLocked(chosen, req.Size)
@@ -269,7 +269,7 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 			return c.takeLocked(chosen, req.Size, at)
 		case reserve:
 			return reply{Busy: true}, nil, nil
-		case kind == waitDisk && !slices.ContainsFunc(st.book.shards[c.shard], func(o *slot) bool { return o.Pins > 0 }):
+		case kind == waitDisk && !slices.ContainsFunc(st.slots.shards[c.shard], func(o *slot) bool { return o.Pins > 0 }):
 			rep = c.fullLocked(at) // workers look at what it would have to wait for
 			rep.Busy = true
 			return rep, nil, nil
@@ -306,10 +306,10 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 
 // laggards says what a moment lacks.
 func (st *set) laggards(at moment) string {
-	if st.book.told != nil {
+	if st.slots.told != nil {
 		return fmt.Sprintf("not all ranks have saved step %d to %s", at.Step, st.dir)
 	}
-	return fmt.Sprintf("of step %d nobody has saved the shards %v to %s", at.Step, st.book.missing(at), st.dir)
+	return fmt.Sprintf("of step %d nobody has saved the shards %v to %s", at.Step, st.slots.missing(at), st.dir)
 }
 
 // momentLocked is the moment of a save that begins. One that is not brought to an end is begun anew by a worker that needs more
@@ -368,13 +368,13 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 			return reply{}, nil, err
 		}
 	}
-	if chosen.State == slotReady && len(st.book.shards[c.shard]) == 1 && !st.told["slots"] {
+	if chosen.State == slotReady && len(st.slots.shards[c.shard]) == 1 && !st.told["slots"] {
 		st.told["slots"] = true
 		s.cfg.Log.Warn().Str("path", st.dir).Int64("bytes", size).
 			Msg("memory has room for one copy only: a worker that dies while it saves leaves none (--ckpt-slots)")
 	}
 	delete(st.copies, chosen)
-	st.book.begin(c.shard, chosen, at, c.id)
+	st.slots.begin(c.shard, chosen, at, c.id)
 	if err := st.mem[chosen].begin(at, c.pid, time.Now().UnixNano()); err != nil {
 		c.set.tear(chosen)
 		return reply{}, nil, err
@@ -385,7 +385,7 @@ func (c *session) takeLocked(chosen *slot, size int64, at moment) (reply, *os.Fi
 
 // fullLocked says that there is no memory for a step; nobody waits for the shard's copy of it.
 func (c *session) fullLocked(at moment) reply {
-	c.set.book.begun[c.shard] = at
+	c.set.slots.begun[c.shard] = at
 	c.service.notifyLocked()
 	return reply{Full: true}
 }
@@ -413,7 +413,7 @@ func (s *Service) newSlotLocked(st *set, shard int, size int64) (*slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	chosen := st.book.add(shard, room)
+	chosen := st.slots.add(shard, room)
 	st.mem[chosen] = m
 	return chosen, nil
 }
@@ -435,7 +435,7 @@ func (c *session) ready(req request) error {
 	s, st := c.service, c.set
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slot := st.book.find(c.shard, req.Slot)
+	slot := st.slots.find(c.shard, req.Slot)
 	if slot == nil || slot.State != slotWriting || slot.Owner != c.id {
 		return fmt.Errorf("slot %d is not being written by this worker", req.Slot)
 	}
@@ -456,7 +456,7 @@ func (c *session) ready(req request) error {
 	copied.compareAnew(m)
 	st.copies[slot] = copied
 	s.sealLocked(st, slot, copied)
-	if s.team == nil && slices.Contains(st.book.complete(), slot.At) && st.persists(slot.At) && st.want(slot.At, "") {
+	if s.team == nil && slices.Contains(st.slots.complete(), slot.At) && st.persists(slot.At) && st.want(slot.At, "") {
 		s.startLocked(st)
 	}
 	s.notifyLocked()
@@ -489,7 +489,7 @@ func (c *session) abort(id int) error {
 	s := c.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slot := c.set.book.find(c.shard, id)
+	slot := c.set.slots.find(c.shard, id)
 	if slot == nil || slot.State != slotWriting || slot.Owner != c.id {
 		return fmt.Errorf("slot %d is not being written by this worker", id)
 	}

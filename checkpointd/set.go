@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 )
 
 // set is the checkpoints that go to one directory, from so many shards: their memory, what is to be written, and what was.
@@ -27,7 +27,7 @@ type set struct {
 	lock   *dirLock
 	id     int // in the label
 
-	book   *book
+	slots  *slotTable
 	mem    map[*slot]*memory
 	copies map[*slot]*copied
 
@@ -49,17 +49,17 @@ type set struct {
 	nextAt     moment
 
 	// With other nodes: what the leader shows, and what this node has done of that.
-	view      council.SetView
+	view      planner.SetView
 	ours      map[int]bool // shards that workers of this node save, or have saved in this round
 	verified  []moment
 	verifying map[moment]bool
 	attempt   string // of the step that is being written
-	written   []council.Written
+	written   []planner.Written
 	begun     map[int]bool // shards of it that were begun here
-	fetching  map[council.Copy]bool
+	fetching  map[planner.Copy]bool
 	fetchErr  error
-	wants     map[council.Copy]bool // copies that are, or were to be, got here in this round
-	bad       []council.Bad         // what came from others, and was not what had been stated
+	wants     map[planner.Copy]bool // copies that are, or were to be, got here in this round
+	bad       []planner.Bad         // what came from others, and was not what had been stated
 	urgent    int                   // how often the newest step was wanted on disk at once
 	why       string
 	asked     uint64 // the report that said so
@@ -77,7 +77,7 @@ type copied struct {
 	// sound compares its checksums, once since somebody could last have written to it. It takes time, and is called without the lock.
 	sound func() error
 	// digest is known where another node has asked for it, or the copy came from one; digesting while it is computed.
-	digest    *council.Digest
+	digest    *planner.Digest
 	digesting bool
 }
 
@@ -119,9 +119,9 @@ const (
 
 func newSet(dir string, shards int) *set {
 	return &set{
-		dir: dir, shards: shards, book: newBook(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
-		loads: map[int]int{}, committed: council.Never, told: map[string]bool{},
-		verifying: map[moment]bool{}, ours: map[int]bool{}, fetching: map[council.Copy]bool{}, wants: map[council.Copy]bool{},
+		dir: dir, shards: shards, slots: newSlotTable(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
+		loads: map[int]int{}, committed: planner.Never, told: map[string]bool{},
+		verifying: map[moment]bool{}, ours: map[int]bool{}, fetching: map[planner.Copy]bool{}, wants: map[planner.Copy]bool{},
 	}
 }
 
@@ -143,7 +143,7 @@ func openDir(d disk, dir string) (*dirLock, error) {
 
 // release frees the memory of slots that are not being written to disk.
 func (st *set) release() {
-	for shard, slots := range st.book.shards {
+	for shard, slots := range st.slots.shards {
 		for _, s := range append([]*slot(nil), slots...) {
 			if s.Pins == 0 {
 				st.forget(shard, s)
@@ -172,7 +172,7 @@ func (st *set) tear(s *slot) {
 
 // forget frees one slot.
 func (st *set) forget(shard int, s *slot) {
-	st.book.drop(shard, s)
+	st.slots.drop(shard, s)
 	st.mem[s].release()
 	delete(st.mem, s)
 	delete(st.copies, s)
@@ -181,7 +181,7 @@ func (st *set) forget(shard int, s *slot) {
 // persists reports whether a worker wants a complete moment on disk.
 func (st *set) persists(at moment) bool {
 	for shard := range st.shards {
-		if st.copies[st.book.at(shard, at)].persist {
+		if st.copies[st.slots.at(shard, at)].persist {
 			return true
 		}
 	}
@@ -190,7 +190,7 @@ func (st *set) persists(at moment) bool {
 
 // plan makes a flush of a complete moment, and pins its slots.
 func (st *set) plan(at moment, why string) *flush {
-	f := &flush{at: at, why: why, slots: st.book.pin(at)}
+	f := &flush{at: at, why: why, slots: st.slots.pin(at)}
 	for shard, s := range f.slots {
 		f.shards = append(f.shards, shard)
 		f.copies = append(f.copies, st.copies[s])
@@ -224,7 +224,7 @@ func (st *set) want(at moment, why string) bool {
 	if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 || st.running != nil && st.running.at == at {
 		return false
 	}
-	if why != "" && st.committed.Step == at.Step && st.committed.Era == at.Era && st.writtenTo == st.copies[st.book.at(0, at)].stepDirOf(at.Step) {
+	if why != "" && st.committed.Step == at.Step && st.committed.Era == at.Era && st.writtenTo == st.copies[st.slots.at(0, at)].stepDirOf(at.Step) {
 		return false // saved to memory again since it was written
 	}
 	if st.pending != nil {
@@ -324,7 +324,7 @@ func (s *Service) commitment(st *set, f *flush, attempt string, writers []shardW
 // shardOf returns the shard on this node with a file of a moment.
 func (st *set) shardOf(path string, at moment) (int, bool) {
 	for shard := range st.shards {
-		if slot := st.book.at(shard, at); slot != nil && st.copies[slot].layout.has(path) {
+		if slot := st.slots.at(shard, at); slot != nil && st.copies[slot].layout.has(path) {
 			return shard, true
 		}
 	}

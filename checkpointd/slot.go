@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 )
 
 // slotState is what a slot's memory holds. The numbers stand in its header: append only.
@@ -217,14 +217,14 @@ func (m *memory) begin(at moment, pid int, nanos int64) error {
 }
 
 // state notes the digest of a copy that came from another node.
-func (m *memory) state(d council.Digest) error {
+func (m *memory) state(d planner.Digest) error {
 	return guarded(func() error { copy(m.bytes[headerDigest:], d[:]); return nil })
 }
 
 // stated is what state has noted, nil for nothing.
-func (m *memory) stated() (d *council.Digest) {
+func (m *memory) stated() (d *planner.Digest) {
 	_ = guarded(func() error {
-		if sum := council.Digest(m.bytes[headerDigest:headerSums]); sum != (council.Digest{}) {
+		if sum := planner.Digest(m.bytes[headerDigest:headerSums]); sum != (planner.Digest{}) {
 			d = &sum
 		}
 		return nil

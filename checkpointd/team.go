@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/admission"
 	"muster/internal/peertls"
 	"muster/rendezvous"
@@ -45,7 +45,7 @@ type team struct {
 	size   int  // of the round
 	ended  bool // no worker is left of the round
 	seq    uint64
-	report council.Report // the newest, with seq
+	report planner.Report // the newest, with seq
 	last   []byte         // the same as text, without seq
 	unsent bool
 	poke   chan struct{} // has an item when there is something to send
@@ -106,9 +106,9 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 			of.compareAnew(st.mem[slot])
 		}
 		st.urgent, st.asked = 0, 0
-		st.wants = map[council.Copy]bool{}
+		st.wants = map[planner.Copy]bool{}
 		delete(st.told, "replicas") // there may be memory now
-		st.decisions, st.loads, st.shown, st.verified, st.ours, st.view = nil, map[int]int{}, 0, nil, map[int]bool{}, council.SetView{Key: st.view.Key}
+		st.decisions, st.loads, st.shown, st.verified, st.ours, st.view = nil, map[int]int{}, 0, nil, map[int]bool{}, planner.SetView{Key: st.view.Key}
 	}
 	direct := t.direct
 	if direct { // steps that workers write now are newer than what is in memory
@@ -134,7 +134,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 		t.err = fmt.Errorf("cannot reach the node that leads in checkpoints: %w", context.Cause(ctx))
 		return t.err
 	}
-	meet := t.summon
+	meet := t.callRound
 	if r.GroupRank != 0 {
 		if l := t.lead(nil); l != nil {
 			s.wg.Go(l.close) // a disk may hang; whoever leads now waits for the lock
@@ -171,7 +171,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 }
 
 // join connects to the leader of a round, which may be this node.
-func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Board, call summons) (net.Conn, error) {
+func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Board, call roundCall) (net.Conn, error) {
 	g := greeting{Op: "join", Rank: r.GroupRank, Round: r.Number, From: t.id}
 	if !t.local {
 		conn, err := dialPeer(ctx, t.s.cfg.domain(), peertls.Identity(call.Addr), g)
@@ -240,7 +240,7 @@ func (t *team) reportLocked() uint64 {
 	if t.conn == nil {
 		return t.seq
 	}
-	r := council.Report{Addr: string(t.id), Ended: t.ended}
+	r := planner.Report{Addr: string(t.id), Ended: t.ended}
 	for _, st := range t.s.allSetsLocked() {
 		r.Sets = append(r.Sets, t.s.setReportLocked(st))
 	}
@@ -256,11 +256,11 @@ func (t *team) reportLocked() uint64 {
 }
 
 // setReportLocked is what there is of a set on this node.
-func (s *Service) setReportLocked(st *set) council.SetReport {
-	sr := council.SetReport{
-		Key: council.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest, Every: st.keep.Every,
+func (s *Service) setReportLocked(st *set) planner.SetReport {
+	sr := planner.SetReport{
+		Key: planner.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest, Every: st.keep.Every,
 		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Next: st.next, NextAt: st.nextAt, Full: st.told["replicas"],
-		Urgent: st.urgent, Why: st.why, Begun: council.Never, Want: st.wanting(), Bad: st.bad,
+		Urgent: st.urgent, Why: st.why, Begun: planner.Never, Want: st.wanting(), Bad: st.bad,
 	}
 	if t := s.team; t.local {
 		sr.Replicas, sr.Across = 0, st.across
@@ -268,21 +268,21 @@ func (s *Service) setReportLocked(st *set) council.SetReport {
 			sr.Reads = append(sr.Reads, (t.base+i)%st.shards)
 		}
 	}
-	for shard, slots := range st.book.shards {
+	for shard, slots := range st.slots.shards {
 		for _, slot := range slots {
 			if slot.State == slotReady {
 				of := st.copies[slot]
-				sr.Copies = append(sr.Copies, council.Copy{Shard: shard, At: slot.At, Persist: of.persist})
+				sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: slot.At, Persist: of.persist})
 				if of.digest != nil {
-					sr.Sums = append(sr.Sums, council.Sum{Shard: shard, At: slot.At, Digest: *of.digest, Made: of.made()})
+					sr.Sums = append(sr.Sums, planner.Sum{Shard: shard, At: slot.At, Digest: *of.digest, Made: of.made()})
 				}
 			}
 		}
 	}
 	for c := range s.sessions {
 		if c.set == st && c.saves {
-			begun := st.book.begun[c.shard]
-			if st.book.refused(c.shard, begun) {
+			begun := st.slots.begun[c.shard]
+			if st.slots.refused(c.shard, begun) {
 				sr.Refused = append(sr.Refused, begun)
 			}
 			if len(sr.Saves) == 0 || begun.Compare(sr.Begun) < 0 {
@@ -322,7 +322,7 @@ func (t *team) send(conn net.Conn) {
 func (t *team) receive(conn net.Conn) {
 	s := t.s
 	for {
-		var v council.View
+		var v planner.View
 		err := readFrame(conn, peerLimit, &v)
 		if err == nil {
 			err = t.check(&v)
@@ -348,7 +348,7 @@ func (t *team) receive(conn net.Conn) {
 		}
 		t.seen, t.addrs, t.drain = v.Seen, v.Addrs, v.Drained
 		for i := range v.Sets {
-			s.obeyLocked(&v.Sets[i])
+			s.carryOutLocked(&v.Sets[i])
 		}
 		s.notifyLocked()
 		s.mu.Unlock()
@@ -356,14 +356,14 @@ func (t *team) receive(conn net.Conn) {
 }
 
 // check returns an error where a view is none that the leader of this round could show.
-func (t *team) check(v *council.View) error {
+func (t *team) check(v *planner.View) error {
 	if err := v.Check(); err != nil {
 		return err
 	}
 	if len(v.Addrs) != t.size {
 		return fmt.Errorf("it shows %d nodes, and this round has %d", len(v.Addrs), t.size)
 	}
-	gives := func(d council.Decision) bool { return len(d.From) > 0 }
+	gives := func(d planner.Decision) bool { return len(d.From) > 0 }
 	for i := range v.Sets {
 		if t.local && (len(v.Sets[i].Fetch) > 0 || slices.ContainsFunc(v.Sets[i].Decisions, gives)) {
 			return errNoToken
@@ -388,7 +388,7 @@ func (t *team) drained(ctx context.Context) error {
 	told := time.NewTimer(time.Second)
 	defer told.Stop()
 	if l := t.leads(); l != nil {
-		l.tell((*council.Leader).Last)
+		l.tell((*planner.Leader).Last)
 	}
 	for {
 		s.mu.Lock()
@@ -522,7 +522,7 @@ func (t *team) giveCopy(conn net.Conn, g greeting) {
 	var slot *slot
 	st := s.findSetLocked(g.Key)
 	if st != nil {
-		slot = st.book.at(g.Shard, g.At)
+		slot = st.slots.at(g.Shard, g.At)
 	}
 	if slot == nil {
 		s.mu.Unlock()

@@ -19,7 +19,7 @@ func (noDir) MkdirAll(spot) error { return errors.New("stale file handle") }
 
 // What was left in memory stays there when its directory cannot be opened: it is all that there is.
 func TestTeamDirectoryGone(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	places := c.sigkillAll(0, 1)
@@ -58,7 +58,7 @@ func (d *halfDisk) Create(at spot) (*os.File, error) {
 // A node is killed while it writes its part of a step. The agent that follows it writes that again.
 func TestTeamKilledWhileWriting(t *testing.T) {
 	d := &halfDisk{first: make(chan struct{}), open: make(chan struct{})}
-	c := newCrew(t, 1, nil)
+	c := newNodesUnderTest(t, 1, nil)
 	c.change = func(cfg *Config) { cfg.disk = d }
 	c.add()
 	c.change = nil
@@ -75,7 +75,7 @@ func TestTeamKilledWhileWriting(t *testing.T) {
 
 // While agents of torchrun take part workers write by themselves: what was in memory before is older.
 func TestTeamDirectRound(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
 	testutil.Eventually(t, time.Minute, "the trackers name the step", func() bool { return strings.Contains(c.logs[0].String(), "checkpoint written") })
@@ -100,7 +100,7 @@ func TestTeamDirectRound(t *testing.T) {
 
 // Two groups have gone on without each other. Where they meet the newer one's memory counts, and is written.
 func TestTeamLineagesMeet(t *testing.T) {
-	c := newCrew(t, 4, nil)
+	c := newNodesUnderTest(t, 4, nil)
 	c.begin(1, 0)
 	c.save(1, true)
 	c.onDisk(1)

@@ -17,8 +17,8 @@ import (
 	"muster/rendezvous/memstore"
 )
 
-// crew are the services of several nodes, and the workers of a round: one on each node.
-type crew struct {
+// nodesUnderTest are the services of several nodes, and the workers of a round: one on each node.
+type nodesUnderTest struct {
 	t       *testing.T
 	dir     string
 	round   int
@@ -28,8 +28,8 @@ type crew struct {
 	change  func(*Config)
 }
 
-func newCrew(t *testing.T, size int, change func(*Config)) *crew {
-	c := &crew{t: t, dir: filepath.Join(t.TempDir(), "ckpt"), round: -1, change: change}
+func newNodesUnderTest(t *testing.T, size int, change func(*Config)) *nodesUnderTest {
+	c := &nodesUnderTest{t: t, dir: filepath.Join(t.TempDir(), "ckpt"), round: -1, change: change}
 	for range size {
 		c.add()
 	}
@@ -37,7 +37,7 @@ func newCrew(t *testing.T, size int, change func(*Config)) *crew {
 }
 
 // add starts a node, which takes part from the next round on.
-func (c *crew) add() {
+func (c *nodesUnderTest) add() {
 	n := len(c.nodes)
 	defer func() {
 		c.t.Cleanup(func() {
@@ -56,7 +56,7 @@ func (c *crew) add() {
 }
 
 // begin ends the round before, and begins one of the nodes in this order, with a worker on each that saves its rank's shard.
-func (c *crew) begin(order ...int) {
+func (c *nodesUnderTest) begin(order ...int) {
 	c.t.Helper()
 	c.meet(order...)
 	for rank, n := range order {
@@ -65,7 +65,7 @@ func (c *crew) begin(order ...int) {
 }
 
 // leaveRound ends the round before.
-func (c *crew) leaveRound() {
+func (c *nodesUnderTest) leaveRound() {
 	c.t.Helper()
 	for _, w := range c.workers {
 		w.close()
@@ -80,7 +80,7 @@ func (c *crew) leaveRound() {
 }
 
 // meet ends the round before, and begins one of the nodes in this order.
-func (c *crew) meet(order ...int) {
+func (c *nodesUnderTest) meet(order ...int) {
 	c.t.Helper()
 	c.leaveRound()
 	space := memstore.NewSpace()
@@ -98,7 +98,7 @@ func (c *crew) meet(order ...int) {
 	}
 }
 
-func (c *crew) save(step int64, persist bool) {
+func (c *nodesUnderTest) save(step int64, persist bool) {
 	c.t.Helper()
 	for rank, w := range c.workers {
 		w.save(step, rank, size, persist)
@@ -106,7 +106,7 @@ func (c *crew) save(step int64, persist bool) {
 }
 
 // load has all workers restore, and makes sure that all have the same step from the same place, any for "".
-func (c *crew) load(source string, step int64) {
+func (c *nodesUnderTest) load(source string, step int64) {
 	c.t.Helper()
 	replies := make(chan reply)
 	for rank, w := range c.workers {
@@ -131,7 +131,7 @@ func (c *crew) load(source string, step int64) {
 }
 
 // onDisk waits until a step is the newest on disk.
-func (c *crew) onDisk(step int64) {
+func (c *nodesUnderTest) onDisk(step int64) {
 	c.t.Helper()
 	testutil.Eventually(c.t, 20*time.Second, "step "+strconv.FormatInt(step, 10)+" on disk", func() bool {
 		found, _ := chooseDisk(context.Background(), c.dir)
@@ -140,14 +140,14 @@ func (c *crew) onDisk(step int64) {
 }
 
 // kill ends a node as if it had been killed.
-func (c *crew) kill(n int) {
+func (c *nodesUnderTest) kill(n int) {
 	_ = c.nodes[n].Close()
 	c.nodes[n] = nil
 }
 
 // TestTeam saves on three nodes, loses workers and nodes, and restores: all the same, from memory where that is left.
 func TestTeam(t *testing.T) {
-	c := newCrew(t, 3, nil)
+	c := newNodesUnderTest(t, 3, nil)
 	c.begin(0, 1, 2)
 	c.load(fromNone, 0)
 	c.save(1, false)
@@ -199,7 +199,7 @@ func TestTeam(t *testing.T) {
 }
 
 // end has the workers end, and the nodes leave.
-func (c *crew) end(order ...int) {
+func (c *nodesUnderTest) end(order ...int) {
 	c.t.Helper()
 	for _, w := range c.workers {
 		w.close()
@@ -220,7 +220,7 @@ func (c *crew) end(order ...int) {
 
 // TestTeamNotice has one of the nodes hear that its machine will go: the step of all is written, while all go on.
 func TestTeamNotice(t *testing.T) {
-	c := newCrew(t, 3, nil)
+	c := newNodesUnderTest(t, 3, nil)
 	c.begin(0, 1, 2)
 	c.load(fromNone, 0)
 	for i, noticed := range []int{1, 2} { // the first node leads
@@ -235,7 +235,7 @@ func TestTeamNotice(t *testing.T) {
 }
 
 // spread waits until every node of the first round has copies of two shards of a step.
-func (c *crew) spread(step int64, loads uint64) {
+func (c *nodesUnderTest) spread(step int64, loads uint64) {
 	c.t.Helper()
 	testutil.Eventually(c.t, 20*time.Second, "two copies of a step", func() bool {
 		for _, s := range c.nodes {
@@ -245,7 +245,7 @@ func (c *crew) spread(step int64, loads uint64) {
 			s.mu.Lock()
 			copies := 0
 			for shard := range s.sets[0].shards {
-				if s.sets[0].book.at(shard, moment{Era: s.round<<eraShift | loads, Step: step}) != nil {
+				if s.sets[0].slots.at(shard, moment{Era: s.round<<eraShift | loads, Step: step}) != nil {
 					copies++
 				}
 			}
@@ -260,7 +260,7 @@ func (c *crew) spread(step int64, loads uint64) {
 
 // TestTeamReplicas loses a node whose copies others keep.
 func TestTeamReplicas(t *testing.T) {
-	c := newCrew(t, 4, func(cfg *Config) { cfg.Replicas = 2 })
+	c := newNodesUnderTest(t, 4, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1, 2, 3)
 	c.load(fromNone, 0)
 	for step := range int64(5) {
@@ -279,7 +279,7 @@ func TestTeamDiskFails(t *testing.T) {
 	fail := &slowDisk{open: make(chan struct{})}
 	close(fail.open)
 	n := 0
-	c := newCrew(t, 2, func(cfg *Config) {
+	c := newNodesUnderTest(t, 2, func(cfg *Config) {
 		if n++; n == 2 {
 			cfg.disk = fail
 		}
@@ -306,7 +306,7 @@ func TestTeamDiskFails(t *testing.T) {
 // before, by all.
 func TestTeamDamagedMemory(t *testing.T) {
 	for replicas, want := range map[int]int64{1: 1, 2: 2} {
-		c := newCrew(t, 2, func(cfg *Config) { cfg.Replicas = replicas })
+		c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.Replicas = replicas })
 		c.begin(0, 1)
 		c.save(1, false)
 		c.save(2, false)
@@ -317,7 +317,7 @@ func TestTeamDamagedMemory(t *testing.T) {
 		sealed := func(step int64) (m *memory, ok bool) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			m = s.sets[0].mem[s.sets[0].book.at(1, moment{Era: s.round << eraShift, Step: step})]
+			m = s.sets[0].mem[s.sets[0].slots.at(1, moment{Era: s.round << eraShift, Step: step})]
 			return m, m != nil && binary.LittleEndian.Uint32(m.bytes[headerBlocks:]) > 0
 		}
 		testutil.Eventually(t, 20*time.Second, "checksums", func() bool {
@@ -338,7 +338,7 @@ func TestTeamDamagedMemory(t *testing.T) {
 // TestTeamFull: where one rank finds no memory, nobody waits for its part: the others' waits end.
 func TestTeamFull(t *testing.T) {
 	n := 0
-	c := newCrew(t, 2, func(cfg *Config) {
+	c := newNodesUnderTest(t, 2, func(cfg *Config) {
 		if n++; n == 2 {
 			cfg.available = func() int64 { return 1 << 10 }
 		}
@@ -356,7 +356,7 @@ func TestTeamFull(t *testing.T) {
 
 // TestTeamOtherShards: a job goes on with another number of ranks. What is in memory is written, and let go.
 func TestTeamOtherShards(t *testing.T) {
-	c := newCrew(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
+	c := newNodesUnderTest(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1, 2)
 	c.save(1, false)
 	c.save(2, false)
@@ -388,7 +388,7 @@ func TestTeamOtherShards(t *testing.T) {
 
 // TestTeamStrangers: without the token nobody hears or says anything.
 func TestTeamStrangers(t *testing.T) {
-	c := newCrew(t, 2, nil)
+	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	for _, g := range []greeting{{Op: "join", Rank: 1}, {Op: "fetch"}, {Op: "find"}} {
@@ -420,7 +420,7 @@ func TestTeamStrangers(t *testing.T) {
 
 // TestTeamApart: nodes were given different directories. Both say so.
 func TestTeamApart(t *testing.T) {
-	c := newCrew(t, 0, nil)
+	c := newNodesUnderTest(t, 0, nil)
 	for _, dir := range []string{"/data/a", "/data/b"} {
 		c.change = func(cfg *Config) { cfg.Dir = dir }
 		c.add()

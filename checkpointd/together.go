@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 	"muster/internal/peertls"
 )
 
@@ -32,7 +32,7 @@ func (c *session) loadTogether() (reply, *os.File, error) {
 }
 
 // decided makes a decision out of the leader's.
-func (st *set) decided(told *council.Decision) *decision {
+func (st *set) decided(told *planner.Decision) *decision {
 	d := &decision{source: told.Source, at: told.At, notes: []string{told.Note}, from: told.From}
 	if told.Err != "" {
 		d.err = errors.New(told.Err)
@@ -63,7 +63,7 @@ func (c *session) bringLocked(shard int) (*slot, error) {
 	}
 	st.fetchErr = nil
 	for until := time.Now().Add(waitSave); ; {
-		if slot := st.book.at(shard, d.at); slot != nil {
+		if slot := st.slots.at(shard, d.at); slot != nil {
 			return slot, nil
 		}
 		if st.fetchErr != nil {
@@ -71,7 +71,7 @@ func (c *session) bringLocked(shard int) (*slot, error) {
 		}
 		s.fetchLocked(st, shard, d.at, d.from[shard])
 		s.team.reportLocked() // its digest is wanted
-		if !st.fetching[council.Copy{Shard: shard, At: d.at}] {
+		if !st.fetching[planner.Copy{Shard: shard, At: d.at}] {
 			return nil, fmt.Errorf("there is no way to get shard %d of step %d", shard, d.at.Step)
 		}
 		if !s.awaitLocked(until, c.gone) {
@@ -87,7 +87,7 @@ func (c *session) findLocked(path string) (shard int, ok bool) {
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	for _, addr := range addrs {
-		conn, err := dialPeer(s.ctx, s.cfg.domain(), peertls.Identity(addr), greeting{Op: "find", Key: council.Key{Dir: st.dir, Shards: st.shards}, At: at, Path: path})
+		conn, err := dialPeer(s.ctx, s.cfg.domain(), peertls.Identity(addr), greeting{Op: "find", Key: planner.Key{Dir: st.dir, Shards: st.shards}, At: at, Path: path})
 		if err != nil {
 			continue
 		}

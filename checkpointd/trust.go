@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"time"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 )
 
 // Another node of the job, which has its token where there is one, is believed what it says of its checkpoints, within bounds: see
-// council's Check. It does not decide where files of this node lie: that the workers of this node do, by the directories that they
+// planner's Check. It does not decide where files of this node lie: that the workers of this node do, by the directories that they
 // name, and whoever started it, by Config.Dir.
 
 // errNotNamed says that a directory is not written to, since only another node has named it.
@@ -95,7 +95,7 @@ func (s *Service) checkPlaceLocked(dir, path string) error {
 	}
 	first, _, _ := strings.Cut(rel, "/")
 	if !isLocalName(rel) || isOwnName(first) || isOwnName(filepath.Base(rel)) {
-		return fmt.Errorf("a file %q leads out of %s, and no worker of this node has files there", council.Clean(path, 300), dir)
+		return fmt.Errorf("a file %q leads out of %s, and no worker of this node has files there", planner.Clean(path, 300), dir)
 	}
 	return nil
 }
@@ -116,24 +116,24 @@ func (s *Service) checkLayoutLocked(dir string, of *copied) error {
 }
 
 // believes reports whether what a shard has become may name files beside the step's: without a token only where this node wrote the shard.
-func (s *Service) believes(a *council.Action, shard int) bool {
+func (s *Service) believes(a *planner.Action, shard int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.team.local {
 		return true
 	}
 	st := s.findSetLocked(a.Key)
-	return st != nil && st.attempt == a.Attempt && slices.ContainsFunc(st.written, func(w council.Written) bool { return w.Shard == shard })
+	return st != nil && st.attempt == a.Attempt && slices.ContainsFunc(st.written, func(w planner.Written) bool { return w.Shard == shard })
 }
 
 // filesMax is how many files a shard may have become.
 const filesMax = 1 << 16
 
 // check refuses what no node has written of a shard.
-func (r *partResult) check(s *Service, a *council.Action, shard int) error {
+func (r *partResult) check(s *Service, a *planner.Action, shard int) error {
 	names := layout{Dir: r.StepDir, Trackers: r.Trackers}
 	if r.StepDir == "" || len(r.StepDir) > 255 || len(r.Trackers) > 64 || len(r.Spare) > filesMax || len(r.Files) > filesMax {
-		return fmt.Errorf("it has %d files in %q, %d trackers and %d older steps", len(r.Files), council.Clean(r.StepDir, 80), len(r.Trackers), len(r.Spare))
+		return fmt.Errorf("it has %d files in %q, %d trackers and %d older steps", len(r.Files), planner.Clean(r.StepDir, 80), len(r.Trackers), len(r.Spare))
 	}
 	if err := names.checkNames(); err != nil {
 		return err
@@ -147,10 +147,10 @@ func (r *partResult) check(s *Service, a *council.Action, shard int) error {
 	defer s.mu.Unlock()
 	for i := range r.Files {
 		f := &r.Files[i]
-		path := council.Clean(f.Path, 300)
+		path := planner.Clean(f.Path, 300)
 		switch {
 		case f.Shard != shard || f.Attempt != a.Attempt || f.Size < 0 || len(f.CRC32C) != 8 || strings.Trim(f.CRC32C, "0123456789abcdef") != "":
-			return fmt.Errorf("its file %q is of shard %d and attempt %q, with %d bytes", path, f.Shard, council.Clean(f.Attempt, 80), f.Size)
+			return fmt.Errorf("its file %q is of shard %d and attempt %q, with %d bytes", path, f.Shard, planner.Clean(f.Attempt, 80), f.Size)
 		case r.Elsewhere:
 			if err := s.checkPlaceLocked(a.Dir, f.Path); err != nil {
 				return err

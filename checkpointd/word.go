@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"muster/checkpointd/council"
+	"muster/checkpointd/planner"
 )
 
 // word is what nodes tell each other on a round's board. Who has the job's token is believed, and may yet be wrong.
@@ -48,7 +48,7 @@ func (n *standing) check() error {
 // textMost bounds names, addresses and sentences, in bytes.
 const textMost = 16 << 10
 
-func (s *summons) check() error {
+func (s *roundCall) check() error {
 	switch {
 	case s.Lineage < 1:
 		return fmt.Errorf("lineage %d cannot be", s.Lineage)
@@ -65,8 +65,8 @@ func checkHeads(heads map[string]moment) error {
 	for head, at := range heads {
 		step, foreign := strings.CutPrefix(head, "step ")
 		numbered := foreign && step != "" && len(step) <= 19 && strings.Trim(step, "0123456789") == ""
-		if !council.IsAttempt(head) && !numbered {
-			return fmt.Errorf("no tracker names %q", council.Clean(head, 80))
+		if !planner.IsAttempt(head) && !numbered {
+			return fmt.Errorf("no tracker names %q", planner.Clean(head, 80))
 		}
 		if err := at.Check(); err != nil {
 			return err

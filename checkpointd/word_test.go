@@ -38,7 +38,7 @@ func TestWordsOnTheBoard(t *testing.T) {
 		`{"lineage":1,"heads":{"":{}}}`: "no tracker names",
 		`{"lineage":1,"apart":"` + strings.Repeat("x", textMost+1) + `"}`: "the limit is",
 	} {
-		var call summons
+		var call roundCall
 		if err := hear(t.Context(), oneWord(text), "key", &call); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
 			t.Errorf("%.60s: %v", text, err)
 		}
@@ -60,7 +60,7 @@ func FuzzWord(f *testing.F) {
 			}
 			apart([]standing{own, n})
 		}
-		var call summons
+		var call roundCall
 		_ = readWord([]byte(text), &call)
 	})
 }

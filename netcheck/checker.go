@@ -18,8 +18,8 @@ import (
 // DefaultBudget bounds a stage where the user says nothing.
 const DefaultBudget = 120 * time.Second
 
-// Crew is the check program on the devices of this node. A method that fails says which device, why, and what to try.
-type Crew interface {
+// Program is the check program on the devices of this node. A method that fails says which device, why, and what to try.
+type Program interface {
 	// Ready waits until the program can begin.
 	Ready(ctx context.Context) error
 	// Local tests every device by itself, and the devices with each other.
@@ -34,7 +34,7 @@ type Crew interface {
 	Close() error
 }
 
-// ErrUnable is wrapped by errors of a Crew that cannot test anything, which speaks neither for nor against the node.
+// ErrUnable is wrapped by errors of a Program that cannot test anything, which speaks neither for nor against the node.
 var ErrUnable = errors.New("cannot be tested")
 
 // Group is the devices that take part in a test of several nodes.
@@ -162,7 +162,7 @@ type Round struct {
 	// Medium is the network in between where it is rehearsed, as it is in this round; nil for the real one.
 	Medium *netprobe.Medium
 	// Open starts the check program. It is called when that is needed, if at all.
-	Open func(ctx context.Context) (Crew, error)
+	Open func(ctx context.Context) (Program, error)
 }
 
 // limit is what a node's part of a stage may take.
@@ -250,12 +250,12 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 
 // member is a node's part in one check.
 type member struct {
-	cfg   *Config
-	round Round
-	board board
-	crew  Crew
-	probe netprobe.Config
-	pairs int // rounds of pairs that this node knows of
+	cfg     *Config
+	round   Round
+	board   board
+	program Program
+	probe   netprobe.Config
+	pairs   int // rounds of pairs that this node knows of
 }
 
 // run follows the plans until there is a verdict.
@@ -345,36 +345,36 @@ func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
 }
 
 func (m *member) local(ctx context.Context) (*Local, error) {
-	if m.cfg.Inspect != nil && m.crew == nil { // the check program is a process that computes, as others must not
+	if m.cfg.Inspect != nil && m.program == nil { // the check program is a process that computes, as others must not
 		if wrong := m.cfg.Inspect(ctx); wrong != "" {
 			return nil, errors.New(wrong)
 		}
 	}
-	crew, err := m.open(ctx)
+	program, err := m.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l, err := crew.Local(ctx)
+	l, err := program.Local(ctx)
 	return &l, err
 }
 
 // open starts the check program where it does not run.
-func (m *member) open(ctx context.Context) (Crew, error) {
-	if m.crew == nil {
-		crew, err := m.round.Open(ctx)
+func (m *member) open(ctx context.Context) (Program, error) {
+	if m.program == nil {
+		program, err := m.round.Open(ctx)
 		if err != nil {
 			return nil, err
 		}
-		m.crew = crew
+		m.program = program
 	}
-	return m.crew, nil
+	return m.program, nil
 }
 
 func (m *member) close() error {
-	if m.crew == nil {
+	if m.program == nil {
 		return nil
 	}
-	return m.crew.Close()
+	return m.program.Close()
 }
 
 // pair tests the link to the peer.
@@ -386,7 +386,7 @@ func (m *member) pair(ctx context.Context, n int, p *plan) (Timing, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Rules.exchange())
 	defer cancel()
-	return m.crew.Exchange(ctx, g)
+	return m.program.Exchange(ctx, g)
 }
 
 func (m *member) perf(ctx context.Context, n int, p *plan) ([]Timing, error) {
@@ -394,7 +394,7 @@ func (m *member) perf(ctx context.Context, n int, p *plan) ([]Timing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.crew.Perf(ctx, g)
+	return m.program.Perf(ctx, g)
 }
 
 // group prepares a test of several nodes, of which the first one opens the store.
@@ -413,13 +413,13 @@ func (m *member) group(ctx context.Context, n int, nodes, devices []int) (Group,
 	var where meeting
 	starting, cancel := context.WithTimeout(ctx, m.cfg.Rules.Budget)
 	defer cancel()
-	crew, err := m.open(starting)
+	program, err := m.open(starting)
 	if err == nil {
-		err = crew.Ready(starting)
+		err = program.Ready(starting)
 	}
 	if err == nil && nodes[0] == m.round.Rank {
 		var port int
-		port, err = crew.Serve(starting)
+		port, err = program.Serve(starting)
 		where.Addr = net.JoinHostPort(m.cfg.Addr, strconv.Itoa(port))
 	}
 	if err != nil {

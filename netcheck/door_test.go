@@ -30,7 +30,7 @@ func (s *site) doorBeside(standard []byte, waiting ...*machine) *netcheck.Record
 	var wg sync.WaitGroup
 	for rank, m := range waiting {
 		wg.Go(func() {
-			r := netcheck.Round{Rank: rank, Size: len(waiting), Door: true, Standard: standard, Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil }}
+			r := netcheck.Round{Rank: rank, Size: len(waiting), Door: true, Standard: standard, Open: func(context.Context) (netcheck.Program, error) { return program{m}, nil }}
 			if len(waiting) > 1 {
 				r.Board = space.Client()
 			}
@@ -44,7 +44,7 @@ func (s *site) doorBeside(standard []byte, waiting ...*machine) *netcheck.Record
 	return records[0]
 }
 
-// onceOnly is a crew that may not be asked for its own tests any more.
+// onceOnly is a program that may not be asked for its own tests any more.
 func (s *site) onceOnly(names ...string) {
 	for _, name := range names {
 		s.sick[name] = "it is tested by itself once more"
@@ -223,7 +223,7 @@ func TestRecordHasIDs(t *testing.T) {
 	c := netcheck.New(netcheck.Config{
 		Node: "n", Devices: 1, IDs: ids, Rules: netcheck.Rules{Network: true}, Inspect: func(context.Context) string { return "ecc" },
 	})
-	r, err := c.Check(t.Context(), netcheck.Round{Size: 1, Open: func(context.Context) (netcheck.Crew, error) { return nil, errors.New("not asked for") }})
+	r, err := c.Check(t.Context(), netcheck.Round{Size: 1, Open: func(context.Context) (netcheck.Program, error) { return nil, errors.New("not asked for") }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestHostilePlans(t *testing.T) {
 			c := netcheck.New(netcheck.Config{Node: "n1", Addr: "n1", Devices: 1, Rules: netcheck.Rules{Network: true}, Log: zerolog.Nop()})
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			r, err := c.Check(ctx, netcheck.Round{Board: space.Client(), Rank: 1, Size: 2, Open: func(context.Context) (netcheck.Crew, error) {
+			r, err := c.Check(ctx, netcheck.Round{Board: space.Client(), Rank: 1, Size: 2, Open: func(context.Context) (netcheck.Program, error) {
 				t.Error("the check program was started")
 				return nil, fmt.Errorf("no")
 			}})

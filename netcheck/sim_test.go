@@ -76,10 +76,10 @@ func (s *site) add(name string) *machine {
 	return m
 }
 
-// crew simulates what the check program measures.
-type crew struct{ *machine }
+// program simulates what the check program measures.
+type program struct{ *machine }
 
-func (c crew) Local(ctx context.Context) (netcheck.Local, error) {
+func (c program) Local(ctx context.Context) (netcheck.Local, error) {
 	if c.noPy[c.name] {
 		return netcheck.Local{}, fmt.Errorf("python has no torch: %w", netcheck.ErrUnable)
 	}
@@ -96,18 +96,18 @@ func (c crew) Local(ctx context.Context) (netcheck.Local, error) {
 	return l, nil
 }
 
-func (c crew) Ready(context.Context) error { return nil }
+func (c program) Ready(context.Context) error { return nil }
 
-func (c crew) pace(name string) time.Duration {
+func (c program) pace(name string) time.Duration {
 	if f := c.slow[name]; f > 0 {
 		return time.Duration(f * float64(time.Millisecond))
 	}
 	return time.Millisecond
 }
 
-func (c crew) Serve(context.Context) (int, error) { return 1, nil }
+func (c program) Serve(context.Context) (int, error) { return 1, nil }
 
-func (c crew) Exchange(_ context.Context, g netcheck.Group) (netcheck.Timing, error) {
+func (c program) Exchange(_ context.Context, g netcheck.Group) (netcheck.Timing, error) {
 	first, _, _ := strings.Cut(g.Store, ":")
 	c.mu.Lock()
 	c.exchanges = append(c.exchanges, c.name+" at "+first)
@@ -122,11 +122,11 @@ func (c crew) Exchange(_ context.Context, g netcheck.Group) (netcheck.Timing, er
 	return netcheck.Timing{Took: max(c.pace(c.name), c.pace(first)), Bytes: 1 << 20}, nil
 }
 
-func (c crew) Perf(_ context.Context, g netcheck.Group) ([]netcheck.Timing, error) {
+func (c program) Perf(_ context.Context, g netcheck.Group) ([]netcheck.Timing, error) {
 	return []netcheck.Timing{{Bytes: int64(g.World)}}, nil
 }
 
-func (c crew) Close() error {
+func (c program) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open[c.name] = false
@@ -148,11 +148,11 @@ func (s *site) check(suspects ...string) *netcheck.Record {
 		wg.Go(func() {
 			r := netcheck.Round{
 				Board: space.Client(), Rank: rank, Size: len(s.nodes), Suspect: slices.Contains(suspects, m.name),
-				Open: func(context.Context) (netcheck.Crew, error) {
+				Open: func(context.Context) (netcheck.Program, error) {
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					s.open[m.name] = true
-					return crew{m}, nil
+					return program{m}, nil
 				},
 			}
 			var err error
@@ -493,7 +493,7 @@ func (s *site) checkOn(ctx context.Context, boards []rendezvous.Board, ended fun
 		wg.Go(func() {
 			record, err := m.checker.Check(ctx, netcheck.Round{
 				Board: boards[rank], Rank: rank, Size: len(s.nodes),
-				Open: func(context.Context) (netcheck.Crew, error) { return crew{m}, nil },
+				Open: func(context.Context) (netcheck.Program, error) { return program{m}, nil },
 			})
 			ended(m, record, err)
 		})

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
-	"muster/rendezvous/rollcall"
+	"muster/rendezvous/membership"
 	"muster/rendezvous/tcpstore"
 )
 
@@ -79,7 +79,7 @@ func (a *attacker) pass(from, to net.Conn) {
 
 // note finds strings that begin with muster/, behind their lengths. It returns the end of b, which goes on in what comes next.
 func (a *attacker) note(b []byte) (rest []byte) {
-	prefix := []byte(rollcall.KeyPrefix)
+	prefix := []byte(membership.KeyPrefix)
 	for at := 0; ; at++ {
 		i := bytes.Index(b[at:], prefix)
 		if i < 0 {
@@ -133,7 +133,7 @@ func chunk(b []byte) (chunk, rest []byte) {
 
 // connect reaches the store as anybody can.
 func (a *attacker) connect(ctx context.Context) (*tcpstore.Client, error) {
-	return tcpstore.Dial(ctx, a.store, tcpstore.ClientConfig{Private: rollcall.KeyPrefix})
+	return tcpstore.Dial(ctx, a.store, tcpstore.ClientConfig{Private: membership.KeyPrefix})
 }
 
 // known are the keys that were seen so far.
@@ -189,7 +189,7 @@ func (a *attacked) spy(ctx context.Context, s *tcpstore.Client) (recorded func()
 }
 
 // victim begins the keys of the attacked job.
-const victim = rollcall.KeyPrefix + "victim/"
+const victim = membership.KeyPrefix + "victim/"
 
 var (
 	roundOfKey = regexp.MustCompile(`^` + regexp.QuoteMeta(victim) + `[0-9]+\.[a-z0-9]+/`) // what keys of a round begin with

@@ -17,7 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch/job"
-	"muster/netcheck/crew"
+	"muster/netcheck/devicecheck"
 	"muster/netcheck/switchbox"
 )
 
@@ -89,14 +89,14 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	environ := slices.Clone(a.environ)
-	cfg := crew.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ }, Progress: now.process, Log: log}
+	cfg := devicecheck.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ }, Progress: now.process, Log: log}
 	if here.fake != nil {
 		cfg.Fake, cfg.NoTorch = linksOf(here.fake), here.fake.NoTorch()
 		for name, value := range here.fake.Env() {
 			environ = append(environ, name+"="+value)
 		}
 	}
-	program, err := crew.Open(ctx, cfg)
+	program, err := devicecheck.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 	case noDevice(err):
 		result("switchbox", check.Skip, err.Error(), "")
 		return results, nil
-	case errors.Is(err, crew.ErrNoTorch):
+	case errors.Is(err, devicecheck.ErrNoTorch):
 		result("switchbox", check.Skip, err.Error(), "name an interpreter that has torch: --python")
 		return results, nil
 	case err != nil:
@@ -131,8 +131,8 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules swit
 
 // noDevice reports that a test failed because this node has no accelerator.
 func noDevice(err error) bool {
-	fault, ok := errors.AsType[*crew.DeviceError](err)
-	return ok && fault.Cause == crew.NoDevice
+	fault, ok := errors.AsType[*devicecheck.DeviceError](err)
+	return ok && fault.Cause == devicecheck.NoDevice
 }
 
 // pairsFit refuses pairs of devices that this node has not, as far as files tell which it has.

@@ -19,7 +19,7 @@ import (
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/netcheck"
-	"muster/netcheck/crew"
+	"muster/netcheck/devicecheck"
 	"muster/netcheck/netprobe"
 	"muster/netcheck/report"
 	"muster/netcheck/switchbox"
@@ -93,14 +93,14 @@ func (a *app) checkedHardware(ctx context.Context, plan *plan.Plan, log zerolog.
 }
 
 // linksOf says what a fake's spec says of its links as the check program takes it.
-func linksOf(fake *rehearsal.Fake) *crew.FakeLinks {
-	f := &crew.FakeLinks{Count: fake.Count()}
+func linksOf(fake *rehearsal.Fake) *devicecheck.FakeLinks {
+	f := &devicecheck.FakeLinks{Count: fake.Count()}
 	for _, l := range fake.Links() {
-		link := crew.FakeLink{
+		link := devicecheck.FakeLink{
 			OneWay: l.OneWay, MBps: float64(l.MBps), HostMBps: float64(l.HostMBps), Error: l.Error, Corrupt: l.Corrupt, Hang: l.Hang,
 		}
 		if !l.All {
-			link.Ends = &crew.Pair{l.A, l.B}
+			link.Ends = &devicecheck.Pair{l.A, l.B}
 		}
 		f.Links = append(f.Links, link)
 	}
@@ -164,7 +164,7 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	c.in = in
 	round := netcheck.Round{
 		Board: in.Board, Rank: in.Round.GroupRank, Size: in.Round.GroupWorldSize, Suspect: in.Suspect, Door: in.Door, Standard: in.Standard,
-		Open: func(ctx context.Context) (netcheck.Crew, error) { return c.open(ctx, in) },
+		Open: func(ctx context.Context) (netcheck.Program, error) { return c.open(ctx, in) },
 	}
 	if c.fake != nil {
 		fake := c.fake.At(in.Round.Number)
@@ -263,7 +263,7 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 }
 
 // open starts the check program.
-func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.Crew, error) {
+func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.Program, error) {
 	if in.Python == "" {
 		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
 	}
@@ -272,7 +272,7 @@ func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.
 	if !rules.Network {
 		devices = 0 // the process that tests links sees all of them
 	}
-	cfg := crew.Config{
+	cfg := devicecheck.Config{
 		Tree: in.Tree, Fork: in.Fork, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
 		Progress: c.now.process,
 		Env: func(local int) []string {
@@ -287,32 +287,32 @@ func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.
 		now := c.fake.At(in.Round.Number)
 		cfg.Fake, cfg.NoTorch = linksOf(now), now.NoTorch()
 	}
-	program, err := crew.Open(ctx, cfg)
+	program, err := devicecheck.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &checkProgram{crew: program, rules: rules, log: c.log}, nil
+	return &checkProgram{program: program, rules: rules, log: c.log}, nil
 }
 
-// checkProgram is a crew as the network check uses it.
+// checkProgram is the check program as the network check uses it.
 type checkProgram struct {
-	crew  *crew.Crew
-	rules *job.CheckRules
-	kind  string // of its devices, once that is known
-	log   zerolog.Logger
+	program *devicecheck.Program
+	rules   *job.CheckRules
+	kind    string // of its devices, once that is known
+	log     zerolog.Logger
 }
 
-var _ netcheck.Crew = (*checkProgram)(nil)
+var _ netcheck.Program = (*checkProgram)(nil)
 
 // unable marks errors that speak neither for nor against the node.
 func unable(err error) error {
-	if fault, ok := errors.AsType[*crew.DeviceError](err); ok && (fault.Cause == crew.NoTorch || fault.Cause == crew.NoDevice) {
+	if fault, ok := errors.AsType[*devicecheck.DeviceError](err); ok && (fault.Cause == devicecheck.NoTorch || fault.Cause == devicecheck.NoDevice) {
 		return fmt.Errorf("%w: %w", netcheck.ErrUnable, err)
 	}
 	return err
 }
 
-func (p *checkProgram) Ready(ctx context.Context) error { return unable(p.crew.Ready(ctx)) }
+func (p *checkProgram) Ready(ctx context.Context) error { return unable(p.program.Ready(ctx)) }
 
 func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
 	var l netcheck.Local
@@ -328,7 +328,7 @@ func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
 	if !p.rules.Network {
 		return l, nil
 	}
-	devices, err := p.crew.Local(ctx)
+	devices, err := p.program.Local(ctx)
 	if err != nil {
 		return l, unable(err)
 	}
@@ -347,7 +347,7 @@ func (p *checkProgram) Local(ctx context.Context) (netcheck.Local, error) {
 }
 
 func (p *checkProgram) switchbox(ctx context.Context, rules job.SwitchboxRules) error {
-	r, err := switchbox.Test(ctx, p.crew, switchboxRules(rules))
+	r, err := switchbox.Test(ctx, p.program, switchboxRules(rules))
 	if err != nil {
 		return err
 	}
@@ -367,20 +367,20 @@ func (p *checkProgram) switchbox(ctx context.Context, rules job.SwitchboxRules) 
 func switchboxRules(rules job.SwitchboxRules) switchbox.Rules {
 	r := switchbox.Rules{MinBandwidth: rules.MinBandwidth, MinChannels: rules.MinChannels}
 	for _, p := range rules.Pairs {
-		r.Pairs = append(r.Pairs, crew.Pair(p))
+		r.Pairs = append(r.Pairs, devicecheck.Pair(p))
 	}
 	return r
 }
 
-func (p *checkProgram) Serve(ctx context.Context) (int, error) { return p.crew.Serve(ctx) }
+func (p *checkProgram) Serve(ctx context.Context) (int, error) { return p.program.Serve(ctx) }
 
 func (p *checkProgram) Exchange(ctx context.Context, g netcheck.Group) (netcheck.Timing, error) {
-	sum, err := p.crew.Pair(ctx, groupOf(g), 0)
+	sum, err := p.program.Pair(ctx, groupOf(g), 0)
 	return p.timing(sum), err
 }
 
 func (p *checkProgram) Perf(ctx context.Context, g netcheck.Group) ([]netcheck.Timing, error) {
-	sums, err := p.crew.CommPerf(ctx, groupOf(g), nil)
+	sums, err := p.program.CommPerf(ctx, groupOf(g), nil)
 	timings := make([]netcheck.Timing, len(sums))
 	for i, s := range sums {
 		timings[i] = p.timing(s)
@@ -388,12 +388,12 @@ func (p *checkProgram) Perf(ctx context.Context, g netcheck.Group) ([]netcheck.T
 	return timings, err
 }
 
-func (p *checkProgram) Close() error { return p.crew.Close() }
+func (p *checkProgram) Close() error { return p.program.Close() }
 
-func groupOf(g netcheck.Group) crew.Group {
-	return crew.Group{Name: g.Name, Store: g.Store, FirstRank: g.FirstRank, World: g.World}
+func groupOf(g netcheck.Group) devicecheck.Group {
+	return devicecheck.Group{Name: g.Name, Store: g.Store, FirstRank: g.FirstRank, World: g.World}
 }
 
-func (p *checkProgram) timing(s crew.Sum) netcheck.Timing {
+func (p *checkProgram) timing(s devicecheck.Sum) netcheck.Timing {
 	return netcheck.Timing{Bytes: s.Bytes, Took: s.Median, AlgBW: s.AlgMBps() / 1e3, BusBW: s.BusMBps() / 1e3, Device: p.kind}
 }

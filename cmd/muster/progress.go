@@ -55,7 +55,7 @@ func (p *progress) check(s netcheck.Step) {
 	p.next("check of the nodes: "+what, s.Limit)
 }
 
-// process tells what a process of the check program does in this step; see crew.Config.Progress.
+// process tells what a process of the check program does in this step; see devicecheck.Config.Progress.
 func (p *progress) process(local int, step string) {
 	if local >= 0 {
 		step = fmt.Sprintf("device %d: %s", local, step)

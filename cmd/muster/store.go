@@ -13,8 +13,8 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/rendezvous/membership"
 	"muster/rendezvous/place"
-	"muster/rendezvous/rollcall"
 	"muster/rendezvous/tcpstore"
 )
 
@@ -57,7 +57,7 @@ in the log. A client that says nothing for 10 s is closed, too.`,
 				}
 				return errhint.Usagef("cannot use %s %s: %w", name, limit, err)
 			}
-			return a.serveStore(cmd.Context(), bind, tcpstore.ServerConfig{Private: rollcall.KeyPrefix, Allow: networks, Limits: tcpstore.Limits{Total: most}})
+			return a.serveStore(cmd.Context(), bind, tcpstore.ServerConfig{Private: membership.KeyPrefix, Allow: networks, Limits: tcpstore.Limits{Total: most}})
 		},
 	}
 	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.getenv("MUSTER_BIND"), "127.0.0.1:29400"), "address to listen on; port 0 takes a free one [MUSTER_BIND]")

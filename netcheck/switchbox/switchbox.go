@@ -9,18 +9,18 @@ import (
 	"slices"
 	"strings"
 
-	"muster/netcheck/crew"
+	"muster/netcheck/devicecheck"
 )
 
-// Tester measures links between devices of this node; *crew.Crew does.
+// Tester measures links between devices of this node; *devicecheck.Program does.
 type Tester interface {
 	// Switchbox returns the results in the order of pairs. An error says that nothing could be measured.
-	Switchbox(ctx context.Context, pairs []crew.Pair) ([]crew.LinkResult, error)
+	Switchbox(ctx context.Context, pairs []devicecheck.Pair) ([]devicecheck.LinkResult, error)
 }
 
 // Rules say what is tested and what is wanted.
 type Rules struct {
-	Pairs []crew.Pair
+	Pairs []devicecheck.Pair
 	// MinBandwidth is what both directions have to reach, in MB/s of 10^6 bytes.
 	MinBandwidth float64
 	// MinChannels is how many healthy pairs the node needs.
@@ -29,7 +29,7 @@ type Rules struct {
 
 // Link is what became of a pair.
 type Link struct {
-	crew.LinkResult
+	devicecheck.LinkResult
 	// Fault is what is wrong with it, "" for nothing.
 	Fault string
 	// Odd is what a healthy pair does worse than it could, "" for nothing: a bad cable may be above the wanted bandwidth.
@@ -66,7 +66,7 @@ func Test(ctx context.Context, t Tester, rules Rules) (*Result, error) {
 }
 
 // fault says what is wrong with a pair.
-func fault(l crew.LinkResult, minBandwidth float64) string {
+func fault(l devicecheck.LinkResult, minBandwidth float64) string {
 	switch {
 	case l.Err != nil:
 		return l.Err.Error()
@@ -114,10 +114,10 @@ func (r *Result) findEnds(ctx context.Context, t Tester) error {
 		return nil
 	}
 	with := r.Links[healthy].Pair[0]
-	var pairs []crew.Pair
+	var pairs []devicecheck.Pair
 	for _, l := range r.Links {
 		if l.retested() {
-			pairs = append(pairs, crew.Pair{l.Pair[0], with}, crew.Pair{l.Pair[1], with})
+			pairs = append(pairs, devicecheck.Pair{l.Pair[0], with}, devicecheck.Pair{l.Pair[1], with})
 		}
 	}
 	if len(pairs) == 0 {

@@ -7,25 +7,25 @@ import (
 	"strings"
 	"testing"
 
-	"muster/netcheck/crew"
+	"muster/netcheck/devicecheck"
 	"muster/netcheck/switchbox"
 )
 
 // box is devices with a link each, of the bandwidth given.
 type box struct {
 	mbps    map[int]float64
-	back    map[crew.Pair]float64 // where it differs
-	corrupt int                   // device, -1: none
+	back    map[devicecheck.Pair]float64 // where it differs
+	corrupt int                          // device, -1: none
 	hang    int
-	asked   [][]crew.Pair
+	asked   [][]devicecheck.Pair
 }
 
-func (b *box) Switchbox(_ context.Context, pairs []crew.Pair) ([]crew.LinkResult, error) {
+func (b *box) Switchbox(_ context.Context, pairs []devicecheck.Pair) ([]devicecheck.LinkResult, error) {
 	b.asked = append(b.asked, pairs)
 	if b.mbps == nil {
 		return nil, errors.New("no torch")
 	}
-	var all []crew.LinkResult
+	var all []devicecheck.LinkResult
 	for _, p := range pairs {
 		rate := func(d int) float64 {
 			if v, ok := b.mbps[d]; ok {
@@ -33,8 +33,8 @@ func (b *box) Switchbox(_ context.Context, pairs []crew.Pair) ([]crew.LinkResult
 			}
 			return 20000
 		}
-		way := crew.Way{MBps: min(rate(p[0]), rate(p[1])), Corrupt: slices.Contains(p[:], b.corrupt)}
-		r := crew.LinkResult{Pair: p, There: way, Back: way}
+		way := devicecheck.Way{MBps: min(rate(p[0]), rate(p[1])), Corrupt: slices.Contains(p[:], b.corrupt)}
+		r := devicecheck.LinkResult{Pair: p, There: way, Back: way}
 		if v, ok := b.back[p]; ok {
 			r.Back.MBps = v
 		}
@@ -46,7 +46,7 @@ func (b *box) Switchbox(_ context.Context, pairs []crew.Pair) ([]crew.LinkResult
 	return all, nil
 }
 
-var usual = switchbox.Rules{Pairs: []crew.Pair{{0, 1}, {2, 4}, {3, 5}, {6, 7}}, MinBandwidth: 10000, MinChannels: 2}
+var usual = switchbox.Rules{Pairs: []devicecheck.Pair{{0, 1}, {2, 4}, {3, 5}, {6, 7}}, MinBandwidth: 10000, MinChannels: 2}
 
 // TestRules is the guide's: a pair below the bandwidth is a faulty link, fewer healthy pairs than wanted a faulty node.
 func TestRules(t *testing.T) {
@@ -61,8 +61,8 @@ func TestRules(t *testing.T) {
 		{"all well", box{mbps: map[int]float64{}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
 		{"just enough, and far behind the others", box{mbps: map[int]float64{4: 10000}, corrupt: -1, hang: -1}, 4, false, "WARN", [][]int{nil, nil, nil, nil}},
 		{"near the others", box{mbps: map[int]float64{4: 14000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
-		{"one way slower", box{mbps: map[int]float64{}, back: map[crew.Pair]float64{{3, 5}: 14999}, corrupt: -1, hang: -1}, 4, false, "WARN", [][]int{nil, nil, nil, nil}},
-		{"one way a little slower", box{mbps: map[int]float64{}, back: map[crew.Pair]float64{{3, 5}: 15000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
+		{"one way slower", box{mbps: map[int]float64{}, back: map[devicecheck.Pair]float64{{3, 5}: 14999}, corrupt: -1, hang: -1}, 4, false, "WARN", [][]int{nil, nil, nil, nil}},
+		{"one way a little slower", box{mbps: map[int]float64{}, back: map[devicecheck.Pair]float64{{3, 5}: 15000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
 		{"just not", box{mbps: map[int]float64{4: 9999}, corrupt: -1, hang: -1}, 3, false, "WARN", [][]int{nil, {4}, nil, nil}},
 		{"two healthy pairs", box{mbps: map[int]float64{1: 10, 2: 10, 4: 10}, corrupt: -1, hang: -1}, 2, false, "WARN", [][]int{{1}, {2, 4}, nil, nil}},
 		{"one", box{mbps: map[int]float64{0: 10, 2: 10, 5: 10}, corrupt: -1, hang: -1}, 1, true, "FAIL", [][]int{{0}, {2}, {5}, nil}},

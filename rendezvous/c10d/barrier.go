@@ -13,7 +13,7 @@ import (
 // the round has entered it. Ours are kept alive meanwhile. When the round ends instead, because a worker of others has
 // failed for instance, that is a *RoundOverError; when an agent closes the rendezvous, ErrClosed. It may be called again
 // in the same round.
-func (b *Bridge) Barrier(ctx context.Context, company func() []Fellow, changed <-chan struct{}) error {
+func (b *Bridge) Barrier(ctx context.Context, company func() []Peer, changed <-chan struct{}) error {
 	r := b.joined
 	if r == nil {
 		return errors.New("cannot enter the exit barrier: no round was joined")
@@ -46,7 +46,7 @@ func (b *Bridge) Barrier(ctx context.Context, company func() []Fellow, changed <
 func (b *Bridge) enterBarrier(ctx context.Context) error {
 	ctx, cancel := answer(ctx, b.cfg.ReadTimeout)
 	defer cancel()
-	n, err := b.cfg.Store.Add(ctx, b.joined.prefix+keyBarrier, int64(len(b.joined.fellows)))
+	n, err := b.cfg.Store.Add(ctx, b.joined.prefix+keyBarrier, int64(len(b.joined.peers)))
 	if err == nil && n == int64(len(b.joined.order)) {
 		err = b.cfg.Store.Set(ctx, b.joined.prefix+keyPassed, []byte("<val_ignored>"))
 	}
@@ -58,7 +58,7 @@ func (b *Bridge) enterOldBarrier(ctx context.Context) error {
 	x := exchange{store: b.cfg.Store, timeout: b.cfg.ReadTimeout, round: b.joined}
 	var pairs []rendezvous.Pair
 	for rank, n := range b.joined.order {
-		if _, ours := b.joined.fellows[n]; ours {
+		if _, ours := b.joined.peers[n]; ours {
 			pairs = append(pairs,
 				rendezvous.Pair{Key: b.joined.key(keyOldBarrier, rank), Value: []byte(strconv.Itoa(rank))},
 				rendezvous.Pair{Key: b.joined.key(keyOldBarrier, rank) + fin, Value: []byte("FIN")})
@@ -78,7 +78,7 @@ func (b *Bridge) finished(ctx context.Context) (int, error) {
 	if r.legacy {
 		x, n := exchange{store: b.cfg.Store, timeout: b.cfg.ReadTimeout, round: r}, 0
 		for rank, node := range r.order {
-			if _, ours := r.fellows[node]; ours {
+			if _, ours := r.peers[node]; ours {
 				continue
 			}
 			there, err := x.has(ctx, b.joined.key(keyOldBarrier, rank))
@@ -96,7 +96,7 @@ func (b *Bridge) finished(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("cannot count the agents in the exit barrier: %w", err)
 	}
 	if r.entered {
-		n -= int64(len(r.fellows))
+		n -= int64(len(r.peers))
 	}
 	return int(max(0, min(n, int64(r.others())))), nil
 }

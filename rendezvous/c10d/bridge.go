@@ -34,9 +34,9 @@ func (e *RoundOverError) Error() string {
 	return fmt.Sprintf("round %d is over: %s", e.Round, e.Reason)
 }
 
-// Fellow is one node of ours.
-type Fellow struct {
-	// Node is different for each fellow and stays the same from round to round.
+// Peer is one node of ours.
+type Peer struct {
+	// Node is different for each peer and stays the same from round to round.
 	Node Node
 	Role string
 	// LocalWorldSize is the number of its workers, ≥ 1.
@@ -73,7 +73,7 @@ type Bridge struct {
 	text     []byte    // what the store held when we looked last; nil before
 	state    *State    // the same, read
 	ours     Nodes     // our nodes that may be in the state
-	company  []Fellow  // as it was when the last decision was made
+	company  []Peer    // as it was when the last decision was made
 	joined   *round    // what Join returned last, nil before
 	master   master    // where the workers of that round met
 	own      ownMaster // what the caller's function returned last
@@ -119,7 +119,7 @@ func (b *Bridge) Appeared(ctx context.Context) error {
 // Stay keeps all of ours alive, and returns why the round that Join returned is over: a member was lost or has left,
 // or somebody waits to join. The error is ErrClosed where an agent has closed the rendezvous: its workers have failed for
 // good. See Join for company and changed; whoever is new in the company is put on the list of those who wait.
-func (b *Bridge) Stay(ctx context.Context, company func() []Fellow, changed <-chan struct{}) (reason string, err error) {
+func (b *Bridge) Stay(ctx context.Context, company func() []Peer, changed <-chan struct{}) (reason string, err error) {
 	if b.joined == nil {
 		return "", errors.New("cannot stay in a round: none was joined")
 	}
@@ -132,7 +132,7 @@ func (b *Bridge) Stay(ctx context.Context, company func() []Fellow, changed <-ch
 }
 
 // Hold keeps all of ours alive until ctx ends, whatever becomes of the round: while their workers stop. Then it returns nil.
-func (b *Bridge) Hold(ctx context.Context, company func() []Fellow) error {
+func (b *Bridge) Hold(ctx context.Context, company func() []Peer) error {
 	if b.joined == nil {
 		return errors.New("cannot hold a round: none was joined")
 	}
@@ -166,7 +166,7 @@ func (b *Bridge) Close(ctx context.Context) error {
 type pursuit struct {
 	want     Want
 	deadline time.Duration
-	company  func() []Fellow // nil for nobody
+	company  func() []Peer   // nil for nobody
 	changed  <-chan struct{} // nil for never
 	excused  func(context.Context) (int, error)
 	nobody   int             // how many excused said last

@@ -266,7 +266,7 @@ func TestBridgeEnds(t *testing.T) {
 		}, func() { p.join(); p.live(); time.Sleep(2 * time.Minute); p.stop() })
 		leave()
 		together(func() {
-			_, err := b.Join(c.ctx, b.who, nil, func(context.Context, c10d.Fellow, bool) (string, int, error) { return "", 0, cause })
+			_, err := b.Join(c.ctx, b.who, nil, func(context.Context, c10d.Peer, bool) (string, int, error) { return "", 0, cause })
 			if !errors.Is(err, cause) || !strings.Contains(err.Error(), "cannot have the workers meet at node a_1_0") {
 				t.Errorf("Join with a master that fails: %v", err)
 			}

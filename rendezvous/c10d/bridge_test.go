@@ -21,7 +21,7 @@ import (
 func TestBridges(t *testing.T) {
 	bubble(t, 3, 6, func(c *crowd) {
 		one, two := c.company(nil, "b", "d"), c.company(nil, "a", "c", "e")
-		two.fellows[2].Role = "other"
+		two.peers[2].Role = "other"
 		var j1, j2 c10d.Joined
 		var err error
 		together(func() {
@@ -33,8 +33,8 @@ func TestBridges(t *testing.T) {
 		want := c10d.Joined{
 			GroupWorldSize: 5, WorldSize: 9, MasterAddr: "127.0.0.1", MasterPort: 9700, AgentStore: true, Others: 3, Names: []string{"a", "b", "c", "d", "e"},
 			Ranks: []c10d.Assignment{
-				{Fellow: one.fellows[0], GroupRank: 1, BaseRank: 1, BaseRoleRank: 1, RoleWorldSize: 6},
-				{Fellow: one.fellows[1], GroupRank: 3, BaseRank: 4, BaseRoleRank: 4, RoleWorldSize: 6},
+				{Peer: one.peers[0], GroupRank: 1, BaseRank: 1, BaseRoleRank: 1, RoleWorldSize: 6},
+				{Peer: one.peers[1], GroupRank: 3, BaseRank: 4, BaseRoleRank: 4, RoleWorldSize: 6},
 			},
 			Exit: []string{stateKey + ".0/torchelastic/agent/terminal_state/last_member"},
 		}
@@ -42,9 +42,9 @@ func TestBridges(t *testing.T) {
 			t.Errorf("the first joined (-want +got):\n%s", diff)
 		}
 		want.Others, want.Ranks = 2, []c10d.Assignment{
-			{Fellow: two.fellows[0], GroupRank: 0, BaseRank: 0, BaseRoleRank: 0, RoleWorldSize: 6},
-			{Fellow: two.fellows[1], GroupRank: 2, BaseRank: 2, BaseRoleRank: 2, RoleWorldSize: 6},
-			{Fellow: two.fellows[2], GroupRank: 4, BaseRank: 6, BaseRoleRank: 0, RoleWorldSize: 3},
+			{Peer: two.peers[0], GroupRank: 0, BaseRank: 0, BaseRoleRank: 0, RoleWorldSize: 6},
+			{Peer: two.peers[1], GroupRank: 2, BaseRank: 2, BaseRoleRank: 2, RoleWorldSize: 6},
+			{Peer: two.peers[2], GroupRank: 4, BaseRank: 6, BaseRoleRank: 0, RoleWorldSize: 3},
 		}
 		if diff := cmp.Diff(want, j2); diff != "" {
 			t.Errorf("the second joined (-want +got):\n%s", diff)
@@ -58,7 +58,7 @@ func TestBridges(t *testing.T) {
 			if why, err := two.Stay(hour, two.who, two.changed); err == nil {
 				t.Errorf("the round is over too soon: %s", why)
 			}
-			two.fellows = append(two.fellows[0:2:2], c10d.Fellow{Node: named("0"), Role: "default", LocalWorldSize: 1})
+			two.peers = append(two.peers[0:2:2], c10d.Peer{Node: named("0"), Role: "default", LocalWorldSize: 1})
 			two.changed <- struct{}{}
 			why2, _ = two.stay()
 			hold, cancel := context.WithTimeout(c.ctx, time.Minute)
@@ -113,8 +113,8 @@ func TestBridgeManyNodes(t *testing.T) {
 			names = append(names, fmt.Sprintf("node%04d", i))
 		}
 		many, few := c.company(nil, names...), c.company(nil, "a", "z")
-		for i := range many.fellows {
-			many.fellows[i].LocalWorldSize = 8
+		for i := range many.peers {
+			many.peers[i].LocalWorldSize = 8
 		}
 		for round := range 2 {
 			var j, k c10d.Joined

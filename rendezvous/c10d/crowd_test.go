@@ -30,7 +30,7 @@ type crowd struct {
 // bubble runs f with a crowd whose rounds have minNodes to maxNodes nodes.
 func bubble(t *testing.T, minNodes, maxNodes int, f func(c *crowd)) {
 	t.Helper()
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as all of rollcall's tests, where the reason stands
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as all of the tests of membership, where the reason stands
 	outer := t
 	synctest.Test(t, func(t *testing.T) {
 		space := memstore.NewSpace()
@@ -52,7 +52,7 @@ func bubble(t *testing.T, minNodes, maxNodes int, f func(c *crowd)) {
 type company struct {
 	*c10d.Bridge
 	*crowd
-	fellows []c10d.Fellow
+	peers   []c10d.Peer
 	changed chan struct{}
 }
 
@@ -69,14 +69,14 @@ func (c *crowd) company(change func(*c10d.BridgeConfig), names ...string) *compa
 	}
 	b2 := &company{Bridge: b, crowd: c, changed: make(chan struct{}, 1)}
 	for i, name := range names {
-		b2.fellows = append(b2.fellows, c10d.Fellow{Node: named(name), Role: "default", LocalWorldSize: i + 1})
+		b2.peers = append(b2.peers, c10d.Peer{Node: named(name), Role: "default", LocalWorldSize: i + 1})
 	}
 	return b2
 }
 
-func (b *company) who() []c10d.Fellow { return b.fellows }
+func (b *company) who() []c10d.Peer { return b.peers }
 
-func (b *company) master(_ context.Context, f c10d.Fellow, served bool) (string, int, error) {
+func (b *company) master(_ context.Context, f c10d.Peer, served bool) (string, int, error) {
 	// Port by name: addresses are looked up, and there is no network in a bubble.
 	port := 100 * int(f.Node.Addr[0])
 	if !served {

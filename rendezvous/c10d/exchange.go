@@ -103,7 +103,7 @@ func (x *exchange) run(ctx context.Context) error {
 
 // modern is the order of 2.4 and newer: where the workers meet, then who brings what.
 func (x *exchange) modern(ctx context.Context) error {
-	first, ours := x.round.fellows[x.round.order[0]]
+	first, ours := x.round.peers[x.round.order[0]]
 	if !ours {
 		return x.follow(ctx)
 	}
@@ -122,7 +122,7 @@ func (x *exchange) modern(ctx context.Context) error {
 	}
 	var pairs []rendezvous.Pair
 	for rank, a := range x.assign(infos) {
-		if _, ours := x.round.fellows[x.round.order[rank]]; !ours {
+		if _, ours := x.round.peers[x.round.order[rank]]; !ours {
 			value, err := json.Marshal([]int{a.BaseRank, x.joined.WorldSize, a.BaseRoleRank, a.RoleWorldSize})
 			if err != nil {
 				return err
@@ -158,7 +158,7 @@ func (x *exchange) follow(ctx context.Context) error {
 	}
 	x.waiting(0, "the ranks", false)
 	for rank, n := range x.round.order {
-		f, ours := x.round.fellows[n]
+		f, ours := x.round.peers[n]
 		if !ours {
 			continue
 		}
@@ -174,7 +174,7 @@ func (x *exchange) follow(ctx context.Context) error {
 			return x.nonsense(x.round.key(keyRanks, rank), text)
 		}
 		x.joined.WorldSize = v[1]
-		x.joined.Ranks = append(x.joined.Ranks, Assignment{Fellow: f, GroupRank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})
+		x.joined.Ranks = append(x.joined.Ranks, Assignment{Peer: f, GroupRank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ func (x *exchange) legacy(ctx context.Context) error {
 	if err := x.say(ctx, keyOldRole, fin); err != nil {
 		return err
 	}
-	if first, ours := x.round.fellows[x.round.order[0]]; ours {
+	if first, ours := x.round.peers[x.round.order[0]]; ours {
 		if err := x.askMaster(ctx, first, false); err != nil {
 			return err
 		}
@@ -213,7 +213,7 @@ func (x *exchange) legacy(ctx context.Context) error {
 func (x *exchange) say(ctx context.Context, key, end string) error {
 	var pairs []rendezvous.Pair
 	for rank, n := range x.round.order {
-		f, ours := x.round.fellows[n]
+		f, ours := x.round.peers[n]
 		if !ours {
 			continue
 		}
@@ -233,7 +233,7 @@ func (x *exchange) say(ctx context.Context, key, end string) error {
 func (x *exchange) hear(ctx context.Context, key string) ([]roleInfo, error) {
 	infos := make([]roleInfo, len(x.round.order))
 	for rank, n := range x.round.order {
-		if f, ours := x.round.fellows[n]; ours {
+		if f, ours := x.round.peers[n]; ours {
 			infos[rank] = roleInfo{f.Role, rank, f.LocalWorldSize}
 			continue
 		}
@@ -262,8 +262,8 @@ func (x *exchange) assign(infos []roleInfo) []Assignment {
 	x.joined.WorldSize = world
 	for rank, i := range infos {
 		all[rank].RoleWorldSize = roles[i.Role]
-		if f, ours := x.round.fellows[x.round.order[rank]]; ours {
-			all[rank].Fellow = f
+		if f, ours := x.round.peers[x.round.order[rank]]; ours {
+			all[rank].Peer = f
 			x.joined.Ranks = append(x.joined.Ranks, all[rank])
 		}
 	}

@@ -29,7 +29,7 @@ const (
 //
 // With served, an agent of ours serves the store, and it does before Master returns. Without, where the other agents are
 // of PyTorch 1.x, worker 0 opens it itself, and nobody may listen at that port; then any address will do each time.
-type Master func(ctx context.Context, f Fellow, served bool) (addr string, port int, err error)
+type Master func(ctx context.Context, f Peer, served bool) (addr string, port int, err error)
 
 // Joined is a round that our nodes take part in.
 type Joined struct {
@@ -52,7 +52,7 @@ type Joined struct {
 
 // Assignment is what a round gives to one node of ours.
 type Assignment struct {
-	Fellow
+	Peer
 	GroupRank, BaseRank, BaseRoleRank, RoleWorldSize int
 }
 
@@ -60,13 +60,13 @@ type Assignment struct {
 type round struct {
 	Round
 	order   []Node // by rank
-	fellows map[Node]Fellow
+	peers   map[Node]Peer
 	prefix  string // of its keys
 	legacy  bool   // of the family 1.13 to 2.3
 	entered bool   // whether we are in its exit barrier
 }
 
-func (r *round) others() int { return len(r.order) - len(r.fellows) }
+func (r *round) others() int { return len(r.order) - len(r.peers) }
 
 // key is what an agent writes under name by its rank.
 func (r *round) key(name string, rank int) string { return r.prefix + name + strconv.Itoa(rank) }
@@ -79,7 +79,7 @@ func (r *round) exit() []string {
 	}
 	var keys []string
 	for rank, n := range r.order {
-		if _, ours := r.fellows[n]; !ours {
+		if _, ours := r.peers[n]; !ours {
 			keys = append(keys, r.key(keyOldBarrier, rank)+fin)
 		}
 	}
@@ -94,7 +94,7 @@ func (r *round) exit() []string {
 //
 // It returns ErrClosed, ErrSpared or ErrTimeout when no round follows. After any other error our nodes are still where they
 // were, and others may begin a round with them: Leave, or Join again.
-func (b *Bridge) Join(ctx context.Context, company func() []Fellow, changed <-chan struct{}, where Master) (Joined, error) {
+func (b *Bridge) Join(ctx context.Context, company func() []Peer, changed <-chan struct{}, where Master) (Joined, error) {
 	b.joined = nil
 	deadline := b.deadline(WantJoin)
 	for {
@@ -143,7 +143,7 @@ func (b *Bridge) notJoined(err error) error {
 // begun makes a round of what Step has joined.
 func (b *Bridge) begun(r Round) (*round, error) {
 	j := &round{
-		Round: r, order: make([]Node, len(r.Ranks)), fellows: make(map[Node]Fellow),
+		Round: r, order: make([]Node, len(r.Ranks)), peers: make(map[Node]Peer),
 		prefix: b.prefix(r.Number), legacy: b.state.Naive || b.state.FQDN,
 	}
 	for n, rank := range r.Ranks {
@@ -154,7 +154,7 @@ func (b *Bridge) begun(r Round) (*round, error) {
 			if f.LocalWorldSize < 1 {
 				return nil, fmt.Errorf("node %s has %d workers, want at least 1", f.Node, f.LocalWorldSize)
 			}
-			j.fellows[f.Node] = f
+			j.peers[f.Node] = f
 		}
 	}
 	return j, nil
@@ -212,7 +212,7 @@ func (b *Bridge) holdsBack(members []Node, now Instant) bool {
 
 // share does what all agents of a complete round do together, while ours are kept alive. A round that ends meanwhile is
 // a *RoundOverError.
-func (b *Bridge) share(ctx context.Context, company func() []Fellow, where Master) (Joined, error) {
+func (b *Bridge) share(ctx context.Context, company func() []Peer, where Master) (Joined, error) {
 	x := &exchange{
 		log: b.cfg.Log, store: b.cfg.Store, timeout: b.cfg.ReadTimeout, round: b.joined, where: where, before: b.master, own: b.own,
 		prefix: b.prefix, rendezvous: b.key,

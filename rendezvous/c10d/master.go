@@ -17,7 +17,7 @@ import (
 const maxRounds = 1000
 
 // askMaster asks the caller where the workers meet.
-func (x *exchange) askMaster(ctx context.Context, f Fellow, served bool) error {
+func (x *exchange) askMaster(ctx context.Context, f Peer, served bool) error {
 	addr, port, err := x.where(ctx, f, served)
 	if err != nil {
 		return fmt.Errorf("cannot have the workers meet at node %s: %w", f.Node, err)
@@ -29,13 +29,13 @@ func (x *exchange) askMaster(ctx context.Context, f Fellow, served bool) error {
 // chooseMaster says where the workers meet when rank 0 is ours. Agents of torchrun from 2.6 on send their workers where they
 // met the first time, so that is where it was, as long as somebody serves the store there: our node that did if it takes
 // part, or an agent of torchrun that was rank 0 before, or a node of ours that is a spare now.
-func (x *exchange) chooseMaster(ctx context.Context, first Fellow) error {
+func (x *exchange) chooseMaster(ctx context.Context, first Peer) error {
 	if x.round.others() > 0 {
 		old, err := x.earlierMaster(ctx)
 		if err != nil {
 			return err
 		}
-		before, here := x.round.fellows[x.own.node]
+		before, here := x.round.peers[x.own.node]
 		switch {
 		case old == (master{}):
 		case old == x.own.master && here:
@@ -94,7 +94,7 @@ func (x *exchange) findMaster(ctx context.Context) error {
 func (x *exchange) moved(ctx context.Context) {
 	stayed := 0
 	for rank, n := range x.round.order {
-		if _, ours := x.round.fellows[n]; !ours && rank > 0 {
+		if _, ours := x.round.peers[n]; !ours && rank > 0 {
 			stayed++
 		}
 	}

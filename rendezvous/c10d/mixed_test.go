@@ -114,7 +114,7 @@ func TestMixedDeath(t *testing.T) {
 	m.work(m.join(4))
 	// Longer than a node may be silent.
 	hold, cancel := context.WithTimeout(m.ctx, 5*time.Second)
-	if err := m.Hold(hold, m.fellows); err != nil {
+	if err := m.Hold(hold, m.peers); err != nil {
 		t.Fatal(err)
 	}
 	cancel()

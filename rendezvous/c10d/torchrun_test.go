@@ -33,7 +33,7 @@ type mixed struct {
 	env      []string
 	endpoint string
 	meet     *tcpstore.Server // where workers meet when rank 0 is ours
-	company  []c10d.Fellow
+	company  []c10d.Peer
 	changed  chan struct{}
 	*c10d.Bridge
 	store   *tcpstore.Client
@@ -115,7 +115,7 @@ func newMixed(t *testing.T, c mixedConfig) *mixed {
 	t.Cleanup(func() { store.Close() })
 	m.store = store
 	for i, name := range c.names {
-		m.company = append(m.company, c10d.Fellow{Node: c10d.Node{Addr: name, PID: int64(i)}, Role: "default", LocalWorldSize: 1})
+		m.company = append(m.company, c10d.Peer{Node: c10d.Node{Addr: name, PID: int64(i)}, Role: "default", LocalWorldSize: 1})
 	}
 	set := c10d.DefaultSettings(c.min, c.max)
 	set.LastCall = 2 * time.Second
@@ -212,10 +212,10 @@ func (m *mixed) ends(a *torchrun) int {
 	return a.ProcessState.ExitCode()
 }
 
-func (m *mixed) fellows() []c10d.Fellow { return m.company }
+func (m *mixed) peers() []c10d.Peer { return m.company }
 
 // master empties the store that our agents serve to the workers, and says where it is.
-func (m *mixed) master(_ context.Context, _ c10d.Fellow, served bool) (string, int, error) {
+func (m *mixed) master(_ context.Context, _ c10d.Peer, served bool) (string, int, error) {
 	if served {
 		m.meet.Reset()
 		return "127.0.0.1", m.meet.Port(), nil
@@ -231,7 +231,7 @@ func (m *mixed) master(_ context.Context, _ c10d.Fellow, served bool) (string, i
 // join joins a round of n nodes.
 func (m *mixed) join(n int) c10d.Joined {
 	m.Helper()
-	j, err := m.Join(m.ctx, m.fellows, m.changed, m.master)
+	j, err := m.Join(m.ctx, m.peers, m.changed, m.master)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func (m *mixed) work(j c10d.Joined) []sight {
 	var all []sight
 	hold, cancel := context.WithCancel(m.ctx)
 	held := make(chan error, 1)
-	go func() { held <- m.Hold(hold, m.fellows) }()
+	go func() { held <- m.Hold(hold, m.peers) }()
 	testutil.Eventually(m.T, time.Minute, "all workers have met", func() bool {
 		all = nil
 		found, _ := filepath.Glob(m.dir + "/saw.*[0-9]")
@@ -324,7 +324,7 @@ func (m *mixed) stopWorkers() {
 // stay waits for the round to end, with a reason that says reason.
 func (m *mixed) stay(reason string) {
 	m.Helper()
-	why, err := m.Stay(m.ctx, m.fellows, m.changed)
+	why, err := m.Stay(m.ctx, m.peers, m.changed)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -352,7 +352,7 @@ func (m *mixed) succeed(agents ...*torchrun) {
 		}
 	}
 	m.workers = nil
-	if err := m.Barrier(m.ctx, m.fellows, m.changed); err != nil {
+	if err := m.Barrier(m.ctx, m.peers, m.changed); err != nil {
 		m.Fatal(err)
 	}
 	if err := m.Close(m.ctx); err != nil && !errors.Is(err, c10d.ErrClosed) {

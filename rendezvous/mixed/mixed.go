@@ -1,4 +1,4 @@
-// Package mixed lets agents of torchrun take part in a rollcall: it is the rollcall.Bridge that speaks c10d.
+// Package mixed lets agents of torchrun take part in a membership: it is the membership.Bridge that speaks c10d.
 package mixed
 
 import (
@@ -10,13 +10,13 @@ import (
 	"muster/internal/errhint"
 	"muster/rendezvous"
 	"muster/rendezvous/c10d"
-	"muster/rendezvous/rollcall"
+	"muster/rendezvous/membership"
 )
 
-// Bridge is a rollcall.Bridge over the rendezvous of torchrun's agents.
+// Bridge is a membership.Bridge over the rendezvous of torchrun's agents.
 type Bridge struct{ c10d *c10d.Bridge }
 
-var _ rollcall.Bridge = (*Bridge)(nil)
+var _ membership.Bridge = (*Bridge)(nil)
 
 // New returns a bridge that has not touched the store yet.
 func New(cfg c10d.BridgeConfig) (*Bridge, error) {
@@ -27,14 +27,14 @@ func New(cfg c10d.BridgeConfig) (*Bridge, error) {
 	return &Bridge{b}, nil
 }
 
-// Appeared implements rollcall.Bridge.
+// Appeared implements membership.Bridge.
 func (b *Bridge) Appeared(ctx context.Context) error { return b.c10d.Appeared(ctx) }
 
-// Join implements rollcall.Bridge.
-func (b *Bridge) Join(ctx context.Context, company func() []rollcall.Fellow, changed <-chan struct{}, master rollcall.Master) (rollcall.Joined, error) {
+// Join implements membership.Bridge.
+func (b *Bridge) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{}, master membership.Master) (membership.Joined, error) {
 	var mu sync.Mutex // the company is asked for while the master is found
 	agents := map[c10d.Node]string{}
-	ask := func() []c10d.Fellow {
+	ask := func() []c10d.Peer {
 		now := company()
 		mu.Lock()
 		defer mu.Unlock()
@@ -43,29 +43,29 @@ func (b *Bridge) Join(ctx context.Context, company func() []rollcall.Fellow, cha
 		}
 		return translate(now)
 	}
-	j, err := b.c10d.Join(ctx, ask, changed, func(ctx context.Context, f c10d.Fellow, served bool) (string, int, error) {
+	j, err := b.c10d.Join(ctx, ask, changed, func(ctx context.Context, f c10d.Peer, served bool) (string, int, error) {
 		mu.Lock()
 		agent := agents[f.Node]
 		mu.Unlock()
 		return master(ctx, agent, served)
 	})
 	if err != nil {
-		return rollcall.Joined{}, over(err)
+		return membership.Joined{}, over(err)
 	}
-	joined := rollcall.Joined{
+	joined := membership.Joined{
 		Size: j.GroupWorldSize, World: j.WorldSize, Others: j.Others, MasterAddr: j.MasterAddr, MasterPort: j.MasterPort,
 		AgentStore: j.AgentStore, Names: j.Names, Exit: j.Exit,
 	}
 	for _, a := range j.Ranks {
-		joined.Places = append(joined.Places, rollcall.Place{
+		joined.Places = append(joined.Places, membership.Place{
 			Agent: agents[a.Node], Rank: a.GroupRank, BaseRank: a.BaseRank, BaseRoleRank: a.BaseRoleRank, RoleWorldSize: a.RoleWorldSize,
 		})
 	}
 	return joined, nil
 }
 
-// Stay implements rollcall.Bridge.
-func (b *Bridge) Stay(ctx context.Context, company func() []rollcall.Fellow, changed <-chan struct{}) (string, error) {
+// Stay implements membership.Bridge.
+func (b *Bridge) Stay(ctx context.Context, company func() []membership.Peer, changed <-chan struct{}) (string, error) {
 	reason, err := b.c10d.Stay(ctx, asked(company), changed)
 	if errors.Is(err, c10d.ErrClosed) {
 		return "", ended(rendezvous.Fail, "PeersFailed", reason)
@@ -73,37 +73,37 @@ func (b *Bridge) Stay(ctx context.Context, company func() []rollcall.Fellow, cha
 	return reason, over(err)
 }
 
-// Hold implements rollcall.Bridge.
-func (b *Bridge) Hold(ctx context.Context, company func() []rollcall.Fellow) error {
+// Hold implements membership.Bridge.
+func (b *Bridge) Hold(ctx context.Context, company func() []membership.Peer) error {
 	return b.c10d.Hold(ctx, asked(company))
 }
 
-// Barrier implements rollcall.Bridge.
-func (b *Bridge) Barrier(ctx context.Context, company func() []rollcall.Fellow, changed <-chan struct{}) error {
+// Barrier implements membership.Bridge.
+func (b *Bridge) Barrier(ctx context.Context, company func() []membership.Peer, changed <-chan struct{}) error {
 	return over(b.c10d.Barrier(ctx, asked(company), changed))
 }
 
-// Close implements rollcall.Bridge.
+// Close implements membership.Bridge.
 func (b *Bridge) Close(ctx context.Context) error { return b.c10d.Close(ctx) }
 
-// Progress implements rollcall.Bridge.
+// Progress implements membership.Bridge.
 func (b *Bridge) Progress() string { return b.c10d.Progress() }
 
-func asked(company func() []rollcall.Fellow) func() []c10d.Fellow {
-	return func() []c10d.Fellow { return translate(company()) }
+func asked(company func() []membership.Peer) func() []c10d.Peer {
+	return func() []c10d.Peer { return translate(company()) }
 }
 
-func translate(company []rollcall.Fellow) []c10d.Fellow {
-	fellows := make([]c10d.Fellow, len(company))
+func translate(company []membership.Peer) []c10d.Peer {
+	peers := make([]c10d.Peer, len(company))
 	for i, f := range company {
-		fellows[i] = c10d.Fellow{Node: node(f), Role: f.Role, LocalWorldSize: f.Workers}
+		peers[i] = c10d.Peer{Node: node(f), Role: f.Role, LocalWorldSize: f.Workers}
 	}
-	return fellows
+	return peers
 }
 
 // node names an agent as torchrun's agents do. Its process id stands for the agent's own: all that matters is that no two
 // agents of one address have the same.
-func node(f rollcall.Fellow) c10d.Node {
+func node(f membership.Peer) c10d.Node {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(f.Agent)) // a hash takes everything
 	return c10d.Node{Addr: f.Addr, PID: int64(h.Sum32() &^ (1 << 31))}

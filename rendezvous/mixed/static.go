@@ -17,7 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/rendezvous"
-	"muster/rendezvous/rollcall"
+	"muster/rendezvous/membership"
 )
 
 // StaticStore is the store at a static job's MASTER_ADDR:MASTER_PORT, which agents and workers of torchrun share.
@@ -39,7 +39,7 @@ type StaticConfig struct {
 	Log  zerolog.Logger
 }
 
-// Static is the rollcall.Bridge to torchrun's agents of a job with fixed node ranks. Those say what they bring, are told
+// Static is the membership.Bridge to torchrun's agents of a job with fixed node ranks. Those say what they bring, are told
 // their ranks, and count themselves when they are done; they never look at each other. A restart is an agent's own: it says
 // again what it brings and takes the ranks of before. So both are removed once a round has begun: then an agent that starts
 // anew is noticed, and waits until the workers of all nodes have stopped and their keys are gone.
@@ -53,7 +53,7 @@ type Static struct {
 	barred bool
 }
 
-var _ rollcall.Bridge = (*Static)(nil)
+var _ membership.Bridge = (*Static)(nil)
 
 const (
 	staticPoll   = 250 * time.Millisecond
@@ -84,7 +84,7 @@ func (s *Static) oldRole(rank int) string {
 }
 func (s *Static) say(text string) { s.text.Store(&text) }
 
-// Progress implements rollcall.Bridge.
+// Progress implements membership.Bridge.
 func (s *Static) Progress() string { return *s.text.Load() }
 
 // pause waits for the next look.
@@ -100,7 +100,7 @@ func pause(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// Appeared implements rollcall.Bridge. Every client of the store is counted when it comes, so we look for what agents say
+// Appeared implements membership.Bridge. Every client of the store is counted when it comes, so we look for what agents say
 // only then.
 func (s *Static) Appeared(ctx context.Context) error {
 	var until time.Time
@@ -132,9 +132,9 @@ type brings struct {
 	Local int    `json:"local_world_size"`
 }
 
-// Join implements rollcall.Bridge. The place is the store's own, so master is not asked.
-func (s *Static) Join(ctx context.Context, company func() []rollcall.Fellow, changed <-chan struct{}, _ rollcall.Master) (j rollcall.Joined, err error) {
-	var ours map[int]rollcall.Fellow
+// Join implements membership.Bridge. The place is the store's own, so master is not asked.
+func (s *Static) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{}, _ membership.Master) (j membership.Joined, err error) {
+	var ours map[int]membership.Peer
 	for {
 		if ours, s.others, err = s.gather(ctx, company()); err != nil {
 			return j, err
@@ -151,7 +151,7 @@ func (s *Static) Join(ctx context.Context, company func() []rollcall.Fellow, cha
 			return j, err
 		}
 	}
-	j = rollcall.Joined{
+	j = membership.Joined{
 		Size: s.cfg.Nodes, Others: len(s.others), MasterAddr: s.cfg.Addr, MasterPort: s.cfg.Port, AgentStore: true, Names: make([]string, s.cfg.Nodes),
 	}
 	for rank := range j.Names {
@@ -167,8 +167,8 @@ func (s *Static) Join(ctx context.Context, company func() []rollcall.Fellow, cha
 }
 
 // gather finds out which node ranks are ours, and which are those of agents of torchrun that are there.
-func (s *Static) gather(ctx context.Context, company []rollcall.Fellow) (ours map[int]rollcall.Fellow, others []int, err error) {
-	ours = map[int]rollcall.Fellow{}
+func (s *Static) gather(ctx context.Context, company []membership.Peer) (ours map[int]membership.Peer, others []int, err error) {
+	ours = map[int]membership.Peer{}
 	for _, f := range company {
 		if _, double := ours[f.NodeRank]; !double { // the later one is refused when the first one has shown that it lives
 			ours[f.NodeRank] = f
@@ -209,7 +209,7 @@ func (s *Static) sweep(ctx context.Context) error {
 		return nil // torchrun's store of 2.9 and older
 	}
 	for _, key := range keys {
-		if err == nil && key != "init/" && !strings.HasPrefix(key, s.prefix) && !strings.HasPrefix(key, rollcall.KeyPrefix) {
+		if err == nil && key != "init/" && !strings.HasPrefix(key, s.prefix) && !strings.HasPrefix(key, membership.KeyPrefix) {
 			_, err = s.cfg.Store.Delete(ctx, key)
 		}
 	}
@@ -217,7 +217,7 @@ func (s *Static) sweep(ctx context.Context) error {
 }
 
 // assign gives the ranks: ours is rank 0.
-func (s *Static) assign(ctx context.Context, ours map[int]rollcall.Fellow, j *rollcall.Joined) error {
+func (s *Static) assign(ctx context.Context, ours map[int]membership.Peer, j *membership.Joined) error {
 	infos, roles := make([]brings, s.cfg.Nodes), map[string]int{}
 	for rank := range infos {
 		if f, is := ours[rank]; is {
@@ -237,7 +237,7 @@ func (s *Static) assign(ctx context.Context, ours map[int]rollcall.Fellow, j *ro
 	base, roleBase := 0, map[string]int{}
 	for rank, info := range infos {
 		if f, is := ours[rank]; is {
-			j.Places = append(j.Places, rollcall.Place{Agent: f.Agent, Rank: rank, BaseRank: base, BaseRoleRank: roleBase[info.Role], RoleWorldSize: roles[info.Role]})
+			j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank, BaseRank: base, BaseRoleRank: roleBase[info.Role], RoleWorldSize: roles[info.Role]})
 		} else {
 			value := fmt.Appendf(nil, "[%d, %d, %d, %d]", base, j.World, roleBase[info.Role], roles[info.Role])
 			if err := s.cfg.Store.Set(ctx, s.ranks(rank), value); err != nil {
@@ -251,7 +251,7 @@ func (s *Static) assign(ctx context.Context, ours map[int]rollcall.Fellow, j *ro
 }
 
 // follow says what ours bring, and takes the ranks that torchrun's rank 0 gives them.
-func (s *Static) follow(ctx context.Context, ours map[int]rollcall.Fellow, j *rollcall.Joined) error {
+func (s *Static) follow(ctx context.Context, ours map[int]membership.Peer, j *membership.Joined) error {
 	for rank, f := range ours {
 		text, err := json.Marshal(brings{f.Role, rank, f.Workers})
 		if err == nil {
@@ -273,7 +273,7 @@ func (s *Static) follow(ctx context.Context, ours map[int]rollcall.Fellow, j *ro
 			return fmt.Errorf("cannot use what key %q of the store says: %.100q is not what an agent of torchrun writes there", s.ranks(rank), text)
 		}
 		j.World = v[1]
-		j.Places = append(j.Places, rollcall.Place{Agent: f.Agent, Rank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})
+		j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})
 	}
 	return nil
 }
@@ -310,8 +310,8 @@ func (s *Static) forget(ctx context.Context, key func(rank int) string) error {
 	return nil
 }
 
-// Stay implements rollcall.Bridge.
-func (s *Static) Stay(ctx context.Context, _ func() []rollcall.Fellow, _ <-chan struct{}) (string, error) {
+// Stay implements membership.Bridge.
+func (s *Static) Stay(ctx context.Context, _ func() []membership.Peer, _ <-chan struct{}) (string, error) {
 	if err := s.forget(ctx, s.role); err != nil {
 		return "", err
 	}
@@ -341,16 +341,16 @@ func (s *Static) again(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// Hold implements rollcall.Bridge: these agents of torchrun do not ask whether others live.
-func (s *Static) Hold(ctx context.Context, _ func() []rollcall.Fellow) error {
+// Hold implements membership.Bridge: these agents of torchrun do not ask whether others live.
+func (s *Static) Hold(ctx context.Context, _ func() []membership.Peer) error {
 	<-ctx.Done()
 	return nil
 }
 
-// Barrier implements rollcall.Bridge: it waits until all others are in their exit barrier. Ours enter it by Close, when they
+// Barrier implements membership.Bridge: it waits until all others are in their exit barrier. Ours enter it by Close, when they
 // all know that the job is over, because an agent of torchrun that hosts the store leaves with the last one, and takes it
 // along. Agents that fail never come: after five minutes, as theirs do, ours go without them.
-func (s *Static) Barrier(ctx context.Context, _ func() []rollcall.Fellow, _ <-chan struct{}) error {
+func (s *Static) Barrier(ctx context.Context, _ func() []membership.Peer, _ <-chan struct{}) error {
 	for began := time.Now(); ; {
 		n, err := s.cfg.Store.Add(ctx, s.members(), 0)
 		switch {
@@ -374,7 +374,7 @@ func (s *Static) Barrier(ctx context.Context, _ func() []rollcall.Fellow, _ <-ch
 
 func (s *Static) members() string { return s.prefix + "agent/terminal_state/num_members" }
 
-// Close implements rollcall.Bridge. These agents of torchrun hear of nobody's failure.
+// Close implements membership.Bridge. These agents of torchrun hear of nobody's failure.
 func (s *Static) Close(ctx context.Context) error {
 	if !s.done {
 		return nil

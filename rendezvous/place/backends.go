@@ -14,12 +14,12 @@ import (
 	"muster/internal/periodic"
 	"muster/rendezvous/c10d"
 	"muster/rendezvous/etcdstore"
+	"muster/rendezvous/membership"
 	"muster/rendezvous/mixed"
-	"muster/rendezvous/rollcall"
 )
 
 // openEtcd reaches etcd.
-func (m *meeting) openEtcd(ctx context.Context, cfg *rollcall.Config) error {
+func (m *meeting) openEtcd(ctx context.Context, cfg *membership.Config) error {
 	e := etcdstore.Config{
 		TLS: m.Etcd.TLS, CACert: m.Etcd.CACert, Cert: m.Etcd.Cert, CertKey: m.Etcd.CertKey, User: m.Etcd.User,
 		Prefix: m.Etcd.Prefix, Lease: m.runID, Log: m.log,
@@ -50,7 +50,7 @@ func (m *meeting) openEtcd(ctx context.Context, cfg *rollcall.Config) error {
 }
 
 // awaitName finds this node's address towards etcd. The name of an endpoint may be known only when etcd has been started.
-func (m *meeting) awaitName(ctx context.Context, cfg *rollcall.Config) error {
+func (m *meeting) awaitName(ctx context.Context, cfg *membership.Config) error {
 	for {
 		err := m.ownAddr(ctx, cfg, m.Endpoints[0])
 		if err == nil || !errors.Is(err, hostaddr.ErrUnresolved) && ctx.Err() == nil {
@@ -66,7 +66,7 @@ func (m *meeting) awaitName(ctx context.Context, cfg *rollcall.Config) error {
 }
 
 // bridge lets agents of torchrun take part.
-func (m *meeting) bridge(store rollcall.Conn) (rollcall.Bridge, error) {
+func (m *meeting) bridge(store membership.Conn) (membership.Bridge, error) {
 	set := c10d.DefaultSettings(m.nodes.Min, m.nodes.Max)
 	set.JoinTimeout, set.CloseTimeout = m.JoinTimeout, m.CloseTimeout
 	set.LastCall = cmp.Or(m.LastCall, set.LastCall)
@@ -83,7 +83,7 @@ func (m *meeting) bridge(store rollcall.Conn) (rollcall.Bridge, error) {
 }
 
 // countAtStatic lets the host of a static job, which may be torchrun's, count this agent.
-func (m *meeting) countAtStatic(ctx context.Context, conn rollcall.Conn) error {
+func (m *meeting) countAtStatic(ctx context.Context, conn membership.Conn) error {
 	store, ok := conn.(mixed.StaticStore)
 	if !ok {
 		return fmt.Errorf("internal error: a static job at a %T", conn)
@@ -92,7 +92,7 @@ func (m *meeting) countAtStatic(ctx context.Context, conn rollcall.Conn) error {
 }
 
 // staticBridge lets agents of torchrun have node ranks.
-func (m *meeting) staticBridge(conn rollcall.Conn) (rollcall.Bridge, error) {
+func (m *meeting) staticBridge(conn membership.Conn) (membership.Bridge, error) {
 	store, ok := conn.(mixed.StaticStore)
 	if !ok {
 		return nil, fmt.Errorf("internal error: a static job at a %T", conn)

@@ -11,7 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/launch/job"
-	"muster/rendezvous/rollcall"
+	"muster/rendezvous/membership"
 )
 
 // dlroverMasterAddr is the variable in which DLRover's operator names the master of a job.
@@ -72,7 +72,7 @@ func serverKind(answer []byte) string {
 
 // sayOpen says what is open to whom in a job of several nodes without a token, and how to close it: as a warning on the node
 // that serves the store, so that it is said once. Of simulated nodes, which are on this machine for a while, hardly anybody wants to know.
-func (m *meeting) sayOpen(cfg *rollcall.Config, simulated bool) {
+func (m *meeting) sayOpen(cfg *membership.Config, simulated bool) {
 	level, at := zerolog.InfoLevel, cfg.Place
 	first := m.Endpoints[0]
 	if m.Backend != "etcd" {

@@ -21,7 +21,7 @@ import (
 	"muster/internal/tokenfile"
 	"muster/launch/job"
 	"muster/rendezvous"
-	"muster/rendezvous/rollcall"
+	"muster/rendezvous/membership"
 	"muster/rendezvous/tcpstore"
 	"muster/rendezvous/topology"
 )
@@ -79,7 +79,7 @@ func Open(ctx context.Context, c Config) (rendezvous.Handler, Reach, error) {
 	if cfg.Token == nil {
 		m.sayOpen(&cfg, c.Simulated)
 	}
-	handler, err := rollcall.New(cfg)
+	handler, err := membership.New(cfg)
 	if err != nil {
 		release(&cfg)
 		return nil, Reach{}, err
@@ -97,7 +97,7 @@ func Check(j *job.Job) error {
 }
 
 // release closes what open has opened, for a meeting that does not come about.
-func release(cfg *rollcall.Config) {
+func release(cfg *membership.Config) {
 	_ = cfg.Store.Close()
 	if cfg.Workers != nil {
 		_ = cfg.Workers.Close()
@@ -126,9 +126,9 @@ func newMeeting(c Config) *meeting {
 	}
 }
 
-// config is all of rollcall's configuration that needs no store.
-func (m *meeting) config(job *job.Job) (rollcall.Config, error) {
-	cfg := rollcall.Config{
+// config is all of the configuration of membership that needs no store.
+func (m *meeting) config(job *job.Job) (membership.Config, error) {
+	cfg := membership.Config{
 		RunID: m.runID, Min: m.nodes.Min, Max: m.nodes.Max, Spares: m.Spares, Unit: max(m.NodeUnit, 1),
 		Fixed: m.Backend == "static" || m.Backend == "muster" && m.NodeRank >= 0, NodeRank: -1, Node: m.hostname,
 		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
@@ -161,8 +161,8 @@ func (m *meeting) config(job *job.Job) (rollcall.Config, error) {
 }
 
 // orderBy ranks nodes by their switches. Newcomers come by address.
-func orderBy(switches *topology.Topology) func([]rollcall.Placement) []int {
-	return func(places []rollcall.Placement) []int {
+func orderBy(switches *topology.Topology) func([]membership.Placement) []int {
+	return func(places []membership.Placement) []int {
 		index := make([]int, len(places))
 		addrs := make([]netip.Addr, len(places))
 		for i, p := range places {
@@ -191,7 +191,7 @@ func orderBy(switches *topology.Topology) func([]rollcall.Placement) []int {
 }
 
 // open reaches the agents' store, or serves it, and opens this node's own for the workers.
-func (m *meeting) open(ctx context.Context, cfg *rollcall.Config) (err error) {
+func (m *meeting) open(ctx context.Context, cfg *membership.Config) (err error) {
 	joining, cancel := context.WithTimeout(ctx, m.JoinTimeout)
 	defer cancel()
 	if m.Backend == "etcd" {
@@ -238,7 +238,7 @@ const (
 )
 
 // openTCP looks for the host of the store at each endpoint, and becomes the host where that is for this node to do.
-func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
+func (m *meeting) openTCP(ctx context.Context, cfg *membership.Config) error {
 	cfg.Failover = m.Backend != "static" && m.nodes.Max > 1
 	cfg.Gone = func(ctx context.Context, addr string) bool {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
@@ -247,7 +247,7 @@ func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
 		}
 		return errors.Is(err, syscall.ECONNREFUSED)
 	}
-	cfg.Dial = func(ctx context.Context, addr string) (rollcall.Conn, error) {
+	cfg.Dial = func(ctx context.Context, addr string) (membership.Conn, error) {
 		return m.dial(ctx, addr)
 	}
 	began, told := time.Now(), time.Now()
@@ -290,7 +290,7 @@ func (m *meeting) openTCP(ctx context.Context, cfg *rollcall.Config) error {
 
 // tryHost serves the store where this node is the one to do so. It leaves cfg.Store nil where it is not; an error that is
 // no usage error may go away.
-func (m *meeting) tryHost(ctx context.Context, cfg *rollcall.Config) error {
+func (m *meeting) tryHost(ctx context.Context, cfg *membership.Config) error {
 	first := m.Endpoints[0]
 	if m.Backend == "static" && m.NodeRank != 0 || m.IsHost != nil && !*m.IsHost {
 		return nil
@@ -358,7 +358,7 @@ func (m *meeting) tryHost(ctx context.Context, cfg *rollcall.Config) error {
 }
 
 // tryClient reaches the store at an endpoint. One of several must be the active one: its host has said so.
-func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e job.Endpoint, oneOfSeveral bool) error {
+func (m *meeting) tryClient(ctx context.Context, cfg *membership.Config, e job.Endpoint, oneOfSeveral bool) error {
 	addrs, local, err := hostaddr.Ours(ctx, e.Host)
 	if err != nil {
 		return err
@@ -372,7 +372,7 @@ func (m *meeting) tryClient(ctx context.Context, cfg *rollcall.Config, e job.End
 	for _, addr := range addrs {
 		at := netip.AddrPortFrom(addr, uint16(e.Port))
 		client, err := m.dial(trying, at.String())
-		if err == nil && oneOfSeveral && !rollcall.Hosted(trying, client, m.runID, m.token) {
+		if err == nil && oneOfSeveral && !membership.Hosted(trying, client, m.runID, m.token) {
 			_ = client.Close()
 			err = errors.New("it is not the store of this job")
 		}
@@ -407,7 +407,7 @@ func (m *meeting) active(ctx context.Context, endpoints []job.Endpoint) bool {
 		}
 		client, err := m.dial(trying, e.String())
 		if err == nil {
-			is := rollcall.Hosted(trying, client, m.runID, m.token)
+			is := membership.Hosted(trying, client, m.runID, m.token)
 			_ = client.Close()
 			if is {
 				cancel()
@@ -430,11 +430,11 @@ func listens(ctx context.Context, addr string) bool {
 
 // dial reaches a store, and sees the agents' keys there.
 func (m *meeting) dial(ctx context.Context, addr string) (*tcpstore.Client, error) {
-	return tcpstore.Dial(ctx, addr, tcpstore.ClientConfig{Private: rollcall.KeyPrefix, Log: m.log})
+	return tcpstore.Dial(ctx, addr, tcpstore.ClientConfig{Private: membership.KeyPrefix, Log: m.log})
 }
 
 // ownAddr finds the address by which others reach this node: the one asked for, or the one from which it reaches at.
-func (m *meeting) ownAddr(ctx context.Context, cfg *rollcall.Config, at job.Endpoint) error {
+func (m *meeting) ownAddr(ctx context.Context, cfg *membership.Config, at job.Endpoint) error {
 	switch {
 	case m.LocalAddr != "":
 		cfg.Addr = m.LocalAddr

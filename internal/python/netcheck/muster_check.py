@@ -1,7 +1,7 @@
 """The program of muster's network check: a process that measures what it is told to.
 
 It hears commands at descriptor 3 and answers at descriptor 4, a JSON object per line; what Python and the libraries print
-on 1 and 2 is their own affair. netcheck/crew/answer.go tells what the objects hold. The environment is a worker's, so
+on 1 and 2 is their own affair. netcheck/devicecheck/answer.go tells what the objects hold. The environment is a worker's, so
 LOCAL_RANK says which device is meant. It has to run with torch 1.13 and with the newest one, in Python 3.7 and later.
 """
 import faulthandler
@@ -56,7 +56,7 @@ class Wire:
 
 
 class Failure(Exception):
-    """A failure that the agent has a word for: kind is one of those in netcheck/crew/errors.go."""
+    """A failure that the agent has a word for: kind is one of those in netcheck/devicecheck/errors.go."""
 
     def __init__(self, kind, text):
         Exception.__init__(self, text)

@@ -7,7 +7,7 @@ import time
 from muster_check import Failure, describe
 
 BYTES, HOST_BYTES = 256 << 20, 64 << 20
-FAKE = "MUSTER_FAKE_LINKS"  # netcheck/crew/fakelinks.go tells what it holds
+FAKE = "MUSTER_FAKE_LINKS"  # netcheck/devicecheck/fakelinks.go tells what it holds
 FAKE_BYTES = 1 << 20  # what is copied in earnest for BYTES
 MOST = 256  # copies of a sample
 

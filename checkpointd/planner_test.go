@@ -1,0 +1,418 @@
+package checkpointd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"muster/checkpointd/planner"
+)
+
+// simNode is a node of a simulated job: the real table of its slots, and reports and views that are on their way.
+type simNode struct {
+	addr    string
+	slots   *slotTable
+	rank    int
+	seq     uint64
+	ended   bool
+	gone    bool // not heard of any more in this round
+	loads   int
+	reads   bool // what its own rank has saved, and nothing else
+	writing *slot
+	attempt string
+	written []planner.Written
+	sent    *planner.Report
+	view    *planner.View
+	told    planner.SetView
+}
+
+func (n *simNode) report(k planner.Key) *planner.Report {
+	n.seq++
+	sr := planner.SetReport{
+		Key: k, Saves: []int{n.rank}, Begun: n.slots.begun[n.rank], Loads: n.loads, Attempt: n.attempt, Written: slices.Clone(n.written),
+		Committed: planner.Never, Verified: n.told.Verify,
+	}
+	if n.reads {
+		sr.Reads = []int{n.rank}
+	}
+	for shard, slots := range n.slots.shards {
+		for _, s := range slots {
+			if s.State == slotReady {
+				sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: s.At, Persist: s.At.Step%3 == 0})
+			}
+		}
+	}
+	return &planner.Report{Seq: n.seq, Addr: n.addr, Ended: n.ended, Sets: []planner.SetReport{sr}}
+}
+
+// obey does what Service.carryOutLocked does, without copies of anything.
+func (n *simNode) obey(v planner.SetView) {
+	n.told = v
+	n.slots.told = &toldMoments{v.Complete, v.Dead}
+	st := &set{slots: n.slots}
+	st.repin(v.Pin)
+	if v.Write == nil {
+		if !v.Busy {
+			n.attempt, n.written = "", nil
+		}
+		return
+	}
+	if n.attempt != v.Write.Attempt {
+		n.attempt, n.written = v.Write.Attempt, nil
+	}
+}
+
+// sim is a job whose messages come late, and whose nodes and disk fail.
+type sim struct {
+	t       *rapid.T
+	k       planner.Key
+	leader  *planner.Leader
+	nodes   []*simNode
+	round   int
+	born    int
+	disk    []moment // what was committed
+	seen    moment   // the newest that was shown as complete, and that no node was lost since
+	attempt int
+}
+
+// era is that of the round, whose part by chance is larger and smaller than that of the one before by turns.
+func (s *sim) era() uint64 { return firstEra(uint64(s.round)+1, uint64(s.round)%2*77) }
+
+func (s *sim) begin() {
+	s.leader.BeginRound(len(s.nodes), s.era(), map[bool]string{true: "again"}[s.round > 0])
+	for rank, n := range s.nodes {
+		n.rank, n.seq, n.loads, n.ended, n.gone, n.view, n.sent, n.told.Decisions = rank, 0, 0, false, false, nil, nil, nil
+		if n.writing != nil {
+			n.writing.State = slotTorn
+			n.writing = nil
+		}
+	}
+}
+
+// act carries out what the leader asks for. A disk may fail.
+func (s *sim) act(fail func() bool) {
+	for actions := s.leader.Actions(); len(actions) > 0; actions = s.leader.Actions() {
+		for _, a := range actions {
+			switch a.Kind {
+			case planner.Open:
+				s.leader.Opened(s.k, "", nil)
+			case planner.Choose:
+				d := planner.Decision{Source: planner.FromNone}
+				if len(s.disk) > 0 {
+					d = planner.Decision{Source: planner.FromDisk, At: s.disk[len(s.disk)-1]}
+				}
+				s.leader.Chosen(s.k, d)
+			case planner.Commit:
+				for shard, r := range a.Results {
+					if want := fmt.Sprintf(`"%d %v %s"`, shard, a.At, a.Attempt); string(r) != want {
+						s.t.Fatalf("shard %d of %v was committed with %s, want %s", shard, a.At, r, want)
+					}
+				}
+				if fail() {
+					s.leader.Committed(s.k, a.Attempt, errors.New("disk full"))
+					continue
+				}
+				if len(s.disk) > 0 && a.At.Compare(s.disk[len(s.disk)-1]) <= 0 {
+					s.t.Fatalf("%v was committed after %v", a.At, s.disk)
+				}
+				s.disk = append(s.disk, a.At)
+				s.leader.Committed(s.k, a.Attempt, nil)
+			case planner.Abort: // there is nothing to remove
+			}
+		}
+	}
+}
+
+// complete are the moments of which all shards are there in truth, newest first.
+func (s *sim) complete() (found []moment) {
+	have := map[moment]map[int]bool{}
+	for _, n := range s.nodes {
+		for shard, slots := range n.slots.shards {
+			for _, slot := range slots {
+				if slot.State == slotReady {
+					if have[slot.At] == nil {
+						have[slot.At] = map[int]bool{}
+					}
+					have[slot.At][shard] = true
+				}
+			}
+		}
+	}
+	for m, shards := range have {
+		if len(shards) == s.k.Shards {
+			found = append(found, m)
+		}
+	}
+	slices.SortFunc(found, func(a, b moment) int { return b.Compare(a) })
+	return found
+}
+
+// TestCouncil: whatever comes late, fails or is lost, a step that was shown as complete is not given up for one that is not;
+// what is committed is of one moment and one attempt; all restore the same; and in the end all is on disk.
+func TestCouncil(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 4).Draw(t, "nodes")
+		s := &sim{t: t, k: planner.Key{Dir: "/d", Shards: size}, seen: planner.Never}
+		s.leader = planner.NewLeader(rapid.IntRange(1, 3).Draw(t, "replicas"), func() string { s.attempt++; return fmt.Sprint(s.attempt) })
+		s.leader.More = true
+		if s.leader.Local = rapid.Bool().Draw(t, "local"); s.leader.Local {
+			s.leader.Replicas = 1
+		}
+		add := func() *simNode {
+			s.born++
+			n := &simNode{addr: fmt.Sprint("node", s.born), slots: newSlotTable(size), reads: s.leader.Local}
+			n.slots.told = &toldMoments{}
+			return n
+		}
+		for range size {
+			s.nodes = append(s.nodes, add())
+		}
+		s.begin()
+		rules := slotRules{Slots: 2, Room: func() bool { return true }}
+		fail := func() bool { return rapid.IntRange(0, 5).Draw(t, "disk") == 0 }
+		decided := map[string]planner.Decision{}
+		step := int64(0)
+		deliver := func(n *simNode) {
+			if n.sent != nil && !n.gone {
+				s.leader.Report(n.rank, n.sent)
+				n.sent = nil
+				s.act(fail)
+			}
+		}
+		show := func(n *simNode) {
+			v := s.leader.View(n.rank)
+			if len(v.Sets) == 0 {
+				return
+			}
+			sv := v.Sets[0]
+			if len(sv.Complete) > 0 && sv.Complete[0].Compare(s.seen) > 0 {
+				s.seen = sv.Complete[0]
+			}
+			for i, d := range sv.Decisions {
+				key := fmt.Sprint(s.round, i)
+				if old, ok := decided[key]; ok && (old.Source != d.Source || old.At != d.At) {
+					t.Fatalf("decision %s was %+v, and is %+v", key, old, d)
+				}
+				decided[key] = d
+				if s.leader.Local && (d.From != nil || len(sv.Fetch) > 0) {
+					t.Fatalf("nodes without a token are to get copies: %+v", sv)
+				}
+			}
+			if s.leader.Local && slices.ContainsFunc(v.Addrs, func(addr string) bool { return addr != "" }) {
+				t.Fatalf("nodes without a token are to ask each other for something: %v", v.Addrs)
+			}
+			n.view = &v
+		}
+		actions := map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				if c := s.complete(); s.seen != planner.Never && (len(c) == 0 || c[0].Compare(s.seen) < 0) {
+					t.Fatalf("%v was shown as complete, there is %v", s.seen, c)
+				}
+			},
+			"save": func(t *rapid.T) {
+				n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]
+				if n.writing != nil {
+					n.writing.State = slotReady
+					n.writing = nil
+					return
+				}
+				if n.rank == 0 {
+					step++
+				}
+				at := moment{Era: s.era(), Step: step}
+				if kind, slot := n.slots.victim(n.rank, rules); kind == takeSlot && at.Compare(n.slots.begun[n.rank]) > 0 {
+					if slot == nil {
+						slot = n.slots.add(n.rank, 1)
+					}
+					n.slots.begin(n.rank, slot, at, 1)
+					n.writing = slot
+				}
+			},
+			"report":  func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.sent = n.report(s.k) },
+			"deliver": func(t *rapid.T) { deliver(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
+			"show":    func(t *rapid.T) { show(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
+			"obey": func(t *rapid.T) {
+				if n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.view != nil {
+					n.obey(n.view.Sets[0])
+					n.view = nil
+				}
+			},
+			"write": func(t *rapid.T) { s.write(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")], fail()) },
+			"fetch": func(t *rapid.T) { s.fetch(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
+			"load":  func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.loads++ },
+			"gone": func(t *rapid.T) {
+				if n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; rapid.IntRange(0, 9).Draw(t, "really") == 0 {
+					n.gone = true
+					s.leader.Gone(n.rank)
+					s.act(fail)
+				}
+			},
+			"give up": func(t *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
+					s.leader.GiveUp()
+					for _, n := range s.nodes {
+						n.gone = n.gone || n.seq == 0
+					}
+					s.act(fail)
+				}
+			},
+			"round": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
+					return
+				}
+				s.round++
+				step = max(0, step-2) // some of it is done again
+				if rapid.Bool().Draw(t, "lost") {
+					s.nodes[rapid.IntRange(0, size-1).Draw(t, "which")] = add()
+					s.seen = planner.Never
+				}
+				if rapid.Bool().Draw(t, "moved") {
+					s.nodes = append(s.nodes[1:], s.nodes[0])
+				}
+				s.begin()
+			},
+		}
+		t.Repeat(actions)
+		// Everything comes through, and nothing fails any more.
+		never := func() bool { return false }
+		if slices.ContainsFunc(s.nodes, func(n *simNode) bool { return n.gone }) {
+			s.round++
+			s.begin()
+		}
+		s.leader.Last()
+		s.act(never)
+		for range 40 {
+			for _, n := range s.nodes {
+				if n.writing != nil {
+					n.writing.State = slotReady
+					n.writing = nil
+				}
+				n.ended = true
+				n.sent = n.report(s.k)
+				s.leader.Report(n.rank, n.sent)
+				s.act(never)
+				if v := s.leader.View(n.rank); len(v.Sets) > 0 {
+					n.obey(v.Sets[0])
+				}
+				s.write(n, false)
+				s.fetch(n)
+			}
+		}
+		if v := s.leader.View(0); !v.Drained {
+			text, _ := json.Marshal(v)
+			t.Fatalf("not at an end: %s", text)
+		}
+		c := s.complete()
+		if failed := len(c) > 0 && s.leader.View(0).Sets[0].Failed != ""; !failed && len(c) > 0 && (len(s.disk) == 0 || s.disk[len(s.disk)-1].Compare(c[0]) < 0) {
+			t.Fatalf("%v is in memory, on disk is %v, and nobody was told", c[0], s.disk)
+		}
+		if len(c) > 0 && s.leader.Replicas > 1 && size > 1 {
+			for shard := range size {
+				copies := 0
+				for _, n := range s.nodes {
+					if n.slots.at(shard, c[0]) != nil {
+						copies++
+					}
+				}
+				if copies < min(s.leader.Replicas, size) {
+					t.Fatalf("shard %d of %v is on %d nodes", shard, c[0], copies)
+				}
+			}
+		}
+	})
+}
+
+// TestCouncilNodeAway: a node's connection breaks, and what it has stays there: a step that is whole with it is not given up.
+func TestCouncilNodeAway(t *testing.T) {
+	k, at := planner.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
+	l := planner.NewLeader(1, func() string { return "attempt" })
+	l.BeginRound(2, 0, "")
+	report := func(node int, seq uint64, saves ...int) {
+		l.Report(node, &planner.Report{Seq: seq, Addr: fmt.Sprint(node), Sets: []planner.SetReport{{
+			Key: k, Saves: saves, Begun: at, Copies: []planner.Copy{{Shard: node, At: at}}, Committed: planner.Never,
+		}}})
+	}
+	report(0, 1, 0)
+	report(1, 1, 1)
+	l.Opened(k, "", nil)
+	if v := l.View(0).Sets[0]; !slices.Contains(v.Complete, at) {
+		t.Fatalf("not complete: %+v", v)
+	}
+	report(1, 2) // its worker has ended
+	if v := l.View(0).Sets[0]; !slices.Contains(v.Complete, at) || len(v.Dead) > 0 {
+		t.Errorf("a step was given up whose copies are all there: %+v", v)
+	}
+	l.Gone(1)
+	if v := l.View(0).Sets[0]; len(v.Dead) > 0 {
+		t.Errorf("a step was given up whose copies may all be there: %+v", v)
+	}
+}
+
+// write has a node write one of the shards that it was told to.
+func (s *sim) write(n *simNode, fail bool) {
+	o := n.told.Write
+	if o == nil || n.attempt != o.Attempt {
+		return
+	}
+	for _, shard := range o.Shards {
+		if slices.ContainsFunc(n.written, func(w planner.Written) bool { return w.Shard == shard }) || n.slots.at(shard, o.At) == nil {
+			continue
+		}
+		w := planner.Written{Shard: shard}
+		if fail {
+			w.Err = "disk full"
+		} else {
+			w.Result, _ = json.Marshal(fmt.Sprintf("%d %v %s", shard, o.At, o.Attempt))
+		}
+		n.written = append(n.written, w)
+		return
+	}
+}
+
+// fetch has a node get one of the copies that it was told to.
+func (s *sim) fetch(n *simNode) {
+	for _, f := range n.told.Fetch {
+		if n.slots.at(f.Shard, f.At) != nil || f.From >= len(s.nodes) || s.nodes[f.From].slots.at(f.Shard, f.At) == nil {
+			continue
+		}
+		slot := n.slots.add(f.Shard, 1)
+		slot.State, slot.At = slotReady, f.At
+		return
+	}
+}
+
+// A frame from another node that is no report harms nobody.
+func FuzzReport(f *testing.F) {
+	f.Add(`{"seq":1,"addr":"a","sets":[{"dir":"/d","shards":2,"copies":[{"shard":5,"at":{"era":1,"step":1}}],"saves":[-1,9],"loads":99,"written":[{"shard":-1}]}]}`)
+	f.Add(`{"seq":18446744073709551615,"sets":[{"dir":"","shards":-3}]}`)
+	f.Fuzz(func(_ *testing.T, text string) {
+		var r planner.Report
+		if readFrame(strings.NewReader(framed(text)), peerLimit, &r) != nil {
+			return
+		}
+		if r.Check() != nil || len(r.Sets) > 0 && r.Sets[0].Shards > 1<<10 {
+			return
+		}
+		l := planner.NewLeader(2, newAttempt)
+		l.BeginRound(2, firstEra(1, 0), "")
+		l.Gone(-1)
+		l.Gone(2)
+		l.Report(0, &r)
+		for _, a := range l.Actions() {
+			if a.Kind == planner.Open {
+				l.Opened(a.Key, "", nil)
+			}
+		}
+		l.Report(1, &r)
+		l.View(0)
+	})
+}
+
+func framed(text string) string {
+	return string([]byte{byte(len(text) >> 24), byte(len(text) >> 16), byte(len(text) >> 8), byte(len(text))}) + text
+}

@@ -1,0 +1,143 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// begin tells every node of a round its place.
+func (c *coordinator) begin(ctx context.Context, b *beginning) error {
+	if err := c.abandoned(ctx); err != nil {
+		return err
+	}
+	if c.goneTo != "" {
+		return c.sendBack(ctx, b.seats)
+	}
+	places := make([]assignment, len(b.seats))
+	world, roles := 0, map[string]int{}
+	for i, s := range b.seats {
+		places[i] = assignment{Rank: i, BaseRank: world, BaseRoleRank: roles[s.rec.Role]}
+		world += s.rec.Workers
+		roles[s.rec.Role] += s.rec.Workers
+	}
+	first := b.seats[0].rec
+	for i, s := range b.seats {
+		places[i].World, places[i].RoleWorld, places[i].Size = world, roles[s.rec.Role], len(b.seats)
+		places[i].MasterAddr, places[i].MasterPort, places[i].AgentStore = first.Addr, first.Port, true
+	}
+	names := make([]string, len(b.seats))
+	for i, s := range b.seats {
+		names[i] = s.rec.Addr
+	}
+	c.logOrder(b.number, world, names)
+	return c.assign(ctx, roundID{b.number, newNonce()}, b.seats, places)
+}
+
+// assign writes the answers of a round that begins, and waits for its verdict from now on.
+func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, places []assignment) error {
+	if err := c.inOffice(ctx); err != nil { // what another coordinator begins is another world
+		return err
+	}
+	workers, last := 0, noRound
+	for _, s := range seats {
+		workers += s.rec.Workers
+		if c.began.Load() || s.rec.Job == "" || s.rec.Round <= last {
+			continue
+		}
+		if last = s.rec.Round; c.job == "" { // those who were in it know
+			c.job = s.rec.Job
+		}
+	}
+	if c.job == "" {
+		c.job = newNonce()
+	}
+	if c.hosted == "" && !c.cfg.Durable { // the host may have come after us; it leaves last, whether the store can move or not
+		var host hostRecord
+		if _, err := c.store.peek(ctx, c.keys.job("host"), &host); storeFailed(err) {
+			return err
+		} else if err == nil {
+			c.hosted = host.Agent
+		}
+		c.roster.quorum = c.hosted != "" && c.cfg.Failover && !c.roster.mixed
+	}
+	var standbys []standby
+	if c.hosted != "" && !c.roster.mixed && c.cfg.Failover {
+		standbys = c.standbys(seats)
+	}
+	c.successors = standbys
+	// Who follows us in office reads whom to wait for; nobody else does.
+	roll := rollRecord{
+		Job: c.job, Nonce: id.nonce, Round: id.number, Size: places[0].Size, Restarts: c.roster.restarts, Replacements: c.roster.replacements,
+	}
+	answers, lostOf := make([]record, len(seats)), c.roster.lostOf.String()
+	agents, heard := make([]string, len(seats)), make([]int64, len(seats))
+	lead, hostRank := noRank, noRank
+	for i, s := range seats {
+		if s.rec.Agent == c.self {
+			lead = places[i].Rank
+		}
+		if s.rec.Agent == c.hosted {
+			hostRank = places[i].Rank
+		}
+	}
+	for i, s := range seats {
+		a := &places[i]
+		a.Job, a.Nonce, a.Round, a.Company, a.Workers, a.Seat, a.Standbys, a.Host = c.job, id.nonce, id.number, len(seats), workers, i, standbys, c.hosted
+		a.Min, a.Max = c.cfg.Min, c.cfg.Max
+		a.Restarts, a.Replacements, a.LostOf = c.roster.restarts, c.roster.replacements, lostOf
+		a.LeadRank, a.HostRank = lead, hostRank
+		agents[i] = s.rec.Agent
+		if p := c.pulses[s.rec.Agent]; p != nil {
+			a.Heard, heard[i] = p.heard, p.heard
+		}
+		roll.Members = append(roll.Members, rollMember{s.rec.Agent, a.Rank, s.rec.String()})
+		answers[i] = c.answering(s, answer{Begin: a})
+	}
+	c.ledger.begin(id.nonce, agents, heard)
+	c.nonces[id.number] = id.nonce
+	delete(c.nonces, id.number-2)
+	if err := c.store.set(ctx, c.keys.job("members"), roll); err != nil {
+		return err
+	}
+	c.decideOn(ctx, id) // the agent in this process looks for it when it has its answer
+	if err := c.store.setAll(ctx, answers); err != nil {
+		return err
+	}
+	c.began.Store(true)
+	c.tidy(ctx, id, seats)
+	return nil
+}
+
+// tidy deletes what was written for the round before the last one, and is not its agents' own: nobody reads it any more.
+func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
+	old := c.litter[0]
+	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"), c.keys.round(id, keyDecided), c.keys.round(id, keySettled)}
+	for _, s := range seats {
+		c.litter[1] = append(c.litter[1], c.ticketKeys(s.ticket)...)
+	}
+	c.wg.Go(func() { _ = c.store.remove(ctx, old...) }) // where it fails the store is lost
+}
+
+// maxStandbys is how many agents the store may move to, one after the other.
+const maxStandbys = 32
+
+func (c *coordinator) standbys(seats []seat) []standby {
+	var standbys []standby
+	for _, s := range seats {
+		if s.rec.Agent != c.hosted && s.rec.Port > 0 && len(standbys) < maxStandbys {
+			standbys = append(standbys, standby{s.rec.Agent, s.rec.String(), joinHostPort(s.rec.Addr, s.rec.Port)})
+		}
+	}
+	return standbys
+}
+
+// logOrder logs which address has which rank.
+func (c *coordinator) logOrder(number, world int, names []string) {
+	const most = 64
+	l := c.log.Debug().Int("round", number).Int("group_world_size", len(names)).Int("world_size", world)
+	if len(names) > most {
+		names = append(slices.Clone(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
+	}
+	l.Strs("addresses_by_rank", names).Msg("round begins")
+}

@@ -1,0 +1,209 @@
+package membership_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// mortal is live for an agent that ends without a word when its own store is closed: its process is killed.
+func (n *network) mortal(a *agent, done *sync.WaitGroup) {
+	own := n.spacesOf(a.name)
+	done.Go(func() {
+		for {
+			r := <-a.begin(n.t.Context())
+			if r.err != nil {
+				n.t.Logf("%s ends: %v", a.name, r.err)
+				break
+			}
+			n.workers(a, r.round)
+			if _, err := own.Client().Add(n.t.Context(), "probe", 0); err != nil {
+				break
+			}
+		}
+		a.Close()
+		own.Close()
+	})
+}
+
+// TestSecondHostDies: the host a dies, b is elected. a is restarted by its supervisor at its old address, is told that the job is at b, and
+// joins there. Then b dies, too: c, d, e (and a2) are most of the round, and must go on.
+func TestSecondHostDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, 2, 5)
+		var lives sync.WaitGroup
+		all := append(n.come("a b", n.mortal, &lives), n.come("c d e", n.live, &lives)...)
+		time.Sleep(20 * time.Second)
+		t.Logf("%v a dies", time.Now().Format("05.000"))
+		n.spacesOf("a").Close()
+		time.Sleep(20 * time.Second)
+		t.Logf("%v a2 comes", time.Now().Format("05.000"))
+		a2 := n.reborn()
+		n.live(a2, &lives)
+		time.Sleep(30 * time.Second)
+		n.worlds()
+		t.Logf("%v b dies", time.Now().Format("05.000"))
+		n.spacesOf("b").Close()
+		time.Sleep(3 * time.Minute)
+		n.worlds()
+		n.overlaps()
+		n.goOn(3)
+		n.end(append(all, a2)...)
+		lives.Wait()
+	})
+}
+
+// TestOldHostJoinsThenSecondDies: the host a is cut off from b, c, d, e, who elect b and begin. a heals in time to hear that the job is at b and goes there.
+// Its store is still served, with the word "elsewhere: b" and the key "host". Then b dies: c, d, e and a are most of it.
+func TestOldHostJoinsThenSecondDies(t *testing.T) {
+	for _, ms := range []int{10000, 10500, 11000, 11500, 12000} {
+		t.Run("", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t, 2, 5)
+				var lives sync.WaitGroup
+				all := n.come("a", n.live, &lives)
+				all = append(all, n.come("b", n.mortal, &lives)...)
+				all = append(all, n.come("c d e", n.live, &lives)...)
+				time.Sleep(20 * time.Second)
+				n.split("a", "b c d e")
+				time.Sleep(time.Duration(ms) * time.Millisecond)
+				n.mend("a", "b c d e")
+				time.Sleep(30 * time.Second)
+				n.worlds()
+				t.Logf("b dies; ended so far: %v", n.errs)
+				n.spacesOf("b").Close()
+				time.Sleep(3 * time.Minute)
+				n.worlds()
+				n.overlaps()
+				n.goOn(3)
+				n.end(all...)
+				lives.Wait()
+			})
+		})
+	}
+}
+
+// TestRebornHostAndOneCutOff: b is cut off from everybody, or its agent stands still. Just then the host is killed, and its supervisor starts it again
+// at once. c, d and e find the store again before they have elected another one, and begin with a2, as most of the last
+// round, without waiting until b has noticed that nobody hears it.
+func TestRebornHostAndOneCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, 3, 5) // the default last call, 3 s
+		var lives sync.WaitGroup
+		all := append(n.come("a", n.mortal, &lives), n.come("b c d e", n.live, &lives)...)
+		time.Sleep(20*time.Second + 10*time.Millisecond)
+		n.split("b", "a a2 c d e")
+		time.Sleep(100 * time.Millisecond)
+		n.spacesOf("a").Close()
+		time.Sleep(500 * time.Millisecond)
+		a2 := n.reborn()
+		n.live(a2, &lives)
+		time.Sleep(30 * time.Second)
+		n.overlaps()
+		n.end(append(all, a2)...)
+		lives.Wait()
+	})
+}
+
+// TestChaosReborn is TestChaos with workers that fail now and then, and hosts that are killed, and come back.
+func TestChaosReborn(t *testing.T) {
+	seeds, quiet := chaosSeeds(1166, 2129)
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rnd := rand.New(rand.NewPCG(uint64(seed), 99))
+				n := newNetwork(t, 3, 5)
+				n.cfg.LastCall = time.Second
+				if quiet {
+					n.cfg.Log = zerolog.Nop()
+				}
+				var lives sync.WaitGroup
+				names := []string{"a", "b", "c", "d", "e"}
+				var all []*agent
+				for _, name := range names {
+					x := n.node(name, "a")
+					all = append(all, x)
+					n.mortal(x, &lives)
+					synctest.Wait()
+					time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
+				}
+				time.Sleep(10 * time.Second)
+				reborn := 0
+				for range 4 + rnd.IntN(6) {
+					switch what := rnd.IntN(6); {
+					case what < 3:
+						n.partition(rnd, names)
+					case what == 3:
+						n.heal(names)
+					case what == 4 && reborn == 0:
+						t.Logf("%v a is killed", time.Now().Format("05.000"))
+						n.spacesOf("a").Close()
+						reborn = 1
+					case reborn == 1:
+						reborn = 2
+						a2 := n.reborn()
+						names = append(names, "a2")
+						all = append(all, a2)
+						n.live(a2, &lives)
+						t.Logf("%v a2 comes", time.Now().Format("05.000"))
+					}
+					synctest.Wait()
+					time.Sleep(time.Duration(rnd.IntN(9000)) * time.Millisecond)
+				}
+				time.Sleep(30 * time.Second)
+				n.overlaps()
+				for _, x := range all {
+					n.spacesOf(x.name).Close()
+				}
+				n.end(all...)
+				n.allEnd(&lives)
+			})
+		})
+	}
+}
+
+// TestRebornHostWhileElected: the host a of three dies, and its supervisor starts it again, sooner or later. All three go on:
+// where the others have elected b already, a2 is told so; where c has voted for b and then found that a's address is served
+// again, b gives its store up, and its vote counts at a2's.
+func TestRebornHostWhileElected(t *testing.T) {
+	afters, delays, part := []time.Duration{0}, []time.Duration{0, 30 * time.Millisecond}, time.Duration(1)
+	if os.Getenv("MUSTER_SOAK") == "1" {
+		delays, part = append(delays, time.Millisecond, 200*time.Millisecond), 6
+	}
+	for d := time.Millisecond; d < 20*time.Second; d += d/part + time.Millisecond {
+		afters = append(afters, d)
+	}
+	for _, gone := range []bool{false, true} {
+		for _, after := range afters {
+			for _, delay := range delays {
+				t.Run(fmt.Sprint(gone, after, delay), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						n := newNetwork(t, 3, 3)
+						n.cfg.Gone = func(context.Context, string) bool { return gone }
+						var lives sync.WaitGroup
+						all := append(n.come("a", n.mortal, &lives), n.come("b c", n.live, &lives)...)
+						time.Sleep(20 * time.Second)
+						n.link("b", "c").delay.Store(int64(delay))
+						n.spacesOf("a").Close()
+						time.Sleep(after)
+						a2 := n.reborn()
+						n.live(a2, &lives)
+						time.Sleep(time.Minute)
+						n.worlds()
+						n.overlaps()
+						n.goOn(3)
+						n.end(append(all, a2)...)
+						lives.Wait()
+					})
+				})
+			}
+		}
+	}
+}

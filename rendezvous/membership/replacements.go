@@ -1,0 +1,144 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/rendezvous"
+)
+
+// losses counts by group rank how often the node of a rank was lost and had to be replaced. What one rank has lost uses up nothing
+// of the others'; a round that goes on with fewer nodes has replaced nobody.
+type losses map[int]int
+
+const maxLosses = 4096 // ranks that are counted, and bytes of each that are read: 16
+
+// String is how they travel: "0:1,3:2".
+func (l losses) String() string {
+	var parts []string
+	for _, rank := range slices.Sorted(maps.Keys(l)) {
+		parts = append(parts, fmt.Sprintf("%d:%d", rank, l[rank]))
+	}
+	return strings.Join(parts[:min(len(parts), maxLosses)], ",")
+}
+
+// parseLosses reads what String wrote.
+func parseLosses(text string) (losses, error) {
+	l := losses{}
+	if text == "" {
+		return l, nil
+	}
+	if len(text) > 16*maxLosses {
+		return nil, errors.New("it has lost too many nodes")
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		left, right, _ := strings.Cut(part, ":")
+		rank, err := strconv.ParseUint(left, 10, 31)
+		n, err2 := strconv.ParseUint(right, 10, 31)
+		if err != nil || err2 != nil || rank >= maxNodes || n > maxRounds || len(l) > maxLosses {
+			return nil, fmt.Errorf("%.40q is no count of lost nodes", part)
+		}
+		l[int(rank)] = int(n)
+	}
+	return l, nil
+}
+
+func badLosses(text string) bool {
+	_, err := parseLosses(text)
+	return err != nil
+}
+
+// learn takes the larger count of each rank.
+func (l losses) learn(other losses) {
+	for rank, n := range other {
+		l[rank] = max(l[rank], n)
+	}
+}
+
+// replaces counts the loss of the node with a rank, where another one has to take its place, and makes v the end of the job where
+// that was one too many. Nodes that wait may take it, but for those in quarantine.
+func (r *roster) replaces(now time.Duration, rank int, v *rendezvous.Verdict) {
+	if r.rankLimit <= 0 {
+		return
+	}
+	left := 0
+	for _, m := range r.members {
+		if !m.gone {
+			left++
+		}
+	}
+	for _, s := range r.waiting {
+		if _, ours := r.members[s.rec.Agent]; !ours && !s.shut(now) {
+			left++
+		}
+	}
+	if r.target(left) > 0 && !r.fixed {
+		return
+	}
+	r.lostOf[rank]++
+	r.overRank(v, r.lostOf[rank], rank)
+}
+
+// overRank makes the verdict on the n-th loss of a rank the end of the job where that were one too many.
+func (r *rules) overRank(v *rendezvous.Verdict, n, rank int) {
+	if n > r.rankLimit && v.Kind != rendezvous.Fail {
+		v.Kind, v.Reason, v.Status = rendezvous.Fail, "RestartLimitReached", errhint.TryAgain
+		v.Message += fmt.Sprintf(", the %s loss of group rank %d: each rank may be replaced %s", ordinal(n), rank, times(r.rankLimit))
+	}
+}
+
+// limitRank is overRank for a loss that nobody has counted yet, in the round of place a.
+func (r *rules) limitRank(v *rendezvous.Verdict, a assignment, rank int) {
+	known, err := parseLosses(a.LostOf)
+	if left := a.Size - 1; r.rankLimit > 0 && err == nil && rank != noRank && (left-left%max(r.unit, 1) < r.min || r.fixed) {
+		r.overRank(v, known[rank]+1, rank)
+	}
+}
+
+// noRank is the rank of a node that is not in the round, or not known.
+const noRank = -1
+
+// standbyOf is what this agent knows of the place of a round that another one has led.
+func (h *Handler) standbyOf(roll *rollRecord) assignment {
+	a := assignment{Restarts: roll.Restarts, Replacements: roll.Replacements, Size: roll.Size}
+	if h.last.Round == roll.Round {
+		a.LostOf = h.last.LostOf
+	}
+	return a
+}
+
+// countHost counts the loss of the host of the store, once: nobody else does where the store moves.
+func (h *Handler) countHost() {
+	known, err := parseLosses(h.last.LostOf)
+	left := h.last.Size - 1
+	if needed := left-left%max(h.cfg.Unit, 1) < h.cfg.Min || h.cfg.Fixed; h.cfg.RankLimit > 0 && err == nil && h.last.HostRank != noRank && needed {
+		known[h.last.HostRank]++
+		h.last.LostOf = known.String()
+	}
+	h.last.HostRank = noRank
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func ordinal(n int) string {
+	switch {
+	case n%10 == 1 && n%100 != 11:
+		return fmt.Sprintf("%dst", n)
+	case n%10 == 2 && n%100 != 12:
+		return fmt.Sprintf("%dnd", n)
+	case n%10 == 3 && n%100 != 13:
+		return fmt.Sprintf("%drd", n)
+	}
+	return fmt.Sprintf("%dth", n)
+}
