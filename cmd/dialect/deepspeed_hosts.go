@@ -125,7 +125,11 @@ func (d *deepSpeedJob) readHostfile(name string, typed bool, read func(string, [
 func (t *torchrunJob) badHostfile(flag string, err error) {
 	if many, ok := errors.AsType[*multierror.Error](err); ok {
 		for _, one := range many.Errors {
-			t.wrong.add(one)
+			if flag == "host" { // an item of a list: no file stands in front of it
+				t.refuse(flag, one)
+			} else {
+				t.wrong.add(one)
+			}
 		}
 		return
 	}

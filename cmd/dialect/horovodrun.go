@@ -12,6 +12,7 @@ import (
 	"muster/horovod/discovery"
 	"muster/internal/errhint"
 	"muster/internal/hosts"
+	"muster/internal/wording"
 	"muster/launch/job"
 )
 
@@ -244,7 +245,7 @@ func (h *horovodJob) hosts() {
 	}
 	slots, err := horovod.Allocate(found, np.n, np.n)
 	if err != nil {
-		h.refuse("num-proc", errhint.With(fmt.Errorf("%s has %d slots", from, horovod.Total(found)), "give more hosts, or more slots, as in -H host1:4,host2:4"))
+		h.refuse("num-proc", errhint.With(fmt.Errorf("%s has %s", from, wording.Plural(horovod.Total(found), "slot")), "give more hosts, or more slots, as in -H host1:4,host2:4"))
 		return
 	}
 	h.ask.Slots = slots

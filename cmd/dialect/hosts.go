@@ -11,6 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
+	"muster/internal/wording"
 	"muster/launch/job"
 )
 
@@ -132,7 +133,11 @@ func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (ela
 		j.Nodes = job.Range{Min: n - m.Spares, Max: n - m.Spares}
 		r.tell("nnodes", strconv.Itoa(n-m.Spares), source)
 	case j.Nodes.Min > n:
-		wrong.add(fmt.Errorf("cannot use %s with %s: there are only %d hosts", f.nnodes.written("nnodes"), source.Name, n))
+		are := "are"
+		if n == 1 {
+			are = "is"
+		}
+		wrong.add(fmt.Errorf("cannot use %s with %s: there %s only %s", f.nnodes.written("nnodes"), source.Name, are, wording.Plural(n, "host")))
 		return j.Nodes.Min < j.Nodes.Max
 	case j.Nodes.Min < j.Nodes.Max:
 		// More than there are now would make each meeting wait for nodes that cannot come.

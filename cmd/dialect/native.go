@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -33,8 +34,7 @@ func Native(inv Invocation) (Request, error) {
 	env := newEnviron(inv.Environ)
 	rest, err := parseFlags(flags, inv.Args)
 	if err == nil && isNP(flags, inv.Args[:len(inv.Args)-len(rest)]) {
-		err = errhint.With(errors.New("unknown flag -np"),
-			"-n N is the number of workers on each node; how many nodes there are is said by --nnodes, or --hosts with the workers of each")
+		err = errhint.With(errors.New("unknown flag -np"), workersHint)
 		wrong.add(err)
 		return Request{JSON: inv.Own.json(env) || asksForJSON(inv.Args)}, wrong.err()
 	}
@@ -120,10 +120,15 @@ func standalone(words map[string]given, wrong *problems) {
 	words["platform"] = given{text: "none", source: word.source}
 }
 
-// behindScript warns of restart rules that stand behind the command, where they are the script's.
+// launchers are programs that have flags of such names themselves.
+var launchers = []string{"muster", "torchrun", "dlrover-run", "deepspeed", "accelerate", "colossalai", "horovodrun", "mpirun", "mpiexec", "srun"}
+
+// behindScript warns of rules for the job that stand behind the command, where they are the script's.
 func behindScript(args []string) (warnings []string) {
 	for _, a := range args {
-		if name, _, _ := strings.Cut(a, "="); plain(name) == "--max-restarts" {
+		name, _, _ := strings.Cut(a, "=")
+		switch plain(name) {
+		case "--max-restarts", "--nproc-per-node", "--nnodes":
 			warnings = append(warnings, name+" stands behind the script's name, so that the script gets it and muster does not: put it in front")
 		}
 	}
@@ -138,7 +143,9 @@ func nativeCommand(r *Request, inv Invocation, args []string, words map[string]g
 		wrong.add(errors.New("cannot start without a command: name it behind the flags, as in muster run -n 2 -- python train.py"))
 		return
 	}
-	r.Job.Warnings = append(r.Job.Warnings, behindScript(args[1:])...)
+	if !slices.Contains(launchers, path.Base(args[0])) {
+		r.Job.Warnings = append(r.Job.Warnings, behindScript(args[1:])...)
+	}
 	module, plain := switched(words["module"]), switched(words["no-python"])
 	c := job.Command{Kind: job.Program, Name: args[0], Args: args[1:]}
 	switch {
@@ -196,6 +203,9 @@ func backendOf(words map[string]given) string {
 	}
 	return backendStandalone
 }
+
+// workersHint is for who says by another launcher's word how many workers there are.
+const workersHint = "-n N is the number of workers on each node; how many nodes there are is said by --nnodes, or --hosts with the workers of each"
 
 // isNP reports whether -np stands among flags, as in mpirun: it is read as -n with the word p.
 func isNP(flags *pflag.FlagSet, typed []string) bool {
@@ -318,6 +328,10 @@ func flagProblem(err error, list []setting) error {
 		case "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port":
 			return errhint.With(fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName()),
 				"muster run says both at once: --rdzv BACKEND://HOST:PORT, such as --rdzv c10d://node1:29500")
+		case "np", "num-proc", "num-gpus", "ngpus", "gpus", "workers", "num-workers", "num-processes":
+			return errhint.With(fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName()), workersHint)
+		case "num-nodes", "num-machines", "nodes":
+			return errhint.With(fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName()), "--nnodes N is the number of nodes; --hosts names them, and muster starts all from here")
 		}
 		spelling := "--" + unknown.GetSpecifiedName()
 		if unknown.GetSpecifiedShortnames() != "" {

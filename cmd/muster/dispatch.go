@@ -140,6 +140,9 @@ func (l *launcher) prepare() error {
 		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
 			"an elastic job (--min-np, --host-discovery-script) survives the loss of workers")
 	}
+	if err := checkStatusFile(j.StatusFile); err != nil {
+		return err
+	}
 	l.files = map[string][]byte{}
 	for _, path := range jobFiles(j) {
 		if *path == "" {

@@ -109,8 +109,12 @@ func (l *launcher) job(i int) job.Job {
 	if port > 0 {
 		m.WorkerPorts = []int{port}
 	}
+	only := 0 // the port that must be had, 0 for any
+	if i == 0 && j.Sources["master-port"].Kind != job.FromDefault {
+		only = port
+	}
 	if len(j.Hosts.Nodes) == 1 && j.Nodes.Max == 1 {
-		m.Backend, m.Host, m.Port, m.Endpoints, m.NodeRank, m.IsHost = "standalone", "", 0, nil, -1, nil
+		m.Backend, m.Host, m.Port, m.Endpoints, m.NodeRank, m.IsHost = "standalone", "", only, nil, -1, nil
 		j.Hosts = job.Hosts{}
 		return j
 	}
@@ -120,7 +124,7 @@ func (l *launcher) job(i int) job.Job {
 	}
 	m.NodeRank = -1
 	if fixed(&j) {
-		m.NodeRank = i
+		m.NodeRank, m.Port = i, only
 		j.Restart.LossLimit = lossLimit(&j)
 		j.Restart.ReplaceLimit = replaceLimit(&j)
 	}

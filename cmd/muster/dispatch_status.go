@@ -1,10 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"muster/dispatch"
 	"muster/internal/durable"
@@ -24,6 +28,25 @@ type worldStatus struct {
 
 	news    chan struct{} // something is to be written; has room for one
 	written chan struct{} // closed when nobody writes any more
+}
+
+// checkStatusFile refuses a status file that could not be written; empty is none.
+func checkStatusFile(path string) error {
+	if path == "" {
+		return nil
+	}
+	target, err := durable.Target(path)
+	if err == nil {
+		if info, statErr := os.Lstat(target); statErr == nil && !info.Mode().IsRegular() {
+			err = fmt.Errorf("%s is no regular file", path)
+		} else {
+			err = unix.Access(filepath.Dir(target), unix.W_OK)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return errhint.With(errhint.Usagef("cannot write the status file %q: %w", path, err), "give a regular file in a directory that exists and is writable")
 }
 
 // keepStatus begins to keep the status of a job on the named nodes.

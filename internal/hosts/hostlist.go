@@ -121,7 +121,7 @@ func parseHost(item string) ([]hostPart, error) {
 	for rest := item; rest != ""; {
 		text, behind, bracket := strings.Cut(rest, "[")
 		if !hostText.MatchString(text) {
-			return nil, fmt.Errorf("%.80q is no name of a host", text)
+			return nil, noName(text)
 		}
 		if parts = append(parts, hostPart{text: text}); !bracket {
 			break

@@ -168,9 +168,18 @@ func checkName(name string) error {
 	case strings.ContainsRune(name, ':'):
 		return fmt.Errorf("%.80q is no IPv6 address", name)
 	case !IsName(name) || name[0] == '-':
-		return fmt.Errorf("%.80q is no name of a host", name)
+		return noName(name)
 	}
 	return nil
+}
+
+// noName refuses what is no name, and says what stands between names where somebody has written something else.
+func noName(text string) error {
+	err := fmt.Errorf("%.80q is no name of a host", text)
+	if strings.ContainsAny(text, " \t;") && text[0] != '-' {
+		return errhint.With(err, "write commas between hosts in a list, and in a file a line for each")
+	}
+	return err
 }
 
 // slotCount is a number of slots.

@@ -141,7 +141,8 @@ type Meeting struct {
 	// Backend is "standalone" (this node alone), "static" (fixed node ranks), "c10d" (a store that agents of torchrun may
 	// share), "muster" (such a store for our agents only) or "etcd" (v3).
 	Backend string
-	// Host and Port are, for a standalone job, where the workers' store listens. Empty: 127.0.0.1; 0: a free port.
+	// Host and Port are, for a standalone job, where the workers' store listens. Empty: 127.0.0.1; 0: a free port. Of a node of several,
+	// Port is the one at which that store listens and no other; 0: WorkerPorts.
 	Host string
 	Port int
 	// Endpoints are where the store of several nodes listens, or etcd's members. The first of several is the store's

@@ -32,7 +32,15 @@ func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Ser
 			}
 		}
 	}
-	server, err := firstFree(ports, func(port int) (*tcpstore.Server, error) { return m.listen(ips, port) })
+	var server *tcpstore.Server
+	if m.Port > 0 && m.Backend != "static" {
+		server, err = m.listen(ips, m.Port)
+	} else {
+		server, err = firstFree(ports, func(port int) (*tcpstore.Server, error) { return m.listen(ips, port) })
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, errhint.Code(err, errhint.Usage)
+	}
 	if err != nil {
 		return nil, errhint.Code(errhint.With(err, "--local-addr or --iface names the address of this node that others reach"), errhint.Usage)
 	}
