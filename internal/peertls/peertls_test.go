@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -500,5 +502,92 @@ func BenchmarkConn(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestSwappedConnections: a relay that, of two connections of the same two agents, exchanges what goes one way or both ways, from the
+// first byte or after both have proven themselves: neither end takes what was said on the other connection.
+func TestSwappedConnections(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		for _, back := range []bool{false, true} {
+			t.Run(fmt.Sprintf("late %v, both ways %v", late, back), func(t *testing.T) {
+				crossed := !late && back // each client speaks with one connection of the server, if not with the one that the relay made for it
+				var mu sync.Mutex
+				var took [][]byte
+				id := echo(t, domain, func(b []byte) { mu.Lock(); defer mu.Unlock(); took = append(took, bytes.Clone(b)) })
+				var swapped atomic.Bool
+				swapped.Store(!late)
+				var ends [2][2]net.Conn // by connection: the client's, the server's
+				var both sync.WaitGroup
+				both.Add(2)
+				var count atomic.Int32
+				addr := listener(t, func(client net.Conn) {
+					i := count.Add(1) - 1
+					server, err := net.Dial("tcp", id.Addr())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer server.Close()
+					_ = server.SetDeadline(time.Now().Add(soon))
+					ends[i] = [2]net.Conn{client, server}
+					both.Done()
+					both.Wait()
+					pass := func(from, side int, swaps bool) {
+						b := make([]byte, 64<<10)
+						for {
+							n, err := ends[from][side].Read(b)
+							if err != nil {
+								return
+							}
+							to := from
+							if swaps && swapped.Load() {
+								to = 1 - from
+							}
+							if _, err := ends[to][1-side].Write(b[:n]); err != nil {
+								return
+							}
+						}
+					}
+					var up sync.WaitGroup
+					up.Go(func() { pass(int(i), 0, true); server.Close() })
+					pass(int(i), 1, back)
+					client.Close()
+					server.Close()
+					up.Wait()
+				})
+				var clients sync.WaitGroup
+				ready := make(chan struct{})
+				var proven sync.WaitGroup
+				proven.Add(2)
+				for _, word := range []string{"said on the first connection", "said on the other connection"} {
+					clients.Go(func() {
+						c, err := connect(t, domain, addr, id, soon)
+						proven.Done()
+						<-ready
+						if err != nil {
+							if late {
+								t.Error(err)
+							}
+							return
+						}
+						_, _ = c.Write([]byte(word))
+						got := make([]byte, len(word))
+						if _, err := io.ReadFull(c, got); err == nil && (!crossed || string(got) != word) {
+							t.Errorf("%q was answered with %q", word, got)
+						}
+					})
+				}
+				proven.Wait()
+				swapped.Store(true)
+				close(ready)
+				clients.Wait()
+				mu.Lock()
+				defer mu.Unlock()
+				if !crossed && len(took) > 0 {
+					t.Errorf("the server took %q", took)
+				}
+			})
+		}
 	}
 }
