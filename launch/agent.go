@@ -23,6 +23,7 @@ import (
 	"muster/launch/policy"
 	"muster/launch/report"
 	"muster/launch/rundir"
+	"muster/launch/warm"
 	"muster/rendezvous"
 )
 
@@ -73,7 +74,7 @@ type Agent struct {
 	events   *report.Events
 	watchdog *watchdog
 	stdin    *os.File
-	warm     *warmer // nil: workers start as usual
+	warm     *warm.Warmer // nil: workers start as usual
 	dir      rundir.Dir
 	begun    time.Time  // the first start of workers, or of waiting for their template
 	meeting  *meeting   // the round that the agent has, or had last; nil before the first
@@ -170,10 +171,10 @@ func (a *Agent) open(ctx context.Context) (err error) {
 			return fmt.Errorf("cannot give the workers an empty standard input: %w", err)
 		}
 	}
-	if a.warm, err = newWarmer(a.Plan, a.tree, a.stdin, a.Log); err != nil {
+	if a.warm, err = warm.New(a.Plan, a.tree, a.stdin, a.Log); err != nil {
 		return err
 	}
-	a.warm.begin(ctx)
+	a.warm.Begin(ctx)
 	if job.Watchdog {
 		if a.watchdog, err = openWatchdog(a.Plan.WatchdogFile(), a.Log, a.signalWorker); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"muster/launch/job"
 	"muster/launch/policy"
 	"muster/launch/report"
+	"muster/launch/warm"
 	"muster/rendezvous"
 )
 
@@ -157,7 +158,7 @@ const templatePart = 4
 // will come from it: both would import the same at the same time otherwise.
 func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 	var mu sync.Mutex
-	var t *template
+	var t *warm.Template
 	waited := a.warm == nil || a.Plan.IsBound() // those of a worker are not the check's
 	return func(ctx context.Context, spec proc.Spec) *proc.Process {
 		mu.Lock()
@@ -170,13 +171,13 @@ func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 			if end, limited := ctx.Deadline(); limited {
 				waiting, done = context.WithTimeout(ctx, time.Until(end)/templatePart)
 			}
-			t, waited = a.warm.choose(waiting), true
+			t, waited = a.warm.Choose(waiting), true
 			done()
 		}
 		if t == nil || ctx.Err() != nil {
 			return nil
 		}
-		p, err := t.run(spec)
+		p, err := t.Run(spec)
 		if err != nil {
 			t = nil
 			a.Log.Warn().Err(err).Msg("the check's processes start as usual")

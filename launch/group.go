@@ -16,6 +16,7 @@ import (
 	"muster/launch/output"
 	"muster/launch/plan"
 	"muster/launch/report"
+	"muster/launch/warm"
 	"muster/rendezvous"
 )
 
@@ -55,7 +56,7 @@ type WorkerGroup struct {
 	again  chan int
 	delays []*time.Timer
 
-	template *template         // what workers are forked from; nil: they start as usual
+	template *warm.Template    // what workers are forked from; nil: they start as usual
 	logs     *output.Attempt   // of those that are started now
 	attempts []*output.Attempt // all of them
 	finished bool              // all output was shown and its files are closed
@@ -69,7 +70,7 @@ type WorkerGroup struct {
 
 // startGroup starts the workers of a round in the order of their ranks. When one cannot be started, those before it are
 // killed again. When ctx or the lease ends meanwhile no more are started: they are about to be stopped.
-func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int, t *template) (*WorkerGroup, error) {
+func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int, t *warm.Template) (*WorkerGroup, error) {
 	logs, err := a.logs.Attempt(restarts, a.Plan.Procs)
 	if err == nil {
 		err = a.clearDebug()
@@ -121,8 +122,8 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 	}
 	procs := make([]*proc.Process, n)
 	if g.template != nil {
-		if procs, err = g.template.start(specs); err != nil {
-			a.warm.failedFork(g.template, err)
+		if procs, err = g.template.Start(specs); err != nil {
+			a.warm.FailedFork(g.template, err)
 			g.template = nil
 		}
 	}

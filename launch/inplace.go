@@ -8,6 +8,7 @@ import (
 
 	"muster/launch/policy"
 	"muster/launch/report"
+	"muster/launch/warm"
 )
 
 // endWorker ends what a failed worker has left behind, and has the worker started again, alone, after its delay:
@@ -47,9 +48,9 @@ func (a *Agent) startWorkerAgain(ctx context.Context, g *WorkerGroup, local int)
 	}
 	g.logs, g.template = logs, nil
 	g.attempts = append(g.attempts, logs)
-	if a.warm.ready() != nil { // the others are not made to wait for one that is being made
-		looking, cancel := context.WithTimeout(ctx, checkLimit)
-		g.template = a.warm.take(looking)
+	if a.warm.Ready() { // the others are not made to wait for one that is being made
+		looking, cancel := context.WithTimeout(ctx, warm.CheckLimit)
+		g.template = a.warm.Take(looking)
 		cancel()
 	}
 	a.groupMu.Lock()
@@ -63,7 +64,7 @@ func (a *Agent) startWorkerAgain(ctx context.Context, g *WorkerGroup, local int)
 	}
 	a.events.Started(g.workers[local].named(), &g.round, g.restarts)
 	a.status.Running()
-	a.warm.prepare(a.Plan.Procs, true, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
+	a.warm.Prepare(a.Plan.Procs, true, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return nil
 }
 

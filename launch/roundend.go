@@ -46,7 +46,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	kernel := a.evidence()
 	a.status.Restarting(d.Restarts, why(d))
 	if d.Delay == 0 {
-		a.warm.lookAhead()
+		a.warm.LookAhead()
 	}
 	heard, err := a.stopHearing(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM), restartPatience)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"muster/launch/job"
 	"muster/launch/policy"
 	"muster/launch/report"
+	"muster/launch/warm"
 	"muster/rendezvous"
 )
 
@@ -216,7 +217,7 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 		a.events.Started(w.named(), &m.Round, restarts)
 	}
 	a.status.Running()
-	a.warm.prepare(a.Plan.Procs, a.policy.RestartsLeft() || m.verdicts != nil, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
+	a.warm.Prepare(a.Plan.Procs, a.policy.RestartsLeft() || m.verdicts != nil, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return g, nil
 }
 
@@ -235,11 +236,11 @@ func (a *Agent) dropSignals() {
 }
 
 // takeTemplate waits for the template of warm starts, but no longer than the round lasts.
-func (a *Agent) takeTemplate(ctx context.Context) (t *template) {
+func (a *Agent) takeTemplate(ctx context.Context) (t *warm.Template) {
 	if a.warm == nil {
 		return nil
 	}
-	a.untilVerdict(ctx, func(ctx context.Context) { t = a.warm.take(ctx) })
+	a.untilVerdict(ctx, func(ctx context.Context) { t = a.warm.Take(ctx) })
 	return t
 }
 

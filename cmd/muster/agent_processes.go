@@ -23,6 +23,7 @@ import (
 	"muster/launch/job"
 	"muster/launch/output"
 	"muster/launch/plan"
+	"muster/launch/warm"
 )
 
 // processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
@@ -44,7 +45,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
-	warm, err := launch.OpenWarm(plan, tree, log)
+	warm, err := warm.Open(plan, tree, log)
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ type processSet struct {
 	plan *plan.Plan
 	tree *proc.Tree
 	room *launch.Room // nil where nothing needs one
-	warm *launch.WarmStarts
+	warm *warm.Starts
 	wg   sync.WaitGroup // one for each, and for each that is being stopped
 	// starts are those that wait for the template of warm starts.
 	starts sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 // PythonDir is where workers find our Python.
 func (p *Plan) PythonDir() string { return filepath.Join(p.RunDir, "python") }
 
-// CheckpointSocket is where muster listens for it.
+// CheckpointSocket is where muster listens for workers that save checkpoints.
 func (p *Plan) CheckpointSocket() string { return filepath.Join(p.RunDir, "socket") }
 
 // BringsPython reports whether workers find packages of ours.

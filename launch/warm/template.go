@@ -1,4 +1,4 @@
-package launch
+package warm
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"muster/internal/proc"
 )
 
-// template is one template process, from its start until it can fork workers.
-type template struct {
+// Template is one template process, from its start until it can fork workers.
+type Template struct {
 	tree    *proc.Tree
 	proc    *proc.Template
 	end     []byte // what it prints last
@@ -54,8 +54,8 @@ func (r *refusal) Error() string {
 }
 
 // startTemplate starts the process and hears its greeting. order is what it is to do.
-func startTemplate(ctx context.Context, tree *proc.Tree, spec proc.Spec, order []string) (t *template, err error) {
-	t = &template{tree: tree, end: []byte("muster-" + rand.Text())}
+func startTemplate(ctx context.Context, tree *proc.Tree, spec proc.Spec, order []string) (t *Template, err error) {
+	t = &Template{tree: tree, end: []byte("muster-" + rand.Text())}
 	var theirs []*os.File
 	for i := range 2 {
 		r, w, err := os.Pipe()
@@ -91,7 +91,7 @@ func startTemplate(ctx context.Context, tree *proc.Tree, spec proc.Spec, order [
 const helloLimit = 30 * time.Second
 
 // greet makes sure that the process is an interpreter that will not run the script, and gives it its order.
-func (t *template) greet(order []string) error {
+func (t *Template) greet(order []string) error {
 	hello, err := t.proc.Receive(time.Now().Add(helloLimit))
 	switch {
 	case errors.Is(err, io.EOF):
@@ -121,7 +121,7 @@ func since39(version string) bool {
 }
 
 // await hears the template's progress until it is ready. A *refusal says why it cannot be used.
-func (t *template) await(step func(label string)) (imports int, err error) {
+func (t *Template) await(step func(label string)) (imports int, err error) {
 	at := refusal{Step: -1, Module: -1}
 	for {
 		word, err := t.proc.Receive(time.Time{})
@@ -182,13 +182,13 @@ const (
 	answerLimit = 30 * time.Second
 	// stoppedLimit is how long one is waited for that a signal has stopped.
 	stoppedLimit = 5 * time.Second
-	// checkLimit is how long what a template has printed may be on its way, and how long a start waits for it beside workers that run.
-	checkLimit = 5 * time.Second
+	// CheckLimit is how long what a template has printed may be on its way, and how long a start waits for it beside workers that run.
+	CheckLimit = 5 * time.Second
 )
 
 // ask returns the template's answer. The waiting ends with the process, and where that was stopped; a template that has given no answer
 // is not to be used again. The caller holds t.mu.
-func (t *template) ask(message ...string) ([]string, error) {
+func (t *Template) ask(message ...string) ([]string, error) {
 	asked := time.Now()
 	if err := t.proc.Send(message...); err != nil {
 		return nil, err
@@ -229,7 +229,7 @@ func (t *template) ask(message ...string) ([]string, error) {
 }
 
 // changed asks whether what was imported still is what a worker would import, and returns what is not; "" for nothing.
-func (t *template) changed() (string, error) {
+func (t *Template) changed() (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	word, err := t.ask("check", "")
@@ -244,7 +244,7 @@ func (t *template) changed() (string, error) {
 
 // noted asks what all of the workers with these process ids have imported since they were forked, in order, and which
 // variables their script has set. Nothing where one of them was not forked here.
-func (t *template) noted(pids []int) (files, variables []string, err error) {
+func (t *Template) noted(pids []int) (files, variables []string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	message := make([]string, 0, 2+2*len(pids))
@@ -271,13 +271,13 @@ func (t *template) noted(pids []int) (files, variables []string, err error) {
 }
 
 // prepare forks workers to be until there are n.
-func (t *template) prepare(n int) error {
+func (t *Template) prepare(n int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.prepareLocked(n)
 }
 
-func (t *template) prepareLocked(n int) error {
+func (t *Template) prepareLocked(n int) error {
 	for len(t.spares) < n {
 		spares, err := t.proc.Fork(min(n-len(t.spares), proc.ForksLimit), "fork", "")
 		t.spares = append(t.spares, spares...)
@@ -288,8 +288,8 @@ func (t *template) prepareLocked(n int) error {
 	return nil
 }
 
-// start starts workers as Tree.Start would. Those that could not be started are nil.
-func (t *template) start(specs []proc.Spec) ([]*proc.Process, error) {
+// Start starts workers as Tree.Start would. Those that could not be started are nil.
+func (t *Template) Start(specs []proc.Spec) ([]*proc.Process, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.prepareLocked(len(specs))
@@ -300,8 +300,8 @@ func (t *template) start(specs []proc.Spec) ([]*proc.Process, error) {
 	return append(procs, make([]*proc.Process, len(specs)-n)...), errors.Join(err, startErr)
 }
 
-// run starts a process that has a program of its own, from a fork that is no worker's to be.
-func (t *template) run(spec proc.Spec) (*proc.Process, error) {
+// Run starts a process that has a program of its own, from a fork that is no worker's to be.
+func (t *Template) Run(spec proc.Spec) (*proc.Process, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	spares, err := t.proc.Fork(1, "fork", "")
@@ -316,7 +316,7 @@ func (t *template) run(spec proc.Spec) (*proc.Process, error) {
 }
 
 // Close ends the process and its spares.
-func (t *template) Close() error {
+func (t *Template) Close() error {
 	errs := []error{t.proc.Close()} // before the lock: whoever waits for an answer has it then
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -329,7 +329,7 @@ func (t *template) Close() error {
 }
 
 // drain reads what was printed, and ends the readers. What the process left behind may hold the other end for ever.
-func (t *template) drain() {
+func (t *Template) drain() {
 	for _, r := range t.reads {
 		_ = r.SetReadDeadline(time.Now().Add(drainLimit)) // one that is closed was read to its end
 	}
@@ -340,7 +340,7 @@ func (t *template) drain() {
 const drainLimit = 200 * time.Millisecond
 
 // lastWords is the last line that the process printed, for a message.
-func (t *template) lastWords() string {
+func (t *Template) lastWords() string {
 	t.drain()
 	t.out.mu.Lock()
 	defer t.out.mu.Unlock()

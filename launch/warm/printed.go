@@ -1,4 +1,4 @@
-package launch
+package warm
 
 import (
 	"bytes"
@@ -80,7 +80,7 @@ func (p *printed) await(gone <-chan struct{}) ([]string, error) {
 	p.mu.Lock()
 	all := p.doneLocked()
 	p.mu.Unlock()
-	limit := time.NewTimer(checkLimit)
+	limit := time.NewTimer(CheckLimit)
 	defer limit.Stop()
 	select {
 	case <-all:

@@ -1,4 +1,4 @@
-package launch
+package warm
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 	"muster/launch/plan"
 )
 
-// warmer keeps a template ready for the next start of workers. All trouble with it costs a line in the log and a start
+// Warmer keeps a template ready for the next start of workers. All trouble with it costs a line in the log and a start
 // as usual. Its exported fields are filled before begin.
-type warmer struct {
+type Warmer struct {
 	Tree    *proc.Tree
 	Log     zerolog.Logger
 	Rules   job.WarmRules
@@ -61,7 +61,7 @@ type making struct {
 	polite   bool          // it is made beside the training, which comes first
 	upgrade  bool          // it is made beside another one that is ready
 	done     chan struct{} // closed when it is decided
-	template *template     // nil: there will be none
+	template *Template     // nil: there will be none
 	waited   bool          // a start has waited for it in vain
 	mu       sync.Mutex
 	step     string // what is being imported
@@ -98,8 +98,8 @@ const (
 	tellEvery = 10 * time.Second
 )
 
-// begin starts a template, and returns at once.
-func (w *warmer) begin(ctx context.Context) {
+// Begin starts a template, and returns at once.
+func (w *Warmer) Begin(ctx context.Context) {
 	if w == nil {
 		return
 	}
@@ -113,7 +113,7 @@ func (w *warmer) begin(ctx context.Context) {
 }
 
 // beginLocked has a template made.
-func (w *warmer) beginLocked(m *making) {
+func (w *Warmer) beginLocked(m *making) {
 	m.done = make(chan struct{})
 	w.next = m
 	w.wg.Go(func() {
@@ -130,7 +130,7 @@ func (w *warmer) beginLocked(m *making) {
 }
 
 // guard waits for the end of a template.
-func (w *warmer) guard(m *making) {
+func (w *Warmer) guard(m *making) {
 	select {
 	case <-m.template.proc.Done():
 		w.ended(m)
@@ -139,7 +139,7 @@ func (w *warmer) guard(m *making) {
 }
 
 // ended replaces a template that has ended by itself.
-func (w *warmer) ended(m *making) {
+func (w *Warmer) ended(m *making) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next != m || w.ctx.Err() != nil {
@@ -165,7 +165,7 @@ func (w *warmer) ended(m *making) {
 
 // make makes a template, with fewer imports where one of them cannot be shared. It returns nil where there can be none,
 // and has told why.
-func (w *warmer) make(m *making) *template {
+func (w *Warmer) make(m *making) *Template {
 	for range cutsLimit + learnCuts {
 		began := time.Now()
 		t, imports, err := w.try(m)
@@ -222,7 +222,7 @@ func (w *warmer) make(m *making) *template {
 
 // cut leaves out what a refusal is about, and reports whether anything is left. What a script imports behind it is left
 // out with it.
-func (w *warmer) cut(r *refusal) bool {
+func (w *Warmer) cut(r *refusal) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -237,7 +237,7 @@ func (w *warmer) cut(r *refusal) bool {
 }
 
 // level is that of what is told of the template: nobody wants to know it who has not asked for one.
-func (w *warmer) level(asked zerolog.Level) zerolog.Level {
+func (w *Warmer) level(asked zerolog.Level) zerolog.Level {
 	if w.Rules.Restarts {
 		return zerolog.DebugLevel
 	}
@@ -245,13 +245,13 @@ func (w *warmer) level(asked zerolog.Level) zerolog.Level {
 }
 
 // giveUp notes that there can be no template, and why.
-func (w *warmer) giveUp(why string) {
+func (w *Warmer) giveUp(why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hopeless, w.why = true, why
 }
 
-func (w *warmer) try(m *making) (*template, int, error) {
+func (w *Warmer) try(m *making) (*Template, int, error) {
 	w.mu.Lock()
 	modules, limit, probed := w.modules, w.limit, w.probed
 	w.mu.Unlock()
@@ -331,9 +331,9 @@ func (m *making) at() string {
 	return m.step
 }
 
-// take returns the template for a start of workers, nil where they are to start as usual. It waits for one that is being
+// Take returns the template for a start of workers, nil where they are to start as usual. It waits for one that is being
 // made, unless it is for restarts alone, and has one made anew that is out of date. It never waits for a better one.
-func (w *warmer) take(ctx context.Context) *template {
+func (w *Warmer) Take(ctx context.Context) *Template {
 	if w == nil {
 		return nil
 	}
@@ -343,7 +343,7 @@ func (w *warmer) take(ctx context.Context) *template {
 	}
 	again := w.restarts
 	w.mu.Unlock()
-	t := w.choose(ctx)
+	t := w.Choose(ctx)
 	if w.Rules.Restarts && again {
 		w.tellRestart(t)
 	}
@@ -351,7 +351,7 @@ func (w *warmer) take(ctx context.Context) *template {
 }
 
 // tellRestart says how the workers of a restart come to their imports, where nobody asked for a warm start.
-func (w *warmer) tellRestart(t *template) {
+func (w *Warmer) tellRestart(t *Template) {
 	if t != nil {
 		w.Log.Info().Int("modules", t.modules).Msg("the workers restart warm: their modules are imported already (--warm off: as usual)")
 		return
@@ -365,8 +365,8 @@ func (w *warmer) tellRestart(t *template) {
 	l.Msg("the workers restart as usual: no template of warm starts is ready")
 }
 
-// choose is take for who starts no workers.
-func (w *warmer) choose(ctx context.Context) *template {
+// Choose is take for who starts no workers.
+func (w *Warmer) Choose(ctx context.Context) *Template {
 	limit := time.NewTimer(w.Rules.Wait)
 	defer limit.Stop()
 	tell := time.NewTicker(tellEvery)
@@ -432,7 +432,7 @@ func (w *warmer) choose(ctx context.Context) *template {
 }
 
 // look finds out whether the template is out of date, or what the look that has begun already says. It returns early where ctx ends.
-func (w *warmer) look(ctx context.Context, m *making, tell <-chan time.Time) (what string, err error) {
+func (w *Warmer) look(ctx context.Context, m *making, tell <-chan time.Time) (what string, err error) {
 	l := w.beginLook(m, false)
 	for {
 		select {
@@ -452,7 +452,7 @@ func (w *warmer) look(ctx context.Context, m *making, tell <-chan time.Time) (wh
 }
 
 // beginLook has the template looked at, and returns at once. One look at a time: where anew is false the last one's result will do.
-func (w *warmer) beginLook(m *making, anew bool) *looking {
+func (w *Warmer) beginLook(m *making, anew bool) *looking {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if l := m.looking; l != nil {
@@ -474,17 +474,17 @@ func (w *warmer) beginLook(m *making, anew bool) *looking {
 	return l
 }
 
-// lookAhead has the template looked at behind the back of whoever is going to take it at once.
-func (w *warmer) lookAhead() {
+// LookAhead has the template looked at behind the back of whoever is going to take it at once.
+func (w *Warmer) LookAhead() {
 	if m := w.ready(); m != nil {
 		w.beginLook(m, true)
 	}
 }
 
-// prepare is told that workers have started, and with which process ids those that were forked. Where there can be another
+// Prepare is told that workers have started, and with which process ids those that were forked. Where there can be another
 // start its workers are forked ahead, some time later: now the processors are needed. Else the template is kept for a
 // while, for what it can learn for the next job.
-func (w *warmer) prepare(n int, again bool, pids []int) {
+func (w *Warmer) Prepare(n int, again bool, pids []int) {
 	if w == nil {
 		return
 	}
@@ -516,7 +516,7 @@ func (w *warmer) prepare(n int, again bool, pids []int) {
 }
 
 // release ends a template that no start will need.
-func (w *warmer) release(m *making) {
+func (w *Warmer) release(m *making) {
 	w.mu.Lock()
 	if w.next == m {
 		w.next = nil
@@ -525,8 +525,11 @@ func (w *warmer) release(m *making) {
 	w.warn(m.template.Close())
 }
 
+// Ready reports whether there is a template that a start need not wait for.
+func (w *Warmer) Ready() bool { return w.ready() != nil }
+
 // ready returns the template that is ready, nil where there is none.
-func (w *warmer) ready() *making {
+func (w *Warmer) ready() *making {
 	if w == nil {
 		return nil
 	}
@@ -545,7 +548,7 @@ func (w *warmer) ready() *making {
 	return nil
 }
 
-func (w *warmer) warn(err error) {
+func (w *Warmer) warn(err error) {
 	if err != nil {
 		w.Log.Warn().Err(err).Msg("the template of warm starts was not ended")
 	}
@@ -553,7 +556,7 @@ func (w *warmer) warn(err error) {
 
 // replace ends a template that cannot be used any more, because of what was changed or with the error and message that
 // are to be told, and has another one made.
-func (w *warmer) replace(m *making, what string, err error, message string) {
+func (w *Warmer) replace(m *making, what string, err error, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next != m || w.ctx.Err() != nil {
@@ -574,8 +577,8 @@ func (w *warmer) replace(m *making, what string, err error, message string) {
 	}
 }
 
-// failedFork is told when a template could not fork a worker: another one is made.
-func (w *warmer) failedFork(t *template, err error) {
+// FailedFork is told when a template could not fork a worker: another one is made.
+func (w *Warmer) FailedFork(t *Template, err error) {
 	if m := w.ready(); m != nil && m.template == t {
 		w.replace(m, "", err, "workers start as usual, and another template is made")
 	} else { // it has ended, and been replaced
@@ -584,7 +587,7 @@ func (w *warmer) failedFork(t *template, err error) {
 }
 
 // Close ends the template, and what its modules left behind.
-func (w *warmer) Close() error {
+func (w *Warmer) Close() error {
 	if w == nil || w.cancel == nil {
 		return nil
 	}
@@ -603,8 +606,8 @@ func (w *warmer) Close() error {
 	return err
 }
 
-// newWarmer returns the warmer of a plan, nil where its workers start as usual.
-func newWarmer(p *plan.Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*warmer, error) {
+// New returns the warmer of a plan, nil where its workers start as usual.
+func New(p *plan.Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger) (*Warmer, error) {
 	rules := p.Job.Warm
 	if !p.Warms() {
 		return nil, nil
@@ -625,7 +628,7 @@ func newWarmer(p *plan.Plan, tree *proc.Tree, stdin *os.File, log zerolog.Logger
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a template: %w", err)
 	}
-	return &warmer{
+	return &Warmer{
 		Tree: tree, Log: log, Rules: rules, Command: command, Worker: worker, Stdin: stdin, HookDir: filepath.Join(p.RunDir, "template"),
 		Source: memorySource{p.CacheDir, command, p.Executable(), p.Dir, worker.Env.Strings()},
 		lore:   lore{known: learned{Version: learnedVersion}},

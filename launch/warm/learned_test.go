@@ -1,4 +1,4 @@
-package launch
+package warm
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package launch
+package warm
 
 import (
 	"context"
@@ -15,17 +15,17 @@ import (
 	"muster/launch/plan"
 )
 
-// WarmStarts forks the processes that a driver starts one by one from a template, by the same rules as the workers of every other job.
+// Starts forks the processes that a driver starts one by one from a template, by the same rules as the workers of every other job.
 // Nil starts each by itself. It is safe for concurrent use.
-type WarmStarts struct {
-	warm  *warmer
+type Starts struct {
+	warm  *Warmer
 	stdin *os.File
 	begin sync.Once
 }
 
-// OpenWarm returns the warm starts of a plan that has a Room; nil where its processes start by themselves. The template is made when
+// Open returns the warm starts of a plan that has a Room; nil where its processes start by themselves. The template is made when
 // the first of them is to start. The caller closes it when they have ended.
-func OpenWarm(p *plan.Plan, tree *proc.Tree, log zerolog.Logger) (*WarmStarts, error) {
+func Open(p *plan.Plan, tree *proc.Tree, log zerolog.Logger) (*Starts, error) {
 	if !p.Job.Warm.Wanted() {
 		return nil, nil
 	}
@@ -33,15 +33,15 @@ func OpenWarm(p *plan.Plan, tree *proc.Tree, log zerolog.Logger) (*WarmStarts, e
 	if err != nil {
 		return nil, fmt.Errorf("cannot give the workers an empty standard input: %w", err)
 	}
-	w, err := newWarmer(p, tree, stdin, log)
+	w, err := New(p, tree, stdin, log)
 	if w == nil || err != nil {
 		return nil, errors.Join(err, stdin.Close())
 	}
-	return &WarmStarts{warm: w, stdin: stdin}, nil
+	return &Starts{warm: w, stdin: stdin}, nil
 }
 
 // Start starts a process. ctx ends the waiting for the template, and nothing is started then.
-func (s *WarmStarts) Start(ctx context.Context, tree *proc.Tree, w plan.Worker, spec proc.Spec) (*proc.Process, error) {
+func (s *Starts) Start(ctx context.Context, tree *proc.Tree, w plan.Worker, spec proc.Spec) (*proc.Process, error) {
 	if s == nil {
 		return tree.Start(spec)
 	}
@@ -51,20 +51,20 @@ func (s *WarmStarts) Start(ctx context.Context, tree *proc.Tree, w plan.Worker, 
 			w.Env[i].Own = w.Env[i].Own && !strings.HasPrefix(w.Env[i].Name, "PYTHON")
 		}
 		s.warm.Worker = w
-		s.warm.begin(ctx)
+		s.warm.Begin(ctx)
 	})
-	t := s.warm.take(ctx)
+	t := s.warm.Take(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	spec.Files = append([]*os.File{s.stdin}, spec.Files[1:]...)
 	if s.warm.Rules.Restarts {
-		defer s.warm.prepare(1, true, nil) //nolint:contextcheck // what it starts outlives this start: it ends with the job
+		defer s.warm.Prepare(1, true, nil) //nolint:contextcheck // what it starts outlives this start: it ends with the job
 	}
 	if t != nil {
-		procs, err := t.start([]proc.Spec{spec})
+		procs, err := t.Start([]proc.Spec{spec})
 		if err != nil {
-			s.warm.failedFork(t, err)
+			s.warm.FailedFork(t, err)
 		}
 		if procs[0] != nil {
 			s.warm.Log.Debug().Int("rank", w.Rank).Int("pid", procs[0].PID()).Msg("worker forked from the template")
@@ -75,7 +75,7 @@ func (s *WarmStarts) Start(ctx context.Context, tree *proc.Tree, w plan.Worker, 
 }
 
 // Close ends the template.
-func (s *WarmStarts) Close() error {
+func (s *Starts) Close() error {
 	if s == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package launch
+package warm
 
 import (
 	"context"
@@ -67,7 +67,7 @@ func (o *lore) assigned() []string { return o.copy().Variables }
 
 // recall returns the late imports that are known and may be made, with those of earlier jobs. It reads files: no start waits for it
 // but one that waits for its template.
-func (w *warmer) recall() []string {
+func (w *Warmer) recall() []string {
 	w.lore.recalled.Do(func() {
 		m := w.Source.memory()
 		known, err := m.load()
@@ -83,14 +83,14 @@ func (w *warmer) recall() []string {
 }
 
 // remember keeps for other jobs what was learned.
-func (w *warmer) remember() {
+func (w *Warmer) remember() {
 	if err := w.lore.memory.save(w.lore.copy()); err != nil {
 		w.Log.Debug().Err(err).Msg("what workers import is not kept for the next job")
 	}
 }
 
 // cutLearned leaves out a late import that a refusal is about, for good. After some of them all are left out, in this job.
-func (w *warmer) cutLearned(m *making, r *refusal) {
+func (w *Warmer) cutLearned(m *making, r *refusal) {
 	o := &w.lore
 	o.mu.Lock()
 	o.known.refuse(r.Learned)
@@ -106,7 +106,7 @@ func (w *warmer) cutLearned(m *making, r *refusal) {
 
 // tend looks after the template between a start of workers and the next one: it has the next ones forked ahead, hears what
 // these import, and has a better template made. ctx ends when the next start begins. pids are the workers that were forked.
-func (w *warmer) tend(ctx context.Context, n int, again bool, pids []int) {
+func (w *Warmer) tend(ctx context.Context, n int, again bool, pids []int) {
 	if !sleep(ctx, prepareAfter) {
 		return
 	}
@@ -125,7 +125,7 @@ func (w *warmer) tend(ctx context.Context, n int, again bool, pids []int) {
 	}
 	if again {
 		if err := m.template.prepare(n); err != nil {
-			w.failedFork(m.template, err)
+			w.FailedFork(m.template, err)
 			return
 		}
 	}
@@ -135,7 +135,7 @@ func (w *warmer) tend(ctx context.Context, n int, again bool, pids []int) {
 }
 
 // beginBeside has a template made beside the training, for restarts, where none is there and nobody asked for one.
-func (w *warmer) beginBeside(ctx context.Context) {
+func (w *Warmer) beginBeside(ctx context.Context) {
 	free, known := proc.FreeMemory()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,7 +151,7 @@ func (w *warmer) beginBeside(ctx context.Context) {
 }
 
 // await waits for the template that is being made.
-func (w *warmer) await(ctx context.Context) *making {
+func (w *Warmer) await(ctx context.Context) *making {
 	w.mu.Lock()
 	m := w.next
 	w.mu.Unlock()
@@ -178,7 +178,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // learn reads the workers' notes until they say nothing new, and has a template made that has what they import. It does so
 // once for each start: what comes later is little.
-func (w *warmer) learn(ctx context.Context, m *making, n int, again bool, pids []int) {
+func (w *Warmer) learn(ctx context.Context, m *making, n int, again bool, pids []int) {
 	began, last := time.Now(), -1
 	limit := learnFor
 	if !again {
@@ -211,7 +211,7 @@ func (w *warmer) learn(ctx context.Context, m *making, n int, again bool, pids [
 
 // settle takes what all workers have imported, and has a better template made where this one lacks much of it. It reports whether there is
 // nothing more to learn before the next start.
-func (w *warmer) settle(m *making, n int, again bool, files, variables []string) (done bool) {
+func (w *Warmer) settle(m *making, n int, again bool, files, variables []string) (done bool) {
 	w.lore.learning.Lock()
 	defer w.lore.learning.Unlock()
 	if w.ready() != m {
@@ -236,7 +236,7 @@ func (w *warmer) settle(m *making, n int, again bool, files, variables []string)
 	}
 	if better := w.upgrade(m, files); better != nil {
 		if err := better.template.prepare(n); err != nil {
-			w.failedFork(better.template, err)
+			w.FailedFork(better.template, err)
 		}
 	}
 	return true
@@ -255,7 +255,7 @@ func (m *making) missing(files []string) (size int64) {
 }
 
 // upgrade makes a better template beside old, which serves restarts until it is ready.
-func (w *warmer) upgrade(old *making, files []string) *making {
+func (w *Warmer) upgrade(old *making, files []string) *making {
 	m := &making{done: make(chan struct{}), learned: files, polite: true, upgrade: true}
 	t := w.make(m)
 	m.template, m.looking = t, justMade()
