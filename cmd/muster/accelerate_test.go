@@ -49,6 +49,7 @@ func dumps(t *testing.T, dir string) map[string]dumped {
 
 // TestAccelerateLaunch starts jobs under the real accelerate and under muster, and compares what the workers find.
 func TestAccelerateLaunch(t *testing.T) {
+	t.Parallel()
 	bin := acceleratePeer(t)
 	home := t.TempDir()
 	script := testScript(t, "accelerate", "dump.py")
@@ -149,6 +150,7 @@ func compareDumps(t *testing.T, rank, port string, theirs, ours dumped) {
 // TestAccelerateMixed lets a machine under the real accelerate and one under muster meet in one job, by the command of a
 // PyTorchJob whose variables count machines.
 func TestAccelerateMixed(t *testing.T) {
+	t.Parallel()
 	bin, dir, port := acceleratePeer(t), t.TempDir(), freePort(t)
 	args := func(rank string) []string {
 		return []string{
@@ -182,6 +184,7 @@ func TestAccelerateMixed(t *testing.T) {
 
 // TestAccelerateCPU starts what was asked for where accelerate starts one process: workers that meet by its own library.
 func TestAccelerateCPU(t *testing.T) {
+	t.Parallel()
 	bin := acceleratePeer(t)
 	got := muster(t, []string{"PYTHON_EXEC=" + filepath.Join(bin, "python"), "HF_HOME=" + t.TempDir(), "CUDA_VISIBLE_DEVICES="},
 		"accelerate", "launch", "--cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1", testScript(t, "accelerate", "state.py"))
@@ -198,6 +201,7 @@ func TestAccelerateCPU(t *testing.T) {
 // TestAccelerateUnderMPI starts muster once for each process, as mpirun does, with Open MPI's variables: the processes meet by
 // these, and not by muster.
 func TestAccelerateUnderMPI(t *testing.T) {
+	t.Parallel()
 	bin, port := acceleratePeer(t), freePort(t)
 	var jobs []*testJob
 	for rank := range 2 {

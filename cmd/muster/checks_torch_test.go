@@ -104,6 +104,7 @@ nodes:
 
 // TestSimulate rehearses a job of four nodes, of which one is at fault: it leaves, and the others train.
 func TestSimulate(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	spec := filepath.Join(t.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(spec, []byte(clusterSpec), 0o600); err != nil {
@@ -126,6 +127,7 @@ func TestSimulate(t *testing.T) {
 
 // TestCheckForked checks two nodes by processes that come from the template of their workers.
 func TestCheckForked(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	dir := t.TempDir()
 	spec, script := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "train.py")
@@ -152,6 +154,7 @@ func TestCheckForked(t *testing.T) {
 
 // TestCheckForkedFromWhatCannotBeTested checks a node whose template has imported what breaks the check program: it passes.
 func TestCheckForkedFromWhatCannotBeTested(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	dir := t.TempDir()
 	spec, script := filepath.Join(dir, "spec.yaml"), filepath.Join(dir, "train.py")
@@ -173,6 +176,7 @@ func TestCheckForkedFromWhatCannotBeTested(t *testing.T) {
 
 // TestSimulationEnds ends with everything of it, by a signal and by SIGKILL.
 func TestSimulationEnds(t *testing.T) {
+	t.Parallel()
 	spec := filepath.Join(t.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(spec, []byte(clusterSpec), 0o600); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 // and before it has saved that: both ranks go on from the step before, in memory, find the same loss again, and the last step is
 // on disk in the end. That trainings end as those that were never stopped is tested in checkpointd.
 func TestFlashFrameworks(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ peer, script, dir string }{
 		{"deepspeed", "zero.py", "global_step12"},
 		{"accelerate", "hugging.py", "checkpoint-12"},

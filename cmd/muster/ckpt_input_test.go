@@ -13,6 +13,7 @@ import (
 
 // TestCheckpointDirRefused: --ckpt-dir is no directory, or cannot be one. Nothing starts.
 func TestCheckpointDirRefused(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -36,6 +37,7 @@ func TestCheckpointDirRefused(t *testing.T) {
 
 // TestCheckpointOnFileRefused: a directory is no file that appears.
 func TestCheckpointOnFileRefused(t *testing.T) {
+	t.Parallel()
 	got := muster(t, nil, "run", "--ckpt", "on", "--ckpt-on-file", t.TempDir(), "--no-python", "echo", "started")
 	if got.status != 2 || !strings.Contains(got.stderr, "--ckpt-on-file") || strings.Contains(got.stdout, "started") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
@@ -44,6 +46,7 @@ func TestCheckpointOnFileRefused(t *testing.T) {
 
 // TestCheckpointUnreadableManifest has nothing made up about a step of which nothing is known.
 func TestCheckpointUnreadableManifest(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "6"), 0o700); err != nil {
 		t.Fatal(err)
@@ -64,6 +67,7 @@ func TestCheckpointUnreadableManifest(t *testing.T) {
 
 // TestCheckpointNoDir: a name that is missing or empty is refused, and is not the working directory.
 func TestCheckpointNoDir(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"ls", ""},
 		{"ls", "a", "b"},
@@ -89,6 +93,7 @@ func TestCheckpointNoDir(t *testing.T) {
 
 // TestCheckpointUnreadableLabel: nobody can say what is in memory. It is given up by the run id that its name has.
 func TestCheckpointUnreadableLabel(t *testing.T) {
+	t.Parallel()
 	dir := memoryDir(t)
 	memory := []string{"MUSTER_CKPT_MEMORY=" + dir}
 	j := lingering(t, memory, "--run-id", "torn-7", filepath.Join(t.TempDir(), "checkpoints"))
@@ -117,6 +122,7 @@ func TestCheckpointUnreadableLabel(t *testing.T) {
 
 // TestCheckpointMemoryNamed: a place for memory that is not there is not an empty one.
 func TestCheckpointMemoryNamed(t *testing.T) {
+	t.Parallel()
 	got := muster(t, []string{"MUSTER_CKPT_MEMORY=" + filepath.Join(t.TempDir(), "nowhere")}, "ckpt", "ls")
 	if got.status != 2 || !strings.Contains(got.stderr, "MUSTER_CKPT_MEMORY") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
@@ -125,6 +131,7 @@ func TestCheckpointMemoryNamed(t *testing.T) {
 
 // TestTokenFileEmpty: a variable that is not set does not switch off what the token protects.
 func TestTokenFileEmpty(t *testing.T) {
+	t.Parallel()
 	got := muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://127.0.0.1:1", "--run-id", "x", "--token-file", "", "--no-python", "true")
 	if got.status != 2 || !strings.Contains(got.stderr, "--token-file") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
@@ -133,6 +140,7 @@ func TestTokenFileEmpty(t *testing.T) {
 
 // TestLastCheckpointNotSaved: the workers succeed, and what they saved last finds no room on disk. The job has not succeeded.
 func TestLastCheckpointNotSaved(t *testing.T) {
+	t.Parallel()
 	python, dir, memory := testutil.Torch(t), t.TempDir(), memoryDir(t)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("a small file system needs root: %v", err)
@@ -161,6 +169,7 @@ func TestLastCheckpointNotSaved(t *testing.T) {
 
 // TestSaveToOthers does not put a step before those of somebody else.
 func TestSaveToOthers(t *testing.T) {
+	t.Parallel()
 	memory, dir := []string{"MUSTER_CKPT_MEMORY=" + memoryDir(t)}, filepath.Join(t.TempDir(), "checkpoints")
 	others := filepath.Join(t.TempDir(), "others")
 	first := lingering(t, memory, "--run-id", "first", others)
@@ -180,6 +189,7 @@ func TestSaveToOthers(t *testing.T) {
 
 // TestSaveAlone: a rank ends, and the other one goes on saving without waiting for it.
 func TestSaveAlone(t *testing.T) {
+	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
 	got := muster(t, nil, "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
 from muster.checkpoint import Checkpointer, StorageType
@@ -198,6 +208,7 @@ print("rank", rank, "done", time.monotonic() - began < 30)`)
 // TestCheckpointHostile has names and sizes in a directory of checkpoints that nobody could have meant: they are told, in one line each that a
 // terminal can show, at once, and nothing of them is removed.
 func TestCheckpointHostile(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	manifest := func(name, text string) {
 		t.Helper()

@@ -11,6 +11,7 @@ import (
 
 // TestGuideMegatron runs the guide's example of Megatron under dlrover-run, and kills a rank of it.
 func TestGuideMegatron(t *testing.T) {
+	t.Parallel()
 	modules, err := filepath.Abs("../../checkpointd/testdata")
 	if err != nil {
 		t.Fatal(err)

@@ -38,6 +38,7 @@ func onDisk(t *testing.T, dir string, step int64) {
 
 // TestAgentKilled kills a muster whose steps are in memory only: its guardian brings the newest to disk, and nothing stays behind.
 func TestAgentKilled(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	j := lingering(t, nil, dir)
 	if err := j.Process.Signal(syscall.SIGKILL); err != nil {
@@ -68,6 +69,7 @@ func (j *testJob) killWithGuardian() {
 
 // TestAgentKilledWithoutSalvage does not want anything to outlive muster.
 func TestAgentKilledWithoutSalvage(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	j := lingering(t, nil, "--ckpt-salvage", "0", dir)
 	if err := j.Process.Signal(syscall.SIGKILL); err != nil {
@@ -83,6 +85,7 @@ func TestAgentKilledWithoutSalvage(t *testing.T) {
 // TestAllKilled kills a muster together with its guardian, twice: what it had in memory stays. One is saved by hand; what the other
 // has left is where the next start with the same run id goes on.
 func TestAllKilled(t *testing.T) {
+	t.Parallel()
 	memory := []string{"MUSTER_CKPT_MEMORY=" + memoryDir(t)}
 	saved, adopted := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "adopted")
 	var last *testJob

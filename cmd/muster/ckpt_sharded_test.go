@@ -17,6 +17,7 @@ import (
 // TestShardedCheckpoint kills a rank of a job with FSDP2 in the middle of training. Both ranks restore the step that was saved
 // last from memory, go on exactly as a job without a crash, and leave a directory that torch alone reads.
 func TestShardedCheckpoint(t *testing.T) {
+	t.Parallel()
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "fsdp2.py"), map[string]map[string]string{}
 	for _, die := range []string{"", "8"} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
@@ -58,6 +59,7 @@ assert got["step"] == int(sys.argv[2]) and all(torch.equal(got["model"][key], va
 
 // TestGuideFSDP runs the guide's example of FSDP under dlrover-run, as it is printed, and kills a rank of it.
 func TestGuideFSDP(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	got := muster(t, []string{"PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")},
 		"dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", testScript(t, "torch", "fsdp.py"), dir)

@@ -32,6 +32,7 @@ func losses(out string) map[string]string {
 // TestFlashCheckpoint kills a worker of a DDP job in the middle of training. It restores from memory the step that was saved
 // last, goes on exactly as a job without a crash, and leaves files that torch.load reads without muster.
 func TestFlashCheckpoint(t *testing.T) {
+	t.Parallel()
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "flash.py"), map[string]map[string]string{}
 	for _, die := range []string{"", "8"} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
@@ -72,6 +73,7 @@ assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "chec
 // TestFlashCheckpointStopped stops a job whose steps are in memory: SIGTERM has the newest written before muster ends, and
 // nothing stays behind.
 func TestFlashCheckpointStopped(t *testing.T) {
+	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
 	j := start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "-n", "2", "--grace", "1s", "--", python, "-u", testScript(t, "torch", "flash.py"), dir)
 	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4", func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
@@ -94,6 +96,7 @@ func TestFlashCheckpointStopped(t *testing.T) {
 // TestNoticesSave has steps that are saved to memory alone. A file, a command and a signal have each of them written while
 // training goes on; the worker has no handler for the signal, and hears of the first notice by Checkpointer.preempted.
 func TestNoticesSave(t *testing.T) {
+	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
 	at := func(name string) string { return filepath.Join(filepath.Dir(dir), name) }
 	touch := func(name string) {
@@ -140,6 +143,7 @@ func TestNoticesSave(t *testing.T) {
 
 // TestInstalledDLRover has a package dlrover installed: scripts get that one, not ours, and rank 0 says so where its flash checkpoint is used.
 func TestInstalledDLRover(t *testing.T) {
+	t.Parallel()
 	python, site := testutil.Torch(t), t.TempDir()
 	flash := filepath.Join(site, "lib", "dlrover", "trainer", "torch", "flash_checkpoint")
 	if err := os.MkdirAll(flash, 0o700); err != nil {
@@ -169,6 +173,7 @@ func TestInstalledDLRover(t *testing.T) {
 // TestCkptHorovod: workers of a fixed horovodrun, which have none of torch's variables, save by the ranks that Horovod's name: rank 0 for
 // all, or each its own shard.
 func TestCkptHorovod(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	for shards, saved := range map[string][2]string{"1": {"True", "False"}, "world": {"True", "True"}} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")

@@ -99,6 +99,7 @@ func TestEveryFixedWord(t *testing.T) {
 
 // A real bash completes with the script that muster completion prints.
 func TestBashCompletesByTheScript(t *testing.T) {
+	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		testutil.Missing(t, "bash")

@@ -29,6 +29,7 @@ func horovodWorker(t *testing.T, name string) string {
 }
 
 func TestHorovodrunStatic(t *testing.T) {
+	t.Parallel()
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
 	got := muster(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "--log-level", "error", "horovodrun", "-np", "3", "-H", "localhost:2,127.0.0.1:2",
@@ -48,6 +49,7 @@ func TestHorovodrunStatic(t *testing.T) {
 }
 
 func TestHorovodrunStatus(t *testing.T) {
+	t.Parallel()
 	for status, args := range map[int][]string{
 		3: {"-np", "2", "sh", "-c", "test $HOROVOD_RANK = 0 || exit 3; exec sleep 100"},
 		2: {"-np", "2", "--host-discovery-script", "echo no such thing >&2; exit 7", "true"},
@@ -66,6 +68,7 @@ func TestHorovodrunStatus(t *testing.T) {
 
 // The environment of workers is that of the real horovodrun's, but for these.
 func TestHorovodrunEnvironment(t *testing.T) {
+	t.Parallel()
 	bin := testutil.Peer(t, "horovod")
 	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "KEPT=a b\nc", "OMP_NUM_THREADS=1"}
 	args := func(dir string) []string {
@@ -116,6 +119,7 @@ func TestHorovodrunEnvironment(t *testing.T) {
 
 // Hosts are added, a worker is killed, and the others go on.
 func TestHorovodrunElastic(t *testing.T) {
+	t.Parallel()
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
 	hosts := filepath.Join(t.TempDir(), "hosts")
@@ -177,6 +181,7 @@ func TestHorovodrunElastic(t *testing.T) {
 
 // A launcher that is killed leaves no worker behind.
 func TestHorovodrunKilled(t *testing.T) {
+	t.Parallel()
 	mark := fmt.Sprint("100.", os.Getpid())
 	j := start(t, nil, "horovodrun", "-np", "2", "--host-discovery-script", "echo localhost:2", "sleep", mark)
 	testutil.Eventually(t, 30*time.Second, "workers run", func() bool { return len(processes(t, "sleep\x00"+mark)) > 2 }) // with the launcher

@@ -15,6 +15,7 @@ import (
 
 // TestHostsDryRun shows a job on hosts without reaching any, and tells no secret.
 func TestHostsDryRun(t *testing.T) {
+	t.Parallel()
 	reached := filepath.Join(t.TempDir(), "reached")
 	environ := []string{"HOME=" + testutil.NewSSHClient(t).Home, "API_TOKEN=hush-1", "PLAIN=shown"}
 	script := writeScript(t, "train.py", "")

@@ -123,6 +123,7 @@ func TestHostsLarge(t *testing.T) {
 
 // TestHostsFileWrong is refused with the line of what is wrong, before any host is reached.
 func TestHostsFileWrong(t *testing.T) {
+	t.Parallel()
 	file := writeScript(t, "hosts", "# ours\nnode1 slots=2\n\nnode2:2\nnode[3-4]\nnode5\nnode6 slots=many\nnode2\n")
 	reached := filepath.Join(t.TempDir(), "reached")
 	got := muster(t, nil, "run", "--hostfile", file, "--ssh-program", "touch "+reached, "--", "true")

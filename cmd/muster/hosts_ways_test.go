@@ -249,6 +249,7 @@ func TestHostsLostForGood(t *testing.T) {
 		"cut, and the restart used": {1, func(h *testutil.Host) { h.Cut() }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			j := newHostsJob(t, 3)
 			status := filepath.Join(t.TempDir(), "status.json")
 			flags, script := []string{"--status-file", status, "run", "--hosts", j.names(), "--grace", "2s", "--start-timeout", "10m"}, "exec sleep 1000"

@@ -82,6 +82,7 @@ func TestLogOfAJobThatGoesWell(t *testing.T) {
 
 // TestLogSaysOnce: what four simulated nodes say is said once, with their names; as JSON each says it.
 func TestLogSaysOnce(t *testing.T) {
+	t.Parallel()
 	spec := fourNodes(t)
 	args := []string{"run", "--simulate-nodes", "4", "--nnodes", "4", "--", "echo", "hi"}
 	got := muster(t, []string{asText, "MUSTER_FAKE=" + spec}, args...)
@@ -145,6 +146,7 @@ func TestRestartIsToldOnce(t *testing.T) {
 
 // TestLogFormatRefused refuses a format that there is not, from wherever it comes.
 func TestLogFormatRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		env  string
 		args []string
@@ -274,6 +276,7 @@ trap '' TERM; echo $$ > "$1/$RANK"; while :; do sleep 0.05; done`
 
 // TestBreakpointOnATerminal: a job's only worker has the terminal to read from, unless somebody wants that it has not.
 func TestBreakpointOnATerminal(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		stdin, want string
 		status      int
@@ -422,6 +425,7 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 
 // TestProgressBarsOfWorkers: bars of several ranks cost a line each where nobody sees them moving, and files have all of them.
 func TestProgressBarsOfWorkers(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	const bar = `i=0; while [ $i -lt 30 ]; do printf '\r%d%%' $i >&2; i=$((i+1)); sleep 0.03; done; printf '\r100%%\n' >&2`
 	for _, hosts := range []string{"--nproc-per-node=2", "--hosts=localhost:2"} {

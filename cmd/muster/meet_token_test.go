@@ -68,6 +68,7 @@ func TestMeetToken(t *testing.T) {
 
 // TestMeetDryRun refuses files that the job would refuse.
 func TestMeetDryRun(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	short := filepath.Join(dir, "short")
 	if err := os.WriteFile(short, []byte("0123456789"), 0o600); err != nil {

@@ -15,6 +15,7 @@ import (
 // finds them, and where the first node comes back to.
 func TestStoreMovesAlongTheList(t *testing.T) {
 	testutil.Long(t)
+	t.Parallel()
 	j := newNodes(t, 4)
 	end := filepath.Join(j.dir, "end")
 	j.worker = []string{"--no-python", "sh", "-c", `echo "$MUSTER_ROUND $RANK $WORLD_SIZE" >> "$0/round"; until [ -e "$0/end" ]; do sleep 0.1; done`, j.dir}

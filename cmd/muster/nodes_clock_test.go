@@ -74,6 +74,7 @@ func clockEnviron(t testing.TB, file string) []string {
 
 // TestClock shows that a shifted clock is one: Python reads it in each of its ways, sees it change, and sleeps as ever.
 func TestClock(t *testing.T) {
+	t.Parallel()
 	j := &nodes{t: t, hosts: []*testutil.Host{{Dir: t.TempDir()}}}
 	const script = `
 import sys, time, datetime

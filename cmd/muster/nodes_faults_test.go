@@ -180,6 +180,7 @@ const (
 // TestNodesFaults runs the matrix once, with seed 1 or the one in NODES_SEED; under MUSTER_SOAK with 20 seeds, or NODES_COUNT
 // of them, whose table docs/reliability.md shows. NODES_CASE chooses the cells whose name holds it.
 func TestNodesFaults(t *testing.T) {
+	t.Parallel()
 	testutil.Torchrun(t)
 	testutil.Hosts(t, 1) // what is missing is missing here
 	script, clocked := testScript(t, "nodes", "steps.py"), clockedMuster(t)

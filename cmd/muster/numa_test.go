@@ -70,6 +70,7 @@ const sayCPUs = `echo on $LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:.//p' /proc/
 // TestNUMABinding lets workers tell the CPUs they may use, on a machine with its own NUMA nodes or with nodes that the fake
 // deals out. The dry run says the same.
 func TestNUMABinding(t *testing.T) {
+	t.Parallel()
 	cpus, err := accel.Real().Affinity()
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +98,7 @@ func TestNUMABinding(t *testing.T) {
 
 // TestNUMABindingWarm forks bound workers from a template, which is bound to one of their sets, and again after a restart.
 func TestNUMABindingWarm(t *testing.T) {
+	t.Parallel()
 	dir := warmDir(t, "script.py", `
 import json, os, sys
 print("on", os.environ["LOCAL_RANK"], ",".join(map(str, sorted(os.sched_getaffinity(0)))), flush=True)
@@ -143,6 +145,7 @@ func expanded(list string) string {
 // TestNUMABindingRefused compares the error of a machine without accelerators with the real torchrun's, and tries what
 // else cannot be bound.
 func TestNUMABindingRefused(t *testing.T) {
+	t.Parallel()
 	const words = "No accelerator available for NUMA binding"
 	none := fakeGPUs(t)
 	got := muster(t, []string{"MUSTER_FAKE=" + none}, "torchrun", "--standalone", "--numa-binding", "node", "--no-python", "true")
@@ -177,6 +180,7 @@ main()
 // TestNUMABindingLikeTorchrun compares the CPUs of workers with those that the real torchrun's have on this machine, where
 // taskset stands in for numactl.
 func TestNUMABindingLikeTorchrun(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	bin := t.TempDir()
 	numactl := "#!/bin/sh\nlist=${1#--physcpubind=}\nshift\nexec taskset -c $list \"$@\"\n"
@@ -208,6 +212,7 @@ func TestNUMABindingLikeTorchrun(t *testing.T) {
 
 // TestFakeCPUs rehearses the CPUs of another machine: they are counted, and those of this one stand for them.
 func TestFakeCPUs(t *testing.T) {
+	t.Parallel()
 	cpus, err := accel.Real().Affinity()
 	if err != nil {
 		t.Fatal(err)

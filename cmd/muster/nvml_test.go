@@ -104,6 +104,7 @@ func TestProbeDegrades(t *testing.T) {
 
 // TestProbeFacts: what NVML says is joined with the files by address, and what is sick is told.
 func TestProbeFacts(t *testing.T) {
+	t.Parallel()
 	a, text := asking(t, hello+gpu0+gpu1)
 	f := acceleratorFlags{exec: "auto", timeout: 20 * time.Second, root: twoGPUs(t)}
 	if err := a.showDevices(t.Context(), f, false); err != nil {

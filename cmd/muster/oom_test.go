@@ -13,6 +13,7 @@ import (
 
 // TestOutOfMemoryIsNamed lets the kernel kill a worker in a memory cgroup of its own, and expects the summary to say so.
 func TestOutOfMemoryIsNamed(t *testing.T) {
+	t.Parallel()
 	// Much more than muster and its guardian take, under the race detector too: the kernel kills the largest.
 	group := memoryCgroup(t, 320<<20)
 	// The shell moves itself and starts muster there, so that the count is that of muster's own cgroup.

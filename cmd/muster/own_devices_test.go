@@ -35,6 +35,7 @@ func said(o outcome) []string {
 // TestOwnDevices: each worker has its own MIG instance or device, in a fork of a template as by itself, and the same one
 // after a restart.
 func TestOwnDevices(t *testing.T) {
+	t.Parallel()
 	dir := warmDir(t, "script.py", `
 import json, os, sys, time
 mask = os.environ[os.environ["MASK"]]

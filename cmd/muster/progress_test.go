@@ -46,6 +46,7 @@ func openTerminal(t *testing.T) (program, screen *os.File) {
 
 // TestProgressOnATerminal: one line changes below the log, is never longer than the terminal is wide, and goes in the end.
 func TestProgressOnATerminal(t *testing.T) {
+	t.Parallel()
 	program, screen := openTerminal(t)
 	a := &app{stderr: program, environ: []string{"NO_COLOR=1", "TERM=linux"}}
 	log := a.logger(zerolog.InfoLevel)
@@ -92,6 +93,7 @@ func TestProgressOnATerminal(t *testing.T) {
 
 // TestProgressInALog: without a terminal a step that takes long is a line of the log, and again, ever more rarely.
 func TestProgressInALog(t *testing.T) {
+	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -99,6 +99,7 @@ func TestRehearsedOnce(t *testing.T) {
 
 // TestRehearsedCheck rehearses what the check of two nodes may meet: who leaves, with which status, and what is said.
 func TestRehearsedCheck(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	for _, c := range []struct {
 		name, node1, both string // of the spec
@@ -117,6 +118,7 @@ func TestRehearsedCheck(t *testing.T) {
 		{name: "sick in another round", node1: "{kind: remap-failed, gpu: 0, attempts: [5]}"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
 			spec := filepath.Join(t.TempDir(), "spec.yaml")
 			text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n" + c.both + "nodes:\n  node-1: {faults: [" + c.node1 + "]}\n"
 			if c.node1 == "" {
@@ -146,6 +148,7 @@ func TestRehearsedCheck(t *testing.T) {
 
 // TestRehearsalHasNoLimitsOfThisMachine: what the shell allows is no finding about nodes that are made up, and costs no line.
 func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
 	if err := os.WriteFile(spec, []byte("version: 1\ndefaults: {count: 1, model: NVIDIA H100 80GB HBM3}\n"), 0o600); err != nil {
@@ -161,6 +164,7 @@ func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 // TestRehearsedAlone: a node that cannot be tested is skipped, and has not passed. That nobody probes the network is told where
 // the spec has one.
 func TestRehearsedAlone(t *testing.T) {
+	t.Parallel()
 	for said, warned := range map[string]bool{
 		"faults: [{kind: no-torch}]": false, "faults: [{kind: no-torch}, {kind: clock, offset_ms: 1}]": true, "faults: [{kind: no-torch}]\n  rdma: [{dev: mlx5_0, state: DOWN}]": true,
 	} {
@@ -181,6 +185,7 @@ func TestRehearsedAlone(t *testing.T) {
 
 // TestFakeRound: a command shows a spec as it is in a round, the first one unless another is named.
 func TestFakeRound(t *testing.T) {
+	t.Parallel()
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
 	text := "version: 1\ndefaults:\n  count: 1\n  faults: [{kind: gpu-lost, gpu: 0, attempts: [1]}]\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
@@ -196,6 +201,7 @@ func TestFakeRound(t *testing.T) {
 
 // TestFakeRoundOfAnother: a job's rounds are its own, whichever one its environment names for muster check.
 func TestFakeRoundOfAnother(t *testing.T) {
+	t.Parallel()
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
 	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n  faults: [{kind: no-torch}, {kind: remap-failed, gpu: 0, attempts: [0]}]\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
@@ -211,6 +217,7 @@ func TestFakeRoundOfAnother(t *testing.T) {
 
 // TestSimulatedNodesOfAnother: each simulated node is one of its own, whichever one the environment names.
 func TestSimulatedNodesOfAnother(t *testing.T) {
+	t.Parallel()
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
 	text := "version: 1\ndefaults: {count: 1}\nnodes:\n  node-0: {env: {OF: zero}}\n  node-1: {env: {OF: one}}\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
@@ -224,6 +231,7 @@ func TestSimulatedNodesOfAnother(t *testing.T) {
 
 // TestRehearsedNetwork rehearses networks between two nodes, with each fault as it is found, and just as it is not.
 func TestRehearsedNetwork(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	const spec = `version: 1
 defaults:

@@ -71,6 +71,7 @@ func TestSecondInterruptKills(t *testing.T) {
 
 // TestSaveSignal passes the signal of --ckpt-signal on to the worker that handles it. The other one, which would die of it, goes on.
 func TestSaveSignal(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"USR1", "XCPU"} {
 		j := running(t, []string{"--ckpt-signal", name, "--ckpt-notices", "off"}, `if [ $RANK = 1 ]; then trap 'echo saved' `+name+`; fi; trap 'echo ended; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
 		j.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "XCPU": syscall.SIGXCPU}[name])
@@ -84,6 +85,7 @@ func TestSaveSignal(t *testing.T) {
 
 // TestUserSignalEndsNothing passes SIGUSR1 on to the workers, which go on, and not to their children, whom it would end.
 func TestUserSignalEndsNothing(t *testing.T) {
+	t.Parallel()
 	j := running(t, nil, `trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)
 	j.signal(syscall.SIGUSR1)
 	testutil.Eventually(t, 60*time.Second, "the workers got SIGUSR1", func() bool { return strings.Count(j.out.String(), "saved") == 2 })
@@ -98,6 +100,7 @@ func TestUserSignalEndsNothing(t *testing.T) {
 
 // TestNohup leaves a signal alone that was ignored when muster started.
 func TestNohup(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	done := filepath.Join(dir, "done")
 	cmd := exec.Command("nohup", "muster", "run", "--", "sh", "-c", `echo $$ > ready; while [ ! -e go ]; do sleep 0.05; done; touch done`)
@@ -123,6 +126,7 @@ func TestNohup(t *testing.T) {
 
 // TestReaderGone goes on with the job when the reader of its output has gone away, as in "muster ... | head -1".
 func TestReaderGone(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-c", `{ muster run -n 2 -- sh -c 'i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; touch done$RANK'; echo $? > status; } | head -1`)
 	cmd.Dir = dir
@@ -145,6 +149,7 @@ func TestReaderGone(t *testing.T) {
 // TestProcessOne runs muster as process 1 of a pid namespace, as a container's entrypoint does: it reaps what workers
 // orphan, forwards the signal that ends the container, and tells the status.
 func TestProcessOne(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root (for a pid namespace)")
 	}
@@ -228,6 +233,7 @@ func TestStopDuringRestart(t *testing.T) {
 
 // TestEarlyFileTimer lets a worker's timer expire before the last worker was started.
 func TestEarlyFileTimer(t *testing.T) {
+	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "timer")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil { // left by a killed agent
 		t.Fatal(err)
@@ -244,6 +250,7 @@ func TestEarlyFileTimer(t *testing.T) {
 
 // TestStopBeforeRestartWithFilters stops a job in the pause before a restart, when the files of the round have been closed.
 func TestStopBeforeRestartWithFilters(t *testing.T) {
+	t.Parallel()
 	j := start(t, []string{"MUSTER_RESTART_DELAY=1h"}, "torchrun", "--standalone", "--max-restarts", "3", "--tee", "1", "--duplicate-stdout-filters", "start",
 		"--no-python", "sh", "-c", "echo start $TORCHELASTIC_RESTART_COUNT; exit 3")
 	testutil.Eventually(t, 60*time.Second, "the second round has ended", func() bool {

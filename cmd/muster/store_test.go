@@ -14,6 +14,7 @@ import (
 
 // TestStoreAllow serves one of this machine's loopback addresses, and refuses the other ones and what is no network.
 func TestStoreAllow(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ name, flag, variable string }{
 		{"flag", "127.0.0.2, ::1/128", "10.0.0.0/8"},
 		{"variable", "", "127.0.0.2/32"},
@@ -63,6 +64,7 @@ func TestStoreAllow(t *testing.T) {
 
 // TestStoreCommand serves a store on a port of its own choice, until SIGTERM.
 func TestStoreCommand(t *testing.T) {
+	t.Parallel()
 	j := start(t, nil, "store", "--bind", "127.0.0.1:0")
 	testutil.Eventually(t, 60*time.Second, "the store tells its address", func() bool { return strings.HasSuffix(j.out.String(), "\n") })
 	addr := strings.TrimSpace(j.out.String())

@@ -11,6 +11,7 @@ import (
 )
 
 func TestToken(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "job.token")
 	seen := map[string]bool{}
@@ -49,6 +50,7 @@ func TestToken(t *testing.T) {
 
 // What is open without a token is said in one line, on the node that serves the store, and not where there is one.
 func TestOpenIsTold(t *testing.T) {
+	t.Parallel()
 	own := ownAddr()
 	if own == "" {
 		testutil.Missing(t, "an address that is not loopback")

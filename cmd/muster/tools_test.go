@@ -72,6 +72,7 @@ func checked(t *testing.T, scripts map[string]string, f acceleratorFlags, ids ..
 // TestToolsFromPath: what a fake says of its devices is, printed by programs on PATH, judged alike; so whatever lies between
 // a program and a verdict is the same for both.
 func TestToolsFromPath(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		vendor, faults string
 		tools, ids     []string

@@ -133,6 +133,7 @@ func TestSlotsAreNoAccelerators(t *testing.T) {
 
 // On a node without accelerators the links between them are not tested; all else is.
 func TestChecksWithoutLinks(t *testing.T) {
+	t.Parallel()
 	python := testutil.Torch(t)
 	dir := t.TempDir()
 	got := muster(t, nil, "--network-check", "--switchbox-check", "--report", dir, "run", "-n", "1", "--", python, "-c", "pass")

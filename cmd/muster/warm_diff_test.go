@@ -26,13 +26,17 @@ import (
 // is installed in the interpreter's user site. The comments in front say how it is run, see warmCase.
 func TestWarmLikeCold(t *testing.T) {
 	testutil.Long(t)
+	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("testdata", "warm", "*.*"))
 	if err != nil || len(files) < 30 {
 		t.Fatalf("%d scripts, %v", len(files), err)
 	}
 	for _, file := range files {
 		for _, c := range readWarmCases(t, file) {
-			t.Run(c.name, func(t *testing.T) { c.compare(t) })
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.compare(t)
+			})
 		}
 	}
 }

@@ -65,6 +65,7 @@ while attempt == "0":
 // until the module or the script is another one.
 func TestWarmLearns(t *testing.T) {
 	testutil.Long(t)
+	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	run := func() outcome {
@@ -100,6 +101,7 @@ func TestWarmLearns(t *testing.T) {
 // without, and say why in its log. All is as in a usual start.
 func TestWarmLearnsNoHarm(t *testing.T) {
 	testutil.Long(t)
+	t.Parallel()
 	for name, c := range map[string]struct{ before, module, says string }{
 		"reads what the script set": {"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')", "reads LATE_MODE"},
 		"draws a random number":     {"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'", "changes the state of random"},
@@ -117,6 +119,7 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 		"forks":                     {"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.fork()\nvalue = 'x'", "forks, and lets both processes go on"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			environ := lateSite(t, "late.py", lateBulk+c.module+"\n", "one_way.py", "", "other_way.py", "")
 			dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, c.before))
 			j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
@@ -137,6 +140,7 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 // TestWarmLearnsWhatAllImport leaves out what only one rank imports, and what is the project's own.
 func TestWarmLearnsWhatAllImport(t *testing.T) {
 	testutil.Long(t)
+	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n", "board.py", lateBulk)
 	dir := warmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py", fmt.Sprintf(lateScript, "import own\n    if os.environ['RANK'] == '0': import board")+
 		"print('had', [m for m in ('late', 'board', 'own') if m in had], flush=True)\n")
@@ -162,6 +166,7 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 // TestWarmLearnsSlowly restarts while the better template is being made: the older one serves, and nobody waits.
 func TestWarmLearnsSlowly(t *testing.T) {
 	testutil.Long(t)
+	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")

@@ -1,4 +1,4 @@
-"""All-reduces over gloo. In the first attempt the rank named by VICTIM kills itself in the middle of it."""
+"""All-reduces over gloo. In each attempt that has a victim in VICTIMS, ranks separated by commas, that one kills itself in the middle of it."""
 import os
 import signal
 
@@ -7,9 +7,9 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+attempt, victims = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["VICTIMS"].split(",")
 for step in range(20):
-    if first and step == 5 and rank == int(os.environ.get("VICTIM", "-1")):
+    if step == 5 and attempt < len(victims) and rank == int(victims[attempt]):
         os.kill(os.getpid(), signal.SIGKILL)
     total = torch.ones(4) * rank
     dist.all_reduce(total)
