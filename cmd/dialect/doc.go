@@ -12,10 +12,7 @@ package dialect
 
 import (
 	"io/fs"
-	"slices"
-	"strings"
 
-	"muster/internal/errhint"
 	"muster/internal/platform"
 	"muster/launch/job"
 )
@@ -88,42 +85,3 @@ type HelpError struct {
 }
 
 func (e *HelpError) Error() string { return "this command line asks for a text, not for a job" }
-
-// Named reports whether name stands for a replaced program, or is muster's own "run": a command name such as "torchrun",
-// or a module's name that is otherwise run by python -m, such as "torch.distributed.launch".
-func Named(name string) bool { return slices.Contains(Names(), name) }
-
-// Names returns the names that Read takes, sorted.
-func Names() []string {
-	return []string{dlroverRun, horovodRun, mpiexec, mpirun, "run", "torch.distributed.launch", "torch.distributed.run", "torchrun", accelerateProg, accelerateLaunch, accelerateModule, colossalAI, colossalRun, deepSpeed}
-}
-
-// Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
-// completion script instead of a job; other errors carry exit status 2, and of the Request only JSON is set then.
-func Read(name string, inv Invocation) (Request, error) {
-	switch name {
-	case accelerateProg:
-		return Accelerate(inv)
-	case accelerateLaunch, accelerateModule:
-		return AccelerateLaunch(inv)
-	case "run":
-		return Native(inv)
-	case "torchrun", "torch.distributed.run":
-		return Torchrun(inv)
-	case "torch.distributed.launch":
-		return TorchLaunch(inv)
-	case dlroverRun:
-		return DLRover(inv)
-	case mpirun, mpiexec:
-		return MPIRun(inv)
-	case deepSpeed:
-		return DeepSpeed(inv)
-	case colossalAI:
-		return ColossalAI(inv)
-	case colossalRun:
-		return ColossalRun(inv)
-	case horovodRun:
-		return Horovodrun(inv)
-	}
-	return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
-}

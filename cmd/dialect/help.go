@@ -250,65 +250,6 @@ func nativeHelp(all bool) string {
 	return b.String()
 }
 
-// HelpAll returns the help text of a dialect with all flags: of muster run, what --help-all prints.
-func HelpAll(name string) string {
-	if name == "run" {
-		return nativeHelp(true)
-	}
-	return Help(name)
-}
-
-// Help returns the help text of a dialect, "" for a name that Named refuses.
-func Help(name string) string {
-	switch name {
-	case "run":
-		return nativeHelp(false)
-	case "torchrun", "torch.distributed.run":
-		return torchrunParser("torchrun").help()
-	case "torch.distributed.launch":
-		return launchParser().help()
-	case accelerateProg, accelerateLaunch, accelerateModule:
-		return accelerateParser().help()
-	case dlroverRun:
-		return dlroverParser().help()
-	case mpirun, mpiexec:
-		return mpirunHelp()
-	case deepSpeed:
-		return deepSpeedParser().help()
-	case colossalAI, colossalRun:
-		return colossalParser().help()
-	case horovodRun:
-		return horovodParser().help()
-	}
-	return ""
-}
-
-// Flags returns the flags of a dialect for man pages and for completion by cobra; they are not meant to be parsed with.
-// A name that Named refuses has none.
-func Flags(name string) *pflag.FlagSet {
-	switch name {
-	case "run":
-		return nativeFlags(settings())
-	case "torchrun", "torch.distributed.run":
-		return torchrunParser("torchrun").flagSet()
-	case "torch.distributed.launch":
-		return launchParser().flagSet()
-	case accelerateProg, accelerateLaunch, accelerateModule:
-		return accelerateParser().flagSet()
-	case dlroverRun:
-		return dlroverParser().flagSet()
-	case mpirun, mpiexec:
-		return mpirunFlags(name)
-	case deepSpeed:
-		return deepSpeedParser().flagSet()
-	case colossalAI, colossalRun:
-		return colossalParser().flagSet()
-	case horovodRun:
-		return horovodParser().flagSet()
-	}
-	return pflag.NewFlagSet(name, pflag.ContinueOnError)
-}
-
 // OwnFlags returns the flags of muster that may stand in front of a dialect's name, for man pages and completion.
 func OwnFlags() *pflag.FlagSet {
 	return flagSet("muster", slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && !s.lent }))

@@ -10,24 +10,6 @@ import (
 	"muster/internal/errhint"
 )
 
-// shorts are the one-line descriptions of the dialects.
-var shorts = map[string]string{
-	"accelerate":                 "Launch as accelerate launch does",
-	"accelerate-launch":          "Launch as accelerate-launch does",
-	"accelerate.commands.launch": "Launch as python -m accelerate.commands.launch does",
-	"colossalai":                 "Launch as Colossal-AI's colossalai run does (muster colossalai run …)",
-	"colossalairun":              "Launch as Colossal-AI's colossalai run does",
-	"deepspeed":                  "Launch as DeepSpeed's deepspeed does",
-	"dlrover-run":                "Launch as DLRover's dlrover-run does",
-	"horovodrun":                 "Launch as Horovod's horovodrun does",
-	"mpiexec":                    "Launch as mpirun does, under its other name",
-	"mpirun":                     "Launch as mpirun does in simple cases",
-	"run":                        "Launch a training command (muster's own spelling)",
-	"torch.distributed.launch":   "Launch as python -m torch.distributed.launch does",
-	"torch.distributed.run":      "Launch as python -m torch.distributed.run does",
-	"torchrun":                   "Launch as torchrun does",
-}
-
 func newRootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "muster",
@@ -154,7 +136,7 @@ func ownFlagNames() []string {
 func newDialectCmd(a *app, name string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                name + " [flags] command [arguments]",
-		Short:              shorts[name],
+		Short:              dialect.About(name),
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := dialect.Read(name, dialect.Invocation{

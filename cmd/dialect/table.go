@@ -1,0 +1,119 @@
+package dialect
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"muster/internal/errhint"
+)
+
+// row is one name under which muster reads a command line.
+type row struct {
+	name string
+	// about says in one line what the command does.
+	about string
+	read  func(Invocation) (Request, error)
+	help  func() string
+	// flags are for man pages and completion.
+	flags func(name string) *pflag.FlagSet
+}
+
+// table holds all names, sorted as man pages list them.
+func table() []row {
+	parsed := func(parser func() *parser) (func() string, func(string) *pflag.FlagSet) {
+		return func() string { return parser().help() }, func(string) *pflag.FlagSet { return parser().flagSet() }
+	}
+	accelerateHelp, accelerateFlags := parsed(accelerateParser)
+	colossalHelp, colossalFlags := parsed(colossalParser)
+	deepSpeedHelp, deepSpeedFlags := parsed(deepSpeedParser)
+	dlroverHelp, dlroverFlags := parsed(dlroverParser)
+	horovodHelp, horovodFlags := parsed(horovodParser)
+	torchrunHelp, torchrunFlags := parsed(func() *parser { return torchrunParser("torchrun") })
+	launchHelp, launchFlags := parsed(launchParser)
+	return []row{
+		{dlroverRun, "Launch as DLRover's dlrover-run does", DLRover, dlroverHelp, dlroverFlags},
+		{horovodRun, "Launch as Horovod's horovodrun does", Horovodrun, horovodHelp, horovodFlags},
+		{mpiexec, "Launch as mpirun does, under its other name", MPIRun, mpirunHelp, mpirunFlags},
+		{mpirun, "Launch as mpirun does in simple cases", MPIRun, mpirunHelp, mpirunFlags},
+		{nativeRun, "Launch a training command (muster's own spelling)", Native, func() string { return nativeHelp(false) }, func(string) *pflag.FlagSet { return nativeFlags(settings()) }},
+		{"torch.distributed.launch", "Launch as python -m torch.distributed.launch does", TorchLaunch, launchHelp, launchFlags},
+		{"torch.distributed.run", "Launch as python -m torch.distributed.run does", Torchrun, torchrunHelp, torchrunFlags},
+		{"torchrun", "Launch as torchrun does", Torchrun, torchrunHelp, torchrunFlags},
+		{accelerateProg, "Launch as accelerate launch does", Accelerate, accelerateHelp, accelerateFlags},
+		{accelerateLaunch, "Launch as accelerate-launch does", AccelerateLaunch, accelerateHelp, accelerateFlags},
+		{accelerateModule, "Launch as python -m accelerate.commands.launch does", AccelerateLaunch, accelerateHelp, accelerateFlags},
+		{colossalAI, "Launch as Colossal-AI's colossalai run does (muster colossalai run …)", ColossalAI, colossalHelp, colossalFlags},
+		{colossalRun, "Launch as Colossal-AI's colossalai run does", ColossalRun, colossalHelp, colossalFlags},
+		{deepSpeed, "Launch as DeepSpeed's deepspeed does", DeepSpeed, deepSpeedHelp, deepSpeedFlags},
+	}
+}
+
+// nativeRun is the name of muster's own dialect.
+const nativeRun = "run"
+
+func find(name string) (row, bool) {
+	rows := table()
+	i := slices.IndexFunc(rows, func(r row) bool { return r.name == name })
+	if i < 0 {
+		return row{}, false
+	}
+	return rows[i], true
+}
+
+// Named reports whether name stands for a replaced program, or is muster's own "run": a command name such as "torchrun",
+// or a module's name that is otherwise run by python -m, such as "torch.distributed.launch".
+func Named(name string) bool { return slices.Contains(Names(), name) }
+
+// Names returns the names that Read takes.
+func Names() []string {
+	var names []string
+	for _, r := range table() {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// About says in one line what the command of a name does, "" for a name that Named refuses.
+func About(name string) string {
+	r, _ := find(name)
+	return r.about
+}
+
+// Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
+// completion script instead of a job; other errors carry exit status 2, and of the Request only JSON is set then.
+func Read(name string, inv Invocation) (Request, error) {
+	r, ok := find(name)
+	if !ok {
+		return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
+	}
+	return r.read(inv)
+}
+
+// Help returns the help text of a dialect, "" for a name that Named refuses.
+func Help(name string) string {
+	r, ok := find(name)
+	if !ok {
+		return ""
+	}
+	return r.help()
+}
+
+// HelpAll returns the help text of a dialect with all flags: of muster run, what --help-all prints.
+func HelpAll(name string) string {
+	if name == nativeRun {
+		return nativeHelp(true)
+	}
+	return Help(name)
+}
+
+// Flags returns the flags of a dialect for man pages and for completion by cobra; they are not meant to be parsed with.
+// A name that Named refuses has none.
+func Flags(name string) *pflag.FlagSet {
+	r, ok := find(name)
+	if !ok {
+		return pflag.NewFlagSet(name, pflag.ContinueOnError)
+	}
+	return r.flags(name)
+}
