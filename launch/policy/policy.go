@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -105,30 +103,9 @@ type Policy struct {
 	before counts
 }
 
-// counts are what limits and delays go by.
-type counts struct {
-	restarts int         // of the whole job, because of failures
-	replaced int         // nodes that the job has lost
-	here     int         // of this node or one of its workers, within a round
-	own      []time.Time // restarts that failures on this node caused, as far as the limits still count them
-	job      []time.Time // restarts and losses of the whole job, by the time at which this node learnt of them
-	inARow   int         // restarts since the group last ran healthy: the exponent of the delay
-}
-
 // New returns the policy of a node with local workers. chance returns numbers in [0, 1) for the jitter of delays.
 func New(rules job.RestartRules, local int, chance func() float64) *Policy {
 	return &Policy{rules: rules, local: local, world: local, chance: chance}
-}
-
-// Restarts is how often the whole job has been restarted because of failures.
-func (p *Policy) Restarts() int { return p.restarts }
-
-// RestartsHere is how often this node or one of its workers has been restarted within the round.
-func (p *Policy) RestartsHere() int { return p.here }
-
-// RestartsLeft reports whether a failure on this node may lead to a restart, now or once others no longer count.
-func (p *Policy) RestartsLeft() bool {
-	return len(p.own) < p.rules.MaxRestarts || p.rules.MaxRestarts > 0 && p.rules.Window > 0
 }
 
 // Step takes one event and says what is to be done.
@@ -175,13 +152,6 @@ func (p *Policy) begin(e Event) {
 	p.learn(e.At, more+max(e.Replacements-p.replaced, 0))
 	p.restarts, p.replaced, p.inARow = p.restarts+more, max(p.replaced, e.Replacements), p.inARow+more
 	p.before = p.counts
-}
-
-// learn notes n restarts and losses of the job. More than the limit can count are not kept.
-func (p *Policy) learn(now time.Time, n int) {
-	for range min(n, max(p.rules.BackoffLimit, 0)+1) {
-		p.job = append(p.job, now)
-	}
 }
 
 // end ends the job for a reason outside the group. A job that has already succeeded stays so, and lingers no longer.
@@ -361,23 +331,6 @@ func (p *Policy) restartable(status int) bool {
 	}
 }
 
-// overLimit returns the limit that one more restart would break, or "".
-func (p *Policy) overLimit(now time.Time) job.Reason {
-	if p.rules.Window > 0 {
-		old := func(at time.Time) bool { return now.Sub(at) >= p.rules.Window }
-		p.own, p.job = dropWhile(p.own, old), dropWhile(p.job, old)
-	}
-	switch {
-	case p.rules.MaxRestarts == 0:
-		return job.ReasonWorkerFailed // there was no limit to reach
-	case len(p.own) >= p.rules.MaxRestarts:
-		return job.ReasonMaxRestarts
-	case p.rules.BackoffLimit >= 0 && len(p.job) >= p.rules.BackoffLimit:
-		return job.ReasonBackoffLimit
-	}
-	return ""
-}
-
 func dropWhile(times []time.Time, drop func(time.Time) bool) []time.Time {
 	for len(times) > 0 && drop(times[0]) {
 		times = times[1:]
@@ -450,56 +403,4 @@ func (p *Policy) follow(e Event) Decision {
 // FailedHere reports whether a worker of this node failed in the last round, and not because of another one.
 func (p *Policy) FailedHere() bool {
 	return slices.ContainsFunc(p.failures, func(f Event) bool { return !f.Echo })
-}
-
-// Keep makes what has been counted in this round final: a verdict that follows adds to it.
-func (p *Policy) Keep() { p.before = p.counts }
-
-// delay returns the pause before the next restart. Its jitter takes away up to half: many nodes that fell over together
-// do not come back together.
-func (p *Policy) delay() time.Duration {
-	return time.Duration(p.due() * (1 - p.chance()/2))
-}
-
-// due is the pause before the next restart, in nanoseconds, without its jitter.
-func (p *Policy) due() float64 {
-	if p.inARow == 0 {
-		return 0
-	}
-	d := float64(p.rules.Delay) * math.Pow(max(p.rules.DelayFactor, 1), float64(p.inARow-1))
-	limit := float64(math.MaxInt64 / 2) // 146 years: what a Duration holds, with room for rounding
-	if p.rules.DelayMax > 0 {
-		limit = float64(p.rules.DelayMax)
-	}
-	return min(d, limit)
-}
-
-// Account says how many restarts were used, and why d, which ends the job, leads to no other one. here is this node's name.
-func (p *Policy) Account(d Decision, here string) string {
-	limit := p.rules.MaxRestarts
-	if limit == 0 {
-		return "none was asked for"
-	}
-	text := fmt.Sprintf("%d of %d used", len(p.own), limit)
-	if p.rules.Window > 0 {
-		text += fmt.Sprintf(" within %v", p.rules.Window)
-	}
-	if d.Node != "" && d.Node != here {
-		text += fmt.Sprintf(" on this node, %d by the whole job: node %s has decided", p.restarts, d.Node)
-	} else if p.restarts > len(p.own) {
-		text += fmt.Sprintf(" on this node, %d by the whole job", p.restarts)
-	}
-	switch {
-	case d.Reason == job.ReasonMaxRestarts:
-		text += ": none is left"
-	case d.Reason == job.ReasonBackoffLimit:
-		text += fmt.Sprintf(": the limit of %d for the whole job is reached (--backoff-limit)", p.rules.BackoffLimit)
-	case d.Reason == job.ReasonFatal:
-		text += fmt.Sprintf(": status %d is fatal (--fatal-exit-codes)", d.Status)
-	case d.Reason == job.ReasonWorkerFailed && !p.restartable(d.Status):
-		text += fmt.Sprintf(": --restart-policy %s starts nothing again after status %d", p.rules.Policy, d.Status)
-	case d.Reason == job.ReasonWorkerFailed && (d.Node == "" || d.Node == here):
-		text += ": it would fail of the same again"
-	}
-	return text
 }
