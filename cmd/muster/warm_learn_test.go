@@ -256,6 +256,7 @@ func TestWarmRestartsOnly(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 		j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
+		j.waitFor("template ready")
 		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
 		for _, pid := range j.templates() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
