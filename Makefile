@@ -86,9 +86,9 @@ test-deps:
 # The time of each test lies in build/test; `make slowest` shows the slowest ones of the last run.
 TIMED = $(GOTESTSUM) --format standard-quiet --jsonfile $(CURDIR)/build/test/$(1).json --
 
-# Without the race detector: cmd/muster and netcheck/crew, where processes are tested, and what starts no goroutine. `make soak` has
+# Without the race detector: cmd/muster and netcheck/devicecheck, where processes are tested, and what starts no goroutine. `make soak` has
 # it everywhere.
-NO_RACE = cmd/muster|cmd/dialect|netcheck/blame|netcheck/crew
+NO_RACE = cmd/muster|cmd/dialect|netcheck/blame|netcheck/devicecheck
 
 # All parts run, also behind one that failed: who waited for the first wants to hear of the others, too. Most tests wait for processes
 # and for limits to pass, hence more at once than there are processors.
