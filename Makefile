@@ -86,12 +86,17 @@ test-deps:
 # The time of each test lies in build/test; `make slowest` shows the slowest ones of the last run.
 TIMED = $(GOTESTSUM) --format standard-quiet --jsonfile $(CURDIR)/build/test/$(1).json --
 
-# All parts run, also behind one that failed: who waited for the first wants to hear of the others, too.
+# Without the race detector: cmd/muster and netcheck/devicecheck, where processes are tested, and what starts no goroutine. `make soak` has
+# it everywhere.
+NO_RACE = cmd/muster|cmd/dialect|netcheck/blame|netcheck/devicecheck
+
+# All parts run, also behind one that failed: who waited for the first wants to hear of the others, too. Most tests wait for processes
+# and for limits to pass, hence more at once than there are processors.
 .PHONY: test
 test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may skip
 	@mkdir -p build/test; export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1; failed=; set -x; \
-	$(call TIMED,packages) -race -shuffle=on -timeout 30m $$(go list ./... | grep -v '/cmd/muster$$') || failed+=" packages"; \
-	$(call TIMED,muster) -shuffle=on -parallel 4 -timeout 45m ./cmd/muster || failed+=" cmd/muster"; \
+	$(call TIMED,packages) -race -shuffle=on -p 3 -parallel 4 -timeout 30m $$(go list ./... | grep -vE '/($(NO_RACE))$$') || failed+=" packages"; \
+	$(call TIMED,muster) -shuffle=on -p 2 -parallel 4 -timeout 45m $$(go list ./... | grep -E '/($(NO_RACE))$$') || failed+=" cmd/muster"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd) -race -shuffle=on ./...) || failed+=" etcdtest"; \
 	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
 	{ set +x; } 2>/dev/null; [ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }

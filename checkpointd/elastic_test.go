@@ -17,6 +17,7 @@ import (
 
 // TestElasticHelpers gives ours and those of DLRover's own package the same inputs.
 func TestElasticHelpers(t *testing.T) {
+	t.Parallel()
 	interpreter, packages := filepath.Join(testutil.Peer(t, "dlrover"), "python"), t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)

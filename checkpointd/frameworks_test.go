@@ -27,6 +27,7 @@ func verified(t *testing.T, dir string) int {
 // TestDeepSpeed keeps engines without ZeRO and with its stages: they restore from memory, and what lies on disk is what DeepSpeed itself
 // writes, reads, and makes whole models of.
 func TestDeepSpeed(t *testing.T) {
+	t.Parallel()
 	bin, dir := testutil.Peer(t, "deepspeed"), t.TempDir()
 	s, log := testService(t, nil)
 	out := runRanksOf(t, filepath.Join(bin, "python"), nil, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir, filepath.Join(t.TempDir(), "store"))
@@ -45,6 +46,7 @@ func TestDeepSpeed(t *testing.T) {
 // TestTrainer has Hugging Face's Trainer train with DistributedDataParallel and with DeepSpeed: a training that goes on from memory
 // ends with the same weights as one that was never stopped, and directories are what Trainer itself writes and reads.
 func TestTrainer(t *testing.T) {
+	t.Parallel()
 	accelerate, deepspeed := testutil.Peer(t, "accelerate"), testutil.Peer(t, "deepspeed")
 	site, err := filepath.Glob(filepath.Join(filepath.Dir(accelerate), "lib", "python*", "site-packages"))
 	if err != nil || len(site) != 1 {
@@ -52,6 +54,7 @@ func TestTrainer(t *testing.T) {
 	}
 	for kind, bin := range map[string]string{"ddp": accelerate, "deepspeed": deepspeed} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			s, log := testService(t, nil)
 			out := runRanksOf(t, filepath.Join(bin, "python"), site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir, filepath.Join(t.TempDir(), "store"), kind)

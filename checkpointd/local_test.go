@@ -353,6 +353,7 @@ func TestStepWithoutFiles(t *testing.T) {
 // TestLocalElsewhere: a rank that restores sharded states in another form than they were saved in needs what only the other node has in
 // memory. It has that from disk, where the step is written behind the workers.
 func TestLocalElsewhere(t *testing.T) {
+	t.Parallel()
 	interpreter := testutil.Torch(t)
 	packages := t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {

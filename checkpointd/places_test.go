@@ -13,6 +13,7 @@ import (
 // TestPlacesAreFound: a step whose files have paths of their own is found again, whoever has written it and whoever reads: muster, or
 // workers by themselves.
 func TestPlacesAreFound(t *testing.T) {
+	t.Parallel()
 	testutil.Torch(t)
 	for _, world := range []int{1, 2} {
 		dir := filepath.Join(t.TempDir(), "ckpt")

@@ -57,6 +57,7 @@ func runRanksOf(t *testing.T, interpreter string, folders []string, socket strin
 // TestSharded has two ranks keep sharded states of all kinds, in memory and on disk, through our own calls and DLRover's. Then a
 // process without muster reads the directories, and another number of ranks restores what was in memory only.
 func TestSharded(t *testing.T) {
+	t.Parallel()
 	root, store := t.TempDir(), filepath.Join(t.TempDir(), "store")
 	s, log := testService(t, nil)
 	out := runRanks(t, s.cfg.Socket, 2, filepath.Join("testdata", "sharded.py"), root, store)
@@ -108,6 +109,7 @@ print("restored", c.step, "from", c.source)
 
 // Sharded states that memory has no room for are written by the workers, and are what is restored then.
 func TestShardedWithoutMemory(t *testing.T) {
+	t.Parallel()
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
 	s, _ := testService(t, func(c *Config) { c.available = func() int64 { return 4 << 20 } })
 	script := filepath.Join(t.TempDir(), "full.py")
@@ -154,6 +156,7 @@ func TestNoMemoryForAll(t *testing.T) {
 
 // TestShardedByDLRover restores, on two ranks, what DLRover's own package wrote on one.
 func TestShardedByDLRover(t *testing.T) {
+	t.Parallel()
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
 	write := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join("testdata", "dlrover_fsdp.py"), dir)
 	if out, err := write.CombinedOutput(); err != nil {

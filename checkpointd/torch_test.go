@@ -30,6 +30,7 @@ func runPython(t *testing.T, socket, script string, args ...string) string {
 
 // TestClient keeps states of all kinds through the real client, in memory and on disk.
 func TestClient(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	s, log := testService(t, func(c *Config) { c.Workers = 1 })
 	out := runPython(t, s.cfg.Socket, filepath.Join("testdata", "client.py"), dir)
@@ -56,6 +57,7 @@ func TestDeviceCopy(t *testing.T) {
 
 // TestClientTrouble has the client meet what goes wrong, and use that goes on for longer than one would think.
 func TestClientTrouble(t *testing.T) {
+	t.Parallel()
 	s, log := testService(t, func(c *Config) { c.Workers = 1 })
 	out := runPython(t, s.cfg.Socket, filepath.Join("testdata", "client_trouble.py"), filepath.Join(t.TempDir(), "checkpoints"))
 	if !strings.Contains(out, "mapped again") {
@@ -115,6 +117,7 @@ print("done")
 
 // A state that memory has no room for goes to disk while the training waits, and is what is restored then.
 func TestClientWithoutMemory(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	s, _ := testService(t, func(c *Config) { c.Workers, c.available = 1, func() int64 { return 1 << 20 } })
 	script := `
