@@ -14,10 +14,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"muster/dispatch"
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
 	"muster/launch"
+	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/rendezvous/place"
@@ -42,7 +42,7 @@ func newAgentCmd(a *app) *cobra.Command {
 
 // agent does what the launcher at the other end of standard input and output says.
 func (a *app) agent(ctx context.Context) error {
-	link := dispatch.OpenLink(a.stdin, a.stdout)
+	link := hosts.OpenLink(a.stdin, a.stdout)
 	defer link.Close()
 	done := make(chan struct{})
 	defer close(done)
@@ -58,13 +58,13 @@ func (a *app) agent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := link.Hello(dispatch.Hello{
+	if err := link.Hello(hosts.Hello{
 		Version: a.version, Hostname: hostname(), Addr: serverAddr(a.getenv(sshConnection)), Own: ownAddr(), Addrs: hostaddr.All(), Port: port, PID: os.Getpid(),
 	}); err != nil {
 		return fmt.Errorf("cannot speak to the launcher: %w", err)
 	}
 	order, err := link.Order(ctx)
-	if errors.Is(err, dispatch.ErrLauncherLost) {
+	if errors.Is(err, hosts.ErrLauncherLost) {
 		return nil // it has thought better of it
 	}
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *app) agent(ctx context.Context) error {
 	}
 	select {
 	case <-link.Lost(): // it has all that there is
-	case <-time.After(dispatch.Patience):
+	case <-time.After(hosts.Patience):
 	}
 	return nil
 }
@@ -104,10 +104,10 @@ func anyPort(ctx context.Context) (int, error) {
 }
 
 // carryOut runs the node's part of a job.
-func (a *app) carryOut(ctx context.Context, link *dispatch.Link, order dispatch.Order) dispatch.Result {
+func (a *app) carryOut(ctx context.Context, link *hosts.Link, order hosts.Order) hosts.Result {
 	n := &remoteNode{link: link, order: order}
 	err := n.run(ctx, a)
-	r := dispatch.Result{Report: n.report}
+	r := hosts.Result{Report: n.report}
 	status, told := errors.AsType[statusError](err)
 	switch {
 	case told:
@@ -120,8 +120,8 @@ func (a *app) carryOut(ctx context.Context, link *dispatch.Link, order dispatch.
 
 // remoteNode is a node of a job on a machine that its launcher has reached.
 type remoteNode struct {
-	link   *dispatch.Link
-	order  dispatch.Order
+	link   *hosts.Link
+	order  hosts.Order
 	dir    string // of the files that came with the order
 	report string
 }
@@ -224,7 +224,7 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*pl
 		return nil, err
 	}
 	var p *plan.Plan
-	var r dispatch.Ready
+	var r hosts.Ready
 	if n.order.Preflight {
 		var facts job.Preflight
 		if p, facts = plan.TakePreflight(ctx, n.order.Job, machine); p == nil {

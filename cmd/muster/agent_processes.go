@@ -15,11 +15,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"muster/dispatch"
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/output"
 	"muster/launch/plan"
@@ -51,15 +51,15 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	}
 	defer func() { err = errors.Join(err, warm.Close()) }()
 	p := &processSet{
-		node: n, plan: plan, tree: tree, room: room, warm: warm, running: map[int]*proc.Process{}, starting: map[int]*dispatch.StopProcess{},
+		node: n, plan: plan, tree: tree, room: room, warm: warm, running: map[int]*proc.Process{}, starting: map[int]*hosts.StopProcess{},
 	}
 	for ctx.Err() == nil {
 		select {
 		case m := <-n.link.Processes():
 			switch m := m.(type) {
-			case dispatch.StartProcess:
+			case hosts.StartProcess:
 				p.begin(ctx, m)
-			case dispatch.StopProcess:
+			case hosts.StopProcess:
 				p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), m) })
 			}
 		case s := <-in.forward:
@@ -102,11 +102,11 @@ type processSet struct {
 	mu      sync.Mutex
 	running map[int]*proc.Process
 	// starting are those that do not run yet, with the request to stop that has come meanwhile; nil: none.
-	starting map[int]*dispatch.StopProcess
+	starting map[int]*hosts.StopProcess
 }
 
 // begin starts a process, beside what else the launcher says where that may take some time.
-func (p *processSet) begin(ctx context.Context, m dispatch.StartProcess) {
+func (p *processSet) begin(ctx context.Context, m hosts.StartProcess) {
 	if p.warm == nil {
 		p.start(ctx, m)
 		return
@@ -128,7 +128,7 @@ func (p *processSet) all() []*proc.Process {
 }
 
 // start starts a process, whose output goes to the launcher behind its prefixes.
-func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
+func (p *processSet) start(ctx context.Context, m hosts.StartProcess) {
 	w := p.plan.Process(m.Env)
 	w.Rank = m.Rank
 	var theirs []*os.File
@@ -142,7 +142,7 @@ func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
 		p.mu.Lock()
 		delete(p.starting, m.ID)
 		p.mu.Unlock()
-		p.tell(dispatch.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
+		p.tell(hosts.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
 	}
 	logs := &p.plan.Job.Logs
 	for i, to := range []io.Writer{p.node.link.Stdout(), p.node.link.Stderr()} {
@@ -168,7 +168,7 @@ func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
 			if copies != nil {
 				from = io.TeeReader(r, copies)
 			}
-			dispatch.Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
+			hosts.Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
 	if err := p.room.Tell(w); err != nil {
@@ -190,7 +190,7 @@ func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
 	if stop != nil {
 		p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), *stop) })
 	}
-	p.tell(dispatch.ProcessEvent{ID: m.ID, PID: started.PID()})
+	p.tell(hosts.ProcessEvent{ID: m.ID, PID: started.PID()})
 	p.wg.Go(func() {
 		<-started.Done()
 		if err := p.room.Forget(w); err != nil {
@@ -208,15 +208,15 @@ func (p *processSet) start(ctx context.Context, m dispatch.StartProcess) {
 		case <-all:
 		case <-time.After(time.Second):
 		}
-		p.tell(dispatch.ProcessEvent{ID: m.ID, Status: started.Exit().Status(), Ended: true})
+		p.tell(hosts.ProcessEvent{ID: m.ID, Status: started.Exit().Status(), Ended: true})
 	})
 }
 
 // tell tells the launcher of a process. One that is gone is noticed elsewhere.
-func (p *processSet) tell(e dispatch.ProcessEvent) { _ = p.node.link.Process(e) }
+func (p *processSet) tell(e hosts.ProcessEvent) { _ = p.node.link.Process(e) }
 
 // stop ends a process with all that it has started. It is told when it has.
-func (p *processSet) stop(ctx context.Context, m dispatch.StopProcess) {
+func (p *processSet) stop(ctx context.Context, m hosts.StopProcess) {
 	p.mu.Lock()
 	running := p.running[m.ID]
 	if _, starts := p.starting[m.ID]; starts {

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/term"
 
 	"muster/cmd/dialect"
-	"muster/dispatch"
 	"muster/horovod/kv"
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/internal/tokenfile"
 	"muster/launch"
+	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/rendezvous/topology"
@@ -33,7 +33,7 @@ type launcher struct {
 	*app
 	req   dialect.Request
 	tree  *proc.Tree
-	fleet *dispatch.Fleet
+	fleet *hosts.Fleet
 	log   zerolog.Logger
 
 	children  agentsHere
@@ -77,11 +77,11 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	}
 	defer closeMachines()
 	job := &l.req.Job
-	l.fleet = dispatch.New(dispatch.Config{
+	l.fleet = hosts.New(hosts.Config{
 		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
 		Linger: linger(job), Grace: job.Stop.Grace, Transient: sshexec.Transient,
-		Output: &dispatch.Output{Stdout: afterWaiting{a, a.stdout}, Stderr: afterWaiting{a, a.stderr}, Log: a.nodesLog(len(machines))},
-		Logs:   dispatch.CollectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
+		Output: &hosts.Output{Stdout: afterWaiting{a, a.stdout}, Stderr: afterWaiting{a, a.stderr}, Log: a.nodesLog(len(machines))},
+		Logs:   hosts.CollectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
 		Status: func(machine int, data []byte) { l.told.take(machine, data) },
 	})
 	l.told = keepStatus(l.nodeNames(), job.StatusFile, log)
@@ -225,7 +225,7 @@ func (l *launcher) start(ctx context.Context) error {
 }
 
 // compare judges what the machines have, where that was asked for.
-func (l *launcher) compare(answers []*dispatch.Ready) error {
+func (l *launcher) compare(answers []*hosts.Ready) error {
 	var names []string
 	var all []job.Preflight
 	for i, r := range answers {

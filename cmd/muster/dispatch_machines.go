@@ -5,23 +5,23 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"muster/dispatch"
 	"muster/internal/hostaddr"
-	"muster/internal/hosts"
+	hostlist "muster/internal/hosts"
+	"muster/launch/hosts"
 	"muster/sshexec"
 )
 
 // machines are those of the job, with the way to reach each. The returned function closes what they share.
-func (l *launcher) machines(marker string) ([]dispatch.Machine, func(), error) {
+func (l *launcher) machines(marker string) ([]hosts.Machine, func(), error) {
 	dialer, err := l.dialer(marker)
 	if err != nil {
 		return nil, nil, err
 	}
 	names := l.nodeNames()
-	all := make([]dispatch.Machine, len(names))
+	all := make([]hosts.Machine, len(names))
 	l.away = make([]atomic.Bool, len(names))
 	for i, n := range l.req.Job.Hosts.Nodes {
-		all[i] = dispatch.Machine{Name: names[i], Start: func(ctx context.Context) (dispatch.Conn, error) {
+		all[i] = hosts.Machine{Name: names[i], Start: func(ctx context.Context) (hosts.Conn, error) {
 			if here(ctx, n.Host) {
 				return l.startHere(marker, names[i])
 			}
@@ -43,7 +43,7 @@ func (l *launcher) dialer(marker string) (*sshexec.Dialer, error) {
 }
 
 // here reports whether a host is this machine: then no ssh is needed. Who gives a user or a port means ssh.
-func here(ctx context.Context, h hosts.Host) bool {
+func here(ctx context.Context, h hostlist.Host) bool {
 	if h.User != "" || h.Port != 0 {
 		return false
 	}

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"muster/dispatch"
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
+	"muster/launch/hosts"
 	"muster/launch/job"
 )
 
@@ -55,7 +55,7 @@ func (l *launcher) arrange() error {
 
 // said is the address of a machine, as its agent has it; empty for this machine. Who was reached by a program such as
 // kubectl knows only its own.
-func (l *launcher) said(i int, h dispatch.Hello) string {
+func (l *launcher) said(i int, h hosts.Hello) string {
 	if h.Addr == "" && l.away[i].Load() {
 		return h.Own
 	}
@@ -63,7 +63,7 @@ func (l *launcher) said(i int, h dispatch.Hello) string {
 }
 
 // addr is the address by which a machine is reached by the others. A machine that has come back may have a new one.
-func (l *launcher) addr(i int, h dispatch.Hello) string {
+func (l *launcher) addr(i int, h hosts.Hello) string {
 	// By the name that ssh knows it by the other hosts may not know it.
 	if host := l.masterHost(); i == 0 && host != "" && (host != l.req.Job.Hosts.Nodes[0].Name || h.Addr == "") {
 		return host
@@ -156,14 +156,14 @@ func lossLimit(job *job.Job) int {
 }
 
 // order is what the i-th node is told.
-func (l *launcher) order(i int) dispatch.Order {
+func (l *launcher) order(i int) hosts.Order {
 	if h, ok := l.fleet.Hello(i); ok { // it may not have been there when the others were, or at another address
 		l.addrs[i] = l.addr(i, h)
 	}
-	hosts := &l.req.Job.Hosts
-	o := dispatch.Order{
-		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(hosts.Dir, l.dir), LogLevel: l.req.LogLevel, LogFormat: l.req.LogFormat, Token: l.token, Files: l.files,
-		Collect: hosts.CollectLogs != "", Preflight: hosts.Preflight, Environ: job.Passed(l.req.Job.Env, l.environ),
+	rules := &l.req.Job.Hosts
+	o := hosts.Order{
+		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(rules.Dir, l.dir), LogLevel: l.req.LogLevel, LogFormat: l.req.LogFormat, Token: l.token, Files: l.files,
+		Collect: rules.CollectLogs != "", Preflight: rules.Preflight, Environ: job.Passed(l.req.Job.Env, l.environ),
 	}
 	o.Job.Environ = nil // made there
 	if l.terminationLog() != "" && o.Job.StatusFile == "" {
@@ -171,7 +171,7 @@ func (l *launcher) order(i int) dispatch.Order {
 	}
 	if h := l.req.Horovod; h != nil {
 		hello, _ := l.fleet.Hello(i)
-		l.world.clients.Set(l.nodeNames()[i], cameFrom(context.Background(), hosts.Nodes[i].Name, hello, l.away[i].Load()),
+		l.world.clients.Set(l.nodeNames()[i], cameFrom(context.Background(), rules.Nodes[i].Name, hello, l.away[i].Load()),
 			whoseOn(l.fleet, i, l.away[i].Load()))
 		o.Job.NodeEnv = slices.Concat(o.Job.NodeEnv, l.world.vars)
 		if len(h.NICs) > 0 {

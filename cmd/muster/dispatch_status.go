@@ -10,9 +10,9 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"muster/dispatch"
 	"muster/internal/durable"
 	"muster/internal/errhint"
+	"muster/launch/hosts"
 	"muster/launch/report"
 )
 
@@ -104,7 +104,7 @@ func (w *worldStatus) close() {
 
 // tellEnd writes how the job ended into the status file and, for Kubernetes, into the termination log. o.Status is that with
 // which the launcher ends.
-func (l *launcher) tellEnd(o dispatch.Outcome) {
+func (l *launcher) tellEnd(o hosts.Outcome) {
 	l.told.close()
 	var lost []int
 	for i, name := range l.nodeNames() {

@@ -21,15 +21,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
-	"muster/dispatch"
 	"muster/horovod"
 	"muster/horovod/discovery"
 	"muster/horovod/elastic"
 	"muster/horovod/kv"
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
-	"muster/internal/hosts"
+	hostlist "muster/internal/hosts"
 	"muster/launch"
+	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/sshexec"
@@ -43,8 +43,8 @@ type elasticJob struct {
 	// reaching ends when hosts are no longer needed: those that are being reached then, too.
 	reaching context.Context
 	stop     context.CancelFunc
-	logs     *dispatch.LogFiles // of all hosts
-	doors    *kv.Doors          // where the driver listens: on what the hosts reach, and on nothing else
+	logs     *hosts.LogFiles // of all hosts
+	doors    *kv.Doors       // where the driver listens: on what the hosts reach, and on nothing else
 	clients  *kv.Clients
 
 	mu    sync.Mutex
@@ -64,7 +64,7 @@ func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerol
 func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
 	l := &launcher{app: a, req: req, log: log}
 	j := &elasticJob{launcher: l, marker: launcherMarker(), hosts: map[string]*elasticHost{}}
-	j.logs = dispatch.CollectLogs(req.Job.Hosts.CollectLogs, req.Job.Hosts.CollectLimit, log)
+	j.logs = hosts.CollectLogs(req.Job.Hosts.CollectLogs, req.Job.Hosts.CollectLimit, log)
 	if req.DryRun {
 		return j.showElastic()
 	}
@@ -209,7 +209,7 @@ func driverAddr(host string) string {
 
 // elasticHost is the agent of a host.
 type elasticHost struct {
-	fleet *dispatch.Fleet
+	fleet *hosts.Fleet
 	ready chan struct{} // closed when err is known
 	err   error
 	ended chan struct{} // closed when the agent is gone
@@ -242,7 +242,7 @@ func (p *elasticProcess) Lost() bool { return p.lost }
 
 // Stop implements elastic.Process.
 func (p *elasticProcess) Stop(grace time.Duration) {
-	if p.host.fleet.StopProcess(0, dispatch.StopProcess{ID: p.id, Grace: grace}) != nil {
+	if p.host.fleet.StopProcess(0, hosts.StopProcess{ID: p.id, Grace: grace}) != nil {
 		p.end(errhint.TryAgain, true) // with its agent
 	}
 }
@@ -278,7 +278,7 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 	h.mu.Unlock()
 	rank, err := strconv.Atoi(label)
 	if err == nil {
-		err = h.fleet.StartProcess(0, dispatch.StartProcess{ID: p.id, Env: env, Label: "rank " + label + " on " + host, Rank: rank})
+		err = h.fleet.StartProcess(0, hosts.StartProcess{ID: p.id, Env: env, Label: "rank " + label + " on " + host, Rank: rank})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot start a worker on %s: %w", host, err)
@@ -318,10 +318,10 @@ func (j *elasticJob) host(name string) *elasticHost {
 		}
 	}
 	h := &elasticHost{ready: make(chan struct{}), ended: make(chan struct{}), processes: map[int]*elasticProcess{}}
-	target := hosts.Host{Name: name}
+	target := hostlist.Host{Name: name}
 	job := &j.req.Job
-	h.fleet = dispatch.New(dispatch.Config{
-		Machines: []dispatch.Machine{{Name: name, Start: func(ctx context.Context) (dispatch.Conn, error) {
+	h.fleet = hosts.New(hosts.Config{
+		Machines: []hosts.Machine{{Name: name, Start: func(ctx context.Context) (hosts.Conn, error) {
 			if here(ctx, target) {
 				return j.startHere(j.marker, name)
 			}
@@ -329,8 +329,8 @@ func (j *elasticJob) host(name string) *elasticHost {
 			return j.dialer.Start(ctx, target, []string{agentName})
 		}}},
 		Min: 1, StartTimeout: job.Hosts.StartTimeout, Linger: job.Stop.Grace, Transient: sshexec.Transient,
-		Output: &dispatch.Output{Stdout: j.stdout, Stderr: j.stderr, Log: j.logOutput()},
-		Logs:   j.logs, Log: j.log, Process: func(_ int, e dispatch.ProcessEvent) { h.event(e) },
+		Output: &hosts.Output{Stdout: j.stdout, Stderr: j.stderr, Log: j.logOutput()},
+		Logs:   j.logs, Log: j.log, Process: func(_ int, e hosts.ProcessEvent) { h.event(e) },
 	})
 	j.hosts[name] = h
 	go func() {
@@ -368,11 +368,11 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 	defer cancel()
 	hello, _ := h.fleet.Hello(0)
 	j.clients.Set(name, cameFrom(ctx, name, hello, h.away.Load()), whoseOn(h.fleet, 0, h.away.Load()))
-	_, err := h.fleet.Prepare(ctx, func(int) dispatch.Order {
+	_, err := h.fleet.Prepare(ctx, func(int) hosts.Order {
 		asked := j.req.Job
 		asked.Hosts, asked.Environ, asked.Procs = job.Hosts{}, nil, "1"
 		asked.Meeting.Backend = "standalone"
-		o := dispatch.Order{
+		o := hosts.Order{
 			Job: asked, Name: name, Dir: j.dir, LogLevel: j.req.LogLevel, LogFormat: j.req.LogFormat, Files: j.files, Processes: true,
 			Environ: job.Passed(asked.Env, j.environ),
 		}
@@ -396,7 +396,7 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 }
 
 // event takes what became of a process.
-func (h *elasticHost) event(e dispatch.ProcessEvent) {
+func (h *elasticHost) event(e hosts.ProcessEvent) {
 	if !e.Ended {
 		return
 	}

@@ -1,11 +1,11 @@
-// Package dispatch runs a job on machines that muster itself reaches: the launcher starts an agent on each of them, tells
+// Package hosts runs a job on machines that muster itself reaches: the launcher starts an agent on each of them, tells
 // it what to do, shows what it says, and ends it.
 //
 // Launcher and agent talk in frames over the agent's standard input and output, so that command lines, variables and
 // secrets pass no shell and stand in no list of processes. What the nodes of a job have to agree on they settle among
 // themselves as always, at their own meeting: the launcher only brings them there. An agent whose launcher is gone, or
 // silent for Patience, ends with all that it has started.
-package dispatch
+package hosts
 
 import (
 	"context"
