@@ -128,7 +128,7 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 }
 
 // TestNodesFlashNoToken has three hosts without a job token keep their own workers' states. After a worker's death all go on from memory;
-// after a host's from the newest step on disk.
+// after a host's, which serves the store and comes back when the others have chosen another, from the newest step on disk.
 func TestNodesFlashNoToken(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
@@ -143,6 +143,7 @@ func TestNodesFlashNoToken(t *testing.T) {
 	j.killWorker(2)
 	j.begins("a worker was killed", 10, 6)
 	j.hosts[1].PowerOff()
+	time.Sleep(12 * time.Second) // the others choose another host for the store, and wait there for the third node
 	j.hosts[1].Boot()
 	j.start(1, "muster")
 	j.begins("a host was lost", 10, 9)
