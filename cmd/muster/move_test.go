@@ -14,6 +14,7 @@ import (
 // TestStoreMovesAlongTheList powers the host of the store off: the others go on at the second endpoint, where a newcomer
 // finds them, and where the first node comes back to.
 func TestStoreMovesAlongTheList(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	j := newNodes(t, 4)

@@ -64,6 +64,7 @@ while attempt == "0":
 // TestWarmLearns: what all workers import after their start is in the template of the restart, and of the next job's start,
 // until the module or the script is another one.
 func TestWarmLearns(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
@@ -100,6 +101,7 @@ func TestWarmLearns(t *testing.T) {
 // TestWarmLearnsNoHarm: late imports that come out differently when they come early, each in a job whose restart must do
 // without, and say why in its log. All is as in a usual start.
 func TestWarmLearnsNoHarm(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ before, module, says string }{
@@ -139,6 +141,7 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 
 // TestWarmLearnsWhatAllImport leaves out what only one rank imports, and what is the project's own.
 func TestWarmLearnsWhatAllImport(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n", "board.py", lateBulk)
@@ -165,6 +168,7 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 
 // TestWarmLearnsSlowly restarts while the better template is being made: the older one serves, and nobody waits.
 func TestWarmLearnsSlowly(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")

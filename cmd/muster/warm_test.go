@@ -136,6 +136,7 @@ func touch(t *testing.T, path string) {
 
 // TestWarmKilledWhileIdle kills the template between a start and a restart: the restart finds another one.
 func TestWarmKilledWhileIdle(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	dir := warmDir(t, "script.py", failOnce)
@@ -154,6 +155,7 @@ func TestWarmKilledWhileIdle(t *testing.T) {
 
 // TestWarmStopped stops the template for good: the restart does without, and it is gone at the end.
 func TestWarmStopped(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	dir := warmDir(t, "script.py", failOnce)
@@ -171,6 +173,7 @@ func TestWarmStopped(t *testing.T) {
 
 // TestWarmKilledWhileImporting kills the template in the middle of its work: that import is left out.
 func TestWarmKilledWhileImporting(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	dir := warmDir(t, "slow.py", "import os, time\nopen(os.environ['DIR'] + '/importing', 'w').close()\ntime.sleep(600)\n", "script.py", sayRank)
@@ -223,6 +226,7 @@ os.register_at_fork(after_in_child=child)
 // TestWarmFailsWhileForking lets workers fail in the moment in which those of the next attempt are forked ahead: these are not stopped
 // as if somebody had left them behind.
 func TestWarmFailsWhileForking(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	dir := warmDir(t, "slow_fork.py", slowFork, "script.py", `
@@ -245,6 +249,7 @@ print("rank", os.environ["RANK"], "again", flush=True)
 
 // TestWarmStopWhileWaiting ends a job that still waits for its template.
 func TestWarmStopWhileWaiting(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
@@ -263,6 +268,7 @@ func TestWarmStopWhileWaiting(t *testing.T) {
 
 // TestWarmSlowImport gives a module that takes very long its time behind the workers' backs.
 func TestWarmSlowImport(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n", "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "slow", "--warm-wait", "1", "--max-restarts", "1")
@@ -300,6 +306,7 @@ int cuCtxSynchronize(void) { return initialized ? 201 : 3; }
 
 // TestWarmCUDA imports a module that initialises CUDA, and one that only loads it.
 func TestWarmCUDA(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	t.Parallel()
 	dir := warmDir(t, "cuda.c", fakeCUDA, "script.py", sayRank,
@@ -392,6 +399,7 @@ func TestWarmInterpreters(t *testing.T) {
 
 // TestWarmDeadline lets the deadline of the job pass while a start waits for the template.
 func TestWarmDeadline(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
 	o := startWarm(t, dir, nil, "--warm", "slow", "--active-deadline", "2").wait()
