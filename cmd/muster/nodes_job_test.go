@@ -117,6 +117,7 @@ func (j *nodes) start(host int, kind string, flags ...string) *nodeAgent {
 // ends fails the test unless the agent ends within the time with one of the statuses.
 func (j *nodes) ends(a *nodeAgent, within time.Duration, want ...int) {
 	j.t.Helper()
+	within *= testutil.Patience
 	select {
 	case <-a.Ended():
 	case <-time.After(within):
