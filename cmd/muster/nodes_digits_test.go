@@ -109,6 +109,7 @@ func TestNodesDigits(t *testing.T) {
 					"--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d",
 					"--rdzv-endpoint=node0:29400", "--rdzv-id=digits",
 				}
+				j.join = torchrunComes
 				j.hold(digitsEvent)
 				happen(j, d)
 				for _, a := range j.agents {

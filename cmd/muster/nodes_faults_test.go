@@ -248,6 +248,9 @@ func (c faultCase) run(t testing.TB, script, clocked string, seed uint64) faultR
 	j := newNodes(t, len(c.kinds), "--no-python", "python3", "-u", script)
 	j.worker = append(j.worker, j.dir, strconv.Itoa(faultSteps))
 	j.env, j.clocked, j.slow = []string{"PACE=0.05"}, clocked, faults[c.fault].slow
+	if strings.Contains(c.kinds, "t") {
+		j.join = torchrunComes
+	}
 	for _, kind := range c.kinds {
 		j.kinds = append(j.kinds, map[rune]string{'m': "muster", 't': "torchrun"}[kind])
 	}
