@@ -16,7 +16,6 @@ import (
 func TestStoreMovesAlongTheList(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	j := newNodes(t, 4)
 	end := filepath.Join(j.dir, "end")
 	j.worker = []string{"--no-python", "sh", "-c", `echo "$MUSTER_ROUND $RANK $WORLD_SIZE" >> "$0/round"; until [ -e "$0/end" ]; do sleep 0.1; done`, j.dir}

@@ -27,7 +27,6 @@ import (
 func TestWarmLikeCold(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("testdata", "warm", "*.*"))
 	if err != nil || len(files) < 30 {
 		t.Fatalf("%d scripts, %v", len(files), err)

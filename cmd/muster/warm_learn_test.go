@@ -66,7 +66,6 @@ while attempt == "0":
 func TestWarmLearns(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	run := func() outcome {
@@ -103,7 +102,6 @@ func TestWarmLearns(t *testing.T) {
 func TestWarmLearnsNoHarm(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	for name, c := range map[string]struct{ before, module, says string }{
 		"reads what the script set": {"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')", "reads LATE_MODE"},
 		"draws a random number":     {"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'", "changes the state of random"},
@@ -143,7 +141,6 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 func TestWarmLearnsWhatAllImport(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n", "board.py", lateBulk)
 	dir := warmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py", fmt.Sprintf(lateScript, "import own\n    if os.environ['RANK'] == '0': import board")+
 		"print('had', [m for m in ('late', 'board', 'own') if m in had], flush=True)\n")
@@ -170,7 +167,6 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 func TestWarmLearnsSlowly(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	environ := lateSite(t, "late.py", lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")

@@ -138,7 +138,6 @@ func touch(t *testing.T, path string) {
 func TestWarmKilledWhileIdle(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	dir := warmDir(t, "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
@@ -157,7 +156,6 @@ func TestWarmKilledWhileIdle(t *testing.T) {
 func TestWarmStopped(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	dir := warmDir(t, "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
@@ -175,7 +173,6 @@ func TestWarmStopped(t *testing.T) {
 func TestWarmKilledWhileImporting(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	dir := warmDir(t, "slow.py", "import os, time\nopen(os.environ['DIR'] + '/importing', 'w').close()\ntime.sleep(600)\n", "script.py", sayRank)
 	j := startWarm(t, dir, nil, "--warm", "json,slow")
 	testutil.Eventually(t, time.Minute, "the template imports", func() bool {
@@ -228,7 +225,6 @@ os.register_at_fork(after_in_child=child)
 func TestWarmFailsWhileForking(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	dir := warmDir(t, "slow_fork.py", slowFork, "script.py", `
 import os, sys, time
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -251,7 +247,6 @@ print("rank", os.environ["RANK"], "again", flush=True)
 func TestWarmStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
 	j := startWarm(t, dir, nil, "--warm", "slow")
 	testutil.Eventually(t, time.Minute, "the template imports", func() bool { return len(j.templates()) == 1 })
@@ -308,7 +303,6 @@ int cuCtxSynchronize(void) { return initialized ? 201 : 3; }
 func TestWarmCUDA(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	t.Parallel()
 	dir := warmDir(t, "cuda.c", fakeCUDA, "script.py", sayRank,
 		"loads.py", "import ctypes, os\nlib = ctypes.CDLL(os.environ['DIR'] + '/libcuda.so.1')\n", "starts.py", "import loads\nloads.lib.cuInit(0)\n")
 	gcc, err := exec.LookPath("gcc")
