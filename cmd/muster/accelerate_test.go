@@ -54,7 +54,8 @@ func TestAccelerateLaunch(t *testing.T) {
 	home := t.TempDir()
 	script := testScript(t, "accelerate", "dump.py")
 	fsdp := filepath.Join(home, "fsdp.yaml")
-	if err := os.WriteFile(fsdp, []byte(`distributed_type: FSDP
+	if err := os.WriteFile(fsdp, []byte("main_process_port: "+freePort(t)+`
+distributed_type: FSDP
 mixed_precision: bf16
 num_processes: 2
 fsdp_config:

@@ -377,8 +377,12 @@ func TestAttackStore(t *testing.T) {
 			t.Errorf("nothing was recorded for %s, only for %q", name, slices.Sorted(maps.Keys(before)))
 		}
 	}
-	for name, strike := range assaults {
-		for _, fails := range []string{"none", "1"} {
+	for i, name := range slices.Sorted(maps.Keys(assaults)) {
+		strike := assaults[name]
+		for n, fails := range []string{"none", "1"} {
+			if os.Getenv("MUSTER_SOAK") != "1" && n != i%2 {
+				continue // half of the assaults strike a job that goes well
+			}
 			t.Run(name+", "+fails+" fails", func(t *testing.T) {
 				t.Parallel()
 				a := startAttacked(t, token, fails, withCheck[fails]...)

@@ -10,6 +10,7 @@ import (
 
 // docs/environment.md names all variables that stay on their machine.
 func TestEnvironmentDocs(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/environment.md")
 	if err != nil {
 		t.Fatal(err)

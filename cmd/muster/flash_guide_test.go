@@ -130,6 +130,7 @@ func TestFlashWays(t *testing.T) {
 
 // TestFlashRefused: what would wait a minute for the saver of DLRover's agent is refused before it waits, and never started again.
 func TestFlashRefused(t *testing.T) {
+	t.Parallel()
 	interpreter, script := filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join(t.TempDir(), "train.py")
 	if err := os.WriteFile(script, []byte("from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 // TestStoreMovesAlongTheList powers the host of the store off: the others go on at the second endpoint, where a newcomer
 // finds them, and where the first node comes back to.
 func TestStoreMovesAlongTheList(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	j := newNodes(t, 4)
 	end := filepath.Join(j.dir, "end")
 	j.worker = []string{"--no-python", "sh", "-c", `echo "$MUSTER_ROUND $RANK $WORLD_SIZE" >> "$0/round"; until [ -e "$0/end" ]; do sleep 0.1; done`, j.dir}

@@ -78,6 +78,13 @@ func (j *nodes) startAll(d digits) {
 func (j *nodes) trains(size int) {
 	j.t.Helper()
 	testutil.Eventually(j.t, digitsSoon, fmt.Sprintf("%d workers train", size), func() bool {
+		for _, a := range j.agents {
+			select {
+			case <-a.Ended():
+				j.t.Fatalf("%s on %s has ended before %d workers train", a.kind, a.Host().Name, size)
+			default:
+			}
+		}
 		return j.hasWorld(size, time.Time{}) && j.step() >= digitsEvent
 	})
 }
@@ -109,6 +116,7 @@ func TestNodesDigits(t *testing.T) {
 					"--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d",
 					"--rdzv-endpoint=node0:29400", "--rdzv-id=digits",
 				}
+				j.join = torchrunComes
 				j.hold(digitsEvent)
 				happen(j, d)
 				for _, a := range j.agents {

@@ -193,6 +193,7 @@ func fewerFaults(all []faultCase) (some []faultCase) {
 // MUSTER_SOAK=1 the whole matrix with 20 seeds, or NODES_COUNT of them, whose table docs/reliability.md shows. NODES_CASE chooses
 // the cells whose name holds it. It does not run beside other tests: what is to be no loss may not take a second longer.
 func TestNodesFaults(t *testing.T) {
+	t.Parallel()
 	testutil.Torchrun(t)
 	testutil.Hosts(t, 1) // what is missing is missing here
 	script, clocked := testScript(t, "nodes", "steps.py"), clockedMuster(t)
@@ -247,6 +248,9 @@ func (c faultCase) run(t testing.TB, script, clocked string, seed uint64) faultR
 	j := newNodes(t, len(c.kinds), "--no-python", "python3", "-u", script)
 	j.worker = append(j.worker, j.dir, strconv.Itoa(faultSteps))
 	j.env, j.clocked, j.slow = []string{"PACE=0.05"}, clocked, faults[c.fault].slow
+	if strings.Contains(c.kinds, "t") {
+		j.join = torchrunComes
+	}
 	for _, kind := range c.kinds {
 		j.kinds = append(j.kinds, map[rune]string{'m': "muster", 't': "torchrun"}[kind])
 	}

@@ -27,8 +27,12 @@ type nodes struct {
 	kinds              []string         // the launchers by host, where the job has them from its start
 	clocked            string           // a muster for hosts whose clock is set
 	slow               bool             // the network is
+	join               time.Duration    // how long agents wait for each other; 20 s unless given
 	agents             []*nodeAgent
 }
+
+// torchrunComes is how long agents wait where one of them is a torchrun, which takes tens of seconds to import torch on a busy machine.
+const torchrunComes = 90 * time.Second
 
 // nodeAgent is a launcher on one host.
 type nodeAgent struct {
@@ -80,7 +84,7 @@ func (j *nodes) agentOn(host int) *nodeAgent {
 func (j *nodes) start(host int, kind string, flags ...string) *nodeAgent {
 	j.t.Helper()
 	h := j.hosts[host]
-	conf := "--rdzv-conf=last_call_timeout=3,join_timeout=20"
+	conf := fmt.Sprintf("--rdzv-conf=last_call_timeout=3,join_timeout=%.0f", cmp.Or(j.join, 20*time.Second).Seconds())
 	if kind == "torchrun" {
 		// Else it would host when the other store is late, wait 30 seconds for more nodes, and notice none that is lost for 15.
 		conf += fmt.Sprintf(",is_host=%d", btoi(host == 0))
@@ -117,6 +121,7 @@ func (j *nodes) start(host int, kind string, flags ...string) *nodeAgent {
 // ends fails the test unless the agent ends within the time with one of the statuses.
 func (j *nodes) ends(a *nodeAgent, within time.Duration, want ...int) {
 	j.t.Helper()
+	within *= testutil.Patience
 	select {
 	case <-a.Ended():
 	case <-time.After(within):

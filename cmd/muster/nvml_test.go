@@ -66,6 +66,7 @@ const (
 // TestProbeDegrades: whatever becomes of the probe, both commands end well, in time, with what files say, and say in one
 // line what is missing and why.
 func TestProbeDegrades(t *testing.T) {
+	t.Parallel()
 	root := twoGPUs(t)
 	for name, c := range map[string]struct{ script, exec, why string }{
 		"missing":       {"", "auto", "known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: no such file"},
@@ -146,6 +147,7 @@ func TestProbeFacts(t *testing.T) {
 
 // TestProbeCanceled: who stops the command stops the probe.
 func TestProbeCanceled(t *testing.T) {
+	t.Parallel()
 	a, _ := asking(t, hello+"exec sleep 60")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("enough"))
 	defer cancel()

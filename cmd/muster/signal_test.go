@@ -50,6 +50,7 @@ func TestSignalIsForwarded(t *testing.T) {
 
 // TestGraceEnds kills workers that do not mind the signal when the grace is over.
 func TestGraceEnds(t *testing.T) {
+	t.Parallel()
 	j := running(t, []string{"--grace", "300ms"}, `trap '' TERM; echo ready; while :; do sleep 0.05; done`)
 	j.signal(syscall.SIGTERM)
 	if got := j.wait(); got.status != 143 {
@@ -59,6 +60,7 @@ func TestGraceEnds(t *testing.T) {
 
 // TestSecondInterruptKills ends a long grace at once.
 func TestSecondInterruptKills(t *testing.T) {
+	t.Parallel()
 	j := running(t, []string{"--grace", "1h"}, `trap 'echo first' INT; echo ready; while :; do sleep 0.05; done`)
 	j.signal(syscall.SIGINT)
 	testutil.Eventually(t, 60*time.Second, "the workers got the first SIGINT", func() bool { return strings.Count(j.out.String(), "first") >= 2 })

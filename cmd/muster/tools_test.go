@@ -126,6 +126,7 @@ func script(t *testing.T, fake *rehearsal.Fake, tool string) string {
 
 // TestToolsMisbehave: whatever becomes of a tool, the check ends in time with a reason, and without a verdict.
 func TestToolsMisbehave(t *testing.T) {
+	t.Parallel()
 	_, fake := fakeSpec(t, "ascend", "{kind: unhealthy, gpu: 1}")
 	root := fake.Root(accel.Real())
 	f := acceleratorFlags{exec: "auto", root: root, timeout: time.Minute}
@@ -159,6 +160,7 @@ func TestToolsMisbehave(t *testing.T) {
 
 // TestToolsCanceled: who stops the command stops the tool, and is told no verdict.
 func TestToolsCanceled(t *testing.T) {
+	t.Parallel()
 	_, fake := fakeSpec(t, "gaudi", "")
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "hl-smi"), []byte("#!/bin/sh\nexec sleep 60\n"), 0o700); err != nil {

@@ -25,8 +25,8 @@ import (
 // or do may differ. A .py file is one script; a .txtar archive holds main.py and what stands beside it, and in site/ what
 // is installed in the interpreter's user site. The comments in front say how it is run, see warmCase.
 func TestWarmLikeCold(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	files, err := filepath.Glob(filepath.Join("testdata", "warm", "*.*"))
 	if err != nil || len(files) < 30 {
 		t.Fatalf("%d scripts, %v", len(files), err)

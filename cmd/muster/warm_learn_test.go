@@ -64,8 +64,8 @@ while attempt == "0":
 // TestWarmLearns: what all workers import after their start is in the template of the restart, and of the next job's start,
 // until the module or the script is another one.
 func TestWarmLearns(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	run := func() outcome {
@@ -100,8 +100,8 @@ func TestWarmLearns(t *testing.T) {
 // TestWarmLearnsNoHarm: late imports that come out differently when they come early, each in a job whose restart must do
 // without, and say why in its log. All is as in a usual start.
 func TestWarmLearnsNoHarm(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	for name, c := range map[string]struct{ before, module, says string }{
 		"reads what the script set": {"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')", "reads LATE_MODE"},
 		"draws a random number":     {"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'", "changes the state of random"},
@@ -139,8 +139,8 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 
 // TestWarmLearnsWhatAllImport leaves out what only one rank imports, and what is the project's own.
 func TestWarmLearnsWhatAllImport(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n", "board.py", lateBulk)
 	dir := warmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py", fmt.Sprintf(lateScript, "import own\n    if os.environ['RANK'] == '0': import board")+
 		"print('had', [m for m in ('late', 'board', 'own') if m in had], flush=True)\n")
@@ -165,8 +165,8 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 
 // TestWarmLearnsSlowly restarts while the better template is being made: the older one serves, and nobody waits.
 func TestWarmLearnsSlowly(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")

@@ -136,8 +136,8 @@ func touch(t *testing.T, path string) {
 
 // TestWarmKilledWhileIdle kills the template between a start and a restart: the restart finds another one.
 func TestWarmKilledWhileIdle(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	dir := warmDir(t, "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
@@ -154,8 +154,8 @@ func TestWarmKilledWhileIdle(t *testing.T) {
 
 // TestWarmStopped stops the template for good: the restart does without, and it is gone at the end.
 func TestWarmStopped(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	dir := warmDir(t, "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
@@ -171,8 +171,8 @@ func TestWarmStopped(t *testing.T) {
 
 // TestWarmKilledWhileImporting kills the template in the middle of its work: that import is left out.
 func TestWarmKilledWhileImporting(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import os, time\nopen(os.environ['DIR'] + '/importing', 'w').close()\ntime.sleep(600)\n", "script.py", sayRank)
 	j := startWarm(t, dir, nil, "--warm", "json,slow")
 	testutil.Eventually(t, time.Minute, "the template imports", func() bool {
@@ -223,8 +223,8 @@ os.register_at_fork(after_in_child=child)
 // TestWarmFailsWhileForking lets workers fail in the moment in which those of the next attempt are forked ahead: these are not stopped
 // as if somebody had left them behind.
 func TestWarmFailsWhileForking(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	dir := warmDir(t, "slow_fork.py", slowFork, "script.py", `
 import os, sys, time
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -245,8 +245,8 @@ print("rank", os.environ["RANK"], "again", flush=True)
 
 // TestWarmStopWhileWaiting ends a job that still waits for its template.
 func TestWarmStopWhileWaiting(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
 	j := startWarm(t, dir, nil, "--warm", "slow")
 	testutil.Eventually(t, time.Minute, "the template imports", func() bool { return len(j.templates()) == 1 })
@@ -263,6 +263,7 @@ func TestWarmStopWhileWaiting(t *testing.T) {
 
 // TestWarmSlowImport gives a module that takes very long its time behind the workers' backs.
 func TestWarmSlowImport(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n", "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "slow", "--warm-wait", "1", "--max-restarts", "1")
@@ -300,8 +301,8 @@ int cuCtxSynchronize(void) { return initialized ? 201 : 3; }
 
 // TestWarmCUDA imports a module that initialises CUDA, and one that only loads it.
 func TestWarmCUDA(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
+	testutil.Long(t)
 	dir := warmDir(t, "cuda.c", fakeCUDA, "script.py", sayRank,
 		"loads.py", "import ctypes, os\nlib = ctypes.CDLL(os.environ['DIR'] + '/libcuda.so.1')\n", "starts.py", "import loads\nloads.lib.cuInit(0)\n")
 	gcc, err := exec.LookPath("gcc")
@@ -392,6 +393,7 @@ func TestWarmInterpreters(t *testing.T) {
 
 // TestWarmDeadline lets the deadline of the job pass while a start waits for the template.
 func TestWarmDeadline(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
 	o := startWarm(t, dir, nil, "--warm", "slow", "--active-deadline", "2").wait()

@@ -16,15 +16,15 @@ import (
 // TorchVersion is the PyTorch release the tests and the demo run against; the Makefile installs it.
 const TorchVersion = "2.15.0"
 
-// patience multiplies the deadlines of Eventually. They were chosen on a machine with nothing to do; a wait that ends well costs
+// Patience multiplies the deadlines of Eventually. They were chosen on a machine with nothing to do; a wait that ends well costs
 // no more under a longer one.
-const patience = 4
+const Patience = 4
 
 // Eventually calls cond every few milliseconds until it returns true, and fails the test with what after some times the
 // deadline. Give deadlines in many seconds: they bound a hang, they do not measure.
 func Eventually(t testing.TB, deadline time.Duration, what string, cond func() bool) {
 	t.Helper()
-	deadline *= patience
+	deadline *= Patience
 	end := time.Now().Add(deadline)
 	for !cond() {
 		if time.Now().After(end) {
