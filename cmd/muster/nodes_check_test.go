@@ -38,8 +38,8 @@ var checkedJobs = []struct {
 	}, []int{3}, errhint.Straggler, []string{"node3", "straggler"}},
 }
 
-// TestNodesCheck checks four nodes with the real check program, and trains on those that are fit. It does not run beside other tests, save
-// that its own parts do.
+// TestNodesCheck checks four nodes with the real check program, and trains on those that are fit. Other tests do not run
+// beside it, only its own parts do.
 func TestNodesCheck(t *testing.T) {
 	testutil.Torch(t)
 	for _, c := range checkedJobs {
