@@ -99,7 +99,6 @@ func TestRehearsedOnce(t *testing.T) {
 
 // TestRehearsedCheck rehearses what the check of two nodes may meet: who leaves, with which status, and what is said.
 func TestRehearsedCheck(t *testing.T) {
-	t.Parallel()
 	python := testutil.Torch(t)
 	for _, c := range []struct {
 		name, node1, both string // of the spec
@@ -118,7 +117,9 @@ func TestRehearsedCheck(t *testing.T) {
 		{name: "sick in another round", node1: "{kind: remap-failed, gpu: 0, attempts: [5]}"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-			t.Parallel()
+			if c.leaves != "81" { // who is slow is seen where the others are not
+				t.Parallel()
+			}
 			spec := filepath.Join(t.TempDir(), "spec.yaml")
 			text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n" + c.both + "nodes:\n  node-1: {faults: [" + c.node1 + "]}\n"
 			if c.node1 == "" {
