@@ -19,8 +19,8 @@ import (
 	"muster/launch"
 	"muster/launch/hosts"
 	"muster/launch/job"
+	"muster/launch/node"
 	"muster/launch/plan"
-	"muster/rendezvous/place"
 )
 
 // agentName is the command with which a launcher starts muster on the machines of a job.
@@ -72,7 +72,7 @@ func (a *app) agent(ctx context.Context) error {
 	}
 	result := a.carryOut(ctx, link, order)
 	if err := link.Result(result); err != nil {
-		return statusError(errhint.TryAgain)
+		return errhint.StatusError(errhint.TryAgain)
 	}
 	select {
 	case <-link.Lost(): // it has all that there is
@@ -108,7 +108,7 @@ func (a *app) carryOut(ctx context.Context, link *hosts.Link, order hosts.Order)
 	n := &remoteNode{link: link, order: order}
 	err := n.run(ctx, a)
 	r := hosts.Result{Report: n.report}
-	status, told := errors.AsType[statusError](err)
+	status, told := errors.AsType[errhint.StatusError](err)
 	switch {
 	case told:
 		r.Status = int(status)
@@ -145,8 +145,8 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 		return errhint.Usagef("--log-level %q: %w", n.order.LogLevel, err)
 	}
 	log := zerolog.New(n.link.Log()).Level(level).With().Timestamp().Str("agent", n.order.Name).Logger()
-	ctx, in := watchSignals(ctx, j.Stop.Handled, j.Checkpoint.Signal)
-	defer in.close()
+	ctx, in := launch.WatchSignals(ctx, j.Stop.Handled, j.Checkpoint.Signal)
+	defer in.Close()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	over := make(chan struct{})
@@ -157,11 +157,7 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 		for {
 			select {
 			case s := <-n.link.Signals():
-				select {
-				case in.raw <- s:
-				case <-over:
-					return
-				}
+				in.Deliver(s, over)
 			case <-n.link.Lost():
 				stop(fmt.Errorf("%w", n.link.Why()))
 				select {
@@ -191,23 +187,19 @@ func (n *remoteNode) run(ctx context.Context, outer *app) error {
 }
 
 // job runs an agent as it would run without a launcher, but that it waits for the launcher before workers start.
-func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) error {
+func (n *remoteNode) job(ctx context.Context, a *app, in *launch.Interrupts, log zerolog.Logger) error {
 	plan, err := n.ready(ctx, a, log)
 	if err != nil {
 		return err
 	}
-	handler, at, err := place.Open(ctx, a.meeting(plan, log))
-	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-		return a.compat(plan.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
-	}
+	agent, err := node.Meet(ctx, plan, a, in, log)
 	if err != nil {
-		return a.compat(n.order.Job, err)
+		return a.compat(plan.Job, err)
 	}
-	a.exportIface(ctx, plan, at, log)
 	telling, told := context.WithCancel(context.WithoutCancel(ctx))
 	var status sync.WaitGroup
 	status.Go(func() { n.tellStatus(telling) })
-	result, err := a.runAgent(ctx, plan, handler, at, a.newChecker(ctx, plan, at, log), in, log)
+	result, err := node.Run(ctx, agent, a)
 	told()
 	status.Wait()
 	n.report = result.Report
@@ -219,19 +211,15 @@ func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolo
 
 // ready looks up what the job leaves open on this machine, tells the launcher, and waits until workers may be started.
 func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*plan.Plan, error) {
-	machine, err := a.machine(n.order.Job, log)
-	if err != nil {
-		return nil, err
-	}
 	var p *plan.Plan
 	var r hosts.Ready
+	var err error
 	if n.order.Preflight {
-		var facts job.Preflight
-		if p, facts = plan.TakePreflight(ctx, n.order.Job, machine); p == nil {
-			err = errhint.Code(errhint.With(errors.New(facts.Problem), facts.Hint), facts.Status)
-		}
-		r.Preflight = &facts
-	} else if p, err = plan.New(n.order.Job, machine); err != nil {
+		p, r.Preflight, err = node.Preflight(ctx, n.order.Job, a, log)
+	} else {
+		p, err = node.Plan(n.order.Job, a, log)
+	}
+	if err != nil && r.Preflight == nil {
 		return nil, err
 	}
 	if err := n.link.Ready(r); err != nil {
@@ -241,20 +229,7 @@ func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*pl
 		return nil, err // which the launcher has in the preflight
 	}
 	p.Scratch = n.dir
-	if from := p.ProcsFrom(); from.Kind == job.FromMuster {
-		log.Info().Int("local_world_size", p.Procs).Str("reason", from.Name).Msg("workers on this node")
-	}
-	if _, unbound := p.Bound(); unbound != nil {
-		log.Warn().Err(unbound).Msg("workers are not bound to CPUs")
-	}
-	for _, note := range p.Notes() {
-		log.Warn().Msg(note)
-	}
-	err = n.link.Go(ctx)
-	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-		return nil, statusError(errhint.FromSignal(int(stopped.Signal)))
-	}
-	return p, err
+	return p, node.Stopped(n.link.Go(ctx))
 }
 
 // app is the program as the node's part of the job sees it: its environment is that of the job, and what it prints goes to

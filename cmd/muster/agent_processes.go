@@ -27,7 +27,7 @@ import (
 )
 
 // processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
-func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) (err error) {
+func (n *remoteNode) processes(ctx context.Context, a *app, in *launch.Interrupts, log zerolog.Logger) (err error) {
 	plan, err := n.ready(ctx, a, log)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 			case hosts.StopProcess:
 				p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), m) })
 			}
-		case s := <-in.forward:
+		case s := <-in.Forward:
 			for _, running := range p.all() {
 				_ = running.Signal(s) // it may have ended meanwhile
 			}
@@ -70,7 +70,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 		}
 	}
 	p.starts.Wait() // which do not outlast ctx
-	ladder := proc.Ladder{Signal: syscall.SIGTERM, Grace: plan.Job.Stop.Grace, Now: in.hurry}
+	ladder := proc.Ladder{Signal: syscall.SIGTERM, Grace: plan.Job.Stop.Grace, Now: in.Hurry}
 	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
 	if bySignal {
 		ladder.Signal = stopped.Signal
@@ -83,7 +83,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	case err != nil:
 		return errhint.Code(err, errhint.Internal)
 	case bySignal:
-		return statusError(errhint.FromSignal(int(stopped.Signal)))
+		return errhint.StatusError(errhint.FromSignal(int(stopped.Signal)))
 	}
 	return context.Cause(ctx)
 }

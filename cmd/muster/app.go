@@ -39,23 +39,18 @@ type app struct {
 	logsGo                string            // where the launcher takes log files, empty: they stay
 }
 
-// statusError ends the program with a status about which everything has been said already.
-type statusError int
-
-func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
 // run executes the command line and returns the exit status.
 func (a *app) run() int {
 	err := a.execute()
 	a.flushLogs()
-	if status, ok := errors.AsType[statusError](err); ok {
+	if status, ok := errors.AsType[errhint.StatusError](err); ok {
 		return int(status)
 	}
 	if help, ok := errors.AsType[*dialect.HelpError](err); ok {
 		say(a.stdout, "%s", help.Text)
 		return errhint.OK
 	}
-	a.printError(err)
+	a.PrintError(err)
 	return errhint.CodeOf(err)
 }
 
@@ -83,8 +78,8 @@ func (a *app) execute() error {
 // say writes to one of our own streams. When it is gone nobody can be told.
 func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
-// printError writes err and its hint to standard error, every single failure on a line of its own.
-func (a *app) printError(err error) {
+// PrintError writes err and its hint to standard error, every single failure on a line of its own.
+func (a *app) PrintError(err error) {
 	if err == nil {
 		return
 	}

@@ -59,13 +59,13 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		return l.showPlan(ctx)
 	}
 	if err := l.prepare(); err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return a.refused(req, hostname(), err)
 	}
 	if l.req.Job.RunID == "" {
 		l.req.Job.RunID = strings.ToLower(rand.Text()[:12])
 	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
-	defer in.close()
+	ctx, in := launch.WatchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
+	defer in.Close()
 	marker := launcherMarker()
 	if err := l.openTree(marker); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.closeTree(&err)
 	machines, closeMachines, err := l.machines(marker)
 	if err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return a.refused(req, hostname(), err)
 	}
 	defer closeMachines()
 	job := &l.req.Job
@@ -90,9 +90,9 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer func() { l.world.close() }()
 	if err := l.start(ctx); err != nil {
 		if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-			return a.compat(*job, statusError(errhint.FromSignal(int(stopped.Signal))))
+			return a.compat(*job, errhint.StatusError(errhint.FromSignal(int(stopped.Signal))))
 		}
-		return a.refused(l.req, plan.Machine{Hostname: hostname()}, err)
+		return a.refused(l.req, hostname(), err)
 	}
 	return l.finish(ctx, in)
 }
@@ -241,7 +241,7 @@ func (l *launcher) compare(answers []*hosts.Ready) error {
 }
 
 // finish lets the workers start, and returns how the job ended.
-func (l *launcher) finish(ctx context.Context, in *interrupts) error {
+func (l *launcher) finish(ctx context.Context, in *launch.Interrupts) error {
 	running, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 	var wg sync.WaitGroup
@@ -262,11 +262,11 @@ func (l *launcher) finish(ctx context.Context, in *interrupts) error {
 		o.Status = errhint.FromSignal(int(stopped.Signal))
 	}
 	if o.Errors != nil {
-		l.printError(o.Errors)
+		l.PrintError(o.Errors)
 	}
 	l.tellEnd(o)
 	if o.Status == errhint.OK {
 		return nil
 	}
-	return l.compat(l.req.Job, statusError(o.Status))
+	return l.compat(l.req.Job, errhint.StatusError(o.Status))
 }

@@ -66,7 +66,7 @@ func (l *launcher) showPlan(ctx context.Context) error {
 	for i := range names {
 		part := l.job(i)
 		node := &app{environ: l.environ, nodeName: names[i]}
-		machine, err := node.machine(part, l.log)
+		machine, err := node.Machine(part, l.log)
 		if err != nil {
 			return err
 		}

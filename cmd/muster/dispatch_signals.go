@@ -15,12 +15,12 @@ import (
 
 // passSignals tells the agents of signals that reach the launcher: the first stops the workers, the second kills them, the
 // third gives the machines up.
-func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func(), over <-chan struct{}) {
+func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, abandon func(), over <-chan struct{}) {
 	for stopping := false; !stopping; {
 		select {
 		case <-over:
 			return
-		case s := <-in.forward:
+		case s := <-in.Forward:
 			l.fleet.Signal(s)
 		case <-ctx.Done():
 			stopping = true
@@ -34,7 +34,7 @@ func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func
 	until := time.Now().Add(l.req.Job.Stop.Grace)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	hurry, kill := in.hurry, true
+	hurry, kill := in.Hurry, true
 	tell := 0 // after how many seconds it is said in the log again
 	for seconds := 0; ; seconds++ {
 		nodes := l.fleet.Running()
@@ -52,7 +52,7 @@ func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func
 		case <-hurry:
 			hurry, kill, seconds, tell = nil, false, -1, 0
 			l.fleet.Signal(signal)
-		case <-in.abandon:
+		case <-in.Abandon:
 			abandon()
 			return
 		case <-over:

@@ -50,7 +50,7 @@ func (j *elasticJob) checked(ctx context.Context, source discovery.Source) (disc
 		return nil, stopped
 	}
 	status := errhint.CodeOf(err)
-	if told, ok := errors.AsType[statusError](err); ok {
+	if told, ok := errors.AsType[errhint.StatusError](err); ok {
 		status = int(told)
 	}
 	fit := fitHosts{Source: source}

@@ -32,7 +32,7 @@ func (j *elasticJob) showElastic() error {
 	}
 	asked := j.req.Job
 	asked.Procs, asked.Hosts = "1", job.Hosts{}
-	machine, err := j.machine(asked, j.log)
+	machine, err := j.Machine(asked, j.log)
 	if err != nil {
 		return err
 	}

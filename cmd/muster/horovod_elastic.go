@@ -31,7 +31,6 @@ import (
 	"muster/launch"
 	"muster/launch/hosts"
 	"muster/launch/job"
-	"muster/launch/plan"
 	"muster/sshexec"
 )
 
@@ -55,7 +54,7 @@ type elasticJob struct {
 // horovodElastic runs an elastic Horovod job. Its error, which is printed last, says how the job has ended.
 func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
 	err := a.elasticJob(ctx, req, log)
-	if _, told := errors.AsType[statusError](err); told {
+	if _, told := errors.AsType[errhint.StatusError](err); told {
 		return err
 	}
 	return a.compat(req.Job, err)
@@ -69,10 +68,10 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 		return j.showElastic()
 	}
 	if err := l.prepare(); err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return a.refused(req, hostname(), err)
 	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, 0)
-	defer in.close()
+	ctx, in := launch.WatchSignals(ctx, req.Job.Stop.Handled, 0)
+	defer in.Close()
 	j.reaching, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer j.stop()
 	source, err := j.checked(ctx, j.source())
@@ -80,14 +79,14 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 		return errhint.Code(fmt.Errorf("the job was stopped: muster %w", stopped), errhint.FromSignal(int(stopped.Signal)))
 	}
 	if err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return a.refused(req, hostname(), err)
 	}
 	if err := l.openTree(j.marker); err != nil {
 		return err
 	}
 	defer l.closeTree(&err)
 	if j.dialer, err = l.dialer(j.marker); err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return a.refused(req, hostname(), err)
 	}
 	defer func() { _ = j.dialer.Close() }()
 	defer j.closeHosts()
@@ -111,7 +110,7 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 	var hurrying sync.WaitGroup
 	hurrying.Go(func() {
 		select {
-		case <-in.hurry:
+		case <-in.Hurry:
 			j.closeHosts() // with all that runs there
 		case <-over:
 		}
