@@ -42,7 +42,7 @@ type app struct {
 // run executes the command line and returns the exit status.
 func (a *app) run() int {
 	err := a.execute()
-	a.flushLogs()
+	a.Flush()
 	if status, ok := errors.AsType[errhint.StatusError](err); ok {
 		return int(status)
 	}
@@ -188,9 +188,9 @@ func (a *app) logText() *logtext.Writer {
 	return text
 }
 
-// nodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at once
-// is shown once. flushLogs shows what is left of them.
-func (a *app) nodesLog(nodes int) io.Writer {
+// NodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at once
+// is shown once. Flush shows what is left of them.
+func (a *app) NodesLog(nodes int) io.Writer {
 	text := a.logText()
 	if text == nil {
 		return a.logOutput()
@@ -200,29 +200,19 @@ func (a *app) nodesLog(nodes int) io.Writer {
 	return &logtext.Repeats{Out: a.merged, Live: text.Status != nil}
 }
 
-func (a *app) flushLogs() {
+// Flush implements hosts.Console.
+func (a *app) Flush() {
 	if a.merged != nil {
 		a.merged.Flush()
 	}
-	a.endWaiting()
+	a.EndWaiting()
 }
 
-// endWaiting takes the line away that says on a terminal what is waited for.
-func (a *app) endWaiting() {
+// EndWaiting takes the line away that says on a terminal what is waited for.
+func (a *app) EndWaiting() {
 	for _, text := range a.shown {
 		text.EndStatus()
 	}
-}
-
-// afterWaiting is a writer for workers' output, which must not come behind what is waited for.
-type afterWaiting struct {
-	*app
-	to io.Writer
-}
-
-func (w afterWaiting) Write(p []byte) (int, error) {
-	w.endWaiting()
-	return w.to.Write(p)
 }
 
 // colors reports whether what is printed may have colors.

@@ -47,7 +47,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		markWorkers(&req.Job.Logs)
 	}
 	if h := req.Horovod; h != nil && h.Elastic {
-		return a.horovodElastic(ctx, req, log)
+		return a.runElastic(ctx, req, log)
 	}
 	if req.SavePID && !req.DryRun {
 		forget, err := savePID()
@@ -57,7 +57,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		defer forget()
 	}
 	if len(req.Job.Hosts.Nodes) > 0 {
-		return a.dispatch(ctx, req, log)
+		return a.runHosts(ctx, req, log)
 	}
 	plan, err := node.Plan(req.Job, a, log)
 	if err != nil {
@@ -193,7 +193,7 @@ func (a *app) logTo(out io.Writer) {
 		out = a.stderr
 	}
 	a.log.to(out)
-	a.endWaiting()
+	a.EndWaiting()
 }
 
 // terminationLog is the file from which Kubernetes reads why a container ended, empty outside of it.

@@ -378,7 +378,7 @@ func TestWaitingOnATerminal(t *testing.T) {
 	}
 	log.Info().Dur("dur_ms", time.Second).Msg("waiting for nodes") // beside workers, whose output would come behind it
 	wait(5)
-	a.flushLogs()
+	a.Flush()
 	a.PrintError(errors.New("the end"))
 	_ = program.Close()
 	<-read

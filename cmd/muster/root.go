@@ -8,6 +8,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/launch/hosts"
 )
 
 // shorts are the one-line descriptions of the dialects.
@@ -55,7 +56,7 @@ link, and the same job runs.`,
 		},
 		Annotations: map[string]string{exitAnnotation: strings.TrimPrefix(dialect.ExitStatusHelp, exitTitle)},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if dialect.Named(cmd.Name()) || cmd.Name() == agentName {
+			if dialect.Named(cmd.Name()) || cmd.Name() == hosts.AgentCommand {
 				return nil // it has --log-format, or is told by one that has
 			}
 			return a.checkLogFormat()

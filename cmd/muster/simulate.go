@@ -61,7 +61,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	}
 	environ = append(environ, marker)
 	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
-	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.nodesLog(req.SimulateNodes), own: log}
+	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.NodesLog(req.SimulateNodes), own: log}
 	defer s.ended()
 	for i := range req.SimulateNodes {
 		own := withVariable(environ, fakeNodeName, simulatedName(i))
@@ -81,7 +81,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 		return errhint.Code(err, errhint.Internal)
 	}
 	s.ended()
-	defer s.app.flushLogs()
+	defer s.app.Flush()
 	return s.outcome(log)
 }
 
@@ -124,7 +124,7 @@ type simulation struct {
 // ended waits until all is shown that the nodes have said.
 func (s *simulation) ended() {
 	s.wg.Wait()
-	s.app.flushLogs()
+	s.app.Flush()
 }
 
 // start starts a node. Its lines are shown behind its name.
@@ -183,7 +183,7 @@ func (s *simulation) line(line string, to io.Writer, name string) {
 		_, _ = fmt.Fprintf(s.log, `{"%s":%q,%s`, logtext.NodeKey, name, entry) // nobody could be told
 		return
 	}
-	s.app.endWaiting()
+	s.app.EndWaiting()
 	if of, marked := strings.CutPrefix(line, workerMark); marked {
 		say(to, "%s\n", strings.TrimSuffix(of, "\n"))
 		return

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, aband
 		signal = stopped.Signal
 	}
 	l.fleet.Signal(signal)
-	until := time.Now().Add(l.req.Job.Stop.Grace)
+	until := time.Now().Add(l.job.Stop.Grace)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	hurry, kill := in.Hurry, true
@@ -43,9 +43,9 @@ func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, aband
 		if !kill {
 			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", strings.Join(nodes, ", "))
 		}
-		if len(nodes) > 0 && !l.app.log.show(text) && seconds >= tell {
+		if len(nodes) > 0 && !l.config.Console.Show(text) && seconds >= tell {
 			tell = 2*tell + int(logtext.RepeatFirst.Seconds())
-			l.log.Warn().Strs("nodes", nodes).Msg(text)
+			l.config.Log.Warn().Strs("nodes", nodes).Msg(text)
 		}
 		select {
 		case <-tick.C:
