@@ -46,8 +46,8 @@ func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 // accelerators shows; default 0. A job goes through rounds of its own.
 const fakeRound = "MUSTER_FAKE_ROUND"
 
-// node is what is looked at: this machine, or one that a spec makes up in part.
-type node struct {
+// hardware is what is looked at: this machine, or one that a spec makes up in part.
+type hardware struct {
 	host    string
 	root    accel.Root
 	inv     accel.Inventory
@@ -59,8 +59,8 @@ type node struct {
 
 // look finds this node's accelerators, or those that a spec makes up, and asks NVML about those of NVIDIA. moments is how
 // often what only several readings tell is read, a second apart. That NVML does not answer is no error of the command.
-func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node, error) {
-	n := node{host: hostname(), root: f.root}
+func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (hardware, error) {
+	n := hardware{host: hostname(), root: f.root}
 	if n.root == nil {
 		n.root = accel.Real()
 	}
@@ -112,7 +112,7 @@ func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (node,
 }
 
 // askable is what asks other vendors' tools, or the fake in their place.
-func (n *node) askable(o probe.Options) *probe.Tools {
+func (n *hardware) askable(o probe.Options) *probe.Tools {
 	o.GPUs = 0
 	for _, f := range n.inv.Families {
 		if f.Vendor != "nvidia" {
@@ -127,7 +127,7 @@ func (n *node) askable(o probe.Options) *probe.Tools {
 
 // nvidia counts the GPUs about which NVML can say something: those that NVIDIA's driver holds, and those of WSL, which no
 // file shows.
-func (n *node) nvidia() int {
+func (n *hardware) nvidia() int {
 	count := 0
 	for _, f := range n.inv.Families {
 		if f.Vendor != "nvidia" {
@@ -147,7 +147,7 @@ func (n *node) nvidia() int {
 }
 
 // lookup is the environment that workers would have.
-func (n *node) lookup(a *app) func(string) (string, bool) {
+func (n *hardware) lookup(a *app) func(string) (string, bool) {
 	if n.fake != nil {
 		return n.fake.Lookup(a.lookupEnv)
 	}
@@ -155,7 +155,7 @@ func (n *node) lookup(a *app) func(string) (string, bool) {
 }
 
 // health is the node as the checks see it. They ask vendors' tools until ctx ends.
-func (n *node) health(ctx context.Context, a *app) *health.Node {
+func (n *hardware) health(ctx context.Context, a *app) *health.Node {
 	h := &health.Node{
 		Root: n.root, Machine: health.Real(), Inventory: n.inv, Lookup: n.lookup(a), TempDir: os.TempDir(), NVML: n.nvml, NVMLErr: n.nvmlErr,
 		Tool: func(tool string, args ...string) probe.Answer { return n.tools.Ask(ctx, tool, args...) },
@@ -167,7 +167,7 @@ func (n *node) health(ctx context.Context, a *app) *health.Node {
 }
 
 // degraded says in a line why less than all is known of NVIDIA's GPUs, "" where all is.
-func (n *node) degraded() string {
+func (n *hardware) degraded() string {
 	switch {
 	case n.nvmlErr != nil:
 		return "NVIDIA's GPUs are known from files alone: " + n.nvmlErr.Error()

@@ -2,37 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"os"
-	"strings"
-	"sync"
-	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"muster/internal/errhint"
-	"muster/internal/hostaddr"
-	"muster/launch"
 	"muster/launch/hosts"
-	"muster/launch/job"
-	"muster/launch/plan"
-	"muster/rendezvous/place"
+	"muster/launch/node"
 )
-
-// agentName is the command with which a launcher starts muster on the machines of a job.
-const agentName = "agent"
-
-// lostGrace is how long an agent takes to end when its launcher is gone. Then it goes, and the guardian kills what is
-// left.
-const lostGrace = 2 * time.Second
 
 func newAgentCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:    agentName,
+		Use:    hosts.AgentCommand,
 		Short:  "Run a node's part of a job for a launcher that speaks through standard input and output",
 		Hidden: true,
 		Args:   cobra.NoArgs,
@@ -40,258 +20,15 @@ func newAgentCmd(a *app) *cobra.Command {
 	}
 }
 
-// agent does what the launcher at the other end of standard input and output says.
 func (a *app) agent(ctx context.Context) error {
-	link := hosts.OpenLink(a.stdin, a.stdout)
-	defer link.Close()
-	done := make(chan struct{})
-	defer close(done)
-	go func() { // whatever waits for a launcher that is gone
-		<-link.Lost()
-		select {
-		case <-done:
-		case <-time.After(lostGrace + time.Second):
-			os.Exit(errhint.TryAgain)
-		}
-	}()
-	port, err := anyPort(ctx)
-	if err != nil {
-		return err
-	}
-	if err := link.Hello(hosts.Hello{
-		Version: a.version, Hostname: hostname(), Addr: serverAddr(a.getenv(sshConnection)), Own: ownAddr(), Addrs: hostaddr.All(), Port: port, PID: os.Getpid(),
-	}); err != nil {
-		return fmt.Errorf("cannot speak to the launcher: %w", err)
-	}
-	order, err := link.Order(ctx)
-	if errors.Is(err, hosts.ErrLauncherLost) {
-		return nil // it has thought better of it
-	}
-	if err != nil {
-		return err
-	}
-	result := a.carryOut(ctx, link, order)
-	if err := link.Result(result); err != nil {
-		return statusError(errhint.TryAgain)
-	}
-	select {
-	case <-link.Lost(): // it has all that there is
-	case <-time.After(hosts.Patience):
-	}
-	return nil
-}
-
-// sshConnection is the variable by which sshd tells of a connection.
-const sshConnection = "SSH_CONNECTION"
-
-// serverAddr is the address by which an ssh client has reached this machine: the third word of SSH_CONNECTION.
-func serverAddr(connection string) string {
-	if words := strings.Fields(connection); len(words) == 4 {
-		return words[2]
-	}
-	return ""
-}
-
-// anyPort finds a port that nobody has now.
-func anyPort(ctx context.Context) (int, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", ":0")
-	if err != nil {
-		return 0, fmt.Errorf("cannot find a free port: %w", err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
-}
-
-// carryOut runs the node's part of a job.
-func (a *app) carryOut(ctx context.Context, link *hosts.Link, order hosts.Order) hosts.Result {
-	n := &remoteNode{link: link, order: order}
-	err := n.run(ctx, a)
-	r := hosts.Result{Report: n.report}
-	status, told := errors.AsType[statusError](err)
-	switch {
-	case told:
-		r.Status = int(status)
-	case err != nil:
-		r.Status, r.Error, r.Hint = errhint.CodeOf(err), err.Error(), errhint.Of(err)
-	}
-	return r
-}
-
-// remoteNode is a node of a job on a machine that its launcher has reached.
-type remoteNode struct {
-	link   *hosts.Link
-	order  hosts.Order
-	dir    string // of the files that came with the order
-	report string
-}
-
-// run is the node from its order to its end.
-func (n *remoteNode) run(ctx context.Context, outer *app) error {
-	j := &n.order.Job
-	if n.order.Dir != "" {
-		if err := os.Chdir(n.order.Dir); err != nil {
-			return errhint.With(errhint.Usagef("cannot change to the working directory: %w", err),
-				"the machines of a job need the same files at the same places; --remote-dir names another directory")
-		}
-	}
-	a, closeOutput, err := n.app(outer, job.RemoteEnviron(j.Env, outer.environ, n.order.Environ))
-	if err != nil {
-		return err
-	}
-	defer closeOutput()
-	level, err := zerolog.ParseLevel(n.order.LogLevel)
-	if err != nil {
-		return errhint.Usagef("--log-level %q: %w", n.order.LogLevel, err)
-	}
-	log := zerolog.New(n.link.Log()).Level(level).With().Timestamp().Str("agent", n.order.Name).Logger()
-	ctx, in := watchSignals(ctx, j.Stop.Handled, j.Checkpoint.Signal)
-	defer in.close()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	over := make(chan struct{})
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	defer close(over)
-	listening.Go(func() {
-		for {
-			select {
-			case s := <-n.link.Signals():
-				select {
-				case in.raw <- s:
-				case <-over:
-					return
-				}
-			case <-n.link.Lost():
-				stop(fmt.Errorf("%w", n.link.Why()))
-				select {
-				case <-over:
-				case <-time.After(lostGrace):
-					os.Exit(errhint.TryAgain) // and the guardian, which lives as long as this process, kills the workers
-				}
-				return
-			case <-over:
-				return
+	return hosts.RunAgent(ctx, hosts.AgentConfig{
+		Stdin: a.stdin, Stdout: a.stdout, Environ: a.environ, Version: a.version, Hostname: hostname(),
+		Guardian: []string{"/proc/self/exe", guardianArg}, Exit: os.Exit,
+		Here: func(s hosts.Surroundings) node.Here {
+			return &app{
+				argv: a.argv, environ: s.Environ, stdin: s.Stdin, stdout: s.Stdout, stderr: s.Stderr, version: a.version,
+				nodeName: s.Name, token: s.Token, logFormat: s.LogFormat, logsGo: s.LogsGo,
 			}
-		}
+		},
 	})
-	defer func() { _ = os.RemoveAll(n.dir) }() // nothing while it has no name
-	if err := n.unpack(); err != nil {
-		return err
-	}
-	vars, err := ifaceOf(ctx, n.order.Addr, n.order.Interfaces)
-	if err != nil {
-		return err
-	}
-	j.NodeEnv = append(j.NodeEnv, vars...)
-	if n.order.Processes {
-		return n.processes(ctx, a, in, log)
-	}
-	return n.job(ctx, a, in, log)
-}
-
-// job runs an agent as it would run without a launcher, but that it waits for the launcher before workers start.
-func (n *remoteNode) job(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) error {
-	plan, err := n.ready(ctx, a, log)
-	if err != nil {
-		return err
-	}
-	handler, at, err := place.Open(ctx, a.meeting(plan, log))
-	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-		return a.compat(plan.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
-	}
-	if err != nil {
-		return a.compat(n.order.Job, err)
-	}
-	a.exportIface(ctx, plan, at, log)
-	telling, told := context.WithCancel(context.WithoutCancel(ctx))
-	var status sync.WaitGroup
-	status.Go(func() { n.tellStatus(telling) })
-	result, err := a.runAgent(ctx, plan, handler, at, a.newChecker(ctx, plan, at, log), in, log)
-	told()
-	status.Wait()
-	n.report = result.Report
-	if n.order.Collect {
-		n.collect(result.LogDir, plan.Job.Logs.Dir == "", log)
-	}
-	return err
-}
-
-// ready looks up what the job leaves open on this machine, tells the launcher, and waits until workers may be started.
-func (n *remoteNode) ready(ctx context.Context, a *app, log zerolog.Logger) (*plan.Plan, error) {
-	machine, err := a.machine(n.order.Job, log)
-	if err != nil {
-		return nil, err
-	}
-	var p *plan.Plan
-	var r hosts.Ready
-	if n.order.Preflight {
-		var facts job.Preflight
-		if p, facts = plan.TakePreflight(ctx, n.order.Job, machine); p == nil {
-			err = errhint.Code(errhint.With(errors.New(facts.Problem), facts.Hint), facts.Status)
-		}
-		r.Preflight = &facts
-	} else if p, err = plan.New(n.order.Job, machine); err != nil {
-		return nil, err
-	}
-	if err := n.link.Ready(r); err != nil {
-		return nil, err
-	}
-	if err != nil {
-		return nil, err // which the launcher has in the preflight
-	}
-	p.Scratch = n.dir
-	if from := p.ProcsFrom(); from.Kind == job.FromMuster {
-		log.Info().Int("local_world_size", p.Procs).Str("reason", from.Name).Msg("workers on this node")
-	}
-	if _, unbound := p.Bound(); unbound != nil {
-		log.Warn().Err(unbound).Msg("workers are not bound to CPUs")
-	}
-	for _, note := range p.Notes() {
-		log.Warn().Msg(note)
-	}
-	err = n.link.Go(ctx)
-	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-		return nil, statusError(errhint.FromSignal(int(stopped.Signal)))
-	}
-	return p, err
-}
-
-// app is the program as the node's part of the job sees it: its environment is that of the job, and what it prints goes to
-// the launcher. The returned function waits until the launcher has it.
-func (n *remoteNode) app(outer *app, environ []string) (*app, func(), error) {
-	n.order.Job.Environ = environ
-	a := &app{argv: outer.argv, environ: environ, version: outer.version, logFormat: n.order.LogFormat, token: n.order.Token, nodeName: n.order.Name}
-	if n.order.Collect {
-		a.logsGo = "in the launcher's --collect-logs directory"
-	}
-	var err error
-	if a.stdin, err = os.Open(os.DevNull); err != nil {
-		return nil, nil, err
-	}
-	closers := []io.Closer{a.stdin}
-	var pumps sync.WaitGroup
-	for _, s := range []struct {
-		file **os.File
-		to   io.Writer
-	}{{&a.stdout, n.link.Stdout()}, {&a.stderr, n.link.Stderr()}} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, nil, err
-		}
-		*s.file = w
-		closers = append(closers, w)
-		pumps.Go(func() {
-			defer func() { _ = r.Close() }()
-			if _, err := io.Copy(s.to, r); err != nil {
-				_, _ = io.Copy(io.Discard, r) // the launcher is gone: nobody waits for what nobody reads
-			}
-		})
-	}
-	return a, func() {
-		for _, c := range closers {
-			_ = c.Close()
-		}
-		pumps.Wait()
-	}, nil
 }

@@ -39,23 +39,18 @@ type app struct {
 	logsGo                string            // where the launcher takes log files, empty: they stay
 }
 
-// statusError ends the program with a status about which everything has been said already.
-type statusError int
-
-func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
 // run executes the command line and returns the exit status.
 func (a *app) run() int {
 	err := a.execute()
-	a.flushLogs()
-	if status, ok := errors.AsType[statusError](err); ok {
+	a.Flush()
+	if status, ok := errors.AsType[errhint.StatusError](err); ok {
 		return int(status)
 	}
 	if help, ok := errors.AsType[*dialect.HelpError](err); ok {
 		say(a.stdout, "%s", help.Text)
 		return errhint.OK
 	}
-	a.printError(err)
+	a.PrintError(err)
 	return errhint.CodeOf(err)
 }
 
@@ -83,8 +78,8 @@ func (a *app) execute() error {
 // say writes to one of our own streams. When it is gone nobody can be told.
 func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
-// printError writes err and its hint to standard error, every single failure on a line of its own.
-func (a *app) printError(err error) {
+// PrintError writes err and its hint to standard error, every single failure on a line of its own.
+func (a *app) PrintError(err error) {
 	if err == nil {
 		return
 	}
@@ -193,9 +188,9 @@ func (a *app) logText() *logtext.Writer {
 	return text
 }
 
-// nodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at once
-// is shown once. flushLogs shows what is left of them.
-func (a *app) nodesLog(nodes int) io.Writer {
+// NodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at once
+// is shown once. Flush shows what is left of them.
+func (a *app) NodesLog(nodes int) io.Writer {
 	text := a.logText()
 	if text == nil {
 		return a.logOutput()
@@ -205,29 +200,19 @@ func (a *app) nodesLog(nodes int) io.Writer {
 	return &logtext.Repeats{Out: a.merged, Live: text.Status != nil}
 }
 
-func (a *app) flushLogs() {
+// Flush implements hosts.Console.
+func (a *app) Flush() {
 	if a.merged != nil {
 		a.merged.Flush()
 	}
-	a.endWaiting()
+	a.EndWaiting()
 }
 
-// endWaiting takes the line away that says on a terminal what is waited for.
-func (a *app) endWaiting() {
+// EndWaiting takes the line away that says on a terminal what is waited for.
+func (a *app) EndWaiting() {
 	for _, text := range a.shown {
 		text.EndStatus()
 	}
-}
-
-// afterWaiting is a writer for workers' output, which must not come behind what is waited for.
-type afterWaiting struct {
-	*app
-	to io.Writer
-}
-
-func (w afterWaiting) Write(p []byte) (int, error) {
-	w.endWaiting()
-	return w.to.Write(p)
 }
 
 // colors reports whether what is printed may have colors.

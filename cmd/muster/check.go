@@ -145,7 +145,7 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 		err = report.Write(a.stdout, f.all)
 	}
 	if err == nil && report.Status == check.Fail {
-		return statusError(errhint.Faulty)
+		return errhint.StatusError(errhint.Faulty)
 	}
 	return err
 }

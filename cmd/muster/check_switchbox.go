@@ -71,7 +71,7 @@ func (f *boxFlags) rules() (switchbox.Rules, error) {
 }
 
 // switchbox tests the links between the accelerators of a node. What could not be tested is skipped.
-func (f *boxFlags) switchbox(ctx context.Context, a *app, here *node, rules switchbox.Rules) (results []check.Result, err error) {
+func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules switchbox.Rules) (results []check.Result, err error) {
 	result := func(id string, status check.Status, reason, try string) {
 		results = append(results, check.Result{ID: id, Status: status, Reason: reason, Try: try, Source: "L2"})
 	}

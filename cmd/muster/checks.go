@@ -42,8 +42,8 @@ type nodeChecker struct {
 	log     zerolog.Logger
 }
 
-// newChecker returns what examines the nodes of a job, nil where nothing is asked for.
-func (a *app) newChecker(ctx context.Context, plan *plan.Plan, at place.Reach, log zerolog.Logger) launch.Checker {
+// Checker implements node.Here.
+func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log zerolog.Logger) launch.Checker {
 	rules := plan.Job.Check
 	if !rules.On() {
 		return nil

@@ -152,7 +152,7 @@ func newCkptVerifyCmd(a *app) *cobra.Command {
 				say(a.stdout, "%s: %s\n", s.Name(), verdict)
 			}
 			if bad > 0 {
-				return statusError(1)
+				return errhint.StatusError(1)
 			}
 			return nil
 		},

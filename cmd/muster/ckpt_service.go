@@ -39,12 +39,12 @@ func checkpointService(plan *plan.Plan, at place.Reach, memory string, log zerol
 }
 
 // notices are what the agent hears from that this machine will be taken away.
-func (a *app) notices(rules job.CheckpointRules, in *interrupts) (sources []*preempt.Source) {
+func (a *app) notices(rules job.CheckpointRules, in *launch.Interrupts) (sources []*preempt.Source) {
 	if !rules.On {
 		return nil
 	}
 	if rules.Signal != 0 {
-		sources = append(sources, preempt.Signals(in.save))
+		sources = append(sources, preempt.Signals(in.Save))
 	}
 	if rules.OnFile != "" {
 		sources = append(sources, preempt.File(rules.OnFile))

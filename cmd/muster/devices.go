@@ -111,7 +111,7 @@ type nvmlReport struct {
 }
 
 // nvmlReport is nil where nobody was to be asked.
-func (n *node) nvmlReport() *nvmlReport {
+func (n *hardware) nvmlReport() *nvmlReport {
 	if n.nvml == nil && n.nvmlErr == nil {
 		return nil
 	}

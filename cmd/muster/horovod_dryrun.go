@@ -1,12 +1,15 @@
 package main
 
 import (
-	"cmp"
+	"context"
 	"fmt"
 	"text/tabwriter"
 
 	"al.essio.dev/pkg/shellescape"
+	"github.com/rs/zerolog"
 
+	"muster/cmd/dialect"
+	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/plan"
 )
@@ -26,13 +29,14 @@ type dryElastic struct {
 }
 
 // showElastic is --dry-run of an elastic job: its rules, and a worker as it would be with what this machine has.
-func (j *elasticJob) showElastic() error {
-	if err := j.prepare(); err != nil {
+func (a *app) showElastic(ctx context.Context, req dialect.Request, cfg hosts.ElasticConfig, log zerolog.Logger) error {
+	f, err := hosts.Foresee(ctx, cfg.Launcher)
+	if err != nil {
 		return err
 	}
-	asked := j.req.Job
+	asked := f.Job
 	asked.Procs, asked.Hosts = "1", job.Hosts{}
-	machine, err := j.machine(asked, j.log)
+	machine, err := a.Machine(asked, log)
 	if err != nil {
 		return err
 	}
@@ -40,11 +44,11 @@ func (j *elasticJob) showElastic() error {
 	if err != nil {
 		return err
 	}
-	h := j.req.Horovod
+	h := req.Horovod
 	d := dryElastic{
-		Dialect: asked.Dialect, Hosts: j.source().String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: cmp.Or(j.req.Job.Hosts.Dir, j.dir), Flags: dryFlags(j.req),
+		Dialect: asked.Dialect, Hosts: cfg.Source.String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: f.Dir, Flags: dryFlags(req),
 	}
-	w, show := plan.Process(nil), showing(j.req.ShowValues)
+	w, show := plan.Process(nil), showing(req.ShowValues)
 	d.Argv = show.args(w.Argv)
 	for _, v := range w.Env {
 		switch {
@@ -54,14 +58,14 @@ func (j *elasticJob) showElastic() error {
 			d.Env = append(d.Env, dryVar{v.Name, show.value(v), v.Source.String()})
 		}
 	}
-	if j.req.JSON {
-		return writeJSON(j.stdout, d)
+	if req.JSON {
+		return writeJSON(a.stdout, d)
 	}
 	most := "as many workers as there are slots"
 	if d.MaxNP > 0 {
 		most = fmt.Sprintf("%d workers", d.MaxNP)
 	}
-	t := tabwriter.NewWriter(j.stdout, 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format, args...) } // Flush tells what failed
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
 	printf("hosts\t%s\nworlds\t%d slots at first, then %d to %s\nworking directory\t%s\ncommand\t%s\n", d.Hosts, d.Needed, d.MinNP, most, d.Dir, shellescape.QuoteCommand(d.Argv))

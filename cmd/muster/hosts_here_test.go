@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/internal/hostaddr"
 	"muster/internal/testutil"
 )
 
@@ -30,7 +31,7 @@ func TestHostsHereInSession(t *testing.T) {
 // A machine that is reached by a program, and not over ssh, is known to the others by its own address: not as this one.
 func TestHostsByProgramAddress(t *testing.T) {
 	t.Parallel()
-	own := ownAddr()
+	own := hostaddr.Outward()
 	if own == "" {
 		testutil.Missing(t, "a route to anywhere")
 	}

@@ -16,13 +16,12 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/accel"
 	"muster/internal/errhint"
-	"muster/internal/hostaddr"
 	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/node"
 	"muster/launch/plan"
 	"muster/launch/report"
-	"muster/rendezvous"
 	"muster/rendezvous/place"
 )
 
@@ -48,36 +47,23 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		markWorkers(&req.Job.Logs)
 	}
 	if h := req.Horovod; h != nil && h.Elastic {
-		return a.horovodElastic(ctx, req, log)
+		return a.runElastic(ctx, req, log)
 	}
 	if req.SavePID && !req.DryRun {
 		forget, err := savePID()
 		if err != nil {
-			return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+			return a.refused(req, hostname(), err)
 		}
 		defer forget()
 	}
 	if len(req.Job.Hosts.Nodes) > 0 {
-		return a.dispatch(ctx, req, log)
+		return a.runHosts(ctx, req, log)
 	}
-	machine, err := a.machine(req.Job, log)
+	plan, err := node.Plan(req.Job, a, log)
 	if err != nil {
-		return a.refused(req, machine, err)
+		return a.refused(req, a.host(&req.Job), err)
 	}
-	plan, err := plan.New(req.Job, machine)
-	if err != nil {
-		return a.refused(req, machine, err)
-	}
-	for _, note := range plan.Notes() {
-		log.Warn().Msg(note)
-	}
-	if from := plan.ProcsFrom(); from.Kind == job.FromMuster {
-		log.Info().Int("local_world_size", plan.Procs).Str("reason", from.Name).Msg("workers on this node")
-	}
-	cpus, unbound := plan.Bound()
-	if unbound != nil {
-		log.Warn().Err(unbound).Msg("workers are not bound to CPUs")
-	} else if cpus != nil {
+	if cpus, unbound := plan.Bound(); cpus != nil && unbound == nil {
 		log.Info().Str("mode", req.Job.Bind.Mode).Strs("cpus", formatLists(cpus)).Msg("workers are bound to CPUs")
 	}
 	if shown := plan.Job.Logs.Ranks; len(shown) > 0 && slices.Min(shown) >= plan.Procs {
@@ -85,58 +71,50 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	if req.DryRun {
 		if err := place.Check(&plan.Job); err != nil {
-			return a.refused(req, machine, err)
+			return a.refused(req, a.host(&req.Job), err)
 		}
 		return a.showPlan(plan, req)
 	}
-	ctx, in := watchSignals(ctx, plan.Job.Stop.Handled, plan.Job.Checkpoint.Signal)
-	defer in.close()
-	handler, at, err := place.Open(ctx, a.meeting(plan, log))
-	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-		return a.compat(req.Job, statusError(errhint.FromSignal(int(stopped.Signal))))
+	ctx, in := launch.WatchSignals(ctx, plan.Job.Stop.Handled, plan.Job.Checkpoint.Signal)
+	defer in.Close()
+	agent, err := node.Meet(ctx, plan, a, in, log)
+	if _, stopped := errors.AsType[errhint.StatusError](err); stopped {
+		return a.compat(req.Job, err)
 	}
 	if err != nil {
-		return a.refused(req, machine, err)
+		return a.refused(req, a.host(&req.Job), err)
 	}
-	a.exportIface(ctx, plan, at, log)
-	return a.runJob(ctx, plan, handler, at, a.newChecker(ctx, plan, at, log), in, log)
+	result, err := node.Run(ctx, agent, a)
+	say(a.stderr, "%s", result.Report)
+	return err
 }
 
-// meeting is where the nodes of a plan's job meet.
-func (a *app) meeting(plan *plan.Plan, log zerolog.Logger) place.Config {
+// Meeting implements node.Here.
+func (a *app) Meeting(plan *plan.Plan, log zerolog.Logger) place.Config {
 	return place.Config{
 		Job: &plan.Job, RunID: plan.RunID, Hostname: plan.Hostname, MasterHost: plan.MasterHost(), Token: a.token,
 		IDs: func(ctx context.Context) []string { return a.acceleratorIDs(ctx, &plan.Job) }, Simulated: a.simulated(), ClockOffset: clockOffset(), Log: log,
 	}
 }
 
-// exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked for.
-func (a *app) exportIface(ctx context.Context, plan *plan.Plan, at place.Reach, log zerolog.Logger) {
-	if !plan.Job.Meeting.ExportIface || plan.Job.Alone() {
-		return
-	}
-	var err error
-	if plan.Iface, err = hostaddr.InterfaceWith(ctx, at.Addr); err != nil {
-		log.Warn().Err(err).Msg("workers are not told which network interface to use")
-	}
-}
-
 // refused is how a job ends that could not be started: its status file says so too.
-func (a *app) refused(req dialect.Request, m plan.Machine, err error) error {
+func (a *app) refused(req dialect.Request, host string, err error) error {
 	if !req.DryRun {
-		report.TellRefused(req.Job, m.Hostname, []*os.File{a.stdout, a.stderr}, a.terminationLog(), err)
+		report.TellRefused(req.Job, host, []*os.File{a.stdout, a.stderr}, a.terminationLog(), err)
 	}
 	return a.compat(req.Job, err)
 }
 
-// compat gives err the status 1 where the job is to fail as under the launchers that muster replaces. Refused input keeps
-// its status 2.
-func (a *app) compat(job job.Job, err error) error {
-	if job.CompatExit && err != nil && errhint.CodeOf(err) != errhint.Usage {
-		a.printError(err)
-		return statusError(1)
+// compat is node.Compat.
+func (a *app) compat(job job.Job, err error) error { return node.Compat(&job, err, a.PrintError) }
+
+// host is what this node is called in a job.
+func (a *app) host(job *job.Job) string {
+	host := cmp.Or(a.nodeName, hostname())
+	if job.Fake != "" {
+		return a.fakeNode(host)
 	}
-	return err
+	return host
 }
 
 // cacheDir is where what can be made again is kept for this user, empty where there is no such place.
@@ -149,8 +127,8 @@ func (a *app) cacheDir() string {
 	return ""
 }
 
-// machine is what a plan needs to know of this node.
-func (a *app) machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
+// Machine implements node.Here.
+func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 	m := plan.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), CacheDir: a.cacheDir()}
 	var err error
 	if m.Dir, err = os.Getwd(); err != nil {
@@ -159,14 +137,13 @@ func (a *app) machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 	if m.TempDir, err = filepath.Abs(os.TempDir()); err != nil {
 		return m, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
-	m.Hostname, m.Token = cmp.Or(a.nodeName, hostname()), a.token != nil || len(job.Hosts.Nodes) > 0
+	m.Hostname, m.Token = a.host(&job), a.token != nil || len(job.Hosts.Nodes) > 0
 	root := accel.Real()
 	seen := job.Lookup() // what workers will be told of devices counts, not what we were
 	near, lookup := root, seen
 	find := func() accel.Inventory { return accel.Detect(root, seen) }
 	var standIns func([]int) ([]int, error)
 	if job.Fake != "" {
-		m.Hostname = a.fakeNode(m.Hostname)
 		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
 		if err != nil {
 			return m, err
@@ -199,35 +176,15 @@ func formatLists(lists [][]int) []string {
 	return texts
 }
 
-// runJob runs the agent, and prints what it reports.
-func (a *app) runJob(ctx context.Context, plan *plan.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) error {
-	result, err := a.runAgent(ctx, plan, handler, at, checker, in, log)
-	say(a.stderr, "%s", result.Report)
-	return err
-}
-
-// runAgent runs the agent. Its error is a statusError where the report, or what was printed, says everything.
-func (a *app) runAgent(ctx context.Context, plan *plan.Plan, handler rendezvous.Handler, at place.Reach, checker launch.Checker, in *interrupts, log zerolog.Logger) (launch.Result, error) {
-	agent := &launch.Agent{
-		Plan: plan, Handler: handler, Checker: checker, Log: log, LogTo: a.logTo,
-		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
-		StopTold: a.nodeName != "", Hurry: in.hurry, Forward: in.forward, Guardian: []string{"/proc/self/exe", guardianArg},
+// Agent implements node.Here.
+func (a *app) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent {
+	return &launch.Agent{
+		LogTo: a.logTo, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		StopTold: a.nodeName != "", Guardian: []string{"/proc/self/exe", guardianArg},
 		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log), Salvager: []string{"/proc/self/exe", salvageArg, cmp.Or(a.logFormat, logtext.Auto)},
 		Notices:   a.notices(plan.Job.Checkpoint, in),
 		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(), LogsGo: a.logsGo,
 	}
-	result, err := agent.Run(ctx)
-	if s := result.Status; err != nil && (s == errhint.Faulty || s == errhint.Straggler || s == errhint.Undecided) {
-		a.printError(err) // what could not be ended is part of why the node is at fault
-		return result, statusError(s)
-	}
-	if err != nil {
-		return result, a.compat(plan.Job, err)
-	}
-	if result.Status != errhint.OK {
-		return result, statusError(result.Status)
-	}
-	return result, nil
 }
 
 // logTo sends our own log to out, or back to standard error for nil.
@@ -236,7 +193,7 @@ func (a *app) logTo(out io.Writer) {
 		out = a.stderr
 	}
 	a.log.to(out)
-	a.endWaiting()
+	a.EndWaiting()
 }
 
 // terminationLog is the file from which Kubernetes reads why a container ended, empty outside of it.

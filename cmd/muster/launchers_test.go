@@ -175,7 +175,7 @@ func (c *launcherCase) request(t *testing.T, environ []string) dialect.Request {
 func (c *launcherCase) plannedNode(t *testing.T, j job.Job, environ []string, node, nodes, base, world int, seen map[int]seenWorker) {
 	t.Helper()
 	j.Environ = environ
-	machine, err := (&app{environ: environ}).machine(j, zerolog.Nop())
+	machine, err := (&app{environ: environ}).Machine(j, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -378,8 +378,8 @@ func TestWaitingOnATerminal(t *testing.T) {
 	}
 	log.Info().Dur("dur_ms", time.Second).Msg("waiting for nodes") // beside workers, whose output would come behind it
 	wait(5)
-	a.flushLogs()
-	a.printError(errors.New("the end"))
+	a.Flush()
+	a.PrintError(errors.New("the end"))
 	_ = program.Close()
 	<-read
 	lines, states := screenLines(shown.String())

@@ -14,6 +14,7 @@ import (
 	"muster/internal/accel"
 	"muster/internal/accel/rehearsal"
 	"muster/internal/check"
+	"muster/internal/errhint"
 	"muster/internal/testutil"
 )
 
@@ -132,7 +133,7 @@ func TestProbeFacts(t *testing.T) {
 	}
 	a, text = asking(t, hello+gpu0+gpu1)
 	err := a.check(t.Context(), checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1"})
-	if status, ok := errors.AsType[statusError](err); !ok || status != 80 || !strings.Contains(text(), "ecc-uncorrectable  gpu 0") {
+	if status, ok := errors.AsType[errhint.StatusError](err); !ok || status != 80 || !strings.Contains(text(), "ecc-uncorrectable  gpu 0") {
 		t.Errorf("%v\n%s", err, text())
 	}
 	a, text = asking(t, hello+gpu0+gpu1)
@@ -208,7 +209,7 @@ func TestRealProbe(t *testing.T) {
 			err := a.check(t.Context(), checkFlags{
 				acceleratorFlags: acceleratorFlags{exec: "auto", timeout: timeout, root: root}, onSkip: "ignore", workers: "2", asJSON: true,
 			})
-			if _, judged := errors.AsType[statusError](err); err != nil && !judged {
+			if _, judged := errors.AsType[errhint.StatusError](err); err != nil && !judged {
 				t.Fatal(err)
 			}
 			var r check.Report

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 
 // surroundings are what a platform may be recognised by on this machine.
 func (a *app) surroundings() dialect.Machine {
-	return dialect.Machine{Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: ownAddr, Accelerators: a.accelerators}
+	return dialect.Machine{Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: hostaddr.Outward, Accelerators: a.accelerators}
 }
 
 // workingDir is the working directory, empty where it cannot be told; plans are refused then.
@@ -25,18 +24,6 @@ func workingDir() string {
 		return ""
 	}
 	return dir
-}
-
-// elsewhere is an address that is nobody's (RFC 5737): the way there is the one to other machines.
-var elsewhere = netip.MustParseAddrPort("192.0.2.1:9")
-
-// ownAddr is the address by which this machine goes to others, "" where there is no way to them. Nothing is sent.
-func ownAddr() string {
-	addr, err := hostaddr.ToReach(elsewhere)
-	if err != nil {
-		return ""
-	}
-	return addr.String()
 }
 
 // dryPlatform is what --dry-run tells of the platform.

@@ -8,6 +8,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/launch/hosts"
 )
 
 func newRootCmd(a *app) *cobra.Command {
@@ -37,7 +38,7 @@ link, and the same job runs.`,
 		},
 		Annotations: map[string]string{exitAnnotation: strings.TrimPrefix(dialect.ExitStatusHelp, exitTitle)},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if dialect.Named(cmd.Name()) || cmd.Name() == agentName {
+			if dialect.Named(cmd.Name()) || cmd.Name() == hosts.AgentCommand {
 				return nil // it has --log-format, or is told by one that has
 			}
 			return a.checkLogFormat()

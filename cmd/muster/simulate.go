@@ -43,8 +43,8 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	if req.Job.StatusFile != "" {
 		return errhint.Usagef("cannot use --status-file with --simulate-nodes: all nodes would write the same file")
 	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
-	defer in.close()
+	ctx, in := launch.WatchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
+	defer in.Close()
 	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
 	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}})
 	if err != nil {
@@ -61,7 +61,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 	}
 	environ = append(environ, marker)
 	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
-	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.nodesLog(req.SimulateNodes), own: log}
+	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.NodesLog(req.SimulateNodes), own: log}
 	defer s.ended()
 	for i := range req.SimulateNodes {
 		own := withVariable(environ, fakeNodeName, simulatedName(i))
@@ -81,7 +81,7 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 		return errhint.Code(err, errhint.Internal)
 	}
 	s.ended()
-	defer s.app.flushLogs()
+	defer s.app.Flush()
 	return s.outcome(log)
 }
 
@@ -124,7 +124,7 @@ type simulation struct {
 // ended waits until all is shown that the nodes have said.
 func (s *simulation) ended() {
 	s.wg.Wait()
-	s.app.flushLogs()
+	s.app.Flush()
 }
 
 // start starts a node. Its lines are shown behind its name.
@@ -183,7 +183,7 @@ func (s *simulation) line(line string, to io.Writer, name string) {
 		_, _ = fmt.Fprintf(s.log, `{"%s":%q,%s`, logtext.NodeKey, name, entry) // nobody could be told
 		return
 	}
-	s.app.endWaiting()
+	s.app.EndWaiting()
 	if of, marked := strings.CutPrefix(line, workerMark); marked {
 		say(to, "%s\n", strings.TrimSuffix(of, "\n"))
 		return
@@ -192,7 +192,7 @@ func (s *simulation) line(line string, to io.Writer, name string) {
 }
 
 // follow waits until all nodes have ended. Signals to us go to each of them.
-func (s *simulation) follow(ctx context.Context, in *interrupts) {
+func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 	ends := make(chan struct{}, len(s.procs))
 	for _, p := range s.procs {
 		go func() {
@@ -205,7 +205,7 @@ func (s *simulation) follow(ctx context.Context, in *interrupts) {
 			_ = p.Signal(n) // it may have ended
 		}
 	}
-	stopped, hurry := ctx.Done(), in.hurry
+	stopped, hurry := ctx.Done(), in.Hurry
 	var signal syscall.Signal
 	for left := len(s.procs); left > 0; {
 		select {
@@ -224,7 +224,7 @@ func (s *simulation) follow(ctx context.Context, in *interrupts) {
 		case <-hurry:
 			hurry = nil
 			tell(signal)
-		case n := <-in.forward:
+		case n := <-in.Forward:
 			tell(n)
 		}
 	}
@@ -278,5 +278,5 @@ func (s *simulation) outcome(log zerolog.Logger) error {
 	case s.tooFew:
 		status = errhint.TryAgain
 	}
-	return statusError(status)
+	return errhint.StatusError(status)
 }

@@ -13,6 +13,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/launch"
 	"muster/rendezvous/membership"
 	"muster/rendezvous/place"
 	"muster/rendezvous/tcpstore"
@@ -78,8 +79,8 @@ func (a *app) serveStore(ctx context.Context, bind string, cfg tcpstore.ServerCo
 	if err != nil {
 		return errhint.Usagef("--bind %q: the port must be a number from 0 to 65535", bind)
 	}
-	ctx, in := watchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, 0)
-	defer in.close()
+	ctx, in := launch.WatchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, 0)
+	defer in.Close()
 	cfg.Port, cfg.Log = int(port), a.logger(zerolog.WarnLevel)
 	server, err := place.Listen(ctx, host, cfg)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"muster/internal/hostaddr"
 	"muster/internal/testutil"
 )
 
@@ -51,7 +52,7 @@ func TestToken(t *testing.T) {
 // What is open without a token is said in one line, on the node that serves the store, and not where there is one.
 func TestOpenIsTold(t *testing.T) {
 	t.Parallel()
-	own := ownAddr()
+	own := hostaddr.Outward()
 	if own == "" {
 		testutil.Missing(t, "an address that is not loopback")
 	}

@@ -16,6 +16,7 @@ import (
 	"muster/internal/accel"
 	"muster/internal/accel/rehearsal"
 	"muster/internal/check"
+	"muster/internal/errhint"
 )
 
 // fakeSpec writes a spec of two devices of a vendor, and loads it.
@@ -50,7 +51,7 @@ func checked(t *testing.T, scripts map[string]string, f acceleratorFlags, ids ..
 	a, text := asking(t, "")
 	a.environ = []string{"PATH=" + bin + ":/usr/bin:/bin"}
 	err := a.check(t.Context(), toolFlags(f))
-	if _, judged := errors.AsType[statusError](err); err != nil && !judged {
+	if _, judged := errors.AsType[errhint.StatusError](err); err != nil && !judged {
 		t.Fatal(err)
 	}
 	var r check.Report

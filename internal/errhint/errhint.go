@@ -85,6 +85,11 @@ func CodeOf(err error) int {
 	return code
 }
 
+// StatusError ends the program with a status about which everything has been said already.
+type StatusError int
+
+func (e StatusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
 // Usagef returns an error with status Usage: the user asked for something that cannot be, and nothing was started.
 func Usagef(format string, args ...any) error {
 	return Code(fmt.Errorf(format, args...), Usage)

@@ -375,3 +375,15 @@ func ToReach(endpoint netip.AddrPort) (netip.Addr, error) {
 	}
 	return source, nil
 }
+
+// elsewhere is an address that is nobody's (RFC 5737): the way there is the one to other machines.
+var elsewhere = netip.MustParseAddrPort("192.0.2.1:9")
+
+// Outward returns the address by which this machine goes to others, "" where there is no way to them. Nothing is sent.
+func Outward() string {
+	addr, err := ToReach(elsewhere)
+	if err != nil {
+		return ""
+	}
+	return addr.String()
+}

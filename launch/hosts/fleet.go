@@ -59,7 +59,7 @@ type Fleet struct {
 	slots chan struct{} // for those that are reached at once
 
 	mu    sync.Mutex
-	nodes []*node
+	nodes []*fleetNode
 	begun bool // workers may run
 	over  bool // the job has ended on a node
 	early bool // because that could not run it
@@ -73,8 +73,8 @@ type Fleet struct {
 	order     func(i int) Order
 }
 
-// node is a machine of the fleet and what became of it.
-type node struct {
+// fleetNode is a machine of the fleet and what became of it.
+type fleetNode struct {
 	Machine
 	index   int
 	session *session // nil while it is not reached
@@ -92,7 +92,7 @@ func New(cfg Config) *Fleet {
 	}
 	f := &Fleet{Config: cfg, slots: make(chan struct{}, cfg.Parallel), ended: make(chan struct{})}
 	for i, m := range cfg.Machines {
-		f.nodes = append(f.nodes, &node{Machine: m, index: i})
+		f.nodes = append(f.nodes, &fleetNode{Machine: m, index: i})
 	}
 	return f
 }
@@ -110,7 +110,7 @@ func (f *Fleet) Reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.StartTimeout, errStartTimeout)
 	defer cancel()
 	began := time.Now()
-	done := make(chan *node, len(f.nodes))
+	done := make(chan *fleetNode, len(f.nodes))
 	for _, n := range f.nodes {
 		go func() {
 			f.reach(ctx, n)
@@ -190,7 +190,7 @@ func (f *Fleet) missing() []string {
 }
 
 // reach starts an agent on a machine, and tries again while the reason may go away.
-func (f *Fleet) reach(ctx context.Context, n *node) {
+func (f *Fleet) reach(ctx context.Context, n *fleetNode) {
 	pause := 200 * time.Millisecond
 	for {
 		s, err := f.start(ctx, n)
@@ -214,7 +214,7 @@ func (f *Fleet) reach(ctx context.Context, n *node) {
 }
 
 // start is one attempt of reach.
-func (f *Fleet) start(ctx context.Context, n *node) (*session, error) {
+func (f *Fleet) start(ctx context.Context, n *fleetNode) (*session, error) {
 	select {
 	case f.slots <- struct{}{}:
 		defer func() { <-f.slots }()
@@ -268,7 +268,7 @@ func (f *Fleet) Prepare(ctx context.Context, order func(i int) Order) ([]*Ready,
 }
 
 // prepare gives one agent its order.
-func (f *Fleet) prepare(ctx context.Context, n *node) (*Ready, error) {
+func (f *Fleet) prepare(ctx context.Context, n *fleetNode) (*Ready, error) {
 	s := n.session
 	if err := s.wire.sendJSON(kindOrder, f.order(n.index)); errors.Is(err, errTooLong) {
 		return nil, errhint.Code(err, errhint.Usage)
@@ -337,7 +337,7 @@ func (f *Fleet) Run(ctx context.Context) Outcome {
 }
 
 // follow looks after one machine until its part is over.
-func (f *Fleet) follow(ctx context.Context, n *node) {
+func (f *Fleet) follow(ctx context.Context, n *fleetNode) {
 	f.mu.Lock()
 	s := n.session
 	f.mu.Unlock()
@@ -364,7 +364,7 @@ func (f *Fleet) follow(ctx context.Context, n *node) {
 
 // await waits for the end of a session. When the job has ended elsewhere and the node does not, it is ended; but log files take
 // the time that they take.
-func (f *Fleet) await(ctx context.Context, n *node, s *session) {
+func (f *Fleet) await(ctx context.Context, n *fleetNode, s *session) {
 	select {
 	case <-s.ended:
 		return
@@ -414,7 +414,7 @@ func (s *session) endsWithin(ctx context.Context, wait time.Duration) bool {
 }
 
 // finished notes a node's result. It ends the job for those that are not there, unless it is about this node alone.
-func (f *Fleet) finished(n *node, r *Result) {
+func (f *Fleet) finished(n *fleetNode, r *Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.result, n.at = r, time.Now()
@@ -434,7 +434,7 @@ func (f *Fleet) endLocked() {
 }
 
 // lost notes that an agent is gone without a result.
-func (f *Fleet) lost(n *node, why error) {
+func (f *Fleet) lost(n *fleetNode, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.session, n.err = nil, why
@@ -445,7 +445,7 @@ func (f *Fleet) lost(n *node, why error) {
 }
 
 // giveUp notes that a machine is not tried any more.
-func (f *Fleet) giveUp(n *node) {
+func (f *Fleet) giveUp(n *fleetNode) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.out = true
@@ -489,7 +489,7 @@ func (f *Fleet) goneLocked() []string {
 
 // again reaches a lost machine for as long as the job goes on elsewhere, and brings it into the job. It returns nil where
 // that has come to nothing.
-func (f *Fleet) again(ctx context.Context, n *node) *session {
+func (f *Fleet) again(ctx context.Context, n *fleetNode) *session {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.StartTimeout, errStartTimeout)
 	defer cancel()
 	go func() {

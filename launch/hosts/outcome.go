@@ -27,10 +27,10 @@ type Outcome struct {
 func (f *Fleet) outcome() Outcome {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n.result == nil })
-	slices.SortStableFunc(ended, func(a, b *node) int { return a.at.Compare(b.at) })
+	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *fleetNode) bool { return n.result == nil })
+	slices.SortStableFunc(ended, func(a, b *fleetNode) int { return a.at.Compare(b.at) })
 	if f.hopeless { // what the others said when they were asked to end says nothing of why, unless the job had succeeded by then
-		ended = slices.DeleteFunc(ended, func(n *node) bool {
+		ended = slices.DeleteFunc(ended, func(n *fleetNode) bool {
 			return n.at.After(f.first) && !aboutNode(n.result.Status) && n.result.Status != errhint.OK
 		})
 	}
@@ -48,7 +48,7 @@ func (f *Fleet) outcome() Outcome {
 			all = multierror.Append(all, errhint.With(err, n.result.Hint))
 		}
 	}
-	pick := slices.IndexFunc(ended, func(n *node) bool { return !aboutNode(n.result.Status) && n.result.Status != errhint.Internal })
+	pick := slices.IndexFunc(ended, func(n *fleetNode) bool { return !aboutNode(n.result.Status) && n.result.Status != errhint.Internal })
 	if pick < 0 && len(ended) > 0 {
 		pick = 0
 	}

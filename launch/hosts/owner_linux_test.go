@@ -59,7 +59,7 @@ func TestOurs(t *testing.T) {
 // An agent that does not answer is not waited for longer than who asks it has time.
 func TestOursWithoutAnswer(t *testing.T) {
 	s := &session{ended: make(chan struct{}), wire: wire{w: discard{}, takes: maxFrame}}
-	f := &Fleet{nodes: []*node{{session: s}}}
+	f := &Fleet{nodes: []*fleetNode{{session: s}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.Ours(ctx, 0, netip.AddrPort{}, netip.AddrPort{}); err == nil {

@@ -49,7 +49,7 @@ type session struct {
 }
 
 // greet waits for an agent's first words.
-func (f *Fleet) greet(ctx context.Context, n *node, conn Conn) (*session, error) {
+func (f *Fleet) greet(ctx context.Context, n *fleetNode, conn Conn) (*session, error) {
 	s := &session{
 		name: n.Name, conn: conn, wire: wire{r: conn.Stdout(), most: maxAnswer, w: conn.Stdin(), takes: maxFrame}, ready: make(chan Ready, 1), fleet: f, index: n.index,
 		ended: make(chan struct{}),

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"context"
@@ -15,12 +15,12 @@ import (
 
 // passSignals tells the agents of signals that reach the launcher: the first stops the workers, the second kills them, the
 // third gives the machines up.
-func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func(), over <-chan struct{}) {
+func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, abandon func(), over <-chan struct{}) {
 	for stopping := false; !stopping; {
 		select {
 		case <-over:
 			return
-		case s := <-in.forward:
+		case s := <-in.Forward:
 			l.fleet.Signal(s)
 		case <-ctx.Done():
 			stopping = true
@@ -31,10 +31,10 @@ func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func
 		signal = stopped.Signal
 	}
 	l.fleet.Signal(signal)
-	until := time.Now().Add(l.req.Job.Stop.Grace)
+	until := time.Now().Add(l.job.Stop.Grace)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	hurry, kill := in.hurry, true
+	hurry, kill := in.Hurry, true
 	tell := 0 // after how many seconds it is said in the log again
 	for seconds := 0; ; seconds++ {
 		nodes := l.fleet.Running()
@@ -43,16 +43,16 @@ func (l *launcher) passSignals(ctx context.Context, in *interrupts, abandon func
 		if !kill {
 			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", strings.Join(nodes, ", "))
 		}
-		if len(nodes) > 0 && !l.app.log.show(text) && seconds >= tell {
+		if len(nodes) > 0 && !l.config.Console.Show(text) && seconds >= tell {
 			tell = 2*tell + int(logtext.RepeatFirst.Seconds())
-			l.log.Warn().Strs("nodes", nodes).Msg(text)
+			l.config.Log.Warn().Strs("nodes", nodes).Msg(text)
 		}
 		select {
 		case <-tick.C:
 		case <-hurry:
 			hurry, kill, seconds, tell = nil, false, -1, 0
 			l.fleet.Signal(signal)
-		case <-in.abandon:
+		case <-in.Abandon:
 			abandon()
 			return
 		case <-over:

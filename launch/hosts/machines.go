@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"context"
@@ -7,26 +7,25 @@ import (
 
 	"muster/internal/hostaddr"
 	hostlist "muster/internal/hosts"
-	"muster/launch/hosts"
 	"muster/sshexec"
 )
 
 // machines are those of the job, with the way to reach each. The returned function closes what they share.
-func (l *launcher) machines(marker string) ([]hosts.Machine, func(), error) {
+func (l *launcher) machines(marker string) ([]Machine, func(), error) {
 	dialer, err := l.dialer(marker)
 	if err != nil {
 		return nil, nil, err
 	}
 	names := l.nodeNames()
-	all := make([]hosts.Machine, len(names))
+	all := make([]Machine, len(names))
 	l.away = make([]atomic.Bool, len(names))
-	for i, n := range l.req.Job.Hosts.Nodes {
-		all[i] = hosts.Machine{Name: names[i], Start: func(ctx context.Context) (hosts.Conn, error) {
+	for i, n := range l.job.Hosts.Nodes {
+		all[i] = Machine{Name: names[i], Start: func(ctx context.Context) (Conn, error) {
 			if here(ctx, n.Host) {
 				return l.startHere(marker, names[i])
 			}
 			l.away[i].Store(true)
-			return dialer.Start(ctx, n.Host, []string{agentName})
+			return dialer.Start(ctx, n.Host, []string{AgentCommand})
 		}}
 	}
 	return all, func() { _ = dialer.Close() }, nil
@@ -34,11 +33,11 @@ func (l *launcher) machines(marker string) ([]hosts.Machine, func(), error) {
 
 // dialer reaches machines by ssh.
 func (l *launcher) dialer(marker string) (*sshexec.Dialer, error) {
-	rules := &l.req.Job.Hosts.SSH
+	rules := &l.job.Hosts.SSH
 	return sshexec.New(sshexec.Config{
 		Program: rules.Program, User: rules.User, Port: rules.Port, Identity: rules.Identity, HostKeys: rules.HostKeys, Options: rules.Options,
-		Home: l.getenv("HOME"), Env: l.lookupEnv, Environ: append(slices.Clip(l.environ), marker), Tree: l.tree,
-		Binary: "/proc/self/exe", Version: "muster version " + l.version, Log: l.log,
+		Home: variable(l.config.Environ, "HOME"), Env: lookup(l.config.Environ), Environ: append(slices.Clip(l.config.Environ), marker), Tree: l.tree,
+		Binary: "/proc/self/exe", Version: "muster version " + l.config.Version, Log: l.config.Log,
 	})
 }
 

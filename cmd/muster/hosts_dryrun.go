@@ -4,26 +4,26 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
+	"muster/cmd/dialect"
 	"muster/internal/accel"
 	"muster/internal/wording"
+	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/rendezvous"
 )
 
-// dryDispatch is what --dry-run prints of a job that muster starts on hosts: each of its nodes, as far as that follows from what was
+// dryHosts is what --dry-run prints of a job that muster starts on hosts: each of its nodes, as far as that follows from what was
 // asked for. What the hosts have, their accelerators and addresses, is not known before they are reached.
-type dryDispatch struct {
+type dryHosts struct {
 	Dialect string    `json:"dialect"`
 	RunID   string    `json:"run_id"`
 	Flags   []dryFlag `json:"flags"`
@@ -45,82 +45,69 @@ type dryNode struct {
 // countedThere stands for what follows from the number of workers that a host counts.
 const countedThere = "<counted on each host>"
 
-// showPlan is --dry-run of a job on hosts.
-func (l *launcher) showPlan(ctx context.Context) error {
-	if err := l.prepare(); err != nil {
+// showHosts is --dry-run of a job on hosts.
+func (a *app) showHosts(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
+	f, err := hosts.Foresee(ctx, a.launcherConfig(req, log))
+	if err != nil {
 		return err
 	}
-	j := &l.req.Job
-	names := l.nodeNames()
-	l.addrs = make([]string, len(names))
-	for i, n := range j.Hosts.Nodes {
-		l.addrs[i] = foreseenAddr(n)
+	j, names := &f.Job, make([]string, len(f.Nodes))
+	for i, n := range f.Nodes {
+		names[i] = n.Name
 	}
-	if host := l.masterHost(); host != "" && host != j.Hosts.Nodes[0].Name {
-		l.addrs[0] = host
-	}
-	l.endpoints = []job.Endpoint{{Host: l.addrs[0]}}
-	d := dryDispatch{Dialect: j.Dialect, RunID: j.RunID, Flags: dryFlags(l.req)}
+	d := dryHosts{Dialect: j.Dialect, RunID: j.RunID, Flags: dryFlags(req)}
 	plans, world := make([]*plan.Plan, len(names)), 0
 	counted := make([]string, len(names))
-	for i := range names {
-		part := l.job(i)
-		node := &app{environ: l.environ, nodeName: names[i]}
-		machine, err := node.machine(part, l.log)
+	for i, n := range f.Nodes {
+		part := n.Job
+		node := &app{environ: a.environ, nodeName: n.Name}
+		machine, err := node.Machine(part, log)
 		if err != nil {
 			return err
 		}
-		counted[i] = unseen(&part, &machine, l.log)
+		counted[i] = unseen(&part, &machine, log)
 		if plans[i], err = plan.New(part, machine); err != nil {
 			return fmt.Errorf("cannot plan node %s with what this machine has: %w", names[i], err)
 		}
 		world += plans[i].Procs
 	}
 	all := slices.ContainsFunc(counted, func(word string) bool { return word != "" })
-	base, local, sure := 0, whichAreHere(ctx, j.Hosts.Nodes), true
+	base, sure := 0, true
 	for i, p := range plans {
 		place := &dryPlace{Round: rendezvous.Round{
 			GroupRank: i, GroupWorldSize: len(plans), BaseRank: base, WorldSize: world, BaseRoleRank: base, RoleWorldSize: world,
-			MasterAddr: l.addrs[0], AgentStore: true,
+			MasterAddr: f.MasterAddr, AgentStore: true,
 		}, unsettled: unsettledCounts(all, !sure, counted[i] != "")}
 		if ports := p.Job.Meeting.WorkerPorts; len(ports) > 0 {
 			place.MasterPort = ports[0]
 		}
 		m := dryNode{Name: names[i], ReachedBy: "ssh", Counted: counted[i], first: base, workers: p.Procs}
-		if !fixed(j) || !sure {
+		if !f.Fixed || !sure {
 			m.first = -1
 		}
 		if p.Job.Alone() {
 			place.Round = p.DryRound()
-		} else if !fixed(j) {
+		} else if !f.Fixed {
 			place = nil
 		}
 		base, sure = base+p.Procs, sure && counted[i] == ""
-		if i == 0 || l.req.JSON { // the text shows no more
+		if i == 0 || req.JSON { // the text shows no more
 			var err error
-			if m.dryRun, err = newDryRun(p, nil, place, showing(l.req.ShowValues)); err != nil {
+			if m.dryRun, err = newDryRun(p, nil, place, showing(req.ShowValues)); err != nil {
 				return err
 			}
 			m.counted = counted[i]
 			d.RunID = m.RunID
 		}
-		if local[i] {
+		if f.Nodes[i].Here {
 			m.ReachedBy = "a process"
 		}
 		d.Nodes = append(d.Nodes, m)
 	}
-	if l.req.JSON {
-		return writeJSON(l.stdout, d)
+	if req.JSON {
+		return writeJSON(a.stdout, d)
 	}
-	return d.writeText(l)
-}
-
-// foreseenAddr is the address by which the others will reach a node: the one that it was named by, or one that its host will say.
-func foreseenAddr(n job.Node) string {
-	if addr, err := netip.ParseAddr(n.Name); err == nil && !addr.IsLoopback() && !addr.IsUnspecified() {
-		return n.Name
-	}
-	return "<address of " + n.Name + ">"
+	return d.writeText(a.stdout, &f)
 }
 
 // unseen takes the launcher's accelerators and CPUs out of what a node's plan is made with: the host has its own. It returns the
@@ -159,29 +146,9 @@ func unsettledCounts(all, before, own bool) map[string]string {
 	return unsettled
 }
 
-// namesPatience is how long a plan waits for name servers: what they do not say counts as another machine.
-const namesPatience = 500 * time.Millisecond
-
-// whichAreHere reports of each node whether it would be on this machine.
-func whichAreHere(ctx context.Context, nodes []job.Node) []bool {
-	ctx, cancel := context.WithTimeout(ctx, namesPatience)
-	defer cancel()
-	local := make([]bool, len(nodes))
-	var group errgroup.Group
-	group.SetLimit(64)
-	for i, n := range nodes {
-		group.Go(func() error {
-			local[i] = here(ctx, n.Host)
-			return nil
-		})
-	}
-	_ = group.Wait() // nothing there fails
-	return local
-}
-
 // writeText shows the nodes, and the first of them in full.
-func (d *dryDispatch) writeText(l *launcher) error {
-	w := tabwriter.NewWriter(l.stdout, 0, 8, 2, ' ', 0)
+func (d *dryHosts) writeText(out io.Writer, f *hosts.Foreseen) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintf(w, "nodes\n") // Flush tells what failed
 	for _, n := range d.Nodes {
 		reached, workers, ranks := "by ssh", wording.Plural(n.workers, "worker"), "ranks are decided when nodes meet"
@@ -193,14 +160,14 @@ func (d *dryDispatch) writeText(l *launcher) error {
 			workers = "workers counted there (" + n.Counted + ")"
 			if n.first >= 0 {
 				ranks = fmt.Sprintf("ranks from %d", n.first)
-			} else if fixed(&l.req.Job) {
+			} else if f.Fixed {
 				ranks = "ranks behind those of the node above"
 			}
 		case n.first >= 0 && n.workers == 1:
 			ranks = fmt.Sprintf("rank %d", n.first)
 		case n.first >= 0:
 			ranks = fmt.Sprintf("ranks %d to %d", n.first, n.first+n.workers-1)
-		case fixed(&l.req.Job):
+		case f.Fixed:
 			ranks = "ranks behind those of the node above"
 		}
 		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, reached, workers, ranks)
@@ -208,8 +175,8 @@ func (d *dryDispatch) writeText(l *launcher) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	say(l.stdout, "\nthe first of them, with this machine's environment and programs and the accelerators of none (--json shows all)\n\n")
+	say(out, "\nthe first of them, with this machine's environment and programs and the accelerators of none (--json shows all)\n\n")
 	first := *d.Nodes[0].dryRun
 	first.Flags, first.Dialect = d.Flags, cmp.Or(d.Dialect, first.Dialect)
-	return first.writeText(l.stdout)
+	return first.writeText(out)
 }

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"context"
@@ -19,16 +19,16 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
-	"muster/launch/hosts"
 	"muster/launch/job"
+	"muster/launch/node"
 	"muster/launch/output"
 	"muster/launch/plan"
 	"muster/launch/warm"
 )
 
 // processes starts and ends processes one by one as the launcher says, until the launcher or a signal ends them all.
-func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log zerolog.Logger) (err error) {
-	plan, err := n.ready(ctx, a, log)
+func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.Interrupts, log zerolog.Logger) (err error) {
+	plan, err := n.ready(ctx, here, log)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	}
 	defer func() { err = errors.Join(err, room.Close()) }()
 	tree, err := proc.Open(proc.Config{
-		Log: log, Marker: plan.Mark(), Guardian: []string{"/proc/self/exe", guardianArg}, Cgroup: true,
+		Log: log, Marker: plan.Mark(), Guardian: n.config.Guardian, Cgroup: true,
 		RemoveOnDeath: append(room.Removed(), n.dir),
 	})
 	if err != nil {
@@ -51,18 +51,18 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	}
 	defer func() { err = errors.Join(err, warm.Close()) }()
 	p := &processSet{
-		node: n, plan: plan, tree: tree, room: room, warm: warm, running: map[int]*proc.Process{}, starting: map[int]*hosts.StopProcess{},
+		node: n, plan: plan, tree: tree, room: room, warm: warm, running: map[int]*proc.Process{}, starting: map[int]*StopProcess{},
 	}
 	for ctx.Err() == nil {
 		select {
 		case m := <-n.link.Processes():
 			switch m := m.(type) {
-			case hosts.StartProcess:
+			case StartProcess:
 				p.begin(ctx, m)
-			case hosts.StopProcess:
+			case StopProcess:
 				p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), m) })
 			}
-		case s := <-in.forward:
+		case s := <-in.Forward:
 			for _, running := range p.all() {
 				_ = running.Signal(s) // it may have ended meanwhile
 			}
@@ -70,7 +70,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 		}
 	}
 	p.starts.Wait() // which do not outlast ctx
-	ladder := proc.Ladder{Signal: syscall.SIGTERM, Grace: plan.Job.Stop.Grace, Now: in.hurry}
+	ladder := proc.Ladder{Signal: syscall.SIGTERM, Grace: plan.Job.Stop.Grace, Now: in.Hurry}
 	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
 	if bySignal {
 		ladder.Signal = stopped.Signal
@@ -83,7 +83,7 @@ func (n *remoteNode) processes(ctx context.Context, a *app, in *interrupts, log 
 	case err != nil:
 		return errhint.Code(err, errhint.Internal)
 	case bySignal:
-		return statusError(errhint.FromSignal(int(stopped.Signal)))
+		return errhint.StatusError(errhint.FromSignal(int(stopped.Signal)))
 	}
 	return context.Cause(ctx)
 }
@@ -102,11 +102,11 @@ type processSet struct {
 	mu      sync.Mutex
 	running map[int]*proc.Process
 	// starting are those that do not run yet, with the request to stop that has come meanwhile; nil: none.
-	starting map[int]*hosts.StopProcess
+	starting map[int]*StopProcess
 }
 
 // begin starts a process, beside what else the launcher says where that may take some time.
-func (p *processSet) begin(ctx context.Context, m hosts.StartProcess) {
+func (p *processSet) begin(ctx context.Context, m StartProcess) {
 	if p.warm == nil {
 		p.start(ctx, m)
 		return
@@ -128,7 +128,7 @@ func (p *processSet) all() []*proc.Process {
 }
 
 // start starts a process, whose output goes to the launcher behind its prefixes.
-func (p *processSet) start(ctx context.Context, m hosts.StartProcess) {
+func (p *processSet) start(ctx context.Context, m StartProcess) {
 	w := p.plan.Process(m.Env)
 	w.Rank = m.Rank
 	var theirs []*os.File
@@ -142,12 +142,12 @@ func (p *processSet) start(ctx context.Context, m hosts.StartProcess) {
 		p.mu.Lock()
 		delete(p.starting, m.ID)
 		p.mu.Unlock()
-		p.tell(hosts.ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
+		p.tell(ProcessEvent{ID: m.ID, Error: err.Error(), Status: errhint.CodeOf(err), Ended: true})
 	}
 	logs := &p.plan.Job.Logs
 	for i, to := range []io.Writer{p.node.link.Stdout(), p.node.link.Stderr()} {
 		stream := []string{"stdout", "stderr"}[i]
-		var copies *os.File // nil closes as nothing
+		var copies *os.File // Close of a nil file does nothing
 		if logs.RankFiles != "" {
 			f, err := rankFile(logs.RankFilesOf(m.Rank), stream)
 			if err != nil {
@@ -168,7 +168,7 @@ func (p *processSet) start(ctx context.Context, m hosts.StartProcess) {
 			if copies != nil {
 				from = io.TeeReader(r, copies)
 			}
-			hosts.Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
+			Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
 	if err := p.room.Tell(w); err != nil {
@@ -190,7 +190,7 @@ func (p *processSet) start(ctx context.Context, m hosts.StartProcess) {
 	if stop != nil {
 		p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), *stop) })
 	}
-	p.tell(hosts.ProcessEvent{ID: m.ID, PID: started.PID()})
+	p.tell(ProcessEvent{ID: m.ID, PID: started.PID()})
 	p.wg.Go(func() {
 		<-started.Done()
 		if err := p.room.Forget(w); err != nil {
@@ -208,15 +208,15 @@ func (p *processSet) start(ctx context.Context, m hosts.StartProcess) {
 		case <-all:
 		case <-time.After(time.Second):
 		}
-		p.tell(hosts.ProcessEvent{ID: m.ID, Status: started.Exit().Status(), Ended: true})
+		p.tell(ProcessEvent{ID: m.ID, Status: started.Exit().Status(), Ended: true})
 	})
 }
 
 // tell tells the launcher of a process. One that is gone is noticed elsewhere.
-func (p *processSet) tell(e hosts.ProcessEvent) { _ = p.node.link.Process(e) }
+func (p *processSet) tell(e ProcessEvent) { _ = p.node.link.Process(e) }
 
 // stop ends a process with all that it has started. It is told when it has.
-func (p *processSet) stop(ctx context.Context, m hosts.StopProcess) {
+func (p *processSet) stop(ctx context.Context, m StopProcess) {
 	p.mu.Lock()
 	running := p.running[m.ID]
 	if _, starts := p.starting[m.ID]; starts {

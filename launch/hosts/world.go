@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"muster/horovod/kv"
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
-	"muster/launch/hosts"
 	"muster/launch/job"
 )
 
@@ -64,7 +63,7 @@ func (w *worldServer) close() {
 
 // cameFrom are the addresses that connections of a machine may come from: those that its agent has told, and those by which
 // the machine was reached. away says that it is not this one, whose loopback is another.
-func cameFrom(ctx context.Context, name string, h hosts.Hello, away bool) []netip.Addr {
+func cameFrom(ctx context.Context, name string, h Hello, away bool) []netip.Addr {
 	addrs := slices.Clone(h.Addrs)
 	for _, text := range []string{h.Addr, h.Own} {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -83,7 +82,7 @@ func cameFrom(ctx context.Context, name string, h hosts.Hello, away bool) []neti
 }
 
 // whoseOn asks a machine's agent whose process there a connection is. This machine's own kernel is asked without one.
-func whoseOn(fleet *hosts.Fleet, machine int, away bool) kv.Whose {
+func whoseOn(fleet *Fleet, machine int, away bool) kv.Whose {
 	if !away {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"fmt"
@@ -65,11 +65,11 @@ func (l *launcher) startHere(marker, name string) (agent *childAgent, err error)
 		}
 	}
 	c := &childAgent{stdin: pipes[1], stdout: pipes[2]}
-	env := slices.DeleteFunc(slices.Clone(l.environ), func(kv string) bool { // of the session that the launcher is in
+	env := slices.DeleteFunc(slices.Clone(l.config.Environ), func(kv string) bool { // of the session that the launcher is in
 		return strings.HasPrefix(kv, sshConnection+"=")
 	})
 	c.process, err = l.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: []string{"muster", agentName}, Env: append(env, marker),
+		Path: "/proc/self/exe", Args: []string{"muster", AgentCommand}, Env: append(env, marker),
 		Files: []*os.File{pipes[0], pipes[3], pipes[5]}, Label: "the agent of " + name,
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"cmp"
@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-multierror"
-	"github.com/rs/zerolog"
 
-	"muster/cmd/dialect"
 	"muster/horovod"
 	"muster/horovod/discovery"
 	"muster/horovod/elastic"
@@ -29,22 +25,21 @@ import (
 	"muster/internal/hostaddr"
 	hostlist "muster/internal/hosts"
 	"muster/launch"
-	"muster/launch/hosts"
 	"muster/launch/job"
-	"muster/launch/plan"
 	"muster/sshexec"
 )
 
 // elasticJob is an elastic Horovod job: its driver runs here, its workers on hosts that come and go.
 type elasticJob struct {
-	*launcher
-	dialer *sshexec.Dialer
-	marker string
+	config   ElasticConfig
+	launcher *launcher
+	dialer   *sshexec.Dialer
+	marker   string
 	// reaching ends when hosts are no longer needed: those that are being reached then, too.
 	reaching context.Context
 	stop     context.CancelFunc
-	logs     *hosts.LogFiles // of all hosts
-	doors    *kv.Doors       // where the driver listens: on what the hosts reach, and on nothing else
+	logs     *LogFiles // of all hosts
+	doors    *kv.Doors // where the driver listens: on what the hosts reach, and on nothing else
 	clients  *kv.Clients
 
 	mu    sync.Mutex
@@ -52,42 +47,52 @@ type elasticJob struct {
 	ids   int // of processes
 }
 
-// horovodElastic runs an elastic Horovod job. Its error, which is printed last, says how the job has ended.
-func (a *app) horovodElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
-	err := a.elasticJob(ctx, req, log)
-	if _, told := errors.AsType[statusError](err); told {
-		return err
-	}
-	return a.compat(req.Job, err)
+// ElasticConfig is an elastic Horovod job.
+type ElasticConfig struct {
+	// Launcher has the job; its Horovod has no slots.
+	Launcher LauncherConfig
+	// Rules are those of the world, as far as Horovod has them.
+	Rules elastic.Rules
+	// Source has the hosts, which are looked for no more often than once in MinInterval; 0: as often as Horovod does.
+	Source      discovery.Source
+	MinInterval time.Duration
+	// CheckJob returns a job on hosts that does nothing.
+	CheckJob func(found []horovod.Host) (job.Job, error)
 }
 
-func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
-	l := &launcher{app: a, req: req, log: log}
-	j := &elasticJob{launcher: l, marker: launcherMarker(), hosts: map[string]*elasticHost{}}
-	j.logs = hosts.CollectLogs(req.Job.Hosts.CollectLogs, req.Job.Hosts.CollectLimit, log)
-	if req.DryRun {
-		return j.showElastic()
+// LaunchElastic runs an elastic Horovod job. Its error, which is printed last, says how the job has ended.
+func LaunchElastic(ctx context.Context, c ElasticConfig) error {
+	j := &elasticJob{config: c, launcher: newLauncher(c.Launcher), marker: launcherMarker(), hosts: map[string]*elasticHost{}}
+	err := j.run(ctx)
+	if _, told := errors.AsType[errhint.StatusError](err); told {
+		return err
 	}
+	return j.launcher.compat(err)
+}
+
+func (j *elasticJob) run(ctx context.Context) (err error) {
+	l, log, asked := j.launcher, j.launcher.config.Log, &j.launcher.config.Job
+	j.logs = CollectLogs(asked.Hosts.CollectLogs, asked.Hosts.CollectLimit, log)
 	if err := l.prepare(); err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return l.refused(asked, err)
 	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, 0)
-	defer in.close()
+	ctx, in := launch.WatchSignals(ctx, asked.Stop.Handled, 0)
+	defer in.Close()
 	j.reaching, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer j.stop()
-	source, err := j.checked(ctx, j.source())
+	source, err := j.checked(ctx)
 	if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
 		return errhint.Code(fmt.Errorf("the job was stopped: muster %w", stopped), errhint.FromSignal(int(stopped.Signal)))
 	}
 	if err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return l.refused(asked, err)
 	}
 	if err := l.openTree(j.marker); err != nil {
 		return err
 	}
 	defer l.closeTree(&err)
 	if j.dialer, err = l.dialer(j.marker); err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return l.refused(asked, err)
 	}
 	defer func() { _ = j.dialer.Close() }()
 	defer j.closeHosts()
@@ -95,14 +100,14 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 		return errhint.Code(err, errhint.Usage)
 	}
 	defer func() { _ = j.doors.Close() }()
-	j.clients = kv.NewClients(req.Job.Meeting.StoreAllow, log)
+	j.clients = kv.NewClients(asked.Meeting.StoreAllow, log)
 	running, rules, err := j.rules(ctx)
 	if err != nil {
 		return err
 	}
-	cfg := j.config(source)
+	cfg := j.driverConfig(source)
 	cfg.Began = rules.began
-	judged(&cfg.Rules, j.req.Job.Restart)
+	judged(&cfg.Rules, j.launcher.job.Restart)
 	driver, err := elastic.New(cfg)
 	if err != nil {
 		return err
@@ -111,7 +116,7 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 	var hurrying sync.WaitGroup
 	hurrying.Go(func() {
 		select {
-		case <-in.hurry:
+		case <-in.Hurry:
 			j.closeHosts() // with all that runs there
 		case <-over:
 		}
@@ -121,7 +126,7 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 	hurrying.Wait()
 	rules.result = result
 	stopped, bySignal := errors.AsType[*launch.SignalError](context.Cause(ctx))
-	if asked := &j.req.Job; asked.Restart.Clean != job.CleanAll && (bySignal || err != nil) {
+	if asked.Restart.Clean != job.CleanAll && (bySignal || err != nil) {
 		j.sweep(asked.Stop.Grace)
 	}
 	if bySignal {
@@ -138,35 +143,11 @@ func (a *app) elasticJob(ctx context.Context, req dialect.Request, log zerolog.L
 	return err
 }
 
-// source is where the hosts come from.
-func (j *elasticJob) source() discovery.Source {
-	h := j.req.Horovod
-	switch {
-	case h.Script != "":
-		shell := discovery.Shell{Env: j.environ, Stderr: func(line string) { say(j.stderr, "%s\n", line) }}
-		return discovery.Script{Command: h.Script, Shown: job.ShownText(h.Script), Runner: shell, Slots: h.SlotsPerHost}
-	case h.Hostfile != "":
-		return discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
-			list, _, err := discovery.ParseHostfile(h.Hostfile, []byte(text))
-			return list, err
-		}}
-	case h.DNS != "":
-		return discovery.DNS{Name: h.DNS, Resolver: net.DefaultResolver, Slots: h.SlotsPerHost}
-	}
-	return discovery.Fixed(h.Hosts)
-}
-
-// config is what the driver works by.
-func (j *elasticJob) config(source discovery.Source) elastic.Config {
-	h := j.req.Horovod
-	var soonest time.Duration // of two discoveries
-	if h.DNS == "" {          // whose server others need too
-		soonest = 100 * time.Millisecond
-	}
+// driverConfig is what the driver works by.
+func (j *elasticJob) driverConfig(source discovery.Source) elastic.Config {
 	return elastic.Config{
-		Rules:  elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
-		Source: source, MinInterval: soonest, Spawner: j, Listener: j.doors, Clients: j.clients, Advertise: "127.0.0.1", Env: j.env, Log: j.log,
-		Grace: j.req.Job.Stop.Grace,
+		Rules: j.config.Rules, Source: source, MinInterval: j.config.MinInterval, Spawner: j, Listener: j.doors, Clients: j.clients,
+		Advertise: "127.0.0.1", Env: j.env, Log: j.launcher.config.Log, Grace: j.launcher.job.Stop.Grace,
 	}
 }
 
@@ -182,7 +163,7 @@ func (j *elasticJob) env(host string) ([]string, error) {
 		return nil, fmt.Errorf("workers of %s cannot reach the rendezvous: %w", host, err)
 	}
 	env := []string{"HOROVOD_GLOO_RENDEZVOUS_ADDR=" + at}
-	if nics := j.req.Horovod.NICs; len(nics) > 0 {
+	if nics := j.launcher.config.Horovod.NICs; len(nics) > 0 {
 		env = append(env, ifaceVars[0]+"="+nics[0], ifaceVars[1]+"="+strings.Join(nics, ","))
 	}
 	return env, nil
@@ -194,7 +175,7 @@ func driverAddr(host string) string {
 	defer cancel()
 	addrs, _, err := hostaddr.Ours(ctx, host)
 	if err != nil || len(addrs) == 0 {
-		return cmp.Or(ownAddr(), "127.0.0.1")
+		return cmp.Or(hostaddr.Outward(), "127.0.0.1")
 	}
 	for _, addr := range addrs {
 		if !addr.Is4() {
@@ -204,12 +185,12 @@ func driverAddr(host string) string {
 			return own.String()
 		}
 	}
-	return cmp.Or(ownAddr(), "127.0.0.1")
+	return cmp.Or(hostaddr.Outward(), "127.0.0.1")
 }
 
 // elasticHost is the agent of a host.
 type elasticHost struct {
-	fleet *hosts.Fleet
+	fleet *Fleet
 	ready chan struct{} // closed when err is known
 	err   error
 	ended chan struct{} // closed when the agent is gone
@@ -242,7 +223,7 @@ func (p *elasticProcess) Lost() bool { return p.lost }
 
 // Stop implements elastic.Process.
 func (p *elasticProcess) Stop(grace time.Duration) {
-	if p.host.fleet.StopProcess(0, hosts.StopProcess{ID: p.id, Grace: grace}) != nil {
+	if p.host.fleet.StopProcess(0, StopProcess{ID: p.id, Grace: grace}) != nil {
 		p.end(errhint.TryAgain, true) // with its agent
 	}
 }
@@ -278,7 +259,7 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 	h.mu.Unlock()
 	rank, err := strconv.Atoi(label)
 	if err == nil {
-		err = h.fleet.StartProcess(0, hosts.StartProcess{ID: p.id, Env: env, Label: "rank " + label + " on " + host, Rank: rank})
+		err = h.fleet.StartProcess(0, StartProcess{ID: p.id, Env: env, Label: "rank " + label + " on " + host, Rank: rank})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot start a worker on %s: %w", host, err)
@@ -288,7 +269,7 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 
 // apart returns a host that the workers of h would not reach, because one of both uses the loopback interface; empty for none.
 func (j *elasticJob) apart(h *elasticHost) string {
-	if len(j.req.Horovod.NICs) > 0 {
+	if len(j.launcher.config.Horovod.NICs) > 0 {
 		return ""
 	}
 	j.mu.Lock()
@@ -319,18 +300,18 @@ func (j *elasticJob) host(name string) *elasticHost {
 	}
 	h := &elasticHost{ready: make(chan struct{}), ended: make(chan struct{}), processes: map[int]*elasticProcess{}}
 	target := hostlist.Host{Name: name}
-	job := &j.req.Job
-	h.fleet = hosts.New(hosts.Config{
-		Machines: []hosts.Machine{{Name: name, Start: func(ctx context.Context) (hosts.Conn, error) {
+	job := &j.launcher.job
+	h.fleet = New(Config{
+		Machines: []Machine{{Name: name, Start: func(ctx context.Context) (Conn, error) {
 			if here(ctx, target) {
-				return j.startHere(j.marker, name)
+				return j.launcher.startHere(j.marker, name)
 			}
 			h.away.Store(true)
-			return j.dialer.Start(ctx, target, []string{agentName})
+			return j.dialer.Start(ctx, target, []string{AgentCommand})
 		}}},
 		Min: 1, StartTimeout: job.Hosts.StartTimeout, Linger: job.Stop.Grace, Transient: sshexec.Transient,
-		Output: &hosts.Output{Stdout: j.stdout, Stderr: j.stderr, Log: j.logOutput()},
-		Logs:   j.logs, Log: j.log, Process: func(_ int, e hosts.ProcessEvent) { h.event(e) },
+		Output: &Output{Stdout: j.launcher.config.Stdout, Stderr: j.launcher.config.Stderr, Log: j.launcher.config.Console.HostsLog()},
+		Logs:   j.logs, Log: j.launcher.config.Log, Process: func(_ int, e ProcessEvent) { h.event(e) },
 	})
 	j.hosts[name] = h
 	go func() {
@@ -364,22 +345,22 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 		}
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(j.reaching, j.req.Job.Hosts.StartTimeout, errhint.Code(errors.New("it has not taken its order in time"), errhint.TryAgain))
+	ctx, cancel := context.WithTimeoutCause(j.reaching, j.launcher.job.Hosts.StartTimeout, errhint.Code(errors.New("it has not taken its order in time"), errhint.TryAgain))
 	defer cancel()
 	hello, _ := h.fleet.Hello(0)
 	j.clients.Set(name, cameFrom(ctx, name, hello, h.away.Load()), whoseOn(h.fleet, 0, h.away.Load()))
-	_, err := h.fleet.Prepare(ctx, func(int) hosts.Order {
-		asked := j.req.Job
+	_, err := h.fleet.Prepare(ctx, func(int) Order {
+		asked := j.launcher.job
 		asked.Hosts, asked.Environ, asked.Procs = job.Hosts{}, nil, "1"
 		asked.Meeting.Backend = "standalone"
-		o := hosts.Order{
-			Job: asked, Name: name, Dir: j.dir, LogLevel: j.req.LogLevel, LogFormat: j.req.LogFormat, Files: j.files, Processes: true,
-			Environ: job.Passed(asked.Env, j.environ),
+		o := Order{
+			Job: asked, Name: name, Dir: j.launcher.dir, LogLevel: j.launcher.config.LogLevel, LogFormat: j.launcher.config.LogFormat, Files: j.launcher.files, Processes: true,
+			Environ: job.Passed(asked.Env, j.launcher.config.Environ),
 		}
-		if dir := j.req.Job.Hosts.Dir; dir != "" {
+		if dir := j.launcher.job.Hosts.Dir; dir != "" {
 			o.Dir = dir
 		}
-		if len(j.req.Horovod.NICs) == 0 {
+		if len(j.launcher.config.Horovod.NICs) == 0 {
 			o.Interfaces, o.Addr = ifaceVars, hello.Addr
 			if o.Addr == "" && h.away.Load() {
 				o.Addr = hello.Own
@@ -396,7 +377,7 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 }
 
 // event takes what became of a process.
-func (h *elasticHost) event(e hosts.ProcessEvent) {
+func (h *elasticHost) event(e ProcessEvent) {
 	if !e.Ended {
 		return
 	}

@@ -1,20 +1,18 @@
-package main
+package hosts
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"muster/cmd/dialect"
 	"muster/horovod"
 	"muster/horovod/discovery"
 	"muster/horovod/elastic"
 	"muster/internal/errhint"
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // fitHosts are the hosts of a source but for those that a check has found unfit.
@@ -31,26 +29,27 @@ func (f fitHosts) Find(ctx context.Context) ([]horovod.Host, []string, error) {
 
 // checked examines the hosts of the first world where that was asked for, and returns the source without those that are unfit.
 // The check is that of every job: it is run as a job on these hosts that does nothing else.
-func (j *elasticJob) checked(ctx context.Context, source discovery.Source) (discovery.Source, error) {
-	h := j.req.Horovod
-	if !j.req.Job.Check.On() {
+func (j *elasticJob) checked(ctx context.Context) (discovery.Source, error) {
+	source, needed := j.config.Source, j.config.Rules.NP
+	if !j.launcher.job.Check.On() {
 		return source, nil
 	}
 	found, err := j.enough(ctx, source)
 	if err != nil {
 		return nil, err
 	}
-	req, err := j.checkRequest(found)
-	if err != nil {
+	cfg := j.launcher.config
+	if cfg.Job, err = j.checkJob(found); err != nil {
 		return nil, err
 	}
-	l := &launcher{app: j.app, req: req, log: j.log}
+	cfg.Horovod = nil
+	l := newLauncher(cfg)
 	err = l.run(ctx)
 	if stopped, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
 		return nil, stopped
 	}
 	status := errhint.CodeOf(err)
-	if told, ok := errors.AsType[statusError](err); ok {
+	if told, ok := errors.AsType[errhint.StatusError](err); ok {
 		status = int(told)
 	}
 	fit := fitHosts{Source: source}
@@ -65,15 +64,14 @@ func (j *elasticJob) checked(ctx context.Context, source discovery.Source) (disc
 	case left == 0:
 		return nil, errhint.Code(errors.New("the check has found all hosts unfit (--network-check)"), status)
 	case len(fit.unfit) > 0:
-		j.log.Warn().Strs("hosts", fit.unfit).Int("slots", left).Int("needed", h.NP).Msg("the job goes on without the hosts that are unfit")
+		j.launcher.config.Log.Warn().Strs("hosts", fit.unfit).Int("slots", left).Int("needed", needed).Msg("the job goes on without the hosts that are unfit")
 	}
 	return fit, nil
 }
 
 // enough finds hosts until they have the slots for the first world.
 func (j *elasticJob) enough(ctx context.Context, source discovery.Source) ([]horovod.Host, error) {
-	h := j.req.Horovod
-	timeout := h.ElasticTimeout
+	needed, timeout := j.config.Rules.NP, j.config.Rules.Timeout
 	if timeout == 0 {
 		timeout = elastic.DefaultTimeout
 	}
@@ -88,15 +86,15 @@ func (j *elasticJob) enough(ctx context.Context, source discovery.Source) ([]hor
 		}
 		found = slices.DeleteFunc(slices.Clone(found), func(h horovod.Host) bool { return h.Slots < 1 })
 		have := horovod.Total(found)
-		if have >= h.NP {
+		if have >= needed {
 			return found, nil
 		}
 		if !time.Now().Before(late) {
-			return nil, errhint.Code(fmt.Errorf("there were only %d slots of the %d needed within %v (--elastic-timeout)", have, h.NP, timeout), errhint.TryAgain)
+			return nil, errhint.Code(fmt.Errorf("there were only %d slots of the %d needed within %v (--elastic-timeout)", have, needed, timeout), errhint.TryAgain)
 		}
 		if told != have {
 			told = have
-			j.log.Info().Int("slots", have).Int("needed", h.NP).Dur("timeout_ms", timeout).Msg("waiting for slots before the check of the hosts")
+			j.launcher.config.Log.Info().Int("slots", have).Int("needed", needed).Dur("timeout_ms", timeout).Msg("waiting for slots before the check of the hosts")
 		}
 		select {
 		case <-time.After(elastic.DefaultInterval):
@@ -105,24 +103,17 @@ func (j *elasticJob) enough(ctx context.Context, source discovery.Source) ([]hor
 	}
 }
 
-// checkRequest is a job on hosts that is nothing but the check.
-func (j *elasticJob) checkRequest(found []horovod.Host) (dialect.Request, error) {
-	var names []string
-	for _, h := range found {
-		names = append(names, h.Name+":"+strconv.Itoa(h.Slots))
-	}
-	req, err := dialect.Read("run", dialect.Invocation{Argv0: "muster", Args: []string{
-		"--hosts", strings.Join(names, ","), "--nnodes", "1:" + strconv.Itoa(len(found)), "--no-python", "true",
-	}})
+// checkJob is a job on hosts that is nothing but the check.
+func (j *elasticJob) checkJob(found []horovod.Host) (job.Job, error) {
+	ours, err := j.config.CheckJob(found)
 	if err != nil {
-		return req, fmt.Errorf("cannot check the hosts: %w", err)
+		return ours, err
 	}
-	ours, theirs := &req.Job, &j.req.Job
+	theirs := &j.launcher.job
 	nodes := ours.Hosts.Nodes
 	ours.Hosts, ours.Hosts.Nodes = theirs.Hosts, nodes
 	ours.Hosts.CollectLogs = ""
 	ours.Check, ours.Env, ours.Environ, ours.Stop, ours.Fake, ours.FakeOnReal = theirs.Check, theirs.Env, theirs.Environ, theirs.Stop, theirs.Fake, theirs.FakeOnReal
 	ours.Meeting.StoreAllow, ours.Restart.Deadline, ours.Sources = theirs.Meeting.StoreAllow, theirs.Restart.Deadline, theirs.Sources
-	req.LogLevel, req.LogFormat = j.req.LogLevel, j.req.LogFormat
-	return req, nil
+	return ours, nil
 }

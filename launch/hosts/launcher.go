@@ -1,10 +1,11 @@
-package main
+package hosts
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,26 +16,70 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/term"
 
-	"muster/cmd/dialect"
+	"muster/horovod"
 	"muster/horovod/kv"
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/internal/tokenfile"
 	"muster/launch"
-	"muster/launch/hosts"
 	"muster/launch/job"
+	"muster/launch/node"
 	"muster/launch/plan"
+	"muster/launch/report"
 	"muster/rendezvous/topology"
 	"muster/sshexec"
 )
 
+// Console is where a launcher shows what its job says.
+type Console interface {
+	// NodesLog takes the lines of the logs of so many nodes, HostsLog those of hosts that come and go.
+	NodesLog(nodes int) io.Writer
+	HostsLog() io.Writer
+	// Show replaces the terminal's line of status, "" for none. It reports whether there is a terminal to show it on.
+	Show(status string) bool
+	// EndWaiting takes the line away that says what is waited for.
+	EndWaiting()
+	// Flush shows what is left of the logs.
+	Flush()
+	// PrintError writes an error and its hint for people.
+	PrintError(err error)
+}
+
+// World is what Horovod's workers learn of theirs.
+type World struct {
+	// Slots are the world of a job that is not elastic, by rank.
+	Slots []horovod.Slot
+	// NICs are the interfaces that workers are to use, the first of them for gloo; none: what reaches the other hosts.
+	NICs []string
+}
+
+// LauncherConfig is what a launcher is asked, and what it is given by the program that it runs in.
+type LauncherConfig struct {
+	Job job.Job
+	// LogLevel and LogFormat are how much the agents say of themselves, and in which form.
+	LogLevel, LogFormat string
+	// Horovod is the world of a job of Horovod, nil in others.
+	Horovod *World
+	// Environ is the environment that the process was started in.
+	Environ []string
+	// Version is that of the program, Hostname what this machine calls itself.
+	Version, Hostname string
+	// Stdout and Stderr are where the workers' output goes.
+	Stdout, Stderr *os.File
+	Console        Console
+	// TerminationLog is the file from which Kubernetes reads why a container ended, empty for none.
+	TerminationLog string
+	// Guardian is the command of the guardian process.
+	Guardian []string
+	Log      zerolog.Logger
+}
+
 // launcher runs a job on machines that it reaches itself.
 type launcher struct {
-	*app
-	req   dialect.Request
-	tree  *proc.Tree
-	fleet *hosts.Fleet
-	log   zerolog.Logger
+	config LauncherConfig
+	job    job.Job // what was asked for, with what prepare has settled
+	tree   *proc.Tree
+	fleet  *Fleet
 
 	children  agentsHere
 	dir       string            // where the launcher was started
@@ -48,24 +93,18 @@ type launcher struct {
 	told      *worldStatus   // what the nodes have said of the job
 }
 
-// dispatch starts an agent on each of the job's machines, and shows and ends what they do.
-func (a *app) dispatch(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
-	return (&launcher{app: a, req: req, log: log}).run(ctx)
-}
+func newLauncher(c LauncherConfig) *launcher { return &launcher{config: c, job: c.Job} }
+
+// Launch starts an agent on each of the job's machines, and shows and ends what they do.
+func Launch(ctx context.Context, c LauncherConfig) error { return newLauncher(c).run(ctx) }
 
 func (l *launcher) run(ctx context.Context) (err error) {
-	a, req, log := l.app, l.req, l.log
-	if req.DryRun {
-		return l.showPlan(ctx)
-	}
 	if err := l.prepare(); err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return l.refused(&l.config.Job, err)
 	}
-	if l.req.Job.RunID == "" {
-		l.req.Job.RunID = strings.ToLower(rand.Text()[:12])
-	}
-	ctx, in := watchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
-	defer in.close()
+	job, log := &l.job, l.config.Log
+	ctx, in := launch.WatchSignals(ctx, job.Stop.Handled, job.Checkpoint.Signal)
+	defer in.Close()
 	marker := launcherMarker()
 	if err := l.openTree(marker); err != nil {
 		return err
@@ -73,15 +112,20 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.closeTree(&err)
 	machines, closeMachines, err := l.machines(marker)
 	if err != nil {
-		return a.refused(req, plan.Machine{Hostname: hostname()}, err)
+		return l.refused(&l.config.Job, err)
 	}
 	defer closeMachines()
-	job := &l.req.Job
-	l.fleet = hosts.New(hosts.Config{
+	if job.RunID == "" {
+		job.RunID = strings.ToLower(rand.Text()[:12])
+	}
+	console := l.config.Console
+	l.fleet = New(Config{
 		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
 		Linger: linger(job), Grace: job.Stop.Grace, Transient: sshexec.Transient,
-		Output: &hosts.Output{Stdout: afterWaiting{a, a.stdout}, Stderr: afterWaiting{a, a.stderr}, Log: a.nodesLog(len(machines))},
-		Logs:   hosts.CollectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
+		Output: &Output{
+			Stdout: afterWaiting{console, l.config.Stdout}, Stderr: afterWaiting{console, l.config.Stderr}, Log: console.NodesLog(len(machines)),
+		},
+		Logs: CollectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
 		Status: func(machine int, data []byte) { l.told.take(machine, data) },
 	})
 	l.told = keepStatus(l.nodeNames(), job.StatusFile, log)
@@ -89,12 +133,40 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.fleet.Close()
 	defer func() { l.world.close() }()
 	if err := l.start(ctx); err != nil {
-		if stopped, ok := errors.AsType[*launch.SignalError](err); ok {
-			return a.compat(*job, statusError(errhint.FromSignal(int(stopped.Signal))))
+		err = node.Stopped(err)
+		if _, stopped := errors.AsType[errhint.StatusError](err); stopped {
+			return l.compat(err)
 		}
-		return a.refused(l.req, plan.Machine{Hostname: hostname()}, err)
+		return l.refused(job, err)
 	}
 	return l.finish(ctx, in)
+}
+
+// afterWaiting is a writer for workers' output, which must not come behind what is waited for.
+type afterWaiting struct {
+	console Console
+	to      io.Writer
+}
+
+func (w afterWaiting) Write(p []byte) (int, error) {
+	w.console.EndWaiting()
+	return w.to.Write(p)
+}
+
+// say writes to one of our own streams. When it is gone nobody can be told.
+func (l *launcher) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(l.config.Stderr, format, args...)
+}
+
+// compat is node.Compat.
+func (l *launcher) compat(err error) error {
+	return node.Compat(&l.job, err, l.config.Console.PrintError)
+}
+
+// refused is how a job ends that could not be started: its status file says so too.
+func (l *launcher) refused(j *job.Job, err error) error {
+	report.TellRefused(*j, l.config.Hostname, []*os.File{l.config.Stdout, l.config.Stderr}, l.config.TerminationLog, err)
+	return l.compat(err)
 }
 
 // launcherMarker is a variable by which a guardian knows what descends from this launcher.
@@ -102,7 +174,7 @@ func launcherMarker() string { return "MUSTER_LAUNCHER=" + strings.ToLower(rand.
 
 // openTree begins to look after the launcher's own processes, which have the marker.
 func (l *launcher) openTree(marker string) (err error) {
-	if l.tree, err = proc.Open(proc.Config{Log: l.log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}}); err != nil {
+	if l.tree, err = proc.Open(proc.Config{Log: l.config.Log, Marker: marker, Guardian: l.config.Guardian}); err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	return nil
@@ -127,7 +199,7 @@ func linger(j *job.Job) time.Duration {
 
 // prepare refuses what can be told to be wrong before any machine is reached, and reads the files that the job names.
 func (l *launcher) prepare() error {
-	j := &l.req.Job
+	j := &l.job
 	var err error
 	if l.dir, err = os.Getwd(); err != nil {
 		return errhint.Usagef("cannot tell the working directory: %w", err)
@@ -136,7 +208,7 @@ func (l *launcher) prepare() error {
 	if err := l.takeToken(); err != nil {
 		return err
 	}
-	if j.Restart.MaxRestarts > 0 && l.req.Horovod != nil {
+	if j.Restart.MaxRestarts > 0 && l.config.Horovod != nil {
 		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
 			"an elastic job (--min-np, --host-discovery-script) survives the loss of workers")
 	}
@@ -162,7 +234,7 @@ func (l *launcher) prepare() error {
 	if logs := &j.Logs; logs.PrefixAll && logs.Prefix == "" {
 		logs.Prefix = job.HostRankPrefix
 	}
-	j.Logs.Live = term.IsTerminal(int(l.stdout.Fd())) && term.IsTerminal(int(l.stderr.Fd()))
+	j.Logs.Live = term.IsTerminal(int(l.config.Stdout.Fd())) && term.IsTerminal(int(l.config.Stderr.Fd()))
 	if dir := j.Hosts.CollectLogs; dir != "" {
 		if j.Logs.Dir == os.DevNull {
 			return errhint.Usagef("cannot use --collect-logs with --log-dir /dev/null: there would be no files")
@@ -179,24 +251,24 @@ func (l *launcher) prepare() error {
 
 // takeToken takes the job's token from where the user has it, or makes one. Agents get it by the connection, and no file has it.
 func (l *launcher) takeToken() (err error) {
-	m := &l.req.Job.Meeting
+	m := &l.job.Meeting
 	if m.TokenFile == "" {
 		l.token = []byte(rand.Text() + rand.Text())
 		return nil
 	}
-	l.token, err = tokenfile.Read(m.TokenFile, l.log)
+	l.token, err = tokenfile.Read(m.TokenFile, l.config.Log)
 	m.TokenFile = ""
 	return err
 }
 
 // sameInterpreter lets hosts that do not get our PATH run the Python that is first in it here, by its path, where they have it.
 func (l *launcher) sameInterpreter() {
-	j := &l.req.Job
+	j := &l.job
 	if j.Env.Mode != job.EnvInherit || j.Command.Kind == job.Program || j.Python != (job.PythonRules{}) {
 		return
 	}
 	for _, name := range j.Command.Interpreters {
-		if path, err := proc.LookPath(name, l.dir, l.environ); err == nil && filepath.IsAbs(path) {
+		if path, err := proc.LookPath(name, l.dir, l.config.Environ); err == nil && filepath.IsAbs(path) {
 			j.Command.Interpreters = append([]string{path}, j.Command.Interpreters...)
 			return
 		}
@@ -211,9 +283,9 @@ func (l *launcher) start(ctx context.Context) error {
 	if err := l.arrange(); err != nil {
 		return err
 	}
-	if h := l.req.Horovod; h != nil {
+	if h := l.config.Horovod; h != nil {
 		var err error
-		if l.world, err = serveWorld(ctx, l.own, h.Slots, kv.NewClients(l.req.Job.Meeting.StoreAllow, l.log), l.log); err != nil {
+		if l.world, err = serveWorld(ctx, l.own, h.Slots, kv.NewClients(l.job.Meeting.StoreAllow, l.config.Log), l.config.Log); err != nil {
 			return err
 		}
 	}
@@ -225,7 +297,7 @@ func (l *launcher) start(ctx context.Context) error {
 }
 
 // compare judges what the machines have, where that was asked for.
-func (l *launcher) compare(answers []*hosts.Ready) error {
+func (l *launcher) compare(answers []*Ready) error {
 	var names []string
 	var all []job.Preflight
 	for i, r := range answers {
@@ -235,13 +307,13 @@ func (l *launcher) compare(answers []*hosts.Ready) error {
 	}
 	warnings, err := plan.ComparePreflight(names, all)
 	for _, w := range warnings {
-		l.log.Warn().Msg(w)
+		l.config.Log.Warn().Msg(w)
 	}
 	return err
 }
 
 // finish lets the workers start, and returns how the job ended.
-func (l *launcher) finish(ctx context.Context, in *interrupts) error {
+func (l *launcher) finish(ctx context.Context, in *launch.Interrupts) error {
 	running, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 	var wg sync.WaitGroup
@@ -251,22 +323,22 @@ func (l *launcher) finish(ctx context.Context, in *interrupts) error {
 	abandoned := running.Err() != nil
 	close(over)
 	wg.Wait()
-	l.app.log.show("")
-	l.flushLogs()
-	say(l.stderr, "%s", o.Report)
+	l.config.Console.Show("")
+	l.config.Console.Flush()
+	l.say("%s", o.Report)
 	stopped, signaled := errors.AsType[*launch.SignalError](context.Cause(ctx))
 	if len(o.Unclean) > 0 && (signaled || abandoned) {
-		say(l.stderr, "muster: error: nobody has said that nothing is left on %s: look there\n", strings.Join(o.Unclean, ", "))
+		l.say("muster: error: nobody has said that nothing is left on %s: look there\n", strings.Join(o.Unclean, ", "))
 	}
 	if signaled {
 		o.Status = errhint.FromSignal(int(stopped.Signal))
 	}
 	if o.Errors != nil {
-		l.printError(o.Errors)
+		l.config.Console.PrintError(o.Errors)
 	}
 	l.tellEnd(o)
 	if o.Status == errhint.OK {
 		return nil
 	}
-	return l.compat(l.req.Job, statusError(o.Status))
+	return l.compat(errhint.StatusError(o.Status))
 }

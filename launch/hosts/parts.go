@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
-	"muster/launch/hosts"
 	"muster/launch/job"
 )
 
@@ -21,7 +20,7 @@ const maxPlaces = 4
 
 // arrange settles where the nodes meet, now that it is known which machines there are.
 func (l *launcher) arrange() error {
-	n := len(l.req.Job.Hosts.Nodes)
+	n := len(l.job.Hosts.Nodes)
 	l.addrs = make([]string, n)
 	var remote netip.Addr // of any machine but this one
 	for i := range n {
@@ -55,7 +54,7 @@ func (l *launcher) arrange() error {
 
 // said is the address of a machine, as its agent has it; empty for this machine. Who was reached by a program such as
 // kubectl knows only its own.
-func (l *launcher) said(i int, h hosts.Hello) string {
+func (l *launcher) said(i int, h Hello) string {
 	if h.Addr == "" && l.away[i].Load() {
 		return h.Own
 	}
@@ -63,9 +62,9 @@ func (l *launcher) said(i int, h hosts.Hello) string {
 }
 
 // addr is the address by which a machine is reached by the others. A machine that has come back may have a new one.
-func (l *launcher) addr(i int, h hosts.Hello) string {
+func (l *launcher) addr(i int, h Hello) string {
 	// By the name that ssh knows it by the other hosts may not know it.
-	if host := l.masterHost(); i == 0 && host != "" && (host != l.req.Job.Hosts.Nodes[0].Name || h.Addr == "") {
+	if host := l.masterHost(); i == 0 && host != "" && (host != l.job.Hosts.Nodes[0].Name || h.Addr == "") {
 		return host
 	}
 	text := l.said(i, h)
@@ -78,7 +77,7 @@ func (l *launcher) addr(i int, h hosts.Hello) string {
 // masterHost is the address of the first node that the user gave, empty where none was given, or one that means another
 // machine everywhere.
 func (l *launcher) masterHost() string {
-	m := &l.req.Job.Meeting
+	m := &l.job.Meeting
 	host := m.Host
 	if host == "" && len(m.Endpoints) > 0 && m.Backend != "etcd" {
 		host = m.Endpoints[0].Host
@@ -95,9 +94,9 @@ func fixed(job *job.Job) bool {
 	return job.Meeting.Topology == "" && job.Nodes.Min == job.Nodes.Max && len(job.Hosts.Nodes) == job.Nodes.Max
 }
 
-// job is the i-th node's part of the job.
-func (l *launcher) job(i int) job.Job {
-	j := l.req.Job
+// part is the i-th node's part of the job.
+func (l *launcher) part(i int) job.Job {
+	j := l.job
 	n := j.Hosts.Nodes[i]
 	j.Procs = cmp.Or(n.Procs, j.Procs)
 	j.NodeEnv, j.WorkerEnv, j.Devices.Only = n.Env, n.WorkerEnv, n.Devices
@@ -156,20 +155,20 @@ func lossLimit(job *job.Job) int {
 }
 
 // order is what the i-th node is told.
-func (l *launcher) order(i int) hosts.Order {
+func (l *launcher) order(i int) Order {
 	if h, ok := l.fleet.Hello(i); ok { // it may not have been there when the others were, or at another address
 		l.addrs[i] = l.addr(i, h)
 	}
-	rules := &l.req.Job.Hosts
-	o := hosts.Order{
-		Job: l.job(i), Name: l.nodeNames()[i], Dir: cmp.Or(rules.Dir, l.dir), LogLevel: l.req.LogLevel, LogFormat: l.req.LogFormat, Token: l.token, Files: l.files,
-		Collect: rules.CollectLogs != "", Preflight: rules.Preflight, Environ: job.Passed(l.req.Job.Env, l.environ),
+	rules := &l.job.Hosts
+	o := Order{
+		Job: l.part(i), Name: l.nodeNames()[i], Dir: cmp.Or(rules.Dir, l.dir), LogLevel: l.config.LogLevel, LogFormat: l.config.LogFormat, Token: l.token, Files: l.files,
+		Collect: rules.CollectLogs != "", Preflight: rules.Preflight, Environ: job.Passed(l.job.Env, l.config.Environ),
 	}
 	o.Job.Environ = nil // made there
-	if l.terminationLog() != "" && o.Job.StatusFile == "" {
+	if l.config.TerminationLog != "" && o.Job.StatusFile == "" {
 		o.Job.StatusFile = os.DevNull // another path there, from which it comes home
 	}
-	if h := l.req.Horovod; h != nil {
+	if h := l.config.Horovod; h != nil {
 		hello, _ := l.fleet.Hello(i)
 		l.world.clients.Set(l.nodeNames()[i], cameFrom(context.Background(), rules.Nodes[i].Name, hello, l.away[i].Load()),
 			whoseOn(l.fleet, i, l.away[i].Load()))
@@ -186,11 +185,11 @@ func (l *launcher) order(i int) hosts.Order {
 // nodeNames are what the machines are called: as they were written, with a port where one name stands for several.
 func (l *launcher) nodeNames() []string {
 	count := map[string]int{}
-	for _, n := range l.req.Job.Hosts.Nodes {
+	for _, n := range l.job.Hosts.Nodes {
 		count[n.Name]++
 	}
-	names := make([]string, 0, len(l.req.Job.Hosts.Nodes))
-	for i, n := range l.req.Job.Hosts.Nodes {
+	names := make([]string, 0, len(l.job.Hosts.Nodes))
+	for i, n := range l.job.Hosts.Nodes {
 		name := n.Name
 		if count[name] > 1 && n.Port > 0 {
 			name += ":" + strconv.Itoa(n.Port)

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"fmt"
@@ -12,7 +12,6 @@ import (
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
-	"muster/launch/hosts"
 	"muster/launch/report"
 )
 
@@ -104,7 +103,7 @@ func (w *worldStatus) close() {
 
 // tellEnd writes how the job ended into the status file and, for Kubernetes, into the termination log. o.Status is that with
 // which the launcher ends.
-func (l *launcher) tellEnd(o hosts.Outcome) {
+func (l *launcher) tellEnd(o Outcome) {
 	l.told.close()
 	var lost []int
 	for i, name := range l.nodeNames() {
@@ -117,15 +116,15 @@ func (l *launcher) tellEnd(o hosts.Outcome) {
 		message = o.Errors.Error()
 	}
 	status := o.Status
-	if status != errhint.OK && l.req.Job.CompatExit {
+	if status != errhint.OK && l.job.CompatExit {
 		status = 1
 	}
 	l.told.status.End(status, o.Decided, lost, message)
 	l.told.write()
-	path := l.terminationLog()
+	path := l.config.TerminationLog
 	if data := l.told.status.Encode(); path != "" && data != nil {
 		if err := report.TellTermination(path, data); err != nil {
-			l.log.Warn().Err(err).Str("path", path).Msg("the reason could not be written")
+			l.config.Log.Warn().Err(err).Str("path", path).Msg("the reason could not be written")
 		}
 	}
 }

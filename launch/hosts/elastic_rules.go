@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"context"
@@ -62,10 +62,10 @@ type elasticRules struct {
 
 // rules begins to keep the job's status file. The returned context ends when the job is to end.
 func (j *elasticJob) rules(ctx context.Context) (context.Context, *elasticRules, error) {
-	job := &j.req.Job
+	job := &j.launcher.job
 	r := &elasticRules{deadline: job.Restart.Deadline}
 	var err error
-	if r.status, err = report.OpenDriven(*job, hostname(), []*os.File{j.stdout, j.stderr}, j.terminationLog(), j.log); err != nil {
+	if r.status, err = report.OpenDriven(*job, j.launcher.config.Hostname, []*os.File{j.launcher.config.Stdout, j.launcher.config.Stderr}, j.launcher.config.TerminationLog, j.launcher.config.Log); err != nil {
 		return ctx, nil, err
 	}
 	ctx, r.expire = context.WithCancelCause(ctx)

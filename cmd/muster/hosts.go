@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/cmd/dialect"
+	"muster/horovod"
+	"muster/horovod/discovery"
+	"muster/horovod/elastic"
+	"muster/launch/hosts"
+	"muster/launch/job"
+)
+
+// runHosts runs or shows a job on machines that muster reaches itself.
+func (a *app) runHosts(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
+	if req.DryRun {
+		return a.showHosts(ctx, req, log)
+	}
+	return hosts.Launch(ctx, a.launcherConfig(req, log))
+}
+
+// runElastic runs or shows an elastic Horovod job.
+func (a *app) runElastic(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
+	h := req.Horovod
+	cfg := hosts.ElasticConfig{
+		Launcher: a.launcherConfig(req, log), Source: a.discovery(h), CheckJob: checkJob,
+		Rules: elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
+	}
+	if h.DNS == "" { // whose server others need too
+		cfg.MinInterval = 100 * time.Millisecond
+	}
+	if req.DryRun {
+		return a.compat(req.Job, a.showElastic(ctx, req, cfg, log))
+	}
+	return hosts.LaunchElastic(ctx, cfg)
+}
+
+func (a *app) launcherConfig(req dialect.Request, log zerolog.Logger) hosts.LauncherConfig {
+	c := hosts.LauncherConfig{
+		Job: req.Job, LogLevel: req.LogLevel, LogFormat: req.LogFormat, Environ: a.environ, Version: a.version, Hostname: hostname(),
+		Stdout: a.stdout, Stderr: a.stderr, Console: a, TerminationLog: a.terminationLog(), Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
+	}
+	if h := req.Horovod; h != nil {
+		c.Horovod = &hosts.World{Slots: h.Slots, NICs: h.NICs}
+	}
+	return c
+}
+
+// discovery is where the hosts of an elastic job come from.
+func (a *app) discovery(h *dialect.HorovodRequest) discovery.Source {
+	switch {
+	case h.Script != "":
+		shell := discovery.Shell{Env: a.environ, Stderr: func(line string) { say(a.stderr, "%s\n", line) }}
+		return discovery.Script{Command: h.Script, Shown: job.ShownText(h.Script), Runner: shell, Slots: h.SlotsPerHost}
+	case h.Hostfile != "":
+		return discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
+			list, _, err := discovery.ParseHostfile(h.Hostfile, []byte(text))
+			return list, err
+		}}
+	case h.DNS != "":
+		return discovery.DNS{Name: h.DNS, Resolver: net.DefaultResolver, Slots: h.SlotsPerHost}
+	}
+	return discovery.Fixed(h.Hosts)
+}
+
+// checkJob is a job on hosts that does nothing.
+func checkJob(found []horovod.Host) (job.Job, error) {
+	var names []string
+	for _, h := range found {
+		names = append(names, h.Name+":"+strconv.Itoa(h.Slots))
+	}
+	req, err := dialect.Read("run", dialect.Invocation{Argv0: "muster", Args: []string{
+		"--hosts", strings.Join(names, ","), "--nnodes", "1:" + strconv.Itoa(len(found)), "--no-python", "true",
+	}})
+	if err != nil {
+		return req.Job, fmt.Errorf("cannot check the hosts: %w", err)
+	}
+	return req.Job, nil
+}
+
+// HostsLog implements hosts.Console.
+func (a *app) HostsLog() io.Writer { return a.logOutput() }
+
+// Show implements hosts.Console.
+func (a *app) Show(status string) bool { return a.log.show(status) }
