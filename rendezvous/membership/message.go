@@ -170,6 +170,8 @@ type leftRecord struct {
 // elsewhereRecord says at which store the job goes on.
 type elsewhereRecord struct {
 	At string `json:"at"` // host:port
+	// Waits says that no round has begun there since the store has moved.
+	Waits bool `json:"waits,omitempty"`
 }
 
 // termRecord is the number of the term.

@@ -44,7 +44,7 @@ func (c *coordinator) yield(ctx context.Context) error {
 func (c *coordinator) abandon(ctx context.Context, at string) error {
 	c.goneTo = at
 	if c.job != "" {
-		if err := c.store.set(ctx, c.keys.elsewhere(c.job), elsewhereRecord{at}); err != nil {
+		if err := c.store.set(ctx, c.keys.elsewhere(c.job), elsewhereRecord{At: at}); err != nil {
 			return err
 		}
 	}
@@ -116,7 +116,7 @@ func (c *coordinator) otherWorld(ctx context.Context) (at, gone string) {
 			var word elsewhereRecord
 			if _, err := there.peek(trying, key, &word); storeFailed(err) {
 				return false
-			} else if err == nil && word.At != "" {
+			} else if err == nil && word.At != "" && !(word.Waits && c.began.Load()) { // who runs there has not heeded that we waited
 				gone = word.At
 			}
 		}
@@ -142,7 +142,7 @@ func (c *coordinator) seekOtherWorld(ctx context.Context) {
 			c.world.Store(nil)
 		}
 		if at != "" && (c.began.Load() || c.most.Load()) { // elsewhere no round can begin with most of the last one
-			c.dissolve(ctx, at)
+			c.dissolve(ctx, at, !c.began.Load())
 		}
 		select {
 		case <-tick.C:
@@ -166,8 +166,9 @@ func (c *coordinator) officeAt(ctx context.Context, there *records) (mandate, er
 	return mandate{term.Term, rec.Nonce}, err
 }
 
-// dissolve tells the nodes at another store that the job goes on here.
-func (c *coordinator) dissolve(ctx context.Context, at string) {
+// dissolve tells the nodes at another store that the job goes on here. Where it only waits here, a round that runs there is left
+// alone: nodes that know nothing of the last one may have begun it, and here none may ever begin.
+func (c *coordinator) dissolve(ctx context.Context, at string, waits bool) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.KeepAlive)
 	defer cancel()
 	conn, err := c.cfg.Dial(ctx, at)
@@ -177,8 +178,14 @@ func (c *coordinator) dissolve(ctx context.Context, at string) {
 	defer func() { _ = conn.Close() }()
 	there := newRecords(conn, c.codec)
 	office, err := c.officeAt(ctx, there)
+	if err == nil && waits {
+		var l lobby
+		if _, err = there.peek(ctx, c.keys.term(office, "lobby"), &l); l.Running {
+			return
+		}
+	}
 	if err == nil {
-		err = there.set(ctx, c.keys.term(office, keyElsewhere), elsewhereRecord{c.cfg.At})
+		err = there.set(ctx, c.keys.term(office, keyElsewhere), elsewhereRecord{At: c.cfg.At, Waits: waits})
 	}
 	if err == nil {
 		c.log.Warn().Str("addr", at).Msg("nodes have begun this job again where its store was before: they are told")
@@ -187,21 +194,43 @@ func (c *coordinator) dissolve(ctx context.Context, at string) {
 
 // awaitOtherWorld ends what we have begun where the job goes on at another store; nodes that only wait are sent there.
 func (c *coordinator) awaitOtherWorld(ctx context.Context, key string) {
-	var word elsewhereRecord
-	if _, err := c.store.await(ctx, key, c.cfg.beatEvery(), &word); err != nil || word.At == c.cfg.At {
-		return
-	}
 	told := key == c.keys.term(c.term, keyElsewhere) // this coordinator; else it is older, and of a time before our rounds
-	_ = c.tell(ctx, func() {
-		switch {
-		case c.goneTo != "" || c.began.Load() && !told:
-		case c.roster.phase != phaseRun:
-			c.goneTo = word.At
-		default:
-			c.roster.propose(rendezvous.Verdict{
-				Kind: rendezvous.Fail, Reason: "JobElsewhere", Status: errhint.TryAgain, Rank: -1, Grace: c.cfg.fence(),
-				Message: "the job goes on at " + shown(word.At) + ", to which its store has moved: name that node behind the first one in the endpoint",
-			})
+	for {
+		var word elsewhereRecord
+		if _, err := c.store.await(ctx, key, c.cfg.beatEvery(), &word); err != nil || word.At == c.cfg.At {
+			return
 		}
-	})
+		heeded := make(chan bool, 1)
+		_ = c.tell(ctx, func() { heeded <- c.heed(word, told) })
+		select {
+		case done := <-heeded:
+			if done {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+		select { // a round may begin there yet
+		case <-time.After(c.cfg.beatEvery()):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// heed does what follows from a word that the job goes on at another store; false: nothing does yet.
+func (c *coordinator) heed(word elsewhereRecord, told bool) bool {
+	switch {
+	case c.goneTo != "" || c.began.Load() && !told:
+	case word.Waits && c.began.Load() && (c.roster.phase == phaseRun || !c.roster.cutOff()):
+		return false // nobody runs there, and here somebody does
+	case c.roster.phase != phaseRun:
+		c.goneTo = word.At
+	default:
+		c.roster.propose(rendezvous.Verdict{
+			Kind: rendezvous.Fail, Reason: "JobElsewhere", Status: errhint.TryAgain, Rank: -1, Grace: c.cfg.fence(),
+			Message: "the job goes on at " + shown(word.At) + ", to which its store has moved: name that node behind the first one in the endpoint",
+		})
+	}
+	return true
 }
