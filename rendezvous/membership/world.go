@@ -116,7 +116,7 @@ func (c *coordinator) otherWorld(ctx context.Context) (at, gone string) {
 			var word elsewhereRecord
 			if _, err := there.peek(trying, key, &word); storeFailed(err) {
 				return false
-			} else if err == nil && word.At != "" && !(word.Waits && c.began.Load()) { // who runs there has not heeded that we waited
+			} else if err == nil && word.At != "" && (!word.Waits || !c.began.Load()) { // who runs there has not heeded that we waited
 				gone = word.At
 			}
 		}
