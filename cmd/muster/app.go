@@ -20,6 +20,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
 	"muster/internal/logtext"
+	"muster/launch/hosts"
 )
 
 // app is this run of the program: everything that a command may reach of the outside.
@@ -140,9 +141,6 @@ func (a *app) checkLogFormat() error {
 	return nil
 }
 
-// logMark stands in front of each line of a simulated node's log, which shares standard error with its workers (RFC 7464).
-const logMark = "\x1e"
-
 // logger writes our own log to standard error, in the format of --log-format.
 func (a *app) logger(level zerolog.Level) zerolog.Logger {
 	return zerolog.New(a.logOutput()).Level(level).With().Timestamp().Logger()
@@ -160,11 +158,11 @@ func (a *app) logOutput() io.Writer {
 	return &logtext.Repeats{Out: &a.log}
 }
 
-// marked puts logMark in front of each line.
+// marked puts hosts.LogMark in front of each line.
 type marked struct{ to io.Writer }
 
 func (m marked) Write(line []byte) (int, error) {
-	if _, err := m.to.Write(append([]byte(logMark), line...)); err != nil {
+	if _, err := m.to.Write(append([]byte(hosts.LogMark), line...)); err != nil {
 		return 0, err
 	}
 	return len(line), nil

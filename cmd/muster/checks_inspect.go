@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"muster/internal/check"
 	"muster/internal/errhint"
 	"muster/internal/proc"
+	"muster/launch/job"
 )
 
 // inspect examines this node as muster check does, and returns what makes it unfit, "" for nothing. It is muster check, in
@@ -47,11 +47,11 @@ const maxCheckOutput = 8 << 20
 
 func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err error) {
 	args := []string{"muster", "check", "--json", "--nproc-per-node", strconv.Itoa(c.plan.Procs)}
-	env := withVariable(c.environ, fakeRound, strconv.Itoa(c.in.Round.Number))
-	if job := &c.plan.Job; job.Fake != "" {
-		env = withVariable(env, fakeNodeName, c.plan.Hostname) // which a launcher may have named
-		args = append(args, "--accelerator", "fake:"+job.Fake)
-		if job.FakeOnReal {
+	env := job.WithVariable(c.environ, fakeRound, strconv.Itoa(c.in.Round.Number))
+	if asked := &c.plan.Job; asked.Fake != "" {
+		env = job.WithVariable(env, fakeNodeName, c.plan.Hostname) // which a launcher may have named
+		args = append(args, "--accelerator", "fake:"+asked.Fake)
+		if asked.FakeOnReal {
 			args = append(args, "--fake-on-real")
 		}
 	}
@@ -94,10 +94,4 @@ func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err er
 		return report, fmt.Errorf("cannot read what muster check says: %w", err)
 	}
 	return report, nil
-}
-
-// withVariable is environ with a variable set, and without any other entry of it: of two the first counts.
-func withVariable(environ []string, name, value string) []string {
-	others := slices.DeleteFunc(slices.Clone(environ), func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
-	return append(others, name+"="+value)
 }

@@ -87,6 +87,17 @@ func checkJob(found []horovod.Host) (job.Job, error) {
 	return req.Job, nil
 }
 
+// simulated reports whether this is one of the nodes of a simulation.
+func (a *app) simulated() bool { return a.getenv(hosts.SimulatedVariable) != "" }
+
+// simulate runs all nodes of a job on this machine.
+func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
+	return hosts.Simulate(ctx, hosts.SimulationConfig{
+		Job: req.Job, Nodes: req.SimulateNodes, Argv: a.argv, Environ: a.environ, NodeVariable: fakeNodeName,
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a, Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
+	})
+}
+
 // HostsLog implements hosts.Console.
 func (a *app) HostsLog() io.Writer { return a.logOutput() }
 

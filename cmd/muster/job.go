@@ -18,6 +18,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/logtext"
 	"muster/launch"
+	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/node"
 	"muster/launch/plan"
@@ -44,7 +45,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.colors()
 	if a.simulated() {
-		markWorkers(&req.Job.Logs)
+		hosts.MarkWorkers(&req.Job.Logs)
 	}
 	if h := req.Horovod; h != nil && h.Elastic {
 		return a.runElastic(ctx, req, log)

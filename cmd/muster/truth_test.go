@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/testutil"
+	"muster/launch/hosts"
 )
 
 // Task is an entry of the status file's tasks, in a line.
@@ -161,7 +162,7 @@ func TestSimulatedNodesLeave(t *testing.T) {
 			t.Parallel()
 			spec := "version: 1\ndefaults:\n  vendor: nvidia\n  count: 2\n  faults:\n    - {kind: no-torch}\nnodes:\n"
 			for i := range c.faulty {
-				spec += "  " + simulatedName(i) + ":\n" + ecc + "      - {kind: no-torch}\n"
+				spec += "  " + hosts.SimulatedName(i) + ":\n" + ecc + "      - {kind: no-torch}\n"
 			}
 			file := filepath.Join(t.TempDir(), "spec.yaml")
 			if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
@@ -173,12 +174,12 @@ func TestSimulatedNodesLeave(t *testing.T) {
 			}
 			gone := 0
 			for i := range 4 {
-				told, left := false, strings.Contains(got.stderr, "muster: error: node "+simulatedName(i)+" ")
+				told, left := false, strings.Contains(got.stderr, "muster: error: node "+hosts.SimulatedName(i)+" ")
 				for line := range strings.Lines(got.stderr) { // the others' leaving may end its check before it has the result
-					told = told || strings.Contains(line, `"agent":"`+simulatedName(i)+`"`) && strings.Contains(line, `"status":"FAIL"`)
+					told = told || strings.Contains(line, `"agent":"`+hosts.SimulatedName(i)+`"`) && strings.Contains(line, `"status":"FAIL"`)
 				}
 				if left != told || told && i >= c.faulty {
-					t.Errorf("%s was told to leave: %v, and has left: %v", simulatedName(i), told, left)
+					t.Errorf("%s was told to leave: %v, and has left: %v", hosts.SimulatedName(i), told, left)
 				}
 				if left {
 					gone++

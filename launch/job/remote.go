@@ -98,6 +98,12 @@ func Variables(environ []string) map[string]string {
 	return vars
 }
 
+// WithVariable is environ with a variable set, and without any other entry of it: of two the first counts.
+func WithVariable(environ []string, name, value string) []string {
+	others := slices.DeleteFunc(slices.Clone(environ), func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
+	return append(others, name+"="+value)
+}
+
 func environOf(vars map[string]string) []string {
 	list := make([]string, 0, len(vars))
 	for _, name := range slices.Sorted(maps.Keys(vars)) {

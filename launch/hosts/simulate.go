@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"bufio"
@@ -19,7 +19,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"muster/cmd/dialect"
 	"muster/internal/errhint"
 	"muster/internal/logtext"
 	"muster/internal/proc"
@@ -27,26 +26,41 @@ import (
 	"muster/launch/job"
 )
 
-// simulatedNode is set for a muster that is one of the nodes of a simulation: it starts no more of them.
-const simulatedNode = "MUSTER_SIMULATED"
+// SimulatedVariable is set for a muster that is one of the nodes of a simulation: it starts no more of them.
+const SimulatedVariable = "MUSTER_SIMULATED"
 
-// simulated reports whether this is one of the nodes of a simulation.
-func (a *app) simulated() bool { return a.getenv(simulatedNode) != "" }
+// SimulatedName is what the i-th simulated node is called, in specs and reports.
+func SimulatedName(i int) string { return "node-" + strconv.Itoa(i) }
 
-// simulatedName is what the i-th simulated node is called, in specs and reports.
-func simulatedName(i int) string { return "node-" + strconv.Itoa(i) }
+// SimulationConfig is a job all nodes of which run on this machine.
+type SimulationConfig struct {
+	Job job.Job
+	// Nodes is how many there are.
+	Nodes int
+	// Argv and Environ are those that this process was started with: each node is started with them.
+	Argv, Environ []string
+	// NodeVariable names a node among those of the job's spec.
+	NodeVariable string
+	// Stdin is given to the nodes; Stdout and Stderr are where their output is shown.
+	Stdin, Stdout, Stderr *os.File
+	Console               Console
+	// Guardian is the command of the guardian process.
+	Guardian []string
+	Log      zerolog.Logger
+}
 
-// simulate runs the agents of a job's nodes on this machine: each is a muster of its own, started with this command line,
-// that takes itself for another node of the spec. The job has succeeded where one of them has: those that had to leave it
-// say so themselves.
-func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) (err error) {
-	if req.Job.StatusFile != "" {
+// Simulate runs the agents of a job's nodes on this machine: each is a muster of its own, started with the same command line, that
+// takes itself for another node of the spec. The job has succeeded where one of them has: those that had to leave it say so
+// themselves.
+func Simulate(ctx context.Context, c SimulationConfig) (err error) {
+	asked, log := &c.Job, c.Log
+	if asked.StatusFile != "" {
 		return errhint.Usagef("cannot use --status-file with --simulate-nodes: all nodes would write the same file")
 	}
-	ctx, in := launch.WatchSignals(ctx, req.Job.Stop.Handled, req.Job.Checkpoint.Signal)
+	ctx, in := launch.WatchSignals(ctx, asked.Stop.Handled, asked.Checkpoint.Signal)
 	defer in.Close()
 	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
-	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: []string{"/proc/self/exe", guardianArg}})
+	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: c.Guardian})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
@@ -55,16 +69,16 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 			err = closeErr
 		}
 	}()
-	environ, chosen, err := a.simulatedEnviron(ctx, req)
+	environ, chosen, err := simulatedEnviron(ctx, c)
 	if err != nil {
 		return err
 	}
 	environ = append(environ, marker)
-	log.Warn().Int("nodes", req.SimulateNodes).Str("spec", req.Job.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
-	s := simulation{app: a, tree: tree, min: req.Job.Nodes.Min, log: a.NodesLog(req.SimulateNodes), own: log}
+	log.Warn().Int("nodes", c.Nodes).Str("spec", asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
+	s := simulation{config: c, tree: tree, log: c.Console.NodesLog(c.Nodes)}
 	defer s.ended()
-	for i := range req.SimulateNodes {
-		own := withVariable(environ, fakeNodeName, simulatedName(i))
+	for i := range c.Nodes {
+		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
 		if chosen { // the address is everybody's: the same rehearsal has the same host each time
 			own = append(own, "MUSTER_RDZV_CONF=is_host="+strconv.FormatBool(i == 0))
 		}
@@ -77,22 +91,22 @@ func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Log
 		}
 	}
 	s.follow(ctx, in)
-	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: req.Job.Stop.Grace}, s.procs...); err != nil {
+	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: asked.Stop.Grace}, s.procs...); err != nil {
 		return errhint.Code(err, errhint.Internal)
 	}
 	s.ended()
-	defer s.app.Flush()
-	return s.outcome(log)
+	defer c.Console.Flush()
+	return s.outcome()
 }
 
 // simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that. chosen
 // reports that it does not.
-func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) (environ []string, chosen bool, err error) {
-	environ = append(slices.Clone(a.environ), simulatedNode+"=1")
-	if req.Job.RunID == "" {
+func simulatedEnviron(ctx context.Context, c SimulationConfig) (environ []string, chosen bool, err error) {
+	environ = append(slices.Clone(c.Environ), SimulatedVariable+"=1")
+	if c.Job.RunID == "" {
 		environ = append(environ, "MUSTER_RDZV_ID=simulated-"+strconv.Itoa(os.Getpid()))
 	}
-	if len(req.Job.Meeting.Endpoints) > 0 {
+	if len(c.Job.Meeting.Endpoints) > 0 {
 		return environ, false, nil
 	}
 	var lc net.ListenConfig
@@ -109,22 +123,19 @@ func (a *app) simulatedEnviron(ctx context.Context, req dialect.Request) (enviro
 
 // simulation is the nodes that run on this machine.
 type simulation struct {
-	app   *app
-	tree  *proc.Tree
-	log   io.Writer // takes the nodes' logs
-	procs []*proc.Process
-	wg    sync.WaitGroup // readers of their output
-	mu    sync.Mutex     // held while a line is shown
-	// min is how many nodes a round needs, tooFew says that fewer were left.
-	min    int
-	tooFew bool
-	own    zerolog.Logger // what muster says itself
+	config SimulationConfig
+	tree   *proc.Tree
+	log    io.Writer // takes the nodes' logs
+	procs  []*proc.Process
+	wg     sync.WaitGroup // readers of their output
+	mu     sync.Mutex     // held while a line is shown
+	tooFew bool           // fewer nodes were left than a round needs
 }
 
 // ended waits until all is shown that the nodes have said.
 func (s *simulation) ended() {
 	s.wg.Wait()
-	s.app.Flush()
+	s.config.Console.Flush()
 }
 
 // start starts a node. Its lines are shown behind its name.
@@ -135,19 +146,19 @@ func (s *simulation) start(i int, environ []string) (err error) {
 			_ = f.Close()
 		}
 	}()
-	for _, to := range []*os.File{s.app.stdout, s.app.stderr} {
+	for _, to := range []*os.File{s.config.Stdout, s.config.Stderr} {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return fmt.Errorf("cannot read what node %s says: %w", simulatedName(i), err)
+			return fmt.Errorf("cannot read what node %s says: %w", SimulatedName(i), err)
 		}
 		theirs = append(theirs, w)
-		s.wg.Go(func() { s.show(r, to, simulatedName(i)) })
+		s.wg.Go(func() { s.show(r, to, SimulatedName(i)) })
 	}
 	p, err := s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.app.argv, Env: environ, Files: append([]*os.File{s.app.stdin}, theirs...), Label: simulatedName(i),
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: environ, Files: append([]*os.File{s.config.Stdin}, theirs...), Label: SimulatedName(i),
 	})
 	if err != nil {
-		return fmt.Errorf("cannot start node %s: %w", simulatedName(i), err)
+		return fmt.Errorf("cannot start node %s: %w", SimulatedName(i), err)
 	}
 	s.procs = append(s.procs, p)
 	return nil
@@ -167,11 +178,14 @@ func (s *simulation) show(from *os.File, to io.Writer, name string) {
 	}
 }
 
+// LogMark stands in front of each line of a simulated node's log, which shares standard error with its workers (RFC 7464).
+const LogMark = "\x1e"
+
 // workerMark stands in front of the lines of a simulated node's workers, which have a prefix of their own.
 const workerMark = "\x1f"
 
-// markWorkers has the lines of a simulated node's workers say whose they are, as those of a job on hosts do.
-func markWorkers(logs *job.LogRules) {
+// MarkWorkers has the lines of a simulated node's workers say whose they are, as those of a job on hosts do.
+func MarkWorkers(logs *job.LogRules) {
 	logs.Prefix = workerMark + cmp.Or(logs.Prefix, job.HostRankPrefix)
 }
 
@@ -179,16 +193,16 @@ func markWorkers(logs *job.LogRules) {
 func (s *simulation) line(line string, to io.Writer, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if entry, ours := strings.CutPrefix(line, logMark+"{"); ours {
+	if entry, ours := strings.CutPrefix(line, LogMark+"{"); ours {
 		_, _ = fmt.Fprintf(s.log, `{"%s":%q,%s`, logtext.NodeKey, name, entry) // nobody could be told
 		return
 	}
-	s.app.EndWaiting()
+	s.config.Console.EndWaiting()
 	if of, marked := strings.CutPrefix(line, workerMark); marked {
-		say(to, "%s\n", strings.TrimSuffix(of, "\n"))
+		_, _ = fmt.Fprintf(to, "%s\n", strings.TrimSuffix(of, "\n"))
 		return
 	}
-	say(to, "[%s] %s\n", name, strings.TrimSuffix(line, "\n"))
+	_, _ = fmt.Fprintf(to, "[%s] %s\n", name, strings.TrimSuffix(line, "\n"))
 }
 
 // follow waits until all nodes have ended. Signals to us go to each of them.
@@ -212,7 +226,7 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 		case <-ends:
 			if left--; left > 0 && !s.tooFew && signal == 0 && s.hopeless() {
 				s.tooFew = true
-				s.own.Error().Int("nodes", left).Int("needed", s.min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
+				s.config.Log.Error().Int("nodes", left).Int("needed", s.config.Job.Nodes.Min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
 				tell(syscall.SIGTERM)
 			}
 		case <-stopped:
@@ -244,7 +258,7 @@ func (s *simulation) hopeless() bool {
 			running++
 		}
 	}
-	return running < s.min
+	return running < s.config.Job.Nodes.Min
 }
 
 // leaves reports whether a node's exit status says that a check has sent it away, and not how the job ended.
@@ -253,7 +267,7 @@ func leaves(status int) bool {
 }
 
 // outcome is the status of the job: that of a node which has succeeded, else of the first one that the job itself ended.
-func (s *simulation) outcome(log zerolog.Logger) error {
+func (s *simulation) outcome() error {
 	status := errhint.OK
 	succeeded, decided := false, false // decided: the status is not that of a node that left
 	for i, p := range s.procs {
@@ -262,7 +276,7 @@ func (s *simulation) outcome(log zerolog.Logger) error {
 		if n == errhint.OK {
 			level = zerolog.DebugLevel
 		}
-		ended := zerolog.New(s.log).Level(log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, simulatedName(i)).Logger()
+		ended := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, SimulatedName(i)).Logger()
 		ended.WithLevel(level).Int("exit_code", n).Msg("simulated node has ended")
 		left := leaves(n)
 		switch {
