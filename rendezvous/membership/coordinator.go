@@ -46,14 +46,13 @@ type coordinator struct {
 	proposedAt time.Duration // when no verdict was proposed last
 	shown      string        // the lobby as it was written last
 	mix        mix
-	left       []string               // addresses that the store was at before it moved here
-	goneTo     string                 // where the job has gone, to be told to whoever waits here; "" nowhere
-	began      atomic.Bool            // a round has begun since
-	world      atomic.Pointer[string] // an address among left where the job has begun again
-	most       atomic.Bool            // the store has moved here, and more than half of the last round waits here
-	litter     [2][]string            // keys of the last two rounds
-	job        string                 // nonce of this incarnation of the job, empty where it is not known yet
-	nonces     map[int]string         // of the last rounds
+	left       []string       // addresses that the store was at before it moved here
+	goneTo     string         // where the job has gone, to be told to whoever waits here; "" nowhere
+	began      atomic.Bool    // a round has begun since
+	world      string         // an address among left where the job has begun again, "" for none
+	litter     [2][]string    // keys of the last two rounds
+	job        string         // nonce of this incarnation of the job, empty where it is not known yet
+	nonces     map[int]string // of the last rounds
 	untold     []untold
 	skipped    bool // it was said that tickets are missing
 	excluded   *quarantine
@@ -222,7 +221,6 @@ func (c *coordinator) run(ctx context.Context) error {
 		}
 		c.cut.Store(c.roster.silentRound())
 		c.runs.Store(c.roster.phase == phaseRun)
-		c.most.Store(c.roster.phase == phaseGather && c.roster.moved > 0 && !c.roster.cutOff())
 		if err == nil {
 			err = c.tellWaiting(ctx)
 		}

@@ -180,30 +180,30 @@ func TestRebornHostWhileElected(t *testing.T) {
 	for d := time.Millisecond; d < 20*time.Second; d += d/part + time.Millisecond {
 		afters = append(afters, d)
 	}
-	for _, gone := range []bool{false, true} {
-		for _, after := range afters {
-			for _, delay := range delays {
-				t.Run(fmt.Sprint(gone, after, delay), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						n := newNetwork(t, 3, 3)
-						n.cfg.Gone = func(context.Context, string) bool { return gone }
-						var lives sync.WaitGroup
-						all := append(n.come("a", n.mortal, &lives), n.come("b c", n.live, &lives)...)
-						time.Sleep(20 * time.Second)
-						n.link("b", "c").delay.Store(int64(delay))
-						n.spacesOf("a").Close()
-						time.Sleep(after)
-						a2 := n.reborn()
-						n.live(a2, &lives)
-						time.Sleep(time.Minute)
-						n.worlds()
-						n.overlaps()
-						n.goOn(3)
-						n.end(append(all, a2)...)
-						lives.Wait()
-					})
+	for i := range 2 * len(afters) {
+		after, gone := afters[i/2], i%2 == 1
+		for j := range 2 * len(delays) {
+			delay, least := delays[j/2], 3-j%2
+			t.Run(fmt.Sprint(gone, after, delay, least), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := newNetwork(t, least, 3)
+					n.cfg.Gone = func(context.Context, string) bool { return gone }
+					var lives sync.WaitGroup
+					all := append(n.come("a", n.mortal, &lives), n.come("b c", n.live, &lives)...)
+					time.Sleep(20 * time.Second)
+					n.link("b", "c").delay.Store(int64(delay))
+					n.spacesOf("a").Close()
+					time.Sleep(after)
+					a2 := n.reborn()
+					n.live(a2, &lives)
+					time.Sleep(time.Minute)
+					n.worlds()
+					n.overlaps()
+					n.goOn(3)
+					n.end(append(all, a2)...)
+					lives.Wait()
 				})
-			}
+			})
 		}
 	}
 }

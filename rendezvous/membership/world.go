@@ -15,10 +15,10 @@ const keyElsewhere = "elsewhere"
 // elsewhere returns an address that the store has left and at which this job is served again while we came together, ""
 // for none, or where we have begun a round: then it goes on here.
 func (c *coordinator) elsewhere() string {
-	if at := c.world.Load(); at != nil && !c.began.Load() {
-		return *at
+	if c.began.Load() {
+		return ""
 	}
-	return ""
+	return c.world
 }
 
 // yield sends nodes to the store where the job is, if that is not this one. A store to which most of the last round does
@@ -92,42 +92,53 @@ func (c *coordinator) elsewhereKeys() []string {
 	return keys
 }
 
-// otherWorld returns an address that the store has left and at which an agent serves this job again, "" for none: nodes
-// that were restarted know of no other. gone is where that store says that the job is, "" if it does not know.
-func (c *coordinator) otherWorld(ctx context.Context) (at, gone string) {
-	look := func(at string) (hosted bool) {
+// otherWorld is what is known of an address that the store has left and at which an agent serves this job again: nodes that were
+// restarted know of no other.
+type otherWorld struct {
+	at   string // "" for none
+	gone string // where that store says that the job is, "" if it does not know
+	runs bool   // a round runs there
+}
+
+func (c *coordinator) otherWorld(ctx context.Context) otherWorld {
+	look := func(at string) (w otherWorld, hosted bool) {
+		w.at = at
 		trying, cancel := context.WithTimeout(ctx, c.cfg.KeepAlive)
 		defer cancel()
 		conn, err := c.cfg.Dial(trying, at)
 		if err != nil {
-			return false
+			return w, false
 		}
 		defer func() { _ = conn.Close() }()
 		there := newRecords(conn, c.codec)
 		if !Hosted(trying, conn, c.cfg.RunID, c.cfg.Token) {
-			return false
+			return w, false
 		}
-		gone = ""
 		keys := []string{c.keys.elsewhere(c.job)}
 		if office, err := c.officeAt(trying, there); err == nil {
 			keys = append(keys, c.keys.term(office, keyElsewhere))
+			var l lobby
+			if _, err := there.peek(trying, c.keys.term(office, "lobby"), &l); storeFailed(err) {
+				return w, false
+			}
+			w.runs = l.Running
 		}
 		for _, key := range keys {
 			var word elsewhereRecord
 			if _, err := there.peek(trying, key, &word); storeFailed(err) {
-				return false
-			} else if err == nil && word.At != "" && (!word.Waits || !c.began.Load()) { // who runs there has not heeded that we waited
-				gone = word.At
+				return w, false
+			} else if err == nil && word.At != "" && !(word.Waits && (w.runs || c.began.Load())) { // who runs does not heed who waits
+				w.gone = word.At
 			}
 		}
-		return true
+		return w, true
 	}
 	for _, at := range c.left {
-		if look(at) && gone != c.cfg.At {
-			return at, gone
+		if w, hosted := look(at); hosted && w.gone != c.cfg.At {
+			return w
 		}
 	}
-	return "", ""
+	return otherWorld{}
 }
 
 // seekOtherWorld tells nodes that begin the job again where the store was before that it goes on here.
@@ -135,14 +146,16 @@ func (c *coordinator) seekOtherWorld(ctx context.Context) {
 	tick := time.NewTicker(c.cfg.beatEvery())
 	defer tick.Stop()
 	for {
-		at, gone := c.otherWorld(ctx)
-		if at != "" && gone == "" {
-			c.world.Store(&at)
-		} else { // who serves that one knows that the job is not there
-			c.world.Store(nil)
-		}
-		if at != "" && (c.began.Load() || c.most.Load()) { // elsewhere no round can begin with most of the last one
-			c.dissolve(ctx, at, !c.began.Load())
+		w := c.otherWorld(ctx)
+		taken := make(chan bool, 1)
+		_ = c.tell(ctx, func() { taken <- c.claims(w) })
+		select {
+		case claims := <-taken:
+			if claims {
+				c.dissolve(ctx, w.at)
+			}
+		case <-ctx.Done():
+			return
 		}
 		select {
 		case <-tick.C:
@@ -150,6 +163,19 @@ func (c *coordinator) seekOtherWorld(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// claims reports whether nodes at another store are to be told that the job goes on here; else these may yet be sent there. Of the two
+// it is one: all would change places.
+func (c *coordinator) claims(w otherWorld) bool {
+	// Where most of the last one waits here, no round can begin elsewhere with most of it. One that runs there already has nodes that
+	// know nothing of it, and here none may ever begin.
+	most := c.roster.phase == phaseGather && c.roster.moved > 0 && !c.roster.cutOff()
+	claims := w.at != "" && c.goneTo == "" && (c.began.Load() || most && !w.runs)
+	if c.world = ""; !claims && w.gone == "" { // else who serves that one knows that the job is not there
+		c.world = w.at
+	}
+	return claims
 }
 
 // officeAt returns whose office it is at another store.
@@ -166,9 +192,8 @@ func (c *coordinator) officeAt(ctx context.Context, there *records) (mandate, er
 	return mandate{term.Term, rec.Nonce}, err
 }
 
-// dissolve tells the nodes at another store that the job goes on here. Where it only waits here, a round that runs there is left
-// alone: nodes that know nothing of the last one may have begun it, and here none may ever begin.
-func (c *coordinator) dissolve(ctx context.Context, at string, waits bool) {
+// dissolve tells the nodes at another store that the job goes on here.
+func (c *coordinator) dissolve(ctx context.Context, at string) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.KeepAlive)
 	defer cancel()
 	conn, err := c.cfg.Dial(ctx, at)
@@ -178,14 +203,8 @@ func (c *coordinator) dissolve(ctx context.Context, at string, waits bool) {
 	defer func() { _ = conn.Close() }()
 	there := newRecords(conn, c.codec)
 	office, err := c.officeAt(ctx, there)
-	if err == nil && waits {
-		var l lobby
-		if _, err = there.peek(ctx, c.keys.term(office, "lobby"), &l); l.Running {
-			return
-		}
-	}
 	if err == nil {
-		err = there.set(ctx, c.keys.term(office, keyElsewhere), elsewhereRecord{At: c.cfg.At, Waits: waits})
+		err = there.set(ctx, c.keys.term(office, keyElsewhere), elsewhereRecord{At: c.cfg.At, Waits: !c.began.Load()})
 	}
 	if err == nil {
 		c.log.Warn().Str("addr", at).Msg("nodes have begun this job again where its store was before: they are told")
@@ -223,7 +242,7 @@ func (c *coordinator) heed(word elsewhereRecord, told bool) bool {
 	switch {
 	case c.goneTo != "" || c.began.Load() && !told:
 	case word.Waits && c.began.Load() && (c.roster.phase == phaseRun || !c.roster.cutOff()):
-		return false // nobody runs there, and here somebody does
+		return false // nobody runs there, and here somebody does, or will again
 	case c.roster.phase != phaseRun:
 		c.goneTo = word.At
 	default:
