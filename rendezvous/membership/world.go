@@ -127,7 +127,7 @@ func (c *coordinator) otherWorld(ctx context.Context) otherWorld {
 			var word elsewhereRecord
 			if _, err := there.peek(trying, key, &word); storeFailed(err) {
 				return w, false
-			} else if err == nil && word.At != "" && !(word.Waits && (w.runs || c.began.Load())) { // who runs does not heed who waits
+			} else if err == nil && word.At != "" && (!word.Waits || !w.runs && !c.began.Load()) { // who runs does not heed who waits
 				w.gone = word.At
 			}
 		}
