@@ -24,9 +24,8 @@ const (
 	defaultQuarantine   = "10m"
 )
 
-// Defaults of the test of the links between accelerators, which are MetaX's: pairs of devices, MB/s and healthy pairs.
+// Defaults of the test of the links between accelerators, which are MetaX's as job.DefaultBoxPairs: MB/s and healthy pairs.
 const (
-	DefaultBoxPairs     = "0:1 2:4 3:5 6:7"
 	DefaultMinBandwidth = 10000
 	DefaultMinChannels  = 2
 )
@@ -91,7 +90,7 @@ func checkSettings() []setting {
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: DefaultBoxPairs, group: groupCheck, anywhere: true, use: use{boxed},
+			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck, anywhere: true, use: use{boxed},
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
 				check(r).Switchbox.Pairs, err = ParsePairs(text)
@@ -198,7 +197,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 	}
 	if b := c.Switchbox; len(b.Pairs) > 0 && b.MinChannels > len(b.Pairs) {
 		wrong.add(fmt.Errorf("cannot use %s with %s: it has fewer pairs", givenOr(words, "min-channels", fmt.Sprint(b.MinChannels)),
-			givenOr(words, "box-pairs", DefaultBoxPairs)))
+			givenOr(words, "box-pairs", job.DefaultBoxPairs)))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"muster/internal/accel"
 	"muster/internal/check"
 	"muster/internal/errhint"
+	"muster/launch/devices"
 	"muster/netcheck/switchbox"
 )
 
@@ -108,7 +109,7 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := pairsFit(rules.Pairs, here.inv); err != nil {
+	if err := devices.PairsFit(rules.Pairs, here.inv); err != nil {
 		return err
 	}
 	cpus, _ := accel.CPUs(here.root)

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"muster/cmd/dialect"
-	"muster/internal/accel"
 	"muster/internal/check"
 	"muster/internal/errhint"
 	"muster/internal/proc"
@@ -34,7 +33,7 @@ type boxFlags struct {
 func (f *boxFlags) add(flags *pflag.FlagSet) {
 	f.given = flags.Changed
 	flags.BoolVar(&f.on, "switchbox-check", false, "test the links between pairs of accelerators too, by copies that Python's torch makes")
-	flags.StringArrayVar(&f.pairs, "box-pairs", []string{dialect.DefaultBoxPairs}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
+	flags.StringArrayVar(&f.pairs, "box-pairs", []string{job.DefaultBoxPairs}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
 	flags.Float64Var(&f.minBandwidth, "min-bandwidth", dialect.DefaultMinBandwidth, "what each pair has to reach in both directions, in MB/s of 10^6 bytes")
 	flags.IntVar(&f.minChannels, "min-channels", dialect.DefaultMinChannels, "how many healthy pairs the node needs")
 	flags.StringVar(&f.python, "python", "", "interpreter that has torch (default python3 or python)")
@@ -133,21 +132,6 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules 
 func noDevice(err error) bool {
 	fault, ok := errors.AsType[*devicecheck.DeviceError](err)
 	return ok && fault.Cause == devicecheck.NoDevice
-}
-
-// pairsFit refuses pairs of devices that this node has not, as far as files tell which it has.
-func pairsFit[P ~[2]int](pairs []P, inv accel.Inventory) error {
-	if inv.VisibleCount == 0 {
-		return nil // torch may find what files do not tell
-	}
-	for _, pair := range pairs {
-		if max(pair[0], pair[1]) >= inv.VisibleCount {
-			return errhint.With(
-				errhint.Usagef("cannot use --box-pairs %d:%d: a worker on this node would see %d devices, numbered from 0", pair[0], pair[1], inv.VisibleCount),
-				"name the pairs of this node's devices that share a box; without --box-pairs they are "+dialect.DefaultBoxPairs)
-		}
-	}
-	return nil
 }
 
 // interpreter returns the path of a Python.

@@ -15,6 +15,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/accel"
 	"muster/internal/wording"
+	"muster/launch/devices"
 	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/plan"
@@ -116,10 +117,12 @@ func unseen(j *job.Job, m *plan.Machine, log zerolog.Logger) string {
 	if j.Fake != "" {
 		return ""
 	}
-	devices := newNodeDevices(j, accel.Real(), j.Lookup(), func() accel.Inventory { return accel.Inventory{} }, log)
+	none := devices.New(devices.Config{
+		Job: j, Near: accel.Real(), Lookup: j.Lookup(), Detect: func() accel.Inventory { return accel.Inventory{} }, Log: log,
+	})
 	m.AssignDevices = func(_ string, workers int) (plan.DeviceVars, error) {
 		var vars plan.DeviceVars
-		if listed, ok := devices.listed(workers); ok {
+		if listed, ok := none.Listed(workers); ok {
 			vars.Shared = append(vars.Shared, listed)
 		}
 		return vars, nil

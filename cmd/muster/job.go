@@ -18,6 +18,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/logtext"
 	"muster/launch"
+	"muster/launch/devices"
 	"muster/launch/hosts"
 	"muster/launch/job"
 	"muster/launch/node"
@@ -162,9 +163,8 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 		find = func() accel.Inventory { return fake.Detect(root, seen) }
 		standIns = func(cpus []int) ([]int, error) { return fake.OnMachine(cpus, root) }
 	}
-	devices := newNodeDevices(&job, near, lookup, find, log)
-	devices.standIns = standIns
-	m.CountWorkers, m.CountDevices, m.AssignDevices, m.BindWorkers = devices.count, devices.visible, devices.assign, devices.bind
+	d := devices.New(devices.Config{Job: &job, Near: near, Lookup: lookup, Detect: find, StandIns: standIns, Log: log})
+	m.CountWorkers, m.CountDevices, m.AssignDevices, m.BindWorkers = d.Count, d.Visible, d.Assign, d.Bind
 	return m, nil
 }
 

@@ -48,6 +48,9 @@ func (r *CheckRules) Flags() string {
 	return strings.Join(flags, " ")
 }
 
+// DefaultBoxPairs are the pairs of accelerators that are tested where none are named, as --box-pairs takes them.
+const DefaultBoxPairs = "0:1 2:4 3:5 6:7"
+
 // SwitchboxRules say which pairs of accelerators of a node are tested, and what is wanted of them. The zero value tests none.
 type SwitchboxRules struct {
 	// Pairs are local device indices. None: nothing is tested.

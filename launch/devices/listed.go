@@ -1,4 +1,4 @@
-package main
+package devices
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ var masks = map[string]string{
 const cudaMask = "CUDA_VISIBLE_DEVICES"
 
 // mask is the variable that lists the devices of this node's workers.
-func (n *nodeDevices) mask() string {
+func (n *Devices) mask() string {
 	if name := n.job.Devices.Variable; name != "" {
 		return name
 	}
@@ -31,7 +31,7 @@ func (n *nodeDevices) mask() string {
 
 // countListed counts workers for DeviceRules: one for each device that is listed, and where there is no accelerator, or the
 // word is numa, one for each NUMA node.
-func (n *nodeDevices) countListed(word string) (int, string, error) {
+func (n *Devices) countListed(word string) (int, string, error) {
 	inv, left := n.detect(), n.job.Devices.Except
 	if word == "numa" || inv.Undecided == nil && inv.VisibleCount == 0 {
 		workers, why, err := accel.NUMANodes(n.near)
@@ -54,7 +54,7 @@ func (n *nodeDevices) countListed(word string) (int, string, error) {
 }
 
 // allButExcept are the numbers of all devices, whatever is visible, but those that are left out.
-func (n *nodeDevices) allButExcept() []int {
+func (n *Devices) allButExcept() []int {
 	var list []int
 	for _, d := range n.detect().Devices {
 		if !slices.Contains(n.job.Devices.Except, d.Index) {
@@ -64,8 +64,8 @@ func (n *nodeDevices) allButExcept() []int {
 	return list
 }
 
-// listed is the variable that lists devices for all workers; false where it stays as it is.
-func (n *nodeDevices) listed(workers int) (job.Var, bool) {
+// Listed is the variable that lists devices for all workers; false where it stays as it is.
+func (n *Devices) Listed(workers int) (job.Var, bool) {
 	rules := n.job.Devices
 	if !rules.List {
 		return job.Var{}, false

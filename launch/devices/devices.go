@@ -1,4 +1,6 @@
-package main
+// Package devices answers what a plan asks about this node's accelerators: how many workers they are for, which of them each worker
+// sees, and near which CPUs it runs.
+package devices
 
 import (
 	"fmt"
@@ -8,31 +10,46 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/accel"
+	"muster/internal/errhint"
 	"muster/launch/job"
 	"muster/launch/plan"
 )
 
-// nodeDevices answers what a plan asks about this node's accelerators.
-type nodeDevices struct {
+// Devices are those of this node, for one job.
+type Devices struct {
+	config Config
 	job    *job.Job
-	near   accel.Root                  // where accelerators, and CPUs and their limits, are looked for
-	lookup func(string) (string, bool) // the environment, with a fake's variables
-	detect func() accel.Inventory      // looks once, and not before somebody asks
+	near   accel.Root
+	lookup func(string) (string, bool)
+	detect func() accel.Inventory // looks once, and not before somebody asks
 	log    zerolog.Logger
-	// standIns returns the CPUs of this machine that stand for those of near; nil: they are the same.
-	standIns func(cpus []int) ([]int, error)
 
-	// Set by assign, which comes before bind.
+	// Set by Assign, which comes before Bind.
 	shares  []accel.Share // by local rank; nil: workers share all
 	ordered bool          // workers get the order in which we number devices
 }
 
-func newNodeDevices(job *job.Job, near accel.Root, lookup func(string) (string, bool), find func() accel.Inventory, log zerolog.Logger) *nodeDevices {
-	return &nodeDevices{job: job, near: near, lookup: lookup, detect: sync.OnceValue(find), log: log}
+// Config is where devices are looked for, and for whom.
+type Config struct {
+	Job *job.Job
+	// Near is where accelerators, and CPUs and their limits, are looked for.
+	Near accel.Root
+	// Lookup finds variables of the environment, with a fake's.
+	Lookup func(string) (string, bool)
+	// Detect looks at the devices. It is called once at most.
+	Detect func() accel.Inventory
+	// StandIns returns the CPUs of this machine that stand for those of Near; nil: they are the same.
+	StandIns func(cpus []int) ([]int, error)
+	Log      zerolog.Logger
 }
 
-// count is plan.Machine's CountWorkers.
-func (n *nodeDevices) count(word string) (int, string, error) {
+// New returns the devices of a node. It looks at nothing.
+func New(c Config) *Devices {
+	return &Devices{config: c, job: c.Job, near: c.Near, lookup: c.Lookup, detect: sync.OnceValue(c.Detect), log: c.Log}
+}
+
+// Count is plan.Machine's CountWorkers.
+func (n *Devices) Count(word string) (int, string, error) {
 	if n.job.Devices.List {
 		return n.countListed(word)
 	}
@@ -44,8 +61,8 @@ func (n *nodeDevices) count(word string) (int, string, error) {
 	return workers, why, err
 }
 
-// visible is plan.Machine's CountDevices: what is there, whatever a list of slots says.
-func (n *nodeDevices) visible() int {
+// Visible is plan.Machine's CountDevices: what is there, whatever a list of slots says.
+func (n *Devices) Visible() int {
 	inv := n.detect()
 	if inv.Undecided != nil {
 		return 0
@@ -53,12 +70,12 @@ func (n *nodeDevices) visible() int {
 	return inv.VisibleCount
 }
 
-// assign is plan.Machine's AssignDevices.
-func (n *nodeDevices) assign(procs string, workers int) (plan.DeviceVars, error) {
+// Assign is plan.Machine's AssignDevices.
+func (n *Devices) Assign(procs string, workers int) (plan.DeviceVars, error) {
 	var vars plan.DeviceVars
 	var err error
 	if pairs := n.job.Check.Switchbox.Pairs; len(pairs) > 0 {
-		if err = pairsFit(pairs, n.detect()); err != nil {
+		if err = PairsFit(pairs, n.detect()); err != nil {
 			return vars, err
 		}
 	}
@@ -86,7 +103,7 @@ func (n *nodeDevices) assign(procs string, workers int) (plan.DeviceVars, error)
 		_, n.ordered = shared["CUDA_DEVICE_ORDER"]
 		vars.Shared = deviceVars(shared, job.Source{Kind: job.FromMuster, Name: "as devices are numbered here"})
 	}
-	if listed, ok := n.listed(workers); ok {
+	if listed, ok := n.Listed(workers); ok {
 		vars.Shared = append(vars.Shared, listed)
 	}
 	return vars, nil
@@ -100,8 +117,8 @@ func deviceVars(values map[string]string, source job.Source) []job.Var {
 	return vars
 }
 
-// bind is plan.Machine's BindWorkers. A worker with a share of its own is bound to the CPUs near that.
-func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
+// Bind is plan.Machine's BindWorkers. A worker with a share of its own is bound to the CPUs near that.
+func (n *Devices) Bind(mode string, workers int) ([][]int, error) {
 	if mode == job.BindCores {
 		return accel.ShareCPUs(n.near, n.job.Bind.CPUs, workers)
 	}
@@ -117,11 +134,11 @@ func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
 	for _, w := range bound.Warnings {
 		n.log.Warn().Msg(w)
 	}
-	if err != nil || n.standIns == nil {
+	if err != nil || n.config.StandIns == nil {
 		return bound.CPUs, err
 	}
 	for local, cpus := range bound.CPUs {
-		if bound.CPUs[local], err = n.standIns(cpus); err != nil {
+		if bound.CPUs[local], err = n.config.StandIns(cpus); err != nil {
 			return nil, err
 		}
 		if !slices.Equal(cpus, bound.CPUs[local]) {
@@ -130,4 +147,19 @@ func (n *nodeDevices) bind(mode string, workers int) ([][]int, error) {
 		}
 	}
 	return bound.CPUs, nil
+}
+
+// PairsFit refuses pairs of devices that this node has not, as far as files tell which it has.
+func PairsFit[P ~[2]int](pairs []P, inv accel.Inventory) error {
+	if inv.VisibleCount == 0 {
+		return nil // torch may find what files do not tell
+	}
+	for _, pair := range pairs {
+		if max(pair[0], pair[1]) >= inv.VisibleCount {
+			return errhint.With(
+				errhint.Usagef("cannot use --box-pairs %d:%d: a worker on this node would see %d devices, numbered from 0", pair[0], pair[1], inv.VisibleCount),
+				"name the pairs of this node's devices that share a box; without --box-pairs they are "+job.DefaultBoxPairs)
+		}
+	}
+	return nil
 }
