@@ -292,6 +292,42 @@ func TestWarmChanged(t *testing.T) {
 	})
 }
 
+// TestWarmChangedLater changes a module long after the template was made, which no start has taken yet: the restart has what is there now.
+func TestWarmChangedLater(t *testing.T) {
+	testutil.Long(t)
+	script := `
+import os, sys, time
+import late
+print("it is", late.value, flush=True)
+while late.value == "old":
+    if os.path.exists(os.environ["DIR"] + "/go"):
+        os.kill(os.getpid(), 9)
+    time.sleep(0.01)
+`
+	for _, args := range [][]string{{"--restart-delay", "1s"}, {"--restart-scope", "process"}} {
+		t.Run(args[0], func(t *testing.T) {
+			t.Parallel()
+			dir := warmDir(t, "script.py", script)
+			environ := lateSite(t, "late.py", lateBulk+"value = 'old'\n")
+			j := startWarm(t, dir, environ, slices.Concat([]string{"--warm", "restarts", "--max-restarts", "2"}, args)...)
+			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+			time.Sleep(11 * time.Second) // what was imported just now is not looked at again
+			site, err := filepath.Glob(filepath.Join(strings.TrimPrefix(environ[0], "PYTHONUSERBASE="), "lib", "*", "site-packages", "late.py"))
+			if err != nil || len(site) != 1 {
+				t.Fatal(site, err)
+			}
+			if err := os.WriteFile(site[0], []byte(lateBulk+"value = 'another'\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			touch(t, filepath.Join(dir, "go"))
+			o := j.wait()
+			if o.status != 0 || strings.Count(o.stdout, "it is old") != 2 || strings.Count(o.stdout, "it is another") != 2 {
+				t.Errorf("status %d\n%s%s", o.status, o.stdout, o.stderr)
+			}
+		})
+	}
+}
+
 // fakeCUDA stands for the driver's library: only what is asked whether CUDA was initialised.
 const fakeCUDA = `
 static int initialized;

@@ -72,13 +72,14 @@ type making struct {
 // looking is a look at whether a template is out of date: what was changed, or why that is not known.
 type looking struct {
 	done    chan struct{} // closed when it is over
+	over    time.Time     // when that was
 	changed string
 	err     error
 }
 
 // justMade is the look at what was imported just now.
 func justMade() *looking {
-	l := &looking{done: make(chan struct{})}
+	l := &looking{done: make(chan struct{}), over: time.Now()}
 	close(l.done)
 	return l
 }
@@ -94,6 +95,8 @@ const (
 	changesLimit = 2
 	// prepareAfter is how long after a start the workers of the next one are forked.
 	prepareAfter = time.Second
+	// lookHolds is how long what a look at a template says is believed: a template may be there for days before a start takes it.
+	lookHolds = 10 * time.Second
 	// tellEvery is how often a start that waits for the template says what it waits for.
 	tellEvery = 10 * time.Second
 )
@@ -451,17 +454,18 @@ func (w *Warmer) look(ctx context.Context, m *making, tell <-chan time.Time) (wh
 	}
 }
 
-// beginLook has the template looked at, and returns at once. One look at a time: where anew is false the last one's result will do.
+// beginLook has the template looked at, and returns at once. One look at a time: where anew is false what the last one says will do
+// for a while.
 func (w *Warmer) beginLook(m *making, anew bool) *looking {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if l := m.looking; l != nil {
 		select {
 		case <-l.done:
+			if !anew && time.Since(l.over) < lookHolds {
+				return l
+			}
 		default:
-			return l
-		}
-		if !anew {
 			return l
 		}
 	}
@@ -469,6 +473,7 @@ func (w *Warmer) beginLook(m *making, anew bool) *looking {
 	m.looking = l
 	w.wg.Go(func() {
 		l.changed, l.err = m.template.changed()
+		l.over = time.Now()
 		close(l.done)
 	})
 	return l
