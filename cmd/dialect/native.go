@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -77,6 +78,7 @@ func Native(inv Invocation) (Request, error) {
 	equivalents := applyConf(&r.Job, words["rdzv-conf"], &wrong)
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
+	fillLogDir(&r.Job.Logs, words)
 	settleSimulation(&r, words, &wrong)
 	if hosted(words) {
 		nativeHosts(&r, inv, words, &wrong)
@@ -118,6 +120,15 @@ func standalone(words map[string]given, wrong *problems) {
 		wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out", word.written("standalone"), nodes.written("nnodes")))
 	}
 	words["platform"] = given{text: "none", source: word.source}
+}
+
+// fillLogDir has all output written to a directory that was named, where nothing says what is to go there.
+func fillLogDir(logs *job.LogRules, words map[string]given) {
+	_, tee := words["tee"]
+	_, redirects := words["redirects"]
+	if dir := logDir(words["log-dir"].text); dir != "" && dir != os.DevNull && !tee && !redirects {
+		logs.Tee = job.StreamMap{Default: job.Both}
+	}
 }
 
 // launchers are programs that have flags of such names themselves.

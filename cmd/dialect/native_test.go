@@ -591,3 +591,20 @@ func TestFlagsForManPages(t *testing.T) {
 		t.Error("own flags are wrong")
 	}
 }
+
+// A directory for logs that is named gets the output, unless something says what is to go there.
+func TestLogDirIsFilled(t *testing.T) {
+	both, errs := job.StreamMap{Default: job.Both}, job.StreamMap{Default: job.Stderr}
+	for args, want := range map[string]job.StreamMap{
+		"--log-dir d": both, "--log-dir /dev/null": {}, "": {}, "--log-dir d --tee 2": errs, "--log-dir d --tee 0": {}, "--log-dir d --redirects 3": {},
+	} {
+		req, err := dialect.Native(dialect.Invocation{Args: append(strings.Fields(args), "--", "true")})
+		if diff := cmp.Diff(want, req.Job.Logs.Tee); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got)\n%s", args, err, diff)
+		}
+	}
+	req, err := dialect.Native(dialect.Invocation{Args: []string{"--", "true"}, Environ: []string{"MUSTER_LOG_DIR=d"}})
+	if diff := cmp.Diff(both, req.Job.Logs.Tee); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+}

@@ -303,7 +303,7 @@ func logSettings() []setting {
 	return []setting{
 		{
 			flag: "log-dir", arg: "DIR", group: groupLogs, lent: true, use: use{byAgents},
-			help: "Where the directory of this run is made. Default: a temporary one; /dev/null for none.",
+			help: "Where the directory of this run is made. muster run writes all output of workers there, unless --tee or --redirects is given. Default: a temporary one; /dev/null for none.",
 			set:  func(r *Request, text string) error { r.Job.Logs.Dir = logDir(text); return nil },
 		},
 		{
