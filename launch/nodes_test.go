@@ -429,7 +429,7 @@ if number == "0": time.sleep(100)
 		if i == 1 {
 			n.Lease = 4 * time.Second
 			if warm {
-				n.Python = code
+				n.Lease, n.Python = 20*time.Second, code // a busy machine takes seconds for a template
 			}
 		}
 	})
