@@ -2,6 +2,7 @@ package devicecheck_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -58,19 +59,23 @@ func TestRehearsedFaults(t *testing.T) {
 		}
 	})
 	t.Run("slow", func(t *testing.T) {
-		took := map[string]devicecheck.DeviceResult{}
-		for _, factor := range []string{"1.0", "0.02"} {
+		local := func(factor string) devicecheck.DeviceResult {
 			n := rehearsal(t, 2, `{"kind":"slow-node","in":"both","local_rank":-1,"factor":`+factor+`}`)
 			results, err := n.Local(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			took[factor] = results[1]
+			return results[1]
 		}
-		slow, fast := took["0.02"], took["1.0"]
-		if slow.Matmul.Median < 5*fast.Matmul.Median || slow.AllReduce.Median < 5*fast.AllReduce.Median {
-			t.Errorf("products in %v and %v, sums in %v and %v", slow.Matmul.Median, fast.Matmul.Median, slow.AllReduce.Median, fast.AllReduce.Median)
+		var said []string
+		for range 5 { // other processes make any device slow for a while
+			fast, slow := local("1.0"), local("0.02")
+			if slow.Matmul.Median >= 5*fast.Matmul.Median && slow.AllReduce.Median >= 5*fast.AllReduce.Median {
+				return
+			}
+			said = append(said, fmt.Sprintf("products in %v and %v, sums in %v and %v", slow.Matmul.Median, fast.Matmul.Median, slow.AllReduce.Median, fast.AllReduce.Median))
 		}
+		t.Error(strings.Join(said, "\n"))
 	})
 }
 
