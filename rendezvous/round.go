@@ -42,8 +42,7 @@ type Member struct {
 	LocalWorldSize int
 }
 
-// Handler gives an agent its rounds. Its methods are called from one goroutine at a time, and from the one that calls those of
-// the Round that Next returned last.
+// Handler gives an agent its rounds. One goroutine at a time calls its methods and those of the Round that Next returned last.
 type Handler interface {
 	// Next blocks until the next round is fixed and returns it. The workers of the round before must have ended, and its
 	// Exchange is not used any more. It returns an *OverError when the job has ended without this agent, and

@@ -131,8 +131,11 @@ func fillLogDir(logs *job.LogRules, words map[string]given) {
 	}
 }
 
-// launchers are programs that have flags of such names themselves.
-var launchers = []string{"muster", "torchrun", "dlrover-run", "deepspeed", "accelerate", "colossalai", "horovodrun", "mpirun", "mpiexec", "srun"}
+// isLauncher reports whether a program is a launcher, which has flags of such names itself.
+func isLauncher(program string) bool {
+	name := path.Base(program)
+	return name == "muster" || name == "srun" || name != nativeRun && Named(name)
+}
 
 // behindScript warns of rules for the job that stand behind the command, where they are the script's.
 func behindScript(args []string) (warnings []string) {
@@ -154,7 +157,7 @@ func nativeCommand(r *Request, inv Invocation, args []string, words map[string]g
 		wrong.add(errors.New("cannot start without a command: name it behind the flags, as in muster run -n 2 -- python train.py"))
 		return
 	}
-	if !slices.Contains(launchers, path.Base(args[0])) {
+	if !isLauncher(args[0]) {
 		r.Job.Warnings = append(r.Job.Warnings, behindScript(args[1:])...)
 	}
 	module, plain := switched(words["module"]), switched(words["no-python"])
