@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"muster/internal/testutil"
+	"muster/rendezvous/tcpstore"
 )
 
 // staticFlags are those of a job with fixed node ranks on this machine.
@@ -190,6 +192,47 @@ func TestMeetStaticTorchrun(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMeetStaticExit has a torchrun that hosts the store and leaves the moment that everybody has entered its exit barrier. A
+// client and a store are that torchrun.
+func TestMeetStaticExit(t *testing.T) {
+	t.Parallel()
+	flags, port := staticFlags(t, 3)
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{"127.0.0.1"}, Port: number})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	client := storeClient(t, port)
+	const elastic = "/none/torchelastic/"
+	if err := client.Set(t.Context(), elastic+"role_info/0", []byte(`{"role": "default", "rank": 0, "local_world_size": 1}`)); err != nil {
+		t.Fatal(err)
+	}
+	m := newMeet(t, "", flags...)
+	ours := []*testJob{m.start(1, "--node-rank=1"), m.start(2, "--node-rank=2")}
+	if err := client.Wait(t.Context(), elastic+"role_info/1", elastic+"role_info/2"); err != nil {
+		t.Fatal(err)
+	}
+	for rank := range 3 {
+		if err := client.Set(t.Context(), fmt.Sprint(elastic, "assigned_ranks/", rank), fmt.Appendf(nil, "[%d, 3, %d, 3]", rank, rank)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.Add(t.Context(), elastic+"agent/terminal_state/num_members", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Wait(t.Context(), elastic+"agent/terminal_state/last_member"); err != nil {
+		t.Fatal(err)
+	}
+	_ = store.Close()
+	for _, j := range ours {
+		m.ends(j, 0)
 	}
 }
 

@@ -153,6 +153,7 @@ func (s *Static) Join(ctx context.Context, company func() []membership.Peer, cha
 	}
 	j = membership.Joined{
 		Size: s.cfg.Nodes, Others: len(s.others), MasterAddr: s.cfg.Addr, MasterPort: s.cfg.Port, AgentStore: true, Names: make([]string, s.cfg.Nodes),
+		Exit: []string{s.passed()},
 	}
 	for rank := range j.Names {
 		j.Names[rank] = cmp.Or(ours[rank].Addr, "torchrun")
@@ -347,9 +348,9 @@ func (s *Static) Hold(ctx context.Context, _ func() []membership.Peer) error {
 	return nil
 }
 
-// Barrier implements membership.Bridge: it waits until all others are in their exit barrier. Ours enter it by Close, when they
-// all know that the job is over, because an agent of torchrun that hosts the store leaves with the last one, and takes it
-// along. Agents that fail never come: after five minutes, as theirs do, ours go without them.
+// Barrier implements membership.Bridge: it waits until all others are in their exit barrier. Ours enter it by Close, with
+// the verdict. An agent of torchrun that hosts the store leaves with the last one and takes it along: whoever of ours has not
+// heard the verdict by then takes the key of Joined.Exit for it. Agents that fail never come: after five minutes, as theirs do, ours go without them.
 func (s *Static) Barrier(ctx context.Context, _ func() []membership.Peer, _ <-chan struct{}) error {
 	for began := time.Now(); ; {
 		n, err := s.cfg.Store.Add(ctx, s.members(), 0)
@@ -373,6 +374,7 @@ func (s *Static) Barrier(ctx context.Context, _ func() []membership.Peer, _ <-ch
 }
 
 func (s *Static) members() string { return s.prefix + "agent/terminal_state/num_members" }
+func (s *Static) passed() string  { return s.prefix + "agent/terminal_state/last_member" }
 
 // Close implements membership.Bridge. These agents of torchrun hear of nobody's failure.
 func (s *Static) Close(ctx context.Context) error {
@@ -381,7 +383,7 @@ func (s *Static) Close(ctx context.Context) error {
 	}
 	_, err := s.cfg.Store.Add(ctx, s.members(), int64(s.cfg.Nodes-len(s.others)))
 	if err == nil {
-		err = s.cfg.Store.Set(ctx, s.prefix+"agent/terminal_state/last_member", []byte("<val_ignored>"))
+		err = s.cfg.Store.Set(ctx, s.passed(), []byte("<val_ignored>"))
 	}
 	if err == nil && !slices.Contains(s.others, 0) { // they have yet to read it at a store of ours
 		select {
