@@ -12,8 +12,8 @@ import (
 	"muster/netcheck/blame/blamesim"
 )
 
-// blamed holds our rule against DLRover's: in how many of the cases that there are of so many bad nodes a healthy one is
-// blamed, in %.
+// blamed holds our rule against DLRover's: in how many of the cases that there are of so many bad nodes a healthy one
+// is blamed, in %.
 func blamed(context.Context, *bench) ([]row, error) {
 	log.Print("blamed: every set of bad nodes, by both rules")
 	budget := func(figure string, ours, theirs blamesim.Score) row {

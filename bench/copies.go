@@ -12,8 +12,8 @@ import (
 // copyLine is a line of BenchmarkCopy: the way, and its rate in MB/s.
 var copyLine = regexp.MustCompile(`(?m)^BenchmarkCopy/([a-z]+)\S*\s.*\s([0-9.]+) MB/s`)
 
-// copies compares the rate at which copies of checkpoints go between two nodes with that of plain bytes by the same socket: both ends
-// are on this machine, so its processors pay for both.
+// copies compares the rate at which copies of checkpoints go between two nodes with that of plain bytes by the same
+// socket: both ends are on this machine, so its processors pay for both.
 func copies(ctx context.Context, b *bench) ([]row, error) {
 	log.Print("copies: 256 MiB by loopback, encrypted and plain")
 	out, err := b.output(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkCopy$", "-benchtime", "8x", "-count", "5", "./checkpointd")

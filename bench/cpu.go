@@ -11,8 +11,8 @@ import (
 )
 
 // cpuWatch sums the processor time of all processes that run a program, whoever started them. What wait4 tells of a
-// process holds that of the children it waited for, here Python's; so each is asked by itself while it runs, often enough
-// that little happens after it was asked last.
+// process holds that of the children it waited for, here Python's; so each is asked by itself while it runs, often
+// enough that little happens after it was asked last.
 type cpuWatch struct {
 	program string
 	stop    chan struct{}

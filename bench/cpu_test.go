@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A process counts with what it has used by itself, and not with a child that runs another program, although it waits for it.
+// A process counts with what it has used by itself, and not with a child that runs another program, although it waits
+// for it.
 func TestCPUWatchCountsOneProgram(t *testing.T) {
 	content, err := os.ReadFile("/bin/sh")
 	if err != nil {

@@ -95,8 +95,8 @@ func (b *bench) command(ctx context.Context, args ...string) (float64, error) {
 	return ms(time.Since(began)), err
 }
 
-// nvmlProbe returns what runs the probe on the library that stands in for NVIDIA's, and says how long it took, in ms. The
-// error says why that cannot be.
+// nvmlProbe returns what runs the probe on the library that stands in for NVIDIA's, and says how long it took, in ms.
+// The error says why that cannot be.
 func (b *bench) nvmlProbe() (func(context.Context) (float64, error), error) {
 	for _, path := range []string{b.nvprobe, b.nvml} {
 		if _, err := os.Stat(path); err != nil {

@@ -19,8 +19,8 @@ const (
 	goodputTurns = 3                // jobs of each launcher
 )
 
-// goodput measures how many steps a tiny GPT is trained while a worker is killed every 20 s. Launchers take turns, there and back:
-// a machine whose processors are faster at one time than at another is so for all of them.
+// goodput measures how many steps a tiny GPT is trained while a worker is killed every 20 s. Launchers take turns,
+// there and back: a machine whose processors are faster at one time than at another is so for all of them.
 func goodput(ctx context.Context, b *bench) ([]row, error) {
 	type trainer struct {
 		launcher
@@ -101,8 +101,9 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 	return rows, nil
 }
 
-// trainWithFailures lets a job train for so long from its first step on, kills one of its ranks in turn every now and then, and
-// returns how many steps were done. A worker that has not come back when it is its turn is left alone: its job has failed already.
+// trainWithFailures lets a job train for so long from its first step on, kills one of its ranks in turn every now and
+// then, and returns how many steps were done. A worker that has not come back when it is its turn is left alone: its
+// job has failed already.
 func (j *job) trainWithFailures(ctx context.Context, limit time.Duration) (steps, kills float64, err error) {
 	if _, err := j.waitStamps(ctx, checkpointRanks); err != nil {
 		return 0, 0, err

@@ -21,8 +21,8 @@ const (
 	manyHosts = 64
 )
 
-// overHosts measures jobs that muster starts on hosts over ssh, beside those of colossalai run and deepspeed on the same
-// hosts, and reading command lines.
+// overHosts measures jobs that muster starts on hosts over ssh, beside those of colossalai run and deepspeed on the
+// same hosts, and reading command lines.
 func overHosts(ctx context.Context, b *bench) (rows []row, err error) {
 	rows, err = b.onFewHosts(ctx)
 	if errors.Is(err, errNoSSHD) {
@@ -134,8 +134,8 @@ func (b *bench) startOnHosts(ctx context.Context, h *hosts, l hostLauncher) (_ f
 	return last.at.Sub(j.began).Seconds(), nil
 }
 
-// onFewHosts measures starts in turn with the peers, the memory of the launcher, and what becomes of a job whose launcher
-// is killed.
+// onFewHosts measures starts in turn with the peers, the memory of the launcher, and what becomes of a job whose
+// launcher is killed.
 func (b *bench) onFewHosts(ctx context.Context) (rows []row, err error) {
 	const turns = 3
 	h, err := b.openHosts(ctx, fewHosts, false)
@@ -217,8 +217,8 @@ func (b *bench) stay(ctx context.Context, h *hosts, l hostLauncher) (*job, error
 	return j, nil
 }
 
-// memoryOnHosts sums the proportional set sizes of the launcher's processes here, in MB. The agents run the same binary, so
-// that less of it is counted here than on a machine with the launcher alone.
+// memoryOnHosts sums the proportional set sizes of the launcher's processes here, in MB. The agents run the same
+// binary, so that less of it is counted here than on a machine with the launcher alone.
 func (b *bench) memoryOnHosts(ctx context.Context, h *hosts, l hostLauncher) (row, error) {
 	var took []float64
 	for range 3 {
@@ -241,8 +241,8 @@ func (b *bench) memoryOnHosts(ctx context.Context, h *hosts, l hostLauncher) (ro
 	return r, nil
 }
 
-// killOnHosts measures from SIGKILL of the launcher until nothing of the job is left on the hosts, in s; the longest time
-// counts.
+// killOnHosts measures from SIGKILL of the launcher until nothing of the job is left on the hosts, in s; the longest
+// time counts.
 func (b *bench) killOnHosts(ctx context.Context, h *hosts, l hostLauncher) (row, error) {
 	const runs, patience = 10, 30 * time.Second
 	log.Printf("hosts: SIGKILL of the launcher, %d times", runs)

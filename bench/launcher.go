@@ -23,8 +23,8 @@ type launcher struct {
 	argv []string
 }
 
-// job is one run of a launcher. Its processes are known by a mark in their environment, which the launcher and nearly all
-// that it starts inherit, so nothing that happened to be running is ever counted or killed.
+// job is one run of a launcher. Its processes are known by a mark in their environment, which the launcher and nearly
+// all that it starts inherit, so nothing that happened to be running is ever counted or killed.
 type job struct {
 	cmd    *exec.Cmd
 	dir    string // BENCH_DIR of the workers, removed by end

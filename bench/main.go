@@ -2,8 +2,8 @@
 // against its budget. It prints a table, writes the same as JSON, and ends with status 1 where a figure misses its
 // budget. It wants the machine for itself: nothing else should run, and nothing here belongs to the tests.
 //
-// Both launchers get the same flags, the torchrun dialect's, the same workers and the same environment. The order of the
-// two alternates, and a figure is the median of its runs.
+// Both launchers get the same flags, the torchrun dialect's, the same workers and the same environment. The order of
+// the two alternates, and a figure is the median of its runs.
 package main
 
 import (

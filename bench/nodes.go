@@ -22,8 +22,8 @@ const eachNode = 2
 // patience is how long torchrun's nodes are given to notice that one of them is lost.
 const patience = 30 * time.Second
 
-// company is a job of several nodes. Each is an agent on this machine, with a folder and processes of its own; the first
-// one hosts the store.
+// company is a job of several nodes. Each is an agent on this machine, with a folder and processes of its own; the
+// first one hosts the store.
 type company struct {
 	bench    *bench
 	launcher launcher
@@ -172,7 +172,8 @@ func nodes(ctx context.Context, b *bench) ([]row, error) {
 	return append([]row{joined, crashed}, lost...), err
 }
 
-// secondAgent measures from the start of the agent that completes a job of two nodes until the workers of both run, in ms.
+// secondAgent measures from the start of the agent that completes a job of two nodes until the workers of both run, in
+// ms.
 func (b *bench) secondAgent(ctx context.Context) (row, error) {
 	log.Printf("nodes: the second of two agents starts, 5 times each, %d shell workers a node", eachNode)
 	ours, peers, err := b.alternate(5, func(l launcher) (_ float64, err error) {

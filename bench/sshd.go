@@ -16,9 +16,9 @@ import (
 
 const sshdProgram = "/usr/sbin/sshd"
 
-// hosts are logical hosts on this machine: loopback addresses with OpenSSH servers of this user. All have one port, since
-// the peers know of no more, and one home directory. What is started there has a mark in its environment, BENCH_HOSTS, the
-// folder where workers say when they began.
+// hosts are logical hosts on this machine: loopback addresses with OpenSSH servers of this user. All have one port,
+// since the peers know of no more, and one home directory. What is started there has a mark in its environment,
+// BENCH_HOSTS, the folder where workers say when they began.
 type hosts struct {
 	dir     string   // BENCH_HOSTS
 	home    string   // HOME of the launchers, with their keys, and of the hosts
@@ -30,8 +30,8 @@ type hosts struct {
 // errNoSSHD is why nothing can be measured.
 var errNoSSHD = errors.New("there is no OpenSSH server (Debian's openssh-server)")
 
-// openHosts starts n servers at addresses of their own, or one for all of them: OpenSSH listens on 16 addresses at most, or
-// on all there are. The caller calls close.
+// openHosts starts n servers at addresses of their own, or one for all of them: OpenSSH listens on 16 addresses at
+// most, or on all there are. The caller calls close.
 func (b *bench) openHosts(ctx context.Context, n int, one bool) (_ *hosts, err error) {
 	if _, err := os.Stat(sshdProgram); err != nil {
 		return nil, errNoSSHD
@@ -89,8 +89,8 @@ func (b *bench) openHosts(ctx context.Context, n int, one bool) (_ *hosts, err e
 // ssh is a file of the user's.
 func (h *hosts) ssh(name string) string { return filepath.Join(h.home, ".ssh", name) }
 
-// configure writes what clients know: the hosts' key, and for OpenSSH's own client, which does not ask $HOME, a program ssh
-// that names the files.
+// configure writes what clients know: the hosts' key, and for OpenSSH's own client, which does not ask $HOME, a program
+// ssh that names the files.
 func (h *hosts) configure() error {
 	key, err := os.ReadFile(h.ssh("host_key.pub"))
 	if err != nil {
@@ -177,8 +177,8 @@ func (h *hosts) start(ctx context.Context, b *bench, l launcher, spec jobSpec) (
 	return j, nil
 }
 
-// processes returns what runs on the hosts: what has their mark or descends from such, and what runs the binary that muster
-// brought there.
+// processes returns what runs on the hosts: what has their mark or descends from such, and what runs the binary that
+// muster brought there.
 func (h *hosts) processes() []int {
 	marked := job{mark: []byte("BENCH_HOSTS=" + h.dir)}
 	found := marked.processes()

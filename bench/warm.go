@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// settling is how long workers go on before one is killed or their memory is read: what a launcher does beside a start is
-// over by then.
+// settling is how long workers go on before one is killed or their memory is read: what a launcher does beside a start
+// is over by then.
 const settling = 2 * time.Second
 
 // way is a launcher in one of the ways in which warm starts compare it.
@@ -33,8 +33,8 @@ func warm(ctx context.Context, b *bench) ([]row, error) {
 	template := way{b.muster, "warm", []string{"MUSTER_WARM=auto"}}
 	cold := way{b.muster, "cold", []string{"MUSTER_WARM=off"}}
 	peer := way{b.torchrun, "torchrun", nil}
-	// With the agent's store, which keeps the keys of the dead workers, torchrun's restart fails; with this variable the
-	// first worker of each attempt serves a store.
+	// With the agent's store, which keeps the keys of the dead workers, torchrun's restart fails; with this variable
+	// the first worker of each attempt serves a store.
 	restartable := way{b.torchrun, "torchrun", []string{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}
 
 	start8, err := inTurn("start of 8 workers", 3, b.untilReduced(ctx, 8), peer, template)
@@ -97,8 +97,8 @@ func (b *bench) untilReduced(ctx context.Context, n int) func(way) (float64, err
 	}
 }
 
-// untilReducedAgain measures from the SIGKILL of one of n workers that are reducing until the last of their successors has
-// done its first all-reduce, in ms.
+// untilReducedAgain measures from the SIGKILL of one of n workers that are reducing until the last of their successors
+// has done its first all-reduce, in ms.
 func (b *bench) untilReducedAgain(ctx context.Context, n int) func(way) (float64, error) {
 	return func(w way) (_ float64, err error) {
 		j, reduced, err := b.hold(ctx, w, n)
@@ -150,8 +150,8 @@ func (b *bench) hold(ctx context.Context, w way, n int) (_ *job, _ []stamp, err 
 	return j, reduced, nil
 }
 
-// reducing is a job of n gloo workers that go on reducing, in attempts below hold, until they are killed; it is restarted
-// as often as that.
+// reducing is a job of n gloo workers that go on reducing, in attempts below hold, until they are killed; it is
+// restarted as often as that.
 func (b *bench) reducing(w way, n, hold int) jobSpec {
 	return jobSpec{
 		args: []string{
@@ -181,8 +181,8 @@ func inTurn(what string, n int, once func(way) (float64, error), ways ...way) ([
 	return all, nil
 }
 
-// atMost returns the row of a figure that may be one part-th of the peer's; 0 stands for no budget. Its note tells between
-// which values the runs lay, and what else there is to say.
+// atMost returns the row of a figure that may be one part-th of the peer's; 0 stands for no budget. Its note tells
+// between which values the runs lay, and what else there is to say.
 func atMost(part int, figure, unit string, ours, peer measured, notes ...string) row {
 	budget := "information"
 	switch {

@@ -66,8 +66,8 @@ func (s *Service) Label() string {
 	return s.segments.label.path
 }
 
-// unwrittenLocked reports whether a step that is in memory could not be written to disk. Its memory then stays, for another attempt;
-// not so where somebody was in a hurry.
+// unwrittenLocked reports whether a step that is in memory could not be written to disk. Its memory then stays, for
+// another attempt; not so where somebody was in a hurry.
 func (s *Service) unwrittenLocked() bool {
 	left := false
 	how := HowToSave
@@ -99,7 +99,8 @@ func (s *Service) unwrittenLocked() bool {
 	return left
 }
 
-// failedLocked reports whether the newest step of a set is, or may be, not on disk, though nobody gave up waiting for that.
+// failedLocked reports whether the newest step of a set is, or may be, not on disk, though nobody gave up waiting for
+// that.
 func (s *Service) failedLocked(st *set) bool {
 	if s.team != nil {
 		return !s.team.hurried && (st.view.Failed != "" || !st.view.Open || s.team.lost())
@@ -107,8 +108,8 @@ func (s *Service) failedLocked(st *set) bool {
 	return st.failed != nil && !errors.Is(st.failed, errEnds)
 }
 
-// untouchedLocked reports whether a moment is of a job that was killed, which this one could not restore and has saved nothing since: other
-// nodes may have the shards that were missing.
+// untouchedLocked reports whether a moment is of a job that was killed, which this one could not restore and has saved
+// nothing since: other nodes may have the shards that were missing.
 func (s *Service) untouchedLocked(at moment) bool {
 	return s.team != nil && !s.team.hurried && at.Era < s.team.joined
 }
@@ -129,8 +130,8 @@ func (g *segments) end(stay bool) error {
 	return g.label.remove()
 }
 
-// adoptLocked looks for what a killed agent of the same run has left for a directory, which st has just locked. It returns a set
-// that has it, and st's lock; nil where there is nothing.
+// adoptLocked looks for what a killed agent of the same run has left for a directory, which st has just locked. It
+// returns a set that has it, and st's lock; nil where there is nothing.
 func (s *Service) adoptLocked(st *set) *set {
 	if s.segments == nil {
 		return nil
@@ -236,9 +237,9 @@ func (s *Service) heirLocked(old *set) *set {
 	return st
 }
 
-// takeOverLocked makes copies of a dead agent's set those of st. Each gets a second name, which is ours, before the old one goes, so
-// that at any time somebody can find them. as returns the moment of which a copy is here, and whether it is wanted. The error has what
-// was left out.
+// takeOverLocked makes copies of a dead agent's set those of st. Each gets a second name, which is ours, before the old
+// one goes, so that at any time somebody can find them. as returns the moment of which a copy is here, and whether it
+// is wanted. The error has what was left out.
 func (s *Service) takeOverLocked(st, old *set, as func(moment) (moment, bool)) error {
 	var errs []error
 	for shard, slots := range old.slots.shards {

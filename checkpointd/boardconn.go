@@ -17,16 +17,17 @@ import (
 	"muster/rendezvous"
 )
 
-// Nodes without a job token have no connections to each other: reports and views go through the round's board, as everything that
-// agents tell each other. Each of the two has one key for a node, under which the newest stands: they are whole states, and one that
-// was not seen is none that was missed. Copies do not go that way.
+// Nodes without a job token have no connections to each other: reports and views go through the round's board, as
+// everything that agents tell each other. Each of the two has one key for a node, under which the newest stands: they
+// are whole states, and one that was not seen is none that was missed. Copies do not go that way.
 
 func reportKey(rank int) string { return "ckpt/report/" + strconv.Itoa(rank) }
 func viewKey(rank int) string   { return "ckpt/view/" + strconv.Itoa(rank) }
 
 // said is what stands on the board.
 type said struct {
-	// From is the agent that says it, N counts what it says there, and how often it says it again: that it is there still.
+	// From is the agent that says it, N counts what it says there, and how often it says it again: that it is there
+	// still.
 	From string `json:"from"`
 	N    uint64 `json:"n"`
 	// End says that nothing more will come.
@@ -36,13 +37,13 @@ type said struct {
 
 const (
 	boardLimit = 4 << 20 // bytes of a word
-	// A board is looked at so often by each node after something has been said, and ever less often, up to boardIdle, while nothing is.
-	// In jobs of more nodes than boardNodes all of that takes longer: the store is one.
+	// A board is looked at so often by each node after something has been said, and ever less often, up to boardIdle,
+	// while nothing is. In jobs of more nodes than boardNodes all of that takes longer: the store is one.
 	boardBusy  = 10 * time.Millisecond
 	boardIdle  = 200 * time.Millisecond
 	boardNodes = 8
-	// boardBeat is how often a node says its newest word again, so that the others know that it is there. One that is not heard of for
-	// so many of these has gone: a board has no end that could be broken.
+	// boardBeat is how often a node says its newest word again, so that the others know that it is there. One that is
+	// not heard of for so many of these has gone: a board has no end that could be broken.
 	boardBeat   = 5 * time.Second
 	beatsMissed = 6
 	// byeLimit is how long it may take to say that a node leaves.
@@ -52,7 +53,8 @@ const (
 // errSilent says that the other end of a boardConn has said nothing for too long.
 var errSilent = errors.New("nothing is heard of it any more")
 
-// boardConn is a net.Conn to one other node over a board. What is written is one frame at a time, and the newest counts.
+// boardConn is a net.Conn to one other node over a board. What is written is one frame at a time, and the newest
+// counts.
 type boardConn struct {
 	board            rendezvous.Board
 	says             string // the key

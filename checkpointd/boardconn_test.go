@@ -120,8 +120,8 @@ func TestBoardConnHostile(t *testing.T) {
 
 func word0(from string, n uint64) said { return said{From: from, N: n, Text: json.RawMessage(`7`)} }
 
-// TestBoardConnSilence: a board has no end that breaks. Who has said something says again that it is there, and one that is not heard of
-// any more counts as gone, also where it had never come.
+// TestBoardConnSilence: a board has no end that breaks. Who has said something says again that it is there, and one
+// that is not heard of any more counts as gone, also where it had never come.
 func TestBoardConnSilence(t *testing.T) {
 	space := memstore.NewSpace()
 	defer space.Close()
@@ -162,8 +162,8 @@ func TestBoardConnSilence(t *testing.T) {
 	}
 }
 
-// TestLocalTrackers: without a token the node that leads writes files beside a step that its own workers want, and none that only another
-// node names.
+// TestLocalTrackers: without a token the node that leads writes files beside a step that its own workers want, and none
+// that only another node names.
 func TestLocalTrackers(t *testing.T) {
 	c := newLocalNodes(t, 2)
 	c.begin(0, 1)

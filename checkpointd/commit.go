@@ -28,8 +28,8 @@ type fileSource struct {
 	Write func(ctx context.Context, f *os.File) (size int64, sum uint32, err error)
 }
 
-// commitment is one attempt to bring a step to disk. The order of its writes is the whole point: whatever is cut off after
-// any of them, the step before or this one is there whole, and the trackers name nothing that is not.
+// commitment is one attempt to bring a step to disk. The order of its writes is the whole point: whatever is cut off
+// after any of them, the step before or this one is there whole, and the trackers name nothing that is not.
 type commitment struct {
 	disk     disk
 	dir      string
@@ -97,8 +97,8 @@ func (c *commitment) removeStaged(files []File) (err error) {
 // errSomeElsewhere says that only some of a step's files have paths of their own.
 var errSomeElsewhere = errors.New("only some files have a path of their own: give all of them one, or none")
 
-// writeFiles writes the files to where they lie until the step is committed; elsewhere says that they do not share the step's
-// directory. What it returns with an error is what it has begun.
+// writeFiles writes the files to where they lie until the step is committed; elsewhere says that they do not share the
+// step's directory. What it returns with an error is what it has begun.
 func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bool, err error) {
 	files = make([]File, len(c.files))
 	if err := c.disk.MkdirAll(c.stage()); err != nil {
@@ -144,9 +144,9 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 	return files, elsewhere, g.Wait()
 }
 
-// placeOf is where a worker's path lies: relative where it is in a directory of checkpoints, whatever way leads there. A symbolic link
-// in the directory leads outside, where its user wants the file: what it leads to is named, so that nothing in the directory is on the
-// way. Who else may write to the directory does not choose that.
+// placeOf is where a worker's path lies: relative where it is in a directory of checkpoints, whatever way leads there.
+// A symbolic link in the directory leads outside, where its user wants the file: what it leads to is named, so that
+// nothing in the directory is on the way. Who else may write to the directory does not choose that.
 func placeOf(dir, path string) (string, error) {
 	rel, ok := nameIn(dir, path)
 	for at := filepath.Dir(rel); ok && at != "."; at = filepath.Dir(at) {
@@ -291,9 +291,9 @@ func (c *commitment) swap(stage, final spot) error {
 	return c.disk.RemoveAll(old)
 }
 
-// publishFiles gives files the names that workers chose. Several names cannot change at once, so the manifest decides: from
-// then on the files count, under the names that they have until they get their own, and whoever opens the directory next
-// finishes what is cut off here.
+// publishFiles gives files the names that workers chose. Several names cannot change at once, so the manifest decides:
+// from then on the files count, under the names that they have until they get their own, and whoever opens the
+// directory next finishes what is cut off here.
 func (c *commitment) publishFiles(files []File, manifest []byte) error {
 	dirs := map[spot]bool{}
 	for i := range files {

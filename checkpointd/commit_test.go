@@ -22,8 +22,8 @@ import (
 // errDied is what a file system says to a process that was killed.
 var errDied = errors.New("killed")
 
-// mortal lets so many calls happen, cuts the next one off, and does nothing from then on, as if the machine had stopped there.
-// torn lets the call that is cut off leave half of what it wrote.
+// mortal lets so many calls happen, cuts the next one off, and does nothing from then on, as if the machine had stopped
+// there. torn lets the call that is cut off leave half of what it wrote.
 type mortal struct {
 	posix
 	mu    sync.Mutex // shards are written at once
@@ -144,8 +144,9 @@ func testCommitment(d disk, dir string, step int64, shards int, paths func(shard
 
 func noPath(shard int) string { return rankFile(shard) }
 
-// TestCommitCutOff commits and prunes steps, is killed at any of its calls, and opens the directory again, many times over: what
-// is listed as whole is whole and of one attempt, the newest committed step is never lost, and nothing is left lying about.
+// TestCommitCutOff commits and prunes steps, is killed at any of its calls, and opens the directory again, many times
+// over: what is listed as whole is whole and of one attempt, the newest committed step is never lost, and nothing is
+// left lying about.
 func TestCommitCutOff(t *testing.T) {
 	base, n := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -235,8 +236,8 @@ func openForTest(dir string) (*dirLock, error) {
 	return openDir(posix{}, dir)
 }
 
-// TestCommitCalls is killed at every single call of one commit over an older step, in each layout: the newest step is always one
-// of the two.
+// TestCommitCalls is killed at every single call of one commit over an older step, in each layout: the newest step is
+// always one of the two.
 func TestCommitCalls(t *testing.T) {
 	for name, path := range map[string]func(dir string) func(int) string{
 		"usual": func(string) func(int) string { return noPath },
@@ -517,7 +518,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A step that the tracker names, and of which there is no manifest, or no readable one, is told of: an older one is restored instead.
+// A step that the tracker names, and of which there is no manifest, or no readable one, is told of: an older one is
+// restored instead.
 func TestNoManifest(t *testing.T) {
 	for name, do := range map[string]func(path string) error{
 		"removed": os.Remove,

@@ -10,9 +10,10 @@ import (
 	"muster/checkpointd/planner"
 )
 
-// A copy that another node is to have is known by its digest: SHA-256 of where its list of files lies, and of the SHA-256 of its
-// blocks, which several processors compute at once. The node whose worker made the copy states it to the node that leads, which tells
-// those that get the copy, from whom ever; none of them has a worker read a copy with another one.
+// A copy that another node is to have is known by its digest: SHA-256 of where its list of files lies, and of the
+// SHA-256 of its blocks, which several processors compute at once. The node whose worker made the copy states it to the
+// node that leads, which tells those that get the copy, from whom ever; none of them has a worker read a copy with
+// another one.
 const digestBlock = 4 << 20
 
 // digester sums the blocks of a copy, which may come in any order, from several goroutines.
@@ -54,8 +55,8 @@ func (e *digestError) Error() string {
 // errStale says that a copy was overwritten while it was summed.
 var errStale = errors.New("it was overwritten meanwhile")
 
-// digestLocked has the digest of a copy that a worker of this node made computed, once, behind everybody's back. A save that
-// overwrites it ends that.
+// digestLocked has the digest of a copy that a worker of this node made computed, once, behind everybody's back. A save
+// that overwrites it ends that.
 func (s *Service) digestLocked(st *set, slot *slot) {
 	of, m := st.copies[slot], st.mem[slot]
 	if of.digest != nil || of.digesting || !of.made() {

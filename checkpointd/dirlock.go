@@ -27,8 +27,9 @@ var errLocked = errors.New("another job saves its checkpoints there")
 
 const lockName = "lock"
 
-// lockCheckpoints locks a directory of checkpoints until the lock is closed. Where the file system has no locks nobody is
-// kept out. The lock is a file that only those can open who may write to it: whoever may only read must not keep jobs out.
+// lockCheckpoints locks a directory of checkpoints until the lock is closed. Where the file system has no locks nobody
+// is kept out. The lock is a file that only those can open who may write to it: whoever may only read must not keep
+// jobs out.
 func lockCheckpoints(dir string) (*dirLock, error) {
 	t, err := beneath.Open(dir)
 	if err != nil {
@@ -87,8 +88,8 @@ func lockedBy(path string, holders []holder) error {
 	return fmt.Errorf("%w (process %d of user %d holds %s)", errLocked, holders[0].pid, holders[0].uid, path)
 }
 
-// ownDirOf makes sure that ownDir is a directory that nobody has put there to lead elsewhere, or to write to what the directory of
-// checkpoints itself is closed for. A directory that is shared on purpose has one that is shared, too.
+// ownDirOf makes sure that ownDir is a directory that nobody has put there to lead elsewhere, or to write to what the
+// directory of checkpoints itself is closed for. A directory that is shared on purpose has one that is shared, too.
 func ownDirOf(t *beneath.Tree, dir string) error {
 	path := filepath.Join(dir, ownDir)
 	at, err := t.Dir(ownDir)
@@ -153,8 +154,8 @@ func openLock(at *os.Root) (*os.File, error) {
 	return f, nil
 }
 
-// closeForReaders takes the right to read from those who have no right to write. A file that has another name, too, may be one that
-// lies elsewhere.
+// closeForReaders takes the right to read from those who have no right to write. A file that has another name, too, may
+// be one that lies elsewhere.
 func closeForReaders(f *os.File, info fs.FileInfo) error {
 	perm := info.Mode().Perm()
 	closed := perm &^ ((^perm & 0o022) << 1)
@@ -191,7 +192,8 @@ func newLock(at *os.Root) (*os.File, error) {
 // holder is a process that has locked a file.
 type holder struct {
 	pid, uid int
-	// mayWrite says that the file's mode lets it write. One that may not has opened the file when others could still read it.
+	// mayWrite says that the file's mode lets it write. One that may not has opened the file when others could still
+	// read it.
 	mayWrite bool
 }
 

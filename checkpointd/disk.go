@@ -12,8 +12,8 @@ import (
 	"muster/internal/durable"
 )
 
-// spot is where something lies: a directory that a user named, and a clean name in it. Whatever others put there, what is done to
-// a spot is done in its directory, and through no symbolic link.
+// spot is where something lies: a directory that a user named, and a clean name in it. Whatever others put there, what
+// is done to a spot is done in its directory, and through no symbolic link.
 type spot struct{ dir, name string }
 
 func (p spot) path() string { return filepath.Join(p.dir, p.name) }
@@ -21,21 +21,23 @@ func (p spot) path() string { return filepath.Join(p.dir, p.name) }
 // own is the spot of a name in ownDir.
 func own(dir, name string) spot { return spot{dir, filepath.Join(ownDir, name)} }
 
-// disk is all that a commit does to a file system; another kind of storage implements it. Every call that makes something
-// visible is durable when it returns, or SyncDir makes it so.
+// disk is all that a commit does to a file system; another kind of storage implements it. Every call that makes
+// something visible is durable when it returns, or SyncDir makes it so.
 type disk interface {
 	MkdirAll(at spot) error
 	// Create makes a new file to write to; what is there already is an error.
 	Create(at spot) (*os.File, error)
 	// Sync makes what was written to a file durable.
 	Sync(f *os.File) error
-	// Rename replaces a file, or gives a directory a name that nothing has. Exchange swaps two names. Both lie in one directory.
+	// Rename replaces a file, or gives a directory a name that nothing has. Exchange swaps two names. Both lie in one
+	// directory.
 	Rename(from, to spot) error
 	Exchange(a, b spot) error
 	// Replace puts data into a file as a whole.
 	Replace(at spot, data []byte) error
 	SyncDir(at spot) error
-	// Remove removes a file or an empty directory, RemoveAll what has a name that muster made. What is not there is no error.
+	// Remove removes a file or an empty directory, RemoveAll what has a name that muster made. What is not there is no
+	// error.
 	Remove(at spot) error
 	RemoveAll(at spot) error
 }

@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// A frame is four bytes, the length of what follows in network order, and a JSON value. Workers and agents speak in frames, and
-// agents with each other.
+// A frame is four bytes, the length of what follows in network order, and a JSON value. Workers and agents speak in
+// frames, and agents with each other.
 
 // frameOf returns a value as a frame.
 func frameOf(v any) ([]byte, error) {
@@ -30,8 +30,8 @@ func writeFrame(w io.Writer, v any) error {
 	return err
 }
 
-// readFrame reads a value from a frame of at most limit bytes. Memory is taken as the bytes come. io.EOF means that the other
-// end was closed between two frames.
+// readFrame reads a value from a frame of at most limit bytes. Memory is taken as the bytes come. io.EOF means that the
+// other end was closed between two frames.
 func readFrame(r io.Reader, limit uint32, into any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -24,8 +24,8 @@ func verified(t *testing.T, dir string) int {
 	return len(steps)
 }
 
-// TestDeepSpeed keeps engines without ZeRO and with its stages: they restore from memory, and what lies on disk is what DeepSpeed itself
-// writes, reads, and makes whole models of.
+// TestDeepSpeed keeps engines without ZeRO and with its stages: they restore from memory, and what lies on disk is what
+// DeepSpeed itself writes, reads, and makes whole models of.
 func TestDeepSpeed(t *testing.T) {
 	t.Parallel()
 	bin, dir := testutil.Peer(t, "deepspeed"), t.TempDir()
@@ -43,8 +43,9 @@ func TestDeepSpeed(t *testing.T) {
 	}
 }
 
-// TestTrainer has Hugging Face's Trainer train with DistributedDataParallel and with DeepSpeed: a training that goes on from memory
-// ends with the same weights as one that was never stopped, and directories are what Trainer itself writes and reads.
+// TestTrainer has Hugging Face's Trainer train with DistributedDataParallel and with DeepSpeed: a training that goes on
+// from memory ends with the same weights as one that was never stopped, and directories are what Trainer itself writes
+// and reads.
 func TestTrainer(t *testing.T) {
 	t.Parallel()
 	accelerate, deepspeed := testutil.Peer(t, "accelerate"), testutil.Peer(t, "deepspeed")

@@ -86,8 +86,8 @@ func victim(t *testing.T) string {
 	return dir
 }
 
-// TestHostileReports: a node that has the token tells the leader what no node of ours does. That costs it its connection, with a
-// reason in the log; the others' work goes on.
+// TestHostileReports: a node that has the token tells the leader what no node of ours does. That costs it its
+// connection, with a reason in the log; the others' work goes on.
 func TestHostileReports(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	set := func(fields string) string {
@@ -160,8 +160,8 @@ func TestHostileReports(t *testing.T) {
 	}
 }
 
-// TestHostileDirectory: a node that has the token names a directory, and says what it has written there, in a form that is right. The
-// leader's workers have named another one.
+// TestHostileDirectory: a node that has the token names a directory, and says what it has written there, in a form that
+// is right. The leader's workers have named another one.
 func TestHostileDirectory(t *testing.T) {
 	dir := filepath.Join(victim(t), "a")
 	c := newNodesUnderTest(t, 1, nil)
@@ -211,7 +211,8 @@ func TestHostileDirectory(t *testing.T) {
 	}
 }
 
-// TestHostileResults: what a node says it has written leads elsewhere. The leader neither looks there nor renames anything.
+// TestHostileResults: what a node says it has written leads elsewhere. The leader neither looks there nor renames
+// anything.
 func TestHostileResults(t *testing.T) {
 	dir := victim(t)
 	s, _ := testService(t, nil)
@@ -386,7 +387,8 @@ func TestHostileViews(t *testing.T) {
 	}
 }
 
-// TestHostileCopies: a copy that is not what the node that made it has is not used, and named; another node's is, where there is one.
+// TestHostileCopies: a copy that is not what the node that made it has is not used, and named; another node's is, where
+// there is one.
 func TestHostileCopies(t *testing.T) {
 	c := newNodesUnderTest(t, 3, nil)
 	c.begin(0, 1, 2)

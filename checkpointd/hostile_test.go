@@ -60,8 +60,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// Neither muster ckpt prune nor a job that keeps one step removes anything outside of the directory, or of the newest step, or what no step
-// has; and what names such things is listed with a problem, where it cannot be a step.
+// Neither muster ckpt prune nor a job that keeps one step removes anything outside of the directory, or of the newest
+// step, or what no step has; and what names such things is listed with a problem, where it cannot be a step.
 func TestPruneHostile(t *testing.T) {
 	newest := func(dir string) string {
 		steps, err := List(dir)
@@ -254,7 +254,8 @@ func within(t *testing.T, what string, do func()) {
 	}
 }
 
-// What is no file of a sensible size, under the name of a tracker, a manifest or a step's file, is told at once, and an older step is used.
+// What is no file of a sensible size, under the name of a tracker, a manifest or a step's file, is told at once, and an
+// older step is used.
 func TestReadersHostile(t *testing.T) {
 	for kind, make := range map[string]func(path string) error{
 		"FIFO":      func(path string) error { return unix.Mkfifo(path, 0o600) },
@@ -323,8 +324,8 @@ func holds(t *testing.T, path string) (locked bool) {
 	return err == nil
 }
 
-// TestLockOfReaders: another user who may read a directory cannot keep jobs out of it; not even one who has had the lock since
-// it was a file that everybody could read. Jobs keep each other out.
+// TestLockOfReaders: another user who may read a directory cannot keep jobs out of it; not even one who has had the
+// lock since it was a file that everybody could read. Jobs keep each other out.
 func TestLockOfReaders(t *testing.T) {
 	dir := testutil.ReachedDir(t, 0o755)
 	path := filepath.Join(dir, ownDir, lockName)
@@ -406,8 +407,8 @@ func TestOwnDirOfStranger(t *testing.T) {
 	lock.close()
 }
 
-// Without trackers the newest step is the one that was committed last, whatever the clock said; steps of earlier versions, which have no
-// numbers, are older, and among themselves as their times say.
+// Without trackers the newest step is the one that was committed last, whatever the clock said; steps of earlier
+// versions, which have no numbers, are older, and among themselves as their times say.
 func TestNewestByCommit(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
@@ -461,7 +462,8 @@ func TestNewestByCommit(t *testing.T) {
 	}
 }
 
-// A worker's path that a symbolic link in the directory leads to lies outside of it, where the user wants it: it is written, and never removed.
+// A worker's path that a symbolic link in the directory leads to lies outside of it, where the user wants it: it is
+// written, and never removed.
 func TestPathThroughLink(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	if err := os.Symlink(other, filepath.Join(dir, "models")); err != nil {
@@ -484,7 +486,8 @@ func TestPathThroughLink(t *testing.T) {
 	}
 }
 
-// TestPathThroughStrangersLink: who may write to the directory does not choose what is replaced elsewhere, by a link in the way of a worker's path.
+// TestPathThroughStrangersLink: who may write to the directory does not choose what is replaced elsewhere, by a link in
+// the way of a worker's path.
 func TestPathThroughStrangersLink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")
@@ -528,7 +531,8 @@ func TestLockIsLinked(t *testing.T) {
 	}
 }
 
-// Files of another user with names of our segments, as long as files can be: they take no room, are not looked at, and are told of.
+// Files of another user with names of our segments, as long as files can be: they take no room, are not looked at, and
+// are told of.
 func TestStrangersSegments(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")
@@ -566,7 +570,8 @@ func TestStrangersSegments(t *testing.T) {
 	testutil.RunStranger(t, "sh", "-c", "rm -f '"+label+"'.1-0-1 '"+label+"'.1-0-99 '"+label+"'.new '"+label+"x'")
 }
 
-// TestManifestOfManyEntries: a manifest, or a tracker, of many entries that are nothing takes no more memory than its bytes allow.
+// TestManifestOfManyEntries: a manifest, or a tracker, of many entries that are nothing takes no more memory than its
+// bytes allow.
 func TestManifestOfManyEntries(t *testing.T) {
 	const most = 16 << 20
 	for name, c := range map[string]struct{ file, begin, entry string }{
@@ -613,8 +618,8 @@ func TestLargeManifest(t *testing.T) {
 	}
 }
 
-// TestLabelsOfStrangers: another user may give his files the names of our labels. They are no jobs of ours: none is shown, and none stands in
-// the way of what is to be saved.
+// TestLabelsOfStrangers: another user may give his files the names of our labels. They are no jobs of ours: none is
+// shown, and none stands in the way of what is to be saved.
 func TestLabelsOfStrangers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to give a file away")

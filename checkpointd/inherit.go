@@ -8,12 +8,12 @@ import (
 	"muster/checkpointd/planner"
 )
 
-// leftLimit is how long workers wait for a disk that is to say what of the memory of a killed muster is still needed. Nodes that know
-// wait for those that do not: see callRound.
+// leftLimit is how long workers wait for a disk that is to say what of the memory of a killed muster is still needed.
+// Nodes that know wait for those that do not: see callRound.
 const leftLimit = joinLimit/2 - 5*time.Second
 
-// awaitLeft is leftBehind within a limit, unless the node takes part in a lineage already. A search that takes longer goes on, for a
-// round that begins before the node takes part in one.
+// awaitLeft is leftBehind within a limit, unless the node takes part in a lineage already. A search that takes longer
+// goes on, for a round that begins before the node takes part in one.
 func (t *team) awaitLeft(ctx context.Context) []*leftover {
 	if t.s.segments == nil || t.lineage != 0 || ctx.Err() != nil {
 		return nil
@@ -57,7 +57,8 @@ func closeAll(left []*leftover) {
 	}
 }
 
-// leftBehind takes what killed agents of this run have left on the node where it has been one of several. The caller closes them.
+// leftBehind takes what killed agents of this run have left on the node where it has been one of several. The caller
+// closes them.
 func (t *team) leftBehind() (found []*leftover) {
 	s := t.s
 	for _, path := range labelPaths(s.segments.dir) {
@@ -72,9 +73,9 @@ func (t *team) leftBehind() (found []*leftover) {
 	return found
 }
 
-// inheritLocked takes part in a lineage. Its copies that were left on this node are ours from then on, under the moments that they had:
-// other nodes have the other shards. What is left of lineages before it is older, and is given up, as is what the lineage has gone on
-// from without this node. What somebody else has written over stays.
+// inheritLocked takes part in a lineage. Its copies that were left on this node are ours from then on, under the
+// moments that they had: other nodes have the other shards. What is left of lineages before it is older, and is given
+// up, as is what the lineage has gone on from without this node. What somebody else has written over stays.
 func (t *team) inheritLocked(left []*leftover, call roundCall) {
 	s, lineage := t.s, call.Lineage
 	if t.lineage != 0 && t.lineage != lineage { // the nodes that it was with are not among these

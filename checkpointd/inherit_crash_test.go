@@ -16,8 +16,8 @@ type life struct {
 
 func (l life) state(shard int) []byte { return state(l.step+1000*int64(l.salt), shard, size) }
 
-// restore has all workers of a round restore, and makes sure that they have one step of one life among those that all had saved;
-// the salt is -1 where it came from disk, the step 0 where there was none.
+// restore has all workers of a round restore, and makes sure that they have one step of one life among those that all
+// had saved; the salt is -1 where it came from disk, the step 0 where there was none.
 func (c *nodesUnderTest) restore(whole []life) (found life) {
 	c.t.Helper()
 	type answer struct {
@@ -65,8 +65,8 @@ func (c *nodesUnderTest) restore(whole []life) (found life) {
 	return found
 }
 
-// TestInheritCrashes kills one, some or all nodes by turns, loses one now and then, and moves ranks. All restore what all had saved, of
-// one life; and where no host was lost, the newest.
+// TestInheritCrashes kills one, some or all nodes by turns, loses one now and then, and moves ranks. All restore what
+// all had saved, of one life; and where no host was lost, the newest.
 func TestInheritCrashes(t *testing.T) {
 	lives := 25
 	if os.Getenv("MUSTER_SOAK") != "" {

@@ -14,7 +14,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestSeveralByHand: nobody but the job itself uses, removes or writes what one of several nodes has left, but for somebody who asks.
+// TestSeveralByHand: nobody but the job itself uses, removes or writes what one of several nodes has left, but for
+// somebody who asks.
 func TestSeveralByHand(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
@@ -77,7 +78,8 @@ func TestSeveralSave(t *testing.T) {
 	c.spread(2, 0)
 	c.workers[0].save(3, 0, size, false)
 	places := c.sigkillAll(0, 1)
-	// Here is more of step 3, which may be whole together with other nodes: step 2 goes elsewhere, and nothing is removed.
+	// Here is more of step 3, which may be whole together with other nodes: step 2 goes elsewhere, and nothing is
+	// removed.
 	found, err := ListMemory(places[0])
 	if err != nil || len(found) == 0 || found[0].Step != 3 {
 		t.Fatalf("%+v: %v", found, err)

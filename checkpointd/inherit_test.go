@@ -70,8 +70,8 @@ func (c *nodesUnderTest) nothingIn(places ...string) {
 	}
 }
 
-// TestInherit kills all nodes of a job, and again: the next ones have the newest step that all of them had saved, in the order that
-// they have now, bit for bit, and bring it to disk.
+// TestInherit kills all nodes of a job, and again: the next ones have the newest step that all of them had saved, in
+// the order that they have now, bit for bit, and bring it to disk.
 func TestInherit(t *testing.T) {
 	c := newNodesUnderTest(t, 3, nil)
 	order := []int{0, 1, 2}
@@ -154,8 +154,8 @@ func TestInheritTwice(t *testing.T) {
 	c.nothingIn(places...)
 }
 
-// TestInheritLate: one node is killed, and comes back when the others have gone on without it. What it has left is of the same steps,
-// and of no use.
+// TestInheritLate: one node is killed, and comes back when the others have gone on without it. What it has left is of
+// the same steps, and of no use.
 func TestInheritLate(t *testing.T) {
 	c := newNodesUnderTest(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1, 2)
@@ -194,8 +194,9 @@ func TestInheritBack(t *testing.T) {
 	c.nothingIn(place)
 }
 
-// TestInheritStrangers: two jobs with one run id were killed, each of which had saved the same steps in its first round. A node that
-// has what the older one left is among those of the newer: nothing is put together, and what is older goes.
+// TestInheritStrangers: two jobs with one run id were killed, each of which had saved the same steps in its first
+// round. A node that has what the older one left is among those of the newer: nothing is put together, and what is
+// older goes.
 func TestInheritStrangers(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
@@ -239,7 +240,8 @@ func TestInheritStrangers(t *testing.T) {
 	}
 }
 
-// TestInheritOthersWrote: somebody else has written to the directory since. That is restored, and what is in memory stays.
+// TestInheritOthersWrote: somebody else has written to the directory since. That is restored, and what is in memory
+// stays.
 func TestInheritOthersWrote(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
@@ -265,8 +267,8 @@ func TestInheritOthersWrote(t *testing.T) {
 	}
 }
 
-// TestInheritCommitted: the step that all nodes had was committed just before they were killed, and none of them was told. It is not
-// written again, and later ones count as later.
+// TestInheritCommitted: the step that all nodes had was committed just before they were killed, and none of them was
+// told. It is not written again, and later ones count as later.
 func TestInheritCommitted(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
@@ -305,7 +307,8 @@ func TestInheritCommitted(t *testing.T) {
 	c.nothingIn(places...)
 }
 
-// TestTeamLearns: a node that leads dies when it has committed a step and told nobody. Nothing older is restored, or written.
+// TestTeamLearns: a node that leads dies when it has committed a step and told nobody. Nothing older is restored, or
+// written.
 func TestTeamLearns(t *testing.T) {
 	c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1)
@@ -366,7 +369,8 @@ func TestInheritOtherShards(t *testing.T) {
 	c.nothingIn(places...)
 }
 
-// TestTeamFailedStays: the last step cannot be written. What all nodes have of it stays, and is there when they start again.
+// TestTeamFailedStays: the last step cannot be written. What all nodes have of it stays, and is there when they start
+// again.
 func TestTeamFailedStays(t *testing.T) {
 	for _, hurry := range []bool{false, true} {
 		bad := &slowDisk{open: make(chan struct{}), fail: errDied}
@@ -412,7 +416,8 @@ func TestTeamFailedStays(t *testing.T) {
 	}
 }
 
-// TestDecide: the newest lineage that nodes take part in, else the newest of which something is left, else a new one; rounds go on.
+// TestDecide: the newest lineage that nodes take part in, else the newest of which something is left, else a new one;
+// rounds go on.
 func TestDecide(t *testing.T) {
 	now := time.Unix(0, 99)
 	for name, c := range map[string]struct {
@@ -454,8 +459,8 @@ func (c *nodesUnderTest) hungDisk() (release func()) {
 	}
 }
 
-// TestInheritHungDisk: the disk does not answer when the next nodes start. What was left on it stays, and workers that save
-// elsewhere do so.
+// TestInheritHungDisk: the disk does not answer when the next nodes start. What was left on it stays, and workers that
+// save elsewhere do so.
 func TestInheritHungDisk(t *testing.T) {
 	c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.leftLimit = 2 * time.Second })
 	c.begin(0, 1)
@@ -488,7 +493,8 @@ func TestInheritHungDisk(t *testing.T) {
 	}
 }
 
-// TestInheritSlowDisk: a round ends while the disk is asked what of the memory of a killed muster is needed. The next one has it.
+// TestInheritSlowDisk: a round ends while the disk is asked what of the memory of a killed muster is needed. The next
+// one has it.
 func TestInheritSlowDisk(t *testing.T) {
 	for _, size := range []int{1, 2} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
@@ -529,8 +535,8 @@ func TestInheritSlowDisk(t *testing.T) {
 	}
 }
 
-// TestInheritPart: a node does not find its part of what a killed job has left. The parts of the others stay, for a start at which it does,
-// as long as nobody has saved since.
+// TestInheritPart: a node does not find its part of what a killed job has left. The parts of the others stay, for a
+// start at which it does, as long as nobody has saved since.
 func TestInheritPart(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// label says what the segments beside it are, for whoever finds them when their agent is dead. It is locked while the agent,
-// or somebody who saves what is left, looks after them. Fields are only ever added.
+// label says what the segments beside it are, for whoever finds them when their agent is dead. It is locked while the
+// agent, or somebody who saves what is left, looks after them. Fields are only ever added.
 type label struct {
 	Version int       `json:"version"`
 	RunID   string    `json:"run_id"`
@@ -42,8 +42,8 @@ type labelSet struct {
 	Keep     KeepRules `json:"keep"`
 	// Committed is the newest moment on disk, Step -1 for none.
 	Committed moment `json:"committed"`
-	// Head is what the trackers of the directory named when the agent looked last; see headOf. Next is the attempt by which it
-	// writes, or has just written, NextAt.
+	// Head is what the trackers of the directory named when the agent looked last; see headOf. Next is the attempt by
+	// which it writes, or has just written, NextAt.
 	Head   string `json:"head"`
 	Next   string `json:"next,omitempty"`
 	NextAt moment `json:"next_at"`
@@ -69,8 +69,8 @@ func (l *label) validate() error {
 	return nil
 }
 
-// headOf identifies the step that the trackers of a directory name: by its attempt, or the number where DLRover wrote it. Empty for
-// none. Another head than the one before means that somebody else has written there.
+// headOf identifies the step that the trackers of a directory name: by its attempt, or the number where DLRover wrote
+// it. Empty for none. Another head than the one before means that somebody else has written there.
 func headOf(dir string) string {
 	if wait := beforeHead.Load(); wait != nil {
 		(*wait)(dir)

@@ -20,14 +20,16 @@ type leftover struct {
 	label label
 	file  *labelFile // nil: only looked at
 	sets  []*set     // as in the label
-	// others are sets that cannot be used, since others have written to their directories, and what the trackers there name.
+	// others are sets that cannot be used, since others have written to their directories, and what the trackers there
+	// name.
 	others map[*set]string
 	// problems are why segments are not used.
 	problems []error
 	bytes    map[int]int64 // by set: of its files
 }
 
-// mapLeftover maps the segments beside a label that hold whole copies, all of it checked: nobody vouches for what is in them.
+// mapLeftover maps the segments beside a label that hold whole copies, all of it checked: nobody vouches for what is in
+// them.
 func mapLeftover(path string, l label) *leftover {
 	lo := &leftover{label: l, others: map[*set]string{}, bytes: map[int]int64{}}
 	for _, of := range l.Sets {
@@ -58,8 +60,8 @@ func openLeftover(path string) (*leftover, error) {
 	return lo, nil
 }
 
-// openUsable takes over what a dead agent has left of sets in dir, of all for an empty one. It returns nil where that cannot be done.
-// What cannot be used stays; sets in directories that others have written to are apart.
+// openUsable takes over what a dead agent has left of sets in dir, of all for an empty one. It returns nil where that
+// cannot be done. What cannot be used stays; sets in directories that others have written to are apart.
 func (s *Service) openUsable(path, dir string) *leftover {
 	lo, err := openLeftover(path)
 	if err != nil {
@@ -253,8 +255,8 @@ func (lo *leftover) dropAll() (err error) {
 // errOthers says that a directory has steps that came after those in memory, from somebody else.
 var errOthers = errors.New("other steps have been written there since")
 
-// settle compares a set with its directory: it learns of a step that was committed just before its agent died, and returns
-// errOthers where what is in memory is not the newest any more.
+// settle compares a set with its directory: it learns of a step that was committed just before its agent died, and
+// returns errOthers where what is in memory is not the newest any more.
 func (st *set) settle() error {
 	switch head := headOf(st.dir); {
 	case head == st.head:
@@ -300,7 +302,8 @@ type MemoryStep struct {
 	label string
 }
 
-// ListMemory returns the steps in the memory of this user's agents, in a directory such as DefaultMemory: by run, the newest first.
+// ListMemory returns the steps in the memory of this user's agents, in a directory such as DefaultMemory: by run, the
+// newest first.
 func ListMemory(memory string) ([]MemoryStep, error) {
 	if _, err := os.Stat(memory); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("cannot look for checkpoints in memory: %w", err)

@@ -72,8 +72,8 @@ func onDisk(t *testing.T, dir string, step int64) {
 	}
 }
 
-// An agent is killed: the newest complete step is brought to disk, and nothing is left of its memory. A step that one shard alone
-// has saved is not a step.
+// An agent is killed: the newest complete step is brought to disk, and nothing is left of its memory. A step that one
+// shard alone has saved is not a step.
 func TestSalvage(t *testing.T) {
 	memory, dir := shm(t), t.TempDir()
 	killed(t, "test", memory, dir, func(a, b *client) {
@@ -137,8 +137,8 @@ func TestSalvageNothing(t *testing.T) {
 	onDisk(t, elsewhere, 11)
 }
 
-// The next agent of the run has what a killed one has left: the newest step is restored from memory, and is on disk soon. Later
-// saves come after it, and the end leaves nothing.
+// The next agent of the run has what a killed one has left: the newest step is restored from memory, and is on disk
+// soon. Later saves come after it, and the end leaves nothing.
 func TestAdopt(t *testing.T) {
 	memory, dir := shm(t), t.TempDir()
 	killed(t, "test", memory, dir, saveBoth(10, 11, 12))
@@ -234,7 +234,8 @@ func TestAdoptOtherShards(t *testing.T) {
 	onDisk(t, dir, 11)
 }
 
-// A run with another id leaves alone what it finds, and says so; so does one whose directory has newer steps from elsewhere.
+// A run with another id leaves alone what it finds, and says so; so does one whose directory has newer steps from
+// elsewhere.
 func TestNotAdopted(t *testing.T) {
 	memory, dir := shm(t), t.TempDir()
 	killed(t, "test", memory, dir, saveBoth(11))

@@ -14,8 +14,9 @@ import (
 	"muster/rendezvous"
 )
 
-// An era is 24 bits that count the rounds of a lineage, 24 bits by chance, and 16 that count the loads of the round. Those by
-// chance tell rounds with one number apart: such as of nodes that went on without each other, and have met again.
+// An era is 24 bits that count the rounds of a lineage, 24 bits by chance, and 16 that count the loads of the round.
+// Those by chance tell rounds with one number apart: such as of nodes that went on without each other, and have met
+// again.
 const (
 	eraShift   = 16 // a node that is alone counts its groups of workers here
 	roundShift = 40
@@ -27,9 +28,9 @@ func firstEra(round, nonce uint64) uint64 { return round<<roundShift | nonce<<er
 
 // standing is what a node tells the leader when a round begins.
 //
-// A lineage is all that the nodes of a job have done since one of them led for the first time without anything that agents before
-// them had left. It is named by the Unix time of that in nanoseconds: the newest is what the job does now. What is in memory of another
-// one is never put together with it.
+// A lineage is all that the nodes of a job have done since one of them led for the first time without anything that
+// agents before them had left. It is named by the Unix time of that in nanoseconds: the newest is what the job does
+// now. What is in memory of another one is never put together with it.
 type standing struct {
 	// Lineage is the one that the node takes part in; 0 for none yet.
 	Lineage int64 `json:"lineage,omitempty"`
@@ -37,8 +38,8 @@ type standing struct {
 	Left []int64 `json:"left,omitempty"`
 	// Round is the largest number of a round that the node knows.
 	Round uint64 `json:"round,omitempty"`
-	// Heads are what the trackers of its directories name, as far as its lineages have written it, and which moments these are:
-	// see set.head.
+	// Heads are what the trackers of its directories name, as far as its lineages have written it, and which moments
+	// these are: see set.head.
 	Heads map[string]moment `json:"heads,omitempty"`
 	// Node is its name, Dir what Config.Dir is there.
 	Node string `json:"node,omitempty"`
@@ -58,13 +59,14 @@ type roundCall struct {
 	Apart string `json:"apart,omitempty"`
 }
 
-// leaderKey is where the leader puts its roundCall on a round's board, standingKey where the node with a group rank says how it stands.
+// leaderKey is where the leader puts its roundCall on a round's board, standingKey where the node with a group rank
+// says how it stands.
 const leaderKey = "ckpt/leader"
 
 func standingKey(rank int) string { return "ckpt/node/" + strconv.Itoa(rank) }
 
-// decide finds the lineage of a round: the newest that a node takes part in, else the newest of which something is left, else a
-// new one. left reports whether a killed agent has left something of it.
+// decide finds the lineage of a round: the newest that a node takes part in, else the newest of which something is
+// left, else a new one. left reports whether a killed agent has left something of it.
 func decide(nodes []standing, now time.Time, nonce uint64) (lineage int64, era uint64, left bool) {
 	var here, dead int64
 	var round uint64
@@ -127,8 +129,8 @@ func (st *set) newestEra() uint64 {
 	return era
 }
 
-// callRound has all nodes of a round say how they stand, decides, leads them from then on, and tells them. board is nil where this node
-// is the only one.
+// callRound has all nodes of a round say how they stand, decides, leads them from then on, and tells them. board is nil
+// where this node is the only one.
 func (t *team) callRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call roundCall, err error) {
 	nodes := []standing{own}
 	hearing, cancel := context.WithTimeout(ctx, joinLimit/2)

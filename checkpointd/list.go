@@ -13,8 +13,8 @@ import (
 	"muster/internal/beneath"
 )
 
-// List returns the steps in a directory of checkpoints: that of the trackers first, then from the newest to the oldest, then what is
-// there with a problem and has no number. Errors are about the directory; those of a step are its Problem.
+// List returns the steps in a directory of checkpoints: that of the trackers first, then from the newest to the oldest,
+// then what is there with a problem and has no number. Errors are about the directory; those of a step are its Problem.
 func List(dir string) ([]Step, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -58,7 +58,8 @@ func List(dir string) ([]Step, error) {
 	return steps, nil
 }
 
-// newestFirst orders steps. Clocks say what is newer only of what an earlier muster has written, which is older than all that is counted.
+// newestFirst orders steps. Clocks say what is newer only of what an earlier muster has written, which is older than
+// all that is counted.
 func newestFirst(a, b Step) int {
 	if a.Latest != b.Latest {
 		if a.Latest {

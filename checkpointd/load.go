@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// load tells a worker where to restore from. All workers of a round are told the same, whenever they ask for the same time.
+// load tells a worker where to restore from. All workers of a round are told the same, whenever they ask for the same
+// time.
 func (c *session) load() (reply, *os.File, error) {
 	s, st := c.service, c.set
 	if s.team != nil {
@@ -68,7 +69,8 @@ func (s *Service) writingLocked(dir string) bool {
 	return false
 }
 
-// decideLocked finds the newest step that is whole, in memory or on disk. Reading checksums takes time: the lock is let go.
+// decideLocked finds the newest step that is whole, in memory or on disk. Reading checksums takes time: the lock is let
+// go.
 func (s *Service) decideLocked(st *set, d *decision) {
 	for {
 		complete := st.slots.complete()
@@ -122,8 +124,8 @@ func (s *Service) damagedLocked(st *set, shard int, slot *slot, err error) {
 	st.tear(slot)
 }
 
-// compareLocked compares the checksums of a pinned step, with the lock let go, and returns the first shard whose are wrong,
-// -1 for none.
+// compareLocked compares the checksums of a pinned step, with the lock let go, and returns the first shard whose are
+// wrong, -1 for none.
 func (s *Service) compareLocked(f *flush) (bad int, err error) {
 	var sound []func() error
 	for _, c := range f.copies {
@@ -139,8 +141,8 @@ func (s *Service) compareLocked(f *flush) (bad int, err error) {
 	return -1, nil
 }
 
-// compareAheadLocked has the checksums of the newest complete step compared before workers ask for it: nobody is left who
-// could write to it.
+// compareAheadLocked has the checksums of the newest complete step compared before workers ask for it: nobody is left
+// who could write to it.
 func (s *Service) compareAheadLocked(st *set) {
 	for slot, c := range st.copies {
 		c.compareAnew(st.mem[slot])

@@ -28,8 +28,8 @@ func newLocalNodes(t *testing.T, size int) *nodesUnderTest {
 	return newNodesUnderTest(t, size, func(c *Config) { c.Token, c.Addr = nil, "" })
 }
 
-// beginCopies begins a round of these nodes with a worker on each that has the only shard, as with DistributedDataParallel: rank 0's
-// counts, and the others' are copies for their nodes.
+// beginCopies begins a round of these nodes with a worker on each that has the only shard, as with
+// DistributedDataParallel: rank 0's counts, and the others' are copies for their nodes.
 func (c *nodesUnderTest) beginCopies(order ...int) {
 	c.t.Helper()
 	c.meet(order...)
@@ -61,8 +61,8 @@ func (c *nodesUnderTest) loadCopies(source string, step int64) {
 	}
 }
 
-// TestLocalShards: nodes without a token keep their own workers' shards in memory, and all restore the newest step that each of them
-// has. When a node is lost all restore what is on disk.
+// TestLocalShards: nodes without a token keep their own workers' shards in memory, and all restore the newest step that
+// each of them has. When a node is lost all restore what is on disk.
 func TestLocalShards(t *testing.T) {
 	c := newLocalNodes(t, 3)
 	c.begin(0, 1, 2)
@@ -88,8 +88,8 @@ func TestLocalShards(t *testing.T) {
 	c.load(fromDisk, 17)
 }
 
-// TestLocalCopies: with one shard each node has a copy of its own, which its workers restore. Where a node is new the others' copy is
-// written first, and all read that.
+// TestLocalCopies: with one shard each node has a copy of its own, which its workers restore. Where a node is new the
+// others' copy is written first, and all read that.
 func TestLocalCopies(t *testing.T) {
 	c := newLocalNodes(t, 2)
 	c.beginCopies(0, 1)
@@ -128,7 +128,8 @@ func TestLocalOneSaves(t *testing.T) {
 	c.loadCopies(fromDisk, 5)
 }
 
-// TestLocalDiskOfOne: a step that rank 0 alone saves for the disk is written, although the others have saved before and do not come to it.
+// TestLocalDiskOfOne: a step that rank 0 alone saves for the disk is written, although the others have saved before and
+// do not come to it.
 func TestLocalDiskOfOne(t *testing.T) {
 	c := newLocalNodes(t, 2)
 	c.beginCopies(0, 1)
@@ -144,7 +145,8 @@ func TestLocalDiskOfOne(t *testing.T) {
 	c.loadCopies(fromDisk, 4)
 }
 
-// TestLocalRanksMoved: nodes that have changed places read what was saved from disk, and keep none of each other's shards in memory.
+// TestLocalRanksMoved: nodes that have changed places read what was saved from disk, and keep none of each other's
+// shards in memory.
 func TestLocalRanksMoved(t *testing.T) {
 	c := newLocalNodes(t, 2)
 	c.begin(0, 1)
@@ -171,8 +173,8 @@ func TestLocalRanksMoved(t *testing.T) {
 	c.load(fromMemory, 5)
 }
 
-// TestLocalNodeDies: a node that is killed while the others wait for the last step leaves no end that breaks. They wait for what it alone
-// had until it is not heard of any more, and say what is lost.
+// TestLocalNodeDies: a node that is killed while the others wait for the last step leaves no end that breaks. They wait
+// for what it alone had until it is not heard of any more, and say what is lost.
 func TestLocalNodeDies(t *testing.T) {
 	for name, dies := range map[string]int{"one that follows": 1, "the one that leads": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -235,8 +237,8 @@ func TestLocalLeaves(t *testing.T) {
 	}
 }
 
-// TestLocalHostileViews: without a token whoever writes on the board can show a node what no leader says. It gets no copy from elsewhere,
-// and asks nobody for one.
+// TestLocalHostileViews: without a token whoever writes on the board can show a node what no leader says. It gets no
+// copy from elsewhere, and asks nobody for one.
 func TestLocalHostileViews(t *testing.T) {
 	for name, set := range map[string]func(*planner.SetView){
 		"a decision that names who has a copy": func(v *planner.SetView) {
@@ -308,8 +310,8 @@ func TestLocalHostileViews(t *testing.T) {
 	}
 }
 
-// TestLocalDirectory: without a token a node that leads opens no directory that only another node has named, though this user has had
-// checkpoints there before.
+// TestLocalDirectory: without a token a node that leads opens no directory that only another node has named, though
+// this user has had checkpoints there before.
 func TestLocalDirectory(t *testing.T) {
 	c := newLocalNodes(t, 2)
 	other := filepath.Join(t.TempDir(), "another's")
@@ -334,7 +336,8 @@ func TestLocalDirectory(t *testing.T) {
 	}
 }
 
-// TestStepWithoutFiles: nodes that say they have written nothing commit nothing: it would be the newest step, and older ones would go.
+// TestStepWithoutFiles: nodes that say they have written nothing commit nothing: it would be the newest step, and older
+// ones would go.
 func TestStepWithoutFiles(t *testing.T) {
 	s, _ := testService(t, nil)
 	dir := filepath.Join(t.TempDir(), "ckpt")
@@ -350,8 +353,8 @@ func TestStepWithoutFiles(t *testing.T) {
 	}
 }
 
-// TestLocalElsewhere: a rank that restores sharded states in another form than they were saved in needs what only the other node has in
-// memory. It has that from disk, where the step is written behind the workers.
+// TestLocalElsewhere: a rank that restores sharded states in another form than they were saved in needs what only the
+// other node has in memory. It has that from disk, where the step is written behind the workers.
 func TestLocalElsewhere(t *testing.T) {
 	t.Parallel()
 	interpreter := testutil.Torch(t)

@@ -20,8 +20,8 @@ import (
 	"muster/internal/printable"
 )
 
-// Names in a directory of checkpoints. A step is a directory with a manifest in it, which has the step's number for a name
-// unless a worker gives it another one; the manifests of steps whose files lie elsewhere are in ownDir.
+// Names in a directory of checkpoints. A step is a directory with a manifest in it, which has the step's number for a
+// name unless a worker gives it another one; the manifests of steps whose files lie elsewhere are in ownDir.
 const (
 	ownDir          = ".muster"
 	stagePrefix     = "stage-"
@@ -45,8 +45,8 @@ type Manifest struct {
 	RunID   string    `json:"run_id"`
 	Shards  int       `json:"shards"`
 	Created time.Time `json:"created"`
-	// Commit counts what was committed to the directory, from 1 on: it says what is newer, whatever clocks say. 0: an earlier muster has
-	// written it.
+	// Commit counts what was committed to the directory, from 1 on: it says what is newer, whatever clocks say. 0: an
+	// earlier muster has written it.
 	Commit int64 `json:"commit,omitempty"`
 	// Trackers are further files that name the newest step, for the framework's own tools: names and texts.
 	Trackers [][2]string `json:"trackers,omitempty"`
@@ -62,14 +62,15 @@ type File struct {
 	// Path is relative to the directory of checkpoints, unless it lies outside of that.
 	Path string `json:"path"`
 	Size int64  `json:"size"`
-	// CRC32C is the checksum of the whole file, as eight hexadecimal digits; empty where a worker has written it by itself.
+	// CRC32C is the checksum of the whole file, as eight hexadecimal digits; empty where a worker has written it by
+	// itself.
 	CRC32C string `json:"crc32c"`
 	// Attempt is which writing of the step this file belongs to.
 	Attempt string `json:"attempt"`
 }
 
-// errName says that something in a directory of checkpoints has a name that no step's file has, or is something else than a file. muster
-// never removes what has such a problem.
+// errName says that something in a directory of checkpoints has a name that no step's file has, or is something else
+// than a file. muster never removes what has such a problem.
 var errName = errors.New("it is not used, and nothing of it is removed")
 
 // commitLast bounds the numbers of commits, far beyond what can be counted to.
@@ -108,7 +109,8 @@ func (m *Manifest) validate() error {
 	return nil
 }
 
-// named reports whether a file can have its name: a clean one, of nothing that muster itself has in a directory of checkpoints.
+// named reports whether a file can have its name: a clean one, of nothing that muster itself has in a directory of
+// checkpoints.
 func (f *File) named() bool {
 	if filepath.IsAbs(f.Path) {
 		return filepath.Clean(f.Path) == f.Path && f.Path != "/" && !strings.ContainsFunc(f.Path, unprintable)
@@ -137,7 +139,8 @@ func (m *Manifest) shardFile(shard int) *File {
 	return nil
 }
 
-// spot is where a file lies when it has its name: in the directory of checkpoints, or in that one outside of it which a worker chose.
+// spot is where a file lies when it has its name: in the directory of checkpoints, or in that one outside of it which a
+// worker chose.
 func (f *File) spot(dir string) spot {
 	if filepath.IsAbs(f.Path) {
 		return spot{filepath.Dir(f.Path), filepath.Base(f.Path)}
@@ -256,15 +259,16 @@ func readJSON(t *beneath.Tree, name string, into any) error {
 	return nil
 }
 
-// entryBytes is less than any file takes in a manifest, numberBytes less than a number of a step's; fewEntries are read whatever they
-// take. "{}," becomes 30 times as many bytes in memory, and entries of files no more than these have.
+// entryBytes is less than any file takes in a manifest, numberBytes less than a number of a step's; fewEntries are read
+// whatever they take. "{}," becomes 30 times as many bytes in memory, and entries of files no more than these have.
 const (
 	entryBytes  = 48
 	numberBytes = 8
 	fewEntries  = 1 << 16
 )
 
-// dense returns an error for JSON that would take far more memory than its text, as no manifest or tracker of ours does.
+// dense returns an error for JSON that would take far more memory than its text, as no manifest or tracker of ours
+// does.
 func dense(text []byte) error {
 	objects := bytes.Count(text, []byte("{")) + bytes.Count(text, []byte("["))
 	if objects > fewEntries+len(text)/entryBytes || bytes.Count(text, []byte(",")) > fewEntries+len(text)/numberBytes {

@@ -10,8 +10,9 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestMegatron has two ranks keep a model of the real megatron-core through the functions of the real megatron.training, and DLRover's
-// in front of them. Then processes without muster load what it wrote, with as many ranks and with one.
+// TestMegatron has two ranks keep a model of the real megatron-core through the functions of the real
+// megatron.training, and DLRover's in front of them. Then processes without muster load what it wrote, with as many
+// ranks and with one.
 func TestMegatron(t *testing.T) {
 	t.Parallel()
 	interpreter := filepath.Join(testutil.Peer(t, "megatron-core"), "python")

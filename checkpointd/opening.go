@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// opening is a directory on its way to its first set. A disk may hang meanwhile: nobody but those who want that directory waits for it.
+// opening is a directory on its way to its first set. A disk may hang meanwhile: nobody but those who want that
+// directory waits for it.
 type opening struct {
 	done bool
 	lock *dirLock
@@ -15,8 +16,8 @@ type opening struct {
 	err  error
 }
 
-// openedLocked waits until a directory is open, and whoever brings to disk what a dead agent has left for it is done. Of several
-// nodes the one that leads opens it.
+// openedLocked waits until a directory is open, and whoever brings to disk what a dead agent has left for it is done.
+// Of several nodes the one that leads opens it.
 func (s *Service) openedLocked(dir string, gone <-chan struct{}) error {
 	for until := time.Now().Add(waitSalvage); ; {
 		if s.team != nil || slices.ContainsFunc(s.sets, func(st *set) bool { return st.dir == dir }) {

@@ -16,7 +16,8 @@ import (
 	"muster/internal/peertls"
 )
 
-// carryOutLocked does what the leader's view of a set asks of this node. Views are whole: what was begun is not begun again.
+// carryOutLocked does what the leader's view of a set asks of this node. Views are whole: what was begun is not begun
+// again.
 func (s *Service) carryOutLocked(v *planner.SetView) {
 	st := s.findSetLocked(v.Key)
 	if st == nil {
@@ -74,8 +75,8 @@ func (s *Service) learnLocked(st *set, v *planner.SetView) {
 	}
 }
 
-// endPartLocked forgets what was written of a step: it counts, or does not. Then it is removed here, too: where nodes do not share
-// the directory whoever leads does not see it.
+// endPartLocked forgets what was written of a step: it counts, or does not. Then it is removed here, too: where nodes
+// do not share the directory whoever leads does not see it.
 func (s *Service) endPartLocked(st *set) {
 	if st.attempt == "" {
 		return
@@ -203,7 +204,8 @@ func (st *set) stated(c planner.Copy) *planner.Digest {
 // statedLimit is how long a copy that has come waits for what the node that made it states.
 const statedLimit = 2 * time.Minute
 
-// agreedLocked compares the digest of a copy that has come with what the node that made it has stated, and waits for that.
+// agreedLocked compares the digest of a copy that has come with what the node that made it has stated, and waits for
+// that.
 func (s *Service) agreedLocked(st *set, c planner.Copy, came planner.Digest) error {
 	for until := time.Now().Add(statedLimit); ; {
 		if stated := st.stated(c); stated != nil {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// pace keeps the writing of checkpoints to so many bytes a second, for all files of a node together. nil: as fast as it goes.
+// pace keeps the writing of checkpoints to so many bytes a second, for all files of a node together. nil: as fast as it
+// goes.
 type pace struct {
 	rate int64
 

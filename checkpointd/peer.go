@@ -17,8 +17,8 @@ import (
 	"muster/internal/peertls"
 )
 
-// Nodes of one job speak to each other over TCP, encrypted, once both have proved that they have the job's token. A connection
-// begins with a greeting, which says what it is for. Frames are as those of workers, and may be longer.
+// Nodes of one job speak to each other over TCP, encrypted, once both have proved that they have the job's token. A
+// connection begins with a greeting, which says what it is for. Frames are as those of workers, and may be longer.
 const (
 	peerPurpose   = "checkpoints"
 	peerLimit     = 64 << 20 // bytes of a frame: a report or a view
@@ -29,8 +29,8 @@ const (
 	chunkSize = 1 << 20
 	// stallTime is how long a copy may make no progress.
 	stallTime = 30 * time.Second
-	// A copy comes in parts, over a connection each, so that one processor is not all that encrypts it: one for so many bytes, and
-	// no more than maxParts.
+	// A copy comes in parts, over a connection each, so that one processor is not all that encrypts it: one for so many
+	// bytes, and no more than maxParts.
 	partSize = 32 << 20
 	maxParts = 4
 )
@@ -42,7 +42,8 @@ func (c *Config) domain() peertls.Domain {
 
 // greeting is the first frame of a connection.
 type greeting struct {
-	// Op is join (reports go one way, views the other), fetch (a part of a copy comes) or find (the shard with a file is named).
+	// Op is join (reports go one way, views the other), fetch (a part of a copy comes) or find (the shard with a file
+	// is named).
 	Op string `json:"op"`
 	// join: which node it is, of which round, and which of its agents.
 	Rank  int              `json:"rank,omitempty"`
@@ -215,8 +216,8 @@ func receivePart(conn net.Conn, head *copyHead, m *memory, part int, sums *diges
 	return nil
 }
 
-// receiveCopy reads a copy of which the first part comes over conn, the others over connections that dial makes. It returns what its
-// bytes sum up to.
+// receiveCopy reads a copy of which the first part comes over conn, the others over connections that dial makes. It
+// returns what its bytes sum up to.
 func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory, dial func(ctx context.Context, part int) (net.Conn, error)) (planner.Digest, error) {
 	sums := newDigester(head.Used, head.MetaOff, head.MetaLen)
 	g, ctx := errgroup.WithContext(ctx)

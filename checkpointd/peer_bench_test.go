@@ -13,8 +13,9 @@ import (
 	"muster/internal/peertls"
 )
 
-// BenchmarkCopy brings 256 MiB over loopback from memory to memory: as plain bytes, which is what the network between two processes of
-// this machine gives; encrypted, over one connection; and as agents bring each other copies: encrypted, in parts, and summed.
+// BenchmarkCopy brings 256 MiB over loopback from memory to memory: as plain bytes, which is what the network between
+// two processes of this machine gives; encrypted, over one connection; and as agents bring each other copies:
+// encrypted, in parts, and summed.
 func BenchmarkCopy(b *testing.B) {
 	const size = 256 << 20
 	from, to := &memory{bytes: make([]byte, headerSize+size)}, &memory{bytes: make([]byte, headerSize+size)}

@@ -10,8 +10,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestPlacesAreFound: a step whose files have paths of their own is found again, whoever has written it and whoever reads: muster, or
-// workers by themselves.
+// TestPlacesAreFound: a step whose files have paths of their own is found again, whoever has written it and whoever
+// reads: muster, or workers by themselves.
 func TestPlacesAreFound(t *testing.T) {
 	t.Parallel()
 	testutil.Torch(t)

@@ -152,8 +152,8 @@ func (s *sim) complete() (found []moment) {
 	return found
 }
 
-// TestCouncil: whatever comes late, fails or is lost, a step that was shown as complete is not given up for one that is not;
-// what is committed is of one moment and one attempt; all restore the same; and in the end all is on disk.
+// TestCouncil: whatever comes late, fails or is lost, a step that was shown as complete is not given up for one that is
+// not; what is committed is of one moment and one attempt; all restore the same; and in the end all is on disk.
 func TestCouncil(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 4).Draw(t, "nodes")
@@ -327,7 +327,8 @@ func TestCouncil(t *testing.T) {
 	})
 }
 
-// TestCouncilNodeAway: a node's connection breaks, and what it has stays there: a step that is whole with it is not given up.
+// TestCouncilNodeAway: a node's connection breaks, and what it has stays there: a step that is whole with it is not
+// given up.
 func TestCouncilNodeAway(t *testing.T) {
 	k, at := planner.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
 	l := planner.NewLeader(1, func() string { return "attempt" })

@@ -22,8 +22,9 @@ type KeepRules struct {
 	Every int64
 }
 
-// prunable returns the steps of a directory that the rules do not keep, the oldest first. Steps that nobody can use keep no
-// place; what has no manifest, or something else than files under their names, is not ours to remove. Those that the newest usable one spares stay, and count.
+// prunable returns the steps of a directory that the rules do not keep, the oldest first. Steps that nobody can use
+// keep no place; what has no manifest, or something else than files under their names, is not ours to remove. Those
+// that the newest usable one spares stay, and count.
 func prunable(steps []Step, rules KeepRules) []Step {
 	newest := slices.IndexFunc(steps, func(s Step) bool { return s.Problem == nil && (s.Latest || !s.Foreign) })
 	if rules.Latest <= 0 || newest < 0 { // what cannot be used now may be all there is
@@ -53,8 +54,9 @@ func prunable(steps []Step, rules KeepRules) []Step {
 	return gone
 }
 
-// Prune removes the steps of a directory that the rules do not keep, and returns them; with dry it only returns them. It is
-// refused while a job saves there. The newest step that stays is read, and one whose checksums are wrong counts as one that cannot be used.
+// Prune removes the steps of a directory that the rules do not keep, and returns them; with dry it only returns them.
+// It is refused while a job saves there. The newest step that stays is read, and one whose checksums are wrong counts
+// as one that cannot be used.
 func Prune(dir string, rules KeepRules, dry bool) ([]Step, error) {
 	if _, err := os.Lstat(filepath.Join(dir, ownDir)); err == nil {
 		lock, err := lockCheckpoints(dir)
@@ -99,9 +101,9 @@ func pruneSteps(d disk, steps []Step, rules KeepRules, dry bool) ([]Step, error)
 	return removed, nil
 }
 
-// removeStep takes a step away so that at no time a part of it looks like a step, one file after the other. Files that another step
-// has, too, stay, and so do those outside of the directory, and all that no manifest names: whoever can write a manifest must not
-// choose what is removed.
+// removeStep takes a step away so that at no time a part of it looks like a step, one file after the other. Files that
+// another step has, too, stay, and so do those outside of the directory, and all that no manifest names: whoever can
+// write a manifest must not choose what is removed.
 func removeStep(d disk, s *Step, all []Step) error {
 	if filepath.Dir(s.ManifestPath) == ownDir {
 		return removeNamed(d, s, all)
@@ -198,8 +200,8 @@ func removeNamed(d disk, s *Step, all []Step) error {
 	return nil
 }
 
-// ofAnother reports whether a file belongs to another step than the one that names it: by a manifest, or since it lies in the
-// directory of a step.
+// ofAnother reports whether a file belongs to another step than the one that names it: by a manifest, or since it lies
+// in the directory of a step.
 func ofAnother(s *Step, f *File, all []Step) bool {
 	first, _, nested := strings.Cut(f.Path, "/")
 	if _, err := os.Lstat(filepath.Join(s.Dir, first, manifestName)); nested && !errors.Is(err, os.ErrNotExist) {

@@ -15,8 +15,9 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestDirectoryChangesMeanwhile: who may write to a directory of checkpoints renames, links and cuts there while steps are written and
-// pruned, and nothing elsewhere changes. What of that succeeds inside is his: he can as well remove all of it.
+// TestDirectoryChangesMeanwhile: who may write to a directory of checkpoints renames, links and cuts there while steps
+// are written and pruned, and nothing elsewhere changes. What of that succeeds inside is his: he can as well remove all
+// of it.
 func TestDirectoryChangesMeanwhile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")

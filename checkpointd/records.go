@@ -48,7 +48,8 @@ type layout struct {
 	Aside []fileLayout `json:"aside,omitempty"`
 	// Dir is the name of the step's directory, the step's number where it is empty.
 	Dir string `json:"dir,omitempty"`
-	// Trackers are files beside the step's directory that name it, for the framework's own tools: a name and a text each.
+	// Trackers are files beside the step's directory that name it, for the framework's own tools: a name and a text
+	// each.
 	Trackers [][2]string `json:"trackers,omitempty"`
 	// Spare are older steps that are not removed while this one is the newest.
 	Spare []int64 `json:"spare,omitempty"`
@@ -56,7 +57,8 @@ type layout struct {
 
 // fileLayout is one file: its parts follow each other without a gap.
 type fileLayout struct {
-	// Path is relative to the step's directory; absolute where a worker wants it elsewhere; empty for the shard's usual name.
+	// Path is relative to the step's directory; absolute where a worker wants it elsewhere; empty for the shard's usual
+	// name.
 	Path  string `json:"path"`
 	Parts []part `json:"parts"`
 }
@@ -67,8 +69,8 @@ type part struct {
 	Bytes   *span    `json:"bytes,omitempty"`
 }
 
-// readLayout reads the layout that lies in a slot at [off, off+length), and makes sure that nothing of it lies elsewhere. It
-// returns how many bytes behind the header belong to the copy.
+// readLayout reads the layout that lies in a slot at [off, off+length), and makes sure that nothing of it lies
+// elsewhere. It returns how many bytes behind the header belong to the copy.
 func readLayout(slot []byte, off, length int64) (layout, int64, error) {
 	size := int64(len(slot))
 	end := int64(headerSize)

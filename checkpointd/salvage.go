@@ -18,10 +18,11 @@ import (
 	"muster/internal/errhint"
 )
 
-// Salvage brings to disk what an agent that was killed has left in memory and not written: of each set the newest complete step.
-// Then the memory is given up. label is what Service.Label was; where the agent has ended in order nothing is there, and nothing is
-// done. to is another directory for the step than its own, empty for that. An error leaves in memory what was not written. What one of
-// several nodes has left stays as it is, for the next agent: other nodes have the other shards, and may go on.
+// Salvage brings to disk what an agent that was killed has left in memory and not written: of each set the newest
+// complete step. Then the memory is given up. label is what Service.Label was; where the agent has ended in order
+// nothing is there, and nothing is done. to is another directory for the step than its own, empty for that. An error
+// leaves in memory what was not written. What one of several nodes has left stays as it is, for the next agent: other
+// nodes have the other shards, and may go on.
 func Salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 	if l, err := readLabel(label); err == nil && l.Lineage != 0 {
 		tellParts(label, l, log)
@@ -57,8 +58,8 @@ func (st *set) newestHere() (at moment, shards []int) {
 	return at, shards
 }
 
-// errParts returns an error where a set of one of several nodes cannot be saved from here: other nodes may have the rest of its
-// newest step. A step before that, which is whole here, goes to another directory at most.
+// errParts returns an error where a set of one of several nodes cannot be saved from here: other nodes may have the
+// rest of its newest step. A step before that, which is whole here, goes to another directory at most.
 func (st *set) errParts(to string) error {
 	at, shards := st.newestHere()
 	complete := st.slots.complete()
@@ -130,7 +131,8 @@ func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 	return errors.Join(append(errs, lo.file.write(lo.label))...)
 }
 
-// fits returns an error where what was left cannot go to a directory: what is written now would be taken for the newest that is there.
+// fits returns an error where what was left cannot go to a directory: what is written now would be taken for the newest
+// that is there.
 func (lo *leftover) fits(to string) error {
 	steps, err := List(to)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -202,8 +204,8 @@ func (f *flush) verify() error {
 	return nil
 }
 
-// Save writes the newest step that a MemoryStep's agent has in memory: a living one is asked to do it. to is another directory,
-// for the steps of dead ones.
+// Save writes the newest step that a MemoryStep's agent has in memory: a living one is asked to do it. to is another
+// directory, for the steps of dead ones.
 func (m *MemoryStep) Save(ctx context.Context, to string, log zerolog.Logger) error {
 	if !m.Running {
 		return salvage(ctx, m.label, to, log)

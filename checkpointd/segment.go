@@ -17,12 +17,13 @@ import (
 // DefaultMemory is where slots lie that are to outlive the agent.
 const DefaultMemory = "/dev/shm"
 
-// Names in the directory of segments: a label is muster-<uid>-<run id>-<token>, and each of its segments that, a dot, and what the
-// segment is of: <set>-<shard>-<random>. The token is the agent's, so that two agents of one run id do not meet.
+// Names in the directory of segments: a label is muster-<uid>-<run id>-<token>, and each of its segments that, a dot,
+// and what the segment is of: <set>-<shard>-<random>. The token is the agent's, so that two agents of one run id do not
+// meet.
 const segmentPrefix = "muster-"
 
-// segments is a directory in memory where an agent's slots lie as files, so that they outlive it. Nil: there is none, and memory
-// has no name.
+// segments is a directory in memory where an agent's slots lie as files, so that they outlive it. Nil: there is none,
+// and memory has no name.
 type segments struct {
 	dir   string
 	label *labelFile
@@ -34,7 +35,8 @@ type segments struct {
 // errNoSegments says that memory cannot have names.
 var errNoSegments = errors.New("cannot keep checkpoints where they outlive muster")
 
-// openSegments prepares a directory for the slots of a run. It has to be a file system in memory, unless somebody chose it.
+// openSegments prepares a directory for the slots of a run. It has to be a file system in memory, unless somebody chose
+// it.
 func openSegments(dir string, chosen bool, l label) (*segments, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -67,12 +69,12 @@ func (g *segments) path(set, shard int) string {
 	return fmt.Sprintf("%s.%d-%d-%s", g.label.path, set, shard, strings.ToLower(rand.Text()[:10]))
 }
 
-// othersShare is the part of the file system that segments leave to others: a worker that loads data through it, or writes to a
-// page that it cannot have, is killed.
+// othersShare is the part of the file system that segments leave to others: a worker that loads data through it, or
+// writes to a page that it cannot have, is killed.
 const othersShare = 8
 
-// room reports whether a file of size bytes has room beside all segments that there are, when they will have been filled. What counts
-// besides is what the file system has given away: files of others may be as long as they like.
+// room reports whether a file of size bytes has room beside all segments that there are, when they will have been
+// filled. What counts besides is what the file system has given away: files of others may be as long as they like.
 func (g *segments) room(size int64) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(g.dir, &st) != nil {
@@ -117,7 +119,8 @@ func (s *Service) newFile(st *set, shard int, size int64) (*os.File, string, err
 	return os.NewFile(uintptr(fd), "muster-checkpoint"), "", nil
 }
 
-// openOwn opens a file in the directory of segments that has to be this user's, an ordinary one, and nobody else's to write to.
+// openOwn opens a file in the directory of segments that has to be this user's, an ordinary one, and nobody else's to
+// write to.
 func openOwn(path string, flags int) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// serveWord makes this test binary an agent: it serves at a socket, with memory in a directory, and obeys the lines of its standard input.
+// serveWord makes this test binary an agent: it serves at a socket, with memory in a directory, and obeys the lines of
+// its standard input.
 const serveWord = "serve-checkpoints"
 
 func serveMain(socket, runID, memory string) int {

@@ -27,30 +27,32 @@ type Config struct {
 	RunID string
 	// Workers is how many workers the node has: memory is divided among them.
 	Workers int
-	// Slots is how many copies of its state a worker has in memory: 1 or 2; 0: 2 where memory allows it, which is where both take
-	// less than MemoryShare of what is available.
+	// Slots is how many copies of its state a worker has in memory: 1 or 2; 0: 2 where memory allows it, which is where
+	// both take less than MemoryShare of what is available.
 	Slots int
 	// Keep is how many committed steps stay on disk, 0 for all.
 	Keep int
 	// Rate is how many bytes a second are written to disk at most, 0 for as many as it takes.
 	Rate int64
-	// Memory is a directory in memory where checkpoints lie so that they outlive muster when it is killed: DefaultMemory, or one
-	// that somebody chose. Empty: none do.
+	// Memory is a directory in memory where checkpoints lie so that they outlive muster when it is killed:
+	// DefaultMemory, or one that somebody chose. Empty: none do.
 	Memory string
-	// Dir is the directory of checkpoints that this node was given; empty: none, its workers choose. Nodes tell where theirs differ.
+	// Dir is the directory of checkpoints that this node was given; empty: none, its workers choose. Nodes tell where
+	// theirs differ.
 	Dir string
 	Log zerolog.Logger
 
-	// Several says that the job has several nodes, which keep checkpoints together; Node is this one's name. Token is the job's secret:
-	// they reach each other at Addr, a host or address, and have copies from each other. nil: they agree through the rounds' boards, and
-	// copies stay where they are made.
+	// Several says that the job has several nodes, which keep checkpoints together; Node is this one's name. Token is
+	// the job's secret: they reach each other at Addr, a host or address, and have copies from each other. nil: they
+	// agree through the rounds' boards, and copies stay where they are made.
 	Several    bool
 	Token      []byte
 	Addr, Node string
 	// Replicas is on how many nodes a copy of each shard is, the one that saved it included; 0 and 1: on that.
 	Replicas int
 
-	// disk and available are the real ones where they are nil, the times are leftLimit, waitRanks and boardBeat where they are 0.
+	// disk and available are the real ones where they are nil, the times are leftLimit, waitRanks and boardBeat where
+	// they are 0.
 	disk      disk
 	available func() int64
 	leftLimit time.Duration
@@ -213,8 +215,8 @@ func (s *Service) awaitLocked(until time.Time, gone <-chan struct{}) bool {
 	return false
 }
 
-// RoundOver is told that the workers of a round have all ended: what they were copying is torn, what they were looking at is
-// free, and the newest complete step is written behind those that come next. why stands in the log.
+// RoundOver is told that the workers of a round have all ended: what they were copying is torn, what they were looking
+// at is free, and the newest complete step is written behind those that come next. why stands in the log.
 func (s *Service) RoundOver(why string) {
 	s.mu.Lock()
 	for c := range s.sessions {
@@ -367,8 +369,8 @@ func (s *Service) Close() error {
 	return err
 }
 
-// setLocked returns the set of a directory and number of shards, which it makes where there is none. Another number of shards
-// than before comes with another world: what is in memory is written, and given up.
+// setLocked returns the set of a directory and number of shards, which it makes where there is none. Another number of
+// shards than before comes with another world: what is in memory is written, and given up.
 func (s *Service) setLocked(dir string, shards int) (*set, error) {
 	var st, before *set
 	for _, o := range s.sets { // of one directory there are several where they were left by a killed agent

@@ -172,7 +172,8 @@ func TestOneDecision(t *testing.T) {
 	}
 }
 
-// flipBit damages the copy of a step of this round when all of the first set's are summed: a worker may do that to its mapping.
+// flipBit damages the copy of a step of this round when all of the first set's are summed: a worker may do that to its
+// mapping.
 func flipBit(t *testing.T, s *Service, step int64) {
 	t.Helper()
 	testutil.Eventually(t, 30*time.Second, "the copies are summed", func() bool {
@@ -215,7 +216,8 @@ func TestDamagedMemory(t *testing.T) {
 	}
 }
 
-// A copy of the round before cannot be written, since it is damaged. Those who wait now have not saved it, and go on without it.
+// A copy of the round before cannot be written, since it is damaged. Those who wait now have not saved it, and go on
+// without it.
 func TestWaitAfterDamage(t *testing.T) {
 	s, log := testService(t, nil)
 	dir := t.TempDir()
@@ -305,8 +307,8 @@ func TestSavesWhileWriting(t *testing.T) {
 	}
 }
 
-// A step that is in memory already is saved for the disk, as scripts do that save every tenth step there and every hundredth
-// here. Saved to memory once more, it is not written once more.
+// A step that is in memory already is saved for the disk, as scripts do that save every tenth step there and every
+// hundredth here. Saved to memory once more, it is not written once more.
 func TestSavedAgain(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := testService(t, nil)
@@ -347,7 +349,8 @@ func TestWaitWithoutMemory(t *testing.T) {
 	}
 }
 
-// A worker that asks where to restore from, while that is found out by reading much, does not keep the round from its end.
+// A worker that asks where to restore from, while that is found out by reading much, does not keep the round from its
+// end.
 func TestRoundEndsWhileReading(t *testing.T) {
 	dir := t.TempDir()
 	if err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// waitSave is how long a save waits for memory: for other ranks to come as far, and, where the step is to be written, for
-	// the disk.
+	// waitSave is how long a save waits for memory: for other ranks to come as far, and, where the step is to be
+	// written, for the disk.
 	waitSave  = 10 * time.Minute
 	waitRanks = time.Minute
 	// waitSalvage is how long a job waits for the steps that its killed predecessor has left to be brought to disk.
 	waitSalvage = 10 * time.Minute
 	shardsMax   = 1 << 16
-	// slack is what a new slot has beyond what was asked for, as a fraction of it: states grow a little. Pages of it that
-	// nobody writes cost nothing.
+	// slack is what a new slot has beyond what was asked for, as a fraction of it: states grow a little. Pages of it
+	// that nobody writes cost nothing.
 	slack = 8
 )
 
@@ -56,7 +56,8 @@ func (c *session) hangUp() {
 	_ = c.conn.Close()
 }
 
-// finishLimit bounds how long a session reads on after its worker has ended. Somebody who inherited the connection may hold it.
+// finishLimit bounds how long a session reads on after its worker has ended. Somebody who inherited the connection may
+// hold it.
 const finishLimit = time.Second
 
 // finish has the session read what its dead worker sent, and end.
@@ -312,8 +313,8 @@ func (st *set) laggards(at moment) string {
 	return fmt.Sprintf("of step %d nobody has saved the shards %v to %s", at.Step, st.slots.missing(at), st.dir)
 }
 
-// momentLocked is the moment of a save that begins. One that is not brought to an end is begun anew by a worker that needs more
-// memory than it had thought.
+// momentLocked is the moment of a save that begins. One that is not brought to an end is begun anew by a worker that
+// needs more memory than it had thought.
 func (c *session) momentLocked(step int64) moment {
 	at := moment{Era: c.eraLocked(), Step: step, Again: c.saved.Again}
 	switch {

@@ -12,8 +12,8 @@ import (
 	"muster/checkpointd/planner"
 )
 
-// set is the checkpoints that go to one directory, from so many shards: their memory, what is to be written, and what was.
-// All its fields are guarded by Service.mu, but those of flush.
+// set is the checkpoints that go to one directory, from so many shards: their memory, what is to be written, and what
+// was. All its fields are guarded by Service.mu, but those of flush.
 type set struct {
 	dir    string
 	shards int
@@ -74,7 +74,8 @@ type copied struct {
 	persist bool
 	pid     int       // of the worker that made it; 0: it came from another node
 	end     time.Time // when it was whole
-	// sound compares its checksums, once since somebody could last have written to it. It takes time, and is called without the lock.
+	// sound compares its checksums, once since somebody could last have written to it. It takes time, and is called
+	// without the lock.
 	sound func() error
 	// digest is known where another node has asked for it, or the copy came from one; digesting while it is computed.
 	digest    *planner.Digest
@@ -152,7 +153,8 @@ func (st *set) release() {
 	}
 }
 
-// releaseRetired frees the memory of a set that another one has followed, where nothing of it is to be written any more.
+// releaseRetired frees the memory of a set that another one has followed, where nothing of it is to be written any
+// more.
 func (st *set) releaseRetired() {
 	if st.lock == nil && st.pending == nil && st.running == nil {
 		st.release()
@@ -218,8 +220,8 @@ func (f *flush) bytes() (n int64) {
 	return n
 }
 
-// want has a complete step written, after the one that is being written. One that waits for that is given up for it: the
-// newest counts. It reports whether anything changed.
+// want has a complete step written, after the one that is being written. One that waits for that is given up for it:
+// the newest counts. It reports whether anything changed.
 func (st *set) want(at moment, why string) bool {
 	if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 || st.running != nil && st.running.at == at {
 		return false
@@ -339,8 +341,8 @@ func (s *Step) divides(shards int, reshards bool) error {
 	return fmt.Errorf("cannot restore step %d: %d ranks saved it, and %d restore; shards are not divided anew", s.Step, s.Shards, shards)
 }
 
-// chooseDisk returns the newest step on disk whose files of the shards are what was written, and notes about those that were
-// passed over.
+// chooseDisk returns the newest step on disk whose files of the shards are what was written, and notes about those that
+// were passed over.
 func chooseDisk(ctx context.Context, dir string) (_ *Step, notes []string) {
 	steps, err := List(dir)
 	if err != nil {

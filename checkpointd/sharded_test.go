@@ -15,7 +15,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// runRanks runs a script as the ranks of a job on this node, with our packages on its path, and returns what they print.
+// runRanks runs a script as the ranks of a job on this node, with our packages on its path, and returns what they
+// print.
 func runRanks(t *testing.T, socket string, ranks int, script string, args ...string) string {
 	t.Helper()
 	return runRanksOf(t, testutil.Torch(t), nil, socket, ranks, script, args...)
@@ -54,8 +55,9 @@ func runRanksOf(t *testing.T, interpreter string, folders []string, socket strin
 	return out.String()
 }
 
-// TestSharded has two ranks keep sharded states of all kinds, in memory and on disk, through our own calls and DLRover's. Then a
-// process without muster reads the directories, and another number of ranks restores what was in memory only.
+// TestSharded has two ranks keep sharded states of all kinds, in memory and on disk, through our own calls and
+// DLRover's. Then a process without muster reads the directories, and another number of ranks restores what was in
+// memory only.
 func TestSharded(t *testing.T) {
 	t.Parallel()
 	root, store := t.TempDir(), filepath.Join(t.TempDir(), "store")
@@ -140,7 +142,8 @@ print("done")
 	}
 }
 
-// Two ranks whose states have grown beyond memory are both told so: the second one does not wait for the first one's copy.
+// Two ranks whose states have grown beyond memory are both told so: the second one does not wait for the first one's
+// copy.
 func TestNoMemoryForAll(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := testService(t, func(c *Config) { c.available = func() int64 { return 1 << 20 } })

@@ -55,8 +55,8 @@ const (
 	minBlock      = 4 << 20
 )
 
-// memory is one slot's file: a header, and what a worker copied behind it. One without a name cannot be made shorter, so reading
-// it cannot fault; one with a name is only touched in guarded.
+// memory is one slot's file: a header, and what a worker copied behind it. One without a name cannot be made shorter,
+// so reading it cannot fault; one with a name is only touched in guarded.
 type memory struct {
 	file  *os.File
 	path  string // its name in the directory of segments, removed with the last user; empty: none
@@ -71,8 +71,8 @@ type memory struct {
 // hold keeps the mapping until release. Whoever calls it has it.
 func (m *memory) hold() { m.users.Add(1) }
 
-// newMemory makes a new file in memory one for size bytes behind the header, and has want of them touched in the background. path
-// is the file's name, empty for none.
+// newMemory makes a new file in memory one for size bytes behind the header, and has want of them touched in the
+// background. path is the file's name, empty for none.
 func newMemory(file *os.File, path string, size, want int64, runID string, shard, shards int) (m *memory, err error) {
 	fd := int(file.Fd())
 	m = &memory{file: file, path: path, want: want}
@@ -133,8 +133,8 @@ func (m *memory) whole() error {
 // faultStep is how much is touched at once: whoever copies meanwhile waits no longer than for that.
 const faultStep = 8 << 20
 
-// prefault has pages allocated in the background, in the order in which they are going to be written. The file keeps its size: one that
-// was cut short must not look whole again.
+// prefault has pages allocated in the background, in the order in which they are going to be written. The file keeps
+// its size: one that was cut short must not look whole again.
 func (m *memory) prefault(want int64) {
 	fd, size := int(m.file.Fd()), int64(len(m.bytes))
 	m.faulting.Go(func() {
@@ -158,8 +158,8 @@ func (m *memory) layout(off, length int64) (l layout, used int64, err error) {
 	return l, used, err
 }
 
-// grow makes sure that a file with a name has pages for want bytes behind the header, beyond those that prefault takes care of:
-// whoever writes to a page that the file system has no room for is killed.
+// grow makes sure that a file with a name has pages for want bytes behind the header, beyond those that prefault takes
+// care of: whoever writes to a page that the file system has no room for is killed.
 func (m *memory) grow(want int64) error {
 	if err := m.whole(); err != nil {
 		return err
@@ -193,7 +193,8 @@ func (m *memory) release() {
 func (m *memory) put32(at int, v uint32) { binary.LittleEndian.PutUint32(m.bytes[at:], v) }
 func (m *memory) put64(at int, v uint64) { binary.LittleEndian.PutUint64(m.bytes[at:], v) }
 
-// setState publishes the state after everything else of the header. Where that is cut off nobody can use the slot, as it says.
+// setState publishes the state after everything else of the header. Where that is cut off nobody can use the slot, as
+// it says.
 func (m *memory) setState(s slotState) {
 	_ = guarded(func() error {
 		atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.bytes[headerState])), uint32(s))
@@ -255,8 +256,8 @@ func blockOf(n int64) int64 {
 	return block
 }
 
-// sums returns the checksums of the first n bytes behind the header, by blocks. It gives up, with false, when stop says so, or where
-// they cannot be read.
+// sums returns the checksums of the first n bytes behind the header, by blocks. It gives up, with false, when stop says
+// so, or where they cannot be read.
 func (m *memory) sums(n int64, procs int, stop func() bool) ([]uint32, bool) {
 	block := blockOf(n)
 	count := int((n + block - 1) / block)

@@ -32,8 +32,8 @@ type slotTable struct {
 	told *toldMoments
 }
 
-// toldMoments are the newest moments of which all shards have copies on some node, the newest first, and those that cannot
-// become complete any more.
+// toldMoments are the newest moments of which all shards have copies on some node, the newest first, and those that
+// cannot become complete any more.
 type toldMoments struct{ complete, dead []moment }
 
 func newSlotTable(shards int) *slotTable {
@@ -117,15 +117,16 @@ func (b *slotTable) missing(m moment) (shards []int) {
 	return shards
 }
 
-// abandoned reports whether whoever saved a shard of which a moment has no copy is gone. The leader of several nodes says so itself.
+// abandoned reports whether whoever saved a shard of which a moment has no copy is gone. The leader of several nodes
+// says so itself.
 func (b *slotTable) abandoned(m moment, gone func(shard int) bool) bool {
 	return b.told == nil && gone != nil && slices.ContainsFunc(b.missing(m), gone)
 }
 
 // slotRules bound what victim may answer.
 type slotRules struct {
-	// Slots is how many slots a shard has where memory allows: 2, and another one for each of up to extraSlots that are being
-	// written to disk or looked at. 1: saves overwrite the only copy.
+	// Slots is how many slots a shard has where memory allows: 2, and another one for each of up to extraSlots that are
+	// being written to disk or looked at. 1: saves overwrite the only copy.
 	Slots int
 	// Room says whether there is memory for another slot.
 	Room func() bool
@@ -145,8 +146,9 @@ const (
 	waitRank                   // none before another rank has saved its shard of the step in the slot that was returned
 )
 
-// victim returns the slot of a shard that a new copy may overwrite. It keeps the newest complete step, unless that would
-// leave nothing to write to and an older complete one is kept by whoever writes that to disk; or unless there is but one slot.
+// victim returns the slot of a shard that a new copy may overwrite. It keeps the newest complete step, unless that
+// would leave nothing to write to and an older complete one is kept by whoever writes that to disk; or unless there is
+// but one slot.
 func (b *slotTable) victim(shard int, rules slotRules) (victimKind, *slot) {
 	slots := b.shards[shard]
 	complete := b.complete()

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBook plays ranks that save, die and load, a disk that is slow, and memory that is short, in any order. A step that was
-// complete must stay so until a newer one is, unless there is but one slot.
+// TestBook plays ranks that save, die and load, a disk that is slow, and memory that is short, in any order. A step
+// that was complete must stay so until a newer one is, unless there is but one slot.
 func TestBook(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := rapid.IntRange(1, 3).Draw(t, "shards")

@@ -34,7 +34,8 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// TestSumOfHoles compares the checksums of files with holes with those of their bytes, and those of files that end too soon.
+// TestSumOfHoles compares the checksums of files with holes with those of their bytes, and those of files that end too
+// soon.
 func TestSumOfHoles(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range 40 {

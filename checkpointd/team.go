@@ -21,15 +21,16 @@ import (
 // joinLimit is how long nodes wait for each other when a round begins. That they all meet was settled before.
 const joinLimit = time.Minute
 
-// team is this node's part among the nodes of a job: it reports to the leader what there is in memory, and does what the
-// leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
+// team is this node's part among the nodes of a job: it reports to the leader what there is in memory, and does what
+// the leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
 type team struct {
 	s        *Service
 	listener *admission.Gate // nil without a token
 	acceptor *peertls.Acceptor
 	id       peertls.Identity // where the other nodes reach this one
 
-	// local says that there is no token: nodes agree through the rounds' boards, and copies stay on the node that made them.
+	// local says that there is no token: nodes agree through the rounds' boards, and copies stay on the node that made
+	// them.
 	local bool
 	base  int // the round's rank of this node's first worker
 
@@ -76,8 +77,8 @@ func openTeam(ctx context.Context, s *Service) (*team, error) {
 	return t, nil
 }
 
-// BeginRound is told of the round whose workers are about to start, and of the board that only its agents share: nil where
-// agents of others take part. again says that the round goes on, and only this node's workers start again.
+// BeginRound is told of the round whose workers are about to start, and of the board that only its agents share: nil
+// where agents of others take part. again says that the round goes on, and only this node's workers start again.
 func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, again bool) error {
 	t := s.team
 	if t == nil {

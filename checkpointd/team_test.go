@@ -55,7 +55,8 @@ func (c *nodesUnderTest) add() {
 	c.nodes, c.logs = append(c.nodes, s), append(c.logs, log)
 }
 
-// begin ends the round before, and begins one of the nodes in this order, with a worker on each that saves its rank's shard.
+// begin ends the round before, and begins one of the nodes in this order, with a worker on each that saves its rank's
+// shard.
 func (c *nodesUnderTest) begin(order ...int) {
 	c.t.Helper()
 	c.meet(order...)
@@ -302,8 +303,8 @@ func TestTeamDiskFails(t *testing.T) {
 	c.end(0, 1)
 }
 
-// TestTeamDamagedMemory: a damaged copy is neither restored nor written: another node's is, where there is one, else the step
-// before, by all.
+// TestTeamDamagedMemory: a damaged copy is neither restored nor written: another node's is, where there is one, else
+// the step before, by all.
 func TestTeamDamagedMemory(t *testing.T) {
 	for replicas, want := range map[int]int64{1: 1, 2: 2} {
 		c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.Replicas = replicas })

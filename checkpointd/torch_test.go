@@ -65,8 +65,9 @@ func TestClientTrouble(t *testing.T) {
 	}
 }
 
-// TestClientEnds: a worker ends right behind a save, while the memory for its next one is being mapped in the background. A thread that
-// is in torch's code when the interpreter ends aborts the process, and the job would start it again.
+// TestClientEnds: a worker ends right behind a save, while the memory for its next one is being mapped in the
+// background. A thread that is in torch's code when the interpreter ends aborts the process, and the job would start it
+// again.
 func TestClientEnds(t *testing.T) {
 	s, _ := testService(t, func(c *Config) { c.Workers = 1 })
 	out := runPython(t, s.cfg.Socket, "-c", `

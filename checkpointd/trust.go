@@ -14,9 +14,9 @@ import (
 	"muster/checkpointd/planner"
 )
 
-// Another node of the job, which has its token where there is one, is believed what it says of its checkpoints, within bounds: see
-// planner's Check. It does not decide where files of this node lie: that the workers of this node do, by the directories that they
-// name, and whoever started it, by Config.Dir.
+// Another node of the job, which has its token where there is one, is believed what it says of its checkpoints, within
+// bounds: see planner's Check. It does not decide where files of this node lie: that the workers of this node do, by
+// the directories that they name, and whoever started it, by Config.Dir.
 
 // errNotNamed says that a directory is not written to, since only another node has named it.
 var errNotNamed = errors.New("no worker of this node has named this directory")
@@ -32,13 +32,13 @@ func (s *Service) named(dir string) bool {
 	return s.namedLocked(dir)
 }
 
-// namedLimit is how long the directory that another node's worker has named is not opened while no worker here has: workers of one
-// job come at their own time.
+// namedLimit is how long the directory that another node's worker has named is not opened while no worker here has:
+// workers of one job come at their own time.
 const namedLimit = 5 * time.Minute
 
-// awaitOpenable waits until a directory may be opened: until a worker of this node has named it. One in which this user has had
-// checkpoints written by muster before is opened at once: what a killed muster has left for it is known before workers come. Without a
-// token anybody may have named that one.
+// awaitOpenable waits until a directory may be opened: until a worker of this node has named it. One in which this user
+// has had checkpoints written by muster before is opened at once: what a killed muster has left for it is known before
+// workers come. Without a token anybody may have named that one.
 func (l *leading) awaitOpenable(dir string) error {
 	if !l.s.team.local && usedBefore(dir) {
 		return nil
@@ -81,7 +81,8 @@ func (s *Service) placeLocked(l *layout) {
 	}
 }
 
-// checkPlaceLocked returns an error where a path, absolute or below dir, is none where this node writes a file for another node.
+// checkPlaceLocked returns an error where a path, absolute or below dir, is none where this node writes a file for
+// another node.
 func (s *Service) checkPlaceLocked(dir, path string) error {
 	rel := path
 	if filepath.IsAbs(path) {
@@ -100,7 +101,8 @@ func (s *Service) checkPlaceLocked(dir, path string) error {
 	return nil
 }
 
-// checkLayoutLocked returns an error where the files of a copy that came from another node are none that this node writes.
+// checkLayoutLocked returns an error where the files of a copy that came from another node are none that this node
+// writes.
 func (s *Service) checkLayoutLocked(dir string, of *copied) error {
 	if of.made() {
 		return nil
@@ -115,7 +117,8 @@ func (s *Service) checkLayoutLocked(dir string, of *copied) error {
 	return nil
 }
 
-// believes reports whether what a shard has become may name files beside the step's: without a token only where this node wrote the shard.
+// believes reports whether what a shard has become may name files beside the step's: without a token only where this
+// node wrote the shard.
 func (s *Service) believes(a *planner.Action, shard int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

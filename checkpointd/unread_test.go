@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestUnreadOptions: options of DLRover's checkpointers that mean nothing here are told once by name, and rules of a later call
-// than the first count where that had none, the number of replicas among them.
+// TestUnreadOptions: options of DLRover's checkpointers that mean nothing here are told once by name, and rules of a
+// later call than the first count where that had none, the number of replicas among them.
 func TestUnreadOptions(t *testing.T) {
 	dir := t.TempDir()
 	s, log := testService(t, func(c *Config) { c.Workers = 1 })

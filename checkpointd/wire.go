@@ -21,7 +21,8 @@ type request struct {
 	Shard   int  `json:"shard,omitempty"` // the one that it reads, and writes where Saves is true
 	Shards  int  `json:"shards,omitempty"`
 	Saves   bool `json:"saves,omitempty"`
-	// Copies says that it saves the shard, too, where no node may have it from another one: it is the first of its node that reads it.
+	// Copies says that it saves the shard, too, where no node may have it from another one: it is the first of its node
+	// that reads it.
 	Copies bool   `json:"copies,omitempty"`
 	Dir    string `json:"dir,omitempty"`
 	// Reshards says that the worker can restore what another number of shards has saved.

@@ -39,8 +39,8 @@ type fileWriter struct {
 	pace     *pace
 }
 
-// archiveRun is an archive among the entries: [first, end) are its own, and its directory lies behind them, at an offset that
-// is the archive's own. base is where the archive begins in the file.
+// archiveRun is an archive among the entries: [first, end) are its own, and its directory lies behind them, at an
+// offset that is the archive's own. base is where the archive begins in the file.
 type archiveRun struct {
 	first, end      int
 	base, directory int64
@@ -174,7 +174,8 @@ func (w *fileWriter) writePiece(f *os.File, p *piece) error {
 	return nil
 }
 
-// joinSums gives the large entries their CRCs, writes their headers and the directories, and returns the CRC-32C of the file.
+// joinSums gives the large entries their CRCs, writes their headers and the directories, and returns the CRC-32C of the
+// file.
 func (w *fileWriter) joinSums(f *os.File) (sum uint32, err error) {
 	add := func(data []byte, at int64) error {
 		sum = castagnoliCombiner.join(sum, crc32.Checksum(data, castagnoli), int64(len(data)))

@@ -8,8 +8,9 @@ import (
 
 // torch.save's files are zip archives whose entries are stored, not compressed: archive/data.pkl, archive/version,
 // archive/byteorder, and archive/data/N for the storages (read in PyTorch 2.15.0, torch/serialization.py and
-// caffe2/serialize/inline_container.cc). Its reader wants the directory that the first entry names; mapping a file (mmap=True)
-// wants the bytes of storages aligned. Sizes and offsets beyond 32 bits are written as zip64, in both headers.
+// caffe2/serialize/inline_container.cc). Its reader wants the directory that the first entry names; mapping a file
+// (mmap=True) wants the bytes of storages aligned. Sizes and offsets beyond 32 bits are written as zip64, in both
+// headers.
 const (
 	archiveName  = "archive/"
 	archiveAlign = 64

@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestArchive writes files of random parts, of records small and large, and has the standard library read the archives: names,
-// contents, CRCs and the alignment of the data.
+// TestArchive writes files of random parts, of records small and large, and has the standard library read the archives:
+// names, contents, CRCs and the alignment of the data.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	n := 0

@@ -1,7 +1,8 @@
-// Package horovod knows how Horovod lays out a world: which process of which host has which rank, and by which variables
-// a worker learns it. Its sub-packages are what a launcher of Horovod serves and does: the key-value store by which gloo
-// finds its peers (kv), the messages that tell workers of new hosts (notify), finding hosts (discovery) and the driver of
-// elastic jobs (elastic). Workers are unmodified Horovod; what is said of it here was read in release 0.28.1.
+// Package horovod knows how Horovod lays out a world: which process of which host has which rank, and by which
+// variables a worker learns it. Its sub-packages are what a launcher of Horovod serves and does: the key-value store by
+// which gloo finds its peers (kv), the messages that tell workers of new hosts (notify), finding hosts (discovery) and
+// the driver of elastic jobs (elastic). Workers are unmodified Horovod; what is said of it here was read in release
+// 0.28.1.
 //
 // This package is pure. None of them knows launch or cmd.
 package horovod

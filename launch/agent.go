@@ -32,8 +32,9 @@ type SignalError struct{ Signal syscall.Signal }
 
 func (e *SignalError) Error() string { return "received " + proc.SignalName(e.Signal) }
 
-// Agent runs a Plan on this node; there is one per node and job. The agents of several nodes decide together: each has a
-// policy of its own for its own workers, and what that decides is proposed to all through the Handler. Fill the exported fields, then call Run once.
+// Agent runs a Plan on this node; there is one per node and job. The agents of several nodes decide together: each has
+// a policy of its own for its own workers, and what that decides is proposed to all through the Handler. Fill the
+// exported fields, then call Run once.
 type Agent struct {
 	Plan *plan.Plan
 	// Handler gives the agent its rounds. Run closes it.
@@ -58,13 +59,14 @@ type Agent struct {
 	Notices []*preempt.Source
 	// Guardian is the command of the guardian process.
 	Guardian []string
-	// Salvager is the command by which the guardian saves the checkpoints that a killed agent has left in memory: their label and
-	// how long that may take are its last arguments.
+	// Salvager is the command by which the guardian saves the checkpoints that a killed agent has left in memory: their
+	// label and how long that may take are its last arguments.
 	Salvager []string
 	// ErrorFile is the TORCHELASTIC_ERROR_FILE that muster itself was given, TerminationLog the file from which
 	// Kubernetes reads why a container ended; empty for none.
 	ErrorFile, TerminationLog string
-	// LogsGo says where a launcher takes the workers' log files when the job has ended; empty: they stay where they are.
+	// LogsGo says where a launcher takes the workers' log files when the job has ended; empty: they stay where they
+	// are.
 	LogsGo string
 
 	tree     *proc.Tree
@@ -124,7 +126,8 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	return res, err
 }
 
-// open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its guardian.
+// open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its
+// guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
 	if a.dir, err = a.Plan.OpenRunDir(a.Log); err != nil {
 		return err
@@ -255,7 +258,8 @@ func (a *Agent) onHurry(f func()) (stop func()) {
 	return func() { close(done) }
 }
 
-// signalWorker sends a signal to the worker with a process id, whose timer scope has run out, and notes that for the report.
+// signalWorker sends a signal to the worker with a process id, whose timer scope has run out, and notes that for the
+// report.
 func (a *Agent) signalWorker(pid int, s syscall.Signal, scope string) error {
 	a.groupMu.Lock()
 	defer a.groupMu.Unlock()

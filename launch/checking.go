@@ -33,17 +33,18 @@ type CheckInput struct {
 	Board rendezvous.Board
 	// Suspect says that workers of this node failed in the last round.
 	Suspect bool
-	// Door says that the nodes are in no round yet: they wait, while others train. Round has their places among each other.
+	// Door says that the nodes are in no round yet: they wait, while others train. Round has their places among each
+	// other.
 	Door bool
 	// Standard is what the nodes that train have said of themselves, for those at the door; nil for nothing.
 	Standard []byte
-	// Tree has the check's processes. Fork makes one of them from the template of warm starts, if it runs a Program in the
-	// interpreter of the workers; nil: it is to be started in Tree. It waits for the template for a part of the time that
-	// ctx leaves. Several goroutines may call it.
+	// Tree has the check's processes. Fork makes one of them from the template of warm starts, if it runs a Program in
+	// the interpreter of the workers; nil: it is to be started in Tree. It waits for the template for a part of the
+	// time that ctx leaves. Several goroutines may call it.
 	Tree *proc.Tree
 	Fork func(ctx context.Context, spec proc.Spec) *proc.Process
-	// Dir is where they run. Python is the path of the interpreter that the workers run in, empty where that is not known.
-	// Env is the environment of a local rank's worker; for -1 that of a process which sees all devices.
+	// Dir is where they run. Python is the path of the interpreter that the workers run in, empty where that is not
+	// known. Env is the environment of a local rank's worker; for -1 that of a process which sees all devices.
 	Dir    string
 	Python string
 	Env    func(localRank int) ([]string, error)
@@ -51,15 +52,16 @@ type CheckInput struct {
 
 // CheckOutcome is what a check means for this node. The zero value lets it start its workers.
 type CheckOutcome struct {
-	// Status is not 0 where this node has to leave the job: the exit status it leaves with. With Everybody the job ends so.
+	// Status is not 0 where this node has to leave the job: the exit status it leaves with. With Everybody the job ends
+	// so.
 	Status    int
 	Everybody bool
 	// Again says that other nodes leave, and that the rest is to meet again.
 	Again bool
 	// Message says why, in a sentence for people.
 	Message string
-	// Faults are the nodes that leave, on the one agent that is to tell others of them; else none. Excluded are the same on
-	// every agent, as they are remembered.
+	// Faults are the nodes that leave, on the one agent that is to tell others of them; else none. Excluded are the
+	// same on every agent, as they are remembered.
 	Faults   []NodeFault
 	Excluded []rendezvous.Exclusion
 }
@@ -78,8 +80,8 @@ const (
 	reasonUnfit     job.Reason = "NodesUnfit" // other nodes have to leave
 )
 
-// check has the nodes of the round examined. It returns nothing where the workers may start, or where something else has
-// ended the round: whoever watches it next meets that. Else it says what is to be done instead.
+// check has the nodes of the round examined. It returns nothing where the workers may start, or where something else
+// has ended the round: whoever watches it next meets that. Else it says what is to be done instead.
 func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	if a.Checker == nil {
 		return nil, nil //nolint:nilnil // see above
@@ -154,8 +156,8 @@ func afterCheck(out CheckOutcome) *policy.Decision {
 // usual behind that has the rest, and imports in it what the template did.
 const templatePart = 4
 
-// checkForker returns what forks the processes of a check. The first of them waits for the template, as the workers do that
-// will come from it: both would import the same at the same time otherwise.
+// checkForker returns what forks the processes of a check. The first of them waits for the template, as the workers do
+// that will come from it: both would import the same at the same time otherwise.
 func (a *Agent) checkForker() func(context.Context, proc.Spec) *proc.Process {
 	var mu sync.Mutex
 	var t *warm.Template
@@ -196,8 +198,8 @@ func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, err
 		if d, err = a.settle(ctx, d); err != nil {
 			return nil, err
 		}
-		// One leaves at a time: if it is the host of the store, the others are to know that it moves. This node is at fault
-		// in the next round, too.
+		// One leaves at a time: if it is the host of the store, the others are to know that it moves. This node is at
+		// fault in the next round, too.
 		if v := a.meeting.verdict; d.Verdict == policy.Leave && v != nil && (v.Node != wanted.Node || v.Message != wanted.Message) {
 			d = a.follow()
 		}
@@ -223,8 +225,8 @@ func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, err
 	return &res, nil
 }
 
-// unfitLeaves ends the part of a node that is to leave and waits for a round in which it would be told so again: there may be
-// too few nodes left for one. It returns nothing where err has another cause.
+// unfitLeaves ends the part of a node that is to leave and waits for a round in which it would be told so again: there
+// may be too few nodes left for one. It returns nothing where err has another cause.
 func (a *Agent) unfitLeaves(ctx, waiting context.Context) *Result {
 	if a.unfit == nil || ctx.Err() == nil && waiting.Err() == nil {
 		return nil

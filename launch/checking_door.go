@@ -8,7 +8,8 @@ import (
 	"muster/rendezvous"
 )
 
-// guardDoor has this node examined while it waits for a place and others train: what is wrong with it by itself never stops them.
+// guardDoor has this node examined while it waits for a place and others train: what is wrong with it by itself never
+// stops them.
 func (a *Agent) guardDoor() {
 	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && a.Checker != nil {
 		keeper.AtDoor(a.examine)

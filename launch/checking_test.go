@@ -31,8 +31,8 @@ type testCheck struct {
 	// Err is the error that it ends with instead, Waits has it wait until its context ends.
 	Err   string
 	Waits bool
-	// Program is a Python script that it runs, as the check program is run: from the template, where there is one, and then
-	// as usual. What it says goes to a file of each. The check gives itself Limit for that, an hour where it is 0.
+	// Program is a Python script that it runs, as the check program is run: from the template, where there is one, and
+	// then as usual. What it says goes to a file of each. The check gives itself Limit for that, an hour where it is 0.
 	Program string
 	Limit   time.Duration
 }
@@ -98,8 +98,8 @@ func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, er
 	return check.Out, nil
 }
 
-// runProgram runs a script with a pipe at descriptor 3, another one at 4, and one for what it prints, and returns what came
-// of both.
+// runProgram runs a script with a pipe at descriptor 3, another one at 4, and one for what it prints, and returns what
+// came of both.
 func runProgram(in CheckInput, start func(proc.Spec) (*proc.Process, error), env []string, script string) ([]byte, error) {
 	var ends [6]*os.File
 	for i := 0; i < len(ends); i += 2 {
@@ -268,8 +268,8 @@ func TestCheckFails(t *testing.T) {
 	c.lines(2)
 }
 
-// TestCheckGivenUp: a check that fails because the store does not answer is no verdict on anybody; how the round ends is
-// waited for.
+// TestCheckGivenUp: a check that fails because the store does not answer is no verdict on anybody; how the round ends
+// is waited for.
 func TestCheckGivenUp(t *testing.T) {
 	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Err: "lost"}} })
 	c.nodes[0].checks(t, 1)
@@ -299,8 +299,8 @@ print("printed, and", "warm" if warm else "usual")
 os._exit(0)
 `
 
-// TestCheckWarm: a program of the check is forked from the template that the workers come from, and finds itself as it would
-// if it had been started. Where what was imported is in its way it is started.
+// TestCheckWarm: a program of the check is forked from the template that the workers come from, and finds itself as it
+// would if it had been started. Where what was imported is in its way it is started.
 func TestCheckWarm(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		testutil.Missing(t, "python3")
@@ -344,7 +344,8 @@ func TestCheckWarm(t *testing.T) {
 	}
 }
 
-// TestCheckDoesNotWaitForTheTemplateForItsWholeTime: workers wait as long as they were told to; the check has to be over before.
+// TestCheckDoesNotWaitForTheTemplateForItsWholeTime: workers wait as long as they were told to; the check has to be
+// over before.
 func TestCheckDoesNotWaitForTheTemplateForItsWholeTime(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		testutil.Missing(t, "python3")

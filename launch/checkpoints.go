@@ -19,8 +19,8 @@ import (
 
 // Checkpoints keeps what workers save in memory, and writes it to disk behind them. checkpointd.Service is one.
 type Checkpoints interface {
-	// BeginRound is told of the round whose workers are about to start, and of the board that its agents share; again where
-	// only this node's workers start again in it.
+	// BeginRound is told of the round whose workers are about to start, and of the board that its agents share; again
+	// where only this node's workers start again in it.
 	BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, again bool) error
 	// RoundOver is told when all workers have ended, and why.
 	RoundOver(why string)
@@ -73,8 +73,8 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 // pathsLimit is how long workers wait for the disks of --ckpt-dir and --ckpt-on-file to say whether they can be used.
 const pathsLimit = 10 * time.Second
 
-// checkCheckpointPaths refuses paths that cannot be what they are to be. A disk that does not answer, or fails, is not judged: it may
-// answer when it is needed.
+// checkCheckpointPaths refuses paths that cannot be what they are to be. A disk that does not answer, or fails, is not
+// judged: it may answer when it is needed.
 func (a *Agent) checkCheckpointPaths(ctx context.Context) error {
 	checked := make(chan error, 1)
 	go func() { checked <- a.Plan.CheckPaths() }()
@@ -98,7 +98,8 @@ func (a *Agent) checkCheckpointPaths(ctx context.Context) error {
 // salvageGrace is how much longer than it may take the salvager lives: to tell that its time was over.
 const salvageGrace = 5 * time.Second
 
-// lastWords is where the guardian and the salvager write; nil: they have nothing to say. Whoever reads our output waits for them.
+// lastWords is where the guardian and the salvager write; nil: they have nothing to say. Whoever reads our output waits
+// for them.
 func (a *Agent) lastWords() *os.File {
 	if rules := a.Plan.Job.Checkpoint; rules.On && rules.Salvage > 0 {
 		return a.Stderr
@@ -124,7 +125,8 @@ func (a *Agent) roundOver(d policy.Decision) {
 	}
 }
 
-// preemptedFile appears in the run directory when a notice has come; internal/python's Checkpointer.preempted looks for it.
+// preemptedFile appears in the run directory when a notice has come; internal/python's Checkpointer.preempted looks for
+// it.
 const preemptedFile = "preempted"
 
 // watchNotices hears of notices that this machine will be taken away, until the returned function is called.
@@ -153,7 +155,8 @@ func (a *Agent) noticed(n preempt.Notice) {
 	}
 }
 
-// drainCheckpoints waits until the last checkpoint is on disk; the second signal to muster ends that. Later calls do nothing.
+// drainCheckpoints waits until the last checkpoint is on disk; the second signal to muster ends that. Later calls do
+// nothing.
 func (a *Agent) drainCheckpoints(ctx context.Context) error {
 	if a.checkpoints == nil || a.drained {
 		return nil
@@ -172,7 +175,8 @@ func (a *Agent) drainCheckpoints(ctx context.Context) error {
 	return err
 }
 
-// closeCheckpoints ends what keeps checkpoints. What could not be written is told here where the job did not succeed in any case.
+// closeCheckpoints ends what keeps checkpoints. What could not be written is told here where the job did not succeed in
+// any case.
 func (a *Agent) closeCheckpoints(ctx context.Context) error {
 	if a.checkpoints == nil {
 		return nil

@@ -33,7 +33,8 @@ func (k keeper) Label() string               { return "" }
 func (k keeper) Drain(context.Context) error { return nil }
 func (k keeper) Close() error                { return nil }
 
-// TestNotice has a cloud say when its machine will end. The agent saves, tells the deadline, and makes the file for workers.
+// TestNotice has a cloud say when its machine will end. The agent saves, tells the deadline, and makes the file for
+// workers.
 func TestNotice(t *testing.T) {
 	cloud := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -32,8 +32,8 @@ type DebugRank struct {
 	Env   job.Strings `json:"env"`
 }
 
-// tellDebug writes what a person needs to enter a worker that is about to start: a file for shells among the logs, or in the
-// run directory where there are none, and one for FindDebugRank.
+// tellDebug writes what a person needs to enter a worker that is about to start: a file for shells among the logs, or
+// in the run directory where there are none, and one for FindDebugRank.
 func (a *Agent) tellDebug(logs *output.Attempt, w plan.Worker) error {
 	if !a.Plan.Job.Debug.On {
 		return nil
@@ -58,8 +58,8 @@ func (a *Agent) tellDebug(logs *output.Attempt, w plan.Worker) error {
 	return nil
 }
 
-// writeDebug writes what a person needs to enter a worker: a file for shells in the returned directory in parent, and one for
-// FindDebugRank.
+// writeDebug writes what a person needs to enter a worker: a file for shells in the returned directory in parent, and
+// one for FindDebugRank.
 func (a *Agent) writeDebug(parent string, w plan.Worker) (string, error) {
 	text, err := json.Marshal(DebugRank{RunID: a.Plan.RunID, Dir: w.Dir, Env: w.Env.Strings()})
 	if err != nil {
@@ -131,8 +131,8 @@ func shellName(name string) bool {
 	return name != ""
 }
 
-// debugFiles reads what the agent of a job that runs has written of its ranks, by the names of the files; none where it has ended.
-// The directory has to be ours: what is read there is executed.
+// debugFiles reads what the agent of a job that runs has written of its ranks, by the names of the files; none where it
+// has ended. The directory has to be ours: what is read there is executed.
 func debugFiles(dir string) (map[string][]byte, error) {
 	d, err := durable.OpenOwn(dir)
 	if err != nil {
@@ -163,8 +163,8 @@ func debugFiles(dir string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// FindDebugRank finds a rank of a debug job that runs on this machine: of the job with that run directory or run id, or of
-// the only one there is where both are empty.
+// FindDebugRank finds a rank of a debug job that runs on this machine: of the job with that run directory or run id, or
+// of the only one there is where both are empty.
 func FindDebugRank(m plan.Machine, dir, runID string, rank int) (DebugRank, error) {
 	dirs := []string{dir}
 	if dir == "" {

@@ -15,8 +15,8 @@ import (
 	"muster/launch/plan"
 )
 
-// Another user makes the directory of our run directories before we have one, or a run directory in ours, and holds a lock there as
-// a job does: what he says of a rank is not executed, and a FIFO in a job's place is not waited for.
+// Another user makes the directory of our run directories before we have one, or a run directory in ours, and holds a
+// lock there as a job does: what he says of a rank is not executed, and a FIFO in a job's place is not waited for.
 func TestStrangersDebugJob(t *testing.T) {
 	const says = `{"run_id":"x","dir":"/","env":["PATH=/stranger","LD_PRELOAD=/stranger.so"]}`
 	plant := func(t *testing.T, parent string) string {

@@ -17,7 +17,8 @@ const (
 	catchUpTime = 500 * time.Millisecond
 )
 
-// wordTime is how long it takes at most until word has come of what became of the other nodes; 0 where nobody would say.
+// wordTime is how long it takes at most until word has come of what became of the other nodes; 0 where nobody would
+// say.
 func (m *meeting) wordTime() time.Duration {
 	if m.LossNotice <= 0 {
 		return 0

@@ -44,8 +44,8 @@ func (c *testCompany) verdict(round int) (v rendezvous.Verdict) {
 	return v
 }
 
-// TestNodeDies: its death breaks the connections of the others before anybody knows of it. They wait, although no restart
-// is left, and go on without it; what else runs on them is left alone until then.
+// TestNodeDies: its death breaks the connections of the others before anybody knows of it. They wait, although no
+// restart is left, and go on without it; what else runs on them is left alone until then.
 func TestNodeDies(t *testing.T) {
 	c := startCompany(t, 3, echoes+`test $MUSTER_ROUND = 0 || exit 0
 trap "echo asked to end >> $ALL/seen; exit 0" TERM
@@ -114,7 +114,8 @@ wait_for $ALL/go; echo "no more disk" >&2; exit 9`, func(_ int, n *testNode) { n
 	}
 }
 
-// TestConnectionBreaksByItself: nobody is lost and nobody else fails. When that is sure, the failure is one like any other.
+// TestConnectionBreaksByItself: nobody is lost and nobody else fails. When that is sure, the failure is one like any
+// other.
 func TestConnectionBreaksByItself(t *testing.T) {
 	c := startCompany(t, 2, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 || { test $RANK = 0 && now > $ALL/again; exit 0; }
 test $RANK = 1 && { sleep 0.5; echo_of_another; } # waits no longer for it

@@ -36,8 +36,8 @@ while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 	}
 }
 
-// --clean-policy none waits for workers, but not on a node that others go on without: the verdict that ends the job here
-// (QuorumLost, JobElsewhere) says so itself.
+// --clean-policy none waits for workers, but not on a node that others go on without: the verdict that ends the job
+// here (QuorumLost, JobElsewhere) says so itself.
 func TestGraceUnderCleanNone(t *testing.T) {
 	c := startCompany(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; n=0; while test $n -lt 80; do n=$((n+1)); sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Procs, n.Grace, n.Restart.Clean = 1, time.Hour, job.CleanNone })

@@ -30,8 +30,8 @@ type worker struct {
 	logs *output.Worker
 	// forked says that it comes from a template.
 	forked bool
-	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before the exit
-	// is announced.
+	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before
+	// the exit is announced.
 	stopped bool
 	// expired is the worker's timer that the watchdog has sent a signal for, nil for none.
 	expired atomic.Pointer[expiredTimer]
@@ -43,8 +43,8 @@ type expiredTimer struct {
 	scope  string
 }
 
-// WorkerGroup is the workers of one agent in one round: they start together and they stop together, and between that only
-// RestartRules.Scope process puts a new one in the place of one that failed.
+// WorkerGroup is the workers of one agent in one round: they start together and they stop together, and between that
+// only RestartRules.Scope process puts a new one in the place of one that failed.
 type WorkerGroup struct {
 	round rendezvous.Round
 	// restarts is how often workers were started again before, as its workers see it.
@@ -139,8 +139,8 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 	return nil
 }
 
-// newWorker makes a place for a worker's output, and says how it is to be started. With an error there is a worker where
-// its logs are to be finished.
+// newWorker makes a place for a worker's output, and says how it is to be started. With an error there is a worker
+// where its logs are to be finished.
 func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error) {
 	logs, err := g.logs.Worker(output.Identity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role, Host: a.Plan.Hostname})
 	if err != nil {
@@ -198,8 +198,8 @@ func (w *worker) runs() bool {
 	}
 }
 
-// forked returns the process ids of the workers that were forked from a template, nil where some were not: what only some
-// have noted says nothing of the others.
+// forked returns the process ids of the workers that were forked from a template, nil where some were not: what only
+// some have noted says nothing of the others.
 func (g *WorkerGroup) forked() []int {
 	var pids []int
 	for _, w := range g.workers {

@@ -11,7 +11,8 @@ import (
 
 // Interrupts are the signals that reach muster, as those hear of them who run a job.
 type Interrupts struct {
-	// Hurry is closed by the second signal that is to end the job: no more grace. Abandon is closed by the third: nobody is waited for.
+	// Hurry is closed by the second signal that is to end the job: no more grace. Abandon is closed by the third:
+	// nobody is waited for.
 	Hurry, Abandon <-chan struct{}
 	// Forward delivers the signals for the workers that end nothing, Save those of them that have checkpoints saved.
 	Forward, Save <-chan syscall.Signal
@@ -23,14 +24,14 @@ type Interrupts struct {
 // forwarded are the signals that go to the workers and end nothing: batch systems announce preemption with them.
 var forwarded = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
 
-// sameSignal is how soon a signal that comes again is the same one: timeout of coreutils sends it to its child and to its
-// child's group, and nobody types as fast.
+// sameSignal is how soon a signal that comes again is the same one: timeout of coreutils sends it to its child and to
+// its child's group, and nobody types as fast.
 const sameSignal = 5 * time.Millisecond
 
-// WatchSignals receives signals until Close. The first of handled ends the returned context with a SignalError as its cause,
-// the second closes Hurry. SIGHUP stays ignored where nohup had it ignored when muster started; SIGINT and SIGQUIT do not: a
-// shell's background jobs begin with those ignored, and are to end when somebody sends them. save is the signal that has
-// checkpoints saved, 0 for none; it is none of handled.
+// WatchSignals receives signals until Close. The first of handled ends the returned context with a SignalError as its
+// cause, the second closes Hurry. SIGHUP stays ignored where nohup had it ignored when muster started; SIGINT and
+// SIGQUIT do not: a shell's background jobs begin with those ignored, and are to end when somebody sends them. save is
+// the signal that has checkpoints saved, 0 for none; it is none of handled.
 func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall.Signal) (context.Context, *Interrupts) {
 	ctx, cancel := context.WithCancelCause(parent)
 	hurry, abandon := make(chan struct{}), make(chan struct{})
@@ -86,8 +87,8 @@ func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall
 	return ctx, in
 }
 
-// Deliver takes a signal that somebody else has received, as if it had reached this process. It gives up when over is closed.
-// It must not be called after Close.
+// Deliver takes a signal that somebody else has received, as if it had reached this process. It gives up when over is
+// closed. It must not be called after Close.
 func (in *Interrupts) Deliver(s syscall.Signal, over <-chan struct{}) {
 	select {
 	case in.raw <- s:

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// lease is until when the workers of a round may run, as the other nodes grant it: after that they may go on without this
-// one. It is not renewed once it has ended.
+// lease is until when the workers of a round may run, as the other nodes grant it: after that they may go on without
+// this one. It is not renewed once it has ended.
 type lease struct {
 	over chan struct{} // closed when it has ended
 

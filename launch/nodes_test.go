@@ -405,8 +405,8 @@ func TestStoppedBetweenRounds(t *testing.T) {
 	}
 }
 
-// TestAgentStandsStill: an agent is stopped for longer than the others wait for it. Its workers are killed meanwhile, which
-// is nobody's failure, and when it goes on it takes part in the next round.
+// TestAgentStandsStill: an agent is stopped for longer than the others wait for it. Its workers are killed meanwhile,
+// which is nobody's failure, and when it goes on it takes part in the next round.
 func TestAgentStandsStill(t *testing.T) {
 	for name, warm := range map[string]bool{"cold": false, "warm": true} {
 		t.Run(name, func(t *testing.T) {
@@ -455,8 +455,8 @@ if number == "0": time.sleep(100)
 	}
 }
 
-// TestLeaseEndsWithTheJob: the job is decided, so nobody goes on without this node: its workers have the time that they were
-// given, though nobody renews the lease any more.
+// TestLeaseEndsWithTheJob: the job is decided, so nobody goes on without this node: its workers have the time that they
+// were given, though nobody renews the lease any more.
 func TestLeaseEndsWithTheJob(t *testing.T) {
 	lease := func(i int, n *testNode) {
 		n.Procs = 1
@@ -491,8 +491,8 @@ sleep 6; touch $ALL/saved; exit 0`, func(i int, n *testNode) {
 	}
 }
 
-// TestLeaseWithoutGuardian: a lease that ends while the agent runs ends the workers, too: as PID 1 it has no guardian. Where
-// the others have not missed this node they are told, since they wait for its workers.
+// TestLeaseWithoutGuardian: a lease that ends while the agent runs ends the workers, too: as PID 1 it has no guardian.
+// Where the others have not missed this node they are told, since they wait for its workers.
 func TestLeaseWithoutGuardian(t *testing.T) {
 	c := startCompany(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`, func(i int, n *testNode) {
 		if i == 1 {

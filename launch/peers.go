@@ -16,8 +16,8 @@ func (a *Agent) failureInput(exits []report.Exit, kernel report.Evidence, blamed
 	}
 }
 
-// tellPeers leaves the failures on this node for the other nodes, once in a round. They may do without it: an error is no
-// reason to end anything.
+// tellPeers leaves the failures on this node for the other nodes, once in a round. They may do without it: an error is
+// no reason to end anything.
 func (a *Agent) tellPeers(ctx context.Context, failures []report.Failure) {
 	m := a.meeting
 	if m.alone() || m.reported {

@@ -10,14 +10,14 @@ import (
 	"muster/launch/plan"
 )
 
-// Room is the run directory of processes that a driver starts one by one on this machine: in a debug job they are described there, so
-// that muster exec enters them. Nil is the room of a job that needs none.
+// Room is the run directory of processes that a driver starts one by one on this machine: in a debug job they are
+// described there, so that muster exec enters them. Nil is the room of a job that needs none.
 type Room struct {
 	agent Agent
 }
 
-// OpenRoom makes the run directory of a plan; nil where nothing would be in it. The caller closes it, and has what Removed returns
-// removed when it is killed.
+// OpenRoom makes the run directory of a plan; nil where nothing would be in it. The caller closes it, and has what
+// Removed returns removed when it is killed.
 func OpenRoom(p *plan.Plan, log zerolog.Logger) (*Room, error) {
 	if !p.Job.Debug.On && !p.Job.Warm.Wanted() {
 		return nil, nil

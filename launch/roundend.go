@@ -92,8 +92,8 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	}
 }
 
-// stopHearing is stopGroup for the group of a round that others may still have something to say about: what that is, and
-// its Grace ends the workers' own.
+// stopHearing is stopGroup for the group of a round that others may still have something to say about: what that is,
+// and its Grace ends the workers' own.
 func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Ladder, patience time.Duration) (policy.Decision, error) {
 	verdicts, rest := a.meeting.verdicts, a.meeting.rest
 	if verdicts == nil {
@@ -146,7 +146,8 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 	return d, err
 }
 
-// tell says in the log why a group is restarted, where that is more than the decision has said; the whole report is for the end.
+// tell says in the log why a group is restarted, where that is more than the decision has said; the whole report is for
+// the end.
 func (a *Agent) tell(r *report.Report, d policy.Decision) {
 	lines := r.Root.Words()
 	if r.Root.Rank == d.Rank && r.Root.Hint == "" && len(lines) == 0 {

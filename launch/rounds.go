@@ -31,8 +31,8 @@ type meeting struct {
 	verdicts <-chan rendezvous.Verdict
 	// rest takes the place of verdicts when what that holds was heard.
 	rest <-chan rendezvous.Verdict
-	// verdict is how the round ends for all, nil until that is known; own says that this node proposed it. known are that
-	// one and those that it took the place of.
+	// verdict is how the round ends for all, nil until that is known; own says that this node proposed it. known are
+	// that one and those that it took the place of.
 	verdict *rendezvous.Verdict
 	own     bool
 	known   []rendezvous.Verdict
@@ -221,9 +221,9 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	return g, nil
 }
 
-// dropSignals takes back the signals for workers that came while none ran: while the last ones were being stopped, during
-// a pause, in the waiting for the other nodes or for the template. They were meant for workers that have gone, and the
-// next ones, which have no handlers yet, would die of them.
+// dropSignals takes back the signals for workers that came while none ran: while the last ones were being stopped,
+// during a pause, in the waiting for the other nodes or for the template. They were meant for workers that have gone,
+// and the next ones, which have no handlers yet, would die of them.
 func (a *Agent) dropSignals() {
 	for {
 		select {
@@ -373,9 +373,9 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) policy.Decision {
 	})
 }
 
-// tally tells the other nodes what has become of this node's workers, all of which have ended. One of the nodes decides when
-// all have, in worldOver; else there is nothing to do but to wait for what others decide. borne is what is known here of
-// failures that do not decide before everybody has ended, nil where there are none such.
+// tally tells the other nodes what has become of this node's workers, all of which have ended. One of the nodes decides
+// when all have, in worldOver; else there is nothing to do but to wait for what others decide. borne is what is known
+// here of failures that do not decide before everybody has ended, nil where there are none such.
 func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *report.Input, err error) {
 	own, rules := a.policy.Tallied(), &a.Plan.Job.Restart
 	if rules.Fail != job.QuorumAny && rules.Success != job.QuorumNone {
@@ -391,8 +391,8 @@ func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *report.Input,
 	return borne, nil
 }
 
-// worldOver decides for a world whose workers have all ended. The first of the failures that were borne decides, on whichever
-// node it was.
+// worldOver decides for a world whose workers have all ended. The first of the failures that were borne decides, on
+// whichever node it was.
 func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *report.Input) policy.Decision {
 	e := policy.Event{Kind: policy.WorldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1}
 	if borne != nil && sum.Failed > 0 {
@@ -483,8 +483,8 @@ func (a *Agent) follow() policy.Decision {
 	return a.policy.Step(policy.Event{Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own})
 }
 
-// hear takes what the handler says about how the round ends; ok is false when it will say no more. What is known already
-// changes nothing, and neither does a change of the nodes once the job is decided: only its Grace counts then.
+// hear takes what the handler says about how the round ends; ok is false when it will say no more. What is known
+// already changes nothing, and neither does a change of the nodes once the job is decided: only its Grace counts then.
 func (a *Agent) hear(v rendezvous.Verdict, ok bool) policy.Decision {
 	m, none := a.meeting, policy.Decision{Rank: -1}
 	if m.rest != nil {

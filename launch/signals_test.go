@@ -42,8 +42,8 @@ func TestSignalToEverybody(t *testing.T) {
 	}
 }
 
-// TestSignalWhileNobodyRuns: a signal for workers that comes between two rounds is for none of them. The next ones die of
-// it, or take it for word of a preemption.
+// TestSignalWhileNobodyRuns: a signal for workers that comes between two rounds is for none of them. The next ones die
+// of it, or take it for word of a preemption.
 func TestSignalWhileNobodyRuns(t *testing.T) {
 	c := startCompany(t, 2, `trap "exit 9" USR1; trap "exit 0" USR2; `+see+`while :; do sleep 0.05; done`, nil)
 	c.lines(4)

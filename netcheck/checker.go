@@ -18,7 +18,8 @@ import (
 // DefaultBudget bounds a stage where the user says nothing.
 const DefaultBudget = 120 * time.Second
 
-// Program is the check program on the devices of this node. A method that fails says which device, why, and what to try.
+// Program is the check program on the devices of this node. A method that fails says which device, why, and what to
+// try.
 type Program interface {
 	// Ready waits until the program can begin.
 	Ready(ctx context.Context) error
@@ -49,7 +50,8 @@ type Group struct {
 
 // Local is what a node found out about its devices.
 type Local struct {
-	// Compute is how long a matrix product takes on the slowest device, Reduce an all-reduce among them; 0: not measured.
+	// Compute is how long a matrix product takes on the slowest device, Reduce an all-reduce among them; 0: not
+	// measured.
 	Compute time.Duration `json:"compute_ns,omitempty"`
 	Reduce  time.Duration `json:"reduce_ns,omitempty"`
 	// Kind is what torch calls the devices: cuda, cpu, …
@@ -94,10 +96,11 @@ type Config struct {
 	// IDs are those of its accelerators, where they have some: by them a node that is excluded is known again.
 	IDs   []string
 	Rules Rules
-	// Inspect examines the node without the check program, and returns what makes it unfit, "" for nothing; nil: nothing is.
+	// Inspect examines the node without the check program, and returns what makes it unfit, "" for nothing; nil:
+	// nothing is.
 	Inspect func(ctx context.Context) string
-	// Probe is how the network between two nodes is measured; nil: it is not, and this node offers no probes. Look tells what
-	// the node is to say of itself.
+	// Probe is how the network between two nodes is measured; nil: it is not, and this node offers no probes. Look
+	// tells what the node is to say of itself.
 	Probe *netprobe.Config
 	Look  func(ctx context.Context) netprobe.Node
 	// Progress, when not nil, is told what this node does next. It must not block.
@@ -110,7 +113,8 @@ type Config struct {
 // Step is what a node does in a check.
 type Step struct {
 	Doing Doing
-	// Pairs counts the rounds of pairs, from 1; Peer is the group rank of the other node of the pair. For TestsPair alone.
+	// Pairs counts the rounds of pairs, from 1; Peer is the group rank of the other node of the pair. For TestsPair
+	// alone.
 	Pairs, Peer int
 	// Limit is how long it may take; 0: as long as the others take.
 	Limit time.Duration
@@ -154,10 +158,11 @@ type Round struct {
 	Rank, Size int
 	// Suspect says that something failed here in the last round: an earlier check says nothing of the node any more.
 	Suspect bool
-	// Door says that the nodes are in no round yet: others train. What it finds of a node by itself is not looked for again in
-	// the round that it joins.
+	// Door says that the nodes are in no round yet: others train. What it finds of a node by itself is not looked for
+	// again in the round that it joins.
 	Door bool
-	// Standard is what the check of the nodes that train has left for those at the door (rendezvous.StandardKey), nil for nothing.
+	// Standard is what the check of the nodes that train has left for those at the door (rendezvous.StandardKey), nil
+	// for nothing.
 	Standard []byte
 	// Medium is the network in between where it is rehearsed, as it is in this round; nil for the real one.
 	Medium *netprobe.Medium
@@ -183,13 +188,13 @@ func (r *Rules) exchange() time.Duration { return min(max(r.Budget/4, shortest),
 // shortest is what a test of a pair may take in any case, on a busy machine and a slow network.
 const shortest = 15 * time.Second
 
-// margin is how much longer than its stage may take others wait for a node's word: it has to start the check program, and
-// ends it by itself where that takes too long.
+// margin is how much longer than its stage may take others wait for a node's word: it has to start the check program,
+// and ends it by itself where that takes too long.
 const margin = 15 * time.Second
 
 // Check does the check. The record is the same on every node, and Fault says what it means for this one. An error means
-// that the check could not be done: the round has ended, or ctx has. The node with rank 0 has the record also where a node
-// at fault has left, and ended the round, before it has read the record itself.
+// that the check could not be done: the round has ended, or ctx has. The node with rank 0 has the record also where a
+// node at fault has left, and ended the round, before it has read the record itself.
 func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 	if r.Suspect {
 		c.cleared, c.tested, c.met = false, false, false

@@ -51,7 +51,8 @@ func (s *site) onceOnly(names ...string) {
 	}
 }
 
-// What is found of a node by itself at the door is not looked for again in the round. Its links to those that train are tested there.
+// What is found of a node by itself at the door is not looked for again in the round. Its links to those that train are
+// tested there.
 func TestDoor(t *testing.T) {
 	simulate(t, "a bad node", 2, netcheck.Rules{}, func(t *testing.T, s *site) {
 		s.check()
@@ -157,8 +158,8 @@ func (s *site) checkAndStandard() []byte {
 	return text
 }
 
-// What a node lacks or how slow it is shows only beside others: those that train have said what they can do, so that no such node
-// stops them. Beside nodes that could not be tested either it is good enough.
+// What a node lacks or how slow it is shows only beside others: those that train have said what they can do, so that no
+// such node stops them. Beside nodes that could not be tested either it is good enough.
 func TestDoorStandard(t *testing.T) {
 	exclude := netcheck.Rules{ExcludeStraggler: true}
 	want := func(t *testing.T, r *netcheck.Record, status int, reason string) {

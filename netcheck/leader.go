@@ -76,7 +76,8 @@ func (l *leader) run(ctx context.Context) error {
 	return l.publish(ctx, plan{Stage: stageVerdict, Verdict: &l.rec})
 }
 
-// hear waits for the first word of every node. One that never speaks is at fault: it is in the round, and does not come.
+// hear waits for the first word of every node. One that never speaks is at fault: it is in the round, and does not
+// come.
 func (l *leader) hear(ctx context.Context) error {
 	l.nodes = make([]hello, l.size)
 	l.rec.Nodes = make([]NodeRecord, l.size)
@@ -98,8 +99,8 @@ func (l *leader) hear(ctx context.Context) error {
 	})
 }
 
-// nobodysSilence reports whether a word is missing because the store is lost, or because somebody who is no agent of the job has
-// written in its place: the node that was to say it is not to blame.
+// nobodysSilence reports whether a word is missing because the store is lost, or because somebody who is no agent of
+// the job has written in its place: the node that was to say it is not to blame.
 func nobodysSilence(err error) bool {
 	return errors.Is(err, rendezvous.ErrStoreClosed) || errors.Is(err, rendezvous.ErrUntrusted)
 }
@@ -207,8 +208,8 @@ func (l *leader) locals(ctx context.Context, b *blame.Check) error {
 		if err != nil {
 			return err
 		}
-		// What no node can do has one cause, which is none of theirs. One that failed before its devices were tested, as by a
-		// look at its files, does not speak for the others' being able.
+		// What no node can do has one cause, which is none of theirs. One that failed before its devices were tested,
+		// as by a look at its files, does not speak for the others' being able.
 		tested := func(rank int) bool { return res[rank].Err == "" && res[rank].Local != nil }
 		everywhere := !able && !slices.ContainsFunc(ranks, tested)
 		for _, rank := range ranks {
@@ -340,7 +341,8 @@ func (l *leader) devices() []int {
 	return n
 }
 
-// perf measures all nodes together, once for the same nodes: a restart changes nothing of it. That it fails is no verdict on a node: it is told, and the workers will meet the same.
+// perf measures all nodes together, once for the same nodes: a restart changes nothing of it. That it fails is no
+// verdict on a node: it is told, and the workers will meet the same.
 func (l *leader) perf(ctx context.Context) error {
 	ranks := everybody(l.size)
 	res, err := l.results(ctx, plan{Stage: stagePerf, Nodes: ranks, Devices: l.devices()}, ranks)

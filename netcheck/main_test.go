@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestMain runs all on one processor, for the reason that stands in rendezvous/membership: the race detector and bubbles.
+// TestMain runs all on one processor, for the reason that stands in rendezvous/membership: the race detector and
+// bubbles.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	os.Exit(m.Run())

@@ -114,7 +114,8 @@ type result struct {
 	Err string `json:"err,omitempty"`
 	// Unable says that the test could not be run, which is no failure: its Python has no torch.
 	Unable bool `json:"unable,omitempty"`
-	// Foreign says that Err is no fault of the nodes: in the place of another one's word stood what no agent of the job has written.
+	// Foreign says that Err is no fault of the nodes: in the place of another one's word stood what no agent of the job
+	// has written.
 	Foreign bool     `json:"foreign,omitempty"`
 	Local   *Local   `json:"local,omitempty"`
 	Took    Timing   `json:"took"`

@@ -29,7 +29,8 @@ const (
 	statusUndecided = errhint.Undecided
 )
 
-// Record is a check and its verdict, the same on every node. Nodes are by group rank; everything else names them by that.
+// Record is a check and its verdict, the same on every node. Nodes are by group rank; everything else names them by
+// that.
 type Record struct {
 	Began time.Time     `json:"began"`
 	Took  time.Duration `json:"took_ns"`
@@ -44,8 +45,8 @@ type Record struct {
 	Stragglers []StragglerRecord `json:"stragglers,omitempty"`
 	// Probes are what was not in order in the network between nodes that were tested.
 	Probes []check.Result `json:"probes,omitempty"`
-	// Undecided says why nobody can be blamed for what failed, a line for each thing that would explain it; the job cannot go
-	// on. Empty: nothing of the kind.
+	// Undecided says why nobody can be blamed for what failed, a line for each thing that would explain it; the job
+	// cannot go on. Empty: nothing of the kind.
 	Undecided []string `json:"undecided,omitempty"`
 	// Perf is the bandwidth of all nodes together, PerfErr why it could not be measured.
 	Perf    []Timing `json:"perf,omitempty"`
@@ -203,8 +204,8 @@ func (l *leader) spare(v *blame.Verdict) {
 // mostExact is up to how many links the smallest cover is looked for.
 const mostExact = 20
 
-// cover returns nodes such that each link has one of them, as few as possible where there are at most mostExact links. Of
-// covers of a size the one with the higher ranks is taken: rank 0 leads, and its node may serve the store.
+// cover returns nodes such that each link has one of them, as few as possible where there are at most mostExact links.
+// Of covers of a size the one with the higher ranks is taken: rank 0 leads, and its node may serve the store.
 func cover(links [][2]int) []int {
 	if len(links) == 0 {
 		return nil

@@ -486,7 +486,8 @@ func TestRoundEnds(t *testing.T) {
 	})
 }
 
-// checkOn does one check in which each node has a board of its own to the same place, and calls ended when it ends on a node.
+// checkOn does one check in which each node has a board of its own to the same place, and calls ended when it ends on a
+// node.
 func (s *site) checkOn(ctx context.Context, boards []rendezvous.Board, ended func(m *machine, record *netcheck.Record, err error)) {
 	var wg sync.WaitGroup
 	for rank, m := range s.nodes {
@@ -525,8 +526,8 @@ func TestLeaderFails(t *testing.T) {
 	})
 }
 
-// slowBoard is the leader's. What it reads of the verdict comes too late, and with write so does the answer to what it writes of it:
-// others have read that, and the round is over.
+// slowBoard is the leader's. What it reads of the verdict comes too late, and with write so does the answer to what it
+// writes of it: others have read that, and the round is over.
 type slowBoard struct {
 	*memstore.Client
 	write bool
@@ -550,7 +551,8 @@ func (b slowBoard) Get(ctx context.Context, key string) ([]byte, error) {
 	return value, err
 }
 
-// TestVerdictEndsRound: a node at fault leaves before the leader has read its own verdict. The leader has to tell of it all the same.
+// TestVerdictEndsRound: a node at fault leaves before the leader has read its own verdict. The leader has to tell of it
+// all the same.
 func TestVerdictEndsRound(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

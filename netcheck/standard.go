@@ -11,8 +11,8 @@ import (
 	"muster/rendezvous"
 )
 
-// standard is what the check of a round says of its nodes for those that come while it runs: a node that could do nothing, or
-// is slow, looks like every other one as long as it is alone.
+// standard is what the check of a round says of its nodes for those that come while it runs: a node that could do
+// nothing, or is slow, looks like every other one as long as it is alone.
 type standard struct {
 	// Compute is what a node's own test took on average, 0 where nothing could be tested. Kind is what it ran on.
 	Compute time.Duration `json:"compute_ns"`

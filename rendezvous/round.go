@@ -26,8 +26,8 @@ type Round struct {
 	MasterPort int
 	// AgentStore is true where an agent, not worker rank 0, serves MasterAddr:MasterPort.
 	AgentStore bool
-	// Restarts is how many restarts because of failures the job has had before this round, Replacements how many nodes it
-	// has lost: the same numbers on every node.
+	// Restarts is how many restarts because of failures the job has had before this round, Replacements how many nodes
+	// it has lost: the same numbers on every node.
 	Restarts, Replacements int
 	// LossNotice is how long it takes at most until the handler says that a node was lost; 0 where there is no other.
 	LossNotice time.Duration
@@ -42,14 +42,16 @@ type Member struct {
 	LocalWorldSize int
 }
 
-// Handler gives an agent its rounds. One goroutine at a time calls its methods and those of the Round that Next returned last.
+// Handler gives an agent its rounds. One goroutine at a time calls its methods and those of the Round that Next
+// returned last.
 type Handler interface {
-	// Next blocks until the next round is fixed and returns it. The workers of the round before must have ended, and its
-	// Exchange is not used any more. It returns an *OverError when the job has ended without this agent, and
+	// Next blocks until the next round is fixed and returns it. The workers of the round before must have ended, and
+	// its Exchange is not used any more. It returns an *OverError when the job has ended without this agent, and
 	// context.Cause(ctx) when ctx ends.
 	Next(ctx context.Context, m Member) (Round, error)
-	// Lease delivers until when the workers of this node may run, a later time as long as the other nodes hear of it: they
-	// may begin a round without it soon after that. nil where it depends on nobody. Receiving is allowed at any time.
+	// Lease delivers until when the workers of this node may run, a later time as long as the other nodes hear of it:
+	// they may begin a round without it soon after that. nil where it depends on nobody. Receiving is allowed at any
+	// time.
 	Lease() <-chan time.Time
 	// Close leaves for good, and lets the others go first where they need this node. Rounds returned before are void
 	// afterwards.
@@ -58,34 +60,35 @@ type Handler interface {
 
 // Exchange is what the agents of one round tell each other. It says nothing of other rounds.
 type Exchange interface {
-	// Verdict delivers the verdict on the round, once there is one. Some verdicts come from the handler itself: a node was
-	// lost, another one came, the store does not answer.
+	// Verdict delivers the verdict on the round, once there is one. Some verdicts come from the handler itself: a node
+	// was lost, another one came, the store does not answer.
 	Verdict() <-chan Verdict
 	// Propose says how the round is to end. Of all proposals of its agents and handlers the first one counts, and is
-	// returned: v itself, or what somebody else said before. Where the store is out of reach the answer is a Reassemble.
+	// returned: v itself, or what somebody else said before. Where the store is out of reach the answer is a
+	// Reassemble.
 	Propose(ctx context.Context, v Verdict) (Verdict, error)
 	// Tally says what has become of the workers of this agent, all of which have ended. It is called once in a round.
 	Tally(ctx context.Context, t Tally) error
-	// Tallied delivers the sum over the agents of the round, once each of them has called Tally, to one of them, who decides;
-	// the others' channels stay silent, and so do all where something else ends the round.
+	// Tallied delivers the sum over the agents of the round, once each of them has called Tally, to one of them, who
+	// decides; the others' channels stay silent, and so do all where something else ends the round.
 	Tallied() <-chan Tally
-	// Report leaves for the round's other agents what this one knows about failures on its node, nothing for none; it is
-	// called once in a round, when the workers have ended, before Reports.
+	// Report leaves for the round's other agents what this one knows about failures on its node, nothing for none; it
+	// is called once in a round, when the workers have ended, before Reports.
 	Report(ctx context.Context, report []byte) error
 	// Reports returns what the agents of the round have reported, in no order, its own included. It waits until each of
 	// them has, or ctx ends; then what is there is returned without an error.
 	Reports(ctx context.Context) ([][]byte, error)
 	// Agree returns the value of whichever agent called it first in this round: all leave with the same.
 	Agree(ctx context.Context, value []byte) ([]byte, error)
-	// Board is what only the agents of the round share, empty when the round begins: there they tell each other what must be
-	// known before workers start. nil where this node is alone, and where agents of torchrun take part, which know nothing of
-	// it.
+	// Board is what only the agents of the round share, empty when the round begins: there they tell each other what
+	// must be known before workers start. nil where this node is alone, and where agents of torchrun take part, which
+	// know nothing of it.
 	Board() Board
 }
 
-// Board is where the agents of one round tell each other something. What Get returns was written by one of them, in this
-// round, under this key: where the job has a token, nothing else is taken. The methods are safe for concurrent use, and end
-// when ctx ends, with context.Cause(ctx).
+// Board is where the agents of one round tell each other something. What Get returns was written by one of them, in
+// this round, under this key: where the job has a token, nothing else is taken. The methods are safe for concurrent
+// use, and end when ctx ends, with context.Cause(ctx).
 type Board interface {
 	// Set stores value under key.
 	Set(ctx context.Context, key string, value []byte) error
@@ -93,8 +96,8 @@ type Board interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 }
 
-// ErrUntrusted is wrapped by errors of a Board where something stands under a key that no agent of the job has written there. It says
-// nothing of the node whose word is missing.
+// ErrUntrusted is wrapped by errors of a Board where something stands under a key that no agent of the job has written
+// there. It says nothing of the node whose word is missing.
 var ErrUntrusted = errors.New("not written by an agent of this job")
 
 // Server is the store that a Solo handler offers to the workers.

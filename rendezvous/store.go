@@ -35,8 +35,9 @@ type Pair struct {
 	Value []byte
 }
 
-// Checker is a Store that tells without waiting whether keys exist. PyTorch's own server wakes who waits for a key when a
-// compare-and-set of the missing key fails (2.15.0, observed): there it is the only way to ask for one that others wait for.
+// Checker is a Store that tells without waiting whether keys exist. PyTorch's own server wakes who waits for a key when
+// a compare-and-set of the missing key fails (2.15.0, observed): there it is the only way to ask for one that others
+// wait for.
 type Checker interface {
 	Store
 	// Check reports whether every key exists.
@@ -55,7 +56,7 @@ type Batcher interface {
 // Reserver is a Store that can keep a connection for one user.
 type Reserver interface {
 	Store
-	// Reserve returns the same store over a connection that no other call takes: what is asked through it does not wait until
-	// one is made, which takes several round trips. It is closed with the store.
+	// Reserve returns the same store over a connection that no other call takes: what is asked through it does not wait
+	// until one is made, which takes several round trips. It is closed with the store.
 	Reserve() Store
 }

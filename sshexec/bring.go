@@ -32,7 +32,8 @@ var findScript string
 var bringScript string
 
 const (
-	// answerPrefix begins a line of ours on the standard output of a machine, among what its login files may write there.
+	// answerPrefix begins a line of ours on the standard output of a machine, among what its login files may write
+	// there.
 	answerPrefix = "muster-bootstrap: "
 	// noiseLimit bounds what they may write.
 	noiseLimit = 64 << 10

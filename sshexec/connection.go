@@ -137,8 +137,8 @@ type hop struct {
 	err   error
 }
 
-// hop returns the connection to the last of the machines on a way. Who comes first opens it, for as long as the Dialer is
-// open; who comes meanwhile waits for the same one.
+// hop returns the connection to the last of the machines on a way. Who comes first opens it, for as long as the Dialer
+// is open; who comes meanwhile waits for the same one.
 func (d *Dialer) hop(ctx context.Context, way []string, to string) (*connection, error) {
 	if len(way) > maxHops {
 		return nil, errhint.Usagef("cannot reach host %s through more than %d jump hosts", to, maxHops)
@@ -210,8 +210,8 @@ func (c *connection) lost() error {
 	return net.ErrClosed
 }
 
-// whileThere returns a context that ends with the connection, too. The library waits without end for a channel that is asked for at
-// the moment when the connection ends.
+// whileThere returns a context that ends with the connection, too. The library waits without end for a channel that is
+// asked for at the moment when the connection ends.
 func (c *connection) whileThere(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() { // ends with its caller
@@ -262,8 +262,8 @@ func (c *connection) end(cause error) {
 // errSilent is the end of a connection whose other side gives no sign of life.
 var errSilent = errors.New("it gives no sign of life")
 
-// keepAlive asks the other side for an answer now and then, and ends the connection when several are missing: a machine that
-// has lost its power, or a cut cable, sends nothing that would end it. It returns when the connection has ended.
+// keepAlive asks the other side for an answer now and then, and ends the connection when several are missing: a machine
+// that has lost its power, or a cut cable, sends nothing that would end it. It returns when the connection has ended.
 func (c *connection) keepAlive() {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Wait() }()

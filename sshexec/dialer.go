@@ -26,8 +26,8 @@ const (
 
 // Config says how machines are reached. What it leaves open is read from ssh's configuration.
 type Config struct {
-	// Program takes ssh's arguments and is used in place of our own client, with arguments of its own, such as {"ssh", "-q"}.
-	// One whose name begins with "kubexec" gets the host and the command alone.
+	// Program takes ssh's arguments and is used in place of our own client, with arguments of its own, such as {"ssh",
+	// "-q"}. One whose name begins with "kubexec" gets the host and the command alone.
 	Program []string
 	// User, Port and Identity (the path of a private key) hold for machines that say nothing else.
 	User     string
@@ -36,15 +36,16 @@ type Config struct {
 	// HostKeys is "accept-new", "strict" or "off". Empty: what StrictHostKeyChecking of the configuration says, and
 	// "accept-new" where that is to ask. Nothing is checked, nor written down, with "off".
 	HostKeys string
-	// Options are options as ssh's -o takes them, "Name=value". Without Program, those that our own client does not have are
-	// refused.
+	// Options are options as ssh's -o takes them, "Name=value". Without Program, those that our own client does not
+	// have are refused.
 	Options []string
 
 	// Home is where .ssh is, and Env the environment, in which SSH_AUTH_SOCK is looked up.
 	Home string
 	Env  func(string) (string, bool)
-	// Environ is the whole environment of programs that are started here: Program, a ProxyCommand, and ssh, which is asked
-	// about a configuration that has conditions. Tree starts them. Without one there is neither Program nor ProxyCommand.
+	// Environ is the whole environment of programs that are started here: Program, a ProxyCommand, and ssh, which is
+	// asked about a configuration that has conditions. Tree starts them. Without one there is neither Program nor
+	// ProxyCommand.
 	Environ []string
 	Tree    *proc.Tree
 
@@ -54,13 +55,14 @@ type Config struct {
 	// kind is used if it says the same. Empty: such machines are refused.
 	Version string
 
-	// ConnectTimeout bounds a connection; a login may take three times as long. Default: the configuration's, else 10 s.
+	// ConnectTimeout bounds a connection; a login may take three times as long. Default: the configuration's, else 10
+	// s.
 	ConnectTimeout time.Duration
-	// AnswerTimeout bounds how long a machine that let us in takes for the first answer, or for the next part of our binary:
-	// its login files may wait for a slow file system. Default 1 min.
+	// AnswerTimeout bounds how long a machine that let us in takes for the first answer, or for the next part of our
+	// binary: its login files may wait for a slow file system. Default 1 min.
 	AnswerTimeout time.Duration
-	// Alive is how often the other side is asked for a sign of life. When it missed four, the connection is lost. Default:
-	// the configuration's ServerAliveInterval and ServerAliveCountMax, else 15 s.
+	// Alive is how often the other side is asked for a sign of life. When it missed four, the connection is lost.
+	// Default: the configuration's ServerAliveInterval and ServerAliveCountMax, else 15 s.
 	Alive time.Duration
 
 	Log zerolog.Logger
@@ -159,9 +161,9 @@ func (d *Dialer) opensshClient() string {
 	return path
 }
 
-// Start logs in at a machine and starts our binary there with args, which are constant words: they pass a shell, and the list
-// of processes shows them. ctx bounds the start alone; Close of what it returns ends the rest. Errors carry a hint and an
-// exit status; see Transient.
+// Start logs in at a machine and starts our binary there with args, which are constant words: they pass a shell, and
+// the list of processes shows them. ctx bounds the start alone; Close of what it returns ends the rest. Errors carry a
+// hint and an exit status; see Transient.
 func (d *Dialer) Start(ctx context.Context, h hosts.Host, args []string) (*Remote, error) {
 	l, err := d.link(ctx, h)
 	if err != nil {

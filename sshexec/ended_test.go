@@ -10,7 +10,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// deafConn is a connection of the library that ended at the moment when a channel was asked for: OpenChannel never returns.
+// deafConn is a connection of the library that ended at the moment when a channel was asked for: OpenChannel never
+// returns.
 type deafConn struct {
 	ssh.Conn
 	asked chan struct{}
@@ -23,8 +24,8 @@ func (c *deafConn) OpenChannel(string, []byte) (ssh.Channel, <-chan *ssh.Request
 	return nil, nil, errors.New("over")
 }
 
-// TestEndedWhileAsked ends a connection while a channel is being opened: whoever waits for it is told at once, and does not wait for
-// the time-out, or for ever.
+// TestEndedWhileAsked ends a connection while a channel is being opened: whoever waits for it is told at once, and does
+// not wait for the time-out, or for ever.
 func TestEndedWhileAsked(t *testing.T) {
 	for name, ask := range map[string]func(c *connection) error{
 		"session": func(c *connection) error { _, err := (&sshLink{c}).run(t.Context(), "true"); return err },

@@ -50,7 +50,8 @@ func (r Reason) transient() bool {
 
 // Error is a machine on which nothing could be started, or to which the connection was lost.
 type Error struct {
-	// Host is its name as it was given, Addr where it was sought (empty where only a program knows), User who was to log in.
+	// Host is its name as it was given, Addr where it was sought (empty where only a program knows), User who was to
+	// log in.
 	Host, Addr, User string
 	// Jump is true where the machine is one that others are reached through.
 	Jump   bool
@@ -86,8 +87,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Transient reports whether what failed may work a moment later, because the machine is not up yet: its name is not known,
-// nobody listens, no answer comes, or the connection ends while we log in. A key that is refused stays so.
+// Transient reports whether what failed may work a moment later, because the machine is not up yet: its name is not
+// known, nobody listens, no answer comes, or the connection ends while we log in. A key that is refused stays so.
 func Transient(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Reason.transient()
@@ -155,8 +156,8 @@ func (s *settings) throughFailed(open *ssh.OpenChannelError, refused, up string)
 	}
 }
 
-// reasonOf reads a reason from what OpenSSH writes: its client about a connection, its server about one that a client wanted
-// through it. Nothing but text comes from there.
+// reasonOf reads a reason from what OpenSSH writes: its client about a connection, its server about one that a client
+// wanted through it. Nothing but text comes from there.
 func reasonOf(text string) Reason {
 	for _, known := range []struct {
 		part   string

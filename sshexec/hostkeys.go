@@ -68,8 +68,8 @@ func (k *hostKeys) loadLocked(files []string) (*knownFiles, error) {
 	return loaded, nil
 }
 
-// withoutOddLines reads copies of the files, less the lines that cannot be understood: the library takes a single one, for
-// example with a kind of key that has gone out of use, for the end of everything. OpenSSH passes over them.
+// withoutOddLines reads copies of the files, less the lines that cannot be understood: the library takes a single one,
+// for example with a kind of key that has gone out of use, for the end of everything. OpenSSH passes over them.
 func (k *hostKeys) withoutOddLines(files []string) (db *knownhosts.HostKeyDB, origin map[string]string, err error) {
 	dir, err := durable.MkdirTemp(os.TempDir(), "muster-known-hosts-")
 	if err != nil {
@@ -129,14 +129,14 @@ func (s *settings) forget() string {
 	return fmt.Sprintf("if the machine was installed anew, forget its old key: ssh-keygen -R '%s'%s", knownhosts.Normalize(s.knownAddr()), file)
 }
 
-// plainKeys are the algorithms that a machine is asked for whose key is not known, in the order of OpenSSH's client: so both
-// write down the same key.
+// plainKeys are the algorithms that a machine is asked for whose key is not known, in the order of OpenSSH's client: so
+// both write down the same key.
 var plainKeys = []string{
 	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
 }
 
-// check returns the callback that decides about the key of a machine, and the algorithms to ask it for: those of keys that
-// are known, so that it shows one of these. What it decides is left in a.
+// check returns the callback that decides about the key of a machine, and the algorithms to ask it for: those of keys
+// that are known, so that it shows one of these. What it decides is left in a.
 func (k *hostKeys) check(s *settings, a *attempt) (ssh.HostKeyCallback, []string, error) {
 	if s.hostKeys == "off" {
 		return ssh.InsecureIgnoreHostKey(), nil, nil

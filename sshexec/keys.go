@@ -32,8 +32,9 @@ func (k *keys) add(s ssh.Signer, name string) {
 	}
 }
 
-// keys gathers what there is to log in with. Files that somebody named come first, also those whose key only the agent can
-// use; then what else the agent has; then the files that ssh looks for by itself. A server listens to a few keys only.
+// keys gathers what there is to log in with. Files that somebody named come first, also those whose key only the agent
+// can use; then what else the agent has; then the files that ssh looks for by itself. A server listens to a few keys
+// only.
 func (s *settings) keys(ctx context.Context) *keys {
 	k := &keys{close: func() {}}
 	var held []ssh.Signer

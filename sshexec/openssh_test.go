@@ -56,12 +56,14 @@ func newDialer(t *testing.T, c *testutil.SSHClient, change func(*sshexec.Config)
 	return d, err
 }
 
-// script makes a program of 3 MB that does what the agent of this binary does, and costs less to send, to check and to start.
+// script makes a program of 3 MB that does what the agent of this binary does, and costs less to send, to check and to
+// start.
 func script(t *testing.T) string {
 	t.Helper()
 	scripted.Do(func() {
 		random := make([]byte, 3<<19)
-		// The same for all launchers, and another one in each run: a copy that an earlier run left in /tmp must not be found.
+		// The same for all launchers, and another one in each run: a copy that an earlier run left in /tmp must not be
+		// found.
 		_, _ = rand.NewChaCha8([32]byte(binary.BigEndian.AppendUint64(make([]byte, 24), uint64(time.Now().UnixNano())))).Read(random)
 		scriptText = append([]byte("#!/bin/sh\nshift\ncase $1 in die) kill -9 $$ ;; full) echo the last words >&2; exit 3 ;; esac\n"+
 			"echo \"agent $* in $HOME\"\ncat\nexit 7\n"), hex.EncodeToString(random)...)
@@ -283,8 +285,8 @@ func TestDropbear(t *testing.T) {
 	if _, err := os.Stat(program); err != nil {
 		testutil.Missing(t, "Debian's dropbear-bin")
 	}
-	// Dropbear has neither another HOME nor another list of keys than the user's. So it runs on a host of the test, whose
-	// view of the files is its own.
+	// Dropbear has neither another HOME nor another list of keys than the user's. So it runs on a host of the test,
+	// whose view of the files is its own.
 	h := testutil.Hosts(t, 1)[0]
 	client := testutil.NewSSHClient(t)
 	dir := t.TempDir()

@@ -213,8 +213,8 @@ func (l *programLink) said(status int, stderr string) error {
 	return fmt.Errorf("%s ended with status %d: %s", filepath.Base(l.args[0]), status, text)
 }
 
-// unreached tells a program that did not reach the machine. ssh ends with 255 then, and where the connection was lost; of
-// other programs nobody knows, so what they never started may come about later.
+// unreached tells a program that did not reach the machine. ssh ends with 255 then, and where the connection was lost;
+// of other programs nobody knows, so what they never started may come about later.
 func (l *programLink) unreached(status int, stderr string, began bool) error {
 	reason := reasonOf(stderr)
 	switch {

@@ -48,15 +48,15 @@ func (r *Remote) Stdout() io.Reader { return r.stdout }
 // Stderr returns the end of what was written to standard error there, up to 8 KiB: it is meant for errors.
 func (r *Remote) Stderr() string { return r.run.stderr.String() }
 
-// LocalAddr and RemoteAddr are the ends of the connection as they are seen here. They are not valid where it goes through a
-// jump host or a program.
+// LocalAddr and RemoteAddr are the ends of the connection as they are seen here. They are not valid where it goes
+// through a jump host or a program.
 func (r *Remote) LocalAddr() netip.AddrPort { local, _ := r.link.addrs(); return local }
 
 // RemoteAddr is the other end; see LocalAddr.
 func (r *Remote) RemoteAddr() netip.AddrPort { _, remote := r.link.addrs(); return remote }
 
-// Wait waits for the end of the remote program and returns its exit status, 128+n where signal n killed it. The error says
-// that the connection was lost before, so that nobody knows. It may be called several times.
+// Wait waits for the end of the remote program and returns its exit status, 128+n where signal n killed it. The error
+// says that the connection was lost before, so that nobody knows. It may be called several times.
 func (r *Remote) Wait() (status int, err error) { return r.wait() }
 
 // Close ends the connection: the remote program sees the end of its standard input. It may be called several times.
@@ -72,8 +72,8 @@ type link interface {
 	run(ctx context.Context, command string) (*session, error)
 	addrs() (local, remote netip.AddrPort)
 	fail(reason Reason, hint string, err error) error
-	// unreached returns why a command that has ended so never ran, or nil where it may have: began tells that it did, and then
-	// the connection was lost.
+	// unreached returns why a command that has ended so never ran, or nil where it may have: began tells that it did,
+	// and then the connection was lost.
 	unreached(status int, stderr string, began bool) error
 	close()
 }
@@ -87,8 +87,8 @@ type session struct {
 	close  func()
 }
 
-// finish closes a session whose command has given its last answer and is about to end. It waits for that: Dropbear may close a session
-// that is opened while another one ends.
+// finish closes a session whose command has given its last answer and is about to end. It waits for that: Dropbear may
+// close a session that is opened while another one ends.
 func (s *session) finish() {
 	ended := make(chan struct{})
 	go func() { // ends with the session, which is closed below

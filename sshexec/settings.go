@@ -44,13 +44,14 @@ type identity struct {
 	asked bool // somebody named it: that it cannot be used is worth saying
 }
 
-// handshakes is how many times the limit for a connection the login may take: logins are slow where directories of users are.
+// handshakes is how many times the limit for a connection the login may take: logins are slow where directories of
+// users are.
 const handshakes = 3
 
 func (s *settings) addr() string { return net.JoinHostPort(s.hostname, strconv.Itoa(s.port)) }
 
-// own are the options that Config.Options may set, in lower case, and whether they hold for jump hosts as well. What is not
-// among them is refused, since it would have no effect.
+// own are the options that Config.Options may set, in lower case, and whether they hold for jump hosts as well. What is
+// not among them is refused, since it would have no effect.
 var own = map[string]bool{
 	"addressfamily": true, "batchmode": true, "connecttimeout": true, "globalknownhostsfile": true, "hashknownhosts": true, "hostkeyalias": false,
 	"hostname": false, "identitiesonly": true, "identityagent": true, "identityfile": true, "port": false, "proxycommand": false,
@@ -101,8 +102,8 @@ func (l lookup) number(name string, fallback, least, most int) (int, error) {
 	return n, nil
 }
 
-// resolve finds out how a machine is reached. A jump host is not asked for the user, the port and the name that were given
-// for the machine behind it.
+// resolve finds out how a machine is reached. A jump host is not asked for the user, the port and the name that were
+// given for the machine behind it.
 func (d *Dialer) resolve(ctx context.Context, h hosts.Host, jump bool) (*settings, error) {
 	if h.Name == "" || strings.HasPrefix(h.Name, "-") || strings.ContainsAny(h.Name, " \t\r\n\x00") {
 		return nil, errhint.Usagef("cannot reach a host by ssh whose name is %q", h.Name)
@@ -273,7 +274,8 @@ func (s *settings) fillKeys(d *Dialer, get lookup, tokens map[byte]string) error
 }
 
 func (s *settings) fillProxy(d *Dialer, get lookup, tokens map[byte]string) (err error) {
-	// Of the two the one that is given first wins; where both come from files, their order is not known here, and few have both.
+	// Of the two the one that is given first wins; where both come from files, their order is not known here, and few
+	// have both.
 	command, jump := get.first("proxycommand", ""), get.first("proxyjump", "")
 	if jump != "" && jump != "none" {
 		for hop := range strings.SplitSeq(jump, ",") {

@@ -34,7 +34,8 @@ type configFiles struct {
 	read func() (parsedConfig, error)
 }
 
-// parsedConfig is what was read of the files. conditions reports that they have some which only OpenSSH's client decides.
+// parsedConfig is what was read of the files. conditions reports that they have some which only OpenSSH's client
+// decides.
 type parsedConfig struct {
 	files      []*ssh_config.Config
 	conditions bool
@@ -103,8 +104,8 @@ var (
 	hostLine    = regexp.MustCompile(`(?i)^\s*host[\s=]`)
 )
 
-// absoluteIncludes names the files to include as they would be found: the parser looks for all of them below the home that
-// the list of users has.
+// absoluteIncludes names the files to include as they would be found: the parser looks for all of them below the home
+// that the list of users has.
 func absoluteIncludes(text []byte, base string) []byte {
 	lines := bytes.Split(text, []byte("\n"))
 	for i, line := range lines {

@@ -20,8 +20,8 @@ import (
 // stranger is another user of a machine.
 const stranger = "12345"
 
-// strangerShell begins the scripts of TestStrangersBinary: plant DIR [as] puts a program that tells what it is given under the
-// name of our binary, with every kind of record that says it was read.
+// strangerShell begins the scripts of TestStrangersBinary: plant DIR [as] puts a program that tells what it is given
+// under the name of our binary, with every kind of record that says it was read.
 const strangerShell = `
 other() { setpriv --reuid ` + stranger + ` --regid ` + stranger + ` --clear-groups "$@"; }
 plant() { ${2:-other} sh -c 'umask 022; mkdir -p "$1"; f=$1/muster-$2

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Limits of what is believed from another node, though it has the job's token: more than any job has, and too little to hurt.
+// Limits of what is believed from another node, though it has the job's token: more than any job has, and too little to
+// hurt.
 const (
 	MaxNodes   = 1 << 16
 	MaxShards  = 1 << 16
@@ -25,8 +26,8 @@ const (
 	maxBad     = 1 << 12
 )
 
-// Clean makes text of another node fit for a line of the log: no more than most bytes, and nothing that a terminal takes for a
-// command.
+// Clean makes text of another node fit for a line of the log: no more than most bytes, and nothing that a terminal
+// takes for a command.
 func Clean(text string, most int) string {
 	cut := len(text) > most
 	if cut {

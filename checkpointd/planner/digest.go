@@ -29,7 +29,8 @@ type Sum struct {
 	Shard  int    `json:"shard"`
 	At     Moment `json:"at"`
 	Digest Digest `json:"digest"`
-	// Made says that a worker of the node has made the copy; else the node has it from another, and passes on what that stated.
+	// Made says that a worker of the node has made the copy; else the node has it from another, and passes on what that
+	// stated.
 	Made bool `json:"made,omitempty"`
 }
 
@@ -42,8 +43,8 @@ type Bad struct {
 	Addr  string `json:"addr"`
 }
 
-// hear takes what a node states and what it wants to know of copies. Who made a copy knows best; among others, and where two say that
-// they made it, the first counts.
+// hear takes what a node states and what it wants to know of copies. Who made a copy knows best; among others, and
+// where two say that they made it, the first counts.
 func (s *set) hear(sr *SetReport) {
 	for _, c := range sr.Want {
 		if len(s.wanted) < maxKnown {

@@ -10,12 +10,15 @@ import (
 
 // Leader has the reports of all nodes and decides for them. It is not safe for concurrent use.
 type Leader struct {
-	// Replicas is on how many nodes a copy of each shard is to be, including the one whose worker saved it; 0 and 1: one.
+	// Replicas is on how many nodes a copy of each shard is to be, including the one whose worker saved it; 0 and 1:
+	// one.
 	Replicas int
-	// Local says that no node may have a copy from another one. Workers of several nodes may save one shard, and restore from memory
-	// where each node has all that its workers read; else from disk, where what is in memory is written first.
+	// Local says that no node may have a copy from another one. Workers of several nodes may save one shard, and
+	// restore from memory where each node has all that its workers read; else from disk, where what is in memory is
+	// written first.
 	Local bool
-	// More says that another round may come: nodes that leave one whose workers have ended bring what they have to the next.
+	// More says that another round may come: nodes that leave one whose workers have ended bring what they have to the
+	// next.
 	More bool
 	// NewAttempt makes the name of a writing.
 	NewAttempt func() string
@@ -86,8 +89,8 @@ func NewLeader(replicas int, newAttempt func() string) *Leader {
 	return &Leader{Replicas: replicas, NewAttempt: newAttempt, nodes: map[int]*Report{}, sets: map[Key]*set{}, heads: map[string]string{}}
 }
 
-// BeginRound begins a round of so many nodes, whose eras begin with era. What is being written goes on; what workers had
-// saved before and is not on disk is wanted there, unless why is empty.
+// BeginRound begins a round of so many nodes, whose eras begin with era. What is being written goes on; what workers
+// had saved before and is not on disk is wanted there, unless why is empty.
 func (l *Leader) BeginRound(size int, era uint64, why string) {
 	l.era = era
 	l.size, l.nodes, l.gone, l.ended, l.why = size, map[int]*Report{}, map[int]bool{}, false, why
@@ -104,8 +107,8 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 	}
 }
 
-// Report takes a node's report, unless a newer one is known. The caller has checked it. Of sets beyond those that a leader knows at
-// most nothing is heard.
+// Report takes a node's report, unless a newer one is known. The caller has checked it. Of sets beyond those that a
+// leader knows at most nothing is heard.
 func (l *Leader) Report(node int, r *Report) {
 	if old := l.nodes[node]; node < 0 || node >= l.size || old != nil && old.Seq >= r.Seq {
 		return
@@ -187,7 +190,8 @@ func (l *Leader) Last() {
 	l.step()
 }
 
-// Opened tells the outcome of Open, and what the trackers of the directory name: what is known already was written since.
+// Opened tells the outcome of Open, and what the trackers of the directory name: what is known already was written
+// since.
 func (l *Leader) Opened(k Key, head string, err error) {
 	if _, known := l.heads[k.Dir]; !known && err == nil {
 		l.heads[k.Dir] = head

@@ -21,8 +21,8 @@ func (l *Leader) awaited(s *set, m Moment) bool {
 	return false
 }
 
-// restorable is the newest moment in memory that all workers can restore from there, Never for none. Where a node was about to save when
-// the round ended that is a step before the newest, and costs less than a way over the disk.
+// restorable is the newest moment in memory that all workers can restore from there, Never for none. Where a node was
+// about to save when the round ended that is a step before the newest, and costs less than a way over the disk.
 func (l *Leader) restorable(s *set) Moment {
 	if !l.Local {
 		return s.complete[0]
@@ -46,8 +46,8 @@ func (l *Leader) everywhere(s *set, m Moment) bool {
 	return true
 }
 
-// fallBack has a moment written that not all nodes have what they need of, so that all can read it, and reports whether that is under
-// way. What cannot be written is tried once.
+// fallBack has a moment written that not all nodes have what they need of, so that all can read it, and reports whether
+// that is under way. What cannot be written is tried once.
 func (l *Leader) fallBack(s *set, m Moment) bool {
 	if l.writing(s.Dir) {
 		return true

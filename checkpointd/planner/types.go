@@ -1,9 +1,9 @@
-// Package planner decides for the nodes of a job together which checkpoints are whole, which one all restore, what is written
-// to disk by whom, and who keeps copies for whom. It is pure: nodes report what they have, and are shown a view of what
-// follows; both are whole states, not changes, so that one that is lost or repeated does no harm.
+// Package planner decides for the nodes of a job together which checkpoints are whole, which one all restore, what is
+// written to disk by whom, and who keeps copies for whom. It is pure: nodes report what they have, and are shown a view
+// of what follows; both are whole states, not changes, so that one that is lost or repeated does no harm.
 //
-// A Leader, on the node with group rank 0, has the reports of all nodes. What it cannot do itself, because that takes time
-// or a disk, it asks for by an Action, and is told the outcome.
+// A Leader, on the node with group rank 0, has the reports of all nodes. What it cannot do itself, because that takes
+// time or a disk, it asks for by an Action, and is told the outcome.
 package planner
 
 import (
@@ -11,8 +11,8 @@ import (
 	"encoding/json"
 )
 
-// Moment orders copies of a state: by the era, which begins anew when workers start or load, and in it by the step. After a
-// rollback the same step comes again in a later era, and the two must never be mixed.
+// Moment orders copies of a state: by the era, which begins anew when workers start or load, and in it by the step.
+// After a rollback the same step comes again in a later era, and the two must never be mixed.
 type Moment struct {
 	Era  uint64 `json:"era"`
 	Step int64  `json:"step"`
@@ -65,7 +65,8 @@ type SetReport struct {
 	Every int64 `json:"every,omitempty"`
 
 	Copies []Copy `json:"copies,omitempty"`
-	// Reads are the shards that workers of the node restore from, Across says that they read others, too. Both are for Leader.Local.
+	// Reads are the shards that workers of the node restore from, Across says that they read others, too. Both are for
+	// Leader.Local.
 	Reads  []int `json:"reads,omitempty"`
 	Across bool  `json:"across,omitempty"`
 	// Saves are the shards that workers of the node save, Begun is the oldest of what they began last.
@@ -75,13 +76,14 @@ type SetReport struct {
 	Refused []Moment `json:"refused,omitempty"`
 	// Loads is how often one of them has asked where to restore from, in this round.
 	Loads int `json:"loads,omitempty"`
-	// Verified are moments of which all copies here have been compared with their checksums; those that differed are gone.
+	// Verified are moments of which all copies here have been compared with their checksums; those that differed are
+	// gone.
 	Verified []Moment `json:"verified,omitempty"`
 	// Written are the shards that were written at the order Attempt.
 	Attempt string    `json:"attempt,omitempty"`
 	Written []Written `json:"written,omitempty"`
-	// Committed is the newest moment that the node knows to be on disk, Next the newest attempt that it knows of, which writes NextAt:
-	// its leader may have died when that was done, and have told nobody.
+	// Committed is the newest moment that the node knows to be on disk, Next the newest attempt that it knows of, which
+	// writes NextAt: its leader may have died when that was done, and have told nobody.
 	Committed Moment `json:"committed"`
 	Next      string `json:"next,omitempty"`
 	NextAt    Moment `json:"next_at"`
@@ -90,8 +92,8 @@ type SetReport struct {
 	// Urgent counts how often the newest step was wanted on disk at once; Why is the reason of the last time.
 	Urgent int    `json:"urgent,omitempty"`
 	Why    string `json:"why,omitempty"`
-	// Want are copies that the node is getting, whose digest it has not been told yet; Sums are the digests that it knows of its own,
-	// and Bad what it was given that had another one.
+	// Want are copies that the node is getting, whose digest it has not been told yet; Sums are the digests that it
+	// knows of its own, and Bad what it was given that had another one.
 	Want []Copy `json:"want,omitempty"`
 	Sums []Sum  `json:"sums,omitempty"`
 	Bad  []Bad  `json:"bad,omitempty"`
@@ -122,13 +124,13 @@ type SetView struct {
 	// Open says that the directory was opened; Err why it could not be.
 	Open bool   `json:"open,omitempty"`
 	Err  string `json:"err,omitempty"`
-	// Complete are the newest moments of which every shard has a copy somewhere, the newest first. Dead are moments that
-	// cannot become complete any more.
+	// Complete are the newest moments of which every shard has a copy somewhere, the newest first. Dead are moments
+	// that cannot become complete any more.
 	Complete []Moment `json:"complete,omitempty"`
 	Dead     []Moment `json:"dead,omitempty"`
-	// Head is the attempt that the directory's trackers name since they were last written, or were read when the directory was
-	// opened; Next is the one by which NextAt is, or was last, written. A node that is killed leaves them to whoever has to know
-	// whether what is in memory is newer than the directory.
+	// Head is the attempt that the directory's trackers name since they were last written, or were read when the
+	// directory was opened; Next is the one by which NextAt is, or was last, written. A node that is killed leaves them
+	// to whoever has to know whether what is in memory is newer than the directory.
 	Head   string `json:"head,omitempty"`
 	Next   string `json:"next,omitempty"`
 	NextAt Moment `json:"next_at"`
@@ -144,8 +146,8 @@ type SetView struct {
 	// Sum are copies whose digest is wanted of the node whose worker made them; Sums are digests that were stated.
 	Sum  []Copy `json:"sum,omitempty"`
 	Sums []Sum  `json:"sums,omitempty"`
-	// Committed is the newest moment on disk, Failed why the last writing failed, and FailedAt that of what; Lost says that copies of
-	// it were damaged or are gone. Busy says that more is to be written.
+	// Committed is the newest moment on disk, Failed why the last writing failed, and FailedAt that of what; Lost says
+	// that copies of it were damaged or are gone. Busy says that more is to be written.
 	Committed Moment `json:"committed"`
 	Failed    string `json:"failed,omitempty"`
 	FailedAt  Moment `json:"failed_at"`

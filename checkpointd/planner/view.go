@@ -135,8 +135,8 @@ func (l *Leader) fetches(s *set, node int) []Fetch {
 	return l.wanting(s, s.replicating, node)
 }
 
-// wanting are the copies of a moment that a node is to have, and has not. The copies of a shard lie as far apart as the ranks
-// allow: nodes at the same switch have neighbouring ranks.
+// wanting are the copies of a moment that a node is to have, and has not. The copies of a shard lie as far apart as the
+// ranks allow: nodes at the same switch have neighbouring ranks.
 func (l *Leader) wanting(s *set, m Moment, node int) []Fetch {
 	sr := l.report(node, s.Key)
 	if sr != nil && sr.Full {

@@ -11,7 +11,8 @@ import (
 	"muster/launch/job"
 )
 
-// Names of Hugging Face's launcher: its program, which takes the word launch first, the one that does not, and the module.
+// Names of Hugging Face's launcher: its program, which takes the word launch first, the one that does not, and the
+// module.
 const (
 	accelerateProg   = "accelerate"
 	accelerateLaunch = "accelerate-launch"
@@ -44,8 +45,8 @@ func Accelerate(inv Invocation) (Request, error) {
 	return Request{}, errhint.With(errhint.Usagef("accelerate has no command %q", word), "write accelerate launch … script.py")
 }
 
-// AccelerateLaunch reads a command line of accelerate launch as version 1.15.0 does, with its configuration file. Where it
-// starts torchrun, so do we; where it starts one plain process although several were asked for, several start.
+// AccelerateLaunch reads a command line of accelerate launch as version 1.15.0 does, with its configuration file. Where
+// it starts torchrun, so do we; where it starts one plain process although several were asked for, several start.
 func AccelerateLaunch(inv Invocation) (Request, error) {
 	env := newEnviron(inv.Environ)
 	p := accelerateParser()
@@ -93,8 +94,8 @@ type accelerateJob struct {
 	cpu      bool
 	procs    int // of all machines; 0: one per accelerator
 	machines int
-	// single is true for one plain process, which sees no variables of torchelastic. outer is true for one that an MPI launcher
-	// started as one of several.
+	// single is true for one plain process, which sees no variables of torchelastic. outer is true for one that an MPI
+	// launcher started as one of several.
 	single, outer bool
 	nodes         []job.Node // that muster starts
 	perNode       value      // workers of this machine

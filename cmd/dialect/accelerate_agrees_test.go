@@ -44,8 +44,8 @@ func (c *accelerateCase) question(t *testing.T, dir string) any {
 	return map[string]any{"argv": c.args(), "env": env, "dir": dir, "devices": c.devices, "cores": accelerateCores}
 }
 
-// TestAccelerateAgrees compares the jobs of all cases with what the real accelerate would start: the way, the arguments of
-// torchrun, and each variable. Differences must be listed in the case, with their reasons.
+// TestAccelerateAgrees compares the jobs of all cases with what the real accelerate would start: the way, the arguments
+// of torchrun, and each variable. Differences must be listed in the case, with their reasons.
 func TestAccelerateAgrees(t *testing.T) {
 	asked := askAccelerate(t)
 	cases, dirs, answers := asked.cases, asked.dirs, asked.answers

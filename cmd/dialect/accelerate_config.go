@@ -259,8 +259,8 @@ func (a *accelerateJob) groupKey(group, prefix, key string, node *yaml.Node, sou
 	return nil
 }
 
-// fromFile gives an option the file's value unless it was given otherwise. None is as if the key were not there. Words are
-// not held against the flag's choices: files spell some of them otherwise.
+// fromFile gives an option the file's value unless it was given otherwise. None is as if the key were not there. Words
+// are not held against the flag's choices: files spell some of them otherwise.
 func (a *accelerateJob) fromFile(dest, text string, none bool, source job.Source) error {
 	if none || a.v[dest].explicit() && a.v[dest].source.Kind != job.FromConfig {
 		return nil

@@ -58,8 +58,8 @@ func (a *accelerateJob) tellLower(name, dest string) {
 	}
 }
 
-// Words that are truth values: those that accelerate hands to Python's bool, which takes any word for true, those of its
-// str_to_bool, and those that it hands on as they are.
+// Words that are truth values: those that accelerate hands to Python's bool, which takes any word for true, those of
+// its str_to_bool, and those that it hands on as they are.
 var (
 	accelerateBools = []string{
 		"megatron_lm_use_custom_fsdp", "megatron_lm_no_load_optim", "megatron_lm_eod_mask_loss", "megatron_lm_overlap_cpu_optimizer_d2h_h2d",
@@ -156,8 +156,8 @@ func (a *accelerateJob) variables() {
 	a.idleVariables()
 }
 
-// idleVariables warns of muster's variables for options of ways to train that this job does not take, and of a meeting place. accelerate has no such
-// variables, and makes nothing of the options, either.
+// idleVariables warns of muster's variables for options of ways to train that this job does not take, and of a meeting
+// place. accelerate has no such variables, and makes nothing of the options, either.
 func (a *accelerateJob) idleVariables() {
 	taken := map[string]bool{
 		groupDeepSpeed: a.on("use_deepspeed"), groupFSDP: a.on("use_fsdp"), groupMegatron: a.on("use_megatron_lm"),
@@ -188,7 +188,8 @@ var deviceMasks = map[string]string{
 	"npu": "ASCEND_RT_VISIBLE_DEVICES", "hpu": "HABANA_VISIBLE_MODULES", "neuron": "NEURON_RT_VISIBLE_CORES",
 }
 
-// devices hides the accelerators that --gpu-ids does not name. Their kind is what distributed_type says, or what is found.
+// devices hides the accelerators that --gpu-ids does not name. Their kind is what distributed_type says, or what is
+// found.
 func (a *accelerateJob) devices() {
 	ids := a.gpuIDs()
 	if ids == nil {
@@ -349,8 +350,8 @@ func (a *accelerateJob) deepspeed() {
 	a.tell("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "deepspeed_moe_layer_cls_names")
 }
 
-// threads is OMP_NUM_THREADS: the flag, else the variable as it is, else a worker's share of the cores where it computes on
-// them, else 1.
+// threads is OMP_NUM_THREADS: the flag, else the variable as it is, else a worker's share of the cores where it
+// computes on them, else 1.
 func (a *accelerateJob) threads() {
 	const name = "OMP_NUM_THREADS"
 	if v := a.v["num_cpu_threads_per_process"]; !v.none {

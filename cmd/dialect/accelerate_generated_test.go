@@ -9,8 +9,8 @@ import (
 	"muster/cmd/dialect"
 )
 
-// generatedAccelerate are command lines and configuration files with values for many options each, some given by a flag, some
-// by the file, some by both.
+// generatedAccelerate are command lines and configuration files with values for many options each, some given by a
+// flag, some by the file, some by both.
 func generatedAccelerate(n int) []*accelerateCase {
 	random := rand.New(rand.NewPCG(7, 1)) // the same in every run
 	var cases []*accelerateCase

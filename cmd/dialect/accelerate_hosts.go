@@ -29,8 +29,8 @@ func (a *accelerateJob) multinode() string {
 	return launchers[0]
 }
 
-// deepspeedNodes are the machines of DeepSpeed's hostfile. muster starts them itself, whichever launcher was named, but for
-// nossh: there this command runs on each of them, and the hostfile says how many workers each has.
+// deepspeedNodes are the machines of DeepSpeed's hostfile. muster starts them itself, whichever launcher was named, but
+// for nossh: there this command runs on each of them, and the hostfile says how many workers each has.
 func (a *accelerateJob) deepspeedNodes(launcher string) {
 	v := a.v["deepspeed_hostfile"]
 	if v.none {
@@ -151,8 +151,8 @@ func (a *accelerateJob) hostfile(dest string, read func(name string, content []b
 	return file.Hosts
 }
 
-// mpiNodes are the machines of a hostfile of MPI, which get an equal part of the processes each. muster starts them itself,
-// and tells workers their places by Open MPI's variables, too.
+// mpiNodes are the machines of a hostfile of MPI, which get an equal part of the processes each. muster starts them
+// itself, and tells workers their places by Open MPI's variables, too.
 func (a *accelerateJob) mpiNodes(v value) {
 	list := a.hostfile("mpirun_hostfile", hosts.MPI)
 	if a.share(); list == nil || a.perNode.text == "" {

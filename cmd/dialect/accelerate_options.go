@@ -17,8 +17,8 @@ const (
 	groupAWS         = "SageMaker"
 )
 
-// accelerateOptions are the options of accelerate launch, as version 1.15.0 declares them in commands/launch.py: names, types,
-// defaults and choices.
+// accelerateOptions are the options of accelerate launch, as version 1.15.0 declares them in commands/launch.py: names,
+// types, defaults and choices.
 func accelerateOptions() []option {
 	options := slices.Concat(accelerateBase(), accelerateDeepSpeed(), accelerateFSDP(), accelerateMegatron(), accelerateFP8(), accelerateParallelism(), []option{
 		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},

@@ -17,8 +17,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// oracleAnswers are what the real accelerate says: testdata/accelerate_oracle.py is asked once for all tests, as importing
-// it takes seconds.
+// oracleAnswers are what the real accelerate says: testdata/accelerate_oracle.py is asked once for all tests, as
+// importing it takes seconds.
 type oracleAnswers struct {
 	options []theirOption
 	scalars []struct{ Text *string }
@@ -107,7 +107,8 @@ func runOracle(t *testing.T, python string) oracleAnswers {
 	return o
 }
 
-// TestAccelerateOptions holds our table against the real parser: the same options, spellings, types, defaults and choices.
+// TestAccelerateOptions holds our table against the real parser: the same options, spellings, types, defaults and
+// choices.
 func TestAccelerateOptions(t *testing.T) {
 	ours := map[string]dialect.AccelerateOption{}
 	for _, o := range dialect.AccelerateOptions() {
@@ -162,8 +163,8 @@ func TestAccelerateOptions(t *testing.T) {
 
 func plainly(spelling string) string { return strings.ReplaceAll(spelling, "_", "-") }
 
-// TestAccelerateScalars holds how we read values of configuration files against PyYAML, which knows another YAML than our
-// library.
+// TestAccelerateScalars holds how we read values of configuration files against PyYAML, which knows another YAML than
+// our library.
 func TestAccelerateScalars(t *testing.T) {
 	theirs := askAccelerate(t).scalars
 	for i, s := range accelerateScalars() {

@@ -61,8 +61,8 @@ var plainForms = sync.OnceValue(func() yamlForms {
 	}
 })
 
-// pythonText is str() of what PyYAML reads from a node, and whether that is None. The items of a list are joined by commas,
-// which is how workers read lists. Maps are refused.
+// pythonText is str() of what PyYAML reads from a node, and whether that is None. The items of a list are joined by
+// commas, which is how workers read lists. Maps are refused.
 func pythonText(node *yaml.Node) (text string, none bool, err error) {
 	switch node.Kind {
 	case yaml.AliasNode:

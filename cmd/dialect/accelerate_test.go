@@ -18,9 +18,9 @@ import (
 	"muster/launch/job"
 )
 
-// accelerateCase is a file of testdata/accelerate. Its parts are the command line, the environment, the accelerators of the
-// machine, the differences from accelerate that are meant, each with its reason, what muster makes of the command line, and
-// files of the working directory. $WORK stands for that.
+// accelerateCase is a file of testdata/accelerate. Its parts are the command line, the environment, the accelerators of
+// the machine, the differences from accelerate that are meant, each with its reason, what muster makes of the command
+// line, and files of the working directory. $WORK stands for that.
 type accelerateCase struct {
 	name, path  string
 	archive     *txtar.Archive

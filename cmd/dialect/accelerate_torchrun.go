@@ -17,8 +17,8 @@ var accelerateNames = map[string]string{
 	"master-addr": "main-process-ip", "master-port": "main-process-port",
 }
 
-// torchrun puts the job into torchrun's terms: all of accelerate's values, and for torchrun's other flags what PyTorch's
-// variables say, as accelerate leaves those to torchrun.
+// torchrun puts the job into torchrun's terms: all of accelerate's values, and for torchrun's other flags what
+// PyTorch's variables say, as accelerate leaves those to torchrun.
 func (a *accelerateJob) torchrun() map[string]value {
 	env := a.env
 	if a.single || len(a.nodes) > 0 { // torchrun would have no part in it
@@ -92,8 +92,8 @@ func (a *accelerateJob) meet(values map[string]value) {
 	values["rdzv_endpoint"] = value{text: name + ":" + strconv.Itoa(at.n), source: host.source}
 }
 
-// alone is one machine, unless PyTorch's variables say that there are more. Where the port is in use the job takes another,
-// as under accelerate.
+// alone is one machine, unless PyTorch's variables say that there are more. Where the port is in use the job takes
+// another, as under accelerate.
 func (a *accelerateJob) alone(values map[string]value) {
 	port := a.v["main_process_port"]
 	nodes, err := parseNodes(values["nnodes"].text)

@@ -48,13 +48,13 @@ type option struct {
 	variables bool
 	// ownVariable makes muster's own variable stand for the option, where the replaced program has none.
 	ownVariable bool
-	// own marks an option that is muster's own setting of that name, which reads its word. foreign marks one that is not,
-	// so that muster's variable is not its.
+	// own marks an option that is muster's own setting of that name, which reads its word. foreign marks one that is
+	// not, so that muster's variable is not its.
 	own, foreign bool
 	// rare keeps the option out of what --dry-run shows unless it is given: it is one of many for one way to train.
 	rare bool
-	// moot says why nobody misses an effect of the option where it changes nothing in the job, empty where one would be missed:
-	// then there is a warning.
+	// moot says why nobody misses an effect of the option where it changes nothing in the job, empty where one would be
+	// missed: then there is a warning.
 	moot string
 	// hideDefault keeps def out of the help text, which says in words what the default is.
 	hideDefault bool
@@ -87,13 +87,13 @@ func (o *option) spellings() []string {
 	return names
 }
 
-// parser reads command lines as Python 3.11's argparse does for a program that takes options, then the name of a script,
-// then whatever the script takes (nargs=REMAINDER).
+// parser reads command lines as Python 3.11's argparse does for a program that takes options, then the name of a
+// script, then whatever the script takes (nargs=REMAINDER).
 //
 // One thing is different: argparse looks at all words for abbreviated options before it knows where the script's own
 // arguments begin, so that a script cannot have an option of its own that would be ambiguous as one of the launcher's
-// (a script's --signal breaks torchrun under Python 3.11; later versions of Python look at words when they reach them, as we
-// do). Everything behind the script belongs to the script here.
+// (a script's --signal breaks torchrun under Python 3.11; later versions of Python look at words when they reach them,
+// as we do). Everything behind the script belongs to the script here.
 type parser struct {
 	prog, script string
 	options      []option
@@ -103,8 +103,8 @@ type parser struct {
 	prefixes []string
 	// exact refuses abbreviated options (allow_abbrev=False).
 	exact bool
-	// oneSpelling says that the replaced program knows one spelling of each option: an abbreviation of both of ours is none of
-	// two options.
+	// oneSpelling says that the replaced program knows one spelling of each option: an abbreviation of both of ours is
+	// none of two options.
 	oneSpelling bool
 	// dashes is for a program whose options have no second spelling with underscores: they are taken for dashes before
 	// anything is compared.
@@ -375,8 +375,8 @@ func (p *parser) prefixesOf(o *option) []string {
 	return nil
 }
 
-// flagVariable reads the variable of a flag: torchrun takes whole numbers only, 0 being off; our own variables also take
-// the usual words.
+// flagVariable reads the variable of a flag: torchrun takes whole numbers only, 0 being off; our own variables also
+// take the usual words.
 func flagVariable(prefix, text string) (bool, error) {
 	if prefix == ownPrefix {
 		return parseSwitch(text)

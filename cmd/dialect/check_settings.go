@@ -24,7 +24,8 @@ const (
 	defaultQuarantine   = "10m"
 )
 
-// Defaults of the test of the links between accelerators, which are MetaX's as job.DefaultBoxPairs: MB/s and healthy pairs.
+// Defaults of the test of the links between accelerators, which are MetaX's as job.DefaultBoxPairs: MB/s and healthy
+// pairs.
 const (
 	DefaultMinBandwidth = 10000
 	DefaultMinChannels  = 2
@@ -167,8 +168,8 @@ func ParsePairs(text string) ([][2]int, error) {
 	return pairs, nil
 }
 
-// settleCheck fills in what is tested where nothing else was said. What was given for a test that does not take place counts
-// for nothing, which the settings' uses tell.
+// settleCheck fills in what is tested where nothing else was said. What was given for a test that does not take place
+// counts for nothing, which the settings' uses tell.
 func settleCheck(r *Request, words map[string]given, wrong *problems) {
 	c := &r.Job.Check
 	if c.Full && !c.Network {

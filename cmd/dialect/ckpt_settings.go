@@ -169,7 +169,8 @@ var sizeUnits = []struct {
 	bytes float64
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
 
-// leastRate is the least --ckpt-rate, in bytes a second: below it a checkpoint takes days, and the end of the job waits for it.
+// leastRate is the least --ckpt-rate, in bytes a second: below it a checkpoint takes days, and the end of the job waits
+// for it.
 const leastRate = 64 << 10
 
 // leastStore is the least that a store may be told to hold: a big job's workers need some of it.

@@ -16,8 +16,8 @@ type clickParsed struct {
 
 // parseClick reads a command line as Python's click does for a program with options, a script and its arguments, where
 // unknown options belong to the script. click looks for its options behind the script too, up to a --: those are taken
-// here only as they are spelled in full, and are told, as they may have been meant for the script. In front of the script
-// an unknown option is a mistake, unless a module was named by -m.
+// here only as they are spelled in full, and are told, as they may have been meant for the script. In front of the
+// script an unknown option is a mistake, unless a module was named by -m.
 func parseClick(p *parser, argv []string) (*clickParsed, error) {
 	var wrong problems
 	var rest []string

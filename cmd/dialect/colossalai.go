@@ -41,7 +41,8 @@ func ColossalAI(inv Invocation) (Request, error) {
 	return Request{}, errhint.With(errhint.Usagef("unknown command %q of colossalai", word), "to start a job: colossalai run")
 }
 
-// ColossalRun reads a command line of colossalai run (0.5.0, colossalai/cli/launcher), which starts a torchrun on each host.
+// ColossalRun reads a command line of colossalai run (0.5.0, colossalai/cli/launcher), which starts a torchrun on each
+// host.
 func ColossalRun(inv Invocation) (Request, error) {
 	env, p := newEnviron(inv.Environ), colossalParser()
 	in, err := parseClick(p, inv.Args)
@@ -176,8 +177,8 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 	}
 }
 
-// place says where several hosts meet: where --extra_launch_args has it, else on the first of them, by its name or, where
-// that means something else on every machine, by the address that it turns out to have.
+// place says where several hosts meet: where --extra_launch_args has it, else on the first of them, by its name or,
+// where that means something else on every machine, by the address that it turns out to have.
 func (c *colossalJob) place(t *torchrunJob, j *job.Job) {
 	m, v := &j.Meeting, t.in.values
 	endpoint := v["rdzv_endpoint"].text

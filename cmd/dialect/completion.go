@@ -17,7 +17,8 @@ func Choices(f *pflag.Flag) []string {
 	return nil
 }
 
-// FlagNamed is the flag of Flags or OwnFlags that a word on a command line names, in any of its spellings; nil for none.
+// FlagNamed is the flag of Flags or OwnFlags that a word on a command line names, in any of its spellings; nil for
+// none.
 func FlagNamed(flags *pflag.FlagSet, spelling string) *pflag.Flag {
 	spelling, _, _ = strings.Cut(spelling, "=")
 	name := strings.ReplaceAll(strings.TrimLeft(spelling, "-"), "_", "-")
@@ -33,7 +34,8 @@ func FlagNamed(flags *pflag.FlagSet, spelling string) *pflag.Flag {
 	return found
 }
 
-// choices are the words that the setting takes: those that it names when it refuses another one, else those of its help text.
+// choices are the words that the setting takes: those that it names when it refuses another one, else those of its help
+// text.
 func (s *setting) choices() []string {
 	if refused, ok := errors.AsType[*choiceError](s.set(&Request{}, "\x00")); ok {
 		return refused.choices
@@ -41,7 +43,8 @@ func (s *setting) choices() []string {
 	return wordsOf(s.arg)
 }
 
-// words are those that completion offers: the option's choices, else those that are suggested or stand in its help text.
+// words are those that completion offers: the option's choices, else those that are suggested or stand in its help
+// text.
 func (o *option) words() []string {
 	switch {
 	case len(o.choices) > 0:

@@ -45,7 +45,8 @@ const (
 	confText
 )
 
-// confKeys are the settings that the job's dialect looks at: DLRover has a few more, and its own name for the last call.
+// confKeys are the settings that the job's dialect looks at: DLRover has a few more, and its own name for the last
+// call.
 func confKeys(job *job.Job) map[string]confKind {
 	keys := backendKeys(job.Meeting.Backend)
 	if job.Dialect == dlroverRun {
@@ -54,9 +55,9 @@ func confKeys(job *job.Job) map[string]confKind {
 	return keys
 }
 
-// backendKeys are the settings that the backends of PyTorch 2.15.0 look at. timeout is given to all backends; c10d makes
-// nothing of it. rank is overwritten by --node-rank. etcd and etcd-v2 have names of their own for the same files; here
-// either backend's are taken.
+// backendKeys are the settings that the backends of PyTorch 2.15.0 look at. timeout is given to all backends; c10d
+// makes nothing of it. rank is overwritten by --node-rank. etcd and etcd-v2 have names of their own for the same files;
+// here either backend's are taken.
 func backendKeys(backend string) map[string]confKind {
 	shared := map[string]confKind{
 		"join_timeout": confSeconds, "last_call_timeout": confSeconds, "close_timeout": confSeconds,

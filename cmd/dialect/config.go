@@ -51,8 +51,8 @@ func readConfig(file string, list []setting, readFile func(string) ([]byte, erro
 	return words, wrong
 }
 
-// yamlMap returns the map of a YAML file with one document, nil where there is nothing in it. of says for people what the
-// map has.
+// yamlMap returns the map of a YAML file with one document, nil where there is nothing in it. of says for people what
+// the map has.
 func yamlMap(file string, content []byte, of string) (*yaml.Node, error) {
 	if len(content) > maxConfig {
 		return nil, fmt.Errorf("cannot read %s: %d bytes exceed the limit of %d", file, len(content), maxConfig)

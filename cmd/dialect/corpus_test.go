@@ -18,8 +18,8 @@ import (
 	"muster/launch/job"
 )
 
-// corpusCase is one command line with its surroundings: the files command, env and live, and all others as they are named.
-// cmd/muster runs those with the file live by the real launcher, too.
+// corpusCase is one command line with its surroundings: the files command, env and live, and all others as they are
+// named. cmd/muster runs those with the file live by the real launcher, too.
 type corpusCase struct {
 	words []string
 	inv   dialect.Invocation

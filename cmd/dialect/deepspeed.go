@@ -17,8 +17,8 @@ import (
 // deepSpeed is the name of DeepSpeed's launcher.
 const deepSpeed = "deepspeed"
 
-// DeepSpeed reads a command line of deepspeed (0.19.8, deepspeed/launcher). What it does on several hosts by pdsh, MPI or
-// srun, muster does itself: Job.Hosts has the hosts that the hostfile and the filters leave.
+// DeepSpeed reads a command line of deepspeed (0.19.8, deepspeed/launcher). What it does on several hosts by pdsh, MPI
+// or srun, muster does itself: Job.Hosts has the hosts that the hostfile and the filters leave.
 func DeepSpeed(inv Invocation) (Request, error) {
 	env, p := newEnviron(inv.Environ), deepSpeedParser()
 	in, err := p.parse(inv.Args, env)
@@ -78,8 +78,8 @@ func (d *deepSpeedJob) number(flag string) int {
 
 func (d *deepSpeedJob) typed(flag string) bool { return d.given(flag).source.Kind == job.FromFlag }
 
-// deepSpeedAccelerator is what deepspeed knows of a make of accelerator: the variable by which a process sees its devices,
-// and the beginnings of the names of variables that other hosts get.
+// deepSpeedAccelerator is what deepspeed knows of a make of accelerator: the variable by which a process sees its
+// devices, and the beginnings of the names of variables that other hosts get.
 type deepSpeedAccelerator struct {
 	mask    string // empty: that of the accelerators which are found
 	exports []string
@@ -98,8 +98,8 @@ var deepSpeedAccelerators = map[string]deepSpeedAccelerator{
 	"klxpu": {"CUDA_VISIBLE_DEVICES", []string{"BKCL", "XPU", "XMLIR", "LD_LIBRARY", "PATH"}},
 }
 
-// accelerator finds which make deepspeed would find: by DS_ACCELERATOR, else by what its variables begin with, as nothing
-// is looked up on the machine here.
+// accelerator finds which make deepspeed would find: by DS_ACCELERATOR, else by what its variables begin with, as
+// nothing is looked up on the machine here.
 func (d *deepSpeedJob) accelerator() {
 	d.job.Devices.List = true
 	const name = "DS_ACCELERATOR"
@@ -255,8 +255,8 @@ func (d *deepSpeedJob) finish() (Request, error) {
 	})
 }
 
-// finishLauncher completes the request of a launcher that reaches other hosts. habits are values that muster's own settings
-// have there; check may look at the words of those.
+// finishLauncher completes the request of a launcher that reaches other hosts. habits are values that muster's own
+// settings have there; check may look at the words of those.
 func finishLauncher(t *torchrunJob, inv Invocation, habits map[string]given, check func(words map[string]given)) (Request, error) {
 	for i := range t.parser.options {
 		o := &t.parser.options[i]

@@ -15,7 +15,8 @@ import (
 	"muster/launch/job"
 )
 
-// exports says what workers on other hosts get of the environment: what deepspeed exports to them, and nothing else of ours.
+// exports says what workers on other hosts get of the environment: what deepspeed exports to them, and nothing else of
+// ours.
 func (d *deepSpeedJob) exports() {
 	rules := &d.job.Env
 	rules.Mode = job.EnvInherit
@@ -73,8 +74,8 @@ func (d *deepSpeedJob) envFile(name string) {
 	d.job.Env.Set = append(d.job.Env.Set, vars...)
 }
 
-// mpiRunner is one of deepspeed's launchers that leave the ranks to MPI or to Slurm. muster starts these workers like all
-// others, and tells them what they would find.
+// mpiRunner is one of deepspeed's launchers that leave the ranks to MPI or to Slurm. muster starts these workers like
+// all others, and tells them what they would find.
 type mpiRunner struct {
 	name string
 	// set are variables that the runner exports.

@@ -25,8 +25,8 @@ const (
 	elasticRunID    = "123456789"
 )
 
-// nodes finds where the workers run: on this machine alone, on it as one of several on which deepspeed was started, or on
-// hosts that muster reaches.
+// nodes finds where the workers run: on this machine alone, on it as one of several on which deepspeed was started, or
+// on hosts that muster reaches.
 func (d *deepSpeedJob) nodes() {
 	d.job.Meeting = defaultMeeting(backendStatic)
 	d.job.Meeting.JoinTimeout = staticTimeout
@@ -91,8 +91,8 @@ func (d *deepSpeedJob) checkElastic() {
 	}
 }
 
-// readHostfile reads the hosts of a launcher's file. A file that is not there has none: then the job runs here, which is
-// told where the file was asked for.
+// readHostfile reads the hosts of a launcher's file. A file that is not there has none: then the job runs here, which
+// is told where the file was asked for.
 func (t *torchrunJob) readHostfileWith(inv Invocation, name string, read func(string, []byte) (hosts.File, error)) ([]hosts.Host, error) {
 	if inv.ReadFile == nil {
 		return nil, errors.New("no files can be read here")

@@ -10,8 +10,8 @@ import (
 	"muster/launch/job"
 )
 
-// sshArgs reads what pdsh and the ssh below it were to be told: --launcher_args, and the variables that pdsh adds to ssh's
-// arguments.
+// sshArgs reads what pdsh and the ssh below it were to be told: --launcher_args, and the variables that pdsh adds to
+// ssh's arguments.
 func (d *deepSpeedJob) sshArgs() {
 	rules := &d.job.Hosts.SSH
 	words, err := shellWords(d.text("launcher-args"))

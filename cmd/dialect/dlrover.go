@@ -45,8 +45,8 @@ func fromDLRover(t *torchrunJob, machine Machine) {
 // dlroverDevices are PyTorch's names for the devices of --accelerator.
 var dlroverDevices = map[string]string{"nvidia.com/gpu": "cuda", "ascend-npu": "npu", "mthreads.com/gpu": "musa", "metax-tech.com/gpu": "cuda"}
 
-// dlroverAccelerator holds --accelerator against what the machine has. DLRover chooses the program of its check by it; muster
-// looks for itself.
+// dlroverAccelerator holds --accelerator against what the machine has. DLRover chooses the program of its check by it;
+// muster looks for itself.
 func (t *torchrunJob) dlroverAccelerator(machine Machine) {
 	v, found := t.in.values["accelerator"], ""
 	if !v.explicit() {
@@ -60,8 +60,8 @@ func (t *torchrunJob) dlroverAccelerator(machine Machine) {
 	}
 }
 
-// dlroverReplaces bounds how often the node of a rank is replaced: restartCount belongs to each rank. A job that goes on with fewer
-// nodes needs no replacement.
+// dlroverReplaces bounds how often the node of a rank is replaced: restartCount belongs to each rank. A job that goes
+// on with fewer nodes needs no replacement.
 func (t *torchrunJob) dlroverReplaces() {
 	t.job.Restart.RankLimit = dlroverReplacements
 	t.habits["restart-limit"] = given{text: strconv.Itoa(dlroverReplacements) + perRank}
@@ -90,7 +90,8 @@ func (t *torchrunJob) fill(flag string, variables ...string) {
 	}
 }
 
-// Variables that count nodes, and number them. The second and third of each are kubeflow's, where one process is a node.
+// Variables that count nodes, and number them. The second and third of each are kubeflow's, where one process is a
+// node.
 var (
 	nodeCounts = []string{"NODE_NUM", "WORKER_NUM", "WORLD_SIZE"}
 	nodeRanks  = []string{"NODE_RANK", "WORKER_RANK", "RANK"}

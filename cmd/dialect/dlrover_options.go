@@ -11,8 +11,8 @@ the same; names cannot be abbreviated. Most flags can be set by a variable, MUST
 flags without a value); the command line wins, then MUSTER_. Flags of muster itself stand in front of the launcher's name.
 `
 
-// dlroverOwn are the settings of muster that are flags of dlrover-run's own command line too, the last four of them only in
-// MetaX's guide.
+// dlroverOwn are the settings of muster that are flags of dlrover-run's own command line too, the last four of them
+// only in MetaX's guide.
 var dlroverOwn = []string{
 	"node-unit", "network-check", "comm-perf-test", "exclude-straggler", "switchbox-check", "box-pairs", "min-bandwidth", "min-channels",
 }

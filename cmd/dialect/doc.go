@@ -2,12 +2,12 @@
 // job.Job of them.
 //
 // Everything here is pure: argv and environment come in an Invocation, files are read through its ReadFile and Machine
-// only, and the same input always gives the same Request. The package does not look at the machine (whether a script exists, how many
-// accelerators there are, whether a port is free), starts nothing and prints nothing; cmd/muster does.
+// only, and the same input always gives the same Request. The package does not look at the machine (whether a script
+// exists, how many accelerators there are, whether a port is free), starts nothing and prints nothing; cmd/muster does.
 //
 // Each dialect keeps the spelling, the abbreviations and the environment variables of the program it replaces, down to
-// what Python's argparse makes of odd argument lists. What muster cannot do is refused with status 2 and the flag's name,
-// never ignored silently. What is ignored harmlessly becomes a line in Job.Warnings.
+// what Python's argparse makes of odd argument lists. What muster cannot do is refused with status 2 and the flag's
+// name, never ignored silently. What is ignored harmlessly becomes a line in Job.Warnings.
 package dialect
 
 import (
@@ -37,14 +37,14 @@ type Invocation struct {
 	Own Own
 }
 
-// Machine is what may be looked at on this machine to tell the platform, as platform.Input has it, and how many workers to
-// start where a launcher starts one per accelerator unless there is none.
+// Machine is what may be looked at on this machine to tell the platform, as platform.Input has it, and how many workers
+// to start where a launcher starts one per accelerator unless there is none.
 type Machine struct {
 	Files    fs.FS
 	Hostname string
 	OwnAddr  func() string
-	// Accelerators counts those that workers see, and has PyTorch's name for such devices, "" for none. fake is the path of
-	// the spec of a fake accelerator that was asked for, empty for the real machine.
+	// Accelerators counts those that workers see, and has PyTorch's name for such devices, "" for none. fake is the
+	// path of the spec of a fake accelerator that was asked for, empty for the real machine.
 	Accelerators func(fake string) (backend string, n int)
 }
 
@@ -63,8 +63,8 @@ type Request struct {
 	LogLevel string
 	// LogFormat is the form in which it says so: one of logtext.Formats.
 	LogFormat string
-	// SimulateNodes is how many nodes of the job are to run on this machine, each with an agent of its own; 0 for none but
-	// this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
+	// SimulateNodes is how many nodes of the job are to run on this machine, each with an agent of its own; 0 for none
+	// but this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
 	SimulateNodes int
 	// SavePID asks for a file /tmp/<our process id>.deepspeed with our process id while the job runs.
 	SavePID bool

@@ -23,8 +23,8 @@ const (
 
 var (
 	endpointPort = regexp.MustCompile(`^[0-9]{1,5}$`)
-	// Compiled for whoever asks: the tables of letters take longer than the rest of what this package does at its start, in
-	// each of muster's processes.
+	// Compiled for whoever asks: the tables of letters take longer than the rest of what this package does at its
+	// start, in each of muster's processes.
 	endpointHost = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\p{L}\p{N}_.:-]+$`) })
 )
 

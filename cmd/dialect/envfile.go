@@ -11,11 +11,11 @@ import (
 	"muster/launch/job"
 )
 
-// ParseEnvFile reads a file of variables as dotenv and DeepSpeed's .deepspeed_env have them: a line NAME=VALUE each, with
-// "export " in front or not, and comments behind #. A value without quotes ends with its line, or before a # behind a blank.
-// One in single quotes is taken as it is, one in double quotes has the escapes \n, \r, \t, \\, \", \$ and \`; both may have
-// several lines. With expand, all values but those in single quotes get Var.Expand. Errors name the file and the line, and
-// never a value: it may be a secret.
+// ParseEnvFile reads a file of variables as dotenv and DeepSpeed's .deepspeed_env have them: a line NAME=VALUE each,
+// with "export " in front or not, and comments behind #. A value without quotes ends with its line, or before a #
+// behind a blank. One in single quotes is taken as it is, one in double quotes has the escapes \n, \r, \t, \\, \", \$
+// and \`; both may have several lines. With expand, all values but those in single quotes get Var.Expand. Errors name
+// the file and the line, and never a value: it may be a secret.
 func ParseEnvFile(file string, content []byte, expand bool) ([]job.Var, error) {
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	if len(content) > maxConfig {

@@ -149,8 +149,8 @@ func HorovodrunOptions() []Option {
 	return options
 }
 
-// DialectOptions are the options of every launcher that is replaced, by the dialect's name, with a legal word for each that
-// takes one where the table has it: one of its choices that is not the default.
+// DialectOptions are the options of every launcher that is replaced, by the dialect's name, with a legal word for each
+// that takes one where the table has it: one of its choices that is not the default.
 func DialectOptions() map[string][]DialectOption {
 	parsers := map[string]*parser{
 		"torchrun": torchrunParser("torchrun"), "torch.distributed.launch": launchParser(), dlroverRun: dlroverParser(), accelerateLaunch: accelerateParser(),

@@ -23,8 +23,8 @@ const horovodRun = "horovodrun"
 const horovodPrefix = "HOROVOD_"
 
 // HorovodRequest is what a job of Horovod needs beside its processes: the rendezvous that its workers find by
-// HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT and by the interface in HOROVOD_GLOO_IFACE, which are known when it is served, and
-// the hosts of an elastic job.
+// HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT and by the interface in HOROVOD_GLOO_IFACE, which are known when it is served,
+// and the hosts of an elastic job.
 type HorovodRequest struct {
 	// NICs are the interfaces that workers are to use, the first of them for gloo; none: what reaches the other hosts.
 	NICs []string
@@ -112,8 +112,8 @@ func Horovodrun(inv Invocation) (Request, error) {
 	return h.req, nil
 }
 
-// fixedRules takes back what variables and files may say for many jobs and a job of Horovod does not do: a world that was made
-// once is not made anew, and the driver of an elastic job starts workers by itself.
+// fixedRules takes back what variables and files may say for many jobs and a job of Horovod does not do: a world that
+// was made once is not made anew, and the driver of an elastic job starts workers by itself.
 func (h *horovodJob) fixedRules() {
 	j := h.job
 	j.Restart.MaxRestarts = 0

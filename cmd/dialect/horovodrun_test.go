@@ -22,8 +22,8 @@ import (
 	"muster/launch/job"
 )
 
-// horovodCase is a file of testdata/horovodrun: environment and command line, files, and what we make of it. A case that
-// horovodrun makes something else of says why.
+// horovodCase is a file of testdata/horovodrun: environment and command line, files, and what we make of it. A case
+// that horovodrun makes something else of says why.
 type horovodCase struct {
 	name    string
 	archive *txtar.Archive

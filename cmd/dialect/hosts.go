@@ -110,8 +110,9 @@ func readHostfile(r *Request, inv Invocation, name string, form func(string, []b
 	return file.Hosts, err
 }
 
-// fleet makes the nodes of a job of its hosts. flag names the hosts; nnodes and procs are what was said of the nodes and
-// their workers in any other way, nil where nothing was. exact refuses another number of nodes than there are hosts.
+// fleet makes the nodes of a job of its hosts. flag names the hosts; nnodes and procs are what was said of the nodes
+// and their workers in any other way, nil where nothing was. exact refuses another number of nodes than there are
+// hosts.
 type fleet struct {
 	list          []hosts.Host
 	flag          string
@@ -119,8 +120,8 @@ type fleet struct {
 	exact         bool
 }
 
-// settle fills in the job's nodes. It reports whether their number may change while the job runs, or some are held ready:
-// fixed ranks would be no use then.
+// settle fills in the job's nodes. It reports whether their number may change while the job runs, or some are held
+// ready: fixed ranks would be no use then.
 func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (elastic bool) {
 	j, m, n := &r.Job, &r.Job.Meeting, len(f.list)
 	source := words[f.flag].source
@@ -182,8 +183,8 @@ func (f *fleet) workers(r *Request, source job.Source, wrong *problems) []job.No
 	return nodes
 }
 
-// voidWithHosts refuses a flag that cannot be where muster starts all nodes, or tells that it has no effect where it stands in
-// a variable or a file, which may be for many jobs.
+// voidWithHosts refuses a flag that cannot be where muster starts all nodes, or tells that it has no effect where it
+// stands in a variable or a file, which may be for many jobs.
 func voidWithHosts(r *Request, word given, flag, why string, wrong *problems) {
 	switch word.source.Kind {
 	case job.FromDefault:

@@ -174,8 +174,8 @@ func hostSettings() []setting {
 // sshOption is an option as ssh -o takes it.
 var sshOption = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*=\S.*$`)
 
-// podsFrom says by what it is known that the hosts of the job are pods, which may still have to be made; empty where they
-// are not.
+// podsFrom says by what it is known that the hosts of the job are pods, which may still have to be made; empty where
+// they are not.
 func (r *Request) podsFrom() string {
 	switch r.Job.Platform {
 	case "mpijob", "aitj", "dlrover", "kubeflow", "volcano":

@@ -25,7 +25,8 @@ var hostFiles = fstest.MapFS{
 	"conf.yaml": {Data: []byte("hosts: [a:2, 'b:2']\nssh-option: [ProxyJump=gate, 'Ciphers=x,y']\npreflight: \"off\"\n")},
 }
 
-// withHosts reads a command line, muster's own flags in front of the dialect's name, with variables NAME=VALUE before it.
+// withHosts reads a command line, muster's own flags in front of the dialect's name, with variables NAME=VALUE before
+// it.
 func withHosts(t *testing.T, line string) (dialect.Request, error) {
 	t.Helper()
 	inv := dialect.Invocation{Argv0: "muster", ReadFile: hostFiles.ReadFile}

@@ -1,8 +1,8 @@
 package dialect
 
 // TorchLaunch reads a command line of python -m torch.distributed.launch, the older form of torchrun (PyTorch 2.15.0,
-// torch/distributed/launch.py): the same flags and --use-env. Without --use-env each worker finds its local rank in front
-// of its own arguments, as --local-rank=N.
+// torch/distributed/launch.py): the same flags and --use-env. Without --use-env each worker finds its local rank in
+// front of its own arguments, as --local-rank=N.
 func TorchLaunch(inv Invocation) (Request, error) {
 	return torchrun(inv, launchParser(), nil)
 }

@@ -14,8 +14,8 @@ import (
 	"muster/launch/job"
 )
 
-// MPIRun reads a command line of Open MPI's mpirun, as far as it can be done without MPI. The number of workers on each host
-// follows from the command line alone, and so do their ranks.
+// MPIRun reads a command line of Open MPI's mpirun, as far as it can be done without MPI. The number of workers on each
+// host follows from the command line alone, and so do their ranks.
 func MPIRun(inv Invocation) (Request, error) {
 	m := &mpiJob{inv: inv, env: newEnviron(inv.Environ), given: map[string][]given{}}
 	command, help := m.read()
@@ -73,7 +73,8 @@ type mpiJob struct {
 	wrong problems
 }
 
-// read takes the options from the front of the arguments and returns the command behind them, and whether help was asked for.
+// read takes the options from the front of the arguments and returns the command behind them, and whether help was
+// asked for.
 func (m *mpiJob) read() (command []string, help bool) {
 	args := m.inv.Args
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "-" {

@@ -60,7 +60,8 @@ func (m *mpiJob) nodes() {
 	m.place(list, procs, slots)
 }
 
-// mapBy reads --map-by: how many workers each host has, 0 for as many as its slots, and whether hosts have them in turn.
+// mapBy reads --map-by: how many workers each host has, 0 for as many as its slots, and whether hosts have them in
+// turn.
 func (m *mpiJob) mapBy(word given, each int, over bool) (perNode int, byNode, oversubscribe bool) {
 	parts := strings.Split(word.text, ":")
 	perNode, oversubscribe = each, over
@@ -99,8 +100,8 @@ func (m *mpiJob) mapBy(word given, each int, over bool) (perNode int, byNode, ov
 // defaultHostfiles are the variables by which the MPI operator names the hostfile of Open MPI, MPICH and Intel MPI.
 var defaultHostfiles = []string{"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"}
 
-// hosts are those of --host or --hostfile, else those that the platform names, else this machine, which nothing names. All
-// have slots.
+// hosts are those of --host or --hostfile, else those that the platform names, else this machine, which nothing names.
+// All have slots.
 func (m *mpiJob) hosts() (list []hosts.Host, source job.Source, ok bool) {
 	byList, named := m.last("host")
 	file, inFile := m.last("hostfile")
@@ -147,8 +148,8 @@ func (m *mpiJob) hosts() (list []hosts.Host, source job.Source, ok bool) {
 	return list, job.Source{Kind: job.FromPlatform, Name: facts.Name}, true
 }
 
-// dealRanks returns how many workers each host has: its slots, from the first host on until there are np; 0 for all of the
-// slots. What is more than all slots is shared out evenly where that is allowed.
+// dealRanks returns how many workers each host has: its slots, from the first host on until there are np; 0 for all of
+// the slots. What is more than all slots is shared out evenly where that is allowed.
 func dealRanks(list []hosts.Host, np int, oversubscribe bool) ([]int, error) {
 	procs, left := make([]int, len(list)), np
 	for i, h := range list {
@@ -175,8 +176,8 @@ func dealRanks(list []hosts.Host, np int, oversubscribe bool) ([]int, error) {
 	return procs, nil
 }
 
-// place makes the nodes, in the order of the hosts, and tells the workers what mpirun would. Hosts without a worker are left
-// out.
+// place makes the nodes, in the order of the hosts, and tells the workers what mpirun would. Hosts without a worker are
+// left out.
 func (m *mpiJob) place(list []hosts.Host, procs []int, slots int) {
 	world, rank := 0, 0
 	for _, n := range procs {

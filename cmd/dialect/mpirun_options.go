@@ -18,14 +18,15 @@ type mpiOption struct {
 	// words are how many words it takes: 0 to 2.
 	words            int
 	arg, help, group string
-	// moot says why nobody misses an effect of the option where it changes nothing in the job, empty where one would be missed.
+	// moot says why nobody misses an effect of the option where it changes nothing in the job, empty where one would be
+	// missed.
 	moot string
 	// refused says why it is not taken, hint what to do instead.
 	refused, hint string
 }
 
-// mpiOptions are those of Open MPI that can be done without MPI, MPICH's words for the same, and those that are often seen
-// and are refused.
+// mpiOptions are those of Open MPI that can be done without MPI, MPICH's words for the same, and those that are often
+// seen and are refused.
 func mpiOptions() []mpiOption {
 	return []mpiOption{
 		{names: []string{"np", "n", "c"}, words: 1, arg: "N", group: groupNodes, help: "Number of workers in all. Default: one for each slot."},

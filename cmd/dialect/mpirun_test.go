@@ -61,8 +61,9 @@ func asMPI(req dialect.Request, err error) string {
 	return b.String()
 }
 
-// Which ranks each host has, and the variables, are those that mpirun of Open MPI 4.1.4 shows (--do-not-launch --display-map) for
-// the same lines, but where docs/compat/mpirun.md says otherwise. The shapes are those of Open MPI's manual, of Horovod's and DeepSpeed's documentation, and of the MPI operator's examples.
+// Which ranks each host has, and the variables, are those that mpirun of Open MPI 4.1.4 shows (--do-not-launch
+// --display-map) for the same lines, but where docs/compat/mpirun.md says otherwise. The shapes are those of Open MPI's
+// manual, of Horovod's and DeepSpeed's documentation, and of the MPI operator's examples.
 func TestMPIRun(t *testing.T) {
 	transcript(t, "mpirun.txt", `
 		mpirun -np 4 python train.py

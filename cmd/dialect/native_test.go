@@ -108,7 +108,8 @@ func TestNativeFlags(t *testing.T) {
 	if !req.DryRun || !req.ShowValues || !req.JSON || req.LogLevel != "debug" || req.LogFormat != "json" {
 		t.Errorf("dry run %v, JSON %v, log level %q, format %q", req.DryRun, req.JSON, req.LogLevel, req.LogFormat)
 	}
-	// What one node has no use for, and what only goes with something else; TestNativeMeetsOthers looks at what it means.
+	// What one node has no use for, and what only goes with something else; TestNativeMeetsOthers looks at what it
+	// means.
 	several := accepted(t, nil, "", strings.Fields(`--nodes 2:3 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h --rdzv-conf close_timeout=7 --iface i --export-iface
 		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --store-limit 2GiB --etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c
 		--etcd-key k --restart-limit 4 --restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)

@@ -88,7 +88,8 @@ func anywhereFlags() []string {
 	return flags
 }
 
-// inFront are the settings that may stand in front of the dialect's name, or as variables: it has none of the lent ones itself.
+// inFront are the settings that may stand in front of the dialect's name, or as variables: it has none of the lent ones
+// itself.
 func (p *parser) inFront() []setting {
 	list := slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && (!s.lent || p.has(s.flag)) })
 	for i := range list {
@@ -99,8 +100,8 @@ func (p *parser) inFront() []setting {
 	return list
 }
 
-// apply makes muster's own settings count in a foreign dialect, and returns their words. equivalents are the values some
-// of them have there through the dialect's own flags, variables or habits.
+// apply makes muster's own settings count in a foreign dialect, and returns their words. equivalents are the values
+// some of them have there through the dialect's own flags, variables or habits.
 func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents map[string]given, wrong *problems) map[string]given {
 	list := p.inFront()
 	for i := range list {
@@ -261,8 +262,8 @@ func misspelt(env environ, flags []string) []string {
 	return warnings
 }
 
-// unreadVariables warns in one line of the variables of settings that count for other launchers and not for this one, which
-// reads those of the list and of its own options.
+// unreadVariables warns in one line of the variables of settings that count for other launchers and not for this one,
+// which reads those of the list and of its own options.
 func (p *parser) unreadVariables(r *Request, env environ, list []setting) []string {
 	read := map[string]bool{fakeVariable: true}
 	for i := range p.options {

@@ -10,15 +10,16 @@ import (
 	"muster/launch/job"
 )
 
-// simulated is set for a muster that is one of the nodes of a simulation: what this machine's platform says is not about
-// them.
+// simulated is set for a muster that is one of the nodes of a simulation: what this machine's platform says is not
+// about them.
 const simulated = ownPrefix + "SIMULATED"
 
 // askPlatform looks for the platform that started this process, and lets it say what words leave open: they are the
-// settings that were given in any other way, and get those that the platform fills. It returns nil where no platform is.
+// settings that were given in any other way, and get those that the platform fills. It returns nil where no platform
+// is.
 //
-// Where the words say all of how many nodes meet and where, somebody else than the platform arranges the job, and what is
-// wrong with the platform's variables is only worth a warning.
+// Where the words say all of how many nodes meet and where, somebody else than the platform arranges the job, and what
+// is wrong with the platform's variables is only worth a warning.
 func askPlatform(inv Invocation, env environ, words map[string]given, wrong *problems) (*platform.Facts, []string) {
 	word, asked := words["platform"]
 	if !asked {
@@ -113,8 +114,8 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 	fill("master-addr", facts.MasterAddr)
 }
 
-// elsewhere reports whether a flag was given by somebody else than the platform. Kubeflow sets PET_ variables: with a master
-// and an elastic policy fixed ranks as well as a rendezvous, and torchrun takes the latter.
+// elsewhere reports whether a flag was given by somebody else than the platform. Kubeflow sets PET_ variables: with a
+// master and an elastic policy fixed ranks as well as a rendezvous, and torchrun takes the latter.
 func elsewhere(words map[string]given, flag string) bool {
 	word, ok := words[flag]
 	return ok && !strings.HasPrefix(word.source.Name, petPrefix)

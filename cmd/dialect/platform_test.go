@@ -85,8 +85,8 @@ func TestPlatforms(t *testing.T) {
 	golden(t, "platforms.txt", b.String())
 }
 
-// TestPlatformPrecedence: what is given in any other way is stronger than the platform, and how nodes meet is taken as a
-// whole.
+// TestPlatformPrecedence: what is given in any other way is stronger than the platform, and how nodes meet is taken as
+// a whole.
 func TestPlatformPrecedence(t *testing.T) {
 	for _, c := range []struct{ fixture, env, args, want string }{
 		{"slurm-step", "", "", "4:4 nodes, static gpu008:14711, node rank 1, 1 workers, run id slurm-4711-0, platform slurm"},

@@ -71,8 +71,8 @@ func unknownFlag(name string, known []string, help string) error {
 // longestName is longer than any flag's name: what is longer is not compared with them.
 const longestName = 64
 
-// nearest returns the known word with the fewest typing errors between it and word, else one that begins like word, or ""
-// when none is close.
+// nearest returns the known word with the fewest typing errors between it and word, else one that begins like word, or
+// "" when none is close.
 func nearest(word string, known []string) string {
 	if len(word) > longestName {
 		return ""

@@ -10,15 +10,15 @@ import (
 type Setting struct {
 	// Flag is the flag's name without its dashes.
 	Flag string
-	// Value is what was given, as it may be shown to everybody, or the default; empty when there is none. Full is what was
-	// given as it was written, secrets too.
+	// Value is what was given, as it may be shown to everybody, or the default; empty when there is none. Full is what
+	// was given as it was written, secrets too.
 	Value, Full string
 	// Source is where the value came from.
 	Source job.Source
 }
 
-// finish refuses what was given and is not read, unless something else is wrong already, and notes where everything came from.
-// words are muster's own settings that were given.
+// finish refuses what was given and is not read, unless something else is wrong already, and notes where everything
+// came from. words are muster's own settings that were given.
 func (r *Request) finish(words map[string]given, wrong *problems) error {
 	if wrong.list == nil {
 		r.unread(words, wrong)

@@ -58,8 +58,8 @@ type setting struct {
 	form        form
 	// pairs lets the flag take every further word that is a pair of numbers.
 	pairs bool
-	// separator lets the flag be given again, and stands between its words then. With several, lists in files and lines in
-	// variables are such words, too, and words of weaker sources count beside stronger ones; see pieces.
+	// separator lets the flag be given again, and stands between its words then. With several, lists in files and lines
+	// in variables are such words, too, and words of weaker sources count beside stronger ones; see pieces.
 	separator   string
 	arg         string
 	def         string // what the help text and --dry-run show when it is not given
@@ -87,8 +87,8 @@ type given struct {
 	theirs bool
 }
 
-// derived ends the source of a value that was made of a platform's variable and is not in it, such as a port that follows
-// from a job's number.
+// derived ends the source of a value that was made of a platform's variable and is not in it, such as a port that
+// follows from a job's number.
 const derived = ", derived"
 
 // credentials are what somebody may put in front of a URL's host. They are refused, and must not be shown.
@@ -470,8 +470,9 @@ func setQuorum(to *job.Quorum, text string) error {
 	return oneOf(text, string(job.QuorumAll), string(job.QuorumAny), string(job.QuorumRank0), string(job.QuorumNone))
 }
 
-// warmDefault is --warm's default in the run command: a restart may come in another way where the first start stays as it is. Other
-// launchers have no such thing, and under their names nothing is warm that nobody asked for: warmElsewhere.
+// warmDefault is --warm's default in the run command: a restart may come in another way where the first start stays as
+// it is. Other launchers have no such thing, and under their names nothing is warm that nobody asked for:
+// warmElsewhere.
 const warmDefault, warmElsewhere = "restarts", "off"
 
 func setWarm(r *Request, text string) error {

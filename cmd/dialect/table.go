@@ -62,8 +62,8 @@ func find(name string) (row, bool) {
 	return rows[i], true
 }
 
-// Named reports whether name stands for a replaced program, or is muster's own "run": a command name such as "torchrun",
-// or a module's name that is otherwise run by python -m, such as "torch.distributed.launch".
+// Named reports whether name stands for a replaced program, or is muster's own "run": a command name such as
+// "torchrun", or a module's name that is otherwise run by python -m, such as "torch.distributed.launch".
 func Named(name string) bool { return slices.Contains(Names(), name) }
 
 // Names returns the names that Read takes.

@@ -126,8 +126,9 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 	return *req, nil
 }
 
-// ownVariables adds to words those of the launcher's options that a variable of muster gives, as who reads them is asked as of
-// every setting; and warns of those to which the launcher gave another value, or that belong to an option that was not given.
+// ownVariables adds to words those of the launcher's options that a variable of muster gives, as who reads them is
+// asked as of every setting; and warns of those to which the launcher gave another value, or that belong to an option
+// that was not given.
 func (t *torchrunJob) ownVariables(words map[string]given) {
 	var idle []string
 	for i := range t.parser.options {
@@ -349,8 +350,8 @@ func logDir(dir string) string {
 	return dir
 }
 
-// logLevel translates LOGLEVEL or what stands for it, a name or number of Python's logging module, into one of ours. torchrun's default is
-// WARNING.
+// logLevel translates LOGLEVEL or what stands for it, a name or number of Python's logging module, into one of ours.
+// torchrun's default is WARNING.
 func (t *torchrunJob) logLevel() string {
 	text := strings.ToUpper(strings.TrimSpace(t.env[t.levelFrom]))
 	n, err := pyInt(text)

@@ -22,8 +22,8 @@ func (t *torchrunJob) nodes() {
 // staticTimeout is how long torchrun 2.15.0's static and etcd rendezvous wait for a node.
 const staticTimeout = 15 * time.Minute
 
-// backend finds how the agents meet. What torchrun does on one node is kept: --standalone, and the static backend without
-// an endpoint and a port (PyTorch 2.14 and newer), take a free port and a name of their own.
+// backend finds how the agents meet. What torchrun does on one node is kept: --standalone, and the static backend
+// without an endpoint and a port (PyTorch 2.14 and newer), take a free port and a name of their own.
 func (t *torchrunJob) backend() {
 	v := t.in.values
 	backend := v["rdzv_backend"].text
@@ -63,8 +63,8 @@ func (t *torchrunJob) backend() {
 	}
 }
 
-// place finds where the agents meet, or where the store of one node listens: c10d on its endpoint; static on its endpoint
-// or --master-addr and --master-port.
+// place finds where the agents meet, or where the store of one node listens: c10d on its endpoint; static on its
+// endpoint or --master-addr and --master-port.
 func (t *torchrunJob) place() {
 	m, v := &t.job.Meeting, t.in.values
 	alone, endpoint, local := t.job.Alone(), v["rdzv_endpoint"].text, v["local_addr"].text
@@ -171,8 +171,8 @@ func (t *torchrunJob) settle(words map[string]given) {
 	settleMeeting(&t.req, all, &t.wrong)
 }
 
-// staticAddress is the endpoint, or --master-addr and --master-port, and the flag to name when it cannot be used. port is
-// -1 where an endpoint has none.
+// staticAddress is the endpoint, or --master-addr and --master-port, and the flag to name when it cannot be used. port
+// is -1 where an endpoint has none.
 func (t *torchrunJob) staticAddress(endpoint string) (host string, port int, flag string, err error) {
 	if endpoint != "" {
 		host, port, err = parseEndpoint(endpoint)
@@ -192,8 +192,8 @@ func (t *torchrunJob) staticAddress(endpoint string) (host string, port int, fla
 	return host, port, "master-addr", err
 }
 
-// ignored warns of flags that were typed, or stand in variables of muster, and have no effect. Operators set torchrun's own
-// variables for all jobs, so they are passed over in silence, as torchrun does.
+// ignored warns of flags that were typed, or stand in variables of muster, and have no effect. Operators set torchrun's
+// own variables for all jobs, so they are passed over in silence, as torchrun does.
 func (t *torchrunJob) ignored(by string, flags ...string) {
 	for _, flag := range flags {
 		switch word := t.given(flag); {

@@ -11,8 +11,8 @@ const (
 )
 
 // torchrunOptions are the options of torchrun, as PyTorch 2.15.0 declares them in torch/distributed/run.py: names,
-// defaults, choices and which of them have a PET_ variable. "since" is the PyTorch release that brought an option; where
-// it is a range, the exact release is not known.
+// defaults, choices and which of them have a PET_ variable. "since" is the PyTorch release that brought an option;
+// where it is a range, the exact release is not known.
 func torchrunOptions() []option {
 	return []option{
 		{

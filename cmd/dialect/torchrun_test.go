@@ -72,8 +72,8 @@ func TestTorchrunDefaults(t *testing.T) {
 
 func sameCodes(a, b job.ExitCodes) bool { return a.String() == b.String() }
 
-// Everything behind the script is the script's, also what Python 3.11's torchrun refuses as an ambiguous abbreviation of
-// its own options.
+// Everything behind the script is the script's, also what Python 3.11's torchrun refuses as an ambiguous abbreviation
+// of its own options.
 func TestScriptOwnsItsOptions(t *testing.T) {
 	for _, args := range [][]string{
 		{"--signal", "9"},
@@ -375,7 +375,8 @@ func TestNames(t *testing.T) {
 	wantRefused(t, err, "train.py", "torchrun")
 }
 
-// The own settings that count everywhere must not collide with flags of torchrun: their variables would mean two things.
+// The own settings that count everywhere must not collide with flags of torchrun: their variables would mean two
+// things.
 func TestOwnSettingsAreNoFlagsOfTorchrun(t *testing.T) {
 	anywhere := dialect.SettingFlags()
 	for _, o := range dialect.TorchrunOptions() {

@@ -9,9 +9,9 @@ import (
 	"muster/launch/job"
 )
 
-// use says in which jobs something reads a setting: in those that meet all of its conditions, the most telling one first.
-// Every setting declares it in its own row, and allSettings takes no row without one, so that a new flag cannot be
-// forgotten; docs/adr/0038-settings-are-read.md says why it is done so.
+// use says in which jobs something reads a setting: in those that meet all of its conditions, the most telling one
+// first. Every setting declares it in its own row, and allSettings takes no row without one, so that a new flag cannot
+// be forgotten; docs/adr/0038-settings-are-read.md says why it is done so.
 type use []condition
 
 // condition is something without which a setting has no effect on a job.
@@ -32,7 +32,8 @@ func when(lack, remedy string, met func(job *job.Job) bool) condition {
 
 // Conditions of settings.
 var (
-	// byAgents is met where agents look after groups of workers. The driver of an elastic horovodrun starts them one by one.
+	// byAgents is met where agents look after groups of workers. The driver of an elastic horovodrun starts them one by
+	// one.
 	byAgents = condition{
 		"on an elastic horovodrun, whose driver in the launcher starts workers one by one", "leave it out, or start a job whose hosts do not change",
 		func(r *Request, _ map[string]given) bool { return !r.driven() },
@@ -169,8 +170,8 @@ var (
 	boxed    = when("without --switchbox-check", "give --switchbox-check too", func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
 	measured = when("without --comm-perf-test", "give --comm-perf-test too", func(job *job.Job) bool { return job.Check.CommPerf })
 
-	// servesStore is met where machines besides this one come to a store, or to the driver of an elastic horovodrun, and where other
-	// users of this one are let in.
+	// servesStore is met where machines besides this one come to a store, or to the driver of an elastic horovodrun,
+	// and where other users of this one are let in.
 	servesStore = condition{
 		"on one node", "leave it out: one node meets no others; or name loopback, 127.0.0.0/8, for processes of other users",
 		func(r *Request, _ map[string]given) bool {
@@ -186,7 +187,8 @@ var (
 
 	keeps = when("where --ckpt is not on", "give --ckpt on, or leave it out", func(job *job.Job) bool { return job.Checkpoint.On })
 
-	// shows is met where the workers' output goes to the console, and divided where some goes to files of the run as well.
+	// shows is met where the workers' output goes to the console, and divided where some goes to files of the run as
+	// well.
 	shown   = when("with a file for each rank, in which all output goes", "leave one of them out", func(job *job.Job) bool { return job.Logs.RankDir == "" })
 	divided = when("where the launcher's own flag names a file for each rank", "leave one of them out",
 		func(job *job.Job) bool { return job.Logs.RankDir == "" && job.Logs.RankFiles == "" })
@@ -208,8 +210,8 @@ func (r *Request) driven() bool { return r.Horovod != nil && r.Horovod.Elastic }
 // bounded reports whether such a job is told how many worlds may follow the first one.
 func (r *Request) bounded() bool { return r.Horovod.ResetLimit >= 0 || r.Job.Restart.BackoffLimit >= 0 }
 
-// fixedWorkers reports whether workers are told places in the world that follow from the order of the hosts, as programs for
-// MPI and Horovod are.
+// fixedWorkers reports whether workers are told places in the world that follow from the order of the hosts, as
+// programs for MPI and Horovod are.
 func fixedWorkers(j *job.Job) bool {
 	return slices.ContainsFunc(j.Hosts.Nodes, func(n job.Node) bool { return n.WorkerEnv != nil })
 }
@@ -271,8 +273,9 @@ func (r *Request) asksNothing(s *setting, text string) bool {
 	return !s.insists && def != "" && text == def || (s.form == formSwitch || s.form == formOptional) && err == nil && !off
 }
 
-// unread refuses the typed settings that nothing in the job reads, with what they would need, and warns in one line of those
-// that variables and files give, which may be meant for many jobs. words are muster's own settings that were given.
+// unread refuses the typed settings that nothing in the job reads, with what they would need, and warns in one line of
+// those that variables and files give, which may be meant for many jobs. words are muster's own settings that were
+// given.
 func (r *Request) unread(words map[string]given, wrong *problems) {
 	var idle []string
 	lacks := map[string][]string{} // the settings of variables and files, by what the job lacks
@@ -322,8 +325,8 @@ func (g given) place(flag string) string {
 	return g.source.Name
 }
 
-// ofOperators reports whether the word is a platform's, or stands in one of the variables of torchrun that operators set for
-// all jobs alike.
+// ofOperators reports whether the word is a platform's, or stands in one of the variables of torchrun that operators
+// set for all jobs alike.
 func (g given) ofOperators() bool {
 	name, pet := strings.CutPrefix(g.source.Name, petPrefix)
 	return g.source.Kind == job.FromPlatform || g.source.Kind == job.FromVariable && pet && slices.ContainsFunc(torchrunOptions(), func(o option) bool {

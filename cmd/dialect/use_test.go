@@ -83,8 +83,8 @@ func ask(settings string, env []string, words ...string) (dialect.Request, error
 	}})
 }
 
-// stripped is what is left of a job when all is taken away that somebody else than the settings' own tables thinks it has no
-// use for: an opinion on which of its fields are read. launch and cmd/muster read the rest.
+// stripped is what is left of a job when all is taken away that somebody else than the settings' own tables thinks it
+// has no use for: an opinion on which of its fields are read. launch and cmd/muster read the rest.
 func stripped(r dialect.Request) dialect.Request {
 	j := &r.Job
 	r.Settings, j.Sources, j.Warnings, j.Environ = nil, nil, nil, nil // which hold what was given, whoever reads it
@@ -181,12 +181,12 @@ func heard(req dialect.Request, err error, names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.Contains(text, name) })
 }
 
-// mute are settings of which another of muster's parts takes notice, what is asked of the program and not of the job; and --standalone, which asks
-// of one node for what it does.
+// mute are settings of which another of muster's parts takes notice, what is asked of the program and not of the job;
+// and --standalone, which asks of one node for what it does.
 var mute = []string{"standalone", "config", "platform", "json", "dry-run", "log-level", "log-format"}
 
-// Every setting of every dialect is given, in a job that has no use for it as well as in one that has: it changes the job,
-// or is refused by name, or there is a warning that names it.
+// Every setting of every dialect is given, in a job that has no use for it as well as in one that has: it changes the
+// job, or is refused by name, or there is a warning that names it.
 func TestNoSettingIsSilent(t *testing.T) {
 	rows := dialect.SettingRows()
 	for name, line := range bare {
@@ -225,8 +225,8 @@ type commandLine struct {
 	settings, variable string
 }
 
-// give adds a setting by one of the ways, and reports whether that can be done: what the job has as a flag already is the
-// stronger one, and a flag of the launcher itself is no setting of ours.
+// give adds a setting by one of the ways, and reports whether that can be done: what the job has as a flag already is
+// the stronger one, and a flag of the launcher itself is no setting of ours.
 func (c *commandLine) give(s dialect.SettingRow, text, way string) bool {
 	launcher := c.words[slices.IndexFunc(c.words, func(w string) bool { return !strings.HasPrefix(w, "--") })]
 	if slices.Contains(c.words, "--"+s.Flag) {
@@ -268,8 +268,8 @@ func implied(flag, by string) bool {
 	return flag == "ckpt" && strings.HasPrefix(by, "ckpt-") || flag == "max-restarts" && by == "backoff-limit"
 }
 
-// Settings meet each other: some of any kind are given at random, by any way, to any job. What is given and not read is told,
-// whatever stands beside it; so the job without it is another one.
+// Settings meet each other: some of any kind are given at random, by any way, to any job. What is given and not read is
+// told, whatever stands beside it; so the job without it is another one.
 func TestNoSettingIsSilentBesideOthers(t *testing.T) {
 	rows := slices.DeleteFunc(dialect.SettingRows(), func(s dialect.SettingRow) bool { return slices.Contains(mute, s.Flag) })
 	names, texts := slices.Sorted(maps.Keys(bare)), make([]string, len(rows))
@@ -328,14 +328,15 @@ func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 	return text == s.Default
 }
 
-// harmless are options that make no difference in any job, and ofOperators those whose variable operators set for one node, too.
+// harmless are options that make no difference in any job, and ofOperators those whose variable operators set for one
+// node, too.
 var (
 	harmless    = []string{"monitor-interval", "standalone", "same-network"}
 	ofOperators = []string{"master-addr", "node-unit"}
 )
 
-// Every option of every launcher that is replaced changes the job, or is refused, or there is a warning; or its row says why
-// nobody misses anything.
+// Every option of every launcher that is replaced changes the job, or is refused, or there is a warning; or its row
+// says why nobody misses anything.
 func TestNoOptionIsSilent(t *testing.T) {
 	for name, list := range dialect.DialectOptions() {
 		plain, err := own(nil, "", strings.Join(append(leading(name), "t.py"), " "))
@@ -372,8 +373,8 @@ func TestNoOptionIsSilent(t *testing.T) {
 	}
 }
 
-// Every key that accelerate's configuration file may have below its way to train changes the job, or is refused, or there is a
-// warning.
+// Every key that accelerate's configuration file may have below its way to train changes the job, or is refused, or
+// there is a warning.
 func TestNoKeyOfAFileIsSilent(t *testing.T) {
 	random, seen := rand.New(rand.NewPCG(3, 8)), 0
 	kinds := map[string]string{
@@ -405,7 +406,8 @@ func TestNoKeyOfAFileIsSilent(t *testing.T) {
 	}
 }
 
-// A row that does not say who reads its setting is a mistake that no test can miss: the package refuses it at its first use.
+// A row that does not say who reads its setting is a mistake that no test can miss: the package refuses it at its first
+// use.
 func TestUndeclaredUse(t *testing.T) {
 	if err := dialect.Undeclared(); err == nil || !strings.Contains(err.Error(), "--new") {
 		t.Errorf("a row without a use: %v", err)

@@ -148,8 +148,8 @@ func compareDumps(t *testing.T, rank, port string, theirs, ours dumped) {
 	}
 }
 
-// TestAccelerateMixed lets a machine under the real accelerate and one under muster meet in one job, by the command of a
-// PyTorchJob whose variables count machines.
+// TestAccelerateMixed lets a machine under the real accelerate and one under muster meet in one job, by the command of
+// a PyTorchJob whose variables count machines.
 func TestAccelerateMixed(t *testing.T) {
 	t.Parallel()
 	bin, dir, port := acceleratePeer(t), t.TempDir(), freePort(t)
@@ -183,7 +183,8 @@ func TestAccelerateMixed(t *testing.T) {
 	}
 }
 
-// TestAccelerateCPU starts what was asked for where accelerate starts one process: workers that meet by its own library.
+// TestAccelerateCPU starts what was asked for where accelerate starts one process: workers that meet by its own
+// library.
 func TestAccelerateCPU(t *testing.T) {
 	t.Parallel()
 	bin := acceleratePeer(t)
@@ -199,8 +200,8 @@ func TestAccelerateCPU(t *testing.T) {
 	}
 }
 
-// TestAccelerateUnderMPI starts muster once for each process, as mpirun does, with Open MPI's variables: the processes meet by
-// these, and not by muster.
+// TestAccelerateUnderMPI starts muster once for each process, as mpirun does, with Open MPI's variables: the processes
+// meet by these, and not by muster.
 func TestAccelerateUnderMPI(t *testing.T) {
 	t.Parallel()
 	bin, port := acceleratePeer(t), freePort(t)

@@ -20,7 +20,8 @@ import (
 	"muster/internal/health"
 )
 
-// acceleratorFlags say where a command looks for accelerators, and how it asks NVIDIA's library and other vendors' tools.
+// acceleratorFlags say where a command looks for accelerators, and how it asks NVIDIA's library and other vendors'
+// tools.
 type acceleratorFlags struct {
 	spec    string // "auto", or "fake:" and the path of a spec
 	onReal  bool
@@ -57,8 +58,9 @@ type hardware struct {
 	tools   *probe.Tools
 }
 
-// look finds this node's accelerators, or those that a spec makes up, and asks NVML about those of NVIDIA. moments is how
-// often what only several readings tell is read, a second apart. That NVML does not answer is no error of the command.
+// look finds this node's accelerators, or those that a spec makes up, and asks NVML about those of NVIDIA. moments is
+// how often what only several readings tell is read, a second apart. That NVML does not answer is no error of the
+// command.
 func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (hardware, error) {
 	n := hardware{host: hostname(), root: f.root}
 	if n.root == nil {
@@ -125,8 +127,8 @@ func (n *hardware) askable(o probe.Options) *probe.Tools {
 	return probe.NewTools(o)
 }
 
-// nvidia counts the GPUs about which NVML can say something: those that NVIDIA's driver holds, and those of WSL, which no
-// file shows.
+// nvidia counts the GPUs about which NVML can say something: those that NVIDIA's driver holds, and those of WSL, which
+// no file shows.
 func (n *hardware) nvidia() int {
 	count := 0
 	for _, f := range n.inv.Families {
@@ -200,7 +202,8 @@ func (a *app) loadFake(spec, host string, onReal bool) (*rehearsal.Fake, error) 
 	return fake, fake.CheckMachine(accel.Real(), onReal)
 }
 
-// accelerators is dialect.Machine's Accelerators. Where they cannot be counted it has none: whoever needs them says why.
+// accelerators is dialect.Machine's Accelerators. Where they cannot be counted it has none: whoever needs them says
+// why.
 func (a *app) accelerators(fake string) (backend string, n int) {
 	inventory := accel.Inventory{}
 	if fake == "" {

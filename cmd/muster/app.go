@@ -186,8 +186,8 @@ func (a *app) logText() *logtext.Writer {
 	return text
 }
 
-// NodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at once
-// is shown once. Flush shows what is left of them.
+// NodesLog takes the lines of the logs of a job's nodes, and shows them as logger says: as text, what several say at
+// once is shown once. Flush shows what is left of them.
 func (a *app) NodesLog(nodes int) io.Writer {
 	text := a.logText()
 	if text == nil {

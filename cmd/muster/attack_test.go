@@ -22,8 +22,8 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// attacker stands between an agent and the store of a job, whose token it does not have: it reads along which keys there
-// are, and has a connection of its own to the store.
+// attacker stands between an agent and the store of a job, whose token it does not have: it reads along which keys
+// there are, and has a connection of its own to the store.
 type attacker struct {
 	t     *testing.T
 	relay net.Listener
@@ -77,7 +77,8 @@ func (a *attacker) pass(from, to net.Conn) {
 	}
 }
 
-// note finds strings that begin with muster/, behind their lengths. It returns the end of b, which goes on in what comes next.
+// note finds strings that begin with muster/, behind their lengths. It returns the end of b, which goes on in what
+// comes next.
 func (a *attacker) note(b []byte) (rest []byte) {
 	prefix := []byte(membership.KeyPrefix)
 	for at := 0; ; at++ {
@@ -119,7 +120,8 @@ const (
 	maxRequest         = 1 << 20 // of those that agents send
 )
 
-// chunk cuts bytes off that stand behind their length, nil where there are none: the layout of requests since PyTorch 2.2.
+// chunk cuts bytes off that stand behind their length, nil where there are none: the layout of requests since PyTorch
+// 2.2.
 func chunk(b []byte) (chunk, rest []byte) {
 	if len(b) < 8 {
 		return nil, nil
@@ -152,8 +154,8 @@ func (a *attacker) record(ctx context.Context, s *tcpstore.Client, into map[stri
 	}
 }
 
-// spy begins to record all that a job writes. What stands in the store for a moment only, at the end, it waits for. The returned
-// function ends that, and returns what was recorded.
+// spy begins to record all that a job writes. What stands in the store for a moment only, at the end, it waits for. The
+// returned function ends that, and returns what was recorded.
 func (a *attacked) spy(ctx context.Context, s *tcpstore.Client) (recorded func() map[string][]byte) {
 	all, last := map[string][]byte{}, map[string][]byte{}
 	ctx, stop := context.WithCancel(ctx)
@@ -300,8 +302,8 @@ var assaults = map[string]assault{
 	},
 }
 
-// foreseen are keys that agents of a job write once, before anybody has, of the rounds that keys were seen of; and those that
-// agents wrote in earlier versions.
+// foreseen are keys that agents of a job write once, before anybody has, of the rounds that keys were seen of; and
+// those that agents wrote in earlier versions.
 func foreseen(seen []string) (keys []string) {
 	for round := range 3 {
 		for _, name := range []string{"verdict", "ended", "stopped", "reports", "reported", "agreed", "passed", "report/1", "report/2", "heard", "allheard"} {
@@ -317,7 +319,8 @@ type attacked struct {
 	*attacker
 }
 
-// workHonestly is a worker that waits at the gate, and leaves a note that its work is done. A rank FAILS fails after it.
+// workHonestly is a worker that waits at the gate, and leaves a note that its work is done. A rank FAILS fails after
+// it.
 const workHonestly = untilGate + `: > "$OUT/done.$RANK"; [ "$RANK" != "$FAILS" ] || exit 7`
 
 // startAttacked starts a job that keeps checkpoints. Python has torch: without it a network check tells little.
@@ -344,11 +347,12 @@ func (a *attacked) done() bool {
 	return true
 }
 
-// withCheck are the flags of the jobs that have a check: in the others the attacker has all his time for the work, and its end.
+// withCheck are the flags of the jobs that have a check: in the others the attacker has all his time for the work, and
+// its end.
 var withCheck = map[string][]string{"none": {"--network-check"}}
 
-// TestAttackStore has somebody without the job's token change each key of a running job, in every way: nobody believes it. The job
-// does its work and says so, or ends with a named error.
+// TestAttackStore has somebody without the job's token change each key of a running job, in every way: nobody believes
+// it. The job does its work and says so, or ends with a named error.
 func TestAttackStore(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")

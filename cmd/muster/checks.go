@@ -74,8 +74,8 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 	return c
 }
 
-// checkedHardware is what the check program is given: how many processes test devices here, one for each worker but no more
-// than there are devices, and the fake that they are of, nil for real ones.
+// checkedHardware is what the check program is given: how many processes test devices here, one for each worker but no
+// more than there are devices, and the fake that they are of, nil for real ones.
 func (a *app) checkedHardware(ctx context.Context, plan *plan.Plan, log zerolog.Logger) (devices int, fake *rehearsal.Fake) {
 	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecNone}
 	if plan.Job.Fake != "" {
@@ -118,7 +118,8 @@ func mediumOf(fake *rehearsal.Fake) *netprobe.Medium {
 	}}
 }
 
-// current is the files of a node in the round of the check that goes on: whoever counts what has grown reads them in each.
+// current is the files of a node in the round of the check that goes on: whoever counts what has grown reads them in
+// each.
 type current struct{ *nodeChecker }
 
 // Open opens the file name.

@@ -18,8 +18,8 @@ import (
 	"muster/launch/job"
 )
 
-// inspect examines this node as muster check does, and returns what makes it unfit, "" for nothing. It is muster check, in
-// a process of its own: a driver that hangs keeps that and not the agent.
+// inspect examines this node as muster check does, and returns what makes it unfit, "" for nothing. It is muster check,
+// in a process of its own: a driver that hangs keeps that and not the agent.
 func (c *nodeChecker) inspect(ctx context.Context) string {
 	report, err := c.runCheck(ctx)
 	if err != nil {

@@ -152,7 +152,8 @@ func TestCheckForked(t *testing.T) {
 	}
 }
 
-// TestCheckForkedFromWhatCannotBeTested checks a node whose template has imported what breaks the check program: it passes.
+// TestCheckForkedFromWhatCannotBeTested checks a node whose template has imported what breaks the check program: it
+// passes.
 func TestCheckForkedFromWhatCannotBeTested(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)

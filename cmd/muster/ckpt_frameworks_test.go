@@ -9,9 +9,10 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestFlashFrameworks kills a worker of jobs with DeepSpeed and with Hugging Face's Trainer, after it has told the loss of a step
-// and before it has saved that: both ranks go on from the step before, in memory, find the same loss again, and the last step is
-// on disk in the end. That trainings end as those that were never stopped is tested in checkpointd.
+// TestFlashFrameworks kills a worker of jobs with DeepSpeed and with Hugging Face's Trainer, after it has told the loss
+// of a step and before it has saved that: both ranks go on from the step before, in memory, find the same loss again,
+// and the last step is on disk in the end. That trainings end as those that were never stopped is tested in
+// checkpointd.
 func TestFlashFrameworks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ peer, script, dir string }{

@@ -138,7 +138,8 @@ func TestTokenFileEmpty(t *testing.T) {
 	}
 }
 
-// TestLastCheckpointNotSaved: the workers succeed, and what they saved last finds no room on disk. The job has not succeeded.
+// TestLastCheckpointNotSaved: the workers succeed, and what they saved last finds no room on disk. The job has not
+// succeeded.
 func TestLastCheckpointNotSaved(t *testing.T) {
 	t.Parallel()
 	python, dir, memory := testutil.Torch(t), t.TempDir(), memoryDir(t)
@@ -205,8 +206,8 @@ print("rank", rank, "done", time.monotonic() - began < 30)`)
 	}
 }
 
-// TestCheckpointHostile has names and sizes in a directory of checkpoints that nobody could have meant: they are told, in one line each that a
-// terminal can show, at once, and nothing of them is removed.
+// TestCheckpointHostile has names and sizes in a directory of checkpoints that nobody could have meant: they are told,
+// in one line each that a terminal can show, at once, and nothing of them is removed.
 func TestCheckpointHostile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

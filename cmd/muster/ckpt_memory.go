@@ -32,7 +32,8 @@ func (c *memoryChoice) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.runID, "run-id", "", "only what the job with this run id has in memory")
 }
 
-// given makes sure that no flag has an empty text: that is what a variable is that was not set, and would mean everything.
+// given makes sure that no flag has an empty text: that is what a variable is that was not set, and would mean
+// everything.
 func given(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Value.String() == "" {
@@ -68,8 +69,8 @@ func (c *memoryChoice) steps(a *app, args []string) ([]checkpointd.MemoryStep, e
 	return chosen, nil
 }
 
-// agents returns a step of each agent that was chosen: the newest that is whole, where there is one. What an agent has in memory is
-// saved and given up as a whole.
+// agents returns a step of each agent that was chosen: the newest that is whole, where there is one. What an agent has
+// in memory is saved and given up as a whole.
 func (c *memoryChoice) agents(a *app, args []string) ([]checkpointd.MemoryStep, error) {
 	chosen, err := c.steps(a, args)
 	if err != nil {

@@ -36,7 +36,8 @@ func onDisk(t *testing.T, dir string, step int64) {
 	}
 }
 
-// TestAgentKilled kills a muster whose steps are in memory only: its guardian brings the newest to disk, and nothing stays behind.
+// TestAgentKilled kills a muster whose steps are in memory only: its guardian brings the newest to disk, and nothing
+// stays behind.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
@@ -82,8 +83,8 @@ func TestAgentKilledWithoutSalvage(t *testing.T) {
 	}
 }
 
-// TestAllKilled kills a muster together with its guardian, twice: what it had in memory stays. One is saved by hand; what the other
-// has left is where the next start with the same run id goes on.
+// TestAllKilled kills a muster together with its guardian, twice: what it had in memory stays. One is saved by hand;
+// what the other has left is where the next start with the same run id goes on.
 func TestAllKilled(t *testing.T) {
 	t.Parallel()
 	memory := []string{"MUSTER_CKPT_MEMORY=" + memoryDir(t)}

@@ -14,8 +14,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestShardedCheckpoint kills a rank of a job with FSDP2 in the middle of training. Both ranks restore the step that was saved
-// last from memory, go on exactly as a job without a crash, and leave a directory that torch alone reads.
+// TestShardedCheckpoint kills a rank of a job with FSDP2 in the middle of training. Both ranks restore the step that
+// was saved last from memory, go on exactly as a job without a crash, and leave a directory that torch alone reads.
 func TestShardedCheckpoint(t *testing.T) {
 	t.Parallel()
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "fsdp2.py"), map[string]map[string]string{}
@@ -43,7 +43,8 @@ func TestShardedCheckpoint(t *testing.T) {
 	}
 }
 
-// readSharded has torch read a step's directory, without muster, and compare the model with what its ranks had in the end.
+// readSharded has torch read a step's directory, without muster, and compare the model with what its ranks had in the
+// end.
 func readSharded(t *testing.T, dir string, step int) {
 	t.Helper()
 	read := exec.CommandContext(t.Context(), testutil.Torch(t), "-W", "ignore", "-c", `import os, sys, torch

@@ -29,8 +29,8 @@ func losses(out string) map[string]string {
 	return found
 }
 
-// TestFlashCheckpoint kills a worker of a DDP job in the middle of training. It restores from memory the step that was saved
-// last, goes on exactly as a job without a crash, and leaves files that torch.load reads without muster.
+// TestFlashCheckpoint kills a worker of a DDP job in the middle of training. It restores from memory the step that was
+// saved last, goes on exactly as a job without a crash, and leaves files that torch.load reads without muster.
 func TestFlashCheckpoint(t *testing.T) {
 	t.Parallel()
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "flash.py"), map[string]map[string]string{}
@@ -70,8 +70,8 @@ assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "chec
 	}
 }
 
-// TestFlashCheckpointStopped stops a job whose steps are in memory: SIGTERM has the newest written before muster ends, and
-// nothing stays behind.
+// TestFlashCheckpointStopped stops a job whose steps are in memory: SIGTERM has the newest written before muster ends,
+// and nothing stays behind.
 func TestFlashCheckpointStopped(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
@@ -93,8 +93,9 @@ func TestFlashCheckpointStopped(t *testing.T) {
 	j.nothingLeft(dir)
 }
 
-// TestNoticesSave has steps that are saved to memory alone. A file, a command and a signal have each of them written while
-// training goes on; the worker has no handler for the signal, and hears of the first notice by Checkpointer.preempted.
+// TestNoticesSave has steps that are saved to memory alone. A file, a command and a signal have each of them written
+// while training goes on; the worker has no handler for the signal, and hears of the first notice by
+// Checkpointer.preempted.
 func TestNoticesSave(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
@@ -141,7 +142,8 @@ func TestNoticesSave(t *testing.T) {
 	j.nothingLeft(dir)
 }
 
-// TestInstalledDLRover has a package dlrover installed: scripts get that one, not ours, and rank 0 says so where its flash checkpoint is used.
+// TestInstalledDLRover has a package dlrover installed: scripts get that one, not ours, and rank 0 says so where its
+// flash checkpoint is used.
 func TestInstalledDLRover(t *testing.T) {
 	t.Parallel()
 	python, site := testutil.Torch(t), t.TempDir()
@@ -170,8 +172,8 @@ func TestInstalledDLRover(t *testing.T) {
 	}
 }
 
-// TestCkptHorovod: workers of a fixed horovodrun, which have none of torch's variables, save by the ranks that Horovod's name: rank 0 for
-// all, or each its own shard.
+// TestCkptHorovod: workers of a fixed horovodrun, which have none of torch's variables, save by the ranks that
+// Horovod's name: rank 0 for all, or each its own shard.
 func TestCkptHorovod(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)

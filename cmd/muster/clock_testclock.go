@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// clockOffset is what MUSTER_TEST_CLOCK_OFFSET says, a length of time: the clock of one network namespace alone cannot be
-// set.
+// clockOffset is what MUSTER_TEST_CLOCK_OFFSET says, a length of time: the clock of one network namespace alone cannot
+// be set.
 func clockOffset() time.Duration {
 	d, err := time.ParseDuration(os.Getenv("MUSTER_TEST_CLOCK_OFFSET"))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// colossalDifferences are those between what Colossal-AI's launcher and muster give a worker. docs/compat/colossalai.md has
-// them, too.
+// colossalDifferences are those between what Colossal-AI's launcher and muster give a worker. docs/compat/colossalai.md
+// has them, too.
 var colossalDifferences = []difference{
 	musterNames(),
 	{"*", "TORCHELASTIC_ERROR_FILE", `.*/attempt_0/\d+/error\.json`, `.*/attempt_0/\d+/error\.json`, "a new directory in each run"},
@@ -23,8 +23,8 @@ var colossalDifferences = []difference{
 	{"blanks", "argv", `.*"a" "b".*`, `.*"a b".*`, "colossalai joins arguments by blanks, for a shell to split"},
 }
 
-// TestColossalAIWorkers runs command lines by the real colossalai and by muster, and compares what workers get, variable by
-// variable. Where several names of this machine stand for hosts, muster's part is planned.
+// TestColossalAIWorkers runs command lines by the real colossalai and by muster, and compares what workers get,
+// variable by variable. Where several names of this machine stand for hosts, muster's part is planned.
 func TestColossalAIWorkers(t *testing.T) {
 	bin := testutil.Peer(t, "colossalai")
 	var used met

@@ -18,8 +18,8 @@ const inFront = "flags-in-front"
 // secondWords are what must follow the names of launchers that have several commands.
 var secondWords = map[string]string{"accelerate": "launch", "colossalai": "run"}
 
-// completing returns the words that cobra is to complete. It knows nothing of muster's own flags in front of a launcher's
-// name: where only these were typed, a command that exists for no other purpose completes them.
+// completing returns the words that cobra is to complete. It knows nothing of muster's own flags in front of a
+// launcher's name: where only these were typed, a command that exists for no other purpose completes them.
 func completing(root *cobra.Command, args []string) []string {
 	if len(args) < 2 || args[0] != cobra.ShellCompRequestCmd && args[0] != cobra.ShellCompNoDescRequestCmd {
 		return args
@@ -57,7 +57,8 @@ func fixedWords(cmd *cobra.Command, words map[string][]string) {
 	}
 }
 
-// completed completes a word behind a launcher's name: the names of its flags, the fixed words that a flag takes, and files.
+// completed completes a word behind a launcher's name: the names of its flags, the fixed words that a flag takes, and
+// files.
 func completed(name string, flags *pflag.FlagSet, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if second := secondWords[name]; second != "" {
 		if len(args) == 0 {

@@ -32,7 +32,8 @@ func completions(t *testing.T, line string) (words []string, files bool) {
 	return nil, false
 }
 
-// Flags with fixed words complete these, behind a launcher's name and in front of it; what belongs to the command is left to the shell.
+// Flags with fixed words complete these, behind a launcher's name and in front of it; what belongs to the command is
+// left to the shell.
 func TestFixedWordsComplete(t *testing.T) {
 	t.Parallel()
 	const files = "files"

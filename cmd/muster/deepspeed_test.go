@@ -13,8 +13,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// deepSpeedDifferences are those between what DeepSpeed's launcher and muster give a worker. docs/compat/deepspeed.md has
-// them, too.
+// deepSpeedDifferences are those between what DeepSpeed's launcher and muster give a worker. docs/compat/deepspeed.md
+// has them, too.
 var deepSpeedDifferences = append(ourNames("an agent serves the workers' store and counts restarts: torch reads these"),
 	musterNames(),
 	difference{"hostfile no-ssh exclude", "LOCAL_RANK", `[01]`, `[01]`, "deepspeed's is RANK modulo the node's workers, which permutes devices where hosts have different slots"},
@@ -28,8 +28,8 @@ func farSSH(far []string) string {
 		strings.Join(far, " ") + " sh -c \"$*\"\n"
 }
 
-// TestDeepSpeedWorkers runs command lines by the real deepspeed and by muster, and compares what workers get, variable by
-// variable. Jobs on several hosts are run by the real one, with pdsh and a stand-in for ssh, and planned by muster.
+// TestDeepSpeedWorkers runs command lines by the real deepspeed and by muster, and compares what workers get, variable
+// by variable. Jobs on several hosts are run by the real one, with pdsh and a stand-in for ssh, and planned by muster.
 func TestDeepSpeedWorkers(t *testing.T) {
 	bin := testutil.Peer(t, "deepspeed")
 	var used met
@@ -96,8 +96,8 @@ func TestDeepSpeedDevices(t *testing.T) {
 	}
 }
 
-// TestDeepSpeedFiles: each worker's output is in a file of its own, named as deepspeed names it, and our process id in one
-// that goes with us.
+// TestDeepSpeedFiles: each worker's output is in a file of its own, named as deepspeed names it, and our process id in
+// one that goes with us.
 func TestDeepSpeedFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "logs")

@@ -22,7 +22,8 @@ import (
 )
 
 // dryRun is what --dry-run prints: the job with every value's source, and each rank as it would be started. Inherited
-// variables appear by name only, because any of them may hold a secret, and so do others that are not known to be harmless.
+// variables appear by name only, because any of them may hold a secret, and so do others that are not known to be
+// harmless.
 type dryRun struct {
 	Dialect  string       `json:"dialect"`
 	RunID    string       `json:"run_id"`
@@ -95,7 +96,8 @@ func (all showing) args(args []string) []string {
 	return job.ShownArgs(args)
 }
 
-// dryPlace is the round of a node, as far as that is known beforehand: of the variables in unsettled what stands there is shown.
+// dryPlace is the round of a node, as far as that is known beforehand: of the variables in unsettled what stands there
+// is shown.
 type dryPlace struct {
 	rendezvous.Round
 	unsettled map[string]string

@@ -13,10 +13,11 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestFlashGuide runs the guide's scripts for DistributedDataParallel and FSDP as dlrover-run has them, on one node and on two without a
-// job token, with DLRover's wheel installed and without. Rank 1, or 2, is killed after step 17, which nobody has written to disk: all go
-// on from it, from memory. With MUSTER_SOAK=1 each of the eight jobs runs, and ends as one without a crash does; else the three that have
-// each script, number of nodes and package once at least. The table in docs/compat/dlrover.md says what was found here.
+// TestFlashGuide runs the guide's scripts for DistributedDataParallel and FSDP as dlrover-run has them, on one node and
+// on two without a job token, with DLRover's wheel installed and without. Rank 1, or 2, is killed after step 17, which
+// nobody has written to disk: all go on from it, from memory. With MUSTER_SOAK=1 each of the eight jobs runs, and ends
+// as one without a crash does; else the three that have each script, number of nodes and package once at least. The
+// table in docs/compat/dlrover.md says what was found here.
 func TestFlashGuide(t *testing.T) {
 	pythons := map[string]string{"torch": testutil.Torch(t), "wheel": filepath.Join(testutil.Peer(t, "dlrover"), "python")}
 	soak := os.Getenv("MUSTER_SOAK") == "1"
@@ -96,8 +97,8 @@ func flashJob(t *testing.T, script string, nodes int, victim string, args ...str
 	return ends, said
 }
 
-// TestFlashWays runs the guide's scripts under other launchers' names, and with a number of nodes that may change. With MUSTER_SOAK=1 both
-// scripts go each way, else one.
+// TestFlashWays runs the guide's scripts under other launchers' names, and with a number of nodes that may change. With
+// MUSTER_SOAK=1 both scripts go each way, else one.
 func TestFlashWays(t *testing.T) {
 	interpreter := testutil.Torch(t)
 	for way, c := range map[string]struct {
@@ -128,7 +129,8 @@ func TestFlashWays(t *testing.T) {
 	}
 }
 
-// TestFlashRefused: what would wait a minute for the saver of DLRover's agent is refused before it waits, and never started again.
+// TestFlashRefused: what would wait a minute for the saver of DLRover's agent is refused before it waits, and never
+// started again.
 func TestFlashRefused(t *testing.T) {
 	t.Parallel()
 	interpreter, script := filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join(t.TempDir(), "train.py")

@@ -139,7 +139,8 @@ func TestHorovodrunElasticScope(t *testing.T) {
 	}
 }
 
-// borneWorker is a worker by Horovod's protocol without Horovod: rank 1 fails in each world, and rank 0 asks for its place in the next one.
+// borneWorker is a worker by Horovod's protocol without Horovod: rank 1 fails in each world, and rank 0 asks for its
+// place in the next one.
 const borneWorker = `
 import os, sys, urllib.request
 at = "http://%s:%s" % (os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
@@ -153,7 +154,8 @@ while rank != "-1":
     rank = urllib.request.urlopen(at + "/rank_and_size/" + me).read().decode().split(",")[0]
 `
 
-// A failure that --fail-policy bears leads to a new world, which counts: a worker that always fails is not started for ever.
+// A failure that --fail-policy bears leads to a new world, which counts: a worker that always fails is not started for
+// ever.
 func TestHorovodrunElasticBorne(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -188,7 +190,8 @@ func TestHorovodrunElasticAlways(t *testing.T) {
 	}
 }
 
-// What ended workers have left behind is ended with the job, or not, as --clean-policy says; a job that is stopped leaves nothing.
+// What ended workers have left behind is ended with the job, or not, as --clean-policy says; a job that is stopped
+// leaves nothing.
 func TestHorovodrunElasticClean(t *testing.T) {
 	t.Parallel()
 	leave := `[ $HOROVOD_RANK = 0 ] || exit 0; setsid sleep 300 > /dev/null 2>&1 & echo $! >> $SAID; sleep ${LAST:-0.5}`
@@ -294,7 +297,8 @@ func TestHorovodrunElasticWarmProcess(t *testing.T) {
 	j := start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
 		"--restart-scope", "process", "--backoff-limit", "2", "--warm", "auto", "--log-level", "debug", "horovodrun", "-np", "2", "--min-np", "2",
 		"--host-discovery-script", "echo localhost:2", "python", "-W", "ignore", horovodWorker(t, "elastic_worker.py"), dir)
-	// last are the workers of a world of two by their local rank, with their process ids and the batch that they are at.
+	// last are the workers of a world of two by their local rank, with their process ids and the batch that they are
+	// at.
 	last := func() (pids, batches [2]int) {
 		files, _ := filepath.Glob(filepath.Join(dir, "localhost:*"))
 		for _, file := range files {

@@ -47,7 +47,8 @@ func startHorovodHosts(t *testing.T, worker string, args ...string) *horovodHost
 	return j
 }
 
-// asks returns the first line of an answer to a user's process on the second host, and waits for it for 2 s: who asks for a place waits.
+// asks returns the first line of an answer to a user's process on the second host, and waits for it for 2 s: who asks
+// for a place waits.
 func (j *horovodHost) asks(uid int, method, path, body string) string {
 	j.t.Helper()
 	request := method + " " + path + ` HTTP/1.1\r\nHost: x\r\nContent-Length: ` + strconv.Itoa(len(body)) + `\r\n\r\n` + body
@@ -58,8 +59,8 @@ func (j *horovodHost) asks(uid int, method, path, body string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestHorovodStrangerOnHost: another user of a host who asks for a worker's place there, as if it were ready for another world, does not
-// have the job succeed while that worker is at work.
+// TestHorovodStrangerOnHost: another user of a host who asks for a worker's place there, as if it were ready for
+// another world, does not have the job succeed while that worker is at work.
 func TestHorovodStrangerOnHost(t *testing.T) {
 	t.Parallel()
 	j := startHorovodHosts(t, `until [ -e "$OUT/go" ]; do sleep 0.05; done

@@ -192,7 +192,8 @@ func TestHorovodrunKilled(t *testing.T) {
 	testutil.Eventually(t, 30*time.Second, "no worker is left", func() bool { return len(processes(t, "sleep\x00"+mark)) == 0 })
 }
 
-// A host that is still being reached when the job is told to end does not hold the launcher, nor is anything started there later.
+// A host that is still being reached when the job is told to end does not hold the launcher, nor is anything started
+// there later.
 func TestHorovodrunInterruptedWhileReaching(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

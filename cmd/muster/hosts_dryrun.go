@@ -22,8 +22,8 @@ import (
 	"muster/rendezvous"
 )
 
-// dryHosts is what --dry-run prints of a job that muster starts on hosts: each of its nodes, as far as that follows from what was
-// asked for. What the hosts have, their accelerators and addresses, is not known before they are reached.
+// dryHosts is what --dry-run prints of a job that muster starts on hosts: each of its nodes, as far as that follows
+// from what was asked for. What the hosts have, their accelerators and addresses, is not known before they are reached.
 type dryHosts struct {
 	Dialect string    `json:"dialect"`
 	RunID   string    `json:"run_id"`
@@ -37,7 +37,8 @@ type dryNode struct {
 	first int
 	// ReachedBy is "ssh", or "a process" for this machine.
 	ReachedBy string `json:"reached_by"`
-	// Counted is the word by which its host counts the workers, and Workers has one of them; empty where the number is known.
+	// Counted is the word by which its host counts the workers, and Workers has one of them; empty where the number is
+	// known.
 	Counted string `json:"workers_counted_by,omitempty"`
 	workers int
 	*dryRun
@@ -111,8 +112,9 @@ func (a *app) showHosts(ctx context.Context, req dialect.Request, log zerolog.Lo
 	return d.writeText(a.stdout, &f)
 }
 
-// unseen takes the launcher's accelerators and CPUs out of what a node's plan is made with: the host has its own. It returns the
-// word by which the host will count its workers, empty where their number is known. What a fake is asked is the same everywhere.
+// unseen takes the launcher's accelerators and CPUs out of what a node's plan is made with: the host has its own. It
+// returns the word by which the host will count its workers, empty where their number is known. What a fake is asked is
+// the same everywhere.
 func unseen(j *job.Job, m *plan.Machine, log zerolog.Logger) string {
 	if j.Fake != "" {
 		return ""
@@ -136,7 +138,8 @@ func unseen(j *job.Job, m *plan.Machine, log zerolog.Logger) string {
 	return j.Procs
 }
 
-// unsettledCounts are the variables that follow from the number of workers: of all nodes, of those before a node, and of the node itself.
+// unsettledCounts are the variables that follow from the number of workers: of all nodes, of those before a node, and
+// of the node itself.
 func unsettledCounts(all, before, own bool) map[string]string {
 	unsettled := map[string]string{}
 	for names, unknown := range map[string]bool{"WORLD_SIZE ROLE_WORLD_SIZE": all, "RANK ROLE_RANK": before, "LOCAL_WORLD_SIZE LOCAL_SIZE": own} {

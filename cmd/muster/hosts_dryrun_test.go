@@ -76,8 +76,8 @@ func TestHostsDryRun(t *testing.T) {
 	}
 }
 
-// TestHostsDryRunTellsNoTales: nothing of what only the hosts know is shown as if it were settled: how many devices they have, which need not be
-// those of the machine where somebody types, and by which addresses they reach each other.
+// TestHostsDryRunTellsNoTales: nothing of what only the hosts know is shown as if it were settled: how many devices
+// they have, which need not be those of the machine where somebody types, and by which addresses they reach each other.
 func TestHostsDryRunTellsNoTales(t *testing.T) {
 	t.Parallel()
 	for args, c := range map[string]struct{ want, never []string }{

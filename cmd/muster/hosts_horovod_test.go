@@ -13,8 +13,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// worlds reads what the elastic workers of a test have written: for each worker, "host:local.pid", the size of its world
-// in its last line.
+// worlds reads what the elastic workers of a test have written: for each worker, "host:local.pid", the size of its
+// world in its last line.
 func worlds(t *testing.T, dir string) map[string]int {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*:*.*"))
@@ -45,8 +45,8 @@ func inWorld(sizes map[string]int, size int) (n int) {
 	return n
 }
 
-// The elastic job of operators: hosts that a script prints, from 3 to 4, one of which is replaced; workers that stay keep
-// their processes. A launcher that an operator restarts finds no worker of the one before.
+// The elastic job of operators: hosts that a script prints, from 3 to 4, one of which is replaced; workers that stay
+// keep their processes. A launcher that an operator restarts finds no worker of the one before.
 func TestHostsHorovodElastic(t *testing.T) {
 	t.Parallel()
 	python := filepath.Join(testutil.Peer(t, "horovod"), "python")

@@ -13,8 +13,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestHostsRefused has hosts on which nothing can be started, each for another reason: each is named with what is wrong,
-// and nothing is started, or left, on the one that is fit.
+// TestHostsRefused has hosts on which nothing can be started, each for another reason: each is named with what is
+// wrong, and nothing is started, or left, on the one that is fit.
 func TestHostsRefused(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 4, func(name string, cfg *testutil.SSHDConfig) {
@@ -66,8 +66,8 @@ func TestHostsDiesInCopy(t *testing.T) {
 	j.clean(30 * time.Second)
 }
 
-// TestHostsDiesInOrder switches a host off while it is told what to do: that more waits to be sent to it than the kernel takes
-// holds nobody up.
+// TestHostsDiesInOrder switches a host off while it is told what to do: that more waits to be sent to it than the
+// kernel takes holds nobody up.
 func TestHostsDiesInOrder(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 2)
@@ -137,8 +137,8 @@ func TestHostsFileWrong(t *testing.T) {
 	}
 }
 
-// TestHostsMany has many hosts of which three are dead: those are named, in their order, and nothing is left on the others.
-// With MUSTER_SOAK=1 they are 300.
+// TestHostsMany has many hosts of which three are dead: those are named, in their order, and nothing is left on the
+// others. With MUSTER_SOAK=1 they are 300.
 func TestHostsMany(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()

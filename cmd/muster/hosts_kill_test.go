@@ -13,9 +13,9 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestHostsKilled kills the launcher at a random moment of its life: while it reaches the hosts, while they prepare, while
-// workers run that hear no signal. Nothing may be left on any host soon after. With MUSTER_SOAK=1 that is 100 times, and soon is 5
-// seconds.
+// TestHostsKilled kills the launcher at a random moment of its life: while it reaches the hosts, while they prepare,
+// while workers run that hear no signal. Nothing may be left on any host soon after. With MUSTER_SOAK=1 that is 100
+// times, and soon is 5 seconds.
 func TestHostsKilled(t *testing.T) {
 	t.Parallel()
 	runs, soon := 3, time.Minute

@@ -111,8 +111,8 @@ func (j *hostsJob) ends(r *hostsRun, want int, words ...string) {
 	}
 }
 
-// twiceIn returns a key that an object of JSON has twice, empty where there is none, or no object: who reads it would take
-// the last one.
+// twiceIn returns a key that an object of JSON has twice, empty where there is none, or no object: who reads it would
+// take the last one.
 func twiceIn(object string) string {
 	d := json.NewDecoder(strings.NewReader(object))
 	if first, err := d.Token(); err != nil || first != json.Delim('{') {

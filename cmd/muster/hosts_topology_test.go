@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Ranks follow the switches where a file names them, whatever the order of the hosts, and also where their number is fixed.
+// Ranks follow the switches where a file names them, whatever the order of the hosts, and also where their number is
+// fixed.
 func TestHostsTopology(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 3)

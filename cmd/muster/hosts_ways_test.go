@@ -234,8 +234,8 @@ func TestHostsElastic(t *testing.T) {
 	j.clean(30 * time.Second)
 }
 
-// TestHostsLostForGood takes a host away from a job that has no restart left: the job ends at once and names it, and nobody waits
-// for a host to come back to no workers.
+// TestHostsLostForGood takes a host away from a job that has no restart left: the job ends at once and names it, and
+// nobody waits for a host to come back to no workers.
 func TestHostsLostForGood(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -209,8 +209,9 @@ func (a *app) terminationLog() string {
 	return path
 }
 
-// dryFlags are a request's settings as --dry-run shows them: those that were given or derived, with --all and for machines
-// those that have their defaults, too. A flag that a launcher and muster both have stands there once, with its stronger source.
+// dryFlags are a request's settings as --dry-run shows them: those that were given or derived, with --all and for
+// machines those that have their defaults, too. A flag that a launcher and muster both have stands there once, with its
+// stronger source.
 func dryFlags(req dialect.Request) []dryFlag {
 	flags := []dryFlag{}
 	strongest := map[string]job.SourceKind{}

@@ -36,7 +36,8 @@ func fourNodes(t *testing.T) string {
 	return spec
 }
 
-// TestLogOfAJobThatGoesWell: each launcher of a job that goes well says three lines at most, all of them text; as JSON the same.
+// TestLogOfAJobThatGoesWell: each launcher of a job that goes well says three lines at most, all of them text; as JSON
+// the same.
 func TestLogOfAJobThatGoesWell(t *testing.T) {
 	meet := []string{"run", "--run-id", "x", "--nnodes", "2", "--rdzv", "muster://127.0.0.1:"}
 	for name, c := range map[string]struct {
@@ -113,7 +114,8 @@ func TestLogSaysOnce(t *testing.T) {
 	}
 }
 
-// TestRestartIsToldOnce: a restart of several nodes and its root cause are a line each, in which the node is named and counted once.
+// TestRestartIsToldOnce: a restart of several nodes and its root cause are a line each, in which the node is named and
+// counted once.
 func TestRestartIsToldOnce(t *testing.T) {
 	const failing = `test $MUSTER_ROUND = 0 || exit 0; test $RANK = 1 || exec sleep 100; echo no more disk; exit 4`
 	spec := fourNodes(t)
@@ -219,7 +221,8 @@ func TestPrefixesOfSimulatedNodes(t *testing.T) {
 	}
 }
 
-// TestStopIsTold: the first signal says what happens, how long it may take, and what a second one does; who had to be killed is named.
+// TestStopIsTold: the first signal says what happens, how long it may take, and what a second one does; who had to be
+// killed is named.
 func TestStopIsTold(t *testing.T) {
 	const stubborn = `[ $RANK = 0 ] || trap '' TERM; echo ready; while :; do sleep 0.05; done`
 	for name, c := range map[string]struct {
@@ -357,8 +360,8 @@ func screenLines(shown string) (lines, states []string) {
 	return lines, states
 }
 
-// TestWaitingOnATerminal: what is waited for stands in one line that changes, with how long it has been; no line of it stays, and
-// no other line is torn.
+// TestWaitingOnATerminal: what is waited for stands in one line that changes, with how long it has been; no line of it
+// stays, and no other line is torn.
 func TestWaitingOnATerminal(t *testing.T) {
 	t.Parallel()
 	program, screen := openTerminal(t)
@@ -398,7 +401,8 @@ func TestWaitingOnATerminal(t *testing.T) {
 	}
 }
 
-// TestNodeWaitsOnATerminal: a node that waits for another one says so in a line that changes, and the job's output begins where it stood.
+// TestNodeWaitsOnATerminal: a node that waits for another one says so in a line that changes, and the job's output
+// begins where it stood.
 func TestNodeWaitsOnATerminal(t *testing.T) {
 	t.Parallel()
 	program, screen := openTerminal(t)
@@ -423,7 +427,8 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	}
 }
 
-// TestProgressBarsOfWorkers: bars of several ranks cost a line each where nobody sees them moving, and files have all of them.
+// TestProgressBarsOfWorkers: bars of several ranks cost a line each where nobody sees them moving, and files have all
+// of them.
 func TestProgressBarsOfWorkers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

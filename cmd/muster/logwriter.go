@@ -10,8 +10,8 @@ import (
 	"muster/internal/printable"
 )
 
-// logWriter passes whole log lines on to a writer that may be exchanged while the log is in use. On a terminal a line of
-// status can stand below them, which changes.
+// logWriter passes whole log lines on to a writer that may be exchanged while the log is in use. On a terminal a line
+// of status can stand below them, which changes.
 type logWriter struct {
 	terminal *os.File // nil: there is none; set before the first line
 

@@ -10,8 +10,8 @@ import (
 // version is set by the linker; see the Makefile.
 var version = ""
 
-// guardianArg is the argument with which muster starts itself as a guardian, salvageArg that with which the guardian starts it to
-// save what a killed agent has left in memory.
+// guardianArg is the argument with which muster starts itself as a guardian, salvageArg that with which the guardian
+// starts it to save what a killed agent has left in memory.
 const (
 	guardianArg = "_guardian"
 	salvageArg  = "_salvage"

@@ -21,8 +21,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestMain puts this test binary on PATH as muster (and as torchrun, dlrover-run and accelerate, links users make), so that every test runs the
-// whole program in processes of its own.
+// TestMain puts this test binary on PATH as muster (and as torchrun, dlrover-run and accelerate, links users make), so
+// that every test runs the whole program in processes of its own.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == guardianArg || os.Args[1] == salvageArg) {
 		os.Exit(run()) // muster starts these as /proc/self/exe, a name that testscript does not know
@@ -86,8 +86,8 @@ type testJob struct {
 	memory     string // where its checkpoints lie in memory
 }
 
-// jobLimit is how long a job of a test may take, compileLimit one in which PyTorch compiles: a minute on two processors that have
-// nothing else to do, and four with load averages of 30.
+// jobLimit is how long a job of a test may take, compileLimit one in which PyTorch compiles: a minute on two processors
+// that have nothing else to do, and four with load averages of 30.
 const jobLimit, compileLimit = 3 * time.Minute, 12 * time.Minute
 
 // start runs muster with args. Extra environment is "NAME=VALUE".
@@ -218,7 +218,8 @@ func children(t *testing.T, pid int) map[int]string {
 	return found
 }
 
-// standing describes a process and what it has started, for who has to tell a job that stands still from one that is slow.
+// standing describes a process and what it has started, for who has to tell a job that stands still from one that is
+// slow.
 func standing(t *testing.T, pid int) string {
 	t.Helper()
 	read := func(name string) string {

@@ -180,7 +180,8 @@ func TestMeetEtcdCredentials(t *testing.T) {
 	m.ends(b, 0)
 }
 
-// TestMeetEtcdTLS meets at an etcd that shows a certificate, by the scheme and by the flag, and refuses one of nobody known.
+// TestMeetEtcdTLS meets at an etcd that shows a certificate, by the scheme and by the flag, and refuses one of nobody
+// known.
 func TestMeetEtcdTLS(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()

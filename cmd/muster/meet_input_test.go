@@ -39,8 +39,8 @@ func storeClient(t *testing.T, port string) *tcpstore.Client {
 	return c
 }
 
-// TestMeetNobody has agents that find no store, or something else in its place: they end with status 75 in time, and say
-// what they tried.
+// TestMeetNobody has agents that find no store, or something else in its place: they end with status 75 in time, and
+// say what they tried.
 func TestMeetNobody(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()

@@ -62,8 +62,8 @@ func TestMeetStaticRestart(t *testing.T) {
 	}
 }
 
-// TestMeetStaticGloo has workers that name the job's own address and port as their store, and meet there again after one
-// of them has failed.
+// TestMeetStaticGloo has workers that name the job's own address and port as their store, and meet there again after
+// one of them has failed.
 func TestMeetStaticGloo(t *testing.T) {
 	python := testutil.Torch(t)
 	t.Parallel()
@@ -143,8 +143,8 @@ func TestMeetStaticReturns(t *testing.T) {
 	m.ends(one, 0)
 }
 
-// TestMeetStaticTorchrun shares a job of fixed node ranks with a real torchrun, whoever has rank 0 and so the store, and
-// kills a worker of either.
+// TestMeetStaticTorchrun shares a job of fixed node ranks with a real torchrun, whoever has rank 0 and so the store,
+// and kills a worker of either.
 func TestMeetStaticTorchrun(t *testing.T) {
 	torchrun := testutil.Torchrun(t)
 	for _, c := range []struct {
@@ -195,8 +195,8 @@ func TestMeetStaticTorchrun(t *testing.T) {
 	}
 }
 
-// TestMeetStaticExit has a torchrun that hosts the store and leaves the moment that everybody has entered its exit barrier. A
-// client and a store are that torchrun.
+// TestMeetStaticExit has a torchrun that hosts the store and leaves the moment that everybody has entered its exit
+// barrier. A client and a store are that torchrun.
 func TestMeetStaticExit(t *testing.T) {
 	t.Parallel()
 	flags, port := staticFlags(t, 3)
@@ -236,8 +236,8 @@ func TestMeetStaticExit(t *testing.T) {
 	}
 }
 
-// TestMeetStaticMisfits has agents of torchrun that muster cannot have beside itself: one of a node rank that muster has,
-// one of a version that ranks in another way, and one that says nonsense. A client writes what they write.
+// TestMeetStaticMisfits has agents of torchrun that muster cannot have beside itself: one of a node rank that muster
+// has, one of a version that ranks in another way, and one that says nonsense. A client writes what they write.
 func TestMeetStaticMisfits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ key, value, words string }{

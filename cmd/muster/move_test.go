@@ -11,8 +11,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestStoreMovesAlongTheList powers the host of the store off: the others go on at the second endpoint, where a newcomer
-// finds them, and where the first node comes back to.
+// TestStoreMovesAlongTheList powers the host of the store off: the others go on at the second endpoint, where a
+// newcomer finds them, and where the first node comes back to.
 func TestStoreMovesAlongTheList(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// sideTest is a test in a goroutine of another one. go test runs no more parallel tests than there are processors, which
-// is too few for jobs that spend their time waiting.
+// sideTest is a test in a goroutine of another one. go test runs no more parallel tests than there are processors,
+// which is too few for jobs that spend their time waiting.
 type sideTest struct {
 	testing.TB
 	name string

@@ -13,7 +13,8 @@ import (
 	"muster/netcheck"
 )
 
-// checkedJobs are jobs of four nodes of which something is wrong with one. The check finds it, and training runs on the rest.
+// checkedJobs are jobs of four nodes of which something is wrong with one. The check finds it, and training runs on the
+// rest.
 var checkedJobs = []struct {
 	name  string
 	flags []string
@@ -38,8 +39,8 @@ var checkedJobs = []struct {
 	}, []int{3}, errhint.Straggler, []string{"node3", "straggler"}},
 }
 
-// TestNodesCheck checks four nodes with the real check program, and trains on those that are fit. Other tests do not run
-// beside it, only its own parts do.
+// TestNodesCheck checks four nodes with the real check program, and trains on those that are fit. Other tests do not
+// run beside it, only its own parts do.
 func TestNodesCheck(t *testing.T) {
 	testutil.Torch(t)
 	for _, c := range checkedJobs {

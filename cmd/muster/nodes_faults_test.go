@@ -44,8 +44,8 @@ var (
 	in   = onHost(func(h *testutil.Host) { h.CutFrom() })
 )
 
-// A node is lost after 4 to 5 seconds of silence. What is to be no loss lasts for less, together with a heartbeat's pause and
-// the pauses of TCP, which double up to then.
+// A node is lost after 4 to 5 seconds of silence. What is to be no loss lasts for less, together with a heartbeat's
+// pause and the pauses of TCP, which double up to then.
 var faults = map[string]fault{
 	"agent killed":   {agent: true, hit: onAgent(syscall.SIGKILL)},
 	"agent replaced": {agent: true, hit: onAgent(syscall.SIGKILL), lasts: 3 * time.Second, heal: func(j *nodes, v int) { j.start(v, j.agentOn(v).kind) }},
@@ -177,8 +177,8 @@ const (
 	faultSoon  = 90 * time.Second // bounds a hang: the slowest healing takes half of it
 )
 
-// fewerFaults leaves out the cells that differ from one before them in the victim only: each fault stays with each phase, and with
-// each mixture of launchers.
+// fewerFaults leaves out the cells that differ from one before them in the victim only: each fault stays with each
+// phase, and with each mixture of launchers.
 func fewerFaults(all []faultCase) (some []faultCase) {
 	seen := map[string]bool{}
 	for _, c := range all {
@@ -189,9 +189,10 @@ func fewerFaults(all []faultCase) (some []faultCase) {
 	return some
 }
 
-// TestNodesFaults runs the matrix once, with seed 1 or the one in NODES_SEED, and of cells that differ in the victim only one; under
-// MUSTER_SOAK=1 the whole matrix with 20 seeds, or NODES_COUNT of them, whose table docs/reliability.md shows. NODES_CASE chooses
-// the cells whose name holds it. It does not run beside other tests: what is to be no loss may not take a second longer.
+// TestNodesFaults runs the matrix once, with seed 1 or the one in NODES_SEED, and of cells that differ in the victim
+// only one; under MUSTER_SOAK=1 the whole matrix with 20 seeds, or NODES_COUNT of them, whose table docs/reliability.md
+// shows. NODES_CASE chooses the cells whose name holds it. It does not run beside other tests: what is to be no loss
+// may not take a second longer.
 func TestNodesFaults(t *testing.T) {
 	t.Parallel()
 	testutil.Torchrun(t)
@@ -353,8 +354,8 @@ func (c faultCase) begin(j *nodes, random *rand.Rand) {
 	}
 }
 
-// effect waits, while training is held, until the fault has had its effect or has had the time for one: a world that began
-// after a time.
+// effect waits, while training is held, until the fault has had its effect or has had the time for one: a world that
+// began after a time.
 func (c faultCase) effect(j *nodes, since time.Time) {
 	j.t.Helper()
 	f := faults[c.fault]

@@ -84,9 +84,9 @@ func (j *flashNodes) complete(steps int64) {
 	}
 }
 
-// TestNodesFlashCheckpoint has three hosts keep their workers' states in memory, each on two of them. A worker dies, then a
-// whole host, and the one that leads among them: each time all ranks go on from the same step in memory, and what is on
-// disk at the end is the last.
+// TestNodesFlashCheckpoint has three hosts keep their workers' states in memory, each on two of them. A worker dies,
+// then a whole host, and the one that leads among them: each time all ranks go on from the same step in memory, and
+// what is on disk at the end is the last.
 func TestNodesFlashCheckpoint(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
@@ -126,8 +126,9 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 	}
 }
 
-// TestNodesFlashNoToken has three hosts without a job token keep their own workers' states. After a worker's death all go on from memory;
-// after a host's, which serves the store and comes back when the others have chosen another, from the newest step on disk.
+// TestNodesFlashNoToken has three hosts without a job token keep their own workers' states. After a worker's death all
+// go on from memory; after a host's, which serves the store and comes back when the others have chosen another, from
+// the newest step on disk.
 func TestNodesFlashNoToken(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
@@ -156,8 +157,8 @@ func TestNodesFlashNoToken(t *testing.T) {
 	}
 }
 
-// TestNodesFlashKilled kills the agents of all hosts, and then one: nothing was written to disk, and each time all ranks go on from
-// the newest step that was in memory.
+// TestNodesFlashKilled kills the agents of all hosts, and then one: nothing was written to disk, and each time all
+// ranks go on from the newest step that was in memory.
 func TestNodesFlashKilled(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()

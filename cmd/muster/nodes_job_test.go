@@ -31,7 +31,8 @@ type nodes struct {
 	agents             []*nodeAgent
 }
 
-// torchrunComes is how long agents wait where one of them is a torchrun, which takes tens of seconds to import torch on a busy machine.
+// torchrunComes is how long agents wait where one of them is a torchrun, which takes tens of seconds to import torch on
+// a busy machine.
 const torchrunComes = 90 * time.Second
 
 // nodeAgent is a launcher on one host.
@@ -86,7 +87,8 @@ func (j *nodes) start(host int, kind string, flags ...string) *nodeAgent {
 	h := j.hosts[host]
 	conf := fmt.Sprintf("--rdzv-conf=last_call_timeout=3,join_timeout=%.0f", cmp.Or(j.join, 20*time.Second).Seconds())
 	if kind == "torchrun" {
-		// Else it would host when the other store is late, wait 30 seconds for more nodes, and notice none that is lost for 15.
+		// Else it would host when the other store is late, wait 30 seconds for more nodes, and notice none that is lost
+		// for 15.
 		conf += fmt.Sprintf(",is_host=%d", btoi(host == 0))
 		if !j.slow { // where meeting takes it longer than three of them it takes itself for dead, and is silent from then on
 			conf += ",keep_alive_interval=2"

@@ -67,8 +67,8 @@ func seen(t *testing.T, got outcome, workers int) []string {
 // sayCPUs prints the CPUs that a child of a worker may use.
 const sayCPUs = `echo on $LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status)`
 
-// TestNUMABinding lets workers tell the CPUs they may use, on a machine with its own NUMA nodes or with nodes that the fake
-// deals out. The dry run says the same.
+// TestNUMABinding lets workers tell the CPUs they may use, on a machine with its own NUMA nodes or with nodes that the
+// fake deals out. The dry run says the same.
 func TestNUMABinding(t *testing.T) {
 	t.Parallel()
 	cpus, err := accel.Real().Affinity()
@@ -96,7 +96,8 @@ func TestNUMABinding(t *testing.T) {
 	}
 }
 
-// TestNUMABindingWarm forks bound workers from a template, which is bound to one of their sets, and again after a restart.
+// TestNUMABindingWarm forks bound workers from a template, which is bound to one of their sets, and again after a
+// restart.
 func TestNUMABindingWarm(t *testing.T) {
 	t.Parallel()
 	dir := warmDir(t, "script.py", `
@@ -177,8 +178,8 @@ from torch.distributed.run import main
 main()
 `
 
-// TestNUMABindingLikeTorchrun compares the CPUs of workers with those that the real torchrun's have on this machine, where
-// taskset stands in for numactl.
+// TestNUMABindingLikeTorchrun compares the CPUs of workers with those that the real torchrun's have on this machine,
+// where taskset stands in for numactl.
 func TestNUMABindingLikeTorchrun(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)

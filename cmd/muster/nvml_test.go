@@ -64,8 +64,8 @@ const (
 	gpu1  = `echo '{"t":"gpu","i":1,"rc":15,"call":"nvmlDeviceGetHandleByIndex_v2"}'; echo '{"t":"done"}'`
 )
 
-// TestProbeDegrades: whatever becomes of the probe, both commands end well, in time, with what files say, and say in one
-// line what is missing and why.
+// TestProbeDegrades: whatever becomes of the probe, both commands end well, in time, with what files say, and say in
+// one line what is missing and why.
 func TestProbeDegrades(t *testing.T) {
 	t.Parallel()
 	root := twoGPUs(t)

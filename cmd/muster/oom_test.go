@@ -11,7 +11,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestOutOfMemoryIsNamed lets the kernel kill a worker in a memory cgroup of its own, and expects the summary to say so.
+// TestOutOfMemoryIsNamed lets the kernel kill a worker in a memory cgroup of its own, and expects the summary to say
+// so.
 func TestOutOfMemoryIsNamed(t *testing.T) {
 	t.Parallel()
 	// Much more than muster and its guardian take, under the race detector too: the kernel kills the largest.

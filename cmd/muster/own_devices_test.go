@@ -32,8 +32,8 @@ func said(o outcome) []string {
 	return all
 }
 
-// TestOwnDevices: each worker has its own MIG instance or device, in a fork of a template as by itself, and the same one
-// after a restart.
+// TestOwnDevices: each worker has its own MIG instance or device, in a fork of a template as by itself, and the same
+// one after a restart.
 func TestOwnDevices(t *testing.T) {
 	t.Parallel()
 	dir := warmDir(t, "script.py", `

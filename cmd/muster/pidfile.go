@@ -11,8 +11,8 @@ import (
 	"muster/internal/errhint"
 )
 
-// savePID writes our process id to a file that is named by it, as deepspeed does for whoever started it, and returns what
-// removes the file. A file that an earlier process with our number has left behind is replaced.
+// savePID writes our process id to a file that is named by it, as deepspeed does for whoever started it, and returns
+// what removes the file. A file that an earlier process with our number has left behind is replaced.
 func savePID() (forget func(), err error) {
 	text := strconv.Itoa(os.Getpid())
 	name := text + ".deepspeed"

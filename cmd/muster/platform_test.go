@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPlatformMeets lets the nodes of a job find each other by nothing but what a platform tells them, on Slurm by a port
-// that follows from the job's number.
+// TestPlatformMeets lets the nodes of a job find each other by nothing but what a platform tells them, on Slurm by a
+// port that follows from the job's number.
 func TestPlatformMeets(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

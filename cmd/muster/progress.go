@@ -13,8 +13,8 @@ import (
 	"muster/netcheck"
 )
 
-// progress tells what a long work does just now: on a terminal in a line that changes every second, elsewhere in lines of the
-// log about a step that takes long, ever more rarely. Safe for concurrent use.
+// progress tells what a long work does just now: on a terminal in a line that changes every second, elsewhere in lines
+// of the log about a step that takes long, ever more rarely. Safe for concurrent use.
 type progress struct {
 	out  *logWriter
 	log  zerolog.Logger

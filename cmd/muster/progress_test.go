@@ -17,8 +17,8 @@ import (
 	"muster/netcheck"
 )
 
-// openTerminal returns a pseudo-terminal of 40 columns: what is written to one end, as a program does, can be read from the
-// other.
+// openTerminal returns a pseudo-terminal of 40 columns: what is written to one end, as a program does, can be read from
+// the other.
 func openTerminal(t *testing.T) (program, screen *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -44,7 +44,8 @@ func openTerminal(t *testing.T) (program, screen *os.File) {
 	return program, screen
 }
 
-// TestProgressOnATerminal: one line changes below the log, is never longer than the terminal is wide, and goes in the end.
+// TestProgressOnATerminal: one line changes below the log, is never longer than the terminal is wide, and goes in the
+// end.
 func TestProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	program, screen := openTerminal(t)

@@ -7,8 +7,8 @@ import (
 	"muster/launch/job"
 )
 
-// acceleratorIDs are the ids of the accelerators that this node's workers see, by which it is known under another name, too: none
-// where nodes are not checked, and where accelerators have none of their own.
+// acceleratorIDs are the ids of the accelerators that this node's workers see, by which it is known under another name,
+// too: none where nodes are not checked, and where accelerators have none of their own.
 func (a *app) acceleratorIDs(ctx context.Context, job *job.Job) []string {
 	if !job.Check.On() {
 		return nil

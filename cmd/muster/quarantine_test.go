@@ -12,8 +12,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestExcludedNodeComesBack has a platform start an excluded node again at once: it waits until its quarantine is over, and leaves
-// after a check at the door. The others are stopped once, for a healthy node.
+// TestExcludedNodeComesBack has a platform start an excluded node again at once: it waits until its quarantine is over,
+// and leaves after a check at the door. The others are stopped once, for a healthy node.
 func TestExcludedNodeComesBack(t *testing.T) {
 	t.Parallel()
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
@@ -62,8 +62,8 @@ func TestExcludedNodeComesBack(t *testing.T) {
 	testutil.Eventually(t, time.Minute, "the others were told", func() bool { return strings.Contains(agentsSaid(m), "a node that a check has excluded is back") })
 }
 
-// TestNewcomerWithoutTorch: a node whose Python has no torch looks good enough by itself. It is compared with those that train, and
-// does not stop them.
+// TestNewcomerWithoutTorch: a node whose Python has no torch looks good enough by itself. It is compared with those
+// that train, and does not stop them.
 func TestNewcomerWithoutTorch(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)

@@ -147,7 +147,8 @@ func TestRehearsedCheck(t *testing.T) {
 	}
 }
 
-// TestRehearsalHasNoLimitsOfThisMachine: what the shell allows is no finding about nodes that are made up, and costs no line.
+// TestRehearsalHasNoLimitsOfThisMachine: what the shell allows is no finding about nodes that are made up, and costs no
+// line.
 func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)
@@ -162,8 +163,8 @@ func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 	}
 }
 
-// TestRehearsedAlone: a node that cannot be tested is skipped, and has not passed. That nobody probes the network is told where
-// the spec has one.
+// TestRehearsedAlone: a node that cannot be tested is skipped, and has not passed. That nobody probes the network is
+// told where the spec has one.
 func TestRehearsedAlone(t *testing.T) {
 	t.Parallel()
 	for said, warned := range map[string]bool{

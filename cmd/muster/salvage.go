@@ -13,8 +13,9 @@ import (
 	"muster/internal/errhint"
 )
 
-// salvage saves what a killed agent has left in memory, within limit, and returns the exit status. The guardian starts it when nothing
-// else is left of the job; whoever killed that may go on killing politely, and may not read our output any more.
+// salvage saves what a killed agent has left in memory, within limit, and returns the exit status. The guardian starts
+// it when nothing else is left of the job; whoever killed that may go on killing politely, and may not read our output
+// any more.
 func (a *app) salvage(label, limit string) int {
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
 	log := a.logger(zerolog.InfoLevel)

@@ -12,7 +12,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// colossalRun is the command line of a Colossal-AI job: a launcher with a hostfile, and workers' hosts with nothing but sshd.
+// colossalRun is the command line of a Colossal-AI job: a launcher with a hostfile, and workers' hosts with nothing but
+// sshd.
 func colossalRun(t *testing.T) []string {
 	t.Helper()
 	return []string{
@@ -33,7 +34,8 @@ func TestScenarioColossalAI(t *testing.T) {
 	j.clean(30 * time.Second)
 }
 
-// TestScenarioColossalAIDebug starts the same job in debug mode: all is prepared, each rank can be entered, and nothing trains.
+// TestScenarioColossalAIDebug starts the same job in debug mode: all is prepared, each rank can be entered, and nothing
+// trains.
 func TestScenarioColossalAIDebug(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 2)

@@ -11,8 +11,9 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestScenarioDLRover runs the command lines of DLRover's guides on hosts whose pods are told of the master, where muster's
-// store listens: with a check of the nodes by PyTorch, and a worker that fails. --standalone is in testdata/script/dlrover.txtar.
+// TestScenarioDLRover runs the command lines of DLRover's guides on hosts whose pods are told of the master, where
+// muster's store listens: with a check of the nodes by PyTorch, and a worker that fails. --standalone is in
+// testdata/script/dlrover.txtar.
 func TestScenarioDLRover(t *testing.T) {
 	python := testutil.Torch(t)
 	for _, c := range []struct {

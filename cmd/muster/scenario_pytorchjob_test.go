@@ -22,7 +22,8 @@ func petLevel(rank, pods, procs int) []string {
 		"PET_NODE_RANK="+strconv.Itoa(rank), "PET_MASTER_ADDR=node0", "PET_MASTER_PORT=23456")
 }
 
-// TestScenarioPyTorchJob runs pods of an operator that know no more than where the master is and which of them they are.
+// TestScenarioPyTorchJob runs pods of an operator that know no more than where the master is and which of them they
+// are.
 func TestScenarioPyTorchJob(t *testing.T) {
 	python := testutil.Torch(t)
 	t.Parallel()
@@ -41,8 +42,8 @@ func TestScenarioPyTorchJob(t *testing.T) {
 // worldShows lets workers show themselves, and wait for all others of their round to do so.
 const worldShows = showRank + `until [ "$(ls "$OUT" | grep -c "^[0-9]*[.]$MUSTER_ROUND\$")" = "$WORLD_SIZE" ]; do sleep 0.02; done` + "\n"
 
-// TestScenarioPyTorchJobTorchrun runs the pods' torchrun, whose flags are variables, and is restarted for exit codes that
-// operators take for the fault of the machine.
+// TestScenarioPyTorchJobTorchrun runs the pods' torchrun, whose flags are variables, and is restarted for exit codes
+// that operators take for the fault of the machine.
 func TestScenarioPyTorchJobTorchrun(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
@@ -73,8 +74,8 @@ func TestScenarioPyTorchJobTorchrun(t *testing.T) {
 	}
 }
 
-// TestScenarioPyTorchJobFatal is ended by an exit code that means a fault of the program, by that of no matter which pod, and
-// all pods have it.
+// TestScenarioPyTorchJobFatal is ended by an exit code that means a fault of the program, by that of no matter which
+// pod, and all pods have it.
 func TestScenarioPyTorchJobFatal(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)

@@ -71,7 +71,8 @@ func TestSecondInterruptKills(t *testing.T) {
 	}
 }
 
-// TestSaveSignal passes the signal of --ckpt-signal on to the worker that handles it. The other one, which would die of it, goes on.
+// TestSaveSignal passes the signal of --ckpt-signal on to the worker that handles it. The other one, which would die of
+// it, goes on.
 func TestSaveSignal(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"USR1", "XCPU"} {
@@ -85,7 +86,8 @@ func TestSaveSignal(t *testing.T) {
 	}
 }
 
-// TestUserSignalEndsNothing passes SIGUSR1 on to the workers, which go on, and not to their children, whom it would end.
+// TestUserSignalEndsNothing passes SIGUSR1 on to the workers, which go on, and not to their children, whom it would
+// end.
 func TestUserSignalEndsNothing(t *testing.T) {
 	t.Parallel()
 	j := running(t, nil, `trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)
@@ -178,7 +180,8 @@ func TestProcessOne(t *testing.T) {
 	}
 }
 
-// TestCleanPolicies looks at what is ended with the job: a daemon that a finished worker left, a worker that still runs.
+// TestCleanPolicies looks at what is ended with the job: a daemon that a finished worker left, a worker that still
+// runs.
 func TestCleanPolicies(t *testing.T) {
 	for _, c := range []struct {
 		policy string
@@ -250,7 +253,8 @@ func TestEarlyFileTimer(t *testing.T) {
 	}
 }
 
-// TestStopBeforeRestartWithFilters stops a job in the pause before a restart, when the files of the round have been closed.
+// TestStopBeforeRestartWithFilters stops a job in the pause before a restart, when the files of the round have been
+// closed.
 func TestStopBeforeRestartWithFilters(t *testing.T) {
 	t.Parallel()
 	j := start(t, []string{"MUSTER_RESTART_DELAY=1h"}, "torchrun", "--standalone", "--max-restarts", "3", "--tee", "1", "--duplicate-stdout-filters", "start",

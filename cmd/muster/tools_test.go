@@ -70,8 +70,8 @@ func checked(t *testing.T, scripts map[string]string, f acceleratorFlags, ids ..
 	return worst
 }
 
-// TestToolsFromPath: what a fake says of its devices is, printed by programs on PATH, judged alike; so whatever lies between
-// a program and a verdict is the same for both.
+// TestToolsFromPath: what a fake says of its devices is, printed by programs on PATH, judged alike; so whatever lies
+// between a program and a verdict is the same for both.
 func TestToolsFromPath(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

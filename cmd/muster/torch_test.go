@@ -42,8 +42,8 @@ func TestDDP(t *testing.T) {
 }
 
 // TestCrashSurvived kills one of 4 gloo workers in the middle of training, in three attempts of a job: it must survive,
-// because a restart starts with an empty store. torchrun 2.15.0, which keeps the keys of the dead, survives none of four.
-// With MUSTER_SOAK=1 that is done to 100 jobs of 8 workers.
+// because a restart starts with an empty store. torchrun 2.15.0, which keeps the keys of the dead, survives none of
+// four. With MUSTER_SOAK=1 that is done to 100 jobs of 8 workers.
 func TestCrashSurvived(t *testing.T) {
 	t.Parallel()
 	python, runs, workers := testutil.Torch(t), 1, 4

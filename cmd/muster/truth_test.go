@@ -147,8 +147,8 @@ func TestChecksWithoutLinks(t *testing.T) {
 	}
 }
 
-// What all nodes lack is no node's fault; a node that has to leave leaves, also when too few are left for another round; and a
-// simulation in which too few are left ends, since nobody can join it.
+// What all nodes lack is no node's fault; a node that has to leave leaves, also when too few are left for another
+// round; and a simulation in which too few are left ends, since nobody can join it.
 func TestSimulatedNodesLeave(t *testing.T) {
 	const ecc = "    faults:\n      - {gpu: 1, kind: ecc-uncorrectable, value: 2}\n"
 	for name, c := range map[string]struct {
@@ -198,7 +198,8 @@ func TestSimulatedNodesLeave(t *testing.T) {
 	}
 }
 
-// What Python says where a script wants our package leads to the flag that brings it, not to another project's package on PyPI.
+// What Python says where a script wants our package leads to the flag that brings it, not to another project's package
+// on PyPI.
 func TestOurPackageIsNotOnPyPI(t *testing.T) {
 	t.Parallel()
 	for _, script := range []string{"import muster", "import muster.checkpoint", "from muster.checkpoint import load"} {
@@ -284,7 +285,8 @@ func TestDryRunShowsFlagsOnce(t *testing.T) {
 	}
 }
 
-// The figures of README are those of docs/performance.md, and its links to what each flag does lead to pages with flags.
+// The figures of README are those of docs/performance.md, and its links to what each flag does lead to pages with
+// flags.
 func TestReadmeIsOfThisVersion(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {

@@ -20,8 +20,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// warmCase is a script and how it is run. Each field is a directive "# name: words" of the script; one that may be given
-// several times makes a case of each; "=> 0 3" behind its value are the statuses of the ranks in that case.
+// warmCase is a script and how it is run. Each field is a directive "# name: words" of the script; one that may be
+// given several times makes a case of each; "=> 0 3" behind its value are the statuses of the ranks in that case.
 type warmCase struct {
 	name  string
 	files []txtar.File

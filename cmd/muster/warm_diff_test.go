@@ -21,8 +21,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestWarmLikeCold runs every script of testdata/warm with cold and with warm workers: nothing that a script can see
-// or do may differ. A .py file is one script; a .txtar archive holds main.py and what stands beside it, and in site/ what
+// TestWarmLikeCold runs every script of testdata/warm with cold and with warm workers: nothing that a script can see or
+// do may differ. A .py file is one script; a .txtar archive holds main.py and what stands beside it, and in site/ what
 // is installed in the interpreter's user site. The comments in front say how it is run, see warmCase.
 func TestWarmLikeCold(t *testing.T) {
 	t.Parallel()
@@ -197,7 +197,8 @@ func (c *warmCase) run(t *testing.T, dir, python, mode string) warmResult {
 	return r
 }
 
-// byRank sorts lines by the prefix of their rank: lines of different ranks meet by chance, those of one keep their order.
+// byRank sorts lines by the prefix of their rank: lines of different ranks meet by chance, those of one keep their
+// order.
 func byRank(text string) string {
 	lines := strings.SplitAfter(text, "\n")
 	slices.SortStableFunc(lines, func(a, b string) int {
@@ -234,8 +235,8 @@ func (r *warmResult) readLog(t *testing.T, stderr []byte) (report string) {
 	return report
 }
 
-// readFiles reads what the workers wrote, under names such as "attempt_0/1/stdout.log", and returns the directory of this
-// run in logs.
+// readFiles reads what the workers wrote, under names such as "attempt_0/1/stdout.log", and returns the directory of
+// this run in logs.
 func (r *warmResult) readFiles(t *testing.T, logs string) string {
 	t.Helper()
 	runs, err := filepath.Glob(filepath.Join(logs, "job_*"))

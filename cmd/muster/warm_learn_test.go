@@ -44,8 +44,8 @@ func lateSite(t *testing.T, modules ...string) (environ []string) {
 	return environ
 }
 
-// lateScript imports a module inside a function, says whether it was there already, runs until it is told to fail, and ends
-// well in its second attempt. %s is what it does before.
+// lateScript imports a module inside a function, says whether it was there already, runs until it is told to fail, and
+// ends well in its second attempt. %s is what it does before.
 const lateScript = `
 import os, sys, time
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -61,8 +61,8 @@ while attempt == "0":
     time.sleep(0.01)
 `
 
-// TestWarmLearns: what all workers import after their start is in the template of the restart, and of the next job's start,
-// until the module or the script is another one.
+// TestWarmLearns: what all workers import after their start is in the template of the restart, and of the next job's
+// start, until the module or the script is another one.
 func TestWarmLearns(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
@@ -97,8 +97,8 @@ func TestWarmLearns(t *testing.T) {
 	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 22", "rank 0 attempt 1 there 22")
 }
 
-// TestWarmLearnsNoHarm: late imports that come out differently when they come early, each in a job whose restart must do
-// without, and say why in its log. All is as in a usual start.
+// TestWarmLearnsNoHarm: late imports that come out differently when they come early, each in a job whose restart must
+// do without, and say why in its log. All is as in a usual start.
 func TestWarmLearnsNoHarm(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
@@ -268,7 +268,8 @@ func TestWarmRestartsOnly(t *testing.T) {
 	})
 }
 
-// TestWarmSlowAnswer: a restart waits for a template that answers late, as on a loaded machine, and no longer than something can come of it.
+// TestWarmSlowAnswer: a restart waits for a template that answers late, as on a loaded machine, and no longer than
+// something can come of it.
 func TestWarmSlowAnswer(t *testing.T) {
 	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")

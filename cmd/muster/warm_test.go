@@ -51,9 +51,9 @@ func wantWarm(t *testing.T, o outcome, status, workers int, output ...string) {
 	}
 }
 
-// bomb is a module that hits a process in the middle of forking, as BOMB says: the template before it forks, the middleman
-// when it is born or before it forks the second worker, or one of the workers. A file remembers that it went off, so that
-// the next template lives.
+// bomb is a module that hits a process in the middle of forking, as BOMB says: the template before it forks, the
+// middleman when it is born or before it forks the second worker, or one of the workers. A file remembers that it went
+// off, so that the next template lives.
 const bomb = `
 import os, signal
 who, name = os.environ["BOMB"].split()
@@ -220,8 +220,8 @@ def child():
 os.register_at_fork(after_in_child=child)
 `
 
-// TestWarmFailsWhileForking lets workers fail in the moment in which those of the next attempt are forked ahead: these are not stopped
-// as if somebody had left them behind.
+// TestWarmFailsWhileForking lets workers fail in the moment in which those of the next attempt are forked ahead: these
+// are not stopped as if somebody had left them behind.
 func TestWarmFailsWhileForking(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
@@ -292,7 +292,8 @@ func TestWarmChanged(t *testing.T) {
 	})
 }
 
-// TestWarmChangedLater changes a module long after the template was made, which no start has taken yet: the restart has what is there now.
+// TestWarmChangedLater changes a module long after the template was made, which no start has taken yet: the restart has
+// what is there now.
 func TestWarmChangedLater(t *testing.T) {
 	testutil.Long(t)
 	script := `

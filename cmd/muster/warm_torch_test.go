@@ -89,8 +89,9 @@ func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
 }
 
 // TestWarmTraining does in forked workers what training scripts do: gloo, DDP, both kinds of FSDP, data loaders and
-// subprocesses that fork or spawn, imports of own modules. Two OpenMP threads, because a fork keeps only the calling one.
-// The cold run forks where the warm one spawns: it gives the same results without importing PyTorch four more times.
+// subprocesses that fork or spawn, imports of own modules. Two OpenMP threads, because a fork keeps only the calling
+// one. The cold run forks where the warm one spawns: it gives the same results without importing PyTorch four more
+// times.
 func TestWarmTraining(t *testing.T) {
 	t.Parallel()
 	sameOutput(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "OMP_NUM_THREADS=2", "START_METHOD=fork"}, []string{"START_METHOD=spawn"},
@@ -113,15 +114,16 @@ func TestWarmModule(t *testing.T) {
 
 var workerPrefix = regexp.MustCompile(`(?m)^\[\d\] `)
 
-// TestWarmRestarts kills one of two workers in each of three attempts, and in one under the oldest PyTorch in use. Every
-// restart forks anew from the one template and trains on from the checkpoint.
+// TestWarmRestarts kills one of two workers in each of three attempts, and in one under the oldest PyTorch in use.
+// Every restart forks anew from the one template and trains on from the checkpoint.
 func TestWarmRestarts(t *testing.T) {
 	t.Parallel()
 	t.Run("PyTorch "+testutil.TorchVersion, func(t *testing.T) { warmRestarts(t, testutil.Torch(t), 3) })
 	t.Run("Debian's PyTorch 1.13.1", func(t *testing.T) { warmRestarts(t, testutil.DebianTorch(t), 1) })
 }
 
-// warmRestarts compares a warm job that loses workers with a cold one in which nobody dies: its losses must be the same.
+// warmRestarts compares a warm job that loses workers with a cold one in which nobody dies: its losses must be the
+// same.
 func warmRestarts(t *testing.T, python string, kills int) {
 	train := func(kills int, args ...string) outcome {
 		args = append(args, "run", "-n", "2", "--max-restarts", strconv.Itoa(kills), "--", python, "-u", testScript(t, "warmtorch", "resume.py"))

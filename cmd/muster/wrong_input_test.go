@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestOrdinaryMistakes are what people get wrong without meaning anything by it: each is refused at once, with what was typed and what to try.
+// TestOrdinaryMistakes are what people get wrong without meaning anything by it: each is refused at once, with what was
+// typed and what to try.
 func TestOrdinaryMistakes(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,8 +51,8 @@ func TestOrdinaryMistakes(t *testing.T) {
 	}
 }
 
-// TestFlagsBehindTheScript: what says how many workers there are is no use behind the script, and that is told; a launcher that muster starts
-// takes it for its own.
+// TestFlagsBehindTheScript: what says how many workers there are is no use behind the script, and that is told; a
+// launcher that muster starts takes it for its own.
 func TestFlagsBehindTheScript(t *testing.T) {
 	t.Parallel()
 	script := writeScript(t, "train.py", "")

@@ -104,8 +104,8 @@ func (g *gpu) fabric() {
 	}
 }
 
-// peers asks whether the GPUs of lower indexes can be reached over NVLink: the others have no handle yet, and getting one
-// may be what hangs.
+// peers asks whether the GPUs of lower indexes can be reached over NVLink: the others have no handle yet, and getting
+// one may be what hangs.
 func (g *gpu) peers(others []*gpu) {
 	const symbol = "nvmlDeviceGetP2PStatus"
 	if len(others) == 0 || len(g.NVLink) == 0 || g.RC == nvline.GPULost {

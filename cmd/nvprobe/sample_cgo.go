@@ -13,8 +13,8 @@ import (
 // maxMoments keeps a wrong number from keeping the probe busy; its deadline is short enough anyway.
 const maxMoments = 10
 
-// sample reads all GPUs several times, a second apart: whether a GPU is slowed down for good, and whether counters grow,
-// no single reading tells.
+// sample reads all GPUs several times, a second apart: whether a GPU is slowed down for good, and whether counters
+// grow, no single reading tells.
 func (p *probe) sample(gpus []*gpu, moments int) {
 	begin := time.Now()
 	for m := range moments {

@@ -1,5 +1,5 @@
-// Command nvprobe asks NVIDIA's management library (NVML) what it knows of the GPUs, and writes it to standard output in
-// the language of package nvline. It is a program of its own because the library can hang, crash, or end the process
+// Command nvprobe asks NVIDIA's management library (NVML) what it knows of the GPUs, and writes it to standard output
+// in the language of package nvline. It is a program of its own because the library can hang, crash, or end the process
 // that loaded it: muster stays static and alive, and runs this under a deadline (internal/accel/probe).
 //
 // It takes no arguments. MUSTER_NVML_PATH names another library than libnvidia-ml.so.1. Its exit status is 0 when it

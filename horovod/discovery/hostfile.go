@@ -28,8 +28,8 @@ func ParseList(text string) ([]horovod.Host, error) {
 	return list, nil
 }
 
-// ParseHostfile reads a hostfile: lines HOST slots=N, HOST:N, or HOST, which has one slot; # begins a comment. What Open MPI
-// has beside slots is passed over with a warning. Errors name the file and its lines.
+// ParseHostfile reads a hostfile: lines HOST slots=N, HOST:N, or HOST, which has one slot; # begins a comment. What
+// Open MPI has beside slots is passed over with a warning. Errors name the file and its lines.
 func ParseHostfile(name string, content []byte) (list []horovod.Host, warnings []string, err error) {
 	file, err := hosts.Horovod(name, content)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package discovery finds the hosts of an elastic job again and again: by a script as Horovod does (horovod 0.28.1,
-// horovod/runner/elastic/discovery.py), from a file that somebody rewrites, or from a name in DNS. A Table remembers what
-// was found, in which order, and which hosts are not to be used for a while.
+// horovod/runner/elastic/discovery.py), from a file that somebody rewrites, or from a name in DNS. A Table remembers
+// what was found, in which order, and which hosts are not to be used for a while.
 package discovery
 
 import (
@@ -118,8 +118,8 @@ type DNS struct {
 // dnsTimeout bounds one look-up.
 const dnsTimeout = 10 * time.Second
 
-// Find looks the name up. A name that does not exist has no hosts: it appears with the first pod. IPv6 addresses are left
-// out, as Horovod writes a host and a number with a colon between.
+// Find looks the name up. A name that does not exist has no hosts: it appears with the first pod. IPv6 addresses are
+// left out, as Horovod writes a host and a number with a colon between.
 func (d DNS) Find(ctx context.Context) ([]horovod.Host, []string, error) {
 	ctx, cancel := context.WithTimeout(ctx, dnsTimeout)
 	defer cancel()
@@ -152,8 +152,8 @@ const (
 	maxName  = 253
 )
 
-// ParseHosts reads a script's output. slots is what a host without a number has; 0 means that every host needs one. Of a
-// host that stands there twice the last line counts, at the place of the first, with a warning.
+// ParseHosts reads a script's output. slots is what a host without a number has; 0 means that every host needs one. Of
+// a host that stands there twice the last line counts, at the place of the first, with a warning.
 func ParseHosts(text string, slots int) ([]horovod.Host, []string, error) {
 	var hosts []horovod.Host
 	var warnings []string

@@ -9,8 +9,8 @@ import (
 	"muster/horovod/notify"
 )
 
-// Cooldown is how long a host is not used after a worker failed there: Min at first, doubled each time, with up to Min at
-// random, and at most Max. The zero value never lets it back.
+// Cooldown is how long a host is not used after a worker failed there: Min at first, doubled each time, with up to Min
+// at random, and at most Max. The zero value never lets it back.
 type Cooldown struct{ Min, Max time.Duration }
 
 // DefaultCooldown lets pods that take the name of a dead one back in. Horovod's default is never.
@@ -41,8 +41,8 @@ type Table struct {
 	cooldown Cooldown
 	found    []horovod.Host
 	bad      map[string]blacklisted
-	// usable are those of the last look, oldest first: a host with workers that have been there from the beginning comes
-	// first and gets rank 0, from which the others take their state.
+	// usable are those of the last look, oldest first: a host with workers that have been there from the beginning
+	// comes first and gets rank 0, from which the others take their state.
 	usable []horovod.Host
 }
 

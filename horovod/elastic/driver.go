@@ -1,10 +1,10 @@
 // Package elastic is the driver of an elastic Horovod job (horovod 0.28.1, horovod/runner/elastic/driver.py and
-// registration.py): it finds hosts, starts a worker in every slot, tells workers of new hosts, and when all workers of a
-// world have ended or ask for their places in the next one, makes that world of the hosts there are. Workers that stay
-// keep their processes and their state.
+// registration.py): it finds hosts, starts a worker in every slot, tells workers of new hosts, and when all workers of
+// a world have ended or ask for their places in the next one, makes that world of the hosts there are. Workers that
+// stay keep their processes and their state.
 //
-// A machine decides (machine.go; pure), a Driver listens and acts. Where it is different from Horovod's, and why, stands
-// in docs/compat/horovodrun.md.
+// A machine decides (machine.go; pure), a Driver listens and acts. Where it is different from Horovod's, and why,
+// stands in docs/compat/horovodrun.md.
 package elastic
 
 import (
@@ -31,7 +31,8 @@ import (
 // Spawner starts processes on hosts.
 type Spawner interface {
 	// Start starts the job's command on a host as its worker with this local rank, with the variables env over what it
-	// inherits there. label, its rank at its start, names it in its output. It may take as long as the host is far away.
+	// inherits there. label, its rank at its start, names it in its output. It may take as long as the host is far
+	// away.
 	Start(ctx context.Context, host string, local int, env []string, label string) (Process, error)
 }
 
@@ -43,8 +44,8 @@ type Process interface {
 	Status() int
 	// Lost reports whether it has ended with its host, and not by itself.
 	Lost() bool
-	// Stop asks it to end, kills it after the grace, and returns at once. Done is closed in any case then, also where the
-	// host is lost.
+	// Stop asks it to end, kills it after the grace, and returns at once. Done is closed in any case then, also where
+	// the host is lost.
 	Stop(grace time.Duration)
 }
 
@@ -73,8 +74,8 @@ type Config struct {
 	Advertise string
 	// Clients are whose workers are answered; nil: everybody's.
 	Clients *kv.Clients
-	// Env returns variables for the workers of a host, such as HOROVOD_GLOO_IFACE; nil for none. An error says why no worker may start
-	// there.
+	// Env returns variables for the workers of a host, such as HOROVOD_GLOO_IFACE; nil for none. An error says why no
+	// worker may start there.
 	Env func(host string) ([]string, error)
 	// Began is told of each world that begins: its number, from 1, and its slots. It may not wait. nil: nobody is.
 	Began func(number int, slots []horovod.Slot)
@@ -87,8 +88,8 @@ type Config struct {
 // Result tells how a job ended.
 type Result struct {
 	Verdict
-	// Worlds is how many there were; Size is the number of workers of the last, Failures those of them that have failed, the
-	// first one first.
+	// Worlds is how many there were; Size is the number of workers of the last, Failures those of them that have
+	// failed, the first one first.
 	Worlds, Size int
 	Failures     []Failure
 }
@@ -142,8 +143,8 @@ func New(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// Run begins the job and returns when it is over and none of its processes runs. It closes the listener. The error is not
-// nil where something else than workers ended the job: ctx, or hosts that cannot be found from the beginning.
+// Run begins the job and returns when it is over and none of its processes runs. It closes the listener. The error is
+// not nil where something else than workers ended the job: ctx, or hosts that cannot be found from the beginning.
 func (d *Driver) Run(ctx context.Context) (Result, error) {
 	// Workers may ask until the last of them has ended.
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -502,7 +502,8 @@ func TestHostThatCannotBeReached(t *testing.T) {
 	w.wantEnd(0, "")
 }
 
-// Where the rendezvous cannot be served at the address that a host would be told, no worker starts there: somebody else may listen.
+// Where the rendezvous cannot be served at the address that a host would be told, no worker starts there: somebody else
+// may listen.
 func TestHostWithoutRendezvous(t *testing.T) {
 	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.NP, r.MinNP = 1, 1 }), "A:1")
 	w.running(1)
@@ -520,8 +521,8 @@ func TestHostWithoutRendezvous(t *testing.T) {
 	w.wantEnd(0, "")
 }
 
-// A worker that registers anew, as one that took another's place, is told at once, although nobody answers where the one before said
-// that it listens: 199 addresses that take 15 s each.
+// A worker that registers anew, as one that took another's place, is told at once, although nobody answers where the
+// one before said that it listens: 199 addresses that take 15 s each.
 func TestSilentRegistration(t *testing.T) {
 	w := begin(t, with(unlimited, func(r *elastic.Rules) { r.NP, r.MinNP, r.MaxNP = 1, 1, 0 }), "A:1")
 	p := w.running(1, "A:0")

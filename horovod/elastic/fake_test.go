@@ -262,8 +262,8 @@ func (w *world) do(ctx context.Context, method, path, body string) (string, erro
 	return string(answer), nil
 }
 
-// ask begins to ask for a slot's place, as a worker does that initializes itself again. A worker that gets one begins to
-// look for the others.
+// ask begins to ask for a slot's place, as a worker does that initializes itself again. A worker that gets one begins
+// to look for the others.
 func (w *world) ask(key string) <-chan string {
 	answer := make(chan string, 1)
 	go func() {

@@ -37,11 +37,11 @@ type Rules struct {
 type Scope int
 
 const (
-	// ScopeHost starts workers for the slots of other hosts: the host is not used for its cool-down, and the other workers go on,
-	// as Horovod has it.
+	// ScopeHost starts workers for the slots of other hosts: the host is not used for its cool-down, and the other
+	// workers go on, as Horovod has it.
 	ScopeHost Scope = iota
-	// ScopeProcess starts that worker anew, at once and on its host, and the others go on. Where none is left that could hand the
-	// job's state on, all start anew.
+	// ScopeProcess starts that worker anew, at once and on its host, and the others go on. Where none is left that
+	// could hand the job's state on, all start anew.
 	ScopeProcess
 	// ScopeWorld ends all workers and starts them anew.
 	ScopeWorld
@@ -51,8 +51,8 @@ const (
 type Judge interface {
 	// World says that a world of size workers has begun.
 	World(at time.Time, size int)
-	// Exited says that a worker of it has ended by itself, Lost that it was lost with its host, Ended that the world has succeeded,
-	// Next that another world is to follow this one.
+	// Exited says that a worker of it has ended by itself, Lost that it was lost with its host, Ended that the world
+	// has succeeded, Next that another world is to follow this one.
 	Exited(at time.Time, rank, status int) Ruling
 	Lost(at time.Time, rank, status int) Ruling
 	Ended(at time.Time) Ruling
@@ -61,14 +61,15 @@ type Judge interface {
 
 // Ruling is what a Judge says. The zero value leaves everything to Horovod's rules.
 type Ruling struct {
-	// Over says that the job is decided: with success, after Linger where others may go on for a while, or with the exit status
-	// Status of the worker of Rank for Why, the last part of a sentence. Limit says that it is for a limit of restarts.
+	// Over says that the job is decided: with success, after Linger where others may go on for a while, or with the
+	// exit status Status of the worker of Rank for Why, the last part of a sentence. Limit says that it is for a limit
+	// of restarts.
 	Over, Success, Limit bool
 	Linger               time.Duration
 	Rank, Status         int
 	Why                  string
-	// Anew says that the world has failed, or is to begin again: the next one may begin after Delay, unless workers hold the job's
-	// state meanwhile.
+	// Anew says that the world has failed, or is to begin again: the next one may begin after Delay, unless workers
+	// hold the job's state meanwhile.
 	Anew  bool
 	Delay time.Duration
 }
@@ -154,8 +155,8 @@ type worker struct {
 	begun bool
 }
 
-// machine decides what becomes of an elastic job. It knows no clock, process or connection. Its worlds are numbered from
-// 1; a world is decided once, when every worker of it has a state.
+// machine decides what becomes of an elastic job. It knows no clock, process or connection. Its worlds are numbered
+// from 1; a world is decided once, when every worker of it has a state.
 type machine struct {
 	rules Rules
 	table *discovery.Table
@@ -171,8 +172,8 @@ type machine struct {
 	held, starting map[string]bool
 	holdUntil      time.Time
 	late           notify.Change // of hosts, while workers are held
-	// fresh are the slots that were told their place in this world and have not begun to use it: if one asks again, it has
-	// not got the answer.
+	// fresh are the slots that were told their place in this world and have not begun to use it: if one asks again, it
+	// has not got the answer.
 	fresh    map[string]bool
 	failures []Failure // of this world
 	workers  map[string]worker
@@ -237,10 +238,10 @@ func (m *machine) tick(now time.Time) []effect {
 	return nil
 }
 
-// push tells rank 0 of a change that makes the next world different from the current one. The workers of a world that was
-// only told of removed hosts would not synchronize their state in the next one, and wait for ever for a new worker that
-// does: hosts may still come until the workers ask for their places (horovod/horovod#3494). So removals are told as
-// mixed, which costs one synchronization.
+// push tells rank 0 of a change that makes the next world different from the current one. The workers of a world that
+// was only told of removed hosts would not synchronize their state in the next one, and wait for ever for a new worker
+// that does: hosts may still come until the workers ask for their places (horovod/horovod#3494). So removals are told
+// as mixed, which costs one synchronization.
 func (m *machine) push() []effect {
 	change := m.late
 	m.late = notify.NoChange
@@ -262,7 +263,8 @@ func (m *machine) push() []effect {
 	return []effect{tell{m.order[0].Key(), change}}
 }
 
-// ask is a worker's request for its place in the next world. It returns the answer, or "" for a worker that has to wait.
+// ask is a worker's request for its place in the next world. It returns the answer, or "" for a worker that has to
+// wait.
 func (m *machine) ask(key string, now time.Time) (string, []effect) {
 	slot, ours := m.plan[key]
 	switch {
@@ -320,8 +322,8 @@ func (m *machine) begins(key string) {
 	}
 }
 
-// giveUp ends a world that has not begun because a worker of it ended: those that are held are ready for another one, and
-// those that are starting would wait for them in vain.
+// giveUp ends a world that has not begun because a worker of it ended: those that are held are ready for another one,
+// and those that are starting would wait for them in vain.
 func (m *machine) giveUp() []effect {
 	var effects []effect
 	for key := range m.held {
@@ -534,8 +536,8 @@ func (m *machine) decide(now time.Time) []effect {
 	return append(effects, m.next(now)...)
 }
 
-// exclude blacklists the hosts of failed workers, in ScopeProcess only those that were lost, and ends all other workers there.
-// Without a host left the job is over.
+// exclude blacklists the hosts of failed workers, in ScopeProcess only those that were lost, and ends all other workers
+// there. Without a host left the job is over.
 func (m *machine) exclude(now time.Time) []effect {
 	var effects []effect
 	for _, f := range m.failures {
@@ -695,8 +697,8 @@ func (m *machine) stopAll() []effect {
 	return effects
 }
 
-// finish ends the job: all who wait get no place, all processes are ended, or, by the rules, waited for. What they end with is not
-// counted.
+// finish ends the job: all who wait get no place, all processes are ended, or, by the rules, waited for. What they end
+// with is not counted.
 func (m *machine) finish(v Verdict) []effect {
 	if m.phase == over {
 		return nil

@@ -228,7 +228,8 @@ func (p *play) check() {
 	}
 }
 
-// A host on which only the second worker has the state cannot hand it on: rank 0 would be a new worker, and all would begin anew.
+// A host on which only the second worker has the state cannot hand it on: rank 0 would be a new worker, and all would
+// begin anew.
 func TestStateIsNotLost(t *testing.T) {
 	now := time.Unix(1000, 0)
 	m := newMachine(Rules{NP: 1, MinNP: 1, ResetLimit: -1, Timeout: time.Minute}, now)

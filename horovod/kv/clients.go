@@ -16,9 +16,9 @@ import (
 	"muster/internal/sockowner"
 )
 
-// Clients are the machines whose workers a server answers. What Horovod's workers say carries no proof of who they are, so
-// their addresses are what there is to go by, and whose processes connect by them, as each machine's kernel knows it. Its methods may be
-// called by several goroutines at once.
+// Clients are the machines whose workers a server answers. What Horovod's workers say carries no proof of who they are,
+// so their addresses are what there is to go by, and whose processes connect by them, as each machine's kernel knows
+// it. Its methods may be called by several goroutines at once.
 type Clients struct {
 	networks []netip.Prefix
 	log      zerolog.Logger
@@ -76,8 +76,8 @@ func NewClients(networks []netip.Prefix, log zerolog.Logger) *Clients {
 	return &Clients{networks: networks, log: log, hosts: map[string]host{}, unknown: notices{}, wrong: notices{}}
 }
 
-// Set says which addresses a host of the job has, as its workers' connections come from them, and who tells whose process there has
-// such a connection: nil for this machine, whose kernel was asked already.
+// Set says which addresses a host of the job has, as its workers' connections come from them, and who tells whose
+// process there has such a connection: nil for this machine, whose kernel was asked already.
 func (c *Clients) Set(name string, addrs []netip.Addr, whose Whose) {
 	plain := make([]netip.Addr, 0, len(addrs))
 	for _, a := range addrs {
@@ -171,8 +171,8 @@ func (c *Clients) owns(slot string, r *http.Request) bool {
 	return err == nil && c.is(slot[:at], from.Addr())
 }
 
-// speaks reports whether a client may change anything: its process is the job's user's, or root's, on its host. That is not asked where
-// the networks have its address.
+// speaks reports whether a client may change anything: its process is the job's user's, or root's, on its host. That is
+// not asked where the networks have its address.
 func (c *Clients) speaks(r *http.Request) bool {
 	if c == nil {
 		return true
@@ -207,8 +207,9 @@ func (c *Clients) speaks(r *http.Request) bool {
 	return false
 }
 
-// ours reports whether a connection is from another machine, or from a process of this user or of root: all users of this machine
-// reach its addresses. Whose it is is not asked where the networks have its address, and told where it is another's.
+// ours reports whether a connection is from another machine, or from a process of this user or of root: all users of
+// this machine reach its addresses. Whose it is is not asked where the networks have its address, and told where it is
+// another's.
 func (c *Clients) ours(remote, local netip.AddrPort, now time.Time) bool {
 	if c.inNetworks(remote.Addr()) {
 		return true

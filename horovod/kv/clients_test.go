@@ -90,8 +90,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// On another machine, whose kernel is asked by its agent, other users read what is stored, and change nothing. Where the machine says
-// nothing nobody does.
+// On another machine, whose kernel is asked by its agent, other users read what is stored, and change nothing. Where
+// the machine says nothing nobody does.
 func TestOtherUsersOfAHost(t *testing.T) {
 	for name, c := range map[string]struct {
 		ours     bool

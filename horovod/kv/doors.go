@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Doors is a listener on one port of several addresses of this machine. Which ones is known only when hosts are: each host
-// of an elastic job gets the address by which it reaches this machine, and no other is listened on. It begins with none.
+// Doors is a listener on one port of several addresses of this machine. Which ones is known only when hosts are: each
+// host of an elastic job gets the address by which it reaches this machine, and no other is listened on. It begins with
+// none.
 type Doors struct {
 	port  int
 	hold  int // a socket that keeps the port from others on all addresses; it does not listen
@@ -32,8 +33,8 @@ type Doors struct {
 func NewDoors() (*Doors, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
-		// With this, sockets of this user that have it too may listen on the same port, and no other user's: with SO_REUSEADDR
-		// everybody's could.
+		// With this, sockets of this user that have it too may listen on the same port, and no other user's: with
+		// SO_REUSEADDR everybody's could.
 		if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
 			err = unix.Bind(fd, &unix.SockaddrInet4{})
 		}

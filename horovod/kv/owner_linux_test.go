@@ -16,8 +16,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestOtherUsers: every user of a machine reaches loopback. Where a job has workers on this one, processes of others are not answered,
-// unless somebody has named loopback.
+// TestOtherUsers: every user of a machine reaches loopback. Where a job has workers on this one, processes of others
+// are not answered, unless somebody has named loopback.
 func TestOtherUsers(t *testing.T) {
 	for name, networks := range map[string][]netip.Prefix{"refused": nil, "let in": {netip.MustParsePrefix("127.0.0.0/8")}} {
 		t.Run(name, func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// TestDoorsAreHeld: who listens on the port of a job's rendezvous, at an address where it is not served yet, is taken for it by the
-// workers that are told of that address later. Another user cannot, whichever way he shares ports.
+// TestDoorsAreHeld: who listens on the port of a job's rendezvous, at an address where it is not served yet, is taken
+// for it by the workers that are told of that address later. Another user cannot, whichever way he shares ports.
 func TestDoorsAreHeld(t *testing.T) {
 	d, err := kv.NewDoors()
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package kv is the key-value store over HTTP by which Horovod's workers find each other: gloo's HTTP store, as
-// horovodrun serves it (horovod 0.28.1, horovod/runner/http/http_server.py; the client is horovod/common/gloo/http_store.cc).
-// Of an elastic job it also hands the workers' questions to the driver.
+// horovodrun serves it (horovod 0.28.1, horovod/runner/http/http_server.py; the client is
+// horovod/common/gloo/http_store.cc). Of an elastic job it also hands the workers' questions to the driver.
 //
 // What workers expect, and die of otherwise: no status but 200 and 404, a Content-Length header with every answer, and
 // an answer at once to a GET of a value that is not there yet, which they ask for again every 10 ms.
@@ -76,8 +76,8 @@ func New(driver Driver) *Server {
 	return &Server{store: newStore(MaxTotal), driver: driver, log: zerolog.Nop(), most: mostConns()}
 }
 
-// Only has the server answer these clients and nobody else, and say in the log what it refuses. A worker's registration and
-// its question for its place are taken from its own host only. Call it before Serve.
+// Only has the server answer these clients and nobody else, and say in the log what it refuses. A worker's registration
+// and its question for its place are taken from its own host only. Call it before Serve.
 func (s *Server) Only(c *Clients) { s.clients, s.log = c, c.log }
 
 // Begin forgets all values and begins a world whose scopes have these numbers of members, see horovod.Scopes.
@@ -99,7 +99,8 @@ func listen(ctx context.Context, host string, port int, control func(network, ad
 	return l, nil
 }
 
-// What connections may cost that have not sent a whole request yet: 200 workers of a host that ask every 10 ms have fewer.
+// What connections may cost that have not sent a whole request yet: 200 workers of a host that ask every 10 ms have
+// fewer.
 const (
 	unproven      = 4096
 	unprovenOfOne = 1024
@@ -282,8 +283,8 @@ func looksForPeers(scope, key string) (rank int, ok bool) {
 
 var errLarge = errors.New("the value is too large")
 
-// read reads a request's body. Its memory grows with what has arrived, whatever length was announced, and is reserved in
-// the store's budget; the caller releases the capacity of what comes back.
+// read reads a request's body. Its memory grows with what has arrived, whatever length was announced, and is reserved
+// in the store's budget; the caller releases the capacity of what comes back.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	control := http.NewResponseController(w)
 	end := time.Now().Add(readRequest)

@@ -22,8 +22,8 @@ type Dialer interface {
 }
 
 // Tell tells a worker what changed. Its addresses are tried in their order, each up to three times, until one of them
-// answers with the worker's key: what else listens there, such as another machine with the same private address, has not
-// got it. A worker ignores a message that is not later than the last one, by at's whole seconds.
+// answers with the worker's key: what else listens there, such as another machine with the same private address, has
+// not got it. A worker ignores a message that is not later than the last one, by at's whole seconds.
 func Tell(ctx context.Context, d Dialer, to Registration, at time.Time, change Change) error {
 	return to.exchange(ctx, d, hostsUpdated(at, change), ackReply)
 }

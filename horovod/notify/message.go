@@ -79,8 +79,8 @@ const maxReply = 64 << 10
 
 var errForged = errors.New("the answer is not signed with the worker's key")
 
-// frame puts a body into the form in which it travels: HMAC-SHA256, length in the machine's byte order (of which all that
-// run Horovod are little-endian), body.
+// frame puts a body into the form in which it travels: HMAC-SHA256, length in the machine's byte order (of which all
+// that run Horovod are little-endian), body.
 func frame(key, body []byte) []byte {
 	b := sign(key, body)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(body)))

@@ -1,9 +1,10 @@
 // Package notify tells elastic Horovod's workers that hosts were added or removed: the driver's side of the worker
 // notification service (horovod 0.28.1, horovod/runner/elastic/worker.py and horovod/runner/common/util/network.py).
 //
-// A worker registers with the driver: where it listens, and the key it made for this. A message is one TCP connection: an
-// HMAC with that key, a length, and a pickle. What is sent are four pickles that never change but for two numbers; of what
-// comes back only the HMAC and a class's name are looked at. Nothing that came from the network is made an object.
+// A worker registers with the driver: where it listens, and the key it made for this. A message is one TCP connection:
+// an HMAC with that key, a length, and a pickle. What is sent are four pickles that never change but for two numbers;
+// of what comes back only the HMAC and a class's name are looked at. Nothing that came from the network is made an
+// object.
 package notify
 
 import (

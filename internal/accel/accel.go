@@ -1,12 +1,12 @@
-// Package accel counts the accelerators of a node, and how many of them a worker will see, from files alone: /proc, /sys
-// and the presence and permissions of device nodes. It loads no library, starts no program and opens no device node, so
-// it cannot hang and costs a few milliseconds. What it knows of each vendor stands in one table, vendors.
+// Package accel counts the accelerators of a node, and how many of them a worker will see, from files alone: /proc,
+// /sys and the presence and permissions of device nodes. It loads no library, starts no program and opens no device
+// node, so it cannot hang and costs a few milliseconds. What it knows of each vendor stands in one table, vendors.
 //
 // All it knows of the machine comes through Root and the environment function. A fake accelerator (package rehearsal)
 // replaces these inputs, and never a verdict: the detection code is the same for both.
 //
-// cmd calls Detect once, CPUs once, and resolves a word like "auto" or "gpu" with Workers. Bind says which CPUs lie near
-// each worker's accelerator.
+// cmd calls Detect once, CPUs once, and resolves a word like "auto" or "gpu" with Workers. Bind says which CPUs lie
+// near each worker's accelerator.
 package accel
 
 import (
@@ -64,7 +64,8 @@ type Family struct {
 	Unusable     []Device // present, and not for this process: their WhyNot says why
 	Visible      []Device // those a worker sees, in the order in which it numbers them
 	VisibleCount int      // as PyTorch counts; it exceeds len(Visible) where ROCR_VISIBLE_DEVICES names devices that are not there
-	// OrderUnsure is true for NVIDIA devices that differ while CUDA_DEVICE_ORDER is not PCI_BUS_ID: CUDA may number them otherwise.
+	// OrderUnsure is true for NVIDIA devices that differ while CUDA_DEVICE_ORDER is not PCI_BUS_ID: CUDA may number
+	// them otherwise.
 	OrderUnsure bool
 	// Undecided is not nil where files cannot tell how many devices a worker sees (MIG masks, a malformed mask, WSL);
 	// Visible is empty then, and Workers returns this error unless it is asked for CPUs.
@@ -81,9 +82,9 @@ type Inventory struct {
 	Fake     string   // path of the fake's spec; "" on a real machine
 }
 
-// Detect looks for accelerators below root and applies the visibility variables that lookup (such as os.LookupEnv) gives.
-// Variables such as NVIDIA_VISIBLE_DEVICES are not applied: the container runtime has done so already, and their effect is
-// what /dev shows.
+// Detect looks for accelerators below root and applies the visibility variables that lookup (such as os.LookupEnv)
+// gives. Variables such as NVIDIA_VISIBLE_DEVICES are not applied: the container runtime has done so already, and their
+// effect is what /dev shows.
 func Detect(root Root, lookup func(string) (string, bool)) Inventory {
 	var inv Inventory
 	bus := readBus(root)

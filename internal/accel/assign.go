@@ -18,9 +18,9 @@ type Share struct {
 	How    string            // in a few words, for people
 }
 
-// ShareInstances gives each worker that Workers counts for "auto" a MIG instance of its own, by local rank: a CUDA process
-// sees one instance and no more, the same one in every worker that inherits the same mask. It returns nil where workers
-// share what they inherit.
+// ShareInstances gives each worker that Workers counts for "auto" a MIG instance of its own, by local rank: a CUDA
+// process sees one instance and no more, the same one in every worker that inherits the same mask. It returns nil where
+// workers share what they inherit.
 func (inv Inventory) ShareInstances() ([]Share, error) { return inv.shareInstances() }
 
 func (f Family) shareInstances() ([]Share, error) {
@@ -39,9 +39,9 @@ func (f Family) shareInstances() ([]Share, error) {
 	return shares, nil
 }
 
-// ShareDevices gives each of a node's workers one of the visible devices, in the order in which these are visible, or one
-// of their MIG instances where all of them are divided. word is the word by which workers were counted, or a number. Errors
-// carry status 2.
+// ShareDevices gives each of a node's workers one of the visible devices, in the order in which these are visible, or
+// one of their MIG instances where all of them are divided. word is the word by which workers were counted, or a
+// number. Errors carry status 2.
 func (inv Inventory) ShareDevices(word string, workers int, lookup func(string) (string, bool)) ([]Share, error) {
 	f := inv.meant(word)
 	shares, err := f.shareDevices(lookup)
@@ -132,8 +132,8 @@ func same(names []string, value string) map[string]string {
 	return vars
 }
 
-// aloneCUDA names the device by its UUID, which means the same in every order, or by its number where the driver does not
-// tell one.
+// aloneCUDA names the device by its UUID, which means the same in every order, or by its number where the driver does
+// not tell one.
 func aloneCUDA(f Family, lookup lookup) ([]map[string]string, error) {
 	if order, set := lookup("CUDA_DEVICE_ORDER"); set && order != byBus && differ(f.Devices) {
 		return nil, fmt.Errorf("the GPUs are of several models, and with CUDA_DEVICE_ORDER=%q nobody can tell which has which number: set it to %s",
@@ -150,9 +150,10 @@ func aloneCUDA(f Family, lookup lookup) ([]map[string]string, error) {
 	return masks, nil
 }
 
-// aloneROCm leaves ROCR_VISIBLE_DEVICES as it was inherited and chooses of what it leaves: HIP_VISIBLE_DEVICES has numbers
-// of that set, and the runtime below still knows the other GPUs, as RCCL needs to copy between processes (expected, not
-// tried). HIP reads CUDA_VISIBLE_DEVICES where HIP_VISIBLE_DEVICES is not set; both alike leave nothing to know.
+// aloneROCm leaves ROCR_VISIBLE_DEVICES as it was inherited and chooses of what it leaves: HIP_VISIBLE_DEVICES has
+// numbers of that set, and the runtime below still knows the other GPUs, as RCCL needs to copy between processes
+// (expected, not tried). HIP reads CUDA_VISIBLE_DEVICES where HIP_VISIBLE_DEVICES is not set; both alike leave nothing
+// to know.
 func aloneROCm(f Family, lookup lookup) ([]map[string]string, error) {
 	if f.VisibleCount != len(f.Visible) {
 		return nil, fmt.Errorf("the visibility variables name %d devices, and only %d are there", f.VisibleCount, len(f.Visible))

@@ -24,8 +24,8 @@ func over(vars []string, more map[string]string) func(string) (string, bool) {
 	}
 }
 
-// TestShareDevices: a worker with the variables of its share sees, by the rules of its vendor, the one device that was the
-// k-th before, whatever the masks were. want has the value for each worker where it is not the device's UUID.
+// TestShareDevices: a worker with the variables of its share sees, by the rules of its vendor, the one device that was
+// the k-th before, whatever the masks were. want has the value for each worker where it is not the device's UUID.
 func TestShareDevices(t *testing.T) {
 	for _, c := range []struct {
 		vendor string

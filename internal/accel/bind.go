@@ -39,10 +39,10 @@ const (
 // cpulist is the file that lists the CPUs of a NUMA node.
 func cpulist(node int) string { return fmt.Sprintf("%s/node%d/cpulist", nodesDir, node) }
 
-// Bind returns the CPUs for each of the local ranks below workers, out of those that this process may use. Where PyTorch
-// has an answer it is the same one (2.15.0, torch/numa/binding.py; the tests compare with it). Three things that are
-// errors there are none here: numactl is not needed, and for the mode socket neither possible NUMA nodes that do not exist
-// matter, nor those without a CPU that is allowed. Errors carry status 2.
+// Bind returns the CPUs for each of the local ranks below workers, out of those that this process may use. Where
+// PyTorch has an answer it is the same one (2.15.0, torch/numa/binding.py; the tests compare with it). Three things
+// that are errors there are none here: numactl is not needed, and for the mode socket neither possible NUMA nodes that
+// do not exist matter, nor those without a CPU that is allowed. Errors carry status 2.
 func Bind(root Root, inv Inventory, mode BindMode, workers int) (Bound, error) {
 	b, err := newBinder(root, inv, workers)
 	if err != nil {

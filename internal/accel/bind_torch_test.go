@@ -35,8 +35,8 @@ type bindAnswer struct {
 	Error string `json:"error"`
 }
 
-// torchBinds answers through the installed PyTorch's own functions. What they ask is the case's: files, the affinity, the
-// GPUs; and numactl is there.
+// torchBinds answers through the installed PyTorch's own functions. What they ask is the case's: files, the affinity,
+// the GPUs; and numactl is there.
 const torchBinds = `
 import io, json, posixpath, sys
 import torch.numa.binding as b
@@ -80,7 +80,8 @@ def answer(case):
 json.dump([list(answer(case)) for case in json.load(sys.stdin)], sys.stdout)
 `
 
-// lenient are errors of PyTorch in the mode socket that are none of ours: nodes without a CPU for us, or not there at all.
+// lenient are errors of PyTorch in the mode socket that are none of ours: nodes without a CPU for us, or not there at
+// all.
 var lenient = []string{"ValueError: min()", "RuntimeError: Could not determine CPUs"}
 
 func TestBindAgreesWithPyTorch(t *testing.T) {

@@ -10,8 +10,9 @@ import (
 	"muster/internal/wording"
 )
 
-// ShareCPUs divides CPUs among workers: those of list (as in 0,2-5), or one of each core that this process may use where
-// it is empty. The shares are equal and in the order of local ranks; what is left over is nobody's. Errors carry status 2.
+// ShareCPUs divides CPUs among workers: those of list (as in 0,2-5), or one of each core that this process may use
+// where it is empty. The shares are equal and in the order of local ranks; what is left over is nobody's. Errors carry
+// status 2.
 func ShareCPUs(root Root, list string, workers int) ([][]int, error) {
 	allowed, err := root.Affinity()
 	if err != nil {
@@ -49,8 +50,8 @@ func ShareCPUs(root Root, list string, workers int) ([][]int, error) {
 	return shares, nil
 }
 
-// Cores groups cpus by the physical core that they are of. A CPU of which the machine does not tell the core counts as a
-// core of its own.
+// Cores groups cpus by the physical core that they are of. A CPU of which the machine does not tell the core counts as
+// a core of its own.
 func Cores(root Root, cpus []int) [][]int {
 	groups, _ := groupCPUs(cpus, func(cpu int) ([]int, error) { // nothing below fails
 		if list, err := siblings(root, cpu); err == nil {

@@ -28,8 +28,8 @@ func readList(root fs.FS, name string) ([]int, error) {
 	return list, nil
 }
 
-// parseList reads numbers and ranges with commas between, such as "0-3,8" (Linux, lib/bitmap.c), and returns the numbers
-// ascending, each once. An empty text is an empty list.
+// parseList reads numbers and ranges with commas between, such as "0-3,8" (Linux, lib/bitmap.c), and returns the
+// numbers ascending, each once. An empty text is an empty list.
 func parseList(text string) ([]int, error) {
 	var list []int
 	for item := range strings.SplitSeq(text, ",") {

@@ -13,8 +13,8 @@ import (
 	"muster/internal/wording"
 )
 
-// CPUs returns how many CPUs this process may really use, at least 1, and says how: the smaller of its affinity mask and
-// its cgroup's quota (rounded up), version 1 or 2, the tightest of all ancestors. PyTorch counts the mask alone.
+// CPUs returns how many CPUs this process may really use, at least 1, and says how: the smaller of its affinity mask
+// and its cgroup's quota (rounded up), version 1 or 2, the tightest of all ancestors. PyTorch counts the mask alone.
 func CPUs(root Root) (n int, why string) {
 	list, err := root.Affinity()
 	if err != nil || len(list) == 0 {

@@ -20,8 +20,8 @@ func number(name, prefix string) (int, bool) {
 	return int(n), true
 }
 
-// findNumbered counts the nodes of a vendor of which no file tells the PCI address. Where there are as many nodes as PCI
-// devices they are matched in order; a container with a part of the nodes gets devices without an address.
+// findNumbered counts the nodes of a vendor of which no file tells the PCI address. Where there are as many nodes as
+// PCI devices they are matched in order; a container with a part of the nodes gets devices without an address.
 func findNumbered(v *vendor, bus *pciBus) Family {
 	f := Family{}
 	var served []Device
@@ -114,8 +114,8 @@ func (d *Device) takeNode(root Root, name string, n int) {
 	}
 }
 
-// findGaudi counts the PCI devices for which the class accel, or habanalabs in older drivers, names a node. Other drivers
-// than Gaudi's make nodes in /dev/accel too.
+// findGaudi counts the PCI devices for which the class accel, or habanalabs in older drivers, names a node. Other
+// drivers than Gaudi's make nodes in /dev/accel too.
 func findGaudi(v *vendor, bus *pciBus) Family {
 	f := Family{}
 	pci := bus.of(v)

@@ -14,8 +14,8 @@ import (
 // view is what the visibility variables leave of a vendor's devices.
 type view struct {
 	shown []int // positions, in the order in which a worker numbers them
-	// count is what PyTorch counts. It is above len(shown) where a variable names devices that are not there and PyTorch
-	// counts the names alone.
+	// count is what PyTorch counts. It is above len(shown) where a variable names devices that are not there and
+	// PyTorch counts the names alone.
 	count int
 	why   string
 }
@@ -169,8 +169,8 @@ func seeROCm(_ *vendor, lookup lookup, devices []Device) (view, error) {
 	return v, nil
 }
 
-// resolveROCR returns the positions of the devices that ROCR_VISIBLE_DEVICES names, by number or by the prefix of a UUID,
-// up to the first element that names none, or one again (ROCm documentation, "GPU isolation techniques").
+// resolveROCR returns the positions of the devices that ROCR_VISIBLE_DEVICES names, by number or by the prefix of a
+// UUID, up to the first element that names none, or one again (ROCm documentation, "GPU isolation techniques").
 func resolveROCR(text string, devices []Device) []int {
 	var list []int
 	for elem := range strings.SplitSeq(text, ",") {
@@ -199,9 +199,9 @@ func seeAscend(v *vendor, lookup lookup, devices []Device) (view, error) {
 }
 
 // resolveAscend answers as torch_npu.npu.device_count() does (Ascend/pytorch 9e73e708a of August 2026,
-// torch_npu/npu/__init__.py, _parse_visible_devices and _device_count_ascend_hal, read): the text counts up to the first
-// character that is neither a digit nor a comma, its list up to the first empty element. The list is then walked: a
-// number that is not above the one before it makes 0 devices, one of no device ends the list.
+// torch_npu/npu/__init__.py, _parse_visible_devices and _device_count_ascend_hal, read): the text counts up to the
+// first character that is neither a digit nor a comma, its list up to the first empty element. The list is then walked:
+// a number that is not above the one before it makes 0 devices, one of no device ends the list.
 func resolveAscend(text string, set bool, n int) ([]int, error) {
 	if !set {
 		return upTo(min(n, maxOrdinals)), nil

@@ -25,8 +25,8 @@ type Instance struct {
 }
 
 // findMIG lists the instances of each GPU in /proc/driver/nvidia/capabilities (NVIDIA MIG user guide, "Device nodes and
-// capabilities"). A divided GPU counts as one device, as PyTorch counts it: a CUDA process can use one instance unless a
-// mask names others. Workers counts instances for "auto".
+// capabilities"). A divided GPU counts as one device, as PyTorch counts it: a CUDA process can use one instance unless
+// a mask names others. Workers counts instances for "auto".
 func (s *nvidiaScan) findMIG() {
 	for i := range s.Devices {
 		d := &s.Devices[i]

@@ -151,8 +151,8 @@ func (s *nvidiaScan) usableNodes() []int {
 	return minors
 }
 
-// join keeps the GPUs whose node is among nodes. GPUs whose minor the driver does not tell take the nodes that are left,
-// in order; where fewer are left than GPUs, nobody can say whose they are, and they count without a PCI address.
+// join keeps the GPUs whose node is among nodes. GPUs whose minor the driver does not tell take the nodes that are
+// left, in order; where fewer are left than GPUs, nobody can say whose they are, and they count without a PCI address.
 func (s *nvidiaScan) join(gpus []Device, nodes []int) {
 	left := slices.Clone(nodes)
 	var unknown []Device

@@ -75,8 +75,8 @@ func (b *pciBus) names(dir string) []string {
 	return names
 }
 
-// readBus lists display controllers (class 0x03), processors (0x0b) and processing accelerators (0x12). It reads one file
-// of the other devices, of which a server has hundreds.
+// readBus lists display controllers (class 0x03), processors (0x0b) and processing accelerators (0x12). It reads one
+// file of the other devices, of which a server has hundreds.
 func readBus(root Root) *pciBus {
 	bus := &pciBus{root: root, folders: map[string][]string{}}
 	entries, _ := fs.ReadDir(root, pciDevices) // a sandbox may have none
@@ -123,8 +123,8 @@ func (b *pciBus) has(at pciAddress) bool {
 // foreignDrivers hold a device for somebody else: a virtual machine, a program of its own.
 var foreignDrivers = []string{"vfio-pci", "pci-stub", "pciback", "uio_pci_generic", "nouveau"}
 
-// describe reads what sysfs says of one function. WhyNot is set where its driver shows that it is not for us; drivers are
-// those that serve a vendor's devices, nil where nobody has documented them.
+// describe reads what sysfs says of one function. WhyNot is set where its driver shows that it is not for us; drivers
+// are those that serve a vendor's devices, nil where nobody has documented them.
 func (b *pciBus) describe(address, vendor string, drivers []string) Device {
 	dir := path.Join(pciDevices, address)
 	d := newDevice(vendor)

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Root is where detection looks: a tree of files with symbolic links (names as in fs.FS, without the leading slash), plus
-// the two questions about it that reading files does not answer. The real machine and a fake one both come as a Root.
+// Root is where detection looks: a tree of files with symbolic links (names as in fs.FS, without the leading slash),
+// plus the two questions about it that reading files does not answer. The real machine and a fake one both come as a
+// Root.
 type Root interface {
 	fs.ReadLinkFS
 	// Access returns nil when this process may read and write the file name. It never opens the file: opening a device

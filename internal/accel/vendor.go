@@ -62,7 +62,8 @@ var vendors = []*vendor{
 		alone: aloneByNumber("MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 	},
 	{
-		// The layout of the KFD topology was checked with testdata/topo* of ROCm/k8s-device-plugin (MI210, MI300X, MI308X).
+		// The layout of the KFD topology was checked with testdata/topo* of ROCm/k8s-device-plugin (MI210, MI300X,
+		// MI308X).
 		name: "amd", title: "AMD GPU", backend: "cuda", verified: byFixture,
 		pciIDs: []string{"0x1002"}, classes: anyClass, drivers: []string{"amdgpu"},
 		needs: []string{"kfd"}, patterns: []string{"dri/renderD#"},

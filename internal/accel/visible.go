@@ -19,8 +19,8 @@ const maxDigits = 4300
 // errMIG says that CUDA_VISIBLE_DEVICES names MIG instances, of which only the CUDA library knows how many exist.
 var errMIG = errors.New("cannot count the MIG instances that CUDA_VISIBLE_DEVICES names")
 
-// resolveCUDA returns the positions in uuids (one entry per device in PCI order; "" where unknown) of the devices that a
-// process with this CUDA_VISIBLE_DEVICES sees. It answers as torch.cuda.device_count() does (PyTorch 2.15.0,
+// resolveCUDA returns the positions in uuids (one entry per device in PCI order; "" where unknown) of the devices that
+// a process with this CUDA_VISIBLE_DEVICES sees. It answers as torch.cuda.device_count() does (PyTorch 2.15.0,
 // torch/cuda/__init__.py, _parse_visible_devices and _device_count_nvml; the tests compare with it), oddities included:
 //
 //   - unset: all, but no more than 64;
@@ -104,8 +104,8 @@ func resolveUUIDs(candidates, uuids []string) []int {
 	return shown
 }
 
-// resolveOrdinals reads a list of device numbers, the value of the variable name. The list is read to its end before any
-// number is compared with n, so "0,9,0" is a repetition even where there is no device 9.
+// resolveOrdinals reads a list of device numbers, the value of the variable name. The list is read to its end before
+// any number is compared with n, so "0,9,0" is a repetition even where there is no device 9.
 func resolveOrdinals(name, mask string, n int) ([]int, error) {
 	var list []string // without sign and leading zeros; as text because Python's numbers have no limit
 	seen := map[string]bool{}

@@ -31,10 +31,10 @@ func vendorNamed(word string) *vendor {
 	return nil
 }
 
-// Workers turns a word for the number of workers on a node into that number and says how: "cpu" is cpus (see CPUs); "gpu",
-// another of PyTorch's device names, and a vendor are the devices of that kind that a worker sees, an error where there
-// are none; "auto" is the accelerators that a worker sees, else cpus. Numbers are not words: the caller parses them.
-// Errors carry a hint and status 2.
+// Workers turns a word for the number of workers on a node into that number and says how: "cpu" is cpus (see CPUs);
+// "gpu", another of PyTorch's device names, and a vendor are the devices of that kind that a worker sees, an error
+// where there are none; "auto" is the accelerators that a worker sees, else cpus. Numbers are not words: the caller
+// parses them. Errors carry a hint and status 2.
 //
 // Where all GPUs that a worker would see are divided by MIG, "auto" is the number of their instances; the caller must
 // then give each worker its own of ShareInstances.
@@ -89,8 +89,8 @@ func deviceWord(word string, f Family) string {
 	return "GPU"
 }
 
-// none is the error for a word of which there is no device. "Cuda is not available." and its like are what people search
-// for: PyTorch's torchrun says so and nothing else.
+// none is the error for a word of which there is no device. "Cuda is not available." and its like are what people
+// search for: PyTorch's torchrun says so and nothing else.
 func none(word, device string, why []string, inv Inventory) error {
 	name := word
 	switch v := vendorNamed(word); {

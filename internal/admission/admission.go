@@ -1,12 +1,12 @@
 // Package admission bounds what connections cost a server before they have proven who they are.
 //
-// A Gate is a net.Listener. A connection that it returns counts as unproven until its server calls Proven. Those that are
-// unproven are few, in all and for each remote address, and short: they are closed when their time is over, whatever they
-// send. Connections that have proven themselves are not counted: bounding those is the server's matter.
+// A Gate is a net.Listener. A connection that it returns counts as unproven until its server calls Proven. Those that
+// are unproven are few, in all and for each remote address, and short: they are closed when their time is over,
+// whatever they send. Connections that have proven themselves are not counted: bounding those is the server's matter.
 //
 // One address cannot lock out others. Its connections above the limit for one address are closed at once, and where the
-// limit for all is reached the address that has the most loses one to an address that has fewer. Where none has more than
-// the newcomer, as when all nodes of a job come at once, the newcomer waits in line for the next that is done.
+// limit for all is reached the address that has the most loses one to an address that has fewer. Where none has more
+// than the newcomer, as when all nodes of a job come at once, the newcomer waits in line for the next that is done.
 //
 // Addresses are told apart whole, IPv6 too: the nodes of a job often share a /64.
 package admission
@@ -29,8 +29,8 @@ type Config struct {
 	PerAddr int
 	// Time is how long one may stay unproven, default 5 s.
 	Time time.Duration
-	// Refuse is called with a connection that is about to be closed because one of the limits is reached, so that the client can
-	// be told. It must not block for long. nil: nothing is said.
+	// Refuse is called with a connection that is about to be closed because one of the limits is reached, so that the
+	// client can be told. It must not block for long. nil: nothing is said.
 	Refuse func(net.Conn)
 }
 
@@ -71,8 +71,8 @@ type Conn struct {
 	counted bool // guarded by gate.mu
 }
 
-// NetConn returns the connection below, which a server may use in its place once it is proven. Where it goes on with that
-// one alone, closing that one is enough.
+// NetConn returns the connection below, which a server may use in its place once it is proven. Where it goes on with
+// that one alone, closing that one is enough.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
 // Close closes the connection, and makes room for another where it was unproven.
@@ -87,11 +87,12 @@ func Listener(l net.Listener, cfg Config) *Gate {
 	return &Gate{Listener: l, cfg: cfg.withDefaults(), ctx: ctx, cancel: cancel, room: make(chan struct{}, 1), unproven: map[netip.Addr][]*Conn{}}
 }
 
-// acceptPause is how long is waited where the process is out of descriptors: connections end by themselves, and clients try again.
+// acceptPause is how long is waited where the process is out of descriptors: connections end by themselves, and clients
+// try again.
 const acceptPause = 50 * time.Millisecond
 
-// Accept returns the next connection that there is room for; it is a *Conn. An error means that the listener is of no use any
-// more: errors that pass, such as being out of descriptors, are waited for.
+// Accept returns the next connection that there is room for; it is a *Conn. An error means that the listener is of no
+// use any more: errors that pass, such as being out of descriptors, are waited for.
 func (g *Gate) Accept() (net.Conn, error) {
 	for {
 		raw, err := g.Listener.Accept()
@@ -152,8 +153,8 @@ func (g *Gate) admit(raw net.Conn) *Conn {
 	}
 }
 
-// enter counts a connection where there is room for it. Where there is none loser, if any, has lost its place to it, or it has
-// to wait for the next that is done.
+// enter counts a connection where there is room for it. Where there is none loser, if any, has lost its place to it, or
+// it has to wait for the next that is done.
 func (g *Gate) enter(c *Conn) (entered bool, loser *Conn, wait bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -251,9 +252,9 @@ func (g *Gate) Close() error {
 	return err
 }
 
-// Proven says that a connection has shown who it is: it is not counted any more, and has no limit of time from the Gate. It
-// reports false where the connection was closed before, or did not come from a Gate. Those that wrap one, as *tls.Conn does, are
-// looked into.
+// Proven says that a connection has shown who it is: it is not counted any more, and has no limit of time from the
+// Gate. It reports false where the connection was closed before, or did not come from a Gate. Those that wrap one, as
+// *tls.Conn does, are looked into.
 func Proven(conn net.Conn) bool {
 	for {
 		switch c := conn.(type) {

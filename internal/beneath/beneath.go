@@ -1,5 +1,5 @@
-// Package beneath reaches files in a directory to which others may write, too: nothing that is reached lies outside of it, and no
-// symbolic link below it is followed, not even one that stays inside.
+// Package beneath reaches files in a directory to which others may write, too: nothing that is reached lies outside of
+// it, and no symbolic link below it is followed, not even one that stays inside.
 package beneath
 
 import (
@@ -18,7 +18,8 @@ import (
 // ErrKind says that something has the name of a file or directory and is none: a symbolic link, a FIFO, a device.
 var ErrKind = errors.New("it is of another kind")
 
-// Tree is a directory. Names of its methods are clean and relative, such as "500/rank_0.pt". Not safe for concurrent use.
+// Tree is a directory. Names of its methods are clean and relative, such as "500/rank_0.pt". Not safe for concurrent
+// use.
 type Tree struct {
 	root *os.Root
 	at   string // the name of sub

@@ -71,7 +71,8 @@ type Result struct {
 	// Value was held against Limit; both are empty where there is nothing to measure.
 	Value string `json:"value,omitempty"`
 	Limit string `json:"limit,omitempty"`
-	// Source is where it was seen: L0 (files), L1 (the driver's library, or a vendor's tool), L2 (the user's Python), log or net.
+	// Source is where it was seen: L0 (files), L1 (the driver's library, or a vendor's tool), L2 (the user's Python),
+	// log or net.
 	Source string `json:"source"`
 	// Waived says that the policy has taken a Fail or Warn for a Pass.
 	Waived bool `json:"waived,omitempty"`

@@ -12,11 +12,13 @@ type ID struct {
 	// Limit is the threshold that a policy may change, in Unit; "" where the check has none.
 	Limit int64
 	Unit  string
-	// Apart says that muster check does not look at it by itself: the network check of a job does, or --switchbox-check.
+	// Apart says that muster check does not look at it by itself: the network check of a job does, or
+	// --switchbox-check.
 	Apart bool
 }
 
-// ids are all checks that muster knows, of nodes and of pairs of them; a policy may name these. Thresholds and their sources are where the check is.
+// ids are all checks that muster knows, of nodes and of pairs of them; a policy may name these. Thresholds and their
+// sources are where the check is.
 var ids = []ID{
 	{Name: "gpu-lost", Scope: "gpu", Default: Fail, Text: "the GPU does not answer on the bus"},
 	{Name: "gpu-reset-required", Scope: "gpu", Default: Fail, Text: "the driver wants the GPU reset, or the node rebooted"},

@@ -24,8 +24,8 @@ type Policy struct {
 	Limits map[string]int64
 	// XIDs is what errors of NVIDIA GPUs in the kernel log mean, by number, where it is not what health thinks.
 	XIDs map[int]Status
-	// RemapModels and ECCModels are parts of the names of products that replace rows of memory, and of those whose ECC is
-	// to be on; nil for what health knows.
+	// RemapModels and ECCModels are parts of the names of products that replace rows of memory, and of those whose ECC
+	// is to be on; nil for what health knows.
 	RemapModels, ECCModels []string
 }
 

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reach opens a directory, for what is in it alone, by an absolute path without links, as Target returns it. Whoever puts a link there
-// meanwhile, where he can, leads nowhere. Directories on the way need not be readable.
+// reach opens a directory, for what is in it alone, by an absolute path without links, as Target returns it. Whoever
+// puts a link there meanwhile, where he can, leads nowhere. Directories on the way need not be readable.
 func reach(path string) (fd int, err error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err = unix.Open("/", flags, 0)

@@ -1,4 +1,5 @@
-// Package durable replaces files so that neither a reader nor a crash meets half of one, and nobody else chooses what is replaced.
+// Package durable replaces files so that neither a reader nor a crash meets half of one, and nobody else chooses what
+// is replaced.
 package durable
 
 import (
@@ -12,10 +13,10 @@ import (
 	"syscall"
 )
 
-// Replace writes data to path so that a reader sees the old text or the new, never a part, and a crash loses no
-// more than the last change: a new file beside it, made durable, takes its name. A file that is there keeps its mode and
-// group, unless mode is for its owner alone; mode, less the umask, is that of a new one. Links on the way are followed as Target says. What is there and is no regular
-// file is an error.
+// Replace writes data to path so that a reader sees the old text or the new, never a part, and a crash loses no more
+// than the last change: a new file beside it, made durable, takes its name. A file that is there keeps its mode and
+// group, unless mode is for its owner alone; mode, less the umask, is that of a new one. Links on the way are followed
+// as Target says. What is there and is no regular file is an error.
 func Replace(path string, data []byte, mode fs.FileMode) error {
 	path, err := Target(path)
 	if err != nil {
@@ -82,8 +83,8 @@ func SyncIn(dir *os.Root) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// like gives a new file the mode and the group of the one that it replaces. A file of somebody else's says only who may not use ours:
-// whoever put it there must not choose who may.
+// like gives a new file the mode and the group of the one that it replaces. A file of somebody else's says only who may
+// not use ours: whoever put it there must not choose who may.
 func like(f *os.File, old fs.FileInfo, mode fs.FileMode) error {
 	perm := old.Mode().Perm()
 	if mode&0o077 == 0 { // it is for nobody else, whatever the one before was
@@ -107,8 +108,8 @@ func like(f *os.File, old fs.FileInfo, mode fs.FileMode) error {
 // linksMax is how many links may follow each other, as in Linux.
 const linksMax = 40
 
-// Create opens a file for writing, with further flags such as os.O_APPEND; it is made if missing. Links on the way are followed as Target
-// says. What is there and is no regular file is an error.
+// Create opens a file for writing, with further flags such as os.O_APPEND; it is made if missing. Links on the way are
+// followed as Target says. What is there and is no regular file is an error.
 func Create(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	path, err := Target(path)
 	if err != nil {
@@ -128,8 +129,9 @@ func Create(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// Target returns where path leads to, as an absolute path without links, and refuses links of strangers. The last link on the way
-// has to be ours or root's; so has any other one, or its directory's owner made it. path need not be there, and its directory has to.
+// Target returns where path leads to, as an absolute path without links, and refuses links of strangers. The last link
+// on the way has to be ours or root's; so has any other one, or its directory's owner made it. path need not be there,
+// and its directory has to.
 func Target(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -66,8 +66,8 @@ func TestReplaceStrangersFile(t *testing.T) {
 	}
 }
 
-// TestReplaceLinks: links of ours lead to what is replaced; those of a stranger are refused, wherever they are on the way, and what they lead
-// to stays as it was.
+// TestReplaceLinks: links of ours lead to what is replaced; those of a stranger are refused, wherever they are on the
+// way, and what they lead to stays as it was.
 func TestReplaceLinks(t *testing.T) {
 	ours := testutil.ReachedDir(t, 0o755)
 	keys, link := filepath.Join(ours, "authorized_keys"), filepath.Join(ours, "link")

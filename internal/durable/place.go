@@ -11,9 +11,10 @@ import (
 	"muster/internal/errhint"
 )
 
-// Ours returns a directory without links, and an error where somebody else than this user and root could put something in the place of
-// what we make there: every directory from / down has to belong to one of them, or to the owner of /, and nobody else may write to
-// it, save where the sticky bit keeps them from what is not theirs. What was found so cannot be changed by others any more.
+// Ours returns a directory without links, and an error where somebody else than this user and root could put something
+// in the place of what we make there: every directory from / down has to belong to one of them, or to the owner of /,
+// and nobody else may write to it, save where the sticky bit keeps them from what is not theirs. What was found so
+// cannot be changed by others any more.
 func Ours(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err == nil {
@@ -50,8 +51,8 @@ func Ours(dir string) (string, error) {
 // SystemTemp is where temporary files go that no directory was chosen for.
 const SystemTemp = "/tmp"
 
-// Temporaries are the directories for temporary files in the order in which they are to be tried: the one that was chosen, by TMPDIR for
-// example, and those that every system has.
+// Temporaries are the directories for temporary files in the order in which they are to be tried: the one that was
+// chosen, by TMPDIR for example, and those that every system has.
 func Temporaries(chosen string) []string { return []string{chosen, SystemTemp, "/var/tmp", "/dev/shm"} }
 
 // Writable returns an error where this user can make no files in a directory.
@@ -69,8 +70,9 @@ func Writable(dir string) error {
 	return nil
 }
 
-// MkdirTemp makes a directory for this user alone in the chosen one, or in another of Temporaries where others could put something in its
-// place. Where all are so it is in the chosen one; where that cannot be written to it is in none, with status 2.
+// MkdirTemp makes a directory for this user alone in the chosen one, or in another of Temporaries where others could
+// put something in its place. Where all are so it is in the chosen one; where that cannot be written to it is in none,
+// with status 2.
 func MkdirTemp(chosen, pattern string) (string, error) {
 	if err := Writable(chosen); err != nil {
 		err = fmt.Errorf("cannot use the directory of temporary files (TMPDIR): %w", err)

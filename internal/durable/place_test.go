@@ -56,7 +56,8 @@ func TestOurs(t *testing.T) {
 	}
 }
 
-// TestMkdirTempKeepsAway: a directory for temporary files to which all may write is not used where there is a better one.
+// TestMkdirTempKeepsAway: a directory for temporary files to which all may write is not used where there is a better
+// one.
 func TestMkdirTempKeepsAway(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "scratch")
 	if err := os.Mkdir(open, 0o700); err != nil {

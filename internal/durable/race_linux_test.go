@@ -11,8 +11,9 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestSwappedDirectory has a stranger put a link in the place of a directory of his, in which somebody else's path lies, again and again:
-// what is looked at and what is written to are the same. Nothing is written through his link, whenever it comes.
+// TestSwappedDirectory has a stranger put a link in the place of a directory of his, in which somebody else's path
+// lies, again and again: what is looked at and what is written to are the same. Nothing is written through his link,
+// whenever it comes.
 func TestSwappedDirectory(t *testing.T) {
 	shared, private := testutil.ReachedDir(t, 0o1777), t.TempDir()
 	out, link := filepath.Join(shared, "out"), filepath.Join(shared, "link")

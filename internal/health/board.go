@@ -119,8 +119,8 @@ func (n *Node) redirects(dir string) (bool, error) {
 	return false, nil
 }
 
-// peerMemory: NICs reach the memory of NVIDIA's GPUs through the module nvidia_peermem, or through DMA-BUF, which takes the
-// open kernel module and Linux 5.12.
+// peerMemory: NICs reach the memory of NVIDIA's GPUs through the module nvidia_peermem, or through DMA-BUF, which takes
+// the open kernel module and Linux 5.12.
 func peerMemory(n *Node) []check.Result {
 	const id = "peermem"
 	if len(n.nvidia().Devices) == 0 {
@@ -170,14 +170,15 @@ func (n *Node) kernelFrom(major, minor int) bool {
 	return a > major || a == major && b >= minor
 }
 
-// stuckIn are names of accelerators' drivers, in the functions that their kernel modules have and the nodes that they make.
+// stuckIn are names of accelerators' drivers, in the functions that their kernel modules have and the nodes that they
+// make.
 var stuckIn = regexp.MustCompile(`nvidia|davinci|kfd|mxcd`)
 
 // stuckAfter is how long a process must hang to count.
 const stuckAfter = 5 * time.Second
 
-// stuckProcess: a process in uninterruptible sleep in an accelerator's driver, at two looks: such a one keeps its memory on
-// the device and cannot be killed. Only processes of our own namespace are seen.
+// stuckProcess: a process in uninterruptible sleep in an accelerator's driver, at two looks: such a one keeps its
+// memory on the device and cannot be killed. Only processes of our own namespace are seen.
 func stuckProcess(n *Node) []check.Result {
 	const id = "stuck-process"
 	first := n.stuck()

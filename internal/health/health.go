@@ -1,6 +1,6 @@
 // Package health judges a node by what files and limits say of it (L0 in the results' source), what NVIDIA's library or
-// another vendor's tool says (L1), and what the kernel has logged (log). It runs nothing on an accelerator and opens none. Thresholds and their
-// sources stand with each check.
+// another vendor's tool says (L1), and what the kernel has logged (log). It runs nothing on an accelerator and opens
+// none. Thresholds and their sources stand with each check.
 package health
 
 import (
@@ -23,8 +23,8 @@ type Node struct {
 	Workers   int                              // that are to run here
 	CPUs      int                              // that this process may use
 	TempDir   string
-	// NVML is what NVIDIA's library says; nil where it was not asked or did not answer, which NVMLErr explains. Both are
-	// nil where there is no NVIDIA GPU.
+	// NVML is what NVIDIA's library says; nil where it was not asked or did not answer, which NVMLErr explains. Both
+	// are nil where there is no NVIDIA GPU.
 	NVML    *probe.Report
 	NVMLErr error
 	// Tool asks a vendor's own tool about devices of the job that NVML does not know; nil for none.
@@ -138,7 +138,8 @@ func bad(id, reason, try string) check.Result {
 	return check.Result{ID: id, Status: def.Default, Reason: reason, Try: try}
 }
 
-// eachDevice judges every device that is present, usable or not. look gives what is wrong a Reason; what has none passes.
+// eachDevice judges every device that is present, usable or not. look gives what is wrong a Reason; what has none
+// passes.
 func (n *Node) eachDevice(id, try string, look func(accel.Device, *check.Result)) []check.Result {
 	var results []check.Result
 	some := false

@@ -120,7 +120,8 @@ func statusOf(t *testing.T, results []check.Result, id string) check.Status {
 	return worst
 }
 
-// TestChecks are nodes that files and limits make, on both sides of each threshold; TestEveryCheckHasAPair has all checks.
+// TestChecks are nodes that files and limits make, on both sides of each threshold; TestEveryCheckHasAPair has all
+// checks.
 func TestChecks(t *testing.T) {
 	const pass, warn, fail, skip = check.Pass, check.Warn, check.Fail, check.Skip
 	change := func(f func(*accel.Device)) accel.Device {

@@ -45,7 +45,8 @@ func unescape(text string) string {
 	}
 }
 
-// parseJournal reads what journalctl -o json writes: an object a line, of which a message that is no text is a list of bytes.
+// parseJournal reads what journalctl -o json writes: an object a line, of which a message that is no text is a list of
+// bytes.
 func parseJournal(out []byte, now time.Time) []LogLine {
 	var lines []LogLine
 	for line := range bytes.Lines(out) {
@@ -75,8 +76,8 @@ func parseJournal(out []byte, now time.Time) []LogLine {
 	return lines
 }
 
-// parseSyslog reads a file that a log daemon writes: a time of RFC 3339 or of RFC 3164 (without year and zone), the host,
-// "kernel:" and the message. What is older than the boot belongs to another kernel.
+// parseSyslog reads a file that a log daemon writes: a time of RFC 3339 or of RFC 3164 (without year and zone), the
+// host, "kernel:" and the message. What is older than the boot belongs to another kernel.
 func parseSyslog(text []byte, now, boot time.Time) []LogLine {
 	var lines []LogLine
 	for line := range bytes.Lines(text) {

@@ -23,8 +23,8 @@ const (
 	journalTime = 5 * time.Second
 )
 
-// KernelLog reads /dev/kmsg, which takes CAP_SYSLOG or kernel.dmesg_restrict=0; else asks journalctl, else reads what a log
-// daemon has written. Containers mostly have none of them.
+// KernelLog reads /dev/kmsg, which takes CAP_SYSLOG or kernel.dmesg_restrict=0; else asks journalctl, else reads what a
+// log daemon has written. Containers mostly have none of them.
 func (host) KernelLog() (KernelLog, error) {
 	log, err := readKmsg("/dev/kmsg")
 	if err == nil {

@@ -13,8 +13,8 @@ const (
 	gib = 1 << 30
 )
 
-// sharedMemory: Docker's default of 64 MiB is too little for any data loader with worker processes; PyTorch's passes each
-// batch through /dev/shm, and so does NCCL between GPUs that cannot reach each other.
+// sharedMemory: Docker's default of 64 MiB is too little for any data loader with worker processes; PyTorch's passes
+// each batch through /dev/shm, and so does NCCL between GPUs that cannot reach each other.
 func sharedMemory(n *Node) []check.Result {
 	const size, writable = "shm-size", "shm-writable"
 	s, err := n.Machine.Space("/dev/shm")

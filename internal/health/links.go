@@ -15,8 +15,8 @@ import (
 	"muster/internal/check"
 )
 
-// nvlinkDown: machines use different numbers of a GPU's links, so that an inactive one says something only where another
-// GPU has the same one active.
+// nvlinkDown: machines use different numbers of a GPU's links, so that an inactive one says something only where
+// another GPU has the same one active.
 func nvlinkDown(n *Node) []check.Result {
 	return n.eachGPU("nvlink-down", "reset the GPU; on machines with NVSwitches see the fabric manager's log", func(g *gpu, r *check.Result) string {
 		if len(g.NVLink) == 0 {
@@ -44,8 +44,8 @@ func (g *gpu) noLinks() string {
 	return "it has no NVLink"
 }
 
-// nvlinkNone: GPUs with NVLinks of which no two reach each other by them, which is what a fabric manager that does not run
-// looks like. One unanswered pair is enough not to judge.
+// nvlinkNone: GPUs with NVLinks of which no two reach each other by them, which is what a fabric manager that does not
+// run looks like. One unanswered pair is enough not to judge.
 func nvlinkNone(n *Node) []check.Result {
 	const id = "nvlink-none"
 	if why := n.noNVML(); why != "" {
@@ -199,8 +199,8 @@ func (n *Node) lanes(d accel.Device) (now, most int, known bool) {
 	return now, most, now > 0 && most > 0 && most < 255 // 255: the kernel does not know
 }
 
-// pcieSpeed: the links of idle GPUs sleep at a lower speed, so that only a busy GPU's slow link says something. Whether it
-// is busy NVML tells (bit 0x1 of the reasons of its clocks: idle).
+// pcieSpeed: the links of idle GPUs sleep at a lower speed, so that only a busy GPU's slow link says something. Whether
+// it is busy NVML tells (bit 0x1 of the reasons of its clocks: idle).
 func pcieSpeed(n *Node) []check.Result {
 	return n.eachGPU("pcie-speed", "reseat the card or its riser", func(g *gpu, r *check.Result) string {
 		now, most, known := n.speeds(g)

@@ -6,8 +6,8 @@ import (
 	"muster/internal/accel/rehearsal"
 )
 
-// Faked is a machine with what a spec says in the place of its own file systems, limits and kernel log. One of several that are
-// simulated has no limits but the spec's: those of the process are no node's, and the same for all.
+// Faked is a machine with what a spec says in the place of its own file systems, limits and kernel log. One of several
+// that are simulated has no limits but the spec's: those of the process are no node's, and the same for all.
 func Faked(machine Machine, fake *rehearsal.Fake, simulated bool) Machine {
 	return faked{machine, fake, fake.Limits(), simulated}
 }

@@ -184,8 +184,8 @@ func retiredMany(n *Node) []check.Result {
 
 var rasUncorrected = regexp.MustCompile(`(?m)^ue:\s*(\d+)`)
 
-// amdErrors judges AMD's GPUs by the driver's counters, a file for each block with "ue: N" (uncorrected) and "ce: N". It
-// returns nil where there is no AMD GPU.
+// amdErrors judges AMD's GPUs by the driver's counters, a file for each block with "ue: N" (uncorrected) and "ce: N".
+// It returns nil where there is no AMD GPU.
 func (n *Node) amdErrors(id, what string) []check.Result {
 	return n.eachAMD(id, "reset the GPU, and replace it if they come back", func(d accel.Device, r *check.Result) string {
 		dir := path.Join("sys/bus/pci/devices", d.BusID, "ras")

@@ -118,7 +118,8 @@ func TestAMD(t *testing.T) {
 	}
 }
 
-// TestACS walks bridges as sysfs shows them: a chain of two, a virtual machine, no rights, and a configuration that is broken.
+// TestACS walks bridges as sysfs shows them: a chain of two, a virtual machine, no rights, and a configuration that is
+// broken.
 func TestACS(t *testing.T) {
 	config := func(change func([]byte)) string {
 		b := make([]byte, 4096)

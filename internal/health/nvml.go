@@ -29,8 +29,8 @@ func (n *Node) nvidia() accel.Family {
 	return accel.Family{}
 }
 
-// ofJob are the devices that a worker sees, or all usable ones where that is undecided. What a mask hides belongs to another
-// job, whose business it is.
+// ofJob are the devices that a worker sees, or all usable ones where that is undecided. What a mask hides belongs to
+// another job, whose business it is.
 func ofJob(f accel.Family) []accel.Device {
 	if len(f.Visible) == 0 && (f.Undecided != nil || f.VisibleCount > 0) {
 		return f.Devices
@@ -116,8 +116,8 @@ func (g *gpu) na(field string) string {
 	}
 }
 
-// eachGPU judges the GPUs of the job by what NVML says. look gives what is wrong a Reason, and returns why a GPU cannot be
-// judged, "" where it can.
+// eachGPU judges the GPUs of the job by what NVML says. look gives what is wrong a Reason, and returns why a GPU cannot
+// be judged, "" where it can.
 func (n *Node) eachGPU(id, try string, look func(*gpu, *check.Result) (unknown string)) []check.Result {
 	if why := n.noNVML(); why != "" {
 		return skip(id, why)
@@ -141,7 +141,8 @@ func (n *Node) eachGPU(id, try string, look func(*gpu, *check.Result) (unknown s
 	return t.results()
 }
 
-// driverLoaded: there are NVIDIA GPUs on the bus, none can be used, and the driver's folder is missing; or NVML says so.
+// driverLoaded: there are NVIDIA GPUs on the bus, none can be used, and the driver's folder is missing; or NVML says
+// so.
 func driverLoaded(n *Node) []check.Result {
 	const id, try = "driver-not-loaded", "load the nvidia module; in a container, run it with the NVIDIA runtime"
 	f := n.nvidia()
@@ -171,8 +172,8 @@ func (n *Node) moduleVersion() string {
 	return ""
 }
 
-// driverMismatch: the driver was updated under a running module, or a container has brought another library. NVML refuses
-// to start then (return code 18); its own version, less CUDA's in front, says the same where it does start.
+// driverMismatch: the driver was updated under a running module, or a container has brought another library. NVML
+// refuses to start then (return code 18); its own version, less CUDA's in front, says the same where it does start.
 func driverMismatch(n *Node) []check.Result {
 	const id, try = "driver-mismatch", "reboot the node, or restart the container toolkit"
 	result := func(reason string) []check.Result {
@@ -233,7 +234,8 @@ func notInjected(n *Node) []check.Result {
 	return pass(id)
 }
 
-// lost: by NVML, by what the bus shows, or by an error 79 in the kernel log. A GPU that nobody may use any more counts too.
+// lost: by NVML, by what the bus shows, or by an error 79 in the kernel log. A GPU that nobody may use any more counts
+// too.
 func lost(n *Node) []check.Result {
 	const id, try = "gpu-lost", "reset the GPU or reboot the node"
 	results := n.eachDevice(id, try, func(d accel.Device, r *check.Result) {

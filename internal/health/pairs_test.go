@@ -66,8 +66,8 @@ func (fourCPUs) Affinity() ([]int, error) { return []int{0, 1, 2, 3}, nil }
 
 const v100 = "\n  model: Tesla V100-SXM2-32GB"
 
-// pairs has for each check of the table a spec that triggers it, and one that is just on the passing side. Each is what is
-// added to healthySpec; a key of it replaces that of healthySpec.
+// pairs has for each check of the table a spec that triggers it, and one that is just on the passing side. Each is what
+// is added to healthySpec; a key of it replaces that of healthySpec.
 var pairs = map[string]struct {
 	triggers, passes string
 	vendor           string       // whose devices they are, healthy but for that; "": those of healthySpec

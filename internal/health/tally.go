@@ -25,8 +25,8 @@ func newTally(id, devices string, of int) *tally {
 	return &tally{id: id, devices: devices, of: of, unknown: map[string][]string{}}
 }
 
-// add takes what a look at a device has made of r: a Reason where it is not well. unknown is why it cannot be judged, ""
-// where it can: a value that is not available is no health.
+// add takes what a look at a device has made of r: a Reason where it is not well. unknown is why it cannot be judged,
+// "" where it can: a value that is not available is no health.
 func (t *tally) add(index int, r check.Result, unknown string) {
 	switch {
 	case unknown != "":

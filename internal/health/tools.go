@@ -14,8 +14,8 @@ import (
 	"muster/internal/printable"
 )
 
-// What vendors' own tools say of their devices. The forms are known from documentation and from projects that read them, and
-// no tool promises its own: whatever is not understood is a SKIP that shows it, neither a failure nor a pass.
+// What vendors' own tools say of their devices. The forms are known from documentation and from projects that read
+// them, and no tool promises its own: whatever is not understood is a SKIP that shows it, neither a failure nor a pass.
 
 // byTool judges the devices of a vendor that the job uses by what the vendor's tool says; nil where there are none.
 func (n *Node) byTool(vendor, id, try string, look func(accel.Device, *check.Result) (unknown string)) []check.Result {
@@ -45,7 +45,8 @@ func orNone(id, devices string, results []check.Result) []check.Result {
 	return results
 }
 
-// withOthers adds what is known of other vendors' devices to what was found of NVIDIA's, which is nothing where there are none.
+// withOthers adds what is known of other vendors' devices to what was found of NVIDIA's, which is nothing where there
+// are none.
 func (n *Node) withOthers(nvidia []check.Result, others ...[]check.Result) []check.Result {
 	all := slices.Concat(others...)
 	if len(n.gpus) > 0 || len(all) == 0 {
@@ -109,8 +110,8 @@ func told(value string) bool {
 	return len(value) <= longest && strings.ContainsFunc(value, letter) && !slices.Contains(notTold, value)
 }
 
-// davinci is where npu-smi finds the NPU of a device node: by the number of a card, and of a chip on it. There are cards with
-// two chips, and with numbers that follow their slots.
+// davinci is where npu-smi finds the NPU of a device node: by the number of a card, and of a chip on it. There are
+// cards with two chips, and with numbers that follow their slots.
 type davinci struct{ card, chip int }
 
 // question asks about an NPU. One chip on a card needs no number, and not all products take it.
@@ -129,8 +130,9 @@ var davinciColumns = strings.NewReplacer(
 	"npu id", "card#", "slot id", "slot#", "chip id", "chip#", "chip logic id", "logic#", "chip phy-id", "physical#", "chip name", "name#",
 )
 
-// davincis reads the map of npu-smi, "npu-smi info -m": a heading, and a line for each chip with numbers, or "-" for one that
-// is no NPU. By is the number of a device node: the physical number of a chip; older tools have its logical one alone.
+// davincis reads the map of npu-smi, "npu-smi info -m": a heading, and a line for each chip with numbers, or "-" for
+// one that is no NPU. By is the number of a device node: the physical number of a chip; older tools have its logical
+// one alone.
 func davincis(text string) (by map[int]davinci) {
 	columns := map[string]int{}
 	by = map[int]davinci{}
@@ -176,8 +178,8 @@ func davincis(text string) (by map[int]davinci) {
 	return by
 }
 
-// deviceHealth: Huawei's tool sums up in a word what the NPU's own monitoring has found; any but OK is a failure. The error
-// code beside it stands in Huawei's list of faults.
+// deviceHealth: Huawei's tool sums up in a word what the NPU's own monitoring has found; any but OK is a failure. The
+// error code beside it stands in Huawei's list of faults.
 func deviceHealth(n *Node) []check.Result {
 	const id, try = "device-health", "look the error code up in Huawei's list, reset the NPU, and replace it if that does not help"
 	const whole = "npu-smi info -m"
@@ -220,8 +222,8 @@ func deviceHealth(n *Node) []check.Result {
 	}))
 }
 
-// deviceNetwork: the NPU's own Ethernet port, over which it talks to those of other nodes. hccn_tool takes the number of the
-// device node, not that of npu-smi.
+// deviceNetwork: the NPU's own Ethernet port, over which it talks to those of other nodes. hccn_tool takes the number
+// of the device node, not that of npu-smi.
 func deviceNetwork(n *Node) []check.Result {
 	const id, try = "device-network", "check the cable and the switch; on a node that trains alone it does not matter"
 	return orNone(id, "Ascend NPU", n.byTool("ascend", id, try, func(d accel.Device, r *check.Result) string {
@@ -243,8 +245,8 @@ func deviceNetwork(n *Node) []check.Result {
 	}))
 }
 
-// gaudiRows: hl-smi has the counts of replaced rows, and says whether more of them wait for a reset. A heading or the key
-// itself speaks of rows; a count of pending errors is not a state.
+// gaudiRows: hl-smi has the counts of replaced rows, and says whether more of them wait for a reset. A heading or the
+// key itself speaks of rows; a count of pending errors is not a state.
 func (n *Node) gaudiRows(id, try string) []check.Result {
 	return n.byTool("gaudi", id, try, func(d accel.Device, r *check.Result) string {
 		if d.BusID == "" {
@@ -271,8 +273,8 @@ func (n *Node) gaudiRows(id, try string) []check.Result {
 	})
 }
 
-// metaxParts splits what mx-smi says by GPU: what follows a heading such as "GPU#0  MXC500  0000:08:00.0", up to the next, is
-// of the GPU with that address.
+// metaxParts splits what mx-smi says by GPU: what follows a heading such as "GPU#0  MXC500  0000:08:00.0", up to the
+// next, is of the GPU with that address.
 func metaxParts(text string) map[string][]entry {
 	parts := map[string][]entry{}
 	address := ""
@@ -345,8 +347,8 @@ func (n *Node) metaxErrors(id, what string) []check.Result {
 	return n.metaxCounts(id, "reset the GPU, and replace it if they come back", uncorrected, func(r *check.Result, sum uint64) { n.counted(r, sum, what) })
 }
 
-// metaxPages: retired pages are kept for the GPU's life. How many a GPU has room for is not told; huatuo's watch gives up at
-// 64, which is NVIDIA's number, too.
+// metaxPages: retired pages are kept for the GPU's life. How many a GPU has room for is not told; huatuo's watch gives
+// up at 64, which is NVIDIA's number, too.
 func (n *Node) metaxPages(id, try string, limit int) []check.Result {
 	pages := func(e entry) bool { return strings.Contains(e.section, retired) }
 	return n.metaxCounts(id, try, pages, func(r *check.Result, sum uint64) {
@@ -375,8 +377,8 @@ func linksUp(part []entry) (up int, ok bool) {
 	return up, ok
 }
 
-// deviceLink: boards use different numbers of a GPU's links, so that one that is down says something only where another GPU
-// has more of them up. ("mx-smi mxlk --show" shows what links can do, "--show-state" what they are.)
+// deviceLink: boards use different numbers of a GPU's links, so that one that is down says something only where another
+// GPU has more of them up. ("mx-smi mxlk --show" shows what links can do, "--show-state" what they are.)
 func deviceLink(n *Node) []check.Result {
 	const id, question = "device-link", "mx-smi mxlk --show-state"
 	says := n.metaxSays(question)

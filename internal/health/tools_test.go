@@ -30,7 +30,8 @@ func saying(t *testing.T, vendor, added string, said map[string]probe.Answer) (*
 	return n, asked
 }
 
-// oneChip and twoChips are maps of npu-smi: of cards with a chip each, as release 22 writes it, and with two as release 25 does.
+// oneChip and twoChips are maps of npu-smi: of cards with a chip each, as release 22 writes it, and with two as release
+// 25 does.
 const (
 	oneChip = `        NPU ID                         Chip ID                        Chip Logic ID                  Chip Name
         0                              0                              0                              Ascend 910B

@@ -10,8 +10,8 @@ import (
 	"muster/internal/check"
 )
 
-// Reasons why a GPU's clocks are not at their highest (nvml.h, nvmlClocksEventReason). 0x1 idle, 0x2 application clocks,
-// 0x4 power cap, 0x10 sync boost and 0x100 display are normal.
+// Reasons why a GPU's clocks are not at their highest (nvml.h, nvmlClocksEventReason). 0x1 idle, 0x2 application
+// clocks, 0x4 power cap, 0x10 sync boost and 0x100 display are normal.
 const (
 	slowHardware = 0x8
 	slowHeat     = 0x20

@@ -15,8 +15,8 @@ func vendorSpec(vendor, added string) string {
 	return "version: 1\ndefaults:\n  vendor: " + vendor + "\n  count: 4\n  numa: [0, 0, 1, 1]\n  shm_mib: 2048" + added + "\n"
 }
 
-// TestFaultsOfVendors: what the bus shows is judged for all vendors, what AMD's driver counts for AMD, and what the vendors'
-// tools say for those that have such.
+// TestFaultsOfVendors: what the bus shows is judged for all vendors, what AMD's driver counts for AMD, and what the
+// vendors' tools say for those that have such.
 func TestFaultsOfVendors(t *testing.T) {
 	for _, v := range accel.Vendors() {
 		if v.Name == "nvidia" {

@@ -14,8 +14,8 @@ import (
 	"muster/internal/check"
 )
 
-// The lines that NVIDIA's drivers write, as gpud, DCGM and node-problem detectors read them. The address of an Xid has no
-// function digit.
+// The lines that NVIDIA's drivers write, as gpud, DCGM and node-problem detectors read them. The address of an Xid has
+// no function digit.
 var (
 	xidLine    = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\).*?: (\d+)(?:,|$)`)
 	lostLine   = regexp.MustCompile(`NVRM: .*GPU (?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?.*fallen off the bus`)
@@ -115,9 +115,9 @@ func busOf(address string) string {
 	return at
 }
 
-// What errors mean: where DCGM, gpud, Azure and NVIDIA's own catalogue agree that a reset or a reboot is due, they fail;
-// 109 by NVIDIA's table alone. Those of the application, and those that NVIDIA says to ignore, say nothing of the node.
-// A policy's xids replace this.
+// What errors mean: where DCGM, gpud, Azure and NVIDIA's own catalogue agree that a reset or a reboot is due, they
+// fail; 109 by NVIDIA's table alone. Those of the application, and those that NVIDIA says to ignore, say nothing of the
+// node. A policy's xids replace this.
 var (
 	xidFatal = []int{46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158}
 	xidFine  = []int{8, 11, 13, 31, 32, 37, 38, 39, 43, 44, 45, 66, 67, 68, 69, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161}
@@ -208,7 +208,8 @@ func fromLog(results []check.Result) []check.Result {
 	return results
 }
 
-// complaints are of what lies between the GPUs of a cluster; the words are those of the drivers mlx5 and nvidia-peermem.
+// complaints are of what lies between the GPUs of a cluster; the words are those of the drivers mlx5 and
+// nvidia-peermem.
 var complaints = []*regexp.Regexp{
 	regexp.MustCompile(`mlx5.*Detected insufficient power on the PCIe slot`),
 	regexp.MustCompile(`Port module event.*High Temperature`),

@@ -1,8 +1,8 @@
-// Package hostaddr tells which addresses are this machine's, and which of them the other nodes of a job can use: whether
-// a meeting place is ours to serve, and what to call ourselves towards the others.
+// Package hostaddr tells which addresses are this machine's, and which of them the other nodes of a job can use:
+// whether a meeting place is ours to serve, and what to call ourselves towards the others.
 //
-// Addresses are compared as numbers: IPv4-mapped IPv6 addresses are IPv4, and link-local IPv6 addresses carry the name of
-// their interface as zone, without which they mean nothing. Nothing here sends a packet but the resolver.
+// Addresses are compared as numbers: IPv4-mapped IPv6 addresses are IPv4, and link-local IPv6 addresses carry the name
+// of their interface as zone, without which they mean nothing. Nothing here sends a packet but the resolver.
 package hostaddr
 
 import (
@@ -19,8 +19,8 @@ import (
 	"syscall"
 )
 
-// ErrUnresolved is in the errors about names that have no address. A name may get one later, such as that of a pod which
-// has just been started: callers that can wait should ask again.
+// ErrUnresolved is in the errors about names that have no address. A name may get one later, such as that of a pod
+// which has just been started: callers that can wait should ask again.
 var ErrUnresolved = errors.New("the name has no address")
 
 // Interface is a network interface of this machine.
@@ -58,8 +58,8 @@ func All() []netip.Addr {
 // OfInterface is Machine.OfInterface of the real machine.
 func OfInterface(name string) (netip.Addr, error) { return Machine{}.OfInterface(name) }
 
-// Ours resolves host, a name or an address, and reports whether one of its addresses is this machine's. If so it returns
-// those that are, to listen on; else all, to connect to. Loopback addresses come last.
+// Ours resolves host, a name or an address, and reports whether one of its addresses is this machine's. If so it
+// returns those that are, to listen on; else all, to connect to. Loopback addresses come last.
 //
 // A machine often knows its own name by a loopback address only (Debian writes 127.0.1.1 into /etc/hosts), or has none
 // for it at all, while the others find it by DNS. Then the answer is every address that this machine has.
@@ -158,8 +158,8 @@ func (m Machine) isHostname(host string) bool {
 	return host == own || host == short
 }
 
-// find returns addr as an interface has it, with its zone where it needs one, and whether one has it. Loopback addresses
-// are every machine's own, listed or not: all of 127.0.0.0/8 is served by lo. So is the unspecified address.
+// find returns addr as an interface has it, with its zone where it needs one, and whether one has it. Loopback
+// addresses are every machine's own, listed or not: all of 127.0.0.0/8 is served by lo. So is the unspecified address.
 func find(ifaces []Interface, addr netip.Addr) (netip.Addr, bool) {
 	if addr.IsLoopback() || addr.IsUnspecified() {
 		return addr.WithZone(""), true
@@ -238,8 +238,8 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 }
 
 // OfInterface returns the address of a network interface by which others most likely reach this machine: IPv4 before
-// IPv6, link-local addresses only where there are no others, IPv6 ones with their zone. Errors list the interfaces there
-// are.
+// IPv6, link-local addresses only where there are no others, IPv6 ones with their zone. Errors list the interfaces
+// there are.
 func (m Machine) OfInterface(name string) (netip.Addr, error) {
 	ifaces, err := m.interfaces()
 	if err != nil {

@@ -34,8 +34,8 @@ type File struct {
 //	[USER@]HOST[:SLOTS] [slots=N] [port=N] [user=NAME]
 //
 // with an IPv6 address in brackets where slots follow, and a hostlist of Slurm for many hosts at once. Blanks around =
-// do not matter. A host may stand there once. name is the file's, for messages; what is wrong is reported together, as a
-// *multierror.Error.
+// do not matter. A host may stand there once. name is the file's, for messages; what is wrong is reported together, as
+// a *multierror.Error.
 func Any(name string, content []byte) (File, error) {
 	return readFile(name, content, false, func(t *table, n int, text string) error {
 		words := settingWords(text)
@@ -155,8 +155,8 @@ func Colossal(name string, content []byte) (File, error) {
 	})
 }
 
-// readFile gives the lines of a hostfile to parse: without blanks around them, comments, and lines that are empty then. A
-// comment begins with # at the start of a line or behind a blank.
+// readFile gives the lines of a hostfile to parse: without blanks around them, comments, and lines that are empty then.
+// A comment begins with # at the start of a line or behind a blank.
 func readFile(name string, content []byte, adds bool, parse func(t *table, n int, text string) error) (File, error) {
 	if len(content) > MaxFile {
 		return File{}, fmt.Errorf("cannot read %s: %d bytes exceed the limit of %d", name, len(content), MaxFile)

@@ -35,8 +35,8 @@ func Include(list []Host, filter string) ([]Host, error) {
 	return out, nil
 }
 
-// Exclude returns the hosts of list less what a filter names, in the order of list. The filter is as Include's; a host of
-// which no slot is left is gone.
+// Exclude returns the hosts of list less what a filter names, in the order of list. The filter is as Include's; a host
+// of which no slot is left is gone.
 func Exclude(list []Host, filter string) ([]Host, error) {
 	specs, err := parseFilter(list, filter)
 	if err != nil {
@@ -172,8 +172,8 @@ func unknownHost(list []Host, name string) error {
 	return fmt.Errorf("there is no host %.80q: there are %s", name, strings.Join(names, ", "))
 }
 
-// IncludeNames returns the hosts that a list of names with commas between has, in the order of that list, as Colossal-AI
-// has it: it says which host is first.
+// IncludeNames returns the hosts that a list of names with commas between has, in the order of that list, as
+// Colossal-AI has it: it says which host is first.
 func IncludeNames(list []Host, names string) ([]Host, error) {
 	chosen, err := parseNames(list, names)
 	if err != nil {

@@ -19,9 +19,9 @@ const (
 )
 
 // Expand returns the hosts of a list as Slurm writes it, such as "n[008-011,13],login1", in its order and with its
-// repetitions: as scontrol show hostnames of Slurm 22.05. Several brackets in a name are combined, the leftmost slowest; a
-// number has at least as many digits as the left end of its range. Text behind the last bracket is taken, which scontrol
-// refuses; steps (0-10:5) are not.
+// repetitions: as scontrol show hostnames of Slurm 22.05. Several brackets in a name are combined, the leftmost
+// slowest; a number has at least as many digits as the left end of its range. Text behind the last bracket is taken,
+// which scontrol refuses; steps (0-10:5) are not.
 func Expand(list string) ([]string, error) {
 	if len(list) > maxListBytes {
 		return nil, fmt.Errorf("a list of %d bytes exceeds the limit of %d", len(list), maxListBytes)

@@ -245,7 +245,8 @@ func mustList(t *testing.T, text string) []hosts.Host {
 	return list
 }
 
-// The vectors are those of DeepSpeed's documentation, and what it refuses there; its own parser reads some of them otherwise.
+// The vectors are those of DeepSpeed's documentation, and what it refuses there; its own parser reads some of them
+// otherwise.
 func TestFilters(t *testing.T) {
 	const two, four = "worker-0:4,worker-1:4", "worker-0:4,worker-1:4,worker-2:4,worker-3:4"
 	for _, c := range []struct{ list, include, exclude, want string }{

@@ -155,7 +155,8 @@ func parseName(text string) (Host, error) {
 	return Host{Name: name, User: user}, checkName(name)
 }
 
-// checkName refuses what is neither a host's name nor an address. A name with a dash in front could be an option to ssh.
+// checkName refuses what is neither a host's name nor an address. A name with a dash in front could be an option to
+// ssh.
 func checkName(name string) error {
 	if addr, err := netip.ParseAddr(name); err == nil && addr.Is6() {
 		if zone := addr.Zone(); zone == "" || IsName(zone) {

@@ -1,5 +1,6 @@
-// Package logtext shows muster's own log to people. The log is written as lines of JSON, the form in which agents send it
-// to their launcher; here they become lines of text: the time, the level, the message, and what the fields say in words.
+// Package logtext shows muster's own log to people. The log is written as lines of JSON, the form in which agents send
+// it to their launcher; here they become lines of text: the time, the level, the message, and what the fields say in
+// words.
 package logtext
 
 import (
@@ -29,13 +30,13 @@ func Formats() []string { return []string{Auto, Text, JSON} }
 // NodeKey is the field with the name of the node whose agent says a line.
 const NodeKey = "agent"
 
-// Writer shows lines of JSON, one with each Write, as lines of text. What is no line of ours passes as it is. It is as safe
-// for concurrent use as Out is.
+// Writer shows lines of JSON, one with each Write, as lines of text. What is no line of ours passes as it is. It is as
+// safe for concurrent use as Out is.
 type Writer struct {
 	Out   io.Writer
 	Color bool
-	// Status shows what is waited for in a line that changes, "" ends that; it reports whether there is a place for such a line.
-	// nil: there is none, and a line is written each time.
+	// Status shows what is waited for in a line that changes, "" ends that; it reports whether there is a place for
+	// such a line. nil: there is none, and a line is written each time.
 	Status func(text string) bool
 
 	mu      sync.Mutex
@@ -81,8 +82,8 @@ func (w *Writer) EndStatus() {
 // durationKey is the field with how long something took, or was waited for.
 const durationKey = "dur_ms"
 
-// waits reports whether the line says again and again what a node waits for. (As information it is said while workers run, whose
-// output would come behind a line that changes.)
+// waits reports whether the line says again and again what a node waits for. (As information it is said while workers
+// run, whose output would come behind a line that changes.)
 func (e *entry) waits() bool {
 	return strings.HasPrefix(e.message, "waiting") && e.level == "warn" && e.has(durationKey)
 }

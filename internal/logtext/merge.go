@@ -14,9 +14,10 @@ import (
 // mergeWindow is how long a line waits for other nodes that say the same.
 const mergeWindow = 500 * time.Millisecond
 
-// Merger takes the lines of several nodes, each with its node's name as NodeKey, and shows as text once what several of them
-// say within half a second, with the names of all. Errors do not wait: the first node's is shown at once, and the others that
-// say it follow together. Other lines keep their order. Safe for concurrent use, with whoever else writes to Out as far as Out is. Call Flush in the end.
+// Merger takes the lines of several nodes, each with its node's name as NodeKey, and shows as text once what several of
+// them say within half a second, with the names of all. Errors do not wait: the first node's is shown at once, and the
+// others that say it follow together. Other lines keep their order. Safe for concurrent use, with whoever else writes
+// to Out as far as Out is. Call Flush in the end.
 type Merger struct {
 	out   *Writer
 	nodes int

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// RepeatFirst is after what time a line that says again what is waited for is shown, and RepeatMost the longest such time: it
-// doubles with each.
+// RepeatFirst is after what time a line that says again what is waited for is shown, and RepeatMost the longest such
+// time: it doubles with each.
 const (
 	RepeatFirst = 5 * time.Second
 	RepeatMost  = time.Minute
 )
 
-// Repeats leaves out lines that say again what a node waits for, sooner than after 5 s, then 10, 20, 40 and at last 60. A
-// line that says something new is shown at once. Safe for concurrent use as far as Out is.
+// Repeats leaves out lines that say again what a node waits for, sooner than after 5 s, then 10, 20, 40 and at last 60.
+// A line that says something new is shown at once. Safe for concurrent use as far as Out is.
 type Repeats struct {
 	Out io.Writer
 	// Live says that Out shows in a line that changes what is waited for: all of that passes.

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Identity names one server of one process, as that announces it to the other nodes of its job: where it is reached, and a
-// number that no process before it had. Connections are made to an identity, not to an address: whatever else answers
-// there, such as another node behind a relay, or the agent of an earlier start, is not let pass for it.
+// Identity names one server of one process, as that announces it to the other nodes of its job: where it is reached,
+// and a number that no process before it had. Connections are made to an identity, not to an address: whatever else
+// answers there, such as another node behind a relay, or the agent of an earlier start, is not let pass for it.
 //
 // Its text is "host:port/nonce".
 type Identity string

@@ -1,13 +1,14 @@
-// Package peertls connects the agents of a job: both ends prove that they have the job's token, and that they are the two
-// who were meant, and all that follows is encrypted.
+// Package peertls connects the agents of a job: both ends prove that they have the job's token, and that they are the
+// two who were meant, and all that follows is encrypted.
 //
-// It is TLS 1.3 of the standard library. There is no authority: each end has an ed25519 key that follows from the token, what
-// connections are for, the run, and the server that is addressed (see Identity), and so knows the only key that the other end
-// can have. A relay that passes bytes on learns nothing and can change nothing; one that leads elsewhere meets another key.
-// Certificates are only the form in which TLS carries keys: they have no names, no times that count, and nobody signs them.
+// It is TLS 1.3 of the standard library. There is no authority: each end has an ed25519 key that follows from the
+// token, what connections are for, the run, and the server that is addressed (see Identity), and so knows the only key
+// that the other end can have. A relay that passes bytes on learns nothing and can change nothing; one that leads
+// elsewhere meets another key. Certificates are only the form in which TLS carries keys: they have no names, no times
+// that count, and nobody signs them.
 //
-// The client proves first. What it says before TLS has keys (ALPN) follows from the token, too, and a server answers nothing
-// else: who only knocks at the port is shown nothing that a token could be guessed from.
+// The client proves first. What it says before TLS has keys (ALPN) follows from the token, too, and a server answers
+// nothing else: who only knocks at the port is shown nothing that a token could be guessed from.
 package peertls
 
 import (
@@ -77,8 +78,8 @@ func (d *Domain) key(role string, id Identity) ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(d.derive(role, id))
 }
 
-// knock is what a client says before there are keys: that it has the token, and whom it wants. The name for ALPN is at most 255
-// bytes.
+// knock is what a client says before there are keys: that it has the token, and whom it wants. The name for ALPN is at
+// most 255 bytes.
 func (d *Domain) knock(id Identity) string { return hex.EncodeToString(d.derive("knock", id)[:16]) }
 
 // The two roles have keys of their own, so that nothing that one end has shown can be shown to the other.
@@ -127,8 +128,8 @@ func config(cert tls.Certificate, theirs ed25519.PublicKey, protos []string) *tl
 	}
 }
 
-// Client proves, over a connection that it dialed to id.Addr(), that this end has the token, and that the other end is id. The
-// caller sets a deadline or bounds ctx, and closes conn where there is an error.
+// Client proves, over a connection that it dialed to id.Addr(), that this end has the token, and that the other end is
+// id. The caller sets a deadline or bounds ctx, and closes conn where there is an error.
 func (d Domain) Client(ctx context.Context, conn net.Conn, id Identity) (*Conn, error) {
 	cert, err := certificate(d.key(roleClient, id))
 	if err != nil {
@@ -168,14 +169,15 @@ func (d Domain) Acceptor(self Identity) (*Acceptor, error) {
 	return &Acceptor{c}, nil
 }
 
-// refusing has TLS answer that none of the names that a client gave is known; of one that gave none it knows no version.
+// refusing has TLS answer that none of the names that a client gave is known; of one that gave none it knows no
+// version.
 var refusing = &tls.Config{
 	NextProtos: []string{"muster"}, MinVersion: tls.VersionTLS13,
 	GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, ErrToken },
 }
 
-// Server proves, over a connection that was accepted, that this end is the server that was announced, and that the other end
-// has the token. It takes no longer than Time. The caller closes conn where there is an error.
+// Server proves, over a connection that was accepted, that this end is the server that was announced, and that the
+// other end has the token. It takes no longer than Time. The caller closes conn where there is an error.
 func (a *Acceptor) Server(ctx context.Context, conn net.Conn) (*Conn, error) {
 	below := &corked{Conn: conn}
 	c := &Conn{Conn: tls.Server(below, a.config), below: below}
@@ -194,8 +196,8 @@ const (
 	errAlertUnknown tls.AlertError = 120 // no_application_protocol
 )
 
-// Refuse tells a client, ahead of everything else, that there is no room for it. It proves nothing: whoever sits between the two
-// can say so, too, or say nothing.
+// Refuse tells a client, ahead of everything else, that there is no room for it. It proves nothing: whoever sits
+// between the two can say so, too, or say nothing.
 func Refuse(conn net.Conn) {
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = conn.Write([]byte{21, 3, 3, 0, 2, 2, byte(errAlertBusy)}) // a fatal alert
@@ -241,8 +243,8 @@ type Conn struct {
 // NetConn returns the connection below TLS. What goes over it is neither secret nor proven.
 func (c *Conn) NetConn() net.Conn { return c.below.Conn }
 
-// Close closes the connection at once. The other end is not told by TLS that this is the end: whoever reads knows by what it reads
-// whether that was all.
+// Close closes the connection at once. The other end is not told by TLS that this is the end: whoever reads knows by
+// what it reads whether that was all.
 func (c *Conn) Close() error { return c.below.Close() }
 
 // Key returns 32 bytes that only the two ends of this connection know, for what is named.

@@ -57,7 +57,8 @@ func listener(t testing.TB, serve func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// echo starts a server that sends back what it is sent, and returns its identity. heard gets what came from proven clients.
+// echo starts a server that sends back what it is sent, and returns its identity. heard gets what came from proven
+// clients.
 func echo(t testing.TB, d peertls.Domain, heard func([]byte)) peertls.Identity {
 	t.Helper()
 	var a *peertls.Acceptor
@@ -505,8 +506,9 @@ func BenchmarkConn(b *testing.B) {
 	}
 }
 
-// TestSwappedConnections: a relay that, of two connections of the same two agents, exchanges what goes one way or both ways, from the
-// first byte or after both have proven themselves: neither end takes what was said on the other connection.
+// TestSwappedConnections: a relay that, of two connections of the same two agents, exchanges what goes one way or both
+// ways, from the first byte or after both have proven themselves: neither end takes what was said on the other
+// connection.
 func TestSwappedConnections(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		for _, back := range []bool{false, true} {

@@ -18,8 +18,8 @@ type slurmStep struct {
 	nodes, tasks int  // 0: not told
 }
 
-// specialStep is the first of the step numbers that stand for something else: 4294967291 is the batch script, ...290 the
-// shell of salloc (slurm/slurm.h, SLURM_BATCH_SCRIPT and SLURM_INTERACTIVE_STEP).
+// specialStep is the first of the step numbers that stand for something else: 4294967291 is the batch script, ...290
+// the shell of salloc (slurm/slurm.h, SLURM_BATCH_SCRIPT and SLURM_INTERACTIVE_STEP).
 const specialStep = 0xfffffff0
 
 // step reads which part of a Slurm job this is. A batch script has SLURM_PROCID, too: only a numbered step proves srun.
@@ -241,8 +241,8 @@ func readLSF(l *lookup, f *Facts) error {
 	return l.batchJob(f, "LSB_JOBID", "LSB_JOBINDEX")
 }
 
-// noteAll tells the first of several nodes that the others must be started, too. Slurm tells a batch script from a step;
-// here the script on the first host looks like one of the tasks.
+// noteAll tells the first of several nodes that the others must be started, too. Slurm tells a batch script from a
+// step; here the script on the first host looks like one of the tasks.
 func noteAll(f *Facts, how string) {
 	if len(f.Hosts) > 1 && f.NodeRank.Text == "0" {
 		f.Notes = append(f.Notes, fmt.Sprintf("muster must be started on all %d hosts of the job: %s", len(f.Hosts), how))

@@ -145,8 +145,8 @@ func findAWSBatch(l *lookup) []string {
 	return l.set("AWS_BATCH_JOB_NUM_NODES")
 }
 
-// readAWSBatch reads a multi-node parallel job of AWS Batch. Its main node need not be the first: ranks are counted from
-// there. The main node itself is not told its address.
+// readAWSBatch reads a multi-node parallel job of AWS Batch. Its main node need not be the first: ranks are counted
+// from there. The main node itself is not told its address.
 func readAWSBatch(l *lookup, f *Facts) error {
 	const index, main = "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX"
 	rank, nodes, err := l.place(f, index, "AWS_BATCH_JOB_NUM_NODES")
@@ -182,8 +182,8 @@ func readAWSBatch(l *lookup, f *Facts) error {
 
 func findLepton(l *lookup) []string { return l.set("LEPTON_JOB_NAME", "LEPTON_JOB_TOTAL_WORKERS") }
 
-// readLepton reads the variables of a job on NVIDIA DGX Cloud Lepton. Its scripts for PyTorch fall back on the job's name
-// in the same way.
+// readLepton reads the variables of a job on NVIDIA DGX Cloud Lepton. Its scripts for PyTorch fall back on the job's
+// name in the same way.
 func readLepton(l *lookup, f *Facts) error {
 	if !l.has("LEPTON_JOB_TOTAL_WORKERS") {
 		return nil
@@ -221,8 +221,9 @@ func findAzureML(l *lookup) []string {
 	return l.set(azureMaster)
 }
 
-// readAzureML reads what Azure ML sets for PyTorch: NODE_RANK of the node; RANK, LOCAL_RANK and WORLD_SIZE of processes,
-// of which there must be one on a node. The first process of a node cannot tell without AZUREML_NODE_COUNT; the others can.
+// readAzureML reads what Azure ML sets for PyTorch: NODE_RANK of the node; RANK, LOCAL_RANK and WORLD_SIZE of
+// processes, of which there must be one on a node. The first process of a node cannot tell without AZUREML_NODE_COUNT;
+// the others can.
 func readAzureML(l *lookup, f *Facts) error {
 	index := l.value("NODE_RANK", nodeIndex)
 	count := l.value("AZUREML_NODE_COUNT", nodeCount)

@@ -36,8 +36,8 @@ func findAIHC(l *lookup) []string {
 	return nil
 }
 
-// readPyTorch reads the variables at the level of nodes. Kubeflow's operator 1.7 and newer counts processes in WORLD_SIZE
-// where it knows how many a node has (kubeflow/trainer#1840), and nodes in RANK all the same.
+// readPyTorch reads the variables at the level of nodes. Kubeflow's operator 1.7 and newer counts processes in
+// WORLD_SIZE where it knows how many a node has (kubeflow/trainer#1840), and nodes in RANK all the same.
 func readPyTorch(l *lookup, f *Facts) error {
 	nodes, err := l.needed(nodeCount, 1, nodeIndex)
 	if err != nil {
@@ -73,8 +73,9 @@ func findKubeflow(l *lookup) []string {
 	return append([]string{"PET_NNODES"}, found...)
 }
 
-// readKubeflow reads what Kubeflow's training operator (1.7 and newer) and Trainer v2 set. PET_NNODES says what WORLD_SIZE
-// only suggests. The values that are muster's own settings under these names are checked where those are read.
+// readKubeflow reads what Kubeflow's training operator (1.7 and newer) and Trainer v2 set. PET_NNODES says what
+// WORLD_SIZE only suggests. The values that are muster's own settings under these names are checked where those are
+// read.
 func readKubeflow(l *lookup, f *Facts) error {
 	f.Nodes, f.NodeRank, f.Procs = l.value("PET_NNODES"), l.value("PET_NODE_RANK"), l.value("PET_NPROC_PER_NODE")
 	l.master(f, []string{"PET_MASTER_ADDR", masterAddr}, []string{"PET_MASTER_PORT", masterPort})

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Cloud tells by its firmware whose virtual machine this is: aws, gcp, azure, or empty for any other. files is as in Input.
+// Cloud tells by its firmware whose virtual machine this is: aws, gcp, azure, or empty for any other. files is as in
+// Input.
 func Cloud(files fs.FS) string {
 	l := lookup{Input{Files: files}}
 	dmi := func(name string) string {

@@ -46,8 +46,8 @@ func mpiLaunchers() []mpiLauncher {
 	}
 }
 
-// mpi is the launcher that started this process, nil for none. srun sets PMI's variables, too; where they say what Slurm
-// says they are its own, and Slurm knows more.
+// mpi is the launcher that started this process, nil for none. srun sets PMI's variables, too; where they say what
+// Slurm says they are its own, and Slurm knows more.
 func (l *lookup) mpi() *mpiLauncher {
 	for _, m := range mpiLaunchers() {
 		if !l.has(m.rank) {
@@ -180,8 +180,8 @@ func readMPIJob(l *lookup, f *Facts) error {
 	return nil
 }
 
-// mpiHosts reads a file of hosts as Open MPI writes it (host slots=N), or MPICH (host:N). A host that comes again has more
-// slots.
+// mpiHosts reads a file of hosts as Open MPI writes it (host slots=N), or MPICH (host:N). A host that comes again has
+// more slots.
 func (l *lookup) mpiHosts(file string) ([]Host, error) {
 	content, err := l.file(file)
 	if err != nil {
@@ -216,8 +216,8 @@ func (l *lookup) mpiHosts(file string) ([]Host, error) {
 	return dedupe(hosts), nil
 }
 
-// azureMaster takes node 0's address from Azure ML's variables. The port there is another service's; 6105 is what Azure's
-// own launchers take.
+// azureMaster takes node 0's address from Azure ML's variables. The port there is another service's; 6105 is what
+// Azure's own launchers take.
 func (l *lookup) azureMaster(f *Facts) error {
 	v := l.value(azureMaster, azureMPIMaster)
 	host := v.Text

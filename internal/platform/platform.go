@@ -1,10 +1,10 @@
-// Package platform tells which batch system, cloud or operator started this process, and what its variables say: how many
-// nodes the job has, which of them this is, and where they meet. cmd/dialect calls it, to fill what the user left
+// Package platform tells which batch system, cloud or operator started this process, and what its variables say: how
+// many nodes the job has, which of them this is, and where they meet. cmd/dialect calls it, to fill what the user left
 // open; Cloud, which tells whose machine this is, is for cmd/muster.
 //
 // Everything here is pure: variables, files, the host name and this machine's address come in an Input, and nothing is
-// looked up by name or over a network. Everything read is taken for hostile: lists, files and numbers have bounds, and a
-// value that cannot be what it claims is an error that names its variable.
+// looked up by name or over a network. Everything read is taken for hostile: lists, files and numbers have bounds, and
+// a value that cannot be what it claims is an error that names its variable.
 //
 // What each platform sets was read in its source or documentation; docs/platforms.md has the table. WORLD_SIZE and RANK
 // count nodes on some platforms and processes on others, and one platform's variables may lie beneath another's: the
@@ -31,8 +31,8 @@ type Input struct {
 	Files fs.FS
 	// Hostname is this machine's name.
 	Hostname string
-	// OwnAddr returns an address by which other nodes reach this machine, "" where that cannot be told. It is called only
-	// where a platform leaves it out. nil: as if it returned "".
+	// OwnAddr returns an address by which other nodes reach this machine, "" where that cannot be told. It is called
+	// only where a platform leaves it out. nil: as if it returned "".
 	OwnAddr func() string
 }
 
@@ -43,8 +43,8 @@ type Facts struct {
 	// Why are the variables and files by which it was found.
 	Why []string
 	// Nodes is their number, or MIN:MAX; NodeRank is this one's index. MasterAddr and MasterPort are where node 0 is to
-	// serve the store, Rendezvous where the nodes meet by themselves, as --rdzv takes it. Procs is the number of workers on
-	// each node, or a word for it.
+	// serve the store, Rendezvous where the nodes meet by themselves, as --rdzv takes it. Procs is the number of
+	// workers on each node, or a word for it.
 	Nodes, NodeRank, MasterAddr, MasterPort, Rendezvous, Procs Value
 	// RunID names the job, the same on all nodes; LocalAddr is this node's address.
 	RunID, LocalAddr Value
@@ -136,8 +136,8 @@ func Names() []string {
 // workerMarks are variables that only the worker of a launcher has: what it inherited of a platform is about its agent.
 var workerMarks = []string{"MUSTER_AGENT", "TORCHELASTIC_RUN_ID"}
 
-// Detect finds the platform, or reads that of the given name. name is one of Names, Auto or None. Inside of a worker Auto
-// finds nothing.
+// Detect finds the platform, or reads that of the given name. name is one of Names, Auto or None. Inside of a worker
+// Auto finds nothing.
 func Detect(in Input, name string) (Facts, error) {
 	l := &lookup{in}
 	if name == None || name == Auto && slices.ContainsFunc(workerMarks, l.has) {
@@ -279,8 +279,8 @@ func shown(text string) string {
 	return quoted
 }
 
-// maxFile is the size of the largest file that is read, in bytes: 65,536 hosts with names of 255 letters are 16 MiB, and
-// real ones a tenth of that.
+// maxFile is the size of the largest file that is read, in bytes: 65,536 hosts with names of 255 letters are 16 MiB,
+// and real ones a tenth of that.
 const maxFile = 4 << 20
 
 // file reads a file by its absolute path. The error is fs.ErrNotExist where it is not there.
@@ -340,8 +340,8 @@ func (l *lookup) hostLines(name string) ([]Host, error) {
 	return hosts, nil
 }
 
-// addHost adds slots to the last host or, where it has another name, the host. Batch systems write equal names in a row;
-// names that come again later are found by dedupe.
+// addHost adds slots to the last host or, where it has another name, the host. Batch systems write equal names in a
+// row; names that come again later are found by dedupe.
 func addHost(list []Host, name string, slots int) ([]Host, error) {
 	switch {
 	case !hosts.IsName(name):
@@ -420,8 +420,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
 
-// master takes the address and port of node 0 from variables. The old pytorch-operator tells node 0 that it is at localhost,
-// where no other pod reaches it: its host name, which is that of its service, stands in.
+// master takes the address and port of node 0 from variables. The old pytorch-operator tells node 0 that it is at
+// localhost, where no other pod reaches it: its host name, which is that of its service, stands in.
 func (l *lookup) master(f *Facts, addrs, ports []string) {
 	f.MasterAddr, f.MasterPort = l.value(addrs...), l.value(ports...)
 	if isLoopback(f.MasterAddr.Text) && f.NodeRank.Text == "0" && f.Nodes.Text != "1" && strings.HasSuffix(l.Hostname, "-master-0") {

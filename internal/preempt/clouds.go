@@ -20,8 +20,8 @@ import (
 // Metadata is where the metadata services of all three clouds listen.
 const Metadata = "http://169.254.169.254"
 
-// Cloud returns what tells of the end of a machine in a cloud: aws, gcp or azure, none for other names. base is where its
-// metadata service listens, Metadata outside of tests.
+// Cloud returns what tells of the end of a machine in a cloud: aws, gcp or azure, none for other names. base is where
+// its metadata service listens, Metadata outside of tests.
 func Cloud(name, base string) []*Source {
 	switch name {
 	case "aws":
@@ -45,8 +45,8 @@ const (
 // maxAnswer is how much of an answer is read, in bytes. What is longer is not understood.
 const maxAnswer = 256 << 10
 
-// service is a metadata service. It is asked without net/http's client, which would follow redirects and ask proxies unless it
-// is told not to, and which makes muster half a megabyte larger.
+// service is a metadata service. It is asked without net/http's client, which would follow redirects and ask proxies
+// unless it is told not to, and which makes muster half a megabyte larger.
 type service struct{ base string }
 
 // source makes a Source of a question to the service.
@@ -179,8 +179,8 @@ func awsRebalance(base string) *Source {
 
 const gcpEvery = time.Second
 
-// gcp asks for a value, and from the second time on for another one. means maps the values that are known to what they say,
-// empty for nothing.
+// gcp asks for a value, and from the second time on for another one. means maps the values that are known to what they
+// say, empty for nothing.
 func gcp(base, key string, means map[string]string) *Source {
 	path := "/computeMetadata/v1/instance/" + key
 	s, etag := &service{base}, ""
@@ -215,8 +215,8 @@ func gcpPreempted(base string) *Source {
 	return gcp(base, "preempted", map[string]string{"TRUE": "preemption", "FALSE": ""})
 }
 
-// gcpMaintenance hears of maintenance that ends the machine, which it does with all that have accelerators. The others are
-// moved while they run.
+// gcpMaintenance hears of maintenance that ends the machine, which it does with all that have accelerators. The others
+// are moved while they run.
 func gcpMaintenance(base string) *Source {
 	return gcp(base, "maintenance-event", map[string]string{
 		"NONE": "", "MIGRATE_ON_HOST_MAINTENANCE": "", "TERMINATE_ON_HOST_MAINTENANCE": "termination for maintenance",

@@ -32,8 +32,8 @@ func Signals(signals <-chan syscall.Signal) *Source {
 // fileEvery is how often a file is looked for.
 const fileEvery = time.Second
 
-// File has a notice when a file appears, or changes. One that is there when File is called is left over from another job: it
-// counts when it is written anew.
+// File has a notice when a file appears, or changes. One that is there when File is called is left over from another
+// job: it counts when it is written anew.
 func File(path string) *Source {
 	old, _ := fileID(path)
 	return &Source{
@@ -74,8 +74,8 @@ const (
 	commandLimit = 10 * time.Second
 )
 
-// Command has a notice when a command of the shell ends with status 0. env is its environment, "NAME=VALUE". A command that
-// hangs is killed. shown is the command as it may be shown, without secrets.
+// Command has a notice when a command of the shell ends with status 0. env is its environment, "NAME=VALUE". A command
+// that hangs is killed. shown is the command as it may be shown, without secrets.
 func Command(command, shown string, env []string) *Source {
 	s := commandWithin(commandLimit, command, env)
 	s.name = "command " + printable.Line(shown, 80)
@@ -86,7 +86,8 @@ func commandWithin(limit time.Duration, command string, env []string) *Source {
 	return &Source{
 		name: "command", every: commandEvery, instead: "correct the command of --ckpt-on-command", local: true,
 		ask: func(ctx context.Context) (*Notice, error) {
-			// The shell writes the status itself: while workers run somebody else may take that of the shell (proc.Confine).
+			// The shell writes the status itself: while workers run somebody else may take that of the shell
+			// (proc.Confine).
 			done, err := proc.Confine(ctx, proc.Confinement{
 				Path: "/bin/sh", Args: []string{"/bin/sh", "-c", `/bin/sh -c "$1" >/dev/null; echo $?`, "sh", command}, Env: env,
 				Deadline: limit, Grace: time.Second, MaxStdout: 16, MaxStderr: 1 << 10,

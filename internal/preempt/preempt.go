@@ -1,5 +1,5 @@
-// Package preempt hears that this machine, or the job on it, will be taken away: by a signal, a file that appears, a command,
-// or the metadata service of a cloud. A Source is asked again and again; what it says is told once.
+// Package preempt hears that this machine, or the job on it, will be taken away: by a signal, a file that appears, a
+// command, or the metadata service of a cloud. A Source is asked again and again; what it says is told once.
 package preempt
 
 import (
@@ -41,8 +41,8 @@ func (s *Source) String() string { return s.name }
 // longestPause bounds the pause after failures: Google's machines go 30 seconds after the notice.
 const longestPause = 10 * time.Second
 
-// Watch asks the sources until ctx ends, and calls told with each notice, from several goroutines. A source that says the
-// same again is not heard; one that took its notice back may give another.
+// Watch asks the sources until ctx ends, and calls told with each notice, from several goroutines. A source that says
+// the same again is not heard; one that took its notice back may give another.
 func Watch(ctx context.Context, log zerolog.Logger, told func(Notice), sources ...*Source) {
 	var wg sync.WaitGroup
 	for _, s := range sources {

@@ -11,7 +11,8 @@ import (
 // MaxOutput is how much of one line of a worker is shown, in bytes.
 const MaxOutput = 1000
 
-// colourLen returns the length of the sequence at the beginning of text that only colours what follows, 0 if it is none.
+// colourLen returns the length of the sequence at the beginning of text that only colours what follows, 0 if it is
+// none.
 func colourLen(text string) int {
 	rest, ok := strings.CutPrefix(text, "\x1b[")
 	if !ok {

@@ -1,5 +1,5 @@
-// Package printable makes text from elsewhere — the network, a worker, a driver — fit to be shown. Output is the form for what
-// workers print: it knows their colours and tabs.
+// Package printable makes text from elsewhere — the network, a worker, a driver — fit to be shown. Output is the form
+// for what workers print: it knows their colours and tabs.
 package printable
 
 import (
@@ -23,8 +23,9 @@ func Text(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Line returns text as one line fit for a terminal, and for XML: what is not printable is escaped as in Go, also what would
-// change the direction of writing. Of a text longer than most bytes only the beginning is looked at, and "…" follows.
+// Line returns text as one line fit for a terminal, and for XML: what is not printable is escaped as in Go, also what
+// would change the direction of writing. Of a text longer than most bytes only the beginning is looked at, and "…"
+// follows.
 func Line(text string, most int) string {
 	end := ""
 	if len(text) > most {

@@ -16,8 +16,8 @@ import (
 )
 
 // cgroup is a cgroup v2 directory of our own with one below it that the workers are born in. That one is used until it
-// is killed: on Linux 6.18 a process that is made in a cgroup which was killed before dies at its start (observed; as it
-// seems, clone3 compares how often the cgroups of parent and child were killed).
+// is killed: on Linux 6.18 a process that is made in a cgroup which was killed before dies at its start (observed; as
+// it seems, clone3 compares how often the cgroups of parent and child were killed).
 type cgroup struct {
 	path  string
 	inner string   // below path, where workers are born

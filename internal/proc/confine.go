@@ -52,9 +52,9 @@ type Abandoned struct {
 // confinedLeftover is how long after a confined program's end its pipes may stay open in something that it started.
 const confinedLeftover = 200 * time.Millisecond
 
-// Confine runs a program in confinement and returns what became of it, at the latest a Grace and a little more after its
-// Deadline; not even a program in uninterruptible sleep (state D) delays it, and one thread of ours waits for that one
-// in the background. The error is not nil where the program could not be executed, and wraps what the kernel said.
+// Confine runs a program in confinement and returns what became of it, at the latest a Grace and a little more after
+// its Deadline; not even a program in uninterruptible sleep (state D) delays it, and one thread of ours waits for that
+// one in the background. The error is not nil where the program could not be executed, and wraps what the kernel said.
 //
 // While a Tree is open it may take the exit status (Lost); nothing else of the answer suffers.
 func Confine(ctx context.Context, c Confinement) (Confined, error) {
@@ -141,8 +141,8 @@ type confined struct {
 	gone bool
 }
 
-// run starts the process and waits for its end, for ever if need be. It holds its thread: the parent-death signal is sent
-// when the thread that forked ends.
+// run starts the process and waits for its end, for ever if need be. It holds its thread: the parent-death signal is
+// sent when the thread that forked ends.
 func (p *confined) run(c Confinement, files []uintptr) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

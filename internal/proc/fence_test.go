@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestFenceHearsOfTheAgent: the guardian that comes late to the end of a lease, and finds that the agent has said more since,
-// kills nobody: what it found may be the workers of the next round.
+// TestFenceHearsOfTheAgent: the guardian that comes late to the end of a lease, and finds that the agent has said more
+// since, kills nobody: what it found may be the workers of the next round.
 func TestFenceHearsOfTheAgent(t *testing.T) {
 	for name, spoken := range map[string]bool{"the agent has spoken": true, "the agent stands still": false} {
 		cmd := exec.CommandContext(t.Context(), "sleep", "60")

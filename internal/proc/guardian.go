@@ -40,7 +40,8 @@ const (
 	// guardianStall is how long a message may take before the guardian counts as broken. It normally takes
 	// microseconds; a stopped guardian still has a socket buffer of some hundred messages.
 	guardianStall = time.Second
-	// guardianRetry is the first pause before a guardian that did not last is replaced again; it doubles up to the limit.
+	// guardianRetry is the first pause before a guardian that did not last is replaced again; it doubles up to the
+	// limit.
 	guardianRetry      = 50 * time.Millisecond
 	guardianRetryLimit = 5 * time.Second
 )
@@ -55,8 +56,8 @@ func (t *Tree) startGuardian() error {
 	defer func() { _ = theirs.Close() }()
 	p, err := t.start(Spec{
 		Path: t.cfg.Guardian[0], Args: t.cfg.Guardian, Dir: "/", Label: "the guardian",
-		// One processor is all it needs, whatever the cgroup allows. Nothing of our environment: neither the marker, nor
-		// what we were told in secret.
+		// One processor is all it needs, whatever the cgroup allows. Nothing of our environment: neither the marker,
+		// nor what we were told in secret.
 		Env:   []string{"GOMAXPROCS=1", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "GOTRACEBACK=none"},
 		Files: []*os.File{nil, nil, t.cfg.GuardianOutput, theirs},
 	}, asGuardian)
@@ -194,9 +195,9 @@ func (t *Tree) RemoveOnDeath(paths ...string) error {
 	return nil
 }
 
-// RunOnDeath has the guardian run a command after the agent was killed and nothing of the job is left: argv[0] is a path, the
-// environment is empty, and output goes to Config.GuardianOutput. It is killed after limit, and if the guardian is. A normal
-// end runs nothing, and a later call replaces the command.
+// RunOnDeath has the guardian run a command after the agent was killed and nothing of the job is left: argv[0] is a
+// path, the environment is empty, and output goes to Config.GuardianOutput. It is killed after limit, and if the
+// guardian is. A normal end runs nothing, and a later call replaces the command.
 func (t *Tree) RunOnDeath(argv []string, limit time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -23,9 +23,9 @@ const (
 )
 
 // RunGuardian is the whole life of the guardian process, and returns its exit status. It listens on descriptor 3 until
-// the agent is gone, kills what is left of the job, removes what the agent named, runs the command that it named, and ends. cmd calls it before anything
-// else when it finds that it was started as a guardian. It runs on one goroutine: the less there is of it, the less
-// memory it costs each job.
+// the agent is gone, kills what is left of the job, removes what the agent named, runs the command that it named, and
+// ends. cmd calls it before anything else when it finds that it was started as a guardian. It runs on one goroutine:
+// the less there is of it, the less memory it costs each job.
 func RunGuardian() int {
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
 	var kind int
@@ -174,7 +174,8 @@ func (b *burial) fence(fd int) {
 		if empty++; len(found) > 0 {
 			empty = 0
 		}
-		// Workers first: one that sees its child die could still end with status 0, and pass for one whose work is done.
+		// Workers first: one that sees its child die could still end with status 0, and pass for one whose work is
+		// done.
 		slices.SortStableFunc(found, func(x, y *procInfo) int { return b.rank(x) - b.rank(y) })
 		if readable(fd, 0) { // it goes on, and among those found may be workers that it has started since
 			return
@@ -245,8 +246,8 @@ func (b *burial) find(s snapshot) []*procInfo {
 	return found
 }
 
-// marked reports whether p carries the agent's marker. Its age says nothing: what handles SIGTERM by starting a daemon is
-// younger than the agent's death.
+// marked reports whether p carries the agent's marker. Its age says nothing: what handles SIGTERM by starting a daemon
+// is younger than the agent's death.
 func (b *burial) marked(p *procInfo) bool {
 	if b.ours[p.ident] || b.checked[p.ident] {
 		return false

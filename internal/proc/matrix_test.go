@@ -191,8 +191,8 @@ func (j *job) ask(cmd string) string {
 	return j.next(cmd)
 }
 
-// ready waits until the agent runs and n processes with the mark beside agent and guardian exist, and then has the agent
-// look at them.
+// ready waits until the agent runs and n processes with the mark beside agent and guardian exist, and then has the
+// agent look at them.
 func (j *job) ready(n int) {
 	j.t.Helper()
 	fields := strings.Fields(j.next("ready"))
@@ -217,8 +217,8 @@ func (j *job) ready(n int) {
 		return sleeping == n
 	})
 	j.ask("scan")
-	// Until it runs a guardian dies of any signal, and its agent starts another one: nobody outlives both but by their being
-	// killed in the same moment.
+	// Until it runs a guardian dies of any signal, and its agent starts another one: nobody outlives both but by their
+	// being killed in the same moment.
 	testutil.Eventually(j.t, 20*time.Second, "the guardian ignores what ends others", func() bool { return j.guard == 0 || ignores(j.t, j.guard, unix.SIGTERM) })
 }
 
@@ -365,7 +365,8 @@ func TestKillMatrix(t *testing.T) {
 	}
 }
 
-// The guardian runs a command when nothing of the job is left, and kills it when its time is over. After a normal end it does not.
+// The guardian runs a command when nothing of the job is left, and kills it when its time is over. After a normal end
+// it does not.
 func TestRunOnDeath(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		j, path := startJob(t, nil, nil, grandchildren), filepath.Join(t.TempDir(), "left")

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// FreeMemory is how many bytes a new process can have without swapping, and without the OOM killer: what the machine has, and what the
-// cgroups that we are in leave. It reports false where nothing says so.
+// FreeMemory is how many bytes a new process can have without swapping, and without the OOM killer: what the machine
+// has, and what the cgroups that we are in leave. It reports false where nothing says so.
 func FreeMemory() (int64, bool) { return freeMemory("/") }
 
 func freeMemory(root string) (free int64, known bool) {

@@ -24,7 +24,8 @@ const (
 	asGuardian      // not part of the job
 )
 
-// Process is one worker that Tree.Start or Tree.StartSpares started. Its methods may be called by several goroutines at once.
+// Process is one worker that Tree.Start or Tree.StartSpares started. Its methods may be called by several goroutines at
+// once.
 type Process struct {
 	t     *Tree
 	id    ident

@@ -13,8 +13,9 @@ type member struct {
 	leader bool     // it is the owner itself
 }
 
-// membersLocked finds everything below us that belongs to the job, remembers what left its worker's session, and forgets
-// what is gone. A process belongs to a worker that is above it, in whose session it is, or above it when seen before.
+// membersLocked finds everything below us that belongs to the job, remembers what left its worker's session, and
+// forgets what is gone. A process belongs to a worker that is above it, in whose session it is, or above it when seen
+// before.
 func (t *Tree) membersLocked(s snapshot, past []*Process) []member {
 	var all []member
 	var walk func(parent int, owner *Process)
@@ -110,8 +111,8 @@ func (t *Tree) look(procs map[*Process]bool, spare bool) (scope, error) {
 	t.mu.Lock()
 	past := slices.Collect(maps.Values(t.past))
 	t.mu.Unlock()
-	// The table is read without t.mu, so that nobody waits for it to start a process. What has ended since shows up as a
-	// process that is signalled in vain and missing the next time.
+	// The table is read without t.mu, so that nobody waits for it to start a process. What has ended since shows up as
+	// a process that is signalled in vain and missing the next time.
 	snap, err := readSnapshot()
 	t.mu.Lock()
 	defer t.mu.Unlock()

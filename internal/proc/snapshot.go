@@ -68,7 +68,8 @@ func readSnapshot() (snapshot, error) {
 	return s, nil
 }
 
-// readStat reads /proc/PID/stat below the directory dirfd, using buf for the text (400 bytes are the most there can be).
+// readStat reads /proc/PID/stat below the directory dirfd, using buf for the text (400 bytes are the most there can
+// be).
 func readStat(dirfd, pid int, buf []byte) (*procInfo, error) {
 	fd, err := unix.Openat(dirfd, strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

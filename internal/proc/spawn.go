@@ -28,8 +28,8 @@ type Spec struct {
 	Files []*os.File
 	// CPUs are those that the process and what it starts may run on. Empty: those of ours.
 	CPUs []int
-	// Program is what a fork of a template runs instead of what the template was made for: a script and its arguments, the
-	// last of Args. Other starts go by Args alone.
+	// Program is what a fork of a template runs instead of what the template was made for: a script and its arguments,
+	// the last of Args. Other starts go by Args alone.
 	Program []string
 	// Label names the process in errors and logs, for example "rank 3".
 	Label string

@@ -21,7 +21,8 @@ type Ladder struct {
 	// Now skips what is left of the waiting when it is closed, for example by a second SIGINT. Nil: never.
 	Now <-chan struct{}
 	// Leftover is how long what remains may take when all workers have ended, and have been asked: Python's
-	// resource_tracker ignores SIGTERM, and removes the job's files in /dev/shm when it sees that it is alone. Zero: 2 s.
+	// resource_tracker ignores SIGTERM, and removes the job's files in /dev/shm when it sees that it is alone. Zero: 2
+	// s.
 	Leftover time.Duration
 	// Spare leaves alone what ended workers left behind, also when no other worker runs.
 	Spare bool
@@ -76,10 +77,11 @@ func (e *LeftError) Error() string {
 
 // Stop ends procs, all that descends from them, and what ended workers left behind; when no other worker runs, all that
 // is below this process. Without procs only what was left behind: running workers are not touched, and an orphan whose
-// worker is not known counts as left behind only when no worker runs. They are asked with the ladder's signal, the workers through their process groups, what left
-// those one by one; stopped processes are continued, since they could not hear it. After the waiting all are killed
-// until none is left. The end of ctx means what Now means: Stop always returns within Grace + Leftover + Kill, and
-// always kills before it gives up. A nil error says that nothing is left, not even a zombie; a *LeftError lists what is.
+// worker is not known counts as left behind only when no worker runs. They are asked with the ladder's signal, the
+// workers through their process groups, what left those one by one; stopped processes are continued, since they could
+// not hear it. After the waiting all are killed until none is left. The end of ctx means what Now means: Stop always
+// returns within Grace + Leftover + Kill, and always kills before it gives up. A nil error says that nothing is left,
+// not even a zombie; a *LeftError lists what is.
 func (t *Tree) Stop(ctx context.Context, l Ladder, procs ...*Process) error {
 	if l.Signal == 0 {
 		l.Signal = unix.SIGTERM

@@ -161,7 +161,8 @@ func TestStopCatchesAChain(t *testing.T) {
 	}
 }
 
-// A kernel that was told to kill a cgroup may also kill what is started in it afterwards: what a tree starts next lives.
+// A kernel that was told to kill a cgroup may also kill what is started in it afterwards: what a tree starts next
+// lives.
 func TestStartAfterKill(t *testing.T) {
 	for _, cgroup := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cgroup %v", cgroup), func(t *testing.T) {
@@ -195,7 +196,8 @@ func TestStopOfOneAndSweep(t *testing.T) {
 	if err := tree.Stop(t.Context(), proc.Ladder{Grace: long}, g); err != nil {
 		t.Fatal(err)
 	}
-	// The double-forked one left its worker before anybody looked: while the other worker runs, nobody can say whose it is.
+	// The double-forked one left its worker before anybody looked: while the other worker runs, nobody can say whose it
+	// is.
 	if got := len(withMark(t, gone)); got > 1 {
 		t.Errorf("%d processes of the stopped worker, want at most the one whose origin is unknown", got)
 	}

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Template is a process that forks workers for us. It belongs to the tree, but not to the workers: Stop leaves it alone,
-// until Close ends it. The kernel kills it when this process dies, and the guardian knows it. One goroutine at a time
-// may use it.
+// Template is a process that forks workers for us. It belongs to the tree, but not to the workers: Stop leaves it
+// alone, until Close ends it. The kernel kills it when this process dies, and the guardian knows it. One goroutine at a
+// time may use it.
 type Template struct {
 	tree *Tree
 	proc *Process
@@ -100,8 +100,8 @@ type Spare struct {
 }
 
 // Fork has the template make n spares, at most ForksLimit; message is the template's word for it. Each is leader of its
-// own session, killed by the kernel when this process dies, and ours to wait for. With an error there are fewer, and the
-// template is not to be used again.
+// own session, killed by the kernel when this process dies, and ours to wait for. With an error there are fewer, and
+// the template is not to be used again.
 func (m *Template) Fork(n int, message ...string) ([]*Spare, error) {
 	deadline := time.Now().Add(forkLimit + time.Duration(n)*forkEach)
 	conns := make([]channel, 0, n)
@@ -179,9 +179,10 @@ func (c channel) answer(deadline time.Time, word string, n int) ([]string, error
 	return answer, nil
 }
 
-// StartSpares makes spares workers, each with the arguments, environment, CPUs, label and first three files of a spec, all
-// files where it has a program of its own; there are as many specs. They end like workers that Start started. Each is let go with the message onward. One that cannot be
-// made a worker is nil in the result, and gone; the error says why.
+// StartSpares makes spares workers, each with the arguments, environment, CPUs, label and first three files of a spec,
+// all files where it has a program of its own; there are as many specs. They end like workers that Start started. Each
+// is let go with the message onward. One that cannot be made a worker is nil in the result, and gone; the error says
+// why.
 func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*Process, error) {
 	deadline := time.Now().Add(forkLimit + time.Duration(len(specs))*forkEach)
 	procs := make([]*Process, len(specs))
@@ -272,8 +273,8 @@ func (t *Tree) expect(n int) {
 	}
 }
 
-// forksPatience is how long a look at the processes waits for forks under way. They take milliseconds; of one that stands still the
-// processes are strangers, and are stopped with the others.
+// forksPatience is how long a look at the processes waits for forks under way. They take milliseconds; of one that
+// stands still the processes are strangers, and are stopped with the others.
 const forksPatience = 2 * time.Second
 
 // awaitForks waits until no fork is under way. The caller keeps others from being begun.

@@ -7,7 +7,8 @@
 // child that it did not start itself. Starting processes by os/exec in the same process would lose their exit statuses;
 // use Tree.Start. One Tree can be open at a time.
 //
-// Never is a process chosen by its name, and never is a pid signalled without knowing that it still is the same process.
+// Never is a process chosen by its name, and never is a pid signalled without knowing that it still is the same
+// process.
 package proc
 
 import (
@@ -39,8 +40,8 @@ type Config struct {
 	// Guardian is the command of the guardian, for example {"/proc/self/exe", "_guardian"}; the program must call
 	// RunGuardian. Nil: no guardian. None is started for PID 1, with whose death the kernel kills all the others.
 	Guardian []string
-	// GuardianOutput is the guardian's standard error, and that of what RunOnDeath names. Nil: /dev/null. Whoever reads it sees
-	// its end when the guardian ends.
+	// GuardianOutput is the guardian's standard error, and that of what RunOnDeath names. Nil: /dev/null. Whoever reads
+	// it sees its end when the guardian ends.
 	GuardianOutput *os.File
 	// RemoveOnDeath lists what the guardian removes after the agent was killed; see Tree.RemoveOnDeath.
 	RemoveOnDeath []string
@@ -88,9 +89,9 @@ type Tree struct {
 // open guards against a second Tree: being a sub-reaper is a property of the whole process.
 var open atomic.Bool
 
-// Open makes the process a sub-reaper and starts the spawner, the reaper, the scanner and the guardian. Close ends them.
-// Descriptors above 2 that this process inherited become close-on-exec: workers get what Spec.Files says and no more, as
-// Python's subprocess does, and the guardian does not hold the other end of anybody's pipe.
+// Open makes the process a sub-reaper and starts the spawner, the reaper, the scanner and the guardian. Close ends
+// them. Descriptors above 2 that this process inherited become close-on-exec: workers get what Spec.Files says and no
+// more, as Python's subprocess does, and the guardian does not hold the other end of anybody's pipe.
 func Open(cfg Config) (*Tree, error) {
 	if !open.CompareAndSwap(false, true) {
 		return nil, errors.New("cannot open a second process tree in one process")

@@ -154,8 +154,8 @@ func TestWorkersDieWithTheirThread(t *testing.T) {
 	j.wantNothing()
 }
 
-// TestLease: muster stands still, and others go on without it. Its workers do not outlive the time that it was granted; when
-// it goes on, it finds them killed. A lease that was renewed or given back harms nobody.
+// TestLease: muster stands still, and others go on without it. Its workers do not outlive the time that it was granted;
+// when it goes on, it finds them killed. A lease that was renewed or given back harms nobody.
 func TestLease(t *testing.T) {
 	for name, replaced := range map[string]bool{"guardian": false, "its successor": true} {
 		t.Run(name, func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestLeaseKillsWorkersFirst: a worker that waits for a child, and whose child dies first, can still end with status 0, and
-// the agent would take its work for done.
+// TestLeaseKillsWorkersFirst: a worker that waits for a child, and whose child dies first, can still end with status 0,
+// and the agent would take its work for done.
 func TestLeaseKillsWorkersFirst(t *testing.T) {
 	const count = 12
 	j := startJob(t, nil, nil, slices.Repeat([]string{"setsid sleep 86400 $0; exit 0"}, count)...)
@@ -249,7 +249,8 @@ func TestPID1(t *testing.T) {
 		name, env, script string
 		sleeping          int
 	}{
-		// Without a cgroup, one that cleared its environment and lost its parent at once cannot be told from a stranger.
+		// Without a cgroup, one that cleared its environment and lost its parent at once cannot be told from a
+		// stranger.
 		{"marker", "PROC_TEST_CGROUP=", strings.Replace(grandchildren, "(env -i", "(env A=b", 1), grandchildrenCount},
 		{"cgroup", "PROC_TEST_CGROUP=1", grandchildren, grandchildrenCount},
 	} {
@@ -342,8 +343,8 @@ func TestCgroupIsRemoved(t *testing.T) {
 }
 
 // A supervisor starts muster again, with the same run directory, while the guardian is still at work.
-// TestDaemonOnSIGTERM lets the agent be killed while one of its processes answers the guardian's SIGTERM by turning into a
-// daemon, which is younger than the agent's death.
+// TestDaemonOnSIGTERM lets the agent be killed while one of its processes answers the guardian's SIGTERM by turning
+// into a daemon, which is younger than the agent's death.
 func TestDaemonOnSIGTERM(t *testing.T) {
 	j := startJob(t, nil, nil, `setsid sh -c 'trap "(setsid sh -c \"(sleep 86400 \$0 &)\" \$0 &); exit" TERM; while :; do sleep 0.02; done' $0 & exec sleep 86400 $0`)
 	testutil.Eventually(t, 20*time.Second, "the process that will become a daemon runs", func() bool { return len(withMark(t, j.mark)) >= 4 })

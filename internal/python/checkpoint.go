@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// checkpoint is the package muster, and a package dlrover for scripts that import DLRover's. The pattern takes names with
-// an underscore in front, too.
+// checkpoint is the package muster, and a package dlrover for scripts that import DLRover's. The pattern takes names
+// with an underscore in front, too.
 //
 //go:embed all:checkpoint
 var checkpoint embed.FS
@@ -18,8 +18,9 @@ var checkpoint embed.FS
 // Shim says when our package dlrover is the one that a program imports.
 type Shim string
 
-// ShimAuto is for where none is installed. ShimBarred leaves an installed one alone, but has it refuse at once what would wait for the
-// saver of DLRover's agent; there is nothing else of ours in its directory unless InstallCheckpoint has put it there.
+// ShimAuto is for where none is installed. ShimBarred leaves an installed one alone, but has it refuse at once what
+// would wait for the saver of DLRover's agent; there is nothing else of ours in its directory unless InstallCheckpoint
+// has put it there.
 const (
 	ShimAuto   Shim = ""
 	ShimAlways Shim = "on"
@@ -46,8 +47,8 @@ func (s Shim) Settle(dir string) error {
 	return nil
 }
 
-// InstallCheckpoint writes the packages that save checkpoints through muster to dir, which it makes. dir then belongs on
-// Python's path, behind the user's own entries.
+// InstallCheckpoint writes the packages that save checkpoints through muster to dir, which it makes. dir then belongs
+// on Python's path, behind the user's own entries.
 func InstallCheckpoint(dir string) error {
 	if strings.Contains(dir, ":") {
 		return fmt.Errorf("cannot put %q on Python's path: it contains a colon", dir)

@@ -39,8 +39,8 @@ const (
 	telling   = "hV?"
 )
 
-// ParseCommand reads the arguments of an interpreter, without its own name. Errors say why such a command runs no program
-// of its own: it reads one from standard input, or only tells something.
+// ParseCommand reads the arguments of an interpreter, without its own name. Errors say why such a command runs no
+// program of its own: it reads one from standard input, or only tells something.
 func ParseCommand(args []string) (Command, error) {
 	var c Command
 	for i := 0; i < len(args); i++ {
@@ -80,7 +80,8 @@ func ParseCommand(args []string) (Command, error) {
 	return c, errors.New("it reads its program from standard input")
 }
 
-// short reads a word of short options and returns whether it named the program, and how many words behind it were values.
+// short reads a word of short options and returns whether it named the program, and how many words behind it were
+// values.
 func (c *Command) short(word string, rest []string) (done bool, took int, err error) {
 	for j, letter := range word[1:] {
 		value := word[1+j+1:]

@@ -19,8 +19,8 @@ import (
 //go:embed run_path.py
 var RunPath string
 
-// About is a program for "python -c": it prints a line of JSON with the versions of Python and of torch, empty for none,
-// which it does not import.
+// About is a program for "python -c": it prints a line of JSON with the versions of Python and of torch, empty for
+// none, which it does not import.
 //
 //go:embed about.py
 var About string

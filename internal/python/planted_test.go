@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Whoever can write to the working directory, such as another user in /tmp, does not choose what Python imports for muster.
+// Whoever can write to the working directory, such as another user in /tmp, does not choose what Python imports for
+// muster.
 func TestPlantedModules(t *testing.T) {
 	for name, args := range map[string][]string{
 		"about": {"-c", About}, "run path": {"-c", RunPath, "fork", "script.py"}, "run path by spawn": {"-c", RunPath, "spawn", "script.py"},

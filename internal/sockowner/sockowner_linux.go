@@ -1,5 +1,5 @@
-// Package sockowner tells whose the other end of a TCP connection within this machine is: addresses have no users, but the kernel knows
-// of each socket who made it. Connections from other machines are not its matter.
+// Package sockowner tells whose the other end of a TCP connection within this machine is: addresses have no users, but
+// the kernel knows of each socket who made it. Connections from other machines are not its matter.
 package sockowner
 
 import (
@@ -22,7 +22,8 @@ var ErrUnknown = errors.New("the kernel does not tell whose a connection is")
 // ErrGone says that the other end is not open any more: nobody is there who could say anything.
 var ErrGone = errors.New("the other end of the connection is gone")
 
-// Asker asks the kernel. It is safe for concurrent use. The zero value is ready; it opens a socket when it is first asked.
+// Asker asks the kernel. It is safe for concurrent use. The zero value is ready; it opens a socket when it is first
+// asked.
 type Asker struct {
 	mu     sync.Mutex
 	fd     int
@@ -69,7 +70,8 @@ func (a *Asker) Owner(from, to netip.AddrPort) (uid uint32, err error) {
 	return uid, err
 }
 
-// proveLocked asks for a connection of our own, which is there: a kernel that cannot tell of any answers as for one that is gone.
+// proveLocked asks for a connection of our own, which is there: a kernel that cannot tell of any answers as for one
+// that is gone.
 func (a *Asker) proveLocked() error {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -166,9 +168,9 @@ func parse(b []byte) (uint32, error) {
 	return order.Uint32(m[atUID:]), nil
 }
 
-// Ours reports whether a connection that came from from to to may be served: its other end is on another machine, or it belongs to
-// this user or to root. Where the kernel cannot tell it is served, and err says why. One loopback address is enough for both ends to be
-// here: a process may have any address of its machine at its end, and reach 127.0.0.1 by it.
+// Ours reports whether a connection that came from from to to may be served: its other end is on another machine, or it
+// belongs to this user or to root. Where the kernel cannot tell it is served, and err says why. One loopback address is
+// enough for both ends to be here: a process may have any address of its machine at its end, and reach 127.0.0.1 by it.
 func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error) {
 	if !here(from.Addr(), to.Addr()) {
 		return true, 0, nil
@@ -183,8 +185,8 @@ func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error)
 	return uid == uint32(os.Geteuid()) || uid == 0, uid, nil
 }
 
-// here reports whether a connection from from to to comes from this machine: who is on it may take any of its addresses, and reaches
-// loopback from each of them.
+// here reports whether a connection from from to to comes from this machine: who is on it may take any of its
+// addresses, and reaches loopback from each of them.
 func here(from, to netip.Addr) bool {
 	from, to = from.Unmap().WithZone(""), to.Unmap().WithZone("")
 	if from.IsLoopback() || to.IsLoopback() || from == to {

@@ -136,7 +136,8 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestOtherEndHasAnotherAddress: a process may reach 127.0.0.1 from any address of its machine, and is asked for all the same.
+// TestOtherEndHasAnotherAddress: a process may reach 127.0.0.1 from any address of its machine, and is asked for all
+// the same.
 func TestOtherEndHasAnotherAddress(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -209,7 +210,8 @@ func TestOtherMachines(t *testing.T) {
 	}
 }
 
-// TestParse: what a kernel answers that has no such connection, that has no sock_diag, and that has one which nobody holds any more.
+// TestParse: what a kernel answers that has no such connection, that has no sock_diag, and that has one which nobody
+// holds any more.
 func TestParse(t *testing.T) {
 	failure := func(errno int32) []byte {
 		b := make([]byte, 36)

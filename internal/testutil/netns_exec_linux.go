@@ -18,8 +18,8 @@ import (
 // everything is all that a host has for itself.
 const everything = unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP
 
-// enter runs f on a thread that is in the namespaces of the host, or in those of them that what names. The process ids of
-// the host are for f's children only.
+// enter runs f on a thread that is in the namespaces of the host, or in those of them that what names. The process ids
+// of the host are for f's children only.
 func (h *Host) enter(what int, f func() error) error {
 	return onOwnThread(func() error {
 		if h.init == nil {
@@ -50,8 +50,8 @@ func (h *Host) Do(f func() error) error {
 	return h.enter(unix.CLONE_NEWNET, f)
 }
 
-// HostCommand is a program that runs on a Host, as a child of the test. It is waited for from its start, whether Wait is
-// called or not: a dead child that nobody waits for would keep its host from ending.
+// HostCommand is a program that runs on a Host, as a child of the test. It is waited for from its start, whether Wait
+// is called or not: a dead child that nobody waits for would keep its host from ending.
 type HostCommand struct {
 	*exec.Cmd
 	host  *Host
@@ -59,7 +59,8 @@ type HostCommand struct {
 	err   error
 }
 
-// Command returns a program to run on the host, in the environment of the test but for the host's own temporary folders.
+// Command returns a program to run on the host, in the environment of the test but for the host's own temporary
+// folders.
 func (h *Host) Command(name string, args ...string) *HostCommand {
 	return h.CommandContext(context.Background(), name, args...)
 }

@@ -129,8 +129,8 @@ func (h *Host) Rate(kbit int) {
 	}
 }
 
-// MTU sets how large packets may be: on the host's interfaces, and on the ports that these end in. Where a port takes less
-// than the interface, larger packets vanish there and nobody is told, as in a switch.
+// MTU sets how large packets may be: on the host's interfaces, and on the ports that these end in. Where a port takes
+// less than the interface, larger packets vanish there and nobody is told, as in a switch.
 func (h *Host) MTU(iface, port int) {
 	h.t.Helper()
 	var inside, ports strings.Builder

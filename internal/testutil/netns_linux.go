@@ -23,8 +23,8 @@ import (
 // and temporary folders of their own, which share nothing with the other hosts but files and the clock. Its root is the
 // file system of the test.
 //
-// Nothing of it has a name outside: the namespaces end with the process that holds them, which ends when a pipe from the
-// test does. So nothing is left however the test ends, and the network of the machine is never touched.
+// Nothing of it has a name outside: the namespaces end with the process that holds them, which ends when a pipe from
+// the test does. So nothing is left however the test ends, and the network of the machine is never touched.
 type Host struct {
 	// Name is what gethostname says inside, and what every host of the group resolves, to both addresses.
 	Name string
@@ -45,8 +45,8 @@ type Host struct {
 	cgroup *os.File // nil where the host has none of its own
 }
 
-// wire is what joins the hosts of a group: a network namespace with one bridge per network. A host's interface ends in a
-// port of it, so what passes there can be cut, lost and delayed.
+// wire is what joins the hosts of a group: a network namespace with one bridge per network. A host's interface ends in
+// a port of it, so what passes there can be cut, lost and delayed.
 type wire struct {
 	ns       *os.File
 	networks int
@@ -60,8 +60,8 @@ type HostOption func(*wire)
 // TwoNetworks gives each host a second interface, eth1, in a network of its own. Host names resolve to the first.
 func TwoNetworks(w *wire) { w.networks = 2 }
 
-// Hosts makes n hosts, node0 and so on, that reach each other and nothing else. It skips the test where that takes what is
-// not there: root, ip, nft or tc.
+// Hosts makes n hosts, node0 and so on, that reach each other and nothing else. It skips the test where that takes what
+// is not there: root, ip, nft or tc.
 func Hosts(t testing.TB, n int, options ...HostOption) []*Host {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -185,8 +185,8 @@ func (h *Host) files() error {
 	return nil
 }
 
-// setup prepares the namespaces of a host and stays as their first process. It ignores SIGCHLD, so that the kernel reaps
-// the orphans which it inherits: from when it repeats what stands in its standard input. It ends when that does.
+// setup prepares the namespaces of a host and stays as their first process. It ignores SIGCHLD, so that the kernel
+// reaps the orphans which it inherits: from when it repeats what stands in its standard input. It ends when that does.
 const setup = `
 mount --make-rprivate /
 mount -t proc proc /proc

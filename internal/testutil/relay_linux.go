@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel of the machines that build this has no netem, so frames that are to be late go through this process: a pump
-// stands between the port of a host and the bridge, and passes each frame on when its time has come.
+// The kernel of the machines that build this has no netem, so frames that are to be late go through this process: a
+// pump stands between the port of a host and the bridge, and passes each frame on when its time has come.
 
 const (
 	frameLimit = 1 << 17 // a header of 10 bytes, and a segment that is not cut yet: 64 KiB and its headers

@@ -94,7 +94,8 @@ type SSHDConfig struct {
 	Address string
 	// Stranger leaves the server's key out of the client's known_hosts.
 	Stranger bool
-	// Env are variables, NAME=VALUE, that commands get: over HOME, which is the server's own folder unless it stands here.
+	// Env are variables, NAME=VALUE, that commands get: over HOME, which is the server's own folder unless it stands
+	// here.
 	Env []string
 	// Config are further lines of sshd_config. The first of two that say the same wins, and these come first.
 	Config string

@@ -16,8 +16,8 @@ import (
 // TorchVersion is the PyTorch release the tests and the demo run against; the Makefile installs it.
 const TorchVersion = "2.15.0"
 
-// Patience multiplies the deadlines of Eventually. They were chosen on a machine with nothing to do; a wait that ends well costs
-// no more under a longer one.
+// Patience multiplies the deadlines of Eventually. They were chosen on a machine with nothing to do; a wait that ends
+// well costs no more under a longer one.
 const Patience = 4
 
 // Eventually calls cond every few milliseconds until it returns true, and fails the test with what after some times the
@@ -78,9 +78,9 @@ func Torchrun(t testing.TB) string {
 	return filepath.Join(filepath.Dir(Torch(t)), "torchrun")
 }
 
-// Peer returns the bin folder of the environment with a launcher that muster replaces, or a framework whose checkpoints it
-// keeps: accelerate (with which transformers' Trainer runs), colossalai, deepspeed, dlrover, horovod or megatron-core.
-// scripts/peers has their versions.
+// Peer returns the bin folder of the environment with a launcher that muster replaces, or a framework whose checkpoints
+// it keeps: accelerate (with which transformers' Trainer runs), colossalai, deepspeed, dlrover, horovod or
+// megatron-core. scripts/peers has their versions.
 func Peer(t testing.TB, name string) string {
 	t.Helper()
 	Long(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Transcripts replays each file that pattern matches, in a sub-test of its own: what replay makes of a file's text must be
-// that text. With update the files are rewritten instead.
+// Transcripts replays each file that pattern matches, in a sub-test of its own: what replay makes of a file's text must
+// be that text. With update the files are rewritten instead.
 func Transcripts(t *testing.T, pattern string, update bool, replay func(t *testing.T, text string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

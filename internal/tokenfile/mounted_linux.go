@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounted reports whether a file lies in memory or where nothing can be written, as secrets do that are mounted into a container.
+// mounted reports whether a file lies in memory or where nothing can be written, as secrets do that are mounted into a
+// container.
 func mounted(f *os.File) bool {
 	var stat unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &stat); err != nil {

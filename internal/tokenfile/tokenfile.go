@@ -104,8 +104,8 @@ func open(file string) (*os.File, error) {
 	return f, nil
 }
 
-// awaitWriter waits until somebody has written to a named pipe that was opened without a writer. To open it a second time
-// would lose what a writer sent to the first: our opening is what lets it write.
+// awaitWriter waits until somebody has written to a named pipe that was opened without a writer. To open it a second
+// time would lose what a writer sent to the first: our opening is what lets it write.
 func awaitWriter(f *os.File) error {
 	conn, err := f.SyscallConn()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package devices answers what a plan asks about this node's accelerators: how many workers they are for, which of them each worker
-// sees, and near which CPUs it runs.
+// Package devices answers what a plan asks about this node's accelerators: how many workers they are for, which of them
+// each worker sees, and near which CPUs it runs.
 package devices
 
 import (

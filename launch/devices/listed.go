@@ -29,8 +29,8 @@ func (n *Devices) mask() string {
 	return cudaMask
 }
 
-// countListed counts workers for DeviceRules: one for each device that is listed, and where there is no accelerator, or the
-// word is numa, one for each NUMA node.
+// countListed counts workers for DeviceRules: one for each device that is listed, and where there is no accelerator, or
+// the word is numa, one for each NUMA node.
 func (n *Devices) countListed(word string) (int, string, error) {
 	inv, left := n.detect(), n.job.Devices.Except
 	if word == "numa" || inv.Undecided == nil && inv.VisibleCount == 0 {

@@ -272,8 +272,8 @@ func (n *remoteNode) ready(ctx context.Context, here node.Here, log zerolog.Logg
 	return p, node.Stopped(n.link.Go(ctx))
 }
 
-// here is the machine as the node's part of the job sees it: its environment is that of the job, and what it prints goes to the
-// launcher. The returned function waits until the launcher has it.
+// here is the machine as the node's part of the job sees it: its environment is that of the job, and what it prints
+// goes to the launcher. The returned function waits until the launcher has it.
 func (n *remoteNode) here(environ []string) (node.Here, func(), error) {
 	n.order.Job.Environ = environ
 	a := Surroundings{Environ: environ, LogFormat: n.order.LogFormat, Token: n.order.Token, Name: n.order.Name}

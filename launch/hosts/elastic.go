@@ -151,8 +151,8 @@ func (j *elasticJob) driverConfig(source discovery.Source) elastic.Config {
 	}
 }
 
-// env are a host's own variables: where it reaches the driver, and the interfaces that were named. No worker starts where the driver
-// cannot listen at its address: somebody else may.
+// env are a host's own variables: where it reaches the driver, and the interfaces that were named. No worker starts
+// where the driver cannot listen at its address: somebody else may.
 func (j *elasticJob) env(host string) ([]string, error) {
 	at := driverAddr(host)
 	addr, err := netip.ParseAddr(at)
@@ -267,7 +267,8 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 	return p, nil
 }
 
-// apart returns a host that the workers of h would not reach, because one of both uses the loopback interface; empty for none.
+// apart returns a host that the workers of h would not reach, because one of both uses the loopback interface; empty
+// for none.
 func (j *elasticJob) apart(h *elasticHost) string {
 	if len(j.launcher.config.Horovod.NICs) > 0 {
 		return ""
@@ -400,7 +401,8 @@ func (h *elasticHost) gone() {
 	}
 }
 
-// sweep has all agents end what workers have left behind, as of a job that is stopped from outside, whatever its clean policy is.
+// sweep has all agents end what workers have left behind, as of a job that is stopped from outside, whatever its clean
+// policy is.
 func (j *elasticJob) sweep(grace time.Duration) {
 	late := time.After(grace + 10*time.Second)
 	j.mu.Lock()

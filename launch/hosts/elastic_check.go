@@ -27,8 +27,8 @@ func (f fitHosts) Find(ctx context.Context) ([]horovod.Host, []string, error) {
 	return slices.DeleteFunc(slices.Clone(found), func(h horovod.Host) bool { return slices.Contains(f.unfit, h.Name) }), warnings, err
 }
 
-// checked examines the hosts of the first world where that was asked for, and returns the source without those that are unfit.
-// The check is that of every job: it is run as a job on these hosts that does nothing else.
+// checked examines the hosts of the first world where that was asked for, and returns the source without those that are
+// unfit. The check is that of every job: it is run as a job on these hosts that does nothing else.
 func (j *elasticJob) checked(ctx context.Context) (discovery.Source, error) {
 	source, needed := j.config.Source, j.config.Rules.NP
 	if !j.launcher.job.Check.On() {

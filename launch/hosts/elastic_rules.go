@@ -50,8 +50,8 @@ func (j judge) Ended(at time.Time) elastic.Ruling { return elastic.Ruling(j.Driv
 // Next implements elastic.Judge.
 func (j judge) Next(at time.Time) elastic.Ruling { return elastic.Ruling(j.Driven.Next(at)) }
 
-// elasticRules are those of muster's own rules for jobs that an elastic job goes by, beside those of its driver: its deadline, and
-// its status file.
+// elasticRules are those of muster's own rules for jobs that an elastic job goes by, beside those of its driver: its
+// deadline, and its status file.
 type elasticRules struct {
 	deadline time.Duration
 	expire   context.CancelCauseFunc // ends the job

@@ -19,7 +19,8 @@ import (
 	"muster/internal/printable"
 )
 
-// LogFiles takes the workers' log files of all nodes of a job, each below a directory with the node's name. Nil drops them.
+// LogFiles takes the workers' log files of all nodes of a job, each below a directory with the node's name. Nil drops
+// them.
 type LogFiles struct {
 	dir   string
 	limit int64
@@ -122,8 +123,8 @@ func (f *LogFiles) createLocked(node, path string) (*os.File, error) {
 	return dir.OpenFile(last, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o666)
 }
 
-// dirName makes a node's name, which may be anything, that of a directory. One that is changed for that gets an end which tells it
-// from others.
+// dirName makes a node's name, which may be anything, that of a directory. One that is changed for that gets an end
+// which tells it from others.
 func dirName(node string) string {
 	const most = 200 // of the 255 bytes that a name may have
 	name := strings.Map(func(r rune) rune {

@@ -38,16 +38,16 @@ type Config struct {
 	// Parallel bounds how many are reached at once, StartTimeout how long those are waited for that are not up yet.
 	Parallel     int
 	StartTimeout time.Duration
-	// Linger is how long nodes may take to end after the first of them has; then they are asked to, as by SIGTERM, and after
-	// Grace more their agents are ended. 0 waits for them.
+	// Linger is how long nodes may take to end after the first of them has; then they are asked to, as by SIGTERM, and
+	// after Grace more their agents are ended. 0 waits for them.
 	Linger, Grace time.Duration
 	// Transient reports whether an error of Start may go away by itself.
 	Transient func(error) bool
 	// Output shows what agents say; Logs takes their workers' log files, nil for none.
 	Output *Output
 	Logs   *LogFiles
-	// Status takes the status file of a machine whenever that has changed, Process what becomes of processes that agents
-	// were asked to start one by one; nil where nobody asks.
+	// Status takes the status file of a machine whenever that has changed, Process what becomes of processes that
+	// agents were asked to start one by one; nil where nobody asks.
 	Status  func(machine int, data []byte)
 	Process func(machine int, e ProcessEvent)
 	Log     zerolog.Logger
@@ -362,8 +362,8 @@ func (f *Fleet) follow(ctx context.Context, n *fleetNode) {
 	f.giveUp(n)
 }
 
-// await waits for the end of a session. When the job has ended elsewhere and the node does not, it is ended; but log files take
-// the time that they take.
+// await waits for the end of a session. When the job has ended elsewhere and the node does not, it is ended; but log
+// files take the time that they take.
 func (f *Fleet) await(ctx context.Context, n *fleetNode, s *session) {
 	select {
 	case <-s.ended:
@@ -394,7 +394,8 @@ func (f *Fleet) await(ctx context.Context, n *fleetNode, s *session) {
 	<-s.ended
 }
 
-// endsWithin waits until a session has ended, and reports whether it has. The time does not count in which log files come.
+// endsWithin waits until a session has ended, and reports whether it has. The time does not count in which log files
+// come.
 func (s *session) endsWithin(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -452,8 +453,8 @@ func (f *Fleet) giveUp(n *fleetNode) {
 	f.settleLocked()
 }
 
-// settleLocked ends the job when no node is left that runs it, and when those that run it or may come back are too few for
-// it: they would wait for machines that nobody tries to reach any more.
+// settleLocked ends the job when no node is left that runs it, and when those that run it or may come back are too few
+// for it: they would wait for machines that nobody tries to reach any more.
 func (f *Fleet) settleLocked() {
 	running, possible := 0, 0
 	for _, n := range f.nodes {
@@ -487,8 +488,8 @@ func (f *Fleet) goneLocked() []string {
 	return names
 }
 
-// again reaches a lost machine for as long as the job goes on elsewhere, and brings it into the job. It returns nil where
-// that has come to nothing.
+// again reaches a lost machine for as long as the job goes on elsewhere, and brings it into the job. It returns nil
+// where that has come to nothing.
 func (f *Fleet) again(ctx context.Context, n *fleetNode) *session {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.StartTimeout, errStartTimeout)
 	defer cancel()

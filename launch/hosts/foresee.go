@@ -62,7 +62,8 @@ func Foresee(ctx context.Context, c LauncherConfig) (Foreseen, error) {
 	return f, nil
 }
 
-// foreseenAddr is the address by which the others will reach a node: the one that it was named by, or one that its host will say.
+// foreseenAddr is the address by which the others will reach a node: the one that it was named by, or one that its host
+// will say.
 func foreseenAddr(n job.Node) string {
 	if addr, err := netip.ParseAddr(n.Name); err == nil && !addr.IsLoopback() && !addr.IsUnspecified() {
 		return n.Name

@@ -41,8 +41,8 @@ const (
 
 const (
 	headerBytes = 5
-	// maxFrame bounds what is taken at once: an order with the largest environment and command line that a kernel takes,
-	// several times over.
+	// maxFrame bounds what is taken at once: an order with the largest environment and command line that a kernel
+	// takes, several times over.
 	maxFrame = 64 << 20
 	// maxAnswer bounds a frame of an agent: nothing that one says is as long as an order.
 	maxAnswer = 8 << 20

@@ -180,7 +180,8 @@ func (l *launcher) openTree(marker string) (err error) {
 	return nil
 }
 
-// closeTree ends them, agents on this machine first. err is the launcher's result, which stays what it is unless it was a success.
+// closeTree ends them, agents on this machine first. err is the launcher's result, which stays what it is unless it was
+// a success.
 func (l *launcher) closeTree(err *error) {
 	l.children.end()
 	if closeErr := l.tree.Close(); *err == nil && closeErr != nil {
@@ -188,8 +189,8 @@ func (l *launcher) closeTree(err *error) {
 	}
 }
 
-// linger is how long other nodes may go on after the first has ended: they say good-bye to each other, and the rules may leave
-// workers more time.
+// linger is how long other nodes may go on after the first has ended: they say good-bye to each other, and the rules
+// may leave workers more time.
 func linger(j *job.Job) time.Duration {
 	if j.Restart.Clean == job.CleanNone {
 		return 0 // as long as their workers run
@@ -249,7 +250,8 @@ func (l *launcher) prepare() error {
 	return nil
 }
 
-// takeToken takes the job's token from where the user has it, or makes one. Agents get it by the connection, and no file has it.
+// takeToken takes the job's token from where the user has it, or makes one. Agents get it by the connection, and no
+// file has it.
 func (l *launcher) takeToken() (err error) {
 	m := &l.job.Meeting
 	if m.TokenFile == "" {
@@ -261,7 +263,8 @@ func (l *launcher) takeToken() (err error) {
 	return err
 }
 
-// sameInterpreter lets hosts that do not get our PATH run the Python that is first in it here, by its path, where they have it.
+// sameInterpreter lets hosts that do not get our PATH run the Python that is first in it here, by its path, where they
+// have it.
 func (l *launcher) sameInterpreter() {
 	j := &l.job
 	if j.Env.Mode != job.EnvInherit || j.Command.Kind == job.Program || j.Python != (job.PythonRules{}) {

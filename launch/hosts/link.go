@@ -127,7 +127,8 @@ func (l *Link) watch(ended <-chan error) {
 			close(l.lost)
 			return
 		case <-tick.C:
-			// A machine that was suspended, or a process that was stopped, has ticked late: who has not looked has not listened.
+			// A machine that was suspended, or a process that was stopped, has ticked late: who has not looked has not
+			// listened.
 			if silent := time.Since(time.Unix(0, l.heard.Load())); silent > Patience {
 				l.why = fmt.Errorf("%w: nothing came from it for %v", ErrLauncherLost, silent.Round(time.Second))
 				close(l.lost)

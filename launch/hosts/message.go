@@ -100,7 +100,8 @@ type ProcessEvent struct {
 	Ended  bool   `json:"-"`
 }
 
-// whoseMessage asks whose process the end at From of a connection to To is; ownerMessage answers whether it is the job's user's.
+// whoseMessage asks whose process the end at From of a connection to To is; ownerMessage answers whether it is the
+// job's user's.
 type (
 	whoseMessage struct {
 		ID   uint64         `json:"id"`

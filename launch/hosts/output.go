@@ -11,8 +11,8 @@ import (
 	"muster/internal/printable"
 )
 
-// Output is where the launcher shows what its agents say. Lines of different nodes are not mixed: a carriage return ends
-// one too, so that progress bars show at once, and the beginning of a line is shown where the rest does not come.
+// Output is where the launcher shows what its agents say. Lines of different nodes are not mixed: a carriage return
+// ends one too, so that progress bars show at once, and the beginning of a line is shown where the rest does not come.
 type Output struct {
 	// Stdout and Stderr take the workers' output, Log lines of JSON from the agents' own logs.
 	Stdout, Stderr, Log io.Writer
@@ -127,7 +127,8 @@ func (o *Output) finish(node string) {
 	}
 }
 
-// Prefix copies r to w until it ends, with what prefix returns in front of each line. A carriage return ends a line too.
+// Prefix copies r to w until it ends, with what prefix returns in front of each line. A carriage return ends a line
+// too.
 func Prefix(w io.Writer, r io.Reader, prefix func() string) {
 	buf := make([]byte, maxOutput)
 	var out []byte

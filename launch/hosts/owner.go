@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// Ours asks a machine's agent whether the end at from of a connection to to, which comes from that machine, belongs to a process of
-// the job's user or of root there. It does where from is no address of that machine, or where its kernel cannot tell.
+// Ours asks a machine's agent whether the end at from of a connection to to, which comes from that machine, belongs to
+// a process of the job's user or of root there. It does where from is no address of that machine, or where its kernel
+// cannot tell.
 func (f *Fleet) Ours(ctx context.Context, machine int, from, to netip.AddrPort) (bool, error) {
 	f.mu.Lock()
 	s := f.nodes[machine].session

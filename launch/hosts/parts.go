@@ -14,8 +14,8 @@ import (
 	"muster/launch/job"
 )
 
-// maxPlaces is how many machines the store of the agents may be on: the first of them has it, the others are where it goes
-// when that one dies.
+// maxPlaces is how many machines the store of the agents may be on: the first of them has it, the others are where it
+// goes when that one dies.
 const maxPlaces = 4
 
 // arrange settles where the nodes meet, now that it is known which machines there are.
@@ -88,8 +88,8 @@ func (l *launcher) masterHost() string {
 	return host
 }
 
-// fixed reports whether every machine has its place in the job: the i-th has group rank i. Where a file says how the machines
-// hang together, their places follow from that.
+// fixed reports whether every machine has its place in the job: the i-th has group rank i. Where a file says how the
+// machines hang together, their places follow from that.
 func fixed(job *job.Job) bool {
 	return job.Meeting.Topology == "" && job.Nodes.Min == job.Nodes.Max && len(job.Hosts.Nodes) == job.Nodes.Max
 }
@@ -145,8 +145,8 @@ func replaceLimit(j *job.Job) int {
 	return rules.ReplaceLimit
 }
 
-// lossLimit is how many restarts and lost nodes together such a job may have: a lost machine uses up a restart, and where none is left
-// the others do not wait for it.
+// lossLimit is how many restarts and lost nodes together such a job may have: a lost machine uses up a restart, and
+// where none is left the others do not wait for it.
 func lossLimit(job *job.Job) int {
 	if rules := &job.Restart; rules.ReplaceLimit < 0 && rules.RankLimit == 0 {
 		return rules.MaxRestarts

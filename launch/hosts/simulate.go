@@ -49,9 +49,9 @@ type SimulationConfig struct {
 	Log      zerolog.Logger
 }
 
-// Simulate runs the agents of a job's nodes on this machine: each is a muster of its own, started with the same command line, that
-// takes itself for another node of the spec. The job has succeeded where one of them has: those that had to leave it say so
-// themselves.
+// Simulate runs the agents of a job's nodes on this machine: each is a muster of its own, started with the same command
+// line, that takes itself for another node of the spec. The job has succeeded where one of them has: those that had to
+// leave it say so themselves.
 func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	asked, log := &c.Job, c.Log
 	if asked.StatusFile != "" {
@@ -99,8 +99,8 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	return s.outcome()
 }
 
-// simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that. chosen
-// reports that it does not.
+// simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that.
+// chosen reports that it does not.
 func simulatedEnviron(ctx context.Context, c SimulationConfig) (environ []string, chosen bool, err error) {
 	environ = append(slices.Clone(c.Environ), SimulatedVariable+"=1")
 	if c.Job.RunID == "" {
@@ -178,7 +178,8 @@ func (s *simulation) show(from *os.File, to io.Writer, name string) {
 	}
 }
 
-// LogMark stands in front of each line of a simulated node's log, which shares standard error with its workers (RFC 7464).
+// LogMark stands in front of each line of a simulated node's log, which shares standard error with its workers (RFC
+// 7464).
 const LogMark = "\x1e"
 
 // workerMark stands in front of the lines of a simulated node's workers, which have a prefix of their own.
@@ -244,8 +245,8 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 	}
 }
 
-// hopeless reports whether the nodes that are left are too few for a round, because others had to leave or were killed. A job
-// that ends by itself is not.
+// hopeless reports whether the nodes that are left are too few for a round, because others had to leave or were killed.
+// A job that ends by itself is not.
 func (s *simulation) hopeless() bool {
 	running := 0
 	for _, p := range s.procs {
@@ -266,7 +267,8 @@ func leaves(status int) bool {
 	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.Undecided
 }
 
-// outcome is the status of the job: that of a node which has succeeded, else of the first one that the job itself ended.
+// outcome is the status of the job: that of a node which has succeeded, else of the first one that the job itself
+// ended.
 func (s *simulation) outcome() error {
 	status := errhint.OK
 	succeeded, decided := false, false // decided: the status is not that of a node that left

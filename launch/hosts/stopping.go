@@ -13,8 +13,8 @@ import (
 	"muster/launch"
 )
 
-// passSignals tells the agents of signals that reach the launcher: the first stops the workers, the second kills them, the
-// third gives the machines up.
+// passSignals tells the agents of signals that reach the launcher: the first stops the workers, the second kills them,
+// the third gives the machines up.
 func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, abandon func(), over <-chan struct{}) {
 	for stopping := false; !stopping; {
 		select {

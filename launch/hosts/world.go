@@ -61,8 +61,8 @@ func (w *worldServer) close() {
 	}
 }
 
-// cameFrom are the addresses that connections of a machine may come from: those that its agent has told, and those by which
-// the machine was reached. away says that it is not this one, whose loopback is another.
+// cameFrom are the addresses that connections of a machine may come from: those that its agent has told, and those by
+// which the machine was reached. away says that it is not this one, whose loopback is another.
 func cameFrom(ctx context.Context, name string, h Hello, away bool) []netip.Addr {
 	addrs := slices.Clone(h.Addrs)
 	for _, text := range []string{h.Addr, h.Own} {

@@ -15,8 +15,8 @@ import (
 	"muster/launch/report"
 )
 
-// worldStatus keeps the launcher's status file: that of the whole world. The nodes of a large world say much at once, so that
-// what came while the file was being written is written together.
+// worldStatus keeps the launcher's status file: that of the whole world. The nodes of a large world say much at once,
+// so that what came while the file was being written is written together.
 type worldStatus struct {
 	path string // empty: no file
 	log  zerolog.Logger
@@ -101,8 +101,8 @@ func (w *worldStatus) close() {
 	<-w.written
 }
 
-// tellEnd writes how the job ended into the status file and, for Kubernetes, into the termination log. o.Status is that with
-// which the launcher ends.
+// tellEnd writes how the job ended into the status file and, for Kubernetes, into the termination log. o.Status is that
+// with which the launcher ends.
 func (l *launcher) tellEnd(o Outcome) {
 	l.told.close()
 	var lost []int

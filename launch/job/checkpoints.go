@@ -23,9 +23,9 @@ type CheckpointRules struct {
 	Slots int
 	// Replicas is on how many nodes a copy of each state is kept, the worker's own included; 0 and 1: on that.
 	Replicas int
-	// The newest step in memory is written to disk, while training goes on, when muster gets Signal (0: none), when the file
-	// OnFile appears, or when the command OnCommand ends with status 0; empty: none. Where it is a machine of a cloud, whose
-	// metadata service is asked for notices, unless Unasked.
+	// The newest step in memory is written to disk, while training goes on, when muster gets Signal (0: none), when the
+	// file OnFile appears, or when the command OnCommand ends with status 0; empty: none. Where it is a machine of a
+	// cloud, whose metadata service is asked for notices, unless Unasked.
 	Signal            syscall.Signal
 	OnFile, OnCommand string
 	Unasked           bool

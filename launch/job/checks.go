@@ -20,14 +20,16 @@ type CheckRules struct {
 	ExcludeStraggler bool
 	// CommPerf measures and prints the bandwidth of all nodes together, once a check was passed.
 	CommPerf bool
-	// MinNetBandwidth is what a stream between two nodes has to reach where it is measured, in MB/s of 10^6 bytes (100).
+	// MinNetBandwidth is what a stream between two nodes has to reach where it is measured, in MB/s of 10^6 bytes
+	// (100).
 	MinNetBandwidth float64
 	// Switchbox tests the links between accelerators of one node.
 	Switchbox SwitchboxRules
-	// OnNodeFault is a command that the agent with group rank 0 runs for each node that has to leave; empty for none. It is
-	// given the verdict.
+	// OnNodeFault is a command that the agent with group rank 0 runs for each node that has to leave; empty for none.
+	// It is given the verdict.
 	OnNodeFault string
-	// Quarantine is how long a node that had to leave may not come back, twice as long with each time; 0: it may at once.
+	// Quarantine is how long a node that had to leave may not come back, twice as long with each time; 0: it may at
+	// once.
 	Quarantine time.Duration
 	// ReportDir is where the results are written, empty for nowhere.
 	ReportDir string
@@ -51,7 +53,8 @@ func (r *CheckRules) Flags() string {
 // DefaultBoxPairs are the pairs of accelerators that are tested where none are named, as --box-pairs takes them.
 const DefaultBoxPairs = "0:1 2:4 3:5 6:7"
 
-// SwitchboxRules say which pairs of accelerators of a node are tested, and what is wanted of them. The zero value tests none.
+// SwitchboxRules say which pairs of accelerators of a node are tested, and what is wanted of them. The zero value tests
+// none.
 type SwitchboxRules struct {
 	// Pairs are local device indices. None: nothing is tested.
 	Pairs [][2]int

@@ -24,12 +24,12 @@ var (
 	stalePrefixes = []string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MUSTER_"}
 )
 
-// platformPrefixes begin the names of what launchers of processes tell a process besides. They are kept from workers only
-// where a platform started muster: elsewhere they are somebody's settings, such as OMPI_MCA_btl.
+// platformPrefixes begin the names of what launchers of processes tell a process besides. They are kept from workers
+// only where a platform started muster: elsewhere they are somebody's settings, such as OMPI_MCA_btl.
 var platformPrefixes = []string{"OMPI_", "PMI", "MV2_COMM_WORLD_", "MPI_LOCAL", "JSM_NAMESPACE_", "PALS_", "HYDI_"}
 
-// Stale reports whether an outer launcher or batch system left a variable of that name about itself. With ofPlatform, what
-// launchers of processes tell a process besides counts, too.
+// Stale reports whether an outer launcher or batch system left a variable of that name about itself. With ofPlatform,
+// what launchers of processes tell a process besides counts, too.
 func Stale(name string, ofPlatform bool) bool {
 	begins := func(prefixes []string) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
@@ -53,7 +53,8 @@ func TellsWorkers(name string) bool { return slices.Contains(torchNames, name) }
 // cleanNames are what is left of a machine's environment under EnvClean, beside which accelerators may be used.
 var cleanNames = []string{"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}
 
-// deviceNames are patterns of the variables that choose among a machine's accelerators. They mean nothing on another one.
+// deviceNames are patterns of the variables that choose among a machine's accelerators. They mean nothing on another
+// one.
 var deviceNames = []string{"*_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"}
 
 // Matches reports whether a variable's name fits one of the patterns, as path.Match has them. Bad patterns fit nothing;
@@ -80,8 +81,8 @@ func (r EnvRules) Keeps(name string) bool {
 	return r.Mode != EnvClean || slices.Contains(cleanNames, name) || Matches(deviceNames, name) || Matches(r.Pass, name)
 }
 
-// Lookup returns how workers of this node find a variable, before muster chooses their Python and their accelerators: in the
-// job's rules, else among what they inherit.
+// Lookup returns how workers of this node find a variable, before muster chooses their Python and their accelerators:
+// in the job's rules, else among what they inherit.
 func (j *Job) Lookup() func(name string) (string, bool) {
 	environ, given := Variables(j.Environ), map[string]Var{}
 	Assign(given, slices.Concat(j.Env.Set, j.NodeEnv), environ)

@@ -17,8 +17,8 @@ type codeRange struct{ low, high int }
 // codePresets are the names that stand for a range. Kubeflow's training operator retries what a signal ended.
 var codePresets = map[string]codeRange{"kubeflow": {128, 255}}
 
-// ParseExitCodes reads a comma-separated list of codes, ranges "low-high", bounds ">=low" and the name "kubeflow", which
-// is ">=128". Blanks around items and numbers do not matter. Empty text is the empty set.
+// ParseExitCodes reads a comma-separated list of codes, ranges "low-high", bounds ">=low" and the name "kubeflow",
+// which is ">=128". Blanks around items and numbers do not matter. Empty text is the empty set.
 func ParseExitCodes(text string) (ExitCodes, error) {
 	var set ExitCodes
 	if strings.TrimSpace(text) == "" {

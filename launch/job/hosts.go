@@ -6,8 +6,8 @@ import (
 	"muster/internal/hosts"
 )
 
-// Hosts are the machines on which muster itself starts the job's nodes, and how it reaches them. The zero value has none:
-// this process is a node, and somebody else starts the others.
+// Hosts are the machines on which muster itself starts the job's nodes, and how it reaches them. The zero value has
+// none: this process is a node, and somebody else starts the others.
 type Hosts struct {
 	// Nodes are the nodes in the order of their ranks. Those behind the first Job.Nodes.Max of them are spares.
 	Nodes []Node
@@ -66,18 +66,21 @@ const (
 
 // EnvRules say what is different in the workers' environment from what muster was started in. They hold on every node.
 type EnvRules struct {
-	// Mode is what nodes on other machines begin with; empty: EnvLauncher. On this machine it is the own environment, or
-	// the named part of it with EnvClean.
+	// Mode is what nodes on other machines begin with; empty: EnvLauncher. On this machine it is the own environment,
+	// or the named part of it with EnvClean.
 	Mode EnvMode
-	// Pass and Deny are patterns of variables' names, as path.Match has them. Deny keeps variables of the launcher from other
-	// machines; so do HostNames, which Pass wins over. With EnvClean, Pass also names what workers here inherit.
+	// Pass and Deny are patterns of variables' names, as path.Match has them. Deny keeps variables of the launcher from
+	// other machines; so do HostNames, which Pass wins over. With EnvClean, Pass also names what workers here inherit.
 	Pass, Deny []string
-	// Set are variables that the workers get over what they inherit, later ones over earlier. Those by which torchelastic tells
-	// ranks win over them. A value with Expand may name variables set before it, and inherited ones, of its node.
+	// Set are variables that the workers get over what they inherit, later ones over earlier. Those by which
+	// torchelastic tells ranks win over them. A value with Expand may name variables set before it, and inherited ones,
+	// of its node.
 	Set []Var
-	// Unset are patterns of the names of variables that the workers do not get from anywhere, torchelastic's among them.
+	// Unset are patterns of the names of variables that the workers do not get from anywhere, torchelastic's among
+	// them.
 	Unset []string
-	// NoDefaults leaves out what torchrun sets where nobody else has: OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING.
+	// NoDefaults leaves out what torchrun sets where nobody else has: OMP_NUM_THREADS and
+	// TORCH_NCCL_ASYNC_ERROR_HANDLING.
 	NoDefaults bool
 	// Cross tells workers of their node as DeepSpeed does: LOCAL_SIZE, CROSS_RANK and CROSS_SIZE.
 	Cross bool
@@ -86,8 +89,8 @@ type EnvRules struct {
 // DeviceRules say which accelerators all workers of a node are told of, in the variable by which they see them, such as
 // CUDA_VISIBLE_DEVICES. The zero value leaves what they inherit.
 type DeviceRules struct {
-	// List makes the variable list devices by their numbers: Only; or all but Except; or, unless it is set already, as many
-	// as there are workers.
+	// List makes the variable list devices by their numbers: Only; or all but Except; or, unless it is set already, as
+	// many as there are workers.
 	List         bool
 	Only, Except []int
 	// Variable is the variable's name; empty: that of the accelerators which are found.

@@ -23,10 +23,11 @@ type Job struct {
 	Command Command
 	// Nodes is how many nodes take part.
 	Nodes Range
-	// Procs is the number of workers on this node as the user wrote it: a number, auto, cpu, or the accelerators to count.
+	// Procs is the number of workers on this node as the user wrote it: a number, auto, cpu, or the accelerators to
+	// count.
 	Procs string
-	// Platform names the platform that started this process and whose variables were taken into account, empty for none.
-	// Workers then inherit none of the variables by which launchers tell processes apart.
+	// Platform names the platform that started this process and whose variables were taken into account, empty for
+	// none. Workers then inherit none of the variables by which launchers tell processes apart.
 	Platform string
 	// Role is the role name of the workers (ROLE_NAME), "default" unless given.
 	Role string
@@ -34,12 +35,14 @@ type Job struct {
 	Meeting Meeting
 	// Hosts are the machines on which muster itself starts the nodes.
 	Hosts Hosts
-	// Env says what is different in the workers' environment, Python which one they run, Debug what runs in their place.
+	// Env says what is different in the workers' environment, Python which one they run, Debug what runs in their
+	// place.
 	Env    EnvRules
 	Python PythonRules
 	Debug  DebugRules
-	// NodeEnv are variables of all workers of this node, WorkerEnv those of each of them by local rank; nil: none. They are
-	// what Hosts.Nodes has for the node that this copy of the job is for, and win over Env.Set and over torchelastic's.
+	// NodeEnv are variables of all workers of this node, WorkerEnv those of each of them by local rank; nil: none. They
+	// are what Hosts.Nodes has for the node that this copy of the job is for, and win over Env.Set and over
+	// torchelastic's.
 	NodeEnv   []Var
 	WorkerEnv [][]Var
 	// Restart are the rules for worker exits.
@@ -56,8 +59,8 @@ type Job struct {
 	Stop StopRules
 	// Logs says where the workers' output goes.
 	Logs LogRules
-	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null, unless a job's only
-	// worker is on a terminal: it reads from there where NoStdin does not forbid it.
+	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null, unless a
+	// job's only worker is on a terminal: it reads from there where NoStdin does not forbid it.
 	InheritStdin, NoStdin bool
 	// Isolate shows each worker the accelerator of its local rank alone.
 	Isolate bool
@@ -71,7 +74,8 @@ type Job struct {
 	FakeOnReal bool
 	// EventLog is "console" to print torchelastic's event records as JSON lines on standard error, or "null".
 	EventLog string
-	// Watchdog offers the workers torchelastic's file timer, at WatchdogFile or, where that is empty, in the run directory.
+	// Watchdog offers the workers torchelastic's file timer, at WatchdogFile or, where that is empty, in the run
+	// directory.
 	Watchdog     bool
 	WatchdogFile string
 	// StatusFile is the path where the job's state is kept as JSON, empty for none.
@@ -138,11 +142,11 @@ type Command struct {
 
 // Meeting says how the job's nodes meet, and where the store listens that workers reach as MASTER_ADDR:MASTER_PORT.
 type Meeting struct {
-	// Backend is "standalone" (this node alone), "static" (fixed node ranks), "c10d" (a store that agents of torchrun may
-	// share), "muster" (such a store for our agents only) or "etcd" (v3).
+	// Backend is "standalone" (this node alone), "static" (fixed node ranks), "c10d" (a store that agents of torchrun
+	// may share), "muster" (such a store for our agents only) or "etcd" (v3).
 	Backend string
-	// Host and Port are, for a standalone job, where the workers' store listens. Empty: 127.0.0.1; 0: a free port. Of a node of several,
-	// Port is the one at which that store listens and no other; 0: WorkerPorts.
+	// Host and Port are, for a standalone job, where the workers' store listens. Empty: 127.0.0.1; 0: a free port. Of a
+	// node of several, Port is the one at which that store listens and no other; 0: WorkerPorts.
 	Host string
 	Port int
 	// Endpoints are where the store of several nodes listens, or etcd's members. The first of several is the store's
@@ -150,8 +154,8 @@ type Meeting struct {
 	Endpoints []Endpoint
 	// NodeRank is the group rank that this node is to have in a static job, else -1.
 	NodeRank int
-	// WorkerPorts are where the store of this node's workers may listen unless Port or Endpoints say it, best first; where
-	// there are none, or none is free, it has any free port.
+	// WorkerPorts are where the store of this node's workers may listen unless Port or Endpoints say it, best first;
+	// where there are none, or none is free, it has any free port.
 	WorkerPorts []int
 	// LocalAddr is the address by which the other nodes reach this one, Iface the network interface that has it. Both
 	// empty: the address from which the store is reached.
@@ -160,18 +164,19 @@ type Meeting struct {
 	ExportIface bool
 	// Host or client of the first endpoint is decided by whether its address is ours, unless IsHost says it.
 	IsHost *bool
-	// JoinTimeout bounds a meeting (600 s), CloseTimeout the good-byes (30 s), ReadTimeout what torchrun's agents may take
-	// to answer within a meeting (60 s), HeartbeatTimeout the write of one heartbeat (5 s). LastCall is how long a round
-	// that has enough nodes waits for more after the last one came; 0 leaves it to the protocol.
+	// JoinTimeout bounds a meeting (600 s), CloseTimeout the good-byes (30 s), ReadTimeout what torchrun's agents may
+	// take to answer within a meeting (60 s), HeartbeatTimeout the write of one heartbeat (5 s). LastCall is how long a
+	// round that has enough nodes waits for more after the last one came; 0 leaves it to the protocol.
 	JoinTimeout, CloseTimeout, ReadTimeout, HeartbeatTimeout, LastCall time.Duration
-	// KeepAlive is the time between two heartbeats of a node, which is lost after KeepAliveAttempts of them; 0 leaves it
-	// to the protocol.
+	// KeepAlive is the time between two heartbeats of a node, which is lost after KeepAliveAttempts of them; 0 leaves
+	// it to the protocol.
 	KeepAlive         time.Duration
 	KeepAliveAttempts int
-	// Spares is how many nodes are held ready to take a lost one's place, NodeUnit what the number of nodes in a round is
-	// a multiple of; 0 and 1 for none.
+	// Spares is how many nodes are held ready to take a lost one's place, NodeUnit what the number of nodes in a round
+	// is a multiple of; 0 and 1 for none.
 	Spares, NodeUnit int
-	// Topology is the path of a file that names the switches, TokenFile of one that holds the job's token; empty for none.
+	// Topology is the path of a file that names the switches, TokenFile of one that holds the job's token; empty for
+	// none.
 	Topology, TokenFile string
 	// StoreAllow are the networks whose clients the stores serve; none: all. On one node see AllowsLoopback.
 	StoreAllow []netip.Prefix
@@ -183,8 +188,8 @@ type Meeting struct {
 	Conf map[string]string
 }
 
-// AllowsLoopback reports whether StoreAllow names loopback. On one node the store serves processes of this user and of root, which the
-// kernel tells apart, and those of all users where that is so.
+// AllowsLoopback reports whether StoreAllow names loopback. On one node the store serves processes of this user and of
+// root, which the kernel tells apart, and those of all users where that is so.
 func (m *Meeting) AllowsLoopback() bool {
 	return slices.ContainsFunc(m.StoreAllow, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
 }
@@ -214,7 +219,8 @@ type StopRules struct {
 	// Grace is the time between the first signal and SIGKILL. Default 30 s.
 	Grace time.Duration
 	// Handled are the signals that end the job when muster receives them: they are forwarded to the workers, and after
-	// Grace the rest is killed. Other signals that can be forwarded (SIGUSR1, SIGUSR2) go to the workers and end nothing.
+	// Grace the rest is killed. Other signals that can be forwarded (SIGUSR1, SIGUSR2) go to the workers and end
+	// nothing.
 	Handled []syscall.Signal
 }
 
@@ -274,13 +280,14 @@ type LogRules struct {
 	Live bool
 	// Color gives each rank's prefix a color.
 	Color bool
-	// RankDir is a directory in which each worker has one file for both of its streams, as DeepSpeed names it, and nothing
-	// of it is shown; empty for none. Tee and Redirect count for nothing then.
+	// RankDir is a directory in which each worker has one file for both of its streams, as DeepSpeed names it, and
+	// nothing of it is shown; empty for none. Tee and Redirect count for nothing then.
 	RankDir string
 	// Stamp puts the time in front of the prefix.
 	Stamp bool
-	// RankFiles is a directory in which the files of a worker are rank.<rank>/stdout and stderr, its rank with RankDigits
-	// digits, in place of those in the directory of the run. What stands there already is overwritten. Empty: none.
+	// RankFiles is a directory in which the files of a worker are rank.<rank>/stdout and stderr, its rank with
+	// RankDigits digits, in place of those in the directory of the run. What stands there already is overwritten.
+	// Empty: none.
 	RankFiles  string
 	RankDigits int
 	// KeepStdout and KeepStderr are the lists of --duplicate-stdout-filters and --duplicate-stderr-filters: tee'd lines
@@ -320,12 +327,13 @@ type BindRules struct {
 	Mode string
 	// CPUs are those that BindCores divides, as in 0,2-5; empty: one of each core that muster may use.
 	CPUs string
-	// Fallback lets all workers of a node run unbound where one of them cannot be bound; otherwise the job is refused there.
+	// Fallback lets all workers of a node run unbound where one of them cannot be bound; otherwise the job is refused
+	// there.
 	Fallback bool
 }
 
-// BindCores is the mode of BindRules that gives the workers of a node equal shares of its CPUs, in the order of their ranks
-// and whatever accelerators they have, and tells them in OMP_NUM_THREADS how many they got.
+// BindCores is the mode of BindRules that gives the workers of a node equal shares of its CPUs, in the order of their
+// ranks and whatever accelerators they have, and tells them in OMP_NUM_THREADS how many they got.
 const BindCores = "cores"
 
 // RestartPolicy says which worker exits start the group anew.
@@ -338,7 +346,8 @@ const (
 	RestartAlways    RestartPolicy = "always"     // exit 0 too; needs a deadline
 	RestartExitCode  RestartPolicy = "exit-code"  // the codes of Retryable
 
-	// A lost node leads to a new round under every policy but never; under these, exits do not, or those of Retryable only.
+	// A lost node leads to a new round under every policy but never; under these, exits do not, or those of Retryable
+	// only.
 	RestartOnNodeFail           RestartPolicy = "on-node-fail"
 	RestartOnNodeFailOrExitCode RestartPolicy = "on-node-fail-or-exit-code"
 )
@@ -378,22 +387,24 @@ const (
 type RestartRules struct {
 	Policy RestartPolicy
 	Scope  RestartScope
-	// MaxRestarts is torchrun's --max-restarts: restarts because of a failure on this node, TORCHELASTIC_MAX_RESTARTS. ≥ 0.
+	// MaxRestarts is torchrun's --max-restarts: restarts because of a failure on this node, TORCHELASTIC_MAX_RESTARTS.
+	// ≥ 0.
 	MaxRestarts int
 	// ReplaceLimit bounds how often a lost node leads to a new round, BackoffLimit restarts and losses of the whole job
 	// together; negative: no limit of its own.
 	ReplaceLimit, BackoffLimit int
-	// LossLimit is how many restarts and lost nodes together the job may have had when a node is lost; 0: no limit of its own.
+	// LossLimit is how many restarts and lost nodes together the job may have had when a node is lost; 0: no limit of
+	// its own.
 	LossLimit int
-	// RankLimit bounds how often the node of each group rank may be replaced; 0: no limit of its own. A job that goes on with
-	// fewer nodes has replaced nobody.
+	// RankLimit bounds how often the node of each group rank may be replaced; 0: no limit of its own. A job that goes
+	// on with fewer nodes has replaced nobody.
 	RankLimit int
 	// Window makes the limits count only restarts within the last Window, and a group that ran healthy for that long
 	// starts with no delay again. 0: limits count all restarts, and delays are never reset.
 	Window time.Duration
 	// Delay is the pause before the second restart; the first has none. It is multiplied by DelayFactor from restart to
-	// restart up to DelayMax, with jitter. A group that ran ten times as long as the pause that is due starts at once, and
-	// pauses grow anew.
+	// restart up to DelayMax, with jitter. A group that ran ten times as long as the pause that is due starts at once,
+	// and pauses grow anew.
 	Delay       time.Duration
 	DelayFactor float64
 	DelayMax    time.Duration

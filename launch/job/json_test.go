@@ -12,8 +12,8 @@ import (
 	"muster/launch/job"
 )
 
-// fill sets everything below v to a value that is not its zero, and another one each time. It fails on what it cannot set, so
-// that a field which would be lost between machines cannot be added unseen.
+// fill sets everything below v to a value that is not its zero, and another one each time. It fails on what it cannot
+// set, so that a field which would be lost between machines cannot be added unseen.
 func fill(t *testing.T, v reflect.Value, path string, n *int) {
 	t.Helper()
 	*n++

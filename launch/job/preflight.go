@@ -13,7 +13,8 @@ type Preflight struct {
 	Received time.Time `json:"received"`
 	// Dir is the working directory.
 	Dir string `json:"dir"`
-	// Problem is why the job cannot start here, such as a missing script, with a hint and an exit status; empty for none.
+	// Problem is why the job cannot start here, such as a missing script, with a hint and an exit status; empty for
+	// none.
 	Problem string `json:"problem,omitempty"`
 	Hint    string `json:"hint,omitempty"`
 	Status  int    `json:"status,omitempty"`
@@ -26,8 +27,8 @@ type Preflight struct {
 	// Workers is how many the node starts, Accelerators how many workers may use.
 	Workers      int `json:"workers"`
 	Accelerators int `json:"accelerators"`
-	// OpenFiles and LockedMemory (bytes) are soft limits; the largest number there is stands for none. SharedMemory is the
-	// size of /dev/shm in bytes, 0 where there is none.
+	// OpenFiles and LockedMemory (bytes) are soft limits; the largest number there is stands for none. SharedMemory is
+	// the size of /dev/shm in bytes, 0 where there is none.
 	OpenFiles    uint64 `json:"open_files"`
 	LockedMemory uint64 `json:"locked_memory"`
 	SharedMemory uint64 `json:"shared_memory"`

@@ -22,7 +22,8 @@ type module struct {
 	fset   *token.FileSet
 	types  map[string]*types.Package // the packages of the module, by their paths
 	export map[string]string         // files with what a package exports
-	// read are the fields that are read, copied those that are only handed on to other fields. Keys are package.Type.Field.
+	// read are the fields that are read, copied those that are only handed on to other fields. Keys are
+	// package.Type.Field.
 	read   map[string]bool
 	copied map[string][]string
 }
@@ -211,8 +212,9 @@ var shownOnly = map[string]string{
 	"muster/launch/job.Meeting.Conf": "the words of --rdzv-conf for --dry-run: what they ask for stands in other fields, and the dialects refuse the rest",
 }
 
-// Every field of a job is read by somebody, or a setting could stand there and mean nothing: fields that only the dialects and
-// --dry-run look at, and such as are only handed on, do not count. What a platform says is for the dialects alone.
+// Every field of a job is read by somebody, or a setting could stand there and mean nothing: fields that only the
+// dialects and --dry-run look at, and such as are only handed on, do not count. What a platform says is for the
+// dialects alone.
 func TestEveryFieldOfAJobIsRead(t *testing.T) {
 	m := loadModule(t)
 	delete(m.types, "muster/internal/platform")

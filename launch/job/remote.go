@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// hostNames are patterns of variables that describe a machine, a login or a session there and not the job. They stay where
-// they are, unless EnvRules.Pass names them.
+// hostNames are patterns of variables that describe a machine, a login or a session there and not the job. They stay
+// where they are, unless EnvRules.Pass names them.
 var hostNames = []string{
 	// the machine, and who is logged in
 	"HOSTNAME", "HOST", "HOSTTYPE", "HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "MAIL", "UID", "EUID",
@@ -26,8 +26,9 @@ var hostNames = []string{
 	"MUSTER_*",
 }
 
-// joinedPaths are lists of directories of which other machines get the launcher's first and then their own: the same image
-// or a shared home on all of them is the usual case, and a login by ssh finds neither the activated environment nor CUDA.
+// joinedPaths are lists of directories of which other machines get the launcher's first and then their own: the same
+// image or a shared home on all of them is the usual case, and a login by ssh finds neither the activated environment
+// nor CUDA.
 var joinedPaths = []string{"PATH", "LD_LIBRARY_PATH"}
 
 // HostNames returns the patterns of variables that do not leave a machine unless EnvRules.Pass names them.
@@ -51,8 +52,8 @@ func Passed(rules EnvRules, launcher []string) []string {
 	return environOf(vars)
 }
 
-// RemoteEnviron returns what a job has as Environ on another machine than the launcher's, where machine is the environment of
-// the process that serves the job there, and launcher what the launcher began with, or Passed of that.
+// RemoteEnviron returns what a job has as Environ on another machine than the launcher's, where machine is the
+// environment of the process that serves the job there, and launcher what the launcher began with, or Passed of that.
 func RemoteEnviron(rules EnvRules, machine, launcher []string) []string {
 	vars := Variables(machine)
 	for _, name := range []string{"PWD", "OLDPWD", "SHLVL", "_"} { // of a shell that the workers have nothing to do with

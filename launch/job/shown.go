@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// harmlessNames are patterns of the variables whose values may be shown: where processes of a job are, how libraries compute
-// and talk, and where programs lie. What anything else holds nobody knows.
+// harmlessNames are patterns of the variables whose values may be shown: where processes of a job are, how libraries
+// compute and talk, and where programs lie. What anything else holds nobody knows.
 var harmlessNames = []string{
 	"PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "MANPATH", "PKG_CONFIG_PATH", "LD_PRELOAD", "LD_BIND_NOW", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "LC_*", "TZ", "PWD", "OLDPWD", "TMPDIR", "TMP", "TEMP",
 	"HOSTNAME", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_SHLVL", "CUDA_HOME", "ROCM_HOME", "PYTHON[A-Z]*", "MALLOC_*",
@@ -35,8 +35,8 @@ var (
 	secretWhole = []string{"PAT", "JWT", "SAS", "SIG", "SIGNATURE", "DSN", "BEARER", "CONNSTR", "PW", "CRED"}
 )
 
-// Secret reports whether a name looks like that of a secret, such as HF_TOKEN or AWS_SECRET_ACCESS_KEY. Values of those are
-// never shown.
+// Secret reports whether a name looks like that of a secret, such as HF_TOKEN or AWS_SECRET_ACCESS_KEY. Values of those
+// are never shown.
 func Secret(name string) bool { return secretAmong(name, secretWords) }
 
 func secretAmong(name string, endings []string) bool {
@@ -82,8 +82,8 @@ func hidden(text string) string {
 	return fmt.Sprintf("(%d characters, not shown)", utf8.RuneCountInString(text))
 }
 
-// Shown is the variable's value as it may be shown: as it is where the variable is known to be harmless, and else how long
-// it is. "…" stands for who logs in by a URL.
+// Shown is the variable's value as it may be shown: as it is where the variable is known to be harmless, and else how
+// long it is. "…" stands for who logs in by a URL.
 func (v Var) Shown() string {
 	if !Harmless(v.Name) || holdsSecret(v.Value) {
 		return hidden(v.Value)
@@ -94,8 +94,9 @@ func (v Var) Shown() string {
 // givesVariable are the words of other launchers and of containers behind which NAME=VALUE sets a variable.
 var givesVariable = []string{"-x", "-e", "-env", "--env", "-genv", "--export", "--export-env"}
 
-// ShownArgs is a command line as it may be shown: what stands behind the name of a secret, as in --api-key X, --token=X or
-// password=X, or looks like one by itself, is left out, and so is the value of a variable that is not known to be harmless.
+// ShownArgs is a command line as it may be shown: what stands behind the name of a secret, as in --api-key X, --token=X
+// or password=X, or looks like one by itself, is left out, and so is the value of a variable that is not known to be
+// harmless.
 func ShownArgs(args []string) []string {
 	shown := make([]string, len(args))
 	secret, variable := false, false // what the word before says of this one
@@ -122,8 +123,8 @@ func ShownArgs(args []string) []string {
 	return shown
 }
 
-// ShownWhole reports whether nothing has to be left out of a text of several words, such as arguments for a program. A text
-// of one word is shown whole.
+// ShownWhole reports whether nothing has to be left out of a text of several words, such as arguments for a program. A
+// text of one word is shown whole.
 func ShownWhole(text string) bool {
 	words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n,;", r) })
 	return len(words) < 2 || slices.Equal(ShownArgs(words), words)

@@ -48,8 +48,8 @@ func (c *Command) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Strings are texts that may hold any bytes, as arguments and environments do. JSON has them as strings, and as an object
-// {"bytes": "<base64>"} where they are not UTF-8, so that a job arrives on another machine byte for byte.
+// Strings are texts that may hold any bytes, as arguments and environments do. JSON has them as strings, and as an
+// object {"bytes": "<base64>"} where they are not UTF-8, so that a job arrives on another machine byte for byte.
 type Strings []string
 
 // anyBytes is one of them.

@@ -6,6 +6,7 @@ type Var struct {
 	Source      Source
 	// Own is true where another worker, attempt or round has, or may have, another value.
 	Own bool
-	// Expand asks for $NAME and ${NAME} in the value to be replaced on the node where the worker runs; see EnvRules.Set.
+	// Expand asks for $NAME and ${NAME} in the value to be replaced on the node where the worker runs; see
+	// EnvRules.Set.
 	Expand bool
 }

@@ -1,6 +1,6 @@
-// Package node runs one node's part of a job, whether its user has started it or a launcher: what the job leaves open is looked up on
-// this machine, the nodes meet, and an agent runs the workers. Who starts a node does something of its own between these steps: it shows the
-// plan, or waits for its launcher.
+// Package node runs one node's part of a job, whether its user has started it or a launcher: what the job leaves open
+// is looked up on this machine, the nodes meet, and an agent runs the workers. Who starts a node does something of its
+// own between these steps: it shows the plan, or waits for its launcher.
 package node
 
 import (
@@ -25,7 +25,8 @@ type Here interface {
 	Meeting(p *plan.Plan, log zerolog.Logger) place.Config
 	// Checker returns what examines the nodes of the job, nil where nothing is asked for.
 	Checker(ctx context.Context, p *plan.Plan, at place.Reach, log zerolog.Logger) launch.Checker
-	// Agent returns an agent that has what this program gives each of them: its streams, its guardian, and what keeps checkpoints.
+	// Agent returns an agent that has what this program gives each of them: its streams, its guardian, and what keeps
+	// checkpoints.
 	Agent(p *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent
 	// PrintError writes an error and its hint for people.
 	PrintError(err error)
@@ -45,8 +46,8 @@ func Plan(j job.Job, here Here, log zerolog.Logger) (*plan.Plan, error) {
 	return p, nil
 }
 
-// Preflight is Plan for a node that is compared with the others. The facts of this machine are there where its job cannot be planned,
-// too: they say why.
+// Preflight is Plan for a node that is compared with the others. The facts of this machine are there where its job
+// cannot be planned, too: they say why.
 func Preflight(ctx context.Context, j job.Job, here Here, log zerolog.Logger) (*plan.Plan, *job.Preflight, error) {
 	machine, err := here.Machine(j, log)
 	if err != nil {
@@ -73,8 +74,8 @@ func announce(p *plan.Plan, log zerolog.Logger) {
 	}
 }
 
-// Meet opens what the nodes of the plan's job meet through, and returns the agent that is to run this node's part. A signal that comes
-// meanwhile is an errhint.StatusError.
+// Meet opens what the nodes of the plan's job meet through, and returns the agent that is to run this node's part. A
+// signal that comes meanwhile is an errhint.StatusError.
 func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, log zerolog.Logger) (*launch.Agent, error) {
 	handler, at, err := place.Open(ctx, here.Meeting(p, log))
 	if err != nil {
@@ -87,7 +88,8 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 	return agent, nil
 }
 
-// exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked for.
+// exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked
+// for.
 func exportIface(ctx context.Context, p *plan.Plan, at place.Reach, log zerolog.Logger) {
 	if !p.Job.Meeting.ExportIface || p.Job.Alone() {
 		return
@@ -106,7 +108,8 @@ func Stopped(err error) error {
 	return err
 }
 
-// Run runs an agent of Meet. Its error is an errhint.StatusError where the report, or what was printed, says everything.
+// Run runs an agent of Meet. Its error is an errhint.StatusError where the report, or what was printed, says
+// everything.
 func Run(ctx context.Context, agent *launch.Agent, here Here) (launch.Result, error) {
 	result, err := agent.Run(ctx)
 	switch s := result.Status; {
@@ -121,8 +124,8 @@ func Run(ctx context.Context, agent *launch.Agent, here Here) (launch.Result, er
 	return result, nil
 }
 
-// Compat gives err the status 1 where the job is to fail as under the launchers that muster replaces; then err is printed. Refused input
-// keeps its status 2.
+// Compat gives err the status 1 where the job is to fail as under the launchers that muster replaces; then err is
+// printed. Refused input keeps its status 2.
 func Compat(j *job.Job, err error, printError func(error)) error {
 	if j.CompatExit && err != nil && errhint.CodeOf(err) != errhint.Usage {
 		printError(err)

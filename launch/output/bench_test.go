@@ -90,8 +90,8 @@ func BenchmarkOutput(b *testing.B) {
 	}
 }
 
-// BenchmarkWorkerThatPrints measures what a worker loses that computes and prints 100 MB in each second, compared to one
-// whose output goes to /dev/null. What it waits for a processor does not count: the machine has other things to do.
+// BenchmarkWorkerThatPrints measures what a worker loses that computes and prints 100 MB in each second, compared to
+// one whose output goes to /dev/null. What it waits for a processor does not count: the machine has other things to do.
 func BenchmarkWorkerThatPrints(b *testing.B) {
 	nanoseconds := func(text string) time.Duration {
 		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)

@@ -17,8 +17,8 @@ const ownMessageWait = 5 * time.Second
 
 // console is one of our own output streams (standard output or error, or both where they are the same file), shared by
 // every worker's stream that is shown on it. Whoever writes has the turn; a turn writes whole lines, so that lines of
-// different workers never mix. What stands unfinished at the end of the output belongs to one pump; everybody else starts
-// a new line first.
+// different workers never mix. What stands unfinished at the end of the output belongs to one pump; everybody else
+// starts a new line first.
 type console struct {
 	name     string
 	out      sink
@@ -27,8 +27,8 @@ type console struct {
 	live bool
 	log  zerolog.Logger
 
-	// turn holds a token while somebody writes. A channel rather than a mutex: those who wait can be called off, and are
-	// served in the order they came.
+	// turn holds a token while somebody writes. A channel rather than a mutex: those who wait can be called off, and
+	// are served in the order they came.
 	turn chan struct{}
 	// standing is the pump whose unfinished line ends the output, nil at the start of a line. It changes only during a
 	// turn.
@@ -100,8 +100,8 @@ func (c *console) release() {
 	}
 }
 
-// write puts p out; the caller has the turn and says what stands at the end now: a pump, or nil for the start of a line.
-// Errors end here: a console that nobody reads (| head) must not end a job. After one, the end is unknown.
+// write puts p out; the caller has the turn and says what stands at the end now: a pump, or nil for the start of a
+// line. Errors end here: a console that nobody reads (| head) must not end a job. After one, the end is unknown.
 func (c *console) write(p []byte, standing *pump, done <-chan struct{}) {
 	if c.lost.Load() {
 		return

@@ -30,8 +30,8 @@ type logDir struct {
 	temporary string
 }
 
-// makeLogDir makes the directory of a run: <dir>/<run id>_<8 random>, where dir defaults to a new torchelastic_<8 random>
-// in tempDir. The names are torchrun's (PyTorch 2.15.0, observed).
+// makeLogDir makes the directory of a run: <dir>/<run id>_<8 random>, where dir defaults to a new torchelastic_<8
+// random> in tempDir. The names are torchrun's (PyTorch 2.15.0, observed).
 func makeLogDir(dir, runID, tempDir string) (logDir, error) {
 	if dir == os.DevNull {
 		return logDir{}, nil

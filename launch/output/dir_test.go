@@ -280,7 +280,8 @@ func TestATemporaryDirectoryIsRemovedWhenItIsOfNoUse(t *testing.T) {
 }
 
 func TestFilteredLines(t *testing.T) {
-	// Needles at the end of a piece of the buffer, across its end, in lines longer than it, and in a last line without end.
+	// Needles at the end of a piece of the buffer, across its end, in lines longer than it, and in a last line without
+	// end.
 	long := strings.Repeat("x", 3*pumpBytes)
 	across := strings.Repeat("x", pumpBytes-3) + "needle" + strings.Repeat("y", 2*pumpBytes)
 	lines := []string{

@@ -44,8 +44,8 @@ func (k *keptLines) match(line []byte) bool {
 	return false
 }
 
-// write appends all parts without a line of another worker in between. An error is logged once: what else is written for
-// the worker matters more than this copy.
+// write appends all parts without a line of another worker in between. An error is logged once: what else is written
+// for the worker matters more than this copy.
 func (k *keptLines) write(parts ...io.Reader) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

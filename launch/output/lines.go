@@ -10,11 +10,12 @@ import (
 const (
 	// pumpBytes is how much of a stream is held in memory. A longer line is shown piece by piece.
 	pumpBytes = 256 << 10
-	// promptWait is how long an unfinished line rests before it is shown: prompts and progress bars end without newline.
+	// promptWait is how long an unfinished line rests before it is shown: prompts and progress bars end without
+	// newline.
 	promptWait = 100 * time.Millisecond
-	// tornWait is the same where other workers are shown too. A worker whose runtime buffers its output writes in blocks
-	// that end anywhere in a line; were the rest of such a line shown at once, the next line of another worker would tear
-	// it. Whoever hangs in the middle of a line is still seen to do so.
+	// tornWait is the same where other workers are shown too. A worker whose runtime buffers its output writes in
+	// blocks that end anywhere in a line; were the rest of such a line shown at once, the next line of another worker
+	// would tear it. Whoever hangs in the middle of a line is still seen to do so.
 	tornWait = 5 * time.Second
 	// A line longer than pumpBytes keeps the others off the console. It loses the turn when nothing of it came for
 	// holdIdle, or after holdMost: the others may be what its worker waits for.
@@ -38,8 +39,8 @@ type pump struct {
 	// alone says that no other worker is shown, so that no line of another one can come in between.
 	alone bool
 	// prefixed says that each line starts with prefix, and that of a progress bar's updates (separated by \r) only some
-	// are shown. Otherwise every byte passes as it is, but for the bars of several workers where no terminal shows them moving:
-	// they would tear each other, an update a line.
+	// are shown. Otherwise every byte passes as it is, but for the bars of several workers where no terminal shows them
+	// moving: they would tear each other, an update a line.
 	prefixed bool
 	prefix   []byte
 	// stamp puts the time in front of the prefix.
@@ -218,8 +219,8 @@ func (p *pump) appendState(to []byte, standing *pump, text []byte) []byte {
 	return append(append(p.head(to), state...), '\n')
 }
 
-// lastUpdate returns where the text behind the last carriage return of an unfinished line starts, 0 where there is none.
-// Those at the end are left alone: a newline may follow.
+// lastUpdate returns where the text behind the last carriage return of an unfinished line starts, 0 where there is
+// none. Those at the end are left alone: a newline may follow.
 func lastUpdate(data []byte) int {
 	return bytes.LastIndexByte(bytes.TrimRight(data, "\r"), '\r') + 1
 }
@@ -273,8 +274,8 @@ func (p *pump) writeRaw(text []byte, standing *pump) {
 	p.out.write(text, standing, p.calledOff)
 }
 
-// appendText appends a part of a line, with what has to come before it when standing is at the end of the console. Of its
-// updates only the last is taken.
+// appendText appends a part of a line, with what has to come before it when standing is at the end of the console. Of
+// its updates only the last is taken.
 func (p *pump) appendText(to []byte, standing *pump, text []byte) []byte {
 	if i := bytes.LastIndexByte(text, '\r'); i >= 0 {
 		text, p.rewrite = text[i+1:], true

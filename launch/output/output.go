@@ -15,11 +15,12 @@ import (
 	"muster/launch/job"
 )
 
-// outputWait is how long after a worker's exit its pipe may stay open, in the hands of something the worker has started,
-// before what is there is taken for all.
+// outputWait is how long after a worker's exit its pipe may stay open, in the hands of something the worker has
+// started, before what is there is taken for all.
 const outputWait = time.Second
 
-// stallWait is how long a console may take nothing at all, after a worker's exit, before the rest is not shown any more.
+// stallWait is how long a console may take nothing at all, after a worker's exit, before the rest is not shown any
+// more.
 const stallWait = 10 * time.Second
 
 // Setup is what Open needs.
@@ -99,8 +100,8 @@ func (l *Logs) Where(node string, nodes int) string {
 }
 
 // Message returns the writer for what the agent itself says on standard error: each Write starts on a line of its own,
-// and no worker's line is mixed with it. It never fails, and drops what a console that stands still does not take within
-// 5 s.
+// and no worker's line is mixed with it. It never fails, and drops what a console that stands still does not take
+// within 5 s.
 func (l *Logs) Message() io.Writer { return l.err }
 
 // shown reports whether a local rank's output is to be shown. An empty list shows all, as in torchrun.
@@ -229,8 +230,8 @@ func (l *Logs) Keeps() string {
 	return l.dir.path
 }
 
-// Disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one, where
-// no stream was to be written to a file in it.
+// Disposable returns the directories in which nobody will look for anything after a sudden end: the temporary one,
+// where no stream was to be written to a file in it.
 func (l *Logs) Disposable() []string {
 	files := (l.rules.Redirect.Any() || l.rules.Tee.Any()) && l.rules.RankFiles == "" && l.rules.RankDir == ""
 	if l.dir.temporary == "" || files {

@@ -90,8 +90,8 @@ func writeLines(w io.Writer, rank, count, longest int) {
 	}
 }
 
-// writeBusy computes and writes in turn, like a worker that prints a lot while it trains. In the end it says on standard
-// error how many nanoseconds that took, without the time it was ready to run and had no processor.
+// writeBusy computes and writes in turn, like a worker that prints a lot while it trains. In the end it says on
+// standard error how many nanoseconds that took, without the time it was ready to run and had no processor.
 func writeBusy(total, rate, size int) {
 	runtime.LockOSThread()
 	cpu := func() time.Duration {
@@ -127,7 +127,8 @@ func runDelay() time.Duration {
 	return time.Duration(n)
 }
 
-// checkLines fails the test unless out is the whole lines of all workers, in each one's order, each behind prefix(rank).
+// checkLines fails the test unless out is the whole lines of all workers, in each one's order, each behind
+// prefix(rank).
 func checkLines(t *testing.T, out []byte, workers, count, longest int, prefix func(rank int) string) {
 	t.Helper()
 	next := make([]int, workers)

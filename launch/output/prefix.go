@@ -47,7 +47,8 @@ func prefixOf(r *job.LogRules, w Identity) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", red+w.Rank%colors, text)
 }
 
-// ProcessPrefix returns what stands in front of the next line of a process with a rank on a host; stream is stdout or stderr.
+// ProcessPrefix returns what stands in front of the next line of a process with a rank on a host; stream is stdout or
+// stderr.
 func ProcessPrefix(r *job.LogRules, rank int, host, stream string, now time.Time) string {
 	text := prefixOf(r, Identity{Rank: rank, Host: host, Stream: stream})
 	if r.Stamp {

@@ -231,7 +231,8 @@ func TestProgressDoesNotFloodBehindAPrefix(t *testing.T) {
 	}
 }
 
-// TestProgressInAFile: where no terminal shows a bar moving, its last state is a line at most every 10 s, and at its end.
+// TestProgressInAFile: where no terminal shows a bar moving, its last state is a line at most every 10 s, and at its
+// end.
 func TestProgressInAFile(t *testing.T) {
 	bar := func(begin, seconds int) []written { // ten updates a second, as tqdm writes them
 		var w []written
@@ -394,7 +395,8 @@ func TestTailIsBounded(t *testing.T) {
 }
 
 func TestTemplate(t *testing.T) {
-	// Expectations come from Python 3.11's string.Template(...).safe_substitute(role_name="default", local_rank=11, ...).
+	// Expectations come from Python 3.11's string.Template(...).safe_substitute(role_name="default", local_rank=11,
+	// ...).
 	w := Identity{LocalRank: 11, Rank: 107, Role: "default", Host: "n1"}
 	for template, want := range map[string]string{
 		"":                                     "[default11]:",

@@ -22,8 +22,8 @@ type sink interface {
 	close() error
 }
 
-// fileDescriptor returns the descriptor behind w, where there is one. SyscallConn and not Fd: Fd may switch the open file,
-// which other processes share, to blocking mode.
+// fileDescriptor returns the descriptor behind w, where there is one. SyscallConn and not Fd: Fd may switch the open
+// file, which other processes share, to blocking mode.
 func fileDescriptor(w any) (int, bool) {
 	conn, ok := w.(syscall.Conn)
 	if !ok {
@@ -77,8 +77,8 @@ func (s *writerSink) close() error { return nil }
 
 // fdSink writes to a descriptor without ever being stuck in a system call: a stopped terminal (Ctrl-S) or a pipe that
 // nobody reads must not keep us from ending. It asks the kernel for an open file of its own, non-blocking, by way of
-// /proc/self/fd; to set O_NONBLOCK on the one we were given would set it for the shell and everybody else who shares it.
-// System calls and not os.File, because os.File ends the process at EPIPE on descriptors 1 and 2.
+// /proc/self/fd; to set O_NONBLOCK on the one we were given would set it for the shell and everybody else who shares
+// it. System calls and not os.File, because os.File ends the process at EPIPE on descriptors 1 and 2.
 type fdSink struct {
 	fd    int
 	owned bool

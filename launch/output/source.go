@@ -50,7 +50,8 @@ type pipeSource struct {
 	// left is what is still taken after stop, negative before the reader has seen that.
 	left int
 
-	// asks brings channels that are to be closed when all was read that had been written; asked is one that was not yet.
+	// asks brings channels that are to be closed when all was read that had been written; asked is one that was not
+	// yet.
 	asks  chan chan struct{}
 	asked chan struct{}
 	ended chan struct{} // closed when nobody reads any more
@@ -190,8 +191,8 @@ func (s *pipeSource) close() {
 	_ = unix.Close(s.fd) // only read
 }
 
-// fileSource follows a file that a worker writes itself. A reader that falls behind costs nobody anything: the file holds
-// what it has not seen yet.
+// fileSource follows a file that a worker writes itself. A reader that falls behind costs nobody anything: the file
+// holds what it has not seen yet.
 type fileSource struct {
 	f        *os.File
 	off      int64

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tailBytes bounds what is kept, or read back from a file, to have a stream's last lines: the status file shows 50 lines.
+// tailBytes bounds what is kept, or read back from a file, to have a stream's last lines: the status file shows 50
+// lines.
 const tailBytes = 64 << 10
 
 // tail keeps the last tailBytes of a stream.
@@ -63,8 +64,8 @@ func fileLines(path string, n int) []string {
 	return lastLines(data, from > 0, n)
 }
 
-// lastLines returns the last n lines of data, without their ends and without what a carriage return had overwritten. cut
-// says that data begins somewhere in a line, which is left out if there are others.
+// lastLines returns the last n lines of data, without their ends and without what a carriage return had overwritten.
+// cut says that data begins somewhere in a line, which is left out if there are others.
 func lastLines(data []byte, cut bool, n int) []string {
 	data = bytes.TrimRight(data, "\r\n")
 	if len(data) == 0 {

@@ -18,8 +18,8 @@ type watcher struct {
 
 	mu     sync.Mutex
 	closed bool
-	// waiting are those to wake by watch descriptor. The kernel gives one descriptor per inode, so that two followers of
-	// one file share it.
+	// waiting are those to wake by watch descriptor. The kernel gives one descriptor per inode, so that two followers
+	// of one file share it.
 	waiting map[int32][]chan struct{}
 }
 

@@ -95,8 +95,8 @@ func (w *Worker) open() error {
 }
 
 // inherit reports whether stream i (0 stdout, 1 stderr) is our own. A lone worker gets the terminal itself, so that
-// debuggers, colours and progress bars work; its last lines are then known to the user alone. torchrun lets every worker
-// inherit everything, and their lines are torn.
+// debuggers, colours and progress bars work; its last lines are then known to the user alone. torchrun lets every
+// worker inherit everything, and their lines are torn.
 func (w *Worker) inherit(i int) bool {
 	_, ok := w.attempt.inheritable[i].(*os.File)
 	return ok && w.attempt.lone && w.attempt.shown(w.id.LocalRank) && w.attempt.console(i).terminal
@@ -236,8 +236,8 @@ func (w *Worker) Started() {
 }
 
 // Finish is called after the worker has exited, or could not be started, and best after what it left behind is gone. It
-// returns when all output was shown. Something that still holds the worker's pipe delays it by outputWait at the most; a
-// console that takes nothing by stallWait, or until ctx ends. What is in no file is lost then.
+// returns when all output was shown. Something that still holds the worker's pipe delays it by outputWait at the most;
+// a console that takes nothing by stallWait, or until ctx ends. What is in no file is lost then.
 func (w *Worker) Finish(ctx context.Context) {
 	w.Started()
 	for _, s := range w.sources {
@@ -264,8 +264,8 @@ func (w *Worker) Finish(ctx context.Context) {
 	}
 }
 
-// CatchUp waits until LastLines are those of all that the worker, which has exited, had written; what it has started may
-// go on writing. Until ctx ends: a pipe is not read while a console takes nothing.
+// CatchUp waits until LastLines are those of all that the worker, which has exited, had written; what it has started
+// may go on writing. Until ctx ends: a pipe is not read while a console takes nothing.
 func (w *Worker) CatchUp(ctx context.Context) {
 	for _, s := range w.pipes { // files are read back from where the worker wrote
 		s.caughtUp(ctx.Done())
@@ -293,8 +293,8 @@ func (w *Worker) waitShown(ctx context.Context) bool {
 	}
 }
 
-// LastLines returns the last n lines of the worker's standard error, or of its standard output when nothing can be seen on
-// the other; nil where they are not known. Call it after finish or CatchUp.
+// LastLines returns the last n lines of the worker's standard error, or of its standard output when nothing can be seen
+// on the other; nil where they are not known. Call it after finish or CatchUp.
 func (w *Worker) LastLines(n int) []string {
 	for _, i := range []int{1, 0} {
 		if w.last[i] == nil {

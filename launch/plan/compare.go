@@ -16,12 +16,12 @@ import (
 	"muster/launch/job"
 )
 
-// maxSkew is by how much clocks may differ before it is told. Certificates, log files and time-outs that are compared between
-// machines suffer from more.
+// maxSkew is by how much clocks may differ before it is told. Certificates, log files and time-outs that are compared
+// between machines suffer from more.
 const maxSkew = 2 * time.Second
 
-// ComparePreflight judges what the nodes of a job have, which have these names, in the order of their ranks. The error names
-// everything because of which the job cannot run, and carries an exit status; warnings are sentences.
+// ComparePreflight judges what the nodes of a job have, which have these names, in the order of their ranks. The error
+// names everything because of which the job cannot run, and carries an exit status; warnings are sentences.
 func ComparePreflight(names []string, all []job.Preflight) (warnings []string, err error) {
 	var wrong *multierror.Error
 	for i, f := range all {
@@ -140,7 +140,8 @@ func compareLimits(names []string, all []job.Preflight) (warnings []string) {
 	return warnings
 }
 
-// compareClocks tells of clocks that differ. How long an answer was under way counts as a difference: it is far shorter.
+// compareClocks tells of clocks that differ. How long an answer was under way counts as a difference: it is far
+// shorter.
 func compareClocks(names []string, all []job.Preflight) (warnings []string) {
 	offset := func(f job.Preflight) time.Duration { return f.Time.Sub(f.Received) }
 	first := -1

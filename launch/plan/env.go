@@ -23,8 +23,8 @@ func (e Env) Strings() []string {
 	return out
 }
 
-// Lookup returns a variable that all workers of this node have alike: what was inherited, what the job's rules and the choice
-// of Python make of that, what a fake accelerator sets, and the network interface that they are told to use.
+// Lookup returns a variable that all workers of this node have alike: what was inherited, what the job's rules and the
+// choice of Python make of that, what a fake accelerator sets, and the network interface that they are told to use.
 func (p *Plan) Lookup(name string) (string, bool) {
 	vars := maps.Clone(p.base)
 	p.exportIface(vars)
@@ -48,10 +48,11 @@ func (p *Plan) exportIface(vars map[string]job.Var) {
 	}
 }
 
-// workerEnv returns the environment of one worker, which is made of, weakest first: what muster inherited, less what outer
-// launchers left; a fake accelerator's variables; EnvRules.Set; NodeEnv; the choice of Python (all these are p.base); which
-// accelerators the worker sees; torchelastic's variables (read in PyTorch 2.15.0, torch/distributed/elastic/agent/server/local_elastic_agent.py)
-// and our own; NodeEnv once more, as other launchers' ways may need other values of those; WorkerEnv. EnvRules.Unset takes away last.
+// workerEnv returns the environment of one worker, which is made of, weakest first: what muster inherited, less what
+// outer launchers left; a fake accelerator's variables; EnvRules.Set; NodeEnv; the choice of Python (all these are
+// p.base); which accelerators the worker sees; torchelastic's variables (read in PyTorch 2.15.0,
+// torch/distributed/elastic/agent/server/local_elastic_agent.py) and our own; NodeEnv once more, as other launchers'
+// ways may need other values of those; WorkerEnv. EnvRules.Unset takes away last.
 func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile string) (Env, error) {
 	vars := maps.Clone(p.base)
 	set := func(kind job.SourceKind, why, name, value string) {

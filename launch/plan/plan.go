@@ -39,8 +39,8 @@ type Machine struct {
 	// RoundEnv are more of them, which may be others in each round; nil for none.
 	RoundEnv func(round int) map[string]string
 	// AssignDevices returns the variables by which workers see their accelerators, for so many workers, counted by the
-	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers. It has taken what
-	// Job.Lookup finds into account: its variables win over Env.Set and NodeEnv.
+	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers. It has taken
+	// what Job.Lookup finds into account: its variables win over Env.Set and NodeEnv.
 	AssignDevices func(procs string, workers int) (DeviceVars, error)
 	// Token says that the launcher has brought the job's token.
 	Token bool
@@ -62,7 +62,8 @@ type Plan struct {
 	RunDir   string
 	Dir      string
 	Hostname string
-	// TempDir is where logs go that no directory was given for, CacheDir the user's directory of what can be made again, empty for none.
+	// TempDir is where logs go that no directory was given for, CacheDir the user's directory of what can be made
+	// again, empty for none.
 	TempDir, CacheDir string
 	// Scratch is a directory that is to be removed where the agent is killed; empty for none.
 	Scratch string
@@ -222,7 +223,8 @@ func (p *Plan) Binding() string {
 	return p.Job.Bind.Mode
 }
 
-// Bound returns the CPUs of each local rank, nil where workers are not bound; err says why not where that was asked for.
+// Bound returns the CPUs of each local rank, nil where workers are not bound; err says why not where that was asked
+// for.
 func (p *Plan) Bound() (cpus [][]int, err error) { return p.cpus, p.unbound }
 
 // IsBound reports whether each worker is bound to CPUs.

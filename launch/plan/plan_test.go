@@ -323,8 +323,8 @@ func TestArgv(t *testing.T) {
 	}
 }
 
-// TestDevices: what accelerators take beats what is inherited and what a fake says; what is a worker's own stays with its
-// local rank over restarts and rounds, and a template or the check of links has none of it.
+// TestDevices: what accelerators take beats what is inherited and what a fake says; what is a worker's own stays with
+// its local rank over restarts and rounds, and a template or the check of links has none of it.
 func TestDevices(t *testing.T) {
 	m := testMachine(t.TempDir())
 	m.DeviceEnv = map[string]string{"CUDA_VISIBLE_DEVICES": "0,1", "RANK": "77"}

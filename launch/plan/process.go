@@ -8,8 +8,8 @@ import (
 	"muster/launch/job"
 )
 
-// Process returns the job's command as a process by itself, without the variables of a worker: for launchers whose processes
-// find each other in another way. vars, "NAME=VALUE", win over everything but EnvRules.Unset.
+// Process returns the job's command as a process by itself, without the variables of a worker: for launchers whose
+// processes find each other in another way. vars, "NAME=VALUE", win over everything but EnvRules.Unset.
 func (p *Plan) Process(vars []string) Worker {
 	env := maps.Clone(p.base)
 	for _, kv := range vars {

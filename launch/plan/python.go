@@ -15,8 +15,8 @@ import (
 	"muster/launch/job"
 )
 
-// choosePython makes the workers' environment and command that of the Python that PythonRules name. Nothing of it is run,
-// and no start-up file of a shell is read.
+// choosePython makes the workers' environment and command that of the Python that PythonRules name. Nothing of it is
+// run, and no start-up file of a shell is read.
 func (p *Plan) choosePython() error {
 	switch rules := p.Job.Python; {
 	case rules.Path != "":
@@ -29,8 +29,8 @@ func (p *Plan) choosePython() error {
 	return nil
 }
 
-// useInterpreter runs the command with the interpreter at path: where muster starts Python, and where the command begins
-// with one.
+// useInterpreter runs the command with the interpreter at path: where muster starts Python, and where the command
+// begins with one.
 func (p *Plan) useInterpreter(path string) error {
 	found, err := proc.LookPath(path, p.Dir, p.environ())
 	if err != nil {
@@ -118,8 +118,8 @@ var (
 	condaRoots = []string{"/opt/conda", "/opt/miniforge3", "/opt/miniconda3", "/opt/anaconda3", "/usr/local/miniforge3", "/usr/local/miniconda3", "/usr/local/anaconda3"}
 )
 
-// condaCandidates are the directories where the environment called word may be, in the order in which conda's own settings,
-// its list of environments and habits name them.
+// condaCandidates are the directories where the environment called word may be, in the order in which conda's own
+// settings, its list of environments and habits name them.
 func (p *Plan) condaCandidates(word string) []string {
 	if strings.Contains(word, "/") {
 		return []string{Within(p.Dir, word)}
@@ -209,8 +209,8 @@ func (p *Plan) useConda(word string) error {
 // condaUnset is what conda env config vars unset leaves as the value of a variable.
 const condaUnset = "***unset***"
 
-// condaVars are the variables that conda sets when it activates an environment: those of its packages, and over them those
-// of conda env config vars.
+// condaVars are the variables that conda sets when it activates an environment: those of its packages, and over them
+// those of conda env config vars.
 func condaVars(dir string) (map[string]string, error) {
 	vars := map[string]string{}
 	read := func(file string, to any) error {

@@ -96,8 +96,8 @@ func planWarm(c job.Command, e entrypoint, auto bool, dir string, environ []stri
 // bindingNames are the variables by which OpenMP libraries keep CPUs when they are imported: GNU's, LLVM's and Intel's.
 var bindingNames = []string{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET"}
 
-// warmBound says why workers that are bound to CPUs cannot be forked from one template. It is bound to the CPUs of local
-// rank 0, and what is imported there may keep how many these are, for the size of a pool of threads, for example.
+// warmBound says why workers that are bound to CPUs cannot be forked from one template. It is bound to the CPUs of
+// local rank 0, and what is imported there may keep how many these are, for the size of a pool of threads, for example.
 func warmBound(cpus [][]int, environ []string) error {
 	for _, set := range cpus {
 		if len(set) != len(cpus[0]) {
@@ -137,8 +137,8 @@ func (p *Plan) WarmStart() string {
 	return "where they can be shared: " + strings.Join(what, ", ")
 }
 
-// Warms reports whether there will be a start for which modules are to be imported ahead. In a job of several nodes others
-// may cause restarts.
+// Warms reports whether there will be a start for which modules are to be imported ahead. In a job of several nodes
+// others may cause restarts.
 func (p *Plan) Warms() bool {
 	w, job := p.Job.Warm, &p.Job
 	return w.Wanted() && (!w.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone())
@@ -149,8 +149,8 @@ var pythonName = regexp.MustCompile(`^python[0-9.]*[a-z]*$`)
 
 func isPython(path string) bool { return pythonName.MatchString(filepath.Base(path)) }
 
-// checkInterpreter refuses what stands in front of an interpreter: a script may choose devices or processors by the rank
-// before it starts Python, and a template has none.
+// checkInterpreter refuses what stands in front of an interpreter: a script may choose devices or processors by the
+// rank before it starts Python, and a template has none.
 func checkInterpreter(path, dir string) error {
 	f, err := os.Open(Within(dir, path))
 	if err != nil {

@@ -36,14 +36,15 @@ type Decision struct {
 	// Rank and Status are the failure that decided, -1 and 0 where none did. The failure report may know better which
 	// worker is to blame: it has read what they said. Without a rank, Status is the job's where it is not 0.
 	Rank, Status int
-	// Restarts belongs to what starts workers again: how often that was then done (TORCHELASTIC_RESTART_COUNT), by the whole
-	// job, and for RestartNode and RestartWorker by this node within rounds too.
+	// Restarts belongs to what starts workers again: how often that was then done (TORCHELASTIC_RESTART_COUNT), by the
+	// whole job, and for RestartNode and RestartWorker by this node within rounds too.
 	Restarts int
 	// Delay is the pause before the next start.
 	Delay time.Duration
 	// Linger belongs to succeed: how long the workers that still run may go on.
 	Linger time.Duration
-	// Node is the host whose agent decided, empty for this one and for handlers. Text says why where Reason is none of ours.
+	// Node is the host whose agent decided, empty for this one and for handlers. Text says why where Reason is none of
+	// ours.
 	Node, Text string
 }
 
@@ -82,8 +83,8 @@ func (d Decision) Proposal(node string) rendezvous.Verdict {
 	return v
 }
 
-// DecisionOf is what a verdict of all nodes means here. It came over the network: texts are made fit for a terminal, and
-// numbers that cannot be are not taken.
+// DecisionOf is what a verdict of all nodes means here. It came over the network: texts are made fit for a terminal,
+// and numbers that cannot be are not taken.
 func DecisionOf(v rendezvous.Verdict) Decision {
 	d := Decision{Reason: job.Reason(printable.Output(v.Reason)), Rank: max(v.Rank, -1), Status: v.Status, Node: printable.Output(v.Node)}
 	switch d.Reason {

@@ -8,9 +8,9 @@ import (
 	"muster/launch/job"
 )
 
-// Driven decides about the workers of a job that a driver starts one by one, by the same rules as of every other job. What
-// belongs to the driver is how those that are missing are started anew, and that no --max-restarts bounds it. Not safe for
-// concurrent use.
+// Driven decides about the workers of a job that a driver starts one by one, by the same rules as of every other job.
+// What belongs to the driver is how those that are missing are started anew, and that no --max-restarts bounds it. Not
+// safe for concurrent use.
 type Driven struct {
 	p       *Policy
 	replace int // the limit of lost nodes; negative: none
@@ -18,8 +18,9 @@ type Driven struct {
 
 // Ruling is what such a policy says.
 type Ruling struct {
-	// Over says that the job is decided: with success, after Linger where others may go on for a while, or with the exit status
-	// Status of the worker of Rank for Why, the last part of a sentence. Limit says that it is for --backoff-limit or --restart-limit.
+	// Over says that the job is decided: with success, after Linger where others may go on for a while, or with the
+	// exit status Status of the worker of Rank for Why, the last part of a sentence. Limit says that it is for
+	// --backoff-limit or --restart-limit.
 	Over, Success, Limit bool
 	Linger               time.Duration
 	Rank, Status         int
@@ -29,7 +30,8 @@ type Ruling struct {
 	Delay time.Duration
 }
 
-// NewDriven returns the policy of a job before its first world. chance returns numbers in [0, 1), for the jitter of pauses.
+// NewDriven returns the policy of a job before its first world. chance returns numbers in [0, 1), for the jitter of
+// pauses.
 func NewDriven(rules job.RestartRules, chance func() float64) *Driven {
 	rules.MaxRestarts, rules.Scope = math.MaxInt, job.ScopeWorld
 	return &Driven{p: New(rules, 0, chance), replace: rules.ReplaceLimit}
@@ -57,8 +59,9 @@ func (d *Driven) Ended(at time.Time) Ruling {
 	return d.ruling(d.p.success(at, true))
 }
 
-// Next says that another world is to follow this one by the driver's own rules. Where failures that the policy has borne are why,
-// it is a restart as any other: a worker that always fails would have worlds begun for ever. The zero ruling agrees.
+// Next says that another world is to follow this one by the driver's own rules. Where failures that the policy has
+// borne are why, it is a restart as any other: a worker that always fails would have worlds begun for ever. The zero
+// ruling agrees.
 func (d *Driven) Next(at time.Time) Ruling {
 	if d.p.state != running || len(d.p.failures) == 0 {
 		return Ruling{} // hosts have changed, or it was judged when the worker ended
@@ -66,8 +69,8 @@ func (d *Driven) Next(at time.Time) Ruling {
 	return d.ruling(d.p.judge(at))
 }
 
-// Lost says that a node of the world was lost, or could not be reached, with all its workers: status counts for those. It leads
-// to a new world under every policy but never.
+// Lost says that a node of the world was lost, or could not be reached, with all its workers: status counts for those.
+// It leads to a new world under every policy but never.
 func (d *Driven) Lost(at time.Time, rank, status int) Ruling {
 	p := d.p
 	if p.state != running {

@@ -106,7 +106,8 @@ func TestDrivenPolicy(t *testing.T) {
 	}
 }
 
-// A world that follows failures which the policy bears counts as every restart does; one that only hosts have changed does not.
+// A world that follows failures which the policy bears counts as every restart does; one that only hosts have changed
+// does not.
 func TestDrivenPolicyCountsWhatItBears(t *testing.T) {
 	rules := job.RestartRules{
 		Policy: job.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Delay: time.Second, DelayFactor: 2, Success: job.QuorumAll, Fail: job.QuorumNone,

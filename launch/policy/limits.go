@@ -55,7 +55,8 @@ func (p *Policy) overLimit(now time.Time) job.Reason {
 // Keep makes what has been counted in this round final: a verdict that follows adds to it.
 func (p *Policy) Keep() { p.before = p.counts }
 
-// Account says how many restarts were used, and why d, which ends the job, leads to no other one. here is this node's name.
+// Account says how many restarts were used, and why d, which ends the job, leads to no other one. here is this node's
+// name.
 func (p *Policy) Account(d Decision, here string) string {
 	limit := p.rules.MaxRestarts
 	if limit == 0 {

@@ -36,8 +36,8 @@ type Event struct {
 	Echo bool
 	// Hopeless says of a WorkerExited that what it failed of would be there again after a restart.
 	Hopeless bool
-	// World belongs to GroupStarted: the workers of all nodes, 0 where this node is alone. Restarts and Replacements are
-	// the whole job's so far.
+	// World belongs to GroupStarted: the workers of all nodes, 0 where this node is alone. Restarts and Replacements
+	// are the whole job's so far.
 	World, Restarts, Replacements int
 	// Failed belongs to WorldEnded: how many of the world's workers failed. Rank and Status are then the first of them,
 	// -1 and 0 where nobody knows.
@@ -60,27 +60,27 @@ const (
 // Policy decides about worker exits. It is a pure state machine: it knows no clock, socket or process, time comes with
 // the events and chance from a function. Not safe for concurrent use.
 //
-// The order of evaluation of an exit is fixed: an exit of a worker that muster ended is neutral; then the success policy
-// is asked, the fatal codes, the fail policy, the restart policy, and the limits.
+// The order of evaluation of an exit is fixed: an exit of a worker that muster ended is neutral; then the success
+// policy is asked, the fatal codes, the fail policy, the restart policy, and the limits.
 //
 // The quorums of success mean: all: every worker ended with 0. any, rank0: the first worker, or rank 0, ended with 0;
 // the others linger. none: no status is asked for, and the job has succeeded when all workers have ended without
-// meeting the fail policy. The quorums of fail mean: any: one worker ended with another status than 0. all, rank0: every
-// worker, or rank 0, did. none: failures are waited out. A group whose workers have all ended without either policy
-// being met has failed, with its first failure.
+// meeting the fail policy. The quorums of fail mean: any: one worker ended with another status than 0. all, rank0:
+// every worker, or rank 0, did. none: failures are waited out. A group whose workers have all ended without either
+// policy being met has failed, with its first failure.
 //
 // The first failure by time (rank 0's where only rank 0 can fail the group) decides what is restarted, because those
-// behind it are mostly its victims. A fatal code ends the job whoever brings it and whatever the fail policy is, also when
-// a restart has been decided and the group is being stopped; so does an exit that meets the success policy: it had ended
-// before the signal came.
+// behind it are mostly its victims. A fatal code ends the job whoever brings it and whatever the fail policy is, also
+// when a restart has been decided and the group is being stopped; so does an exit that meets the success policy: it had
+// ended before the signal came.
 //
-// In a world of several nodes each has a policy of its own, which sees its own workers. What it decides is a proposal: the
-// first one counts on every node, and comes as VerdictHeard where it is another node's. What needs the whole world (all of
-// success and fail, and none) is decided where the sum of all nodes becomes complete: a node whose workers have ended
-// without deciding anything answers tally, and one of them is told WorldEnded.
+// In a world of several nodes each has a policy of its own, which sees its own workers. What it decides is a proposal:
+// the first one counts on every node, and comes as VerdictHeard where it is another node's. What needs the whole world
+// (all of success and fail, and none) is decided where the sum of all nodes becomes complete: a node whose workers have
+// ended without deciding anything answers tally, and one of them is told WorldEnded.
 //
-// In such a world workers whose connections broke may be victims of a node that nobody knows to be lost yet. While there
-// is no other failure here, what they would lead to is held back, unless it were this node's own affair (scope):
+// In such a world workers whose connections broke may be victims of a node that nobody knows to be lost yet. While
+// there is no other failure here, what they would lead to is held back, unless it were this node's own affair (scope):
 // decided is when a worker fails in another way, on WaitedEnough, or by what another node says.
 type Policy struct {
 	rules job.RestartRules
@@ -98,8 +98,8 @@ type Policy struct {
 	held bool
 
 	counts
-	// before is what was counted when the round began, and what this node did within it: a verdict of all nodes takes the
-	// place of what was counted for the proposal of this one.
+	// before is what was counted when the round began, and what this node did within it: a verdict of all nodes takes
+	// the place of what was counted for the proposal of this one.
 	before counts
 }
 
@@ -362,10 +362,12 @@ func (p *Policy) again(now time.Time, d Decision) Decision {
 	return d
 }
 
-// healthy is how many times as long as the pause that is due a group has to run to have none: pauses cost a tenth of the time at most.
+// healthy is how many times as long as the pause that is due a group has to run to have none: pauses cost a tenth of
+// the time at most.
 const healthy = 10
 
-// heal forgets a row of restarts after a group that ran healthy: for a Window, or for long beside the pause that is due.
+// heal forgets a row of restarts after a group that ran healthy: for a Window, or for long beside the pause that is
+// due.
 func (p *Policy) heal(now time.Time) {
 	ran := now.Sub(p.started)
 	if p.rules.Window > 0 && ran >= p.rules.Window || p.due() <= float64(ran/healthy) {

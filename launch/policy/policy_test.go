@@ -17,9 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// TestPolicyTranscripts replays testdata/*.txt. A line "rules ..." starts a policy, every other line at the left
-// margin is an event, and the indented line below it is the decision. Without chance, delays are the largest possible.
-// "keep" is no event and has no decision. "world" in the rules are the workers of this node, on the line "started" those of all nodes.
+// TestPolicyTranscripts replays testdata/*.txt. A line "rules ..." starts a policy, every other line at the left margin
+// is an event, and the indented line below it is the decision. Without chance, delays are the largest possible. "keep"
+// is no event and has no decision. "world" in the rules are the workers of this node, on the line "started" those of
+// all nodes.
 func TestPolicyTranscripts(t *testing.T) {
 	testutil.Transcripts(t, "testdata/*.txt", *update, replay)
 }
@@ -392,8 +393,8 @@ func TestDelayGrowsAndStays(t *testing.T) {
 	}
 }
 
-// TestDelayOfHealthyGroups: pauses cost a tenth of the time at most. A group that ran ten times as long as the pause that is due
-// starts at once, and pauses grow anew.
+// TestDelayOfHealthyGroups: pauses cost a tenth of the time at most. A group that ran ten times as long as the pause
+// that is due starts at once, and pauses grow anew.
 func TestDelayOfHealthyGroups(t *testing.T) {
 	p := New(job.RestartRules{
 		Policy: job.RestartOnFailure, MaxRestarts: 100, BackoffLimit: -1,

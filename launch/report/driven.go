@@ -11,8 +11,8 @@ import (
 	"muster/launch/job"
 )
 
-// Driven is the status file of a job whose workers are started one by one, on hosts that come and go, by a driver in the
-// launcher. Its methods belong to one goroutine at a time.
+// Driven is the status file of a job whose workers are started one by one, on hosts that come and go, by a driver in
+// the launcher. Its methods belong to one goroutine at a time.
 type Driven struct {
 	status *StatusFile
 	fatal  job.ExitCodes
@@ -45,8 +45,8 @@ type DrivenEnd struct {
 	Limit bool
 }
 
-// OpenDriven writes the first state. A path that cannot be written is an error with status 2. node is this machine, where the
-// driver runs; outputs are muster's own.
+// OpenDriven writes the first state. A path that cannot be written is an error with status 2. node is this machine,
+// where the driver runs; outputs are muster's own.
 func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog string, log zerolog.Logger) (*Driven, error) {
 	s, err := OpenStatus(StatusConfig{
 		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Log: log, Now: time.Now,

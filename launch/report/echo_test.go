@@ -25,8 +25,8 @@ func TestLateCauseOfAnEcho(t *testing.T) {
 	}
 }
 
-// A worker that was killed or crashed is no victim of a connection, whatever it had printed and survived before. A watchdog aborts its worker when a
-// connection broke.
+// A worker that was killed or crashed is no victim of a connection, whatever it had printed and survived before. A
+// watchdog aborts its worker when a connection broke.
 func TestKilledIsNoEcho(t *testing.T) {
 	for s, want := range map[syscall.Signal]int{
 		syscall.SIGKILL: 0, syscall.SIGSEGV: 0, syscall.SIGBUS: 0, syscall.SIGILL: 0, syscall.SIGFPE: 0, syscall.SIGABRT: 1,

@@ -31,8 +31,8 @@ type workerError struct {
 // readErrorFile reads a worker's error file, nil where there is none. The worker writes it while it dies: whatever is
 // wrong with it becomes a Problem and never hides the failure itself.
 //
-// The form is that of PyTorch's torch/distributed/elastic/multiprocessing/errors (2.15.0, read): {"message": {"message":
-// "...", "extraInfo": {"py_callstack": "...", "timestamp": "<seconds>"}}}, or {"message": "..."}.
+// The form is that of PyTorch's torch/distributed/elastic/multiprocessing/errors (2.15.0, read): {"message":
+// {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "<seconds>"}}}, or {"message": "..."}.
 func readErrorFile(path string) *workerError {
 	if path == "" {
 		return nil
@@ -111,8 +111,8 @@ func readSmallFile(path string, limit int64) ([]byte, error) {
 
 // CopyErrorFile hands the root cause's error file on to whoever started muster with a TORCHELASTIC_ERROR_FILE of its
 // own, with the worker's exit code added as message.errorCode: negative for signals, as in Python. A file whose message
-// is no object is copied as it is; one on another node is written anew. Nothing is written when the worker left no error
-// file.
+// is no object is copied as it is; one on another node is written anew. Nothing is written when the worker left no
+// error file.
 func (r *Report) CopyErrorFile(to string) error {
 	if r.Root.Error == nil || r.Root.Elsewhere && r.Root.Error.Problem != "" {
 		return nil

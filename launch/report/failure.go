@@ -36,8 +36,8 @@ type Exit struct {
 	LastLines []string
 	// ErrorFile is the path it was given for its error file, empty for none.
 	ErrorFile string
-	// Watchdog says which timer the worker had set and let run out (torchelastic's file timer): muster's watchdog has sent the
-	// signal that the timer asks for. Empty for none.
+	// Watchdog says which timer the worker had set and let run out (torchelastic's file timer): muster's watchdog has
+	// sent the signal that the timer asks for. Empty for none.
 	Watchdog string
 }
 
@@ -117,8 +117,8 @@ func mebibytes(n uint64) float64 { return float64(n) / (1 << 20) }
 // Failure is a worker that failed by itself, and what is known about why.
 type Failure struct {
 	Exit
-	// Host is the name of its node, GroupRank that node's rank among the agents. Elsewhere says that it is not this node:
-	// At is then a time of our clock all the same, and files are not to be read.
+	// Host is the name of its node, GroupRank that node's rank among the agents. Elsewhere says that it is not this
+	// node: At is then a time of our clock all the same, and files are not to be read.
 	Host      string
 	GroupRank int
 	Elsewhere bool
@@ -143,8 +143,8 @@ type Report struct {
 	// Others are the other failures, by time; Stopped the workers that muster ended on this node, by rank.
 	Others  []Failure
 	Stopped []Exit
-	// Restarts says how many restarts were used and why there is no more, Logs where the workers' output is. Empty where the
-	// report is not about the end of a job.
+	// Restarts says how many restarts were used and why there is no more, Logs where the workers' output is. Empty
+	// where the report is not about the end of a job.
 	Restarts, Logs string
 }
 
@@ -185,9 +185,9 @@ func sortFailures(failures []Failure) {
 	})
 }
 
-// New finds the root cause among a world's exits: the first failure by time that is not the echo of another
-// one. A worker whose connection to another rank broke, as gloo, NCCL and PyTorch's store put it, within five seconds of
-// a failure of another kind (or Waited before it) is such an echo, also when it was seen first: the death of a process
+// New finds the root cause among a world's exits: the first failure by time that is not the echo of another one. A
+// worker whose connection to another rank broke, as gloo, NCCL and PyTorch's store put it, within five seconds of a
+// failure of another kind (or Waited before it) is such an echo, also when it was seen first: the death of a process
 // closes its connections before anybody can wait for it. Returns nil when no worker failed by itself.
 func New(in Input) *Report { return in.Report(in.Failures()) }
 
@@ -216,7 +216,8 @@ func (in *Input) Report(here []Failure) *Report {
 	return r
 }
 
-// NewFailure is what is known of a worker that failed: what its error file says, what the kernel says, and the hint that fits.
+// NewFailure is what is known of a worker that failed: what its error file says, what the kernel says, and the hint
+// that fits.
 func NewFailure(e Exit, kernel Evidence) Failure {
 	e.LastLines = e.LastLines[max(len(e.LastLines)-LastLinesKept, 0):]
 	f := Failure{Exit: e, Error: readErrorFile(e.ErrorFile), Evidence: kernel.about(&e)}

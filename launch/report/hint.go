@@ -19,9 +19,9 @@ type symptoms struct {
 // maxSaid is how much of a line is looked at, in bytes. Messages stand at its beginning.
 const maxSaid = 4096
 
-// said reports whether a line holds one of patterns, and what its star stands for. A pattern is a text, or two texts that
-// follow each other in a line with a star between them; a star at the end stands for the rest of the line. (Regular
-// expressions took 25 ms a worker on a busy machine.)
+// said reports whether a line holds one of patterns, and what its star stands for. A pattern is a text, or two texts
+// that follow each other in a line with a star between them; a star at the end stands for the rest of the line.
+// (Regular expressions took 25 ms a worker on a busy machine.)
 func (s symptoms) said(patterns ...string) (captured string, found bool) {
 	for _, line := range s.lines {
 		line = line[:min(len(line), maxSaid)]
@@ -81,8 +81,8 @@ func whenSaid(name, hint string, patterns ...string) cause {
 // resource come before those that could be any resource's (a full /dev/shm says "no space left on device" too); a lost
 // connection comes after all of them, because whatever else a worker says is more likely to be why it failed.
 //
-// The texts are those of PyTorch 2.15.0 and 1.13.1 and NCCL 2.30.7 (observed, or read in their libraries), CPython 3.11,
-// dash and bash 5.2; testdata/hints has samples with their origin.
+// The texts are those of PyTorch 2.15.0 and 1.13.1 and NCCL 2.30.7 (observed, or read in their libraries), CPython
+// 3.11, dash and bash 5.2; testdata/hints has samples with their origin.
 var causes = [...]cause{
 	{causeWatchdog, func(s symptoms) string {
 		if s.exit.Watchdog == "" {

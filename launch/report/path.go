@@ -9,8 +9,8 @@ import (
 	"muster/internal/durable"
 )
 
-// replaceable returns where path leads to, and refuses what must not be replaced: links of other users, what is no regular file, and
-// outputs, which others still write to.
+// replaceable returns where path leads to, and refuses what must not be replaced: links of other users, what is no
+// regular file, and outputs, which others still write to.
 func replaceable(path string, outputs []*os.File) (string, error) {
 	target, err := durable.Target(path)
 	if err != nil {

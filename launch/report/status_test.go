@@ -208,8 +208,8 @@ func TestStatusThroughSymlink(t *testing.T) {
 	}
 }
 
-// TestStatusThroughStrangersLink: the status file is not written to where a link of another user leads, also one that comes while the job
-// runs; and a status file that was private stays so.
+// TestStatusThroughStrangersLink: the status file is not written to where a link of another user leads, also one that
+// comes while the job runs; and a status file that was private stays so.
 func TestStatusThroughStrangersLink(t *testing.T) {
 	home, shared := testutil.ReachedDir(t, 0o755), testutil.ReachedDir(t, 0o777)
 	keys, path := filepath.Join(home, "authorized_keys"), filepath.Join(shared, "status.json")
@@ -332,7 +332,8 @@ func TestTerminationLogOfSuccess(t *testing.T) {
 	}
 }
 
-// FuzzTellTermination has any bytes for the status of a job that its first node has sent: what is written is JSON, and fits.
+// FuzzTellTermination has any bytes for the status of a job that its first node has sent: what is written is JSON, and
+// fits.
 func FuzzTellTermination(f *testing.F) {
 	f.Add([]byte(`{"version":1,"runId":"r","phase":"Failed","message":"m","conditions":[{"type":"Failed"}],"rootCause":{"host":"h","rank":1,"lastLines":["\u001b[2J"],"traceback":"t"}}`))
 	f.Add([]byte(`{"tasks":[{}],"rootCause":{}}`))

@@ -30,7 +30,8 @@ type StatusConfig struct {
 	RunID, Name, Node string
 	// Workers is the number of workers here.
 	Workers int
-	// Tasks are those of the hosts of a driven job, nil where this node's alone is told. What has no phase is in that of the job.
+	// Tasks are those of the hosts of a driven job, nil where this node's alone is told. What has no phase is in that
+	// of the job.
 	Tasks []Task
 	// Outputs are files that must not be replaced by the status file: muster's own output.
 	Outputs []*os.File

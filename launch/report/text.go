@@ -22,10 +22,10 @@ const (
 )
 
 // Text returns the report for people. Its frame is that of torchrun's summary (PyTorch 2.14.1, observed), which other
-// programs read: title, "Failures:", "Root Cause (first observed failure):", and their fields. A field that torchrun fills
-// with nothing ("<NO_OTHER_FAILURES>", "error_file: <N/A>", "To enable traceback see: …") is left out. What torchrun does
-// not know follows behind the fields of each failure, and what people look for next stands at the end: whether anything
-// was started again, why nothing is any more, and where the logs are.
+// programs read: title, "Failures:", "Root Cause (first observed failure):", and their fields. A field that torchrun
+// fills with nothing ("<NO_OTHER_FAILURES>", "error_file: <N/A>", "To enable traceback see: …") is left out. What
+// torchrun does not know follows behind the fields of each failure, and what people look for next stands at the end:
+// whether anything was started again, why nothing is any more, and where the logs are.
 func (r *Report) Text() string {
 	title := printable.Output(r.Title) + " FAILED"
 	var body []string

@@ -10,8 +10,8 @@ import (
 )
 
 // WorldStatus puts the status files of a job's nodes together into one of the whole world, for a launcher that started
-// them: the tasks and counts of every node, and all else as the node says it that is first in the job or has decided how
-// it ended. Not safe for concurrent use.
+// them: the tasks and counts of every node, and all else as the node says it that is first in the job or has decided
+// how it ended. Not safe for concurrent use.
 type WorldStatus struct {
 	names []string
 	docs  []*Status // nil: the node has said nothing

@@ -34,8 +34,9 @@ type Places struct {
 }
 
 // FindPlaces looks for a place where no other user can replace a run directory, since workers take code from it: in
-// XDG_RUNTIME_DIR, which is gone in many containers and belongs to somebody else after su, or among temporary files. A TMPDIR that
-// cannot be written to ends the search, so that making a run directory fails there: whoever set it meant it.
+// XDG_RUNTIME_DIR, which is gone in many containers and belongs to somebody else after su, or among temporary files. A
+// TMPDIR that cannot be written to ends the search, so that making a run directory fails there: whoever set it meant
+// it.
 func FindPlaces(runtimeDir, tempDir string) (p Places) {
 	first := ""
 	try := func(variable, dir, name string) {
@@ -92,8 +93,8 @@ func ownRuntimeDir(dir string) bool {
 	return err == nil && durable.OwnedByUs(info) && durable.Writable(dir) == nil
 }
 
-// List returns the run directories of this user's jobs, without looking into them. Somebody else's parent is refused: the user
-// would run what that says.
+// List returns the run directories of this user's jobs, without looking into them. Somebody else's parent is refused:
+// the user would run what that says.
 func List(parent string) ([]string, error) {
 	d, err := durable.OpenOwn(parent)
 	if errors.Is(err, fs.ErrNotExist) {

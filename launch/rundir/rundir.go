@@ -24,8 +24,8 @@ type Dir struct {
 	lock *os.File // nil where the file system has no locks: there nothing counts as left behind
 }
 
-// staleAfter is how old a directory without a lock must be to count as left behind: a new one is locked a moment after it
-// was made.
+// staleAfter is how old a directory without a lock must be to count as left behind: a new one is locked a moment after
+// it was made.
 const staleAfter = time.Minute
 
 // Make makes the job's directory, for its user alone, and removes those that killed agents left beside it. Where a

@@ -17,8 +17,8 @@ import (
 	"muster/internal/durable"
 )
 
-// TestFindPlaces: workers take code from the run directory. It does not lie where others could rename it, or have taken its name, if
-// there is another place; what lies in the others that are safe is found by muster exec.
+// TestFindPlaces: workers take code from the run directory. It does not lie where others could rename it, or have taken
+// its name, if there is another place; what lies in the others that are safe is found by muster exec.
 func TestFindPlaces(t *testing.T) {
 	mkdir := func(mode os.FileMode) string {
 		dir := filepath.Join(t.TempDir(), "x")

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// restartsAfter is how long workers have run when the first template of WarmRules.Restarts is made: jobs that fail at
-	// once, or are short, never have one.
+	// restartsAfter is how long workers have run when the first template of WarmRules.Restarts is made: jobs that fail
+	// at once, or are short, never have one.
 	restartsAfter = 10 * time.Second
 	// learnFirst and learnLast are how often the workers' notes are read, at first and later.
 	learnFirst, learnLast = 2 * time.Second, time.Minute
@@ -31,11 +31,11 @@ const (
 	learnCuts = 4
 	// retireAfter is how long a template is kept that a better one has replaced: a start may have taken it just before.
 	retireAfter = 10 * time.Second
-	// politeFor is how long a template that is made beside the training gives way to it. Where nothing is left to it its work is
-	// only put off, and a restart may come.
+	// politeFor is how long a template that is made beside the training gives way to it. Where nothing is left to it
+	// its work is only put off, and a restart may come.
 	politeFor = 3 * time.Second
-	// templateRoom is how much memory, in bytes, must be free for a template that nobody asked for. PyTorch and transformers take a
-	// third of it.
+	// templateRoom is how much memory, in bytes, must be free for a template that nobody asked for. PyTorch and
+	// transformers take a third of it.
 	templateRoom = 2 << 30
 )
 
@@ -65,8 +65,8 @@ func (o *lore) copy() learned {
 // assigned are the variables that scripts had set by the time of their late imports.
 func (o *lore) assigned() []string { return o.copy().Variables }
 
-// recall returns the late imports that are known and may be made, with those of earlier jobs. It reads files: no start waits for it
-// but one that waits for its template.
+// recall returns the late imports that are known and may be made, with those of earlier jobs. It reads files: no start
+// waits for it but one that waits for its template.
 func (w *Warmer) recall() []string {
 	w.lore.recalled.Do(func() {
 		m := w.Source.memory()
@@ -89,7 +89,8 @@ func (w *Warmer) remember() {
 	}
 }
 
-// cutLearned leaves out a late import that a refusal is about, for good. After some of them all are left out, in this job.
+// cutLearned leaves out a late import that a refusal is about, for good. After some of them all are left out, in this
+// job.
 func (w *Warmer) cutLearned(m *making, r *refusal) {
 	o := &w.lore
 	o.mu.Lock()
@@ -104,8 +105,9 @@ func (w *Warmer) cutLearned(m *making, r *refusal) {
 	w.remember()
 }
 
-// tend looks after the template between a start of workers and the next one: it has the next ones forked ahead, hears what
-// these import, and has a better template made. ctx ends when the next start begins. pids are the workers that were forked.
+// tend looks after the template between a start of workers and the next one: it has the next ones forked ahead, hears
+// what these import, and has a better template made. ctx ends when the next start begins. pids are the workers that
+// were forked.
 func (w *Warmer) tend(ctx context.Context, n int, again bool, pids []int) {
 	if !sleep(ctx, prepareAfter) {
 		return
@@ -176,8 +178,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// learn reads the workers' notes until they say nothing new, and has a template made that has what they import. It does so
-// once for each start: what comes later is little.
+// learn reads the workers' notes until they say nothing new, and has a template made that has what they import. It does
+// so once for each start: what comes later is little.
 func (w *Warmer) learn(ctx context.Context, m *making, n int, again bool, pids []int) {
 	began, last := time.Now(), -1
 	limit := learnFor
@@ -209,8 +211,8 @@ func (w *Warmer) learn(ctx context.Context, m *making, n int, again bool, pids [
 	}
 }
 
-// settle takes what all workers have imported, and has a better template made where this one lacks much of it. It reports whether there is
-// nothing more to learn before the next start.
+// settle takes what all workers have imported, and has a better template made where this one lacks much of it. It
+// reports whether there is nothing more to learn before the next start.
 func (w *Warmer) settle(m *making, n int, again bool, files, variables []string) (done bool) {
 	w.lore.learning.Lock()
 	defer w.lore.learning.Unlock()

@@ -11,9 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// learned is what the workers of a script have imported after they were forked. It is kept in the user's cache: see memory. What is read
-// from there is checked as if a stranger had written it, and names files only: the template imports what is installed
-// under such a name, and nothing else.
+// learned is what the workers of a script have imported after they were forked. It is kept in the user's cache: see
+// memory. What is read from there is checked as if a stranger had written it, and names files only: the template
+// imports what is installed under such a name, and nothing else.
 type learned struct {
 	Version int `json:"version"`
 	// Modules are the files of installed modules, in the order in which they were executed.
@@ -33,8 +33,8 @@ type learnedFile struct {
 
 const (
 	learnedVersion = 1
-	// learnedFilesLimit bounds what one script imports, in files. PyTorch and transformers are some 5,000 files, of which a script
-	// imports half.
+	// learnedFilesLimit bounds what one script imports, in files. PyTorch and transformers are some 5,000 files, of
+	// which a script imports half.
 	learnedFilesLimit = 4096
 	// learnedPathLimit bounds a path, learnedTextLimit all of them in a message, in bytes.
 	learnedPathLimit = 512
@@ -105,8 +105,8 @@ func (l *learned) refuse(path string) {
 	}
 }
 
-// add takes files that all workers have executed, and what their script had set, and returns the bytes of those that were
-// not known.
+// add takes files that all workers have executed, and what their script had set, and returns the bytes of those that
+// were not known.
 func (l *learned) add(files, variables []string) (size int64) {
 	known := make(map[string]int, len(l.Modules))
 	for i, m := range l.Modules {

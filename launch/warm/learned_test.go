@@ -97,7 +97,8 @@ func TestLearnedKept(t *testing.T) {
 	}
 }
 
-// TestLearnedHostile gives it caches that muster has not written: each is refused as a whole, and nothing of it is used.
+// TestLearnedHostile gives it caches that muster has not written: each is refused as a whole, and nothing of it is
+// used.
 func TestLearnedHostile(t *testing.T) {
 	t.Parallel()
 	entry := func(path string) string {
@@ -273,7 +274,8 @@ func fifo(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(p
 
 func directory(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) }
 
-// TestLearnedBounded: the cache forgets the scripts that were not started for the longest time, and what was begun; other files stay.
+// TestLearnedBounded: the cache forgets the scripts that were not started for the longest time, and what was begun;
+// other files stay.
 func TestLearnedBounded(t *testing.T) {
 	t.Parallel()
 	cache := t.TempDir()

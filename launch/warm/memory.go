@@ -23,8 +23,8 @@ import (
 	"muster/launch/plan"
 )
 
-// memory is where a script's learned modules are kept between jobs: a file in the directory muster/warm of the user's cache. The zero
-// value keeps nothing.
+// memory is where a script's learned modules are kept between jobs: a file in the directory muster/warm of the user's
+// cache. The zero value keeps nothing.
 type memory struct{ cache, name string }
 
 // memorySource is what decides which modules a script finds.
@@ -39,8 +39,8 @@ type memorySource struct {
 // scriptLimit is how much of a script is looked at, in bytes.
 const scriptLimit = 16 << 20
 
-// memory returns the memory of a script in an environment. In its name are the interpreter, its options, the script with its content, and
-// the variables that Python reads. That packages are the same is seen by the files themselves.
+// memory returns the memory of a script in an environment. In its name are the interpreter, its options, the script
+// with its content, and the variables that Python reads. That packages are the same is seen by the files themselves.
 func (s memorySource) memory() memory {
 	if s.Cache == "" {
 		return memory{}
@@ -170,8 +170,8 @@ func (m memory) save(l learned) error {
 	return tidy(dir)
 }
 
-// open opens the directory of memories, if nobody but this user can put anything there, or in its place. Links on the way to the cache are
-// followed, and none behind it.
+// open opens the directory of memories, if nobody but this user can put anything there, or in its place. Links on the
+// way to the cache are followed, and none behind it.
 func (m memory) open(create bool) (*os.Root, error) {
 	if create {
 		if err := makeCache(m.cache); err != nil {
@@ -200,7 +200,8 @@ func (m memory) open(create bool) (*os.Root, error) {
 	return os.OpenRoot(dir)
 }
 
-// makeCache makes the user's cache where it is missing, not in a place of somebody else's, such as the home of who called sudo.
+// makeCache makes the user's cache where it is missing, not in a place of somebody else's, such as the home of who
+// called sudo.
 func makeCache(path string) error {
 	there := path
 	_, err := os.Stat(there)
@@ -217,8 +218,9 @@ func makeCache(path string) error {
 	return os.MkdirAll(path, 0o700)
 }
 
-// soleDir returns a directory without links, if nobody but this user, root and the owner of / can put another one in its place: each
-// directory from / on belongs to one of them, and others may not write there, unless the sticky bit keeps them from what is not theirs.
+// soleDir returns a directory without links, if nobody but this user, root and the owner of / can put another one in
+// its place: each directory from / on belongs to one of them, and others may not write there, unless the sticky bit
+// keeps them from what is not theirs.
 func soleDir(path string) (string, error) {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -22,7 +22,8 @@ type printed struct {
 	all    chan struct{} // closed when both have; made by the first who asks
 }
 
-// read collects stream number from r until its end mark, and drops what comes later. It returns at the end of the stream.
+// read collects stream number from r until its end mark, and drops what comes later. It returns at the end of the
+// stream.
 func (p *printed) read(r *os.File, number string, end []byte) {
 	defer func() { _ = r.Close() }()
 	var pending []byte // may hold the beginning of the mark

@@ -15,16 +15,16 @@ import (
 	"muster/launch/plan"
 )
 
-// Starts forks the processes that a driver starts one by one from a template, by the same rules as the workers of every other job.
-// Nil starts each by itself. It is safe for concurrent use.
+// Starts forks the processes that a driver starts one by one from a template, by the same rules as the workers of every
+// other job. Nil starts each by itself. It is safe for concurrent use.
 type Starts struct {
 	warm  *Warmer
 	stdin *os.File
 	begin sync.Once
 }
 
-// Open returns the warm starts of a plan that has a Room; nil where its processes start by themselves. The template is made when
-// the first of them is to start. The caller closes it when they have ended.
+// Open returns the warm starts of a plan that has a Room; nil where its processes start by themselves. The template is
+// made when the first of them is to start. The caller closes it when they have ended.
 func Open(p *plan.Plan, tree *proc.Tree, log zerolog.Logger) (*Starts, error) {
 	if !p.Job.Warm.Wanted() {
 		return nil, nil

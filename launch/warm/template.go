@@ -177,17 +177,18 @@ func (t *Template) await(step func(label string)) (imports int, err error) {
 }
 
 const (
-	// answerLimit is how long a template may take to answer. It takes milliseconds where the files are near and processors are free; where
-	// they are not, an ordinary start needs them for longer than the answer does.
+	// answerLimit is how long a template may take to answer. It takes milliseconds where the files are near and
+	// processors are free; where they are not, an ordinary start needs them for longer than the answer does.
 	answerLimit = 30 * time.Second
 	// stoppedLimit is how long one is waited for that a signal has stopped.
 	stoppedLimit = 5 * time.Second
-	// CheckLimit is how long what a template has printed may be on its way, and how long a start waits for it beside workers that run.
+	// CheckLimit is how long what a template has printed may be on its way, and how long a start waits for it beside
+	// workers that run.
 	CheckLimit = 5 * time.Second
 )
 
-// ask returns the template's answer. The waiting ends with the process, and where that was stopped; a template that has given no answer
-// is not to be used again. The caller holds t.mu.
+// ask returns the template's answer. The waiting ends with the process, and where that was stopped; a template that has
+// given no answer is not to be used again. The caller holds t.mu.
 func (t *Template) ask(message ...string) ([]string, error) {
 	asked := time.Now()
 	if err := t.proc.Send(message...); err != nil {

@@ -95,7 +95,8 @@ const (
 	changesLimit = 2
 	// prepareAfter is how long after a start the workers of the next one are forked.
 	prepareAfter = time.Second
-	// lookHolds is how long what a look at a template says is believed: a template may be there for days before a start takes it.
+	// lookHolds is how long what a look at a template says is believed: a template may be there for days before a start
+	// takes it.
 	lookHolds = 10 * time.Second
 	// tellEvery is how often a start that waits for the template says what it waits for.
 	tellEvery = 10 * time.Second
@@ -334,8 +335,9 @@ func (m *making) at() string {
 	return m.step
 }
 
-// Take returns the template for a start of workers, nil where they are to start as usual. It waits for one that is being
-// made, unless it is for restarts alone, and has one made anew that is out of date. It never waits for a better one.
+// Take returns the template for a start of workers, nil where they are to start as usual. It waits for one that is
+// being made, unless it is for restarts alone, and has one made anew that is out of date. It never waits for a better
+// one.
 func (w *Warmer) Take(ctx context.Context) *Template {
 	if w == nil {
 		return nil
@@ -434,7 +436,8 @@ func (w *Warmer) Choose(ctx context.Context) *Template {
 	}
 }
 
-// look finds out whether the template is out of date, or what the look that has begun already says. It returns early where ctx ends.
+// look finds out whether the template is out of date, or what the look that has begun already says. It returns early
+// where ctx ends.
 func (w *Warmer) look(ctx context.Context, m *making, tell <-chan time.Time) (what string, err error) {
 	l := w.beginLook(m, false)
 	for {
@@ -454,8 +457,8 @@ func (w *Warmer) look(ctx context.Context, m *making, tell <-chan time.Time) (wh
 	}
 }
 
-// beginLook has the template looked at, and returns at once. One look at a time: where anew is false what the last one says will do
-// for a while.
+// beginLook has the template looked at, and returns at once. One look at a time: where anew is false what the last one
+// says will do for a while.
 func (w *Warmer) beginLook(m *making, anew bool) *looking {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -486,9 +489,9 @@ func (w *Warmer) LookAhead() {
 	}
 }
 
-// Prepare is told that workers have started, and with which process ids those that were forked. Where there can be another
-// start its workers are forked ahead, some time later: now the processors are needed. Else the template is kept for a
-// while, for what it can learn for the next job.
+// Prepare is told that workers have started, and with which process ids those that were forked. Where there can be
+// another start its workers are forked ahead, some time later: now the processors are needed. Else the template is kept
+// for a while, for what it can learn for the next job.
 func (w *Warmer) Prepare(n int, again bool, pids []int) {
 	if w == nil {
 		return

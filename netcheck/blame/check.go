@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// proof is how many tests with good nodes a node has to fail before it is blamed: one more than the links that may be
-	// bad at the same time.
+	// proof is how many tests with good nodes a node has to fail before it is blamed: one more than the links that may
+	// be bad at the same time.
 	proof = 3
 	// lastProof is how many are enough where no more good nodes can be had.
 	lastProof = 2
@@ -20,8 +20,8 @@ const (
 	baseRounds = 2
 	// extraRounds may follow where something is wrong.
 	extraRounds = 4
-	// manySuspects is how many bad nodes are promised to be found. Where more passed nothing, some of them met nothing but
-	// bad ones, or part of the network is cut off from the rest: so suspects are asked about each other too.
+	// manySuspects is how many bad nodes are promised to be found. Where more passed nothing, some of them met nothing
+	// but bad ones, or part of the network is cut off from the rest: so suspects are asked about each other too.
 	manySuspects = 3
 	// DefaultFactor is how many times slower than the others a straggler is (design.md section 10).
 	DefaultFactor = 2
@@ -50,9 +50,9 @@ const (
 type Options struct {
 	// Full tests every link, which takes a round less than there are nodes (as many rounds where their number is odd).
 	Full bool
-	// Cleared are ids of nodes that an earlier check found good. Only the others are tested, each first with a cleared one;
-	// further cleared nodes are drawn in where something fails. Ids that are not among the nodes are ignored. Full tests
-	// all the same.
+	// Cleared are ids of nodes that an earlier check found good. Only the others are tested, each first with a cleared
+	// one; further cleared nodes are drawn in where something fails. Ids that are not among the nodes are ignored. Full
+	// tests all the same.
 	Cleared []string
 	// Factor is how many times slower than the others a straggler is; 0 means DefaultFactor, less than 1 is refused.
 	Factor float64
@@ -213,8 +213,8 @@ func (c *Check) Next() (Round, bool) {
 	return Round{Number: c.round.Number, Pairs: slices.Clone(c.round.Pairs)}, true
 }
 
-// Record takes in the results of the round that Next returned, in any order. A pair without a result counts as one whose
-// nodes reported nothing. Where it returns an error nothing was recorded.
+// Record takes in the results of the round that Next returned, in any order. A pair without a result counts as one
+// whose nodes reported nothing. Where it returns an error nothing was recorded.
 func (c *Check) Record(results []Result) error {
 	if c.round == nil {
 		return errors.New("cannot record results: no round is under way")

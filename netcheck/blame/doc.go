@@ -1,6 +1,6 @@
-// Package blame decides which pairs of nodes the network check tests in each round, and from the results which nodes and
-// links are at fault. It is pure: it knows no clock, network or randomness, so all agents that record the same results
-// have the same plan and the same verdict.
+// Package blame decides which pairs of nodes the network check tests in each round, and from the results which nodes
+// and links are at fault. It is pure: it knows no clock, network or randomness, so all agents that record the same
+// results have the same plan and the same verdict.
 //
 // A test of a pair fails when one of its nodes is bad, or the link between them. What that allows to say:
 //
@@ -11,8 +11,8 @@
 //   - A link between two good nodes is bad when its test failed, and failed again.
 //   - What could be a node as well as a link is left open: nobody is blamed, and every explanation is given.
 //
-// So nobody healthy is blamed while at most two links are bad, however many nodes are; and up to three bad nodes are all
-// found where at least two are healthy and no link is bad.
+// So nobody healthy is blamed while at most two links are bad, however many nodes are; and up to three bad nodes are
+// all found where at least two are healthy and no link is bad.
 //
 // The scheme: two rounds of a round-robin tournament. A node that passed nothing is then paired with good ones until it
 // passes or is found out, in four more rounds at most. A node that is slow is judged alike: by its best time, and only

@@ -11,7 +11,8 @@ import (
 type Doubt struct {
 	Nodes []int  // the AMBIGUOUS ones, by index
 	Links []Pair // the failed tests, in order
-	// Explanations are what would explain all of Links: the simplest ones, nodes before links, and the one with links only.
+	// Explanations are what would explain all of Links: the simplest ones, nodes before links, and the one with links
+	// only.
 	Explanations []Explanation
 }
 

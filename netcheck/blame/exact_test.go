@@ -11,8 +11,8 @@ import (
 
 func soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
-// checkSound checks what holds in every world with up to two bad links: no healthy node is blamed but one that reaches no
-// other healthy node, no bad node is cleared, no good link is blamed.
+// checkSound checks what holds in every world with up to two bad links: no healthy node is blamed but one that reaches
+// no other healthy node, no bad node is cleared, no good link is blamed.
 func checkSound(w blamesim.World, v blame.Verdict) error {
 	for i, bad := range w.Bad {
 		switch s := v.Nodes[i].Status; {
@@ -32,8 +32,8 @@ func checkSound(w blamesim.World, v blame.Verdict) error {
 	return checkDoubts(w, v)
 }
 
-// checkDoubts checks that each explanation explains its failed tests, that every AMBIGUOUS node is innocent by one of them,
-// and guilty by another one, where they are so few that all simple ones are given.
+// checkDoubts checks that each explanation explains its failed tests, that every AMBIGUOUS node is innocent by one of
+// them, and guilty by another one, where they are so few that all simple ones are given.
 func checkDoubts(w blamesim.World, v blame.Verdict) error {
 	doubtful := make([]bool, len(w.Bad))
 	for _, d := range v.Doubts {
@@ -113,8 +113,8 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// TestLinks tries every set of up to three bad nodes, with two healthy ones or more, and up to two bad links. In the full
-// mode every bad link between two healthy nodes is found, or one of the two has not passed.
+// TestLinks tries every set of up to three bad nodes, with two healthy ones or more, and up to two bad links. In the
+// full mode every bad link between two healthy nodes is found, or one of the two has not passed.
 func TestLinks(t *testing.T) {
 	last := 7
 	if soak() {

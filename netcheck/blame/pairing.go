@@ -25,9 +25,9 @@ func (p *pairing) join(nodes []int, tested func(a, b int) bool) {
 	}
 }
 
-// match pairs as many of the free left nodes as possible with free partners of theirs, earlier ones and earlier partners
-// first. Partners must not be in left. It is the method of augmenting paths: a partner is taken away from its node where
-// that has another.
+// match pairs as many of the free left nodes as possible with free partners of theirs, earlier ones and earlier
+// partners first. Partners must not be in left. It is the method of augmenting paths: a partner is taken away from its
+// node where that has another.
 func (p *pairing) match(left []int, partners func(int) []int) {
 	choice := make(map[int][]int, len(left))
 	for _, i := range left {

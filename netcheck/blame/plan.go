@@ -30,8 +30,8 @@ func (c *Check) plan() []Pair {
 	return pairs
 }
 
-// enrol fixes who takes part from the beginning: who has not been cleared, and as many of the others. In round 0 position
-// i meets the i-th from the end, so that each of the first meets one of the last.
+// enrol fixes who takes part from the beginning: who has not been cleared, and as many of the others. In round 0
+// position i meets the i-th from the end, so that each of the first meets one of the last.
 func (c *Check) enrol() {
 	c.order = []int{}
 	for i := range c.nodes {
@@ -63,8 +63,8 @@ func (c *Check) draw(i int) {
 func rounds(n int) int { return max(n+n%2-1, 0) }
 
 // tournament returns round r of the round-robin tournament of order by the circle method: one stands still, the others
-// move on by one each round. Everybody meets everybody once in all rounds. Left out are nodes at fault by themselves, and
-// pairs that were tested before.
+// move on by one each round. Everybody meets everybody once in all rounds. Left out are nodes at fault by themselves,
+// and pairs that were tested before.
 func (c *Check) tournament(r int) []Pair {
 	m := rounds(len(c.order)) // m+1 positions, the last of which is empty if their number is odd
 	var pairs []Pair
@@ -165,8 +165,9 @@ func (c *Check) decided(i int, good, spare []int) bool {
 	return n >= proof || n >= lastProof && len(c.untested(i, good)) == 0 && len(c.untested(i, spare)) == 0
 }
 
-// untested returns those of partners that i can be tested with for the first time, the nearest by index first: neighbours
-// in rank are mostly neighbours in the network, so a node that is cut off together with them soon meets one that passes.
+// untested returns those of partners that i can be tested with for the first time, the nearest by index first:
+// neighbours in rank are mostly neighbours in the network, so a node that is cut off together with them soon meets one
+// that passes.
 func (c *Check) untested(i int, partners []int) (left []int) {
 	for _, j := range partners {
 		if j != i && !c.tested(i, j) {

@@ -49,9 +49,9 @@ func TestRandomWorlds(t *testing.T) {
 	t.Logf("%d worlds, %d of them without a bad link and with up to three bad nodes", count, exact)
 }
 
-// TestAnything mixes what can happen: nodes cleared before, whether rightly or not, faults of their own before and during
-// the check, nodes that report nothing. Nobody healthy is blamed, the rounds are bounded, and two checks that are given
-// the same results in another order have the same plan and verdict.
+// TestAnything mixes what can happen: nodes cleared before, whether rightly or not, faults of their own before and
+// during the check, nodes that report nothing. Nobody healthy is blamed, the rounds are bounded, and two checks that
+// are given the same results in another order have the same plan and verdict.
 func TestAnything(t *testing.T) {
 	many := 10
 	if soak() {
@@ -159,8 +159,8 @@ func checkAnything(t *rapid.T, w blamesim.World, faults []bool, opts blame.Optio
 	}
 }
 
-// TestFewHealthy has four or five healthy nodes among many bad ones, one of them with bad links to two others: where the
-// rounds do not suffice to ask all, it must not be blamed for these.
+// TestFewHealthy has four or five healthy nodes among many bad ones, one of them with bad links to two others: where
+// the rounds do not suffice to ask all, it must not be blamed for these.
 func TestFewHealthy(t *testing.T) {
 	count := 5_000
 	if soak() {

@@ -39,8 +39,8 @@ func (c *Check) pace() *pace {
 		}
 	}
 	p.others = c.others(p.best, c.opts.Rule)
-	// As long as fast nodes have met slow ones only, mean and median hide these. The time that a quarter of the nodes keeps
-	// shows whom to ask again.
+	// As long as fast nodes have met slow ones only, mean and median hide these. The time that a quarter of the nodes
+	// keeps shows whom to ask again.
 	known := slices.Sorted(slices.Values(p.best))
 	first, _ := slices.BinarySearch(known, 1)
 	known = known[first:]

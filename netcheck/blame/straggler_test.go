@@ -60,8 +60,8 @@ func TestStragglerRules(t *testing.T) {
 	}
 }
 
-// TestNetworkStragglers has up to two nodes that are four times slower, and up to three bad ones, which are not told to be
-// slow. A fast node is never taken for a slow one, although half of its tests may be slow.
+// TestNetworkStragglers has up to two nodes that are four times slower, and up to three bad ones, which are not told to
+// be slow. A fast node is never taken for a slow one, although half of its tests may be slow.
 func TestNetworkStragglers(t *testing.T) {
 	count := 5_000
 	if soak() {

@@ -8,9 +8,9 @@ import (
 	"muster/netcheck/blame/blamesim"
 )
 
-// TestUpstream compares our rule with DLRover's, over all sets of one to three bad nodes with two healthy ones or more. It
-// logs the table of docs/network-check.md. The figures wanted of upstream are those of dlrover.md 2.9, found there with
-// another program.
+// TestUpstream compares our rule with DLRover's, over all sets of one to three bad nodes with two healthy ones or more.
+// It logs the table of docs/network-check.md. The figures wanted of upstream are those of dlrover.md 2.9, found there
+// with another program.
 func TestUpstream(t *testing.T) {
 	want := map[[2]int]string{
 		{4, 1}: "0 %", {5, 1}: "40 %", {6, 1}: "0 %", {7, 1}: "0 %", {8, 1}: "0 %", {9, 1}: "0 %",

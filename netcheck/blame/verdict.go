@@ -46,8 +46,8 @@ type Verdict struct {
 	Untested int // the others of these, which Check.Untested lists: nothing is known of them
 }
 
-// Status sums a verdict up: FAIL where a node is to blame, AMBIGUOUS where something failed for which none is, SKIP where
-// nothing could be tested. Stragglers and unsteady links change nothing.
+// Status sums a verdict up: FAIL where a node is to blame, AMBIGUOUS where something failed for which none is, SKIP
+// where nothing could be tested. Stragglers and unsteady links change nothing.
 func (v *Verdict) Status() Status {
 	has := func(s Status) bool {
 		return slices.ContainsFunc(v.Nodes, func(n NodeVerdict) bool { return n.Status == s })

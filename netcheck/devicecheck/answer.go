@@ -16,13 +16,14 @@ import (
 type order struct {
 	ID int    `json:"id"`
 	Do string `json:"do"` // local, serve, pair, links; abandon, which is not answered and may come at any time
-	// LimitMS is after how long the program gives itself up and says where it is; WaitMS, less than that, is how long it
-	// waits for other devices. For links the limit is that of each pair.
+	// LimitMS is after how long the program gives itself up and says where it is; WaitMS, less than that, is how long
+	// it waits for other devices. For links the limit is that of each pair.
 	LimitMS int64 `json:"limit_ms"`
 	WaitMS  int64 `json:"wait_ms"`
 	// Group, for pair, is who sums; local without it sums nothing.
 	Group *orderGroup `json:"group,omitempty"`
-	// Sizes are what is summed, in bytes; each takes about Seconds, all of them TotalSeconds, after which the rest is left out.
+	// Sizes are what is summed, in bytes; each takes about Seconds, all of them TotalSeconds, after which the rest is
+	// left out.
 	Sizes        []int64 `json:"sizes,omitempty"`
 	Seconds      float64 `json:"seconds"` // for links: of a sample, at least; for local: of each measure
 	TotalSeconds float64 `json:"total_seconds,omitempty"`

@@ -9,8 +9,8 @@ import (
 	"muster/netcheck/devicecheck"
 )
 
-// BenchmarkCheck is what the processes take of a network check: four nodes of one device each on this machine, from nothing
-// to the end of two rounds of pairs.
+// BenchmarkCheck is what the processes take of a network check: four nodes of one device each on this machine, from
+// nothing to the end of two rounds of pairs.
 func BenchmarkCheck(b *testing.B) {
 	python := testutil.Torch(b)
 	var opened, local, rounds, closed time.Duration

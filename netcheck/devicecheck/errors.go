@@ -13,8 +13,8 @@ import (
 // Cause says what kind of failure a DeviceError is.
 type Cause string
 
-// The causes. Where several processes of a program failed together, the first of them in this order is told: those further
-// down may be consequences of those further up.
+// The causes. Where several processes of a program failed together, the first of them in this order is told: those
+// further down may be consequences of those further up.
 const (
 	NotStarted Cause = "not-started" // the interpreter could not be executed
 	NoTorch    Cause = "no-torch"    // it has no torch: nothing can be tested

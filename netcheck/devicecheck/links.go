@@ -22,8 +22,8 @@ type Way struct {
 	HostMBps float64 // of the slower of the copies from the source to the host, and from the host to the target
 }
 
-// ViaHost reports that the copies seem to go through the host's memory: because the devices cannot reach each other, or,
-// where nobody knows that, because they are as fast as that way. What is much slower is a slow link.
+// ViaHost reports that the copies seem to go through the host's memory: because the devices cannot reach each other,
+// or, where nobody knows that, because they are as fast as that way. What is much slower is a slow link.
 func (w Way) ViaHost() bool {
 	if w.Peer != nil {
 		return !*w.Peer
@@ -37,8 +37,8 @@ type LinkResult struct {
 	Pair Pair
 	// There is from the first device to the second, Back the other way.
 	There, Back Way
-	// Err is why there are no figures: a *DeviceError of Local -1. Its cause is Hung or Died where the process had to be
-	// replaced for it.
+	// Err is why there are no figures: a *DeviceError of Local -1. Its cause is Hung or Died where the process had to
+	// be replaced for it.
 	Err error
 }
 
@@ -57,9 +57,9 @@ const npuDevices = 8
 // switchboxStage names the stage in errors.
 const switchboxStage = "switchbox"
 
-// Switchbox tests the links of pairs of devices, one pair at a time, in a process that sees all devices. A pair that hangs or
-// kills the process is one that failed; the others are tested in a fresh process. The results are in the order of pairs; the
-// error says that nothing could be tested.
+// Switchbox tests the links of pairs of devices, one pair at a time, in a process that sees all devices. A pair that
+// hangs or kills the process is one that failed; the others are tested in a fresh process. The results are in the order
+// of pairs; the error says that nothing could be tested.
 func (c *Program) Switchbox(ctx context.Context, pairs []Pair) ([]LinkResult, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +156,8 @@ func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 	return nil
 }
 
-// failure returns what went wrong in a process: its fault, or that of a pair from the one at index first on; nil for nothing.
+// failure returns what went wrong in a process: its fault, or that of a pair from the one at index first on; nil for
+// nothing.
 func (t *linkTest) failure(first int, fault *DeviceError) error {
 	if fault != nil {
 		return fault

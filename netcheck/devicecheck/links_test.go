@@ -70,9 +70,9 @@ func TestSwitchbox(t *testing.T) {
 	}
 }
 
-// TestPairTakesASecondAtMost counts what a pair costs on a clock that only copies move: two verified copies of 256 MiB each way where the
-// link is slow, and never more than a second at 2 GB/s or more. Nothing runs beside it: the process trees of other tests kill all that
-// descends from this process.
+// TestPairTakesASecondAtMost counts what a pair costs on a clock that only copies move: two verified copies of 256 MiB
+// each way where the link is slow, and never more than a second at 2 GB/s or more. Nothing runs beside it: the process
+// trees of other tests kill all that descends from this process.
 func TestPairTakesASecondAtMost(t *testing.T) {
 	const program = `import json, os, sys
 sys.path.insert(0, "../../internal/python/netcheck")
@@ -163,8 +163,8 @@ func TestFitting(t *testing.T) {
 	}
 }
 
-// A pair costs two copies each way beside the import of torch, which is done once however often pairs are tested; and what is
-// told of the progress is what is done.
+// A pair costs two copies each way beside the import of torch, which is done once however often pairs are tested; and
+// what is told of the progress is what is done.
 func TestSwitchboxCost(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -141,8 +141,8 @@ func (m *member) listen(answers chan<- answer) {
 	}
 }
 
-// ask has the process of a local rank carry out an order, nil for none, and starts the process where there is none. A process that did
-// not answer as it should is gone afterwards.
+// ask has the process of a local rank carry out an order, nil for none, and starts the process where there is none. A
+// process that did not answer as it should is gone afterwards.
 func (c *Program) ask(ctx context.Context, stage string, local int, deadline time.Time, orderFor func(local int, h hello) order) outcome {
 	for {
 		m := c.members[local].Load()
@@ -237,8 +237,8 @@ func (m *member) greet(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// carryOut gives an order and waits until it is done. heard, if not nil, gets what is told on the way but for steps, and
-// returns the new deadline.
+// carryOut gives an order and waits until it is done. heard, if not nil, gets what is told on the way but for steps,
+// and returns the new deadline.
 func (m *member) carryOut(ctx context.Context, deadline time.Time, o order, heard func(answer) time.Time) (answer, error) {
 	m.last++
 	o.ID = m.last

@@ -29,7 +29,8 @@ import (
 // tree is the only one that this process can have.
 var tree *proc.Tree
 
-// oldest is Debian's python3 where it has a torch of 1.x. It is asked before there is a tree, which would reap the answer.
+// oldest is Debian's python3 where it has a torch of 1.x. It is asked before there is a tree, which would reap the
+// answer.
 var oldest string
 
 func TestMain(m *testing.M) {
@@ -407,8 +408,8 @@ func TestFaultsAmongNodes(t *testing.T) {
 	})
 }
 
-// TestForkInheritsWhatIsNoFaultOfTheDevice: what a module of the user's leaves in the processes of the check, where they are
-// forks, is not held against the node.
+// TestForkInheritsWhatIsNoFaultOfTheDevice: what a module of the user's leaves in the processes of the check, where
+// they are forks, is not held against the node.
 func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)
@@ -461,8 +462,8 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 	}
 }
 
-// TestCloseDuringImport: a process that still imports torch is not told that there is nothing more to do, which it could not
-// hear, nor waited for.
+// TestCloseDuringImport: a process that still imports torch is not told that there is nothing more to do, which it
+// could not hear, nor waited for.
 func TestCloseDuringImport(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -64,8 +64,8 @@ func (s Sum) BusMBps() float64 {
 	return s.AlgMBps() * 2 * float64(s.World-1) / float64(s.World)
 }
 
-// Group is devices of one or several nodes that sum together. Each node's program is given its own FirstRank; the rest is the
-// same for all of them.
+// Group is devices of one or several nodes that sum together. Each node's program is given its own FirstRank; the rest
+// is the same for all of them.
 type Group struct {
 	// Name is another one for every group that met at the same store.
 	Name string
@@ -75,13 +75,15 @@ type Group struct {
 	FirstRank, World int
 }
 
-// How much is summed, in bytes: on an accelerator as DLRover does, on a CPU what takes a healthy pair a fraction of a second.
+// How much is summed, in bytes: on an accelerator as DLRover does, on a CPU what takes a healthy pair a fraction of a
+// second.
 const (
 	sumBytes    = 64 << 20
 	cpuSumBytes = 4 << 20
 )
 
-// How long measures take at most, if a single one does not take longer. Those of rank 0 count for all devices of a group.
+// How long measures take at most, if a single one does not take longer. Those of rank 0 count for all devices of a
+// group.
 const (
 	localTime = time.Second
 	sumTime   = time.Second
@@ -89,8 +91,8 @@ const (
 	perfPart  = 0.3
 )
 
-// Local tests each device by itself, then all of them together. Of devices that failed there is no result; the error holds
-// a *DeviceError for each.
+// Local tests each device by itself, then all of them together. Of devices that failed there is no result; the error
+// holds a *DeviceError for each.
 func (c *Program) Local(ctx context.Context) ([]DeviceResult, error) {
 	const stage = "local"
 	out, err := c.repeated(ctx, func() ([]outcome, error) { return c.local(ctx, stage) })
@@ -151,8 +153,8 @@ func (c *Program) Ready(ctx context.Context) error {
 	return first(out)
 }
 
-// Serve has device 0 serve a store, at all addresses of this node, and returns its port. The store lasts as long as that
-// process, so ask before each group: where the process had to be replaced, the port is another one.
+// Serve has device 0 serve a store, at all addresses of this node, and returns its port. The store lasts as long as
+// that process, so ask before each group: where the process had to be replaced, the port is another one.
 func (c *Program) Serve(ctx context.Context) (port int, err error) {
 	const stage = "store"
 	out, err := c.repeated(ctx, func() ([]outcome, error) {
@@ -166,8 +168,8 @@ func (c *Program) Serve(ctx context.Context) (port int, err error) {
 	return a.Port, first(out)
 }
 
-// Pair sums bytes over the devices of a group, 0 for as many as its kind of device takes, and verifies the sums. An error
-// is a *DeviceError, the one nearest to the root where several devices of this node failed.
+// Pair sums bytes over the devices of a group, 0 for as many as its kind of device takes, and verifies the sums. An
+// error is a *DeviceError, the one nearest to the root where several devices of this node failed.
 func (c *Program) Pair(ctx context.Context, g Group, bytes int64) (Sum, error) {
 	sums, err := c.sum(ctx, "pair", g, func(h hello) []int64 { return []int64{bytesOf(h, bytes)} }, sumTime)
 	if err != nil {
@@ -176,8 +178,9 @@ func (c *Program) Pair(ctx context.Context, g Group, bytes int64) (Sum, error) {
 	return sums[0], nil
 }
 
-// CommPerf sums each of sizes over the devices of a group; none stands for 1 MiB to 1 GiB by powers of two, up to 64 MiB on
-// CPUs. Sizes that would take the whole beyond 40 s, or a third of the budget, are left out. Errors are those of Pair.
+// CommPerf sums each of sizes over the devices of a group; none stands for 1 MiB to 1 GiB by powers of two, up to 64
+// MiB on CPUs. Sizes that would take the whole beyond 40 s, or a third of the budget, are left out. Errors are those of
+// Pair.
 func (c *Program) CommPerf(ctx context.Context, g Group, sizes []int64) ([]Sum, error) {
 	total := min(perfTime, time.Duration(perfPart*float64(c.cfg.Budget)))
 	return c.sum(ctx, "comm-perf", g, func(h hello) []int64 {

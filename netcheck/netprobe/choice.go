@@ -43,9 +43,9 @@ func (f family) takes(a netip.Addr) bool {
 	return f == anyFamily || f == inet && a.Is4() || f == inet6 && a.Is6()
 }
 
-// NCCL returns the interface that NCCL takes for its first connections, and for its data where there is no RDMA. The rules
-// are those of ncclFindInterfaces (read in NCCL's src/misc/socket.cc, commit 081eafaf): of the interfaces that run, in the
-// order of getifaddrs, which lists all IPv4 addresses before all IPv6 ones.
+// NCCL returns the interface that NCCL takes for its first connections, and for its data where there is no RDMA. The
+// rules are those of ncclFindInterfaces (read in NCCL's src/misc/socket.cc, commit 081eafaf): of the interfaces that
+// run, in the order of getifaddrs, which lists all IPv4 addresses before all IPv6 ones.
 func NCCL(ifaces []Interface, lookup func(string) (string, bool)) Choice {
 	var fam family
 	switch v, _ := lookup("NCCL_SOCKET_FAMILY"); v {
@@ -87,8 +87,8 @@ func NCCL(ifaces []Interface, lookup func(string) (string, bool)) Choice {
 	return Choice{Error: "no interface runs that has an address"}
 }
 
-// ncclFind returns the first interface that matches a list as in NCCL_SOCKET_IFNAME: prefixes of names, whole names after
-// "=", those not to take after "^".
+// ncclFind returns the first interface that matches a list as in NCCL_SOCKET_IFNAME: prefixes of names, whole names
+// after "=", those not to take after "^".
 func ncclFind(ifaces []Interface, list string, fam family) (Choice, bool) {
 	list, not := strings.CutPrefix(list, "^")
 	list, exact := strings.CutPrefix(list, "=")

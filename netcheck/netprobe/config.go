@@ -11,20 +11,20 @@ import (
 	"muster/internal/peertls"
 )
 
-// MinToken is the length of the shortest token that is taken, in bytes: a probe server shows to whoever has the token what
-// the network can do, and lets it be loaded.
+// MinToken is the length of the shortest token that is taken, in bytes: a probe server shows to whoever has the token
+// what the network can do, and lets it be loaded.
 const MinToken = peertls.MinToken
 
 // Config is what both ends of a probe are told; zero means the default.
 type Config struct {
-	// Token is the job's secret, the same on all nodes, at least MinToken bytes. There is no default: without one a node
-	// must not offer its probes.
+	// Token is the job's secret, the same on all nodes, at least MinToken bytes. There is no default: without one a
+	// node must not offer its probes.
 	Token []byte
 	// Node is what this node tells its peers of itself. Its Name must be set.
 	Node Node
 
-	// Peer is what the node that Pair probes is called. Medium is the network in between where it is rehearsed; nil: the
-	// real one. It asks by that name.
+	// Peer is what the node that Pair probes is called. Medium is the network in between where it is rehearsed; nil:
+	// the real one. It asks by that name.
 	Peer   string  `json:"-"`
 	Medium *Medium `json:"-"`
 
@@ -32,37 +32,41 @@ type Config struct {
 	Listen string
 	// Host is the name or address by which the others reach the server, default: where it listens.
 	Host string
-	// MaxConns is how many connections the server serves at a time, default 128. A pair needs six at once at most; those
-	// above it are told that it is busy, and try again.
+	// MaxConns is how many connections the server serves at a time, default 128. A pair needs six at once at most;
+	// those above it are told that it is busy, and try again.
 	MaxConns int
-	// MaxRuns is how many runs of streams the server takes part in at a time, default 1: two at once measure each other.
+	// MaxRuns is how many runs of streams the server takes part in at a time, default 1: two at once measure each
+	// other.
 	MaxRuns int
-	// MaxBytes is how many bytes the server sends or takes in one run, default 64 GiB. A run that reaches it ends early.
+	// MaxBytes is how many bytes the server sends or takes in one run, default 64 GiB. A run that reaches it ends
+	// early.
 	MaxBytes int64
 
-	// Serve is Server.Identity of this node's own server, by which Pair lets the other node try the way back; empty leaves that out.
+	// Serve is Server.Identity of this node's own server, by which Pair lets the other node try the way back; empty
+	// leaves that out.
 	Serve string
 	// Budget bounds the whole probe of one pair, default 10 s. What does not fit is left out, and the facts say so.
 	Budget time.Duration
-	// Tries is how often is connected, default 10, each time for Patience at most (default 1 s), Gap apart after a failure
-	// (default 200 ms) and a quarter of it after a success.
+	// Tries is how often is connected, default 10, each time for Patience at most (default 1 s), Gap apart after a
+	// failure (default 200 ms) and a quarter of it after a success.
 	Tries         int
 	Patience, Gap time.Duration
 	// Echoes is how many round trips are measured, default 2000, for EchoTime at most (default 1.5 s); the first tenth
 	// does not count.
 	Echoes   int
 	EchoTime time.Duration
-	// Sizes are the datagrams tried beside the MTU of the interface, headers included, in bytes; default 1500 and 4200. One
-	// of 1280 goes ahead of them: where it is lost nothing is said about sizes.
+	// Sizes are the datagrams tried beside the MTU of the interface, headers included, in bytes; default 1500 and 4200.
+	// One of 1280 goes ahead of them: where it is lost nothing is said about sizes.
 	Sizes []int
-	// SizeTries is how often each is sent, default 3, SizePatience apart (default 300 ms; twice the round trip is added).
+	// SizeTries is how often each is sent, default 3, SizePatience apart (default 300 ms; twice the round trip is
+	// added).
 	SizeTries    int
 	SizePatience time.Duration
-	// Streams are the numbers of streams of the runs, default 1 and 4; each is done in both directions. An empty list that
-	// is not nil leaves runs out.
+	// Streams are the numbers of streams of the runs, default 1 and 4; each is done in both directions. An empty list
+	// that is not nil leaves runs out.
 	Streams []int
-	// WarmUp is not measured, default 400 ms; Timed is, default 1 s. Each run takes their sum. Runs are shortened, down to
-	// a quarter, where the budget does not hold them.
+	// WarmUp is not measured, default 400 ms; Timed is, default 1 s. Each run takes their sum. Runs are shortened, down
+	// to a quarter, where the budget does not hold them.
 	WarmUp, Timed time.Duration
 }
 

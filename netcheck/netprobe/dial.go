@@ -27,8 +27,8 @@ type client struct {
 // datagrams is what the key of a connection is for.
 const datagrams = "datagrams"
 
-// plainOf returns the socket of a connection, for bytes that are counted and not believed: encrypting them would measure the
-// processors, not the network.
+// plainOf returns the socket of a connection, for bytes that are counted and not believed: encrypting them would
+// measure the processors, not the network.
 func plainOf(conn *peertls.Conn) net.Conn {
 	below := conn.NetConn()
 	for {

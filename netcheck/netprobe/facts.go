@@ -82,7 +82,8 @@ type Size struct {
 	Out, Back Passage
 }
 
-// PathMTU are the sizes tried, ascending up to the first one that did not pass, with the bit set that forbids to fragment.
+// PathMTU are the sizes tried, ascending up to the first one that did not pass, with the bit set that forbids to
+// fragment.
 type PathMTU struct {
 	Sizes []Size
 	Skip  string `json:",omitempty"`

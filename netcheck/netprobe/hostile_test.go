@@ -582,7 +582,8 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// FuzzMessages: no bytes are taken for a request that no client of ours makes, or for a node with a name that is no line of text.
+// FuzzMessages: no bytes are taken for a request that no client of ours makes, or for a node with a name that is no
+// line of text.
 func FuzzMessages(f *testing.F) {
 	f.Add(message(map[string]any{"op": "about"}))
 	f.Add(message(map[string]any{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "127.0.0.1:1/aaaaaaaaaaaaaaaa"}))

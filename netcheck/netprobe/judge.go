@@ -21,13 +21,13 @@ type Limits struct {
 	RTT time.Duration
 	// RTTFactor is by how much the median of a pair's round trips may exceed that of all pairs, default 4.
 	RTTFactor float64
-	// ClockWarn and ClockFail are how far clocks may be apart, default 50 ms and 2 s. Beyond the first logs of nodes cannot
-	// be put in order, beyond the second leases and certificates go wrong.
+	// ClockWarn and ClockFail are how far clocks may be apart, default 50 ms and 2 s. Beyond the first logs of nodes
+	// cannot be put in order, beyond the second leases and certificates go wrong.
 	ClockWarn, ClockFail time.Duration
 	// Bandwidth is the least of any run, in bytes a second, default 100 MB/s.
 	Bandwidth float64
-	// BandwidthShare is the least share of the median of all pairs, default 0.5; SpeedShare that of the slower one of the
-	// two interfaces, default 0.3, for which none counts with more than 32 Gb/s: that is what Go does on two cores.
+	// BandwidthShare is the least share of the median of all pairs, default 0.5; SpeedShare that of the slower one of
+	// the two interfaces, default 0.3, for which none counts with more than 32 Gb/s: that is what Go does on two cores.
 	BandwidthShare, SpeedShare float64
 	// Retransmitted is the share of segments that may be sent again, default 0.001.
 	Retransmitted float64
@@ -76,9 +76,9 @@ type judgement struct {
 	rates map[int]float64
 }
 
-// Judge turns the facts of pairs into results, pair by pair in the order given: for every check one result of each pair,
-// or more where it has more to say. The subject's node is the one that asked; check.Policy puts results of several nodes
-// into reports. Each value is with its limit, and the reason says what was seen.
+// Judge turns the facts of pairs into results, pair by pair in the order given: for every check one result of each
+// pair, or more where it has more to say. The subject's node is the one that asked; check.Policy puts results of
+// several nodes into reports. Each value is with its limit, and the reason says what was seen.
 func Judge(facts []Facts, limits Limits) []check.Result {
 	j := judgement{Limits: limits.withDefaults(), rates: map[int]float64{}}
 	j.medians(facts)
@@ -231,7 +231,8 @@ func (j *judgement) clock() []check.Result {
 	return []check.Result{r}
 }
 
-// vanished returns the smallest size above the ones that passed of which nothing was heard in one direction, nil for none.
+// vanished returns the smallest size above the ones that passed of which nothing was heard in one direction, nil for
+// none.
 func (f *Facts) vanished() *Size {
 	for i := range f.MTU.Sizes {
 		s := &f.MTU.Sizes[i]
@@ -393,8 +394,8 @@ func tcpHeaders(end netip.Addr) int {
 	return 40 + 20 + 12
 }
 
-// segments compares TCP's segments with what the interfaces allow: smaller ones cost CPU, and hint at a tunnel or a path
-// that the kernel has found to be narrow.
+// segments compares TCP's segments with what the interfaces allow: smaller ones cost CPU, and hint at a tunnel or a
+// path that the kernel has found to be narrow.
 func (j *judgement) segments() []check.Result {
 	const id = "net-mss"
 	f := j.f

@@ -9,8 +9,8 @@ import (
 	"muster/internal/check"
 )
 
-// JudgeNodes compares what nodes say of themselves: the interfaces that NCCL and Gloo will take, and their RDMA ports. A
-// rule that compares needs two nodes. Results are in the order of the nodes.
+// JudgeNodes compares what nodes say of themselves: the interfaces that NCCL and Gloo will take, and their RDMA ports.
+// A rule that compares needs two nodes. Results are in the order of the nodes.
 func JudgeNodes(nodes []Node) []check.Result {
 	var results []check.Result
 	common := commonChoice(nodes)
@@ -103,8 +103,8 @@ func commonChoice(nodes []Node) (c common) {
 }
 
 // judgeChoices: NCCL connects from the interface that it chose to the one that the others chose. That goes wrong where
-// this is one which they do not reach: another subnet, unless it is the interface which routes to them (in a routed fabric
-// every rack is a subnet), or addresses of another family.
+// this is one which they do not reach: another subnet, unless it is the interface which routes to them (in a routed
+// fabric every rack is a subnet), or addresses of another family.
 func (n *Node) judgeChoices(nodes []Node, c common) []check.Result {
 	const id = "iface-mismatch"
 	if n.NCCL.Error != "" {
@@ -172,7 +172,8 @@ func (n *Node) judgeGloo(nodes int) []check.Result {
 	return []check.Result{r}
 }
 
-// judgePorts: a port that is down is a fault where it is meant to be used, by the user's list or by the example of others.
+// judgePorts: a port that is down is a fault where it is meant to be used, by the user's list or by the example of
+// others.
 func (n *Node) judgePorts(nodes []Node) []check.Result {
 	const id = "rdma-port-down"
 	var results []check.Result
@@ -249,8 +250,8 @@ func (n *Node) judgeRates(usual map[string]float64) []check.Result {
 
 func gigabits(rate float64) string { return fmt.Sprintf("%g Gb/s", math.Round(rate*100)/100) }
 
-// shape is how many ports a node has, and what rates those have that are active. A port that is down does not change it:
-// rdma-port-down tells of that.
+// shape is how many ports a node has, and what rates those have that are active. A port that is down does not change
+// it: rdma-port-down tells of that.
 func (n *Node) shape() string {
 	var rates []float64
 	for i := range n.RDMA.Ports {

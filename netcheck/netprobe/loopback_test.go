@@ -135,7 +135,8 @@ func muster(t testing.TB) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// listener accepts connections and does with them what serve does, until the test ends. It returns an identity that it cannot prove.
+// listener accepts connections and does with them what serve does, until the test ends. It returns an identity that it
+// cannot prove.
 func listener(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

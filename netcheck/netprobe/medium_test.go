@@ -31,8 +31,8 @@ func rehearsed(t *testing.T, here, there netprobe.Medium, path netprobe.Path, ch
 // streams has a probe measure one.
 func streams(c *netprobe.Config) { c.Streams = []int{1} }
 
-// TestMedium: each fault of a network that is made up leads to the verdict that it would have in earnest, and to none just
-// on the passing side. Limits of time are such that a busy machine keeps them.
+// TestMedium: each fault of a network that is made up leads to the verdict that it would have in earnest, and to none
+// just on the passing side. Limits of time are such that a busy machine keeps them.
 func TestMedium(t *testing.T) {
 	t.Parallel()
 	type medium = netprobe.Medium

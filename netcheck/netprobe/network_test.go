@@ -294,8 +294,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// routed makes a router of the third host: the first one is left in the first network, the second in the other. Packets of
-// more than 1500 bytes do not fit between them, while all interfaces are set to 9000.
+// routed makes a router of the third host: the first one is left in the first network, the second in the other. Packets
+// of more than 1500 bytes do not fit between them, while all interfaces are set to 9000.
 func routed(t *testing.T, quiet bool) []*testutil.Host {
 	t.Helper()
 	hosts := testutil.Hosts(t, 3, testutil.TwoNetworks)

@@ -18,8 +18,9 @@ import (
 	"muster/internal/peertls"
 )
 
-// Pair probes the network between this node and the server that was announced as identity, "host:port/nonce". What could not be measured is in the
-// facts, with the reason; an error means that nothing was tried (the settings are wrong), or that ctx has ended.
+// Pair probes the network between this node and the server that was announced as identity, "host:port/nonce". What
+// could not be measured is in the facts, with the reason; an error means that nothing was tried (the settings are
+// wrong), or that ctx has ended.
 func Pair(ctx context.Context, cfg Config, identity string) (Facts, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -58,9 +58,9 @@ var counters = []string{
 	"hw_counters/np_cnp_sent",
 }
 
-// RDMAReader reads the ports of one machine, any number of times. It remembers two things: what was counted at first, and
-// which files a restricted function has refused with EINVAL. Those are not read again, because each time the driver writes
-// a line into the kernel's log. It is not safe for concurrent use.
+// RDMAReader reads the ports of one machine, any number of times. It remembers two things: what was counted at first,
+// and which files a restricted function has refused with EINVAL. Those are not read again, because each time the driver
+// writes a line into the kernel's log. It is not safe for concurrent use.
 type RDMAReader struct {
 	root    fs.FS
 	refused map[string]bool

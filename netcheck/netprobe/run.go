@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// A run is a number of streams in one direction, at the same time. Both ends have one, and do the same: the one that sends
-// asks its kernel what it had to send again, the one that receives counts. The receiver's clock rules: its window opens
-// when the warm-up has passed since its first byte, and when it closes the receiver closes the streams.
+// A run is a number of streams in one direction, at the same time. Both ends have one, and do the same: the one that
+// sends asks its kernel what it had to send again, the one that receives counts. The receiver's clock rules: its window
+// opens when the warm-up has passed since its first byte, and when it closes the receiver closes the streams.
 
 const (
 	// joinTime is how long the first stream waits for the last.

@@ -54,7 +54,8 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Identity is what the server is announced as to the other nodes, for Pair: "host:port/nonce". It is another one in each process.
+// Identity is what the server is announced as to the other nodes, for Pair: "host:port/nonce". It is another one in
+// each process.
 func (s *Server) Identity() string { return string(s.id) }
 
 // Serve answers probes until ctx ends, and returns when nothing of it is left. Whatever a client does ends its own

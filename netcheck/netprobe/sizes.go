@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// The client sends datagrams of chosen sizes, the server says of each that it came, in a small one, and sends one of the
-// same size back. All carry a code that only the two ends of this connection can make, and the server's socket is
+// The client sends datagrams of chosen sizes, the server says of each that it came, in a small one, and sends one of
+// the same size back. All carry a code that only the two ends of this connection can make, and the server's socket is
 // connected to the client: nobody else is answered, and nobody else can be made to receive anything.
 
 const (
@@ -95,7 +95,8 @@ type responder struct {
 	done    chan struct{}
 }
 
-// openResponder opens a socket at local for datagrams from peer. Where the port is somebody else's another one is taken.
+// openResponder opens a socket at local for datagrams from peer. Where the port is somebody else's another one is
+// taken.
 func openResponder(ctx context.Context, local, peer netip.AddrPort, key []byte) (*responder, error) {
 	var conn net.Conn
 	var err error

@@ -18,8 +18,8 @@ func isTooBig(err error) bool { return errors.Is(err, unix.EMSGSIZE) }
 
 func isRefused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
-// neverFragment is for sockets whose datagrams leave whole or not at all, whatever the kernel has learned of the path: a
-// smaller one that it remembers would hide what the path does now.
+// neverFragment is for sockets whose datagrams leave whole or not at all, whatever the kernel has learned of the path:
+// a smaller one that it remembers would hide what the path does now.
 func neverFragment(fd int, addr netip.Addr) error {
 	if addr.Is4() {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
@@ -37,7 +37,8 @@ func control(c syscall.RawConn, f func(fd int) error) error {
 	return errors.Join(err, inner)
 }
 
-// share lets the sockets of several clients have one port: each is connected to its client, which the kernel tells apart.
+// share lets the sockets of several clients have one port: each is connected to its client, which the kernel tells
+// apart.
 func share(fd int) error {
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),

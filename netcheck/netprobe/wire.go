@@ -11,10 +11,10 @@ import (
 	"muster/internal/peertls"
 )
 
-// A connection is one of peertls, over which the client sends requests and the server answers each:
-// a length of four bytes, big-endian, and so many bytes of JSON. Two requests change what follows: opEcho is followed by
-// frames of echoBytes in both directions, opJoin by a stream of bytes in one, which is
-// not encrypted, and of which nothing is believed but how many came.
+// A connection is one of peertls, over which the client sends requests and the server answers each: a length of four
+// bytes, big-endian, and so many bytes of JSON. Two requests change what follows: opEcho is followed by frames of
+// echoBytes in both directions, opJoin by a stream of bytes in one, which is not encrypted, and of which nothing is
+// believed but how many came.
 
 // op is what is asked for. Append only, and never change a meaning: a node may run another version.
 type op string
@@ -141,8 +141,9 @@ func readMessage(r io.Reader, v any) error {
 	return nil
 }
 
-// echoBytes is the size of the frames of opEcho. The client's begins with a byte, frameMore or frameLast, and the number
-// of the frame; the server sends it back with the times when it came and went, its wall clock in nanoseconds of Unix time.
+// echoBytes is the size of the frames of opEcho. The client's begins with a byte, frameMore or frameLast, and the
+// number of the frame; the server sends it back with the times when it came and went, its wall clock in nanoseconds of
+// Unix time.
 const (
 	echoBytes = 64
 	frameMore = 0

@@ -1,7 +1,7 @@
-// Package report shows the record of a network check to people: as text, as a picture of the links, and as JSON for what
-// they build on it. All three say the same for the same record. A record may have come through the network: names and
-// reasons are made fit for a terminal and for XML, and what cannot be, such as a link to a node that is not there, is
-// left out of text and picture. Nobody is judged here; that is done in netcheck/blame.
+// Package report shows the record of a network check to people: as text, as a picture of the links, and as JSON for
+// what they build on it. All three say the same for the same record. A record may have come through the network: names
+// and reasons are made fit for a terminal and for XML, and what cannot be, such as a link to a node that is not there,
+// is left out of text and picture. Nobody is judged here; that is done in netcheck/blame.
 package report
 
 import (

@@ -1,7 +1,7 @@
 package report
 
-// style has the colours for light and dark. Those of the shades are one hue each, and go from near the background to far
-// from it: the slower, the more it stands out. Kinds have a sign, too, for those who see no colours.
+// style has the colours for light and dark. Those of the shades are one hue each, and go from near the background to
+// far from it: the slower, the more it stands out. Kinds have a sign, too, for those who see no colours.
 const style = `
   text { font: 13px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; fill: #1f2328; }
   .head { font-size: 15px; font-weight: bold; }

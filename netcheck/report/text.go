@@ -166,7 +166,8 @@ func withoutBlank(rows [][]string) [][]string {
 	return out
 }
 
-// table aligns columns as text/tabwriter does, but for those whose heading begins with ">": figures end below each other.
+// table aligns columns as text/tabwriter does, but for those whose heading begins with ">": figures end below each
+// other.
 func table(rows [][]string) string {
 	width := make([]int, len(rows[0]))
 	right := make([]bool, len(rows[0]))

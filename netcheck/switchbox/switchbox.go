@@ -1,6 +1,6 @@
-// Package switchbox judges the links of the box that connects the accelerators of a node: each link is one accelerator's,
-// and is tested by copies over a pair of them. A pair below the wanted bandwidth has a faulty link; a node with too few
-// healthy pairs is at fault (dlrover.md section 3 of the design pages).
+// Package switchbox judges the links of the box that connects the accelerators of a node: each link is one
+// accelerator's, and is tested by copies over a pair of them. A pair below the wanted bandwidth has a faulty link; a
+// node with too few healthy pairs is at fault (dlrover.md section 3 of the design pages).
 package switchbox
 
 import (
@@ -32,7 +32,8 @@ type Link struct {
 	devicecheck.LinkResult
 	// Fault is what is wrong with it, "" for nothing.
 	Fault string
-	// Odd is what a healthy pair does worse than it could, "" for nothing: a bad cable may be above the wanted bandwidth.
+	// Odd is what a healthy pair does worse than it could, "" for nothing: a bad cable may be above the wanted
+	// bandwidth.
 	Odd string
 	// Ends are the devices whose own link is the bad one, as far as tests with healthy ones could tell.
 	Ends []int
@@ -78,8 +79,8 @@ func fault(l devicecheck.LinkResult, minBandwidth float64) string {
 	return ""
 }
 
-// What a healthy pair must have at least of its other direction, and of the median of the healthy ones, if there are enough
-// of them to tell.
+// What a healthy pair must have at least of its other direction, and of the median of the healthy ones, if there are
+// enough of them to tell.
 const (
 	directionShare = 0.75
 	medianShare    = 0.7
@@ -106,8 +107,8 @@ func (r *Result) findOdd() {
 	}
 }
 
-// findEnds tests both devices of each faulty pair with one of a healthy pair: the one that fails again has the bad link. A
-// pair that could not be tested is left alone: it may hang again, and for long.
+// findEnds tests both devices of each faulty pair with one of a healthy pair: the one that fails again has the bad
+// link. A pair that could not be tested is left alone: it may hang again, and for long.
 func (r *Result) findEnds(ctx context.Context, t Tester) error {
 	healthy := slices.IndexFunc(r.Links, func(l Link) bool { return l.Fault == "" })
 	if healthy < 0 || r.Healthy == len(r.Links) {

@@ -9,10 +9,10 @@ import (
 	"muster/rendezvous"
 )
 
-// Barrier enters the exit barrier with all of ours, whose workers have all succeeded, and returns nil when every agent of
-// the round has entered it. Ours are kept alive meanwhile. When the round ends instead, because a worker of others has
-// failed for instance, that is a *RoundOverError; when an agent closes the rendezvous, ErrClosed. It may be called again
-// in the same round.
+// Barrier enters the exit barrier with all of ours, whose workers have all succeeded, and returns nil when every agent
+// of the round has entered it. Ours are kept alive meanwhile. When the round ends instead, because a worker of others
+// has failed for instance, that is a *RoundOverError; when an agent closes the rendezvous, ErrClosed. It may be called
+// again in the same round.
 func (b *Bridge) Barrier(ctx context.Context, company func() []Peer, changed <-chan struct{}) error {
 	r := b.joined
 	if r == nil {

@@ -51,20 +51,20 @@ type BridgeConfig struct {
 	RunID string
 	// Settings.Legacy counts only where no agent of torchrun has written a state before us.
 	Settings Settings
-	// ReadTimeout bounds each answer of the store, and how long an agent may take to say what it brings into a round; 0 means
-	// 60 s, as upstream.
+	// ReadTimeout bounds each answer of the store, and how long an agent may take to say what it brings into a round; 0
+	// means 60 s, as upstream.
 	ReadTimeout time.Duration
 	Log         zerolog.Logger
 	// ClockOffset is added to the time of the calendar, for tests of clocks that differ.
 	ClockOffset time.Duration
 }
 
-// Bridge takes part in the rendezvous of real torchrun agents on behalf of many nodes of ours: one process, one write for
-// all of them. Its methods are called one at a time, but for Progress. None leaves anything running behind it: between two
-// calls nobody keeps our nodes alive, and after Settings.DeadAfter the others take them for dead.
+// Bridge takes part in the rendezvous of real torchrun agents on behalf of many nodes of ours: one process, one write
+// for all of them. Its methods are called one at a time, but for Progress. None leaves anything running behind it:
+// between two calls nobody keeps our nodes alive, and after Settings.DeadAfter the others take them for dead.
 //
-// The life of a job is Join, Stay until the round is over, Hold until all workers of ours have stopped, Join again; where
-// all workers of ours have succeeded, Barrier and Close.
+// The life of a job is Join, Stay until the round is over, Hold until all workers of ours have stopped, Join again;
+// where all workers of ours have succeeded, Barrier and Close.
 type Bridge struct {
 	cfg      BridgeConfig
 	key      string
@@ -107,8 +107,8 @@ func NewBridge(cfg BridgeConfig) (*Bridge, error) {
 	return b, nil
 }
 
-// Appeared returns once an agent of torchrun has come to the store under this run id. It is of use only before any other
-// method, all of which look like one.
+// Appeared returns once an agent of torchrun has come to the store under this run id. It is of use only before any
+// other method, all of which look like one.
 func (b *Bridge) Appeared(ctx context.Context) error {
 	if err := b.cfg.Store.Wait(ctx, b.key); err != nil {
 		return fmt.Errorf("cannot wait for agents of torchrun: %w", err)
@@ -116,8 +116,8 @@ func (b *Bridge) Appeared(ctx context.Context) error {
 	return nil
 }
 
-// Stay keeps all of ours alive, and returns why the round that Join returned is over: a member was lost or has left,
-// or somebody waits to join. The error is ErrClosed where an agent has closed the rendezvous: its workers have failed for
+// Stay keeps all of ours alive, and returns why the round that Join returned is over: a member was lost or has left, or
+// somebody waits to join. The error is ErrClosed where an agent has closed the rendezvous: its workers have failed for
 // good. See Join for company and changed; whoever is new in the company is put on the list of those who wait.
 func (b *Bridge) Stay(ctx context.Context, company func() []Peer, changed <-chan struct{}) (reason string, err error) {
 	if b.joined == nil {
@@ -131,7 +131,8 @@ func (b *Bridge) Stay(ctx context.Context, company func() []Peer, changed <-chan
 	return d.Reason, err
 }
 
-// Hold keeps all of ours alive until ctx ends, whatever becomes of the round: while their workers stop. Then it returns nil.
+// Hold keeps all of ours alive until ctx ends, whatever becomes of the round: while their workers stop. Then it returns
+// nil.
 func (b *Bridge) Hold(ctx context.Context, company func() []Peer) error {
 	if b.joined == nil {
 		return errors.New("cannot hold a round: none was joined")
@@ -304,8 +305,8 @@ func answer(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("the store has not answered for %v", d))
 }
 
-// read takes in what the store holds. It is upstream's way to begin: where the key is missing, also because the store has
-// lost it, the value that means "no state" is put there.
+// read takes in what the store holds. It is upstream's way to begin: where the key is missing, also because the store
+// has lost it, the value that means "no state" is put there.
 func (b *Bridge) read(ctx context.Context) error {
 	ctx, cancel := answer(ctx, b.cfg.ReadTimeout)
 	defer cancel()

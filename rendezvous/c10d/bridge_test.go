@@ -259,8 +259,8 @@ func TestBridgeSaysAgain(t *testing.T) {
 	}
 }
 
-// TestBridgeKeepsOurStore gives rank 0 to another node of ours, as an agent of torchrun may do that completes a round: the
-// workers still meet at the store of the node that had it before.
+// TestBridgeKeepsOurStore gives rank 0 to another node of ours, as an agent of torchrun may do that completes a round:
+// the workers still meet at the store of the node that had it before.
 func TestBridgeKeepsOurStore(t *testing.T) {
 	bubble(t, 3, 3, func(c *crowd) {
 		b, p := c.company(nil, "a", "b"), c.peer("m")

@@ -33,7 +33,8 @@ func call(class pyClass, args pyTuple) (any, error) {
 	case classSet:
 		if len(args) == 1 {
 			if l, ok := args[0].(*pyList); ok {
-				// The list is the set's from now on. Copied, a long list would cost its length again for each byte here.
+				// The list is the set's from now on. Copied, a long list would cost its length again for each byte
+				// here.
 				s := &pySet{l.items}
 				l.items = nil
 				return s, nil
@@ -46,8 +47,8 @@ func call(class pyClass, args pyTuple) (any, error) {
 	return nil, fmt.Errorf("cannot call this with %s", describe(args))
 }
 
-// callEncode is _codecs.encode(text, 'latin1'). A text from the memo costs no bytes here, so it must be short; a datetime
-// has ten.
+// callEncode is _codecs.encode(text, 'latin1'). A text from the memo costs no bytes here, so it must be short; a
+// datetime has ten.
 func callEncode(args pyTuple) (any, error) {
 	if len(args) == 2 && args[1] == any("latin1") {
 		if s, ok := args[0].(string); ok {
@@ -68,8 +69,8 @@ func callEncode(args pyTuple) (any, error) {
 	return nil, fmt.Errorf("cannot encode %s", describe(args))
 }
 
-// callTime is datetime.datetime(ten bytes[, zone]): year (two bytes, the higher first), month, day, hour, minute, second,
-// microsecond (three bytes). The month's highest bit is "fold", which says nothing in UTC.
+// callTime is datetime.datetime(ten bytes[, zone]): year (two bytes, the higher first), month, day, hour, minute,
+// second, microsecond (three bytes). The month's highest bit is "fold", which says nothing in UTC.
 func callTime(args pyTuple) (any, error) {
 	if len(args) < 1 || len(args) > 2 {
 		return nil, fmt.Errorf("cannot make a datetime of %s", describe(args))

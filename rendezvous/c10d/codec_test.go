@@ -159,7 +159,8 @@ func TestRealStates(t *testing.T) {
 	}
 }
 
-// TestPickleBytes pins the bytes of a small state. Python's pickletools shows them as written in c10d.md §2.3, with a memo.
+// TestPickleBytes pins the bytes of a small state. Python's pickletools shows them as written in c10d.md §2.3, with a
+// memo.
 func TestPickleBytes(t *testing.T) {
 	s := c10d.NewState()
 	s.Participants[c10d.Node{Addr: "a", PID: 300}] = 0
@@ -310,8 +311,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// TestUnpickleIsBounded measures what pickles made for it cost: memory in proportion to their size, also where they name
-// the same large value with every byte.
+// TestUnpickleIsBounded measures what pickles made for it cost: memory in proportion to their size, also where they
+// name the same large value with every byte.
 func TestUnpickleIsBounded(t *testing.T) {
 	const size = 1 << 16
 	fill := func(s string) string { return strings.Repeat(s, size/len(s)) }
@@ -335,8 +336,8 @@ func TestUnpickleIsBounded(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: no error, want one for the missing STOP at least", name)
 		}
-		// A container is up to 64 bytes and its place on the stack 16; growing the stack or the memo's table copies them
-		// a few times.
+		// A container is up to 64 bytes and its place on the stack 16; growing the stack or the memo's table copies
+		// them a few times.
 		if took := after.TotalAlloc - before.TotalAlloc; took > 256*uint64(len(p)) {
 			t.Errorf("%s: %d bytes of pickle took %d of memory", name, len(p), took)
 		}

@@ -21,8 +21,8 @@ type actor struct {
 	last  c10d.Decision
 }
 
-// rest lets the actors decide in turn, at one moment, until none of them has anything to write; it returns what stands in
-// the store then.
+// rest lets the actors decide in turn, at one moment, until none of them has anything to write; it returns what stands
+// in the store then.
 func (sc scene) rest(t *testing.T, actors ...*actor) *c10d.State {
 	t.Helper()
 	state := sc.state
@@ -132,8 +132,8 @@ func TestCompanyIsEachInTurn(t *testing.T) {
 	t.Log(ends)
 }
 
-// TestCompanyPlaces shows who of a company gets a place: those in front, whatever their names; and that those who leave it
-// are out with the next write.
+// TestCompanyPlaces shows who of a company gets a place: those in front, whatever their names; and that those who leave
+// it are out with the next write.
 func TestCompanyPlaces(t *testing.T) {
 	set := c10d.DefaultSettings(2, 3)
 	seen := c10d.NewObserver(set)
@@ -191,8 +191,8 @@ func TestCompanyPlaces(t *testing.T) {
 	}
 }
 
-// TestCompanySpares shows that as many spares come as there are free places, the first ones, and no sooner than the node
-// that has left its place may be back.
+// TestCompanySpares shows that as many spares come as there are free places, the first ones, and no sooner than the
+// node that has left its place may be back.
 func TestCompanySpares(t *testing.T) {
 	set := c10d.DefaultSettings(1, 3)
 	seen := c10d.NewObserver(set)
@@ -271,7 +271,8 @@ func TestHeir(t *testing.T) {
 	}
 }
 
-// BenchmarkCompany4000 is what a company of 4,000 nodes spends to join, complete and leave a round, the pickle included.
+// BenchmarkCompany4000 is what a company of 4,000 nodes spends to join, complete and leave a round, the pickle
+// included.
 func BenchmarkCompany4000(b *testing.B) {
 	for _, size := range []int{1000, 4000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

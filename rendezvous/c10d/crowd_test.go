@@ -114,7 +114,8 @@ func together(f ...func()) {
 	}
 }
 
-// peer is an agent of torchrun as far as a test needs one: it moves as Step does, and says in a round what the test wants.
+// peer is an agent of torchrun as far as a test needs one: it moves as Step does, and says in a round what the test
+// wants.
 type peer struct {
 	*crowd
 	stop  func() // ends what keeps it alive

@@ -16,8 +16,8 @@ const maxAddr = 255
 
 // Decode reads what stands in the store, and returns nil where that says that nobody has written a state yet.
 //
-// It reads pickles of protocol 2 to 5 (Python 3.14 writes 5, 3.8 to 3.13 write 4, 3.7 writes 3). Nothing that stands in a
-// pickle is ever run: globals other than the handful of a state, and whatever else PyTorch's agents do not write, are
+// It reads pickles of protocol 2 to 5 (Python 3.14 writes 5, 3.8 to 3.13 write 4, 3.7 writes 3). Nothing that stands in
+// a pickle is ever run: globals other than the handful of a state, and whatever else PyTorch's agents do not write, are
 // errors, of type *PickleError where an opcode is to blame.
 func Decode(text []byte) (*State, error) {
 	if string(text) == NoState {
@@ -62,8 +62,8 @@ func UnmarshalPickle(p []byte) (*State, error) {
 			return nil, fmt.Errorf("cannot read rendezvous state: attribute %q is missing", name)
 		}
 	}
-	// Only a kind that every part of the state agrees on is a kind. An empty state has none: it is the newer one. Who names
-	// addresses as 1.13 does writes times as 1.13 does.
+	// Only a kind that every part of the state agrees on is a kind. An empty state has none: it is the newer one. Who
+	// names addresses as 1.13 does writes times as 1.13 does.
 	s.FQDN = d.fqdn > 0 && d.addr == 0
 	s.Naive = (d.naive > 0 || s.FQDN) && d.aware == 0
 	if err := s.Check(); err != nil {

@@ -64,8 +64,8 @@ type waitFor struct {
 	since time.Time
 }
 
-// exchange is what all agents of one round tell each other before they start their workers. It runs beside the keep-alive
-// and shares nothing with it but waits.
+// exchange is what all agents of one round tell each other before they start their workers. It runs beside the
+// keep-alive and shares nothing with it but waits.
 type exchange struct {
 	log        zerolog.Logger
 	store      rendezvous.Store
@@ -135,8 +135,8 @@ func (x *exchange) modern(ctx context.Context) error {
 
 // follow is a round whose rank 0 is an agent of torchrun: it says where the workers meet, and gives the ranks.
 func (x *exchange) follow(ctx context.Context) error {
-	// An agent that serves the store since an earlier round says nothing of it any more. It always says what it brings, and
-	// that after the address (§3.3 rule 3).
+	// An agent that serves the store since an earlier round says nothing of it any more. It always says what it brings,
+	// and that after the address (§3.3 rule 3).
 	x.waiting(0, "what it brings", true)
 	if err := x.within(ctx, func(ctx context.Context) error { return x.store.Wait(ctx, x.round.key(keyRole, 0)) }); err != nil {
 		return err
@@ -184,7 +184,8 @@ func fits(v []int, n int) bool {
 	return v[0] >= 0 && v[0] <= v[1]-n && v[2] >= 0 && v[2] <= v[3]-n && v[3] <= v[1] && v[1] <= math.MaxInt32
 }
 
-// legacy is the order of 1.13 to 2.3: who brings what, of which everybody computes the ranks, then where the workers meet.
+// legacy is the order of 1.13 to 2.3: who brings what, of which everybody computes the ranks, then where the workers
+// meet.
 func (x *exchange) legacy(ctx context.Context) error {
 	if err := x.say(ctx, keyOldRole, ""); err != nil {
 		return err
@@ -250,8 +251,8 @@ func (x *exchange) hear(ctx context.Context, key string) ([]roleInfo, error) {
 	return infos, nil
 }
 
-// assign gives the ranks, as upstream does: workers follow each other in the order of the agents, and so do those of one
-// role. It returns what each agent gets.
+// assign gives the ranks, as upstream does: workers follow each other in the order of the agents, and so do those of
+// one role. It returns what each agent gets.
 func (x *exchange) assign(infos []roleInfo) []Assignment {
 	all, roles, world := make([]Assignment, len(infos)), map[string]int{}, 0
 	for rank, i := range infos {

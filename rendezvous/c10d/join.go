@@ -15,20 +15,21 @@ const (
 	// holdBack is how long we let others into an open round before us, holdPoll how often we look whether they are in.
 	holdBack = 3 * time.Second
 	holdPoll = 100 * time.Millisecond
-	// firstWord is how long we let an agent of torchrun write the first state of a job: an agent does within a second after
-	// it has come, and only then its state is of the kind that its PyTorch reads, which differs between 1.x and 2.x.
+	// firstWord is how long we let an agent of torchrun write the first state of a job: an agent does within a second
+	// after it has come, and only then its state is of the kind that its PyTorch reads, which differs between 1.x and
+	// 2.x.
 	firstWord = 5 * time.Second
 	// headStart is how much sooner we take a last call for over than the others, who look every second.
 	headStart = 1500 * time.Millisecond
 )
 
-// Master says where the workers of a round meet if f's agent serves the store. For one node it must return the same address
-// every time: agents of torchrun 2.6 and newer ask once in a job, and send the workers of all later rounds to what they
-// heard then (c10d.md §3.3). So the store there is emptied between rounds, not replaced; and f is the node that served it
-// before, as long as that takes part, even if it is not worker 0's.
+// Master says where the workers of a round meet if f's agent serves the store. For one node it must return the same
+// address every time: agents of torchrun 2.6 and newer ask once in a job, and send the workers of all later rounds to
+// what they heard then (c10d.md §3.3). So the store there is emptied between rounds, not replaced; and f is the node
+// that served it before, as long as that takes part, even if it is not worker 0's.
 //
-// With served, an agent of ours serves the store, and it does before Master returns. Without, where the other agents are
-// of PyTorch 1.x, worker 0 opens it itself, and nobody may listen at that port; then any address will do each time.
+// With served, an agent of ours serves the store, and it does before Master returns. Without, where the other agents
+// are of PyTorch 1.x, worker 0 opens it itself, and nobody may listen at that port; then any address will do each time.
 type Master func(ctx context.Context, f Peer, served bool) (addr string, port int, err error)
 
 // Joined is a round that our nodes take part in.
@@ -38,7 +39,8 @@ type Joined struct {
 	GroupWorldSize, WorldSize int
 	MasterAddr                string
 	MasterPort                int
-	// AgentStore says that an agent serves the workers' store there: what a worker's TORCHELASTIC_USE_AGENT_STORE must say.
+	// AgentStore says that an agent serves the workers' store there: what a worker's TORCHELASTIC_USE_AGENT_STORE must
+	// say.
 	AgentStore bool
 	// Ranks has one entry for each of ours, by group rank; those that are spare or wait are not in it.
 	Ranks []Assignment
@@ -71,8 +73,8 @@ func (r *round) others() int { return len(r.order) - len(r.peers) }
 // key is what an agent writes under name by its rank.
 func (r *round) key(name string, rank int) string { return r.prefix + name + strconv.Itoa(rank) }
 
-// exit are the keys that exist when nobody needs the store any more. In the family 1.13 to 2.3 everybody says that it has
-// read what all have written: what ours say tells us nothing.
+// exit are the keys that exist when nobody needs the store any more. In the family 1.13 to 2.3 everybody says that it
+// has read what all have written: what ours say tells us nothing.
 func (r *round) exit() []string {
 	if !r.legacy {
 		return []string{r.prefix + keyPassed}
@@ -86,14 +88,14 @@ func (r *round) exit() []string {
 	return keys
 }
 
-// Join takes all of ours out of the round before, whose workers must have stopped, and into the next one. It returns when
-// that is complete and all agents have said what they bring into it.
+// Join takes all of ours out of the round before, whose workers must have stopped, and into the next one. It returns
+// when that is complete and all agents have said what they bring into it.
 //
 // company returns the nodes of ours as they are now, the most important first; it is asked whenever there is something
 // to decide. Who is too many becomes a spare. A value on changed, which may be nil, says that the company has changed.
 //
-// It returns ErrClosed, ErrSpared or ErrTimeout when no round follows. After any other error our nodes are still where they
-// were, and others may begin a round with them: Leave, or Join again.
+// It returns ErrClosed, ErrSpared or ErrTimeout when no round follows. After any other error our nodes are still where
+// they were, and others may begin a round with them: Leave, or Join again.
 func (b *Bridge) Join(ctx context.Context, company func() []Peer, changed <-chan struct{}, where Master) (Joined, error) {
 	b.joined = nil
 	deadline := b.deadline(WantJoin)
@@ -163,8 +165,8 @@ func (b *Bridge) begun(r Round) (*round, error) {
 // prefix is what the keys of a round begin with.
 func (b *Bridge) prefix(number int) string { return fmt.Sprintf("%s.%d/", b.key, number) }
 
-// headStart lets us complete a round, and so give the ranks, before an agent of upstream does: that sorts all nodes anew,
-// and may make a node rank 0 whose address the others never ask for.
+// headStart lets us complete a round, and so give the ranks, before an agent of upstream does: that sorts all nodes
+// anew, and may make a node rank 0 whose address the others never ask for.
 func (b *Bridge) headStart() time.Duration {
 	if b.cfg.Settings.LastCall <= 2*headStart {
 		return 0
@@ -172,9 +174,9 @@ func (b *Bridge) headStart() time.Duration {
 	return headStart
 }
 
-// holdsBack reports whether we let others go first: with the first state, see firstWord, and into a later round that is open,
-// as long as there is a place for all: whoever fills the last one gives the ranks, see headStart. The others are those who
-// wait for it, and those of the round before.
+// holdsBack reports whether we let others go first: with the first state, see firstWord, and into a later round that is
+// open, as long as there is a place for all: whoever fills the last one gives the ranks, see headStart. The others are
+// those who wait for it, and those of the round before.
 func (b *Bridge) holdsBack(members []Node, now Instant) bool {
 	st := b.state
 	number := -1

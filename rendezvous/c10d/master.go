@@ -26,9 +26,9 @@ func (x *exchange) askMaster(ctx context.Context, f Peer, served bool) error {
 	return nil
 }
 
-// chooseMaster says where the workers meet when rank 0 is ours. Agents of torchrun from 2.6 on send their workers where they
-// met the first time, so that is where it was, as long as somebody serves the store there: our node that did if it takes
-// part, or an agent of torchrun that was rank 0 before, or a node of ours that is a spare now.
+// chooseMaster says where the workers meet when rank 0 is ours. Agents of torchrun from 2.6 on send their workers where
+// they met the first time, so that is where it was, as long as somebody serves the store there: our node that did if it
+// takes part, or an agent of torchrun that was rank 0 before, or a node of ours that is a spare now.
 func (x *exchange) chooseMaster(ctx context.Context, first Peer) error {
 	if x.round.others() > 0 {
 		old, err := x.earlierMaster(ctx)
@@ -81,8 +81,8 @@ func (x *exchange) findMaster(ctx context.Context) error {
 		}
 	}
 	if x.master == x.before {
-		// Keys of the last round's workers are still there, and would lead the new ones to addresses where nobody listens. Nobody
-		// starts workers before we say what we bring.
+		// Keys of the last round's workers are still there, and would lead the new ones to addresses where nobody
+		// listens. Nobody starts workers before we say what we bring.
 		if err := x.sweep(ctx, x.master); err != nil {
 			x.log.Debug().Err(err).Stringer("addr", x.master).Msg("cannot empty the store of torchrun's workers")
 		}
@@ -161,8 +161,8 @@ func served(ctx context.Context, m master) bool {
 	return true
 }
 
-// sweep empties the store that an agent of torchrun serves to the workers at m. The error means that nobody does, or, where
-// some keys are left, that it is of 2.9 or older, which cannot list them.
+// sweep empties the store that an agent of torchrun serves to the workers at m. The error means that nobody does, or,
+// where some keys are left, that it is of 2.9 or older, which cannot list them.
 func (x *exchange) sweep(ctx context.Context, m master) error {
 	if !served(ctx, m) { // asked apart, because Dial does not give up
 		return fmt.Errorf("nobody listens at %v", m)

@@ -14,8 +14,8 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// TestBridgeKeepsTheirStore makes a node of ours rank 0 where an agent of torchrun was in the round before: the others send
-// their workers to its store in any case, if it serves one.
+// TestBridgeKeepsTheirStore makes a node of ours rank 0 where an agent of torchrun was in the round before: the others
+// send their workers to its store in any case, if it serves one.
 func TestBridgeKeepsTheirStore(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -12,8 +12,8 @@ import (
 	"muster/rendezvous/c10d"
 )
 
-// TestMixedJob is the life of a job of two nodes of ours and one of a real torchrun: start, a worker that fails on their
-// side, one that fails on ours, and the end; in each round the workers of all sum their ranks.
+// TestMixedJob is the life of a job of two nodes of ours and one of a real torchrun: start, a worker that fails on
+// their side, one that fails on ours, and the end; in each round the workers of all sum their ranks.
 func TestMixedJob(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -54,8 +54,9 @@ func TestMixedJob(t *testing.T) {
 	}
 }
 
-// TestMixedScaleUp adds a second torchrun to a running job. By itself torchrun cannot: with its default settings the agent
-// that is rank 0 does not say again where the workers meet, and all agents fall silent until they give up (§9 row 3).
+// TestMixedScaleUp adds a second torchrun to a running job. By itself torchrun cannot: with its default settings the
+// agent that is rank 0 does not say again where the workers meet, and all agents fall silent until they give up (§9 row
+// 3).
 func TestMixedScaleUp(t *testing.T) {
 	for _, c := range []struct {
 		name       string

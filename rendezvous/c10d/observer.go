@@ -17,9 +17,9 @@ const maxSkew = time.Hour
 // warnSkew is the difference of clocks from which on a person should hear of it (c10d.md §2.10).
 const warnSkew = 2 * time.Second
 
-// Observer remembers when this agent saw each node's heartbeat change, by this host's own clock. Upstream compares other
-// hosts' timestamps with its own clock instead: there a difference of 15 s between two clocks removes living nodes, and
-// the other way round lets dead ones live on (§9 row 22). Ours needs no agreement about the time at all.
+// Observer remembers when this agent saw each node's heartbeat change, by this host's own clock. Upstream compares
+// other hosts' timestamps with its own clock instead: there a difference of 15 s between two clocks removes living
+// nodes, and the other way round lets dead ones live on (§9 row 22). Ours needs no agreement about the time at all.
 //
 // Only time in which we looked counts. When the store stood still or this process was stopped, nobody's heartbeat could
 // reach us, and its absence proves nothing.
@@ -142,8 +142,8 @@ func (o *Observer) dead() Nodes {
 }
 
 // Stamp returns the heartbeat to write at the moment at: our clock, or that of the node whose clock is furthest ahead
-// of ours among those that live. An agent of upstream drops nodes whose heartbeats look older than 15 s to its clock, so
-// a node whose clock is behind would never take part (§9 row 22). A heartbeat from the future harms nobody.
+// of ours among those that live. An agent of upstream drops nodes whose heartbeats look older than 15 s to its clock,
+// so a node whose clock is behind would never take part (§9 row 22). A heartbeat from the future harms nobody.
 func (o *Observer) Stamp(at Instant) time.Time {
 	var ahead time.Duration
 	for n, s := range o.nodes {
@@ -154,8 +154,8 @@ func (o *Observer) Stamp(at Instant) time.Time {
 	return at.Wall.Add(ahead).UTC().Truncate(time.Microsecond)
 }
 
-// Skew returns by how much n's clock differs from ours at least (positive where it is ahead), and whether that is worth a
-// warning. It says nothing of nodes of ours that follow a faster clock, see Stamp; they see the skew themselves.
+// Skew returns by how much n's clock differs from ours at least (positive where it is ahead), and whether that is worth
+// a warning. It says nothing of nodes of ours that follow a faster clock, see Stamp; they see the skew themselves.
 func (o *Observer) Skew(n Node) (time.Duration, bool) {
 	s := o.nodes[n]
 	switch {
@@ -184,16 +184,17 @@ func (o *Observer) lastCallIn(at Instant) time.Duration {
 	return o.deadlineSince + o.settings.LastCall - at.Mono
 }
 
-// evicted reports whether n, which the state mentions no more, looks like a living node that an agent of upstream dropped
-// because of its clock: its last heartbeat was that much older than the newest. Such a node comes back by itself.
+// evicted reports whether n, which the state mentions no more, looks like a living node that an agent of upstream
+// dropped because of its clock: its last heartbeat was that much older than the newest. Such a node comes back by
+// itself.
 func (o *Observer) evicted(n Node) bool {
 	s := o.nodes[n]
 	return s != nil && !s.present && o.Alive(n) && s.newest.Sub(s.stamp) >= o.settings.DeadAfter()-o.settings.KeepAlive
 }
 
 // spareGrace is how long a spare waits before it takes a free place. A participant that restarts its workers leaves the
-// round and comes back with its next write; upstream's spares take its place meanwhile, and the restarted node, with its
-// data and its rank, becomes the spare. Long enough for a write over a slow link, and no longer than a poll.
+// round and comes back with its next write; upstream's spares take its place meanwhile, and the restarted node, with
+// its data and its rank, becomes the spare. Long enough for a write over a slow link, and no longer than a poll.
 const spareGrace = time.Second
 
 // placesIn returns how many more living nodes may take part than do or are about to.
@@ -212,7 +213,8 @@ func (o *Observer) placesIn(st *State) int {
 	return max(0, o.settings.MaxNodes-n)
 }
 
-// vacancyIn returns how long a spare still has to wait before it may take a free place; ok is false while there is none.
+// vacancyIn returns how long a spare still has to wait before it may take a free place; ok is false while there is
+// none.
 func (o *Observer) vacancyIn(at Instant) (left time.Duration, ok bool) {
 	return o.vacancySince + spareGrace - at.Mono, o.places > 0
 }

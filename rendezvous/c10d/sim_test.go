@@ -21,8 +21,8 @@ func soak(few, full int) int {
 	return few
 }
 
-// fleet is a world with up to eight nodes, to which things happen at random: those of agents of ours, some of which have
-// several, and of upstream, where there is a Python to ask.
+// fleet is a world with up to eight nodes, to which things happen at random: those of agents of ours, some of which
+// have several, and of upstream, where there is a Python to ask.
 type fleet struct {
 	*world
 	r        *rand.Rand
@@ -232,12 +232,13 @@ func simulate(t testing.TB, seed uint64, u *upstream, companies bool) *fleet {
 	return f
 }
 
-// quiet is enough for a pause to end (40 s), a death to be noticed (15 s and polls), the workers to stop (4 s), and the last
-// call (30 s); then once more, because what happens last may undo a round that was gathering.
+// quiet is enough for a pause to end (40 s), a death to be noticed (15 s and polls), the workers to stop (4 s), and the
+// last call (30 s); then once more, because what happens last may undo a round that was gathering.
 const quiet = 4 * time.Minute
 
 // TestSimulation lets fleets of our agents live through crashes, pauses, failing workers, newcomers, slow links, and
-// clocks up to two minutes apart. Every write is checked (written), every join (checkRound), and where all end (settled).
+// clocks up to two minutes apart. Every write is checked (written), every join (checkRound), and where all end
+// (settled).
 func TestSimulation(t *testing.T) {
 	for seed := range uint64(soak(60, 20000)) {
 		f := simulate(t, seed, nil, false)

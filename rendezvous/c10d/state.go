@@ -2,9 +2,9 @@
 // pickle that PyTorch's agents keep it in, and the decisions of one agent. Agents of real torchrun and ours change the
 // same state, one compare-and-set after the other.
 //
-// Step and all below it are pure: no socket, no clock, no goroutine. Whoever drives them reads the state from a store, shows
-// it to an Observer, asks Step what to do, writes the answer back by compare-and-set, and begins again with what the store
-// returns. That is what a Bridge does, for all nodes of ours in a job with agents of torchrun at once.
+// Step and all below it are pure: no socket, no clock, no goroutine. Whoever drives them reads the state from a store,
+// shows it to an Observer, asks Step what to do, writes the answer back by compare-and-set, and begins again with what
+// the store returns. That is what a Bridge does, for all nodes of ours in a job with agents of torchrun at once.
 //
 // Source of the rules: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py of PyTorch 2.15.0, read and run; its
 // 1.13.1 read. Where we deviate, the comment names the defect that is avoided.
@@ -68,8 +68,8 @@ type State struct {
 	// LastHeartbeats says when each node last wrote, by its own clock, in UTC.
 	LastHeartbeats map[Node]time.Time
 
-	// Ranks are the ranks of round RanksRound, the last complete one that one of us wrote to. Upstream's agents carry the
-	// two along as attributes that they do not know. They are what lets a node keep its rank, and what tells a late
+	// Ranks are the ranks of round RanksRound, the last complete one that one of us wrote to. Upstream's agents carry
+	// the two along as attributes that they do not know. They are what lets a node keep its rank, and what tells a late
 	// reader of a complete round that a member has left it already.
 	Ranks      map[Node]int
 	RanksRound int
@@ -266,9 +266,9 @@ func assignRanks(participants, before map[Node]int, ours Nodes) map[Node]int {
 	return ranks
 }
 
-// heir returns the node that must have rank 0 because whoever had it is gone. From 2.6 on agents of upstream remember for
-// good where the first rank 0 that they met served the workers' store; only who becomes rank 0 himself opens one of his own
-// (2.14). With anybody else as rank 0 an agent of upstream would send its workers to the dead one.
+// heir returns the node that must have rank 0 because whoever had it is gone. From 2.6 on agents of upstream remember
+// for good where the first rank 0 that they met served the workers' store; only who becomes rank 0 himself opens one of
+// his own (2.14). With anybody else as rank 0 an agent of upstream would send its workers to the dead one.
 func heir(participants, before map[Node]int, ours Nodes) (Node, bool) {
 	first, ok, gone := Node{}, false, false
 	for n, rank := range before {

@@ -30,8 +30,8 @@ const (
 	ActionRemoveFromRedundancyList
 	ActionMarkComplete
 	ActionMarkClosed
-	// ActionMarkDeadline starts the last call of a round that has enough nodes and no deadline. Upstream sets one only in
-	// the write that brings the number of nodes to exactly the writer's minimum: with other minima elsewhere, never.
+	// ActionMarkDeadline starts the last call of a round that has enough nodes and no deadline. Upstream sets one only
+	// in the write that brings the number of nodes to exactly the writer's minimum: with other minima elsewhere, never.
 	ActionMarkDeadline
 	// ActionRestore puts those of us back into the complete round whom somebody dropped from it.
 	ActionRestore
@@ -45,8 +45,8 @@ const (
 	ActionFinish
 	// ActionNewRound means that the round we stay in is over or has lost a member: stop the workers, exit, join again.
 	ActionNewRound
-	// ActionSpared means that the job ended while all of us were spares: nothing is left to do, and nothing went wrong. 2.14's
-	// torchrun dies of it (§9 row 32).
+	// ActionSpared means that the job ended while all of us were spares: nothing is left to do, and nothing went wrong.
+	// 2.14's torchrun dies of it (§9 row 32).
 	ActionSpared
 	// ActionErrorClosed means that the rendezvous is closed, ActionErrorTimeout that the deadline has passed.
 	ActionErrorClosed
@@ -78,11 +78,11 @@ type Round struct {
 type Input struct {
 	// State is what was read from the store or came back from the last write, nil for NoState. Step does not change it.
 	State *State
-	// Members are the nodes of ours that shall take part, each once. Where there are fewer places than members, those in
-	// front get them. Most agents have one; a company of thousands costs one decision and one write all the same.
+	// Members are the nodes of ours that shall take part, each once. Where there are fewer places than members, those
+	// in front get them. Most agents have one; a company of thousands costs one decision and one write all the same.
 	Members []Node
-	// Leaving are nodes of ours that shall be in no list any more, whatever Want says of the Members. Seen must know both
-	// as ours.
+	// Leaving are nodes of ours that shall be in no list any more, whatever Want says of the Members. Seen must know
+	// both as ours.
 	Leaving  []Node
 	Settings Settings
 	Now      Instant
@@ -128,14 +128,14 @@ const (
 	rollback = 5 * time.Second
 )
 
-// Step decides what the nodes of one process do next, one node as a rule. It is a function of its input: of equal inputs it
-// makes equal decisions. Several nodes do what each of them would do alone, one after the other and with nobody in between,
-// but write it at once.
+// Step decides what the nodes of one process do next, one node as a rule. It is a function of its input: of equal
+// inputs it makes equal decisions. Several nodes do what each of them would do alone, one after the other and with
+// nobody in between, but write it at once.
 //
 // The rules are upstream's (_RendezvousJoinOp, _RendezvousExitOp, _RendezvousCloseOp, _RendezvousKeepAliveOp and
-// _sanitize) but for these: who is dead, when a last call ends and what a heartbeat says is told by Observer (§9 row 22);
-// ranks are kept (rows 5 and 6); losing a member ends the round for its survivors (row 1); a round that cannot take one
-// more is not disturbed by who waits; a spare leaves the place of a restarting node free.
+// _sanitize) but for these: who is dead, when a last call ends and what a heartbeat says is told by Observer (§9 row
+// 22); ranks are kept (rows 5 and 6); losing a member ends the round for its survivors (row 1); a round that cannot
+// take one more is not disturbed by who waits; a spare leaves the place of a restarting node free.
 func Step(in Input) Decision {
 	t := turn{Input: in, st: in.State}
 	if t.st == nil {

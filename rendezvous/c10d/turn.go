@@ -59,7 +59,8 @@ func (t *turn) writes(a Action, reason string, change func(*State)) Decision {
 	}
 	stamp := t.Seen.Stamp(t.Now)
 	for _, m := range t.Members {
-		// A member without heartbeat would never die in upstream's eyes. No agent leaves one, but the state is not ours alone.
+		// A member without heartbeat would never die in upstream's eyes. No agent leaves one, but the state is not ours
+		// alone.
 		if _, has := st.LastHeartbeats[m]; (fresh || !has) && st.Mentions(m) {
 			st.LastHeartbeats[m] = stamp
 		}
@@ -173,8 +174,8 @@ func (t *turn) join() Decision {
 	return t.idle(left, t.Deadline-t.Now.Mono)
 }
 
-// place puts those of us who are in no list, or in one that is not theirs any more, where they belong. The decision has no
-// action where all are.
+// place puts those of us who are in no list, or in one that is not theirs any more, where they belong. The decision has
+// no action where all are.
 func (t *turn) place() Decision {
 	left, vacancy := t.Seen.vacancyIn(t.Now)
 	p := placement{turn: t}
@@ -217,9 +218,9 @@ func (p *placement) put(m Node) Action {
 		p.change().remove(m)
 		return ActionRemoveFromRedundancyList
 	case n >= p.Settings.MaxNodes:
-		// In a complete round also from the wait list, where upstream stays: its agents restart for as long as it is not
-		// empty, and a full round cannot take us in. In an incomplete one others may have more places than we: upstream
-		// would go beyond its own maximum, and then never complete.
+		// In a complete round also from the wait list, where upstream stays: its agents restart for as long as it is
+		// not empty, and a full round cannot take us in. In an incomplete one others may have more places than we:
+		// upstream would go beyond its own maximum, and then never complete.
 		st = p.change()
 		delete(st.WaitList, m)
 		st.RedundancyList[m] = struct{}{}
@@ -289,9 +290,9 @@ func (t *turn) late(in, waits bool) Decision {
 }
 
 // finish ends a join in a complete round. Upstream counts who is in the state when it comes to read it: a member that
-// has left until then leaves the others with different sizes of one world. Here the members are those that the round was
-// completed with; where one is gone already, or where that can only be seen from the gap among the ranks, we go on to the
-// next round.
+// has left until then leaves the others with different sizes of one world. Here the members are those that the round
+// was completed with; where one is gone already, or where that can only be seen from the gap among the ranks, we go on
+// to the next round.
 func (t *turn) finish() Decision {
 	ranks := t.st.Participants
 	if t.noted() {
@@ -433,8 +434,8 @@ func (t *turn) stay() Decision {
 }
 
 // restore is for participants that somebody dropped, an agent of upstream whose clock is ahead, or one of ours because
-// this process was stopped. As long as the round goes on as it was, we take our place in it again; upstream's agents stay
-// outside and never notice.
+// this process was stopped. As long as the round goes on as it was, we take our place in it again; upstream's agents
+// stay outside and never notice.
 func (t *turn) restore(r Round, missing []Node) Decision {
 	st := t.st
 	why := "this node was dropped from the round"
@@ -460,7 +461,8 @@ func (t *turn) restore(r Round, missing []Node) Decision {
 	})
 }
 
-// exit is _RendezvousExitOp; we also leave the lists of those who wait, so that nobody restarts for a node that is gone.
+// exit is _RendezvousExitOp; we also leave the lists of those who wait, so that nobody restarts for a node that is
+// gone.
 func (t *turn) exit() Decision {
 	gone, a := t.mentioned(t.Members)
 	leaving, b := t.mentioned(t.Leaving)

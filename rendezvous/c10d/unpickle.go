@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// unpickler follows the opcodes of a pickle. It makes plain values only, calls nothing, and every opcode takes memory in
-// proportion to its own bytes: what it makes is bounded by the size of the pickle.
+// unpickler follows the opcodes of a pickle. It makes plain values only, calls nothing, and every opcode takes memory
+// in proportion to its own bytes: what it makes is bounded by the size of the pickle.
 type unpickler struct {
 	data  []byte
 	pos   int
@@ -108,7 +108,8 @@ func (u *unpickler) step(op byte) error {
 
 func (u *unpickler) push(v any) { u.stack = append(u.stack, v) }
 
-// base is the lowest place of the stack that may be popped: what lies under the last mark belongs to the time before it.
+// base is the lowest place of the stack that may be popped: what lies under the last mark belongs to the time before
+// it.
 func (u *unpickler) base() int {
 	if len(u.marks) == 0 {
 		return 0

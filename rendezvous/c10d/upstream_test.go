@@ -29,8 +29,8 @@ type scene struct {
 	living *c10d.State
 }
 
-// randomScene makes a state whose heartbeats and deadline were written up to 25 s ago, by clocks that agree, and lets an
-// observer see them appear. Ages at which the two ways to tell time differ by less than a step are left out.
+// randomScene makes a state whose heartbeats and deadline were written up to 25 s ago, by clocks that agree, and lets
+// an observer see them appear. Ages at which the two ways to tell time differ by less than a step are left out.
 func randomScene(r *rand.Rand) scene {
 	minNodes := 1 + r.IntN(3)
 	sc := scene{settings: c10d.DefaultSettings(minNodes, minNodes+r.IntN(3)), want: c10d.Want(r.IntN(4))}
@@ -141,8 +141,9 @@ func (sc scene) deviation() (why string, action c10d.Action) {
 	return "", 0
 }
 
-// TestSameAsUpstream compares our decisions with those of the operations of the real PyTorch, state by state: the action
-// and what is written. Where we mean to differ, our action is checked instead, and each such rule must have come up.
+// TestSameAsUpstream compares our decisions with those of the operations of the real PyTorch, state by state: the
+// action and what is written. Where we mean to differ, our action is checked instead, and each such rule must have come
+// up.
 func TestSameAsUpstream(t *testing.T) {
 	u := startUpstream(t, testutil.Torch(t))
 	r := rand.New(rand.NewPCG(9, 10))
@@ -223,16 +224,17 @@ func TestSameAsUpstream(t *testing.T) {
 	t.Logf("other on purpose: %v", differ)
 }
 
-// TestMixedSimulation is TestSimulation with agents of the real PyTorch among ours, whose clocks are up to a minute away
-// from theirs. What agents of upstream do not notice makes their workers fail in the end, see theirs.
-// Every write and join is checked in all fleets; where all end, in those that have a place for everybody.
+// TestMixedSimulation is TestSimulation with agents of the real PyTorch among ours, whose clocks are up to a minute
+// away from theirs. What agents of upstream do not notice makes their workers fail in the end, see theirs. Every write
+// and join is checked in all fleets; where all end, in those that have a place for everybody.
 func TestMixedSimulation(t *testing.T) {
 	u := startUpstream(t, testutil.Torch(t))
 	settled := 0
 	for seed := range uint64(soak(12, 300)) {
 		f := simulate(t, seed, u, seed%2 == 0)
 		f.run(2 * quiet)
-		// Upstream's agents that are too many for a round go on waiting for it, and its members restart for them without end.
+		// Upstream's agents that are too many for a round go on waiting for it, and its members restart for them
+		// without end.
 		if f.size() <= f.settings.MaxNodes {
 			f.settled()
 			settled++

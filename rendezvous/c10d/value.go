@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The values that a pickle of ours can hold, beyond nil, bool, int64, float64, string and []byte. Containers are pointers
-// because a pickle names a container before it fills it, and may name it twice.
+// The values that a pickle of ours can hold, beyond nil, bool, int64, float64, string and []byte. Containers are
+// pointers because a pickle names a container before it fills it, and may name it twice.
 type (
 	pyTuple []any
 	pyList  struct{ items []any }

@@ -11,8 +11,8 @@ import (
 	"muster/rendezvous/c10d"
 )
 
-// world is a store with one register, and agents that change it by compare-and-set; its time is simulated. Reads, writes
-// and their answers take what latency says each.
+// world is a store with one register, and agents that change it by compare-and-set; its time is simulated. Reads,
+// writes and their answers take what latency says each.
 type world struct {
 	t       testing.TB
 	now     time.Duration
@@ -207,8 +207,9 @@ func (w *world) written(before, after string) {
 	}
 }
 
-// checkRound checks that whoever joined, with the nodes that are his, sees the round as it was completed. Upstream's agents count who is left when
-// they look, and so must we in a round that one of them completed: then only what is there can be checked.
+// checkRound checks that whoever joined, with the nodes that are his, sees the round as it was completed. Upstream's
+// agents count who is left when they look, and so must we in a round that one of them completed: then only what is
+// there can be checked.
 func (w *world) checkRound(a *agent, nodes []c10d.Node, ours bool) {
 	w.t.Helper()
 	r, ok := a.brain.held()

@@ -1,11 +1,11 @@
 // Package etcdstore is a rendezvous.Store on an etcd cluster that speaks the v3 API (etcd 3.4 or later).
 //
 // It keeps two promises beyond the contract of rendezvous.Store. A write is applied once, also when its answer was lost
-// in a change of leader and it had to be sent again (write.go). And the keys of a job vanish when its last agent has been
-// gone for a while: they hang on one lease that all stores of the job share and keep alive (lease.go).
+// in a change of leader and it had to be sent again (write.go). And the keys of a job vanish when its last agent has
+// been gone for a while: they hang on one lease that all stores of the job share and keep alive (lease.go).
 //
-// Calls outlive the death of members: they try again until their context ends, and say then which members do not answer.
-// This is the only package that imports etcd's client.
+// Calls outlive the death of members: they try again until their context ends, and say then which members do not
+// answer. This is the only package that imports etcd's client.
 package etcdstore
 
 import (
@@ -44,8 +44,8 @@ type Config struct {
 	// Endpoints are the client addresses of members, "host:port". One that answers is enough to begin; those that are
 	// named here are all that are ever used.
 	Endpoints []string
-	// TLS is whether the members speak TLS. CACert is the file of the authority that signed their certificates, empty for
-	// those that this machine trusts. Cert and CertKey are ours, both or none. All are PEM.
+	// TLS is whether the members speak TLS. CACert is the file of the authority that signed their certificates, empty
+	// for those that this machine trusts. Cert and CertKey are ours, both or none. All are PEM.
 	TLS                   bool
 	CACert, Cert, CertKey string
 	// User and Password are for a cluster with authentication, both or none.

@@ -26,13 +26,14 @@ func (s *Store) join(ctx context.Context) error {
 	if !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseExist) {
 		return err
 	}
-	// It may be one that has expired and whose keys are about to go: then this fails, and the next attempt makes it anew.
+	// It may be one that has expired and whose keys are about to go: then this fails, and the next attempt makes it
+	// anew.
 	_, err = s.renew(ctx)
 	return err
 }
 
-// renew keeps the lease alive once, and returns for how long it is then. etcd's own KeepAliveOnce asks without a pause for
-// as long as there is no leader.
+// renew keeps the lease alive once, and returns for how long it is then. etcd's own KeepAliveOnce asks without a pause
+// for as long as there is no leader.
 func (s *Store) renew(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream
@@ -53,8 +54,8 @@ func (s *Store) renew(ctx context.Context) (time.Duration, error) {
 	return time.Duration(answer.TTL) * time.Second, nil
 }
 
-// keepAlive renews the lease until the store is closed. A lease that is lost, because no store of the job could reach the
-// cluster for longer than it lives, is granted anew; the keys are gone then.
+// keepAlive renews the lease until the store is closed. A lease that is lost, because no store of the job could reach
+// the cluster for longer than it lives, is granted anew; the keys are gone then.
 func (s *Store) keepAlive() {
 	ttl, failed := s.cfg.LeaseTTL, time.Duration(0)
 	for {

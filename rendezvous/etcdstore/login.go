@@ -12,8 +12,8 @@ import (
 // logins is how the client proves who it is: by a token that etcd gave for user and password, and that it forgets after
 // some idle minutes or when a member restarts.
 //
-// etcd's own client shows the forgotten token where it asks for a new one; the server refuses to hear it, and the client
-// asks again, for ever (client 3.7.3, server 3.4.23).
+// etcd's own client shows the forgotten token where it asks for a new one; the server refuses to hear it, and the
+// client asks again, for ever (client 3.7.3, server 3.4.23).
 type logins struct {
 	token atomic.Pointer[string] // nil before the first login
 	busy  chan struct{}          // holds one element while somebody logs in

@@ -60,8 +60,8 @@ func (l *lossy) intercept(ctx context.Context, method string, req, reply any, cc
 	return errLost
 }
 
-// TestLostAnswers runs calls of every kind through a network that loses answers and delivers requests late: each is done
-// once, and its answer tells what was done.
+// TestLostAnswers runs calls of every kind through a network that loses answers and delivers requests late: each is
+// done once, and its answer tells what was done.
 func TestLostAnswers(t *testing.T) {
 	testutil.Long(t)
 	c := testutil.Etcd(t, 1)

@@ -128,8 +128,8 @@ func (s *Store) Delete(ctx context.Context, key string) (bool, error) {
 	return out.applied, nil
 }
 
-// Add implements rendezvous.Store. Where many add to one key at the same time, each tries again after a random pause: they
-// take as long as one after the other.
+// Add implements rendezvous.Store. Where many add to one key at the same time, each tries again after a random pause:
+// they take as long as one after the other.
 func (s *Store) Add(ctx context.Context, key string, delta int64) (int64, error) {
 	const what = "ADD"
 	if err := checkKeys(what, key); err != nil {

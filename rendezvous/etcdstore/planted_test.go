@@ -10,8 +10,9 @@ import (
 	"muster/rendezvous/etcdstore"
 )
 
-// TestPlantedValues puts under a key what has the form of our longer values, and stands for nothing. It is a value like any other:
-// whoever reads it can tell that nobody of the job has written it, and writes there what belongs there. It keeps nobody waiting.
+// TestPlantedValues puts under a key what has the form of our longer values, and stands for nothing. It is a value like
+// any other: whoever reads it can tell that nobody of the job has written it, and writes there what belongs there. It
+// keeps nobody waiting.
 func TestPlantedValues(t *testing.T) {
 	c := testutil.Etcd(t, 1)
 	s := open(t, job(c))

@@ -119,8 +119,8 @@ func (s *Store) inspect(ctx context.Context) findings {
 	return found
 }
 
-// probe finds out what endpoint is: by etcd's own question for a member's state, which needs neither a leader nor a user,
-// and where that is not answered by what a stranger finds there.
+// probe finds out what endpoint is: by etcd's own question for a member's state, which needs neither a leader nor a
+// user, and where that is not answered by what a stranger finds there.
 func (s *Store) probe(ctx context.Context, endpoint string) finding {
 	f := finding{endpoint: endpoint}
 	state, err := s.askState(ctx, endpoint)
@@ -149,8 +149,8 @@ func (s *Store) probe(ctx context.Context, endpoint string) finding {
 	return f
 }
 
-// refusal says whether err is an etcd's answer, if not the one that was asked for. Other servers, and what stands in front
-// of them, answer with the codes left out here.
+// refusal says whether err is an etcd's answer, if not the one that was asked for. Other servers, and what stands in
+// front of them, answer with the codes left out here.
 func refusal(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.FailedPrecondition, codes.ResourceExhausted:
@@ -322,8 +322,8 @@ func ask(conn net.Conn, host string) (said []byte, err error) {
 	return io.ReadAll(io.LimitReader(conn, maxProbeRead))
 }
 
-// speaksTLS says whether endpoint answers a TLS handshake as a server does. Nothing is told to it, so it need not be one
-// that can be trusted.
+// speaksTLS says whether endpoint answers a TLS handshake as a server does. Nothing is told to it, so it need not be
+// one that can be trusted.
 func speaksTLS(ctx context.Context, endpoint string) bool {
 	conn, err := dialProbe(ctx, endpoint)
 	if err != nil {

@@ -145,8 +145,8 @@ func (s *Store) settle(ctx context.Context, what string, wanted bool, key string
 	}
 }
 
-// arrival waits until key is there. It begins to watch and then reads: a watch from a revision of the past, such as that
-// of a read before it, is served by etcd every 100 ms only until it has caught up.
+// arrival waits until key is there. It begins to watch and then reads: a watch from a revision of the past, such as
+// that of a read before it, is served by etcd every 100 ms only until it has caught up.
 func (s *Store) arrival(ctx context.Context, what, key string) (*mvccpb.KeyValue, error) {
 	for {
 		kv, err := s.watchOnce(ctx, what, key)

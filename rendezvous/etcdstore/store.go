@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	// Of one request. A follower holds on to what it sent to a leader that died for seven seconds, while another copy is
-	// answered at once; on a slow cluster each attempt gets twice the time of the one before.
+	// Of one request. A follower holds on to what it sent to a leader that died for seven seconds, while another copy
+	// is answered at once; on a slow cluster each attempt gets twice the time of the one before.
 	firstLimit   = time.Second
 	attemptLimit = 8 * time.Second
 	suspectAfter = 500 * time.Millisecond // a request that takes longer has the members asked what is wrong
@@ -37,8 +37,8 @@ const (
 	firstPause   = 20 * time.Millisecond  // between attempts; doubles, less a random part of up to a half
 	longPause    = time.Second
 
-	// A machine that died sends nothing. The kernel's own probes find that within five seconds. gRPC's come every ten at the
-	// most often; they also find a frozen process, if no request met it before (cut).
+	// A machine that died sends nothing. The kernel's own probes find that within five seconds. gRPC's come every ten
+	// at the most often; they also find a frozen process, if no request met it before (cut).
 	keepIdle     = 2 * time.Second
 	keepInterval = time.Second
 	keepCount    = 3
@@ -77,13 +77,13 @@ var _ rendezvous.Store = (*Store)(nil)
 
 var errClosedHere = fmt.Errorf("%w: closed here", rendezvous.ErrStoreClosed)
 
-// gRPC is kept from writing to standard error, which is ours: nobody else in the program uses it. Its logger is guarded by
-// nothing, and has to be set before anything of it runs.
+// gRPC is kept from writing to standard error, which is ours: nobody else in the program uses it. Its logger is guarded
+// by nothing, and has to be set before anything of it runs.
 func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) } //nolint:gochecknoinits // see above
 
 // Open connects to the cluster, joins the lease of the job and makes sure that it may write there. It tries again until
-// ctx ends, but fails at once where that cannot help: credentials, or endpoints none of which is an etcd that we can talk
-// to. The error has the status errhint.TryAgain, or errhint.Usage for a wrong Config. The caller closes the store.
+// ctx ends, but fails at once where that cannot help: credentials, or endpoints none of which is an etcd that we can
+// talk to. The error has the status errhint.TryAgain, or errhint.Usage for a wrong Config. The caller closes the store.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -247,8 +247,8 @@ func (s *Store) cut(addr string) {
 	}
 }
 
-// Close ends the store; calls in progress return rendezvous.ErrStoreClosed. The keys stay as long as another store of the
-// job keeps them, and LeaseTTL longer. It may be called again.
+// Close ends the store; calls in progress return rendezvous.ErrStoreClosed. The keys stay as long as another store of
+// the job keeps them, and LeaseTTL longer. It may be called again.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	already := s.closed
@@ -282,8 +282,8 @@ func (s *Store) bind(ctx context.Context) (context.Context, func()) {
 	return bound, func() { stop(); cancel(nil) }
 }
 
-// retry calls attempt until it returns nil or an error that trying again cannot mend, or until ctx ends. what and key are
-// for the error. A failed attempt may have been carried out.
+// retry calls attempt until it returns nil or an error that trying again cannot mend, or until ctx ends. what and key
+// are for the error. A failed attempt may have been carried out.
 func (s *Store) retry(ctx context.Context, what, key string, attempt func(ctx context.Context) error) error {
 	if err := ended(ctx, s.life); err != nil {
 		return wrap(what, key, err)

@@ -323,7 +323,8 @@ func TestClose(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestWatchIsPrompt bounds how long a waiter takes to notice, while others write: etcd serves a watch from the past late.
+// TestWatchIsPrompt bounds how long a waiter takes to notice, while others write: etcd serves a watch from the past
+// late.
 func TestWatchIsPrompt(t *testing.T) {
 	testutil.Long(t)
 	c := testutil.Etcd(t, 1)

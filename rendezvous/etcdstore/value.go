@@ -27,7 +27,8 @@ const (
 	piece    = 512 << 10
 )
 
-// Keys of the user stand behind the prefix as they are, unless they begin with mark. Ours begin with mark and their kind.
+// Keys of the user stand behind the prefix as they are, unless they begin with mark. Ours begin with mark and their
+// kind.
 const (
 	mark      = "~"
 	userKeys  = "~k" // a user's key, without the mark that it begins with
@@ -144,8 +145,8 @@ func split(text []byte) (length int, name string, ok bool) {
 }
 
 // value returns what the user stored in kv. It returns nil without an error where that was replaced while its pieces
-// were read: kv is not what stands there any more. What nobody of the job can have stored so is a value as it stands: whoever reads
-// it knows what to make of it, and waits for nothing.
+// were read: kv is not what stands there any more. What nobody of the job can have stored so is a value as it stands:
+// whoever reads it knows what to make of it, and waits for nothing.
 func (s *Store) value(ctx context.Context, kv *mvccpb.KeyValue) ([]byte, error) {
 	if rest, ok := bytes.CutPrefix(kv.Value, []byte(literal)); ok {
 		return append([]byte{}, rest...), nil

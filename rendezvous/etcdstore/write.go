@@ -14,12 +14,12 @@ import (
 //
 // When a leader dies, the client cannot tell whether what it had asked for was done, or will be done later by a request
 // that is still on its way. So each write of ours is one transaction that also changes a key of our own, its slot, on
-// the condition that the slot is as we last saw it. Of all copies of a transaction at most one can be applied, and when a
-// copy is refused because the slot has moved, an earlier one was. A slot is used by one call at a time; a call that ends
-// without knowing does not give it back.
+// the condition that the slot is as we last saw it. Of all copies of a transaction at most one can be applied, and when
+// a copy is refused because the slot has moved, an earlier one was. A slot is used by one call at a time; a call that
+// ends without knowing does not give it back.
 //
-// A transaction that is refused for a reason of its own (another value stands there) is no danger either: when a copy of
-// it may still be on its way, the refusal moves the slot, and the copy finds nothing to do for ever.
+// A transaction that is refused for a reason of its own (another value stands there) is no danger either: when a copy
+// of it may still be on its way, the refusal moves the slot, and the copy finds nothing to do for ever.
 
 // What a slot holds.
 const (
@@ -140,8 +140,8 @@ func (s *Store) commit(ctx context.Context, sl *slot, w write, unsure bool) (out
 	case state != nil && string(state.Value) == applied:
 		return outcome{applied: true, rev: was.rev}, nil
 	default:
-		// Fenced by an earlier attempt, or gone with the lease and all that the job had stored: in both cases nothing of
-		// this write is there, and nothing on its way can be applied.
+		// Fenced by an earlier attempt, or gone with the lease and all that the job had stored: in both cases nothing
+		// of this write is there, and nothing on its way can be applied.
 		return outcome{}, errAgain
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"muster/rendezvous"
 )
 
-// TestSameRunID meets under the run id of a job that has ended, at a store that keeps its keys, and of one whose nodes all
-// died: what the old job said of its rounds says nothing of the new one's.
+// TestSameRunID meets under the run id of a job that has ended, at a store that keeps its keys, and of one whose nodes
+// all died: what the old job said of its rounds says nothing of the new one's.
 func TestSameRunID(t *testing.T) {
 	for name, died := range map[string]bool{"ended": false, "died": true} {
 		t.Run(name, func(t *testing.T) {

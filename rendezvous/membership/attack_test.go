@@ -24,9 +24,9 @@ import (
 	"muster/rendezvous/memstore"
 )
 
-// The attacker reaches the store, reads and writes every key, keeps what an earlier job of the same run id and token has
-// written, and may sit before the store, where nothing arrives as it was sent. It has no token. What it may achieve is
-// nothing, another round, or an error with a name.
+// The attacker reaches the store, reads and writes every key, keeps what an earlier job of the same run id and token
+// has written, and may sit before the store, where nothing arrives as it was sent. It has no token. What it may achieve
+// is nothing, another round, or an error with a name.
 
 var jobToken = []byte("a token of sixteen bytes or more")
 
@@ -315,9 +315,9 @@ func forgeries(old []record, rnd *rand.Rand) map[string]func(r record, now map[s
 // soak reports whether the tests run with their full counts.
 func soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
-// TestForgedRecords does everything that is no right of the attacker to every kind of key that agents write: instead of the
-// agent's own value, once and again and again, or some time after it. Each kind of key is forged in each way at one of these
-// moments, and at each of them in some way; with MUSTER_SOAK=1 at all of them in each way.
+// TestForgedRecords does everything that is no right of the attacker to every kind of key that agents write: instead of
+// the agent's own value, once and again and again, or some time after it. Each kind of key is forged in each way at one
+// of these moments, and at each of them in some way; with MUSTER_SOAK=1 at all of them in each way.
 func TestForgedRecords(t *testing.T) {
 	for _, nodes := range []int{2, 3} {
 		old := earlier(t, nodes)
@@ -373,8 +373,8 @@ func forge(t *testing.T, nodes int, old []record, of, what, when string) {
 	t.Log(tr.ends)
 }
 
-// TestReplayedJob puts an earlier job's records back, all of them or those by which it has ended, before a job of the same run
-// id and token begins and at moments of its life. It does its work.
+// TestReplayedJob puts an earlier job's records back, all of them or those by which it has ended, before a job of the
+// same run id and token begins and at moments of its life. It does its work.
 func TestReplayedJob(t *testing.T) {
 	old := earlier(t, 2)
 	ended := func(r record) bool {
@@ -431,8 +431,8 @@ func TestReplayedAndDeposed(t *testing.T) {
 	})
 }
 
-// TestUsurpedOffice: the record of the coordinator is removed, and a second agent takes the office. Two worlds do not go on
-// unnoticed.
+// TestUsurpedOffice: the record of the coordinator is removed, and a second agent takes the office. Two worlds do not
+// go on unnoticed.
 func TestUsurpedOffice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 1, 4)
@@ -448,7 +448,8 @@ func TestUsurpedOffice(t *testing.T) {
 	})
 }
 
-// TestTicketsChanged: somebody counts the tickets up, sets them back or makes no number of them while nodes come. They meet.
+// TestTicketsChanged: somebody counts the tickets up, sets them back or makes no number of them while nodes come. They
+// meet.
 func TestTicketsChanged(t *testing.T) {
 	for _, value := range []string{"1000000000", "9000000000000000000", "0", "1", "-5", "3000", "no number"} {
 		t.Run(value, func(t *testing.T) {
@@ -500,8 +501,8 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// TestOldAnswer: somebody sets the counter of tickets back, so that a node draws one that it has had before, and puts there what it was
-// answered then: its place in a round that is over. It has no part in that.
+// TestOldAnswer: somebody sets the counter of tickets back, so that a node draws one that it has had before, and puts
+// there what it was answered then: its place in a round that is over. It has no part in that.
 func TestOldAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 2)
@@ -550,8 +551,8 @@ func TestOldAnswer(t *testing.T) {
 	})
 }
 
-// TestEverythingIsSealed: over a life with all that agents say to each other, each value that is written can be made with the
-// token only.
+// TestEverythingIsSealed: over a life with all that agents say to each other, each value that is written can be made
+// with the token only.
 func TestEverythingIsSealed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := map[string]bool{}

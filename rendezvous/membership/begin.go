@@ -109,7 +109,8 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 	return nil
 }
 
-// tidy deletes what was written for the round before the last one, and is not its agents' own: nobody reads it any more.
+// tidy deletes what was written for the round before the last one, and is not its agents' own: nobody reads it any
+// more.
 func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
 	old := c.litter[0]
 	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"), c.keys.round(id, keyDecided), c.keys.round(id, keySettled)}

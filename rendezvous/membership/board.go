@@ -6,7 +6,8 @@ import (
 	"muster/rendezvous"
 )
 
-// board is where the agents of a round tell each other something. A store that is lost ends the round: the verdict says so.
+// board is where the agents of a round tell each other something. A store that is lost ends the round: the verdict says
+// so.
 type board struct{ r *round }
 
 var _ rendezvous.Board = board{}
@@ -29,7 +30,8 @@ func (h *Handler) RoundBoard() rendezvous.Board {
 
 func (b board) key(name string) string { return b.r.key(onBoard + name) }
 
-// boardLooks is how often an agent looks whether its word on the board is still there: what is said there is heard soon, or never.
+// boardLooks is how often an agent looks whether its word on the board is still there: what is said there is heard
+// soon, or never.
 const boardLooks = 120
 
 // Set implements rendezvous.Board.

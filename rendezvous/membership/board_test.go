@@ -66,7 +66,8 @@ func TestBoardSetAgain(t *testing.T) {
 	})
 }
 
-// TestBoardSetOften: an agent that says something often has one look at each key, and what it has said last stands there.
+// TestBoardSetOften: an agent that says something often has one look at each key, and what it has said last stands
+// there.
 func TestBoardSetOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 2)

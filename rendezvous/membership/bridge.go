@@ -4,8 +4,8 @@ import "context"
 
 // Bridge lets agents of torchrun take part, who know nothing of its records: the coordinator speaks to them for all our
 // nodes, the company, which is asked for again whenever something is decided; a receive from changed says that it is
-// another one. The methods are called one at a time, but for Progress; all end with ctx. A *rendezvous.OverError from them
-// is the end of the job.
+// another one. The methods are called one at a time, but for Progress; all end with ctx. A *rendezvous.OverError from
+// them is the end of the job.
 type Bridge interface {
 	// Appeared returns once an agent of torchrun was at the store.
 	Appeared(ctx context.Context) error
@@ -44,7 +44,8 @@ type Joined struct {
 	Places              []Place
 	// Names are the addresses of all nodes by group rank.
 	Names []string
-	// Exit are keys of the store that all exist once the workers of everybody have succeeded: whoever hosts it may go then.
+	// Exit are keys of the store that all exist once the workers of everybody have succeeded: whoever hosts it may go
+	// then.
 	Exit []string
 }
 

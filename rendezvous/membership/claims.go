@@ -7,7 +7,8 @@ import (
 )
 
 // refuseDoubles ends the wishes of nodes whose rank somebody else has. A node that was restarted comes before its dead
-// predecessor is known to be dead, so it is only refused once that one was heard of for as long as a node may be silent.
+// predecessor is known to be dead, so it is only refused once that one was heard of for as long as a node may be
+// silent.
 func (r *roster) refuseDoubles(now time.Duration) {
 	if !r.fixed {
 		return

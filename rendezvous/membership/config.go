@@ -35,22 +35,23 @@ type Config struct {
 	// of them, less what it takes to notice: a new round begins within KeepAlive × Attempts.
 	KeepAlive time.Duration
 	Attempts  int
-	// JoinTimeout bounds a meeting, CloseTimeout the good-byes. LastCall is how long a first round that could begin waits
-	// for more nodes after the last one came, and how long a newcomer waits for others before a round ends for it.
+	// JoinTimeout bounds a meeting, CloseTimeout the good-byes. LastCall is how long a first round that could begin
+	// waits for more nodes after the last one came, and how long a newcomer waits for others before a round ends for
+	// it.
 	JoinTimeout, CloseTimeout, LastCall time.Duration
 	// ReplaceLimit bounds how many lost nodes lead to a new round, BackoffLimit those and restarts together; negative:
 	// no limit. Those of the coordinator count.
 	ReplaceLimit, BackoffLimit int
 	// LossLimit is how many restarts and lost nodes together a job may have had when a node is lost; 0: no limit.
 	LossLimit int
-	// RankLimit bounds how often the node of each group rank may be replaced; 0: no limit. A round that goes on with fewer nodes
-	// has replaced nobody.
+	// RankLimit bounds how often the node of each group rank may be replaced; 0: no limit. A round that goes on with
+	// fewer nodes has replaced nobody.
 	RankLimit int
-	// Checks are the flags by which the nodes of a round examine each other before their workers start, empty for none. None
-	// may take part that has others: it would not come to the check, or start its workers at once.
+	// Checks are the flags by which the nodes of a round examine each other before their workers start, empty for none.
+	// None may take part that has others: it would not come to the check, or start its workers at once.
 	Checks string
-	// Quarantine is how long a node that a check has excluded may not come back, twice as long with each time; 0: it may at once.
-	// IDs are those of this node's accelerators, by which it is known under another name, too.
+	// Quarantine is how long a node that a check has excluded may not come back, twice as long with each time; 0: it
+	// may at once. IDs are those of this node's accelerators, by which it is known under another name, too.
 	Quarantine time.Duration
 	IDs        []string
 	// Token is the job's secret; every agent has the same, or none has one.
@@ -61,11 +62,12 @@ type Config struct {
 	// handler owns it.
 	Store     Conn
 	Place, At string
-	// Hosts says that this agent serves Store, by Served: it leaves last, and the handler owns Served. Durable says that
-	// Store outlives every agent and that its connection mends itself.
+	// Hosts says that this agent serves Store, by Served: it leaves last, and the handler owns Served. Durable says
+	// that Store outlives every agent and that its connection mends itself.
 	Hosts, Durable bool
 	Served         io.Closer
-	// Workers is the store on this node that workers use when it has rank 0; nil only in simulations. The handler owns it.
+	// Workers is the store on this node that workers use when it has rank 0; nil only in simulations. The handler owns
+	// it.
 	Workers rendezvous.Server
 	// Bridge makes what lets agents of torchrun take part at a store, nil where none may.
 	Bridge func(store Conn) (Bridge, error)
@@ -73,7 +75,8 @@ type Config struct {
 	// another node.
 	Failover bool
 	Dial     func(ctx context.Context, addr string) (Conn, error)
-	// Gone reports whether no process listens at addr any more for certain: its machine answers and says so. nil: unknown.
+	// Gone reports whether no process listens at addr any more for certain: its machine answers and says so. nil:
+	// unknown.
 	Gone func(ctx context.Context, addr string) bool
 	Log  zerolog.Logger
 }
@@ -110,14 +113,14 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// deadAfter is how long a node may be silent: with the time until somebody looks, the fence and the meeting, a new round
-// begins within KeepAlive × Attempts.
+// deadAfter is how long a node may be silent: with the time until somebody looks, the fence and the meeting, a new
+// round begins within KeepAlive × Attempts.
 func (c *Config) deadAfter() time.Duration {
 	return c.KeepAlive * time.Duration(max(c.Attempts-1, 1))
 }
 
-// largeCompany is how many agents send heartbeats half as often, as they do before they know how many they are: a store that has
-// thousands of them to answer has the more time for the meeting.
+// largeCompany is how many agents send heartbeats half as often, as they do before they know how many they are: a store
+// that has thousands of them to answer has the more time for the meeting.
 const largeCompany = 256
 
 // pause is the time between two heartbeats of an agent in a company of n, 0 for unknown.
@@ -128,20 +131,20 @@ func (c *Config) pause(n int) time.Duration {
 	return c.beatEvery()
 }
 
-// beatEvery is the shortest time between two heartbeats, lookEvery the time between two looks at them. Of the time since the last
-// look no more than longestGap counts as silence of the others.
+// beatEvery is the shortest time between two heartbeats, lookEvery the time between two looks at them. Of the time
+// since the last look no more than longestGap counts as silence of the others.
 func (c *Config) beatEvery() time.Duration  { return c.KeepAlive / 4 }
 func (c *Config) lookEvery() time.Duration  { return c.KeepAlive / 8 }
 func (c *Config) longestGap() time.Duration { return c.KeepAlive / 2 }
 
-// fence is the grace of workers on nodes that may be cut off. A node that nobody hears stops its workers when it hears of
-// nobody for deadAfter, and that is not later than when it is given up: it answered last before it was heard last.
+// fence is the grace of workers on nodes that may be cut off. A node that nobody hears stops its workers when it hears
+// of nobody for deadAfter, and that is not later than when it is given up: it answered last before it was heard last.
 // fenced is until when they have ended, from then on.
 func (c *Config) fence() time.Duration  { return c.KeepAlive / 4 }
 func (c *Config) fenced() time.Duration { return c.fence() + c.lookEvery() }
 
-// lease is how long after its last heartbeat an agent's workers may run at most. Others begin without them after deadAfter
-// and fenced.
+// lease is how long after its last heartbeat an agent's workers may run at most. Others begin without them after
+// deadAfter and fenced.
 func (c *Config) lease() time.Duration { return c.deadAfter() + c.fence() + c.lookEvery()/2 }
 
 func (c *Config) rules(movable bool) rules {

@@ -319,8 +319,8 @@ func (c *coordinator) reply(ctx context.Context, s seat, a answer) error {
 	return c.store.set(ctx, r.key, r.value)
 }
 
-// tellWaiting tells those who have drawn a ticket that it was heard: at once while a round runs, in which they have no part,
-// else after a while, since the answer is due when all are there. Who hears nothing asks again.
+// tellWaiting tells those who have drawn a ticket that it was heard: at once while a round runs, in which they have no
+// part, else after a while, since the answer is due when all are there. Who hears nothing asks again.
 func (c *coordinator) tellWaiting(ctx context.Context) error {
 	if len(c.untold) == 0 || c.roster.phase != phaseRun && c.now()-c.lastTold < c.cfg.lookEvery() {
 		return nil

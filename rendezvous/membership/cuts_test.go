@@ -39,8 +39,8 @@ func TestSplitBrainAfterGrowth(t *testing.T) {
 	})
 }
 
-// TestStaggeredCut: most nodes lose the host at 0 s, one of the minority 4.9 s later. That one may run until 4.9 s + 5 s
-// + fence, the majority begins before.
+// TestStaggeredCut: most nodes lose the host at 0 s, one of the minority 4.9 s later. That one may run until 4.9 s + 5
+// s + fence, the majority begins before.
 func TestStaggeredCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
@@ -195,8 +195,8 @@ func TestHungStandby(t *testing.T) {
 	})
 }
 
-// TestStoppedNodeDoesNotComeBack: one node of three stands still for 8 s (SIGSTOP, a cut link) and goes on. The host and
-// the third have gone on, and would take it in; it never asks them.
+// TestStoppedNodeDoesNotComeBack: one node of three stands still for 8 s (SIGSTOP, a cut link) and goes on. The host
+// and the third have gone on, and would take it in; it never asks them.
 func TestStoppedNodeDoesNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 3)

@@ -9,10 +9,10 @@ import (
 	"muster/rendezvous"
 )
 
-// What the agents of a round propose stands where the first of them has put it: how the round ends under "verdict", the status
-// that the job ends with under "agreed". Who can delete keys could have them propose again, and show each agent another one.
-// So the coordinator says what counts, once, and puts it there again where it is gone. Where the coordinator is lost, what was
-// proposed counts.
+// What the agents of a round propose stands where the first of them has put it: how the round ends under "verdict", the
+// status that the job ends with under "agreed". Who can delete keys could have them propose again, and show each agent
+// another one. So the coordinator says what counts, once, and puts it there again where it is gone. Where the
+// coordinator is lost, what was proposed counts.
 const (
 	keyDecided = "decided" // rendezvous.Verdict: what the coordinator has found under "verdict"
 	keySettled = "settled" // settledRecord: what it has found under "agreed"
@@ -178,8 +178,9 @@ func (r *round) settledOn(ctx context.Context, value []byte) ([]byte, error) {
 	}
 }
 
-// confirm returns what counts where stands is what stands as the verdict: what the coordinator says. Where it is lost, that
-// counts; where it is in another round, nothing does. What was proposed is proposed again where it is gone meanwhile.
+// confirm returns what counts where stands is what stands as the verdict: what the coordinator says. Where it is lost,
+// that counts; where it is in another round, nothing does. What was proposed is proposed again where it is gone
+// meanwhile.
 func (r *round) confirm(ctx context.Context, stands rendezvous.Verdict) (rendezvous.Verdict, error) {
 	office := r.s.office(r.h.term.term)
 	waiting, cancel := both(ctx, office)

@@ -1,11 +1,12 @@
 // Package membership is the rendezvous of agents that are all ours: event-driven, on any rendezvous.Store.
 //
-// One agent is the coordinator. The others write one record to join, wait for one answer, and begin; in a round they wait
-// for one key, which says how the round ends for everybody: they propose, and the coordinator decides (decide.go). Nobody
-// polls for what happens. Liveness is a heartbeat: every agent counts a key of its own up and answers the coordinator's, which
-// watches all of them by its own clock and says in its own whom it hears (ledger.go).
+// One agent is the coordinator. The others write one record to join, wait for one answer, and begin; in a round they
+// wait for one key, which says how the round ends for everybody: they propose, and the coordinator decides (decide.go).
+// Nobody polls for what happens. Liveness is a heartbeat: every agent counts a key of its own up and answers the
+// coordinator's, which watches all of them by its own clock and says in its own whom it hears (ledger.go).
 //
-// Keys, under muster/<run id>/ but for muster/ids, which lists the run ids of a store for people (a term is the time of one coordinator):
+// Keys, under muster/<run id>/ but for muster/ids, which lists the run ids of a store for people (a term is the time of
+// one coordinator):
 //
 //	term                       number of the term
 //	host                       agent id of who serves the store; absent where that is not an agent of ours
@@ -29,9 +30,9 @@
 //	move/<term>.<J>/tickets, vote/<n>, elected
 //	                           the election of another host, at one of the standbys
 //
-// J, Nc and Nr are nonces of the job, of a coordinator and of a round. What was written for another of them, in this job or
-// in an earlier one of the same run id and token, is not found, and does not verify, under their keys: records.go and seal.go,
-// and docs/adr/0035-sealed-records.md. Counters are bare numbers, and hints.
+// J, Nc and Nr are nonces of the job, of a coordinator and of a round. What was written for another of them, in this
+// job or in an earlier one of the same run id and token, is not found, and does not verify, under their keys:
+// records.go and seal.go, and docs/adr/0035-sealed-records.md. Counters are bare numbers, and hints.
 //
 // Where the store is served by an agent, it can move when that one dies: see election.go. Agents of torchrun take part
 // through a Bridge. Everything that decides is in roster, which is pure.

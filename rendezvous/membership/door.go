@@ -11,9 +11,9 @@ import (
 	"muster/rendezvous"
 )
 
-// Nodes that wait while a round runs examine themselves before that round may end for them: alone, or together where several
-// wait. The coordinator tells them when, and with whom; their answer is sealed like all that agents say. Those in quarantine are
-// not asked before their cool-down is over, unless no round can begin without them.
+// Nodes that wait while a round runs examine themselves before that round may end for them: alone, or together where
+// several wait. The coordinator tells them when, and with whom; their answer is sealed like all that agents say. Those
+// in quarantine are not asked before their cool-down is over, unless no round can begin without them.
 
 // doorState is how far a waiting node has come.
 type doorState struct {
@@ -113,8 +113,8 @@ type room struct {
 type foundRecord struct {
 	Agent string `json:"agent"`
 	Fit   bool   `json:"fit"`
-	// Written are the names that it has written on the examination's board: the coordinator deletes them when all have said what
-	// they found.
+	// Written are the names that it has written on the examination's board: the coordinator deletes them when all have
+	// said what they found.
 	Written []string `json:"written,omitempty"`
 }
 
@@ -125,8 +125,8 @@ func (r *foundRecord) check() error {
 	return checkAgent(r.Agent)
 }
 
-// maxWritten is how many values an agent may have on the board of an examination: the one that leads it has a plan for each round
-// of pairs, and each has a word for each plan.
+// maxWritten is how many values an agent may have on the board of an examination: the one that leads it has a plan for
+// each round of pairs, and each has a word for each plan.
 const maxWritten = 1 << 14
 
 // recall looks whether more nodes were excluded. That the store does not answer is found out elsewhere.
@@ -275,7 +275,8 @@ func (c *coordinator) awaitFound(ctx context.Context, in *room, rank int, agent 
 	})
 }
 
-// leaveRoom ends an examination that is over, or one of whose nodes has gone: the others would wait for it, and blame it.
+// leaveRoom ends an examination that is over, or one of whose nodes has gone: the others would wait for it, and blame
+// it.
 func (c *coordinator) leaveRoom(ctx context.Context) error {
 	in := c.room
 	if in == nil {

@@ -21,8 +21,9 @@ import (
 // errSick is what is found of a node at the door.
 var errSick = errors.New("a GPU has fallen off the bus")
 
-// atTheDoor has two nodes come at once to a job of two that trains: both say a word on their board, and of one of them is found that
-// it is sick. It returns what became of both once the round of the others has ended, or some minutes have passed.
+// atTheDoor has two nodes come at once to a job of two that trains: both say a word on their board, and of one of them
+// is found that it is sick. It returns what became of both once the round of the others has ended, or some minutes have
+// passed.
 func atTheDoor(t *testing.T, tamper func(s *memstore.Space)) (good, sick *next, stopped bool) {
 	j := checked(t, 2, 4)
 	j.cfg.Token = jobToken
@@ -80,8 +81,8 @@ func atTheDoor(t *testing.T, tamper func(s *memstore.Space)) (good, sick *next, 
 	return good, sick, stopped
 }
 
-// TestDoorIsSealed: all that is said at the door, and what is remembered of excluded nodes, can be written with the token only; and
-// it is deleted when nobody needs it any more.
+// TestDoorIsSealed: all that is said at the door, and what is remembered of excluded nodes, can be written with the
+// token only; and it is deleted when nobody needs it any more.
 func TestDoorIsSealed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -117,9 +118,9 @@ func TestDoorIsSealed(t *testing.T) {
 	})
 }
 
-// TestForgedAtTheDoor does to each kind of key that is written at the door what is no right of the attacker: no sick node comes in, and
-// no good one is sent away. What is taken away once only is said again. Each kind of key is forged in each way the first time, the
-// second or each time that it is written; with MUSTER_SOAK=1 in all three.
+// TestForgedAtTheDoor does to each kind of key that is written at the door what is no right of the attacker: no sick
+// node comes in, and no good one is sent away. What is taken away once only is said again. Each kind of key is forged
+// in each way the first time, the second or each time that it is written; with MUSTER_SOAK=1 in all three.
 func TestForgedAtTheDoor(t *testing.T) {
 	classes := map[string]bool{}
 	var old []record

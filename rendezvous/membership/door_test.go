@@ -136,8 +136,8 @@ func TestIdleNodesExamineEachOther(t *testing.T) {
 	})
 }
 
-// Where a node is lost while several examine each other that is called off: the others do not wait for it, or blame it. And where
-// a round begins meanwhile, its check takes the place of theirs.
+// Where a node is lost while several examine each other that is called off: the others do not wait for it, or blame it.
+// And where a round begins meanwhile, its check takes the place of theirs.
 func TestExaminationIsCalledOff(t *testing.T) {
 	for _, lost := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -187,8 +187,8 @@ func TestExaminationIsCalledOff(t *testing.T) {
 	}
 }
 
-// A node that was excluded waits until its cool-down is over, which doubles; by its accelerators it is known under another name,
-// and another machine of its name is not meant.
+// A node that was excluded waits until its cool-down is over, which doubles; by its accelerators it is known under
+// another name, and another machine of its name is not meant.
 func TestQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := checked(t, 2, 4)
@@ -243,7 +243,8 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// What is known of excluded nodes outlives the coordinator, also where the word of the check's leader has not come to the store.
+// What is known of excluded nodes outlives the coordinator, also where the word of the check's leader has not come to
+// the store.
 func TestQuarantineOutlivesTheCoordinator(t *testing.T) {
 	for _, told := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -308,7 +309,8 @@ func TestQuarantineOfANodeThatIsNeeded(t *testing.T) {
 	})
 }
 
-// Without a quarantine a node may come back at once; and what is in the store is believed only from an agent of the job.
+// Without a quarantine a node may come back at once; and what is in the store is believed only from an agent of the
+// job.
 func TestNoQuarantine(t *testing.T) {
 	for name, harm := range map[string]func(j *job, a *agent){
 		"switched off": func(_ *job, a *agent) { a.Exclude(t.Context(), []rendezvous.Exclusion{{Node: "c"}}, true) },
@@ -350,8 +352,8 @@ func TestNoQuarantine(t *testing.T) {
 	}
 }
 
-// A node with more accelerators than a record has room for is not refused for that, and known by the first of them; one that has no
-// name takes nothing from the others that are remembered.
+// A node with more accelerators than a record has room for is not refused for that, and known by the first of them; one
+// that has no name takes nothing from the others that are remembered.
 func TestQuarantineOfManyAccelerators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := checked(t, 2, 4)
@@ -382,7 +384,8 @@ func TestQuarantineOfManyAccelerators(t *testing.T) {
 	})
 }
 
-// A coordinator that is new knows at once who is in quarantine: also where a job begins anew at a store that has kept it.
+// A coordinator that is new knows at once who is in quarantine: also where a job begins anew at a store that has kept
+// it.
 func TestQuarantineFromTheFirstRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := checked(t, 2, 3)
@@ -415,8 +418,8 @@ func TestQuarantineFromTheFirstRound(t *testing.T) {
 	})
 }
 
-// A node that was not excluded again for as long as its last cool-down was is forgotten, by those who remember it too: the next time
-// is the first.
+// A node that was not excluded again for as long as its last cool-down was is forgotten, by those who remember it too:
+// the next time is the first.
 func TestQuarantineForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := checked(t, 2, 4)

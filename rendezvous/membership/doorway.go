@@ -69,7 +69,8 @@ func (d *doorway) reason(err error) error {
 	return err
 }
 
-// stop ends an examination. What the others may still read stays: the coordinator deletes it when all have said what they found.
+// stop ends an examination. What the others may still read stays: the coordinator deletes it when all have said what
+// they found.
 func (d *doorway) stop() {
 	d.cancel()
 	d.wg.Wait()
@@ -169,8 +170,8 @@ func (b *doorBoard) found(ctx context.Context, rank int, rec foundRecord) error 
 	return b.say(ctx, key, b.conn.codec.seal(key, rec))
 }
 
-// insist says again what was taken away, until the examination is over: whoever does not hear a node takes it for silent, and may
-// blame it, and the door is shut until all have said what they found.
+// insist says again what was taken away, until the examination is over: whoever does not hear a node takes it for
+// silent, and may blame it, and the door is shut until all have said what they found.
 func (b *doorBoard) insist(ctx context.Context) {
 	tick := time.NewTicker(b.again)
 	defer tick.Stop()

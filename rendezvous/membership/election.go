@@ -13,19 +13,19 @@ import (
 )
 
 // When the host of the store dies, the agents of the last round meet at one of their standbys: every agent goes through
-// them in the same order and votes at the first one that it reaches, once its workers have stopped. A standby with the votes
-// of more than half of the last round becomes the host. Less than that never goes on, so no two worlds come of one: a host
-// that is cut off from more than half stops, too (roster.cutOff).
+// them in the same order and votes at the first one that it reaches, once its workers have stopped. A standby with the
+// votes of more than half of the last round becomes the host. Less than that never goes on, so no two worlds come of
+// one: a host that is cut off from more than half stops, too (roster.cutOff).
 //
-// A vote counts only while its agent is there: a standby that has the votes begins a round only if more than half of the
-// last one has joined it.
+// A vote counts only while its agent is there: a standby that has the votes begins a round only if more than half of
+// the last one has joined it.
 //
 // And it waits until nobody can be left in the last round. A coordinator that is cut off from its majority notices that
-// deadAfter after it has seen their last heartbeats, and the store may until then have kept another node alive for as long
-// again. Where the host's address refuses connections, its process has ended, and the second half is enough.
+// deadAfter after it has seen their last heartbeats, and the store may until then have kept another node alive for as
+// long again. Where the host's address refuses connections, its process has ended, and the second half is enough.
 //
-// Where only answers are lost, one heartbeat more of each voter has arrived than it counts. We rely on it that those did
-// not take long.
+// Where only answers are lost, one heartbeat more of each voter has arrived than it counts. We rely on it that those
+// did not take long.
 
 // voteRecord is a vote, with how long ago the voter may have reached the lost store.
 type voteRecord struct {
@@ -162,8 +162,8 @@ func (h *Handler) voteAt(ctx context.Context, to standby, need int, gone bool) (
 	}
 	elected := h.keys.move(term, h.job, "elected")
 	if to.Agent != h.id {
-		// A standby that does not come to an end may stand still, or be cut off from the rest: the next one gets our vote,
-		// and this one has it no longer, since we do not join there.
+		// A standby that does not come to an end may stand still, or be cut off from the rest: the next one gets our
+		// vote, and this one has it no longer, since we do not join there.
 		waiting, cancel := context.WithTimeout(ctx, h.cfg.deadAfter()+h.cfg.KeepAlive)
 		defer cancel()
 		var who hostRecord
@@ -232,8 +232,8 @@ func (h *Handler) voteKey(term int, n int64) string {
 	return h.keys.move(term, h.job, "vote/"+strconv.FormatInt(n, 10))
 }
 
-// votes reads votes until there are enough. Their counter is a hint, as that of tickets: a vote that is missing while others
-// stand behind it is passed over, and its agent votes again.
+// votes reads votes until there are enough. Their counter is a hint, as that of tickets: a vote that is missing while
+// others stand behind it is passed over, and its agent votes again.
 func (h *Handler) votes(ctx context.Context, conn *records, term int, enough func() bool, count func(voteRecord)) error {
 	key := func(n int64) string { return h.voteKey(term, n) }
 	take := func(n int64, raw []byte) {

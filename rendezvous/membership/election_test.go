@@ -360,8 +360,8 @@ func TestHostIsNotCoordinator(t *testing.T) {
 	})
 }
 
-// TestCoordinatorOfTwoDies loses the coordinator of a round of two nodes, which the store is not on: the other one and a
-// spare go on at once, because nobody can have more than half elsewhere.
+// TestCoordinatorOfTwoDies loses the coordinator of a round of two nodes, which the store is not on: the other one and
+// a spare go on at once, because nobody can have more than half elsewhere.
 func TestCoordinatorOfTwoDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHosts(t, 2, 4)
@@ -420,8 +420,8 @@ func TestCoordinatorAndAnotherDie(t *testing.T) {
 	})
 }
 
-// TestHostLeaves stops the host of the store by a signal: the others go on, also where only one is left, because nobody has
-// to be feared any more.
+// TestHostLeaves stops the host of the store by a signal: the others go on, also where only one is left, because nobody
+// has to be feared any more.
 func TestHostLeaves(t *testing.T) {
 	for _, nodes := range []int{2, 3, 4} {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) {

@@ -84,9 +84,9 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 	return counts, nil
 }
 
-// Tally implements rendezvous.Exchange. Each agent says what has become of its workers, and the one with the first seat waits
-// for all of them. In a round with agents of torchrun nobody is told the sum where nobody has failed: when the others'
-// workers have succeeded, too, the coordinator proposes the end.
+// Tally implements rendezvous.Exchange. Each agent says what has become of its workers, and the one with the first seat
+// waits for all of them. In a round with agents of torchrun nobody is told the sum where nobody has failed: when the
+// others' workers have succeeded, too, the coordinator proposes the end.
 func (r *round) Tally(ctx context.Context, t rendezvous.Tally) error {
 	both, cancel := r.calls(ctx)
 	defer cancel()
@@ -150,8 +150,8 @@ func (r *round) slotKey(slot int) string { return r.key("report/" + strconv.Itoa
 // slots returns how many reports there may be.
 func (r *round) slots() int { return min(r.a.Company, maxReports) }
 
-// report leaves a report in a slot that nobody else has taken, and says where it is. In a large company most find the slots
-// taken by those who were faster.
+// report leaves a report in a slot that nobody else has taken, and says where it is. In a large company most find the
+// slots taken by those who were faster.
 func (r *round) report(ctx context.Context, report []byte) error {
 	slot := 0
 	for try := 0; len(report) > 0 && slot == 0 && try < 2; try++ {

@@ -55,9 +55,9 @@ func TestGraceAndCut(t *testing.T) {
 	})
 }
 
-// TestLeaseOfOneNode: one node trains alone (--nnodes 1:2) at a store that another process serves (muster store, etcd). Its
-// agent is stopped (SIGSTOP), the workers are not. Another node comes, takes over the office and begins a world of its own:
-// by then the guardian of the first must have had a lease that has ended.
+// TestLeaseOfOneNode: one node trains alone (--nnodes 1:2) at a store that another process serves (muster store, etcd).
+// Its agent is stopped (SIGSTOP), the workers are not. Another node comes, takes over the office and begins a world of
+// its own: by then the guardian of the first must have had a lease that has ended.
 func TestLeaseOfOneNode(t *testing.T) {
 	for _, durable := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -158,8 +158,9 @@ func TestLeaseAfterVerdict(t *testing.T) {
 	}
 }
 
-// TestMixedFence: an agent of torchrun hosts the store, and a node of ours is cut off from it. The others go on in a round
-// that follows torchrun's protocol, whose meeting takes no time here: by then the workers of that node must have ended.
+// TestMixedFence: an agent of torchrun hosts the store, and a node of ours is cut off from it. The others go on in a
+// round that follows torchrun's protocol, whose meeting takes no time here: by then the workers of that node must have
+// ended.
 func TestMixedFence(t *testing.T) {
 	for _, victim := range []string{"a", "b"} { // a is the coordinator
 		t.Run(victim, func(t *testing.T) {
@@ -231,8 +232,8 @@ func TestMixedFence(t *testing.T) {
 	}
 }
 
-// TestLeaseOfNextRound: the host is cut off from both others for just so long that it takes them for lost, and they come
-// back to it. What it said of the last round is no lease for the workers of the next one.
+// TestLeaseOfNextRound: the host is cut off from both others for just so long that it takes them for lost, and they
+// come back to it. What it said of the last round is no lease for the workers of the next one.
 func TestLeaseOfNextRound(t *testing.T) {
 	for ms := 4000; ms <= 5000; ms += 50 {
 		t.Run(fmt.Sprint(ms), func(t *testing.T) {
@@ -266,7 +267,8 @@ func TestLeaseOfNextRound(t *testing.T) {
 	}
 }
 
-// TestDecidedAndCut: a verdict that ends the job is heard by b alone, which is cut off in that moment. The others elect a host and go on.
+// TestDecidedAndCut: a verdict that ends the job is heard by b alone, which is cut off in that moment. The others elect
+// a host and go on.
 func TestDecidedAndCut(t *testing.T) {
 	for _, v := range []rendezvous.Verdict{{Kind: rendezvous.Fail, Rank: 0, Status: 1}, {Kind: rendezvous.Succeed, Rank: -1, Linger: 10 * time.Minute}} {
 		t.Run(string(v.Kind), func(t *testing.T) {

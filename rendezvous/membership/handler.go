@@ -27,7 +27,8 @@ type Handler struct {
 	term    mandate
 	led     map[int]bool // terms in which this agent was the coordinator
 	claimed []byte       // the record by which it has claimed the last of them, as it stands in the store
-	// job is the nonce of this incarnation of the job: told to this agent by its coordinator, or made by it. Empty before.
+	// job is the nonce of this incarnation of the job: told to this agent by its coordinator, or made by it. Empty
+	// before.
 	job      string
 	mu       sync.Mutex   // guards session against those who look how far a meeting is
 	session  *session     // while conn answers
@@ -134,8 +135,8 @@ func (h *Handler) tooLate(began time.Time, err error) error {
 func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
 	var none rendezvous.Round
 	if r := h.round; r != nil && r.handover {
-		// The host ends its workers, waits for ours to end, and then ends the store. Whoever of the others is left decides
-		// without it.
+		// The host ends its workers, waits for ours to end, and then ends the store. Whoever of the others is left
+		// decides without it.
 		ready, cancel := both(ctx, h.session.ctx)
 		_ = h.conn.set(ready, h.keys.left(h.id), leftRecord{h.id})
 		cancel()
@@ -273,8 +274,8 @@ func (h *Handler) findCoordinator(ctx context.Context) error {
 	return nil
 }
 
-// claimTerm returns the term that counts. What nobody of this job has written there is looked at again: a coordinator that lives puts
-// its own in the place of it (coordinator.keepTerm).
+// claimTerm returns the term that counts. What nobody of this job has written there is looked at again: a coordinator
+// that lives puts its own in the place of it (coordinator.keepTerm).
 func (h *Handler) claimTerm(ctx context.Context) (in termRecord, stands found, err error) {
 	limit := h.cfg.deadAfter()
 	if h.last.Round < 0 { // more likely this node has another token
@@ -332,9 +333,9 @@ func (h *Handler) lead(inherit *inheritance) error {
 
 // inherit reads what the coordinator before has left behind, nil for nothing.
 //
-// What it says may be of an earlier job of this name, put there again by somebody: it is this job's where that has the nonce
-// which this agent was told. Else it says which number the next round has and for whom to wait, and ends a round that may
-// run; how often the job has restarted, how large it was and how it ended it does not say.
+// What it says may be of an earlier job of this name, put there again by somebody: it is this job's where that has the
+// nonce which this agent was told. Else it says which number the next round has and for whom to wait, and ends a round
+// that may run; how often the job has restarted, how large it was and how it ended it does not say.
 func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 	if i := h.heritage; i != nil {
 		h.heritage = nil
@@ -389,8 +390,8 @@ func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 	return i, nil
 }
 
-// lastRound reads the last round at the store, nil for none, and the verdict by which the job has ended with it, nil where
-// it has not.
+// lastRound reads the last round at the store, nil for none, and the verdict by which the job has ended with it, nil
+// where it has not.
 func (h *Handler) lastRound(ctx context.Context) (*rollRecord, *rendezvous.Verdict, error) {
 	var roll rollRecord
 	f, err := h.conn.peek(ctx, h.keys.job("members"), &roll)
@@ -416,8 +417,8 @@ func (h *Handler) lastRound(ctx context.Context) (*rollRecord, *rendezvous.Verdi
 // reasonAnew is the reason of a verdict on a round whose coordinator has lost its office, and not its node.
 const reasonAnew = "CoordinatorAnew"
 
-// lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store: that with a rank,
-// noRank for one that is not known.
+// lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store: that with
+// a rank, noRank for one that is not known.
 func (h *Handler) lossOf(message string, a assignment, rank int) rendezvous.Verdict {
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message, Grace: h.cfg.fence()}
 	rules := h.cfg.rules(false)

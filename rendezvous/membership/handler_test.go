@@ -540,8 +540,8 @@ func TestWordsBetweenAgents(t *testing.T) {
 	})
 }
 
-// TestOtherChecks: where nodes examine each other, one that would start its workers at once, or test something else, is refused
-// at the door, and the others meet without it.
+// TestOtherChecks: where nodes examine each other, one that would start its workers at once, or test something else, is
+// refused at the door, and the others meet without it.
 func TestOtherChecks(t *testing.T) {
 	const network, both = "--network-check", "--network-check --switchbox-check"
 	for _, c := range []struct{ job, odd, want string }{

@@ -34,7 +34,8 @@ func (s *session) beat(ctx context.Context) {
 		slow := cfg.pause(int(s.company.Load())) > cfg.beatEvery()
 		reads := who != "" && who != s.h.id && (!slow || turn%2 == 1)
 		writes := !slow || turn%2 == 0 || leads
-		// The coordinator counts our silence from when it saw a heartbeat, which is after we sent it: so we give up first.
+		// The coordinator counts our silence from when it saw a heartbeat, which is after we sent it: so we give up
+		// first.
 		until, round := s.patience()
 		once, cancel := context.WithDeadline(ctx, round)
 		var now beat
@@ -131,8 +132,8 @@ func (s *session) watches(w *watch, term int, who string, now beat, foreign bool
 }
 
 // beat is a heartbeat. N grows from each of an agent to its next: what is written again later is no sign of life. A
-// coordinator says of which term it is, which round it has begun last and whether that runs, what it has heard of each member,
-// and of which round it does not hear enough.
+// coordinator says of which term it is, which round it has begun last and whether that runs, what it has heard of each
+// member, and of which round it does not hear enough.
 type beat struct {
 	N     int64  `json:"n"`
 	Left  bool   `json:"left,omitempty"` // the agent has left
@@ -179,8 +180,8 @@ func (s *session) heartbeat(now time.Time) beat {
 	return b
 }
 
-// pulseOf reads an agent's heartbeat. What that agent has not written is none; foreign says that this stands there, or nothing:
-// an agent writes its first one before it joins.
+// pulseOf reads an agent's heartbeat. What that agent has not written is none; foreign says that this stands there, or
+// nothing: an agent writes its first one before it joins.
 func (r *records) pulseOf(ctx context.Context, k keys, agent string) (b beat, foreign bool, err error) {
 	f, err := r.glance(ctx, k.beat(agent), &b)
 	if storeFailed(err) {
@@ -205,7 +206,8 @@ type pulse struct {
 	joined  bool          // it has come here: its first heartbeat was there before that
 }
 
-// findLost reads every heartbeat, and takes a node for lost whose heartbeat stands still for too long (Config.deadAfter).
+// findLost reads every heartbeat, and takes a node for lost whose heartbeat stands still for too long
+// (Config.deadAfter).
 func (c *coordinator) findLost(ctx context.Context) error {
 	agents := make([]string, 0, len(c.pulses))
 	keys := make([]string, 0, len(c.pulses))
@@ -264,8 +266,8 @@ func (c *coordinator) findLost(ctx context.Context) error {
 	return nil
 }
 
-// grown takes in an agent's heartbeat as it stands, and reports whether it is a later one, and answers one of ours that is not
-// old. What is older, or was not written by that agent, is silence: somebody may have saved it up.
+// grown takes in an agent's heartbeat as it stands, and reports whether it is a later one, and answers one of ours that
+// is not old. What is older, or was not written by that agent, is silence: somebody may have saved it up.
 func (c *coordinator) grown(p *pulse, agent, key string, value []byte) bool {
 	if bytes.Equal(value, p.value) {
 		p.garbled = p.garbled || p.foreign

@@ -39,7 +39,8 @@ func TestRestartedHost(t *testing.T) {
 }
 
 // TestSplitBrainAfterMove: the store has moved to b, and two newcomers make the next round one of six. Three of the old
-// nodes are cut off as it is assigned: to themselves they are most of the last round, to b they are half of the new one.
+// nodes are cut off as it is assigned: to themselves they are most of the last round, to b they are half of the new
+// one.
 func TestSplitBrainAfterMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 6)
@@ -160,7 +161,8 @@ func TestHostPowerOffInTime(t *testing.T) {
 }
 
 // TestRestartedHostAndMinority: the host is killed and comes back empty at its address, at the same moment the network
-// is cut: one of the four others is on its side, and brings it the news of a round of five. Three of five are on the other.
+// is cut: one of the four others is on its side, and brings it the news of a round of five. Three of five are on the
+// other.
 func TestRestartedHostAndMinority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)

@@ -10,8 +10,8 @@ import (
 	"muster/rendezvous"
 )
 
-// idsKey lists the jobs whose agents have met at a store: agents that wait in vain are told of the others there. It is for
-// people, and not authenticated.
+// idsKey lists the jobs whose agents have met at a store: agents that wait in vain are told of the others there. It is
+// for people, and not authenticated.
 const idsKey = KeyPrefix + "ids"
 
 const (
@@ -48,8 +48,8 @@ func parseIDs(value []byte) (ids []string) {
 	return ids
 }
 
-// otherIDs says which other jobs use a store, "" for none: those of muster, and those of torchrun where the store lists its
-// keys.
+// otherIDs says which other jobs use a store, "" for none: those of muster, and those of torchrun where the store lists
+// its keys.
 func otherIDs(ctx context.Context, store rendezvous.Store, own string) string {
 	value, err := peek(ctx, store, idsKey)
 	if err != nil {
@@ -80,8 +80,8 @@ func otherIDs(ctx context.Context, store rendezvous.Store, own string) string {
 	return shown(fmt.Sprintf("%q%s", ids, more))
 }
 
-// keyFull is under which a store of ours says that it had no room for what an agent wrote (tcpstore.KeyFull): all that an agent
-// sees is that its connection was closed. It is for people, and not authenticated.
+// keyFull is under which a store of ours says that it had no room for what an agent wrote (tcpstore.KeyFull): all that
+// an agent sees is that its connection was closed. It is for people, and not authenticated.
 const keyFull = KeyPrefix + "full"
 
 // whyFull returns what a store says of that, "" for nothing.

@@ -130,7 +130,8 @@ func (h *Handler) ask(ctx context.Context, rec joinRecord, door *doorway, prepar
 // errUnanswered is the cause of the end of a wait for an answer.
 var errUnanswered = errors.New("the coordinator does not answer")
 
-// await waits for an answer to this agent's wish. An answer to somebody else, of an earlier job perhaps, or to an earlier wish is none.
+// await waits for an answer to this agent's wish. An answer to somebody else, of an earlier job perhaps, or to an
+// earlier wish is none.
 func (h *Handler) await(ctx context.Context, key, wish string, a *answer) error {
 	return insist(ctx, h.cfg.lookEvery(), func() error {
 		*a = answer{}

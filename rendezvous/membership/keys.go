@@ -21,8 +21,8 @@ func escapeID(id string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(id)
 }
 
-// mandate is the office of one coordinator: a term, and the nonce that it made. Another agent that claims the same term, in
-// this job or in an earlier one of the same name, has another.
+// mandate is the office of one coordinator: a term, and the nonce that it made. Another agent that claims the same
+// term, in this job or in an earlier one of the same name, has another.
 type mandate struct {
 	term  int
 	nonce string

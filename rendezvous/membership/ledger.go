@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A heartbeat counts as a sign of life where it answers one of the coordinator's that is not old: what somebody has held back
-// does not keep a dead node alive. And the coordinator says in its own heartbeat which of them each member of the round has
-// answered. That is by what an agent may let its workers run on, and not the answers of the store, which nobody signs.
+// A heartbeat counts as a sign of life where it answers one of the coordinator's that is not old: what somebody has
+// held back does not keep a dead node alive. And the coordinator says in its own heartbeat which of them each member of
+// the round has answered. That is by what an agent may let its workers run on, and not the answers of the store, which
+// nobody signs.
 
 // ledger is what a coordinator knows of who hears it. Its heartbeat writes there which ones were sent, its loop who has
 // answered them.
@@ -94,8 +95,8 @@ func (l *ledger) answered(agent string, n int64) bool {
 	return is
 }
 
-// heardUntil is when a heartbeat of ours was sent that another member of the round has answered, the zero time for none that is
-// not old.
+// heardUntil is when a heartbeat of ours was sent that another member of the round has answered, the zero time for none
+// that is not old.
 func (l *ledger) heardUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,11 +112,12 @@ func (l *ledger) heardUntil() time.Time {
 	return time.Time{}
 }
 
-// seenAges are how many heartbeats of the coordinator ago the one was which a member has answered last, in beat.Seen; the
-// last of them is for so many or more.
+// seenAges are how many heartbeats of the coordinator ago the one was which a member has answered last, in beat.Seen;
+// the last of them is for so many or more.
 const seenAges = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 
-// answeredBy returns which heartbeat of the coordinator the member with a seat has answered last, 0 for none that is known.
+// answeredBy returns which heartbeat of the coordinator the member with a seat has answered last, 0 for none that is
+// known.
 func (b *beat) answeredBy(seat int) int64 {
 	if seat < 0 || seat >= len(b.Seen) {
 		return 0

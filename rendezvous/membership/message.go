@@ -50,12 +50,13 @@ func (r joinRecord) String() string {
 	return r.Node + " (" + r.Addr + ")"
 }
 
-// answer is one of the answers to a ticket. One of its fields is set beside Agent and Wish. Those that end the ticket are the last.
+// answer is one of the answers to a ticket. One of its fields is set beside Agent and Wish. Those that end the ticket
+// are the last.
 type answer struct {
 	// Agent is who has asked: an answer that was given to an agent of an earlier job is for nobody now.
 	Agent string `json:"agent"`
-	// Wish is joinRecord.Wish: an answer to an earlier wish is none, though the same ticket may be drawn again where somebody sets the
-	// counter back.
+	// Wish is joinRecord.Wish: an answer to an earlier wish is none, though the same ticket may be drawn again where
+	// somebody sets the counter back.
 	Wish string `json:"wish,omitempty"`
 	// Wait says that the ticket was heard, and another answer follows.
 	Wait    *waiting            `json:"wait,omitempty"`
@@ -64,8 +65,8 @@ type answer struct {
 	Refused string              `json:"refused,omitempty"`
 	// Again says that the ticket is void: its agent was taken for dead.
 	Again bool `json:"again,omitempty"`
-	// Elsewhere is the address of the store where the job goes on. Unbegun says that this coordinator has begun no round: who
-	// asks there has been in none of its.
+	// Elsewhere is the address of the store where the job goes on. Unbegun says that this coordinator has begun no
+	// round: who asks there has been in none of its.
 	Elsewhere string `json:"elsewhere,omitempty"`
 	Unbegun   bool   `json:"unbegun,omitempty"`
 	// Prepare tells the agent that will have rank 0 to get ready; another answer follows.
@@ -83,8 +84,8 @@ type waiting struct {
 	Why  string        `json:"why,omitempty"`
 }
 
-// preparation is what rank 0 does before a round with agents of torchrun: it empties its store for the workers, or finds
-// a free port where worker 0 will serve them.
+// preparation is what rank 0 does before a round with agents of torchrun: it empties its store for the workers, or
+// finds a free port where worker 0 will serve them.
 type preparation struct {
 	Round int    `json:"round"`
 	Nonce string `json:"nonce"` // of the round
@@ -115,11 +116,12 @@ type assignment struct {
 	Restarts     int    `json:"restarts"`
 	Replacements int    `json:"replacements"`
 	LostOf       string `json:"lost_of,omitempty"`
-	// LeadRank and HostRank are the ranks of the coordinator and of the host of the agents' store, -1 for not in the round.
+	// LeadRank and HostRank are the ranks of the coordinator and of the host of the agents' store, -1 for not in the
+	// round.
 	LeadRank int `json:"lead_rank"`
 	HostRank int `json:"host_rank"`
-	// Company is how many of the round's agents are ours, Workers how many workers they have, and Seat the index of this agent
-	// among them, which is not its rank where agents of torchrun take part.
+	// Company is how many of the round's agents are ours, Workers how many workers they have, and Seat the index of
+	// this agent among them, which is not its rank where agents of torchrun take part.
 	Company int `json:"company"`
 	Workers int `json:"workers"`
 	Seat    int `json:"seat"`
@@ -220,8 +222,8 @@ type rollMember struct {
 
 // lobby tells people how far a meeting has come.
 type lobby struct {
-	// Joined are the nodes that are there, Missing those of the last round that are still to come, some of them by name;
-	// the counts are of all.
+	// Joined are the nodes that are there, Missing those of the last round that are still to come, some of them by
+	// name; the counts are of all.
 	Joined  []string `json:"joined"`
 	Missing []string `json:"missing"`
 	Count   int      `json:"count"`

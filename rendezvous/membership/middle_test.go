@@ -87,7 +87,8 @@ func (m *middle) CompareAndSet(ctx context.Context, key string, expected, desire
 	return m.Client.CompareAndSet(ctx, key, expected, desired)
 }
 
-// inTheMiddle is a job of one to two nodes with a token in which somebody stands between b and the store. a is the coordinator.
+// inTheMiddle is a job of one to two nodes with a token in which somebody stands between b and the store. a is the
+// coordinator.
 func inTheMiddle(t *testing.T, m *middle, change ...func(*membership.Config)) (j *job, a, b *agent) {
 	j = newJob(t, 1, 2)
 	j.cfg.Token = jobToken
@@ -136,7 +137,8 @@ func leaseOf(a *agent) (now func() time.Time) {
 	}
 }
 
-// TestVerdictKeptBack: everything arrives at b but for the verdict. The coordinator's heartbeats say that the round is over.
+// TestVerdictKeptBack: everything arrives at b but for the verdict. The coordinator's heartbeats say that the round is
+// over.
 func TestVerdictKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kept atomic.Bool
@@ -160,8 +162,8 @@ func TestVerdictKeptBack(t *testing.T) {
 	})
 }
 
-// TestAnsweredInTheMiddle: somebody answers the heartbeats of b in the place of the store, and keeps the verdict from it. The
-// coordinator goes on without b: by then the workers of b have ended.
+// TestAnsweredInTheMiddle: somebody answers the heartbeats of b in the place of the store, and keeps the verdict from
+// it. The coordinator goes on without b: by then the workers of b have ended.
 func TestAnsweredInTheMiddle(t *testing.T) {
 	for _, what := range []string{"its heartbeats and the verdict", "all that it says, and the verdict", "the heartbeats of both, and the verdict"} {
 		t.Run(what, func(t *testing.T) {
@@ -214,8 +216,8 @@ func TestAnsweredInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestSavedUpHeartbeats: somebody passes the heartbeats of b on late, and b dies. What is saved up by then, and passed on
-// slowly, does not keep it alive for long.
+// TestSavedUpHeartbeats: somebody passes the heartbeats of b on late, and b dies. What is saved up by then, and passed
+// on slowly, does not keep it alive for long.
 func TestSavedUpHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const late = 2 * time.Second // less than a node may be silent
@@ -271,7 +273,8 @@ func decisionsOf(let *atomic.Bool) *middle {
 	}}
 }
 
-// TestVerdictDeleted: a verdict is deleted after one agent has read it and before the other has, who proposes another one.
+// TestVerdictDeleted: a verdict is deleted after one agent has read it and before the other has, who proposes another
+// one.
 func TestVerdictDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var let atomic.Bool
@@ -322,9 +325,9 @@ func TestAgreedDeleted(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsGarbled: somebody writes garbage over each heartbeat of a node, the coordinator or the other. No node is lost by
-// that: no restart is used up where none is left, and what is said names what happens, and no node as dead. Where that goes on
-// without end, the job ends with that name; once in a while does not add up.
+// TestHeartbeatsGarbled: somebody writes garbage over each heartbeat of a node, the coordinator or the other. No node
+// is lost by that: no restart is used up where none is left, and what is said names what happens, and no node as dead.
+// Where that goes on without end, the job ends with that name; once in a while does not add up.
 func TestHeartbeatsGarbled(t *testing.T) {
 	for _, whose := range []string{"a", "b"} { // a is the coordinator
 		for often, pause := range map[string]time.Duration{"always": 0, "now and then": 2 * time.Minute} {
@@ -400,8 +403,8 @@ func garble(t *testing.T, whose string, pause time.Duration) {
 	}
 }
 
-// TestCoordinatorApart: somebody answers the coordinator in the place of the store, and keeps from the others that it lives. They
-// follow it in office and go on: by then its workers have ended.
+// TestCoordinatorApart: somebody answers the coordinator in the place of the store, and keeps from the others that it
+// lives. They follow it in office and go on: by then its workers have ended.
 func TestCoordinatorApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 3)
@@ -451,8 +454,9 @@ func TestFullStoreIsNamed(t *testing.T) {
 	})
 }
 
-// TestTermGarbled: somebody writes garbage over the record of who has the office, once, and a round ends. All take part in the
-// next one. Where the garbage comes back each time, an agent that was in the job ends with a status that lets it be tried again.
+// TestTermGarbled: somebody writes garbage over the record of who has the office, once, and a round ends. All take part
+// in the next one. Where the garbage comes back each time, an agent that was in the job ends with a status that lets it
+// be tried again.
 func TestTermGarbled(t *testing.T) {
 	const key = "muster/job7/term"
 	for _, always := range []bool{false, true} {

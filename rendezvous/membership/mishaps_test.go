@@ -120,8 +120,8 @@ func TestDroppedSpare(t *testing.T) {
 	})
 }
 
-// TestNoHeartbeatKey: a record of an agent without a heartbeat key (another version, another program, a key deleted): the
-// coordinator's next look waits for that key for ever, and with it the whole job.
+// TestNoHeartbeatKey: a record of an agent without a heartbeat key (another version, another program, a key deleted):
+// the coordinator's next look waits for that key for ever, and with it the whole job.
 func TestNoHeartbeatKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 1, 2)
@@ -261,8 +261,8 @@ func TestSpareAndEnd(t *testing.T) {
 }
 
 // TestMixedCloseHangs: the store stops answering while the coordinator looks at heartbeats, and the meeting with
-// torchrun's agents is complete just then. What it tells the loop is never taken in, and Next and Close wait for it for ever.
-// In real time: a bubble with such a goroutine cannot end.
+// torchrun's agents is complete just then. What it tells the loop is never taken in, and Next and Close wait for it for
+// ever. In real time: a bubble with such a goroutine cannot end.
 func TestMixedCloseHangs(t *testing.T) {
 	for name, complete := range map[string]bool{"complete": true, "control": false} {
 		t.Run(name, func(t *testing.T) {
@@ -299,8 +299,8 @@ func TestMixedCloseHangs(t *testing.T) {
 	}
 }
 
-// TestMixedExit: an agent of torchrun that hosts the store leaves as soon as everybody has entered the exit barrier, and
-// the coordinator has no time to say how the round ends.
+// TestMixedExit: an agent of torchrun that hosts the store leaves as soon as everybody has entered the exit barrier,
+// and the coordinator has no time to say how the round ends.
 func TestMixedExit(t *testing.T) {
 	for name, entered := range map[string]bool{"everybody has succeeded": true, "the host dies before": false} {
 		t.Run(name, func(t *testing.T) {

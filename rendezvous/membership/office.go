@@ -27,8 +27,8 @@ func (c *coordinator) guard(ctx context.Context) error {
 		if err := c.inOffice(ctx); errors.Is(err, errUsurped) {
 			return err
 		}
-		// One that has the office after us waits for members of our round that answer it. From then on we must not grant them
-		// anything, and end our own workers: it does not wait for us.
+		// One that has the office after us waits for members of our round that answer it. From then on we must not
+		// grant them anything, and end our own workers: it does not wait for us.
 		if next := c.keepTerm(ctx); next > c.term.term {
 			c.resign(next)
 			return nil
@@ -36,8 +36,8 @@ func (c *coordinator) guard(ctx context.Context) error {
 	}
 }
 
-// keepTerm returns the term that stands in the store, and puts this coordinator's there where nobody of this job has written what
-// stands: everybody who looks for the office would end by that.
+// keepTerm returns the term that stands in the store, and puts this coordinator's there where nobody of this job has
+// written what stands: everybody who looks for the office would end by that.
 func (c *coordinator) keepTerm(ctx context.Context) int {
 	var now termRecord
 	key := c.keys.job("term")

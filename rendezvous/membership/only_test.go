@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// TestOnlyRecordsTouchTheStore: what agents tell each other goes through the codec because nothing but records.go has calls of
-// a store. The exceptions have names: ids.go, whose list of run ids is for people, and the wait for keys of torchrun's agents.
+// TestOnlyRecordsTouchTheStore: what agents tell each other goes through the codec because nothing but records.go has
+// calls of a store. The exceptions have names: ids.go, whose list of run ids is for people, and the wait for keys of
+// torchrun's agents.
 func TestOnlyRecordsTouchTheStore(t *testing.T) {
 	methods := []string{
 		"Set", "Get", "Add", "CompareAndSet", "Delete", "Check", "Wait", "MultiSet", "MultiGet", "Append", "QueuePush", "QueuePop", "Reserve",

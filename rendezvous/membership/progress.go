@@ -56,8 +56,8 @@ func shown(text string) string {
 	return printable.Line(text, most)
 }
 
-// limit ends the returned context when the join timeout has passed, and tells every five seconds who is waited for until
-// stop is called. A node that waits while a round runs is a spare: for it no time passes.
+// limit ends the returned context when the join timeout has passed, and tells every five seconds who is waited for
+// until stop is called. A node that waits while a round runs is a spare: for it no time passes.
 func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func()) {
 	limited, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -90,8 +90,8 @@ func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func
 	return limited, func() { cancel(nil); wg.Wait() }
 }
 
-// isSpare reports whether a round runs without this agent, by the word of a coordinator that lives: what it wrote into the
-// lobby may be old.
+// isSpare reports whether a round runs without this agent, by the word of a coordinator that lives: what it wrote into
+// the lobby may be old.
 func (h *Handler) isSpare() bool {
 	h.mu.Lock()
 	s := h.session

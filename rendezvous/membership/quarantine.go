@@ -14,9 +14,10 @@ import (
 	"muster/rendezvous"
 )
 
-// Nodes that a check has excluded are remembered in the store, so that one that is started again at once does not stop the
-// others each time: until a moment that is twice as far away with each exclusion. The moment is absolute, so that an old record
-// that somebody puts there again says nothing new; clocks of nodes that differ make a cool-down longer or shorter by as much.
+// Nodes that a check has excluded are remembered in the store, so that one that is started again at once does not stop
+// the others each time: until a moment that is twice as far away with each exclusion. The moment is absolute, so that
+// an old record that somebody puts there again says nothing new; clocks of nodes that differ make a cool-down longer or
+// shorter by as much.
 
 const (
 	maxExcluded = 256            // nodes that are remembered
@@ -30,7 +31,8 @@ type excludedNode struct {
 	Node   string   `json:"node"`
 	IDs    []string `json:"ids,omitempty"`
 	Reason string   `json:"reason,omitempty"`
-	// Count is how often it was excluded. Until is when its cool-down ends, in ms of Unix time, and Cool how long that was, in ms.
+	// Count is how often it was excluded. Until is when its cool-down ends, in ms of Unix time, and Cool how long that
+	// was, in ms.
 	Count int   `json:"count"`
 	Until int64 `json:"until"`
 	Cool  int64 `json:"cool"`
@@ -57,8 +59,8 @@ func (q *quarantineRecord) check() error {
 	return nil
 }
 
-// is reports whether a node is the one that is remembered: its accelerators tell where both are known, else its name. A name
-// may be another machine's now, and a machine may have another name.
+// is reports whether a node is the one that is remembered: its accelerators tell where both are known, else its name. A
+// name may be another machine's now, and a machine may have another name.
 func (n *excludedNode) is(node string, ids []string) bool {
 	if len(n.IDs) > 0 && len(ids) > 0 {
 		return slices.ContainsFunc(ids, func(id string) bool { return slices.Contains(n.IDs, id) })
@@ -113,8 +115,8 @@ func (q *quarantineRecord) note(now time.Time, cool time.Duration, gone rendezvo
 	q.forget(now)
 }
 
-// forget drops who has not been excluded again for as long as its cool-down was, and where there are too many those whose time
-// is over first.
+// forget drops who has not been excluded again for as long as its cool-down was, and where there are too many those
+// whose time is over first.
 func (q *quarantineRecord) forget(now time.Time) {
 	q.Nodes = slices.DeleteFunc(q.Nodes, func(e excludedNode) bool { return now.UnixMilli() > e.Until+e.Cool })
 	slices.SortStableFunc(q.Nodes, func(a, b excludedNode) int { return cmp.Compare(b.Until, a.Until) })
@@ -172,8 +174,8 @@ func (q *quarantine) all() quarantineRecord {
 // keyQuarantine is under which excluded nodes are remembered.
 const keyQuarantine = "quarantine"
 
-// Exclude implements rendezvous.Doorkeeper. Every agent remembers by itself, for the case that the store moves before the word
-// of the one that leads has come there.
+// Exclude implements rendezvous.Doorkeeper. Every agent remembers by itself, for the case that the store moves before
+// the word of the one that leads has come there.
 func (h *Handler) Exclude(ctx context.Context, gone []rendezvous.Exclusion, leads bool) error {
 	if h.cfg.Quarantine <= 0 || len(gone) == 0 {
 		return nil
@@ -199,8 +201,8 @@ func (h *Handler) Exclude(ctx context.Context, gone []rendezvous.Exclusion, lead
 	return err
 }
 
-// remember changes what stands under key, with all that is known, and makes what stands there then known. What nobody of this job
-// has written there makes way.
+// remember changes what stands under key, with all that is known, and makes what stands there then known. What nobody
+// of this job has written there makes way.
 func (r *records) remember(ctx context.Context, key string, known *quarantineRecord, change func(*quarantineRecord)) error {
 	for range 8 { // others may write there at the same time
 		var stands quarantineRecord

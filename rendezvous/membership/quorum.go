@@ -9,9 +9,9 @@ import (
 	"muster/rendezvous"
 )
 
-// cutOff reports whether most of the last round is out of reach: it may have been cut off from us, and go on elsewhere. Half
-// of it is enough for us, since the others need more than half; and of two nobody goes on elsewhere. A host that was
-// elected needs more than half of it back.
+// cutOff reports whether most of the last round is out of reach: it may have been cut off from us, and go on elsewhere.
+// Half of it is enough for us, since the others need more than half; and of two nobody goes on elsewhere. A host that
+// was elected needs more than half of it back.
 func (r *roster) cutOff() bool {
 	switch {
 	case !r.quorum:
@@ -54,8 +54,8 @@ func (r *roster) givesUp() time.Duration {
 	return max(r.gatherFrom, r.notBefore) + 2*r.patience
 }
 
-// backAgain is how many nodes of the last round wait for the next one. Where that was at another store, only those count
-// that have asked nowhere else since.
+// backAgain is how many nodes of the last round wait for the next one. Where that was at another store, only those
+// count that have asked nowhere else since.
 func (r *roster) backAgain() int {
 	back := 0
 	elsewhere := r.moved > 0 || r.last > r.round

@@ -33,8 +33,8 @@ func (n *network) mortal(a *agent, done *sync.WaitGroup) {
 	})
 }
 
-// TestSecondHostDies: the host a dies, b is elected. a is restarted by its supervisor at its old address, is told that the job is at b, and
-// joins there. Then b dies, too: c, d, e (and a2) are most of the round, and must go on.
+// TestSecondHostDies: the host a dies, b is elected. a is restarted by its supervisor at its old address, is told that
+// the job is at b, and joins there. Then b dies, too: c, d, e (and a2) are most of the round, and must go on.
 func TestSecondHostDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 2, 5)
@@ -60,8 +60,9 @@ func TestSecondHostDies(t *testing.T) {
 	})
 }
 
-// TestOldHostJoinsThenSecondDies: the host a is cut off from b, c, d, e, who elect b and begin. a heals in time to hear that the job is at b and goes there.
-// Its store is still served, with the word "elsewhere: b" and the key "host". Then b dies: c, d, e and a are most of it.
+// TestOldHostJoinsThenSecondDies: the host a is cut off from b, c, d, e, who elect b and begin. a heals in time to hear
+// that the job is at b and goes there. Its store is still served, with the word "elsewhere: b" and the key "host". Then
+// b dies: c, d, e and a are most of it.
 func TestOldHostJoinsThenSecondDies(t *testing.T) {
 	for _, ms := range []int{10000, 10500, 11000, 11500, 12000} {
 		t.Run("", func(t *testing.T) {
@@ -90,9 +91,9 @@ func TestOldHostJoinsThenSecondDies(t *testing.T) {
 	}
 }
 
-// TestRebornHostAndOneCutOff: b is cut off from everybody, or its agent stands still. Just then the host is killed, and its supervisor starts it again
-// at once. c, d and e find the store again before they have elected another one, and begin with a2, as most of the last
-// round, without waiting until b has noticed that nobody hears it.
+// TestRebornHostAndOneCutOff: b is cut off from everybody, or its agent stands still. Just then the host is killed, and
+// its supervisor starts it again at once. c, d and e find the store again before they have elected another one, and
+// begin with a2, as most of the last round, without waiting until b has noticed that nobody hears it.
 func TestRebornHostAndOneCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 3, 5) // the default last call, 3 s
@@ -169,9 +170,9 @@ func TestChaosReborn(t *testing.T) {
 	}
 }
 
-// TestRebornHostWhileElected: the host a of three dies, and its supervisor starts it again, sooner or later. All three go on:
-// where the others have elected b already, a2 is told so; where c has voted for b and then found that a's address is served
-// again, b gives its store up, and its vote counts at a2's.
+// TestRebornHostWhileElected: the host a of three dies, and its supervisor starts it again, sooner or later. All three
+// go on: where the others have elected b already, a2 is told so; where c has voted for b and then found that a's
+// address is served again, b gives its store up, and its vote counts at a2's.
 func TestRebornHostWhileElected(t *testing.T) {
 	afters, delays, part := []time.Duration{0}, []time.Duration{0, 30 * time.Millisecond}, time.Duration(1)
 	if os.Getenv("MUSTER_SOAK") == "1" {

@@ -14,9 +14,9 @@ import (
 	"muster/rendezvous"
 )
 
-// records is what agents tell each other through a store: each value is sealed on its way in and checked on its way out.
-// Nothing else in this package writes to a store or believes what it reads there; the exceptions have names: counters, which
-// are hints, the list of run ids (ids.go), and what belongs to agents of torchrun.
+// records is what agents tell each other through a store: each value is sealed on its way in and checked on its way
+// out. Nothing else in this package writes to a store or believes what it reads there; the exceptions have names:
+// counters, which are hints, the list of run ids (ids.go), and what belongs to agents of torchrun.
 type records struct {
 	conn  Conn
 	store rendezvous.Store // conn, or a connection of its own to the same
@@ -138,7 +138,8 @@ func (r *records) get(ctx context.Context, key string, out any) (writer string, 
 	return r.codec.open(key, raw, out)
 }
 
-// await is get that goes on waiting, with a pause before each look, where somebody has put there what it does not believe.
+// await is get that goes on waiting, with a pause before each look, where somebody has put there what it does not
+// believe.
 func (r *records) await(ctx context.Context, key string, pause time.Duration, out any) (writer string, err error) {
 	err = insist(ctx, pause, func() (err error) {
 		writer, err = r.get(ctx, key, out)
@@ -174,7 +175,8 @@ func insist(ctx context.Context, pause time.Duration, f func() error) error {
 	}
 }
 
-// collect waits until take has accepted the value of every key; one that it does not accept is looked at again after pause.
+// collect waits until take has accepted the value of every key; one that it does not accept is looked at again after
+// pause.
 func (r *records) collect(ctx context.Context, keys []string, pause time.Duration, take func(i int, raw []byte) bool) error {
 	left := make([]int, len(keys))
 	for i := range keys {
@@ -276,13 +278,14 @@ func (r *records) remove(ctx context.Context, keys ...string) error {
 	return nil
 }
 
-// draw takes the next number of a counter. The counter is a hint: what is written under a number is written where nothing is.
+// draw takes the next number of a counter. The counter is a hint: what is written under a number is written where
+// nothing is.
 func (r *records) draw(ctx context.Context, key string) (int64, error) {
 	return r.store.Add(ctx, key, 1)
 }
 
-// deposit writes v under the next number of a counter for which nothing stands yet, and returns that number. The counter may
-// have been set back, or stand still: what is there stays. name makes the key of a number.
+// deposit writes v under the next number of a counter for which nothing stands yet, and returns that number. The
+// counter may have been set back, or stand still: what is there stays. name makes the key of a number.
 func deposit[T comparable](ctx context.Context, r *records, counter string, name func(n int64) string, v T, pause time.Duration) (int64, error) {
 	for tries := 0; ; tries++ {
 		n, err := r.draw(ctx, counter)
@@ -307,8 +310,8 @@ func deposit[T comparable](ctx context.Context, r *records, counter string, name
 	}
 }
 
-// drawn returns how often a counter was drawn from, as it says. Where it is no number it is set to least, and where it is
-// less, too.
+// drawn returns how often a counter was drawn from, as it says. Where it is no number it is set to least, and where it
+// is less, too.
 func (r *records) drawn(ctx context.Context, key string, least int64) (int64, error) {
 	raw, err := glance(ctx, r.store, key)
 	if err != nil {
@@ -338,8 +341,8 @@ func peek(ctx context.Context, store rendezvous.Store, key string) ([]byte, erro
 	return glance(ctx, store, key)
 }
 
-// glance is peek in one request, for a key that nobody waits for. A compare-and-set that expects something stores nothing
-// where there is nothing.
+// glance is peek in one request, for a key that nobody waits for. A compare-and-set that expects something stores
+// nothing where there is nothing.
 func glance(ctx context.Context, store rendezvous.Store, key string) ([]byte, error) {
 	value, err := store.CompareAndSet(ctx, key, []byte(absent), []byte(absent))
 	if string(value) == absent {

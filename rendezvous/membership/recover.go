@@ -24,8 +24,8 @@ func (h *Handler) recover(ctx context.Context, cause error) error {
 	case h.movable() && h.round != nil && h.round.cut && len(h.last.Standbys) > 0:
 		return h.elect(ctx, cause)
 	}
-	// An agent that has left its round already does not know whether a larger one has begun without it, most of which may
-	// be elsewhere: it has no vote.
+	// An agent that has left its round already does not know whether a larger one has begun without it, most of which
+	// may be elsewhere: it has no vote.
 	return h.goBack(ctx, cause)
 }
 
@@ -78,8 +78,9 @@ func (h *Handler) goBack(ctx context.Context, cause error) error {
 	}
 }
 
-// firstOf reaches the first of places at which a store answers, nil for none. They are tried at once, since each that is
-// out of reach takes its time. Where the store was last it may have been made anew, elsewhere somebody must serve it for this job.
+// firstOf reaches the first of places at which a store answers, nil for none. They are tried at once, since each that
+// is out of reach takes its time. Where the store was last it may have been made anew, elsewhere somebody must serve it
+// for this job.
 func (h *Handler) firstOf(ctx context.Context, places []standby) (Conn, standby) {
 	conns := make([]chan Conn, len(places))
 	trying, cancel := context.WithCancel(ctx)

@@ -17,7 +17,8 @@ import (
 	"muster/rendezvous/memstore"
 )
 
-// TestSpareAfterRackIsLost: a node that was in a round waits as a spare. The host and the first three standbys lose power; more than half of the round is left.
+// TestSpareAfterRackIsLost: a node that was in a round waits as a spare. The host and the first three standbys lose
+// power; more than half of the round is left.
 func TestSpareAfterRackIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 5, 9)
@@ -58,8 +59,8 @@ func TestSpareAfterRackIsLost(t *testing.T) {
 	})
 }
 
-// TestHostOfTwoReturns: two nodes, K = 5 s. The link heals 16 s after the loss was noticed, of the 20 s in which the host is looked for. A SYN is sent
-// again 1, 3, 7, 15 and 31 s after the first one.
+// TestHostOfTwoReturns: two nodes, K = 5 s. The link heals 16 s after the loss was noticed, of the 20 s in which the
+// host is looked for. A SYN is sent again 1, 3, 7, 15 and 31 s after the first one.
 func TestHostOfTwoReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 1, 2)
@@ -106,8 +107,8 @@ func syn(n *network, from string) func(*membership.Config) {
 	}
 }
 
-// TestForeignMembers: somebody without the token has replaced what the next coordinator reads of the last round. It is no fault of
-// this agent that it cannot go on.
+// TestForeignMembers: somebody without the token has replaced what the next coordinator reads of the last round. It is
+// no fault of this agent that it cannot go on.
 func TestForeignMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 1, 2)
@@ -154,8 +155,9 @@ func TestFarCoordinator(t *testing.T) {
 	})
 }
 
-// TestAllOthersDie: the nodes of a job without a token are at some distance from the store, and all but the coordinator's die at
-// once. Its workers are not killed before it says so: nobody else can have its office while it is heard in the store.
+// TestAllOthersDie: the nodes of a job without a token are at some distance from the store, and all but the
+// coordinator's die at once. Its workers are not killed before it says so: nobody else can have its office while it is
+// heard in the store.
 func TestAllOthersDie(t *testing.T) {
 	for after := time.Duration(0); after < 500*time.Millisecond; after += 40 * time.Millisecond {
 		t.Run(after.String(), func(t *testing.T) {

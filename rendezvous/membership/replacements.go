@@ -13,8 +13,8 @@ import (
 	"muster/rendezvous"
 )
 
-// losses counts by group rank how often the node of a rank was lost and had to be replaced. What one rank has lost uses up nothing
-// of the others'; a round that goes on with fewer nodes has replaced nobody.
+// losses counts by group rank how often the node of a rank was lost and had to be replaced. What one rank has lost uses
+// up nothing of the others'; a round that goes on with fewer nodes has replaced nobody.
 type losses map[int]int
 
 const maxLosses = 4096 // ranks that are counted, and bytes of each that are read: 16
@@ -61,8 +61,8 @@ func (l losses) learn(other losses) {
 	}
 }
 
-// replaces counts the loss of the node with a rank, where another one has to take its place, and makes v the end of the job where
-// that was one too many. Nodes that wait may take it, but for those in quarantine.
+// replaces counts the loss of the node with a rank, where another one has to take its place, and makes v the end of the
+// job where that was one too many. Nodes that wait may take it, but for those in quarantine.
 func (r *roster) replaces(now time.Duration, rank int, v *rendezvous.Verdict) {
 	if r.rankLimit <= 0 {
 		return

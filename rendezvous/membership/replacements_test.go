@@ -10,8 +10,8 @@ import (
 	"muster/rendezvous/membership"
 )
 
-// Each rank has a count of its own: another one's losses do not use it up, and the one that has used up its own ends the job. A
-// coordinator that is lost takes no counts with it.
+// Each rank has a count of its own: another one's losses do not use it up, and the one that has used up its own ends
+// the job. A coordinator that is lost takes no counts with it.
 func TestRankLimit(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -39,8 +39,9 @@ type rules struct {
 	rankLimit int
 	// lossLimit bounds restarts and lost nodes together where a node is lost; 0: no limit.
 	lossLimit int
-	// quorum says that the others may go on elsewhere when most of them cannot reach us: we must not go on then. fence is
-	// the grace that workers get in a round that is cut so, fenced how long after a node is given up its workers have ended.
+	// quorum says that the others may go on elsewhere when most of them cannot reach us: we must not go on then. fence
+	// is the grace that workers get in a round that is cut so, fenced how long after a node is given up its workers
+	// have ended.
 	quorum        bool
 	fence, fenced time.Duration
 	// order ranks nodes: order(p)[r] is the index of the node that gets rank r.
@@ -73,7 +74,8 @@ type member struct {
 }
 
 // roster decides who takes part in a round, when it begins, and what lost and new nodes mean for it. It is pure: it
-// knows no clock, store or goroutine. Each method takes the time since some fixed moment, and returns what is to be done.
+// knows no clock, store or goroutine. Each method takes the time since some fixed moment, and returns what is to be
+// done.
 type roster struct {
 	rules
 	phase      phase
@@ -90,8 +92,8 @@ type roster struct {
 	last       int // number of the last round that any node was in
 	lastJoin   time.Duration
 	mixed      bool // agents of torchrun take part: when a round begins is not ours to say
-	// notBefore is until when no round begins: others may not have stopped yet. inherited says that we came to an office
-	// whose holder died.
+	// notBefore is until when no round begins: others may not have stopped yet. inherited says that we came to an
+	// office whose holder died.
 	notBefore time.Duration
 	inherited bool
 	// moved is 1 where the store has moved to us: then half of the last round may be at the one before.
@@ -148,21 +150,22 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		slices.SortFunc(r.waiting, func(a, b seat) int { return cmp.Compare(a.first, b.first) })
 	}
 	if rec.Round > r.round && !r.inherited && r.moved == 0 {
-		// Its last round was at a store whose place this one has taken: that has ended, and whoever has not heard of it yet
-		// notices that in time.
+		// Its last round was at a store whose place this one has taken: that has ended, and whoever has not heard of it
+		// yet notices that in time.
 		r.notBefore = max(r.notBefore, r.patience+r.fenced)
 	}
 	r.lastJoin, r.last = now, max(r.last, rec.Round)
 	if _, ours := r.members[rec.Agent]; ours && r.phase == phaseRun && !r.proposed {
-		// It has lost the store for a while, and stopped its workers; or it has heard a verdict that is on its way to us.
+		// It has lost the store for a while, and stopped its workers; or it has heard a verdict that is on its way to
+		// us.
 		r.propose(rendezvous.Verdict{
 			Kind: rendezvous.Reassemble, Reason: "NodeReturned", Rank: -1, Message: "node " + rec.String() + " was cut off for a while and has stopped its workers",
 		})
 	}
 }
 
-// again takes in another ticket of an agent that waits already, for the same wish: it keeps its place, and has this ticket in
-// the place of old. waits is false where it does not wait.
+// again takes in another ticket of an agent that waits already, for the same wish: it keeps its place, and has this
+// ticket in the place of old. waits is false where it does not wait.
 func (r *roster) again(ticket int64, rec joinRecord) (old int64, waits bool) {
 	if old, waits = r.tickets[rec.Agent]; !waits || rec.Wish == "" {
 		return 0, false
@@ -260,8 +263,8 @@ func (r *roster) propose(v rendezvous.Verdict) {
 // reasonNodeLost is the reason of a verdict on a round that has lost a node.
 const reasonNodeLost = "NodeLost"
 
-// reasonBeatsGarbled is the reason of a verdict on a round with a node whose heartbeats were replaced, reasonUnheard of one with
-// a node of which the coordinator does not hear, while it hears the coordinator.
+// reasonBeatsGarbled is the reason of a verdict on a round with a node whose heartbeats were replaced, reasonUnheard of
+// one with a node of which the coordinator does not hear, while it hears the coordinator.
 const (
 	reasonBeatsGarbled = "HeartbeatsGarbled"
 	reasonUnheard      = "NodeUnheard"
@@ -436,7 +439,8 @@ func (r *roster) choose(now time.Duration) (seats []seat, wait time.Duration) {
 	return all[:n], 0
 }
 
-// meetIn returns how long it takes until those who wait may meet the agents of torchrun, who decide when a round begins.
+// meetIn returns how long it takes until those who wait may meet the agents of torchrun, who decide when a round
+// begins.
 func (r *roster) meetIn(now time.Duration) time.Duration {
 	if len(r.waiting) == 0 || len(r.missing()) > 0 {
 		return never

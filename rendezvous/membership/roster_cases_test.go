@@ -48,8 +48,8 @@ func TestTwoLostAtOnce(t *testing.T) {
 	}
 }
 
-// TestLateProposal: a node has heard a verdict before the coordinator, and joins; all others join and the verdict comes in
-// the same turn of its loop. What is proposed then is about the round that is over, not about the next one.
+// TestLateProposal: a node has heard a verdict before the coordinator, and joins; all others join and the verdict comes
+// in the same turn of its loop. What is proposed then is about the round that is over, not about the next one.
 func TestLateProposal(t *testing.T) {
 	r := newRoster(reviewRules(2, 2))
 	for i := range 2 {
@@ -112,8 +112,8 @@ func TestLeftCounts(t *testing.T) {
 	}
 }
 
-// TestSurvivorOfAnotherStore: a fresh store has run its round 0, and a node comes that was in round 0 of the store before.
-// It is taken for a survivor of this round.
+// TestSurvivorOfAnotherStore: a fresh store has run its round 0, and a node comes that was in round 0 of the store
+// before. It is taken for a survivor of this round.
 func TestSurvivorOfAnotherStore(t *testing.T) {
 	ru := reviewRules(2, 4)
 	var survivors []Placement

@@ -176,9 +176,9 @@ func inOrder(places []Placement) []int {
 	return order
 }
 
-// TestRosterInvariants lets agents come, go, die, fail and wait in any order: ranks are dense and unique, survivors keep
-// them, a round has at most max nodes and its members agree, rounds only grow, one runs at a time, every ticket has one
-// answer, and no round begins before all living members of the last one have come back.
+// TestRosterInvariants lets agents come, go, die, fail and wait in any order: ranks are dense and unique, survivors
+// keep them, a round has at most max nodes and its members agree, rounds only grow, one runs at a time, every ticket
+// has one answer, and no round begins before all living members of the last one have come back.
 func TestRosterInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := rules{

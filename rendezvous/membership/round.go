@@ -35,8 +35,8 @@ type round struct {
 	cut      bool // the store was lost before anybody's verdict was heard; to be read after leave
 	// handover says that the host of the store has announced that it leaves; to be read after leave.
 	handover bool
-	// garbled says that the round has ended soon because nobody of this job has written what stood for the verdict or for
-	// heartbeats; to be read after leave.
+	// garbled says that the round has ended soon because nobody of this job has written what stood for the verdict or
+	// for heartbeats; to be read after leave.
 	garbled bool
 	began   time.Time
 	// restarts is how many restarts the job has had by the verdict that was heard; to be read after leave.
@@ -81,7 +81,8 @@ func newRound(h *Handler, a assignment) *round {
 	return r
 }
 
-// settle ends the leases of a job that is decided, once everybody has heard that: those who have not may go on without us.
+// settle ends the leases of a job that is decided, once everybody has heard that: those who have not may go on without
+// us.
 func (r *round) settle() {
 	ctx, all := r.s.ctx, r.key("allheard")
 	err := r.say(ctx, r.seat("heard", r.a.Seat), noteRecord{})
@@ -117,14 +118,14 @@ func (r *round) noted(key string) {
 // mostLost is how often in a row a record may be gone that was written again before.
 const mostLost = 5
 
-// insistOn writes a record of this round again where it is gone, until the round ends: nobody may wait for ever because it was
-// taken away. Where it is gone each time, the job ends: what this node says is not heard.
+// insistOn writes a record of this round again where it is gone, until the round ends: nobody may wait for ever because
+// it was taken away. Where it is gone each time, the job ends: what this node says is not heard.
 func (r *round) insistOn(key string, v any) {
 	r.insist(key, r.h.codec.seal(key, v), 5*r.h.cfg.deadAfter(), 0)
 }
 
-// insist is insistOn for a sealed value, that looks so many times, 0 for no end, with a pause before each. The value that is insisted on
-// last is to stand under the key: whoever changes it insists before it writes.
+// insist is insistOn for a sealed value, that looks so many times, 0 for no end, with a pause before each. The value
+// that is insisted on last is to stand under the key: whoever changes it insists before it writes.
 func (r *round) insist(key string, own []byte, pause time.Duration, looks int) {
 	r.mu.Lock()
 	if r.kept == nil {
@@ -269,8 +270,8 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 	}
 }
 
-// lossBy is the verdict on the round where the coordinator is not heard of, or does not hear this node: that is no lost node where
-// cause says so. Whoever has the office then may not wait for us.
+// lossBy is the verdict on the round where the coordinator is not heard of, or does not hear this node: that is no lost
+// node where cause says so. Whoever has the office then may not wait for us.
 func (r *round) lossBy(cause error, message string) rendezvous.Verdict {
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1, Node: r.h.cfg.Node, Grace: r.h.cfg.fence()}
 	switch {
@@ -298,9 +299,9 @@ const reasonStoreLost = "StoreLost"
 // reasonRoundOver is the reason of a verdict of an agent whose coordinator has ended the round.
 const reasonRoundOver = "RoundOver"
 
-// attendExit waits until everybody has entered the exit barrier of a round with agents of torchrun, for which there is no
-// verdict in time where one of those hosts the store: it takes that with it at once. The answer comes before the end of
-// the connection, and by one that nothing else happens to.
+// attendExit waits until everybody has entered the exit barrier of a round with agents of torchrun, for which there is
+// no verdict in time where one of those hosts the store: it takes that with it at once. The answer comes before the end
+// of the connection, and by one that nothing else happens to.
 func (r *round) attendExit(ctx context.Context, at string) {
 	defer close(r.exited)
 	conn, err := r.h.cfg.Dial(ctx, at)
@@ -365,8 +366,8 @@ func isDisturbance(reason string) bool {
 	return reason == reasonGarbled || reason == reasonBeatsGarbled || reason == reasonUnheard
 }
 
-// mostGarbled is how many rounds in a row may end so, soon after they have begun: in no more than soon times as long as a node may
-// be silent. What disturbs the network once in a while is no reason to give up.
+// mostGarbled is how many rounds in a row may end so, soon after they have begun: in no more than soon times as long as
+// a node may be silent. What disturbs the network once in a while is no reason to give up.
 const (
 	mostGarbled = 10
 	soon        = 10

@@ -29,8 +29,8 @@ const maxRecord = 8 << 20
 //
 // Without one a record is its content. What has no seal is not taken where there is a token, and the other way round.
 //
-// A seal says nothing of when a record was written. That follows from its key, which carries a nonce of the coordinator, of
-// the job or of the round that it is for: see doc.go.
+// A seal says nothing of when a record was written. That follows from its key, which carries a nonce of the
+// coordinator, of the job or of the round that it is for: see doc.go.
 type codec struct {
 	writer string
 	macs   *sync.Pool // of hash.Hash; nil without a token

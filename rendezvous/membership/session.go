@@ -83,9 +83,9 @@ func (s *session) answered(at time.Time) {
 	case s.retired:
 		return
 	}
-	// Who could follow us in office has heard us as long as anybody of them has. Where there is only one other its silence may
-	// be its own end, and nobody can answer in the place of a store that we serve. Without a token what others say proves no more
-	// than the answer of the store, in which they find our heartbeat.
+	// Who could follow us in office has heard us as long as anybody of them has. Where there is only one other its
+	// silence may be its own end, and nobody can answer in the place of a store that we serve. Without a token what
+	// others say proves no more than the answer of the store, in which they find our heartbeat.
 	if s.h.codec.macs != nil && s.company.Load() > 2 && s.host != s.h.id && s.current != nil && s.current.Err() == nil {
 		if at = s.ledger.heardUntil(); at.IsZero() {
 			return
@@ -95,8 +95,8 @@ func (s *session) answered(at time.Time) {
 	s.renewLocked(at)
 }
 
-// patience returns until when the store may take to answer, before it is lost, and before the round of this agent ends: its
-// lease counts from when it was heard last, which may be earlier.
+// patience returns until when the store may take to answer, before it is lost, and before the round of this agent ends:
+// its lease counts from when it was heard last, which may be earlier.
 func (s *session) patience() (store, round time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +136,8 @@ func (s *session) grantLocked(until time.Time) {
 }
 
 // enter takes in that this agent is in a round with so many others of ours. What was granted for the last one counts no
-// longer: most of that may have been out of reach. asked is when the agent sent the wish that has led to its place. The context
-// ends where the coordinator is in another round, or in none.
+// longer: most of that may have been out of reach. asked is when the agent sent the wish that has led to its place. The
+// context ends where the coordinator is in another round, or in none.
 func (s *session) enter(ctx context.Context, a assignment, asked time.Time) context.Context {
 	s.company.Store(int64(a.Company))
 	s.mu.Lock()
@@ -156,8 +156,8 @@ func (s *session) enter(ctx context.Context, a assignment, asked time.Time) cont
 	return s.current
 }
 
-// hears takes in a later heartbeat of the coordinator, gap after the one before: it says what it has heard of us, and which
-// round it has.
+// hears takes in a later heartbeat of the coordinator, gap after the one before: it says what it has heard of us, and
+// which round it has.
 func (s *session) hears(agent string, b beat, gap time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,8 +196,8 @@ func (s *session) strays() error {
 	return context.Cause(s.current)
 }
 
-// errUnheard, errSilent and errNoAnswer are the end of a round in which the coordinator may have given up this node: it says
-// nothing of us, or nothing at all, or the store does not answer.
+// errUnheard, errSilent and errNoAnswer are the end of a round in which the coordinator may have given up this node: it
+// says nothing of us, or nothing at all, or the store does not answer.
 var (
 	errUnheard  = errors.New("the coordinator is not known to have heard of this node for too long")
 	errSilent   = errors.New("the coordinator is not heard of")
@@ -210,8 +210,9 @@ var errGarbled = errors.New("something that is no agent of this job replaces or 
 // errAnew is the end of the office of a coordinator that lives.
 var errAnew = errors.New("the coordinator has begun anew")
 
-// unheard ends the round where nothing that we have sent for as long as a node may be silent has certainly been heard: what is
-// left of our lease is for the workers to end. The coordinator stays in office until it is silent for as long itself.
+// unheard ends the round where nothing that we have sent for as long as a node may be silent has certainly been heard:
+// what is left of our lease is for the workers to end. The coordinator stays in office until it is silent for as long
+// itself.
 func (s *session) unheard(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,8 +229,8 @@ func (s *session) settled() {
 	s.grantLocked(time.Time{})
 }
 
-// outOfReach takes in most of which rounds is cut off from the store. Where one is ours, they may go on without this node,
-// even if the job is decided here: they may not have heard.
+// outOfReach takes in most of which rounds is cut off from the store. Where one is ours, they may go on without this
+// node, even if the job is decided here: they may not have heard.
 func (s *session) outOfReach(rounds ...int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,8 +315,8 @@ func (s *session) followLocked(m mandate, agent string) {
 	s.officeLocked(m.term)
 }
 
-// followNext follows whoever has the office after a term, if anybody has. The workers of the round before may take their time to
-// end, and until then we ask for no place: it counts us by our answers to its heartbeats.
+// followNext follows whoever has the office after a term, if anybody has. The workers of the round before may take
+// their time to end, and until then we ask for no place: it counts us by our answers to its heartbeats.
 func (s *session) followNext(ctx context.Context, store *records, term int) error {
 	var in termRecord
 	f, err := store.glance(ctx, s.h.keys.job("term"), &in)
@@ -336,8 +337,8 @@ func (s *session) followNext(ctx context.Context, store *records, term int) erro
 	return nil
 }
 
-// resigned takes in that another agent has the office that this one had. It does not wait for us: our workers end before it
-// begins a round.
+// resigned takes in that another agent has the office that this one had. It does not wait for us: our workers end
+// before it begins a round.
 func (s *session) resigned(term int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,7 +358,8 @@ func (s *session) leadsNot() {
 // leadsLocked reports whether this agent is the coordinator.
 func (s *session) leadsLocked() bool { return s.leads >= 0 && s.leads == s.mandate.term }
 
-// roundRuns reports whether the coordinator says that a round runs, in heartbeats that go on: who waits then is a spare.
+// roundRuns reports whether the coordinator says that a round runs, in heartbeats that go on: who waits then is a
+// spare.
 func (s *session) roundRuns() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

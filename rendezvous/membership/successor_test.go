@@ -12,8 +12,8 @@ import (
 	"muster/rendezvous/membership"
 )
 
-// threeAt is a job of one to three nodes at a store that none of them serves. a is the coordinator. Who stands between an agent
-// and the store stands in middles, by the agent's name.
+// threeAt is a job of one to three nodes at a store that none of them serves. a is the coordinator. Who stands between
+// an agent and the store stands in middles, by the agent's name.
 func threeAt(t *testing.T, middles map[string]*middle) (j *job, a, b, c *agent) {
 	j = newJob(t, 1, 3)
 	j.cfg.Token = jobToken
@@ -38,8 +38,9 @@ func threeAt(t *testing.T, middles map[string]*middle) (j *job, a, b, c *agent) 
 	return j, agents[0], agents[1], agents[2]
 }
 
-// TestGraceWhereCoordinatorLeaves: the node of the coordinator is told to stop, and leaves. The workers of the others have their
-// grace, and whoever takes the office waits for them: whether it takes that at once, or is busy with workers of its own.
+// TestGraceWhereCoordinatorLeaves: the node of the coordinator is told to stop, and leaves. The workers of the others
+// have their grace, and whoever takes the office waits for them: whether it takes that at once, or is busy with workers
+// of its own.
 func TestGraceWhereCoordinatorLeaves(t *testing.T) {
 	for name, busy := range map[string]time.Duration{"the office is taken at once": 100 * time.Millisecond, "nobody takes the office": 15 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -78,8 +79,8 @@ func TestGraceWhereCoordinatorLeaves(t *testing.T) {
 	}
 }
 
-// TestTwoCoordinators: the workers of a round end, for which they have time, and b does not hear the coordinator's heartbeats
-// for a while: it takes the office. The one before grants nothing from then on, and c follows the new one.
+// TestTwoCoordinators: the workers of a round end, for which they have time, and b does not hear the coordinator's
+// heartbeats for a while: it takes the office. The one before grants nothing from then on, and c follows the new one.
 func TestTwoCoordinators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var beat atomic.Pointer[record] // of a, as b sees it
@@ -141,8 +142,8 @@ func TestSilentStoreAndLease(t *testing.T) {
 	}
 }
 
-// TestEndedByAnothersLoss: whoever waits for several agents ends them all by the error of one, which has lost its store. None of the
-// others takes that for the end of its own session.
+// TestEndedByAnothersLoss: whoever waits for several agents ends them all by the error of one, which has lost its
+// store. None of the others takes that for the end of its own session.
 func TestEndedByAnothersLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 2)

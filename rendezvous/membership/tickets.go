@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// The counter of tickets is a bare number that anybody may change who reaches the store. It is a hint: it says up to where to
-// look. A ticket that was drawn and not written for as long as a node may be silent does not hold up those behind it, and a
-// node whose ticket is not heard draws another one.
+// The counter of tickets is a bare number that anybody may change who reaches the store. It is a hint: it says up to
+// where to look. A ticket that was drawn and not written for as long as a node may be silent does not hold up those
+// behind it, and a node whose ticket is not heard draws another one.
 
 const (
 	// batch is how many tickets are read in one request.
 	batch = 1024
-	// mostSkipped is how many tickets we look at behind one that is missing: more than any job draws at once. Where there are
-	// more, we look at the last batch.
+	// mostSkipped is how many tickets we look at behind one that is missing: more than any job draws at once. Where
+	// there are more, we look at the last batch.
 	mostSkipped = 1 << 16
 	// mostLate is how many missing tickets are waited for.
 	mostLate = 64
@@ -127,8 +127,8 @@ func (c *coordinator) skip(ctx context.Context, next, drawn int64, late chan str
 	return next, nil
 }
 
-// record takes in what stands on a ticket. What no agent of this job can have written is no ticket: who has drawn it asks
-// again.
+// record takes in what stands on a ticket. What no agent of this job can have written is no ticket: who has drawn it
+// asks again.
 func (c *coordinator) record(ctx context.Context, ticket int64, value []byte) error {
 	key := c.keys.join(c.term, ticket)
 	var rec joinRecord

@@ -15,8 +15,8 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// TestNewcomerAtPyTorchsStore: an agent that comes late asks how the last round has ended. PyTorch's server wakes whoever
-// waits for that with nothing when a compare-and-set of the missing key fails.
+// TestNewcomerAtPyTorchsStore: an agent that comes late asks how the last round has ended. PyTorch's server wakes
+// whoever waits for that with nothing when a compare-and-set of the missing key fails.
 func TestNewcomerAtPyTorchsStore(t *testing.T) {
 	server := exec.Command(testutil.Torch(t), "-c", `
 import sys, torch.distributed as dist

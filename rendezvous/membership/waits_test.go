@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestWorldThatRunsOutlivesOneThatWaits: a and e of five die, and b is elected where b, c and d wait for a fourth. Four others, cut
-// off from them, have begun the job again where the store was before. They run on when the network is whole again: the three have
-// begun nothing, and may never.
+// TestWorldThatRunsOutlivesOneThatWaits: a and e of five die, and b is elected where b, c and d wait for a fourth. Four
+// others, cut off from them, have begun the job again where the store was before. They run on when the network is whole
+// again: the three have begun nothing, and may never.
 func TestWorldThatRunsOutlivesOneThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, 4, 5)

@@ -21,8 +21,8 @@ func (c *coordinator) elsewhere() string {
 	return c.world
 }
 
-// yield sends nodes to the store where the job is, if that is not this one. A store to which most of the last round does
-// not come, though it was elected, is given up: some have voted here and then found the old one again.
+// yield sends nodes to the store where the job is, if that is not this one. A store to which most of the last round
+// does not come, though it was elected, is given up: some have voted here and then found the old one again.
 func (c *coordinator) yield(ctx context.Context) error {
 	r := c.roster
 	if at := c.elsewhere(); c.goneTo == "" && at != "" && r.phase == phaseGather && r.cutOff() && c.now() >= c.cfg.deadAfter() {
@@ -39,8 +39,8 @@ func (c *coordinator) yield(ctx context.Context) error {
 	return c.sendBack(ctx, seats)
 }
 
-// abandon leaves word at this store that the job is at another one: for those who were cut off when it was given up, and
-// come back to it.
+// abandon leaves word at this store that the job is at another one: for those who were cut off when it was given up,
+// and come back to it.
 func (c *coordinator) abandon(ctx context.Context, at string) error {
 	c.goneTo = at
 	if c.job != "" {
@@ -81,9 +81,9 @@ func (c *coordinator) abandoned(ctx context.Context) error {
 	return nil
 }
 
-// elsewhereKeys are under which this store says to us where the job has gone. One is bound to the job, for who comes back to a
-// store that was given up; it is of another job where its nonce is another. One is bound to this coordinator, for nodes that
-// have begun the job again and cannot know that nonce: whoever tells them has seen their coordinator's.
+// elsewhereKeys are under which this store says to us where the job has gone. One is bound to the job, for who comes
+// back to a store that was given up; it is of another job where its nonce is another. One is bound to this coordinator,
+// for nodes that have begun the job again and cannot know that nonce: whoever tells them has seen their coordinator's.
 func (c *coordinator) elsewhereKeys() []string {
 	keys := []string{c.keys.term(c.term, keyElsewhere)}
 	if c.job != "" {
@@ -92,8 +92,8 @@ func (c *coordinator) elsewhereKeys() []string {
 	return keys
 }
 
-// otherWorld is what is known of an address that the store has left and at which an agent serves this job again: nodes that were
-// restarted know of no other.
+// otherWorld is what is known of an address that the store has left and at which an agent serves this job again: nodes
+// that were restarted know of no other.
 type otherWorld struct {
 	at   string // "" for none
 	gone string // where that store says that the job is, "" if it does not know
@@ -165,11 +165,11 @@ func (c *coordinator) seekOtherWorld(ctx context.Context) {
 	}
 }
 
-// claims reports whether nodes at another store are to be told that the job goes on here; else these may yet be sent there. Of the two
-// it is one: all would change places.
+// claims reports whether nodes at another store are to be told that the job goes on here; else these may yet be sent
+// there. Of the two it is one: all would change places.
 func (c *coordinator) claims(w otherWorld) bool {
-	// Where most of the last one waits here, no round can begin elsewhere with most of it. One that runs there already has nodes that
-	// know nothing of it, and here none may ever begin.
+	// Where most of the last one waits here, no round can begin elsewhere with most of it. One that runs there already
+	// has nodes that know nothing of it, and here none may ever begin.
 	most := c.roster.phase == phaseGather && c.roster.moved > 0 && !c.roster.cutOff()
 	claims := w.at != "" && c.goneTo == "" && (c.began.Load() || most && !w.runs)
 	if c.world = ""; !claims && w.gone == "" { // else who serves that one knows that the job is not there

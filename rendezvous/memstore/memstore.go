@@ -1,10 +1,11 @@
 // Package memstore is a rendezvous.Store in the memory of one process, for tests and for the simulation of thousands of
 // agents: no socket, no goroutine and no timer of its own, so it also runs under testing/synctest.
 //
-// It keeps the contract of rendezvous.Store (storetest), and answers as a tcpstore.Client with a server of ours does, with
-// the same limits and the same errors, so that what an agent meets here it meets there. Two things are different: nothing
-// takes time, and a Get that waited returns the value as it was set first, where the TCP client asks for it afterwards and
-// may see a later one, or an empty one if the key is gone again. Queues, barriers and lists of keys it does not have.
+// It keeps the contract of rendezvous.Store (storetest), and answers as a tcpstore.Client with a server of ours does,
+// with the same limits and the same errors, so that what an agent meets here it meets there. Two things are different:
+// nothing takes time, and a Get that waited returns the value as it was set first, where the TCP client asks for it
+// afterwards and may see a later one, or an empty one if the key is gone again. Queues, barriers and lists of keys it
+// does not have.
 package memstore
 
 import (
@@ -26,7 +27,8 @@ const (
 	maxKeys  = 128 << 10
 )
 
-// Space is what clients share: keys with their values, and who waits for a key. Its methods are safe for concurrent use.
+// Space is what clients share: keys with their values, and who waits for a key. Its methods are safe for concurrent
+// use.
 type Space struct {
 	mu      sync.Mutex
 	keys    map[string][]byte             // a value is replaced as a whole, its bytes never change
@@ -104,8 +106,9 @@ func (s *Space) NumKeys() int {
 	return len(s.keys)
 }
 
-// Tamper has f see every value that clients store, and say what is stored in its place, or that nothing is, while the client
-// is told that it was stored: whoever controls a store can do that. f runs while the space is locked, and uses no client of it.
+// Tamper has f see every value that clients store, and say what is stored in its place, or that nothing is, while the
+// client is told that it was stored: whoever controls a store can do that. f runs while the space is locked, and uses
+// no client of it.
 func (s *Space) Tamper(f func(key string, value []byte) (stored []byte, store bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -313,8 +316,8 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	return err
 }
 
-// Add implements rendezvous.Store. It closes the client if the value under key is no number, because a server closes the
-// connection then.
+// Add implements rendezvous.Store. It closes the client if the value under key is no number, because a server closes
+// the connection then.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	if err := checkKey(key); err != nil {
 		return 0, err

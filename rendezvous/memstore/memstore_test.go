@@ -188,8 +188,8 @@ func TestTooManyKeys(t *testing.T) {
 	}
 }
 
-// TestWhatAWaitHasSeen: a key named twice counts once, and one that was there counts even if it is gone when the last one
-// comes, as in the TCP store.
+// TestWhatAWaitHasSeen: a key named twice counts once, and one that was there counts even if it is gone when the last
+// one comes, as in the TCP store.
 func TestWhatAWaitHasSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.NewSpace()
@@ -327,8 +327,8 @@ func TestValuesAreCopied(t *testing.T) {
 	}
 }
 
-// TestThousands is a round of 4,000 agents, each with a client: all of them count, the last opens the gate for all. Half
-// of them then wait for what never comes, until they give up, which must leave nothing behind.
+// TestThousands is a round of 4,000 agents, each with a client: all of them count, the last opens the gate for all.
+// Half of them then wait for what never comes, until they give up, which must leave nothing behind.
 func TestThousands(t *testing.T) {
 	const agents = 4000
 	s := memstore.NewSpace()

@@ -101,8 +101,8 @@ func translate(company []membership.Peer) []c10d.Peer {
 	return peers
 }
 
-// node names an agent as torchrun's agents do. Its process id stands for the agent's own: all that matters is that no two
-// agents of one address have the same.
+// node names an agent as torchrun's agents do. Its process id stands for the agent's own: all that matters is that no
+// two agents of one address have the same.
 func node(f membership.Peer) c10d.Node {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(f.Agent)) // a hash takes everything

@@ -39,10 +39,10 @@ type StaticConfig struct {
 	Log  zerolog.Logger
 }
 
-// Static is the membership.Bridge to torchrun's agents of a job with fixed node ranks. Those say what they bring, are told
-// their ranks, and count themselves when they are done; they never look at each other. A restart is an agent's own: it says
-// again what it brings and takes the ranks of before. So both are removed once a round has begun: then an agent that starts
-// anew is noticed, and waits until the workers of all nodes have stopped and their keys are gone.
+// Static is the membership.Bridge to torchrun's agents of a job with fixed node ranks. Those say what they bring, are
+// told their ranks, and count themselves when they are done; they never look at each other. A restart is an agent's
+// own: it says again what it brings and takes the ranks of before. So both are removed once a round has begun: then an
+// agent that starts anew is noticed, and waits until the workers of all nodes have stopped and their keys are gone.
 type Static struct {
 	cfg    StaticConfig
 	prefix string
@@ -100,8 +100,8 @@ func pause(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// Appeared implements membership.Bridge. Every client of the store is counted when it comes, so we look for what agents say
-// only then.
+// Appeared implements membership.Bridge. Every client of the store is counted when it comes, so we look for what agents
+// say only then.
 func (s *Static) Appeared(ctx context.Context) error {
 	var until time.Time
 	for counted := int64(-1); ; {
@@ -348,9 +348,10 @@ func (s *Static) Hold(ctx context.Context, _ func() []membership.Peer) error {
 	return nil
 }
 
-// Barrier implements membership.Bridge: it waits until all others are in their exit barrier. Ours enter it by Close, with
-// the verdict. An agent of torchrun that hosts the store leaves with the last one and takes it along: whoever of ours has not
-// heard the verdict by then takes the key of Joined.Exit for it. Agents that fail never come: after five minutes, as theirs do, ours go without them.
+// Barrier implements membership.Bridge: it waits until all others are in their exit barrier. Ours enter it by Close,
+// with the verdict. An agent of torchrun that hosts the store leaves with the last one and takes it along: whoever of
+// ours has not heard the verdict by then takes the key of Joined.Exit for it. Agents that fail never come: after five
+// minutes, as theirs do, ours go without them.
 func (s *Static) Barrier(ctx context.Context, _ func() []membership.Peer, _ <-chan struct{}) error {
 	for began := time.Now(); ; {
 		n, err := s.cfg.Store.Add(ctx, s.members(), 0)

@@ -49,7 +49,8 @@ func (m *meeting) openEtcd(ctx context.Context, cfg *membership.Config) error {
 	return nil
 }
 
-// awaitName finds this node's address towards etcd. The name of an endpoint may be known only when etcd has been started.
+// awaitName finds this node's address towards etcd. The name of an endpoint may be known only when etcd has been
+// started.
 func (m *meeting) awaitName(ctx context.Context, cfg *membership.Config) error {
 	for {
 		err := m.ownAddr(ctx, cfg, m.Endpoints[0])

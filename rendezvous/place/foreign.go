@@ -58,8 +58,8 @@ func (m *meeting) stranger() (what string, at job.Endpoint) {
 	return "", at
 }
 
-// serverKind tells a server by the first 5 bytes it says to a client of HTTP/1.0. One of gRPC begins with the frame of its
-// settings (RFC 9113, 6.5: 24 bits of length, type 4, no flags, 6 bytes for each setting) whatever the client says.
+// serverKind tells a server by the first 5 bytes it says to a client of HTTP/1.0. One of gRPC begins with the frame of
+// its settings (RFC 9113, 6.5: 24 bits of length, type 4, no flags, 6 bytes for each setting) whatever the client says.
 func serverKind(answer []byte) string {
 	switch {
 	case string(answer) == "HTTP/":
@@ -70,8 +70,9 @@ func serverKind(answer []byte) string {
 	return ""
 }
 
-// sayOpen says what is open to whom in a job of several nodes without a token, and how to close it: as a warning on the node
-// that serves the store, so that it is said once. Of simulated nodes, which are on this machine for a while, hardly anybody wants to know.
+// sayOpen says what is open to whom in a job of several nodes without a token, and how to close it: as a warning on the
+// node that serves the store, so that it is said once. Of simulated nodes, which are on this machine for a while,
+// hardly anybody wants to know.
 func (m *meeting) sayOpen(cfg *membership.Config, simulated bool) {
 	level, at := zerolog.InfoLevel, cfg.Place
 	first := m.Endpoints[0]

@@ -14,8 +14,8 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// listenWorkers opens this node's store: for the workers when it has rank 0, and for the agents when it has to become the
-// host. On a listed endpoint it has that port, so that newcomers find it.
+// listenWorkers opens this node's store: for the workers when it has rank 0, and for the agents when it has to become
+// the host. On a listed endpoint it has that port, so that newcomers find it.
 func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Server, error) {
 	ports := m.WorkerPorts
 	var ips []netip.Addr

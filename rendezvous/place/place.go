@@ -1,5 +1,5 @@
-// Package place opens what the nodes of a job meet through: it finds the store, or serves it where that is for this node to do, learns
-// the address by which others reach this node, and makes the rendezvous.Handler.
+// Package place opens what the nodes of a job meet through: it finds the store, or serves it where that is for this
+// node to do, learns the address by which others reach this node, and makes the rendezvous.Handler.
 package place
 
 import (
@@ -51,7 +51,8 @@ type Config struct {
 	Log         zerolog.Logger
 }
 
-// Reach is how the other nodes of a job reach this one: its address, and the token that opens its services, nil for none.
+// Reach is how the other nodes of a job reach this one: its address, and the token that opens its services, nil for
+// none.
 type Reach struct {
 	Addr  string
 	Token []byte
@@ -233,7 +234,8 @@ const progressEvery = 5 * time.Second
 const (
 	// retryEvery is the pause between two looks for a host of the store.
 	retryEvery = 200 * time.Millisecond
-	// firstRetry is the first pause; it doubles. Nodes that a launcher has started together are here while the host begins.
+	// firstRetry is the first pause; it doubles. Nodes that a launcher has started together are here while the host
+	// begins.
 	firstRetry = 10 * time.Millisecond
 )
 
@@ -288,8 +290,8 @@ func (m *meeting) openTCP(ctx context.Context, cfg *membership.Config) error {
 	}
 }
 
-// tryHost serves the store where this node is the one to do so. It leaves cfg.Store nil where it is not; an error that is
-// no usage error may go away.
+// tryHost serves the store where this node is the one to do so. It leaves cfg.Store nil where it is not; an error that
+// is no usage error may go away.
 func (m *meeting) tryHost(ctx context.Context, cfg *membership.Config) error {
 	first := m.Endpoints[0]
 	if m.Backend == "static" && m.NodeRank != 0 || m.IsHost != nil && !*m.IsHost {

@@ -11,13 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entryCost is about what a key costs beside its bytes and those of its value, and nodeCost what it costs to wait for one.
+// entryCost is about what a key costs beside its bytes and those of its value, and nodeCost what it costs to wait for
+// one.
 const (
 	entryCost = 112
 	nodeCost  = 144
 )
 
-// arrivingFrom is how many bytes of a request that is not whole count against the limit: a connection always has a little.
+// arrivingFrom is how many bytes of a request that is not whole count against the limit: a connection always has a
+// little.
 const arrivingFrom = 4 << 10
 
 var errFull = errors.New("no room in the store")
@@ -35,8 +37,8 @@ func defaultTotal() int64 {
 // heldLocked is how many bytes keys, values, waits and what is arriving or being sent have.
 func (s *space) heldLocked() int64 { return s.stored + s.pool.live.Load() }
 
-// roomForLocked refuses a request that would make the space hold more than its limit. n is its length. What frees memory,
-// asks for something, or gives a key a value that is no longer than before is never refused.
+// roomForLocked refuses a request that would make the space hold more than its limit. n is its length. What frees
+// memory, asks for something, or gives a key a value that is no longer than before is never refused.
 func (s *space) roomForLocked(o op, r request, n int, w *waiter) error {
 	switch o {
 	case opSet, opCompareSet, opAdd, opAppend, opMultiSet, opQueuePush, opWait, opBarrier:
@@ -53,8 +55,8 @@ func (s *space) roomForLocked(o op, r request, n int, w *waiter) error {
 	return nil
 }
 
-// reserveShare is which part of a store that has keys of agents is kept free for them, and maxReserve how many bytes at most:
-// without their keys the job ends, and what they need does not depend on what workers keep.
+// reserveShare is which part of a store that has keys of agents is kept free for them, and maxReserve how many bytes at
+// most: without their keys the job ends, and what they need does not depend on what workers keep.
 const (
 	reserveShare = 8
 	maxReserve   = 64 << 20
@@ -124,8 +126,8 @@ func (s *space) growthLocked(o op, r request, w *waiter) (grows int64, agents bo
 	return grows, agents
 }
 
-// roomForAppendLocked refuses to append size bytes, which count already, to a value that unread replies hold: it is kept for them
-// beside its copy.
+// roomForAppendLocked refuses to append size bytes, which count already, to a value that unread replies hold: it is
+// kept for them beside its copy.
 func (s *space) roomForAppendLocked(e *entry, size int) error {
 	if e == nil || !e.shared() {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// TestTheStoreIsBounded has clients add to a store until they are closed, in each way there is. The store holds no more than its limit, serves
-// what does not add to it, and takes more again when there is room.
+// TestTheStoreIsBounded has clients add to a store until they are closed, in each way there is. The store holds no more
+// than its limit, serves what does not add to it, and takes more again when there is room.
 func TestTheStoreIsBounded(t *testing.T) {
 	const limit = 4 << 20
 	value := strings.Repeat("v", 1000)
@@ -178,7 +178,8 @@ func readFull(c raw, b []byte) (n int, err error) {
 	return n, err
 }
 
-// Who says nothing, or nothing valid, is closed, and who has spoken is not. An old client's second connection may be silent.
+// Who says nothing, or nothing valid, is closed, and who has spoken is not. An old client's second connection may be
+// silent.
 func TestSilentClientsAreClosed(t *testing.T) {
 	t.Parallel()
 	s := listen(t, tcpstore.ServerConfig{Hosts: []string{"0.0.0.0"}, SilentTimeout: 300 * time.Millisecond})
@@ -215,7 +216,8 @@ func TestSilentClientsAreClosed(t *testing.T) {
 	old.ask("\x03"+str("init/")+u64(1), u64(2))
 }
 
-// TestRoomForAgents: what others put into a store does not take the room of the agents, whose keys the job needs to go on.
+// TestRoomForAgents: what others put into a store does not take the room of the agents, whose keys the job needs to go
+// on.
 func TestRoomForAgents(t *testing.T) {
 	const limit = 4 << 20
 	for name, junk := range map[string]func(i int) string{
@@ -257,7 +259,8 @@ func TestRoomForAgents(t *testing.T) {
 	}
 }
 
-// TestFullStoreIsRead: a COMPARE_SET that stores nothing, by which agents read a key that may not be there, is never refused.
+// TestFullStoreIsRead: a COMPARE_SET that stores nothing, by which agents read a key that may not be there, is never
+// refused.
 func TestFullStoreIsRead(t *testing.T) {
 	s := listen(t, tcpstore.ServerConfig{Private: "own/", Limits: tcpstore.Limits{Total: 1 << 20}})
 	writer := dialHello(t, s)
@@ -301,8 +304,8 @@ func TestAgentsAreToldWhy(t *testing.T) {
 	}
 }
 
-// TestArrivingLeavesRoomForAgents: requests that arrive beside what others have put into a store, and never are whole, do not take the
-// room of the agents either.
+// TestArrivingLeavesRoomForAgents: requests that arrive beside what others have put into a store, and never are whole,
+// do not take the room of the agents either.
 func TestArrivingLeavesRoomForAgents(t *testing.T) {
 	const limit = 4 << 20
 	s := listen(t, tcpstore.ServerConfig{Private: "own/", Limits: tcpstore.Limits{Total: limit}})

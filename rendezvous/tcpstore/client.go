@@ -36,8 +36,8 @@ type ClientConfig struct {
 	// Limits are checked before a request is sent, because servers answer a request beyond theirs by closing the
 	// connection. Only Key, Value and KeysPerReq matter.
 	Limits Limits
-	// Private is ServerConfig.Private where this client is an agent's: every connection names it before anything else, so
-	// that a Reset of the server spares the client. Empty: the client is a worker's. Other servers do not mind.
+	// Private is ServerConfig.Private where this client is an agent's: every connection names it before anything else,
+	// so that a Reset of the server spares the client. Empty: the client is a worker's. Other servers do not mind.
 	Private string
 	// Log gets a line at debug level per failed attempt to connect.
 	Log zerolog.Logger
@@ -166,8 +166,8 @@ func (c *Client) detect(ctx context.Context) (*link, dialect, error) {
 	if err != nil || n == 0 {
 		return l, dialects[n], err
 	}
-	// A server that starts anew closes connections too, and ours understands every dialect. So the newer ones get another
-	// chance, and that they are refused counts if the same server is there before and afterwards.
+	// A server that starts anew closes connections too, and ours understands every dialect. So the newer ones get
+	// another chance, and that they are refused counts if the same server is there before and afterwards.
 	newer, m, err := c.connectFirst(ctx, dialects[:n])
 	if err == nil {
 		_ = l.Close()
@@ -508,8 +508,8 @@ func readInt(into *int64) func(*bufio.Reader) error {
 	}
 }
 
-// readValue reads the value of a key. A key of the agents has no longer one than SET takes, unless a stranger has appended to it: what is
-// beyond is dropped, all but a byte by which it can be told.
+// readValue reads the value of a key. A key of the agents has no longer one than SET takes, unless a stranger has
+// appended to it: what is beyond is dropped, all but a byte by which it can be told.
 func (c *Client) readValue(key string, into *[]byte) func(*bufio.Reader) error {
 	most := int64(c.cfg.Limits.Value)
 	if c.cfg.Private == "" || !strings.HasPrefix(key, c.cfg.Private) || most >= maxReply {

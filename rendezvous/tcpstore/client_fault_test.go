@@ -289,8 +289,8 @@ func TestDialWhileTheServerIsReset(t *testing.T) {
 	}
 }
 
-// scripted is a store that takes the handshake, and then sends answer after the first byte of the next request, again and
-// again if endless. It returns its address.
+// scripted is a store that takes the handshake, and then sends answer after the first byte of the next request, again
+// and again if endless. It returns its address.
 func scripted(t testing.TB, answer string, endless bool) string {
 	t.Helper()
 	return serve(t, func(conn net.Conn) {
@@ -401,8 +401,8 @@ func TestReservedConnection(t *testing.T) {
 	})
 }
 
-// TestSpoiledAnswer: an answer that no store gives is the end of the store for an agent, who then meets the others again. It is no error of
-// muster's own.
+// TestSpoiledAnswer: an answer that no store gives is the end of the store for an agent, who then meets the others
+// again. It is no error of muster's own.
 func TestSpoiledAnswer(t *testing.T) {
 	ctx := timed(t)
 	s := listen(t, tcpstore.ServerConfig{})

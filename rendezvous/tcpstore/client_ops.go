@@ -191,8 +191,8 @@ func (c *Client) Check(ctx context.Context, keys ...string) (bool, error) {
 	return err == nil && answer == replyStop, err
 }
 
-// Append appends value to what key holds, nothing if it does not exist. Servers of PyTorch 2.0 and older do not have it:
-// errors.ErrUnsupported.
+// Append appends value to what key holds, nothing if it does not exist. Servers of PyTorch 2.0 and older do not have
+// it: errors.ErrUnsupported.
 func (c *Client) Append(ctx context.Context, key string, value []byte) error {
 	b, err := c.keyed(opAppend, key, value)
 	if err != nil {
@@ -310,8 +310,8 @@ func (c *Client) QueuePush(ctx context.Context, key string, value []byte) error 
 	return errhint.With(c.confirm(ctx, opQueuePush, key, b), olderHint)
 }
 
-// QueuePop takes the oldest element of the queue key, and waits for one if there is none. Where the queue's name is also
-// that of a key, the store cannot tell when there is one: QueuePop asks again then, every 50 ms in the end.
+// QueuePop takes the oldest element of the queue key, and waits for one if there is none. Where the queue's name is
+// also that of a key, the store cannot tell when there is one: QueuePop asks again then, every 50 ms in the end.
 func (c *Client) QueuePop(ctx context.Context, key string) (value []byte, err error) {
 	wait, err := c.waitStep([]string{key})
 	if err != nil {
@@ -354,8 +354,8 @@ func (c *Client) QueueLen(ctx context.Context, key string) (n int64, err error) 
 	return n, errhint.With(err, olderHint)
 }
 
-// Barrier returns once world callers have named key. The key counts them and stays, so a name serves once; a caller that
-// gives up has been counted. A store of PyTorch 2.11 or older closes the connection.
+// Barrier returns once world callers have named key. The key counts them and stays, so a name serves once; a caller
+// that gives up has been counted. A store of PyTorch 2.11 or older closes the connection.
 func (c *Client) Barrier(ctx context.Context, key string, world int) error {
 	b, err := c.keyed(opBarrier, key)
 	if err != nil {

@@ -69,7 +69,8 @@ type segment struct {
 	blob *blob // holder of b, nil for small bytes
 }
 
-// kept is what the outbox has in memory besides big values: these are there once, but one answer may name them very often.
+// kept is what the outbox has in memory besides big values: these are there once, but one answer may name them very
+// often.
 func (o *outbox) kept() int { return o.small + len(o.segs)*int(unsafe.Sizeof(segment{})) }
 
 func (c *conn) unsent() int {
@@ -100,9 +101,9 @@ func (c *conn) opcode(b []byte, old Generation, lim *Limits) (o op, used int, ok
 		c.gen = int8(old)
 		c.asks = b[0] != watchKeyG0 && b[0] != deleteKeyG0
 	} else if c.asks && Generation(c.gen) == G0 {
-		// PyTorch 1.9-2.0 watches keys on a connection of its own, which sends nothing else: behind a request, the number is
-		// DELETE_KEY of PyTorch 2.1. The next number is DELETE_KEY of the older ones and APPEND of 2.1; what was read as the
-		// one stays that.
+		// PyTorch 1.9-2.0 watches keys on a connection of its own, which sends nothing else: behind a request, the
+		// number is DELETE_KEY of PyTorch 2.1. The next number is DELETE_KEY of the older ones and APPEND of 2.1; what
+		// was read as the one stays that.
 		switch b[0] {
 		case watchKeyG0:
 			c.gen = int8(G1)

@@ -47,7 +47,8 @@ func Hold(s *Server) (release func()) {
 	return func() { close(gate) }
 }
 
-// Hoarded returns how many bytes of unread replies count against Limits.ReplyTotal, and Hoarders how many connections leave them.
+// Hoarded returns how many bytes of unread replies count against Limits.ReplyTotal, and Hoarders how many connections
+// leave them.
 func Hoarded(s *Server) int {
 	s.hoard.mu.Lock()
 	defer s.hoard.mu.Unlock()

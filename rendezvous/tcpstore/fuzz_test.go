@@ -12,8 +12,8 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// FuzzServer sends bytes to a server, in one piece and cut in two, and wants the same answers, an end, and a server that
-// serves the next client.
+// FuzzServer sends bytes to a server, in one piece and cut in two, and wants the same answers, an end, and a server
+// that serves the next client.
 func FuzzServer(f *testing.F) {
 	for _, tc := range transcripts {
 		var requests strings.Builder

@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// hoardFrom is how many bytes of replies a connection may leave unread, big values left out, before the hoard knows of it.
+// hoardFrom is how many bytes of replies a connection may leave unread, big values left out, before the hoard knows of
+// it.
 const hoardFrom = 64 << 10
 
-// hoard keeps count of the connections that leave much unread, over all loops. Big values do not count, since they are not
-// copied; the places in replies where they go do.
+// hoard keeps count of the connections that leave much unread, over all loops. Big values do not count, since they are
+// not copied; the places in replies where they go do.
 type hoard struct {
 	mu    sync.Mutex
 	total int

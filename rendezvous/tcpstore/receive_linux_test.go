@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestLongRequestInSmallPieces takes a request of 16 MiB in pieces of 256 bytes. Copying what is there at every piece would
-// be half a terabyte of copying.
+// TestLongRequestInSmallPieces takes a request of 16 MiB in pieces of 256 bytes. Copying what is there at every piece
+// would be half a terabyte of copying.
 func TestLongRequestInSmallPieces(t *testing.T) {
 	const value, piece = 8 << 20, 256
 	s := &Server{}

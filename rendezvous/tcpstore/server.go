@@ -1,9 +1,9 @@
-// Package tcpstore is the key-value store that PyTorch calls TCPStore: a server that every PyTorch release since 1.9 can
-// use as its own, and a client that speaks to our server and to theirs.
+// Package tcpstore is the key-value store that PyTorch calls TCPStore: a server that every PyTorch release since 1.9
+// can use as its own, and a client that speaks to our server and to theirs.
 //
 // The server keeps its promises to every client whatever another one sends: a length is checked before anything is
-// allocated for it, a client that does not read costs a bounded buffer, and no request of one can block another. It never
-// looks up a name. The protocol has no authentication; who can reach the port can read and write everything.
+// allocated for it, a client that does not read costs a bounded buffer, and no request of one can block another. It
+// never looks up a name. The protocol has no authentication; who can reach the port can read and write everything.
 //
 // launch and muster store run the server, rendezvous uses the client.
 package tcpstore
@@ -19,8 +19,8 @@ import (
 	"muster/internal/errhint"
 )
 
-// KeyFull is the name, behind ServerConfig.Private, of a key that says why a client of the agents was closed because the store
-// was full: the protocol has no answer that could. It is a hint, that anybody may write.
+// KeyFull is the name, behind ServerConfig.Private, of a key that says why a client of the agents was closed because
+// the store was full: the protocol has no answer that could. It is a hint, that anybody may write.
 const KeyFull = "full"
 
 // ServerConfig says where a Server listens and what it allows. The zero value listens on a free port of the loopback
@@ -33,33 +33,35 @@ type ServerConfig struct {
 	Port int
 	// Loops is the number of threads that serve; 0 takes DefaultLoops.
 	Loops int
-	// OldClients is the generation that a client without handshake is taken for. A client taken for PyTorch 1.9-2.0 (G0) is
-	// known as 2.1 (G1) from its first DELETE_KEY on. Before that, its APPEND is misread as DELETE_KEY of the older ones, and
-	// its MULTI_GET, MULTI_SET and CANCEL_WAIT are refused: where clients of 2.1 use those, this must be G1.
+	// OldClients is the generation that a client without handshake is taken for. A client taken for PyTorch 1.9-2.0
+	// (G0) is known as 2.1 (G1) from its first DELETE_KEY on. Before that, its APPEND is misread as DELETE_KEY of the
+	// older ones, and its MULTI_GET, MULTI_SET and CANCEL_WAIT are refused: where clients of 2.1 use those, this must
+	// be G1.
 	OldClients Generation
 	// Limits bound what one client can make the server hold.
 	Limits Limits
-	// Private begins the keys of the agents, "muster/" for example; empty: they have none. Such keys live beside those of the
-	// workers, who neither count nor list them, and Reset spares them, together with every connection that has named one
-	// in a request that the server has carried out; it stays what it is, an agent's. What such a connection waits for it
-	// goes on waiting for, keys of the workers included. PyTorch's clients begin every key with "/", save "init/", so that
-	// none of theirs can be private by accident, which Listen makes sure of.
+	// Private begins the keys of the agents, "muster/" for example; empty: they have none. Such keys live beside those
+	// of the workers, who neither count nor list them, and Reset spares them, together with every connection that has
+	// named one in a request that the server has carried out; it stays what it is, an agent's. What such a connection
+	// waits for it goes on waiting for, keys of the workers included. PyTorch's clients begin every key with "/", save
+	// "init/", so that none of theirs can be private by accident, which Listen makes sure of.
 	Private string
-	// Allow are the networks whose clients are served; everybody else's connections are closed as they come, with a warning
-	// per address and minute. None: all are served. Loopback has to be named like any other, and an IPv4 client is one in
-	// whatever form its address comes: 0.0.0.0/0 and ::/0 are needed for all.
+	// Allow are the networks whose clients are served; everybody else's connections are closed as they come, with a
+	// warning per address and minute. None: all are served. Loopback has to be named like any other, and an IPv4 client
+	// is one in whatever form its address comes: 0.0.0.0/0 and ::/0 are needed for all.
 	Allow []netip.Prefix
-	// OwnUser has clients from this machine served only where the kernel says that their process is of this user, or of root: every
-	// user of a machine reaches all its addresses. Connections of others are closed as they come, with a warning. Where the kernel cannot tell
-	// they are served.
+	// OwnUser has clients from this machine served only where the kernel says that their process is of this user, or of
+	// root: every user of a machine reaches all its addresses. Connections of others are closed as they come, with a
+	// warning. Where the kernel cannot tell they are served.
 	OwnUser bool
-	// SilentTimeout is how long a connection may stay open from which nothing valid has come, save as many as its address has
-	// others: old clients have a second one that is silent. 0 means 10 s.
+	// SilentTimeout is how long a connection may stay open from which nothing valid has come, save as many as its
+	// address has others: old clients have a second one that is silent. 0 means 10 s.
 	SilentTimeout time.Duration
-	// StallTimeout is how long a full reply buffer may stay as full as it is before its connection is closed; 0 means 60 s.
+	// StallTimeout is how long a full reply buffer may stay as full as it is before its connection is closed; 0 means
+	// 60 s.
 	StallTimeout time.Duration
-	// Log gets one line at debug level for a connection that is closed for what it sent, a warning when no descriptor is left
-	// for new ones or one is refused, and an error where the store is full: of each address one a minute.
+	// Log gets one line at debug level for a connection that is closed for what it sent, a warning when no descriptor
+	// is left for new ones or one is refused, and an error where the store is full: of each address one a minute.
 	Log zerolog.Logger
 }
 

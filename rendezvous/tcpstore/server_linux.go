@@ -87,8 +87,9 @@ func (s *Server) Addrs() []netip.AddrPort { return slices.Clone(s.addrs) }
 // Port returns the port, which is the same on every address.
 func (s *Server) Port() int { return int(s.addrs[0].Port()) }
 
-// Reset begins a new round: every connection is closed, also those that still stand in the backlog, and all keys, queues
-// and waiters are gone when it returns, except for what belongs to the agents (ServerConfig.Private). The listeners stay.
+// Reset begins a new round: every connection is closed, also those that still stand in the backlog, and all keys,
+// queues and waiters are gone when it returns, except for what belongs to the agents (ServerConfig.Private). The
+// listeners stay.
 func (s *Server) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

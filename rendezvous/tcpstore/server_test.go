@@ -539,8 +539,8 @@ func TestQueueWakesOneWhoCanPop(t *testing.T) {
 	})
 }
 
-// TestKnownDifferences are accidents of PyTorch 2.15.0's libuv server, seen there, that ours does not repeat. The random
-// sequences of TestPyTorch keep away from them.
+// TestKnownDifferences are accidents of PyTorch 2.15.0's libuv server, seen there, that ours does not repeat. The
+// random sequences of TestPyTorch keep away from them.
 func TestKnownDifferences(t *testing.T) {
 	s := listen(t, tcpstore.ServerConfig{})
 	a, b := dialHello(t, s), dialHello(t, s)

@@ -12,8 +12,8 @@ import (
 // A connection is silent until a handshake or a whole request has come from it. Nobody proves more than that: PyTorch's
 // clients cannot. Silent ones are few for each address, and short.
 //
-// PyTorch 1.9-2.0 opens a second connection for each client, on which it says nothing unless keys are watched, and ends its
-// process when that is closed. So as many silent connections as an address has others are left alone.
+// PyTorch 1.9-2.0 opens a second connection for each client, on which it says nothing unless keys are watched, and ends
+// its process when that is closed. So as many silent connections as an address has others are left alone.
 const (
 	mostSilent   = 16 << 10 // of one address: as many clients as one machine starts at once
 	leastSilent  = 64
@@ -90,8 +90,8 @@ func (c *conn) speaks() {
 	c.from.silent.Add(-1)
 }
 
-// dismiss takes a silent connection from the counts of its address where it has more of them than others. The loops of a server
-// decide at the same time, and must not dismiss one each where one is too many.
+// dismiss takes a silent connection from the counts of its address where it has more of them than others. The loops of
+// a server decide at the same time, and must not dismiss one each where one is too many.
 func (s *source) dismiss() bool {
 	for {
 		silent := s.silent.Load()

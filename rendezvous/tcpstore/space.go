@@ -208,8 +208,8 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 		key := r.bytes()
 		return s.barrierLocked(w, key, r.i64())
 	case opWatchKey:
-		// Nothing in PyTorch's launcher or process groups watches keys; the registration is acknowledged as their server
-		// does, and no change is ever reported.
+		// Nothing in PyTorch's launcher or process groups watches keys; the registration is acknowledged as their
+		// server does, and no change is ever reported.
 		s.of(r.bytes(), w)
 		out.buf = append(out.buf, replyWatching)
 	default:
@@ -221,8 +221,8 @@ func (s *space) do(o op, r request, w *waiter, out *reply) error {
 // listCost is what it takes to find a key for a list, as bytes that are copied in the same time.
 const listCost = 100
 
-// roomLocked makes room in out for a reply of size bytes beside big values, before any of it is written: a client that was
-// promised a list must get all of it.
+// roomLocked makes room in out for a reply of size bytes beside big values, before any of it is written: a client that
+// was promised a list must get all of it.
 func (s *space) roomLocked(o op, size, limit int, out *reply) error {
 	if size > limit {
 		return fmt.Errorf("%w: answer of %d bytes to %v, limit %d", errProtocol, size, o, limit)

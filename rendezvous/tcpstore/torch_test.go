@@ -201,8 +201,8 @@ var newSteps = []step{
 	{"a", "get", "word"},
 }
 
-// randomSteps returns n steps of two clients, the same for the same seed. It keeps away from what PyTorch's servers do by
-// accident (see TestKnownDifferences), and from calls that would wait until a time-out.
+// randomSteps returns n steps of two clients, the same for the same seed. It keeps away from what PyTorch's servers do
+// by accident (see TestKnownDifferences), and from calls that would wait until a time-out.
 func randomSteps(seed uint64, n int, old bool) []step {
 	r := rand.New(rand.NewPCG(seed, 0))
 	present := make(map[string]bool)

@@ -9,8 +9,8 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// TestUnreadCopiesOfAValueAreBounded: who leaves the answers to GET unread keeps a big value alive that was replaced meanwhile. A
-// store that is full takes no request that has it make another copy, however few bytes that has.
+// TestUnreadCopiesOfAValueAreBounded: who leaves the answers to GET unread keeps a big value alive that was replaced
+// meanwhile. A store that is full takes no request that has it make another copy, however few bytes that has.
 func TestUnreadCopiesOfAValueAreBounded(t *testing.T) {
 	const limit, most = 64 << 20, 128
 	piece := strings.Repeat("b", 4<<20)
@@ -48,8 +48,8 @@ func TestUnreadCopiesOfAValueAreBounded(t *testing.T) {
 	}
 }
 
-// TestUnreadListsOfValuesAreBounded: one answer to MULTI_GET may name a big value very often. What the server keeps to send it counts
-// as unread, though the value itself is there once.
+// TestUnreadListsOfValuesAreBounded: one answer to MULTI_GET may name a big value very often. What the server keeps to
+// send it counts as unread, though the value itself is there once.
 func TestUnreadListsOfValuesAreBounded(t *testing.T) {
 	const names, limit = 128 << 10, 16 << 20
 	s := listen(t, tcpstore.ServerConfig{Limits: tcpstore.Limits{ReplyTotal: limit}})
@@ -69,8 +69,9 @@ func TestUnreadListsOfValuesAreBounded(t *testing.T) {
 	writer.alive()
 }
 
-// TestAgentsReadNoMoreThanTheyWrite: a stranger may make the value of an agents' key as long as the store holds. An agent that reads it
-// has no more of it in memory than an agent can have written, and sees that it is longer; the connection is in step.
+// TestAgentsReadNoMoreThanTheyWrite: a stranger may make the value of an agents' key as long as the store holds. An
+// agent that reads it has no more of it in memory than an agent can have written, and sees that it is longer; the
+// connection is in step.
 func TestAgentsReadNoMoreThanTheyWrite(t *testing.T) {
 	const most = 1 << 20
 	s := listen(t, tcpstore.ServerConfig{Private: "own/"})

@@ -8,8 +8,8 @@ type waiter struct {
 	due  int   // replies "stop waiting" that are earned and not yet sent; guarded by space.mu
 	conn *conn
 
-	// claims is where a push to the queue claim has woken it and it has not popped yet, nil if that is not so: when it never
-	// will, the next one must be woken in its place. Guarded by space.mu.
+	// claims is where a push to the queue claim has woken it and it has not popped yet, nil if that is not so: when it
+	// never will, the next one must be woken in its place. Guarded by space.mu.
 	claims *keyspace
 	claim  string
 }
@@ -74,8 +74,8 @@ func addNode(table map[string]*waitList, key []byte, n *waitNode) {
 	l.last = n
 }
 
-// wakeOneLocked has l's key, a queue that is not empty, seen by those who wait for it, oldest first, until that completes
-// the wait of one: one element, one popper.
+// wakeOneLocked has l's key, a queue that is not empty, seen by those who wait for it, oldest first, until that
+// completes the wait of one: one element, one popper.
 func (ks *keyspace) wakeOneLocked(l *waitList) {
 	for l.first != nil {
 		w := l.first.wait

@@ -164,8 +164,9 @@ type Limits struct {
 	ListAtOnce   int // the answer to LIST_KEYS, for which all others wait, and 100 bytes more for each key; default 128 MiB
 	ReplyTotal   int // unread replies of all connections, big values left out; beyond, who has most is closed; default 512 MiB
 	RequestBytes int // one request as a whole; default 1 GiB, the 131,072 keys of 8 KiB that the others allow
-	// Total bounds keys, values, waits, and what is arriving or being sent of big values; who would add to it is closed.
-	// Default 1 GiB, or a quarter of the machine's memory where that is less. The process has about twice as much at worst.
+	// Total bounds keys, values, waits, and what is arriving or being sent of big values; who would add to it is
+	// closed. Default 1 GiB, or a quarter of the machine's memory where that is less. The process has about twice as
+	// much at worst.
 	Total int64
 }
 

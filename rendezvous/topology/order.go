@@ -8,8 +8,8 @@ import (
 
 // Node is a node of the round to come.
 type Node struct {
-	// Addrs are the node's addresses, the one that the file will name first, if that is known: a node with several networks
-	// may stand there with any of them.
+	// Addrs are the node's addresses, the one that the file will name first, if that is known: a node with several
+	// networks may stand there with any of them.
 	Addrs []netip.Addr
 	// Survivor says that the node was in the round before, with the group rank Rank.
 	Survivor bool
@@ -160,8 +160,8 @@ func (p *plan) fill(nodes []int, start int) (kept int) {
 }
 
 // fit orders groups, which are to have the ranks [start, end), so that many survivors keep theirs. The best order would
-// take trying them all; this one puts a group where most of its survivors were, and fills gaps with groups that have nobody
-// to keep a rank, with majority also with those of which half or less could keep theirs.
+// take trying them all; this one puts a group where most of its survivors were, and fills gaps with groups that have
+// nobody to keep a rank, with majority also with those of which half or less could keep theirs.
 func fit(groups []*group, start, end int, majority bool) []*group {
 	type fixed struct {
 		*group
@@ -208,7 +208,8 @@ func fit(groups []*group, start, end int, majority bool) []*group {
 func (g *group) home(start, end int) (lo, hi, most int) {
 	last := end - g.size
 	for _, r := range g.ranks {
-		// The best place begins at a survivor's rank, or as near to it as can be: from any other it could move towards the next.
+		// The best place begins at a survivor's rank, or as near to it as can be: from any other it could move towards
+		// the next.
 		at := min(max(r, start), last)
 		n := g.survivors(at, at+g.size)
 		if n <= most {

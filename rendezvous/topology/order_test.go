@@ -88,8 +88,8 @@ func fresh(ips ...string) []topology.Node {
 	return nodes
 }
 
-// TestVectorsOfDLRover are the order of its DpTopologySorter for ten nodes under three switches (its test_net_topology.py)
-// and the example of MetaX's guide, under four.
+// TestVectorsOfDLRover are the order of its DpTopologySorter for ten nodes under three switches (its
+// test_net_topology.py) and the example of MetaX's guide, under four.
 func TestVectorsOfDLRover(t *testing.T) {
 	for switches, want := range map[int][]int{
 		3:  {0, 3, 6, 9, 1, 4, 7, 2, 5, 8},
@@ -260,7 +260,8 @@ func TestOrderInvariants(t *testing.T) {
 				t.Fatalf("%v keeps %d ranks, %v would keep %d", order, kept(nodes, order), plain, kept(nodes, plain))
 			}
 			next := nextRound(nodes, order, func(topology.Node) bool { return false })
-			// Agents list the survivors in any order, and get the same ranks; where nothing changes, everybody keeps his own.
+			// Agents list the survivors in any order, and get the same ranks; where nothing changes, everybody keeps
+			// his own.
 			mixed := rapid.Permutation(next).Draw(t, "mixed")
 			for r, i := range d.topo.Order(mixed) {
 				if mixed[i].Rank != r {
@@ -279,8 +280,8 @@ func TestOrderInvariants(t *testing.T) {
 	})
 }
 
-// TestReplacedNodesTakeTheSlots: where every dead node is replaced under its own switch, and no switch has lost all, the
-// survivors keep their ranks.
+// TestReplacedNodesTakeTheSlots: where every dead node is replaced under its own switch, and no switch has lost all,
+// the survivors keep their ranks.
 func TestReplacedNodesTakeTheSlots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawNetwork(t, 3, 3)

@@ -1,10 +1,10 @@
-// Package topology knows which nodes share a switch, from the file of --topology-file, and ranks them so that neighbours
-// in rank are neighbours in the network.
+// Package topology knows which nodes share a switch, from the file of --topology-file, and ranks them so that
+// neighbours in rank are neighbours in the network.
 //
 // The file has a line per node, "ASW PSW IP", as DLRover's config map node-topology-config: the access switch that the
 // node is connected to, the switch above that, and the node's address. Further columns are the switches above those,
-// going up. "#" begins a comment. Names are compared as they are written, each column by itself; addresses as numbers, so
-// that any spelling of an IPv6 address will do, and ::ffff:10.0.0.1 is 10.0.0.1.
+// going up. "#" begins a comment. Names are compared as they are written, each column by itself; addresses as numbers,
+// so that any spelling of an IPv6 address will do, and ::ffff:10.0.0.1 is 10.0.0.1.
 //
 // Order is a pure function: whoever fixes a round calls it once and tells the others, or all call it with the same file
 // and the same nodes.
@@ -217,8 +217,8 @@ func (t *Topology) Len() int {
 	return len(t.nodes)
 }
 
-// Switches returns the names of the switches above the node that has these addresses, the access switch first, and nil if
-// the file does not name it. Of several addresses the first one that the file names counts.
+// Switches returns the names of the switches above the node that has these addresses, the access switch first, and nil
+// if the file does not name it. Of several addresses the first one that the file names counts.
 func (t *Topology) Switches(addrs ...netip.Addr) []string {
 	var names []string
 	for s := t.access(addrs); s != nil; s = s.up {

@@ -60,7 +60,8 @@ func check(path string) (elf.Machine, error) {
 	return f.Machine, nil
 }
 
-// newest is the glibc that a probe may ask for: the first one that every distribution in use has, and the first for arm64.
+// newest is the glibc that a probe may ask for: the first one that every distribution in use has, and the first for
+// arm64.
 var newest = [2]int{2, 17}
 
 func checkProbe(path string) error {

@@ -1,6 +1,6 @@
-// Package sshtest has ssh servers that misbehave in ways which no real one can be asked for: they die in the middle of a
-// copy, freeze, or have whatever key the test wants. What they run is real. Only tests import it; for servers that behave,
-// testutil.SSHD starts OpenSSH's.
+// Package sshtest has ssh servers that misbehave in ways which no real one can be asked for: they die in the middle of
+// a copy, freeze, or have whatever key the test wants. What they run is real. Only tests import it; for servers that
+// behave, testutil.SSHD starts OpenSSH's.
 package sshtest
 
 import (

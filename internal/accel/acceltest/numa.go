@@ -75,8 +75,8 @@ func (n NUMA) Files(t testing.TB) Tree {
 	return files
 }
 
-// Duo has two sockets of two NUMA nodes each, of two cores with two threads each, one of them far; a GPU on each node, and
-// a second one on the last.
+// Duo has two sockets of two NUMA nodes each, of two cores with two threads each, one of them far; a GPU on each node,
+// and a second one on the last.
 var Duo = NUMA{
 	Nodes:   map[int]string{0: "0-1,8-9", 1: "2-3,10-11", 2: "4-5,12-13", 3: "6-7,14-15"},
 	Sockets: map[int]int{2: 1, 3: 1},

@@ -1,7 +1,7 @@
-// Package nvline is the language between the NVML probe (cmd/nvprobe, which writes it) and muster (internal/accel/probe,
-// which reads it): one JSON object per line, told apart by "t". Append only: a newer muster may read an older probe's
-// lines and the other way round, so fields are added, and never change their meaning; Version changes where that is not
-// enough.
+// Package nvline is the language between the NVML probe (cmd/nvprobe, which writes it) and muster
+// (internal/accel/probe, which reads it): one JSON object per line, told apart by "t". Append only: a newer muster may
+// read an older probe's lines and the other way round, so fields are added, and never change their meaning; Version
+// changes where that is not enough.
 //
 //	{"t":"hello","v":1,"go_nvml":"0.13.3-0"}             first
 //	{"t":"at","call":"nvmlInit_v2","gpu":-1}             before each call that may hang or die
@@ -148,8 +148,8 @@ type DoneLine struct {
 // GPU is what NVML tells of one GPU. Nil and "" mean not available; an NALine says why.
 type GPU struct {
 	Index int `json:"i"` // NVML's index, in PCI order
-	// RC is 15 or 16 (lost, needs a reset), or the return code with which its handle was refused; 0 is well. Call is the
-	// call that said so.
+	// RC is 15 or 16 (lost, needs a reset), or the return code with which its handle was refused; 0 is well. Call is
+	// the call that said so.
 	RC   int    `json:"rc,omitempty"`
 	Call string `json:"call,omitempty"`
 
@@ -181,8 +181,8 @@ type GPU struct {
 
 	// NVLink has the state of each link, 1 active, 0 inactive, -1 unknown; nil where the GPU has none or does not tell.
 	NVLink []int `json:"nvlink,omitempty"`
-	// P2P has, for each GPU of a lower index, in order, what NVML says of reaching it over NVLink: 0 is well, 1 to 5 why
-	// not, 6 unknown, -1 refused. nil where the library does not tell.
+	// P2P has, for each GPU of a lower index, in order, what NVML says of reaching it over NVLink: 0 is well, 1 to 5
+	// why not, 6 unknown, -1 refused. nil where the library does not tell.
 	P2P    []int   `json:"p2p_nvlink,omitempty"`
 	Fabric *Fabric `json:"fabric,omitempty"` // of machines with NVSwitches; nil where not available
 

@@ -1,6 +1,6 @@
-// Package probe asks NVIDIA's management library (NVML) about the GPUs through a program of its own, nvprobe: the library
-// needs cgo, and may hang or crash. Whatever it does, Run returns in time with what was said until then, and nothing of
-// it reaches the process that called Run.
+// Package probe asks NVIDIA's management library (NVML) about the GPUs through a program of its own, nvprobe: the
+// library needs cgo, and may hang or crash. Whatever it does, Run returns in time with what was said until then, and
+// nothing of it reaches the process that called Run.
 //
 // Release builds carry nvprobe inside (build tag nvprobe_embed); others look for one that is installed. Without one
 // there is no report, and an error that says what was tried: package accel still counts GPUs from files then.
@@ -57,9 +57,11 @@ type Options struct {
 	GPUs int
 	// Moments is how often, a second apart, what only several readings tell is read; 0 for not at all.
 	Moments int
-	// ToolDirs is where nvidia-smi and other vendors' tools are looked for; nil: PATH and the places that each is known to lie in.
+	// ToolDirs is where nvidia-smi and other vendors' tools are looked for; nil: PATH and the places that each is known
+	// to lie in.
 	ToolDirs []string
-	// Timeout is how long the probe, and each vendor's tool, may run; 0: DefaultTimeout(GPUs) and the time that Moments take.
+	// Timeout is how long the probe, and each vendor's tool, may run; 0: DefaultTimeout(GPUs) and the time that Moments
+	// take.
 	Timeout time.Duration
 }
 

@@ -17,8 +17,8 @@ import (
 // SMI is NVIDIA's own tool. It needs no probe, and tells less.
 const SMI = "nvidia-smi"
 
-// Ask is Run, and where no probe can be run or the probe finds no library, nvidia-smi in its place. Report.Instead tells
-// why then.
+// Ask is Run, and where no probe can be run or the probe finds no library, nvidia-smi in its place. Report.Instead
+// tells why then.
 func Ask(ctx context.Context, o Options) (*Report, error) {
 	r, err := Run(ctx, o)
 	var why string
@@ -50,8 +50,8 @@ func Ask(ctx context.Context, o Options) (*Report, error) {
 	return s, nil
 }
 
-// smiFields are what is asked of each GPU, by the names of nvidia-smi --help-query-gpu, and where it goes. The texts are
-// "not guaranteed to be backwards compatible": what cannot be read is not available.
+// smiFields are what is asked of each GPU, by the names of nvidia-smi --help-query-gpu, and where it goes. The texts
+// are "not guaranteed to be backwards compatible": what cannot be read is not available.
 var smiFields = []struct {
 	name, field string // field as in package nvline's GPU
 	take        func(g *nvline.GPU, value string) bool

@@ -12,8 +12,8 @@ import (
 	"muster/internal/proc"
 )
 
-// toolDirs are where vendors' tools lie when they are not on PATH: what container runtimes, WSL and the drivers' packages
-// make of it. That of each vendor but NVIDIA is from documentation.
+// toolDirs are where vendors' tools lie when they are not on PATH: what container runtimes, WSL and the drivers'
+// packages make of it. That of each vendor but NVIDIA is from documentation.
 var toolDirs = map[string][]string{
 	SMI:         {"/usr/bin", "/usr/local/nvidia/bin", "/run/nvidia/driver/usr/bin", "/usr/lib/wsl/lib"},
 	"npu-smi":   {"/usr/local/bin", "/usr/local/sbin"},
@@ -42,8 +42,8 @@ func (o Options) findTool(name string) string {
 // little that to read it needs no deadline.
 const maxAnswer = 256 << 10
 
-// confineTool runs a vendor's tool, in English, and reads up to most bytes. One that cannot be killed is the last that this
-// process runs.
+// confineTool runs a vendor's tool, in English, and reads up to most bytes. One that cannot be killed is the last that
+// this process runs.
 func (o Options) confineTool(ctx context.Context, path string, args []string, deadline time.Duration, most int) (proc.Confined, error) {
 	c, err := proc.Confine(ctx, proc.Confinement{
 		Path: path, Args: args, Env: append(o.environment(), "LC_ALL=C"),
@@ -61,8 +61,9 @@ type Answer struct {
 	Why  string // why there is nothing to read; "" where the tool ran to its end and found no fault with the question
 }
 
-// Tools asks the tools of vendors other than NVIDIA. Whatever a tool does, it is killed when it has taken the timeout, for
-// all questions to it together; one that has hung, or that is not there, is not asked again. The same question is asked once.
+// Tools asks the tools of vendors other than NVIDIA. Whatever a tool does, it is killed when it has taken the timeout,
+// for all questions to it together; one that has hung, or that is not there, is not asked again. The same question is
+// asked once.
 type Tools struct {
 	o     Options
 	run   func(ctx context.Context, args []string, deadline time.Duration) (proc.Confined, error)

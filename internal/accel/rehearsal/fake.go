@@ -1,7 +1,7 @@
-// Package rehearsal stands in for the accelerators of a node, so that a run can be tried where there are none. A spec in
-// YAML or JSON (docs/fake-accelerator.md) says which devices a node has and what fails there. Fake renders it into the
-// inputs from which muster would learn of real devices: files for package accel, the lines of the NVML probe, the output of
-// vendors' tools, the limits of a machine, the network. A fake replaces these inputs and never a verdict.
+// Package rehearsal stands in for the accelerators of a node, so that a run can be tried where there are none. A spec
+// in YAML or JSON (docs/fake-accelerator.md) says which devices a node has and what fails there. Fake renders it into
+// the inputs from which muster would learn of real devices: files for package accel, the lines of the NVML probe, the
+// output of vendors' tools, the limits of a machine, the network. A fake replaces these inputs and never a verdict.
 package rehearsal
 
 import (
@@ -83,8 +83,8 @@ func (f *Fake) Lookup(lookup func(string) (string, bool)) func(string) (string, 
 	}
 }
 
-// Detect is accel.Detect on the fake's files, with the fake's variables over those of lookup; machine answers for all that
-// is no accelerator.
+// Detect is accel.Detect on the fake's files, with the fake's variables over those of lookup; machine answers for all
+// that is no accelerator.
 func (f *Fake) Detect(machine accel.Root, lookup func(string) (string, bool)) accel.Inventory {
 	inv := accel.Detect(f.Root(machine), f.Lookup(lookup))
 	inv.Fake = f.path
@@ -111,7 +111,8 @@ func (f *Fake) CheckMachine(machine accel.Root, onReal bool) error {
 
 // realDevice names what shows that machine has an accelerator that this process may use, "" where nothing does.
 func (f *Fake) realDevice(machine accel.Root) string {
-	// Nodes that nothing but a driver of accelerators makes. /dev/kfd is none of them: a desktop's graphics has it, too.
+	// Nodes that nothing but a driver of accelerators makes. /dev/kfd is none of them: a desktop's graphics has it,
+	// too.
 	for _, node := range []string{"dev/nvidiactl", "dev/davinci_manager", "dev/mxcd"} {
 		if machine.Access(node) == nil {
 			return "/" + node
@@ -125,9 +126,9 @@ func (f *Fake) realDevice(machine accel.Root) string {
 	return ""
 }
 
-// Root returns the files of the fake: /dev, /proc/driver and what /sys has of PCI and of accelerators are the fake's, all
-// else is machine's.
-// CPUs are the fake's where the spec has some. Else, where it names a NUMA node that the machine has not, the nodes are.
+// Root returns the files of the fake: /dev, /proc/driver and what /sys has of PCI and of accelerators are the fake's,
+// all else is machine's. CPUs are the fake's where the spec has some. Else, where it names a NUMA node that the machine
+// has not, the nodes are.
 func (f *Fake) Root(machine accel.Root) accel.Root {
 	r := fakeRoot{tree: f.render(), machine: machine, cgroup: f.spec.cpuMax != "", cpus: f.spec.cpus, grown: f.grown}
 	if r.cpus != nil {
@@ -154,8 +155,8 @@ func (f *Fake) nodes() []int {
 	return slices.Compact(nodes)
 }
 
-// renderNodes writes NUMA nodes that share the machine's allowed CPUs among them, whole cores each. Where there are more
-// nodes than cores, several have the same one: a rehearsal on two CPUs is to start all the same.
+// renderNodes writes NUMA nodes that share the machine's allowed CPUs among them, whole cores each. Where there are
+// more nodes than cores, several have the same one: a rehearsal on two CPUs is to start all the same.
 func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine accel.Root) {
 	put := func(name, text string) { tree[name] = &fstest.MapFile{Data: []byte(text + "\n"), Mode: 0o444} }
 	put(path.Join(nodesDir, "possible"), accel.FormatList(nodes))
@@ -183,9 +184,9 @@ func (f *Fake) renderNodes(tree fstest.MapFS, nodes []int, machine accel.Root) {
 	}
 }
 
-// OnMachine returns the CPUs of the machine that stand for CPUs of the fake, which are the same ones where the spec has none.
-// The fake's cores are dealt out to those that this process may use, in order: CPUs of other NUMA nodes are other ones
-// where there are enough.
+// OnMachine returns the CPUs of the machine that stand for CPUs of the fake, which are the same ones where the spec has
+// none. The fake's cores are dealt out to those that this process may use, in order: CPUs of other NUMA nodes are other
+// ones where there are enough.
 func (f *Fake) OnMachine(cpus []int, machine accel.Root) ([]int, error) {
 	if f.spec.cpus == nil {
 		return cpus, nil

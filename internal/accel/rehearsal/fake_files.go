@@ -135,7 +135,8 @@ func (f *Fake) pciVendor() uint16 {
 	return uint16(id)
 }
 
-// acsConfig is the configuration of a bridge whose first extended capability is access control, with redirection on or off.
+// acsConfig is the configuration of a bridge whose first extended capability is access control, with redirection on or
+// off.
 func acsConfig(on bool) string {
 	config := make([]byte, 4096)
 	binary.LittleEndian.PutUint32(config[0x100:], 0x0001_000d)

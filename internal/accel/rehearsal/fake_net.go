@@ -51,8 +51,8 @@ func (f *Fake) Net() FakeNet {
 	return FakeNet{Iface: n.iface, MTU: n.mtu, Speed: n.rateMbps, Clock: time.Duration(ms) * time.Millisecond}
 }
 
-// PathTo returns what the spec says of the way between this node and another one, in the sections of both: the slower, longer
-// and narrower one counts.
+// PathTo returns what the spec says of the way between this node and another one, in the sections of both: the slower,
+// longer and narrower one counts.
 func (f *Fake) PathTo(peer string) FakePath {
 	ends := [2]struct {
 		of    nodeSpec

@@ -301,8 +301,8 @@ func (f *Fake) memoryMiB(i int) int {
 	return f.spec.memoryMiB
 }
 
-// fakeAddress is the PCI address of GPU i. A bus each; a domain has 256 of them, of which the lowest belong to bridges and
-// on-board devices.
+// fakeAddress is the PCI address of GPU i. A bus each; a domain has 256 of them, of which the lowest belong to bridges
+// and on-board devices.
 func fakeAddress(i int) string {
 	domain, bus := fakeLocation(i)
 	return fmt.Sprintf("%04x:%02x:00.0", domain, bus)

@@ -10,8 +10,8 @@ import (
 // fakeMetaXLinks is how many links each GPU of a fake MetaX node has, all of them up.
 const fakeMetaXLinks = 7
 
-// fakeTools are the tools of vendors by name. Each writes what it says to its arguments; ok is false for those that it does
-// not know. The forms are those of documentation, and of what projects that read these tools quote of them.
+// fakeTools are the tools of vendors by name. Each writes what it says to its arguments; ok is false for those that it
+// does not know. The forms are those of documentation, and of what projects that read these tools quote of them.
 var fakeTools = map[string]struct {
 	vendor string
 	say    func(f *Fake, args string) (text string, ok bool)
@@ -22,7 +22,8 @@ var fakeTools = map[string]struct {
 	"mx-smi":    {"metax", (*Fake).mxSMI},
 }
 
-// Tool is what a vendor's tool says of the fake's devices, and its exit status; ok is false where the node has no such tool.
+// Tool is what a vendor's tool says of the fake's devices, and its exit status; ok is false where the node has no such
+// tool.
 func (f *Fake) Tool(args []string) (text string, status int, ok bool) {
 	tool, known := fakeTools[args[0]]
 	if !known || tool.vendor != f.spec.vendor.Name || f.spec.has("tools-missing", -1) {

@@ -14,8 +14,8 @@ import (
 	"muster/internal/errhint"
 )
 
-// fakeCases has for each vendor the nodes of its devices, and a mask that leaves two of four, in the order in which a worker
-// sees them; "" for vendors whose masks only their runtime can resolve.
+// fakeCases has for each vendor the nodes of its devices, and a mask that leaves two of four, in the order in which a
+// worker sees them; "" for vendors whose masks only their runtime can resolve.
 var fakeCases = map[string]struct {
 	word, nodes, model string
 	mask, shown        string

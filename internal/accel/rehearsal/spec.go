@@ -98,8 +98,8 @@ func (r *specReader) add(line int, format string, args ...any) {
 	}
 }
 
-// take reports whether so many items more may be read. The parser, which would refuse aliases of aliases, does not count
-// what they stand for in a tree of nodes: a file of some KiB may come to millions of items.
+// take reports whether so many items more may be read. The parser, which would refuse aliases of aliases, does not
+// count what they stand for in a tree of nodes: a file of some KiB may come to millions of items.
 func (r *specReader) take(line int, where string, items int) bool {
 	if r.items += items; r.items > maxItems {
 		r.add(line, "%s: more than %d items and keys have been read, what an alias stands for each time that it is used", where, maxItems)

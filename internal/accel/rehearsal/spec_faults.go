@@ -21,7 +21,8 @@ type fault struct {
 	number, line int // place in the node's list, and in the file
 }
 
-// span is what a number of a fault may be; otherwise is its value where the spec gives none, and must makes it give one.
+// span is what a number of a fault may be; otherwise is its value where the spec gives none, and must makes it give
+// one.
 type span struct {
 	lowest, highest, otherwise int
 	must                       bool
@@ -52,7 +53,8 @@ func value(lowest, highest, otherwise int) map[string]span {
 // yes is 1 where the input says so, and 0 where it does not: a fault just on the passing side.
 func yes() map[string]span { return value(0, 1, 1) }
 
-// The vendors of a kind: an input that only NVIDIA's driver or library gives, or that others' drivers or tools give too.
+// The vendors of a kind: an input that only NVIDIA's driver or library gives, or that others' drivers or tools give
+// too.
 var (
 	nvidia      = []string{"nvidia"}
 	nvidiaOrAMD = []string{"nvidia", "amd"}

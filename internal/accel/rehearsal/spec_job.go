@@ -38,8 +38,8 @@ func (r *specReader) inJob(n *yaml.Node, where string, f *fault, given map[strin
 	}
 }
 
-// JobFault is what goes wrong in the processes of a job: those of the check program, and the workers. They get a list of
-// them as JSON in the variable FaultVariable, and obey it themselves.
+// JobFault is what goes wrong in the processes of a job: those of the check program, and the workers. They get a list
+// of them as JSON in the variable FaultVariable, and obey it themselves.
 type JobFault struct {
 	Kind string `json:"kind"` // slow-node, crash or hang
 	In   string `json:"in"`   // check, workers or both
@@ -54,8 +54,8 @@ type JobFault struct {
 	Once string `json:"once,omitempty"`
 	// Factor is the speed of a slow node, as a part of its usual one.
 	Factor float64 `json:"factor,omitempty"`
-	// Status is the exit status of a crash; above 128 it is the signal that ends the process, and 128, where one that ends
-	// processes has this number.
+	// Status is the exit status of a crash; above 128 it is the signal that ends the process, and 128, where one that
+	// ends processes has this number.
 	Status int `json:"status,omitempty"`
 }
 

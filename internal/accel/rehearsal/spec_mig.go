@@ -10,7 +10,8 @@ import (
 	"muster/internal/wording"
 )
 
-// migProfile is the name of a GPU instance with one compute instance in it, such as 1g.10gb: slices of the GPU and memory.
+// migProfile is the name of a GPU instance with one compute instance in it, such as 1g.10gb: slices of the GPU and
+// memory.
 var migProfile = regexp.MustCompile(`^([1-7])g\.[1-9]\d{0,2}gb(\+me)?$`)
 
 // migSlices is how many slices a GPU has.
@@ -48,8 +49,8 @@ func (r *specReader) mig(n *yaml.Node, where string, count int) map[int][]string
 	return divided
 }
 
-// The numbers of MIG's device nodes as the driver gives them (/proc/driver/nvidia-caps/mig-minors): 0 to 2 are of the whole
-// machine, and each GPU has room for 15 instances with a node of their own and 8 compute instances each.
+// The numbers of MIG's device nodes as the driver gives them (/proc/driver/nvidia-caps/mig-minors): 0 to 2 are of the
+// whole machine, and each GPU has room for 15 instances with a node of their own and 8 compute instances each.
 const (
 	migFirst    = 3
 	migInstance = 1 + 8

@@ -41,8 +41,8 @@ var rdmaCounters = []string{
 	"symbol_error", "link_downed", "local_link_integrity_errors", "port_rcv_errors", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err",
 }
 
-// Limits of networks. The largest packet is what a header can say, the smallest what IPv6 guarantees: smaller ones could not
-// be told from a path that lets nothing pass.
+// Limits of networks. The largest packet is what a header can say, the smallest what IPv6 guarantees: smaller ones
+// could not be told from a path that lets nothing pass.
 const (
 	minMTU, maxMTU = 1280, 65535
 	maxRate        = 100_000     // Gb/s of an RDMA port

@@ -15,8 +15,8 @@ const defaultDriver = "550.54.15"
 // nvidiaKeys are those of a node's section that say what NVIDIA's devices alone have.
 var nvidiaKeys = []string{"driver", "nvlinks", "mig"}
 
-// vendor reads whose devices a node has. A node of another vendor than that of the defaults takes from these nothing that
-// belongs to a vendor: an H100's faults and variables are not those of an MI300X.
+// vendor reads whose devices a node has. A node of another vendor than that of the defaults takes from these nothing
+// that belongs to a vendor: an H100's faults and variables are not those of an MI300X.
 func (r *specReader) vendor(keys map[string]*yaml.Node, where string, s *nodeSpec) {
 	if v, ok := keys["vendor"]; ok {
 		was := s.vendor
@@ -36,8 +36,8 @@ func (r *specReader) vendor(keys map[string]*yaml.Node, where string, s *nodeSpe
 	}
 }
 
-// madeBy reports whether the node's vendor is one of names. One that is unknown has been told, and is no reason for more
-// complaints.
+// madeBy reports whether the node's vendor is one of names. One that is unknown has been told, and is no reason for
+// more complaints.
 func (s *nodeSpec) madeBy(names ...string) bool {
 	return s.vendor == nil || slices.Contains(names, s.vendor.Name)
 }

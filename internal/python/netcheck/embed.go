@@ -1,6 +1,6 @@
 // Package netcheck holds the program of the network check, which runs in the user's interpreter with the user's torch:
-// one process per device, and one that tests the links between devices. netcheck/devicecheck drives it and documents the
-// language that they speak.
+// one process per device, and one that tests the links between devices. netcheck/devicecheck drives it and documents
+// the language that they speak.
 package netcheck
 
 import (

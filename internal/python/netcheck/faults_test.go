@@ -13,7 +13,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestCrashStatuses: a crash ends the process whatever its status is: also with one that would be a signal that ends none.
+// TestCrashStatuses: a crash ends the process whatever its status is: also with one that would be a signal that ends
+// none.
 func TestCrashStatuses(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"muster/netcheck/blame"
 )
 
-// Upstream is the rule of DLRover's network check (NetworkCheckRendezvousManager in rdzv_manager.py, read at 00b234b, and
-// the agent's part of it, dlrover.md 2.3 and 2.4): whom it blames, and in how many rounds. Pairs of neighbours by rank,
-// then the fastest with the slowest; a failed node counts with 3600 s, nodes of equal time stand by rank; who is left over
-// joins the last pair. A node is good when it passed once. Up to three nodes are all given up when one fails.
+// Upstream is the rule of DLRover's network check (NetworkCheckRendezvousManager in rdzv_manager.py, read at 00b234b,
+// and the agent's part of it, dlrover.md 2.3 and 2.4): whom it blames, and in how many rounds. Pairs of neighbours by
+// rank, then the fastest with the slowest; a failed node counts with 3600 s, nodes of equal time stand by rank; who is
+// left over joins the last pair. A node is good when it passed once. Up to three nodes are all given up when one fails.
 func Upstream(w World) (blamed []bool, rounds int) {
 	n := len(w.Bad)
 	ok, took := make([]bool, n), make([]int, n)

@@ -1,5 +1,5 @@
-// Package blamesim is nodes and links that do not exist, and what a network check would find out about them: for the tests
-// of package blame, and for the benchmark that holds its rule against DLRover's.
+// Package blamesim is nodes and links that do not exist, and what a network check would find out about them: for the
+// tests of package blame, and for the benchmark that holds its rule against DLRover's.
 package blamesim
 
 import (

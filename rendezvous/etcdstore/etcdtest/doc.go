@@ -1,3 +1,3 @@
-// Package etcdtest runs the contract of rendezvous.Store on etcdstore and the newest etcd server, which it embeds. It holds
-// tests only.
+// Package etcdtest runs the contract of rendezvous.Store on etcdstore and the newest etcd server, which it embeds. It
+// holds tests only.
 package etcdtest

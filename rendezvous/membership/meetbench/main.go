@@ -3,11 +3,11 @@
 //
 //	meetbench -store 127.0.0.1:29400 -agents 4000 -rounds 3 [-c10d] [-token] [-hold 20s]
 //
-// It prints one line of JSON per round: agents and seconds, counted from when the first agent joins, all being connected,
-// until the last one has its place. With -c10d the rounds are those of a job in which an agent of torchrun has been:
-// all nodes are in the pickled state of its protocol, with ranks given there. With -token the agents have a job token, so that
-// all they tell each other is sealed. With -hold the last round runs for so long, and a line says how much of a processor the
-// agents took in that time: what their heartbeats cost.
+// It prints one line of JSON per round: agents and seconds, counted from when the first agent joins, all being
+// connected, until the last one has its place. With -c10d the rounds are those of a job in which an agent of torchrun
+// has been: all nodes are in the pickled state of its protocol, with ranks given there. With -token the agents have a
+// job token, so that all they tell each other is sealed. With -hold the last round runs for so long, and a line says
+// how much of a processor the agents took in that time: what their heartbeats cost.
 package main
 
 import (
