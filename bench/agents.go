@@ -101,7 +101,8 @@ func agentRows(c10d bool, few, many *meetings) []row {
 			rows,
 			row{Figure: name(fewAgents), Ours: small, Unit: "s", Budget: "information", Pass: true, Note: spread(part.few)},
 			row{
-				Figure: name(manyAgents), Ours: large, Unit: "s", PeerText: published, Budget: fmt.Sprintf("≤ %v s", most), Pass: large <= most,
+				Figure: name(manyAgents), Ours: large, Unit: "s", PeerText: published, Budget: fmt.Sprintf("≤ %v s", most),
+				Pass: large <= most,
 				Note: spread(part.many) + "; the peer is torchelastic as published, on machines of its own",
 			},
 			growth,

@@ -9,11 +9,13 @@ import (
 
 func TestRoundsAreRead(t *testing.T) {
 	m := &meetings{first: []float64{9}}
-	out := `{"agents":4,"round":0,"seconds":1.5}` + "\n" + `{"agents":4,"round":1,"seconds":0.5}` + "\n" + `{"agents":4,"round":2,"seconds":0.25}` + "\n"
+	out := `{"agents":4,"round":0,"seconds":1.5}` + "\n" + `{"agents":4,"round":1,"seconds":0.5}` + "\n" +
+		`{"agents":4,"round":2,"seconds":0.25}` + "\n"
 	if err := m.add([]byte(out)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(meetings{first: []float64{9, 1.5}, restart: []float64{0.5, 0.25}}, *m, cmp.AllowUnexported(meetings{})); diff != "" {
+	if diff := cmp.Diff(meetings{first: []float64{9, 1.5}, restart: []float64{0.5, 0.25}}, *m,
+		cmp.AllowUnexported(meetings{})); diff != "" {
 		t.Errorf("rounds (-want +got):\n%s", diff)
 	}
 	for name, text := range map[string]string{

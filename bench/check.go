@@ -17,7 +17,8 @@ import (
 func blamed(context.Context, *bench) ([]row, error) {
 	log.Print("blamed: every set of bad nodes, by both rules")
 	budget := func(figure string, ours, theirs blamesim.Score) row {
-		r := compare(figure, "%", ours.Percent(ours.Healthy), theirs.Percent(theirs.Healthy), "0 %", func(ours, _ float64) bool { return ours == 0 })
+		r := compare(figure, "%", ours.Percent(ours.Healthy), theirs.Percent(theirs.Healthy), "0 %",
+			func(ours, _ float64) bool { return ours == 0 })
 		r.Note = fmt.Sprintf("%d sets; all bad nodes are found in %d of them (DLRover: %d); the peer is DLRover's rule, simulated",
 			ours.Worlds, ours.Found, theirs.Found)
 		r.Pass = r.Pass && ours.Found == ours.Worlds
@@ -62,7 +63,8 @@ func networkCheck(ctx context.Context, b *bench) ([]row, error) {
 		}
 		took, own = append(took, seconds), append(own, used.Seconds())
 	}
-	wall := row{Figure: fmt.Sprintf("network check of %d simulated nodes, from the command to its end", checkedNodes), Unit: "s", Budget: "≤ 6 s"}
+	wall := row{Figure: fmt.Sprintf("network check of %d simulated nodes, from the command to its end", checkedNodes), Unit: "s",
+		Budget: "≤ 6 s"}
 	wall.Ours, wall.Note = median(took), spread(measured{b.muster.name, took}, "s")
 	wall.Pass = wall.Ours <= 6
 	cpu := row{Figure: "processor time of all of muster's processes in it", Unit: "s", Budget: "≤ 0.2 s"}
@@ -101,6 +103,7 @@ func (b *bench) copyBinary() (string, error) {
 // fake writes a spec of as many GPUs for each node.
 func (b *bench) fake(gpus int) (string, error) {
 	path := b.program(fmt.Sprintf("%d-gpus.yaml", gpus))
-	text := fmt.Sprintf("version: 1\ndefaults: {vendor: nvidia, count: %d, model: NVIDIA H100 80GB HBM3, memory_mib: 81559, nvlinks: 18}\n", gpus)
+	text := fmt.Sprintf("version: 1\ndefaults: {vendor: nvidia, count: %d, model: NVIDIA H100 80GB HBM3, memory_mib: 81559, nvlinks: 18}\n",
+		gpus)
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }

@@ -67,7 +67,8 @@ func checkpoints(ctx context.Context, b *bench) ([]row, error) {
 		{"flash_restore.py", size, strconv.Itoa(checkpointDeaths)},
 	} {
 		spec := jobSpec{args: append([]string{
-			"-n", strconv.Itoa(checkpointRanks), "--max-restarts", strconv.Itoa(2 * checkpointDeaths), "--restart-backoff", "1:1s", "--ckpt", "on", "--", b.python("python"), "-u", b.program(script[0]),
+			"-n", strconv.Itoa(checkpointRanks), "--max-restarts", strconv.Itoa(2 * checkpointDeaths), "--restart-backoff", "1:1s",
+			"--ckpt", "on", "--", b.python("python"), "-u", b.program(script[0]),
 		}, script[1:]...)}
 		err := b.savingJob(ctx, b.native(), spec, func(j *job) error {
 			for rank := range checkpointRanks {
@@ -92,8 +93,10 @@ func checkpoints(ctx context.Context, b *bench) ([]row, error) {
 		within("the same beside DCP's async_save, training blocked", all["memory"], all["dcp"], 1.0/3, "≤ 1/3"),
 		within("the same beside torch.save and fsync", all["memory"], all["torch.save"], 1.0/3, "≤ 1/3"),
 		within("first memory save of a job with a size hint, beside later ones", all["first"], all["memory"], 1.3, "≤ 1.3"),
-		within("a copy in memory until it is committed on disk, beside a plain writer with fsync", all["flush"], all["raw"], 1/0.9, "≤ 1/0.9"),
-		within("training lost while a copy goes to disk, beside DCP's async_save", all["slow"], all["dcp_slow"], 1.0/2, "≤ 1/2", "behind the time that a save blocks"),
+		within("a copy in memory until it is committed on disk, beside a plain writer with fsync", all["flush"], all["raw"],
+			1/0.9, "≤ 1/0.9"),
+		within("training lost while a copy goes to disk, beside DCP's async_save", all["slow"], all["dcp_slow"], 1.0/2, "≤ 1/2",
+			"behind the time that a save blocks"),
 		within("restore from memory into the model after a death, beside torch.load", all["restore"], all["torch.load"], 1.0/4, "≤ 1/4",
 			"the file is in the page cache"),
 		{
@@ -138,8 +141,9 @@ func besideDLRover(ctx context.Context, b *bench) ([]row, error) {
 	for range 3 {
 		for _, w := range ways {
 			spec := jobSpec{
-				args: []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks), b.program("flash_dlrover.py"), strconv.Itoa(checkpointSize)},
-				env:  []string{withPath(w.path)},
+				args: []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks),
+					b.program("flash_dlrover.py"), strconv.Itoa(checkpointSize)},
+				env: []string{withPath(w.path)},
 			}
 			err := b.savingJob(ctx, w.launcher, spec, func(j *job) error { return w.times.add(filepath.Join(j.dir, "0.json")) })
 			if err != nil {

@@ -35,8 +35,10 @@ func copies(ctx context.Context, b *bench) ([]row, error) {
 			return nil, fmt.Errorf("BenchmarkCopy says nothing of %q: %s", way, out)
 		}
 	}
-	r := compare("a copy of 256 MiB by loopback, encrypted, beside plain bytes by the same socket", "MB/s", median(rates["encrypted"].values), median(rates["plain"].values),
+	r := compare("a copy of 256 MiB by loopback, encrypted, beside plain bytes by the same socket", "MB/s",
+		median(rates["encrypted"].values), median(rates["plain"].values),
 		"≥ 0.6", func(_, ratio float64) bool { return ratio >= 0.6 })
-	r.Note = fmt.Sprintf("%s; %s; with its SHA-256 compared %.0f MB/s; both ends share this machine's processors", spread(rates["encrypted"], "MB/s"), spread(rates["plain"], "MB/s"), median(rates["copy"].values))
+	r.Note = fmt.Sprintf("%s; %s; with its SHA-256 compared %.0f MB/s; both ends share this machine's processors",
+		spread(rates["encrypted"], "MB/s"), spread(rates["plain"], "MB/s"), median(rates["copy"].values))
 	return []row{r}, nil
 }

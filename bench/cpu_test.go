@@ -28,7 +28,8 @@ func TestCPUWatchCountsOneProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := watchCPU(program)
-	j := shell(t, "exec "+program+" -c '"+busy+"/bin/sh "+script+`; echo "1.0 0 0 $$" >>"$BENCH_DIR/stamps"; exec </dev/null; kill -STOP $$'`)
+	j := shell(t, "exec "+program+" -c '"+busy+"/bin/sh "+script+
+		`; echo "1.0 0 0 $$" >>"$BENCH_DIR/stamps"; exec </dev/null; kill -STOP $$'`)
 	stamps, err := j.waitStamps(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)

@@ -133,7 +133,8 @@ func (b *bench) detected(ctx context.Context) ([]row, error) {
 	}
 	native := launcher{name: "run", argv: []string{b.binary, "run"}}
 	start := func(workers string, env ...string) (_ float64, err error) {
-		j, err := b.start(ctx, native, jobSpec{args: []string{"-n", workers, "--", b.program("stamp.sh")}, env: append([]string{"BENCH_HOLD=0"}, env...)})
+		j, err := b.start(ctx, native,
+			jobSpec{args: []string{"-n", workers, "--", b.program("stamp.sh")}, env: append([]string{"BENCH_HOLD=0"}, env...)})
 		if err != nil {
 			return 0, err
 		}
@@ -169,7 +170,8 @@ func (b *bench) detected(ctx context.Context) ([]row, error) {
 	for i, values := range [][]float64{here, made} {
 		r := &rows[i]
 		r.Unit, r.Budget, r.Pass = "ms", "≤ 20 ms", r.Ours <= 20
-		r.Note = fmt.Sprintf("%s; -n 2, with nothing to find out: %s ms", spread(measured{b.muster.name, values}, r.Unit), number(median(told)))
+		r.Note = fmt.Sprintf("%s; -n 2, with nothing to find out: %s ms", spread(measured{b.muster.name, values}, r.Unit),
+			number(median(told)))
 	}
 	return rows, nil
 }

@@ -27,7 +27,8 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 		kind string
 		env  []string
 	}
-	flags := []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks), "--max-restarts", "1000", b.program("goodput.py")}
+	flags := []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks), "--max-restarts", "1000",
+		b.program("goodput.py")}
 	binary := []string{b.binary, "dlrover-run"}
 	run := []string{b.binary, "run"}
 	ours := []trainer{
@@ -38,7 +39,8 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 	peers := []trainer{{b.torchrun, "torch", []string{b.withTorch(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}}}
 	bin, missing := b.peer("dlrover")
 	if missing == "" {
-		peers = append(peers, trainer{launcher{"dlrover-run", []string{filepath.Join(bin, "dlrover-run")}}, "flash", []string{withPath(bin)}})
+		peers = append(peers,
+			trainer{launcher{"dlrover-run", []string{filepath.Join(bin, "dlrover-run")}}, "flash", []string{withPath(bin)}})
 	}
 	turn := b.goodputFor / goodputTurns
 	log.Printf("goodput: %d jobs of %v each, a worker is killed every %v", goodputTurns, turn, failEvery)
@@ -81,7 +83,8 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 			if t.kind == "torch" {
 				part, budget = 1.1, "≥ 1.1"
 			}
-			r := compare("steps in "+b.goodputFor.String()+" with a failure every 20 s, "+t.name+", beside "+p.name, "steps", done[mine], done[theirs], budget,
+			r := compare("steps in "+b.goodputFor.String()+" with a failure every 20 s, "+t.name+", beside "+p.name, "steps", done[mine],
+				done[theirs], budget,
 				func(_, ratio float64) bool { return ratio >= part })
 			r.Note = fmt.Sprintf("%.0f and %.0f failures; ", kills[mine], kills[theirs])
 			switch {

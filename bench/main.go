@@ -121,7 +121,8 @@ func run() (missed int, err error) {
 		return 0, errors.New("-torch is needed, and no further argument")
 	}
 	if *goodputFor <= goodputTurns*failEvery {
-		return 0, fmt.Errorf("-goodput-for has to be more than %v: in each of %d jobs a worker is killed every %v", goodputTurns*failEvery, goodputTurns, failEvery)
+		return 0, fmt.Errorf("-goodput-for has to be more than %v: in each of %d jobs a worker is killed every %v", goodputTurns*failEvery,
+			goodputTurns, failEvery)
 	}
 	if *jobs < 1 || *peerJobs < 1 {
 		return 0, errors.New("-jobs and -peer-jobs are at least 1")
@@ -139,7 +140,8 @@ func run() (missed int, err error) {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{jobs: *jobs, peerJobs: *peerJobs, goodputFor: *goodputFor, storebench: *storebench, meetbench: *meetbench, nvprobe: *nvprobe, nvml: *nvml}
+	b := &bench{jobs: *jobs, peerJobs: *peerJobs, goodputFor: *goodputFor, storebench: *storebench, meetbench: *meetbench,
+		nvprobe: *nvprobe, nvml: *nvml}
 	if err := b.open(*binary, *torch); err != nil {
 		return 0, err
 	}

@@ -100,7 +100,8 @@ func (h *hosts) configure() error {
 	for _, addr := range h.addrs {
 		fmt.Fprintf(&known, "[%s]:%d %s", addr, h.port, key)
 	}
-	config := fmt.Sprintf("Host *\n  Port %d\n  IdentityFile %s\n  UserKnownHostsFile %s\n", h.port, h.ssh("id_ed25519"), h.ssh("known_hosts"))
+	config := fmt.Sprintf("Host *\n  Port %d\n  IdentityFile %s\n  UserKnownHostsFile %s\n", h.port, h.ssh("id_ed25519"),
+		h.ssh("known_hosts"))
 	program := fmt.Sprintf("#!/bin/sh\nexec /usr/bin/ssh -F %s \"$@\"\n", h.ssh("client"))
 	return errors.Join(
 		os.WriteFile(h.ssh("known_hosts"), []byte(known.String()), 0o600),

@@ -73,7 +73,8 @@ func warm(ctx context.Context, b *bench) ([]row, error) {
 			"the peer is muster with --warm off; launcher, guardian and template count",
 			spread(memory8[0], "MB")),
 		// With a lone worker there is nothing to share: this is what the template costs.
-		atMost(0, "command start to the all-reduce of a lone worker, warm", "s", start1[1], start1[0], "the peer is muster with --warm off"),
+		atMost(0, "command start to the all-reduce of a lone worker, warm", "s", start1[1], start1[0],
+			"the peer is muster with --warm off"),
 	}, nil
 }
 

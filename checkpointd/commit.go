@@ -193,7 +193,8 @@ func (c *commitment) publish(files []File, elsewhere bool) error {
 		return err
 	}
 	m := Manifest{
-		Commit: commit, Version: manifestVersion, Step: c.step, Dir: c.stepDir, Attempt: c.attempt, RunID: c.runID, Shards: c.shards, Created: c.now().UTC(),
+		Commit: commit, Version: manifestVersion, Step: c.step, Dir: c.stepDir, Attempt: c.attempt, RunID: c.runID, Shards: c.shards,
+		Created:  c.now().UTC(),
 		Trackers: c.trackers, Spare: c.spare, Files: files,
 	}
 	if err := m.validate(); err != nil {

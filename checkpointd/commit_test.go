@@ -130,14 +130,16 @@ func content(attempt string, step int64, shard int) []byte {
 
 func testCommitment(d disk, dir string, step int64, shards int, paths func(shard int) string) *commitment {
 	c := &commitment{
-		disk: d, dir: dir, step: step, stepDir: strconv.FormatInt(step, 10), runID: "test", attempt: newAttempt(), shards: shards, now: time.Now,
+		disk: d, dir: dir, step: step, stepDir: strconv.FormatInt(step, 10), runID: "test", attempt: newAttempt(), shards: shards,
+		now: time.Now,
 	}
 	for shard := range shards {
-		c.files = append(c.files, fileSource{Shard: shard, Path: paths(shard), Write: func(_ context.Context, f *os.File) (int64, uint32, error) {
-			data := content(c.attempt, step, shard)
-			_, err := f.Write(data)
-			return int64(len(data)), crc32.Checksum(data, castagnoli), err
-		}})
+		c.files = append(c.files,
+			fileSource{Shard: shard, Path: paths(shard), Write: func(_ context.Context, f *os.File) (int64, uint32, error) {
+				data := content(c.attempt, step, shard)
+				_, err := f.Write(data)
+				return int64(len(data)), crc32.Checksum(data, castagnoli), err
+			}})
 	}
 	return c
 }
@@ -320,7 +322,8 @@ func TestDamagedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, note := chooseDisk(context.Background(), dir)
-			if want := map[string]int64{"foreign": 6}[name]; s == nil || s.Step != max(want, 6) && s.Step != 7 || want != 0 && s.Step != want || len(note) == 0 {
+			if want := map[string]int64{"foreign": 6}[name]; s == nil || s.Step != max(want, 6) && s.Step != 7 || want != 0 &&
+				s.Step != want || len(note) == 0 {
 				t.Fatalf("found %+v, note %q", s, note)
 			}
 		})

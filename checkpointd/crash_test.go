@@ -175,7 +175,8 @@ func TestCrashes(t *testing.T) {
 						t.Fatalf("life %d: %v", life, err)
 					}
 				}
-				if found, _ := chooseDisk(context.Background(), dir); least >= 0 && (found == nil || int(found.Step) < least) || len(inMemory(t, memory)) > 0 {
+				if found, _ := chooseDisk(context.Background(), dir); least >= 0 && (found == nil || int(found.Step) < least) ||
+					len(inMemory(t, memory)) > 0 {
 					t.Fatalf("life %d: on disk is %+v, and %d was kept; in memory %v", life, found, least, inMemory(t, memory))
 				}
 			}
@@ -214,7 +215,8 @@ func TestCrashes(t *testing.T) {
 		}
 	}
 	if len(steps) == 0 || fromMemories == 0 || int(steps[0].Step) < least {
-		t.Errorf("%d steps are committed, %d lives restored from memory, the newest is %+v and %d was kept", len(steps), fromMemories, steps, least)
+		t.Errorf("%d steps are committed, %d lives restored from memory, the newest is %+v and %d was kept", len(steps), fromMemories,
+			steps, least)
 	}
 	t.Logf("%d kills, %d of them of the agent too, after which %d ranks restored what it had in memory; %d of %d restores from memory; the last step was %d; %d steps committed, %d files loaded",
 		kills, agents, adopted, fromMemories, 2*kills, last, len(steps), checked)

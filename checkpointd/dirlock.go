@@ -121,7 +121,8 @@ func ownDirOf(t *beneath.Tree, dir string) error {
 		return nil
 	}
 	if of.Uid != outer.Uid && of.Uid != 0 {
-		return errhint.With(fmt.Errorf("%s is of user %d, and %s of user %d", path, of.Uid, dir, outer.Uid), "look who has put it there, and move it away")
+		return errhint.With(fmt.Errorf("%s is of user %d, and %s of user %d", path, of.Uid, dir, outer.Uid),
+			"look who has put it there, and move it away")
 	}
 	if more != 0 {
 		return errhint.With(fmt.Errorf("others may write to %s", path), "chmod go-w "+path)
@@ -247,6 +248,7 @@ func holderOf(pid int, st *syscall.Stat_t) (h holder, ok bool) {
 		return h, false
 	}
 	h = holder{pid: pid, uid: uid}
-	h.mayWrite = uid == 0 || uid == int(st.Uid) || st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && slices.Contains(gids, strconv.Itoa(int(st.Gid)))
+	h.mayWrite = uid == 0 || uid == int(st.Uid) || st.Mode&0o002 != 0 || st.Mode&0o020 != 0 &&
+		slices.Contains(gids, strconv.Itoa(int(st.Gid)))
 	return h, true
 }

@@ -30,7 +30,8 @@ func TestDeepSpeed(t *testing.T) {
 	t.Parallel()
 	bin, dir := testutil.Peer(t, "deepspeed"), t.TempDir()
 	s, log := testService(t, nil)
-	out := runRanksOf(t, filepath.Join(bin, "python"), nil, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir, filepath.Join(t.TempDir(), "store"))
+	out := runRanksOf(t, filepath.Join(bin, "python"), nil, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir,
+		filepath.Join(t.TempDir(), "store"))
 	for _, line := range []string{"zero 0", "zero 2", "zero 3", "without muster"} {
 		if !strings.Contains(out, line+"\n") {
 			t.Errorf("not done: %s\n%s\n%s", line, out, log.String())
@@ -58,7 +59,8 @@ func TestTrainer(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			s, log := testService(t, nil)
-			out := runRanksOf(t, filepath.Join(bin, "python"), site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir, filepath.Join(t.TempDir(), "store"), kind)
+			out := runRanksOf(t, filepath.Join(bin, "python"), site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir,
+				filepath.Join(t.TempDir(), "store"), kind)
 			for _, what := range []string{"restored from memory", "the same as Trainer's", "the best", "by hand", "without memory"} {
 				if !strings.Contains(out, "done: "+what+"\n") {
 					t.Errorf("not done: %s\n%s\n%s", what, out, log.String())

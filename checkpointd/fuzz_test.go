@@ -91,7 +91,8 @@ func FuzzManifest(f *testing.F) {
 
 // FuzzTracker has any bytes for one of the trackers.
 func FuzzTracker(f *testing.F) {
-	for _, seed := range []string{`{"step":9,"attempt":"x","shards":1,"paths":["9/rank_0.pt"]}`, `{"step":-9223372036854775808}`, "9", " 9\n", "-1", "99999999999999999999", "\x00", "{}", "null", ""} {
+	for _, seed := range []string{`{"step":9,"attempt":"x","shards":1,"paths":["9/rank_0.pt"]}`, `{"step":-9223372036854775808}`, "9",
+		" 9\n", "-1", "99999999999999999999", "\x00", "{}", "null", ""} {
 		f.Add([]byte(seed), false)
 		f.Add([]byte(seed), true)
 	}
@@ -112,7 +113,8 @@ func FuzzTracker(f *testing.F) {
 func FuzzLabel(f *testing.F) {
 	for _, seed := range []string{
 		`{"version":1,"run_id":"r","pid":1,"sets":[{"id":1,"dir":"/data","shards":2,"committed":{"era":0,"step":-1,"again":0},"head":"","next_at":{"era":0,"step":-1,"again":0}}]}`,
-		`{"version":1,"sets":[{"dir":"..","shards":1}]}`, `{"version":1,"sets":[{"id":-1,"dir":"/x","shards":65536},{"id":-1,"dir":"/x","shards":1}]}`, `{"version":9}`, "null", "",
+		`{"version":1,"sets":[{"dir":"..","shards":1}]}`,
+		`{"version":1,"sets":[{"id":-1,"dir":"/x","shards":65536},{"id":-1,"dir":"/x","shards":1}]}`, `{"version":9}`, "null", "",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -91,7 +91,8 @@ func victim(t *testing.T) string {
 func TestHostileReports(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	set := func(fields string) string {
-		return `{"seq":1,"addr":"ADDR","sets":[{"dir":"` + elsewhere + `","shards":2,"begun":{"step":-1},"committed":{"step":-1},"next_at":{"step":-1}` + fields + `}]}`
+		return `{"seq":1,"addr":"ADDR","sets":[{"dir":"` + elsewhere +
+			`","shards":2,"begun":{"step":-1},"committed":{"step":-1},"next_at":{"step":-1}` + fields + `}]}`
 	}
 	shards := func(n, dir string) string {
 		return fmt.Sprintf(`{"seq":1,"addr":"ADDR","sets":[{"dir":%q,"shards":%s,"saves":[0],"loads":1}]}`, dir, n)
@@ -184,7 +185,8 @@ func TestHostileDirectory(t *testing.T) {
 	defer conn.Close()
 	at := moment{Era: s.round << eraShift, Step: 1}
 	r := planner.Report{Seq: 1, Addr: string(us), Sets: []planner.SetReport{{
-		Key: planner.Key{Dir: dir, Shards: 1}, Copies: []planner.Copy{{At: at, Persist: true}}, Saves: []int{0}, Begun: at, Committed: planner.Never, NextAt: planner.Never, Keep: 1, Loads: 1,
+		Key: planner.Key{Dir: dir, Shards: 1}, Copies: []planner.Copy{{At: at, Persist: true}}, Saves: []int{0}, Begun: at,
+		Committed: planner.Never, NextAt: planner.Never, Keep: 1, Loads: 1,
 	}}}
 	if err := writeFrame(conn, r); err != nil {
 		t.Fatal(err)
@@ -203,7 +205,8 @@ func TestHostileDirectory(t *testing.T) {
 	w.save(3, 0, size, false)
 	w.close()
 	s.RoundOver("a test") // its workers have ended: nobody is to name it any more
-	for v.Sets == nil || v.Sets[0].Dir != dir && v.Sets[len(v.Sets)-1].Dir != dir || !slices.ContainsFunc(v.Sets, func(s planner.SetView) bool { return s.Dir == dir && s.Err != "" }) {
+	for v.Sets == nil || v.Sets[0].Dir != dir && v.Sets[len(v.Sets)-1].Dir != dir ||
+		!slices.ContainsFunc(v.Sets, func(s planner.SetView) bool { return s.Dir == dir && s.Err != "" }) {
 		v = planner.View{}
 		if err := readFrame(conn, peerLimit, &v); err != nil {
 			t.Fatal(err)
@@ -426,7 +429,8 @@ func TestHostileCopies(t *testing.T) {
 	s.mu.Unlock()
 	get(2, 0)
 	await(2, "the copy is found to be another one", func(st *set) bool { return st.fetchErr != nil })
-	if text := c.logs[2].String(); !strings.Contains(text, "shard 0 of step 1 from "+s.team.id.Addr()) || !strings.Contains(text, "SHA-256") {
+	if text := c.logs[2].String(); !strings.Contains(text, "shard 0 of step 1 from "+s.team.id.Addr()) ||
+		!strings.Contains(text, "SHA-256") {
 		t.Errorf("the log does not name it: %s", text)
 	}
 	await(2, "it is not here", func(st *set) bool { return !here(st) && len(st.bad) == 1 })
@@ -540,7 +544,8 @@ func FuzzGreeting(f *testing.F) {
 		if readFrame(strings.NewReader(framed(text)), greetingLimit, &g) != nil || g.check() != nil {
 			return
 		}
-		if g.Op != "join" && (g.Shard < 0 || g.Shard >= g.Shards || g.Shards > planner.MaxShards || !filepath.IsAbs(g.Dir) || g.Part >= max(1, g.Parts)) || g.Rank < 0 && g.Op == "join" {
+		if g.Op != "join" && (g.Shard < 0 || g.Shard >= g.Shards || g.Shards > planner.MaxShards || !filepath.IsAbs(g.Dir) ||
+			g.Part >= max(1, g.Parts)) || g.Rank < 0 && g.Op == "join" {
 			t.Errorf("%+v was taken", g)
 		}
 	})
@@ -582,7 +587,8 @@ func FuzzPartResult(f *testing.F) {
 		}
 		c := &commitment{dir: a.Dir, attempt: a.Attempt, stepDir: r.StepDir}
 		for i := range r.Files {
-			for _, path := range []string{c.stagedPath(&r.Files[i], r.Elsewhere), r.Files[i].place(a.Dir), filepath.Join(a.Dir, r.StepDir)} {
+			for _, path := range []string{c.stagedPath(&r.Files[i], r.Elsewhere), r.Files[i].place(a.Dir),
+				filepath.Join(a.Dir, r.StepDir)} {
 				if rel, err := filepath.Rel(a.Dir, path); err != nil || !filepath.IsLocal(rel) || rel == "." {
 					t.Errorf("%q leads to %s", r.Files[i].Path, path)
 				}

@@ -33,7 +33,8 @@ func plant(dir string, step int64, attempt string, files ...string) error {
 		m.Files = append(m.Files, f)
 	}
 	text, err := jsonText(m)
-	return errors.Join(err, os.MkdirAll(filepath.Join(dir, ownDir), 0o700), os.WriteFile(filepath.Join(dir, ownDir, fmt.Sprint(step, ".json")), text, 0o600))
+	return errors.Join(err, os.MkdirAll(filepath.Join(dir, ownDir), 0o700),
+		os.WriteFile(filepath.Join(dir, ownDir, fmt.Sprint(step, ".json")), text, 0o600))
 }
 
 // tree is what lies in a directory: names, links and texts.
@@ -97,7 +98,8 @@ func TestPruneHostile(t *testing.T) {
 		}, true},
 		"a link as a file": {func(dir, victim string) error {
 			path := filepath.Join(dir, "1", "rank_0.pt")
-			return errors.Join(os.Remove(path), os.Symlink(filepath.Join(victim, "file"), path), rewriteAt(dir, "1", func(m *Manifest) { m.Files[0].Size = 4 }))
+			return errors.Join(os.Remove(path), os.Symlink(filepath.Join(victim, "file"), path),
+				rewriteAt(dir, "1", func(m *Manifest) { m.Files[0].Size = 4 }))
 		}, true},
 		"a link in a step": {func(dir, victim string) error {
 			return errors.Join(os.Symlink(victim, filepath.Join(dir, "1", "sub")), rewriteAt(dir, "1", func(m *Manifest) {
@@ -128,7 +130,8 @@ func TestPruneHostile(t *testing.T) {
 			t.Run(fmt.Sprintf("%s live %v", name, live), func(t *testing.T) {
 				parent := t.TempDir()
 				dir, victim := filepath.Join(parent, "checkpoints"), filepath.Join(parent, "victim")
-				if err := errors.Join(os.Mkdir(victim, 0o700), os.WriteFile(filepath.Join(victim, "file"), []byte("data"), 0o600)); err != nil {
+				if err := errors.Join(os.Mkdir(victim, 0o700),
+					os.WriteFile(filepath.Join(victim, "file"), []byte("data"), 0o600)); err != nil {
 					t.Fatal(err)
 				}
 				for step := range int64(4) {
@@ -184,7 +187,8 @@ func mapsEqual(a, b map[string]string) bool {
 func TestPruneLeavesOthersFiles(t *testing.T) {
 	dir := t.TempDir()
 	for step := int64(1); step <= 2; step++ {
-		if err := testCommitment(posix{}, dir, step, 2, func(shard int) string { return fmt.Sprintf("parts/%d.pt", shard) }).run(t.Context()); err != nil {
+		if err := testCommitment(posix{}, dir, step, 2,
+			func(shard int) string { return fmt.Sprintf("parts/%d.pt", shard) }).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -206,7 +210,8 @@ func TestPruneLeavesOthersFiles(t *testing.T) {
 // A .muster that leads elsewhere is refused by whoever writes, and told by whoever lists; nothing behind it changes.
 func TestOwnDirPlanted(t *testing.T) {
 	victim := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(victim, "trash-x"), 0o700), os.WriteFile(filepath.Join(victim, "trash-x", "file"), nil, 0o600),
+	if err := errors.Join(os.Mkdir(filepath.Join(victim, "trash-x"), 0o700),
+		os.WriteFile(filepath.Join(victim, "trash-x", "file"), nil, 0o600),
 		os.Mkdir(filepath.Join(victim, "stage-x"), 0o700), plant(victim, 3, "a", "../file")); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +235,8 @@ func TestOwnDirPlanted(t *testing.T) {
 			t.Errorf("%s: pruned, %v", name, err)
 		}
 		steps, err := List(dir)
-		if err != nil || len(steps) != 2 || steps[0].Verify() != nil || steps[1].Name() != ownDir || !errors.Is(steps[1].Verify(), errName) {
+		if err != nil || len(steps) != 2 || steps[0].Verify() != nil || steps[1].Name() != ownDir ||
+			!errors.Is(steps[1].Verify(), errName) {
 			t.Errorf("%s: %+v, %v", name, steps, err)
 		}
 	}
@@ -347,7 +353,8 @@ func TestLockOfReaders(t *testing.T) {
 	if err != nil {
 		t.Fatalf("every save fails: %v", err)
 	}
-	if _, err := openForTest(dir); !errors.Is(err, errLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d of user %d holds %s", os.Getpid(), os.Getuid(), path)) {
+	if _, err := openForTest(dir); !errors.Is(err, errLocked) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("process %d of user %d holds %s", os.Getpid(), os.Getuid(), path)) {
 		t.Errorf("two jobs with one directory: %v", err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o044 != 0 {
@@ -369,7 +376,8 @@ func TestLockShared(t *testing.T) {
 	if !holds(t, filepath.Join(dir, ownDir, lockName)) {
 		t.Fatal("who may write cannot lock")
 	}
-	if _, err := openForTest(dir); !errors.Is(err, errLocked) || !strings.Contains(err.Error(), fmt.Sprint("of user ", testutil.StrangerID)) {
+	if _, err := openForTest(dir); !errors.Is(err, errLocked) ||
+		!strings.Contains(err.Error(), fmt.Sprint("of user ", testutil.StrangerID)) {
 		t.Errorf("two jobs with one directory: %v", err)
 	}
 }
@@ -583,7 +591,8 @@ func TestManifestOfManyEntries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			text := c.begin + strings.Repeat(c.entry+",", most/(len(c.entry)+1)) + c.entry + "]}"
-			if err := errors.Join(os.Mkdir(filepath.Join(dir, "5"), 0o700), os.WriteFile(filepath.Join(dir, c.file), []byte(text), 0o600)); err != nil {
+			if err := errors.Join(os.Mkdir(filepath.Join(dir, "5"), 0o700),
+				os.WriteFile(filepath.Join(dir, c.file), []byte(text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			var before, after runtime.MemStats
@@ -627,7 +636,8 @@ func TestLabelsOfStrangers(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3 {
 		path := filepath.Join(dir, fmt.Sprint(segmentPrefix, os.Geteuid(), "-job-imitation", i))
-		if err := errors.Join(os.WriteFile(path, []byte("{}"), 0o600), os.Chown(path, testutil.StrangerID, testutil.StrangerID)); err != nil {
+		if err := errors.Join(os.WriteFile(path, []byte("{}"), 0o600),
+			os.Chown(path, testutil.StrangerID, testutil.StrangerID)); err != nil {
 			t.Fatal(err)
 		}
 	}

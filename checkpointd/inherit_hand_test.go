@@ -30,7 +30,8 @@ func TestSeveralByHand(t *testing.T) {
 			t.Error(err)
 		}
 		found, err := ListMemory(memory)
-		if err != nil || len(found) != 2 || found[0].Step != 2 || found[0].Whole != 1 || found[0].Shards != 2 || !found[0].Several || found[0].Running {
+		if err != nil || len(found) != 2 || found[0].Step != 2 || found[0].Whole != 1 || found[0].Shards != 2 || !found[0].Several ||
+			found[0].Running {
 			t.Fatalf("%+v: %v", found, err)
 		}
 		for _, to := range []string{"", filepath.Join(t.TempDir(), "to")} {
@@ -38,7 +39,8 @@ func TestSeveralByHand(t *testing.T) {
 			if rank == 1 {
 				missing = "shards 0"
 			}
-			if err := found[0].Save(t.Context(), to, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), missing) || !strings.Contains(errhint.Of(err), "--rdzv-id") {
+			if err := found[0].Save(t.Context(), to, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), missing) ||
+				!strings.Contains(errhint.Of(err), "--rdzv-id") {
 				t.Errorf("saved to %q: %v (%s)", to, err, errhint.Of(err))
 			}
 		}
@@ -84,7 +86,8 @@ func TestSeveralSave(t *testing.T) {
 	if err != nil || len(found) == 0 || found[0].Step != 3 {
 		t.Fatalf("%+v: %v", found, err)
 	}
-	if err := found[0].Save(t.Context(), "", zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "step 3") || !strings.Contains(errhint.Of(err), "--to") {
+	if err := found[0].Save(t.Context(), "", zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "step 3") ||
+		!strings.Contains(errhint.Of(err), "--to") {
 		t.Errorf("saved: %v", err)
 	}
 	to := filepath.Join(t.TempDir(), "to")

@@ -181,7 +181,8 @@ func errStrangers(path string) error {
 	if len(strangers) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d files of other users have names of checkpoints in memory, and are not looked at: %s", len(strangers), strangers[0])
+	return fmt.Errorf("%d files of other users have names of checkpoints in memory, and are not looked at: %s", len(strangers),
+		strangers[0])
 }
 
 // labelPaths are the names of this user's labels in a directory.

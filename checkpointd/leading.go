@@ -49,7 +49,8 @@ type member struct {
 }
 
 func newLeading(s *Service) *leading {
-	l := &leading{s: s, planner: planner.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{}, opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
+	l := &leading{s: s, planner: planner.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{},
+		opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
 	l.planner.Local, l.planner.More = s.team.local, true
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l
@@ -193,7 +194,8 @@ func (l *leading) ended(conn net.Conn, rank int, err error) {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET):
 	case errors.Is(err, errSilent):
-		l.s.cfg.Log.Warn().Int("group_rank", rank).Msg("a node is not heard of any more about checkpoints: what it alone has in memory counts as lost")
+		l.s.cfg.Log.Warn().Int("group_rank",
+			rank).Msg("a node is not heard of any more about checkpoints: what it alone has in memory counts as lost")
 	default:
 		l.misbehaved(conn, rank, err)
 	}

@@ -190,7 +190,8 @@ func (m *memory) header() (h headerOf, err error) {
 		get64 := func(at int) int64 { return int64(binary.LittleEndian.Uint64(m.bytes[at:])) }
 		h = headerOf{
 			state: slotState(atomic.LoadUint32((*uint32)(unsafe.Pointer(&m.bytes[headerState])))),
-			shard: get32(headerShard), shards: get32(headerShards), pid: get32(headerPID), at: moment{Era: uint64(get64(headerEra)), Step: get64(headerStep), Again: int64(get32(headerAgain))},
+			shard: get32(headerShard), shards: get32(headerShards), pid: get32(headerPID),
+			at:      moment{Era: uint64(get64(headerEra)), Step: get64(headerStep), Again: int64(get32(headerAgain))},
 			metaOff: get64(headerMetaOff), metaLen: get64(headerMetaLen), end: time.Unix(0, get64(headerEnd)),
 			runID: strings.TrimRight(string(m.bytes[headerRunID:headerRunID+64]), "\x00"),
 		}
@@ -314,7 +315,8 @@ func ListMemory(memory string) ([]MemoryStep, error) {
 		if errors.Is(err, os.ErrNotExist) { // its agent has just ended
 			continue
 		}
-		common := MemoryStep{RunID: cmp.Or(l.RunID, labelRun(path)), Step: -1, Several: l.Lineage != 0, Running: isKept(path) && !l.Saving, Problem: err, label: path}
+		common := MemoryStep{RunID: cmp.Or(l.RunID, labelRun(path)), Step: -1, Several: l.Lineage != 0, Running: isKept(path) && !l.Saving,
+			Problem: err, label: path}
 		common.Saving = l.Saving && isKept(path)
 		if err != nil {
 			steps = append(steps, common)

@@ -87,7 +87,8 @@ func TestSalvage(t *testing.T) {
 	if err != nil || len(found) != 2 || found[0].Step != 13 || found[0].Whole != 1 || found[1].Step != 12 || found[1].Whole != 2 {
 		t.Fatalf("%+v: %v", found, err)
 	}
-	if s := found[1]; s.RunID != "test" || s.Dir != dir || s.Running || s.OnDisk || s.Problem != nil || s.Bytes < 2*size || time.Since(s.Saved) > time.Hour {
+	if s := found[1]; s.RunID != "test" || s.Dir != dir || s.Running || s.OnDisk || s.Problem != nil || s.Bytes < 2*size ||
+		time.Since(s.Saved) > time.Hour {
 		t.Errorf("%+v", s)
 	}
 	onDisk(t, dir, 10)
@@ -144,7 +145,8 @@ func TestAdopt(t *testing.T) {
 	killed(t, "test", memory, dir, saveBoth(10, 11, 12))
 	killed(t, "other", memory, t.TempDir(), saveBoth(7))
 	t.Cleanup(func() {
-		if left, err := ListMemory(memory); err != nil || len(left) != 1 || left[0].RunID != "other" || left[0].Drop() != nil || len(inMemory(t, memory)) > 0 {
+		if left, err := ListMemory(memory); err != nil || len(left) != 1 || left[0].RunID != "other" || left[0].Drop() != nil ||
+			len(inMemory(t, memory)) > 0 {
 			t.Errorf("left in the end: %+v: %v, %v", left, err, inMemory(t, memory))
 		}
 	})
@@ -152,7 +154,8 @@ func TestAdopt(t *testing.T) {
 	func() {
 		log := &testutil.Buffer{}
 		var err error
-		if s, err = Open(t.Context(), Config{Socket: filepath.Join(t.TempDir(), "socket"), RunID: "test", Workers: 2, Memory: memory, Log: zerolog.New(log)}); err != nil {
+		if s, err = Open(t.Context(), Config{Socket: filepath.Join(t.TempDir(), "socket"), RunID: "test", Workers: 2, Memory: memory,
+			Log: zerolog.New(log)}); err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
@@ -168,7 +171,8 @@ func TestAdopt(t *testing.T) {
 		}
 		onDisk(t, dir, 12)
 		found, err := ListMemory(memory)
-		if n := slices.IndexFunc(found, func(m MemoryStep) bool { return m.RunID == "test" }); err != nil || n < 0 || !found[n].Running || !found[n].OnDisk {
+		if n := slices.IndexFunc(found, func(m MemoryStep) bool { return m.RunID == "test" }); err != nil || n < 0 || !found[n].Running ||
+			!found[n].OnDisk {
 			t.Errorf("%+v: %v", found, err)
 		}
 		saveBoth(3)(a, b) // the script goes back: later all the same

@@ -96,7 +96,8 @@ func (t *team) standing(left []*leftover) standing {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := standing{Node: s.cfg.Node, Dir: s.cfg.Dir, Lineage: t.lineage, Round: s.round << eraShift >> roundShift, Heads: map[string]moment{}}
+	n := standing{Node: s.cfg.Node, Dir: s.cfg.Dir, Lineage: t.lineage, Round: s.round << eraShift >> roundShift,
+		Heads: map[string]moment{}}
 	know := func(st *set) {
 		n.Round = max(n.Round, st.newestEra()>>roundShift)
 		if st.head != "" {
@@ -143,7 +144,8 @@ func (t *team) callRound(ctx context.Context, r rendezvous.Round, board rendezvo
 		case hearing.Err() == nil || ctx.Err() != nil:
 			return call, fmt.Errorf("the node with group rank %d does not say what it has in memory: %w", rank, err)
 		default: // it may come later; the planner gives it up if it does not
-			t.s.cfg.Log.Warn().Int("group_rank", rank).Msg("a node does not say what checkpoints it has in memory: what is done now is decided without it")
+			t.s.cfg.Log.Warn().Int("group_rank",
+				rank).Msg("a node does not say what checkpoints it has in memory: what is done now is decided without it")
 		}
 	}
 	call.Addr, call.Heads = string(t.id), map[string]moment{}

@@ -44,12 +44,14 @@ func List(dir string) ([]Step, error) {
 		}
 	}
 	if n := latest.step; n >= 0 && latest.foreign < 0 && !slices.ContainsFunc(steps, func(s Step) bool { return s.Step == n }) {
-		steps = append(steps, Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: fmt.Errorf("%s names it, and there is no manifest of it", trackerName)})
+		steps = append(steps,
+			Step{Manifest: Manifest{Step: n}, Dir: dir, Problem: fmt.Errorf("%s names it, and there is no manifest of it", trackerName)})
 	}
 	for i := range steps {
 		s := &steps[i]
 		tracked := latest.step >= 0 && s.Step == latest.step
-		s.Latest = s.Foreign || s.Attempt == "" && tracked || s.Problem == nil && tracked && s.Attempt == latest.attempt && latest.foreign < 0
+		s.Latest = s.Foreign || s.Attempt == "" && tracked || s.Problem == nil && tracked && s.Attempt == latest.attempt &&
+			latest.foreign < 0
 	}
 	for _, err := range latest.problems {
 		steps = append(steps, Step{Manifest: Manifest{Step: -1}, Dir: dir, Problem: err})
@@ -232,7 +234,8 @@ func latestStep(t *beneath.Tree) latest {
 		_, err := t.Lstat(path)
 		return errors.Is(err, os.ErrNotExist)
 	}
-	if n != l.step && missing(filepath.Join(name, manifestName)) && missing(filepath.Join(ownDir, name+".json")) { // else we wrote it, and tracked it
+	if n != l.step && missing(filepath.Join(name, manifestName)) &&
+		missing(filepath.Join(ownDir, name+".json")) { // else we wrote it, and tracked it
 		l.foreign = n
 	}
 	return l

@@ -232,7 +232,8 @@ func (c *session) expectedLocked() bool {
 	s, st := c.service, c.set
 	complete := st.slots.complete()
 	for slot, of := range st.copies {
-		if !of.persist || slot.At.Era != c.eraLocked() || slot.At.Compare(st.committed) <= 0 || slices.Contains(complete, slot.At) || st.slots.dead(slot.At) {
+		if !of.persist || slot.At.Era != c.eraLocked() || slot.At.Compare(st.committed) <= 0 || slices.Contains(complete, slot.At) ||
+			st.slots.dead(slot.At) {
 			continue
 		}
 		gone := false

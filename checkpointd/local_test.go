@@ -56,7 +56,8 @@ func (c *nodesUnderTest) loadCopies(source string, step int64) {
 	for rank, w := range c.workers {
 		rep := w.load(0, size)
 		if rep.Source != source || rep.Step != step {
-			c.t.Fatalf("rank %d restored step %d from %s, want %d from %s (%s)\n%s", rank, rep.Step, rep.Source, step, source, rep.Note, c.logs[0])
+			c.t.Fatalf("rank %d restored step %d from %s, want %d from %s (%s)\n%s", rank, rep.Step, rep.Source, step, source,
+				rep.Note, c.logs[0])
 		}
 	}
 }
@@ -264,7 +265,8 @@ func TestLocalHostileViews(t *testing.T) {
 				t.Fatal(err)
 			}
 			v := planner.View{Addrs: []string{string(peertls.NewIdentity(l.Addr().String())), ""}, Sets: []planner.SetView{{
-				Key: planner.Key{Dir: c.dir, Shards: 1}, Open: true, NextAt: planner.Never, Committed: planner.Never, FailedAt: planner.Never,
+				Key: planner.Key{Dir: c.dir, Shards: 1}, Open: true, NextAt: planner.Never, Committed: planner.Never,
+				FailedAt: planner.Never,
 			}}}
 			view := func() {
 				v.Seen++
@@ -344,7 +346,8 @@ func TestStepWithoutFiles(t *testing.T) {
 	s.dirs[dir] = true
 	s.team = &team{local: true}
 	defer func() { s.mu.Lock(); s.team = nil; s.mu.Unlock() }()
-	a := planner.Action{Kind: planner.Commit, Key: planner.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1, Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)}}
+	a := planner.Action{Kind: planner.Commit, Key: planner.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1,
+		Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)}}
 	if err := (&leading{s: s, ctx: t.Context()}).commit(a); err == nil {
 		t.Error("it was committed")
 	}
@@ -369,7 +372,8 @@ func TestLocalElsewhere(t *testing.T) {
 	var again []io.WriteCloser
 	for rank, s := range c.nodes {
 		cmd := exec.CommandContext(t.Context(), interpreter, filepath.Join("testdata", "elsewhere.py"), c.dir, store)
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+s.cfg.Socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0",
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+s.cfg.Socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE=2",
+			"LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0",
 			"GROUP_WORLD_SIZE=2", "PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1")
 		in, err := cmd.StdinPipe()
 		if err != nil {

@@ -95,7 +95,8 @@ func (m *Manifest) validate() error {
 	before, whole := 0, int64(0)
 	for _, f := range m.Files {
 		if f.Shard < before || f.Shard >= m.Shards || f.Attempt != m.Attempt || paths[f.Path] {
-			return fmt.Errorf("its manifest has a file %q of shard %d and attempt %q among those of %d shards and attempt %q", f.Path, f.Shard, f.Attempt, m.Shards, m.Attempt)
+			return fmt.Errorf("its manifest has a file %q of shard %d and attempt %q among those of %d shards and attempt %q", f.Path,
+				f.Shard, f.Attempt, m.Shards, m.Attempt)
 		}
 		if !f.named() {
 			return fmt.Errorf("%w: its manifest has a file %q, which leads out of the directory, or is no step's", errName, f.Path)

@@ -19,7 +19,8 @@ func TestMegatron(t *testing.T) {
 	root := t.TempDir()
 	s, log := testService(t, nil)
 	cases := []string{"classic", "classic distributed", "dist", "dist distributed"}
-	out := runRanksOf(t, interpreter, nil, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root, filepath.Join(t.TempDir(), "store"))
+	out := runRanksOf(t, interpreter, nil, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root,
+		filepath.Join(t.TempDir(), "store"))
 	for _, c := range cases {
 		for _, what := range []string{"memory", "disk", "flags", "lean"} {
 			if !strings.Contains(out, "done "+c+" "+what+"\n") {

@@ -49,7 +49,8 @@ func (s *Service) carryOutLocked(v *planner.SetView) {
 		s.fetchLocked(st, f.Shard, f.At, f.From)
 	}
 	s.tidyLocked(st)
-	if i := slices.Index(s.retired, st); i >= 0 && v.Open && !v.Busy && s.team.seen >= st.asked && len(st.fetching) == 0 && len(st.verifying) == 0 &&
+	if i := slices.Index(s.retired, st); i >= 0 && v.Open && !v.Busy && s.team.seen >= st.asked && len(st.fetching) == 0 &&
+		len(st.verifying) == 0 &&
 		(len(v.Complete) == 0 || v.Committed.Compare(v.Complete[0]) >= 0) {
 		st.repin(nil)
 		st.release()
@@ -147,7 +148,8 @@ func (s *Service) fetchLocked(st *set, shard int, at moment, from int) {
 	addr := s.team.addrs[from]
 	bad := planner.Bad{Shard: shard, At: at, Addr: addr}
 	if slices.Contains(st.bad, bad) {
-		st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: what it has is not what was saved", shard, at.Step, peertls.Identity(addr).Addr())
+		st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: what it has is not what was saved", shard, at.Step,
+			peertls.Identity(addr).Addr())
 		return
 	}
 	st.fetching[key], st.wants[key] = true, true

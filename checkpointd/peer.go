@@ -74,7 +74,8 @@ func (g *greeting) check() error {
 		if err := g.At.Check(); err != nil {
 			return err
 		}
-		if g.Shard < 0 || g.Shard >= g.Shards || g.Part < 0 || g.Parts < 0 || g.Parts > maxParts || g.Part >= max(1, g.Parts) || len(g.Path) > pathLimit {
+		if g.Shard < 0 || g.Shard >= g.Shards || g.Part < 0 || g.Parts < 0 || g.Parts > maxParts || g.Part >= max(1, g.Parts) ||
+			len(g.Path) > pathLimit {
 			return fmt.Errorf("cannot give part %d of %d of shard %d of %d", g.Part, g.Parts, g.Shard, g.Shards)
 		}
 		return nil
@@ -179,7 +180,8 @@ func sendCopy(conn net.Conn, m *memory, of *copied, part, parts int) error {
 	if parts == 0 {
 		parts = partsFor(of.used)
 	}
-	if err := writeFrame(conn, copyHead{Used: of.used, MetaOff: of.metaOff, MetaLen: of.metaLen, Persist: of.persist, Parts: parts}); err != nil {
+	if err := writeFrame(conn,
+		copyHead{Used: of.used, MetaOff: of.metaOff, MetaLen: of.metaLen, Persist: of.persist, Parts: parts}); err != nil {
 		return err
 	}
 	from, to := partOf(of.used, part, parts)
@@ -218,7 +220,8 @@ func receivePart(conn net.Conn, head *copyHead, m *memory, part int, sums *diges
 
 // receiveCopy reads a copy of which the first part comes over conn, the others over connections that dial makes. It
 // returns what its bytes sum up to.
-func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory, dial func(ctx context.Context, part int) (net.Conn, error)) (planner.Digest, error) {
+func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory,
+	dial func(ctx context.Context, part int) (net.Conn, error)) (planner.Digest, error) {
 	sums := newDigester(head.Used, head.MetaOff, head.MetaLen)
 	g, ctx := errgroup.WithContext(ctx)
 	for part := range head.Parts {

@@ -74,7 +74,8 @@ func BenchmarkCopy(b *testing.B) {
 				default:
 					var head copyHead
 					if err = readFrame(here[0], greetingLimit, &head); err == nil {
-						_, err = receiveCopy(b.Context(), keep{here[0]}, &head, to, func(_ context.Context, part int) (net.Conn, error) { return keep{here[part]}, nil })
+						_, err = receiveCopy(b.Context(), keep{here[0]}, &head, to,
+							func(_ context.Context, part int) (net.Conn, error) { return keep{here[part]}, nil })
 					}
 				}
 				for range there {

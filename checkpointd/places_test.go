@@ -22,7 +22,8 @@ func TestPlacesAreFound(t *testing.T) {
 			var ranks errgroup.Group
 			for rank := range world {
 				ranks.Go(func() error {
-					out := runPython(t, socket, filepath.Join("testdata", "places.py"), dir, strconv.Itoa(step), strconv.Itoa(rank), strconv.Itoa(world))
+					out := runPython(t, socket, filepath.Join("testdata", "places.py"), dir, strconv.Itoa(step), strconv.Itoa(rank),
+						strconv.Itoa(world))
 					if out != want+"\n" {
 						t.Errorf("world %d, rank %d, step %d: %s, want %s", world, rank, step, out, want)
 					}

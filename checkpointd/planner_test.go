@@ -308,7 +308,8 @@ func TestCouncil(t *testing.T) {
 			t.Fatalf("not at an end: %s", text)
 		}
 		c := s.complete()
-		if failed := len(c) > 0 && s.leader.View(0).Sets[0].Failed != ""; !failed && len(c) > 0 && (len(s.disk) == 0 || s.disk[len(s.disk)-1].Compare(c[0]) < 0) {
+		if failed := len(c) > 0 && s.leader.View(0).Sets[0].Failed != ""; !failed && len(c) > 0 &&
+			(len(s.disk) == 0 || s.disk[len(s.disk)-1].Compare(c[0]) < 0) {
 			t.Fatalf("%v is in memory, on disk is %v, and nobody was told", c[0], s.disk)
 		}
 		if len(c) > 0 && s.leader.Replicas > 1 && size > 1 {

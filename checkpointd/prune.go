@@ -208,7 +208,8 @@ func ofAnother(s *Step, f *File, all []Step) bool {
 		return true
 	}
 	return slices.ContainsFunc(all, func(o Step) bool {
-		return o.ManifestPath != s.ManifestPath && slices.ContainsFunc(o.Files, func(of File) bool { return of.place(s.Dir) == f.place(s.Dir) })
+		return o.ManifestPath != s.ManifestPath &&
+			slices.ContainsFunc(o.Files, func(of File) bool { return of.place(s.Dir) == f.place(s.Dir) })
 	})
 }
 

@@ -126,7 +126,8 @@ func (m meddler) strike() {
 		_ = os.Mkdir(at, 0o777)
 	case 6:
 		path := []string{"3/rank_0.pt", "../victim/rank_0.pt", filepath.Join(m.victim, "rank_0.pt"), "link/rank_0.pt"}[m.IntN(4)]
-		text := fmt.Sprintf(`{"version":%d,"step":3,"attempt":"a","shards":1,"files":[{"path":%q,"size":1,"attempt":"a"}]}`, manifestVersion, path)
+		text := fmt.Sprintf(`{"version":%d,"step":3,"attempt":"a","shards":1,"files":[{"path":%q,"size":1,"attempt":"a"}]}`,
+			manifestVersion, path)
 		_ = os.WriteFile(filepath.Join(m.dir, ownDir, "3.json"), []byte(text), 0o666)
 	}
 }

@@ -97,7 +97,8 @@ func readLayout(slot []byte, off, length int64) (layout, int64, error) {
 				return layout{}, 0, fmt.Errorf("a part of file %q is neither an archive nor bytes", f.Path)
 			}
 			if p.Bytes != nil && !inside(*p.Bytes) {
-				return layout{}, 0, fmt.Errorf("a part of file %q lies at %d+%d, outside of the slot's %d bytes", f.Path, p.Bytes.Offset, p.Bytes.Length, size)
+				return layout{}, 0, fmt.Errorf("a part of file %q lies at %d+%d, outside of the slot's %d bytes", f.Path, p.Bytes.Offset,
+					p.Bytes.Length, size)
 			}
 			if err := checkArchive(p.Archive, inside); err != nil {
 				return layout{}, 0, fmt.Errorf("file %q: %w", f.Path, err)
@@ -133,7 +134,8 @@ const pickleName = "data.pkl"
 
 // isLocalName reports whether a path leads to something below where it begins, in its shortest form.
 func isLocalName(path string) bool {
-	return path != "" && path != "." && len(path) <= 1024 && filepath.IsLocal(path) && filepath.Clean(path) == path && !strings.ContainsFunc(path, unprintable)
+	return path != "" && path != "." && len(path) <= 1024 && filepath.IsLocal(path) && filepath.Clean(path) == path &&
+		!strings.ContainsFunc(path, unprintable)
 }
 
 // isOwnName reports whether a name in a directory of checkpoints is one that muster gives.

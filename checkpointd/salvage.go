@@ -148,7 +148,8 @@ func (lo *leftover) fits(to string) error {
 		}
 	}
 	if len(dirs) > 1 {
-		return errhint.With(fmt.Errorf("cannot save to %s: there are steps of several directories, %s", to, strings.Join(dirs, ", ")), "without --to each goes to its own")
+		return errhint.With(fmt.Errorf("cannot save to %s: there are steps of several directories, %s", to, strings.Join(dirs, ", ")),
+			"without --to each goes to its own")
 	}
 	return nil
 }

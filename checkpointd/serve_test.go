@@ -14,7 +14,8 @@ import (
 const serveWord = "serve-checkpoints"
 
 func serveMain(socket, runID, memory string) int {
-	s, err := Open(context.Background(), Config{Socket: socket, RunID: runID, Workers: 2, Memory: memory, Log: zerolog.New(os.Stderr).Level(zerolog.WarnLevel)})
+	s, err := Open(context.Background(),
+		Config{Socket: socket, RunID: runID, Workers: 2, Memory: memory, Log: zerolog.New(os.Stderr).Level(zerolog.WarnLevel)})
 	if err != nil {
 		fmt.Println(err)
 		return 1

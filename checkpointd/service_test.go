@@ -44,7 +44,8 @@ func testService(t *testing.T, change func(*Config)) (*Service, *testutil.Buffer
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if left := inMemory(t, memory); len(left) > 0 && !strings.Contains(log.String(), HowToSave) && !strings.Contains(log.String(), HowToGoOn) {
+		if left := inMemory(t, memory); len(left) > 0 && !strings.Contains(log.String(), HowToSave) &&
+			!strings.Contains(log.String(), HowToGoOn) {
 			t.Errorf("left in memory: %v", left)
 		}
 	})
@@ -512,7 +513,8 @@ func TestHostileWorkers(t *testing.T) {
 	a := dial(t, s).hello(dir, 0, 1)
 	a.save(1, 0, size, false)
 	for name, bytes := range map[string]string{
-		"huge": "\xff\xff\xff\xff", "not JSON": "\x00\x00\x00\x02{]", "cut off": "\x00\x00\x00\x50{", "a list": "\x00\x00\x00\x02[]", "deep": "\x00\x01\x00\x00" + strings.Repeat("[", 65536),
+		"huge": "\xff\xff\xff\xff", "not JSON": "\x00\x00\x00\x02{]", "cut off": "\x00\x00\x00\x50{", "a list": "\x00\x00\x00\x02[]",
+		"deep": "\x00\x01\x00\x00" + strings.Repeat("[", 65536),
 	} {
 		conn := dial(t, s).conn
 		if _, err := conn.Write([]byte(bytes)); err != nil {

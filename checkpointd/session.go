@@ -72,7 +72,8 @@ func (c *session) serve() {
 	for {
 		var req request
 		if err := readFrame(c.conn, frameLimit, &req); err != nil {
-			quiet := errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrDeadlineExceeded)
+			quiet := errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) ||
+				errors.Is(err, os.ErrDeadlineExceeded)
 			if !quiet { // it did not just die
 				c.service.cfg.Log.Warn().Err(err).Int("pid", c.pid).Msg("a worker's connection for checkpoints was ended")
 			}
@@ -163,7 +164,8 @@ func (c *session) hello(req request) (reply, error) {
 	case c.set != nil:
 		return reply{}, errors.New("hello was said already")
 	case req.Version != protocolVersion:
-		return reply{}, fmt.Errorf("this muster speaks version %d of the protocol, not %d: the package muster comes from another one", protocolVersion, req.Version)
+		return reply{}, fmt.Errorf("this muster speaks version %d of the protocol, not %d: the package muster comes from another one",
+			protocolVersion, req.Version)
 	case !filepath.IsAbs(req.Dir) || filepath.Clean(req.Dir) == "/":
 		return reply{}, fmt.Errorf("cannot save checkpoints to %q: give a directory of its own", req.Dir)
 	case req.Shards < 1 || req.Shards > shardsMax || req.Shard < 0 || req.Shard >= req.Shards:
@@ -198,7 +200,8 @@ func (c *session) hello(req request) (reply, error) {
 	st.reshards, st.replicas, st.across = req.Reshards, req.Replicas, req.Across
 	if told.Local && req.Replicas > 1 && !st.told["token"] {
 		st.told["token"] = true
-		s.cfg.Log.Warn().Str("path", dir).Int("replicas", req.Replicas).Msg("no copies are made on other nodes: that takes a job token (--token-file)")
+		s.cfg.Log.Warn().Str("path", dir).Int("replicas",
+			req.Replicas).Msg("no copies are made on other nodes: that takes a job token (--token-file)")
 	}
 	if st.keep.Latest = s.cfg.Keep; req.Keep > 0 {
 		st.keep = KeepRules{Latest: req.Keep, Every: req.Every}
@@ -297,7 +300,8 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 			return reply{Busy: true}, nil, nil
 		case !told:
 			told = true
-			s.cfg.Log.Warn().Int64("step", at.Step).Str("path", st.dir).Str("reason", st.laggards(chosen.At)).Msg("a worker waits until it may save")
+			s.cfg.Log.Warn().Int64("step", at.Step).Str("path", st.dir).Str("reason",
+				st.laggards(chosen.At)).Msg("a worker waits until it may save")
 		default:
 			c.tired = chosen.At
 			return reply{Busy: true, Note: st.laggards(chosen.At)}, nil, nil

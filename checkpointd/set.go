@@ -204,7 +204,8 @@ func (st *set) plan(at moment, why string) *flush {
 // add pins one slot.
 func (f *flush) add(st *set, shard int, slot *slot) {
 	slot.Pins++
-	f.shards, f.slots, f.copies, f.mem = append(f.shards, shard), append(f.slots, slot), append(f.copies, st.copies[slot]), append(f.mem, st.mem[slot])
+	f.shards, f.slots, f.copies, f.mem = append(f.shards, shard), append(f.slots, slot), append(f.copies, st.copies[slot]),
+		append(f.mem, st.mem[slot])
 }
 
 func (f *flush) unpin() {
@@ -226,7 +227,8 @@ func (st *set) want(at moment, why string) bool {
 	if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 || st.running != nil && st.running.at == at {
 		return false
 	}
-	if why != "" && st.committed.Step == at.Step && st.committed.Era == at.Era && st.writtenTo == st.copies[st.slots.at(0, at)].stepDirOf(at.Step) {
+	if why != "" && st.committed.Step == at.Step && st.committed.Era == at.Era &&
+		st.writtenTo == st.copies[st.slots.at(0, at)].stepDirOf(at.Step) {
 		return false // saved to memory again since it was written
 	}
 	if st.pending != nil {

@@ -35,8 +35,10 @@ func runRanksOf(t *testing.T, interpreter string, folders []string, socket strin
 	for rank := range ranks {
 		cmd := exec.CommandContext(t.Context(), interpreter, append([]string{script}, args...)...)
 		world := strconv.Itoa(ranks)
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world, "LOCAL_WORLD_SIZE="+world,
-			"PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "LOCAL_RANK="+strconv.Itoa(rank), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1")
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world,
+			"LOCAL_WORLD_SIZE="+world,
+			"PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "LOCAL_RANK="+strconv.Itoa(rank),
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1")
 		cmd.Stdout, cmd.Stderr = &outs[rank], &outs[rank]
 		wg.Go(func() {
 			if err := cmd.Run(); err != nil {
@@ -76,7 +78,8 @@ func TestSharded(t *testing.T) {
 	if out := runRanks(t, s.cfg.Socket, 1, one, filepath.Join(root, "any")); !strings.Contains(out, "restored 6 from disk") {
 		t.Errorf("%s\n%s", out, log.String())
 	}
-	check := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "accelerate"), "python"), filepath.Join("testdata", "sharded_check.py"), root)
+	check := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "accelerate"), "python"),
+		filepath.Join("testdata", "sharded_check.py"), root)
 	text, err := check.CombinedOutput()
 	if err != nil || strings.Count(string(text), "equal ") != 5 {
 		t.Errorf("%v\n%s", err, text)
@@ -93,7 +96,8 @@ func TestSharded(t *testing.T) {
 		}
 	}
 	// What was written without muster is found by it, too.
-	if steps, err := List(filepath.Join(root, "direct")); err != nil || len(steps) != 1 || !steps[0].Foreign || steps[0].Step != 4 || len(steps[0].Files) != 3 {
+	if steps, err := List(filepath.Join(root, "direct")); err != nil || len(steps) != 1 || !steps[0].Foreign || steps[0].Step != 4 ||
+		len(steps[0].Files) != 3 {
 		t.Errorf("%+v: %v", steps, err)
 	}
 }
@@ -137,7 +141,8 @@ print("done")
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := runRanks(t, s.cfg.Socket, 2, script, dir, store); strings.Count(out, "done\n") != 2 || !strings.Contains(out, "there is no memory") {
+	if out := runRanks(t, s.cfg.Socket, 2, script, dir, store); strings.Count(out, "done\n") != 2 ||
+		!strings.Contains(out, "there is no memory") {
 		t.Error(out)
 	}
 }
@@ -161,7 +166,8 @@ func TestNoMemoryForAll(t *testing.T) {
 func TestShardedByDLRover(t *testing.T) {
 	t.Parallel()
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
-	write := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "dlrover"), "python"), filepath.Join("testdata", "dlrover_fsdp.py"), dir)
+	write := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "dlrover"), "python"),
+		filepath.Join("testdata", "dlrover_fsdp.py"), dir)
 	if out, err := write.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -235,7 +241,8 @@ func TestArchiveSize(t *testing.T) {
 	if err := os.WriteFile(path+".json", text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.TrimSpace(runRanks(t, "", 1, path, path+".json")), strings.ReplaceAll(fmt.Sprint(sizes), " ", ", "); got != want {
+	if got, want := strings.TrimSpace(runRanks(t, "", 1, path, path+".json")),
+		strings.ReplaceAll(fmt.Sprint(sizes), " ", ", "); got != want {
 		t.Errorf("Python says %s, Go writes %s", got, want)
 	}
 }

@@ -88,7 +88,8 @@ func (b *slotTable) complete() []moment {
 
 // refused reports whether a shard has come to a moment and has no copy of it, nor is making one: there was no memory.
 func (b *slotTable) refused(shard int, m moment) bool {
-	return b.begun[shard].Compare(m) >= 0 && !slices.ContainsFunc(b.shards[shard], func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) })
+	return b.begun[shard].Compare(m) >= 0 &&
+		!slices.ContainsFunc(b.shards[shard], func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) })
 }
 
 // dead reports whether a moment can become complete no more: a shard that has no copy of it has gone on.
@@ -100,7 +101,8 @@ func (b *slotTable) dead(m moment) bool {
 		if begun.Compare(m) <= 0 {
 			continue
 		}
-		if !slices.ContainsFunc(b.shards[shard], func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) }) {
+		if !slices.ContainsFunc(b.shards[shard],
+			func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) }) {
 			return true
 		}
 	}

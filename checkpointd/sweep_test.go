@@ -31,7 +31,8 @@ func TestSweepElsewhere(t *testing.T) {
 		dir, elsewhere := t.TempDir(), t.TempDir()
 		place := filepath.Join(elsewhere, "model.pt")
 		staged, manifest := stagedFile(place, "a1"), filepath.Join(dir, ownDir, "5.json")
-		err := errors.Join(os.WriteFile(staged, []byte("new"), 0o600), os.WriteFile(place, []byte("old"), 0o600), plant(dir, 5, "a1", place))
+		err := errors.Join(os.WriteFile(staged, []byte("new"), 0o600), os.WriteFile(place, []byte("old"), 0o600),
+			plant(dir, 5, "a1", place))
 		// The owner of the directory is the stranger, and root saves there for him.
 		err = errors.Join(err, os.Chown(dir, stranger, -1), os.Chown(filepath.Join(dir, ownDir), stranger, -1))
 		err = errors.Join(err, os.Chown(manifest, c.manifest, -1), os.Chmod(manifest, c.mode), os.Chown(staged, c.file, -1))

@@ -109,7 +109,8 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 		st.urgent, st.asked = 0, 0
 		st.wants = map[planner.Copy]bool{}
 		delete(st.told, "replicas") // there may be memory now
-		st.decisions, st.loads, st.shown, st.verified, st.ours, st.view = nil, map[int]int{}, 0, nil, map[int]bool{}, planner.SetView{Key: st.view.Key}
+		st.decisions, st.loads, st.shown, st.verified, st.ours, st.view = nil, map[int]int{}, 0, nil, map[int]bool{},
+			planner.SetView{Key: st.view.Key}
 	}
 	direct := t.direct
 	if direct { // steps that workers write now are newer than what is in memory
@@ -152,7 +153,8 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 		s.round = call.Era >> eraShift
 		t.inheritLocked(left, call)
 		if call.Apart != "" {
-			s.cfg.Log.Warn().Str("reason", call.Apart).Msg("nodes have different --ckpt-dir, and none of these gets a step of all nodes: give them one that all share, by the same name")
+			s.cfg.Log.Warn().Str("reason",
+				call.Apart).Msg("nodes have different --ckpt-dir, and none of these gets a step of all nodes: give them one that all share, by the same name")
 		}
 		s.mu.Unlock()
 		t.endSearch()
@@ -186,7 +188,8 @@ func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Bo
 		t.s.wg.Go(func() { l.serve(other, &g) })
 		return own, nil
 	}
-	return dialBoard(t.s.ctx, board, reportKey(r.GroupRank), viewKey(r.GroupRank), string(t.id), r.GroupWorldSize, t.s.cfg.beat), nil //nolint:contextcheck // it lives on when the round has begun
+	return dialBoard(t.s.ctx, board, reportKey(r.GroupRank), viewKey(r.GroupRank), string(t.id), r.GroupWorldSize, t.s.cfg.beat),
+		nil //nolint:contextcheck // it lives on when the round has begun
 }
 
 // leave ends the connection to the leader of the round before.
@@ -259,8 +262,10 @@ func (t *team) reportLocked() uint64 {
 // setReportLocked is what there is of a set on this node.
 func (s *Service) setReportLocked(st *set) planner.SetReport {
 	sr := planner.SetReport{
-		Key: planner.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest, Every: st.keep.Every,
-		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Next: st.next, NextAt: st.nextAt, Full: st.told["replicas"],
+		Key: planner.Key{Dir: st.dir, Shards: st.shards}, Reshards: st.reshards, Replicas: st.replicas, Keep: st.keep.Latest,
+		Every:    st.keep.Every,
+		Verified: st.verified, Attempt: st.attempt, Written: st.written, Committed: st.committed, Next: st.next, NextAt: st.nextAt,
+		Full:   st.told["replicas"],
 		Urgent: st.urgent, Why: st.why, Begun: planner.Never, Want: st.wanting(), Bad: st.bad,
 	}
 	if t := s.team; t.local {

@@ -28,7 +28,8 @@ func TestTeamDirectoryGone(t *testing.T) {
 	c.meet(heirs...)
 	for rank, n := range heirs {
 		w := dial(t, c.nodes[n])
-		if _, err := w.ask(request{Op: "hello", Version: protocolVersion, Rank: rank, Shard: rank, Shards: 2, Saves: true, Dir: c.dir}); err == nil || !strings.Contains(err.Error(), "stale") {
+		if _, err := w.ask(request{Op: "hello", Version: protocolVersion, Rank: rank, Shard: rank, Shards: 2, Saves: true,
+			Dir: c.dir}); err == nil || !strings.Contains(err.Error(), "stale") {
 			t.Errorf("hello: %v", err)
 		}
 		w.close()
@@ -78,11 +79,13 @@ func TestTeamDirectRound(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
-	testutil.Eventually(t, time.Minute, "the trackers name the step", func() bool { return strings.Contains(c.logs[0].String(), "checkpoint written") })
+	testutil.Eventually(t, time.Minute, "the trackers name the step",
+		func() bool { return strings.Contains(c.logs[0].String(), "checkpoint written") })
 	c.save(2, false)
 	c.leaveRound()
 	for rank := range 2 {
-		if err := c.nodes[rank].BeginRound(t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: 2}, nil, false); err != nil {
+		if err := c.nodes[rank].BeginRound(t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: 2}, nil,
+			false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -48,7 +48,8 @@ func (st *set) decided(told *planner.Decision) *decision {
 			return d
 		}
 	}
-	d.err = fmt.Errorf("step %d, which the other nodes restore, is not in %s here: is that on a file system that all nodes share?", told.At.Step, st.dir)
+	d.err = fmt.Errorf("step %d, which the other nodes restore, is not in %s here: is that on a file system that all nodes share?",
+		told.At.Step, st.dir)
 	if err != nil {
 		d.err = fmt.Errorf("%w (%w)", d.err, err)
 	}
@@ -87,7 +88,8 @@ func (c *session) findLocked(path string) (shard int, ok bool) {
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	for _, addr := range addrs {
-		conn, err := dialPeer(s.ctx, s.cfg.domain(), peertls.Identity(addr), greeting{Op: "find", Key: planner.Key{Dir: st.dir, Shards: st.shards}, At: at, Path: path})
+		conn, err := dialPeer(s.ctx, s.cfg.domain(), peertls.Identity(addr),
+			greeting{Op: "find", Key: planner.Key{Dir: st.dir, Shards: st.shards}, At: at, Path: path})
 		if err != nil {
 			continue
 		}

@@ -136,7 +136,8 @@ const filesMax = 1 << 16
 func (r *partResult) check(s *Service, a *planner.Action, shard int) error {
 	names := layout{Dir: r.StepDir, Trackers: r.Trackers}
 	if r.StepDir == "" || len(r.StepDir) > 255 || len(r.Trackers) > 64 || len(r.Spare) > filesMax || len(r.Files) > filesMax {
-		return fmt.Errorf("it has %d files in %q, %d trackers and %d older steps", len(r.Files), planner.Clean(r.StepDir, 80), len(r.Trackers), len(r.Spare))
+		return fmt.Errorf("it has %d files in %q, %d trackers and %d older steps", len(r.Files), planner.Clean(r.StepDir, 80),
+			len(r.Trackers), len(r.Spare))
 	}
 	if err := names.checkNames(); err != nil {
 		return err
@@ -152,8 +153,10 @@ func (r *partResult) check(s *Service, a *planner.Action, shard int) error {
 		f := &r.Files[i]
 		path := planner.Clean(f.Path, 300)
 		switch {
-		case f.Shard != shard || f.Attempt != a.Attempt || f.Size < 0 || len(f.CRC32C) != 8 || strings.Trim(f.CRC32C, "0123456789abcdef") != "":
-			return fmt.Errorf("its file %q is of shard %d and attempt %q, with %d bytes", path, f.Shard, planner.Clean(f.Attempt, 80), f.Size)
+		case f.Shard != shard || f.Attempt != a.Attempt || f.Size < 0 || len(f.CRC32C) != 8 ||
+			strings.Trim(f.CRC32C, "0123456789abcdef") != "":
+			return fmt.Errorf("its file %q is of shard %d and attempt %q, with %d bytes", path, f.Shard,
+				planner.Clean(f.Attempt, 80), f.Size)
 		case r.Elsewhere:
 			if err := s.checkPlaceLocked(a.Dir, f.Path); err != nil {
 				return err

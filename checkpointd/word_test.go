@@ -28,7 +28,8 @@ func TestWordsOnTheBoard(t *testing.T) {
 		`[]`: "cannot unmarshal",
 	} {
 		var n standing
-		if err := hear(t.Context(), oneWord(text), "key", &n); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
+		if err := hear(t.Context(), oneWord(text), "key", &n); (err == nil) != (why == "") || err != nil &&
+			!strings.Contains(err.Error(), why) {
 			t.Errorf("%.60s: %v", text, err)
 		}
 	}
@@ -39,7 +40,8 @@ func TestWordsOnTheBoard(t *testing.T) {
 		`{"lineage":1,"apart":"` + strings.Repeat("x", textMost+1) + `"}`: "the limit is",
 	} {
 		var call roundCall
-		if err := hear(t.Context(), oneWord(text), "key", &call); (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
+		if err := hear(t.Context(), oneWord(text), "key", &call); (err == nil) != (why == "") || err != nil &&
+			!strings.Contains(err.Error(), why) {
 			t.Errorf("%.60s: %v", text, err)
 		}
 	}

@@ -253,7 +253,8 @@ func (a *Agent) tellFault(ctx context.Context, f NodeFault) {
 		verdict = "undecided"
 	}
 	log := a.Log.With().Str("node", f.Node).Str("command", job.ShownText(command)).Logger()
-	env := append(os.Environ(), "MUSTER_NODE="+f.Node, "MUSTER_VERDICT="+verdict, "MUSTER_STATUS="+strconv.Itoa(f.Status), "MUSTER_REASON="+f.Reason, "MUSTER_RUN_ID="+a.Plan.RunID)
+	env := append(os.Environ(), "MUSTER_NODE="+f.Node, "MUSTER_VERDICT="+verdict, "MUSTER_STATUS="+strconv.Itoa(f.Status),
+		"MUSTER_REASON="+f.Reason, "MUSTER_RUN_ID="+a.Plan.RunID)
 	p, err := a.tree.Start(proc.Spec{
 		Path: "/bin/sh", Args: []string{"sh", "-c", command}, Env: env, Dir: a.Plan.Dir,
 		Files: []*os.File{a.stdin, a.Stderr, a.Stderr}, Label: "--on-node-fault",

@@ -19,12 +19,14 @@ func (a *Agent) guardDoor() {
 // examine is a check of nodes that are in no round. Its error is why this node must not join.
 func (a *Agent) examine(ctx context.Context, d rendezvous.Door) error {
 	round := rendezvous.Round{
-		Number: d.Round, GroupRank: d.Rank, GroupWorldSize: d.Size, WorldSize: a.Plan.Procs, RoleWorldSize: a.Plan.Procs, MasterAddr: a.Plan.MasterHost(),
+		Number: d.Round, GroupRank: d.Rank, GroupWorldSize: d.Size, WorldSize: a.Plan.Procs, RoleWorldSize: a.Plan.Procs,
+		MasterAddr: a.Plan.MasterHost(),
 	}
 	out, err := a.Checker.Check(ctx, CheckInput{
-		Round: round, Board: d.Board, Door: true, Standard: d.Standard, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.Python(),
-		Env:  func(localRank int) ([]string, error) { return a.Plan.CheckEnv(round, localRank) },
-		Fork: a.checkForker(),
+		Round: round, Board: d.Board, Door: true, Standard: d.Standard, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir,
+		Python: a.Plan.Python(),
+		Env:    func(localRank int) ([]string, error) { return a.Plan.CheckEnv(round, localRank) },
+		Fork:   a.checkForker(),
 	})
 	switch {
 	case ctx.Err() != nil:

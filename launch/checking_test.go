@@ -178,7 +178,8 @@ func TestCheckedNodeLeaves(t *testing.T) {
 				}
 			}
 			doc := readStatus(t, c.nodes[1].path("status.json"))
-			want := map[int]job.Reason{errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler, errhint.Undecided: reasonUndecided}[status]
+			want := map[int]job.Reason{errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler,
+				errhint.Undecided: reasonUndecided}[status]
 			if doc.Phase != report.PhaseFailed || doc.Reason != want || doc.ExitStatus == nil || *doc.ExitStatus != status {
 				t.Errorf("status: %+v", doc)
 			}
@@ -196,7 +197,8 @@ func TestCheckedNodeLeaves(t *testing.T) {
 // TestCheckUndecided ends the job on every node with the same status.
 func TestCheckUndecided(t *testing.T) {
 	c := startCompany(t, 2, see, func(_ int, n *testNode) {
-		n.Checks = map[int]testCheck{0: {Out: CheckOutcome{Status: errhint.Undecided, Everybody: true, Message: "either node-0 or node-1 is bad"}}}
+		n.Checks = map[int]testCheck{0: {Out: CheckOutcome{Status: errhint.Undecided, Everybody: true,
+			Message: "either node-0 or node-1 is bad"}}}
 	})
 	for i, r := range c.ends(errhint.Undecided, errhint.Undecided) {
 		if !strings.Contains(r.Report, "either node-0 or node-1 is bad") {
@@ -328,7 +330,8 @@ func TestCheckWarm(t *testing.T) {
 				return string(text)
 			}
 			want := read("usual")
-			if !strings.Contains(want, "printed, and usual") || !strings.Contains(want, "order: b'order'") || !strings.Contains(want, "$LOCAL_RANK: '1'") {
+			if !strings.Contains(want, "printed, and usual") || !strings.Contains(want, "order: b'order'") ||
+				!strings.Contains(want, "$LOCAL_RANK: '1'") {
 				t.Errorf("the program says:\n%s", want)
 			}
 			if warm {
@@ -355,7 +358,8 @@ func TestCheckDoesNotWaitForTheTemplateForItsWholeTime(t *testing.T) {
 	if err := os.Mkdir(packages, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(packages, "slow.py"), "import os, time\nwhile not os.path.exists("+strconv.Quote(over)+"): time.sleep(0.1)\n")
+	writeFile(t, filepath.Join(packages, "slow.py"), "import os, time\nwhile not os.path.exists("+strconv.Quote(over)+
+		"): time.sleep(0.1)\n")
 	writeFile(t, filepath.Join(code, "tell.py"), tellingProgram)
 	writeFile(t, filepath.Join(code, "train.py"), "import slow\n")
 	c := startCompany(t, 1, "", func(_ int, n *testNode) {

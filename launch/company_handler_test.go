@@ -87,7 +87,8 @@ func (h *testHandler) Next(ctx context.Context, m rendezvous.Member) (rendezvous
 		return rendezvous.Round{}, err
 	}
 	r := rendezvous.Round{
-		Number: h.round, Restarts: h.restarts, Replacements: h.replacements, MasterAddr: "node-0", MasterPort: 29500, AgentStore: true, Exchange: h,
+		Number: h.round, Restarts: h.restarts, Replacements: h.replacements, MasterAddr: "node-0", MasterPort: 29500, AgentStore: true,
+		Exchange: h,
 	}
 	var stay []int
 	for _, i := range h.members {

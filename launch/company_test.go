@@ -132,16 +132,19 @@ func runTestAgent(config string) error {
 		Dialect: "run", RunID: "company", Procs: strconv.Itoa(n.Procs), Role: "default",
 		Command: command, Warm: warm, Restart: n.Restart,
 		Stop: job.StopRules{Grace: n.Grace}, Logs: job.LogRules{Dir: n.path("logs"), Redirect: toFiles},
-		StatusFile: n.path("status.json"), Environ: append([]string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)}, n.Environ...),
+		StatusFile: n.path("status.json"),
+		Environ:    append([]string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)}, n.Environ...),
 	}, plan.Machine{Dir: n.Dir, Hostname: host, RuntimeDir: n.Dir, TempDir: n.Dir})
 	if err != nil {
 		return err
 	}
-	handler := &testHandler{Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease, Done: store.Close}
+	handler := &testHandler{Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease,
+		Done: store.Close}
 	plan.Job.Check.OnNodeFault = n.OnNodeFault
 	a := &Agent{
 		Plan: plan, Handler: handler, Checker: n.checker(),
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: zerolog.New(os.Stderr).With().Timestamp().Logger(), LogTo: func(io.Writer) {},
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: zerolog.New(os.Stderr).With().Timestamp().Logger(),
+		LogTo: func(io.Writer) {},
 		Hurry: hurry, Forward: forward, ErrorFile: n.path("handed-on.json"),
 	}
 	if n.Lease > 0 && !n.Alone {
@@ -199,7 +202,8 @@ func startCompany(t *testing.T, n int, script string, set func(i int, n *testNod
 		node := testNode{
 			Store: c.addr, Dir: filepath.Join(c.dir, fmt.Sprint(i)), Index: i, Nodes: n, Procs: 2, Script: script, Grace: 20 * time.Second,
 			Restart: job.RestartRules{
-				Policy: job.RestartOnFailure, BackoffLimit: -1, ReplaceLimit: -1, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
+				Policy: job.RestartOnFailure, BackoffLimit: -1, ReplaceLimit: -1, Success: job.QuorumAll, Fail: job.QuorumAny,
+				Clean: job.CleanAll,
 				Delay: time.Second, DelayFactor: 1,
 			},
 		}

@@ -208,10 +208,12 @@ func FindDebugRank(m plan.Machine, dir, runID string, rank int) (DebugRank, erro
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return DebugRank{}, errhint.With(errhint.Usagef("there are %d debug jobs with a rank %d here: %s", len(found), rank, strings.Join(places, ", ")), "choose one with --dir")
+		return DebugRank{}, errhint.With(errhint.Usagef("there are %d debug jobs with a rank %d here: %s", len(found), rank,
+			strings.Join(places, ", ")), "choose one with --dir")
 	case len(ranks) > 0:
 		slices.Sort(ranks)
-		return DebugRank{}, errhint.Usagef("there is no rank %d of a debug job on this machine, only %s", rank, strings.Join(slices.Compact(ranks), ", "))
+		return DebugRank{},
+			errhint.Usagef("there is no rank %d of a debug job on this machine, only %s", rank, strings.Join(slices.Compact(ranks), ", "))
 	}
 	where := rundir.FindPlaces(m.RuntimeDir, m.TempDir).Parent
 	if dir != "" {

@@ -22,7 +22,8 @@ func TestStrangersDebugJob(t *testing.T) {
 	plant := func(t *testing.T, parent string) string {
 		t.Helper()
 		dir := filepath.Join(parent, "job-x")
-		err := errors.Join(os.MkdirAll(filepath.Join(dir, "debug"), 0o755), os.WriteFile(filepath.Join(dir, "debug", "rank0"), []byte(says), 0o644))
+		err := errors.Join(os.MkdirAll(filepath.Join(dir, "debug"), 0o755),
+			os.WriteFile(filepath.Join(dir, "debug", "rank0"), []byte(says), 0o644))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,8 @@ func TestStrangersDebugJob(t *testing.T) {
 		t.Errorf("a stranger's parent: %v", err)
 	}
 	link := filepath.Join(ours, "link")
-	if err := errors.Join(os.Chown(parent, 0, 0), os.Symlink(dir, link), unix.Mkfifo(filepath.Join(parent, "job-fifo"), 0o600)); err != nil {
+	if err := errors.Join(os.Chown(parent, 0, 0), os.Symlink(dir, link),
+		unix.Mkfifo(filepath.Join(parent, "job-fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	refused("a link", link)

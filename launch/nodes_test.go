@@ -57,13 +57,15 @@ exit 9`, nil)
 	c.lines(6)
 	writeFile(t, filepath.Join(c.dir, "go"), "")
 	for i, r := range c.ends(9, 9, 9) {
-		for _, want := range []string{"rank      : 2 (local_rank: 0)", "host      : node-1", "node      : group rank 1 of 3 nodes", "Traceback of it"} {
+		for _, want := range []string{"rank      : 2 (local_rank: 0)", "host      : node-1", "node      : group rank 1 of 3 nodes",
+			"Traceback of it"} {
 			if !strings.Contains(r.Report, want) {
 				t.Errorf("the report of node %d lacks %q:\n%s", i, want, r.Report)
 			}
 		}
 		doc := readStatus(t, c.nodes[i].path("status.json"))
-		if doc.RootCause == nil || doc.RootCause.Host != "node-1" || doc.RootCause.Rank != 2 || *doc.ExitStatus != 9 || doc.Reason != job.ReasonWorkerFailed {
+		if doc.RootCause == nil || doc.RootCause.Host != "node-1" || doc.RootCause.Rank != 2 || *doc.ExitStatus != 9 ||
+			doc.Reason != job.ReasonWorkerFailed {
 			t.Errorf("status of node %d: %+v", i, doc)
 		}
 		handed, err := os.ReadFile(c.nodes[i].path("handed-on.json"))
@@ -79,7 +81,8 @@ func TestEchoOfAnotherNode(t *testing.T) {
 wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, n.Restart.Fail = 1, job.QuorumAll })
 	for i, r := range c.ends(137, 137) {
 		_, root, _ := strings.Cut(r.Report, "Root Cause")
-		if !strings.Contains(root, "rank      : 1 (") || !strings.Contains(r.Report, "secondary : its connection broke when rank 1 failed") {
+		if !strings.Contains(root, "rank      : 1 (") ||
+			!strings.Contains(r.Report, "secondary : its connection broke when rank 1 failed") {
 			t.Errorf("report of node %d:\n%s", i, r.Report)
 		}
 	}
@@ -126,7 +129,8 @@ exec sleep 100`
 		status int
 	}{
 		{rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Message: "node-7 is lost", Rank: -1}, 0},
-		{rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "RestartLimitReached", Message: "too many nodes\x1b[2J were lost", Rank: -1, Status: 75}, 75},
+		{rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "RestartLimitReached", Message: "too many nodes\x1b[2J were lost", Rank: -1,
+			Status: 75}, 75},
 	} {
 		t.Run(string(test.v.Kind), func(t *testing.T) {
 			c := startCompany(t, 2, script, func(_ int, n *testNode) {
@@ -163,7 +167,8 @@ func TestGraceOfAVerdict(t *testing.T) {
 	c := startCompany(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Procs, n.Grace = 1, time.Hour })
 	c.lines(2)
-	c.said(0, rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "NodeLost", Message: "this node", Rank: -1, Status: 75, Grace: 200 * time.Millisecond})
+	c.said(0, rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "NodeLost", Message: "this node", Rank: -1, Status: 75,
+		Grace: 200 * time.Millisecond})
 	c.ends(75)
 }
 
@@ -180,7 +185,8 @@ trap "touch $ALL/asked" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; do
 	})
 	c.push(0, 0, rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "StoreLost", Rank: -1, Status: 75, Grace: 100 * time.Millisecond})
 	c.ends(75)
-	if doc := readStatus(t, c.nodes[0].path("status.json")); doc.Reason != "StoreLost" || doc.Counts.Stopped != 1 || doc.Counts.Failed != 1 {
+	if doc := readStatus(t, c.nodes[0].path("status.json")); doc.Reason != "StoreLost" || doc.Counts.Stopped != 1 ||
+		doc.Counts.Failed != 1 {
 		t.Errorf("status %+v", doc)
 	}
 }
@@ -191,7 +197,8 @@ func TestVerdictBeforeTheStart(t *testing.T) {
 		testutil.Missing(t, "python3")
 	}
 	code := t.TempDir()
-	writeFile(t, filepath.Join(code, "slow.py"), "import os, time\nopen(os.environ['ALL'] + '/importing', 'w').close()\nwhile True: time.sleep(0.05)\n")
+	writeFile(t, filepath.Join(code, "slow.py"),
+		"import os, time\nopen(os.environ['ALL'] + '/importing', 'w').close()\nwhile True: time.sleep(0.05)\n")
 	writeFile(t, filepath.Join(code, "train.py"), "import slow\n")
 	c := startCompany(t, 1, "", func(_ int, n *testNode) { n.Python = filepath.Join(code, "train.py") })
 	testutil.Eventually(t, time.Minute, "importing", func() bool {
@@ -223,7 +230,8 @@ func TestSpareIsTold(t *testing.T) {
 				}
 				return
 			}
-			if !strings.Contains(results[1].Report, "ended with status 6") || doc.Phase != report.PhaseFailed || doc.Reason != job.ReasonWorkerFailed {
+			if !strings.Contains(results[1].Report, "ended with status 6") || doc.Phase != report.PhaseFailed ||
+				doc.Reason != job.ReasonWorkerFailed {
 				t.Errorf("status %+v, report %q", doc, results[1].Report)
 			}
 		})
@@ -345,7 +353,8 @@ while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 // TestSilentNode: one that was killed says nothing about its failures. Whoever waits for it is patient, and a second
 // signal ends that.
 func TestSilentNode(t *testing.T) {
-	c := startCompany(t, 2, see+"test $RANK = 0 && wait_for $ALL/go && exit 3; exec sleep 100", func(_ int, n *testNode) { n.Grace = time.Hour })
+	c := startCompany(t, 2, see+"test $RANK = 0 && wait_for $ALL/go && exit 3; exec sleep 100",
+		func(_ int, n *testNode) { n.Grace = time.Hour })
 	c.lines(4)
 	if err := c.nodes[1].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -367,7 +376,8 @@ func TestSilentNode(t *testing.T) {
 
 // TestHandlerFails: an error that the handler did not turn into a verdict ends the job, and the workers with it.
 func TestHandlerFails(t *testing.T) {
-	c := startCompany(t, 1, `echo $$ >> $ALL/seen; test $RANK = 1 || exec sleep 100; while ! test -e $ALL/go; do sleep 0.02; done; exit 3`, nil)
+	c := startCompany(t, 1, `echo $$ >> $ALL/seen; test $RANK = 1 || exec sleep 100; while ! test -e $ALL/go; do sleep 0.02; done; exit 3`,
+		nil)
 	pids := c.lines(2)
 	if err := c.server.Close(); err != nil {
 		t.Fatal(err)
@@ -425,14 +435,15 @@ with open(os.environ["ALL"] + f"/pids.{rank}.{number}", "a") as f: f.write(f"{os
 with open(os.environ["ALL"] + "/seen", "a") as f: f.write("python\n")
 if number == "0": time.sleep(100)
 `)
-	c := startCompany(t, 2, see+`echo $$ >> $ALL/pids.$GROUP_RANK.$MUSTER_ROUND; test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`, func(i int, n *testNode) {
-		if i == 1 {
-			n.Lease = 4 * time.Second
-			if warm {
-				n.Lease, n.Python = 20*time.Second, code // a busy machine takes seconds for a template
+	c := startCompany(t, 2, see+`echo $$ >> $ALL/pids.$GROUP_RANK.$MUSTER_ROUND; test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`,
+		func(i int, n *testNode) {
+			if i == 1 {
+				n.Lease = 4 * time.Second
+				if warm {
+					n.Lease, n.Python = 20*time.Second, code // a busy machine takes seconds for a template
+				}
 			}
-		}
-	})
+		})
 	c.lines(4)
 	_ = c.nodes[1].cmd.Process.Signal(syscall.SIGSTOP)
 	text, err := os.ReadFile(filepath.Join(c.dir, "pids.1.0"))

@@ -257,7 +257,8 @@ func (a *Agent) tellKilled(exits []report.Exit) {
 		}
 	}
 	if len(ranks) > 0 {
-		a.Log.Warn().Ints("ranks", ranks).Ints("pids", pids).Str("node", a.Plan.Hostname).Msg("workers killed with SIGKILL, which had not ended in time")
+		a.Log.Warn().Ints("ranks", ranks).Ints("pids", pids).Str("node",
+			a.Plan.Hostname).Msg("workers killed with SIGKILL, which had not ended in time")
 	}
 }
 

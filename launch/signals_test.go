@@ -19,7 +19,8 @@ import (
 func TestSignalToEverybody(t *testing.T) {
 	for i := range 8 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			c := startCompany(t, 2, `echo $$ > $ALL/pid.$RANK.new; mv $ALL/pid.$RANK.new $ALL/pid.$RANK; `+see+`exec sleep 100`, func(_ int, n *testNode) { n.Procs, n.Grace = 1, 10*time.Second })
+			c := startCompany(t, 2, `echo $$ > $ALL/pid.$RANK.new; mv $ALL/pid.$RANK.new $ALL/pid.$RANK; `+see+`exec sleep 100`,
+				func(_ int, n *testNode) { n.Procs, n.Grace = 1, 10*time.Second })
 			c.lines(2)
 			text, _ := os.ReadFile(filepath.Join(c.dir, "pid.0"))
 			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))

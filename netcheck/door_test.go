@@ -30,7 +30,8 @@ func (s *site) doorBeside(standard []byte, waiting ...*machine) *netcheck.Record
 	var wg sync.WaitGroup
 	for rank, m := range waiting {
 		wg.Go(func() {
-			r := netcheck.Round{Rank: rank, Size: len(waiting), Door: true, Standard: standard, Open: func(context.Context) (netcheck.Program, error) { return program{m}, nil }}
+			r := netcheck.Round{Rank: rank, Size: len(waiting), Door: true, Standard: standard,
+				Open: func(context.Context) (netcheck.Program, error) { return program{m}, nil }}
 			if len(waiting) > 1 {
 				r.Board = space.Client()
 			}
@@ -224,7 +225,8 @@ func TestRecordHasIDs(t *testing.T) {
 	c := netcheck.New(netcheck.Config{
 		Node: "n", Devices: 1, IDs: ids, Rules: netcheck.Rules{Network: true}, Inspect: func(context.Context) string { return "ecc" },
 	})
-	r, err := c.Check(t.Context(), netcheck.Round{Size: 1, Open: func(context.Context) (netcheck.Program, error) { return nil, errors.New("not asked for") }})
+	r, err := c.Check(t.Context(),
+		netcheck.Round{Size: 1, Open: func(context.Context) (netcheck.Program, error) { return nil, errors.New("not asked for") }})
 	if err != nil {
 		t.Fatal(err)
 	}

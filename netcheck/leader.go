@@ -176,7 +176,8 @@ func (l *leader) begin() (*blame.Check, error) {
 		if ids[i] = h.Node; named[h.Node] > 1 { // several agents on one machine
 			ids[i] = fmt.Sprintf("%s#%d", h.Node, i)
 		}
-		if f := l.nodes[i].Fault; f != nil && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p string) bool { return named[p] > 0 }) {
+		if f := l.nodes[i].Fault; f != nil && len(f.Peers) > 0 &&
+			!slices.ContainsFunc(f.Peers, func(p string) bool { return named[p] > 0 }) {
 			l.nodes[i].Fault = nil // the other end of the bad link has left
 		}
 		l.rec.Nodes[i].Node, l.rec.Nodes[i].IDs = ids[i], h.IDs

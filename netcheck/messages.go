@@ -103,7 +103,8 @@ func (p *plan) check(size int) error {
 			return fmt.Errorf("the plan is about node %d, and this round has %d", rank, size)
 		}
 	}
-	if (p.Stage == stageVerdict) != (p.Verdict != nil) || (p.Stage == stagePairs) != (len(p.Pairs) > 0) || (p.Stage == stagePerf) && len(p.Nodes) == 0 {
+	if (p.Stage == stageVerdict) != (p.Verdict != nil) || (p.Stage == stagePairs) != (len(p.Pairs) > 0) || (p.Stage == stagePerf) &&
+		len(p.Nodes) == 0 {
 		return fmt.Errorf("a plan of stage %q has not what belongs to it", p.Stage)
 	}
 	return nil

@@ -138,7 +138,8 @@ func (l *leader) judge(b *blame.Check) {
 		rec.Stragglers = append(rec.Stragglers, StragglerRecord{s.Node, string(s.Resource), s.Took, s.Others})
 		if n := &rec.Nodes[s.Node]; l.cfg.Rules.ExcludeStraggler && n.Fault == nil {
 			faulty = true
-			n.Fault = &Fault{Status: statusStraggler, Reason: fmt.Sprintf("a straggler: its %s test took %v, that of the others %v", s.Resource, s.Took.Round(time.Microsecond), s.Others.Round(time.Microsecond))}
+			n.Fault = &Fault{Status: statusStraggler, Reason: fmt.Sprintf("a straggler: its %s test took %v, that of the others %v",
+				s.Resource, s.Took.Round(time.Microsecond), s.Others.Round(time.Microsecond))}
 		}
 	}
 	if !faulty { // else those at fault go first, and the rest is looked at again
@@ -196,7 +197,8 @@ func (l *leader) spare(v *blame.Verdict) {
 			}
 		}
 		l.rec.Nodes[i].Fault = &Fault{
-			Status: statusUndecided, Peers: hosts, Reason: "its link to " + strings.Join(peers, ", ") + " is bad, so that one of the two has to go",
+			Status: statusUndecided, Peers: hosts, Reason: "its link to " + strings.Join(peers, ", ") +
+				" is bad, so that one of the two has to go",
 		}
 	}
 }

@@ -43,7 +43,8 @@ const (
 
 // machines are what uname -m says, by Go's names.
 var machines = map[string]string{
-	"386": "i686", "amd64": "x86_64", "arm64": "aarch64", "loong64": "loongarch64", "ppc64le": "ppc64le", "riscv64": "riscv64", "s390x": "s390x",
+	"386": "i686", "amd64": "x86_64", "arm64": "aarch64", "loong64": "loongarch64", "ppc64le": "ppc64le", "riscv64": "riscv64",
+	"s390x": "s390x",
 }
 
 // payload is our binary, as it is sent.
@@ -114,7 +115,8 @@ func (d *Dialer) boot(ctx context.Context, l link, args []string) (*Remote, erro
 		return nil, l.fail(NoProgram, "", fmt.Errorf("cannot read our own program: %w", err))
 	}
 	short := sum.hash[:16]
-	find := shellLine(findScript, append([]string{short, sum.hash, strconv.FormatInt(sum.size, 10), machines[runtime.GOARCH], d.cfg.Version}, args...)...)
+	find := shellLine(findScript,
+		append([]string{short, sum.hash, strconv.FormatInt(sum.size, 10), machines[runtime.GOARCH], d.cfg.Version}, args...)...)
 	for tries := 0; ; tries++ {
 		c, err := d.converse(ctx, l, find)
 		if err != nil {
@@ -150,7 +152,8 @@ func (d *Dialer) bring(ctx context.Context, l link, short string, sum payloadSum
 	began := time.Now()
 	var failures []string
 	for skip := 0; ; {
-		c, err := d.converse(ctx, l, shellLine(bringScript, short, sum.hash, strconv.FormatInt(sum.size, 10), form, strconv.Itoa(skip)), form)
+		c, err := d.converse(ctx, l, shellLine(bringScript, short, sum.hash, strconv.FormatInt(sum.size, 10), form, strconv.Itoa(skip)),
+			form)
 		if err != nil {
 			return err
 		}
@@ -197,7 +200,8 @@ func (d *Dialer) converse(ctx context.Context, l link, command string, form ...s
 	}
 	c := &conversation{run: run}
 	stop := context.AfterFunc(ctx, func() {
-		if _, ours := l.(*sshLink); ours { // a session that hangs does not answer to its end either, and a link that is stuck does not take it
+		// A session that hangs does not answer to its end either, and a link that is stuck does not take it.
+		if _, ours := l.(*sshLink); ours {
 			l.close()
 		}
 		run.close()
@@ -296,7 +300,8 @@ func readAnswer(r *bufio.Reader, nonce string) (string, error) {
 // noAnswer explains why a machine that let us in did not run a script.
 func (d *Dialer) noAnswer(ctx context.Context, l link, c *conversation, err error) error {
 	if errors.Is(err, errNoStdin) {
-		return l.fail(NoProgram, "the ssh program must pass its standard input on: kubectl exec does with -i", errors.New("it gets no standard input"))
+		return l.fail(NoProgram, "the ssh program must pass its standard input on: kubectl exec does with -i",
+			errors.New("it gets no standard input"))
 	}
 	said := ""
 	if n, ok := errors.AsType[*noise](err); ok {

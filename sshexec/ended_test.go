@@ -32,7 +32,8 @@ func TestEndedWhileAsked(t *testing.T) {
 		"through": func(c *connection) error {
 			d := &Dialer{hops: map[string]*hop{"jump": {ready: make(chan struct{}), conn: c}}}
 			close(d.hops["jump"].ready)
-			_, err := d.dialThrough(t.Context(), &settings{name: "inner", hostname: "192.0.2.1", port: 22, jumps: []string{"jump"}, timeout: time.Hour}, false)
+			_, err := d.dialThrough(t.Context(),
+				&settings{name: "inner", hostname: "192.0.2.1", port: 22, jumps: []string{"jump"}, timeout: time.Hour}, false)
 			return err
 		},
 	} {

@@ -128,7 +128,8 @@ func (s *settings) dialFailed(ctx context.Context, err error) error {
 		return s.fail(Refused, refused, errors.New("connection refused"))
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN):
 		return s.fail(Unreachable, up, errors.New("no route to the host"))
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), isTimeout(err):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT),
+		isTimeout(err):
 		return s.fail(TimedOut, up, fmt.Errorf("no answer within %v", s.timeout))
 	default:
 		return s.fail(Failed, "", err)
@@ -223,7 +224,8 @@ func (s *settings) handshakeFailed(ctx context.Context, a *attempt, err error) e
 
 // brokenOff reports whether err is the end of a connection, and nothing that the other side has said.
 func brokenOff(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) ||
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe)
 }
 
@@ -259,9 +261,11 @@ func (s *settings) authFailed(a *attempt, err error) error {
 	case a.encrypted != "":
 		hint = "load the encrypted key into an agent: ssh-add " + a.encrypted
 	case len(a.tried) == 0:
-		hint = fmt.Sprintf("make a key with ssh-keygen and let it in with ssh-copy-id -p %d %s, or name one with --ssh-identity", s.port, login)
+		hint = fmt.Sprintf("make a key with ssh-keygen and let it in with ssh-copy-id -p %d %s, or name one with --ssh-identity",
+			s.port, login)
 	default:
-		hint = fmt.Sprintf("let the key in with ssh-copy-id -p %d %s, name another with --ssh-identity, or check the user's name", s.port, login)
+		hint = fmt.Sprintf("let the key in with ssh-copy-id -p %d %s, name another with --ssh-identity, or check the user's name",
+			s.port, login)
 	}
 	return s.fail(AuthFailed, hint, errors.New(text))
 }

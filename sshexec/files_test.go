@@ -72,7 +72,8 @@ func TestUploadAtOnce(t *testing.T) {
 			names = append(names, e.Name())
 		}
 	}
-	if got := strings.Join(names, " "); len(names) != 3 || !strings.Contains(got, "muster-0000000000000004 ") || !strings.Contains(got, "muster-0000000000000003 ") {
+	if got := strings.Join(names, " "); len(names) != 3 || !strings.Contains(got, "muster-0000000000000004 ") ||
+		!strings.Contains(got, "muster-0000000000000003 ") {
 		t.Errorf("the cache has %s", got)
 	}
 	elsewhere, err := filepath.Glob("/tmp/muster-bin-" + strconv.Itoa(os.Geteuid()) + "/muster-" + hex.EncodeToString(sum[:8]))
@@ -120,7 +121,8 @@ func TestDiesInCopy(t *testing.T) {
 func TestReadOnce(t *testing.T) {
 	bin := t.TempDir()
 	log := filepath.Join(bin, "log")
-	if err := os.WriteFile(filepath.Join(bin, "sha256sum"), []byte("#!/bin/sh\necho >>"+log+"\nPATH=/usr/bin:/bin exec sha256sum\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "sha256sum"), []byte("#!/bin/sh\necho >>"+log+"\nPATH=/usr/bin:/bin exec sha256sum\n"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	s := sshtest.New(t, sshtest.Config{Env: []string{"PATH=" + bin + ":/usr/bin:/bin"}})
@@ -174,14 +176,16 @@ func TestPlaces(t *testing.T) {
 		want            string // where it gets to
 		err             []string
 	}{
-		"cache not executable":   {"noexec", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"cache full":             {"size=1m", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"cache read-only":        {"ro", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"two are no good":        {"size=1m", "noexec", "size=64m", "", "/dev/shm/" + mine, nil},
-		"somebody else's":        {"size=1m", "size=64m", "size=64m", "mkdir -m 777 /tmp/" + mine, "/dev/shm/" + mine, nil},
-		"link":                   {"size=1m", "size=64m", "size=64m", "mkdir -m 700 /tmp/x; ln -s x /tmp/" + mine, "/dev/shm/" + mine, nil},
-		"no place at all":        {"size=1m", "noexec", "size=1m", "", "", []string{"no place for our program", "has no room for", "takes no programs (Permission denied)", "/dev/shm/" + mine}},
-		"limit of a file's size": {"size=64m", "size=64m", "size=64m", "limit", "", []string{"/.cache/muster/bin (", "/dev/shm/" + mine + " ("}},
+		"cache not executable": {"noexec", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
+		"cache full":           {"size=1m", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
+		"cache read-only":      {"ro", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
+		"two are no good":      {"size=1m", "noexec", "size=64m", "", "/dev/shm/" + mine, nil},
+		"somebody else's":      {"size=1m", "size=64m", "size=64m", "mkdir -m 777 /tmp/" + mine, "/dev/shm/" + mine, nil},
+		"link":                 {"size=1m", "size=64m", "size=64m", "mkdir -m 700 /tmp/x; ln -s x /tmp/" + mine, "/dev/shm/" + mine, nil},
+		"no place at all": {"size=1m", "noexec", "size=1m", "", "",
+			[]string{"no place for our program", "has no room for", "takes no programs (Permission denied)", "/dev/shm/" + mine}},
+		"limit of a file's size": {"size=64m", "size=64m", "size=64m", "limit", "",
+			[]string{"/.cache/muster/bin (", "/dev/shm/" + mine + " ("}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home := t.TempDir()
@@ -228,7 +232,8 @@ func TestPlaces(t *testing.T) {
 			if len(c.err) > 0 {
 				t.Fatal("it was started")
 			}
-			if out, err := exec.CommandContext(ctx, "nsenter", "-t", strconv.Itoa(hold.Process.Pid), "-m", "sh", "-c", "ls "+c.want+"/muster-*").CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(ctx, "nsenter", "-t", strconv.Itoa(hold.Process.Pid), "-m", "sh", "-c",
+				"ls "+c.want+"/muster-*").CombinedOutput(); err != nil {
 				t.Errorf("it is not in %s: %s", c.want, out)
 			}
 			before := s.Sessions()
@@ -254,14 +259,16 @@ func TestOtherMachine(t *testing.T) {
 	d := dialer(t, testutil.NewSSHClient(t), nil)
 	program(t, bin, "uname", "echo pdp11\n")
 	_, err := d.Start(t.Context(), at(s), []string{"agent"})
-	if e, ok := errors.AsType[*sshexec.Error](err); !ok || e.Reason != sshexec.NoProgram || !strings.Contains(err.Error(), "it is pdp11") || errhint.Of(err) == "" {
+	if e, ok := errors.AsType[*sshexec.Error](err); !ok || e.Reason != sshexec.NoProgram || !strings.Contains(err.Error(), "it is pdp11") ||
+		errhint.Of(err) == "" {
 		t.Errorf("a machine of another kind: %v", err)
 	}
 	program(t, bin, "muster", "echo muster version of old\n")
 	if _, err := d.Start(t.Context(), at(s), []string{"agent"}); err == nil {
 		t.Error("another version was started")
 	}
-	program(t, bin, "muster", `[ "$1" != --version ] || { echo muster version of the tests; echo more; exit; }; echo "agent $2 in $HOME"; cat; exit 7`)
+	program(t, bin, "muster",
+		`[ "$1" != --version ] || { echo muster version of the tests; echo more; exit; }; echo "agent $2 in $HOME"; cat; exit 7`)
 	talk(t, startAt(t, d, s))
 }
 
@@ -281,7 +288,8 @@ func TestInPath(t *testing.T) {
 // Small systems lack gzip, or sha256sum.
 func TestFewTools(t *testing.T) {
 	bin := t.TempDir()
-	for _, name := range []string{"sh", "id", "uname", "cut", "wc", "ls", "mkdir", "df", "tail", "chmod", "mv", "rm", "grep", "find", "cat", "head"} {
+	for _, name := range []string{"sh", "id", "uname", "cut", "wc", "ls", "mkdir", "df", "tail", "chmod", "mv", "rm", "grep", "find",
+		"cat", "head"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)
@@ -317,7 +325,8 @@ func TestShells(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, cfg := range map[string]sshtest.Config{
-		"bash": {Shell: "/bin/bash"}, "dash": {Shell: "/bin/dash"}, "tcsh": {Shell: "/usr/bin/tcsh"}, "busybox": {Shell: ash, Env: []string{"PATH=" + tools}},
+		"bash": {Shell: "/bin/bash"}, "dash": {Shell: "/bin/dash"}, "tcsh": {Shell: "/usr/bin/tcsh"},
+		"busybox": {Shell: ash, Env: []string{"PATH=" + tools}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := os.Stat(cfg.Shell); err != nil {

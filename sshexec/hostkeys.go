@@ -126,7 +126,8 @@ func (s *settings) forget() string {
 	if len(s.known) > 0 {
 		file = " -f " + s.known[0]
 	}
-	return fmt.Sprintf("if the machine was installed anew, forget its old key: ssh-keygen -R '%s'%s", knownhosts.Normalize(s.knownAddr()), file)
+	return fmt.Sprintf("if the machine was installed anew, forget its old key: ssh-keygen -R '%s'%s",
+		knownhosts.Normalize(s.knownAddr()), file)
 }
 
 // plainKeys are the algorithms that a machine is asked for whose key is not known, in the order of OpenSSH's client: so
@@ -172,7 +173,9 @@ func (k *hostKeys) decide(s *settings, remote net.Addr, key ssh.PublicKey) error
 		return err
 	}
 	if s.hostKeys == "strict" {
-		return s.fail(HostKeyUnknown, fmt.Sprintf("add it with: ssh-keyscan -p %d %s, after a look at the fingerprint; or let muster accept new keys", s.port, s.hostname),
+		return s.fail(HostKeyUnknown,
+			fmt.Sprintf("add it with: ssh-keyscan -p %d %s, after a look at the fingerprint; or let muster accept new keys", s.port,
+				s.hostname),
 			fmt.Errorf("its host key is not known (%s %s)", key.Type(), ssh.FingerprintSHA256(key)))
 	}
 	return k.learnLocked(s, remote, key)
@@ -211,8 +214,9 @@ func (k *hostKeys) verdict(s *settings, files *knownFiles, remote net.Addr, key 
 }
 
 func (s *settings) changed(where string, key ssh.PublicKey) error {
-	return s.fail(HostKeyChanged, s.forget(), fmt.Errorf("its host key has changed: it is not the one of %s, but %s %s; somebody may be listening in",
-		where, key.Type(), ssh.FingerprintSHA256(key)))
+	return s.fail(HostKeyChanged, s.forget(),
+		fmt.Errorf("its host key has changed: it is not the one of %s, but %s %s; somebody may be listening in",
+			where, key.Type(), ssh.FingerprintSHA256(key)))
 }
 
 // placeOf is an address in the form that the library takes: what comes through a jump host or a program has none.

@@ -44,14 +44,16 @@ func tryAt(t *testing.T, c *testutil.SSHClient, s *sshtest.Server, change func(*
 
 func wantReason(t *testing.T, err error, want sshexec.Reason, text string) {
 	t.Helper()
-	if e, ok := errors.AsType[*sshexec.Error](err); !ok || e.Reason != want || !strings.Contains(err.Error(), text) || sshexec.Transient(err) {
+	if e, ok := errors.AsType[*sshexec.Error](err); !ok || e.Reason != want || !strings.Contains(err.Error(), text) ||
+		sshexec.Transient(err) {
 		t.Errorf("%v, want reason %d with %q", err, want, text)
 	}
 }
 
 func TestHostKeys(t *testing.T) {
 	client := testutil.NewSSHClient(t)
-	client.Append(client.KnownHosts, "other ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl") // without an end of line
+	client.Append(client.KnownHosts,
+		"other ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl") // without an end of line
 	key := sshtest.Key(t)
 	s := sshtest.New(t, sshtest.Config{Keys: []ssh.Signer{key}})
 	policy := func(p string) func(*sshexec.Config) { return func(cfg *sshexec.Config) { cfg.HostKeys = p } }
@@ -60,7 +62,8 @@ func TestHostKeys(t *testing.T) {
 	if !strings.Contains(errhint.Of(err), "ssh-keyscan") {
 		t.Errorf("the hint is %q", errhint.Of(err))
 	}
-	wantReason(t, tryAt(t, client, s, func(cfg *sshexec.Config) { cfg.Options = []string{"StrictHostKeyChecking=yes"} }), sshexec.HostKeyUnknown, "")
+	wantReason(t, tryAt(t, client, s, func(cfg *sshexec.Config) { cfg.Options = []string{"StrictHostKeyChecking=yes"} }),
+		sshexec.HostKeyUnknown, "")
 	if err := tryAt(t, client, s, policy("off")); err != nil {
 		t.Error(err)
 	}
@@ -81,7 +84,8 @@ func TestHostKeys(t *testing.T) {
 	}
 
 	// The same machine with another key.
-	if err := os.WriteFile(client.KnownHosts, []byte("# a comment\n\n"+s.HostPort()+" "+string(ssh.MarshalAuthorizedKey(sshtest.Key(t).PublicKey()))), 0o600); err != nil {
+	if err := os.WriteFile(client.KnownHosts,
+		[]byte("# a comment\n\n"+s.HostPort()+" "+string(ssh.MarshalAuthorizedKey(sshtest.Key(t).PublicKey()))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []string{"accept-new", "strict"} {
@@ -225,6 +229,7 @@ func TestKnownByOpenSSH(t *testing.T) {
 // sshCommand runs a command by OpenSSH's client, which must know the machine.
 func sshCommand(t *testing.T, s *testutil.SSHServer, command string) (string, error) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "ssh", "-F", s.Client.Config, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", s.Name, command).Output()
+	out, err := exec.CommandContext(t.Context(), "ssh", "-F", s.Client.Config, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
+		s.Name, command).Output()
 	return string(out), err
 }

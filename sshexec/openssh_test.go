@@ -202,7 +202,8 @@ func TestAgent(t *testing.T) {
 	if err := run(t, withAgent); err != nil {
 		t.Errorf("with an encrypted key that the agent has: %v", err)
 	}
-	if err := run(t, nil); err == nil || !strings.Contains(err.Error(), "(encrypted)") || !strings.Contains(errhint.Of(err), "ssh-add "+s.Client.Key) {
+	if err := run(t, nil); err == nil || !strings.Contains(err.Error(), "(encrypted)") ||
+		!strings.Contains(errhint.Of(err), "ssh-add "+s.Client.Key) {
 		t.Errorf("with an encrypted key and no agent: %v (%s)", err, errhint.Of(err))
 	}
 	if err := os.Remove(s.Client.Key); err != nil {
@@ -223,7 +224,8 @@ func TestJump(t *testing.T) {
 	jump := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "jump"})
 	second := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "second"})
 	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "inner", Address: "::1"})
-	client.Append(client.Config, "Host inner\n  ProxyJump jump\nHost far\n  HostName ::1\n  Port "+strconv.Itoa(s.Port)+"\n  ProxyJump jump,second\n")
+	client.Append(client.Config, "Host inner\n  ProxyJump jump\nHost far\n  HostName ::1\n  Port "+strconv.Itoa(s.Port)+
+		"\n  ProxyJump jump,second\n")
 	d := dialer(t, client, nil)
 	r := start(t, d, "inner")
 	if r.LocalAddr().IsValid() || r.RemoteAddr().IsValid() {
@@ -275,7 +277,8 @@ func TestJump(t *testing.T) {
 	})
 	jump.Stop()
 	_, err := d.Start(t.Context(), hosts.Host{Name: "inner"}, []string{"agent"})
-	if e, ok := errors.AsType[*sshexec.Error](err); !ok || !e.Jump || e.Reason != sshexec.Refused || !strings.Contains(err.Error(), "host inner: cannot reach jump host jump") {
+	if e, ok := errors.AsType[*sshexec.Error](err); !ok || !e.Jump || e.Reason != sshexec.Refused ||
+		!strings.Contains(err.Error(), "host inner: cannot reach jump host jump") {
 		t.Errorf("without the jump host: %v", err)
 	}
 }
@@ -307,16 +310,19 @@ func TestDropbear(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	client.Append(client.Config, "Host bear\n  HostName 127.0.0.1\n  Port 2222\n  ProxyCommand nsenter -t "+strconv.Itoa(cmd.Process.Pid)+" -n "+self+" relay %h:%p\n")
+	client.Append(client.Config, "Host bear\n  HostName 127.0.0.1\n  Port 2222\n  ProxyCommand nsenter -t "+strconv.Itoa(cmd.Process.Pid)+
+		" -n "+self+" relay %h:%p\n")
 	d := dialer(t, client, func(cfg *sshexec.Config) { cfg.Tree = tree(t) })
-	testutil.Eventually(t, 30*time.Second, "dropbear listens", func() bool { _, err := os.Stat(filepath.Join(dir, "pid")); return err == nil })
+	testutil.Eventually(t, 30*time.Second, "dropbear listens",
+		func() bool { _, err := os.Stat(filepath.Join(dir, "pid")); return err == nil })
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("dropbear says:\n%s", said)
 		}
 	})
 	talk(t, start(t, d, "bear"))
-	if got, _ := os.ReadFile(client.KnownHosts); !strings.HasPrefix(string(got), "[127.0.0.1]:2222 ssh-ed25519 ") && !strings.HasPrefix(string(got), "|1|") {
+	if got, _ := os.ReadFile(client.KnownHosts); !strings.HasPrefix(string(got), "[127.0.0.1]:2222 ssh-ed25519 ") &&
+		!strings.HasPrefix(string(got), "|1|") {
 		t.Errorf("known_hosts has %q", got)
 	}
 	d.Close()

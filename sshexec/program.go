@@ -59,7 +59,8 @@ func (d *Dialer) startPiped(path string, args []string, label string) (p *piped,
 		}
 		ours, theirs = append(ours, r), append(theirs, w)
 	}
-	started, err := d.cfg.Tree.Start(proc.Spec{Path: path, Args: append([]string{path}, args...), Env: d.cfg.Environ, Files: theirs, Label: label})
+	started, err := d.cfg.Tree.Start(proc.Spec{Path: path, Args: append([]string{path}, args...), Env: d.cfg.Environ, Files: theirs,
+		Label: label})
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,8 @@ func (p *piped) stop() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), programStop)
 	defer cancel()
-	_ = p.tree.Stop(ctx, proc.Ladder{Signal: syscall.SIGTERM, Grace: time.Second, Leftover: time.Second}, p.Process) // the tree's owner sees what is left
+	_ = p.tree.Stop(ctx, proc.Ladder{Signal: syscall.SIGTERM, Grace: time.Second, Leftover: time.Second},
+		p.Process) // the tree's owner sees what is left
 	_ = p.stdout.Close()
 }
 
@@ -137,7 +139,8 @@ func (d *Dialer) programLink(ctx context.Context, h hosts.Host) (link, error) {
 		return nil, err
 	}
 	l := &programLink{d: d, args: append([]string{path}, d.cfg.Program[1:]...)}
-	l.s = &settings{name: h.Name, hostname: h.Name, user: firstOf(h.User, d.cfg.User), port: firstOf(h.Port, d.cfg.Port), timeout: d.cfg.ConnectTimeout}
+	l.s = &settings{name: h.Name, hostname: h.Name, user: firstOf(h.User, d.cfg.User), port: firstOf(h.Port, d.cfg.Port),
+		timeout: d.cfg.ConnectTimeout}
 	l.ssh = !strings.HasPrefix(filepath.Base(path), "kubexec")
 	if !l.ssh {
 		l.args = append(l.args, h.Name)
@@ -145,7 +148,8 @@ func (d *Dialer) programLink(ctx context.Context, h hosts.Host) (link, error) {
 	}
 	every := firstOf(d.cfg.Alive, aliveEvery)
 	options := append([]string{}, d.cfg.Options...) // the first of two that say the same wins
-	options = append(options, "BatchMode=yes", fmt.Sprintf("ConnectTimeout=%d", seconds(firstOf(d.cfg.ConnectTimeout, defaultConnectTimeout))),
+	options = append(options, "BatchMode=yes",
+		fmt.Sprintf("ConnectTimeout=%d", seconds(firstOf(d.cfg.ConnectTimeout, defaultConnectTimeout))),
 		fmt.Sprintf("ServerAliveInterval=%d", seconds(every)), fmt.Sprintf("ServerAliveCountMax=%d", aliveMisses))
 	policy := d.cfg.HostKeys
 	if policy == "" {

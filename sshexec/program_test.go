@@ -40,7 +40,8 @@ func TestProgram(t *testing.T) {
 	}
 	r := start(t, d, s.Name)
 	s.Cut()
-	if status, err := r.Wait(); err == nil || !sshexec.Transient(err) || !strings.Contains(err.Error(), "lost the connection to host "+s.Name) {
+	if status, err := r.Wait(); err == nil || !sshexec.Transient(err) ||
+		!strings.Contains(err.Error(), "lost the connection to host "+s.Name) {
 		t.Errorf("after a cut it ended with %d, %v", status, err)
 	}
 	r = start(t, d, s.Name)
@@ -97,7 +98,8 @@ func TestProgramUnreached(t *testing.T) {
 			_ = r.Close()
 		}
 		e, ok := errors.AsType[*sshexec.Error](err)
-		if !ok || e.Reason != c.reason || errhint.Of(err) == "" || errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(err.Error(), "host "+c.host.Name) {
+		if !ok || e.Reason != c.reason || errhint.Of(err) == "" || errhint.CodeOf(err) != errhint.TryAgain ||
+			!strings.Contains(err.Error(), "host "+c.host.Name) {
 			t.Errorf("%s: %v (%s)", name, err, errhint.Of(err))
 		}
 	}
@@ -112,7 +114,8 @@ func TestKubexec(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "kubexec.sh")
 	write := func(stdin string) {
-		program(t, dir, "kubexec.sh", `[ "$1" = pod-0 ] || { echo "pods \"$1\" not found" >&2; exit 1; }; shift; export HOME=`+home+`; exec /bin/sh -c "$*" `+stdin)
+		program(t, dir, "kubexec.sh", `[ "$1" = pod-0 ] || { echo "pods \"$1\" not found" >&2; exit 1; }; shift; export HOME=`+home+
+			`; exec /bin/sh -c "$*" `+stdin)
 	}
 	tr := tree(t)
 	d := dialer(t, testutil.NewSSHClient(t), func(cfg *sshexec.Config) {
@@ -127,7 +130,8 @@ func TestKubexec(t *testing.T) {
 	}
 	write("</dev/null")
 	_, err = d.Start(t.Context(), hosts.Host{Name: "pod-0"}, []string{"agent"})
-	if err == nil || sshexec.Transient(err) || !strings.Contains(err.Error(), "no standard input") || !strings.Contains(errhint.Of(err), "-i") {
+	if err == nil || sshexec.Transient(err) || !strings.Contains(err.Error(), "no standard input") ||
+		!strings.Contains(errhint.Of(err), "-i") {
 		t.Errorf("a program without standard input: %v", err)
 	}
 }
@@ -136,7 +140,8 @@ func TestProxyCommand(t *testing.T) {
 	client := testutil.NewSSHClient(t)
 	jump := testutil.SSHD(t, testutil.SSHDConfig{Client: client})
 	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client})
-	client.Append(client.Config, "Host behind\n  HostName 127.0.0.1\n  Port "+strconv.Itoa(s.Port)+"\n  ProxyCommand ssh -F "+client.Config+" -W %h:%p "+jump.Name+
+	client.Append(client.Config, "Host behind\n  HostName 127.0.0.1\n  Port "+strconv.Itoa(s.Port)+"\n  ProxyCommand ssh -F "+client.Config+
+		" -W %h:%p "+jump.Name+
 		"\nHost broken\n  ProxyCommand echo no way >&2; exit 1\n")
 	tr := tree(t)
 	d := dialer(t, client, func(cfg *sshexec.Config) { cfg.Tree = tr })
@@ -190,7 +195,8 @@ func TestConfigFiles(t *testing.T) {
 	if err := os.WriteFile(client.Config, []byte(broken), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = dialer(t, client, func(cfg *sshexec.Config) { options(cfg); cfg.Tree = tr }).Start(t.Context(), hosts.Host{Name: "node-1"}, []string{"agent"})
+	_, err = dialer(t, client, func(cfg *sshexec.Config) { options(cfg); cfg.Tree = tr }).Start(t.Context(), hosts.Host{Name: "node-1"},
+		[]string{"agent"})
 	if errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("a configuration that ssh refuses: %v", err)
 	}

@@ -53,9 +53,11 @@ func (s *settings) addr() string { return net.JoinHostPort(s.hostname, strconv.I
 // own are the options that Config.Options may set, in lower case, and whether they hold for jump hosts as well. What is
 // not among them is refused, since it would have no effect.
 var own = map[string]bool{
-	"addressfamily": true, "batchmode": true, "connecttimeout": true, "globalknownhostsfile": true, "hashknownhosts": true, "hostkeyalias": false,
-	"hostname": false, "identitiesonly": true, "identityagent": true, "identityfile": true, "port": false, "proxycommand": false,
-	"proxyjump": false, "serveralivecountmax": true, "serveraliveinterval": true, "stricthostkeychecking": true, "user": false, "userknownhostsfile": true,
+	"addressfamily": true, "batchmode": true, "connecttimeout": true, "globalknownhostsfile": true, "hashknownhosts": true,
+	"hostkeyalias": false,
+	"hostname":     false, "identitiesonly": true, "identityagent": true, "identityfile": true, "port": false, "proxycommand": false,
+	"proxyjump": false, "serveralivecountmax": true, "serveraliveinterval": true, "stricthostkeychecking": true, "user": false,
+	"userknownhostsfile": true,
 }
 
 // parseOptions reads "Name=value", or "Name value" as ssh's -o takes it too.

@@ -85,7 +85,8 @@ func (c *configFiles) parse() (parsed parsedConfig, err error) {
 			if c.ask != nil {
 				return parsedConfig{conditions: true}, nil
 			}
-			c.log.Warn().Str("line", where).Msg("what stands below a Match line of ssh's configuration is not used, as there is no ssh to decide it")
+			c.log.Warn().Str("line",
+				where).Msg("what stands below a Match line of ssh's configuration is not used, as there is no ssh to decide it")
 			text = c.withoutConditions(text, s.base)
 		}
 		f, err := ssh_config.DecodeBytes(text)
@@ -218,7 +219,8 @@ func (c *configFiles) asked(ctx context.Context, h hosts.Host) (lookup, error) {
 		}
 	}
 	// It says its defaults as well, and these two are not ours.
-	if keys := values["identityfile"]; len(keys) > 4 && !slices.ContainsFunc(keys, func(k string) bool { return !strings.HasPrefix(k, "~/.ssh/id_") }) {
+	if keys := values["identityfile"]; len(keys) > 4 &&
+		!slices.ContainsFunc(keys, func(k string) bool { return !strings.HasPrefix(k, "~/.ssh/id_") }) {
 		delete(values, "identityfile")
 	}
 	if slices.Equal(values["connecttimeout"], []string{"none"}) {

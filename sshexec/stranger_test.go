@@ -45,20 +45,23 @@ func TestStrangersBinary(t *testing.T) {
 		before string // as root, who starts the agent
 		want   string // the directory that ours is put into
 	}{
-		"the cache is a stranger's":       {`other mkdir -p /tmp/c; plant /tmp/c/muster/bin; xdg=/tmp/c`, "/tmp/muster-bin-0"},
-		"a link of a stranger's":          {`other mkdir -p /tmp/c; plant /tmp/c/muster/bin; other ln -s c /tmp/l; xdg=/tmp/l`, "/tmp/muster-bin-0"},
-		"a directory above is open":       {`chmod 777 "$home"/.cache; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
-		"a directory above was moved":     {`chmod 777 "$home"/.cache; mkdir -p -m 700 "$home"/.cache/x/bin; plant /tmp/p; cp /tmp/p/* /tmp/p/.m* "$home"/.cache/x/bin; other mv "$home"/.cache/x "$home"/.cache/muster`, "/tmp/muster-bin-0"},
-		"open to all":                     {`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
-		"open to a group":                 {`mkdir -p "$home"/.cache/muster/bin; chgrp ` + stranger + ` "$home"/.cache/muster/bin; chmod 770 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
+		"the cache is a stranger's": {`other mkdir -p /tmp/c; plant /tmp/c/muster/bin; xdg=/tmp/c`, "/tmp/muster-bin-0"},
+		"a link of a stranger's": {`other mkdir -p /tmp/c; plant /tmp/c/muster/bin; other ln -s c /tmp/l; xdg=/tmp/l`,
+			"/tmp/muster-bin-0"},
+		"a directory above is open":   {`chmod 777 "$home"/.cache; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
+		"a directory above was moved": {`chmod 777 "$home"/.cache; mkdir -p -m 700 "$home"/.cache/x/bin; plant /tmp/p; cp /tmp/p/* /tmp/p/.m* "$home"/.cache/x/bin; other mv "$home"/.cache/x "$home"/.cache/muster`, "/tmp/muster-bin-0"},
+		"open to all":                 {`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
+		"open to a group": {`mkdir -p "$home"/.cache/muster/bin; chgrp ` + stranger +
+			` "$home"/.cache/muster/bin; chmod 770 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
 		"open to all before":              {`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin`, ""},
 		"the record is a stranger's":      {`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin; chown 0 "$home"/.cache/muster/bin/muster-*`, ""},
 		"the record is an old one":        {`plant "$home"/.cache/muster/bin env; : >"$home"/.cache/muster/bin/.muster-$key.ok`, ""},
 		"the directory in /tmp":           {`full; plant /tmp/muster-bin-0`, "/dev/shm/muster-bin-0"},
 		"the directory in /tmp is a link": {`full; mkdir -m 700 /tmp/x; other ln -s x /tmp/muster-bin-0`, "/dev/shm/muster-bin-0"},
-		"the one in /tmp is open":         {`full; mkdir -m 777 /tmp/muster-bin-0; chmod 777 /tmp/muster-bin-0; plant /tmp/muster-bin-0`, "/dev/shm/muster-bin-0"},
-		"/tmp is not sticky":              {`full; chmod 777 /tmp`, "/dev/shm/muster-bin-0"},
-		"a link for a record":             {`echo precious >/root.txt; mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; other ln -s /root.txt "$home"/.cache/muster/bin/.muster-$key.ok; chmod 700 "$home"/.cache/muster/bin`, ""},
+		"the one in /tmp is open": {`full; mkdir -m 777 /tmp/muster-bin-0; chmod 777 /tmp/muster-bin-0; plant /tmp/muster-bin-0`,
+			"/dev/shm/muster-bin-0"},
+		"/tmp is not sticky":  {`full; chmod 777 /tmp`, "/dev/shm/muster-bin-0"},
+		"a link for a record": {`echo precious >/root.txt; mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; other ln -s /root.txt "$home"/.cache/muster/bin/.muster-$key.ok; chmod 700 "$home"/.cache/muster/bin`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home := t.TempDir()
@@ -80,11 +83,13 @@ func TestStrangersBinary(t *testing.T) {
 			}
 			inside := func(command string) string {
 				t.Helper()
-				out, _ := exec.CommandContext(ctx, "nsenter", "-t", strconv.Itoa(hold.Process.Pid), "-m", "sh", "-c", command).CombinedOutput()
+				out, _ := exec.CommandContext(ctx, "nsenter", "-t", strconv.Itoa(hold.Process.Pid), "-m", "sh", "-c",
+					command).CombinedOutput()
 				return string(out)
 			}
 			shell := filepath.Join(t.TempDir(), "shell")
-			text := fmt.Sprintf("#!/bin/sh\nexport HOME=/mnt/home %s\nexec nsenter -t %d -m /bin/sh \"$@\"\n", cacheHome(string(line[:n])), hold.Process.Pid)
+			text := fmt.Sprintf("#!/bin/sh\nexport HOME=/mnt/home %s\nexec nsenter -t %d -m /bin/sh \"$@\"\n", cacheHome(string(line[:n])),
+				hold.Process.Pid)
 			if err := os.WriteFile(shell, []byte(text), 0o700); err != nil {
 				t.Fatal(err)
 			}

@@ -34,7 +34,8 @@ func Clean(text string, most int) string {
 		text = text[:most]
 	}
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' || r == '\ufffd' {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' &&
+			r <= '\u2069' || r == '\ufffd' {
 			return '?'
 		}
 		return r
@@ -69,7 +70,8 @@ func (k Key) Check() error {
 	switch {
 	case k.Shards < 1 || k.Shards > MaxShards:
 		return fmt.Errorf("a set of %d shards cannot be", k.Shards)
-	case !filepath.IsAbs(k.Dir) || filepath.Clean(k.Dir) != k.Dir || k.Dir == "/" || len(k.Dir) > maxPath || strings.ContainsAny(k.Dir, "\x00\n"):
+	case !filepath.IsAbs(k.Dir) || filepath.Clean(k.Dir) != k.Dir || k.Dir == "/" || len(k.Dir) > maxPath ||
+		strings.ContainsAny(k.Dir, "\x00\n"):
 		return fmt.Errorf("%q is no directory of checkpoints", Clean(k.Dir, 200))
 	}
 	return nil

@@ -126,7 +126,8 @@ func (l *Leader) Report(node int, r *Report) {
 		}
 		if s == nil {
 			s = &set{
-				Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, fellBack: Never, urgent: map[int]int{}, saved: map[int]bool{}, trigger: l.why,
+				Key: sr.Key, committed: Never, tried: Never, replicating: Never, replicated: Never, fellBack: Never, urgent: map[int]int{},
+				saved: map[int]bool{}, trigger: l.why,
 				wanted: map[Copy]bool{}, sums: map[Copy]Sum{},
 			}
 			l.sets[sr.Key] = s
@@ -374,7 +375,8 @@ func (l *Leader) tally(s *set) {
 			if !l.awaited(s, m) {
 				s.complete = append(s.complete, m)
 			}
-		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.all() && l.abandoned(s, shards): // nobody saves in an era that is over; a node that is away may have its shards
+		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.all() &&
+			l.abandoned(s, shards): // nobody saves in an era that is over; a node that is away may have its shards
 			s.dead = append(s.dead, m)
 		}
 	}

@@ -39,7 +39,8 @@ func (l *Leader) restorable(s *set) Moment {
 func (l *Leader) everywhere(s *set, m Moment) bool {
 	for n := range l.size {
 		sr := l.report(n, s.Key)
-		if sr == nil || s.across && l.size > 1 || slices.ContainsFunc(sr.Reads, func(shard int) bool { return !l.has(s, n, sr, shard, m) }) {
+		if sr == nil || s.across && l.size > 1 ||
+			slices.ContainsFunc(sr.Reads, func(shard int) bool { return !l.has(s, n, sr, shard, m) }) {
 			return false
 		}
 	}

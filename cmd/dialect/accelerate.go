@@ -23,8 +23,10 @@ const (
 // replaces.
 func Accelerate(inv Invocation) (Request, error) {
 	others := map[string]string{
-		"config": "it asks questions and writes a file, which muster reads", "env": "it describes a Python environment", "test": "it runs a script of its own",
-		"estimate-memory": "it loads a model's description", "merge-weights": "it rewrites checkpoints", "to-fsdp2": "it rewrites a configuration file",
+		"config": "it asks questions and writes a file, which muster reads", "env": "it describes a Python environment",
+		"test":            "it runs a script of its own",
+		"estimate-memory": "it loads a model's description", "merge-weights": "it rewrites checkpoints",
+		"to-fsdp2":   "it rewrites a configuration file",
 		"tpu-config": "it sets up machines of Google Cloud",
 	}
 	if len(inv.Args) == 0 {
@@ -77,7 +79,8 @@ file that accelerate config writes. Flags of muster itself stand in front of the
 `
 
 func accelerateParser() *parser {
-	p := &parser{prog: "accelerate launch", script: "training_script", options: accelerateOptions(), prefixes: []string{ownPrefix}, exact: true}
+	p := &parser{prog: "accelerate launch", script: "training_script", options: accelerateOptions(), prefixes: []string{ownPrefix},
+		exact: true}
 	p.help = func() string { return p.helpText(accelerateAbout) }
 	return p
 }
@@ -182,8 +185,10 @@ func (a *accelerateJob) check() {
 			a.v["use_parallelism_config"] = value{text: "true", on: true, source: a.file.kindFrom}
 		}
 	}
-	if v := a.v["use_parallelism_config"]; v.on && v.source.Kind != job.FromConfig && !a.on("use_deepspeed") && (!a.on("use_fsdp") || a.v["fsdp_version"].text == "1") {
-		a.refuse("use_parallelism_config", errhint.With(errors.New("it needs fully sharded data parallelism of version 2, or DeepSpeed"), "give --use-fsdp --fsdp-version 2"))
+	if v := a.v["use_parallelism_config"]; v.on && v.source.Kind != job.FromConfig && !a.on("use_deepspeed") &&
+		(!a.on("use_fsdp") || a.v["fsdp_version"].text == "1") {
+		a.refuse("use_parallelism_config", errhint.With(errors.New("it needs fully sharded data parallelism of version 2, or DeepSpeed"),
+			"give --use-fsdp --fsdp-version 2"))
 	}
 	if a.on("no_python") && a.on("module") {
 		a.wrong.add(errors.New("cannot use --no-python and --module together: a module needs Python; leave one of them out"))
@@ -283,7 +288,8 @@ func (a *accelerateJob) count() {
 			a.procs = 1
 			break
 		}
-		a.wrong.add(errhint.With(fmt.Errorf("cannot tell how many processes to start: %s leaves num_processes open", a.file.name), "give --num-processes N"))
+		a.wrong.add(errhint.With(fmt.Errorf("cannot tell how many processes to start: %s leaves num_processes open", a.file.name),
+			"give --num-processes N"))
 		a.procs = a.machines
 	case v.none && (a.cpu || underMPI(a.env) && a.launcher == simpleLauncher):
 		a.procs = a.machines
@@ -347,8 +353,9 @@ func (a *accelerateJob) share() {
 		return
 	}
 	if a.procs%a.machines != 0 {
-		a.refuse("num_processes", errhint.With(fmt.Errorf("%d processes cannot be shared out evenly among %d machines", a.procs, a.machines),
-			fmt.Sprintf("--num-processes is the number on all machines together: give a multiple of %d", a.machines)))
+		a.refuse("num_processes",
+			errhint.With(fmt.Errorf("%d processes cannot be shared out evenly among %d machines", a.procs, a.machines),
+				fmt.Sprintf("--num-processes is the number on all machines together: give a multiple of %d", a.machines)))
 		return
 	}
 	per := a.procs / a.machines

@@ -116,7 +116,8 @@ func differences(req dialect.Request, err error, theirs accelerateAnswer) map[st
 }
 
 func compareTorchrun(j *job.Job, args map[string]any, differ func(key string, want, got any)) {
-	differ("nnodes", args["nnodes"], map[bool]string{true: "1:1", false: strconv.Itoa(j.Nodes.Max)}[j.Nodes.Max == 1 && args["nnodes"] == "1:1"])
+	differ("nnodes", args["nnodes"],
+		map[bool]string{true: "1:1", false: strconv.Itoa(j.Nodes.Max)}[j.Nodes.Max == 1 && args["nnodes"] == "1:1"])
 	differ("nproc_per_node", args["nproc_per_node"], j.Procs)
 	differ("role", args["role"], j.Role)
 	differ("max_restarts", args["max_restarts"], j.Restart.MaxRestarts)

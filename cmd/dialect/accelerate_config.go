@@ -40,8 +40,9 @@ var accelerateTypes = append([]string{"NO", "MULTI_CPU", "DEEPSPEED", "FSDP", "M
 
 // accelerateGroups are the keys that hold a map, and what its keys begin with where accelerate adds that.
 var accelerateGroups = map[string]string{
-	"deepspeed_config": "", "fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_", "megatron_lm_config": "", "parallelism_config": "",
-	"mpirun_config": "",
+	"deepspeed_config": "", "fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_", "megatron_lm_config": "",
+	"parallelism_config": "",
+	"mpirun_config":      "",
 }
 
 // accelerateKeys are the keys at the top that hold a value of a flag.
@@ -52,12 +53,14 @@ var accelerateKeys = []string{
 
 // accelerateTPUKeys are keys for TPUs, which mean nothing elsewhere.
 var accelerateTPUKeys = []string{
-	"tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env", "main_training_function", "downcast_bf16",
+	"tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env", "main_training_function",
+	"downcast_bf16",
 }
 
 // renamedKeys are what accelerate config and older releases write for keys that are read by other names.
 var renamedKeys = map[string]string{
-	"fp8_amax_compute_algorithm": "fp8_amax_compute_algo", "fp8_amax_history_length": "fp8_amax_history_len", "fp8_optimization_level": "fp8_opt_level",
+	"fp8_amax_compute_algorithm": "fp8_amax_compute_algo", "fp8_amax_history_length": "fp8_amax_history_len",
+	"fp8_optimization_level":        "fp8_opt_level",
 	"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch",
 }
 
@@ -98,7 +101,8 @@ func (a *accelerateJob) readConfig() {
 	case err != nil && !asked && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.ENOTDIR)):
 		return
 	case err != nil:
-		a.wrong.add(errhint.With(fmt.Errorf("cannot read the configuration of accelerate: %w", err), "accelerate config writes one; without --config-file the default one is read where it is there"))
+		a.wrong.add(errhint.With(fmt.Errorf("cannot read the configuration of accelerate: %w", err),
+			"accelerate config writes one; without --config-file the default one is read where it is there"))
 		return
 	}
 	if strings.HasSuffix(name, ".json") && !json.Valid(content) {
@@ -147,7 +151,8 @@ func (a *accelerateJob) key(key string, node *yaml.Node, source job.Source) erro
 	switch key {
 	case "compute_environment":
 		if !none && text != "LOCAL_MACHINE" {
-			return errhint.With(fmt.Errorf("compute_environment: %s: muster starts jobs on the machines that it runs on", text), "write LOCAL_MACHINE")
+			return errhint.With(fmt.Errorf("compute_environment: %s: muster starts jobs on the machines that it runs on", text),
+				"write LOCAL_MACHINE")
 		}
 	case "distributed_type":
 		if node.Kind == yaml.ScalarNode && text == "False" { // NO without quotes is false in YAML 1.1, and accelerate takes it for NO

@@ -62,7 +62,8 @@ func (a *accelerateJob) tellLower(name, dest string) {
 // its str_to_bool, and those that it hands on as they are.
 var (
 	accelerateBools = []string{
-		"megatron_lm_use_custom_fsdp", "megatron_lm_no_load_optim", "megatron_lm_eod_mask_loss", "megatron_lm_overlap_cpu_optimizer_d2h_h2d",
+		"megatron_lm_use_custom_fsdp", "megatron_lm_no_load_optim", "megatron_lm_eod_mask_loss",
+		"megatron_lm_overlap_cpu_optimizer_d2h_h2d",
 		"megatron_lm_no_save_optim", "megatron_lm_optimizer_cpu_offload", "megatron_lm_use_precision_aware_optimizer",
 		"parallelism_config_sp_seq_length_is_variable",
 	}
@@ -70,7 +71,8 @@ var (
 	accelerateWords   = []string{
 		"fsdp_offload_params", "fsdp_forward_prefetch", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states",
 		"fsdp_activation_checkpointing", "fsdp_activation_checkpointing_offload", "zero3_init_flag", "zero3_save_16bit_model",
-		"megatron_lm_sequence_parallelism", "megatron_lm_recompute_activations", "megatron_lm_use_distributed_optimizer", "megatron_lm_attention_backend",
+		"megatron_lm_sequence_parallelism", "megatron_lm_recompute_activations", "megatron_lm_use_distributed_optimizer",
+		"megatron_lm_attention_backend",
 		"megatron_lm_attention_softmax_in_fp32", "megatron_lm_calculate_per_token_loss", "megatron_lm_use_rotary_position_embeddings",
 	}
 )
@@ -96,7 +98,8 @@ func (a *accelerateJob) words() {
 		a.v[dest] = v
 	}
 	a.word("mixed_precision", "no", "fp16", "bf16", "fp8")
-	a.word("dynamo_backend", "no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi", "fx2trt", "onnxrt",
+	a.word("dynamo_backend", "no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi",
+		"fx2trt", "onnxrt",
 		"tensorrt", "aot_torchxla_trace_once", "torhchxla_trace_once", "torchxla_trace_once", "tvm", "hpu_backend", "neuron")
 	a.word("dynamo_mode", "default", "reduce-overhead", "max-autotune")
 	a.word("fsdp_version", "1", "2")
@@ -178,7 +181,8 @@ func (a *accelerateJob) idleVariables() {
 		}
 	}
 	if len(idle) > 0 {
-		a.warn("no effect on this job, which meets no machines, or does not train in the way that they are for: %s", strings.Join(idle, ", "))
+		a.warn("no effect on this job, which meets no machines, or does not train in the way that they are for: %s",
+			strings.Join(idle, ", "))
 	}
 }
 
@@ -261,8 +265,9 @@ func (a *accelerateJob) fsdp() {
 		return
 	}
 	if sync := a.v["fsdp_sync_module_states"]; sync.text == "False" && a.v["fsdp_cpu_ram_efficient_loading"].text != "False" {
-		a.refuse("fsdp_sync_module_states", errhint.With(errors.New("with fsdp_cpu_ram_efficient_loading only rank 0 has the weights, and must send them"),
-			"write true, or fsdp_cpu_ram_efficient_loading: false"))
+		a.refuse("fsdp_sync_module_states",
+			errhint.With(errors.New("with fsdp_cpu_ram_efficient_loading only rank 0 has the weights, and must send them"),
+				"write true, or fsdp_cpu_ram_efficient_loading: false"))
 	}
 	a.set("ACCELERATE_USE_FSDP", "true", a.by("use_fsdp"))
 	for _, o := range accelerateFSDP() {
@@ -326,7 +331,8 @@ func (a *accelerateJob) deepspeed() {
 			paths = append(paths, item)
 		}
 	}
-	a.set("PYTHONPATH", strings.Join(append(paths, dir), ":"), job.Source{Kind: job.FromDefault, Name: "what was set, and the working directory"})
+	a.set("PYTHONPATH", strings.Join(append(paths, dir), ":"),
+		job.Source{Kind: job.FromDefault, Name: "what was set, and the working directory"})
 	fields := slices.Clone(a.file.deepspeed)
 	source := job.Source{Kind: job.FromDefault, Name: "no configuration file"}
 	if a.file.name != "" {

@@ -47,9 +47,11 @@ func generateAccelerate(random *rand.Rand, i int) *accelerateCase {
 	} else {
 		args = append(args, way.flags)
 	}
-	prefixes := append([]string{"dynamo_", "fp8_", "max_restarts", "num_cpu", "main_process_port", "mixed_precision", "role", "debug"}, way.prefixes...)
+	prefixes := append([]string{"dynamo_", "fp8_", "max_restarts", "num_cpu", "main_process_port", "mixed_precision", "role", "debug"},
+		way.prefixes...)
 	for _, o := range dialect.AccelerateOptions() {
-		if random.IntN(2) == 0 || o.Dest == "fsdp_version" && !byFile || !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(o.Dest, p) }) {
+		if random.IntN(2) == 0 || o.Dest == "fsdp_version" && !byFile ||
+			!slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(o.Dest, p) }) {
 			continue
 		}
 		flag, scalar := accelerateValue(random, o)
@@ -67,7 +69,8 @@ func generateAccelerate(random *rand.Rand, i int) *accelerateCase {
 			file += group + ":\n" + strings.Join(lines, "")
 		}
 	}
-	c := &accelerateCase{name: fmt.Sprintf("generated-%d", i), cmd: strings.Join(args, " ") + " train.py --lr 1", files: map[string]string{}, generated: true}
+	c := &accelerateCase{name: fmt.Sprintf("generated-%d", i), cmd: strings.Join(args, " ") + " train.py --lr 1",
+		files: map[string]string{}, generated: true}
 	if byFile {
 		c.files["c.yaml"] = file
 	}
@@ -77,7 +80,8 @@ func generateAccelerate(random *rand.Rand, i int) *accelerateCase {
 // accelerateGroup is where a configuration file has an option, "" for nowhere, or at the top.
 func accelerateGroup(dest string) string {
 	for prefix, group := range map[string]string{
-		"fsdp_": "fsdp_config", "megatron_lm_": "megatron_lm_config", "fp8_": "fp8_config", "dynamo_": "dynamo_config", "zero": "deepspeed_config",
+		"fsdp_": "fsdp_config", "megatron_lm_": "megatron_lm_config", "fp8_": "fp8_config", "dynamo_": "dynamo_config",
+		"zero":     "deepspeed_config",
 		"offload_": "deepspeed_config", "gradient_": "deepspeed_config", "deepspeed_": "deepspeed_config",
 	} {
 		if strings.HasPrefix(dest, prefix) {
@@ -127,5 +131,6 @@ func (c *accelerateCase) meant(key string) bool {
 		return ok
 	}
 	deepspeed := strings.Contains(c.cmd, "--use_deepspeed") || strings.Contains(c.files["c.yaml"], "DEEPSPEED")
-	return deepspeed && (strings.HasSuffix(key, "_NVME_PATH") || strings.HasPrefix(key, "env ACCELERATE_DYNAMO_") || key == "env OMP_NUM_THREADS")
+	return deepspeed &&
+		(strings.HasSuffix(key, "_NVME_PATH") || strings.HasPrefix(key, "env ACCELERATE_DYNAMO_") || key == "env OMP_NUM_THREADS")
 }

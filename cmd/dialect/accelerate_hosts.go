@@ -34,8 +34,9 @@ func (a *accelerateJob) multinode() string {
 func (a *accelerateJob) deepspeedNodes(launcher string) {
 	v := a.v["deepspeed_hostfile"]
 	if v.none {
-		a.refuse("num_machines", errhint.With(fmt.Errorf("nothing says which machines they are, as --deepspeed-multinode-launcher %s needs it", launcher),
-			"give --deepspeed-hostfile FILE with lines HOST slots=N; or --deepspeed-multinode-launcher standard, and run this command on every machine"))
+		a.refuse("num_machines",
+			errhint.With(fmt.Errorf("nothing says which machines they are, as --deepspeed-multinode-launcher %s needs it", launcher),
+				"give --deepspeed-hostfile FILE with lines HOST slots=N; or --deepspeed-multinode-launcher standard, and run this command on every machine"))
 		return
 	}
 	list := a.hostfile("deepspeed_hostfile", hosts.DeepSpeed)
@@ -48,7 +49,8 @@ func (a *accelerateJob) deepspeedNodes(launcher string) {
 		total += h.Slots
 	}
 	if len(list) != a.machines {
-		a.warn("the job has %d machines, those that %s and the filters leave, and not %d as --num-machines says", len(list), v.text, a.machines)
+		a.warn("the job has %d machines, those that %s and the filters leave, and not %d as --num-machines says", len(list),
+			v.text, a.machines)
 	}
 	if a.procs > 0 && total != a.procs {
 		a.warn("the job has %d processes, the slots of those machines, and not %d as --num-processes says", total, a.procs)
@@ -79,9 +81,11 @@ func (a *accelerateJob) deepspeedNodes(launcher string) {
 	rank := a.v["machine_rank"]
 	switch {
 	case rank.none:
-		a.refuse("deepspeed_multinode_launcher", errhint.With(errors.New("nothing says which machine of the hostfile this is"), "give --machine-rank N, from 0, another on each machine"))
+		a.refuse("deepspeed_multinode_launcher", errhint.With(errors.New("nothing says which machine of the hostfile this is"),
+			"give --machine-rank N, from 0, another on each machine"))
 	case rank.n >= len(nodes):
-		a.refuse("machine_rank", fmt.Errorf("%s and the filters leave %d machines: their ranks go from 0 to %d", v.text, len(nodes), len(nodes)-1))
+		a.refuse("machine_rank",
+			fmt.Errorf("%s and the filters leave %d machines: their ranks go from 0 to %d", v.text, len(nodes), len(nodes)-1))
 	default:
 		a.own = nodes[rank.n].Env
 		a.perNode = value{text: nodes[rank.n].Procs, source: v.source}
@@ -175,7 +179,8 @@ func (a *accelerateJob) mpiNodes(v value) {
 				{"RANK", i*per + local}, {"SIZE", a.procs}, {"LOCAL_RANK", local}, {"LOCAL_SIZE", per}, {"NODE_RANK", local},
 			} {
 				vars = append(vars, job.Var{
-					Name: "OMPI_COMM_WORLD_" + s.name, Value: strconv.Itoa(s.n), Own: true, Source: job.Source{Kind: v.source.Kind, Name: v.text},
+					Name: "OMPI_COMM_WORLD_" + s.name, Value: strconv.Itoa(s.n), Own: true,
+					Source: job.Source{Kind: v.source.Kind, Name: v.text},
 				})
 			}
 			node.WorkerEnv = append(node.WorkerEnv, vars)

@@ -20,20 +20,23 @@ const (
 // accelerateOptions are the options of accelerate launch, as version 1.15.0 declares them in commands/launch.py: names,
 // types, defaults and choices.
 func accelerateOptions() []option {
-	options := slices.Concat(accelerateBase(), accelerateDeepSpeed(), accelerateFSDP(), accelerateMegatron(), accelerateFP8(), accelerateParallelism(), []option{
-		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
-	})
+	options := slices.Concat(accelerateBase(), accelerateDeepSpeed(), accelerateFSDP(), accelerateMegatron(), accelerateFP8(),
+		accelerateParallelism(), []option{
+			{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
+		})
 	own := settings()
 	for i := range options {
 		o := &options[i]
-		o.rare = slices.Contains([]string{groupTPU, groupAWS, groupDeepSpeed, groupFSDP, groupMegatron, groupFP8, groupParallelism}, o.group)
+		o.rare = slices.Contains([]string{groupTPU, groupAWS, groupDeepSpeed, groupFSDP, groupMegatron, groupFP8, groupParallelism},
+			o.group)
 		if o.rare && o.group != groupTPU {
 			o.moot = "accelerate, too, reads it with its way of training only"
 		}
 		if o.long == "monitor-interval" {
 			o.moot = "exits are seen at once, and so within every interval"
 		}
-		o.ownVariable = o.group != groupTPU && o.group != groupAWS && !slices.ContainsFunc(own, func(s setting) bool { return s.anywhere && s.flag == o.long })
+		o.ownVariable = o.group != groupTPU && o.group != groupAWS &&
+			!slices.ContainsFunc(own, func(s setting) bool { return s.anywhere && s.flag == o.long })
 	}
 	return options
 }
@@ -94,7 +97,9 @@ func accelerateBase() []option {
 			help: "Workers bind themselves to CPUs near their GPU (ACCELERATE_CPU_AFFINITY).",
 		},
 		{
-			long: "dynamo-backend", noDefault: true, choices: []string{"no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi", "fx2trt", "onnxrt", "tensorrt", "aot_torchxla_trace_once", "torhchxla_trace_once", "tvm"}, group: groupResources,
+			long: "dynamo-backend", noDefault: true,
+			choices: []string{"no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi", "fx2trt",
+				"onnxrt", "tensorrt", "aot_torchxla_trace_once", "torhchxla_trace_once", "tvm"}, group: groupResources,
 			help: "Compiler behind torch.compile, ACCELERATE_DYNAMO_BACKEND of the workers. Default: no.",
 		},
 		{
@@ -276,7 +281,8 @@ func accelerateDeepSpeed() []option {
 			help: "Machines or slots of the hostfile to use, and no others.",
 		},
 		{
-			long: "deepspeed-multinode-launcher", noDefault: true, suggested: []string{"standard", "nossh", "pdsh", "openmpi", "mvapich", "mpich", "slurm"}, arg: "NAME", group: groupDeepSpeed,
+			long: "deepspeed-multinode-launcher", noDefault: true, suggested: []string{"standard", "nossh", "pdsh", "openmpi", "mvapich",
+				"mpich", "slurm"}, arg: "NAME", group: groupDeepSpeed,
 			help: "How several machines are reached: standard (this command runs on each of them, as with torchrun), nossh (the same, with the hostfile's slots), or pdsh, openmpi, mvapich, mpich, slurm, for all of which muster starts the machines of the hostfile itself. Default: pdsh.",
 		},
 		{

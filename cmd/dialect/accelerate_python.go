@@ -83,7 +83,8 @@ func pythonText(node *yaml.Node) (text string, none bool, err error) {
 		return "", false, errors.New("give a single value")
 	}
 	text = node.Value
-	if node.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 || node.Style&yaml.TaggedStyle != 0 && node.Tag == "!!str" {
+	if node.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 ||
+		node.Style&yaml.TaggedStyle != 0 && node.Tag == "!!str" {
 		return text, false, nil
 	}
 	forms, digits := plainForms(), strings.ReplaceAll(text, "_", "")

@@ -71,7 +71,8 @@ func (a *accelerateJob) meet(values map[string]value) {
 			a.warn("--machine-rank has no effect on ranks with --rdzv-backend %s: they are settled when the machines meet", backend)
 		}
 	case rank.none && a.file.name == "": // a file without it means the first machine
-		a.refuse("num_machines", errhint.With(errors.New("nothing says which of them this is"), "give --machine-rank N, from 0, another on each machine; or --rdzv-backend c10d"))
+		a.refuse("num_machines", errhint.With(errors.New("nothing says which of them this is"),
+			"give --machine-rank N, from 0, another on each machine; or --rdzv-backend c10d"))
 	default:
 		values["node_rank"] = rank
 	}
@@ -163,7 +164,8 @@ func (a *accelerateJob) outerStore(j *job.Job) {
 // elasticNames are the variables that workers get of torchelastic's agent and a plain process does not have.
 func elasticNames(env environ) []string {
 	names := []string{
-		"LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+		"LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE",
+		"ROLE_WORLD_SIZE",
 		"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
 		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
 	}

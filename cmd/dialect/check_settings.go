@@ -46,12 +46,14 @@ func checkSettings() []setting {
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Full, text) },
 		},
 		{
-			flag: "network-check-timeout", form: formTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true, use: use{anyCheck},
+			flag: "network-check-timeout", form: formTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true,
+			use:  use{anyCheck},
 			help: "What one node's own tests, and each round of pairs, may take.",
 			set:  func(r *Request, text string) error { return setPositive(&check(r).Budget, text, time.Millisecond) },
 		},
 		{
-			flag: "straggler-factor", form: formFraction, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true, use: use{checked, losable},
+			flag: "straggler-factor", form: formFraction, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true,
+			use:  use{checked, losable},
 			help: "How many times slower than the others a node is that counts as a straggler.",
 			set: func(r *Request, text string) error {
 				f, err := pyFloat(text)
@@ -81,7 +83,8 @@ func checkSettings() []setting {
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).CommPerf, text) },
 		},
 		{
-			flag: "min-net-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck, anywhere: true, use: use{measured, losable, tokened},
+			flag: "min-net-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck,
+			anywhere: true, use: use{measured, losable, tokened},
 			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; less is told, and nobody leaves for it. 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
 		},
@@ -91,7 +94,8 @@ func checkSettings() []setting {
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck, anywhere: true, use: use{boxed},
+			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck,
+			anywhere: true, use: use{boxed},
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
 				check(r).Switchbox.Pairs, err = ParsePairs(text)
@@ -99,12 +103,14 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true, use: use{boxed},
+			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
+			use:  use{boxed},
 			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).Switchbox.MinBandwidth, text) },
 		},
 		{
-			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true, use: use{boxed},
+			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true,
+			use:  use{boxed},
 			help: "How many healthy pairs a node needs; with fewer it is at fault.",
 			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },
 		},
@@ -114,7 +120,8 @@ func checkSettings() []setting {
 			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
 		},
 		{
-			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true, use: use{byAgents, anyCheck, severalNodes, comeBack, spareNodes},
+			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true,
+			use:  use{byAgents, anyCheck, severalNodes, comeBack, spareNodes},
 			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
 			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
 		},
@@ -178,7 +185,8 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 	}
 	box := switched(words["switchbox-check"])
 	if box && !c.Network && r.Job.Dialect == dlroverRun {
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it", words["switchbox-check"].typed("switchbox-check")),
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it",
+			words["switchbox-check"].typed("switchbox-check")),
 			"give --network-check too; muster run takes --switchbox-check alone"))
 	}
 	if !c.Network && !box {

@@ -38,17 +38,20 @@ func TestChecks(t *testing.T) {
 		{name: "full implies it", args: "--network-check-full", want: checks(func(c *job.CheckRules) { c.Full = true })},
 		{name: "the switchbox alone", args: "--switchbox-check", want: boxOnly},
 		{name: "both", args: "--switchbox-check --network-check", want: checks(switchbox)},
-		{name: "variables", env: []string{"MUSTER_NETWORK_CHECK=1", "PET_EXCLUDE_STRAGGLER=1"}, want: checks(func(c *job.CheckRules) { c.ExcludeStraggler = true })},
+		{name: "variables", env: []string{"MUSTER_NETWORK_CHECK=1", "PET_EXCLUDE_STRAGGLER=1"},
+			want: checks(func(c *job.CheckRules) { c.ExcludeStraggler = true })},
 		{name: "variables of a test that is off", env: []string{"MUSTER_ON_NODE_FAULT=x", "MUSTER_BOX_PAIRS=0:1", "MUSTER_REPORT=d"}},
 		{
-			name: "a file", args: "--config conf.yaml", config: "switchbox-check: true\nbox-pairs: ['0:1', '2:3']\nmin-bandwidth: 1.5\nstraggler-factor: 3\n",
+			name: "a file", args: "--config conf.yaml",
+			config: "switchbox-check: true\nbox-pairs: ['0:1', '2:3']\nmin-bandwidth: 1.5\nstraggler-factor: 3\n",
 			want: job.CheckRules{
 				Budget: 2 * time.Minute, StragglerFactor: 3, MinNetBandwidth: 100, Quarantine: 10 * time.Minute,
 				Switchbox: job.SwitchboxRules{Pairs: [][2]int{{0, 1}, {2, 3}}, MinBandwidth: 1.5, MinChannels: 2},
 			},
 		},
 		{
-			name: "no demands", args: "--switchbox-check --min-bandwidth 0 --min-channels 0", want: checks(switchbox, func(c *job.CheckRules) {
+			name: "no demands", args: "--switchbox-check --min-bandwidth 0 --min-channels 0",
+			want: checks(switchbox, func(c *job.CheckRules) {
 				c.Network, c.Switchbox.MinBandwidth, c.Switchbox.MinChannels = false, 0, 0
 			}),
 		},
@@ -75,7 +78,8 @@ func TestBoxPairs(t *testing.T) {
 	} {
 		native := append([]string{"--switchbox-check"}, args...)
 		for _, native := range [][]string{
-			append(slices.Clip(native), "prog", "9:8"), append(slices.Clip(native), "--", "prog", "9:8"), append(slices.Clip(native), "--role", "r", "prog", "9:8"),
+			append(slices.Clip(native), "prog", "9:8"), append(slices.Clip(native), "--", "prog", "9:8"),
+			append(slices.Clip(native), "--role", "r", "prog", "9:8"),
 			append(slices.Clip(args), "--switchbox-check", "prog", "9:8"),
 		} {
 			job := accepted(t, nil, "", native...).Job

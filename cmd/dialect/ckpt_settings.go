@@ -51,7 +51,8 @@ func checkpointSettings() []setting {
 			},
 		},
 		{
-			flag: "ckpt-replicas", form: formNumber, arg: "N", def: "1", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps, severalNodes, tokened},
+			flag: "ckpt-replicas", form: formNumber, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
+			use:  use{ranked, keeps, severalNodes, tokened},
 			help: "On how many nodes a copy of each worker's state is kept, its own included: with 2, what is in memory survives the loss of a node. Copies lie as far apart as the ranks do, which --topology-file sorts by switches.",
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Replicas, text) },
 		},
@@ -107,7 +108,8 @@ func checkpointSettings() []setting {
 
 // saveSignals are those that a program gets from batch systems and people, and from nobody else.
 var saveSignals = []syscall.Signal{
-	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU, syscall.SIGALRM, syscall.SIGPWR, syscall.SIGCONT, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM,
+	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU, syscall.SIGALRM, syscall.SIGPWR, syscall.SIGCONT, syscall.SIGHUP, syscall.SIGINT,
+	syscall.SIGQUIT, syscall.SIGTERM,
 }
 
 // parseSaveSignal reads a signal's name or number.
@@ -153,10 +155,12 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 		}
 	}
 	if c := &r.Job.Checkpoint; c.On && r.Job.Dialect == dlroverRun { // its scripts take for granted that their launcher keeps checkpoints
-		c.Shim = map[python.Shim]python.Shim{python.ShimAuto: python.ShimAlways, python.ShimAlways: python.ShimAlways, python.ShimNever: python.ShimBarred}[c.Shim]
+		c.Shim = map[python.Shim]python.Shim{python.ShimAuto: python.ShimAlways, python.ShimAlways: python.ShimAlways,
+			python.ShimNever: python.ShimBarred}[c.Shim]
 	}
 	if s := r.Job.Checkpoint.Signal; s != 0 && slices.Contains(r.Job.Stop.Handled, s) {
-		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2", words["ckpt-signal"].written("ckpt-signal")))
+		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2",
+			words["ckpt-signal"].written("ckpt-signal")))
 	}
 	if _, ok := words["ckpt-salvage"]; !ok && r.Job.Checkpoint.On {
 		r.Job.Checkpoint.Salvage = defaultSalvage
@@ -167,7 +171,8 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 var sizeUnits = []struct {
 	name  string
 	bytes float64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
+	{"B", 1}, {"", 1}}
 
 // leastRate is the least --ckpt-rate, in bytes a second: below it a checkpoint takes days, and the end of the job waits
 // for it.

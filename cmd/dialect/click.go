@@ -58,7 +58,8 @@ func parseClick(p *parser, argv []string) (*clickParsed, error) {
 			text = argv[i]
 		}
 		if len(rest) > 0 {
-			out.warnings = append(out.warnings, fmt.Sprintf("%s behind the script is taken for colossalai's own, as colossalai does: put -- in front of the script to leave it to that", spelling))
+			out.warnings = append(out.warnings,
+				fmt.Sprintf("%s behind the script is taken for colossalai's own, as colossalai does: put -- in front of the script to leave it to that", spelling))
 		}
 		v, err := o.convert(text, job.Source{Kind: job.FromFlag, Name: "--" + o.long})
 		if err != nil {

@@ -32,11 +32,13 @@ func ColossalAI(inv Invocation) (Request, error) {
 	case "--help":
 		return Request{}, printed(colossalParser().help())
 	case "check":
-		return Request{}, errhint.With(errhint.Usagef("cannot do colossalai check: it looks at the installed versions of PyTorch and CUDA, and starts nothing"),
-			"run it by colossalai itself; muster check looks at this node")
+		return Request{},
+			errhint.With(errhint.Usagef("cannot do colossalai check: it looks at the installed versions of PyTorch and CUDA, and starts nothing"),
+				"run it by colossalai itself; muster check looks at this node")
 	case "benchmark":
-		return Request{}, errhint.With(errhint.Usagef("cannot do colossalai benchmark: it measures Colossal-AI's own layers, and is gone from its newer versions"),
-			"run it by colossalai itself")
+		return Request{},
+			errhint.With(errhint.Usagef("cannot do colossalai benchmark: it measures Colossal-AI's own layers, and is gone from its newer versions"),
+				"run it by colossalai itself")
 	}
 	return Request{}, errhint.With(errhint.Usagef("unknown command %q of colossalai", word), "to start a job: colossalai run")
 }
@@ -116,7 +118,8 @@ func (c *colossalJob) commandLine() (*parsed, error) {
 	case script == "":
 		wrong.add(errors.New("cannot start without a script: name it behind the flags"))
 	case !strings.HasSuffix(script, ".py"):
-		wrong.add(errhint.With(fmt.Errorf("cannot start %q: colossalai runs files that end in .py", script), "for a module give -m; for another program use muster run"))
+		wrong.add(errhint.With(fmt.Errorf("cannot start %q: colossalai runs files that end in .py", script),
+			"for a module give -m; for another program use muster run"))
 	}
 	if c.value("nproc-per-node").text == "" {
 		wrong.add(errors.New("cannot start without --nproc_per_node: give the number of workers on each host"))

@@ -46,7 +46,8 @@ func TestBashCompletes(t *testing.T) {
 		if strings.HasSuffix(line, " ") {
 			typed += "''"
 		}
-		program := completionScript(t, words[0], "bash") + "\nCOMP_WORDS=(" + typed + ")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n" + function + "\necho ${COMPREPLY[*]}\n"
+		program := completionScript(t, words[0], "bash") + "\nCOMP_WORDS=(" + typed + ")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n" +
+			function + "\necho ${COMPREPLY[*]}\n"
 		out, err := exec.CommandContext(t.Context(), bash, "-c", program).CombinedOutput()
 		got := strings.TrimSpace(string(out))
 		if err != nil || got != want {

@@ -223,7 +223,8 @@ func applyConf(job *job.Job, word given, wrong *problems) (equivalents map[strin
 		m.IsHost = &on
 	}
 	if m.Backend == backendEtcd {
-		m.Etcd.CACert, m.Etcd.Cert, m.Etcd.CertKey = equivalents["etcd-cacert"].text, equivalents["etcd-cert"].text, equivalents["etcd-key"].text
+		m.Etcd.CACert, m.Etcd.Cert, m.Etcd.CertKey = equivalents["etcd-cacert"].text, equivalents["etcd-cert"].text,
+			equivalents["etcd-key"].text
 		m.Etcd.TLS = m.Etcd.TLS || conf["protocol"] == "https"
 		if prefix := conf["etcd_prefix"]; prefix != "" {
 			m.Etcd.Prefix = strings.TrimSuffix(prefix, "/") + "/"

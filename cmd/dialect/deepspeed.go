@@ -106,7 +106,8 @@ func (d *deepSpeedJob) accelerator() {
 	if word := d.env[name]; word != "" {
 		known, ok := deepSpeedAccelerators[word]
 		if !ok {
-			d.wrong.add(fmt.Errorf("cannot use %s=%s: choose one of %s", name, word, strings.Join(slices.Sorted(maps.Keys(deepSpeedAccelerators)), ", ")))
+			d.wrong.add(fmt.Errorf("cannot use %s=%s: choose one of %s", name, word,
+				strings.Join(slices.Sorted(maps.Keys(deepSpeedAccelerators)), ", ")))
 		}
 		d.accel, d.job.Devices.Variable = known, known.mask
 		return
@@ -157,7 +158,8 @@ func (d *deepSpeedJob) command() {
 	d.binding()
 	// Importing deepspeed sets it, and the workers inherit it from their launcher.
 	if name := "PYTORCH_NVML_BASED_CUDA_CHECK"; d.env[name] == "" {
-		d.job.Env.Set = slices.Insert(d.job.Env.Set, 0, job.Var{Name: name, Value: "1", Source: job.Source{Kind: job.FromDefault, Name: "as deepspeed sets it"}})
+		d.job.Env.Set = slices.Insert(d.job.Env.Set, 0,
+			job.Var{Name: name, Value: "1", Source: job.Source{Kind: job.FromDefault, Name: "as deepspeed sets it"}})
 	}
 }
 
@@ -190,7 +192,8 @@ func (d *deepSpeedJob) binding() {
 	}
 	d.job.Bind.Mode = job.BindCores
 	if d.env["KMP_AFFINITY"] != "" {
-		d.refuse("bind-cores-to-rank", errhint.With(errors.New("KMP_AFFINITY says otherwise which CPUs a worker's threads take"), "unset KMP_AFFINITY"))
+		d.refuse("bind-cores-to-rank",
+			errhint.With(errors.New("KMP_AFFINITY says otherwise which CPUs a worker's threads take"), "unset KMP_AFFINITY"))
 	}
 	if !list.none {
 		d.job.Bind.CPUs = list.text
@@ -228,7 +231,8 @@ func (d *deepSpeedJob) output() {
 		d.job.Logs.RankDir = dir
 	}
 	d.req.SavePID = d.on("save-pid")
-	d.req.LogLevel = map[string]string{"debug": "debug", "info": "info", "warning": "warn", "error": "error", "critical": "error"}[d.text("log-level")]
+	d.req.LogLevel = map[string]string{"debug": "debug", "info": "info", "warning": "warn", "error": "error",
+		"critical": "error"}[d.text("log-level")]
 	if d.on("quiet") {
 		d.req.LogLevel = "error"
 	}

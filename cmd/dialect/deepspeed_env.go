@@ -87,7 +87,8 @@ type mpiRunner struct {
 var mpiRunners = map[string]*mpiRunner{
 	"openmpi": {
 		name: "openmpi", set: []string{"UCX_TLS=tcp"},
-		rank: "OMPI_COMM_WORLD_RANK", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", size: "OMPI_COMM_WORLD_SIZE", localSize: "OMPI_COMM_WORLD_LOCAL_SIZE",
+		rank: "OMPI_COMM_WORLD_RANK", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", size: "OMPI_COMM_WORLD_SIZE",
+		localSize: "OMPI_COMM_WORLD_LOCAL_SIZE",
 	},
 	"mpich": {name: "mpich"},
 	"impi":  {name: "impi", set: []string{"I_MPI_PIN=0"}},
@@ -96,7 +97,8 @@ var mpiRunners = map[string]*mpiRunner{
 			"MV2_SMP_USE_CMA=0", "MV2_DEBUG_SHOW_BACKTRACE=1", "MV2_USE_CUDA=1", "MV2_SUPPORT_DL=1", "MV2_ENABLE_AFFINITY=0",
 			"MV2_INTER_ALLGATHER_TUNING=5", "MV2_CUDA_USE_NAIVE=0",
 		},
-		rank: "MV2_COMM_WORLD_RANK", localRank: "MV2_COMM_WORLD_LOCAL_RANK", size: "MV2_COMM_WORLD_SIZE", localSize: "MV2_COMM_WORLD_LOCAL_SIZE",
+		rank: "MV2_COMM_WORLD_RANK", localRank: "MV2_COMM_WORLD_LOCAL_RANK", size: "MV2_COMM_WORLD_SIZE",
+		localSize: "MV2_COMM_WORLD_LOCAL_SIZE",
 	},
 	"slurm": {name: "slurm", rank: "SLURM_PROCID", localRank: "SLURM_LOCALID", size: "SLURM_NPROCS"},
 }

@@ -207,7 +207,8 @@ func (d *deepSpeedJob) here(host *hosts.Host) {
 	}
 	if host != nil {
 		if !d.isHere(host.Name) {
-			d.warn("the one host that is left is %s, and the job runs on this machine, as under deepspeed: --force_multi reaches it by ssh", host.Name)
+			d.warn("the one host that is left is %s, and the job runs on this machine, as under deepspeed: --force_multi reaches it by ssh",
+				host.Name)
 		}
 		if addr != "" {
 			m.Host = d.address(addr)
@@ -342,7 +343,8 @@ func (d *deepSpeedJob) elastic(total int) {
 func (d *deepSpeedJob) oneOf(active []hosts.Host) {
 	rank := d.number("node-rank")
 	if rank < 0 || rank >= len(active) {
-		d.refuse("no-ssh", fmt.Errorf("--node_rank says which of the %d hosts this is: give a number from 0 to %d", len(active), len(active)-1))
+		d.refuse("no-ssh",
+			fmt.Errorf("--node_rank says which of the %d hosts this is: give a number from 0 to %d", len(active), len(active)-1))
 		return
 	}
 	own := active[rank]

@@ -504,7 +504,8 @@ func chosenCases() []cmdline {
 		{"--rdzv-backend", "", "t.py"},
 		{"--rdzv-backend", "etcd", "t.py"},
 		{"--rdzv-backend", "etcd-v3", "--rdzv-endpoint", "h:2379", "t.py"},
-		{"--rdzv-backend", "etcd", "--rdzv-endpoint", "h1,h2:5", "--rdzv-conf", "protocol=https,cacert=ca.pem,etcd_prefix=/x", "--nnodes", "1:3", "t.py"},
+		{"--rdzv-backend", "etcd", "--rdzv-endpoint", "h1,h2:5", "--rdzv-conf", "protocol=https,cacert=ca.pem,etcd_prefix=/x", "--nnodes",
+			"1:3", "t.py"},
 		{"--nnodes", "2", "--node-rank", "1", "--master-addr", "h1", "--master-port", "29501", "t.py"},
 		{"--nnodes", "2", "--node-rank", "1", "--master-addr", "h1", "t.py"},
 		{"--nnodes", "2", "--node-rank", "2", "--master-addr", "h1", "t.py"},
@@ -604,7 +605,8 @@ func chosenCases() []cmdline {
 		{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${rank}]"},
 		{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${rank}]", "PET_LOG_LINE_PREFIX_TEMPLATE": "x"},
 	} {
-		cases = append(cases, cmdline{"torchrun", []string{"t.py"}, env}, cmdline{"torchrun", []string{"--standalone", "--max-restarts", "2", "--start-method=fork", "t.py"}, env})
+		cases = append(cases, cmdline{"torchrun", []string{"t.py"}, env},
+			cmdline{"torchrun", []string{"--standalone", "--max-restarts", "2", "--start-method=fork", "t.py"}, env})
 	}
 	for _, argv := range [][]string{
 		{"t.py", "a"},
@@ -619,7 +621,8 @@ func chosenCases() []cmdline {
 		{"t.py", "--", "x"},
 		{"--use-env=1", "t.py"},
 	} {
-		cases = append(cases, cmdline{"torch.distributed.launch", argv, nil}, cmdline{"torch.distributed.launch", argv, map[string]string{"PET_USE_ENV": "1"}})
+		cases = append(cases, cmdline{"torch.distributed.launch", argv, nil},
+			cmdline{"torch.distributed.launch", argv, map[string]string{"PET_USE_ENV": "1"}})
 	}
 	return cases
 }

@@ -43,7 +43,8 @@ func fromDLRover(t *torchrunJob, machine Machine) {
 }
 
 // dlroverDevices are PyTorch's names for the devices of --accelerator.
-var dlroverDevices = map[string]string{"nvidia.com/gpu": "cuda", "ascend-npu": "npu", "mthreads.com/gpu": "musa", "metax-tech.com/gpu": "cuda"}
+var dlroverDevices = map[string]string{"nvidia.com/gpu": "cuda", "ascend-npu": "npu", "mthreads.com/gpu": "musa",
+	"metax-tech.com/gpu": "cuda"}
 
 // dlroverAccelerator holds --accelerator against what the machine has. DLRover chooses the program of its check by it;
 // muster looks for itself.
@@ -56,7 +57,8 @@ func (t *torchrunJob) dlroverAccelerator(machine Machine) {
 		found, _ = machine.Accelerators(fakeSpec(t.own, t.env))
 	}
 	if found != dlroverDevices[v.text] {
-		t.warn("%s has no effect: no such accelerator is found here, and workers take what there is", given{text: v.text, source: v.source}.written("accelerator"))
+		t.warn("%s has no effect: no such accelerator is found here, and workers take what there is",
+			given{text: v.text, source: v.source}.written("accelerator"))
 	}
 }
 

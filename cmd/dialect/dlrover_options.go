@@ -52,7 +52,8 @@ func dlroverOptions() []option {
 			help: "As many nodes as NODE_NUM (or WORKER_NUM, WORLD_SIZE) says, --nproc-per-node auto, and from 4 nodes on --network-check. What is given by flags stays.",
 		},
 		{
-			long: "accelerator", def: "nvidia.com/gpu", choices: []string{"nvidia.com/gpu", "ascend-npu", "mthreads.com/gpu", "metax-tech.com/gpu"},
+			long: "accelerator", def: "nvidia.com/gpu",
+			choices:   []string{"nvidia.com/gpu", "ascend-npu", "mthreads.com/gpu", "metax-tech.com/gpu"},
 			variables: true, foreign: true, arg: "NAME", group: groupNodes,
 			help: "The kind of accelerator. muster sees for itself which it is, as DLRover does, and only checks the name.",
 		},

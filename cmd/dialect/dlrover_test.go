@@ -30,19 +30,25 @@ var dlroverCases = map[string]struct {
 	want func(job *job.Job) bool
 	warn string
 }{
-	"auto-config":       {want: func(j *job.Job) bool { return j.Procs == "auto" }},
-	"accelerator":       {word: "metax-tech.com/gpu", want: func(j *job.Job) bool { return j.Fake == "" }, warn: "no such accelerator is found here"},
-	"precheck":          {word: "2", want: func(j *job.Job) bool { return j.Check.Network && j.Check.CommPerf }},
-	"node-unit":         {word: "2", with: "--nnodes 2:4 --rdzv-endpoint h", want: func(j *job.Job) bool { return j.Meeting.NodeUnit == 2 }},
+	"auto-config": {want: func(j *job.Job) bool { return j.Procs == "auto" }},
+	"accelerator": {word: "metax-tech.com/gpu", want: func(j *job.Job) bool { return j.Fake == "" },
+		warn: "no such accelerator is found here"},
+	"precheck": {word: "2", want: func(j *job.Job) bool { return j.Check.Network && j.Check.CommPerf }},
+	"node-unit": {word: "2", with: "--nnodes 2:4 --rdzv-endpoint h",
+		want: func(j *job.Job) bool { return j.Meeting.NodeUnit == 2 }},
 	"network-check":     {want: func(j *job.Job) bool { return j.Check.Network }},
 	"comm-perf-test":    {with: "--network-check", want: func(j *job.Job) bool { return j.Check.CommPerf }},
 	"exclude-straggler": {with: "--network-check", want: func(j *job.Job) bool { return j.Check.ExcludeStraggler }},
 	"switchbox-check":   {with: "--network-check", want: func(j *job.Job) bool { return len(j.Check.Switchbox.Pairs) == 4 }},
-	"box-pairs":         {word: "0:1 2:3", with: "--network-check --switchbox-check", want: func(j *job.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) }},
-	"min-bandwidth":     {word: "50", with: "--network-check --switchbox-check", want: func(j *job.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 }},
-	"min-channels":      {word: "4", with: "--network-check --switchbox-check", want: func(j *job.Job) bool { return j.Check.Switchbox.MinChannels == 4 }},
-	"numa-affinity":     {want: func(j *job.Job) bool { return j.Bind == job.BindRules{Mode: "node", Fallback: true} }},
-	"membind-policy":    {word: "bind", with: "--numa-affinity", want: func(j *job.Job) bool { return j.Bind.Mode == "node" }, warn: "only as strong as preferred"},
+	"box-pairs": {word: "0:1 2:3", with: "--network-check --switchbox-check",
+		want: func(j *job.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) }},
+	"min-bandwidth": {word: "50", with: "--network-check --switchbox-check",
+		want: func(j *job.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 }},
+	"min-channels": {word: "4", with: "--network-check --switchbox-check",
+		want: func(j *job.Job) bool { return j.Check.Switchbox.MinChannels == 4 }},
+	"numa-affinity": {want: func(j *job.Job) bool { return j.Bind == job.BindRules{Mode: "node", Fallback: true} }},
+	"membind-policy": {word: "bind", with: "--numa-affinity", want: func(j *job.Job) bool { return j.Bind.Mode == "node" },
+		warn: "only as strong as preferred"},
 	"training-port": {word: "61000", want: func(j *job.Job) bool {
 		return len(j.Env.Set) == 1 && j.Env.Set[0].Name == "HCCL_IF_BASE_PORT" && j.Env.Set[0].Value == "61000"
 	}},
@@ -129,7 +135,8 @@ func TestDLRoverGuide(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", line, diff)
 		}
 		if job.Command.Name != "train.py" || !slices.Equal(job.Command.Args, []string{"--box-pairs", "9:9"}) || job.Procs != "8" ||
-			job.Restart.MaxRestarts != 3 || job.Restart.ReplaceLimit != -1 || job.Restart.RankLimit != 3 || job.Role != "dlrover-trainer" || job.RunID != "job" || len(job.Warnings) > 0 {
+			job.Restart.MaxRestarts != 3 || job.Restart.ReplaceLimit != -1 || job.Restart.RankLimit != 3 || job.Role != "dlrover-trainer" ||
+			job.RunID != "job" || len(job.Warnings) > 0 {
 			t.Errorf("%s: %+v", line, job)
 		}
 	}
@@ -164,12 +171,15 @@ func TestDLRoverMeets(t *testing.T) {
 	}{
 		{line: "x.py", runID: "none", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
 		{line: "--standalone x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=0", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
-		{line: "x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=3 POD_IP=10.0.0.1 ELASTIC_JOB_NAME=j", runID: "j", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
+		{line: "x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=3 POD_IP=10.0.0.1 ELASTIC_JOB_NAME=j", runID: "j", want: alone,
+			nodes: job.Range{Min: 1, Max: 1}, alone: true},
 		{
-			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m:50001", runID: "none", want: and(at("m", 50001)), nodes: job.Range{Min: 2, Max: 2},
+			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m:50001", runID: "none", want: and(at("m", 50001)),
+			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--nnodes 2:4 --rdzv_id k x.py", env: "DLROVER_MASTER_ADDR=m ELASTIC_JOB_NAME=j POD_IP=10.0.0.1 NODE_IP=10.1.0.1 NODE_RANK=1", runID: "k",
+			line: "--nnodes 2:4 --rdzv_id k x.py",
+			env:  "DLROVER_MASTER_ADDR=m ELASTIC_JOB_NAME=j POD_IP=10.0.0.1 NODE_IP=10.1.0.1 NODE_RANK=1", runID: "k",
 			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.0.0.1" }), nodes: job.Range{Min: 2, Max: 4},
 		},
 		{
@@ -185,7 +195,8 @@ func TestDLRoverMeets(t *testing.T) {
 			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.1.0.1" }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--nnodes 2 --rdzv-endpoint h:7 x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none", want: and(at("h", 7)), nodes: job.Range{Min: 2, Max: 2},
+			line: "--nnodes 2 --rdzv-endpoint h:7 x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none", want: and(at("h", 7)),
+			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 --master-addr h --master_port 7 x.py", runID: "none", want: and(at("h", 7)), nodes: job.Range{Min: 2, Max: 2},
@@ -195,27 +206,35 @@ func TestDLRoverMeets(t *testing.T) {
 			want: and(at("m", 1), func(m *job.Meeting) { m.Backend = "c10d" }), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--nnodes 2 --rdzv-backend static --master-addr h x.py", env: "DLROVER_MASTER_ADDR=m:1 WORKER_RANK=1 RANK=7", runID: "none",
-			want: and(at("h", 29500), func(m *job.Meeting) { m.Backend, m.NodeRank, m.JoinTimeout = "static", 1, 900*time.Second }), nodes: job.Range{Min: 2, Max: 2},
+			line: "--nnodes 2 --rdzv-backend static --master-addr h x.py", env: "DLROVER_MASTER_ADDR=m:1 WORKER_RANK=1 RANK=7",
+			runID: "none",
+			want:  and(at("h", 29500), func(m *job.Meeting) { m.Backend, m.NodeRank, m.JoinTimeout = "static", 1, 900*time.Second }),
+			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 --rdzv-backend etcd --rdzv-endpoint e x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none",
-			want: and(at("e", 2379), func(m *job.Meeting) { m.Backend, m.JoinTimeout = "etcd", 900*time.Second }), nodes: job.Range{Min: 2, Max: 2},
+			want:  and(at("e", 2379), func(m *job.Meeting) { m.Backend, m.JoinTimeout = "etcd", 900*time.Second }),
+			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none", want: and(at("m", 29400)), nodes: job.Range{Min: 3, Max: 3},
+			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none", want: and(at("m", 29400)),
+			nodes: job.Range{Min: 3, Max: 3},
 		},
 		{
-			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)), nodes: job.Range{Min: 4, Max: 4},
+			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)),
+			nodes: job.Range{Min: 4, Max: 4},
 		},
 		{
-			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)), nodes: job.Range{Min: 2, Max: 2},
+			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)),
+			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--nnodes 2:4 --rdzv_conf join_timeout=5,lastcall_timeout=7,node_unit=2 x.py", env: "DLROVER_MASTER_ADDR=m", runID: "none",
-			want: and(at("m", 29400), conf("join_timeout", "5"), conf("lastcall_timeout", "7"), conf("node_unit", "2"), func(m *job.Meeting) {
-				m.JoinTimeout, m.LastCall, m.NodeUnit = 5*time.Second, 7*time.Second, 2
-			}), nodes: job.Range{Min: 2, Max: 4},
+			line: "--nnodes 2:4 --rdzv_conf join_timeout=5,lastcall_timeout=7,node_unit=2 x.py", env: "DLROVER_MASTER_ADDR=m",
+			runID: "none",
+			want: and(at("m", 29400), conf("join_timeout", "5"), conf("lastcall_timeout", "7"), conf("node_unit", "2"),
+				func(m *job.Meeting) {
+					m.JoinTimeout, m.LastCall, m.NodeUnit = 5*time.Second, 7*time.Second, 2
+				}), nodes: job.Range{Min: 2, Max: 4},
 		},
 	} {
 		job := wantMeeting(t, c.env, "dlrover-run "+c.line, c.want, c.nodes, c.alone)
@@ -235,10 +254,16 @@ func TestDLRoverEnvironment(t *testing.T) {
 		"MUSTER_ACCELERATOR=fake:f.yaml":                           func(r dialect.Request) bool { return r.Job.Fake == "f.yaml" },
 		"MUSTER_PRECHECK=2":                                        func(r dialect.Request) bool { return r.Job.Check.CommPerf },
 		"MUSTER_EXCLUDE_STRAGGLER=yes":                             func(r dialect.Request) bool { return r.Job.Check.ExcludeStraggler },
-		"MUSTER_RESTART_LIMIT=7":                                   func(r dialect.Request) bool { return r.Job.Restart.ReplaceLimit == 7 && r.Job.Restart.RankLimit == 0 },
-		"MUSTER_RESTART_LIMIT=2/rank":                              func(r dialect.Request) bool { return r.Job.Restart.ReplaceLimit == -1 && r.Job.Restart.RankLimit == 2 },
-		"HOST_PORTS=7001,7002":                                     func(r dialect.Request) bool { return cmp.Equal(r.Job.Meeting.WorkerPorts, []int{7001, 7002}) },
-		"PET_ROLE=r":                                               func(r dialect.Request) bool { return r.Job.Role == "r" },
+		"MUSTER_RESTART_LIMIT=7": func(r dialect.Request) bool {
+			return r.Job.Restart.ReplaceLimit == 7 &&
+				r.Job.Restart.RankLimit == 0
+		},
+		"MUSTER_RESTART_LIMIT=2/rank": func(r dialect.Request) bool {
+			return r.Job.Restart.ReplaceLimit == -1 &&
+				r.Job.Restart.RankLimit == 2
+		},
+		"HOST_PORTS=7001,7002": func(r dialect.Request) bool { return cmp.Equal(r.Job.Meeting.WorkerPorts, []int{7001, 7002}) },
+		"PET_ROLE=r":           func(r dialect.Request) bool { return r.Job.Role == "r" },
 	} {
 		args := []string{"--network-check", "x.py"}
 		if strings.Contains(env, "STRAGGLER") || strings.Contains(env, "LIMIT") { // which are about other nodes

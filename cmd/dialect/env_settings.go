@@ -47,7 +47,8 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-mode", arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv, anywhere: true, use: use{travels},
+			flag: "env-mode", arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv, anywhere: true,
+			use:  use{travels},
 			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and USER, here too (clean).",
 			set: func(r *Request, text string) error {
 				r.Job.Env.Mode = job.EnvMode(text)
@@ -158,7 +159,8 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 			wrong.add(ownVariable(shown, name))
 			continue
 		case !given && !known:
-			wrong.add(errhint.With(fmt.Errorf("cannot use %s: the variable is not set here", shown), "give its value, as in --env "+name+"=VALUE"))
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s: the variable is not set here", shown),
+				"give its value, as in --env "+name+"=VALUE"))
 			continue
 		case !given:
 			v.Value = env[name]

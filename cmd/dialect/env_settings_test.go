@@ -18,12 +18,13 @@ func files(files map[string]string, env []string, words ...string) (dialect.Requ
 	if err != nil {
 		return dialect.Request{}, err
 	}
-	return dialect.Read(rest[0], dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: own, ReadFile: func(name string) ([]byte, error) {
-		if text, ok := files[name]; ok {
-			return []byte(text), nil
-		}
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-	}})
+	return dialect.Read(rest[0],
+		dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: own, ReadFile: func(name string) ([]byte, error) {
+			if text, ok := files[name]; ok {
+				return []byte(text), nil
+			}
+			return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+		}})
 }
 
 func TestEnvSettings(t *testing.T) {
@@ -31,7 +32,8 @@ func TestEnvSettings(t *testing.T) {
 	conf := "env: [A=file, C=file]\nenv-file: [a.env]\nenv-pass: [NCCL_*, MY_*]\n"
 	content := map[string]string{"conf.yaml": conf, "a.env": "FILE=$HOME\nA=a.env\nRAW='$HOME'\n", "b.env": "FILE2=b c\n"}
 	own := []string{
-		"--config", "conf.yaml", "--env", "A=1", "--env", "B=x=y\n z", "--env=HERE", "--env", "EMPTY=", "--env-file", "b.env", "--env-expand",
+		"--config", "conf.yaml", "--env", "A=1", "--env", "B=x=y\n z", "--env=HERE", "--env", "EMPTY=", "--env-file", "b.env",
+		"--env-expand",
 		"--env-unset", "U,W_*", "--env-mode", "clean", "--conda", "ml",
 	}
 	native, err := files(content, env, append(append([]string{"run"}, own...), "--", "prog")...)
@@ -71,7 +73,8 @@ func TestEnvSettings(t *testing.T) {
 			t.Errorf("%s: %+v", req.Job.Dialect, got)
 		}
 	}
-	for word, want := range map[string]job.DebugRules{"--debug-mode": {On: true}, "--debug-mode=false": {}, "--debug-mode=nvidia-smi -l": {On: true, Command: "nvidia-smi -l"}} {
+	for word, want := range map[string]job.DebugRules{"--debug-mode": {On: true}, "--debug-mode=false": {},
+		"--debug-mode=nvidia-smi -l": {On: true, Command: "nvidia-smi -l"}} {
 		for _, words := range [][]string{{"run", word, "prog"}, {word, "torchrun", "t.py"}} {
 			if req, err := files(nil, nil, words...); err != nil || req.Job.Debug != want {
 				t.Errorf("%q: %+v, %v", words, req.Job.Debug, err)
@@ -82,7 +85,8 @@ func TestEnvSettings(t *testing.T) {
 
 func TestEnvRefused(t *testing.T) {
 	content := map[string]string{
-		"quote.env": "A=1\n\nB=\"hunter2\n", "rank.env": "A=1\nRANK=hunter2\n", "conf.yaml": "env: [1]\n", "line.env": "# x\nhunter2\n", "space.env": "A B=hunter2", "behind.env": "A='x'hunter2",
+		"quote.env": "A=1\n\nB=\"hunter2\n", "rank.env": "A=1\nRANK=hunter2\n", "conf.yaml": "env: [1]\n", "line.env": "# x\nhunter2\n",
+		"space.env": "A B=hunter2", "behind.env": "A='x'hunter2",
 	}
 	for _, c := range []struct{ line, want string }{
 		{"--env =hunter2", "no name of a variable"},
@@ -102,7 +106,8 @@ func TestEnvRefused(t *testing.T) {
 		{"--venv auto --conda x", "--venv auto and --conda x together"},
 		{"--config conf.yaml", "item 1 of the list is no string"},
 	} {
-		for _, words := range [][]string{append(append([]string{"run"}, strings.Fields(c.line)...), "prog"), append(strings.Fields(c.line), "torchrun", "t.py")} {
+		for _, words := range [][]string{append(append([]string{"run"}, strings.Fields(c.line)...), "prog"),
+			append(strings.Fields(c.line), "torchrun", "t.py")} {
 			_, err := files(content, nil, words...)
 			if err == nil || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q: %v; want %q", words, err, c.want)
@@ -179,8 +184,9 @@ func TestParseEnvFile(t *testing.T) {
 			dollar = "$$"
 		}
 		want := map[string]string{
-			"A": "1@f:3", "B": "a b@f:4", "C": "a#b@f:5", "D": "x\ty\\ \"q\" " + dollar + "HOME \\a@f:6", "E": "two\nlines \\n $X@f:7", "_F.g-1": "@f:9",
-			"NCCL": "LIST=a,b@f:10", "export": "1@f:11", "MULTI": "a\n b@f:12", "LAST": "\xff@f:14",
+			"A": "1@f:3", "B": "a b@f:4", "C": "a#b@f:5", "D": "x\ty\\ \"q\" " + dollar + "HOME \\a@f:6", "E": "two\nlines \\n $X@f:7",
+			"_F.g-1": "@f:9",
+			"NCCL":   "LIST=a,b@f:10", "export": "1@f:11", "MULTI": "a\n b@f:12", "LAST": "\xff@f:14",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("expand %v (-want +got):\n%s", expand, diff)

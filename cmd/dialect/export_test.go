@@ -153,8 +153,9 @@ func HorovodrunOptions() []Option {
 // that takes one where the table has it: one of its choices that is not the default.
 func DialectOptions() map[string][]DialectOption {
 	parsers := map[string]*parser{
-		"torchrun": torchrunParser("torchrun"), "torch.distributed.launch": launchParser(), dlroverRun: dlroverParser(), accelerateLaunch: accelerateParser(),
-		deepSpeed: deepSpeedParser(), colossalRun: colossalParser(), horovodRun: horovodParser(),
+		"torchrun": torchrunParser("torchrun"), "torch.distributed.launch": launchParser(), dlroverRun: dlroverParser(),
+		accelerateLaunch: accelerateParser(),
+		deepSpeed:        deepSpeedParser(), colossalRun: colossalParser(), horovodRun: horovodParser(),
 	}
 	all := map[string][]DialectOption{}
 	for name, p := range parsers {
@@ -163,7 +164,8 @@ func DialectOptions() map[string][]DialectOption {
 			if o.kind == kindHelp || o.kind == kindPrint {
 				continue
 			}
-			d := DialectOption{Flag: o.long, Moot: o.moot != "", Spelling: "--" + o.long, Words: map[kind]int{kindFlag: 0, kindTwo: 2}[o.kind], Number: o.kind == kindInt || o.kind == kindFloat, Default: o.def}
+			d := DialectOption{Flag: o.long, Moot: o.moot != "", Spelling: "--" + o.long,
+				Words: map[kind]int{kindFlag: 0, kindTwo: 2}[o.kind], Number: o.kind == kindInt || o.kind == kindFloat, Default: o.def}
 			if o.kind != kindFlag && o.kind != kindTwo {
 				d.Words = 1
 			}
@@ -180,7 +182,8 @@ func DialectOptions() map[string][]DialectOption {
 	}
 	for _, o := range mpiOptions() {
 		if o.refused == "" {
-			all[mpirun] = append(all[mpirun], DialectOption{Flag: o.names[0], Moot: o.moot != "", Spelling: mpiSpelling(o.names[0]), Words: o.words})
+			all[mpirun] = append(all[mpirun],
+				DialectOption{Flag: o.names[0], Moot: o.moot != "", Spelling: mpiSpelling(o.names[0]), Words: o.words})
 		}
 	}
 	return all
@@ -210,7 +213,8 @@ type SettingRow struct {
 func SettingRows() []SettingRow {
 	var rows []SettingRow
 	for _, s := range allSettings() {
-		rows = append(rows, SettingRow{s.flag, s.arg, s.def, s.form == formSwitch, map[form]string{formTime: "time", formNumber: "number", formFraction: "fraction"}[s.form]})
+		rows = append(rows, SettingRow{s.flag, s.arg, s.def, s.form == formSwitch,
+			map[form]string{formTime: "time", formNumber: "number", formFraction: "fraction"}[s.form]})
 	}
 	return rows
 }
@@ -218,7 +222,8 @@ func SettingRows() []SettingRow {
 // InFront are the flags of muster that may stand in front of a dialect's name.
 func InFront(name string) []string {
 	p := map[string]*parser{
-		"torchrun": torchrunParser("torchrun"), dlroverRun: dlroverParser(), accelerateLaunch: accelerateParser(), deepSpeed: deepSpeedParser(),
+		"torchrun": torchrunParser("torchrun"), dlroverRun: dlroverParser(), accelerateLaunch: accelerateParser(),
+		deepSpeed:   deepSpeedParser(),
 		colossalRun: torchrunParser("torchrun"), horovodRun: horovodParser(), mpirun: mpiParser(),
 	}[name]
 	var flags []string

@@ -70,7 +70,8 @@ func Horovodrun(inv Invocation) (Request, error) {
 	}
 	h := &horovodJob{env: env, inv: inv, in: in, tuned: map[string]given{}}
 	h.req.Job = job.Job{
-		Dialect: horovodRun, Restart: defaultRestart(), Stop: job.StopRules{Grace: horovodGrace}, Warm: job.WarmRules{Wait: defaultWarmWait},
+		Dialect: horovodRun, Restart: defaultRestart(), Stop: job.StopRules{Grace: horovodGrace},
+		Warm:    job.WarmRules{Wait: defaultWarmWait},
 		Command: job.Command{Kind: job.Program, Name: in.script, Args: in.args}, Environ: inv.Environ, EventLog: "null", Role: "default",
 		Sources: job.Sources{},
 	}
@@ -99,7 +100,8 @@ func Horovodrun(inv Invocation) (Request, error) {
 		}
 		h.req.Settings = append(h.req.Settings, shown)
 	}
-	habits := map[string]given{"grace": {text: horovodGrace.String()}, "log-level": {text: h.req.LogLevel, source: in.values["verbose"].source}}
+	habits := map[string]given{"grace": {text: horovodGrace.String()},
+		"log-level": {text: h.req.LogLevel, source: in.values["verbose"].source}}
 	if h.ask.Elastic { // the workers of a host, as Horovod has it
 		h.job.Restart.Scope, habits["restart-scope"] = job.ScopeNode, given{text: string(job.ScopeNode)}
 	}
@@ -245,7 +247,8 @@ func (h *horovodJob) hosts() {
 	}
 	slots, err := horovod.Allocate(found, np.n, np.n)
 	if err != nil {
-		h.refuse("num-proc", errhint.With(fmt.Errorf("%s has %s", from, wording.Plural(horovod.Total(found), "slot")), "give more hosts, or more slots, as in -H host1:4,host2:4"))
+		h.refuse("num-proc", errhint.With(fmt.Errorf("%s has %s", from, wording.Plural(horovod.Total(found), "slot")),
+			"give more hosts, or more slots, as in -H host1:4,host2:4"))
 		return
 	}
 	h.ask.Slots = slots
@@ -285,7 +288,8 @@ func (h *horovodJob) read(name string) ([]byte, error) {
 
 // elastic reads what only elastic jobs have.
 func (h *horovodJob) elastic(found []horovod.Host, np int) {
-	script, file, dns, least, most := h.value("host-discovery-script"), h.value("discovery-hostfile"), h.value("discovery-dns"), h.value("min-np"), h.value("max-np")
+	script, file, dns, least, most := h.value("host-discovery-script"), h.value("discovery-hostfile"), h.value("discovery-dns"),
+		h.value("min-np"), h.value("max-np")
 	searches := !script.none || !file.none || !dns.none
 	if !searches && least.none {
 		for _, flag := range []string{"max-np", "slots-per-host", "elastic-timeout", "reset-limit", "blacklist-cooldown-range"} {
@@ -360,7 +364,8 @@ func (h *horovodJob) cooldown() discovery.Cooldown {
 		return discovery.Cooldown{}
 	}
 	if least < 1 || most < least || most > maxCooldown {
-		h.refuse("blacklist-cooldown-range", fmt.Errorf("give seconds from 1 to %d, the smaller number first; or 0 0 for hosts that never come back", maxCooldown))
+		h.refuse("blacklist-cooldown-range",
+			fmt.Errorf("give seconds from 1 to %d, the smaller number first; or 0 0 for hosts that never come back", maxCooldown))
 	}
 	return discovery.Cooldown{Min: time.Duration(least) * time.Second, Max: time.Duration(most) * time.Second}
 }
@@ -387,7 +392,8 @@ func (h *horovodJob) nodes(slots []horovod.Slot) {
 		var vars []job.Var
 		for _, kv := range s.Env() {
 			name, value, _ := strings.Cut(kv, "=")
-			vars = append(vars, job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "place in the world"}, Own: name != "HOROVOD_SIZE"})
+			vars = append(vars, job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "place in the world"},
+				Own: name != "HOROVOD_SIZE"})
 		}
 		node.WorkerEnv = append(node.WorkerEnv, vars)
 	}

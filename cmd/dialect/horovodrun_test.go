@@ -116,7 +116,8 @@ func shown(req dialect.Request, err error) string {
 		fmt.Fprintf(&b, "set %s=%s (%s)\n", v.Name, v.Value, v.Source)
 	}
 	ssh := job.Hosts.SSH
-	fmt.Fprintf(&b, "ssh: port %d, identity %q; start timeout %v; NICs %q; log level %s\n", ssh.Port, ssh.Identity, job.Hosts.StartTimeout, h.NICs, req.LogLevel)
+	fmt.Fprintf(&b, "ssh: port %d, identity %q; start timeout %v; NICs %q; log level %s\n", ssh.Port, ssh.Identity, job.Hosts.StartTimeout,
+		h.NICs, req.LogLevel)
 	fmt.Fprintf(&b, "meeting: %s; nodes %d\n", job.Meeting.Backend, job.Nodes.Max)
 	if logs := job.Logs; logs.RankFiles != "" || logs.Stamp {
 		fmt.Fprintf(&b, "logs: %q with %d digits, stamped %v\n", logs.RankFiles, logs.RankDigits, logs.Stamp)
@@ -207,7 +208,8 @@ func askHorovodrun(t *testing.T, cases []horovodCase) []theirs {
 }
 
 // ofOurs are variables that muster sets beside the tuning flags; horovodrun sets them when it starts workers.
-var ofOurs = []string{"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS", "PYTHONUNBUFFERED", "HOROVOD_ELASTIC", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"}
+var ofOurs = []string{"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS", "PYTHONUNBUFFERED", "HOROVOD_ELASTIC", "HOROVOD_GLOO_IFACE",
+	"NCCL_SOCKET_IFNAME"}
 
 func TestHorovodrunAgreesWithHorovod(t *testing.T) {
 	cases := horovodCases(t)
@@ -284,11 +286,13 @@ func TestHorovodrunWorkersEnvironment(t *testing.T) {
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
 	config := filepath.Join(dir, "c.yaml")
-	if err := os.WriteFile(config, []byte("params:\n  cycle_time_ms: 7\n  cache_capacity: 99\ntimeline:\n  filename: /tmp/t.json\n"), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte("params:\n  cycle_time_ms: 7\n  cache_capacity: 99\ntimeline:\n  filename: /tmp/t.json\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	args := []string{
-		"-np", "2", "-H", "localhost:2", "--gloo", "--fusion-threshold-mb", "32", "--config-file", config, "--cycle-time-ms", "3", "--log-level", "ERROR",
+		"-np", "2", "-H", "localhost:2", "--gloo", "--fusion-threshold-mb", "32", "--config-file", config, "--cycle-time-ms", "3",
+		"--log-level", "ERROR",
 		"--no-stall-check", "sh", "-c", "env -0 > " + dir + "/rank.$HOROVOD_RANK",
 	}
 	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + dir, "KEPT=a b\nc"}
@@ -392,7 +396,8 @@ func TestHorovodrunPage(t *testing.T) {
 	}
 	for _, o := range dialect.HorovodrunOptions() {
 		for _, spelling := range o.Spellings {
-			if !strings.Contains(spelling, "_") && !bytes.Contains(page, []byte("`"+spelling+"`")) && !bytes.Contains(page, []byte("`"+spelling+" ")) {
+			if !strings.Contains(spelling, "_") && !bytes.Contains(page, []byte("`"+spelling+"`")) &&
+				!bytes.Contains(page, []byte("`"+spelling+" ")) {
 				t.Errorf("%s is not on the page", spelling)
 			}
 		}

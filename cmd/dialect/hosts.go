@@ -36,7 +36,8 @@ func checkHosted(r *Request, words map[string]given, wrong *problems) {
 		case word.source.Kind == job.FromFlag:
 			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", flag, r.Job.Dialect))
 		default:
-			r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.source.Name, r.Job.Dialect))
+			r.Job.Warnings = append(r.Job.Warnings,
+				fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.source.Name, r.Job.Dialect))
 		}
 	}
 }
@@ -138,16 +139,19 @@ func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (ela
 		if n == 1 {
 			are = "is"
 		}
-		wrong.add(fmt.Errorf("cannot use %s with %s: there %s only %s", f.nnodes.written("nnodes"), source.Name, are, wording.Plural(n, "host")))
+		wrong.add(fmt.Errorf("cannot use %s with %s: there %s only %s", f.nnodes.written("nnodes"), source.Name, are,
+			wording.Plural(n, "host")))
 		return j.Nodes.Min < j.Nodes.Max
 	case j.Nodes.Min < j.Nodes.Max:
 		// More than there are now would make each meeting wait for nodes that cannot come.
 		j.Nodes.Max = min(j.Nodes.Max, n)
 		elastic = true
 	case j.Nodes.Max+m.Spares > n:
-		wrong.add(fmt.Errorf("cannot use %s with %s and %d hosts: %d would be needed", words["spares"].written("spares"), f.nnodes.written("nnodes"), n, j.Nodes.Max+m.Spares))
+		wrong.add(fmt.Errorf("cannot use %s with %s and %d hosts: %d would be needed", words["spares"].written("spares"),
+			f.nnodes.written("nnodes"), n, j.Nodes.Max+m.Spares))
 	case j.Nodes.Max+m.Spares < n && f.exact:
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d hosts", f.nnodes.written("nnodes"), n), "leave the number of nodes out: it is that of the hosts"))
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d hosts", f.nnodes.written("nnodes"), n),
+			"leave the number of nodes out: it is that of the hosts"))
 	default:
 		for _, h := range f.list[j.Nodes.Max+m.Spares:] {
 			j.Warnings = append(j.Warnings, fmt.Sprintf("the host %s is not used: %s asks for fewer", h.Name, f.nnodes.written("nnodes")))
@@ -236,11 +240,13 @@ func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *prob
 	case byURL:
 		for _, flag := range []string{"master-addr", "master-port"} {
 			if word := words[flag]; word.source.Kind == job.FromFlag {
-				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out", word.written(flag)))
+				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out",
+					word.written(flag)))
 			}
 		}
 		if m.Backend == backendStatic {
-			wrong.add(errhint.With(fmt.Errorf("cannot use %s with hosts: their ranks and the store on the first of them are muster's", url.written("rdzv")),
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s with hosts: their ranks and the store on the first of them are muster's",
+				url.written("rdzv")),
 				"leave it out; --master-addr and --master-port say where the store listens"))
 		}
 		m.Host, m.Port = "", 0

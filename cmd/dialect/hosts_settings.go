@@ -34,7 +34,8 @@ func hostSettings() []setting {
 	later := func(*Request, string) error { return nil }
 	return []setting{
 		{
-			flag: "hosts", form: formList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true, use: use{strongest("hosts", "hostfile")},
+			flag: "hosts", form: formList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
+			use:  use{strongest("hosts", "hostfile")},
 			help: "Start the whole job from here: a node on each of these hosts, in this order, by ssh. As in node1:8,user@node2:8, node[01-16]:8 or [2001:db8::1]:8; slots are the workers on that host.",
 			set:  later,
 		},
@@ -70,7 +71,8 @@ func hostSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.Hosts.CollectLogs = text; return nil },
 		},
 		{
-			flag: "collect-logs-limit", arg: "SIZE", def: "1GiB", group: groupHosts, anywhere: true, use: use{byAgents, onHosts, collecting},
+			flag: "collect-logs-limit", arg: "SIZE", def: "1GiB", group: groupHosts, anywhere: true,
+			use:  use{byAgents, onHosts, collecting},
 			help: "How many bytes --collect-logs takes of all hosts together; what is more stays there.",
 			set: func(r *Request, text string) (err error) {
 				if r.Job.Hosts.CollectLimit, err = parseSize(text); err == nil && r.Job.Hosts.CollectLimit <= 0 {
@@ -157,7 +159,8 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-parallel", form: formNumber, arg: "N", def: "64", group: groupHosts, anywhere: true, use: use{byAgents, onHosts, bySSH},
+			flag: "ssh-parallel", form: formNumber, arg: "N", def: "64", group: groupHosts, anywhere: true,
+			use:  use{byAgents, onHosts, bySSH},
 			help: "How many hosts are reached at once.",
 			set: func(r *Request, text string) error {
 				n, err := pyInt(text)

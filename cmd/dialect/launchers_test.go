@@ -35,7 +35,8 @@ func TestLauncherPages(t *testing.T) {
 
 // The pages of the other launchers name every option, in one of its spellings.
 func TestPagesNameEveryOption(t *testing.T) {
-	for name, file := range map[string]string{"torchrun": "torchrun", "torch.distributed.launch": "torchrun", "dlrover-run": "dlrover", "horovodrun": "horovodrun", "mpirun": "mpirun"} {
+	for name, file := range map[string]string{"torchrun": "torchrun", "torch.distributed.launch": "torchrun", "dlrover-run": "dlrover",
+		"horovodrun": "horovodrun", "mpirun": "mpirun"} {
 		page, err := os.ReadFile("../../docs/compat/" + file + ".md")
 		if err != nil {
 			t.Fatal(err)
@@ -106,7 +107,8 @@ func TestDeepSpeedReach(t *testing.T) {
 		_, err := read([]string{"PDSH_SSH_ARGS=" + args}, "-H", "hosts")
 		wantRefused(t, err, want, "PDSH_SSH_ARGS")
 	}
-	req, err := read([]string{"PDSH_SSH_ARGS=-q -p 1 -lme", `PDSH_SSH_ARGS_APPEND=-o "A b" -J jump -4Ai key`}, "-H", "hosts", "--ssh_port", "7", "--launcher_args", "-SN -f9 -R ssh")
+	req, err := read([]string{"PDSH_SSH_ARGS=-q -p 1 -lme", `PDSH_SSH_ARGS_APPEND=-o "A b" -J jump -4Ai key`}, "-H", "hosts", "--ssh_port",
+		"7", "--launcher_args", "-SN -f9 -R ssh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +156,11 @@ func TestColossalAIWords(t *testing.T) {
 			t.Errorf("%s: %v, %+v %s", line, err, req.Job.Command, req.Job.Procs)
 		}
 	}
-	if text, ok := errorsAsHelp(func() error { _, err := dialect.ColossalAI(dialect.Invocation{Args: []string{"--help"}}); return err }()); !ok || text != dialect.Help("colossalai") {
+	if text, ok := errorsAsHelp(func() error {
+		_,
+			err := dialect.ColossalAI(dialect.Invocation{Args: []string{"--help"}})
+		return err
+	}()); !ok || text != dialect.Help("colossalai") {
 		t.Error("colossalai --help has no help")
 	}
 }

@@ -36,7 +36,8 @@ func checkEndpoints(job *job.Job) {
 	}
 	for _, e := range job.Meeting.Endpoints {
 		if isLoopback(e.Host) {
-			job.Warnings = append(job.Warnings, fmt.Sprintf("the nodes meet at %s, which is this machine itself: only agents on this machine can join", e))
+			job.Warnings = append(job.Warnings,
+				fmt.Sprintf("the nodes meet at %s, which is this machine itself: only agents on this machine can join", e))
 		}
 	}
 }
@@ -63,7 +64,8 @@ func settleMeeting(r *Request, words map[string]given, wrong *problems) {
 	checkConfTimes(m, wrong)
 	if m.Backend == backendStatic {
 		if j.Nodes.Min != j.Nodes.Max {
-			wrong.add(errhint.With(fmt.Errorf("cannot use %s with a static rendezvous: its number of nodes is fixed", words["nnodes"].written("nnodes")),
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s with a static rendezvous: its number of nodes is fixed",
+				words["nnodes"].written("nnodes")),
 				"give one number, or let the nodes meet by c10d, muster or etcd"))
 		}
 		if !looseRanks.met(r, words) {
@@ -138,7 +140,8 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		// A platform's variables may name a master for all jobs; who types both wants two things.
 		for _, flag := range []string{"master-addr", "master-port"} {
 			if typed(flag) {
-				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out", words[flag].written(flag)))
+				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out",
+					words[flag].written(flag)))
 			}
 		}
 		m.Host, m.Port = "", 0
@@ -172,7 +175,8 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 	}
 	if m.Backend != backendStatic && m.Backend != backendStandalone {
 		if typed("node-rank") {
-			wrong.add(fmt.Errorf("cannot use %s with %s: only a static rendezvous has fixed node ranks", words["node-rank"].written("node-rank"), url.written("rdzv")))
+			wrong.add(fmt.Errorf("cannot use %s with %s: only a static rendezvous has fixed node ranks",
+				words["node-rank"].written("node-rank"), url.written("rdzv")))
 		}
 		m.NodeRank = -1
 	}
@@ -201,6 +205,7 @@ func nativeRunID(r *Request, wrong *problems) {
 		r.tell("run-id", j.RunID, job.Source{})
 	default:
 		wrong.add(errhint.With(errors.New("cannot start a job of several nodes without --run-id"),
-			"give it a name that no other job at this meeting place has, the same on all nodes, such as --run-id "+strings.ToLower(j.Meeting.Backend)+"-job-7"))
+			"give it a name that no other job at this meeting place has, the same on all nodes, such as --run-id "+
+				strings.ToLower(j.Meeting.Backend)+"-job-7"))
 	}
 }

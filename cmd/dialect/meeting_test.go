@@ -74,18 +74,22 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 			m.Backend, m.Endpoints, m.LocalAddr = "muster", at(job.Endpoint{Host: "n0", Port: 29400}), "fd00::5"
 		}), elastic},
 		{"", "--nnodes 1 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf is_host=no t.py", meeting(func(m *job.Meeting) {
-			m.Backend, m.Endpoints, m.IsHost, m.Conf = "c10d", at(job.Endpoint{Host: "n0", Port: 29400}), new(bool), map[string]string{"is_host": "no"}
+			m.Backend, m.Endpoints, m.IsHost, m.Conf = "c10d", at(job.Endpoint{Host: "n0", Port: 29400}), new(bool),
+				map[string]string{"is_host": "no"}
 		}), job.Range{Min: 1, Max: 1}},
 		{
-			"", "--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4," +
-				"keep_alive_interval=5,keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py", meeting(func(m *job.Meeting) {
+			"",
+			"--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4," +
+				"keep_alive_interval=5,keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py",
+			meeting(func(m *job.Meeting) {
 				yes := true
 				m.Backend, m.Endpoints = "c10d", at(job.Endpoint{Host: "n0", Port: 29400})
 				m.JoinTimeout, m.LastCall, m.CloseTimeout, m.HeartbeatTimeout = time.Second, 2*time.Second, 3*time.Second, 4*time.Second
 				m.KeepAlive, m.KeepAliveAttempts, m.ReadTimeout, m.IsHost = 5*time.Second, 6, 7*time.Second, &yes
 				m.Conf = map[string]string{
 					"join_timeout": "1", "last_call_timeout": "2", "close_timeout": "3", "heartbeat_timeout": "4",
-					"keep_alive_interval": "5", "keep_alive_max_attempt": "6", "read_timeout": "7", "is_host": "T", "store_type": "tcp", "timeout": "9",
+					"keep_alive_interval": "5", "keep_alive_max_attempt": "6", "read_timeout": "7", "is_host": "T", "store_type": "tcp",
+					"timeout": "9",
 				}
 			}), elastic,
 		},
@@ -94,18 +98,22 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 			m.Conf = map[string]string{"timeout": "33", "join_timeout": "4"}
 		}), two},
 		{"", "--nnodes 2:4 --rdzv-backend etcd-v2 --rdzv-endpoint e0,e1:5 t.py", meeting(func(m *job.Meeting) {
-			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}, job.Endpoint{Host: "e1", Port: 5}), 900*time.Second
+			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}, job.Endpoint{Host: "e1", Port: 5}),
+				900*time.Second
 		}), elastic},
-		{"", "--rdzv-backend etcd-v3 --rdzv-endpoint e0 --rdzv-conf protocol=https,ssl_cert=c.pem,ssl_cert_key=k.pem,ca_cert=a.pem,etcd_prefix=/jobs t.py", meeting(func(m *job.Meeting) {
-			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
-			m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/jobs/"}
-			m.Conf = map[string]string{"protocol": "https", "ssl_cert": "c.pem", "ssl_cert_key": "k.pem", "ca_cert": "a.pem", "etcd_prefix": "/jobs"}
-		}), job.Range{Min: 1, Max: 1}},
-		{"", "--nnodes 2:4 --rdzv-backend etcd --rdzv-endpoint e0 --rdzv-conf cacert=a.pem,cert=c.pem,key=k.pem t.py", meeting(func(m *job.Meeting) {
-			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
-			m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/muster/"}
-			m.Conf = map[string]string{"cacert": "a.pem", "cert": "c.pem", "key": "k.pem"}
-		}), elastic},
+		{"",
+			"--rdzv-backend etcd-v3 --rdzv-endpoint e0 --rdzv-conf protocol=https,ssl_cert=c.pem,ssl_cert_key=k.pem,ca_cert=a.pem,etcd_prefix=/jobs t.py", meeting(func(m *job.Meeting) {
+				m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
+				m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/jobs/"}
+				m.Conf = map[string]string{"protocol": "https", "ssl_cert": "c.pem", "ssl_cert_key": "k.pem", "ca_cert": "a.pem",
+					"etcd_prefix": "/jobs"}
+			}), job.Range{Min: 1, Max: 1}},
+		{"", "--nnodes 2:4 --rdzv-backend etcd --rdzv-endpoint e0 --rdzv-conf cacert=a.pem,cert=c.pem,key=k.pem t.py",
+			meeting(func(m *job.Meeting) {
+				m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
+				m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/muster/"}
+				m.Conf = map[string]string{"cacert": "a.pem", "cert": "c.pem", "key": "k.pem"}
+			}), elastic},
 	} {
 		job := wantMeeting(t, c.env, "torchrun "+c.line, c.want, c.nodes, false)
 		if job.RunID != "none" || len(job.Warnings) > 1 {
@@ -126,7 +134,8 @@ func TestNativeMeetsOthers(t *testing.T) {
 	}{
 		{"", "--nnodes 2 --rdzv c10d://n0 --run-id j x", c10d, two, false, "j"},
 		{"", "--nnodes 2 --rdzv C10D://n0:29400/ --rdzv-id j x", c10d, two, false, "j"},
-		{"PET_NNODES=2 MUSTER_RDZV=c10d://n0 PET_RDZV_ID=j PET_MASTER_ADDR=m PET_MASTER_PORT=7 PET_NODE_RANK=1", "x", c10d, two, false, "j"},
+		{"PET_NNODES=2 MUSTER_RDZV=c10d://n0 PET_RDZV_ID=j PET_MASTER_ADDR=m PET_MASTER_PORT=7 PET_NODE_RANK=1", "x", c10d, two,
+			false, "j"},
 		{"MUSTER_RUN_ID=j MUSTER_RDZV_ID=k", "--nnodes 2 --rdzv c10d://n0 x", c10d, two, false, "j"},
 		{"", "--nnodes 2:4 --rdzv muster://n0,[fd00::1]:3 --run-id j x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints = "muster", at(n0, job.Endpoint{Host: "fd00::1", Port: 3})
@@ -135,11 +144,12 @@ func TestNativeMeetsOthers(t *testing.T) {
 			m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}, job.Endpoint{Host: "e1", Port: 1})
 			m.Etcd.TLS, m.Etcd.User, m.Etcd.PasswordFile = true, "u", "p"
 		}), two, false, "j"},
-		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --etcd-cert c --etcd-key k --etcd-cacert a --rdzv-conf etcd_prefix=p/ x", meeting(func(m *job.Meeting) {
-			m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e0", Port: 2379})
-			m.Etcd = job.EtcdAccess{TLS: true, CACert: "a", Cert: "c", CertKey: "k", Prefix: "p/"}
-			m.Conf = map[string]string{"etcd_prefix": "p/"}
-		}), two, false, "j"},
+		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --etcd-cert c --etcd-key k --etcd-cacert a --rdzv-conf etcd_prefix=p/ x",
+			meeting(func(m *job.Meeting) {
+				m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e0", Port: 2379})
+				m.Etcd = job.EtcdAccess{TLS: true, CACert: "a", Cert: "c", CertKey: "k", Prefix: "p/"}
+				m.Conf = map[string]string{"etcd_prefix": "p/"}
+			}), two, false, "j"},
 		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --rdzv-conf protocol=https x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.Etcd.TLS = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), true
 			m.Conf = map[string]string{"protocol": "https"}
@@ -154,21 +164,28 @@ func TestNativeMeetsOthers(t *testing.T) {
 			m.Backend, m.Endpoints, m.NodeRank = "static", at(job.Endpoint{Host: "n0", Port: 7}), 1
 		}), two, false, "j"},
 		{
-			"", "--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface eth0 --export-iface --token-file tok" +
+			"",
+			"--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface eth0 --export-iface --token-file tok" +
 				" --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
-				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.ExportIface, m.TokenFile = "c10d", at(n0), 1, 2, "topo.txt", "eth0", true, "tok"
+				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.ExportIface, m.TokenFile = "c10d", at(n0), 1, 2,
+					"topo.txt", "eth0", true, "tok"
 				m.KeepAlive, m.LastCall, m.JoinTimeout = time.Second, 500*time.Millisecond, time.Minute
-				m.StoreAllow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::1/128"), netip.MustParsePrefix("192.168.0.0/16")}
+				m.StoreAllow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::1/128"),
+					netip.MustParsePrefix("192.168.0.0/16")}
 			}), job.Range{Min: 4, Max: 8}, false, "j",
 		},
 		// A spare makes even one node meet.
 		{"", "--spares 1 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.Spares = "c10d", at(n0), 1
 		}), job.Range{Min: 1, Max: 1}, false, "j"},
-		{"", "--rdzv c10d://n0:7 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "c10d", "n0", 7 }), job.Range{Min: 1, Max: 1}, true, ""},
-		{"", "--rdzv static://n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 29500 }), job.Range{Min: 1, Max: 1}, true, ""},
-		{"", "--master-port 7 --master-addr n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 7 }), job.Range{Min: 1, Max: 1}, true, ""},
-		{"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *job.Meeting) { m.Backend, m.KeepAlive = "standalone", time.Second }), job.Range{Min: 1, Max: 1}, true, ""},
+		{"", "--rdzv c10d://n0:7 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "c10d", "n0", 7 }),
+			job.Range{Min: 1, Max: 1}, true, ""},
+		{"", "--rdzv static://n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 29500 }),
+			job.Range{Min: 1, Max: 1}, true, ""},
+		{"", "--master-port 7 --master-addr n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 7 }),
+			job.Range{Min: 1, Max: 1}, true, ""},
+		{"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *job.Meeting) { m.Backend, m.KeepAlive = "standalone", time.Second }),
+			job.Range{Min: 1, Max: 1}, true, ""},
 		// Of an address and an interface the stronger source counts.
 		{"MUSTER_IFACE=eth0", "--nnodes 2 --rdzv c10d://n0 --run-id j --local-addr 10.0.0.2 x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.LocalAddr = "c10d", at(n0), "10.0.0.2"
@@ -189,13 +206,15 @@ func TestNativeMeetsOthers(t *testing.T) {
 // Muster's own settings count in front of torchrun too, beside what torchrun calls them.
 func TestMeetingSettingsBesideTorchruns(t *testing.T) {
 	line := "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf keep_alive_interval=9,join_timeout=50,last_call_timeout=8 t.py"
-	job := wantMeeting(t, "MUSTER_LAST_CALL=3", "--keep-alive 1s --spares 1 "+strings.Replace(line, "keep_alive_interval=9,", "", 1), meeting(func(m *job.Meeting) {
-		m.Backend, m.Endpoints, m.Spares, m.KeepAlive = "c10d", at(job.Endpoint{Host: "n0", Port: 29400}), 1, time.Second
-		m.JoinTimeout, m.LastCall = 50*time.Second, 8*time.Second
-		m.Conf = map[string]string{"join_timeout": "50", "last_call_timeout": "8"}
-	}), job.Range{Min: 2, Max: 2}, false)
+	job := wantMeeting(t, "MUSTER_LAST_CALL=3", "--keep-alive 1s --spares 1 "+strings.Replace(line, "keep_alive_interval=9,", "", 1),
+		meeting(func(m *job.Meeting) {
+			m.Backend, m.Endpoints, m.Spares, m.KeepAlive = "c10d", at(job.Endpoint{Host: "n0", Port: 29400}), 1, time.Second
+			m.JoinTimeout, m.LastCall = 50*time.Second, 8*time.Second
+			m.Conf = map[string]string{"join_timeout": "50", "last_call_timeout": "8"}
+		}), job.Range{Min: 2, Max: 2}, false)
 	want := map[string]string{
-		"keep-alive": "flag --keep-alive", "join-timeout": "flag --rdzv-conf join_timeout", "last-call": "flag --rdzv-conf last_call_timeout", "spares": "flag --spares",
+		"keep-alive": "flag --keep-alive", "join-timeout": "flag --rdzv-conf join_timeout",
+		"last-call": "flag --rdzv-conf last_call_timeout", "spares": "flag --spares",
 	}
 	for flag, from := range want {
 		if got := job.Sources[flag].String(); got != from {
@@ -214,61 +233,66 @@ func TestMeetingRefusals(t *testing.T) {
 	const c10d = " --rdzv c10d://n0 --run-id j "
 	for line, pieces := range map[string][]string{
 		// torchrun's own
-		"torchrun --nnodes 2 t.py":                                                                         {"cannot use --nnodes 2: nothing says where the nodes meet"},
-		"torchrun --nnodes 2:3 t.py":                                                                       {"cannot use --nnodes 2:3 with a static rendezvous"},
-		"torchrun --nnodes 1:4 --rdzv-backend c10d t.py":                                                   {"cannot use --nnodes 1:4: nothing says where"},
-		"torchrun --nnodes 1:4 --rdzv-backend muster t.py":                                                 {"cannot use --nnodes 1:4: nothing says where"},
-		"torchrun --nnodes 2:3 --rdzv-endpoint n0:5 t.py":                                                  {"cannot use --nnodes 2:3 with a static rendezvous"},
-		"torchrun --nnodes 2 --node-rank 2 --master-addr n0 t.py":                                          {"cannot use --node-rank 2 with --nnodes 2: node ranks go from 0 to 1"},
-		"torchrun --nnodes 2 --node-rank=-1 --master-addr n0 t.py":                                         {"cannot use --node-rank -1: node ranks begin at 0"},
-		"torchrun --nnodes 2 --master-port 0 --master-addr n0 t.py":                                        {"cannot use --master-port 0: n0:0: the other nodes cannot know a free port"},
-		"torchrun --nnodes 2 --master-port 70000 t.py":                                                     {"cannot use --master-port 70000: give a number from 0 to 65535"},
-		"torchrun --nnodes 2 --master-addr 0.0.0.0 t.py":                                                   {"cannot use --master-addr 0.0.0.0: 0.0.0.0:29500: the other nodes cannot reach it"},
-		"torchrun --nnodes 2 --rdzv-endpoint a:1,b:2 t.py":                                                 {"--rdzv-endpoint a:1,b:2: a static rendezvous has one endpoint"},
-		"torchrun --nnodes 2 --rdzv-endpoint a t.py":                                                       {"--rdzv-endpoint a: the port is missing"},
-		"torchrun --rdzv-backend c10d --rdzv-endpoint a,b t.py":                                            {"--rdzv-endpoint a,b: one node has one endpoint"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,a t.py":                                 {"--rdzv-endpoint a,a: the endpoint a:29400 is there twice"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,,b t.py":                                {"an endpoint is empty"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::]:5 t.py":                              {"--rdzv-endpoint [::]:5: [::]:5: the other nodes cannot reach it"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint fe80::1 t.py":                             {`"fe80:" is not an IPv6 address`, "in brackets"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fe80::1]:5 t.py":                         {"[fe80::1]:5: a link-local address needs its interface: [fe80::1%eth0]"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:99999 t.py":                             {"--rdzv-endpoint a:99999", "0 to 65535"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --local-addr a/b t.py":                  {"cannot use --local-addr a/b"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --local-addr :: t.py":                   {"cannot use --local-addr ::", "give an address of this machine"},
+		"torchrun --nnodes 2 t.py":                                                 {"cannot use --nnodes 2: nothing says where the nodes meet"},
+		"torchrun --nnodes 2:3 t.py":                                               {"cannot use --nnodes 2:3 with a static rendezvous"},
+		"torchrun --nnodes 1:4 --rdzv-backend c10d t.py":                           {"cannot use --nnodes 1:4: nothing says where"},
+		"torchrun --nnodes 1:4 --rdzv-backend muster t.py":                         {"cannot use --nnodes 1:4: nothing says where"},
+		"torchrun --nnodes 2:3 --rdzv-endpoint n0:5 t.py":                          {"cannot use --nnodes 2:3 with a static rendezvous"},
+		"torchrun --nnodes 2 --node-rank 2 --master-addr n0 t.py":                  {"cannot use --node-rank 2 with --nnodes 2: node ranks go from 0 to 1"},
+		"torchrun --nnodes 2 --node-rank=-1 --master-addr n0 t.py":                 {"cannot use --node-rank -1: node ranks begin at 0"},
+		"torchrun --nnodes 2 --master-port 0 --master-addr n0 t.py":                {"cannot use --master-port 0: n0:0: the other nodes cannot know a free port"},
+		"torchrun --nnodes 2 --master-port 70000 t.py":                             {"cannot use --master-port 70000: give a number from 0 to 65535"},
+		"torchrun --nnodes 2 --master-addr 0.0.0.0 t.py":                           {"cannot use --master-addr 0.0.0.0: 0.0.0.0:29500: the other nodes cannot reach it"},
+		"torchrun --nnodes 2 --rdzv-endpoint a:1,b:2 t.py":                         {"--rdzv-endpoint a:1,b:2: a static rendezvous has one endpoint"},
+		"torchrun --nnodes 2 --rdzv-endpoint a t.py":                               {"--rdzv-endpoint a: the port is missing"},
+		"torchrun --rdzv-backend c10d --rdzv-endpoint a,b t.py":                    {"--rdzv-endpoint a,b: one node has one endpoint"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,a t.py":         {"--rdzv-endpoint a,a: the endpoint a:29400 is there twice"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,,b t.py":        {"an endpoint is empty"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::]:5 t.py":      {"--rdzv-endpoint [::]:5: [::]:5: the other nodes cannot reach it"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint fe80::1 t.py":     {`"fe80:" is not an IPv6 address`, "in brackets"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fe80::1]:5 t.py": {"[fe80::1]:5: a link-local address needs its interface: [fe80::1%eth0]"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:99999 t.py": {"--rdzv-endpoint a:99999",
+			"0 to 65535"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --local-addr a/b t.py": {"cannot use --local-addr a/b"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --local-addr :: t.py": {"cannot use --local-addr ::",
+			"give an address of this machine"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-id= t.py":                        {"cannot use --rdzv-id: a job of several nodes needs a name"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf store_type=file t.py":       {"store_type=file"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf keep_alive_interval=0 t.py": {"keep_alive_interval=0: give a number above 0"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf keep_alive_max_attempt=-1 t.py": {
 			"keep_alive_max_attempt=-1: give a number above 0",
 		},
-		"torchrun --nnodes 2 --master-addr a --rdzv-conf timeout=0 t.py":                                   {"timeout=0: give a number above 0"},
-		"torchrun --rdzv-backend etcd t.py":                                                                {"cannot use --rdzv-backend etcd: nothing says where etcd is"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=ftp t.py":                     {"protocol=ftp: choose one of http, https"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=http,cacert=x t.py":           {"protocol=http with certificates"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x t.py":                           {"without --etcd-key"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x,key=k,ssl_cert=y t.py":          {"cannot use --rdzv-conf cert and ssl_cert=y together"},
-		"--topology-file f torchrun --nnodes 2 --master-addr a t.py":                                       {"cannot use --topology-file f: it has no effect where each node's rank is fixed beforehand"},
-		"--spares 1 torchrun --nnodes 2 --master-addr a t.py":                                              {"cannot use --spares 1: it has no effect where each node's rank is fixed"},
-		"--spares 1 torchrun t.py":                                                                         {"cannot use --spares 1: it has no effect on one node"},
-		"--etcd-user u --etcd-password-file p torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a t": {"2 problems", "cannot use --etcd-user u: it has no effect where the nodes do not meet by etcd"},
-		"--restart-policy on-node-fail torchrun t.py":                                                      {"cannot use --restart-policy on-node-fail: it has no effect on one node: it has no others"},
+		"torchrun --nnodes 2 --master-addr a --rdzv-conf timeout=0 t.py":                          {"timeout=0: give a number above 0"},
+		"torchrun --rdzv-backend etcd t.py":                                                       {"cannot use --rdzv-backend etcd: nothing says where etcd is"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=ftp t.py":            {"protocol=ftp: choose one of http, https"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=http,cacert=x t.py":  {"protocol=http with certificates"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x t.py":                  {"without --etcd-key"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x,key=k,ssl_cert=y t.py": {"cannot use --rdzv-conf cert and ssl_cert=y together"},
+		"--topology-file f torchrun --nnodes 2 --master-addr a t.py":                              {"cannot use --topology-file f: it has no effect where each node's rank is fixed beforehand"},
+		"--spares 1 torchrun --nnodes 2 --master-addr a t.py":                                     {"cannot use --spares 1: it has no effect where each node's rank is fixed"},
+		"--spares 1 torchrun t.py":                                                                {"cannot use --spares 1: it has no effect on one node"},
+		"--etcd-user u --etcd-password-file p torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a t": {"2 problems",
+			"cannot use --etcd-user u: it has no effect where the nodes do not meet by etcd"},
+		"--restart-policy on-node-fail torchrun t.py": {"cannot use --restart-policy on-node-fail: it has no effect on one node: it has no others"},
 		// muster's own
-		"run --nnodes 2 x":                                                   {"cannot use --nnodes 2: nothing says how the nodes meet"},
-		"run --nnodes 2 --node-rank 0 x":                                     {"nothing says how the nodes meet"},
-		"run --nnodes 2 --master-addr n0 x":                                  {"nothing says how the nodes meet"},
-		"run --nnodes 2 --rdzv c10d://n0 x":                                  {"several nodes without --run-id"},
-		"run --nnodes 2 --rdzv etcd://n0 x":                                  {"several nodes without --run-id"},
-		"run --nnodes 3:2" + c10d + "x":                                      {"--nnodes 3:2", "MIN not above MAX"},
-		"run --nnodes 9999999" + c10d + "x":                                  {"--nnodes 9999999: more than 1048576 nodes"},
-		"run --nnodes 3 --node-unit 2" + c10d + "x":                          {"cannot use --node-unit 2 with --nnodes 3: no multiple of 2 nodes is in that range"},
-		"run --nnodes 5:7 --node-unit 4" + c10d + "x":                        {"no multiple of 4"},
-		"run --node-unit 2 x":                                                {"cannot use --node-unit 2 with --nnodes: no multiple of 2"},
-		"run --nnodes 2 --node-unit 0" + c10d + "x":                          {"--node-unit 0: give a number from 1"},
-		"run --nnodes 2 --spares -1" + c10d + "x":                            {"--spares -1: give a number from 0"},
-		"run --nnodes 2 --keep-alive 0" + c10d + "x":                         {"--keep-alive 0: give a time of at least 10ms"},
-		"run --nnodes 2 --last-call 0" + c10d + "x":                          {"--last-call 0: give a time of at least 1ms"},
-		"run --nnodes 2 --join-timeout 10ms" + c10d + "x":                    {"--join-timeout 10ms: give a time of at least 1s"},
-		"run --nnodes 2 --node-rank 1" + c10d + "x":                          {"cannot use --node-rank 1 with --rdzv c10d://n0: only a static rendezvous"},
+		"run --nnodes 2 x":                  {"cannot use --nnodes 2: nothing says how the nodes meet"},
+		"run --nnodes 2 --node-rank 0 x":    {"nothing says how the nodes meet"},
+		"run --nnodes 2 --master-addr n0 x": {"nothing says how the nodes meet"},
+		"run --nnodes 2 --rdzv c10d://n0 x": {"several nodes without --run-id"},
+		"run --nnodes 2 --rdzv etcd://n0 x": {"several nodes without --run-id"},
+		"run --nnodes 3:2" + c10d + "x":     {"--nnodes 3:2", "MIN not above MAX"},
+		"run --nnodes 9999999" + c10d + "x": {"--nnodes 9999999: more than 1048576 nodes"},
+		"run --nnodes 3 --node-unit 2" + c10d +
+			"x": {"cannot use --node-unit 2 with --nnodes 3: no multiple of 2 nodes is in that range"},
+		"run --nnodes 5:7 --node-unit 4" + c10d + "x":     {"no multiple of 4"},
+		"run --node-unit 2 x":                             {"cannot use --node-unit 2 with --nnodes: no multiple of 2"},
+		"run --nnodes 2 --node-unit 0" + c10d + "x":       {"--node-unit 0: give a number from 1"},
+		"run --nnodes 2 --spares -1" + c10d + "x":         {"--spares -1: give a number from 0"},
+		"run --nnodes 2 --keep-alive 0" + c10d + "x":      {"--keep-alive 0: give a time of at least 10ms"},
+		"run --nnodes 2 --last-call 0" + c10d + "x":       {"--last-call 0: give a time of at least 1ms"},
+		"run --nnodes 2 --join-timeout 10ms" + c10d + "x": {"--join-timeout 10ms: give a time of at least 1s"},
+		"run --nnodes 2 --node-rank 1" + c10d +
+			"x": {"cannot use --node-rank 1 with --rdzv c10d://n0: only a static rendezvous"},
 		"run --nnodes 2 --master-addr n1" + c10d + "x":                       {"cannot use --master-addr n1 with --rdzv"},
 		"run --nnodes 2 --rdzv static://n0 x":                                {"cannot use --rdzv static://n0 without --node-rank: give this node's rank, from 0 to 1"},
 		"run --nnodes 2 --rdzv static://n0,n1 --node-rank 0 x":               {"--rdzv static://n0,n1: a static rendezvous has one endpoint"},
@@ -296,15 +320,21 @@ func TestMeetingRefusals(t *testing.T) {
 		"run --nnodes 2 --run-id j --rdzv etcds://e --rdzv-conf protocol=http x": {
 			"protocol=http with certificates or etcds://",
 		},
-		"run --nnodes 2 --etcd-cacert a" + c10d + "x":                                  {"cannot use --etcd-cacert a: it has no effect where the nodes do not meet by etcd"},
-		"run --nnodes 2 --rdzv-conf keep_alive_interval=2 --keep-alive 1" + c10d + "x": {"--keep-alive and --rdzv-conf keep_alive_interval together"},
-		"run --nnodes 2 --rdzv-conf x" + c10d + "x":                                    {`cannot use --rdzv-conf x: the key "x" must have a value`},
-		"run --nnodes 2 --restart-limit 0/rank" + c10d + "x":                           {"--restart-limit 0/rank: give a number from 1 in front of /rank"},
-		"run --restart-limit x y":                                                      {"--restart-limit x: give a number from 0, or none"},
-		"run --restart-scope galaxy y":                                                 {"--restart-scope galaxy: choose one of world, node, process"},
-		"run --nnodes 2 --restart-policy on-node-fail --max-restarts 2" + c10d + "x":   {"cannot use --restart-policy on-node-fail with --max-restarts 2"},
-		"run --nnodes 2 --restart-policy on-node-fail --restart-limit 0" + c10d + "x":  {"cannot use --restart-policy on-node-fail with --restart-limit 0"},
-		"run --nnodes 2 --restart-policy on-node-fail-or-exit-code" + c10d + "x":       {"--max-restarts is 0"},
+		"run --nnodes 2 --etcd-cacert a" + c10d +
+			"x": {"cannot use --etcd-cacert a: it has no effect where the nodes do not meet by etcd"},
+		"run --nnodes 2 --rdzv-conf keep_alive_interval=2 --keep-alive 1" + c10d +
+			"x": {"--keep-alive and --rdzv-conf keep_alive_interval together"},
+		"run --nnodes 2 --rdzv-conf x" + c10d +
+			"x": {`cannot use --rdzv-conf x: the key "x" must have a value`},
+		"run --nnodes 2 --restart-limit 0/rank" + c10d +
+			"x": {"--restart-limit 0/rank: give a number from 1 in front of /rank"},
+		"run --restart-limit x y":      {"--restart-limit x: give a number from 0, or none"},
+		"run --restart-scope galaxy y": {"--restart-scope galaxy: choose one of world, node, process"},
+		"run --nnodes 2 --restart-policy on-node-fail --max-restarts 2" + c10d +
+			"x": {"cannot use --restart-policy on-node-fail with --max-restarts 2"},
+		"run --nnodes 2 --restart-policy on-node-fail --restart-limit 0" + c10d +
+			"x": {"cannot use --restart-policy on-node-fail with --restart-limit 0"},
+		"run --nnodes 2 --restart-policy on-node-fail-or-exit-code" + c10d + "x": {"--max-restarts is 0"},
 	} {
 		t.Run(line, func(t *testing.T) {
 			_, err := own(nil, "", line)
@@ -319,20 +349,26 @@ func TestMeetingWarnings(t *testing.T) {
 		env, line string
 		want      []string
 	}{
-		{"", "torchrun --nnodes 2 --master-addr localhost t.py", []string{"the nodes meet at localhost:29500, which is this machine itself: only agents on this machine can join"}},
+		{"", "torchrun --nnodes 2 --master-addr localhost t.py",
+			[]string{"the nodes meet at localhost:29500, which is this machine itself: only agents on this machine can join"}},
 		{"", "torchrun --nnodes 2 --master-port 5 t.py", []string{"127.0.0.1:5, which is this machine"}},
 		{"", "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::1]:5 t.py", []string{"[::1]:5, which is this machine"}},
 		{"", "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::ffff:127.0.0.1]:5 t.py", []string{"which is this machine"}},
 		{"", "torchrun --nnodes 2 --rdzv-backend etcd --rdzv-endpoint localhost t.py", nil},
 		{"", "torchrun --nnodes 1:3 --standalone t.py", nil},
-		{"", "torchrun --nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint a t.py", []string{"--node-rank 1 has no effect without the static rendezvous"}},
+		{"", "torchrun --nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint a t.py",
+			[]string{"--node-rank 1 has no effect without the static rendezvous"}},
 		{"", "torchrun --rdzv-conf is_host=0 t.py", []string{"is_host=0 has no effect on one node"}},
-		{"", "torchrun --nnodes 2 --rdzv-backend etcd --rdzv-endpoint a --rdzv-conf is_host=1 t.py", []string{"is_host has no effect with the etcd backend"}},
+		{"", "torchrun --nnodes 2 --rdzv-backend etcd --rdzv-endpoint a --rdzv-conf is_host=1 t.py",
+			[]string{"is_host has no effect with the etcd backend"}},
 		{"MUSTER_SPARES=1", "torchrun --nnodes 2 --master-addr a t.py", []string{"MUSTER_SPARES (where each node's rank is fixed"}},
-		{"MUSTER_TOPOLOGY_FILE=f", "torchrun --nnodes 2 --master-addr a t.py", []string{"MUSTER_TOPOLOGY_FILE (where each node's rank is fixed"}},
-		{"MUSTER_ETCD_USER=u", "run --nnodes 2 --rdzv c10d://a --run-id j x", []string{"no effect on this job: MUSTER_ETCD_USER (where the nodes do not meet by etcd)"}},
+		{"MUSTER_TOPOLOGY_FILE=f", "torchrun --nnodes 2 --master-addr a t.py",
+			[]string{"MUSTER_TOPOLOGY_FILE (where each node's rank is fixed"}},
+		{"MUSTER_ETCD_USER=u", "run --nnodes 2 --rdzv c10d://a --run-id j x",
+			[]string{"no effect on this job: MUSTER_ETCD_USER (where the nodes do not meet by etcd)"}},
 		{"MUSTER_RESTART_POLICY=on-node-fail", "torchrun t.py", []string{"MUSTER_RESTART_POLICY (on one node: it has no others"}},
-		{"MUSTER_KEEP_ALIVE=1 MUSTER_NODE_UNIT=4", "torchrun t.py", []string{"no effect on this job: MUSTER_NODE_UNIT, MUSTER_KEEP_ALIVE (on one node)"}},
+		{"MUSTER_KEEP_ALIVE=1 MUSTER_NODE_UNIT=4", "torchrun t.py",
+			[]string{"no effect on this job: MUSTER_NODE_UNIT, MUSTER_KEEP_ALIVE (on one node)"}},
 		{"MUSTER_KEEP_ALIV=1", "torchrun t.py", []string{"did you mean MUSTER_KEEP_ALIVE?"}},
 		{"MUSTER_RDZV_ID=j MUSTER_TOKEN_FILE=f", "torchrun t.py", []string{"MUSTER_TOKEN_FILE (on one node)"}},
 	} {
@@ -359,7 +395,8 @@ func TestSecretsAreNotRepeated(t *testing.T) {
 	} {
 		_, err := own(strings.Fields(c.env), "", c.line)
 		wantRefused(t, err, "do not belong on a command line", "//…@")
-		if text := err.Error() + errhint.Of(err); strings.Contains(text, "hunter2") || !strings.Contains(text, "--etcd-password-file") && errhint.Of(err) != "" {
+		if text := err.Error() + errhint.Of(err); strings.Contains(text, "hunter2") || !strings.Contains(text, "--etcd-password-file") &&
+			errhint.Of(err) != "" {
 			t.Errorf("%s: %s", c.line, text)
 		}
 	}
@@ -382,7 +419,8 @@ func TestRestartRulesOfSeveralNodes(t *testing.T) {
 	} {
 		req, err := own(nil, "", line)
 		got := req.Job.Restart
-		if err != nil || got.Policy != want.Policy || got.Scope != want.Scope || got.ReplaceLimit != want.ReplaceLimit || got.BackoffLimit != want.BackoffLimit || got.MaxRestarts != want.MaxRestarts {
+		if err != nil || got.Policy != want.Policy || got.Scope != want.Scope || got.ReplaceLimit != want.ReplaceLimit ||
+			got.BackoffLimit != want.BackoffLimit || got.MaxRestarts != want.MaxRestarts {
 			t.Errorf("%s: %+v, %v", line, got, err)
 		}
 	}
@@ -390,13 +428,15 @@ func TestRestartRulesOfSeveralNodes(t *testing.T) {
 
 // A settings file may hold the new flags in any of their spellings, and lists as lists.
 func TestMeetingFromSettingsFile(t *testing.T) {
-	req, err := own(nil, "nnodes: 2:3\nrdzv: c10d://n0\nrdzv_id: j\nstore-allow: [10.0.0.0/8, 'fd00::/8']\nkeep-alive: 1.5\nspares: 1\nrestart-limit: none\nrdzv-conf: [join_timeout=9, is_host=1]\n",
+	req, err := own(nil,
+		"nnodes: 2:3\nrdzv: c10d://n0\nrdzv_id: j\nstore-allow: [10.0.0.0/8, 'fd00::/8']\nkeep-alive: 1.5\nspares: 1\nrestart-limit: none\nrdzv-conf: [join_timeout=9, is_host=1]\n",
 		"run --config f x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := req.Job.Meeting
-	if req.Job.Nodes.Max != 3 || req.Job.RunID != "j" || len(m.StoreAllow) != 2 || m.KeepAlive != 1500*time.Millisecond || m.Spares != 1 || m.JoinTimeout != 9*time.Second || m.IsHost == nil {
+	if req.Job.Nodes.Max != 3 || req.Job.RunID != "j" || len(m.StoreAllow) != 2 || m.KeepAlive != 1500*time.Millisecond || m.Spares != 1 ||
+		m.JoinTimeout != 9*time.Second || m.IsHost == nil {
 		t.Errorf("%+v", req.Job)
 	}
 	if got := req.Job.Sources["join-timeout"].String(); got != "config f:8 join_timeout" {

@@ -113,7 +113,8 @@ func (m *mpiJob) read() (command []string, help bool) {
 			m.wrong.add(fmt.Errorf("cannot use %s without %s", spelling, o.arg))
 			continue
 		}
-		m.given[o.names[0]] = append(m.given[o.names[0]], given{text: strings.Join(words, " "), source: job.Source{Kind: job.FromFlag, Name: mpiSpelling(o.names[0])}})
+		m.given[o.names[0]] = append(m.given[o.names[0]],
+			given{text: strings.Join(words, " "), source: job.Source{Kind: job.FromFlag, Name: mpiSpelling(o.names[0])}})
 	}
 	return args, false
 }
@@ -135,7 +136,8 @@ func (m *mpiJob) unknown(spelling, name string) {
 		}
 	}
 	if anywhere(name) != nil {
-		m.wrong.add(errhint.With(fmt.Errorf("unknown flag %s", spelling), fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … mpirun …", name)))
+		m.wrong.add(errhint.With(fmt.Errorf("unknown flag %s", spelling),
+			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … mpirun …", name)))
 		return
 	}
 	m.wrong.add(unknownFlag(spelling, known, "-h"))
@@ -263,7 +265,9 @@ func (m *mpiJob) sshArgs(word given) {
 		case letter == "-o" && sshOption.MatchString(value):
 			rules.Options = append(rules.Options, value)
 		default:
-			m.refuse(word, fmt.Errorf("%q is none of -p PORT, -l USER, -i FILE and -o NAME=VALUE; give muster's own --ssh-… in front of mpirun", words[0]))
+			m.refuse(word,
+				fmt.Errorf("%q is none of -p PORT, -l USER, -i FILE and -o NAME=VALUE; give muster's own --ssh-… in front of mpirun",
+					words[0]))
 			return
 		}
 		words = words[used:]
@@ -323,6 +327,7 @@ func (m *mpiJob) binding() {
 	case "l3cache":
 		m.job.Bind.Mode = "core-complex"
 	default:
-		m.refuse(word, errors.New("choose none, numa, socket or l3cache: muster binds workers to CPUs near their accelerators, and to no single ones"))
+		m.refuse(word,
+			errors.New("choose none, numa, socket or l3cache: muster binds workers to CPUs near their accelerators, and to no single ones"))
 	}
 }

@@ -98,7 +98,8 @@ func (m *mpiJob) mapBy(word given, each int, over bool) (perNode int, byNode, ov
 }
 
 // defaultHostfiles are the variables by which the MPI operator names the hostfile of Open MPI, MPICH and Intel MPI.
-var defaultHostfiles = []string{"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"}
+var defaultHostfiles = []string{"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE",
+	"I_MPI_HYDRA_HOST_FILE"}
 
 // hosts are those of --host or --hostfile, else those that the platform names, else this machine, which nothing names.
 // All have slots.
@@ -160,7 +161,8 @@ func dealRanks(list []hosts.Host, np int, oversubscribe bool) ([]int, error) {
 		}
 	}
 	if left > 0 && !oversubscribe {
-		return nil, errhint.With(fmt.Errorf("cannot start %d workers: there are slots for %d", np, np-left), "name more hosts or slots, or give --oversubscribe")
+		return nil, errhint.With(fmt.Errorf("cannot start %d workers: there are slots for %d", np, np-left),
+			"name more hosts or slots, or give --oversubscribe")
 	}
 	for i := range list {
 		share := left / (len(list) - i)
@@ -193,11 +195,13 @@ func (m *mpiJob) place(list []hosts.Host, procs []int, slots int) {
 			continue
 		}
 		node := job.Node{Host: h, Procs: strconv.Itoa(procs[i]), Env: []job.Var{
-			number("OMPI_COMM_WORLD_LOCAL_SIZE", procs[i], false), number("OMPI_COMM_WORLD_SIZE", world, false), number("OMPI_UNIVERSE_SIZE", slots, false),
+			number("OMPI_COMM_WORLD_LOCAL_SIZE", procs[i], false), number("OMPI_COMM_WORLD_SIZE", world, false),
+			number("OMPI_UNIVERSE_SIZE", slots, false),
 		}}
 		for local := range procs[i] {
 			node.WorkerEnv = append(node.WorkerEnv, []job.Var{
-				number("OMPI_COMM_WORLD_LOCAL_RANK", local, true), number("OMPI_COMM_WORLD_NODE_RANK", local, true), number("OMPI_COMM_WORLD_RANK", rank, true),
+				number("OMPI_COMM_WORLD_LOCAL_RANK", local, true), number("OMPI_COMM_WORLD_NODE_RANK", local, true),
+				number("OMPI_COMM_WORLD_RANK", rank, true),
 			})
 			rank++
 		}

@@ -113,11 +113,13 @@ func standalone(words map[string]given, wrong *problems) {
 	}
 	for _, flag := range []string{"hosts", "hostfile", "rdzv", "node-rank", "spares", "simulate-nodes"} {
 		if other, ok := words[flag]; ok && other.text != "" && other.text != "0" {
-			wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out", word.written("standalone"), other.written(flag)))
+			wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out",
+				word.written("standalone"), other.written(flag)))
 		}
 	}
 	if nodes, ok := words["nnodes"]; ok && nodes.text != "1" && nodes.text != "1:1" {
-		wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out", word.written("standalone"), nodes.written("nnodes")))
+		wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out", word.written("standalone"),
+			nodes.written("nnodes")))
 	}
 	words["platform"] = given{text: "none", source: word.source}
 }
@@ -143,7 +145,8 @@ func behindScript(args []string) (warnings []string) {
 		name, _, _ := strings.Cut(a, "=")
 		switch plain(name) {
 		case "--max-restarts", "--nproc-per-node", "--nnodes":
-			warnings = append(warnings, name+" stands behind the script's name, so that the script gets it and muster does not: put it in front")
+			warnings = append(warnings,
+				name+" stands behind the script's name, so that the script gets it and muster does not: put it in front")
 		}
 	}
 	return warnings
@@ -187,13 +190,15 @@ func checkPolicy(r *Request, words map[string]given, wrong *problems) {
 	switch {
 	case words["restart-policy"].source.Kind != job.FromFlag:
 	case policy == job.RestartNever && restarts > 0:
-		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out", words["max-restarts"].written("max-restarts")))
+		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out",
+			words["max-restarts"].written("max-restarts")))
 	case policy == job.RestartOnNodeFail:
 		if word := words["max-restarts"]; restarts > 0 && word.source.Kind == job.FromFlag {
 			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of them out", word.written("max-restarts")))
 		}
 		if r.Job.Restart.ReplaceLimit == 0 {
-			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: nothing would be restarted", words["restart-limit"].written("restart-limit")))
+			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: nothing would be restarted",
+				words["restart-limit"].written("restart-limit")))
 		}
 	}
 }
@@ -345,7 +350,8 @@ func flagProblem(err error, list []setting) error {
 		case "np", "num-proc", "num-gpus", "ngpus", "gpus", "workers", "num-workers", "num-processes":
 			return errhint.With(fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName()), workersHint)
 		case "num-nodes", "num-machines", "nodes":
-			return errhint.With(fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName()), "--nnodes N is the number of nodes; --hosts names them, and muster starts all from here")
+			return errhint.With(fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName()),
+				"--nnodes N is the number of nodes; --hosts names them, and muster starts all from here")
 		}
 		spelling := "--" + unknown.GetSpecifiedName()
 		if unknown.GetSpecifiedShortnames() != "" {

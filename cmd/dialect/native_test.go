@@ -81,7 +81,8 @@ func TestNativeFlags(t *testing.T) {
 		Dialect: "run", RunID: "j", Role: "r", Procs: "8", Nodes: job.Range{Min: 1, Max: 1}, Command: job.Command{Name: "prog"},
 		Meeting: meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "::1", 2345 }),
 		Restart: job.RestartRules{
-			Policy: job.RestartExitCode, Scope: job.ScopeWorld, MaxRestarts: 3, ReplaceLimit: -1, BackoffLimit: 10, Window: time.Hour, Delay: 500 * time.Millisecond, DelayFactor: 1.5,
+			Policy: job.RestartExitCode, Scope: job.ScopeWorld, MaxRestarts: 3, ReplaceLimit: -1, BackoffLimit: 10, Window: time.Hour,
+			Delay: 500 * time.Millisecond, DelayFactor: 1.5,
 			DelayMax: 10 * time.Second, Retryable: codes(">=128"), Fatal: codes("3,7-9"), Success: job.QuorumRank0, Fail: job.QuorumAll,
 			Linger: 5 * time.Second, Clean: job.CleanUnfinished, Deadline: 90 * time.Second,
 		},
@@ -92,11 +93,13 @@ func TestNativeFlags(t *testing.T) {
 			Switchbox:   job.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
 			OnNodeFault: "cordon", ReportDir: "out", Quarantine: 10 * time.Minute,
 		},
-		Checkpoint: job.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second, Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
-		Stop:       job.StopRules{Grace: 2500 * time.Millisecond},
+		Checkpoint: job.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second,
+			Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
+		Stop: job.StopRules{Grace: 2500 * time.Millisecond},
 		Logs: job.LogRules{
 			Dir: "/dev/null", Redirect: job.StreamMap{Default: job.Both},
-			Tee: job.StreamMap{ByRank: map[int]job.Streams{0: job.Stdout, 10: job.Stderr}}, Ranks: []int{0, 10}, Prefix: "x:", PrefixAll: true,
+			Tee: job.StreamMap{ByRank: map[int]job.Streams{0: job.Stdout, 10: job.Stderr}}, Ranks: []int{0, 10}, Prefix: "x:",
+			PrefixAll: true,
 		},
 		InheritStdin: true, Isolate: true, Fake: "f.yaml", FakeOnReal: true, EventLog: "console", StatusFile: "s.json", CompatExit: true,
 	}
@@ -120,8 +123,9 @@ func TestNativeFlags(t *testing.T) {
 	checked := accepted(t, nil, "", strings.Fields(`--nodes 2 --rdzv c10d://h --rdzv-id j --network-check --straggler-factor 1.5 --straggler-rule median --exclude-straggler --quarantine 5m
 		--comm-perf-test --min-net-bandwidth 2.5e3 --ckpt-replicas 2 --token-file t prog`)...)
 	rules := job.CheckRules{
-		Network: true, Budget: 2 * time.Minute, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true, MinNetBandwidth: 2500,
-		Quarantine: 5 * time.Minute,
+		Network: true, Budget: 2 * time.Minute, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true,
+		MinNetBandwidth: 2500,
+		Quarantine:      5 * time.Minute,
 	}
 	if diff := cmp.Diff(rules, checked.Job.Check); diff != "" || checked.Job.Checkpoint.Replicas != 2 {
 		t.Errorf("%d replicas, check (-want +got):\n%s", checked.Job.Checkpoint.Replicas, diff)
@@ -137,7 +141,8 @@ func TestNativeFlags(t *testing.T) {
 	for flag := range dialect.SettingFlags() {
 		_, elsewhere := several.Job.Sources[flag]
 		_, elsewhere2 := static.Job.Sources[flag]
-		if _, ok := req.Job.Sources[flag]; !ok && !elsewhere && !elsewhere2 && flag != "config" && flag != "hostfile" && flag != "exclude" && flag != "module" && flag != "no-python" {
+		if _, ok := req.Job.Sources[flag]; !ok && !elsewhere && !elsewhere2 && flag != "config" && flag != "hostfile" &&
+			flag != "exclude" && flag != "module" && flag != "no-python" {
 			t.Errorf("--%s is not tested here", flag)
 		}
 	}
@@ -224,7 +229,8 @@ func TestNativeRefusals(t *testing.T) {
 		{"--log-level loud x", "", "", []string{"debug, info, warn, error"}},
 		{"x", "MUSTER_GRACE=soon", "", []string{"MUSTER_GRACE=soon"}},
 		{"x", "PET_NNODES=4", "", []string{"PET_NNODES=4: nothing says how the nodes meet"}},
-		{"--grace soon --stdin file -n 0", "MUSTER_TEE=9", "", []string{"5 problems", "--grace", "--stdin", "--nproc-per-node", "MUSTER_TEE=9", "without a command"}},
+		{"--grace soon --stdin file -n 0", "MUSTER_TEE=9", "",
+			[]string{"5 problems", "--grace", "--stdin", "--nproc-per-node", "MUSTER_TEE=9", "without a command"}},
 		{"--config conf.yaml x", "", "grace: soon\n", []string{"conf.yaml:1 (grace: soon)", "500ms"}},
 		{"--config missing.yaml x", "", "", []string{"missing.yaml", "not exist"}},
 	} {
@@ -298,7 +304,8 @@ role: 7
 
 func FuzzSettingsFile(f *testing.F) {
 	for _, text := range []string{
-		"", "---\n", "role: a\ngrace: 5\n", "retryable-exit-codes: [1, '>=3']", "a: &x 1\nb: *x", "<<: {role: a}", "? [a]\n: b", "role: !!binary aGk=", "{", "- a", "\xff",
+		"", "---\n", "role: a\ngrace: 5\n", "retryable-exit-codes: [1, '>=3']", "a: &x 1\nb: *x", "<<: {role: a}", "? [a]\n: b",
+		"role: !!binary aGk=", "{", "- a", "\xff",
 		"tee: 3\nredirects: '0:1'\nlinger: 1.5\ndry-run: yes",
 	} {
 		f.Add(text)
@@ -344,12 +351,13 @@ func own(env []string, config, line string) (dialect.Request, error) {
 	if err != nil {
 		return dialect.Request{}, err
 	}
-	return dialect.Read(rest[0], dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(name string) ([]byte, error) {
-		if name == "/job/hostfile" { // which deepspeed looks for unasked
-			return nil, fs.ErrNotExist
-		}
-		return []byte(config), nil
-	}})
+	return dialect.Read(rest[0],
+		dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(name string) ([]byte, error) {
+			if name == "/job/hostfile" { // which deepspeed looks for unasked
+				return nil, fs.ErrNotExist
+			}
+			return []byte(config), nil
+		}})
 }
 
 // likeTorchrun reports whether a dialect has torchrun's flags.
@@ -386,7 +394,8 @@ func TestOwnSettingsInEveryDialect(t *testing.T) {
 		}
 		sources := map[string]string{
 			"dry-run": "flag --dry-run", "status-file": "flag --status-file", "restart-policy": "variable MUSTER_RESTART_POLICY",
-			"accelerator": "variable MUSTER_FAKE", "active-deadline": "config own.yaml:2", "max-restarts": "flag --" + map[bool]string{true: "max-restarts", false: "backoff-limit"}[likeTorchrun(name)],
+			"accelerator": "variable MUSTER_FAKE", "active-deadline": "config own.yaml:2",
+			"max-restarts": "flag --" + map[bool]string{true: "max-restarts", false: "backoff-limit"}[likeTorchrun(name)],
 		}
 		if name == "horovodrun" {
 			delete(sources, "max-restarts")
@@ -502,7 +511,8 @@ func TestSettings(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch", "deepspeed", "colossalairun", "horovodrun"} {
+	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch", "deepspeed",
+		"colossalairun", "horovodrun"} {
 		golden(t, "help-"+name+".txt", dialect.Help(name))
 		for _, flag := range []string{"-h", "--help"} {
 			if flag == "-h" && name == "colossalairun" { // which click does not know
@@ -529,10 +539,12 @@ func TestHelpAll(t *testing.T) {
 	if text, ok := errorsAsHelp(err); !ok || text != dialect.HelpAll("run") {
 		t.Errorf("--help-all: %v", err)
 	}
-	if req, err := dialect.Read("run", dialect.Invocation{Args: []string{"--help-all=false", "--", "x"}}); err != nil || req.Job.Dialect != "run" {
+	if req, err := dialect.Read("run", dialect.Invocation{Args: []string{"--help-all=false", "--", "x"}}); err != nil ||
+		req.Job.Dialect != "run" {
 		t.Errorf("--help-all=false: %v", err)
 	}
-	for args, want := range map[string]string{"--helpall x": "did you mean --help-all?", "--nothing-like-it x": "--help-all lists the flags"} {
+	for args, want := range map[string]string{"--helpall x": "did you mean --help-all?",
+		"--nothing-like-it x": "--help-all lists the flags"} {
 		_, err := dialect.Read("run", dialect.Invocation{Args: strings.Fields(args)})
 		if said := fmt.Sprint(err, errhint.Of(err)); !strings.Contains(said, want) {
 			t.Errorf("%s: %s", args, said)
@@ -597,7 +609,8 @@ func TestFlagsForManPages(t *testing.T) {
 func TestLogDirIsFilled(t *testing.T) {
 	both, errs := job.StreamMap{Default: job.Both}, job.StreamMap{Default: job.Stderr}
 	for args, want := range map[string]job.StreamMap{
-		"--log-dir d": both, "--log-dir /dev/null": {}, "": {}, "--log-dir d --tee 2": errs, "--log-dir d --tee 0": {}, "--log-dir d --redirects 3": {},
+		"--log-dir d": both, "--log-dir /dev/null": {}, "": {}, "--log-dir d --tee 2": errs, "--log-dir d --tee 0": {},
+		"--log-dir d --redirects 3": {},
 	} {
 		req, err := dialect.Native(dialect.Invocation{Args: append(strings.Fields(args), "--", "true")})
 		if diff := cmp.Diff(want, req.Job.Logs.Tee); err != nil || diff != "" {

@@ -71,7 +71,8 @@ func nodeSettings() []setting {
 			},
 		},
 		{
-			flag: "spares", form: formNumber, arg: "N", def: "0", group: groupNodes, anywhere: true, use: use{byAgents, severalNodes, spareNodes},
+			flag: "spares", form: formNumber, arg: "N", def: "0", group: groupNodes, anywhere: true,
+			use:  use{byAgents, severalNodes, spareNodes},
 			help: "Nodes held back while there are more than the minimum, ready to take a lost one's place.",
 			set:  func(r *Request, text string) error { return setCount(&r.Job.Meeting.Spares, text) },
 		},
@@ -148,7 +149,8 @@ func meetingSettings() []setting {
 			},
 		},
 		{
-			flag: "iface", arg: "NAME", group: groupRdzv, anywhere: true, use: use{byAgents, severalNodes, strongest("iface", "local-addr")},
+			flag: "iface", arg: "NAME", group: groupRdzv, anywhere: true,
+			use:  use{byAgents, severalNodes, strongest("iface", "local-addr")},
 			help: "Network interface by whose address the other nodes reach this one, such as eth0.",
 			set: func(r *Request, text string) error {
 				if !ifaceName.MatchString(text) {
@@ -164,12 +166,14 @@ func meetingSettings() []setting {
 			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Meeting.ExportIface, text) },
 		},
 		{
-			flag: "join-timeout", form: formTime, arg: "TIME", def: "600s", group: groupRdzv, anywhere: true, use: use{byAgents, severalNodes},
+			flag: "join-timeout", form: formTime, arg: "TIME", def: "600s", group: groupRdzv, anywhere: true,
+			use:  use{byAgents, severalNodes},
 			help: "How long nodes wait for each other; then the job ends with status 75.",
 			set:  func(r *Request, text string) error { return setPositive(&r.Job.Meeting.JoinTimeout, text, time.Second) },
 		},
 		{
-			flag: "last-call", form: formTime, arg: "TIME", group: groupRdzv, anywhere: true, use: use{byAgents, severalNodes, elasticNodes},
+			flag: "last-call", form: formTime, arg: "TIME", group: groupRdzv, anywhere: true,
+			use:  use{byAgents, severalNodes, elasticNodes},
 			help: "How long the least number of nodes waits for more after the last one came. Default: 3s; 30s where agents of torchrun take part.",
 			set: func(r *Request, text string) error {
 				return setPositive(&r.Job.Meeting.LastCall, text, time.Millisecond)

@@ -114,7 +114,8 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
-	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") && (logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
+	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") &&
+		(logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
 		logs.Prefix = job.RankPrefix
 		if len(r.Job.Hosts.Nodes) > 0 {
 			logs.Prefix = job.HostRankPrefix
@@ -286,7 +287,8 @@ func (p *parser) unreadVariables(r *Request, env environ, list []setting) []stri
 	if len(idle) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("no effect in front of %s, which has flags of its own for what it takes: %s", p.prog, strings.Join(idle, ", "))}
+	return []string{fmt.Sprintf("no effect in front of %s, which has flags of its own for what it takes: %s", p.prog,
+		strings.Join(idle, ", "))}
 }
 
 // tell corrects what Settings and Sources say of a flag whose value follows from another one.

@@ -41,12 +41,14 @@ func askPlatform(inv Invocation, env environ, words map[string]given, wrong *pro
 	case err != nil && arranged:
 		return nil, []string{fmt.Sprintf("no platform is taken into account: %v", err)}
 	case err != nil:
-		wrong.add(errhint.With(err, "correct it; or give --platform none to take no platform's variables into account, or --nnodes and how the nodes meet"))
+		wrong.add(errhint.With(err,
+			"correct it; or give --platform none to take no platform's variables into account, or --nnodes and how the nodes meet"))
 		return nil, nil
 	case facts.Name == "":
 		return nil, nil
 	case facts.Problem != nil && !arranged:
-		wrong.add(errhint.With(fmt.Errorf("cannot start a node of this job (platform %s): %s", facts.Name, facts.Problem.Why), facts.Problem.Hint))
+		wrong.add(errhint.With(fmt.Errorf("cannot start a node of this job (platform %s): %s", facts.Name, facts.Problem.Why),
+			facts.Problem.Hint))
 	case facts.Problem == nil && !hosted(words): // else the hosts say how many nodes there are, and muster where they meet
 		fromPlatform(&facts, words)
 	}

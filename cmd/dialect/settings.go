@@ -33,7 +33,8 @@ func defaultRestart() job.RestartRules {
 		panic("internal error: " + err.Error())
 	}
 	return job.RestartRules{
-		Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: defaultDelay, DelayFactor: defaultFactor, DelayMax: defaultDelayMax,
+		Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: defaultDelay,
+		DelayFactor: defaultFactor, DelayMax: defaultDelayMax,
 		Retryable: retryable, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
 	}
 }
@@ -115,7 +116,8 @@ func settings() []setting { return slices.Clone(allSettings()) }
 
 // allSettings are made once: parsers ask for them with each of their flags.
 var allSettings = sync.OnceValue(func() []setting {
-	list := slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(), restartSettings(), logSettings(), checkpointSettings(), ownSettings())
+	list := slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(),
+		restartSettings(), logSettings(), checkpointSettings(), ownSettings())
 	if err := declared(list); err != nil {
 		panic("internal error: " + err.Error())
 	}
@@ -145,7 +147,8 @@ func commandSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			flag: "warm", form: formList, arg: "off|restarts|auto|[auto,]MODULES", def: warmDefault, group: groupCommand, anywhere: true, use: use{warmable},
+			flag: "warm", form: formList, arg: "off|restarts|auto|[auto,]MODULES", def: warmDefault, group: groupCommand, anywhere: true,
+			use:  use{warmable},
 			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed, and those that its workers were seen to import later (auto), the same for restarts alone, beside the training (restarts), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why. Under other launchers' names the default is off.",
 			set:  setWarm,
 		},
@@ -198,16 +201,19 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true, use: use{remade, othersFail, acting}, insists: true,
+			flag: "restart-policy", arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true,
+			use: use{remade, othersFail, acting}, insists: true,
 			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Policy = job.RestartPolicy(text)
-				return oneOf(text, string(job.RestartNever), string(job.RestartOnFailure), string(job.RestartAlways), string(job.RestartExitCode),
+				return oneOf(text, string(job.RestartNever), string(job.RestartOnFailure), string(job.RestartAlways),
+					string(job.RestartExitCode),
 					string(job.RestartOnNodeFail), string(job.RestartOnNodeFailOrExitCode))
 			},
 		},
 		{
-			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true, use: use{remade, retries, restarts, bounded},
+			flag: "restart-scope", arg: "SCOPE", def: "world", group: groupExits, anywhere: true,
+			use:  use{remade, retries, restarts, bounded},
 			help: "Who starts anew after a worker failed: world (the workers of all nodes, in a new round), node (those of its node), process (that worker alone). The last two are for programs that let workers join a running job.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Scope = job.RestartScope(text)
@@ -215,7 +221,8 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "retryable-exit-codes", form: formList, arg: "CODES", def: defaultRetryable, group: groupExits, anywhere: true, use: use{remade, byExitCode, restarts},
+			flag: "retryable-exit-codes", form: formList, arg: "CODES", def: defaultRetryable, group: groupExits, anywhere: true,
+			use:  use{remade, byExitCode, restarts},
 			help: "Exit codes that --restart-policy exit-code retries: numbers, ranges such as 1-100, bounds such as >=128, or kubeflow, which is >=128. A signal n counts as 128+n.",
 			set: func(r *Request, text string) (err error) {
 				if text == "kubeflow" {
@@ -234,22 +241,26 @@ func restartSettings() []setting {
 			},
 		},
 		{
-			flag: "backoff-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true, use: use{remade, rounds},
+			flag: "backoff-limit", form: formNumber, arg: "N|none", def: "none", group: groupExits, anywhere: true,
+			use:  use{remade, rounds},
 			help: "Restarts of the whole job, over all nodes, lost nodes among them.",
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.BackoffLimit, text) },
 		},
 		{
-			flag: "restart-limit", form: formNumber, arg: "N|N/rank|none", def: "none", group: groupExits, anywhere: true, use: use{remade, losable, nodesReturn, ranksLast},
+			flag: "restart-limit", form: formNumber, arg: "N|N/rank|none", def: "none", group: groupExits, anywhere: true,
+			use:  use{remade, losable, nodesReturn, ranksLast},
 			help: "How often the loss of a node may lead to a new round, over the whole job; with /rank how often the node of each group rank may be replaced, where going on with fewer nodes replaces nobody.",
 			set:  func(r *Request, text string) error { return setReplacements(&r.Job.Restart, text) },
 		},
 		{
-			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: use{remade, rounds, windowed},
+			flag: "restart-window", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			use:  use{remade, rounds, windowed},
 			help: "Limits count only the restarts within this time, and workers that ran this long start with no delay again. 0: limits count all restarts.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Window, text) },
 		},
 		{
-			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true, use: use{remade, rounds, paused},
+			flag: "restart-delay", form: formTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true,
+			use:  use{remade, rounds, paused},
 			help: "Pause before the second restart; the first has none, nor has one of workers that ran ten times as long as the pause that is due: pauses then grow anew.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Delay, text) },
 		},

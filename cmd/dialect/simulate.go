@@ -17,7 +17,8 @@ func settleSimulation(r *Request, words map[string]given, wrong *problems) {
 	}
 	word := words["simulate-nodes"]
 	if j.Fake == "" {
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s without a fake accelerator: all nodes would share the real ones", word.written("simulate-nodes")),
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s without a fake accelerator: all nodes would share the real ones",
+			word.written("simulate-nodes")),
 			"give --accelerator fake:FILE, or set MUSTER_FAKE=FILE"))
 	}
 	nodes, given := words["nnodes"]
@@ -26,11 +27,13 @@ func settleSimulation(r *Request, words map[string]given, wrong *problems) {
 		j.Nodes = job.Range{Min: n, Max: n}
 		r.tell("nnodes", strconv.Itoa(n), word.source)
 	case n < j.Nodes.Min || n > j.Nodes.Max+m.Spares:
-		wrong.add(fmt.Errorf("cannot use %s with %s: the job would not have that many nodes", word.written("simulate-nodes"), nodes.written("nnodes")))
+		wrong.add(fmt.Errorf("cannot use %s with %s: the job would not have that many nodes", word.written("simulate-nodes"),
+			nodes.written("nnodes")))
 	}
 	for _, flag := range []string{"node-rank", "master-addr", "master-port", "local-addr"} {
 		if words[flag].source.Kind == job.FromFlag {
-			wrong.add(fmt.Errorf("cannot use %s with --simulate-nodes: it is for one of the nodes, and they are all started here", words[flag].written(flag)))
+			wrong.add(fmt.Errorf("cannot use %s with --simulate-nodes: it is for one of the nodes, and they are all started here",
+				words[flag].written(flag)))
 		}
 	}
 	if words["rdzv"].text == "" {

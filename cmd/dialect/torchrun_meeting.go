@@ -34,7 +34,8 @@ func (t *torchrunJob) backend() {
 		t.ignored("--standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id")
 		t.nodeRankIgnored()
 		if t.job.Nodes.Min > 1 {
-			t.refuse("nnodes", errhint.With(errors.New("--standalone is one node by itself"), "leave --standalone out and say where the nodes meet, or give --nnodes 1"))
+			t.refuse("nnodes", errhint.With(errors.New("--standalone is one node by itself"),
+				"leave --standalone out and say where the nodes meet, or give --nnodes 1"))
 		}
 		backend = backendStandalone
 	case backend == backendStatic:
@@ -52,8 +53,9 @@ func (t *torchrunJob) backend() {
 		t.nodeRankIgnored()
 		backend = backendEtcd
 	default:
-		t.refuse("rdzv-backend", errhint.With(errors.New("choose static, c10d, etcd or muster: backends from Python packages cannot be loaded by muster"),
-			"on one node, leave the flag out or give --standalone"))
+		t.refuse("rdzv-backend",
+			errhint.With(errors.New("choose static, c10d, etcd or muster: backends from Python packages cannot be loaded by muster"),
+				"on one node, leave the flag out or give --standalone"))
 		backend = backendC10d // to look for further mistakes
 	}
 	t.job.Meeting = defaultMeeting(backend)
@@ -100,7 +102,8 @@ func (t *torchrunJob) place() {
 		t.refuse(flag, err)
 	case m.Backend == backendEtcd:
 		if missing {
-			t.refuse("rdzv-backend", errhint.With(errors.New("nothing says where etcd is"), "give --rdzv-endpoint HOST:2379, several with commas between"))
+			t.refuse("rdzv-backend",
+				errhint.With(errors.New("nothing says where etcd is"), "give --rdzv-endpoint HOST:2379, several with commas between"))
 			return
 		}
 		m.Endpoints, err = parseEndpoints(endpoint, etcdPort)

@@ -28,7 +28,8 @@ func torchrunOptions() []option {
 			help: "Rank of this node with the static rendezvous, from 0; the store is on node 0.",
 		},
 		{
-			long: "standalone", kind: kindFlag, variables: true, group: groupRdzv, moot: "one node without a meeting place is alone already",
+			long: "standalone", kind: kindFlag, variables: true, group: groupRdzv,
+			moot: "one node without a meeting place is alone already",
 			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is also what happens on one node when neither an endpoint nor --master-port is given.",
 		},
 		{
@@ -72,9 +73,10 @@ func torchrunOptions() []option {
 			help: "Run the script with Python's runpy.run_path in a child that multiprocessing prepared. Wins over --no-python.",
 		},
 		{
-			long: "start-method", def: "spawn", choices: []string{"spawn", "fork", "forkserver"}, variables: true, arg: "METHOD", group: groupCommand,
-			moot: "torchrun, too, reads it with --run-path only",
-			help: "With --run-path: multiprocessing's start method.",
+			long: "start-method", def: "spawn", choices: []string{"spawn", "fork", "forkserver"}, variables: true, arg: "METHOD",
+			group: groupCommand,
+			moot:  "torchrun, too, reads it with --run-path only",
+			help:  "With --run-path: multiprocessing's start method.",
 		},
 		{
 			long: "role", def: "default", variables: true, arg: "NAME", group: groupCommand,
@@ -85,24 +87,28 @@ func torchrunOptions() []option {
 			help: "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES has only the worker's own device.",
 		},
 		{
-			long: "numa-binding", noDefault: true, choices: bindModes(), ownVariable: true, arg: "MODE", since: "2.8 or 2.9", group: groupCommand,
-			help: bindHelp,
+			long: "numa-binding", noDefault: true, choices: bindModes(), ownVariable: true, arg: "MODE", since: "2.8 or 2.9",
+			group: groupCommand,
+			help:  bindHelp,
 		},
 		{
 			long: "max-restarts", kind: kindInt, def: "0", variables: true, arg: "N", group: groupExits,
 			help: "How often the workers are started anew after a failure.",
 		},
 		{
-			long: "monitor-interval", kind: kindFloat, def: "0.1", variables: true, arg: "SECONDS", group: groupExits, moot: "exits are seen at once, and so within every interval",
+			long: "monitor-interval", kind: kindFloat, def: "0.1", variables: true, arg: "SECONDS", group: groupExits,
+			moot: "exits are seen at once, and so within every interval",
 			help: "How often torchrun looks at its workers. muster sees exits at once and only checks the number.",
 		},
 		{
-			long: "signals-to-handle", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", variables: true, arg: "LIST", since: "2.8 or 2.9", group: groupExits,
-			help: "Signals that end the job: they are forwarded to the workers, and what is left after the shutdown timeout is killed.",
+			long: "signals-to-handle", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", variables: true, arg: "LIST", since: "2.8 or 2.9",
+			group: groupExits,
+			help:  "Signals that end the job: they are forwarded to the workers, and what is left after the shutdown timeout is killed.",
 		},
 		{
-			long: "shutdown-timeout", kind: kindInt, noDefault: true, variables: true, arg: "SECONDS", since: "2.11 to 2.14", group: groupExits,
-			help: "Time between the first signal to the workers and SIGKILL. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.",
+			long: "shutdown-timeout", kind: kindInt, noDefault: true, variables: true, arg: "SECONDS", since: "2.11 to 2.14",
+			group: groupExits,
+			help:  "Time between the first signal to the workers and SIGKILL. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.",
 		},
 		{
 			long: "log-dir", noDefault: true, variables: true, arg: "DIR", group: groupLogs,
@@ -142,8 +148,9 @@ func torchrunOptions() []option {
 			help: "Where torchelastic's event records go: nowhere, or to standard error as JSON.",
 		},
 		{
-			long: "print-completion", kind: kindPrint, noDefault: true, choices: completionShells(), arg: "SHELL", since: "2.14", group: groupOther,
-			help: "Print a completion script and exit.",
+			long: "print-completion", kind: kindPrint, noDefault: true, choices: completionShells(), arg: "SHELL", since: "2.14",
+			group: groupOther,
+			help:  "Print a completion script and exit.",
 		},
 		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
 	}

@@ -53,16 +53,19 @@ func TestTorchrunDefaults(t *testing.T) {
 	want := job.Job{
 		Dialect: "torchrun",
 		Command: job.Command{
-			Kind: job.Script, Name: "train.py", Args: []string{"--lr", "0.1"}, Interpreters: []string{"python", "python3"}, Substitute: true,
+			Kind: job.Script, Name: "train.py", Args: []string{"--lr", "0.1"}, Interpreters: []string{"python", "python3"},
+			Substitute: true,
 		},
 		Nodes: job.Range{Min: 1, Max: 1}, Procs: "1", Role: "default",
 		Meeting: meeting(func(m *job.Meeting) { m.Backend = "standalone" }),
 		Restart: job.RestartRules{
-			Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, DelayMax: time.Minute,
+			Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2,
+			DelayMax:  time.Minute,
 			Retryable: retryable, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
 		},
-		Warm:         job.WarmRules{Wait: time.Minute},
-		Stop:         job.StopRules{Grace: 30 * time.Second, Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}},
+		Warm: job.WarmRules{Wait: time.Minute},
+		Stop: job.StopRules{Grace: 30 * time.Second,
+			Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}},
 		InheritStdin: true, EventLog: "null", Environ: env, Sources: job.Sources{},
 	}
 	if diff := cmp.Diff(want, j, cmp.AllowUnexported(job.ExitCodes{}), cmp.Comparer(sameCodes)); diff != "" {
@@ -100,7 +103,8 @@ func TestTorchrunRefusals(t *testing.T) {
 		{"--node-rank 1 t.py", "", []string{"--node-rank 1", "only node rank 0"}},
 		{"--rdzv-backend mine t.py", "", []string{"--rdzv-backend mine: choose static, c10d, etcd or muster"}},
 		{"--numa-binding cores t.py", "", []string{"--numa-binding cores: choose one of node, socket, exclusive, core-complex"}},
-		{"t.py", "MUSTER_NUMA_BINDING=cores", []string{"MUSTER_NUMA_BINDING=cores for --numa-binding: choose one of node, socket, exclusive, core-complex"}},
+		{"t.py", "MUSTER_NUMA_BINDING=cores",
+			[]string{"MUSTER_NUMA_BINDING=cores for --numa-binding: choose one of node, socket, exclusive, core-complex"}},
 		{"--logs-specs mine t.py", "", []string{"--logs-specs mine", "loads no Python"}},
 		{"--event-log-handler mine t.py", "", []string{"--event-log-handler mine: choose null or console"}},
 		{"--nproc-per-node 0 t.py", "", []string{"--nproc-per-node 0", "at least 1 worker"}},
@@ -109,7 +113,8 @@ func TestTorchrunRefusals(t *testing.T) {
 		{"--nproc-per-node 4097 t.py", "", []string{"4096"}},
 		{"--nproc-per-node 99999999999999999999 t.py", "", []string{"4096"}},
 		{"--nproc-per-node gpus t.py", "", []string{"--nproc-per-node gpus: give a number, auto, cpu or gpu"}},
-		{"--rdzv-backend c10d --rdzv-endpoint localhost:99999 t.py", "", []string{"--rdzv-endpoint localhost:99999", `"99999"`, "0 to 65535"}},
+		{"--rdzv-backend c10d --rdzv-endpoint localhost:99999 t.py", "",
+			[]string{"--rdzv-endpoint localhost:99999", `"99999"`, "0 to 65535"}},
 		{"--rdzv-endpoint h t.py", "", []string{"--rdzv-endpoint h: the port is missing"}},
 		{"--master-port 70000 t.py", "", []string{"--master-port 70000", "0 to 65535"}},
 		{"--tee 4 t.py", "", []string{"--tee 4", "3 (both)"}},
@@ -196,7 +201,8 @@ func TestTorchrunMeeting(t *testing.T) {
 		{"--rdzv-backend c10d t.py", job.Meeting{Backend: "c10d", Port: 29400}, "none"},
 		{"--rdzv-backend c10d --rdzv-endpoint localhost t.py", job.Meeting{Backend: "c10d", Host: "localhost", Port: 29400}, "none"},
 		{"--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id j t.py", job.Meeting{Backend: "c10d", Host: "localhost"}, "j"},
-		{"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py", job.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9}, "none"},
+		{"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py",
+			job.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9}, "none"},
 	} {
 		j := torchrun(t, nil, strings.Fields(c.args)...).Job
 		want := meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = c.want.Backend, c.want.Host, c.want.Port })
@@ -230,7 +236,8 @@ func TestTorchrunWarnings(t *testing.T) {
 		{"--signals-to-handle SIGTERM,SIGFOO t.py", "", []string{`"SIGFOO" is no signal`}},
 		{"t.py", "LOGLEVEL=LOUD", []string{"LOGLEVEL=LOUD"}},
 		{"t.py", "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=5", []string{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"}},
-		{"t.py", "MUSTER_RESTART_POLCY=never", []string{"MUSTER_RESTART_POLCY is unknown and ignored; did you mean MUSTER_RESTART_POLICY?"}},
+		{"t.py", "MUSTER_RESTART_POLCY=never",
+			[]string{"MUSTER_RESTART_POLCY is unknown and ignored; did you mean MUSTER_RESTART_POLICY?"}},
 		{"t.py", "MUSTER_TEST_REQUIRE=1", nil},
 		{"t.py", "MUSTER_TEE=3", nil},
 		{"--duplicate-stdout-filters a -t 2 t.py", "", []string{"--duplicate-stdout-filters has no effect"}},
@@ -277,7 +284,8 @@ func TestInterpreters(t *testing.T) {
 
 func TestTorchrunVariables(t *testing.T) {
 	env := []string{
-		"PET_NPROC_PER_NODE=2", "PET_ROLE=pet", "MUSTER_ROLE=ours", "PET_MAX_RESTARTS=5", "PET_TEE=3", "MUSTER_TEE=", "MUSTER_MODULE=yes", "LOGLEVEL=debug",
+		"PET_NPROC_PER_NODE=2", "PET_ROLE=pet", "MUSTER_ROLE=ours", "PET_MAX_RESTARTS=5", "PET_TEE=3", "MUSTER_TEE=", "MUSTER_MODULE=yes",
+		"LOGLEVEL=debug",
 		"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=/tmp/t",
 	}
 	req := torchrun(t, env, "--max-restarts=1", "t")
@@ -306,7 +314,8 @@ func TestTorchrunVariables(t *testing.T) {
 
 func TestLogLevelOfTorchrun(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "warn", "NOTSET": "debug", "info": "info", "20": "info", "WARNING": "warn", "Warn": "warn", "ERROR": "error", "CRITICAL": "error", "50": "error", "5": "debug", "LOUD": "warn",
+		"": "warn", "NOTSET": "debug", "info": "info", "20": "info", "WARNING": "warn", "Warn": "warn", "ERROR": "error",
+		"CRITICAL": "error", "50": "error", "5": "debug", "LOUD": "warn",
 	} {
 		if got := torchrun(t, []string{"LOGLEVEL=" + text}, "t.py").LogLevel; got != want {
 			t.Errorf("LOGLEVEL=%s: %s, want %s", text, got, want)
@@ -388,7 +397,8 @@ func TestOwnSettingsAreNoFlagsOfTorchrun(t *testing.T) {
 
 func TestPythonValues(t *testing.T) {
 	for text, want := range map[string]string{
-		"5": "5", " +5\n": "5", "-0": "0", "1_000": "1000", "_1": "-", "1_": "-", "1__0": "-", "": "-", "0x1": "-", "1e3": "-", "--5": "-", "+": "-",
+		"5": "5", " +5\n": "5", "-0": "0", "1_000": "1000", "_1": "-", "1_": "-", "1__0": "-", "": "-", "0x1": "-", "1e3": "-",
+		"--5": "-", "+": "-",
 	} {
 		got := "-"
 		if n, err := dialect.PyInt(text); err == nil {
@@ -399,7 +409,8 @@ func TestPythonValues(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"0.5": "0.5", " 1e3 ": "1000", "1_0.5": "10.5", "INF": "+Inf", "-infinity": "-Inf", "nan": "NaN", "-NaN": "NaN", "1e999": "+Inf", "0x1p2": "-", "": "-", "--nan": "-", "1_e3": "-", "in": "-",
+		"0.5": "0.5", " 1e3 ": "1000", "1_0.5": "10.5", "INF": "+Inf", "-infinity": "-Inf", "nan": "NaN", "-NaN": "NaN", "1e999": "+Inf",
+		"0x1p2": "-", "": "-", "--nan": "-", "1_e3": "-", "in": "-",
 	} {
 		got := "-"
 		if f, err := dialect.PyFloat(text); err == nil {
@@ -421,7 +432,8 @@ func TestPythonValues(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"--nproc-per-node", "--nnodes", "--node-rank", "--tee"}
 	for word, want := range map[string]string{
-		"--nproc-per-nod": "--nproc-per-node", "--nproc_per_ndoe": "--nproc-per-node", "--nodes": "--nnodes", "--tea": "--tee", "--bogus": "", "--nproc": "--nproc-per-node", "--n": "", "--nproc_per": "--nproc-per-node",
+		"--nproc-per-nod": "--nproc-per-node", "--nproc_per_ndoe": "--nproc-per-node", "--nodes": "--nnodes", "--tea": "--tee",
+		"--bogus": "", "--nproc": "--nproc-per-node", "--n": "", "--nproc_per": "--nproc-per-node",
 		"--" + strings.Repeat("n", 1000): "",
 	} {
 		if got := dialect.Nearest(word, known); got != want {
@@ -455,7 +467,8 @@ func FuzzTorchrun(f *testing.F) {
 				continue
 			}
 			if req.Job.Command.Name == "" || req.Job.Procs == "" || req.Job.Nodes.Min < 1 || req.Job.Nodes.Max < req.Job.Nodes.Min ||
-				req.Job.Alone() != (len(req.Job.Meeting.Endpoints) == 0) || !req.Job.Alone() && req.Job.RunID == "" || req.Job.Stop.Grace < 0 ||
+				req.Job.Alone() != (len(req.Job.Meeting.Endpoints) == 0) || !req.Job.Alone() && req.Job.RunID == "" ||
+				req.Job.Stop.Grace < 0 ||
 				req.Job.Restart.MaxRestarts < 0 || len(req.Settings) == 0 {
 				t.Fatalf("%s accepted an impossible job: %+v", name, req.Job)
 			}

@@ -35,7 +35,8 @@ var (
 	// byAgents is met where agents look after groups of workers. The driver of an elastic horovodrun starts them one by
 	// one.
 	byAgents = condition{
-		"on an elastic horovodrun, whose driver in the launcher starts workers one by one", "leave it out, or start a job whose hosts do not change",
+		"on an elastic horovodrun, whose driver in the launcher starts workers one by one",
+		"leave it out, or start a job whose hosts do not change",
 		func(r *Request, _ map[string]given) bool { return !r.driven() },
 	}
 	onHosts = condition{
@@ -50,7 +51,8 @@ var (
 			})
 		},
 	}
-	withoutHosts = when("on hosts, whose workers read nothing", "start the workers that are to read it with muster run on their own machine",
+	withoutHosts = when("on hosts, whose workers read nothing",
+		"start the workers that are to read it with muster run on their own machine",
 		func(job *job.Job) bool { return len(job.Hosts.Nodes) == 0 })
 	severalNodes = when("on one node", "leave it out: one node meets no others", func(job *job.Job) bool { return !job.Alone() })
 	// elasticNodes is met where a round may begin before all nodes that it could have are there.
@@ -72,13 +74,15 @@ var (
 		"on simulated nodes", "leave it out", func(r *Request, _ map[string]given) bool { return r.SimulateNodes == 0 },
 	}
 	faked    = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *job.Job) bool { return job.Fake != "" })
-	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too", func(job *job.Job) bool {
-		return !job.Warm.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone()
-	})
+	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too",
+		func(job *job.Job) bool {
+			return !job.Warm.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone()
+		})
 	warmed = when("without --warm auto or --warm MODULES", "give --warm auto, or --warm with the modules", func(job *job.Job) bool {
 		return !job.Warm.Restarts && (job.Warm.Auto || len(job.Warm.Modules) > 0) // for restarts alone nobody waits
 	})
-	bound = when("without --numa-binding", "say how workers are to be bound, as in --numa-binding node", func(job *job.Job) bool { return job.Bind.Mode != "" })
+	bound = when("without --numa-binding", "say how workers are to be bound, as in --numa-binding node",
+		func(job *job.Job) bool { return job.Bind.Mode != "" })
 
 	// remade is met by jobs whose workers can be started anew by agents.
 	remade = condition{
@@ -145,14 +149,15 @@ var (
 		return j.Restart.Policy == job.RestartExitCode || j.Restart.Policy == job.RestartOnNodeFailOrExitCode
 	})
 	// acting is met by a restart policy that can do something else than the default would.
-	acting = condition{"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N", func(r *Request, words map[string]given) bool {
-		switch r.Job.Restart.Policy {
-		case job.RestartNever, job.RestartOnNodeFail:
-			return true // which need no restarts
-		default:
-			return restarts.met(r, words)
-		}
-	}}
+	acting = condition{"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
+		func(r *Request, words map[string]given) bool {
+			switch r.Job.Restart.Policy {
+			case job.RestartNever, job.RestartOnNodeFail:
+				return true // which need no restarts
+			default:
+				return restarts.met(r, words)
+			}
+		}}
 	othersFail = condition{
 		"on one node: it has no others that could fail", "give exit-code, on-failure or never",
 		func(r *Request, _ map[string]given) bool {
@@ -160,14 +165,17 @@ var (
 			return p != job.RestartOnNodeFail && p != job.RestartOnNodeFailOrExitCode || !r.Job.Alone() || r.driven()
 		},
 	}
-	nodesReturn = when("with --restart-policy never", "leave one of them out", func(j *job.Job) bool { return j.Restart.Policy != job.RestartNever })
-	early       = when("where the job ends with its last worker", "give --success-policy any or rank0", func(j *job.Job) bool {
+	nodesReturn = when("with --restart-policy never", "leave one of them out",
+		func(j *job.Job) bool { return j.Restart.Policy != job.RestartNever })
+	early = when("where the job ends with its last worker", "give --success-policy any or rank0", func(j *job.Job) bool {
 		return j.Restart.Success == job.QuorumAny || j.Restart.Success == job.QuorumRank0
 	})
 
 	checked  = when("without --network-check", "give --network-check too", func(job *job.Job) bool { return job.Check.Network })
-	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check", func(job *job.Job) bool { return job.Check.On() })
-	boxed    = when("without --switchbox-check", "give --switchbox-check too", func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
+	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check",
+		func(job *job.Job) bool { return job.Check.On() })
+	boxed = when("without --switchbox-check", "give --switchbox-check too",
+		func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
 	measured = when("without --comm-perf-test", "give --comm-perf-test too", func(job *job.Job) bool { return job.Check.CommPerf })
 
 	// servesStore is met where machines besides this one come to a store, or to the driver of an elastic horovodrun,
@@ -189,10 +197,12 @@ var (
 
 	// shows is met where the workers' output goes to the console, and divided where some goes to files of the run as
 	// well.
-	shown   = when("with a file for each rank, in which all output goes", "leave one of them out", func(job *job.Job) bool { return job.Logs.RankDir == "" })
+	shown = when("with a file for each rank, in which all output goes", "leave one of them out",
+		func(job *job.Job) bool { return job.Logs.RankDir == "" })
 	divided = when("where the launcher's own flag names a file for each rank", "leave one of them out",
 		func(job *job.Job) bool { return job.Logs.RankDir == "" && job.Logs.RankFiles == "" })
-	prefixed = when("where no line has a prefix", "give --tee 3", func(job *job.Job) bool { return job.Logs.PrefixAll || job.Logs.Tee.Any() })
+	prefixed = when("where no line has a prefix", "give --tee 3",
+		func(job *job.Job) bool { return job.Logs.PrefixAll || job.Logs.Tee.Any() })
 
 	// travels is met where variables go to other machines, or where not all of them reach the workers.
 	travels = when("without hosts: workers here inherit everything", "name hosts, or give --env-mode clean",
@@ -235,7 +245,8 @@ var masterHere = condition{
 }
 
 // confRead is met where the nodes meet, or the settings say that this one meets others.
-var confRead = when("on one node", "leave it out: one node meets no others", func(job *job.Job) bool { return !job.Alone() || job.Meeting.IsHost != nil })
+var confRead = when("on one node", "leave it out: one node meets no others",
+	func(job *job.Job) bool { return !job.Alone() || job.Meeting.IsHost != nil })
 
 // strongest is met by the setting of several that was given in the strongest place; the others say something else.
 func strongest(flag string, others ...string) condition {
@@ -329,9 +340,10 @@ func (g given) place(flag string) string {
 // set for all jobs alike.
 func (g given) ofOperators() bool {
 	name, pet := strings.CutPrefix(g.source.Name, petPrefix)
-	return g.source.Kind == job.FromPlatform || g.source.Kind == job.FromVariable && pet && slices.ContainsFunc(torchrunOptions(), func(o option) bool {
-		return o.variables && variable("", o.long) == name
-	})
+	return g.source.Kind == job.FromPlatform || g.source.Kind == job.FromVariable && pet &&
+		slices.ContainsFunc(torchrunOptions(), func(o option) bool {
+			return o.variables && variable("", o.long) == name
+		})
 }
 
 // declared refuses rows that do not say who reads the setting. It is a mistake in this package.

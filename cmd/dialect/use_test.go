@@ -20,15 +20,25 @@ import (
 
 // legal are words for the settings whose tables do not tell one, none of them the default.
 var legal = map[string]string{
-	"nnodes": "1:1", "nproc-per-node": "2", "node-rank": "0", "master-addr": "n0", "master-port": "2345", "platform": "none", "topology-file": "t", "accelerator": "fake:f", "simulate-nodes": "2",
-	"hosts": "a,b", "hostfile": "hosts", "include": "a", "exclude": "b", "remote-dir": "/d", "collect-logs": "d", "preflight": "off", "ssh-user": "u", "ssh-identity": "k",
-	"ssh-host-key-policy": "off", "ssh-option": "A=b", "ssh-program": "s", "rdzv": "c10d://h", "rdzv-conf": "join_timeout=7", "local-addr": "h", "iface": "eth0", "token-file": "t",
-	"store-allow": "10.0.0.0/8", "store-limit": "2GiB", "log-format": "json", "standalone": "true", "collect-logs-limit": "2GiB", "etcd-user": "u", "etcd-password-file": "p", "etcd-cacert": "a", "etcd-cert": "c", "etcd-key": "k", "role": "r", "run-id": "j", "warm": "torch",
-	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-pass": "A", "env-deny": "A", "python": "p", "venv": "v",
-	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d", "restart-policy": "exit-code", "restart-scope": "node",
-	"retryable-exit-codes": "3", "fatal-exit-codes": "3", "backoff-limit": "3", "restart-limit": "3", "restart-backoff": "3:70s", "success-policy": "rank0", "fail-policy": "all",
-	"clean-policy": "none", "log-dir": "d", "redirects": "3", "tee": "3", "local-ranks-filter": "0", "log-line-prefix-template": "x:", "event-log-handler": "console", "status-file": "s",
-	"config": "empty", "log-level": "error", "ckpt": "on", "ckpt-dir": "d", "ckpt-rate": "5MB", "ckpt-shim": "on", "ckpt-slots": "2", "ckpt-signal": "USR1", "ckpt-on-file": "f",
+	"nnodes": "1:1", "nproc-per-node": "2", "node-rank": "0", "master-addr": "n0", "master-port": "2345", "platform": "none",
+	"topology-file": "t", "accelerator": "fake:f", "simulate-nodes": "2",
+	"hosts": "a,b", "hostfile": "hosts", "include": "a", "exclude": "b", "remote-dir": "/d", "collect-logs": "d", "preflight": "off",
+	"ssh-user": "u", "ssh-identity": "k",
+	"ssh-host-key-policy": "off", "ssh-option": "A=b", "ssh-program": "s", "rdzv": "c10d://h", "rdzv-conf": "join_timeout=7",
+	"local-addr": "h", "iface": "eth0", "token-file": "t",
+	"store-allow": "10.0.0.0/8", "store-limit": "2GiB", "log-format": "json", "standalone": "true", "collect-logs-limit": "2GiB",
+	"etcd-user": "u", "etcd-password-file": "p", "etcd-cacert": "a", "etcd-cert": "c", "etcd-key": "k", "role": "r", "run-id": "j",
+	"warm":         "torch",
+	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-pass": "A",
+	"env-deny": "A", "python": "p", "venv": "v",
+	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d",
+	"restart-policy": "exit-code", "restart-scope": "node",
+	"retryable-exit-codes": "3", "fatal-exit-codes": "3", "backoff-limit": "3", "restart-limit": "3", "restart-backoff": "3:70s",
+	"success-policy": "rank0", "fail-policy": "all",
+	"clean-policy": "none", "log-dir": "d", "redirects": "3", "tee": "3", "local-ranks-filter": "0", "log-line-prefix-template": "x:",
+	"event-log-handler": "console", "status-file": "s",
+	"config": "empty", "log-level": "error", "ckpt": "on", "ckpt-dir": "d", "ckpt-rate": "5MB", "ckpt-shim": "on", "ckpt-slots": "2",
+	"ckpt-signal": "USR1", "ckpt-on-file": "f",
 	"ckpt-on-command": "c", "ckpt-notices": "off",
 }
 
@@ -52,13 +62,19 @@ func word(t *testing.T, s dialect.SettingRow) string {
 
 // bare are jobs that have no use for most settings, with what stands behind muster's own flags.
 var bare = map[string]string{
-	"run": "run prog", "run on nodes": "run --nnodes 2 --rdzv muster://n0 --run-id j prog", "run static": "run --nnodes 2 --node-rank 1 --master-addr n0 prog",
-	"run elastic": "run --nnodes 1:2 --rdzv c10d://n0 --run-id j prog", "run on hosts": "run --hosts n0,n1 prog", "run on this host": "run --hosts localhost:2 prog",
-	"run by etcd": "run --nnodes 2 --rdzv etcd://n0 --run-id j prog", "simulation": "run --simulate-nodes 2 --accelerator fake:f prog", "torchrun": "torchrun t.py",
-	"torchrun static": "torchrun --nnodes 2 --master-addr n0 t.py", "torchrun with restarts": "torchrun --max-restarts 2 t.py", "dlrover": "dlrover-run t.py",
-	"accelerate": "accelerate-launch t.py", "deepspeed": "deepspeed t.py", "deepspeed with files": "deepspeed --enable_each_rank_log d t.py", "colossalai": "colossalairun --nproc_per_node 2 t.py",
+	"run": "run prog", "run on nodes": "run --nnodes 2 --rdzv muster://n0 --run-id j prog",
+	"run static":  "run --nnodes 2 --node-rank 1 --master-addr n0 prog",
+	"run elastic": "run --nnodes 1:2 --rdzv c10d://n0 --run-id j prog", "run on hosts": "run --hosts n0,n1 prog",
+	"run on this host": "run --hosts localhost:2 prog",
+	"run by etcd":      "run --nnodes 2 --rdzv etcd://n0 --run-id j prog", "simulation": "run --simulate-nodes 2 --accelerator fake:f prog",
+	"torchrun":        "torchrun t.py",
+	"torchrun static": "torchrun --nnodes 2 --master-addr n0 t.py", "torchrun with restarts": "torchrun --max-restarts 2 t.py",
+	"dlrover":    "dlrover-run t.py",
+	"accelerate": "accelerate-launch t.py", "deepspeed": "deepspeed t.py",
+	"deepspeed with files": "deepspeed --enable_each_rank_log d t.py", "colossalai": "colossalairun --nproc_per_node 2 t.py",
 	"mpirun": "mpirun -np 2 prog", "mpirun on hosts": "mpirun -np 2 --host a,b prog", "horovodrun": "horovodrun -np 2 prog",
-	"horovodrun with files": "horovodrun -np 2 --output-filename d prog", "elastic horovodrun": "horovodrun -np 2 --min-np 1 -H a:2,b:2 prog",
+	"horovodrun with files": "horovodrun -np 2 --output-filename d prog",
+	"elastic horovodrun":    "horovodrun -np 2 --min-np 1 -H a:2,b:2 prog",
 }
 
 // settingsFile is what --config and MUSTER_CONFIG name in ask.
@@ -70,17 +86,18 @@ func ask(settings string, env []string, words ...string) (dialect.Request, error
 	if err != nil {
 		return dialect.Request{}, err
 	}
-	return dialect.Read(rest[0], dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(name string) ([]byte, error) {
-		switch name {
-		case settingsFile:
-			return []byte(settings), nil
-		case "hosts":
-			return []byte("a slots=2\nb slots=2\n"), nil
-		case "env", "empty":
-			return []byte("X=1\n")[:map[bool]int{true: 4, false: 0}[name == "env"]], nil
-		}
-		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
-	}})
+	return dialect.Read(rest[0],
+		dialect.Invocation{Argv0: "muster", Args: rest[1:], Environ: env, Own: flags, ReadFile: func(name string) ([]byte, error) {
+			switch name {
+			case settingsFile:
+				return []byte(settings), nil
+			case "hosts":
+				return []byte("a slots=2\nb slots=2\n"), nil
+			case "env", "empty":
+				return []byte("X=1\n")[:map[bool]int{true: 4, false: 0}[name == "env"]], nil
+			}
+			return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+		}})
 }
 
 // stripped is what is left of a job when all is taken away that somebody else than the settings' own tables thinks it
@@ -160,8 +177,10 @@ func stripped(r dialect.Request) dialect.Request {
 		hosts := job.Hosts{SSH: j.Hosts.SSH, StartTimeout: j.Hosts.StartTimeout, Dir: j.Hosts.Dir}
 		hosts.SSH.Parallel = 0
 		r.Job = job.Job{
-			Command: j.Command, Env: j.Env, Python: j.Python, Fake: j.Fake, FakeOnReal: j.FakeOnReal, Stop: j.Stop, Hosts: hosts, CompatExit: j.CompatExit,
-			Logs: job.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile, Meeting: job.Meeting{StoreAllow: allow},
+			Command: j.Command, Env: j.Env, Python: j.Python, Fake: j.Fake, FakeOnReal: j.FakeOnReal, Stop: j.Stop, Hosts: hosts,
+			CompatExit: j.CompatExit,
+			Logs:       job.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile,
+			Meeting: job.Meeting{StoreAllow: allow},
 			Restart: j.Restart, Debug: j.Debug, Check: j.Check, Warm: j.Warm,
 		}
 	}
@@ -205,7 +224,8 @@ func TestNoSettingIsSilent(t *testing.T) {
 				}
 				req, err := job.ask()
 				switch {
-				case heard(req, err, "--"+s.Flag, job.variable, s.Flag+":", ": "+s.Flag, fmt.Sprintf("setting %q", s.Flag)), slices.Contains(mute, s.Flag):
+				case heard(req, err, "--"+s.Flag, job.variable, s.Flag+":", ": "+s.Flag, fmt.Sprintf("setting %q", s.Flag)),
+					slices.Contains(mute, s.Flag):
 				case err != nil:
 					t.Errorf("%s, --%s by %s: refused by another name: %v", name, s.Flag, way, err)
 				case cmp.Equal(want, stripped(req), sameJob) && !asIs(req, s, text):
@@ -301,7 +321,9 @@ func TestNoSettingIsSilentBesideOthers(t *testing.T) {
 			s, text := rows[at], texts[at]
 			job, _ := without(i)
 			rest, err := job.ask()
-			if err != nil || asIs(req, s, text) || slices.ContainsFunc(picked, func(at int) bool { return implied(s.Flag, rows[at].Flag) }) || heard(req, nil, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag, ": "+s.Flag) {
+			if err != nil || asIs(req, s, text) ||
+				slices.ContainsFunc(picked, func(at int) bool { return implied(s.Flag, rows[at].Flag) }) ||
+				heard(req, nil, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag, ": "+s.Flag) {
 				continue
 			}
 			if cmp.Equal(stripped(rest), stripped(req), sameJob) {
@@ -314,7 +336,8 @@ func TestNoSettingIsSilentBesideOthers(t *testing.T) {
 // asIs reports whether the word asks for what the job has anyway.
 func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 	switch s.Flag {
-	case "nnodes", "nproc-per-node", "node-rank", "hosts", "hostfile", "simulate-nodes", "module", "no-python", "start-timeout", "preflight":
+	case "nnodes", "nproc-per-node", "node-rank", "hosts", "hostfile", "simulate-nodes", "module", "no-python", "start-timeout",
+		"preflight":
 		return true // the job says as much by itself, or in other words
 	case "stdin":
 		return req.Job.InheritStdin // as torchrun's workers do
@@ -351,7 +374,8 @@ func TestNoOptionIsSilent(t *testing.T) {
 			told := func(req dialect.Request, err error) bool {
 				return err != nil || len(req.Job.Warnings) > len(plain.Job.Warnings) || !cmp.Equal(stripped(plain), stripped(req), sameJob)
 			}
-			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"], strings.Join(append(words, "t.py"), " "))
+			req, err := own(nil, map[bool]string{true: "params: {fusion_threshold_mb: 3}\n"}[name == "horovodrun"],
+				strings.Join(append(words, "t.py"), " "))
 			if !told(req, err) && !o.Moot {
 				t.Errorf("%s: %s changes nothing, and nobody is told", name, strings.Join(words, " "))
 			}
@@ -365,7 +389,8 @@ func TestNoOptionIsSilent(t *testing.T) {
 				if strings.HasPrefix(variable, "PET_") {
 					mute = slices.Concat(harmless, ofOperators)
 				}
-				if !told(req, err) && (!o.Moot || strings.HasPrefix(variable, "MUSTER_")) && text != o.Default && !slices.Contains(mute, o.Flag) {
+				if !told(req, err) && (!o.Moot || strings.HasPrefix(variable, "MUSTER_")) && text != o.Default &&
+					!slices.Contains(mute, o.Flag) {
 					t.Errorf("%s: %s=%s changes nothing, and nobody is told", name, variable, text)
 				}
 			}
@@ -378,7 +403,8 @@ func TestNoOptionIsSilent(t *testing.T) {
 func TestNoKeyOfAFileIsSilent(t *testing.T) {
 	random, seen := rand.New(rand.NewPCG(3, 8)), 0
 	kinds := map[string]string{
-		"fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM", "deepspeed_config": "DEEPSPEED", "fp8_config": "MULTI_GPU\nmixed_precision: fp8", "dynamo_config": "MULTI_GPU",
+		"fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM", "deepspeed_config": "DEEPSPEED",
+		"fp8_config": "MULTI_GPU\nmixed_precision: fp8", "dynamo_config": "MULTI_GPU",
 	}
 	for _, o := range dialect.AccelerateOptions() {
 		group := accelerateGroup(o.Dest)
@@ -465,7 +491,8 @@ func TestUnreadTyped(t *testing.T) {
 
 // What variables and files say for many jobs is told in one line, and does not stop the job.
 func TestUnreadElsewhere(t *testing.T) {
-	env := []string{"MUSTER_SSH_USER=u", "MUSTER_SSH_OPTION=A=b\nC=d", "MUSTER_RESTART_DELAY=9s", "MUSTER_CONFIG=" + settingsFile, "MUSTER_GRACE=3s", "PET_NODE_RANK=0", "MUSTER_ENV_MODE=launcher"}
+	env := []string{"MUSTER_SSH_USER=u", "MUSTER_SSH_OPTION=A=b\nC=d", "MUSTER_RESTART_DELAY=9s", "MUSTER_CONFIG=" + settingsFile,
+		"MUSTER_GRACE=3s", "PET_NODE_RANK=0", "MUSTER_ENV_MODE=launcher"}
 	req, err := ask("keep-alive: 3s\nstart-timeout: 9s\n", env, "run", "prog")
 	if err != nil {
 		t.Fatal(err)
@@ -475,7 +502,8 @@ func TestUnreadElsewhere(t *testing.T) {
 	if diff := cmp.Diff(want, req.Job.Warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	env = []string{"MUSTER_CKPT=on", "MUSTER_MAX_RESTARTS=3", "MUSTER_NUMA_BINDING=node", "MUSTER_STATUS_FILE=s", "MUSTER_RESTART_SCOPE=world"}
+	env = []string{"MUSTER_CKPT=on", "MUSTER_MAX_RESTARTS=3", "MUSTER_NUMA_BINDING=node", "MUSTER_STATUS_FILE=s",
+		"MUSTER_RESTART_SCOPE=world"}
 	elastic, err := ask("", env, strings.Fields(bare["elastic horovodrun"])...)
 	if err != nil || len(elastic.Job.Warnings) != 1 {
 		t.Errorf("elastic horovodrun: %q, %v", elastic.Job.Warnings, err)
@@ -503,13 +531,16 @@ func TestLentSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		for how, j := range map[string]job.Job{"variables": byVariable.Job, "flags": typed.Job} {
-			if j.Restart.MaxRestarts != 2 || j.Logs.Dir != "d" || j.Logs.Tee.Default != job.Both || j.Bind.Mode != "socket" || len(j.Warnings) > 0 {
+			if j.Restart.MaxRestarts != 2 || j.Logs.Dir != "d" || j.Logs.Tee.Default != job.Both || j.Bind.Mode != "socket" ||
+				len(j.Warnings) > 0 {
 				t.Errorf("%s, %s: %+v", line, how, j)
 			}
 		}
 	}
-	req, err := ask("", []string{"MUSTER_MAX_RESTARTS=2", "MUSTER_LOG_DIR=d", "MUSTER_NUMA_BINDING=socket"}, strings.Fields("--tee 3 horovodrun -np 2 prog")...)
-	if err != nil || req.Job.Logs.Dir != "d" || req.Job.Bind.Mode != "socket" || req.Job.Logs.Tee.Default != job.Both || req.Job.Restart.MaxRestarts != 0 ||
+	req, err := ask("", []string{"MUSTER_MAX_RESTARTS=2", "MUSTER_LOG_DIR=d", "MUSTER_NUMA_BINDING=socket"},
+		strings.Fields("--tee 3 horovodrun -np 2 prog")...)
+	if err != nil || req.Job.Logs.Dir != "d" || req.Job.Bind.Mode != "socket" || req.Job.Logs.Tee.Default != job.Both ||
+		req.Job.Restart.MaxRestarts != 0 ||
 		!heard(req, nil, "MUSTER_MAX_RESTARTS (on a Horovod job") {
 		t.Errorf("horovodrun: %+v, %v", req.Job, err)
 	}
@@ -526,7 +557,8 @@ func TestLentSettings(t *testing.T) {
 // DLRover's settings that muster makes nothing of are told by name.
 func TestDLRoverUnread(t *testing.T) {
 	for env, want := range map[string]string{
-		"NCCL_SETTINGS=A=1": "NCCL_SETTINGS has no effect", "MCCL_SETTINGS=A=1": "MCCL_SETTINGS has no effect", "PET_ACCELERATOR=ascend-npu": "PET_ACCELERATOR=ascend-npu has no effect",
+		"NCCL_SETTINGS=A=1": "NCCL_SETTINGS has no effect", "MCCL_SETTINGS=A=1": "MCCL_SETTINGS has no effect",
+		"PET_ACCELERATOR=ascend-npu": "PET_ACCELERATOR=ascend-npu has no effect",
 	} {
 		req, err := ask("", []string{env}, "dlrover-run", "t.py")
 		if err != nil || !heard(req, nil, want) {

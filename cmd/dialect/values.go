@@ -33,7 +33,8 @@ func parseStreams(text string) (job.StreamMap, error) {
 	for item := range strings.SplitSeq(text, ",") {
 		parts := streamsForRank.FindStringSubmatch(item)
 		if parts == nil {
-			return job.StreamMap{}, errors.New("give 0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:NUMBER,... with local ranks, as in 0:3,1:2")
+			return job.StreamMap{},
+				errors.New("give 0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:NUMBER,... with local ranks, as in 0:3,1:2")
 		}
 		rank, err := strconv.Atoi(parts[1])
 		if err != nil {

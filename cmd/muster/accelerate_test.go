@@ -75,7 +75,8 @@ fsdp_config:
 		port    string // that workers meet at; empty: any
 	}{
 		{
-			name: "several", args: []string{"--multi_gpu", "--num_processes", "2", "--max_restarts", "1", "--debug", "--main_process_port", port},
+			name:    "several",
+			args:    []string{"--multi_gpu", "--num_processes", "2", "--max_restarts", "1", "--debug", "--main_process_port", port},
 			workers: []string{"0", "1"}, port: port,
 		},
 		{name: "fsdp", args: []string{"--config_file", fsdp}, workers: []string{"0", "1"}},
@@ -92,7 +93,8 @@ fsdp_config:
 			args := append(slices.Clone(c.args), script, "--lr", "0.1")
 			run := func(launch func(environ []string) outcome) map[string]dumped {
 				dir := t.TempDir()
-				if got := launch(append([]string{"DUMP=" + dir, "HOME=" + home, "HF_HOME=" + home, "CUDA_VISIBLE_DEVICES="}, c.env...)); got.status != 0 {
+				if got := launch(append([]string{"DUMP=" + dir, "HOME=" + home, "HF_HOME=" + home, "CUDA_VISIBLE_DEVICES="},
+					c.env...)); got.status != 0 {
 					t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 				}
 				return dumps(t, dir)
@@ -101,7 +103,8 @@ fsdp_config:
 				return command(t, environ, filepath.Join(bin, "accelerate"), append([]string{"launch"}, args...)...)
 			})
 			ours := run(func(environ []string) outcome {
-				return muster(t, append(environ, "PYTHON_EXEC="+filepath.Join(bin, "python")), append([]string{"accelerate", "launch"}, args...)...)
+				return muster(t, append(environ, "PYTHON_EXEC="+filepath.Join(bin, "python")),
+					append([]string{"accelerate", "launch"}, args...)...)
 			})
 			for _, all := range []map[string]dumped{theirs, ours} {
 				if diff := cmp.Diff(c.workers, slices.Sorted(maps.Keys(all))); diff != "" {
@@ -127,7 +130,8 @@ func compareDumps(t *testing.T, rank, port string, theirs, ours dumped) {
 	forms := map[string]string{}
 	if rank != "single" {
 		forms = map[string]string{
-			"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": `[0-9a-z-]+`, "TORCHELASTIC_ERROR_FILE": `/.*/attempt_0/` + rank + `/error\.json`, "MASTER_ADDR": `localhost|127\.0\.0\.1`,
+			"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": `[0-9a-z-]+`, "TORCHELASTIC_ERROR_FILE": `/.*/attempt_0/` + rank + `/error\.json`,
+			"MASTER_ADDR": `localhost|127\.0\.0\.1`,
 		}
 	}
 	for name, form := range forms {
@@ -155,11 +159,13 @@ func TestAccelerateMixed(t *testing.T) {
 	bin, dir, port := acceleratePeer(t), t.TempDir(), freePort(t)
 	args := func(rank string) []string {
 		return []string{
-			"launch", "--multi_gpu", "--num_processes", "4", "--num_machines", "2", "--rdzv_backend", "c10d", "--main_process_ip", "localhost",
+			"launch", "--multi_gpu", "--num_processes", "4", "--num_machines", "2", "--rdzv_backend", "c10d", "--main_process_ip",
+			"localhost",
 			"--main_process_port", port, "--machine_rank", rank, testScript(t, "accelerate", "dump.py"),
 		}
 	}
-	environ := []string{"DUMP=" + dir, "HF_HOME=" + dir, "CUDA_VISIBLE_DEVICES=", "WORLD_SIZE=2", "MASTER_ADDR=stale", "MASTER_PORT=1", "PYTHON_EXEC=" + filepath.Join(bin, "python")}
+	environ := []string{"DUMP=" + dir, "HF_HOME=" + dir, "CUDA_VISIBLE_DEVICES=", "WORLD_SIZE=2", "MASTER_ADDR=stale", "MASTER_PORT=1",
+		"PYTHON_EXEC=" + filepath.Join(bin, "python")}
 	ours := start(t, append(environ, "RANK=0"), append([]string{"accelerate"}, args("0")...)...)
 	theirs := command(t, append(environ, "RANK=1"), filepath.Join(bin, "accelerate"), args("1")...)
 	got := ours.wait()
@@ -174,7 +180,8 @@ func TestAccelerateMixed(t *testing.T) {
 	for rank, d := range all {
 		env := d.Env
 		if env["WORLD_SIZE"] != "4" || env["LOCAL_WORLD_SIZE"] != "2" || env["MASTER_ADDR"] == "stale" {
-			t.Errorf("rank %s: WORLD_SIZE=%s LOCAL_WORLD_SIZE=%s MASTER_ADDR=%s", rank, env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["MASTER_ADDR"])
+			t.Errorf("rank %s: WORLD_SIZE=%s LOCAL_WORLD_SIZE=%s MASTER_ADDR=%s", rank, env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"],
+				env["MASTER_ADDR"])
 		}
 		places[env["GROUP_RANK"]+":"+env["LOCAL_RANK"]] = true
 	}
@@ -189,7 +196,8 @@ func TestAccelerateCPU(t *testing.T) {
 	t.Parallel()
 	bin := acceleratePeer(t)
 	got := muster(t, []string{"PYTHON_EXEC=" + filepath.Join(bin, "python"), "HF_HOME=" + t.TempDir(), "CUDA_VISIBLE_DEVICES="},
-		"accelerate", "launch", "--cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1", testScript(t, "accelerate", "state.py"))
+		"accelerate", "launch", "--cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1",
+		testScript(t, "accelerate", "state.py"))
 	if got.status != 0 {
 		t.Fatalf("status %d\n%s", got.status, got.stderr)
 	}
@@ -207,8 +215,10 @@ func TestAccelerateUnderMPI(t *testing.T) {
 	bin, port := acceleratePeer(t), freePort(t)
 	var jobs []*testJob
 	for rank := range 2 {
-		place := fmt.Sprintf("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2", rank, rank)
-		environ := append(strings.Fields(place), "PYTHON_EXEC="+filepath.Join(bin, "python"), "HF_HOME="+t.TempDir(), "CUDA_VISIBLE_DEVICES=")
+		place := fmt.Sprintf("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2",
+			rank, rank)
+		environ := append(strings.Fields(place), "PYTHON_EXEC="+filepath.Join(bin, "python"), "HF_HOME="+t.TempDir(),
+			"CUDA_VISIBLE_DEVICES=")
 		jobs = append(jobs, start(t, environ, "accelerate", "launch", "--cpu", "--num_processes", "2", "--main_process_port", port,
 			"--num_cpu_threads_per_process", "1", testScript(t, "accelerate", "state.py")))
 	}

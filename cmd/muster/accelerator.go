@@ -39,8 +39,10 @@ func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 	flags.StringVar(&f.spec, "accelerator", def, "auto, or fake:FILE for the made-up ones of a spec [MUSTER_FAKE=FILE]")
 	f.round = a.getenv(fakeRound)
 	flags.BoolVar(&f.onReal, "fake-on-real", false, "let a fake stand in for accelerators that are really here")
-	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto, "how the NVML probe is run: auto, memfd, file, or none (nor is any vendor's tool)")
-	flags.DurationVar(&f.timeout, "gpu-probe-timeout", 0, "how long NVML, or a vendor's tool, may take (default 15s and 5s more for each GPU)")
+	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto,
+		"how the NVML probe is run: auto, memfd, file, or none (nor is any vendor's tool)")
+	flags.DurationVar(&f.timeout, "gpu-probe-timeout", 0,
+		"how long NVML, or a vendor's tool, may take (default 15s and 5s more for each GPU)")
 }
 
 // fakeRound names the environment variable with the round whose faults of a spec a command that looks at
@@ -159,8 +161,9 @@ func (n *hardware) lookup(a *app) func(string) (string, bool) {
 // health is the node as the checks see it. They ask vendors' tools until ctx ends.
 func (n *hardware) health(ctx context.Context, a *app) *health.Node {
 	h := &health.Node{
-		Root: n.root, Machine: health.Real(), Inventory: n.inv, Lookup: n.lookup(a), TempDir: os.TempDir(), NVML: n.nvml, NVMLErr: n.nvmlErr,
-		Tool: func(tool string, args ...string) probe.Answer { return n.tools.Ask(ctx, tool, args...) },
+		Root: n.root, Machine: health.Real(), Inventory: n.inv, Lookup: n.lookup(a), TempDir: os.TempDir(), NVML: n.nvml,
+		NVMLErr: n.nvmlErr,
+		Tool:    func(tool string, args ...string) probe.Answer { return n.tools.Ask(ctx, tool, args...) },
 	}
 	if n.fake != nil {
 		h.Machine = health.Faked(h.Machine, n.fake, a.simulated())

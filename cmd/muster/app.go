@@ -66,7 +66,8 @@ func (a *app) execute() error {
 	}
 	switch given := args[:len(args)-len(rest)]; {
 	case len(given) > 0 && len(rest) == 0:
-		return errhint.With(errhint.Usagef("%s stands in front of nothing", strings.Join(given, " ")), "name a launcher behind it, such as run or torchrun")
+		return errhint.With(errhint.Usagef("%s stands in front of nothing", strings.Join(given, " ")),
+			"name a launcher behind it, such as run or torchrun")
 	case len(given) > 0 && !dialect.Named(rest[0]):
 		return errhint.Usagef("%s stands in front of %q, which is no launcher", strings.Join(given, " "), rest[0])
 	}
@@ -216,7 +217,8 @@ func (a *app) EndWaiting() {
 // colors reports whether what is printed may have colors.
 func (a *app) colors() bool {
 	kind := a.getenv("TERM")
-	return kind != "" && kind != "dumb" && a.getenv("NO_COLOR") == "" && term.IsTerminal(int(a.stdout.Fd())) && term.IsTerminal(int(a.stderr.Fd()))
+	return kind != "" && kind != "dumb" && a.getenv("NO_COLOR") == "" && term.IsTerminal(int(a.stdout.Fd())) &&
+		term.IsTerminal(int(a.stderr.Fd()))
 }
 
 // buildVersion is the linker's version, else what the Go tool recorded of the checkout.

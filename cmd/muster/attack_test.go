@@ -306,7 +306,8 @@ var assaults = map[string]assault{
 // those that agents wrote in earlier versions.
 func foreseen(seen []string) (keys []string) {
 	for round := range 3 {
-		for _, name := range []string{"verdict", "ended", "stopped", "reports", "reported", "agreed", "passed", "report/1", "report/2", "heard", "allheard"} {
+		for _, name := range []string{"verdict", "ended", "stopped", "reports", "reported", "agreed", "passed", "report/1", "report/2",
+			"heard", "allheard"} {
 			keys = append(keys, fmt.Sprintf("%s%d/%s", victim, round, name))
 		}
 	}
@@ -374,7 +375,8 @@ func TestAttackStore(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"members", "term", "t0/coordinator", "beat", "0/board/hello/1", "0/board/plan/0", "0/board/result/0/1", "0/board/ckpt/leader", "0/board/ckpt/node/1",
+		"members", "term", "t0/coordinator", "beat", "0/board/hello/1", "0/board/plan/0", "0/board/result/0/1", "0/board/ckpt/leader",
+		"0/board/ckpt/node/1",
 		"0/ended/1", "0/verdict", "0/decided", "0/reported", "0/agreed", "0/settled",
 	} {
 		if before[victim+name] == nil {

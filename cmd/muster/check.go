@@ -63,16 +63,19 @@ The checks, and what each is if it does not pass:
 	}
 	flags := cmd.Flags()
 	f.add(flags, a)
-	flags.StringVar(&f.workers, "nproc-per-node", "auto", "workers that are to run here: a number, auto, cpu, gpu or another kind of device")
+	flags.StringVar(&f.workers, "nproc-per-node", "auto",
+		"workers that are to run here: a number, auto, cpu, gpu or another kind of device")
 	f.box.add(flags)
 	flags.BoolVar(&f.strict, "strict", false, "a warning is a failure")
 	flags.StringVar(&f.onSkip, "on-skip", "ignore", "what a check that could not be judged counts as: ignore, warn or fail")
-	flags.StringSliceVar(&f.waive, "waive", nil, "checks whose result is taken for passed: CHECK, CHECK@NODE or CHECK@NODE:GPU, with commas between")
+	flags.StringSliceVar(&f.waive, "waive", nil,
+		"checks whose result is taken for passed: CHECK, CHECK@NODE or CHECK@NODE:GPU, with commas between")
 	flags.StringSliceVar(&f.limits, "limit", nil, "limits of checks: CHECK=NUMBER, with commas between")
 	flags.StringVar(&f.policy, "policy", "", "YAML file that says what results mean")
 	flags.BoolVar(&f.all, "all", false, "show what passed, too")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
-	fixedWords(cmd, map[string][]string{"on-skip": {"ignore", "warn", "fail"}, "nproc-per-node": {"auto", "cpu", "gpu"}, "probe-exec": probeWords})
+	fixedWords(cmd,
+		map[string][]string{"on-skip": {"ignore", "warn", "fail"}, "nproc-per-node": {"auto", "cpu", "gpu"}, "probe-exec": probeWords})
 	return cmd
 }
 

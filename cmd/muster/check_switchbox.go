@@ -33,8 +33,10 @@ type boxFlags struct {
 func (f *boxFlags) add(flags *pflag.FlagSet) {
 	f.given = flags.Changed
 	flags.BoolVar(&f.on, "switchbox-check", false, "test the links between pairs of accelerators too, by copies that Python's torch makes")
-	flags.StringArrayVar(&f.pairs, "box-pairs", []string{job.DefaultBoxPairs}, "pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
-	flags.Float64Var(&f.minBandwidth, "min-bandwidth", dialect.DefaultMinBandwidth, "what each pair has to reach in both directions, in MB/s of 10^6 bytes")
+	flags.StringArrayVar(&f.pairs, "box-pairs", []string{job.DefaultBoxPairs},
+		"pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
+	flags.Float64Var(&f.minBandwidth, "min-bandwidth", dialect.DefaultMinBandwidth,
+		"what each pair has to reach in both directions, in MB/s of 10^6 bytes")
 	flags.IntVar(&f.minChannels, "min-channels", dialect.DefaultMinChannels, "how many healthy pairs the node needs")
 	flags.StringVar(&f.python, "python", "", "interpreter that has torch (default python3 or python)")
 }
@@ -61,8 +63,9 @@ func (f *boxFlags) rules() (switchbox.Rules, error) {
 	case f.minBandwidth < 0 || f.minBandwidth != f.minBandwidth: // NaN
 		return switchbox.Rules{}, errhint.Usagef("--min-bandwidth %v: not below 0", f.minBandwidth)
 	case f.minChannels > len(pairs) && !f.given("min-channels"):
-		return switchbox.Rules{}, errhint.With(errhint.Usagef("--box-pairs has %d of the %d pairs that a healthy node needs", len(pairs), f.minChannels),
-			"name more pairs, or say how many are needed: --min-channels")
+		return switchbox.Rules{},
+			errhint.With(errhint.Usagef("--box-pairs has %d of the %d pairs that a healthy node needs", len(pairs), f.minChannels),
+				"name more pairs, or say how many are needed: --min-channels")
 	case f.minChannels < 0 || f.minChannels > len(pairs):
 		return switchbox.Rules{}, errhint.Usagef("--min-channels %d: from 0 to the number of pairs, which is %d", f.minChannels, len(pairs))
 	}
@@ -88,7 +91,8 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules 
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	environ := slices.Clone(a.environ)
-	cfg := devicecheck.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ }, Progress: now.process, Log: log}
+	cfg := devicecheck.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ },
+		Progress: now.process, Log: log}
 	if here.fake != nil {
 		cfg.Fake, cfg.NoTorch = linksOf(here.fake), here.fake.NoTorch()
 		for name, value := range here.fake.Env() {
@@ -123,7 +127,8 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules 
 	if why := box.Fault(); why != "" {
 		result("switchbox", check.Fail, why, "exclude the node until its box was repaired")
 	} else {
-		result("switchbox", check.Pass, fmt.Sprintf("%d of %d channels are healthy, %d are needed", box.Healthy, len(box.Links), rules.MinChannels), "")
+		result("switchbox", check.Pass,
+			fmt.Sprintf("%d of %d channels are healthy, %d are needed", box.Healthy, len(box.Links), rules.MinChannels), "")
 	}
 	return results, nil
 }

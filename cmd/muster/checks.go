@@ -63,7 +63,8 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 	if len(at.Token) > 0 {
 		cfg.Probe, cfg.Look = probing(rules, at.Token), a.lookAtNetwork(plan, current{c}, log)
 	} else if rules.Network && fake != nil && fake.HasNetwork() {
-		log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only with a token (--token-file)")
+		log.Warn().Str("spec",
+			fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only with a token (--token-file)")
 	}
 	c.began = func() *progress { return a.newProgress(log, "check of the nodes") }
 	cfg.Progress = func(s netcheck.Step) { c.now.check(s) }
@@ -113,7 +114,8 @@ func mediumOf(fake *rehearsal.Fake) *netprobe.Medium {
 	return &netprobe.Medium{Iface: n.Iface, MTU: n.MTU, Speed: n.Speed, Clock: n.Clock, Path: func(peer string) netprobe.Path {
 		p := fake.PathTo(peer)
 		return netprobe.Path{
-			Unreachable: p.Unreachable, RTT: p.RTT, Rate: float64(p.RateMbps) * 1e6 / 8, Loss: p.Loss, MTU: p.MTU, Quiet: p.Quiet, Seed: p.Seed,
+			Unreachable: p.Unreachable, RTT: p.RTT, Rate: float64(p.RateMbps) * 1e6 / 8, Loss: p.Loss, MTU: p.MTU, Quiet: p.Quiet,
+			Seed: p.Seed,
 		}
 	}}
 }
@@ -194,7 +196,8 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 // outcomeFor is what a record means for the node with a group rank.
 func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
 	if len(r.Undecided) > 0 {
-		return launch.CheckOutcome{Status: errhint.Undecided, Everybody: true, Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; ")}
+		return launch.CheckOutcome{Status: errhint.Undecided, Everybody: true,
+			Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; ")}
 	}
 	out := launch.CheckOutcome{Again: !r.Fit()}
 	for i, n := range r.Nodes {
@@ -233,7 +236,8 @@ func (c *nodeChecker) tell(in launch.CheckInput, r *netcheck.Record, took time.D
 		}
 	}
 	for _, s := range r.Stragglers {
-		c.log.Warn().Str("node", r.Nodes[s.Node].Node).Str("resource", s.Resource).Dur("took_ms", s.Took).Dur("others_ms", s.Others).Msg("node is a straggler")
+		c.log.Warn().Str("node", r.Nodes[s.Node].Node).Str("resource", s.Resource).Dur("took_ms", s.Took).Dur("others_ms",
+			s.Others).Msg("node is a straggler")
 	}
 	for _, p := range r.Probes {
 		c.log.Warn().Str("check", p.ID).Str("status", p.Status.String()).Str("node", p.Subject.Node).Str("pair", p.Subject.Pair).
@@ -274,7 +278,8 @@ func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.
 		devices = 0 // the process that tests links sees all of them
 	}
 	cfg := devicecheck.Config{
-		Tree: in.Tree, Fork: in.Fork, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices, Budget: rules.Budget, Log: c.log,
+		Tree: in.Tree, Fork: in.Fork, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices,
+		Budget: rules.Budget, Log: c.log,
 		Progress: c.now.process,
 		Env: func(local int) []string {
 			env, err := in.Env(local)
@@ -307,7 +312,8 @@ var _ netcheck.Program = (*checkProgram)(nil)
 
 // unable marks errors that speak neither for nor against the node.
 func unable(err error) error {
-	if fault, ok := errors.AsType[*devicecheck.DeviceError](err); ok && (fault.Cause == devicecheck.NoTorch || fault.Cause == devicecheck.NoDevice) {
+	if fault, ok := errors.AsType[*devicecheck.DeviceError](err); ok &&
+		(fault.Cause == devicecheck.NoTorch || fault.Cause == devicecheck.NoDevice) {
 		return fmt.Errorf("%w: %w", netcheck.ErrUnable, err)
 	}
 	return err

@@ -70,7 +70,8 @@ func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err er
 		})
 	}
 	p, err := c.in.Tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: args, Env: env, Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...), Label: "the check of this node",
+		Path: "/proc/self/exe", Args: args, Env: env, Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...),
+		Label: "the check of this node",
 	})
 	for _, w := range theirs {
 		_ = w.Close()

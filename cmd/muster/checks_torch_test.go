@@ -33,24 +33,28 @@ var boxes = []struct {
 	{"healthy", "", nil, 0, []string{"4 of 4 channels are healthy"}},
 	{"a slow link", "    - {pair: \"2:4\", mbps: 9000}\n", nil, 0, []string{"switchbox-link", "pair 2:4", "3 of 4 channels are healthy"}},
 	{
-		"three bad links", "    - {pair: \"2:4\", mbps: 9000}\n  faults:\n    - {kind: pair-corrupt, pair: \"0:1\"}\n    - {kind: pair-error, pair: \"3:5\", text: gone}\n", nil, 80,
+		"three bad links",
+		"    - {pair: \"2:4\", mbps: 9000}\n  faults:\n    - {kind: pair-corrupt, pair: \"0:1\"}\n    - {kind: pair-error, pair: \"3:5\", text: gone}\n", nil, 80,
 		[]string{"1 healthy channels of 4, and 2 are needed", "was not what was sent", "gone"},
 	},
 	{"less is wanted", "    - {pairs: all, mbps: 9900}\n", []string{"--min-bandwidth", "5000"}, 0, []string{"4 of 4"}},
-	{"pairs of the user", "    - {pair: \"2:4\", mbps: 9000}\n", []string{"--box-pairs", "0:1 2:4", "--min-channels", "1"}, 0, []string{"1 of 2 channels"}},
+	{"pairs of the user", "    - {pair: \"2:4\", mbps: 9000}\n", []string{"--box-pairs", "0:1 2:4", "--min-channels", "1"}, 0,
+		[]string{"1 of 2 channels"}},
 }
 
 // TestCheckSwitchbox tests the links of a made-up box by muster check, with the real check program.
 func TestCheckSwitchbox(t *testing.T) {
 	python := testutil.Torch(t)
 	example := filepath.Join("..", "..", "examples", "8gpus.yaml") // says nothing of links
-	if got := muster(t, nil, "check", "--all", "--switchbox-check", "--python", python, "--accelerator", "fake:"+example, "--probe-exec", "none"); !strings.Contains(got.stdout, "4 of 4 channels are healthy") {
+	if got := muster(t, nil, "check", "--all", "--switchbox-check", "--python", python, "--accelerator", "fake:"+example, "--probe-exec",
+		"none"); !strings.Contains(got.stdout, "4 of 4 channels are healthy") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 	for _, b := range boxes {
 		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			args := append([]string{"check", "--all", "--switchbox-check", "--python", python, "--accelerator", "fake:" + boxSpec(t, b.spec), "--probe-exec", "none"}, b.flags...)
+			args := append([]string{"check", "--all", "--switchbox-check", "--python", python, "--accelerator",
+				"fake:" + boxSpec(t, b.spec), "--probe-exec", "none"}, b.flags...)
 			got := muster(t, nil, args...)
 			if got.status != b.status {
 				t.Errorf("status %d, want %d", got.status, b.status)
@@ -86,7 +90,8 @@ func TestGuide(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := muster(t, []string{"MUSTER_FAKE=" + boxSpec(t, c.spec), "PYTHON_EXEC=" + python}, append(guide, script)...)
-			if got.status != c.status || !strings.Contains(got.stderr, c.says) || strings.Contains(got.stdout, "trains") != (c.status == 0) {
+			if got.status != c.status || !strings.Contains(got.stderr, c.says) ||
+				strings.Contains(got.stdout, "trains") != (c.status == 0) {
 				t.Errorf("status %d, want %d:\n%s%s", got.status, c.status, got.stdout, got.stderr)
 			}
 		})
@@ -111,7 +116,8 @@ func TestSimulate(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--simulate-nodes", "4", "--nnodes", "2:4", "--last-call", "1s",
+	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--simulate-nodes", "4", "--nnodes", "2:4",
+		"--last-call", "1s",
 		"--on-node-fault", `echo "$MUSTER_NODE $MUSTER_VERDICT" >> `+out+`/told`, "--report", out, "--", python, "-c",
 		"import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
 	if got.status != 0 || strings.Count(got.stdout, " of 3") != 3 || !strings.Contains(got.stderr, "remap-failed") {
@@ -120,7 +126,8 @@ func TestSimulate(t *testing.T) {
 	if told, _ := os.ReadFile(filepath.Join(out, "told")); string(told) != "node-2 faulty\n" {
 		t.Errorf("the command was told %q", told)
 	}
-	if report, _ := os.ReadFile(filepath.Join(out, "network-check-0.txt")); !strings.Contains(string(report), "accelerator=fake") || !strings.Contains(string(report), "node-2") {
+	if report, _ := os.ReadFile(filepath.Join(out, "network-check-0.txt")); !strings.Contains(string(report), "accelerator=fake") ||
+		!strings.Contains(string(report), "node-2") {
 		t.Errorf("report:\n%s", report)
 	}
 }
@@ -139,7 +146,8 @@ func TestCheckForked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := muster(t, []string{"MUSTER_FAKE=" + spec, "TORCH_DISTRIBUTED_DEBUG=DETAIL"}, "run", "--warm", "auto", "--network-check", "--report", dir,
+	got := muster(t, []string{"MUSTER_FAKE=" + spec, "TORCH_DISTRIBUTED_DEBUG=DETAIL"}, "run", "--warm", "auto", "--network-check",
+		"--report", dir,
 		"--simulate-nodes", "2", "--log-level", "debug", "--", python, script)
 	if got.status != 0 || strings.Count(got.stdout, "trains with True") != 2 {
 		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
@@ -168,7 +176,8 @@ func TestCheckForkedFromWhatCannotBeTested(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--warm", "changes", "--network-check", "--log-level", "debug", "--", python, script)
+	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--warm", "changes", "--network-check", "--log-level", "debug", "--",
+		python, script)
 	if got.status != 0 || !strings.Contains(got.stdout, "trains") || strings.Count(got.stderr, `"what":"the check of device 0"`) != 1 ||
 		!strings.Contains(got.stderr, "one that was forked from the template has failed") {
 		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
@@ -188,13 +197,16 @@ func TestSimulationEnds(t *testing.T) {
 	}{{syscall.SIGTERM, 143}, {syscall.SIGKILL, 137}} {
 		t.Run(s.signal.String(), func(t *testing.T) {
 			mark := fmt.Sprintf("simulation-%d-%d", os.Getpid(), s.signal)
-			j := start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "3", "--", "sh", "-c", "echo ready; while :; do sleep 0.1; done; : "+mark)
-			testutil.Eventually(t, time.Minute, "three workers are ready", func() bool { return strings.Count(j.out.String(), "ready") == 3 })
+			j := start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "3", "--", "sh", "-c",
+				"echo ready; while :; do sleep 0.1; done; : "+mark)
+			testutil.Eventually(t, time.Minute, "three workers are ready",
+				func() bool { return strings.Count(j.out.String(), "ready") == 3 })
 			j.signal(s.signal)
 			if got := j.wait(); got.status != s.status {
 				t.Errorf("status %d, want %d\n%s", got.status, s.status, got.stderr)
 			}
-			testutil.Eventually(t, time.Minute, "nothing is left", func() bool { return len(processes(t, spec)) == 0 && len(processes(t, mark)) == 0 })
+			testutil.Eventually(t, time.Minute, "nothing is left",
+				func() bool { return len(processes(t, spec)) == 0 && len(processes(t, mark)) == 0 })
 		})
 	}
 }

@@ -28,7 +28,8 @@ on this machine have in memory, or have left there when they were killed: ls, sa
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errhint.With(errhint.Usagef("muster ckpt needs to be told what to do"), "ls, inspect, verify, prune, save or drop; muster ckpt --help explains them")
+				return errhint.With(errhint.Usagef("muster ckpt needs to be told what to do"),
+					"ls, inspect, verify, prune, save or drop; muster ckpt --help explains them")
 			}
 			return errhint.With(errhint.Usagef("muster ckpt cannot %q", args[0]), "it can ls, inspect, verify, prune, save and drop")
 		},
@@ -51,7 +52,8 @@ func noMoreThanDir(cmd *cobra.Command, args []string) error {
 		return errhint.With(errhint.Usagef("%s takes one directory, and not %d", cmd.CommandPath(), len(args)), "call it once for each")
 	}
 	if len(args) == 1 && args[0] == "" {
-		return errhint.With(errhint.Usagef("%s was given an empty name of a directory", cmd.CommandPath()), "is a variable not set? The working directory is .")
+		return errhint.With(errhint.Usagef("%s was given an empty name of a directory", cmd.CommandPath()),
+			"is a variable not set? The working directory is .")
 	}
 	return nil
 }
@@ -59,7 +61,8 @@ func noMoreThanDir(cmd *cobra.Command, args []string) error {
 // oneDir takes a directory of checkpoints.
 func oneDir(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return errhint.With(errhint.Usagef("%s needs a directory of checkpoints", cmd.CommandPath()), "such as "+cmd.CommandPath()+" /data/ckpt")
+		return errhint.With(errhint.Usagef("%s needs a directory of checkpoints", cmd.CommandPath()),
+			"such as "+cmd.CommandPath()+" /data/ckpt")
 	}
 	return noMoreThanDir(cmd, args)
 }
@@ -174,7 +177,8 @@ a job saves to the directory.`,
 		Args:        oneDir,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if rules.Latest < 1 || rules.Every < 0 {
-				return errhint.With(errhint.Usagef("cannot prune without --keep N, N at least 1, and --every at least 0"), "say how many steps stay, such as --keep 3")
+				return errhint.With(errhint.Usagef("cannot prune without --keep N, N at least 1, and --every at least 0"),
+					"say how many steps stay, such as --keep 3")
 			}
 			if _, err := listSteps(args[0]); err != nil {
 				return err

@@ -55,7 +55,8 @@ func TestCheckpointUnreadableManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := muster(t, nil, "ckpt", "inspect", dir)
-	if got.status != 0 || !strings.Contains(got.stdout, `"problem"`) || strings.Contains(got.stdout, `"created"`) || strings.Contains(got.stdout, `"version"`) {
+	if got.status != 0 || !strings.Contains(got.stdout, `"problem"`) || strings.Contains(got.stdout, `"created"`) ||
+		strings.Contains(got.stdout, `"version"`) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 	for _, command := range []string{"inspect", "verify"} {
@@ -109,7 +110,8 @@ func TestCheckpointUnreadableLabel(t *testing.T) {
 			}
 		}
 	}
-	if got := muster(t, memory, "ckpt", "ls"); !strings.Contains(got.stdout, "torn_7") || !strings.Contains(got.stdout, "cannot read the label") {
+	if got := muster(t, memory, "ckpt", "ls"); !strings.Contains(got.stdout, "torn_7") ||
+		!strings.Contains(got.stdout, "cannot read the label") {
 		t.Errorf("%s%s", got.stdout, got.stderr)
 	}
 	if got := muster(t, memory, "ckpt", "drop", "--run-id", "torn_7"); got.status != 0 {
@@ -132,7 +134,8 @@ func TestCheckpointMemoryNamed(t *testing.T) {
 // TestTokenFileEmpty: a variable that is not set does not switch off what the token protects.
 func TestTokenFileEmpty(t *testing.T) {
 	t.Parallel()
-	got := muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://127.0.0.1:1", "--run-id", "x", "--token-file", "", "--no-python", "true")
+	got := muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://127.0.0.1:1", "--run-id", "x", "--token-file", "",
+		"--no-python", "true")
 	if got.status != 2 || !strings.Contains(got.stderr, "--token-file") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
@@ -151,18 +154,21 @@ func TestLastCheckpointNotSaved(t *testing.T) {
 	environ := []string{"MUSTER_CKPT_MEMORY=" + memory}
 	got := muster(t, environ, "run", "--run-id", "full", "--ckpt-dir", dir, "--status-file", status, "--", python, "-c",
 		"import torch\nfrom muster.checkpoint import *\nassert Checkpointer().save_checkpoint(7, {'w': torch.ones(1 << 20)}, storage_type=StorageType.DISK)")
-	if got.status != 1 || !strings.Contains(got.stderr, "the last checkpoint is not on disk") || !strings.Contains(got.stderr, "no space left") {
+	if got.status != 1 || !strings.Contains(got.stderr, "the last checkpoint is not on disk") ||
+		!strings.Contains(got.stderr, "no space left") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 	var doc struct {
 		Phase, Reason string
 		ExitStatus    int `json:"exitStatus"`
 	}
-	if text, err := os.ReadFile(status); err != nil || strings.Contains(string(text), "WorkersSucceeded") || json.Unmarshal(text, &doc) != nil || doc.Reason != "CheckpointNotSaved" || doc.ExitStatus != 1 {
+	if text, err := os.ReadFile(status); err != nil || strings.Contains(string(text), "WorkersSucceeded") ||
+		json.Unmarshal(text, &doc) != nil || doc.Reason != "CheckpointNotSaved" || doc.ExitStatus != 1 {
 		t.Errorf("%s: %v", text, err)
 	}
 	elsewhere := t.TempDir()
-	if got := muster(t, environ, "ckpt", "save", "--run-id", "full", "--to", elsewhere); got.status != 0 || !strings.Contains(got.stdout, "step 7 is the newest in "+elsewhere) {
+	if got := muster(t, environ, "ckpt", "save", "--run-id", "full", "--to", elsewhere); got.status != 0 ||
+		!strings.Contains(got.stdout, "step 7 is the newest in "+elsewhere) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 	onDisk(t, elsewhere, 7)
@@ -183,7 +189,8 @@ func TestSaveToOthers(t *testing.T) {
 	if got := muster(t, memory, "ckpt", "save", "--to", others, dir); got.status != 1 || !strings.Contains(got.stderr, "is there already") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
-	if got := muster(t, memory, "ckpt", "save", dir); got.status != 0 || !strings.Contains(got.stdout, "run second: step 4 is the newest in "+dir) {
+	if got := muster(t, memory, "ckpt", "save", dir); got.status != 0 ||
+		!strings.Contains(got.stdout, "run second: step 4 is the newest in "+dir) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 }
@@ -221,8 +228,10 @@ func TestCheckpointHostile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	manifest("1/muster_manifest.json", `{"version":1,"step":1,"attempt":"a","shards":1,"files":[{"path":"1/\u001b[2J\u202e","attempt":"a"}]}`)
-	manifest("2/muster_manifest.json", `{"version":1,"step":2,"attempt":"a","shards":1,"files":[{"path":"2/x","size":-1099511627776,"attempt":"a"}]}`)
+	manifest("1/muster_manifest.json",
+		`{"version":1,"step":1,"attempt":"a","shards":1,"files":[{"path":"1/\u001b[2J\u202e","attempt":"a"}]}`)
+	manifest("2/muster_manifest.json",
+		`{"version":1,"step":2,"attempt":"a","shards":1,"files":[{"path":"2/x","size":-1099511627776,"attempt":"a"}]}`)
 	manifest("\x1b]0;title\a/muster_manifest.json", `{"version":1,"step":-3,"shards":-1}`)
 	manifest(".muster/4.json", `{"version":1,"step":4,"attempt":"a","shards":1,"files":[{"path":".","attempt":"a"}]}`)
 	if err := syscall.Mkfifo(filepath.Join(dir, "dlrover_latest.txt"), 0o600); err != nil {
@@ -239,7 +248,8 @@ func TestCheckpointHostile(t *testing.T) {
 		if command == "inspect" || command == "prune --keep 1" {
 			continue
 		}
-		for _, part := range []string{"muster_latest.json", "dlrover_latest.txt", "a FIFO", "a symbolic link", `\x1b]0;title\a`, "1099511627776"} {
+		for _, part := range []string{"muster_latest.json", "dlrover_latest.txt", "a FIFO", "a symbolic link", `\x1b]0;title\a`,
+			"1099511627776"} {
 			if !strings.Contains(got.stdout, part) {
 				t.Errorf("%s says nothing of %q:\n%s", command, part, got.stdout)
 			}

@@ -119,7 +119,8 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 					return err
 				}
 				if len(agents) > 1 {
-					return errhint.With(errhint.Usagef("cannot save what %d jobs have in memory to one directory", len(agents)), "choose one by --run-id or DIR; muster ckpt ls shows them")
+					return errhint.With(errhint.Usagef("cannot save what %d jobs have in memory to one directory", len(agents)),
+						"choose one by --run-id or DIR; muster ckpt ls shows them")
 				}
 			}
 			log := a.logger(zerolog.InfoLevel)
@@ -134,7 +135,8 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 				dir := cmp.Or(to, m.Dir)
 				steps, err := checkpointd.List(dir)
 				if err == nil && len(steps) > 0 && steps[0].Step >= 0 {
-					say(a.stdout, "run %s: step %d is the newest in %s\n", printable.Line(m.RunID, 100), steps[0].Step, printable.Line(dir, 4096))
+					say(a.stdout, "run %s: step %d is the newest in %s\n", printable.Line(m.RunID, 100), steps[0].Step,
+						printable.Line(dir, 4096))
 				}
 				return err
 			})
@@ -159,7 +161,8 @@ saving it. What a job has that runs is left alone.`,
 				return err
 			}
 			if choice.runID == "" && len(args) == 0 {
-				return errhint.With(errhint.Usagef("cannot drop everything that is in memory"), "name a job by --run-id, or a directory; muster ckpt ls shows them")
+				return errhint.With(errhint.Usagef("cannot drop everything that is in memory"),
+					"name a job by --run-id, or a directory; muster ckpt ls shows them")
 			}
 			agents, err := choice.agents(a, args)
 			if err != nil {
@@ -211,7 +214,8 @@ func memoryReports(steps []checkpointd.MemoryStep) []memoryReport {
 	reports := make([]memoryReport, len(steps))
 	for i, m := range steps {
 		reports[i] = memoryReport{
-			RunID: m.RunID, Dir: m.Dir, Step: m.Step, Shards: m.Shards, Whole: m.Whole, Bytes: m.Bytes, State: memoryState(&m), Memory: true,
+			RunID: m.RunID, Dir: m.Dir, Step: m.Step, Shards: m.Shards, Whole: m.Whole, Bytes: m.Bytes, State: memoryState(&m),
+			Memory:       true,
 			SeveralNodes: m.Several,
 		}
 		if m.Step >= 0 {

@@ -16,9 +16,11 @@ func lingering(t *testing.T, environ []string, args ...string) *testJob {
 	t.Helper()
 	python := testutil.Torch(t)
 	dir := args[len(args)-1]
-	args = append(append([]string{"run", "--ckpt", "on", "-n", "2"}, args[:len(args)-1]...), "--", python, "-u", testScript(t, "torch", "flash.py"), dir)
+	args = append(append([]string{"run", "--ckpt", "on", "-n", "2"}, args[:len(args)-1]...), "--", python, "-u",
+		testScript(t, "torch", "flash.py"), dir)
 	j := start(t, append(environ, "LINGER=4", "MARK="+dir), args...)
-	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4", func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
+	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4",
+		func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
 	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {
 		t.Fatalf("on disk already: %+v: %v", steps, err)
 	}
@@ -105,11 +107,13 @@ func TestAllKilled(t *testing.T) {
 	if strings.Count(got.stdout, "its job has ended; only in memory") < 2 || !strings.Contains(got.stdout, adopted) {
 		t.Fatalf("%s%s", got.stdout, got.stderr)
 	}
-	if got := muster(t, memory, "ckpt", "save", saved); got.status != 0 || !strings.Contains(got.stdout, "run one: step 4 is the newest in "+saved) {
+	if got := muster(t, memory, "ckpt", "save", saved); got.status != 0 ||
+		!strings.Contains(got.stdout, "run one: step 4 is the newest in "+saved) {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 	onDisk(t, saved, 4)
-	got = muster(t, memory, "run", "--ckpt", "on", "-n", "2", "--run-id", "two", "--", testutil.Torch(t), "-u", testScript(t, "torch", "flash.py"), adopted)
+	got = muster(t, memory, "run", "--ckpt", "on", "-n", "2", "--run-id", "two", "--", testutil.Torch(t), "-u",
+		testScript(t, "torch", "flash.py"), adopted)
 	if got.status != 0 || strings.Count(got.stdout, "restored 4 memory") != 2 {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}

@@ -22,11 +22,13 @@ func (a *app) memoryDir() string {
 }
 
 // checkpointService opens what keeps the checkpoints of a plan's workers.
-func checkpointService(plan *plan.Plan, at place.Reach, memory string, log zerolog.Logger) func(context.Context, string) (launch.Checkpoints, error) {
+func checkpointService(plan *plan.Plan, at place.Reach, memory string, log zerolog.Logger) func(context.Context,
+	string) (launch.Checkpoints, error) {
 	return func(ctx context.Context, socket string) (launch.Checkpoints, error) {
 		rules := plan.Job.Checkpoint
 		cfg := checkpointd.Config{
-			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate, Dir: plan.CheckpointDir(), Log: log,
+			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate,
+			Dir: plan.CheckpointDir(), Log: log,
 		}
 		if rules.Salvage > 0 && (plan.Job.Alone() || plan.RunID != "none") { // which torchrun's jobs share that have no id of their own
 			cfg.Memory = memory

@@ -21,7 +21,8 @@ func TestShardedCheckpoint(t *testing.T) {
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "fsdp2.py"), map[string]map[string]string{}
 	for _, die := range []string{"", "8"} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--", python, "-u", script, dir)
+		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--", python, "-u",
+			script, dir)
 		if got.status != 0 {
 			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 		}

@@ -36,7 +36,8 @@ func TestFlashCheckpoint(t *testing.T) {
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "flash.py"), map[string]map[string]string{}
 	for _, die := range []string{"", "8"} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--", python, "-u", script, dir)
+		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--", python, "-u",
+			script, dir)
 		if got.status != 0 {
 			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 		}
@@ -75,8 +76,10 @@ assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "chec
 func TestFlashCheckpointStopped(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	j := start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "-n", "2", "--grace", "1s", "--", python, "-u", testScript(t, "torch", "flash.py"), dir)
-	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4", func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
+	j := start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "-n", "2", "--grace", "1s", "--", python, "-u",
+		testScript(t, "torch", "flash.py"), dir)
+	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4",
+		func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
 	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {
 		t.Fatalf("on disk already: %+v: %v", steps, err)
 	}
@@ -106,7 +109,8 @@ func TestNoticesSave(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	j := start(t, []string{"MARK=" + dir}, "run", "--ckpt-notices", "off", "--ckpt-dir", dir, "--ckpt-on-file", at("file"), "--ckpt-on-command", "test -e "+at("command"),
+	j := start(t, []string{"MARK=" + dir}, "run", "--ckpt-notices", "off", "--ckpt-dir", dir, "--ckpt-on-file", at("file"),
+		"--ckpt-on-command", "test -e "+at("command"),
 		"--ckpt-signal", "USR1", "--", python, "-u", testScript(t, "torch", "notices.py"), filepath.Dir(dir))
 	for i, trigger := range []func(){
 		func() { touch("file") }, func() { touch("command") },
@@ -118,7 +122,8 @@ func TestNoticesSave(t *testing.T) {
 	} {
 		step := i + 1
 		testutil.Eventually(t, 2*time.Minute, fmt.Sprintf("step %d is in memory", step), func() bool {
-			return strings.Contains(j.out.String(), fmt.Sprintf("kept %d preempted %v", step, map[bool]string{false: "False", true: "True"}[i > 0]))
+			return strings.Contains(j.out.String(),
+				fmt.Sprintf("kept %d preempted %v", step, map[bool]string{false: "False", true: "True"}[i > 0]))
 		})
 		if steps, err := checkpointd.List(dir); err != nil || len(steps) != i {
 			t.Fatalf("on disk before the notice: %+v: %v\n%s", steps, err, j.err.String())
@@ -167,7 +172,8 @@ func TestInstalledDLRover(t *testing.T) {
 		t.Errorf("it was told of what nobody uses\n%s", got.stderr)
 	}
 	got = muster(t, nil, "run", "--ckpt", "on", "-n", "2", "--", python, "-c", code+"; import dlrover.trainer.torch.flash_checkpoint.ddp")
-	if got.status != 0 || strings.Count(got.stderr, "flash checkpoint is that of the installed package, and muster keeps nothing of it; --ckpt-shim on") != 1 {
+	if got.status != 0 || strings.Count(got.stderr,
+		"flash checkpoint is that of the installed package, and muster keeps nothing of it; --ckpt-shim on") != 1 {
 		t.Errorf("it was not told once: status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 }

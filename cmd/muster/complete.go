@@ -66,7 +66,8 @@ func completed(name string, flags *pflag.FlagSet, args []string, toComplete stri
 		}
 		args = args[1:]
 	}
-	if flagWords(flags, args) < len(args) && name != "colossalai" && name != "colossalairun" { // which takes its flags behind the script, too
+	if flagWords(flags, args) < len(args) && name != "colossalai" &&
+		name != "colossalairun" { // which takes its flags behind the script, too
 		return nil, cobra.ShellCompDirectiveDefault // the command's own words
 	}
 	if spelling, part, joined := strings.Cut(toComplete, "="); joined {
@@ -94,7 +95,8 @@ func starting(words []string, part string) ([]string, cobra.ShellCompDirective) 
 	if len(words) == 0 {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, part) }), cobra.ShellCompDirectiveNoFileComp
+	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, part) }),
+		cobra.ShellCompDirectiveNoFileComp
 }
 
 // flagWords is how many of args are flags and their words, up to the command.

@@ -17,7 +17,8 @@ import (
 // has them, too.
 var deepSpeedDifferences = append(ourNames("an agent serves the workers' store and counts restarts: torch reads these"),
 	musterNames(),
-	difference{"hostfile no-ssh exclude", "LOCAL_RANK", `[01]`, `[01]`, "deepspeed's is RANK modulo the node's workers, which permutes devices where hosts have different slots"},
+	difference{"hostfile no-ssh exclude", "LOCAL_RANK", `[01]`, `[01]`,
+		"deepspeed's is RANK modulo the node's workers, which permutes devices where hosts have different slots"},
 	difference{"hostfile no-ssh exclude", "argv", `.*"--local_rank=[01]".*`, `.*"--local_rank=[01]".*`, "the same, as an argument"},
 	difference{"environment-files", "WORDS", absent, "two words", "pdsh's shell splits the value, which loses its quotes on the way"},
 )
@@ -88,7 +89,8 @@ func TestDeepSpeedDevices(t *testing.T) {
 		if c.env != "" {
 			environ = append(environ, c.env)
 		}
-		args := append([]string{"deepspeed", "--hostfile", "", "--master_port", "0", "--no_python", "--no_local_rank"}, strings.Fields(c.args)...)
+		args := append([]string{"deepspeed", "--hostfile", "", "--master_port", "0", "--no_python", "--no_local_rank"},
+			strings.Fields(c.args)...)
 		got := muster(t, environ, append(args, "sh", "-c", sayDevices)...)
 		if on := said(got); got.status != 0 || len(on) == 0 || !strings.HasPrefix("on "+on[0]+" ", c.want+" ") {
 			t.Errorf("%s %s %s: status %d, %q, want %q\n%s", c.spec, c.env, c.args, got.status, on, c.want, got.stderr)
@@ -101,7 +103,8 @@ func TestDeepSpeedDevices(t *testing.T) {
 func TestDeepSpeedFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "logs")
-	got := muster(t, nil, "deepspeed", "--num_gpus", "2", "--master_port", "0", "--no_python", "--no_local_rank", "--enable_each_rank_log", dir, "--save_pid",
+	got := muster(t, nil, "deepspeed", "--num_gpus", "2", "--master_port", "0", "--no_python", "--no_local_rank", "--enable_each_rank_log",
+		dir, "--save_pid",
 		"sh", "-c", `echo rank $RANK; echo more of $RANK >&2; cat /tmp/$PPID.deepspeed`, "sh")
 	if got.status != 0 || strings.Contains(got.stdout, "rank") || strings.Contains(got.stderr, "more of") {
 		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
@@ -147,7 +150,8 @@ func TestDeepSpeedOnHosts(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "hosts")
 	writeTree(t, file, "localhost slots=1\n127.0.0.1 slots=3\n", 0o600)
-	got := muster(t, []string{"DS_ACCELERATOR=cpu"}, "deepspeed", "--hostfile", file, "--include", "localhost@127.0.0.1:0,2", "--master_port", freePort(t),
+	got := muster(t, []string{"DS_ACCELERATOR=cpu"}, "deepspeed", "--hostfile", file, "--include", "localhost@127.0.0.1:0,2",
+		"--master_port", freePort(t),
 		"--no_python", "--no_local_rank", "sh", "-c",
 		"echo on $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_SIZE on $CROSS_RANK of $CROSS_SIZE, devices $CUDA_VISIBLE_DEVICES")
 	want := []string{

@@ -167,7 +167,8 @@ func familyReport(f accel.Family, nvml *probe.Report) familyOfDevices {
 		for _, d := range list {
 			own := deviceOfNode{
 				Index: known(d.Index), Visible: known(d.VisibleIndex), Model: d.Model, UUID: d.UUID, BusID: d.BusID, Node: d.Node,
-				Driver: d.Driver, NUMANode: known(d.NUMANode), Link: d.Link, LocalCPUs: d.LocalCPUs, Instances: len(d.Instances), WhyNot: d.WhyNot, Notes: d.Notes,
+				Driver: d.Driver, NUMANode: known(d.NUMANode), Link: d.Link, LocalCPUs: d.LocalCPUs, Instances: len(d.Instances),
+				WhyNot: d.WhyNot, Notes: d.Notes,
 			}
 			if f.Vendor == "nvidia" && nvml != nil {
 				own.NVML = nvml.Find(d.BusID, d.UUID)

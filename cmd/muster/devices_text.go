@@ -29,7 +29,8 @@ func (d *deviceReport) write(w io.Writer, cpusWhy string) error {
 			if dev.Instances > 0 {
 				remarks = append(remarks, strconv.Itoa(dev.Instances)+" MIG instances")
 			}
-			printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", number(dev.Index), number(dev.Visible), f.Vendor, orDash(dev.Model), orDash(dev.BusID),
+			printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", number(dev.Index), number(dev.Visible), f.Vendor, orDash(dev.Model),
+				orDash(dev.BusID),
 				orDash(dev.Node), orDash(dev.Driver), orDash(dev.Link), number(dev.NUMANode), strings.Join(remarks, "; "))
 		}
 	}
@@ -53,7 +54,8 @@ func (d *deviceReport) write(w io.Writer, cpusWhy string) error {
 	if n := d.NVML; n != nil && n.Degraded != "" {
 		line("nvidia: %s", n.Degraded)
 	} else if n != nil {
-		line("nvidia: driver %s, library %s, CUDA %s (NVML by %s in %d ms)", orDash(n.Driver), orDash(n.Library), orDash(n.CUDA), n.Via, n.TookMS)
+		line("nvidia: driver %s, library %s, CUDA %s (NVML by %s in %d ms)", orDash(n.Driver), orDash(n.Library), orDash(n.CUDA),
+			n.Via, n.TookMS)
 	}
 	for _, f := range d.Vendors {
 		for _, why := range f.Why {
@@ -107,7 +109,9 @@ func (d *deviceReport) writeFacts(w io.Writer) error {
 				continue
 			}
 			if !some {
-				fmt.Fprint(t, "index\tmemory\tprocesses\tECC errors\trows replaced\tMIG\tNVLinks\theat\tpower\tclocks\tslowed down\n") //nolint:errcheck // Flush says it
+				fmt.Fprint(t,
+					// Flush says it.
+					"index\tmemory\tprocesses\tECC errors\trows replaced\tMIG\tNVLinks\theat\tpower\tclocks\tslowed down\n") //nolint:errcheck
 				some = true
 			}
 			fmt.Fprintln(t, strings.Join(append([]string{number(dev.Index)}, facts(dev.NVML)...), "\t")) //nolint:errcheck // Flush says it
@@ -167,12 +171,14 @@ func facts(g *nvline.GPU) []string {
 	if g.Clocks != nil {
 		slowed = slowness(*g.Clocks)
 	}
-	return []string{memory, processes, errs, rows, mig, links, pair(g.Temperature, g.TempSlow, 1, "°C"), pair(g.Power, g.PowerLimit, 1000, "W"), clocks, slowed}
+	return []string{memory, processes, errs, rows, mig, links, pair(g.Temperature, g.TempSlow, 1, "°C"),
+		pair(g.Power, g.PowerLimit, 1000, "W"), clocks, slowed}
 }
 
 // slowness names why a GPU's clocks are not at their highest (nvml.h, nvmlClocksEventReason).
 func slowness(reasons uint64) string {
-	names := []string{"idle", "application clocks", "power cap", "hardware", "sync boost", "heat (driver)", "heat (hardware)", "power brake", "display"}
+	names := []string{"idle", "application clocks", "power cap", "hardware", "sync boost", "heat (driver)", "heat (hardware)",
+		"power brake", "display"}
 	var said []string
 	for i, name := range names {
 		if reasons>>i&1 != 0 {

@@ -36,7 +36,8 @@ func TestDLRoverMasterIsRefused(t *testing.T) {
 		}
 	}()
 	got := muster(t, []string{"DLROVER_MASTER_ADDR=" + master.Addr().String()}, "dlrover-run", "--nnodes=2", "--no-python", "true")
-	for _, want := range []string{"DLROVER_MASTER_ADDR=" + master.Addr().String() + ": a gRPC server answers there", "hint: muster's agents need no master: run muster store"} {
+	for _, want := range []string{"DLROVER_MASTER_ADDR=" + master.Addr().String() + ": a gRPC server answers there",
+		"hint: muster's agents need no master: run muster store"} {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("no %q in:\n%s", want, got.stderr)
 		}
@@ -56,9 +57,11 @@ func TestDLRoverNodesMeetAtTheMaster(t *testing.T) {
 	t.Cleanup(func() { _ = taken.Close() })
 	ports := []string{strconv.Itoa(taken.Addr().(*net.TCPAddr).Port), freePort(t), freePort(t)}
 	store := start(t, nil, "store", "--bind", "127.0.0.1:0")
-	testutil.Eventually(t, 20*time.Second, "the store tells where it listens", func() bool { return strings.Contains(store.out.String(), "\n") })
+	testutil.Eventually(t, 20*time.Second, "the store tells where it listens",
+		func() bool { return strings.Contains(store.out.String(), "\n") })
 	environ := []string{
-		"DLROVER_MASTER_ADDR=" + strings.TrimSpace(store.out.String()), "ELASTIC_JOB_NAME=job", "POD_IP=127.0.0.1", "HOST_PORTS=" + strings.Join(ports, ","),
+		"DLROVER_MASTER_ADDR=" + strings.TrimSpace(store.out.String()), "ELASTIC_JOB_NAME=job", "POD_IP=127.0.0.1",
+		"HOST_PORTS=" + strings.Join(ports, ","),
 		"NODE_NUM=2", "NODE_RANK=0", "NODE_ID=5",
 	}
 	var nodes []*testJob

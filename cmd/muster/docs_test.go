@@ -12,10 +12,14 @@ import (
 
 // theirFlags are flags on our pages that belong to other programs, which the pages name beside them.
 var theirFlags = map[string][]string{
-	"a platform's or a tool's":   {"--am", "--api-key", "--app", "--count-ecc", "--ipc", "--ntasks-per-node", "--query-gpu", "--shm-size", "--deepspeed", "--token"},
-	"Megatron's":                 {"--async-save", "--ckpt-format", "--ckpt-step", "--exit-on-missing-checkpoint", "--finetune", "--load", "--no-load-rng", "--no-save-optim", "--save", "--save-retain-interval", "--verify-integrity"},
-	"mpirun's, which is refused": {"--bind-to-core", "--bynode", "--cpu-set", "--cpus-per-proc", "--display-allocation", "--display-map", "--merge-stderr-to-stdout", "--path", "--prefix", "--preload-binary", "--rankfile", "--report-bindings", "--show-state", "--timeout", "--timestamp-output", "--tune", "--use-hwthread-cpus", "--xterm"},
-	"horovodrun's, abbreviated":  {"--slots"},
+	"a platform's or a tool's": {"--am", "--api-key", "--app", "--count-ecc", "--ipc", "--ntasks-per-node", "--query-gpu", "--shm-size",
+		"--deepspeed", "--token"},
+	"Megatron's": {"--async-save", "--ckpt-format", "--ckpt-step", "--exit-on-missing-checkpoint", "--finetune", "--load",
+		"--no-load-rng", "--no-save-optim", "--save", "--save-retain-interval", "--verify-integrity"},
+	"mpirun's, which is refused": {"--bind-to-core", "--bynode", "--cpu-set", "--cpus-per-proc", "--display-allocation", "--display-map",
+		"--merge-stderr-to-stdout", "--path", "--prefix", "--preload-binary", "--rankfile", "--report-bindings", "--show-state",
+		"--timeout", "--timestamp-output", "--tune", "--use-hwthread-cpus", "--xterm"},
+	"horovodrun's, abbreviated": {"--slots"},
 }
 
 var (
@@ -29,7 +33,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	t.Parallel()
 	var flags []string
 	for _, command := range []string{
-		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun", "mpirun", "store", "check",
+		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
+		"mpirun", "store", "check",
 		"devices", "exec", "token", "ckpt", "ckpt ls", "ckpt inspect", "ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",
 	} {
 		help := "--help"
@@ -50,7 +55,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	var code strings.Builder
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		ext := filepath.Ext(path)
-		if err != nil || d.IsDir() || ext != ".go" && ext != ".py" && filepath.Base(path) != "Makefile" || strings.HasSuffix(path, "docs_test.go") {
+		if err != nil || d.IsDir() || ext != ".go" && ext != ".py" && filepath.Base(path) != "Makefile" ||
+			strings.HasSuffix(path, "docs_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
@@ -98,7 +104,8 @@ func TestReadmeLinesStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"train.py": "", "fsdp.yaml": "distributed_type: MULTI_GPU\nnum_processes: 4\n", "ds.json": "{}", "hostfile": "node1 slots=8\nnode2 slots=8\n", "hosts": "node1\nnode2\n",
+		"train.py": "", "fsdp.yaml": "distributed_type: MULTI_GPU\nnum_processes: 4\n", "ds.json": "{}",
+		"hostfile": "node1 slots=8\nnode2 slots=8\n", "hosts": "node1\nnode2\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -114,7 +114,8 @@ func newDryRun(p *plan.Plan, flags []dryFlag, place *dryPlace, show showing) (*d
 		store = strings.TrimSuffix(store, "0") + "<a free port>"
 	}
 	d := &dryRun{
-		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: p.WarmStart(), Binding: p.Binding(), Check: newDryCheck(p.Job.Check), Flags: flags,
+		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: p.WarmStart(),
+		Binding: p.Binding(), Check: newDryCheck(p.Job.Check), Flags: flags,
 		argvs: map[int]bool{}, boundBy: p.Job.Sources["numa-binding"].String(),
 	}
 	errorFile := "<a file of this attempt>"
@@ -185,7 +186,8 @@ func dryRound(p *plan.Plan, place *dryPlace) (rendezvous.Round, *dryMeeting, map
 		return r, nil, nil
 	}
 	d := &dryMeeting{
-		Backend: m.Backend, MinNodes: job.Nodes.Min, MaxNodes: job.Nodes.Max, Spares: m.Spares, NodeUnit: max(m.NodeUnit, 1), ReachedBy: m.LocalAddr,
+		Backend: m.Backend, MinNodes: job.Nodes.Min, MaxNodes: job.Nodes.Max, Spares: m.Spares, NodeUnit: max(m.NodeUnit, 1),
+		ReachedBy: m.LocalAddr,
 	}
 	for _, e := range m.Endpoints {
 		at := e.String()

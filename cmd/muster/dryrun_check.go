@@ -64,7 +64,8 @@ func (d *dryCheck) lines() [][2]string {
 		if d.Full {
 			text = "each node by itself, then every pair"
 		}
-		text += fmt.Sprintf(", %v for each; slower than %v times the %s is a straggler", time.Duration(d.TimeoutSeconds*float64(time.Second)), d.StragglerFactor, d.StragglerRule)
+		text += fmt.Sprintf(", %v for each; slower than %v times the %s is a straggler",
+			time.Duration(d.TimeoutSeconds*float64(time.Second)), d.StragglerFactor, d.StragglerRule)
 		if d.ExcludeStraggler {
 			text += " and leaves"
 		}

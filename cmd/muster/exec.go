@@ -39,7 +39,8 @@ DIR is the run directory, which the job's log names.`,
 			"  126, 127  command not executable, not found\n  others    the command's own\n"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errhint.With(errhint.Usagef("there is no command"), "name it behind --, as in muster exec --rank 0 -- python train.py")
+				return errhint.With(errhint.Usagef("there is no command"),
+					"name it behind --, as in muster exec --rank 0 -- python train.py")
 			}
 			return nil
 		},
@@ -58,7 +59,8 @@ DIR is the run directory, which the job's log names.`,
 			}
 			if cmd.Flags().Changed("attempt") {
 				const name = "TORCHELASTIC_RESTART_COUNT="
-				r.Env = append(slices.DeleteFunc(r.Env, func(kv string) bool { return strings.HasPrefix(kv, name) }), name+strconv.Itoa(attempt))
+				r.Env = append(slices.DeleteFunc(r.Env, func(kv string) bool { return strings.HasPrefix(kv, name) }),
+					name+strconv.Itoa(attempt))
 			}
 			return enter(r, args)
 		},

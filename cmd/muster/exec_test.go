@@ -19,7 +19,8 @@ func TestDebugMode(t *testing.T) {
 	t.Parallel()
 	logs := t.TempDir()
 	odd := "it's \"odd\" $HOME\n\\ \xff"
-	j := start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "dbg/1", "--debug-mode", "--log-dir", logs, "--env", "ODD", "--env", "API_TOKEN=hunter2", "--", "sh", "-c", "echo $RANK")
+	j := start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "dbg/1", "--debug-mode", "--log-dir", logs, "--env", "ODD", "--env",
+		"API_TOKEN=hunter2", "--", "sh", "-c", "echo $RANK")
 	files := func() []string {
 		found, _ := filepath.Glob(filepath.Join(logs, "*", "attempt_0", "env", "rank*"))
 		return found
@@ -51,12 +52,14 @@ func TestDebugMode(t *testing.T) {
 		if err != nil {
 			t.Errorf("rank %s: %v: %s", rank, err, byExec)
 		}
-		byShell, err := exec.CommandContext(t.Context(), "env", "-i", "PATH="+os.Getenv("PATH"), "sh", "-c", ". "+files()[i]+" && "+show).CombinedOutput()
+		byShell, err := exec.CommandContext(t.Context(), "env", "-i", "PATH="+os.Getenv("PATH"), "sh", "-c",
+			". "+files()[i]+" && "+show).CombinedOutput()
 		if err != nil || string(byShell) != byExec {
 			t.Errorf("rank %s: a shell has %q, %v; muster exec %q", rank, byShell, err, byExec)
 		}
 		words := strings.SplitN(byExec, " ", 6)
-		if len(words) != 6 || words[0] != rank+"/2" || words[1] != rank || words[3] != here || words[4] != "hunter2" || words[5] != odd+"\n" {
+		if len(words) != 6 || words[0] != rank+"/2" || words[1] != rank || words[3] != here || words[4] != "hunter2" ||
+			words[5] != odd+"\n" {
 			t.Errorf("rank %s: %q", rank, words)
 			continue
 		}
@@ -79,7 +82,8 @@ func TestDebugMode(t *testing.T) {
 	if out, err := inside("1", "--attempt", "7", "--", "sh", "-c", "echo $TORCHELASTIC_RESTART_COUNT $RANK"); err != nil || out != "7 1\n" {
 		t.Errorf("another attempt: %v: %q", err, out)
 	}
-	for want, args := range map[string][]string{"only 0, 1": {"--", "true"}, "no debug job runs here": {"--run-id", "other", "--", "true"}} {
+	for want, args := range map[string][]string{"only 0, 1": {"--", "true"},
+		"no debug job runs here": {"--run-id", "other", "--", "true"}} {
 		if out, err := inside("2", args...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("rank 2 %q: %v: %s", args, err, out)
 		}

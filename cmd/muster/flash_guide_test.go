@@ -47,7 +47,8 @@ func TestFlashGuide(t *testing.T) {
 							t.Errorf("rank %d ends with %q, and rank 0 with %q\n%s", rank, ends[rank], ends[0], said)
 						}
 					}
-					if told := strings.Count(said, "muster: dlrover's flash checkpoint is muster's here"); told != map[string]int{"torch": 0, "wheel": 1}[name] {
+					if told := strings.Count(said,
+						"muster: dlrover's flash checkpoint is muster's here"); told != map[string]int{"torch": 0, "wheel": 1}[name] {
 						t.Errorf("whose package it is was told %d times\n%s", told, said)
 					}
 				})
@@ -59,7 +60,8 @@ func TestFlashGuide(t *testing.T) {
 // flashGuide runs one of the scripts, and returns how each rank has ended, and all that was said.
 func flashGuide(t *testing.T, python, script string, nodes int, victim string) (ends map[int]string, said string) {
 	t.Helper()
-	return flashJob(t, script, nodes, victim, "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes), "--nproc-per-node=2", "--max-restarts=2")
+	return flashJob(t, script, nodes, victim, "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes), "--nproc-per-node=2",
+		"--max-restarts=2")
 }
 
 // flashJob does so with any launcher's name and flags.
@@ -106,9 +108,11 @@ func TestFlashWays(t *testing.T) {
 		nodes  int
 		args   []string
 	}{
-		"deepspeed":  {"fsdp", 1, []string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", "PORT"}},
-		"accelerate": {"ddp", 1, []string{"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2", "--main_process_port", "PORT"}},
-		"elastic":    {"ddp", 2, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=2"}},
+		"deepspeed": {"fsdp", 1,
+			[]string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", "PORT"}},
+		"accelerate": {"ddp", 1, []string{"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2",
+			"--main_process_port", "PORT"}},
+		"elastic": {"ddp", 2, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=2"}},
 	} {
 		for _, script := range []string{"ddp", "fsdp"} {
 			if script != c.script && os.Getenv("MUSTER_SOAK") != "1" {
@@ -138,8 +142,10 @@ func TestFlashRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, off := range []string{"--ckpt-shim=off", "--ckpt=off"} {
-		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+interpreter, off, "dlrover-run", "--standalone", "--max-restarts=3", script)
-		if got.status != 1 || !strings.Contains(got.stderr, python.Barred) || !strings.Contains(got.stderr, "0 of 3 used: it would fail of the same again") {
+		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+interpreter, off, "dlrover-run", "--standalone",
+			"--max-restarts=3", script)
+		if got.status != 1 || !strings.Contains(got.stderr, python.Barred) ||
+			!strings.Contains(got.stderr, "0 of 3 used: it would fail of the same again") {
 			t.Errorf("%s: status %d\n%s%s", off, got.status, got.stdout, got.stderr)
 		}
 	}

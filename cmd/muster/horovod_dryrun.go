@@ -68,7 +68,8 @@ func (a *app) showElastic(ctx context.Context, req dialect.Request, cfg hosts.El
 	t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format, args...) } // Flush tells what failed
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
-	printf("hosts\t%s\nworlds\t%d slots at first, then %d to %s\nworking directory\t%s\ncommand\t%s\n", d.Hosts, d.Needed, d.MinNP, most, d.Dir, shellescape.QuoteCommand(d.Argv))
+	printf("hosts\t%s\nworlds\t%d slots at first, then %d to %s\nworking directory\t%s\ncommand\t%s\n", d.Hosts, d.Needed, d.MinNP, most,
+		d.Dir, shellescape.QuoteCommand(d.Argv))
 	printf("\nflags\n")
 	for _, f := range d.Flags {
 		printf("  %s\t%s\t%s\n", f.Name, f.Value, f.Source)

@@ -29,26 +29,31 @@ func TestHorovodrunElasticRules(t *testing.T) {
 		reason  string
 		said    string
 	}{
-		"deadline":   {[]string{"--active-deadline", "1s"}, []string{"sleep", "1000"}, 124, "Timeout", "DeadlineExceeded", "--active-deadline"},
-		"fatal":      {[]string{"--fatal-exit-codes", "3"}, sleeping, 3, "Failed", "FatalExitCode", "3 is one of --fatal-exit-codes"},
-		"never":      {[]string{"--restart-policy", "never"}, sleeping, 3, "Failed", "WorkerFailed", "--restart-policy never"},
-		"exit codes": {[]string{"--restart-policy", "exit-code", "--retryable-exit-codes", "7"}, sleeping, 3, "Failed", "WorkerFailed", "3 is none of --retryable-exit-codes"},
-		"success":    {nil, []string{"true"}, 0, "Succeeded", "WorkersSucceeded", "the job has succeeded"},
-		"node fails": {[]string{"--restart-policy", "on-node-fail"}, sleeping, 3, "Failed", "WorkerFailed", "--restart-policy on-node-fail"},
+		"deadline": {[]string{"--active-deadline", "1s"}, []string{"sleep", "1000"}, 124, "Timeout", "DeadlineExceeded",
+			"--active-deadline"},
+		"fatal": {[]string{"--fatal-exit-codes", "3"}, sleeping, 3, "Failed", "FatalExitCode", "3 is one of --fatal-exit-codes"},
+		"never": {[]string{"--restart-policy", "never"}, sleeping, 3, "Failed", "WorkerFailed", "--restart-policy never"},
+		"exit codes": {[]string{"--restart-policy", "exit-code", "--retryable-exit-codes", "7"}, sleeping, 3, "Failed", "WorkerFailed",
+			"3 is none of --retryable-exit-codes"},
+		"success": {nil, []string{"true"}, 0, "Succeeded", "WorkersSucceeded", "the job has succeeded"},
+		"node fails": {[]string{"--restart-policy", "on-node-fail"}, sleeping, 3, "Failed", "WorkerFailed",
+			"--restart-policy on-node-fail"},
 		"rank 0 decides": {
 			[]string{"--restart-policy", "never", "--fail-policy", "rank0"},
 			[]string{"sh", "-c", "[ $HOROVOD_RANK = 0 ] && sleep 1 || exit 3; exit 4"},
 			4, "Failed", "WorkerFailed", "rank 0",
 		},
 		"one success": {
-			[]string{"--success-policy", "any"}, []string{"sh", "-c", "[ $HOROVOD_RANK = 1 ] || exec sleep 1000"}, 0, "Succeeded", "WorkersSucceeded", "",
+			[]string{"--success-policy", "any"}, []string{"sh", "-c", "[ $HOROVOD_RANK = 1 ] || exec sleep 1000"}, 0, "Succeeded",
+			"WorkersSucceeded", "",
 		},
 		"rank 0 succeeds": {
 			[]string{"--success-policy", "rank0", "--linger", "200s"},
 			[]string{"sh", "-c", "[ $HOROVOD_RANK = 0 ] || { sleep 1; exit 5; }"},
 			0, "Succeeded", "WorkersSucceeded", "",
 		},
-		"no status": {[]string{"--success-policy", "none", "--fail-policy", "none"}, []string{"sh", "-c", "exit 9"}, 0, "Succeeded", "WorkersSucceeded", ""},
+		"no status": {[]string{"--success-policy", "none", "--fail-policy", "none"}, []string{"sh", "-c", "exit 9"}, 0, "Succeeded",
+			"WorkersSucceeded", ""},
 		"limit": {
 			[]string{"--backoff-limit", "0", "--restart-window", "1h"},
 			sleeping, 3, "Failed", "BackoffLimitReached",
@@ -56,7 +61,8 @@ func TestHorovodrunElasticRules(t *testing.T) {
 		},
 	} {
 		file := filepath.Join(t.TempDir(), "status.json")
-		args := append(c.own, "--status-file", file, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:2")
+		args := append(c.own, "--status-file", file, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script",
+			"echo localhost:2")
 		got := muster(t, nil, append(args, c.command...)...)
 		if got.status != c.status || !strings.Contains(got.stderr, c.said) {
 			t.Errorf("%s: status %d, want %d and %q\n%s%s", name, got.status, c.status, c.said, got.stdout, got.stderr)
@@ -72,7 +78,8 @@ func TestHorovodrunElasticRules(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(text, &doc)
 		}
-		if err != nil || doc.Phase != c.phase || doc.Reason != c.reason || doc.ExitStatus == nil || *doc.ExitStatus != c.status || doc.Generation != 1 || doc.WorldSize != 2 || doc.Counts["running"] != 0 {
+		if err != nil || doc.Phase != c.phase || doc.Reason != c.reason || doc.ExitStatus == nil || *doc.ExitStatus != c.status ||
+			doc.Generation != 1 || doc.WorldSize != 2 || doc.Counts["running"] != 0 {
 			t.Errorf("%s: %v\n%s", name, err, text)
 		}
 	}
@@ -87,7 +94,8 @@ func TestHorovodrunElasticTasks(t *testing.T) {
 		"true": {{"localhost", "0-1", "Succeeded", &none}, {"127.0.0.1", "2", "Succeeded", &none}},
 	} {
 		file := filepath.Join(t.TempDir(), "status.json")
-		got := muster(t, nil, "--restart-policy", "never", "--status-file", file, "horovodrun", "-np", "3", "--min-np", "2", "-H", "localhost:2,127.0.0.1:1", "sh", "-c", script)
+		got := muster(t, nil, "--restart-policy", "never", "--status-file", file, "horovodrun", "-np", "3", "--min-np", "2", "-H",
+			"localhost:2,127.0.0.1:1", "sh", "-c", script)
 		if diff := cmp.Diff(want, readWorld(t, file).Tasks); diff != "" {
 			t.Errorf("%s: status %d (-want +got):\n%s\n%s", script, got.status, diff, got.stderr)
 		}
@@ -124,7 +132,8 @@ func TestHorovodrunElasticScope(t *testing.T) {
 	}{
 		"world": {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, nil, 6, "limit of 2 restarts of the whole job"},
 		"one host": {
-			[]string{"--restart-scope", "world", "--backoff-limit", "1"}, []string{"-H", "localhost:2"}, 4, "limit of 1 restarts of the whole job",
+			[]string{"--restart-scope", "world", "--backoff-limit", "1"}, []string{"-H", "localhost:2"}, 4,
+			"limit of 1 restarts of the whole job",
 		},
 		"reset limit": {[]string{"--restart-scope", "world"}, []string{"--reset-limit", "1"}, 4, "the limit, 1 (--reset-limit)"},
 		"host":        {[]string{"--restart-scope", "node", "--backoff-limit", "2"}, []string{"--elastic-timeout", "1"}, 2, ""},
@@ -163,19 +172,23 @@ func TestHorovodrunElasticBorne(t *testing.T) {
 		starts int // of rank 1
 		says   string
 	}{
-		"process": {[]string{"--restart-scope", "process", "--backoff-limit", "2"}, 3, "limit of 2 restarts of the whole job is reached (--backoff-limit)"},
-		"world":   {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, 3, "limit of 2 restarts of the whole job is reached (--backoff-limit)"},
-		"host":    {[]string{"--backoff-limit", "0"}, 1, "limit of 0 restarts of the whole job is reached (--backoff-limit)"},
-		"never":   {[]string{"--restart-policy", "never"}, 1, "--restart-policy never"},
+		"process": {[]string{"--restart-scope", "process", "--backoff-limit", "2"}, 3,
+			"limit of 2 restarts of the whole job is reached (--backoff-limit)"},
+		"world": {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, 3,
+			"limit of 2 restarts of the whole job is reached (--backoff-limit)"},
+		"host":  {[]string{"--backoff-limit", "0"}, 1, "limit of 0 restarts of the whole job is reached (--backoff-limit)"},
+		"never": {[]string{"--restart-policy", "never"}, 1, "--restart-policy never"},
 	} {
 		args := append(c.own, "--fail-policy", "none", "--restart-delay", "10ms", "--active-deadline", "60s")
 		if !slices.Contains(c.own, "--restart-scope") {
 			args = append(c.own, "--fail-policy", "none", "--active-deadline", "60s")
 		}
-		got := muster(t, nil, append(args, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:1; echo 127.0.0.1:1",
-			"python3", "-c", borneWorker)...)
+		got := muster(t, nil,
+			append(args, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:1; echo 127.0.0.1:1",
+				"python3", "-c", borneWorker)...)
 		if got.status != 9 || strings.Count(got.stdout, "world 1") != c.starts || !strings.Contains(got.stderr, c.says) {
-			t.Errorf("%s: status %d, rank 1 started %d times, want %d and %q\n%s%s", name, got.status, strings.Count(got.stdout, "world 1"), c.starts, c.says, got.stdout, got.stderr)
+			t.Errorf("%s: status %d, rank 1 started %d times, want %d and %q\n%s%s", name, got.status, strings.Count(got.stdout, "world 1"),
+				c.starts, c.says, got.stdout, got.stderr)
 		}
 	}
 }
@@ -238,7 +251,8 @@ func TestHorovodrunElasticDebug(t *testing.T) {
 	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if got := j.wait(); got.status != 143 || !strings.HasSuffix(got.stderr, "muster: error: the job was stopped: muster received SIGTERM\n") {
+	if got := j.wait(); got.status != 143 ||
+		!strings.HasSuffix(got.stderr, "muster: error: the job was stopped: muster received SIGTERM\n") {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "trained")); err == nil {
@@ -258,21 +272,28 @@ func TestHorovodrunElasticCheck(t *testing.T) {
 		status int
 		says   string
 	}{
-		"one host": {"nodes:\n  127.0.0.1: {faults: [{kind: remap-failed, gpu: 0}]}\n", 0, "the job goes on without the hosts that are unfit"},
-		"all":      {"  faults: [{kind: remap-failed, gpu: 0}]\n", 80, "muster: error: the check has found all hosts unfit (--network-check)"},
+		"one host": {"nodes:\n  127.0.0.1: {faults: [{kind: remap-failed, gpu: 0}]}\n", 0,
+			"the job goes on without the hosts that are unfit"},
+		"all": {"  faults: [{kind: remap-failed, gpu: 0}]\n", 80,
+			"muster: error: the check has found all hosts unfit (--network-check)"},
 	} {
 		dir := t.TempDir()
 		spec, ran := filepath.Join(dir, "spec.yaml"), filepath.Join(dir, "ran")
-		if err := os.WriteFile(spec, []byte("version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n"+c.faults), 0o600); err != nil {
+		if err := os.WriteFile(spec, []byte("version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n"+c.faults),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := muster(t, []string{path}, "--network-check", "--accelerator", "fake:"+spec, "--status-file", filepath.Join(dir, "status"), "horovodrun",
-			"-np", "1", "--min-np", "1", "--host-discovery-script", "echo 127.0.0.1:1; echo localhost:1", "sh", "-c", "echo $HOROVOD_HOSTNAME >> "+ran)
+		got := muster(t, []string{path}, "--network-check", "--accelerator", "fake:"+spec, "--status-file", filepath.Join(dir, "status"),
+			"horovodrun",
+			"-np", "1", "--min-np", "1", "--host-discovery-script", "echo 127.0.0.1:1; echo localhost:1", "sh", "-c",
+			"echo $HOROVOD_HOSTNAME >> "+ran)
 		said, _ := os.ReadFile(ran)
-		if got.status != c.status || !strings.Contains(got.stderr, c.says) || !strings.Contains(got.stderr, "remap-failed") || string(said) != map[int]string{0: "localhost\n"}[c.status] {
+		if got.status != c.status || !strings.Contains(got.stderr, c.says) || !strings.Contains(got.stderr, "remap-failed") ||
+			string(said) != map[int]string{0: "localhost\n"}[c.status] {
 			t.Errorf("%s: status %d, want %d; ran on %q\n%s", name, got.status, c.status, said, got.stderr)
 		}
-		if text, err := os.ReadFile(filepath.Join(dir, "status")); err != nil || !strings.Contains(string(text), fmt.Sprintf(`"exitStatus": %d`, c.status)) {
+		if text, err := os.ReadFile(filepath.Join(dir, "status")); err != nil ||
+			!strings.Contains(string(text), fmt.Sprintf(`"exitStatus": %d`, c.status)) {
 			t.Errorf("%s: status file %s, %v", name, text, err)
 		}
 	}
@@ -281,10 +302,12 @@ func TestHorovodrunElasticCheck(t *testing.T) {
 // A job none of whose hosts can be reached may be tried again, and its last line says why.
 func TestHorovodrunElasticUnreachable(t *testing.T) {
 	t.Parallel()
-	got := muster(t, nil, "horovodrun", "-np", "1", "--min-np", "1", "--start-timeout", "2", "--host-discovery-script", "echo nowhere.invalid:1", "true")
+	got := muster(t, nil, "horovodrun", "-np", "1", "--min-np", "1", "--start-timeout", "2", "--host-discovery-script",
+		"echo nowhere.invalid:1", "true")
 	lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
 	last := lines[len(lines)-1]
-	if got.status != 75 || !strings.HasPrefix(last, "muster: error: the worker of rank 0 on nowhere.invalid") || !strings.Contains(last, "nobody knows the name") {
+	if got.status != 75 || !strings.HasPrefix(last, "muster: error: the worker of rank 0 on nowhere.invalid") ||
+		!strings.Contains(last, "nobody knows the name") {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
 }
@@ -295,7 +318,8 @@ func TestHorovodrunElasticWarmProcess(t *testing.T) {
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
 	j := start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
-		"--restart-scope", "process", "--backoff-limit", "2", "--warm", "auto", "--log-level", "debug", "horovodrun", "-np", "2", "--min-np", "2",
+		"--restart-scope", "process", "--backoff-limit", "2", "--warm", "auto", "--log-level", "debug", "horovodrun", "-np", "2",
+		"--min-np", "2",
 		"--host-discovery-script", "echo localhost:2", "python", "-W", "ignore", horovodWorker(t, "elastic_worker.py"), dir)
 	// last are the workers of a world of two by their local rank, with their process ids and the batch that they are
 	// at.
@@ -328,7 +352,8 @@ func TestHorovodrunElasticWarmProcess(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := j.wait(); got.status != 0 || strings.Count(got.stderr, "worker forked from the template") != 3 || strings.Count(got.stderr, `"new world"`) != 2 {
+	if got := j.wait(); got.status != 0 || strings.Count(got.stderr, "worker forked from the template") != 3 ||
+		strings.Count(got.stderr, `"new world"`) != 2 {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
 }

@@ -32,7 +32,8 @@ func TestHorovodrunStatic(t *testing.T) {
 	t.Parallel()
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
-	got := muster(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "--log-level", "error", "horovodrun", "-np", "3", "-H", "localhost:2,127.0.0.1:2",
+	got := muster(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "--log-level", "error", "horovodrun", "-np", "3", "-H",
+		"localhost:2,127.0.0.1:2",
 		"--output-filename", dir, "python", "-W", "ignore", horovodWorker(t, "static_worker.py"))
 	if got.status != 0 {
 		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
@@ -72,7 +73,8 @@ func TestHorovodrunEnvironment(t *testing.T) {
 	bin := testutil.Peer(t, "horovod")
 	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "KEPT=a b\nc", "OMP_NUM_THREADS=1"}
 	args := func(dir string) []string {
-		return []string{"-np", "3", "-H", "localhost:2,127.0.0.1:1", "--gloo", "--tcp", "--cycle-time-ms", "3", "sh", "-c", "env -0 > " + dir + "/$HOROVOD_RANK"}
+		return []string{"-np", "3", "-H", "localhost:2,127.0.0.1:1", "--gloo", "--tcp", "--cycle-time-ms", "3", "sh", "-c",
+			"env -0 > " + dir + "/$HOROVOD_RANK"}
 	}
 	read := func(dir string) []map[string]string {
 		var all []map[string]string
@@ -142,7 +144,8 @@ func TestHorovodrunElastic(t *testing.T) {
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-			if fields := strings.Fields(lines[len(lines)-1]); err == nil && len(fields) == 4 && fields[1] == strconv.Itoa(size) && fields[3] == fields[1] {
+			if fields := strings.Fields(lines[len(lines)-1]); err == nil && len(fields) == 4 && fields[1] == strconv.Itoa(size) &&
+				fields[3] == fields[1] {
 				found[filepath.Base(file)] = lines[len(lines)-1]
 			}
 		}
@@ -184,7 +187,8 @@ func TestHorovodrunKilled(t *testing.T) {
 	t.Parallel()
 	mark := fmt.Sprint("100.", os.Getpid())
 	j := start(t, nil, "horovodrun", "-np", "2", "--host-discovery-script", "echo localhost:2", "sleep", mark)
-	testutil.Eventually(t, 30*time.Second, "workers run", func() bool { return len(processes(t, "sleep\x00"+mark)) > 2 }) // with the launcher
+	testutil.Eventually(t, 30*time.Second, "workers run",
+		func() bool { return len(processes(t, "sleep\x00"+mark)) > 2 }) // with the launcher
 	if err := j.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +206,8 @@ func TestHorovodrunInterruptedWhileReaching(t *testing.T) {
 	if err := os.WriteFile(slow, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}, "--ssh-program", slow, "horovodrun", "-np", "2", "--min-np", "1",
+	j := start(t, []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}, "--ssh-program", slow, "horovodrun", "-np", "2",
+		"--min-np", "1",
 		"--host-discovery-script", "echo localhost:1; echo elsewhere:1", "sleep", "1000")
 	testutil.Eventually(t, time.Minute, "the other host is being reached", func() bool {
 		_, err := os.Stat(filepath.Join(dir, "asked"))

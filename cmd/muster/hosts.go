@@ -33,7 +33,8 @@ func (a *app) runElastic(ctx context.Context, req dialect.Request, log zerolog.L
 	h := req.Horovod
 	cfg := hosts.ElasticConfig{
 		Launcher: a.launcherConfig(req, log), Source: a.discovery(h), CheckJob: checkJob,
-		Rules: elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout, Cooldown: h.Cooldown},
+		Rules: elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout,
+			Cooldown: h.Cooldown},
 	}
 	if h.DNS == "" { // whose server others need too
 		cfg.MinInterval = 100 * time.Millisecond
@@ -47,7 +48,8 @@ func (a *app) runElastic(ctx context.Context, req dialect.Request, log zerolog.L
 func (a *app) launcherConfig(req dialect.Request, log zerolog.Logger) hosts.LauncherConfig {
 	c := hosts.LauncherConfig{
 		Job: req.Job, LogLevel: req.LogLevel, LogFormat: req.LogFormat, Environ: a.environ, Version: a.version, Hostname: hostname(),
-		Stdout: a.stdout, Stderr: a.stderr, Console: a, TerminationLog: a.terminationLog(), Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
+		Stdout: a.stdout, Stderr: a.stderr, Console: a, TerminationLog: a.terminationLog(),
+		Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
 	}
 	if h := req.Horovod; h != nil {
 		c.Horovod = &hosts.World{Slots: h.Slots, NICs: h.NICs}

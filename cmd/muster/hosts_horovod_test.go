@@ -83,7 +83,8 @@ func TestHostsHorovodElastic(t *testing.T) {
 	r := launch(first)
 	grown := func(out string, size int) {
 		t.Helper()
-		testutil.Eventually(t, 2*time.Minute, fmt.Sprintf("%d workers are in a world of %d", size, size), func() bool { return inWorld(worlds(t, out), size) == size })
+		testutil.Eventually(t, 2*time.Minute, fmt.Sprintf("%d workers are in a world of %d", size, size),
+			func() bool { return inWorld(worlds(t, out), size) == size })
 	}
 	grown(first, 3)
 	say(0, 1, 2, 3)
@@ -130,7 +131,8 @@ func TestHostsHorovodFixed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := j.start("horovodrun", "-np", "3", "-H", "node1:1,node2:2", "--output-filename", filepath.Join(j.out, "logs"), python, worker, j.out)
+	r := j.start("horovodrun", "-np", "3", "-H", "node1:1,node2:2", "--output-filename", filepath.Join(j.out, "logs"), python,
+		worker, j.out)
 	j.ends(r, 0)
 	for rank := range 3 {
 		if _, err := os.Stat(filepath.Join(j.out, "logs", "rank."+strconv.Itoa(rank), "stdout")); err != nil {
@@ -138,6 +140,7 @@ func TestHostsHorovodFixed(t *testing.T) {
 		}
 	}
 	j.clean(30 * time.Second)
-	r = j.start("horovodrun", "-np", "3", "-H", "node1:1,node2:2", "sh", "-c", `echo "$HOROVOD_RANK/$HOROVOD_SIZE $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE $HOROVOD_HOSTNAME $HOROVOD_GLOO_IFACE"`)
+	r = j.start("horovodrun", "-np", "3", "-H", "node1:1,node2:2", "sh", "-c",
+		`echo "$HOROVOD_RANK/$HOROVOD_SIZE $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE $HOROVOD_HOSTNAME $HOROVOD_GLOO_IFACE"`)
 	j.ends(r, 0, "[0]<stdout>:0/3 0/1 0/2 node1 eth0", "[1]<stdout>:1/3 0/2 1/2 node2 eth0", "[2]<stdout>:2/3 1/2 0/1 node2 eth0")
 }

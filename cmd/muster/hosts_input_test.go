@@ -56,7 +56,8 @@ func TestHostsDiesInCopy(t *testing.T) {
 	j.on[1].PowerOff()
 	off := time.Now()
 	j.ends(r, 75, "on node2:")
-	if took := time.Since(off); took > 40*time.Second { // --start-timeout, and not the minute after which a silent machine is taken for lost
+	// --start-timeout, and not the minute after which a silent machine is taken for lost.
+	if took := time.Since(off); took > 40*time.Second {
 		t.Errorf("the launcher has ended %v after the host was switched off", took)
 	}
 	if whole, _ := filepath.Glob(filepath.Join(cache, "muster/bin/muster-*")); len(whole) > 0 {
@@ -102,8 +103,9 @@ func TestHostsLarge(t *testing.T) {
 		script     string
 		args, vars []string
 	}{
-		"arguments":   {`printf %s "$@" | sha256sum`, words, nil},
-		"environment": {`printf %s "$BIG0" "$BIG1" "$BIG2" "$BIG3" "$BIG4" "$BIG5" "$BIG6" "$BIG7" "$BIG8" "$BIG9" | sha256sum`, nil, words},
+		"arguments": {`printf %s "$@" | sha256sum`, words, nil},
+		"environment": {`printf %s "$BIG0" "$BIG1" "$BIG2" "$BIG3" "$BIG4" "$BIG5" "$BIG6" "$BIG7" "$BIG8" "$BIG9" | sha256sum`,
+			nil, words},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := j.again(t)
@@ -149,7 +151,8 @@ func TestHostsMany(t *testing.T) {
 	client := testutil.NewSSHClient(t)
 	cache := t.TempDir()
 	// One server has all addresses of this machine, and so is all hosts.
-	server := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Address: "0.0.0.0", Stranger: true, Env: []string{"XDG_CACHE_HOME=" + cache, endAtOnce}})
+	server := testutil.SSHD(t,
+		testutil.SSHDConfig{Client: client, Address: "0.0.0.0", Stranger: true, Env: []string{"XDG_CACHE_HOME=" + cache, endAtOnce}})
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +182,8 @@ func TestHostsMany(t *testing.T) {
 		t.Fatalf("one host: status %d\n%s", got.status, got.stderr)
 	}
 	began := time.Now()
-	got := muster(t, environ, "run", "--hostfile", writeScript(t, "hosts", file.String()), "--ssh-parallel", "32", "--start-timeout", limit, "--", "sh", "-c", showRank)
+	got := muster(t, environ, "run", "--hostfile", writeScript(t, "hosts", file.String()), "--ssh-parallel", "32", "--start-timeout", limit,
+		"--", "sh", "-c", showRank)
 	t.Logf("%d hosts: %v", n, time.Since(began).Round(10*time.Millisecond))
 	last := 0
 	for _, i := range []int{n / 4, n / 2, 3 * n / 4} {

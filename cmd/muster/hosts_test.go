@@ -187,8 +187,10 @@ func TestHostsRun(t *testing.T) {
 	j := newHostsJob(t, 3)
 	value := "a \"b\" 'c' $HOME `x`\n\\ é\xff"
 	j.env = []string{"ODD=" + value, "CUDA_VISIBLE_DEVICES=5", "SECRET_TOKEN=hush"}
-	r := j.start("run", "--hosts", "node3:1,node1:2,node2:1", "--", "sh", "-c", showRank+`echo "worker $RANK of $WORLD_SIZE on $(hostname)"; echo "to stderr" >&2`)
-	j.ends(r, 0, "worker 0 of 4 on node3", "worker 1 of 4 on node1", "worker 2 of 4 on node1", "worker 3 of 4 on node2", "[node1 2] worker 2")
+	r := j.start("run", "--hosts", "node3:1,node1:2,node2:1", "--", "sh", "-c",
+		showRank+`echo "worker $RANK of $WORLD_SIZE on $(hostname)"; echo "to stderr" >&2`)
+	j.ends(r, 0, "worker 0 of 4 on node3", "worker 1 of 4 on node1", "worker 2 of 4 on node1", "worker 3 of 4 on node2",
+		"[node1 2] worker 2")
 	workers := j.workers()
 	if got := slices.Sorted(maps.Keys(workers)); !slices.Equal(got, []string{"0.0", "1.0", "2.0", "3.0"}) {
 		t.Fatalf("workers %v", got)
@@ -245,7 +247,8 @@ func TestHostsRestart(t *testing.T) {
 func TestHostsInterrupt(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 2)
-	r := j.start("run", "--hosts", j.names(), "--grace", "60s", "--", "sh", "-c", `trap 'echo stubborn' INT TERM; `+showRank+`while :; do sleep 0.1; done`)
+	r := j.start("run", "--hosts", j.names(), "--grace", "60s", "--", "sh", "-c",
+		`trap 'echo stubborn' INT TERM; `+showRank+`while :; do sleep 0.1; done`)
 	testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) == 2 })
 	if err := r.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
@@ -333,7 +336,8 @@ func TestHostsCollect(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 2)
 	home, status := t.TempDir(), filepath.Join(t.TempDir(), "status.json")
-	r := j.start("--status-file", status, "run", "--hosts", j.names(), "-n", "2", "--collect-logs", home, "--", "sh", "-c", `echo "words of $RANK"`)
+	r := j.start("--status-file", status, "run", "--hosts", j.names(), "-n", "2", "--collect-logs", home, "--", "sh", "-c",
+		`echo "words of $RANK"`)
 	j.ends(r, 0, "words of 3")
 	for rank, path := range []string{"node1/*/0/stdout.log", "node1/*/1/stdout.log", "node2/*/0/stdout.log", "node2/*/1/stdout.log"} {
 		found, _ := filepath.Glob(filepath.Join(home, path))

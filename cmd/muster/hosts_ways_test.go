@@ -29,7 +29,8 @@ func (j *hostsJob) ranksOn(round int, names ...string) {
 	for rank, name := range names {
 		worker := all[strconv.Itoa(rank)+"."+strconv.Itoa(round)]
 		if worker["HOST"] != name || worker["WORLD_SIZE"] != strconv.Itoa(len(names)) {
-			j.t.Errorf("rank %d of round %d was on %q in a world of %q, want %s and %d", rank, round, worker["HOST"], worker["WORLD_SIZE"], name, len(names))
+			j.t.Errorf("rank %d of round %d was on %q in a world of %q, want %s and %d", rank, round, worker["HOST"], worker["WORLD_SIZE"],
+				name, len(names))
 		}
 	}
 }
@@ -57,7 +58,8 @@ func TestHostsWays(t *testing.T) {
 		{"user", []string{"--hosts", me.Username + "@node1,node2"}, j.on[0].Addrs[0][0].String()},
 		{"addresses", []string{"--hosts", "[" + v6 + "],node2"}, v6},
 		{"program", []string{"--hosts", "node1,node2", "--ssh-program", "ssh -F " + j.client.Config}, j.on[0].Addrs[0][0].String()},
-		{"options", []string{"--hosts", "node1,node2", "--ssh-option", "ConnectTimeout=20", "--ssh-identity", j.client.Key, "--ssh-host-key-policy", "strict"}, j.on[0].Addrs[0][0].String()},
+		{"options", []string{"--hosts", "node1,node2", "--ssh-option", "ConnectTimeout=20", "--ssh-identity", j.client.Key,
+			"--ssh-host-key-policy", "strict"}, j.on[0].Addrs[0][0].String()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := j.again(t)
@@ -84,7 +86,8 @@ func TestHostsJump(t *testing.T) {
 	if n := strings.Count(j.sshd[0].Log(), "Accepted publickey"); n != 1 {
 		t.Errorf("%d logins at the jump host", n)
 	}
-	r = j.start("run", "--hosts", "node2,node3", "--grace", "1s", "--", "sh", "-c", `trap "" TERM INT; echo ready; while :; do sleep 0.1; done`)
+	r = j.start("run", "--hosts", "node2,node3", "--grace", "1s", "--", "sh", "-c",
+		`trap "" TERM INT; echo ready; while :; do sleep 0.1; done`)
 	testutil.Eventually(t, time.Minute, "workers run", func() bool { return strings.Count(r.out.String(), "ready") == 2 })
 	if err := r.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -120,11 +123,13 @@ func TestHostsDropbear(t *testing.T) {
 			t.Logf("dropbear says:\n%s", said)
 		}
 	})
-	testutil.Eventually(t, 30*time.Second, "dropbear listens", func() bool { _, err := os.Stat(filepath.Join(dir, "pid")); return err == nil })
+	testutil.Eventually(t, 30*time.Second, "dropbear listens",
+		func() bool { _, err := os.Stat(filepath.Join(dir, "pid")); return err == nil })
 	if err := os.WriteFile(j.client.KnownHosts, nil, 0o600); err != nil { // that of OpenSSH's server would be another one
 		t.Fatal(err)
 	}
-	r := j.start("run", "--hosts", "node1,node2", "--remote-dir", j.out, "--max-restarts", "1", "--", "sh", "-c", metAll+`[ $RANK$MUSTER_ROUND != 10 ] || exit 3; [ $MUSTER_ROUND = 1 ] || sleep 1000`)
+	r := j.start("run", "--hosts", "node1,node2", "--remote-dir", j.out, "--max-restarts", "1", "--", "sh", "-c",
+		metAll+`[ $RANK$MUSTER_ROUND != 10 ] || exit 3; [ $MUSTER_ROUND = 1 ] || sleep 1000`)
 	j.ends(r, 0, "restarting the workers")
 	j.ranksOn(1, "node1", "node2")
 	j.clean(30 * time.Second)
@@ -142,8 +147,10 @@ func TestHostsEnvironment(t *testing.T) {
 	}{
 		{"launcher", nil, []string{"KEEP_ME", "DROP_ME", "PYTHONPATH", "XDG_CACHE_HOME"}, nil},
 		{"denied", []string{"--env-deny", "DROP_*,SECRET_*"}, []string{"KEEP_ME"}, []string{"DROP_ME", "SECRET_TOKEN"}},
-		{"inherit", []string{"--env-mode", "inherit", "--env-pass", "KEEP_*,OUT"}, []string{"KEEP_ME", "XDG_CACHE_HOME"}, []string{"DROP_ME", "SECRET_TOKEN", "PYTHONPATH"}},
-		{"clean", []string{"--env-mode", "clean", "--env-pass", "KEEP_*,OUT", "--env", "MORE=1"}, []string{"KEEP_ME", "MORE", "PATH", "HOME", "RANK"}, []string{"DROP_ME", "PYTHONPATH", "XDG_CACHE_HOME"}},
+		{"inherit", []string{"--env-mode", "inherit", "--env-pass", "KEEP_*,OUT"}, []string{"KEEP_ME", "XDG_CACHE_HOME"},
+			[]string{"DROP_ME", "SECRET_TOKEN", "PYTHONPATH"}},
+		{"clean", []string{"--env-mode", "clean", "--env-pass", "KEEP_*,OUT", "--env", "MORE=1"},
+			[]string{"KEEP_ME", "MORE", "PATH", "HOME", "RANK"}, []string{"DROP_ME", "PYTHONPATH", "XDG_CACHE_HOME"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := j.again(t)
@@ -185,7 +192,8 @@ func TestHostsLate(t *testing.T) {
 func TestHostsSpare(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 3)
-	r := j.start("run", "--hosts", j.names(), "--nnodes", "2", "--spares", "1", "--max-restarts", "2", "--grace", "2s", "--", "sh", "-c", metAll+`[ $MUSTER_ROUND != 0 ] || sleep 1000`)
+	r := j.start("run", "--hosts", j.names(), "--nnodes", "2", "--spares", "1", "--max-restarts", "2", "--grace", "2s", "--", "sh", "-c",
+		metAll+`[ $MUSTER_ROUND != 0 ] || sleep 1000`)
 	testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) == 2 })
 	lost := slices.IndexFunc(j.on, func(h *testutil.Host) bool { return h.Name == j.workers()["1.0"]["HOST"] })
 	if lost < 0 {
@@ -205,7 +213,8 @@ func TestHostsSpare(t *testing.T) {
 func TestHostsElastic(t *testing.T) {
 	t.Parallel()
 	j := newHostsJob(t, 3)
-	r := j.start("run", "--hosts", j.names(), "--nnodes", "2:3", "--last-call", "3s", "--max-restarts", "3", "--grace", "2s", "--", "sh", "-c",
+	r := j.start("run", "--hosts", j.names(), "--nnodes", "2:3", "--last-call", "3s", "--max-restarts", "3", "--grace", "2s",
+		"--", "sh", "-c",
 		metAll+`until [ -e "$OUT/done" ]; do sleep 0.1; done`)
 	world := func(size int) func() bool {
 		return func() bool {
@@ -252,22 +261,27 @@ func TestHostsLostForGood(t *testing.T) {
 			t.Parallel()
 			j := newHostsJob(t, 3)
 			status := filepath.Join(t.TempDir(), "status.json")
-			flags, script := []string{"--status-file", status, "run", "--hosts", j.names(), "--grace", "2s", "--start-timeout", "10m"}, "exec sleep 1000"
+			flags, script := []string{"--status-file", status, "run", "--hosts", j.names(), "--grace", "2s", "--start-timeout", "10m"},
+				"exec sleep 1000"
 			if c.used {
-				flags, script = append(flags, "--max-restarts", "1"), `[ "$RANK$TORCHELASTIC_RESTART_COUNT" != 20 ] || exit 3; exec sleep 1000`
+				flags, script = append(flags, "--max-restarts", "1"),
+					`[ "$RANK$TORCHELASTIC_RESTART_COUNT" != 20 ] || exit 3; exec sleep 1000`
 			}
 			r := j.start(append(flags, "--", "sh", "-c", showRank+script)...)
-			testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) >= 3 }) // of two rounds, where one was restarted
+			testutil.Eventually(t, time.Minute, "workers run",
+				func() bool { return len(j.workers()) >= 3 }) // of two rounds, where one was restarted
 			testutil.Eventually(t, time.Minute, "the status file has all of them", func() bool {
 				if _, err := os.Stat(status); err != nil {
 					return false
 				}
-				return readWorld(t, status).Counts["running"] == 3 && (!c.used || strings.Contains(r.err.String(), "restarting the workers"))
+				return readWorld(t, status).Counts["running"] == 3 &&
+					(!c.used || strings.Contains(r.err.String(), "restarting the workers"))
 			})
 			c.lose(j.on[c.host])
 			j.ends(r, 75, j.on[c.host].Name, "no restart is left for a lost node")
 			w := readWorld(t, status)
-			if w.Phase != "Failed" || *w.ExitStatus != 75 || len(w.Tasks) != 3 || w.Tasks[c.host].Phase != "Unknown" || w.Tasks[2].Phase != "Stopped" || w.Counts["unknown"] != 1 {
+			if w.Phase != "Failed" || *w.ExitStatus != 75 || len(w.Tasks) != 3 || w.Tasks[c.host].Phase != "Unknown" ||
+				w.Tasks[2].Phase != "Stopped" || w.Counts["unknown"] != 1 {
 				t.Errorf("%+v", w)
 			}
 			t.Logf("the launcher has ended %v after its start", time.Since(r.began).Round(time.Second))

@@ -95,7 +95,8 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 func (a *app) Meeting(plan *plan.Plan, log zerolog.Logger) place.Config {
 	return place.Config{
 		Job: &plan.Job, RunID: plan.RunID, Hostname: plan.Hostname, MasterHost: plan.MasterHost(), Token: a.token,
-		IDs: func(ctx context.Context) []string { return a.acceleratorIDs(ctx, &plan.Job) }, Simulated: a.simulated(), ClockOffset: clockOffset(), Log: log,
+		IDs: func(ctx context.Context) []string { return a.acceleratorIDs(ctx, &plan.Job) }, Simulated: a.simulated(),
+		ClockOffset: clockOffset(), Log: log,
 	}
 }
 
@@ -134,7 +135,8 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 	m := plan.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), CacheDir: a.cacheDir()}
 	var err error
 	if m.Dir, err = os.Getwd(); err != nil {
-		return m, errhint.Code(errhint.With(fmt.Errorf("cannot tell the working directory: %w", err), "was it removed? change to one that is there"), errhint.Usage)
+		return m, errhint.Code(errhint.With(fmt.Errorf("cannot tell the working directory: %w", err),
+			"was it removed? change to one that is there"), errhint.Usage)
 	}
 	if m.TempDir, err = filepath.Abs(os.TempDir()); err != nil {
 		return m, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
@@ -156,7 +158,8 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 		}
 		log.WithLevel(level).Str("spec", fake.Path()).Msg(fake.Banner())
 		if fake.HasNetwork() && !job.Check.Network {
-			log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check (--network-check), and with a token (--token-file)")
+			log.Warn().Str("spec",
+				fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check (--network-check), and with a token (--token-file)")
 		}
 		m.DeviceEnv, m.RoundEnv = fake.Env(), fake.RoundEnv
 		near, lookup = fake.Root(root), fake.Lookup(seen)
@@ -182,9 +185,10 @@ func (a *app) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log 
 	return &launch.Agent{
 		LogTo: a.logTo, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		StopTold: a.nodeName != "", Guardian: []string{"/proc/self/exe", guardianArg},
-		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log), Salvager: []string{"/proc/self/exe", salvageArg, cmp.Or(a.logFormat, logtext.Auto)},
-		Notices:   a.notices(plan.Job.Checkpoint, in),
-		ErrorFile: a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(), LogsGo: a.logsGo,
+		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log),
+		Salvager:        []string{"/proc/self/exe", salvageArg, cmp.Or(a.logFormat, logtext.Auto)},
+		Notices:         a.notices(plan.Job.Checkpoint, in),
+		ErrorFile:       a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(), LogsGo: a.logsGo,
 	}
 }
 

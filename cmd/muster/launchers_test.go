@@ -107,7 +107,8 @@ func writeTree(t *testing.T, name, text string, mode fs.FileMode) {
 func (c *launcherCase) environ(bins ...string) []string {
 	env := slices.DeleteFunc(peerEnviron(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains([]string{"HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"}, name) || strings.HasPrefix(name, "PYTHON")
+		return slices.Contains([]string{"HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"}, name) ||
+			strings.HasPrefix(name, "PYTHON")
 	})
 	env = append(env, "HOME="+filepath.Join(c.dir, "home"), "PWD="+c.dir, "PATH="+strings.Join(append(bins, os.Getenv("PATH")), ":"))
 	return append(env, c.env...)

@@ -71,7 +71,8 @@ func TestLogOfAJobThatGoesWell(t *testing.T) {
 						t.Errorf("status %d, with %d lines, want at most 3:\n%s", got.status, len(lines), got.stderr)
 					}
 					for _, line := range lines {
-						if format == "json" != json.Valid([]byte(line)) || format == "auto" && !ownLine.MatchString(line) || strings.ContainsRune(line, '\x1b') {
+						if format == "json" != json.Valid([]byte(line)) || format == "auto" && !ownLine.MatchString(line) ||
+							strings.ContainsRune(line, '\x1b') {
 							t.Errorf("a line of --log-format %s: %q", format, line)
 						}
 					}
@@ -95,7 +96,8 @@ func TestLogSaysOnce(t *testing.T) {
 	if got.status != 0 || len(takePart) != 1 || !strings.HasSuffix(takePart[0], " [node-0, node-1, node-2, node-3]") {
 		t.Errorf("status %d, %q", got.status, takePart)
 	}
-	if len(lines) > 3 || strings.Count(got.stderr, "\n") != len(lines) || strings.Contains(got.stderr, "{") || strings.Count(got.stdout, "hi\n") != 4 {
+	if len(lines) > 3 || strings.Count(got.stderr, "\n") != len(lines) || strings.Contains(got.stderr, "{") ||
+		strings.Count(got.stdout, "hi\n") != 4 {
 		t.Errorf("%d lines:\n%s%s", len(lines), got.stderr, got.stdout)
 	}
 	got = muster(t, []string{"MUSTER_FAKE=" + spec}, args...)
@@ -123,13 +125,15 @@ func TestRestartIsToldOnce(t *testing.T) {
 		args []string
 		node string // that is named
 	}{
-		"hosts":     {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, `, node 127\.0\.0\.1`},
-		"simulated": {[]string{"--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + spec}, `, node-[01]`}, // rank 1 is who comes later
-		"one node":  {[]string{"-n", "2"}, ""},
+		"hosts": {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, `, node 127\.0\.0\.1`},
+		"simulated": {[]string{"--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + spec},
+			`, node-[01]`}, // rank 1 is who comes later
+		"one node": {[]string{"-n", "2"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := muster(t, []string{asText}, slices.Concat([]string{"run", "--max-restarts", "1"}, c.args, []string{"--", "sh", "-c", failing})...)
+			got := muster(t, []string{asText},
+				slices.Concat([]string{"run", "--max-restarts", "1"}, c.args, []string{"--", "sh", "-c", failing})...)
 			for message, fields := range map[string]string{
 				"restarting the workers":    "rank 1 ended with status 4" + c.node + ", restart 1 of at most 1",
 				"root cause of the restart": "rank 1, exit 4" + c.node + ", last line: no more disk",
@@ -172,13 +176,17 @@ func TestPrefixes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ args, want []string }{
-		"ranks":            {[]string{"run", "-n", "2"}, []string{"[0] hi", "[1] hi"}},
-		"one host":         {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
-		"hosts":            {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"deepspeed":        {[]string{"--tee", "3", "deepspeed", "--num_gpus", "2", "--master_port", freePort(t), "--no_local_rank", "--no_python"}, []string{"[0] hi", "[1] hi"}},
-		"deepspeed, hosts": {[]string{"--tee", "3", "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_local_rank", "--no_python"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"mpirun, hosts":    {[]string{"--tee", "3", "mpirun", "-np", "2", "--host", "localhost,127.0.0.1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"own":              {[]string{"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts", "localhost:2"}, []string{"localhost/0> hi", "localhost/1> hi"}},
+		"ranks":    {[]string{"run", "-n", "2"}, []string{"[0] hi", "[1] hi"}},
+		"one host": {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
+		"hosts":    {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"deepspeed": {[]string{"--tee", "3", "deepspeed", "--num_gpus", "2", "--master_port", freePort(t), "--no_local_rank",
+			"--no_python"}, []string{"[0] hi", "[1] hi"}},
+		"deepspeed, hosts": {[]string{"--tee", "3", "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_local_rank",
+			"--no_python"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"mpirun, hosts": {[]string{"--tee", "3", "mpirun", "-np", "2", "--host", "localhost,127.0.0.1"},
+			[]string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"own": {[]string{"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts",
+			"localhost:2"}, []string{"localhost/0> hi", "localhost/1> hi"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +219,8 @@ func TestPrefixesOfSimulatedNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := muster(t, environ, slices.Concat([]string{"run", "--simulate-nodes", "2", "--nnodes", "2"}, c.args, []string{"--", "echo", "hi"})...)
+			got := muster(t, environ,
+				slices.Concat([]string{"run", "--simulate-nodes", "2", "--nnodes", "2"}, c.args, []string{"--", "echo", "hi"})...)
 			lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
 			bad := slices.ContainsFunc(lines, func(line string) bool { return !regexp.MustCompile(c.want).MatchString(line) })
 			if got.status != 0 || len(lines) != 2 || bad {
@@ -229,17 +238,22 @@ func TestStopIsTold(t *testing.T) {
 		args         []string
 		stop, killed string
 	}{
-		"one node": {[]string{"-n", "3"}, "warn  stopping the workers: SIGTERM, SIGKILL in 1 s, or at once with a second signal\n", `which had not ended in time: ranks 1, 2, process ids \d+, \d+, node \S+\n`},
-		"hosts":    {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, "warn  stopping the workers of 2 nodes with SIGTERM: SIGKILL in 1 s, or with another signal at once", `which had not ended in time: rank 1, process id \d+ \[127.0.0.1\]\n`},
+		"one node": {[]string{"-n", "3"}, "warn  stopping the workers: SIGTERM, SIGKILL in 1 s, or at once with a second signal\n",
+			`which had not ended in time: ranks 1, 2, process ids \d+, \d+, node \S+\n`},
+		"hosts": {[]string{"--hosts", "localhost:1,127.0.0.1:1"},
+			"warn  stopping the workers of 2 nodes with SIGTERM: SIGKILL in 1 s, or with another signal at once",
+			`which had not ended in time: rank 1, process id \d+ \[127.0.0.1\]\n`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := start(t, []string{asText}, slices.Concat([]string{"run", "--grace", "1s"}, c.args, []string{"--", "sh", "-c", stubborn})...)
+			j := start(t, []string{asText},
+				slices.Concat([]string{"run", "--grace", "1s"}, c.args, []string{"--", "sh", "-c", stubborn})...)
 			workers := map[string]int{"one node": 3, "hosts": 2}[name]
 			testutil.Eventually(t, time.Minute, "the workers run", func() bool { return strings.Count(j.out.String(), "ready") == workers })
 			j.signal(syscall.SIGTERM)
 			got := j.wait()
-			if got.status != 143 || strings.Count(got.stderr, "stopping the workers") != 1 || !strings.Contains(got.stderr, c.stop) || !regexp.MustCompile(c.killed).MatchString(got.stderr) {
+			if got.status != 143 || strings.Count(got.stderr, "stopping the workers") != 1 || !strings.Contains(got.stderr, c.stop) ||
+				!regexp.MustCompile(c.killed).MatchString(got.stderr) {
 				t.Errorf("status %d\n%s", got.status, got.stderr)
 			}
 		})
@@ -262,9 +276,11 @@ func TestKilledBeforeARestart(t *testing.T) {
 			script := `[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0
 if [ $RANK = 0 ]; then while [ $(ls "$1" | wc -l) -lt "$2" ]; do sleep 0.05; done; exit 3; fi
 trap '' TERM; echo $$ > "$1/$RANK"; while :; do sleep 0.05; done`
-			args := slices.Concat([]string{"run", "--grace", "1s", "--max-restarts", "1"}, c.args, []string{"--", "sh", "-c", script, "sh", dir, others})
+			args := slices.Concat([]string{"run", "--grace", "1s", "--max-restarts", "1"}, c.args,
+				[]string{"--", "sh", "-c", script, "sh", dir, others})
 			got := muster(t, []string{asText}, args...)
-			named := regexp.MustCompile(`workers killed with SIGKILL, which had not ended in time: ` + c.killed).FindStringSubmatch(got.stderr)
+			named := regexp.MustCompile(`workers killed with SIGKILL, which had not ended in time: ` +
+				c.killed).FindStringSubmatch(got.stderr)
 			if got.status != 0 || len(named) == 0 {
 				t.Fatalf("status %d\n%s", got.status, got.stderr)
 			}
@@ -319,7 +335,8 @@ func TestBreakpointOnATerminal(t *testing.T) {
 		}
 		_ = program.Close()
 		<-read
-		if said := shown.String(); cmd.ProcessState.ExitCode() != c.status || !strings.Contains(strings.ReplaceAll(said, "f'it is {x}'", ""), c.want) {
+		if said := shown.String(); cmd.ProcessState.ExitCode() != c.status ||
+			!strings.Contains(strings.ReplaceAll(said, "f'it is {x}'", ""), c.want) {
 			t.Errorf("%q: status %d, want %d and %q:\n%s", c.stdin, cmd.ProcessState.ExitCode(), c.status, c.want, said)
 		}
 	}
@@ -407,7 +424,8 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	t.Parallel()
 	program, screen := openTerminal(t)
 	shown, read := readScreen(screen)
-	args := []string{"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + freePort(t), "--no-python", "echo", "hi"}
+	args := []string{"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + freePort(t),
+		"--no-python", "echo", "hi"}
 	cmd := exec.Command("muster", args...)
 	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux", "NO_COLOR=1", asText)
 	cmd.Stdout, cmd.Stderr = program, program
@@ -422,7 +440,8 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	_ = program.Close()
 	<-read
 	lines, states := screenLines(shown.String())
-	if err != nil || other.status != 0 || len(states) == 0 || !slices.Contains(lines, "hi") || strings.Contains(strings.Join(lines, "\n"), "waiting") {
+	if err != nil || other.status != 0 || len(states) == 0 || !slices.Contains(lines, "hi") ||
+		strings.Contains(strings.Join(lines, "\n"), "waiting") {
 		t.Errorf("%v, %d: lines %q, states %q\n%s", err, other.status, lines, states, other.stderr)
 	}
 }

@@ -27,14 +27,16 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == guardianArg || os.Args[1] == salvageArg) {
 		os.Exit(run()) // muster starts these as /proc/self/exe, a name that testscript does not know
 	}
-	if strings.HasSuffix(os.Args[0], ".test") && signal.Ignored(syscall.SIGHUP) { // by nohup, in front of go test: what the tests start would ignore it, too
+	if strings.HasSuffix(os.Args[0], ".test") &&
+		signal.Ignored(syscall.SIGHUP) { // by nohup, in front of go test: what the tests start would ignore it, too
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	program := func() { os.Exit(run()) }
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {
 		program() // on a host of a test, where ssh has brought it
 	}
-	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "dlrover-run": program, "accelerate": program, "deepspeed": program, "colossalai": program, "horovodrun": program})
+	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "dlrover-run": program, "accelerate": program,
+		"deepspeed": program, "colossalai": program, "horovodrun": program})
 }
 
 func TestScripts(t *testing.T) {
@@ -139,7 +141,8 @@ func cleanEnviron() []string {
 	out := []string{logFormatVariable + "=json"} // exact, and by node: what most tests look for
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") || name == "OMP_NUM_THREADS" {
+		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") ||
+			name == "OMP_NUM_THREADS" {
 			continue
 		}
 		out = append(out, kv)

@@ -93,14 +93,16 @@ func TestMeetAddresses(t *testing.T) {
 	}
 	for name, run := range map[string]func(t *testing.T){
 		"by route": func(t *testing.T) { // the endpoint is in the second network
-			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.66.1.1:29400", "--rdzv-id=x"}, testutil.TwoNetworks)
+			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.66.1.1:29400", "--rdzv-id=x"},
+				testutil.TwoNetworks)
 			o.start(0)
 			o.start(1)
 			o.all()
 			o.masterIn("10.66.1.")
 		},
 		"by interface": func(t *testing.T) { // where the endpoint is not
-			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv=c10d://node0", "--run-id=x", "--iface=eth1", "--export-iface"}, testutil.TwoNetworks)
+			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv=c10d://node0", "--run-id=x", "--iface=eth1", "--export-iface"},
+				testutil.TwoNetworks)
 			o.native = true
 			o.start(0)
 			o.start(1)
@@ -113,7 +115,8 @@ func TestMeetAddresses(t *testing.T) {
 			}
 		},
 		"by address": func(t *testing.T) {
-			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400", "--rdzv-id=x"}, testutil.TwoNetworks)
+			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400", "--rdzv-id=x"},
+				testutil.TwoNetworks)
 			for node := range 2 {
 				o.start(node, "--local-addr="+o.hosts[node].Addrs[1][0].String())
 			}
@@ -124,7 +127,8 @@ func TestMeetAddresses(t *testing.T) {
 			o := newOnHosts(t, 1, []string{"--nnodes=2", "--rdzv=c10d://node0", "--run-id=x", "--iface=ib7"})
 			o.native = true
 			o.start(0)
-			if status := o.run[0].Status(); status != 2 || !strings.Contains(o.said[0].String(), `cannot find the network interface "ib7": there are`) {
+			if status := o.run[0].Status(); status != 2 ||
+				!strings.Contains(o.said[0].String(), `cannot find the network interface "ib7": there are`) {
 				t.Errorf("status %d\n%s", status, o.said[0])
 			}
 		},
@@ -165,7 +169,8 @@ func TestMeetAddresses(t *testing.T) {
 		"a name that nobody knows yet": func(t *testing.T) { // such as that of a pod that is being made
 			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head:29400", "--rdzv-id=x"})
 			o.start(1)
-			testutil.Eventually(t, time.Minute, "node 1 says what it waits for", func() bool { return strings.Contains(o.said[0].String(), `cannot resolve \"head\"`) })
+			testutil.Eventually(t, time.Minute, "node 1 says what it waits for",
+				func() bool { return strings.Contains(o.said[0].String(), `cannot resolve \"head\"`) })
 			for _, h := range o.hosts {
 				rewrite(h, func(text string) string { return text + "10.66.0.1 head\n" })
 			}

@@ -31,7 +31,8 @@ func TestMeetDocs(t *testing.T) {
 		if words[1] == "run" {
 			args = append([]string{"run", "--dry-run"}, words[2:]...)
 		}
-		if got := muster(t, []string{endAtOnce}, args...); got.status != 0 || !strings.Contains(got.stdout, "node0") && !strings.Contains(got.stdout, "etcd0") {
+		if got := muster(t, []string{endAtOnce}, args...); got.status != 0 || !strings.Contains(got.stdout, "node0") &&
+			!strings.Contains(got.stdout, "etcd0") {
 			t.Errorf("%s: status %d\n%s%s", strings.TrimSpace(line), got.status, got.stdout, got.stderr)
 		}
 	}

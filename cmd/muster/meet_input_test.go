@@ -62,7 +62,8 @@ func TestMeetNobody(t *testing.T) {
 		"a silent server":        {silent.Addr().String(), []string{"it takes connections, and does not answer"}},
 		"a name without address": {"no-such-host.invalid:29400", []string{`cannot resolve "no-such-host.invalid"`}},
 	} {
-		m := newMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint="+c.endpoint, "--rdzv-id=x", "--rdzv-conf=is_host=0,join_timeout=6")
+		m := newMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint="+c.endpoint, "--rdzv-id=x",
+			"--rdzv-conf=is_host=0,join_timeout=6")
 		j := m.start(0)
 		waiting[name] = func(t *testing.T) {
 			m.t = t
@@ -93,7 +94,8 @@ func TestMeetTooFew(t *testing.T) {
 	other := newMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=job8")
 	other.env = []string{"MUSTER_JOIN_TIMEOUT=3s"}
 	other.ends(other.start(1), 75, `cannot join job "job8"`, "1 of 2 nodes are there", `other jobs use this store: ["job7"]`)
-	got := m.ends(one, 75, "waiting for nodes", "1 of 2 are there", "(127.0.0.1); 1 more to come", `cannot join job "job7" at the store at 127.0.0.1:`+port, `["job8"]`)
+	got := m.ends(one, 75, "waiting for nodes", "1 of 2 are there", "(127.0.0.1); 1 more to come",
+		`cannot join job "job7" at the store at 127.0.0.1:`+port, `["job8"]`)
 	if got.elapsed < 7*time.Second || got.elapsed > 40*time.Second {
 		t.Errorf("given up after %v, the join timeout is 7s", got.elapsed)
 	}
@@ -105,7 +107,8 @@ func TestMeetStopped(t *testing.T) {
 	t.Parallel()
 	waiting := map[string]func(t *testing.T){}
 	for name, place := range map[string]string{
-		"for nodes": "c10d://127.0.0.1:" + freePort(t), "for the store": "c10d://127.0.0.1:" + freePort(t), "for etcd": "etcd://127.0.0.1:" + freePort(t),
+		"for nodes": "c10d://127.0.0.1:" + freePort(t), "for the store": "c10d://127.0.0.1:" + freePort(t),
+		"for etcd": "etcd://127.0.0.1:" + freePort(t),
 	} {
 		m := newMeet(t, "", "--nnodes=2", "--rdzv="+place, "--run-id=x")
 		if m.native = true; name == "for the store" {
@@ -164,7 +167,8 @@ func TestMeetForeignState(t *testing.T) {
 	} {
 		port := freePort(t)
 		serveStore(t, "127.0.0.1:"+port)
-		if err := storeClient(t, port).Set(t.Context(), "/torch.rendezvous.job7", []byte(base64.StdEncoding.EncodeToString([]byte(value)))); err != nil {
+		if err := storeClient(t, port).Set(t.Context(), "/torch.rendezvous.job7",
+			[]byte(base64.StdEncoding.EncodeToString([]byte(value)))); err != nil {
 			t.Fatal(err)
 		}
 		m := meetAt(t, "", port, "--nnodes=2")
@@ -206,7 +210,8 @@ func TestMeetSharedStore(t *testing.T) {
 	}
 	var jobs []*meet
 	for _, id := range []string{"one", "two"} {
-		m := newMeet(t, rankOneFails, "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id="+id, "--max-restarts=1")
+		m := newMeet(t, rankOneFails, "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id="+id,
+			"--max-restarts=1")
 		m.start(0)
 		m.start(1)
 		jobs = append(jobs, m)

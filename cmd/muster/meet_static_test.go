@@ -31,7 +31,8 @@ func TestMeetStatic(t *testing.T) {
 			var agents []*testJob
 			for _, rank := range []int{2, 0, 1} {
 				role := "--role=" + map[bool]string{true: "learner", false: "actor"}[rank == 1]
-				agents = append(agents, m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--nproc-per-node=%d", rank+1), role))
+				agents = append(agents,
+					m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--nproc-per-node=%d", rank+1), role))
 			}
 			for _, j := range agents {
 				m.ends(j, 0)
@@ -41,7 +42,8 @@ func TestMeetStatic(t *testing.T) {
 			for rank := range 3 {
 				for local := range rank + 1 {
 					m.expect(rank, 0, local, fmt.Sprintf("RANK=%d", base[rank]+local), "WORLD_SIZE=6", "GROUP_WORLD_SIZE=3",
-						fmt.Sprintf("GROUP_RANK=%d", rank), fmt.Sprintf("ROLE_RANK=%d", roleBase[rank]+local), fmt.Sprintf("ROLE_WORLD_SIZE=%d", roleWorld[rank]),
+						fmt.Sprintf("GROUP_RANK=%d", rank), fmt.Sprintf("ROLE_RANK=%d", roleBase[rank]+local),
+						fmt.Sprintf("ROLE_WORLD_SIZE=%d", roleWorld[rank]),
 						"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "TORCHELASTIC_USE_AGENT_STORE=True")
 				}
 			}
@@ -159,7 +161,8 @@ func TestMeetStaticTorchrun(t *testing.T) {
 			flags, _ := staticFlags(t, c.nodes)
 			flags = append(flags, "--max-restarts=3")
 			m := newMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
-			m.env = []string{"PYTHON=" + testutil.Torch(t), "SCRIPT=" + testScript(t, "meet", "static.py"), fmt.Sprintf("VICTIM=%d", c.victim)}
+			m.env = []string{"PYTHON=" + testutil.Torch(t), "SCRIPT=" + testScript(t, "meet", "static.py"),
+				fmt.Sprintf("VICTIM=%d", c.victim)}
 			said := make([]string, c.nodes)
 			var other outcome
 			var wg sync.WaitGroup
@@ -220,7 +223,8 @@ func TestMeetStaticExit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rank := range 3 {
-		if err := client.Set(t.Context(), fmt.Sprint(elastic, "assigned_ranks/", rank), fmt.Appendf(nil, "[%d, 3, %d, 3]", rank, rank)); err != nil {
+		if err := client.Set(t.Context(), fmt.Sprint(elastic, "assigned_ranks/", rank),
+			fmt.Appendf(nil, "[%d, 3, %d, 3]", rank, rank)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -241,9 +245,12 @@ func TestMeetStaticExit(t *testing.T) {
 func TestMeetStaticMisfits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ key, value, words string }{
-		"the same rank": {"role_info/0", `{"role": "default", "rank": 0, "local_world_size": 1}`, "node rank 0 is that of an agent of torchrun and of node 127.0.0.1"},
-		"1.13":          {"role_info1", `{"role": "default", "rank": 1, "local_world_size": 1}`, "node rank 1 is an agent of a torchrun before 2.4"},
-		"nonsense":      {"role_info/1", `{"role": "default", "rank": 1, "local_world_size": 1e99}`, "is not what an agent of torchrun writes there"},
+		"the same rank": {"role_info/0", `{"role": "default", "rank": 0, "local_world_size": 1}`,
+			"node rank 0 is that of an agent of torchrun and of node 127.0.0.1"},
+		"1.13": {"role_info1", `{"role": "default", "rank": 1, "local_world_size": 1}`,
+			"node rank 1 is an agent of a torchrun before 2.4"},
+		"nonsense": {"role_info/1", `{"role": "default", "rank": 1, "local_world_size": 1e99}`,
+			"is not what an agent of torchrun writes there"},
 	} {
 		flags, port := staticFlags(t, 2)
 		m := newMeet(t, "", flags...)

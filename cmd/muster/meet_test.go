@@ -102,7 +102,8 @@ func readEnvironment(t testing.TB, file string) map[string]string {
 func (m *meet) seen(node, round, local int) map[string]string {
 	m.t.Helper()
 	var vars map[string]string
-	testutil.Eventually(m.t, time.Minute, "worker "+strconv.Itoa(local)+" of node "+strconv.Itoa(node)+" is there in round "+strconv.Itoa(round), func() bool {
+	testutil.Eventually(m.t, time.Minute, "worker "+strconv.Itoa(local)+" of node "+strconv.Itoa(node)+" is there in round "+
+		strconv.Itoa(round), func() bool {
 		vars = m.worker(node, round, local)
 		return vars != nil
 	})

@@ -19,7 +19,8 @@ func TestMeetToken(t *testing.T) {
 		}
 		return "MUSTER_TOKEN_FILE=" + path
 	}
-	good, trimmed, other := file("good", strings.Repeat("a", 64)+"\n"), file("trimmed", strings.Repeat("a", 64)), file("other", strings.Repeat("b", 64))
+	good, trimmed, other := file("good", strings.Repeat("a", 64)+"\n"), file("trimmed", strings.Repeat("a", 64)),
+		file("other", strings.Repeat("b", 64))
 	short, none := file("short", "0123456789abcde\n"), "MUSTER_TOKEN_FILE="+filepath.Join(dir, "none")
 	for name, c := range map[string]struct {
 		tokens [2]string
@@ -33,7 +34,8 @@ func TestMeetToken(t *testing.T) {
 		"too short":     {[2]string{good, short}, [2]int{75, 2}, "it has 15 bytes, at least 16 are wanted"},
 		"unreadable":    {[2]string{good, none}, [2]int{75, 2}, "cannot read the job's token"},
 	} {
-		m := newMeet(t, rankOneFails, "--nnodes=2", "--rdzv=muster://127.0.0.1:"+freePort(t), "--run-id=x", "--join-timeout=4s", "--max-restarts=1")
+		m := newMeet(t, rankOneFails, "--nnodes=2", "--rdzv=muster://127.0.0.1:"+freePort(t), "--run-id=x", "--join-timeout=4s",
+			"--max-restarts=1")
 		m.native = true
 		m.env = []string{c.tokens[0], "MUSTER_LOG_LEVEL=debug"}
 		host := m.start(0)

@@ -66,7 +66,8 @@ func clockEnviron(t testing.TB, file string) []string {
 		testutil.Missing(t, "gcc")
 	}
 	library := file + ".so"
-	if out, err := exec.Command(gcc, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, filepath.Join("testdata", "nodes", "clock.c")).CombinedOutput(); err != nil {
+	if out, err := exec.Command(gcc, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library,
+		filepath.Join("testdata", "nodes", "clock.c")).CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the clock: %v\n%s", err, out)
 	}
 	return []string{"LD_PRELOAD=" + library, "CLOCK_FILE=" + file}

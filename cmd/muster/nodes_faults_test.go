@@ -47,9 +47,10 @@ var (
 // A node is lost after 4 to 5 seconds of silence. What is to be no loss lasts for less, together with a heartbeat's
 // pause and the pauses of TCP, which double up to then.
 var faults = map[string]fault{
-	"agent killed":   {agent: true, hit: onAgent(syscall.SIGKILL)},
-	"agent replaced": {agent: true, hit: onAgent(syscall.SIGKILL), lasts: 3 * time.Second, heal: func(j *nodes, v int) { j.start(v, j.agentOn(v).kind) }},
-	"power off":      {hit: onHost((*testutil.Host).PowerOff)},
+	"agent killed": {agent: true, hit: onAgent(syscall.SIGKILL)},
+	"agent replaced": {agent: true, hit: onAgent(syscall.SIGKILL), lasts: 3 * time.Second,
+		heal: func(j *nodes, v int) { j.start(v, j.agentOn(v).kind) }},
+	"power off": {hit: onHost((*testutil.Host).PowerOff)},
 	"reboot": {
 		hit: onHost((*testutil.Host).PowerOff), lasts: 2 * time.Second,
 		heal: func(j *nodes, v int) {
@@ -348,7 +349,8 @@ func (c faultCase) begin(j *nodes, random *rand.Rand) {
 			j.start(host, j.kinds[host])
 		}
 		// torchrun may come when the others have begun.
-		testutil.Eventually(j.t, faultSoon, "all train together", func() bool { return j.hasWorld(len(c.kinds), began) && j.step() >= faultEvent })
+		testutil.Eventually(j.t, faultSoon, "all train together",
+			func() bool { return j.hasWorld(len(c.kinds), began) && j.step() >= faultEvent })
 		pause(0, 200*time.Millisecond)
 		f.hit(j, c.victim)
 	}
@@ -469,7 +471,8 @@ func faultTable(cells []faultCase, results []faultResult) string {
 	b.WriteString("| fault | when | launchers | to | statuses | as wanted | slowest |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, c := range faultCases {
 		if l := lines[c]; l != nil {
-			fmt.Fprintf(&b, "| %s | %s | %s | node%d | %s | %d of %d | %.1f s |\n", c.fault, c.phase, c.kinds, c.victim, strings.ReplaceAll(c.want, "|", " or "), l.good, l.runs, l.slowest.Seconds())
+			fmt.Fprintf(&b, "| %s | %s | %s | node%d | %s | %d of %d | %.1f s |\n", c.fault, c.phase, c.kinds, c.victim,
+				strings.ReplaceAll(c.want, "|", " or "), l.good, l.runs, l.slowest.Seconds())
 		}
 	}
 	return b.String()

@@ -150,7 +150,8 @@ func TestNodesFlashNoToken(t *testing.T) {
 	j.complete(steps)
 	counts := map[string]int{}
 	for _, line := range j.restored() {
-		counts[regexp.MustCompile(`restored ([89]|10) `).ReplaceAllString(strings.Split(line, " rank ")[0], "restored ")]++ // a save may be late
+		counts[regexp.MustCompile(`restored ([89]|10) `).ReplaceAllString(strings.Split(line, " rank ")[0],
+			"restored ")]++ // a save may be late
 	}
 	if want := map[string]int{"restored -1 none": 3, "restored memory": 3, "restored disk": 3}; !maps.Equal(counts, want) {
 		t.Errorf("%v, want %v", counts, want)
@@ -168,7 +169,8 @@ func TestNodesFlashKilled(t *testing.T) {
 		t.Helper()
 		testutil.Eventually(t, 20*time.Second, fmt.Sprintf("step %d in memory", step), func() bool {
 			for host := range j.hosts {
-				if _, listed := j.ckpt(host, "ls"); !regexp.MustCompile(fmt.Sprintf(`(?m)^flash +%d +3 .* its job runs; 1 of 3 shards`, step)).MatchString(listed) {
+				if _, listed := j.ckpt(host,
+					"ls"); !regexp.MustCompile(fmt.Sprintf(`(?m)^flash +%d +3 .* its job runs; 1 of 3 shards`, step)).MatchString(listed) {
 					return false
 				}
 			}

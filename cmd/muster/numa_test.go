@@ -153,11 +153,14 @@ func TestNUMABindingRefused(t *testing.T) {
 	if got.status != 2 || !strings.Contains(got.stderr, "cannot use --numa-binding node: "+words) {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
-	got = muster(t, []string{"MUSTER_FAKE=" + none, "MUSTER_NUMA_FALLBACK=1"}, "torchrun", "--standalone", "--numa-binding", "node", "--no-python", "echo", "here")
-	if got.status != 0 || got.stdout != "here\n" || !strings.Contains(got.stderr, "workers are not bound to CPUs") || !strings.Contains(got.stderr, words) {
+	got = muster(t, []string{"MUSTER_FAKE=" + none, "MUSTER_NUMA_FALLBACK=1"}, "torchrun", "--standalone", "--numa-binding", "node",
+		"--no-python", "echo", "here")
+	if got.status != 0 || got.stdout != "here\n" || !strings.Contains(got.stderr, "workers are not bound to CPUs") ||
+		!strings.Contains(got.stderr, words) {
 		t.Errorf("with fallback: status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
-	got = muster(t, []string{"MUSTER_NUMA_BINDING=node", "MUSTER_FAKE=" + fakeGPUs(t, "0")}, "torchrun", "--standalone", "--nproc-per-node", "2", "--no-python", "true")
+	got = muster(t, []string{"MUSTER_NUMA_BINDING=node", "MUSTER_FAKE=" + fakeGPUs(t, "0")}, "torchrun", "--standalone", "--nproc-per-node",
+		"2", "--no-python", "true")
 	if got.status != 2 || !strings.Contains(got.stderr, "2 workers and 1 accelerator visible: local rank 1 has none") {
 		t.Errorf("more workers than GPUs: status %d\n%s", got.status, got.stderr)
 	}

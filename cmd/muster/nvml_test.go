@@ -70,11 +70,14 @@ func TestProbeDegrades(t *testing.T) {
 	t.Parallel()
 	root := twoGPUs(t)
 	for name, c := range map[string]struct{ script, exec, why string }{
-		"missing":       {"", "auto", "known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: no such file"},
-		"garbage":       {"echo hello there", "auto", `known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: is not muster's probe, or one of another version: it begins with "hello there"`},
-		"hang":          {hello + "exec sleep 60", "auto", "not all is known of NVIDIA's GPUs: the NVML probe hung for 1s and was killed in nvmlInit_v2"},
-		"crash":         {hello + gpu0 + "kill -SEGV $$", "auto", "not all is known of NVIDIA's GPUs: the NVML probe"},
-		"no library":    {hello + `echo '{"t":"fatal","call":"dlopen","rc":12}'; echo '{"t":"done"}'`, "auto", "known from files alone: cannot use NVML: dlopen: the library was not found"},
+		"missing": {"", "auto", "known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: no such file"},
+		"garbage": {"echo hello there", "auto",
+			`known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: is not muster's probe, or one of another version: it begins with "hello there"`},
+		"hang": {hello + "exec sleep 60", "auto",
+			"not all is known of NVIDIA's GPUs: the NVML probe hung for 1s and was killed in nvmlInit_v2"},
+		"crash": {hello + gpu0 + "kill -SEGV $$", "auto", "not all is known of NVIDIA's GPUs: the NVML probe"},
+		"no library": {hello + `echo '{"t":"fatal","call":"dlopen","rc":12}'; echo '{"t":"done"}'`, "auto",
+			"known from files alone: cannot use NVML: dlopen: the library was not found"},
 		"switched off":  {hello + gpu0 + gpu1, "none", "known from files alone: NVML was not asked: --probe-exec none"},
 		"another words": {hello + "echo '{[['; echo '{\"t\":\"done\"}'", "auto", "wrote what is not in its language"},
 	} {
@@ -96,7 +99,8 @@ func TestProbeDegrades(t *testing.T) {
 				t.Errorf("%d times %q:\n%s", n, c.why, out)
 			}
 			a, text = asking(t, c.script)
-			err := a.check(t.Context(), checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true, waive: []string{"gpu-driver-hung", "shm-writable", "nvml-not-injected", "ecc-uncorrectable", "gpu-lost"}})
+			err := a.check(t.Context(), checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true,
+				waive: []string{"gpu-driver-hung", "shm-writable", "nvml-not-injected", "ecc-uncorrectable", "gpu-lost"}})
 			if err != nil {
 				t.Errorf("check: %v\n%s", err, text())
 			}
@@ -128,7 +132,8 @@ func TestProbeFacts(t *testing.T) {
 	if err := json.Unmarshal([]byte(text()), &d); err != nil {
 		t.Fatal(err)
 	}
-	if g := d.Vendors[0].Devices[0].NVML; g == nil || *g.MemUsed != 1<<30 || d.NVML.Degraded != "" || d.NVML.Driver != "550.54.15" || len(d.Sick) < 2 || d.Vendors[0].Devices[0].Link == "" {
+	if g := d.Vendors[0].Devices[0].NVML; g == nil || *g.MemUsed != 1<<30 || d.NVML.Degraded != "" || d.NVML.Driver != "550.54.15" ||
+		len(d.Sick) < 2 || d.Vendors[0].Devices[0].Link == "" {
 		t.Errorf("%s", text())
 	}
 	a, text = asking(t, hello+gpu0+gpu1)
@@ -138,7 +143,8 @@ func TestProbeFacts(t *testing.T) {
 	}
 	a, text = asking(t, hello+gpu0+gpu1)
 	err = a.check(t.Context(), checkFlags{
-		acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true, limits: []string{"ecc-uncorrectable=3"}, waive: []string{"gpu-lost", "shm-writable"},
+		acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true, limits: []string{"ecc-uncorrectable=3"},
+		waive: []string{"gpu-lost", "shm-writable"},
 	})
 	var r check.Report
 	if err != nil || json.Unmarshal([]byte(text()), &r) != nil || r.Status == check.Fail {
@@ -152,7 +158,8 @@ func TestProbeCanceled(t *testing.T) {
 	a, _ := asking(t, hello+"exec sleep 60")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("enough"))
 	defer cancel()
-	if err := a.showDevices(ctx, acceleratorFlags{exec: "auto", root: twoGPUs(t)}, false); err == nil || !strings.Contains(err.Error(), "enough") {
+	if err := a.showDevices(ctx, acceleratorFlags{exec: "auto", root: twoGPUs(t)}, false); err == nil ||
+		!strings.Contains(err.Error(), "enough") {
 		t.Errorf("%v", err)
 	}
 }
@@ -173,7 +180,8 @@ func TestRealProbe(t *testing.T) {
 		}
 	}
 	build([]string{"CGO_ENABLED=1", "CC=gcc", "GOFLAGS=", "CGO_CFLAGS=-O2 -g0 -Wno-deprecated-declarations"},
-		"go", "build", "-trimpath", "-ldflags", `-s -w -linkmode external -extldflags "-Wl,-z,lazy"`, "-o", dir+"/nvprobe", "muster/cmd/nvprobe")
+		"go", "build", "-trimpath", "-ldflags", `-s -w -linkmode external -extldflags "-Wl,-z,lazy"`, "-o", dir+"/nvprobe",
+		"muster/cmd/nvprobe")
 	build(nil, "gcc", "-shared", "-fPIC", "-O1", "-w", "-o", dir+"/libnvidia-ml.so.1", "../../internal/accel/probe/testdata/fakenvml.c")
 	library := func(settings string) []string {
 		t.Helper()
@@ -188,10 +196,12 @@ func TestRealProbe(t *testing.T) {
 		settings string
 		want     map[string]check.Status // of GPU 1, or of the node
 	}{
-		"healthy": {"", map[string]check.Status{"remap-pending": check.Pass, "nvlink-down": check.Pass, "throttle-hw": check.Pass, "driver-mismatch": check.Pass}},
+		"healthy": {"", map[string]check.Status{"remap-pending": check.Pass, "nvlink-down": check.Pass, "throttle-hw": check.Pass,
+			"driver-mismatch": check.Pass}},
 		"sick": {"gpu=1\nrows=512\npending=1\ndown=4\nsram=1\ncrc=300\nreplays=40\naction=2\n", map[string]check.Status{
-			"remap-pending": check.Fail, "remap-many": check.Fail, "nvlink-down": check.Fail, "sram-threshold": check.Fail, "nvlink-errors": check.Fail,
-			"pcie-replay": check.Warn, "gpu-reset-required": check.Fail, "ecc-uncorrectable": check.Pass, "driver-mismatch": check.Pass,
+			"remap-pending": check.Fail, "remap-many": check.Fail, "nvlink-down": check.Fail, "sram-threshold": check.Fail,
+			"nvlink-errors": check.Fail,
+			"pcie-replay":   check.Warn, "gpu-reset-required": check.Fail, "ecc-uncorrectable": check.Pass, "driver-mismatch": check.Pass,
 		}},
 		"mismatch": {"init=18\n", map[string]check.Status{"driver-mismatch": check.Fail, "ecc-off": check.Skip}},
 		"lost":     {"lost=1\n", map[string]check.Status{"gpu-lost": check.Fail, "gpu-missing": check.Skip}},
@@ -207,7 +217,8 @@ func TestRealProbe(t *testing.T) {
 				timeout = 3 * time.Second
 			}
 			err := a.check(t.Context(), checkFlags{
-				acceleratorFlags: acceleratorFlags{exec: "auto", timeout: timeout, root: root}, onSkip: "ignore", workers: "2", asJSON: true,
+				acceleratorFlags: acceleratorFlags{exec: "auto", timeout: timeout, root: root}, onSkip: "ignore", workers: "2",
+				asJSON: true,
 			})
 			if _, judged := errors.AsType[errhint.StatusError](err); err != nil && !judged {
 				t.Fatal(err)

@@ -25,8 +25,10 @@ func TestPlatformMeets(t *testing.T) {
 			"slurm",
 			func(node int) []string {
 				return []string{
-					fmt.Sprintf("SLURM_JOB_ID=%d", job), "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=127.0.0.[1,1]", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=2",
-					fmt.Sprintf("SLURM_NODEID=%d", node), fmt.Sprintf("SLURM_PROCID=%d", node), "SLURM_LOCALID=0", "PMI_RANK=" + strconv.Itoa(node), "PMI_SIZE=2",
+					fmt.Sprintf("SLURM_JOB_ID=%d", job), "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=127.0.0.[1,1]", "SLURM_STEP_NUM_NODES=2",
+					"SLURM_STEP_NUM_TASKS=2",
+					fmt.Sprintf("SLURM_NODEID=%d", node), fmt.Sprintf("SLURM_PROCID=%d", node), "SLURM_LOCALID=0",
+					"PMI_RANK=" + strconv.Itoa(node), "PMI_SIZE=2",
 				}
 			},
 			[]string{"TORCHELASTIC_RUN_ID=slurm-" + strconv.Itoa(job) + "-0", "WORLD_SIZE=2", "SLURM_NODEID=1"},
@@ -34,14 +36,16 @@ func TestPlatformMeets(t *testing.T) {
 		{
 			"pytorch",
 			func(node int) []string {
-				return []string{"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, fmt.Sprintf("RANK=%d", node), "WORLD_SIZE=2", "NPROC_PER_NODE=2"}
+				return []string{"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, fmt.Sprintf("RANK=%d", node), "WORLD_SIZE=2",
+					"NPROC_PER_NODE=2"}
 			},
 			[]string{"WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2"},
 		},
 		{
 			"kubeflow",
 			func(int) []string {
-				return []string{"PET_NNODES=2:4", "PET_NPROC_PER_NODE=1", "PET_RDZV_ENDPOINT=127.0.0.1:" + port, "PET_RDZV_BACKEND=c10d", "PET_RDZV_ID=elastic"}
+				return []string{"PET_NNODES=2:4", "PET_NPROC_PER_NODE=1", "PET_RDZV_ENDPOINT=127.0.0.1:" + port, "PET_RDZV_BACKEND=c10d",
+					"PET_RDZV_ID=elastic"}
 			},
 			[]string{"TORCHELASTIC_RUN_ID=elastic", "WORLD_SIZE=2"},
 		},

@@ -24,7 +24,8 @@ func TestExcludedNodeComesBack(t *testing.T) {
 	m := newMeet(t, `until [ -e "$OUT/stop" ] && [ "$WORLD_SIZE" = 3 ]; do sleep 0.05; done`)
 	m.native = true
 	m.flags = []string{
-		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=back", "--last-call=3s", "--network-check", "--quarantine=12s",
+		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=back", "--last-call=3s",
+		"--network-check", "--quarantine=12s",
 		"--log-level=info",
 	}
 	join := func(node int) *testJob {
@@ -59,7 +60,8 @@ func TestExcludedNodeComesBack(t *testing.T) {
 			t.Errorf("the world was stopped %d times", n)
 		}
 	}
-	testutil.Eventually(t, time.Minute, "the others were told", func() bool { return strings.Contains(agentsSaid(m), "a node that a check has excluded is back") })
+	testutil.Eventually(t, time.Minute, "the others were told",
+		func() bool { return strings.Contains(agentsSaid(m), "a node that a check has excluded is back") })
 }
 
 // TestNewcomerWithoutTorch: a node whose Python has no torch looks good enough by itself. It is compared with those
@@ -76,11 +78,13 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 	m := newMeet(t, `until [ -e "$OUT/stop" ]; do sleep 0.05; done`)
 	m.native = true
 	m.flags = []string{
-		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=torchless", "--last-call=2s", "--network-check", "--log-level=info",
+		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=torchless", "--last-call=2s",
+		"--network-check", "--log-level=info",
 		"--on-node-fault=echo $MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS >> " + told, "--report=" + filepath.Dir(told),
 	}
 	join := func(node int) *testJob {
-		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node), "PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH")}
+		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node),
+			"PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH")}
 		return m.start(node)
 	}
 	first, second := join(0), join(1)
@@ -90,7 +94,8 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 	if text, err := os.ReadFile(told); err != nil || string(text) != "node-2 faulty 80\n" {
 		t.Errorf("--on-node-fault was told %q, %v", text, err)
 	}
-	if text, err := os.ReadFile(filepath.Join(filepath.Dir(told), "network-check-1-door-node-2.txt")); err != nil || !strings.Contains(string(text), "cannot import torch") {
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(told), "network-check-1-door-node-2.txt")); err != nil ||
+		!strings.Contains(string(text), "cannot import torch") {
 		t.Errorf("the report is %q, %v", text, err)
 	}
 	if err := os.WriteFile(filepath.Join(m.out, "stop"), nil, 0o600); err != nil {

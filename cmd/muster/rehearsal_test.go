@@ -46,7 +46,8 @@ for step in range(1, int(sys.argv[1]) + 1):
     rehearsal.after(step)
 `)
 	args := append([]string{"run", "--accelerator", "fake:" + write("spec.yaml", spec), "-n", "2"}, flags...)
-	return muster(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONPATH=" + examples, "PYTHONDONTWRITEBYTECODE=1"}, append(args, "--", bare(t), trainer, steps)...)
+	return muster(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONPATH=" + examples, "PYTHONDONTWRITEBYTECODE=1"},
+		append(args, "--", bare(t), trainer, steps)...)
 }
 
 // TestRehearsedCrash has a worker of node-1 crash at a step, in the attempts that the spec names and in no other.
@@ -60,9 +61,11 @@ nodes:
 	for attempt, restarts := range map[string]int{"0": 1, "1": 0} {
 		t.Run(attempt, func(t *testing.T) {
 			t.Parallel()
-			got := rehearse(t, strings.Replace(spec, "ATTEMPT", attempt, 1), "20", "--simulate-nodes", "2", "--nnodes", "2", "--max-restarts", "1")
+			got := rehearse(t, strings.Replace(spec, "ATTEMPT", attempt, 1), "20", "--simulate-nodes", "2", "--nnodes", "2",
+				"--max-restarts", "1")
 			said := got.stdout + got.stderr
-			if got.status != 0 || strings.Count(said, "] rehearsal: crash after step 3") != restarts || strings.Contains(said, "attempt 1") != (restarts == 1) {
+			if got.status != 0 || strings.Count(said, "] rehearsal: crash after step 3") != restarts ||
+				strings.Contains(said, "attempt 1") != (restarts == 1) {
 				t.Errorf("status %d, want %d restarts", got.status, restarts)
 			}
 			if restarts == 1 && regexp.MustCompile(`\[node-1 \d\] attempt 0 rank 1 step 4`).MatchString(said) {
@@ -70,7 +73,8 @@ nodes:
 			}
 			for _, node := range []string{"node-0", "node-1"} {
 				for _, rank := range []string{"0", "1"} {
-					if last := fmt.Sprintf(`\[%s \d\] attempt %d rank %s step 20`, node, restarts, rank); !regexp.MustCompile(last).MatchString(said) {
+					if last := fmt.Sprintf(`\[%s \d\] attempt %d rank %s step 20`, node, restarts,
+						rank); !regexp.MustCompile(last).MatchString(said) {
 						t.Errorf("%q is missing", last)
 					}
 				}
@@ -107,7 +111,8 @@ func TestRehearsedCheck(t *testing.T) {
 		says              string
 	}{
 		{name: "no torch anywhere", both: "  faults: [{kind: no-torch}]\n", says: "nodes could not be tested: the check is skipped"},
-		{name: "no torch in a template", both: "  faults: [{kind: no-torch}]\n", flags: []string{"--warm", "torch"}, says: "nodes could not be tested: the check is skipped"},
+		{name: "no torch in a template", both: "  faults: [{kind: no-torch}]\n", flags: []string{"--warm", "torch"},
+			says: "nodes could not be tested: the check is skipped"},
 		{name: "no torch on one", node1: "{kind: no-torch}", leaves: "80", says: "no-torch"},
 		{name: "no torch in another round", node1: "{kind: no-torch, attempts: [5]}"},
 		{name: "crash", node1: "{kind: crash, in: check, status: 139, attempts: [0]}", leaves: "80", says: "was killed by SIGSEGV"},
@@ -121,7 +126,8 @@ func TestRehearsedCheck(t *testing.T) {
 				t.Parallel()
 			}
 			spec := filepath.Join(t.TempDir(), "spec.yaml")
-			text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n" + c.both + "nodes:\n  node-1: {faults: [" + c.node1 + "]}\n"
+			text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n" + c.both + "nodes:\n  node-1: {faults: [" +
+				c.node1 + "]}\n"
 			if c.node1 == "" {
 				text = strings.Split(text, "nodes:")[0]
 			}
@@ -168,18 +174,21 @@ func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 func TestRehearsedAlone(t *testing.T) {
 	t.Parallel()
 	for said, warned := range map[string]bool{
-		"faults: [{kind: no-torch}]": false, "faults: [{kind: no-torch}, {kind: clock, offset_ms: 1}]": true, "faults: [{kind: no-torch}]\n  rdma: [{dev: mlx5_0, state: DOWN}]": true,
+		"faults: [{kind: no-torch}]": false, "faults: [{kind: no-torch}, {kind: clock, offset_ms: 1}]": true,
+		"faults: [{kind: no-torch}]\n  rdma: [{dev: mlx5_0, state: DOWN}]": true,
 	} {
 		spec := filepath.Join(t.TempDir(), "spec.yaml")
 		if err := os.WriteFile(spec, []byte("version: 1\ndefaults:\n  count: 1\n  "+said+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
-		if got.status != 0 || !strings.Contains(got.stderr, `"status":"SKIP"`) || !strings.Contains(got.stderr, "no-torch") || strings.Contains(got.stderr, "which nobody looks at") != warned {
+		if got.status != 0 || !strings.Contains(got.stderr, `"status":"SKIP"`) || !strings.Contains(got.stderr, "no-torch") ||
+			strings.Contains(got.stderr, "which nobody looks at") != warned {
 			t.Errorf("status %d, want 0 and SKIP, and a warning: %v\n%s%s", got.status, warned, got.stdout, got.stderr)
 		}
 		got = muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--", "true")
-		if told := strings.Count(got.stderr, "which nobody looks at"); got.status != 0 || (told == 1) != warned || told == 1 && !strings.Contains(got.stderr, "--network-check") {
+		if told := strings.Count(got.stderr, "which nobody looks at"); got.status != 0 || (told == 1) != warned || told == 1 &&
+			!strings.Contains(got.stderr, "--network-check") {
 			t.Errorf("without a check: status %d, want 0, and a warning: %v\n%s%s", got.status, warned, got.stdout, got.stderr)
 		}
 	}
@@ -210,7 +219,8 @@ func TestFakeRoundOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, round := range []string{"5", "first"} {
-		got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
+		got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "run", "--network-check", "--", bare(t), "-c",
+			"print('trains')")
 		if got.status != 80 || !strings.Contains(got.stderr, "remap-failed") || strings.Contains(got.stderr, "not looked at") {
 			t.Errorf("round %s: status %d, want 80\n%s%s", round, got.status, got.stdout, got.stderr)
 		}
@@ -225,7 +235,8 @@ func TestSimulatedNodesOfAnother(t *testing.T) {
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-1"}, "run", "--simulate-nodes", "2", "--nnodes", "2", "--", "sh", "-c", "echo is $OF")
+	got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-1"}, "run", "--simulate-nodes", "2", "--nnodes", "2", "--",
+		"sh", "-c", "echo is $OF")
 	if got.status != 0 || !strings.Contains(got.stdout, "is zero") || !strings.Contains(got.stdout, "is one") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 	}
@@ -257,13 +268,17 @@ nodes:
 		values []string // of the spec
 		says   string   // all checks that are heard of, but for those that the machine of the test decides
 	}{
-		{"faults", []string{"RDMA_PER_S", "1000000", "RDMA_STATE", "DOWN", "RDMA_RATE", "200", "CLOCK", "3000", "MTU", "1500", "UNREACHABLE", "0"}, "clock-offset mtu-blackhole rdma-errors rdma-heterogeneous rdma-port-down rdma-rate"},
-		{"none", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE", "0"}, ""},
-		{"unreachable", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE", "1"}, "net-reach"},
+		{"faults", []string{"RDMA_PER_S", "1000000", "RDMA_STATE", "DOWN", "RDMA_RATE", "200", "CLOCK", "3000", "MTU", "1500",
+			"UNREACHABLE", "0"}, "clock-offset mtu-blackhole rdma-errors rdma-heterogeneous rdma-port-down rdma-rate"},
+		{"none", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE", "0"},
+			""},
+		{"unreachable", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE",
+			"1"}, "net-reach"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			for name, text := range map[string]string{"spec.yaml": strings.NewReplacer(c.values...).Replace(spec), "token": "the token of a rehearsal"} {
+			for name, text := range map[string]string{"spec.yaml": strings.NewReplacer(c.values...).Replace(spec),
+				"token": "the token of a rehearsal"} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -66,7 +66,8 @@ link, and the same job runs.`,
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
 			c.Args = func(_ *cobra.Command, args []string) error {
-				return errhint.With(errhint.Usagef("there is no completion for %q", strings.Join(args, " ")), "name a shell: bash, fish, powershell or zsh")
+				return errhint.With(errhint.Usagef("there is no completion for %q", strings.Join(args, " ")),
+					"name a shell: bash, fish, powershell or zsh")
 			}
 			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
@@ -141,7 +142,8 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := dialect.Read(name, dialect.Invocation{
-				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: a.surroundings(), Dir: workingDir(), Own: a.own,
+				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: a.surroundings(),
+				Dir: workingDir(), Own: a.own,
 			})
 			a.json = req.JSON
 			if err != nil {

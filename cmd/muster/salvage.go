@@ -28,7 +28,8 @@ func (a *app) salvage(label, limit string) int {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), within, over)
 	defer cancel()
 	if err := checkpointd.Salvage(ctx, label, "", log); err != nil {
-		log.Error().Err(err).Str("hint", errhint.Of(err)).Msg("muster was killed, and what was in memory is not on disk: " + checkpointd.HowToSave)
+		log.Error().Err(err).Str("hint", errhint.Of(err)).Msg("muster was killed, and what was in memory is not on disk: " +
+			checkpointd.HowToSave)
 		return 1
 	}
 	return errhint.OK

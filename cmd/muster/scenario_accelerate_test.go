@@ -46,7 +46,8 @@ func TestScenarioAccelerateCPU(t *testing.T) {
 	for rank := range 4 {
 		vars := j.shown(rank, 0)
 		for _, kv := range []string{
-			"WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", fmt.Sprintf("GROUP_RANK=%d", rank/2), "MASTER_ADDR=node0", "MASTER_PORT=23456", "ACCELERATE_USE_CPU=True",
+			"WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", fmt.Sprintf("GROUP_RANK=%d", rank/2), "MASTER_ADDR=node0", "MASTER_PORT=23456",
+			"ACCELERATE_USE_CPU=True",
 		} {
 			if name, value, _ := strings.Cut(kv, "="); vars[name] != value {
 				t.Errorf("rank %d has %s=%q, want %s", rank, name, vars[name], value)

@@ -60,7 +60,8 @@ func TestScenarioColossalAIDebug(t *testing.T) {
 		})
 		for local := range 2 {
 			rank := 2*i + local
-			c := h.Command("sh", "-c", `. "$1" && printf '%s|%s|%s|%s' "$RANK" "$WORLD_SIZE" "$MASTER_ADDR" "$GREETING"`, "sh", fmt.Sprintf("%s/rank%d", dirs[i], rank))
+			c := h.Command("sh", "-c", `. "$1" && printf '%s|%s|%s|%s' "$RANK" "$WORLD_SIZE" "$MASTER_ADDR" "$GREETING"`, "sh",
+				fmt.Sprintf("%s/rank%d", dirs[i], rank))
 			c.Env = []string{"PATH=" + os.Getenv("PATH")}
 			got, err := c.Output()
 			if want := fmt.Sprintf("%d|4|%s|it's\n$HOME", rank, j.on[0].Addrs[0][0]); err != nil || string(got) != want {

@@ -29,10 +29,12 @@ func TestScenarioDLRover(t *testing.T) {
 			testutil.Long(t)
 			j := newNodes(t, c.nodes)
 			j.env = []string{
-				"DLROVER_MASTER_ADDR=node0:22222", "ELASTIC_JOB_NAME=job-" + c.name, "NODE_NUM=" + strconv.Itoa(c.nodes), "PYTHON_EXEC=" + python,
+				"DLROVER_MASTER_ADDR=node0:22222", "ELASTIC_JOB_NAME=job-" + c.name, "NODE_NUM=" + strconv.Itoa(c.nodes),
+				"PYTHON_EXEC=" + python,
 			}
 			store := j.pod(0, nil, "muster", "store", "--bind", "node0:22222")
-			testutil.Eventually(t, time.Minute, "the store tells where it listens", func() bool { return strings.Contains(store.out.String(), "\n") })
+			testutil.Eventually(t, time.Minute, "the store tells where it listens",
+				func() bool { return strings.Contains(store.out.String(), "\n") })
 			// A shell puts the number of nodes in, as in the pod's command.
 			line := `exec dlrover-run --network-check --max_restarts=3 --nnodes="` + c.nnodes + `" --nproc_per_node=1 "$@"`
 			script := writeScript(t, "train.py", "import os, sys\nos.execvp('sh', ['sh', '-c', sys.argv[1]])\n")
@@ -42,7 +44,8 @@ func TestScenarioDLRover(t *testing.T) {
 			}
 			agents := make([]*nodeAgent, c.nodes)
 			for host := range c.nodes {
-				pod := []string{"NODE_RANK=" + strconv.Itoa(host), "NODE_ID=" + strconv.Itoa(host), "POD_IP=" + j.hosts[host].Addrs[0][0].String()}
+				pod := []string{"NODE_RANK=" + strconv.Itoa(host), "NODE_ID=" + strconv.Itoa(host),
+					"POD_IP=" + j.hosts[host].Addrs[0][0].String()}
 				agents[host] = j.pod(host, append(pod, c.more...), "sh", "-c", line, "sh", script, train)
 			}
 			for _, a := range agents {
@@ -51,14 +54,16 @@ func TestScenarioDLRover(t *testing.T) {
 					t.Errorf("%s has said of a restart:\n%s", a.Host().Name, a.err.String())
 				}
 			}
-			if want := fmt.Sprintf("network check: all %d nodes may take part", c.nodes); strings.Count(agents[0].err.String(), want) != c.restarts+1 {
+			if want := fmt.Sprintf("network check: all %d nodes may take part", c.nodes); strings.Count(agents[0].err.String(),
+				want) != c.restarts+1 {
 				t.Errorf("not said for each round: %q", want)
 			}
 			for rank := range c.nodes {
 				for round := range c.restarts + 1 {
 					vars := j.shown(rank, round)
 					for _, kv := range []string{
-						"WORLD_SIZE=" + strconv.Itoa(c.nodes), fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", round), "TORCHELASTIC_RUN_ID=job-" + c.name,
+						"WORLD_SIZE=" + strconv.Itoa(c.nodes), fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", round),
+						"TORCHELASTIC_RUN_ID=job-" + c.name,
 						"TORCHELASTIC_MAX_RESTARTS=3", "ROLE_NAME=dlrover-trainer",
 					} {
 						if name, value, _ := strings.Cut(kv, "="); vars[name] != value {

@@ -18,7 +18,8 @@ func podLevel(rank, pods int) []string {
 
 // petLevel are those of newer operators: torchrun's flags, and, as they count processes, another WORLD_SIZE.
 func petLevel(rank, pods, procs int) []string {
-	return append(podLevel(rank, pods), "WORLD_SIZE="+strconv.Itoa(pods*procs), "PET_NPROC_PER_NODE="+strconv.Itoa(procs), "PET_NNODES="+strconv.Itoa(pods),
+	return append(podLevel(rank, pods), "WORLD_SIZE="+strconv.Itoa(pods*procs), "PET_NPROC_PER_NODE="+strconv.Itoa(procs),
+		"PET_NNODES="+strconv.Itoa(pods),
 		"PET_NODE_RANK="+strconv.Itoa(rank), "PET_MASTER_ADDR=node0", "PET_MASTER_PORT=23456")
 }
 
@@ -60,7 +61,8 @@ func TestScenarioPyTorchJobTorchrun(t *testing.T) {
 	for rank := range 6 {
 		for round := range 5 {
 			vars := j.shown(rank, round)
-			for _, kv := range []string{"WORLD_SIZE=6", "LOCAL_WORLD_SIZE=2", fmt.Sprintf("GROUP_RANK=%d", rank/2), "MASTER_ADDR=node0", "MASTER_PORT=23456", fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", round)} {
+			for _, kv := range []string{"WORLD_SIZE=6", "LOCAL_WORLD_SIZE=2", fmt.Sprintf("GROUP_RANK=%d", rank/2), "MASTER_ADDR=node0",
+				"MASTER_PORT=23456", fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", round)} {
 				if name, value, _ := strings.Cut(kv, "="); vars[name] != value {
 					t.Errorf("rank %d has %s=%q in round %d, want %s", rank, name, vars[name], round, value)
 				}
@@ -80,7 +82,8 @@ func TestScenarioPyTorchJobFatal(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	j := newNodes(t, 3)
-	j.pods(func(host int) []string { return podLevel(host, 3) }, "muster", "run", "--max-restarts", "4", "--restart-policy", "exit-code", "--", "sh", "-c",
+	j.pods(func(host int) []string { return podLevel(host, 3) }, "muster", "run", "--max-restarts", "4", "--restart-policy", "exit-code",
+		"--", "sh", "-c",
 		worldShows+`[ $MUSTER_ROUND$RANK != 02 ] || kill -TERM $$; [ $MUSTER_ROUND$RANK != 11 ] || exit 1; sleep 1000`)
 	j.allEnd(1)
 	for round, want := range []bool{true, true, false} {

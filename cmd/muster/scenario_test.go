@@ -63,7 +63,8 @@ func (j *nodes) said() string {
 func sums(t *testing.T, said string, world, perHost, first int) {
 	t.Helper()
 	for rank := range world {
-		if want := fmt.Sprintf("rank %d of %d on node%d: sum %d", rank, world, first+rank/perHost, world*(world+1)/2); strings.Count(said, want) != 1 {
+		if want := fmt.Sprintf("rank %d of %d on node%d: sum %d", rank, world, first+rank/perHost, world*(world+1)/2); strings.Count(said,
+			want) != 1 {
 			t.Errorf("not once %q in:\n%s", want, said)
 		}
 	}

@@ -63,7 +63,8 @@ func TestSecondInterruptKills(t *testing.T) {
 	t.Parallel()
 	j := running(t, []string{"--grace", "1h"}, `trap 'echo first' INT; echo ready; while :; do sleep 0.05; done`)
 	j.signal(syscall.SIGINT)
-	testutil.Eventually(t, 60*time.Second, "the workers got the first SIGINT", func() bool { return strings.Count(j.out.String(), "first") >= 2 })
+	testutil.Eventually(t, 60*time.Second, "the workers got the first SIGINT",
+		func() bool { return strings.Count(j.out.String(), "first") >= 2 })
 	time.Sleep(100 * time.Millisecond) // nobody types faster: within 5 ms it is taken for the same one
 	j.signal(syscall.SIGINT)
 	if got := j.wait(); got.status != 130 {
@@ -76,11 +77,14 @@ func TestSecondInterruptKills(t *testing.T) {
 func TestSaveSignal(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"USR1", "XCPU"} {
-		j := running(t, []string{"--ckpt-signal", name, "--ckpt-notices", "off"}, `if [ $RANK = 1 ]; then trap 'echo saved' `+name+`; fi; trap 'echo ended; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
+		j := running(t, []string{"--ckpt-signal", name, "--ckpt-notices", "off"}, `if [ $RANK = 1 ]; then trap 'echo saved' `+name+
+			`; fi; trap 'echo ended; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
 		j.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "XCPU": syscall.SIGXCPU}[name])
-		testutil.Eventually(t, 60*time.Second, "the worker got the signal", func() bool { return strings.Contains(j.out.String(), "saved") })
+		testutil.Eventually(t, 60*time.Second, "the worker got the signal",
+			func() bool { return strings.Contains(j.out.String(), "saved") })
 		j.signal(syscall.SIGTERM)
-		if got := j.wait(); got.status != 143 || strings.Count(got.stdout, "ended") != 2 || strings.Count(got.stdout, "saved") != 1 || !strings.Contains(got.stderr, "SIG"+name) {
+		if got := j.wait(); got.status != 143 || strings.Count(got.stdout, "ended") != 2 || strings.Count(got.stdout, "saved") != 1 ||
+			!strings.Contains(got.stderr, "SIG"+name) {
 			t.Errorf("%s: status %d\n%s%s", name, got.status, got.stdout, got.stderr)
 		}
 	}
@@ -90,7 +94,8 @@ func TestSaveSignal(t *testing.T) {
 // end.
 func TestUserSignalEndsNothing(t *testing.T) {
 	t.Parallel()
-	j := running(t, nil, `trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)
+	j := running(t, nil,
+		`trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)
 	j.signal(syscall.SIGUSR1)
 	testutil.Eventually(t, 60*time.Second, "the workers got SIGUSR1", func() bool { return strings.Count(j.out.String(), "saved") == 2 })
 	if out := j.out.String(); strings.Contains(out, "child gone") {
@@ -113,7 +118,8 @@ func TestNohup(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Eventually(t, 60*time.Second, "the worker is ready", func() bool { _, err := os.Stat(filepath.Join(dir, "ready")); return err == nil })
+	testutil.Eventually(t, 60*time.Second, "the worker is ready",
+		func() bool { _, err := os.Stat(filepath.Join(dir, "ready")); return err == nil })
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -132,13 +138,15 @@ func TestNohup(t *testing.T) {
 func TestReaderGone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	cmd := exec.Command("sh", "-c", `{ muster run -n 2 -- sh -c 'i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; touch done$RANK'; echo $? > status; } | head -1`)
+	cmd := exec.Command("sh", "-c",
+		`{ muster run -n 2 -- sh -c 'i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; touch done$RANK'; echo $? > status; } | head -1`)
 	cmd.Dir = dir
 	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	testutil.Eventually(t, 60*time.Second, "the job ends", func() bool { _, err := os.Stat(filepath.Join(dir, "status")); return err == nil })
+	testutil.Eventually(t, 60*time.Second, "the job ends",
+		func() bool { _, err := os.Stat(filepath.Join(dir, "status")); return err == nil })
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil || strings.TrimSpace(string(status)) != "0" {
 		t.Errorf("status %q, want 0 (%v)", status, err)
@@ -202,7 +210,8 @@ func TestCleanPolicies(t *testing.T) {
 			if c.left > 0 {
 				workers = "1"
 			}
-			got := muster(t, nil, "run", "-n", workers, "--clean-policy", c.policy, "--", "sh", "-c", strings.ReplaceAll(c.script, "MARK", mark))
+			got := muster(t, nil, "run", "-n", workers, "--clean-policy", c.policy, "--", "sh", "-c",
+				strings.ReplaceAll(c.script, "MARK", mark))
 			if got.status != c.status {
 				t.Errorf("status %d, want %d\n%s", got.status, c.status, got.stderr)
 			}
@@ -227,7 +236,8 @@ func TestStopDuringRestart(t *testing.T) {
 			t.Parallel()
 			j := start(t, nil, "run", "-n", "2", "--max-restarts", "3", "--", "sh", "-c",
 				`echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || { sleep 0.2; exit 3; }; trap 'echo stopping; sleep 0.5; exit 0' TERM; while :; do sleep 0.02; done`)
-			testutil.Eventually(t, 60*time.Second, "rank 0 is being stopped", func() bool { return strings.Contains(j.out.String(), "stopping") })
+			testutil.Eventually(t, 60*time.Second, "rank 0 is being stopped",
+				func() bool { return strings.Contains(j.out.String(), "stopping") })
 			j.signal(syscall.SIGTERM)
 			if got := j.wait(); got.status != 143 || strings.Contains(got.stdout, "start 1") {
 				t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
@@ -244,7 +254,8 @@ func TestEarlyFileTimer(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := `echo '{"version": 1, "pid": '$$', "scope_id": "s", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; sleep 60`
-	got := muster(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=" + fifo}, "run", "-n", "4", "--", "sh", "-c", script)
+	got := muster(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=" + fifo}, "run", "-n", "4", "--", "sh",
+		"-c", script)
 	if got.status != 137 {
 		t.Errorf("status %d, want 137\n%s", got.status, got.stderr)
 	}
@@ -257,10 +268,12 @@ func TestEarlyFileTimer(t *testing.T) {
 // closed.
 func TestStopBeforeRestartWithFilters(t *testing.T) {
 	t.Parallel()
-	j := start(t, []string{"MUSTER_RESTART_DELAY=1h"}, "torchrun", "--standalone", "--max-restarts", "3", "--tee", "1", "--duplicate-stdout-filters", "start",
+	j := start(t, []string{"MUSTER_RESTART_DELAY=1h"}, "torchrun", "--standalone", "--max-restarts", "3", "--tee", "1",
+		"--duplicate-stdout-filters", "start",
 		"--no-python", "sh", "-c", "echo start $TORCHELASTIC_RESTART_COUNT; exit 3")
 	testutil.Eventually(t, 60*time.Second, "the second round has ended", func() bool {
-		return strings.Contains(j.out.String(), "start 1") && strings.Contains(j.err.String(), "root cause") && strings.Count(j.err.String(), "root cause") == 2
+		return strings.Contains(j.out.String(), "start 1") && strings.Contains(j.err.String(), "root cause") &&
+			strings.Count(j.err.String(), "root cause") == 2
 	})
 	j.signal(syscall.SIGTERM)
 	if got := j.wait(); got.status != 143 {

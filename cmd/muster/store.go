@@ -58,12 +58,16 @@ in the log. A client that says nothing for 10 s is closed, too.`,
 				}
 				return errhint.Usagef("cannot use %s %s: %w", name, limit, err)
 			}
-			return a.serveStore(cmd.Context(), bind, tcpstore.ServerConfig{Private: membership.KeyPrefix, Allow: networks, Limits: tcpstore.Limits{Total: most}})
+			return a.serveStore(cmd.Context(), bind,
+				tcpstore.ServerConfig{Private: membership.KeyPrefix, Allow: networks, Limits: tcpstore.Limits{Total: most}})
 		},
 	}
-	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.getenv("MUSTER_BIND"), "127.0.0.1:29400"), "address to listen on; port 0 takes a free one [MUSTER_BIND]")
-	cmd.Flags().StringVar(&allow, "store-allow", a.getenv("MUSTER_STORE_ALLOW"), "networks whose clients are served, as ADDRESS/BITS with commas between; empty: all [MUSTER_STORE_ALLOW]")
-	cmd.Flags().StringVar(&limit, "store-limit", cmp.Or(a.getenv("MUSTER_STORE_LIMIT"), "0"), "how many bytes it holds at most, such as 4GiB; 0: 1 GiB, or a quarter of the machine's memory where that is less [MUSTER_STORE_LIMIT]")
+	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.getenv("MUSTER_BIND"), "127.0.0.1:29400"),
+		"address to listen on; port 0 takes a free one [MUSTER_BIND]")
+	cmd.Flags().StringVar(&allow, "store-allow", a.getenv("MUSTER_STORE_ALLOW"),
+		"networks whose clients are served, as ADDRESS/BITS with commas between; empty: all [MUSTER_STORE_ALLOW]")
+	cmd.Flags().StringVar(&limit, "store-limit", cmp.Or(a.getenv("MUSTER_STORE_LIMIT"), "0"),
+		"how many bytes it holds at most, such as 4GiB; 0: 1 GiB, or a quarter of the machine's memory where that is less [MUSTER_STORE_LIMIT]")
 	return cmd
 }
 
@@ -73,7 +77,8 @@ func (a *app) serveStore(ctx context.Context, bind string, cfg tcpstore.ServerCo
 		return errhint.Usagef("--bind %q is not HOST:PORT: %w", bind, err)
 	}
 	if host == "" {
-		return errhint.With(errhint.Usagef("--bind %q names no address", bind), "127.0.0.1"+bind+" is for this machine, 0.0.0.0"+bind+" for all that reach it")
+		return errhint.With(errhint.Usagef("--bind %q names no address", bind),
+			"127.0.0.1"+bind+" is for this machine, 0.0.0.0"+bind+" for all that reach it")
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil {

@@ -25,7 +25,8 @@ func TestStoreAllow(t *testing.T) {
 				args = append(args, "--store-allow", tc.flag)
 			}
 			j := start(t, []string{"MUSTER_STORE_ALLOW=" + tc.variable}, args...)
-			testutil.Eventually(t, 60*time.Second, "the store tells its address", func() bool { return strings.HasSuffix(j.out.String(), "\n") })
+			testutil.Eventually(t, 60*time.Second, "the store tells its address",
+				func() bool { return strings.HasSuffix(j.out.String(), "\n") })
 			to, err := net.ResolveTCPAddr("tcp", strings.TrimSpace(j.out.String()))
 			if err != nil {
 				t.Fatal(err)
@@ -53,11 +54,13 @@ func TestStoreAllow(t *testing.T) {
 		"10.0.0.0/33": `"10.0.0.0/33" is no network`, "somewhere": "ADDRESS/BITS", "10.0.0.0/8,": `"" is no network`,
 		"10.1.2.3/8": "10.0.0.0/8?", "fe80::1%lo": "is no network",
 	} {
-		if got := muster(t, nil, "store", "--bind", "127.0.0.1:0", "--store-allow", value); got.status != 2 || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "--store-allow") {
+		if got := muster(t, nil, "store", "--bind", "127.0.0.1:0", "--store-allow", value); got.status != 2 ||
+			!strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "--store-allow") {
 			t.Errorf("%s: status %d, want 2 and %q\n%s", value, got.status, want, got.stderr)
 		}
 	}
-	if got := muster(t, []string{"MUSTER_STORE_ALLOW=x"}, "store", "--bind", "127.0.0.1:0"); got.status != 2 || !strings.Contains(got.stderr, "MUSTER_STORE_ALLOW") {
+	if got := muster(t, []string{"MUSTER_STORE_ALLOW=x"}, "store", "--bind", "127.0.0.1:0"); got.status != 2 ||
+		!strings.Contains(got.stderr, "MUSTER_STORE_ALLOW") {
 		t.Errorf("status %d, want 2 and the variable's name\n%s", got.status, got.stderr)
 	}
 }
@@ -91,7 +94,8 @@ func TestStoreCommand(t *testing.T) {
 		{"torchrun", "--rdzv-backend", "c10d", "--rdzv-endpoint", addr, "--no-python", "echo", "started"},
 	} {
 		got := muster(t, nil, args...)
-		if got.status != 2 || strings.Contains(got.stdout, "started") || !strings.Contains(got.stderr, "in use") || !strings.Contains(got.stderr, port) {
+		if got.status != 2 || strings.Contains(got.stdout, "started") || !strings.Contains(got.stderr, "in use") ||
+			!strings.Contains(got.stderr, port) {
 			t.Errorf("%v: status %d, want 2\n%s%s", args, got.status, got.stdout, got.stderr)
 		}
 	}

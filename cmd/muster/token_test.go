@@ -37,7 +37,8 @@ func TestToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{file, link, dir, filepath.Join(dir, "none", "x")} {
-		if got := muster(t, nil, "token", path); got.status != 2 || !strings.Contains(got.stderr, "cannot write the token") || !strings.Contains(got.stderr, path) {
+		if got := muster(t, nil, "token", path); got.status != 2 || !strings.Contains(got.stderr, "cannot write the token") ||
+			!strings.Contains(got.stderr, path) {
 			t.Errorf("%s: status %d, %q", path, got.status, got.stderr)
 		}
 	}
@@ -67,10 +68,12 @@ func TestOpenIsTold(t *testing.T) {
 	}{
 		"none": {nil, 1}, "one": {[]string{"--token-file", file}, 0},
 	} {
-		args := append([]string{"--log-level", "warn", "run", "--nnodes", "1:2", "--last-call", "0.1", "--rdzv", "muster://" + at, "--run-id", "x"}, c.args...)
+		args := append([]string{"--log-level", "warn", "run", "--nnodes", "1:2", "--last-call", "0.1", "--rdzv", "muster://" + at,
+			"--run-id", "x"}, c.args...)
 		got := muster(t, nil, append(args, "--", "true")...)
 		said := "no job token: whoever reaches " + at + " can change what this job does"
-		if n := strings.Count(got.stderr, said); got.status != 0 || n != c.want || c.want > 0 && !strings.Contains(got.stderr, "--token-file job.token") {
+		if n := strings.Count(got.stderr, said); got.status != 0 || n != c.want || c.want > 0 &&
+			!strings.Contains(got.stderr, "--token-file job.token") {
 			t.Errorf("%s: status %d, said %d times:\n%s", name, got.status, n, got.stderr)
 		}
 	}

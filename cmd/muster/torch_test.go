@@ -33,7 +33,8 @@ func TestDDP(t *testing.T) {
 		"Debian's PyTorch 1.13.1":          testutil.DebianTorch,
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := muster(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node", "2", testScript(t, "torch", "ddp.py"))
+			got := muster(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node", "2",
+				testScript(t, "torch", "ddp.py"))
 			if got.status != 0 || strings.Count(got.stdout, "finished") != 2 {
 				t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
 			}
@@ -53,7 +54,8 @@ func TestCrashSurvived(t *testing.T) {
 	survived := 0
 	for i := range runs {
 		victims := fmt.Sprintf("VICTIMS=%d,%d,%d", i%workers, (i+1)%workers, (i+workers-1)%workers)
-		got := muster(t, []string{victims}, "run", "-n", strconv.Itoa(workers), "--max-restarts", "3", "--", python, "-u", testScript(t, "torch", "crash.py"))
+		got := muster(t, []string{victims}, "run", "-n", strconv.Itoa(workers), "--max-restarts", "3", "--", python, "-u",
+			testScript(t, "torch", "crash.py"))
 		if got.status == 0 && strings.Count(got.stdout, "finished") == workers && strings.Count(got.stderr, "SIGKILL") >= 3 {
 			survived++
 		} else {
@@ -93,7 +95,8 @@ func TestEnvironmentLikeTorchrun(t *testing.T) {
 	})
 	// What differs by nature is compared by its form.
 	forms := map[string]string{
-		"MASTER_PORT": `\d+`, "TORCHELASTIC_RUN_ID": `[0-9a-z-]+`, "TORCHELASTIC_ERROR_FILE": `/.*/attempt_0/1/error\.json`, "MASTER_ADDR": `localhost|127\.0\.0\.1`,
+		"MASTER_PORT": `\d+`, "TORCHELASTIC_RUN_ID": `[0-9a-z-]+`, "TORCHELASTIC_ERROR_FILE": `/.*/attempt_0/1/error\.json`,
+		"MASTER_ADDR": `localhost|127\.0\.0\.1`,
 	}
 	for name, form := range forms {
 		for _, vars := range []map[string]string{theirs, ours} {
@@ -104,7 +107,8 @@ func TestEnvironmentLikeTorchrun(t *testing.T) {
 		}
 	}
 	// Ours, and what the shell and the test set.
-	for _, name := range []string{"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "DUMP", "_", "SHLVL", "PWD", "OLDPWD"} {
+	for _, name := range []string{"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "DUMP", "_",
+		"SHLVL", "PWD", "OLDPWD"} {
 		delete(ours, name)
 		delete(theirs, name)
 	}
@@ -126,7 +130,8 @@ func TestErrorFile(t *testing.T) {
 	if got.status != 1 {
 		t.Errorf("status %d, want 1", got.status)
 	}
-	for _, want := range []string{"boom.py FAILED", "Root Cause (first observed failure):", "rank      : 1 (local_rank: 1)", "ValueError: boom of rank 1", "error.json"} {
+	for _, want := range []string{"boom.py FAILED", "Root Cause (first observed failure):", "rank      : 1 (local_rank: 1)",
+		"ValueError: boom of rank 1", "error.json"} {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("the summary lacks %q:\n%s", want, got.stderr)
 		}

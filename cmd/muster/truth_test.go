@@ -73,9 +73,12 @@ func TestReportSaysWhatPeopleLookFor(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"run", "-n", "2", "--max-restarts", "1", "--log-dir", logs, "--tee", "3"}, []string{"restarts  : 1 of 1 used: none is left", "logs      : " + logs}},
-		{[]string{"run", "-n", "2", "--max-restarts", "5", "--fatal-exit-codes", "3"}, []string{"restarts  : 0 of 5 used: status 3 is fatal", "on the console only"}},
-		{[]string{"torchrun", "--standalone", "--no-python"}, []string{"restarts  : none was asked for", "Root Cause (first observed failure):"}},
+		{[]string{"run", "-n", "2", "--max-restarts", "1", "--log-dir", logs, "--tee", "3"},
+			[]string{"restarts  : 1 of 1 used: none is left", "logs      : " + logs}},
+		{[]string{"run", "-n", "2", "--max-restarts", "5", "--fatal-exit-codes", "3"},
+			[]string{"restarts  : 0 of 5 used: status 3 is fatal", "on the console only"}},
+		{[]string{"torchrun", "--standalone", "--no-python"},
+			[]string{"restarts  : none was asked for", "Root Cause (first observed failure):"}},
 	} {
 		got := muster(t, []string{"MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
 		if got.status != 3 {
@@ -99,7 +102,8 @@ func TestWatchdogIsNamed(t *testing.T) {
 	t.Parallel()
 	script := `echo '{"version": 1, "pid": '$$', "scope_id": "save step", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; exec sleep 100`
 	got := muster(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "run", "-n", "2", "--", "sh", "-c", script)
-	if got.status != 137 || strings.Contains(got.stderr, "something outside the job") || !strings.Contains(got.stderr, "watchdog has sent the signal") ||
+	if got.status != 137 || strings.Contains(got.stderr, "something outside the job") ||
+		!strings.Contains(got.stderr, "watchdog has sent the signal") ||
 		!strings.Contains(got.stderr, `did not release its timer "save step"`) {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
@@ -108,7 +112,8 @@ func TestWatchdogIsNamed(t *testing.T) {
 // Hosts of an elastic Horovod job that cannot be reached are no internal error.
 func TestElasticHostsUnreachable(t *testing.T) {
 	t.Parallel()
-	got := muster(t, []string{"HOME=" + t.TempDir()}, "horovodrun", "--min-np", "1", "--max-np", "2", "-np", "2", "-H", "no-such-host.invalid:1,nor-this.invalid:1",
+	got := muster(t, []string{"HOME=" + t.TempDir()}, "horovodrun", "--min-np", "1", "--max-np", "2", "-np", "2", "-H",
+		"no-such-host.invalid:1,nor-this.invalid:1",
 		"--start-timeout", "2", "--elastic-timeout", "5", "true")
 	if got.status != 75 || !strings.Contains(got.stderr, "nobody knows the name no-such-host.invalid") {
 		t.Errorf("status %d, want 75\n%s", got.status, got.stderr)
@@ -138,7 +143,8 @@ func TestChecksWithoutLinks(t *testing.T) {
 	python := testutil.Torch(t)
 	dir := t.TempDir()
 	got := muster(t, nil, "--network-check", "--switchbox-check", "--report", dir, "run", "-n", "1", "--", python, "-c", "pass")
-	if got.status != 0 || !strings.Contains(got.stderr, "are not tested: this node has none") || strings.Contains(got.stderr, "the check is skipped") {
+	if got.status != 0 || !strings.Contains(got.stderr, "are not tested: this node has none") ||
+		strings.Contains(got.stderr, "the check is skipped") {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "network-check-0.json"))
@@ -168,7 +174,8 @@ func TestSimulatedNodesLeave(t *testing.T) {
 			if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := muster(t, nil, "run", "--simulate-nodes", "4", "--nnodes", "3:4", "--network-check", "--accelerator", "fake:"+file, "-n", "2", "--", "true")
+			got := muster(t, nil, "run", "--simulate-nodes", "4", "--nnodes", "3:4", "--network-check", "--accelerator", "fake:"+file, "-n",
+				"2", "--", "true")
 			if got.status != c.status {
 				t.Errorf("status %d, want %d", got.status, c.status)
 			}
@@ -176,7 +183,8 @@ func TestSimulatedNodesLeave(t *testing.T) {
 			for i := range 4 {
 				told, left := false, strings.Contains(got.stderr, "muster: error: node "+hosts.SimulatedName(i)+" ")
 				for line := range strings.Lines(got.stderr) { // the others' leaving may end its check before it has the result
-					told = told || strings.Contains(line, `"agent":"`+hosts.SimulatedName(i)+`"`) && strings.Contains(line, `"status":"FAIL"`)
+					told = told || strings.Contains(line, `"agent":"`+hosts.SimulatedName(i)+`"`) &&
+						strings.Contains(line, `"status":"FAIL"`)
 				}
 				if left != told || told && i >= c.faulty {
 					t.Errorf("%s was told to leave: %v, and has left: %v", hosts.SimulatedName(i), told, left)
@@ -205,17 +213,20 @@ func TestOurPackageIsNotOnPyPI(t *testing.T) {
 	for _, script := range []string{"import muster", "import muster.checkpoint", "from muster.checkpoint import load"} {
 		for _, args := range [][]string{{"run", "--ckpt", "off", "--"}, {"torchrun", "--no-python"}} {
 			got := muster(t, nil, append(args, "python3", "-c", script)...)
-			if got.status != 1 || !strings.Contains(got.stderr, "Give --ckpt on (or MUSTER_CKPT=on)") || strings.Contains(got.stderr, "pip") {
+			if got.status != 1 || !strings.Contains(got.stderr, "Give --ckpt on (or MUSTER_CKPT=on)") ||
+				strings.Contains(got.stderr, "pip") {
 				t.Errorf("%s by %q: status %d\n%s", script, args, got.status, got.stderr)
 			}
 		}
 	}
 	// What the hint says helps.
-	if got := muster(t, nil, "run", "--ckpt", "on", "--ckpt-dir", t.TempDir(), "--", "python3", "-c", "import importlib.util as u; print(u.find_spec('muster').name)"); got.status != 0 {
+	if got := muster(t, nil, "run", "--ckpt", "on", "--ckpt-dir", t.TempDir(), "--", "python3", "-c",
+		"import importlib.util as u; print(u.find_spec('muster').name)"); got.status != 0 {
 		t.Errorf("with --ckpt on: status %d\n%s", got.status, got.stderr)
 	}
 	// Names that only begin like it are modules like others.
-	if got := muster(t, nil, "run", "--", "python3", "-c", "import mustered"); !strings.Contains(got.stderr, "module mustered: is it installed") {
+	if got := muster(t, nil, "run", "--", "python3", "-c", "import mustered"); !strings.Contains(got.stderr,
+		"module mustered: is it installed") {
 		t.Errorf("another module: %s", got.stderr)
 	}
 }
@@ -225,10 +236,12 @@ func TestNPIsNoFlag(t *testing.T) {
 	t.Parallel()
 	for line, np := range map[string]bool{
 		"run -np 2 echo hi": true, "run -np=2 echo hi": true, "run -np2 echo hi": true, "run --grace 3s -np 2 -- echo hi": true,
-		"run --run-id -np echo hi": false, "run --run-id -np -n 1 -- echo hi": false, "run --role=-np echo hi": false, "run -n 1 echo hi -np 2": false,
+		"run --run-id -np echo hi": false, "run --run-id -np -n 1 -- echo hi": false, "run --role=-np echo hi": false,
+		"run -n 1 echo hi -np 2": false,
 	} {
 		got := muster(t, nil, strings.Fields(line)...)
-		told := strings.Contains(got.stderr, "unknown flag -np") && strings.Contains(got.stderr, "-n N is the number of workers on each node")
+		told := strings.Contains(got.stderr, "unknown flag -np") &&
+			strings.Contains(got.stderr, "-n N is the number of workers on each node")
 		if told != np || np != (got.status == 2) || np == strings.Contains(got.stdout, "hi") {
 			t.Errorf("%s: status %d\n%s%s", line, got.status, got.stdout, got.stderr)
 		}
@@ -245,7 +258,8 @@ func TestDryRunShowsFlagsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", "--master_port", freePort(t), script}
+	args := []string{"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", "--master_port",
+		freePort(t), script}
 	for _, all := range []bool{false, true} {
 		flags := []string{"--dry-run"}
 		if all {
@@ -299,7 +313,8 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 	readme, measured := read("README.md"), read("docs/performance.md")
 	rows := 0
 	for line := range strings.Lines(readme) {
-		for _, row := range []string{"| command start to a worker's first", "| memory of the launcher,", "| 8 workers to their first all-reduce"} {
+		for _, row := range []string{"| command start to a worker's first", "| memory of the launcher,",
+			"| 8 workers to their first all-reduce"} {
 			if !strings.HasPrefix(line, row) {
 				continue
 			}

@@ -76,7 +76,8 @@ func readWarmCases(t *testing.T, file string) []warmCase {
 		t.Fatal(err)
 	}
 	base := warmCase{
-		name: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), form: []string{"script", "main.py"}, dialect: "run", python: "plain",
+		name: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), form: []string{"script", "main.py"}, dialect: "run",
+		python:  "plain",
 		workers: 2, attempt: 1, warm: "auto", expect: "yes",
 	}
 	base.files = []txtar.File{{Name: "main.py", Data: text}}
@@ -251,7 +252,8 @@ func (c *warmCase) install(t *testing.T, dir, python string) {
 func warmEnviron(dir string) []string {
 	environ := []string{
 		"GORACE=atexit_sleep_ms=0", // else each of our processes takes a second to end under the race detector
-		"LANG=C.UTF-8", "XDG_RUNTIME_DIR=" + filepath.Join(dir, "run"), "XDG_CACHE_HOME=" + filepath.Join(dir, "cache"), "PYTHONUSERBASE=" + filepath.Join(dir, "user"), "PWD=" + dir,
+		"LANG=C.UTF-8", "XDG_RUNTIME_DIR=" + filepath.Join(dir, "run"), "XDG_CACHE_HOME=" + filepath.Join(dir, "cache"),
+		"PYTHONUSERBASE=" + filepath.Join(dir, "user"), "PWD=" + dir,
 	}
 	path := os.Getenv("PATH")
 	if python, err := plainPython(); err == nil {

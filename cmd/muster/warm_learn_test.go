@@ -83,7 +83,8 @@ func TestWarmLearns(t *testing.T) {
 		}
 		return o
 	}
-	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 1", "rank 1 attempt 0 not there 1", "rank 0 attempt 1 there 1", "rank 1 attempt 1 there 1",
+	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 1", "rank 1 attempt 0 not there 1", "rank 0 attempt 1 there 1",
+		"rank 1 attempt 1 there 1",
 		"better template ready")
 	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 there 1", "rank 1 attempt 0 there 1", "rank 0 attempt 1 there 1")
 
@@ -103,20 +104,31 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	for name, c := range map[string]struct{ before, module, says string }{
-		"reads what the script set": {"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')", "reads LATE_MODE"},
-		"draws a random number":     {"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'", "changes the state of random"},
-		"filters warnings":          {"pass", "import warnings\nwarnings.filterwarnings('ignore', category=UserWarning)\nvalue = 'x'", "changes filters of warnings"},
-		"handles a signal":          {"pass", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)\nvalue = 'x'", "changes signal handlers"},
-		"prints":                    {"pass", "print('hello from late', flush=True)\nvalue = 'x'", "prints 16 bytes"},
-		"prints below Python":       {"pass", "import os\nos.write(2, b'from below')\nvalue = 'x'", "prints 10 bytes"},
-		"starts a thread":           {"pass", "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()\nvalue = 'x'", "starts threads: watcher"},
-		"opens a socket":            {"pass", "import socket\ns = socket.socket()\nvalue = 'x'", "leaves descriptor"},
-		"reads the rank":            {"pass", "import os\nvalue = 'x' + os.environ.get('RANK', '')[:0]", "reads RANK"},
-		"goes its own way":          {"sys.late_way = True", "import sys\nif hasattr(sys, 'late_way'):\n    import one_way\nelse:\n    import other_way\nvalue = 'x'", "other_way.py, which the workers did not"},
-		"sets the search path":      {"pass", "import sys\nsys.path.append('/nowhere')\nvalue = 'x'", "changes sys.path"},
-		"exits":                     {"sys.late_way = True", "import sys\nif not hasattr(sys, 'late_way'): sys.exit(3)\nvalue = 'x'", "calls sys.exit(3)"},
-		"dies":                      {"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.kill(os.getpid(), 9)\nvalue = 'x'", "was killed by SIGKILL"},
-		"forks":                     {"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.fork()\nvalue = 'x'", "forks, and lets both processes go on"},
+		"reads what the script set": {"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')",
+			"reads LATE_MODE"},
+		"draws a random number": {"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'",
+			"changes the state of random"},
+		"filters warnings": {"pass", "import warnings\nwarnings.filterwarnings('ignore', category=UserWarning)\nvalue = 'x'",
+			"changes filters of warnings"},
+		"handles a signal": {"pass", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)\nvalue = 'x'",
+			"changes signal handlers"},
+		"prints":              {"pass", "print('hello from late', flush=True)\nvalue = 'x'", "prints 16 bytes"},
+		"prints below Python": {"pass", "import os\nos.write(2, b'from below')\nvalue = 'x'", "prints 10 bytes"},
+		"starts a thread": {"pass",
+			"import threading, time\nthreading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()\nvalue = 'x'",
+			"starts threads: watcher"},
+		"opens a socket": {"pass", "import socket\ns = socket.socket()\nvalue = 'x'", "leaves descriptor"},
+		"reads the rank": {"pass", "import os\nvalue = 'x' + os.environ.get('RANK', '')[:0]", "reads RANK"},
+		"goes its own way": {"sys.late_way = True",
+			"import sys\nif hasattr(sys, 'late_way'):\n    import one_way\nelse:\n    import other_way\nvalue = 'x'",
+			"other_way.py, which the workers did not"},
+		"sets the search path": {"pass", "import sys\nsys.path.append('/nowhere')\nvalue = 'x'", "changes sys.path"},
+		"exits": {"sys.late_way = True", "import sys\nif not hasattr(sys, 'late_way'): sys.exit(3)\nvalue = 'x'",
+			"calls sys.exit(3)"},
+		"dies": {"sys.late_way = True",
+			"import os, sys\nif not hasattr(sys, 'late_way'): os.kill(os.getpid(), 9)\nvalue = 'x'", "was killed by SIGKILL"},
+		"forks": {"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.fork()\nvalue = 'x'",
+			"forks, and lets both processes go on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -142,8 +154,9 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n", "board.py", lateBulk)
-	dir := warmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py", fmt.Sprintf(lateScript, "import own\n    if os.environ['RANK'] == '0': import board")+
-		"print('had', [m for m in ('late', 'board', 'own') if m in had], flush=True)\n")
+	dir := warmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py",
+		fmt.Sprintf(lateScript, "import own\n    if os.environ['RANK'] == '0': import board")+
+			"print('had', [m for m in ('late', 'board', 'own') if m in had], flush=True)\n")
 	script := filepath.Join(dir, "script.py")
 	text, err := os.ReadFile(script)
 	if err != nil {
@@ -167,14 +180,16 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 func TestWarmLearnsSlowly(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	environ := lateSite(t, "late.py", lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
+	environ := lateSite(t, "late.py",
+		lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
 	touch(t, filepath.Join(dir, "slow"))
 	testutil.Eventually(t, time.Minute, "another template is being made", func() bool { return len(j.templates()) == 4 }) // and two spares
 	time.Sleep(time.Second)
-	if err := os.WriteFile(filepath.Join(dir, "script.py"), []byte("import os\nprint('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], 'anew')\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "script.py"),
+		[]byte("import os\nprint('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], 'anew')\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	touch(t, filepath.Join(dir, "go"))
@@ -200,7 +215,8 @@ func TestWarmDefault(t *testing.T) {
 		"torchrun --standalone --max-restarts 1 " + script:                             "",
 		"--warm restarts torchrun --standalone --max-restarts 1 " + script:             "of restarts",
 	} {
-		o := muster(t, []string{"PATH=/usr/bin:" + os.Getenv("PATH"), "PYTHON_EXEC=/usr/bin/python3"}, append([]string{"--dry-run"}, strings.Fields(args)...)...)
+		o := muster(t, []string{"PATH=/usr/bin:" + os.Getenv("PATH"), "PYTHON_EXEC=/usr/bin/python3"},
+			append([]string{"--dry-run"}, strings.Fields(args)...)...)
 		_, got, _ := strings.Cut(o.stdout, "warm start")
 		got, _, _ = strings.Cut(got, "\n")
 		if o.status != 0 || !strings.Contains(got, want) || (got == "") != (want == "") {
@@ -261,7 +277,8 @@ func TestWarmRestartsOnly(t *testing.T) {
 		for _, pid := range j.templates() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		testutil.Eventually(t, time.Minute, "it is seen", func() bool { return strings.Contains(j.err.String(), "the template of warm starts ended") })
+		testutil.Eventually(t, time.Minute, "it is seen",
+			func() bool { return strings.Contains(j.err.String(), "the template of warm starts ended") })
 		touch(t, filepath.Join(dir, "go"))
 		wantWarm(t, j.wait(), 0, 0, "rank 1 attempt 1 not there")
 		j.nothingLeft(dir)

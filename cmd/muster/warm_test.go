@@ -29,7 +29,8 @@ func warmDir(t *testing.T, files ...string) string {
 // startWarm starts two workers of script.py in dir, where modules of their own may be. args come before the command.
 func startWarm(t *testing.T, dir string, env []string, args ...string) *testJob {
 	t.Helper()
-	args = slices.Concat([]string{"run", "-n", "2", "--log-level", "debug"}, args, []string{"--", "python3", filepath.Join(dir, "script.py")})
+	args = slices.Concat([]string{"run", "-n", "2", "--log-level", "debug"}, args,
+		[]string{"--", "python3", filepath.Join(dir, "script.py")})
 	return start(t, append(env, "PYTHONPATH="+dir, "PATH=/usr/bin:"+os.Getenv("PATH"), "DIR="+dir), args...)
 }
 
@@ -79,7 +80,8 @@ print("rank", os.environ["RANK"], "here", flush=True)
 // does not notice. What is stopped is waited for, for some seconds, and holds up the others.
 func TestWarmKilledWhileForking(t *testing.T) {
 	testutil.Long(t)
-	for who, survivors := range map[string]int{"template": 0, "middleman0": 0, "middleman1": 0, "middleman2": 1, "worker1": 1, "worker2": 1} {
+	for who, survivors := range map[string]int{"template": 0, "middleman0": 0, "middleman1": 0, "middleman2": 1, "worker1": 1,
+		"worker2": 1} {
 		for _, signal := range []string{"SIGKILL", "SIGSTOP"} {
 			t.Run(who+" "+signal, func(t *testing.T) {
 				t.Parallel()
@@ -173,7 +175,8 @@ func TestWarmStopped(t *testing.T) {
 func TestWarmKilledWhileImporting(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "slow.py", "import os, time\nopen(os.environ['DIR'] + '/importing', 'w').close()\ntime.sleep(600)\n", "script.py", sayRank)
+	dir := warmDir(t, "slow.py", "import os, time\nopen(os.environ['DIR'] + '/importing', 'w').close()\ntime.sleep(600)\n",
+		"script.py", sayRank)
 	j := startWarm(t, dir, nil, "--warm", "json,slow")
 	testutil.Eventually(t, time.Minute, "the template imports", func() bool {
 		_, err := os.Stat(filepath.Join(dir, "importing"))
@@ -265,7 +268,8 @@ func TestWarmStopWhileWaiting(t *testing.T) {
 func TestWarmSlowImport(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n", "script.py", failOnce)
+	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n",
+		"script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "slow", "--warm-wait", "1", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
 	touch(t, filepath.Join(dir, "imported"))
@@ -282,13 +286,17 @@ func TestWarmChanged(t *testing.T) {
 	}
 	t.Run("script", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "script.py", "import os, sys, time\n"+change("script.py", "import os, sys\nimport sqlite3\nprint('anew', os.environ['RANK'])\n")+"time.sleep(600)\n")
-		wantWarm(t, startWarm(t, dir, nil, "--warm", "auto", "--max-restarts", "1").wait(), 0, 4, "anew 0", "anew 1", "making the template of warm starts anew", `"imports":2`)
+		dir := warmDir(t, "script.py", "import os, sys, time\n"+
+			change("script.py", "import os, sys\nimport sqlite3\nprint('anew', os.environ['RANK'])\n")+"time.sleep(600)\n")
+		wantWarm(t, startWarm(t, dir, nil, "--warm", "auto", "--max-restarts", "1").wait(), 0, 4, "anew 0", "anew 1",
+			"making the template of warm starts anew", `"imports":2`)
 	})
 	t.Run("module", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
-		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").wait(), 0, 4, "] anew", "making the template of warm starts anew", "mod.py")
+		dir := warmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+
+			change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
+		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").wait(), 0, 4, "] anew",
+			"making the template of warm starts anew", "mod.py")
 	})
 }
 
@@ -313,7 +321,8 @@ while late.value == "old":
 			j := startWarm(t, dir, environ, slices.Concat([]string{"--warm", "restarts", "--max-restarts", "2"}, args)...)
 			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
 			time.Sleep(11 * time.Second) // what was imported just now is not looked at again
-			site, err := filepath.Glob(filepath.Join(strings.TrimPrefix(environ[0], "PYTHONUSERBASE="), "lib", "*", "site-packages", "late.py"))
+			site, err := filepath.Glob(filepath.Join(strings.TrimPrefix(environ[0], "PYTHONUSERBASE="), "lib", "*",
+				"site-packages", "late.py"))
 			if err != nil || len(site) != 1 {
 				t.Fatal(site, err)
 			}
@@ -341,17 +350,20 @@ func TestWarmCUDA(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	dir := warmDir(t, "cuda.c", fakeCUDA, "script.py", sayRank,
-		"loads.py", "import ctypes, os\nlib = ctypes.CDLL(os.environ['DIR'] + '/libcuda.so.1')\n", "starts.py", "import loads\nloads.lib.cuInit(0)\n")
+		"loads.py", "import ctypes, os\nlib = ctypes.CDLL(os.environ['DIR'] + '/libcuda.so.1')\n", "starts.py",
+		"import loads\nloads.lib.cuInit(0)\n")
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
 		testutil.Missing(t, "gcc")
 	}
-	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda.so.1"), "-Wl,-soname,libcuda.so.1", filepath.Join(dir, "cuda.c")).CombinedOutput(); err != nil {
+	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda.so.1"), "-Wl,-soname,libcuda.so.1",
+		filepath.Join(dir, "cuda.c")).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	env := []string{"LD_LIBRARY_PATH=" + dir}
 	wantWarm(t, startWarm(t, dir, env, "--warm", "loads").wait(), 0, 2, "rank 0 here", "rank 1 here")
-	wantWarm(t, startWarm(t, dir, env, "--warm", "starts").wait(), 0, 0, "rank 0 here", "rank 1 here", "initialises CUDA", "PYTORCH_NVML_BASED_CUDA_CHECK=1")
+	wantWarm(t, startWarm(t, dir, env, "--warm", "starts").wait(), 0, 0, "rank 0 here", "rank 1 here", "initialises CUDA",
+		"PYTORCH_NVML_BASED_CUDA_CHECK=1")
 }
 
 // TestWarmBadModules imports modules that cannot be shared, each between two that can. What is wrong is told, and the
@@ -363,24 +375,27 @@ func TestWarmBadModules(t *testing.T) {
 		forked int // 2: without the module; 0: not at all
 		want   []string
 	}{
-		"missing":       {"", 2, []string{"No module named 'bad'", "made without this module"}},
-		"fails":         {"1 / 0", 2, []string{"fails: ZeroDivisionError: division by zero"}},
-		"exits":         {"import sys; sys.exit(3)", 2, []string{"calls sys.exit(3)"}},
-		"exits hard":    {"import os; os.write(2, b'farewell'); os._exit(4)", 2, []string{"exited with status 4: farewell"}},
-		"crashes":       {"import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 2, []string{"was killed by SIGSEGV"}},
-		"forks":         {"import os; os.fork()", 2, []string{"forks, and lets both processes go on"}},
-		"child":         {"import subprocess; subprocess.Popen(['sleep', '600'])", 2, []string{"starts a process that goes on running: sleep"}},
-		"daemon":        {"import os; os.system('setsid sleep 601 >/dev/null 2>&1 </dev/null &')", 2, nil},
-		"thread":        {"import threading, time; threading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()", 2, []string{"starts threads: watcher"}},
-		"timer":         {"import signal; signal.alarm(600)", 2, []string{"starts a timer"}},
-		"directory":     {"import os; os.chdir('/')", 2, []string{"changes the working directory to /"}},
-		"rank":          {"import os; rank = int(os.environ.get('LOCAL_RANK', 0))", 2, []string{"reads LOCAL_RANK", "bad.py:1"}},
-		"socket":        {"import socket; s = socket.socket()", 2, []string{"leaves descriptor", "socket:"}},
-		"file":          {"f = open(__file__)", 2, []string{"leaves descriptor 3 open", "bad.py"}},
-		"shared_memory": {"from multiprocessing.shared_memory import SharedMemory; s = SharedMemory(create=True, size=100)", 2, []string{"starts a process that goes on running", "python3"}},
-		"shared":        {"import mmap; m = mmap.mmap(-1, 4096)", 2, []string{"maps shared memory"}},
-		"prints":        {"print('one line')", 2, []string{"] one line"}},
-		"prints a lot":  {"print('x' * 3000000)", 0, []string{"more than 1048576 bytes are printed"}},
+		"missing":    {"", 2, []string{"No module named 'bad'", "made without this module"}},
+		"fails":      {"1 / 0", 2, []string{"fails: ZeroDivisionError: division by zero"}},
+		"exits":      {"import sys; sys.exit(3)", 2, []string{"calls sys.exit(3)"}},
+		"exits hard": {"import os; os.write(2, b'farewell'); os._exit(4)", 2, []string{"exited with status 4: farewell"}},
+		"crashes":    {"import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 2, []string{"was killed by SIGSEGV"}},
+		"forks":      {"import os; os.fork()", 2, []string{"forks, and lets both processes go on"}},
+		"child": {"import subprocess; subprocess.Popen(['sleep', '600'])", 2,
+			[]string{"starts a process that goes on running: sleep"}},
+		"daemon": {"import os; os.system('setsid sleep 601 >/dev/null 2>&1 </dev/null &')", 2, nil},
+		"thread": {"import threading, time; threading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()",
+			2, []string{"starts threads: watcher"}},
+		"timer":     {"import signal; signal.alarm(600)", 2, []string{"starts a timer"}},
+		"directory": {"import os; os.chdir('/')", 2, []string{"changes the working directory to /"}},
+		"rank":      {"import os; rank = int(os.environ.get('LOCAL_RANK', 0))", 2, []string{"reads LOCAL_RANK", "bad.py:1"}},
+		"socket":    {"import socket; s = socket.socket()", 2, []string{"leaves descriptor", "socket:"}},
+		"file":      {"f = open(__file__)", 2, []string{"leaves descriptor 3 open", "bad.py"}},
+		"shared_memory": {"from multiprocessing.shared_memory import SharedMemory; s = SharedMemory(create=True, size=100)", 2,
+			[]string{"starts a process that goes on running", "python3"}},
+		"shared":       {"import mmap; m = mmap.mmap(-1, 4096)", 2, []string{"maps shared memory"}},
+		"prints":       {"print('one line')", 2, []string{"] one line"}},
+		"prints a lot": {"print('x' * 3000000)", 0, []string{"more than 1048576 bytes are printed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

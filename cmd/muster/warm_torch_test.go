@@ -126,7 +126,8 @@ func TestWarmRestarts(t *testing.T) {
 // same.
 func warmRestarts(t *testing.T, python string, kills int) {
 	train := func(kills int, args ...string) outcome {
-		args = append(args, "run", "-n", "2", "--max-restarts", strconv.Itoa(kills), "--", python, "-u", testScript(t, "warmtorch", "resume.py"))
+		args = append(args, "run", "-n", "2", "--max-restarts", strconv.Itoa(kills), "--", python, "-u",
+			testScript(t, "warmtorch", "resume.py"))
 		got := muster(t, []string{
 			"KILLS=" + strconv.Itoa(kills), "CHECKPOINT=" + filepath.Join(t.TempDir(), "checkpoint"),
 		}, args...)
@@ -186,7 +187,8 @@ func TestWarmErrorFile(t *testing.T) {
 	}
 	_, coldErr := splitLog(cold.stderr)
 	_, warmErr := splitLog(warm.stderr)
-	for _, want := range []string{"rank      : 1 (local_rank: 1)", "ZeroDivisionError: integer division or modulo by zero", "attempt_0/1/error.json"} {
+	for _, want := range []string{"rank      : 1 (local_rank: 1)", "ZeroDivisionError: integer division or modulo by zero",
+		"attempt_0/1/error.json"} {
 		if !strings.Contains(coldErr, want) {
 			t.Errorf("the cold summary lacks %q:\n%s", want, coldErr)
 		}

@@ -90,7 +90,8 @@ func (g *gpu) quiet(symbol string, first bool, call func() nvml.Return) {
 // sram asks for the maker's verdict on the caches' errors.
 func (g *gpu) sram() {
 	var status nvml.EccSramErrorStatus
-	if g.get("sram_threshold", func() (rc nvml.Return) { status, rc = g.d.GetSramEccErrorStatus(); return }, "nvmlDeviceGetSramEccErrorStatus") {
+	if g.get("sram_threshold", func() (rc nvml.Return) { status, rc = g.d.GetSramEccErrorStatus(); return },
+		"nvmlDeviceGetSramEccErrorStatus") {
 		over := status.BThresholdExceeded != 0
 		g.SRAM = &over
 	}

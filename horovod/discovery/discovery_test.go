@@ -161,7 +161,8 @@ func TestScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said []string
-	shell := discovery.Shell{Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + file}, Stderr: func(line string) { said = append(said, line) }}
+	shell := discovery.Shell{Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + file},
+		Stderr: func(line string) { said = append(said, line) }}
 	find := func(command string, timeout time.Duration) ([]horovod.Host, error) {
 		got, _, err := discovery.Script{Command: command, Runner: shell, Slots: 3, Timeout: timeout}.Find(t.Context())
 		return got, err
@@ -185,13 +186,15 @@ func TestScript(t *testing.T) {
 		}
 	}
 	begin := time.Now()
-	if _, err := find("echo a; sleep 100 & sleep 100", 300*time.Millisecond); err == nil || !strings.Contains(err.Error(), "longer than 300ms") {
+	if _, err := find("echo a; sleep 100 & sleep 100", 300*time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), "longer than 300ms") {
 		t.Errorf("a script that hangs: %v", err)
 	}
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("a script that hangs took %v", took)
 	}
-	if _, err := find("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done", 20*time.Second); err == nil ||
+	if _, err := find("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done",
+		20*time.Second); err == nil ||
 		!strings.Contains(err.Error(), "more than 4194304 bytes") {
 		t.Errorf("a script that floods: %v", err)
 	}
@@ -209,7 +212,8 @@ func (n names) LookupHost(_ context.Context, name string) ([]string, error) {
 func TestDNS(t *testing.T) {
 	known := names{"job.ns.svc": {"10.0.0.2", "10.0.0.1", "10.0.0.2", "fd00::1"}}
 	got, warnings, err := discovery.DNS{Name: "job.ns.svc", Resolver: known, Slots: 2}.Find(t.Context())
-	if diff := cmp.Diff([]horovod.Host{{Name: "10.0.0.1", Slots: 2}, {Name: "10.0.0.2", Slots: 2}}, got); diff != "" || err != nil || len(warnings) != 1 {
+	if diff := cmp.Diff([]horovod.Host{{Name: "10.0.0.1", Slots: 2}, {Name: "10.0.0.2", Slots: 2}}, got); diff != "" || err != nil ||
+		len(warnings) != 1 {
 		t.Errorf("%v %q (-want +got):\n%s", err, warnings, diff)
 	}
 	if got, _, err := (discovery.DNS{Name: "none", Resolver: known}).Find(t.Context()); err != nil || len(got) > 0 {

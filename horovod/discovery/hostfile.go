@@ -37,7 +37,8 @@ func ParseHostfile(name string, content []byte) (list []horovod.Host, warnings [
 	}
 	for _, h := range file.Hosts {
 		if h.User != "" || h.Port != 0 {
-			return nil, nil, fmt.Errorf("%s: %s has a user or a port, and Horovod knows names only: ssh's configuration may say them", name, h.Name)
+			return nil, nil,
+				fmt.Errorf("%s: %s has a user or a port, and Horovod knows names only: ssh's configuration may say them", name, h.Name)
 		}
 		if err := add(&list, horovod.Host{Name: h.Name, Slots: max(h.Slots, 1)}); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", name, err)

@@ -71,7 +71,8 @@ func (s Script) Find(ctx context.Context) ([]horovod.Host, []string, error) {
 	}
 	hosts, warnings, err := ParseHosts(string(out), s.Slots)
 	if err != nil {
-		return nil, nil, errhint.With(fmt.Errorf("cannot use what %s prints: %w", s, err), "it is to print one host a line, NAME:SLOTS or NAME")
+		return nil, nil,
+			errhint.With(fmt.Errorf("cannot use what %s prints: %w", s, err), "it is to print one host a line, NAME:SLOTS or NAME")
 	}
 	return hosts, warnings, nil
 }

@@ -280,7 +280,8 @@ func (d *Driver) perform(effects []effect) {
 			}
 			line.Dur("for_ms", time.Until(e.until)).Msg("a worker failed: the host is not used for some time")
 		case outlasting:
-			d.cfg.Log.Warn().Int("workers", e.workers).Msg("the job is decided; waiting for workers to end by themselves (--clean-policy none)")
+			d.cfg.Log.Warn().Int("workers",
+				e.workers).Msg("the job is decided; waiting for workers to end by themselves (--clean-policy none)")
 		case waiting:
 			d.cfg.Log.Info().Int("slots", e.have).Int("needed", e.need).Dur("timeout_ms", d.cfg.Timeout).Msg("waiting for slots")
 		}

@@ -52,7 +52,8 @@ func TestAllWorkersFail(t *testing.T) {
 	for i, p := range w.running(4, "host-2:0", "host-1:0", "host-1:1", "host-2:1") {
 		p.exit(7 + i)
 		if i == 0 {
-			testutil.Eventually(t, patience, "the first failure is seen", func() bool { return strings.Contains(w.log.String(), "worker failed") })
+			testutil.Eventually(t, patience, "the first failure is seen",
+				func() bool { return strings.Contains(w.log.String(), "worker failed") })
 		}
 	}
 	w.wantEnd(7, "the worker of rank 2 on host-2 (local rank 0) ended with status 7, and 3 more failed; all workers failed")

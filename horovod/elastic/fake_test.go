@@ -343,7 +343,8 @@ func (w *world) listens(key string, deaf int) *listener {
 					body := make([]byte, binary.LittleEndian.Uint32(head[32:]))
 					_, _ = io.ReadFull(conn, body)
 					if bytes.Equal(sign(body), head) && len(body) > 4 {
-						s.got <- fmt.Sprintf("%d at %d", body[len(body)-4], binary.LittleEndian.Uint32(body[bytes.Index(body, []byte("timestamp"))+10:]))
+						s.got <- fmt.Sprintf("%d at %d", body[len(body)-4],
+							binary.LittleEndian.Uint32(body[bytes.Index(body, []byte("timestamp"))+10:]))
 						_, _ = conn.Write(append(sign(ack), ack...))
 					}
 				}

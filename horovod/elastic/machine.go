@@ -592,7 +592,8 @@ func (m *machine) form(now time.Time) []effect {
 	order, err := horovod.Allocate(m.usable, need, m.rules.MaxNP)
 	if err != nil {
 		if !now.Before(m.deadline) {
-			v := m.judged(fmt.Sprintf("there were only %d slots of the %d needed within %v (--elastic-timeout)", have, need, m.rules.Timeout))
+			v := m.judged(fmt.Sprintf("there were only %d slots of the %d needed within %v (--elastic-timeout)", have, need,
+				m.rules.Timeout))
 			if v.Status == errhint.OK {
 				v.Status = errhint.TryAgain
 			}

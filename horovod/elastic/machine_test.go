@@ -150,7 +150,8 @@ func TestInvariants(t *testing.T) {
 			case what < 8:
 				which := rapid.IntRange(0, len(ids)-1).Draw(t, "asks")
 				key := p.procs[ids[which]].Key()
-				if at, ours := p.m.plan[key]; p.m.phase == running && ours && p.m.states[key] == "" && !p.m.held[key] && p.inUse[key] == ids[which] {
+				if at, ours := p.m.plan[key]; p.m.phase == running && ours && p.m.states[key] == "" && !p.m.held[key] &&
+					p.inUse[key] == ids[which] {
 					p.do(p.m.seen(at.Rank)) // it has begun to use its place
 				}
 				place, effects := p.m.ask(key, p.now)

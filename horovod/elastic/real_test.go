@@ -258,7 +258,8 @@ func TestRealHorovodStatic(t *testing.T) {
 	var workers []elastic.Process
 	for _, slot := range slots {
 		_, port, _ := net.SplitHostPort(l.Addr().String())
-		p, err := m.Start(ctx, slot.Host, slot.LocalRank, slices.Concat(elastic.Env("127.0.0.1", port), slot.Env()), strconv.Itoa(slot.Rank))
+		p, err := m.Start(ctx, slot.Host, slot.LocalRank, slices.Concat(elastic.Env("127.0.0.1", port), slot.Env()),
+			strconv.Itoa(slot.Rank))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -122,7 +122,8 @@ func (c *Clients) admits(addr netip.Addr, now time.Time) bool {
 		}
 	}
 	if c.unknown.due(addr, now) {
-		c.log.Warn().Stringer("addr", addr).Msg("the rendezvous of Horovod's workers refuses a client: it is none of the job's hosts; --store-allow names networks whose clients are let in besides")
+		c.log.Warn().Stringer("addr",
+			addr).Msg("the rendezvous of Horovod's workers refuses a client: it is none of the job's hosts; --store-allow names networks whose clients are let in besides")
 	}
 	return false
 }
@@ -222,7 +223,8 @@ func (c *Clients) ours(remote, local netip.AddrPort, now time.Time) bool {
 	defer c.mu.Unlock()
 	if now.Sub(c.others) >= refusalPause {
 		c.others = now
-		c.log.Warn().Uint32("uid", uid).Stringer("addr", remote).Str("hint", "--store-allow "+bare(remote.Addr()).String()+" lets those in").
+		c.log.Warn().Uint32("uid", uid).Stringer("addr", remote).Str("hint",
+			"--store-allow "+bare(remote.Addr()).String()+" lets those in").
 			Msg("the rendezvous of Horovod's workers refuses a client: its process is another user's")
 	}
 	return false

@@ -66,7 +66,8 @@ func TestClients(t *testing.T) {
 		t.Errorf("a client on a host: %q, %v", got, err)
 	}
 	for slot, want := range map[string]string{
-		"n1:0": "HTTP/1.1 200", "n1:4095": "HTTP/1.1 200", "n1:4096": "HTTP/1.1 403", "n1:-1": "HTTP/1.1 403", "n1:x": "HTTP/1.1 403", "n1": "HTTP/1.1 403",
+		"n1:0": "HTTP/1.1 200", "n1:4095": "HTTP/1.1 200", "n1:4096": "HTTP/1.1 403", "n1:-1": "HTTP/1.1 403", "n1:x": "HTTP/1.1 403",
+		"n1":   "HTTP/1.1 403",
 		"n2:0": "HTTP/1.1 403", ":0": "HTTP/1.1 403", "10.1.2.3:0": "HTTP/1.1 403",
 	} {
 		if got, err := from(t, "127.0.0.1", addr, ask("PUT", "/worker_addresses/"+slot, "text")); err != nil || got != want {
@@ -121,7 +122,8 @@ func TestOtherUsersOfAHost(t *testing.T) {
 			addr = serve(t, s)
 			d.place <- "place"
 			changes := []string{
-				ask("PUT", "/global/0", "x"), ask("DELETE", "/global/1", ""), ask("PUT", "/worker_addresses/n1:0", "text"), ask("GET", "/rank_and_size/n1:0", ""),
+				ask("PUT", "/global/0", "x"), ask("DELETE", "/global/1", ""), ask("PUT", "/worker_addresses/n1:0", "text"),
+				ask("GET", "/rank_and_size/n1:0", ""),
 			}
 			for _, request := range changes {
 				if got, err := from(t, "127.0.0.1", addr, request); err != nil || got != "HTTP/1.1 "+c.status {

@@ -52,11 +52,13 @@ func TestDoorsAreHeld(t *testing.T) {
 	}
 	defer d.Close()
 	ways := map[string][]int{
-		"alone": nil, "SO_REUSEADDR": {unix.SO_REUSEADDR}, "SO_REUSEPORT": {unix.SO_REUSEPORT}, "both": {unix.SO_REUSEADDR, unix.SO_REUSEPORT},
+		"alone": nil, "SO_REUSEADDR": {unix.SO_REUSEADDR}, "SO_REUSEPORT": {unix.SO_REUSEPORT},
+		"both": {unix.SO_REUSEADDR, unix.SO_REUSEPORT},
 	}
 	for name, options := range ways {
 		for _, addr := range []unix.Sockaddr{
-			&unix.SockaddrInet4{Port: d.Port(), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet4{Port: d.Port()}, &unix.SockaddrInet6{Port: d.Port()},
+			&unix.SockaddrInet4{Port: d.Port(), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet4{Port: d.Port()},
+			&unix.SockaddrInet6{Port: d.Port()},
 		} {
 			if err := strangerListens(t, addr, options); !errors.Is(err, unix.EADDRINUSE) {
 				t.Errorf("another user who shares ports by %s listens at %+v: %v", name, addr, err)

@@ -90,7 +90,8 @@ func Listen(ctx context.Context, host string, port int) (net.Listener, error) {
 }
 
 // listen is Listen with what is done to the socket before.
-func listen(ctx context.Context, host string, port int, control func(network, address string, c syscall.RawConn) error) (net.Listener, error) {
+func listen(ctx context.Context, host string, port int, control func(network, address string, c syscall.RawConn) error) (net.Listener,
+	error) {
 	config := net.ListenConfig{KeepAlive: 15 * time.Second, Control: control}
 	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -160,7 +161,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if reads := r.Method == http.MethodGet && (s.driver == nil || scope != placeScope); !reads && !s.clients.speaks(r) {
-		s.refused(r, key, "its process is not known to be one of the job's user on that host; --store-allow names networks where that is not asked")
+		s.refused(r, key,
+			"its process is not known to be one of the job's user on that host; --store-allow names networks where that is not asked")
 		w.Header().Set("Connection", "close")
 		answer(w, http.StatusForbidden, nil)
 		return

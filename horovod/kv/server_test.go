@@ -62,7 +62,8 @@ func exchange(t *testing.T, addr, request string) string {
 		if err != nil {
 			t.Fatalf("%q: %v after %q", request, err, text.String())
 		}
-		if _, err := fmt.Sscanf(line, "Content-Length: %d", &length); err != nil && strings.HasPrefix(strings.ToLower(line), "content-length") {
+		if _, err := fmt.Sscanf(line, "Content-Length: %d", &length); err != nil &&
+			strings.HasPrefix(strings.ToLower(line), "content-length") {
 			t.Errorf("%q: the header is spelt %q", request, line)
 		}
 		if strings.HasPrefix(line, "HTTP/") || strings.HasPrefix(line, "Content-Length") {
@@ -228,7 +229,8 @@ func TestQuestionsToTheDriver(t *testing.T) {
 		t.Errorf("registered %q", d.body)
 	}
 	want(t, addr, ask("PUT", "/worker_addresses/n1:0", ""), "HTTP/1.1 400 Bad Request|Content-Length: 0|")
-	want(t, addr, ask("PUT", "/worker_addresses/n1:0", strings.Repeat("x", 64<<10+1)), "HTTP/1.1 413 Request Entity Too Large|Content-Length: 0|")
+	want(t, addr, ask("PUT", "/worker_addresses/n1:0", strings.Repeat("x", 64<<10+1)),
+		"HTTP/1.1 413 Request Entity Too Large|Content-Length: 0|")
 	want(t, addr, ask("PUT", "/global/rank_7", "host"), fmt.Sprintf(found, 0))
 	if got := <-d.seen; got != 7 {
 		t.Errorf("seen %d", got)
@@ -269,12 +271,14 @@ func FuzzServer(f *testing.F) {
 		d.place <- "place"
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, &http.Request{
-			Method: method, RequestURI: path, Body: io.NopCloser(strings.NewReader(string(body))), ContentLength: int64(len(body)), URL: &url.URL{},
+			Method: method, RequestURI: path, Body: io.NopCloser(strings.NewReader(string(body))), ContentLength: int64(len(body)),
+			URL: &url.URL{},
 		})
 		if !slices.Contains([]int{200, 400, 404, 405, 413}, w.Code) || w.Header().Get("Content-Length") == "" {
 			t.Fatalf("%s %q: %d %v", method, path, w.Code, w.Header())
 		}
-		if method == "PUT" && w.Code == 200 && !strings.HasPrefix(path, "/worker_addresses/") && !strings.HasPrefix(path, "/rank_and_size/") {
+		if method == "PUT" && w.Code == 200 && !strings.HasPrefix(path, "/worker_addresses/") &&
+			!strings.HasPrefix(path, "/rank_and_size/") {
 			w = httptest.NewRecorder()
 			s.ServeHTTP(w, &http.Request{Method: "GET", RequestURI: path, Body: http.NoBody, URL: &url.URL{}})
 			if w.Code != 200 || w.Body.String() != string(body) {

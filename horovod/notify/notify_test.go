@@ -161,11 +161,13 @@ func TestTell(t *testing.T) {
 	}
 
 	reg, _ = worker(t, forged, forged, forged)
-	if err := Tell(t.Context(), &net.Dialer{}, reg, time.Unix(1700000000, 0), Mixed); err == nil || !strings.Contains(err.Error(), "not signed") {
+	if err := Tell(t.Context(), &net.Dialer{}, reg, time.Unix(1700000000, 0), Mixed); err == nil ||
+		!strings.Contains(err.Error(), "not signed") {
 		t.Errorf("an impostor: %v", err)
 	}
 	reg, _ = worker(t, ack, ack, ack)
-	if err := reg.exchange(t.Context(), &net.Dialer{}, hostsUpdated(time.Unix(1700000000, 0), Mixed), "PingResponse"); err == nil || !strings.Contains(err.Error(), "PingResponse") {
+	if err := reg.exchange(t.Context(), &net.Dialer{}, hostsUpdated(time.Unix(1700000000, 0), Mixed), "PingResponse"); err == nil ||
+		!strings.Contains(err.Error(), "PingResponse") {
 		t.Errorf("an answer of another class: %v", err)
 	}
 	long := append(bytes.Clone(ack[:32]), 0xff, 0xff, 0xff, 0x7f)

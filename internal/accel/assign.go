@@ -31,9 +31,11 @@ func (f Family) shareInstances() ([]Share, error) {
 	for _, d := range f.Visible {
 		for _, in := range d.usableInstances() {
 			if in.Mask == "" {
-				return nil, undecided(errhint.Usagef("cannot give each worker a MIG instance of its own: the driver does not tell the UUID of GPU %d", d.Index))
+				return nil,
+					undecided(errhint.Usagef("cannot give each worker a MIG instance of its own: the driver does not tell the UUID of GPU %d", d.Index))
 			}
-			shares = append(shares, Share{d, map[string]string{"CUDA_VISIBLE_DEVICES": in.Mask}, fmt.Sprintf("a MIG instance of GPU %d", d.Index)})
+			shares = append(shares,
+				Share{d, map[string]string{"CUDA_VISIBLE_DEVICES": in.Mask}, fmt.Sprintf("a MIG instance of GPU %d", d.Index)})
 		}
 	}
 	return shares, nil
@@ -46,7 +48,8 @@ func (inv Inventory) ShareDevices(word string, workers int, lookup func(string) 
 	f := inv.meant(word)
 	shares, err := f.shareDevices(lookup)
 	if err == nil && len(shares) != workers {
-		one, hint := deviceWord(word, f), fmt.Sprintf(", or choose %s by %s", wording.Plural(workers, "device"), vendorNamed(f.Vendor).masks[0])
+		one, hint := deviceWord(word, f),
+			fmt.Sprintf(", or choose %s by %s", wording.Plural(workers, "device"), vendorNamed(f.Vendor).masks[0])
 		if f.divided() > 0 {
 			one, hint = "MIG instance", ""
 		}
@@ -136,8 +139,9 @@ func same(names []string, value string) map[string]string {
 // not tell one.
 func aloneCUDA(f Family, lookup lookup) ([]map[string]string, error) {
 	if order, set := lookup("CUDA_DEVICE_ORDER"); set && order != byBus && differ(f.Devices) {
-		return nil, fmt.Errorf("the GPUs are of several models, and with CUDA_DEVICE_ORDER=%q nobody can tell which has which number: set it to %s",
-			wording.Clip(order), byBus)
+		return nil,
+			fmt.Errorf("the GPUs are of several models, and with CUDA_DEVICE_ORDER=%q nobody can tell which has which number: set it to %s",
+				wording.Clip(order), byBus)
 	}
 	var masks []map[string]string
 	for _, d := range f.Visible {
@@ -175,7 +179,8 @@ func aloneROCm(f Family, lookup lookup) ([]map[string]string, error) {
 // aloneIntel: Level Zero counts integrated GPUs, too, and those of which this process may not use the node.
 func aloneIntel(f Family, lookup lookup) ([]map[string]string, error) {
 	if len(f.Unusable) > 0 {
-		return nil, fmt.Errorf("the numbers of Intel GPUs in ZE_AFFINITY_MASK are not known beside %s: %s", f.Unusable[0].place(), f.Unusable[0].WhyNot)
+		return nil, fmt.Errorf("the numbers of Intel GPUs in ZE_AFFINITY_MASK are not known beside %s: %s", f.Unusable[0].place(),
+			f.Unusable[0].WhyNot)
 	}
 	return aloneByNumber("ZE_AFFINITY_MASK")(f, lookup)
 }

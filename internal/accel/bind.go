@@ -22,7 +22,8 @@ const (
 	BindNode        BindMode = "node"         // all CPUs of the accelerator's NUMA node
 	BindSocket      BindMode = "socket"       // all CPUs of the NUMA nodes on the same socket
 	BindExclusive   BindMode = "exclusive"    // whole cores of the node, an equal share of its own for each of the node's accelerators
-	BindCoreComplex BindMode = "core-complex" // the CPUs that share one cache of the highest level, another one for each accelerator where there are enough
+	// The CPUs that share one cache of the highest level, another one for each accelerator where there are enough.
+	BindCoreComplex BindMode = "core-complex"
 )
 
 // Bound are the CPUs that Bind found.
@@ -117,7 +118,9 @@ func (b *binder) warnings(inv Inventory) []string {
 	online, err := readList(b.root, path.Join(nodesDir, "online"))
 	unknown := slices.ContainsFunc(inv.Visible, func(d Device) bool { return d.NUMANode < 0 })
 	if err == nil && len(online) > 1 && unknown {
-		all = append(all, fmt.Sprintf("%d NUMA nodes, and accelerators of which the machine does not tell to which they belong: node 0 is taken", len(online)))
+		all = append(all,
+			fmt.Sprintf("%d NUMA nodes, and accelerators of which the machine does not tell to which they belong: node 0 is taken",
+				len(online)))
 	}
 	if inv.OrderUnsure {
 		all = append(all, "accelerators of several models: workers are bound as if CUDA_DEVICE_ORDER were PCI_BUS_ID; set it")

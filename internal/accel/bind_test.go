@@ -29,7 +29,8 @@ func TestBind(t *testing.T) {
 		{name: "socket", tree: duo, mode: "socket", workers: 5, want: "0-3,8-11 0-3,8-11 4-7,12-15 4-7,12-15 4-7,12-15"},
 		{name: "exclusive", tree: duo, mode: "exclusive", workers: 5, want: "0-1,8-9 2-3,10-11 4-5,12-13 6,14 7,15"},
 		{name: "core complex", tree: duo, mode: "core-complex", workers: 5, want: "0-1,8-9 2-3,10-11 4,12 6,14 7,15"},
-		{name: "fewer workers than GPUs: all that are visible count", tree: duo, mode: "exclusive", workers: 4, want: "0-1,8-9 2-3,10-11 4-5,12-13 6,14"},
+		{name: "fewer workers than GPUs: all that are visible count", tree: duo, mode: "exclusive", workers: 4,
+			want: "0-1,8-9 2-3,10-11 4-5,12-13 6,14"},
 		{name: "hidden GPUs do not count", tree: duo, mask: "4,0", mode: "exclusive", workers: 2, want: "6-7,14-15 0-1,8-9"},
 		{name: "forbidden CPUs", tree: duo, allowed: "0-5,8,15", mode: "node", workers: 4, want: "0-1,8 2-3 4-5 15"},
 		{name: "half a core is a core", tree: duo, allowed: "0,6,15", mask: "3,4", mode: "exclusive", workers: 2, want: "6 15"},
@@ -38,7 +39,8 @@ func TestBind(t *testing.T) {
 			mode: "exclusive", workers: 2, want: "0-1 2",
 		},
 		{
-			name: "fewer cores than GPUs", tree: with(small, func(n *numaTree) { n.GPUs = []int{0, 0, 0, 0} }), mode: "exclusive", workers: 1,
+			name: "fewer cores than GPUs", tree: with(small, func(n *numaTree) { n.GPUs = []int{0, 0, 0, 0} }),
+			mode: "exclusive", workers: 1,
 			err: "local rank 0: NUMA node 0 has 3 physical cores that this process may use, and 4 accelerators: too few for one each",
 		},
 		{
@@ -55,7 +57,8 @@ func TestBind(t *testing.T) {
 		},
 		{name: "numa_node -1", tree: with(small, func(n *numaTree) { n.GPUs = []int{-1} }), mode: "node", workers: 1, want: "0-2"},
 		{
-			name: "numa_node -1 and several nodes", tree: with(duo, func(n *numaTree) { n.GPUs = []int{-1} }), mode: "node", workers: 1, want: "0-1,8-9",
+			name: "numa_node -1 and several nodes", tree: with(duo, func(n *numaTree) { n.GPUs = []int{-1} }), mode: "node", workers: 1,
+			want:    "0-1,8-9",
 			warning: "4 NUMA nodes, and accelerators of which the machine does not tell to which they belong: node 0 is taken",
 		},
 		{
@@ -66,13 +69,15 @@ func TestBind(t *testing.T) {
 			}),
 			want: "0-3,8-11 0-3,8-11",
 		},
-		{name: "a node of whose CPUs none is allowed, elsewhere", tree: duo, allowed: "0-7", mask: "0", mode: "socket", workers: 1, want: "0-3"},
+		{name: "a node of whose CPUs none is allowed, elsewhere", tree: duo, allowed: "0-7", mask: "0", mode: "socket", workers: 1,
+			want: "0-3"},
 		{
 			name: "a node of whose CPUs none is allowed", tree: duo, allowed: "2-7", mode: "node", workers: 2,
 			err: "local rank 0: NUMA node 0 has no CPU that this process may use",
 		},
 		{
-			name: "a GPU at memory without CPUs", mode: "exclusive", workers: 1, err: "local rank 0: NUMA node 1 has no CPU that this process may use",
+			name: "a GPU at memory without CPUs", mode: "exclusive", workers: 1,
+			err:  "local rank 0: NUMA node 1 has no CPU that this process may use",
 			tree: numaTree{Nodes: map[int]string{0: "0-1", 1: ""}, GPUs: []int{1}},
 		},
 		{
@@ -84,21 +89,26 @@ func TestBind(t *testing.T) {
 			err: `cannot read /sys/devices/system/node/node0/cpulist: "0-x" is neither`,
 		},
 		{
-			name: "an empty list of siblings", tree: duo, patch: tree{"sys/devices/system/cpu/cpu1/topology/thread_siblings_list": "\n"}, mode: "exclusive",
+			name: "an empty list of siblings", tree: duo, patch: tree{"sys/devices/system/cpu/cpu1/topology/thread_siblings_list": "\n"},
+			mode:    "exclusive",
 			workers: 1, err: "cannot tell the core of CPU 1",
 		},
-		{name: "no GPU", tree: numaTree{}, mode: "node", workers: 1, err: "No accelerator available for NUMA binding (no NVIDIA GPU was found"},
+		{name: "no GPU", tree: numaTree{}, mode: "node", workers: 1,
+			err: "No accelerator available for NUMA binding (no NVIDIA GPU was found"},
 		{name: "all hidden", tree: duo, mask: "-1", mode: "node", workers: 1, err: "No accelerator available for NUMA binding"},
 		{name: "undecided", tree: duo, mask: "MIG-a", mode: "node", workers: 1, err: "cannot count the MIG instances"},
-		{name: "more workers than GPUs", tree: duo, mask: "0,1", mode: "node", workers: 3, err: "3 workers and 2 accelerators visible: local rank 2 has none"},
+		{name: "more workers than GPUs", tree: duo, mask: "0,1", mode: "node", workers: 3,
+			err: "3 workers and 2 accelerators visible: local rank 2 has none"},
 		{
 			name: "a node that is matched with no PCI device", tree: duo, mode: "node", workers: 1,
-			patch: tree{information("0000:10:00.0"): "Model: X\n", information("0000:11:00.0"): "", "dev/nvidia0": ""}, err: "has no PCI address",
+			patch: tree{information("0000:10:00.0"): "Model: X\n", information("0000:11:00.0"): "", "dev/nvidia0": ""},
+			err:   "has no PCI address",
 		},
 		{name: "unknown", tree: duo, mode: "nodes", workers: 1, err: `unknown mode "nodes"`},
 		{
-			name: "different models", tree: with(small, func(n *numaTree) { n.GPUs = []int{0, 0} }), patch: tree{information("0000:11:00.0"): "Model: B\nDevice Minor: 1\n"},
-			mode: "node", workers: 2, want: "0-2 0-2", warning: "set it",
+			name: "different models", tree: with(small, func(n *numaTree) { n.GPUs = []int{0, 0} }),
+			patch: tree{information("0000:11:00.0"): "Model: B\nDevice Minor: 1\n"},
+			mode:  "node", workers: 2, want: "0-2 0-2", warning: "set it",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -213,7 +213,8 @@ func generatedBinds(t *testing.T, n int) []bindCase {
 		root := boundRoot{Root: files.Root(), Allowed: allowed}
 		environ := env()
 		if one(4) {
-			environ = env("CUDA_VISIBLE_DEVICES=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(rng.Perm(len(m.GPUs))[:1+rng.IntN(len(m.GPUs))]), " ", ","), "[]"))
+			environ = env("CUDA_VISIBLE_DEVICES=" +
+				strings.Trim(strings.ReplaceAll(fmt.Sprint(rng.Perm(len(m.GPUs))[:1+rng.IntN(len(m.GPUs))]), " ", ","), "[]"))
 		}
 		inv := accel.Detect(root, environ)
 		var bus []string

@@ -36,7 +36,8 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			name: "NVSwitch bridge and audio are no GPUs",
-			tree: control.With(gpuA, allOpen, pci("0000:1b:00.1", "0x10de", "0x040300", "nvidia"), pci("0000:05:00.0", "0x10de", "0x068000", "nvidia")),
+			tree: control.With(gpuA, allOpen, pci("0000:1b:00.1", "0x10de", "0x040300", "nvidia"),
+				pci("0000:05:00.0", "0x10de", "0x068000", "nvidia")),
 
 			found: "0000:1b:00.0:1", shown: "GPU-a", why: "found 1 NVIDIA GPU with a usable device node",
 		},
@@ -50,7 +51,8 @@ func TestDetect(t *testing.T) {
 			why: "GPU 0000:43:00.0 is not counted: no driver is bound to it",
 		},
 		{
-			name: "driver known by its proc folder only", tree: control.With(allOpen, gpuA.With(tree{"sys/devices/pci0000:00/0000:1b:00.0/driver": ""})),
+			name:  "driver known by its proc folder only",
+			tree:  control.With(allOpen, gpuA.With(tree{"sys/devices/pci0000:00/0000:1b:00.0/driver": ""})),
 			found: "0000:1b:00.0:1", shown: "GPU-a",
 		},
 		{
@@ -94,7 +96,8 @@ func TestDetect(t *testing.T) {
 		{
 			// Sorted as text, domain 10000 would come first.
 			name: "minors missing, matched in PCI order",
-			tree: control.With(allOpen, pci("10000:01:00.0", "0x10de", "0x030200", "nvidia"), pci("2000:01:00.0", "0x10de", "0x030200", "nvidia")),
+			tree: control.With(allOpen, pci("10000:01:00.0", "0x10de", "0x030200", "nvidia"),
+				pci("2000:01:00.0", "0x10de", "0x030200", "nvidia")),
 
 			found: "2000:01:00.0:0 10000:01:00.0:1", shown: " ",
 		},
@@ -110,16 +113,19 @@ func TestDetect(t *testing.T) {
 			found: "0000:1b:00.0:1 0001:03:00.0:2", shown: "GPU-a GPU-c",
 		},
 		{
-			name: "sandbox without PCI", tree: control.With(tree{"dev/nvidia0": "node", "dev/nvidia3": "node", "dev/nvidia03": "node", "dev/nvidia-modeset": "node"}),
+			name: "sandbox without PCI", tree: control.With(tree{"dev/nvidia0": "node", "dev/nvidia3": "node", "dev/nvidia03": "node",
+				"dev/nvidia-modeset": "node"}),
 			found: ":0 :3", shown: " ",
 			why: "/sys shows no PCI devices: counted 2 /dev/nvidia* nodes that this process may use",
 		},
 		{
-			name: "sandbox without PCI but with the driver's files", tree: control.With(allOpen, proc("0000:1b:00.0", "GPU-a", 0), proc("0000:43:00.0", "GPU-b", 1)),
+			name:  "sandbox without PCI but with the driver's files",
+			tree:  control.With(allOpen, proc("0000:1b:00.0", "GPU-a", 0), proc("0000:43:00.0", "GPU-b", 1)),
 			found: "0000:1b:00.0:0 0000:43:00.0:1 :2", shown: "GPU-a GPU-b ",
 		},
 		{
-			name: "names that are no PCI address", tree: three.With(tree{"sys/bus/pci/devices/0000:zz:00.0": "x", "sys/bus/pci/devices/slot7": "x"}),
+			name:  "names that are no PCI address",
+			tree:  three.With(tree{"sys/bus/pci/devices/0000:zz:00.0": "x", "sys/bus/pci/devices/slot7": "x"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 		},
 		{
@@ -127,7 +133,8 @@ func TestDetect(t *testing.T) {
 			why: "no NVIDIA GPU was found in /sys/bus/pci/devices",
 		},
 		{
-			name: "garbage from the driver", tree: three.With(tree{information("0000:43:00.0"): "\x00\xff:\n:::\nDevice Minor: -7\nDevice Minor\n"}),
+			name:  "garbage from the driver",
+			tree:  three.With(tree{information("0000:43:00.0"): "\x00\xff:\n:::\nDevice Minor: -7\nDevice Minor\n"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a  GPU-c",
 		},
 		{
@@ -152,13 +159,15 @@ func TestDetect(t *testing.T) {
 			why: `NVIDIA_VISIBLE_DEVICES="void": this container was given no GPU`,
 		},
 		{
-			name: "MIG", tree: three.With(tree{"proc/driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": "DeviceFileMinor: 30\n", "proc/driver/nvidia/capabilities/gpu0/mig/config": "DeviceFileMinor: 1\n"}),
+			name: "MIG", tree: three.With(tree{"proc/driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": "DeviceFileMinor: 30\n",
+				"proc/driver/nvidia/capabilities/gpu0/mig/config": "DeviceFileMinor: 1\n"}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 			why: "GPU 0 is divided into MIG instances: it counts as one device",
 		},
 		{
 			name: "another vendor",
-			tree: bridge.With(pci("0000:05:00.0", "0x1002", "0x120000", "amdgpu"), pci("0000:06:00.0", "0x1002", "0x038000", "amdgpu"), pci("0000:07:00.0", "0x1d94", "0x060400", "pcieport")),
+			tree: bridge.With(pci("0000:05:00.0", "0x1002", "0x120000", "amdgpu"), pci("0000:06:00.0", "0x1002", "0x038000", "amdgpu"),
+				pci("0000:07:00.0", "0x1d94", "0x060400", "pcieport")),
 
 			why: "AMD GPU 0000:05:00.0 is not counted: the driver lists it for no computing, or not for this process",
 		},
@@ -209,7 +218,8 @@ func TestDetectDescribesDevices(t *testing.T) {
 }
 
 func TestDetectUndecided(t *testing.T) {
-	asleep := control.With(allOpen, pci("0000:1b:00.0", "0x10de", "0x030200", "nvidia"), proc("0000:1b:00.0", "GPU-????????-????-????-????-????????????", 1))
+	asleep := control.With(allOpen, pci("0000:1b:00.0", "0x10de", "0x030200", "nvidia"),
+		proc("0000:1b:00.0", "GPU-????????-????-????-????-????????????", 1))
 	wsl := tree{"dev/dxg": "node", "usr/lib/wsl/lib/libnvidia-ml.so.1": "library"}
 	for _, c := range []struct {
 		name string
@@ -219,7 +229,8 @@ func TestDetectUndecided(t *testing.T) {
 	}{
 		{"MIG mask", control.With(gpuA, allOpen), "MIG-1,MIG-2", "cannot count the MIG instances that CUDA_VISIBLE_DEVICES names"},
 		{"malformed mask", control.With(gpuA, allOpen), "+", `cannot read CUDA_VISIBLE_DEVICES="+": element "+": a sign without a number`},
-		{"UUID of a sleeping GPU", asleep, "GPU-1", `cannot resolve CUDA_VISIBLE_DEVICES="GPU-1": the driver does not tell every GPU's UUID`},
+		{"UUID of a sleeping GPU", asleep, "GPU-1",
+			`cannot resolve CUDA_VISIBLE_DEVICES="GPU-1": the driver does not tell every GPU's UUID`},
 		{"WSL", wsl, "0", "cannot count GPUs under WSL: it has no device node per GPU"},
 	} {
 		inv := accel.Detect(c.tree.Root(), env("CUDA_VISIBLE_DEVICES="+c.mask))

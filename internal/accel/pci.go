@@ -36,7 +36,8 @@ func parsePCIAddress(s string) (pciAddress, bool) {
 }
 
 func (a pciAddress) compare(b pciAddress) int {
-	return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.bus, b.bus), cmp.Compare(a.device, b.device), cmp.Compare(a.function, b.function))
+	return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.bus, b.bus), cmp.Compare(a.device, b.device),
+		cmp.Compare(a.function, b.function))
 }
 
 func (a pciAddress) String() string {
@@ -160,7 +161,8 @@ func (b *pciBus) locate(d *Device, dir string) {
 	}
 	d.LocalCPUs, _ = readText(b.root, path.Join(dir, "local_cpulist"))
 	// "32.0 GT/s PCIe" since Linux 5.6, "8 GT/s" before
-	if speed, width := readWord(b.root, path.Join(dir, "current_link_speed")), readWord(b.root, path.Join(dir, "current_link_width")); speed != "" && width != "" && width != "0" {
+	if speed, width := readWord(b.root, path.Join(dir, "current_link_speed")),
+		readWord(b.root, path.Join(dir, "current_link_width")); speed != "" && width != "" && width != "0" {
 		d.Link = width + " × " + strings.TrimSuffix(speed, " PCIe")
 	}
 }

@@ -68,7 +68,8 @@ var vendors = []*vendor{
 		pciIDs: []string{"0x1002"}, classes: anyClass, drivers: []string{"amdgpu"},
 		needs: []string{"kfd"}, patterns: []string{"dri/renderD#"},
 		find: findKFD, runtime: "AMD_VISIBLE_DEVICES",
-		masks: []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}, see: seeROCm, alone: aloneROCm,
+		masks: []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}, see: seeROCm,
+		alone: aloneROCm,
 	},
 	{
 		// Parts of Hygon's CPUs have the same vendor id and none of these classes.
@@ -76,7 +77,8 @@ var vendors = []*vendor{
 		pciIDs: []string{"0x1d94"}, classes: anyClass,
 		needs: []string{"kfd"}, wants: []string{"mkfd"}, patterns: []string{"dri/renderD#"},
 		// PyTorch for DCUs is a ROCm build: it counts by the same rules as AMD's.
-		find: findKFD, runtime: "HYGON_VISIBLE_DEVICES", masks: []string{"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}, see: seeROCm, alone: aloneROCm,
+		find: findKFD, runtime: "HYGON_VISIBLE_DEVICES",
+		masks: []string{"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}, see: seeROCm, alone: aloneROCm,
 	},
 	{
 		name: "ascend", title: "Ascend NPU", backend: "npu", verified: byDocumentation,
@@ -120,13 +122,15 @@ var vendors = []*vendor{
 			"0x1000", "0x1001", "0x1010", "0x1011", "0x1020", "0x1021", "0x1030", "0x1060", "0x1061", "0x1062", "0x1063",
 		},
 		patterns: []string{"accel/accel#", "hl#"},
-		find:     findGaudi, runtime: "HABANA_VISIBLE_DEVICES", masks: []string{"HABANA_VISIBLE_MODULES", "HLS_MODULE_ID"}, see: seeUnset, alone: aloneGaudi,
+		find:     findGaudi, runtime: "HABANA_VISIBLE_DEVICES", masks: []string{"HABANA_VISIBLE_MODULES", "HLS_MODULE_ID"}, see: seeUnset,
+		alone: aloneGaudi,
 	},
 	{
 		name: "intel", title: "Intel GPU", backend: "xpu", verified: byDocumentation,
 		pciIDs: []string{"0x8086"}, classes: []string{"0x0300", "0x0380"}, drivers: []string{"i915", "xe"},
 		patterns: []string{"dri/renderD#"},
-		find:     findIntel, masks: []string{"ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "ZE_FLAT_DEVICE_HIERARCHY"}, see: seeIntel, alone: aloneIntel,
+		find:     findIntel, masks: []string{"ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "ZE_FLAT_DEVICE_HIERARCHY"}, see: seeIntel,
+		alone: aloneIntel,
 	},
 }
 

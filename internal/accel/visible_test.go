@@ -216,7 +216,8 @@ func TestResolveCUDAAgreesWithPyTorch(t *testing.T) {
 		}
 	}
 	t.Logf("%d values: %v", len(cases), seen)
-	for _, kind := range []string{"ask", "bad", "0", "1", "2", "3", "rocm -1 false", "rocm 0 true", "rocm 0 false", "rocm 1 false", "rocm 2 false", "rocm 3 false"} {
+	for _, kind := range []string{"ask", "bad", "0", "1", "2", "3", "rocm -1 false", "rocm 0 true", "rocm 0 false", "rocm 1 false",
+		"rocm 2 false", "rocm 3 false"} {
 		if seen[kind] < 20 {
 			t.Errorf("only %d values of kind %q: the generator has lost its variety", seen[kind], kind)
 		}
@@ -228,14 +229,17 @@ func generatedMasks() []maskCase {
 	rng := rand.New(rand.NewPCG(1, 2))
 	numbers := []string{
 		"0", "1", "2", "3", "4", "7", "9", "-1", "-0", "+1", "+", "-", "-a", "+-1", "", " ", "  2 ", "1gpu2", "0x1", "00", "001", "abc",
-		"99999999999999999999", "0\u00a0", "\x1c1", "\u20031", "\u200b1", "1 2", "٣", "２", "𝟛", "²", "1①", "GPU-aa", "MIG-a", "1.5", "1e3", "1_0", "0，1",
+		"99999999999999999999", "0\u00a0", "\x1c1", "\u20031", "\u200b1", "1 2", "٣", "２", "𝟛", "²", "1①", "GPU-aa", "MIG-a", "1.5", "1e3",
+		"1_0", "0，1",
 	}
 	ids := []string{
-		"GPU-", "GPU-aa", "GPU-aa1", "GPU-aa11-0000", "GPU-aa11-0000x", "GPU-aa2", "GPU-bb", "GPU-bb33", "GPU-cc", "GPU-zz", " GPU-cc", "GPU-cc ",
+		"GPU-", "GPU-aa", "GPU-aa1", "GPU-aa11-0000", "GPU-aa11-0000x", "GPU-aa2", "GPU-bb", "GPU-bb33", "GPU-cc", "GPU-zz",
+		" GPU-cc", "GPU-cc ",
 		"gpu-cc", "0", "", "MIG-a",
 	}
 	migs := []string{"MIG-a", "MIG-b", "MIG-GPU-aa/1/0", "MIG-", "GPU-aa", "0", ""}
-	devices := [][]string{nil, fourGPUs[:1], fourGPUs[:2], fourGPUs, {"GPU-aa11-0000", "GPU-aa11-0000x", "GPU-bb33", "GPU-bb33-1", "GPU-cc"}, make([]string, 70)}
+	devices := [][]string{nil, fourGPUs[:1], fourGPUs[:2], fourGPUs,
+		{"GPU-aa11-0000", "GPU-aa11-0000x", "GPU-bb33", "GPU-bb33-1", "GPU-cc"}, make([]string, 70)}
 	for i := range devices[5] {
 		devices[5][i] = fmt.Sprintf("GPU-%02d", i)
 	}

@@ -16,7 +16,8 @@ import (
 func planted(t *testing.T) (dir string, tree *beneath.Tree) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "dir")
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "d", "e"), 0o700), os.WriteFile(filepath.Join(dir, "d", "e", "file"), []byte("text"), 0o600),
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "d", "e"), 0o700),
+		os.WriteFile(filepath.Join(dir, "d", "e", "file"), []byte("text"), 0o600),
 		os.Symlink("d", filepath.Join(dir, "inside")), os.Symlink("..", filepath.Join(dir, "outside")),
 		os.Symlink("e/file", filepath.Join(dir, "d", "link")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
@@ -61,7 +62,8 @@ func TestTree(t *testing.T) {
 			t.Errorf("%s was made", name)
 		}
 	}
-	if err := errors.Join(tree.MkdirAll("a/b/c", 0o700), tree.MkdirAll("a/b/c", 0o700), tree.Rename("d/e/file", "a/b/c/file", 0)); err != nil {
+	if err := errors.Join(tree.MkdirAll("a/b/c", 0o700), tree.MkdirAll("a/b/c", 0o700),
+		tree.Rename("d/e/file", "a/b/c/file", 0)); err != nil {
 		t.Error(err)
 	}
 	if err := tree.Rename("a/b/c/file", "inside/e/file", 0); !errors.Is(err, beneath.ErrKind) {

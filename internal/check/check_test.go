@@ -104,7 +104,8 @@ func TestLoadPolicy(t *testing.T) {
 	want := Policy{
 		Strict: true, OnSkip: Warn, Status: map[string]Status{"pcie-width": Fail, "memlock": Pass},
 		Waive:  []Waiver{{"gpu-lost", "node-1", 2}, {"disk-space", "", -1}},
-		Limits: map[string]int64{"remap-many": 256}, XIDs: map[int]Status{109: Pass, 63: Fail}, RemapModels: []string{"H100"}, ECCModels: []string{},
+		Limits: map[string]int64{"remap-many": 256}, XIDs: map[int]Status{109: Pass, 63: Fail}, RemapModels: []string{"H100"},
+		ECCModels: []string{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -154,7 +155,8 @@ func TestLimit(t *testing.T) {
 	if err := p.ParseLimit("remap-many=7"); err != nil || p.Limit("remap-many") != 7 || p.Limit("gpu-busy") != 1024 {
 		t.Errorf("%v, %+v", err, p)
 	}
-	for text, words := range map[string]string{"remap-many": "CHECK=NUMBER", "memlock=1": "has no limit", "none=1": "no check", "gpu-busy=much": "MiB"} {
+	for text, words := range map[string]string{"remap-many": "CHECK=NUMBER", "memlock=1": "has no limit", "none=1": "no check",
+		"gpu-busy=much": "MiB"} {
 		if err := p.ParseLimit(text); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -45,7 +45,8 @@ func (r *Report) Count(s Status) int {
 
 // Summary is the report in a line.
 func (r *Report) Summary() string {
-	text := fmt.Sprintf("%s: %v: %d passed, %d warned, %d failed, %d skipped", r.Node, r.Status, r.Count(Pass), r.Count(Warn), r.Count(Fail), r.Count(Skip))
+	text := fmt.Sprintf("%s: %v: %d passed, %d warned, %d failed, %d skipped", r.Node, r.Status, r.Count(Pass), r.Count(Warn),
+		r.Count(Fail), r.Count(Skip))
 	if r.Skipped > Pass && r.Count(Skip) > 0 {
 		text += fmt.Sprintf(" (each counts as %v)", r.Skipped)
 	}

@@ -92,9 +92,11 @@ func TestReplaceLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{
-		filepath.Join(shared, "status.json"), filepath.Join(shared, "dir", "authorized_keys"), filepath.Join(shared, "missing"), filepath.Join(ours, "by"),
+		filepath.Join(shared, "status.json"), filepath.Join(shared, "dir", "authorized_keys"), filepath.Join(shared, "missing"),
+		filepath.Join(ours, "by"),
 	} {
-		if err := durable.Replace(path, []byte("x"), 0o644); err == nil || !strings.Contains(err.Error(), "is a symbolic link of user 47114") {
+		if err := durable.Replace(path, []byte("x"), 0o644); err == nil ||
+			!strings.Contains(err.Error(), "is a symbolic link of user 47114") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -152,7 +154,8 @@ func TestReplaceOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"fifo": "no regular file", ".": "", "dangling": "link to nothing", "loop": "too many levels", "missing/file": "no such file", "fifo/file": "not a directory",
+		"fifo": "no regular file", ".": "", "dangling": "link to nothing", "loop": "too many levels", "missing/file": "no such file",
+		"fifo/file": "not a directory",
 	} {
 		if err := durable.Replace(dir+"/"+name, []byte("x"), 0o644); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)

@@ -40,7 +40,8 @@ func TestOurs(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		private: private, sticky: sticky, link(private, "link"): private,
-		open: "", group: "", filepath.Join(open, "below"): "", link(filepath.Join(open, "below"), "away"): "", file: "", filepath.Join(base, "none"): "",
+		open: "", group: "", filepath.Join(open, "below"): "", link(filepath.Join(open, "below"), "away"): "", file: "",
+		filepath.Join(base, "none"): "",
 	} {
 		if got, err := durable.Ours(path); got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
@@ -82,7 +83,8 @@ func TestMkdirTempKeepsAway(t *testing.T) {
 	}
 	for _, bad := range []string{filepath.Join(open, "missing"), file(t)} {
 		made, err := durable.MkdirTemp(bad, "x-")
-		if err == nil || !strings.Contains(err.Error(), "TMPDIR") || !strings.Contains(err.Error(), bad) || errhint.CodeOf(err) != errhint.Usage {
+		if err == nil || !strings.Contains(err.Error(), "TMPDIR") || !strings.Contains(err.Error(), bad) ||
+			errhint.CodeOf(err) != errhint.Usage {
 			t.Errorf("%q, %v, status %d; want an error that names TMPDIR and %s, and status 2", made, err, errhint.CodeOf(err), bad)
 		}
 	}

@@ -33,15 +33,16 @@ func acsOn(n *Node) []check.Result {
 		return skip(id, "this is a virtual machine")
 	}
 	unknown := ""
-	results := n.eachDevice(id, "turn ACS redirection off for the bridges in the BIOS or with setpci", func(d accel.Device, r *check.Result) {
-		on, why := n.redirecting(d)
-		if why != "" {
-			unknown = why
-		}
-		if len(on) > 0 {
-			r.Reason = "traffic between GPUs is redirected by " + strings.Join(on, ", ")
-		}
-	})
+	results := n.eachDevice(id, "turn ACS redirection off for the bridges in the BIOS or with setpci",
+		func(d accel.Device, r *check.Result) {
+			on, why := n.redirecting(d)
+			if why != "" {
+				unknown = why
+			}
+			if len(on) > 0 {
+				r.Reason = "traffic between GPUs is redirected by " + strings.Join(on, ", ")
+			}
+		})
 	if len(results) == 1 && results[0].Status == check.Pass && unknown != "" {
 		return skip(id, unknown)
 	}
@@ -142,7 +143,8 @@ func peerMemory(n *Node) []check.Result {
 	if port == "" {
 		why = "NCCL_NET_GDR_LEVEL is set"
 	}
-	return []check.Result{bad(id, why+", and neither nvidia_peermem nor DMA-BUF is there", "modprobe nvidia_peermem, or the driver's open kernel module")}
+	return []check.Result{bad(id, why+", and neither nvidia_peermem nor DMA-BUF is there",
+		"modprobe nvidia_peermem, or the driver's open kernel module")}
 }
 
 // activePort returns a port of InfiniBand or RoCE that is up, "" where there is none.
@@ -152,7 +154,8 @@ func (n *Node) activePort() string {
 	for _, d := range devices {
 		ports, _ := fs.ReadDir(n.Root, path.Join(class, d.Name(), "ports"))
 		for _, p := range ports {
-			if text, err := fs.ReadFile(n.Root, path.Join(class, d.Name(), "ports", p.Name(), "state")); err == nil && strings.HasPrefix(string(text), "4:") {
+			if text, err := fs.ReadFile(n.Root, path.Join(class, d.Name(), "ports", p.Name(), "state")); err == nil &&
+				strings.HasPrefix(string(text), "4:") {
 				return d.Name() + "/" + p.Name()
 			}
 		}
@@ -221,7 +224,8 @@ func (n *Node) stuck() []string {
 		}
 		files, _ := fs.ReadDir(n.Root, path.Join(dir, "fd"))
 		for _, f := range files {
-			if to, err := n.Root.ReadLink(path.Join(dir, "fd", f.Name())); err == nil && strings.HasPrefix(to, "/dev/") && stuckIn.MatchString(to) {
+			if to, err := n.Root.ReadLink(path.Join(dir, "fd", f.Name())); err == nil && strings.HasPrefix(to, "/dev/") &&
+				stuckIn.MatchString(to) {
 				list = append(list, fmt.Sprintf("%s (%s) with %s open", clean(name), e.Name(), clean(to)))
 				break
 			}

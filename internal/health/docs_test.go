@@ -47,7 +47,8 @@ func TestDocsNameEveryCheck(t *testing.T) {
 		if id.Name != "xid" && !strings.Contains(row, " "+letter+":") && !strings.HasSuffix(strings.Split(row, "|")[1], " "+letter+" ") {
 			t.Errorf("%s: the row does not say %s: %s", id.Name, letter, row)
 		}
-		if id.Unit != "" && !strings.Contains(row, fmt.Sprintf("limit (%d", id.Limit)) && !strings.Contains(row, fmt.Sprintf("(limit %d", id.Limit)) {
+		if id.Unit != "" && !strings.Contains(row, fmt.Sprintf("limit (%d", id.Limit)) &&
+			!strings.Contains(row, fmt.Sprintf("(limit %d", id.Limit)) {
 			t.Errorf("%s: the row does not tell the limit %d %s", id.Name, id.Limit, id.Unit)
 		}
 	}

@@ -77,7 +77,8 @@ type LogLine struct {
 var (
 	ofDevices = []func(*Node) []check.Result{
 		driverLoaded, driverMismatch, driverHung, notInjected, lost, resetRequired, missing, foreignDriver, deviceNode,
-		deviceHealth, deviceNetwork, deviceLink, eccUncorrectable, eccAggregate, eccOff, sramThreshold, remapFailed, remapPending, remapMany, retiredPending, retiredMany,
+		deviceHealth, deviceNetwork, deviceLink, eccUncorrectable, eccAggregate, eccOff, sramThreshold, remapFailed, remapPending,
+		remapMany, retiredPending, retiredMany,
 		nvlinkDown, nvlinkNone, nvlinkErrors, fabricNotReady, pcieWidth, pcieSpeed, pcieReplay,
 		throttleHW, throttleSW, tempHigh, persistenceOff, computeMode, busy, heterogeneous, numaUnknown, acsOn, xidCheck,
 	}
@@ -184,11 +185,12 @@ func foreignDriver(n *Node) []check.Result {
 // deviceNode: a device that is here for computing, and that this process may not use. What belongs to somebody else, a
 // virtual machine or another container, has no driver of its own or no node here, which is no fault.
 func deviceNode(n *Node) []check.Result {
-	return n.eachDevice("gpu-node", "do the permissions of its device node allow reading and writing?", func(d accel.Device, r *check.Result) {
-		if d.Node != "" {
-			r.Reason = d.WhyNot
-		}
-	})
+	return n.eachDevice("gpu-node", "do the permissions of its device node allow reading and writing?",
+		func(d accel.Device, r *check.Result) {
+			if d.Node != "" {
+				r.Reason = d.WhyNot
+			}
+		})
 }
 
 // number reads a file with a number in it, -1 where there is none.

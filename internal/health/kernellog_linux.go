@@ -78,7 +78,8 @@ func askJournal() (KernelLog, bool) {
 			continue
 		}
 		c, err := proc.Confine(context.Background(), proc.Confinement{
-			Path: path, Args: []string{"journalctl", "--dmesg", "--boot", "--output=json", "--quiet", "--no-pager"}, Env: []string{"LC_ALL=C", "PATH=/usr/bin:/bin"},
+			Path: path, Args: []string{"journalctl", "--dmesg", "--boot", "--output=json", "--quiet", "--no-pager"},
+			Env:      []string{"LC_ALL=C", "PATH=/usr/bin:/bin"},
 			Deadline: journalTime, Grace: time.Second / 2, MaxStdout: maxLogBytes, MaxStderr: maxRecord,
 		})
 		if err != nil || c.TimedOut || c.Abandoned != nil || !c.Exit.Success() {

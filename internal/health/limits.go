@@ -49,7 +49,8 @@ func lockedMemory(n *Node) []check.Result {
 	case limit == Unlimited:
 		return pass(id)
 	}
-	return []check.Result{bad(id, fmt.Sprintf("%d KiB may be locked, and RDMA registers more", limit>>10), "ulimit -l unlimited; docker --ulimit memlock=-1")}
+	return []check.Result{bad(id, fmt.Sprintf("%d KiB may be locked, and RDMA registers more", limit>>10),
+		"ulimit -l unlimited; docker --ulimit memlock=-1")}
 }
 
 // openFiles: data loaders, NCCL's sockets and checkpoints of many shards need thousands.
@@ -73,7 +74,8 @@ func cpus(n *Node) []check.Result {
 	if n.CPUs >= n.Workers {
 		return pass(id)
 	}
-	return []check.Result{bad(id, fmt.Sprintf("%d CPUs for %d workers", n.CPUs, n.Workers), "give the container more CPUs, or start fewer workers")}
+	return []check.Result{bad(id, fmt.Sprintf("%d CPUs for %d workers", n.CPUs, n.Workers),
+		"give the container more CPUs, or start fewer workers")}
 }
 
 // cpuTight: PyTorch's data loaders are processes of their own, and so is the thread that feeds a GPU.

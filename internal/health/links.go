@@ -18,22 +18,24 @@ import (
 // nvlinkDown: machines use different numbers of a GPU's links, so that an inactive one says something only where
 // another GPU has the same one active.
 func nvlinkDown(n *Node) []check.Result {
-	return n.eachGPU("nvlink-down", "reset the GPU; on machines with NVSwitches see the fabric manager's log", func(g *gpu, r *check.Result) string {
-		if len(g.NVLink) == 0 {
-			return g.noLinks()
-		}
-		var down []string
-		for i, state := range g.NVLink {
-			if state == 0 && slices.ContainsFunc(n.NVML.GPUs, func(o nvline.GPU) bool { return i < len(o.NVLink) && o.NVLink[i] == 1 }) {
-				down = append(down, strconv.Itoa(i))
+	return n.eachGPU("nvlink-down", "reset the GPU; on machines with NVSwitches see the fabric manager's log",
+		func(g *gpu, r *check.Result) string {
+			if len(g.NVLink) == 0 {
+				return g.noLinks()
 			}
-		}
-		if down != nil {
-			r.Reason = fmt.Sprintf("link %s of %d: inactive here, and active on other GPUs", strings.Join(down, ", "), len(g.NVLink))
-			r.Value, r.Limit = strconv.Itoa(len(g.NVLink)-len(down)), strconv.Itoa(len(g.NVLink))
-		}
-		return ""
-	})
+			var down []string
+			for i, state := range g.NVLink {
+				if state == 0 &&
+					slices.ContainsFunc(n.NVML.GPUs, func(o nvline.GPU) bool { return i < len(o.NVLink) && o.NVLink[i] == 1 }) {
+					down = append(down, strconv.Itoa(i))
+				}
+			}
+			if down != nil {
+				r.Reason = fmt.Sprintf("link %s of %d: inactive here, and active on other GPUs", strings.Join(down, ", "), len(g.NVLink))
+				r.Value, r.Limit = strconv.Itoa(len(g.NVLink)-len(down)), strconv.Itoa(len(g.NVLink))
+			}
+			return ""
+		})
 }
 
 // noLinks says why a GPU shows no NVLink.
@@ -77,7 +79,8 @@ func nvlinkNone(n *Node) []check.Result {
 	if linked < 2 {
 		return skip(id, "fewer than two GPUs have NVLinks")
 	}
-	r := bad(id, fmt.Sprintf("none of %d pairs can talk over NVLink", answers), "is the fabric manager running, and of the driver's version?")
+	r := bad(id, fmt.Sprintf("none of %d pairs can talk over NVLink", answers),
+		"is the fabric manager running, and of the driver's version?")
 	r.Source = "L1"
 	return []check.Result{r}
 }
@@ -127,7 +130,8 @@ func nvlinkErrors(n *Node) []check.Result {
 		case crc+replays+recoveries == 0:
 			return ""
 		}
-		r.Reason = fmt.Sprintf("its NVLinks made %d CRC errors, %d replays and %d recoveries in %v", crc, replays, recoveries, in.Round(time.Millisecond))
+		r.Reason = fmt.Sprintf("its NVLinks made %d CRC errors, %d replays and %d recoveries in %v", crc, replays, recoveries,
+			in.Round(time.Millisecond))
 		if known {
 			rate := float64(crc) / in.Seconds()
 			r.Value, r.Limit = fmt.Sprintf("%.1f", rate), fmt.Sprint(limit)
@@ -147,24 +151,25 @@ func fabricNotReady(n *Node) []check.Result {
 		shift uint
 		what  string
 	}{{0, "its bandwidth is degraded"}, {4, "a route is unhealthy"}}
-	return n.eachGPU("fabric-not-ready", "is the fabric manager running, and of the driver's version?", func(g *gpu, r *check.Result) string {
-		switch {
-		case g.Fabric == nil:
-			return g.na("fabric")
-		case g.Fabric.State == 0:
-			return "the machine has no fabric of NVSwitches"
-		case g.Fabric.State != 3:
-			r.Reason = "joining the fabric is " + orNumber(states[g.Fabric.State], g.Fabric.State)
-		case g.Fabric.Status != 0:
-			r.Reason = fmt.Sprintf("joining the fabric has failed (return code %d)", g.Fabric.Status)
-		}
-		for _, d := range degraded {
-			if g.Fabric.Health>>d.shift&3 == 1 {
-				r.Reason = strings.TrimPrefix(r.Reason+", "+d.what, ", ")
+	return n.eachGPU("fabric-not-ready", "is the fabric manager running, and of the driver's version?",
+		func(g *gpu, r *check.Result) string {
+			switch {
+			case g.Fabric == nil:
+				return g.na("fabric")
+			case g.Fabric.State == 0:
+				return "the machine has no fabric of NVSwitches"
+			case g.Fabric.State != 3:
+				r.Reason = "joining the fabric is " + orNumber(states[g.Fabric.State], g.Fabric.State)
+			case g.Fabric.Status != 0:
+				r.Reason = fmt.Sprintf("joining the fabric has failed (return code %d)", g.Fabric.Status)
 			}
-		}
-		return ""
-	})
+			for _, d := range degraded {
+				if g.Fabric.Health>>d.shift&3 == 1 {
+					r.Reason = strings.TrimPrefix(r.Reason+", "+d.what, ", ")
+				}
+			}
+			return ""
+		})
 }
 
 func orNumber(text string, n int) string {

@@ -34,27 +34,29 @@ func TestXIDs(t *testing.T) {
 	const pass, warn, fail = check.Pass, check.Warn, check.Fail
 	policy := &check.Policy{XIDs: map[int]check.Status{48: pass, 31: fail}}
 	for text, want := range map[string]check.Status{
-		line(48, "pid=1234, name=python, DBE (double bit error) counts"):                                                       fail,
-		"NVRM: Xid (0000:1b:00): 48, DBE":                                                                                      fail,
-		"NVRM: Xid (PCI:00000000:1B:00): 48, DBE":                                                                              fail,
-		"NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 48, DBE":                                                                         pass, // not our form: no address that ends
-		line(31, "pid=1234, name=python, MMU Fault: ENGINE GRAPHICS"):                                                          pass,
-		line(13, "Graphics Exception"):                                                                                         pass,
-		line(63, "Row Remapper: New row marked for remapping, reset gpu to activate"):                                          warn,
-		line(94, "Contained: SM"):                                                                                              warn,
-		line(999, "of a later driver"):                                                                                         warn,
-		line(119, "Timeout after 6s of waiting for RPC response from GPU1 GSP!"):                                               fail,
-		line(145, "RLW_REMAP Nonfatal XC0 i0 Link 06 (0x00000004 0x00000000 0x00000000)"):                                      warn,
-		line(145, "NETIR_INT Fatal XC0 i0 Link 06 (0x00000004 0x00000000 0x00000000)"):                                         fail,
-		line(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"):                                   fail,
-		line(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"):                                 fail,
-		line(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"):                                   pass,
-		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up":                                      fail,
-		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 36 Minion Link DLREQ interrupt":                     warn,
-		"NVRM: GPU at PCI:0000:1b:00: GPU-11111111-2222-3333-4444-555555555555":                                                pass,
-		"usb 1-1: new high-speed USB device number 79, Xid":                                                                    pass,
-		"NVRM: Xid (PCI:0000:1b:00): 99999999999999999999, what":                                                               warn,
-		line(79, "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."):                                               pass, // gpu-lost tells
+		line(48, "pid=1234, name=python, DBE (double bit error) counts"):                                   fail,
+		"NVRM: Xid (0000:1b:00): 48, DBE":                                                                  fail,
+		"NVRM: Xid (PCI:00000000:1B:00): 48, DBE":                                                          fail,
+		// Not our form: no address that ends.
+		"NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 48, DBE":                                                     pass,
+		line(31, "pid=1234, name=python, MMU Fault: ENGINE GRAPHICS"):                                      pass,
+		line(13, "Graphics Exception"):                                                                     pass,
+		line(63, "Row Remapper: New row marked for remapping, reset gpu to activate"):                      warn,
+		line(94, "Contained: SM"):                                                                          warn,
+		line(999, "of a later driver"):                                                                     warn,
+		line(119, "Timeout after 6s of waiting for RPC response from GPU1 GSP!"):                           fail,
+		line(145, "RLW_REMAP Nonfatal XC0 i0 Link 06 (0x00000004 0x00000000 0x00000000)"):                  warn,
+		line(145, "NETIR_INT Fatal XC0 i0 Link 06 (0x00000004 0x00000000 0x00000000)"):                     fail,
+		line(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"):               fail,
+		line(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"):             fail,
+		line(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"):               pass,
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up":                  fail,
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 36 Minion Link DLREQ interrupt": warn,
+		"NVRM: GPU at PCI:0000:1b:00: GPU-11111111-2222-3333-4444-555555555555":                            pass,
+		"usb 1-1: new high-speed USB device number 79, Xid":                                                pass,
+		"NVRM: Xid (PCI:0000:1b:00): 99999999999999999999, what":                                           warn,
+		line(79,
+			"pid='<unknown>', name=<unknown>, GPU has fallen off the bus."): pass, // gpu-lost tells
 		"NVRM: Xid (PCI:0000:99:00): 74, pid=1, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)": fail,
 	} {
 		if got := statusOf(t, said(text).Check(), "xid"); got != want {
@@ -70,7 +72,8 @@ func TestXIDs(t *testing.T) {
 	}
 	// The same error is told once, with its latest line.
 	for _, r := range said(line(48, "first"), line(48, "second"), line(63, "third")).Check() {
-		if r.ID == "xid" && r.Value == "48" && (!strings.Contains(r.Reason, "2 times") || !strings.Contains(r.Reason, "second") || r.Subject.GPU == nil || r.Source != "log") {
+		if r.ID == "xid" && r.Value == "48" &&
+			(!strings.Contains(r.Reason, "2 times") || !strings.Contains(r.Reason, "second") || r.Subject.GPU == nil || r.Source != "log") {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -96,7 +99,8 @@ func TestXIDs(t *testing.T) {
 func TestLogUnreadable(t *testing.T) {
 	n := said().limits(func(f *facts) { f.noLog = errors.New("/dev/kmsg: operation not permitted") })
 	for _, r := range n.Check() {
-		if (r.ID == "xid" || r.ID == "kernel-log") && (r.Status != check.Skip || r.Reason != "kmsg-unreadable: /dev/kmsg: operation not permitted") {
+		if (r.ID == "xid" || r.ID == "kernel-log") &&
+			(r.Status != check.Skip || r.Reason != "kmsg-unreadable: /dev/kmsg: operation not permitted") {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -164,7 +168,8 @@ short
 `
 	boot := now.Add(-12*time.Hour - 72*time.Hour)
 	got := parseSyslog([]byte(syslog), now, boot)
-	want := []LogLine{{48 * time.Hour, "two days"}, {time.Hour, "an hour"}, {30*time.Minute - 500*time.Millisecond, "half"}, {36 * time.Hour, "before boot"}}
+	want := []LogLine{{48 * time.Hour, "two days"}, {time.Hour, "an hour"}, {30*time.Minute - 500*time.Millisecond, "half"},
+		{36 * time.Hour, "before boot"}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}

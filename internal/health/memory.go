@@ -63,13 +63,14 @@ func eccUncorrectable(n *Node) []check.Result {
 }
 
 func eccAggregate(n *Node) []check.Result {
-	return n.eachGPU("ecc-aggregate", "watch it: a GPU with more of them every week is to be replaced", func(g *gpu, r *check.Result) string {
-		if g.ECCAggregate == nil {
-			return g.na("ecc_aggregate")
-		}
-		n.counted(r, *g.ECCAggregate, "uncorrected errors in its life")
-		return ""
-	})
+	return n.eachGPU("ecc-aggregate", "watch it: a GPU with more of them every week is to be replaced",
+		func(g *gpu, r *check.Result) string {
+			if g.ECCAggregate == nil {
+				return g.na("ecc_aggregate")
+			}
+			n.counted(r, *g.ECCAggregate, "uncorrected errors in its life")
+			return ""
+		})
 }
 
 func eccOff(n *Node) []check.Result {

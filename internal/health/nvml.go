@@ -266,7 +266,8 @@ func lost(n *Node) []check.Result {
 
 // resetRequired: NVML refuses a GPU with code 16, or names what helps (field 230, drivers of r570 and later).
 func resetRequired(n *Node) []check.Result {
-	actions := map[int]string{1: "reset it", 2: "reboot the node", 3: "drain its P2P traffic", 4: "drain and reset it", 5: "recover its IMEX domain"}
+	actions := map[int]string{1: "reset it", 2: "reboot the node", 3: "drain its P2P traffic", 4: "drain and reset it",
+		5: "recover its IMEX domain"}
 	return n.eachGPU("gpu-reset-required", "", func(g *gpu, r *check.Result) string {
 		switch {
 		case g.RC == nvline.ResetRequired:
@@ -302,7 +303,8 @@ func missing(n *Node) []check.Result {
 		if n.find(d) != nil || refused && d.Lost != "" {
 			continue
 		}
-		r := bad(id, fmt.Sprintf("NVML counts %d GPUs, and this one is not among them", n.NVML.Count), "does the kernel log say why? reset it or reboot the node")
+		r := bad(id, fmt.Sprintf("NVML counts %d GPUs, and this one is not among them", n.NVML.Count),
+			"does the kernel log say why? reset it or reboot the node")
 		r.Subject, r.Source = subject(d), "L1"
 		results = append(results, r)
 	}

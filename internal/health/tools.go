@@ -100,7 +100,8 @@ func entries(text string) []entry {
 }
 
 // notTold are values by which tools say that they know none.
-var notTold = []string{"", "-", "--", "na", "n/a", "none", "null", "unknown", "unknown!", "unsupported", "not support", "not supported", "not available"}
+var notTold = []string{"", "-", "--", "na", "n/a", "none", "null", "unknown", "unknown!", "unsupported", "not support", "not supported",
+	"not available"}
 
 // told reports whether a value is a state: a word or two, and none that says that there is nothing to say.
 func told(value string) bool {
@@ -344,7 +345,8 @@ func (n *Node) metaxErrors(id, what string) []check.Result {
 	uncorrected := func(e entry) bool {
 		return strings.Contains(e.key, "uncorrect") && !strings.Contains(e.section, retired)
 	}
-	return n.metaxCounts(id, "reset the GPU, and replace it if they come back", uncorrected, func(r *check.Result, sum uint64) { n.counted(r, sum, what) })
+	return n.metaxCounts(id, "reset the GPU, and replace it if they come back", uncorrected,
+		func(r *check.Result, sum uint64) { n.counted(r, sum, what) })
 }
 
 // metaxPages: retired pages are kept for the GPU's life. How many a GPU has room for is not told; huatuo's watch gives
@@ -392,22 +394,23 @@ func deviceLink(n *Node) []check.Result {
 		}
 		return most
 	})
-	return orNone(id, "MetaX GPU", n.byTool("metax", id, "reset the GPU; reseat it or its bridge", func(d accel.Device, r *check.Result) string {
-		a, parts := says()
-		if a.Why != "" {
-			return a.Why
-		}
-		up, ok := linksUp(parts[d.BusID])
-		if !ok {
-			return puzzling(question, a.Text)
-		}
-		switch most := most(); {
-		case most == 0:
-			return "no GPU has a link that is up"
-		case up < most:
-			r.Reason = fmt.Sprintf("%d of its links are up, and of another GPU %d", up, most)
-			r.Value, r.Limit = strconv.Itoa(up), strconv.Itoa(most)
-		}
-		return ""
-	}))
+	return orNone(id, "MetaX GPU",
+		n.byTool("metax", id, "reset the GPU; reseat it or its bridge", func(d accel.Device, r *check.Result) string {
+			a, parts := says()
+			if a.Why != "" {
+				return a.Why
+			}
+			up, ok := linksUp(parts[d.BusID])
+			if !ok {
+				return puzzling(question, a.Text)
+			}
+			switch most := most(); {
+			case most == 0:
+				return "no GPU has a link that is up"
+			case up < most:
+				r.Reason = fmt.Sprintf("%d of its links are up, and of another GPU %d", up, most)
+				r.Value, r.Limit = strconv.Itoa(up), strconv.Itoa(most)
+			}
+			return ""
+		}))
 }

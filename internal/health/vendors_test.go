@@ -22,7 +22,8 @@ func TestFaultsOfVendors(t *testing.T) {
 		if v.Name == "nvidia" {
 			continue // its faults are in pairs
 		}
-		faults := map[string]string{"": "", "gpu-lost, gpu: 1": "gpu-lost", "node-denied, gpu: 1": "gpu-node", "pcie-width, gpu: 1": "pcie-width", "acs-on, gpu: 1": "acs-on"}
+		faults := map[string]string{"": "", "gpu-lost, gpu: 1": "gpu-lost", "node-denied, gpu: 1": "gpu-node",
+			"pcie-width, gpu: 1": "pcie-width", "acs-on, gpu: 1": "acs-on"}
 		if v.Name == "amd" {
 			faults["ecc-uncorrectable, gpu: 1, value: 0"] = ""
 			faults["ecc-uncorrectable, gpu: 1, value: 3"] = "ecc-uncorrectable"
@@ -36,8 +37,9 @@ func TestFaultsOfVendors(t *testing.T) {
 		}
 		maps.Copy(faults, map[string]map[string]string{
 			"ascend": {
-				"unhealthy, gpu: 1, value: ok": "", "unhealthy, gpu: 1": "device-health", "unhealthy, gpu: 3, value: General_warning": "device-health",
-				"unhealthy, gpu: 1, value: NA": "", "unhealthy, gpu: 1, value: 'see the manual of this product, page 3'": "",
+				"unhealthy, gpu: 1, value: ok": "", "unhealthy, gpu: 1": "device-health",
+				"unhealthy, gpu: 3, value: General_warning": "device-health",
+				"unhealthy, gpu: 1, value: NA":              "", "unhealthy, gpu: 1, value: 'see the manual of this product, page 3'": "",
 				"net-down, gpu: 3": "device-network", "tools-missing": "",
 			},
 			"gaudi": {"remap-pending, gpu: 2": "remap-pending", "remap-pending, gpu: 2, value: 0": "", "tools-missing": ""},

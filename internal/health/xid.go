@@ -233,7 +233,8 @@ func kernelComplaints(n *Node) []check.Result {
 			}
 		}
 		if count > 0 {
-			results = append(results, bad(id, fmt.Sprintf("%d times, the latest %v ago: %s", count, latest.Age.Round(time.Second), clean(latest.Text)), ""))
+			results = append(results,
+				bad(id, fmt.Sprintf("%d times, the latest %v ago: %s", count, latest.Age.Round(time.Second), clean(latest.Text)), ""))
 		}
 	}
 	if results == nil {

@@ -284,7 +284,8 @@ const maxWarnings = 5
 func (t *table) ignored(n int, names []string) {
 	for _, name := range names {
 		if len(t.warnings) < maxWarnings {
-			t.warnings = append(t.warnings, fmt.Sprintf("%s: %s has no effect: muster starts no more workers than there are slots", t.place(n), name))
+			t.warnings = append(t.warnings,
+				fmt.Sprintf("%s: %s has no effect: muster starts no more workers than there are slots", t.place(n), name))
 		}
 	}
 }

@@ -102,7 +102,8 @@ func TestExpandCounts(t *testing.T) {
 			t.Errorf("%s: %v, (-want +got):\n%s", list, err, diff)
 		}
 	}
-	for _, list := range []string{"", "4(x", "4(x2)3", "a", "-1", "4,,3", "4(x70000)", "40000(x40000),1(x40000)", strings.Repeat("1,", 70<<10)} {
+	for _, list := range []string{"", "4(x", "4(x2)3", "a", "-1", "4,,3", "4(x70000)", "40000(x40000),1(x40000)",
+		strings.Repeat("1,", 70<<10)} {
 		if got, err := hosts.ExpandCounts(list); err == nil {
 			t.Errorf("%.40s: %d counts", list, len(got))
 		}
@@ -174,7 +175,8 @@ func FuzzExpand(f *testing.F) {
 			t.Fatalf("%d hosts", len(names))
 		}
 		for _, h := range names[:min(len(names), 100)] {
-			if len(h) > 255 || strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("[],:", r) }) {
+			if len(h) > 255 ||
+				strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("[],:", r) }) {
 				t.Fatalf("%q is no name of a host", h)
 			}
 		}

@@ -197,7 +197,8 @@ func parseSlots(text string) (int, error) {
 	case n == 0:
 		return 0, errors.New("a host with 0 slots takes no worker: leave it out")
 	case n > MaxSlots:
-		return 0, errhint.With(fmt.Errorf("%d slots exceed the limit of %d", n, MaxSlots), "the number behind a host is that of its workers, not a port")
+		return 0, errhint.With(fmt.Errorf("%d slots exceed the limit of %d", n, MaxSlots),
+			"the number behind a host is that of its workers, not a port")
 	}
 	return n, nil
 }
@@ -235,7 +236,8 @@ func (t *table) add(n int, h Host) {
 	if i, again := t.at[h.key()]; again {
 		switch old := &t.hosts[i]; {
 		case !t.adds:
-			t.bad(n, errhint.With(fmt.Errorf("the host %s was there before, at %s", h.Name, t.place(t.from[i])), "name each host once, and say how many workers it takes by its slots"))
+			t.bad(n, errhint.With(fmt.Errorf("the host %s was there before, at %s", h.Name, t.place(t.from[i])),
+				"name each host once, and say how many workers it takes by its slots"))
 		case old.User != h.User:
 			t.bad(n, fmt.Errorf("the host %s was there before with another user, at %s", h.Name, t.place(t.from[i])))
 		case old.Slots+h.Slots > MaxSlots:

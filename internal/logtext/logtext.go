@@ -202,20 +202,23 @@ func nodeList(nodes []string) string {
 
 // plain are the fields whose values need no name.
 var plain = map[string]bool{
-	"error": true, "reason": true, "nodes": true, "path": true, "paths": true, "addr": true, "signal": true, "ended": true, "platform": true,
+	"error": true, "reason": true, "nodes": true, "path": true, "paths": true, "addr": true, "signal": true, "ended": true,
+	"platform":    true,
 	"local_ranks": true, "status": true, "file": true, "line": true, "place": true, "source": true, "warnings": true,
 }
 
 // named are the words for fields whose names are not good enough; %s is the value. Empty: people do not need it.
 var named = map[string]string{
 	"group_world_size": "%s nodes", "world_size": "%s workers", "local_world_size": "%s workers", "exit_code": "exit status %s",
-	"restart_count": "restart %s", "max_restarts": "at most %s", "last_line": "last line: %s", "addresses_by_rank": "", "pid": "process %s", "pids": "process ids %s",
+	"restart_count": "restart %s", "max_restarts": "at most %s", "last_line": "last line: %s", "addresses_by_rank": "", "pid": "process %s",
+	"pids":     "process ids %s",
 	"found_by": "found by %s", "meet_at": "they meet at %s", "max_nodes": "at most %s nodes", "min_nodes": "at least %s nodes",
 }
 
 // times are the words for durations, without the unit of their names.
 var times = map[string]string{
-	"dur": "after %s", "timeout": "at most %s", "limit": "at most %s", "delay": "in %s", "silent": "silent for %s", "grace": "SIGKILL in %s, or at once with a second signal", "ahead": "by %s",
+	"dur": "after %s", "timeout": "at most %s", "limit": "at most %s", "delay": "in %s", "silent": "silent for %s",
+	"grace": "SIGKILL in %s, or at once with a second signal", "ahead": "by %s",
 }
 
 // minSaid is the length up to which a value may stand in a message by chance.
@@ -280,7 +283,8 @@ func (e *entry) words() (words []string, hint string) {
 			words = append(words, strings.TrimSuffix(text+" nodes", map[bool]string{true: "s"}[text == "1"]))
 		case f.key == "max_restarts" && restarts != "":
 			words = append(words, "restart "+restarts+" of at most "+text)
-		case f.key == "node" && len(e.nodes) == 1 && e.nodes[0] == text, isText && len(text) > minSaid && strings.Contains(strings.Join(words, ", "), text):
+		case f.key == "node" && len(e.nodes) == 1 && e.nodes[0] == text, isText && len(text) > minSaid &&
+			strings.Contains(strings.Join(words, ", "), text):
 		case f.key == "node" && strings.HasPrefix(text, "node"), plain[f.key]:
 			words = append(words, text)
 		case isNamed && format == "":

@@ -26,7 +26,8 @@ func shown(t *testing.T, line string) string {
 func TestText(t *testing.T) {
 	at := time.Date(2026, 7, 1, 17, 32, 59, 0, time.Local).Format(time.RFC3339)
 	for line, want := range map[string]string{
-		`{"level":"warn","nodes":"2 of 3 to 4 are there (node-0, node-2)","dur_ms":550151.29,"time":"` + at + `","message":"waiting for nodes"}`: "17:32:59 warn  waiting for nodes: 2 of 3 to 4 are there (node-0, node-2), for 9 min 10 s\n",
+		`{"level":"warn","nodes":"2 of 3 to 4 are there (node-0, node-2)","dur_ms":550151.29,"time":"` + at +
+			`","message":"waiting for nodes"}`: "17:32:59 warn  waiting for nodes: 2 of 3 to 4 are there (node-0, node-2), for 9 min 10 s\n",
 		`{"level":"info","message":"hello"}`:                                                                              "info  hello\n",
 		`{"level":"error","error":"no such file","path":"/a","message":"cannot write"}`:                                   "error cannot write: no such file, /a\n",
 		`{"level":"info","nodes":1,"world_size":1,"message":"m"}`:                                                         "info  m: 1 node, 1 worker\n",
@@ -54,7 +55,8 @@ func TestText(t *testing.T) {
 
 func TestTextInColor(t *testing.T) {
 	var out bytes.Buffer
-	if _, err := (&Writer{Out: &out, Color: true}).Write([]byte(`{"level":"warn","message":"m"}`)); err != nil || out.String() != "\x1b[33mwarn \x1b[0m m\n" {
+	if _, err := (&Writer{Out: &out, Color: true}).Write([]byte(`{"level":"warn","message":"m"}`)); err != nil ||
+		out.String() != "\x1b[33mwarn \x1b[0m m\n" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }
@@ -78,7 +80,8 @@ func TestLevels(t *testing.T) {
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0 ms", 400 * time.Microsecond: "0.4 ms", 15 * time.Millisecond: "15 ms", 999600 * time.Microsecond: "1 s",
-		3240 * time.Millisecond: "3.2 s", 3 * time.Second: "3 s", 9990 * time.Millisecond: "10 s", 42400 * time.Millisecond: "42 s", time.Minute: "1 min",
+		3240 * time.Millisecond: "3.2 s", 3 * time.Second: "3 s", 9990 * time.Millisecond: "10 s", 42400 * time.Millisecond: "42 s",
+		time.Minute:                  "1 min",
 		550151290 * time.Microsecond: "9 min 10 s", time.Hour - time.Millisecond: "1 h", 125 * time.Minute: "2 h 5 min",
 		50 * time.Hour: "2 d 2 h", -time.Second: "-1 s",
 	} {
@@ -181,7 +184,8 @@ func TestRepeats(t *testing.T) {
 	for s := 0; s <= 300; s += 5 {
 		at := now
 		for node := range 2 {
-			if _, err := r.Write(said(fmt.Sprint(node), "warn", "waiting for nodes", "nodes", `"1 of 2"`, "dur_ms", fmt.Sprint(1000*s))); err != nil {
+			if _, err := r.Write(said(fmt.Sprint(node), "warn", "waiting for nodes", "nodes", `"1 of 2"`, "dur_ms",
+				fmt.Sprint(1000*s))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -195,7 +199,8 @@ func TestRepeats(t *testing.T) {
 	if got := fmt.Sprint(told); got != "[0 5 15 35 75 135 195 255]" {
 		t.Errorf("told after %s s", got)
 	}
-	for _, news := range [][]byte{said("0", "warn", "waiting for nodes", "nodes", `"2 of 3"`), said("0", "warn", "hello"), said("0", "warn", "hello"), said("0", "error", "waiting for nodes")} {
+	for _, news := range [][]byte{said("0", "warn", "waiting for nodes", "nodes", `"2 of 3"`), said("0", "warn", "hello"),
+		said("0", "warn", "hello"), said("0", "error", "waiting for nodes")} {
 		if _, err := r.Write(news); err != nil || len(out.all) != 1 {
 			t.Errorf("%s: %q, %v", news, out.all, err)
 		}

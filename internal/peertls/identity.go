@@ -29,7 +29,8 @@ func (id Identity) Check() error {
 	addr, nonce, found := strings.Cut(string(id), "/")
 	host, port, err := net.SplitHostPort(addr)
 	n, portErr := strconv.ParseUint(port, 10, 16)
-	if !found || err != nil || portErr != nil || n == 0 || host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' }) ||
+	if !found || err != nil || portErr != nil || n == 0 || host == "" ||
+		strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' }) ||
 		len(nonce) < 16 || len(nonce) > 64 || strings.Trim(nonce, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
 		return fmt.Errorf("%q does not name an agent's server: want host:port/nonce", id)
 	}

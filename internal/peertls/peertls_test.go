@@ -379,7 +379,8 @@ func TestStrangersAreShownNothing(t *testing.T) {
 			t.Errorf("%s: a stranger was let in", name)
 		}
 	}
-	for name, text := range map[string]string{"HTTP": "GET / HTTP/1.1\r\nHost: here\r\n\r\n", "zeros": strings.Repeat("\x00", 1000), "nothing": ""} {
+	for name, text := range map[string]string{"HTTP": "GET / HTTP/1.1\r\nHost: here\r\n\r\n", "zeros": strings.Repeat("\x00", 1000),
+		"nothing": ""} {
 		conn, err := net.Dial("tcp", id.Addr())
 		if err != nil {
 			t.Fatal(err)
@@ -399,10 +400,11 @@ func TestAClientWithTheKnockAlone(t *testing.T) {
 	id := echo(t, domain, func(b []byte) { t.Errorf("the server took %q", b) })
 	var protos []string
 	addr := listener(t, func(conn net.Conn) {
-		_ = tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			protos = h.SupportedProtos
-			return nil, errors.New("enough")
-		}}).Handshake()
+		_ = tls.Server(conn,
+			&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+				protos = h.SupportedProtos
+				return nil, errors.New("enough")
+			}}).Handshake()
 	})
 	_, _ = connect(t, domain, addr, id, soon)
 	if len(protos) != 2 {
@@ -425,8 +427,10 @@ func TestAClientWithTheKnockAlone(t *testing.T) {
 
 func TestIdentities(t *testing.T) {
 	for _, bad := range []string{
-		"", "/", "host:1", "host:1/", "host/abcdefghijklmnop", "host:0/abcdefghijklmnop", "host:70000/abcdefghijklmnop", ":1/abcdefghijklmnop",
-		"host:1/abcdefghijklmno", "host:1/ABCDEFGHIJKLMNOP", "host:1/../../../../etc/passwd", "ho st:1/abcdefghijklmnop", "host:1/" + strings.Repeat("a", 65),
+		"", "/", "host:1", "host:1/", "host/abcdefghijklmnop", "host:0/abcdefghijklmnop", "host:70000/abcdefghijklmnop",
+		":1/abcdefghijklmnop",
+		"host:1/abcdefghijklmno", "host:1/ABCDEFGHIJKLMNOP", "host:1/../../../../etc/passwd", "ho st:1/abcdefghijklmnop",
+		"host:1/" + strings.Repeat("a", 65),
 		strings.Repeat("h", 400) + ":1/abcdefghijklmnop", "h\x1b:1/abcdefghijklmnop",
 	} {
 		if peertls.Identity(bad).Check() == nil {
@@ -513,7 +517,8 @@ func TestSwappedConnections(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		for _, back := range []bool{false, true} {
 			t.Run(fmt.Sprintf("late %v, both ways %v", late, back), func(t *testing.T) {
-				crossed := !late && back // each client speaks with one connection of the server, if not with the one that the relay made for it
+				crossed := !late &&
+					back // each client speaks with one connection of the server, if not with the one that the relay made for it
 				var mu sync.Mutex
 				var took [][]byte
 				id := echo(t, domain, func(b []byte) { mu.Lock(); defer mu.Unlock(); took = append(took, bytes.Clone(b)) })

@@ -117,7 +117,8 @@ func readVertex(l *lookup, f *Facts) error {
 	case spec.Task.Type == "workerpool1":
 		rank++
 	default:
-		f.Problem = &Problem{spec.Task.Type + " trains nothing: the nodes are workerpool0 and workerpool1", "start muster in those; or give --nnodes 1 to start in this one"}
+		f.Problem = &Problem{spec.Task.Type + " trains nothing: the nodes are workerpool0 and workerpool1",
+			"start muster in those; or give --nnodes 1 to start in this one"}
 		return nil
 	}
 	var hosts []Host
@@ -228,7 +229,8 @@ func readAzureML(l *lookup, f *Facts) error {
 	index := l.value("NODE_RANK", nodeIndex)
 	count := l.value("AZUREML_NODE_COUNT", nodeCount)
 	if index.Text == "" || count.Text == "" {
-		f.Notes = append(f.Notes, "Azure ML says neither the number of nodes nor which this is: muster is to be started by its PyTorch or MPI distribution, once on each node")
+		f.Notes = append(f.Notes,
+			"Azure ML says neither the number of nodes nor which this is: muster is to be started by its PyTorch or MPI distribution, once on each node")
 		return nil
 	}
 	rank, nodes, err := l.place(f, index.From, count.From)
@@ -251,7 +253,8 @@ func readAzureML(l *lookup, f *Facts) error {
 	if p.LocalRank > 0 || p.Rank != rank || p.World > nodes {
 		f.Process = &p
 		f.Nodes, f.NodeRank = Value{}, Value{}
-		f.Problem = oneOfMany(&p, fmt.Sprintf("Azure ML starts %d processes, several on a node", p.World), "start muster once on each node, and let it start the workers: process_count_per_instance: 1")
+		f.Problem = oneOfMany(&p, fmt.Sprintf("Azure ML starts %d processes, several on a node", p.World),
+			"start muster once on each node, and let it start the workers: process_count_per_instance: 1")
 		return nil
 	}
 	if l.has(masterAddr) {

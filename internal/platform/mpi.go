@@ -148,7 +148,8 @@ func (l *lookup) mpiMaster(f *Facts) error {
 		}
 		return nil
 	}
-	f.Notes = append(f.Notes, "the launcher does not say where rank 0 is: give --master-addr HOST, or pass MASTER_ADDR on (mpirun -x MASTER_ADDR=HOST)")
+	f.Notes = append(f.Notes,
+		"the launcher does not say where rank 0 is: give --master-addr HOST, or pass MASTER_ADDR on (mpirun -x MASTER_ADDR=HOST)")
 	return nil
 }
 

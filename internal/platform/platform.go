@@ -425,7 +425,8 @@ func isLoopback(host string) bool {
 func (l *lookup) master(f *Facts, addrs, ports []string) {
 	f.MasterAddr, f.MasterPort = l.value(addrs...), l.value(ports...)
 	if isLoopback(f.MasterAddr.Text) && f.NodeRank.Text == "0" && f.Nodes.Text != "1" && strings.HasSuffix(l.Hostname, "-master-0") {
-		f.Notes = append(f.Notes, fmt.Sprintf("%s is %s, where no other node reaches this one: its host name is used", f.MasterAddr.From, f.MasterAddr.Text))
+		f.Notes = append(f.Notes,
+			fmt.Sprintf("%s is %s, where no other node reaches this one: its host name is used", f.MasterAddr.From, f.MasterAddr.Text))
 		f.MasterAddr = Value{Text: l.Hostname, From: f.MasterAddr.From, Derived: true}
 	}
 }

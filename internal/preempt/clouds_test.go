@@ -24,7 +24,8 @@ type fake struct {
 }
 
 // serve starts a fake: check says what is wrong with a question, respond answers it.
-func serve(t *testing.T, check func(*http.Request) string, respond func(f *fake, w http.ResponseWriter, r *http.Request, page string)) *fake {
+func serve(t *testing.T, check func(*http.Request) string,
+	respond func(f *fake, w http.ResponseWriter, r *http.Request, page string)) *fake {
 	f := &fake{pages: map[string]string{}, asked: map[string]int{}, wake: make(chan struct{})}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
@@ -214,7 +215,8 @@ func TestAzure(t *testing.T) {
 			id, status, kind, machine, at)
 	}
 	const at = "Sun, 22 Nov 2026 18:30:17 GMT"
-	others := event("a", "Preempt", "Scheduled", "trainers_4", at) + "," + event("b", "Freeze", "Scheduled", "trainers_3", at) + "," + event("c", "Preempt", "Completed", "trainers_3", at)
+	others := event("a", "Preempt", "Scheduled", "trainers_4", at) + "," + event("b", "Freeze", "Scheduled", "trainers_3", at) + "," +
+		event("c", "Preempt", "Completed", "trainers_3", at)
 	f.set(events, `{"DocumentIncarnation": 2, "Events": [`+others+`]}`)
 	again(t, f.count(events))
 	w.silent()
@@ -237,7 +239,8 @@ func TestAzure(t *testing.T) {
 
 // TestMalformed answers with what no service says. It is told once, no notice comes of it, and asking goes on.
 func TestMalformed(t *testing.T) {
-	for _, body := range []string{"<html>sign in</html>", "{", "[]", `{"action": 3}`, `{"Events": null}`, `{"Events": {}}`, `{"Events": [{"EventId": 7}]}`, "\xff\x1b[2J", strings.Repeat("x", 2*maxAnswer)} {
+	for _, body := range []string{"<html>sign in</html>", "{", "[]", `{"action": 3}`, `{"Events": null}`, `{"Events": {}}`,
+		`{"Events": [{"EventId": 7}]}`, "\xff\x1b[2J", strings.Repeat("x", 2*maxAnswer)} {
 		for _, cloud := range []string{"aws", "gcp", "azure"} {
 			t.Run(fmt.Sprintf("%s %.20q", cloud, body), func(t *testing.T) {
 				f := serve(t, func(*http.Request) string { return "" }, func(f *fake, w http.ResponseWriter, r *http.Request, page string) {
@@ -245,7 +248,8 @@ func TestMalformed(t *testing.T) {
 					plain(f, w, r, page)
 				})
 				for path, page := range map[string]string{
-					"/latest/api/token": "token", spotPath: body, "/metadata/instance/compute/name": "vm", "/metadata/scheduledevents": body,
+					"/latest/api/token": "token", spotPath: body, "/metadata/instance/compute/name": "vm",
+					"/metadata/scheduledevents":              body,
 					"/computeMetadata/v1/instance/preempted": body,
 				} {
 					f.set(path, page)
@@ -307,7 +311,8 @@ func TestNobodyAnswers(t *testing.T) {
 
 // TestSilentService never answers: the watch ends all the same.
 func TestSilentService(t *testing.T) {
-	f := serve(t, func(*http.Request) string { return "" }, func(_ *fake, _ http.ResponseWriter, r *http.Request, _ string) { <-r.Context().Done() })
+	f := serve(t, func(*http.Request) string { return "" },
+		func(_ *fake, _ http.ResponseWriter, r *http.Request, _ string) { <-r.Context().Done() })
 	f.set("/metadata/instance/compute/name", "there")
 	_, stop := start(t, Cloud("azure", f.URL)[0])
 	for f.count("/metadata/instance/compute/name")() == 0 {

@@ -174,7 +174,8 @@ func TestTold(t *testing.T) {
 
 func TestCommand(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "going")
-	s, asked := counted(Command("echo noise; test -e $FILE", "test -e (6 characters, not shown)", []string{"PATH=" + os.Getenv("PATH"), "FILE=" + path}))
+	s, asked := counted(Command("echo noise; test -e $FILE", "test -e (6 characters, not shown)",
+		[]string{"PATH=" + os.Getenv("PATH"), "FILE=" + path}))
 	w, _ := start(t, s)
 	again(t, asked)
 	w.silent()

@@ -304,7 +304,8 @@ func oomKills(root string) (int64, string, error) {
 	}
 	n, file, err := readCounter(filepath.Join(root, "proc/vmstat"))
 	if err != nil {
-		return 0, "", errhint.With(fmt.Errorf("cannot count OOM kills: %w", err), "no memory cgroup can be read, and the kernel is older than 4.13")
+		return 0, "",
+			errhint.With(fmt.Errorf("cannot count OOM kills: %w", err), "no memory cgroup can be read, and the kernel is older than 4.13")
 	}
 	return n, file, nil
 }

@@ -112,7 +112,8 @@ func TestOOMKillIsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if want := "killed 1 was killed by SIGKILL " + dir; !strings.HasPrefix(string(out), want) || !strings.HasSuffix(string(out), "<nil> <nil>\n") {
+	if want := "killed 1 was killed by SIGKILL " + dir; !strings.HasPrefix(string(out), want) ||
+		!strings.HasSuffix(string(out), "<nil> <nil>\n") {
 		t.Errorf("%s, want %s...", out, want)
 	}
 }

@@ -36,7 +36,8 @@ func TestConfineTakesOutputAndStatus(t *testing.T) {
 	c := shell(`read line; echo "out $line"; echo err >&2; exit 7`)
 	c.Started = func() { started++ }
 	r := confine(t, c)
-	if string(r.Stdout) != "out \n" || string(r.Stderr) != "err\n" || r.Exit.Code != 7 || started != 1 || r.TimedOut || r.Flooded || r.Abandoned != nil {
+	if string(r.Stdout) != "out \n" || string(r.Stderr) != "err\n" || r.Exit.Code != 7 || started != 1 || r.TimedOut || r.Flooded ||
+		r.Abandoned != nil {
 		t.Errorf("%+v, started %d times", r, started)
 	}
 	if r := confine(t, shell("kill -SEGV $$")); r.Exit.Signal != unix.SIGSEGV {
@@ -56,7 +57,8 @@ func TestConfineLimitsOutput(t *testing.T) {
 	if r := confine(t, shell("head -c 1001 /dev/zero")); !r.Flooded || len(r.Stdout) != 1000 {
 		t.Errorf("flooded %v, %d bytes", r.Flooded, len(r.Stdout))
 	}
-	if r := confine(t, shell("head -c 300000 /dev/zero >&2; echo done")); r.Flooded || len(r.Stderr) != 100 || string(r.Stdout) != "done\n" {
+	if r := confine(t, shell("head -c 300000 /dev/zero >&2; echo done")); r.Flooded || len(r.Stderr) != 100 ||
+		string(r.Stdout) != "done\n" {
 		t.Errorf("flooded %v, %d bytes of complaints, %q", r.Flooded, len(r.Stderr), r.Stdout)
 	}
 }

@@ -109,7 +109,8 @@ func checkExecutable(path, dir string) error {
 		}
 		return errhint.Code(errhint.With(err, hint), errhint.NotFound)
 	case errors.Is(err, unix.ENOTDIR):
-		return errhint.Code(errhint.With(fmt.Errorf("cannot execute %q: a part of its path is no directory", path), "check the path"), errhint.NotFound)
+		return errhint.Code(errhint.With(fmt.Errorf("cannot execute %q: a part of its path is no directory", path), "check the path"),
+			errhint.NotFound)
 	case err != nil:
 		return notExecutable("check the permissions of the directories above it", "cannot execute %q: %w", path, errors.Unwrap(err))
 	case st.IsDir():
@@ -168,13 +169,15 @@ func checkScript(path, dir string, line []byte) error {
 		if len(fields) > 1 {
 			interp = string(fields[1])
 		}
-		return errhint.Code(errhint.With(err, fmt.Sprintf("the file has line ends of Windows, so that %q with an invisible character is looked for; try: sed -i 's/\\r$//' %s",
-			filepath.Base(interp), path)), errhint.NotExecuted)
+		return errhint.Code(errhint.With(err,
+			fmt.Sprintf("the file has line ends of Windows, so that %q with an invisible character is looked for; try: sed -i 's/\\r$//' %s",
+				filepath.Base(interp), path)), errhint.NotExecuted)
 	}
 	st, err := os.Stat(within(interp, dir))
 	switch {
 	case err != nil:
-		return notExecutable("install it, or correct the first line of the script", "cannot execute %q: its interpreter %q cannot be found", path, interp)
+		return notExecutable("install it, or correct the first line of the script", "cannot execute %q: its interpreter %q cannot be found",
+			path, interp)
 	case st.IsDir():
 		return notExecutable("correct the first line of the script", "cannot execute %q: its interpreter %q is a directory", path, interp)
 	case unix.Faccessat(unix.AT_FDCWD, within(interp, dir), unix.X_OK, unix.AT_EACCESS) != nil:
@@ -185,7 +188,8 @@ func checkScript(path, dir string, line []byte) error {
 }
 
 // ELF machine numbers, from the System V ABI's registry.
-var elfMachines = map[uint16]string{3: "x86 (32 bits)", 20: "PowerPC", 21: "POWER (64 bits)", 22: "S/390", 40: "ARM (32 bits)", 62: "x86-64", 183: "ARM (64 bits)", 243: "RISC-V", 258: "LoongArch"}
+var elfMachines = map[uint16]string{3: "x86 (32 bits)", 20: "PowerPC", 21: "POWER (64 bits)", 22: "S/390", 40: "ARM (32 bits)",
+	62: "x86-64", 183: "ARM (64 bits)", 243: "RISC-V", 258: "LoongArch"}
 
 // checkELF judges what a program was built for, and the dynamic loader that it asks for.
 func checkELF(path string, f io.ReaderAt, head []byte) error {
@@ -210,7 +214,8 @@ func checkELF(path string, f io.ReaderAt, head []byte) error {
 		if name == "" {
 			name = fmt.Sprintf("machine %d", machine)
 		}
-		return notExecutable("take the build for this machine", "cannot execute %q: it is a program for %s, and this machine is %s", path, name, runtime.GOARCH)
+		return notExecutable("take the build for this machine", "cannot execute %q: it is a program for %s, and this machine is %s", path,
+			name, runtime.GOARCH)
 	}
 	if head[4] != 2 { // 64-bit layout below
 		return nil

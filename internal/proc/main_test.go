@@ -95,7 +95,8 @@ func agent(mark, dir string, scripts []string) int {
 				say("%s done", cmd)
 			}
 			if path, ok := strings.CutPrefix(cmd, "on-death:"); ok {
-				script := `PATH=/usr/bin:/bin; cat /proc/[0-9]*/cmdline 2>&- | tr '\0' ' ' | grep -c "[s]leep 86400 $0" >` + path + `; exec sleep 86401 $0`
+				script := `PATH=/usr/bin:/bin; cat /proc/[0-9]*/cmdline 2>&- | tr '\0' ' ' | grep -c "[s]leep 86400 $0" >` + path +
+					`; exec sleep 86401 $0`
 				t.RunOnDeath([]string{"/bin/sh", "-c", script, mark}, 2*time.Second)
 				say("%s done", cmd)
 			}

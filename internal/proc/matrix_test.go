@@ -219,7 +219,8 @@ func (j *job) ready(n int) {
 	j.ask("scan")
 	// Until it runs a guardian dies of any signal, and its agent starts another one: nobody outlives both but by their
 	// being killed in the same moment.
-	testutil.Eventually(j.t, 20*time.Second, "the guardian ignores what ends others", func() bool { return j.guard == 0 || ignores(j.t, j.guard, unix.SIGTERM) })
+	testutil.Eventually(j.t, 20*time.Second, "the guardian ignores what ends others",
+		func() bool { return j.guard == 0 || ignores(j.t, j.guard, unix.SIGTERM) })
 }
 
 // ignores reports whether a process ignores a signal.

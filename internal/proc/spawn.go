@@ -193,7 +193,8 @@ func (s Spec) explain(err error) error {
 		if st, derr := os.Stat(s.Dir); derr != nil {
 			return errhint.Code(fmt.Errorf("cannot start %s in its working directory: %w", s.name(), derr), errhint.NotExecuted)
 		} else if !st.IsDir() {
-			return errhint.Code(fmt.Errorf("cannot start %s: working directory %q is not a directory", s.name(), s.Dir), errhint.NotExecuted)
+			return errhint.Code(fmt.Errorf("cannot start %s: working directory %q is not a directory", s.name(), s.Dir),
+				errhint.NotExecuted)
 		}
 	}
 	switch {
@@ -206,7 +207,8 @@ func (s Spec) explain(err error) error {
 	case errors.Is(err, unix.E2BIG):
 		return errhint.Code(errhint.With(fmt.Errorf("cannot start %s: %w", s.name(), err),
 			"arguments and environment together are too large for the kernel; one string may have 128 KiB"), errhint.NotExecuted)
-	case slices.ContainsFunc([]error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.ELOOP, unix.ENAMETOOLONG, unix.EPERM, unix.EISDIR},
+	case slices.ContainsFunc([]error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.ELOOP, unix.ENAMETOOLONG, unix.EPERM,
+		unix.EISDIR},
 		func(e error) bool { return errors.Is(err, e) }):
 		if cause := checkExecutable(s.Path, s.Dir); cause != nil {
 			return fmt.Errorf("cannot start %s: %w", s.name(), cause)

@@ -238,8 +238,9 @@ func left(sc scope, restless bool) error {
 		}
 		e.Left = append(e.Left, l)
 	}
-	return errhint.Code(errhint.With(e, "a process in state D waits inside the kernel, for a file server or a driver that does not answer; "+
-		"it goes when that answers, or with a reboot"), errhint.Internal)
+	return errhint.Code(errhint.With(e,
+		"a process in state D waits inside the kernel, for a file server or a driver that does not answer; "+
+			"it goes when that answers, or with a reboot"), errhint.Internal)
 }
 
 // backoff paces looks at the process table: at first quickly, since most processes die at once.

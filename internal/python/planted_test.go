@@ -12,7 +12,8 @@ import (
 // muster.
 func TestPlantedModules(t *testing.T) {
 	for name, args := range map[string][]string{
-		"about": {"-c", About}, "run path": {"-c", RunPath, "fork", "script.py"}, "run path by spawn": {"-c", RunPath, "spawn", "script.py"},
+		"about": {"-c", About}, "run path": {"-c", RunPath, "fork", "script.py"},
+		"run path by spawn": {"-c", RunPath, "spawn", "script.py"},
 	} {
 		dir := t.TempDir()
 		for _, module := range []string{"json", "multiprocessing", "runpy", "importlib"} {
@@ -20,7 +21,8 @@ func TestPlantedModules(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, "script.py"), []byte("import sys, json\nprint(sys.argv, json.dumps(1))\n"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "script.py"), []byte("import sys, json\nprint(sys.argv, json.dumps(1))\n"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), "python3", args...)

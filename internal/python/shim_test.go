@@ -13,7 +13,8 @@ import (
 func TestShim(t *testing.T) {
 	installed, none := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{
-		"__init__.py": "whose = 'theirs'", "other.py": "", "trainer/__init__.py": "", "trainer/torch/__init__.py": "", "trainer/torch/utils.py": "",
+		"__init__.py": "whose = 'theirs'", "other.py": "", "trainer/__init__.py": "", "trainer/torch/__init__.py": "",
+		"trainer/torch/utils.py":                     "",
 		"trainer/torch/flash_checkpoint/__init__.py": "", "trainer/torch/flash_checkpoint/engine.py": "",
 	} {
 		path := filepath.Join(installed, "dlrover", name)
@@ -77,8 +78,10 @@ except ImportError:
 			cmd.Stdout, cmd.Stderr = &out, &said
 			err := cmd.Run()
 			told := strings.Contains(said.String(), "muster: ") && strings.Count(said.String(), "\n") == 1
-			if got := strings.TrimSpace(out.String()); err != nil || got != try.want || told != (try.said && rank == "0") || !told && said.Len() > 0 {
-				t.Errorf("shim %q, installed %v, role %q, rank %s: %q, want %q: %v\n%s", try.shim, try.path == installed, try.role, rank, got, try.want, err, said.String())
+			if got := strings.TrimSpace(out.String()); err != nil || got != try.want || told != (try.said && rank == "0") || !told &&
+				said.Len() > 0 {
+				t.Errorf("shim %q, installed %v, role %q, rank %s: %q, want %q: %v\n%s", try.shim, try.path == installed, try.role, rank,
+					got, try.want, err, said.String())
 			}
 		}
 	}

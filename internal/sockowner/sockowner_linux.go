@@ -85,7 +85,8 @@ func (a *Asker) proveLocked() error {
 	defer func() { _ = conn.Close() }()
 	from, to := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr) //nolint:forcetypeassert // as above
 	if _, err := a.askLocked(from.AddrPort(), to.AddrPort(), 0); err != nil {
-		return fmt.Errorf("%w: it does not know a connection of our own (%s)", ErrUnknown, err) //nolint:errorlint // ErrGone is of another one
+		return fmt.Errorf("%w: it does not know a connection of our own (%s)", ErrUnknown,
+			err) //nolint:errorlint // ErrGone is of another one
 	}
 	return nil
 }

@@ -110,7 +110,8 @@ func TestOwnAddress(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer l.Close()
-				mine, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.TCPAddrFromAddrPort(netip.AddrPortFrom(to, uint16(l.Addr().(*net.TCPAddr).Port))))
+				mine, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
+					net.TCPAddrFromAddrPort(netip.AddrPortFrom(to, uint16(l.Addr().(*net.TCPAddr).Port))))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -205,7 +206,8 @@ func dialAs(t *testing.T, from net.IP, port int) (fd int, err error) {
 // TestOtherMachines: who comes from elsewhere is not asked for.
 func TestOtherMachines(t *testing.T) {
 	var a Asker
-	if ours, _, err := a.Ours(netip.MustParseAddrPort("192.0.2.1:5"), netip.MustParseAddrPort("192.0.2.2:6")); !ours || err != nil || a.opened {
+	if ours, _, err := a.Ours(netip.MustParseAddrPort("192.0.2.1:5"), netip.MustParseAddrPort("192.0.2.2:6")); !ours ||
+		err != nil || a.opened {
 		t.Errorf("%v, %v", ours, err)
 	}
 }
@@ -232,7 +234,8 @@ func TestParse(t *testing.T) {
 		err    error
 	}{
 		"found": {found(7, 9), 7, nil}, "orphan": {found(0, 0), 0, ErrGone}, "none": {failure(2), 0, ErrGone},
-		"denied": {failure(13), 0, ErrUnknown}, "empty": {make([]byte, headerBytes), 0, ErrUnknown}, "short": {found(7, 9)[:40], 0, ErrUnknown},
+		"denied": {failure(13), 0, ErrUnknown}, "empty": {make([]byte, headerBytes), 0, ErrUnknown},
+		"short": {found(7, 9)[:40], 0, ErrUnknown},
 	} {
 		if uid, err := parse(c.answer); uid != c.uid || !errors.Is(err, c.err) {
 			t.Errorf("%s: %d, %v", name, uid, err)

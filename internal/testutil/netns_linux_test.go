@@ -161,7 +161,11 @@ func TestKillAndPowerOff(t *testing.T) {
 			all := hosts[0].Processes()
 			// A program of the host's own holds one end: what it is told when its host ends is told to no peer.
 			var l net.Listener
-			if err := hosts[1].Do(func() (err error) { l, err = net.Listen("tcp", hosts[1].Addrs[0][0].String()+":0"); return }); err != nil {
+			if err := hosts[1].Do(func() (err error) {
+				l,
+					err = net.Listen("tcp", hosts[1].Addrs[0][0].String()+":0")
+				return
+			}); err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()

@@ -48,7 +48,8 @@ func NewSSHClient(t testing.TB) *SSHClient {
 		t.Fatal(err)
 	}
 	c := &SSHClient{
-		Home: home, Key: filepath.Join(dir, "id_ed25519"), KnownHosts: filepath.Join(dir, "known_hosts"), Config: filepath.Join(dir, "config"), t: t,
+		Home: home, Key: filepath.Join(dir, "id_ed25519"), KnownHosts: filepath.Join(dir, "known_hosts"),
+		Config: filepath.Join(dir, "config"), t: t,
 	}
 	SSHKey(t, c.Key, "")
 	c.Append(c.KnownHosts, "")
@@ -59,7 +60,8 @@ func NewSSHClient(t testing.TB) *SSHClient {
 // SSHKey makes a key pair, file and file.pub, that is encrypted unless passphrase is empty.
 func SSHKey(t testing.TB, file, passphrase string) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", filepath.Base(file), "-f", file).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", filepath.Base(file), "-f",
+		file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("cannot make a key: %v\n%s", err, out)
 	}
@@ -178,8 +180,9 @@ func SSHD(t testing.TB, cfg SSHDConfig) *SSHServer {
 	if !cfg.Stranger {
 		s.Client.Append(s.Client.KnownHosts, s.knownAs(cfg, hostname)+" "+s.HostKey+"\n")
 	}
-	s.Client.Append(s.Client.Config, fmt.Sprintf("Host %s\n  HostName %s\n  Port %d\n  User %s\n  IdentityFile %s\n  UserKnownHostsFile %s\n",
-		s.Name, hostname, s.Port, s.User, s.Client.Key, s.Client.KnownHosts))
+	s.Client.Append(s.Client.Config,
+		fmt.Sprintf("Host %s\n  HostName %s\n  Port %d\n  User %s\n  IdentityFile %s\n  UserKnownHostsFile %s\n",
+			s.Name, hostname, s.Port, s.User, s.Client.Key, s.Client.KnownHosts))
 	t.Cleanup(s.Stop)
 	s.Start()
 	return s
@@ -234,7 +237,8 @@ func (s *SSHServer) configure(cfg SSHDConfig, hostname, key string) string {
 		env = append(env, sshdQuote(v))
 	}
 	config := filepath.Join(s.dir, "sshd_config")
-	text := cfg.Config + "\n" + listen + fmt.Sprintf("Port %d\nHostKey %s\nAuthorizedKeysFile %s.pub\nSetEnv %s\n", s.Port, key, s.Client.Key, strings.Join(env, " ")) +
+	text := cfg.Config + "\n" + listen + fmt.Sprintf("Port %d\nHostKey %s\nAuthorizedKeysFile %s.pub\nSetEnv %s\n", s.Port, key,
+		s.Client.Key, strings.Join(env, " ")) +
 		"PidFile none\nUsePAM no\nStrictModes no\nUseDNS no\nPrintMotd no\nPermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n" +
 		"MaxStartups 1000\nLogLevel VERBOSE\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {

@@ -12,7 +12,8 @@ import (
 // sshOutput runs a command on a server by OpenSSH's own client.
 func sshOutput(t *testing.T, s *testutil.SSHServer, command string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "ssh", "-F", s.Client.Config, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", s.Name, command)
+	cmd := exec.CommandContext(t.Context(), "ssh", "-F", s.Client.Config, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
+		s.Name, command)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err
@@ -53,7 +54,8 @@ func TestSSHDOnHosts(t *testing.T) {
 	for _, h := range hosts {
 		testutil.SSHD(t, testutil.SSHDConfig{Client: client, Host: h})
 	}
-	out, err := hosts[0].Command("ssh", "-F", client.Config, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "node1", "hostname; echo $TMPDIR").Output()
+	out, err := hosts[0].Command("ssh", "-F", client.Config, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "node1",
+		"hostname; echo $TMPDIR").Output()
 	if want := "node1\n" + hosts[1].Dir + "/tmp\n"; err != nil || string(out) != want {
 		t.Errorf("node1 says %q and not %q: %v", out, want, err)
 	}

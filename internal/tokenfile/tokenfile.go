@@ -38,7 +38,8 @@ func New() string {
 func Write(path, text string) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return errhint.With(errhint.Usagef("cannot write the token to %s: it exists", path), "who has the old token would lose the job: name another file, or remove that one")
+		return errhint.With(errhint.Usagef("cannot write the token to %s: it exists", path),
+			"who has the old token would lose the job: name another file, or remove that one")
 	}
 	if err != nil {
 		return errhint.Usagef("cannot write the token: %w", err)
@@ -72,8 +73,9 @@ func Read(file string, log zerolog.Logger) ([]byte, error) {
 	case len(text) > maxSize:
 		return nil, errhint.Usagef("cannot use the token in %s: it has more than %d bytes", file, maxSize)
 	case len(token) < minSize:
-		return nil, errhint.With(errhint.Usagef("cannot use the token in %s: it has %d bytes, at least %d are wanted", file, len(token), minSize),
-			"make one with: muster token FILE")
+		return nil,
+			errhint.With(errhint.Usagef("cannot use the token in %s: it has %d bytes, at least %d are wanted", file, len(token), minSize),
+				"make one with: muster token FILE")
 	}
 	return token, nil
 }

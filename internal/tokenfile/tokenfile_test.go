@@ -54,7 +54,8 @@ func TestTokenFileModes(t *testing.T) {
 		}
 		var log testutil.Buffer
 		got, err := Read(path, zerolog.New(&log))
-		if c.refused == "" && (err != nil || string(got) != token) || c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused) || !strings.Contains(err.Error(), path)) {
+		if c.refused == "" && (err != nil || string(got) != token) || c.refused != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.refused) || !strings.Contains(err.Error(), path)) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if warned := strings.Contains(log.String(), "may read the job's token") && strings.Contains(log.String(), path); warned != c.warns {
@@ -139,7 +140,8 @@ func TestTokenOfAStranger(t *testing.T) {
 		filepath.Join(shared, "ours", "none"): "no such file",
 	} {
 		got, err := Read(path, zerolog.Nop())
-		if refused == "" && (err != nil || string(got) != token) || refused != "" && (err == nil || !strings.Contains(err.Error(), refused)) {
+		if refused == "" && (err != nil || string(got) != token) || refused != "" &&
+			(err == nil || !strings.Contains(err.Error(), refused)) {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
 	}

@@ -157,7 +157,8 @@ func PairsFit[P ~[2]int](pairs []P, inv accel.Inventory) error {
 	for _, pair := range pairs {
 		if max(pair[0], pair[1]) >= inv.VisibleCount {
 			return errhint.With(
-				errhint.Usagef("cannot use --box-pairs %d:%d: a worker on this node would see %d devices, numbered from 0", pair[0], pair[1], inv.VisibleCount),
+				errhint.Usagef("cannot use --box-pairs %d:%d: a worker on this node would see %d devices, numbered from 0", pair[0],
+					pair[1], inv.VisibleCount),
 				"name the pairs of this node's devices that share a box; without --box-pairs they are "+job.DefaultBoxPairs)
 		}
 	}

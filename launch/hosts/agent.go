@@ -80,7 +80,8 @@ func RunAgent(ctx context.Context, c AgentConfig) error {
 		return err
 	}
 	if err := link.Hello(Hello{
-		Version: c.Version, Hostname: c.Hostname, Addr: serverAddr(variable(c.Environ, sshConnection)), Own: hostaddr.Outward(), Addrs: hostaddr.All(), Port: port, PID: os.Getpid(),
+		Version: c.Version, Hostname: c.Hostname, Addr: serverAddr(variable(c.Environ, sshConnection)), Own: hostaddr.Outward(),
+		Addrs: hostaddr.All(), Port: port, PID: os.Getpid(),
 	}); err != nil {
 		return fmt.Errorf("cannot speak to the launcher: %w", err)
 	}

@@ -247,8 +247,10 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 		return nil, h.err
 	}
 	if other := j.apart(h); other != "" {
-		return nil, errhint.With(fmt.Errorf("cannot use %s beside %s: one of them is this machine, whose workers use the loopback interface", host, other),
-			"name this machine by an address that others reach, or the interfaces with --network-interfaces")
+		return nil,
+			errhint.With(fmt.Errorf("cannot use %s beside %s: one of them is this machine, whose workers use the loopback interface",
+				host, other),
+				"name this machine by an address that others reach, or the interfaces with --network-interfaces")
 	}
 	j.mu.Lock()
 	j.ids++
@@ -346,7 +348,8 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 		}
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(j.reaching, j.launcher.job.Hosts.StartTimeout, errhint.Code(errors.New("it has not taken its order in time"), errhint.TryAgain))
+	ctx, cancel := context.WithTimeoutCause(j.reaching, j.launcher.job.Hosts.StartTimeout,
+		errhint.Code(errors.New("it has not taken its order in time"), errhint.TryAgain))
 	defer cancel()
 	hello, _ := h.fleet.Hello(0)
 	j.clients.Set(name, cameFrom(ctx, name, hello, h.away.Load()), whoseOn(h.fleet, 0, h.away.Load()))
@@ -355,7 +358,8 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 		asked.Hosts, asked.Environ, asked.Procs = job.Hosts{}, nil, "1"
 		asked.Meeting.Backend = "standalone"
 		o := Order{
-			Job: asked, Name: name, Dir: j.launcher.dir, LogLevel: j.launcher.config.LogLevel, LogFormat: j.launcher.config.LogFormat, Files: j.launcher.files, Processes: true,
+			Job: asked, Name: name, Dir: j.launcher.dir, LogLevel: j.launcher.config.LogLevel, LogFormat: j.launcher.config.LogFormat,
+			Files: j.launcher.files, Processes: true,
 			Environ: job.Passed(asked.Env, j.launcher.config.Environ),
 		}
 		if dir := j.launcher.job.Hosts.Dir; dir != "" {

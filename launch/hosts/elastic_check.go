@@ -64,7 +64,8 @@ func (j *elasticJob) checked(ctx context.Context) (discovery.Source, error) {
 	case left == 0:
 		return nil, errhint.Code(errors.New("the check has found all hosts unfit (--network-check)"), status)
 	case len(fit.unfit) > 0:
-		j.launcher.config.Log.Warn().Strs("hosts", fit.unfit).Int("slots", left).Int("needed", needed).Msg("the job goes on without the hosts that are unfit")
+		j.launcher.config.Log.Warn().Strs("hosts", fit.unfit).Int("slots", left).Int("needed",
+			needed).Msg("the job goes on without the hosts that are unfit")
 	}
 	return fit, nil
 }
@@ -90,11 +91,13 @@ func (j *elasticJob) enough(ctx context.Context, source discovery.Source) ([]hor
 			return found, nil
 		}
 		if !time.Now().Before(late) {
-			return nil, errhint.Code(fmt.Errorf("there were only %d slots of the %d needed within %v (--elastic-timeout)", have, needed, timeout), errhint.TryAgain)
+			return nil, errhint.Code(fmt.Errorf("there were only %d slots of the %d needed within %v (--elastic-timeout)", have, needed,
+				timeout), errhint.TryAgain)
 		}
 		if told != have {
 			told = have
-			j.launcher.config.Log.Info().Int("slots", have).Int("needed", needed).Dur("timeout_ms", timeout).Msg("waiting for slots before the check of the hosts")
+			j.launcher.config.Log.Info().Int("slots", have).Int("needed", needed).Dur("timeout_ms",
+				timeout).Msg("waiting for slots before the check of the hosts")
 		}
 		select {
 		case <-time.After(elastic.DefaultInterval):
@@ -113,7 +116,8 @@ func (j *elasticJob) checkJob(found []horovod.Host) (job.Job, error) {
 	nodes := ours.Hosts.Nodes
 	ours.Hosts, ours.Hosts.Nodes = theirs.Hosts, nodes
 	ours.Hosts.CollectLogs = ""
-	ours.Check, ours.Env, ours.Environ, ours.Stop, ours.Fake, ours.FakeOnReal = theirs.Check, theirs.Env, theirs.Environ, theirs.Stop, theirs.Fake, theirs.FakeOnReal
+	ours.Check, ours.Env, ours.Environ, ours.Stop, ours.Fake, ours.FakeOnReal = theirs.Check, theirs.Env, theirs.Environ, theirs.Stop,
+		theirs.Fake, theirs.FakeOnReal
 	ours.Meeting.StoreAllow, ours.Restart.Deadline, ours.Sources = theirs.Meeting.StoreAllow, theirs.Restart.Deadline, theirs.Sources
 	return ours, nil
 }

@@ -98,7 +98,8 @@ func (f *LogFiles) createLocked(node, path string) (*os.File, error) {
 	path = filepath.Join(name, path)
 	above, cost := strings.Split(filepath.Dir(path), "/"), int64(fileCost)
 	if len(above) > deepest+1 {
-		return nil, fmt.Errorf("node %q names a log file %q, which lies in more than %d directories", node, printable.Line(path, 200), deepest)
+		return nil,
+			fmt.Errorf("node %q names a log file %q, which lies in more than %d directories", node, printable.Line(path, 200), deepest)
 	}
 	for i := len(above); i > 0; i-- {
 		if _, err := t.Lstat(filepath.Join(above[:i]...)); err == nil {

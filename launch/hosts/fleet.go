@@ -132,7 +132,8 @@ func (f *Fleet) Reach(ctx context.Context) error {
 				time.AfterFunc(givenUp, cancel)
 			}
 		case <-tell.C:
-			f.Log.Warn().Strs("nodes", f.missing()).Int("reached", reached).Dur("dur_ms", time.Since(began)).Dur("timeout_ms", f.StartTimeout).
+			f.Log.Warn().Strs("nodes", f.missing()).Int("reached", reached).Dur("dur_ms", time.Since(began)).Dur("timeout_ms",
+				f.StartTimeout).
 				Msg("waiting for nodes of the job")
 		}
 	}
@@ -262,7 +263,8 @@ func (f *Fleet) Prepare(ctx context.Context, order func(i int) Order) ([]*Ready,
 		if status == errhint.TryAgain {
 			status = errhint.CodeOf(err)
 		}
-		all = multierror.Append(all, errhint.With(fmt.Errorf("cannot start the workers of node %s: %w", f.nodes[i].Name, err), errhint.Of(err)))
+		all = multierror.Append(all,
+			errhint.With(fmt.Errorf("cannot start the workers of node %s: %w", f.nodes[i].Name, err), errhint.Of(err)))
 	}
 	return answers, errhint.Code(all.ErrorOrNil(), status)
 }

@@ -41,7 +41,8 @@ type Link struct {
 // OpenLink begins to talk to a launcher through r and w. It reads from r until that ends.
 func OpenLink(r io.Reader, w io.Writer) *Link {
 	l := &Link{
-		wire: wire{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}), signals: make(chan syscall.Signal, 16),
+		wire: wire{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}),
+		signals:   make(chan syscall.Signal, 16),
 		processes: make(chan any, 1024), lost: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.heard.Store(time.Now().UnixNano())

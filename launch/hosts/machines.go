@@ -35,8 +35,10 @@ func (l *launcher) machines(marker string) ([]Machine, func(), error) {
 func (l *launcher) dialer(marker string) (*sshexec.Dialer, error) {
 	rules := &l.job.Hosts.SSH
 	return sshexec.New(sshexec.Config{
-		Program: rules.Program, User: rules.User, Port: rules.Port, Identity: rules.Identity, HostKeys: rules.HostKeys, Options: rules.Options,
-		Home: variable(l.config.Environ, "HOME"), Env: lookup(l.config.Environ), Environ: append(slices.Clip(l.config.Environ), marker), Tree: l.tree,
+		Program: rules.Program, User: rules.User, Port: rules.Port, Identity: rules.Identity, HostKeys: rules.HostKeys,
+		Options: rules.Options,
+		Home:    variable(l.config.Environ, "HOME"), Env: lookup(l.config.Environ), Environ: append(slices.Clip(l.config.Environ), marker),
+		Tree:   l.tree,
 		Binary: "/proc/self/exe", Version: "muster version " + l.config.Version, Log: l.config.Log,
 	})
 }

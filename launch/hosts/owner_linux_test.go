@@ -42,7 +42,8 @@ func TestOurs(t *testing.T) {
 		from, to netip.AddrPort
 		want     bool
 	}{
-		"ours": {ours, to, true}, "a stranger's": {strangersConn(t, to), to, false}, "nobody's": {netip.AddrPortFrom(to.Addr(), 1), to, false},
+		"ours": {ours, to, true}, "a stranger's": {strangersConn(t, to), to, false},
+		"nobody's":                      {netip.AddrPortFrom(to.Addr(), 1), to, false},
 		"of no address of that machine": {netip.MustParseAddrPort("192.0.2.1:7"), netip.MustParseAddrPort("192.0.2.2:7"), true},
 	} {
 		if got, err := f.Ours(t.Context(), 0, c.from, c.to); err != nil || got != c.want {

@@ -161,7 +161,8 @@ func (l *launcher) order(i int) Order {
 	}
 	rules := &l.job.Hosts
 	o := Order{
-		Job: l.part(i), Name: l.nodeNames()[i], Dir: cmp.Or(rules.Dir, l.dir), LogLevel: l.config.LogLevel, LogFormat: l.config.LogFormat, Token: l.token, Files: l.files,
+		Job: l.part(i), Name: l.nodeNames()[i], Dir: cmp.Or(rules.Dir, l.dir), LogLevel: l.config.LogLevel, LogFormat: l.config.LogFormat,
+		Token: l.token, Files: l.files,
 		Collect: rules.CollectLogs != "", Preflight: rules.Preflight, Environ: job.Passed(l.job.Env, l.config.Environ),
 	}
 	o.Job.Environ = nil // made there
@@ -174,7 +175,8 @@ func (l *launcher) order(i int) Order {
 			whoseOn(l.fleet, i, l.away[i].Load()))
 		o.Job.NodeEnv = slices.Concat(o.Job.NodeEnv, l.world.vars)
 		if len(h.NICs) > 0 {
-			o.Job.NodeEnv = append(o.Job.NodeEnv, horovodVars([]string{ifaceVars[0] + "=" + h.NICs[0], ifaceVars[1] + "=" + strings.Join(h.NICs, ",")})...)
+			o.Job.NodeEnv = append(o.Job.NodeEnv,
+				horovodVars([]string{ifaceVars[0] + "=" + h.NICs[0], ifaceVars[1] + "=" + strings.Join(h.NICs, ",")})...)
 		} else {
 			o.Interfaces, o.Addr = ifaceVars, l.addrs[i]
 		}

@@ -51,7 +51,8 @@ type session struct {
 // greet waits for an agent's first words.
 func (f *Fleet) greet(ctx context.Context, n *fleetNode, conn Conn) (*session, error) {
 	s := &session{
-		name: n.Name, conn: conn, wire: wire{r: conn.Stdout(), most: maxAnswer, w: conn.Stdin(), takes: maxFrame}, ready: make(chan Ready, 1), fleet: f, index: n.index,
+		name: n.Name, conn: conn, wire: wire{r: conn.Stdout(), most: maxAnswer, w: conn.Stdin(), takes: maxFrame},
+		ready: make(chan Ready, 1), fleet: f, index: n.index,
 		ended: make(chan struct{}),
 	}
 	s.heard.Store(time.Now().UnixNano())

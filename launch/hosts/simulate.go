@@ -74,7 +74,8 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		return err
 	}
 	environ = append(environ, marker)
-	log.Warn().Int("nodes", c.Nodes).Str("spec", asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
+	log.Warn().Int("nodes", c.Nodes).Str("spec",
+		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
 	s := simulation{config: c, tree: tree, log: c.Console.NodesLog(c.Nodes)}
 	defer s.ended()
 	for i := range c.Nodes {
@@ -155,7 +156,8 @@ func (s *simulation) start(i int, environ []string) (err error) {
 		s.wg.Go(func() { s.show(r, to, SimulatedName(i)) })
 	}
 	p, err := s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.config.Argv, Env: environ, Files: append([]*os.File{s.config.Stdin}, theirs...), Label: SimulatedName(i),
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: environ, Files: append([]*os.File{s.config.Stdin}, theirs...),
+		Label: SimulatedName(i),
 	})
 	if err != nil {
 		return fmt.Errorf("cannot start node %s: %w", SimulatedName(i), err)
@@ -227,7 +229,8 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 		case <-ends:
 			if left--; left > 0 && !s.tooFew && signal == 0 && s.hopeless() {
 				s.tooFew = true
-				s.config.Log.Error().Int("nodes", left).Int("needed", s.config.Job.Nodes.Min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
+				s.config.Log.Error().Int("nodes", left).Int("needed",
+					s.config.Job.Nodes.Min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
 				tell(syscall.SIGTERM)
 			}
 		case <-stopped:

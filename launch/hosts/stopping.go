@@ -38,7 +38,8 @@ func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, aband
 	tell := 0 // after how many seconds it is said in the log again
 	for seconds := 0; ; seconds++ {
 		nodes := l.fleet.Running()
-		text := fmt.Sprintf("stopping the workers of %d nodes with %s: SIGKILL in %v, or with another signal at once", len(nodes), proc.SignalName(signal),
+		text := fmt.Sprintf("stopping the workers of %d nodes with %s: SIGKILL in %v, or with another signal at once", len(nodes),
+			proc.SignalName(signal),
 			logtext.Duration(max(time.Until(until), 0).Round(time.Second)))
 		if !kill {
 			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", strings.Join(nodes, ", "))

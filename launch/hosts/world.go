@@ -110,11 +110,13 @@ func ifaceOf(ctx context.Context, addr string, names []string) ([]job.Var, error
 	}
 	iface, err := hostaddr.InterfaceWith(ctx, addr)
 	if err != nil {
-		return nil, errhint.With(errhint.Usagef("cannot tell the network interface for Horovod: %w", err), "name it with --network-interfaces")
+		return nil,
+			errhint.With(errhint.Usagef("cannot tell the network interface for Horovod: %w", err), "name it with --network-interfaces")
 	}
 	vars := make([]job.Var, len(names))
 	for i, name := range names {
-		vars[i] = job.Var{Name: name, Value: iface, Source: job.Source{Kind: job.FromMuster, Name: "the interface by which the other hosts reach this one"}}
+		vars[i] = job.Var{Name: name, Value: iface,
+			Source: job.Source{Kind: job.FromMuster, Name: "the interface by which the other hosts reach this one"}}
 	}
 	return vars, nil
 }

@@ -45,12 +45,14 @@ func checkStatusFile(path string) error {
 	if err == nil {
 		return nil
 	}
-	return errhint.With(errhint.Usagef("cannot write the status file %q: %w", path, err), "give a regular file in a directory that exists and is writable")
+	return errhint.With(errhint.Usagef("cannot write the status file %q: %w", path, err),
+		"give a regular file in a directory that exists and is writable")
 }
 
 // keepStatus begins to keep the status of a job on the named nodes.
 func keepStatus(names []string, path string, log zerolog.Logger) *worldStatus {
-	w := &worldStatus{path: path, log: log, status: report.NewWorldStatus(names), news: make(chan struct{}, 1), written: make(chan struct{})}
+	w := &worldStatus{path: path, log: log, status: report.NewWorldStatus(names), news: make(chan struct{}, 1),
+		written: make(chan struct{})}
 	go func() {
 		defer close(w.written)
 		for range w.news {

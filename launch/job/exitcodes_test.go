@@ -43,7 +43,8 @@ func TestExitCodes(t *testing.T) {
 
 func TestExitCodesRefused(t *testing.T) {
 	for _, text := range []string{
-		"256", "-1", "+1", "1,", ",", "a", "1-", "-", "5-3", ">=", ">=256", ">128", "<5", ">=1-5", "1-2-3", "1;2", "0x10", "kubeflow-", "1.5",
+		"256", "-1", "+1", "1,", ",", "a", "1-", "-", "5-3", ">=", ">=256", ">128", "<5", ">=1-5", "1-2-3", "1;2", "0x10",
+		"kubeflow-", "1.5",
 	} {
 		if set, err := job.ParseExitCodes(text); err == nil {
 			t.Errorf("%q was read as %v", text, set)

@@ -116,7 +116,8 @@ func onlyShows(path string) bool {
 // loadModule type-checks all packages of the module, without their tests.
 func loadModule(t *testing.T) *module {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Module", "muster/cmd/muster")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Module",
+		"muster/cmd/muster")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -129,7 +130,8 @@ func loadModule(t *testing.T) *module {
 		Module                  *struct{ Main bool }
 	}
 	m := &module{
-		fset: token.NewFileSet(), types: map[string]*types.Package{}, export: map[string]string{}, read: map[string]bool{}, copied: map[string][]string{},
+		fset: token.NewFileSet(), types: map[string]*types.Package{}, export: map[string]string{}, read: map[string]bool{},
+		copied: map[string][]string{},
 	}
 	var ours []listed
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {

@@ -14,13 +14,16 @@ var hostNames = []string{
 	// where a shell is, and what it keeps for itself
 	"PWD", "OLDPWD", "SHLVL", "_", "BASH_FUNC_*", "LS_COLORS", "PS1", "PROMPT_COMMAND", "LINES", "COLUMNS",
 	// a session, its desktop and its terminal
-	"SSH_*", "DISPLAY", "WAYLAND_*", "XAUTHORITY", "XDG_*", "DBUS_*", "GPG_*", "KRB5CCNAME", "SUDO_*", "TERM_*", "TMUX*", "STY", "WINDOWID", "VSCODE_*",
+	"SSH_*", "DISPLAY", "WAYLAND_*", "XAUTHORITY", "XDG_*", "DBUS_*", "GPG_*", "KRB5CCNAME", "SUDO_*", "TERM_*", "TMUX*", "STY",
+	"WINDOWID", "VSCODE_*",
 	"INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "LISTEN_*", "WATCHDOG_*", "MEMORY_PRESSURE_*", "SYSTEMD_*",
 	// temporary files
 	"TMPDIR", "TMP", "TEMP", "TEMPDIR",
 	// the part of a batch job or a pod that the launcher is
-	"SLURM_STEP*", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_TOPOLOGY_*", "SLURM_LAUNCH_*", "SLURM_SRUN_*",
-	"SLURM_CPU_BIND*", "SLURM_MEM_BIND*", "SLURM_GPUS_ON_NODE", "SLURM_CPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURMD_*", "PBS_NODENUM", "PBS_TASKNUM", "PBS_VNODENUM",
+	"SLURM_STEP*", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_TOPOLOGY_*", "SLURM_LAUNCH_*",
+	"SLURM_SRUN_*",
+	"SLURM_CPU_BIND*", "SLURM_MEM_BIND*", "SLURM_GPUS_ON_NODE", "SLURM_CPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURMD_*", "PBS_NODENUM",
+	"PBS_TASKNUM", "PBS_VNODENUM",
 	"KUBERNETES_*", "POD_NAME", "POD_IP", "POD_UID", "NODE_NAME", "HOST_IP",
 	// muster itself
 	"MUSTER_*",

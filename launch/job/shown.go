@@ -13,14 +13,17 @@ import (
 // harmlessNames are patterns of the variables whose values may be shown: where processes of a job are, how libraries
 // compute and talk, and where programs lie. What anything else holds nobody knows.
 var harmlessNames = []string{
-	"PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "MANPATH", "PKG_CONFIG_PATH", "LD_PRELOAD", "LD_BIND_NOW", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "LC_*", "TZ", "PWD", "OLDPWD", "TMPDIR", "TMP", "TEMP",
+	"PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "MANPATH", "PKG_CONFIG_PATH", "LD_PRELOAD",
+	"LD_BIND_NOW", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "LC_*", "TZ", "PWD", "OLDPWD", "TMPDIR", "TMP", "TEMP",
 	"HOSTNAME", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_SHLVL", "CUDA_HOME", "ROCM_HOME", "PYTHON[A-Z]*", "MALLOC_*",
 	"CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE", "NODE_RANK", "NODE_NUM", "TORCHELASTIC_*", "MUSTER_CKPT_*", "MUSTER_SOCKET",
 	"OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "NUMEXPR_*", "BLIS_*", "VECLIB_*", "RAYON_*", "TOKENIZERS_PARALLELISM",
 	"NCCL_*", "RCCL_*", "GLOO_*", "UCX_*", "UCC_*", "FI_*", "IBV_*", "RDMAV_*", "TP_SOCKET_IFNAME", "*_SOCKET_IFNAME",
-	"CUDA_*", "NVIDIA_VISIBLE_DEVICES", "*_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_*", "HSA_*", "ROCR_*", "ZE_*", "ASCEND_*", "HCCL_*", "CUBLAS_*", "CUDNN_*", "NVTE_*",
+	"CUDA_*", "NVIDIA_VISIBLE_DEVICES", "*_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_*", "HSA_*", "ROCR_*", "ZE_*", "ASCEND_*", "HCCL_*",
+	"CUBLAS_*", "CUDNN_*", "NVTE_*",
 	"TORCH_*", "TORCHINDUCTOR_*", "TORCHDYNAMO_*", "PYTORCH_*", "XLA_FLAGS", "TF_CPP_*",
-	"ACCELERATE_*", "FSDP_*", "MEGATRON_LM_*", "MIXED_PRECISION", "DEEPSPEED_*", "DS_ACCELERATOR", "DS_BUILD_*", "HOROVOD_*", "DLROVER_*", "OMPI_*", "PMI_*", "PMIX_*", "MPI_LOCAL*", "SLURM_PROCID", "SLURM_LOCALID",
+	"ACCELERATE_*", "FSDP_*", "MEGATRON_LM_*", "MIXED_PRECISION", "DEEPSPEED_*", "DS_ACCELERATOR", "DS_BUILD_*", "HOROVOD_*", "DLROVER_*",
+	"OMPI_*", "PMI_*", "PMIX_*", "MPI_LOCAL*", "SLURM_PROCID", "SLURM_LOCALID",
 	"DETERMINISTIC", "PARALLELISM_CONFIG_*", "FP8_*",
 }
 
@@ -31,7 +34,8 @@ func Harmless(name string) bool {
 
 // secretWords end the words of names whose values are not to be shown, and secretWhole are such words by themselves.
 var (
-	secretWords = []string{"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASS", "PASSPHRASE", "PWD", "KEY", "KEYS", "CREDENTIAL", "CREDENTIALS", "CREDS", "COOKIE", "AUTH"}
+	secretWords = []string{"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASS", "PASSPHRASE", "PWD", "KEY",
+		"KEYS", "CREDENTIAL", "CREDENTIALS", "CREDS", "COOKIE", "AUTH"}
 	secretWhole = []string{"PAT", "JWT", "SAS", "SIG", "SIGNATURE", "DSN", "BEARER", "CONNSTR", "PW", "CRED"}
 )
 
@@ -45,14 +49,17 @@ func secretAmong(name string, endings []string) bool {
 		return false
 	}
 	words := strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune("_-./:", r) })
-	return strings.Contains(name, "SECRET") || strings.Contains(strings.Join(words, ""), "CONNECTIONSTRING") || slices.ContainsFunc(words, func(word string) bool {
-		return slices.Contains(secretWhole, word) || slices.ContainsFunc(endings, func(s string) bool { return strings.HasSuffix(word, s) })
-	})
+	return strings.Contains(name, "SECRET") || strings.Contains(strings.Join(words, ""), "CONNECTIONSTRING") ||
+		slices.ContainsFunc(words, func(word string) bool {
+			return slices.Contains(secretWhole, word) ||
+				slices.ContainsFunc(endings, func(s string) bool { return strings.HasSuffix(word, s) })
+		})
 }
 
 // secretFlag is Secret for a flag, of which --max-tokens and its like are counts.
 func secretFlag(name string) bool {
-	return secretAmong(strings.TrimLeft(name, "-+"), slices.DeleteFunc(slices.Clone(secretWords), func(s string) bool { return s == "TOKENS" }))
+	return secretAmong(strings.TrimLeft(name, "-+"),
+		slices.DeleteFunc(slices.Clone(secretWords), func(s string) bool { return s == "TOKENS" }))
 }
 
 // userInURL is what somebody put in front of a URL's host.
@@ -71,7 +78,8 @@ var namedText = sync.OnceValue(func() *regexp.Regexp {
 
 // holdsSecret reports whether a text looks as if there were a secret in it.
 func holdsSecret(text string) bool {
-	return secretText().MatchString(text) || slices.ContainsFunc(namedText().FindAllStringSubmatch(text, -1), func(found []string) bool { return secretFlag(found[1]) })
+	return secretText().MatchString(text) ||
+		slices.ContainsFunc(namedText().FindAllStringSubmatch(text, -1), func(found []string) bool { return secretFlag(found[1]) })
 }
 
 // hidden stands for a text.

@@ -14,8 +14,10 @@ const (
 
 func TestShown(t *testing.T) {
 	for _, name := range []string{
-		"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD", "MYSQL_PWD", "apikey", "SECRETKEYBASE", "GIT_AUTH", "SSL_KEYS", "GH_PAT", "SESSION", "ID_JWT",
-		"DATABASE_URL", "WEBHOOK_PATH", "FOO", "AZURE_CONNECTION_STRING", "HOROVOD_SECRET_KEY", "SLURM_JWT", "NCCL_TOKEN", "MUSTER_ENV", "OMP_PASSWORD", "",
+		"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD", "MYSQL_PWD", "apikey", "SECRETKEYBASE", "GIT_AUTH", "SSL_KEYS",
+		"GH_PAT", "SESSION", "ID_JWT",
+		"DATABASE_URL", "WEBHOOK_PATH", "FOO", "AZURE_CONNECTION_STRING", "HOROVOD_SECRET_KEY", "SLURM_JWT", "NCCL_TOKEN", "MUSTER_ENV",
+		"OMP_PASSWORD", "",
 	} {
 		if Harmless(name) {
 			t.Errorf("%s counts as harmless", name)
@@ -28,7 +30,8 @@ func TestShown(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS", "NCCL_DEBUG", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES",
+		"RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS", "NCCL_DEBUG",
+		"GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES",
 		"HIP_VISIBLE_DEVICES", "HOROVOD_RANK", "ACCELERATE_MIXED_PRECISION", "OMPI_COMM_WORLD_RANK", "TOKENIZERS_PARALLELISM", "PWD",
 	} {
 		if got := (Var{Name: name, Value: "seen"}).Shown(); got != "seen" {
@@ -89,7 +92,8 @@ func TestShownText(t *testing.T) {
 			t.Errorf("%s is shown as %s", text, got)
 		}
 	}
-	for _, text := range []string{"", "10.0.0.1:29400", "echo rank $RANK of $WORLD_SIZE", "/run/secrets/token", "node[001-004]", "a=1,b=2", "-x NCCL_DEBUG=INFO"} {
+	for _, text := range []string{"", "10.0.0.1:29400", "echo rank $RANK of $WORLD_SIZE", "/run/secrets/token", "node[001-004]", "a=1,b=2",
+		"-x NCCL_DEBUG=INFO"} {
 		if got := ShownText(text); got != text {
 			t.Errorf("%s is shown as %s", text, got)
 		}

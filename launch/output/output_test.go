@@ -731,7 +731,8 @@ func TestTeedLinesAreShownWhileTheWorkerRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The worker says each line it is told, and ends with its input.
-			w, cmd := start(t, a, 0, shell("while read line <&3; do echo $line; done 3<"+fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), hold.Fd()))...)
+			w, cmd := start(t, a, 0,
+				shell("while read line <&3; do echo $line; done 3<"+fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), hold.Fd()))...)
 			kept := filepath.Join(filepath.Dir(w.dir), keptStdout)
 			for i := range 20 {
 				// Sometimes the follower still looks, sometimes it waits for inotify.

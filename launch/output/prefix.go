@@ -63,6 +63,7 @@ func linePrefix(template string, w Identity) string {
 		template = defaultPrefix
 	}
 	return python.Substitute(template, map[string]string{
-		"role_name": w.Role, "local_rank": strconv.Itoa(w.LocalRank), "rank": strconv.Itoa(w.Rank), "hostname": shortHost(w.Host), "stream": w.Stream,
+		"role_name": w.Role, "local_rank": strconv.Itoa(w.LocalRank), "rank": strconv.Itoa(w.Rank), "hostname": shortHost(w.Host),
+		"stream": w.Stream,
 	})
 }

@@ -57,9 +57,10 @@ func (p *Plan) setCheckpoints(vars map[string]job.Var) {
 
 // WrongPath reports whether an error is about what the user wrote rather than about a disk that is in trouble.
 func WrongPath(err error) bool {
-	return slices.ContainsFunc([]error{unix.ENOTDIR, unix.EISDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG, unix.ELOOP}, func(of error) bool {
-		return errors.Is(err, of)
-	})
+	return slices.ContainsFunc([]error{unix.ENOTDIR, unix.EISDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG, unix.ELOOP},
+		func(of error) bool {
+			return errors.Is(err, of)
+		})
 }
 
 // CheckpointDir is --ckpt-dir as workers find it, empty where there is none.
@@ -76,12 +77,14 @@ func (p *Plan) CheckPaths() error {
 	r := &p.Job.Checkpoint
 	if dir := p.CheckpointDir(); dir != "" {
 		if err := writable(dir); err != nil {
-			return errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", r.Dir, err), "name a directory in which muster can write")
+			return errhint.With(fmt.Errorf("cannot save checkpoints to --ckpt-dir %s: %w", r.Dir, err),
+				"name a directory in which muster can write")
 		}
 	}
 	if r.OnFile != "" {
 		if info, err := os.Stat(r.OnFile); err == nil && info.IsDir() {
-			return errhint.With(fmt.Errorf("cannot wait for --ckpt-on-file %s: %w", r.OnFile, unix.EISDIR), "name the file in it that somebody makes when the machine will go")
+			return errhint.With(fmt.Errorf("cannot wait for --ckpt-on-file %s: %w", r.OnFile, unix.EISDIR),
+				"name the file in it that somebody makes when the machine will go")
 		}
 	}
 	return nil
@@ -106,8 +109,9 @@ func writable(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
-	var fs unix.Statfs_t                                                                                                               // root may write to what holds no files of anybody's
-	if err := unix.Statfs(dir, &fs); err == nil && slices.Contains([]int64{unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC}, int64(fs.Type)) { //nolint:unconvert // 32 bits elsewhere
+	var fs unix.Statfs_t // root may write to what holds no files of anybody's
+	if err := unix.Statfs(dir, &fs); err == nil &&
+		slices.Contains([]int64{unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC}, int64(fs.Type)) { //nolint:unconvert // 32 bits elsewhere
 		return fmt.Errorf("%s is of a file system of the kernel's own: %w", dir, unix.EROFS)
 	}
 	return nil

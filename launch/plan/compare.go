@@ -72,7 +72,8 @@ func ComparePreflight(names []string, all []job.Preflight) (warnings []string, e
 			warnings = append(warnings, fmt.Sprintf("%s: no accelerator is found there, and others have some", names[i]))
 		}
 		if f.SharedMemory < job.SmallSharedMemory && f.Workers > 0 {
-			warnings = append(warnings, fmt.Sprintf("%s: /dev/shm has %d MiB, which data loaders soon fill: docker --shm-size, in Kubernetes an emptyDir with medium: Memory", names[i], f.SharedMemory>>20))
+			warnings = append(warnings,
+				fmt.Sprintf("%s: /dev/shm has %d MiB, which data loaders soon fill: docker --shm-size, in Kubernetes an emptyDir with medium: Memory", names[i], f.SharedMemory>>20))
 		}
 	}
 	warnings = append(warnings, compareLimits(names, all)...)
@@ -158,7 +159,8 @@ func compareClocks(names []string, all []job.Preflight) (warnings []string) {
 			if skew < 0 {
 				direction = "behind"
 			}
-			warnings = append(warnings, fmt.Sprintf("the clock of %s is %v %s that of %s", names[i], skew.Abs().Round(100*time.Millisecond), direction, names[first]))
+			warnings = append(warnings, fmt.Sprintf("the clock of %s is %v %s that of %s", names[i], skew.Abs().Round(100*time.Millisecond),
+				direction, names[first]))
 		}
 	}
 	return warnings

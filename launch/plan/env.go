@@ -115,7 +115,8 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	set(p.runIDFrom.Kind, p.runIDFrom.Name, "TORCHELASTIC_RUN_ID", p.RunID)
 	own(job.FromMuster, "an agent serves the store", "TORCHELASTIC_USE_AGENT_STORE", pythonBool(r.AgentStore))
 	own(job.FromMuster, "directory of this attempt's logs", "TORCHELASTIC_ERROR_FILE", errorFile)
-	set(p.source("signals-to-handle").Kind, p.source("signals-to-handle").Name, "TORCHELASTIC_SIGNALS_TO_HANDLE", signalNames(p.Job.Stop.Handled))
+	set(p.source("signals-to-handle").Kind, p.source("signals-to-handle").Name, "TORCHELASTIC_SIGNALS_TO_HANDLE",
+		signalNames(p.Job.Stop.Handled))
 	if p.Job.Env.Cross {
 		set(p.procsFrom.Kind, p.procsFrom.Name, "LOCAL_SIZE", strconv.Itoa(p.Procs))
 		own(job.FromMuster, "this node's rank", "CROSS_RANK", strconv.Itoa(r.GroupRank))

@@ -40,7 +40,8 @@ func (p *Plan) overrule(vars map[string]job.Var, localRank int) {
 	if p.Job.WorkerEnv == nil {
 		return
 	}
-	job.Assign(vars, slices.DeleteFunc(slices.Clone(p.Job.WorkerEnv[localRank]), func(v job.Var) bool { return v.Name == job.AgentMark }), nil)
+	job.Assign(vars, slices.DeleteFunc(slices.Clone(p.Job.WorkerEnv[localRank]), func(v job.Var) bool { return v.Name == job.AgentMark }),
+		nil)
 	for _, name := range p.varying() {
 		if v, ok := vars[name]; ok {
 			v.Own = true

@@ -39,9 +39,11 @@ func TestEnvPrecedence(t *testing.T) {
 		{Name: "RAW", Value: "$HOME", Source: flag},
 	}
 	j.NodeEnv = []job.Var{
-		{Name: "NODE", Value: "node", Source: config}, {Name: "WORKER", Value: "node", Source: config}, {Name: "WORLD_SIZE", Value: "77", Source: config}, {Name: "MUSTER_AGENT", Value: "forged"},
+		{Name: "NODE", Value: "node", Source: config}, {Name: "WORKER", Value: "node", Source: config},
+		{Name: "WORLD_SIZE", Value: "77", Source: config}, {Name: "MUSTER_AGENT", Value: "forged"},
 	}
-	j.WorkerEnv = [][]job.Var{{{Name: "WORKER", Value: "w0"}, {Name: "LOCAL_RANK", Value: "5"}}, {{Name: "ONLY", Value: "w1"}, {Name: "MUSTER_AGENT", Value: "forged"}}, nil}
+	j.WorkerEnv = [][]job.Var{{{Name: "WORKER", Value: "w0"}, {Name: "LOCAL_RANK", Value: "5"}},
+		{{Name: "ONLY", Value: "w1"}, {Name: "MUSTER_AGENT", Value: "forged"}}, nil}
 	j.Env.Unset = []string{"GONE*", "TORCHELASTIC_RUN_ID", "*AGENT"}
 	m := testMachine(t.TempDir())
 	m.DeviceEnv = map[string]string{"DEVICE": "fake", "FAKE": "fake"}
@@ -64,9 +66,12 @@ func TestEnvPrecedence(t *testing.T) {
 		}
 	}
 	for name, want := range map[string][2]string{
-		"FROM": {"set", "set"}, "DEVICE": {"set", "set"}, "FAKE": {"fake", "fake"}, "OMP_NUM_THREADS": {"8", "8"}, "RANK": {"4", "5"}, "TWICE": {"2", "2"}, "NODE": {"node", "node"},
-		"BOTH": {"set//home/me/|$HOME $5 $", "set//home/me/|$HOME $5 $"}, "RAW": {"$HOME", "$HOME"}, "WORKER": {"w0", "node"}, "ONLY": {"", "w1"}, "LOCAL_RANK": {"5", "1"},
-		"WORLD_SIZE": {"77", "77"}, "GONE": {}, "GONE_TOO": {}, "TORCHELASTIC_RUN_ID": {}, "MUSTER_ENV": {}, "MUSTER_AGENT": {p.agentID, p.agentID}, "HOME": {"/home/me", "/home/me"},
+		"FROM": {"set", "set"}, "DEVICE": {"set", "set"}, "FAKE": {"fake", "fake"}, "OMP_NUM_THREADS": {"8", "8"}, "RANK": {"4", "5"},
+		"TWICE": {"2", "2"}, "NODE": {"node", "node"},
+		"BOTH": {"set//home/me/|$HOME $5 $", "set//home/me/|$HOME $5 $"}, "RAW": {"$HOME", "$HOME"}, "WORKER": {"w0", "node"},
+		"ONLY": {"", "w1"}, "LOCAL_RANK": {"5", "1"},
+		"WORLD_SIZE": {"77", "77"}, "GONE": {}, "GONE_TOO": {}, "TORCHELASTIC_RUN_ID": {}, "MUSTER_ENV": {},
+		"MUSTER_AGENT": {p.agentID, p.agentID}, "HOME": {"/home/me", "/home/me"},
 	} {
 		for local := range got {
 			v, ok := lookup(got[local], name)
@@ -75,7 +80,8 @@ func TestEnvPrecedence(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]job.Var{"FROM": {Source: flag}, "WORLD_SIZE": {Source: config}, "WORKER": {Own: true}, "LOCAL_RANK": {Own: true}, "FAKE": {Source: job.Source{Kind: job.FromFlag, Name: "fake accelerator"}}} {
+	for name, want := range map[string]job.Var{"FROM": {Source: flag}, "WORLD_SIZE": {Source: config}, "WORKER": {Own: true},
+		"LOCAL_RANK": {Own: true}, "FAKE": {Source: job.Source{Kind: job.FromFlag, Name: "fake accelerator"}}} {
 		if v, _ := lookup(got[0], name); v.Source != want.Source || v.Own != want.Own {
 			t.Errorf("%s: source %v, own %v", name, v.Source, v.Own)
 		}
@@ -88,7 +94,8 @@ func TestEnvPrecedence(t *testing.T) {
 	}
 
 	j.WorkerEnv = j.WorkerEnv[:1]
-	if _, err := New(j, m); err == nil || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "1 workers of this node, and it has 2") {
+	if _, err := New(j, m); err == nil || errhint.CodeOf(err) != errhint.Usage ||
+		!strings.Contains(err.Error(), "1 workers of this node, and it has 2") {
 		t.Errorf("variables for too few workers: %v", err)
 	}
 }
@@ -185,15 +192,18 @@ func TestPythonRules(t *testing.T) {
 	put(t, filepath.Join(ml, "etc/conda/activate.d/cuda.sh"), "", 0o644)
 	put(t, filepath.Join(ml, "etc/conda/env_vars.d/a.json"), `{"FROM_PACKAGE": "1", "OVER": "package"}`, 0o644)
 	put(t, filepath.Join(ml, "conda-meta/state"), `{"version": 1, "env_vars": {"OVER": "user", "HIDDEN": "***unset***"}}`, 0o644)
-	script, program := job.Command{Kind: job.Script, Name: "t.py", Interpreters: []string{"/nowhere/python"}}, job.Command{Name: "python", Args: []string{"t.py"}}
+	script, program := job.Command{Kind: job.Script, Name: "t.py", Interpreters: []string{"/nowhere/python"}},
+		job.Command{Name: "python", Args: []string{"t.py"}}
 	asked := func(c job.Command, r job.PythonRules) job.Job {
 		j := testJob("1")
 		j.Command, j.Python = c, r
-		j.Environ = []string{"PATH=/usr/bin:/bin", "HOME=" + home, "PYTHONHOME=/x", "VIRTUAL_ENV=" + active, "VIRTUAL_ENV_PROMPT=x", "HIDDEN=x"}
+		j.Environ = []string{"PATH=/usr/bin:/bin", "HOME=" + home, "PYTHONHOME=/x", "VIRTUAL_ENV=" + active,
+			"VIRTUAL_ENV_PROMPT=x", "HIDDEN=x"}
 		return j
 	}
 	conda := func(dir, name string) map[string]string {
-		return map[string]string{"CONDA_PREFIX": dir, "CONDA_DEFAULT_ENV": name, "PATH": dir + "/bin:/usr/bin:/bin", "PYTHONHOME": "", "VIRTUAL_ENV": ""}
+		return map[string]string{"CONDA_PREFIX": dir, "CONDA_DEFAULT_ENV": name, "PATH": dir + "/bin:/usr/bin:/bin", "PYTHONHOME": "",
+			"VIRTUAL_ENV": ""}
 	}
 	for _, c := range []struct {
 		name  string
@@ -202,9 +212,11 @@ func TestPythonRules(t *testing.T) {
 		vars  map[string]string
 	}{
 		{"--python", job.PythonRules{Path: "./mypython"}, "./mypython", map[string]string{"VIRTUAL_ENV": active}},
-		{"--venv", job.PythonRules{Venv: "given"}, given + "/bin/python", map[string]string{"VIRTUAL_ENV": given, "PATH": given + "/bin:/usr/bin:/bin", "PYTHONHOME": "", "VIRTUAL_ENV_PROMPT": ""}},
+		{"--venv", job.PythonRules{Venv: "given"}, given + "/bin/python",
+			map[string]string{"VIRTUAL_ENV": given, "PATH": given + "/bin:/usr/bin:/bin", "PYTHONHOME": "", "VIRTUAL_ENV_PROMPT": ""}},
 		{"--venv auto, active", job.PythonRules{Venv: "auto"}, active + "/bin/python", map[string]string{"VIRTUAL_ENV": active}},
-		{"--conda", job.PythonRules{Conda: "ml"}, ml + "/bin/python", map[string]string{"FROM_PACKAGE": "1", "OVER": "user", "HIDDEN": "", "CONDA_PREFIX": ml}},
+		{"--conda", job.PythonRules{Conda: "ml"}, ml + "/bin/python",
+			map[string]string{"FROM_PACKAGE": "1", "OVER": "user", "HIDDEN": "", "CONDA_PREFIX": ml}},
 		{"--conda base", job.PythonRules{Conda: "base"}, root + "/bin/python", conda(root, "base")},
 		{"--conda listed", job.PythonRules{Conda: "listed"}, listed + "/bin/python", conda(listed, "listed")},
 		{"--conda with a path", job.PythonRules{Conda: ml}, ml + "/bin/python", conda(ml, ml)},
@@ -224,7 +236,8 @@ func TestPythonRules(t *testing.T) {
 					t.Errorf("%s: %s=%q, want %q", c.name, name, v.Value, want)
 				}
 			}
-			if told := len(p.Notes()) > 0 && strings.Contains(p.Notes()[0], "cuda.sh"); told != (filepath.Base(filepath.Dir(filepath.Dir(w.Path))) == "ml") {
+			if told := len(p.Notes()) > 0 &&
+				strings.Contains(p.Notes()[0], "cuda.sh"); told != (filepath.Base(filepath.Dir(filepath.Dir(w.Path))) == "ml") {
 				t.Errorf("%s: notes %q", c.name, p.Notes())
 			}
 		}

@@ -209,7 +209,8 @@ func (p *Plan) bindWorkers(m Machine) (err error) {
 		p.unbound = err
 		return nil
 	}
-	return errhint.Code(errhint.With(err, "to start the workers unbound there, give --numa-fallback or MUSTER_NUMA_FALLBACK=1"), errhint.Usage)
+	return errhint.Code(errhint.With(err, "to start the workers unbound there, give --numa-fallback or MUSTER_NUMA_FALLBACK=1"),
+		errhint.Usage)
 }
 
 // Binding says in a few words which CPUs the workers are bound to.
@@ -308,7 +309,8 @@ func signalNames(signals []syscall.Signal) string {
 func (p *Plan) OpenRunDir(log zerolog.Logger) (rundir.Dir, error) {
 	d, err := rundir.Make(p.RunDir, log)
 	if err == nil && p.passedOver != nil {
-		log.Warn().Err(p.passedOver).Str("path", d.Path).Str("hint", "set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").
+		log.Warn().Err(p.passedOver).Str("path", d.Path).Str("hint",
+			"set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").
 			Msg("the run directory lies elsewhere: another user of this machine could have replaced it")
 	}
 	return d, err

@@ -115,7 +115,8 @@ func (p *Plan) useVenv(word string) error {
 // condaRoots are where installations of conda and its relatives usually lie, below the home directory and elsewhere.
 var (
 	condaHomes = []string{"miniforge3", "miniconda3", "anaconda3", "mambaforge", "micromamba", ".local/share/mamba"}
-	condaRoots = []string{"/opt/conda", "/opt/miniforge3", "/opt/miniconda3", "/opt/anaconda3", "/usr/local/miniforge3", "/usr/local/miniconda3", "/usr/local/anaconda3"}
+	condaRoots = []string{"/opt/conda", "/opt/miniforge3", "/opt/miniconda3", "/opt/anaconda3", "/usr/local/miniforge3",
+		"/usr/local/miniconda3", "/usr/local/anaconda3"}
 )
 
 // condaCandidates are the directories where the environment called word may be, in the order in which conda's own
@@ -201,7 +202,9 @@ func (p *Plan) useConda(word string) error {
 		for i, s := range scripts {
 			names[i] = filepath.Base(s)
 		}
-		p.notes = append(p.notes, fmt.Sprintf("--conda %s: scripts in etc/conda/activate.d are not run (%s); set what they would with --env", word, strings.Join(names, ", ")))
+		p.notes = append(p.notes,
+			fmt.Sprintf("--conda %s: scripts in etc/conda/activate.d are not run (%s); set what they would with --env", word,
+				strings.Join(names, ", ")))
 	}
 	return nil
 }

@@ -110,7 +110,8 @@ func warmBound(cpus [][]int, environ []string) error {
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		if value != "" && slices.Contains(bindingNames, name) {
-			return fmt.Errorf("the workers are bound to different CPUs, and with %s a library may keep those it finds when it is imported", name)
+			return fmt.Errorf("the workers are bound to different CPUs, and with %s a library may keep those it finds when it is imported",
+				name)
 		}
 	}
 	return nil
@@ -159,7 +160,8 @@ func checkInterpreter(path, dir string) error {
 	defer func() { _ = f.Close() }()
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(f, head); err != nil || string(head) != "\x7fELF" {
-		return fmt.Errorf("%s is a script in front of Python: name the interpreter itself, such as $(pyenv which python)", Within(dir, path))
+		return fmt.Errorf("%s is a script in front of Python: name the interpreter itself, such as $(pyenv which python)",
+			Within(dir, path))
 	}
 	return nil
 }

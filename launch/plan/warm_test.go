@@ -47,14 +47,21 @@ func TestPlanWarm(t *testing.T) {
 		want WarmCommand
 		err  string
 	}{
-		{"python3", words{"-u", "train.py", "-x", "1"}, WarmCommand{ProbePath: python, Probe: words{"python3", "-u", "-c", ""}, Form: "script", Name: "train.py", Arguments: 2}, ""},
-		{"python3", words{"-Om", "pkg.train"}, WarmCommand{ProbePath: python, Probe: words{"python3", "-O", "-c", ""}, Form: "module", Name: "pkg.train"}, ""},
-		{"python3", words{"-c", "print(1)", "a"}, WarmCommand{ProbePath: python, Probe: words{"python3", "-c", ""}, Form: "code", Arguments: 1}, ""},
-		{"python3", words{"-B", "--", "train.py"}, WarmCommand{ProbePath: python, Probe: words{"python3", "-B", "-c", ""}, Form: "script", Name: "train.py"}, ""},
+		{"python3", words{"-u", "train.py", "-x", "1"},
+			WarmCommand{ProbePath: python, Probe: words{"python3", "-u", "-c", ""}, Form: "script", Name: "train.py", Arguments: 2}, ""},
+		{"python3", words{"-Om", "pkg.train"},
+			WarmCommand{ProbePath: python, Probe: words{"python3", "-O", "-c", ""}, Form: "module", Name: "pkg.train"}, ""},
+		{"python3", words{"-c", "print(1)", "a"},
+			WarmCommand{ProbePath: python, Probe: words{"python3", "-c", ""}, Form: "code", Arguments: 1}, ""},
+		{"python3", words{"-B", "--", "train.py"},
+			WarmCommand{ProbePath: python, Probe: words{"python3", "-B", "-c", ""}, Form: "script", Name: "train.py"}, ""},
 		{"python3", words{"-u", "-"}, WarmCommand{}, "standard input"},
-		{"train.py", words{"a", "b"}, WarmCommand{ProbePath: "/usr/bin/env", Probe: words{"/usr/bin/env", "-S python3 -u", "-c", ""}, Form: "script", Name: filepath.Join(dir, "train.py"), Arguments: 2}, ""},
-		{"plain", nil, WarmCommand{ProbePath: python, Probe: words{python, "-c", ""}, Form: "script", Name: filepath.Join(dir, "plain")}, ""},
-		{"one", nil, WarmCommand{ProbePath: python, Probe: words{python, "-E -s", "-c", ""}, Form: "script", Name: filepath.Join(dir, "one")}, ""},
+		{"train.py", words{"a", "b"}, WarmCommand{ProbePath: "/usr/bin/env", Probe: words{"/usr/bin/env", "-S python3 -u", "-c", ""},
+			Form: "script", Name: filepath.Join(dir, "train.py"), Arguments: 2}, ""},
+		{"plain", nil, WarmCommand{ProbePath: python, Probe: words{python, "-c", ""}, Form: "script", Name: filepath.Join(dir, "plain")},
+			""},
+		{"one", nil,
+			WarmCommand{ProbePath: python, Probe: words{python, "-E -s", "-c", ""}, Form: "script", Name: filepath.Join(dir, "one")}, ""},
 		{"python", words{"train.py"}, WarmCommand{}, "is a script in front of Python"},
 		{"python_job.sh", words{"train.py"}, WarmCommand{}, "its #! line names /bin/sh"},
 		{"shell", nil, WarmCommand{}, "its #! line names /bin/sh"},
@@ -82,7 +89,8 @@ func TestPlanWarm(t *testing.T) {
 	if _, err := planWarm(command, entry, true, dir, nil); err == nil || !strings.Contains(err.Error(), "option -I") {
 		t.Errorf("python -I: %v", err)
 	}
-	if _, err := planWarm(job.Command{Kind: job.Program, Name: "gone"}, entrypoint{path: "gone", prefix: []string{"gone"}}, false, dir, nil); !errors.Is(err, errNotPython) {
+	if _, err := planWarm(job.Command{Kind: job.Program, Name: "gone"}, entrypoint{path: "gone", prefix: []string{"gone"}}, false, dir,
+		nil); !errors.Is(err, errNotPython) {
 		t.Errorf("a program that cannot be read: %v", err)
 	}
 }

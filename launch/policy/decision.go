@@ -88,7 +88,8 @@ func (d Decision) Proposal(node string) rendezvous.Verdict {
 func DecisionOf(v rendezvous.Verdict) Decision {
 	d := Decision{Reason: job.Reason(printable.Output(v.Reason)), Rank: max(v.Rank, -1), Status: v.Status, Node: printable.Output(v.Node)}
 	switch d.Reason {
-	case job.ReasonSucceeded, job.ReasonWorkerFailed, job.ReasonFatal, job.ReasonMaxRestarts, job.ReasonBackoffLimit, job.ReasonDeadline, job.ReasonFinished:
+	case job.ReasonSucceeded, job.ReasonWorkerFailed, job.ReasonFatal, job.ReasonMaxRestarts, job.ReasonBackoffLimit, job.ReasonDeadline,
+		job.ReasonFinished:
 	default:
 		d.Text = printable.Output(v.Message)
 	}

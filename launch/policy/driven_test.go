@@ -13,7 +13,8 @@ import (
 func TestDrivenPolicy(t *testing.T) {
 	at := time.Unix(1000, 0)
 	rules := job.RestartRules{
-		Policy: job.RestartOnFailure, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, Success: job.QuorumAll, Fail: job.QuorumAny,
+		Policy: job.RestartOnFailure, ReplaceLimit: -1, BackoffLimit: -1, Delay: time.Second, DelayFactor: 2, Success: job.QuorumAll,
+		Fail: job.QuorumAny,
 	}
 	type exit struct {
 		rank, status int
@@ -110,7 +111,8 @@ func TestDrivenPolicy(t *testing.T) {
 // does not.
 func TestDrivenPolicyCountsWhatItBears(t *testing.T) {
 	rules := job.RestartRules{
-		Policy: job.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Delay: time.Second, DelayFactor: 2, Success: job.QuorumAll, Fail: job.QuorumNone,
+		Policy: job.RestartOnFailure, BackoffLimit: 1, ReplaceLimit: -1, Delay: time.Second, DelayFactor: 2, Success: job.QuorumAll,
+		Fail: job.QuorumNone,
 	}
 	borne := func(p *policy.Driven, at time.Time) policy.Ruling {
 		p.World(at, 2)
@@ -141,7 +143,8 @@ func TestDrivenPolicyCountsWhatItBears(t *testing.T) {
 		t.Errorf("the second one without a limit: %+v", got)
 	}
 	rules.Policy = job.RestartNever
-	if got := borne(policy.NewDriven(rules, func() float64 { return 0 }), at); !got.Over || got.Status != 9 || !strings.Contains(got.Why, "--restart-policy never") {
+	if got := borne(policy.NewDriven(rules, func() float64 { return 0 }), at); !got.Over || got.Status != 9 ||
+		!strings.Contains(got.Why, "--restart-policy never") {
 		t.Errorf("nothing is restarted: %+v", got)
 	}
 }

@@ -49,7 +49,8 @@ type DrivenEnd struct {
 // where the driver runs; outputs are muster's own.
 func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog string, log zerolog.Logger) (*Driven, error) {
 	s, err := OpenStatus(StatusConfig{
-		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs, Log: log, Now: time.Now,
+		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs,
+		Log: log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -90,7 +90,8 @@ func (e Evidence) shmScarce() bool {
 func (e Evidence) about(w *Exit) []string {
 	var facts []string
 	if w.Watchdog != "" {
-		facts = append(facts, "muster's watchdog has sent the signal: the worker's timer "+strconv.Quote(w.Watchdog)+" had run out (TORCHELASTIC_ENABLE_FILE_TIMER)")
+		facts = append(facts, "muster's watchdog has sent the signal: the worker's timer "+strconv.Quote(w.Watchdog)+
+			" had run out (TORCHELASTIC_ENABLE_FILE_TIMER)")
 	}
 	if w.CoreDumped {
 		facts = append(facts, "core dumped")

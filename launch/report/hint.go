@@ -88,7 +88,8 @@ var causes = [...]cause{
 		if s.exit.Watchdog == "" {
 			return ""
 		}
-		return "the worker did not release its timer " + strconv.Quote(printable.Output(s.exit.Watchdog)) + " in time, and muster's watchdog ended it: " +
+		return "the worker did not release its timer " + strconv.Quote(printable.Output(s.exit.Watchdog)) +
+			" in time, and muster's watchdog ended it: " +
 			"see in its last lines what it was doing, and give what it guards (torch.distributed.elastic.timer.expires) more time if it is only slow"
 	}},
 	{"oom-killer", func(s symptoms) string {

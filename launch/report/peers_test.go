@@ -25,7 +25,8 @@ func someFailures(n int) []Failure {
 	for i := range failures {
 		failures[i] = Failure{
 			Exit: Exit{
-				Rank: i, LocalRank: i, PID: 100 + i, Code: 1, At: failedAt.Add(time.Duration(i) * time.Second), LastLines: []string{fmt.Sprint("line ", i)},
+				Rank: i, LocalRank: i, PID: 100 + i, Code: 1, At: failedAt.Add(time.Duration(i) * time.Second),
+				LastLines: []string{fmt.Sprint("line ", i)},
 			},
 			Host: "node-0",
 		}
@@ -85,7 +86,8 @@ func TestPeerReportIsBounded(t *testing.T) {
 			failures := someFailures(c.n)
 			// All say the same words, which are there once.
 			lines := slices.Repeat([]string{c.line}, c.lines)
-			said := &workerError{Path: strings.Repeat("p", 4096), Message: strings.Repeat("\"", 1<<20), Traceback: strings.Repeat("t\n", 1<<19)}
+			said := &workerError{Path: strings.Repeat("p", 4096), Message: strings.Repeat("\"", 1<<20),
+				Traceback: strings.Repeat("t\n", 1<<19)}
 			hint, evidence := strings.Repeat("h", 1<<16), []string{strings.Repeat("e", 1<<16)}
 			for i := range failures {
 				f := &failures[i]
@@ -106,7 +108,8 @@ func TestPeerReportIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got[0].Rank != root.Rank || len(got[0].Error.Traceback) < 1000 || len(got[0].LastLines) == 0 {
-				t.Errorf("the root cause is rank %d with a call stack of %d bytes and %d lines", got[0].Rank, len(got[0].Error.Traceback), len(got[0].LastLines))
+				t.Errorf("the root cause is rank %d with a call stack of %d bytes and %d lines", got[0].Rank, len(got[0].Error.Traceback),
+					len(got[0].LastLines))
 			}
 			if len(got) != c.n && c.name != "no two alike" {
 				t.Errorf("%d failures of %d", len(got), c.n)

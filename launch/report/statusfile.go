@@ -73,7 +73,8 @@ func OpenStatus(cfg StatusConfig) (*StatusFile, error) {
 // told in any case.
 func TellRefused(asked job.Job, node string, outputs []*os.File, terminationLog string, err error) {
 	s, openErr := OpenStatus(StatusConfig{
-		Path: asked.StatusFile, TerminationLog: terminationLog, RunID: asked.RunID, Name: asked.Command.Name, Node: node, Outputs: outputs, Now: time.Now,
+		Path: asked.StatusFile, TerminationLog: terminationLog, RunID: asked.RunID, Name: asked.Command.Name, Node: node, Outputs: outputs,
+		Now: time.Now,
 	})
 	if openErr == nil {
 		s.Finished(OutcomeOf(err, job.ReasonRefused))
@@ -91,7 +92,8 @@ func OutcomeOf(err error, why job.Reason) Outcome {
 
 // Checking says that the nodes of a round are being examined.
 func (s *StatusFile) Checking(r rendezvous.Round) {
-	s.doc.Generation, s.doc.Nodes, s.doc.GroupRank, s.doc.WorldSize, s.first = r.Number, r.GroupWorldSize, r.GroupRank, r.WorldSize, r.BaseRank
+	s.doc.Generation, s.doc.Nodes, s.doc.GroupRank, s.doc.WorldSize, s.first = r.Number, r.GroupWorldSize, r.GroupRank,
+		r.WorldSize, r.BaseRank
 	s.enter(PhaseChecking)
 	s.write()
 }

@@ -13,7 +13,8 @@ import (
 // nodeStatus is a node's status file with one task.
 func nodeStatus(t *testing.T, node string, p Phase, counts Counts, exitStatus *int) []byte {
 	t.Helper()
-	d := Status{Version: 1, Phase: p, ExitStatus: exitStatus, Counts: counts, Tasks: []Task{{Node: node, Phase: p}}, Conditions: []Condition{}}
+	d := Status{Version: 1, Phase: p, ExitStatus: exitStatus, Counts: counts, Tasks: []Task{{Node: node, Phase: p}},
+		Conditions: []Condition{}}
 	if exitStatus != nil {
 		d.EndTime, d.Reason = &failedAt, job.ReasonWorkerFailed
 	}
@@ -50,7 +51,8 @@ func TestWorldStatus(t *testing.T) {
 	}
 	take(1, nodeStatus(t, "b", PhaseRunning, Counts{Running: 2}, nil))
 	d, phases := worldOf(t, w)
-	if diff := cmp.Diff([]Phase{PhasePending, PhaseRunning, PhasePending}, phases); diff != "" || d.Phase != PhaseRunning || d.Counts.Running != 2 {
+	if diff := cmp.Diff([]Phase{PhasePending, PhaseRunning, PhasePending}, phases); diff != "" || d.Phase != PhaseRunning ||
+		d.Counts.Running != 2 {
 		t.Errorf("%+v\n%s", d, diff)
 	}
 	take(0, nodeStatus(t, "a", PhaseChecking, Counts{Pending: 2}, nil))
@@ -66,7 +68,8 @@ func TestWorldStatus(t *testing.T) {
 	take(1, nodeStatus(t, "b", PhaseFailed, Counts{Failed: 2}, &seven))
 	w.End(7, 1, []int{0}, "")
 	d, phases = worldOf(t, w)
-	if diff := cmp.Diff([]Phase{PhaseUnknown, PhaseFailed, PhaseRunning}, phases); diff != "" || *d.ExitStatus != 7 || d.Phase != PhaseFailed ||
+	if diff := cmp.Diff([]Phase{PhaseUnknown, PhaseFailed, PhaseRunning}, phases); diff != "" || *d.ExitStatus != 7 ||
+		d.Phase != PhaseFailed ||
 		d.Reason != job.ReasonWorkerFailed || d.Counts != (Counts{Unknown: 2, Failed: 2, Running: 3}) {
 		t.Errorf("%+v\n%s", d, diff)
 	}
@@ -82,7 +85,8 @@ func TestWorldStatusOfLostNodes(t *testing.T) {
 	}
 	w.End(errhint.TryAgain, -1, []int{0, 1}, "node a was lost")
 	d, phases := worldOf(t, w)
-	if diff := cmp.Diff([]Phase{PhaseUnknown, PhaseUnknown}, phases); diff != "" || d.Phase != PhaseFailed || d.Reason != job.ReasonNotMet ||
+	if diff := cmp.Diff([]Phase{PhaseUnknown, PhaseUnknown}, phases); diff != "" || d.Phase != PhaseFailed ||
+		d.Reason != job.ReasonNotMet ||
 		*d.ExitStatus != errhint.TryAgain || d.EndTime == nil || d.Message != "node a was lost" {
 		t.Errorf("%+v\n%s", d, diff)
 	}

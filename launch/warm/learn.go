@@ -144,7 +144,8 @@ func (w *Warmer) beginBeside(ctx context.Context) {
 	switch {
 	case w.next != nil || w.hopeless || w.failed >= templatesLimit || w.ctx.Err() != nil || ctx.Err() != nil:
 	case known && free < templateRoom:
-		w.why = fmt.Sprintf("the training leaves %d MiB of memory free, and a template is made where there are %d", free>>20, templateRoom>>20)
+		w.why = fmt.Sprintf("the training leaves %d MiB of memory free, and a template is made where there are %d", free>>20,
+			templateRoom>>20)
 		w.Log.Debug().Msg("no template of warm starts: " + w.why)
 	default:
 		w.why = "none was ready in time"

@@ -221,7 +221,8 @@ func TestLearnedElsewhere(t *testing.T) {
 		if err := os.Chown(home, 4711, -1); err != nil {
 			t.Fatal(err)
 		}
-		if err := (memory{filepath.Join(home, ".cache"), "x.json"}).save(l); err == nil || !strings.Contains(err.Error(), "belongs to user 4711") {
+		if err := (memory{filepath.Join(home, ".cache"), "x.json"}).save(l); err == nil ||
+			!strings.Contains(err.Error(), "belongs to user 4711") {
 			t.Error(err)
 		}
 		if left, err := os.ReadDir(home); err != nil || len(left) > 0 {

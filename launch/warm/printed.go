@@ -93,7 +93,8 @@ func (p *printed) await(gone <-chan struct{}) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.size > printLimit {
-		return nil, &refusal{Reason: fmt.Sprintf("more than %d bytes are printed while modules are imported", printLimit), Step: -1, Module: -1}
+		return nil,
+			&refusal{Reason: fmt.Sprintf("more than %d bytes are printed while modules are imported", printLimit), Step: -1, Module: -1}
 	}
 	return p.pieces, nil
 }

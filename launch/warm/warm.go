@@ -184,7 +184,8 @@ func (w *Warmer) make(m *making) *Template {
 				_ = t.Close()
 				return nil
 			}
-			l.Int("pid", t.proc.PID()).Int("imports", imports).Int("modules", t.modules).Int("learned", t.learned).Dur("dur_ms", time.Since(began))
+			l.Int("pid", t.proc.PID()).Int("imports", imports).Int("modules", t.modules).Int("learned", t.learned).Dur("dur_ms",
+				time.Since(began))
 			if m.upgrade {
 				l.Msg("better template ready: it has what workers import late")
 			} else {
@@ -266,7 +267,8 @@ func (w *Warmer) try(m *making) (*Template, int, error) {
 		return nil, 0, err
 	}
 	if !probed {
-		probe := proc.Spec{Path: w.Command.ProbePath, Args: w.Command.Probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil}, Label: "a trial of the interpreter"}
+		probe := proc.Spec{Path: w.Command.ProbePath, Args: w.Command.Probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil},
+			Label: "a trial of the interpreter"}
 		t, err := startTemplate(w.ctx, w.Tree, probe, []string{"probe", ""})
 		if err != nil {
 			return nil, 0, err
@@ -301,7 +303,8 @@ func (w *Warmer) try(m *making) (*Template, int, error) {
 		order = append(order, "env", entry)
 	}
 	t, err := startTemplate(w.ctx, w.Tree, proc.Spec{
-		Path: w.Worker.Path, Args: w.Worker.Argv, Env: env, Dir: w.Worker.Dir, CPUs: w.Worker.CPUs, Files: []*os.File{w.Stdin}, Label: "the template",
+		Path: w.Worker.Path, Args: w.Worker.Argv, Env: env, Dir: w.Worker.Dir, CPUs: w.Worker.CPUs, Files: []*os.File{w.Stdin},
+		Label: "the template",
 	}, order)
 	if err != nil {
 		return nil, 0, err
@@ -572,7 +575,8 @@ func (w *Warmer) replace(m *making, what string, err error, message string) {
 	}
 	if err == nil {
 		w.modules, w.limit = w.Rules.Modules, allImports // what could not be shared may be mended
-		w.Log.WithLevel(w.level(zerolog.InfoLevel)).Str("path", what).Msg("changed since it was imported: making the template of warm starts anew")
+		w.Log.WithLevel(w.level(zerolog.InfoLevel)).Str("path",
+			what).Msg("changed since it was imported: making the template of warm starts anew")
 	} else {
 		w.failed++
 		w.why = err.Error()

@@ -148,7 +148,8 @@ PASS, 0 untested
 3 PASS passed with node0, node1 and node2
 `},
 		{
-			name: "two new nodes of six", world: blamesim.New(6), opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "elsewhere"}},
+			name: "two new nodes of six", world: blamesim.New(6),
+			opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "elsewhere"}},
 			want: `
 round 0: 0-5 1-3
 round 1: 0-3 1-5
@@ -162,7 +163,8 @@ PASS, 11 untested
 `,
 		},
 		{
-			name: "one new node of six, bad", world: blamesim.New(6, 3), opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "node5"}},
+			name: "one new node of six, bad", world: blamesim.New(6, 3),
+			opts: blame.Options{Cleared: []string{"node0", "node1", "node2", "node4", "node5"}},
 			want: `
 round 0: 0-3
 round 1: 0-1 2-3
@@ -220,7 +222,8 @@ func TestUnsteady(t *testing.T) {
 		}
 	}
 	v := c.Verdict()
-	want := []blame.LinkVerdict{{Pair: r.Pairs[0], Unsteady: true, Reason: "failed at first, passed the second time (node0 reported nothing; node5 reported nothing)"}}
+	want := []blame.LinkVerdict{{Pair: r.Pairs[0], Unsteady: true,
+		Reason: "failed at first, passed the second time (node0 reported nothing; node5 reported nothing)"}}
 	if diff := cmp.Diff(want, v.Links); diff != "" || v.Status() != blame.Pass || v.Rounds != 3 {
 		t.Errorf("%s in %d rounds; links (-want +got)\n%s", v.Status(), v.Rounds, diff)
 	}
@@ -306,7 +309,8 @@ func TestLarge(t *testing.T) {
 }
 
 func TestWrongUse(t *testing.T) {
-	if _, err := blame.New([]string{"a", "b", "a"}, blame.Options{Factor: 0.5, Rule: 7}); err == nil || !strings.Contains(err.Error(), `two nodes have the id "a"`) ||
+	if _, err := blame.New([]string{"a", "b", "a"}, blame.Options{Factor: 0.5, Rule: 7}); err == nil ||
+		!strings.Contains(err.Error(), `two nodes have the id "a"`) ||
 		!strings.Contains(err.Error(), "straggler factor is 0.5") || !strings.Contains(err.Error(), "no straggler rule 7") {
 		t.Errorf("got %v", err)
 	}
@@ -319,7 +323,8 @@ func TestWrongUse(t *testing.T) {
 	}
 	first, _ := c.Next()
 	ok := blamesim.New(4).Test(first.Pairs[0])
-	for _, results := range [][]blame.Result{{ok, ok}, {{Pair: blame.Pair{A: 0, B: 1}}}, {{Pair: blame.Pair{A: 3, B: 0}}}, {{Pair: blame.Pair{A: -1, B: 9}}}} {
+	for _, results := range [][]blame.Result{{ok, ok}, {{Pair: blame.Pair{A: 0, B: 1}}}, {{Pair: blame.Pair{A: 3, B: 0}}},
+		{{Pair: blame.Pair{A: -1, B: 9}}}} {
 		if err := c.Record(results); err == nil {
 			t.Errorf("%v is recorded", results)
 		}

@@ -31,11 +31,13 @@ func TestUpstream(t *testing.T) {
 				t.Errorf("%d of %d nodes bad: upstream blames a healthy one in %s of the sets, want %s", k, n, got, figure)
 			}
 			if ours.Healthy > 0 || ours.Found < ours.Worlds {
-				t.Errorf("%d of %d nodes bad: we blame a healthy one in %d of %d sets, and find all bad ones in %d", k, n, ours.Healthy, ours.Worlds, ours.Found)
+				t.Errorf("%d of %d nodes bad: we blame a healthy one in %d of %d sets, and find all bad ones in %d", k, n, ours.Healthy,
+					ours.Worlds, ours.Found)
 			}
 			fmt.Fprintf(&table, "| %d | %d | %d | %s | %s | %s | %s | %d | %d |\n", n, k, ours.Worlds, got, percent(&ours, ours.Healthy),
 				percent(&theirs, theirs.Found), percent(&ours, ours.Found), theirs.Rounds, ours.Rounds)
 		}
 	}
-	t.Logf("\n| nodes | bad | sets | healthy blamed: DLRover | muster | all bad found: DLRover | muster | rounds: DLRover | muster |\n%s", table.String())
+	t.Logf("\n| nodes | bad | sets | healthy blamed: DLRover | muster | all bad found: DLRover | muster | rounds: DLRover | muster |\n%s",
+		table.String())
 }

@@ -142,7 +142,8 @@ func (c *Check) linkVerdicts() (links []LinkVerdict) {
 		case l.tries > 1:
 			links = append(links, LinkVerdict{Pair: p, Reason: "failed twice between two nodes that pass with others" + c.said(p)})
 		default:
-			links = append(links, LinkVerdict{Pair: p, Reason: "failed between two nodes that pass with others, and was not tried again" + c.said(p)})
+			links = append(links,
+				LinkVerdict{Pair: p, Reason: "failed between two nodes that pass with others, and was not tried again" + c.said(p)})
 		}
 	}
 	slices.SortFunc(links, func(a, b LinkVerdict) int { return comparePairs(a.Pair, b.Pair) })
@@ -184,7 +185,8 @@ func (c *Check) reason(i int, status []Status) string {
 		return fmt.Sprintf("failed with %s, which pass with others%s", c.names(good), said)
 	case Ambiguous:
 		doubt := slices.DeleteFunc(append(good, others...), func(j int) bool { return status[j] == Fail })
-		return fmt.Sprintf("failed with %s, which may be the fault of either or of what is between them%s", c.names(doubt), c.said(PairOf(i, doubt[0])))
+		return fmt.Sprintf("failed with %s, which may be the fault of either or of what is between them%s", c.names(doubt),
+			c.said(PairOf(i, doubt[0])))
 	default:
 	}
 	switch {

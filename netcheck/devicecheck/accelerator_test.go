@@ -32,7 +32,8 @@ func TestAccelerator(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if sum, err := n.Pair(t.Context(), devicecheck.Group{Name: "p", Store: serve(t, n), World: 2}, 1<<20); err != nil || sum.Bytes != 1<<20 {
+	if sum, err := n.Pair(t.Context(), devicecheck.Group{Name: "p", Store: serve(t, n), World: 2}, 1<<20); err != nil ||
+		sum.Bytes != 1<<20 {
 		t.Errorf("%+v, %v", sum, err)
 	}
 
@@ -58,7 +59,8 @@ func TestAccelerator(t *testing.T) {
 		case devicecheck.Pair{3, 10}:
 			want(t, r.Err, -1, devicecheck.Failed, "pair 3:10", "there is no device 10: torch sees 10")
 		default:
-			if r.Err != nil || r.MBps() <= 0 || r.Corrupt() || r.There.Peer == nil || r.There.HostMBps <= 0 || r.ViaHost() != (r.Pair == devicecheck.Pair{0, 1}) {
+			if r.Err != nil || r.MBps() <= 0 || r.Corrupt() || r.There.Peer == nil || r.There.HostMBps <= 0 ||
+				r.ViaHost() != (r.Pair == devicecheck.Pair{0, 1}) {
 				t.Errorf("%+v", r)
 			}
 		}

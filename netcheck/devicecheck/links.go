@@ -91,7 +91,8 @@ type linkTest struct {
 func (t *linkTest) run(ctx context.Context, pairs []Pair) error {
 	c := t.program
 	if !time.Now().Before(t.deadline) {
-		t.giveUp(pairs, &DeviceError{Local: -1, Stage: switchboxStage, Cause: Hung, Text: fmt.Sprintf("not tested within %v", c.cfg.Budget)})
+		t.giveUp(pairs,
+			&DeviceError{Local: -1, Stage: switchboxStage, Cause: Hung, Text: fmt.Sprintf("not tested within %v", c.cfg.Budget)})
 		return nil
 	}
 	m := c.linker

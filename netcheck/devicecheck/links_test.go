@@ -62,7 +62,8 @@ func TestSwitchbox(t *testing.T) {
 			case devicecheck.Pair{9, 10}:
 				back = 20000
 			}
-			if !near(r.There.MBps, there) || !near(r.Back.MBps, back) || r.MBps() > r.There.MBps || r.Corrupt() != (r.Pair == devicecheck.Pair{3, 5}) ||
+			if !near(r.There.MBps, there) || !near(r.Back.MBps, back) || r.MBps() > r.There.MBps ||
+				r.Corrupt() != (r.Pair == devicecheck.Pair{3, 5}) ||
 				r.Back.Corrupt || r.ViaHost() != (r.Pair == devicecheck.Pair{8, 1}) {
 				t.Errorf("%+v", r)
 			}
@@ -101,7 +102,8 @@ for mbps in (2000, 20000, 400000):
     muster_links.Paced = measured
     print(mbps, copies[True], copies[False], len(checks), sum(checks), clock.now < 1)
 `
-	out, err := exec.CommandContext(t.Context(), testutil.Torch(t), "-c", program, fmt.Sprint(devicecheck.DefaultSample.Seconds())).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), testutil.Torch(t), "-c", program,
+		fmt.Sprint(devicecheck.DefaultSample.Seconds())).CombinedOutput()
 	var slow, usual, fast [4]int // copies of 256 MiB and of 64 MiB, how often they were compared, how many numbers were wrong
 	var ok [3]string
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
@@ -111,7 +113,8 @@ for mbps in (2000, 20000, 400000):
 			_, _ = fmt.Sscan(lines[i], &mbps, &counts[0], &counts[1], &counts[2], &counts[3], &ok[i])
 		}
 	}
-	if err != nil || slow[0] != 4 || slow[2] != 4 || slow[3]+usual[3]+fast[3] != 0 || usual[2] != 4 || fast[2] != 4 || ok != [3]string{"True", "True", "True"} {
+	if err != nil || slow[0] != 4 || slow[2] != 4 || slow[3]+usual[3]+fast[3] != 0 || usual[2] != 4 || fast[2] != 4 ||
+		ok != [3]string{"True", "True", "True"} {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -119,7 +122,8 @@ for mbps in (2000, 20000, 400000):
 // TestLinksOfWhichNothingIsSaid: a description with devices alone has links, as fast as the documentation promises.
 func TestLinksOfWhichNothingIsSaid(t *testing.T) {
 	t.Parallel()
-	n := open(t, devicecheck.Config{Python: []string{testutil.Torch(t)}, Fake: &devicecheck.FakeLinks{Count: 2}, Sample: 20 * time.Millisecond})
+	n := open(t,
+		devicecheck.Config{Python: []string{testutil.Torch(t)}, Fake: &devicecheck.FakeLinks{Count: 2}, Sample: 20 * time.Millisecond})
 	results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})
 	if err != nil || len(results) != 1 || results[0].Err != nil {
 		t.Fatalf("%+v, %v", results, err)
@@ -200,7 +204,8 @@ func TestSwitchboxCost(t *testing.T) {
 // A single number that arrives wrong is found, wherever it is.
 func TestSwitchboxLooksAtAll(t *testing.T) {
 	t.Parallel()
-	n := open(t, devicecheck.Config{Python: []string{testutil.Torch(t)}, Fake: &devicecheck.FakeLinks{Count: 2, Links: []devicecheck.FakeLink{{Corrupt: true}}}})
+	n := open(t, devicecheck.Config{Python: []string{testutil.Torch(t)},
+		Fake: &devicecheck.FakeLinks{Count: 2, Links: []devicecheck.FakeLink{{Corrupt: true}}}})
 	results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})
 	if err != nil || len(results) != 1 || results[0].Err != nil || !results[0].Corrupt() {
 		t.Errorf("%+v, %v", results, err)

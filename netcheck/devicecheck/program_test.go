@@ -177,7 +177,8 @@ func healthy(t testing.TB, name string, nodes ...*node) {
 		if errs[i] != nil {
 			t.Fatalf("%s, node %d: %v", name, i, errs[i])
 		}
-		if s.World != world || s.Bytes != 4<<20 || s.Median <= 0 || s.Best > s.Median || s.AlgMBps() <= 0 || world > 1 && s.BusMBps() <= 0 || s != sums[0] {
+		if s.World != world || s.Bytes != 4<<20 || s.Median <= 0 || s.Best > s.Median || s.AlgMBps() <= 0 || world > 1 &&
+			s.BusMBps() <= 0 || s != sums[0] {
 			t.Errorf("%s, node %d: %+v", name, i, s)
 		}
 	}
@@ -202,7 +203,8 @@ func TestHealthyNodes(t *testing.T) {
 			noise := t.TempDir()
 			write(t, filepath.Join(noise, "sitecustomize.py"), `import os; print("{}"); os.write(1, b'{"event": "done"}\n')`)
 			single := open(t, devicecheck.Config{Python: []string{python}, Devices: 1})
-			double := open(t, devicecheck.Config{Python: []string{python, "-W", "ignore"}, Devices: 2, Dir: t.TempDir()}, "PYTHONPATH="+noise)
+			double := open(t, devicecheck.Config{Python: []string{python, "-W", "ignore"}, Devices: 2, Dir: t.TempDir()},
+				"PYTHONPATH="+noise)
 
 			local := func(n *node) {
 				results, err := n.Local(t.Context())
@@ -210,11 +212,14 @@ func TestHealthyNodes(t *testing.T) {
 					t.Fatalf("%+v, %v", results, err)
 				}
 				for i, r := range results {
-					if r.Local != i || r.Kind != "cpu" || r.Backend != "gloo" || r.Torch == "" || r.Matmul.Size != 128 || r.Matmul.Count < 1 || r.Matmul.Count > 500 ||
-						r.Matmul.Best <= 0 || r.Matmul.Best > r.Matmul.Median || r.Matmul.TFLOPS() <= 0 || r.ToDevice <= 0 || r.FromDevice <= 0 {
+					if r.Local != i || r.Kind != "cpu" || r.Backend != "gloo" || r.Torch == "" || r.Matmul.Size != 128 ||
+						r.Matmul.Count < 1 || r.Matmul.Count > 500 ||
+						r.Matmul.Best <= 0 || r.Matmul.Best > r.Matmul.Median || r.Matmul.TFLOPS() <= 0 || r.ToDevice <= 0 ||
+						r.FromDevice <= 0 {
 						t.Errorf("%+v", r)
 					}
-					if (r.AllReduce == nil) != (n.devices == 1) || r.AllReduce != nil && (r.AllReduce.World != 2 || r.AllReduce.Median <= 0) {
+					if (r.AllReduce == nil) != (n.devices == 1) || r.AllReduce != nil &&
+						(r.AllReduce.World != 2 || r.AllReduce.Median <= 0) {
 						t.Errorf("all-reduce of %d devices: %+v", n.devices, r.AllReduce)
 					}
 				}
@@ -419,10 +424,12 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 		kept       bool // the forks go on
 		links      bool
 	}{
-		{name: "defaults of torch", code: "import torch; torch.set_default_device('meta'); torch.set_default_dtype(torch.float64)", kept: true},
+		{name: "defaults of torch", code: "import torch; torch.set_default_device('meta'); torch.set_default_dtype(torch.float64)",
+			kept: true},
 		{name: "breaks the program", code: "import json; json.dumps = None"},
 		{name: "breaks the test", code: "import torch; torch.mm = torch.matmul = None"},
-		{name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)", budget: 20 * time.Second},
+		{name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)",
+			budget: 20 * time.Second},
 		{name: "breaks the test of links", code: "import torch; torch.full = None", links: true},
 		{name: "breaks the program of links", code: "import json; json.dumps = None", links: true},
 	} {
@@ -431,15 +438,16 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 			inherited := t.TempDir()
 			write(t, filepath.Join(inherited, "sitecustomize.py"), c.code)
 			var forks []int // what the program makes here, it makes one after the other
-			cfg := devicecheck.Config{Python: []string{python}, Devices: 2, Budget: c.budget, Fork: func(_ context.Context, spec proc.Spec) *proc.Process {
-				spec.Env = append(spec.Env, "PYTHONPATH="+inherited)
-				p, err := tree.Start(spec)
-				if err != nil {
-					t.Error(err)
-				}
-				forks = append(forks, p.PID())
-				return p
-			}}
+			cfg := devicecheck.Config{Python: []string{python}, Devices: 2, Budget: c.budget,
+				Fork: func(_ context.Context, spec proc.Spec) *proc.Process {
+					spec.Env = append(spec.Env, "PYTHONPATH="+inherited)
+					p, err := tree.Start(spec)
+					if err != nil {
+						t.Error(err)
+					}
+					forks = append(forks, p.PID())
+					return p
+				}}
 			if c.links {
 				cfg.Devices, cfg.Fake, cfg.Sample = 0, &devicecheck.FakeLinks{Count: 2}, 20*time.Millisecond
 			}
@@ -468,7 +476,8 @@ func TestCloseDuringImport(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	began, told := filepath.Join(dir, "began"), filepath.Join(dir, "told")
-	write(t, filepath.Join(dir, "torch.py"), fmt.Sprintf("import os\nopen(%q, 'w').close()\nos.read(3, 1)\nopen(%q, 'w').close()\nimport time; time.sleep(100)\n", began, told))
+	write(t, filepath.Join(dir, "torch.py"),
+		fmt.Sprintf("import os\nopen(%q, 'w').close()\nos.read(3, 1)\nopen(%q, 'w').close()\nimport time; time.sleep(100)\n", began, told))
 	n := open(t, devicecheck.Config{Python: []string{"/usr/bin/python3", "-S"}, Devices: 1, Dir: dir}, "PYTHONPATH="+dir)
 	testutil.Eventually(t, time.Minute, "the import began", func() bool {
 		_, err := os.Stat(began)

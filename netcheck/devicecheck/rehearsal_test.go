@@ -15,7 +15,8 @@ import (
 // rehearsal opens a program whose program is told of faults, in the form that a spec gives them.
 func rehearsal(t *testing.T, devices int, faults string) *node {
 	t.Helper()
-	return open(t, devicecheck.Config{Python: []string{testutil.Torch(t)}, Devices: devices}, "MUSTER_FAKE_FAULT=["+faults+"]", "MUSTER_RUN_DIR="+t.TempDir())
+	return open(t, devicecheck.Config{Python: []string{testutil.Torch(t)}, Devices: devices}, "MUSTER_FAKE_FAULT=["+faults+"]",
+		"MUSTER_RUN_DIR="+t.TempDir())
 }
 
 // TestRehearsedFaults: each fault happens in its process and its test, and in no other.
@@ -53,7 +54,8 @@ func TestRehearsedFaults(t *testing.T) {
 		want(t, err, 0, devicecheck.Hung, "rehearsal of a hang", "within")
 	})
 	t.Run("none of ours", func(t *testing.T) {
-		n := rehearsal(t, 1, `{"kind":"crash","in":"workers","at":"local","local_rank":0,"status":7},{"kind":"crash","in":"check","at":"local","local_rank":1,"status":7}`)
+		n := rehearsal(t, 1,
+			`{"kind":"crash","in":"workers","at":"local","local_rank":0,"status":7},{"kind":"crash","in":"check","at":"local","local_rank":1,"status":7}`)
 		if _, err := n.Local(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -73,7 +75,8 @@ func TestRehearsedFaults(t *testing.T) {
 			if slow.Matmul.Median >= 5*fast.Matmul.Median && slow.AllReduce.Median >= 5*fast.AllReduce.Median {
 				return
 			}
-			said = append(said, fmt.Sprintf("products in %v and %v, sums in %v and %v", slow.Matmul.Median, fast.Matmul.Median, slow.AllReduce.Median, fast.AllReduce.Median))
+			said = append(said, fmt.Sprintf("products in %v and %v, sums in %v and %v", slow.Matmul.Median, fast.Matmul.Median,
+				slow.AllReduce.Median, fast.AllReduce.Median))
 		}
 		t.Error(strings.Join(said, "\n"))
 	})

@@ -131,7 +131,8 @@ func (c *Program) local(ctx context.Context, stage string) ([]outcome, error) {
 			return nil, err
 		}
 		group = &Group{
-			Name: "local/" + strconv.FormatUint(c.groups.Add(1), 10), Store: net.JoinHostPort("localhost", strconv.Itoa(port)), World: c.cfg.Devices,
+			Name: "local/" + strconv.FormatUint(c.groups.Add(1), 10), Store: net.JoinHostPort("localhost", strconv.Itoa(port)),
+			World: c.cfg.Devices,
 		}
 	}
 	return c.command(ctx, stage, c.cfg.Devices, group, func(local int, h hello) order {

@@ -168,11 +168,15 @@ func TestChoicesAgree(t *testing.T) {
 		{"agree", []netprobe.Node{a, b}, check.Pass, check.Pass, "NCCL takes eth0 10.0.0.2/24", ""},
 		{"names may differ", []netprobe.Node{a, b, otherName}, check.Pass, check.Pass, "ens5", ""},
 		{"a routed fabric", []netprobe.Node{a, b, otherRack}, check.Pass, check.Pass, "", ""},
-		{"a bridge of containers", []netprobe.Node{a, b, bridge}, check.Warn, check.Pass, "most nodes take eth0 in 10.0.0.0/24", "NCCL_SOCKET_IFNAME==eth0 and GLOO_SOCKET_IFNAME=eth0"},
-		{"another network, same name", []netprobe.Node{a, b, wrongOne}, check.Warn, check.Pass, "the way to the others is eth1", "NCCL_SOCKET_IFNAME==eth1"},
+		{"a bridge of containers", []netprobe.Node{a, b, bridge}, check.Warn, check.Pass, "most nodes take eth0 in 10.0.0.0/24",
+			"NCCL_SOCKET_IFNAME==eth0 and GLOO_SOCKET_IFNAME=eth0"},
+		{"another network, same name", []netprobe.Node{a, b, wrongOne}, check.Warn, check.Pass, "the way to the others is eth1",
+			"NCCL_SOCKET_IFNAME==eth1"},
 		{"another family", []netprobe.Node{a, b, six}, check.Warn, check.Pass, "another family", "eth0"},
-		{"a name that is not there", []netprobe.Node{a, b, typo}, check.Fail, check.Pass, "NCCL finds no interface", "NCCL_SOCKET_IFNAME==eth0"},
-		{"NCCL's spelling for Gloo", []netprobe.Node{a, b, exact}, check.Fail, check.Status(-1), "Gloo finds no interface", "GLOO_SOCKET_IFNAME=eth0"},
+		{"a name that is not there", []netprobe.Node{a, b, typo}, check.Fail, check.Pass, "NCCL finds no interface",
+			"NCCL_SOCKET_IFNAME==eth0"},
+		{"NCCL's spelling for Gloo", []netprobe.Node{a, b, exact}, check.Fail, check.Status(-1), "Gloo finds no interface",
+			"GLOO_SOCKET_IFNAME=eth0"},
 		{"127.0.1.1", []netprobe.Node{a, b, debian}, check.Pass, check.Fail, "127.0.1.1", "/etc/hosts"},
 		{"nothing but loopback", []netprobe.Node{a, b, offline}, check.Warn, check.Fail, "lo 127.0.0.1/8", "interface that reaches"},
 		{"alone", []netprobe.Node{debian}, check.Skip, check.Pass, "", ""},
@@ -191,7 +195,8 @@ func TestChoicesAgree(t *testing.T) {
 				}
 			}
 			text := pretty(said)
-			if worst["iface-mismatch"] != c.iface || worst["loopback-hostname"] != c.gloo || !strings.Contains(text, c.words) || !strings.Contains(text, c.try) {
+			if worst["iface-mismatch"] != c.iface || worst["loopback-hostname"] != c.gloo || !strings.Contains(text, c.words) ||
+				!strings.Contains(text, c.try) {
 				t.Errorf("%v, want %v and %v, %q and %q\n%s", worst, c.iface, c.gloo, c.words, c.try, text)
 			}
 		})

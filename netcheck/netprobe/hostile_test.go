@@ -194,16 +194,19 @@ func TestHostileRequests(t *testing.T) {
 		"a direction":           {m{"op": "run", "direction": "up", "streams": 1, "timed_ns": 1000}, "cannot take part"},
 		"a long run":            {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": int64(time.Hour)}, "cannot take part"},
 		"a negative run":        {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": -1}, "cannot take part"},
-		"a run that overflows":  {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": int64(1) << 62, "warm_up_ns": int64(1) << 62}, "cannot take part"},
-		"tries":                 {m{"op": "reach", "port": 1, "tries": 1 << 20, "patience_ns": 1, "limit_ns": 1}, "cannot connect back"},
-		"nobody to reach":       {m{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "x\n/../.."}, "cannot connect back"},
-		"port 0":                {m{"op": "sizes"}, "port 0"},
-		"a run nobody opened":   {m{"op": "join", "run": "xyz"}, "there is not"},
-		"a long name":           {m{"op": "join", "run": strings.Repeat("x", 100)}, "named by 100 bytes"},
-		"a result of nothing":   {m{"op": "result"}, "was not opened"},
+		"a run that overflows": {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": int64(1) << 62,
+			"warm_up_ns": int64(1) << 62}, "cannot take part"},
+		"tries": {m{"op": "reach", "port": 1, "tries": 1 << 20, "patience_ns": 1, "limit_ns": 1}, "cannot connect back"},
+		"nobody to reach": {m{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "x\n/../.."},
+			"cannot connect back"},
+		"port 0":              {m{"op": "sizes"}, "port 0"},
+		"a run nobody opened": {m{"op": "join", "run": "xyz"}, "there is not"},
+		"a long name":         {m{"op": "join", "run": strings.Repeat("x", 100)}, "named by 100 bytes"},
+		"a result of nothing": {m{"op": "result"}, "was not opened"},
 	} {
 		conn := friend(t, addr)
-		if a := ask(t, conn, c.v); a["error"] == nil || !strings.Contains(a["error"].(string), c.words) || strings.Contains(a["error"].(string), "\n") {
+		if a := ask(t, conn, c.v); a["error"] == nil || !strings.Contains(a["error"].(string), c.words) ||
+			strings.Contains(a["error"].(string), "\n") {
 			t.Errorf("%s: %v, want %q", name, a, c.words)
 		}
 		conn.Close()
@@ -436,10 +439,12 @@ func TestPeerLies(t *testing.T) {
 		look    func(*testing.T, netprobe.Facts)
 	}{
 		"of itself": {m{"about": m{
-			"node": m{"Name": "evil\x1b[2J\n" + strings.Repeat("x", 1000), "NCCL": m{"Iface": strings.Repeat("y", 1000)}, "RDMA": m{"Ports": make([]m, 1000)}},
-			"end":  m{"Addr": "10.0.0.1", "Iface": "a\tb", "MTU": -7, "Speed": -1},
+			"node": m{"Name": "evil\x1b[2J\n" + strings.Repeat("x", 1000), "NCCL": m{"Iface": strings.Repeat("y", 1000)},
+				"RDMA": m{"Ports": make([]m, 1000)}},
+			"end": m{"Addr": "10.0.0.1", "Iface": "a\tb", "MTU": -7, "Speed": -1},
 		}}, func(t *testing.T, f netprobe.Facts) {
-			if strings.ContainsAny(f.To.Name+f.Remote.Iface, "\x1b\n\t") || len(f.To.Name) > 300 || len(f.To.NCCL.Iface) > 100 || len(f.To.RDMA.Ports) > 256 ||
+			if strings.ContainsAny(f.To.Name+f.Remote.Iface, "\x1b\n\t") || len(f.To.Name) > 300 || len(f.To.NCCL.Iface) > 100 ||
+				len(f.To.RDMA.Ports) > 256 ||
 				f.Remote.MTU != 0 || f.Remote.Speed != 0 {
 				t.Errorf("%s", pretty(f))
 			}
@@ -449,11 +454,12 @@ func TestPeerLies(t *testing.T) {
 				t.Errorf("%+v", f.Reach)
 			}
 		}},
-		"with an error full of control characters": {m{"about": m{"error": "no\x1b[31m\r\n" + strings.Repeat("z", 10000)}}, func(t *testing.T, f netprobe.Facts) {
-			if f.Error == "" || len(f.Error) > 400 || strings.ContainsAny(f.Error, "\x1b\r\n") {
-				t.Errorf("%q", f.Error)
-			}
-		}},
+		"with an error full of control characters": {m{"about": m{"error": "no\x1b[31m\r\n" + strings.Repeat("z", 10000)}},
+			func(t *testing.T, f netprobe.Facts) {
+				if f.Error == "" || len(f.Error) > 400 || strings.ContainsAny(f.Error, "\x1b\r\n") {
+					t.Errorf("%q", f.Error)
+				}
+			}},
 		"with a message that is too long": {m{"about": nil}, func(t *testing.T, f netprobe.Facts) {
 			if !strings.Contains(f.Error, "exceeds the limit") {
 				t.Errorf("%q", f.Error)
@@ -513,7 +519,8 @@ func TestClockAhead(t *testing.T) {
 		if wrong := (f.Clock.Offset - ahead).Abs(); wrong > f.Clock.Error+time.Microsecond || f.Clock.Error > time.Second {
 			t.Errorf("%v ahead: %+v", ahead, f.Clock)
 		}
-		if r := verdict(netprobe.Judge([]netprobe.Facts{f}, netprobe.Limits{}), "clock-offset"); r.Status < check.Warn && f.Clock.Error < 10*time.Millisecond {
+		if r := verdict(netprobe.Judge([]netprobe.Facts{f}, netprobe.Limits{}), "clock-offset"); r.Status < check.Warn &&
+			f.Clock.Error < 10*time.Millisecond {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -564,7 +571,8 @@ func FuzzClient(f *testing.F) {
 		cfg.Tries, cfg.Echoes, cfg.Gap, cfg.SizeTries, cfg.SizePatience = 1, 10, time.Millisecond, 1, 10*time.Millisecond
 		cfg.WarmUp, cfg.Timed, cfg.Budget = time.Millisecond, 20*time.Millisecond, 3*time.Second
 		facts := pair(t, cfg, addr)
-		text := pretty(netprobe.Judge([]netprobe.Facts{facts}, netprobe.Limits{})) + pretty(netprobe.JudgeNodes(netprobe.Nodes([]netprobe.Facts{facts})))
+		text := pretty(netprobe.Judge([]netprobe.Facts{facts}, netprobe.Limits{})) +
+			pretty(netprobe.JudgeNodes(netprobe.Nodes([]netprobe.Facts{facts})))
 		if strings.Contains(text, "\\u001b") {
 			t.Errorf("an escape in a result: %s", text)
 		}
@@ -586,7 +594,8 @@ func FuzzDatagram(f *testing.F) {
 // line of text.
 func FuzzMessages(f *testing.F) {
 	f.Add(message(map[string]any{"op": "about"}))
-	f.Add(message(map[string]any{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "127.0.0.1:1/aaaaaaaaaaaaaaaa"}))
+	f.Add(message(map[string]any{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1,
+		"from": "127.0.0.1:1/aaaaaaaaaaaaaaaa"}))
 	f.Add(message(map[string]any{"op": "run", "direction": "out", "streams": -1, "timed_ns": -5}))
 	f.Add(message(map[string]any{"node": map[string]any{"Name": "a\x1b[2J", "GPUs": []any{map[string]any{"Index": -1}}}}))
 	known := []string{"", "about", "reach", "echo", "sizes", "run", "join", "result"}

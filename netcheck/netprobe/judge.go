@@ -264,14 +264,16 @@ func (j *judgement) sizes() []check.Result {
 			from, to = to, from
 		}
 		hole.Status, hole.Limit = check.Fail, fmt.Sprint(bad.Bytes)
-		hole.Reason = fmt.Sprintf("packets of %d bytes from %s to %s vanish, those of %d pass (%s)", bad.Bytes, from, to, passes, j.f.mtus())
+		hole.Reason = fmt.Sprintf("packets of %d bytes from %s to %s vanish, those of %d pass (%s)", bad.Bytes, from, to,
+			passes, j.f.mtus())
 		hole.Try = fmt.Sprintf("set the same MTU on every switch port and interface of the path, or %d on both interfaces (ip link set IFACE mtu %d); let ICMP pass", passes, passes)
 	}
 	for i := range m.Sizes {
 		s := &m.Sizes[i]
 		if s.Bytes > passes && (s.Out == TooBig || s.Back == TooBig) && less.Status == check.Pass {
 			less.Status, less.Limit = check.Warn, fmt.Sprint(s.Bytes)
-			less.Reason = fmt.Sprintf("packets of %d bytes do not pass, and the sender is told; those of %d do (%s)", s.Bytes, passes, j.f.mtus())
+			less.Reason = fmt.Sprintf("packets of %d bytes do not pass, and the sender is told; those of %d do (%s)", s.Bytes,
+				passes, j.f.mtus())
 			less.Try = "raise the MTU of what is in between, or set that of both interfaces to what passes: every new connection has to find it out"
 		}
 	}
@@ -314,9 +316,12 @@ func (j *judgement) bandwidth() []check.Result {
 			}
 		}
 		share := func(v, of float64) float64 { return math.Max(0, v) * of }
-		slower(math.Max(0, j.Bandwidth), check.Fail, "at least "+rated(j.Bandwidth)+" are wanted", "does the path lead over the interface that is meant ("+orUnknown(j.f.Local.Iface)+"), and what speed has it (ethtool)?")
-		slower(share(j.BandwidthShare, j.rates[b.Streams]), check.Warn, "the median of all pairs is "+rated(j.rates[b.Streams]), "compare the two nodes' interfaces, cables and switch ports with the others'")
-		slower(share(j.SpeedShare, j.f.slowest()), check.Warn, fmt.Sprintf("the slower interface has %d Mb/s", min(j.f.Local.Speed, j.f.Remote.Speed)), "is the path shared or limited, or are the CPUs of the nodes busy?")
+		slower(math.Max(0, j.Bandwidth), check.Fail, "at least "+rated(j.Bandwidth)+" are wanted",
+			"does the path lead over the interface that is meant ("+orUnknown(j.f.Local.Iface)+"), and what speed has it (ethtool)?")
+		slower(share(j.BandwidthShare, j.rates[b.Streams]), check.Warn, "the median of all pairs is "+rated(j.rates[b.Streams]),
+			"compare the two nodes' interfaces, cables and switch ports with the others'")
+		slower(share(j.SpeedShare, j.f.slowest()), check.Warn, fmt.Sprintf("the slower interface has %d Mb/s",
+			min(j.f.Local.Speed, j.f.Remote.Speed)), "is the path shared or limited, or are the CPUs of the nodes busy?")
 		if r.Limit == "" && j.Bandwidth > 0 {
 			r.Limit = rated(j.Bandwidth)
 		}

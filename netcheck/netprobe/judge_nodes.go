@@ -187,7 +187,8 @@ func (n *Node) judgePorts(nodes []Node) []check.Result {
 		r.Reason = "it is " + r.Value
 		peers := 0
 		for k := range nodes {
-			if nodes[k].Name != n.Name && slices.ContainsFunc(nodes[k].RDMA.Ports, func(o RDMAPort) bool { return o.Name() == p.Name() && o.Active() }) {
+			if nodes[k].Name != n.Name &&
+				slices.ContainsFunc(nodes[k].RDMA.Ports, func(o RDMAPort) bool { return o.Name() == p.Name() && o.Active() }) {
 				peers++
 			}
 		}
@@ -400,5 +401,6 @@ func (n *Node) judgeAffinity() []check.Result {
 	case far == nil:
 		return n.passed("rdma-affinity", "every GPU has an active port on its NUMA node, as far as that is known")
 	}
-	return n.passed("rdma-affinity", fmt.Sprintf("no active port is on the NUMA node of GPU %s: their traffic crosses between sockets", strings.Join(far, ", ")))
+	return n.passed("rdma-affinity",
+		fmt.Sprintf("no active port is on the NUMA node of GPU %s: their traffic crosses between sockets", strings.Join(far, ", ")))
 }

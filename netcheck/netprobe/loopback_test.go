@@ -73,7 +73,8 @@ func TestOtherToken(t *testing.T) {
 	there, here := config("there"), config("here")
 	there.Token = []byte("the token of another job")
 	f := pair(t, here, serve(t, there))
-	if f.Reach.Out.Done != 1 || f.Reach.Out.Failed != 1 || !strings.Contains(f.Error, "this job's token") || !strings.Contains(f.Hint, "MUSTER_TOKEN_FILE") {
+	if f.Reach.Out.Done != 1 || f.Reach.Out.Failed != 1 || !strings.Contains(f.Error, "this job's token") ||
+		!strings.Contains(f.Hint, "MUSTER_TOKEN_FILE") {
 		t.Errorf("%s", pretty(f))
 	}
 }
@@ -194,7 +195,8 @@ func TestNobody(t *testing.T) {
 			cfg := config("here")
 			cfg.Tries, cfg.Patience = 4, 300*time.Millisecond
 			f := pair(t, cfg, c.addr)
-			if !strings.Contains(f.Error, c.words) || !strings.Contains(f.Error, peertls.Identity(c.addr).Addr()) || !strings.Contains(f.Hint, c.hint) {
+			if !strings.Contains(f.Error, c.words) || !strings.Contains(f.Error, peertls.Identity(c.addr).Addr()) ||
+				!strings.Contains(f.Hint, c.hint) {
 				t.Errorf("%q, hint %q", f.Error, f.Hint)
 			}
 			if f.Reach.Out.Done != c.tries || f.Reach.Out.Failed != c.tries || f.Reach.Out.Last == "" {

@@ -144,7 +144,8 @@ func TestLinks(t *testing.T) {
 		{
 			name: "sound", limits: easy, want: map[string]check.Status{},
 			look: func(t *testing.T, f netprobe.Facts) {
-				if f.Local.Iface != "eth0" || f.Local.MTU != 1500 || f.Remote.Iface != "eth0" || f.MTU.Passes() != 1500 || len(f.Bulk) != 2 {
+				if f.Local.Iface != "eth0" || f.Local.MTU != 1500 || f.Remote.Iface != "eth0" || f.MTU.Passes() != 1500 ||
+					len(f.Bulk) != 2 {
 					t.Errorf("%s", pretty(f))
 				}
 				// Both hosts have the clock of this machine.
@@ -248,11 +249,13 @@ func TestLinks(t *testing.T) {
 			},
 		},
 		{
-			name: "no way back", spoil: func(hosts []*testutil.Host) { filter(hosts[0], "tcp flags & (syn|ack) == syn drop") }, limits: easy,
+			name: "no way back", spoil: func(hosts []*testutil.Host) { filter(hosts[0], "tcp flags & (syn|ack) == syn drop") },
+			limits: easy,
 			change: func(c *netprobe.Config) { c.Tries, c.Patience = 3, time.Second },
 			want:   map[string]check.Status{"net-reach": check.Fail},
 			look: func(t *testing.T, f netprobe.Facts) {
-				if o, b := f.Reach.Out, f.Reach.Back; o.Failed != 0 || b.Done != 3 || b.Failed != 3 || !strings.Contains(b.Last, "no answer within") {
+				if o, b := f.Reach.Out, f.Reach.Back; o.Failed != 0 || b.Done != 3 || b.Failed != 3 ||
+					!strings.Contains(b.Last, "no answer within") {
 					t.Errorf("%+v", f.Reach)
 				}
 			},

@@ -121,7 +121,8 @@ func (p *prober) connect(ctx context.Context) error {
 		if errors.Is(err, peertls.ErrNotUs) || errors.Is(err, peertls.ErrSilent) {
 			barren++
 		}
-		if errors.Is(err, peertls.ErrToken) || errors.Is(err, peertls.ErrOther) || barren == fruitless || tries.Done >= p.cfg.Tries || !pause(ctx, p.cfg.Gap) {
+		if errors.Is(err, peertls.ErrToken) || errors.Is(err, peertls.ErrOther) || barren == fruitless || tries.Done >= p.cfg.Tries ||
+			!pause(ctx, p.cfg.Gap) {
 			return err
 		}
 	}
@@ -153,7 +154,8 @@ func (p *prober) reachBack(ctx context.Context) Tries {
 	}
 	defer func() { _ = conn.Close() }()
 	a, err := conn.ask(ctx, request{
-		Op: opReach, From: peertls.Identity(p.cfg.Serve), Port: portOf(p.cfg.Serve), Tries: p.cfg.Tries, Patience: p.cfg.Patience, Gap: max(1, p.cfg.Gap), Limit: limit,
+		Op: opReach, From: peertls.Identity(p.cfg.Serve), Port: portOf(p.cfg.Serve), Tries: p.cfg.Tries, Patience: p.cfg.Patience,
+		Gap: max(1, p.cfg.Gap), Limit: limit,
 	}, limit+askTime)
 	switch {
 	case err != nil:
@@ -428,7 +430,8 @@ func endOf(addr netip.Addr) End {
 				continue
 			}
 			// All of 127.0.0.0/8 is lo's.
-			if ip, ok := netip.AddrFromSlice(own.IP); ok && ip.Unmap() == addr.WithZone("") || addr.IsLoopback() && own.Contains(addr.AsSlice()) {
+			if ip, ok := netip.AddrFromSlice(own.IP); ok && ip.Unmap() == addr.WithZone("") || addr.IsLoopback() &&
+				own.Contains(addr.AsSlice()) {
 				e.Iface, e.MTU, e.Speed = i.Name, i.MTU, speedOf(i.Name)
 				return e
 			}

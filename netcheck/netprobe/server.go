@@ -38,7 +38,8 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
-		return nil, errhint.With(fmt.Errorf("cannot offer probes at %s: %w", cfg.Listen, err), "is the port in use? port 0 takes a free one")
+		return nil,
+			errhint.With(fmt.Errorf("cannot offer probes at %s: %w", cfg.Listen, err), "is the port in use? port 0 takes a free one")
 	}
 	host := cfg.Host
 	if host == "" {
@@ -50,7 +51,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, errors.Join(err, ln.Close())
 	}
 	return &Server{
-		cfg: cfg, id: id, acceptor: acceptor, ln: admission.Listener(ln, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}), slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns), now: func() time.Time { return cfg.Medium.wall(time.Now()) }, runs: map[string]*run{},
+		cfg: cfg, id: id, acceptor: acceptor, ln: admission.Listener(ln, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}),
+		slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns),
+		now: func() time.Time { return cfg.Medium.wall(time.Now()) }, runs: map[string]*run{},
 	}, nil
 }
 

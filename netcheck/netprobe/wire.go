@@ -60,7 +60,8 @@ func (r *request) check() error {
 	case opAbout, opResult:
 		return nil
 	case opReach:
-		if r.Port == 0 || r.Tries < 1 || r.Tries > maxTries || r.Patience <= 0 || r.Patience > time.Minute || r.Gap < 0 || r.Gap > time.Minute ||
+		if r.Port == 0 || r.Tries < 1 || r.Tries > maxTries || r.Patience <= 0 || r.Patience > time.Minute || r.Gap < 0 ||
+			r.Gap > time.Minute ||
 			r.Limit <= 0 || r.Limit > maxBudget {
 			return fmt.Errorf("cannot connect back: port %d, %d tries of %v within %v", r.Port, r.Tries, r.Patience, r.Limit)
 		}
@@ -78,7 +79,8 @@ func (r *request) check() error {
 	case opRun:
 		if r.Direction != Out && r.Direction != Back || r.Streams < 1 || r.Streams > maxStreams || r.WarmUp < 0 || r.Timed <= 0 ||
 			r.WarmUp > maxRun || r.Timed > maxRun-r.WarmUp {
-			return fmt.Errorf("cannot take part in a run of %d streams %q for %v and %v", r.Streams, clean(string(r.Direction), 16), r.WarmUp, r.Timed)
+			return fmt.Errorf("cannot take part in a run of %d streams %q for %v and %v", r.Streams, clean(string(r.Direction), 16),
+				r.WarmUp, r.Timed)
 		}
 	case opJoin:
 		if r.Run == "" || len(r.Run) > 64 {

@@ -59,7 +59,8 @@ func SVG(r *netcheck.Record) []byte {
 
 	var b bytes.Buffer // the size is known only now
 	w, h := px(p.width), px(p.y+margin)
-	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%s\" height=\"%s\" viewBox=\"0 0 %s %s\" role=\"img\">\n", w, h, w, h)
+	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%s\" height=\"%s\" viewBox=\"0 0 %s %s\" role=\"img\">\n", w, h, w,
+		h)
 	fmt.Fprintf(&b, "<title>%s</title>\n<style>%s</style>\n", escape("network check: "+verdict(r)), style)
 	fmt.Fprintf(&b, "<rect class=\"ground\" width=\"%s\" height=\"%s\"/>\n", w, h)
 	b.Write(p.Bytes())

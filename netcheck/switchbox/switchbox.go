@@ -150,7 +150,8 @@ func (r *Result) Fault() string {
 	if r.Healthy >= r.Rules.MinChannels {
 		return ""
 	}
-	return fmt.Sprintf("the switchbox has %d healthy channels of %d, and %d are needed: %s", r.Healthy, len(r.Links), r.Rules.MinChannels, strings.Join(r.Bad(), "; "))
+	return fmt.Sprintf("the switchbox has %d healthy channels of %d, and %d are needed: %s", r.Healthy, len(r.Links), r.Rules.MinChannels,
+		strings.Join(r.Bad(), "; "))
 }
 
 // Odd are the healthy links that are worth a look, a sentence each.
@@ -195,7 +196,8 @@ func (r *Result) Lines() (lines []string) {
 		case l.Odd != "":
 			lines = append(lines, fmt.Sprintf("pair %s  %s  WARN", l.Pair, l.Odd))
 		case l.ViaHost():
-			lines = append(lines, fmt.Sprintf("pair %s  %.0f MB/s there, %.0f MB/s back, by way of the host's memory  PASS", l.Pair, l.There.MBps, l.Back.MBps))
+			lines = append(lines, fmt.Sprintf("pair %s  %.0f MB/s there, %.0f MB/s back, by way of the host's memory  PASS", l.Pair,
+				l.There.MBps, l.Back.MBps))
 		default:
 			lines = append(lines, fmt.Sprintf("pair %s  %.0f MB/s there, %.0f MB/s back  PASS", l.Pair, l.There.MBps, l.Back.MBps))
 		}
@@ -207,5 +209,6 @@ func (r *Result) Lines() (lines []string) {
 	case r.Healthy < len(r.Links) || len(r.Odd()) > 0:
 		verdict = "WARN"
 	}
-	return append(lines, fmt.Sprintf("switchbox: %d of %d channels healthy, %d needed  %s", r.Healthy, len(r.Links), r.Rules.MinChannels, verdict))
+	return append(lines,
+		fmt.Sprintf("switchbox: %d of %d channels healthy, %d needed  %s", r.Healthy, len(r.Links), r.Rules.MinChannels, verdict))
 }

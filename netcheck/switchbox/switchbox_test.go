@@ -59,12 +59,16 @@ func TestRules(t *testing.T) {
 		ends    [][]int
 	}{
 		{"all well", box{mbps: map[int]float64{}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
-		{"just enough, and far behind the others", box{mbps: map[int]float64{4: 10000}, corrupt: -1, hang: -1}, 4, false, "WARN", [][]int{nil, nil, nil, nil}},
+		{"just enough, and far behind the others", box{mbps: map[int]float64{4: 10000}, corrupt: -1, hang: -1}, 4, false, "WARN",
+			[][]int{nil, nil, nil, nil}},
 		{"near the others", box{mbps: map[int]float64{4: 14000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
-		{"one way slower", box{mbps: map[int]float64{}, back: map[devicecheck.Pair]float64{{3, 5}: 14999}, corrupt: -1, hang: -1}, 4, false, "WARN", [][]int{nil, nil, nil, nil}},
-		{"one way a little slower", box{mbps: map[int]float64{}, back: map[devicecheck.Pair]float64{{3, 5}: 15000}, corrupt: -1, hang: -1}, 4, false, "PASS", [][]int{nil, nil, nil, nil}},
+		{"one way slower", box{mbps: map[int]float64{}, back: map[devicecheck.Pair]float64{{3, 5}: 14999}, corrupt: -1, hang: -1}, 4, false,
+			"WARN", [][]int{nil, nil, nil, nil}},
+		{"one way a little slower", box{mbps: map[int]float64{}, back: map[devicecheck.Pair]float64{{3, 5}: 15000}, corrupt: -1, hang: -1},
+			4, false, "PASS", [][]int{nil, nil, nil, nil}},
 		{"just not", box{mbps: map[int]float64{4: 9999}, corrupt: -1, hang: -1}, 3, false, "WARN", [][]int{nil, {4}, nil, nil}},
-		{"two healthy pairs", box{mbps: map[int]float64{1: 10, 2: 10, 4: 10}, corrupt: -1, hang: -1}, 2, false, "WARN", [][]int{{1}, {2, 4}, nil, nil}},
+		{"two healthy pairs", box{mbps: map[int]float64{1: 10, 2: 10, 4: 10}, corrupt: -1, hang: -1}, 2, false, "WARN",
+			[][]int{{1}, {2, 4}, nil, nil}},
 		{"one", box{mbps: map[int]float64{0: 10, 2: 10, 5: 10}, corrupt: -1, hang: -1}, 1, true, "FAIL", [][]int{{0}, {2}, {5}, nil}},
 		{"none", box{mbps: map[int]float64{0: 1, 2: 1, 5: 1, 7: 1}, corrupt: -1, hang: -1}, 0, true, "FAIL", [][]int{nil, nil, nil, nil}},
 		{"corrupt", box{mbps: map[int]float64{}, corrupt: 6, hang: -1}, 3, false, "WARN", [][]int{nil, nil, nil, {6}}},
@@ -76,7 +80,8 @@ func TestRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			lines := r.Lines()
-			if r.Healthy != c.healthy || (r.Fault() != "") != c.fault || !strings.HasSuffix(lines[len(lines)-1], c.last) || len(r.Bad()) != 4-c.healthy {
+			if r.Healthy != c.healthy || (r.Fault() != "") != c.fault || !strings.HasSuffix(lines[len(lines)-1], c.last) ||
+				len(r.Bad()) != 4-c.healthy {
 				t.Errorf("%d healthy, fault %q:\n%s", r.Healthy, r.Fault(), strings.Join(lines, "\n"))
 			}
 			for i, l := range r.Links {

@@ -364,9 +364,11 @@ func (b *Bridge) foreign(text []byte, err error) error {
 	if len(shown) < len(text) {
 		more = "..."
 	}
-	err = fmt.Errorf("key %q of the store holds %d bytes that no agent of a rendezvous writes (%.*q%s): %w", b.key, len(text), most, shown, more, err)
-	return errhint.With(err, fmt.Sprintf("another program, or a job of another kind, uses run id %q on this store: choose another --rdzv-id or another port; "+
-		"nothing of what it wrote was run", b.cfg.RunID))
+	err = fmt.Errorf("key %q of the store holds %d bytes that no agent of a rendezvous writes (%.*q%s): %w", b.key, len(text), most,
+		shown, more, err)
+	return errhint.With(err,
+		fmt.Sprintf("another program, or a job of another kind, uses run id %q on this store: choose another --rdzv-id or another port; "+
+			"nothing of what it wrote was run", b.cfg.RunID))
 }
 
 // warnOfClocks tells of each node's clock once.

@@ -22,14 +22,17 @@ func TestBridgeMemberLost(t *testing.T) {
 		lose func(p *peer)
 		says string
 	}{
-		{"it dies before it says what it brings", "a", func(*peer) {}, "node m_1_0 (group rank 1) is not heard of for 15s, and has not said what it brings"},
-		{"rank 0 dies before it says anything", "z", func(*peer) {}, "node m_1_0 (group rank 0) is not heard of for 15s, and has not said what it brings"},
+		{"it dies before it says what it brings", "a", func(*peer) {},
+			"node m_1_0 (group rank 1) is not heard of for 15s, and has not said what it brings"},
+		{"rank 0 dies before it says anything", "z", func(*peer) {},
+			"node m_1_0 (group rank 0) is not heard of for 15s, and has not said what it brings"},
 		{"rank 0 never gives the ranks", "z", func(p *peer) {
 			p.say("MASTER_ADDR", "127.0.0.1")
 			p.say("MASTER_PORT", "1")
 			p.brings(1)
 		}, "node m_1_0 (group rank 0) has not said the ranks for 1m0s"},
-		{"nobody knows where the workers meet", "z", func(p *peer) { p.brings(1) }, "node m_1_0 (group rank 0) has not said where the workers meet, in this round or an earlier one"},
+		{"nobody knows where the workers meet", "z", func(p *peer) { p.brings(1) },
+			"node m_1_0 (group rank 0) has not said where the workers meet, in this round or an earlier one"},
 		{"one with a higher rank has left", "z", func(p *peer) {
 			p.say("MASTER_ADDR", "127.0.0.1")
 			p.say("MASTER_PORT", "1")
@@ -131,7 +134,8 @@ func TestBridgeBarrier(t *testing.T) {
 				var err error
 				together(func() { err = b.Barrier(cr.ctx, b.who, b.changed) }, func() {
 					time.Sleep(time.Minute)
-					if got, want := b.Progress(), "all workers here have succeeded; waiting for those of 1 node of torchrun"; got != want && c.name != "they have passed and closed it" {
+					if got, want := b.Progress(), "all workers here have succeeded; waiting for those of 1 node of torchrun"; got != want &&
+						c.name != "they have passed and closed it" {
 						t.Errorf("progress is %q, want %q", got, want)
 					}
 					c.do(p)
@@ -161,7 +165,8 @@ func TestBridgeExcuses(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(c.ctx, 10*time.Minute, errors.New("time is up"))
 				defer cancel()
 				why, err := b.Stay(ctx, b.who, nil)
-				if in == 1 && (err == nil || !strings.HasSuffix(err.Error(), "time is up")) || in == 0 && why != "node m_1_0 (group rank 1) is not heard of for 15s" {
+				if in == 1 && (err == nil || !strings.HasSuffix(err.Error(), "time is up")) || in == 0 &&
+					why != "node m_1_0 (group rank 1) is not heard of for 15s" {
 					t.Errorf("Stay: %q, %v", why, err)
 				}
 			})
@@ -216,7 +221,8 @@ func TestBridgeClocks(t *testing.T) {
 				warnings = append(warnings, m)
 			}
 		}
-		if len(warnings) != 1 || warnings[0]["node"] != "m_1_0" || warnings[0]["ahead_ms"].(float64) < 59000 || warnings[0]["ahead_ms"].(float64) > 60000 {
+		if len(warnings) != 1 || warnings[0]["node"] != "m_1_0" || warnings[0]["ahead_ms"].(float64) < 59000 ||
+			warnings[0]["ahead_ms"].(float64) > 60000 {
 			t.Errorf("warnings: %v", warnings)
 		}
 	})
@@ -308,7 +314,8 @@ func TestBridgeEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, err := range map[string]error{
-			"Stay": func() error { _, err := b.stay(); return err }(), "Leave": b.Leave(c.ctx), "Close": b.Close(c.ctx), "Appeared": b.Appeared(c.ctx),
+			"Stay": func() error { _, err := b.stay(); return err }(), "Leave": b.Leave(c.ctx), "Close": b.Close(c.ctx),
+			"Appeared": b.Appeared(c.ctx),
 		} {
 			if !errors.Is(err, rendezvous.ErrStoreClosed) {
 				t.Errorf("%s after the end of the store: %v", name, err)
@@ -330,7 +337,8 @@ func TestBridgeStoreHangs(t *testing.T) {
 	bubble(t, 1, 1, func(c *crowd) {
 		b := c.company(func(cfg *c10d.BridgeConfig) { cfg.Store, cfg.ReadTimeout = slow{cfg.Store}, 7*time.Second }, "a")
 		begin := time.Now()
-		if _, err := b.join(); err == nil || !strings.Contains(err.Error(), "the store has not answered for 7s") || time.Since(begin) != 7*time.Second {
+		if _, err := b.join(); err == nil || !strings.Contains(err.Error(), "the store has not answered for 7s") ||
+			time.Since(begin) != 7*time.Second {
 			t.Errorf("Join: %v after %v", err, time.Since(begin))
 		}
 	})

@@ -27,7 +27,8 @@ func call(class pyClass, args pyTuple) (any, error) {
 			micros, ok3 := args[2].(int64)
 			const most = 1e6 // days, so that the sum fits into a Duration
 			if ok1 && ok2 && ok3 && days > -most/100 && days < most/100 && seconds >= 0 && seconds < 86400 && micros >= 0 && micros < 1e6 {
-				return pyDelta(time.Duration(days)*24*time.Hour + time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond), nil
+				return pyDelta(time.Duration(days)*24*time.Hour + time.Duration(seconds)*time.Second +
+					time.Duration(micros)*time.Microsecond), nil
 			}
 		}
 	case classSet:

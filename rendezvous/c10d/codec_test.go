@@ -172,7 +172,8 @@ func TestPickleBytes(t *testing.T) {
 	const module = "torch.distributed.elastic.rendezvous.dynamic_rendezvous\n"
 	want := "\x80\x04c" + module + "_RendezvousState\n\x94)\x81}(" +
 		"\x8c\x05roundK\x00\x8c\x08complete\x89\x8c\x08deadlineN\x8c\x06closed\x89" +
-		"\x8c\x0cparticipants}(c" + module + "_NodeDesc\n\x94)\x81}(\x8c\x04addr\x94\x8c\x01a\x8c\x03pid\x94M\x2c\x01\x8c\x08local_id\x94K\x00ub\x94K\x00u" +
+		"\x8c\x0cparticipants}(c" + module +
+		"_NodeDesc\n\x94)\x81}(\x8c\x04addr\x94\x8c\x01a\x8c\x03pid\x94M\x2c\x01\x8c\x08local_id\x94K\x00ub\x94K\x00u" +
 		"\x8c\x09wait_list\x8f(\x90\x8c\x0fredundancy_list\x8f(\x90" +
 		"\x8c\x0flast_heartbeats}(h\x05cdatetime\ndatetime\n\x94C\x0a\x07\xea\x0b\x15\x01\x33\x22\x00\x73\x9b" +
 		"cdatetime\ntimezone\n\x94cdatetime\ntimedelta\n\x94K\x00K\x00K\x00\x87R\x85R\x94\x86Ruub."
@@ -226,8 +227,10 @@ func TestRefused(t *testing.T) {
 		{"protocol 6", "\x80\x06N.", "PROTO (0x80) at offset 0: protocol is 6, limits are 2 and 5"},
 		{"protocol twice", "\x80\x04\x80\x04N.", "PROTO (0x80) at offset 2"},
 		{"a call", "\x80\x04cos\nsystem\n\x8c\x02id\x85R.", `GLOBAL (0x63) at offset 2: global "os.system" is not allowed`},
-		{"a call by name", "\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.", `STACK_GLOBAL (0x93) at offset 17: global "posix.system" is not allowed`},
-		{"eval", "\x80\x02c__builtin__\neval\nX\x01\x00\x00\x001\x85R.", `GLOBAL (0x63) at offset 2: global "__builtin__.eval" is not allowed`},
+		{"a call by name", "\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.",
+			`STACK_GLOBAL (0x93) at offset 17: global "posix.system" is not allowed`},
+		{"eval", "\x80\x02c__builtin__\neval\nX\x01\x00\x00\x001\x85R.",
+			`GLOBAL (0x63) at offset 2: global "__builtin__.eval" is not allowed`},
 		{"an attribute of a class", "\x80\x04cdatetime\ndatetime.now\n)R.", `global "datetime.datetime.now" is not allowed`},
 		{"a name over two lines", "\x80\x04cdatetime datetime\n\n)R.", `is not allowed`},
 		{"an instance by call", "\x80\x04c" + module + "_NodeDesc\n)R.", "REDUCE (0x52) at offset 70: cannot call this with a tuple of 0"},
@@ -248,21 +251,25 @@ func TestRefused(t *testing.T) {
 		{"filling a number", "\x80\x04K\x01(Ne.", "APPENDS (0x65) at offset 6: cannot fill an int"},
 		{"memo without", "\x80\x04h\x07.", "BINGET (0x68) at offset 2: the memo holds nothing under 7"},
 		{"text too long", "\x80\x04X\xff\xff\xff\xff.", "BINUNICODE (0x58) at offset 2: argument of 4294967295 bytes, 1 are left"},
-		{"text of 2^64", "\x80\x04\x8d" + strings.Repeat("\xff", 8) + ".", "BINUNICODE8 (0x8d) at offset 2: argument of 18446744073709551615 bytes"},
+		{"text of 2^64", "\x80\x04\x8d" + strings.Repeat("\xff", 8) + ".",
+			"BINUNICODE8 (0x8d) at offset 2: argument of 18446744073709551615 bytes"},
 		{"frame too long", "\x80\x04\x95\x02\x00\x00\x00\x00\x00\x00\x00N", "FRAME (0x95) at offset 2: frame of 2 bytes, 1 are left"},
 		{"cut number", "\x80\x04J\x00", "BININT (0x4a) at offset 2: argument of 4 bytes, 1 are left"},
 		{"large int", "\x80\x04\x8a\x09" + strings.Repeat("\x01", 9) + ".", "LONG1 (0x8a) at offset 2: int of 9 bytes, limit is 8"},
 		{"not UTF-8", "\x80\x04\x8c\x01\xff.", "SHORT_BINUNICODE (0x8c) at offset 2: text is not UTF-8"},
-		{"no date", "\x80\x04cdatetime\ndatetime\nC\x0a\x07\xea\x02\x1e\x00\x00\x00\x00\x00\x00\x85R.", "REDUCE (0x52) at offset 34: datetime 07 ea 02 1e"},
+		{"no date", "\x80\x04cdatetime\ndatetime\nC\x0a\x07\xea\x02\x1e\x00\x00\x00\x00\x00\x00\x85R.",
+			"REDUCE (0x52) at offset 34: datetime 07 ea 02 1e"},
 		{"short date", "\x80\x04cdatetime\ndatetime\nC\x01\x07\x85R.", "datetime holds bytes, want ten bytes"},
-		{"a zone of days", "\x80\x04cdatetime\ntimezone\ncdatetime\ntimedelta\nK\x01K\x00K\x00\x87R\x85R.", "time zone is 24h0m0s from UTC"},
+		{"a zone of days", "\x80\x04cdatetime\ntimezone\ncdatetime\ntimedelta\nK\x01K\x00K\x00\x87R\x85R.",
+			"time zone is 24h0m0s from UTC"},
 		{"built twice", "\x80\x04c" + module + "_NodeDesc\n)\x81}b}b.", "BUILD (0x62) at offset 74: a _NodeDesc is built twice"},
 		{"not a state", "\x80\x04}.", "cannot read rendezvous state: it is a dict"},
 		{"empty state", "\x80\x04c" + module + "_RendezvousState\n)\x81}b.", `attribute "round" is missing`},
 		{"a list in itself", stateWith("]\x94h\x00a"), `attribute "x": holds a class`},
 		{"nested", stateWith(strings.Repeat("]", 18) + strings.Repeat("a", 17)), `attribute "x": is nested deeper than 16`},
 		{"a laugh", stateWith(bomb(9)), `attribute "x": unfolds to more than the pickle's own size`},
-		{"a long text over and over", stateWith("(X\x00\x01\x00\x00" + strings.Repeat("a", 256) + "\x94" + strings.Repeat("h\x01", 300) + "t"), `unfolds to more than`},
+		{"a long text over and over", stateWith("(X\x00\x01\x00\x00" + strings.Repeat("a", 256) + "\x94" + strings.Repeat("h\x01", 300) +
+			"t"), `unfolds to more than`},
 		{"twice", stateWith("N\x8c\x01xN"), `attribute "x": stands twice`},
 		{"named by a number", stateWith("NK\x01N"), "attribute is named by an int"},
 		{"a class kept", stateWith("h\x00"), `attribute "x": holds a class`},
@@ -325,8 +332,9 @@ func TestUnpickleIsBounded(t *testing.T) {
 		"long texts":   "X\x00\x40\x00\x00" + strings.Repeat("a", 1<<14) + "\x94" + fill("h\x00"),
 		"sets of list": "cbuiltins\nset\n\x94](" + strings.Repeat("N", 1<<14) + "e\x94" + fill("h\x00h\x01\x85R"),
 		"nodes":        "}(" + strings.Repeat("NN", 1<<13) + "u\x94" + node + fill("h\x01)\x81h\x00b"),
-		"encode":       "c_codecs\nencode\n\x94X\x00\x40\x00\x00" + strings.Repeat("a", 1<<14) + "\x94\x8c\x06latin1\x94" + fill("h\x00h\x01h\x02\x86R"),
-		"dates":        fill("cdatetime\ndatetime\nC\x0a\x07\xea\x02\x01\x00\x00\x00\x00\x00\x00\x85R"),
+		"encode": "c_codecs\nencode\n\x94X\x00\x40\x00\x00" + strings.Repeat("a", 1<<14) + "\x94\x8c\x06latin1\x94" +
+			fill("h\x00h\x01h\x02\x86R"),
+		"dates": fill("cdatetime\ndatetime\nC\x0a\x07\xea\x02\x01\x00\x00\x00\x00\x00\x00\x85R"),
 	} {
 		p := []byte("\x80\x04" + p)
 		var before, after runtime.MemStats

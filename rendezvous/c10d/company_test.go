@@ -31,7 +31,8 @@ func (sc scene) rest(t *testing.T, actors ...*actor) *c10d.State {
 		for _, a := range actors {
 			sc.seen.Observe(state, sc.now)
 			a.last = c10d.Step(c10d.Input{
-				State: state, Members: a.nodes, Settings: sc.settings, Now: sc.now, Want: a.want, Deadline: sc.deadline, Round: a.round, Seen: sc.seen,
+				State: state, Members: a.nodes, Settings: sc.settings, Now: sc.now, Want: a.want, Deadline: sc.deadline, Round: a.round,
+				Seen: sc.seen,
 			})
 			if a.last.State != nil {
 				state, still = a.last.State, false
@@ -103,7 +104,8 @@ func TestCompanyIsEachInTurn(t *testing.T) {
 			each = append(each, &actor{nodes: []c10d.Node{n}, want: several.want})
 		}
 		got := several.rest(t, each...)
-		if diff := cmp.Diff(want, got, equalStates, cmpopts.IgnoreFields(c10d.State{}, "Ranks", "RanksRound", "LastHeartbeats")); diff != "" {
+		if diff := cmp.Diff(want, got, equalStates,
+			cmpopts.IgnoreFields(c10d.State{}, "Ranks", "RanksRound", "LastHeartbeats")); diff != "" {
 			t.Fatalf("scene %d: company %v in %s (-together +each):\n%s", i, company, show(one.state, someTime), diff)
 		}
 		if diff := cmp.Diff(want.Nodes(), got.Nodes()); diff != "" { // each writes a heartbeat when its own is due, a company when one is
@@ -175,10 +177,12 @@ func TestCompanyPlaces(t *testing.T) {
 	if d = step(c10d.WantStay, round, []string{"e", "b", "a", "c"}, []string{"d"}); d.Action != c10d.ActionRemoveFromParticipants {
 		t.Errorf("decides %q, want that d leaves", d.Action)
 	}
-	if d = step(c10d.WantStay, round, []string{"e", "b", "a", "c"}, []string{"d"}); d.Action != c10d.ActionNewRound || d.Reason != "node d_1_0 (group rank 1) has left" {
+	if d = step(c10d.WantStay, round, []string{"e", "b", "a", "c"}, []string{"d"}); d.Action != c10d.ActionNewRound ||
+		d.Reason != "node d_1_0 (group rank 1) has left" {
 		t.Errorf("decides %q because %q", d.Action, d.Reason)
 	}
-	if d = step(c10d.WantExit, round, []string{"e", "b", "a", "c"}, []string{"d"}); d.State == nil || len(d.State.Nodes()) != 0 || d.State.Round != 1 {
+	if d = step(c10d.WantExit, round, []string{"e", "b", "a", "c"}, []string{"d"}); d.State == nil || len(d.State.Nodes()) != 0 ||
+		d.State.Round != 1 {
 		t.Errorf("all leave: %q, %s", d.Action, show(state, someTime))
 	}
 	if d = step(c10d.WantJoin, round, []string{"e", "b", "a", "c"}, nil); !state.Complete || !state.RedundancyList.Has(named("c")) {
@@ -223,10 +227,12 @@ func TestCompanySpares(t *testing.T) {
 	if d := decide(time.Second); d.Action != c10d.ActionSync {
 		t.Errorf("b has just left: decides %q", d.Action)
 	}
-	if d := decide(2 * time.Second); d.Action != c10d.ActionRemoveFromRedundancyList || s.RedundancyList.Has(named("e")) || len(s.RedundancyList) != 2 {
+	if d := decide(2 * time.Second); d.Action != c10d.ActionRemoveFromRedundancyList || s.RedundancyList.Has(named("e")) ||
+		len(s.RedundancyList) != 2 {
 		t.Errorf("b is not back: decides %q: %s", d.Action, show(s, someTime))
 	}
-	if d := decide(2 * time.Second); d.Action != c10d.ActionAddToWaitList || !s.WaitList.Has(named("e")) || len(s.WaitList) != 1 || len(s.RedundancyList) != 2 {
+	if d := decide(2 * time.Second); d.Action != c10d.ActionAddToWaitList || !s.WaitList.Has(named("e")) || len(s.WaitList) != 1 ||
+		len(s.RedundancyList) != 2 {
 		t.Errorf("e comes: decides %q: %s", d.Action, show(s, someTime))
 	}
 	if d := decide(2 * time.Second); d.Action != c10d.ActionNewRound {

@@ -146,7 +146,8 @@ func (p *peer) until(ctx context.Context, want c10d.Want, action c10d.Action) (c
 		now := c10d.Instant{Mono: time.Since(p.from), Wall: time.Now()}
 		p.seen.Observe(state, now)
 		d := c10d.Step(c10d.Input{
-			State: state, Members: []c10d.Node{p.node}, Settings: p.set, Now: now, Want: want, Deadline: deadline, Round: p.round, Seen: p.seen,
+			State: state, Members: []c10d.Node{p.node}, Settings: p.set, Now: now, Want: want, Deadline: deadline, Round: p.round,
+			Seen: p.seen,
 		})
 		deadline = d.Deadline
 		switch {
@@ -220,5 +221,6 @@ func (p *peer) hear(key string) string {
 // brings says that the peer has n workers.
 func (p *peer) brings(n int) {
 	p.Helper()
-	p.say(fmt.Sprintf("torchelastic/role_info/%d", p.round.Rank), fmt.Sprintf(`{"role": "default", "rank": %d, "local_world_size": %d}`, p.round.Rank, n))
+	p.say(fmt.Sprintf("torchelastic/role_info/%d", p.round.Rank),
+		fmt.Sprintf(`{"role": "default", "rank": %d, "local_world_size": %d}`, p.round.Rank, n))
 }

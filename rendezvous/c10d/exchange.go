@@ -174,7 +174,8 @@ func (x *exchange) follow(ctx context.Context) error {
 			return x.nonsense(x.round.key(keyRanks, rank), text)
 		}
 		x.joined.WorldSize = v[1]
-		x.joined.Ranks = append(x.joined.Ranks, Assignment{Peer: f, GroupRank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})
+		x.joined.Ranks = append(x.joined.Ranks,
+			Assignment{Peer: f, GroupRank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})
 	}
 	return nil
 }

@@ -118,7 +118,8 @@ func (b *Bridge) Join(ctx context.Context, company func() []Peer, changed <-chan
 				b.joined = nil
 				return Joined{}, b.notJoined(err)
 			}
-			b.cfg.Log.Info().Int("round", j.Round).Int("group_world_size", j.GroupWorldSize).Int("world_size", j.WorldSize).Int("torchrun", j.Others).
+			b.cfg.Log.Info().Int("round", j.Round).Int("group_world_size", j.GroupWorldSize).Int("world_size",
+				j.WorldSize).Int("torchrun", j.Others).
 				Msg("round joined with agents of torchrun")
 			return j, nil
 		}
@@ -265,5 +266,6 @@ func (b *Bridge) lostInExchange(w *waitFor) string {
 	if w == nil || !w.owes || b.seen.Alive(w.node) || b.now().Mono-w.since.Sub(b.begin) < b.cfg.Settings.DeadAfter() {
 		return ""
 	}
-	return fmt.Sprintf("node %s (group rank %d) is not heard of for %v, and has not said %s", w.node, w.rank, b.cfg.Settings.DeadAfter(), w.what)
+	return fmt.Sprintf("node %s (group rank %d) is not heard of for %v, and has not said %s", w.node, w.rank,
+		b.cfg.Settings.DeadAfter(), w.what)
 }

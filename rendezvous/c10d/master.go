@@ -73,7 +73,8 @@ func (x *exchange) findMaster(ctx context.Context) error {
 			return err
 		}
 		if x.master == (master{}) {
-			return x.over(fmt.Sprintf("node %s (group rank 0) has not said where the workers meet, in this round or an earlier one", x.round.order[0]))
+			return x.over(fmt.Sprintf("node %s (group rank 0) has not said where the workers meet, in this round or an earlier one",
+				x.round.order[0]))
 		}
 		x.log.Debug().Int("round", x.round.Number).Stringer("addr", x.master).Msg("said again where the workers meet")
 		if err := x.publishMaster(ctx); err != nil {

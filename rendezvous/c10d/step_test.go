@@ -31,7 +31,8 @@ func decide(s *c10d.State, want c10d.Want, round c10d.Round) c10d.Decision {
 	seen := c10d.NewObserver(set, named("b"))
 	seen.Observe(s, now)
 	return c10d.Step(c10d.Input{
-		State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: want, Deadline: set.Deadline(want, now.Mono), Round: round, Seen: seen,
+		State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: want, Deadline: set.Deadline(want, now.Mono),
+		Round: round, Seen: seen,
 	})
 }
 
@@ -49,10 +50,14 @@ func TestFinish(t *testing.T) {
 	}{
 		{"all are there", map[string]int{"a": 0, "b": 1, "c": 2}, nil, -1, c10d.ActionFinish, "", three},
 		{"all are there, and noted", map[string]int{"a": 0, "b": 1, "c": 2}, three, 3, c10d.ActionFinish, "", three},
-		{"the notes are of another round", map[string]int{"a": 0, "b": 1}, three, 2, c10d.ActionFinish, "", map[c10d.Node]int{named("a"): 0, named("b"): 1}},
-		{"a gap among the ranks", map[string]int{"b": 1, "c": 2}, nil, -1, c10d.ActionRemoveFromParticipants, "a member has left the round before it began", nil},
-		{"the last rank has left, noted", map[string]int{"a": 0, "b": 1}, three, 3, c10d.ActionRemoveFromParticipants, "node c_1_0 (group rank 2)", nil},
-		{"notes that are not of us", map[string]int{"a": 0, "b": 1}, map[c10d.Node]int{named("a"): 0, named("c"): 1}, 3, c10d.ActionFinish, "", map[c10d.Node]int{named("a"): 0, named("b"): 1}},
+		{"the notes are of another round", map[string]int{"a": 0, "b": 1}, three, 2, c10d.ActionFinish, "",
+			map[c10d.Node]int{named("a"): 0, named("b"): 1}},
+		{"a gap among the ranks", map[string]int{"b": 1, "c": 2}, nil, -1, c10d.ActionRemoveFromParticipants,
+			"a member has left the round before it began", nil},
+		{"the last rank has left, noted", map[string]int{"a": 0, "b": 1}, three, 3, c10d.ActionRemoveFromParticipants,
+			"node c_1_0 (group rank 2)", nil},
+		{"notes that are not of us", map[string]int{"a": 0, "b": 1}, map[c10d.Node]int{named("a"): 0, named("c"): 1}, 3, c10d.ActionFinish,
+			"", map[c10d.Node]int{named("a"): 0, named("b"): 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := completeState(c.ranks)
@@ -139,7 +144,8 @@ func TestSkew(t *testing.T) {
 	for _, c := range []struct {
 		skew time.Duration
 		warn bool
-	}{{0, false}, {-time.Second, false}, {time.Second, false}, {3 * time.Second, true}, {-4 * time.Second, true}, {time.Minute, true}, {-time.Hour, true}} {
+	}{{0, false}, {-time.Second, false}, {time.Second, false}, {3 * time.Second, true}, {-4 * time.Second, true}, {time.Minute, true},
+		{-time.Hour, true}} {
 		t.Run(fmt.Sprint(c.skew), func(t *testing.T) {
 			set := c10d.DefaultSettings(1, 3)
 			seen := c10d.NewObserver(set, named("b"))
@@ -208,7 +214,8 @@ func TestKind(t *testing.T) {
 			seen := c10d.NewObserver(set, named("b"))
 			now := c10d.Instant{Mono: time.Hour, Wall: someTime}
 			seen.Observe(s, now)
-			d := c10d.Step(c10d.Input{State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: c10d.WantJoin, Deadline: 2 * time.Hour, Seen: seen})
+			d := c10d.Step(c10d.Input{State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: c10d.WantJoin,
+				Deadline: 2 * time.Hour, Seen: seen})
 			if d.State == nil || d.State.Naive != legacy || d.State.FQDN != legacy {
 				t.Errorf("%s, legacy %v: decides %q, and writes %+v", name, legacy, d.Action, d.State)
 			}
@@ -226,7 +233,8 @@ func TestSettings(t *testing.T) {
 		t.Errorf("dead after %v, want 15s", got)
 	}
 	for want, deadline := range map[c10d.Want]time.Duration{
-		c10d.WantJoin: 601 * time.Second, c10d.WantExit: 601 * time.Second, c10d.WantClose: 31 * time.Second, c10d.WantStay: 6 * time.Second,
+		c10d.WantJoin: 601 * time.Second, c10d.WantExit: 601 * time.Second, c10d.WantClose: 31 * time.Second,
+		c10d.WantStay: 6 * time.Second,
 	} {
 		if got := s.Deadline(want, time.Second); got != deadline {
 			t.Errorf("want %d: deadline %v, want %v", want, got, deadline)
@@ -274,7 +282,8 @@ func BenchmarkState4000(b *testing.B) {
 			now.Mono += time.Millisecond
 			seen.Observe(s, now)
 			c10d.Step(c10d.Input{
-				State: s, Members: []c10d.Node{self}, Settings: set, Now: now, Want: c10d.WantStay, Seen: seen, Round: c10d.Round{Ranks: s.Participants},
+				State: s, Members: []c10d.Node{self}, Settings: set, Now: now, Want: c10d.WantStay, Seen: seen,
+				Round: c10d.Round{Ranks: s.Participants},
 			})
 		}
 	})

@@ -248,7 +248,8 @@ func (m *mixed) work(j c10d.Joined) []sight {
 	for _, a := range j.Ranks {
 		for i := range a.LocalWorldSize {
 			cmd := exec.Command(m.python, "testdata/worker.py")
-			cmd.Env = append(m.env, fmt.Sprintf("RANK=%d", a.BaseRank+i), fmt.Sprintf("WORLD_SIZE=%d", j.WorldSize), fmt.Sprintf("GROUP_RANK=%d", a.GroupRank),
+			cmd.Env = append(m.env, fmt.Sprintf("RANK=%d", a.BaseRank+i), fmt.Sprintf("WORLD_SIZE=%d", j.WorldSize),
+				fmt.Sprintf("GROUP_RANK=%d", a.GroupRank),
 				"MASTER_ADDR="+j.MasterAddr, fmt.Sprintf("MASTER_PORT=%d", j.MasterPort), "TORCHELASTIC_RESTART_COUNT=0",
 				"TORCHELASTIC_USE_AGENT_STORE="+map[bool]string{true: "True", false: "False"}[j.AgentStore])
 			cmd.Stdout, cmd.Stderr = &m.log, &m.log

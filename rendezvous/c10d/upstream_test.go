@@ -156,19 +156,22 @@ func TestSameAsUpstream(t *testing.T) {
 		sc := randomScene(r)
 		if sc.want == c10d.WantStay {
 			// Upstream's keep-alive does nothing but write; ours is compared where it writes too.
-			if _, in := sc.living.Participants[sc.self]; !in || !sc.living.Complete || sc.now.Wall.Sub(sc.state.LastHeartbeats[sc.self]) < sc.settings.KeepAlive {
+			if _, in := sc.living.Participants[sc.self]; !in || !sc.living.Complete ||
+				sc.now.Wall.Sub(sc.state.LastHeartbeats[sc.self]) < sc.settings.KeepAlive {
 				continue
 			}
 			sc.deadline = sc.now.Mono + time.Second
 		}
 		d := c10d.Step(c10d.Input{
-			State: sc.state, Members: []c10d.Node{sc.self}, Settings: sc.settings, Now: sc.now, Want: sc.want, Deadline: sc.deadline, Seen: sc.seen,
+			State: sc.state, Members: []c10d.Node{sc.self}, Settings: sc.settings, Now: sc.now, Want: sc.want, Deadline: sc.deadline,
+			Seen:  sc.seen,
 			Round: c10d.Round{Number: sc.state.Round, Ranks: sc.state.Participants},
 		})
 		if why, action := sc.deviation(); why != "" {
 			differ[why]++
 			if action != 0 && d.Action != action {
-				t.Fatalf("scene %d (%s): we decide %q, want %q\n%v %s in %s", i, why, d.Action, action, sc.want, sc.self, show(sc.state, someTime))
+				t.Fatalf("scene %d (%s): we decide %q, want %q\n%v %s in %s", i, why, d.Action, action, sc.want, sc.self,
+					show(sc.state, someTime))
 			}
 			continue
 		}
@@ -186,7 +189,8 @@ func TestSameAsUpstream(t *testing.T) {
 			name = strings.ToLower(strings.ReplaceAll(answer.Action, "_", " "))
 		}
 		if name != d.Action.String() {
-			t.Fatalf("scene %d: we decide %q (%s), upstream %q\n%s wants to %s, %v of its time left, at most %d, in %s", i, d.Action, d.Reason, answer.Action,
+			t.Fatalf("scene %d: we decide %q (%s), upstream %q\n%s wants to %s, %v of its time left, at most %d, in %s", i, d.Action,
+				d.Reason, answer.Action,
 				sc.self, wants[sc.want], sc.deadline-sc.now.Mono, sc.settings.MaxNodes, show(sc.state, someTime))
 		}
 		if answer.Deadline != d.Deadline.Seconds() {
@@ -204,7 +208,8 @@ func TestSameAsUpstream(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, d.State, equalStates, cmpopts.IgnoreFields(c10d.State{}, "Ranks", "RanksRound")); diff != "" {
-			t.Fatalf("scene %d: %q of %s in %s writes something else (-upstream +we):\n%s", i, d.Action, sc.self, show(sc.state, someTime), diff)
+			t.Fatalf("scene %d: %q of %s in %s writes something else (-upstream +we):\n%s", i, d.Action, sc.self,
+				show(sc.state, someTime), diff)
 		}
 	}
 	for _, w := range []string{

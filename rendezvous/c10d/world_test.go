@@ -292,7 +292,8 @@ func (b *ours) decide(text string, now time.Duration) move {
 		b.begin(c10d.WantExit, now)
 	}
 	d := c10d.Step(c10d.Input{
-		State: s, Members: b.nodes, Leaving: b.gone, Settings: b.settings, Now: at, Want: b.want, Deadline: b.deadline, Round: b.round, Excused: b.excused, Seen: b.seen,
+		State: s, Members: b.nodes, Leaving: b.gone, Settings: b.settings, Now: at, Want: b.want, Deadline: b.deadline, Round: b.round,
+		Excused: b.excused, Seen: b.seen,
 	})
 	b.deadline = d.Deadline
 	m := move{action: d.Action.String(), reason: d.Reason, wait: d.Wait}

@@ -230,7 +230,8 @@ func TestNoQuorum(t *testing.T) {
 			err := call()
 			t.Logf("%v", err)
 			if !errors.Is(err, cause) || !strings.Contains(fmt.Sprint(err), "no quorum: 1 of 3 members answer") ||
-				!strings.Contains(fmt.Sprint(err), "cannot "+name) || !strings.Contains(fmt.Sprint(err), c.Endpoints[leader]+": nobody listens") {
+				!strings.Contains(fmt.Sprint(err), "cannot "+name) ||
+				!strings.Contains(fmt.Sprint(err), c.Endpoints[leader]+": nobody listens") {
 				t.Errorf("%s: error %v", name, err)
 			}
 		})

@@ -126,11 +126,13 @@ func oneOf(first bool, a, b string) string {
 
 func checkEndpoint(endpoint string) error {
 	if strings.Contains(endpoint, "://") {
-		return errhint.With(errhint.Usagef("cannot use %q as an etcd endpoint: it has a scheme", endpoint), "give host:port; TLS has a setting of its own")
+		return errhint.With(errhint.Usagef("cannot use %q as an etcd endpoint: it has a scheme", endpoint),
+			"give host:port; TLS has a setting of its own")
 	}
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		return errhint.With(errhint.Usagef("cannot use %q as an etcd endpoint: %w", endpoint, err), "give host:port; etcd's usual port is 2379")
+		return errhint.With(errhint.Usagef("cannot use %q as an etcd endpoint: %w", endpoint, err),
+			"give host:port; etcd's usual port is 2379")
 	}
 	if host == "" {
 		return errhint.Usagef("cannot use %q as an etcd endpoint: no host", endpoint)
@@ -162,7 +164,8 @@ func (c Config) tls() (*tls.Config, error) {
 	if c.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(c.Cert, c.CertKey)
 		if err != nil {
-			bad = multierror.Append(bad, errhint.Usagef("cannot use %q with the key %q as our certificate for etcd: %w", c.Cert, c.CertKey, err))
+			bad = multierror.Append(bad,
+				errhint.Usagef("cannot use %q with the key %q as our certificate for etcd: %w", c.Cert, c.CertKey, err))
 		}
 		out.Certificates = []tls.Certificate{pair}
 	}

@@ -36,7 +36,8 @@ func (l *logins) RequireTransportSecurity() bool { return false }
 // forgotten says whether err means that a login can help.
 func forgotten(err error) bool {
 	err = rpctypes.Error(err)
-	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
+	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) ||
+		errors.Is(err, rpctypes.ErrUserEmpty)
 }
 
 // login gets a token in the place of stale, unless somebody else has got one.

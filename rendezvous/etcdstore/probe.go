@@ -293,7 +293,8 @@ func etcdVersion(said []byte) (version string, isEtcd bool) {
 	var answer struct {
 		Server string `json:"etcdserver"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProbeRead)).Decode(&answer); err != nil || answer.Server == "" || len(answer.Server) > 40 {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProbeRead)).Decode(&answer); err != nil || answer.Server == "" ||
+		len(answer.Server) > 40 {
 		return "", false
 	}
 	return answer.Server, true

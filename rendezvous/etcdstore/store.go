@@ -356,7 +356,8 @@ func final(err error) bool {
 		return false
 	}
 	err = rpctypes.Error(err)
-	if errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrLeaseNotFound) ||
+	if errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) ||
+		errors.Is(err, rpctypes.ErrLeaseNotFound) ||
 		errors.Is(err, rpctypes.ErrLeaseExist) || errors.Is(err, rpctypes.ErrTooManyRequests) || errors.Is(err, rpctypes.ErrNotLeader) {
 		return false // they pass
 	}
@@ -384,7 +385,8 @@ func (s *Store) explain(err error) error {
 	}
 	switch {
 	case errors.Is(typed, rpctypes.ErrAuthFailed):
-		return errhint.With(fmt.Errorf("etcd refuses the password of %s: %w", user, typed), "check the user and the password of the etcd cluster")
+		return errhint.With(fmt.Errorf("etcd refuses the password of %s: %w", user, typed),
+			"check the user and the password of the etcd cluster")
 	case errors.Is(typed, rpctypes.ErrUserEmpty):
 		return errhint.With(fmt.Errorf("etcd wants a user and was given none: %w", typed), "give a user and a password of the etcd cluster")
 	case errors.Is(typed, rpctypes.ErrPermissionDenied):

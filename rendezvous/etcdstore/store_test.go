@@ -145,7 +145,8 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []int{etcdstore.MaxPlain - 1, etcdstore.MaxPlain, etcdstore.MaxPlain + 1, etcdstore.MaxValue - 1, etcdstore.MaxValue, etcdstore.MaxValue + 1} {
+	for _, n := range []int{etcdstore.MaxPlain - 1, etcdstore.MaxPlain, etcdstore.MaxPlain + 1, etcdstore.MaxValue - 1, etcdstore.MaxValue,
+		etcdstore.MaxValue + 1} {
 		value := bytes.Repeat([]byte{byte(n)}, n)
 		err := s.Set(ctx, "big", value)
 		if (err != nil) != (n > etcdstore.MaxValue) {
@@ -261,7 +262,8 @@ func TestKeySpace(t *testing.T) {
 			if got, err := s.Get(ctx, k); err != nil || string(got) != special+strconv.Itoa(i) {
 				t.Fatalf("%q holds %q, %v", k, got, err)
 			}
-			if got, err := s.CompareAndSet(ctx, k, []byte(special+strconv.Itoa(i)), []byte(strconv.Itoa(i))); err != nil || string(got) != strconv.Itoa(i) {
+			if got, err := s.CompareAndSet(ctx, k, []byte(special+strconv.Itoa(i)), []byte(strconv.Itoa(i))); err != nil ||
+				string(got) != strconv.Itoa(i) {
 				t.Fatalf("%q holds %q, %v", k, got, err)
 			}
 		}

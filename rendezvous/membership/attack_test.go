@@ -86,7 +86,8 @@ func (tr *trial) live(ctx context.Context, a *agent) {
 			return
 		case n.err != nil:
 			tr.note(func() {
-				if tr.ends[a.name] = "error: " + n.err.Error(); strings.Contains(n.err.Error(), "internal error") || len(n.err.Error()) < 20 {
+				if tr.ends[a.name] = "error: " + n.err.Error(); strings.Contains(n.err.Error(), "internal error") ||
+					len(n.err.Error()) < 20 {
 					tr.t.Errorf("%s ends without a name for it: %v", a.name, n.err)
 				}
 			})
@@ -588,7 +589,8 @@ func TestEverythingIsSealed(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.end(append(all, d)...)
 		lives.Wait()
-		for _, want := range []string{"board", "ended", "stopped", "report/", "reported", "agreed", "verdict", "open", "members", "elected", "vote/", "host", "beat", "lobby", "answer", "left"} {
+		for _, want := range []string{"board", "ended", "stopped", "report/", "reported", "agreed", "verdict", "open", "members", "elected",
+			"vote/", "host", "beat", "lobby", "answer", "left"} {
 			if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(c string) bool { return strings.Contains(c, want) }) {
 				t.Errorf("nothing was written that has to do with %q: the test shows less than it says", want)
 			}

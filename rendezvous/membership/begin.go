@@ -68,7 +68,8 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 	c.successors = standbys
 	// Who follows us in office reads whom to wait for; nobody else does.
 	roll := rollRecord{
-		Job: c.job, Nonce: id.nonce, Round: id.number, Size: places[0].Size, Restarts: c.roster.restarts, Replacements: c.roster.replacements,
+		Job: c.job, Nonce: id.nonce, Round: id.number, Size: places[0].Size, Restarts: c.roster.restarts,
+		Replacements: c.roster.replacements,
 	}
 	answers, lostOf := make([]record, len(seats)), c.roster.lostOf.String()
 	agents, heard := make([]string, len(seats)), make([]int64, len(seats))
@@ -83,7 +84,8 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 	}
 	for i, s := range seats {
 		a := &places[i]
-		a.Job, a.Nonce, a.Round, a.Company, a.Workers, a.Seat, a.Standbys, a.Host = c.job, id.nonce, id.number, len(seats), workers, i, standbys, c.hosted
+		a.Job, a.Nonce, a.Round, a.Company, a.Workers, a.Seat, a.Standbys, a.Host = c.job, id.nonce, id.number, len(seats), workers, i,
+			standbys, c.hosted
 		a.Min, a.Max = c.cfg.Min, c.cfg.Max
 		a.Restarts, a.Replacements, a.LostOf = c.roster.restarts, c.roster.replacements, lostOf
 		a.LeadRank, a.HostRank = lead, hostRank
@@ -113,7 +115,8 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 // more.
 func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
 	old := c.litter[0]
-	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"), c.keys.round(id, keyDecided), c.keys.round(id, keySettled)}
+	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"),
+		c.keys.round(id, keyDecided), c.keys.round(id, keySettled)}
 	for _, s := range seats {
 		c.litter[1] = append(c.litter[1], c.ticketKeys(s.ticket)...)
 	}

@@ -37,7 +37,8 @@ func (r *joinRecord) check() error {
 		return fmt.Errorf("it has %d workers", r.Workers)
 	case r.Port < 0 || r.Port > 65535:
 		return fmt.Errorf("it has port %d", r.Port)
-	case r.NodeRank < -1 || r.NodeRank >= maxNodes || r.Round < -1 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes || r.Size < 0 || r.Size > maxNodes:
+	case r.NodeRank < -1 || r.NodeRank >= maxNodes || r.Round < -1 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes ||
+		r.Size < 0 || r.Size > maxNodes:
 		return fmt.Errorf("it has node rank %d, rank %d of %d in round %d", r.NodeRank, r.Rank, r.Size, r.Round)
 	case badLosses(r.LostOf):
 		return fmt.Errorf("it has %.40q of lost nodes", r.LostOf)
@@ -116,7 +117,8 @@ func (r *voteRecord) check() error {
 }
 
 func (r *rollRecord) check() error {
-	if !isNonce(r.Job) || !isNonce(r.Nonce) || r.Round < 0 || r.Round > maxRounds || r.Size < 1 || r.Size > maxNodes || len(r.Members) > r.Size ||
+	if !isNonce(r.Job) || !isNonce(r.Nonce) || r.Round < 0 || r.Round > maxRounds || r.Size < 1 || r.Size > maxNodes ||
+		len(r.Members) > r.Size ||
 		r.Restarts < 0 || r.Restarts > maxRounds || r.Replacements < 0 || r.Replacements > maxRounds {
 		return fmt.Errorf("it has %d of %d members in round %d", len(r.Members), r.Size, r.Round)
 	}
@@ -129,7 +131,8 @@ func (r *rollRecord) check() error {
 }
 
 func (l *lobby) check() error {
-	if len(l.Joined) > lobbyNames || len(l.Missing) > lobbyNames || l.Count < 0 || l.Count > maxNodes || l.Lacking < 0 || l.Lacking > maxNodes {
+	if len(l.Joined) > lobbyNames || len(l.Missing) > lobbyNames || l.Count < 0 || l.Count > maxNodes || l.Lacking < 0 ||
+		l.Lacking > maxNodes {
 		return fmt.Errorf("it has %d nodes", l.Count)
 	}
 	return checkStandbys(l.Standbys)

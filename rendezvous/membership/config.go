@@ -149,8 +149,10 @@ func (c *Config) lease() time.Duration { return c.deadAfter() + c.fence() + c.lo
 
 func (c *Config) rules(movable bool) rules {
 	return rules{
-		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, checks: c.Checks, lastCall: c.LastCall, patience: c.deadAfter(),
-		doors: c.Checks != "" && !c.Fixed, replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit, rankLimit: c.RankLimit, lossLimit: c.LossLimit,
-		quorum: movable, fence: c.fence(), fenced: c.fenced(), order: c.Order,
+		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, checks: c.Checks, lastCall: c.LastCall,
+		patience: c.deadAfter(),
+		doors:    c.Checks != "" && !c.Fixed, replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit, rankLimit: c.RankLimit,
+		lossLimit: c.LossLimit,
+		quorum:    movable, fence: c.fence(), fenced: c.fenced(), order: c.Order,
 	}
 }

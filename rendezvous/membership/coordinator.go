@@ -80,10 +80,13 @@ type told struct {
 // newCoordinator takes office: h.claimed was written under the coordinator key of h.term already.
 func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coordinator, error) {
 	c := &coordinator{
-		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: h.term, claim: h.claimed, job: h.job, self: h.id, log: h.log, begun: time.Now(),
+		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: h.term, claim: h.claimed, job: h.job, self: h.id, log: h.log,
+		begun:  time.Now(),
 		events: make(chan func(), 1024), done: make(chan struct{}),
-		left: h.left, pulses: map[string]*pulse{}, nonces: map[int]string{}, here: map[string]bool{}, answers: map[int64]int{}, told: map[string]told{},
-		hosted: h.host, excluded: &h.excluded, cut: &h.session.cut, runs: &h.session.running, ledger: newLedger(h.cfg.deadAfter()), nudge: h.session.nudge,
+		left: h.left, pulses: map[string]*pulse{}, nonces: map[int]string{}, here: map[string]bool{}, answers: map[int64]int{},
+		told:   map[string]told{},
+		hosted: h.host, excluded: &h.excluded, cut: &h.session.cut, runs: &h.session.running, ledger: newLedger(h.cfg.deadAfter()),
+		nudge: h.session.nudge,
 	}
 	session, term := h.session, h.term.term
 	c.resign = func(next int) { c.ledger.resign(next); session.resigned(term) }

@@ -45,7 +45,8 @@ func atTheDoor(t *testing.T, tamper func(s *memstore.Space)) (good, sick *next, 
 				}
 				limited, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
-				if text, err := d.Board.Get(limited, fmt.Sprint("word/", 1-d.Rank)); err == nil && !strings.HasPrefix(string(text), "word of ") {
+				if text, err := d.Board.Get(limited, fmt.Sprint("word/", 1-d.Rank)); err == nil &&
+					!strings.HasPrefix(string(text), "word of ") {
 					t.Errorf("%s reads %q", name, text)
 				}
 			}
@@ -171,7 +172,8 @@ func TestForgedAtTheDoor(t *testing.T) {
 						if sick != nil && sick.err == nil {
 							t.Errorf("the sick one is in %+v", sick.round)
 						}
-						if good != nil && errors.Is(good.err, errSick) || good != nil && good.err != nil && strings.Contains(good.err.Error(), "sick") {
+						if good != nil && errors.Is(good.err, errSick) || good != nil && good.err != nil &&
+							strings.Contains(good.err.Error(), "sick") {
 							t.Errorf("the good one has left: %v", good.err)
 						}
 						if nth > 0 && (!stopped || good == nil || good.err != nil) {

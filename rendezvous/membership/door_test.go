@@ -168,7 +168,8 @@ func TestExaminationIsCalledOff(t *testing.T) {
 				kill()
 				<-placeC
 				c.Close()
-			} else if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}); err != nil {
+			} else if _, err := a.Propose(t.Context(),
+				rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}); err != nil {
 				t.Fatal(err)
 			}
 			a.verdict()

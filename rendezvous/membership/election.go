@@ -61,7 +61,8 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 	began := time.Now()
 	// A voter may notice the loss as late as a node may be silent after the first one.
 	limit := 4 * h.cfg.deadAfter()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%d of %d nodes did not come together within %v", need, h.last.Company, limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("%d of %d nodes did not come together within %v", need, h.last.Company, limit))
 	defer cancel()
 	lost, found := h.whileLost(ctx)
 	elected, last := h.vote(lost, need, gone)
@@ -132,8 +133,10 @@ func (h *Handler) vote(ctx context.Context, need int, gone bool) (elected *stand
 
 // noQuorum is how a job ends here when the store cannot move.
 func (h *Handler) noQuorum(need int, why error) error {
-	err := fmt.Errorf("cannot go on without %s: of %d nodes in the last round %d must find each other: %w", h.cfg.Place, h.last.Company, need, why)
-	err = errhint.With(err, "start the job again on every node; a job of three nodes or more survives its host, and with etcd any node may go")
+	err := fmt.Errorf("cannot go on without %s: of %d nodes in the last round %d must find each other: %w", h.cfg.Place,
+		h.last.Company, need, why)
+	err = errhint.With(err,
+		"start the job again on every node; a job of three nodes or more survives its host, and with etcd any node may go")
 	return errhint.Code(err, errhint.TryAgain)
 }
 

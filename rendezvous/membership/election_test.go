@@ -226,7 +226,8 @@ func TestOneOfTwoStops(t *testing.T) {
 		h.powerOff("a")
 		b.verdict()
 		n := <-b.begin(t.Context())
-		if errhint.CodeOf(n.err) != errhint.TryAgain || !strings.Contains(n.err.Error(), "of 2 nodes in the last round 2 must find each other") {
+		if errhint.CodeOf(n.err) != errhint.TryAgain ||
+			!strings.Contains(n.err.Error(), "of 2 nodes in the last round 2 must find each other") {
 			t.Errorf("%v", n.err)
 		}
 		if took := time.Since(cut); took > 15*time.Second {
@@ -411,7 +412,8 @@ func TestCoordinatorAndAnotherDie(t *testing.T) {
 		h.powerOff("c")
 		a.verdict()
 		n := <-a.begin(t.Context())
-		if over, ok := errors.AsType[*rendezvous.OverError](n.err); !ok || over.Verdict.Reason != "QuorumLost" || over.Verdict.Status != errhint.TryAgain {
+		if over, ok := errors.AsType[*rendezvous.OverError](n.err); !ok || over.Verdict.Reason != "QuorumLost" ||
+			over.Verdict.Status != errhint.TryAgain {
 			t.Errorf("%+v, %v", n.round, n.err)
 		}
 		if took := time.Since(died); took > 20*time.Second {
@@ -436,7 +438,8 @@ func TestHostLeaves(t *testing.T) {
 				}
 				meet(t.Context(), rest...)
 				<-first
-				if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeStopped", Rank: -1}); err != nil {
+				if _, err := a.Propose(t.Context(),
+					rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeStopped", Rank: -1}); err != nil {
 					t.Fatal(err)
 				}
 				var back []chan next

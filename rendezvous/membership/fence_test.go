@@ -49,7 +49,8 @@ func TestGraceAndCut(t *testing.T) {
 		default:
 		}
 		if !ended {
-			t.Errorf("workers of a may run until %v after the verdict (grace), its lease is good until %v after it: two worlds", 30*time.Second, lease.Sub(told))
+			t.Errorf("workers of a may run until %v after the verdict (grace), its lease is good until %v after it: two worlds",
+				30*time.Second, lease.Sub(told))
 		}
 		n.end(all...)
 	})
@@ -94,9 +95,11 @@ func TestLeaseOfOneNode(t *testing.T) {
 			if n.err != nil {
 				t.Fatal(n.err)
 			}
-			t.Logf("durable %v: b begins round %d of %d at %v; lease of a: %v (nil channel: %v)", durable, n.round.Number, n.round.GroupWorldSize, time.Now(), lease, leases == nil)
+			t.Logf("durable %v: b begins round %d of %d at %v; lease of a: %v (nil channel: %v)", durable, n.round.Number,
+				n.round.GroupWorldSize, time.Now(), lease, leases == nil)
 			if lease.IsZero() || lease.After(time.Now()) {
-				t.Errorf("b has begun round %d, and nothing ends the workers of a, whose agent stands still: lease %v", n.round.Number, lease)
+				t.Errorf("b has begun round %d, and nothing ends the workers of a, whose agent stands still: lease %v",
+					n.round.Number, lease)
 			}
 			stopped.Store(false)
 			_, _ = b.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Succeed, Rank: -1})
@@ -178,7 +181,8 @@ func TestMixedFence(t *testing.T) {
 					synctest.Wait()
 				}
 				time.Sleep(5 * time.Second)
-				meeting := membership.Joined{Size: 4, World: 8, Others: 1, MasterAddr: "t", MasterPort: 1, AgentStore: true, Names: []string{"t", "a", "b", "c"}}
+				meeting := membership.Joined{Size: 4, World: 8, Others: 1, MasterAddr: "t", MasterPort: 1, AgentStore: true,
+					Names: []string{"t", "a", "b", "c"}}
 				torchrun.join <- meeting
 				for name := range agents {
 					if n := <-firsts[name]; n.err != nil {
@@ -256,7 +260,8 @@ func TestLeaseOfNextRound(t *testing.T) {
 				n.mu.Lock()
 				for _, s := range n.lapses {
 					if s.round.Number > 0 {
-						t.Errorf("%s lost its workers %v after round %d began, while everybody was there", s.who, s.end.Sub(s.start), s.round.Number)
+						t.Errorf("%s lost its workers %v after round %d began, while everybody was there", s.who, s.end.Sub(s.start),
+							s.round.Number)
 					}
 				}
 				n.mu.Unlock()
@@ -270,7 +275,8 @@ func TestLeaseOfNextRound(t *testing.T) {
 // TestDecidedAndCut: a verdict that ends the job is heard by b alone, which is cut off in that moment. The others elect
 // a host and go on.
 func TestDecidedAndCut(t *testing.T) {
-	for _, v := range []rendezvous.Verdict{{Kind: rendezvous.Fail, Rank: 0, Status: 1}, {Kind: rendezvous.Succeed, Rank: -1, Linger: 10 * time.Minute}} {
+	for _, v := range []rendezvous.Verdict{{Kind: rendezvous.Fail, Rank: 0, Status: 1},
+		{Kind: rendezvous.Succeed, Rank: -1, Linger: 10 * time.Minute}} {
 		t.Run(string(v.Kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 5)

@@ -118,12 +118,14 @@ var errJoinTimeout = errors.New("the join timeout has passed")
 // tooLate is how a meeting ends that took too long.
 func (h *Handler) tooLate(began time.Time, err error) error {
 	_, state := h.lobby(context.Background())
-	err = fmt.Errorf("cannot join job %q at %s within %v: %w (%s)", h.cfg.RunID, h.cfg.Place, time.Since(began).Round(time.Second), err, state)
+	err = fmt.Errorf("cannot join job %q at %s within %v: %w (%s)", h.cfg.RunID, h.cfg.Place,
+		time.Since(began).Round(time.Second), err, state)
 	hint := "do the other nodes run, with the same run id and endpoint? --join-timeout gives them more time"
 	asking, cancel := context.WithTimeout(context.Background(), h.cfg.KeepAlive)
 	defer cancel()
 	if full := whyFull(asking, h.conn.conn); full != "" {
-		hint = "the store is full, and closes who adds to it (" + full + "): --store-limit gives it more room, --store-allow keeps strangers out"
+		hint = "the store is full, and closes who adds to it (" + full +
+			"): --store-limit gives it more room, --store-allow keeps strangers out"
 	}
 	if others := otherIDs(asking, h.conn.conn, h.cfg.RunID); others != "" {
 		hint += "; other jobs use this store: " + others
@@ -298,7 +300,8 @@ func (h *Handler) claimTerm(ctx context.Context) (in termRecord, stands found, e
 	case h.last.Round >= 0: // it was ours before
 		err = errhint.Code(errhint.With(fmt.Errorf("cannot go on: %w", err), foreignHint), errhint.TryAgain)
 	default:
-		err = errhint.Code(errhint.With(err, "another program uses this store under the same run id: choose another one, or another port"), errhint.Usage)
+		err = errhint.Code(errhint.With(err, "another program uses this store under the same run id: choose another one, or another port"),
+			errhint.Usage)
 	}
 	return in, stands, err
 }
@@ -420,7 +423,8 @@ const reasonAnew = "CoordinatorAnew"
 // lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store: that with
 // a rank, noRank for one that is not known.
 func (h *Handler) lossOf(message string, a assignment, rank int) rendezvous.Verdict {
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message, Grace: h.cfg.fence()}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message,
+		Grace: h.cfg.fence()}
 	rules := h.cfg.rules(false)
 	rules.limit(&v, a.Restarts, a.Replacements+1)
 	rules.limitRank(&v, a, rank)

@@ -205,7 +205,8 @@ func (j *job) mustMeet(agents ...*agent) (number int, ranks map[string]int) {
 	seen := make([]bool, len(nexts))
 	for i, n := range nexts {
 		r := n.round
-		if r.Number != nexts[0].round.Number || r.GroupWorldSize != len(agents) || r.WorldSize != 2*len(agents) || r.BaseRank != 2*r.GroupRank ||
+		if r.Number != nexts[0].round.Number || r.GroupWorldSize != len(agents) || r.WorldSize != 2*len(agents) ||
+			r.BaseRank != 2*r.GroupRank ||
 			r.RoleWorldSize != r.WorldSize || r.BaseRoleRank != r.BaseRank || r.MasterAddr != nexts[0].round.MasterAddr || !r.AgentStore {
 			j.t.Errorf("%s: round %+v", agents[i].name, r)
 		}
@@ -422,7 +423,8 @@ func TestFixedRanks(t *testing.T) {
 		fa, fb := a.begin(t.Context()), b.begin(t.Context())
 		time.Sleep(time.Second)
 		n := <-c.begin(t.Context())
-		if n.err == nil || errhint.CodeOf(n.err) != errhint.TryAgain || !strings.Contains(n.err.Error(), "node rank 0 is taken by b: node c was started with the same") {
+		if n.err == nil || errhint.CodeOf(n.err) != errhint.TryAgain ||
+			!strings.Contains(n.err.Error(), "node rank 0 is taken by b: node c was started with the same") {
 			t.Errorf("the second node with rank 0: %v", n.err)
 		}
 		d := j.start("d", rank(1))
@@ -454,7 +456,8 @@ func TestJoinTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 2)
 		n := <-j.start("a").begin(t.Context())
-		if n.err == nil || errhint.CodeOf(n.err) != errhint.TryAgain || !strings.Contains(n.err.Error(), "1 of 2 nodes are there: a; 1 more to come") {
+		if n.err == nil || errhint.CodeOf(n.err) != errhint.TryAgain ||
+			!strings.Contains(n.err.Error(), "1 of 2 nodes are there: a; 1 more to come") {
 			t.Errorf("%v", n.err)
 		}
 	})

@@ -249,7 +249,8 @@ func (c *coordinator) findLost(ctx context.Context) error {
 		case p.left:
 			c.roster.lost(c.now(), agent, goesLeft)
 		case p.garbled:
-			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("heartbeats of a node are replaced or removed by something that is no agent of this job")
+			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms",
+				p.silent).Msg("heartbeats of a node are replaced or removed by something that is no agent of this job")
 			c.roster.lost(c.now(), agent, goesGarbled)
 		case p.deaf > c.cfg.deadAfter()/2: // it was alive then
 			c.log.Warn().Str("node", c.roster.name(agent)).Dur("silent_ms", p.silent).Msg("a node does not hear the coordinator")

@@ -78,7 +78,8 @@ func TestOneWayCut(t *testing.T) {
 				n := newNetwork(t, 2, 5)
 				var lives sync.WaitGroup
 				all := n.come("a b c d", n.live, &lives)
-				time.Sleep(time.Duration(cut%1000)*time.Millisecond - 10*time.Millisecond) // the heartbeats of e come just before it is cut off
+				// The heartbeats of e come just before it is cut off.
+				time.Sleep(time.Duration(cut%1000)*time.Millisecond - 10*time.Millisecond)
 				all = append(all, n.come("e", n.live, &lives)...)
 				time.Sleep(20*time.Second - (time.Duration(cut%1000)*time.Millisecond - 10*time.Millisecond) - 10*time.Millisecond)
 				for _, x := range []string{"b", "c", "d"} {
@@ -102,7 +103,8 @@ func TestHostDiesWhileRestarting(t *testing.T) {
 		n := newNetwork(t, 2, 5)
 		all := n.firstRound("a b c d e")
 		a, rest := all[0], all[1:]
-		a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Restarts: 1, Rank: 0, Status: 1}) // a's worker was killed for memory
+		a.Propose(t.Context(),
+			rendezvous.Verdict{Kind: rendezvous.Restart, Restarts: 1, Rank: 0, Status: 1}) // a's worker was killed for memory
 		for _, x := range rest {
 			x.verdict()
 		}

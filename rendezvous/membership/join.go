@@ -17,9 +17,11 @@ import (
 // wish joins, and waits for the place. prepared says that the store for workers was emptied on the way.
 func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignment, prepared bool, err error) {
 	rec := joinRecord{
-		Agent: h.id, Wish: newNonce(), Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize, NodeRank: h.cfg.NodeRank,
-		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
-		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements, LostOf: h.last.LostOf,
+		Agent: h.id, Wish: newNonce(), Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize,
+		NodeRank: h.cfg.NodeRank,
+		Min:      h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
+		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
+		LostOf: h.last.LostOf,
 	}
 	if h.round != nil {
 		rec.Restarts = max(rec.Restarts, h.round.restarts)
@@ -195,7 +197,8 @@ func (c *Config) prepare(p preparation) (port int, err error) {
 func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rendezvous.Round, error) {
 	h.host, h.last, h.ballot, h.hostLeft, h.job = a.Host, a, nil, false, a.Job
 	if a.Min != h.cfg.Min || a.Max != h.cfg.Max {
-		h.log.Warn().Int("min_nodes", a.Min).Int("max_nodes", a.Max).Msg("this node was started with another --nnodes than the coordinator, whose one counts")
+		h.log.Warn().Int("min_nodes", a.Min).Int("max_nodes",
+			a.Max).Msg("this node was started with another --nnodes than the coordinator, whose one counts")
 	}
 	r := newRound(h, a) //nolint:contextcheck // a round outlives the call
 	h.tidy(h.session, r)

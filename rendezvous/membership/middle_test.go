@@ -143,7 +143,8 @@ func TestVerdictKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kept atomic.Bool
 		_, a, b := inTheMiddle(t, &middle{keeps: func(_, key string) bool {
-			return (strings.HasSuffix(key, "/verdict") || strings.HasSuffix(key, "/decided")) && strings.Contains(key, "/0.") && !kept.Load()
+			return (strings.HasSuffix(key, "/verdict") || strings.HasSuffix(key, "/decided")) && strings.Contains(key, "/0.") &&
+				!kept.Load()
 		}})
 		defer kept.Store(true)
 		if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}); err != nil {
@@ -165,12 +166,14 @@ func TestVerdictKeptBack(t *testing.T) {
 // TestAnsweredInTheMiddle: somebody answers the heartbeats of b in the place of the store, and keeps the verdict from
 // it. The coordinator goes on without b: by then the workers of b have ended.
 func TestAnsweredInTheMiddle(t *testing.T) {
-	for _, what := range []string{"its heartbeats and the verdict", "all that it says, and the verdict", "the heartbeats of both, and the verdict"} {
+	for _, what := range []string{"its heartbeats and the verdict", "all that it says, and the verdict",
+		"the heartbeats of both, and the verdict"} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var strikes atomic.Bool
 				_, a, b := inTheMiddle(t, &middle{keeps: func(op, key string) bool {
-					beat, verdict := strings.Contains(key, "/beat/"), strings.HasSuffix(key, "/verdict") || strings.HasSuffix(key, "/decided")
+					beat, verdict := strings.Contains(key, "/beat/"), strings.HasSuffix(key, "/verdict") ||
+						strings.HasSuffix(key, "/decided")
 					switch {
 					case !strikes.Load():
 						return false
@@ -290,7 +293,8 @@ func TestVerdictDeleted(t *testing.T) {
 		proposed := make(chan struct{})
 		go func() {
 			defer close(proposed)
-			if v, err := b.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Fail, Rank: 2, Status: 9}); err != nil || v.Status != 7 {
+			if v, err := b.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Fail, Rank: 2, Status: 9}); err != nil ||
+				v.Status != 7 {
 				t.Errorf("b ends with %+v, %v, and a with 7", v, err)
 			}
 		}()
@@ -374,7 +378,8 @@ func garble(t *testing.T, whose string, pause time.Duration) {
 	for n := range enough {
 		rounds, errs := begin()
 		if err := errors.Join(errs...); err != nil && pause == 0 {
-			if n < 5 || errs[0] == nil || errs[1] == nil || !strings.Contains(err.Error(), "did not arrive") || errhint.CodeOf(errs[0]) != errhint.TryAgain {
+			if n < 5 || errs[0] == nil || errs[1] == nil || !strings.Contains(err.Error(), "did not arrive") ||
+				errhint.CodeOf(errs[0]) != errhint.TryAgain {
 				t.Errorf("after %d rounds: %v", n, err)
 			}
 			return
@@ -471,7 +476,8 @@ func TestTermGarbled(t *testing.T) {
 						return value, true
 					})
 				}
-				if _, err := a.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}); err != nil {
+				if _, err := a.Propose(t.Context(),
+					rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}); err != nil {
 					t.Fatal(err)
 				}
 				for _, x := range []*agent{a, b, c} {

@@ -133,7 +133,8 @@ func TestNoHeartbeatKey(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n), []byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":-1}`))
+			foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n),
+				[]byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":-1}`))
 			time.Sleep(10 * time.Second)
 			b.die()
 			select {
@@ -429,7 +430,8 @@ func TestHugeRound(t *testing.T) {
 		office := j.office(0)
 		foreign.Set(t.Context(), "muster/job7/beat/stranger", []byte(`{"n":1}`))
 		n, _ := foreign.Add(t.Context(), office+"tickets", 1)
-		foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n), []byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":9223372036854775807}`))
+		foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n),
+			[]byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":9223372036854775807}`))
 		<-j.start("b").begin(t.Context())
 		r := <-first
 		if r.err != nil {

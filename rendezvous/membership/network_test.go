@@ -287,7 +287,8 @@ func (n *network) live(a *agent, done *sync.WaitGroup) {
 // workers is one round until its end; it returns false when the test is over.
 func (n *network) workers(a *agent, r rendezvous.Round) {
 	start := time.Now()
-	n.t.Logf("%v %s begins round %d: rank %d of %d at %s, replacements %d", start.Format("05.000"), a.name, r.Number, r.GroupRank, r.GroupWorldSize, r.MasterAddr, r.Replacements)
+	n.t.Logf("%v %s begins round %d: rank %d of %d at %s, replacements %d", start.Format("05.000"), a.name, r.Number, r.GroupRank,
+		r.GroupWorldSize, r.MasterAddr, r.Replacements)
 	n.mu.Lock()
 	n.spans = append(n.spans, span{a.name, r, start, time.Time{}})
 	i := len(n.spans) - 1
@@ -346,10 +347,12 @@ func (n *network) overlaps() {
 	defer n.mu.Unlock()
 	for _, x := range n.spans {
 		for _, y := range n.spans {
-			same := x.round.Number == y.round.Number && x.round.MasterAddr == y.round.MasterAddr && x.round.GroupWorldSize == y.round.GroupWorldSize
+			same := x.round.Number == y.round.Number && x.round.MasterAddr == y.round.MasterAddr &&
+				x.round.GroupWorldSize == y.round.GroupWorldSize
 			xEnds := x.end.IsZero() || x.end.After(y.start)
 			if !same && x.start.Before(y.start) && xEnds {
-				n.t.Errorf("workers of %s (round %d at %s) run until %v; %s has begun round %d at %s at %v", x.who, x.round.Number, x.round.MasterAddr,
+				n.t.Errorf("workers of %s (round %d at %s) run until %v; %s has begun round %d at %s at %v", x.who, x.round.Number,
+					x.round.MasterAddr,
 					x.end.Format("05.000"), y.who, y.round.Number, y.round.MasterAddr, y.start.Format("05.000"))
 			}
 		}
@@ -407,11 +410,13 @@ type bridge struct {
 
 func (b *bridge) Appeared(context.Context) error { return nil }
 
-func (b *bridge) Join(ctx context.Context, company func() []membership.Peer, _ <-chan struct{}, _ membership.Master) (membership.Joined, error) {
+func (b *bridge) Join(ctx context.Context, company func() []membership.Peer, _ <-chan struct{},
+	_ membership.Master) (membership.Joined, error) {
 	select {
 	case j := <-b.join:
 		for rank, f := range company() {
-			j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank + 1, BaseRank: 2 * (rank + 1), BaseRoleRank: 2 * (rank + 1), RoleWorldSize: j.World})
+			j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank + 1, BaseRank: 2 * (rank + 1),
+				BaseRoleRank: 2 * (rank + 1), RoleWorldSize: j.World})
 		}
 		return j, nil
 	case <-ctx.Done():

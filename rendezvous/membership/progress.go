@@ -83,7 +83,8 @@ func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func
 				if l.Running {
 					level = zerolog.InfoLevel
 				}
-				h.log.WithLevel(level).Str("nodes", strings.Replace(text, " nodes are there", " are there", 1)).Dur("dur_ms", time.Since(began)).Msg("waiting for nodes")
+				h.log.WithLevel(level).Str("nodes", strings.Replace(text, " nodes are there", " are there", 1)).Dur("dur_ms",
+					time.Since(began)).Msg("waiting for nodes")
 			}
 		}
 	})

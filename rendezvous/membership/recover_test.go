@@ -185,7 +185,8 @@ func TestAllOthersDie(t *testing.T) {
 				}
 				for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
 					if until := lease(); !until.After(time.Now()) {
-						t.Fatalf("the workers of the coordinator are killed %v after the others have died; a verdict is there: %v", time.Since(began), len(a.Verdict()) > 0)
+						t.Fatalf("the workers of the coordinator are killed %v after the others have died; a verdict is there: %v",
+							time.Since(began), len(a.Verdict()) > 0)
 					}
 				}
 				if v := a.verdict(); v.Reason != "NodeLost" {

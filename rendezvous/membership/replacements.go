@@ -117,7 +117,8 @@ func (h *Handler) standbyOf(roll *rollRecord) assignment {
 func (h *Handler) countHost() {
 	known, err := parseLosses(h.last.LostOf)
 	left := h.last.Size - 1
-	if needed := left-left%max(h.cfg.Unit, 1) < h.cfg.Min || h.cfg.Fixed; h.cfg.RankLimit > 0 && err == nil && h.last.HostRank != noRank && needed {
+	if needed := left-left%max(h.cfg.Unit, 1) < h.cfg.Min || h.cfg.Fixed; h.cfg.RankLimit > 0 && err == nil &&
+		h.last.HostRank != noRank && needed {
 		known[h.last.HostRank]++
 		h.last.LostOf = known.String()
 	}

@@ -53,7 +53,8 @@ func TestRankLimit(t *testing.T) {
 					if end := c.end && i == len(c.lose)-1; end != (last.Kind == rendezvous.Fail) {
 						t.Fatalf("loss %d, of %s: %+v", i+1, name, last)
 					} else if end {
-						if last.Status != errhint.TryAgain || last.Reason != "RestartLimitReached" || !strings.Contains(last.Message, "the 3rd loss of group rank 2") {
+						if last.Status != errhint.TryAgain || last.Reason != "RestartLimitReached" ||
+							!strings.Contains(last.Message, "the 3rd loss of group rank 2") {
 							t.Errorf("%+v", last)
 						}
 						return
@@ -99,7 +100,8 @@ func TestShrinkingNeedsNoReplacement(t *testing.T) {
 
 // What an agent says it knows of losses is bounded.
 func TestLossesAreBounded(t *testing.T) {
-	for text, bad := range map[string]bool{"": false, "0:1,3:2": false, "x": true, "-1:1": true, "1": true, "99999999:1": true, strings.Repeat("1:1,", 1<<15): true} {
+	for text, bad := range map[string]bool{"": false, "0:1,3:2": false, "x": true, "-1:1": true, "1": true, "99999999:1": true,
+		strings.Repeat("1:1,", 1<<15): true} {
 		if err := membership.CheckLosses(text); (err != nil) != bad {
 			t.Errorf("%.20q: %v", text, err)
 		}
@@ -127,7 +129,8 @@ func TestNoRestartIsLeftForALoss(t *testing.T) {
 			}
 			b.die()
 			v := a.verdict()
-			if restarted != (v.Kind == rendezvous.Fail) || restarted && (v.Status != errhint.TryAgain || !strings.Contains(v.Message, "no restart is left for a lost node: 1 of 1 used")) {
+			if restarted != (v.Kind == rendezvous.Fail) || restarted &&
+				(v.Status != errhint.TryAgain || !strings.Contains(v.Message, "no restart is left for a lost node: 1 of 1 used")) {
 				t.Errorf("%+v", v)
 			}
 		})

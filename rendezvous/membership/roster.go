@@ -159,7 +159,8 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		// It has lost the store for a while, and stopped its workers; or it has heard a verdict that is on its way to
 		// us.
 		r.propose(rendezvous.Verdict{
-			Kind: rendezvous.Reassemble, Reason: "NodeReturned", Rank: -1, Message: "node " + rec.String() + " was cut off for a while and has stopped its workers",
+			Kind: rendezvous.Reassemble, Reason: "NodeReturned", Rank: -1,
+			Message: "node " + rec.String() + " was cut off for a while and has stopped its workers",
 		})
 	}
 }
@@ -287,7 +288,8 @@ func (r *roster) afterLoss(name string, how goes) rendezvous.Verdict {
 	}
 	if how == goesGarbled { // that says nothing of the node: it is no loss that counts, and it may come back at once
 		v.Reason = reasonBeatsGarbled
-		v.Message = "something that is no agent of this job replaces or removes the heartbeats of node " + name + " in the store; " + foreignHint
+		v.Message = "something that is no agent of this job replaces or removes the heartbeats of node " + name +
+			" in the store; " + foreignHint
 		return v
 	}
 	if !left && !r.inherited { // in an office that we took over nobody is counted who had gone long before

@@ -182,7 +182,8 @@ func inOrder(places []Placement) []int {
 func TestRosterInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := rules{
-			min: rapid.IntRange(1, 4).Draw(t, "min"), spares: rapid.IntRange(0, 2).Draw(t, "spares"), unit: rapid.IntRange(1, 2).Draw(t, "unit"),
+			min: rapid.IntRange(1, 4).Draw(t, "min"), spares: rapid.IntRange(0, 2).Draw(t, "spares"),
+			unit:     rapid.IntRange(1, 2).Draw(t, "unit"),
 			lastCall: 3 * time.Second, patience: 5 * time.Second, replaceLimit: -1, backoffLimit: -1,
 			quorum: rapid.Bool().Draw(t, "quorum"), fence: time.Second, fenced: 2 * time.Second, order: inOrder,
 		}
@@ -192,7 +193,8 @@ func TestRosterInvariants(t *testing.T) {
 		}
 		c := &crowd{t: t, r: newRoster(rules), open: map[int64]string{}, alive: map[string]*person{}, round: -1}
 		for range rapid.IntRange(5, 60).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"spawn", "spawn", "back", "back", "back", "die", "leave", "fail", "time", "time"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"spawn", "spawn", "back", "back", "back", "die", "leave", "fail", "time", "time"}).Draw(t,
+				"step") {
 			case "spawn":
 				if len(c.alive) < 9 {
 					c.spawn()
@@ -213,7 +215,8 @@ func TestRosterInvariants(t *testing.T) {
 				}
 			case "fail":
 				if c.round >= 0 && !c.verdict && !c.ended {
-					kind := rapid.SampledFrom([]rendezvous.VerdictKind{rendezvous.Restart, rendezvous.Restart, rendezvous.Reassemble, rendezvous.Fail}).Draw(t, "kind")
+					kind := rapid.SampledFrom([]rendezvous.VerdictKind{rendezvous.Restart, rendezvous.Restart, rendezvous.Reassemble,
+						rendezvous.Fail}).Draw(t, "kind")
 					c.end(rendezvous.Verdict{Kind: kind, Restarts: c.r.restarts + 1})
 				}
 			case "time":
@@ -265,11 +268,13 @@ func TestAwaits(t *testing.T) {
 		begun bool
 		want  string
 	}{
-		"too few":              {rules{min: 2, max: 4, unit: 1, lastCall: time.Second}, []int{-1}, false, ""},
-		"last call":            {rules{min: 2, max: 4, unit: 1, lastCall: time.Second}, []int{-1, -1}, false, "the last call for others runs"},
-		"no multiple":          {rules{min: 2, max: 4, unit: 2, lastCall: time.Second}, []int{-1}, false, "a multiple of 2"},
-		"one rank twice":       {rules{min: 3, max: 3, unit: 1, fixed: true}, []int{0, 0, 2}, false, "nobody has node rank 1"},
-		"a node that was lost": {rules{min: 1, max: 4, unit: 1, lastCall: time.Second}, []int{-1, -1}, true, "no worker of the last round can be left"},
+		"too few": {rules{min: 2, max: 4, unit: 1, lastCall: time.Second}, []int{-1}, false, ""},
+		"last call": {rules{min: 2, max: 4, unit: 1, lastCall: time.Second}, []int{-1, -1}, false,
+			"the last call for others runs"},
+		"no multiple":    {rules{min: 2, max: 4, unit: 2, lastCall: time.Second}, []int{-1}, false, "a multiple of 2"},
+		"one rank twice": {rules{min: 3, max: 3, unit: 1, fixed: true}, []int{0, 0, 2}, false, "nobody has node rank 1"},
+		"a node that was lost": {rules{min: 1, max: 4, unit: 1, lastCall: time.Second}, []int{-1, -1}, true,
+			"no worker of the last round can be left"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoster(c.rules)
@@ -289,7 +294,8 @@ func TestPredecessorReturns(t *testing.T) {
 	for name, back := range map[string]bool{"it comes back": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoster(rules{min: 1, max: 2, unit: 1, order: func(p []Placement) []int { return []int{0, 1}[:len(p)] }})
-			i := &inheritance{round: 0, size: 2, members: map[string]member{"a": {rank: 0, name: "a", gone: true}, "b": {rank: 1, name: "b"}}}
+			i := &inheritance{round: 0, size: 2,
+				members: map[string]member{"a": {rank: 0, name: "a", gone: true}, "b": {rank: 1, name: "b"}}}
 			i.into(r)
 			want := 1
 			r.join(0, 1, joinRecord{Agent: "b", Workers: 1, NodeRank: -1, Round: 0, Rank: 1, Size: 2})

@@ -50,7 +50,8 @@ type round struct {
 // newRound begins to wait for the verdict.
 func newRound(h *Handler, a assignment) *round {
 	r := &round{
-		h: h, a: a, s: h.session, verdict: make(chan rendezvous.Verdict, 1), tallied: make(chan rendezvous.Tally, 1), wrote: map[string]bool{}, began: time.Now(),
+		h: h, a: a, s: h.session, verdict: make(chan rendezvous.Verdict, 1), tallied: make(chan rendezvous.Tally, 1),
+		wrote: map[string]bool{}, began: time.Now(),
 	}
 	r.running, r.end = context.WithCancel(r.s.ctx)
 	if r.leader = r.s.ledBy(); r.leader == h.id && h.coord != nil {

@@ -89,7 +89,8 @@ func (c *coordinator) skip(ctx context.Context, next, drawn int64, late chan str
 	if drawn-next > mostSkipped {
 		if !c.skipped {
 			c.skipped = true
-			c.log.Warn().Int64("tickets", drawn-next).Msg("the counter of joining nodes has jumped: something else changes it. Nodes that were not heard ask again")
+			c.log.Warn().Int64("tickets",
+				drawn-next).Msg("the counter of joining nodes has jumped: something else changes it. Nodes that were not heard ask again")
 		}
 		next = drawn - batch
 	}

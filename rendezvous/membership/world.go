@@ -248,7 +248,8 @@ func (c *coordinator) heed(word elsewhereRecord, told bool) bool {
 	default:
 		c.roster.propose(rendezvous.Verdict{
 			Kind: rendezvous.Fail, Reason: "JobElsewhere", Status: errhint.TryAgain, Rank: -1, Grace: c.cfg.fence(),
-			Message: "the job goes on at " + shown(word.At) + ", to which its store has moved: name that node behind the first one in the endpoint",
+			Message: "the job goes on at " + shown(word.At) +
+				", to which its store has moved: name that node behind the first one in the endpoint",
 		})
 	}
 	return true

@@ -133,7 +133,8 @@ type brings struct {
 }
 
 // Join implements membership.Bridge. The place is the store's own, so master is not asked.
-func (s *Static) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{}, _ membership.Master) (j membership.Joined, err error) {
+func (s *Static) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{},
+	_ membership.Master) (j membership.Joined, err error) {
 	var ours map[int]membership.Peer
 	for {
 		if ours, s.others, err = s.gather(ctx, company()); err != nil {
@@ -152,8 +153,9 @@ func (s *Static) Join(ctx context.Context, company func() []membership.Peer, cha
 		}
 	}
 	j = membership.Joined{
-		Size: s.cfg.Nodes, Others: len(s.others), MasterAddr: s.cfg.Addr, MasterPort: s.cfg.Port, AgentStore: true, Names: make([]string, s.cfg.Nodes),
-		Exit: []string{s.passed()},
+		Size: s.cfg.Nodes, Others: len(s.others), MasterAddr: s.cfg.Addr, MasterPort: s.cfg.Port, AgentStore: true,
+		Names: make([]string, s.cfg.Nodes),
+		Exit:  []string{s.passed()},
 	}
 	for rank := range j.Names {
 		j.Names[rank] = cmp.Or(ours[rank].Addr, "torchrun")
@@ -192,11 +194,13 @@ func (s *Static) gather(ctx context.Context, company []membership.Peer) (ours ma
 			if old, err := s.cfg.Store.Check(ctx, s.oldRole(rank)); err != nil {
 				return nil, nil, err
 			} else if old {
-				return nil, nil, ended(rendezvous.Fail, "PeerTooOld", fmt.Sprintf("node rank %d is an agent of a torchrun before 2.4, which cannot share a static job with muster", rank))
+				return nil, nil, ended(rendezvous.Fail, "PeerTooOld",
+					fmt.Sprintf("node rank %d is an agent of a torchrun before 2.4, which cannot share a static job with muster", rank))
 			}
 		}
 	}
-	s.say(fmt.Sprintf("%d of %d nodes are there, %d of them agents of torchrun; missing: node rank %s", len(ours)+len(others), s.cfg.Nodes, len(others), strings.Join(missing, ", ")))
+	s.say(fmt.Sprintf("%d of %d nodes are there, %d of them agents of torchrun; missing: node rank %s", len(ours)+len(others), s.cfg.Nodes,
+		len(others), strings.Join(missing, ", ")))
 	if len(doubles) > 0 && len(ours) < s.cfg.Nodes {
 		return nil, nil, ended(rendezvous.Fail, "NodeRankTaken", strings.Join(doubles, "; "))
 	}
@@ -229,7 +233,8 @@ func (s *Static) assign(ctx context.Context, ours map[int]membership.Peer, j *me
 				return err
 			}
 			if infos[rank], err = readBrings(text); err != nil {
-				return fmt.Errorf("cannot use what key %q of the store says: %.100q is not what an agent of torchrun writes there", s.role(rank), text)
+				return fmt.Errorf("cannot use what key %q of the store says: %.100q is not what an agent of torchrun writes there",
+					s.role(rank), text)
 			}
 		}
 		j.World += infos[rank].Local
@@ -238,7 +243,8 @@ func (s *Static) assign(ctx context.Context, ours map[int]membership.Peer, j *me
 	base, roleBase := 0, map[string]int{}
 	for rank, info := range infos {
 		if f, is := ours[rank]; is {
-			j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank, BaseRank: base, BaseRoleRank: roleBase[info.Role], RoleWorldSize: roles[info.Role]})
+			j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank, BaseRank: base, BaseRoleRank: roleBase[info.Role],
+				RoleWorldSize: roles[info.Role]})
 		} else {
 			value := fmt.Appendf(nil, "[%d, %d, %d, %d]", base, j.World, roleBase[info.Role], roles[info.Role])
 			if err := s.cfg.Store.Set(ctx, s.ranks(rank), value); err != nil {
@@ -271,7 +277,8 @@ func (s *Static) follow(ctx context.Context, ours map[int]membership.Peer, j *me
 		f := ours[rank]
 		v, err := readRanks(text, f.Workers)
 		if err != nil {
-			return fmt.Errorf("cannot use what key %q of the store says: %.100q is not what an agent of torchrun writes there", s.ranks(rank), text)
+			return fmt.Errorf("cannot use what key %q of the store says: %.100q is not what an agent of torchrun writes there",
+				s.ranks(rank), text)
 		}
 		j.World = v[1]
 		j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank, BaseRank: v[0], BaseRoleRank: v[2], RoleWorldSize: v[3]})

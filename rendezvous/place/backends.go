@@ -99,5 +99,6 @@ func (m *meeting) staticBridge(conn membership.Conn) (membership.Bridge, error) 
 		return nil, fmt.Errorf("internal error: a static job at a %T", conn)
 	}
 	at := m.Endpoints[0]
-	return mixed.NewStatic(mixed.StaticConfig{Store: store, RunID: m.runID, Nodes: m.nodes.Max, Addr: at.Host, Port: at.Port, Log: m.log}), nil
+	return mixed.NewStatic(mixed.StaticConfig{Store: store, RunID: m.runID, Nodes: m.nodes.Max, Addr: at.Host, Port: at.Port, Log: m.log}),
+		nil
 }

@@ -34,7 +34,8 @@ func (m *meeting) refuseMaster() error {
 	if what == "" {
 		return nil
 	}
-	return errhint.With(errhint.Usagef("cannot meet at %s=%s: %s answers there, as DLRover's own master is, and not a store of muster", dlroverMasterAddr, e, what),
+	return errhint.With(errhint.Usagef("cannot meet at %s=%s: %s answers there, as DLRover's own master is, and not a store of muster",
+		dlroverMasterAddr, e, what),
 		fmt.Sprintf("muster's agents need no master: run muster store --bind 0.0.0.0:%d in its place, or give --rdzv-endpoint HOST:PORT, where HOST is one of the nodes", e.Port))
 }
 
@@ -85,6 +86,7 @@ func (m *meeting) sayOpen(cfg *membership.Config, simulated bool) {
 	} else if local && simulated {
 		level = zerolog.DebugLevel
 	}
-	m.log.WithLevel(level).Msg("no job token: whoever reaches " + at + " can change what this job does, and services between nodes stay off; " +
+	m.log.WithLevel(level).Msg("no job token: whoever reaches " + at +
+		" can change what this job does, and services between nodes stay off; " +
 		"muster token job.token makes one, and --token-file job.token (MUSTER_TOKEN_FILE) on every node closes this")
 }

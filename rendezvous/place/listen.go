@@ -42,7 +42,8 @@ func (m *meeting) listenWorkers(ctx context.Context, addr string) (*tcpstore.Ser
 		return nil, errhint.Code(err, errhint.Usage)
 	}
 	if err != nil {
-		return nil, errhint.Code(errhint.With(err, "--local-addr or --iface names the address of this node that others reach"), errhint.Usage)
+		return nil,
+			errhint.Code(errhint.With(err, "--local-addr or --iface names the address of this node that others reach"), errhint.Usage)
 	}
 	return server, nil
 }
@@ -76,7 +77,8 @@ func (m *meeting) listen(ips []netip.Addr, port int) (*tcpstore.Server, error) {
 	for i, ip := range ips {
 		hosts[i] = ip.String()
 	}
-	return tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Private: membership.KeyPrefix, Allow: m.StoreAllow, Limits: tcpstore.Limits{Total: m.StoreLimit}, Log: m.log})
+	return tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Private: membership.KeyPrefix, Allow: m.StoreAllow,
+		Limits: tcpstore.Limits{Total: m.StoreLimit}, Log: m.log})
 }
 
 // Listen binds a store to what host means: an address, or every address of a name. These become cfg.Hosts.

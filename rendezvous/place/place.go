@@ -134,8 +134,9 @@ func (m *meeting) config(job *job.Job) (membership.Config, error) {
 		Fixed: m.Backend == "static" || m.Backend == "muster" && m.NodeRank >= 0, NodeRank: -1, Node: m.hostname,
 		KeepAlive: cmp.Or(m.KeepAlive, ownKeepAlive), Attempts: cmp.Or(m.KeepAliveAttempts, ownAttempts),
 		JoinTimeout: m.JoinTimeout, CloseTimeout: m.CloseTimeout, LastCall: cmp.Or(m.LastCall, ownLastCall),
-		ReplaceLimit: job.Restart.ReplaceLimit, RankLimit: job.Restart.RankLimit, LossLimit: job.Restart.LossLimit, BackoffLimit: job.Restart.BackoffLimit,
-		Checks: job.Check.Flags(), Quarantine: job.Check.Quarantine, Log: m.log,
+		ReplaceLimit: job.Restart.ReplaceLimit, RankLimit: job.Restart.RankLimit, LossLimit: job.Restart.LossLimit,
+		BackoffLimit: job.Restart.BackoffLimit,
+		Checks:       job.Check.Flags(), Quarantine: job.Check.Quarantine, Log: m.log,
 	}
 	if cfg.Fixed {
 		cfg.NodeRank = m.NodeRank
@@ -285,7 +286,8 @@ func (m *meeting) openTCP(ctx context.Context, cfg *membership.Config) error {
 		case <-time.After(pause):
 		case <-ctx.Done():
 			err := fmt.Errorf("%w; given up after %v", m.explain(last), time.Since(began).Round(time.Second))
-			return errhint.Code(errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?"), errhint.TryAgain)
+			return errhint.Code(errhint.With(err, "does the node that hosts the store run, and can its port be reached from here?"),
+				errhint.TryAgain)
 		}
 	}
 }

@@ -101,7 +101,8 @@ func TestRefusedClientsDoNotFillTheLog(t *testing.T) {
 	took := time.Since(began)
 	s.Close() // ends the loop that writes
 	want := 2 * (1 + int(took/time.Minute))
-	if n := strings.Count(log.String(), "\n"); n < 2 || n > want || !strings.Contains(log.String(), "127.0.0.5") || !strings.Contains(log.String(), "127.0.0.6") {
+	if n := strings.Count(log.String(), "\n"); n < 2 || n > want || !strings.Contains(log.String(), "127.0.0.5") ||
+		!strings.Contains(log.String(), "127.0.0.6") {
 		t.Errorf("%d lines, want 2:\n%s", n, log.String())
 	}
 }

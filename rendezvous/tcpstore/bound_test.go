@@ -33,14 +33,19 @@ func TestTheStoreIsBounded(t *testing.T) {
 		"many at once": {add: func(i int) string {
 			return opMultiSet + u64(2) + str(fmt.Sprint("a", i)) + str(value) + str(fmt.Sprint("b", i)) + str(value)
 		}},
-		"waits":             {add: func(i int) string { return opWait + keys(fmt.Sprint(value, i), value+value) }, partial: true},
-		"parts of requests": {add: func(i int) string { return opMultiSet + u64(2) + str(fmt.Sprint("a", i)) + str(strings.Repeat(big, 5)) }, partial: true},
-		"parts of values":   {add: func(i int) string { return opSet + str(fmt.Sprint("a", i)) + u64(800<<10) + strings.Repeat(big, 5) }, partial: true},
+		"waits": {add: func(i int) string { return opWait + keys(fmt.Sprint(value, i), value+value) }, partial: true},
+		"parts of requests": {add: func(i int) string {
+			return opMultiSet + u64(2) + str(fmt.Sprint("a", i)) +
+				str(strings.Repeat(big, 5))
+		}, partial: true},
+		"parts of values": {add: func(i int) string { return opSet + str(fmt.Sprint("a", i)) + u64(800<<10) + strings.Repeat(big, 5) },
+			partial: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log testutil.Buffer
-			s, err := tcpstore.Listen(tcpstore.ServerConfig{Limits: tcpstore.Limits{Total: limit}, Log: zerolog.New(zerolog.SyncWriter(&log))})
+			s, err := tcpstore.Listen(tcpstore.ServerConfig{Limits: tcpstore.Limits{Total: limit},
+				Log: zerolog.New(zerolog.SyncWriter(&log))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +91,8 @@ func TestTheStoreIsBounded(t *testing.T) {
 			s.Reset()
 			testutil.Eventually(t, patience, "nothing is held", func() bool { return tcpstore.Held(s) == 0 })
 			s.Close()
-			if n := strings.Count(log.String(), "the store is full"); n < 1 || n > 2 || !strings.Contains(log.String(), `"addr":"127.0.0.1:`) || !strings.Contains(log.String(), fmt.Sprint(`"limit":`, limit)) {
+			if n := strings.Count(log.String(), "the store is full"); n < 1 || n > 2 ||
+				!strings.Contains(log.String(), `"addr":"127.0.0.1:`) || !strings.Contains(log.String(), fmt.Sprint(`"limit":`, limit)) {
 				t.Errorf("the log has\n%s", log.String())
 			}
 		})
@@ -183,7 +189,8 @@ func readFull(c raw, b []byte) (n int, err error) {
 func TestSilentClientsAreClosed(t *testing.T) {
 	t.Parallel()
 	s := listen(t, tcpstore.ServerConfig{Hosts: []string{"0.0.0.0"}, SilentTimeout: 300 * time.Millisecond})
-	for name, said := range map[string]string{"nothing": "", "half a handshake": hello[:3], "half a request": opGet + u64(100) + "x", "part of a value": opSet + str("k") + u64(1<<20) + "x"} {
+	for name, said := range map[string]string{"nothing": "", "half a handshake": hello[:3], "half a request": opGet + u64(100) + "x",
+		"part of a value": opSet + str("k") + u64(1<<20) + "x"} {
 		c := dialFrom(t, s, "127.0.0.7")
 		c.send(said)
 		if got, err := c.Read(make([]byte, 1)); got != 0 || err == nil {

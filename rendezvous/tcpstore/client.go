@@ -26,7 +26,9 @@ const (
 	longDelay   = 5 * time.Second
 	maxTries    = 8               // of an agent's client to open one more connection, while the server is reset again and again
 	cancelGrace = 5 * time.Second // for the answer to CANCEL_WAIT, which a healthy server sends at once
-	keepIdle    = 8               // connections that a client keeps for its next calls, the watched one left out: another one takes three round trips
+	// Connections that a client keeps for its next calls, the watched one left out: another one takes three round
+	// trips.
+	keepIdle    = 8
 	maxReply    = 1 << 30         // bytes of one value in an answer; APPEND can make values longer than SET allows
 	maxList     = 512 << 20       // bytes that the answer to LIST_KEYS may occupy here; our server sends 512 MiB at most
 )
@@ -209,7 +211,8 @@ func (l *link) ask(ctx context.Context, peer dialect) error {
 
 // isClosed says whether err is how it looks when the peer closes an established connection.
 func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 // connect opens a connection and makes sure that the server speaks peer.
@@ -355,7 +358,8 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 		l, err = c.open(ctx)
 	}
 	if err != nil {
-		if c.cfg.Private != "" && ctx.Err() == nil && !errors.Is(err, rendezvous.ErrStoreClosed) { // an agent reaches it anew, or another one
+		if c.cfg.Private != "" && ctx.Err() == nil &&
+			!errors.Is(err, rendezvous.ErrStoreClosed) { // an agent reaches it anew, or another one
 			c.fail(err)
 			return nil, c.closedError()
 		}

@@ -269,7 +269,8 @@ func (l *loop) admit(fd int) *source {
 	}
 	from := l.srv.crowd.enter(addr)
 	if from == nil && l.srv.due(addr, now) {
-		l.srv.cfg.Log.Warn().Stringer("addr", addr).Int32("limit", l.srv.crowd.limit).Msg("store refuses a client: too many connections from its address send nothing")
+		l.srv.cfg.Log.Warn().Stringer("addr", addr).Int32("limit",
+			l.srv.crowd.limit).Msg("store refuses a client: too many connections from its address send nothing")
 	}
 	return from
 }
@@ -296,7 +297,8 @@ func accept(fd int, from *peer) (int, unix.Errno) {
 		return int(n), e
 	}
 	from.size = uint32(unsafe.Sizeof(from.sa))
-	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&from.sa)), uintptr(unsafe.Pointer(&from.size)), flags, 0, 0)
+	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&from.sa)), uintptr(unsafe.Pointer(&from.size)),
+		flags, 0, 0)
 	return int(n), e
 }
 

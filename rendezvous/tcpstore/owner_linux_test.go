@@ -26,7 +26,8 @@ func TestStoreOfOneUser(t *testing.T) {
 		own, host := i%2 == 0, hosts[i/2]
 		t.Run(strconv.FormatBool(own)+" at "+host, func(t *testing.T) {
 			var log testutil.Buffer
-			s, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{host}, OwnUser: own, Log: zerolog.New(zerolog.SyncWriter(&log))})
+			s, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{host}, OwnUser: own,
+				Log: zerolog.New(zerolog.SyncWriter(&log))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +43,8 @@ func TestStoreOfOneUser(t *testing.T) {
 				want = str("")
 			}
 			friend.ask(opGet+str("k"), want)
-			if told := strings.Contains(log.String(), "another user's") && strings.Contains(log.String(), "--store-allow 127.0.0.0/8") && strings.Contains(log.String(), `"uid":`+strconv.Itoa(testutil.StrangerID)); told != own {
+			if told := strings.Contains(log.String(), "another user's") && strings.Contains(log.String(), "--store-allow 127.0.0.0/8") &&
+				strings.Contains(log.String(), `"uid":`+strconv.Itoa(testutil.StrangerID)); told != own {
 				t.Errorf("the log has %q", log.String())
 			}
 		})

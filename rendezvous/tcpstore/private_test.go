@@ -114,7 +114,8 @@ func TestResetSparesAgents(t *testing.T) {
 	waits := agent(opWait + keys("muster/later"))
 	barrier := agent(opBarrier + str("muster/bar") + u64(2))
 	popper := agent(opWait + keys("muster/q"))
-	both := agent(opSet+str("muster/kept")+str("kept")+opSet+str("/k2")+str("")+opSet+str("muster/big")+str(big), opWait+keys("/both", "muster/both"))
+	both := agent(opSet+str("muster/kept")+str("kept")+opSet+str("/k2")+str("")+opSet+str("muster/big")+str(big),
+		opWait+keys("/both", "muster/both"))
 	public := agent(opWait + keys("/k3"))
 	half := agent(opSet + str("muster/half") + u64(1<<20) + big[:1<<19])
 	piece := agent(opSet + str("muster/piece")[:5])
@@ -195,10 +196,12 @@ func TestResetReleasesMemory(t *testing.T) {
 	agent.ask(opCheck+keys(private), "\x01")
 	fill := func(c raw, prefix string) {
 		for i := range each {
-			c.send(opSet + str(fmt.Sprint(prefix, i)) + str("a value that takes some room, a hundred bytes or so, in all the twenty thousand of its keys, say"))
+			c.send(opSet + str(fmt.Sprint(prefix, i)) +
+				str("a value that takes some room, a hundred bytes or so, in all the twenty thousand of its keys, say"))
 		}
 		for i := range 8 {
-			c.send(opQueuePush + str(prefix+"queue") + str(strings.Repeat("q", 1<<20)) + opSet + str(fmt.Sprint(prefix, "big", i)) + str(strings.Repeat("b", 1<<20)))
+			c.send(opQueuePush + str(prefix+"queue") + str(strings.Repeat("q", 1<<20)) + opSet + str(fmt.Sprint(prefix, "big", i)) +
+				str(strings.Repeat("b", 1<<20)))
 		}
 		c.alive()
 	}

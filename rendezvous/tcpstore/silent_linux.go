@@ -134,7 +134,8 @@ func (l *loop) closeSilent(now time.Time) {
 		default:
 			c.dismissed = idle
 			if l.srv.due(c.from.addr, now) {
-				l.srv.cfg.Log.Warn().Stringer("addr", c.from.addr).Int32("silent", c.from.silent.Load()).Dur("dur_ms", l.srv.cfg.SilentTimeout).
+				l.srv.cfg.Log.Warn().Stringer("addr", c.from.addr).Int32("silent", c.from.silent.Load()).Dur("dur_ms",
+					l.srv.cfg.SilentTimeout).
 					Msg("the store closes connections that send nothing")
 			}
 			l.close(c, fmt.Errorf("%w: nothing came for %v", errProtocol, l.srv.cfg.SilentTimeout))

@@ -83,15 +83,18 @@ var (
 		KFD(4, 0x1002, 152, 1282, 130, 16404946649897475633), KFD(10, 0x1002, 152, 9984, 136, 2472748907779728154),
 		PCI("0000:05:00.0", "0x1002", "0x120000", "amdgpu"), PCI("0000:27:00.0", "0x1002", "0x120000", "amdgpu"))
 	Hygon = Nodes("kfd", "mkfd", "dri/renderD128", "dri/renderD129").With(CPUNode,
-		PCI("0000:00:00.0", "0x1d94", "0x060000", ""), PCI("0000:00:00.2", "0x1d94", "0x108000", "ccp"), PCI("0000:03:00.1", "0x1d94", "0x0c0330", "xhci_hcd"),
+		PCI("0000:00:00.0", "0x1d94", "0x060000", ""), PCI("0000:00:00.2", "0x1d94", "0x108000", "ccp"),
+		PCI("0000:03:00.1", "0x1d94", "0x0c0330", "xhci_hcd"),
 		PCI("0000:05:00.0", "0x1d94", "0x038000", "hydcu"), PCI("0000:06:00.0", "0x1d94", "0x038000", "hydcu"),
 		KFD(1, 0x1d94, 240, 0x500, 128, 0), KFD(2, 0x1d94, 240, 0x600, 129, 0))
 	Davinci = Nodes("davinci_manager", "devmm_svm", "hisi_hdc")
 	Ascend  = Davinci.With(Bridge, Nodes("davinci0", "davinci1"),
 		PCI("0000:01:00.0", "0x19e5", "0x171100", "hibmc-drm"), PCI("0000:02:00.0", "0x19e5", "0x030000", "hibmc-drm"),
-		PCI("0000:82:00.0", "0x19e5", "0x120000", "devdrv_device_driver"), PCI("0000:c1:00.0", "0x19e5", "0x120000", "devdrv_device_driver"))
+		PCI("0000:82:00.0", "0x19e5", "0x120000", "devdrv_device_driver"),
+		PCI("0000:c1:00.0", "0x19e5", "0x120000", "devdrv_device_driver"))
 	MetaX = Nodes("mxcd", "mxgd").With(Bridge,
-		PCI("0000:08:00.0", "0x9999", "0x038000", "metax"), DRI("0000:08:00.0", 130), PCI("0000:09:00.0", "0x9999", "0x038000", "metax"), DRI("0000:09:00.0", 131))
+		PCI("0000:08:00.0", "0x9999", "0x038000", "metax"), DRI("0000:08:00.0", 130), PCI("0000:09:00.0", "0x9999", "0x038000", "metax"),
+		DRI("0000:09:00.0", 131))
 	Gaudi = Bridge.With(Nodes("accel/accel0", "accel/accel_controlD0", "accel/accel1", "accel/accel2"),
 		PCI("0000:33:00.0", "0x1da3", "0x120000", "habanalabs"), PCI("0000:34:00.0", "0x1da3", "0x120000", "habanalabs"),
 		AccelClass("accel", "accel0", "0000:34:00.0"), AccelClass("accel", "accel_controlD0", "0000:34:00.0"),
@@ -99,10 +102,12 @@ var (
 		PCI("0000:00:0b.0", "0x8086", "0x120000", "intel_vpu")).With(
 		Tree{"sys/devices/pci0000:00/0000:33:00.0/device": "0x1060\n", "sys/devices/pci0000:00/0000:34:00.0/device": "0x1060\n"})
 	Arc = Bridge.With(PCI("0000:00:02.0", "0x8086", "0x030000", "i915"), DRI("0000:00:02.0", 128),
-		PCI("0000:03:00.0", "0x8086", "0x030000", "xe"), DRI("0000:03:00.0", 129), PCI("0000:04:00.0", "0x8086", "0x038000", "i915"), DRI("0000:04:00.0", 130))
+		PCI("0000:03:00.0", "0x8086", "0x030000", "xe"), DRI("0000:03:00.0", 129), PCI("0000:04:00.0", "0x8086", "0x038000", "i915"),
+		DRI("0000:04:00.0", 130))
 	Cambricon = Nodes("cambricon_ctl", "cambricon_dev0", "cambricon_dev1", "cambricon_ipcm0", "cambricon_ipcm1").With(Bridge,
 		PCI("0000:65:00.0", "0xcabc", "0x120000", "cambricon-pci-drv"), PCI("0000:66:00.0", "0xcabc", "0x120000", "cambricon-pci-drv"))
-	MThreads = Nodes("mtgpu.0", "mtgpu1").With(Bridge, PCI("0000:01:00.0", "0x1ed5", "0x030000", "mtgpu"), PCI("0000:02:00.0", "0x1ed5", "0x030200", "mtgpu"))
+	MThreads = Nodes("mtgpu.0", "mtgpu1").With(Bridge, PCI("0000:01:00.0", "0x1ed5", "0x030000", "mtgpu"),
+		PCI("0000:02:00.0", "0x1ed5", "0x030200", "mtgpu"))
 	Iluvatar = Nodes("itrctl", "iluvatar0").With(Bridge, PCI("0000:01:00.0", "0x1e3e", "0x030200", "iluvatar"))
 	THead    = Nodes("alixpu", "alixpu_ctl", "alixpu_ppu0", "alixpu_ppu10", "alixpu_ppu2").With(Bridge)
 )

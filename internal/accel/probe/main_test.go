@@ -113,7 +113,8 @@ func denyMemfd() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
 		return errno
@@ -152,7 +153,8 @@ var theProbe, theLibrary, oldLibrary compiled
 func realProbe(t testing.TB) string {
 	t.Helper()
 	return theProbe.get(t, "nvprobe", func(path string) *exec.Cmd {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", `-s -w -linkmode external -extldflags "-Wl,-z,lazy"`, "-o", path, "muster/cmd/nvprobe")
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", `-s -w -linkmode external -extldflags "-Wl,-z,lazy"`, "-o", path,
+			"muster/cmd/nvprobe")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "CC=gcc", "GOFLAGS=", "CGO_CFLAGS=-O2 -g0 -Wno-deprecated-declarations")
 		return cmd
 	})

@@ -241,7 +241,8 @@ func Describe() Description {
 // String returns a sentence for people.
 func (d Description) String() string {
 	if !d.Embedded {
-		return "NVML probe: none inside (built without nvprobe_embed); an installed nvprobe is looked for by $" + Variable + ", beside muster and on PATH"
+		return "NVML probe: none inside (built without nvprobe_embed); an installed nvprobe is looked for by $" + Variable +
+			", beside muster and on PATH"
 	}
 	return fmt.Sprintf("NVML probe: %d bytes inside, with go-nvml %s", d.Bytes, d.GoNVML)
 }

@@ -47,7 +47,8 @@ func incomplete(t *testing.T, r *probe.Report, problem string, culprit probe.Cul
 }
 
 func TestHealthyGPUs(t *testing.T) {
-	r := mustRun(t, options(t, "count=8", "gpu=1", "ecc=2", "rows=1", "pending=1", "action=2", "down=4", "sram=1", "dbe=3", "apart=1", "fabric=3"))
+	r := mustRun(t,
+		options(t, "count=8", "gpu=1", "ecc=2", "rows=1", "pending=1", "action=2", "down=4", "sram=1", "dbe=3", "apart=1", "fabric=3"))
 	complete(t, r)
 	if want := (probe.Sys{Driver: "550.54.15", NVML: "12.550.54.15", CUDA: 12040}); r.Sys != want {
 		t.Errorf("sys %+v", r.Sys)
@@ -59,9 +60,11 @@ func TestHealthyGPUs(t *testing.T) {
 	want := nvline.GPU{
 		Index: 1, UUID: "GPU-00000000-0000-0000-0000-000000000001", Name: "NVIDIA H100 80GB HBM3", BDF: "0000:1c:00.0", Minor: new(1),
 		MemTotal: new(uint64(85520809984)), MemUsed: new(uint64(1048576)), MIG: new(false), MIGPending: new(false),
-		Persistence: new(true), ComputeMode: new(0), ECC: new(true), ECCPending: new(true), ECCVolatile: new(uint64(2)), ECCAggregate: new(uint64(6)),
-		SRAM: new(true), RetiredSBE: new(0), RetiredDBE: new(3), P2P: []int{5}, Fabric: &nvline.Fabric{State: 3},
-		TempSlow: new(87), TempMem: new(51), TempMemMax: new(95), Power: new(71234), PowerLimit: new(700000), ClockSM: new(345), ClockMem: new(2619),
+		Persistence: new(true), ComputeMode: new(0), ECC: new(true), ECCPending: new(true), ECCVolatile: new(uint64(2)),
+		ECCAggregate: new(uint64(6)),
+		SRAM:         new(true), RetiredSBE: new(0), RetiredDBE: new(3), P2P: []int{5}, Fabric: &nvline.Fabric{State: 3},
+		TempSlow: new(87), TempMem: new(51), TempMemMax: new(95), Power: new(71234), PowerLimit: new(700000), ClockSM: new(345),
+		ClockMem: new(2619),
 		Remapped: &nvline.Remapped{Uncorrectable: 1, Pending: true}, Recovery: new(2), NVLink: links,
 		PCIeWidth: new(16), PCIeWidthMax: new(16), PCIeGen: new(1), PCIeGenMax: new(5), Clocks: new(uint64(1)), Temperature: new(34),
 		Processes: []nvline.Process{{PID: 4242, Mem: new(uint64(4096))}, {PID: 4243}, {PID: 4244}},
@@ -97,7 +100,8 @@ func TestMoments(t *testing.T) {
 		t.Fatalf("after %v: %+v", r.Took, r.Moments)
 	}
 	want := nvline.Sample{
-		Clocks: new(uint64(1)), PCIeReplays: new(4), NVLinkCRC: new(uint64(14)), NVLinkReplay: new(uint64(0)), NVLinkRecover: new(uint64(0)),
+		Clocks: new(uint64(1)), PCIeReplays: new(4), NVLinkCRC: new(uint64(14)), NVLinkReplay: new(uint64(0)),
+		NVLinkRecover: new(uint64(0)),
 	}
 	if d := cmp.Diff(want, r.Moments[1].GPUs[1]); d != "" || len(r.Moments[1].GPUs) != 2 || *r.Moments[0].GPUs[1].PCIeReplays != 2 {
 		t.Errorf("(-want +got)\n%s%+v", d, r.Moments)
@@ -115,7 +119,8 @@ func TestNoGPUs(t *testing.T) {
 func TestLibraryAbsent(t *testing.T) {
 	r := mustRun(t, with(t, realProbe(t), "/nonexistent/libnvidia-ml.so.1"))
 	complete(t, r)
-	if r.Fatal == nil || r.Fatal.RC != nvline.LibraryNotFound || r.Fatal.Call != "dlopen" || !strings.Contains(r.Fatal.String(), "/nonexistent/libnvidia-ml.so.1") {
+	if r.Fatal == nil || r.Fatal.RC != nvline.LibraryNotFound || r.Fatal.Call != "dlopen" ||
+		!strings.Contains(r.Fatal.String(), "/nonexistent/libnvidia-ml.so.1") {
 		t.Errorf("fatal %+v", r.Fatal)
 	}
 }
@@ -136,7 +141,8 @@ func TestLibraryOfAnotherKind(t *testing.T) {
 func TestDriverMismatch(t *testing.T) {
 	r := mustRun(t, options(t, "init=18"))
 	complete(t, r)
-	if r.Fatal == nil || r.Fatal.RC != nvline.VersionMismatch || r.Fatal.Call != "nvmlInit_v2" || !strings.Contains(r.Fatal.String(), "driver and library differ") {
+	if r.Fatal == nil || r.Fatal.RC != nvline.VersionMismatch || r.Fatal.Call != "nvmlInit_v2" ||
+		!strings.Contains(r.Fatal.String(), "driver and library differ") {
 		t.Errorf("fatal %v", r.Fatal)
 	}
 }
@@ -159,7 +165,8 @@ func TestLostGPU(t *testing.T) {
 func TestGPULostOnTheWay(t *testing.T) {
 	r := mustRun(t, options(t, "dies=3"))
 	complete(t, r)
-	if g := r.GPUs[3]; g.RC != nvline.GPULost || g.Call != "nvmlDeviceGetMemoryInfo" || g.UUID == "" || g.Temperature != nil || g.Processes != nil {
+	if g := r.GPUs[3]; g.RC != nvline.GPULost || g.Call != "nvmlDeviceGetMemoryInfo" || g.UUID == "" || g.Temperature != nil ||
+		g.Processes != nil {
 		t.Errorf("GPU 3: %+v", g)
 	}
 }
@@ -173,7 +180,8 @@ func TestMissingSymbol(t *testing.T) {
 			why = append(why, na.Why)
 		}
 	}
-	if d := cmp.Diff([]string{"symbol", "symbol"}, why); d != "" || len(r.GPUs) != 2 || r.GPUs[0].Remapped != nil || r.GPUs[0].Temperature == nil {
+	if d := cmp.Diff([]string{"symbol", "symbol"}, why); d != "" || len(r.GPUs) != 2 || r.GPUs[0].Remapped != nil ||
+		r.GPUs[0].Temperature == nil {
 		t.Errorf("(-want +got)\n%s%+v", d, r.GPUs)
 	}
 }
@@ -227,12 +235,14 @@ func TestGarbage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := probe.Run(t.Context(), script(t, c.script))
-			if !errors.Is(err, probe.ErrUnavailable) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "$MUSTER_NVPROBE: ") {
+			if !errors.Is(err, probe.ErrUnavailable) || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), "$MUSTER_NVPROBE: ") {
 				t.Errorf("error %v; want %q", err, c.want)
 			}
 		})
 	}
-	r := mustRun(t, script(t, `echo '{"t":"hello","v":1}'; echo '{"t":"at","call":"nvmlX","gpu":2}'; echo '{"t":[[[ NVRM'; echo '{"t":"done"}'`))
+	r := mustRun(t,
+		script(t, `echo '{"t":"hello","v":1}'; echo '{"t":"at","call":"nvmlX","gpu":2}'; echo '{"t":[[[ NVRM'; echo '{"t":"done"}'`))
 	incomplete(t, r, "not in its language", probe.Culprit{Call: "nvmlX", GPU: 2})
 }
 
@@ -247,7 +257,8 @@ func TestFlood(t *testing.T) {
 // Variables that would keep the probe from starting, or load something else into it, do not reach it.
 func TestEnvironmentIsScrubbed(t *testing.T) {
 	o := options(t)
-	o.Environ = append(o.Environ, "LD_BIND_NOW=1", "LD_PRELOAD=/nonexistent/preload.so", "LD_AUDIT=/nonexistent/audit.so", "GODEBUG=inittrace=1")
+	o.Environ = append(o.Environ, "LD_BIND_NOW=1", "LD_PRELOAD=/nonexistent/preload.so", "LD_AUDIT=/nonexistent/audit.so",
+		"GODEBUG=inittrace=1")
 	r := mustRun(t, o)
 	complete(t, r)
 	if r.Stderr != "" {
@@ -337,7 +348,8 @@ func under(t *testing.T, obstacles string, namespaces bool, env ...string) outco
 	t.Helper()
 	o := options(t)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(o.Environ, probe.Variable+"=", "PATH=/nonexistent", "XDG_CACHE_HOME="+t.TempDir(), roleVariable+"="+obstacles, "PROBE_TEST_BLOB="+realProbe(t))
+	cmd.Env = append(o.Environ, probe.Variable+"=", "PATH=/nonexistent", "XDG_CACHE_HOME="+t.TempDir(), roleVariable+"="+obstacles,
+		"PROBE_TEST_BLOB="+realProbe(t))
 	cmd.Env = append(cmd.Env, env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -466,7 +478,8 @@ func TestSwitchedOff(t *testing.T) {
 func TestNoSecondProbeAfterAnAbandonedOne(t *testing.T) {
 	probe.SetAbandoned(4711)
 	defer probe.ForgetAbandoned()
-	if _, err := probe.Run(t.Context(), script(t, "exit 0")); !errors.Is(err, probe.ErrAbandoned) || !strings.Contains(err.Error(), "4711") {
+	if _, err := probe.Run(t.Context(), script(t, "exit 0")); !errors.Is(err, probe.ErrAbandoned) ||
+		!strings.Contains(err.Error(), "4711") {
 		t.Errorf("error %v", err)
 	}
 }

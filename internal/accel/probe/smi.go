@@ -147,7 +147,8 @@ func (o Options) askSMI(ctx context.Context, path string) (*Report, error) {
 		deadline = DefaultTimeout(o.GPUs)
 	}
 	run := func(query string) (proc.Confined, error) {
-		c, err := o.confineTool(ctx, path, []string{SMI, query, "--format=csv,noheader,nounits"}, max(deadline-time.Since(begin), grace), maxStdout)
+		c, err := o.confineTool(ctx, path, []string{SMI, query, "--format=csv,noheader,nounits"},
+			max(deadline-time.Since(begin), grace), maxStdout)
 		if err == nil && c.Canceled {
 			err = context.Cause(ctx)
 		}

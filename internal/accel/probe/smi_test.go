@@ -24,7 +24,8 @@ func smi(t *testing.T, text string) probe.Options {
 		}
 	}
 	return probe.Options{
-		Environ: []string{"PATH=/usr/bin:/bin", probe.Variable + "=/nonexistent/nvprobe"}, ToolDirs: []string{dir}, Timeout: 20 * time.Second,
+		Environ: []string{"PATH=/usr/bin:/bin", probe.Variable + "=/nonexistent/nvprobe"}, ToolDirs: []string{dir},
+		Timeout: 20 * time.Second,
 	}
 }
 
@@ -44,13 +45,15 @@ func TestSMI(t *testing.T) {
 		t.Fatal(err)
 	}
 	complete(t, r)
-	if !r.SMI || r.Sys.Driver != "550.54.15" || r.Count != 2 || !strings.Contains(r.Instead, "/nonexistent") && !strings.Contains(r.Instead, "no such file") {
+	if !r.SMI || r.Sys.Driver != "550.54.15" || r.Count != 2 || !strings.Contains(r.Instead, "/nonexistent") &&
+		!strings.Contains(r.Instead, "no such file") {
 		t.Errorf("%+v", r)
 	}
 	want := nvline.GPU{
 		UUID: "GPU-11111111-2222-3333-4444-555555555555", Name: "NVIDIA H100 80GB HBM3", BDF: "0000:1b:00.0",
 		MemTotal: new(uint64(81559 << 20)), MemUsed: new(uint64(1 << 30)), MIG: new(false), Persistence: new(true), ComputeMode: new(0),
-		ECC: new(true), ECCVolatile: new(uint64(2)), ECCAggregate: new(uint64(5)), Remapped: &nvline.Remapped{Uncorrectable: 3, Pending: true},
+		ECC: new(true), ECCVolatile: new(uint64(2)), ECCAggregate: new(uint64(5)),
+		Remapped:  &nvline.Remapped{Uncorrectable: 3, Pending: true},
 		PCIeWidth: new(16), PCIeWidthMax: new(16), PCIeGen: new(1), PCIeGenMax: new(5), Clocks: new(uint64(1)), Temperature: new(34),
 		TempMem: new(41), Power: new(71230), PowerLimit: new(700000), ClockSM: new(345), ClockMem: new(2619),
 		Processes: []nvline.Process{{PID: 4242, Mem: new(uint64(512 << 20))}},
@@ -93,11 +96,14 @@ func TestSMIFails(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, r, err)
 		}
 	}
-	r, err := probe.Ask(t.Context(), smi(t, `[ "${1#--query-gpu}" != "$1" ] && { echo 'Unable to determine the device handle for GPU 0000:1C:00.0: GPU is lost.  Reboot the system to recover this GPU'; echo '`+smiGPU+`'; }`))
+	r, err := probe.Ask(t.Context(),
+		smi(t,
+			`[ "${1#--query-gpu}" != "$1" ] && { echo 'Unable to determine the device handle for GPU 0000:1C:00.0: GPU is lost.  Reboot the system to recover this GPU'; echo '`+smiGPU+`'; }`))
 	if err != nil || r.Count != 2 || r.Find("0000:1c:00.0", "") == nil || r.Find("0000:1c:00.0", "").RC != nvline.GPULost {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for name, text := range map[string]string{"other columns": "echo a, b", "no index": "echo '" + strings.Replace(smiGPU, ", 0,", ", zero,", 1) + "'"} {
+	for name, text := range map[string]string{"other columns": "echo a, b",
+		"no index": "echo '" + strings.Replace(smiGPU, ", 0,", ", zero,", 1) + "'"} {
 		if r, err := probe.Ask(t.Context(), smi(t, text)); !errors.Is(err, probe.ErrUnavailable) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
@@ -142,8 +148,9 @@ func TestSMIAfterTheProbe(t *testing.T) {
 func TestReplay(t *testing.T) {
 	lines := []byte("{\"t\":\"hello\",\"v\":1}\n{\"t\":\"at\",\"call\":\"nvmlX\",\"gpu\":2}\n")
 	for end, want := range map[string]string{
-		nvline.EndHung: "hung for 15s and was killed in nvmlX of GPU 2", nvline.EndStuck: "SIGKILL does not end it", nvline.EndCrashed: "SIGABRT",
-		nvline.EndWell: "ended early",
+		nvline.EndHung: "hung for 15s and was killed in nvmlX of GPU 2", nvline.EndStuck: "SIGKILL does not end it",
+		nvline.EndCrashed: "SIGABRT",
+		nvline.EndWell:    "ended early",
 	} {
 		r, err := probe.Replay(nvline.Script{Lines: lines, End: end}, probe.Options{})
 		if err != nil || r.Complete || !strings.Contains(r.Err().Error(), want) {

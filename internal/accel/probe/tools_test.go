@@ -111,7 +111,8 @@ func TestToolsThatMayNotRun(t *testing.T) {
 	o.Exec = ""
 	probe.SetAbandoned(4194305)
 	defer probe.ForgetAbandoned()
-	if a := probe.NewTools(o).Ask(t.Context(), "npu-smi"); a.Why != "npu-smi was not asked: an earlier probe hangs in the driver (pid 4194305)" {
+	if a := probe.NewTools(o).Ask(t.Context(),
+		"npu-smi"); a.Why != "npu-smi was not asked: an earlier probe hangs in the driver (pid 4194305)" {
 		t.Errorf("%+v", a)
 	}
 	if _, err := os.Stat(ran); err == nil {
@@ -129,7 +130,8 @@ func TestToolsOnPath(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	o.Environ = []string{"PATH=."}
-	if a := probe.NewTools(o).Ask(t.Context(), "hccn_tool"); a.Why != "hccn_tool cannot be asked: there is no hccn_tool on PATH, nor in /usr/local/Ascend/driver/tools" {
+	if a := probe.NewTools(o).Ask(t.Context(),
+		"hccn_tool"); a.Why != "hccn_tool cannot be asked: there is no hccn_tool on PATH, nor in /usr/local/Ascend/driver/tools" {
 		t.Errorf("%+v", a)
 	}
 	// A file that cannot be executed is no tool that hangs.
@@ -150,7 +152,8 @@ func TestReplayTools(t *testing.T) {
 		return strings.Join(args, "+"), len(args) - 1, args[0] != "none"
 	})
 	for question, want := range map[string]probe.Answer{
-		"tool": {Text: "tool"}, "tool a": {Why: "tool a: exited with status 1 (tool+a)"}, "none": {Why: "none cannot be asked: the fake has no none"},
+		"tool": {Text: "tool"}, "tool a": {Why: "tool a: exited with status 1 (tool+a)"},
+		"none": {Why: "none cannot be asked: the fake has no none"},
 	} {
 		words := strings.Fields(question)
 		for range 2 {

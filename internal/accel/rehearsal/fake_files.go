@@ -167,7 +167,8 @@ func (r fakeRoot) files(name string) fs.ReadLinkFS {
 
 func (r fakeRoot) owns(name string) bool {
 	for _, dir := range []string{
-		"dev", "proc/driver", "proc/cpuinfo", path.Dir(fakeProcess), "sys/bus/pci", "sys/class/kfd", "sys/class/accel", "sys/class/habanalabs",
+		"dev", "proc/driver", "proc/cpuinfo", path.Dir(fakeProcess), "sys/bus/pci", "sys/class/kfd", "sys/class/accel",
+		"sys/class/habanalabs",
 		"sys/class/infiniband", "sys/module/nvidia_peermem", "sys/hypervisor",
 	} {
 		if within(name, dir) {

@@ -151,7 +151,8 @@ func (f *Fake) grown(name string) (text string, grows bool) {
 	for _, x := range f.spec.faults {
 		dev, file, _ := strings.Cut(rest, "/")
 		counter := x.text["counter"]
-		if x.kind != "rdma-errors" || x.text["dev"] != "" && x.text["dev"] != dev || file != path.Join("ports/1", counterDir(counter), counter) {
+		if x.kind != "rdma-errors" || x.text["dev"] != "" && x.text["dev"] != dev ||
+			file != path.Join("ports/1", counterDir(counter), counter) {
 			continue
 		}
 		since := time.Since(f.began) - time.Duration(x.when.seconds)*time.Second

@@ -67,7 +67,8 @@ func TestFakeDetect(t *testing.T) {
 			if d := cmp.Diff(c.numa, numa) + cmp.Diff(c.shown, shown); d != "" {
 				t.Errorf("NUMA nodes or visible devices (-want +got)\n%s", d)
 			}
-			if inv.Fake != fake.Path() || len(inv.Why) == 0 || inv.Why[0] != fake.Banner() || !strings.HasPrefix(fake.Banner(), "accelerator=fake: ") {
+			if inv.Fake != fake.Path() || len(inv.Why) == 0 || inv.Why[0] != fake.Banner() ||
+				!strings.HasPrefix(fake.Banner(), "accelerator=fake: ") {
 				t.Errorf("not marked as a fake: %+v", inv)
 			}
 		})
@@ -183,7 +184,8 @@ func TestFakeCheckMachine(t *testing.T) {
 		if (err != nil) != refused {
 			t.Errorf("%s: %v", node, err)
 		}
-		if refused && (!strings.Contains(err.Error(), "this machine has a real one (/"+node+")") || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(errhint.Of(err), "--fake-on-real")) {
+		if refused && (!strings.Contains(err.Error(), "this machine has a real one (/"+node+")") || errhint.CodeOf(err) != errhint.Usage ||
+			!strings.Contains(errhint.Of(err), "--fake-on-real")) {
 			t.Errorf("%s: %v, hint %q", node, err, errhint.Of(err))
 		}
 		if err := fake.CheckMachine(machine, true); err != nil {
@@ -225,7 +227,8 @@ func TestMalformedSpecs(t *testing.T) {
 			if d := cmp.Diff(string(want), got); d != "" {
 				t.Errorf("(-want +got)\n%s", d)
 			}
-			if _, err := rehearsal.LoadFake(file, ""); errhint.CodeOf(err) != errhint.Usage || !strings.HasPrefix(err.Error(), fmt.Sprintf("cannot use fake accelerator %q: ", file)) {
+			if _, err := rehearsal.LoadFake(file, ""); errhint.CodeOf(err) != errhint.Usage ||
+				!strings.HasPrefix(err.Error(), fmt.Sprintf("cannot use fake accelerator %q: ", file)) {
 				t.Errorf("status %d of %v", errhint.CodeOf(err), err)
 			}
 		})
@@ -270,7 +273,8 @@ func TestSpecWithManyReferences(t *testing.T) {
 	names := "[&f {kind: unreachable, peers: " + list("b", 10000) + "}, " + strings.Repeat("*f,", 999) + "]"
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := rehearsal.ReadSpec(strings.NewReader("version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a:\n    faults: &l " + names + "\n  c: {faults: *l}\n"))
+	_, err := rehearsal.ReadSpec(strings.NewReader("version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a:\n    faults: &l " + names +
+		"\n  c: {faults: *l}\n"))
 	if want := "line 6: nodes.a.faults.unreachable.peers: more than 100000 items and keys have been read, what an alias stands for each time that it is used"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
@@ -288,7 +292,8 @@ func TestSpecWithManyReferences(t *testing.T) {
 	}
 	// 37 items besides those of the last list, and nine lists of 10000.
 	for n, ok := range map[int]bool{100_000 - 90_037: true, 100_000 - 90_036: false} {
-		text := "version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a: {faults: [{kind: unreachable, peers: &p " + list("b", 10000) + "}, " +
+		text := "version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a: {faults: [{kind: unreachable, peers: &p " +
+			list("b", 10000) + "}, " +
 			strings.Repeat("{kind: unreachable, peers: *p}, ", 8) + "{kind: unreachable, peers: " + list("b", n) + "}]}\n"
 		if _, err := rehearsal.ReadSpec(strings.NewReader(text)); (err == nil) != ok {
 			t.Errorf("%d peers: %v", n, err)

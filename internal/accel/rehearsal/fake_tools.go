@@ -77,7 +77,8 @@ func (f *Fake) hlSMI(args string) (string, bool) {
 
 func (f *Fake) mxSMI(args string) (string, bool) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "mx-smi  version: 2.2.9\n\n=================== MetaX System Management Interface Log ===================\n\nAttached GPUs                                     : %d\n", f.spec.count)
+	fmt.Fprintf(&b,
+		"mx-smi  version: 2.2.9\n\n=================== MetaX System Management Interface Log ===================\n\nAttached GPUs                                     : %d\n", f.spec.count)
 	line := func(indent int, key string, value any) {
 		fmt.Fprintf(&b, "%*s%-*s: %v\n", indent, "", 50-indent, key, value)
 	}

@@ -54,7 +54,8 @@ func TestAttempts(t *testing.T) {
 // TestProbability: chance follows from seed, node and round, and comes as often as it should.
 func TestProbability(t *testing.T) {
 	rounds := func(node, probability string) (list string) {
-		fake := loadText(t, "version: 1\nseed: 3\ndefaults:\n  count: 1\n  faults:\n    - {kind: kmsg-unreadable, probability: "+probability+"}\n", node)
+		fake := loadText(t, "version: 1\nseed: 3\ndefaults:\n  count: 1\n  faults:\n    - {kind: kmsg-unreadable, probability: "+
+			probability+"}\n", node)
 		for round := range 400 {
 			_, err := fake.At(round).KernelLog()
 			list += map[bool]string{true: "x", false: "."}[err != nil]

@@ -20,17 +20,21 @@ var fakeCases = map[string]struct {
 	word, nodes, model string
 	mask, shown        string
 }{
-	"nvidia":    {"gpu", "nvidia0 nvidia1 nvidia2 nvidia3", "NVIDIA Fake GPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"metax":     {"cuda", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "MetaX Fake GPU", "MACA_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"amd":       {"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "AMD Fake GPU", "HIP_VISIBLE_DEVICES: '1,0', ROCR_VISIBLE_DEVICES: '1,3'", "3 1"},
-	"hygon":     {"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "Hygon Fake DCU", "HIP_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"ascend":    {"npu", "davinci0 davinci1 davinci2 davinci3", "Ascend Fake NPU", "ASCEND_RT_VISIBLE_DEVICES: '1,3'", "1 3"},
-	"cambricon": {"mlu", "cambricon_dev0 cambricon_dev1 cambricon_dev2 cambricon_dev3", "Cambricon Fake MLU", "MLU_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"mthreads":  {"musa", "mtgpu.0 mtgpu.1 mtgpu.2 mtgpu.3", "Moore Threads Fake GPU", "MUSA_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"iluvatar":  {"gpu", "iluvatar0 iluvatar1 iluvatar2 iluvatar3", "Iluvatar Fake GPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"thead":     {"cuda", "alixpu_ppu0 alixpu_ppu1 alixpu_ppu2 alixpu_ppu3", "T-Head Fake PPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"gaudi":     {"hpu", "accel/accel0 accel/accel1 accel/accel2 accel/accel3", "Gaudi Fake HPU", "HABANA_VISIBLE_MODULES: '3,1'", ""},
-	"intel":     {"xpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "Intel Fake GPU", "ZE_AFFINITY_MASK: '3,1'", ""},
+	"nvidia": {"gpu", "nvidia0 nvidia1 nvidia2 nvidia3", "NVIDIA Fake GPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"metax": {"cuda", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "MetaX Fake GPU",
+		"MACA_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"amd": {"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "AMD Fake GPU",
+		"HIP_VISIBLE_DEVICES: '1,0', ROCR_VISIBLE_DEVICES: '1,3'", "3 1"},
+	"hygon": {"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "Hygon Fake DCU",
+		"HIP_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"ascend": {"npu", "davinci0 davinci1 davinci2 davinci3", "Ascend Fake NPU", "ASCEND_RT_VISIBLE_DEVICES: '1,3'", "1 3"},
+	"cambricon": {"mlu", "cambricon_dev0 cambricon_dev1 cambricon_dev2 cambricon_dev3", "Cambricon Fake MLU",
+		"MLU_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"mthreads": {"musa", "mtgpu.0 mtgpu.1 mtgpu.2 mtgpu.3", "Moore Threads Fake GPU", "MUSA_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"iluvatar": {"gpu", "iluvatar0 iluvatar1 iluvatar2 iluvatar3", "Iluvatar Fake GPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"thead":    {"cuda", "alixpu_ppu0 alixpu_ppu1 alixpu_ppu2 alixpu_ppu3", "T-Head Fake PPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"gaudi":    {"hpu", "accel/accel0 accel/accel1 accel/accel2 accel/accel3", "Gaudi Fake HPU", "HABANA_VISIBLE_MODULES: '3,1'", ""},
+	"intel":    {"xpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "Intel Fake GPU", "ZE_AFFINITY_MASK: '3,1'", ""},
 }
 
 // TestFakeVendors: each vendor's fake is found by the code that finds the real ones, and counted by every word for it.
@@ -48,8 +52,10 @@ func TestFakeVendors(t *testing.T) {
 			var nodes []string
 			for i, d := range inv.Devices {
 				nodes = append(nodes, strings.TrimPrefix(d.Node, "/dev/"))
-				want := accel.Device{Index: i, VisibleIndex: i, Vendor: v.Name, BusID: fmt.Sprintf("0000:%x:00.0", 0x10+i), NUMANode: i / 2, Link: "8 × 16.0 GT/s"}
-				got := accel.Device{Index: d.Index, VisibleIndex: d.VisibleIndex, Vendor: d.Vendor, BusID: d.BusID, NUMANode: d.NUMANode, Link: d.Link}
+				want := accel.Device{Index: i, VisibleIndex: i, Vendor: v.Name, BusID: fmt.Sprintf("0000:%x:00.0", 0x10+i), NUMANode: i / 2,
+					Link: "8 × 16.0 GT/s"}
+				got := accel.Device{Index: d.Index, VisibleIndex: d.VisibleIndex, Vendor: d.Vendor, BusID: d.BusID, NUMANode: d.NUMANode,
+					Link: d.Link}
 				if diff := cmp.Diff(want, got); diff != "" || d.Driver == "" || d.Notes != nil {
 					t.Errorf("device %d, driver %q, notes %q (-want +got)\n%s", i, d.Driver, d.Notes, diff)
 				}
@@ -77,7 +83,8 @@ func TestFakeVendors(t *testing.T) {
 				shown = append(shown, fmt.Sprint(d.Index))
 			}
 			n, _, err := accel.Workers("auto", masked, 6)
-			if strings.Join(shown, " ") != c.shown || c.shown != "" && (n != 2 || err != nil) || c.shown == "" && (err == nil || masked.Undecided == nil) {
+			if strings.Join(shown, " ") != c.shown || c.shown != "" && (n != 2 || err != nil) || c.shown == "" &&
+				(err == nil || masked.Undecided == nil) {
 				t.Errorf("with %s a worker sees %q, want %q; auto is %d, %v", c.mask, shown, c.shown, n, err)
 			}
 		})
@@ -87,7 +94,8 @@ func TestFakeVendors(t *testing.T) {
 // TestFakeFaultsOfTheBus: faults that every vendor's devices can have, as detection shows them.
 func TestFakeFaultsOfTheBus(t *testing.T) {
 	for name := range fakeCases {
-		inv := fakeOf(t, name, "faults: [{kind: gpu-lost, gpu: 1}, {kind: pcie-width, gpu: 2, value: 4}, {kind: pcie-speed, gpu: 2, value: 3}, {kind: node-denied, gpu: 3}]").Detect(tree{}.Root(), env())
+		inv := fakeOf(t, name,
+			"faults: [{kind: gpu-lost, gpu: 1}, {kind: pcie-width, gpu: 2, value: 4}, {kind: pcie-speed, gpu: 2, value: 3}, {kind: node-denied, gpu: 3}]").Detect(tree{}.Root(), env())
 		if len(inv.Devices) != 3 || inv.Devices[0].Lost != "" || inv.Devices[1].Lost == "" || inv.Devices[2].Link != "4 × 8.0 GT/s" {
 			t.Errorf("%s: %+v", name, inv.Devices)
 		}
@@ -128,7 +136,8 @@ nodes:
 			t.Fatal(err)
 		}
 		inv := fake.Detect(tree{}.Root(), env())
-		if inv.VisibleCount != want.visible || inv.Devices[1].NUMANode != 1 || inv.Devices[1].Model != want.model || fmt.Sprint(fake.Env()) != want.env {
+		if inv.VisibleCount != want.visible || inv.Devices[1].NUMANode != 1 || inv.Devices[1].Model != want.model ||
+			fmt.Sprint(fake.Env()) != want.env {
 			t.Errorf("%s: %+v, %v", node, inv.Devices, fake.Env())
 		}
 	}
@@ -137,7 +146,8 @@ nodes:
 // A fake's accelerators are the only ones, whatever the machine under it has.
 func TestFakeHidesOtherVendors(t *testing.T) {
 	for name, machine := range vendorTrees {
-		if inv := load(t, "eight.yaml", "node-3").Detect(machine.Root(), env()); inv.Vendor != "nvidia" || len(inv.Families) != 1 || len(inv.Devices) != 2 {
+		if inv := load(t, "eight.yaml", "node-3").Detect(machine.Root(), env()); inv.Vendor != "nvidia" || len(inv.Families) != 1 ||
+			len(inv.Devices) != 2 {
 			t.Errorf("%s: %+v", name, inv.Families)
 		}
 	}
@@ -147,7 +157,8 @@ func TestFakeHidesOtherVendors(t *testing.T) {
 func TestFakeCheckMachineOfVendors(t *testing.T) {
 	fake := fakeOf(t, "ascend")
 	for name, machine := range vendorTrees {
-		if err := fake.CheckMachine(machine.Root(), false); errhint.CodeOf(err) != errhint.Usage || err == nil || !strings.Contains(err.Error(), "has a real one (/dev/") {
+		if err := fake.CheckMachine(machine.Root(), false); errhint.CodeOf(err) != errhint.Usage || err == nil ||
+			!strings.Contains(err.Error(), "has a real one (/dev/") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := fake.CheckMachine(machine.Root(), true); err != nil {
@@ -155,7 +166,8 @@ func TestFakeCheckMachineOfVendors(t *testing.T) {
 		}
 	}
 	for name, machine := range map[string]tree{
-		"nothing": {}, "an integrated GPU": pci("0000:00:02.0", "0x8086", "0x030000", "i915").With(dri("0000:00:02.0", 128)), "a processor's KFD": nodes("kfd").With(cpuNode),
+		"nothing": {}, "an integrated GPU": pci("0000:00:02.0", "0x8086", "0x030000", "i915").With(dri("0000:00:02.0", 128)),
+		"a processor's KFD": nodes("kfd").With(cpuNode),
 	} {
 		if err := fake.CheckMachine(machine.Root(), false); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -68,7 +68,8 @@ var (
 	topKeys  = []string{"version", "seed", "defaults", "nodes"}
 	topLater = []string{"expect"}
 	nodeKeys = []string{
-		"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "mig", "shm_mib", "cgroup", "rdma", "links", "faults",
+		"vendor", "count", "model", "memory_mib", "numa", "visible", "env", "driver", "pcie", "nvlinks", "mig", "shm_mib", "cgroup", "rdma",
+		"links", "faults",
 		"cpus", "net",
 	}
 )

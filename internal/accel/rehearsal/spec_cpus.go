@@ -41,7 +41,8 @@ func (r *specReader) cpus(n *yaml.Node, where string) *cpusSpec {
 	case c.cores == 0:
 		r.add(n.Line, "%s: cores_per_node is missing", where)
 	case c.nodes%c.sockets != 0:
-		r.add(n.Line, "%s: %s cannot be dealt out to %s evenly", where, wording.Plural(c.nodes, "node"), wording.Plural(c.sockets, "socket"))
+		r.add(n.Line, "%s: %s cannot be dealt out to %s evenly", where, wording.Plural(c.nodes, "node"),
+			wording.Plural(c.sockets, "socket"))
 	case c.cores%c.complex != 0:
 		r.add(n.Line, "%s: %s of a node cannot be divided into groups of %d (l3_cores)", where, wording.Plural(c.cores, "core"), c.complex)
 	case c.count() > accel.MaxCPUs:

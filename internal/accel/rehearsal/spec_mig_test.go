@@ -24,11 +24,13 @@ func TestFakeMIG(t *testing.T) {
 		}
 	}
 	// The numbers are those of a real machine's mig-minors: gpu0/gi1/ci0 is 13.
-	want := []string{"0 1/0 /dev/nvidia-caps/nvidia-cap13 ", "0 2/0 /dev/nvidia-caps/nvidia-cap22 ", "2 1/0 /dev/nvidia-caps/nvidia-cap283 "}
+	want := []string{"0 1/0 /dev/nvidia-caps/nvidia-cap13 ", "0 2/0 /dev/nvidia-caps/nvidia-cap22 ",
+		"2 1/0 /dev/nvidia-caps/nvidia-cap283 "}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
-	if n, _, err := accel.Workers("auto", inv, 6); n != 0 || err == nil || !strings.Contains(err.Error(), "2 of 3 visible GPUs are divided") {
+	if n, _, err := accel.Workers("auto", inv, 6); n != 0 || err == nil ||
+		!strings.Contains(err.Error(), "2 of 3 visible GPUs are divided") {
 		t.Errorf("mixed: %d, %v", n, err)
 	}
 	if n, _, err := accel.Workers("gpu", inv, 6); n != 3 || err != nil {

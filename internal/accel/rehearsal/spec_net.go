@@ -38,7 +38,8 @@ var rdmaStates = []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE"}
 
 // rdmaCounters are those that a fault can have grow.
 var rdmaCounters = []string{
-	"symbol_error", "link_downed", "local_link_integrity_errors", "port_rcv_errors", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err",
+	"symbol_error", "link_downed", "local_link_integrity_errors", "port_rcv_errors", "out_of_sequence", "packet_seq_err",
+	"local_ack_timeout_err",
 }
 
 // Limits of networks. The largest packet is what a header can say, the smallest what IPv6 guarantees: smaller ones

@@ -58,7 +58,8 @@ func (r *specReader) visible(n *yaml.Node, where string, v *accel.VendorInfo) ma
 	for _, e := range r.entries(n, where) {
 		switch {
 		case v != nil && !slices.Contains(v.Variables, e.key):
-			r.add(e.line, "%s: %s is no visibility variable of %s (known: %s)", where, quote(e.key), v.Name, strings.Join(v.Variables, ", "))
+			r.add(e.line, "%s: %s is no visibility variable of %s (known: %s)", where, quote(e.key), v.Name,
+				strings.Join(v.Variables, ", "))
 		default:
 			vars[e.key], _ = r.text(e.value, where+"."+e.key, maxMaskLen) // the problem is noted
 		}

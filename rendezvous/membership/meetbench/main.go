@@ -157,8 +157,10 @@ func agent(ctx context.Context, store, id string, i, n int, torchrun bool, token
 	}
 	return membership.New(membership.Config{
 		Bridge: bridge, Token: token,
-		RunID: id, Min: n, Max: n, Unit: 1, NodeRank: -1, Node: fmt.Sprintf("node%05d", i), Addr: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255),
-		KeepAlive: 2500 * time.Millisecond, Attempts: 3, JoinTimeout: time.Minute, CloseTimeout: 30 * time.Second, LastCall: 3 * time.Second,
+		RunID: id, Min: n, Max: n, Unit: 1, NodeRank: -1, Node: fmt.Sprintf("node%05d", i),
+		Addr:      fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255),
+		KeepAlive: 2500 * time.Millisecond, Attempts: 3, JoinTimeout: time.Minute, CloseTimeout: 30 * time.Second,
+		LastCall:     3 * time.Second,
 		ReplaceLimit: -1, BackoffLimit: -1, Order: identity, Store: conn, Place: store, Log: zerolog.Nop(),
 	})
 }
