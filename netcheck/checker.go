@@ -131,6 +131,14 @@ const (
 	MeasuresAll Doing = "measuring all nodes together"
 )
 
+// String says what the node does, with the other node of a pair.
+func (s Step) String() string {
+	if s.Doing == TestsPair {
+		return fmt.Sprintf("testing the link to the node with group rank %d, round %d of pairs", s.Peer, s.Pairs)
+	}
+	return string(s.Doing)
+}
+
 // Checker does this node's part in the checks of a job, one before each round. Not safe for concurrent use.
 type Checker struct {
 	cfg     Config

@@ -60,3 +60,16 @@ func FuzzHello(f *testing.F) {
 		}
 	})
 }
+
+// TestStepText: a step is told in words, and of a pair the other node and the round.
+func TestStepText(t *testing.T) {
+	t.Parallel()
+	for want, step := range map[string]Step{
+		"testing the link to the node with group rank 2, round 1 of pairs": {Doing: TestsPair, Peer: 2, Pairs: 1},
+		"waiting for the other nodes":                                      {Doing: Waits},
+	} {
+		if got := step.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -159,6 +159,11 @@ func (a *app) logOutput() io.Writer {
 	return &logtext.Repeats{Out: &a.log}
 }
 
+// progress shows the steps of a long work where our log goes.
+func (a *app) progress(log zerolog.Logger, step string) *logtext.Progress {
+	return logtext.NewProgress(a.log.show, log, step)
+}
+
 // marked puts hosts.LogMark in front of each line.
 type marked struct{ to io.Writer }
 

@@ -83,8 +83,8 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules 
 		return results, nil
 	}
 	log := a.logger(zerolog.InfoLevel)
-	now := a.newProgress(log, "test of the links")
-	defer now.end()
+	now := a.progress(log, "test of the links")
+	defer now.End()
 	tree, err := proc.Open(proc.Config{Log: log, Guardian: []string{"/proc/self/exe", guardianArg}})
 	if err != nil {
 		return nil, fmt.Errorf("cannot look after processes: %w", err)
@@ -92,7 +92,7 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules 
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	environ := slices.Clone(a.environ)
 	cfg := devicecheck.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ },
-		Progress: now.process, Log: log}
+		Progress: func(local int, step string) { now.Detail(devicecheck.StepText(local, step)) }, Log: log}
 	if here.fake != nil {
 		cfg.Fake, cfg.NoTorch = linksOf(here.fake), here.fake.NoTorch()
 		for name, value := range here.fake.Env() {

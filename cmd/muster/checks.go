@@ -15,6 +15,7 @@ import (
 	"muster/internal/accel/probe"
 	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
+	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/job"
 	"muster/launch/plan"
@@ -37,8 +38,8 @@ type nodeChecker struct {
 	fake    *rehearsal.Fake // nil for real devices
 	files   accel.Root      // of this machine, or of the fake in the round of the check
 	out     io.Writer       // where tables go
-	began   func() *progress
-	now     *progress // of the check that is going on
+	began   func() *logtext.Progress
+	now     *logtext.Progress // of the check that is going on
 	log     zerolog.Logger
 }
 
@@ -66,8 +67,8 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 		log.Warn().Str("spec",
 			fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only with a token (--token-file)")
 	}
-	c.began = func() *progress { return a.newProgress(log, "check of the nodes") }
-	cfg.Progress = func(s netcheck.Step) { c.now.check(s) }
+	c.began = func() *logtext.Progress { return a.progress(log, "check of the nodes") }
+	cfg.Progress = func(s netcheck.Step) { c.now.Next("check of the nodes: "+s.String(), s.Limit) }
 	if rules.Network {
 		cfg.Inspect = c.inspect
 	}
@@ -176,7 +177,7 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 	c.log.Debug().Int("round", in.Round.Number).Int("group_world_size", in.Round.GroupWorldSize).Msg("checking the nodes")
 	c.now = c.began()
 	record, err := c.checker.Check(ctx, round)
-	c.now.end()
+	c.now.End()
 	if err != nil {
 		return launch.CheckOutcome{}, err
 	}
@@ -280,7 +281,7 @@ func (c *nodeChecker) open(ctx context.Context, in launch.CheckInput) (netcheck.
 	cfg := devicecheck.Config{
 		Tree: in.Tree, Fork: in.Fork, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: devices,
 		Budget: rules.Budget, Log: c.log,
-		Progress: c.now.process,
+		Progress: func(local int, step string) { c.now.Detail(devicecheck.StepText(local, step)) },
 		Env: func(local int) []string {
 			env, err := in.Env(local)
 			if err != nil {

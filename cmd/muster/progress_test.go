@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -12,9 +11,6 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
-
-	"muster/internal/logtext"
-	"muster/netcheck"
 )
 
 // openTerminal returns a pseudo-terminal of 40 columns: what is written to one end, as a program does, can be read from
@@ -51,12 +47,12 @@ func TestProgressOnATerminal(t *testing.T) {
 	program, screen := openTerminal(t)
 	a := &app{stderr: program, environ: []string{"NO_COLOR=1", "TERM=linux"}}
 	log := a.logger(zerolog.InfoLevel)
-	p := a.newProgress(log, "check of the nodes")
-	p.check(netcheck.Step{Doing: netcheck.TestsItself, Limit: 240 * time.Second})
-	p.process(3, "matrix\x1b[2J product")
+	p := a.progress(log, "check of the nodes")
+	p.Next("check of the nodes: testing this node", 240*time.Second)
+	p.Detail("matrix\x1b[2J product")
 	log.Warn().Msg("hello")
-	p.check(netcheck.Step{Doing: netcheck.TestsPair, Peer: 2, Pairs: 1, Limit: time.Minute})
-	p.end()
+	p.Next("check of the nodes: testing the link to the node with group rank 2", time.Minute)
+	p.End()
 	log.Info().Msg("that was it")
 	var shown bytes.Buffer
 	buf := make([]byte, 4096)
@@ -90,39 +86,5 @@ func TestProgressOnATerminal(t *testing.T) {
 		if !slices.ContainsFunc(states, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("%q is not among the states %q", want, states)
 		}
-	}
-}
-
-// TestProgressInALog: without a terminal a step that takes long is a line of the log, and again, ever more rarely.
-func TestProgressInALog(t *testing.T) {
-	t.Parallel()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	a := &app{stderr: w, logFormat: logtext.JSON}
-	p := a.newProgress(a.logger(zerolog.InfoLevel), "check of the nodes")
-	p.stop()
-	p.check(netcheck.Step{Doing: netcheck.Waits})
-	p.check(netcheck.Step{Doing: netcheck.TestsPair, Peer: 2, Pairs: 1, Limit: time.Minute})
-	p.process(0, "not told by itself")
-	for range 24 { // of five seconds each
-		p.told = p.told.Add(-5 * time.Second)
-		p.tell()
-	}
-	p.out.show("")
-	w.Close()
-	got, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"testing the link to the node with group rank 2, round 1 of pairs", `"timeout_ms":60000`} {
-		if !strings.Contains(string(got), want) {
-			t.Errorf("%q is missing in %s", want, got)
-		}
-	}
-	if n := strings.Count(string(got), "\n"); n != 4 || strings.ContainsAny(string(got), "\r\x1b") {
-		t.Errorf("%d lines: %q", n, got)
 	}
 }

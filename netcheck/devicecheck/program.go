@@ -72,6 +72,14 @@ type Config struct {
 	Log zerolog.Logger
 }
 
+// StepText is what Config.Progress is told, for people.
+func StepText(local int, step string) string {
+	if local < 0 {
+		return step
+	}
+	return fmt.Sprintf("device %d: %s", local, step)
+}
+
 // The defaults of Config.
 const (
 	DefaultBudget    = 120 * time.Second
