@@ -112,20 +112,20 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := devices.PairsFit(rules.Pairs, here.inv); err != nil {
+	if err := devices.PairsFit(rules.Pairs, here.Inventory); err != nil {
 		return err
 	}
-	cpus, _ := accel.CPUs(here.root)
+	cpus, _ := accel.CPUs(here.Root)
 	workers, err := strconv.Atoi(f.workers)
 	switch {
 	case err != nil:
-		if workers, _, err = accel.Workers(f.workers, here.inv, cpus); err != nil {
+		if workers, _, err = accel.Workers(f.workers, here.Inventory, cpus); err != nil {
 			return err
 		}
 	case workers < 1:
 		return errhint.Usagef("--nproc-per-node %d: at least 1", workers)
 	}
-	node := here.health(ctx, a)
+	node := here.Health(ctx)
 	node.Workers, node.CPUs, node.Policy = workers, cpus, &policy
 	results := node.Check()
 	if err := context.Cause(ctx); err != nil {
@@ -138,10 +138,10 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 		}
 		results = append(results, links...)
 	}
-	report := policy.Judge(here.host, results)
-	report.Fake = here.inv.Fake
-	if here.nvml != nil && here.nvml.SMI { // any other reason is that of the checks that were skipped
-		report.Notes = append(report.Notes, here.degraded())
+	report := policy.Judge(here.Host, results)
+	report.Fake = here.Inventory.Fake
+	if here.NVML != nil && here.NVML.SMI { // any other reason is that of the checks that were skipped
+		report.Notes = append(report.Notes, here.Degraded())
 	}
 	if f.asJSON {
 		err = writeJSON(a.stdout, report)

@@ -14,6 +14,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/check"
 	"muster/internal/errhint"
+	"muster/internal/hardware"
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/netcheck/devicecheck"
@@ -73,7 +74,7 @@ func (f *boxFlags) rules() (switchbox.Rules, error) {
 }
 
 // switchbox tests the links between the accelerators of a node. What could not be tested is skipped.
-func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules switchbox.Rules) (results []check.Result, err error) {
+func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware.Hardware, rules switchbox.Rules) (results []check.Result, err error) {
 	result := func(id string, status check.Status, reason, try string) {
 		results = append(results, check.Result{ID: id, Status: status, Reason: reason, Try: try, Source: "L2"})
 	}
@@ -91,11 +92,13 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules 
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	environ := slices.Clone(a.environ)
-	cfg := devicecheck.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ },
-		Progress: func(local int, step string) { now.Detail(devicecheck.StepText(local, step)) }, Log: log}
-	if here.fake != nil {
-		cfg.Fake, cfg.NoTorch = linksOf(here.fake), here.fake.NoTorch()
-		for name, value := range here.fake.Env() {
+	cfg := devicecheck.Config{
+		Tree: tree, Python: []string{path}, Env: func(int) []string { return environ },
+		Progress: func(local int, step string) { now.Detail(devicecheck.StepText(local, step)) }, Log: log,
+	}
+	if here.Fake != nil {
+		cfg.Fake, cfg.NoTorch = linksOf(here.Fake), here.Fake.NoTorch()
+		for name, value := range here.Fake.Env() {
 			environ = append(environ, name+"="+value)
 		}
 	}

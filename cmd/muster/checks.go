@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/accel"
-	"muster/internal/accel/probe"
 	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
 	"muster/internal/logtext"
@@ -79,19 +78,15 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 // checkedHardware is what the check program is given: how many processes test devices here, one for each worker but no
 // more than there are devices, and the fake that they are of, nil for real ones.
 func (a *app) checkedHardware(ctx context.Context, plan *plan.Plan, log zerolog.Logger) (devices int, fake *rehearsal.Fake) {
-	f := acceleratorFlags{spec: "auto", onReal: plan.Job.FakeOnReal, exec: probe.ExecNone}
-	if plan.Job.Fake != "" {
-		f.spec = "fake:" + plan.Job.Fake
-	}
-	here, err := f.look(ctx, a, 0) // files alone, at once
+	here, err := a.onFiles(ctx, &plan.Job)
 	if err != nil {
 		log.Warn().Err(err).Msg("accelerators not looked at for the check") // they were, a moment ago
 		return plan.Procs, nil
 	}
-	if n, _, err := accel.Workers("gpu", here.inv, 0); err == nil && n > 0 && !plan.OwnDevices() {
-		return min(n, plan.Procs), here.fake
+	if n, _, err := accel.Workers("gpu", here.Inventory, 0); err == nil && n > 0 && !plan.OwnDevices() {
+		return min(n, plan.Procs), here.Fake
 	}
-	return plan.Procs, here.fake
+	return plan.Procs, here.Fake
 }
 
 // linksOf says what a fake's spec says of its links as the check program takes it.
@@ -197,8 +192,10 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 // outcomeFor is what a record means for the node with a group rank.
 func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
 	if len(r.Undecided) > 0 {
-		return launch.CheckOutcome{Status: errhint.Undecided, Everybody: true,
-			Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; ")}
+		return launch.CheckOutcome{
+			Status: errhint.Undecided, Everybody: true,
+			Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; "),
+		}
 	}
 	out := launch.CheckOutcome{Again: !r.Fit()}
 	for i, n := range r.Nodes {

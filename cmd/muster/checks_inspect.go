@@ -14,6 +14,7 @@ import (
 
 	"muster/internal/check"
 	"muster/internal/errhint"
+	"muster/internal/hardware"
 	"muster/internal/proc"
 	"muster/launch/job"
 )
@@ -47,7 +48,7 @@ const maxCheckOutput = 8 << 20
 
 func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err error) {
 	args := []string{"muster", "check", "--json", "--nproc-per-node", strconv.Itoa(c.plan.Procs)}
-	env := job.WithVariable(c.environ, fakeRound, strconv.Itoa(c.in.Round.Number))
+	env := job.WithVariable(c.environ, hardware.RoundVariable, strconv.Itoa(c.in.Round.Number))
 	if asked := &c.plan.Job; asked.Fake != "" {
 		env = job.WithVariable(env, fakeNodeName, c.plan.Hostname) // which a launcher may have named
 		args = append(args, "--accelerator", "fake:"+asked.Fake)

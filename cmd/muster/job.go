@@ -16,6 +16,7 @@ import (
 	"muster/cmd/dialect"
 	"muster/internal/accel"
 	"muster/internal/errhint"
+	"muster/internal/hardware"
 	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/devices"
@@ -148,7 +149,7 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 	find := func() accel.Inventory { return accel.Detect(root, seen) }
 	var standIns func([]int) ([]int, error)
 	if job.Fake != "" {
-		fake, err := a.loadFake(job.Fake, m.Hostname, job.FakeOnReal)
+		fake, err := hardware.LoadFake(job.Fake, m.Hostname, job.FakeOnReal)
 		if err != nil {
 			return m, err
 		}

@@ -8,13 +8,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
+	"muster/internal/hardware"
 	"muster/internal/hostaddr"
 	"muster/internal/platform"
 )
 
 // surroundings are what a platform may be recognised by on this machine.
 func (a *app) surroundings() dialect.Machine {
-	return dialect.Machine{Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: hostaddr.Outward, Accelerators: a.accelerators}
+	count := func(fake string) (backend string, n int) {
+		return hardware.Count(fake, a.fakeNode(hostname()), a.lookupEnv)
+	}
+	return dialect.Machine{Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: hostaddr.Outward, Accelerators: count}
 }
 
 // workingDir is the working directory, empty where it cannot be told; plans are refused then.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"muster/internal/accel/probe"
 	"muster/launch/job"
 )
 
@@ -13,16 +12,12 @@ func (a *app) acceleratorIDs(ctx context.Context, job *job.Job) []string {
 	if !job.Check.On() {
 		return nil
 	}
-	f := acceleratorFlags{spec: "auto", onReal: job.FakeOnReal, exec: probe.ExecNone}
-	if job.Fake != "" {
-		f.spec = "fake:" + job.Fake
-	}
-	here, err := f.look(ctx, a, 0)
+	here, err := a.onFiles(ctx, job)
 	if err != nil {
 		return nil // the node has a name, too
 	}
 	var ids []string
-	for _, d := range here.inv.Visible {
+	for _, d := range here.Inventory.Visible {
 		if d.UUID != "" {
 			ids = append(ids, d.UUID)
 		}

@@ -1,4 +1,4 @@
-package main
+package hardware
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"muster/internal/accel/nvline"
 )
 
-// write writes the report as a table.
-func (d *deviceReport) write(w io.Writer, cpusWhy string) error {
+// Write writes the report as tables for people.
+func (d *Report) Write(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	printf := func(format string, args ...any) { fmt.Fprintf(t, format, args...) } //nolint:errcheck // Flush says it
 	some := false
@@ -62,7 +62,7 @@ func (d *deviceReport) write(w io.Writer, cpusWhy string) error {
 			line("%s: %s", f.Vendor, why)
 		}
 	}
-	line("cpu: %s", cpusWhy)
+	line("cpu: %s", d.cpusWhy)
 	if d.Auto > 0 {
 		line("--nproc-per-node auto: %d (%s)", d.Auto, d.Why)
 	} else {
@@ -100,7 +100,7 @@ func orDash(text string) string {
 }
 
 // writeFacts writes what NVML tells of each GPU.
-func (d *deviceReport) writeFacts(w io.Writer) error {
+func (d *Report) writeFacts(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	some := false
 	for _, f := range d.Vendors {
@@ -109,9 +109,8 @@ func (d *deviceReport) writeFacts(w io.Writer) error {
 				continue
 			}
 			if !some {
-				fmt.Fprint(t,
-					// Flush says it.
-					"index\tmemory\tprocesses\tECC errors\trows replaced\tMIG\tNVLinks\theat\tpower\tclocks\tslowed down\n") //nolint:errcheck
+				const columns = "index\tmemory\tprocesses\tECC errors\trows replaced\tMIG\tNVLinks\theat\tpower\tclocks\tslowed down"
+				fmt.Fprintln(t, columns) //nolint:errcheck // Flush says it
 				some = true
 			}
 			fmt.Fprintln(t, strings.Join(append([]string{number(dev.Index)}, facts(dev.NVML)...), "\t")) //nolint:errcheck // Flush says it
@@ -171,14 +170,18 @@ func facts(g *nvline.GPU) []string {
 	if g.Clocks != nil {
 		slowed = slowness(*g.Clocks)
 	}
-	return []string{memory, processes, errs, rows, mig, links, pair(g.Temperature, g.TempSlow, 1, "°C"),
-		pair(g.Power, g.PowerLimit, 1000, "W"), clocks, slowed}
+	return []string{
+		memory, processes, errs, rows, mig, links, pair(g.Temperature, g.TempSlow, 1, "°C"),
+		pair(g.Power, g.PowerLimit, 1000, "W"), clocks, slowed,
+	}
 }
 
 // slowness names why a GPU's clocks are not at their highest (nvml.h, nvmlClocksEventReason).
 func slowness(reasons uint64) string {
-	names := []string{"idle", "application clocks", "power cap", "hardware", "sync boost", "heat (driver)", "heat (hardware)",
-		"power brake", "display"}
+	names := []string{
+		"idle", "application clocks", "power cap", "hardware", "sync boost", "heat (driver)", "heat (hardware)",
+		"power brake", "display",
+	}
 	var said []string
 	for i, name := range names {
 		if reasons>>i&1 != 0 {
