@@ -132,7 +132,7 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 		return err // what was not asked any more would be told as a skip
 	}
 	if f.box.on {
-		links, err := f.box.switchbox(ctx, a, &here, rules)
+		links, err := f.box.test(ctx, a, &here, rules)
 		if err != nil {
 			return err
 		}

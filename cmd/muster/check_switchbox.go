@@ -70,18 +70,18 @@ func (f *boxFlags) rules() (switchbox.Rules, error) {
 	case f.minChannels < 0 || f.minChannels > len(pairs):
 		return switchbox.Rules{}, errhint.Usagef("--min-channels %d: from 0 to the number of pairs, which is %d", f.minChannels, len(pairs))
 	}
-	return switchboxRules(job.SwitchboxRules{Pairs: pairs, MinBandwidth: f.minBandwidth, MinChannels: f.minChannels}), nil
+	rules := switchbox.Rules{MinBandwidth: f.minBandwidth, MinChannels: f.minChannels}
+	for _, p := range pairs {
+		rules.Pairs = append(rules.Pairs, devicecheck.Pair(p))
+	}
+	return rules, nil
 }
 
-// switchbox tests the links between the accelerators of a node. What could not be tested is skipped.
-func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware.Hardware, rules switchbox.Rules) (results []check.Result, err error) {
-	result := func(id string, status check.Status, reason, try string) {
-		results = append(results, check.Result{ID: id, Status: status, Reason: reason, Try: try, Source: "L2"})
-	}
+// test tests the links between the accelerators of a node.
+func (f *boxFlags) test(ctx context.Context, a *app, here *hardware.Hardware, rules switchbox.Rules) (results []check.Result, err error) {
 	path, err := f.interpreter(a)
 	if err != nil {
-		result("switchbox", check.Skip, err.Error(), "name an interpreter that has torch: --python")
-		return results, nil
+		return switchbox.Skipped(err), nil
 	}
 	log := a.logger(zerolog.InfoLevel)
 	now := a.progress(log, "test of the links")
@@ -102,44 +102,7 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware.Hardwar
 			environ = append(environ, name+"="+value)
 		}
 	}
-	program, err := devicecheck.Open(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, program.Close()) }() //nolint:contextcheck // whatever became of ctx
-	box, err := switchbox.Test(ctx, program, rules)
-	switch {
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case noDevice(err):
-		result("switchbox", check.Skip, err.Error(), "")
-		return results, nil
-	case errors.Is(err, devicecheck.ErrNoTorch):
-		result("switchbox", check.Skip, err.Error(), "name an interpreter that has torch: --python")
-		return results, nil
-	case err != nil:
-		result("switchbox", check.Fail, err.Error(), "")
-		return results, nil
-	}
-	for _, bad := range box.Bad() {
-		result("switchbox-link", check.Warn, bad, "check the cable and the port of the device that is named")
-	}
-	for _, odd := range box.Odd() {
-		result("switchbox-link", check.Warn, odd, "compare the link's cable and port with those of the other pairs")
-	}
-	if why := box.Fault(); why != "" {
-		result("switchbox", check.Fail, why, "exclude the node until its box was repaired")
-	} else {
-		result("switchbox", check.Pass,
-			fmt.Sprintf("%d of %d channels are healthy, %d are needed", box.Healthy, len(box.Links), rules.MinChannels), "")
-	}
-	return results, nil
-}
-
-// noDevice reports that a test failed because this node has no accelerator.
-func noDevice(err error) bool {
-	fault, ok := errors.AsType[*devicecheck.DeviceError](err)
-	return ok && fault.Cause == devicecheck.NoDevice
+	return switchbox.Check(ctx, cfg, rules)
 }
 
 // interpreter returns the path of a Python.

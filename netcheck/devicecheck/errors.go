@@ -74,6 +74,12 @@ func (e *DeviceError) Error() string {
 // Is makes errors.Is(err, ErrNoTorch) true where that is the cause.
 func (e *DeviceError) Is(target error) bool { return target == ErrNoTorch && e.Cause == NoTorch }
 
+// HasNoDevice reports that a test failed because this node has no accelerator.
+func HasNoDevice(err error) bool {
+	fault, ok := errors.AsType[*DeviceError](err)
+	return ok && fault.Cause == NoDevice
+}
+
 // all returns every failure, in order of local rank: those of devices that were tested one by one.
 func all(out []outcome) error {
 	merr := &multierror.Error{ErrorFormat: oneLine}

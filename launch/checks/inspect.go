@@ -1,4 +1,4 @@
-package main
+package checks
 
 import (
 	"bytes"
@@ -7,21 +7,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"muster/internal/check"
 	"muster/internal/errhint"
-	"muster/internal/hardware"
 	"muster/internal/proc"
-	"muster/launch/job"
 )
 
 // inspect examines this node as muster check does, and returns what makes it unfit, "" for nothing. It is muster check,
 // in a process of its own: a driver that hangs keeps that and not the agent.
-func (c *nodeChecker) inspect(ctx context.Context) string {
+func (c *Checker) inspect(ctx context.Context) string {
 	report, err := c.runCheck(ctx)
 	if err != nil {
 		return "this node cannot be examined: " + err.Error()
@@ -46,16 +43,8 @@ func (c *nodeChecker) inspect(ctx context.Context) string {
 // maxCheckOutput bounds what is read of its output, in bytes.
 const maxCheckOutput = 8 << 20
 
-func (c *nodeChecker) runCheck(ctx context.Context) (report check.Report, err error) {
-	args := []string{"muster", "check", "--json", "--nproc-per-node", strconv.Itoa(c.plan.Procs)}
-	env := job.WithVariable(c.environ, hardware.RoundVariable, strconv.Itoa(c.in.Round.Number))
-	if asked := &c.plan.Job; asked.Fake != "" {
-		env = job.WithVariable(env, fakeNodeName, c.plan.Hostname) // which a launcher may have named
-		args = append(args, "--accelerator", "fake:"+asked.Fake)
-		if asked.FakeOnReal {
-			args = append(args, "--fake-on-real")
-		}
-	}
+func (c *Checker) runCheck(ctx context.Context) (report check.Report, err error) {
+	args, env := c.config.Examine(c.in.Round.Number)
 	var out, said bytes.Buffer
 	var readers sync.WaitGroup
 	var theirs []*os.File
