@@ -3,10 +3,12 @@ package switchbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"muster/internal/check"
 	"muster/netcheck/devicecheck"
 	"muster/netcheck/switchbox"
 )
@@ -113,5 +115,44 @@ func TestRules(t *testing.T) {
 	}
 	if _, err := switchbox.Test(t.Context(), &box{}, usual); err == nil {
 		t.Error("nothing was measured, and it is no error")
+	}
+}
+
+// TestResults: what muster check says of a box. A node without devices or without torch was not tested; any other error
+// is a failure.
+func TestResults(t *testing.T) {
+	said := func(results []check.Result) string {
+		var b strings.Builder
+		for _, r := range results {
+			fmt.Fprintf(&b, "%v %s: %s; ", r.Status, r.ID, r.Reason)
+		}
+		return b.String()
+	}
+	for want, b := range map[string]*box{
+		"PASS switchbox: 4 of 4 channels are healthy, 2 are needed; ": {mbps: map[int]float64{}, corrupt: -1, hang: -1},
+		"WARN switchbox-link: pair 2:4: 9999 MB/s, 10000 are wanted (the link of device 4 is bad: the other one works with a " +
+			"healthy device); PASS switchbox: 3 of 4 channels are healthy, 2 are needed; ": {
+			mbps: map[int]float64{4: 9999}, corrupt: -1, hang: -1,
+		},
+	} {
+		r, err := switchbox.Test(t.Context(), b, usual)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := said(r.Results()); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+	r, err := switchbox.Test(t.Context(), &box{mbps: map[int]float64{0: 1, 2: 1, 5: 1, 7: 1}, corrupt: -1, hang: -1}, usual)
+	if got := said(r.Results()); err != nil || strings.Count(got, "WARN switchbox-link") != 4 ||
+		!strings.Contains(got, "FAIL switchbox: the switchbox has 0 healthy channels of 4") {
+		t.Errorf("%v: %s", err, got)
+	}
+	for cause, want := range map[devicecheck.Cause]check.Status{
+		devicecheck.NoTorch: check.Skip, devicecheck.NoDevice: check.Skip, devicecheck.Died: check.Fail,
+	} {
+		if got := switchbox.Failed(&devicecheck.DeviceError{Cause: cause}); len(got) != 1 || got[0].Status != want {
+			t.Errorf("%s: %+v", cause, got)
+		}
 	}
 }
