@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"io"
 	"os"
 	"time"
 
@@ -65,21 +63,4 @@ const fakeNodeName = "MUSTER_FAKE_NODE"
 // fakeNode is the name of this node among those of a spec: several may be on one machine.
 func (a *app) fakeNode(host string) string {
 	return cmp.Or(a.getenv(fakeNodeName), a.nodeName, host)
-}
-
-// hostname is this node's name, where it is only shown.
-func hostname() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return "localhost"
-	}
-	return host
-}
-
-// writeJSON writes v for programs, and so that people can read it: commands hold < and & as they are.
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
 }

@@ -80,6 +80,31 @@ func (a *app) execute() error {
 // say writes to one of our own streams. When it is gone nobody can be told.
 func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
+// hostname is this node's name, where it is only shown.
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return host
+}
+
+// writeJSON writes v for programs, and so that people can read it: commands hold < and & as they are.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// show writes d to standard output, for programs or for people.
+func (a *app) show(d interface{ Write(w io.Writer) error }, asJSON bool) error {
+	if asJSON {
+		return writeJSON(a.stdout, d)
+	}
+	return d.Write(a.stdout)
+}
+
 // PrintError writes err and its hint to standard error, every single failure on a line of its own.
 func (a *app) PrintError(err error) {
 	if err == nil {

@@ -43,8 +43,5 @@ func (a *app) showDevices(ctx context.Context, f acceleratorFlags, asJSON bool) 
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return writeJSON(a.stdout, d)
-	}
-	return d.Write(a.stdout)
+	return a.show(d, asJSON)
 }

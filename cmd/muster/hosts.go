@@ -13,17 +13,23 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
+	"muster/cmd/dryrun"
 	"muster/horovod"
 	"muster/horovod/discovery"
 	"muster/horovod/elastic"
 	"muster/launch/hosts"
 	"muster/launch/job"
+	"muster/launch/plan"
 )
 
 // runHosts runs or shows a job on machines that muster reaches itself.
 func (a *app) runHosts(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
 	if req.DryRun {
-		return a.showHosts(ctx, req, log)
+		d, err := dryrun.NewHosts(ctx, a.launcherConfig(req, log), req, a.machineOf(log))
+		if err != nil {
+			return err
+		}
+		return a.show(d, req.JSON)
 	}
 	return hosts.Launch(ctx, a.launcherConfig(req, log))
 }
@@ -33,16 +39,29 @@ func (a *app) runElastic(ctx context.Context, req dialect.Request, log zerolog.L
 	h := req.Horovod
 	cfg := hosts.ElasticConfig{
 		Launcher: a.launcherConfig(req, log), Source: a.discovery(h), CheckJob: checkJob,
-		Rules: elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout,
-			Cooldown: h.Cooldown},
+		Rules: elastic.Rules{
+			NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout,
+			Cooldown: h.Cooldown,
+		},
 	}
 	if h.DNS == "" { // whose server others need too
 		cfg.MinInterval = 100 * time.Millisecond
 	}
 	if req.DryRun {
-		return a.compat(req.Job, a.showElastic(ctx, req, cfg, log))
+		d, err := dryrun.NewElastic(ctx, cfg, req, a.machineOf(log))
+		if err == nil {
+			err = a.show(d, req.JSON)
+		}
+		return a.compat(req.Job, err)
 	}
 	return hosts.LaunchElastic(ctx, cfg)
+}
+
+// machineOf is what a node of a job would be planned with if it were here.
+func (a *app) machineOf(log zerolog.Logger) dryrun.MachineOf {
+	return func(name string, j job.Job) (plan.Machine, error) {
+		return (&app{environ: a.environ, nodeName: name}).Machine(j, log)
+	}
 }
 
 func (a *app) launcherConfig(req dialect.Request, log zerolog.Logger) hosts.LauncherConfig {

@@ -9,11 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
+	"muster/cmd/dryrun"
 	"muster/internal/accel"
 	"muster/internal/errhint"
 	"muster/internal/hardware"
@@ -76,7 +76,11 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		if err := place.Check(&plan.Job); err != nil {
 			return a.refused(req, a.host(&req.Job), err)
 		}
-		return a.showPlan(plan, req)
+		d, err := dryrun.NewNode(plan, req)
+		if err != nil {
+			return err
+		}
+		return a.show(d, req.JSON)
 	}
 	ctx, in := launch.WatchSignals(ctx, plan.Job.Stop.Handled, plan.Job.Checkpoint.Signal)
 	defer in.Close()
@@ -212,43 +216,4 @@ func (a *app) terminationLog() string {
 		return ""
 	}
 	return path
-}
-
-// dryFlags are a request's settings as --dry-run shows them: those that were given or derived, with --all and for
-// machines those that have their defaults, too. A flag that a launcher and muster both have stands there once, with its
-// stronger source.
-func dryFlags(req dialect.Request) []dryFlag {
-	flags := []dryFlag{}
-	strongest := map[string]job.SourceKind{}
-	for _, s := range req.Settings {
-		strongest[s.Flag] = max(strongest[s.Flag], s.Source.Kind)
-	}
-	shown := map[string]bool{}
-	for _, s := range req.Settings {
-		name := strings.ReplaceAll(s.Flag, "_", "-")
-		byDefault := s.Source.Kind == job.FromDefault
-		if shown[name] || s.Source.Kind < strongest[s.Flag] || byDefault && !req.All && !req.JSON {
-			continue
-		}
-		shown[name] = true
-		value := s.Value
-		if req.ShowValues {
-			value = s.Full
-		}
-		flags = append(flags, dryFlag{Name: s.Flag, Value: value, Source: s.Source.String()})
-	}
-	return flags
-}
-
-// showPlan is --dry-run.
-func (a *app) showPlan(plan *plan.Plan, req dialect.Request) error {
-	d, err := newDryRun(plan, dryFlags(req), nil, showing(req.ShowValues))
-	if err != nil {
-		return err
-	}
-	d.Platform = newDryPlatform(req.Platform)
-	if req.JSON {
-		return writeJSON(a.stdout, d)
-	}
-	return d.writeText(a.stdout)
 }

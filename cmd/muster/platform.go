@@ -1,16 +1,13 @@
 package main
 
 import (
-	"fmt"
 	"os"
-	"strings"
 
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
 	"muster/internal/hardware"
 	"muster/internal/hostaddr"
-	"muster/internal/platform"
 )
 
 // surroundings are what a platform may be recognised by on this machine.
@@ -30,41 +27,6 @@ func workingDir() string {
 	return dir
 }
 
-// dryPlatform is what --dry-run tells of the platform.
-type dryPlatform struct {
-	Name    string   `json:"name"`
-	FoundBy []string `json:"found_by"`
-	Also    []string `json:"also_found,omitempty"`
-	Notes   []string `json:"notes,omitempty"`
-}
-
-func newDryPlatform(f *platform.Facts) *dryPlatform {
-	if f == nil {
-		return nil
-	}
-	return &dryPlatform{f.Name, f.Why, f.Also, platformNotes(f)}
-}
-
-// String is all of it in a line.
-func (d *dryPlatform) String() string {
-	text := fmt.Sprintf("%s, found by %s", d.Name, strings.Join(d.FoundBy, ", "))
-	if len(d.Also) > 0 {
-		text += "; also found: " + strings.Join(d.Also, "; ")
-	}
-	if len(d.Notes) > 0 {
-		text += "; " + strings.Join(d.Notes, "; ")
-	}
-	return text
-}
-
-// platformNotes are what else there is to know of it. A problem that did not keep the job from starting is one of them.
-func platformNotes(f *platform.Facts) []string {
-	if f.Problem == nil {
-		return f.Notes
-	}
-	return append([]string{"its nodes are not taken into account: " + f.Problem.Why}, f.Notes...)
-}
-
 // tellPlatform logs what was found and what came of it.
 func tellPlatform(req dialect.Request, log zerolog.Logger) {
 	f, job := req.Platform, &req.Job
@@ -75,7 +37,7 @@ func tellPlatform(req dialect.Request, log zerolog.Logger) {
 	if len(f.Also) > 0 {
 		e = e.Strs("also_found", f.Also)
 	}
-	if notes := platformNotes(f); len(notes) > 0 {
+	if notes := f.Remarks(); len(notes) > 0 {
 		e = e.Strs("notes", notes)
 	}
 	if !job.Alone() {

@@ -60,6 +60,14 @@ type Facts struct {
 	Also []string
 }
 
+// Remarks are what else there is to know of it. A problem that did not keep the job from starting is one of them.
+func (f *Facts) Remarks() []string {
+	if f.Problem == nil {
+		return f.Notes
+	}
+	return append([]string{"its nodes are not taken into account: " + f.Problem.Why}, f.Notes...)
+}
+
 // Value is a value and where it came from; Text is empty where there is none.
 type Value struct {
 	Text string

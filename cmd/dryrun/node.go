@@ -1,4 +1,6 @@
-package main
+// Package dryrun is what --dry-run shows of a job before it runs: a node, the nodes on hosts, or an elastic job, each for
+// programs as JSON and for people as text.
+package dryrun
 
 import (
 	"bufio"
@@ -15,38 +17,39 @@ import (
 
 	"al.essio.dev/pkg/shellescape"
 
+	"muster/cmd/dialect"
 	"muster/internal/accel"
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/rendezvous"
 )
 
-// dryRun is what --dry-run prints: the job with every value's source, and each rank as it would be started. Inherited
+// Node is what is shown of a node: the job with every value's source, and each rank as it would be started. Inherited
 // variables appear by name only, because any of them may hold a secret, and so do others that are not known to be
 // harmless.
-type dryRun struct {
-	Dialect  string       `json:"dialect"`
-	RunID    string       `json:"run_id"`
-	Host     string       `json:"host"`
-	Platform *dryPlatform `json:"platform,omitempty"` // where one was found
-	Store    string       `json:"store"`
-	Meeting  *dryMeeting  `json:"meeting,omitempty"` // of a job that meets others
-	Dir      string       `json:"working_directory"`
-	Warm     string       `json:"warm_start"`
-	Binding  string       `json:"numa_binding"`
-	Debug    string       `json:"debug_mode,omitempty"` // the command in whose place the workers' is
-	Check    *dryCheck    `json:"check,omitempty"`      // of a job that tests something before it starts
-	Flags    []dryFlag    `json:"flags"`
-	Workers  []dryWorker  `json:"workers"`
-	common   []dryVar     // variables that are the same in every rank
-	inherit  []string     // names of the inherited ones
-	boundBy  string       // source of Binding
-	counted  string       // the word by which another host counts its workers, of which one is shown; empty: they are all shown
-	argvs    map[int]bool // local ranks whose argv differs from that of local rank 0
+type Node struct {
+	Dialect  string         `json:"dialect"`
+	RunID    string         `json:"run_id"`
+	Host     string         `json:"host"`
+	Platform *platformFacts `json:"platform,omitempty"` // where one was found
+	Store    string         `json:"store"`
+	Meeting  *meeting       `json:"meeting,omitempty"` // of a job that meets others
+	Dir      string         `json:"working_directory"`
+	Warm     string         `json:"warm_start"`
+	Binding  string         `json:"numa_binding"`
+	Debug    string         `json:"debug_mode,omitempty"` // the command in whose place the workers' is
+	Check    *checks        `json:"check,omitempty"`      // of a job that tests something before it starts
+	Flags    []setting      `json:"flags"`
+	Workers  []worker       `json:"workers"`
+	common   []variable     // variables that are the same in every rank
+	inherit  []string       // names of the inherited ones
+	boundBy  string         // source of Binding
+	counted  string         // the word by which another host counts its workers, of which one is shown; empty: they are all shown
+	argvs    map[int]bool   // local ranks whose argv differs from that of local rank 0
 }
 
-// dryMeeting is how a job's nodes meet.
-type dryMeeting struct {
+// meeting is how a job's nodes meet.
+type meeting struct {
 	Backend   string   `json:"backend"`
 	Endpoints []string `json:"endpoints"`
 	MinNodes  int      `json:"min_nodes"`
@@ -57,23 +60,17 @@ type dryMeeting struct {
 	ReachedBy string   `json:"reached_by"` // empty: the address from which the meeting place is reached
 }
 
-type dryFlag struct {
-	Name   string `json:"name"`
-	Value  string `json:"value"`
-	Source string `json:"source"`
+type worker struct {
+	Rank      *int       `json:"rank"` // null: decided when the nodes meet
+	LocalRank int        `json:"local_rank"`
+	Path      string     `json:"path"`
+	Argv      []string   `json:"argv"`
+	CPUs      string     `json:"cpus,omitempty"` // that it is bound to
+	Env       []variable `json:"env"`
+	Inherited []string   `json:"inherited"`
 }
 
-type dryWorker struct {
-	Rank      *int     `json:"rank"` // null: decided when the nodes meet
-	LocalRank int      `json:"local_rank"`
-	Path      string   `json:"path"`
-	Argv      []string `json:"argv"`
-	CPUs      string   `json:"cpus,omitempty"` // that it is bound to
-	Env       []dryVar `json:"env"`
-	Inherited []string `json:"inherited"`
-}
-
-type dryVar struct {
+type variable struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Source string `json:"source"`
@@ -96,16 +93,26 @@ func (all showing) args(args []string) []string {
 	return job.ShownArgs(args)
 }
 
-// dryPlace is the round of a node, as far as that is known beforehand: of the variables in unsettled what stands there
+// knownRound is the round of a node, as far as that is known beforehand: of the variables in unsettled what stands there
 // is shown.
-type dryPlace struct {
+type knownRound struct {
 	rendezvous.Round
 	unsettled map[string]string
 }
 
-// newDryRun shows a node's plan. place is its round where that is known beforehand, nil where it is not.
-func newDryRun(p *plan.Plan, flags []dryFlag, place *dryPlace, show showing) (*dryRun, error) {
-	round, meeting, unsettled := dryRound(p, place)
+// NewNode shows the plan of a job that was asked for.
+func NewNode(p *plan.Plan, req dialect.Request) (*Node, error) {
+	d, err := newNode(p, settings(req), nil, showing(req.ShowValues))
+	if err != nil {
+		return nil, err
+	}
+	d.Platform = newPlatform(req.Platform)
+	return d, nil
+}
+
+// newNode shows a node's plan. place is its round where that is known beforehand, nil where it is not.
+func newNode(p *plan.Plan, flags []setting, place *knownRound, show showing) (*Node, error) {
+	round, meeting, unsettled := roundToShow(p, place)
 	store := job.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
 	switch {
 	case meeting != nil && meeting.NodeRank == nil:
@@ -113,9 +120,9 @@ func newDryRun(p *plan.Plan, flags []dryFlag, place *dryPlace, show showing) (*d
 	case round.MasterPort == 0:
 		store = strings.TrimSuffix(store, "0") + "<a free port>"
 	}
-	d := &dryRun{
+	d := &Node{
 		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: p.WarmStart(),
-		Binding: p.Binding(), Check: newDryCheck(p.Job.Check), Flags: flags,
+		Binding: p.Binding(), Check: newChecks(p.Job.Check), Flags: flags,
 		argvs: map[int]bool{}, boundBy: p.Job.Sources["numa-binding"].String(),
 	}
 	errorFile := "<a file of this attempt>"
@@ -136,7 +143,7 @@ func newDryRun(p *plan.Plan, flags []dryFlag, place *dryPlace, show showing) (*d
 		if err != nil {
 			return nil, err
 		}
-		dw := dryWorker{Rank: &w.Rank, LocalRank: local, Path: w.Path, Argv: show.args(w.Argv), CPUs: accel.FormatList(w.CPUs)}
+		dw := worker{Rank: &w.Rank, LocalRank: local, Path: w.Path, Argv: show.args(w.Argv), CPUs: accel.FormatList(w.CPUs)}
 		if isOpen(unsettled["RANK"]) {
 			dw.Rank = nil
 		}
@@ -145,23 +152,23 @@ func newDryRun(p *plan.Plan, flags []dryFlag, place *dryPlace, show showing) (*d
 			case v.Source.Kind == job.Inherited:
 				dw.Inherited = append(dw.Inherited, v.Name)
 			case v.Name == "MUSTER_AGENT":
-				dw.Env = append(dw.Env, dryVar{v.Name, "<random>", v.Source.String()})
+				dw.Env = append(dw.Env, variable{v.Name, "<random>", v.Source.String()})
 			case isOpen(unsettled[v.Name]):
-				dw.Env = append(dw.Env, dryVar{v.Name, unsettled[v.Name], v.Source.String()})
+				dw.Env = append(dw.Env, variable{v.Name, unsettled[v.Name], v.Source.String()})
 			case unsettled[v.Name] != "":
-				dw.Env = append(dw.Env, dryVar{v.Name, show.value(v), v.Source.String() + ", " + unsettled[v.Name]})
+				dw.Env = append(dw.Env, variable{v.Name, show.value(v), v.Source.String() + ", " + unsettled[v.Name]})
 			case v.Name == "MASTER_PORT" && round.MasterPort == 0:
-				dw.Env = append(dw.Env, dryVar{v.Name, "<a free port>", v.Source.String()})
+				dw.Env = append(dw.Env, variable{v.Name, "<a free port>", v.Source.String()})
 			default:
-				dw.Env = append(dw.Env, dryVar{v.Name, settled(show.value(v)), v.Source.String()})
+				dw.Env = append(dw.Env, variable{v.Name, settled(show.value(v)), v.Source.String()})
 			}
 		}
 		d.Workers = append(d.Workers, dw)
 	}
 	first := d.Workers[0]
 	d.inherit = first.Inherited
-	d.common = slices.DeleteFunc(slices.Clone(first.Env), func(v dryVar) bool {
-		return slices.ContainsFunc(d.Workers, func(w dryWorker) bool { return !slices.Contains(w.Env, v) })
+	d.common = slices.DeleteFunc(slices.Clone(first.Env), func(v variable) bool {
+		return slices.ContainsFunc(d.Workers, func(w worker) bool { return !slices.Contains(w.Env, v) })
 	})
 	for _, w := range d.Workers {
 		d.argvs[w.LocalRank] = !slices.Equal(w.Argv, first.Argv)
@@ -175,9 +182,9 @@ const decidedLater = "<decided when nodes meet>"
 // isOpen reports whether a text stands for a value that is not known.
 func isOpen(value string) bool { return strings.HasPrefix(value, "<") }
 
-// dryRound is the round to show. For a job that meets others it also returns how they meet, and the variables whose
+// roundToShow is the round to show. For a job that meets others it also returns how they meet, and the variables whose
 // values are not settled, each with decidedLater or what its value depends on.
-func dryRound(p *plan.Plan, place *dryPlace) (rendezvous.Round, *dryMeeting, map[string]string) {
+func roundToShow(p *plan.Plan, place *knownRound) (rendezvous.Round, *meeting, map[string]string) {
 	r, job, m := p.DryRound(), &p.Job, &p.Job.Meeting
 	if place != nil {
 		return place.Round, nil, place.unsettled
@@ -185,7 +192,7 @@ func dryRound(p *plan.Plan, place *dryPlace) (rendezvous.Round, *dryMeeting, map
 	if job.Alone() {
 		return r, nil, nil
 	}
-	d := &dryMeeting{
+	d := &meeting{
 		Backend: m.Backend, MinNodes: job.Nodes.Min, MaxNodes: job.Nodes.Max, Spares: m.Spares, NodeUnit: max(m.NodeUnit, 1),
 		ReachedBy: m.LocalAddr,
 	}
@@ -227,7 +234,7 @@ func dryRound(p *plan.Plan, place *dryPlace) (rendezvous.Round, *dryMeeting, map
 }
 
 // lines says for people how the nodes meet, as rows of two columns.
-func (m *dryMeeting) lines(procs int) [][2]string {
+func (m *meeting) lines(procs int) [][2]string {
 	nodes := strconv.Itoa(m.MinNodes)
 	if m.MaxNodes > m.MinNodes {
 		nodes = fmt.Sprintf("%d to %d", m.MinNodes, m.MaxNodes)
@@ -253,8 +260,8 @@ func (m *dryMeeting) lines(procs int) [][2]string {
 	return [][2]string{{"nodes", nodes}, {"they meet by", m.Backend + at}, {"this node", this}}
 }
 
-// writeText prints what all ranks share once, and of each rank only what sets it apart.
-func (d *dryRun) writeText(out io.Writer) error {
+// Write prints what all ranks share once, and of each rank only what sets it apart.
+func (d *Node) Write(out io.Writer) error {
 	buffered := bufio.NewWriterSize(out, 32<<10) // a tabwriter writes each cell by itself
 	w := tabwriter.NewWriter(buffered, 0, 8, 2, ' ', 0)
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush tells what failed
@@ -291,7 +298,7 @@ func (d *dryRun) writeText(out io.Writer) error {
 		printf("%s\t%s\n", line[0], line[1])
 	}
 	title := "flags that were given or derived (--all shows those with their defaults, too)"
-	if slices.ContainsFunc(d.Flags, func(f dryFlag) bool { return f.Source == job.Source{}.String() }) {
+	if slices.ContainsFunc(d.Flags, func(f setting) bool { return f.Source == job.Source{}.String() }) {
 		title = "all flags"
 	}
 	printf("\n%s\n", title)
@@ -331,7 +338,7 @@ func (d *dryRun) writeText(out io.Writer) error {
 }
 
 // title is which worker it is.
-func (k *dryWorker) title() string {
+func (k *worker) title() string {
 	if k.Rank == nil {
 		return fmt.Sprintf("local rank %d (its rank is decided when nodes meet)", k.LocalRank)
 	}

@@ -1,12 +1,12 @@
-package main
+package dryrun
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"text/tabwriter"
 
 	"al.essio.dev/pkg/shellescape"
-	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
 	"muster/launch/hosts"
@@ -14,39 +14,39 @@ import (
 	"muster/launch/plan"
 )
 
-// dryElastic is what --dry-run prints of an elastic job: which hosts it will have nobody knows.
-type dryElastic struct {
-	Dialect   string    `json:"dialect"`
-	Hosts     string    `json:"hosts"` // where they come from
-	Needed    int       `json:"slots_at_first"`
-	MinNP     int       `json:"min_np"`
-	MaxNP     int       `json:"max_np"` // 0: any number
-	Dir       string    `json:"working_directory"`
-	Flags     []dryFlag `json:"flags"`
-	Argv      []string  `json:"argv"`
-	Env       []dryVar  `json:"env"`
-	Inherited []string  `json:"inherited"`
+// Elastic is what is shown of an elastic job: which hosts it will have nobody knows.
+type Elastic struct {
+	Dialect   string     `json:"dialect"`
+	Hosts     string     `json:"hosts"` // where they come from
+	Needed    int        `json:"slots_at_first"`
+	MinNP     int        `json:"min_np"`
+	MaxNP     int        `json:"max_np"` // 0: any number
+	Dir       string     `json:"working_directory"`
+	Flags     []setting  `json:"flags"`
+	Argv      []string   `json:"argv"`
+	Env       []variable `json:"env"`
+	Inherited []string   `json:"inherited"`
 }
 
-// showElastic is --dry-run of an elastic job: its rules, and a worker as it would be with what this machine has.
-func (a *app) showElastic(ctx context.Context, req dialect.Request, cfg hosts.ElasticConfig, log zerolog.Logger) error {
+// NewElastic shows the rules of an elastic job, and a worker as it would be with what this machine has.
+func NewElastic(ctx context.Context, cfg hosts.ElasticConfig, req dialect.Request, machineOf MachineOf) (*Elastic, error) {
 	f, err := hosts.Foresee(ctx, cfg.Launcher)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	asked := f.Job
 	asked.Procs, asked.Hosts = "1", job.Hosts{}
-	machine, err := a.Machine(asked, log)
+	machine, err := machineOf("", asked)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	plan, err := plan.New(asked, machine)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	h := req.Horovod
-	d := dryElastic{
-		Dialect: asked.Dialect, Hosts: cfg.Source.String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: f.Dir, Flags: dryFlags(req),
+	d := &Elastic{
+		Dialect: asked.Dialect, Hosts: cfg.Source.String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: f.Dir, Flags: settings(req),
 	}
 	w, show := plan.Process(nil), showing(req.ShowValues)
 	d.Argv = show.args(w.Argv)
@@ -55,17 +55,19 @@ func (a *app) showElastic(ctx context.Context, req dialect.Request, cfg hosts.El
 		case v.Source.Kind == job.Inherited:
 			d.Inherited = append(d.Inherited, v.Name)
 		case v.Name != "MUSTER_AGENT":
-			d.Env = append(d.Env, dryVar{v.Name, show.value(v), v.Source.String()})
+			d.Env = append(d.Env, variable{v.Name, show.value(v), v.Source.String()})
 		}
 	}
-	if req.JSON {
-		return writeJSON(a.stdout, d)
-	}
+	return d, nil
+}
+
+// Write shows the job for people.
+func (d *Elastic) Write(out io.Writer) error {
 	most := "as many workers as there are slots"
 	if d.MaxNP > 0 {
 		most = fmt.Sprintf("%d workers", d.MaxNP)
 	}
-	t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format, args...) } // Flush tells what failed
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
 	printf("hosts\t%s\nworlds\t%d slots at first, then %d to %s\nworking directory\t%s\ncommand\t%s\n", d.Hosts, d.Needed, d.MinNP, most,

@@ -1,4 +1,4 @@
-package main
+package dryrun
 
 import (
 	"cmp"
@@ -22,16 +22,18 @@ import (
 	"muster/rendezvous"
 )
 
-// dryHosts is what --dry-run prints of a job that muster starts on hosts: each of its nodes, as far as that follows
+// Hosts is what is shown of a job that muster starts on hosts: each of its nodes, as far as that follows
 // from what was asked for. What the hosts have, their accelerators and addresses, is not known before they are reached.
-type dryHosts struct {
-	Dialect string    `json:"dialect"`
-	RunID   string    `json:"run_id"`
-	Flags   []dryFlag `json:"flags"`
-	Nodes   []dryNode `json:"nodes"`
+type Hosts struct {
+	Dialect string      `json:"dialect"`
+	RunID   string      `json:"run_id"`
+	Flags   []setting   `json:"flags"`
+	Nodes   []hostsNode `json:"nodes"`
+
+	fixed bool // every machine has its place in the job
 }
 
-type dryNode struct {
+type hostsNode struct {
 	Name string `json:"name"`
 	// first is the rank of its first worker, negative where that is decided later.
 	first int
@@ -41,49 +43,51 @@ type dryNode struct {
 	// known.
 	Counted string `json:"workers_counted_by,omitempty"`
 	workers int
-	*dryRun
+	*Node
 }
+
+// MachineOf returns what the plan of a node needs to know of this machine.
+type MachineOf func(node string, j job.Job) (plan.Machine, error)
 
 // countedThere stands for what follows from the number of workers that a host counts.
 const countedThere = "<counted on each host>"
 
-// showHosts is --dry-run of a job on hosts.
-func (a *app) showHosts(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
-	f, err := hosts.Foresee(ctx, a.launcherConfig(req, log))
+// NewHosts shows a job that the launcher c would start.
+func NewHosts(ctx context.Context, c hosts.LauncherConfig, req dialect.Request, machineOf MachineOf) (*Hosts, error) {
+	f, err := hosts.Foresee(ctx, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	j, names := &f.Job, make([]string, len(f.Nodes))
 	for i, n := range f.Nodes {
 		names[i] = n.Name
 	}
-	d := dryHosts{Dialect: j.Dialect, RunID: j.RunID, Flags: dryFlags(req)}
+	d := &Hosts{Dialect: j.Dialect, RunID: j.RunID, Flags: settings(req), fixed: f.Fixed}
 	plans, world := make([]*plan.Plan, len(names)), 0
 	counted := make([]string, len(names))
 	for i, n := range f.Nodes {
 		part := n.Job
-		node := &app{environ: a.environ, nodeName: n.Name}
-		machine, err := node.Machine(part, log)
+		machine, err := machineOf(n.Name, part)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		counted[i] = unseen(&part, &machine, log)
+		counted[i] = unseen(&part, &machine, c.Log)
 		if plans[i], err = plan.New(part, machine); err != nil {
-			return fmt.Errorf("cannot plan node %s with what this machine has: %w", names[i], err)
+			return nil, fmt.Errorf("cannot plan node %s with what this machine has: %w", names[i], err)
 		}
 		world += plans[i].Procs
 	}
 	all := slices.ContainsFunc(counted, func(word string) bool { return word != "" })
 	base, sure := 0, true
 	for i, p := range plans {
-		place := &dryPlace{Round: rendezvous.Round{
+		place := &knownRound{Round: rendezvous.Round{
 			GroupRank: i, GroupWorldSize: len(plans), BaseRank: base, WorldSize: world, BaseRoleRank: base, RoleWorldSize: world,
 			MasterAddr: f.MasterAddr, AgentStore: true,
 		}, unsettled: unsettledCounts(all, !sure, counted[i] != "")}
 		if ports := p.Job.Meeting.WorkerPorts; len(ports) > 0 {
 			place.MasterPort = ports[0]
 		}
-		m := dryNode{Name: names[i], ReachedBy: "ssh", Counted: counted[i], first: base, workers: p.Procs}
+		m := hostsNode{Name: names[i], ReachedBy: "ssh", Counted: counted[i], first: base, workers: p.Procs}
 		if !f.Fixed || !sure {
 			m.first = -1
 		}
@@ -95,8 +99,8 @@ func (a *app) showHosts(ctx context.Context, req dialect.Request, log zerolog.Lo
 		base, sure = base+p.Procs, sure && counted[i] == ""
 		if i == 0 || req.JSON { // the text shows no more
 			var err error
-			if m.dryRun, err = newDryRun(p, nil, place, showing(req.ShowValues)); err != nil {
-				return err
+			if m.Node, err = newNode(p, nil, place, showing(req.ShowValues)); err != nil {
+				return nil, err
 			}
 			m.counted = counted[i]
 			d.RunID = m.RunID
@@ -106,10 +110,7 @@ func (a *app) showHosts(ctx context.Context, req dialect.Request, log zerolog.Lo
 		}
 		d.Nodes = append(d.Nodes, m)
 	}
-	if req.JSON {
-		return writeJSON(a.stdout, d)
-	}
-	return d.writeText(a.stdout, &f)
+	return d, nil
 }
 
 // unseen takes the launcher's accelerators and CPUs out of what a node's plan is made with: the host has its own. It
@@ -142,8 +143,10 @@ func unseen(j *job.Job, m *plan.Machine, log zerolog.Logger) string {
 // of the node itself.
 func unsettledCounts(all, before, own bool) map[string]string {
 	unsettled := map[string]string{}
-	for names, unknown := range map[string]bool{"WORLD_SIZE ROLE_WORLD_SIZE": all, "RANK ROLE_RANK": before,
-		"LOCAL_WORLD_SIZE LOCAL_SIZE": own} {
+	for names, unknown := range map[string]bool{
+		"WORLD_SIZE ROLE_WORLD_SIZE": all, "RANK ROLE_RANK": before,
+		"LOCAL_WORLD_SIZE LOCAL_SIZE": own,
+	} {
 		for name := range strings.FieldsSeq(names) {
 			if unknown {
 				unsettled[name] = countedThere
@@ -153,8 +156,8 @@ func unsettledCounts(all, before, own bool) map[string]string {
 	return unsettled
 }
 
-// writeText shows the nodes, and the first of them in full.
-func (d *dryHosts) writeText(out io.Writer, f *hosts.Foreseen) error {
+// Write shows the nodes, and the first of them in full.
+func (d *Hosts) Write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintf(w, "nodes\n") // Flush tells what failed
 	for _, n := range d.Nodes {
@@ -167,14 +170,14 @@ func (d *dryHosts) writeText(out io.Writer, f *hosts.Foreseen) error {
 			workers = "workers counted there (" + n.Counted + ")"
 			if n.first >= 0 {
 				ranks = fmt.Sprintf("ranks from %d", n.first)
-			} else if f.Fixed {
+			} else if d.fixed {
 				ranks = "ranks behind those of the node above"
 			}
 		case n.first >= 0 && n.workers == 1:
 			ranks = fmt.Sprintf("rank %d", n.first)
 		case n.first >= 0:
 			ranks = fmt.Sprintf("ranks %d to %d", n.first, n.first+n.workers-1)
-		case f.Fixed:
+		case d.fixed:
 			ranks = "ranks behind those of the node above"
 		}
 		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, reached, workers, ranks)
@@ -182,8 +185,11 @@ func (d *dryHosts) writeText(out io.Writer, f *hosts.Foreseen) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	say(out, "\nthe first of them, with this machine's environment and programs and the accelerators of none (--json shows all)\n\n")
-	first := *d.Nodes[0].dryRun
+	_, err := fmt.Fprint(out, "\nthe first of them, with this machine's environment and programs and the accelerators of none (--json shows all)\n\n")
+	if err != nil {
+		return err
+	}
+	first := *d.Nodes[0].Node
 	first.Flags, first.Dialect = d.Flags, cmp.Or(d.Dialect, first.Dialect)
-	return first.writeText(out)
+	return first.Write(out)
 }

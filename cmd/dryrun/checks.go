@@ -1,4 +1,4 @@
-package main
+package dryrun
 
 import (
 	"fmt"
@@ -8,33 +8,33 @@ import (
 	"muster/launch/job"
 )
 
-// dryCheck is what is tested before a job starts.
-type dryCheck struct {
-	Network          bool          `json:"network"`
-	Full             bool          `json:"full"`
-	TimeoutSeconds   float64       `json:"timeout_s"`
-	StragglerFactor  float64       `json:"straggler_factor"`
-	StragglerRule    string        `json:"straggler_rule"`
-	ExcludeStraggler bool          `json:"exclude_straggler"`
-	CommPerf         bool          `json:"comm_perf_test"`
-	Switchbox        *drySwitchbox `json:"switchbox,omitempty"`
-	MinNetBandwidth  float64       `json:"min_net_bandwidth_mb_per_s,omitempty"`
-	OnNodeFault      string        `json:"on_node_fault,omitempty"`
-	Report           string        `json:"report,omitempty"`
+// checks is what is tested before a job starts.
+type checks struct {
+	Network          bool       `json:"network"`
+	Full             bool       `json:"full"`
+	TimeoutSeconds   float64    `json:"timeout_s"`
+	StragglerFactor  float64    `json:"straggler_factor"`
+	StragglerRule    string     `json:"straggler_rule"`
+	ExcludeStraggler bool       `json:"exclude_straggler"`
+	CommPerf         bool       `json:"comm_perf_test"`
+	Switchbox        *switchbox `json:"switchbox,omitempty"`
+	MinNetBandwidth  float64    `json:"min_net_bandwidth_mb_per_s,omitempty"`
+	OnNodeFault      string     `json:"on_node_fault,omitempty"`
+	Report           string     `json:"report,omitempty"`
 }
 
-type drySwitchbox struct {
+type switchbox struct {
 	Pairs        []string `json:"pairs"`
 	MinBandwidth float64  `json:"min_bandwidth_mb_per_s"`
 	MinChannels  int      `json:"min_channels"`
 }
 
-// newDryCheck is nil for a job that tests nothing.
-func newDryCheck(c job.CheckRules) *dryCheck {
+// newChecks is nil for a job that tests nothing.
+func newChecks(c job.CheckRules) *checks {
 	if !c.On() {
 		return nil
 	}
-	d := &dryCheck{
+	d := &checks{
 		Network: c.Network, Full: c.Full, TimeoutSeconds: c.Budget.Seconds(), StragglerFactor: c.StragglerFactor, StragglerRule: "mean",
 		ExcludeStraggler: c.ExcludeStraggler, CommPerf: c.CommPerf, OnNodeFault: c.OnNodeFault, Report: c.ReportDir,
 	}
@@ -45,7 +45,7 @@ func newDryCheck(c job.CheckRules) *dryCheck {
 		d.StragglerRule = "median"
 	}
 	if b := c.Switchbox; len(b.Pairs) > 0 {
-		d.Switchbox = &drySwitchbox{MinBandwidth: b.MinBandwidth, MinChannels: b.MinChannels}
+		d.Switchbox = &switchbox{MinBandwidth: b.MinBandwidth, MinChannels: b.MinChannels}
 		for _, pair := range b.Pairs {
 			d.Switchbox.Pairs = append(d.Switchbox.Pairs, fmt.Sprintf("%d:%d", pair[0], pair[1]))
 		}
@@ -54,7 +54,7 @@ func newDryCheck(c job.CheckRules) *dryCheck {
 }
 
 // lines says the same for people, as rows of two columns.
-func (d *dryCheck) lines() [][2]string {
+func (d *checks) lines() [][2]string {
 	if d == nil {
 		return nil
 	}
