@@ -303,6 +303,9 @@ type MemoryStep struct {
 	label string
 }
 
+// Complete reports whether all shards of the step are in memory here.
+func (m *MemoryStep) Complete() bool { return m.Step >= 0 && m.Whole == m.Shards }
+
 // ListMemory returns the steps in the memory of this user's agents, in a directory such as DefaultMemory: by run, the
 // newest first.
 func ListMemory(memory string) ([]MemoryStep, error) {

@@ -1,18 +1,11 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"strconv"
-	"text/tabwriter"
-	"time"
-
 	"github.com/spf13/cobra"
 
 	"muster/checkpointd"
+	"muster/checkpointd/report"
 	"muster/internal/errhint"
-	"muster/internal/printable"
 )
 
 // newCkptCmd is "muster ckpt": the checkpoints in a directory.
@@ -81,7 +74,7 @@ is complete is judged by manifest, names and sizes; muster ckpt verify reads the
 			if len(args) == 0 {
 				return a.listMemory(asJSON)
 			}
-			steps, err := listSteps(args[0])
+			steps, err := report.Steps(args[0])
 			if err != nil {
 				return err
 			}
@@ -90,20 +83,13 @@ is complete is judged by manifest, names and sizes; muster ckpt verify reads the
 				return err
 			}
 			if asJSON {
-				all := make([]any, 0, len(steps)+len(inMemory))
-				for _, r := range stepReports(steps) {
-					all = append(all, r)
-				}
-				for _, r := range memoryReports(inMemory) {
-					all = append(all, r)
-				}
-				return writeJSON(a.stdout, all)
+				return writeJSON(a.stdout, report.All(steps, inMemory))
 			}
-			if err := writeSteps(a.stdout, steps); err != nil || len(inMemory) == 0 {
+			if err := report.Write(a.stdout, steps); err != nil || len(inMemory) == 0 {
 				return err
 			}
 			say(a.stdout, "\n")
-			return writeMemory(a.stdout, inMemory)
+			return report.WriteMemory(a.stdout, inMemory)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
@@ -119,11 +105,11 @@ func newCkptInspectCmd(a *app) *cobra.Command {
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args:        oneDir,
 		RunE: func(_ *cobra.Command, args []string) error {
-			steps, err := chooseSteps(args[0], step)
+			steps, err := report.Choose(args[0], step)
 			if err != nil {
 				return err
 			}
-			return writeJSON(a.stdout, stepReports(steps[:1])[0])
+			return writeJSON(a.stdout, report.Of(&steps[0]))
 		},
 	}
 	cmd.Flags().Int64Var(&step, "step", -1, "the step to show; -1: the newest")
@@ -139,18 +125,15 @@ func newCkptVerifyCmd(a *app) *cobra.Command {
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args:        oneDir,
 		RunE: func(_ *cobra.Command, args []string) error {
-			steps, err := chooseSteps(args[0], step)
+			steps, err := report.Choose(args[0], step)
 			if err != nil {
 				return err
 			}
 			bad := 0
 			for _, s := range steps {
-				verdict := "ok"
-				if err := s.Verify(); err != nil {
+				verdict, whole := report.Verify(&s)
+				if !whole {
 					bad++
-					verdict = "damaged: " + printable.Line(err.Error(), problemMost)
-				} else if s.Foreign {
-					verdict = "unproven: it has no manifest"
 				}
 				say(a.stdout, "%s: %s\n", s.Name(), verdict)
 			}
@@ -180,7 +163,7 @@ a job saves to the directory.`,
 				return errhint.With(errhint.Usagef("cannot prune without --keep N, N at least 1, and --every at least 0"),
 					"say how many steps stay, such as --keep 3")
 			}
-			if _, err := listSteps(args[0]); err != nil {
+			if _, err := report.Steps(args[0]); err != nil {
 				return err
 			}
 			removed, err := checkpointd.Prune(args[0], rules, dry)
@@ -192,7 +175,7 @@ a job saves to the directory.`,
 				say(a.stdout, "nothing is to be removed\n")
 			}
 			for _, s := range removed {
-				say(a.stdout, "%s step %d, %s\n", verb, s.Step, mebibytes(s.Bytes()))
+				say(a.stdout, "%s step %d, %s\n", verb, s.Step, report.Mebibytes(s.Bytes()))
 			}
 			return errhint.Code(err, errhint.Usage)
 		},
@@ -202,98 +185,3 @@ a job saves to the directory.`,
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would go")
 	return cmd
 }
-
-func listSteps(dir string) ([]checkpointd.Step, error) {
-	steps, err := checkpointd.List(dir)
-	return steps, errhint.Code(err, errhint.Usage)
-}
-
-// allSteps stands for any step.
-const allSteps = -1
-
-// chooseSteps returns the steps of a directory, or the one with a number.
-func chooseSteps(dir string, step int64) ([]checkpointd.Step, error) {
-	if step < allSteps {
-		return nil, errhint.Usagef("there is no step %d: --step takes a number from 0 on, or -1", step)
-	}
-	steps, err := listSteps(dir)
-	if err != nil {
-		return nil, err
-	}
-	var found []checkpointd.Step
-	for _, s := range steps {
-		if step == allSteps || s.Step == step {
-			found = append(found, s)
-		}
-	}
-	if len(found) > 0 {
-		return found, nil
-	}
-	err = errors.New("no checkpoint is in " + dir)
-	if step != allSteps {
-		err = fmt.Errorf("no checkpoint of step %d is in %s", step, dir)
-	}
-	return nil, errhint.Code(errhint.With(err, "muster ckpt ls "+dir+" shows what is"), 1)
-}
-
-// stepReport is a step in JSON.
-type stepReport struct {
-	*checkpointd.Manifest        // nil where it cannot be read
-	Step                  int64  `json:"step"` // -1: nobody knows
-	Dir                   string `json:"dir"`
-	Latest                bool   `json:"latest"`
-	Unproven              bool   `json:"unproven,omitempty"`
-	Bytes                 int64  `json:"bytes"`
-	Problem               string `json:"problem,omitempty"`
-}
-
-func stepReports(steps []checkpointd.Step) []stepReport {
-	reports := make([]stepReport, len(steps))
-	for i, s := range steps {
-		reports[i] = stepReport{Step: s.Step, Dir: s.Dir, Latest: s.Latest, Unproven: s.Foreign, Bytes: s.Bytes()}
-		if s.Problem == nil || len(s.Files) > 0 {
-			reports[i].Manifest = &s.Manifest
-		}
-		if s.Problem != nil {
-			reports[i].Problem = s.Problem.Error()
-		}
-	}
-	return reports
-}
-
-func writeSteps(w io.Writer, steps []checkpointd.Step) error {
-	if len(steps) == 0 {
-		say(w, "no checkpoints\n")
-		return nil
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	say(table, "STEP\tSHARDS\tSIZE\tWRITTEN\tSTATE\n")
-	for _, s := range steps {
-		state := "complete"
-		switch {
-		case s.Problem != nil:
-			state = printable.Line(s.Problem.Error(), problemMost)
-			if s.Step < 0 && s.Manifest.Dir != "" {
-				state = s.Name() + ": " + state
-			}
-		case s.Foreign:
-			state = "latest, unproven"
-		case s.Latest:
-			state = "latest"
-		}
-		step, written := "-", "-"
-		if s.Step >= 0 {
-			step = strconv.FormatInt(s.Step, 10)
-		}
-		if !s.Created.IsZero() {
-			written = s.Created.Local().Format(time.DateTime)
-		}
-		say(table, "%s\t%d\t%s\t%s\t%s\n", step, s.Shards, mebibytes(s.Bytes()), written, state)
-	}
-	return table.Flush()
-}
-
-// problemMost is how much of a problem is shown, in bytes: names in it may be anything.
-const problemMost = 1000
-
-func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB" }

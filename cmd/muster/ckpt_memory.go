@@ -4,13 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"text/tabwriter"
-	"time"
 
 	"github.com/hashicorp/go-multierror"
 	"github.com/rs/zerolog"
@@ -18,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"muster/checkpointd"
+	"muster/checkpointd/report"
 	"muster/internal/errhint"
 	"muster/internal/printable"
 )
@@ -56,42 +52,17 @@ func (c *memoryChoice) steps(a *app, args []string) ([]checkpointd.MemoryStep, e
 			return nil, errhint.Code(fmt.Errorf("cannot look for checkpoints in MUSTER_CKPT_MEMORY: %w", err), errhint.Usage)
 		}
 	}
-	all, err := checkpointd.ListMemory(a.memoryDir())
-	if err != nil {
-		return nil, errhint.Code(err, errhint.Usage)
-	}
-	var chosen []checkpointd.MemoryStep
-	for _, m := range all {
-		if (c.runID == "" || m.RunID == c.runID) && (c.dir == "" || m.Dir == c.dir) {
-			chosen = append(chosen, m)
-		}
-	}
-	return chosen, nil
+	return report.InMemory(a.memoryDir(), c.runID, c.dir)
 }
 
-// agents returns a step of each agent that was chosen: the newest that is whole, where there is one. What an agent has
-// in memory is saved and given up as a whole.
+// agents returns a step of each agent that was chosen.
 func (c *memoryChoice) agents(a *app, args []string) ([]checkpointd.MemoryStep, error) {
 	chosen, err := c.steps(a, args)
 	if err != nil {
 		return nil, err
 	}
-	var agents []checkpointd.MemoryStep
-	for _, m := range chosen {
-		i := slices.IndexFunc(agents, func(o checkpointd.MemoryStep) bool { return o.Agent() == m.Agent() })
-		if i < 0 {
-			agents = append(agents, m)
-		} else if !isWhole(&agents[i]) && isWhole(&m) {
-			agents[i] = m
-		}
-	}
-	if len(agents) == 0 {
-		return nil, errhint.Code(errhint.With(errors.New("no such checkpoint is in memory"), "muster ckpt ls shows what is"), 1)
-	}
-	return agents, nil
+	return report.Agents(chosen)
 }
-
-func isWhole(m *checkpointd.MemoryStep) bool { return m.Step >= 0 && m.Whole == m.Shards }
 
 func newCkptSaveCmd(a *app) *cobra.Command {
 	var choice memoryChoice
@@ -125,7 +96,7 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 			}
 			log := a.logger(zerolog.InfoLevel)
 			return eachAgent(agents, func(m *checkpointd.MemoryStep) error {
-				if !isWhole(m) && !m.Several { // of several nodes that tells what is where
+				if !m.Complete() && !m.Several { // of several nodes that tells what is where
 					return errhint.With(errors.New("no step in its memory is whole"), "muster ckpt drop gives up what there is")
 				}
 				err := m.Save(cmd.Context(), to, log)
@@ -195,74 +166,6 @@ func eachAgent(agents []checkpointd.MemoryStep, do func(*checkpointd.MemoryStep)
 	return errhint.Code(failed, 1)
 }
 
-// memoryReport is a step in memory in JSON.
-type memoryReport struct {
-	RunID  string     `json:"run_id"`
-	Dir    string     `json:"dir"`
-	Step   int64      `json:"step"` // -1: none
-	Shards int        `json:"shards"`
-	Whole  int        `json:"shards_in_memory"`
-	Bytes  int64      `json:"bytes"`
-	Saved  *time.Time `json:"saved,omitempty"`
-	State  string     `json:"state"`
-	Memory bool       `json:"memory"` // always
-	// SeveralNodes says that other nodes may have the shards that are missing.
-	SeveralNodes bool `json:"several_nodes,omitempty"`
-}
-
-func memoryReports(steps []checkpointd.MemoryStep) []memoryReport {
-	reports := make([]memoryReport, len(steps))
-	for i, m := range steps {
-		reports[i] = memoryReport{
-			RunID: m.RunID, Dir: m.Dir, Step: m.Step, Shards: m.Shards, Whole: m.Whole, Bytes: m.Bytes, State: memoryState(&m),
-			Memory:       true,
-			SeveralNodes: m.Several,
-		}
-		if m.Step >= 0 {
-			reports[i].Saved = &m.Saved
-		}
-	}
-	return reports
-}
-
-// memoryState says what is to be said of a step in memory.
-func memoryState(m *checkpointd.MemoryStep) string {
-	state := "its job has ended"
-	switch {
-	case m.Running:
-		state = "its job runs"
-	case m.Saving:
-		state = "its job has ended, and it is being saved"
-	}
-	switch {
-	case m.Problem != nil:
-		return state + "; " + printable.Line(m.Problem.Error(), 300)
-	case m.Step < 0:
-		return state + "; no step is whole"
-	case m.Several && m.Whole < m.Shards && !m.OnDisk:
-		return state + "; " + strconv.Itoa(m.Whole) + " of " + strconv.Itoa(m.Shards) + " shards, the others are on other nodes"
-	case m.Whole < m.Shards && !m.Several:
-		return state + "; " + strconv.Itoa(m.Whole) + " of " + strconv.Itoa(m.Shards) + " shards"
-	case m.OnDisk:
-		return state + "; on disk"
-	}
-	return state + "; only in memory"
-}
-
-func writeMemory(w io.Writer, steps []checkpointd.MemoryStep) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	say(table, "IN MEMORY OF\tSTEP\tSHARDS\tSIZE\tSAVED\tDIRECTORY\tSTATE\n")
-	for _, m := range steps {
-		step, saved := "-", "-"
-		if m.Step >= 0 {
-			step, saved = strconv.FormatInt(m.Step, 10), m.Saved.Local().Format(time.DateTime)
-		}
-		say(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n",
-			printable.Line(m.RunID, 100), step, m.Shards, mebibytes(m.Bytes), saved, printable.Line(m.Dir, 4096), memoryState(&m))
-	}
-	return table.Flush()
-}
-
 // listMemory is muster ckpt ls without a directory.
 func (a *app) listMemory(asJSON bool) error {
 	steps, err := (&memoryChoice{}).steps(a, nil)
@@ -270,11 +173,11 @@ func (a *app) listMemory(asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		return writeJSON(a.stdout, memoryReports(steps))
+		return writeJSON(a.stdout, report.Memory(steps))
 	}
 	if len(steps) == 0 {
 		say(a.stdout, "no checkpoints in memory\n")
 		return nil
 	}
-	return writeMemory(a.stdout, steps)
+	return report.WriteMemory(a.stdout, steps)
 }

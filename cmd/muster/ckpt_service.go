@@ -30,7 +30,7 @@ func checkpointService(plan *plan.Plan, at place.Reach, memory string, log zerol
 			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate,
 			Dir: plan.CheckpointDir(), Log: log,
 		}
-		if rules.Salvage > 0 && (plan.Job.Alone() || plan.RunID != "none") { // which torchrun's jobs share that have no id of their own
+		if plan.CheckpointsOutlive() {
 			cfg.Memory = memory
 		}
 		if !plan.Job.Alone() {

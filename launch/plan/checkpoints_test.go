@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,20 +23,46 @@ func TestCheckpointEnvironment(t *testing.T) {
 		want  map[string]string
 	}{
 		"off": {job.CheckpointRules{}, nil, 1, map[string]string{"MUSTER_SOCKET": "", "PYTHONPATH": ""}},
-		"on": {job.CheckpointRules{On: true}, nil, 1,
-			map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket"), "PYTHONPATH": dir, "MUSTER_CKPT_DIR": ""}},
-		"behind others": {job.CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1,
-			map[string]string{"PYTHONPATH": "/a:/b:" + dir, "MUSTER_CKPT_DIR": "/ck"}},
-		"empty": {job.CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1,
-			map[string]string{"PYTHONPATH": dir}}, // an empty entry would be the working directory
-		"several nodes with a token": {job.CheckpointRules{On: true}, []string{"token"}, 2,
-			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
-		"in front of others": {job.CheckpointRules{On: true, Shim: python.ShimAlways}, []string{"PYTHONPATH=/a:/b"}, 1,
-			map[string]string{"PYTHONPATH": dir + ":/a:/b"}},
-		"several nodes": {job.CheckpointRules{On: true}, nil, 2,
-			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
-		"no saver": {job.CheckpointRules{Shim: python.ShimBarred}, []string{"PYTHONPATH=/a"}, 1,
-			map[string]string{"PYTHONPATH": dir + ":/a", "MUSTER_SOCKET": ""}},
+		"on": {
+			job.CheckpointRules{On: true},
+			nil, 1,
+			map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket"), "PYTHONPATH": dir, "MUSTER_CKPT_DIR": ""},
+		},
+		"behind others": {
+			job.CheckpointRules{On: true, Dir: "/ck"},
+			[]string{"PYTHONPATH=/a:/b"},
+			1,
+			map[string]string{"PYTHONPATH": "/a:/b:" + dir, "MUSTER_CKPT_DIR": "/ck"},
+		},
+		"empty": {
+			job.CheckpointRules{On: true},
+			[]string{"PYTHONPATH="},
+			1,
+			map[string]string{"PYTHONPATH": dir},
+		}, // an empty entry would be the working directory
+		"several nodes with a token": {
+			job.CheckpointRules{On: true},
+			[]string{"token"},
+			2,
+			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")},
+		},
+		"in front of others": {
+			job.CheckpointRules{On: true, Shim: python.ShimAlways},
+			[]string{"PYTHONPATH=/a:/b"},
+			1,
+			map[string]string{"PYTHONPATH": dir + ":/a:/b"},
+		},
+		"several nodes": {
+			job.CheckpointRules{On: true},
+			nil, 2,
+			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")},
+		},
+		"no saver": {
+			job.CheckpointRules{Shim: python.ShimBarred},
+			[]string{"PYTHONPATH=/a"},
+			1,
+			map[string]string{"PYTHONPATH": dir + ":/a", "MUSTER_SOCKET": ""},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := testJob("1")
@@ -81,6 +108,23 @@ func TestWrongPath(t *testing.T) {
 	} {
 		if got := WrongPath(c.err); got != c.want {
 			t.Errorf("%s: %v is said to be the user's mistake: %t", name, c.err, got)
+		}
+	}
+}
+
+// TestCheckpointsOutlive: nodes find again what was in memory by a run id of their own alone.
+func TestCheckpointsOutlive(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		salvage time.Duration
+		nodes   int
+		runID   string
+		want    bool
+	}{{0, 1, "a", false}, {time.Minute, 1, "none", true}, {time.Minute, 2, "none", false}, {time.Minute, 2, "a", true}} {
+		p := &Plan{RunID: c.runID}
+		p.Job.Checkpoint.Salvage, p.Job.Nodes = c.salvage, job.Range{Min: c.nodes, Max: c.nodes}
+		if got := p.CheckpointsOutlive(); got != c.want {
+			t.Errorf("%+v: %v", c, got)
 		}
 	}
 }
