@@ -63,8 +63,10 @@ func networkCheck(ctx context.Context, b *bench) ([]row, error) {
 		}
 		took, own = append(took, seconds), append(own, used.Seconds())
 	}
-	wall := row{Figure: fmt.Sprintf("network check of %d simulated nodes, from the command to its end", checkedNodes), Unit: "s",
-		Budget: "≤ 6 s"}
+	wall := row{
+		Figure: fmt.Sprintf("network check of %d simulated nodes, from the command to its end", checkedNodes), Unit: "s",
+		Budget: "≤ 6 s",
+	}
 	wall.Ours, wall.Note = median(took), spread(measured{b.muster.name, took}, "s")
 	wall.Pass = wall.Ours <= 6
 	cpu := row{Figure: "processor time of all of muster's processes in it", Unit: "s", Budget: "≤ 0.2 s"}

@@ -141,8 +141,10 @@ func besideDLRover(ctx context.Context, b *bench) ([]row, error) {
 	for range 3 {
 		for _, w := range ways {
 			spec := jobSpec{
-				args: []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks),
-					b.program("flash_dlrover.py"), strconv.Itoa(checkpointSize)},
+				args: []string{
+					"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks),
+					b.program("flash_dlrover.py"), strconv.Itoa(checkpointSize),
+				},
 				env: []string{withPath(w.path)},
 			}
 			err := b.savingJob(ctx, w.launcher, spec, func(j *job) error { return w.times.add(filepath.Join(j.dir, "0.json")) })

@@ -27,8 +27,10 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 		kind string
 		env  []string
 	}
-	flags := []string{"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks), "--max-restarts", "1000",
-		b.program("goodput.py")}
+	flags := []string{
+		"--standalone", "--nnodes=1", "--nproc-per-node", strconv.Itoa(checkpointRanks), "--max-restarts", "1000",
+		b.program("goodput.py"),
+	}
 	binary := []string{b.binary, "dlrover-run"}
 	run := []string{b.binary, "run"}
 	ours := []trainer{

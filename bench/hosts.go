@@ -246,8 +246,10 @@ func (b *bench) memoryOnHosts(ctx context.Context, h *hosts, l hostLauncher) (ro
 func (b *bench) killOnHosts(ctx context.Context, h *hosts, l hostLauncher) (row, error) {
 	const runs, patience = 10, 30 * time.Second
 	log.Printf("hosts: SIGKILL of the launcher, %d times", runs)
-	r := row{Figure: fmt.Sprintf("SIGKILL of the launcher to no process on its %d hosts, the longest of %d", fewHosts, runs), Unit: "s",
-		Budget: "≤ 5 s"}
+	r := row{
+		Figure: fmt.Sprintf("SIGKILL of the launcher to no process on its %d hosts, the longest of %d", fewHosts, runs), Unit: "s",
+		Budget: "≤ 5 s",
+	}
 	var took []float64
 	for range runs {
 		j, err := b.stay(ctx, h, l)
@@ -321,14 +323,20 @@ func (b *bench) dryRuns(ctx context.Context) (row, error) {
 		args []string
 	}{
 		{"muster run", []string{"run", "--hosts", "127.0.0.2:8,127.0.0.3:8", "--", "python3", script}},
-		{"torchrun", []string{"torchrun", "--nnodes", "2", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint",
-			"127.0.0.1:29400", script}},
+		{"torchrun", []string{
+			"torchrun", "--nnodes", "2", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+			"127.0.0.1:29400", script,
+		}},
 		{"dlrover-run", []string{"dlrover-run", "--network-check", "--standalone", "--nproc_per_node=8", "--max_restarts=3", script}},
 		{"accelerate", []string{"accelerate", "launch", "--config_file", b.program("accelerate.yaml"), script}},
-		{"colossalai", []string{"colossalai", "run", "--hostfile", b.program("few-hosts"), "--nproc_per_node", "8", "--master_addr",
-			"127.0.0.2", script}},
-		{"deepspeed", []string{"deepspeed", "--hostfile", b.program("few-slots"), "--include", "127.0.0.2@127.0.0.3:0,2", script,
-			"--deepspeed", "ds.json"}},
+		{"colossalai", []string{
+			"colossalai", "run", "--hostfile", b.program("few-hosts"), "--nproc_per_node", "8", "--master_addr",
+			"127.0.0.2", script,
+		}},
+		{"deepspeed", []string{
+			"deepspeed", "--hostfile", b.program("few-slots"), "--include", "127.0.0.2@127.0.0.3:0,2", script,
+			"--deepspeed", "ds.json",
+		}},
 		{"mpirun", []string{"mpirun", "-np", "16", "-H", "127.0.0.2:8,127.0.0.3:8", "-x", "PATH", "python3", script}},
 	}
 	r := row{Figure: "parsing and --dry-run, the slowest of the launchers' command lines", Unit: "ms", Budget: "≤ 20 ms"}

@@ -140,8 +140,10 @@ func run() (missed int, err error) {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{jobs: *jobs, peerJobs: *peerJobs, goodputFor: *goodputFor, storebench: *storebench, meetbench: *meetbench,
-		nvprobe: *nvprobe, nvml: *nvml}
+	b := &bench{
+		jobs: *jobs, peerJobs: *peerJobs, goodputFor: *goodputFor, storebench: *storebench, meetbench: *meetbench,
+		nvprobe: *nvprobe, nvml: *nvml,
+	}
 	if err := b.open(*binary, *torch); err != nil {
 		return 0, err
 	}

@@ -60,10 +60,17 @@ func TestWorkersOfAllNodesAreAwaited(t *testing.T) {
 		"those of before do not count, whatever their ranks": {[]*job{first, moved}, after, time.Unix(200, 9), ""},
 		"a worker is missing":                                {[]*job{first, one}, after, time.Time{}, "3 of 4 within"},
 		"a node is missing":                                  {[]*job{first, {dir: t.TempDir()}}, after, time.Time{}, "2 of 4 within"},
-		"two worlds": {[]*job{first, twice}, after, time.Time{},
-			"rank 2 of 4 has a stamp too many"},
-		"from the beginning": {[]*job{stamped(t, "3.5 1 0 1\n", "2.5 0 0 2\n")}, time.Time{},
-			time.Unix(3, 5), ""},
+		"two worlds": {
+			[]*job{first, twice},
+			after,
+			time.Time{},
+			"rank 2 of 4 has a stamp too many",
+		},
+		"from the beginning": {
+			[]*job{stamped(t, "3.5 1 0 1\n", "2.5 0 0 2\n")},
+			time.Time{},
+			time.Unix(3, 5), "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := await(t.Context(), c.nodes, c.after, 0)

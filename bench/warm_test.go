@@ -18,10 +18,16 @@ func TestLastStampOfAnAttempt(t *testing.T) {
 		"the latest, in whatever order": {[]stamp{at(5, 1, 1), at(9, 0, 1), at(7, 2, 1)}, 9, ""},
 		"other attempts do not count":   {[]stamp{at(1, 0, 0), at(5, 0, 1), at(4, 1, 1), at(3, 2, 1), at(99, 0, 2)}, 5, ""},
 		"a worker is missing":           {[]stamp{at(5, 0, 1), at(4, 2, 1), at(3, 1, 0)}, 0, "rank 1 of 3 has no stamp"},
-		"a worker said it twice": {[]stamp{at(5, 0, 1), at(4, 1, 1), at(3, 1, 1), at(6, 2, 1)}, 0,
-			"rank 1 of 3 has a stamp too many"},
-		"a worker too many": {[]stamp{at(5, 0, 1), at(4, 1, 1), at(3, 2, 1), at(6, 3, 1)}, 0,
-			"rank 3 of 3 has a stamp too many"},
+		"a worker said it twice": {
+			[]stamp{at(5, 0, 1), at(4, 1, 1), at(3, 1, 1), at(6, 2, 1)},
+			0,
+			"rank 1 of 3 has a stamp too many",
+		},
+		"a worker too many": {
+			[]stamp{at(5, 0, 1), at(4, 1, 1), at(3, 2, 1), at(6, 3, 1)},
+			0,
+			"rank 3 of 3 has a stamp too many",
+		},
 		"nobody": {nil, 0, "rank 0 of 3 has no stamp"},
 	} {
 		t.Run(name, func(t *testing.T) {

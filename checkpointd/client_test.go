@@ -96,8 +96,10 @@ func (c *client) ask(req request) (rep reply, err error) {
 
 func (c *client) hello(dir string, shard, shards int) *client {
 	c.t.Helper()
-	if _, err := c.ask(request{Op: "hello", Version: protocolVersion, Rank: shard, Shard: shard, Shards: shards, Saves: true,
-		Dir: dir}); err != nil {
+	if _, err := c.ask(request{
+		Op: "hello", Version: protocolVersion, Rank: shard, Shard: shard, Shards: shards, Saves: true,
+		Dir: dir,
+	}); err != nil {
 		c.t.Fatal(err)
 	}
 	return c
@@ -133,8 +135,10 @@ func (c *client) ready(slot int, step int64, size int, persist bool) error {
 	meta := fmt.Sprintf(`{"files":[{"path":"","parts":[{"archive":[["data.pkl",%d,%d],["data/0",%d,%d]]}]}]}`, headerSize+size, len(pickle),
 		headerSize, size)
 	copy(m[headerSize+size:], pickle+meta)
-	_, err := c.ask(request{Op: "ready", Slot: slot, MetaOffset: int64(headerSize + size + len(pickle)), MetaLength: int64(len(meta)),
-		Persist: persist})
+	_, err := c.ask(request{
+		Op: "ready", Slot: slot, MetaOffset: int64(headerSize + size + len(pickle)), MetaLength: int64(len(meta)),
+		Persist: persist,
+	})
 	return err
 }
 

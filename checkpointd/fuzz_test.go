@@ -91,8 +91,10 @@ func FuzzManifest(f *testing.F) {
 
 // FuzzTracker has any bytes for one of the trackers.
 func FuzzTracker(f *testing.F) {
-	for _, seed := range []string{`{"step":9,"attempt":"x","shards":1,"paths":["9/rank_0.pt"]}`, `{"step":-9223372036854775808}`, "9",
-		" 9\n", "-1", "99999999999999999999", "\x00", "{}", "null", ""} {
+	for _, seed := range []string{
+		`{"step":9,"attempt":"x","shards":1,"paths":["9/rank_0.pt"]}`, `{"step":-9223372036854775808}`, "9",
+		" 9\n", "-1", "99999999999999999999", "\x00", "{}", "null", "",
+	} {
 		f.Add([]byte(seed), false)
 		f.Add([]byte(seed), true)
 	}

@@ -587,8 +587,10 @@ func FuzzPartResult(f *testing.F) {
 		}
 		c := &commitment{dir: a.Dir, attempt: a.Attempt, stepDir: r.StepDir}
 		for i := range r.Files {
-			for _, path := range []string{c.stagedPath(&r.Files[i], r.Elsewhere), r.Files[i].place(a.Dir),
-				filepath.Join(a.Dir, r.StepDir)} {
+			for _, path := range []string{
+				c.stagedPath(&r.Files[i], r.Elsewhere), r.Files[i].place(a.Dir),
+				filepath.Join(a.Dir, r.StepDir),
+			} {
 				if rel, err := filepath.Rel(a.Dir, path); err != nil || !filepath.IsLocal(rel) || rel == "." {
 					t.Errorf("%q leads to %s", r.Files[i].Path, path)
 				}

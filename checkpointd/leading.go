@@ -49,8 +49,10 @@ type member struct {
 }
 
 func newLeading(s *Service) *leading {
-	l := &leading{s: s, planner: planner.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{},
-		opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{})}
+	l := &leading{
+		s: s, planner: planner.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{},
+		opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{}),
+	}
 	l.planner.Local, l.planner.More = s.team.local, true
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l

@@ -315,8 +315,10 @@ func ListMemory(memory string) ([]MemoryStep, error) {
 		if errors.Is(err, os.ErrNotExist) { // its agent has just ended
 			continue
 		}
-		common := MemoryStep{RunID: cmp.Or(l.RunID, labelRun(path)), Step: -1, Several: l.Lineage != 0, Running: isKept(path) && !l.Saving,
-			Problem: err, label: path}
+		common := MemoryStep{
+			RunID: cmp.Or(l.RunID, labelRun(path)), Step: -1, Several: l.Lineage != 0, Running: isKept(path) && !l.Saving,
+			Problem: err, label: path,
+		}
 		common.Saving = l.Saving && isKept(path)
 		if err != nil {
 			steps = append(steps, common)

@@ -154,8 +154,10 @@ func TestAdopt(t *testing.T) {
 	func() {
 		log := &testutil.Buffer{}
 		var err error
-		if s, err = Open(t.Context(), Config{Socket: filepath.Join(t.TempDir(), "socket"), RunID: "test", Workers: 2, Memory: memory,
-			Log: zerolog.New(log)}); err != nil {
+		if s, err = Open(t.Context(), Config{
+			Socket: filepath.Join(t.TempDir(), "socket"), RunID: "test", Workers: 2, Memory: memory,
+			Log: zerolog.New(log),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		defer func() {

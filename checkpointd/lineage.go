@@ -96,8 +96,10 @@ func (t *team) standing(left []*leftover) standing {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := standing{Node: s.cfg.Node, Dir: s.cfg.Dir, Lineage: t.lineage, Round: s.round << eraShift >> roundShift,
-		Heads: map[string]moment{}}
+	n := standing{
+		Node: s.cfg.Node, Dir: s.cfg.Dir, Lineage: t.lineage, Round: s.round << eraShift >> roundShift,
+		Heads: map[string]moment{},
+	}
 	know := func(st *set) {
 		n.Round = max(n.Round, st.newestEra()>>roundShift)
 		if st.head != "" {

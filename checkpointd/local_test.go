@@ -346,8 +346,10 @@ func TestStepWithoutFiles(t *testing.T) {
 	s.dirs[dir] = true
 	s.team = &team{local: true}
 	defer func() { s.mu.Lock(); s.team = nil; s.mu.Unlock() }()
-	a := planner.Action{Kind: planner.Commit, Key: planner.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1,
-		Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)}}
+	a := planner.Action{
+		Kind: planner.Commit, Key: planner.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1,
+		Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)},
+	}
 	if err := (&leading{s: s, ctx: t.Context()}).commit(a); err == nil {
 		t.Error("it was committed")
 	}

@@ -221,7 +221,8 @@ func receivePart(conn net.Conn, head *copyHead, m *memory, part int, sums *diges
 // receiveCopy reads a copy of which the first part comes over conn, the others over connections that dial makes. It
 // returns what its bytes sum up to.
 func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory,
-	dial func(ctx context.Context, part int) (net.Conn, error)) (planner.Digest, error) {
+	dial func(ctx context.Context, part int) (net.Conn, error),
+) (planner.Digest, error) {
 	sums := newDigester(head.Used, head.MetaOff, head.MetaLen)
 	g, ctx := errgroup.WithContext(ctx)
 	for part := range head.Parts {

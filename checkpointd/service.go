@@ -104,8 +104,10 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.available == nil {
 		cfg.available = availableMemory
 	}
-	s := &Service{cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), openings: map[string]*opening{},
-		sessions: map[*session]bool{}, dirs: map[string]bool{}, places: map[string]bool{}, round: 1, begun: time.Now()}
+	s := &Service{
+		cfg: cfg, pace: newPace(cfg.Rate), changed: make(chan struct{}), openings: map[string]*opening{},
+		sessions: map[*session]bool{}, dirs: map[string]bool{}, places: map[string]bool{}, round: 1, begun: time.Now(),
+	}
 	var err error
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
@@ -165,8 +167,10 @@ func (s *Service) accept() {
 			continue
 		}
 		s.nextConn++
-		c := &session{service: s, conn: conn, id: s.nextConn, pid: pid, gone: make(chan struct{}), tired: planner.Never,
-			sent: map[int]bool{}, held: map[int]*slot{}}
+		c := &session{
+			service: s, conn: conn, id: s.nextConn, pid: pid, gone: make(chan struct{}), tired: planner.Never,
+			sent: map[int]bool{}, held: map[int]*slot{},
+		}
 		s.sessions[c] = true
 		s.conns.Add(1)
 		s.mu.Unlock()

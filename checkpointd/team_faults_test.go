@@ -28,8 +28,10 @@ func TestTeamDirectoryGone(t *testing.T) {
 	c.meet(heirs...)
 	for rank, n := range heirs {
 		w := dial(t, c.nodes[n])
-		if _, err := w.ask(request{Op: "hello", Version: protocolVersion, Rank: rank, Shard: rank, Shards: 2, Saves: true,
-			Dir: c.dir}); err == nil || !strings.Contains(err.Error(), "stale") {
+		if _, err := w.ask(request{
+			Op: "hello", Version: protocolVersion, Rank: rank, Shard: rank, Shards: 2, Saves: true,
+			Dir: c.dir,
+		}); err == nil || !strings.Contains(err.Error(), "stale") {
 			t.Errorf("hello: %v", err)
 		}
 		w.close()

@@ -89,8 +89,10 @@ func (c *nodesUnderTest) meet(order ...int) {
 	errs := make(chan error)
 	for rank, n := range order {
 		go func() {
-			errs <- c.nodes[n].BeginRound(c.t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: len(order),
-				BaseRank: rank, WorldSize: len(order)}, space.Client(), false)
+			errs <- c.nodes[n].BeginRound(c.t.Context(), rendezvous.Round{
+				Number: c.round, GroupRank: rank, GroupWorldSize: len(order),
+				BaseRank: rank, WorldSize: len(order),
+			}, space.Client(), false)
 		}()
 	}
 	for range order {
@@ -403,8 +405,14 @@ func TestTeamStrangers(t *testing.T) {
 		}
 	}
 	// Friends that ask for nonsense get an answer, and harm nobody.
-	for _, g := range []greeting{{Op: "fetch", Shard: 99}, {Op: "fetch", Shard: -1}, {Op: "find", Path: "x"}, {Op: "join", Rank: 77},
-		{Op: "join", Rank: -1}, {Op: "?"}} {
+	for _, g := range []greeting{
+		{Op: "fetch", Shard: 99},
+		{Op: "fetch", Shard: -1},
+		{Op: "find", Path: "x"},
+		{Op: "join", Rank: 77},
+		{Op: "join", Rank: -1},
+		{Op: "?"},
+	} {
 		conn, err := dialPeer(t.Context(), c.nodes[0].cfg.domain(), c.nodes[0].team.id, g)
 		if err != nil {
 			t.Fatal(err)

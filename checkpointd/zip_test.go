@@ -121,8 +121,12 @@ func TestLargeArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	entries := []zipEntry{{Name: "archive/data.pkl", Size: 3}, {Name: "archive/data/0", Size: max32 - 1},
-		{Name: "archive/data/1", Size: max32}, {Name: "archive/data/2", Size: 6 << 30}}
+	entries := []zipEntry{
+		{Name: "archive/data.pkl", Size: 3},
+		{Name: "archive/data/0", Size: max32 - 1},
+		{Name: "archive/data/1", Size: max32},
+		{Name: "archive/data/2", Size: 6 << 30},
+	}
 	for i := range 70_000 {
 		entries = append(entries, zipEntry{Name: "archive/data/small" + strconv.Itoa(i), Size: 1})
 	}

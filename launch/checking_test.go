@@ -178,8 +178,10 @@ func TestCheckedNodeLeaves(t *testing.T) {
 				}
 			}
 			doc := readStatus(t, c.nodes[1].path("status.json"))
-			want := map[int]job.Reason{errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler,
-				errhint.Undecided: reasonUndecided}[status]
+			want := map[int]job.Reason{
+				errhint.Faulty: reasonFaulty, errhint.Straggler: reasonStraggler,
+				errhint.Undecided: reasonUndecided,
+			}[status]
 			if doc.Phase != report.PhaseFailed || doc.Reason != want || doc.ExitStatus == nil || *doc.ExitStatus != status {
 				t.Errorf("status: %+v", doc)
 			}
@@ -197,8 +199,10 @@ func TestCheckedNodeLeaves(t *testing.T) {
 // TestCheckUndecided ends the job on every node with the same status.
 func TestCheckUndecided(t *testing.T) {
 	c := startCompany(t, 2, see, func(_ int, n *testNode) {
-		n.Checks = map[int]testCheck{0: {Out: CheckOutcome{Status: errhint.Undecided, Everybody: true,
-			Message: "either node-0 or node-1 is bad"}}}
+		n.Checks = map[int]testCheck{0: {Out: CheckOutcome{
+			Status: errhint.Undecided, Everybody: true,
+			Message: "either node-0 or node-1 is bad",
+		}}}
 	})
 	for i, r := range c.ends(errhint.Undecided, errhint.Undecided) {
 		if !strings.Contains(r.Report, "either node-0 or node-1 is bad") {

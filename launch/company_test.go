@@ -138,8 +138,10 @@ func runTestAgent(config string) error {
 	if err != nil {
 		return err
 	}
-	handler := &testHandler{Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease,
-		Done: store.Close}
+	handler := &testHandler{
+		Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease,
+		Done: store.Close,
+	}
 	plan.Job.Check.OnNodeFault = n.OnNodeFault
 	a := &Agent{
 		Plan: plan, Handler: handler, Checker: n.checker(),

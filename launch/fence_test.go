@@ -26,8 +26,10 @@ while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 		return strings.Contains(c.nodes[0].log.String(), "restarting the worker")
 	})
 	said := time.Now()
-	c.said(0, rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "NodeLost", Message: "this node", Rank: -1, Status: 75,
-		Grace: 200 * time.Millisecond})
+	c.said(0, rendezvous.Verdict{
+		Kind: rendezvous.Fail, Reason: "NodeLost", Message: "this node", Rank: -1, Status: 75,
+		Grace: 200 * time.Millisecond,
+	})
 	testutil.Eventually(t, time.Minute, "rank 1 is asked to end", func() bool {
 		_, err := os.Stat(filepath.Join(c.dir, "asked.1"))
 		return err == nil
@@ -44,8 +46,10 @@ func TestGraceUnderCleanNone(t *testing.T) {
 		func(_ int, n *testNode) { n.Procs, n.Grace, n.Restart.Clean = 1, time.Hour, job.CleanNone })
 	c.lines(2)
 	said := time.Now()
-	c.said(0, rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "QuorumLost", Message: "this node", Rank: -1, Status: 75,
-		Grace: 200 * time.Millisecond})
+	c.said(0, rendezvous.Verdict{
+		Kind: rendezvous.Fail, Reason: "QuorumLost", Message: "this node", Rank: -1, Status: 75,
+		Grace: 200 * time.Millisecond,
+	})
 	c.ends(75)
 	if d := time.Since(said); d > 4*time.Second {
 		t.Errorf("the worker went on for %v", d)

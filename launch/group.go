@@ -142,8 +142,10 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 // newWorker makes a place for a worker's output, and says how it is to be started. With an error there is a worker
 // where its logs are to be finished.
 func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error) {
-	logs, err := g.logs.Worker(output.Identity{LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role,
-		Host: a.Plan.Hostname})
+	logs, err := g.logs.Worker(output.Identity{
+		LocalRank: local, Rank: g.round.BaseRank + local, Role: a.Plan.Job.Role,
+		Host: a.Plan.Hostname,
+	})
 	if err != nil {
 		return nil, proc.Spec{}, err
 	}

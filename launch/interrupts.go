@@ -36,8 +36,10 @@ func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall
 	ctx, cancel := context.WithCancelCause(parent)
 	hurry, abandon := make(chan struct{}), make(chan struct{})
 	forward, saves := make(chan syscall.Signal, 16), make(chan syscall.Signal, 1)
-	in := &Interrupts{Hurry: hurry, Abandon: abandon, Forward: forward, Save: saves, raw: make(chan os.Signal, 16),
-		done: make(chan struct{})}
+	in := &Interrupts{
+		Hurry: hurry, Abandon: abandon, Forward: forward, Save: saves, raw: make(chan os.Signal, 16),
+		done: make(chan struct{}),
+	}
 	for _, s := range handled {
 		if s != syscall.SIGHUP || !signal.Ignored(s) {
 			signal.Notify(in.raw, s)

@@ -21,18 +21,24 @@ type lostExchange struct {
 }
 
 func (lostExchange) Propose(context.Context, rendezvous.Verdict) (rendezvous.Verdict, error) {
-	return rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store does not answer for 4s",
-		Grace: time.Second / 2}, nil
+	return rendezvous.Verdict{
+		Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store does not answer for 4s",
+		Grace: time.Second / 2,
+	}, nil
 }
 
 func lingeringAgent(x rendezvous.Exchange) *Agent {
-	rules := job.RestartRules{Policy: job.RestartOnFailure, BackoffLimit: -1, Success: job.QuorumRank0, Fail: job.QuorumAny,
-		Linger: time.Minute}
+	rules := job.RestartRules{
+		Policy: job.RestartOnFailure, BackoffLimit: -1, Success: job.QuorumRank0, Fail: job.QuorumAny,
+		Linger: time.Minute,
+	}
 	p := policy.New(rules, 1, func() float64 { return 0 })
 	p.Step(policy.Event{Kind: policy.GroupStarted, At: time.Now(), World: 3})
 	m := &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 3, Exchange: x}}
-	said := rendezvous.Verdict{Kind: rendezvous.Succeed, Reason: string(job.ReasonSucceeded), Rank: -1, Linger: time.Minute,
-		Message: "the workers succeeded"}
+	said := rendezvous.Verdict{
+		Kind: rendezvous.Succeed, Reason: string(job.ReasonSucceeded), Rank: -1, Linger: time.Minute,
+		Message: "the workers succeeded",
+	}
 	m.learn(said, false)
 	a := &Agent{Plan: &plan.Plan{Hostname: "node-1"}, policy: p, meeting: m}
 	if d := a.follow(); d.Verdict != policy.Succeed ||
@@ -42,8 +48,10 @@ func lingeringAgent(x rendezvous.Exchange) *Agent {
 	return a
 }
 
-var leaseOver = policy.Decision{Verdict: policy.Reassemble, Reason: job.ReasonLeaseOver, Rank: -1,
-	Text: "node node-1 was not heard of for too long, and its workers were killed"}
+var leaseOver = policy.Decision{
+	Verdict: policy.Reassemble, Reason: job.ReasonLeaseOver, Rank: -1,
+	Text: "node node-1 was not heard of for too long, and its workers were killed",
+}
 
 // TestLeaseOverWhileLingering: what has been decided is not undone by a store that is lost.
 func TestLeaseOverWhileLingering(t *testing.T) {

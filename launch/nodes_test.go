@@ -57,8 +57,10 @@ exit 9`, nil)
 	c.lines(6)
 	writeFile(t, filepath.Join(c.dir, "go"), "")
 	for i, r := range c.ends(9, 9, 9) {
-		for _, want := range []string{"rank      : 2 (local_rank: 0)", "host      : node-1", "node      : group rank 1 of 3 nodes",
-			"Traceback of it"} {
+		for _, want := range []string{
+			"rank      : 2 (local_rank: 0)", "host      : node-1", "node      : group rank 1 of 3 nodes",
+			"Traceback of it",
+		} {
 			if !strings.Contains(r.Report, want) {
 				t.Errorf("the report of node %d lacks %q:\n%s", i, want, r.Report)
 			}
@@ -129,8 +131,10 @@ exec sleep 100`
 		status int
 	}{
 		{rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Message: "node-7 is lost", Rank: -1}, 0},
-		{rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "RestartLimitReached", Message: "too many nodes\x1b[2J were lost", Rank: -1,
-			Status: 75}, 75},
+		{rendezvous.Verdict{
+			Kind: rendezvous.Fail, Reason: "RestartLimitReached", Message: "too many nodes\x1b[2J were lost", Rank: -1,
+			Status: 75,
+		}, 75},
 	} {
 		t.Run(string(test.v.Kind), func(t *testing.T) {
 			c := startCompany(t, 2, script, func(_ int, n *testNode) {
@@ -167,8 +171,10 @@ func TestGraceOfAVerdict(t *testing.T) {
 	c := startCompany(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Procs, n.Grace = 1, time.Hour })
 	c.lines(2)
-	c.said(0, rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "NodeLost", Message: "this node", Rank: -1, Status: 75,
-		Grace: 200 * time.Millisecond})
+	c.said(0, rendezvous.Verdict{
+		Kind: rendezvous.Fail, Reason: "NodeLost", Message: "this node", Rank: -1, Status: 75,
+		Grace: 200 * time.Millisecond,
+	})
 	c.ends(75)
 }
 

@@ -28,15 +28,19 @@ func (h *firstCounts) Propose(_ context.Context, v rendezvous.Verdict) (rendezvo
 // A restart was agreed on, then the handler says that a node was lost, then a worker is seen that had failed fatally
 // before it was stopped: the restart is still one.
 func TestRestartCountedOnce(t *testing.T) {
-	rules := job.RestartRules{Policy: job.RestartOnFailure, MaxRestarts: 9, BackoffLimit: 2, Success: job.QuorumAll, Fail: job.QuorumAny,
-		Delay: time.Second, DelayFactor: 2}
+	rules := job.RestartRules{
+		Policy: job.RestartOnFailure, MaxRestarts: 9, BackoffLimit: 2, Success: job.QuorumAll, Fail: job.QuorumAny,
+		Delay: time.Second, DelayFactor: 2,
+	}
 	var err error
 	if rules.Fatal, err = job.ParseExitCodes("3"); err != nil {
 		t.Fatal(err)
 	}
 	h := &firstCounts{}
-	a := &Agent{Plan: &plan.Plan{Hostname: "node-0", Job: job.Job{Restart: rules}},
-		policy: policy.New(rules, 2, func() float64 { return 0 })}
+	a := &Agent{
+		Plan:   &plan.Plan{Hostname: "node-0", Job: job.Job{Restart: rules}},
+		policy: policy.New(rules, 2, func() float64 { return 0 }),
+	}
 	a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 3, WorldSize: 6, Exchange: h}}
 	now := time.Now()
 	a.policy.Step(policy.Event{Kind: policy.GroupStarted, At: now, World: 6})
@@ -71,8 +75,10 @@ func (outOfReach) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous
 func TestNotAgreed(t *testing.T) {
 	for status, ended := range map[int]policy.Verdict{0: policy.Succeed, 143: policy.Fail} {
 		rules := job.RestartRules{Policy: job.RestartOnFailure, BackoffLimit: -1, Success: job.QuorumRank0, Fail: job.QuorumAny}
-		a := &Agent{Plan: &plan.Plan{Hostname: "node-0", Job: job.Job{Restart: rules}},
-			policy: policy.New(rules, 2, func() float64 { return 0 })}
+		a := &Agent{
+			Plan:   &plan.Plan{Hostname: "node-0", Job: job.Job{Restart: rules}},
+			policy: policy.New(rules, 2, func() float64 { return 0 }),
+		}
 		a.meeting = &meeting{Round: rendezvous.Round{GroupWorldSize: 2, WorldSize: 4, Exchange: outOfReach{}}}
 		a.policy.Step(policy.Event{Kind: policy.GroupStarted, At: time.Now(), World: 4})
 		ctx, cancel := context.WithCancelCause(t.Context())

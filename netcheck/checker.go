@@ -213,8 +213,10 @@ func (c *Checker) Check(ctx context.Context, r Round) (*Record, error) {
 			led <- l.lead(ctx)
 		}()
 	}
-	own := hello{Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared || r.Door && c.met, Tested: c.tested, IDs: c.cfg.IDs,
-		Fault: c.fault}
+	own := hello{
+		Node: c.cfg.Node, Devices: c.cfg.Devices, Cleared: c.cleared || r.Door && c.met, Tested: c.tested, IDs: c.cfg.IDs,
+		Fault: c.fault,
+	}
 	if c.cleared || c.tested {
 		own.Compute, own.Kind = c.local.Compute, c.local.Kind
 	}

@@ -30,8 +30,10 @@ func (s *site) doorBeside(standard []byte, waiting ...*machine) *netcheck.Record
 	var wg sync.WaitGroup
 	for rank, m := range waiting {
 		wg.Go(func() {
-			r := netcheck.Round{Rank: rank, Size: len(waiting), Door: true, Standard: standard,
-				Open: func(context.Context) (netcheck.Program, error) { return program{m}, nil }}
+			r := netcheck.Round{
+				Rank: rank, Size: len(waiting), Door: true, Standard: standard,
+				Open: func(context.Context) (netcheck.Program, error) { return program{m}, nil },
+			}
 			if len(waiting) > 1 {
 				r.Board = space.Client()
 			}

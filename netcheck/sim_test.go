@@ -51,8 +51,10 @@ type machine struct {
 
 func newSite(t *testing.T, n int, rules netcheck.Rules) *site {
 	rules.Network = true
-	s := &site{t: t, rules: rules, bad: map[string]bool{}, links: map[string]bool{}, slow: map[string]float64{}, busy: map[string]bool{},
-		sick: map[string]string{}, noPy: map[string]bool{}, kind: map[string]string{}, stuck: map[string]bool{}, open: map[string]bool{}}
+	s := &site{
+		t: t, rules: rules, bad: map[string]bool{}, links: map[string]bool{}, slow: map[string]float64{}, busy: map[string]bool{},
+		sick: map[string]string{}, noPy: map[string]bool{}, kind: map[string]string{}, stuck: map[string]bool{}, open: map[string]bool{},
+	}
 	for i := range n {
 		s.add(fmt.Sprintf("n%d", i))
 	}
@@ -598,8 +600,10 @@ func (b lostBoard) Set(ctx context.Context, key string, value []byte) error {
 func TestStoreLostWhileIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		space := memstore.NewSpace()
-		checker := netcheck.New(netcheck.Config{Node: "n0", Addr: "n0", Devices: 1, Rules: netcheck.Rules{Network: true},
-			Log: zerolog.Nop()})
+		checker := netcheck.New(netcheck.Config{
+			Node: "n0", Addr: "n0", Devices: 1, Rules: netcheck.Rules{Network: true},
+			Log: zerolog.Nop(),
+		})
 		time.AfterFunc(time.Second, func() { _ = space.Close() })
 		record, err := checker.Check(t.Context(), netcheck.Round{Board: space.Client(), Rank: 0, Size: 2}) // the other one never comes
 		if !errors.Is(err, rendezvous.ErrStoreClosed) {

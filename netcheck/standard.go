@@ -68,9 +68,11 @@ func (l *leader) lags(rank int) bool {
 func (l *leader) compare() {
 	for i := range l.rec.Nodes {
 		if n := &l.rec.Nodes[i]; n.Fault == nil && l.lags(i) {
-			n.Fault = &Fault{Status: statusStraggler,
+			n.Fault = &Fault{
+				Status: statusStraggler,
 				Reason: fmt.Sprintf("a straggler: its compute test took %v, that of the nodes that train %v",
-					n.Local.Compute.Round(time.Microsecond), l.others.Compute.Round(time.Microsecond))}
+					n.Local.Compute.Round(time.Microsecond), l.others.Compute.Round(time.Microsecond)),
+			}
 		}
 	}
 }

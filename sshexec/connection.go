@@ -95,8 +95,10 @@ func (d *Dialer) dial(ctx context.Context, s *settings) (net.Conn, error) {
 		}
 		return conn, nil
 	default:
-		dialer := net.Dialer{Timeout: s.timeout,
-			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: s.aliveEvery, Interval: s.aliveEvery}}
+		dialer := net.Dialer{
+			Timeout:         s.timeout,
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: s.aliveEvery, Interval: s.aliveEvery},
+		}
 		conn, err := dialer.DialContext(ctx, s.network, s.addr())
 		if err != nil {
 			return nil, s.dialFailed(ctx, err)

@@ -182,10 +182,14 @@ func TestPlaces(t *testing.T) {
 		"two are no good":      {"size=1m", "noexec", "size=64m", "", "/dev/shm/" + mine, nil},
 		"somebody else's":      {"size=1m", "size=64m", "size=64m", "mkdir -m 777 /tmp/" + mine, "/dev/shm/" + mine, nil},
 		"link":                 {"size=1m", "size=64m", "size=64m", "mkdir -m 700 /tmp/x; ln -s x /tmp/" + mine, "/dev/shm/" + mine, nil},
-		"no place at all": {"size=1m", "noexec", "size=1m", "", "",
-			[]string{"no place for our program", "has no room for", "takes no programs (Permission denied)", "/dev/shm/" + mine}},
-		"limit of a file's size": {"size=64m", "size=64m", "size=64m", "limit", "",
-			[]string{"/.cache/muster/bin (", "/dev/shm/" + mine + " ("}},
+		"no place at all": {
+			"size=1m", "noexec", "size=1m", "", "",
+			[]string{"no place for our program", "has no room for", "takes no programs (Permission denied)", "/dev/shm/" + mine},
+		},
+		"limit of a file's size": {
+			"size=64m", "size=64m", "size=64m", "limit", "",
+			[]string{"/.cache/muster/bin (", "/dev/shm/" + mine + " ("},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home := t.TempDir()
@@ -288,8 +292,10 @@ func TestInPath(t *testing.T) {
 // Small systems lack gzip, or sha256sum.
 func TestFewTools(t *testing.T) {
 	bin := t.TempDir()
-	for _, name := range []string{"sh", "id", "uname", "cut", "wc", "ls", "mkdir", "df", "tail", "chmod", "mv", "rm", "grep", "find",
-		"cat", "head"} {
+	for _, name := range []string{
+		"sh", "id", "uname", "cut", "wc", "ls", "mkdir", "df", "tail", "chmod", "mv", "rm", "grep", "find",
+		"cat", "head",
+	} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)

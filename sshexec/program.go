@@ -59,8 +59,10 @@ func (d *Dialer) startPiped(path string, args []string, label string) (p *piped,
 		}
 		ours, theirs = append(ours, r), append(theirs, w)
 	}
-	started, err := d.cfg.Tree.Start(proc.Spec{Path: path, Args: append([]string{path}, args...), Env: d.cfg.Environ, Files: theirs,
-		Label: label})
+	started, err := d.cfg.Tree.Start(proc.Spec{
+		Path: path, Args: append([]string{path}, args...), Env: d.cfg.Environ, Files: theirs,
+		Label: label,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +141,10 @@ func (d *Dialer) programLink(ctx context.Context, h hosts.Host) (link, error) {
 		return nil, err
 	}
 	l := &programLink{d: d, args: append([]string{path}, d.cfg.Program[1:]...)}
-	l.s = &settings{name: h.Name, hostname: h.Name, user: firstOf(h.User, d.cfg.User), port: firstOf(h.Port, d.cfg.Port),
-		timeout: d.cfg.ConnectTimeout}
+	l.s = &settings{
+		name: h.Name, hostname: h.Name, user: firstOf(h.User, d.cfg.User), port: firstOf(h.Port, d.cfg.Port),
+		timeout: d.cfg.ConnectTimeout,
+	}
 	l.ssh = !strings.HasPrefix(filepath.Base(path), "kubexec")
 	if !l.ssh {
 		l.args = append(l.args, h.Name)

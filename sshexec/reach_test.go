@@ -79,24 +79,32 @@ func TestUnreached(t *testing.T) {
 			host: hosts.Host{Name: "nobody.invalid"}, reason: sshexec.NameUnknown, transient: true,
 			text: []string{"cannot reach host nobody.invalid (as ", " at nobody.invalid:22)"}, hint: "name",
 		},
-		"refused": {host: here(closed(t)), reason: sshexec.Refused, transient: true, text: []string{"connection refused"},
-			hint: "does sshd run there"},
+		"refused": {
+			host: here(closed(t)), reason: sshexec.Refused, transient: true, text: []string{"connection refused"},
+			hint: "does sshd run there",
+		},
 		"silent": {
 			host: server(sshtest.Config{Silent: true}), reason: sshexec.TimedOut, transient: true,
 			change: func(cfg *sshexec.Config) { cfg.ConnectTimeout = 200 * time.Millisecond },
 			text:   []string{"did not finish the login within 600ms"}, hint: "sshd",
 		},
 		"not ssh": {host: here(talker.Addr().(*net.TCPAddr).Port), reason: sshexec.NotSSH, hint: "is this the port of an sshd"},
-		"wrong key": {host: server(sshtest.Config{Authorized: strangers}), reason: sshexec.AuthFailed,
-			text: []string{"tried: " + client.Key, "it takes: publickey"}, hint: "ssh-copy-id -p "},
+		"wrong key": {
+			host: server(sshtest.Config{Authorized: strangers}), reason: sshexec.AuthFailed,
+			text: []string{"tried: " + client.Key, "it takes: publickey"}, hint: "ssh-copy-id -p ",
+		},
 		"passwords only": {
 			host: server(sshtest.Config{PasswordOnly: true}), reason: sshexec.AuthFailed,
 			text: []string{"it takes no keys", "it takes: password"}, hint: "never asks for a password",
 		},
-		"key and password": {host: server(sshtest.Config{Also: true}), reason: sshexec.AuthFailed,
-			text: []string{"took a key, and asks for more"}, hint: "AuthenticationMethods"},
-		"no key": {host: server(sshtest.Config{Authorized: mine}), client: withoutKeys, reason: sshexec.AuthFailed,
-			text: []string{"there is no key"}, hint: "ssh-keygen"},
+		"key and password": {
+			host: server(sshtest.Config{Also: true}), reason: sshexec.AuthFailed,
+			text: []string{"took a key, and asks for more"}, hint: "AuthenticationMethods",
+		},
+		"no key": {
+			host: server(sshtest.Config{Authorized: mine}), client: withoutKeys, reason: sshexec.AuthFailed,
+			text: []string{"there is no key"}, hint: "ssh-keygen",
+		},
 		"named key is gone": {
 			host: server(sshtest.Config{Authorized: mine}), reason: sshexec.AuthFailed,
 			change: func(cfg *sshexec.Config) { cfg.Options = []string{"IdentityFile=~/.ssh/gone"} },
@@ -107,8 +115,10 @@ func TestUnreached(t *testing.T) {
 			change: func(cfg *sshexec.Config) { cfg.Options = []string{"ProxyJump=nobody.invalid"} },
 			text:   []string{"cannot reach host 127.0.0.1: cannot reach jump host nobody.invalid"}, hint: "name",
 		},
-		"shell is missing": {host: server(sshtest.Config{Shell: "/nowhere/sh"}), reason: sshexec.NoProgram,
-			text: []string{"status 127", "no such file"}, hint: "login shell"},
+		"shell is missing": {
+			host: server(sshtest.Config{Shell: "/nowhere/sh"}), reason: sshexec.NoProgram,
+			text: []string{"status 127", "no such file"}, hint: "login shell",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.client == nil {

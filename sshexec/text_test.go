@@ -147,8 +147,12 @@ func TestConditions(t *testing.T) {
 	}
 	write("config", "include conf.d/*.conf\nHost a\n  Port 1\nMatch host a user me\n  Port 2\n  User you\nHost *\n  port=3\n")
 	write("conf.d/x.conf", "Host b !bb\n  User \"from x\"\n")
-	for _, c := range []struct{ host, option, want string }{{"a", "port", "1,3"}, {"c", "port", "3"}, {"a", "user", ""},
-		{"b", "user", "from x"}} {
+	for _, c := range []struct{ host, option, want string }{
+		{"a", "port", "1,3"},
+		{"c", "port", "3"},
+		{"a", "user", ""},
+		{"b", "user", "from x"},
+	} {
 		if got := strings.Join(read(c.host, c.option), ","); got != c.want {
 			t.Errorf("%s of %s is %q, not %q", c.option, c.host, got, c.want)
 		}

@@ -79,8 +79,10 @@ file that accelerate config writes. Flags of muster itself stand in front of the
 `
 
 func accelerateParser() *parser {
-	p := &parser{prog: "accelerate launch", script: "training_script", options: accelerateOptions(), prefixes: []string{ownPrefix},
-		exact: true}
+	p := &parser{
+		prog: "accelerate launch", script: "training_script", options: accelerateOptions(), prefixes: []string{ownPrefix},
+		exact: true,
+	}
 	p.help = func() string { return p.helpText(accelerateAbout) }
 	return p
 }

@@ -69,8 +69,10 @@ func generateAccelerate(random *rand.Rand, i int) *accelerateCase {
 			file += group + ":\n" + strings.Join(lines, "")
 		}
 	}
-	c := &accelerateCase{name: fmt.Sprintf("generated-%d", i), cmd: strings.Join(args, " ") + " train.py --lr 1",
-		files: map[string]string{}, generated: true}
+	c := &accelerateCase{
+		name: fmt.Sprintf("generated-%d", i), cmd: strings.Join(args, " ") + " train.py --lr 1",
+		files: map[string]string{}, generated: true,
+	}
 	if byFile {
 		c.files["c.yaml"] = file
 	}

@@ -98,8 +98,10 @@ func accelerateBase() []option {
 		},
 		{
 			long: "dynamo-backend", noDefault: true,
-			choices: []string{"no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi", "fx2trt",
-				"onnxrt", "tensorrt", "aot_torchxla_trace_once", "torhchxla_trace_once", "tvm"}, group: groupResources,
+			choices: []string{
+				"no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi", "fx2trt",
+				"onnxrt", "tensorrt", "aot_torchxla_trace_once", "torhchxla_trace_once", "tvm",
+			}, group: groupResources,
 			help: "Compiler behind torch.compile, ACCELERATE_DYNAMO_BACKEND of the workers. Default: no.",
 		},
 		{
@@ -281,8 +283,10 @@ func accelerateDeepSpeed() []option {
 			help: "Machines or slots of the hostfile to use, and no others.",
 		},
 		{
-			long: "deepspeed-multinode-launcher", noDefault: true, suggested: []string{"standard", "nossh", "pdsh", "openmpi", "mvapich",
-				"mpich", "slurm"}, arg: "NAME", group: groupDeepSpeed,
+			long: "deepspeed-multinode-launcher", noDefault: true, suggested: []string{
+				"standard", "nossh", "pdsh", "openmpi", "mvapich",
+				"mpich", "slurm",
+			}, arg: "NAME", group: groupDeepSpeed,
 			help: "How several machines are reached: standard (this command runs on each of them, as with torchrun), nossh (the same, with the hostfile's slots), or pdsh, openmpi, mvapich, mpich, slurm, for all of which muster starts the machines of the hostfile itself. Default: pdsh.",
 		},
 		{

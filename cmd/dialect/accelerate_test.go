@@ -289,8 +289,10 @@ func TestAccelerateDefaultFile(t *testing.T) {
 // What muster tells is less with -q, unless somebody says how much.
 func TestAccelerateQuiet(t *testing.T) {
 	for env, want := range map[string]string{"A=1": "error", "LOGLEVEL=DEBUG": "debug", "MUSTER_LOG_LEVEL=info": "info"} {
-		req, err := dialect.AccelerateLaunch(dialect.Invocation{Args: []string{"-q", "--num_processes", "1", "t.py"},
-			Environ: []string{env}})
+		req, err := dialect.AccelerateLaunch(dialect.Invocation{
+			Args:    []string{"-q", "--num_processes", "1", "t.py"},
+			Environ: []string{env},
+		})
 		if err != nil || req.LogLevel != want {
 			t.Errorf("%s: %q, %v; want %q", env, req.LogLevel, err, want)
 		}
@@ -307,8 +309,12 @@ func TestAccelerateFake(t *testing.T) {
 		own  dialect.Own
 		env  string
 		want string
-	}{{own, "A=1", "spec.yaml"}, {dialect.Own{}, "MUSTER_FAKE=a.yaml", "a.yaml"},
-		{dialect.Own{}, "MUSTER_ACCELERATOR=fake:b.yaml", "b.yaml"}, {dialect.Own{}, "A=1", ""}} {
+	}{
+		{own, "A=1", "spec.yaml"},
+		{dialect.Own{}, "MUSTER_FAKE=a.yaml", "a.yaml"},
+		{dialect.Own{}, "MUSTER_ACCELERATOR=fake:b.yaml", "b.yaml"},
+		{dialect.Own{}, "A=1", ""},
+	} {
 		asked := "none"
 		req, err := dialect.AccelerateLaunch(dialect.Invocation{
 			Args: []string{"t.py"}, Environ: []string{c.env}, Own: c.own,

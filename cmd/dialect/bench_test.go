@@ -9,8 +9,10 @@ import (
 
 // Reading a command line is part of the time to the first worker.
 func BenchmarkTorchrun(b *testing.B) {
-	inv := dialect.Invocation{Argv0: "torchrun", Args: []string{"--standalone", "--nproc-per-node=8", "-t", "3", "train.py", "--lr", "0.1"},
-		Environ: os.Environ()}
+	inv := dialect.Invocation{
+		Argv0: "torchrun", Args: []string{"--standalone", "--nproc-per-node=8", "-t", "3", "train.py", "--lr", "0.1"},
+		Environ: os.Environ(),
+	}
 	for b.Loop() {
 		if _, err := dialect.Torchrun(inv); err != nil {
 			b.Fatal(err)
@@ -27,8 +29,10 @@ func BenchmarkHelp(b *testing.B) {
 }
 
 func BenchmarkAccelerate(b *testing.B) {
-	inv := dialect.Invocation{Argv0: "accelerate",
-		Args: []string{"--multi_gpu", "--num_processes=8", "--mixed_precision", "bf16", "train.py", "--lr", "0.1"}, Environ: os.Environ()}
+	inv := dialect.Invocation{
+		Argv0: "accelerate",
+		Args:  []string{"--multi_gpu", "--num_processes=8", "--mixed_precision", "bf16", "train.py", "--lr", "0.1"}, Environ: os.Environ(),
+	}
 	for b.Loop() {
 		if _, err := dialect.AccelerateLaunch(inv); err != nil {
 			b.Fatal(err)

@@ -38,8 +38,10 @@ func TestChecks(t *testing.T) {
 		{name: "full implies it", args: "--network-check-full", want: checks(func(c *job.CheckRules) { c.Full = true })},
 		{name: "the switchbox alone", args: "--switchbox-check", want: boxOnly},
 		{name: "both", args: "--switchbox-check --network-check", want: checks(switchbox)},
-		{name: "variables", env: []string{"MUSTER_NETWORK_CHECK=1", "PET_EXCLUDE_STRAGGLER=1"},
-			want: checks(func(c *job.CheckRules) { c.ExcludeStraggler = true })},
+		{
+			name: "variables", env: []string{"MUSTER_NETWORK_CHECK=1", "PET_EXCLUDE_STRAGGLER=1"},
+			want: checks(func(c *job.CheckRules) { c.ExcludeStraggler = true }),
+		},
 		{name: "variables of a test that is off", env: []string{"MUSTER_ON_NODE_FAULT=x", "MUSTER_BOX_PAIRS=0:1", "MUSTER_REPORT=d"}},
 		{
 			name: "a file", args: "--config conf.yaml",

@@ -155,8 +155,10 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 		}
 	}
 	if c := &r.Job.Checkpoint; c.On && r.Job.Dialect == dlroverRun { // its scripts take for granted that their launcher keeps checkpoints
-		c.Shim = map[python.Shim]python.Shim{python.ShimAuto: python.ShimAlways, python.ShimAlways: python.ShimAlways,
-			python.ShimNever: python.ShimBarred}[c.Shim]
+		c.Shim = map[python.Shim]python.Shim{
+			python.ShimAuto: python.ShimAlways, python.ShimAlways: python.ShimAlways,
+			python.ShimNever: python.ShimBarred,
+		}[c.Shim]
 	}
 	if s := r.Job.Checkpoint.Signal; s != 0 && slices.Contains(r.Job.Stop.Handled, s) {
 		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2",
@@ -171,8 +173,19 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 var sizeUnits = []struct {
 	name  string
 	bytes float64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
-	{"B", 1}, {"", 1}}
+}{
+	{"KiB", 1 << 10},
+	{"MiB", 1 << 20},
+	{"GiB", 1 << 30},
+	{"TiB", 1 << 40},
+	{"kB", 1e3},
+	{"KB", 1e3},
+	{"MB", 1e6},
+	{"GB", 1e9},
+	{"TB", 1e12},
+	{"B", 1},
+	{"", 1},
+}
 
 // leastRate is the least --ckpt-rate, in bytes a second: below it a checkpoint takes days, and the end of the job waits
 // for it.

@@ -24,8 +24,10 @@ func TestCheckpointNotices(t *testing.T) {
 		{args: "--ckpt-signal USR1", want: job.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR1}},
 		{args: "--ckpt-signal sigusr2", want: job.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGUSR2}},
 		{args: "--ckpt-signal 24", want: job.CheckpointRules{On: true, Salvage: time.Minute, Signal: syscall.SIGXCPU}},
-		{args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"},
-			want: job.CheckpointRules{On: true, Salvage: time.Minute, OnFile: "/going"}},
+		{
+			args: "", env: []string{"MUSTER_CKPT_ON_FILE=/going"},
+			want: job.CheckpointRules{On: true, Salvage: time.Minute, OnFile: "/going"},
+		},
 		{args: "", env: []string{"MUSTER_CKPT=off", "MUSTER_CKPT_SIGNAL=USR1"}},
 	} {
 		got := accepted(t, c.env, "", append(strings.Fields(c.args), "prog")...).Job.Checkpoint
@@ -58,8 +60,10 @@ func TestCheckpointNoticesRefused(t *testing.T) {
 		}
 	}
 	// A signal that torchrun was told to end the job with.
-	inv := dialect.Invocation{Argv0: "torchrun", Args: []string{"--signals-to-handle", "SIGTERM,SIGUSR1", "train.py"},
-		Environ: []string{"MUSTER_CKPT_SIGNAL=USR1"}}
+	inv := dialect.Invocation{
+		Argv0: "torchrun", Args: []string{"--signals-to-handle", "SIGTERM,SIGUSR1", "train.py"},
+		Environ: []string{"MUSTER_CKPT_SIGNAL=USR1"},
+	}
 	if _, err := dialect.Torchrun(inv); err == nil || !strings.Contains(err.Error(), "MUSTER_CKPT_SIGNAL=USR1") {
 		t.Errorf("torchrun: %v", err)
 	}

@@ -231,8 +231,10 @@ func (d *deepSpeedJob) output() {
 		d.job.Logs.RankDir = dir
 	}
 	d.req.SavePID = d.on("save-pid")
-	d.req.LogLevel = map[string]string{"debug": "debug", "info": "info", "warning": "warn", "error": "error",
-		"critical": "error"}[d.text("log-level")]
+	d.req.LogLevel = map[string]string{
+		"debug": "debug", "info": "info", "warning": "warn", "error": "error",
+		"critical": "error",
+	}[d.text("log-level")]
 	if d.on("quiet") {
 		d.req.LogLevel = "error"
 	}

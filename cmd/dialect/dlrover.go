@@ -43,8 +43,10 @@ func fromDLRover(t *torchrunJob, machine Machine) {
 }
 
 // dlroverDevices are PyTorch's names for the devices of --accelerator.
-var dlroverDevices = map[string]string{"nvidia.com/gpu": "cuda", "ascend-npu": "npu", "mthreads.com/gpu": "musa",
-	"metax-tech.com/gpu": "cuda"}
+var dlroverDevices = map[string]string{
+	"nvidia.com/gpu": "cuda", "ascend-npu": "npu", "mthreads.com/gpu": "musa",
+	"metax-tech.com/gpu": "cuda",
+}
 
 // dlroverAccelerator holds --accelerator against what the machine has. DLRover chooses the program of its check by it;
 // muster looks for itself.

@@ -31,24 +31,36 @@ var dlroverCases = map[string]struct {
 	warn string
 }{
 	"auto-config": {want: func(j *job.Job) bool { return j.Procs == "auto" }},
-	"accelerator": {word: "metax-tech.com/gpu", want: func(j *job.Job) bool { return j.Fake == "" },
-		warn: "no such accelerator is found here"},
+	"accelerator": {
+		word: "metax-tech.com/gpu", want: func(j *job.Job) bool { return j.Fake == "" },
+		warn: "no such accelerator is found here",
+	},
 	"precheck": {word: "2", want: func(j *job.Job) bool { return j.Check.Network && j.Check.CommPerf }},
-	"node-unit": {word: "2", with: "--nnodes 2:4 --rdzv-endpoint h",
-		want: func(j *job.Job) bool { return j.Meeting.NodeUnit == 2 }},
+	"node-unit": {
+		word: "2", with: "--nnodes 2:4 --rdzv-endpoint h",
+		want: func(j *job.Job) bool { return j.Meeting.NodeUnit == 2 },
+	},
 	"network-check":     {want: func(j *job.Job) bool { return j.Check.Network }},
 	"comm-perf-test":    {with: "--network-check", want: func(j *job.Job) bool { return j.Check.CommPerf }},
 	"exclude-straggler": {with: "--network-check", want: func(j *job.Job) bool { return j.Check.ExcludeStraggler }},
 	"switchbox-check":   {with: "--network-check", want: func(j *job.Job) bool { return len(j.Check.Switchbox.Pairs) == 4 }},
-	"box-pairs": {word: "0:1 2:3", with: "--network-check --switchbox-check",
-		want: func(j *job.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) }},
-	"min-bandwidth": {word: "50", with: "--network-check --switchbox-check",
-		want: func(j *job.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 }},
-	"min-channels": {word: "4", with: "--network-check --switchbox-check",
-		want: func(j *job.Job) bool { return j.Check.Switchbox.MinChannels == 4 }},
+	"box-pairs": {
+		word: "0:1 2:3", with: "--network-check --switchbox-check",
+		want: func(j *job.Job) bool { return cmp.Equal(j.Check.Switchbox.Pairs, [][2]int{{0, 1}, {2, 3}}) },
+	},
+	"min-bandwidth": {
+		word: "50", with: "--network-check --switchbox-check",
+		want: func(j *job.Job) bool { return j.Check.Switchbox.MinBandwidth == 50 },
+	},
+	"min-channels": {
+		word: "4", with: "--network-check --switchbox-check",
+		want: func(j *job.Job) bool { return j.Check.Switchbox.MinChannels == 4 },
+	},
 	"numa-affinity": {want: func(j *job.Job) bool { return j.Bind == job.BindRules{Mode: "node", Fallback: true} }},
-	"membind-policy": {word: "bind", with: "--numa-affinity", want: func(j *job.Job) bool { return j.Bind.Mode == "node" },
-		warn: "only as strong as preferred"},
+	"membind-policy": {
+		word: "bind", with: "--numa-affinity", want: func(j *job.Job) bool { return j.Bind.Mode == "node" },
+		warn: "only as strong as preferred",
+	},
 	"training-port": {word: "61000", want: func(j *job.Job) bool {
 		return len(j.Env.Set) == 1 && j.Env.Set[0].Name == "HCCL_IF_BASE_PORT" && j.Env.Set[0].Value == "61000"
 	}},
@@ -171,8 +183,10 @@ func TestDLRoverMeets(t *testing.T) {
 	}{
 		{line: "x.py", runID: "none", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
 		{line: "--standalone x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=0", want: alone, nodes: job.Range{Min: 1, Max: 1}, alone: true},
-		{line: "x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=3 POD_IP=10.0.0.1 ELASTIC_JOB_NAME=j", runID: "j", want: alone,
-			nodes: job.Range{Min: 1, Max: 1}, alone: true},
+		{
+			line: "x.py", env: "DLROVER_MASTER_ADDR=m:1 NODE_RANK=3 POD_IP=10.0.0.1 ELASTIC_JOB_NAME=j", runID: "j", want: alone,
+			nodes: job.Range{Min: 1, Max: 1}, alone: true,
+		},
 		{
 			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m:50001", runID: "none", want: and(at("m", 50001)),
 			nodes: job.Range{Min: 2, Max: 2},

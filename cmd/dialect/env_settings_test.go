@@ -73,8 +73,10 @@ func TestEnvSettings(t *testing.T) {
 			t.Errorf("%s: %+v", req.Job.Dialect, got)
 		}
 	}
-	for word, want := range map[string]job.DebugRules{"--debug-mode": {On: true}, "--debug-mode=false": {},
-		"--debug-mode=nvidia-smi -l": {On: true, Command: "nvidia-smi -l"}} {
+	for word, want := range map[string]job.DebugRules{
+		"--debug-mode": {On: true}, "--debug-mode=false": {},
+		"--debug-mode=nvidia-smi -l": {On: true, Command: "nvidia-smi -l"},
+	} {
 		for _, words := range [][]string{{"run", word, "prog"}, {word, "torchrun", "t.py"}} {
 			if req, err := files(nil, nil, words...); err != nil || req.Job.Debug != want {
 				t.Errorf("%q: %+v, %v", words, req.Job.Debug, err)
@@ -106,8 +108,10 @@ func TestEnvRefused(t *testing.T) {
 		{"--venv auto --conda x", "--venv auto and --conda x together"},
 		{"--config conf.yaml", "item 1 of the list is no string"},
 	} {
-		for _, words := range [][]string{append(append([]string{"run"}, strings.Fields(c.line)...), "prog"),
-			append(strings.Fields(c.line), "torchrun", "t.py")} {
+		for _, words := range [][]string{
+			append(append([]string{"run"}, strings.Fields(c.line)...), "prog"),
+			append(strings.Fields(c.line), "torchrun", "t.py"),
+		} {
 			_, err := files(content, nil, words...)
 			if err == nil || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q: %v; want %q", words, err, c.want)

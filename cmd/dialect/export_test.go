@@ -164,8 +164,10 @@ func DialectOptions() map[string][]DialectOption {
 			if o.kind == kindHelp || o.kind == kindPrint {
 				continue
 			}
-			d := DialectOption{Flag: o.long, Moot: o.moot != "", Spelling: "--" + o.long,
-				Words: map[kind]int{kindFlag: 0, kindTwo: 2}[o.kind], Number: o.kind == kindInt || o.kind == kindFloat, Default: o.def}
+			d := DialectOption{
+				Flag: o.long, Moot: o.moot != "", Spelling: "--" + o.long,
+				Words: map[kind]int{kindFlag: 0, kindTwo: 2}[o.kind], Number: o.kind == kindInt || o.kind == kindFloat, Default: o.def,
+			}
 			if o.kind != kindFlag && o.kind != kindTwo {
 				d.Words = 1
 			}
@@ -213,8 +215,10 @@ type SettingRow struct {
 func SettingRows() []SettingRow {
 	var rows []SettingRow
 	for _, s := range allSettings() {
-		rows = append(rows, SettingRow{s.flag, s.arg, s.def, s.form == formSwitch,
-			map[form]string{formTime: "time", formNumber: "number", formFraction: "fraction"}[s.form]})
+		rows = append(rows, SettingRow{
+			s.flag, s.arg, s.def, s.form == formSwitch,
+			map[form]string{formTime: "time", formNumber: "number", formFraction: "fraction"}[s.form],
+		})
 	}
 	return rows
 }

@@ -263,8 +263,10 @@ func (p *parser) flagSet() *pflag.FlagSet {
 		if o.kind == kindHelp {
 			continue // cobra adds its own
 		}
-		f := &pflag.Flag{Name: o.long, Shorthand: o.short, Usage: e.text,
-			Value: &word{arg: o.arg, isSwitch: !o.kind.takesWord(), choices: o.words, spellings: o.spellings()}}
+		f := &pflag.Flag{
+			Name: o.long, Shorthand: o.short, Usage: e.text,
+			Value: &word{arg: o.arg, isSwitch: !o.kind.takesWord(), choices: o.words, spellings: o.spellings()},
+		}
 		if !o.kind.takesWord() {
 			f.NoOptDefVal = "true"
 		}

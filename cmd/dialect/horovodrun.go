@@ -100,8 +100,10 @@ func Horovodrun(inv Invocation) (Request, error) {
 		}
 		h.req.Settings = append(h.req.Settings, shown)
 	}
-	habits := map[string]given{"grace": {text: horovodGrace.String()},
-		"log-level": {text: h.req.LogLevel, source: in.values["verbose"].source}}
+	habits := map[string]given{
+		"grace":     {text: horovodGrace.String()},
+		"log-level": {text: h.req.LogLevel, source: in.values["verbose"].source},
+	}
 	if h.ask.Elastic { // the workers of a host, as Horovod has it
 		h.job.Restart.Scope, habits["restart-scope"] = job.ScopeNode, given{text: string(job.ScopeNode)}
 	}
@@ -392,8 +394,10 @@ func (h *horovodJob) nodes(slots []horovod.Slot) {
 		var vars []job.Var
 		for _, kv := range s.Env() {
 			name, value, _ := strings.Cut(kv, "=")
-			vars = append(vars, job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "place in the world"},
-				Own: name != "HOROVOD_SIZE"})
+			vars = append(vars, job.Var{
+				Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "place in the world"},
+				Own: name != "HOROVOD_SIZE",
+			})
 		}
 		node.WorkerEnv = append(node.WorkerEnv, vars)
 	}

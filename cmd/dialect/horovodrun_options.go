@@ -68,58 +68,104 @@ const (
 // envFlags are in the order in which horovodrun writes their variables (horovod/runner/common/util/config_parser.py).
 func envFlags() []envFlag {
 	return []envFlag{
-		{flag: "fusion-threshold-mb", variable: "HOROVOD_FUSION_THRESHOLD", form: envMiB, section: "params", key: "fusion_threshold_mb",
-			bounded: true, arg: "MB", help: "Size of the fusion buffer in MiB; 0 turns fusion off. Horovod's default is 128."},
-		{flag: "cycle-time-ms", variable: "HOROVOD_CYCLE_TIME", form: envFloat, section: "params", key: "cycle_time_ms", bounded: true,
-			arg: "MS", help: "Pause between two cycles of fusion, in ms. Horovod's default is 1."},
-		{flag: "cache-capacity", variable: "HOROVOD_CACHE_CAPACITY", form: envInt, section: "params", key: "cache_capacity", bounded: true,
-			arg: "N", help: "How many tensors' names are remembered. Horovod's default is 1024."},
-		{flag: "hierarchical-allreduce", off: "no-hierarchical-allreduce", variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", form: envSwitch,
-			section: "params", key: "hierarchical_allreduce", help: "All-reduce within hosts first, then between them."},
-		{flag: "hierarchical-allgather", off: "no-hierarchical-allgather", variable: "HOROVOD_HIERARCHICAL_ALLGATHER", form: envSwitch,
-			section: "params", key: "hierarchical_allgather", help: "All-gather within hosts first, then between them."},
-		{flag: "torus-allreduce", off: "no-torus-allreduce", variable: "HOROVOD_TORUS_ALLREDUCE", form: envSwitch, section: "params",
-			key: "torus_allreduce", help: "All-reduce as a two-dimensional torus of NCCL."},
+		{
+			flag: "fusion-threshold-mb", variable: "HOROVOD_FUSION_THRESHOLD", form: envMiB, section: "params", key: "fusion_threshold_mb",
+			bounded: true, arg: "MB", help: "Size of the fusion buffer in MiB; 0 turns fusion off. Horovod's default is 128.",
+		},
+		{
+			flag: "cycle-time-ms", variable: "HOROVOD_CYCLE_TIME", form: envFloat, section: "params", key: "cycle_time_ms", bounded: true,
+			arg: "MS", help: "Pause between two cycles of fusion, in ms. Horovod's default is 1.",
+		},
+		{
+			flag: "cache-capacity", variable: "HOROVOD_CACHE_CAPACITY", form: envInt, section: "params", key: "cache_capacity", bounded: true,
+			arg: "N", help: "How many tensors' names are remembered. Horovod's default is 1024.",
+		},
+		{
+			flag: "hierarchical-allreduce", off: "no-hierarchical-allreduce", variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", form: envSwitch,
+			section: "params", key: "hierarchical_allreduce", help: "All-reduce within hosts first, then between them.",
+		},
+		{
+			flag: "hierarchical-allgather", off: "no-hierarchical-allgather", variable: "HOROVOD_HIERARCHICAL_ALLGATHER", form: envSwitch,
+			section: "params", key: "hierarchical_allgather", help: "All-gather within hosts first, then between them.",
+		},
+		{
+			flag: "torus-allreduce", off: "no-torus-allreduce", variable: "HOROVOD_TORUS_ALLREDUCE", form: envSwitch, section: "params",
+			key: "torus_allreduce", help: "All-reduce as a two-dimensional torus of NCCL.",
+		},
 
-		{flag: autotune, off: "no-autotune", variable: "HOROVOD_AUTOTUNE", form: envSwitch, section: "autotune", key: "enabled",
-			help: "Let Horovod try values of these parameters and keep the best."},
-		{flag: "autotune-log-file", variable: "HOROVOD_AUTOTUNE_LOG", section: "autotune", key: "log_file", arg: "FILE",
-			help: "Where the trials are written, with --autotune."},
-		{flag: "autotune-warmup-samples", variable: "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", form: envInt, section: "autotune",
-			key: "warmup_samples", bounded: true, arg: "N", help: "Samples that are dropped at first, with --autotune."},
-		{flag: "autotune-steps-per-sample", variable: "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", form: envInt, section: "autotune",
-			key: "steps_per_sample", bounded: true, arg: "N", help: "Steps of a sample, with --autotune."},
-		{flag: "autotune-bayes-opt-max-samples", variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", form: envInt, section: "autotune",
-			key: "bayes_opt_max_samples", bounded: true, arg: "N", help: "Most samples of each optimization, with --autotune."},
-		{flag: "autotune-gaussian-process-noise", variable: "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", form: envFloat, section: "autotune",
-			key: "gaussian_process_noise", arg: "X", help: "Noise of the samples, from 0 to 1, with --autotune."},
+		{
+			flag: autotune, off: "no-autotune", variable: "HOROVOD_AUTOTUNE", form: envSwitch, section: "autotune", key: "enabled",
+			help: "Let Horovod try values of these parameters and keep the best.",
+		},
+		{
+			flag: "autotune-log-file", variable: "HOROVOD_AUTOTUNE_LOG", section: "autotune", key: "log_file", arg: "FILE",
+			help: "Where the trials are written, with --autotune.",
+		},
+		{
+			flag: "autotune-warmup-samples", variable: "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", form: envInt, section: "autotune",
+			key: "warmup_samples", bounded: true, arg: "N", help: "Samples that are dropped at first, with --autotune.",
+		},
+		{
+			flag: "autotune-steps-per-sample", variable: "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", form: envInt, section: "autotune",
+			key: "steps_per_sample", bounded: true, arg: "N", help: "Steps of a sample, with --autotune.",
+		},
+		{
+			flag: "autotune-bayes-opt-max-samples", variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", form: envInt, section: "autotune",
+			key: "bayes_opt_max_samples", bounded: true, arg: "N", help: "Most samples of each optimization, with --autotune.",
+		},
+		{
+			flag: "autotune-gaussian-process-noise", variable: "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", form: envFloat, section: "autotune",
+			key: "gaussian_process_noise", arg: "X", help: "Noise of the samples, from 0 to 1, with --autotune.",
+		},
 
-		{flag: timelineFile, variable: "HOROVOD_TIMELINE", section: "timeline", key: "filename", arg: "FILE",
-			help: "Where the timeline of Horovod's events is written, as JSON."},
-		{flag: "timeline-mark-cycles", off: "no-timeline-mark-cycles", variable: "HOROVOD_TIMELINE_MARK_CYCLES", form: envSwitch,
-			section: "timeline", key: "mark_cycles", help: "Mark the cycles there, with --timeline-filename."},
+		{
+			flag: timelineFile, variable: "HOROVOD_TIMELINE", section: "timeline", key: "filename", arg: "FILE",
+			help: "Where the timeline of Horovod's events is written, as JSON.",
+		},
+		{
+			flag: "timeline-mark-cycles", off: "no-timeline-mark-cycles", variable: "HOROVOD_TIMELINE_MARK_CYCLES", form: envSwitch,
+			section: "timeline", key: "mark_cycles", help: "Mark the cycles there, with --timeline-filename.",
+		},
 
-		{flag: "no-stall-check", off: "stall-check", variable: "HOROVOD_STALL_CHECK_DISABLE", form: envSwitch, section: "stall_check",
-			key: "enabled", inverted: true, help: "Do not warn of workers that others wait for."},
-		{flag: "stall-check-warning-time-seconds", variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", form: envInt, section: "stall_check",
-			key: "warning_time_seconds", bounded: true, arg: "S", help: "After how long of waiting Horovod warns. Its default is 60."},
-		{flag: "stall-check-shutdown-time-seconds", variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", form: envInt, section: "stall_check",
-			key: "shutdown_time_seconds", bounded: true, arg: "S", help: "After how long of waiting it ends the job; 0: never."},
+		{
+			flag: "no-stall-check", off: "stall-check", variable: "HOROVOD_STALL_CHECK_DISABLE", form: envSwitch, section: "stall_check",
+			key: "enabled", inverted: true, help: "Do not warn of workers that others wait for.",
+		},
+		{
+			flag: "stall-check-warning-time-seconds", variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", form: envInt, section: "stall_check",
+			key: "warning_time_seconds", bounded: true, arg: "S", help: "After how long of waiting Horovod warns. Its default is 60.",
+		},
+		{
+			flag: "stall-check-shutdown-time-seconds", variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", form: envInt, section: "stall_check",
+			key: "shutdown_time_seconds", bounded: true, arg: "S", help: "After how long of waiting it ends the job; 0: never.",
+		},
 
-		{flag: "mpi-threads-disable", off: "no-mpi-threads-disable", variable: "HOROVOD_MPI_THREADS_DISABLE", form: envSwitch,
-			section: "library_options", key: "mpi_threads_disable", help: "Only of use with MPI: no support of threads there."},
-		{flag: "num-nccl-streams", variable: "HOROVOD_NUM_NCCL_STREAMS", form: envInt, section: "library_options", key: "num_nccl_streams",
-			bounded: true, arg: "N", help: "Streams of NCCL."},
+		{
+			flag: "mpi-threads-disable", off: "no-mpi-threads-disable", variable: "HOROVOD_MPI_THREADS_DISABLE", form: envSwitch,
+			section: "library_options", key: "mpi_threads_disable", help: "Only of use with MPI: no support of threads there.",
+		},
+		{
+			flag: "num-nccl-streams", variable: "HOROVOD_NUM_NCCL_STREAMS", form: envInt, section: "library_options", key: "num_nccl_streams",
+			bounded: true, arg: "N", help: "Streams of NCCL.",
+		},
 		{flag: "tcp", variable: "NCCL_IB_DISABLE", form: envSwitch, help: "Use TCP only: NCCL_IB_DISABLE=1."},
-		{flag: "thread-affinity", variable: "HOROVOD_THREAD_AFFINITY", form: envInt, section: "library_options", key: "thread_affinity",
-			bounded: true, arg: "N", help: "CPU of Horovod's background thread."},
-		{flag: "gloo-timeout-seconds", variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", form: envInt, section: "library_options",
-			key: "gloo_timeout_seconds", bounded: true, arg: "S", help: "How long gloo waits for a worker. Horovod's default is 30."},
+		{
+			flag: "thread-affinity", variable: "HOROVOD_THREAD_AFFINITY", form: envInt, section: "library_options", key: "thread_affinity",
+			bounded: true, arg: "N", help: "CPU of Horovod's background thread.",
+		},
+		{
+			flag: "gloo-timeout-seconds", variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", form: envInt, section: "library_options",
+			key: "gloo_timeout_seconds", bounded: true, arg: "S", help: "How long gloo waits for a worker. Horovod's default is 30.",
+		},
 
-		{flag: "log-level", variable: "HOROVOD_LOG_LEVEL", section: "logging", key: "level", arg: "LEVEL",
-			help: "What Horovod itself says."},
-		{flag: "log-without-timestamp", off: "log-with-timestamp", variable: "HOROVOD_LOG_HIDE_TIME", form: envSwitch, section: "logging",
-			key: "with_timestamp", inverted: true, help: "Leave the time out of what Horovod itself says."},
+		{
+			flag: "log-level", variable: "HOROVOD_LOG_LEVEL", section: "logging", key: "level", arg: "LEVEL",
+			help: "What Horovod itself says.",
+		},
+		{
+			flag: "log-without-timestamp", off: "log-with-timestamp", variable: "HOROVOD_LOG_HIDE_TIME", form: envSwitch, section: "logging",
+			key: "with_timestamp", inverted: true, help: "Leave the time out of what Horovod itself says.",
+		},
 	}
 }
 
@@ -147,41 +193,73 @@ func horovodParser() *parser {
 
 func horovodOptions() []option {
 	options := []option{
-		{long: "num-proc", extra: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
-			help: "Number of workers; of an elastic job, slots that there must be before it begins. Needed."},
-		{long: "hosts", short: "H", noDefault: true, arg: "HOST:SLOTS,...", group: groupHorovodHosts,
-			help: "Hosts and how many workers each takes. Default: localhost with all workers."},
-		{long: "hostfile", extra: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
-			help: "File of hosts, one a line: HOST slots=N, HOST:N or HOST."},
-		{long: "ssh-port", short: "p", kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
-			help: "Port of sshd on all hosts."},
+		{
+			long: "num-proc", extra: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
+			help: "Number of workers; of an elastic job, slots that there must be before it begins. Needed.",
+		},
+		{
+			long: "hosts", short: "H", noDefault: true, arg: "HOST:SLOTS,...", group: groupHorovodHosts,
+			help: "Hosts and how many workers each takes. Default: localhost with all workers.",
+		},
+		{
+			long: "hostfile", extra: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
+			help: "File of hosts, one a line: HOST slots=N, HOST:N or HOST.",
+		},
+		{
+			long: "ssh-port", short: "p", kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
+			help: "Port of sshd on all hosts.",
+		},
 		{long: "ssh-identity-file", short: "i", noDefault: true, arg: "FILE", group: groupHorovodHosts, help: "Private key for ssh."},
-		{long: "start-timeout", kind: kindInt, def: "30", variables: true, arg: "S", group: groupHorovodHosts,
-			help: "How long hosts that are not up yet are waited for, in seconds."},
-		{long: "network-interfaces", noDefault: true, union: true, arg: "A,B", group: groupHorovodHosts,
-			help: "Network interfaces for the workers; the first is gloo's. Default: on each host the one by which the others are reached."},
+		{
+			long: "start-timeout", kind: kindInt, def: "30", variables: true, arg: "S", group: groupHorovodHosts,
+			help: "How long hosts that are not up yet are waited for, in seconds.",
+		},
+		{
+			long: "network-interfaces", noDefault: true, union: true, arg: "A,B", group: groupHorovodHosts,
+			help: "Network interfaces for the workers; the first is gloo's. Default: on each host the one by which the others are reached.",
+		},
 		{long: "network-interface", noDefault: true, union: true, arg: "A", group: groupHorovodHosts, help: "The same, one at a time."},
-		{long: "disable-cache", kind: kindFlag, group: groupHorovodHosts,
-			help: "No effect: muster keeps no results of checks from one job to the next."},
+		{
+			long: "disable-cache", kind: kindFlag, group: groupHorovodHosts,
+			help: "No effect: muster keeps no results of checks from one job to the next.",
+		},
 
-		{long: "min-np", extra: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
-			help: "Fewest workers: with fewer slots the job waits. Makes the job elastic. Default: -np."},
-		{long: "max-np", extra: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
-			help: "Most workers. Default: as many as there are slots."},
-		{long: "host-discovery-script", noDefault: true, arg: "COMMAND", group: groupElastic,
-			help: "Command that prints the hosts there are now, one a line: HOST:SLOTS, or HOST with --slots-per-host. Makes the job elastic."},
-		{long: "discovery-hostfile", noDefault: true, arg: "FILE", group: groupElastic,
-			help: "Hostfile that is read again and again in place of a script. muster's own."},
-		{long: "discovery-dns", noDefault: true, arg: "NAME", group: groupElastic,
-			help: "Name whose addresses are the hosts, such as a headless service, in place of a script. muster's own."},
-		{long: "slots-per-host", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
-			help: "Slots of hosts for which the discovery says none."},
-		{long: "elastic-timeout", kind: kindInt, def: "600", variables: true, arg: "S", group: groupElastic,
-			help: "How long the job waits for enough slots, in seconds."},
-		{long: "reset-limit", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
-			help: "How often the set of workers may change. Default: any number."},
-		{long: "blacklist-cooldown-range", kind: kindTwo, noDefault: true, arg: "MIN MAX", group: groupElastic,
-			help: "How long a host is not used after a worker failed there, in seconds: MIN at first, doubled each time up to MAX. 0 0: for ever, which is horovodrun's default; muster's is 10 300."},
+		{
+			long: "min-np", extra: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			help: "Fewest workers: with fewer slots the job waits. Makes the job elastic. Default: -np.",
+		},
+		{
+			long: "max-np", extra: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			help: "Most workers. Default: as many as there are slots.",
+		},
+		{
+			long: "host-discovery-script", noDefault: true, arg: "COMMAND", group: groupElastic,
+			help: "Command that prints the hosts there are now, one a line: HOST:SLOTS, or HOST with --slots-per-host. Makes the job elastic.",
+		},
+		{
+			long: "discovery-hostfile", noDefault: true, arg: "FILE", group: groupElastic,
+			help: "Hostfile that is read again and again in place of a script. muster's own.",
+		},
+		{
+			long: "discovery-dns", noDefault: true, arg: "NAME", group: groupElastic,
+			help: "Name whose addresses are the hosts, such as a headless service, in place of a script. muster's own.",
+		},
+		{
+			long: "slots-per-host", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			help: "Slots of hosts for which the discovery says none.",
+		},
+		{
+			long: "elastic-timeout", kind: kindInt, def: "600", variables: true, arg: "S", group: groupElastic,
+			help: "How long the job waits for enough slots, in seconds.",
+		},
+		{
+			long: "reset-limit", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			help: "How often the set of workers may change. Default: any number.",
+		},
+		{
+			long: "blacklist-cooldown-range", kind: kindTwo, noDefault: true, arg: "MIN MAX", group: groupElastic,
+			help: "How long a host is not used after a worker failed there, in seconds: MIN at first, doubled each time up to MAX. 0 0: for ever, which is horovodrun's default; muster's is 10 300.",
+		},
 	}
 	for _, e := range envFlags() {
 		o := option{long: e.flag, noDefault: true, arg: e.arg, help: e.help, group: groupTuning}
@@ -202,33 +280,49 @@ func horovodOptions() []option {
 		}
 		options = append(options, o)
 		if e.off != "" {
-			options = append(options, option{long: e.off, kind: kindFlag, group: groupTuning,
-				moot: "it is off where nothing is said, or the opposite is told to the workers", help: "The opposite of --" + e.flag + "."})
+			options = append(options, option{
+				long: e.off, kind: kindFlag, group: groupTuning,
+				moot: "it is off where nothing is said, or the opposite is told to the workers", help: "The opposite of --" + e.flag + ".",
+			})
 		}
 	}
 	return append(options, []option{
 		{long: "log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-without-timestamp."},
 		{long: "no-log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-with-timestamp."},
-		{long: "config-file", noDefault: true, arg: "FILE", group: groupTuning,
-			help: "YAML file with these values in sections. Flags win over it."},
+		{
+			long: "config-file", noDefault: true, arg: "FILE", group: groupTuning,
+			help: "YAML file with these values in sections. Flags win over it.",
+		},
 
-		{long: "gloo", kind: kindFlag, group: groupController, moot: "this is so already",
-			help: "Workers find each other by gloo, which is the default of muster."},
-		{long: "mpi", kind: kindFlag, group: groupController,
-			help: "Refused: start the job by mpirun instead, with muster run in front of the program."},
+		{
+			long: "gloo", kind: kindFlag, group: groupController, moot: "this is so already",
+			help: "Workers find each other by gloo, which is the default of muster.",
+		},
+		{
+			long: "mpi", kind: kindFlag, group: groupController,
+			help: "Refused: start the job by mpirun instead, with muster run in front of the program.",
+		},
 		{long: "jsrun", kind: kindFlag, group: groupController, help: "Refused, as --mpi."},
 		{long: "mpi-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
 		{long: "binding-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
 
-		{long: "output-filename", noDefault: true, arg: "DIR", group: groupLogs,
-			help: "Write each worker's output to DIR/rank.N/stdout and stderr as well."},
-		{long: "prefix-output-with-timestamp", extra: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
-			help: "Begin each line of the workers with the time."},
+		{
+			long: "output-filename", noDefault: true, arg: "DIR", group: groupLogs,
+			help: "Write each worker's output to DIR/rank.N/stdout and stderr as well.",
+		},
+		{
+			long: "prefix-output-with-timestamp", extra: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
+			help: "Begin each line of the workers with the time.",
+		},
 		{long: "verbose", kind: kindFlag, group: groupOther, help: "Say more of what is done."},
-		{long: "check-build", extra: []string{"-cb"}, kind: kindHelp, group: groupOther, text: func() string { return horovodBuild },
-			help: "Print what can be run and exit."},
-		{long: "version", short: "v", kind: kindHelp, group: groupOther, text: func() string { return horovodVersion + "\n" },
-			help: "Print the version of horovodrun that is replaced and exit."},
+		{
+			long: "check-build", extra: []string{"-cb"}, kind: kindHelp, group: groupOther, text: func() string { return horovodBuild },
+			help: "Print what can be run and exit.",
+		},
+		{
+			long: "version", short: "v", kind: kindHelp, group: groupOther, text: func() string { return horovodVersion + "\n" },
+			help: "Print the version of horovodrun that is replaced and exit.",
+		},
 		{long: "help", short: "h", kind: kindHelp, group: groupOther, help: "Print this text and exit."},
 	}...)
 }

@@ -208,8 +208,10 @@ func askHorovodrun(t *testing.T, cases []horovodCase) []theirs {
 }
 
 // ofOurs are variables that muster sets beside the tuning flags; horovodrun sets them when it starts workers.
-var ofOurs = []string{"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS", "PYTHONUNBUFFERED", "HOROVOD_ELASTIC", "HOROVOD_GLOO_IFACE",
-	"NCCL_SOCKET_IFNAME"}
+var ofOurs = []string{
+	"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS", "PYTHONUNBUFFERED", "HOROVOD_ELASTIC", "HOROVOD_GLOO_IFACE",
+	"NCCL_SOCKET_IFNAME",
+}
 
 func TestHorovodrunAgreesWithHorovod(t *testing.T) {
 	cases := horovodCases(t)

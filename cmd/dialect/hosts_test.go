@@ -207,12 +207,18 @@ func TestHostRules(t *testing.T) {
 	}
 	// The same by variables, by a file, and in front of another dialect.
 	for line, want := range map[string]job.Hosts{
-		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {SSH: job.SSHRules{Port: 2222, Parallel: 64},
-			StartTimeout: time.Minute},
-		"--config conf.yaml --ssh-port 22 torchrun t.py": {SSH: job.SSHRules{Port: 22, Parallel: 64,
-			Options: []string{"ProxyJump=gate", "Ciphers=x,y"}}, StartTimeout: time.Minute},
-		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py": {SSH: job.SSHRules{Parallel: 64, Options: []string{"A=1", "B=2"}},
-			StartTimeout: time.Minute, Preflight: true},
+		"MUSTER_SSH_PORT=2222 MUSTER_PREFLIGHT=off run --hosts a prog": {
+			SSH:          job.SSHRules{Port: 2222, Parallel: 64},
+			StartTimeout: time.Minute,
+		},
+		"--config conf.yaml --ssh-port 22 torchrun t.py": {SSH: job.SSHRules{
+			Port: 22, Parallel: 64,
+			Options: []string{"ProxyJump=gate", "Ciphers=x,y"},
+		}, StartTimeout: time.Minute},
+		"--ssh-option A=1 --ssh-option B=2 --hosts a torchrun t.py": {
+			SSH:          job.SSHRules{Parallel: 64, Options: []string{"A=1", "B=2"}},
+			StartTimeout: time.Minute, Preflight: true,
+		},
 	} {
 		req, err := withHosts(t, line)
 		if err != nil || len(req.Job.Hosts.Nodes) == 0 {
@@ -228,8 +234,10 @@ func TestHostRules(t *testing.T) {
 	if err != nil || gocmp.Diff(job.Hosts{}, req.Job.Hosts) != "" {
 		t.Errorf("%v, %+v", err, req.Job.Hosts)
 	}
-	req, err = dialect.Native(dialect.Invocation{Args: []string{"--hosts", "a", "p"},
-		Environ: []string{"MUSTER_SSH_OPTION=A=1\n\nB=2 3\n"}})
+	req, err = dialect.Native(dialect.Invocation{
+		Args:    []string{"--hosts", "a", "p"},
+		Environ: []string{"MUSTER_SSH_OPTION=A=1\n\nB=2 3\n"},
+	})
 	if diff := gocmp.Diff([]string{"A=1", "B=2 3"}, req.Job.Hosts.SSH.Options); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}

@@ -35,8 +35,10 @@ func TestLauncherPages(t *testing.T) {
 
 // The pages of the other launchers name every option, in one of its spellings.
 func TestPagesNameEveryOption(t *testing.T) {
-	for name, file := range map[string]string{"torchrun": "torchrun", "torch.distributed.launch": "torchrun", "dlrover-run": "dlrover",
-		"horovodrun": "horovodrun", "mpirun": "mpirun"} {
+	for name, file := range map[string]string{
+		"torchrun": "torchrun", "torch.distributed.launch": "torchrun", "dlrover-run": "dlrover",
+		"horovodrun": "horovodrun", "mpirun": "mpirun",
+	} {
 		page, err := os.ReadFile("../../docs/compat/" + file + ".md")
 		if err != nil {
 			t.Fatal(err)

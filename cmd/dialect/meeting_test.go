@@ -101,19 +101,26 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 			m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}, job.Endpoint{Host: "e1", Port: 5}),
 				900*time.Second
 		}), elastic},
-		{"",
+		{
+			"",
 			"--rdzv-backend etcd-v3 --rdzv-endpoint e0 --rdzv-conf protocol=https,ssl_cert=c.pem,ssl_cert_key=k.pem,ca_cert=a.pem,etcd_prefix=/jobs t.py", meeting(func(m *job.Meeting) {
 				m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
 				m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/jobs/"}
-				m.Conf = map[string]string{"protocol": "https", "ssl_cert": "c.pem", "ssl_cert_key": "k.pem", "ca_cert": "a.pem",
-					"etcd_prefix": "/jobs"}
-			}), job.Range{Min: 1, Max: 1}},
-		{"", "--nnodes 2:4 --rdzv-backend etcd --rdzv-endpoint e0 --rdzv-conf cacert=a.pem,cert=c.pem,key=k.pem t.py",
+				m.Conf = map[string]string{
+					"protocol": "https", "ssl_cert": "c.pem", "ssl_cert_key": "k.pem", "ca_cert": "a.pem",
+					"etcd_prefix": "/jobs",
+				}
+			}),
+			job.Range{Min: 1, Max: 1},
+		},
+		{
+			"", "--nnodes 2:4 --rdzv-backend etcd --rdzv-endpoint e0 --rdzv-conf cacert=a.pem,cert=c.pem,key=k.pem t.py",
 			meeting(func(m *job.Meeting) {
 				m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
 				m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/muster/"}
 				m.Conf = map[string]string{"cacert": "a.pem", "cert": "c.pem", "key": "k.pem"}
-			}), elastic},
+			}), elastic,
+		},
 	} {
 		job := wantMeeting(t, c.env, "torchrun "+c.line, c.want, c.nodes, false)
 		if job.RunID != "none" || len(job.Warnings) > 1 {
@@ -134,8 +141,10 @@ func TestNativeMeetsOthers(t *testing.T) {
 	}{
 		{"", "--nnodes 2 --rdzv c10d://n0 --run-id j x", c10d, two, false, "j"},
 		{"", "--nnodes 2 --rdzv C10D://n0:29400/ --rdzv-id j x", c10d, two, false, "j"},
-		{"PET_NNODES=2 MUSTER_RDZV=c10d://n0 PET_RDZV_ID=j PET_MASTER_ADDR=m PET_MASTER_PORT=7 PET_NODE_RANK=1", "x", c10d, two,
-			false, "j"},
+		{
+			"PET_NNODES=2 MUSTER_RDZV=c10d://n0 PET_RDZV_ID=j PET_MASTER_ADDR=m PET_MASTER_PORT=7 PET_NODE_RANK=1", "x", c10d, two,
+			false, "j",
+		},
 		{"MUSTER_RUN_ID=j MUSTER_RDZV_ID=k", "--nnodes 2 --rdzv c10d://n0 x", c10d, two, false, "j"},
 		{"", "--nnodes 2:4 --rdzv muster://n0,[fd00::1]:3 --run-id j x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints = "muster", at(n0, job.Endpoint{Host: "fd00::1", Port: 3})
@@ -144,12 +153,14 @@ func TestNativeMeetsOthers(t *testing.T) {
 			m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}, job.Endpoint{Host: "e1", Port: 1})
 			m.Etcd.TLS, m.Etcd.User, m.Etcd.PasswordFile = true, "u", "p"
 		}), two, false, "j"},
-		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --etcd-cert c --etcd-key k --etcd-cacert a --rdzv-conf etcd_prefix=p/ x",
+		{
+			"", "--nnodes 2 --rdzv etcd://e0 --run-id j --etcd-cert c --etcd-key k --etcd-cacert a --rdzv-conf etcd_prefix=p/ x",
 			meeting(func(m *job.Meeting) {
 				m.Backend, m.Endpoints = "etcd", at(job.Endpoint{Host: "e0", Port: 2379})
 				m.Etcd = job.EtcdAccess{TLS: true, CACert: "a", Cert: "c", CertKey: "k", Prefix: "p/"}
 				m.Conf = map[string]string{"etcd_prefix": "p/"}
-			}), two, false, "j"},
+			}), two, false, "j",
+		},
 		{"", "--nnodes 2 --rdzv etcd://e0 --run-id j --rdzv-conf protocol=https x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.Etcd.TLS = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), true
 			m.Conf = map[string]string{"protocol": "https"}
@@ -170,22 +181,38 @@ func TestNativeMeetsOthers(t *testing.T) {
 				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.ExportIface, m.TokenFile = "c10d", at(n0), 1, 2,
 					"topo.txt", "eth0", true, "tok"
 				m.KeepAlive, m.LastCall, m.JoinTimeout = time.Second, 500*time.Millisecond, time.Minute
-				m.StoreAllow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::1/128"),
-					netip.MustParsePrefix("192.168.0.0/16")}
-			}), job.Range{Min: 4, Max: 8}, false, "j",
+				m.StoreAllow = []netip.Prefix{
+					netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::1/128"),
+					netip.MustParsePrefix("192.168.0.0/16"),
+				}
+			}),
+			job.Range{Min: 4, Max: 8},
+			false, "j",
 		},
 		// A spare makes even one node meet.
 		{"", "--spares 1 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.Spares = "c10d", at(n0), 1
 		}), job.Range{Min: 1, Max: 1}, false, "j"},
-		{"", "--rdzv c10d://n0:7 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "c10d", "n0", 7 }),
-			job.Range{Min: 1, Max: 1}, true, ""},
-		{"", "--rdzv static://n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 29500 }),
-			job.Range{Min: 1, Max: 1}, true, ""},
-		{"", "--master-port 7 --master-addr n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 7 }),
-			job.Range{Min: 1, Max: 1}, true, ""},
-		{"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *job.Meeting) { m.Backend, m.KeepAlive = "standalone", time.Second }),
-			job.Range{Min: 1, Max: 1}, true, ""},
+		{
+			"", "--rdzv c10d://n0:7 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "c10d", "n0", 7 }),
+			job.Range{Min: 1, Max: 1},
+			true, "",
+		},
+		{
+			"", "--rdzv static://n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 29500 }),
+			job.Range{Min: 1, Max: 1},
+			true, "",
+		},
+		{
+			"", "--master-port 7 --master-addr n0 x", meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = "static", "n0", 7 }),
+			job.Range{Min: 1, Max: 1},
+			true, "",
+		},
+		{
+			"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *job.Meeting) { m.Backend, m.KeepAlive = "standalone", time.Second }),
+			job.Range{Min: 1, Max: 1},
+			true, "",
+		},
 		// Of an address and an interface the stronger source counts.
 		{"MUSTER_IFACE=eth0", "--nnodes 2 --rdzv c10d://n0 --run-id j --local-addr 10.0.0.2 x", meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.LocalAddr = "c10d", at(n0), "10.0.0.2"
@@ -251,11 +278,15 @@ func TestMeetingRefusals(t *testing.T) {
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::]:5 t.py":      {"--rdzv-endpoint [::]:5: [::]:5: the other nodes cannot reach it"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint fe80::1 t.py":     {`"fe80:" is not an IPv6 address`, "in brackets"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fe80::1]:5 t.py": {"[fe80::1]:5: a link-local address needs its interface: [fe80::1%eth0]"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:99999 t.py": {"--rdzv-endpoint a:99999",
-			"0 to 65535"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:99999 t.py": {
+			"--rdzv-endpoint a:99999",
+			"0 to 65535",
+		},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --local-addr a/b t.py": {"cannot use --local-addr a/b"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --local-addr :: t.py": {"cannot use --local-addr ::",
-			"give an address of this machine"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --local-addr :: t.py": {
+			"cannot use --local-addr ::",
+			"give an address of this machine",
+		},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-id= t.py":                        {"cannot use --rdzv-id: a job of several nodes needs a name"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf store_type=file t.py":       {"store_type=file"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf keep_alive_interval=0 t.py": {"keep_alive_interval=0: give a number above 0"},
@@ -271,8 +302,10 @@ func TestMeetingRefusals(t *testing.T) {
 		"--topology-file f torchrun --nnodes 2 --master-addr a t.py":                              {"cannot use --topology-file f: it has no effect where each node's rank is fixed beforehand"},
 		"--spares 1 torchrun --nnodes 2 --master-addr a t.py":                                     {"cannot use --spares 1: it has no effect where each node's rank is fixed"},
 		"--spares 1 torchrun t.py":                                                                {"cannot use --spares 1: it has no effect on one node"},
-		"--etcd-user u --etcd-password-file p torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a t": {"2 problems",
-			"cannot use --etcd-user u: it has no effect where the nodes do not meet by etcd"},
+		"--etcd-user u --etcd-password-file p torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a t": {
+			"2 problems",
+			"cannot use --etcd-user u: it has no effect where the nodes do not meet by etcd",
+		},
 		"--restart-policy on-node-fail torchrun t.py": {"cannot use --restart-policy on-node-fail: it has no effect on one node: it has no others"},
 		// muster's own
 		"run --nnodes 2 x":                  {"cannot use --nnodes 2: nothing says how the nodes meet"},
@@ -349,26 +382,38 @@ func TestMeetingWarnings(t *testing.T) {
 		env, line string
 		want      []string
 	}{
-		{"", "torchrun --nnodes 2 --master-addr localhost t.py",
-			[]string{"the nodes meet at localhost:29500, which is this machine itself: only agents on this machine can join"}},
+		{
+			"", "torchrun --nnodes 2 --master-addr localhost t.py",
+			[]string{"the nodes meet at localhost:29500, which is this machine itself: only agents on this machine can join"},
+		},
 		{"", "torchrun --nnodes 2 --master-port 5 t.py", []string{"127.0.0.1:5, which is this machine"}},
 		{"", "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::1]:5 t.py", []string{"[::1]:5, which is this machine"}},
 		{"", "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::ffff:127.0.0.1]:5 t.py", []string{"which is this machine"}},
 		{"", "torchrun --nnodes 2 --rdzv-backend etcd --rdzv-endpoint localhost t.py", nil},
 		{"", "torchrun --nnodes 1:3 --standalone t.py", nil},
-		{"", "torchrun --nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint a t.py",
-			[]string{"--node-rank 1 has no effect without the static rendezvous"}},
+		{
+			"", "torchrun --nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint a t.py",
+			[]string{"--node-rank 1 has no effect without the static rendezvous"},
+		},
 		{"", "torchrun --rdzv-conf is_host=0 t.py", []string{"is_host=0 has no effect on one node"}},
-		{"", "torchrun --nnodes 2 --rdzv-backend etcd --rdzv-endpoint a --rdzv-conf is_host=1 t.py",
-			[]string{"is_host has no effect with the etcd backend"}},
+		{
+			"", "torchrun --nnodes 2 --rdzv-backend etcd --rdzv-endpoint a --rdzv-conf is_host=1 t.py",
+			[]string{"is_host has no effect with the etcd backend"},
+		},
 		{"MUSTER_SPARES=1", "torchrun --nnodes 2 --master-addr a t.py", []string{"MUSTER_SPARES (where each node's rank is fixed"}},
-		{"MUSTER_TOPOLOGY_FILE=f", "torchrun --nnodes 2 --master-addr a t.py",
-			[]string{"MUSTER_TOPOLOGY_FILE (where each node's rank is fixed"}},
-		{"MUSTER_ETCD_USER=u", "run --nnodes 2 --rdzv c10d://a --run-id j x",
-			[]string{"no effect on this job: MUSTER_ETCD_USER (where the nodes do not meet by etcd)"}},
+		{
+			"MUSTER_TOPOLOGY_FILE=f", "torchrun --nnodes 2 --master-addr a t.py",
+			[]string{"MUSTER_TOPOLOGY_FILE (where each node's rank is fixed"},
+		},
+		{
+			"MUSTER_ETCD_USER=u", "run --nnodes 2 --rdzv c10d://a --run-id j x",
+			[]string{"no effect on this job: MUSTER_ETCD_USER (where the nodes do not meet by etcd)"},
+		},
 		{"MUSTER_RESTART_POLICY=on-node-fail", "torchrun t.py", []string{"MUSTER_RESTART_POLICY (on one node: it has no others"}},
-		{"MUSTER_KEEP_ALIVE=1 MUSTER_NODE_UNIT=4", "torchrun t.py",
-			[]string{"no effect on this job: MUSTER_NODE_UNIT, MUSTER_KEEP_ALIVE (on one node)"}},
+		{
+			"MUSTER_KEEP_ALIVE=1 MUSTER_NODE_UNIT=4", "torchrun t.py",
+			[]string{"no effect on this job: MUSTER_NODE_UNIT, MUSTER_KEEP_ALIVE (on one node)"},
+		},
 		{"MUSTER_KEEP_ALIV=1", "torchrun t.py", []string{"did you mean MUSTER_KEEP_ALIVE?"}},
 		{"MUSTER_RDZV_ID=j MUSTER_TOKEN_FILE=f", "torchrun t.py", []string{"MUSTER_TOKEN_FILE (on one node)"}},
 	} {

@@ -98,8 +98,10 @@ func (m *mpiJob) mapBy(word given, each int, over bool) (perNode int, byNode, ov
 }
 
 // defaultHostfiles are the variables by which the MPI operator names the hostfile of Open MPI, MPICH and Intel MPI.
-var defaultHostfiles = []string{"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE",
-	"I_MPI_HYDRA_HOST_FILE"}
+var defaultHostfiles = []string{
+	"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE",
+	"I_MPI_HYDRA_HOST_FILE",
+}
 
 // hosts are those of --host or --hostfile, else those that the platform names, else this machine, which nothing names.
 // All have slots.

@@ -137,14 +137,18 @@ func TestMPIRun(t *testing.T) {
 
 // An option with two words, one of them with blanks, as a shell would give it.
 func TestMPIParameters(t *testing.T) {
-	inv := dialect.Invocation{Args: []string{"-np", "1", "--mca", "plm_rsh_args", "-p 2222 -l bob -i key -o 'ProxyJump=g'", "-mca",
-		"plm_rsh_agent", "ssh -q", "-mca", "x", "a b", "prog"}}
+	inv := dialect.Invocation{Args: []string{
+		"-np", "1", "--mca", "plm_rsh_args", "-p 2222 -l bob -i key -o 'ProxyJump=g'", "-mca",
+		"plm_rsh_agent", "ssh -q", "-mca", "x", "a b", "prog",
+	}}
 	req, err := dialect.MPIRun(inv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := job.SSHRules{Program: []string{"ssh", "-q"}, User: "bob", Port: 2222, Identity: "key", Options: []string{"ProxyJump=g"},
-		Parallel: 64}
+	want := job.SSHRules{
+		Program: []string{"ssh", "-q"}, User: "bob", Port: 2222, Identity: "key", Options: []string{"ProxyJump=g"},
+		Parallel: 64,
+	}
 	if diff := gocmp.Diff(want, req.Job.Hosts.SSH); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -155,8 +159,10 @@ func TestMPIParameters(t *testing.T) {
 
 // FuzzMPIRun: any command line is a job whose workers are all told apart, or a mistake of its user.
 func FuzzMPIRun(f *testing.F) {
-	for _, seed := range []string{"-np 4 prog", "-H a:2,b -npernode 3 prog", "--map-by ppr:2:node --hostfile mpi p",
-		"-x A=b -mca a b -np 1 p", "-np", "-", "-- p", "-h"} {
+	for _, seed := range []string{
+		"-np 4 prog", "-H a:2,b -npernode 3 prog", "--map-by ppr:2:node --hostfile mpi p",
+		"-x A=b -mca a b -np 1 p", "-np", "-", "-- p", "-h",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, line string) {

@@ -93,8 +93,10 @@ func TestNativeFlags(t *testing.T) {
 			Switchbox:   job.SwitchboxRules{Pairs: [][2]int{{4, 2}, {5, 0}, {1, 3}}, MinBandwidth: 10000, MinChannels: 3},
 			OnNodeFault: "cordon", ReportDir: "out", Quarantine: 10 * time.Minute,
 		},
-		Checkpoint: job.CheckpointRules{On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second,
-			Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true},
+		Checkpoint: job.CheckpointRules{
+			On: true, Dir: "ck", Keep: 3, Slots: 1, Shim: "on", Rate: 1_500_000, Salvage: 5 * time.Second,
+			Signal: syscall.SIGUSR2, OnFile: "going", OnCommand: "gone", Unasked: true,
+		},
 		Stop: job.StopRules{Grace: 2500 * time.Millisecond},
 		Logs: job.LogRules{
 			Dir: "/dev/null", Redirect: job.StreamMap{Default: job.Both},
@@ -229,8 +231,10 @@ func TestNativeRefusals(t *testing.T) {
 		{"--log-level loud x", "", "", []string{"debug, info, warn, error"}},
 		{"x", "MUSTER_GRACE=soon", "", []string{"MUSTER_GRACE=soon"}},
 		{"x", "PET_NNODES=4", "", []string{"PET_NNODES=4: nothing says how the nodes meet"}},
-		{"--grace soon --stdin file -n 0", "MUSTER_TEE=9", "",
-			[]string{"5 problems", "--grace", "--stdin", "--nproc-per-node", "MUSTER_TEE=9", "without a command"}},
+		{
+			"--grace soon --stdin file -n 0", "MUSTER_TEE=9", "",
+			[]string{"5 problems", "--grace", "--stdin", "--nproc-per-node", "MUSTER_TEE=9", "without a command"},
+		},
 		{"--config conf.yaml x", "", "grace: soon\n", []string{"conf.yaml:1 (grace: soon)", "500ms"}},
 		{"--config missing.yaml x", "", "", []string{"missing.yaml", "not exist"}},
 	} {
@@ -511,8 +515,10 @@ func TestSettings(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch", "deepspeed",
-		"colossalairun", "horovodrun"} {
+	for _, name := range []string{
+		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "mpirun", "accelerate-launch", "deepspeed",
+		"colossalairun", "horovodrun",
+	} {
 		golden(t, "help-"+name+".txt", dialect.Help(name))
 		for _, flag := range []string{"-h", "--help"} {
 			if flag == "-h" && name == "colossalairun" { // which click does not know
@@ -543,8 +549,10 @@ func TestHelpAll(t *testing.T) {
 		req.Job.Dialect != "run" {
 		t.Errorf("--help-all=false: %v", err)
 	}
-	for args, want := range map[string]string{"--helpall x": "did you mean --help-all?",
-		"--nothing-like-it x": "--help-all lists the flags"} {
+	for args, want := range map[string]string{
+		"--helpall x":         "did you mean --help-all?",
+		"--nothing-like-it x": "--help-all lists the flags",
+	} {
 		_, err := dialect.Read("run", dialect.Invocation{Args: strings.Fields(args)})
 		if said := fmt.Sprint(err, errhint.Of(err)); !strings.Contains(said, want) {
 			t.Errorf("%s: %s", args, said)

@@ -16,14 +16,26 @@ func TestSimulateNodes(t *testing.T) {
 		nodes     job.Range
 		want      job.Meeting
 	}{
-		{"MUSTER_FAKE=f.yaml", "--simulate-nodes 4 prog", 4, job.Range{Min: 4, Max: 4},
-			meeting(func(m *job.Meeting) { m.Backend = "muster" })},
-		{"MUSTER_SIMULATE_NODES=64 MASTER_PORT=1", "--accelerator fake:f.yaml prog", 64, job.Range{Min: 64, Max: 64},
-			meeting(func(m *job.Meeting) { m.Backend = "muster" })},
-		{"MUSTER_FAKE=f.yaml PET_MASTER_PORT=7 PET_NODE_RANK=3", "--simulate-nodes 2 prog", 2, job.Range{Min: 2, Max: 2},
-			meeting(func(m *job.Meeting) { m.Backend = "muster" })},
-		{"MUSTER_FAKE=f.yaml", "--simulate-nodes 5 --nnodes 2:4 --spares 1 prog", 5, job.Range{Min: 2, Max: 4},
-			meeting(func(m *job.Meeting) { m.Backend, m.Spares = "muster", 1 })},
+		{
+			"MUSTER_FAKE=f.yaml", "--simulate-nodes 4 prog", 4,
+			job.Range{Min: 4, Max: 4},
+			meeting(func(m *job.Meeting) { m.Backend = "muster" }),
+		},
+		{
+			"MUSTER_SIMULATE_NODES=64 MASTER_PORT=1", "--accelerator fake:f.yaml prog", 64,
+			job.Range{Min: 64, Max: 64},
+			meeting(func(m *job.Meeting) { m.Backend = "muster" }),
+		},
+		{
+			"MUSTER_FAKE=f.yaml PET_MASTER_PORT=7 PET_NODE_RANK=3", "--simulate-nodes 2 prog", 2,
+			job.Range{Min: 2, Max: 2},
+			meeting(func(m *job.Meeting) { m.Backend = "muster" }),
+		},
+		{
+			"MUSTER_FAKE=f.yaml", "--simulate-nodes 5 --nnodes 2:4 --spares 1 prog", 5,
+			job.Range{Min: 2, Max: 4},
+			meeting(func(m *job.Meeting) { m.Backend, m.Spares = "muster", 1 }),
+		},
 		{
 			"MUSTER_FAKE=f.yaml", "--simulate-nodes 2 --rdzv etcd://e prog", 2,
 			job.Range{Min: 2, Max: 2},

@@ -37,8 +37,10 @@ func table() []row {
 		{horovodRun, "Launch as Horovod's horovodrun does", Horovodrun, horovodHelp, horovodFlags},
 		{mpiexec, "Launch as mpirun does, under its other name", MPIRun, mpirunHelp, mpirunFlags},
 		{mpirun, "Launch as mpirun does in simple cases", MPIRun, mpirunHelp, mpirunFlags},
-		{nativeRun, "Launch a training command (muster's own spelling)", Native, func() string { return nativeHelp(false) },
-			func(string) *pflag.FlagSet { return nativeFlags(settings()) }},
+		{
+			nativeRun, "Launch a training command (muster's own spelling)", Native, func() string { return nativeHelp(false) },
+			func(string) *pflag.FlagSet { return nativeFlags(settings()) },
+		},
 		{"torch.distributed.launch", "Launch as python -m torch.distributed.launch does", TorchLaunch, launchHelp, launchFlags},
 		{"torch.distributed.run", "Launch as python -m torch.distributed.run does", Torchrun, torchrunHelp, torchrunFlags},
 		{"torchrun", "Launch as torchrun does", Torchrun, torchrunHelp, torchrunFlags},

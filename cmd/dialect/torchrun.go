@@ -356,8 +356,10 @@ func (t *torchrunJob) logLevel() string {
 	text := strings.ToUpper(strings.TrimSpace(t.env[t.levelFrom]))
 	n, err := pyInt(text)
 	if err != nil {
-		names := map[string]int{"": 30, "NOTSET": 10, "DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR": 40, "CRITICAL": 50,
-			"FATAL": 50}
+		names := map[string]int{
+			"": 30, "NOTSET": 10, "DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR": 40, "CRITICAL": 50,
+			"FATAL": 50,
+		}
 		level, known := names[text]
 		if !known {
 			t.warn("%s=%s is no level of Python's logging and is ignored", t.levelFrom, t.env[t.levelFrom])

@@ -64,8 +64,10 @@ func TestTorchrunDefaults(t *testing.T) {
 			Retryable: retryable, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
 		},
 		Warm: job.WarmRules{Wait: time.Minute},
-		Stop: job.StopRules{Grace: 30 * time.Second,
-			Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}},
+		Stop: job.StopRules{
+			Grace:   30 * time.Second,
+			Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT},
+		},
 		InheritStdin: true, EventLog: "null", Environ: env, Sources: job.Sources{},
 	}
 	if diff := cmp.Diff(want, j, cmp.AllowUnexported(job.ExitCodes{}), cmp.Comparer(sameCodes)); diff != "" {
@@ -103,8 +105,10 @@ func TestTorchrunRefusals(t *testing.T) {
 		{"--node-rank 1 t.py", "", []string{"--node-rank 1", "only node rank 0"}},
 		{"--rdzv-backend mine t.py", "", []string{"--rdzv-backend mine: choose static, c10d, etcd or muster"}},
 		{"--numa-binding cores t.py", "", []string{"--numa-binding cores: choose one of node, socket, exclusive, core-complex"}},
-		{"t.py", "MUSTER_NUMA_BINDING=cores",
-			[]string{"MUSTER_NUMA_BINDING=cores for --numa-binding: choose one of node, socket, exclusive, core-complex"}},
+		{
+			"t.py", "MUSTER_NUMA_BINDING=cores",
+			[]string{"MUSTER_NUMA_BINDING=cores for --numa-binding: choose one of node, socket, exclusive, core-complex"},
+		},
 		{"--logs-specs mine t.py", "", []string{"--logs-specs mine", "loads no Python"}},
 		{"--event-log-handler mine t.py", "", []string{"--event-log-handler mine: choose null or console"}},
 		{"--nproc-per-node 0 t.py", "", []string{"--nproc-per-node 0", "at least 1 worker"}},
@@ -113,8 +117,10 @@ func TestTorchrunRefusals(t *testing.T) {
 		{"--nproc-per-node 4097 t.py", "", []string{"4096"}},
 		{"--nproc-per-node 99999999999999999999 t.py", "", []string{"4096"}},
 		{"--nproc-per-node gpus t.py", "", []string{"--nproc-per-node gpus: give a number, auto, cpu or gpu"}},
-		{"--rdzv-backend c10d --rdzv-endpoint localhost:99999 t.py", "",
-			[]string{"--rdzv-endpoint localhost:99999", `"99999"`, "0 to 65535"}},
+		{
+			"--rdzv-backend c10d --rdzv-endpoint localhost:99999 t.py", "",
+			[]string{"--rdzv-endpoint localhost:99999", `"99999"`, "0 to 65535"},
+		},
 		{"--rdzv-endpoint h t.py", "", []string{"--rdzv-endpoint h: the port is missing"}},
 		{"--master-port 70000 t.py", "", []string{"--master-port 70000", "0 to 65535"}},
 		{"--tee 4 t.py", "", []string{"--tee 4", "3 (both)"}},
@@ -201,8 +207,11 @@ func TestTorchrunMeeting(t *testing.T) {
 		{"--rdzv-backend c10d t.py", job.Meeting{Backend: "c10d", Port: 29400}, "none"},
 		{"--rdzv-backend c10d --rdzv-endpoint localhost t.py", job.Meeting{Backend: "c10d", Host: "localhost", Port: 29400}, "none"},
 		{"--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id j t.py", job.Meeting{Backend: "c10d", Host: "localhost"}, "j"},
-		{"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py",
-			job.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9}, "none"},
+		{
+			"--rdzv-backend c10d --rdzv-endpoint n1:9 --local-addr 10.0.0.1 t.py",
+			job.Meeting{Backend: "c10d", Host: "10.0.0.1", Port: 9},
+			"none",
+		},
 	} {
 		j := torchrun(t, nil, strings.Fields(c.args)...).Job
 		want := meeting(func(m *job.Meeting) { m.Backend, m.Host, m.Port = c.want.Backend, c.want.Host, c.want.Port })
@@ -236,8 +245,10 @@ func TestTorchrunWarnings(t *testing.T) {
 		{"--signals-to-handle SIGTERM,SIGFOO t.py", "", []string{`"SIGFOO" is no signal`}},
 		{"t.py", "LOGLEVEL=LOUD", []string{"LOGLEVEL=LOUD"}},
 		{"t.py", "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=5", []string{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"}},
-		{"t.py", "MUSTER_RESTART_POLCY=never",
-			[]string{"MUSTER_RESTART_POLCY is unknown and ignored; did you mean MUSTER_RESTART_POLICY?"}},
+		{
+			"t.py", "MUSTER_RESTART_POLCY=never",
+			[]string{"MUSTER_RESTART_POLCY is unknown and ignored; did you mean MUSTER_RESTART_POLICY?"},
+		},
 		{"t.py", "MUSTER_TEST_REQUIRE=1", nil},
 		{"t.py", "MUSTER_TEE=3", nil},
 		{"--duplicate-stdout-filters a -t 2 t.py", "", []string{"--duplicate-stdout-filters has no effect"}},

@@ -149,7 +149,8 @@ var (
 		return j.Restart.Policy == job.RestartExitCode || j.Restart.Policy == job.RestartOnNodeFailOrExitCode
 	})
 	// acting is met by a restart policy that can do something else than the default would.
-	acting = condition{"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
+	acting = condition{
+		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
 		func(r *Request, words map[string]given) bool {
 			switch r.Job.Restart.Policy {
 			case job.RestartNever, job.RestartOnNodeFail:
@@ -157,7 +158,8 @@ var (
 			default:
 				return restarts.met(r, words)
 			}
-		}}
+		},
+	}
 	othersFail = condition{
 		"on one node: it has no others that could fail", "give exit-code, on-failure or never",
 		func(r *Request, _ map[string]given) bool {

@@ -491,8 +491,10 @@ func TestUnreadTyped(t *testing.T) {
 
 // What variables and files say for many jobs is told in one line, and does not stop the job.
 func TestUnreadElsewhere(t *testing.T) {
-	env := []string{"MUSTER_SSH_USER=u", "MUSTER_SSH_OPTION=A=b\nC=d", "MUSTER_RESTART_DELAY=9s", "MUSTER_CONFIG=" + settingsFile,
-		"MUSTER_GRACE=3s", "PET_NODE_RANK=0", "MUSTER_ENV_MODE=launcher"}
+	env := []string{
+		"MUSTER_SSH_USER=u", "MUSTER_SSH_OPTION=A=b\nC=d", "MUSTER_RESTART_DELAY=9s", "MUSTER_CONFIG=" + settingsFile,
+		"MUSTER_GRACE=3s", "PET_NODE_RANK=0", "MUSTER_ENV_MODE=launcher",
+	}
 	req, err := ask("keep-alive: 3s\nstart-timeout: 9s\n", env, "run", "prog")
 	if err != nil {
 		t.Fatal(err)
@@ -502,8 +504,10 @@ func TestUnreadElsewhere(t *testing.T) {
 	if diff := cmp.Diff(want, req.Job.Warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	env = []string{"MUSTER_CKPT=on", "MUSTER_MAX_RESTARTS=3", "MUSTER_NUMA_BINDING=node", "MUSTER_STATUS_FILE=s",
-		"MUSTER_RESTART_SCOPE=world"}
+	env = []string{
+		"MUSTER_CKPT=on", "MUSTER_MAX_RESTARTS=3", "MUSTER_NUMA_BINDING=node", "MUSTER_STATUS_FILE=s",
+		"MUSTER_RESTART_SCOPE=world",
+	}
 	elastic, err := ask("", env, strings.Fields(bare["elastic horovodrun"])...)
 	if err != nil || len(elastic.Job.Warnings) != 1 {
 		t.Errorf("elastic horovodrun: %q, %v", elastic.Job.Warnings, err)

@@ -164,8 +164,10 @@ func TestAccelerateMixed(t *testing.T) {
 			"--main_process_port", port, "--machine_rank", rank, testScript(t, "accelerate", "dump.py"),
 		}
 	}
-	environ := []string{"DUMP=" + dir, "HF_HOME=" + dir, "CUDA_VISIBLE_DEVICES=", "WORLD_SIZE=2", "MASTER_ADDR=stale", "MASTER_PORT=1",
-		"PYTHON_EXEC=" + filepath.Join(bin, "python")}
+	environ := []string{
+		"DUMP=" + dir, "HF_HOME=" + dir, "CUDA_VISIBLE_DEVICES=", "WORLD_SIZE=2", "MASTER_ADDR=stale", "MASTER_PORT=1",
+		"PYTHON_EXEC=" + filepath.Join(bin, "python"),
+	}
 	ours := start(t, append(environ, "RANK=0"), append([]string{"accelerate"}, args("0")...)...)
 	theirs := command(t, append(environ, "RANK=1"), filepath.Join(bin, "accelerate"), args("1")...)
 	got := ours.wait()

@@ -306,8 +306,10 @@ var assaults = map[string]assault{
 // those that agents wrote in earlier versions.
 func foreseen(seen []string) (keys []string) {
 	for round := range 3 {
-		for _, name := range []string{"verdict", "ended", "stopped", "reports", "reported", "agreed", "passed", "report/1", "report/2",
-			"heard", "allheard"} {
+		for _, name := range []string{
+			"verdict", "ended", "stopped", "reports", "reported", "agreed", "passed", "report/1", "report/2",
+			"heard", "allheard",
+		} {
 			keys = append(keys, fmt.Sprintf("%s%d/%s", victim, round, name))
 		}
 	}

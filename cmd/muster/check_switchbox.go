@@ -91,8 +91,10 @@ func (f *boxFlags) switchbox(ctx context.Context, a *app, here *hardware, rules 
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	environ := slices.Clone(a.environ)
-	cfg := devicecheck.Config{Tree: tree, Python: []string{path}, Env: func(int) []string { return environ },
-		Progress: now.process, Log: log}
+	cfg := devicecheck.Config{
+		Tree: tree, Python: []string{path}, Env: func(int) []string { return environ },
+		Progress: now.process, Log: log,
+	}
 	if here.fake != nil {
 		cfg.Fake, cfg.NoTorch = linksOf(here.fake), here.fake.NoTorch()
 		for name, value := range here.fake.Env() {

@@ -196,8 +196,10 @@ func (c *nodeChecker) Check(ctx context.Context, in launch.CheckInput) (launch.C
 // outcomeFor is what a record means for the node with a group rank.
 func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
 	if len(r.Undecided) > 0 {
-		return launch.CheckOutcome{Status: errhint.Undecided, Everybody: true,
-			Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; ")}
+		return launch.CheckOutcome{
+			Status: errhint.Undecided, Everybody: true,
+			Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; "),
+		}
 	}
 	out := launch.CheckOutcome{Again: !r.Fit()}
 	for i, n := range r.Nodes {

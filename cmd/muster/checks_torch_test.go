@@ -38,8 +38,12 @@ var boxes = []struct {
 		[]string{"1 healthy channels of 4, and 2 are needed", "was not what was sent", "gone"},
 	},
 	{"less is wanted", "    - {pairs: all, mbps: 9900}\n", []string{"--min-bandwidth", "5000"}, 0, []string{"4 of 4"}},
-	{"pairs of the user", "    - {pair: \"2:4\", mbps: 9000}\n", []string{"--box-pairs", "0:1 2:4", "--min-channels", "1"}, 0,
-		[]string{"1 of 2 channels"}},
+	{
+		"pairs of the user", "    - {pair: \"2:4\", mbps: 9000}\n",
+		[]string{"--box-pairs", "0:1 2:4", "--min-channels", "1"},
+		0,
+		[]string{"1 of 2 channels"},
+	},
 }
 
 // TestCheckSwitchbox tests the links of a made-up box by muster check, with the real check program.
@@ -53,8 +57,10 @@ func TestCheckSwitchbox(t *testing.T) {
 	for _, b := range boxes {
 		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			args := append([]string{"check", "--all", "--switchbox-check", "--python", python, "--accelerator",
-				"fake:" + boxSpec(t, b.spec), "--probe-exec", "none"}, b.flags...)
+			args := append([]string{
+				"check", "--all", "--switchbox-check", "--python", python, "--accelerator",
+				"fake:" + boxSpec(t, b.spec), "--probe-exec", "none",
+			}, b.flags...)
 			got := muster(t, nil, args...)
 			if got.status != b.status {
 				t.Errorf("status %d, want %d", got.status, b.status)

@@ -248,8 +248,10 @@ func TestCheckpointHostile(t *testing.T) {
 		if command == "inspect" || command == "prune --keep 1" {
 			continue
 		}
-		for _, part := range []string{"muster_latest.json", "dlrover_latest.txt", "a FIFO", "a symbolic link", `\x1b]0;title\a`,
-			"1099511627776"} {
+		for _, part := range []string{
+			"muster_latest.json", "dlrover_latest.txt", "a FIFO", "a symbolic link", `\x1b]0;title\a`,
+			"1099511627776",
+		} {
 			if !strings.Contains(got.stdout, part) {
 				t.Errorf("%s says nothing of %q:\n%s", command, part, got.stdout)
 			}

@@ -16,8 +16,10 @@ func TestGuideMegatron(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"PATH=" + testutil.Peer(t, "megatron-core") + ":" + os.Getenv("PATH"), "PYTHONPATH=" + modules,
-		"PYTHONDONTWRITEBYTECODE=1"}
+	env := []string{
+		"PATH=" + testutil.Peer(t, "megatron-core") + ":" + os.Getenv("PATH"), "PYTHONPATH=" + modules,
+		"PYTHONDONTWRITEBYTECODE=1",
+	}
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	got := muster(t, env, "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
 		testScript(t, "torch", "megatron_guide.py"), dir)

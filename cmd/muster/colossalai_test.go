@@ -13,13 +13,17 @@ import (
 var colossalDifferences = []difference{
 	musterNames(),
 	{"*", "TORCHELASTIC_ERROR_FILE", `.*/attempt_0/\d+/error\.json`, `.*/attempt_0/\d+/error\.json`, "a new directory in each run"},
-	{"hosts hostfile include-order exclude num-nodes", "MASTER_ADDR", `localhost|127\.0\.0\.1`, ``,
-		"a name that means another machine on every host: the address by which the first one is reached, known when that is"},
+	{
+		"hosts hostfile include-order exclude num-nodes", "MASTER_ADDR", `localhost|127\.0\.0\.1`, ``,
+		"a name that means another machine on every host: the address by which the first one is reached, known when that is",
+	},
 	{"standalone", "MASTER_ADDR", "localhost", `127\.0\.0\.1`, "no name has to be looked up"},
 	{"standalone", "MASTER_PORT", `\d+`, `\d+`, "a free one"},
 	{"standalone", "TORCHELASTIC_RUN_ID", `[0-9a-f-]{36}`, `[0-9a-z]{12}`, "made up in each run"},
-	{"elastic", "MASTER_*", `localhost|\d+`, `127\.0\.0\.1|\d+`,
-		"the plan has the meeting place here: where workers meet is decided in each round"},
+	{
+		"elastic", "MASTER_*", `localhost|\d+`, `127\.0\.0\.1|\d+`,
+		"the plan has the meeting place here: where workers meet is decided in each round",
+	},
 	{"variables", "JSON", `\{a: 1\}`, `\{"a": 1\}`, "colossalai puts values into a shell's double quotes as they are"},
 	{"variables", "HOME_OF", `/.*/home`, `\$HOME`, "the same"},
 	{"blanks", "argv", `.*"a" "b".*`, `.*"a b".*`, "colossalai joins arguments by blanks, for a shell to split"},

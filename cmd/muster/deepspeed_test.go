@@ -17,8 +17,10 @@ import (
 // has them, too.
 var deepSpeedDifferences = append(ourNames("an agent serves the workers' store and counts restarts: torch reads these"),
 	musterNames(),
-	difference{"hostfile no-ssh exclude", "LOCAL_RANK", `[01]`, `[01]`,
-		"deepspeed's is RANK modulo the node's workers, which permutes devices where hosts have different slots"},
+	difference{
+		"hostfile no-ssh exclude", "LOCAL_RANK", `[01]`, `[01]`,
+		"deepspeed's is RANK modulo the node's workers, which permutes devices where hosts have different slots",
+	},
 	difference{"hostfile no-ssh exclude", "argv", `.*"--local_rank=[01]".*`, `.*"--local_rank=[01]".*`, "the same, as an argument"},
 	difference{"environment-files", "WORDS", absent, "two words", "pdsh's shell splits the value, which loses its quotes on the way"},
 )

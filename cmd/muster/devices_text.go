@@ -19,7 +19,7 @@ func (d *deviceReport) write(w io.Writer, cpusWhy string) error {
 	for _, f := range d.Vendors {
 		for _, dev := range f.Devices {
 			if !some {
-				printf("index\tworker\tvendor\tmodel\taddress\tdevice\tdriver\tlink\tnuma\tremarks\n")
+				fmt.Fprint(t, factsHead) //nolint:errcheck // Flush says it
 				some = true
 			}
 			remarks := dev.Notes
@@ -99,6 +99,8 @@ func orDash(text string) string {
 	return text
 }
 
+const factsHead = "index\tmemory\tprocesses\tECC errors\trows replaced\tMIG\tNVLinks\theat\tpower\tclocks\tslowed down\n"
+
 // writeFacts writes what NVML tells of each GPU.
 func (d *deviceReport) writeFacts(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -109,9 +111,7 @@ func (d *deviceReport) writeFacts(w io.Writer) error {
 				continue
 			}
 			if !some {
-				fmt.Fprint(t,
-					// Flush says it.
-					"index\tmemory\tprocesses\tECC errors\trows replaced\tMIG\tNVLinks\theat\tpower\tclocks\tslowed down\n") //nolint:errcheck
+				fmt.Fprint(t, factsHead) //nolint:errcheck // Flush says it
 				some = true
 			}
 			fmt.Fprintln(t, strings.Join(append([]string{number(dev.Index)}, facts(dev.NVML)...), "\t")) //nolint:errcheck // Flush says it
@@ -171,14 +171,18 @@ func facts(g *nvline.GPU) []string {
 	if g.Clocks != nil {
 		slowed = slowness(*g.Clocks)
 	}
-	return []string{memory, processes, errs, rows, mig, links, pair(g.Temperature, g.TempSlow, 1, "°C"),
-		pair(g.Power, g.PowerLimit, 1000, "W"), clocks, slowed}
+	return []string{
+		memory, processes, errs, rows, mig, links, pair(g.Temperature, g.TempSlow, 1, "°C"),
+		pair(g.Power, g.PowerLimit, 1000, "W"), clocks, slowed,
+	}
 }
 
 // slowness names why a GPU's clocks are not at their highest (nvml.h, nvmlClocksEventReason).
 func slowness(reasons uint64) string {
-	names := []string{"idle", "application clocks", "power cap", "hardware", "sync boost", "heat (driver)", "heat (hardware)",
-		"power brake", "display"}
+	names := []string{
+		"idle", "application clocks", "power cap", "hardware", "sync boost", "heat (driver)", "heat (hardware)",
+		"power brake", "display",
+	}
 	var said []string
 	for i, name := range names {
 		if reasons>>i&1 != 0 {

@@ -36,8 +36,10 @@ func TestDLRoverMasterIsRefused(t *testing.T) {
 		}
 	}()
 	got := muster(t, []string{"DLROVER_MASTER_ADDR=" + master.Addr().String()}, "dlrover-run", "--nnodes=2", "--no-python", "true")
-	for _, want := range []string{"DLROVER_MASTER_ADDR=" + master.Addr().String() + ": a gRPC server answers there",
-		"hint: muster's agents need no master: run muster store"} {
+	for _, want := range []string{
+		"DLROVER_MASTER_ADDR=" + master.Addr().String() + ": a gRPC server answers there",
+		"hint: muster's agents need no master: run muster store",
+	} {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("no %q in:\n%s", want, got.stderr)
 		}

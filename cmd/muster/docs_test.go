@@ -12,13 +12,19 @@ import (
 
 // theirFlags are flags on our pages that belong to other programs, which the pages name beside them.
 var theirFlags = map[string][]string{
-	"a platform's or a tool's": {"--am", "--api-key", "--app", "--count-ecc", "--ipc", "--ntasks-per-node", "--query-gpu", "--shm-size",
-		"--deepspeed", "--token"},
-	"Megatron's": {"--async-save", "--ckpt-format", "--ckpt-step", "--exit-on-missing-checkpoint", "--finetune", "--load",
-		"--no-load-rng", "--no-save-optim", "--save", "--save-retain-interval", "--verify-integrity"},
-	"mpirun's, which is refused": {"--bind-to-core", "--bynode", "--cpu-set", "--cpus-per-proc", "--display-allocation", "--display-map",
+	"a platform's or a tool's": {
+		"--am", "--api-key", "--app", "--count-ecc", "--ipc", "--ntasks-per-node", "--query-gpu", "--shm-size",
+		"--deepspeed", "--token",
+	},
+	"Megatron's": {
+		"--async-save", "--ckpt-format", "--ckpt-step", "--exit-on-missing-checkpoint", "--finetune", "--load",
+		"--no-load-rng", "--no-save-optim", "--save", "--save-retain-interval", "--verify-integrity",
+	},
+	"mpirun's, which is refused": {
+		"--bind-to-core", "--bynode", "--cpu-set", "--cpus-per-proc", "--display-allocation", "--display-map",
 		"--merge-stderr-to-stdout", "--path", "--prefix", "--preload-binary", "--rankfile", "--report-bindings", "--show-state",
-		"--timeout", "--timestamp-output", "--tune", "--use-hwthread-cpus", "--xterm"},
+		"--timeout", "--timestamp-output", "--tune", "--use-hwthread-cpus", "--xterm",
+	},
 	"horovodrun's, abbreviated": {"--slots"},
 }
 

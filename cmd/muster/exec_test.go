@@ -82,8 +82,10 @@ func TestDebugMode(t *testing.T) {
 	if out, err := inside("1", "--attempt", "7", "--", "sh", "-c", "echo $TORCHELASTIC_RESTART_COUNT $RANK"); err != nil || out != "7 1\n" {
 		t.Errorf("another attempt: %v: %q", err, out)
 	}
-	for want, args := range map[string][]string{"only 0, 1": {"--", "true"},
-		"no debug job runs here": {"--run-id", "other", "--", "true"}} {
+	for want, args := range map[string][]string{
+		"only 0, 1":              {"--", "true"},
+		"no debug job runs here": {"--run-id", "other", "--", "true"},
+	} {
 		if out, err := inside("2", args...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("rank 2 %q: %v: %s", args, err, out)
 		}

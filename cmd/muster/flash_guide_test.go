@@ -108,10 +108,14 @@ func TestFlashWays(t *testing.T) {
 		nodes  int
 		args   []string
 	}{
-		"deepspeed": {"fsdp", 1,
-			[]string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", "PORT"}},
-		"accelerate": {"ddp", 1, []string{"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2",
-			"--main_process_port", "PORT"}},
+		"deepspeed": {
+			"fsdp", 1,
+			[]string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", "PORT"},
+		},
+		"accelerate": {"ddp", 1, []string{
+			"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2",
+			"--main_process_port", "PORT",
+		}},
 		"elastic": {"ddp", 2, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=2"}},
 	} {
 		for _, script := range []string{"ddp", "fsdp"} {

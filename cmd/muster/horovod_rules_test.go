@@ -29,22 +29,34 @@ func TestHorovodrunElasticRules(t *testing.T) {
 		reason  string
 		said    string
 	}{
-		"deadline": {[]string{"--active-deadline", "1s"}, []string{"sleep", "1000"}, 124, "Timeout", "DeadlineExceeded",
-			"--active-deadline"},
+		"deadline": {
+			[]string{"--active-deadline", "1s"},
+			[]string{"sleep", "1000"},
+			124, "Timeout", "DeadlineExceeded",
+			"--active-deadline",
+		},
 		"fatal": {[]string{"--fatal-exit-codes", "3"}, sleeping, 3, "Failed", "FatalExitCode", "3 is one of --fatal-exit-codes"},
 		"never": {[]string{"--restart-policy", "never"}, sleeping, 3, "Failed", "WorkerFailed", "--restart-policy never"},
-		"exit codes": {[]string{"--restart-policy", "exit-code", "--retryable-exit-codes", "7"}, sleeping, 3, "Failed", "WorkerFailed",
-			"3 is none of --retryable-exit-codes"},
+		"exit codes": {
+			[]string{"--restart-policy", "exit-code", "--retryable-exit-codes", "7"},
+			sleeping, 3, "Failed", "WorkerFailed",
+			"3 is none of --retryable-exit-codes",
+		},
 		"success": {nil, []string{"true"}, 0, "Succeeded", "WorkersSucceeded", "the job has succeeded"},
-		"node fails": {[]string{"--restart-policy", "on-node-fail"}, sleeping, 3, "Failed", "WorkerFailed",
-			"--restart-policy on-node-fail"},
+		"node fails": {
+			[]string{"--restart-policy", "on-node-fail"},
+			sleeping, 3, "Failed", "WorkerFailed",
+			"--restart-policy on-node-fail",
+		},
 		"rank 0 decides": {
 			[]string{"--restart-policy", "never", "--fail-policy", "rank0"},
 			[]string{"sh", "-c", "[ $HOROVOD_RANK = 0 ] && sleep 1 || exit 3; exit 4"},
 			4, "Failed", "WorkerFailed", "rank 0",
 		},
 		"one success": {
-			[]string{"--success-policy", "any"}, []string{"sh", "-c", "[ $HOROVOD_RANK = 1 ] || exec sleep 1000"}, 0, "Succeeded",
+			[]string{"--success-policy", "any"},
+			[]string{"sh", "-c", "[ $HOROVOD_RANK = 1 ] || exec sleep 1000"},
+			0, "Succeeded",
 			"WorkersSucceeded", "",
 		},
 		"rank 0 succeeds": {
@@ -52,8 +64,12 @@ func TestHorovodrunElasticRules(t *testing.T) {
 			[]string{"sh", "-c", "[ $HOROVOD_RANK = 0 ] || { sleep 1; exit 5; }"},
 			0, "Succeeded", "WorkersSucceeded", "",
 		},
-		"no status": {[]string{"--success-policy", "none", "--fail-policy", "none"}, []string{"sh", "-c", "exit 9"}, 0, "Succeeded",
-			"WorkersSucceeded", ""},
+		"no status": {
+			[]string{"--success-policy", "none", "--fail-policy", "none"},
+			[]string{"sh", "-c", "exit 9"},
+			0, "Succeeded",
+			"WorkersSucceeded", "",
+		},
 		"limit": {
 			[]string{"--backoff-limit", "0", "--restart-window", "1h"},
 			sleeping, 3, "Failed", "BackoffLimitReached",
@@ -132,7 +148,9 @@ func TestHorovodrunElasticScope(t *testing.T) {
 	}{
 		"world": {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, nil, 6, "limit of 2 restarts of the whole job"},
 		"one host": {
-			[]string{"--restart-scope", "world", "--backoff-limit", "1"}, []string{"-H", "localhost:2"}, 4,
+			[]string{"--restart-scope", "world", "--backoff-limit", "1"},
+			[]string{"-H", "localhost:2"},
+			4,
 			"limit of 1 restarts of the whole job",
 		},
 		"reset limit": {[]string{"--restart-scope", "world"}, []string{"--reset-limit", "1"}, 4, "the limit, 1 (--reset-limit)"},
@@ -172,10 +190,16 @@ func TestHorovodrunElasticBorne(t *testing.T) {
 		starts int // of rank 1
 		says   string
 	}{
-		"process": {[]string{"--restart-scope", "process", "--backoff-limit", "2"}, 3,
-			"limit of 2 restarts of the whole job is reached (--backoff-limit)"},
-		"world": {[]string{"--restart-scope", "world", "--backoff-limit", "2"}, 3,
-			"limit of 2 restarts of the whole job is reached (--backoff-limit)"},
+		"process": {
+			[]string{"--restart-scope", "process", "--backoff-limit", "2"},
+			3,
+			"limit of 2 restarts of the whole job is reached (--backoff-limit)",
+		},
+		"world": {
+			[]string{"--restart-scope", "world", "--backoff-limit", "2"},
+			3,
+			"limit of 2 restarts of the whole job is reached (--backoff-limit)",
+		},
 		"host":  {[]string{"--backoff-limit", "0"}, 1, "limit of 0 restarts of the whole job is reached (--backoff-limit)"},
 		"never": {[]string{"--restart-policy", "never"}, 1, "--restart-policy never"},
 	} {
@@ -272,10 +296,14 @@ func TestHorovodrunElasticCheck(t *testing.T) {
 		status int
 		says   string
 	}{
-		"one host": {"nodes:\n  127.0.0.1: {faults: [{kind: remap-failed, gpu: 0}]}\n", 0,
-			"the job goes on without the hosts that are unfit"},
-		"all": {"  faults: [{kind: remap-failed, gpu: 0}]\n", 80,
-			"muster: error: the check has found all hosts unfit (--network-check)"},
+		"one host": {
+			"nodes:\n  127.0.0.1: {faults: [{kind: remap-failed, gpu: 0}]}\n", 0,
+			"the job goes on without the hosts that are unfit",
+		},
+		"all": {
+			"  faults: [{kind: remap-failed, gpu: 0}]\n", 80,
+			"muster: error: the check has found all hosts unfit (--network-check)",
+		},
 	} {
 		dir := t.TempDir()
 		spec, ran := filepath.Join(dir, "spec.yaml"), filepath.Join(dir, "ran")

@@ -67,7 +67,9 @@ func TestHorovodStrangerOnHost(t *testing.T) {
 		[ "$HOROVOD_RANK" != 0 ] || exit 0
 		sleep 3; : >"$OUT/done"`, "--min-np", "2", "--host-discovery-script", "echo node1:1; echo node2:1")
 	for _, c := range [][3]string{
-		{"GET", "/rank_and_size/node2:0", ""}, {"PUT", "/worker_addresses/node2:0", "x"}, {"PUT", "/global/rank_1", "x"},
+		{"GET", "/rank_and_size/node2:0", ""},
+		{"PUT", "/worker_addresses/node2:0", "x"},
+		{"PUT", "/global/rank_1", "x"},
 		{"DELETE", "/global/1", ""},
 	} {
 		if got := j.asks(testutil.StrangerID, c[0], c[1], c[2]); !strings.Contains(got, " 403 ") {

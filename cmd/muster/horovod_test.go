@@ -73,8 +73,10 @@ func TestHorovodrunEnvironment(t *testing.T) {
 	bin := testutil.Peer(t, "horovod")
 	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "KEPT=a b\nc", "OMP_NUM_THREADS=1"}
 	args := func(dir string) []string {
-		return []string{"-np", "3", "-H", "localhost:2,127.0.0.1:1", "--gloo", "--tcp", "--cycle-time-ms", "3", "sh", "-c",
-			"env -0 > " + dir + "/$HOROVOD_RANK"}
+		return []string{
+			"-np", "3", "-H", "localhost:2,127.0.0.1:1", "--gloo", "--tcp", "--cycle-time-ms", "3", "sh", "-c",
+			"env -0 > " + dir + "/$HOROVOD_RANK",
+		}
 	}
 	read := func(dir string) []map[string]string {
 		var all []map[string]string

@@ -33,8 +33,10 @@ func (a *app) runElastic(ctx context.Context, req dialect.Request, log zerolog.L
 	h := req.Horovod
 	cfg := hosts.ElasticConfig{
 		Launcher: a.launcherConfig(req, log), Source: a.discovery(h), CheckJob: checkJob,
-		Rules: elastic.Rules{NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout,
-			Cooldown: h.Cooldown},
+		Rules: elastic.Rules{
+			NP: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, ResetLimit: h.ResetLimit, Timeout: h.ElasticTimeout,
+			Cooldown: h.Cooldown,
+		},
 	}
 	if h.DNS == "" { // whose server others need too
 		cfg.MinInterval = 100 * time.Millisecond

@@ -142,8 +142,10 @@ func unseen(j *job.Job, m *plan.Machine, log zerolog.Logger) string {
 // of the node itself.
 func unsettledCounts(all, before, own bool) map[string]string {
 	unsettled := map[string]string{}
-	for names, unknown := range map[string]bool{"WORLD_SIZE ROLE_WORLD_SIZE": all, "RANK ROLE_RANK": before,
-		"LOCAL_WORLD_SIZE LOCAL_SIZE": own} {
+	for names, unknown := range map[string]bool{
+		"WORLD_SIZE ROLE_WORLD_SIZE": all, "RANK ROLE_RANK": before,
+		"LOCAL_WORLD_SIZE LOCAL_SIZE": own,
+	} {
 		for name := range strings.FieldsSeq(names) {
 			if unknown {
 				unsettled[name] = countedThere

@@ -25,10 +25,14 @@ func TestHostsDryRun(t *testing.T) {
 			"run", "--hosts", "node[01-16]:8", "--ssh-program", "touch " + reached, "--env", "SECRET_KEY=hush-3", "--env-file", file,
 			"--env", "PLAIN_TOO=shown", "--", "python", script,
 		},
-		"deepspeed": {"--ssh-program", "touch " + reached, "--env", "SECRET_KEY=hush-3", "deepspeed", "--hostfile",
-			writeScript(t, "slots", "node01 slots=8\nnode02 slots=8\n"), script},
-		"colossalai": {"--ssh-program", "touch " + reached, "colossalai", "run", "--host", "node01,node02", "--nproc_per_node",
-			"8", script},
+		"deepspeed": {
+			"--ssh-program", "touch " + reached, "--env", "SECRET_KEY=hush-3", "deepspeed", "--hostfile",
+			writeScript(t, "slots", "node01 slots=8\nnode02 slots=8\n"), script,
+		},
+		"colossalai": {
+			"--ssh-program", "touch " + reached, "colossalai", "run", "--host", "node01,node02", "--nproc_per_node",
+			"8", script,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
@@ -95,14 +99,20 @@ func TestHostsDryRunTellsNoTales(t *testing.T) {
 		},
 		"--hosts a:2,b -n gpu": {[]string{`a +by ssh +workers counted there`, ` WORLD_SIZE +<counted`}, nil},
 		"--hosts a -n auto":    {[]string{` WORLD_SIZE +<counted`, `MASTER_ADDR +127\.0\.0\.1`}, nil},
-		"--hosts a,b --nnodes 1:2 -n gpu": {[]string{`a +by ssh +workers counted there \(gpu\) +ranks are decided when nodes meet\n`,
-			`they meet by +muster at <address of a>:<a free port>\n`}, []string{":0\n"}},
+		"--hosts a,b --nnodes 1:2 -n gpu": {[]string{
+			`a +by ssh +workers counted there \(gpu\) +ranks are decided when nodes meet\n`,
+			`they meet by +muster at <address of a>:<a free port>\n`,
+		}, []string{":0\n"}},
 		"--hosts a,b --numa-binding node":    {[]string{`NUMA binding +node\n`}, nil},
 		"--hosts a,b -n 2 --isolate-devices": {[]string{`WORLD_SIZE +4`}, nil},
-		"--hosts localhost,127.0.0.2,192.0.2.7": {[]string{`MASTER_ADDR +<address of localhost>`,
-			`localhost +as a process of this machine +1 worker +rank 0\n`, `192.0.2.7 +by ssh +1 worker +rank 2\n`}, nil},
-		"--hosts 192.0.2.7,a": {[]string{`MASTER_ADDR +192\.0\.2\.7`, `192.0.2.7 +by ssh +1 worker +rank 0\n`,
-			`variables of rank 0 `}, nil},
+		"--hosts localhost,127.0.0.2,192.0.2.7": {[]string{
+			`MASTER_ADDR +<address of localhost>`,
+			`localhost +as a process of this machine +1 worker +rank 0\n`, `192.0.2.7 +by ssh +1 worker +rank 2\n`,
+		}, nil},
+		"--hosts 192.0.2.7,a": {[]string{
+			`MASTER_ADDR +192\.0\.2\.7`, `192.0.2.7 +by ssh +1 worker +rank 0\n`,
+			`variables of rank 0 `,
+		}, nil},
 		"--hosts a,b --master-addr c": {[]string{`MASTER_ADDR +c `}, nil},
 		"--hosts localhost:2":         {[]string{`MASTER_ADDR +127\.0\.0\.1`, `2 workers +ranks 0 to 1\n`}, nil},
 		"-n 1":                        {[]string{`variables of rank 0 `}, nil},

@@ -104,8 +104,10 @@ func TestHostsLarge(t *testing.T) {
 		args, vars []string
 	}{
 		"arguments": {`printf %s "$@" | sha256sum`, words, nil},
-		"environment": {`printf %s "$BIG0" "$BIG1" "$BIG2" "$BIG3" "$BIG4" "$BIG5" "$BIG6" "$BIG7" "$BIG8" "$BIG9" | sha256sum`,
-			nil, words},
+		"environment": {
+			`printf %s "$BIG0" "$BIG1" "$BIG2" "$BIG3" "$BIG4" "$BIG5" "$BIG6" "$BIG7" "$BIG8" "$BIG9" | sha256sum`,
+			nil, words,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := j.again(t)

@@ -58,8 +58,10 @@ func TestHostsWays(t *testing.T) {
 		{"user", []string{"--hosts", me.Username + "@node1,node2"}, j.on[0].Addrs[0][0].String()},
 		{"addresses", []string{"--hosts", "[" + v6 + "],node2"}, v6},
 		{"program", []string{"--hosts", "node1,node2", "--ssh-program", "ssh -F " + j.client.Config}, j.on[0].Addrs[0][0].String()},
-		{"options", []string{"--hosts", "node1,node2", "--ssh-option", "ConnectTimeout=20", "--ssh-identity", j.client.Key,
-			"--ssh-host-key-policy", "strict"}, j.on[0].Addrs[0][0].String()},
+		{"options", []string{
+			"--hosts", "node1,node2", "--ssh-option", "ConnectTimeout=20", "--ssh-identity", j.client.Key,
+			"--ssh-host-key-policy", "strict",
+		}, j.on[0].Addrs[0][0].String()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := j.again(t)
@@ -147,10 +149,18 @@ func TestHostsEnvironment(t *testing.T) {
 	}{
 		{"launcher", nil, []string{"KEEP_ME", "DROP_ME", "PYTHONPATH", "XDG_CACHE_HOME"}, nil},
 		{"denied", []string{"--env-deny", "DROP_*,SECRET_*"}, []string{"KEEP_ME"}, []string{"DROP_ME", "SECRET_TOKEN"}},
-		{"inherit", []string{"--env-mode", "inherit", "--env-pass", "KEEP_*,OUT"}, []string{"KEEP_ME", "XDG_CACHE_HOME"},
-			[]string{"DROP_ME", "SECRET_TOKEN", "PYTHONPATH"}},
-		{"clean", []string{"--env-mode", "clean", "--env-pass", "KEEP_*,OUT", "--env", "MORE=1"},
-			[]string{"KEEP_ME", "MORE", "PATH", "HOME", "RANK"}, []string{"DROP_ME", "PYTHONPATH", "XDG_CACHE_HOME"}},
+		{
+			"inherit",
+			[]string{"--env-mode", "inherit", "--env-pass", "KEEP_*,OUT"},
+			[]string{"KEEP_ME", "XDG_CACHE_HOME"},
+			[]string{"DROP_ME", "SECRET_TOKEN", "PYTHONPATH"},
+		},
+		{
+			"clean",
+			[]string{"--env-mode", "clean", "--env-pass", "KEEP_*,OUT", "--env", "MORE=1"},
+			[]string{"KEEP_ME", "MORE", "PATH", "HOME", "RANK"},
+			[]string{"DROP_ME", "PYTHONPATH", "XDG_CACHE_HOME"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := j.again(t)

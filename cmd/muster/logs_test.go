@@ -126,8 +126,10 @@ func TestRestartIsToldOnce(t *testing.T) {
 		node string // that is named
 	}{
 		"hosts": {[]string{"--hosts", "localhost:1,127.0.0.1:1"}, `, node 127\.0\.0\.1`},
-		"simulated": {[]string{"--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + spec},
-			`, node-[01]`}, // rank 1 is who comes later
+		"simulated": {
+			[]string{"--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + spec},
+			`, node-[01]`,
+		}, // rank 1 is who comes later
 		"one node": {[]string{"-n", "2"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,14 +181,22 @@ func TestPrefixes(t *testing.T) {
 		"ranks":    {[]string{"run", "-n", "2"}, []string{"[0] hi", "[1] hi"}},
 		"one host": {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
 		"hosts":    {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"deepspeed": {[]string{"--tee", "3", "deepspeed", "--num_gpus", "2", "--master_port", freePort(t), "--no_local_rank",
-			"--no_python"}, []string{"[0] hi", "[1] hi"}},
-		"deepspeed, hosts": {[]string{"--tee", "3", "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_local_rank",
-			"--no_python"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"mpirun, hosts": {[]string{"--tee", "3", "mpirun", "-np", "2", "--host", "localhost,127.0.0.1"},
-			[]string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
-		"own": {[]string{"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts",
-			"localhost:2"}, []string{"localhost/0> hi", "localhost/1> hi"}},
+		"deepspeed": {[]string{
+			"--tee", "3", "deepspeed", "--num_gpus", "2", "--master_port", freePort(t), "--no_local_rank",
+			"--no_python",
+		}, []string{"[0] hi", "[1] hi"}},
+		"deepspeed, hosts": {[]string{
+			"--tee", "3", "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_local_rank",
+			"--no_python",
+		}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
+		"mpirun, hosts": {
+			[]string{"--tee", "3", "mpirun", "-np", "2", "--host", "localhost,127.0.0.1"},
+			[]string{"[127.0.0.1 1] hi", "[localhost 0] hi"},
+		},
+		"own": {[]string{
+			"run", "-n", "2", "--log-line-prefix-template", "${hostname}/$local_rank> ", "--hosts",
+			"localhost:2",
+		}, []string{"localhost/0> hi", "localhost/1> hi"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,11 +248,16 @@ func TestStopIsTold(t *testing.T) {
 		args         []string
 		stop, killed string
 	}{
-		"one node": {[]string{"-n", "3"}, "warn  stopping the workers: SIGTERM, SIGKILL in 1 s, or at once with a second signal\n",
-			`which had not ended in time: ranks 1, 2, process ids \d+, \d+, node \S+\n`},
-		"hosts": {[]string{"--hosts", "localhost:1,127.0.0.1:1"},
+		"one node": {
+			[]string{"-n", "3"},
+			"warn  stopping the workers: SIGTERM, SIGKILL in 1 s, or at once with a second signal\n",
+			`which had not ended in time: ranks 1, 2, process ids \d+, \d+, node \S+\n`,
+		},
+		"hosts": {
+			[]string{"--hosts", "localhost:1,127.0.0.1:1"},
 			"warn  stopping the workers of 2 nodes with SIGTERM: SIGKILL in 1 s, or with another signal at once",
-			`which had not ended in time: rank 1, process id \d+ \[127.0.0.1\]\n`},
+			`which had not ended in time: rank 1, process id \d+ \[127.0.0.1\]\n`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -424,8 +439,10 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	t.Parallel()
 	program, screen := openTerminal(t)
 	shown, read := readScreen(screen)
-	args := []string{"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + freePort(t),
-		"--no-python", "echo", "hi"}
+	args := []string{
+		"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + freePort(t),
+		"--no-python", "echo", "hi",
+	}
 	cmd := exec.Command("muster", args...)
 	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux", "NO_COLOR=1", asText)
 	cmd.Stdout, cmd.Stderr = program, program

@@ -35,8 +35,10 @@ func TestMain(m *testing.M) {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {
 		program() // on a host of a test, where ssh has brought it
 	}
-	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "dlrover-run": program, "accelerate": program,
-		"deepspeed": program, "colossalai": program, "horovodrun": program})
+	testscript.Main(m, map[string]func(){
+		"muster": program, "torchrun": program, "dlrover-run": program, "accelerate": program,
+		"deepspeed": program, "colossalai": program, "horovodrun": program,
+	})
 }
 
 func TestScripts(t *testing.T) {

@@ -33,8 +33,10 @@ func TestMeetEtcd(t *testing.T) {
 			m.native = true
 			agents = append(agents, m.start(1, "--rdzv=etcd://"+etcd, "--run-id=fails"))
 			m.native, m.flags = false, nil
-			m.env = []string{"PET_NNODES=3", "PET_MAX_RESTARTS=1", "PET_RDZV_BACKEND=etcd-v2", "PET_RDZV_ENDPOINT=" + etcd,
-				"PET_RDZV_ID=fails"}
+			m.env = []string{
+				"PET_NNODES=3", "PET_MAX_RESTARTS=1", "PET_RDZV_BACKEND=etcd-v2", "PET_RDZV_ENDPOINT=" + etcd,
+				"PET_RDZV_ID=fails",
+			}
 			agents = append(agents, m.start(2))
 			for node, j := range agents {
 				m.ends(j, 0)
@@ -220,8 +222,10 @@ func selfSigned(t *testing.T) (certFile, keyFile string) {
 	}
 	dir := t.TempDir()
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert},
-		keyFile: {Type: "EC PRIVATE KEY", Bytes: private}} {
+	for file, block := range map[string]*pem.Block{
+		certFile: {Type: "CERTIFICATE", Bytes: cert},
+		keyFile:  {Type: "EC PRIVATE KEY", Bytes: private},
+	} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -161,8 +161,10 @@ func TestMeetStaticTorchrun(t *testing.T) {
 			flags, _ := staticFlags(t, c.nodes)
 			flags = append(flags, "--max-restarts=3")
 			m := newMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
-			m.env = []string{"PYTHON=" + testutil.Torch(t), "SCRIPT=" + testScript(t, "meet", "static.py"),
-				fmt.Sprintf("VICTIM=%d", c.victim)}
+			m.env = []string{
+				"PYTHON=" + testutil.Torch(t), "SCRIPT=" + testScript(t, "meet", "static.py"),
+				fmt.Sprintf("VICTIM=%d", c.victim),
+			}
 			said := make([]string, c.nodes)
 			var other outcome
 			var wg sync.WaitGroup
@@ -245,12 +247,18 @@ func TestMeetStaticExit(t *testing.T) {
 func TestMeetStaticMisfits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ key, value, words string }{
-		"the same rank": {"role_info/0", `{"role": "default", "rank": 0, "local_world_size": 1}`,
-			"node rank 0 is that of an agent of torchrun and of node 127.0.0.1"},
-		"1.13": {"role_info1", `{"role": "default", "rank": 1, "local_world_size": 1}`,
-			"node rank 1 is an agent of a torchrun before 2.4"},
-		"nonsense": {"role_info/1", `{"role": "default", "rank": 1, "local_world_size": 1e99}`,
-			"is not what an agent of torchrun writes there"},
+		"the same rank": {
+			"role_info/0", `{"role": "default", "rank": 0, "local_world_size": 1}`,
+			"node rank 0 is that of an agent of torchrun and of node 127.0.0.1",
+		},
+		"1.13": {
+			"role_info1", `{"role": "default", "rank": 1, "local_world_size": 1}`,
+			"node rank 1 is an agent of a torchrun before 2.4",
+		},
+		"nonsense": {
+			"role_info/1", `{"role": "default", "rank": 1, "local_world_size": 1e99}`,
+			"is not what an agent of torchrun writes there",
+		},
 	} {
 		flags, port := staticFlags(t, 2)
 		m := newMeet(t, "", flags...)

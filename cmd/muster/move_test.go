@@ -18,8 +18,10 @@ func TestStoreMovesAlongTheList(t *testing.T) {
 	testutil.Long(t)
 	j := newNodes(t, 4)
 	end := filepath.Join(j.dir, "end")
-	j.worker = []string{"--no-python", "sh", "-c",
-		`echo "$MUSTER_ROUND $RANK $WORLD_SIZE" >> "$0/round"; until [ -e "$0/end" ]; do sleep 0.1; done`, j.dir}
+	j.worker = []string{
+		"--no-python", "sh", "-c",
+		`echo "$MUSTER_ROUND $RANK $WORLD_SIZE" >> "$0/round"; until [ -e "$0/end" ]; do sleep 0.1; done`, j.dir,
+	}
 	// Where the second host is slower to answer than nodes wait, the third has the store.
 	endpoints := j.hosts[0].Name + "," + j.hosts[1].Name + "," + j.hosts[2].Name
 	j.flags = []string{"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoints, "--rdzv-id=move"}

@@ -50,8 +50,10 @@ func TestNodesCheck(t *testing.T) {
 			}
 			j := newNodes(t, 4, testScript(t, "nodes", "steps.py"))
 			j.worker = append(j.worker, j.dir, "20")
-			j.flags = []string{"--nnodes=2:4", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400",
-				"--rdzv-id=check"}
+			j.flags = []string{
+				"--nnodes=2:4", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400",
+				"--rdzv-id=check",
+			}
 			j.own = append([]string{"--network-check", "--report=" + j.dir}, c.flags...)
 			c.harm(j)
 			for host := range j.hosts {

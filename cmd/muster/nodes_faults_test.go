@@ -48,8 +48,10 @@ var (
 // pause and the pauses of TCP, which double up to then.
 var faults = map[string]fault{
 	"agent killed": {agent: true, hit: onAgent(syscall.SIGKILL)},
-	"agent replaced": {agent: true, hit: onAgent(syscall.SIGKILL), lasts: 3 * time.Second,
-		heal: func(j *nodes, v int) { j.start(v, j.agentOn(v).kind) }},
+	"agent replaced": {
+		agent: true, hit: onAgent(syscall.SIGKILL), lasts: 3 * time.Second,
+		heal: func(j *nodes, v int) { j.start(v, j.agentOn(v).kind) },
+	},
 	"power off": {hit: onHost((*testutil.Host).PowerOff)},
 	"reboot": {
 		hit: onHost((*testutil.Host).PowerOff), lasts: 2 * time.Second,

@@ -71,13 +71,19 @@ func TestProbeDegrades(t *testing.T) {
 	root := twoGPUs(t)
 	for name, c := range map[string]struct{ script, exec, why string }{
 		"missing": {"", "auto", "known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: no such file"},
-		"garbage": {"echo hello there", "auto",
-			`known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: is not muster's probe, or one of another version: it begins with "hello there"`},
-		"hang": {hello + "exec sleep 60", "auto",
-			"not all is known of NVIDIA's GPUs: the NVML probe hung for 1s and was killed in nvmlInit_v2"},
+		"garbage": {
+			"echo hello there", "auto",
+			`known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: is not muster's probe, or one of another version: it begins with "hello there"`,
+		},
+		"hang": {
+			hello + "exec sleep 60", "auto",
+			"not all is known of NVIDIA's GPUs: the NVML probe hung for 1s and was killed in nvmlInit_v2",
+		},
 		"crash": {hello + gpu0 + "kill -SEGV $$", "auto", "not all is known of NVIDIA's GPUs: the NVML probe"},
-		"no library": {hello + `echo '{"t":"fatal","call":"dlopen","rc":12}'; echo '{"t":"done"}'`, "auto",
-			"known from files alone: cannot use NVML: dlopen: the library was not found"},
+		"no library": {
+			hello + `echo '{"t":"fatal","call":"dlopen","rc":12}'; echo '{"t":"done"}'`, "auto",
+			"known from files alone: cannot use NVML: dlopen: the library was not found",
+		},
 		"switched off":  {hello + gpu0 + gpu1, "none", "known from files alone: NVML was not asked: --probe-exec none"},
 		"another words": {hello + "echo '{[['; echo '{\"t\":\"done\"}'", "auto", "wrote what is not in its language"},
 	} {
@@ -99,8 +105,10 @@ func TestProbeDegrades(t *testing.T) {
 				t.Errorf("%d times %q:\n%s", n, c.why, out)
 			}
 			a, text = asking(t, c.script)
-			err := a.check(t.Context(), checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true,
-				waive: []string{"gpu-driver-hung", "shm-writable", "nvml-not-injected", "ecc-uncorrectable", "gpu-lost"}})
+			err := a.check(t.Context(), checkFlags{
+				acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true,
+				waive: []string{"gpu-driver-hung", "shm-writable", "nvml-not-injected", "ecc-uncorrectable", "gpu-lost"},
+			})
 			if err != nil {
 				t.Errorf("check: %v\n%s", err, text())
 			}
@@ -196,8 +204,10 @@ func TestRealProbe(t *testing.T) {
 		settings string
 		want     map[string]check.Status // of GPU 1, or of the node
 	}{
-		"healthy": {"", map[string]check.Status{"remap-pending": check.Pass, "nvlink-down": check.Pass, "throttle-hw": check.Pass,
-			"driver-mismatch": check.Pass}},
+		"healthy": {"", map[string]check.Status{
+			"remap-pending": check.Pass, "nvlink-down": check.Pass, "throttle-hw": check.Pass,
+			"driver-mismatch": check.Pass,
+		}},
 		"sick": {"gpu=1\nrows=512\npending=1\ndown=4\nsram=1\ncrc=300\nreplays=40\naction=2\n", map[string]check.Status{
 			"remap-pending": check.Fail, "remap-many": check.Fail, "nvlink-down": check.Fail, "sram-threshold": check.Fail,
 			"nvlink-errors": check.Fail,

@@ -53,10 +53,16 @@ elif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 		environ          []string
 		first, second    string // end of the masks
 	}{
-		{"MIG", "count: 1\n  mig: {0: [1g.10gb, 1g.10gb]}", "-n auto", []string{"CUDA_VISIBLE_DEVICES=0", "MASK=CUDA_VISIBLE_DEVICES"},
-			"/1/0", "/2/0"},
-		{"isolated", "count: 4\n  vendor: metax", "-n 2 --isolate-devices",
-			[]string{"CUDA_VISIBLE_DEVICES=3,1", "MASK=MACA_VISIBLE_DEVICES"}, "3", "1"},
+		{
+			"MIG", "count: 1\n  mig: {0: [1g.10gb, 1g.10gb]}", "-n auto",
+			[]string{"CUDA_VISIBLE_DEVICES=0", "MASK=CUDA_VISIBLE_DEVICES"},
+			"/1/0", "/2/0",
+		},
+		{
+			"isolated", "count: 4\n  vendor: metax", "-n 2 --isolate-devices",
+			[]string{"CUDA_VISIBLE_DEVICES=3,1", "MASK=MACA_VISIBLE_DEVICES"},
+			"3", "1",
+		},
 	} {
 		fake := specFile(t, c.spec)
 		want := []string{"0 0 " + c.first, "0 1 " + c.second, "1 0 " + c.first, "1 1 " + c.second}

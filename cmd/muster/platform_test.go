@@ -36,16 +36,20 @@ func TestPlatformMeets(t *testing.T) {
 		{
 			"pytorch",
 			func(node int) []string {
-				return []string{"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, fmt.Sprintf("RANK=%d", node), "WORLD_SIZE=2",
-					"NPROC_PER_NODE=2"}
+				return []string{
+					"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, fmt.Sprintf("RANK=%d", node), "WORLD_SIZE=2",
+					"NPROC_PER_NODE=2",
+				}
 			},
 			[]string{"WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2"},
 		},
 		{
 			"kubeflow",
 			func(int) []string {
-				return []string{"PET_NNODES=2:4", "PET_NPROC_PER_NODE=1", "PET_RDZV_ENDPOINT=127.0.0.1:" + port, "PET_RDZV_BACKEND=c10d",
-					"PET_RDZV_ID=elastic"}
+				return []string{
+					"PET_NNODES=2:4", "PET_NPROC_PER_NODE=1", "PET_RDZV_ENDPOINT=127.0.0.1:" + port, "PET_RDZV_BACKEND=c10d",
+					"PET_RDZV_ID=elastic",
+				}
 			},
 			[]string{"TORCHELASTIC_RUN_ID=elastic", "WORLD_SIZE=2"},
 		},

@@ -85,8 +85,10 @@ func TestProgressOnATerminal(t *testing.T) {
 	if len(lines) != 2 || !strings.Contains(lines[0], "hello") || !strings.Contains(lines[1], "that was it") {
 		t.Errorf("log lines %q of %q", lines, shown.String())
 	}
-	for _, want := range []string{"check of the nodes", "check of the nodes: testing this node, ",
-		"check of the nodes: testing the link to"} {
+	for _, want := range []string{
+		"check of the nodes", "check of the nodes: testing this node, ",
+		"check of the nodes: testing the link to",
+	} {
 		if !slices.ContainsFunc(states, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("%q is not among the states %q", want, states)
 		}

@@ -83,8 +83,10 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 		"--on-node-fault=echo $MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS >> " + told, "--report=" + filepath.Dir(told),
 	}
 	join := func(node int) *testJob {
-		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node),
-			"PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH")}
+		m.env = []string{
+			"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node),
+			"PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH"),
+		}
 		return m.start(node)
 	}
 	first, second := join(0), join(1)

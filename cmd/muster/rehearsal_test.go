@@ -111,8 +111,10 @@ func TestRehearsedCheck(t *testing.T) {
 		says              string
 	}{
 		{name: "no torch anywhere", both: "  faults: [{kind: no-torch}]\n", says: "nodes could not be tested: the check is skipped"},
-		{name: "no torch in a template", both: "  faults: [{kind: no-torch}]\n", flags: []string{"--warm", "torch"},
-			says: "nodes could not be tested: the check is skipped"},
+		{
+			name: "no torch in a template", both: "  faults: [{kind: no-torch}]\n", flags: []string{"--warm", "torch"},
+			says: "nodes could not be tested: the check is skipped",
+		},
 		{name: "no torch on one", node1: "{kind: no-torch}", leaves: "80", says: "no-torch"},
 		{name: "no torch in another round", node1: "{kind: no-torch, attempts: [5]}"},
 		{name: "crash", node1: "{kind: crash, in: check, status: 139, attempts: [0]}", leaves: "80", says: "was killed by SIGSEGV"},
@@ -268,17 +270,26 @@ nodes:
 		values []string // of the spec
 		says   string   // all checks that are heard of, but for those that the machine of the test decides
 	}{
-		{"faults", []string{"RDMA_PER_S", "1000000", "RDMA_STATE", "DOWN", "RDMA_RATE", "200", "CLOCK", "3000", "MTU", "1500",
-			"UNREACHABLE", "0"}, "clock-offset mtu-blackhole rdma-errors rdma-heterogeneous rdma-port-down rdma-rate"},
-		{"none", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE", "0"},
-			""},
-		{"unreachable", []string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE",
-			"1"}, "net-reach"},
+		{"faults", []string{
+			"RDMA_PER_S", "1000000", "RDMA_STATE", "DOWN", "RDMA_RATE", "200", "CLOCK", "3000", "MTU", "1500",
+			"UNREACHABLE", "0",
+		}, "clock-offset mtu-blackhole rdma-errors rdma-heterogeneous rdma-port-down rdma-rate"},
+		{
+			"none",
+			[]string{"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE", "0"},
+			"",
+		},
+		{"unreachable", []string{
+			"RDMA_PER_S", "0", "RDMA_STATE", "ACTIVE", "RDMA_RATE", "400", "CLOCK", "5", "MTU", "9000", "UNREACHABLE",
+			"1",
+		}, "net-reach"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			for name, text := range map[string]string{"spec.yaml": strings.NewReplacer(c.values...).Replace(spec),
-				"token": "the token of a rehearsal"} {
+			for name, text := range map[string]string{
+				"spec.yaml": strings.NewReplacer(c.values...).Replace(spec),
+				"token":     "the token of a rehearsal",
+			} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}

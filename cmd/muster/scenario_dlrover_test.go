@@ -44,8 +44,10 @@ func TestScenarioDLRover(t *testing.T) {
 			}
 			agents := make([]*nodeAgent, c.nodes)
 			for host := range c.nodes {
-				pod := []string{"NODE_RANK=" + strconv.Itoa(host), "NODE_ID=" + strconv.Itoa(host),
-					"POD_IP=" + j.hosts[host].Addrs[0][0].String()}
+				pod := []string{
+					"NODE_RANK=" + strconv.Itoa(host), "NODE_ID=" + strconv.Itoa(host),
+					"POD_IP=" + j.hosts[host].Addrs[0][0].String(),
+				}
 				agents[host] = j.pod(host, append(pod, c.more...), "sh", "-c", line, "sh", script, train)
 			}
 			for _, a := range agents {

@@ -61,8 +61,10 @@ func TestScenarioPyTorchJobTorchrun(t *testing.T) {
 	for rank := range 6 {
 		for round := range 5 {
 			vars := j.shown(rank, round)
-			for _, kv := range []string{"WORLD_SIZE=6", "LOCAL_WORLD_SIZE=2", fmt.Sprintf("GROUP_RANK=%d", rank/2), "MASTER_ADDR=node0",
-				"MASTER_PORT=23456", fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", round)} {
+			for _, kv := range []string{
+				"WORLD_SIZE=6", "LOCAL_WORLD_SIZE=2", fmt.Sprintf("GROUP_RANK=%d", rank/2), "MASTER_ADDR=node0",
+				"MASTER_PORT=23456", fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", round),
+			} {
 				if name, value, _ := strings.Cut(kv, "="); vars[name] != value {
 					t.Errorf("rank %d has %s=%q in round %d, want %s", rank, name, vars[name], round, value)
 				}

@@ -68,8 +68,10 @@ func TestOpenIsTold(t *testing.T) {
 	}{
 		"none": {nil, 1}, "one": {[]string{"--token-file", file}, 0},
 	} {
-		args := append([]string{"--log-level", "warn", "run", "--nnodes", "1:2", "--last-call", "0.1", "--rdzv", "muster://" + at,
-			"--run-id", "x"}, c.args...)
+		args := append([]string{
+			"--log-level", "warn", "run", "--nnodes", "1:2", "--last-call", "0.1", "--rdzv", "muster://" + at,
+			"--run-id", "x",
+		}, c.args...)
 		got := muster(t, nil, append(args, "--", "true")...)
 		said := "no job token: whoever reaches " + at + " can change what this job does"
 		if n := strings.Count(got.stderr, said); got.status != 0 || n != c.want || c.want > 0 &&

@@ -80,13 +80,21 @@ func TestToolsFromPath(t *testing.T) {
 		want           check.Status // the worst
 	}{
 		"healthy NPUs": {"ascend", "", []string{"npu-smi", "hccn_tool"}, []string{"device-health", "device-network"}, check.Pass},
-		"sick NPU": {"ascend", "{kind: unhealthy, gpu: 1}", []string{"npu-smi", "hccn_tool"},
-			[]string{"device-health", "device-network"}, check.Fail},
+		"sick NPU": {
+			"ascend", "{kind: unhealthy, gpu: 1}",
+			[]string{"npu-smi", "hccn_tool"},
+			[]string{"device-health", "device-network"},
+			check.Fail,
+		},
 		"no network":  {"ascend", "{kind: net-down, gpu: 0}", []string{"npu-smi", "hccn_tool"}, []string{"device-network"}, check.Warn},
 		"no word":     {"ascend", "{kind: unhealthy, gpu: 1, value: NA}", []string{"npu-smi"}, []string{"device-health"}, check.Pass},
 		"Gaudi's row": {"gaudi", "{kind: remap-pending, gpu: 1}", []string{"hl-smi"}, []string{"remap-pending"}, check.Fail},
-		"MetaX's ECC": {"metax", "{kind: ecc-uncorrectable, gpu: 1, value: 2}", []string{"mx-smi"},
-			[]string{"ecc-uncorrectable", "retired-many", "device-link"}, check.Fail},
+		"MetaX's ECC": {
+			"metax", "{kind: ecc-uncorrectable, gpu: 1, value: 2}",
+			[]string{"mx-smi"},
+			[]string{"ecc-uncorrectable", "retired-many", "device-link"},
+			check.Fail,
+		},
 		"MetaX's link": {"metax", "{kind: link-down, gpu: 1}", []string{"mx-smi"}, []string{"device-link"}, check.Warn},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,12 +148,16 @@ func TestToolsMisbehave(t *testing.T) {
 	}{
 		"missing": {"", nil, "npu-smi cannot be asked: there is no npu-smi on PATH, nor in /usr/local/bin, /usr/local/sbin"},
 		"hangs":   {"exec sleep 60", func(f *acceleratorFlags) { f.timeout = time.Second }, "npu-smi hung for 1s and was killed"},
-		"garbage": {`printf '\001\033[2J\377 hello\n'`, nil,
-			`npu-smi info -m does not name the NPU of /dev/davinci0: what npu-smi info -m says is not understood: \x01\x1b[2J\xff hello`},
+		"garbage": {
+			`printf '\001\033[2J\377 hello\n'`, nil,
+			`npu-smi info -m does not name the NPU of /dev/davinci0: what npu-smi info -m says is not understood: \x01\x1b[2J\xff hello`,
+		},
 		"much":  {"exec head -c 300000 /dev/zero", nil, "npu-smi info -m wrote more than 262144 bytes and was killed"},
 		"fails": {"echo no permission >&2; exit 1", nil, "npu-smi info -m: exited with status 1 (no permission)"},
-		"switched off": {script(t, fake, "npu-smi"), func(f *acceleratorFlags) { f.exec = "none" },
-			"npu-smi was not asked: --probe-exec none"},
+		"switched off": {
+			script(t, fake, "npu-smi"), func(f *acceleratorFlags) { f.exec = "none" },
+			"npu-smi was not asked: --probe-exec none",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			own, scripts := f, map[string]string{}

@@ -107,8 +107,10 @@ func TestEnvironmentLikeTorchrun(t *testing.T) {
 		}
 	}
 	// Ours, and what the shell and the test set.
-	for _, name := range []string{"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "DUMP", "_",
-		"SHLVL", "PWD", "OLDPWD"} {
+	for _, name := range []string{
+		"MUSTER_AGENT", "MUSTER_RUN_DIR", "MUSTER_ROUND", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "DUMP", "_",
+		"SHLVL", "PWD", "OLDPWD",
+	} {
 		delete(ours, name)
 		delete(theirs, name)
 	}
@@ -130,8 +132,10 @@ func TestErrorFile(t *testing.T) {
 	if got.status != 1 {
 		t.Errorf("status %d, want 1", got.status)
 	}
-	for _, want := range []string{"boom.py FAILED", "Root Cause (first observed failure):", "rank      : 1 (local_rank: 1)",
-		"ValueError: boom of rank 1", "error.json"} {
+	for _, want := range []string{
+		"boom.py FAILED", "Root Cause (first observed failure):", "rank      : 1 (local_rank: 1)",
+		"ValueError: boom of rank 1", "error.json",
+	} {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("the summary lacks %q:\n%s", want, got.stderr)
 		}

@@ -73,12 +73,18 @@ func TestReportSaysWhatPeopleLookFor(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"run", "-n", "2", "--max-restarts", "1", "--log-dir", logs, "--tee", "3"},
-			[]string{"restarts  : 1 of 1 used: none is left", "logs      : " + logs}},
-		{[]string{"run", "-n", "2", "--max-restarts", "5", "--fatal-exit-codes", "3"},
-			[]string{"restarts  : 0 of 5 used: status 3 is fatal", "on the console only"}},
-		{[]string{"torchrun", "--standalone", "--no-python"},
-			[]string{"restarts  : none was asked for", "Root Cause (first observed failure):"}},
+		{
+			[]string{"run", "-n", "2", "--max-restarts", "1", "--log-dir", logs, "--tee", "3"},
+			[]string{"restarts  : 1 of 1 used: none is left", "logs      : " + logs},
+		},
+		{
+			[]string{"run", "-n", "2", "--max-restarts", "5", "--fatal-exit-codes", "3"},
+			[]string{"restarts  : 0 of 5 used: status 3 is fatal", "on the console only"},
+		},
+		{
+			[]string{"torchrun", "--standalone", "--no-python"},
+			[]string{"restarts  : none was asked for", "Root Cause (first observed failure):"},
+		},
 	} {
 		got := muster(t, []string{"MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
 		if got.status != 3 {
@@ -258,8 +264,10 @@ func TestDryRunShowsFlagsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", "--master_port",
-		freePort(t), script}
+	args := []string{
+		"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", "--master_port",
+		freePort(t), script,
+	}
 	for _, all := range []bool{false, true} {
 		flags := []string{"--dry-run"}
 		if all {
@@ -313,8 +321,10 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 	readme, measured := read("README.md"), read("docs/performance.md")
 	rows := 0
 	for line := range strings.Lines(readme) {
-		for _, row := range []string{"| command start to a worker's first", "| memory of the launcher,",
-			"| 8 workers to their first all-reduce"} {
+		for _, row := range []string{
+			"| command start to a worker's first", "| memory of the launcher,",
+			"| 8 workers to their first all-reduce",
+		} {
 			if !strings.HasPrefix(line, row) {
 				continue
 			}

@@ -104,31 +104,49 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	for name, c := range map[string]struct{ before, module, says string }{
-		"reads what the script set": {"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')",
-			"reads LATE_MODE"},
-		"draws a random number": {"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'",
-			"changes the state of random"},
-		"filters warnings": {"pass", "import warnings\nwarnings.filterwarnings('ignore', category=UserWarning)\nvalue = 'x'",
-			"changes filters of warnings"},
-		"handles a signal": {"pass", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)\nvalue = 'x'",
-			"changes signal handlers"},
+		"reads what the script set": {
+			"os.environ['LATE_MODE'] = 'x'", "import os\nvalue = os.environ.get('LATE_MODE', 'unset')",
+			"reads LATE_MODE",
+		},
+		"draws a random number": {
+			"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'",
+			"changes the state of random",
+		},
+		"filters warnings": {
+			"pass", "import warnings\nwarnings.filterwarnings('ignore', category=UserWarning)\nvalue = 'x'",
+			"changes filters of warnings",
+		},
+		"handles a signal": {
+			"pass", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)\nvalue = 'x'",
+			"changes signal handlers",
+		},
 		"prints":              {"pass", "print('hello from late', flush=True)\nvalue = 'x'", "prints 16 bytes"},
 		"prints below Python": {"pass", "import os\nos.write(2, b'from below')\nvalue = 'x'", "prints 10 bytes"},
-		"starts a thread": {"pass",
+		"starts a thread": {
+			"pass",
 			"import threading, time\nthreading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()\nvalue = 'x'",
-			"starts threads: watcher"},
+			"starts threads: watcher",
+		},
 		"opens a socket": {"pass", "import socket\ns = socket.socket()\nvalue = 'x'", "leaves descriptor"},
 		"reads the rank": {"pass", "import os\nvalue = 'x' + os.environ.get('RANK', '')[:0]", "reads RANK"},
-		"goes its own way": {"sys.late_way = True",
+		"goes its own way": {
+			"sys.late_way = True",
 			"import sys\nif hasattr(sys, 'late_way'):\n    import one_way\nelse:\n    import other_way\nvalue = 'x'",
-			"other_way.py, which the workers did not"},
+			"other_way.py, which the workers did not",
+		},
 		"sets the search path": {"pass", "import sys\nsys.path.append('/nowhere')\nvalue = 'x'", "changes sys.path"},
-		"exits": {"sys.late_way = True", "import sys\nif not hasattr(sys, 'late_way'): sys.exit(3)\nvalue = 'x'",
-			"calls sys.exit(3)"},
-		"dies": {"sys.late_way = True",
-			"import os, sys\nif not hasattr(sys, 'late_way'): os.kill(os.getpid(), 9)\nvalue = 'x'", "was killed by SIGKILL"},
-		"forks": {"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.fork()\nvalue = 'x'",
-			"forks, and lets both processes go on"},
+		"exits": {
+			"sys.late_way = True", "import sys\nif not hasattr(sys, 'late_way'): sys.exit(3)\nvalue = 'x'",
+			"calls sys.exit(3)",
+		},
+		"dies": {
+			"sys.late_way = True",
+			"import os, sys\nif not hasattr(sys, 'late_way'): os.kill(os.getpid(), 9)\nvalue = 'x'", "was killed by SIGKILL",
+		},
+		"forks": {
+			"sys.late_way = True", "import os, sys\nif not hasattr(sys, 'late_way'): os.fork()\nvalue = 'x'",
+			"forks, and lets both processes go on",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -80,8 +80,10 @@ print("rank", os.environ["RANK"], "here", flush=True)
 // does not notice. What is stopped is waited for, for some seconds, and holds up the others.
 func TestWarmKilledWhileForking(t *testing.T) {
 	testutil.Long(t)
-	for who, survivors := range map[string]int{"template": 0, "middleman0": 0, "middleman1": 0, "middleman2": 1, "worker1": 1,
-		"worker2": 1} {
+	for who, survivors := range map[string]int{
+		"template": 0, "middleman0": 0, "middleman1": 0, "middleman2": 1, "worker1": 1,
+		"worker2": 1,
+	} {
 		for _, signal := range []string{"SIGKILL", "SIGSTOP"} {
 			t.Run(who+" "+signal, func(t *testing.T) {
 				t.Parallel()
@@ -381,18 +383,25 @@ func TestWarmBadModules(t *testing.T) {
 		"exits hard": {"import os; os.write(2, b'farewell'); os._exit(4)", 2, []string{"exited with status 4: farewell"}},
 		"crashes":    {"import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 2, []string{"was killed by SIGSEGV"}},
 		"forks":      {"import os; os.fork()", 2, []string{"forks, and lets both processes go on"}},
-		"child": {"import subprocess; subprocess.Popen(['sleep', '600'])", 2,
-			[]string{"starts a process that goes on running: sleep"}},
+		"child": {
+			"import subprocess; subprocess.Popen(['sleep', '600'])", 2,
+			[]string{"starts a process that goes on running: sleep"},
+		},
 		"daemon": {"import os; os.system('setsid sleep 601 >/dev/null 2>&1 </dev/null &')", 2, nil},
-		"thread": {"import threading, time; threading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()",
-			2, []string{"starts threads: watcher"}},
+		"thread": {
+			"import threading, time; threading.Thread(target=time.sleep, args=(600,), name='watcher', daemon=True).start()",
+			2,
+			[]string{"starts threads: watcher"},
+		},
 		"timer":     {"import signal; signal.alarm(600)", 2, []string{"starts a timer"}},
 		"directory": {"import os; os.chdir('/')", 2, []string{"changes the working directory to /"}},
 		"rank":      {"import os; rank = int(os.environ.get('LOCAL_RANK', 0))", 2, []string{"reads LOCAL_RANK", "bad.py:1"}},
 		"socket":    {"import socket; s = socket.socket()", 2, []string{"leaves descriptor", "socket:"}},
 		"file":      {"f = open(__file__)", 2, []string{"leaves descriptor 3 open", "bad.py"}},
-		"shared_memory": {"from multiprocessing.shared_memory import SharedMemory; s = SharedMemory(create=True, size=100)", 2,
-			[]string{"starts a process that goes on running", "python3"}},
+		"shared_memory": {
+			"from multiprocessing.shared_memory import SharedMemory; s = SharedMemory(create=True, size=100)", 2,
+			[]string{"starts a process that goes on running", "python3"},
+		},
 		"shared":       {"import mmap; m = mmap.mmap(-1, 4096)", 2, []string{"maps shared memory"}},
 		"prints":       {"print('one line')", 2, []string{"] one line"}},
 		"prints a lot": {"print('x' * 3000000)", 0, []string{"more than 1048576 bytes are printed"}},

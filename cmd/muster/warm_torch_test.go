@@ -187,8 +187,10 @@ func TestWarmErrorFile(t *testing.T) {
 	}
 	_, coldErr := splitLog(cold.stderr)
 	_, warmErr := splitLog(warm.stderr)
-	for _, want := range []string{"rank      : 1 (local_rank: 1)", "ZeroDivisionError: integer division or modulo by zero",
-		"attempt_0/1/error.json"} {
+	for _, want := range []string{
+		"rank      : 1 (local_rank: 1)", "ZeroDivisionError: integer division or modulo by zero",
+		"attempt_0/1/error.json",
+	} {
 		if !strings.Contains(coldErr, want) {
 			t.Errorf("the cold summary lacks %q:\n%s", want, coldErr)
 		}

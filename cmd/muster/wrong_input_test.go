@@ -21,32 +21,56 @@ func TestOrdinaryMistakes(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"a port in use, two hosts": {[]string{"run", "--hosts", "localhost,127.0.0.2", "--master-port", taken, "--", "true"},
-			[]string{"127.0.0.1:" + taken + ": address already in use", "another process has port " + taken}},
-		"a port in use, one host": {[]string{"run", "--hosts", "localhost:2", "--master-port", taken, "--", "true"},
-			[]string{"address already in use", "another process has port " + taken}},
-		"a port in use, torchrun": {[]string{"--hosts", "localhost,127.0.0.2", "torchrun", "--master-port", taken, "--no-python",
-			"true"}, []string{"another process has port " + taken}},
-		"a port in use, deepspeed": {[]string{"deepspeed", "--hostfile", slots, "--master_port", taken, "--no_local_rank",
-			"--no_python", "true"}, []string{"another process has port " + taken}},
-		"a status file nowhere": {[]string{"run", "--hosts", "localhost,127.0.0.2", "--status-file", "/nowhere/s.json", "--",
-			"true"}, []string{`cannot write the status file "/nowhere/s.json"`, "in a directory that exists"}},
-		"a status file that is a tree": {[]string{"run", "--hosts", "localhost,127.0.0.2", "--status-file", t.TempDir(), "--", "true"},
-			[]string{"is no regular file"}},
-		"blanks between hosts": {[]string{"run", "--hosts", "localhost 127.0.0.2", "--", "true"},
-			[]string{`"localhost 127.0.0.2" is no name of a host`, "write commas between hosts"}},
+		"a port in use, two hosts": {
+			[]string{"run", "--hosts", "localhost,127.0.0.2", "--master-port", taken, "--", "true"},
+			[]string{"127.0.0.1:" + taken + ": address already in use", "another process has port " + taken},
+		},
+		"a port in use, one host": {
+			[]string{"run", "--hosts", "localhost:2", "--master-port", taken, "--", "true"},
+			[]string{"address already in use", "another process has port " + taken},
+		},
+		"a port in use, torchrun": {[]string{
+			"--hosts", "localhost,127.0.0.2", "torchrun", "--master-port", taken, "--no-python",
+			"true",
+		}, []string{"another process has port " + taken}},
+		"a port in use, deepspeed": {[]string{
+			"deepspeed", "--hostfile", slots, "--master_port", taken, "--no_local_rank",
+			"--no_python", "true",
+		}, []string{"another process has port " + taken}},
+		"a status file nowhere": {[]string{
+			"run", "--hosts", "localhost,127.0.0.2", "--status-file", "/nowhere/s.json", "--",
+			"true",
+		}, []string{`cannot write the status file "/nowhere/s.json"`, "in a directory that exists"}},
+		"a status file that is a tree": {
+			[]string{"run", "--hosts", "localhost,127.0.0.2", "--status-file", t.TempDir(), "--", "true"},
+			[]string{"is no regular file"},
+		},
+		"blanks between hosts": {
+			[]string{"run", "--hosts", "localhost 127.0.0.2", "--", "true"},
+			[]string{`"localhost 127.0.0.2" is no name of a host`, "write commas between hosts"},
+		},
 		"semicolons between hosts": {[]string{"run", "--hosts", "a;b", "--", "true"}, []string{"write commas between hosts"}},
-		"more nodes than the host": {[]string{"run", "--hosts", "localhost", "--nnodes", "2", "--", "true"},
-			[]string{"cannot use --nnodes 2 with --hosts: there is only 1 host\n"}},
+		"more nodes than the host": {
+			[]string{"run", "--hosts", "localhost", "--nnodes", "2", "--", "true"},
+			[]string{"cannot use --nnodes 2 with --hosts: there is only 1 host\n"},
+		},
 		"more workers than the slot": {[]string{"horovodrun", "-np", "2", "-H", "localhost:1", "true"}, []string{"-H has 1 slot\n"}},
-		"mpirun's word": {[]string{"run", "--np", "2", "--", "true"},
-			[]string{"unknown flag --np\n", "-n N is the number of workers on each node"}},
-		"deepspeed's word": {[]string{"run", "--num_gpus", "2", "--", "true"},
-			[]string{"unknown flag --num_gpus\n", "-n N is the number of workers on each node"}},
-		"accelerate's word": {[]string{"run", "--num-machines", "2", "--", "true"},
-			[]string{"unknown flag --num-machines\n", "--nnodes N is the number of nodes"}},
-		"a host twice, colossalai": {[]string{"colossalai", "run", "--nproc_per_node", "1", "--host", "a,a", script},
-			[]string{"cannot use --host a,a: item 2: the host a was there before"}},
+		"mpirun's word": {
+			[]string{"run", "--np", "2", "--", "true"},
+			[]string{"unknown flag --np\n", "-n N is the number of workers on each node"},
+		},
+		"deepspeed's word": {
+			[]string{"run", "--num_gpus", "2", "--", "true"},
+			[]string{"unknown flag --num_gpus\n", "-n N is the number of workers on each node"},
+		},
+		"accelerate's word": {
+			[]string{"run", "--num-machines", "2", "--", "true"},
+			[]string{"unknown flag --num-machines\n", "--nnodes N is the number of nodes"},
+		},
+		"a host twice, colossalai": {
+			[]string{"colossalai", "run", "--nproc_per_node", "1", "--host", "a,a", script},
+			[]string{"cannot use --host a,a: item 2: the host a was there before"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -161,8 +161,10 @@ func TestScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said []string
-	shell := discovery.Shell{Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + file},
-		Stderr: func(line string) { said = append(said, line) }}
+	shell := discovery.Shell{
+		Env:    []string{"PATH=" + os.Getenv("PATH"), "FILE=" + file},
+		Stderr: func(line string) { said = append(said, line) },
+	}
 	find := func(command string, timeout time.Duration) ([]horovod.Host, error) {
 		got, _, err := discovery.Script{Command: command, Runner: shell, Slots: 3, Timeout: timeout}.Find(t.Context())
 		return got, err

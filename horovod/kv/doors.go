@@ -43,8 +43,10 @@ func NewDoors() (*Doors, error) {
 			name, err = unix.Getsockname(fd)
 		}
 		if at, ok := name.(*unix.SockaddrInet4); ok && err == nil {
-			return &Doors{port: at.Port, hold: fd, conns: make(chan net.Conn), ended: make(chan struct{}),
-				open: map[netip.Addr]net.Listener{}}, nil
+			return &Doors{
+				port: at.Port, hold: fd, conns: make(chan net.Conn), ended: make(chan struct{}),
+				open: map[netip.Addr]net.Listener{},
+			}, nil
 		}
 		_ = unix.Close(fd)
 	}

@@ -91,7 +91,8 @@ func Listen(ctx context.Context, host string, port int) (net.Listener, error) {
 
 // listen is Listen with what is done to the socket before.
 func listen(ctx context.Context, host string, port int, control func(network, address string, c syscall.RawConn) error) (net.Listener,
-	error) {
+	error,
+) {
 	config := net.ListenConfig{KeepAlive: 15 * time.Second, Control: control}
 	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

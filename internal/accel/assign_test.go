@@ -95,23 +95,35 @@ func TestShareDevicesRefuses(t *testing.T) {
 		env        string
 		want, hint string
 	}{
-		{"fewer workers", "1", 1, pair, "", "1 worker and 2 GPUs that a worker would see: each is to have one",
-			"choose 1 device by CUDA_VISIBLE_DEVICES"},
-		{"more workers", "4", 4, ascend, "", "4 workers and 2 NPUs that a worker would see",
-			"choose 4 devices by ASCEND_RT_VISIBLE_DEVICES"},
-		{"masked away", "2", 2, pair, "CUDA_VISIBLE_DEVICES=",
-			`there is no accelerator that a worker would see (found 2 NVIDIA GPUs with a usable device node; CUDA_VISIBLE_DEVICES="": 0 of 2 visible)`, ""},
+		{
+			"fewer workers", "1", 1, pair, "", "1 worker and 2 GPUs that a worker would see: each is to have one",
+			"choose 1 device by CUDA_VISIBLE_DEVICES",
+		},
+		{
+			"more workers", "4", 4, ascend, "", "4 workers and 2 NPUs that a worker would see",
+			"choose 4 devices by ASCEND_RT_VISIBLE_DEVICES",
+		},
+		{
+			"masked away", "2", 2, pair, "CUDA_VISIBLE_DEVICES=",
+			`there is no accelerator that a worker would see (found 2 NVIDIA GPUs with a usable device node; CUDA_VISIBLE_DEVICES="": 0 of 2 visible)`, "",
+		},
 		{"none", "2", 2, tree{}, "", "there is no accelerator that a worker would see", ""},
 		{"a tie", "2", 2, pair.With(ascend), "", "cannot choose between 2 nvidia devices and 2 ascend devices", "name the vendor"},
 		{"Gaudi's modules", "hpu", 2, gaudi, "", "HABANA_VISIBLE_MODULES names Gaudi's modules, whose numbers no file tells", ""},
 		{"an integrated GPU", "xpu", 2, arc, "", "not known beside 0000:00:02.0: it is an integrated GPU", ""},
-		{"for the runtime to say", "2", 2, arc, "ZE_AFFINITY_MASK=0,1", "that is for the vendor's runtime to resolve",
-			"unset ZE_AFFINITY_MASK"},
-		{"names that are not there", "amd", 2, mi210, "ROCR_VISIBLE_DEVICES=0,9",
-			"the visibility variables name 2 devices, and only 1 are there", ""},
+		{
+			"for the runtime to say", "2", 2, arc, "ZE_AFFINITY_MASK=0,1", "that is for the vendor's runtime to resolve",
+			"unset ZE_AFFINITY_MASK",
+		},
+		{
+			"names that are not there", "amd", 2, mi210, "ROCR_VISIBLE_DEVICES=0,9",
+			"the visibility variables name 2 devices, and only 1 are there", "",
+		},
 		{"OpenCL's mask", "amd", 2, mi210, "GPU_DEVICE_ORDINAL=1", `GPU_DEVICE_ORDINAL="1" would choose again: unset it`, ""},
-		{"an order of its own", "2", 2, pair.With(two), "CUDA_DEVICE_ORDER=FASTEST_FIRST",
-			`with CUDA_DEVICE_ORDER="FASTEST_FIRST" nobody can tell`, ""},
+		{
+			"an order of its own", "2", 2, pair.With(two), "CUDA_DEVICE_ORDER=FASTEST_FIRST",
+			`with CUDA_DEVICE_ORDER="FASTEST_FIRST" nobody can tell`, "",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lookup := env(strings.Fields(c.env)...)

@@ -19,9 +19,9 @@ type BindMode string
 
 // The modes. In each, the worker with local rank i belongs to the i-th accelerator that workers see.
 const (
-	BindNode        BindMode = "node"         // all CPUs of the accelerator's NUMA node
-	BindSocket      BindMode = "socket"       // all CPUs of the NUMA nodes on the same socket
-	BindExclusive   BindMode = "exclusive"    // whole cores of the node, an equal share of its own for each of the node's accelerators
+	BindNode      BindMode = "node"      // all CPUs of the accelerator's NUMA node
+	BindSocket    BindMode = "socket"    // all CPUs of the NUMA nodes on the same socket
+	BindExclusive BindMode = "exclusive" // whole cores of the node, an equal share of its own for each of the node's accelerators
 	// The CPUs that share one cache of the highest level, another one for each accelerator where there are enough.
 	BindCoreComplex BindMode = "core-complex"
 )

@@ -29,8 +29,10 @@ func TestBind(t *testing.T) {
 		{name: "socket", tree: duo, mode: "socket", workers: 5, want: "0-3,8-11 0-3,8-11 4-7,12-15 4-7,12-15 4-7,12-15"},
 		{name: "exclusive", tree: duo, mode: "exclusive", workers: 5, want: "0-1,8-9 2-3,10-11 4-5,12-13 6,14 7,15"},
 		{name: "core complex", tree: duo, mode: "core-complex", workers: 5, want: "0-1,8-9 2-3,10-11 4,12 6,14 7,15"},
-		{name: "fewer workers than GPUs: all that are visible count", tree: duo, mode: "exclusive", workers: 4,
-			want: "0-1,8-9 2-3,10-11 4-5,12-13 6,14"},
+		{
+			name: "fewer workers than GPUs: all that are visible count", tree: duo, mode: "exclusive", workers: 4,
+			want: "0-1,8-9 2-3,10-11 4-5,12-13 6,14",
+		},
 		{name: "hidden GPUs do not count", tree: duo, mask: "4,0", mode: "exclusive", workers: 2, want: "6-7,14-15 0-1,8-9"},
 		{name: "forbidden CPUs", tree: duo, allowed: "0-5,8,15", mode: "node", workers: 4, want: "0-1,8 2-3 4-5 15"},
 		{name: "half a core is a core", tree: duo, allowed: "0,6,15", mask: "3,4", mode: "exclusive", workers: 2, want: "6 15"},
@@ -69,8 +71,10 @@ func TestBind(t *testing.T) {
 			}),
 			want: "0-3,8-11 0-3,8-11",
 		},
-		{name: "a node of whose CPUs none is allowed, elsewhere", tree: duo, allowed: "0-7", mask: "0", mode: "socket", workers: 1,
-			want: "0-3"},
+		{
+			name: "a node of whose CPUs none is allowed, elsewhere", tree: duo, allowed: "0-7", mask: "0", mode: "socket", workers: 1,
+			want: "0-3",
+		},
 		{
 			name: "a node of whose CPUs none is allowed", tree: duo, allowed: "2-7", mode: "node", workers: 2,
 			err: "local rank 0: NUMA node 0 has no CPU that this process may use",
@@ -93,12 +97,16 @@ func TestBind(t *testing.T) {
 			mode:    "exclusive",
 			workers: 1, err: "cannot tell the core of CPU 1",
 		},
-		{name: "no GPU", tree: numaTree{}, mode: "node", workers: 1,
-			err: "No accelerator available for NUMA binding (no NVIDIA GPU was found"},
+		{
+			name: "no GPU", tree: numaTree{}, mode: "node", workers: 1,
+			err: "No accelerator available for NUMA binding (no NVIDIA GPU was found",
+		},
 		{name: "all hidden", tree: duo, mask: "-1", mode: "node", workers: 1, err: "No accelerator available for NUMA binding"},
 		{name: "undecided", tree: duo, mask: "MIG-a", mode: "node", workers: 1, err: "cannot count the MIG instances"},
-		{name: "more workers than GPUs", tree: duo, mask: "0,1", mode: "node", workers: 3,
-			err: "3 workers and 2 accelerators visible: local rank 2 has none"},
+		{
+			name: "more workers than GPUs", tree: duo, mask: "0,1", mode: "node", workers: 3,
+			err: "3 workers and 2 accelerators visible: local rank 2 has none",
+		},
 		{
 			name: "a node that is matched with no PCI device", tree: duo, mode: "node", workers: 1,
 			patch: tree{information("0000:10:00.0"): "Model: X\n", information("0000:11:00.0"): "", "dev/nvidia0": ""},

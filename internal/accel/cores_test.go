@@ -10,8 +10,10 @@ import (
 )
 
 func TestShareCPUs(t *testing.T) {
-	files := numaTree{Nodes: map[int]string{0: "0-3,8-11", 1: "4-7,12-15", 2: ""},
-		Cores: []string{"0,8", "1,9", "2,10", "3,11", "4,12", "5,13", "6,14", "7,15"}}.Files(t)
+	files := numaTree{
+		Nodes: map[int]string{0: "0-3,8-11", 1: "4-7,12-15", 2: ""},
+		Cores: []string{"0,8", "1,9", "2,10", "3,11", "4,12", "5,13", "6,14", "7,15"},
+	}.Files(t)
 	for _, c := range []struct {
 		allowed, list string
 		workers       int

@@ -113,8 +113,10 @@ func TestDetect(t *testing.T) {
 			found: "0000:1b:00.0:1 0001:03:00.0:2", shown: "GPU-a GPU-c",
 		},
 		{
-			name: "sandbox without PCI", tree: control.With(tree{"dev/nvidia0": "node", "dev/nvidia3": "node", "dev/nvidia03": "node",
-				"dev/nvidia-modeset": "node"}),
+			name: "sandbox without PCI", tree: control.With(tree{
+				"dev/nvidia0": "node", "dev/nvidia3": "node", "dev/nvidia03": "node",
+				"dev/nvidia-modeset": "node",
+			}),
 			found: ":0 :3", shown: " ",
 			why: "/sys shows no PCI devices: counted 2 /dev/nvidia* nodes that this process may use",
 		},
@@ -159,8 +161,10 @@ func TestDetect(t *testing.T) {
 			why: `NVIDIA_VISIBLE_DEVICES="void": this container was given no GPU`,
 		},
 		{
-			name: "MIG", tree: three.With(tree{"proc/driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": "DeviceFileMinor: 30\n",
-				"proc/driver/nvidia/capabilities/gpu0/mig/config": "DeviceFileMinor: 1\n"}),
+			name: "MIG", tree: three.With(tree{
+				"proc/driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": "DeviceFileMinor: 30\n",
+				"proc/driver/nvidia/capabilities/gpu0/mig/config":         "DeviceFileMinor: 1\n",
+			}),
 			found: "0000:1b:00.0:1 0000:43:00.0:0 0001:03:00.0:2", shown: "GPU-a GPU-b GPU-c",
 			why: "GPU 0 is divided into MIG instances: it counts as one device",
 		},
@@ -229,8 +233,10 @@ func TestDetectUndecided(t *testing.T) {
 	}{
 		{"MIG mask", control.With(gpuA, allOpen), "MIG-1,MIG-2", "cannot count the MIG instances that CUDA_VISIBLE_DEVICES names"},
 		{"malformed mask", control.With(gpuA, allOpen), "+", `cannot read CUDA_VISIBLE_DEVICES="+": element "+": a sign without a number`},
-		{"UUID of a sleeping GPU", asleep, "GPU-1",
-			`cannot resolve CUDA_VISIBLE_DEVICES="GPU-1": the driver does not tell every GPU's UUID`},
+		{
+			"UUID of a sleeping GPU", asleep, "GPU-1",
+			`cannot resolve CUDA_VISIBLE_DEVICES="GPU-1": the driver does not tell every GPU's UUID`,
+		},
 		{"WSL", wsl, "0", "cannot count GPUs under WSL: it has no device node per GPU"},
 	} {
 		inv := accel.Detect(c.tree.Root(), env("CUDA_VISIBLE_DEVICES="+c.mask))

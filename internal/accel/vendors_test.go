@@ -24,8 +24,10 @@ func TestDetectVendors(t *testing.T) {
 		unusable string // node@address: why
 		why      string // a sentence that must be among the reasons
 	}{
-		{name: "AMD by KFD node", tree: mi210, vendor: "amd", found: "dri/renderD128@0000:63:00.0 dri/renderD129@0000:43:00.0",
-			why: "found 2 AMD GPUs with a usable device node"},
+		{
+			name: "AMD by KFD node", tree: mi210, vendor: "amd", found: "dri/renderD128@0000:63:00.0 dri/renderD129@0000:43:00.0",
+			why: "found 2 AMD GPUs with a usable device node",
+		},
 		{
 			name: "AMD divided", tree: mi300cpx, vendor: "amd", why: "CUDA_VISIBLE_DEVICES is not set: 4 of 4 visible",
 			found: "dri/renderD128@0000:05:00.0 dri/renderD129@0000:05:00.0 dri/renderD130@0000:05:00.0 dri/renderD136@0000:27:00.0",
@@ -52,39 +54,55 @@ func TestDetectVendors(t *testing.T) {
 				tree{"sys/class/kfd/kfd/topology/nodes/3/properties": ""}),
 			unusable: "@0000:43:00.0: it is bound to the driver vfio-pci",
 		},
-		{name: "AMD in a sandbox without PCI", tree: nodes("kfd", "dri/renderD128").With(kfd(1, 0x1002, 152, 1281, 128, 1)), vendor: "amd",
-			found: "dri/renderD128@0000:05:00.1"},
-		{name: "garbage in KFD",
-			tree: mi210.With(tree{"sys/class/kfd/kfd/topology/nodes/2/properties": "simd_count x\n\xff\ndrm_render_minor 99999999999999999999\n", "sys/class/kfd/kfd/topology/nodes/x/properties": "simd_count 1\n"}), vendor: "amd", found: "dri/renderD129@0000:43:00.0", unusable: "@0000:63:00.0: the driver lists it for no computing, or not for this process"},
-		{name: "Hygon without its CPU's functions", tree: hygon, vendor: "hygon",
-			found: "dri/renderD128@0000:05:00.0 dri/renderD129@0000:06:00.0", why: "found 2 Hygon DCUs with a usable device node"},
-		{name: "Hygon CPUs alone",
-			tree: pci("0000:00:00.0", "0x1d94", "0x060000", "").With(pci("0000:00:00.2", "0x1d94", "0x108000", "ccp"))},
+		{
+			name: "AMD in a sandbox without PCI", tree: nodes("kfd", "dri/renderD128").With(kfd(1, 0x1002, 152, 1281, 128, 1)), vendor: "amd",
+			found: "dri/renderD128@0000:05:00.1",
+		},
+		{
+			name: "garbage in KFD",
+			tree: mi210.With(tree{"sys/class/kfd/kfd/topology/nodes/2/properties": "simd_count x\n\xff\ndrm_render_minor 99999999999999999999\n", "sys/class/kfd/kfd/topology/nodes/x/properties": "simd_count 1\n"}), vendor: "amd", found: "dri/renderD129@0000:43:00.0", unusable: "@0000:63:00.0: the driver lists it for no computing, or not for this process",
+		},
+		{
+			name: "Hygon without its CPU's functions", tree: hygon, vendor: "hygon",
+			found: "dri/renderD128@0000:05:00.0 dri/renderD129@0000:06:00.0", why: "found 2 Hygon DCUs with a usable device node",
+		},
+		{
+			name: "Hygon CPUs alone",
+			tree: pci("0000:00:00.0", "0x1d94", "0x060000", "").With(pci("0000:00:00.2", "0x1d94", "0x108000", "ccp")),
+		},
 		{name: "Ascend", tree: ascend, vendor: "ascend", found: "davinci0@0000:82:00.0 davinci1@0000:c1:00.0"},
 		{
 			name: "Ascend container with a part", tree: ascend.With(tree{"dev/davinci0": "", "dev/davinci1": "", "dev/davinci5": "node"}),
 			vendor: "ascend", found: "davinci5@",
 			why: "2 Ascend NPUs on the PCI bus and 1 device node: counted by the nodes, without an address",
 		},
-		{name: "Ascend node denied", tree: ascend.With(tree{"dev/davinci0": "denied"}), vendor: "ascend", found: "davinci1@0000:c1:00.0",
-			unusable: "davinci0@0000:82:00.0: /dev/davinci0 may not be read and written by this process"},
-		{name: "Ascend without nodes", tree: ascend.With(tree{"dev/davinci0": "", "dev/davinci1": ""}),
-			unusable: "@0000:82:00.0: there is no /dev/davinci<N>; @0000:c1:00.0: there is no /dev/davinci<N>"},
+		{
+			name: "Ascend node denied", tree: ascend.With(tree{"dev/davinci0": "denied"}), vendor: "ascend", found: "davinci1@0000:c1:00.0",
+			unusable: "davinci0@0000:82:00.0: /dev/davinci0 may not be read and written by this process",
+		},
+		{
+			name: "Ascend without nodes", tree: ascend.With(tree{"dev/davinci0": "", "dev/davinci1": ""}),
+			unusable: "@0000:82:00.0: there is no /dev/davinci<N>; @0000:c1:00.0: there is no /dev/davinci<N>",
+		},
 		{
 			name: "Ascend without a control node", tree: ascend.With(tree{"dev/devmm_svm": ""}),
 			why:      "no Ascend NPU can be used: /dev/devmm_svm does not exist",
 			unusable: "davinci0@0000:82:00.0: /dev/devmm_svm does not exist; davinci1@0000:c1:00.0: /dev/devmm_svm does not exist",
 		},
-		{name: "Ascend on a chip, not on PCI", tree: davinci.With(bridge, nodes("davinci0", "davinci00", "davinci_manager_docker")),
-			vendor: "ascend", found: "davinci0@"},
+		{
+			name: "Ascend on a chip, not on PCI", tree: davinci.With(bridge, nodes("davinci0", "davinci00", "davinci_manager_docker")),
+			vendor: "ascend", found: "davinci0@",
+		},
 		{name: "MetaX", tree: metax, vendor: "metax", found: "dri/renderD130@0000:08:00.0 dri/renderD131@0000:09:00.0"},
 		{
 			name: "MetaX without its control node", tree: metax.With(tree{"dev/mxcd": ""}),
 			why:      "no MetaX GPU can be used: /dev/mxcd does not exist",
 			unusable: "dri/renderD130@0000:08:00.0: /dev/mxcd does not exist; dri/renderD131@0000:09:00.0: /dev/mxcd does not exist",
 		},
-		{name: "Gaudi by the class's link, not by number", tree: gaudi, vendor: "gaudi",
-			found: "accel/accel1@0000:33:00.0 accel/accel0@0000:34:00.0"},
+		{
+			name: "Gaudi by the class's link, not by number", tree: gaudi, vendor: "gaudi",
+			found: "accel/accel1@0000:33:00.0 accel/accel0@0000:34:00.0",
+		},
 		{
 			name: "Gaudi, older driver, a part", tree: bridge.With(nodes("hl1"), accelClass("habanalabs", "hl0", "0000:33:00.0"),
 				accelClass("habanalabs", "hl1", "0000:34:00.0"),
@@ -98,33 +116,45 @@ func TestDetectVendors(t *testing.T) {
 			vendor: "gaudi", found: "hl1@0000:34:00.0",
 			unusable: "hl0@0000:33:00.0: /dev/hl0 does not exist; @0000:35:00.0: its driver habanalabs has made no device node",
 		},
-		{name: "Intel without its integrated GPU", tree: arc, vendor: "intel",
+		{
+			name: "Intel without its integrated GPU", tree: arc, vendor: "intel",
 			found:    "dri/renderD129@0000:03:00.0 dri/renderD130@0000:04:00.0",
-			unusable: "dri/renderD128@0000:00:02.0: it is an integrated GPU (bus 00)"},
+			unusable: "dri/renderD128@0000:00:02.0: it is an integrated GPU (bus 00)",
+		},
 		{
 			name: "Intel virtual functions", vendor: "intel", found: "dri/renderD129@0000:03:00.0 dri/renderD131@0000:03:00.1",
 			unusable: "@0000:03:00.2: it is bound to the driver vfio-pci",
 			tree: bridge.With(pci("0000:03:00.0", "0x8086", "0x038000", "xe"), dri("0000:03:00.0", 129),
 				pci("0000:03:00.1", "0x8086", "0x038000", "xe"), dri("0000:03:00.1", 131),
 				pci("0000:03:00.2", "0x8086", "0x038000", "vfio-pci"),
-				tree{"sys/devices/pci0000:00/0000:03:00.1/physfn": "-> ../0000:03:00.0",
-					"sys/devices/pci0000:00/0000:03:00.2/physfn": "-> ../0000:03:00.0"}),
+				tree{
+					"sys/devices/pci0000:00/0000:03:00.1/physfn": "-> ../0000:03:00.0",
+					"sys/devices/pci0000:00/0000:03:00.2/physfn": "-> ../0000:03:00.0",
+				}),
 		},
-		{name: "Intel driver without a render node", tree: pci("0000:03:00.0", "0x8086", "0x038000", "xe"),
-			unusable: "@0000:03:00.0: its driver xe has made no render node"},
+		{
+			name: "Intel driver without a render node", tree: pci("0000:03:00.0", "0x8086", "0x038000", "xe"),
+			unusable: "@0000:03:00.0: its driver xe has made no render node",
+		},
 		{name: "Cambricon", tree: cambricon, vendor: "cambricon", found: "cambricon_dev0@0000:65:00.0 cambricon_dev1@0000:66:00.0"},
-		{name: "Cambricon without a node worth having", tree: cambricon.With(tree{"dev/cambricon_ctl": ""}), vendor: "cambricon",
+		{
+			name: "Cambricon without a node worth having", tree: cambricon.With(tree{"dev/cambricon_ctl": ""}), vendor: "cambricon",
 			found: "cambricon_dev0@0000:65:00.0 cambricon_dev1@0000:66:00.0",
-			why:   "/dev/cambricon_ctl does not exist: the devices may not start"},
+			why:   "/dev/cambricon_ctl does not exist: the devices may not start",
+		},
 		{name: "Moore Threads, both spellings", tree: mthreads, vendor: "mthreads", found: "mtgpu.0@0000:01:00.0 mtgpu1@0000:02:00.0"},
-		{name: "Moore Threads, one device in two spellings", tree: mthreads.With(nodes("mtgpu0")), vendor: "mthreads",
-			found: "mtgpu.0@0000:01:00.0 mtgpu1@0000:02:00.0"},
+		{
+			name: "Moore Threads, one device in two spellings", tree: mthreads.With(nodes("mtgpu0")), vendor: "mthreads",
+			found: "mtgpu.0@0000:01:00.0 mtgpu1@0000:02:00.0",
+		},
 		{name: "Iluvatar", tree: iluvatar, vendor: "iluvatar", found: "iluvatar0@0000:01:00.0"},
 		{name: "T-Head by number", tree: thead, vendor: "thead", found: "alixpu_ppu0@ alixpu_ppu2@ alixpu_ppu10@"},
-		{name: "container given none", tree: ascend.With(tree{"dev/davinci0": "", "dev/davinci1": ""}),
+		{
+			name: "container given none", tree: ascend.With(tree{"dev/davinci0": "", "dev/davinci1": ""}),
 			env:      []string{"ASCEND_VISIBLE_DEVICES=void"},
 			unusable: "@0000:82:00.0: there is no /dev/davinci<N>; @0000:c1:00.0: there is no /dev/davinci<N>",
-			why:      `ASCEND_VISIBLE_DEVICES="void": this container was given no NPU`},
+			why:      `ASCEND_VISIBLE_DEVICES="void": this container was given no NPU`,
+		},
 		{
 			name: "NVIDIA virtual functions and nouveau", vendor: "nvidia", found: "nvidia1@0000:1b:00.0",
 			tree: control.With(gpuA, allOpen, pci("0000:1b:00.4", "0x10de", "0x030200", "nvidia"),
@@ -198,8 +228,10 @@ func render(t testing.TB, files tree) accel.Root {
 
 func TestDetectDescribesOtherVendors(t *testing.T) {
 	dir := "sys/devices/pci0000:00/0000:05:00.0/"
-	inv := accel.Detect(mi300cpx.With(tree{dir + "numa_node": "1\n", dir + "local_cpulist": "48-95\n",
-		dir + "product_name": "AMD Instinct MI300X OAM\n"}).Root(), env("HIP_VISIBLE_DEVICES=1"))
+	inv := accel.Detect(mi300cpx.With(tree{
+		dir + "numa_node": "1\n", dir + "local_cpulist": "48-95\n",
+		dir + "product_name": "AMD Instinct MI300X OAM\n",
+	}).Root(), env("HIP_VISIBLE_DEVICES=1"))
 	want := accel.Device{
 		Index: 1, Vendor: "amd", Model: "AMD Instinct MI300X OAM", UUID: "GPU-e3aa140f9a5f9e31", BusID: "0000:05:00.0",
 		Node: "/dev/dri/renderD129", Minor: 129,
@@ -254,8 +286,10 @@ func TestChoiceOfVendor(t *testing.T) {
 		{name: "most devices", word: "auto", tree: three.With(ascend), n: 3, want: "3 of 3 nvidia devices visible"},
 		{name: "an explicit vendor wins", word: "ascend", tree: three.With(ascend), n: 2, want: "2 of 2 ascend devices visible"},
 		{name: "a device name of PyTorch", word: "npu", tree: three.With(ascend), n: 2, want: "2 of 2 ascend devices visible"},
-		{name: "tie", word: "auto", tree: nvidia.With(ascend),
-			want: "cannot start one worker per accelerator: cannot choose between 2 nvidia devices and 2 ascend devices", hint: numbers},
+		{
+			name: "tie", word: "auto", tree: nvidia.With(ascend),
+			want: "cannot start one worker per accelerator: cannot choose between 2 nvidia devices and 2 ascend devices", hint: numbers,
+		},
 		{name: "no tie among those with CUDA", word: "gpu", tree: nvidia.With(ascend), n: 2, want: "2 of 2 nvidia devices visible"},
 		{
 			name: "tie among those with CUDA", word: "gpu", tree: nvidia.With(metax, iluvatar),
@@ -266,8 +300,10 @@ func TestChoiceOfVendor(t *testing.T) {
 			pci("0000:00:02.0", "0x8086", "0x030000", "i915"), dri("0000:00:02.0", 128)), n: 1, want: "1 of 1 nvidia device visible"},
 		{name: "an integrated GPU alone", word: "auto", tree: pci("0000:00:02.0", "0x8086", "0x030000",
 			"i915").With(dri("0000:00:02.0", 128)), n: 6, want: "6 CPUs allowed, and no accelerator that a worker would see"},
-		{name: "masked away", word: "auto", tree: ascend, env: []string{"ASCEND_RT_VISIBLE_DEVICES="}, n: 6,
-			want: "6 CPUs allowed, and no accelerator that a worker would see"},
+		{
+			name: "masked away", word: "auto", tree: ascend, env: []string{"ASCEND_RT_VISIBLE_DEVICES="}, n: 6,
+			want: "6 CPUs allowed, and no accelerator that a worker would see",
+		},
 		{
 			name: "masked away, asked for", word: "npu", tree: ascend, env: []string{"ASCEND_RT_VISIBLE_DEVICES="},
 			want: `cannot start one worker per NPU: npu is not available (found 2 Ascend NPUs with a usable device node; ASCEND_RT_VISIBLE_DEVICES="": 0 of 2 visible)`,
@@ -342,8 +378,10 @@ func TestMasks(t *testing.T) {
 		{"amd divided", "ROCR_VISIBLE_DEVICES=3,1", "31"},
 		{"amd divided", "ROCR_VISIBLE_DEVICES=3,1 CUDA_VISIBLE_DEVICES=0", "31"},
 		{"amd divided", "ROCR_VISIBLE_DEVICES=3,1,0 HIP_VISIBLE_DEVICES=2,0", "03"},
-		{"amd divided", "ROCR_VISIBLE_DEVICES=3 HIP_VISIBLE_DEVICES=0,1",
-			`HIP_VISIBLE_DEVICES="0,1" has more devices than ROCR_VISIBLE_DEVICES="3", of which it chooses`},
+		{
+			"amd divided", "ROCR_VISIBLE_DEVICES=3 HIP_VISIBLE_DEVICES=0,1",
+			`HIP_VISIBLE_DEVICES="0,1" has more devices than ROCR_VISIBLE_DEVICES="3", of which it chooses`,
+		},
 		{"amd divided", "ROCR_VISIBLE_DEVICES=", " of 1"},
 		{"amd divided", "ROCR_VISIBLE_DEVICES=1,9,0", "1 of 3"},
 		{"amd divided", "ROCR_VISIBLE_DEVICES=0,1,2,3,0", "0123"},
@@ -371,10 +409,14 @@ func TestMasks(t *testing.T) {
 		{"metax", "MACA_VISIBLE_DEVICES=1", "1"},
 		{"metax", "CUDA_VISIBLE_DEVICES=1,0", "10"},
 		{"metax", "MACA_VISIBLE_DEVICES=0,1 CUDA_VISIBLE_DEVICES=0,01", "01"},
-		{"metax", "MACA_VISIBLE_DEVICES=0 CUDA_VISIBLE_DEVICES=0,1",
-			`MACA_VISIBLE_DEVICES="0" and CUDA_VISIBLE_DEVICES="0,1" name different devices: set both to the same value`},
-		{"metax", "MACA_VISIBLE_DEVICES=GPU-1 CUDA_VISIBLE_DEVICES=GPU-1",
-			`cannot tell how many devices MACA_VISIBLE_DEVICES="GPU-1"` + ask},
+		{
+			"metax", "MACA_VISIBLE_DEVICES=0 CUDA_VISIBLE_DEVICES=0,1",
+			`MACA_VISIBLE_DEVICES="0" and CUDA_VISIBLE_DEVICES="0,1" name different devices: set both to the same value`,
+		},
+		{
+			"metax", "MACA_VISIBLE_DEVICES=GPU-1 CUDA_VISIBLE_DEVICES=GPU-1",
+			`cannot tell how many devices MACA_VISIBLE_DEVICES="GPU-1"` + ask,
+		},
 		{"gaudi", "", "01"},
 		{"gaudi", "HABANA_VISIBLE_MODULES=0,1", `cannot tell how many devices HABANA_VISIBLE_MODULES="0,1"` + ask},
 		{"gaudi", "HLS_MODULE_ID=0", `cannot tell how many devices HLS_MODULE_ID="0"` + ask},
@@ -443,24 +485,42 @@ func TestMIG(t *testing.T) {
 		want, hint string
 		masks      []string
 	}{
-		{name: "an instance each", word: "auto", tree: two, n: 2, want: "2 usable MIG compute instances of 1 visible GPU",
-			masks: []string{"MIG-GPU-a/3/0", "MIG-GPU-a/13/0"}},
-		{name: "PyTorch counts GPUs", word: "gpu", tree: two, n: 1, want: "1 of 1 nvidia device visible",
-			masks: []string{"MIG-GPU-a/3/0", "MIG-GPU-a/13/0"}},
-		{name: "a container with one of them", word: "auto", tree: two.With(capability(31, "denied")), n: 1,
-			want: "1 usable MIG compute instance of 1 visible GPU", masks: []string{"MIG-GPU-a/13/0"}},
-		{name: "the GPU instance denied", word: "auto", tree: two.With(capability(130, "")), n: 1,
-			want: "1 usable MIG compute instance of 1 visible GPU", masks: []string{"MIG-GPU-a/3/0"}},
-		{name: "none usable", word: "auto", tree: two.With(capability(30, ""), capability(131, "")),
-			want: "cannot start one worker per GPU: this process may use no MIG instance of the visible GPUs", hint: hint},
-		{name: "mixed", word: "auto", tree: two.With(gpuB),
-			want: "cannot start one worker per GPU: 1 of 2 visible GPUs are divided into MIG instances", hint: hint},
-		{name: "the other GPU masked away", word: "auto", tree: two.With(gpuB), env: []string{"CUDA_VISIBLE_DEVICES=0"}, n: 2,
-			want: "2 usable MIG compute instances of 1 visible GPU", masks: []string{"MIG-GPU-a/3/0", "MIG-GPU-a/13/0"}},
-		{name: "a mask of instances", word: "auto", tree: two, env: []string{"CUDA_VISIBLE_DEVICES=MIG-x"},
-			want: "cannot start one worker per GPU: cannot count the MIG instances that CUDA_VISIBLE_DEVICES names", hint: hint},
-		{name: "MIG off", word: "auto", tree: one.With(tree{"proc/driver/nvidia/capabilities/gpu1/mig/config": "DeviceFileMinor: 1\n"}),
-			n: 1, want: "1 of 1 nvidia device visible"},
+		{
+			name: "an instance each", word: "auto", tree: two, n: 2, want: "2 usable MIG compute instances of 1 visible GPU",
+			masks: []string{"MIG-GPU-a/3/0", "MIG-GPU-a/13/0"},
+		},
+		{
+			name: "PyTorch counts GPUs", word: "gpu", tree: two, n: 1, want: "1 of 1 nvidia device visible",
+			masks: []string{"MIG-GPU-a/3/0", "MIG-GPU-a/13/0"},
+		},
+		{
+			name: "a container with one of them", word: "auto", tree: two.With(capability(31, "denied")), n: 1,
+			want: "1 usable MIG compute instance of 1 visible GPU", masks: []string{"MIG-GPU-a/13/0"},
+		},
+		{
+			name: "the GPU instance denied", word: "auto", tree: two.With(capability(130, "")), n: 1,
+			want: "1 usable MIG compute instance of 1 visible GPU", masks: []string{"MIG-GPU-a/3/0"},
+		},
+		{
+			name: "none usable", word: "auto", tree: two.With(capability(30, ""), capability(131, "")),
+			want: "cannot start one worker per GPU: this process may use no MIG instance of the visible GPUs", hint: hint,
+		},
+		{
+			name: "mixed", word: "auto", tree: two.With(gpuB),
+			want: "cannot start one worker per GPU: 1 of 2 visible GPUs are divided into MIG instances", hint: hint,
+		},
+		{
+			name: "the other GPU masked away", word: "auto", tree: two.With(gpuB), env: []string{"CUDA_VISIBLE_DEVICES=0"}, n: 2,
+			want: "2 usable MIG compute instances of 1 visible GPU", masks: []string{"MIG-GPU-a/3/0", "MIG-GPU-a/13/0"},
+		},
+		{
+			name: "a mask of instances", word: "auto", tree: two, env: []string{"CUDA_VISIBLE_DEVICES=MIG-x"},
+			want: "cannot start one worker per GPU: cannot count the MIG instances that CUDA_VISIBLE_DEVICES names", hint: hint,
+		},
+		{
+			name: "MIG off", word: "auto", tree: one.With(tree{"proc/driver/nvidia/capabilities/gpu1/mig/config": "DeviceFileMinor: 1\n"}),
+			n: 1, want: "1 of 1 nvidia device visible",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inv := accel.Detect(c.tree.Root(), env(c.env...))
@@ -490,10 +550,14 @@ func TestMIG(t *testing.T) {
 		env())
 	want := []accel.Instance{
 		{GPUInstance: 3, Node: "/dev/nvidia-caps/nvidia-cap31", Mask: "MIG-GPU-a/3/0"},
-		{GPUInstance: 13, Node: "/dev/nvidia-caps/nvidia-cap131", WhyNot: "/dev/nvidia-caps/nvidia-cap131 may not be read by this process",
-			Mask: "MIG-GPU-a/13/0"},
-		{GPUInstance: 13, ComputeInstance: 1, WhyNot: "/proc/driver/nvidia/capabilities/gpu1/mig/gi13/ci1/access names no device",
-			Mask: "MIG-GPU-a/13/1"},
+		{
+			GPUInstance: 13, Node: "/dev/nvidia-caps/nvidia-cap131", WhyNot: "/dev/nvidia-caps/nvidia-cap131 may not be read by this process",
+			Mask: "MIG-GPU-a/13/0",
+		},
+		{
+			GPUInstance: 13, ComputeInstance: 1, WhyNot: "/proc/driver/nvidia/capabilities/gpu1/mig/gi13/ci1/access names no device",
+			Mask: "MIG-GPU-a/13/1",
+		},
 	}
 	if d := cmp.Diff(want, inv.Devices[0].Instances); d != "" {
 		t.Errorf("(-want +got)\n%s", d)

@@ -216,8 +216,10 @@ func TestResolveCUDAAgreesWithPyTorch(t *testing.T) {
 		}
 	}
 	t.Logf("%d values: %v", len(cases), seen)
-	for _, kind := range []string{"ask", "bad", "0", "1", "2", "3", "rocm -1 false", "rocm 0 true", "rocm 0 false", "rocm 1 false",
-		"rocm 2 false", "rocm 3 false"} {
+	for _, kind := range []string{
+		"ask", "bad", "0", "1", "2", "3", "rocm -1 false", "rocm 0 true", "rocm 0 false", "rocm 1 false",
+		"rocm 2 false", "rocm 3 false",
+	} {
 		if seen[kind] < 20 {
 			t.Errorf("only %d values of kind %q: the generator has lost its variety", seen[kind], kind)
 		}
@@ -238,8 +240,11 @@ func generatedMasks() []maskCase {
 		"gpu-cc", "0", "", "MIG-a",
 	}
 	migs := []string{"MIG-a", "MIG-b", "MIG-GPU-aa/1/0", "MIG-", "GPU-aa", "0", ""}
-	devices := [][]string{nil, fourGPUs[:1], fourGPUs[:2], fourGPUs,
-		{"GPU-aa11-0000", "GPU-aa11-0000x", "GPU-bb33", "GPU-bb33-1", "GPU-cc"}, make([]string, 70)}
+	devices := [][]string{
+		nil, fourGPUs[:1], fourGPUs[:2], fourGPUs,
+		{"GPU-aa11-0000", "GPU-aa11-0000x", "GPU-bb33", "GPU-bb33-1", "GPU-cc"},
+		make([]string, 70),
+	}
 	for i := range devices[5] {
 		devices[5][i] = fmt.Sprintf("GPU-%02d", i)
 	}

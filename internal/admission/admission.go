@@ -84,8 +84,10 @@ func (c *Conn) Close() error {
 // Listener bounds what l accepts. Closing the Gate closes l, and the connections that are still unproven.
 func Listener(l net.Listener, cfg Config) *Gate {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Gate{Listener: l, cfg: cfg.withDefaults(), ctx: ctx, cancel: cancel, room: make(chan struct{}, 1),
-		unproven: map[netip.Addr][]*Conn{}}
+	return &Gate{
+		Listener: l, cfg: cfg.withDefaults(), ctx: ctx, cancel: cancel, room: make(chan struct{}, 1),
+		unproven: map[netip.Addr][]*Conn{},
+	}
 }
 
 // acceptPause is how long is waited where the process is out of descriptors: connections end by themselves, and clients
@@ -112,8 +114,10 @@ func (g *Gate) Accept() (net.Conn, error) {
 }
 
 func passes(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
-		syscall.EINTR} {
+	for _, errno := range []syscall.Errno{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
+		syscall.EINTR,
+	} {
 		if errors.Is(err, errno) {
 			return true
 		}

@@ -155,8 +155,10 @@ func TestLimit(t *testing.T) {
 	if err := p.ParseLimit("remap-many=7"); err != nil || p.Limit("remap-many") != 7 || p.Limit("gpu-busy") != 1024 {
 		t.Errorf("%v, %+v", err, p)
 	}
-	for text, words := range map[string]string{"remap-many": "CHECK=NUMBER", "memlock=1": "has no limit", "none=1": "no check",
-		"gpu-busy=much": "MiB"} {
+	for text, words := range map[string]string{
+		"remap-many": "CHECK=NUMBER", "memlock=1": "has no limit", "none=1": "no check",
+		"gpu-busy=much": "MiB",
+	} {
 		if err := p.ParseLimit(text); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v", text, err)
 		}

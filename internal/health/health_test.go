@@ -69,8 +69,10 @@ func healthy() *Node {
 }
 
 func device() accel.Device {
-	return accel.Device{Index: 0, VisibleIndex: 0, Vendor: "nvidia", Model: "H100", BusID: "0000:1b:00.0", Node: "/dev/nvidia0",
-		Driver: "nvidia"}
+	return accel.Device{
+		Index: 0, VisibleIndex: 0, Vendor: "nvidia", Model: "H100", BusID: "0000:1b:00.0", Node: "/dev/nvidia0",
+		Driver: "nvidia",
+	}
 }
 
 // with puts devices into a node.
@@ -156,8 +158,10 @@ func TestChecks(t *testing.T) {
 		{"pcie-width", healthy().with(true, device()).file(gpuDir+"max_link_width", "?"), pass},
 		{"numa-unknown", healthy().with(true, device()), pass},
 		{"numa-unknown", healthy().with(true, change(func(d *accel.Device) { d.NUMANode = -1 })), warn},
-		{"numa-unknown",
-			healthy().with(true, change(func(d *accel.Device) { d.NUMANode = -1 })).file("sys/devices/system/node/online", "0"), skip},
+		{
+			"numa-unknown",
+			healthy().with(true, change(func(d *accel.Device) { d.NUMANode = -1 })).file("sys/devices/system/node/online", "0"), skip,
+		},
 		{"gpu-heterogeneous", healthy().with(true, device(), device()), pass},
 		{"gpu-heterogeneous", healthy().with(true, device(), change(func(d *accel.Device) { d.Model = "A100" })), warn},
 		{"gpu-heterogeneous", healthy(), skip},
@@ -174,8 +178,10 @@ func TestChecks(t *testing.T) {
 		{"memlock", healthy().limits(func(f *facts) { f.locked = 64 << 10 }), warn},
 		{"memlock", healthy().limits(func(f *facts) { f.locked = -1 }), skip},
 		{"memlock", healthy().file("sys/class/infiniband/mlx5_0/ports/1/state", ""), skip},
-		{"memlock", healthy().limits(func(f *facts) { f.locked = 64 << 10 }).file("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN"),
-			skip},
+		{
+			"memlock", healthy().limits(func(f *facts) { f.locked = 64 << 10 }).file("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN"),
+			skip,
+		},
 		{"open-files", healthy(), pass},
 		{"open-files", healthy().limits(func(f *facts) { f.files = 65535 }), warn},
 		{"open-files", healthy().limits(func(f *facts) { f.files = -1 }), skip},

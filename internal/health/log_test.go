@@ -34,9 +34,9 @@ func TestXIDs(t *testing.T) {
 	const pass, warn, fail = check.Pass, check.Warn, check.Fail
 	policy := &check.Policy{XIDs: map[int]check.Status{48: pass, 31: fail}}
 	for text, want := range map[string]check.Status{
-		line(48, "pid=1234, name=python, DBE (double bit error) counts"):                                   fail,
-		"NVRM: Xid (0000:1b:00): 48, DBE":                                                                  fail,
-		"NVRM: Xid (PCI:00000000:1B:00): 48, DBE":                                                          fail,
+		line(48, "pid=1234, name=python, DBE (double bit error) counts"): fail,
+		"NVRM: Xid (0000:1b:00): 48, DBE":                                fail,
+		"NVRM: Xid (PCI:00000000:1B:00): 48, DBE":                        fail,
 		// Not our form: no address that ends.
 		"NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 48, DBE":                                                     pass,
 		line(31, "pid=1234, name=python, MMU Fault: ENGINE GRAPHICS"):                                      pass,
@@ -168,8 +168,12 @@ short
 `
 	boot := now.Add(-12*time.Hour - 72*time.Hour)
 	got := parseSyslog([]byte(syslog), now, boot)
-	want := []LogLine{{48 * time.Hour, "two days"}, {time.Hour, "an hour"}, {30*time.Minute - 500*time.Millisecond, "half"},
-		{36 * time.Hour, "before boot"}}
+	want := []LogLine{
+		{48 * time.Hour, "two days"},
+		{time.Hour, "an hour"},
+		{30*time.Minute - 500*time.Millisecond, "half"},
+		{36 * time.Hour, "before boot"},
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}

@@ -21,10 +21,14 @@ func TestUnavailable(t *testing.T) {
 		{fault("probe-crash, at: nvmlInit_v2"), "gpu-driver-hung", "SIGABRT in nvmlInit_v2"},
 		{fault("reset-required, gpu: 1, value: 3"), "retired-pending", "it replaces rows, and retires no pages"},
 		{fault("gpu-lost, gpu: 1"), "temp-high", "GPU 1: NVML did not tell of it"},
-		{fault("throttle, gpu: 1, mask: 8, readings: 3") + "\n  model: NVIDIA GeForce RTX 4090", "remap-many",
-			"it is not known as a product that replaces rows"},
-		{fault("pcie-speed, gpu: 1, value: 1", "throttle, gpu: 1, mask: 1, readings: 3"), "pcie-speed",
-			"GPU 1: it is idle, and so its link sleeps"},
+		{
+			fault("throttle, gpu: 1, mask: 8, readings: 3") + "\n  model: NVIDIA GeForce RTX 4090", "remap-many",
+			"it is not known as a product that replaces rows",
+		},
+		{
+			fault("pcie-speed, gpu: 1, value: 1", "throttle, gpu: 1, mask: 1, readings: 3"), "pcie-speed",
+			"GPU 1: it is idle, and so its link sleeps",
+		},
 	} {
 		skipped := false
 		for _, r := range fakeNode(t, with(c.faults)).Check() {
@@ -46,8 +50,11 @@ func TestDegrees(t *testing.T) {
 		want      check.Status
 	}{
 		{fault("nvlink-errors, gpu: 1, value: 101"), "nvlink-errors", check.Policy{}, check.Fail},
-		{fault("nvlink-errors, gpu: 1, value: 101"), "nvlink-errors", check.Policy{Limits: map[string]int64{"nvlink-errors": 101}},
-			check.Warn},
+		{
+			fault("nvlink-errors, gpu: 1, value: 101"), "nvlink-errors",
+			check.Policy{Limits: map[string]int64{"nvlink-errors": 101}},
+			check.Warn,
+		},
 		{fault("pcie-width, gpu: 1, value: 8"), "pcie-width", check.Policy{}, check.Warn},
 		{fault("pcie-width, gpu: 1, value: 7"), "pcie-width", check.Policy{}, check.Fail},
 		{fault("reset-required, gpu: 1, value: 2"), "gpu-reset-required", check.Policy{}, check.Fail},
@@ -63,16 +70,28 @@ func TestDegrees(t *testing.T) {
 		{fault("busy, gpu: 1, mib: 10, pid: 4242"), "gpu-busy", check.Policy{}, check.Fail},
 		{fault("throttle, gpu: 1, mask: 0x40, readings: 3"), "throttle-hw", check.Policy{}, check.Fail},
 		{fault("throttle, gpu: 1, mask: 0x4, readings: 3"), "throttle-hw", check.Policy{}, check.Pass}, // a power cap is normal
-		{fault("ecc-uncorrectable, gpu: 1, value: 3"), "ecc-uncorrectable", check.Policy{Limits: map[string]int64{"ecc-uncorrectable": 3}},
-			check.Pass},
+		{
+			fault("ecc-uncorrectable, gpu: 1, value: 3"), "ecc-uncorrectable",
+			check.Policy{Limits: map[string]int64{"ecc-uncorrectable": 3}},
+			check.Pass,
+		},
 		{fault("remap-failed, gpu: 1"), "remap-failed", check.Policy{RemapModels: []string{"A100"}}, check.Skip},
 		{fault("ecc-off, gpu: 1"), "ecc-off", check.Policy{ECCModels: []string{}}, check.Skip},
-		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"0,2\"}", "ecc-off", check.Policy{},
-			check.Pass}, // another job's
-		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"-1\"}", "ecc-off", check.Policy{},
-			check.Skip}, // all of them are
-		{fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"MIG-1\"}", "ecc-off", check.Policy{},
-			check.Warn}, // nobody can tell
+		{
+			fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"0,2\"}", "ecc-off",
+			check.Policy{},
+			check.Pass,
+		}, // another job's
+		{
+			fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"-1\"}", "ecc-off",
+			check.Policy{},
+			check.Skip,
+		}, // all of them are
+		{
+			fault("ecc-off, gpu: 1") + "\n  visible: {CUDA_VISIBLE_DEVICES: \"MIG-1\"}", "ecc-off",
+			check.Policy{},
+			check.Warn,
+		}, // nobody can tell
 		{ // of GPUs that nobody may use here no library is missed
 			fault("nvml-not-injected", "node-denied, gpu: 0", "node-denied, gpu: 1", "node-denied, gpu: 2", "node-denied, gpu: 3"),
 			"nvml-not-injected",
@@ -113,12 +132,18 @@ func TestAMD(t *testing.T) {
 		files     map[string]string
 		ecc, busy check.Status
 	}{
-		"healthy": {map[string]string{"ras/umc_err_count": "ue: 0\nce: 7\n", "ras/gfx_err_count": "ue: 0\nce: 0\n",
-			"mem_info_vram_used": "300000000", "mem_info_vram_total": gb}, check.Pass, check.Pass},
-		"uncorrected": {map[string]string{"ras/umc_err_count": "ue: 0\nce: 7\n", "ras/gfx_err_count": "ue: 2\nce: 0\n",
-			"mem_info_vram_used": "3840000000", "mem_info_vram_total": gb}, check.Fail, check.Pass},
-		"busy": {map[string]string{"ras/features": "feature mask: 0x1", "mem_info_vram_used": "3840000001",
-			"mem_info_vram_total": gb}, check.Skip, check.Fail},
+		"healthy": {map[string]string{
+			"ras/umc_err_count": "ue: 0\nce: 7\n", "ras/gfx_err_count": "ue: 0\nce: 0\n",
+			"mem_info_vram_used": "300000000", "mem_info_vram_total": gb,
+		}, check.Pass, check.Pass},
+		"uncorrected": {map[string]string{
+			"ras/umc_err_count": "ue: 0\nce: 7\n", "ras/gfx_err_count": "ue: 2\nce: 0\n",
+			"mem_info_vram_used": "3840000000", "mem_info_vram_total": gb,
+		}, check.Fail, check.Pass},
+		"busy": {map[string]string{
+			"ras/features": "feature mask: 0x1", "mem_info_vram_used": "3840000001",
+			"mem_info_vram_total": gb,
+		}, check.Skip, check.Fail},
 		"silent": {nil, check.Skip, check.Skip},
 	} {
 		results := amd(c.files).Check()
@@ -150,8 +175,10 @@ func TestACS(t *testing.T) {
 			}
 		}
 		const chain = "sys/devices/pci0000:00/0000:00:01.0/0000:0a:00.0/0000:1b:00.0"
-		files["sys/bus/pci/devices/0000:1b:00.0"] = &fstest.MapFile{Data: []byte("../../../" + strings.TrimPrefix(chain, "sys/")),
-			Mode: 0o777 | 1<<27}
+		files["sys/bus/pci/devices/0000:1b:00.0"] = &fstest.MapFile{
+			Data: []byte("../../../" + strings.TrimPrefix(chain, "sys/")),
+			Mode: 0o777 | 1<<27,
+		}
 		files[chain+"/vendor"] = &fstest.MapFile{Data: []byte("0x10de")}
 		files["sys/devices/pci0000:00/0000:00:01.0/config"] = &fstest.MapFile{Data: []byte(top)}
 		files["sys/devices/pci0000:00/0000:00:01.0/0000:0a:00.0/config"] = &fstest.MapFile{Data: []byte(bottom)}
@@ -168,8 +195,10 @@ func TestACS(t *testing.T) {
 		"virtual machine": {build(on, on, guest), check.Skip},
 		"no rights":       {build(on[:64], on[:64], bare), check.Skip},
 		"no capability":   {build(strings.Repeat("\x00", 4096), strings.Repeat("\xff", 4096), bare), check.Pass},
-		"a circle": {build(config(nil), config(func(b []byte) { b[0x140] = 0x02; b[0x142], b[0x143] = 0x01, 0x10 }), bare),
-			check.Pass},
+		"a circle": {
+			build(config(nil), config(func(b []byte) { b[0x140] = 0x02; b[0x142], b[0x143] = 0x01, 0x10 }), bare),
+			check.Pass,
+		},
 	} {
 		if got := statusOf(t, c.node.Check(), "acs-on"); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)

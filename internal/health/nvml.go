@@ -266,8 +266,10 @@ func lost(n *Node) []check.Result {
 
 // resetRequired: NVML refuses a GPU with code 16, or names what helps (field 230, drivers of r570 and later).
 func resetRequired(n *Node) []check.Result {
-	actions := map[int]string{1: "reset it", 2: "reboot the node", 3: "drain its P2P traffic", 4: "drain and reset it",
-		5: "recover its IMEX domain"}
+	actions := map[int]string{
+		1: "reset it", 2: "reboot the node", 3: "drain its P2P traffic", 4: "drain and reset it",
+		5: "recover its IMEX domain",
+	}
 	return n.eachGPU("gpu-reset-required", "", func(g *gpu, r *check.Result) string {
 		switch {
 		case g.RC == nvline.ResetRequired:

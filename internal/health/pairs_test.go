@@ -89,16 +89,20 @@ var pairs = map[string]struct {
 		triggers: fault("probe-hang, at: nvmlDeviceGetHandleByIndex_v2, gpu: 3"),
 		passes:   fault("probe-hang, at: nvmlDeviceGetHandleByIndex_v2, gpu: 4"),
 	},
-	"device-health": {vendor: "ascend", triggers: fault("unhealthy, gpu: 1, value: Warning"),
-		passes: fault("unhealthy, gpu: 1, value: OK")},
+	"device-health": {
+		vendor: "ascend", triggers: fault("unhealthy, gpu: 1, value: Warning"),
+		passes: fault("unhealthy, gpu: 1, value: OK"),
+	},
 	"device-network": {vendor: "ascend", triggers: fault("net-down, gpu: 1"), passes: fault("net-down, gpu: 1, value: 0")},
 	"device-link": {
 		vendor: "metax", triggers: fault("link-down, gpu: 0", "link-down, gpu: 1", "link-down, gpu: 2"),
 		passes: fault("link-down, gpu: 0", "link-down, gpu: 1", "link-down, gpu: 2", "link-down, gpu: 3"),
 	},
 	"nvml-not-injected": {triggers: fault("nvml-not-injected"), passes: fault("nvml-not-injected, value: 0")},
-	"ecc-uncorrectable": {triggers: fault("ecc-uncorrectable, gpu: 1"), passes: fault("ecc-uncorrectable, gpu: 1, value: 0"),
-		also: []string{"ecc-aggregate"}},
+	"ecc-uncorrectable": {
+		triggers: fault("ecc-uncorrectable, gpu: 1"), passes: fault("ecc-uncorrectable, gpu: 1, value: 0"),
+		also: []string{"ecc-aggregate"},
+	},
 	"ecc-aggregate":   {triggers: fault("ecc-aggregate, gpu: 1"), passes: fault("ecc-aggregate, gpu: 1, value: 0")},
 	"ecc-off":         {triggers: fault("ecc-off, gpu: 1"), passes: fault("ecc-off, gpu: 1, value: 0")},
 	"sram-threshold":  {triggers: fault("sram-threshold, gpu: 1"), passes: fault("sram-threshold, gpu: 1, value: 0")},
@@ -106,8 +110,10 @@ var pairs = map[string]struct {
 	"remap-pending":   {triggers: fault("remap-pending, gpu: 1"), passes: fault("remap-pending, gpu: 1, value: 0")},
 	"remap-many":      {triggers: fault("remap-many, gpu: 1, value: 512"), passes: fault("remap-many, gpu: 1, value: 511")},
 	"retired-pending": {triggers: fault("retired-pending, gpu: 1") + v100, passes: fault("retired-pending, gpu: 1, value: 0") + v100},
-	"retired-many": {triggers: fault("retired-many, gpu: 1, value: 60") + v100,
-		passes: fault("retired-many, gpu: 1, value: 59") + v100},
+	"retired-many": {
+		triggers: fault("retired-many, gpu: 1, value: 60") + v100,
+		passes:   fault("retired-many, gpu: 1, value: 59") + v100,
+	},
 	"nvlink-down": {
 		triggers: fault("nvlink-down, gpu: 0, link: 2", "nvlink-down, gpu: 1, link: 2", "nvlink-down, gpu: 2, link: 2"),
 		passes: fault("nvlink-down, gpu: 0, link: 2", "nvlink-down, gpu: 1, link: 2", "nvlink-down, gpu: 2, link: 2",
@@ -118,27 +124,41 @@ var pairs = map[string]struct {
 	"fabric-not-ready": {triggers: fault("fabric-not-ready, gpu: 1, value: 2"), passes: fault("fabric-not-ready, gpu: 1, value: 3")},
 	"pcie-width":       {triggers: fault("pcie-width, gpu: 1, value: 15"), passes: fault("pcie-width, gpu: 1, value: 16")},
 	"pcie-speed":       {triggers: fault("pcie-speed, gpu: 1, value: 4"), passes: fault("pcie-speed, gpu: 1, value: 5")},
-	"pcie-replay": {triggers: fault("pcie-replay, gpu: 1, value: 3"),
-		passes: fault("pcie-replay, gpu: 1, value: 2")}, // ceil(1.92 × 16 lanes × 2 s)
-	"throttle-hw": {triggers: fault("throttle, gpu: 1, mask: 0x8, readings: 3"),
-		passes: fault("throttle, gpu: 1, mask: 0x8, readings: 2")},
-	"throttle-sw": {triggers: fault("throttle, gpu: 1, mask: 0x20, readings: 3"),
-		passes: fault("throttle, gpu: 1, mask: 0x20, readings: 2")},
+	"pcie-replay": {
+		triggers: fault("pcie-replay, gpu: 1, value: 3"),
+		passes:   fault("pcie-replay, gpu: 1, value: 2"),
+	}, // ceil(1.92 × 16 lanes × 2 s)
+	"throttle-hw": {
+		triggers: fault("throttle, gpu: 1, mask: 0x8, readings: 3"),
+		passes:   fault("throttle, gpu: 1, mask: 0x8, readings: 2"),
+	},
+	"throttle-sw": {
+		triggers: fault("throttle, gpu: 1, mask: 0x20, readings: 3"),
+		passes:   fault("throttle, gpu: 1, mask: 0x20, readings: 2"),
+	},
 	"temp-high":       {triggers: fault("temp, gpu: 1, value: 85"), passes: fault("temp, gpu: 1, value: 84")},
 	"persistence-off": {triggers: fault("persistence-off, gpu: 1"), passes: fault("persistence-off, gpu: 1, value: 0")},
-	"compute-mode": {triggers: fault("compute-mode, gpu: 1, value: 2"),
-		passes: fault("compute-mode, gpu: 1, value: 3")}, // two workers on four GPUs
-	"gpu-busy": {triggers: fault("busy, gpu: 1, mib: 1632"),
-		passes: fault("busy, gpu: 1, mib: 1631")}, // 2 % of 81559
+	"compute-mode": {
+		triggers: fault("compute-mode, gpu: 1, value: 2"),
+		passes:   fault("compute-mode, gpu: 1, value: 3"),
+	}, // two workers on four GPUs
+	"gpu-busy": {
+		triggers: fault("busy, gpu: 1, mib: 1632"),
+		passes:   fault("busy, gpu: 1, mib: 1631"),
+	}, // 2 % of 81559
 	"gpu-heterogeneous": {
 		triggers: fault("heterogeneous, gpu: 1, memory_mib: 80743"), passes: fault("heterogeneous, gpu: 1, memory_mib: 80744"), // 1 %
 	},
 	"numa-unknown": {triggers: "\n  numa: [0, 0, -1, 1]", passes: "\n  numa: [0, 0, 0, 1]"},
 	"acs-on":       {triggers: fault("acs-on, gpu: 1"), passes: fault("acs-on, gpu: 1, value: 0")},
-	"xid": {triggers: fault("xid, gpu: 1, code: 48, age_s: 86400"), passes: fault("xid, gpu: 1, code: 48, age_s: 86401"),
-		want: check.Fail},
-	"kernel-log": {triggers: kernel("Detected insufficient power on the PCIe slot (20W)."),
-		passes: kernel("Detected sufficient power on the PCIe slot (20W).")},
+	"xid": {
+		triggers: fault("xid, gpu: 1, code: 48, age_s: 86400"), passes: fault("xid, gpu: 1, code: 48, age_s: 86401"),
+		want: check.Fail,
+	},
+	"kernel-log": {
+		triggers: kernel("Detected insufficient power on the PCIe slot (20W)."),
+		passes:   kernel("Detected sufficient power on the PCIe slot (20W)."),
+	},
 	"stuck-process": {triggers: fault("stuck-process"), passes: fault("stuck-process, value: 0")},
 	"peermem":       {triggers: fault("peermem-missing"), passes: fault("peermem-missing, value: 0")},
 	"shm-size":      {triggers: "\n  shm_mib: 1023", passes: "\n  shm_mib: 1024"},

@@ -100,8 +100,10 @@ func entries(text string) []entry {
 }
 
 // notTold are values by which tools say that they know none.
-var notTold = []string{"", "-", "--", "na", "n/a", "none", "null", "unknown", "unknown!", "unsupported", "not support", "not supported",
-	"not available"}
+var notTold = []string{
+	"", "-", "--", "na", "n/a", "none", "null", "unknown", "unknown!", "unsupported", "not support", "not supported",
+	"not available",
+}
 
 // told reports whether a value is a state: a word or two, and none that says that there is nothing to say.
 func told(value string) bool {

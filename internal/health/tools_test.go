@@ -50,8 +50,10 @@ const (
 func TestToolTexts(t *testing.T) {
 	const pass, warn, fail, skip = check.Pass, check.Warn, check.Fail, check.Skip
 	health := func(text string) map[string]string {
-		return map[string]string{"npu-smi info -m": oneChip, "npu-smi info -t health -i 0": "Health : OK",
-			"npu-smi info -t health -i 8": text}
+		return map[string]string{
+			"npu-smi info -m": oneChip, "npu-smi info -t health -i 0": "Health : OK",
+			"npu-smi info -t health -i 8": text,
+		}
 	}
 	network := func(text string) map[string]string {
 		return map[string]string{"hccn_tool -i 0 -link -g": "link status: UP", "hccn_tool -i 1 -link -g": text}
@@ -75,81 +77,136 @@ func TestToolTexts(t *testing.T) {
 		want       check.Status
 		reason     string // is in the reason
 	}{
-		"health": {"ascend", "device-health",
+		"health": {
+			"ascend", "device-health",
 			health("\tHealth Status                  : OK\n\tError Code                     : NA\n\tError Information              : NA\n"),
-			pass, ""},
+			pass, "",
+		},
 		"health in a frame": {"ascend", "device-health", health("+-----+\n| Health   :   ok |\n+=====+\n"), pass, ""},
-		"health of two": {"ascend", "device-health", health("Health Status : OK\nHealth Status : Alarm"), fail,
-			"npu-smi calls its health Alarm"},
+		"health of two": {
+			"ascend", "device-health", health("Health Status : OK\nHealth Status : Alarm"), fail,
+			"npu-smi calls its health Alarm",
+		},
 		"sick, one not known": {"ascend", "device-health", health("Health : Critical\nHealth : NA"), fail, "Critical"},
-		"alarm": {"ascend", "device-health",
+		"alarm": {
+			"ascend", "device-health",
 			health("HEALTH STATUS : Alarm\nError Code : 80E01801\nError Information : HBM\x1b[2J fails\n"), fail,
-			"npu-smi calls its health Alarm, error code 80E01801, error information HBM [2J fails"},
-		"health not told": {"ascend", "device-health", health("Health : NA"), skip,
-			"what npu-smi info -t health -i 8 says is not understood: Health : NA"},
+			"npu-smi calls its health Alarm, error code 80E01801, error information HBM [2J fails",
+		},
+		"health not told": {
+			"ascend", "device-health", health("Health : NA"), skip,
+			"what npu-smi info -t health -i 8 says is not understood: Health : NA",
+		},
 		"health half told": {"ascend", "device-health", health("Health : OK\nHealth : Unknown"), skip, "not understood"},
-		"a sentence for health": {"ascend", "device-health", health("Health : this product has another command for it"), skip,
-			"not understood: Health : this product"},
+		"a sentence for health": {
+			"ascend", "device-health", health("Health : this product has another command for it"), skip,
+			"not understood: Health : this product",
+		},
 		"health as a number": {"ascend", "device-health", health("Health : 3"), skip, "not understood"},
-		"garbage": {"ascend", "device-health", health("\x00\xff\x1b[31mfoo\nbar\n" + strings.Repeat("z", 1<<17)), skip,
-			`not understood: \x00\xff\x1b[31mfoo bar zzz`},
+		"garbage": {
+			"ascend", "device-health", health("\x00\xff\x1b[31mfoo\nbar\n" + strings.Repeat("z", 1<<17)), skip,
+			`not understood: \x00\xff\x1b[31mfoo bar zzz`,
+		},
 		"nothing":             {"ascend", "device-health", health(" \n"), skip, "npu-smi info -t health -i 8 says nothing"},
 		"another word":        {"ascend", "device-health", health("Healthiness : OK"), skip, "not understood"},
 		"the map is not told": {"ascend", "device-health", nil, skip, "nobody knows npu-smi info -m"},
-		"the map is another": {"ascend", "device-health",
-			map[string]string{"npu-smi info -m": "NPU ID  Chip ID  Device ID  Chip Logic ID  Chip Name\n0 0 7 1 x\n"}, skip,
-			"npu-smi info -m does not name the NPU of /dev/davinci1"},
-		"the map repeats itself": {"ascend", "device-health", map[string]string{"npu-smi info -m": oneChip + oneChip}, skip,
-			"does not name the NPU"},
+		"the map is another": {
+			"ascend", "device-health",
+			map[string]string{"npu-smi info -m": "NPU ID  Chip ID  Device ID  Chip Logic ID  Chip Name\n0 0 7 1 x\n"},
+			skip,
+			"npu-smi info -m does not name the NPU of /dev/davinci1",
+		},
+		"the map repeats itself": {
+			"ascend", "device-health",
+			map[string]string{"npu-smi info -m": oneChip + oneChip},
+			skip,
+			"does not name the NPU",
+		},
 		"two chips": {"ascend", "device-health", map[string]string{
 			"npu-smi info -m": twoChips, "npu-smi info -t health -i 4 -c 0": "Health : OK",
 			"npu-smi info -t health -i 4 -c 1": "Health : Alarm",
 		}, fail, "Alarm"},
 
 		"network": {"ascend", "device-network", network("link status: UP\n"), pass, ""},
-		"network down": {"ascend", "device-network", network("[device 1]link status: DOWN\n"), warn,
-			"the link of its network port is DOWN"},
-		"network not told": {"ascend", "device-network", network("link status: Unknown!\n"), skip,
-			"what hccn_tool -i 1 -link -g says is not understood: link status: Unknown!"},
+		"network down": {
+			"ascend", "device-network", network("[device 1]link status: DOWN\n"), warn,
+			"the link of its network port is DOWN",
+		},
+		"network not told": {
+			"ascend", "device-network", network("link status: Unknown!\n"), skip,
+			"what hccn_tool -i 1 -link -g says is not understood: link status: Unknown!",
+		},
 		"no network": {"ascend", "device-network", network("Cmd os execute failed!"), skip, "not understood"},
 
-		"rows": {"gaudi", "remap-pending",
-			rows("[AIP] (accel1) 0000:11:00.0\n    Row Replacement\n        Pending                 : no\n"), pass, ""},
-		"a row": {"gaudi", "remap-pending", rows("Row Replacement:\n  Pending : Yes"), fail,
-			"a row is replaced at the next reset"},
+		"rows": {
+			"gaudi", "remap-pending",
+			rows("[AIP] (accel1) 0000:11:00.0\n    Row Replacement\n        Pending                 : no\n"), pass, "",
+		},
+		"a row": {
+			"gaudi", "remap-pending", rows("Row Replacement:\n  Pending : Yes"), fail,
+			"a row is replaced at the next reset",
+		},
 		"a row in a key": {"gaudi", "remap-pending", rows("Rows pending state : 1"), fail, "a row is replaced"},
-		"another thing pending": {"gaudi", "remap-pending", rows("ECC Mode\n  Current : Enabled\n  Pending : Yes"), skip,
-			"not understood: ECC Mode"},
+		"another thing pending": {
+			"gaudi", "remap-pending", rows("ECC Mode\n  Current : Enabled\n  Pending : Yes"), skip,
+			"not understood: ECC Mode",
+		},
 		"a count": {"gaudi", "remap-pending", rows("Rows pending with double bit ECC errors : 1"), skip, "not understood"},
-		"rows in another word": {"gaudi", "remap-pending", rows("Rows pending : perhaps"), skip,
-			"not understood: Rows pending : perhaps"},
+		"rows in another word": {
+			"gaudi", "remap-pending", rows("Rows pending : perhaps"), skip,
+			"not understood: Rows pending : perhaps",
+		},
 		"rows are not known": {"gaudi", "remap-pending", nil, skip, "nobody knows hl-smi"},
-		"errors": {"metax", "ecc-uncorrectable",
+		"errors": {
+			"metax", "ecc-uncorrectable",
 			ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : 0\n        DRAM Uncorrectable : 2\n        SRAM Correctable : 9"),
-			fail, "2 uncorrected errors"},
-		"no errors": {"metax", "ecc-uncorrectable",
-			ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : 0\n        SRAM Correctable : 9"), pass, ""},
-		"pages are not errors": {"metax", "ecc-uncorrectable",
-			ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : 0\n    Retired Pages\n        Uncorrectable ECC : 3"), pass, ""},
-		"not these errors": {"metax", "ecc-uncorrectable", ecc(gpu1 + "    ECC Errors\n        SRAM Correctable : 9"), skip,
-			"not understood"},
-		"errors in words": {"metax", "ecc-uncorrectable", ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : many"), skip,
-			"not understood"},
-		"errors of none": {"metax", "ecc-uncorrectable", ecc(""), skip,
-			"device 1: what mx-smi --count-ecc says is not understood: Attached GPUs : 2 GPU#0"},
-		"errors of another": {"metax", "ecc-uncorrectable",
-			ecc("GPU#1  MXC500  0000:12:00.0\n    ECC Errors\n        SRAM Uncorrectable : 4"), skip, "device 1: "},
-		"pages": {"metax", "retired-many",
-			ecc(gpu1 + "    Retired Pages\n        Single Bit ECC : 20\n        Double Bit ECC : 40"), fail, "60 pages are retired"},
+			fail, "2 uncorrected errors",
+		},
+		"no errors": {
+			"metax", "ecc-uncorrectable",
+			ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : 0\n        SRAM Correctable : 9"), pass, "",
+		},
+		"pages are not errors": {
+			"metax", "ecc-uncorrectable",
+			ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : 0\n    Retired Pages\n        Uncorrectable ECC : 3"), pass, "",
+		},
+		"not these errors": {
+			"metax", "ecc-uncorrectable", ecc(gpu1 + "    ECC Errors\n        SRAM Correctable : 9"), skip,
+			"not understood",
+		},
+		"errors in words": {
+			"metax", "ecc-uncorrectable", ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : many"), skip,
+			"not understood",
+		},
+		"errors of none": {
+			"metax", "ecc-uncorrectable", ecc(""), skip,
+			"device 1: what mx-smi --count-ecc says is not understood: Attached GPUs : 2 GPU#0",
+		},
+		"errors of another": {
+			"metax", "ecc-uncorrectable",
+			ecc("GPU#1  MXC500  0000:12:00.0\n    ECC Errors\n        SRAM Uncorrectable : 4"), skip, "device 1: ",
+		},
+		"pages": {
+			"metax", "retired-many",
+			ecc(gpu1 + "    Retired Pages\n        Single Bit ECC : 20\n        Double Bit ECC : 40"), fail, "60 pages are retired",
+		},
 		"some pages": {"metax", "retired-many", ecc(gpu1 + "    Retired Pages\n        Double Bit ECC : 59"), pass, ""},
-		"pages are not told": {"metax", "retired-many", ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : 0"), skip,
-			"device 1: "},
-		"a link": {"metax", "device-link", links(gpu1 + "  port 0 : up\n  port 1 : down\n"), warn,
-			"1 of its links are up, and of another GPU 2"},
-		"links": {"metax", "device-link", links(gpu1 + "  port 3 : Active\n  port 4 : active\n  port 5 : down\n"), pass,
-			""},
-		"links in numbers": {"metax", "device-link", links(gpu1 + "  port 0 : 1\n"), skip,
-			"device 1: what mx-smi mxlk --show-state says is not understood"},
+		"pages are not told": {
+			"metax", "retired-many", ecc(gpu1 + "    ECC Errors\n        SRAM Uncorrectable : 0"), skip,
+			"device 1: ",
+		},
+		"a link": {
+			"metax", "device-link", links(gpu1 + "  port 0 : up\n  port 1 : down\n"), warn,
+			"1 of its links are up, and of another GPU 2",
+		},
+		"links": {
+			"metax", "device-link", links(gpu1 + "  port 3 : Active\n  port 4 : active\n  port 5 : down\n"), pass,
+			"",
+		},
+		"links in numbers": {
+			"metax", "device-link", links(gpu1 + "  port 0 : 1\n"), skip,
+			"device 1: what mx-smi mxlk --show-state says is not understood",
+		},
 		"links are not supported": {"metax", "device-link", nil, skip, "nobody knows mx-smi mxlk --show-state"},
 	} {
 		t.Run(name, func(t *testing.T) {

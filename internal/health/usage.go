@@ -27,8 +27,12 @@ func (n *Node) throttled(id, try string, mask uint64) []check.Result {
 	names := []struct {
 		bit  uint64
 		name string
-	}{{slowHardware, "hardware slowdown"}, {slowHeat, "software thermal slowdown"}, {slowHWHeat, "hardware thermal slowdown"},
-		{slowPower, "power brake"}}
+	}{
+		{slowHardware, "hardware slowdown"},
+		{slowHeat, "software thermal slowdown"},
+		{slowHWHeat, "hardware thermal slowdown"},
+		{slowPower, "power brake"},
+	}
 	return n.eachGPU(id, try, func(g *gpu, r *check.Result) string {
 		var seen []uint64
 		for _, m := range n.NVML.Moments {

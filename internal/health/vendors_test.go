@@ -22,8 +22,10 @@ func TestFaultsOfVendors(t *testing.T) {
 		if v.Name == "nvidia" {
 			continue // its faults are in pairs
 		}
-		faults := map[string]string{"": "", "gpu-lost, gpu: 1": "gpu-lost", "node-denied, gpu: 1": "gpu-node",
-			"pcie-width, gpu: 1": "pcie-width", "acs-on, gpu: 1": "acs-on"}
+		faults := map[string]string{
+			"": "", "gpu-lost, gpu: 1": "gpu-lost", "node-denied, gpu: 1": "gpu-node",
+			"pcie-width, gpu: 1": "pcie-width", "acs-on, gpu: 1": "acs-on",
+		}
 		if v.Name == "amd" {
 			faults["ecc-uncorrectable, gpu: 1, value: 0"] = ""
 			faults["ecc-uncorrectable, gpu: 1, value: 3"] = "ecc-uncorrectable"

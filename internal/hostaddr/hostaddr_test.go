@@ -170,8 +170,10 @@ func TestOfInterface(t *testing.T) {
 		}
 	}
 	for name, pieces := range map[string][]string{
-		"eth7": {`cannot find the network interface "eth7"`, "lo (127.0.0.1, ::1)", "eth0 (fe80::2, fd00::2, 10.0.0.2, 10.0.0.22)",
-			"eth1 (down, 10.1.0.2)", "bare0 (no address)"},
+		"eth7": {
+			`cannot find the network interface "eth7"`, "lo (127.0.0.1, ::1)", "eth0 (fe80::2, fd00::2, 10.0.0.2, 10.0.0.22)",
+			"eth1 (down, 10.1.0.2)", "bare0 (no address)",
+		},
 		"":      {`interface ""`, "lo (127.0.0.1, ::1)"},
 		"eth1":  {`"eth1": it is down`, "eth0 ("},
 		"bare0": {`"bare0": it has no address`, "eth0 ("},
@@ -215,8 +217,10 @@ func TestInterfaceWith(t *testing.T) {
 			}, nil
 		},
 	}
-	for host, want := range map[string]string{"10.0.0.7": "eth0", "node-7": "eth0", "10.1.0.7": "ib0", "fe80::1%ib0": "ib0",
-		"127.0.0.1": "lo", "10.0.0.8": ""} {
+	for host, want := range map[string]string{
+		"10.0.0.7": "eth0", "node-7": "eth0", "10.1.0.7": "ib0", "fe80::1%ib0": "ib0",
+		"127.0.0.1": "lo", "10.0.0.8": "",
+	} {
 		got, err := m.InterfaceWith(t.Context(), host)
 		if got != want || (err == nil) != (want != "") || err != nil && !strings.Contains(err.Error(), "ib0 (") {
 			t.Errorf("%s: %q, %v", host, got, err)

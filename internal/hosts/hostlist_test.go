@@ -102,8 +102,10 @@ func TestExpandCounts(t *testing.T) {
 			t.Errorf("%s: %v, (-want +got):\n%s", list, err, diff)
 		}
 	}
-	for _, list := range []string{"", "4(x", "4(x2)3", "a", "-1", "4,,3", "4(x70000)", "40000(x40000),1(x40000)",
-		strings.Repeat("1,", 70<<10)} {
+	for _, list := range []string{
+		"", "4(x", "4(x2)3", "a", "-1", "4,,3", "4(x70000)", "40000(x40000),1(x40000)",
+		strings.Repeat("1,", 70<<10),
+	} {
 		if got, err := hosts.ExpandCounts(list); err == nil {
 			t.Errorf("%.40s: %d counts", list, len(got))
 		}

@@ -57,8 +57,10 @@ func TestParseList(t *testing.T) {
 		{"node1:8,node2:8", "node1:8 node2:8"},
 		{" node1:8 , node2 ,", "node1:8 node2"},
 		{"user@node1:8,DOM\\u@10.0.0.1,a@b@c", `user@node1:8 DOM\u@10.0.0.1 a@b@c`},
-		{"[2001:db8::1]:8,2001:db8::2,[::1],root@[fe80::1%eth0]:2,fe80::2%eth0",
-			"[2001:db8::1]:8 [2001:db8::2] [::1] root@[fe80::1%eth0]:2 [fe80::2%eth0]"},
+		{
+			"[2001:db8::1]:8,2001:db8::2,[::1],root@[fe80::1%eth0]:2,fe80::2%eth0",
+			"[2001:db8::1]:8 [2001:db8::2] [::1] root@[fe80::1%eth0]:2 [fe80::2%eth0]",
+		},
 		{"2001:db8::1:8", "[2001:db8::1:8]"}, // without brackets all of it is the address
 		{"node[01-03,7]:8,login", "node01:8 node02:8 node03:8 node7:8 login"},
 		{"u@n[1-2]:4,[3-4]", "u@n1:4 u@n2:4 3 4"},
@@ -73,8 +75,10 @@ func TestParseList(t *testing.T) {
 		{"", "it names no host"},
 		{" ", "it names no host"},
 		{"a,,b", "item 2: a host between two commas has no name"},
-		{"a:x,b:0,c:-1",
-			"item 1: \"x\" is no number of slots\nitem 2: a host with 0 slots takes no worker: leave it out\nitem 3: \"-1\" is no number of slots"},
+		{
+			"a:x,b:0,c:-1",
+			"item 1: \"x\" is no number of slots\nitem 2: a host with 0 slots takes no worker: leave it out\nitem 3: \"-1\" is no number of slots",
+		},
 		{"a:22222", "item 1: 22222 slots exceed the limit of 4096"},
 		{"a:9999999999", `item 1: "9999999999" is no number of slots`},
 		{"a:4,b,A:4", "item 3: the host A was there before, at item 1"},
@@ -136,42 +140,58 @@ func TestHostfiles(t *testing.T) {
 	}{
 		{
 			"plain names", "node1\nnode2\n",
-			map[string]string{"any": "node1 node2", "mpi": "node1:1 node2:1", "horovod": "node1 node2", "colossal": "node1 node2",
-				"deepspeed": `!f:1: "node1" is not of the form HOST slots=N`},
+			map[string]string{
+				"any": "node1 node2", "mpi": "node1:1 node2:1", "horovod": "node1 node2", "colossal": "node1 node2",
+				"deepspeed": `!f:1: "node1" is not of the form HOST slots=N`,
+			},
 		},
 		{
 			"slots", "worker-0 slots=4\nworker-1 slots=2",
-			map[string]string{"any": "worker-0:4 worker-1:2", "mpi": "worker-0:4 worker-1:2", "horovod": "worker-0:4 worker-1:2",
-				"deepspeed": "worker-0:4 worker-1:2", "colossal": `!f:1: the host "worker-0" has more behind it`},
+			map[string]string{
+				"any": "worker-0:4 worker-1:2", "mpi": "worker-0:4 worker-1:2", "horovod": "worker-0:4 worker-1:2",
+				"deepspeed": "worker-0:4 worker-1:2", "colossal": `!f:1: the host "worker-0" has more behind it`,
+			},
 		},
 		{
 			"comments, blank lines, CRLF and a BOM",
 			"\xef\xbb\xbf# the nodes\r\n\r\n  node1 slots=4  # first\r\n\t#x\r\nnode2\tslots=4\r\n \r\n",
-			map[string]string{"any": "node1:4 node2:4", "mpi": "node1:4 node2:4", "horovod": "node1:4 node2:4",
-				"deepspeed": "node1:4 node2:4"},
+			map[string]string{
+				"any": "node1:4 node2:4", "mpi": "node1:4 node2:4", "horovod": "node1:4 node2:4",
+				"deepspeed": "node1:4 node2:4",
+			},
 		},
 		{
 			"comments between names", "# launcher\nnode1 # x\n\nnode2\r\nnode3",
-			map[string]string{"any": "node1 node2 node3", "mpi": "node1:1 node2:1 node3:1", "horovod": "node1 node2 node3",
-				"colossal": "node1 node2 node3"},
+			map[string]string{
+				"any": "node1 node2 node3", "mpi": "node1:1 node2:1 node3:1", "horovod": "node1 node2 node3",
+				"colossal": "node1 node2 node3",
+			},
 		},
 		{
 			"colons", "node1:4\n10.0.0.2:2\n",
-			map[string]string{"any": "node1:4 10.0.0.2:2", "mpi": "node1:4 10.0.0.2:2", "horovod": "node1:4 10.0.0.2:2",
-				"colossal": `!f:1: "node1:4" is no IPv6 address`},
+			map[string]string{
+				"any": "node1:4 10.0.0.2:2", "mpi": "node1:4 10.0.0.2:2", "horovod": "node1:4 10.0.0.2:2",
+				"colossal": `!f:1: "node1:4" is no IPv6 address`,
+			},
 		},
 		{
 			"IPv6", "[2001:db8::1]:4\n2001:db8::2 slots=2\n",
-			map[string]string{"any": "[2001:db8::1]:4 [2001:db8::2]:2", "mpi": "[2001:db8::1]:4 [2001:db8::2]:2",
-				"horovod": "[2001:db8::1]:4 [2001:db8::2]:2"},
+			map[string]string{
+				"any": "[2001:db8::1]:4 [2001:db8::2]:2", "mpi": "[2001:db8::1]:4 [2001:db8::2]:2",
+				"horovod": "[2001:db8::1]:4 [2001:db8::2]:2",
+			},
 		},
-		{"bare IPv6", "2001:db8::1\n[::1]\n", map[string]string{"any": "[2001:db8::1] [::1]", "mpi": "[2001:db8::1]:1 [::1]:1",
-			"horovod": "[2001:db8::1] [::1]", "colossal": "[2001:db8::1] [::1]"}},
+		{"bare IPv6", "2001:db8::1\n[::1]\n", map[string]string{
+			"any": "[2001:db8::1] [::1]", "mpi": "[2001:db8::1]:1 [::1]:1",
+			"horovod": "[2001:db8::1] [::1]", "colossal": "[2001:db8::1] [::1]",
+		}},
 		{
 			"users and ports", "alice@node1 slots=2 port=2222\nnode1 port=2223 user=bob slots=1\n",
-			map[string]string{"any": "alice@node1:2/port=2222 bob@node1:1/port=2223",
+			map[string]string{
+				"any": "alice@node1:2/port=2222 bob@node1:1/port=2223",
 				"mpi": "alice@node1:2/port=2222 bob@node1:1/port=2223", "horovod": `!f:1: the setting "port" is unknown`,
-				"deepspeed": "!f:2: \"node1 port=2223"},
+				"deepspeed": "!f:2: \"node1 port=2223",
+			},
 		},
 		{
 			"a repeated host", "node1 slots=2\nnode2 slots=1\nnode1 slots=3\n",
@@ -181,40 +201,66 @@ func TestHostfiles(t *testing.T) {
 				"deepspeed": "!f:3: the host node1 was there before, at f:1",
 			},
 		},
-		{"a repeated name", "node1\nnode1\n", map[string]string{"mpi": "node1:2", "any": "!f:2: the host node1 was", "horovod": "!f:2:",
-			"colossal": "!f:2: the host node1 was there before, at f:1"}},
+		{"a repeated name", "node1\nnode1\n", map[string]string{
+			"mpi": "node1:2", "any": "!f:2: the host node1 was", "horovod": "!f:2:",
+			"colossal": "!f:2: the host node1 was there before, at f:1",
+		}},
 		{
 			"bounds of Open MPI", "node1 slots=2 max_slots=4\nnode2 slots = 1 max-slots = 2\n",
-			map[string]string{"any": "node1:2 node2:1", "mpi": "node1:2 node2:1", "horovod": "node1:2 node2:1",
-				"deepspeed": `!f:2: "node2 slots = 1 max-slots = 2" is not`},
+			map[string]string{
+				"any": "node1:2 node2:1", "mpi": "node1:2 node2:1", "horovod": "node1:2 node2:1",
+				"deepspeed": `!f:2: "node2 slots = 1 max-slots = 2" is not`,
+			},
 		},
-		{"Open MPI's words", "node1 cpu=2\nnode2 count=3",
-			map[string]string{"mpi": "node1:2 node2:3", "any": `!f:1: the setting "cpu" is unknown`}},
+		{
+			"Open MPI's words", "node1 cpu=2\nnode2 count=3",
+			map[string]string{"mpi": "node1:2 node2:3", "any": `!f:1: the setting "cpu" is unknown`},
+		},
 		{"a host that is left out", "^node1\n", map[string]string{"mpi": `!f:1: "^node1" leaves hosts out`}},
-		{"a hostlist", "node[01-03] slots=8\n", map[string]string{"any": "node01:8 node02:8 node03:8",
-			"mpi": `!f:1: "node[01-03]" stands for 3 hosts`, "horovod": "!f:1:", "deepspeed": `!f:1: "node[01-03]" is no name`}},
+		{"a hostlist", "node[01-03] slots=8\n", map[string]string{
+			"any": "node01:8 node02:8 node03:8",
+			"mpi": `!f:1: "node[01-03]" stands for 3 hosts`, "horovod": "!f:1:", "deepspeed": `!f:1: "node[01-03]" is no name`,
+		}},
 		{"a number alone", "node1 8\n", map[string]string{"any": `!f:1: "8" stands behind the host: write slots=…`}},
-		{"a comma", "node1,node2\n", map[string]string{"any": `!f:1: "node1,node2" has a comma`, "mpi": `!f:1: "node1,node2" has a comma`,
-			"colossal": `!f:1: "node1,node2" is no name of a host`}},
-		{"slots twice", "node1:8 slots=8\n",
-			map[string]string{"any": "!f:1: the slots are there twice", "mpi": "!f:1: the slots are there twice",
-				"horovod": "!f:1: the slots are there twice", "deepspeed": `!f:1: "node1:8" is no IPv6 address`}},
+		{"a comma", "node1,node2\n", map[string]string{
+			"any": `!f:1: "node1,node2" has a comma`, "mpi": `!f:1: "node1,node2" has a comma`,
+			"colossal": `!f:1: "node1,node2" is no name of a host`,
+		}},
+		{
+			"slots twice", "node1:8 slots=8\n",
+			map[string]string{
+				"any": "!f:1: the slots are there twice", "mpi": "!f:1: the slots are there twice",
+				"horovod": "!f:1: the slots are there twice", "deepspeed": `!f:1: "node1:8" is no IPv6 address`,
+			},
+		},
 		{"a setting twice", "node1 slots=8 slots=8\n", map[string]string{"any": "!f:1: slots is there twice", "deepspeed": "node1:8"}},
-		{"no slots", "node1 slots=0\n",
-			map[string]string{"any": "!f:1: a host with 0 slots takes no worker", "deepspeed": "!f:1: a host with 0 slots"}},
-		{"a colon of DeepSpeed", "a:4\n",
-			map[string]string{"any": "a:4", "mpi": "a:4", "horovod": "a:4", "deepspeed": `!f:1: "a:4" is not of the form`}},
-		{"a trailing word", "node1 slots=4 max_slots=8 x\n",
-			map[string]string{"deepspeed": "node1:4", "any": `!f:1: "x" stands behind the host`}},
-		{"line 7", "a\nb\nc\nd\ne\nf\n-g\nh\n",
-			map[string]string{"any": `!f:7: "-g" is no name of a host`, "mpi": "!f:7:", "horovod": "!f:7:", "colossal": "!f:7:"}},
-		{"nothing", "", map[string]string{"any": "!f names no host", "mpi": "!f names no host", "horovod": "!f names no host",
-			"deepspeed": "!f names no host", "colossal": "!f names no host"}},
+		{
+			"no slots", "node1 slots=0\n",
+			map[string]string{"any": "!f:1: a host with 0 slots takes no worker", "deepspeed": "!f:1: a host with 0 slots"},
+		},
+		{
+			"a colon of DeepSpeed", "a:4\n",
+			map[string]string{"any": "a:4", "mpi": "a:4", "horovod": "a:4", "deepspeed": `!f:1: "a:4" is not of the form`},
+		},
+		{
+			"a trailing word", "node1 slots=4 max_slots=8 x\n",
+			map[string]string{"deepspeed": "node1:4", "any": `!f:1: "x" stands behind the host`},
+		},
+		{
+			"line 7", "a\nb\nc\nd\ne\nf\n-g\nh\n",
+			map[string]string{"any": `!f:7: "-g" is no name of a host`, "mpi": "!f:7:", "horovod": "!f:7:", "colossal": "!f:7:"},
+		},
+		{"nothing", "", map[string]string{
+			"any": "!f names no host", "mpi": "!f names no host", "horovod": "!f names no host",
+			"deepspeed": "!f names no host", "colossal": "!f names no host",
+		}},
 		{"only comments", "# a\n\n", map[string]string{"any": "!f names no host", "deepspeed": "!f names no host"}},
 		{"a control character", "node1\x00\n", map[string]string{"any": "!f:1: it is no text"}},
 		{"no UTF-8", "node\xff\n", map[string]string{"any": "!f:1: it is no text"}},
-		{"a long line", "node1\n" + strings.Repeat("x", 5000),
-			map[string]string{"any": "!f:2: a line of 5000 bytes exceeds the limit of 4096"}},
+		{
+			"a long line", "node1\n" + strings.Repeat("x", 5000),
+			map[string]string{"any": "!f:2: a line of 5000 bytes exceeds the limit of 4096"},
+		},
 		{"a large file", strings.Repeat("#", hosts.MaxFile+1), map[string]string{"any": "!cannot read f: 8388609 bytes exceed the limit"}},
 	} {
 		for name, read := range forms {
@@ -379,8 +425,10 @@ func checkHosts(t *testing.T, list []hosts.Host) {
 
 // FuzzParseList: any text is refused, or gives hosts that mean themselves when they are written again.
 func FuzzParseList(f *testing.F) {
-	for _, seed := range []string{"node1:8,node2:8", "u@n[01-16]:8", "[2001:db8::1]:8,fe80::1%eth0", "a,,b", "h:1,h:2", "[1-2]", "@", ":",
-		"[::]:1", "a@b@c:3,"} {
+	for _, seed := range []string{
+		"node1:8,node2:8", "u@n[01-16]:8", "[2001:db8::1]:8,fe80::1%eth0", "a,,b", "h:1,h:2", "[1-2]", "@", ":",
+		"[::]:1", "a@b@c:3,",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

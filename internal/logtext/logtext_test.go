@@ -199,8 +199,10 @@ func TestRepeats(t *testing.T) {
 	if got := fmt.Sprint(told); got != "[0 5 15 35 75 135 195 255]" {
 		t.Errorf("told after %s s", got)
 	}
-	for _, news := range [][]byte{said("0", "warn", "waiting for nodes", "nodes", `"2 of 3"`), said("0", "warn", "hello"),
-		said("0", "warn", "hello"), said("0", "error", "waiting for nodes")} {
+	for _, news := range [][]byte{
+		said("0", "warn", "waiting for nodes", "nodes", `"2 of 3"`), said("0", "warn", "hello"),
+		said("0", "warn", "hello"), said("0", "error", "waiting for nodes"),
+	} {
 		if _, err := r.Write(news); err != nil || len(out.all) != 1 {
 			t.Errorf("%s: %q, %v", news, out.all, err)
 		}

@@ -379,8 +379,10 @@ func TestStrangersAreShownNothing(t *testing.T) {
 			t.Errorf("%s: a stranger was let in", name)
 		}
 	}
-	for name, text := range map[string]string{"HTTP": "GET / HTTP/1.1\r\nHost: here\r\n\r\n", "zeros": strings.Repeat("\x00", 1000),
-		"nothing": ""} {
+	for name, text := range map[string]string{
+		"HTTP": "GET / HTTP/1.1\r\nHost: here\r\n\r\n", "zeros": strings.Repeat("\x00", 1000),
+		"nothing": "",
+	} {
 		conn, err := net.Dial("tcp", id.Addr())
 		if err != nil {
 			t.Fatal(err)

@@ -324,8 +324,10 @@ func readPBS(l *lookup, f *Facts) error {
 		if index > 0 {
 			why = fmt.Sprintf("PBS_NODENUM=%d says that this is not the job's first node, and %s", index, why)
 		}
-		f.Problem = &Problem{why,
-			"copy the list to where all nodes read it and let PBS_NODEFILE name it; or give --nnodes 1 to start this one by itself"}
+		f.Problem = &Problem{
+			why,
+			"copy the list to where all nodes read it and let PBS_NODEFILE name it; or give --nnodes 1 to start this one by itself",
+		}
 		return nil
 	case err != nil:
 		return l.bad(from, err)

@@ -117,8 +117,10 @@ func readVertex(l *lookup, f *Facts) error {
 	case spec.Task.Type == "workerpool1":
 		rank++
 	default:
-		f.Problem = &Problem{spec.Task.Type + " trains nothing: the nodes are workerpool0 and workerpool1",
-			"start muster in those; or give --nnodes 1 to start in this one"}
+		f.Problem = &Problem{
+			spec.Task.Type + " trains nothing: the nodes are workerpool0 and workerpool1",
+			"start muster in those; or give --nnodes 1 to start in this one",
+		}
 		return nil
 	}
 	var hosts []Host

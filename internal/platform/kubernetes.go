@@ -85,8 +85,10 @@ func readKubeflow(l *lookup, f *Facts) error {
 	if !l.has("PET_RDZV_ENDPOINT") || standalone {
 		return nil
 	}
-	scheme := map[string]string{"": "c10d", "c10d": "c10d", "etcd": "etcd", "etcd-v2": "etcd", "etcd-v3": "etcd",
-		"static": "static"}[l.get("PET_RDZV_BACKEND")]
+	scheme := map[string]string{
+		"": "c10d", "c10d": "c10d", "etcd": "etcd", "etcd-v2": "etcd", "etcd-v3": "etcd",
+		"static": "static",
+	}[l.get("PET_RDZV_BACKEND")]
 	if scheme == "" {
 		return l.bad("PET_RDZV_BACKEND", errors.New("it must be c10d, etcd or static"))
 	}
@@ -168,8 +170,10 @@ func readAITJ(l *lookup, f *Facts) error {
 	if nodes := l.value(variable + "_INSTANCES_NUM"); nodes.Text == f.Nodes.Text {
 		f.Nodes = nodes
 	}
-	f.NodeRank = Value{Text: strconv.Itoa(index), From: "TRAININGJOB_REPLICA_INDEX",
-		Derived: l.get("TRAININGJOB_REPLICA_INDEX") != strconv.Itoa(index)}
+	f.NodeRank = Value{
+		Text: strconv.Itoa(index), From: "TRAININGJOB_REPLICA_INDEX",
+		Derived: l.get("TRAININGJOB_REPLICA_INDEX") != strconv.Itoa(index),
+	}
 	f.MasterAddr = Value{Text: hosts[0].Name, From: from, Derived: true}
 	return l.aitjPort(f, strings.TrimSuffix(strings.Split(from, ", ")[0], "_INSTANCES")+"_PORTS")
 }
@@ -188,8 +192,10 @@ func (l *lookup) aitjPort(f *Facts, name string) error {
 }
 
 func launcherPod(what string) *Problem {
-	return &Problem{what + " says that this pod starts the others, and is none of the nodes",
-		"start muster in the other pods; or give --nnodes 1 to start in this one"}
+	return &Problem{
+		what + " says that this pod starts the others, and is none of the nodes",
+		"start muster in the other pods; or give --nnodes 1 to start in this one",
+	}
 }
 
 // names are the variables that are set and fit, sorted.

@@ -157,8 +157,10 @@ func TestNamed(t *testing.T) {
 	if f, err := platform.Detect(in, "slurm"); err != nil || f.NodeRank.Text != "1" {
 		t.Errorf("a platform that is asked for inside of a worker: %s, %v", facts(f), err)
 	}
-	for name, want := range map[string]string{"lsf": "known by LSB_JOBID",
-		"kubernetes": "choose auto, none, or one of mpi, slurm, mpijob"} {
+	for name, want := range map[string]string{
+		"lsf":        "known by LSB_JOBID",
+		"kubernetes": "choose auto, none, or one of mpi, slurm, mpijob",
+	} {
 		if _, err := platform.Detect(platform.Input{}, name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--platform %s: %v", name, err)
 		}
@@ -203,8 +205,10 @@ func TestMalformed(t *testing.T) {
 		{"sagemaker", "SM_NUM_GPUS=-8", "SM_NUM_GPUS=-8"},
 		{"vertex", `CLUSTER_SPEC="workerpool0"`, "it is not the JSON"},
 		{"vertex", `CLUSTER_SPEC={"cluster":{"workerpool0":["a:1","b:1"]}}`, "workerpool0 must be one machine, and is 2"},
-		{"vertex", `CLUSTER_SPEC={"cluster":{"workerpool0":["a:1"]},"task":{"type":"workerpool1","index":0}}`,
-			"there is no task 0 in workerpool1"},
+		{
+			"vertex", `CLUSTER_SPEC={"cluster":{"workerpool0":["a:1"]},"task":{"type":"workerpool1","index":0}}`,
+			"there is no task 0 in workerpool1",
+		},
 		{"vertex", `CLUSTER_SPEC={"cluster":{"workerpool0":["a b"]},"task":{"type":"workerpool0","index":0}}`, `"a b" is no name`},
 		{"aws-batch", "AWS_BATCH_JOB_MAIN_NODE_INDEX=2", "AWS_BATCH_JOB_MAIN_NODE_INDEX=2: the job has 2 nodes"},
 		{"aws-batch", "AWS_BATCH_JOB_NODE_INDEX=", "without AWS_BATCH_JOB_NODE_INDEX"},
@@ -276,8 +280,10 @@ func FuzzDetect(f *testing.F) {
 		f.Add(string(archive.Files[0].Data), "train-1")
 	}
 	f.Fuzz(func(t *testing.T, env, hostname string) {
-		in := platform.Input{Environ: map[string]string{}, Hostname: hostname,
-			Files: fstest.MapFS{"etc/hosts": {Data: []byte(env)}, "etc/mpi/hostfile": {Data: []byte(env)}}}
+		in := platform.Input{
+			Environ: map[string]string{}, Hostname: hostname,
+			Files: fstest.MapFS{"etc/hosts": {Data: []byte(env)}, "etc/mpi/hostfile": {Data: []byte(env)}},
+		}
 		for line := range strings.Lines(env) {
 			name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 			in.Environ[name] = value

@@ -25,7 +25,8 @@ type fake struct {
 
 // serve starts a fake: check says what is wrong with a question, respond answers it.
 func serve(t *testing.T, check func(*http.Request) string,
-	respond func(f *fake, w http.ResponseWriter, r *http.Request, page string)) *fake {
+	respond func(f *fake, w http.ResponseWriter, r *http.Request, page string),
+) *fake {
 	f := &fake{pages: map[string]string{}, asked: map[string]int{}, wake: make(chan struct{})}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
@@ -239,8 +240,10 @@ func TestAzure(t *testing.T) {
 
 // TestMalformed answers with what no service says. It is told once, no notice comes of it, and asking goes on.
 func TestMalformed(t *testing.T) {
-	for _, body := range []string{"<html>sign in</html>", "{", "[]", `{"action": 3}`, `{"Events": null}`, `{"Events": {}}`,
-		`{"Events": [{"EventId": 7}]}`, "\xff\x1b[2J", strings.Repeat("x", 2*maxAnswer)} {
+	for _, body := range []string{
+		"<html>sign in</html>", "{", "[]", `{"action": 3}`, `{"Events": null}`, `{"Events": {}}`,
+		`{"Events": [{"EventId": 7}]}`, "\xff\x1b[2J", strings.Repeat("x", 2*maxAnswer),
+	} {
 		for _, cloud := range []string{"aws", "gcp", "azure"} {
 			t.Run(fmt.Sprintf("%s %.20q", cloud, body), func(t *testing.T) {
 				f := serve(t, func(*http.Request) string { return "" }, func(f *fake, w http.ResponseWriter, r *http.Request, page string) {

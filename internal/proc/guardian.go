@@ -140,8 +140,10 @@ func (t *Tree) pushLocked() {
 }
 
 func (t *Tree) guardianStateLocked() guardianState {
-	st := guardianState{Agent: t.self, Marker: t.cfg.Marker, Cgroup: t.cgroupPathLocked(), Remove: t.remove, Lease: t.lease, Run: t.run,
-		RunLimit: int64(t.runLimit)}
+	st := guardianState{
+		Agent: t.self, Marker: t.cfg.Marker, Cgroup: t.cgroupPathLocked(), Remove: t.remove, Lease: t.lease, Run: t.run,
+		RunLimit: int64(t.runLimit),
+	}
 	for _, p := range t.live {
 		switch p.role {
 		case asWorker:

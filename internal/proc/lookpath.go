@@ -188,8 +188,10 @@ func checkScript(path, dir string, line []byte) error {
 }
 
 // ELF machine numbers, from the System V ABI's registry.
-var elfMachines = map[uint16]string{3: "x86 (32 bits)", 20: "PowerPC", 21: "POWER (64 bits)", 22: "S/390", 40: "ARM (32 bits)",
-	62: "x86-64", 183: "ARM (64 bits)", 243: "RISC-V", 258: "LoongArch"}
+var elfMachines = map[uint16]string{
+	3: "x86 (32 bits)", 20: "PowerPC", 21: "POWER (64 bits)", 22: "S/390", 40: "ARM (32 bits)",
+	62: "x86-64", 183: "ARM (64 bits)", 243: "RISC-V", 258: "LoongArch",
+}
 
 // checkELF judges what a program was built for, and the dynamic loader that it asks for.
 func checkELF(path string, f io.ReaderAt, head []byte) error {

@@ -161,8 +161,12 @@ func TestStartErrors(t *testing.T) {
 		{"carriage return", proc.Spec{Path: script}, errhint.NotExecuted, "carriage return"},
 		{"working directory missing", proc.Spec{Path: "/bin/sh", Dir: dir + "/no"}, errhint.NotExecuted, "working directory"},
 		{"working directory is a file", proc.Spec{Path: "/bin/sh", Dir: script}, errhint.NotExecuted, "is not a directory"},
-		{"too large", proc.Spec{Path: "/bin/sh", Args: []string{"sh", strings.Repeat("x", 1<<18)}}, errhint.NotExecuted,
-			"argument list too long"},
+		{
+			"too large",
+			proc.Spec{Path: "/bin/sh", Args: []string{"sh", strings.Repeat("x", 1<<18)}},
+			errhint.NotExecuted,
+			"argument list too long",
+		},
 		{"NUL", proc.Spec{Path: "/bin/sh\x00"}, errhint.Internal, "invalid argument"},
 	} {
 		c.spec.Label = "rank 3"
@@ -194,8 +198,10 @@ func TestParseStat(t *testing.T) {
 	if err != nil || !got.Dead {
 		t.Errorf("a zombie with one thread: %+v, %v", got, err)
 	}
-	for _, bad := range []string{"", "1 (a", "1 )a(", "1 (a) S 1 2", "1 (a) S x" + strings.Repeat(" 1", 30),
-		"1 (a) SS" + strings.Repeat(" 1", 30), "1 (a) S" + strings.Repeat(" -1", 30)} {
+	for _, bad := range []string{
+		"", "1 (a", "1 )a(", "1 (a) S 1 2", "1 (a) S x" + strings.Repeat(" 1", 30),
+		"1 (a) SS" + strings.Repeat(" 1", 30), "1 (a) S" + strings.Repeat(" -1", 30),
+	} {
 		if got, err := proc.ParseStat(1, []byte(bad)); err == nil {
 			t.Errorf("%q: %+v", bad, got)
 		}

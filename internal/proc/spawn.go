@@ -207,8 +207,10 @@ func (s Spec) explain(err error) error {
 	case errors.Is(err, unix.E2BIG):
 		return errhint.Code(errhint.With(fmt.Errorf("cannot start %s: %w", s.name(), err),
 			"arguments and environment together are too large for the kernel; one string may have 128 KiB"), errhint.NotExecuted)
-	case slices.ContainsFunc([]error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.ELOOP, unix.ENAMETOOLONG, unix.EPERM,
-		unix.EISDIR},
+	case slices.ContainsFunc([]error{
+		unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.ELOOP, unix.ENAMETOOLONG, unix.EPERM,
+		unix.EISDIR,
+	},
 		func(e error) bool { return errors.Is(err, e) }):
 		if cause := checkExecutable(s.Path, s.Dir); cause != nil {
 			return fmt.Errorf("cannot start %s: %w", s.name(), cause)

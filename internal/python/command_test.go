@@ -15,17 +15,25 @@ func TestParseCommand(t *testing.T) {
 		err  string
 	}{
 		{args: words{"train.py", "-u", "--lr=1"}, want: Command{Script: "train.py", Args: words{"-u", "--lr=1"}}},
-		{args: words{"-u", "-W", "ignore", "-Xdev", "train.py"},
-			want: Command{Options: words{"-u", "-W", "ignore", "-Xdev"}, Script: "train.py", Args: words{}}},
+		{
+			args: words{"-u", "-W", "ignore", "-Xdev", "train.py"},
+			want: Command{Options: words{"-u", "-W", "ignore", "-Xdev"}, Script: "train.py", Args: words{}},
+		},
 		{args: words{"-um", "pkg.train", "-c", "x"}, want: Command{Options: words{"-u"}, Module: "pkg.train", Args: words{"-c", "x"}}},
 		{args: words{"-mpkg"}, want: Command{Module: "pkg", Args: words{}}},
-		{args: words{"-OBuX", "dev", "-c", "print(1)", "a"},
-			want: Command{Options: words{"-OBuX", "dev"}, Code: "print(1)", Args: words{"a"}}},
+		{
+			args: words{"-OBuX", "dev", "-c", "print(1)", "a"},
+			want: Command{Options: words{"-OBuX", "dev"}, Code: "print(1)", Args: words{"a"}},
+		},
 		{args: words{"-Wonce", "x.py"}, want: Command{Options: words{"-Wonce"}, Script: "x.py", Args: words{}}},
-		{args: words{"--check-hash-based-pycs", "always", "--", "-x.py", "a"},
-			want: Command{Options: words{"--check-hash-based-pycs", "always", "--"}, Script: "-x.py", Args: words{"a"}}},
-		{args: words{"--check-hash-based-pycs=never", "x.py"},
-			want: Command{Options: words{"--check-hash-based-pycs=never"}, Script: "x.py", Args: words{}}},
+		{
+			args: words{"--check-hash-based-pycs", "always", "--", "-x.py", "a"},
+			want: Command{Options: words{"--check-hash-based-pycs", "always", "--"}, Script: "-x.py", Args: words{"a"}},
+		},
+		{
+			args: words{"--check-hash-based-pycs=never", "x.py"},
+			want: Command{Options: words{"--check-hash-based-pycs=never"}, Script: "x.py", Args: words{}},
+		},
 		{args: nil, err: "it reads its program from standard input"},
 		{args: words{"-u"}, err: "it reads its program from standard input"},
 		{args: words{"-u", "-"}, err: "it reads its program from standard input"},

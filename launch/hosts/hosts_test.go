@@ -116,10 +116,14 @@ func TestOutcome(t *testing.T) {
 		"success":                {[]Result{{}, {}}, 0, ""},
 		"a failed worker":        {[]Result{{Status: 7, Report: "rank 0"}, {Status: 7, Report: "rank 0"}}, 7, "rank 0"},
 		"one left, others go on": {[]Result{{Status: errhint.Faulty, Report: "bad GPU"}, {}}, 0, ""},
-		"all were at fault": {[]Result{{Status: errhint.Faulty, Report: "bad GPU"}, {Status: errhint.Faulty}},
-			errhint.Faulty, "bad GPU"},
-		"not all came": {[]Result{{Status: errhint.TryAgain, Error: "nobody"}, {Status: errhint.TryAgain, Error: "nobody"}},
-			errhint.TryAgain, ""},
+		"all were at fault": {
+			[]Result{{Status: errhint.Faulty, Report: "bad GPU"}, {Status: errhint.Faulty}},
+			errhint.Faulty, "bad GPU",
+		},
+		"not all came": {
+			[]Result{{Status: errhint.TryAgain, Error: "nobody"}, {Status: errhint.TryAgain, Error: "nobody"}},
+			errhint.TryAgain, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var machines []Machine
@@ -194,8 +198,10 @@ func TestReach(t *testing.T) {
 
 // What speaks before the agent, or in its place, is no message.
 func TestNoise(t *testing.T) {
-	for name, text := range map[string]string{"words": "Welcome to node1!\n", "a long message": "\x10\xff\xff\xff\xff",
-		"as long as an order": "\x10\x02\x00\x00\x00" + strings.Repeat(" ", 32<<20) + "{}", "the wrong message": "\x15\x00\x00\x00\x02{}"} {
+	for name, text := range map[string]string{
+		"words": "Welcome to node1!\n", "a long message": "\x10\xff\xff\xff\xff",
+		"as long as an order": "\x10\x02\x00\x00\x00" + strings.Repeat(" ", 32<<20) + "{}", "the wrong message": "\x15\x00\x00\x00\x02{}",
+	} {
 		t.Run(name, func(t *testing.T) {
 			f, _ := newFleet(t, Machine{Name: "odd", Start: func(context.Context) (Conn, error) {
 				_, stdin := io.Pipe()

@@ -115,8 +115,10 @@ func ifaceOf(ctx context.Context, addr string, names []string) ([]job.Var, error
 	}
 	vars := make([]job.Var, len(names))
 	for i, name := range names {
-		vars[i] = job.Var{Name: name, Value: iface,
-			Source: job.Source{Kind: job.FromMuster, Name: "the interface by which the other hosts reach this one"}}
+		vars[i] = job.Var{
+			Name: name, Value: iface,
+			Source: job.Source{Kind: job.FromMuster, Name: "the interface by which the other hosts reach this one"},
+		}
 	}
 	return vars, nil
 }

@@ -51,8 +51,10 @@ func checkStatusFile(path string) error {
 
 // keepStatus begins to keep the status of a job on the named nodes.
 func keepStatus(names []string, path string, log zerolog.Logger) *worldStatus {
-	w := &worldStatus{path: path, log: log, status: report.NewWorldStatus(names), news: make(chan struct{}, 1),
-		written: make(chan struct{})}
+	w := &worldStatus{
+		path: path, log: log, status: report.NewWorldStatus(names), news: make(chan struct{}, 1),
+		written: make(chan struct{}),
+	}
 	go func() {
 		defer close(w.written)
 		for range w.news {

@@ -16,16 +16,20 @@ import (
 
 func TestJobLookup(t *testing.T) {
 	job := Job{
-		Env: EnvRules{Mode: EnvClean, Pass: []string{"P_*"}, Set: []Var{{Name: "S", Value: "$P_1 $HIDDEN", Expand: true}},
-			Unset: []string{"U"}},
+		Env: EnvRules{
+			Mode: EnvClean, Pass: []string{"P_*"}, Set: []Var{{Name: "S", Value: "$P_1 $HIDDEN", Expand: true}},
+			Unset: []string{"U"},
+		},
 		NodeEnv: []Var{{Name: "N", Value: "n"}},
 	}
 	for _, name := range []string{"S", "N", "U", "P_1", "HIDDEN", "HOME", "CUDA_VISIBLE_DEVICES"} {
 		job.Environ = append(job.Environ, name+"=own "+name)
 	}
 	find := job.Lookup()
-	for name, want := range map[string]string{"S": "own P_1 own HIDDEN", "N": "n", "U": "", "P_1": "own P_1", "HIDDEN": "",
-		"HOME": "own HOME", "CUDA_VISIBLE_DEVICES": "own CUDA_VISIBLE_DEVICES"} {
+	for name, want := range map[string]string{
+		"S": "own P_1 own HIDDEN", "N": "n", "U": "", "P_1": "own P_1", "HIDDEN": "",
+		"HOME": "own HOME", "CUDA_VISIBLE_DEVICES": "own CUDA_VISIBLE_DEVICES",
+	} {
 		if got, ok := find(name); got != want || ok != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", name, got, ok, want)
 		}
@@ -59,18 +63,22 @@ func TestRemoteEnviron(t *testing.T) {
 			"NCCL_DEBUG=it's \"x\"\n$HOME \xff", "ONLY_THERE=1", "PATH=/venv/bin:/usr/bin:/there/bin",
 			"SLURM_JOB_ID=44", "SSH_CONNECTION=a b", "TERM=xterm", "TMPDIR=/there/tmp", "USER=there", "VIRTUAL_ENV=/venv",
 		})},
-		"launcher that passes more": {EnvRules{Mode: EnvLauncher, Pass: []string{"CUDA_*", "DISPLAY", "AWS_*", "MUSTER_*", "RANK"},
-			Deny: []string{"AWS_*", "[L-Z]*"}}, []string{
+		"launcher that passes more": {EnvRules{
+			Mode: EnvLauncher, Pass: []string{"CUDA_*", "DISPLAY", "AWS_*", "MUSTER_*", "RANK"},
+			Deny: []string{"AWS_*", "[L-Z]*"},
+		}, []string{
 			"CONDA_PREFIX=/conda", "CUDA_VISIBLE_DEVICES=0", "DISPLAY=:0", "EMPTY=", "HOME=/home/there", "HOSTNAME=there", "LANG=C",
 			"LD_LIBRARY_PATH=/there/lib", "ONLY_THERE=1",
 			"PATH=/usr/bin:/there/bin", "SSH_CONNECTION=a b", "TERM=dumb", "TMPDIR=/there/tmp", "USER=there",
 		}},
-		"inherit": {EnvRules{Mode: EnvInherit, Pass: []string{"NCCL_*", "MY_?", "PATH"}, Deny: []string{"NCCL_D*"}},
+		"inherit": {
+			EnvRules{Mode: EnvInherit, Pass: []string{"NCCL_*", "MY_?", "PATH"}, Deny: []string{"NCCL_D*"}},
 			slices.Concat(own, []string{
 				"LANG=C", "LD_LIBRARY_PATH=/there/lib", "MY_X=1", "ONLY_THERE=1", "PATH=/venv/bin:/usr/bin:/there/bin",
 				"SSH_CONNECTION=a b",
 				"TERM=dumb", "TMPDIR=/there/tmp", "USER=there",
-			})},
+			}),
+		},
 		"clean": {EnvRules{Mode: EnvClean, Pass: []string{"MY_*"}}, []string{
 			"CUDA_VISIBLE_DEVICES=7", "HOME=/home/there", "LANG=C", "MY_X=1", "PATH=/usr/bin:/there/bin", "TERM=dumb", "USER=there",
 		}},
@@ -113,8 +121,10 @@ func TestJobAsJSON(t *testing.T) {
 		WorkerEnv: [][]Var{nil, {{Name: "y", Value: "\xfe"}}},
 		Environ:   []string{"A=\xff\x00x", "B=ä\n\"", ""},
 		Command:   Command{Kind: Module, Name: "m", Args: []string{"\xfe", "{"}, LocalRankFlag: "-r"}, RunID: "j", Nodes: Range{1, 2},
-		Env: EnvRules{Set: []Var{{Name: "N", Value: "\xff", Source: Source{FromFlag, "--env"}, Expand: true},
-			{Name: "M", Value: "plain", Own: true}}},
+		Env: EnvRules{Set: []Var{
+			{Name: "N", Value: "\xff", Source: Source{FromFlag, "--env"}, Expand: true},
+			{Name: "M", Value: "plain", Own: true},
+		}},
 	}
 	text, err := json.Marshal(in)
 	if err != nil {

@@ -34,8 +34,10 @@ func Harmless(name string) bool {
 
 // secretWords end the words of names whose values are not to be shown, and secretWhole are such words by themselves.
 var (
-	secretWords = []string{"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASS", "PASSPHRASE", "PWD", "KEY",
-		"KEYS", "CREDENTIAL", "CREDENTIALS", "CREDS", "COOKIE", "AUTH"}
+	secretWords = []string{
+		"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASS", "PASSPHRASE", "PWD", "KEY",
+		"KEYS", "CREDENTIAL", "CREDENTIALS", "CREDS", "COOKIE", "AUTH",
+	}
 	secretWhole = []string{"PAT", "JWT", "SAS", "SIG", "SIGNATURE", "DSN", "BEARER", "CONNSTR", "PW", "CRED"}
 )
 

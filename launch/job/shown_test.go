@@ -92,8 +92,10 @@ func TestShownText(t *testing.T) {
 			t.Errorf("%s is shown as %s", text, got)
 		}
 	}
-	for _, text := range []string{"", "10.0.0.1:29400", "echo rank $RANK of $WORLD_SIZE", "/run/secrets/token", "node[001-004]", "a=1,b=2",
-		"-x NCCL_DEBUG=INFO"} {
+	for _, text := range []string{
+		"", "10.0.0.1:29400", "echo rank $RANK of $WORLD_SIZE", "/run/secrets/token", "node[001-004]", "a=1,b=2",
+		"-x NCCL_DEBUG=INFO",
+	} {
 		if got := ShownText(text); got != text {
 			t.Errorf("%s is shown as %s", text, got)
 		}

@@ -76,8 +76,10 @@ func TestFilesAreTorchruns(t *testing.T) {
 	}{
 		{
 			"log directory, mixed streams, template, filter",
-			job.LogRules{Dir: "logs", Redirect: one, Tee: two, KeepStderr: []string{"warn", "nowhere"},
-				Prefix: "${role_name}|$local_rank|${rank}|${nix}|"},
+			job.LogRules{
+				Dir: "logs", Redirect: one, Tee: two, KeepStderr: []string{"warn", "nowhere"},
+				Prefix: "${role_name}|$local_rank|${rank}|${nix}|",
+			},
 			[]string{
 				"--log-dir", "logs", "-r", "0:3,1:1", "-t", "1:2", "--duplicate-stderr-filters", "warn,nowhere",
 				"--log-line-prefix-template", "${role_name}|$local_rank|${rank}|${nix}|",
@@ -94,8 +96,10 @@ func TestFilesAreTorchruns(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			args := slices.Concat(
-				[]string{"--no-python", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
-					"--rdzv-id", "job 7"},
+				[]string{
+					"--no-python", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+					"--rdzv-id", "job 7",
+				},
 				c.flags, []string{"/bin/sh", "-c", strings.ReplaceAll(script, "$1", "$LOCAL_RANK")})
 			cmd := exec.CommandContext(ctx, torchrun, args...)
 			cmd.Dir = theirs

@@ -250,14 +250,19 @@ func TestProgressInAFile(t *testing.T) {
 		{"two bars", [][]written{bar(0, 2), bar(0, 2)}, "0:end\n1:end\n"},
 		{"a bar that is done when it ends", [][]written{{{0, "1%\r"}, {time.Second, "100%\r"}, {2 * time.Second, "\n"}}}, "0:100%\n"},
 		{"the end was shown", [][]written{{{0, "\r1%"}, {time.Second, "\r100%"}, {30 * time.Second, "\nbye\n"}}}, "0:100%\n0:bye\n"},
-		{"a bar that stands still", [][]written{{{0, "\r1%"}, {time.Second, "\r2%"}, {30 * time.Second, "\r3%"}, {31 * time.Second, "\n"}}},
-			"0:2%\n0:3%\n"},
+		{
+			"a bar that stands still",
+			[][]written{{{0, "\r1%"}, {time.Second, "\r2%"}, {30 * time.Second, "\r3%"}, {31 * time.Second, "\n"}}},
+			"0:2%\n0:3%\n",
+		},
 		{"a bar that is not ended", [][]written{{{0, "\r1%"}, {time.Second, "\r2%"}}}, "0:2%\n"},
 		{"one bar after the other", [][]written{append(bar(0, 2), bar(2, 2)...)}, "0:end\n0:end\n"},
 		{"a bar behind a text", [][]written{{{0, "load: "}, {time.Second, "\r1%"}, {2 * time.Second, "\r2%\n"}}}, "0:load: \n0:2%\n"},
 		{"lines of Windows", [][]written{{{0, "a\r"}, {ms, "\nb\r\n"}}}, "0:a\n0:b\r\n"},
-		{"others in between", [][]written{{{0, "\r1%"}, {12 * time.Second, "\r2%"}, {13 * time.Second, "\r3%\n"}},
-			{{time.Second, "other\n"}}}, "1:other\n0:1%\n0:3%\n"},
+		{"others in between", [][]written{
+			{{0, "\r1%"}, {12 * time.Second, "\r2%"}, {13 * time.Second, "\r3%\n"}},
+			{{time.Second, "other\n"}},
+		}, "1:other\n0:1%\n0:3%\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := playOn(t, false, true, c.workers...)

@@ -22,20 +22,46 @@ func TestCheckpointEnvironment(t *testing.T) {
 		want  map[string]string
 	}{
 		"off": {job.CheckpointRules{}, nil, 1, map[string]string{"MUSTER_SOCKET": "", "PYTHONPATH": ""}},
-		"on": {job.CheckpointRules{On: true}, nil, 1,
-			map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket"), "PYTHONPATH": dir, "MUSTER_CKPT_DIR": ""}},
-		"behind others": {job.CheckpointRules{On: true, Dir: "/ck"}, []string{"PYTHONPATH=/a:/b"}, 1,
-			map[string]string{"PYTHONPATH": "/a:/b:" + dir, "MUSTER_CKPT_DIR": "/ck"}},
-		"empty": {job.CheckpointRules{On: true}, []string{"PYTHONPATH="}, 1,
-			map[string]string{"PYTHONPATH": dir}}, // an empty entry would be the working directory
-		"several nodes with a token": {job.CheckpointRules{On: true}, []string{"token"}, 2,
-			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
-		"in front of others": {job.CheckpointRules{On: true, Shim: python.ShimAlways}, []string{"PYTHONPATH=/a:/b"}, 1,
-			map[string]string{"PYTHONPATH": dir + ":/a:/b"}},
-		"several nodes": {job.CheckpointRules{On: true}, nil, 2,
-			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")}},
-		"no saver": {job.CheckpointRules{Shim: python.ShimBarred}, []string{"PYTHONPATH=/a"}, 1,
-			map[string]string{"PYTHONPATH": dir + ":/a", "MUSTER_SOCKET": ""}},
+		"on": {
+			job.CheckpointRules{On: true},
+			nil, 1,
+			map[string]string{"MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket"), "PYTHONPATH": dir, "MUSTER_CKPT_DIR": ""},
+		},
+		"behind others": {
+			job.CheckpointRules{On: true, Dir: "/ck"},
+			[]string{"PYTHONPATH=/a:/b"},
+			1,
+			map[string]string{"PYTHONPATH": "/a:/b:" + dir, "MUSTER_CKPT_DIR": "/ck"},
+		},
+		"empty": {
+			job.CheckpointRules{On: true},
+			[]string{"PYTHONPATH="},
+			1,
+			map[string]string{"PYTHONPATH": dir},
+		}, // an empty entry would be the working directory
+		"several nodes with a token": {
+			job.CheckpointRules{On: true},
+			[]string{"token"},
+			2,
+			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")},
+		},
+		"in front of others": {
+			job.CheckpointRules{On: true, Shim: python.ShimAlways},
+			[]string{"PYTHONPATH=/a:/b"},
+			1,
+			map[string]string{"PYTHONPATH": dir + ":/a:/b"},
+		},
+		"several nodes": {
+			job.CheckpointRules{On: true},
+			nil, 2,
+			map[string]string{"PYTHONPATH": dir, "MUSTER_SOCKET": filepath.Join(filepath.Dir(dir), "socket")},
+		},
+		"no saver": {
+			job.CheckpointRules{Shim: python.ShimBarred},
+			[]string{"PYTHONPATH=/a"},
+			1,
+			map[string]string{"PYTHONPATH": dir + ":/a", "MUSTER_SOCKET": ""},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := testJob("1")

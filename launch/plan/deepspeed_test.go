@@ -22,8 +22,10 @@ func TestCrossEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := w.Env.set()
-	for name, want := range map[string]string{"LOCAL_SIZE": "3", "CROSS_RANK": "1", "CROSS_SIZE": "2", "OMP_NUM_THREADS": "",
-		"TORCH_NCCL_ASYNC_ERROR_HANDLING": ""} {
+	for name, want := range map[string]string{
+		"LOCAL_SIZE": "3", "CROSS_RANK": "1", "CROSS_SIZE": "2", "OMP_NUM_THREADS": "",
+		"TORCH_NCCL_ASYNC_ERROR_HANDLING": "",
+	} {
 		if got[name] != want {
 			t.Errorf("%s=%q, want %q", name, got[name], want)
 		}

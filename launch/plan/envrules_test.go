@@ -39,11 +39,16 @@ func TestEnvPrecedence(t *testing.T) {
 		{Name: "RAW", Value: "$HOME", Source: flag},
 	}
 	j.NodeEnv = []job.Var{
-		{Name: "NODE", Value: "node", Source: config}, {Name: "WORKER", Value: "node", Source: config},
-		{Name: "WORLD_SIZE", Value: "77", Source: config}, {Name: "MUSTER_AGENT", Value: "forged"},
+		{Name: "NODE", Value: "node", Source: config},
+		{Name: "WORKER", Value: "node", Source: config},
+		{Name: "WORLD_SIZE", Value: "77", Source: config},
+		{Name: "MUSTER_AGENT", Value: "forged"},
 	}
-	j.WorkerEnv = [][]job.Var{{{Name: "WORKER", Value: "w0"}, {Name: "LOCAL_RANK", Value: "5"}},
-		{{Name: "ONLY", Value: "w1"}, {Name: "MUSTER_AGENT", Value: "forged"}}, nil}
+	j.WorkerEnv = [][]job.Var{
+		{{Name: "WORKER", Value: "w0"}, {Name: "LOCAL_RANK", Value: "5"}},
+		{{Name: "ONLY", Value: "w1"}, {Name: "MUSTER_AGENT", Value: "forged"}},
+		nil,
+	}
 	j.Env.Unset = []string{"GONE*", "TORCHELASTIC_RUN_ID", "*AGENT"}
 	m := testMachine(t.TempDir())
 	m.DeviceEnv = map[string]string{"DEVICE": "fake", "FAKE": "fake"}
@@ -80,8 +85,10 @@ func TestEnvPrecedence(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]job.Var{"FROM": {Source: flag}, "WORLD_SIZE": {Source: config}, "WORKER": {Own: true},
-		"LOCAL_RANK": {Own: true}, "FAKE": {Source: job.Source{Kind: job.FromFlag, Name: "fake accelerator"}}} {
+	for name, want := range map[string]job.Var{
+		"FROM": {Source: flag}, "WORLD_SIZE": {Source: config}, "WORKER": {Own: true},
+		"LOCAL_RANK": {Own: true}, "FAKE": {Source: job.Source{Kind: job.FromFlag, Name: "fake accelerator"}},
+	} {
 		if v, _ := lookup(got[0], name); v.Source != want.Source || v.Own != want.Own {
 			t.Errorf("%s: source %v, own %v", name, v.Source, v.Own)
 		}
@@ -197,13 +204,17 @@ func TestPythonRules(t *testing.T) {
 	asked := func(c job.Command, r job.PythonRules) job.Job {
 		j := testJob("1")
 		j.Command, j.Python = c, r
-		j.Environ = []string{"PATH=/usr/bin:/bin", "HOME=" + home, "PYTHONHOME=/x", "VIRTUAL_ENV=" + active,
-			"VIRTUAL_ENV_PROMPT=x", "HIDDEN=x"}
+		j.Environ = []string{
+			"PATH=/usr/bin:/bin", "HOME=" + home, "PYTHONHOME=/x", "VIRTUAL_ENV=" + active,
+			"VIRTUAL_ENV_PROMPT=x", "HIDDEN=x",
+		}
 		return j
 	}
 	conda := func(dir, name string) map[string]string {
-		return map[string]string{"CONDA_PREFIX": dir, "CONDA_DEFAULT_ENV": name, "PATH": dir + "/bin:/usr/bin:/bin", "PYTHONHOME": "",
-			"VIRTUAL_ENV": ""}
+		return map[string]string{
+			"CONDA_PREFIX": dir, "CONDA_DEFAULT_ENV": name, "PATH": dir + "/bin:/usr/bin:/bin", "PYTHONHOME": "",
+			"VIRTUAL_ENV": "",
+		}
 	}
 	for _, c := range []struct {
 		name  string
@@ -212,11 +223,19 @@ func TestPythonRules(t *testing.T) {
 		vars  map[string]string
 	}{
 		{"--python", job.PythonRules{Path: "./mypython"}, "./mypython", map[string]string{"VIRTUAL_ENV": active}},
-		{"--venv", job.PythonRules{Venv: "given"}, given + "/bin/python",
-			map[string]string{"VIRTUAL_ENV": given, "PATH": given + "/bin:/usr/bin:/bin", "PYTHONHOME": "", "VIRTUAL_ENV_PROMPT": ""}},
+		{
+			"--venv",
+			job.PythonRules{Venv: "given"},
+			given + "/bin/python",
+			map[string]string{"VIRTUAL_ENV": given, "PATH": given + "/bin:/usr/bin:/bin", "PYTHONHOME": "", "VIRTUAL_ENV_PROMPT": ""},
+		},
 		{"--venv auto, active", job.PythonRules{Venv: "auto"}, active + "/bin/python", map[string]string{"VIRTUAL_ENV": active}},
-		{"--conda", job.PythonRules{Conda: "ml"}, ml + "/bin/python",
-			map[string]string{"FROM_PACKAGE": "1", "OVER": "user", "HIDDEN": "", "CONDA_PREFIX": ml}},
+		{
+			"--conda",
+			job.PythonRules{Conda: "ml"},
+			ml + "/bin/python",
+			map[string]string{"FROM_PACKAGE": "1", "OVER": "user", "HIDDEN": "", "CONDA_PREFIX": ml},
+		},
 		{"--conda base", job.PythonRules{Conda: "base"}, root + "/bin/python", conda(root, "base")},
 		{"--conda listed", job.PythonRules{Conda: "listed"}, listed + "/bin/python", conda(listed, "listed")},
 		{"--conda with a path", job.PythonRules{Conda: ml}, ml + "/bin/python", conda(ml, ml)},

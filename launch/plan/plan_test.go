@@ -25,8 +25,10 @@ func testJob(procs string) job.Job {
 		Restart: job.RestartRules{MaxRestarts: 3},
 		Stop:    job.StopRules{Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}},
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=/home/me", "RANK=99", "OMPI_COMM_WORLD_RANK=5", "PMIX_RANK=5"},
-		Sources: job.Sources{"nproc-per-node": {Kind: job.FromFlag, Name: "--nproc-per-node"},
-			"max-restarts": {Kind: job.FromVariable, Name: "PET_MAX_RESTARTS"}},
+		Sources: job.Sources{
+			"nproc-per-node": {Kind: job.FromFlag, Name: "--nproc-per-node"},
+			"max-restarts":   {Kind: job.FromVariable, Name: "PET_MAX_RESTARTS"},
+		},
 	}
 }
 
@@ -116,8 +118,10 @@ func TestPlatformEnvironment(t *testing.T) {
 		job.Environ = append(job.Environ, name+"=outer")
 	}
 	for platform, want := range map[string][]string{
-		"": {"HYDI_CONTROL_FD", "JSM_NAMESPACE_RANK", "LOCAL_SCRATCH", "LSB_JOBID", "MPI_HOME", "MPI_LOCALNRANKS", "MPI_LOCALRANKID",
-			"MV2_COMM_WORLD_LOCAL_RANK", "OMPI_MCA_btl", "OMPI_UNIVERSE_SIZE", "PALS_LOCAL_RANKID", "SLURM_JOB_ID", "SLURM_NODEID"},
+		"": {
+			"HYDI_CONTROL_FD", "JSM_NAMESPACE_RANK", "LOCAL_SCRATCH", "LSB_JOBID", "MPI_HOME", "MPI_LOCALNRANKS", "MPI_LOCALRANKID",
+			"MV2_COMM_WORLD_LOCAL_RANK", "OMPI_MCA_btl", "OMPI_UNIVERSE_SIZE", "PALS_LOCAL_RANKID", "SLURM_JOB_ID", "SLURM_NODEID",
+		},
 		"slurm": {"LOCAL_SCRATCH", "LSB_JOBID", "MPI_HOME", "SLURM_JOB_ID", "SLURM_NODEID"},
 	} {
 		job.Platform = platform
@@ -269,10 +273,14 @@ func TestPlanRefuses(t *testing.T) {
 		{"unknown word", func(j *job.Job) { j.Procs = "lots" }, errhint.Usage, "lots"},
 		{"program missing", func(j *job.Job) { j.Command.Name = "no-such-program" }, errhint.NotFound, "no-such-program"},
 		{"program not executable", func(j *job.Job) { j.Command.Name = "./plain" }, errhint.NotExecuted, "chmod"},
-		{"script missing", func(j *job.Job) { j.Command = job.Command{Kind: job.Script, Name: "gone.py", Interpreters: python} },
-			errhint.NotFound, "gone.py"},
-		{"script is a directory", func(j *job.Job) { j.Command = job.Command{Kind: job.Script, Name: "package", Interpreters: python} },
-			errhint.NotExecuted, "__main__.py"},
+		{
+			"script missing", func(j *job.Job) { j.Command = job.Command{Kind: job.Script, Name: "gone.py", Interpreters: python} },
+			errhint.NotFound, "gone.py",
+		},
+		{
+			"script is a directory", func(j *job.Job) { j.Command = job.Command{Kind: job.Script, Name: "package", Interpreters: python} },
+			errhint.NotExecuted, "__main__.py",
+		},
 		{"no device for the last worker", func(j *job.Job) {
 			j.VirtualLocalRank = true
 			j.Environ = append(j.Environ,
@@ -309,11 +317,16 @@ func TestArgv(t *testing.T) {
 		command job.Command
 		want    []string // behind the interpreter
 	}{
-		{"script", job.Command{Kind: job.Script, Name: "train.py", Args: []string{"--rank=${local_rank}", "$$x", "${rank}"},
-			Substitute: true}, []string{"-u", "train.py", "--rank=3", "$x", "${rank}"}},
+		{"script", job.Command{
+			Kind: job.Script, Name: "train.py", Args: []string{"--rank=${local_rank}", "$$x", "${rank}"},
+			Substitute: true,
+		}, []string{"-u", "train.py", "--rank=3", "$x", "${rank}"}},
 		{"module", job.Command{Kind: job.Module, Name: "pkg.train", Args: []string{"a"}}, []string{"-u", "-m", "pkg.train", "a"}},
-		{"local rank flag", job.Command{Kind: job.Script, Name: "train.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"},
-			[]string{"-u", "train.py", "--local-rank=3", "a"}},
+		{
+			"local rank flag",
+			job.Command{Kind: job.Script, Name: "train.py", Args: []string{"a"}, LocalRankFlag: "--local-rank"},
+			[]string{"-u", "train.py", "--local-rank=3", "a"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.command.Interpreters = []string{"no-such-python", "python3"}
@@ -346,11 +359,15 @@ func TestDevices(t *testing.T) {
 		if procs != "gpu" || workers != 8 {
 			return DeviceVars{}, fmt.Errorf("devices for %d workers by %q", workers, procs)
 		}
-		vars := DeviceVars{Shared: []job.Var{{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID",
-			Source: job.Source{Kind: job.FromMuster, Name: "why"}}}}
+		vars := DeviceVars{Shared: []job.Var{{
+			Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID",
+			Source: job.Source{Kind: job.FromMuster, Name: "why"},
+		}}}
 		for local := range workers {
-			vars.Own = append(vars.Own, []job.Var{{Name: "CUDA_VISIBLE_DEVICES", Value: fmt.Sprintf("MIG-%d", local),
-				Source: job.Source{Kind: job.FromMuster, Name: "how"}}})
+			vars.Own = append(vars.Own, []job.Var{{
+				Name: "CUDA_VISIBLE_DEVICES", Value: fmt.Sprintf("MIG-%d", local),
+				Source: job.Source{Kind: job.FromMuster, Name: "how"},
+			}})
 		}
 		return vars, nil
 	}

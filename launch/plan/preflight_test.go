@@ -107,29 +107,43 @@ func TestComparePreflight(t *testing.T) {
 		"clock behind":    {func(f *job.Preflight) { f.Time = at.Add(-time.Hour) }, "the clock of b is 1h0m0s behind that of a", "", 0},
 		"answered later":  {func(f *job.Preflight) { f.Time, f.Received = at.Add(time.Minute), at.Add(time.Minute) }, "", "", 0},
 		"clock not known": {func(f *job.Preflight) { f.Received = time.Time{} }, "", "", 0},
-		"Python": {func(f *job.Preflight) { f.PythonVersion = "3.12.2" }, "",
-			"different versions of Python: 3.11 on a, c; 3.12 on b", 2},
-		"Python's patch": {func(f *job.Preflight) { f.PythonVersion = "3.11.9" },
-			"different versions of Python: 3.11.2 on a, c; 3.11.9 on b", "", 0},
-		"torch": {func(f *job.Preflight) { f.Torch = "2.14.1+cpu" }, "",
-			"different versions of torch: 2.15.0 on a, c; 2.14.1 on b", 2},
+		"Python": {
+			func(f *job.Preflight) { f.PythonVersion = "3.12.2" }, "",
+			"different versions of Python: 3.11 on a, c; 3.12 on b", 2,
+		},
+		"Python's patch": {
+			func(f *job.Preflight) { f.PythonVersion = "3.11.9" },
+			"different versions of Python: 3.11.2 on a, c; 3.11.9 on b", "", 0,
+		},
+		"torch": {
+			func(f *job.Preflight) { f.Torch = "2.14.1+cpu" }, "",
+			"different versions of torch: 2.15.0 on a, c; 2.14.1 on b", 2,
+		},
 		"no torch": {func(f *job.Preflight) { f.Torch = "" }, "", "different versions of torch: 2.15.0 on a, c; none on b", 2},
-		"torch's build": {func(f *job.Preflight) { f.Torch = "2.15.0+cu130" },
-			"different builds of torch: 2.15.0+cpu on a, c; 2.15.0+cu130 on b", "", 0},
+		"torch's build": {
+			func(f *job.Preflight) { f.Torch = "2.15.0+cu130" },
+			"different builds of torch: 2.15.0+cpu on a, c; 2.15.0+cu130 on b", "", 0,
+		},
 		"architecture":     {func(f *job.Preflight) { f.Arch = "arm64" }, "different architectures: amd64 on a, c; arm64 on b", "", 0},
 		"directory":        {func(f *job.Preflight) { f.Dir = "/other" }, "different working directories", "", 0},
 		"few accelerators": {func(f *job.Preflight) { f.Accelerators = 4 }, "b: 8 workers share 4 accelerators", "", 0},
 		"no accelerators":  {func(f *job.Preflight) { f.Accelerators = 0 }, "b: no accelerator is found there", "", 0},
 		"small /dev/shm":   {func(f *job.Preflight) { f.SharedMemory = 64 << 20 }, "b: /dev/shm has 64 MiB", "", 0},
 		"few files":        {func(f *job.Preflight) { f.OpenFiles = 1024 }, "b: 1024 open files (ulimit -n), elsewhere 1048576", "", 0},
-		"locked memory": {func(f *job.Preflight) { f.LockedMemory = 65536 },
-			"b: 65536 bytes of locked memory (ulimit -l), elsewhere no limit", "", 0},
+		"locked memory": {
+			func(f *job.Preflight) { f.LockedMemory = 65536 },
+			"b: 65536 bytes of locked memory (ulimit -l), elsewhere no limit", "", 0,
+		},
 		"missing script": {func(f *job.Preflight) {
-			*f = job.Preflight{Problem: "cannot find the script", Hint: "look", Status: 127, OpenFiles: 1 << 20,
-				LockedMemory: math.MaxUint64, SharedMemory: 64 << 30}
+			*f = job.Preflight{
+				Problem: "cannot find the script", Hint: "look", Status: 127, OpenFiles: 1 << 20,
+				LockedMemory: math.MaxUint64, SharedMemory: 64 << 30,
+			}
 		}, "", "b: cannot find the script", 127},
-		"Python says no": {func(f *job.Preflight) { f.PythonProblem, f.PythonVersion, f.Torch = "broken", "", "" }, "",
-			"b: cannot ask /py for its version: broken", 2},
+		"Python says no": {
+			func(f *job.Preflight) { f.PythonProblem, f.PythonVersion, f.Torch = "broken", "", "" }, "",
+			"b: cannot ask /py for its version: broken", 2,
+		},
 		"neither is Python": {func(f *job.Preflight) { f.Python, f.PythonVersion, f.Torch = "", "", "" }, "", "", 0},
 	} {
 		all := []job.Preflight{good, good, good}

@@ -19,8 +19,10 @@ func (p *Plan) Process(vars []string) Worker {
 	for _, v := range p.devices.Shared {
 		env[v.Name] = v
 	}
-	env[job.AgentMark] = job.Var{Name: job.AgentMark, Value: p.agentID,
-		Source: job.Source{Kind: job.FromMuster, Name: "random: marks what descends from this agent"}}
+	env[job.AgentMark] = job.Var{
+		Name: job.AgentMark, Value: p.agentID,
+		Source: job.Source{Kind: job.FromMuster, Name: "random: marks what descends from this agent"},
+	}
 	p.unset(env)
 	sorted := Env(slices.SortedFunc(maps.Values(env), func(a, b job.Var) int { return strings.Compare(a.Name, b.Name) }))
 	w := Worker{Path: p.entry.path, Argv: p.entry.argv(p.Job.Command, 0), Env: sorted, Dir: p.Dir}

@@ -115,8 +115,10 @@ func (p *Plan) useVenv(word string) error {
 // condaRoots are where installations of conda and its relatives usually lie, below the home directory and elsewhere.
 var (
 	condaHomes = []string{"miniforge3", "miniconda3", "anaconda3", "mambaforge", "micromamba", ".local/share/mamba"}
-	condaRoots = []string{"/opt/conda", "/opt/miniforge3", "/opt/miniconda3", "/opt/anaconda3", "/usr/local/miniforge3",
-		"/usr/local/miniconda3", "/usr/local/anaconda3"}
+	condaRoots = []string{
+		"/opt/conda", "/opt/miniforge3", "/opt/miniconda3", "/opt/anaconda3", "/usr/local/miniforge3",
+		"/usr/local/miniconda3", "/usr/local/anaconda3",
+	}
 )
 
 // condaCandidates are the directories where the environment called word may be, in the order in which conda's own

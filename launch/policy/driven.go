@@ -102,8 +102,10 @@ func (d *Driven) ruling(made Decision) Ruling {
 	case Succeed:
 		return Ruling{Over: true, Success: true, Linger: made.Linger}
 	case Fail:
-		return Ruling{Over: true, Limit: made.Reason == job.ReasonBackoffLimit, Rank: made.Rank, Status: max(1, made.Status),
-			Why: d.why(made)}
+		return Ruling{
+			Over: true, Limit: made.Reason == job.ReasonBackoffLimit, Rank: made.Rank, Status: max(1, made.Status),
+			Why: d.why(made),
+		}
 	default:
 		return Ruling{}
 	}

@@ -450,8 +450,10 @@ func TestDecisionMessage(t *testing.T) {
 		{Decision{Verdict: Succeed, Reason: job.ReasonSucceeded, Rank: -1}, "the workers succeeded"},
 		{Decision{Verdict: Restart, Reason: job.ReasonFinished, Rank: -1, Restarts: 1}, "the workers succeeded; restart 1"},
 		{
-			Decision{Verdict: Restart, Reason: job.ReasonWorkerFailed, Rank: 3, Status: 137, Restarts: 2,
-				Delay: 1234567 * time.Microsecond},
+			Decision{
+				Verdict: Restart, Reason: job.ReasonWorkerFailed, Rank: 3, Status: 137, Restarts: 2,
+				Delay: 1234567 * time.Microsecond,
+			},
 			"rank 3 ended with status 137; restart 2 after 1.235s",
 		},
 		{Decision{Verdict: Fail, Reason: job.ReasonWorkerFailed, Rank: 0, Status: 1}, "rank 0 ended with status 1"},
@@ -486,13 +488,22 @@ func TestAccount(t *testing.T) {
 	}{
 		"none was asked for":        {job.RestartRules{}, Decision{Reason: job.ReasonWorkerFailed}, 2},
 		"2 of 3 used: none is left": {rules, Decision{Reason: job.ReasonMaxRestarts}, 2},
-		"2 of 3 used on this node, 4 by the whole job: none is left": {rules,
-			Decision{Reason: job.ReasonMaxRestarts, Node: "here"}, 4},
+		"2 of 3 used on this node, 4 by the whole job: none is left": {
+			rules,
+			Decision{Reason: job.ReasonMaxRestarts, Node: "here"},
+			4,
+		},
 		"2 of 3 used on this node, 4 by the whole job: node there has decided": {rules, Decision{Node: "there"}, 4},
-		"2 of 3 used: status 9 is fatal (--fatal-exit-codes)": {rules,
-			Decision{Reason: job.ReasonFatal, Status: 9}, 2},
-		"2 of 3 used: --restart-policy exit-code starts nothing again after status 9": {exitCode,
-			Decision{Reason: job.ReasonWorkerFailed, Status: 9}, 2},
+		"2 of 3 used: status 9 is fatal (--fatal-exit-codes)": {
+			rules,
+			Decision{Reason: job.ReasonFatal, Status: 9},
+			2,
+		},
+		"2 of 3 used: --restart-policy exit-code starts nothing again after status 9": {
+			exitCode,
+			Decision{Reason: job.ReasonWorkerFailed, Status: 9},
+			2,
+		},
 	} {
 		p := New(c.rules, 1, func() float64 { return 0 })
 		p.own, p.restarts = []time.Time{now, now}, c.job

@@ -163,8 +163,10 @@ func peerRuns(failures []Failure, began time.Time) []peerRun {
 	slices.SortFunc(failures, func(a, b Failure) int { return cmp.Compare(a.Rank, b.Rank) })
 	var runs []peerRun
 	for _, f := range failures {
-		r := peerRun{First: f.Rank, Last: f.Rank, Code: max(f.Code, 0), Signal: int(f.Signal), After: int64(max(f.At.Sub(began), 0)),
-			Cause: f.Cause}
+		r := peerRun{
+			First: f.Rank, Last: f.Rank, Code: max(f.Code, 0), Signal: int(f.Signal), After: int64(max(f.At.Sub(began), 0)),
+			Cause: f.Cause,
+		}
 		if n := len(runs) - 1; n >= 0 && runs[n].Last+1 == r.First && runs[n].Code == r.Code && runs[n].Signal == r.Signal &&
 			runs[n].Cause == r.Cause {
 			runs[n].Last, runs[n].After = r.Last, min(runs[n].After, r.After)

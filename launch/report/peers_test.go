@@ -86,8 +86,10 @@ func TestPeerReportIsBounded(t *testing.T) {
 			failures := someFailures(c.n)
 			// All say the same words, which are there once.
 			lines := slices.Repeat([]string{c.line}, c.lines)
-			said := &workerError{Path: strings.Repeat("p", 4096), Message: strings.Repeat("\"", 1<<20),
-				Traceback: strings.Repeat("t\n", 1<<19)}
+			said := &workerError{
+				Path: strings.Repeat("p", 4096), Message: strings.Repeat("\"", 1<<20),
+				Traceback: strings.Repeat("t\n", 1<<19),
+			}
 			hint, evidence := strings.Repeat("h", 1<<16), []string{strings.Repeat("e", 1<<16)}
 			for i := range failures {
 				f := &failures[i]

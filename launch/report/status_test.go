@@ -180,8 +180,10 @@ func TestStatusPathRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, path := range []string{dir, filepath.Join(dir, "missing", "status"), filepath.Join(file, "status"), fifo, dangling, null,
-		"/dev/null", "/proc/status"} {
+	for _, path := range []string{
+		dir, filepath.Join(dir, "missing", "status"), filepath.Join(file, "status"), fifo, dangling, null,
+		"/dev/null", "/proc/status",
+	} {
 		s, err := OpenStatus(StatusConfig{Path: path, Workers: 1, Now: time.Now})
 		if err == nil {
 			t.Errorf("%s was taken: %+v", path, s)

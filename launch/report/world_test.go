@@ -13,8 +13,10 @@ import (
 // nodeStatus is a node's status file with one task.
 func nodeStatus(t *testing.T, node string, p Phase, counts Counts, exitStatus *int) []byte {
 	t.Helper()
-	d := Status{Version: 1, Phase: p, ExitStatus: exitStatus, Counts: counts, Tasks: []Task{{Node: node, Phase: p}},
-		Conditions: []Condition{}}
+	d := Status{
+		Version: 1, Phase: p, ExitStatus: exitStatus, Counts: counts, Tasks: []Task{{Node: node, Phase: p}},
+		Conditions: []Condition{},
+	}
 	if exitStatus != nil {
 		d.EndTime, d.Reason = &failedAt, job.ReasonWorkerFailed
 	}

@@ -45,10 +45,17 @@ func TestFindPlaces(t *testing.T) {
 		{"XDG_RUNTIME_DIR, and no TMPDIR", places{runtimeDir: private, tempDir: missing}, filepath.Join(private, "muster"), ""},
 		{"TMPDIR", places{tempDir: private}, filepath.Join(private, name), ""},
 		{"TMPDIR that is not there", places{tempDir: missing}, filepath.Join(missing, name), ""}, // where it cannot be made
-		{"TMPDIR that is not there, and an open XDG_RUNTIME_DIR", places{runtimeDir: open, tempDir: missing},
-			filepath.Join(missing, name), ""},
-		{"XDG_RUNTIME_DIR to which all may write", places{runtimeDir: open, tempDir: private}, filepath.Join(private, name),
-			"XDG_RUNTIME_DIR: "},
+		{
+			"TMPDIR that is not there, and an open XDG_RUNTIME_DIR",
+			places{runtimeDir: open, tempDir: missing},
+			filepath.Join(missing, name), "",
+		},
+		{
+			"XDG_RUNTIME_DIR to which all may write",
+			places{runtimeDir: open, tempDir: private},
+			filepath.Join(private, name),
+			"XDG_RUNTIME_DIR: ",
+		},
 		{"TMPDIR to which all may write", places{tempDir: open}, "", "TMPDIR: "},
 		{"TMPDIR where the name is taken", places{tempDir: taken}, "", "TMPDIR: "},
 	} {

@@ -107,11 +107,15 @@ func (t *Template) greet(order []string) error {
 	case len(hello) != 4 || hello[0] != "hello":
 		return &refusal{Reason: fmt.Sprintf("the interpreter said %q", hello), Step: -1, Module: -1}
 	case hello[1] != strconv.Itoa(t.proc.PID()):
-		return &refusal{Reason: "the command starts Python in another process than its own: a wrapper that does not end with exec",
-			Step: -1, Module: -1}
+		return &refusal{
+			Reason: "the command starts Python in another process than its own: a wrapper that does not end with exec",
+			Step:   -1, Module: -1,
+		}
 	case hello[2] != "cpython" || !since39(hello[3]):
-		return &refusal{Reason: fmt.Sprintf("the interpreter is %s %s; warm starts need CPython 3.9", hello[2], hello[3]),
-			Step: -1, Module: -1}
+		return &refusal{
+			Reason: fmt.Sprintf("the interpreter is %s %s; warm starts need CPython 3.9", hello[2], hello[3]),
+			Step:   -1, Module: -1,
+		}
 	}
 	return t.proc.Send(append(slices.Clip(order), "end", string(t.end))...)
 }

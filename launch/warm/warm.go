@@ -267,8 +267,10 @@ func (w *Warmer) try(m *making) (*Template, int, error) {
 		return nil, 0, err
 	}
 	if !probed {
-		probe := proc.Spec{Path: w.Command.ProbePath, Args: w.Command.Probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil},
-			Label: "a trial of the interpreter"}
+		probe := proc.Spec{
+			Path: w.Command.ProbePath, Args: w.Command.Probe, Env: env, Dir: w.Worker.Dir, Files: []*os.File{nil},
+			Label: "a trial of the interpreter",
+		}
 		t, err := startTemplate(w.ctx, w.Tree, probe, []string{"probe", ""})
 		if err != nil {
 			return nil, 0, err

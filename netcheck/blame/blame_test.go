@@ -222,8 +222,10 @@ func TestUnsteady(t *testing.T) {
 		}
 	}
 	v := c.Verdict()
-	want := []blame.LinkVerdict{{Pair: r.Pairs[0], Unsteady: true,
-		Reason: "failed at first, passed the second time (node0 reported nothing; node5 reported nothing)"}}
+	want := []blame.LinkVerdict{{
+		Pair: r.Pairs[0], Unsteady: true,
+		Reason: "failed at first, passed the second time (node0 reported nothing; node5 reported nothing)",
+	}}
 	if diff := cmp.Diff(want, v.Links); diff != "" || v.Status() != blame.Pass || v.Rounds != 3 {
 		t.Errorf("%s in %d rounds; links (-want +got)\n%s", v.Status(), v.Rounds, diff)
 	}
@@ -323,8 +325,12 @@ func TestWrongUse(t *testing.T) {
 	}
 	first, _ := c.Next()
 	ok := blamesim.New(4).Test(first.Pairs[0])
-	for _, results := range [][]blame.Result{{ok, ok}, {{Pair: blame.Pair{A: 0, B: 1}}}, {{Pair: blame.Pair{A: 3, B: 0}}},
-		{{Pair: blame.Pair{A: -1, B: 9}}}} {
+	for _, results := range [][]blame.Result{
+		{ok, ok},
+		{{Pair: blame.Pair{A: 0, B: 1}}},
+		{{Pair: blame.Pair{A: 3, B: 0}}},
+		{{Pair: blame.Pair{A: -1, B: 9}}},
+	} {
 		if err := c.Record(results); err == nil {
 			t.Errorf("%v is recorded", results)
 		}

@@ -29,8 +29,10 @@ func TestStragglerRules(t *testing.T) {
 		{name: "twice is not more than twice", took: []int{10, 10, 20}},
 		{name: "another factor", took: []int{10, 10, 20}, factor: 1.5, mean: []int{2}, median: []int{2}},
 		{name: "not measured", took: []int{10, 0, 0, 0, 50}, mean: []int{4}},
-		{name: "a faulty node is not slow too, and does not count", took: []int{10, 10, 50, 5000}, faulty: []int{3}, mean: []int{2},
-			median: []int{2}},
+		{
+			name: "a faulty node is not slow too, and does not count", took: []int{10, 10, 50, 5000}, faulty: []int{3}, mean: []int{2},
+			median: []int{2},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

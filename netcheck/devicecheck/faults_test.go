@@ -23,22 +23,36 @@ func TestUnusableInterpreters(t *testing.T) {
 	}{
 		{name: "no torch", cause: devicecheck.NoTorch, step: "importing torch", text: "No module named 'torch'"},
 		{name: "a directory", torch: "/", cause: devicecheck.NoTorch, text: "cannot import torch"},
-		{name: "broken", torch: `raise ImportError("libcudart.so.12: cannot open shared object file")`, cause: devicecheck.Import,
-			text: "libcudart.so.12"},
+		{
+			name: "broken", torch: `raise ImportError("libcudart.so.12: cannot open shared object file")`, cause: devicecheck.Import,
+			text: "libcudart.so.12",
+		},
 		{name: "needs a module", torch: `import numpy_of_another_name`, cause: devicecheck.Import, text: "numpy_of_another_name"},
-		{name: "crash", torch: `import os, sys; print("about to", "crash", file=sys.stderr); os.kill(os.getpid(), 11)`,
-			cause: devicecheck.Died, text: `SIGSEGV; it printed "about to crash"`},
+		{
+			name: "crash", torch: `import os, sys; print("about to", "crash", file=sys.stderr); os.kill(os.getpid(), 11)`,
+			cause: devicecheck.Died, text: `SIGSEGV; it printed "about to crash"`,
+		},
 		{name: "exit", torch: `raise SystemExit(3)`, cause: devicecheck.Died, text: "exited with status 3"},
-		{name: "hang", torch: `import time; time.sleep(100)`, budget: 5 * time.Second, cause: devicecheck.Hung, step: "importing torch",
-			text: "no answer within 5s"},
-		{name: "garbage", torch: `import os; os.write(4, b"\x1b[31mall is well\n")`, cause: devicecheck.Garbled,
-			text: `"\x1b[31mall is well"`},
-		{name: "another event", torch: `import os; os.write(4, b'{"id": 0, "event": "done"}\n')`, cause: devicecheck.Garbled,
-			text: `event "done"`},
-		{name: "endless line", torch: "import os\nwhile True: os.write(4, b'x' * 10000)", cause: devicecheck.Garbled,
-			text: "more than 1048576 bytes"},
-		{name: "closed", torch: `import os, time; os.close(4); time.sleep(100)`, budget: 5 * time.Second, cause: devicecheck.Hung,
-			text: "no answer"},
+		{
+			name: "hang", torch: `import time; time.sleep(100)`, budget: 5 * time.Second, cause: devicecheck.Hung, step: "importing torch",
+			text: "no answer within 5s",
+		},
+		{
+			name: "garbage", torch: `import os; os.write(4, b"\x1b[31mall is well\n")`, cause: devicecheck.Garbled,
+			text: `"\x1b[31mall is well"`,
+		},
+		{
+			name: "another event", torch: `import os; os.write(4, b'{"id": 0, "event": "done"}\n')`, cause: devicecheck.Garbled,
+			text: `event "done"`,
+		},
+		{
+			name: "endless line", torch: "import os\nwhile True: os.write(4, b'x' * 10000)", cause: devicecheck.Garbled,
+			text: "more than 1048576 bytes",
+		},
+		{
+			name: "closed", torch: `import os, time; os.close(4); time.sleep(100)`, budget: 5 * time.Second, cause: devicecheck.Hung,
+			text: "no answer",
+		},
 		{name: "child", torch: `import os
 if os.fork() == 0:
     import time; time.sleep(100)

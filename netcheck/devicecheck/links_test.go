@@ -204,8 +204,10 @@ func TestSwitchboxCost(t *testing.T) {
 // A single number that arrives wrong is found, wherever it is.
 func TestSwitchboxLooksAtAll(t *testing.T) {
 	t.Parallel()
-	n := open(t, devicecheck.Config{Python: []string{testutil.Torch(t)},
-		Fake: &devicecheck.FakeLinks{Count: 2, Links: []devicecheck.FakeLink{{Corrupt: true}}}})
+	n := open(t, devicecheck.Config{
+		Python: []string{testutil.Torch(t)},
+		Fake:   &devicecheck.FakeLinks{Count: 2, Links: []devicecheck.FakeLink{{Corrupt: true}}},
+	})
 	results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})
 	if err != nil || len(results) != 1 || results[0].Err != nil || !results[0].Corrupt() {
 		t.Errorf("%+v, %v", results, err)

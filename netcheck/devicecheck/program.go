@@ -289,7 +289,8 @@ func (c *Program) deadline(ctx context.Context) time.Time {
 // is known. g is the group in which they do it, nil for none: if one of them cannot say itself that it will not come,
 // others say it.
 func (c *Program) command(ctx context.Context, stage string, members int, g *Group,
-	orderFor func(local int, h hello) order) ([]outcome, error) {
+	orderFor func(local int, h hello) order,
+) ([]outcome, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.members) == 0 {

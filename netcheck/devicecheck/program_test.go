@@ -424,12 +424,16 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 		kept       bool // the forks go on
 		links      bool
 	}{
-		{name: "defaults of torch", code: "import torch; torch.set_default_device('meta'); torch.set_default_dtype(torch.float64)",
-			kept: true},
+		{
+			name: "defaults of torch", code: "import torch; torch.set_default_device('meta'); torch.set_default_dtype(torch.float64)",
+			kept: true,
+		},
 		{name: "breaks the program", code: "import json; json.dumps = None"},
 		{name: "breaks the test", code: "import torch; torch.mm = torch.matmul = None"},
-		{name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)",
-			budget: 20 * time.Second},
+		{
+			name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)",
+			budget: 20 * time.Second,
+		},
 		{name: "breaks the test of links", code: "import torch; torch.full = None", links: true},
 		{name: "breaks the program of links", code: "import json; json.dumps = None", links: true},
 	} {
@@ -438,7 +442,8 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 			inherited := t.TempDir()
 			write(t, filepath.Join(inherited, "sitecustomize.py"), c.code)
 			var forks []int // what the program makes here, it makes one after the other
-			cfg := devicecheck.Config{Python: []string{python}, Devices: 2, Budget: c.budget,
+			cfg := devicecheck.Config{
+				Python: []string{python}, Devices: 2, Budget: c.budget,
 				Fork: func(_ context.Context, spec proc.Spec) *proc.Process {
 					spec.Env = append(spec.Env, "PYTHONPATH="+inherited)
 					p, err := tree.Start(spec)
@@ -447,7 +452,8 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 					}
 					forks = append(forks, p.PID())
 					return p
-				}}
+				},
+			}
 			if c.links {
 				cfg.Devices, cfg.Fake, cfg.Sample = 0, &devicecheck.FakeLinks{Count: 2}, 20*time.Millisecond
 			}

@@ -226,8 +226,10 @@ func Gloo(ifaces []Interface, own []netip.Addr, lookup func(string) (string, boo
 			}
 		}
 		if addr.Is4() && addr.IsLoopback() { // all of 127.0.0.0/8 can be bound to
-			return Choice{Iface: ifaceOf(ifaces, loopback.Addr()), Addr: netip.PrefixFrom(addr, loopback.Bits()),
-				Why: "this machine's name has a loopback address"}
+			return Choice{
+				Iface: ifaceOf(ifaces, loopback.Addr()), Addr: netip.PrefixFrom(addr, loopback.Bits()),
+				Why: "this machine's name has a loopback address",
+			}
 		}
 	}
 	return Choice{Iface: ifaceOf(ifaces, loopback.Addr()), Addr: loopback, Why: "this machine's name has no address of its own"}

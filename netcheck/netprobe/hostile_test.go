@@ -194,11 +194,15 @@ func TestHostileRequests(t *testing.T) {
 		"a direction":           {m{"op": "run", "direction": "up", "streams": 1, "timed_ns": 1000}, "cannot take part"},
 		"a long run":            {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": int64(time.Hour)}, "cannot take part"},
 		"a negative run":        {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": -1}, "cannot take part"},
-		"a run that overflows": {m{"op": "run", "direction": "out", "streams": 1, "timed_ns": int64(1) << 62,
-			"warm_up_ns": int64(1) << 62}, "cannot take part"},
+		"a run that overflows": {m{
+			"op": "run", "direction": "out", "streams": 1, "timed_ns": int64(1) << 62,
+			"warm_up_ns": int64(1) << 62,
+		}, "cannot take part"},
 		"tries": {m{"op": "reach", "port": 1, "tries": 1 << 20, "patience_ns": 1, "limit_ns": 1}, "cannot connect back"},
-		"nobody to reach": {m{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "x\n/../.."},
-			"cannot connect back"},
+		"nobody to reach": {
+			m{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1, "from": "x\n/../.."},
+			"cannot connect back",
+		},
 		"port 0":              {m{"op": "sizes"}, "port 0"},
 		"a run nobody opened": {m{"op": "join", "run": "xyz"}, "there is not"},
 		"a long name":         {m{"op": "join", "run": strings.Repeat("x", 100)}, "named by 100 bytes"},
@@ -439,8 +443,10 @@ func TestPeerLies(t *testing.T) {
 		look    func(*testing.T, netprobe.Facts)
 	}{
 		"of itself": {m{"about": m{
-			"node": m{"Name": "evil\x1b[2J\n" + strings.Repeat("x", 1000), "NCCL": m{"Iface": strings.Repeat("y", 1000)},
-				"RDMA": m{"Ports": make([]m, 1000)}},
+			"node": m{
+				"Name": "evil\x1b[2J\n" + strings.Repeat("x", 1000), "NCCL": m{"Iface": strings.Repeat("y", 1000)},
+				"RDMA": m{"Ports": make([]m, 1000)},
+			},
 			"end": m{"Addr": "10.0.0.1", "Iface": "a\tb", "MTU": -7, "Speed": -1},
 		}}, func(t *testing.T, f netprobe.Facts) {
 			if strings.ContainsAny(f.To.Name+f.Remote.Iface, "\x1b\n\t") || len(f.To.Name) > 300 || len(f.To.NCCL.Iface) > 100 ||
@@ -454,12 +460,14 @@ func TestPeerLies(t *testing.T) {
 				t.Errorf("%+v", f.Reach)
 			}
 		}},
-		"with an error full of control characters": {m{"about": m{"error": "no\x1b[31m\r\n" + strings.Repeat("z", 10000)}},
+		"with an error full of control characters": {
+			m{"about": m{"error": "no\x1b[31m\r\n" + strings.Repeat("z", 10000)}},
 			func(t *testing.T, f netprobe.Facts) {
 				if f.Error == "" || len(f.Error) > 400 || strings.ContainsAny(f.Error, "\x1b\r\n") {
 					t.Errorf("%q", f.Error)
 				}
-			}},
+			},
+		},
 		"with a message that is too long": {m{"about": nil}, func(t *testing.T, f netprobe.Facts) {
 			if !strings.Contains(f.Error, "exceeds the limit") {
 				t.Errorf("%q", f.Error)
@@ -594,8 +602,10 @@ func FuzzDatagram(f *testing.F) {
 // line of text.
 func FuzzMessages(f *testing.F) {
 	f.Add(message(map[string]any{"op": "about"}))
-	f.Add(message(map[string]any{"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1,
-		"from": "127.0.0.1:1/aaaaaaaaaaaaaaaa"}))
+	f.Add(message(map[string]any{
+		"op": "reach", "port": 1, "tries": 1, "patience_ns": 1, "limit_ns": 1,
+		"from": "127.0.0.1:1/aaaaaaaaaaaaaaaa",
+	}))
 	f.Add(message(map[string]any{"op": "run", "direction": "out", "streams": -1, "timed_ns": -5}))
 	f.Add(message(map[string]any{"node": map[string]any{"Name": "a\x1b[2J", "GPUs": []any{map[string]any{"Index": -1}}}}))
 	known := []string{"", "about", "reach", "echo", "sizes", "run", "join", "result"}

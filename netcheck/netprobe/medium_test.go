@@ -37,8 +37,10 @@ func TestMedium(t *testing.T) {
 	t.Parallel()
 	type medium = netprobe.Medium
 	type path = netprobe.Path
-	calm := netprobe.Limits{RTT: 700 * time.Millisecond, RTTFactor: -1, Bandwidth: 5e6, BandwidthShare: -1, SpeedShare: -1,
-		Retransmitted: 0.1} // a busy kernel sends again what was not lost
+	calm := netprobe.Limits{
+		RTT: 700 * time.Millisecond, RTTFactor: -1, Bandwidth: 5e6, BandwidthShare: -1, SpeedShare: -1,
+		Retransmitted: 0.1,
+	} // a busy kernel sends again what was not lost
 	jumbo := medium{Iface: "eth7", MTU: 9000, Speed: 1000}
 	for _, c := range []struct {
 		name        string
@@ -50,13 +52,17 @@ func TestMedium(t *testing.T) {
 	}{
 		{name: "a clock ahead", there: medium{Clock: 3 * time.Second}, id: "clock-offset", want: check.Fail},
 		{name: "our clock behind", here: medium{Clock: -3 * time.Second}, id: "clock-offset", want: check.Fail},
-		{name: "both alike", here: medium{Clock: 3 * time.Second}, there: medium{Clock: 3 * time.Second}, id: "clock-offset",
-			want: check.Pass},
+		{
+			name: "both alike", here: medium{Clock: 3 * time.Second}, there: medium{Clock: 3 * time.Second}, id: "clock-offset",
+			want: check.Pass,
+		},
 		{name: "a clock nearly right", there: medium{Clock: 40 * time.Millisecond}, id: "clock-offset", want: check.Pass},
 		{name: "far away", path: path{RTT: 800 * time.Millisecond}, id: "net-rtt", want: check.Warn},
 		{name: "not that far", path: path{RTT: 50 * time.Millisecond}, id: "net-rtt", want: check.Pass},
-		{name: "nobody answers", path: path{Unreachable: true}, change: func(c *netprobe.Config) { c.Patience = 200 * time.Millisecond },
-			id: "net-reach", want: check.Fail},
+		{
+			name: "nobody answers", path: path{Unreachable: true}, change: func(c *netprobe.Config) { c.Patience = 200 * time.Millisecond },
+			id: "net-reach", want: check.Fail,
+		},
 		{name: "everybody answers", id: "net-reach", want: check.Pass},
 		{name: "packets vanish", here: jumbo, there: jumbo, path: path{MTU: 8999, Quiet: true}, id: "mtu-blackhole", want: check.Fail},
 		{name: "none vanishes", here: jumbo, there: jumbo, path: path{MTU: 9000, Quiet: true}, id: "mtu-blackhole", want: check.Pass},

@@ -156,59 +156,79 @@ func TestJudgeRDMA(t *testing.T) {
 	}{
 		{name: "sound", layer: "Ethernet", peers: 2},
 		{name: "sound, InfiniBand", layer: "InfiniBand", peers: 2},
-		{name: "down", layer: "InfiniBand", peers: 2, spoil: func(f files) { f[c+"state"], f[c+"phys_state"] = "1: DOWN", "2: Polling" },
+		{
+			name: "down", layer: "InfiniBand", peers: 2, spoil: func(f files) { f[c+"state"], f[c+"phys_state"] = "1: DOWN", "2: Polling" },
 			want: map[string]string{
 				"rdma-port-down": "FAIL DOWN, Polling, and active on 2 other nodes",
-			}},
-		{name: "initializing: no subnet manager", layer: "InfiniBand", peers: 2, spoil: func(f files) { f[c+"state"] = "2: INIT" },
+			},
+		},
+		{
+			name: "initializing: no subnet manager", layer: "InfiniBand", peers: 2, spoil: func(f files) { f[c+"state"] = "2: INIT" },
 			want: map[string]string{
 				"rdma-port-down": "FAIL INIT, LinkUp",
-			}},
+			},
+		},
 		{name: "down, alone", layer: "InfiniBand", spoil: func(f files) { f[c+"state"] = "1: DOWN" }, want: map[string]string{
 			"rdma-port-down": "PASS DOWN", "rdma-heterogeneous": "SKIP one node",
 		}},
-		{name: "down, and asked for", layer: "InfiniBand", spoil: func(f files) { f[c+"state"] = "1: DOWN" },
+		{
+			name: "down, and asked for", layer: "InfiniBand", spoil: func(f files) { f[c+"state"] = "1: DOWN" },
 			vars: []string{"NCCL_IB_HCA==mlx5_0,mlx5_1:1"}, want: map[string]string{
 				"rdma-port-down": "FAIL NCCL_IB_HCA==mlx5_0,mlx5_1:1 asks for it", "rdma-heterogeneous": "SKIP",
-			}},
-		{name: "down, and another port asked for", layer: "InfiniBand", spoil: func(f files) { f[c+"state"] = "1: DOWN" },
+			},
+		},
+		{
+			name: "down, and another port asked for", layer: "InfiniBand", spoil: func(f files) { f[c+"state"] = "1: DOWN" },
 			vars: []string{"NCCL_IB_HCA=mlx5_1:2"}, want: map[string]string{
 				"rdma-port-down": "PASS DOWN", "rdma-heterogeneous": "SKIP",
-			}},
-		{name: "down, and left out", layer: "InfiniBand", spoil: func(f files) { f[c+"state"] = "1: DOWN" },
+			},
+		},
+		{
+			name: "down, and left out", layer: "InfiniBand", spoil: func(f files) { f[c+"state"] = "1: DOWN" },
 			vars: []string{"NCCL_IB_HCA=^mlx5_1"}, want: map[string]string{
 				"rdma-port-down": "PASS DOWN", "rdma-heterogeneous": "SKIP",
-			}},
+			},
+		},
 		{name: "slow", layer: "InfiniBand", peers: 2, spoil: func(f files) { f[c+"rate"] = "200 Gb/sec (2X NDR)" }, want: map[string]string{
 			"rdma-rate":          "FAIL 200 Gb/s, that of most ports of the model MT_0000000838 is 400 Gb/s",
 			"rdma-heterogeneous": "FAIL 200 Gb/s, 400 Gb/s",
 		}},
-		{name: "a port more", layer: "InfiniBand", peers: 2, spoil: func(f files) { f.port("mlx5_2", active, up, ndr, "InfiniBand") },
+		{
+			name: "a port more", layer: "InfiniBand", peers: 2, spoil: func(f files) { f.port("mlx5_2", active, up, ndr, "InfiniBand") },
 			want: map[string]string{
 				"rdma-heterogeneous": "FAIL it has 3 ports (400 Gb/s), others have 2 ports",
-			}},
-		{name: "two nodes that differ", layer: "InfiniBand", peers: 1, others: true,
+			},
+		},
+		{
+			name: "two nodes that differ", layer: "InfiniBand", peers: 1, others: true,
 			spoil: func(f files) { f.port("mlx5_2", active, up, ndr, "InfiniBand") }, want: map[string]string{
 				"rdma-heterogeneous": "FAIL it has 3 ports (400 Gb/s), others have 2 ports",
-			}},
-		{name: "link lost", layer: "InfiniBand", peers: 2, later: func(f files) { f[c+"counters/link_downed"] = "3" },
+			},
+		},
+		{
+			name: "link lost", layer: "InfiniBand", peers: 2, later: func(f files) { f[c+"counters/link_downed"] = "3" },
 			want: map[string]string{
 				"rdma-errors": "FAIL link_downed by 1",
-			}},
+			},
+		},
 		{name: "noise", layer: "InfiniBand", peers: 2, later: func(f files) {
 			f[c+"counters/symbol_error"], f[c+"hw_counters/out_of_sequence"] = "18", "105"
 		}, want: map[string]string{"rdma-errors": "WARN symbol_error by 1, out_of_sequence by 100"}},
 		{name: "set back, and data", layer: "InfiniBand", peers: 2, later: func(f files) {
 			f[c+"counters/link_downed"], f[c+"counters/port_rcv_data"] = "0", "223456789012345"
 		}},
-		{name: "no address of RoCE v2", layer: "Ethernet", peers: 2, spoil: func(f files) { f[c+"gid_attrs/types/2"] = "IB/RoCE v1" },
+		{
+			name: "no address of RoCE v2", layer: "Ethernet", peers: 2, spoil: func(f files) { f[c+"gid_attrs/types/2"] = "IB/RoCE v1" },
 			want: map[string]string{
 				"rdma-gid": "WARN RoCE v2",
-			}},
-		{name: "no device", layer: "InfiniBand", peers: 2, spoil: func(f files) { delete(f, "dev/infiniband/uverbs0") },
+			},
+		},
+		{
+			name: "no device", layer: "InfiniBand", peers: 2, spoil: func(f files) { delete(f, "dev/infiniband/uverbs0") },
 			want: map[string]string{
 				"rdma-device": "WARN 2 ports are active",
-			}},
+			},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var nodes []netprobe.Node
@@ -258,8 +278,10 @@ func TestJudgeRDMA(t *testing.T) {
 					t.Errorf("%s is blamed: %s %s", r.Subject.Node, r.ID, text)
 				}
 			}
-			for _, id := range []string{"rdma-port-down", "rdma-rate", "rdma-heterogeneous", "rdma-errors", "rdma-gid", "rdma-device",
-				"rdma-affinity"} {
+			for _, id := range []string{
+				"rdma-port-down", "rdma-rate", "rdma-heterogeneous", "rdma-errors", "rdma-gid", "rdma-device",
+				"rdma-affinity",
+			} {
 				want := tc.want[id]
 				if want == "" {
 					want = "PASS"

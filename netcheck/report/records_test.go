@@ -14,8 +14,10 @@ import (
 func records() map[string]*netcheck.Record {
 	undecided := clean(2)
 	undecided.Links = []netcheck.LinkRecord{{A: 0, B: 1, Failed: 2, Err: "n1 said: connection timed out"}}
-	undecided.Undecided = []string{"either n0 is bad; or n1 is bad; or the link between n0 and n1 is bad",
-		"n0 and n1: n1 said: connection timed out"}
+	undecided.Undecided = []string{
+		"either n0 is bad; or n1 is bad; or the link between n0 and n1 is bad",
+		"n0 and n1: n1 said: connection timed out",
+	}
 	for i := range undecided.Nodes {
 		undecided.Nodes[i].Status, undecided.Nodes[i].Reason = netcheck.Ambiguous,
 			"failed with the other node, which may be the fault of either or of what is between them"
@@ -24,8 +26,10 @@ func records() map[string]*netcheck.Record {
 	unable := clean(2)
 	unable.Links, unable.Rounds = nil, 0
 	for i := range unable.Nodes {
-		unable.Nodes[i] = netcheck.NodeRecord{Node: fmt.Sprintf("n%d", i), Status: netcheck.Skip, Reason: "nobody was left to test it with",
-			Unable: "python3 has no torch: cannot be tested"}
+		unable.Nodes[i] = netcheck.NodeRecord{
+			Node: fmt.Sprintf("n%d", i), Status: netcheck.Skip, Reason: "nobody was left to test it with",
+			Unable: "python3 has no torch: cannot be tested",
+		}
 	}
 
 	alone := clean(1)
@@ -93,8 +97,10 @@ func faulty() *netcheck.Record {
 	}
 	r.Links = append(r.Links, tested(1, 7, 0.43), tested(2, 6, 0.83), tested(0, 4, 0.62), tested(0, 5, 1.01), tested(1, 4, 0.97),
 		tested(1, 6, 1))
-	r.Nodes[5].Fault = &netcheck.Fault{Status: errhint.Undecided,
-		Reason: "its link to gpu-21.cluster is bad, so that one of the two has to go"}
+	r.Nodes[5].Fault = &netcheck.Fault{
+		Status: errhint.Undecided,
+		Reason: "its link to gpu-21.cluster is bad, so that one of the two has to go",
+	}
 	r.Nodes[7].Local.Compute = 23400 * time.Microsecond
 	r.Stragglers = []netcheck.StragglerRecord{
 		{Node: 7, Resource: "compute", Took: 23400 * time.Microsecond, Others: 10140 * time.Microsecond},

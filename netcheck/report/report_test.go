@@ -216,8 +216,10 @@ func TestLongNamesDiffer(t *testing.T) {
 func TestSenselessRecords(t *testing.T) {
 	odd := clean(3)
 	for _, l := range [][2]int{{-1, 0}, {0, 3}, {1, 1}, {2, 0}, {0, 2}, {math.MaxInt, math.MinInt}} {
-		odd.Links = append(odd.Links, netcheck.LinkRecord{A: l[0], B: l[1], Passed: math.MaxInt, Failed: -1,
-			Best: netcheck.Timing{Took: math.MinInt64, Bytes: -5, BusBW: -1}})
+		odd.Links = append(odd.Links, netcheck.LinkRecord{
+			A: l[0], B: l[1], Passed: math.MaxInt, Failed: -1,
+			Best: netcheck.Timing{Took: math.MinInt64, Bytes: -5, BusBW: -1},
+		})
 	}
 	odd.Links = append(odd.Links, netcheck.LinkRecord{A: 1, B: 2})
 	odd.Stragglers = []netcheck.StragglerRecord{{Node: -1}, {Node: 3}, {Node: 1, Took: math.MaxInt64}}
@@ -227,8 +229,10 @@ func TestSenselessRecords(t *testing.T) {
 	for i := range tiny.Links {
 		tiny.Links[i].Best.BusBW = 5e-324
 	}
-	for name, r := range map[string]*netcheck.Record{"empty": {}, "odd": odd, "tiny": tiny,
-		"no links": {Nodes: make([]netcheck.NodeRecord, 2)}} {
+	for name, r := range map[string]*netcheck.Record{
+		"empty": {}, "odd": odd, "tiny": tiny,
+		"no links": {Nodes: make([]netcheck.NodeRecord, 2)},
+	} {
 		t.Run(name, func(t *testing.T) {
 			if text := report.Text(r); !strings.HasSuffix(text, "\n") {
 				t.Errorf("the text is %q", text)

@@ -22,17 +22,23 @@ func TestBridgeMemberLost(t *testing.T) {
 		lose func(p *peer)
 		says string
 	}{
-		{"it dies before it says what it brings", "a", func(*peer) {},
-			"node m_1_0 (group rank 1) is not heard of for 15s, and has not said what it brings"},
-		{"rank 0 dies before it says anything", "z", func(*peer) {},
-			"node m_1_0 (group rank 0) is not heard of for 15s, and has not said what it brings"},
+		{
+			"it dies before it says what it brings", "a", func(*peer) {},
+			"node m_1_0 (group rank 1) is not heard of for 15s, and has not said what it brings",
+		},
+		{
+			"rank 0 dies before it says anything", "z", func(*peer) {},
+			"node m_1_0 (group rank 0) is not heard of for 15s, and has not said what it brings",
+		},
 		{"rank 0 never gives the ranks", "z", func(p *peer) {
 			p.say("MASTER_ADDR", "127.0.0.1")
 			p.say("MASTER_PORT", "1")
 			p.brings(1)
 		}, "node m_1_0 (group rank 0) has not said the ranks for 1m0s"},
-		{"nobody knows where the workers meet", "z", func(p *peer) { p.brings(1) },
-			"node m_1_0 (group rank 0) has not said where the workers meet, in this round or an earlier one"},
+		{
+			"nobody knows where the workers meet", "z", func(p *peer) { p.brings(1) },
+			"node m_1_0 (group rank 0) has not said where the workers meet, in this round or an earlier one",
+		},
 		{"one with a higher rank has left", "z", func(p *peer) {
 			p.say("MASTER_ADDR", "127.0.0.1")
 			p.say("MASTER_PORT", "1")

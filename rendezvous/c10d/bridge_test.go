@@ -143,11 +143,15 @@ func TestBridgeManyNodes(t *testing.T) {
 func TestBridgeForeignState(t *testing.T) {
 	deep := "\x80\x04" + strings.Repeat("\x5d\x28", 1<<20)
 	for name, c := range map[string]struct{ text, want string }{
-		"another program": {"hello, world",
-			`holds 12 bytes that no agent of a rendezvous writes ("hello, world"): cannot read rendezvous state: illegal base64`},
+		"another program": {
+			"hello, world",
+			`holds 12 bytes that no agent of a rendezvous writes ("hello, world"): cannot read rendezvous state: illegal base64`,
+		},
 		"empty": {" ", "holds 1 bytes"},
-		"poisoned pickle": {base64.StdEncoding.EncodeToString([]byte("\x80\x04cos\nsystem\n\x8c\x02id\x85R.")),
-			`global "os.system" is not allowed`},
+		"poisoned pickle": {
+			base64.StdEncoding.EncodeToString([]byte("\x80\x04cos\nsystem\n\x8c\x02id\x85R.")),
+			`global "os.system" is not allowed`,
+		},
 		"nested too deep":   {base64.StdEncoding.EncodeToString([]byte(deep)), "holds 2796208 bytes"},
 		"too long":          {strings.Repeat("A", 8<<20), "holds 8388608 bytes"},
 		"another pickle":    {base64.StdEncoding.EncodeToString([]byte("\x80\x04K\x01.")), "it is an int"},
@@ -197,10 +201,14 @@ func TestBridgeNonsense(t *testing.T) {
 		{"no port", "z", map[string]string{"MASTER_ADDR": "h", "MASTER_PORT": "http", "torchelastic/role_info/0": "{}"}, "MASTER_PORT"},
 		{"port 0", "z", map[string]string{"MASTER_ADDR": "h", "MASTER_PORT": "0", "torchelastic/role_info/0": "{}"}, "MASTER_PORT"},
 		{"no address", "z", map[string]string{"MASTER_ADDR": "a b\n", "MASTER_PORT": "1", "torchelastic/role_info/0": "{}"}, "MASTER_ADDR"},
-		{"ranks beyond the world", "z", map[string]string{"MASTER_ADDR": "h", "MASTER_PORT": "1", "torchelastic/role_info/0": "{}",
-			"torchelastic/assigned_ranks/1": "[2, 2, 0, 1]"}, "assigned_ranks/1"},
-		{"three numbers", "z", map[string]string{"MASTER_ADDR": "h", "MASTER_PORT": "1", "torchelastic/role_info/0": "{}",
-			"torchelastic/assigned_ranks/1": "[1, 2, 0]"}, "assigned_ranks/1"},
+		{"ranks beyond the world", "z", map[string]string{
+			"MASTER_ADDR": "h", "MASTER_PORT": "1", "torchelastic/role_info/0": "{}",
+			"torchelastic/assigned_ranks/1": "[2, 2, 0, 1]",
+		}, "assigned_ranks/1"},
+		{"three numbers", "z", map[string]string{
+			"MASTER_ADDR": "h", "MASTER_PORT": "1", "torchelastic/role_info/0": "{}",
+			"torchelastic/assigned_ranks/1": "[1, 2, 0]",
+		}, "assigned_ranks/1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, 2, 2, func(cr *crowd) {

@@ -105,8 +105,10 @@ func TestMixedScaleUp(t *testing.T) {
 func TestMixedDeath(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, mixedConfig{
-		names: []string{"127.0.0.6",
-			"127.0.0.7"}, min: 3, max: 4, noTorch: true, settings: func(s *c10d.Settings) { s.KeepAlive = time.Second },
+		names: []string{
+			"127.0.0.6",
+			"127.0.0.7",
+		}, min: 3, max: 4, noTorch: true, settings: func(s *c10d.Settings) { s.KeepAlive = time.Second },
 	})
 	var agents []*torchrun
 	for _, addr := range []string{"127.0.0.5", "127.0.0.8"} {

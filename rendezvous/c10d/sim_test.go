@@ -260,8 +260,10 @@ func TestCompanySimulation(t *testing.T) {
 func TestRankProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := rapid.Custom(func(t *rapid.T) c10d.Node {
-			return c10d.Node{Addr: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "addr"),
-				PID: rapid.Int64Range(1, 3).Draw(t, "pid")}
+			return c10d.Node{
+				Addr: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "addr"),
+				PID:  rapid.Int64Range(1, 3).Draw(t, "pid"),
+			}
 		})
 		participants := rapid.MapOfN(node, rapid.Just(0), 1, 10).Draw(t, "participants")
 		before := rapid.MapOfN(node, rapid.IntRange(-1, 12), 0, 10).Draw(t, "before")

@@ -50,14 +50,32 @@ func TestFinish(t *testing.T) {
 	}{
 		{"all are there", map[string]int{"a": 0, "b": 1, "c": 2}, nil, -1, c10d.ActionFinish, "", three},
 		{"all are there, and noted", map[string]int{"a": 0, "b": 1, "c": 2}, three, 3, c10d.ActionFinish, "", three},
-		{"the notes are of another round", map[string]int{"a": 0, "b": 1}, three, 2, c10d.ActionFinish, "",
-			map[c10d.Node]int{named("a"): 0, named("b"): 1}},
-		{"a gap among the ranks", map[string]int{"b": 1, "c": 2}, nil, -1, c10d.ActionRemoveFromParticipants,
-			"a member has left the round before it began", nil},
-		{"the last rank has left, noted", map[string]int{"a": 0, "b": 1}, three, 3, c10d.ActionRemoveFromParticipants,
-			"node c_1_0 (group rank 2)", nil},
-		{"notes that are not of us", map[string]int{"a": 0, "b": 1}, map[c10d.Node]int{named("a"): 0, named("c"): 1}, 3, c10d.ActionFinish,
-			"", map[c10d.Node]int{named("a"): 0, named("b"): 1}},
+		{
+			"the notes are of another round",
+			map[string]int{"a": 0, "b": 1},
+			three, 2, c10d.ActionFinish, "",
+			map[c10d.Node]int{named("a"): 0, named("b"): 1},
+		},
+		{
+			"a gap among the ranks",
+			map[string]int{"b": 1, "c": 2},
+			nil, -1, c10d.ActionRemoveFromParticipants,
+			"a member has left the round before it began", nil,
+		},
+		{
+			"the last rank has left, noted",
+			map[string]int{"a": 0, "b": 1},
+			three, 3, c10d.ActionRemoveFromParticipants,
+			"node c_1_0 (group rank 2)", nil,
+		},
+		{
+			"notes that are not of us",
+			map[string]int{"a": 0, "b": 1},
+			map[c10d.Node]int{named("a"): 0, named("c"): 1},
+			3, c10d.ActionFinish,
+			"",
+			map[c10d.Node]int{named("a"): 0, named("b"): 1},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := completeState(c.ranks)
@@ -144,8 +162,15 @@ func TestSkew(t *testing.T) {
 	for _, c := range []struct {
 		skew time.Duration
 		warn bool
-	}{{0, false}, {-time.Second, false}, {time.Second, false}, {3 * time.Second, true}, {-4 * time.Second, true}, {time.Minute, true},
-		{-time.Hour, true}} {
+	}{
+		{0, false},
+		{-time.Second, false},
+		{time.Second, false},
+		{3 * time.Second, true},
+		{-4 * time.Second, true},
+		{time.Minute, true},
+		{-time.Hour, true},
+	} {
 		t.Run(fmt.Sprint(c.skew), func(t *testing.T) {
 			set := c10d.DefaultSettings(1, 3)
 			seen := c10d.NewObserver(set, named("b"))
@@ -214,8 +239,10 @@ func TestKind(t *testing.T) {
 			seen := c10d.NewObserver(set, named("b"))
 			now := c10d.Instant{Mono: time.Hour, Wall: someTime}
 			seen.Observe(s, now)
-			d := c10d.Step(c10d.Input{State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: c10d.WantJoin,
-				Deadline: 2 * time.Hour, Seen: seen})
+			d := c10d.Step(c10d.Input{
+				State: s, Members: []c10d.Node{named("b")}, Settings: set, Now: now, Want: c10d.WantJoin,
+				Deadline: 2 * time.Hour, Seen: seen,
+			})
 			if d.State == nil || d.State.Naive != legacy || d.State.FQDN != legacy {
 				t.Errorf("%s, legacy %v: decides %q, and writes %+v", name, legacy, d.Action, d.State)
 			}

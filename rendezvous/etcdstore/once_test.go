@@ -36,7 +36,8 @@ func (l *lossy) dice(n int) int {
 }
 
 func (l *lossy) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-	opts ...grpc.CallOption) error {
+	opts ...grpc.CallOption,
+) error {
 	if !etcdstore.HasWrites(req) {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
@@ -196,7 +197,8 @@ func TestLateCopy(t *testing.T) {
 			armed := false
 			through := cfg
 			through.Intercept(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-				opts ...grpc.CallOption) error {
+				opts ...grpc.CallOption,
+			) error {
 				if armed && etcdstore.HasWrites(req) {
 					armed = false
 					deliver = func() error { return invoke(context.WithoutCancel(ctx), method, req, new(pb.TxnResponse), cc) }

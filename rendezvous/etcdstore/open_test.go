@@ -46,16 +46,24 @@ func TestValidate(t *testing.T) {
 			"endpoints", func(c *etcdstore.Config) {
 				c.Endpoints = []string{"a", "http://b:2379", ":2379", "c:0", "c:http", "d:1", "d:1"}
 			},
-			[]string{`"a"`, `"http://b:2379" as an etcd endpoint: it has a scheme`, `":2379" as an etcd endpoint: no host`,
-				`"0" is no port`, `"http" is no port`, "d:1 is given twice"},
+			[]string{
+				`"a"`, `"http://b:2379" as an etcd endpoint: it has a scheme`, `":2379" as an etcd endpoint: no host`,
+				`"0" is no port`, `"http" is no port`, "d:1 is given twice",
+			},
 		},
 		{"certificates without TLS", func(c *etcdstore.Config) { c.CACert = "ca.pem" }, []string{"but TLS is off"}},
-		{"half a pair", func(c *etcdstore.Config) { c.TLS, c.Cert, c.User = true, "cert.pem", "joe" },
-			[]string{"the certificate is given alone", "the user is given alone"}},
-		{"the other half", func(c *etcdstore.Config) { c.TLS, c.CertKey, c.Password = true, "key.pem", "secret" },
-			[]string{"the key is given alone", "the password is given alone"}},
-		{"lengths", func(c *etcdstore.Config) { c.Prefix, c.Lease = strings.Repeat("p", 1025), strings.Repeat("l", 1025) },
-			[]string{"prefix of 1025 bytes", "job of 1025 bytes"}},
+		{
+			"half a pair", func(c *etcdstore.Config) { c.TLS, c.Cert, c.User = true, "cert.pem", "joe" },
+			[]string{"the certificate is given alone", "the user is given alone"},
+		},
+		{
+			"the other half", func(c *etcdstore.Config) { c.TLS, c.CertKey, c.Password = true, "key.pem", "secret" },
+			[]string{"the key is given alone", "the password is given alone"},
+		},
+		{
+			"lengths", func(c *etcdstore.Config) { c.Prefix, c.Lease = strings.Repeat("p", 1025), strings.Repeat("l", 1025) },
+			[]string{"prefix of 1025 bytes", "job of 1025 bytes"},
+		},
 		{"times", func(c *etcdstore.Config) { c.LeaseTTL = -time.Second }, []string{"keys that stay for -1s"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -145,8 +145,10 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []int{etcdstore.MaxPlain - 1, etcdstore.MaxPlain, etcdstore.MaxPlain + 1, etcdstore.MaxValue - 1, etcdstore.MaxValue,
-		etcdstore.MaxValue + 1} {
+	for _, n := range []int{
+		etcdstore.MaxPlain - 1, etcdstore.MaxPlain, etcdstore.MaxPlain + 1, etcdstore.MaxValue - 1, etcdstore.MaxValue,
+		etcdstore.MaxValue + 1,
+	} {
 		value := bytes.Repeat([]byte{byte(n)}, n)
 		err := s.Set(ctx, "big", value)
 		if (err != nil) != (n > etcdstore.MaxValue) {

@@ -589,8 +589,10 @@ func TestEverythingIsSealed(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.end(append(all, d)...)
 		lives.Wait()
-		for _, want := range []string{"board", "ended", "stopped", "report/", "reported", "agreed", "verdict", "open", "members", "elected",
-			"vote/", "host", "beat", "lobby", "answer", "left"} {
+		for _, want := range []string{
+			"board", "ended", "stopped", "report/", "reported", "agreed", "verdict", "open", "members", "elected",
+			"vote/", "host", "beat", "lobby", "answer", "left",
+		} {
 			if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(c string) bool { return strings.Contains(c, want) }) {
 				t.Errorf("nothing was written that has to do with %q: the test shows less than it says", want)
 			}

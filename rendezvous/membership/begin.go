@@ -115,8 +115,10 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 // more.
 func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
 	old := c.litter[0]
-	c.litter[0], c.litter[1] = c.litter[1], []string{c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"),
-		c.keys.round(id, keyDecided), c.keys.round(id, keySettled)}
+	c.litter[0], c.litter[1] = c.litter[1], []string{
+		c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"),
+		c.keys.round(id, keyDecided), c.keys.round(id, keySettled),
+	}
 	for _, s := range seats {
 		c.litter[1] = append(c.litter[1], c.ticketKeys(s.ticket)...)
 	}

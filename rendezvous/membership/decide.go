@@ -222,6 +222,8 @@ func (r *round) recordsLost() rendezvous.Verdict {
 
 // roundOver is the verdict where the coordinator's is kept from this agent.
 func (r *round) roundOver() rendezvous.Verdict {
-	return rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonRoundOver, Rank: -1, Message: errStrayed.Error(),
-		Grace: r.h.cfg.fence()}
+	return rendezvous.Verdict{
+		Kind: rendezvous.Reassemble, Reason: reasonRoundOver, Rank: -1, Message: errStrayed.Error(),
+		Grace: r.h.cfg.fence(),
+	}
 }

@@ -181,8 +181,10 @@ func TestMixedFence(t *testing.T) {
 					synctest.Wait()
 				}
 				time.Sleep(5 * time.Second)
-				meeting := membership.Joined{Size: 4, World: 8, Others: 1, MasterAddr: "t", MasterPort: 1, AgentStore: true,
-					Names: []string{"t", "a", "b", "c"}}
+				meeting := membership.Joined{
+					Size: 4, World: 8, Others: 1, MasterAddr: "t", MasterPort: 1, AgentStore: true,
+					Names: []string{"t", "a", "b", "c"},
+				}
 				torchrun.join <- meeting
 				for name := range agents {
 					if n := <-firsts[name]; n.err != nil {
@@ -275,8 +277,10 @@ func TestLeaseOfNextRound(t *testing.T) {
 // TestDecidedAndCut: a verdict that ends the job is heard by b alone, which is cut off in that moment. The others elect
 // a host and go on.
 func TestDecidedAndCut(t *testing.T) {
-	for _, v := range []rendezvous.Verdict{{Kind: rendezvous.Fail, Rank: 0, Status: 1},
-		{Kind: rendezvous.Succeed, Rank: -1, Linger: 10 * time.Minute}} {
+	for _, v := range []rendezvous.Verdict{
+		{Kind: rendezvous.Fail, Rank: 0, Status: 1},
+		{Kind: rendezvous.Succeed, Rank: -1, Linger: 10 * time.Minute},
+	} {
 		t.Run(string(v.Kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 5)

@@ -423,8 +423,10 @@ const reasonAnew = "CoordinatorAnew"
 // lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store: that with
 // a rank, noRank for one that is not known.
 func (h *Handler) lossOf(message string, a assignment, rank int) rendezvous.Verdict {
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message,
-		Grace: h.cfg.fence()}
+	v := rendezvous.Verdict{
+		Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message,
+		Grace: h.cfg.fence(),
+	}
 	rules := h.cfg.rules(false)
 	rules.limit(&v, a.Restarts, a.Replacements+1)
 	rules.limitRank(&v, a, rank)

@@ -166,8 +166,10 @@ func TestVerdictKeptBack(t *testing.T) {
 // TestAnsweredInTheMiddle: somebody answers the heartbeats of b in the place of the store, and keeps the verdict from
 // it. The coordinator goes on without b: by then the workers of b have ended.
 func TestAnsweredInTheMiddle(t *testing.T) {
-	for _, what := range []string{"its heartbeats and the verdict", "all that it says, and the verdict",
-		"the heartbeats of both, and the verdict"} {
+	for _, what := range []string{
+		"its heartbeats and the verdict", "all that it says, and the verdict",
+		"the heartbeats of both, and the verdict",
+	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var strikes atomic.Bool

@@ -58,8 +58,10 @@ func (c *coordinator) awaitOthers(ctx context.Context) error {
 		c.roster.mixed, c.roster.quorum = true, false
 		c.mix.changed = make(chan struct{}, 1)
 		if c.roster.phase == phaseRun && !c.roster.proposed && !c.roster.fixed { // where ranks are fixed, one of ours has this one
-			c.roster.propose(rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "ScaleUp", Rank: -1,
-				Message: "an agent of torchrun wants to join"})
+			c.roster.propose(rendezvous.Verdict{
+				Kind: rendezvous.Reassemble, Reason: "ScaleUp", Rank: -1,
+				Message: "an agent of torchrun wants to join",
+			})
 		}
 	})
 }

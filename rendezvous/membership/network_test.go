@@ -411,12 +411,15 @@ type bridge struct {
 func (b *bridge) Appeared(context.Context) error { return nil }
 
 func (b *bridge) Join(ctx context.Context, company func() []membership.Peer, _ <-chan struct{},
-	_ membership.Master) (membership.Joined, error) {
+	_ membership.Master,
+) (membership.Joined, error) {
 	select {
 	case j := <-b.join:
 		for rank, f := range company() {
-			j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank + 1, BaseRank: 2 * (rank + 1),
-				BaseRoleRank: 2 * (rank + 1), RoleWorldSize: j.World})
+			j.Places = append(j.Places, membership.Place{
+				Agent: f.Agent, Rank: rank + 1, BaseRank: 2 * (rank + 1),
+				BaseRoleRank: 2 * (rank + 1), RoleWorldSize: j.World,
+			})
 		}
 		return j, nil
 	case <-ctx.Done():

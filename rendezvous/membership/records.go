@@ -287,7 +287,8 @@ func (r *records) draw(ctx context.Context, key string) (int64, error) {
 // deposit writes v under the next number of a counter for which nothing stands yet, and returns that number. The
 // counter may have been set back, or stand still: what is there stays. name makes the key of a number.
 func deposit[T comparable](ctx context.Context, r *records, counter string, name func(n int64) string, v T,
-	pause time.Duration) (int64, error) {
+	pause time.Duration,
+) (int64, error) {
 	for tries := 0; ; tries++ {
 		n, err := r.draw(ctx, counter)
 		if err != nil {

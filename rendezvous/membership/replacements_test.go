@@ -100,8 +100,10 @@ func TestShrinkingNeedsNoReplacement(t *testing.T) {
 
 // What an agent says it knows of losses is bounded.
 func TestLossesAreBounded(t *testing.T) {
-	for text, bad := range map[string]bool{"": false, "0:1,3:2": false, "x": true, "-1:1": true, "1": true, "99999999:1": true,
-		strings.Repeat("1:1,", 1<<15): true} {
+	for text, bad := range map[string]bool{
+		"": false, "0:1,3:2": false, "x": true, "-1:1": true, "1": true, "99999999:1": true,
+		strings.Repeat("1:1,", 1<<15): true,
+	} {
 		if err := membership.CheckLosses(text); (err != nil) != bad {
 			t.Errorf("%.20q: %v", text, err)
 		}

@@ -16,8 +16,10 @@ func reviewRules(minNodes, maxNodes int) rules {
 }
 
 func reviewRec(i, rank int) joinRecord {
-	return joinRecord{Agent: fmt.Sprint("agent", i), Node: fmt.Sprint("node", i), Addr: fmt.Sprint("10.0.0.", i), Workers: 1,
-		NodeRank: rank, Round: -1}
+	return joinRecord{
+		Agent: fmt.Sprint("agent", i), Node: fmt.Sprint("node", i), Addr: fmt.Sprint("10.0.0.", i), Workers: 1,
+		NodeRank: rank, Round: -1,
+	}
 }
 
 // TestTwoLostAtOnce: two nodes are lost in one look, and one may be.

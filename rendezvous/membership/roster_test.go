@@ -215,8 +215,10 @@ func TestRosterInvariants(t *testing.T) {
 				}
 			case "fail":
 				if c.round >= 0 && !c.verdict && !c.ended {
-					kind := rapid.SampledFrom([]rendezvous.VerdictKind{rendezvous.Restart, rendezvous.Restart, rendezvous.Reassemble,
-						rendezvous.Fail}).Draw(t, "kind")
+					kind := rapid.SampledFrom([]rendezvous.VerdictKind{
+						rendezvous.Restart, rendezvous.Restart, rendezvous.Reassemble,
+						rendezvous.Fail,
+					}).Draw(t, "kind")
 					c.end(rendezvous.Verdict{Kind: kind, Restarts: c.r.restarts + 1})
 				}
 			case "time":
@@ -269,12 +271,20 @@ func TestAwaits(t *testing.T) {
 		want  string
 	}{
 		"too few": {rules{min: 2, max: 4, unit: 1, lastCall: time.Second}, []int{-1}, false, ""},
-		"last call": {rules{min: 2, max: 4, unit: 1, lastCall: time.Second}, []int{-1, -1}, false,
-			"the last call for others runs"},
+		"last call": {
+			rules{min: 2, max: 4, unit: 1, lastCall: time.Second},
+			[]int{-1, -1},
+			false,
+			"the last call for others runs",
+		},
 		"no multiple":    {rules{min: 2, max: 4, unit: 2, lastCall: time.Second}, []int{-1}, false, "a multiple of 2"},
 		"one rank twice": {rules{min: 3, max: 3, unit: 1, fixed: true}, []int{0, 0, 2}, false, "nobody has node rank 1"},
-		"a node that was lost": {rules{min: 1, max: 4, unit: 1, lastCall: time.Second}, []int{-1, -1}, true,
-			"no worker of the last round can be left"},
+		"a node that was lost": {
+			rules{min: 1, max: 4, unit: 1, lastCall: time.Second},
+			[]int{-1, -1},
+			true,
+			"no worker of the last round can be left",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoster(c.rules)
@@ -294,8 +304,10 @@ func TestPredecessorReturns(t *testing.T) {
 	for name, back := range map[string]bool{"it comes back": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoster(rules{min: 1, max: 2, unit: 1, order: func(p []Placement) []int { return []int{0, 1}[:len(p)] }})
-			i := &inheritance{round: 0, size: 2,
-				members: map[string]member{"a": {rank: 0, name: "a", gone: true}, "b": {rank: 1, name: "b"}}}
+			i := &inheritance{
+				round: 0, size: 2,
+				members: map[string]member{"a": {rank: 0, name: "a", gone: true}, "b": {rank: 1, name: "b"}},
+			}
 			i.into(r)
 			want := 1
 			r.join(0, 1, joinRecord{Agent: "b", Workers: 1, NodeRank: -1, Round: 0, Rank: 1, Size: 2})

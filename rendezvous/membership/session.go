@@ -257,8 +257,10 @@ func (e *lostError) Error() string { return e.why.Error() }
 func (e *lostError) Unwrap() error { return e.why }
 
 func newSession(h *Handler) *session {
-	s := &session{h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, offices: map[int]*office{},
-		sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1), nudge: make(chan struct{}, 1)}
+	s := &session{
+		h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, offices: map[int]*office{},
+		sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1), nudge: make(chan struct{}, 1),
+	}
 	s.round = noRound
 	s.cut.Store(noRound)
 	s.ctx, s.end = context.WithCancelCause(context.Background())

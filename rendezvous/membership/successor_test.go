@@ -42,8 +42,10 @@ func threeAt(t *testing.T, middles map[string]*middle) (j *job, a, b, c *agent) 
 // have their grace, and whoever takes the office waits for them: whether it takes that at once, or is busy with workers
 // of its own.
 func TestGraceWhereCoordinatorLeaves(t *testing.T) {
-	for name, busy := range map[string]time.Duration{"the office is taken at once": 100 * time.Millisecond,
-		"nobody takes the office": 15 * time.Second} {
+	for name, busy := range map[string]time.Duration{
+		"the office is taken at once": 100 * time.Millisecond,
+		"nobody takes the office":     15 * time.Second,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, a, b, c := threeAt(t, nil)

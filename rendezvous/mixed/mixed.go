@@ -32,7 +32,8 @@ func (b *Bridge) Appeared(ctx context.Context) error { return b.c10d.Appeared(ct
 
 // Join implements membership.Bridge.
 func (b *Bridge) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{},
-	master membership.Master) (membership.Joined, error) {
+	master membership.Master,
+) (membership.Joined, error) {
 	var mu sync.Mutex // the company is asked for while the master is found
 	agents := map[c10d.Node]string{}
 	ask := func() []c10d.Peer {

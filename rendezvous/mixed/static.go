@@ -134,7 +134,8 @@ type brings struct {
 
 // Join implements membership.Bridge. The place is the store's own, so master is not asked.
 func (s *Static) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{},
-	_ membership.Master) (j membership.Joined, err error) {
+	_ membership.Master,
+) (j membership.Joined, err error) {
 	var ours map[int]membership.Peer
 	for {
 		if ours, s.others, err = s.gather(ctx, company()); err != nil {
@@ -243,8 +244,10 @@ func (s *Static) assign(ctx context.Context, ours map[int]membership.Peer, j *me
 	base, roleBase := 0, map[string]int{}
 	for rank, info := range infos {
 		if f, is := ours[rank]; is {
-			j.Places = append(j.Places, membership.Place{Agent: f.Agent, Rank: rank, BaseRank: base, BaseRoleRank: roleBase[info.Role],
-				RoleWorldSize: roles[info.Role]})
+			j.Places = append(j.Places, membership.Place{
+				Agent: f.Agent, Rank: rank, BaseRank: base, BaseRoleRank: roleBase[info.Role],
+				RoleWorldSize: roles[info.Role],
+			})
 		} else {
 			value := fmt.Appendf(nil, "[%d, %d, %d, %d]", base, j.World, roleBase[info.Role], roles[info.Role])
 			if err := s.cfg.Store.Set(ctx, s.ranks(rank), value); err != nil {

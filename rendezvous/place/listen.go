@@ -77,8 +77,10 @@ func (m *meeting) listen(ips []netip.Addr, port int) (*tcpstore.Server, error) {
 	for i, ip := range ips {
 		hosts[i] = ip.String()
 	}
-	return tcpstore.Listen(tcpstore.ServerConfig{Hosts: hosts, Port: port, Private: membership.KeyPrefix, Allow: m.StoreAllow,
-		Limits: tcpstore.Limits{Total: m.StoreLimit}, Log: m.log})
+	return tcpstore.Listen(tcpstore.ServerConfig{
+		Hosts: hosts, Port: port, Private: membership.KeyPrefix, Allow: m.StoreAllow,
+		Limits: tcpstore.Limits{Total: m.StoreLimit}, Log: m.log,
+	})
 }
 
 // Listen binds a store to what host means: an address, or every address of a name. These become cfg.Hosts.

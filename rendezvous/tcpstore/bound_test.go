@@ -38,14 +38,18 @@ func TestTheStoreIsBounded(t *testing.T) {
 			return opMultiSet + u64(2) + str(fmt.Sprint("a", i)) +
 				str(strings.Repeat(big, 5))
 		}, partial: true},
-		"parts of values": {add: func(i int) string { return opSet + str(fmt.Sprint("a", i)) + u64(800<<10) + strings.Repeat(big, 5) },
-			partial: true},
+		"parts of values": {
+			add:     func(i int) string { return opSet + str(fmt.Sprint("a", i)) + u64(800<<10) + strings.Repeat(big, 5) },
+			partial: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log testutil.Buffer
-			s, err := tcpstore.Listen(tcpstore.ServerConfig{Limits: tcpstore.Limits{Total: limit},
-				Log: zerolog.New(zerolog.SyncWriter(&log))})
+			s, err := tcpstore.Listen(tcpstore.ServerConfig{
+				Limits: tcpstore.Limits{Total: limit},
+				Log:    zerolog.New(zerolog.SyncWriter(&log)),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,8 +193,10 @@ func readFull(c raw, b []byte) (n int, err error) {
 func TestSilentClientsAreClosed(t *testing.T) {
 	t.Parallel()
 	s := listen(t, tcpstore.ServerConfig{Hosts: []string{"0.0.0.0"}, SilentTimeout: 300 * time.Millisecond})
-	for name, said := range map[string]string{"nothing": "", "half a handshake": hello[:3], "half a request": opGet + u64(100) + "x",
-		"part of a value": opSet + str("k") + u64(1<<20) + "x"} {
+	for name, said := range map[string]string{
+		"nothing": "", "half a handshake": hello[:3], "half a request": opGet + u64(100) + "x",
+		"part of a value": opSet + str("k") + u64(1<<20) + "x",
+	} {
 		c := dialFrom(t, s, "127.0.0.7")
 		c.send(said)
 		if got, err := c.Read(make([]byte, 1)); got != 0 || err == nil {

@@ -28,9 +28,9 @@ const (
 	cancelGrace = 5 * time.Second // for the answer to CANCEL_WAIT, which a healthy server sends at once
 	// Connections that a client keeps for its next calls, the watched one left out: another one takes three round
 	// trips.
-	keepIdle    = 8
-	maxReply    = 1 << 30         // bytes of one value in an answer; APPEND can make values longer than SET allows
-	maxList     = 512 << 20       // bytes that the answer to LIST_KEYS may occupy here; our server sends 512 MiB at most
+	keepIdle = 8
+	maxReply = 1 << 30   // bytes of one value in an answer; APPEND can make values longer than SET allows
+	maxList  = 512 << 20 // bytes that the answer to LIST_KEYS may occupy here; our server sends 512 MiB at most
 )
 
 // ClientConfig is what a Client may be told. The zero value is fine.

@@ -45,8 +45,12 @@ func timed(t testing.TB) context.Context {
 }
 
 func TestStoreContract(t *testing.T) {
-	for _, cfg := range []tcpstore.ServerConfig{{Loops: 1}, {Loops: 4}, {Private: "t"},
-		{Private: "k"}} { // which some of the keys in use begin with
+	for _, cfg := range []tcpstore.ServerConfig{
+		{Loops: 1},
+		{Loops: 4},
+		{Private: "t"},
+		{Private: "k"},
+	} { // which some of the keys in use begin with
 		servers := make(map[*testing.T]*tcpstore.Server)
 		storetest.Run(t, func(t *testing.T) rendezvous.Store {
 			if servers[t] == nil {

@@ -26,8 +26,10 @@ func TestStoreOfOneUser(t *testing.T) {
 		own, host := i%2 == 0, hosts[i/2]
 		t.Run(strconv.FormatBool(own)+" at "+host, func(t *testing.T) {
 			var log testutil.Buffer
-			s, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{host}, OwnUser: own,
-				Log: zerolog.New(zerolog.SyncWriter(&log))})
+			s, err := tcpstore.Listen(tcpstore.ServerConfig{
+				Hosts: []string{host}, OwnUser: own,
+				Log: zerolog.New(zerolog.SyncWriter(&log)),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

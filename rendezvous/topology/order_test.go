@@ -144,8 +144,10 @@ func TestOrder(t *testing.T) {
 		{"a switch dies, the one that fits takes its place", "2:b0 3:b1 4:c0 5:c1 d0 d1 d2 a3 a2", "a3 a2 b0 b1 c0 c1 d0 d1 d2"},
 		{"a switch dies, one that fits better than none takes its place", "3:b0 4:b1 5:b2 d0 d1", "d0 d1 b2 b0 b1"},
 		{"a switch dies, two smaller ones take its place", "2:b0 3:b1 4:c0 5:c1 d0 a3", "d0 a3 b0 b1 c0 c1"},
-		{"nodes of a switch that could keep a rank give way to more that can",
-			"0:a0 3:b0 4:b1 5:b2 6:b3 7:c0 8:c1 9:c2 10:c3 11:d0 12:d1 13:d2", "a0 d0 d1 d2 b1 b2 b3 b0 c1 c2 c3 c0"},
+		{
+			"nodes of a switch that could keep a rank give way to more that can",
+			"0:a0 3:b0 4:b1 5:b2 6:b3 7:c0 8:c1 9:c2 10:c3 11:d0 12:d1 13:d2", "a0 d0 d1 d2 b1 b2 b3 b0 c1 c2 c3 c0",
+		},
 		{"a psw dies", "8:e0 9:e1 10:e2 11:e3 x0", "e0 e1 e2 e3 x0"},
 		{"a psw dies, another takes its place", "4:e0 5:e1 6:f0 7:f1 a0 a1 b0 c0", "a0 a1 b0 c0 e0 e1 f0 f1"},
 		{"new switch under the first psw", "0:a0 1:a1 2:e0 3:e1 4:e2 5:e3 b0", "a0 a1 b0 e1 e2 e3 e0"},

@@ -79,8 +79,10 @@ func TestParse(t *testing.T) {
 		t.Errorf("further columns (-want +got):\n%s", diff)
 	}
 	var nothing *topology.Topology
-	for name, topo := range map[string]*topology.Topology{"nil": nothing, "empty": parse(t, ""),
-		"comments": parse(t, "#\n # a b 10.0.0.1\n")} {
+	for name, topo := range map[string]*topology.Topology{
+		"nil": nothing, "empty": parse(t, ""),
+		"comments": parse(t, "#\n # a b 10.0.0.1\n"),
+	} {
 		if topo.Len() != 0 || topo.Switches(addrs("10.0.0.1")...) != nil {
 			t.Errorf("%s names nodes", name)
 		}

@@ -73,8 +73,10 @@ func checkProbe(path string) error {
 	if !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		return fmt.Errorf("has no ELF interpreter: a static program cannot load NVML")
 	}
-	for tag, bit := range map[elf.DynTag]uint64{elf.DT_BIND_NOW: ^uint64(0), elf.DT_FLAGS: uint64(elf.DF_BIND_NOW),
-		elf.DT_FLAGS_1: uint64(elf.DF_1_NOW)} {
+	for tag, bit := range map[elf.DynTag]uint64{
+		elf.DT_BIND_NOW: ^uint64(0), elf.DT_FLAGS: uint64(elf.DF_BIND_NOW),
+		elf.DT_FLAGS_1: uint64(elf.DF_1_NOW),
+	} {
 		values, err := f.DynValue(tag)
 		if err != nil {
 			return fmt.Errorf("cannot read its dynamic section: %w", err)

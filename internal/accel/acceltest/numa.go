@@ -55,8 +55,10 @@ func (n NUMA) Files(t testing.TB) Tree {
 			for i, kind := range []string{"1 Data", "1 Instruction", "2 Unified"} {
 				level, kind, _ := strings.Cut(kind, " ")
 				index := fmt.Sprintf("%s/cache/index%d", dir, i)
-				files = files.With(Tree{index + "/level": level + "\n", index + "/type": kind + "\n",
-					index + "/shared_cpu_list": core + "\n"})
+				files = files.With(Tree{
+					index + "/level": level + "\n", index + "/type": kind + "\n",
+					index + "/shared_cpu_list": core + "\n",
+				})
 			}
 		}
 	}

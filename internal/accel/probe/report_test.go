@@ -36,8 +36,10 @@ func TestParse(t *testing.T) {
 		"unknown kind":       {healthy + "{\"t\":\"later\",\"x\":1}\n{\"t\":\"done\"}\n", true, "", 2},
 		"unknown field":      {strings.Replace(healthy, `"i":0,`, `"i":0,"later":{"x":[]},`, 1) + "{\"t\":\"done\"}\n", true, "", 2},
 		"readings":           {healthy + reading + reading + "{\"t\":\"done\"}\n", true, "", 2},
-		"a reading of no GPU": {healthy + strings.Replace(reading, `"gpu":1`, `"gpu":2`, 1) + "{\"t\":\"done\"}\n", false,
-			"not in its language", 2},
+		"a reading of no GPU": {
+			healthy + strings.Replace(reading, `"gpu":1`, `"gpu":2`, 1) + "{\"t\":\"done\"}\n", false,
+			"not in its language", 2,
+		},
 		"endless readings": {healthy + strings.Repeat(reading, 65) + "{\"t\":\"done\"}\n", false, "not in its language", 2},
 		"not JSON":         {healthy + "NVRM: bad\n{\"t\":\"done\"}\n", false, "not in its language (\"NVRM: bad\")", 2},
 		"empty line":       {healthy + "\n{\"t\":\"done\"}\n", false, "not in its language", 2},
@@ -45,8 +47,10 @@ func TestParse(t *testing.T) {
 		"a GPU twice":      {strings.Replace(healthy, `"i":1`, `"i":0`, 1) + "{\"t\":\"done\"}\n", false, "not in its language", 1},
 		"a GPU too many":   {strings.Replace(healthy, `"i":1`, `"i":2`, 1) + "{\"t\":\"done\"}\n", false, "not in its language", 1},
 		"a GPU too few":    {strings.Replace(healthy, `"n":2`, `"n":3`, 1) + "{\"t\":\"done\"}\n", false, "described 2 of 3 GPUs", 2},
-		"a number out of range": {strings.Replace(healthy, `"n":2`, `"n":1000000000`, 1) + "{\"t\":\"done\"}\n", false,
-			"not in its language", 0},
+		"a number out of range": {
+			strings.Replace(healthy, `"n":2`, `"n":1000000000`, 1) + "{\"t\":\"done\"}\n", false,
+			"not in its language", 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := probe.Parse([]byte(c.out))

@@ -102,8 +102,10 @@ func TestSMIFails(t *testing.T) {
 	if err != nil || r.Count != 2 || r.Find("0000:1c:00.0", "") == nil || r.Find("0000:1c:00.0", "").RC != nvline.GPULost {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for name, text := range map[string]string{"other columns": "echo a, b",
-		"no index": "echo '" + strings.Replace(smiGPU, ", 0,", ", zero,", 1) + "'"} {
+	for name, text := range map[string]string{
+		"other columns": "echo a, b",
+		"no index":      "echo '" + strings.Replace(smiGPU, ", 0,", ", zero,", 1) + "'",
+	} {
 		if r, err := probe.Ask(t.Context(), smi(t, text)); !errors.Is(err, probe.ErrUnavailable) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}

@@ -149,8 +149,10 @@ func (w *nvmlWriter) gpu(index, i int) map[string]any {
 			Uncorrectable: s.fault("remap-many", i, "value", 0), Pending: s.has("remap-pending", i), Failed: s.has("remap-failed", i),
 		},
 		RetiredPending: new(s.has("retired-pending", i)), RetiredSBE: new(0), RetiredDBE: new(s.fault("retired-many", i, "value", 0)),
-		Fabric: &nvline.Fabric{State: s.fault("fabric-not-ready", i, "value", 3),
-			Health: uint32(s.fault("fabric-not-ready", i, "health", 0))},
+		Fabric: &nvline.Fabric{
+			State:  s.fault("fabric-not-ready", i, "value", 3),
+			Health: uint32(s.fault("fabric-not-ready", i, "health", 0)),
+		},
 		PCIeWidth: new(s.fault("pcie-width", i, "value", s.width)), PCIeWidthMax: new(s.width),
 		PCIeGen: new(s.fault("pcie-speed", i, "value", s.gen)), PCIeGenMax: new(s.gen),
 		Clocks: new(w.reasons(i, 0)), Temperature: new(s.fault("temp", i, "value", fakeCool)), TempSlow: new(fakeSlow),

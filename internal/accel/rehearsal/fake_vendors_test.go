@@ -21,15 +21,23 @@ var fakeCases = map[string]struct {
 	mask, shown        string
 }{
 	"nvidia": {"gpu", "nvidia0 nvidia1 nvidia2 nvidia3", "NVIDIA Fake GPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"metax": {"cuda", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "MetaX Fake GPU",
-		"MACA_VISIBLE_DEVICES: '3,1'", "3 1"},
-	"amd": {"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "AMD Fake GPU",
-		"HIP_VISIBLE_DEVICES: '1,0', ROCR_VISIBLE_DEVICES: '1,3'", "3 1"},
-	"hygon": {"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "Hygon Fake DCU",
-		"HIP_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"metax": {
+		"cuda", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "MetaX Fake GPU",
+		"MACA_VISIBLE_DEVICES: '3,1'", "3 1",
+	},
+	"amd": {
+		"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "AMD Fake GPU",
+		"HIP_VISIBLE_DEVICES: '1,0', ROCR_VISIBLE_DEVICES: '1,3'", "3 1",
+	},
+	"hygon": {
+		"gpu", "dri/renderD128 dri/renderD129 dri/renderD130 dri/renderD131", "Hygon Fake DCU",
+		"HIP_VISIBLE_DEVICES: '3,1'", "3 1",
+	},
 	"ascend": {"npu", "davinci0 davinci1 davinci2 davinci3", "Ascend Fake NPU", "ASCEND_RT_VISIBLE_DEVICES: '1,3'", "1 3"},
-	"cambricon": {"mlu", "cambricon_dev0 cambricon_dev1 cambricon_dev2 cambricon_dev3", "Cambricon Fake MLU",
-		"MLU_VISIBLE_DEVICES: '3,1'", "3 1"},
+	"cambricon": {
+		"mlu", "cambricon_dev0 cambricon_dev1 cambricon_dev2 cambricon_dev3", "Cambricon Fake MLU",
+		"MLU_VISIBLE_DEVICES: '3,1'", "3 1",
+	},
 	"mthreads": {"musa", "mtgpu.0 mtgpu.1 mtgpu.2 mtgpu.3", "Moore Threads Fake GPU", "MUSA_VISIBLE_DEVICES: '3,1'", "3 1"},
 	"iluvatar": {"gpu", "iluvatar0 iluvatar1 iluvatar2 iluvatar3", "Iluvatar Fake GPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
 	"thead":    {"cuda", "alixpu_ppu0 alixpu_ppu1 alixpu_ppu2 alixpu_ppu3", "T-Head Fake PPU", "CUDA_VISIBLE_DEVICES: '3,1'", "3 1"},
@@ -52,10 +60,14 @@ func TestFakeVendors(t *testing.T) {
 			var nodes []string
 			for i, d := range inv.Devices {
 				nodes = append(nodes, strings.TrimPrefix(d.Node, "/dev/"))
-				want := accel.Device{Index: i, VisibleIndex: i, Vendor: v.Name, BusID: fmt.Sprintf("0000:%x:00.0", 0x10+i), NUMANode: i / 2,
-					Link: "8 × 16.0 GT/s"}
-				got := accel.Device{Index: d.Index, VisibleIndex: d.VisibleIndex, Vendor: d.Vendor, BusID: d.BusID, NUMANode: d.NUMANode,
-					Link: d.Link}
+				want := accel.Device{
+					Index: i, VisibleIndex: i, Vendor: v.Name, BusID: fmt.Sprintf("0000:%x:00.0", 0x10+i), NUMANode: i / 2,
+					Link: "8 × 16.0 GT/s",
+				}
+				got := accel.Device{
+					Index: d.Index, VisibleIndex: d.VisibleIndex, Vendor: d.Vendor, BusID: d.BusID, NUMANode: d.NUMANode,
+					Link: d.Link,
+				}
 				if diff := cmp.Diff(want, got); diff != "" || d.Driver == "" || d.Notes != nil {
 					t.Errorf("device %d, driver %q, notes %q (-want +got)\n%s", i, d.Driver, d.Notes, diff)
 				}

@@ -24,8 +24,10 @@ func TestFakeMIG(t *testing.T) {
 		}
 	}
 	// The numbers are those of a real machine's mig-minors: gpu0/gi1/ci0 is 13.
-	want := []string{"0 1/0 /dev/nvidia-caps/nvidia-cap13 ", "0 2/0 /dev/nvidia-caps/nvidia-cap22 ",
-		"2 1/0 /dev/nvidia-caps/nvidia-cap283 "}
+	want := []string{
+		"0 1/0 /dev/nvidia-caps/nvidia-cap13 ", "0 2/0 /dev/nvidia-caps/nvidia-cap22 ",
+		"2 1/0 /dev/nvidia-caps/nvidia-cap283 ",
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}

@@ -29,8 +29,10 @@ class Wire:
     def step(self, name): pass
 muster_faults.Faults(Wire(), os.environ).meet("local")
 `
-	for status, by := range map[int]syscall.Signal{1: 0, 128: 0, 137: syscall.SIGKILL, 139: syscall.SIGSEGV, 147: 0, 148: 0, 149: 0, 150: 0,
-		193: 0, 255: 0} {
+	for status, by := range map[int]syscall.Signal{
+		1: 0, 128: 0, 137: syscall.SIGKILL, 139: syscall.SIGSEGV, 147: 0, 148: 0, 149: 0, 150: 0,
+		193: 0, 255: 0,
+	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, python, "-c", program)

@@ -97,8 +97,10 @@ func benchCrowds(ctx context.Context, o options, dir string) (figures []figure, 
 	growth := func(get func(both) crowd) float64 {
 		return get(met[most]).total / get(met[least]).total * float64(least) / float64(most)
 	}
-	g := figure{Figure: fmt.Sprintf(growthFigure, thousands(most), thousands(least)), Unit: "x",
-		Ours: growth(func(b both) crowd { return b.ours })}
+	g := figure{
+		Figure: fmt.Sprintf(growthFigure, thousands(most), thousands(least)), Unit: "x",
+		Ours: growth(func(b both) crowd { return b.ours }),
+	}
 	if o.python != "" {
 		g.Peer = growth(func(b both) crowd { return b.peer })
 		g.Ratio = g.Ours / g.Peer
