@@ -188,8 +188,9 @@ func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Bo
 		t.s.wg.Go(func() { l.serve(other, &g) })
 		return own, nil
 	}
-	return dialBoard(t.s.ctx, board, reportKey(r.GroupRank), viewKey(r.GroupRank), string(t.id), r.GroupWorldSize, t.s.cfg.beat),
-		nil //nolint:contextcheck // it lives on when the round has begun
+	own, their := reportKey(r.GroupRank), viewKey(r.GroupRank)
+	//nolint:contextcheck // it lives on when the round has begun
+	return dialBoard(t.s.ctx, board, own, their, string(t.id), r.GroupWorldSize, t.s.cfg.beat), nil
 }
 
 // leave ends the connection to the leader of the round before.

@@ -217,8 +217,8 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 		a.events.Started(w.named(), &m.Round, restarts)
 	}
 	a.status.Running()
-	a.warm.Prepare(a.Plan.Procs, a.policy.RestartsLeft() || m.verdicts != nil,
-		g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
+	more := a.policy.RestartsLeft() || m.verdicts != nil
+	a.warm.Prepare(a.Plan.Procs, more, g.forked()) //nolint:contextcheck // what it starts outlives the round: it ends with the job
 	return g, nil
 }
 

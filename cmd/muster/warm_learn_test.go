@@ -112,8 +112,9 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 			"import random; random.seed(3)", "import random\nrandom.random()\nvalue = 'x'",
 			"changes the state of random",
 		},
-		"filters warnings": {
-			"pass", "import warnings\nwarnings.filterwarnings('ignore', category=UserWarning)\nvalue = 'x'",
+		"filters warnings behind the script": {
+			"import warnings; warnings.filterwarnings('error', message='nothing')",
+			"import warnings\nwarnings.filterwarnings('ignore', category=UserWarning)\nvalue = 'x'",
 			"changes filters of warnings",
 		},
 		"handles a signal": {
@@ -164,6 +165,32 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 			}
 			j.nothingLeft(dir)
 		})
+	}
+}
+
+// TestWarmLearnsWhatPackagesDo: what numpy and torch do while they are imported, behind a statement of the script, keeps nobody from
+// having them in the template: a filter of warnings, multiprocessing's other name for the script, and the file of Python's own that has a
+// dash in its name.
+func TestWarmLearnsWhatPackagesDo(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
+	environ := lateSite(t, "late.py", lateBulk+`import multiprocessing, sysconfig, warnings
+warnings.filterwarnings("ignore", message="late is early")
+value = len(sysconfig.get_config_vars()) > 0
+`)
+	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass")+`
+import warnings
+warnings.warn("late is early")
+print("filters", [f[1].pattern for f in warnings.filters if f[1]], flush=True)
+`)
+	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+	j.waitFor(`"learned":1`)
+	time.Sleep(time.Second)
+	touch(t, filepath.Join(dir, "go"))
+	o := j.wait()
+	wantWarm(t, o, 0, 4, "rank 0 attempt 0 not there True", "rank 0 attempt 1 there True", "rank 1 attempt 1 there True")
+	if strings.Count(o.stdout, "filters ['late is early']") != 2 || strings.Contains(o.stderr, "late is early") {
+		t.Errorf("unexpected output:\n%s%s", o.stdout, o.stderr)
 	}
 }
 

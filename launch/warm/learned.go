@@ -32,7 +32,7 @@ type learnedFile struct {
 }
 
 const (
-	learnedVersion = 1
+	learnedVersion = 2
 	// learnedFilesLimit bounds what one script imports, in files. PyTorch and transformers are some 5,000 files, of
 	// which a script imports half.
 	learnedFilesLimit = 4096
@@ -42,9 +42,10 @@ const (
 )
 
 var (
-	learnedPath     = regexp.MustCompile(`^/[A-Za-z0-9_./+@~,: -]+$`)
-	learnedModule   = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*\.(py|so)$`)
-	learnedVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	learnedPath   = regexp.MustCompile(`^/[A-Za-z0-9_./+@~,: -]+$`)
+	learnedModule = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.(py|so)$`)
+	// warnings.filters stands for filters of warnings that the script has set.
+	learnedVariable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,127}|warnings\.filters)$`)
 )
 
 // check returns why it is not something that muster would have written, nil where it may be.

@@ -102,9 +102,9 @@ func TestLearnedKept(t *testing.T) {
 func TestLearnedHostile(t *testing.T) {
 	t.Parallel()
 	entry := func(path string) string {
-		return fmt.Sprintf(`{"version":1,"modules":[{"path":%q,"size":1,"mtime":1}]}`, path)
+		return fmt.Sprintf(`{"version":2,"modules":[{"path":%q,"size":1,"mtime":1}]}`, path)
 	}
-	many := learned{Version: 1, Modules: make([]learnedFile, learnedFilesLimit+1)}
+	many := learned{Version: learnedVersion, Modules: make([]learnedFile, learnedFilesLimit+1)}
 	for i := range many.Modules {
 		many.Modules[i].Path = "/a.py"
 	}
@@ -113,13 +113,13 @@ func TestLearnedHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"garbage": "\x00\xff", "not an object": "[]", "another version": `{"version":2}`, "deep": strings.Repeat("[", 1<<19),
+		"garbage": "\x00\xff", "not an object": "[]", "another version": `{"version":1}`, "deep": strings.Repeat("[", 1<<19),
 		"too long": strings.Repeat(" ", memoryLimit+1) + "{}",
 		"relative": entry("a.py"), "parent": entry("/usr/../tmp/a.py"), "no module": entry("/etc/passwd"), "a semicolon": entry("/a;b.py"),
 		"a line": entry("/a\n.py"), "NUL": entry("/a\x00.py"), "a quote": entry(`/a".py`), "odd name": entry("/os system.py"),
 		"long":       entry("/" + strings.Repeat("a/", 300) + "a.py"),
-		"a variable": `{"version":1,"variables":["A=B"]}`, "a refusal": `{"version":1,"refused":["../x"]}`,
-		"negative": `{"version":1,"modules":[{"path":"/a.py","size":-1}]}`,
+		"a variable": `{"version":2,"variables":["A=B"]}`, "a refusal": `{"version":2,"refused":["../x"]}`,
+		"negative": `{"version":2,"modules":[{"path":"/a.py","size":-1}]}`,
 		"too many": string(manyText),
 	} {
 		m := memory{t.TempDir(), "x.json"}

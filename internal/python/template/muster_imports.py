@@ -5,6 +5,7 @@ import sys
 from muster_checks import Refusal, Watch, flush
 
 ONLY_AST = 0x400  # compile's flag
+FILTERS = "warnings.filters"  # stands among the variables that a script has set for filters of warnings
 
 
 class Step:
@@ -369,15 +370,17 @@ class Imports:
         come out differently here is left out."""
         late = self.late
         done, allowed, homes = set(sys.modules), set(self.learned), places()
-        Watch.now.names |= frozenset(self.assigned)
+        filtered = FILTERS in self.assigned
+        assigned = [name for name in self.assigned if name != FILTERS]
+        Watch.now.names |= frozenset(assigned)
         for path in self.learned:
             name = late.module_name(path, homes)
             top = name.partition(".")[0]
             if not name or name in sys.modules or not installed(top) or self.hides and (beside(self.origin, top) or shared(self.origin, top)):
                 continue
             tell("importing", "import " + name, "learned " + path)
-            loaded = late.libraries() if self.assigned else set()
-            outside = late.Globals()
+            loaded = late.libraries() if assigned else set()
+            outside = late.Globals(filtered)
             try:
                 with outside:  # ends before the state is checked: it holds descriptors
                     failure = self.import_late(name)
@@ -394,14 +397,16 @@ class Imports:
                 for module in sorted(new):
                     inside = getattr(sys.modules.get(module), "__dict__", {})
                     file = inside.get("__file__")
+                    if module == "__mp_main__":
+                        continue  # multiprocessing's other name for the script
                     if getattr(inside.get("__spec__"), "origin", "") == "frozen":
                         continue  # the interpreter has it in itself, and a file only for people
                     if isinstance(file, str) and file not in allowed:
                         raise Refusal("imports %s, which the workers did not" % file)
                 outside.check()
                 more = late.libraries() - loaded
-                if self.assigned and more:
-                    raise Refusal("loads %s, and the script had set %s before" % (os.fsdecode(sorted(more)[0]), ", ".join(self.assigned)))
+                if assigned and more:
+                    raise Refusal("loads %s, and the script had set %s before" % (os.fsdecode(sorted(more)[0]), ", ".join(assigned)))
                 state.check()
             except Refusal as e:
                 e.step = str(self.told)

@@ -8,7 +8,7 @@ import os
 import sys
 
 from muster_checks import Refusal, borrow, flush, read
-from muster_imports import places
+from muster_imports import FILTERS, places
 
 SIZE = 1 << 20  # bytes of notes for each worker; memory is taken only for what is written
 HEAD = 16  # in front of them: their length, and the process id
@@ -38,7 +38,7 @@ class Notes:
     def install(self):
         """Has this process write here from now on. All that is needed is bound here: modules are taken apart at the end."""
         me, memory, homes, getpid = os.getpid(), self.memory, places(), os.getpid
-        lock, seen, at = sys.modules["_thread"].allocate_lock(), set(), [0]
+        lock, seen, at, general = sys.modules["_thread"].allocate_lock(), set(), [0], general_filters
         memory[8:HEAD] = me.to_bytes(8, "little")
 
         def note(kind, text, encode=os.fsencode):
@@ -55,8 +55,9 @@ class Notes:
             finally:
                 lock.release()
 
-        here, environ = sys.modules["_thread"]._local(), os.environ
+        here, environ, modules = sys.modules["_thread"]._local(), os.environ, sys.modules
         known = dict(environ)  # variables as they were when the last import of an installed module ended
+        filters = [general(modules)]  # as they were then
 
         def began(path):
             """Notes a file, and what was set since the last import: by the script, or on its behalf."""
@@ -69,6 +70,8 @@ class Notes:
                 for name in now.keys() | known.keys():
                     if now.get(name) != known.get(name):
                         note(b"e", name)
+                if general(modules) != filters[0]:
+                    note(b"e", FILTERS)
             return True
 
         def ended():
@@ -76,6 +79,7 @@ class Notes:
             if here.depth == 0:
                 known.clear()
                 known.update(environ)
+                filters[0] = general(modules)
 
         names = {"began": began, "ended": ended}
         exec(compile(LOADER, "<frozen importlib._bootstrap_external>", "exec"), names)
@@ -153,7 +157,11 @@ def module_name(path, homes):
 
 class Globals:
     """What an import that comes earlier than it would have come must leave alone, because the script may have set it by then,
-    or counts on it. A filter for a package's own warnings is no concern of the script's."""
+    or counts on it. A filter for a package's own warnings is no concern of the script's; nor are other filters that are only added,
+    where the script has set none before: they end up in the order in which they would have anyway."""
+
+    def __init__(self, filtered):
+        self.filtered = filtered  # whether the script had set filters
 
     def __enter__(self):
         self.before = self.look()
@@ -180,21 +188,21 @@ class Globals:
             raise Refusal("prints %d bytes, later than the script begins" % self.printed)
         now = self.look()
         for what, before in self.before.items():
+            if what == "filters of warnings" and not self.filtered and only_added(before, now[what]):
+                continue
             if now[what] != before:
                 raise Refusal("changes %s, later than the script begins" % what)
 
     @staticmethod
     def look():
         modules = sys.modules
-        signal, filters = modules["_signal"], modules["_warnings"].filters
-        if "warnings" in modules:
-            filters = modules["warnings"].filters
+        signal = modules["_signal"]
         found = {
             "sys.path": list(sys.path), "sys.meta_path": list(map(id, sys.meta_path)), "sys.path_hooks": list(map(id, sys.path_hooks)),
             "sys.excepthook": id(sys.excepthook), "sys.displayhook": id(sys.displayhook), "sys.argv": list(sys.argv),
             "the recursion limit": sys.getrecursionlimit(),
             "the umask": read("/proc/self/status").partition(b"Umask:")[2].split(None, 1)[:1],
-            "filters of warnings": [f for f in filters if f[2].__module__ == "builtins"],
+            "filters of warnings": general_filters(modules),
             "signal handlers": [id(signal.getsignal(n)) if callable(signal.getsignal(n)) else signal.getsignal(n) for n in range(1, 65)],
         }
         if "random" in modules:
@@ -215,6 +223,21 @@ class Globals:
             found["torch's defaults"] = (str(torch.get_default_dtype()), torch.is_grad_enabled(),
                                          torch.are_deterministic_algorithms_enabled())
         return found
+
+
+def general_filters(modules):
+    """Returns the filters for the categories of warnings that Python has in itself, the first that counts in front; None where
+    something else stands in their place."""
+    try:
+        of = modules.get("warnings") or modules["_warnings"]
+        return [f for f in of.filters if f[2].__module__ == "builtins"]
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return None
+
+
+def only_added(before, now):
+    """Reports whether filters stand in front of those of before, and nothing else is new."""
+    return before is not None and now is not None and now[len(now) - len(before):] == before
 
 
 def high_copy(fd):
