@@ -22,15 +22,23 @@ import (
 	"muster/launch/plan"
 	"muster/launch/policy"
 	"muster/launch/report"
-	"muster/launch/rundir"
 	"muster/launch/warm"
 	"muster/rendezvous"
 )
 
 // SignalError is the cause of a context that a signal to muster ended.
-type SignalError struct{ Signal syscall.Signal }
+type SignalError struct {
+	Signal syscall.Signal
+	// Asked says who has asked for the end of the whole job, as by a signal to all its nodes; empty for a signal.
+	Asked string
+}
 
-func (e *SignalError) Error() string { return "received " + proc.SignalName(e.Signal) }
+func (e *SignalError) Error() string {
+	if e.Asked != "" {
+		return "was told that " + e.Asked
+	}
+	return "received " + proc.SignalName(e.Signal)
+}
 
 // Agent runs a Plan on this node; there is one per node and job. The agents of several nodes decide together: each has
 // a policy of its own for its own workers, and what that decides is proposed to all through the Handler. Fill the
@@ -49,6 +57,8 @@ type Agent struct {
 	// Hurry, once closed, ends the grace of workers that are being stopped. Forward delivers signals for the workers.
 	Hurry   <-chan struct{}
 	Forward <-chan syscall.Signal
+	// Steering is how this part of the job is seen and steered from outside; nil: Run opens it. Run closes it.
+	Steering *Steering
 	// StopTold says that people hear from somebody else that workers are being stopped.
 	StopTold bool
 	// Checker examines the nodes before workers start; nil: nothing is examined.
@@ -77,10 +87,9 @@ type Agent struct {
 	watchdog *watchdog
 	stdin    *os.File
 	warm     *warm.Warmer // nil: workers start as usual
-	dir      rundir.Dir
-	begun    time.Time  // the first start of workers, or of waiting for their template
-	meeting  *meeting   // the round that the agent has, or had last; nil before the first
-	groupMu  sync.Mutex // held while workers are started, so that whoever looks for one finds all
+	begun    time.Time    // the first start of workers, or of waiting for their template
+	meeting  *meeting     // the round that the agent has, or had last; nil before the first
+	groupMu  sync.Mutex   // held while workers are started, so that whoever looks for one finds all
 	group    *WorkerGroup
 	oomKills int64 // the kernel's count before it
 	suspect  bool  // workers failed here since the last check
@@ -112,6 +121,15 @@ type Result struct {
 func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.Handler.Close()) }()
 	defer func() { err = errors.Join(err, a.close(ctx, err == nil && res.Status == errhint.OK)) }()
+	if a.Steering == nil {
+		if a.Steering, err = OpenSteering(a.Plan, false, a.Log); err != nil {
+			return res, err
+		}
+	}
+	ctx = a.Steering.Until(ctx)
+	var ended func()
+	a.Hurry, ended = either(a.Hurry, a.Steering.now)
+	defer ended()
 	if err = a.open(ctx); err == nil {
 		res, err = a.rounds(ctx)
 		res.LogDir = a.logs.RunDir()
@@ -129,14 +147,11 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 // open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its
 // guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
-	if a.dir, err = a.Plan.OpenRunDir(a.Log); err != nil {
-		return err
-	}
-	a.Plan.RunDir = a.dir.Path
 	job := &a.Plan.Job
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
+		Ranks: a.Steering.ranks, Changed: a.Steering.tell,
 	}); err != nil {
 		return err
 	}
@@ -228,7 +243,7 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stdin != nil && a.stdin != a.Stdin {
 		errs = append(errs, a.stdin.Close())
 	}
-	errs = append(errs, a.dir.Remove())
+	errs = append(errs, a.Steering.Close())
 	if a.tree != nil {
 		errs = append(errs, a.tree.Close()) // last: until then the guardian would remove what we did not
 	}
@@ -243,6 +258,21 @@ func (a *Agent) evidence() report.Evidence {
 		kills = a.oomKills
 	}
 	return report.GatherEvidence(a.oomKills, kills, where, unix.Statfs)
+}
+
+// either returns a channel that is closed when one of two is, until the returned function is called.
+func either(a, b <-chan struct{}) (<-chan struct{}, func()) {
+	closed, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		select {
+		case <-a:
+			close(closed)
+		case <-b:
+			close(closed)
+		case <-done:
+		}
+	}()
+	return closed, func() { close(done) }
 }
 
 // onHurry calls f once Hurry is closed, until the returned function is called.

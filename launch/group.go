@@ -62,7 +62,8 @@ type WorkerGroup struct {
 	finished bool              // all output was shown and its files are closed
 	wg       sync.WaitGroup    // one for each worker: its exit is announced
 
-	lease *lease // of the round
+	lease    *lease    // of the round
+	steering *Steering // is told of its workers
 
 	mu       sync.Mutex
 	stopping bool // exits from now on are muster's doing
@@ -80,7 +81,7 @@ func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int
 	}
 	g := &WorkerGroup{
 		round: r, restarts: restarts, exited: make(chan *worker, a.Plan.Procs), again: make(chan int, a.Plan.Procs),
-		template: t, logs: logs, attempts: []*output.Attempt{logs}, lease: a.meeting.lease,
+		template: t, logs: logs, attempts: []*output.Attempt{logs}, lease: a.meeting.lease, steering: a.Steering,
 	}
 	size := 1
 	if t != nil {
@@ -172,11 +173,14 @@ func (g *WorkerGroup) add(w *worker) {
 		g.workers = append(g.workers, w)
 	}
 	g.mu.Unlock()
+	g.steering.started(w)
 	g.wg.Go(func() {
 		<-w.proc.Done()
 		g.mu.Lock()
-		w.stopped = g.stopping || g.lease.endedBefore(w.proc.Exit().Ended)
+		stopped := g.stopping || g.lease.endedBefore(w.proc.Exit().Ended)
+		w.stopped = stopped
 		g.mu.Unlock()
+		g.steering.ended(w, stopped)
 		g.exited <- w
 	})
 }

@@ -8,12 +8,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/launch/plan"
+	"muster/launch/rundir"
 )
 
 // Room is the run directory of processes that a driver starts one by one on this machine: in a debug job they are
 // described there, so that muster exec enters them. Nil is the room of a job that needs none.
 type Room struct {
 	agent Agent
+	dir   rundir.Dir
 }
 
 // OpenRoom makes the run directory of a plan; nil where nothing would be in it. The caller closes it, and has what
@@ -27,7 +29,7 @@ func OpenRoom(p *plan.Plan, log zerolog.Logger) (*Room, error) {
 		return nil, err
 	}
 	p.RunDir = dir.Path
-	return &Room{agent: Agent{Plan: p, Log: log, dir: dir}}, nil
+	return &Room{agent: Agent{Plan: p, Log: log}, dir: dir}, nil
 }
 
 // Removed is the directory that is to be removed at the end, whoever does it.
@@ -72,5 +74,5 @@ func (d *Room) Close() error {
 	if d == nil {
 		return nil
 	}
-	return d.agent.dir.Remove()
+	return d.dir.Remove()
 }

@@ -36,6 +36,8 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		}
 	}).Int("restart_count", d.Restarts)
 	switch {
+	case d.Reason == job.ReasonRequested:
+		l.Msg("restarting the workers: somebody has asked for it")
 	case d.Verdict == policy.Reassemble:
 		l.Msg("the nodes have changed: meeting the others again")
 	case d.Verdict == policy.RestartNode && !a.meeting.alone():
@@ -177,7 +179,7 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 	for {
 		select {
 		case <-ctx.Done():
-			return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.StopRequested, At: time.Now()}))
+			return a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))
 		case <-deadline:
 			return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()}))
 		case v, ok := <-m.verdicts:
@@ -191,7 +193,7 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 		case <-a.Forward: // there is nobody to receive it
 		case <-over:
 			if ctx.Err() != nil { // both were ready
-				return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.StopRequested, At: time.Now()}))
+				return a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))
 			}
 			return d, nil
 		}
@@ -203,7 +205,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	kernel := a.evidence()
 	a.status.Terminating(why(d))
 	signal := syscall.SIGTERM
-	if d.Verdict == policy.StopForNow {
+	if d.Stops() {
 		signal = stopSignal(ctx)
 		level := zerolog.WarnLevel
 		if a.StopTold {
@@ -219,12 +221,12 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		blamed = d.Rank
 	}
 	in := a.failureInput(g.exits(), kernel, blamed)
-	if d.Verdict == policy.StopForNow || d.Reason == job.ReasonDeadline { // the report on a failure names them
+	if d.Stops() || d.Reason == job.ReasonDeadline { // the report on a failure names them
 		a.tellKilled(in.Exits)
 	}
 	o := report.Outcome{Reason: d.Reason, Exits: in.Exits}
 	switch {
-	case d.Verdict == policy.StopForNow:
+	case d.Stops():
 		if v := a.meeting.verdict; v != nil && (v.Kind == rendezvous.Restart || v.Kind == rendezvous.Fail) {
 			a.tellPeers(ctx, in.Failures()) // they wait for it
 		}
@@ -283,7 +285,7 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 			o.Message = "the workers have succeeded, but the last checkpoint is not on disk: " + o.Unsaved.Error()
 			res.Report = "muster: error: " + o.Message + "\n"
 		}
-	case d.Verdict == policy.StopForNow:
+	case d.Stops():
 		o.Status = errhint.FromSignal(int(stopSignal(ctx)))
 	case d.Reason == job.ReasonDeadline && a.Plan.Job.Restart.Deadline > 0:
 		o.Status = errhint.Deadline
@@ -350,7 +352,7 @@ func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal
 	stop := context.WithoutCancel(ctx)
 	ladder, patience := a.ladder(signal), time.Duration(0)
 	switch rules := a.Plan.Job.Restart.Clean; {
-	case d.Verdict == policy.StopForNow || d.Reason == job.ReasonDeadline:
+	case d.Stops() || d.Reason == job.ReasonDeadline:
 		patience = restartPatience // who stops a job counts the seconds
 	case rules == job.CleanNone && a.awaitEnd(ctx, g):
 		return a.finishGroup(stop, g, 0)

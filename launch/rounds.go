@@ -79,6 +79,7 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 // round runs the workers of the round that the agent has. It returns nothing where another round follows.
 func (a *Agent) round(ctx context.Context) (*Result, error) {
 	defer a.keepLease()()
+	defer a.Steering.take(ctx, a.meeting.Round)()
 	if d, err := a.check(ctx); err != nil {
 		return nil, err
 	} else if d != nil {
@@ -314,7 +315,9 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 		case v, ok := <-m.verdicts:
 			d, heard = a.hear(v, ok), true
 		case <-ctx.Done():
-			d = a.policy.Step(policy.Event{Kind: policy.StopRequested, At: time.Now()})
+			d = a.policy.Step(stopEvent(ctx, policy.StopRequested))
+		case asked := <-a.Steering.restarts:
+			d = a.answerRestart(asked, linger != nil)
 		case <-deadline:
 			d = a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()})
 		case <-linger:
@@ -445,7 +448,7 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 		return d, nil // it lingers no longer
 	}
 	v := d.Proposal(a.Plan.Hostname)
-	leaving := d.Leaves() || d.Reason == job.ReasonDeadline
+	leaving := d.Leaves() || d.Stops() || d.Reason == job.ReasonDeadline
 	bounded := ctx
 	if leaving {
 		var cancel context.CancelFunc
@@ -461,7 +464,7 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 		a.Log.Warn().Err(err).Msg("the other nodes could not be told")
 		return d, nil
 	case err != nil && ctx.Err() != nil:
-		return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.NotAgreed, At: time.Now()})) // a signal came meanwhile
+		return a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.NotAgreed))) // a signal came meanwhile
 	case err != nil:
 		return d, fmt.Errorf("cannot agree with the other nodes on how the round ends: %w", err)
 	}

@@ -96,6 +96,13 @@ type Board interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 }
 
+// Noter is a Board that takes words which may get lost. Set sees to it that a word stays; who reads one of Note does
+// without where it is gone.
+type Noter interface {
+	Board
+	Note(ctx context.Context, key string, value []byte) error
+}
+
 // ErrUntrusted is wrapped by errors of a Board where something stands under a key that no agent of the job has written
 // there. It says nothing of the node whose word is missing.
 var ErrUntrusted = errors.New("not written by an agent of this job")

@@ -185,6 +185,9 @@ func formatLists(lists [][]int) []string {
 	return texts
 }
 
+// Launched implements node.Here.
+func (a *app) Launched() bool { return a.nodeName != "" || a.simulated() }
+
 // Agent implements node.Here.
 func (a *app) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent {
 	return &launch.Agent{

@@ -58,7 +58,8 @@ link, and the same job runs.`,
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
-	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a))
+	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newStopCmd(a), newRestartCmd(a),
+		newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a))
 	root.AddCommand(buildCommands(a)...)
 	root.InitDefaultCompletionCmd()
 	root.SetHelpCommand(newHelpCmd())

@@ -97,6 +97,13 @@ func SignalName(sig syscall.Signal) string {
 // PID returns the process id, which is also the id of its process group and of its session.
 func (p *Process) PID() int { return p.id.PID }
 
+// Began is when the process was started.
+func (p *Process) Began() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exit.Started
+}
+
 // Done is closed when the process has ended and Exit is valid.
 func (p *Process) Done() <-chan struct{} { return p.done }
 

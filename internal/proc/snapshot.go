@@ -23,6 +23,8 @@ type procInfo struct {
 	ppid, pgrp, sid, threads int
 	state                    byte
 	comm                     string
+	// ticks are clock ticks of CPU time, with those of children that it has waited for; pages are resident.
+	ticks, pages int64
 }
 
 // dead reports a zombie none of whose threads runs any more: only its parent can remove it.
@@ -123,6 +125,13 @@ func parseStat(pid int, b []byte) (*procInfo, error) {
 		return nil, errStat
 	}
 	p.Start = start
+	if len(f) > 21 {
+		for _, at := range []int{11, 12, 13, 14} {
+			n, _ := strconv.ParseInt(string(f[at]), 10, 64) // what is no number counts as 0
+			p.ticks += n
+		}
+		p.pages, _ = strconv.ParseInt(string(f[21]), 10, 64)
+	}
 	return p, nil
 }
 

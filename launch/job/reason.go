@@ -13,7 +13,8 @@ const (
 	ReasonMaxRestarts  Reason = "MaxRestartsReached"   // RestartRules.MaxRestarts
 	ReasonBackoffLimit Reason = "BackoffLimitReached"  // RestartRules.BackoffLimit
 	ReasonDeadline     Reason = "DeadlineExceeded"     // RestartRules.Deadline
-	ReasonStopped      Reason = "StopRequested"        // a signal to muster
+	ReasonStopped      Reason = "StopRequested"        // a signal to muster, or muster stop
+	ReasonRequested    Reason = "RestartRequested"     // reassembled: muster restart
 	ReasonFinished     Reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
 	ReasonNodeStopped  Reason = "NodeStopped"          // reassembled: muster was asked to stop on one of the nodes
 	ReasonLeaseOver    Reason = "LeaseOver"            // reassembled: nobody heard of a node, whose workers were killed for that

@@ -28,6 +28,8 @@ type Here interface {
 	// Agent returns an agent that has what this program gives each of them: its streams, its guardian, and what keeps
 	// checkpoints.
 	Agent(p *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent
+	// Launched reports whether a launcher has started this node: the job is that one's.
+	Launched() bool
 	// PrintError writes an error and its hint for people.
 	PrintError(err error)
 }
@@ -77,14 +79,21 @@ func announce(p *plan.Plan, log zerolog.Logger) {
 // Meet opens what the nodes of the plan's job meet through, and returns the agent that is to run this node's part. A
 // signal that comes meanwhile is an errhint.StatusError.
 func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, log zerolog.Logger) (*launch.Agent, error) {
-	handler, at, err := place.Open(ctx, here.Meeting(p, log))
+	steering, err := launch.OpenSteering(p, here.Launched(), log)
 	if err != nil {
+		return nil, err
+	}
+	handler, at, err := place.Open(steering.Until(ctx), here.Meeting(p, log))
+	if err != nil {
+		if closeErr := steering.Close(); closeErr != nil {
+			log.Warn().Err(closeErr).Msg("the run directory could not be removed")
+		}
 		return nil, Stopped(err)
 	}
 	exportIface(ctx, p, at, log)
 	agent := here.Agent(p, at, in, log)
 	agent.Plan, agent.Handler, agent.Checker, agent.Log = p, handler, here.Checker(ctx, p, at, log), log
-	agent.Hurry, agent.Forward = in.Hurry, in.Forward
+	agent.Hurry, agent.Forward, agent.Steering = in.Hurry, in.Forward, steering
 	return agent, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync/atomic"
 	"time"
 )
 
@@ -47,6 +48,8 @@ type pump struct {
 	stamp bool
 	// tail may be nil: the ends of files are read back from there.
 	tail *tail
+	// heard is when something came last, in ns since the epoch; nil: nobody asks.
+	heard *atomic.Int64
 	// calledOff is closed when nothing more is to be shown.
 	calledOff chan struct{}
 
@@ -70,6 +73,9 @@ func (p *pump) run() {
 	for {
 		n, err := p.src.read(p.buf[p.have:], p.patience())
 		if n > 0 {
+			if p.heard != nil {
+				p.heard.Store(time.Now().UnixNano())
+			}
 			if p.tail != nil {
 				p.tail.add(p.buf[p.have : p.have+n])
 			}

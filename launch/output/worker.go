@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"muster/internal/durable"
@@ -23,6 +24,9 @@ type Worker struct {
 	// child are the worker's stdout and stderr; owned are those that are ours to close.
 	child [2]*os.File
 	owned []*os.File
+	// paths are the files of stdout and stderr, empty where there are none; heard is when something came by a pipe.
+	paths [2]string
+	heard atomic.Int64
 	// last finds the last lines of stdout and stderr; nil where nobody can know them.
 	last [2]func(n int) []string
 
@@ -125,7 +129,7 @@ func (w *Worker) openFile(i int, follow bool) error {
 	if err != nil {
 		return err
 	}
-	w.child[i] = f
+	w.child[i], w.paths[i] = f, path
 	w.owned = append(w.owned, f)
 	w.last[i] = func(n int) []string { return fileLines(path, n) }
 	if !follow {
@@ -170,7 +174,7 @@ func (w *Worker) openRankFile() error {
 	}
 	w.owned = append(w.owned, f)
 	for i := range w.child {
-		w.child[i] = f
+		w.child[i], w.paths[i] = f, path
 		w.last[i] = func(n int) []string { return fileLines(path, n) }
 	}
 	return nil
@@ -189,7 +193,7 @@ func (w *Worker) openPipe(streams ...int) error {
 	}
 	w.owned = append(w.owned, end)
 	w.pipes = append(w.pipes, src)
-	p := &pump{src: src, tail: &tail{}, localRank: w.id.LocalRank, alone: w.attempt.lone, calledOff: w.calledOff}
+	p := &pump{src: src, tail: &tail{}, heard: &w.heard, localRank: w.id.LocalRank, alone: w.attempt.lone, calledOff: w.calledOff}
 	if w.attempt.shown(w.id.LocalRank) {
 		p.out = w.attempt.console(streams[0])
 		p.prefixed, p.prefix, p.stamp = w.attempt.rules.PrefixAll, w.prefix[streams[0]], w.attempt.rules.Stamp
@@ -204,6 +208,26 @@ func (w *Worker) openPipe(streams ...int) error {
 
 // Files returns what the worker gets as standard output and error. They are valid until started or finish.
 func (w *Worker) Files() (stdout, stderr *os.File) { return w.child[0], w.child[1] }
+
+// Paths are the files that the worker writes to, empty for a stream that goes elsewhere.
+func (w *Worker) Paths() (stdout, stderr string) { return w.paths[0], w.paths[1] }
+
+// LastOutput is when the worker wrote last, zero where nobody knows, or it has not yet.
+func (w *Worker) LastOutput() time.Time {
+	var last time.Time
+	if heard := w.heard.Load(); heard > 0 {
+		last = time.Unix(0, heard)
+	}
+	for _, path := range w.paths {
+		if path == "" {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.Size() > 0 && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
+}
 
 // ErrorFile is the worker's TORCHELASTIC_ERROR_FILE, "" with --log-dir /dev/null.
 func (w *Worker) ErrorFile() string {

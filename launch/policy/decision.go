@@ -56,6 +56,11 @@ func (d Decision) Final() bool {
 // Leaves reports whether this node leaves, and the others may go on.
 func (d Decision) Leaves() bool { return d.Verdict == StopForNow || d.Verdict == Leave }
 
+// Stops reports whether somebody has stopped this node's part of the job, or all of it: then no failure is looked for.
+func (d Decision) Stops() bool {
+	return d.Verdict == StopForNow || d.Verdict == Fail && d.Reason == job.ReasonStopped
+}
+
 // StartsAgain reports whether this node's group ends and another one is started.
 func (d Decision) StartsAgain() bool {
 	return d.Verdict == Restart || d.Verdict == Reassemble || d.Verdict == RestartNode

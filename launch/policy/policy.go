@@ -2,8 +2,10 @@ package policy
 
 import (
 	"slices"
+	"syscall"
 	"time"
 
+	"muster/internal/errhint"
 	"muster/launch/job"
 	"muster/rendezvous"
 )
@@ -16,7 +18,7 @@ const (
 	GroupStarted    EventKind = iota // every worker of this node runs
 	WorkerExited                     // one worker ended
 	DeadlineReached                  // RestartRules.Deadline has passed since the first start
-	StopRequested                    // a signal, or somebody through the control socket
+	StopRequested                    // a signal, or somebody who asks for the end of the whole job
 	WorldEnded                       // every worker of every node has ended by itself: told to one agent only
 	VerdictHeard                     // how the round ends for all, whatever was decided here
 	WaitedEnough                     // no word came of the other nodes after Hold
@@ -42,6 +44,10 @@ type Event struct {
 	// Failed belongs to WorldEnded: how many of the world's workers failed. Rank and Status are then the first of them,
 	// -1 and 0 where nobody knows.
 	Failed int
+	// Everywhere belongs to StopRequested and NotAgreed: the whole job is to end, and not this node's part of it. Text
+	// says who has asked for that.
+	Everywhere bool
+	Text       string
 	// Said belongs to VerdictHeard, and Own says that this node had proposed it.
 	Said rendezvous.Verdict
 	Own  bool
@@ -115,7 +121,7 @@ func (p *Policy) Step(e Event) Decision {
 		return p.follow(e)
 	case NotAgreed: // what was decided here counts for nobody, a success included
 		p.counts, p.held, p.state = p.before, false, decided
-		return Decision{Verdict: StopForNow, Reason: job.ReasonStopped, Rank: -1}
+		return stopped(e)
 	default:
 	}
 	if p.state == decided {
@@ -129,7 +135,10 @@ func (p *Policy) Step(e Event) Decision {
 	case DeadlineReached:
 		return p.end(Fail, job.ReasonDeadline)
 	case StopRequested:
-		return p.end(StopForNow, job.ReasonStopped)
+		if d := p.end(StopForNow, job.ReasonStopped); d.Verdict != StopForNow {
+			return d
+		}
+		return stopped(e)
 	case WorldEnded:
 		return p.everybodyEnded(e)
 	case WaitedEnough:
@@ -139,6 +148,15 @@ func (p *Policy) Step(e Event) Decision {
 	default:
 	}
 	return Decision{Rank: -1}
+}
+
+// stopped is how a job ends that somebody has stopped.
+func stopped(e Event) Decision {
+	d := Decision{Verdict: StopForNow, Reason: job.ReasonStopped, Rank: -1}
+	if e.Everywhere {
+		d.Verdict, d.Text, d.Status = Fail, e.Text, errhint.FromSignal(int(syscall.SIGTERM))
+	}
+	return d
 }
 
 func (p *Policy) begin(e Event) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"muster/launch/job"
@@ -50,8 +51,16 @@ type Status struct {
 	StoreAddress string      `json:"storeAddress,omitempty"`
 	Counts       Counts      `json:"counts"`
 	Tasks        []Task      `json:"tasks"`
+	Ranks        []Rank      `json:"ranks,omitempty"`
 	Conditions   []Condition `json:"conditions"`
 	RootCause    *Cause      `json:"rootCause,omitempty"`
+}
+
+// clone returns a status that later changes of d do not reach.
+func (d *Status) clone() Status {
+	c := *d
+	c.Tasks, c.Ranks, c.Conditions = slices.Clone(d.Tasks), slices.Clone(d.Ranks), slices.Clone(d.Conditions)
+	return c
 }
 
 // Counts says how many workers are in which state: those of this node, in a launcher's file those of all nodes.
@@ -89,6 +98,36 @@ type Task struct {
 	Phase        Phase  `json:"phase"`
 	// ExitCode is that of the worker that failed first here, 0 where all have succeeded; nil where neither is so.
 	ExitCode *int `json:"exitCode"`
+	// LastKnown is when this was so, by the node's clock, where the node could not be asked; nil where it was.
+	LastKnown *time.Time `json:"lastKnown,omitempty"`
+}
+
+// Rank is one worker: the process that runs in its place, or ran there last.
+type Rank struct {
+	Node      string `json:"node"`
+	Rank      int    `json:"rank"`
+	LocalRank int    `json:"localRank"`
+	PID       int    `json:"pid"`
+	Phase     Phase  `json:"phase"`
+	// Restarts is how often its node's muster has started it again, for whatever reason.
+	Restarts  int        `json:"restarts"`
+	StartTime *time.Time `json:"startTime"`
+	// LastExit is how it ended last: the process of PID, or the one before that runs now; nil where none has.
+	LastExit *RankExit `json:"lastExit,omitempty"`
+	// CPUSeconds and ResidentBytes are those of the process and what has descended from it, LastOutput is when it wrote
+	// last. They are there where they were asked for, and the worker runs.
+	CPUSeconds    *float64   `json:"cpuSeconds,omitempty"`
+	ResidentBytes *int64     `json:"residentBytes,omitempty"`
+	LastOutput    *time.Time `json:"lastOutputTime,omitempty"`
+}
+
+// RankExit is how a worker ended.
+type RankExit struct {
+	PID      int       `json:"pid"`
+	ExitCode int       `json:"exitCode"` // 128+n for a signal
+	Signal   string    `json:"signal,omitempty"`
+	Stopped  bool      `json:"stopped"` // muster had begun to end it
+	Time     time.Time `json:"time"`
 }
 
 // conditionType names a condition. Their meaning is that of Kubernetes' conditions: several can hold at once.
@@ -169,7 +208,7 @@ func (d Status) shortened(limit int) []byte {
 	if ok {
 		return text
 	}
-	cause.Traceback = ""
+	d.Ranks, cause.Traceback = nil, ""
 	for text, ok = fits(); !ok && len(cause.LastLines) > 0; text, ok = fits() {
 		cause.LastLines = cause.LastLines[1:]
 	}

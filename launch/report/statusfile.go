@@ -35,6 +35,10 @@ type StatusConfig struct {
 	Tasks []Task
 	// Outputs are files that must not be replaced by the status file: muster's own output.
 	Outputs []*os.File
+	// Ranks are the workers here at this moment; nil: they are not told one by one.
+	Ranks func() []Rank
+	// Changed is told each state, and keeps it. It must not wait for anybody. nil: nobody is told.
+	Changed func(Status)
 	Log     zerolog.Logger
 	// Now is time.Now, except in tests.
 	Now func() time.Time
@@ -53,11 +57,11 @@ type StatusFile struct {
 // start. Later writes never fail the job: the first that does is logged.
 func OpenStatus(cfg StatusConfig) (*StatusFile, error) {
 	s := &StatusFile{cfg: cfg, doc: Status{Version: 1, RunID: cfg.RunID, Name: cfg.Name, Conditions: []Condition{}}}
+	s.enter(PhasePending)
 	if cfg.Path != "" {
 		path, err := replaceable(cfg.Path, cfg.Outputs)
 		if err == nil {
 			s.cfg.Path = path
-			s.enter(PhasePending)
 			err = durable.Replace(path, s.encode(), 0o644)
 		}
 		if err != nil {
@@ -65,6 +69,7 @@ func OpenStatus(cfg StatusConfig) (*StatusFile, error) {
 			return nil, errhint.With(err, "give a regular file in a directory that exists and is writable")
 		}
 	}
+	s.tell()
 	return s, nil
 }
 
@@ -310,7 +315,18 @@ func (s *StatusFile) encode() []byte {
 	return text.Bytes()
 }
 
+// tell tells whoever keeps the state in memory.
+func (s *StatusFile) tell() {
+	if s.cfg.Changed != nil {
+		s.cfg.Changed(s.doc.clone())
+	}
+}
+
 func (s *StatusFile) write() {
+	if s.cfg.Ranks != nil {
+		s.doc.Ranks = s.cfg.Ranks()
+	}
+	s.tell() // first: a disk may take its time
 	if s.cfg.Path != "" {
 		s.warn(durable.Replace(s.cfg.Path, s.encode(), 0o644), s.cfg.Path)
 	}

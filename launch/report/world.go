@@ -39,6 +39,21 @@ func (w *WorldStatus) Take(node int, data []byte) error {
 	return nil
 }
 
+// TakeStatus takes what a node has said of itself.
+func (w *WorldStatus) TakeStatus(node int, d Status) { w.docs[node] = &d }
+
+// By has all that is not of single nodes told as one of them says it.
+func (w *WorldStatus) By(node int) { w.decided = node }
+
+// Status returns the status of the world, false while no node has said anything.
+func (w *WorldStatus) Status() (Status, bool) {
+	d := w.merged()
+	if d == nil {
+		return Status{}, false
+	}
+	return d.clone(), true
+}
+
 // End says how the job ended: with which exit status of the launcher, by which node's word (-1: nobody's), and of which
 // nodes nobody knows how they ended. message says why where no node has decided.
 func (w *WorldStatus) End(status, decided int, lost []int, message string) {
@@ -70,7 +85,7 @@ func (w *WorldStatus) merged() *Status {
 		return nil
 	}
 	d := *base
-	d.Tasks, d.Counts = nil, Counts{}
+	d.Tasks, d.Ranks, d.Counts = nil, nil, Counts{}
 	for i, doc := range w.docs {
 		switch {
 		case doc == nil && w.lost[i]:
@@ -83,9 +98,13 @@ func (w *WorldStatus) merged() *Status {
 				t.Phase, t.ExitCode = PhaseUnknown, nil
 				d.Tasks = append(d.Tasks, t)
 			}
+			for _, r := range doc.Ranks {
+				r.Phase, r.LastExit = PhaseUnknown, nil
+				d.Ranks = append(d.Ranks, r)
+			}
 		default:
 			d.Counts.add(doc.Counts)
-			d.Tasks = append(d.Tasks, doc.Tasks...)
+			d.Tasks, d.Ranks = append(d.Tasks, doc.Tasks...), append(d.Ranks, doc.Ranks...)
 		}
 	}
 	if w.status != nil {

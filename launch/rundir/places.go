@@ -93,6 +93,23 @@ func ownRuntimeDir(dir string) bool {
 	return err == nil && durable.OwnedByUs(info) && durable.Writable(dir) == nil
 }
 
+// All are the directories in which run directories of this user may be found.
+func (p Places) All() []string {
+	if len(p.Safe) == 0 {
+		return []string{p.Parent}
+	}
+	return p.Safe
+}
+
+// IDOf is the run id of a run directory, as far as its name has it.
+func IDOf(dir string) string { return strings.TrimPrefix(filepath.Base(dir), prefix) }
+
+// Exists reports whether there is a directory at a path.
+func Exists(dir string) bool {
+	info, err := os.Lstat(dir)
+	return err == nil && info.IsDir()
+}
+
 // List returns the run directories of this user's jobs, without looking into them. Somebody else's parent is refused:
 // the user would run what that says.
 func List(parent string) ([]string, error) {

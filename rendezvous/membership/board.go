@@ -10,7 +10,7 @@ import (
 // so.
 type board struct{ r *round }
 
-var _ rendezvous.Board = board{}
+var _ rendezvous.Noter = board{}
 
 // Board implements rendezvous.Exchange.
 func (r *round) Board() rendezvous.Board {
@@ -42,6 +42,13 @@ func (b board) Set(ctx context.Context, key string, value []byte) error {
 	// Whoever does not hear it takes this node for silent, and may blame it.
 	b.r.insist(key, sealed, b.r.h.cfg.deadAfter()/2, boardLooks)
 	return b.r.s.conn.setSealed(ctx, key, sealed)
+}
+
+// Note implements rendezvous.Noter.
+func (b board) Note(ctx context.Context, key string, value []byte) error {
+	key = b.key(key)
+	b.r.noted(key)
+	return b.r.s.conn.setSealed(ctx, key, b.r.h.codec.sealBytes(key, value))
 }
 
 // Get implements rendezvous.Board.

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"muster/internal/errhint"
+	"muster/launch/control"
+	"muster/launch/rundir"
+)
+
+// jobsStatus are the exit statuses of the commands that ask a job which runs.
+const jobsStatus = "  0   done\n  2   usage error, or there is no such job, or more than one\n" +
+	"  75  the job's muster does not answer within 2 s, or cannot do that now\n"
+
+// jobHelp ends the long help of commands that take a JOB.
+const jobHelp = `JOB is a run id or a unique beginning of one, the process id of a muster, or a run
+directory; without it the only job of this user on this machine is meant.`
+
+// places are where run directories of this user lie.
+func (a *app) places() (rundir.Places, error) {
+	temp, err := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
+	if err != nil {
+		return rundir.Places{}, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
+	}
+	return rundir.FindPlaces(a.runtimeDir(), temp), nil
+}
+
+// runtimeDir is where XDG_RUNTIME_DIR is, also for who has come here without a session.
+func (a *app) runtimeDir() string {
+	return cmp.Or(a.getenv("XDG_RUNTIME_DIR"), "/run/user/"+strconv.Itoa(os.Getuid()))
+}
+
+// findJobs asks all musters of this user. where says for people where they were looked for.
+func (a *app) findJobs(ctx context.Context) (found []control.Found, where string, err error) {
+	places, err := a.places()
+	if err != nil {
+		return nil, "", err
+	}
+	found, err = control.Find(ctx, places)
+	return found, strings.Join(places.All(), ", "), err
+}
+
+// pickJob finds the job that the arguments name, and the musters of its parts here, itself first.
+func (a *app) pickJob(ctx context.Context, args []string) (control.Found, []control.Found, error) {
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
+	}
+	found, where, err := a.findJobs(ctx)
+	if err != nil {
+		return control.Found{}, nil, err
+	}
+	job, err := control.Pick(ctx, found, name, where)
+	return job, control.Parts(found, job), err
+}
+
+// oneJob takes the name of a job, or none.
+func oneJob(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return errhint.With(errhint.Usagef("%s takes one job, and not %d", cmd.CommandPath(), len(args)), "call it once for each")
+	}
+	if len(args) == 1 && args[0] == "" {
+		return errhint.With(errhint.Usagef("%s was given an empty name of a job", cmd.CommandPath()),
+			"is a variable not set? Without a name the only job here is meant")
+	}
+	return nil
+}
+
+// completeJob completes the name of a job.
+func (a *app) completeJob(cmd *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	found, _, err := a.findJobs(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var ids []string
+	for _, job := range control.Jobs(found) {
+		if !job.Dead() {
+			ids = append(ids, job.RunID())
+		}
+	}
+	return starting(ids, part)
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/term"
+
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/internal/wording"
+	"muster/launch/control"
+	"muster/launch/report"
+)
+
+// The forms of muster status.
+const (
+	asTable = ""
+	asWide  = "wide"
+	asJSON  = "json"
+	asYAML  = "yaml"
+)
+
+// watchEvery is how often muster status --watch asks.
+const watchEvery = time.Second
+
+// newStatusCmd is "muster status".
+func newStatusCmd(a *app) *cobra.Command {
+	var output string
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "status [-o wide|json|yaml] [--watch] [JOB]",
+		Short: "Show how a job stands: its phase, and each rank of all its nodes",
+		Long: `Show how a job stands: its phase and why it is that one, and each rank of all its nodes. Any
+node of a job can be asked. What another node has said of itself is at most a second old;
+where it cannot be asked, the last that is known is shown with its age. CPU and memory are
+those of the ranks of the node that is asked.
+
+-o json and -o yaml have the fields of the status file (docs/status-file.md).
+
+` + jobHelp,
+		Example:     "  muster status\n  muster status --watch -o wide\n  muster status train-7 -o json",
+		Annotations: map[string]string{exitAnnotation: jobsStatus},
+		Args:        oneJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains([]string{asTable, asWide, asJSON, asYAML}, output) {
+				return errhint.Usagef("-o %q: choose one of wide, json and yaml", output)
+			}
+			job, _, err := a.pickJob(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if watch {
+				return a.watchStatus(cmd.Context(), job.Client(), output)
+			}
+			d, err := job.Client().Status(cmd.Context(), control.World)
+			if err != nil {
+				return err
+			}
+			return writeStatus(a.stdout, d, output, time.Now())
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", asTable, "wide: more columns; json, yaml: all that is known")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again each second until the job ends")
+	fixedWords(cmd, map[string][]string{"output": {asWide, asJSON, asYAML}})
+	cmd.ValidArgsFunction = a.completeJob
+	return cmd
+}
+
+// watchStatus shows how a job stands until it has ended: in place on a terminal, else block after block.
+func (a *app) watchStatus(ctx context.Context, c *control.Client, output string) error {
+	terminal := term.IsTerminal(int(a.stdout.Fd()))
+	for first := true; ; first = false {
+		d, err := c.Status(ctx, control.World)
+		if err != nil && !first && errhint.CodeOf(err) == errhint.Usage {
+			say(a.stderr, "the job has ended\n")
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case terminal:
+			say(a.stdout, "\x1b[H\x1b[2J")
+		case !first && output == asYAML:
+			say(a.stdout, "---\n")
+		case !first && output != asJSON:
+			say(a.stdout, "\n")
+		}
+		if err := writeStatus(a.stdout, d, output, time.Now()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+func writeStatus(w io.Writer, d control.Answer, output string, now time.Time) error {
+	switch output {
+	case asJSON:
+		return writeJSON(w, d)
+	case asYAML:
+		return writeYAML(w, d)
+	}
+	return writeStatusText(w, &d, output == asWide, now)
+}
+
+// writeYAML writes what JSON would be as YAML, with the names and the order of JSON.
+func writeYAML(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var tree yaml.Node
+	if err := yaml.Unmarshal(text, &tree); err != nil { // YAML has JSON in it
+		return fmt.Errorf("cannot write YAML: %w", err)
+	}
+	unstyled(&tree)
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(&tree); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+// unstyled has a tree written as people write YAML.
+func unstyled(n *yaml.Node) {
+	n.Style = 0
+	for _, child := range n.Content {
+		unstyled(child)
+	}
+}
+
+// writeStatusText writes a line or two about the job, and a table of its ranks.
+func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
+	line := []string{"job " + printable.Output(d.RunID) + " (" + printable.Output(d.Name) + "): " + printable.Output(string(d.Phase))}
+	if d.Reason != "" {
+		line = append(line, printable.Output(string(d.Reason)))
+	}
+	if d.StartTime != nil {
+		line = append(line, "up "+since(d.StartTime, now))
+	}
+	if d.Nodes > 0 {
+		line = append(line, fmt.Sprintf("%s on %s", wording.Plural(d.WorldSize, "worker"), wording.Plural(d.Nodes, "node")))
+	}
+	line = append(line, "round "+strconv.Itoa(d.Generation), wording.Plural(d.RestartCount, "restart"))
+	say(w, "%s\n", strings.Join(line, ", "))
+	if d.Message != "" {
+		say(w, "  %s\n", printable.Output(d.Message))
+	}
+	for _, t := range d.Tasks {
+		if t.LastKnown != nil {
+			say(w, "  node %s does not answer: last known %s ago\n", printable.Output(t.Node), since(t.LastKnown, now))
+		}
+	}
+	if len(d.Ranks) == 0 {
+		if d.ExitStatus == nil {
+			say(w, "  no worker has been started yet\n")
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	say(t, "RANK\tNODE\tPID\tPHASE\tRESTARTS\tCPU\tMEM\tUPTIME")
+	if wide {
+		say(t, "\tLOCAL\tOUTPUT\tLAST EXIT")
+	}
+	say(t, "\n")
+	ranks := slices.Clone(d.Ranks)
+	slices.SortStableFunc(ranks, func(x, y report.Rank) int { return x.Rank - y.Rank })
+	for _, r := range ranks {
+		up := "-"
+		if r.Phase == report.PhaseRunning || r.Phase == report.PhaseTerminating {
+			up = since(r.StartTime, now)
+		}
+		say(t, "%d\t%s\t%d\t%s\t%d\t%s\t%s\t%s", r.Rank, printable.Output(r.Node), r.PID, printable.Output(string(r.Phase)), r.Restarts,
+			cpuText(r.CPUSeconds), bytesText(r.ResidentBytes), up)
+		if wide {
+			say(t, "\t%d\t%s\t%s", r.LocalRank, ago(r.LastOutput, now), exitText(r.LastExit, now))
+		}
+		say(t, "\n")
+	}
+	return t.Flush()
+}
+
+// ago is when something was.
+func ago(t *time.Time, now time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return since(t, now) + " ago"
+}
+
+func cpuText(seconds *float64) string {
+	if seconds == nil {
+		return "-"
+	}
+	d := time.Duration(*seconds * float64(time.Second))
+	if d < time.Minute {
+		return fmt.Sprintf("%.1fs", *seconds)
+	}
+	return shortTime(d)
+}
+
+// exitText is how a worker ended last.
+func exitText(e *report.RankExit, now time.Time) string {
+	if e == nil {
+		return "-"
+	}
+	how := "status " + strconv.Itoa(e.ExitCode)
+	if e.Signal != "" {
+		how = printable.Output(e.Signal)
+	}
+	if e.Stopped {
+		how += " (stopped)"
+	}
+	return how + ", " + ago(&e.Time, now)
+}

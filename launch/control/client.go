@@ -1,0 +1,169 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/internal/printable"
+)
+
+// Patience is how long an answer is waited for.
+const Patience = 2 * time.Second
+
+// mostAnswer bounds what is read of an answer, in bytes: some hundred for each rank of the world.
+const mostAnswer = 64 << 20
+
+// Client asks at the socket of one run directory.
+type Client struct {
+	dir string
+	// pid is the process that listens there, once it was reached.
+	pid int
+}
+
+// Dial returns a client of a run directory. Nothing is asked yet.
+func Dial(dir string) *Client { return &Client{dir: dir} }
+
+var (
+	// errDead is why a run directory has nobody who answers: its muster has ended without removing it.
+	errDead = errors.New("its muster is dead")
+	// errMute is the same where a muster lives that has no socket.
+	errMute = errors.New("its muster has no control socket: it is of an older version, or has just begun")
+	// errSilent is the same where it takes no time to answer.
+	errSilent = fmt.Errorf("its muster does not answer within %v", Patience)
+)
+
+// Status asks how the job stands.
+func (c *Client) Status(ctx context.Context, scope Scope) (a Answer, err error) {
+	return a, c.ask(ctx, http.MethodGet, pathStatus+"?scope="+string(scope), nil, &a)
+}
+
+// Rank asks for a worker.
+func (c *Client) Rank(ctx context.Context, rank int) (r Rank, err error) {
+	return r, c.ask(ctx, http.MethodGet, pathRank+strconv.Itoa(rank), nil, &r)
+}
+
+// Stop asks for the end of the job, with now without grace. It returns a sentence about what follows.
+func (c *Client) Stop(ctx context.Context, now bool) (string, error) {
+	var s said
+	err := c.ask(ctx, http.MethodPost, pathStop, map[string]bool{"now": now}, &s)
+	return s.Message, err
+}
+
+// Restart asks for a restart of all workers. It returns a sentence about what follows.
+func (c *Client) Restart(ctx context.Context) (string, error) {
+	var s said
+	err := c.ask(ctx, http.MethodPost, pathRestart, struct{}{}, &s)
+	return s.Message, err
+}
+
+// ask sends a request and reads the answer into to. An error has the exit status that muster ends with:
+// errhint.TryAgain where nobody has answered in time.
+func (c *Client) ask(ctx context.Context, method, path string, body, to any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, Patience, errSilent)
+	defer cancel()
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://muster"+path, content)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: mostHeader}
+	defer transport.CloseIdleConnections()
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		f := failure{Status: errhint.Internal}
+		if err := json.Unmarshal(text, &f); err != nil || f.Error == "" {
+			f.Error = "the answer is " + resp.Status
+		}
+		return errhint.Code(errhint.With(errors.New(printable.Output(f.Error)), printable.Output(f.Hint)), f.Status)
+	}
+	if err := json.Unmarshal(text, to); err != nil {
+		return fmt.Errorf("cannot read the answer of the muster of %s: %w", c.dir, err)
+	}
+	return nil
+}
+
+// explain says why there is no answer.
+func (c *Client) explain(ctx context.Context, err error) error {
+	who := c.dir
+	if c.pid > 0 {
+		who += " (pid " + strconv.Itoa(c.pid) + ")"
+	}
+	status := errhint.TryAgain
+	hint := ""
+	switch {
+	case errors.Is(err, errDead):
+		status, hint = errhint.Usage, "the next job of yours that starts here removes its directory"
+	case errors.Is(err, errMute), errors.Is(err, errStranger):
+		status = errhint.Usage
+	case errors.Is(context.Cause(ctx), errSilent), errors.Is(err, unix.EAGAIN):
+		err, hint = errSilent, "is it stopped (SIGSTOP), or the machine overloaded?"
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	default:
+		err = fmt.Errorf("its muster has ended while it was asked: %w", err)
+	}
+	return errhint.Code(errhint.With(fmt.Errorf("nobody answers for the job in %s: %w", who, err), hint), status)
+}
+
+// errStranger is why a directory is not looked into.
+var errStranger = errors.New("its run directory is not one that only you can write to")
+
+// dial connects to the socket. The directory has to be ours: what is answered there may be executed.
+func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	d, err := durable.OpenOwn(c.dir)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, errDead
+		}
+		return nil, fmt.Errorf("%w: %w", errStranger, err)
+	}
+	defer func() { _ = d.Close() }()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", through(d))
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT):
+		if unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+			return nil, errDead
+		}
+		return nil, errMute
+	default:
+		return nil, err
+	}
+	if u, is := conn.(*net.UnixConn); is {
+		peer, err := peerOf(u)
+		if err == nil && peer.UID != os.Geteuid() {
+			_ = conn.Close()
+			return nil, fmt.Errorf("%w: user %d answers there", errStranger, peer.UID)
+		}
+		c.pid = peer.PID
+	}
+	return conn, nil
+}

@@ -1,0 +1,181 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"muster/internal/errhint"
+	"muster/launch/rundir"
+)
+
+// Found is a run directory, and who answers there.
+type Found struct {
+	Dir string
+	// PID is that of the muster that listens there, 0 where none does.
+	PID int
+	// Answer is what it has said of its own part; nil where Err says why nobody has answered.
+	Answer *Answer
+	Err    error
+}
+
+// Dead reports whether the directory belongs to a muster that has died.
+func (f *Found) Dead() bool { return errors.Is(f.Err, errDead) }
+
+// Silent reports whether a muster lives there that does not answer.
+func (f *Found) Silent() bool { return f.Answer == nil && errhint.CodeOf(f.Err) == errhint.TryAgain }
+
+// RunID is the job's id, as far as the name of the directory says it where nobody has answered.
+func (f *Found) RunID() string {
+	if f.Answer != nil {
+		return f.Answer.RunID
+	}
+	return rundir.IDOf(f.Dir)
+}
+
+// part reports whether a launcher has started the muster.
+func (f *Found) part() bool { return f.Answer != nil && f.Answer.Muster.Part }
+
+// Client asks there.
+func (f *Found) Client() *Client { return Dial(f.Dir) }
+
+// Find asks at all run directories of this user for what they are, at most Patience long.
+func Find(ctx context.Context, places rundir.Places) ([]Found, error) {
+	var dirs []string
+	for _, parent := range places.All() {
+		more, err := rundir.List(parent)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, more...)
+	}
+	found := make([]Found, len(dirs))
+	var wg sync.WaitGroup
+	for i, dir := range dirs {
+		wg.Go(func() { found[i] = look(ctx, dir) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	// One that has ended meanwhile, or is not ours, is no job.
+	return slices.DeleteFunc(found, func(f Found) bool {
+		return f.Answer == nil && (errors.Is(f.Err, errStranger) || f.Dead() && !rundir.Exists(f.Dir))
+	}), nil
+}
+
+// look asks at one run directory.
+func look(ctx context.Context, dir string) Found {
+	f, c := Found{Dir: dir}, Dial(dir)
+	a, err := c.Status(ctx, Node)
+	f.PID = c.pid
+	if f.Err = err; err == nil {
+		f.Answer = &a
+	}
+	return f
+}
+
+// Jobs are those of the found that are jobs, and not a part of one whose launcher is among them, too.
+func Jobs(found []Found) []Found {
+	launched := map[string]bool{}
+	for i := range found {
+		if found[i].Answer != nil && !found[i].part() {
+			launched[found[i].RunID()] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(found), func(f Found) bool { return f.part() && launched[f.RunID()] })
+}
+
+// Parts are those of the found that belong to the same job as one of them, itself first.
+func Parts(found []Found, of Found) []Found {
+	parts := []Found{of}
+	for _, f := range found {
+		if f.Dir != of.Dir && f.Answer != nil && of.Answer != nil && f.RunID() == of.RunID() && f.part() {
+			parts = append(parts, f)
+		}
+	}
+	return parts
+}
+
+// Pick returns the job that name means: a run id or a unique beginning of one, the process id of a muster, or a run
+// directory; empty: the only one there is. where says where the found were looked for. Its error has status 2 where
+// there is no such job, or more than one.
+func Pick(ctx context.Context, found []Found, name, where string) (Found, error) {
+	if strings.Contains(name, "/") { // no file name of a run id has one
+		dir, err := filepath.Abs(name)
+		if err != nil {
+			return Found{}, errhint.Usagef("cannot tell the directory %q: %w", name, err)
+		}
+		if !rundir.Exists(dir) {
+			if f, err := pick(found, name, where); err == nil { // but a run id may
+				return f, nil
+			}
+			return Found{}, errhint.With(errhint.Usagef("there is no run directory %q", dir), "muster ps lists the jobs that run here")
+		}
+		f := look(ctx, dir)
+		return f, unanswered(&f)
+	}
+	return pick(found, name, where)
+}
+
+func pick(found []Found, name, where string) (Found, error) {
+	alive := slices.DeleteFunc(Jobs(found), func(f Found) bool { return f.Dead() })
+	ways := []func(*Found) bool{
+		func(f *Found) bool { return f.RunID() == name },
+		func(f *Found) bool { return f.PID > 0 && strconv.Itoa(f.PID) == name },
+		func(f *Found) bool { return strings.HasPrefix(f.RunID(), name) },
+	}
+	among := [][]Found{alive, found, alive} // a process id may be that of a part
+	if name == "" {
+		ways, among = []func(*Found) bool{func(*Found) bool { return true }}, [][]Found{alive}
+	}
+	for i, fits := range ways {
+		match := slices.DeleteFunc(slices.Clone(among[i]), func(f Found) bool { return !fits(&f) })
+		switch len(match) {
+		case 0:
+			continue
+		case 1:
+			return match[0], unanswered(&match[0])
+		}
+		what := fmt.Sprintf("there are %d jobs here", len(match))
+		if name != "" {
+			what = fmt.Sprintf("%d jobs here match %q", len(match), name)
+		}
+		return Found{}, errhint.With(errhint.Usagef("%s: %s", what, strings.Join(names(match), ", ")),
+			"name one by its run id, by the pid of its muster, or by its run directory")
+	}
+	dead := slices.DeleteFunc(slices.Clone(found), func(f Found) bool { return !f.Dead() || name != "" && f.RunID() != name })
+	if name != "" && len(dead) > 0 {
+		return Found{}, unanswered(&dead[0])
+	}
+	hint := "jobs of this user with the same XDG_RUNTIME_DIR and TMPDIR are found; muster ps lists them"
+	if len(alive) > 0 {
+		hint = "these run: " + strings.Join(names(alive), ", ")
+	}
+	if name != "" {
+		return Found{}, errhint.With(errhint.Usagef("no job that runs here matches %q: it was looked for in %s", name, where), hint)
+	}
+	return Found{}, errhint.With(errhint.Usagef("no job of yours runs here: it was looked for in %s", where), hint)
+}
+
+// unanswered is why a directory that was chosen cannot be asked.
+func unanswered(f *Found) error {
+	if f.Answer != nil {
+		return nil
+	}
+	return f.Err
+}
+
+// names are the found as a person may choose one of them.
+func names(found []Found) []string {
+	list := make([]string, len(found))
+	for i := range found {
+		list[i] = fmt.Sprintf("%s (pid %d, %s)", found[i].RunID(), found[i].PID, found[i].Dir)
+	}
+	return list
+}

@@ -1,0 +1,105 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"muster/launch/job"
+	"muster/launch/report"
+)
+
+// The paths of the requests. Later ones are added beside them; these stay.
+const (
+	pathStatus  = "/api/v1/status"
+	pathRank    = "/api/v1/rank/"
+	pathStop    = "/api/v1/stop"
+	pathRestart = "/api/v1/restart"
+)
+
+// Scope is how much of a job is asked for.
+type Scope string
+
+// The scopes.
+const (
+	World Scope = "world" // all nodes, as far as they can be asked
+	Node  Scope = "node"  // what the asked one runs itself
+)
+
+// Served is a job, or a node's part of one. Its methods are called from several goroutines. They return soon: what they
+// ask of others they wait for no longer than a second, and no longer than ctx. Their errors are told to who asks, with
+// hint and status: one with errhint.Usage says that there is no such thing.
+type Served interface {
+	// Status says how the job stands.
+	Status(ctx context.Context, scope Scope) (report.Status, error)
+	// Rank describes a worker that runs here, or ran here last.
+	Rank(ctx context.Context, rank int) (Rank, error)
+	// Stop has the whole job end, with now without grace; Restart has all its workers start again. What they return
+	// says what follows, in a sentence.
+	Stop(ctx context.Context, by Peer, now bool) (string, error)
+	Restart(ctx context.Context, by Peer) (string, error)
+}
+
+// Role is what a muster does for its job.
+type Role string
+
+// The roles.
+const (
+	Agent      Role = "agent"      // it runs the workers of this node
+	Launcher   Role = "launcher"   // it has started agents on the job's machines
+	Simulation Role = "simulation" // it has started all nodes here
+	Driver     Role = "driver"     // it drives an elastic job of Horovod
+)
+
+// Muster is the process that answers.
+type Muster struct {
+	Role Role `json:"role"`
+	PID  int  `json:"pid"`
+	// Part says that a launcher has started it: the job is that one's.
+	Part bool `json:"part,omitempty"`
+	// RunDir is its run directory.
+	RunDir string `json:"runDir"`
+}
+
+// Answer is what is told of a job: the status, as a status file has it, and who tells it.
+type Answer struct {
+	report.Status
+	Muster Muster `json:"muster"`
+}
+
+// Rank is how a worker can be entered, and where its output is.
+type Rank struct {
+	RunID     string `json:"runId"`
+	Node      string `json:"node"`
+	Rank      int    `json:"rank"`
+	LocalRank int    `json:"localRank"`
+	PID       int    `json:"pid"`
+	Running   bool   `json:"running"`
+	// Dir is its working directory, Env its environment, "NAME=VALUE", whatever the bytes are.
+	Dir string      `json:"dir"`
+	Env job.Strings `json:"env"`
+	// Logs are the files of its output, of the newest attempt first; none where no files are written.
+	Logs []LogFiles `json:"logs"`
+}
+
+// LogFiles are what one process wrote to; a stream that goes elsewhere has no path. Both may have the same.
+type LogFiles struct {
+	Began  time.Time `json:"began"`
+	Stdout string    `json:"stdout,omitempty"`
+	Stderr string    `json:"stderr,omitempty"`
+}
+
+// Peer is a process at the other end of the socket.
+type Peer struct{ UID, PID int }
+
+// said is the answer to a request that changes something; failure one that could not be answered.
+type (
+	said struct {
+		Message string `json:"message"`
+	}
+	failure struct {
+		Error string `json:"error"`
+		Hint  string `json:"hint,omitempty"`
+		// Status is the exit status of who has asked for it.
+		Status int `json:"status"`
+	}
+)

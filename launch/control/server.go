@@ -1,0 +1,279 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+)
+
+// socketName is the socket's name in the run directory.
+const socketName = "control"
+
+// What one client may cost.
+const (
+	mostAtOnce  = 64               // requests
+	mostHeader  = 4 << 10          // bytes
+	mostBody    = 64 << 10         // bytes
+	readTime    = 2 * time.Second  // for a request to come
+	writeTime   = 10 * time.Second // for it to be answered, and the answer to be taken
+	acceptPause = 50 * time.Millisecond
+	partTime    = 200 * time.Millisecond // for answers on their way when the server closes
+)
+
+// Config is what a Server serves, and where.
+type Config struct {
+	// Dir is the run directory.
+	Dir    string
+	Muster Muster
+	Served Served
+	Log    zerolog.Logger
+	// Peer returns who is at the other end of a connection; nil asks the kernel.
+	Peer func(conn *net.UnixConn) (Peer, error)
+}
+
+// Server answers at the socket of a run directory.
+type Server struct {
+	cfg      Config
+	listener *net.UnixListener
+	http     *http.Server
+	room     chan struct{} // an item for each connection
+	wg       sync.WaitGroup
+}
+
+// Serve begins to answer. The caller closes the server, and removes the directory behind it.
+func Serve(cfg Config) (*Server, error) {
+	cfg.Muster.PID, cfg.Muster.RunDir = os.Getpid(), cfg.Dir
+	if cfg.Peer == nil {
+		cfg.Peer = peerOf
+	}
+	s := &Server{cfg: cfg, room: make(chan struct{}, mostAtOnce)}
+	var err error
+	if s.listener, err = listen(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("cannot listen for muster status, stop and the like: %w", err)
+	}
+	s.http = &http.Server{
+		Handler: http.HandlerFunc(s.handle), ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: readTime,
+		MaxHeaderBytes: mostHeader,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, c.(*conn).peer)
+		},
+		ErrorLog: stdlog.New(discard{}, "", 0), Protocols: new(http.Protocols),
+	}
+	s.http.Protocols.SetHTTP1(true)
+	s.http.SetKeepAlivesEnabled(false) // who holds a connection holds a place
+	s.wg.Go(func() { _ = s.http.Serve(door{s}) })
+	return s, nil
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// Close ends the server, and gives answers that are on their way a moment.
+func (s *Server) Close() error {
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), partTime)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	s.wg.Wait()
+	return err
+}
+
+// listen makes the socket, for this user alone. A path that is longer than an address may be is reached through its
+// directory.
+func listen(dir string) (*net.UnixListener, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: through(d), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // that name will be another's; the directory is removed with all in it
+	return l, os.Chmod(filepath.Join(dir, socketName), 0o600)
+}
+
+// through is the address of the socket in an open directory.
+func through(d *os.File) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + socketName
+}
+
+// door is the listener: who is a stranger, or one too many, is turned away before anything is read.
+type door struct{ s *Server }
+
+func (d door) Close() error   { return d.s.listener.Close() }
+func (d door) Addr() net.Addr { return d.s.listener.Addr() }
+
+// conn is a connection that has been let in.
+type conn struct {
+	*net.UnixConn
+	peer  Peer
+	leave func()
+}
+
+func (c *conn) Close() error {
+	c.leave()
+	return c.UnixConn.Close()
+}
+
+func (d door) Accept() (net.Conn, error) {
+	for {
+		raw, err := d.s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return nil, err
+		}
+		if err != nil { // such as for want of descriptors
+			time.Sleep(acceptPause)
+			continue
+		}
+		peer, err := d.s.cfg.Peer(raw)
+		if err != nil || peer.UID != os.Geteuid() && peer.UID != 0 {
+			d.s.cfg.Log.Debug().Err(err).Int("uid", peer.UID).Int("pid", peer.PID).Msg("a process of another user was not answered")
+			turnAway(raw, http.StatusForbidden, failure{Error: "this job belongs to another user", Status: errhint.Usage})
+			continue
+		}
+		select {
+		case d.s.room <- struct{}{}:
+			var once sync.Once
+			return &conn{raw, peer, func() { once.Do(func() { <-d.s.room }) }}, nil
+		default:
+			turnAway(raw, http.StatusServiceUnavailable, failure{
+				Error: fmt.Sprintf("muster answers %d requests at once, and no more", mostAtOnce), Hint: "try again",
+				Status: errhint.TryAgain,
+			})
+		}
+	}
+}
+
+// turnAway says why a connection is closed, to who reads it: nobody waits for that.
+func turnAway(c *net.UnixConn, status int, why failure) {
+	body, _ := json.Marshal(why) // texts and numbers
+	_ = c.SetWriteDeadline(time.Now().Add(acceptPause))
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", status,
+		http.StatusText(status), len(body), body)
+	_ = c.Close()
+}
+
+type peerKey struct{}
+
+// peerOf asks the kernel who is at the other end of a connection.
+func peerOf(c *net.UnixConn) (Peer, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Peer{UID: -1}, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || credErr != nil {
+		return Peer{UID: -1}, errors.Join(err, credErr)
+	}
+	return Peer{int(cred.Uid), int(cred.Pid)}, nil
+}
+
+// handle answers one request.
+func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
+	answer, err := s.answer(w, r)
+	status := http.StatusOK
+	if err != nil {
+		f := failure{Error: err.Error(), Hint: errhint.Of(err), Status: errhint.CodeOf(err)}
+		switch f.Status {
+		case errhint.Usage:
+			status = http.StatusNotFound
+		case errhint.TryAgain:
+			status = http.StatusConflict
+		default:
+			status = http.StatusInternalServerError
+		}
+		var wrong *wrongError
+		if errors.As(err, &wrong) {
+			status = wrong.status
+		}
+		answer = f
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(answer) // who does not take it is gone
+}
+
+// wrongError is a request that this server does not know.
+type wrongError struct {
+	error
+	status int
+}
+
+func wrong(status int, format string, args ...any) error {
+	return errhint.Code(&wrongError{fmt.Errorf(format, args...), status}, errhint.Usage)
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
+	peer, _ := r.Context().Value(peerKey{}).(Peer)
+	path, method := r.URL.Path, http.MethodGet
+	if path == pathStop || path == pathRestart {
+		method = http.MethodPost
+	}
+	number, ofRank := strings.CutPrefix(path, pathRank)
+	switch {
+	case path != pathStatus && path != pathStop && path != pathRestart && !ofRank:
+		return nil, wrong(http.StatusNotFound, "there is no %q", path)
+	case r.Method != method:
+		return nil, wrong(http.StatusMethodNotAllowed, "%s is asked by %s", path, method)
+	case path == pathStatus:
+		scope := Scope(r.URL.Query().Get("scope"))
+		if scope == "" {
+			scope = World
+		}
+		if scope != World && scope != Node {
+			return nil, wrong(http.StatusBadRequest, "the scope %q is neither %s nor %s", scope, World, Node)
+		}
+		status, err := s.cfg.Served.Status(r.Context(), scope)
+		return Answer{status, s.cfg.Muster}, err
+	case ofRank:
+		rank, err := strconv.ParseUint(number, 10, 31)
+		if err != nil {
+			return nil, wrong(http.StatusBadRequest, "%q is no rank", number)
+		}
+		return s.cfg.Served.Rank(r.Context(), int(rank))
+	}
+	var asked struct {
+		Now bool `json:"now"`
+	}
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&asked); err != nil {
+		return nil, wrong(http.StatusBadRequest, "the request cannot be read: %w", err)
+	}
+	var sentence string
+	var err error
+	if path == pathStop {
+		sentence, err = s.cfg.Served.Stop(r.Context(), peer, asked.Now)
+	} else {
+		sentence, err = s.cfg.Served.Restart(r.Context(), peer)
+	}
+	return said{sentence}, err
+}

@@ -1,0 +1,602 @@
+package launch
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/internal/proc"
+	"muster/launch/control"
+	"muster/launch/job"
+	"muster/launch/plan"
+	"muster/launch/policy"
+	"muster/launch/report"
+	"muster/launch/rundir"
+	"muster/rendezvous"
+)
+
+// Steering is how a node's part of a job is seen and steered from outside: its run directory, and who answers there. It
+// knows what the agent has told it last; what others want reaches the agent as the end of a context, and by a channel
+// of its loop. Nothing of the agent waits for it.
+type Steering struct {
+	plan *plan.Plan
+	log  zerolog.Logger
+	dir  rundir.Dir
+	// server is nil where the directory cannot have a socket: the job runs all the same.
+	server *control.Server
+	// now is closed when workers are to end without grace.
+	now     chan struct{}
+	nowOnce sync.Once
+	// restarts hands a request to the loop that watches the workers: what it answers is nil, or why it does not do it.
+	restarts chan chan error
+	// changed says that there is something to be published; it has room for one.
+	changed chan struct{}
+
+	mu     sync.Mutex
+	status report.Status
+	places []workerPlace // by local rank
+	// asked is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
+	asked *SignalError
+	ends  []context.CancelCauseFunc
+	board roundBoard
+	// others is what was heard last of the round's other nodes, by group rank.
+	others map[int]heardStatus
+}
+
+// workerPlace is the place of a worker, in which one process follows another.
+type workerPlace struct {
+	worker   *worker
+	restarts int
+	last     *report.RankExit
+	ended    bool // that of worker is told in last
+	logs     []control.LogFiles
+}
+
+// mostLogs is how many attempts of a worker its log files are told of.
+const mostLogs = 32
+
+// roundBoard is where the agents of a round tell each other how they stand: none while there is no round, or nobody to
+// tell.
+type roundBoard struct {
+	rendezvous.Board
+	groupRank, nodes int
+}
+
+// heardStatus is what another node has said, and when by its own clock.
+type heardStatus struct {
+	Status report.Status `json:"status"`
+	At     time.Time     `json:"at"`
+}
+
+// OpenSteering makes the run directory of a plan, and answers there.
+func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error) {
+	dir, err := p.OpenRunDir(log)
+	if err != nil {
+		return nil, err
+	}
+	p.RunDir = dir.Path
+	s := &Steering{
+		plan: p, log: log, dir: dir, now: make(chan struct{}), restarts: make(chan chan error), changed: make(chan struct{}, 1),
+		others: map[int]heardStatus{},
+		status: report.Status{
+			Version: 1, RunID: p.RunID, Name: p.Title(), Phase: report.PhasePending, Conditions: []report.Condition{},
+			Tasks: []report.Task{},
+		},
+	}
+	s.server, err = control.Serve(control.Config{
+		Dir: dir.Path, Served: served{s}, Log: log, Muster: control.Muster{Role: control.Agent, Part: part},
+	})
+	if err != nil {
+		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
+	}
+	return s, nil
+}
+
+// Close ends the answers and removes the run directory. A nil Steering is none.
+func (s *Steering) Close() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	for _, end := range s.ends {
+		end(nil)
+	}
+	s.ends = nil
+	s.mu.Unlock()
+	return errors.Join(s.server.Close(), s.dir.Remove())
+}
+
+// Until returns a context that also ends when somebody has asked for the end of the job, with a SignalError as its
+// cause, and with Close.
+func (s *Steering) Until(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = append(s.ends, cancel)
+	if s.asked != nil {
+		cancel(s.asked)
+	}
+	return ctx
+}
+
+// Status is how this node stands, as its status file has it.
+func (s *Steering) Status() report.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.status
+	d.Ranks = s.ranksLocked()
+	return d
+}
+
+// tell takes a state of the status file.
+func (s *Steering) tell(d report.Status) {
+	s.mu.Lock()
+	s.status = d
+	s.mu.Unlock()
+	s.publishSoon()
+}
+
+func (s *Steering) publishSoon() {
+	select {
+	case s.changed <- struct{}{}:
+	default: // it is going to be
+	}
+}
+
+// started takes in a process that runs in its place.
+func (s *Steering) started(w *worker) {
+	if s == nil {
+		return
+	}
+	out, err := w.logs.Paths()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.places) <= w.LocalRank {
+		s.places = append(s.places, workerPlace{})
+	}
+	p := &s.places[w.LocalRank]
+	if p.worker != nil {
+		p.restarts++
+	}
+	p.worker, p.ended = w, false
+	if out != "" || err != "" {
+		p.logs = append([]control.LogFiles{{Began: time.Now().UTC(), Stdout: out, Stderr: err}}, p.logs...)
+		p.logs = p.logs[:min(len(p.logs), mostLogs)]
+	}
+}
+
+// ended takes in that the process of a worker has ended; stopped says that muster had begun to end it.
+func (s *Steering) ended(w *worker, stopped bool) {
+	if s == nil {
+		return
+	}
+	e := w.proc.Exit()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &s.places[w.LocalRank]
+	if p.worker != w {
+		return
+	}
+	p.ended, p.last = true, &report.RankExit{PID: w.proc.PID(), ExitCode: e.Status(), Stopped: stopped, Time: moment(e.Ended)}
+	if e.Signal != 0 {
+		p.last.Signal = proc.SignalName(e.Signal)
+	}
+}
+
+func moment(t time.Time) time.Time { return t.UTC().Round(time.Millisecond) }
+
+// ranks are the workers here, without what has to be looked up.
+func (s *Steering) ranks() []report.Rank {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ranksLocked()
+}
+
+func (s *Steering) ranksLocked() []report.Rank {
+	var ranks []report.Rank
+	for i := range s.places {
+		p := &s.places[i]
+		if p.worker == nil {
+			continue
+		}
+		started := moment(p.worker.proc.Began())
+		r := report.Rank{
+			Node: s.plan.Hostname, Rank: p.worker.Rank, LocalRank: p.worker.LocalRank, PID: p.worker.proc.PID(), Restarts: p.restarts,
+			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning,
+		}
+		switch {
+		case !p.ended && (s.status.Phase == report.PhaseTerminating || s.status.Phase == report.PhaseRestarting):
+			r.Phase = report.PhaseTerminating
+		case !p.ended:
+		case p.last.Stopped:
+			r.Phase = report.PhaseStopped
+		case p.last.ExitCode == 0:
+			r.Phase = report.PhaseSucceeded
+		default:
+			r.Phase = report.PhaseFailed
+		}
+		ranks = append(ranks, r)
+	}
+	return ranks
+}
+
+// lookedUp is Status with what is read when it is asked for: processors, memory, output.
+func (s *Steering) lookedUp() report.Status {
+	s.mu.Lock()
+	d := s.status
+	d.Ranks = s.ranksLocked()
+	workers := make([]*worker, 0, len(s.places))
+	var pids []int
+	for _, p := range s.places {
+		if p.worker != nil {
+			workers = append(workers, p.worker)
+			if !p.ended {
+				pids = append(pids, p.worker.proc.PID())
+			}
+		}
+	}
+	s.mu.Unlock()
+	used, err := proc.UsageOf(pids)
+	if err != nil {
+		s.log.Debug().Err(err).Msg("what the workers use cannot be told")
+	}
+	for i := range d.Ranks {
+		r := &d.Ranks[i]
+		if u, is := used[r.PID]; is && workers[i].runs() {
+			cpu := u.CPU.Seconds()
+			r.CPUSeconds, r.ResidentBytes = &cpu, &u.Resident
+		}
+		if last := workers[i].logs.LastOutput(); !last.IsZero() {
+			last = moment(last)
+			r.LastOutput = &last
+		}
+	}
+	return d
+}
+
+// publishEvery is how often a node tells the others of a round how it stands, when that changes.
+const publishEvery = time.Second
+
+// The keys on the board of a round.
+const (
+	statusKey = "status/"
+	stopKey   = "control/stop"
+	nowKey    = "control/stop-now"
+)
+
+// stopNote is what stands under stopKey.
+type stopNote struct {
+	Text string `json:"text"`
+}
+
+// take begins to tell the other nodes of a round how this one stands, and to hear from them that the job is to end,
+// until the returned function is called.
+func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
+	b := roundBoard{groupRank: r.GroupRank, nodes: r.GroupWorldSize}
+	b.Board = r.Board()
+	s.mu.Lock()
+	s.board, s.others = b, map[int]heardStatus{}
+	s.mu.Unlock()
+	if b.Board == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() { s.publish(ctx, b) })
+	wg.Go(func() { s.listen(ctx, b) })
+	return func() {
+		s.mu.Lock()
+		s.board.Board = nil
+		s.mu.Unlock()
+		cancel()
+		wg.Wait()
+	}
+}
+
+// publish tells the other nodes of each change, but no more often than once in publishEvery.
+func (s *Steering) publish(ctx context.Context, b roundBoard) {
+	for {
+		d := s.Status()
+		d.Conditions, d.RootCause = nil, nil // the same on all nodes
+		if text, err := json.Marshal(heardStatus{d, moment(time.Now())}); err == nil {
+			if err := note(ctx, b.Board, statusKey+strconv.Itoa(b.groupRank), text); err != nil && ctx.Err() == nil {
+				s.log.Debug().Err(err).Msg("the other nodes do not hear how this one stands")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(publishEvery):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.changed:
+		}
+	}
+}
+
+// note writes on a board what may be lost: who looks for it does without.
+func note(ctx context.Context, b rendezvous.Board, key string, value []byte) error {
+	if n, is := b.(rendezvous.Noter); is {
+		return n.Note(ctx, key, value)
+	}
+	return b.Set(ctx, key, value)
+}
+
+// listen waits for word of another node that the job is to end.
+func (s *Steering) listen(ctx context.Context, b roundBoard) {
+	text, err := b.Get(ctx, stopKey)
+	var said stopNote
+	if err == nil {
+		err = json.Unmarshal(text, &said)
+	}
+	if err != nil {
+		return
+	}
+	s.stop(cmp.Or(printable.Output(said.Text), "another node was asked to stop the job"))
+	if _, err := b.Get(ctx, nowKey); err == nil {
+		s.hurry()
+	}
+}
+
+// stop has the job end, and reports whether that is new.
+func (s *Steering) stop(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked != nil {
+		return false
+	}
+	s.asked = &SignalError{Signal: syscall.SIGTERM, Asked: text}
+	for _, end := range s.ends {
+		end(s.asked)
+	}
+	return true
+}
+
+// hurry ends the grace of workers that are being stopped, also of those that will be.
+func (s *Steering) hurry() { s.nowOnce.Do(func() { close(s.now) }) }
+
+// served answers for a node's part of a job.
+type served struct{ s *Steering }
+
+var _ control.Served = served{}
+
+// worldTime bounds the waiting for what other nodes have said of themselves, tellTime that for their being told
+// something.
+const (
+	worldTime = time.Second
+	tellTime  = 500 * time.Millisecond
+	atOnce    = 32 // nodes that are looked for
+)
+
+// Status implements control.Served.
+func (v served) Status(ctx context.Context, scope control.Scope) (report.Status, error) {
+	own := v.s.lookedUp()
+	if scope == control.Node || own.Nodes <= 1 {
+		return own, nil
+	}
+	return v.s.world(ctx, own), nil
+}
+
+// world adds to what is known here what the other nodes have said of themselves.
+func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
+	s.mu.Lock()
+	b, before := s.board, s.others
+	s.mu.Unlock()
+	heard := make([]*heardStatus, own.Nodes)
+	if b.Board != nil && b.nodes == own.Nodes {
+		ctx, cancel := context.WithTimeout(ctx, worldTime)
+		defer cancel()
+		var wg sync.WaitGroup
+		next := make(chan int)
+		for range min(atOnce, b.nodes) {
+			wg.Go(func() {
+				for i := range next {
+					heard[i] = hear(ctx, b.Board, i)
+				}
+			})
+		}
+		for i := range heard {
+			if i != b.groupRank {
+				next <- i
+			}
+		}
+		close(next)
+		wg.Wait()
+	} else if note := "the other nodes cannot be asked now"; own.Message == "" {
+		own.Message = note
+	} else {
+		own.Message += "; " + note
+	}
+	names := make([]string, own.Nodes)
+	for i := range names {
+		names[i] = "group rank " + strconv.Itoa(i)
+	}
+	w := report.NewWorldStatus(names)
+	s.mu.Lock()
+	for i, h := range heard {
+		if h != nil {
+			before[i] = *h
+			w.TakeStatus(i, h.Status)
+		} else if last, known := before[i]; known && i != own.GroupRank {
+			for t := range last.Status.Tasks {
+				last.Status.Tasks[t].LastKnown = &last.At
+			}
+			w.TakeStatus(i, last.Status)
+		}
+	}
+	s.mu.Unlock()
+	w.TakeStatus(own.GroupRank, own)
+	w.By(own.GroupRank)
+	all, _ := w.Status()
+	return all
+}
+
+// mostRanks bounds what is believed of one node.
+const mostRanks = 4096
+
+// hear reads what a node has said of itself, nil where it has said nothing that can be used.
+func hear(ctx context.Context, b rendezvous.Board, groupRank int) *heardStatus {
+	text, err := b.Get(ctx, statusKey+strconv.Itoa(groupRank))
+	var h heardStatus
+	if err == nil {
+		err = json.Unmarshal(text, &h)
+	}
+	d := &h.Status
+	if err != nil || len(d.Tasks) == 0 {
+		return nil
+	}
+	d.Tasks, d.Ranks = d.Tasks[:1], d.Ranks[:min(len(d.Ranks), mostRanks)]
+	return &h
+}
+
+// Rank implements control.Served.
+func (v served) Rank(_ context.Context, rank int) (control.Rank, error) {
+	s := v.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var here []string
+	for i := range s.places {
+		p := &s.places[i]
+		if p.worker == nil {
+			continue
+		}
+		if here = append(here, strconv.Itoa(p.worker.Rank)); p.worker.Rank != rank {
+			continue
+		}
+		w := p.worker
+		r := control.Rank{
+			RunID: s.plan.RunID, Node: s.plan.Hostname, Rank: rank, LocalRank: w.LocalRank, PID: w.proc.PID(), Running: w.runs(),
+			Dir: w.Dir, Env: w.Env.Strings(), Logs: slices.Clone(p.logs),
+		}
+		if last := p.last; !r.Running && last != nil {
+			r.Dir, r.Env = "", nil
+		}
+		return r, nil
+	}
+	switch {
+	case len(here) == 0:
+		return control.Rank{}, errhint.Usagef("no worker has been started on node %s yet", s.plan.Hostname)
+	case rank < s.status.WorldSize:
+		return control.Rank{},
+			errhint.With(errhint.Usagef("rank %d is on another node: %s has only %s", rank, s.plan.Hostname, listed(here)),
+				"muster status shows on which node each rank is")
+	}
+	return control.Rank{}, errhint.Usagef("the job has no rank %d: its ranks are 0 to %d", rank, s.status.WorldSize-1)
+}
+
+// listed are ranks as they are told.
+func listed(ranks []string) string {
+	if len(ranks) > 1 {
+		return "ranks " + ranks[0] + " to " + ranks[len(ranks)-1]
+	}
+	return "rank " + ranks[0]
+}
+
+// Stop implements control.Served.
+func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, error) {
+	s := v.s
+	text := fmt.Sprintf("user %d has stopped the job on node %s", by.UID, s.plan.Hostname)
+	s.mu.Lock()
+	b, nodes := s.board, s.status.Nodes
+	s.mu.Unlock()
+	alone := ""
+	if nodes > 1 {
+		if err := s.tellOthers(ctx, b, text, now); err != nil {
+			s.log.Debug().Err(err).Msg("the other nodes were not told on the board of the round that the job is stopped")
+			alone = "; the other nodes hear it where this one's workers run, else stop them, too"
+		}
+	}
+	first := s.stop(text)
+	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
+	if now {
+		s.hurry()
+		return "the job is being stopped without grace" + alone, nil
+	}
+	grace := s.plan.Job.Stop.Grace
+	if !first {
+		return fmt.Sprintf("the job is being stopped already: its workers have %v in all; --now ends them at once", grace), nil
+	}
+	return fmt.Sprintf("the job is being stopped: its workers have %v%s", grace, alone), nil
+}
+
+// tellOthers tells the other nodes of the round that the job is to end.
+func (s *Steering) tellOthers(ctx context.Context, b roundBoard, text string, now bool) error {
+	if b.Board == nil {
+		return errors.New("there is no round in which they could be told")
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTime)
+	defer cancel()
+	said, err := json.Marshal(stopNote{text})
+	if err == nil {
+		err = note(ctx, b.Board, stopKey, said)
+	}
+	if err == nil && now {
+		err = note(ctx, b.Board, nowKey, said)
+	}
+	return err
+}
+
+// restartTime is how long a request for a restart waits for the loop that watches the workers.
+const restartTime = time.Second
+
+// Restart implements control.Served.
+func (v served) Restart(ctx context.Context, by control.Peer) (string, error) {
+	s := v.s
+	asked := make(chan error, 1)
+	late := time.NewTimer(restartTime)
+	defer late.Stop()
+	select {
+	case s.restarts <- asked:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case <-late.C:
+		s.mu.Lock()
+		phase := s.status.Phase
+		s.mu.Unlock()
+		return "", errhint.Code(errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase),
+			"muster status shows when they do"), errhint.TryAgain)
+	}
+	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
+	select {
+	case err := <-asked: // the loop has taken it, and answers at once
+		return "all workers are being stopped, and start again", err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// answerRestart decides about a request for a restart of workers that run: all nodes meet again, and no restart is
+// counted.
+func (a *Agent) answerRestart(asked chan<- error, lingers bool) policy.Decision {
+	if lingers || a.meeting.decided() {
+		asked <- errhint.Code(errors.New("cannot restart the workers: the job is decided, and about to end"), errhint.TryAgain)
+		return policy.Decision{Rank: -1}
+	}
+	asked <- nil
+	return policy.Decision{
+		Verdict: policy.Reassemble, Reason: job.ReasonRequested, Rank: -1,
+		Text: "node " + a.Plan.Hostname + " was asked to restart the workers",
+	}
+}
+
+// stopEvent is the event that the end of ctx is for the policy.
+func stopEvent(ctx context.Context, kind policy.EventKind) policy.Event {
+	e := policy.Event{Kind: kind, At: time.Now()}
+	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok && s.Asked != "" {
+		e.Everywhere, e.Text = true, s.Asked
+	}
+	return e
+}
