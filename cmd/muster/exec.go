@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,18 +25,20 @@ func newExecCmd(a *app) *cobra.Command {
 	var runID, dir string
 	cmd := &cobra.Command{
 		Use:   "exec --rank N [--attempt N] [--run-id ID | --dir DIR] -- command [arguments]",
-		Short: "Run a command as a rank of a debug job",
-		Long: `Run a command with the environment and in the working directory of a rank of a job that
-runs on this machine with --debug-mode. muster becomes the command: it has the terminal,
-its exit status counts, and it goes on when the job ends, without the job's store.
+		Short: "Run a command as a rank of a job that runs",
+		Long: `Run a command with the environment and in the working directory of a rank that runs on this
+machine. muster becomes the command: it has the terminal, its exit status counts, and it
+goes on when the job ends, without the job's store. A job with --debug-mode only waits, so
+that its ranks are free for such commands.
 
 torch keeps its keys in the job's store apart by TORCHELASTIC_RESTART_COUNT. Give all ranks
 another --attempt each time that they are to meet again, or they find those of the last time.
 
-Without --run-id and --dir there must be one debug job of this user with that rank here.
-DIR is the run directory, which the job's log names.`,
-		Example: "  muster run -n 2 --debug-mode -- python train.py\n  muster exec --rank 1 -- python -m pdb train.py",
-		Annotations: map[string]string{exitAnnotation: "  2         usage error, or there is no such rank\n" +
+Without --run-id and --dir there must be one job of this user with that rank here. ID may be
+a unique beginning of a run id, or the pid of a muster; DIR is a run directory (muster ps).`,
+		Example: "  muster exec --rank 3 -- bash\n  muster run -n 2 --debug-mode -- python train.py\n  muster exec --rank 1 -- python -m pdb train.py",
+		Annotations: map[string]string{exitAnnotation: "  2         usage error, or there is no such rank, or it has ended\n" +
+			"  75        the job's muster does not answer\n" +
 			"  126, 127  command not executable, not found\n  others    the command's own\n"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -53,7 +56,7 @@ DIR is the run directory, which the job's log names.`,
 			case runID != "" && dir != "":
 				return errhint.Usagef("cannot use --run-id and --dir together: give one of them")
 			}
-			r, err := a.findRank(rank, runID, dir)
+			r, err := a.findRank(cmd.Context(), rank, runID, dir)
 			if err != nil {
 				return err
 			}
@@ -73,13 +76,30 @@ DIR is the run directory, which the job's log names.`,
 	return cmd
 }
 
-// findRank finds the rank of a debug job on this machine.
-func (a *app) findRank(rank int, runID, dir string) (launch.DebugRank, error) {
-	temp, err := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
-	if err != nil {
-		return launch.DebugRank{}, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
+// findRank finds a rank that runs on this machine: by its muster, or where a driver has started it by itself, as a job
+// with --debug-mode describes it.
+func (a *app) findRank(ctx context.Context, rank int, runID, dir string) (launch.DebugRank, error) {
+	name := runID
+	if dir != "" {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return launch.DebugRank{}, errhint.Usagef("cannot tell the directory %q: %w", dir, err)
+		}
+		name = abs
 	}
-	return launch.FindDebugRank(plan.Machine{RuntimeDir: a.getenv("XDG_RUNTIME_DIR"), TempDir: temp}, dir, runID, rank)
+	r, err := a.enterable(ctx, name, rank)
+	if err == nil {
+		return launch.DebugRank{RunID: r.RunID, Dir: r.Dir, Env: r.Env}, nil
+	}
+	temp, tempErr := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
+	if tempErr != nil || errhint.CodeOf(err) != errhint.Usage {
+		return launch.DebugRank{}, err
+	}
+	m := plan.Machine{RuntimeDir: a.runtimeDir(), TempDir: temp}
+	if described, debugErr := launch.FindDebugRank(m, dir, runID, rank); debugErr == nil {
+		return described, nil
+	}
+	return launch.DebugRank{}, err
 }
 
 // enter becomes the command args in the place of a rank.

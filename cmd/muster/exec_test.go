@@ -83,8 +83,8 @@ func TestDebugMode(t *testing.T) {
 		t.Errorf("another attempt: %v: %q", err, out)
 	}
 	for want, args := range map[string][]string{
-		"only 0, 1":              {"--", "true"},
-		"no debug job runs here": {"--run-id", "other", "--", "true"},
+		"only 0, 1":                     {"--", "true"},
+		"no job that runs here matches": {"--run-id", "other", "--", "true"},
 	} {
 		if out, err := inside("2", args...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("rank 2 %q: %v: %s", args, err, out)
@@ -111,7 +111,7 @@ func TestDebugMode(t *testing.T) {
 	if left := files(); len(left) > 0 {
 		t.Errorf("environments are left: %q", left)
 	}
-	if out, err := inside("0", "--", "true"); err == nil || !strings.Contains(out, "no debug job runs here") {
+	if out, err := inside("0", "--", "true"); err == nil || !strings.Contains(out, "no job of yours runs here") {
 		t.Errorf("after the end: %v: %s", err, out)
 	}
 }

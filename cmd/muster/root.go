@@ -59,6 +59,7 @@ link, and the same job runs.`,
 		root.AddCommand(newDialectCmd(a, name))
 	}
 	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newStopCmd(a), newRestartCmd(a),
+		newLogsCmd(a),
 		newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a))
 	root.AddCommand(buildCommands(a)...)
 	root.InitDefaultCompletionCmd()

@@ -15,7 +15,7 @@ func newStopCmd(a *app) *cobra.Command {
 		Use:   "stop [--now] [JOB]",
 		Short: "Stop a job on all its nodes",
 		Long: `Stop a job on all its nodes, as SIGTERM to each of their musters would: workers get SIGTERM,
-and SIGKILL after --stop-grace. Any node of the job can be asked. The job ends with status
+and SIGKILL after --grace. Any node of the job can be asked. The job ends with status
 143. muster stop does not wait for that; muster status --watch shows it.
 
 ` + jobHelp,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	stdlog "log"
 	"net"
 	"net/http"
@@ -26,11 +27,11 @@ const socketName = "control"
 
 // What one client may cost.
 const (
-	mostAtOnce  = 64               // requests
-	mostHeader  = 4 << 10          // bytes
-	mostBody    = 64 << 10         // bytes
-	readTime    = 2 * time.Second  // for a request to come
-	writeTime   = 10 * time.Second // for it to be answered, and the answer to be taken
+	mostAtOnce  = 64              // requests
+	mostHeader  = 4 << 10         // bytes
+	mostBody    = 64 << 10        // bytes
+	readTime    = 2 * time.Second // for a request to come
+	writeTime   = 5 * time.Second // for it to be answered, and the answer to be taken
 	acceptPause = 50 * time.Millisecond
 	partTime    = 200 * time.Millisecond // for answers on their way when the server closes
 )
@@ -52,6 +53,7 @@ type Server struct {
 	listener *net.UnixListener
 	http     *http.Server
 	room     chan struct{} // an item for each connection
+	refusals chan struct{} // an item for each that is being turned away
 	wg       sync.WaitGroup
 }
 
@@ -61,7 +63,7 @@ func Serve(cfg Config) (*Server, error) {
 	if cfg.Peer == nil {
 		cfg.Peer = peerOf
 	}
-	s := &Server{cfg: cfg, room: make(chan struct{}, mostAtOnce)}
+	s := &Server{cfg: cfg, room: make(chan struct{}, mostAtOnce), refusals: make(chan struct{}, mostAtOnce)}
 	var err error
 	if s.listener, err = listen(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("cannot listen for muster status, stop and the like: %w", err)
@@ -151,7 +153,7 @@ func (d door) Accept() (net.Conn, error) {
 		peer, err := d.s.cfg.Peer(raw)
 		if err != nil || peer.UID != os.Geteuid() && peer.UID != 0 {
 			d.s.cfg.Log.Debug().Err(err).Int("uid", peer.UID).Int("pid", peer.PID).Msg("a process of another user was not answered")
-			turnAway(raw, http.StatusForbidden, failure{Error: "this job belongs to another user", Status: errhint.Usage})
+			d.s.turnAway(raw, http.StatusForbidden, failure{Error: "this job belongs to another user", Status: errhint.Usage})
 			continue
 		}
 		select {
@@ -159,7 +161,7 @@ func (d door) Accept() (net.Conn, error) {
 			var once sync.Once
 			return &conn{raw, peer, func() { once.Do(func() { <-d.s.room }) }}, nil
 		default:
-			turnAway(raw, http.StatusServiceUnavailable, failure{
+			d.s.turnAway(raw, http.StatusServiceUnavailable, failure{
 				Error: fmt.Sprintf("muster answers %d requests at once, and no more", mostAtOnce), Hint: "try again",
 				Status: errhint.TryAgain,
 			})
@@ -167,13 +169,28 @@ func (d door) Accept() (net.Conn, error) {
 	}
 }
 
-// turnAway says why a connection is closed, to who reads it: nobody waits for that.
-func turnAway(c *net.UnixConn, status int, why failure) {
-	body, _ := json.Marshal(why) // texts and numbers
-	_ = c.SetWriteDeadline(time.Now().Add(acceptPause))
-	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", status,
-		http.StatusText(status), len(body), body)
-	_ = c.Close()
+// turnAway says why a connection is closed, to who reads it. Nobody waits for that, and where many are to be told
+// something at once the others are told nothing.
+func (s *Server) turnAway(c *net.UnixConn, status int, why failure) {
+	select {
+	case s.refusals <- struct{}{}:
+	default:
+		_ = c.Close()
+		return
+	}
+	s.wg.Go(func() {
+		defer func() { <-s.refusals }()
+		defer func() { _ = c.Close() }()
+		body, _ := json.Marshal(why) // texts and numbers
+		_ = c.SetDeadline(time.Now().Add(readTime))
+		if _, err := c.Read(make([]byte, mostHeader)); err != nil { // an answer that comes before its request is none
+			return
+		}
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+			status, http.StatusText(status), len(body), body)
+		_ = c.CloseWrite()
+		_, _ = io.CopyN(io.Discard, c, mostBody) // who still writes would not read it
+	})
 }
 
 type peerKey struct{}

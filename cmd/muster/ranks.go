@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"muster/internal/errhint"
+	"muster/launch/control"
+	"muster/launch/report"
+)
+
+// hereRank is a worker on this machine, and the muster that runs it.
+type hereRank struct {
+	report.Rank
+	by control.Found
+}
+
+// ranksOf are the workers that the found musters run here, by rank.
+func ranksOf(found []control.Found) []hereRank {
+	var list []hereRank
+	for _, f := range found {
+		if f.Answer == nil || f.Answer.Muster.Role != control.Agent {
+			continue // a launcher tells of workers everywhere
+		}
+		for _, r := range f.Answer.Ranks {
+			list = append(list, hereRank{r, f})
+		}
+	}
+	slices.SortStableFunc(list, func(x, y hereRank) int { return x.Rank.Rank - y.Rank.Rank })
+	return list
+}
+
+// noRank is why a worker of a job is not one of those here.
+func (a *app) noRank(ctx context.Context, job control.Found, rank int, here []hereRank) error {
+	d, err := job.Client().Status(ctx, control.World)
+	if err != nil {
+		return err
+	}
+	for _, r := range d.Ranks {
+		if r.Rank == rank {
+			return errhint.With(errhint.Usagef("rank %d of job %s is on node %s, and not here", rank, d.RunID, r.Node), "call muster there")
+		}
+	}
+	switch {
+	case rank < d.WorldSize && d.WorldSize > 0:
+		return errhint.With(errhint.Usagef("rank %d of job %s is not on this machine", rank, d.RunID), "muster status shows where it is")
+	case len(here) == 0:
+		return errhint.Usagef("job %s has no worker on this machine (%s)", d.RunID, d.Phase)
+	}
+	return errhint.Usagef("job %s has no rank %d: there are only %s", d.RunID, rank, rankNumbers(here))
+}
+
+// rankNumbers are ranks as they are told, each once.
+func rankNumbers(ranks []hereRank) string {
+	var list []string
+	for _, r := range ranks {
+		list = append(list, strconv.Itoa(r.Rank.Rank))
+	}
+	return strings.Join(slices.Compact(list), ", ")
+}
+
+// parseRanks reads a list such as 0,4-7.
+func parseRanks(list string) ([]int, error) {
+	var ranks []int
+	for word := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(strings.TrimSpace(word), "-")
+		first, err := strconv.ParseUint(from, 10, 24)
+		last := first
+		if err == nil && isRange {
+			last, err = strconv.ParseUint(to, 10, 24)
+		}
+		if err != nil || last < first || last-first > 1<<16 {
+			return nil, errhint.With(errhint.Usagef("--rank %q: %q is no rank", list, word), "such as 3, or 0,4-7")
+		}
+		for r := first; r <= last; r++ {
+			ranks = append(ranks, int(r))
+		}
+	}
+	slices.Sort(ranks)
+	return slices.Compact(ranks), nil
+}
+
+// enterable finds the one worker with a rank that runs here and can be entered: of the job that name means, or of any
+// where that is empty.
+func (a *app) enterable(ctx context.Context, name string, rank int) (control.Rank, error) {
+	found, where, err := a.findJobs(ctx)
+	if err != nil {
+		return control.Rank{}, err
+	}
+	among := found
+	if name != "" {
+		job, err := control.Pick(ctx, found, name, where)
+		if err != nil {
+			return control.Rank{}, err
+		}
+		if among = control.Parts(found, job); len(ranksOf(among)) == 0 {
+			return control.Rank{}, a.noRank(ctx, job, rank, nil)
+		}
+	}
+	all := ranksOf(among)
+	match := slices.DeleteFunc(slices.Clone(all), func(r hereRank) bool { return r.Rank.Rank != rank })
+	switch {
+	case len(match) == 1:
+		r, err := match[0].by.Client().Rank(ctx, rank)
+		if err == nil && !r.Running {
+			err = errhint.Usagef("rank %d of job %s has ended: there is nothing to enter", rank, r.RunID)
+		}
+		return r, err
+	case len(match) > 1:
+		var jobs []string
+		for _, r := range match {
+			jobs = append(jobs, fmt.Sprintf("%s (%s)", r.by.RunID(), r.by.Dir))
+		}
+		return control.Rank{}, errhint.With(errhint.Usagef("there are %d jobs with a rank %d here: %s", len(match), rank,
+			strings.Join(jobs, ", ")), "choose one with --run-id or --dir")
+	}
+	job, err := control.Pick(ctx, found, name, where) // why there is none
+	if err == nil {
+		err = a.noRank(ctx, job, rank, all)
+	} else if len(all) > 0 {
+		err = errhint.Usagef("there is no rank %d on this machine, only %s", rank, rankNumbers(all))
+	}
+	return control.Rank{}, err
+}

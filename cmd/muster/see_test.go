@@ -1,0 +1,326 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/testutil"
+	"muster/launch/control"
+	"muster/launch/report"
+)
+
+// steering runs muster beside jobs with the same run directories.
+func steering(t *testing.T, runtimeDir string, args ...string) outcome {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "muster", args...)
+	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir)
+	var out, err bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &err
+	began := time.Now()
+	_ = cmd.Run() // its status says it
+	return outcome{cmd.ProcessState.ExitCode(), out.String(), err.String(), time.Since(began)}
+}
+
+// statusOf is what muster status says of a job.
+func statusOf(t *testing.T, runtimeDir string, args ...string) (control.Answer, outcome) {
+	t.Helper()
+	got := steering(t, runtimeDir, append([]string{"status", "-o", "json"}, args...)...)
+	var a control.Answer
+	if got.status == 0 {
+		if err := json.Unmarshal([]byte(got.stdout), &a); err != nil {
+			t.Fatalf("%v:\n%s", err, got.stdout)
+		}
+	}
+	return a, got
+}
+
+// untilRanks waits until so many workers of a job run.
+func untilRanks(t *testing.T, runtimeDir string, n int, args ...string) control.Answer {
+	t.Helper()
+	var a control.Answer
+	testutil.Eventually(t, time.Minute, fmt.Sprintf("%d workers run", n), func() bool {
+		a, _ = statusOf(t, runtimeDir, args...)
+		running := 0
+		for _, r := range a.Ranks {
+			if r.Phase == report.PhaseRunning {
+				running++
+			}
+		}
+		return a.Phase == report.PhaseRunning && running == n
+	})
+	return a
+}
+
+// expect fails the test unless a command has ended with a status, and said certain things.
+func (o outcome) expect(t *testing.T, status int, says ...string) {
+	t.Helper()
+	if o.status != status {
+		t.Errorf("status %d, want %d\n%s%s", o.status, status, o.stdout, o.stderr)
+	}
+	for _, s := range says {
+		if !strings.Contains(o.stdout+o.stderr, s) {
+			t.Errorf("it has not said %q:\n%s%s", s, o.stdout, o.stderr)
+		}
+	}
+}
+
+// untilStopped is a worker that runs until it is stopped.
+const untilStopped = "echo rank $RANK is here; while :; do sleep 0.2; done"
+
+// TestSeeAndSteer sees a job on one node with muster ps and status, restarts it, and stops it.
+func TestSeeAndSteer(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "run", "-n", "2", "--run-id", "train-7", "--max-restarts", "1", "--tee", "3", "--", "sh", "-c", untilStopped)
+	a := untilRanks(t, j.runtimeDir, 2)
+	if a.RunID != "train-7" || a.WorldSize != 2 || a.Muster.Role != control.Agent || a.Muster.PID != j.Process.Pid || a.StartTime == nil {
+		t.Errorf("%+v", a)
+	}
+	for i, r := range a.Ranks {
+		if r.Rank != i || r.LocalRank != i || r.PID == 0 || r.StartTime == nil || r.CPUSeconds == nil || r.ResidentBytes == nil ||
+			*r.ResidentBytes < 1<<16 || r.LastExit != nil || r.Restarts != 0 {
+			t.Errorf("rank %d: %+v", i, r)
+		}
+	}
+	steering(t, j.runtimeDir, "ps").expect(t, 0, "train-7", "Running", strconv.Itoa(j.Process.Pid))
+	var list []psEntry
+	if got := steering(t, j.runtimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list) != 1 ||
+		list[0].State != "running" || list[0].WorldSize != 2 {
+		t.Errorf("%s", got.stdout)
+	}
+	steering(t, j.runtimeDir, "status").expect(t, 0, "job train-7 (sh): Running", "2 workers on 1 node", "RANK  NODE")
+	steering(t, j.runtimeDir, "status", "-o", "wide", "train").expect(t, 0, "LAST EXIT", " ago")
+	steering(t, j.runtimeDir, "status", "-o", "yaml", strconv.Itoa(j.Process.Pid)).expect(t, 0, "\nphase: Running\n", "  - node: ",
+		"\nmuster:\n  role: agent\n")
+	steering(t, j.runtimeDir, "logs").expect(t, 0, "[rank 0] rank 0 is here", "[rank 1] rank 1 is here")
+	steering(t, j.runtimeDir, "logs", "--previous").expect(t, 2, "has not been started again")
+
+	steering(t, j.runtimeDir, "restart").expect(t, 0, "train-7: all workers are being stopped, and start again")
+	testutil.Eventually(t, time.Minute, "the workers are others", func() bool {
+		b, _ := statusOf(t, j.runtimeDir)
+		return b.Phase == report.PhaseRunning && b.Generation == 1 && len(b.Ranks) == 2 && b.Ranks[0].PID != a.Ranks[0].PID &&
+			b.Ranks[1].Restarts == 1 && b.Ranks[1].LastExit != nil && b.Ranks[1].LastExit.PID == a.Ranks[1].PID &&
+			b.Ranks[1].LastExit.Signal == "SIGTERM" && b.Ranks[1].LastExit.Stopped && b.RestartCount == 0
+	})
+	steering(t, j.runtimeDir, "logs", "--rank", "1", "--previous").expect(t, 0, "rank 1 is here")
+	steering(t, j.runtimeDir, "stop", "train-7").expect(t, 0, "train-7: the job is being stopped")
+	got := j.wait()
+	got.expect(t, 143, "asked to restart the workers", "asked to stop the job")
+	if strings.Contains(got.stderr, "muster: error") {
+		t.Errorf("who has stopped a job needs no report:\n%s", got.stderr)
+	}
+	_, ended := statusOf(t, j.runtimeDir)
+	ended.expect(t, 2, "no job of yours runs here")
+	steering(t, j.runtimeDir, "ps").expect(t, 0, "no job of yours runs here")
+	j.nothingLeft(j.runtimeDir)
+}
+
+// TestStopInEachPhase stops jobs that wait for other nodes, that pause before a restart, that are being stopped
+// already, and whose workers do not heed SIGTERM.
+func TestStopInEachPhase(t *testing.T) {
+	for name, c := range map[string]struct {
+		args  []string
+		phase report.Phase
+		now   bool
+	}{
+		"meeting": {[]string{"--nnodes", "2", "--rdzv", "muster://127.0.0.1:PORT", "--", "sh", "-c", untilStopped},
+			report.PhasePending, false},
+		"no host": {[]string{"--nnodes", "2", "--rdzv", "muster://192.0.2.1:9", "--", "sh", "-c", untilStopped},
+			report.PhasePending, false},
+		"pausing": {[]string{"--max-restarts", "3", "--restart-delay", "1h", "--", "sh", "-c", "exit 3"}, report.PhaseRestarting, false},
+		"deaf": {[]string{"--grace", "1h", "--", "sh", "-c", `trap "" TERM; while :; do sleep 0.2; done`}, report.PhaseRunning,
+			true},
+		"pausing, --now": {[]string{"--max-restarts", "3", "--restart-delay", "1h", "--", "sh", "-c", "exit 3"},
+			report.PhaseRestarting, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i, arg := range c.args {
+				c.args[i] = strings.Replace(arg, "PORT", freePort(t), 1)
+			}
+			file := filepath.Join(t.TempDir(), "status")
+			j := start(t, nil, append([]string{"run", "-n", "1", "--run-id", "it", "--status-file", file}, c.args...)...)
+			testutil.Eventually(t, time.Minute, "it is "+string(c.phase), func() bool {
+				a, got := statusOf(t, j.runtimeDir)
+				return a.Phase == c.phase || got.status == 2 && time.Since(j.began) > 30*time.Second
+			})
+			if c.phase != report.PhaseRunning {
+				steering(t, j.runtimeDir, "restart").expect(t, 75, "cannot restart the workers now")
+			}
+			steering(t, j.runtimeDir, "stop").expect(t, 0, "is being stopped")
+			if c.phase == report.PhaseRunning {
+				testutil.Eventually(t, time.Minute, "it is being stopped", func() bool {
+					a, _ := statusOf(t, j.runtimeDir)
+					return a.Phase == report.PhaseTerminating
+				})
+				steering(t, j.runtimeDir, "stop").expect(t, 0, "already")
+				steering(t, j.runtimeDir, "restart").expect(t, 75, "cannot restart the workers now")
+			}
+			if c.now {
+				_ = steering(t, j.runtimeDir, "stop", "--now") // it may have ended by itself
+			}
+			if got := j.wait(); got.status != 143 {
+				t.Errorf("status %d:\n%s", got.status, got.stderr)
+			}
+			var d report.Status
+			if text, err := os.ReadFile(file); err == nil && (json.Unmarshal(text, &d) != nil || d.Phase != report.PhaseFailed ||
+				d.Reason != "StopRequested" || *d.ExitStatus != 143) {
+				t.Errorf("%s", text)
+			}
+		})
+	}
+}
+
+// TestExecAnyRank enters a worker of a job without --debug-mode, and is told of ranks that cannot be entered.
+func TestExecAnyRank(t *testing.T) {
+	t.Parallel()
+	odd := "it's \"odd\" \n\\ \xff"
+	j := start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "it", "--env", "ODD", "--fail-policy", "all", "--", "sh", "-c",
+		`test $RANK = 1 && exit 5; `+untilStopped)
+	testutil.Eventually(t, time.Minute, "rank 1 has ended", func() bool {
+		a, _ := statusOf(t, j.runtimeDir)
+		return len(a.Ranks) == 2 && a.Ranks[0].Phase == report.PhaseRunning && a.Ranks[1].Phase == report.PhaseFailed &&
+			a.Ranks[1].LastExit.ExitCode == 5
+	})
+	got := steering(t, j.runtimeDir, "exec", "--rank", "0", "--", "sh", "-c", `printf %s "$RANK/$WORLD_SIZE $(pwd -P) $ODD"`)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "0/2 " + here + " " + odd; got.status != 0 || got.stdout != want {
+		t.Errorf("status %d: %q, want %q\n%s", got.status, got.stdout, want, got.stderr)
+	}
+	steering(t, j.runtimeDir, "exec", "--rank", "0", "--dir", filepath.Join(j.runtimeDir, "muster", "job-it"), "--", "sh", "-c", "exit 9").
+		expect(t, 9)
+	steering(t, j.runtimeDir, "exec", "--rank", "1", "--", "true").expect(t, 2, "rank 1 of job it has ended")
+	steering(t, j.runtimeDir, "exec", "--rank", "7", "--", "true").expect(t, 2, "job it has no rank 7")
+	steering(t, j.runtimeDir, "exec", "--rank", "0", "--run-id", "other", "--", "true").expect(t, 2, `matches "other"`)
+	steering(t, j.runtimeDir, "logs").expect(t, 2, "keeps no log files of rank 0")
+	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0, "without grace")
+	j.wait().expect(t, 143)
+}
+
+// TestFollowLogs follows a rank over a restart, until the job ends.
+func TestFollowLogs(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "run", "-n", "2", "--run-id", "it", "--redirects", "3", "--", "sh", "-c",
+		`echo "out $RANK round $MUSTER_ROUND"; echo "err $RANK" >&2; printf 'no end'; while :; do sleep 0.2; done`)
+	untilRanks(t, j.runtimeDir, 2)
+	cmd := exec.CommandContext(t.Context(), "muster", "logs", "-f", "--rank", "1", "--tail", "5")
+	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
+	var out, errs testutil.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	says := func(text string) {
+		t.Helper()
+		testutil.Eventually(t, time.Minute, "the log says "+text, func() bool { return strings.Contains(out.String(), text) })
+	}
+	says("out 1 round 0\nno end")
+	steering(t, j.runtimeDir, "restart").expect(t, 0)
+	says("out 1 round 1\n")
+	steering(t, j.runtimeDir, "stop").expect(t, 0)
+	j.wait().expect(t, 143)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, errs.String())
+	}
+	if strings.Contains(out.String(), "out 0") || strings.Count(errs.String(), "err 1\n") != 2 {
+		t.Errorf("%q, %q", out.String(), errs.String())
+	}
+}
+
+// TestTail shows the last lines of files of any shape.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 70<<10)
+	for text, want := range map[string][4]string{ // of the last 0, 1, 2 and 100 lines
+		"":                     {"", "", "", ""},
+		"a":                    {"", "a", "a", "a"},
+		"a\n":                  {"", "a\n", "a\n", "a\n"},
+		"a\nb\nc\n":            {"", "c\n", "b\nc\n", "a\nb\nc\n"},
+		"a\nb\nc":              {"", "c", "b\nc", "a\nb\nc"},
+		"\n\n":                 {"", "\n", "\n\n", "\n\n"},
+		long + "\n" + long:     {"", long, long + "\n" + long, long + "\n" + long},
+		"a\n" + long + "\nb\n": {"", "b\n", long + "\nb\n", "a\n" + long + "\nb\n"},
+	} {
+		for i, n := range []int{0, 1, 2, 100} {
+			path := filepath.Join(t.TempDir(), "log")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l := &rankLogs{tail: n}
+			if err := l.use(control.LogFiles{Stdout: path}); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 1<<20)
+			size, _ := l.files[0].f.Read(got)
+			if l.close(); string(got[:size]) != want[i] {
+				t.Errorf("the last %d lines of %d bytes are %d bytes, want %d", n, len(text), size, len(want[i]))
+			}
+		}
+	}
+}
+
+// TestWrongJobs: no job, two that match, a muster that stands still, one that was killed, somebody else's directory.
+func TestWrongJobs(t *testing.T) {
+	t.Parallel()
+	shared := t.TempDir()
+	environ := []string{"XDG_RUNTIME_DIR=" + shared}
+	one := start(t, environ, "run", "-n", "1", "--run-id", "train-1", "--", "sh", "-c", untilStopped)
+	two := start(t, environ, "run", "-n", "1", "--run-id", "train-2", "--", "sh", "-c", untilStopped)
+	untilRanks(t, shared, 1, "train-1")
+	untilRanks(t, shared, 1, "train-2")
+	steering(t, shared, "stop").expect(t, 2, "there are 2 jobs here: train-1 (pid ", "name one by its run id")
+	steering(t, shared, "status", "train").expect(t, 2, `2 jobs here match "train"`)
+	steering(t, shared, "exec", "--rank", "0", "--", "true").expect(t, 2, "there are 2 jobs with a rank 0 here")
+	steering(t, shared, "stop", "eval").expect(t, 2, `no job that runs here matches "eval"`, "these run: train-1")
+	steering(t, shared, "stop", "").expect(t, 2, "empty name")
+	steering(t, shared, "stop", "a", "b").expect(t, 2, "takes one job")
+	steering(t, shared, "status", "-o", "xml").expect(t, 2, `-o "xml"`)
+	steering(t, shared, "logs", "--rank", "1-0", "train-1").expect(t, 2, `"1-0" is no rank`)
+	steering(t, shared, "logs", "-f", "--previous", "train-1").expect(t, 2, "together")
+	steering(t, shared, "__complete", "stop", "tr").expect(t, 0, "train-1\ntrain-2\n")
+
+	if err := one.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"status", "train-1"}, {"stop", "--now", "train-1"}, {"restart", strconv.Itoa(one.Process.Pid)},
+		{"logs", "train-1"}, {"exec", "--rank", "0", "--run-id", "train-1", "--", "true"}} {
+		got := steering(t, shared, args...)
+		got.expect(t, 75, "does not answer within 2s", "SIGSTOP")
+		if got.elapsed > 30*time.Second {
+			t.Errorf("%q took %v", args, got.elapsed)
+		}
+	}
+	steering(t, shared, "ps").expect(t, 0, "silent", "train-2  Running")
+	if err := one.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	steering(t, shared, "stop", "train-1").expect(t, 0)
+	one.wait().expect(t, 143)
+
+	steering(t, shared, "stop").expect(t, 0, "train-2: ") // the only one
+	two.wait().expect(t, 143)
+	stale := filepath.Join(shared, "muster", "job-old")
+	if err := os.MkdirAll(stale, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	steering(t, shared, "ps").expect(t, 0, "old  dead")
+	steering(t, shared, "status", "old").expect(t, 2, "its muster is dead")
+	if os.Geteuid() == 0 {
+		if err := os.Chown(stale, testutil.StrangerID, testutil.StrangerID); err != nil {
+			t.Fatal(err)
+		}
+		steering(t, shared, "status", stale).expect(t, 2, "not one that only you can write to")
+	}
+}
