@@ -243,7 +243,7 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stdin != nil && a.stdin != a.Stdin {
 		errs = append(errs, a.stdin.Close())
 	}
-	errs = append(errs, a.Steering.Close())
+	errs = append(errs, a.Steering.Close()) //nolint:contextcheck // it bounds itself, also where ctx has ended
 	if a.tree != nil {
 		errs = append(errs, a.tree.Close()) // last: until then the guardian would remove what we did not
 	}

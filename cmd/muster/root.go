@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,7 +32,8 @@ link, and the same job runs.`,
 				return nil // RunE shows the help
 			}
 			hint := "muster --help lists the commands"
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			tooShort := func(name string) bool { return len(name) < cmd.SuggestionsMinimumDistance } // it is near to every short word
+			if near := slices.DeleteFunc(cmd.SuggestionsFor(args[0]), tooShort); len(near) > 0 {
 				hint = "did you mean " + strings.Join(near, " or ") + "?"
 			}
 			return errhint.With(errhint.Usagef("unknown command %q", args[0]), hint)

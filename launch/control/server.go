@@ -225,8 +225,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		default:
 			status = http.StatusInternalServerError
 		}
-		var wrong *wrongError
-		if errors.As(err, &wrong) {
+		if wrong, is := errors.AsType[*wrongError](err); is {
 			status = wrong.status
 		}
 		answer = f

@@ -85,7 +85,7 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 	}
 	handler, at, err := place.Open(steering.Until(ctx), here.Meeting(p, log))
 	if err != nil {
-		if closeErr := steering.Close(); closeErr != nil {
+		if closeErr := steering.Close(); closeErr != nil { //nolint:contextcheck // it bounds itself, also where ctx has ended
 			log.Warn().Err(closeErr).Msg("the run directory could not be removed")
 		}
 		return nil, Stopped(err)
